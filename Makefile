@@ -1,0 +1,25 @@
+# make test: the whole suite. make check: formatting and lint first, then the suite.
+.PHONY: setup test check lint format clean
+PYTHON := .venv/bin/python
+SHELL_SCRIPTS := run_and_time.sh scripts/setup.sh .ci/run
+
+test: setup
+	$(PYTHON) -m pytest
+
+check: lint test
+
+setup:
+	@scripts/setup.sh
+
+lint: setup
+	.venv/bin/ruff format --check .
+	.venv/bin/ruff check .
+	.venv/bin/mypy
+	.venv/bin/shellcheck $(SHELL_SCRIPTS)
+
+format: setup
+	.venv/bin/ruff format .
+	.venv/bin/ruff check --fix .
+
+clean:
+	rm -rf .venv results datasets

@@ -1,0 +1,59 @@
+"""Durations as one thinks of them ("36 epochs", "540 steps", "2 %"), turned into steps in one place."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+_UNITS = {
+    "epoch": "epochs",
+    "epochs": "epochs",
+    "step": "steps",
+    "steps": "steps",
+    "%": "%",
+}
+_PATTERN = re.compile(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*([a-z%]+)\s*")
+
+
+@dataclass(frozen=True)
+class Duration:
+    """A length of training: a value and its unit (epochs, steps, or % of the whole run)."""
+
+    value: float
+    unit: str
+
+    @classmethod
+    def parse(cls, text: str) -> Duration:
+        """Read "36 epochs", "540 steps" or "2 %". Raises ValueError."""
+        match = _PATTERN.fullmatch(text.lower())
+        if match is None or match[2] not in _UNITS:
+            raise ValueError('a duration such as "36 epochs", "540 steps" or "2 %"')
+        unit = _UNITS[match[2]]
+        value = float(match[1])
+        if unit == "steps" and value != int(value):
+            raise ValueError("a whole number of steps")
+        return cls(value, unit)
+
+    def __str__(self) -> str:
+        return f"{self.value:g} {self.unit}"
+
+
+def to_steps(duration: Duration, steps_per_epoch: float, total_steps: int | None = None) -> int:
+    """Whole steps in `duration`, rounded to the nearest.
+
+    Args:
+        duration: the length to convert.
+        steps_per_epoch: optimizer steps in one pass over the data; a fraction where the last
+            partial batch is mixed with the next epoch.
+        total_steps: steps of the whole run, needed for "%" only.
+
+    Raises:
+        ValueError: "%" without `total_steps`.
+    """
+    if duration.unit == "steps":
+        return int(duration.value)
+    if duration.unit == "epochs":
+        return round(duration.value * steps_per_epoch)
+    if duration.unit == "%" and total_steps is not None:
+        return round(duration.value / 100 * total_steps)
+    raise ValueError(f"{duration} cannot be turned into steps here")

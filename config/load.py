@@ -1,0 +1,327 @@
+"""YAML to a frozen `Run`: base chains, overrides, the origin of every leaf, all errors at once."""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import io
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from pydantic import BaseModel, ValidationError
+from pydantic.fields import FieldInfo
+from ruamel.yaml import YAML
+from ruamel.yaml.error import YAMLError
+from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
+
+from .errors import UserError
+from .schema import Run
+
+PRESETS = Path(__file__).resolve().parent
+_MAX_BYTES = 1 << 20
+_MAX_DEPTH = 20
+
+
+class Origin(NamedTuple):
+    """Where a value was written: a file and line (1-based), the command line, or the default."""
+
+    source: str
+    line: int | None = None
+
+    def __str__(self) -> str:
+        return self.source if self.line is None else f"{self.source}:{self.line}"
+
+
+class Leaf(NamedTuple):
+    value: Any
+    origin: Origin
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A validated config and where each of its leaves came from (dotted path -> Origin)."""
+
+    run: Run
+    origins: Mapping[str, Origin]
+
+    def to_dict(self) -> dict[str, Any]:
+        """The resolved tree as plain JSON types; durations as text."""
+        return self.run.model_dump(mode="json")
+
+    def to_yaml(self) -> str:
+        """The resolved tree as YAML text that `load` reads back."""
+        out = io.StringIO()
+        yaml = YAML(typ="safe", pure=True)
+        yaml.default_flow_style = False
+        yaml.sort_base_mapping_type_on_output = False  # type: ignore[assignment]
+        yaml.dump(self.to_dict(), out)
+        return out.getvalue()
+
+    @property
+    def sha256(self) -> str:
+        """Digest of the resolved tree, independent of how it was written."""
+        text = json.dumps(self.to_dict(), sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(text.encode()).hexdigest()
+
+    def leaves(self) -> Iterator[tuple[str, Any, Origin]]:
+        """Each leaf as (dotted path, value, origin), in schema order."""
+        for path, value in flatten(self.to_dict()):
+            yield path, value, self._origin(path)
+
+    def _origin(self, path: str) -> Origin:
+        while path:
+            if path in self.origins:
+                return self.origins[path]
+            path = path.rpartition(".")[0]
+        return Origin("default")
+
+
+def load(config: str | Path, overrides: Sequence[str] = ()) -> Loaded:
+    """Read a preset name or YAML path, apply `key.path=value` overrides, validate.
+
+    Raises:
+        UserError: unreadable file, bad YAML, or bad values: every problem, one line each.
+    """
+    path = find_config(config)
+    leaves = _read_tree(path, chain=())
+    for text in overrides:
+        key, value = _parse_override(text)
+        _put(leaves, key, value)
+    tree: dict[str, Any] = {}
+    for key, leaf in leaves.items():
+        _nest(tree, key, leaf.value)
+    try:
+        run = Run.model_validate(tree)
+    except ValidationError as error:
+        raise UserError("\n".join(_explain(error, leaves, str(path)))) from None
+    return Loaded(run, {key: leaf.origin for key, leaf in leaves.items()})
+
+
+def find_config(config: str | Path) -> Path:
+    """The file a CONFIG argument means: a path, or the bare name of a preset."""
+    path = Path(config)
+    if path.is_file():
+        return path
+    preset = PRESETS / f"{config}.yaml"
+    if preset.parent == PRESETS and preset.is_file():
+        return preset
+    near = difflib.get_close_matches(path.stem, list_presets(), n=1)
+    hint = f'; did you mean "{near[0]}"?' if near else "; `rn50 config list` shows the presets"
+    kind = "is a folder" if path.is_dir() else "no such file"
+    raise UserError(f"{config}: {kind}, and no preset of that name{hint}")
+
+
+def list_presets() -> list[str]:
+    """Names of the presets beside this module, `quick` first."""
+    names = [path.stem for path in PRESETS.glob("*.yaml")]
+    return sorted(names, key=lambda name: (name != "quick", name))
+
+
+def flatten(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Leaves of a nested mapping as (dotted path, value)."""
+    for key, value in tree.items():
+        path = f"{prefix}{key}"
+        if isinstance(value, Mapping) and value:
+            yield from flatten(value, f"{path}.")
+        else:
+            yield path, value
+
+
+def _read_tree(path: Path, chain: tuple[Path, ...]) -> dict[str, Leaf]:
+    """Leaves of one YAML file over those of its bases, as dotted path -> Leaf."""
+    resolved = path.resolve()
+    if resolved in chain:
+        names = " -> ".join(p.name for p in (*chain, resolved))
+        raise UserError(f"{path}: base: a chain without a circle expected, found {names}")
+    root = _compose(path)
+    leaves: dict[str, Leaf] = {}
+    if root is not None:
+        if not isinstance(root, MappingNode):
+            raise UserError(f"{path}:1: a mapping of sections expected, found {_kind(root)}")
+        _walk(root, "", leaves, path, (*chain, resolved), 0)
+    return leaves
+
+
+def _compose(path: Path) -> Node | None:
+    try:
+        raw = path.read_bytes()
+    except OSError as error:
+        raise UserError(f"{path}: cannot read: {error.strerror}") from None
+    if len(raw) > _MAX_BYTES:
+        raise UserError(f"{path}: a config of at most 1 MiB expected, found {len(raw)} bytes")
+    try:
+        return YAML(typ="rt", pure=True).compose(raw.decode("utf-8-sig"))
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path}: UTF-8 text expected, found byte {error.start} bad") from None
+    except (YAMLError, RecursionError, ValueError) as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f"{path}:{mark.line + 1}" if mark is not None else str(path)
+        problem = getattr(error, "problem", None) or str(error).splitlines()[0]
+        raise UserError(f"{where}: not valid YAML: {problem}") from None
+
+
+def _walk(
+    node: MappingNode,
+    prefix: str,
+    leaves: dict[str, Leaf],
+    path: Path,
+    chain: tuple[Path, ...],
+    depth: int,
+) -> None:
+    if depth > _MAX_DEPTH:
+        raise UserError(f"{path}:{_line(node)}: at most {_MAX_DEPTH} levels expected, found more")
+    pairs: dict[str, tuple[Node, Node]] = {}
+    for key_node, value_node in node.value:
+        if not isinstance(key_node, ScalarNode):
+            raise UserError(f"{path}:{_line(key_node)}: a plain key expected")
+        key = str(key_node.value)
+        if key in pairs:
+            first = _line(pairs[key][0])
+            raise UserError(
+                f"{path}:{_line(key_node)}: {prefix}{key}: each key once expected, "
+                f"found again (first on line {first})"
+            )
+        pairs[key] = (key_node, value_node)
+    if "base" in pairs:
+        for key, leaf in _read_base(pairs.pop("base")[1], path, chain).items():
+            _put(leaves, f"{prefix}{key}", leaf)
+    for key, (key_node, value_node) in pairs.items():
+        dotted = f"{prefix}{key}"
+        if isinstance(value_node, MappingNode) and value_node.value:
+            _walk(value_node, f"{dotted}.", leaves, path, chain, depth + 1)
+        else:
+            value = _construct(value_node, path, depth)
+            _put(leaves, dotted, Leaf(value, Origin(_short(path), _line(key_node))))
+
+
+def _read_base(node: Node, path: Path, chain: tuple[Path, ...]) -> dict[str, Leaf]:
+    value = _construct(node, path, 0)
+    if not isinstance(value, str) or not value:
+        raise UserError(f"{path}:{_line(node)}: base: a relative YAML path expected")
+    base = path.parent / value
+    if Path(value).is_absolute() or not base.is_file():
+        raise UserError(
+            f"{path}:{_line(node)}: base: a YAML file relative to this one expected, found {value}"
+        )
+    return _read_tree(base, chain)
+
+
+def _construct(node: Node, path: Path, depth: int) -> Any:
+    """Plain Python value of a YAML 1.2 core-schema node; tags and deep nesting are refused."""
+    where = f"{path}:{_line(node)}"
+    if depth > _MAX_DEPTH:
+        raise UserError(f"{where}: at most {_MAX_DEPTH} levels expected, found more")
+    if isinstance(node, SequenceNode):
+        return [_construct(item, path, depth + 1) for item in node.value]
+    if isinstance(node, MappingNode):
+        return {str(k.value): _construct(v, path, depth + 1) for k, v in node.value}
+    kind = str(node.tag).rpartition(":")[2]
+    if kind not in ("str", "int", "float", "bool", "null"):
+        raise UserError(f"{where}: text, number, true, false or null expected, found {node.tag}")
+    try:
+        value = YAML(typ="safe", pure=True).constructor.construct_object(node)
+    except (YAMLError, ValueError, OverflowError):
+        raise UserError(f"{where}: {node.value!r} is not a {kind}") from None
+    return value
+
+
+def _parse_override(text: str) -> tuple[str, Leaf]:
+    key, equals, value = text.partition("=")
+    key = key.strip()
+    if not equals or not key:
+        raise UserError(f"{text!r}: an override KEY.PATH=VALUE expected, such as batch.per_rank=16")
+    source = Path("command line")
+    try:
+        node = YAML(typ="rt", pure=True).compose(value)
+    except (YAMLError, RecursionError, ValueError):
+        raise UserError(f"command line: {key}: {value!r} is not valid YAML") from None
+    plain = None if node is None else _construct(node, source, 0)
+    return key, Leaf(plain, Origin("command line"))
+
+
+def _put(leaves: dict[str, Leaf], key: str, leaf: Leaf) -> None:
+    """Set one leaf; a section it replaces goes, and so does a scalar above it."""
+    for other in list(leaves):
+        if other.startswith(f"{key}.") or key.startswith(f"{other}."):
+            del leaves[other]
+    leaves.pop(key, None)
+    leaves[key] = leaf
+
+
+def _nest(tree: dict[str, Any], key: str, value: Any) -> None:
+    *parents, last = key.split(".")
+    for part in parents:
+        tree = tree.setdefault(part, {})
+    tree[last] = value
+
+
+def _explain(
+    error: ValidationError, leaves: Mapping[str, Leaf], config: str
+) -> Iterable[str]:
+    """One line per problem: file:line: key: expected ..., found ..."""
+    for problem in error.errors(include_url=False):
+        key = ".".join(str(part) for part in problem["loc"] if not isinstance(part, int))
+        origin = _nearest_origin(key, leaves) or Origin(config)
+        message = problem["msg"].removeprefix("Value error, ")
+        if problem["type"] == "extra_forbidden":
+            yield f"{origin}: {key}: unknown key{_suggest(problem['loc'])}"
+        elif problem["type"] == "value_error" and isinstance(problem["input"], Mapping):
+            yield f"{origin}: {key}.{message}" if key else f"{origin}: {message}"
+        elif problem["type"] == "value_error":
+            yield f"{origin}: {key}: expected {message}, found {_show(problem['input'])}"
+        else:
+            expected = message.removeprefix("Input should be ")
+            yield f"{origin}: {key}: expected {expected}, found {_show(problem['input'])}"
+
+
+def _nearest_origin(key: str, leaves: Mapping[str, Leaf]) -> Origin | None:
+    probe = key
+    while probe:
+        if probe in leaves:
+            return leaves[probe].origin
+        below = [leaf.origin for other, leaf in leaves.items() if other.startswith(f"{probe}.")]
+        if below:
+            return below[-1]
+        probe = probe.rpartition(".")[0]
+    return None
+
+
+def _suggest(loc: tuple[int | str, ...]) -> str:
+    """The nearest valid keys beside an unknown one."""
+    fields: Mapping[str, FieldInfo] = Run.model_fields
+    for part in loc[:-1]:
+        section = _section_of(fields[str(part)]) if part in fields else None
+        if section is None:
+            return ""
+        fields = section.model_fields
+    near = difflib.get_close_matches(str(loc[-1]), fields, n=1)
+    return f"; did you mean {near[0]}?" if near else f"; valid here: {', '.join(fields)}"
+
+
+def _section_of(field: FieldInfo) -> type[BaseModel] | None:
+    kinds = getattr(field.annotation, "__args__", (field.annotation,))
+    return next((k for k in kinds if isinstance(k, type) and issubclass(k, BaseModel)), None)
+
+
+def _show(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+def _kind(node: Node) -> str:
+    return "a list" if isinstance(node, SequenceNode) else f"{node.value!r}"
+
+
+def _line(node: Node) -> int:
+    return int(node.start_mark.line) + 1
+
+
+def _short(path: Path) -> str:
+    """The path as a person would type it: relative to the current folder where that is shorter."""
+    try:
+        return str(path.resolve().relative_to(Path.cwd()))
+    except ValueError:
+        return str(path)

@@ -1,0 +1,234 @@
+"""The config tree: every choice of a run, typed, frozen, unknown keys refused.
+
+A YAML lists only what differs from its `base:`; `config/load.py` merges and reports errors.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any, Literal
+
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    StringConstraints,
+    model_validator,
+)
+
+from . import benchmark
+from .duration import Duration
+
+
+def _parse_duration(value: Any) -> Duration:
+    if isinstance(value, Duration):
+        return value
+    if not isinstance(value, str):
+        raise ValueError('a duration with its unit, such as "36 epochs" or "540 steps"')
+    return Duration.parse(value)
+
+
+def _parse_groups(value: Any) -> str:
+    if not isinstance(value, str) or not re.fullmatch(
+        r"single|(cubic|equal_bytes|equal_count)\([1-9]\d{0,3}\)", value
+    ):
+        raise ValueError("cubic(F), equal_bytes(N), equal_count(N) or single, F and N from 1")
+    return value
+
+
+Int = Annotated[int, Field(strict=True)]
+Count = Annotated[int, Field(strict=True, ge=1)]
+Float = Annotated[float, Field(strict=True, allow_inf_nan=False)]
+NonNegative = Annotated[float, Field(strict=True, ge=0, allow_inf_nan=False)]
+Positive = Annotated[float, Field(strict=True, gt=0, allow_inf_nan=False)]
+Fraction = Annotated[float, Field(strict=True, ge=0, le=1)]
+Bool = Annotated[bool, Field(strict=True)]
+Name = Annotated[
+    str, StringConstraints(strict=True, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=100)
+]
+Text = Annotated[str, StringConstraints(strict=True, min_length=1, max_length=400)]
+Length = Annotated[Duration, BeforeValidator(_parse_duration), PlainSerializer(str)]
+Groups = Annotated[str, BeforeValidator(_parse_groups)]
+Triple = tuple[Float, Float, Float]
+
+
+class Section(BaseModel):
+    """Base of all sections: frozen, and a key that is not declared is an error."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class System(Section):
+    """The machine. Says nothing about learning."""
+
+    name: Text = "local"
+    device: Literal["cpu", "gpu"] = "cpu"
+    accelerator: Text = "CPU core"
+    nodes: Count = 1
+    ranks_per_node: Count = 2
+    cores_per_rank: Count = 1
+    interconnect: Text = "shared memory"
+    scheduler: Literal["local", "slurm", "sge", "pbs", "lsf"] = "local"
+    results: Text = "results"
+
+
+class Synthetic(Section):
+    """The embedded image set: drawn when `data.path` does not exist."""
+
+    classes: Annotated[int, Field(strict=True, ge=2, le=10)] = 10
+    train_samples: Count = 4000
+    eval_samples: Count = 1000
+    min_px: Annotated[int, Field(strict=True, ge=16)] = 40
+    max_px: Annotated[int, Field(strict=True, le=1024)] = 56
+    seed: Annotated[int, Field(strict=True, ge=0)] = 0
+
+
+class Data(Section):
+    """Images on disk and what is done to them on the way to the network."""
+
+    path: Text = "datasets/imagenet"
+    synthetic: Synthetic | None = None
+    classes: Count = benchmark.IMAGENET_CLASSES
+    train_samples: Count = benchmark.IMAGENET_TRAIN_SAMPLES
+    eval_samples: Count = benchmark.IMAGENET_EVAL_SAMPLES
+    crop_px: Annotated[int, Field(strict=True, ge=8, le=1024)] = benchmark.CROP_PX
+    eval_resize_px: Annotated[int, Field(strict=True, ge=8, le=1024)] = benchmark.EVAL_RESIZE_PX
+    augment: Bool = True
+    area: tuple[Fraction, Fraction] = benchmark.CROP_AREA
+    aspect: tuple[Positive, Positive] = benchmark.CROP_ASPECT
+    flip: Bool = True
+    mean: Triple = benchmark.RGB_MEAN
+    std: Triple = benchmark.RGB_STD
+    last_batch: Literal["mix", "pad"] = "mix"
+    decode_threads: Count = 1
+    prefetch: Count = 2
+
+    @model_validator(mode="after")
+    def _check(self) -> Data:
+        if not 0 < self.area[0] <= self.area[1]:
+            raise ValueError(f"area: 0 < lowest <= highest expected, found {list(self.area)}")
+        if self.aspect[0] > self.aspect[1]:
+            raise ValueError(f"aspect: lowest <= highest expected, found {list(self.aspect)}")
+        if min(self.std) <= 0:
+            raise ValueError(f"std: three numbers above 0 expected, found {list(self.std)}")
+        if self.eval_resize_px < self.crop_px:
+            raise ValueError(
+                f"eval_resize_px: at least crop_px ({self.crop_px}) expected, "
+                f"found {self.eval_resize_px}"
+            )
+        return self
+
+
+class Model(Section):
+    """A ResNet v1.5 by its depth; `width` 64 and `stem` imagenet are the real one."""
+
+    depth: Literal["tiny", 50] = 50
+    width: Annotated[int, Field(strict=True, ge=4, le=256)] = 64
+    stem: Literal["imagenet", "small"] = "imagenet"
+    norm: Literal["batch", "none"] = "batch"
+    dtype: Literal["float32", "float16"] = "float32"
+    bn_momentum: Fraction = benchmark.BN_MOMENTUM
+    bn_epsilon: Positive = benchmark.BN_EPSILON
+    zero_gamma: Bool = False
+    label_smoothing: Annotated[float, Field(strict=True, ge=0, lt=1)] = 0.1
+    smoothing_form: Literal["others", "uniform"] = "others"
+
+
+class Batch(Section):
+    """Images per optimizer step on one rank; the global batch follows from the system."""
+
+    per_rank: Count = 32
+
+
+class Optimizer(Section):
+    """The update rule. `eta` and `epsilon` belong to LARS alone."""
+
+    name: Literal["sgd", "lars"] = "lars"
+    base_lr: Positive = 10.5
+    momentum: Annotated[float, Field(strict=True, ge=0, lt=1)] = 0.9
+    momentum_correction: Bool = True
+    weight_decay: NonNegative = 5e-5
+    eta: Positive = benchmark.LARS_ETA
+    epsilon: NonNegative = benchmark.LARS_EPSILON
+
+
+class Schedule(Section):
+    """Linear warm-up from 0, then polynomial decay to `end_lr` over `decay` (default: the rest)."""
+
+    length: Length = Duration(37, "epochs")
+    warmup: Length = Duration(2, "epochs")
+    decay: Length | None = None
+    power: Positive = benchmark.DECAY_POWER
+    end_lr: NonNegative = benchmark.END_LR
+
+    @model_validator(mode="after")
+    def _check(self) -> Schedule:
+        if self.length.unit == "%":
+            raise ValueError(f"length: epochs or steps expected, found {self.length}")
+        if self.length.value <= 0:
+            raise ValueError(f"length: a duration above 0 expected, found {self.length}")
+        return self
+
+
+class Comm(Section):
+    """How gradients travel: static groups, last layers first."""
+
+    groups: Groups = "equal_bytes(8)"
+    algorithm: Literal[
+        "auto", "ring", "torus_2d", "recursive_halving_doubling", "double_tree", "hierarchical"
+    ] = "auto"
+    cycle_ms: Positive = 1.0
+
+
+class Startup(Section):
+    """The way from process start to the first step."""
+
+    serial: Bool = False
+    weights: Literal["seed", "broadcast"] = "seed"
+
+
+class Eval(Section):
+    """When and how accuracy is measured, and the accuracy that ends the run."""
+
+    target: Annotated[float, Field(strict=True, gt=0, lt=1)] = benchmark.TARGET_ACCURACY
+    period: Count = benchmark.EVAL_PERIOD_EPOCHS
+    offset: Annotated[int, Field(strict=True, ge=0)] = 0
+    batch_per_rank: Count = 125
+    bn_stats: Literal["local", "average"] = "average"
+
+    @model_validator(mode="after")
+    def _check(self) -> Eval:
+        if self.offset >= self.period:
+            raise ValueError(
+                f"offset: 0 to period - 1 ({self.period - 1}) expected, found {self.offset}"
+            )
+        return self
+
+
+class Log(Section):
+    """Who submits, and how often metrics are written."""
+
+    org: Text = "rn50"
+    status: Literal["onprem", "cloud", "research", "preview"] = "research"
+    every: Length = Duration(20, "steps")
+
+
+class Run(Section):
+    """One run: the root of the tree."""
+
+    name: Name = "run"
+    division: Literal["open", "closed"] = "closed"
+    ruleset: Literal[benchmark.RULESETS] = benchmark.RULESETS[-1]  # type: ignore[valid-type]
+    seed: Annotated[int, Field(strict=True, ge=0, lt=2**63)] | None = None
+    system: System = System()
+    data: Data = Data()
+    model: Model = Model()
+    batch: Batch = Batch()
+    optimizer: Optimizer = Optimizer()
+    schedule: Schedule = Schedule()
+    comm: Comm = Comm()
+    startup: Startup = Startup()
+    eval: Eval = Eval()
+    log: Log = Log()

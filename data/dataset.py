@@ -1,0 +1,221 @@
+"""A packed image set on disk: names of its files, its manifest, its sample table, its checks.
+
+    manifest.json       counts, classes, sizes and SHA-256 of every file; written last
+    train.rec, val.rec  RecordIO, original image bytes
+    train.idx, val.idx  text index, "number<TAB>offset" a line, as MXNet's im2rec writes it
+    train.npy, val.npy  sample table: where each image lies, its label, height and width
+
+The manifest and the table hold what the rules let a run know before its clock starts: "shapes,
+labels, number and size of records". The records and the index are not read before `run_start`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from ..config.errors import UserError
+from ..config.schema import Data
+from . import recordio
+
+FORMAT = "rn50-recordio-1"
+SPLITS = ("train", "val")
+SUFFIXES = ("rec", "idx", "npy")
+TABLE = np.dtype(
+    [
+        ("offset", "<u8"),  # of the record
+        ("length", "<u4"),  # bytes of the image; 0: record in several parts, read it whole
+        ("label", "<u4"),
+        ("height", "<u2"),
+        ("width", "<u2"),
+    ]
+)
+Table = NDArray[np.void]
+
+
+class File(BaseModel):
+    """Size and digest of one file of the set."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    bytes: Annotated[int, Field(strict=True, ge=0)]
+    sha256: Annotated[str, Field(strict=True, pattern="^[0-9a-f]{64}$")]
+
+
+class Split(BaseModel):
+    """One split: how many images, how many of each class, its files by suffix."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    samples: Annotated[int, Field(strict=True, ge=1)]
+    class_counts: list[int]
+    files: dict[str, File]
+
+
+class Manifest(BaseModel):
+    """What the set holds."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    format: str
+    classes: list[str]
+    shuffle_seed: int
+    splits: dict[str, Split]
+
+    def to_json(self) -> str:
+        return json.dumps(self.model_dump(), indent=1) + "\n"
+
+
+def load_manifest(folder: Path) -> Manifest:
+    """Read `folder`/manifest.json. Raises UserError naming file and key."""
+    path = folder / "manifest.json"
+    try:
+        manifest = Manifest.model_validate(json.loads(path.read_bytes()))
+    except OSError as error:
+        hint = "make one with `rn50 data pack IMAGES OUT`"
+        raise UserError(f"{path}: a packed image set expected ({hint}): {error.strerror}") from None
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        key = ".".join(str(part) for part in first["loc"])
+        raise UserError(f"{path}: {key}: {first['msg']}") from None
+    except (ValueError, RecursionError):
+        raise UserError(f"{path}: JSON expected, found something else") from None
+    if manifest.format != FORMAT:
+        raise UserError(f"{path}: format: {FORMAT} expected, found {manifest.format[:40]!r}")
+    for split in SPLITS:
+        if split not in manifest.splits or set(manifest.splits[split].files) != set(SUFFIXES):
+            raise UserError(f"{path}: splits.{split}: files {', '.join(SUFFIXES)} expected")
+    return manifest
+
+
+def load_table(folder: Path, split: str) -> Table:
+    """The sample table of a split: one row an image, in the order of the record file."""
+    path = folder / f"{split}.npy"
+    try:
+        table = np.load(path, allow_pickle=False)
+    except (OSError, ValueError, EOFError) as error:
+        raise UserError(f"{path}: a sample table expected: {error}") from None
+    if table.dtype != TABLE or table.ndim != 1:
+        raise UserError(f"{path}: a sample table expected, found an array of {table.dtype}")
+    return table
+
+
+def check_before_run(data: Data) -> Manifest:
+    """The checks a launcher makes before any clock: sizes, index and table against the manifest.
+
+    Cheap at ImageNet size (reads index and table, and two records a split). Raises UserError.
+    """
+    folder = Path(data.path)
+    manifest = load_manifest(folder)
+    wanted = {"train": data.train_samples, "val": data.eval_samples}
+    keys = {"train": "data.train_samples", "val": "data.eval_samples"}
+    for split in SPLITS:
+        found = manifest.splits[split].samples
+        if found != wanted[split]:
+            raise UserError(
+                f"{folder}: {keys[split]} = {wanted[split]} expected, "
+                f"found {found} images in {split}.rec"
+            )
+        _check_sizes(folder, split, manifest)
+        _check_index(folder, split, manifest, sample=2)
+    if len(manifest.classes) != data.classes:
+        raise UserError(
+            f"{folder}: data.classes = {data.classes} expected, found {len(manifest.classes)}"
+        )
+    return manifest
+
+
+def verify(
+    folder: Path,
+    *,
+    decode: bool = False,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> Manifest:
+    """Check every byte of a set against its manifest; `decode` also decodes every image."""
+    manifest = load_manifest(folder)
+    total = sum(manifest.splits[split].samples for split in SPLITS)
+    done = 0
+    for split in SPLITS:
+        _check_sizes(folder, split, manifest)
+        for suffix in SUFFIXES:
+            _check_digest(folder / f"{split}.{suffix}", manifest.splits[split].files[suffix])
+        table = _check_index(folder, split, manifest, sample=0)
+        path = folder / f"{split}.rec"
+        with path.open("rb") as file:
+            for row in table:
+                _check_record(file, path, row, decode=decode)
+                done += 1
+                progress(done, total)
+    return manifest
+
+
+def digest_file(path: Path) -> File:
+    """Size and SHA-256 of a file."""
+    sha = hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(1 << 20):
+            sha.update(block)
+    return File(bytes=path.stat().st_size, sha256=sha.hexdigest())
+
+
+def _check_sizes(folder: Path, split: str, manifest: Manifest) -> None:
+    for suffix in SUFFIXES:
+        path = folder / f"{split}.{suffix}"
+        wanted = manifest.splits[split].files[suffix].bytes
+        try:
+            found = path.stat().st_size
+        except OSError as error:
+            raise UserError(f"{path}: {error.strerror}") from None
+        if found != wanted:
+            raise UserError(f"{path}: {wanted} bytes expected (manifest.json), found {found}")
+
+
+def _check_digest(path: Path, wanted: File) -> None:
+    found = digest_file(path)
+    if found != wanted:
+        raise UserError(
+            f"{path}: SHA-256 {wanted.sha256[:12]}... expected (manifest.json), "
+            f"found {found.sha256[:12]}...: the file changed after packing"
+        )
+
+
+def _check_index(folder: Path, split: str, manifest: Manifest, *, sample: int) -> Table:
+    """The index equals the table, and the records at its ends are where it says."""
+    table = load_table(folder, split)
+    path, record_path = folder / f"{split}.idx", folder / f"{split}.rec"
+    try:
+        index = np.loadtxt(path, dtype=np.uint64, delimiter="\t", ndmin=2)
+    except (ValueError, OSError):
+        raise UserError(f"{path}: lines of number<TAB>offset expected") from None
+    if len(table) != manifest.splits[split].samples:
+        raise UserError(
+            f"{folder / split}.npy: {manifest.splits[split].samples} rows expected "
+            f"(manifest.json), found {len(table)}"
+        )
+    if index.shape != (len(table), 2) or not np.array_equal(index[:, 1], table["offset"]):
+        raise UserError(
+            f"{path}: does not match {record_path.name}: {len(table)} offsets up to "
+            f"{table['offset'].max()} expected, found {len(index)} up to {index[:, -1].max()}"
+        )
+    with record_path.open("rb") as file:
+        for row in table[[0, -1]][:sample]:
+            _check_record(file, record_path, row, decode=False)
+    return table
+
+
+def _check_record(file: Any, path: Path, row: np.void, *, decode: bool) -> None:
+    record = recordio.read(file, int(row["offset"]), str(path))
+    where = f"{path}: record at byte {row['offset']}"
+    if int(record.label) != row["label"]:
+        raise UserError(f"{where}: label {row['label']} expected, found {record.label:g}")
+    if row["length"] and len(record.image) != row["length"]:
+        raise UserError(f"{where}: {row['length']} bytes expected, found {len(record.image)}")
+    if decode:
+        from .pack import decode_error
+
+        if problem := decode_error(record.image):
+            raise UserError(f"{where}: an image that decodes expected: {problem}")

@@ -1,0 +1,219 @@
+"""DALI pipelines: JPEG records on disk to normalised float batches in MXNet, without a copy.
+
+Order, crop windows and flips are decided in `sampling` and go in as data; DALI decodes just the
+window, resizes, mirrors and normalises in its own threads, `prefetch` batches ahead. The record
+file is opened by the first batch, not before: that is the first touch of the data set.
+"""
+
+from __future__ import annotations
+
+import mmap
+from collections import deque
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import mxnet as mx
+import numpy as np
+from nvidia.dali import Pipeline, fn, types
+
+from ..config.errors import UserError
+from ..config.schema import Data
+from . import recordio, sampling
+from .dataset import Table, load_table
+
+_LINEAR = types.DALIInterpType.INTERP_LINEAR
+NOT_COUNTED = -1
+"""Label of an image that only fills an evaluation batch; no class has it."""
+
+
+class Batch(NamedTuple):
+    images: mx.nd.NDArray  # (batch, 3, crop_px, crop_px) float32
+    labels: mx.nd.NDArray  # (batch,) float32
+
+
+class RecordFile:
+    """Images of one record file by number, as views of its memory map."""
+
+    def __init__(self, path: Path, table: Table) -> None:
+        self._path = path
+        self._table = table
+        self._map: mmap.mmap | None = None
+        self._bytes: np.ndarray[Any, np.dtype[np.uint8]] | None = None
+
+    def images(self, numbers: sampling.Indices) -> list[np.ndarray[Any, np.dtype[np.uint8]]]:
+        """The stored bytes of the chosen images. Opens the file on first use."""
+        data = self._bytes if self._bytes is not None else self._open()
+        rows = self._table[numbers]
+        starts = (rows["offset"] + recordio.HEADER_BYTES).tolist()
+        return [
+            data[start : start + length] if length else self._reassemble(start)
+            for start, length in zip(starts, rows["length"].tolist(), strict=True)
+        ]
+
+    def _open(self) -> np.ndarray[Any, np.dtype[np.uint8]]:
+        with self._path.open("rb") as file:
+            self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        end = int(self._table["offset"][-1]) + int(self._table["length"][-1])
+        if len(self._map) < end:
+            raise UserError(f"{self._path}: at least {end} bytes expected, found {len(self._map)}")
+        self._bytes = np.frombuffer(self._map, np.uint8)
+        return self._bytes
+
+    def _reassemble(self, start: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
+        with self._path.open("rb") as file:
+            record = recordio.read(file, start - recordio.HEADER_BYTES, str(self._path))
+        return np.frombuffer(record.image, np.uint8)
+
+
+class Source:
+    """A DALI pipeline fed by step number; `next()` gives one batch after the other.
+
+    Args:
+        graph: DALI graph from the fed inputs to (images, labels).
+        feed: the inputs of step 0, 1, 2, ...; called `prefetch` batches ahead of `next`.
+        inputs: how many arrays `feed` returns.
+    """
+
+    def __init__(
+        self,
+        graph: Callable[..., tuple[Any, Any]],
+        feed: Callable[[int], tuple[Any, ...]],
+        *,
+        inputs: int,
+        batch_per_rank: int,
+        data: Data,
+        device_id: int | None,
+    ) -> None:
+        self._fed = 0
+        # DALI reads the fed arrays in its own threads, uncopied: they live until it is done.
+        self._alive: deque[Any] = deque(maxlen=data.prefetch + 3)
+
+        def next_inputs() -> tuple[Any, ...]:
+            fed = feed(self._fed)
+            self._fed += 1
+            self._alive.append(fed)
+            return fed
+
+        self._pipeline = Pipeline(
+            batch_size=batch_per_rank,
+            num_threads=data.decode_threads,
+            device_id=device_id,
+            prefetch_queue_depth=data.prefetch,
+        )
+        with self._pipeline:
+            fed = fn.external_source(
+                source=next_inputs, num_outputs=inputs, batch=True, no_copy=True
+            )
+            self._pipeline.set_outputs(*graph(*fed))
+        self._pipeline.build()
+
+    def next(self) -> Batch:
+        """The next batch, handed over by DLPack: DALI's buffer becomes MXNet's array (6 us)."""
+        images, labels = self._pipeline.run()
+        return Batch(
+            mx.nd.from_dlpack(images.as_tensor().__dlpack__()),
+            mx.nd.from_dlpack(labels.as_tensor().__dlpack__()),
+        )
+
+
+def build_train_source(
+    data: Data,
+    *,
+    batch_per_rank: int,
+    rank: int,
+    ranks: int,
+    seeds: Mapping[str, int],
+    device_id: int | None = None,
+) -> Source:
+    """The training stream of one rank: random windows (or centre crops), flips, endless.
+
+    `seeds` holds the streams `shuffle`, `augment` and `flip`.
+    """
+    folder = Path(data.path)
+    table = load_table(folder, "train")
+    records = RecordFile(folder / "train.rec", table)
+    order = sampling.TrainOrder(
+        data.train_samples, batch_per_rank * ranks, data.last_batch, seeds["shuffle"]
+    )
+
+    def feed(step: int) -> tuple[Any, ...]:
+        numbers, places = order.batch(step, rank, ranks)
+        heights, widths = sampling.sizes(table, numbers)
+        if data.augment:
+            anchors, shapes = sampling.crop_windows(
+                heights, widths, places, seeds["augment"], area=data.area, aspect=data.aspect
+            )
+        else:
+            fraction = data.crop_px / data.eval_resize_px
+            anchors, shapes = sampling.centre_windows(heights, widths, fraction)
+        mirror = sampling.flips(places, seeds["flip"], enabled=data.flip)
+        labels = table["label"][numbers].astype(np.float32)
+        return records.images(numbers), labels, anchors, shapes, mirror
+
+    def graph(jpegs: Any, labels: Any, anchors: Any, shapes: Any, mirror: Any) -> tuple[Any, Any]:
+        images = fn.decoders.image_slice(
+            jpegs,
+            anchors,
+            shapes,
+            axis_names="HW",
+            device=_decoder(device_id),
+            adjust_orientation=False,  # as the reference: pixels as stored, EXIF not applied
+        )
+        images = fn.resize(
+            images, size=(data.crop_px, data.crop_px), interp_type=_LINEAR, antialias=False
+        )
+        return _normalise(images, data, mirror), _to_device(labels, device_id)
+
+    return Source(
+        graph, feed, inputs=5, batch_per_rank=batch_per_rank, data=data, device_id=device_id
+    )
+
+
+def build_eval_source(
+    data: Data, *, batch_per_rank: int, rank: int, ranks: int, device_id: int | None = None
+) -> Source:
+    """The evaluation stream of one rank: its shard in order, again and again."""
+    folder = Path(data.path)
+    table = load_table(folder, "val")
+    records = RecordFile(folder / "val.rec", table)
+    batches = sampling.eval_batches(data.eval_samples, ranks, batch_per_rank)
+
+    def feed(step: int) -> tuple[Any, ...]:
+        numbers, counts = sampling.eval_batch(
+            data.eval_samples, step % batches, rank=rank, ranks=ranks, batch_per_rank=batch_per_rank
+        )
+        labels = np.where(counts, table["label"][numbers], NOT_COUNTED).astype(np.float32)
+        return records.images(numbers), labels
+
+    def graph(jpegs: Any, labels: Any) -> tuple[Any, Any]:
+        images = fn.decoders.image(jpegs, device=_decoder(device_id), adjust_orientation=False)
+        images = fn.resize(
+            images, resize_shorter=data.eval_resize_px, interp_type=_LINEAR, antialias=False
+        )
+        return _normalise(images, data, mirror=0), _to_device(labels, device_id)
+
+    return Source(
+        graph, feed, inputs=2, batch_per_rank=batch_per_rank, data=data, device_id=device_id
+    )
+
+
+def _normalise(images: Any, data: Data, mirror: Any) -> Any:
+    """Centre crop (of nothing where the size is right), mirror, mean and std, to CHW floats."""
+    return fn.crop_mirror_normalize(
+        images,
+        crop=(data.crop_px, data.crop_px),
+        mirror=mirror,
+        mean=list(data.mean),
+        std=list(data.std),
+        dtype=types.DALIDataType.FLOAT,
+        output_layout="CHW",
+    )
+
+
+def _decoder(device_id: int | None) -> str:
+    return "cpu" if device_id is None else "mixed"
+
+
+def _to_device(labels: Any, device_id: int | None) -> Any:
+    return labels if device_id is None else labels.gpu()

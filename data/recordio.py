@@ -1,0 +1,99 @@
+"""MXNet's RecordIO, written and read: bytes of images with a label, one record an image.
+
+A record is magic, length word, payload, zero padding to 4 bytes; the payload starts with a 24-byte
+header (flag u32, label f32, id u64, id2 u64). Where the payload itself holds the magic number at
+an aligned place the record is split there and the number left out, as dmlc-core does
+(dmlc-core src/recordio.cc), so that a reader can find record starts in a damaged file.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import BinaryIO, NamedTuple
+
+from ..config.errors import UserError
+
+MAGIC = 0xCED7230A
+_MAGIC_BYTES = struct.pack("<I", MAGIC)
+_WORDS = struct.Struct("<II")
+_HEADER = struct.Struct("<IfQQ")
+HEADER_BYTES = _WORDS.size + _HEADER.size
+_LENGTH_BITS = 29
+_MAX_LENGTH = (1 << _LENGTH_BITS) - 1
+_WHOLE, _FIRST, _MIDDLE, _LAST = 0, 1, 2, 3
+
+
+class Record(NamedTuple):
+    label: float
+    id: int
+    image: bytes
+
+
+def encode(label: float, record_id: int, image: bytes) -> bytes:
+    """The bytes of one record. Raises ValueError over 512 MiB."""
+    payload = _HEADER.pack(0, label, record_id, 0) + image
+    if len(payload) > _MAX_LENGTH:
+        raise ValueError(f"an image below 512 MiB expected, found {len(image)} bytes")
+    parts = _split_at_magic(payload)
+    chunks = []
+    for number, part in enumerate(parts):
+        flag = _MIDDLE
+        if len(parts) == 1:
+            flag = _WHOLE
+        elif number == 0:
+            flag = _FIRST
+        elif number == len(parts) - 1:
+            flag = _LAST
+        padding = bytes(-len(part) % 4)
+        chunks += [_WORDS.pack(MAGIC, flag << _LENGTH_BITS | len(part)), part, padding]
+    return b"".join(chunks)
+
+
+def is_split(record: bytes) -> bool:
+    """Whether an encoded record lies in several parts (its image is then not contiguous)."""
+    return bool(_WORDS.unpack_from(record)[1] >> _LENGTH_BITS != _WHOLE)
+
+
+def read(file: BinaryIO, offset: int, name: str) -> Record:
+    """The record at byte `offset` of `file`. Raises UserError naming file and offset."""
+    file.seek(offset)
+    payload = bytearray()
+    while True:
+        words = file.read(_WORDS.size)
+        if len(words) < _WORDS.size:
+            raise UserError(f"{name}: a record at byte {offset} expected, found the end of file")
+        magic, word = _WORDS.unpack(words)
+        if magic != MAGIC:
+            raise UserError(
+                f"{name}: a record (magic {MAGIC:#x}) at byte {offset} expected, found {magic:#x}"
+            )
+        flag, length = word >> _LENGTH_BITS, word & _MAX_LENGTH
+        part = file.read(length)
+        if len(part) < length:
+            raise UserError(
+                f"{name}: {length} bytes in the record at byte {offset} expected, "
+                f"found {len(part)} (truncated)"
+            )
+        payload += part
+        file.seek(-length % 4, 1)
+        if flag in (_WHOLE, _LAST):
+            break
+        payload += _MAGIC_BYTES
+    if len(payload) < _HEADER.size:
+        raise UserError(f"{name}: a 24-byte header at byte {offset} expected, found {len(payload)}")
+    _, label, record_id, _ = _HEADER.unpack_from(payload)
+    return Record(label, record_id, bytes(payload[_HEADER.size :]))
+
+
+def _split_at_magic(payload: bytes) -> list[bytes]:
+    parts = []
+    start = 0
+    found = payload.find(_MAGIC_BYTES)
+    while found != -1:
+        if found % 4:
+            found = payload.find(_MAGIC_BYTES, found + 1)
+            continue
+        parts.append(payload[start:found])
+        start = found + 4
+        found = payload.find(_MAGIC_BYTES, start)
+    return [*parts, payload[start:]]

@@ -1,0 +1,152 @@
+"""The embedded image set: ten texture classes, drawn from a seed, as real JPEG files.
+
+Classes differ by texture and structure alone: colours, contrast, size, phase, scale and noise are
+drawn at random for every image, so nothing but the pattern tells them apart. Layout as ImageNet's:
+`train/<wnid>/<wnid>_<n>.JPEG` and `val/<wnid>/...`.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from ..config.errors import UserError
+from ..config.schema import Synthetic
+from .atomic import new_folder
+
+Plane = NDArray[np.float32]
+JPEG_QUALITY = 90
+
+
+def _waves(phase: Plane) -> Plane:
+    """A stripe pattern, period 1, between 0 and 1 with soft edges."""
+    return np.clip(0.5 + 2.0 * np.sin(2 * np.pi * phase), 0, 1)
+
+
+def _gradient(y: Plane, x: Plane, rng: np.random.Generator) -> Plane:
+    angle = rng.uniform(0, 2 * np.pi)
+    ramp = np.cos(angle) * y + np.sin(angle) * x
+    return (ramp - ramp.min()) / np.ptp(ramp)
+
+
+def _horizontal(y: Plane, x: Plane, rng: np.random.Generator) -> Plane:
+    return _waves(y + 0.05 * np.sin(x + rng.uniform(0, 6)))
+
+
+def _vertical(y: Plane, x: Plane, rng: np.random.Generator) -> Plane:
+    return _waves(x + 0.05 * np.sin(y + rng.uniform(0, 6)))
+
+
+def _diagonal(y: Plane, x: Plane, rng: np.random.Generator) -> Plane:
+    return _waves((y + rng.choice((-1.0, 1.0)) * x) * 0.7)
+
+
+def _checker(y: Plane, x: Plane, rng: np.random.Generator) -> Plane:
+    return ((np.floor(y * 1.4) + np.floor(x * 1.4)) % 2).astype(np.float32)
+
+
+def _dots(y: Plane, x: Plane, rng: np.random.Generator) -> Plane:
+    return ((y % 1 - 0.5) ** 2 + (x % 1 - 0.5) ** 2 < rng.uniform(0.06, 0.1)).astype(np.float32)
+
+
+def _grid(y: Plane, x: Plane, rng: np.random.Generator) -> Plane:
+    width = rng.uniform(0.15, 0.25)
+    return ((y % 1 < width) | (x % 1 < width)).astype(np.float32)
+
+
+def _rings(y: Plane, x: Plane, rng: np.random.Generator) -> Plane:
+    centre_y = rng.uniform(y.min() + 0.35 * np.ptp(y), y.max() - 0.35 * np.ptp(y))
+    centre_x = rng.uniform(x.min() + 0.35 * np.ptp(x), x.max() - 0.35 * np.ptp(x))
+    return _waves(np.hypot(y - centre_y, x - centre_x))
+
+
+def _blocks(y: Plane, x: Plane, rng: np.random.Generator) -> Plane:
+    values = rng.random((64, 64), dtype=np.float32)
+    return values[np.floor(y * 2).astype(int) % 64, np.floor(x * 2).astype(int) % 64]
+
+
+def _zigzag(y: Plane, x: Plane, rng: np.random.Generator) -> Plane:
+    return _waves(y + 0.8 * np.abs(x % 1 - 0.5))
+
+
+PATTERNS: tuple[Callable[[Plane, Plane, np.random.Generator], Plane], ...] = (
+    _gradient,
+    _horizontal,
+    _vertical,
+    _diagonal,
+    _checker,
+    _dots,
+    _grid,
+    _rings,
+    _blocks,
+    _zigzag,
+)
+
+
+def wnid(label: int) -> str:
+    """Folder name of a class, in the shape of ImageNet's (n + 8 digits)."""
+    return f"n{90_000_000 + label:08d}"
+
+
+def draw_image(label: int, rng: np.random.Generator, *, min_px: int, max_px: int) -> Image.Image:
+    """One image of class `label`: the pattern in two random colours, random size, noise."""
+    height, width = rng.integers(min_px, max_px + 1, 2)
+    period_px = rng.uniform(8.0, 14.0)
+    shift = rng.uniform(0, 10, 2)
+    y, x = np.meshgrid(
+        (np.arange(height) / period_px + shift[0]).astype(np.float32),
+        (np.arange(width) / period_px + shift[1]).astype(np.float32),
+        indexing="ij",
+    )
+    pattern = PATTERNS[label](y, x, rng)[..., None]
+    low, high = rng.uniform(0, 255, (2, 3))
+    while np.abs(high - low).max() < 90:  # a pattern that nobody can see teaches nothing
+        high = rng.uniform(0, 255, 3)
+    pixels = low + (high - low) * pattern + rng.normal(0, 12, (height, width, 3))
+    return Image.fromarray(np.clip(pixels, 0, 255).astype(np.uint8))
+
+
+def draw_split(settings: Synthetic, split: str) -> Iterator[tuple[str, bytes]]:
+    """Yield (relative path, JPEG bytes) of one split, classes in turn.
+
+    Every image has its own random stream, keyed by (seed, split, number).
+    """
+    count = settings.train_samples if split == "train" else settings.eval_samples
+    for number in range(count):
+        label = number % settings.classes
+        key = (settings.seed, ("train", "val").index(split), number)
+        rng = np.random.Generator(np.random.Philox(np.random.SeedSequence(key)))
+        image = draw_image(label, rng, min_px=settings.min_px, max_px=settings.max_px)
+        out = io.BytesIO()
+        image.save(out, "JPEG", quality=JPEG_QUALITY)
+        yield f"{split}/{wnid(label)}/{wnid(label)}_{number}.JPEG", out.getvalue()
+
+
+def make_images(
+    out: Path, settings: Synthetic, progress: Callable[[int, int], None] = lambda done, total: None
+) -> int:
+    """Write the set below `out` (must not exist yet); returns the number of images.
+
+    The folder appears only when it is complete. Raises UserError.
+    """
+    if settings.min_px > settings.max_px:
+        raise UserError(
+            f"data.synthetic.min_px: at most max_px ({settings.max_px}) expected, "
+            f"found {settings.min_px}"
+        )
+    total = settings.train_samples + settings.eval_samples
+    done = 0
+    with new_folder(out) as folder:
+        for split in ("train", "val"):
+            for label in range(settings.classes):
+                (folder / split / wnid(label)).mkdir(parents=True)
+            for name, jpeg in draw_split(settings, split):
+                (folder / name).write_bytes(jpeg)
+                done += 1
+                progress(done, total)
+    return done

@@ -1,0 +1,30 @@
+"""metrics.jsonl: one JSON object a line, flushed, rank 0 alone. Written for programs."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+
+class Metrics:
+    """Appends records with a `kind` and the seconds since `start_clock`."""
+
+    def __init__(self, path: Path | None) -> None:
+        self._file = None if path is None else path.open("w", buffering=1)
+        self._start = time.perf_counter()
+
+    def start_clock(self) -> None:
+        """Time 0 of the records: `run_start`."""
+        self._start = time.perf_counter()
+
+    @property
+    def elapsed_s(self) -> float:
+        return time.perf_counter() - self._start
+
+    def write(self, kind: str, **values: Any) -> None:
+        """Append one record; numbers as they are, nothing rounded."""
+        if self._file is not None:
+            record = {"kind": kind, "time_s": self.elapsed_s, **values}
+            self._file.write(json.dumps(record) + "\n")

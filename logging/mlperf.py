@@ -1,0 +1,176 @@
+"""The MLPerf log of a run: mlperf-logging's writer, rank 0 only, in the one legal order.
+
+Order and keys: training_rules.adoc (v0.7 to v4.0) and the official checker's closed ResNet files.
+"""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+from mlperf_logging.mllog import constants as key
+from mlperf_logging.mllog.mllog import MLLogger
+
+from ..config import benchmark
+from ..config.plan import Plan
+from ..config.schema import Run
+
+# Where each event may come, and the state it leads to.
+_ORDER: dict[str, tuple[frozenset[str], str]] = {
+    "submission": (frozenset({"new"}), "submitted"),
+    key.CACHE_CLEAR: (frozenset({"submitted"}), "cleared"),
+    key.INIT_START: (frozenset({"cleared"}), "init"),
+    "hyperparameters": (frozenset({"init"}), "described"),
+    key.INIT_STOP: (frozenset({"described"}), "ready"),
+    key.RUN_START: (frozenset({"ready"}), "run"),
+    key.BLOCK_START: (frozenset({"run"}), "block"),
+    key.EPOCH_START: (frozenset({"block"}), "epoch"),
+    key.EPOCH_STOP: (frozenset({"epoch"}), "trained"),
+    key.EVAL_START: (frozenset({"trained"}), "eval"),
+    key.EVAL_STOP: (frozenset({"eval"}), "measured"),
+    key.EVAL_ACCURACY: (frozenset({"measured"}), "evaluated"),
+    key.BLOCK_STOP: (frozenset({"evaluated"}), "run"),
+}
+_EPOCH_AFTER_EPOCH = (key.EPOCH_START, "trained")
+
+
+class MLPerfLog:
+    """Writes one run's log; an event out of order raises RuntimeError.
+
+    Args:
+        path: log file, created anew, one flushed line an event; None (ranks above 0): the order
+            is checked all the same and nothing is written.
+    """
+
+    def __init__(self, path: Path | None) -> None:
+        self.state = "new"
+        self._logger: MLLogger | None = None
+        if path is not None:
+            sink = logging.getLogger(f"rn50.mlperf.{path}")
+            sink.propagate = False
+            sink.setLevel(logging.INFO)
+            sink.addHandler(logging.FileHandler(path, mode="w"))
+            # Two frames up from mllog: the caller of this class, not the class.
+            self._logger = MLLogger(
+                sink,
+                default_stack_offset=3,
+                root_dir=str(Path(__file__).resolve().parent.parent),
+            )
+
+    def submission(self, run: Run) -> None:
+        """Who ran what, in which division."""
+        self._enter("submission")
+        self._event(key.SUBMISSION_BENCHMARK, benchmark.BENCHMARK)
+        self._event(key.SUBMISSION_ORG, run.log.org)
+        self._event(key.SUBMISSION_DIVISION, run.division)
+        self._event(key.SUBMISSION_STATUS, run.log.status)
+        self._event(key.SUBMISSION_PLATFORM, run.system.name)
+
+    def cache_clear(self) -> None:
+        """The caches of the data set have been dropped."""
+        self._enter(key.CACHE_CLEAR)
+        self._event(key.CACHE_CLEAR, True)
+
+    def init_start(self) -> None:
+        self._enter(key.INIT_START)
+        self._start(key.INIT_START)
+
+    def hyperparameters(self, run: Run, plan: Plan) -> None:
+        """Seed, batch, optimizer and schedule: the keys of the optimizer in use alone."""
+        self._enter("hyperparameters")
+        values: dict[str, Any] = {
+            key.SEED: run.seed,
+            key.MODEL_BN_SPAN: run.batch.per_rank,
+            key.GLOBAL_BATCH_SIZE: plan.global_batch_size,
+            key.GRADIENT_ACCUMULATION_STEPS: 1,
+            key.OPT_NAME: run.optimizer.name,
+        }
+        warmup_epochs = plan.warmup_steps / plan.steps_per_epoch
+        prefix = f"{run.optimizer.name}_opt"
+        values |= {
+            f"{prefix}_base_learning_rate": run.optimizer.base_lr,
+            f"{prefix}_end_learning_rate": run.schedule.end_lr,
+            f"{prefix}_learning_rate_decay_poly_power": run.schedule.power,
+            f"{prefix}_learning_rate_decay_steps": plan.decay_steps,
+            f"{prefix}_momentum": run.optimizer.momentum,
+            f"{prefix}_weight_decay": run.optimizer.weight_decay,
+        }
+        if run.optimizer.name == "lars":
+            values[key.LARS_EPSILON] = run.optimizer.epsilon
+            values[key.LARS_OPT_LEARNING_RATE_WARMUP_EPOCHS] = round(warmup_epochs, 6)
+        else:
+            values[key.OPT_LR_WARMUP_EPOCHS] = round(warmup_epochs, 6)
+        for name, value in values.items():
+            self._event(name, value)
+
+    def init_stop(self) -> None:
+        self._enter(key.INIT_STOP)
+        self._end(key.INIT_STOP)
+
+    def run_start(self, run: Run) -> None:
+        """The clock starts. Nothing may have read the data set before."""
+        self._enter(key.RUN_START)
+        self._start(key.RUN_START)
+        self._event(key.TRAIN_SAMPLES, run.data.train_samples)
+        self._event(key.EVAL_SAMPLES, run.data.eval_samples)
+
+    def block_start(self, first_epoch: int, epochs: int) -> None:
+        self._enter(key.BLOCK_START)
+        self._start(key.BLOCK_START, first_epoch_num=first_epoch, epoch_count=epochs)
+
+    def epoch_start(self, epoch: int) -> None:
+        self._enter(key.EPOCH_START)
+        self._start(key.EPOCH_START, epoch_num=epoch)
+
+    def epoch_stop(self, epoch: int) -> None:
+        self._enter(key.EPOCH_STOP)
+        self._end(key.EPOCH_STOP, epoch_num=epoch)
+
+    def eval_start(self, epoch: int) -> None:
+        self._enter(key.EVAL_START)
+        self._start(key.EVAL_START, epoch_num=epoch)
+
+    def eval_stop(self, epoch: int) -> None:
+        self._enter(key.EVAL_STOP)
+        self._end(key.EVAL_STOP, epoch_num=epoch)
+
+    def eval_accuracy(self, epoch: int, accuracy: float) -> None:
+        """Top-1 as a fraction of all evaluation images."""
+        self._enter(key.EVAL_ACCURACY)
+        self._event(key.EVAL_ACCURACY, accuracy, epoch_num=epoch)
+
+    def block_stop(self, first_epoch: int) -> None:
+        self._enter(key.BLOCK_STOP)
+        self._end(key.BLOCK_STOP, first_epoch_num=first_epoch)
+
+    def run_stop(self, *, success: bool) -> None:
+        """The clock stops: success only after an evaluation at or above the target."""
+        if self.state != "run":
+            raise RuntimeError(f"run_stop not allowed in state {self.state}")
+        self.state = "done"
+        self._end(key.RUN_STOP, status=key.SUCCESS if success else key.ABORTED)
+
+    def abort(self) -> None:
+        """run_stop "aborted" from wherever the run is; nothing if its clock is not running."""
+        if self.state not in ("new", "submitted", "cleared", "init", "described", "ready", "done"):
+            self.state = "done"
+            self._end(key.RUN_STOP, status=key.ABORTED)
+
+    def _enter(self, event: str) -> None:
+        allowed, state = _ORDER[event]
+        if self.state not in allowed and (event, self.state) != _EPOCH_AFTER_EPOCH:
+            raise RuntimeError(f"{event} not allowed in state {self.state}")
+        self.state = state
+
+    def _event(self, name: str, value: Any, **metadata: Any) -> None:
+        if self._logger is not None:
+            self._logger.event(name, value, metadata or None)
+
+    def _start(self, name: str, **metadata: Any) -> None:
+        if self._logger is not None:
+            self._logger.start(name, None, metadata or None)
+
+    def _end(self, name: str, **metadata: Any) -> None:
+        if self._logger is not None:
+            self._logger.end(name, None, metadata or None)

@@ -1,0 +1,51 @@
+"""The official compliance checker, run apart: its verdict, its version, never its traceback."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+from importlib import metadata
+from pathlib import Path
+from typing import NamedTuple
+
+_TIMEOUT_S = 300
+
+
+class Official(NamedTuple):
+    """verdict: PASS, FAIL or CRASH; messages: its warnings and errors, one a line."""
+
+    verdict: str
+    version: str
+    ruleset: str
+    messages: tuple[str, ...]
+
+
+def check_officially(log: Path, ruleset: str) -> Official:
+    """Run `mlperf_logging.compliance_checker` on `log` in a process and folder of its own."""
+    version = metadata.version("mlperf-logging")
+    with tempfile.TemporaryDirectory(prefix="rn50-checker-") as scratch:
+        command = [
+            *(sys.executable, "-m", "mlperf_logging.compliance_checker"),
+            *("--usage", "training", "--ruleset", ruleset),
+            *("--log_output", str(Path(scratch) / "checker.log"), str(log.resolve())),
+        ]
+        try:
+            done = subprocess.run(
+                command,
+                cwd=scratch,
+                capture_output=True,
+                text=True,
+                errors="replace",
+                timeout=_TIMEOUT_S,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            return Official("CRASH", version, ruleset, (f"no verdict in {_TIMEOUT_S} s",))
+    lines = done.stderr.splitlines()
+    messages = tuple(line for line in lines if not line.startswith("INFO") and line.strip())
+    if done.returncode == 0:
+        return Official("PASS", version, ruleset, messages)
+    if "Traceback" in done.stderr:
+        return Official("CRASH", version, ruleset, messages[-1:])
+    return Official("FAIL", version, ruleset, messages)

@@ -1,0 +1,47 @@
+"""timeline.json: phases of a rank in Chrome's trace format (chrome://tracing, Perfetto)."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+
+class Timeline:
+    """Spans with wall-clock start, so that those of several processes line up."""
+
+    def __init__(self, rank: int) -> None:
+        self._rank = rank
+        self._spans: list[dict[str, Any]] = []
+        self.phase = "start"
+        """Name of the span entered last: what a rank was doing when it failed."""
+
+    @contextmanager
+    def span(self, name: str) -> Iterator[None]:
+        """Record the time spent in the `with` body."""
+        self.phase = name
+        start = time.time()
+        try:
+            yield
+        finally:
+            self.add(name, start, time.time())
+
+    def add(self, name: str, start: float, stop: float) -> None:
+        """Record a span by its start and stop in Unix seconds."""
+        self._spans.append(
+            {
+                "name": name,
+                "ph": "X",
+                "ts": round(start * 1e6),
+                "dur": round((stop - start) * 1e6),
+                "pid": self._rank,
+                "tid": threading.current_thread().name,
+            }
+        )
+
+    def to_json(self) -> str:
+        """Chrome trace JSON, times in microseconds."""
+        return json.dumps({"traceEvents": self._spans, "displayTimeUnit": "ms"}, indent=0) + "\n"

@@ -1,0 +1,1 @@
+"""Cost models and the schedule of gradient groups. Imports no framework."""

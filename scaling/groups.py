@@ -1,0 +1,66 @@
+"""Static groups of gradients: which tensors travel together, last layers first. Pure.
+
+The ranks agree on the groups before the run, so nobody has to ask at each step what is ready
+(Yamazaki et al. 2019, section III-B).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+Group = tuple[int, ...]
+
+
+def gradient_groups(rule: str, sizes_bytes: Sequence[int]) -> list[Group]:
+    """Tensor numbers of each group, in the order in which backward completes them.
+
+    Args:
+        rule: `cubic(F)`, `equal_bytes(N)`, `equal_count(N)` or `single`.
+        sizes_bytes: size of every gradient, first layer first.
+
+    Raises:
+        ValueError: unknown rule.
+    """
+    name, _, argument = rule.rstrip(")").partition("(")
+    tensors = len(sizes_bytes)
+    if name == "single":
+        bounds = [0]
+    elif name == "cubic":
+        bounds = _cubic_bounds(tensors, int(argument))
+    elif name == "equal_count":
+        bounds = _equal_bounds([1] * tensors, int(argument))
+    elif name == "equal_bytes":
+        bounds = _equal_bounds(sizes_bytes, int(argument))
+    else:
+        raise ValueError(f"cubic(F), equal_bytes(N), equal_count(N) or single expected: {rule}")
+    ends = [tensors, *bounds[:-1]]
+    return [
+        tuple(range(end - 1, start - 1, -1))
+        for start, end in zip(bounds, ends, strict=True)
+        if start < end
+    ]
+
+
+def _cubic_bounds(tensors: int, factor: int) -> list[int]:
+    """Fujitsu's rule: group k ends at tensor max(0, T - F (k+1)^3); 161, 3 -> 3, 21, 57, 80."""
+    bounds = []
+    k = 0
+    while not bounds or bounds[-1] > 0:
+        k += 1
+        bounds.append(max(0, tensors - factor * k**3))
+    return bounds
+
+
+def _equal_bounds(sizes: Sequence[int], groups: int) -> list[int]:
+    """Cut from the back as soon as a group holds its share of what is left."""
+    bounds = []
+    left, filled = sum(sizes), 0
+    for index in reversed(range(len(sizes))):
+        filled += sizes[index]
+        if filled * (groups - len(bounds)) >= left and len(bounds) < groups - 1:
+            bounds.append(index)
+            left -= filled
+            filled = 0
+    if not bounds or bounds[-1] > 0:
+        bounds.append(0)
+    return bounds

@@ -1,0 +1,92 @@
+"""One run from config to verdict: data, folder, ranks, result, official checker, RESULT line."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from ..config.errors import UserError
+from ..config.load import Loaded, load
+from ..config.plan import build_plan
+from ..data.atomic import write_file
+from ..data.prepare import Tracker, prepare
+from ..logging.official import check_officially
+from .launcher import build_job, new_run_folder, pick_launcher, run_job
+from .record import describe_environment
+
+
+def load_for_launch(config: str, overrides: list[str], ranks: int | None) -> Loaded:
+    """The config as the ranks will see it: `--ranks` applied, a fresh seed drawn if it has none.
+
+    The rules ask for seeds from the clock or from urandom, never a constant.
+    """
+    if ranks is not None:
+        overrides = [*overrides, "system.nodes=1", f"system.ranks_per_node={ranks}"]
+    loaded = load(config, overrides)
+    if loaded.run.seed is None:
+        seed = int.from_bytes(os.urandom(4), "little")
+        loaded = load(config, [*overrides, f"seed={seed}"])
+    return loaded
+
+
+def launch(loaded: Loaded, launcher: str | None, track: Tracker) -> dict[str, Any]:
+    """Run `loaded` to its end; returns the content of result.json.
+
+    Raises:
+        UserError: before the ranks start, or when one of them failed.
+    """
+    run = loaded.run
+    plan = build_plan(run)
+    name = pick_launcher(launcher)
+    build_job(run, name, ())  # what the engines refuse is refused before data is made
+    prepare(run.data, track)
+    out = new_run_folder(run)
+    write_file(out / "config.yaml", loaded.to_yaml())
+    command = [
+        *(sys.executable, "-m", "rn50.train", str(out / "config.yaml"), "--out", str(out)),
+    ]
+    job, environment = build_job(run, name, command)
+    described = describe_environment(environment, name, command)
+    write_file(out / "environment.json", json.dumps(described, indent=1) + "\n")
+    print(
+        f"{run.name}: {plan.ranks} ranks by {name}, global batch {plan.global_batch_size}, "
+        f"up to {plan.epochs} epochs of {plan.steps_per_epoch:g} steps, target {run.eval.target}, "
+        f"seed {run.seed}, in {out}",
+        flush=True,
+    )
+    for variable, value in environment.kept.items():
+        print(f"kept from your environment: {variable}={value}", flush=True)
+    try:
+        run_job(job, name, out)
+    except (UserError, KeyboardInterrupt) as error:
+        reason = str(error) or "interrupted"
+        write_result(out, {"status": "failed", "reason": reason, "seed": run.seed})
+        raise
+    result: dict[str, Any] = json.loads((out / "result.json").read_text())
+    official = check_officially(out / "result_0.txt", run.ruleset)
+    result["official_checker"] = official._asdict()
+    write_result(out, result)
+    for message in official.messages:
+        print(f"official checker: {message}")
+    print(result_line(result, out), flush=True)
+    return result
+
+
+def write_result(out: Path, result: dict[str, Any]) -> None:
+    """Write result.json."""
+    write_file(out / "result.json", json.dumps(result, indent=1) + "\n")
+
+
+def result_line(result: dict[str, Any], out: Path) -> str:
+    """The one line that sums up a run."""
+    official = result["official_checker"]
+    return (
+        f"RESULT {result['status']} time_to_train_s={result['time_to_train_s']:.3f} "
+        f"accuracy={result['eval_accuracy']:.4f} target={result['target']} "
+        f"epochs={result['epochs']} ranks={result['ranks']} "
+        f"images_per_s={result['images_per_s']:.1f} init_s={result['init_s']:.2f} "
+        f"official_checker={official['verdict']}({official['ruleset']}) {out}"
+    )

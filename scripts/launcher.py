@@ -1,0 +1,198 @@
+"""Ranks on this machine or allocation: one command line a launcher, one place that cleans up."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import FrameType
+from typing import IO, NamedTuple
+
+import psutil
+
+from ..config.errors import UserError
+from ..config.schema import Run
+from ..train.environment import Backend, Environment, engine_environment
+
+GRACE_S = 10.0
+"""Time between asking processes to stop and killing them."""
+_PR_SET_CHILD_SUBREAPER = 36
+_PREFIX = re.compile(r"^\[\d+\]<std(out|err)>:")
+_KILLED = (
+    re.compile(r"process rank (?P<rank>\d+) .*exited on signal (?P<signal>\d+)"),
+    re.compile(r"Process (?P<rank>\d+) exit with status code (?P<code>\d+)"),
+)
+_CONSEQUENCES = ("Horovod has been shut down", "Horovod has not been initialized")
+
+
+class Job(NamedTuple):
+    """What to start: `command` once for each rank, with `environment` on every node."""
+
+    command: Sequence[str]
+    ranks: int
+    ranks_per_node: int
+    environment: Mapping[str, str]
+
+
+def mpirun_command(job: Job) -> list[str]:
+    """Open MPI's launcher; takes its hosts from the scheduler's allocation."""
+    tokens = ["mpirun", "-np", str(job.ranks), "--oversubscribe", "--bind-to", "none"]
+    if job.ranks > job.ranks_per_node:
+        tokens += ["--map-by", f"ppr:{job.ranks_per_node}:node"]
+    if os.geteuid() == 0:
+        tokens.append("--allow-run-as-root")
+    for name in sorted(job.environment):
+        tokens += ["-x", name]
+    return [*tokens, *job.command]
+
+
+def gloo_command(job: Job) -> list[str]:
+    """Horovod's own launcher with its Gloo controller: needs no MPI."""
+    horovodrun = str(Path(sys.executable).with_name("horovodrun"))
+    return [horovodrun, "--gloo", "-np", str(job.ranks), *job.command]
+
+
+LAUNCHERS: dict[str, tuple[Callable[[Job], list[str]], Backend]] = {
+    "mpirun": (mpirun_command, "mpi"),
+    "gloo": (gloo_command, "gloo"),
+}
+
+
+def pick_launcher(wanted: str | None) -> str:
+    """The launcher to use: the one asked for, else mpirun where there is one, else gloo."""
+    if wanted is not None and wanted not in LAUNCHERS:
+        raise UserError(f"--launcher: {' or '.join(LAUNCHERS)} expected, found {wanted}")
+    if wanted == "mpirun" and shutil.which("mpirun") is None:
+        raise UserError("--launcher mpirun: Open MPI's mpirun on the PATH expected, found none")
+    return wanted or ("mpirun" if shutil.which("mpirun") else "gloo")
+
+
+def build_job(run: Run, launcher: str, command: Sequence[str]) -> tuple[Job, Environment]:
+    """The job that runs `command` on every rank of `run`, and the engines' environment."""
+    backend = "nccl" if run.system.device == "gpu" else LAUNCHERS[launcher][1]
+    environment = engine_environment(run, backend, os.environ)
+    ranks = run.system.nodes * run.system.ranks_per_node
+    return Job(command, ranks, run.system.ranks_per_node, environment.settings), environment
+
+
+def run_job(job: Job, launcher: str, out: Path) -> None:
+    """Run `job`, show rank 0's output, keep errors in `out`/stderr.log, leave no process behind.
+
+    Raises:
+        UserError: a rank failed: which, where, why, in one line.
+        KeyboardInterrupt: the user or the scheduler asked to stop; everything has been stopped.
+    """
+    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)  # orphaned ranks become our children
+    tokens = LAUNCHERS[launcher][0](job)
+    log_path = out / "stderr.log"
+    with log_path.open("w") as log:
+        child = subprocess.Popen(
+            tokens,
+            env=os.environ | dict(job.environment),
+            stdout=subprocess.PIPE,
+            stderr=log,
+            text=True,
+            errors="replace",
+            start_new_session=True,  # Ctrl-C reaches us alone; we pass it on
+        )
+        assert child.stdout is not None
+        relay = threading.Thread(target=_relay, args=(child.stdout,), daemon=True)
+        relay.start()
+        previous = {
+            number: signal.signal(number, _interrupt) for number in (signal.SIGINT, signal.SIGTERM)
+        }
+        try:
+            code = child.wait()
+        finally:
+            for number, handler in previous.items():
+                signal.signal(number, signal.SIG_IGN)
+            stop_descendants()
+            child.wait()
+            relay.join(timeout=GRACE_S)
+            for number, handler in previous.items():
+                signal.signal(number, handler)
+    if code != 0:
+        raise UserError(f"{_why(out, log_path, code)}; details: {log_path}")
+
+
+def stop_descendants(grace_s: float = GRACE_S) -> None:
+    """Ask every process below this one to stop, then kill what is left."""
+    alive = psutil.Process().children(recursive=True)
+    for process in alive:
+        _signal(process, signal.SIGTERM)
+        _signal(process, signal.SIGCONT)
+    _, alive = psutil.wait_procs(alive, timeout=grace_s)
+    for process in alive:
+        _signal(process, signal.SIGKILL)
+    psutil.wait_procs(alive, timeout=grace_s)
+
+
+def _signal(process: psutil.Process, number: int) -> None:
+    try:
+        process.send_signal(number)
+    except psutil.NoSuchProcess:
+        pass
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt(signal.Signals(number).name)
+
+
+def _relay(stdout: IO[str]) -> None:
+    for line in stdout:
+        print(_PREFIX.sub("", line), end="", flush=True)
+
+
+def _why(out: Path, log_path: Path, code: int) -> str:
+    """One line for a failed job: the first cause, not what followed from it."""
+    failures = []
+    for path in sorted(out.glob("failure_*.json"), key=lambda path: path.stat().st_mtime_ns):
+        try:
+            failures.append(json.loads(path.read_text()))
+        except ValueError:
+            continue
+    causes = [f for f in failures if not f["reason"].startswith(_CONSEQUENCES)]
+    if causes:
+        return "rank {rank} on {host} failed in {phase} at step {step}: {reason}".format(**causes[0])
+    for line in log_path.read_text(errors="replace").splitlines():
+        for pattern in _KILLED:
+            if match := pattern.search(line):
+                number = match.groupdict().get("signal") or int(match["code"]) - 128
+                return f"rank {match['rank']} was killed by {_signal_name(int(number))}"
+    if failures:
+        return "rank {rank} on {host} failed in {phase} at step {step}: {reason}".format(
+            **failures[0]
+        )
+    return f"the launcher ended with exit code {code} before any rank ran"
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"exit code {number + 128}"
+
+
+def new_run_folder(run: Run) -> Path:
+    """`results/<name>/<UTC time>/`, created. Raises UserError where it cannot be."""
+    parent = Path(run.system.results) / run.name
+    stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
+    for suffix in ("", *(f"-{n}" for n in range(2, 100))):
+        folder = parent / f"{stamp}{suffix}"
+        try:
+            folder.mkdir(parents=True)
+        except FileExistsError:
+            continue
+        except OSError as error:
+            raise UserError(f"{folder}: cannot create: {error.strerror}") from None
+        return folder
+    raise UserError(f"{parent}: cannot create a new folder for this run")

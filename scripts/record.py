@@ -1,0 +1,86 @@
+"""environment.json: what a run ran on, from an allow-list; nothing else of the environment."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import subprocess
+from collections.abc import Sequence
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from ..train.environment import Environment
+
+PACKAGES = (
+    "mxnet",
+    "horovod",
+    "nvidia-dali-cuda120",
+    "mlperf-logging",
+    "numpy",
+    "pydantic",
+)
+
+
+def describe_environment(
+    environment: Environment, launcher: str, command: Sequence[str]
+) -> dict[str, Any]:
+    """Versions, host, processor, git state, and the engines' variables."""
+    return {
+        "host": platform.node(),
+        "system": platform.platform(),
+        "processor": _processor(),
+        "cores": len(os.sched_getaffinity(0)),
+        "python": platform.python_version(),
+        "packages": {name: _version(name) for name in PACKAGES},
+        "mpi": _first_line("mpirun", "--version"),
+        "git": _git(),
+        "launcher": launcher,
+        "command": list(command),
+        "variables": environment.settings,
+        "variables_kept_from_user": environment.kept,
+    }
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor()
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor()
+
+
+def _first_line(*command: str) -> str | None:
+    if shutil.which(command[0]) is None:
+        return None
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    return (done.stdout.splitlines() or [None])[0]
+
+
+def _git() -> dict[str, Any] | None:
+    """Commit of the program's own repository, and whether tracked files differ from it."""
+    root = Path(__file__).resolve().parent.parent
+    if shutil.which("git") is None:
+        return None
+    git = ["git", "-C", str(root)]
+    commit = subprocess.run(
+        [*git, "rev-parse", "HEAD"], capture_output=True, text=True, check=False
+    )
+    if commit.returncode:
+        return None
+    status = subprocess.run(
+        [*git, "status", "--porcelain", "--untracked-files=no"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return {"commit": commit.stdout.strip(), "modified": bool(status.stdout.strip())}

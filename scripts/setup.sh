@@ -1,0 +1,165 @@
+#!/usr/bin/env bash
+# Makes .venv: a suitable Python, pinned requirements, Horovod built for MXNet. Safe to run again:
+# seconds when nothing has changed.
+#   scripts/setup.sh          CPU ranks over MPI (installed where it may be) and Gloo
+#   scripts/setup.sh --gpu    GPU ranks over NCCL (needs the CUDA 11.8 toolkit; not run here)
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+horovod=0.28.1
+build_tools=("setuptools<66" wheel "cmake==3.31.10" "cloudpickle==3.1.2" "psutil==7.2.2"
+  "PyYAML==6.0.3" "packaging==26.3")
+venv=.venv
+log=$venv/setup.log
+stamp=$venv/setup.stamp
+
+say() { printf '[setup %3d s] %s\n' "$SECONDS" "$*" >&2; }
+fail() {
+  printf 'setup: error: %s\n' "$*" >&2
+  exit 1
+}
+# quietly WHAT COMMAND...: output to the log; on failure its last lines and one clear line
+quietly() {
+  local what=$1
+  shift
+  say "$what"
+  printf '\n== %s: %s\n' "$what" "$*" >>"$log"
+  "$@" >>"$log" 2>&1 || {
+    tail -n 15 "$log" >&2
+    fail "$what failed; the whole output is in $log"
+  }
+}
+
+usable_python() { # 3.10 or 3.11 with venv and pip
+  "$1" -c 'import sys, venv, ensurepip; sys.exit(not (3, 10) <= sys.version_info < (3, 12))' \
+    >/dev/null 2>&1
+}
+
+find_python() {
+  local name
+  for name in ${PYTHON:+"$PYTHON"} python3.11 python3.10 python3 /usr/bin/python3.11 /usr/bin/python3; do
+    if usable_python "$name"; then
+      command -v "$name"
+      return
+    fi
+  done
+  return 1
+}
+
+may_apt() { [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; }
+
+apt_install() {
+  say "installing $* (apt)"
+  { apt-get update -qq && DEBIAN_FRONTEND=noninteractive \
+    apt-get install -y -qq --no-install-recommends "$@"; } >>"${TMPDIR:-/tmp}/rn50-apt.log" 2>&1
+}
+
+gpu=
+case "${1:-}" in
+  "") ;;
+  --gpu) gpu=1 ;;
+  -h | --help)
+    sed -n '2,6s/^# \{0,1\}//p' "$0"
+    exit 0
+    ;;
+  *) fail "unknown argument $1; --gpu or nothing expected" ;;
+esac
+requirements=requirements${gpu:+-gpu}.txt
+fingerprint=$(cat "$requirements" pyproject.toml scripts/setup.sh | sha256sum | cut -c1-16)
+if [ -z "$gpu" ] && [ -f "$stamp" ] && [ "$(cat "$stamp")" = "$fingerprint" ]; then
+  exit 0
+fi
+if [ -n "$gpu" ]; then
+  command -v nvcc >/dev/null || fail "--gpu: CUDA 11.8's nvcc on the PATH expected, found none"
+fi
+
+# One set-up at a time: the commands that call this may be started side by side.
+if command -v flock >/dev/null; then
+  exec 9>.setup.lock
+  flock 9
+  if [ -z "$gpu" ] && [ -f "$stamp" ] && [ "$(cat "$stamp")" = "$fingerprint" ]; then
+    exit 0
+  fi
+fi
+
+python=$(find_python) || {
+  may_apt && apt_install python3 python3-venv || true
+  python=$(find_python) ||
+    fail "Python 3.10 or 3.11 with venv expected (MXNet 1.9.1 has no later one), found $(
+      python3 --version 2>&1 || true
+    ); name one by PYTHON=/path/to/python"
+}
+missing=()
+for tool in g++ make; do command -v "$tool" >/dev/null || missing+=("$tool"); done
+for library in libgomp:1 libquadmath:0; do # MXNet's wheel links to them
+  ldconfig -p 2>/dev/null | grep -q "${library/:/.so.}" || missing+=("${library/:/}")
+done
+if ! command -v mpicxx >/dev/null || ! command -v mpirun >/dev/null; then
+  if may_apt; then missing+=(openmpi-bin libopenmpi-dev); fi
+fi
+if [ ${#missing[@]} -gt 0 ]; then
+  may_apt || fail "${missing[*]} expected, found none; install them (as root: apt-get install ${missing[*]})"
+  apt_install "${missing[@]}" ||
+    say "apt could not install ${missing[*]} (${TMPDIR:-/tmp}/rn50-apt.log)"
+  for tool in g++ make; do
+    command -v "$tool" >/dev/null || fail "$tool expected, found none"
+  done
+fi
+if command -v mpicxx >/dev/null && command -v mpirun >/dev/null; then
+  mpi=$(mpirun --version | sed -n '1s/.* //p')
+  say "Python $("$python" -V | cut -d' ' -f2), Open MPI $mpi"
+else
+  mpi=
+  say "Python $("$python" -V | cut -d' ' -f2), no Open MPI: ranks talk by Gloo"
+fi
+
+if ! [ -x $venv/bin/python ] || ! usable_python $venv/bin/python; then
+  rm -rf $venv
+  "$python" -m venv $venv || fail "$python cannot make a virtual environment in $venv"
+fi
+rm -f "$stamp"
+: >"$log"
+pip=("$venv/bin/python" -m pip --disable-pip-version-check)
+
+mxnet=$(grep -E '^mxnet' "$requirements")
+quietly "installing ${mxnet%%=*} and build tools" \
+  "${pip[@]}" install "${build_tools[@]}" "$mxnet" "numpy==1.23.5"
+
+# The build takes minutes, so its wheel is kept for every checkout of this user.
+key=$("$venv/bin/python" -c 'import sys; print(sys.implementation.cache_tag)')
+key+=-$horovod-$mxnet-mpi${mpi:-none}-gcc$(g++ -dumpversion)-$(uname -m)
+wheels=${XDG_CACHE_HOME:-$HOME/.cache}/rn50/wheels/${key//[^A-Za-z0-9.-]/_}
+flags=(HOROVOD_WITH_MXNET=1 HOROVOD_WITHOUT_TENSORFLOW=1 HOROVOD_WITHOUT_PYTORCH=1
+  HOROVOD_WITH_GLOO=1)
+if [ -n "$mpi" ]; then flags+=(HOROVOD_WITH_MPI=1); else flags+=(HOROVOD_WITHOUT_MPI=1); fi
+if [ -n "$gpu" ]; then flags+=(HOROVOD_GPU_OPERATIONS=NCCL); fi
+build_horovod() {
+  local partial=$wheels.partial-$$
+  rm -rf "$partial"
+  mkdir -p "$partial"
+  env PATH="$PWD/$venv/bin:$PATH" "${flags[@]}" \
+    "${pip[@]}" wheel --no-deps --no-build-isolation --no-binary horovod "horovod==$horovod" \
+    -w "$partial"
+  rm -rf "$wheels"
+  mv "$partial" "$wheels"
+}
+build=
+if ! ls "$wheels"/horovod-*.whl >/dev/null 2>&1; then
+  say "building Horovod $horovod for MXNet in the background (2 to 5 minutes on two cores)"
+  build_horovod >>$venv/horovod.log 2>&1 &
+  build=$!
+fi
+quietly "installing $requirements" "${pip[@]}" install -r "$requirements"
+if [ -n "$build" ]; then
+  say "waiting for Horovod"
+  wait "$build" || {
+    tail -n 15 $venv/horovod.log >&2
+    fail "building Horovod failed; the whole output is in $venv/horovod.log"
+  }
+fi
+quietly "installing Horovod" "${pip[@]}" install --no-deps --force-reinstall "$wheels"/horovod-*.whl
+quietly "installing rn50" "${pip[@]}" install --no-deps --no-build-isolation -e .
+quietly "checking the stack" "$venv/bin/python" -c \
+  'import horovod.mxnet as hvd, mlperf_logging.mllog, nvidia.dali; assert hvd.gloo_built()'
+echo "$fingerprint" >"$stamp"
+say "ready: source $venv/bin/activate, then rn50 --help"

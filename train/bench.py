@@ -1,0 +1,61 @@
+"""One rank of `rn50 bench loop`: the trainer's loop and a bare loop, timed in alternation."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+
+from mxnet import autograd, nd
+
+from ..config.load import load
+from ..data.atomic import write_file
+from .loop import train_steps
+from .placement import find_placement
+from .run import Rank
+
+
+def bare_steps(rank: Rank, images: nd.NDArray, labels: nd.NDArray, steps: int) -> None:
+    """Forward, backward, grouped allreduce, fused update: nothing else."""
+    for _ in range(steps):
+        with autograd.record():
+            losses = rank.loss(rank.net(images), labels)
+        losses.backward()
+        rank.comm.reduce()
+        rank.updater.step(1e-3)
+
+
+def main(config: str, out: str, rounds: str, steps: str) -> None:
+    """Time both loops `rounds` times; rank 0 writes the seconds of each to `out`/bench.json."""
+    loaded = load(config)
+    rank = Rank(loaded.run, loaded.sha256, Path(out), find_placement())
+    rank.prepare()
+    rank.start_up()
+    images, labels = (array.copy() for array in rank.train_source.next())
+    count = int(steps)
+    seconds: dict[str, list[float]] = {"trainer_s": [], "bare_s": []}
+    trainer = rank.trainer()
+    for turn in range(int(rounds) + 1):
+        for name in ("trainer_s", "bare_s") if turn % 2 else ("bare_s", "trainer_s"):
+            rank.comm.barrier()
+            start = time.perf_counter()
+            if name == "bare_s":
+                bare_steps(rank, images, labels, count)
+            else:
+                for point in train_steps(
+                    trainer, rank.step + 1, rank.step + count, rank.plan.log_every_steps
+                ):
+                    rank.write_metrics(point)
+                rank.step += count
+            nd.waitall()
+            rank.comm.barrier()
+            if turn:  # the first round warms up
+                seconds[name].append(time.perf_counter() - start)
+    rank.comm.stop()
+    if rank.place.rank == 0:
+        write_file(Path(out) / "bench.json", json.dumps(seconds))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,58 @@
+"""The hot loop: fetch, forward, backward, reduce, update. It runs ahead of the device."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from mxnet import autograd, nd
+
+from ..data.pipeline import Batch
+from .comm import Communicator
+from .optimizer import Updater
+from .resnet import Loss, ResNet
+
+RUN_AHEAD_STEPS = 2
+"""Steps enqueued beyond the one that computes. Without a bound the queue grows between log points
+and holds a batch of images for every step in it (38 MB for 64 images of 224 px)."""
+
+
+class Trainer(NamedTuple):
+    """All that a training step needs."""
+
+    net: ResNet
+    loss: Loss
+    next_batch: Callable[[], Batch]
+    comm: Communicator
+    updater: Updater
+    lr_at: Callable[[int], float]
+
+
+class LogPoint(NamedTuple):
+    """What is known of the last `steps` steps: the summed losses of this rank, on the device."""
+
+    step: int
+    steps: int
+    loss_sum: nd.NDArray
+
+
+def train_steps(trainer: Trainer, first: int, last: int, log_every: int) -> Iterator[LogPoint]:
+    """Train steps `first` to `last`, both included, counted from 1; yield every `log_every`."""
+    net, loss, next_batch, comm, updater, lr_at = trainer
+    running: deque[nd.NDArray] = deque()
+    loss_sum, steps = 0, 0
+    for step in range(first, last + 1):
+        batch = next_batch()
+        with autograd.record():
+            losses = loss(net(batch.images), batch.labels)
+        losses.backward()
+        comm.reduce()
+        updater.step(lr_at(step))
+        loss_sum, steps = losses.sum() + loss_sum, steps + 1
+        running.append(losses)
+        if len(running) > RUN_AHEAD_STEPS:
+            running.popleft().wait_to_read()  # the loss of two steps ago: bounds the queue
+        if step % log_every == 0:
+            yield LogPoint(step, steps, loss_sum)
+            loss_sum, steps = 0, 0

@@ -1,0 +1,33 @@
+"""Who this process is, read from its launcher's environment before any framework is loaded."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Mapping
+from typing import NamedTuple
+
+# launcher: (rank, size, local rank)
+_VARIABLES = {
+    "horovodrun": ("HOROVOD_RANK", "HOROVOD_SIZE", "HOROVOD_LOCAL_RANK"),
+    "mpirun": ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"),
+    "srun": ("PMIX_RANK", "SLURM_NTASKS", "SLURM_LOCALID"),
+}
+
+
+class Placement(NamedTuple):
+    launcher: str
+    rank: int
+    size: int
+    local_rank: int
+    host: str
+
+
+def find_placement(environment: Mapping[str, str] = os.environ) -> Placement:
+    """The place of this process among the ranks; rank 0 of 1 without a launcher."""
+    host = socket.gethostname()
+    for launcher, names in _VARIABLES.items():
+        if all(name in environment for name in names):
+            rank, size, local_rank = (int(environment[name]) for name in names)
+            return Placement(launcher, rank, size, local_rank, host)
+    return Placement("none", 0, 1, 0, host)

@@ -1,0 +1,48 @@
+"""Rank 0's lines for people: where the run is, how good, how fast, how long to go at most."""
+
+from __future__ import annotations
+
+from ..config.plan import Plan
+from .evaluate import Accuracy
+
+
+class Progress:
+    """Prints plain lines: they pass through mpirun, a batch log and a terminal alike."""
+
+    def __init__(self, plan: Plan, target: float, *, shown: bool) -> None:
+        self._plan = plan
+        self._target = target
+        self._shown = shown
+        self._last_step = plan.epoch_end_step(plan.eval_epochs[-1])
+
+    def say(self, text: str) -> None:
+        if self._shown:
+            print(text, flush=True)
+
+    def trained(
+        self, step: int, loss: float, lr: float, images_per_s: float, elapsed_s: float
+    ) -> None:
+        """One line at a log point."""
+        epoch = step / self._plan.steps_per_epoch
+        left_s = (self._last_step - step) * self._plan.global_batch_size / images_per_s
+        width = len(str(self._last_step))
+        self.say(
+            f"  epoch {epoch:5.2f}  step {step:{width}}/{self._last_step}  loss {loss:.4f}  "
+            f"lr {lr:.4g}  {images_per_s:.0f} images/s  {_clock(elapsed_s)} elapsed  "
+            f"at most {_clock(left_s)} left"
+        )
+
+    def evaluated(self, epoch: int, accuracy: Accuracy, elapsed_s: float) -> None:
+        """One line after an evaluation."""
+        sign = ">=" if accuracy.fraction >= self._target else "<"
+        self.say(
+            f"* epoch {epoch}: accuracy {accuracy.fraction:.4f} "
+            f"({accuracy.correct}/{accuracy.total}) {sign} target {self._target}  "
+            f"{_clock(elapsed_s)} elapsed"
+        )
+
+
+def _clock(seconds: float) -> str:
+    minutes, seconds = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"
