@@ -1,4 +1,4 @@
-"""Durations as one thinks of them ("36 epochs", "540 steps", "2 %"), turned into steps in one place."""
+"""Durations as one thinks of them ("36 epochs", "540 steps", "2 %"), made steps in one place."""
 
 from __future__ import annotations
 

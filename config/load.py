@@ -258,9 +258,7 @@ def _nest(tree: dict[str, Any], key: str, value: Any) -> None:
     tree[last] = value
 
 
-def _explain(
-    error: ValidationError, leaves: Mapping[str, Leaf], config: str
-) -> Iterable[str]:
+def _explain(error: ValidationError, leaves: Mapping[str, Leaf], config: str) -> Iterable[str]:
     """One line per problem: file:line: key: expected ..., found ..."""
     for problem in error.errors(include_url=False):
         key = ".".join(str(part) for part in problem["loc"] if not isinstance(part, int))

@@ -27,7 +27,7 @@ def new_folder(out: Path) -> Iterator[Path]:
         raise UserError(f"{out}: cannot create: {error.strerror}") from None
     try:
         yield partial
-        os.replace(partial, out)
+        partial.replace(out)
     except OSError as error:
         raise UserError(f"{error.filename or out}: cannot write: {error.strerror}") from None
     finally:
@@ -39,6 +39,6 @@ def write_file(path: Path, text: str) -> None:
     partial = path.with_name(f".{path.name}.partial-{os.getpid()}")
     try:
         partial.write_text(text)
-        os.replace(partial, path)
+        partial.replace(path)
     finally:
         partial.unlink(missing_ok=True)

@@ -96,7 +96,7 @@ def load_table(folder: Path, split: str) -> Table:
     """The sample table of a split: one row an image, in the order of the record file."""
     path = folder / f"{split}.npy"
     try:
-        table = np.load(path, allow_pickle=False)
+        table: Table = np.load(path, allow_pickle=False)
     except (OSError, ValueError, EOFError) as error:
         raise UserError(f"{path}: a sample table expected: {error}") from None
     if table.dtype != TABLE or table.ndim != 1:

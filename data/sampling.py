@@ -86,7 +86,8 @@ def eval_shard(samples: int, rank: int, ranks: int) -> tuple[int, int]:
 
 def eval_batches(samples: int, ranks: int, batch_per_rank: int) -> int:
     """Batches that every rank runs in one evaluation: the same number on all of them."""
-    return -(-(-(-samples // ranks)) // batch_per_rank)
+    largest_shard = -(-samples // ranks)
+    return -(-largest_shard // batch_per_rank)
 
 
 def eval_batch(

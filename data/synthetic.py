@@ -46,7 +46,7 @@ def _diagonal(y: Plane, x: Plane, rng: np.random.Generator) -> Plane:
     return _waves((y + rng.choice((-1.0, 1.0)) * x) * 0.7)
 
 
-def _checker(y: Plane, x: Plane, rng: np.random.Generator) -> Plane:
+def _checker(y: Plane, x: Plane, _: np.random.Generator) -> Plane:
     return ((np.floor(y * 1.4) + np.floor(x * 1.4)) % 2).astype(np.float32)
 
 
@@ -70,7 +70,7 @@ def _blocks(y: Plane, x: Plane, rng: np.random.Generator) -> Plane:
     return values[np.floor(y * 2).astype(int) % 64, np.floor(x * 2).astype(int) % 64]
 
 
-def _zigzag(y: Plane, x: Plane, rng: np.random.Generator) -> Plane:
+def _zigzag(y: Plane, x: Plane, _: np.random.Generator) -> Plane:
     return _waves(y + 0.8 * np.abs(x % 1 - 0.5))
 
 

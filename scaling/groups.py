@@ -43,7 +43,7 @@ def gradient_groups(rule: str, sizes_bytes: Sequence[int]) -> list[Group]:
 
 def _cubic_bounds(tensors: int, factor: int) -> list[int]:
     """Fujitsu's rule: group k ends at tensor max(0, T - F (k+1)^3); 161, 3 -> 3, 21, 57, 80."""
-    bounds = []
+    bounds: list[int] = []
     k = 0
     while not bounds or bounds[-1] > 0:
         k += 1
@@ -53,7 +53,7 @@ def _cubic_bounds(tensors: int, factor: int) -> list[int]:
 
 def _equal_bounds(sizes: Sequence[int], groups: int) -> list[int]:
     """Cut from the back as soon as a group holds its share of what is left."""
-    bounds = []
+    bounds: list[int] = []
     left, filled = sum(sizes), 0
     for index in reversed(range(len(sizes))):
         filled += sizes[index]

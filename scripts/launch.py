@@ -14,6 +14,7 @@ from ..config.plan import build_plan
 from ..data.atomic import write_file
 from ..data.prepare import Tracker, prepare
 from ..logging.official import check_officially
+from ..train.support import check_supported
 from .launcher import build_job, new_run_folder, pick_launcher, run_job
 from .record import describe_environment
 
@@ -40,6 +41,7 @@ def launch(loaded: Loaded, launcher: str | None, track: Tracker) -> dict[str, An
     """
     run = loaded.run
     plan = build_plan(run)
+    check_supported(run)
     name = pick_launcher(launcher)
     build_job(run, name, ())  # what the engines refuse is refused before data is made
     prepare(run.data, track)

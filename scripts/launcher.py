@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 from typing import IO, NamedTuple
@@ -113,7 +114,7 @@ def run_job(job: Job, launcher: str, out: Path) -> None:
         try:
             code = child.wait()
         finally:
-            for number, handler in previous.items():
+            for number in previous:
                 signal.signal(number, signal.SIG_IGN)
             stop_descendants()
             child.wait()
@@ -137,13 +138,11 @@ def stop_descendants(grace_s: float = GRACE_S) -> None:
 
 
 def _signal(process: psutil.Process, number: int) -> None:
-    try:
+    with suppress(psutil.NoSuchProcess):
         process.send_signal(number)
-    except psutil.NoSuchProcess:
-        pass
 
 
-def _interrupt(number: int, frame: FrameType | None) -> None:
+def _interrupt(number: int, _: FrameType | None) -> None:
     raise KeyboardInterrupt(signal.Signals(number).name)
 
 
@@ -162,7 +161,9 @@ def _why(out: Path, log_path: Path, code: int) -> str:
             continue
     causes = [f for f in failures if not f["reason"].startswith(_CONSEQUENCES)]
     if causes:
-        return "rank {rank} on {host} failed in {phase} at step {step}: {reason}".format(**causes[0])
+        return "rank {rank} on {host} failed in {phase} at step {step}: {reason}".format(
+            **causes[0]
+        )
     for line in log_path.read_text(errors="replace").splitlines():
         for pattern in _KILLED:
             if match := pattern.search(line):

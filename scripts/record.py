@@ -63,7 +63,8 @@ def _first_line(*command: str) -> str | None:
     if shutil.which(command[0]) is None:
         return None
     done = subprocess.run(command, capture_output=True, text=True, check=False)
-    return (done.stdout.splitlines() or [None])[0]
+    lines = done.stdout.splitlines()
+    return lines[0] if lines else None
 
 
 def _git() -> dict[str, Any] | None:

@@ -64,11 +64,15 @@ case "${1:-}" in
     ;;
   *) fail "unknown argument $1; --gpu or nothing expected" ;;
 esac
-requirements=requirements${gpu:+-gpu}.txt
-fingerprint=$(cat "$requirements" pyproject.toml scripts/setup.sh | sha256sum | cut -c1-16)
-if [ -z "$gpu" ] && [ -f "$stamp" ] && [ "$(cat "$stamp")" = "$fingerprint" ]; then
-  exit 0
-fi
+fingerprint=cpu${gpu:+-and-gpu}-$(cat requirements*.txt pyproject.toml scripts/setup.sh | sha256sum)
+is_done() { # a GPU set-up serves CPU runs as well
+  [ -f "$stamp" ] && case "$(cat "$stamp")" in
+    "$fingerprint") true ;;
+    "${fingerprint/cpu-/cpu-and-gpu-}") [ -z "$gpu" ] ;;
+    *) false ;;
+  esac
+}
+is_done && exit 0
 if [ -n "$gpu" ]; then
   command -v nvcc >/dev/null || fail "--gpu: CUDA 11.8's nvcc on the PATH expected, found none"
 fi
@@ -77,9 +81,7 @@ fi
 if command -v flock >/dev/null; then
   exec 9>.setup.lock
   flock 9
-  if [ -z "$gpu" ] && [ -f "$stamp" ] && [ "$(cat "$stamp")" = "$fingerprint" ]; then
-    exit 0
-  fi
+  is_done && exit 0
 fi
 
 python=$(find_python) || {
@@ -121,9 +123,14 @@ rm -f "$stamp"
 : >"$log"
 pip=("$venv/bin/python" -m pip --disable-pip-version-check)
 
-mxnet=$(grep -E '^mxnet' "$requirements")
-quietly "installing ${mxnet%%=*} and build tools" \
-  "${pip[@]}" install "${build_tools[@]}" "$mxnet" "numpy==1.23.5"
+requirements=requirements.txt
+mxnet=$(grep '^mxnet' requirements${gpu:+-gpu}.txt)
+if [ -n "$gpu" ]; then
+  requirements=$venv/requirements.txt
+  { grep -v '^mxnet' requirements.txt; cat requirements-gpu.txt; } >"$requirements"
+fi
+quietly "installing ${mxnet%%=*} and build tools" "${pip[@]}" install "${build_tools[@]}" \
+  "$mxnet" "$(grep '^numpy' requirements.txt)"
 
 # The build takes minutes, so its wheel is kept for every checkout of this user.
 key=$("$venv/bin/python" -c 'import sys; print(sys.implementation.cache_tag)')

@@ -14,6 +14,7 @@ from ..config.errors import UserError
 from ..config.load import load
 from ..config.plan import build_plan
 from .placement import find_placement
+from .support import check_supported
 
 EXIT_FAILED = 3
 
@@ -43,6 +44,7 @@ def run_rank(config: str, overrides: list[str], out: Path) -> None:
                 f"system.nodes x system.ranks_per_node = {ranks} ranks expected, "
                 f"found {place.size}: start them with `rn50 launch`"
             )
+        check_supported(loaded.run)
         from .run import Rank  # MXNet loads here: everything above answers at once
 
         rank = Rank(loaded.run, loaded.sha256, out, place)

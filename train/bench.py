@@ -13,6 +13,7 @@ from ..config.load import load
 from ..data.atomic import write_file
 from .loop import train_steps
 from .placement import find_placement
+from .progress import Progress
 from .run import Rank
 
 
@@ -30,6 +31,7 @@ def main(config: str, out: str, rounds: str, steps: str) -> None:
     """Time both loops `rounds` times; rank 0 writes the seconds of each to `out`/bench.json."""
     loaded = load(config)
     rank = Rank(loaded.run, loaded.sha256, Path(out), find_placement())
+    rank.progress = Progress(rank.plan, loaded.run.eval.target, shown=False)
     rank.prepare()
     rank.start_up()
     images, labels = (array.copy() for array in rank.train_source.next())

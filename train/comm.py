@@ -44,9 +44,7 @@ class Communicator:
     def plan_groups(self, rule: str, gradients: Sequence[nd.NDArray]) -> None:
         """Fix the groups in which `reduce` sends `gradients`, for the whole run."""
         sizes = [g.size * np.dtype(g.dtype).itemsize for g in gradients]
-        self._groups = [
-            [gradients[i] for i in group] for group in gradient_groups(rule, sizes)
-        ]
+        self._groups = [[gradients[i] for i in group] for group in gradient_groups(rule, sizes)]
 
     def reduce(self) -> None:
         """Sum the planned gradients over all ranks, in place, group by group, last layers first.
@@ -64,6 +62,10 @@ class Communicator:
     def sum_counts(self, counts: nd.NDArray) -> nd.NDArray:
         """Integer counts summed over all ranks, as int32."""
         return hvd.allreduce(counts.astype("int32"), op=hvd.Sum, name="counts")
+
+    def sum_losses(self, losses: nd.NDArray) -> nd.NDArray:
+        """A loss summed over all ranks, still on the device."""
+        return losses if self.size == 1 else hvd.allreduce(losses, op=hvd.Sum, name="loss")
 
     def average_(self, arrays: Sequence[nd.NDArray], name: str) -> None:
         """Replace arrays by their mean over all ranks."""

@@ -38,18 +38,13 @@ def engine_environment(run: Run, backend: Backend, present: Mapping[str, str]) -
     """The engines' environment for `run`, given what is `present` already.
 
     Raises:
-        UserError: the backend does not offer the algorithm, or the device not the precision.
+        UserError: the backend does not offer the algorithm.
     """
     if (backend, run.comm.algorithm) not in ALGORITHMS:
         offered = ", ".join(name for kind, name in ALGORITHMS if kind == backend)
         raise UserError(
             f"comm.algorithm: one that {backend} offers expected ({offered}), "
             f"found {run.comm.algorithm}"
-        )
-    if run.model.dtype == "float16":
-        raise UserError(
-            "model.dtype: float32 expected, found float16: MXNet has no float16 GEMM on a CPU, "
-            "and mixed precision on GPUs is not built yet"
         )
     wanted = {
         "OMP_NUM_THREADS": str(run.system.cores_per_rank),
@@ -65,5 +60,7 @@ def engine_environment(run: Run, backend: Backend, present: Mapping[str, str]) -
         wanted["HOROVOD_CPU_OPERATIONS"] = "MPI"
     elif backend == "gloo":
         wanted["HOROVOD_CPU_OPERATIONS"] = "GLOO"
-    kept = {name: present[name] for name in wanted if present.get(name, wanted[name]) != wanted[name]}
+    kept = {
+        name: present[name] for name in wanted if present.get(name, wanted[name]) != wanted[name]
+    }
     return Environment({n: v for n, v in wanted.items() if n not in kept}, kept)

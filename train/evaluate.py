@@ -45,7 +45,8 @@ def evaluate(
     Raises:
         UserError: the ranks together did not see exactly `samples` images.
     """
-    hits = seen = 0
+    hits: Any = 0
+    seen: Any = 0
     for _ in range(batches):
         images, labels = next_batch()
         hits = (net(images).argmax(axis=1) == labels).sum() + hits

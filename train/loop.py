@@ -30,7 +30,7 @@ class Trainer(NamedTuple):
 
 
 class LogPoint(NamedTuple):
-    """What is known of the last `steps` steps: the summed losses of this rank, on the device."""
+    """The losses of this rank's images, summed over the last `steps` steps, on the device."""
 
     step: int
     steps: int

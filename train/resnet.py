@@ -143,7 +143,7 @@ class ResNet(nn.HybridBlock):
             self.body.add(nn.Flatten())
             self.body.add(nn.Dense(classes, in_units=channels, prefix="fc_"))
 
-    def hybrid_forward(self, F: Any, x: Any) -> Any:
+    def hybrid_forward(self, _: Any, x: Any) -> Any:
         return self.body(x)
 
 

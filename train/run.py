@@ -93,9 +93,10 @@ class Rank:
         self.comm.barrier()  # nobody touches the data before rank 0 has started the clock
 
     def _build_pipelines(self) -> None:
-        from ..data.pipeline import build_eval_source, build_train_source  # DALI loads in its stage
+        # Imported here: DALI loads within this stage, beside the others.
+        from ..data.pipeline import build_eval_source, build_train_source
 
-        where = {
+        where: Any = {
             "rank": self.place.rank,
             "ranks": self.place.size,
             "device_id": None if self.run.system.device == "cpu" else self.place.local_rank,
@@ -226,10 +227,11 @@ class Rank:
         )
 
     def write_metrics(self, point: LogPoint) -> None:
-        """Mean loss of rank 0's images; reading it waits for this step's forward, no further."""
+        """Mean loss over all ranks; reading it waits for this step's forward, no further."""
+        loss_sum = self.comm.sum_losses(point.loss_sum)
         if self.place.rank != 0:
             return
-        loss = float(point.loss_sum.asscalar()) / (point.steps * self.run.batch.per_rank)
+        loss = float(loss_sum.asscalar()) / (point.steps * self.plan.global_batch_size)
         now_s = self.metrics.elapsed_s
         images = (point.step - self.window_step) * self.plan.global_batch_size
         images_per_s = images / (now_s - self.window_s)
