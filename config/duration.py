@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from decimal import Decimal
 
 _UNITS = {
     "epoch": "epochs",
@@ -12,6 +13,7 @@ _UNITS = {
     "steps": "steps",
     "%": "%",
 }
+_LIMIT = 10**12
 _PATTERN = re.compile(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*([a-z%]+)\s*")
 
 
@@ -30,12 +32,15 @@ class Duration:
             raise ValueError('a duration such as "36 epochs", "540 steps" or "2 %"')
         unit = _UNITS[match[2]]
         value = float(match[1])
-        if unit == "steps" and value != int(value):
+        if value >= _LIMIT:
+            raise ValueError(f"a duration below {_LIMIT:,} {unit}")
+        if unit == "steps" and not value.is_integer():
             raise ValueError("a whole number of steps")
         return cls(value, unit)
 
     def __str__(self) -> str:
-        return f"{self.value:g} {self.unit}"
+        # Every digit and no exponent: the text is saved with a run, hashed, and read again.
+        return f"{Decimal(repr(self.value)).normalize():f} {self.unit}"
 
 
 def to_steps(duration: Duration, steps_per_epoch: float, total_steps: int | None = None) -> int:

@@ -21,8 +21,16 @@ from .errors import UserError
 from .schema import Run
 
 PRESETS = Path(__file__).resolve().parent
-_MAX_BYTES = 1 << 20
+_MAX_BYTES = 1 << 16
 _MAX_DEPTH = 20
+_MAX_NODES = 2000  # keys and values, aliases written out; the whole schema has some 200
+# What pydantic says in its own terms, by the type of the error.
+_PLAIN = {
+    "missing": "one value more",
+    "too_long": "fewer values",
+    "model_type": "a section (keys and values)",
+    "tuple_type": "a list",
+}
 
 
 class Origin(NamedTuple):
@@ -88,8 +96,8 @@ def load(config: str | Path, overrides: Sequence[str] = ()) -> Loaded:
     path = find_config(config)
     leaves = _read_tree(path, chain=())
     for text in overrides:
-        key, value = _parse_override(text)
-        _put(leaves, key, value)
+        for key, leaf in _parse_override(text):
+            _put(leaves, key, leaf)
     tree: dict[str, Any] = {}
     for key, leaf in leaves.items():
         _nest(tree, key, leaf.value)
@@ -103,14 +111,17 @@ def load(config: str | Path, overrides: Sequence[str] = ()) -> Loaded:
 def find_config(config: str | Path) -> Path:
     """The file a CONFIG argument means: a path, or the bare name of a preset."""
     path = Path(config)
-    if path.is_file():
-        return path
     preset = PRESETS / f"{config}.yaml"
-    if preset.parent == PRESETS and preset.is_file():
-        return preset
+    try:
+        if path.is_file():
+            return path
+        if preset.parent == PRESETS and preset.is_file():
+            return preset
+        kind = "is a folder" if path.is_dir() else "no such file"
+    except OSError as error:
+        raise UserError(f"{config}: cannot read: {error.strerror}") from None
     near = difflib.get_close_matches(path.stem, list_presets(), n=1)
     hint = f'; did you mean "{near[0]}"?' if near else "; `rn50 config list` shows the presets"
-    kind = "is a folder" if path.is_dir() else "no such file"
     raise UserError(f"{config}: {kind}, and no preset of that name{hint}")
 
 
@@ -132,16 +143,12 @@ def flatten(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, An
 
 def _read_tree(path: Path, chain: tuple[Path, ...]) -> dict[str, Leaf]:
     """Leaves of one YAML file over those of its bases, as dotted path -> Leaf."""
-    resolved = path.resolve()
-    if resolved in chain:
-        names = " -> ".join(p.name for p in (*chain, resolved))
-        raise UserError(f"{path}: base: a chain without a circle expected, found {names}")
     root = _compose(path)
     leaves: dict[str, Leaf] = {}
     if root is not None:
         if not isinstance(root, MappingNode):
             raise UserError(f"{path}:1: a mapping of sections expected, found {_kind(root)}")
-        _walk(root, "", leaves, path, (*chain, resolved), 0)
+        _walk(root, "", leaves, path, (*chain, path.resolve()), 0)
     return leaves
 
 
@@ -151,9 +158,9 @@ def _compose(path: Path) -> Node | None:
     except OSError as error:
         raise UserError(f"{path}: cannot read: {error.strerror}") from None
     if len(raw) > _MAX_BYTES:
-        raise UserError(f"{path}: a config of at most 1 MiB expected, found {len(raw)} bytes")
+        raise UserError(f"{path}: at most {_MAX_BYTES} bytes expected, found {len(raw)}")
     try:
-        return YAML(typ="rt", pure=True).compose(raw.decode("utf-8-sig"))
+        root = YAML(typ="rt", pure=True).compose(raw.decode("utf-8-sig"))
     except UnicodeDecodeError as error:
         raise UserError(f"{path}: UTF-8 text expected, found byte {error.start} bad") from None
     except (YAMLError, RecursionError, ValueError) as error:
@@ -161,6 +168,22 @@ def _compose(path: Path) -> Node | None:
         where = f"{path}:{mark.line + 1}" if mark is not None else str(path)
         problem = getattr(error, "problem", None) or str(error).splitlines()[0]
         raise UserError(f"{where}: not valid YAML: {problem}") from None
+    if root is not None and _count(root, _MAX_NODES) > _MAX_NODES:
+        raise UserError(f"{path}: at most {_MAX_NODES} keys and values expected, found more")
+    return root
+
+
+def _count(node: Node, limit: int) -> int:
+    """Nodes of a tree with its aliases written out; stops soon after `limit`."""
+    counted = 0
+    waiting = [node]
+    while waiting and counted <= limit:
+        counted += 1
+        below = waiting.pop().value
+        if isinstance(below, list):
+            for item in below:
+                waiting.extend(item if isinstance(item, tuple) else (item,))
+    return counted
 
 
 def _walk(
@@ -171,8 +194,7 @@ def _walk(
     chain: tuple[Path, ...],
     depth: int,
 ) -> None:
-    if depth > _MAX_DEPTH:
-        raise UserError(f"{path}:{_line(node)}: at most {_MAX_DEPTH} levels expected, found more")
+    _check_collection(node, Origin(str(path), _line(node)), prefix.rstrip("."), depth)
     pairs: dict[str, tuple[Node, Node]] = {}
     for key_node, value_node in node.value:
         if not isinstance(key_node, ScalarNode):
@@ -193,57 +215,84 @@ def _walk(
         if isinstance(value_node, MappingNode) and value_node.value:
             _walk(value_node, f"{dotted}.", leaves, path, chain, depth + 1)
         else:
-            value = _construct(value_node, path, depth)
+            value = _construct(value_node, Origin(str(path), _line(value_node)), dotted, depth)
             _put(leaves, dotted, Leaf(value, Origin(_short(path), _line(key_node))))
 
 
 def _read_base(node: Node, path: Path, chain: tuple[Path, ...]) -> dict[str, Leaf]:
-    value = _construct(node, path, 0)
+    where = Origin(str(path), _line(node))
+    value = _construct(node, where, "base", 0)
     if not isinstance(value, str) or not value:
-        raise UserError(f"{path}:{_line(node)}: base: a relative YAML path expected")
+        raise UserError(f"{where}: base: a relative YAML path expected, found {_show(value)}")
     base = path.parent / value
-    if Path(value).is_absolute() or not base.is_file():
+    try:
+        found = base.is_file()
+    except OSError:  # such as a name too long
+        found = False
+    if Path(value).is_absolute() or not found:
         raise UserError(
-            f"{path}:{_line(node)}: base: a YAML file relative to this one expected, found {value}"
+            f"{where}: base: a YAML file relative to this one expected, found {_show(value)}"
         )
+    if base.resolve() in chain:
+        names = " -> ".join(link.name for link in (*chain, base))
+        raise UserError(f"{where}: base: a chain without a circle expected, found {names}")
     return _read_tree(base, chain)
 
 
-def _construct(node: Node, path: Path, depth: int) -> Any:
+def _construct(node: Node, where: Origin, key: str, depth: int) -> Any:
     """Plain Python value of a YAML 1.2 core-schema node; tags and deep nesting are refused."""
-    where = f"{path}:{_line(node)}"
-    if depth > _MAX_DEPTH:
-        raise UserError(f"{where}: at most {_MAX_DEPTH} levels expected, found more")
-    if isinstance(node, SequenceNode):
-        return [_construct(item, path, depth + 1) for item in node.value]
-    if isinstance(node, MappingNode):
-        return {str(k.value): _construct(v, path, depth + 1) for k, v in node.value}
+    if not isinstance(node, ScalarNode):
+        _check_collection(node, where, key, depth)
+        if isinstance(node, SequenceNode):
+            return [_construct(item, where, key, depth + 1) for item in node.value]
+        return {str(k.value): _construct(v, where, key, depth + 1) for k, v in node.value}
     kind = str(node.tag).rpartition(":")[2]
     if kind not in ("str", "int", "float", "bool", "null"):
-        raise UserError(f"{where}: text, number, true, false or null expected, found {node.tag}")
+        raise UserError(
+            f"{where}: {key}: text, number, true, false or null expected, found {node.tag}"
+        )
     try:
         value = YAML(typ="safe", pure=True).constructor.construct_object(node)
-    except (YAMLError, ValueError, OverflowError):
-        raise UserError(f"{where}: {node.value!r} is not a {kind}") from None
+    except (YAMLError, ValueError, OverflowError, LookupError):
+        raise UserError(f"{where}: {key}: {kind} expected, found {_show(node.value)}") from None
+    if isinstance(value, int) and value.bit_length() > 63:
+        raise UserError(f"{where}: {key}: below 2^63 expected, found {_show(node.value)}")
     return value
 
 
-def _parse_override(text: str) -> tuple[str, Leaf]:
+def _check_collection(node: Node, where: Origin, key: str, depth: int) -> None:
+    """Refuse a list or mapping with a tag of its own, or too deep."""
+    place = f"{where}: {key}" if key else f"{where}"
+    if depth > _MAX_DEPTH:
+        raise UserError(f"{place}: at most {_MAX_DEPTH} levels expected, found more")
+    if str(node.tag) not in ("tag:yaml.org,2002:map", "tag:yaml.org,2002:seq"):
+        raise UserError(f"{place}: a plain list or mapping expected, found {node.tag}")
+
+
+def _parse_override(text: str) -> Iterable[tuple[str, Leaf]]:
+    """The leaves that KEY.PATH=VALUE sets: several where the value is a mapping."""
     key, equals, value = text.partition("=")
     key = key.strip()
     if not equals or not key:
         raise UserError(f"{text!r}: an override KEY.PATH=VALUE expected, such as batch.per_rank=16")
-    source = Path("command line")
+    where = Origin("command line")
     try:
         node = YAML(typ="rt", pure=True).compose(value)
     except (YAMLError, RecursionError, ValueError):
-        raise UserError(f"command line: {key}: {value!r} is not valid YAML") from None
-    plain = None if node is None else _construct(node, source, 0)
-    return key, Leaf(plain, Origin("command line"))
+        raise UserError(f"{where}: {key}: {_show(value)} is not valid YAML") from None
+    if node is not None and _count(node, _MAX_NODES) > _MAX_NODES:
+        raise UserError(f"{where}: {key}: at most {_MAX_NODES} values expected, found more")
+    plain = None if node is None else _construct(node, where, key, 0)
+    return [(path, Leaf(leaf, where)) for path, leaf in flatten({key: plain})]
 
 
 def _put(leaves: dict[str, Leaf], key: str, leaf: Leaf) -> None:
-    """Set one leaf; a section it replaces goes, and so does a scalar above it."""
+    """Set one leaf; a section it replaces goes, and so does a scalar above it.
+
+    An empty mapping changes nothing in a section that is there.
+    """
+    if leaf.value == {} and any(other.startswith(f"{key}.") for other in leaves):
+        return
     for other in list(leaves):
         if other.startswith(f"{key}.") or key.startswith(f"{other}."):
             del leaves[other]
@@ -266,12 +315,12 @@ def _explain(error: ValidationError, leaves: Mapping[str, Leaf], config: str) ->
         message = problem["msg"].removeprefix("Value error, ")
         if problem["type"] == "extra_forbidden":
             yield f"{origin}: {key}: unknown key{_suggest(problem['loc'])}"
-        elif problem["type"] == "value_error" and isinstance(problem["input"], Mapping):
+        elif problem["type"] == "value_error" and _section_at(problem["loc"]) is not None:
             yield f"{origin}: {key}.{message}" if key else f"{origin}: {message}"
         elif problem["type"] == "value_error":
             yield f"{origin}: {key}: expected {message}, found {_show(problem['input'])}"
         else:
-            expected = message.removeprefix("Input should be ")
+            expected = _PLAIN.get(problem["type"]) or message.removeprefix("Input should be ")
             yield f"{origin}: {key}: expected {expected}, found {_show(problem['input'])}"
 
 
@@ -289,14 +338,22 @@ def _nearest_origin(key: str, leaves: Mapping[str, Leaf]) -> Origin | None:
 
 def _suggest(loc: tuple[int | str, ...]) -> str:
     """The nearest valid keys beside an unknown one."""
-    fields: Mapping[str, FieldInfo] = Run.model_fields
-    for part in loc[:-1]:
-        section = _section_of(fields[str(part)]) if part in fields else None
-        if section is None:
-            return ""
-        fields = section.model_fields
+    section = _section_at(loc[:-1])
+    if section is None:
+        return ""
+    fields = section.model_fields
     near = difflib.get_close_matches(str(loc[-1]), fields, n=1)
     return f"; did you mean {near[0]}?" if near else f"; valid here: {', '.join(fields)}"
+
+
+def _section_at(loc: tuple[int | str, ...]) -> type[BaseModel] | None:
+    """The section of the schema at a place, or None where a value stands."""
+    section: type[BaseModel] | None = Run
+    for part in loc:
+        if section is None or part not in section.model_fields:
+            return None
+        section = _section_of(section.model_fields[str(part)])
+    return section
 
 
 def _section_of(field: FieldInfo) -> type[BaseModel] | None:

@@ -52,7 +52,10 @@ def build_plan(run: Run) -> Plan:
     if run.schedule.length.unit == "epochs":
         epochs = math.ceil(run.schedule.length.value)
     else:
-        epochs = math.ceil(to_steps(run.schedule.length, per_epoch) / per_epoch)
+        steps = to_steps(run.schedule.length, per_epoch)
+        epochs = math.ceil(steps / per_epoch)
+        if draft.epoch_end_step(epochs - 1) >= steps:  # its last, mixed batch ends the epoch before
+            epochs -= 1
     total = draft.epoch_end_step(epochs)
     warmup = to_steps(run.schedule.warmup, per_epoch, total)
     if warmup >= total:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import json
 import os
 import re
 import shutil
@@ -23,16 +22,12 @@ import psutil
 from ..config.errors import UserError
 from ..config.schema import Run
 from ..train.environment import Backend, Environment, engine_environment
+from .failure import explain_failure, read_failures
 
 GRACE_S = 10.0
 """Time between asking processes to stop and killing them."""
 _PR_SET_CHILD_SUBREAPER = 36
 _PREFIX = re.compile(r"^\[\d+\]<std(out|err)>:")
-_KILLED = (
-    re.compile(r"process rank (?P<rank>\d+) .*exited on signal (?P<signal>\d+)"),
-    re.compile(r"Process (?P<rank>\d+) exit with status code (?P<code>\d+)"),
-)
-_CONSEQUENCES = ("Horovod has been shut down", "Horovod has not been initialized")
 
 
 class Job(NamedTuple):
@@ -122,7 +117,8 @@ def run_job(job: Job, launcher: str, out: Path) -> None:
             for number, handler in previous.items():
                 signal.signal(number, handler)
     if code != 0:
-        raise UserError(f"{_why(out, log_path, code)}; details: {log_path}")
+        why = explain_failure(read_failures(out), log_path.read_text(errors="replace"), code)
+        raise UserError(f"{why}; details: {log_path}")
 
 
 def stop_descendants(grace_s: float = GRACE_S) -> None:
@@ -149,38 +145,6 @@ def _interrupt(number: int, _: FrameType | None) -> None:
 def _relay(stdout: IO[str]) -> None:
     for line in stdout:
         print(_PREFIX.sub("", line), end="", flush=True)
-
-
-def _why(out: Path, log_path: Path, code: int) -> str:
-    """One line for a failed job: the first cause, not what followed from it."""
-    failures = []
-    for path in sorted(out.glob("failure_*.json"), key=lambda path: path.stat().st_mtime_ns):
-        try:
-            failures.append(json.loads(path.read_text()))
-        except ValueError:
-            continue
-    causes = [f for f in failures if not f["reason"].startswith(_CONSEQUENCES)]
-    if causes:
-        return "rank {rank} on {host} failed in {phase} at step {step}: {reason}".format(
-            **causes[0]
-        )
-    for line in log_path.read_text(errors="replace").splitlines():
-        for pattern in _KILLED:
-            if match := pattern.search(line):
-                number = match.groupdict().get("signal") or int(match["code"]) - 128
-                return f"rank {match['rank']} was killed by {_signal_name(int(number))}"
-    if failures:
-        return "rank {rank} on {host} failed in {phase} at step {step}: {reason}".format(
-            **failures[0]
-        )
-    return f"the launcher ended with exit code {code} before any rank ran"
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"exit code {number + 128}"
 
 
 def new_run_folder(run: Run) -> Path:

@@ -8,15 +8,19 @@ import os
 import signal
 import sys
 import threading
+import traceback
 from pathlib import Path
+from typing import NoReturn
 
 from ..config.errors import UserError
 from ..config.load import load
 from ..config.plan import build_plan
-from .placement import find_placement
+from .placement import Placement, find_placement
+from .session import Session
 from .support import check_supported
 
 EXIT_FAILED = 3
+_FRAMES = ("Traceback", "Stack trace", "Stacktrace", "File ", "[frame", "[bt]")
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -35,7 +39,7 @@ def run_rank(config: str, overrides: list[str], out: Path) -> None:
     # the signal, so that a main thread blocked inside MXNet or MPI cannot miss it.
     signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM, signal.SIGINT))
     place = find_placement()
-    rank = None
+    session = None
     try:
         loaded = load(config, overrides)
         ranks = build_plan(loaded.run).ranks
@@ -45,44 +49,51 @@ def run_rank(config: str, overrides: list[str], out: Path) -> None:
                 f"found {place.size}: start them with `rn50 launch`"
             )
         check_supported(loaded.run)
-        from .run import Rank  # MXNet loads here: everything above answers at once
-
-        rank = Rank(loaded.run, loaded.sha256, out, place)
-        threading.Thread(target=_stop_on_signal, args=(rank,), daemon=True).start()
-        rank.train()
+        session = Session(loaded, out, place)
+        threading.Thread(target=_stop_on_signal, args=(session,), daemon=True).start()
+        session.prepare()
+        with session.timeline.span("load MXNet and Horovod"):
+            from .run import Rank
+        Rank(session).train()
     except BaseException as error:  # whatever it was, the other ranks must not wait for this one
-        phase, step = ("start", 0) if rank is None else (rank.timeline.phase, rank.step)
-        reason = str(error).strip() or type(error).__name__
-        if not isinstance(error, UserError):
-            reason = f"{type(error).__name__}: {reason}"
-            import traceback
-
-            traceback.print_exc()
-        if rank is not None:
-            rank.log.abort()
-        failure = {
-            "rank": place.rank,
-            "host": place.host,
-            "phase": phase,
-            "step": step,
-            "reason": reason.splitlines()[0][:500],
-        }
-        _report(failure, out / f"failure_{place.rank}.json")
-        os._exit(EXIT_FAILED)
+        _fail(error, session, place, out)
 
 
-def _report(failure: dict[str, object], path: Path) -> None:
+def _fail(error: BaseException, session: Session | None, place: Placement, out: Path) -> NoReturn:
+    """Say why in one line and in a file, close the log, end this process at once."""
+    reason = one_line(error)
+    if not isinstance(error, UserError):
+        traceback.print_exc()
+    failure = {
+        "rank": place.rank,
+        "host": place.host,
+        "phase": session.timeline.phase if session else "start",
+        "step": session.step if session else 0,
+        "reason": reason,
+    }
+    if session is not None:
+        session.log.abort()
     print("rank {rank} on {host} in {phase}: {reason}".format(**failure), file=sys.stderr)
     try:
-        path.write_text(json.dumps(failure) + "\n")
-    except OSError as error:
-        print(f"{path}: cannot write: {error.strerror}", file=sys.stderr)
+        (out / f"failure_{place.rank}.json").write_text(json.dumps(failure) + "\n")
+    except OSError as problem:
+        print(f"{out}: cannot write: {problem.strerror}", file=sys.stderr)
     sys.stderr.flush()
+    os._exit(EXIT_FAILED)  # no exit handlers: Horovod's would wait for the other ranks
 
 
-def _stop_on_signal(rank: object) -> None:
+def one_line(error: BaseException) -> str:
+    """An error as one line; MXNet's and DALI's spread over many, stack frames among them."""
+    kind = type(error).__name__
+    lines = [line.strip() for line in str(error).splitlines()]
+    lines = [line for line in lines if line and not line.startswith(_FRAMES)]
+    text = " ".join(lines).removeprefix(f"{kind}: ") or "no message"
+    return text[:500] if isinstance(error, UserError) else f"{kind}: {text}"[:500]
+
+
+def _stop_on_signal(session: Session) -> NoReturn:
     number = signal.sigwait((signal.SIGTERM, signal.SIGINT))
-    rank.log.abort()  # type: ignore[attr-defined]
+    session.log.abort()
     os._exit(128 + number)
 
 

@@ -15,6 +15,7 @@ from .loop import train_steps
 from .placement import find_placement
 from .progress import Progress
 from .run import Rank
+from .session import Session
 
 
 def bare_steps(rank: Rank, images: nd.NDArray, labels: nd.NDArray, steps: int) -> None:
@@ -30,9 +31,10 @@ def bare_steps(rank: Rank, images: nd.NDArray, labels: nd.NDArray, steps: int) -
 def main(config: str, out: str, rounds: str, steps: str) -> None:
     """Time both loops `rounds` times; rank 0 writes the seconds of each to `out`/bench.json."""
     loaded = load(config)
-    rank = Rank(loaded.run, loaded.sha256, Path(out), find_placement())
-    rank.progress = Progress(rank.plan, loaded.run.eval.target, shown=False)
-    rank.prepare()
+    session = Session(loaded, Path(out), find_placement())
+    session.progress = Progress(session.plan, loaded.run.eval.target, shown=False)
+    session.prepare()
+    rank = Rank(session)
     rank.start_up()
     images, labels = (array.copy() for array in rank.train_source.next())
     count = int(steps)
@@ -46,16 +48,15 @@ def main(config: str, out: str, rounds: str, steps: str) -> None:
                 bare_steps(rank, images, labels, count)
             else:
                 for point in train_steps(
-                    trainer, rank.step + 1, rank.step + count, rank.plan.log_every_steps
+                    trainer, turn * count + 1, (turn + 1) * count, rank.plan.log_every_steps
                 ):
                     rank.write_metrics(point)
-                rank.step += count
             nd.waitall()
             rank.comm.barrier()
             if turn:  # the first round warms up
                 seconds[name].append(time.perf_counter() - start)
     rank.comm.stop()
-    if rank.place.rank == 0:
+    if session.place.rank == 0:
         write_file(Path(out) / "bench.json", json.dumps(seconds))
 
 

@@ -25,10 +25,9 @@ class Accuracy(NamedTuple):
 def average_bn_statistics(statistics: Sequence[Any], comm: Communicator) -> None:
     """Replace each running mean and variance by its mean over the ranks, in fp32.
 
-    MXNet writes the running statistics inside backward without telling its engine, so a reader
-    gets old values unless everything has finished (106 of 106 changed after a read; stack.md 8).
+    The caller has waited for all of training: MXNet writes the running statistics inside backward
+    without telling its engine, and a reader gets old values before (106 of 106; stack.md 8).
     """
-    nd.waitall()
     comm.average_([p.data() for p in statistics], name="bn_statistics")
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from ..config.plan import Plan
-from .evaluate import Accuracy
 
 
 class Progress:
@@ -32,12 +31,12 @@ class Progress:
             f"at most {_clock(left_s)} left"
         )
 
-    def evaluated(self, epoch: int, accuracy: Accuracy, elapsed_s: float) -> None:
+    def evaluated(self, epoch: int, correct: int, total: int, elapsed_s: float) -> None:
         """One line after an evaluation."""
-        sign = ">=" if accuracy.fraction >= self._target else "<"
+        sign = ">=" if correct / total >= self._target else "<"
         self.say(
-            f"* epoch {epoch}: accuracy {accuracy.fraction:.4f} "
-            f"({accuracy.correct}/{accuracy.total}) {sign} target {self._target}  "
+            f"* epoch {epoch}: accuracy {correct / total:.4f} ({correct}/{total}) "
+            f"{sign} target {self._target}  "
             f"{_clock(elapsed_s)} elapsed"
         )
 

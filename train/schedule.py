@@ -2,6 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
+from ..config.plan import Plan
+from ..config.schema import Run
+
+
+def lr_schedule(run: Run, plan: Plan) -> Callable[[int], float]:
+    """The learning rate of `run` as a function of the step."""
+    return partial(
+        warmup_poly,
+        base_lr=run.optimizer.base_lr,
+        end_lr=run.schedule.end_lr,
+        power=run.schedule.power,
+        warmup_steps=plan.warmup_steps,
+        decay_steps=plan.decay_steps,
+    )
+
 
 def warmup_poly(
     step: int,

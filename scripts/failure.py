@@ -1,0 +1,59 @@
+"""Why a job failed, in one line: the first cause, not what followed from it."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+# What launchers say of a rank that ended without a word of its own.
+_KILLED = (
+    re.compile(r"process rank (?P<rank>\d+) .*exited on signal (?P<signal>\d+)"),
+    re.compile(r"Process name: (?P<rank>\d+)\s+Exit code: (?P<code>\d+)"),
+)
+# What the other ranks say when one is gone.
+_CONSEQUENCES = ("Horovod has been shut down", "Horovod has not been initialized")
+
+
+def read_failures(out: Path) -> list[dict[str, Any]]:
+    """What failed ranks left in `out`/failure_*.json, oldest first."""
+    failures = []
+    for path in sorted(out.glob("failure_*.json"), key=lambda path: path.stat().st_mtime_ns):
+        try:
+            failures.append(json.loads(path.read_text()))
+        except ValueError:
+            continue  # killed while it wrote: stderr.log still has its words
+    return failures
+
+
+def explain_failure(failures: Sequence[Mapping[str, Any]], stderr: str, code: int) -> str:
+    """One line: a rank's own reason, else the signal that killed one, else what the rest saw.
+
+    Args:
+        failures: of `read_failures`.
+        stderr: what launcher and ranks wrote there.
+        code: the launcher's exit code.
+    """
+    told = "rank {rank} on {host} failed in {phase} at step {step}: {reason}"
+    for failure in failures:
+        if not any(text in failure["reason"] for text in _CONSEQUENCES):
+            return told.format(**failure)
+    for pattern in _KILLED:
+        if match := pattern.search(stderr):
+            number = match.groupdict().get("signal") or int(match["code"]) - 128
+            return f"rank {match['rank']} was killed by {_signal_name(int(number))}"
+    if failures:
+        return told.format(**failures[0])
+    lines = [line for line in stderr.splitlines() if line.strip()]
+    last = f": {lines[-1][:300]}" if lines else ""
+    return f"the launcher ended with exit code {code} before any rank reported{last}"
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"exit code {number + 128}"

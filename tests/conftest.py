@@ -1,0 +1,64 @@
+"""Shared by all tests: the repository's root and small image sets made once a session."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+# Before Horovod, which loads MXNet's symbols for everybody: Pillow would then write JPEG files with
+# MXNet's older libjpeg ("library is 80, caller expects 62"). The program never has both at once.
+from PIL import Image  # noqa: F401
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture(scope="session")
+def root() -> Path:
+    return ROOT
+
+
+@pytest.fixture(scope="session")
+def smoke_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The packed set of `smoke`."""
+    from rn50.config.load import load
+    from rn50.data.prepare import prepare
+
+    folder = tmp_path_factory.mktemp("datasets") / "smoke"
+    run = load("smoke", [f"data.path={folder}"]).run
+    prepare(run.data, lambda name: lambda done, total: None)
+    return folder
+
+
+class Rn50:
+    """The installed command, as a user calls it."""
+
+    def __init__(self, results: Path) -> None:
+        self.results = results
+
+    def start(self, *arguments: str, **options: object) -> subprocess.Popen[str]:
+        command = [str(Path(sys.executable).with_name("rn50")), *arguments]
+        return subprocess.Popen(
+            command,
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            **options,  # type: ignore[call-overload]
+        )
+
+    def __call__(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        process = self.start(*arguments)
+        out, err = process.communicate(timeout=600)
+        return subprocess.CompletedProcess(arguments, process.returncode, out, err)
+
+    def run_folder(self) -> Path:
+        """The folder of the newest run."""
+        return max(self.results.glob("*/*"), key=lambda path: path.stat().st_mtime_ns)
+
+
+@pytest.fixture
+def rn50(tmp_path: Path) -> Rn50:
+    return Rn50(tmp_path / "results")

@@ -1,0 +1,274 @@
+"""Real ranks through the real command: end to end, repeatable, and gone when they fail."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from rn50.config.errors import UserError
+from rn50.config.load import load
+from rn50.logging.official import check_officially
+from rn50.logging.parse import Event, read_events
+from rn50.scripts.launch import load_for_launch
+from rn50.scripts.launcher import build_job, run_job
+
+pytestmark = pytest.mark.slow
+LAUNCHERS = [
+    "gloo",
+    pytest.param(
+        "mpirun",
+        marks=pytest.mark.skipif(
+            shutil.which("mpirun") is None, reason="no Open MPI on this machine"
+        ),
+    ),
+]
+GOLDEN = Path(__file__).parent.parent / "golden" / "smoke_result_0.txt"
+
+
+def leftovers(mark: Path) -> list[str]:
+    """Command lines of processes that still mention `mark`."""
+    found = []
+    for process in psutil.process_iter(["cmdline"]):
+        line = " ".join(process.info["cmdline"] or [])
+        if str(mark) in line and process.pid != os.getpid():
+            found.append(line)
+    return found
+
+
+def shape(events: list[Event]) -> list[tuple[str, object, dict[str, object]]]:
+    """Events without what a clock, a machine or an edit changes."""
+    volatile = ("file", "lineno")
+    return [
+        (
+            event.key,
+            None if event.key == "eval_accuracy" else event.value,
+            {k: v for k, v in event.metadata.items() if k not in volatile},
+        )
+        for event in events
+    ]
+
+
+@pytest.mark.parametrize("launcher", LAUNCHERS)
+def test_smoke_from_images_to_a_clean_log(rn50, smoke_data: Path, launcher: str) -> None:
+    done = rn50(
+        *("launch", "smoke", "--launcher", launcher, "seed=1"),
+        *(f"data.path={smoke_data}", f"system.results={rn50.results}"),
+    )
+    assert done.returncode == 0, done.stderr
+    folder = rn50.run_folder()
+    result = json.loads((folder / "result.json").read_text())
+    assert result["status"] == "success"
+    assert 0.8 <= result["eval_accuracy"] < 1
+    assert result["ranks"] == 2 and result["global_batch_size"] == 20 and result["seed"] == 1
+    assert result["official_checker"]["verdict"] == "PASS"
+    assert result["config_sha256"] == load(folder / "config.yaml").sha256
+    assert re.search(r"^RESULT success .*official_checker=PASS\(4\.0\.0\)", done.stdout, re.M)
+    assert re.search(r"epoch +\d.* images/s .* left$", done.stdout, re.M)
+    assert check_officially(folder / "result_0.txt", "4.0.0").messages == ()
+    for kind, count in (("train", 10), ("eval", 1)):
+        lines = [json.loads(line) for line in (folder / "metrics.jsonl").open()]
+        assert len([line for line in lines if line["kind"] == kind]) >= count
+    spans = json.loads((folder / "timeline.json").read_text())["traceEvents"]
+    assert {"connect ranks", "build network", "epoch 1"} <= {span["name"] for span in spans}
+    assert json.loads((folder / "environment.json").read_text())["launcher"] == launcher
+    assert not list(folder.glob("failure_*"))
+    assert leftovers(folder) == []
+
+
+def test_the_log_is_the_golden_one(rn50, smoke_data: Path) -> None:
+    """Same events, values and order as the log kept in the repository, up to the clock.
+
+    After an intended change: copy the new result_0.txt over tests/golden/smoke_result_0.txt.
+    """
+    assert check_officially(GOLDEN, "4.0.0").verdict == "PASS"
+    done = rn50(
+        *("launch", "smoke", "seed=1"),
+        *(f"data.path={smoke_data}", f"system.results={rn50.results}"),
+    )
+    assert done.returncode == 0, done.stderr
+    found = shape(read_events(rn50.run_folder() / "result_0.txt"))
+    golden = shape(read_events(GOLDEN))
+    first_block = [key for key, _, _ in golden].index("block_stop")
+    assert found[: first_block + 1] == golden[: first_block + 1]
+    assert found[-1] == golden[-1]
+
+
+def test_same_seed_same_weights_bit_for_bit(rn50, smoke_data: Path) -> None:
+    digests = []
+    for seed in (5, 5, 6):
+        rn50(
+            *("launch", "smoke", f"seed={seed}", "schedule.length=4 epochs", "eval.target=0.999"),
+            *(f"data.path={smoke_data}", f"system.results={rn50.results}"),
+        )
+        result = json.loads((rn50.run_folder() / "result.json").read_text())
+        digests.append((result["weights_digest"], result["eval_accuracy"]))
+    assert digests[0] == digests[1]
+    assert digests[0][0] != digests[2][0]
+
+
+def test_one_rank_with_twice_the_batch_trains_alike(rn50, smoke_data: Path) -> None:
+    """The same images in every step, no batch norm: the loss curves agree.
+
+    Tolerance 1e-3 of the loss at every one of 50 steps: only the order of float32 sums differs
+    (measured: below 1e-5). A wrong share of the images or a wrong scale is off by 1e-1.
+    """
+    curves = []
+    for ranks, batch in ((1, 20), (2, 10)):
+        rn50(
+            *("launch", "smoke", "--ranks", str(ranks), f"batch.per_rank={batch}", "seed=3"),
+            *("model.norm=none", "optimizer.base_lr=0.004", "schedule.length=1 epochs"),
+            *("eval.period=1", "eval.offset=0", "log.every=1 steps", "schedule.warmup=10 steps"),
+            *(f"data.path={smoke_data}", f"system.results={rn50.results}"),
+        )
+        lines = [json.loads(line) for line in (rn50.run_folder() / "metrics.jsonl").open()]
+        curves.append([line["loss"] for line in lines if line["kind"] == "train"])
+    one, two = curves
+    assert len(one) == len(two) == 50
+    assert max(abs(a - b) for a, b in zip(one, two, strict=True)) < 1e-3
+    assert one[-1] < one[0] - 0.005  # it did learn, so there was something to differ in
+
+
+def run_body(name: str, launcher: str, out: Path, *overrides: str) -> None:
+    """Run `rank_bodies.NAME` on every rank."""
+    loaded = load_for_launch("smoke", ["seed=1", *overrides], None)
+    out.mkdir()
+    (out / "config.yaml").write_text(loaded.to_yaml())
+    body = str(Path(__file__).with_name("rank_bodies.py"))
+    job, _ = build_job(
+        loaded.run, launcher, [sys.executable, body, name, str(out / "config.yaml"), str(out)]
+    )
+    run_job(job, launcher, out)
+
+
+@pytest.mark.parametrize("launcher", LAUNCHERS)
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        ("OtherWeights", r"in agree on weights.*ranks 1 of 2 hold other weights"),
+        ("Raises", r"rank 1 on .* failed in epoch 1 .*ZeroDivisionError: the disk is on fire"),
+    ],
+)
+def test_a_failed_rank_ends_the_job_with_one_line(
+    tmp_path: Path, smoke_data: Path, launcher: str, body: str, reason: str
+) -> None:
+    out = tmp_path / "run"
+    with pytest.raises(UserError, match=reason) as caught:
+        run_body(body, launcher, out, f"data.path={smoke_data}", "log.every=5 steps")
+    assert "\n" not in str(caught.value)
+    assert leftovers(out) == []
+
+
+def test_reading_the_data_before_the_clock_is_caught(tmp_path: Path, smoke_data: Path) -> None:
+    with pytest.raises(UserError, match=r"read before run_start: train\.rec"):
+        run_body("EarlyReader", "gloo", tmp_path / "run", f"data.path={smoke_data}")
+    assert "run_start" not in (tmp_path / "run" / "result_0.txt").read_text()
+
+
+def test_rank_count_must_be_the_configs(tmp_path: Path, smoke_data: Path, rn50) -> None:
+    done = rn50("train", "smoke", "--out", str(tmp_path / "run"), f"data.path={smoke_data}")
+    assert done.returncode != 0
+    assert "2 ranks expected, found 1: start them with `rn50 launch`" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def start_and_wait(rn50, launcher: str, smoke_data: Path):
+    """A long run that has begun to train: (process, run folder, pids of its ranks)."""
+    process = rn50.start(
+        *("launch", "smoke", "--launcher", launcher, "schedule.length=400 epochs"),
+        *(f"data.path={smoke_data}", f"system.results={rn50.results}", "log.every=5 steps"),
+        *("eval.target=0.999", "eval.period=200", "eval.offset=199"),
+    )
+    for line in process.stdout:
+        if "images/s" in line:
+            break
+    folder = rn50.run_folder()
+    ranks = {}
+    for child in psutil.Process(process.pid).children(recursive=True):
+        command = child.cmdline()
+        if "rn50.train" in command and "python" in Path(command[0]).name:
+            environment = child.environ()
+            number = environment.get("OMPI_COMM_WORLD_RANK", environment.get("HOROVOD_RANK"))
+            if number is not None:  # horovodrun's own command line names the module too
+                ranks[int(number)] = child.pid
+    assert sorted(ranks) == [0, 1]
+    return process, folder, ranks
+
+
+@pytest.mark.parametrize("launcher", LAUNCHERS)
+def test_a_killed_rank_ends_the_job(rn50, smoke_data: Path, launcher: str) -> None:
+    process, folder, ranks = start_and_wait(rn50, launcher, smoke_data)
+    os.kill(ranks[1], signal.SIGKILL)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 2
+    lines = [line for line in err.splitlines() if line.startswith("rn50: error:")]
+    assert len(lines) == 1 and "rank 1 was killed by SIGKILL" in lines[0], err
+    assert leftovers(folder) == []
+    assert json.loads((folder / "result.json").read_text())["status"] == "failed"
+    assert read_events(folder / "result_0.txt")[-1].metadata["status"] == "aborted"
+
+
+@pytest.mark.parametrize("launcher", LAUNCHERS)
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_ctrl_c_leaves_nothing_behind(
+    rn50, smoke_data: Path, launcher: str, number: signal.Signals
+) -> None:
+    process, folder, ranks = start_and_wait(rn50, launcher, smoke_data)
+    process.send_signal(number)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "Traceback" not in err
+    deadline = time.monotonic() + 5
+    while leftovers(folder) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert leftovers(folder) == []
+    assert not any(psutil.pid_exists(pid) for pid in ranks.values())
+    assert read_events(folder / "result_0.txt")[-1].metadata["status"] == "aborted"
+
+
+def test_a_signal_reaches_a_rank_that_is_blocked(tmp_path: Path, smoke_data: Path, rn50) -> None:
+    """Rank 0 logs run_stop aborted though its main thread never comes back."""
+    out = tmp_path / "run"
+    out.mkdir()
+    loaded = load_for_launch("smoke", ["seed=1", f"data.path={smoke_data}"], 1)
+    (out / "config.yaml").write_text(loaded.to_yaml())
+    body = str(Path(__file__).with_name("rank_bodies.py"))
+    process = psutil.Popen(
+        [sys.executable, body, "Stops", str(out / "config.yaml"), str(out)],
+        stdout=-1,
+        text=True,
+    )
+    for line in process.stdout:
+        if line.startswith("hanging"):
+            break
+    process.terminate()
+    assert process.wait(timeout=20) == 128 + signal.SIGTERM
+    assert read_events(out / "result_0.txt")[-1].metadata["status"] == "aborted"
+
+
+def test_damaged_records_are_an_error_not_a_hang(rn50, smoke_data: Path, tmp_path: Path) -> None:
+    damaged = tmp_path / "damaged"
+    shutil.copytree(smoke_data, damaged)
+    import numpy as np
+
+    table = np.load(damaged / "train.npy")
+    with (damaged / "train.rec").open("r+b") as file:
+        for row in table[100:200]:
+            file.seek(int(row["offset"]) + 32)
+            file.write(bytes(int(row["length"])))
+    done = rn50(
+        *("launch", "smoke", "seed=1"),
+        *(f"data.path={damaged}", f"system.results={rn50.results}"),
+    )
+    assert done.returncode == 2
+    error = [line for line in done.stderr.splitlines() if line.startswith("rn50: error:")]
+    assert len(error) == 1 and "epoch 1" in error[0], done.stderr
+    assert "Traceback" not in done.stderr

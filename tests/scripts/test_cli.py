@@ -1,0 +1,173 @@
+"""The command as a user meets it: help that teaches, one line for what is wrong."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+COMMANDS = [
+    *("launch", "train", "config show", "config list", "config diff"),
+    *("data make", "data pack", "data verify", "data prepare", "log show", "bench loop"),
+]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_teaches(rn50, command: str) -> None:
+    done = rn50(*command.split(), "--help")
+    assert done.returncode == 0
+    assert f"rn50 {command}" in done.stdout
+    if command != "config list":
+        assert f"Example: rn50 {command}" in " ".join(done.stdout.split())
+
+
+@pytest.fixture
+def bad(tmp_path: Path) -> Path:
+    """A folder of bad inputs."""
+    (tmp_path / "unknown.yaml").write_text("name: x\nbatch:\n  per_rnak: 4\n")
+    (tmp_path / "several.yaml").write_text(
+        "batch: {per_rank: 0}\neval:\n  target: 1.5\ndata: {crop_px: wide}\n"
+    )
+    for split in ("train", "val"):
+        (tmp_path / "empty" / split).mkdir(parents=True)
+    text = tmp_path / "text"
+    for split in ("train", "val"):
+        (text / split / "n01440764").mkdir(parents=True)
+        (text / split / "n01440764" / "a.JPEG").write_text("this is not an image")
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["launch", "{bad}/none.yaml"], ["none.yaml: no such file, and no preset"]),
+        (["launch", "qiuck"], ['did you mean "quick"?']),
+        (
+            ["launch", "{bad}/unknown.yaml"],
+            ["unknown.yaml:3: batch.per_rnak: unknown key; did you mean per_rank?"],
+        ),
+        (
+            ["config", "show", "{bad}/several.yaml"],
+            [
+                "several.yaml:1: batch.per_rank: expected greater than or equal to 1, found 0",
+                "several.yaml:3: eval.target: expected less than 1, found 1.5",
+                "several.yaml:4: data.crop_px: expected a valid integer, found 'wide'",
+            ],
+        ),
+        (
+            ["launch", "batch.per_rank=x"],
+            ["command line: batch.per_rank: expected a valid integer"],
+        ),
+        (["launch", "quick", "batch"], ["'batch': an override KEY.PATH=VALUE expected"]),
+        (["launch", "quick", "--launcher", "ssh"], ["mpirun or gloo expected, found ssh"]),
+        (["launch", "dgx1_8", "model.dtype=float32"], ["a packed image set expected"]),
+        (["launch", "abci_2048_open"], ["model.dtype: float32 expected, found float16"]),
+        (
+            ["launch", "smoke", "system.results=/proc/x", "data.path={smoke}"],
+            ["/proc/x/smoke/", "cannot create"],
+        ),
+        (
+            ["launch", "smoke", "data.path={smoke}", "data.train_samples=999"],
+            ["data.train_samples = 999 expected, found 1000 images"],
+        ),
+        (["data", "pack", "{bad}/empty", "{bad}/out"], ["empty/train: a folder for each class"]),
+        (["data", "pack", "{bad}/text", "{bad}/out"], ["a.JPEG: a JPEG or PNG image expected"]),
+        (["data", "pack", "{bad}/nothing", "{bad}/out"], ["nothing/train: a folder expected"]),
+        (["data", "make", "/proc/images"], ["/proc/images: cannot create"]),
+        (["log", "show", "{bad}/none.txt"], ["none.txt: cannot read: No such file"]),
+        (["log", "show", "{bad}/unknown.yaml"], ["an MLPerf log (:::MLLOG lines) expected"]),
+    ],
+)
+def test_bad_input_is_one_clear_line(
+    rn50, bad: Path, smoke_data: Path, arguments: list[str], expected: list[str]
+) -> None:
+    done = rn50(*(text.format(bad=bad, smoke=smoke_data) for text in arguments))
+    assert done.returncode == 2
+    lines = done.stderr.splitlines()
+    errors = [line for line in lines if line.startswith("rn50: error: ")]
+    assert len(errors) == (len(expected) if "several" in str(arguments) else 1), done.stderr
+    for text in expected:
+        assert any(text in line for line in errors), done.stderr
+    assert "Traceback" not in done.stderr
+    assert not (bad / "out").exists()
+    assert not [path.name for path in bad.iterdir() if "partial" in path.name]
+
+
+def test_an_index_of_another_file_is_refused(rn50, smoke_data: Path, tmp_path: Path) -> None:
+    import shutil
+
+    mixed = tmp_path / "mixed"
+    shutil.copytree(smoke_data, mixed)
+    shutil.copy(mixed / "val.idx", mixed / "train.idx")
+    for command in (
+        ["data", "verify", str(mixed)],
+        ["launch", "smoke", f"data.path={mixed}", f"system.results={rn50.results}"],
+    ):
+        done = rn50(*command)
+        assert done.returncode == (1 if command[0] == "data" else 2)
+        assert "train.idx" in done.stderr and "expected" in done.stderr
+        assert "Traceback" not in done.stderr
+    assert not rn50.results.exists()
+
+
+def test_show_gives_every_leaf_its_origin(rn50) -> None:
+    done = rn50("config", "show", "abci_2048_open", "batch.per_rank=40")
+    rows = {line.split()[0]: line.split()[-1] for line in done.stdout.splitlines() if line.strip()}
+    assert rows["batch.per_rank"] == "line"  # "command line"
+    assert rows["system.nodes"].startswith("config/abci_2048_open.yaml:")
+    assert rows["system.accelerator"].startswith("config/system/abci.yaml:")
+    assert rows["data.crop_px"] == "default"
+    assert "2048 ranks, global batch 81920" in done.stdout
+
+
+def test_json_outputs_parse(rn50) -> None:
+    shown = json.loads(rn50("config", "show", "quick", "--json").stdout)
+    assert shown["config"]["schedule"]["length"] == "8 epochs"
+    assert {"quick", "smoke", "abci_2048_open"} <= set(
+        json.loads(rn50("config", "list", "--json").stdout)
+    )
+
+
+def test_diff_names_what_differs(rn50) -> None:
+    done = rn50("config", "diff", "quick", "smoke")
+    assert done.returncode == 1
+    assert "model.depth" in done.stdout and "optimizer.momentum" not in done.stdout
+    assert rn50("config", "diff", "quick", "quick").returncode == 0
+
+
+def test_make_pack_verify_show(rn50, tmp_path: Path) -> None:
+    """The road of one's own images, by hand."""
+    images, packed = tmp_path / "images", tmp_path / "packed"
+    made = rn50("data", "make", str(images), "--train", "30", "--val", "12", "--classes", "3")
+    assert made.returncode == 0 and "42 images in 3 classes" in made.stdout
+    assert len(list(images.glob("train/n*/*.JPEG"))) == 30
+    done = rn50("data", "pack", str(images), str(packed))
+    assert done.returncode == 0 and "30 train, 12 val images in 3 classes" in done.stdout
+    assert rn50("data", "verify", str(packed), "--decode").returncode == 0
+    again = rn50("data", "pack", str(images), str(packed))
+    assert again.returncode == 2 and "found one with content" in again.stderr
+
+
+def test_log_show_reads_the_golden_log(rn50, root: Path) -> None:
+    log = root / "tests" / "golden" / "smoke_result_0.txt"
+    done = rn50("log", "show", str(log), "--json")
+    summary = json.loads(done.stdout)
+    assert summary["status"] == "success" and summary["epochs"] == 4
+    assert 0.8 <= summary["eval_accuracy"] < 1 and summary["images_per_s"] > 0
+    text = rn50("log", "show", str(log)).stdout
+    for word in ("time to train", "init", "epochs", "top-1 accuracy", "images/s"):
+        assert word in text
+
+
+@pytest.mark.slow
+def test_bench_loop_compares_on_real_ranks(rn50, smoke_data: Path) -> None:
+    done = rn50(
+        *("bench", "loop", "smoke", "--rounds", "3", "--steps", "10", "--json"),
+        f"data.path={smoke_data}",
+    )
+    assert done.returncode == 0, done.stderr
+    figures = json.loads(done.stdout)
+    ratio = figures["ratios"]["trainer / bare loop throughput"]
+    assert ratio["n"] == 3 and 0 < ratio["min"] <= ratio["median"] <= ratio["max"]
+    assert figures["figures"]["ranks"] == 2

@@ -1,0 +1,151 @@
+"""Seeds, placement, engine environment, support, start-up stages, replica votes."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+
+import pytest
+
+from rn50.config.errors import UserError
+from rn50.config.load import load
+from rn50.logging.timeline import Timeline
+from rn50.train.__main__ import one_line
+from rn50.train.comm import differing_ranks
+from rn50.train.environment import ALGORITHMS, engine_environment
+from rn50.train.placement import find_placement
+from rn50.train.seeding import STREAMS, stream_seed, stream_seeds
+from rn50.train.startup import Stage, run_stages
+from rn50.train.support import check_supported
+
+
+def test_seeds_are_pinned() -> None:
+    """A changed hash would change every published run."""
+    assert stream_seed(1, "weights") == 4670159024937498513
+    assert stream_seed(1, "shuffle", 3) == 4504304164709979859
+
+
+def test_streams_do_not_collide() -> None:
+    seeds = [seed for root in range(500) for seed in stream_seeds(root).values()]
+    assert len(set(seeds)) == 500 * len(STREAMS)
+    assert all(0 <= seed < 2**63 for seed in seeds)
+
+
+@pytest.mark.parametrize(
+    ("variables", "expected"),
+    [
+        ({}, ("none", 0, 1, 0)),
+        (
+            {
+                "OMPI_COMM_WORLD_RANK": "5",
+                "OMPI_COMM_WORLD_SIZE": "8",
+                "OMPI_COMM_WORLD_LOCAL_RANK": "1",
+            },
+            ("mpirun", 5, 8, 1),
+        ),
+        (
+            {"HOROVOD_RANK": "3", "HOROVOD_SIZE": "4", "HOROVOD_LOCAL_RANK": "3"},
+            ("horovodrun", 3, 4, 3),
+        ),
+        (
+            {"PMIX_RANK": "2", "SLURM_NTASKS": "4", "SLURM_LOCALID": "0"},
+            ("srun", 2, 4, 0),
+        ),
+    ],
+)
+def test_placement(variables: dict[str, str], expected: tuple[object, ...]) -> None:
+    assert find_placement(variables)[:4] == expected
+
+
+@pytest.mark.parametrize(("backend", "algorithm"), ALGORITHMS)
+def test_every_algorithm_of_the_table_is_set(backend: str, algorithm: str) -> None:
+    run = load("quick", [f"comm.algorithm={algorithm}"]).run
+    settings = engine_environment(run, backend, {}).settings
+    assert settings.items() >= ALGORITHMS[backend, algorithm].items()
+    assert settings["HOROVOD_DISABLE_GROUP_FUSION"] == "1"
+
+
+def test_what_the_backend_lacks_is_refused_by_name() -> None:
+    run = load("quick", ["comm.algorithm=torus_2d"]).run
+    with pytest.raises(UserError, match=r"mpi offers expected \(auto, ring, rec.*found torus_2d"):
+        engine_environment(run, "mpi", {})
+
+
+def test_the_users_variables_win_and_are_reported() -> None:
+    run = load("quick").run
+    environment = engine_environment(run, "mpi", {"OMP_NUM_THREADS": "7"})
+    assert environment.kept == {"OMP_NUM_THREADS": "7"}
+    assert "OMP_NUM_THREADS" not in environment.settings
+
+
+def test_fujitsus_run_on_nccl() -> None:
+    settings = engine_environment(load("abci_2048_open").run, "nccl", {}).settings
+    assert settings["HOROVOD_TORUS_ALLREDUCE"] == "1"
+    assert settings["HOROVOD_CYCLE_TIME"] == "0.2"
+    assert settings["OMP_NUM_THREADS"] == "10"
+
+
+@pytest.mark.parametrize("override", ["model.dtype=float16", "ruleset=0.6.0"])
+def test_unsupported_is_refused_by_name(override: str) -> None:
+    with pytest.raises(UserError, match=override.partition("=")[0]):
+        check_supported(load("quick", [override]).run)
+    check_supported(load("quick").run)
+
+
+@pytest.mark.parametrize("serial", [True, False])
+def test_stages_run_after_what_they_need(serial: bool) -> None:
+    order: list[str] = []
+    timeline = Timeline(0)
+    stages = [
+        Stage("a", lambda: order.append("a") or 2),
+        Stage("b", lambda: order.append("b") or 3),
+        Stage("c", lambda a, b: order.append("c") or a * b, ("a", "b")),
+    ]
+    assert run_stages(stages, timeline, serial=serial) == {"a": 2, "b": 3, "c": 6}
+    assert order[-1] == "c"
+    spans = json.loads(timeline.to_json())["traceEvents"]
+    assert {span["name"] for span in spans} == {"a", "b", "c"}
+
+
+def test_stages_overlap_unless_serial() -> None:
+    """Two stages that wait for each other can only end if they run at the same time."""
+    meeting = threading.Barrier(2, timeout=20)
+    stages = [Stage(name, meeting.wait) for name in ("connect ranks", "build network")]
+    run_stages(stages, Timeline(0), serial=False)
+    lonely = threading.Barrier(2, timeout=0.2)
+    with pytest.raises(threading.BrokenBarrierError):
+        run_stages([Stage(n, lonely.wait) for n in "ab"], Timeline(0), serial=True)
+
+
+def test_a_stages_error_is_raised() -> None:
+    def fail() -> None:
+        raise UserError("no such device")
+
+    later = Stage("later", lambda _: time.sleep(0), ("bad",))
+    with pytest.raises(UserError, match="no such device"):
+        run_stages([Stage("bad", fail), later], Timeline(0), serial=False)
+
+
+@pytest.mark.parametrize(
+    ("digests", "odd"),
+    [
+        ("aaaa", []),
+        ("aaba", [2]),
+        ("baaa", [0]),
+        ("ab", [1]),  # a tie: rank 0 is believed
+        ("ba", [1]),
+        ("aabbc", [2, 3, 4]),
+    ],
+)
+def test_ranks_that_differ_are_named(digests: str, odd: list[int]) -> None:
+    assert differing_ranks([digest.encode() for digest in digests]) == odd
+
+
+def test_errors_become_one_line() -> None:
+    text = (
+        "Traceback (most recent call last):\n  File 'x.cc', line 3\nValueError: no\n such image\n"
+    )
+    assert one_line(ValueError(text)) == "ValueError: no such image"
+    assert one_line(UserError("train.rec: truncated")) == "train.rec: truncated"
+    assert one_line(KeyboardInterrupt()) == "KeyboardInterrupt: no message"

@@ -1,0 +1,57 @@
+"""What a rank is and what it writes: place, plan, log, metrics, timeline. Loads no framework."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from ..config.load import Loaded
+from ..config.plan import build_plan
+from ..data.cache import drop_caches
+from ..data.probe import DataProbe
+from ..logging.metrics import Metrics
+from ..logging.mlperf import MLPerfLog
+from ..logging.timeline import Timeline
+from .placement import Placement
+from .progress import Progress
+
+
+class Session:
+    """One rank's side of a run that exists before MXNet does. Ranks above 0 write nothing."""
+
+    def __init__(self, loaded: Loaded, out: Path, place: Placement) -> None:
+        self.run = loaded.run
+        self.config_sha256 = loaded.sha256
+        self.plan = build_plan(self.run)
+        self.out = out
+        self.place = place
+        first = place.rank == 0
+        self.log = MLPerfLog(out / "result_0.txt" if first else None)
+        self.metrics = Metrics(out / "metrics.jsonl" if first else None)
+        self.progress = Progress(self.plan, self.run.eval.target, shown=first)
+        self.timeline = Timeline(place.rank)
+        self.step = 0
+        """The step known to be enqueued: where a rank was when it failed."""
+
+    def prepare(self) -> None:
+        """Drop the caches of the data set, watch it from then on, start the init clock."""
+        self.log.submission(self.run)
+        self._probe: DataProbe | None = None
+        with self.timeline.span("cache clear"):
+            if self.place.local_rank == 0:
+                folder = Path(self.run.data.path)
+                drop_caches(folder)
+                self._probe = DataProbe(folder)
+        self.log.cache_clear()
+        self.log.init_start()
+        self._init_start_s = time.perf_counter()
+
+    def start_clock(self) -> None:
+        """End of init: hyper-parameters, proof that the data is untouched, `run_start`."""
+        self.log.hyperparameters(self.run, self.plan)
+        if self._probe is not None:
+            self._probe.check_untouched()
+        self.log.init_stop()
+        self.init_s = time.perf_counter() - self._init_start_s
+        self.log.run_start(self.run)
+        self.metrics.start_clock()
