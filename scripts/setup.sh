@@ -74,7 +74,10 @@ is_done() { # a GPU set-up serves CPU runs as well
 }
 is_done && exit 0
 if [ -n "$gpu" ]; then
-  command -v nvcc >/dev/null || fail "--gpu: CUDA 11.8's nvcc on the PATH expected, found none"
+  nvcc --version 2>/dev/null | grep -q 'release 11\.' ||
+    fail "--gpu: CUDA 11.8's nvcc on the PATH expected, found $(
+      nvcc --version 2>/dev/null | sed -n 's/.*release \([0-9.]*\).*/\1/p' | grep . || echo none
+    )"
 fi
 
 # One set-up at a time: the commands that call this may be started side by side.
@@ -94,7 +97,7 @@ python=$(find_python) || {
 missing=()
 for tool in g++ make; do command -v "$tool" >/dev/null || missing+=("$tool"); done
 for library in libgomp:1 libquadmath:0; do # MXNet's wheel links to them
-  ldconfig -p 2>/dev/null | grep -q "${library/:/.so.}" || missing+=("${library/:/}")
+  PATH=$PATH:/sbin:/usr/sbin ldconfig -p | grep -q "${library/:/.so.}" || missing+=("${library/:/}")
 done
 if ! command -v mpicxx >/dev/null || ! command -v mpirun >/dev/null; then
   if may_apt; then missing+=(openmpi-bin libopenmpi-dev); fi
@@ -129,8 +132,13 @@ if [ -n "$gpu" ]; then
   requirements=$venv/requirements.txt
   { grep -v '^mxnet' requirements.txt; cat requirements-gpu.txt; } >"$requirements"
 fi
-quietly "installing ${mxnet%%=*} and build tools" "${pip[@]}" install "${build_tools[@]}" \
-  "$mxnet" "$(grep '^numpy' requirements.txt)"
+if [ -n "$gpu" ]; then other="mxnet"; else other="mxnet-cu112"; fi
+if "${pip[@]}" show -q "$other" 2>/dev/null; then # both hold the package mxnet
+  quietly "removing $other" "${pip[@]}" uninstall -y mxnet mxnet-cu112
+fi
+before_build=("${build_tools[@]}" "$mxnet" "$(grep '^numpy' requirements.txt)")
+if [ -n "$gpu" ]; then before_build+=("$(grep '^nvidia-nccl' requirements-gpu.txt)"); fi
+quietly "installing ${mxnet%%=*} and build tools" "${pip[@]}" install "${before_build[@]}"
 
 # The build takes minutes, so its wheel is kept for every checkout of this user.
 key=$("$venv/bin/python" -c 'import sys; print(sys.implementation.cache_tag)')
@@ -139,13 +147,16 @@ wheels=${XDG_CACHE_HOME:-$HOME/.cache}/rn50/wheels/${key//[^A-Za-z0-9.-]/_}
 flags=(HOROVOD_WITH_MXNET=1 HOROVOD_WITHOUT_TENSORFLOW=1 HOROVOD_WITHOUT_PYTORCH=1
   HOROVOD_WITH_GLOO=1)
 if [ -n "$mpi" ]; then flags+=(HOROVOD_WITH_MPI=1); else flags+=(HOROVOD_WITHOUT_MPI=1); fi
-if [ -n "$gpu" ]; then flags+=(HOROVOD_GPU_OPERATIONS=NCCL); fi
+if [ -n "$gpu" ]; then
+  nccl=$("$venv/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/nvidia/nccl
+  flags+=(HOROVOD_GPU_OPERATIONS=NCCL "HOROVOD_NCCL_HOME=$nccl")
+fi
 build_horovod() {
   local partial=$wheels.partial-$$
   rm -rf "$partial"
   mkdir -p "$partial"
   env PATH="$PWD/$venv/bin:$PATH" "${flags[@]}" \
-    "${pip[@]}" wheel --no-deps --no-build-isolation --no-binary horovod "horovod==$horovod" \
+    "${pip[@]}" wheel --no-cache-dir --no-deps --no-build-isolation "horovod==$horovod" \
     -w "$partial"
   rm -rf "$wheels"
   mv "$partial" "$wheels"

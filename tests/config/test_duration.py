@@ -1,0 +1,95 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rn50.config.duration import Duration, to_steps
+
+
+@pytest.mark.parametrize(
+    ("text", "value", "unit"),
+    [
+        ("36 epochs", 36, "epochs"),
+        ("1 epoch", 1, "epochs"),
+        ("540 steps", 540, "steps"),
+        ("1 step", 1, "steps"),
+        ("540.0 steps", 540, "steps"),
+        ("2 %", 2, "%"),
+        ("2%", 2, "%"),
+        ("  2.5   Epochs ", 2.5, "epochs"),
+        (".5 epochs", 0.5, "epochs"),
+        ("0 steps", 0, "steps"),
+    ],
+)
+def test_reads_value_and_unit(text: str, value: float, unit: str) -> None:
+    assert Duration.parse(text) == Duration(value, unit)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "36",
+        "epochs",
+        "-1 epochs",
+        "+1 epochs",
+        "1e3 steps",
+        "1,000 steps",
+        "1.5 steps",
+        "3 minutes",
+        "3 epoch s",
+        "1 epochs 2 steps",
+        "nan epochs",
+        "inf epochs",
+        ". epochs",
+        "3 %%",
+        "9" * 400 + " epochs",
+        "9" * 400 + " steps",
+    ],
+)
+def test_refuses_what_is_no_duration(text: str) -> None:
+    with pytest.raises(ValueError, match="a duration|a whole number of steps"):
+        Duration.parse(text)
+
+
+@given(st.text(max_size=40))
+def test_any_text_is_a_duration_or_a_value_error(text: str) -> None:
+    try:
+        duration = Duration.parse(text)
+    except ValueError:
+        return
+    assert duration.value >= 0
+    assert duration.unit in ("epochs", "steps", "%")
+
+
+@given(st.integers(0, 10**12 - 1))
+def test_steps_survive_being_written_and_read(steps: int) -> None:
+    duration = Duration(float(steps), "steps")
+    assert str(duration) == f"{steps} steps"
+    assert Duration.parse(str(duration)) == duration
+
+
+@given(st.floats(0, 1e11, allow_nan=False), st.sampled_from(["epochs", "%"]))
+def test_every_digit_survives_being_written_and_read(value: float, unit: str) -> None:
+    duration = Duration(value, unit)
+    assert Duration.parse(str(duration)) == duration
+
+
+@pytest.mark.parametrize(
+    ("text", "steps_per_epoch", "total", "steps"),
+    [
+        ("540 steps", 15, None, 540),
+        ("36 epochs", 15, None, 540),
+        ("2 epochs", 769.93, None, 1540),
+        ("0.5 epochs", 15, None, 8),
+        ("2 %", 15, 1350, 27),
+        ("0 %", 15, 1350, 0),
+        ("100 %", 15, 1350, 1350),
+    ],
+)
+def test_becomes_steps(text: str, steps_per_epoch: float, total: int | None, steps: int) -> None:
+    assert to_steps(Duration.parse(text), steps_per_epoch, total) == steps
+
+
+def test_percent_needs_the_length_of_the_run() -> None:
+    with pytest.raises(ValueError, match="2 % cannot be turned into steps"):
+        to_steps(Duration.parse("2 %"), 15)

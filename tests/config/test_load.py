@@ -1,0 +1,500 @@
+import dataclasses
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+from rn50.config.errors import UserError
+from rn50.config.load import Loaded, list_presets, load
+from rn50.config.plan import build_plan
+from rn50.config.schema import Run
+
+FUZZ = settings(
+    deadline=None, max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder, the current one: origins are then plain file names."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def write(name: str, text: str | bytes) -> Path:
+    path = Path(name)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    return path
+
+
+def load_text(text: str | bytes, *overrides: str) -> Loaded:
+    return load(write("x.yaml", text), overrides)
+
+
+def errors_of(text: str | bytes, *overrides: str) -> list[str]:
+    with pytest.raises(UserError) as caught:
+        load_text(text, *overrides)
+    return str(caught.value).splitlines()
+
+
+def error_of(text: str | bytes, *overrides: str) -> str:
+    lines = errors_of(text, *overrides)
+    assert len(lines) == 1
+    return lines[0]
+
+
+# --- bases, overrides, origins ---------------------------------------------------------------
+
+
+def test_an_empty_file_is_all_defaults(folder: Path) -> None:
+    assert load_text("").run == Run()
+    assert load_text("# only a comment\n").run == Run()
+
+
+def test_the_nearest_file_of_a_base_chain_wins(folder: Path) -> None:
+    write("low/grandparent.yaml", "batch: {per_rank: 1}\noptimizer: {base_lr: 1, momentum: 0.1}\n")
+    write("low/parent.yaml", "base: grandparent.yaml\noptimizer: {base_lr: 2.0}\n")
+    loaded = load_text("optimizer:\n  momentum: 0.3\nbase: low/parent.yaml\n")
+    assert loaded.run.batch.per_rank == 1
+    assert loaded.run.optimizer.base_lr == 2.0
+    assert loaded.run.optimizer.momentum == 0.3
+
+
+def test_a_section_may_have_a_base_of_its_own(folder: Path) -> None:
+    write("system/big.yaml", "name: big\nnodes: 8\nranks_per_node: 4\n")
+    write("parent.yaml", "system: {cores_per_rank: 7, nodes: 3}\n")
+    loaded = load_text("base: parent.yaml\nsystem: {base: system/big.yaml, nodes: 512}\n")
+    system = loaded.run.system
+    assert (system.name, system.nodes, system.ranks_per_node) == ("big", 512, 4)
+    assert system.cores_per_rank == 7
+    assert str(loaded.origins["system.ranks_per_node"]) == "system/big.yaml:3"
+
+
+def test_one_base_may_serve_two_files_of_a_chain(folder: Path) -> None:
+    write("machine.yaml", "name: m\n")
+    write("parent.yaml", "system: {base: machine.yaml}\n")
+    assert load_text("base: parent.yaml\nsystem: {base: machine.yaml}\n").run.system.name == "m"
+
+
+def test_an_empty_section_changes_nothing(folder: Path) -> None:
+    write("parent.yaml", "optimizer: {base_lr: 2.0}\n")
+    assert load_text("base: parent.yaml\noptimizer: {}\n").run.optimizer.base_lr == 2.0
+
+
+def test_an_empty_section_turns_an_optional_one_on(folder: Path) -> None:
+    assert load_text("data: {synthetic: {}}\n").run.data.synthetic is not None
+
+
+def test_null_turns_an_inherited_section_off(folder: Path) -> None:
+    write("parent.yaml", "data: {synthetic: {classes: 4}}\n")
+    assert load_text("base: parent.yaml\ndata: {synthetic: null}\n").run.data.synthetic is None
+
+
+def test_overrides_win_and_the_last_of_two_counts(folder: Path) -> None:
+    loaded = load_text("batch: {per_rank: 1}\n", "batch.per_rank=2", "batch.per_rank=3")
+    assert loaded.run.batch.per_rank == 3
+
+
+def test_an_override_of_a_section_changes_the_keys_it_names(folder: Path) -> None:
+    loaded = load_text("optimizer: {base_lr: 2.0}\n", "optimizer={name: sgd, momentum: 0.5}")
+    assert loaded.run.optimizer.name == "sgd"
+    assert loaded.run.optimizer.base_lr == 2.0
+    assert str(loaded.origins["optimizer.name"]) == "command line"
+
+
+@pytest.mark.parametrize(
+    ("override", "key", "value"),
+    [
+        ("eval.target=1e-4", "eval.target", 1e-4),
+        ("schedule.warmup=36 epochs", "schedule.warmup", "36 epochs"),
+        ("data.area=[0.1, 0.9]", "data.area", [0.1, 0.9]),
+        ("data.augment=false", "data.augment", False),
+        ("log.org=a=b", "log.org", "a=b"),
+        (" batch.per_rank = 7", "batch.per_rank", 7),
+        ("seed=", "seed", None),
+    ],
+)
+def test_override_values_are_yaml(folder: Path, override: str, key: str, value: object) -> None:
+    leaves = {path: found for path, found, _ in load_text("", override).leaves()}
+    assert leaves[key] == value
+
+
+def test_every_leaf_tells_where_it_was_written(folder: Path) -> None:
+    write("deep/parent.yaml", "# a comment\n\nname: p\noptimizer:\n  base_lr: 1.0\n  eta: 0.5\n")
+    text = "base: deep/parent.yaml\noptimizer: {base_lr: 2.0}\ndata:\n  area:\n    - 0.1\n    - 1\n"
+    loaded = load_text(text, "seed=7")
+    origins = {path: str(origin) for path, _, origin in loaded.leaves()}
+    assert origins["name"] == "deep/parent.yaml:3"
+    assert origins["optimizer.eta"] == "deep/parent.yaml:6"
+    assert origins["optimizer.base_lr"] == "x.yaml:2"
+    assert origins["data.area"] == "x.yaml:4"
+    assert origins["seed"] == "command line"
+    assert origins["batch.per_rank"] == "default"
+    assert list(origins)[:4] == ["name", "division", "ruleset", "seed"]
+
+
+def test_presets_are_found_by_bare_name_and_by_path(folder: Path) -> None:
+    preset = load("quick")
+    assert preset.run.name == "quick"
+    assert load(write("other.yaml", preset.to_yaml())).run == preset.run
+
+
+def test_a_file_of_that_name_comes_before_the_preset(folder: Path) -> None:
+    write("quick", "name: mine\n")
+    assert load("quick").run.name == "mine"
+
+
+# --- errors ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("quikc", 'quikc: no such file, and no preset of that name; did you mean "quick"?'),
+        ("", "is a folder"),
+        ("no/such.yaml", "no/such.yaml: no such file"),
+        ("../config/quick", "no such file"),
+        ("y" * 300, "File name too long"),
+        ("a\0b", "no such file"),
+    ],
+)
+def test_a_config_that_does_not_exist(folder: Path, name: str, told: str) -> None:
+    with pytest.raises(UserError) as caught:
+        load(name)
+    assert told in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("base: none.yaml\n", "x.yaml:1: base: .* expected, found 'none.yaml'"),
+        ("\nbase: /etc/hostname\n", "x.yaml:2: base: .* relative .* found '/etc/hostname'"),
+        ("base: 3\n", "x.yaml:1: base: a relative YAML path expected, found 3"),
+        ("base:\n", "x.yaml:1: base: a relative YAML path expected, found None"),
+        ("base: .\n", r"x.yaml:1: base: .* found '\.'"),
+        (f"base: {'y' * 300}\n", "x.yaml:1: base: .* found 'yyy"),
+        ("name: a\nbase: x.yaml\n", "x.yaml:2: base: .*without a circle.* x.yaml -> x.yaml"),
+        ("base: a.yaml\n", "a.yaml:3: base: .*circle.* x.yaml -> a.yaml -> b.yaml -> a.yaml"),
+        ("system: {base: x.yaml}\n", "x.yaml:1: base: .*circle"),
+    ],
+)
+def test_a_bad_base_is_one_error_with_its_place(folder: Path, text: str, told: str) -> None:
+    write("a.yaml", "\n\nsystem: {base: b.yaml}\n")
+    write("b.yaml", "base: a.yaml\n")
+    with pytest.raises(UserError, match=told):
+        load_text(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("batch:\n  per_rank: 0\n", "x.yaml:2: batch.per_rank: expected .* 1, found 0"),
+        ("batch: {per_rank: 2.0}", "x.yaml:1: batch.per_rank: expected .*integer, found 2.0"),
+        ("batch: {per_rank: '2'}", "x.yaml:1: batch.per_rank: expected .*integer, found '2'"),
+        ("batch: {per_rank: true}", "x.yaml:1: batch.per_rank: expected .*integer, found True"),
+        ("eval: {target: 1.01}", "x.yaml:1: eval.target: expected less than 1, found 1.01"),
+        ("eval: {target: 75.9}", "x.yaml:1: eval.target: expected less than 1, found 75.9"),
+        ("eval: {offset: 4}", "x.yaml:1: eval.offset: 0 to period - 1 .3. expected, found 4"),
+        ("eval:\n  period: 2\n  offset: 2\n", "x.yaml:.: eval.offset: .* expected, found 2"),
+        ("optimizer: {name: adam}", "x.yaml:1: optimizer.name: .*'sgd' or 'lars', found 'adam'"),
+        ("optimizer: {base_lr: .nan}", "x.yaml:1: optimizer.base_lr: .* found nan"),
+        ("optimizer: {base_lr: 1e999}", "x.yaml:1: optimizer.base_lr: .* found inf"),
+        ("data: {augment: 1}", "x.yaml:1: data.augment: expected a valid boolean, found 1"),
+        ("data: {augment: yes}", "x.yaml:1: data.augment: expected .*boolean, found 'yes'"),
+        ("data: {area: [0.5]}", "x.yaml:1: data.area: expected one value more, found .0.5."),
+        ("data: {area: [0.5, 1, 1]}", "x.yaml:1: data.area: expected fewer values"),
+        ("data: {area: 1}", "x.yaml:1: data.area: expected a list, found 1"),
+        ("data: {area: [0.9, 0.1]}", "x.yaml:1: data.area: 0 < lowest <= highest expected"),
+        ("data: {std: [1, 0, 1]}", "x.yaml:1: data.std: three numbers above 0 expected"),
+        ("data: {crop_px: 300}", "x.yaml:1: data.eval_resize_px: at least crop_px .300."),
+        ("data: 3", "x.yaml:1: data: expected a section .keys and values., found 3"),
+        ("data:\n", "x.yaml:1: data: expected a section .keys and values., found None"),
+        ("schedule: {length: 90}", 'x.yaml:1: schedule.length: .* "36 epochs" .* found 90'),
+        ("schedule: {length: 90 %}", "x.yaml:1: schedule.length: epochs or steps expected"),
+        ("schedule: {length: 0 epochs}", "x.yaml:1: schedule.length: a duration above 0"),
+        ("schedule: {length: {}}", "x.yaml:1: schedule.length: expected a duration .* found {}"),
+        ("comm: {groups: cubic(0)}", r"x.yaml:1: comm.groups: expected cubic\(F\), .* 'cubic\(0\)"),
+        ("comm: {groups: cubic}", "x.yaml:1: comm.groups: expected .*, found 'cubic'"),
+        ("seed: -1", "x.yaml:1: seed: expected .* 0, found -1"),
+        ("seed: 9223372036854775808", "x.yaml:1: seed: below 2.63 expected, found '922"),
+        (f"seed: 0x{'f' * 5000}", "x.yaml:1: seed: below 2.63 expected, found '0xfff"),
+        ("name: ../x", "x.yaml:1: name: expected .*, found '../x'"),
+        ("model: {depth: 51}", "x.yaml:1: model.depth: expected 'tiny' or 50, found 51"),
+    ],
+)
+def test_a_bad_value_is_named_with_place_expected_and_found(
+    folder: Path, text: str, told: str
+) -> None:
+    with pytest.raises(UserError, match=told):
+        load_text(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("modle: {depth: 50}", "x.yaml:1: modle: unknown key; did you mean model?"),
+        ("batch: {per_rnak: 2}", "x.yaml:1: batch.per_rnak: unknown key; did you mean per_rank?"),
+        (
+            "data: {synthetic: {clases: 2}}",
+            "x.yaml:1: data.synthetic.clases: unknown key; did you mean classes?",
+        ),
+        ("batch: {zzz: 2}", "x.yaml:1: batch.zzz: unknown key; valid here: per_rank"),
+    ],
+)
+def test_an_unknown_key_is_told_the_nearest(folder: Path, text: str, told: str) -> None:
+    assert error_of(text) == told
+
+
+def test_an_override_is_told_apart_from_the_file(folder: Path) -> None:
+    text = "batch: {per_rank: 8}\n"
+    assert error_of(text, "batch.per_rnak=0") == (
+        "command line: batch.per_rnak: unknown key; did you mean per_rank?"
+    )
+    assert error_of(text, "batch.per_rank=0").startswith("command line: batch.per_rank: ")
+
+
+def test_all_errors_come_at_once_each_with_its_own_place(folder: Path) -> None:
+    write("parent.yaml", "\nbatch: {per_rank: 0}\n")
+    text = """\
+base: parent.yaml
+modle: {}
+optimizer:
+  lr: 1
+  momentum: high
+eval:
+  target: 1.5
+schedule: {warmup: 5}
+"""
+    assert sorted(errors_of(text, "log.org=3")) == [
+        "command line: log.org: expected a valid string, found 3",
+        "parent.yaml:2: batch.per_rank: expected greater than or equal to 1, found 0",
+        "x.yaml:2: modle: unknown key; did you mean model?",
+        "x.yaml:4: optimizer.lr: unknown key; valid here: name, base_lr, momentum, "
+        "momentum_correction, weight_decay, eta, epsilon",
+        "x.yaml:5: optimizer.momentum: expected a valid number, found 'high'",
+        "x.yaml:7: eval.target: expected less than 1, found 1.5",
+        'x.yaml:8: schedule.warmup: expected a duration with its unit, such as "36 epochs" or '
+        '"540 steps", found 5',
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("a: 1\n---\nb: 2\n", "x.yaml:2: not valid YAML: "),
+        ("name: [1\n", "x.yaml:2: not valid YAML: "),
+        ("name: a\n  seed: 1\n", "x.yaml:2: not valid YAML: "),
+        ("name: 'a\n", "x.yaml:.: not valid YAML: "),
+        ("seed: *nowhere\n", "x.yaml:1: not valid YAML: "),
+        ("\0", "x.yaml: not valid YAML: "),
+        (b"name: \xff\xfe\n", "x.yaml: UTF-8 text expected, found byte 6 bad"),
+        ("- name: a\n", "x.yaml:1: a mapping of sections expected, found a list"),
+        ("quick\n", "x.yaml:1: a mapping of sections expected, found 'quick'"),
+        ("? [a]\n: 1\n", "x.yaml:1: a plain key expected"),
+        ("name: a\nseed: 1\nname: b\n", r"x.yaml:3: name: each key once .*first on line 1"),
+        ("eval:\n  offset: 1\n  offset: 2\n", "x.yaml:3: eval.offset: each key once"),
+        ("a: " + "[" * 40 + "]" * 40, "x.yaml:1: a: at most 20 levels expected"),
+        ("a: " + "{a: " * 40 + "1" + "}" * 40, r"x.yaml:1: a[.a]*: at most 20 levels expected"),
+        ("#" * 70_000, "x.yaml: at most 65536 bytes expected, found 70000"),
+        ("".join(f"k{n}: 1\n" for n in range(3000)), "x.yaml: at most 2000 keys and values"),
+        ("a: &a [*a]\n", "x.yaml: at most 2000 keys and values"),
+    ],
+)
+def test_a_file_that_is_no_config_is_one_clear_error(
+    folder: Path, text: str | bytes, told: str
+) -> None:
+    with pytest.raises(UserError, match=told):
+        load_text(text)
+
+
+def test_aliases_that_multiply_are_refused_at_once(folder: Path) -> None:
+    """Nine levels of nine aliases: 387 million values, were they written out."""
+    text = "k0: &a0 [1, 1, 1, 1, 1, 1, 1, 1, 1]\n"
+    for level in range(1, 9):
+        text += f"k{level}: &a{level} [{', '.join([f'*a{level - 1}'] * 9)}]\n"
+    assert error_of(text) == "x.yaml: at most 2000 keys and values expected, found more"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "name: !!python/name:os.system ''\n",
+        "name: !!python/object/apply:os.system ['touch pwned']\n",
+        "eval: !!python/object:os.system {offset: 1}\n",
+        "!!python/object:os.system\nname: a\n",
+        "data: {mean: !x [1, 2, 3]}\n",
+        "seed: !!binary aGVsbG8=\n",
+        "seed: 2020-01-01\n",
+        "data: {augment: !!bool perhaps}\n",
+    ],
+)
+def test_tags_are_refused_and_construct_nothing(folder: Path, text: str) -> None:
+    assert "expected, found" in error_of(text)
+    assert [path.name for path in folder.iterdir()] == ["x.yaml"]
+
+
+@pytest.mark.parametrize("text", ["", "=", "=1", "batch.per_rank", "  =2"])
+def test_an_override_without_key_or_value(folder: Path, text: str) -> None:
+    assert "an override KEY.PATH=VALUE expected, such as batch.per_rank=16" in error_of("", text)
+
+
+# --- YAML 1.2 ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "key", "value"),
+    [
+        ("optimizer: {weight_decay: 1e-4}", "optimizer.weight_decay", 1e-4),
+        ("optimizer: {weight_decay: 5E-5}", "optimizer.weight_decay", 5e-5),
+        ("optimizer: {base_lr: 1}", "optimizer.base_lr", 1.0),
+        ("name: on", "name", "on"),
+        ("name: no", "name", "no"),
+        ("seed: 012", "seed", 12),
+        ("log: {org: 10:30:00}", "log.org", "10:30:00"),
+        ("data: {augment: False}", "data.augment", False),
+        ("\ufeffname: bom", "name", "bom"),
+    ],
+)
+def test_scalars_are_read_as_yaml_1_2(folder: Path, text: str, key: str, value: object) -> None:
+    leaves = {path: found for path, found, _ in load_text(text).leaves()}
+    assert leaves[key] == value
+    assert type(leaves[key]) is type(value)
+
+
+# --- the resolved config ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", list_presets())
+def test_the_saved_config_reads_back_the_same(folder: Path, name: str) -> None:
+    loaded = load(name, ["seed=3", "schedule.warmup=7 steps"])
+    again = load(write("saved.yaml", loaded.to_yaml()))
+    assert again.run == loaded.run
+    assert again.sha256 == loaded.sha256
+
+
+@FUZZ
+@given(
+    org=st.text(min_size=1, max_size=20).filter(lambda s: s.isprintable() or s.isspace()),
+    lr=st.floats(1e-300, 1e300, allow_nan=False),
+    seed=st.one_of(st.none(), st.integers(0, 2**63 - 1)),
+    steps=st.integers(1, 10**9),
+    epochs=st.floats(0, 1e6),
+)
+@example(org="on", lr=1e-4, seed=0, steps=1_234_567, epochs=12.3456789)
+@example(org="1e3", lr=5e-324 * 2**60, seed=None, steps=1, epochs=0.1)
+@example(org="null", lr=1.0, seed=2**63 - 1, steps=1, epochs=1 / 3)
+@example(org=" # '\"\\\n\t: ", lr=1.0, seed=1, steps=1, epochs=0.0)
+def test_any_valid_config_survives_being_written_and_read(
+    folder: Path, org: str, lr: float, seed: int | None, steps: int, epochs: float
+) -> None:
+    tree = {
+        "seed": seed,
+        "log": {"org": org},
+        "optimizer": {"base_lr": lr},
+        "schedule": {"length": f"{steps} steps", "warmup": f"{epochs:.12f} epochs"},
+    }
+    loaded = Loaded(Run.model_validate(tree), {})
+    again = load_text(loaded.to_yaml())
+    assert again.run == loaded.run
+    assert again.sha256 == loaded.sha256
+
+
+def test_the_digest_does_not_depend_on_how_it_was_written(folder: Path) -> None:
+    write("parent.yaml", "optimizer: {base_lr: 3.0}\nbatch: {per_rank: 9}\n")
+    short = load_text("base: parent.yaml\nbatch: {per_rank: 4}\nseed: 5\n")
+    block = load_text(
+        "# a comment\nseed: 5\nbatch:\n  per_rank: 4\noptimizer:\n  base_lr: 3\n"
+        "schedule: {length: 37.0 epochs}\ncomm: {cycle_ms: 1.0e+0}\n"
+    )
+    typed = load_text("", "seed=5", "batch.per_rank=4", "optimizer.base_lr=3e0")
+    assert short.sha256 == block.sha256 == typed.sha256
+
+
+@pytest.mark.parametrize(
+    "override",
+    ["seed=6", "batch.per_rank=5", "schedule.warmup=2.0000001 epochs", "log.org=other"],
+)
+def test_the_digest_changes_with_any_value(folder: Path, override: str) -> None:
+    text = "seed: 5\nbatch: {per_rank: 4}\n"
+    assert load_text(text).sha256 != load_text(text, override).sha256
+
+
+def test_a_config_cannot_be_changed_after_loading(folder: Path) -> None:
+    loaded = load_text("")
+    with pytest.raises(ValueError, match="frozen"):
+        loaded.run.batch.per_rank = 3
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        loaded.run = Run()
+
+
+# --- nothing but UserError ----------------------------------------------------------------------
+
+KEYS = st.sampled_from(
+    ["base", "name", "seed", "system", "data", "data.area", "batch.per_rank", "schedule.length"]
+    + ["eval", "eval.target", "comm.groups", "data.synthetic", "model.depth", "x", "", "a.b", "."]
+)
+SCALARS = st.one_of(
+    st.text(max_size=12),
+    st.integers().map(str),
+    st.integers(10**4000, 10**4400).map(str),
+    st.integers(0, 16**4000).map(hex),
+    st.floats().map(str),
+    st.sampled_from(
+        ["{}", "[]", "null", "true", "x.yaml", ".", "!!bool x", "!!int 1.5", "!!float a", "!!set {}"]
+        + ["*a", "&a [*a]", "&a {b: *a}", "9e9 epochs", "1 epochs", "5 %", "[1, 2]", "{a: 1}"]
+        + ["!!timestamp 1", "!!null x", "!<tag:yaml.org,2002:str> a", "2001-12-14", "0o7", ".inf"]
+    ),
+)
+
+
+def load_or_refuse(text: str | bytes, *overrides: str) -> None:
+    try:
+        loaded = load_text(text, *overrides)
+    except UserError as error:
+        assert str(error).strip()
+        return
+    assert load(write("saved.yaml", loaded.to_yaml())).sha256 == loaded.sha256
+    try:
+        build_plan(loaded.run)
+    except UserError as error:
+        assert str(error).strip()
+
+
+@FUZZ
+@given(st.one_of(st.text(max_size=200), st.binary(max_size=200)))
+@example("%YAML 1.1\n---\nname: on\n")
+@example("a: !!bool perhaps\n")
+@example("schedule: {length: " + "9" * 400 + " steps}\n")
+def test_random_files_raise_nothing_else(folder: Path, text: str | bytes) -> None:
+    try:
+        encoded = text if isinstance(text, bytes) else text.encode()
+    except UnicodeEncodeError:
+        return
+    load_or_refuse(encoded)
+
+
+@FUZZ
+@given(st.lists(st.tuples(KEYS, SCALARS), max_size=4))
+def test_random_keys_and_values_raise_nothing_else(
+    folder: Path, pairs: list[tuple[str, str]]
+) -> None:
+    text = "".join(f"{key}: {value}\n" for key, value in pairs)
+    load_or_refuse(text.encode(errors="replace"))
+
+
+@FUZZ
+@given(
+    st.lists(
+        st.one_of(
+            st.text(max_size=40), st.tuples(KEYS, SCALARS).map(lambda pair: f"{pair[0]}={pair[1]}")
+        ),
+        max_size=4,
+    )
+)
+@example(["data.train_samples=1" + "0" * 400])
+@example(["system.nodes=9223372036854775807", "batch.per_rank=9223372036854775807"])
+@example(["data.train_samples=9223372036854775807", "schedule.length=999999999999 epochs"])
+def test_random_overrides_raise_nothing_else(folder: Path, overrides: list[str]) -> None:
+    load_or_refuse("", *overrides)
