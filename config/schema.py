@@ -99,6 +99,8 @@ class Data(Section):
     area: tuple[Fraction, Fraction] = benchmark.CROP_AREA
     aspect: tuple[Positive, Positive] = benchmark.CROP_ASPECT
     flip: Bool = True
+    plain_from_epoch: Count | None = None
+    interpolation: Literal["linear", "linear_antialias", "cubic"] = "linear"
     mean: Triple = benchmark.RGB_MEAN
     std: Triple = benchmark.RGB_STD
     last_batch: Literal["mix", "pad"] = "mix"
@@ -122,13 +124,17 @@ class Data(Section):
 
 
 class Model(Section):
-    """A ResNet v1.5 by its depth; `width` 64 and `stem` imagenet are the real one."""
+    """The network; `depth`, `width`, `stem`, `norm` and `zero_gamma` are those of a ResNet v1.5.
 
-    depth: Literal["tiny", 50] = 50
+    `width` 64 and `stem` imagenet are the real one.
+    """
+
+    network: Literal["resnet", "alexnet", "googlenet"] = "resnet"
+    depth: Literal["tiny", 18, 34, 50, 101, 152] = 50
     width: Annotated[int, Field(strict=True, ge=4, le=256)] = 64
     stem: Literal["imagenet", "small"] = "imagenet"
     norm: Literal["batch", "none"] = "batch"
-    dtype: Literal["float32", "float16"] = "float32"
+    dtype: Literal["float32", "float16", "bfloat16"] = "float32"
     bn_momentum: Fraction = benchmark.BN_MOMENTUM
     bn_epsilon: Positive = benchmark.BN_EPSILON
     zero_gamma: Bool = False
@@ -136,32 +142,74 @@ class Model(Section):
     smoothing_form: Literal["others", "uniform"] = "others"
 
 
+class BatchChange(Section):
+    """From the epoch after `after_epoch` on: images per rank, and how many ranks take part."""
+
+    after_epoch: Count
+    per_rank: Count
+    active_ranks: Count | None = None
+
+
 class Batch(Section):
-    """Images per optimizer step on one rank; the global batch follows from the system."""
+    """Images per optimizer step on one rank; the global batch follows from the system.
+
+    `changes` is batch-size control: the batch of a rank (and how many ranks have a share) from
+    given epochs on. `follow` says what keeps the noise scale lr N / (B (1 - momentum)) of the first
+    batch: nothing, the learning rate (in proportion to the batch), or the momentum.
+    """
 
     per_rank: Count = 32
+    active_ranks: Count | None = None
+    changes: tuple[BatchChange, ...] = ()
+    follow: Literal["none", "lr", "momentum"] = "none"
+
+    @model_validator(mode="after")
+    def _check(self) -> Batch:
+        epochs = [change.after_epoch for change in self.changes]
+        if epochs != sorted(set(epochs)):
+            raise ValueError(f"changes: rising after_epoch expected, found {epochs}")
+        return self
 
 
 class Optimizer(Section):
-    """The update rule. `eta` and `epsilon` belong to LARS alone."""
+    """The update rule; `variant` names a published set of the keys that are not given here."""
 
-    name: Literal["sgd", "lars"] = "lars"
+    variant: Literal["sgd", "you", "reference", "nvidia", "fujitsu", "sony", "akiba"] = "nvidia"
     base_lr: Positive = 10.5
     momentum: Annotated[float, Field(strict=True, ge=0, lt=1)] = 0.9
-    momentum_correction: Bool = True
     weight_decay: NonNegative = 5e-5
-    eta: Positive = benchmark.LARS_ETA
-    epsilon: NonNegative = benchmark.LARS_EPSILON
+    momentum_correction: Bool | None = None
+    eta: Positive | None = None
+    epsilon: NonNegative | None = None
+
+    @property
+    def name(self) -> str:
+        """The optimizer as MLPerf logs name it."""
+        return self.variant if self.variant in ("sgd", "akiba") else "lars"
+
+
+class Milestone(Section):
+    """From the epoch after `after_epoch` on the learning rate is `factor` times the base."""
+
+    after_epoch: Count
+    factor: NonNegative
 
 
 class Schedule(Section):
-    """Linear warm-up from 0, then polynomial decay to `end_lr` over `decay` (default: the rest)."""
+    """Linear warm-up from `warmup_start_lr`, then a shape.
 
+    poly: to `end_lr` over `decay` (default: the rest of the run) with `power`; cosine: likewise;
+    step: the factors of `milestones`; sony_b: Sony's configuration B, which ignores the other keys.
+    """
+
+    shape: Literal["poly", "cosine", "step", "sony_b"] = "poly"
     length: Length = Duration(37, "epochs")
     warmup: Length = Duration(2, "epochs")
+    warmup_start_lr: NonNegative = 0.0
     decay: Length | None = None
     power: Positive = benchmark.DECAY_POWER
     end_lr: NonNegative = benchmark.END_LR
+    milestones: tuple[Milestone, ...] = ()
 
     @model_validator(mode="after")
     def _check(self) -> Schedule:
@@ -169,17 +217,23 @@ class Schedule(Section):
             raise ValueError(f"length: epochs or steps expected, found {self.length}")
         if self.length.value <= 0:
             raise ValueError(f"length: a duration above 0 expected, found {self.length}")
+        if (self.shape == "step") != bool(self.milestones):
+            raise ValueError(
+                f"milestones: a list for shape step alone expected, found shape {self.shape} "
+                f"with {len(self.milestones)}"
+            )
         return self
 
 
 class Comm(Section):
-    """How gradients travel: static groups, last layers first."""
+    """How gradients travel: static groups, last layers first; `wire` is the type they are sent in."""
 
     groups: Groups = "equal_bytes(8)"
     algorithm: Literal[
         "auto", "ring", "torus_2d", "recursive_halving_doubling", "double_tree", "hierarchical"
     ] = "auto"
     cycle_ms: Positive = 1.0
+    wire: Literal["model", "float16"] = "model"
 
 
 class Startup(Section):
@@ -196,7 +250,7 @@ class Eval(Section):
     period: Count = benchmark.EVAL_PERIOD_EPOCHS
     offset: Annotated[int, Field(strict=True, ge=0)] = 0
     batch_per_rank: Count = 125
-    bn_stats: Literal["local", "average"] = "average"
+    bn_stats: Literal["local", "average", "batch"] = "average"
 
     @model_validator(mode="after")
     def _check(self) -> Eval:
