@@ -3,11 +3,32 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 
-from .duration import to_steps
+from .duration import Duration, to_steps
 from .errors import UserError
 from .schema import Run
+
+_MAX_EPOCHS = 100_000
+
+
+@dataclass(frozen=True)
+class Segment:
+    """A part of the run with one batch. Steps and places count from 0, epochs from 1.
+
+    Places number the endless row of training images (see `data/sampling.py`).
+    """
+
+    first_epoch: int
+    first_step: int
+    first_place: int
+    per_rank: int
+    active_ranks: int
+
+    @property
+    def global_batch_size(self) -> int:
+        return self.per_rank * self.active_ranks
 
 
 @dataclass(frozen=True)
@@ -15,49 +36,100 @@ class Plan:
     """The numbers of a run. Epochs are 1-based, steps count optimizer updates from 1."""
 
     ranks: int
-    global_batch_size: int
     train_samples: int
     last_batch: str
-    epochs: int
-    total_steps: int
-    warmup_steps: int
-    decay_steps: int
-    log_every_steps: int
-    eval_epochs: tuple[int, ...]
+    segments: tuple[Segment, ...]
+    epochs: int = 0
+    total_steps: int = 0
+    warmup_steps: int = 0
+    decay_steps: int = 0
+    log_every_steps: int = 1
+    eval_epochs: tuple[int, ...] = ()
+
+    @property
+    def global_batch_size(self) -> int:
+        """Of the first segment."""
+        return self.segments[0].global_batch_size
 
     @property
     def steps_per_epoch(self) -> float:
-        """Mean steps per epoch; a fraction where the last partial batch mixes with the next."""
+        """Of the first segment; a fraction where the last partial batch mixes with the next."""
         exact = self.train_samples / self.global_batch_size
         return exact if self.last_batch == "mix" else math.ceil(exact)
 
+    def segment_of_epoch(self, epoch: int) -> Segment:
+        return next(s for s in reversed(self.segments) if s.first_epoch <= epoch)
+
+    def segment_of_step(self, step: int) -> Segment:
+        return next(s for s in reversed(self.segments) if s.first_step < step)
+
+    def row_per_epoch(self, segment: Segment) -> int:
+        """Places of the row that one epoch of a segment takes, the padding of "pad" included."""
+        batch = segment.global_batch_size
+        if self.last_batch == "pad":
+            return math.ceil(self.train_samples / batch) * batch
+        return self.train_samples
+
     def epoch_end_step(self, epoch: int) -> int:
         """The step that completes `epoch`: all its images have been seen once by then."""
+        if epoch < 1:
+            return 0
+        segment = self.segment_of_epoch(epoch)
         if self.last_batch == "pad":
-            return epoch * math.ceil(self.train_samples / self.global_batch_size)
-        return math.ceil(epoch * self.train_samples / self.global_batch_size)
+            places = (epoch - segment.first_epoch + 1) * self.row_per_epoch(segment)
+        else:
+            places = epoch * self.train_samples - segment.first_place
+        return segment.first_step + math.ceil(places / segment.global_batch_size)
+
+    def images_after(self, step: int) -> int:
+        """Places of the row consumed once `step` is done: images trained on, padding included."""
+        if step < 1:
+            return 0
+        segment = self.segment_of_step(step)
+        return segment.first_place + (step - segment.first_step) * segment.global_batch_size
+
+    def epoch_at(self, step: int) -> float:
+        """Epochs done once `step` is done, as a fraction."""
+        if step < 1:
+            return 0.0
+        segment = self.segment_of_step(step)
+        if self.last_batch == "mix":
+            return self.images_after(step) / self.train_samples
+        within = (step - segment.first_step) * segment.global_batch_size
+        return segment.first_epoch - 1 + within / self.row_per_epoch(segment)
+
+    def steps(self, duration: Duration, total_steps: int | None = None) -> int:
+        """Whole steps in a duration from the start of the run."""
+        if duration.unit != "epochs":
+            return to_steps(duration, self.steps_per_epoch, total_steps)
+        whole = math.floor(duration.value)
+        start, stop = self.epoch_end_step(whole), self.epoch_end_step(whole + 1)
+        if len(self.segments) == 1:
+            return round(duration.value * self.steps_per_epoch)
+        return start + round((duration.value - whole) * (stop - start))
 
 
 def build_plan(run: Run) -> Plan:
     """Derive the plan of `run`. Raises UserError where its parts contradict each other."""
     ranks = run.system.nodes * run.system.ranks_per_node
-    batch = ranks * run.batch.per_rank
-    if batch > run.data.train_samples:
-        raise UserError(
-            f"batch.per_rank: {run.batch.per_rank} on {ranks} ranks makes a global batch of "
-            f"{batch}, more than the {run.data.train_samples} training images"
-        )
-    draft = Plan(ranks, batch, run.data.train_samples, run.data.last_batch, 0, 0, 0, 0, 1, ())
-    per_epoch = draft.steps_per_epoch
-    if run.schedule.length.unit == "epochs":
-        epochs = math.ceil(run.schedule.length.value)
-    else:
-        steps = to_steps(run.schedule.length, per_epoch)
-        epochs = math.ceil(steps / per_epoch)
-        if draft.epoch_end_step(epochs - 1) >= steps:  # its last, mixed batch ends the epoch before
-            epochs -= 1
-    total = draft.epoch_end_step(epochs)
-    warmup = to_steps(run.schedule.warmup, per_epoch, total)
+    plan = Plan(ranks, run.data.train_samples, run.data.last_batch, ())
+    segments: list[Segment] = []
+    for first_epoch, per_rank, active in _batches(run):
+        active = ranks if active is None else active
+        if active > ranks:
+            raise UserError(f"batch.active_ranks: at most {ranks} ranks expected, found {active}")
+        if per_rank * active > run.data.train_samples:
+            raise UserError(
+                f"batch.per_rank: {per_rank} on {active} ranks makes a global batch of "
+                f"{per_rank * active}, more than the {run.data.train_samples} training images"
+            )
+        so_far = Plan(ranks, run.data.train_samples, run.data.last_batch, tuple(segments))
+        step = so_far.epoch_end_step(first_epoch - 1)
+        segments.append(Segment(first_epoch, step, so_far.images_after(step), per_rank, active))
+    plan = Plan(ranks, run.data.train_samples, run.data.last_batch, tuple(segments))
+    epochs = _epochs(plan, run.schedule.length)
+    total = plan.epoch_end_step(epochs)
+    warmup = plan.steps(run.schedule.warmup, total)
     if warmup >= total:
         raise UserError(
             f"schedule.warmup: less than the whole run ({total} steps) expected, "
@@ -65,7 +137,7 @@ def build_plan(run: Run) -> Plan:
         )
     decay = total - warmup
     if run.schedule.decay is not None:
-        decay = to_steps(run.schedule.decay, per_epoch, total)
+        decay = plan.steps(run.schedule.decay, total)
     evals = tuple(
         epoch for epoch in range(1, epochs + 1) if (epoch - 1) % run.eval.period == run.eval.offset
     )
@@ -76,13 +148,35 @@ def build_plan(run: Run) -> Plan:
         )
     return Plan(
         ranks=ranks,
-        global_batch_size=batch,
         train_samples=run.data.train_samples,
         last_batch=run.data.last_batch,
+        segments=plan.segments,
         epochs=epochs,
         total_steps=total,
         warmup_steps=warmup,
         decay_steps=decay,
-        log_every_steps=max(1, to_steps(run.log.every, per_epoch, total)),
+        log_every_steps=max(1, plan.steps(run.log.every, total)),
         eval_epochs=evals,
     )
+
+
+def _batches(run: Run) -> Iterator[tuple[int, int, int | None]]:
+    """(first epoch, images per rank, active ranks) of each segment."""
+    yield 1, run.batch.per_rank, run.batch.active_ranks
+    for change in run.batch.changes:
+        yield change.after_epoch + 1, change.per_rank, change.active_ranks
+
+
+def _epochs(plan: Plan, length: Duration) -> int:
+    """Epochs that a run of `length` touches."""
+    epochs = math.ceil(length.value)
+    if length.unit == "steps":
+        steps = plan.steps(length)
+        epochs = max(1, math.floor(plan.epoch_at(steps)))
+        while plan.epoch_end_step(epochs) < steps:
+            epochs += 1
+        while epochs > 1 and plan.epoch_end_step(epochs - 1) >= steps:
+            epochs -= 1
+    if epochs > _MAX_EPOCHS:
+        raise UserError(f"schedule.length: at most {_MAX_EPOCHS:,} epochs expected, found {length}")
+    return epochs

@@ -135,6 +135,7 @@ class Model(Section):
     stem: Literal["imagenet", "small"] = "imagenet"
     norm: Literal["batch", "none"] = "batch"
     dtype: Literal["float32", "float16", "bfloat16"] = "float32"
+    loss_scale: Positive = 1.0
     bn_momentum: Fraction = benchmark.BN_MOMENTUM
     bn_epsilon: Positive = benchmark.BN_EPSILON
     zero_gamma: Bool = False
@@ -154,14 +155,16 @@ class Batch(Section):
     """Images per optimizer step on one rank; the global batch follows from the system.
 
     `changes` is batch-size control: the batch of a rank (and how many ranks have a share) from
-    given epochs on. `follow` says what keeps the noise scale lr N / (B (1 - momentum)) of the first
-    batch: nothing, the learning rate (in proportion to the batch), or the momentum.
+    given epochs on. `follow` says what keeps the noise scale lr N / (B (1 - momentum)) of the
+    `reference` batch (default: the first): nothing, the learning rate (in proportion to the batch),
+    or the momentum.
     """
 
     per_rank: Count = 32
     active_ranks: Count | None = None
     changes: tuple[BatchChange, ...] = ()
     follow: Literal["none", "lr", "momentum"] = "none"
+    reference: Count | None = None
 
     @model_validator(mode="after")
     def _check(self) -> Batch:
@@ -226,7 +229,7 @@ class Schedule(Section):
 
 
 class Comm(Section):
-    """How gradients travel: static groups, last layers first; `wire` is the type they are sent in."""
+    """How gradients travel: in static groups, last layers first, as type `wire`."""
 
     groups: Groups = "equal_bytes(8)"
     algorithm: Literal[

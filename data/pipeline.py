@@ -18,11 +18,16 @@ import numpy as np
 from nvidia.dali import Pipeline, fn, types
 
 from ..config.errors import UserError
+from ..config.plan import Plan
 from ..config.schema import Data
 from . import recordio, sampling
 from .dataset import Table, load_table
 
-_LINEAR = types.DALIInterpType.INTERP_LINEAR
+_INTERPOLATION: dict[str, dict[str, Any]] = {
+    "linear": {"interp_type": types.DALIInterpType.INTERP_LINEAR, "antialias": False},
+    "linear_antialias": {"interp_type": types.DALIInterpType.INTERP_LINEAR, "antialias": True},
+    "cubic": {"interp_type": types.DALIInterpType.INTERP_CUBIC, "antialias": False},
+}
 NOT_COUNTED = -1
 """Label of an image that only fills an evaluation batch; no class has it."""
 
@@ -67,12 +72,13 @@ class RecordFile:
 
 
 class Source:
-    """A DALI pipeline fed by step number; `next()` gives one batch after the other.
+    """A DALI pipeline fed by batch number; `next()` gives one batch after the other.
 
     Args:
         graph: DALI graph from the fed inputs to (images, labels).
-        feed: the inputs of step 0, 1, 2, ...; called `prefetch` batches ahead of `next`.
+        feed: the inputs of batch 0, 1, 2, ...; called `prefetch` batches ahead of `next`.
         inputs: how many arrays `feed` returns.
+        batch_per_rank: the largest batch.
     """
 
     def __init__(
@@ -119,34 +125,35 @@ class Source:
 
 def build_train_source(
     data: Data,
+    plan: Plan,
     *,
-    batch_per_rank: int,
     rank: int,
-    ranks: int,
     seeds: Mapping[str, int],
     device_id: int | None = None,
 ) -> Source:
     """The training stream of one rank: random windows (or centre crops), flips, endless.
 
-    `seeds` holds the streams `shuffle`, `augment` and `flip`.
+    A batch has the size of its step; steps in which the rank has no share are left out. `seeds`
+    holds the streams `shuffle`, `augment` and `flip`.
     """
     folder = Path(data.path)
     table = load_table(folder, "train")
     records = RecordFile(folder / "train.rec", table)
-    order = sampling.TrainOrder(
-        data.train_samples, batch_per_rank * ranks, data.last_batch, seeds["shuffle"]
-    )
+    order = sampling.TrainOrder(plan, seeds["shuffle"])
+    steps = order.active_steps(rank)
+    plain_from = data.plain_from_epoch if data.augment else 1
 
-    def feed(step: int) -> tuple[Any, ...]:
-        numbers, places = order.batch(step, rank, ranks)
+    def feed(_: int) -> tuple[Any, ...]:
+        numbers, places, epochs = order.batch(next(steps), rank)
         heights, widths = sampling.sizes(table, numbers)
-        if data.augment:
-            anchors, shapes = sampling.crop_windows(
-                heights, widths, places, seeds["augment"], area=data.area, aspect=data.aspect
-            )
-        else:
-            fraction = data.crop_px / data.eval_resize_px
-            anchors, shapes = sampling.centre_windows(heights, widths, fraction)
+        anchors, shapes = sampling.crop_windows(
+            heights, widths, places, seeds["augment"], area=data.area, aspect=data.aspect
+        )
+        if plain_from is not None and epochs[-1] >= plain_from:
+            plain = sampling.centre_windows(heights, widths, data.crop_px / data.eval_resize_px)
+            chosen = (epochs >= plain_from)[:, None]
+            anchors = np.where(chosen, plain[0], anchors)
+            shapes = np.where(chosen, plain[1], shapes)
         mirror = sampling.flips(places, seeds["flip"], enabled=data.flip)
         labels = table["label"][numbers].astype(np.float32)
         return records.images(numbers), labels, anchors, shapes, mirror
@@ -161,13 +168,12 @@ def build_train_source(
             adjust_orientation=False,  # as the reference: pixels as stored, EXIF not applied
         )
         images = fn.resize(
-            images, size=(data.crop_px, data.crop_px), interp_type=_LINEAR, antialias=False
+            images, size=(data.crop_px, data.crop_px), **_INTERPOLATION[data.interpolation]
         )
         return _normalise(images, data, mirror), _to_device(labels, device_id)
 
-    return Source(
-        graph, feed, inputs=5, batch_per_rank=batch_per_rank, data=data, device_id=device_id
-    )
+    largest = max(segment.per_rank for segment in plan.segments)
+    return Source(graph, feed, inputs=5, batch_per_rank=largest, data=data, device_id=device_id)
 
 
 def build_eval_source(
@@ -189,7 +195,7 @@ def build_eval_source(
     def graph(jpegs: Any, labels: Any) -> tuple[Any, Any]:
         images = fn.decoders.image(jpegs, device=_decoder(device_id), adjust_orientation=False)
         images = fn.resize(
-            images, resize_shorter=data.eval_resize_px, interp_type=_LINEAR, antialias=False
+            images, resize_shorter=data.eval_resize_px, **_INTERPOLATION[data.interpolation]
         )
         return _normalise(images, data, mirror=0), _to_device(labels, device_id)
 

@@ -10,16 +10,28 @@ window on any machine.
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ..config.plan import Plan
 from .dataset import Table
 
 Indices = NDArray[np.int64]
 Floats = NDArray[np.float32]
 _ATTEMPTS = 10
+
+
+class Picks(NamedTuple):
+    """Images of one rank's batch: their numbers, places in the row, and epochs (from 1)."""
+
+    images: Indices
+    places: Indices
+    epochs: Indices
 
 
 def _generator(seed: int, *key: int) -> np.random.Generator:
@@ -38,42 +50,46 @@ class TrainOrder:
     images it takes as long as a step of a large machine, and would stand between two epochs.
 
     Args:
-        samples: images in the training set.
-        global_batch_size: images per step over all ranks.
-        last_batch: "mix" lets the last batch of an epoch run over into the next epoch; "pad"
-            fills it from the front of its own epoch, so that every epoch starts a new step.
+        plan: samples and batches. `last_batch` "mix" lets the last batch of an epoch run over into
+            the next; "pad" fills it from the front of its own epoch, which then ends with a step.
         seed: of the shuffle stream.
     """
 
-    def __init__(self, samples: int, global_batch_size: int, last_batch: str, seed: int) -> None:
-        self._samples = samples
-        self._batch = global_batch_size
+    def __init__(self, plan: Plan, seed: int) -> None:
+        self._plan = plan
         self._seed = seed
-        if last_batch == "pad":
-            self._row_per_epoch = -(-samples // global_batch_size) * global_batch_size
-        else:
-            self._row_per_epoch = samples
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="epoch-order")
         self._orders: dict[int, Future[Indices]] = {}
 
-    def batch(self, step: int, rank: int, ranks: int) -> tuple[Indices, Indices]:
-        """(image numbers, places in the row) of `rank` at `step`, counted from 0."""
-        share = self._batch // ranks
-        first = step * self._batch + rank * share
-        places = np.arange(first, first + share, dtype=np.int64)
-        epochs, within = np.divmod(places, self._row_per_epoch)
-        within %= self._samples  # the padded places of "pad"
-        images = np.empty(share, np.int64)
+    def active_steps(self, rank: int) -> Iterator[int]:
+        """Steps (from 1) in which `rank` has a share of the batch, without end."""
+        for step in itertools.count(1):
+            if rank < self._plan.segment_of_step(step).active_ranks:
+                yield step
+
+    def batch(self, step: int, rank: int) -> Picks:
+        """The share of `rank` in the batch of `step`, counted from 1."""
+        segment = self._plan.segment_of_step(step)
+        first = segment.first_place + (step - 1 - segment.first_step) * segment.global_batch_size
+        first += rank * segment.per_rank
+        places = np.arange(first, first + segment.per_rank, dtype=np.int64)
+        row = self._plan.row_per_epoch(segment)
+        start = 0 if self._plan.last_batch == "mix" else segment.first_place
+        epochs, within = np.divmod(places - start, row)
+        if self._plan.last_batch == "pad":
+            epochs += segment.first_epoch - 1
+            within %= self._plan.train_samples  # the padded places
+        images = np.empty(segment.per_rank, np.int64)
         for epoch in np.unique(epochs):
             chosen = epochs == epoch
             images[chosen] = self._order(int(epoch))[within[chosen]]
-        return images, places
+        return Picks(images, places, epochs + 1)
 
     def _order(self, epoch: int) -> Indices:
         for wanted in (epoch, epoch + 1):
             if wanted not in self._orders:
                 self._orders[wanted] = self._thread.submit(
-                    epoch_order, self._samples, self._seed, wanted
+                    epoch_order, self._plan.train_samples, self._seed, wanted
                 )
         self._orders.pop(epoch - 2, None)
         return self._orders[epoch].result()

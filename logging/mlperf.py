@@ -15,6 +15,7 @@ from mlperf_logging.mllog.mllog import MLLogger
 from ..config import benchmark
 from ..config.plan import Plan
 from ..config.schema import Run
+from ..config.variants import optimizer_rule
 
 # Where each event may come, and the state it leads to.
 _ORDER: dict[str, tuple[frozenset[str], str]] = {
@@ -97,7 +98,7 @@ class MLPerfLog:
             f"{prefix}_weight_decay": run.optimizer.weight_decay,
         }
         if run.optimizer.name == "lars":
-            values[key.LARS_EPSILON] = run.optimizer.epsilon
+            values[key.LARS_EPSILON] = optimizer_rule(run.optimizer).epsilon
             values[key.LARS_OPT_LEARNING_RATE_WARMUP_EPOCHS] = round(warmup_epochs, 6)
         else:
             values[key.OPT_LR_WARMUP_EPOCHS] = round(warmup_epochs, 6)
@@ -118,6 +119,12 @@ class MLPerfLog:
     def block_start(self, first_epoch: int, epochs: int) -> None:
         self._enter(key.BLOCK_START)
         self._start(key.BLOCK_START, first_epoch_num=first_epoch, epoch_count=epochs)
+
+    def batch_change(self, epoch: int, global_batch_size: int) -> None:
+        """Batch-size control: a key of our own, as a second global_batch_size breaks the rules."""
+        if self.state not in ("block", "trained"):
+            raise RuntimeError(f"batch change not allowed in state {self.state}")
+        self._event("global_batch_size_change", global_batch_size, epoch_num=epoch)
 
     def epoch_start(self, epoch: int) -> None:
         self._enter(key.EPOCH_START)

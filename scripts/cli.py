@@ -323,6 +323,29 @@ def bench_loop(
     loaded = load_for_launch(*split_config(config, overrides), ranks)
     with _tracker() as track:
         figures = run_bench(loaded, launcher, rounds=rounds, steps=steps, track=track)
+    _print_bench(figures, as_json)
+
+
+@bench_app.command("optimizer")
+def bench_optimizer(
+    rounds: Annotated[int, typer.Option(min=1, help="Rounds; each times every contender.")] = 15,
+    threads: Annotated[int, typer.Option(min=1, help="OpenMP threads.")] = 1,
+    as_json: Json = False,
+) -> None:
+    """One LARS step of ResNet-50: ours, MXNet's own, a textbook loop, and the memory floor.
+
+    The floor is the bytes that must move (two passes for the norms, five for the update) over the
+    copy bandwidth of the same round; ours can be below it where a tensor stays in cache between its
+    norms and its update.
+
+    Example: `rn50 bench optimizer --rounds 15`
+    """
+    from .bench import bench_optimizer as run_bench
+
+    _print_bench(run_bench(rounds=rounds, threads=threads), as_json)
+
+
+def _print_bench(figures: dict[str, Any], as_json: bool) -> None:
     if as_json:
         print(json.dumps(figures, indent=1))
         return

@@ -18,6 +18,8 @@ from ..config.errors import UserError
 from ..scaling.groups import gradient_groups
 
 CONNECT_BYTES = 1 << 20
+WIRE_SCALE = 2.0**-7
+"""Applied to gradients (sums over a rank's images) that travel as float16, so that they fit."""
 
 
 class Communicator:
@@ -27,6 +29,7 @@ class Communicator:
         self._ctx = ctx
         self.rank, self.size = 0, 1
         self._groups: list[list[nd.NDArray]] = []
+        self._wire: str | None = None
 
     def start(self) -> None:
         """Join the other ranks and open the connections with a first allreduce."""
@@ -41,10 +44,21 @@ class Communicator:
         nd.waitall()
         hvd.shutdown()
 
-    def plan_groups(self, rule: str, gradients: Sequence[nd.NDArray]) -> None:
-        """Fix the groups in which `reduce` sends `gradients`, for the whole run."""
-        sizes = [g.size * np.dtype(g.dtype).itemsize for g in gradients]
-        self._groups = [[gradients[i] for i in group] for group in gradient_groups(rule, sizes)]
+    def plan_groups(self, rule: str, gradients: Sequence[nd.NDArray], wire: str) -> None:
+        """Fix the groups in which `reduce` sends `gradients`, and the type on the wire.
+
+        Gradients of another type than most (fp32 batch norm in an fp16 model) go last, in a group
+        of their own.
+        """
+        types = [np.dtype(g.dtype) for g in gradients]
+        common = Counter(types).most_common(1)[0][0]
+        main = [g for g, t in zip(gradients, types, strict=True) if t == common]
+        rest = [g for g, t in zip(gradients, types, strict=True) if t != common]
+        sizes = [g.size * common.itemsize for g in main]
+        self._groups = [[main[i] for i in group] for group in gradient_groups(rule, sizes)]
+        if rest:
+            self._groups.append(rest[::-1])
+        self._wire = None if wire == "model" or common == np.dtype(wire) else wire
 
     def reduce(self) -> None:
         """Sum the planned gradients over all ranks, in place, group by group, last layers first.
@@ -55,9 +69,20 @@ class Communicator:
         if self.size == 1:
             return
         for number, group in enumerate(self._groups):
-            hvd.grouped_allreduce_(
-                group, op=hvd.Sum, name=f"group{number}", priority=len(self._groups) - number
-            )
+            name, priority = f"group{number}", len(self._groups) - number
+            if self._wire is None:
+                hvd.grouped_allreduce_(group, op=hvd.Sum, name=name, priority=priority)
+                continue
+            sent = [nd.cast(g * WIRE_SCALE, dtype=self._wire) for g in group]
+            hvd.grouped_allreduce_(sent, op=hvd.Sum, name=name, priority=priority)
+            for g, summed in zip(group, sent, strict=True):
+                g[:] = summed.astype(g.dtype) * (1 / WIRE_SCALE)
+
+    def clear(self) -> None:
+        """Zero gradients: the contribution of a rank without a share of the batch."""
+        for group in self._groups:
+            for g in group:
+                g[:] = 0
 
     def sum_counts(self, counts: nd.NDArray) -> nd.NDArray:
         """Integer counts summed over all ranks, as int32."""
@@ -67,10 +92,14 @@ class Communicator:
         """A loss summed over all ranks, still on the device."""
         return losses if self.size == 1 else hvd.allreduce(losses, op=hvd.Sum, name="loss")
 
-    def average_(self, arrays: Sequence[nd.NDArray], name: str) -> None:
-        """Replace arrays by their mean over all ranks."""
-        if self.size > 1:
-            hvd.grouped_allreduce_(list(arrays), op=hvd.Average, name=name)
+    def average_(self, arrays: Sequence[nd.NDArray], name: str, active_ranks: int) -> None:
+        """Replace arrays by their mean over the first `active_ranks` ranks, on all ranks."""
+        if self.size == 1:
+            return
+        share = 1 / active_ranks if self.rank < active_ranks else 0.0
+        for array in arrays:
+            array *= share
+        hvd.grouped_allreduce_(list(arrays), op=hvd.Sum, name=name)
 
     def broadcast_(self, parameters: dict[str, Any]) -> None:
         """Rank 0's parameters to everybody: the usual start, kept for comparison."""

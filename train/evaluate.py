@@ -6,11 +6,11 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from mxnet import nd
+from mxnet.gluon import HybridBlock
 
 from ..config.errors import UserError
 from ..data.pipeline import Batch
 from .comm import Communicator
-from .resnet import ResNet
 
 
 class Accuracy(NamedTuple):
@@ -22,17 +22,34 @@ class Accuracy(NamedTuple):
         return self.correct / self.total
 
 
-def average_bn_statistics(statistics: Sequence[Any], comm: Communicator) -> None:
-    """Replace each running mean and variance by its mean over the ranks, in fp32.
+def agree_on_bn_statistics(
+    statistics: Sequence[Any], comm: Communicator, *, mode: str, active_ranks: int
+) -> None:
+    """Make the batch-norm statistics of all ranks one, in fp32.
+
+    "average" takes the mean of the running means and variances (NVIDIA from v1.1). "batch" is
+    Sony's and Akiba's "batch norm without moving average": the net keeps the statistics of the last
+    batch (momentum 0), and means and mean squares are averaged over the ranks, which gives the
+    variance of all their images. "local" leaves them.
 
     The caller has waited for all of training: MXNet writes the running statistics inside backward
     without telling its engine, and a reader gets old values before (106 of 106; stack.md 8).
     """
-    comm.average_([p.data() for p in statistics], name="bn_statistics")
+    if mode == "local":
+        return
+    means = [p.data() for p in statistics if p.name.endswith("mean")]
+    variances = [p.data() for p in statistics if p.name.endswith("var")]
+    if mode == "batch":
+        for mean, variance in zip(means, variances, strict=True):
+            variance += mean * mean
+    comm.average_([*means, *variances], "bn_statistics", active_ranks)
+    if mode == "batch":
+        for mean, variance in zip(means, variances, strict=True):
+            variance -= mean * mean
 
 
 def evaluate(
-    net: ResNet,
+    net: HybridBlock,
     next_batch: Callable[[], Batch],
     comm: Communicator,
     *,

@@ -7,11 +7,13 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from mxnet import autograd, nd
+from mxnet.gluon import HybridBlock
 
 from ..data.pipeline import Batch
 from .comm import Communicator
+from .networks import Loss
 from .optimizer import Updater
-from .resnet import Loss, ResNet
+from .schedule import Settings
 
 RUN_AHEAD_STEPS = 2
 """Steps enqueued beyond the one that computes. Without a bound the queue grows between log points
@@ -19,14 +21,14 @@ and holds a batch of images for every step in it (38 MB for 64 images of 224 px)
 
 
 class Trainer(NamedTuple):
-    """All that a training step needs."""
+    """All that a training step needs; losses come scaled by `model.loss_scale`."""
 
-    net: ResNet
+    net: HybridBlock
     loss: Loss
     next_batch: Callable[[], Batch]
     comm: Communicator
     updater: Updater
-    lr_at: Callable[[int], float]
+    settings_at: Callable[[int], Settings]
 
 
 class LogPoint(NamedTuple):
@@ -39,7 +41,7 @@ class LogPoint(NamedTuple):
 
 def train_steps(trainer: Trainer, first: int, last: int, log_every: int) -> Iterator[LogPoint]:
     """Train steps `first` to `last`, both included, counted from 1; yield every `log_every`."""
-    net, loss, next_batch, comm, updater, lr_at = trainer
+    net, loss, next_batch, comm, updater, settings_at = trainer
     running: deque[nd.NDArray] = deque()
     loss_sum, steps = 0, 0
     for step in range(first, last + 1):
@@ -48,7 +50,7 @@ def train_steps(trainer: Trainer, first: int, last: int, log_every: int) -> Iter
             losses = loss(net(batch.images), batch.labels)
         losses.backward()
         comm.reduce()
-        updater.step(lr_at(step))
+        updater.step(step, settings_at(step))
         loss_sum, steps = losses.sum() + loss_sum, steps + 1
         running.append(losses)
         if len(running) > RUN_AHEAD_STEPS:
@@ -56,3 +58,15 @@ def train_steps(trainer: Trainer, first: int, last: int, log_every: int) -> Iter
         if step % log_every == 0:
             yield LogPoint(step, steps, loss_sum)
             loss_sum, steps = 0, 0
+
+
+def idle_steps(trainer: Trainer, first: int, last: int, log_every: int) -> Iterator[LogPoint]:
+    """The same steps on a rank without a share of the batch: zeros to the sum, the same update."""
+    zero = nd.zeros(1)
+    for step in range(first, last + 1):
+        trainer.comm.clear()
+        trainer.comm.reduce()
+        trainer.updater.step(step, trainer.settings_at(step))
+        if step % log_every == 0:
+            zero.wait_to_read()
+            yield LogPoint(step, 0, zero)

@@ -1,35 +1,48 @@
-"""SGD with momentum and LARS over MXNet's fused update operators. Never waits for the device.
+"""SGD with momentum, LARS in its published variants, and RMSprop warm-up; never waits.
 
-    v <- mu v + lr trust (g / batch + wd w);  w <- w - v
-
-Trust is 1 for SGD, and eta |w| / (|g| / batch + wd |w| + epsilon) for LARS, 1 where a norm is 0.
-Batch-norm scales and shifts and the classifier's bias take no trust and no weight decay (MLPerf
-reference; You et al., 1708.03888). On a CPU the operators run per tensor, on a GPU in batches:
-multi-tensor kernels are slower than single ones on a CPU, and take at most 60 tensors, unchecked
-(reference: stack.md section 5).
+`config/variants.py` holds the formula and what differs. On a CPU one operator of our own updates
+all tensors (train/kernels); on a GPU MXNet's multi-tensor operators do.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import mxnet as mx
 from mxnet import nd
 
 from ..config.schema import Optimizer
+from ..config.variants import Rule, optimizer_rule
+from . import kernels
+from .schedule import Settings, akiba_sgd_share
 
 MAX_TENSORS_PER_CALL = 60
+"""MXNet's multi-tensor operators corrupt memory above this, unchecked (stack.md section 5)."""
+
+# RMSprop warm-up: mu2 and epsilon of the paper; its RMSprop rate relative to SGD's is not stated.
+AKIBA_MU2, AKIBA_EPSILON, AKIBA_RMS = 0.99, 1e-8, 3e-4
+
+
+class Tensor:
+    """A weight with its gradient and velocity, and the constants of its update."""
+
+    def __init__(self, parameter: Any, ctx: mx.Context, settings: Optimizer, rule: Rule) -> None:
+        ending = parameter.name.rpartition("_")[2]
+        self.arrays = (parameter.data(ctx), parameter.grad(ctx), nd.zeros(parameter.shape, ctx))
+        self.decay = settings.weight_decay if ending in rule.decayed else 0.0
+        self.scaled = ending in rule.scaled
 
 
 class Updater:
     """Applies one optimizer step to all tensors.
 
     Args:
-        parameters: gluon parameters, weights named `*_weight`.
+        parameters: gluon parameters, first layer first.
         settings: the optimizer section of the config.
-        global_batch_size: gradients arrive summed over all images and ranks and are divided by it.
         ctx: where the parameters live.
+        loss_scale: factor of the losses, taken out of the gradients here.
+        epoch_at: epochs done after a step (for Akiba's warm-up).
     """
 
     def __init__(
@@ -37,78 +50,119 @@ class Updater:
         parameters: Sequence[Any],
         settings: Optimizer,
         *,
-        global_batch_size: int,
         ctx: mx.Context,
+        loss_scale: float = 1.0,
+        epoch_at: Callable[[int], float] = float,
     ) -> None:
-        self._settings = settings
-        self._rescale = 1.0 / global_batch_size
-        self._per_call = 1 if ctx.device_type == "cpu" else MAX_TENSORS_PER_CALL
+        self._settings, self._rule = settings, optimizer_rule(settings)
+        self._tensors = [Tensor(p, ctx, settings, self._rule) for p in parameters]
+        self._epoch_at = epoch_at
+        self._loss_scale = loss_scale
+        self._trust_decay_factor = settings.base_lr if self._rule.decay_times_base_lr else 1.0
         self._previous_lr = 0.0
-        slots = [
-            (p.data(ctx), p.grad(ctx), nd.zeros(p.shape, ctx), p.name.endswith("weight"))
-            for p in parameters
-        ]
-        self._decayed = [slot[:3] for slot in slots if slot[3]]
-        self._plain = [slot[:3] for slot in slots if not slot[3]]
-        # Flat views share memory with their tensors: made once, not at each step.
-        self._flat = [(w.reshape(-1), g.reshape(-1)) for w, g, _ in self._decayed]
-        self._decays = nd.full(len(self._decayed), settings.weight_decay, ctx)
-
-    def step(self, lr: float) -> None:
-        """Enqueue the update of every tensor at learning rate `lr`; returns at once."""
-        s = self._settings
-        momentum = s.momentum
-        if s.momentum_correction and self._previous_lr:
-            momentum *= lr / self._previous_lr  # the LR sits inside v (Goyal et al. section 2.2)
-        self._previous_lr = lr
-        if s.name == "lars":
-            self._update_scaled(self._trust() * lr, momentum)
+        self.trusts: nd.NDArray | None = None
+        """Trust ratios of the last step, one for each tensor (CPU only)."""
+        if settings.variant == "akiba":
+            self._squares = [nd.zeros_like(t.arrays[0]) for t in self._tensors]
+            self._apply: Callable[[int, Settings], None] = self._apply_rmsprop_warmup
         else:
-            self._update(self._decayed, lr, momentum, s.weight_decay)
-        self._update(self._plain, lr, momentum, 0.0)
+            self._apply = (
+                self._apply_fused if ctx.device_type == "cpu" else self._apply_multi_tensor
+            )
+
+    def step(self, step: int, now: Settings) -> None:
+        """Enqueue the update of every tensor; returns at once.
+
+        Gradients arrive summed over all images and ranks and are divided by the batch.
+        """
+        momentum = now.momentum
+        if self._rule.momentum_correction and self._previous_lr:
+            momentum *= now.lr / self._previous_lr
+        self._previous_lr = now.lr
+        self._apply(step, now._replace(momentum=momentum))
 
     def reset(self) -> None:
         """Forget all momentum: the state of a new run."""
         self._previous_lr = 0.0
-        for _, _, v in self._decayed + self._plain:
-            v[:] = 0
+        for tensor in self._tensors:
+            tensor.arrays[2][:] = 0
+        if self._settings.variant == "akiba":
+            for square in self._squares:
+                square[:] = 0
 
-    def _trust(self) -> nd.NDArray:
-        """Trust ratios of the decayed tensors, on the device."""
-        s = self._settings
-        w = nd.sqrt(nd.concat(*(nd.dot(w, w).reshape(1) for w, _ in self._flat), dim=0))
-        g = nd.sqrt(nd.concat(*(nd.dot(g, g).reshape(1) for _, g in self._flat), dim=0))
-        g = g * self._rescale
-        trust = s.eta * w / (g + s.weight_decay * w + s.epsilon)
-        return nd.where((w > 0) * (g > 0), trust, nd.ones_like(trust))
+    def _rescale(self, now: Settings) -> float:
+        return 1 / (now.global_batch_size * self._loss_scale)
 
-    def _update(self, slots: Sequence[Any], lr: float, momentum: float, decay: float) -> None:
-        options = {"momentum": momentum, "rescale_grad": self._rescale}
-        if self._per_call == 1:
-            for w, g, v in slots:
-                nd.sgd_mom_update(w, g, v, out=w, lr=lr, wd=decay, **options)
-            return
-        for start in range(0, len(slots), self._per_call):
-            part = slots[start : start + self._per_call]
-            nd.multi_sgd_mom_update(
-                *(array for slot in part for array in slot),
-                out=[slot[0] for slot in part],
+    def _apply_fused(self, _: int, now: Settings) -> None:
+        """CPU: our own operator, one call for all tensors (train/kernels)."""
+        self.trusts = kernels.update(
+            [array for tensor in self._tensors for array in tensor.arrays],
+            {
+                "tensors": str(len(self._tensors)),
+                "lr": repr(now.lr),
+                "momentum": repr(now.momentum),
+                "rescale": repr(self._rescale(now)),
+                "epsilon": repr(self._rule.epsilon),
+                "etas": ",".join(repr(self._rule.eta) if t.scaled else "0" for t in self._tensors),
+                "decays": ",".join(repr(t.decay) for t in self._tensors),
+                "trust_decay_factor": repr(self._trust_decay_factor),
+            },
+        )
+
+    def _apply_multi_tensor(self, _: int, now: Settings) -> None:
+        """GPU: MXNet's multi-tensor operators, at most 60 tensors a call."""
+        options = {"momentum": now.momentum, "rescale_grad": self._rescale(now)}
+        scaled = [t for t in self._tensors if t.scaled]
+        plain = [t for t in self._tensors if not t.scaled]
+        if scaled:
+            lrs, decays = self._scaled_lrs(scaled, now)
+        for start in range(0, len(scaled), MAX_TENSORS_PER_CALL):
+            part = scaled[start : start + MAX_TENSORS_PER_CALL]
+            nd.preloaded_multi_sgd_mom_update(
+                *(array for t in part for array in t.arrays),
+                lrs[start : start + len(part)],
+                decays[start : start + len(part)],
+                out=[t.arrays[0] for t in part],
                 num_weights=len(part),
-                lrs=[lr] * len(part),
-                wds=[decay] * len(part),
+                **options,
+            )
+        for start in range(0, len(plain), MAX_TENSORS_PER_CALL):
+            part = plain[start : start + MAX_TENSORS_PER_CALL]
+            nd.multi_sgd_mom_update(
+                *(array for t in part for array in t.arrays),
+                out=[t.arrays[0] for t in part],
+                num_weights=len(part),
+                lrs=[now.lr] * len(part),
+                wds=[t.decay for t in part],
                 **options,
             )
 
-    def _update_scaled(self, lrs: nd.NDArray, momentum: float) -> None:
-        for start in range(0, len(self._decayed), self._per_call):
-            part = self._decayed[start : start + self._per_call]
-            stop = start + len(part)
-            nd.preloaded_multi_sgd_mom_update(
-                *(array for slot in part for array in slot),
-                lrs[start:stop],
-                self._decays[start:stop],
-                out=[slot[0] for slot in part],
-                num_weights=len(part),
-                momentum=momentum,
-                rescale_grad=self._rescale,
-            )
+    def _scaled_lrs(
+        self, tensors: Sequence[Tensor], now: Settings
+    ) -> tuple[nd.NDArray, nd.NDArray]:
+        """(learning rate x trust, weight decay) of LARS's tensors, on the device."""
+        count, ctx = len(tensors), tensors[0].arrays[0].context
+        options = {"num_arrays": count}
+        w = nd.sqrt(nd.multi_sum_sq(*(t.arrays[0] for t in tensors), **options))
+        g = nd.sqrt(nd.multi_sum_sq(*(t.arrays[1] for t in tensors), **options))
+        g = g * self._rescale(now)
+        decays = nd.array([t.decay for t in tensors], ctx)
+        trust = (
+            self._rule.eta * w / (g + self._trust_decay_factor * decays * w + self._rule.epsilon)
+        )
+        return now.lr * nd.where((w > 0) * (g > 0), trust, nd.ones_like(trust)), decays
+
+    def _apply_rmsprop_warmup(self, step: int, now: Settings) -> None:
+        """Akiba et al. (1711.04325): RMSprop at first, handing over to momentum SGD.
+
+        m <- mu2 m + (1 - mu2) g^2;  d <- mu1 d - (a_sgd + a_rms / (sqrt(m) + eps)) g
+        w <- w + lr d,  a_rms = 1 - a_sgd scaled by ETA_RMS (its tie is unconfirmed)
+        """
+        sgd = akiba_sgd_share(self._epoch_at(step))
+        for tensor, square in zip(self._tensors, self._squares, strict=True):
+            w, gradient, d = tensor.arrays
+            g = gradient * self._rescale(now) + tensor.decay * w
+            square[:] = AKIBA_MU2 * square + (1 - AKIBA_MU2) * g * g
+            scale = sgd + AKIBA_RMS * (1 - sgd) / (nd.sqrt(square) + AKIBA_EPSILON)
+            d[:] = now.momentum * d - scale * g
+            w[:] = w + now.lr * d

@@ -13,6 +13,7 @@ class Progress:
         self._target = target
         self._shown = shown
         self._last_step = plan.epoch_end_step(plan.eval_epochs[-1])
+        self._last_images = plan.images_after(self._last_step)
 
     def say(self, text: str) -> None:
         if self._shown:
@@ -22,8 +23,8 @@ class Progress:
         self, step: int, loss: float, lr: float, images_per_s: float, elapsed_s: float
     ) -> None:
         """One line at a log point."""
-        epoch = step / self._plan.steps_per_epoch
-        left_s = (self._last_step - step) * self._plan.global_batch_size / images_per_s
+        epoch = self._plan.epoch_at(step)
+        left_s = (self._last_images - self._plan.images_after(step)) / images_per_s
         width = len(str(self._last_step))
         self.say(
             f"  epoch {epoch:5.2f}  step {step:{width}}/{self._last_step}  loss {loss:.4f}  "

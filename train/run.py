@@ -5,17 +5,19 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import mxnet as mx
 from mxnet import autograd, nd
 
 from ..data.atomic import write_file
 from ..data.sampling import eval_batches
+from . import kernels
 from .comm import Communicator, context
-from .evaluate import Accuracy, average_bn_statistics, evaluate
-from .loop import LogPoint, Trainer, train_steps
+from .evaluate import Accuracy, agree_on_bn_statistics, evaluate
+from .loop import LogPoint, Trainer, idle_steps, train_steps
+from .networks import bn_statistics, build_networks, trainable
 from .optimizer import Updater
-from .resnet import bn_statistics, build_networks, trainable
-from .schedule import lr_schedule
-from .seeding import stream_seeds
+from .schedule import Settings, step_settings
+from .seeding import stream_seed, stream_seeds
 from .session import Session
 from .startup import Stage, run_stages
 from .weights import weights_digest
@@ -29,11 +31,12 @@ class Rank:
         self.run = session.run
         self.plan = session.plan
         self.seeds = stream_seeds(session.run.seed or 0)
+        kernels.load()
         self.ctx = context(session.run.system.device, session.place.local_rank)
         self.comm = Communicator(self.ctx)
-        self.lr_at = lr_schedule(session.run, session.plan)
+        self.settings_at = step_settings(session.run, session.plan)
         # The window of the throughput figure: since the last log point or evaluation.
-        self.window_s, self.window_step = 0.0, 0
+        self.window_s, self.window_images = 0.0, 0
         self.training_s = 0.0
 
     def train(self) -> None:
@@ -61,25 +64,33 @@ class Rank:
 
         where: Any = {
             "rank": self.session.place.rank,
-            "ranks": self.plan.ranks,
             "device_id": None if self.ctx.device_type == "cpu" else self.ctx.device_id,
         }
-        self.train_source = build_train_source(
-            self.run.data, batch_per_rank=self.run.batch.per_rank, seeds=self.seeds, **where
-        )
+        self.train_source = build_train_source(self.run.data, self.plan, seeds=self.seeds, **where)
         self.eval_source = build_eval_source(
-            self.run.data, batch_per_rank=self.run.eval.batch_per_rank, **where
+            self.run.data,
+            batch_per_rank=self.run.eval.batch_per_rank,
+            ranks=self.plan.ranks,
+            **where,
         )
 
     def build_network(self) -> None:
+        model = self.run.model
+        if self.run.eval.bn_stats == "batch":  # keep the last batch's statistics, no average
+            model = model.model_copy(update={"bn_momentum": 0.0})
         self.net, self.eval_net, self.loss = build_networks(
-            self.run.model, self.run.data.classes, seed=self.seeds["weights"], ctx=self.ctx
+            model,
+            self.run.data.classes,
+            crop_px=self.run.data.crop_px,
+            seed=self.seeds["weights"],
+            ctx=self.ctx,
         )
         self.updater = Updater(
             trainable(self.net),
             self.run.optimizer,
-            global_batch_size=self.plan.global_batch_size,
             ctx=self.ctx,
+            loss_scale=self.run.model.loss_scale,
+            epoch_at=self.plan.epoch_at,
         )
 
     def agree_on_weights(self, *_: None) -> None:
@@ -88,7 +99,7 @@ class Rank:
             self.comm.broadcast_(self.net.collect_params())
         self.comm.check_replicas(weights_digest(self.net))
         gradients = [p.grad(self.ctx) for p in trainable(self.net)]
-        self.comm.plan_groups(self.run.comm.groups, gradients)
+        self.comm.plan_groups(self.run.comm.groups, gradients, self.run.comm.wire)
 
     def warm_up(self, *_: None) -> None:
         """A step and an evaluation batch on zeros: memory, kernels and Horovod's cache are set.
@@ -101,7 +112,7 @@ class Rank:
             losses = self.loss(logits, nd.zeros(batch, self.ctx))
         losses.backward()
         self.comm.reduce()
-        self.updater.step(0.0)
+        self.updater.step(1, Settings(0.0, 0.0, self.plan.global_batch_size))
         self.eval_net(nd.zeros((self.run.eval.batch_per_rank, 3, side, side), self.ctx))
         nd.waitall()
         self.updater.reset()
@@ -112,7 +123,7 @@ class Rank:
     def trainer(self) -> Trainer:
         """What the hot loop needs of this rank."""
         return Trainer(
-            self.net, self.loss, self.train_source.next, self.comm, self.updater, self.lr_at
+            self.net, self.loss, self.train_source.next, self.comm, self.updater, self.settings_at
         )
 
     def train_blocks(self) -> None:
@@ -136,11 +147,18 @@ class Rank:
 
     def train_epoch(self, epoch: int) -> None:
         """The steps of one epoch; nothing here waits for the device between two epochs."""
-        session = self.session
+        session, segment = self.session, self.plan.segment_of_epoch(epoch)
+        if segment.first_epoch == epoch > 1:
+            session.change_batch(epoch, segment.global_batch_size)
         session.log.epoch_start(epoch)
+        if self.run.model.network != "resnet":  # dropout: MXNet's generator, in this thread
+            seed = stream_seed(self.run.seed or 0, "dropout", epoch, session.place.rank)
+            mx.random.seed(seed & 0x7FFFFFFF)
+        active = session.place.rank < segment.active_ranks
+        first, last = self.plan.epoch_end_step(epoch - 1) + 1, self.plan.epoch_end_step(epoch)
         with session.timeline.span(f"epoch {epoch}"):
-            first, last = self.plan.epoch_end_step(epoch - 1) + 1, self.plan.epoch_end_step(epoch)
-            for point in train_steps(self.trainer(), first, last, self.plan.log_every_steps):
+            steps = train_steps if active else idle_steps
+            for point in steps(self.trainer(), first, last, self.plan.log_every_steps):
                 self.write_metrics(point)
         session.step = last
         session.log.epoch_stop(epoch)
@@ -152,16 +170,22 @@ class Rank:
         loss_sum = self.comm.sum_losses(point.loss_sum)
         if session.place.rank != 0:
             return
-        loss = float(loss_sum.asscalar()) / (point.steps * self.plan.global_batch_size)
-        now_s, lr = session.metrics.elapsed_s, self.lr_at(point.step)
-        images = (point.step - self.window_step) * self.plan.global_batch_size
-        images_per_s = images / (now_s - self.window_s)
-        self.window_s, self.window_step = now_s, point.step
-        epoch = point.step / self.plan.steps_per_epoch
+        now = self.settings_at(point.step)
+        images = point.steps * now.global_batch_size
+        loss = float(loss_sum.asscalar()) / images / self.run.model.loss_scale
+        now_s = session.metrics.elapsed_s
+        done = self.plan.images_after(point.step)
+        images_per_s = (done - self.window_images) / (now_s - self.window_s)
+        self.window_s, self.window_images = now_s, done
         session.metrics.write(
-            "train", step=point.step, epoch=epoch, loss=loss, lr=lr, images_per_s=images_per_s
+            "train",
+            step=point.step,
+            epoch=self.plan.epoch_at(point.step),
+            loss=loss,
+            images_per_s=images_per_s,
+            **now._asdict(),
         )
-        session.progress.trained(point.step, loss, lr, images_per_s, now_s)
+        session.progress.trained(point.step, loss, now.lr, images_per_s, now_s)
 
     def evaluate_epoch(self, epoch: int) -> Accuracy:
         """Accuracy over the whole evaluation set, with the batch-norm statistics agreed on."""
@@ -169,8 +193,12 @@ class Rank:
         session.log.eval_start(epoch)
         start_s = session.metrics.elapsed_s
         with session.timeline.span(f"evaluate {epoch}"):
-            if self.run.eval.bn_stats == "average":
-                average_bn_statistics(bn_statistics(self.net), self.comm)
+            agree_on_bn_statistics(
+                bn_statistics(self.net),
+                self.comm,
+                mode=self.run.eval.bn_stats,
+                active_ranks=self.plan.segment_of_epoch(epoch).active_ranks,
+            )
             batches = eval_batches(samples, self.plan.ranks, self.run.eval.batch_per_rank)
             accuracy = evaluate(
                 self.eval_net, self.eval_source.next, self.comm, batches=batches, samples=samples
@@ -187,7 +215,7 @@ class Rank:
             **accuracy._asdict(),
         )
         session.progress.evaluated(epoch, accuracy.correct, accuracy.total, now_s)
-        self.window_s, self.window_step = now_s, session.step
+        self.window_s, self.window_images = now_s, self.plan.images_after(session.step)
         return accuracy
 
     def write_result(self, epoch: int, accuracy: Accuracy, reached: bool) -> None:
@@ -203,7 +231,7 @@ class Rank:
             "epochs": epoch,
             "eval_accuracy": accuracy.fraction,
             "target": self.run.eval.target,
-            "images_per_s": session.step * self.plan.global_batch_size / self.training_s,
+            "images_per_s": self.plan.images_after(session.step) / self.training_s,
             "ranks": self.plan.ranks,
             "global_batch_size": self.plan.global_batch_size,
             "config_sha256": session.config_sha256,

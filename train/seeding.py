@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 
-STREAMS = ("weights", "shuffle", "augment", "flip")
+STREAMS = ("weights", "shuffle", "augment", "flip", "dropout")
 
 
 def stream_seed(root: int, stream: str, *key: int | str) -> int:

@@ -46,6 +46,11 @@ class Session:
         self.log.init_start()
         self._init_start_s = time.perf_counter()
 
+    def change_batch(self, epoch: int, global_batch_size: int) -> None:
+        """Tell logs and people of a new batch size, in force from `epoch` on."""
+        self.log.batch_change(epoch, global_batch_size)
+        self.progress.say(f"  epoch {epoch}: global batch {global_batch_size} from here on")
+
     def start_clock(self) -> None:
         """End of init: hyper-parameters, proof that the data is untouched, `run_start`."""
         self.log.hyperparameters(self.run, self.plan)

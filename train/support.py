@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 from ..config.errors import UserError
-from ..config.schema import Run
+from ..config.schema import Model, Run
+
+SMALLEST_CROP_PX = {"alexnet": 64, "googlenet": 64}
+"""AlexNet's last pooling needs 63 px; GoogLeNet's last modules see 2 x 2 at 64."""
+
+RESNET_KEYS = ("depth", "width", "stem", "norm", "zero_gamma")
 
 
 def check_supported(run: Run) -> None:
@@ -13,6 +18,7 @@ def check_supported(run: Run) -> None:
             "ruleset: 0.7.0 to 4.0.0 expected, found 0.6.0: its log format (:::MLL, seconds) is "
             "read but not written"
         )
+    check_network(run.model, run.data.crop_px)
     if run.model.dtype == "float16":
         why = (
             "MXNet has no float16 GEMM on a CPU"
@@ -20,3 +26,24 @@ def check_supported(run: Run) -> None:
             else "mixed precision with fp32 masters is not built yet"
         )
         raise UserError(f"model.dtype: float32 expected, found float16: {why}")
+
+
+def check_network(model: Model, crop_px: int) -> None:
+    """Raise UserError for a setting that `model.network` does not have, or crops too small for it.
+
+    Only a value other than the default is refused: the default is what every config carries.
+    """
+    if model.network == "resnet":
+        return
+    for key in RESNET_KEYS:
+        default, found = Model.model_fields[key].default, getattr(model, key)
+        if found != default:
+            raise UserError(
+                f"model.{key}: its default ({default}) for {model.network} expected, "
+                f"found {found}: only a resnet has it"
+            )
+    smallest = SMALLEST_CROP_PX[model.network]
+    if crop_px < smallest:
+        raise UserError(
+            f"data.crop_px: at least {smallest} for {model.network} expected, found {crop_px}"
+        )

@@ -442,7 +442,18 @@ SCALARS = st.one_of(
     st.integers(0, 16**4000).map(hex),
     st.floats().map(str),
     st.sampled_from(
-        ["{}", "[]", "null", "true", "x.yaml", ".", "!!bool x", "!!int 1.5", "!!float a", "!!set {}"]
+        [
+            "{}",
+            "[]",
+            "null",
+            "true",
+            "x.yaml",
+            ".",
+            "!!bool x",
+            "!!int 1.5",
+            "!!float a",
+            "!!set {}",
+        ]
         + ["*a", "&a [*a]", "&a {b: *a}", "9e9 epochs", "1 epochs", "5 %", "[1, 2]", "{a: 1}"]
         + ["!!timestamp 1", "!!null x", "!<tag:yaml.org,2002:str> a", "2001-12-14", "0o7", ".inf"]
     ),

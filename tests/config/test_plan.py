@@ -91,9 +91,7 @@ def test_evaluations_follow_the_rules_cadence(offset: int) -> None:
     assert plan.eval_epochs == tuple(range(offset + 1, 13, 4))
 
 
-@given(
-    epochs=st.integers(1, 60), per_rank=st.integers(1, 64), last=st.sampled_from(["mix", "pad"])
-)
+@given(epochs=st.integers(1, 60), per_rank=st.integers(1, 64), last=st.sampled_from(["mix", "pad"]))
 def test_a_length_in_steps_plans_the_epochs_that_hold_them(
     epochs: int, per_rank: int, last: str
 ) -> None:

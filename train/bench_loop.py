@@ -25,7 +25,7 @@ def bare_steps(rank: Rank, images: nd.NDArray, labels: nd.NDArray, steps: int) -
             losses = rank.loss(rank.net(images), labels)
         losses.backward()
         rank.comm.reduce()
-        rank.updater.step(1e-3)
+        rank.updater.step(1, rank.settings_at(1))
 
 
 def main(config: str, out: str, rounds: str, steps: str) -> None:

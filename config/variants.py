@@ -1,0 +1,57 @@
+"""Published optimizer variants: what each scales, decays and adds. Facts, sources in recipes.
+
+LARS in all of them: v <- mu v + lr trust (g / B + wd w);  w <- w - v, and
+trust = eta |w| / (|g| / B + wd' |w| + epsilon) on scaled tensors, 1 where a norm is 0.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from .benchmark import LARS_EPSILON, LARS_ETA
+from .schema import Optimizer
+
+WEIGHTS = ("weight",)
+ALL = ("weight", "bias", "gamma", "beta")
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One variant. `scaled` and `decayed` hold the endings of the names of tensors concerned."""
+
+    scaled: tuple[str, ...]
+    decayed: tuple[str, ...]
+    eta: float = LARS_ETA
+    epsilon: float = LARS_EPSILON
+    momentum_correction: bool = False
+    """Multiply mu by lr_t / lr_(t-1), once a step: the learning rate sits inside v."""
+    decay_times_base_lr: bool = False
+    """Fujitsu: wd' is wd x base LR, and does not follow the schedule."""
+
+
+VARIANTS = {
+    # Plain momentum SGD, no decay on batch norm and bias (NVIDIA's MXNet SGD entries).
+    "sgd": Rule((), WEIGHTS, momentum_correction=True),
+    # You et al. (SysML'18 abstract, 1708.03888): nothing is excluded.
+    "you": Rule(ALL, ALL),
+    # TensorFlow reference: epsilon 0 falls back to Keras's 1e-7.
+    "reference": Rule(WEIGHTS, WEIGHTS, epsilon=1e-7),
+    # NVIDIA v0.6 to v4.0 (SGDwFASTLARS): decays the classifier's bias as well.
+    "nvidia": Rule(WEIGHTS, ("weight", "bias"), momentum_correction=True),
+    # Fujitsu v0.6, JobScripts/parameters.
+    "fujitsu": Rule(WEIGHTS, WEIGHTS, 0.0025, 1e-9, decay_times_base_lr=True),
+    # Sony (1811.05233): NNL's defaults.
+    "sony": Rule(WEIGHTS, WEIGHTS, 0.01, 1e-6),
+    # Akiba et al. (1711.04325): RMSprop warm-up, no LARS.
+    "akiba": Rule((), WEIGHTS),
+}
+
+
+def optimizer_rule(settings: Optimizer) -> Rule:
+    """The rule of `settings`: its variant, with the keys given there in place of the published."""
+    given = {
+        key: value
+        for key in ("eta", "epsilon", "momentum_correction")
+        if (value := getattr(settings, key)) is not None
+    }
+    return replace(VARIANTS[settings.variant], **given)

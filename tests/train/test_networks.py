@@ -1,0 +1,269 @@
+"""All networks: sizes of the literature, shapes, gradients, shared weights, seeds, the loss."""
+
+from __future__ import annotations
+
+import threading
+
+import mxnet as mx
+import numpy as np
+import pytest
+from mxnet import autograd
+
+from rn50.config.errors import UserError
+from rn50.config.load import load
+from rn50.config.schema import Model
+from rn50.train.googlenet import LocalNorm
+from rn50.train.networks import Loss, bn_statistics, build_network, build_networks, trainable
+from rn50.train.support import check_supported
+from rn50.train.weights import weights_digest
+
+# Small enough to run, with their crop sizes: every network, stem and kind of block.
+SMALL = {
+    "tiny": (Model(depth="tiny", width=8), 64),
+    "small stem": (Model(depth="tiny", width=8, stem="small"), 32),
+    "18": (Model(depth=18, width=8), 64),
+    "alexnet": (Model(network="alexnet"), 64),
+    "googlenet": (Model(network="googlenet"), 64),
+}
+
+# Table 1 of Szegedy et al., arXiv:1409.4842, as printed: channels out, then #1x1, #3x3 reduce,
+# #3x3, #5x5 reduce, #5x5, pool proj.
+INCEPTIONS = {
+    "3a": (256, 64, 96, 128, 16, 32, 32),
+    "3b": (480, 128, 128, 192, 32, 96, 64),
+    "4a": (512, 192, 96, 208, 16, 48, 64),
+    "4b": (512, 160, 112, 224, 24, 64, 64),
+    "4c": (512, 128, 128, 256, 24, 64, 64),
+    "4d": (528, 112, 144, 288, 32, 64, 64),
+    "4e": (832, 256, 160, 320, 32, 128, 128),
+    "5a": (832, 256, 160, 320, 32, 128, 128),
+    "5b": (1024, 384, 192, 384, 48, 128, 128),
+}
+
+
+def parameters(model: Model, prefix: str = "") -> int:
+    net = build_network(model, 1000, crop_px=224)
+    return sum(int(np.prod(p.shape)) for p in trainable(net) if p.name.startswith(prefix))
+
+
+@pytest.mark.parametrize(
+    ("model", "tensors", "count"),
+    [
+        (Model(depth=18), 62, 11_689_512),
+        (Model(depth=34), 110, 21_797_672),
+        (Model(depth=50), 161, 25_557_032),
+        (Model(depth=101), 314, 44_549_160),
+        (Model(depth=152), 467, 60_192_808),
+        (Model(network="alexnet"), 16, 61_100_840),
+        (Model(network="googlenet"), 116, 6_998_552),
+    ],
+)
+def test_parameters_are_those_of_the_literature(model: Model, tensors: int, count: int) -> None:
+    assert parameters(model) == count
+    assert len(trainable(build_network(model, 1000, crop_px=224))) == tensors
+
+
+def test_googlenet_counts_up_from_its_table() -> None:
+    """Weights and biases row by row; 6,998,552 is their sum."""
+
+    def convolution(channels_in: int, channels: int, kernel: int) -> int:
+        return channels_in * channels * kernel**2 + channels
+
+    model = Model(network="googlenet")
+    stem = {
+        "conv1_": convolution(3, 64, 7),
+        "conv2_reduce_": convolution(64, 64, 1),
+        "conv2_weight": 64 * 192 * 9,
+        "conv2_bias": 192,
+    }
+    rows = dict(stem)
+    channels = 192
+    for name, (out, one, reduce3, three, reduce5, five, pool) in INCEPTIONS.items():
+        assert one + three + five + pool == out
+        rows[f"inception{name}_"] = (
+            convolution(channels, one, 1)
+            + convolution(channels, reduce3, 1)
+            + convolution(reduce3, three, 3)
+            + convolution(channels, reduce5, 1)
+            + convolution(reduce5, five, 5)
+            + convolution(channels, pool, 1)
+        )
+        channels = out
+    rows["fc_"] = channels * 1000 + 1000
+    assert {prefix: parameters(model, prefix) for prefix in rows} == rows
+    assert sum(stem.values()) == 9_472 + 4_160 + 110_784
+    assert sum(rows.values()) == 6_998_552
+
+
+@pytest.mark.parametrize("crop_px", [64, 65, 224, 227])
+@pytest.mark.parametrize("network", ["resnet", "alexnet", "googlenet"])
+def test_shapes_are_known_before_the_first_image(network: str, crop_px: int) -> None:
+    net = build_network(Model(network=network), 1000, crop_px=crop_px)
+    assert all(p.shape and 0 not in p.shape for p in net.collect_params().values())
+    # Fails where a given shape (in_units of AlexNet's first dense layer) is not the inferred one.
+    _, outputs, _ = net(mx.sym.var("images")).infer_shape(images=(2, 3, crop_px, crop_px))
+    assert outputs == [(2, 1000)]
+
+
+@pytest.mark.parametrize("network", ["alexnet", "googlenet"])
+def test_feature_maps_of_224_px_are_those_of_the_papers(network: str) -> None:
+    """256 x 6 x 6 into AlexNet's dense layers; 7 x 7 x 1024 into GoogLeNet's mean."""
+    net = build_network(Model(network=network), 1000, crop_px=224)
+    inner = net(mx.sym.var("images")).get_internals()
+    kind, expected = {"alexnet": ("pool", (256, 6, 6)), "googlenet": ("concat", (1024, 7, 7))}[
+        network
+    ]
+    last = [name for name in inner.list_outputs() if kind in name][-1]
+    _, shapes, _ = inner[last].infer_shape(images=(1, 3, 224, 224))
+    assert shapes == [(1, *expected)]
+
+
+@pytest.mark.parametrize("case", SMALL)
+def test_a_step_gives_every_parameter_a_finite_gradient(case: str) -> None:
+    model, px = SMALL[case]
+    net, _, loss = build_networks(model, 5, crop_px=px, seed=1, ctx=mx.cpu())
+    images = mx.nd.array(np.random.default_rng(0).normal(size=(4, 3, px, px)))
+    with autograd.record():
+        losses = loss(net(images), mx.nd.array([0, 1, 2, 3]))
+    losses.backward()
+    assert np.isfinite(losses.asnumpy()).all()
+    for p in trainable(net):
+        gradient = p.grad().asnumpy()
+        assert np.isfinite(gradient).all() and gradient.any(), p.name
+
+
+@pytest.mark.parametrize("case", SMALL)
+def test_output_shape_and_shared_parameters(case: str) -> None:
+    model, px = SMALL[case]
+    net, eval_net, _ = build_networks(model, 7, crop_px=px, seed=3, ctx=mx.cpu())
+    images = mx.nd.array(np.random.default_rng(0).uniform(size=(2, 3, px, px)))
+    assert net(images).shape == eval_net(images).shape == (2, 7)
+    before = eval_net(images).asnumpy()
+    np.testing.assert_array_equal(before, net(images).asnumpy())  # both in inference mode here
+    net.collect_params()["fc_bias"].data()[:] = 1
+    assert np.allclose(eval_net(images).asnumpy() - before, 1, atol=1e-5)
+
+
+@pytest.mark.parametrize("case", SMALL)
+def test_names_end_as_the_optimizers_rule_expects(case: str) -> None:
+    model, px = SMALL[case]
+    net = build_network(model, 4, crop_px=px)
+    for p in trainable(net):
+        assert p.name.endswith("_weight") == (len(p.shape) > 1), p.name
+        assert p.name.endswith(("_weight", "_bias", "_gamma", "_beta")), p.name
+    assert bool(bn_statistics(net)) == (model.network == "resnet")
+
+
+@pytest.mark.parametrize("case", SMALL)
+def test_weights_depend_on_the_seed_alone(case: str) -> None:
+    model, px = SMALL[case]
+
+    def digest(seed: int, disturb: int) -> bytes:
+        mx.random.seed(disturb)
+        np.random.seed(disturb)
+        net, _, _ = build_networks(model, 4, crop_px=px, seed=seed, ctx=mx.cpu())
+        return weights_digest(net)
+
+    assert digest(1, 5) == digest(1, 6)
+    assert digest(1, 5) != digest(2, 5)
+
+
+@pytest.mark.parametrize(
+    ("model", "names"),
+    [
+        (Model(width=32), ["stage3_unit2_conv2_weight"]),
+        (Model(network="alexnet"), ["conv3_weight", "fc6_weight", "fc7_weight"]),
+        (Model(network="googlenet"), ["conv2_weight", "inception4c_3x3_weight"]),
+    ],
+)
+def test_initial_scale_is_he_normal_but_for_the_classifier(model: Model, names: list[str]) -> None:
+    net, _, _ = build_networks(model, 100, crop_px=64, seed=1, ctx=mx.cpu())
+    drawn = {name: p.data().asnumpy() for name, p in net.collect_params().items()}
+    for name in names:
+        expected = np.sqrt(2 / np.prod(drawn[name].shape[1:]))
+        assert drawn[name].std() == pytest.approx(expected, rel=0.02), name
+    assert drawn["fc_weight"].std() == pytest.approx(0.01, rel=0.02)
+    assert not any(values.any() for name, values in drawn.items() if name.endswith("bias"))
+
+
+@pytest.mark.parametrize("network", ["alexnet", "googlenet"])
+def test_dropout_follows_the_seed_of_the_thread_that_trains(network: str) -> None:
+    net, _, _ = build_networks(Model(network=network), 9, crop_px=64, seed=1, ctx=mx.cpu())
+    images = mx.nd.array(np.random.default_rng(0).normal(size=(2, 3, 64, 64)))
+
+    def train_logits() -> bytes:
+        with autograd.record():
+            return bytes(net(images).asnumpy())
+
+    def logits(seed: int) -> bytes:
+        mx.random.seed(seed)
+        return train_logits()
+
+    def run_in_thread(target: object, *arguments: int) -> None:
+        thread = threading.Thread(target=target, args=arguments)  # type: ignore[arg-type]
+        thread.start()
+        thread.join()
+
+    run_in_thread(train_logits)  # the trainer's warm-up is in a start-up thread as well
+    assert logits(1) == logits(1) != logits(2)
+    mx.random.seed(1)
+    run_in_thread(mx.random.seed, 2)
+    assert train_logits() == logits(1)
+
+
+def test_local_norm_is_that_of_alexnets_paper() -> None:
+    """Krizhevsky et al., 2012, section 3.3: k = 2, n = 5, alpha = 1e-4, beta = 0.75."""
+    x = np.random.default_rng(0).normal(scale=50, size=(2, 9, 3, 3))
+    expected = np.empty_like(x)
+    for i in range(9):
+        window = x[:, max(0, i - 2) : i + 3]
+        expected[:, i] = x[:, i] / (2 + 1e-4 * (window**2).sum(axis=1)) ** 0.75
+    np.testing.assert_allclose(LocalNorm()(mx.nd.array(x)).asnumpy(), expected, rtol=1e-4)
+
+
+@pytest.mark.parametrize("network", ["alexnet", "googlenet"])
+def test_small_crops_are_refused(network: str) -> None:
+    model = Model(network=network)
+    with pytest.raises(UserError, match=rf"data\.crop_px: at least 64 for {network} .*found 63"):
+        build_networks(model, 10, crop_px=63, seed=1, ctx=mx.cpu())
+    with pytest.raises(UserError, match=r"data\.crop_px"):
+        check_supported(load("base", [f"model.network={network}", "data.crop_px=63"]).run)
+
+
+@pytest.mark.parametrize("network", ["alexnet", "googlenet"])
+@pytest.mark.parametrize(
+    "key", ["depth=18", "width=32", "stem=small", "norm=none", "zero_gamma=true"]
+)
+def test_what_only_a_resnet_has_is_refused_elsewhere(network: str, key: str) -> None:
+    check_supported(load("base", [f"model.network={network}"]).run)
+    check_supported(load("base", [f"model.{key}"]).run)
+    with pytest.raises(UserError, match=rf"model\.{key.partition('=')[0]}: its default"):
+        check_supported(load("base", [f"model.network={network}", f"model.{key}"]).run)
+
+
+@pytest.mark.parametrize("form", ["others", "uniform"])
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+@pytest.mark.parametrize("scale", [1.0, 128.0])
+def test_loss_against_its_definition(form: str, smoothing: float, scale: float) -> None:
+    classes = 6
+    rng = np.random.default_rng(0)
+    logits, labels = rng.normal(size=(5, classes)), np.array([0, 5, 2, 3, 3])
+    p = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+    if form == "others":
+        target = np.full((5, classes), smoothing / (classes - 1))
+        target[np.arange(5), labels] = 1 - smoothing
+    else:
+        target = np.full((5, classes), smoothing / classes)
+        target[np.arange(5), labels] += 1 - smoothing
+    model = Model(label_smoothing=smoothing, smoothing_form=form, loss_scale=scale)
+    found = Loss(model, classes)(mx.nd.array(logits), mx.nd.array(labels)).asnumpy()
+    np.testing.assert_allclose(found, -scale * (target * np.log(p)).sum(axis=1), rtol=1e-5)
+
+
+def test_digest_sees_one_bit() -> None:
+    net, _, _ = build_networks(Model(depth="tiny", width=8), 4, crop_px=64, seed=1, ctx=mx.cpu())
+    before = weights_digest(net)
+    weight = net.collect_params()["conv0_weight"].data()
+    value = weight[0, 0, 0, 0].asnumpy()
+    weight[0, 0, 0, 0] = np.nextafter(value, np.float32(np.inf))
+    assert weights_digest(net) != before

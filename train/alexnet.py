@@ -1,0 +1,64 @@
+"""AlexNet in one tower (Krizhevsky, arXiv:1404.5997): 64-192-384-256-256 maps, 4096-4096 units.
+
+No response normalisation and zero biases, as in the widely used form; 61,100,840 parameters for
+1000 classes and 224 px.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mxnet.gluon import nn
+
+# Maps, kernel, stride, padding, and whether a 3x3 maximum with stride 2 follows.
+CONVOLUTIONS = (
+    (64, 11, 4, 2, True),
+    (192, 5, 1, 2, True),
+    (384, 3, 1, 1, False),
+    (256, 3, 1, 1, False),
+    (256, 3, 1, 1, True),
+)
+HIDDEN_UNITS = (4096, 4096)
+DROPOUT = 0.5
+
+
+class AlexNet(nn.HybridBlock):
+    """The network: images (batch, 3, crop_px, crop_px) float32 to logits (batch, classes).
+
+    Its first dense layer fits one crop size alone. Dropout follows the hidden dense layers (as in
+    Krizhevsky et al., 2012, section 4.2); what seeds its masks: `networks.build_networks`.
+    """
+
+    def __init__(self, classes: int, *, crop_px: int, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        with self.name_scope():
+            self.body = nn.HybridSequential(prefix="")
+            channels, side = 3, crop_px
+            for number, (maps, kernel, stride, padding, pooled) in enumerate(CONVOLUTIONS, start=1):
+                self.body.add(
+                    nn.Conv2D(
+                        maps,
+                        kernel,
+                        stride,
+                        padding,
+                        activation="relu",
+                        in_channels=channels,
+                        prefix=f"conv{number}_",
+                    )
+                )
+                channels, side = maps, (side + 2 * padding - kernel) // stride + 1
+                if pooled:
+                    self.body.add(nn.MaxPool2D(3, 2))
+                    side = (side - 3) // 2 + 1
+            self.body.add(nn.Flatten())
+            units = channels * side * side
+            for number, hidden in enumerate(HIDDEN_UNITS, start=len(CONVOLUTIONS) + 1):
+                self.body.add(
+                    nn.Dense(hidden, activation="relu", in_units=units, prefix=f"fc{number}_")
+                )
+                self.body.add(nn.Dropout(DROPOUT))
+                units = hidden
+            self.body.add(nn.Dense(classes, in_units=units, prefix="fc_"))
+
+    def hybrid_forward(self, _: Any, x: Any) -> Any:
+        return self.body(x)

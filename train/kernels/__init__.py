@@ -1,0 +1,75 @@
+"""The fused optimizer operator for CPUs: built once beside the environment, loaded into MXNet."""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+
+import mxnet as mx
+from mxnet._ctypes.ndarray import _imperative_invoke
+
+from ...config.errors import UserError
+
+SOURCE = Path(__file__).with_name("update.cc")
+
+
+def library_path() -> Path:
+    """Where the library lies; its name changes with its making, so a stale one is never loaded."""
+    digest = hashlib.sha256(SOURCE.read_bytes() + Path(__file__).read_bytes()).hexdigest()[:12]
+    return Path(sys.prefix) / "lib" / f"librn50_update-{digest}.so"
+
+
+def build() -> Path:
+    """Compile the library if it is missing (`scripts/setup.sh` does this); safe side by side."""
+    path = library_path()
+    if path.exists():
+        return path
+    if shutil.which("g++") is None:
+        raise UserError("g++ expected (to build the optimizer's kernel), found none")
+    package = Path(mx.__file__).parent
+    partial = path.with_suffix(f".{os.getpid()}.so")
+    command = [
+        *("g++", "-std=c++17", "-O2", "-fopenmp", "-fPIC", "-shared", f"-I{package / 'include'}"),
+        # Horovod makes MXNet's symbols global, and MXNet holds classes of the same names as
+        # lib_api.cc: without these two the library would use MXNet's and crash.
+        *("-fno-gnu-unique", "-Wl,-Bsymbolic"),
+        *(str(SOURCE), str(package / "src" / "lib_api.cc"), "-o", str(partial)),
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        first = next((line for line in done.stderr.splitlines() if "error" in line), done.stderr)
+        raise UserError(f"{SOURCE.name}: g++ failed: {first}")
+    partial.replace(path)
+    return path
+
+
+@cache
+def load() -> int:
+    """Load the operator into MXNet, once, before any other thread uses MXNet (it would crash).
+
+    Returns its handle. `mx.library.load` would also generate every Python operator anew (1 s).
+    """
+    library = mx.base._LIB
+    mx.base.check_call(library.MXLoadLib(str(build()).encode(), 0))
+    handle = ctypes.c_void_p()
+    mx.base.check_call(library.NNGetOpHandle(b"rn50_update", ctypes.byref(handle)))
+    assert handle.value is not None
+    return handle.value
+
+
+def update(arrays: Sequence[mx.nd.NDArray], attributes: dict[str, str]) -> mx.nd.NDArray:
+    """Enqueue one step of all tensors; returns the trust ratios, still being computed.
+
+    Args:
+        arrays: weight, gradient, velocity of each tensor in turn, float32 on a CPU.
+        attributes: see update.cc.
+    """
+    keys, values = list(attributes), list(attributes.values())
+    return _imperative_invoke(load(), list(arrays), keys, values, None, False, False)
