@@ -6,6 +6,7 @@ import pytest
 from rn50.config import benchmark
 from rn50.config.load import PRESETS, Loaded, list_presets, load
 from rn50.config.plan import build_plan
+from rn50.config.variants import optimizer_rule
 
 SYSTEMS = sorted((PRESETS / "system").glob("*.yaml"))
 CLOSED = [name for name in list_presets() if load(name).run.division == "closed"]
@@ -75,8 +76,8 @@ def test_closed_preset_keeps_what_the_division_fixes(name: str) -> None:
 
 @pytest.mark.parametrize("name", CLOSED_LARS)
 def test_closed_lars_preset_keeps_the_references_eta_and_epsilon(name: str) -> None:
-    optimizer = load(name).run.optimizer
-    assert (optimizer.eta, optimizer.epsilon) == (1e-3, 0)
+    rule = optimizer_rule(load(name).run.optimizer)
+    assert (rule.eta, rule.epsilon) == (1e-3, 0)
 
 
 @pytest.mark.parametrize("name", CLOSED_SGD)
@@ -116,9 +117,10 @@ def test_fujitsus_published_hyper_parameters() -> None:
     loaded: Loaded = load("abci_2048_open")
     run = loaded.run
     assert run.division == "open"
-    assert (run.optimizer.base_lr, run.optimizer.momentum, run.optimizer.eta) == (13, 0.96, 0.0025)
-    assert (run.optimizer.weight_decay, run.optimizer.epsilon) == (5e-5, 1e-9)
-    assert not run.optimizer.momentum_correction
+    rule = optimizer_rule(run.optimizer)
+    assert (run.optimizer.base_lr, run.optimizer.momentum, rule.eta) == (13, 0.96, 0.0025)
+    assert (run.optimizer.weight_decay, rule.epsilon) == (5e-5, 1e-9)
+    assert not rule.momentum_correction
     assert run.schedule.power == 2.2
     assert run.schedule.end_lr == pytest.approx(0.0025 * 13)
     assert (run.eval.period, run.eval.offset, run.eval.target) == (4, 1, 0.759)

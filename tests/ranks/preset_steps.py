@@ -1,0 +1,88 @@
+"""Two steps and an evaluation of presets in one process: `python preset_steps.py OUT < JOBS`.
+
+JOBS is a JSON object, preset name -> overrides. One JSON line a preset goes to stdout. One process
+for all: MXNet and Horovod take seconds to load and start once in a process.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import gc
+import json
+import sys
+import time
+import traceback
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from mxnet import nd
+
+from rn50.config.load import load
+from rn50.train.loop import train_steps
+from rn50.train.networks import trainable
+from rn50.train.placement import Placement
+from rn50.train.progress import Progress
+from rn50.train.run import Rank
+from rn50.train.session import Session
+from rn50.train.support import check_supported
+
+STEPS = 2
+
+
+def two_steps(name: str, overrides: list[str], out: Path) -> dict[str, Any]:
+    """A run of the preset cut off after `STEPS` steps, then evaluated: calls and order of `run`."""
+    loaded = load(name, overrides)
+    check_supported(loaded.run)
+    session = Session(loaded, out, Placement("none", 0, 1, 0, "here"))
+    session.progress = Progress(session.plan, loaded.run.eval.target, shown=False)
+    session.prepare()
+    rank = Rank(session)
+    rank.start_up()
+    before = dict(weights(rank))
+    session.log.block_start(1, 1)
+    session.log.epoch_start(1)
+    for point in train_steps(rank.trainer(), 1, STEPS, log_every=1):
+        rank.write_metrics(point)
+    session.log.epoch_stop(1)
+    nd.waitall()
+    after = dict(weights(rank))
+    accuracy = rank.evaluate_epoch(1)
+    session.log.block_stop(1)
+    session.log.run_stop(success=False)
+    everything = [p.data().asnumpy() for p in rank.net.collect_params().values()]
+    lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+    return {
+        "train": [line for line in lines if line["kind"] == "train"],
+        "evaluated": accuracy.total,
+        "correct": accuracy.correct,
+        "not_finite": sum(int((~np.isfinite(array)).sum()) for array in everything),
+        "tensors": len(before),
+        "unchanged": [key for key in before if np.array_equal(before[key], after[key])],
+        "log_state": session.log.state,
+    }
+
+
+def weights(rank: Rank) -> Iterator[tuple[str, Any]]:
+    for parameter in trainable(rank.net):
+        yield parameter.name, parameter.data().asnumpy()
+
+
+def main(out: Path) -> None:
+    faulthandler.enable()
+    for name, overrides in json.load(sys.stdin).items():
+        start_s = time.perf_counter()
+        folder = out / name
+        folder.mkdir()
+        try:
+            result = two_steps(name, overrides, folder)
+        except Exception:
+            result = {"error": traceback.format_exc()}
+        result |= {"name": name, "seconds": round(time.perf_counter() - start_s, 2)}
+        print(json.dumps(result), flush=True)
+        gc.collect()  # nets and pipelines of this preset go before the next one's come
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -1,0 +1,179 @@
+"""Every preset takes two training steps and one evaluation on a CPU, shrunk in size alone."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import subprocess
+import sys
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rn50.config.load import flatten, list_presets, load
+from rn50.config.plan import build_plan
+from rn50.config.schema import Run
+from rn50.train.schedule import step_settings
+
+pytestmark = pytest.mark.slow
+PRESET_STEPS = Path(__file__).with_name("preset_steps.py")
+SMALL_PX = {"resnet": (32, 36), "alexnet": (64, 72), "googlenet": (64, 72)}
+SIZE_KEYS = {
+    *("system.nodes", "system.ranks_per_node", "system.device"),
+    *("data.path", "data.train_samples", "data.eval_samples", "data.classes"),
+    *("data.crop_px", "data.eval_resize_px"),
+    *("batch.per_rank", "batch.active_ranks", "batch.changes", "batch.reference"),
+    "eval.batch_per_rank",
+}
+# Not size, and nothing else may differ: a CPU has no float16 GEMM, and MPI no torus.
+EXCEPTIONS = {"model.dtype": ("float16", "float32"), "comm.algorithm": ("torus_2d", "auto")}
+
+every_preset = pytest.mark.parametrize("name", list_presets())
+
+
+def global_batches(run: Run) -> list[int]:
+    """Of all segments, then the one that learning rate or momentum follow."""
+    batches = [segment.global_batch_size for segment in build_plan(run).segments]
+    return [*batches, run.batch.reference or batches[0]]
+
+
+def shrunk_batches(run: Run) -> list[int]:
+    """The same in the smallest whole numbers of the same proportions, from 2 images on."""
+    batches = global_batches(run)
+    unit = math.gcd(*batches)
+    factor = math.ceil(2 * unit / min(batches))
+    return [factor * batch // unit for batch in batches]
+
+
+def smoke_overlay(run: Run, folder: str) -> list[str]:
+    """Overrides that make `run` a run of one CPU rank on the images of `smoke`."""
+    first, *changed, reference = shrunk_batches(run)
+    changes = [
+        {"after_epoch": change.after_epoch, "per_rank": batch, "active_ranks": 1}
+        for change, batch in zip(run.batch.changes, changed, strict=True)
+    ]
+    crop_px, eval_resize_px = SMALL_PX[run.model.network]
+    overlay = {
+        "system.nodes": 1,
+        "system.ranks_per_node": 1,
+        "system.device": "cpu",
+        "data.path": folder,
+        "data.train_samples": 1000,
+        "data.eval_samples": 400,
+        "data.classes": 4,
+        "batch.per_rank": first,
+        "batch.active_ranks": 1,
+        "batch.changes": changes,
+        "eval.batch_per_rank": 50,
+    }
+    if run.data.crop_px > crop_px:
+        overlay |= {"data.crop_px": crop_px, "data.eval_resize_px": eval_resize_px}
+    if run.batch.reference is not None:
+        overlay["batch.reference"] = reference
+    leaves = dict(flatten(run.model_dump(mode="json")))
+    overlay |= {key: to for key, (found, to) in EXCEPTIONS.items() if leaves[key] == found}
+    return [f"{key}={json.dumps(value)}" for key, value in overlay.items()]
+
+
+@pytest.fixture(scope="session")
+def overlays(smoke_data: Path) -> dict[str, list[str]]:
+    return {name: smoke_overlay(load(name).run, str(smoke_data)) for name in list_presets()}
+
+
+@pytest.fixture(scope="session")
+def results(
+    overlays: dict[str, list[str]], root: Path, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, dict[str, Any]]:
+    """What `preset_steps.py` found, by preset; a crash leaves the presets after it without."""
+    done = subprocess.run(
+        [sys.executable, str(PRESET_STEPS), str(tmp_path_factory.mktemp("presets"))],
+        input=json.dumps(overlays),
+        cwd=root,
+        env=os.environ | {"PYTHONPATH": str(root), "OMP_NUM_THREADS": "2"},
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
+    print(done.stderr[-4000:])
+    found = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    by_name: dict[str, dict[str, Any]] = {
+        name: {"error": f"no result, exit status {done.returncode}: {done.stderr[-2000:]}"}
+        for name in overlays
+    }
+    return by_name | {result["name"]: result for result in found}
+
+
+def lr_of_step_1(run: Run) -> float:
+    """Written out from the preset's numbers: where a warm-up, or Sony's B, is after one step."""
+    batch = build_plan(run).global_batch_size
+    if run.schedule.shape == "sony_b":
+        return 0.2 + (29 - 0.2) * (batch / run.data.train_samples) / 5
+    assert run.schedule.warmup.unit == "epochs"
+    steps_per_epoch = Fraction(run.data.train_samples, batch)
+    if run.data.last_batch == "pad":
+        steps_per_epoch = Fraction(math.ceil(steps_per_epoch))
+    warmup_steps = round(Fraction(run.schedule.warmup.value) * steps_per_epoch)
+    start, base = run.schedule.warmup_start_lr, run.optimizer.base_lr
+    if warmup_steps == 0:
+        assert run.schedule.shape == "step"
+        return base
+    return start + (base - start) / warmup_steps
+
+
+@every_preset
+def test_overlay_changes_nothing_but_size(name: str, overlays: dict[str, list[str]]) -> None:
+    full, small = (
+        dict(flatten(load(name, overrides).to_dict())) for overrides in ((), overlays[name])
+    )
+    assert full.keys() == small.keys()
+    changed = {key for key in full if full[key] != small[key]} - SIZE_KEYS
+    assert changed == {key for key, (found, _) in EXCEPTIONS.items() if full[key] == found}
+    assert all((full[key], small[key]) == EXCEPTIONS[key] for key in changed)
+    for key in ("data.crop_px", "data.eval_resize_px", "batch.per_rank"):
+        limit = full[key] if key != "batch.per_rank" else global_batches(load(name).run)[0]
+        assert small[key] <= limit
+
+
+@every_preset
+def test_overlay_keeps_segments_batch_proportions_and_momentum(
+    name: str, overlays: dict[str, list[str]]
+) -> None:
+    full, small = load(name).run, load(name, overlays[name]).run
+    plans = build_plan(full), build_plan(small)
+    assert [s.first_epoch for s in plans[0].segments] == [s.first_epoch for s in plans[1].segments]
+    assert plans[0].eval_epochs == plans[1].eval_epochs
+    ratios = {Fraction(a, b) for a, b in zip(global_batches(full), global_batches(small))}
+    assert len(ratios) == 1
+    for segments in zip(plans[0].segments, plans[1].segments, strict=True):
+        first, second = (
+            step_settings(run, plan)(segment.first_step + 1).momentum
+            for run, plan, segment in zip((full, small), plans, segments, strict=True)
+        )
+        assert first == pytest.approx(second, rel=1e-12)
+
+
+@every_preset
+def test_preset_takes_two_steps_and_evaluates(
+    name: str, overlays: dict[str, list[str]], results: dict[str, dict[str, Any]]
+) -> None:
+    result, run = results[name], load(name, overlays[name]).run
+    assert "error" not in result, result["error"]
+    first, second = result["train"]
+    assert (first["step"], second["step"]) == (1, 2)
+    assert all(math.isfinite(line["loss"]) and line["loss"] > 0 for line in (first, second))
+    assert result["not_finite"] == 0
+    assert result["unchanged"] == []
+    assert first["lr"] == pytest.approx(lr_of_step_1(run), rel=1e-12)
+    expected = run.optimizer.momentum
+    if run.batch.follow == "momentum":
+        assert run.batch.reference is not None
+        expected = 1 - (1 - expected) * run.batch.reference / run.batch.per_rank
+    assert first["momentum"] == pytest.approx(expected, rel=1e-12)
+    assert 0 < first["momentum"] < 1
+    assert first["global_batch_size"] == run.batch.per_rank
+    assert result["evaluated"] == 400
+    assert 0 <= result["correct"] <= 400
+    assert result["log_state"] == "done"
