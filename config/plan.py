@@ -9,6 +9,8 @@ from .duration import to_steps
 from .errors import UserError
 from .schema import Run
 
+_MAX_EPOCHS = 100_000
+
 
 @dataclass(frozen=True)
 class Plan:
@@ -56,6 +58,10 @@ def build_plan(run: Run) -> Plan:
         epochs = math.ceil(steps / per_epoch)
         if draft.epoch_end_step(epochs - 1) >= steps:  # its last, mixed batch ends the epoch before
             epochs -= 1
+    if epochs > _MAX_EPOCHS:
+        raise UserError(
+            f"schedule.length: at most {_MAX_EPOCHS:,} epochs expected, found {run.schedule.length}"
+        )
     total = draft.epoch_end_step(epochs)
     warmup = to_steps(run.schedule.warmup, per_epoch, total)
     if warmup >= total:

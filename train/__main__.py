@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import faulthandler
 import json
 import os
 import signal
@@ -54,6 +55,7 @@ def run_rank(config: str, overrides: list[str], out: Path) -> None:
         session.prepare()
         with session.timeline.span("load MXNet and Horovod"):
             from .run import Rank
+        faulthandler.enable()  # a crash ends the process; MXNet's and MPI's own handlers can hang
         Rank(session).train()
     except BaseException as error:  # whatever it was, the other ranks must not wait for this one
         _fail(error, session, place, out)
