@@ -30,6 +30,7 @@ _PLAIN = {
     "too_long": "fewer values",
     "model_type": "a section (keys and values)",
     "tuple_type": "a list",
+    "string_pattern_mismatch": "letters, digits, dots, dashes (the first a letter or digit)",
 }
 
 
@@ -208,20 +209,22 @@ def _walk(
             )
         pairs[key] = (key_node, value_node)
     if "base" in pairs:
-        for key, leaf in _read_base(pairs.pop("base")[1], path, chain).items():
+        for key, leaf in _read_base(*pairs.pop("base"), path, chain).items():
             _put(leaves, f"{prefix}{key}", leaf)
     for key, (key_node, value_node) in pairs.items():
         dotted = f"{prefix}{key}"
         if isinstance(value_node, MappingNode) and value_node.value:
             _walk(value_node, f"{dotted}.", leaves, path, chain, depth + 1)
         else:
-            value = _construct(value_node, Origin(str(path), _line(value_node)), dotted, depth)
-            _put(leaves, dotted, Leaf(value, Origin(_short(path), _line(key_node))))
+            origin = Origin(_short(path), _line(key_node))
+            _put(leaves, dotted, Leaf(_construct(value_node, origin, dotted, depth), origin))
 
 
-def _read_base(node: Node, path: Path, chain: tuple[Path, ...]) -> dict[str, Leaf]:
-    where = Origin(str(path), _line(node))
-    value = _construct(node, where, "base", 0)
+def _read_base(
+    key_node: Node, value_node: Node, path: Path, chain: tuple[Path, ...]
+) -> dict[str, Leaf]:
+    where = Origin(str(path), _line(key_node))
+    value = _construct(value_node, where, "base", 0)
     if not isinstance(value, str) or not value:
         raise UserError(f"{where}: base: a relative YAML path expected, found {_show(value)}")
     base = path.parent / value

@@ -9,6 +9,7 @@ import re
 from typing import Annotated, Any, Literal
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -38,6 +39,12 @@ def _parse_groups(value: Any) -> str:
     return value
 
 
+def _check_printable(value: str) -> str:
+    if not value.isprintable():
+        raise ValueError("printable text on one line")
+    return value
+
+
 Int = Annotated[int, Field(strict=True)]
 Count = Annotated[int, Field(strict=True, ge=1)]
 Float = Annotated[float, Field(strict=True, allow_inf_nan=False)]
@@ -48,7 +55,11 @@ Bool = Annotated[bool, Field(strict=True)]
 Name = Annotated[
     str, StringConstraints(strict=True, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=100)
 ]
-Text = Annotated[str, StringConstraints(strict=True, min_length=1, max_length=400)]
+Text = Annotated[
+    str,
+    StringConstraints(strict=True, min_length=1, max_length=400),
+    AfterValidator(_check_printable),
+]
 Length = Annotated[Duration, BeforeValidator(_parse_duration), PlainSerializer(str)]
 Groups = Annotated[str, BeforeValidator(_parse_groups)]
 Triple = tuple[Float, Float, Float]

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
@@ -188,8 +189,10 @@ def _check_index(folder: Path, split: str, manifest: Manifest, *, sample: int) -
     table = load_table(folder, split)
     path, record_path = folder / f"{split}.idx", folder / f"{split}.rec"
     try:
-        index = np.loadtxt(path, dtype=np.uint64, delimiter="\t", ndmin=2)
-    except (ValueError, OSError):
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")  # NumPy only warns of a file without a line
+            index = np.loadtxt(path, dtype=np.uint64, delimiter="\t", ndmin=2)
+    except (ValueError, OSError, Warning):
         raise UserError(f"{path}: lines of number<TAB>offset expected") from None
     if len(table) != manifest.splits[split].samples:
         raise UserError(
@@ -210,7 +213,7 @@ def _check_index(folder: Path, split: str, manifest: Manifest, *, sample: int) -
 def _check_record(file: Any, path: Path, row: np.void, *, decode: bool) -> None:
     record = recordio.read(file, int(row["offset"]), str(path))
     where = f"{path}: record at byte {row['offset']}"
-    if int(record.label) != row["label"]:
+    if record.label != row["label"]:
         raise UserError(f"{where}: label {row['label']} expected, found {record.label:g}")
     if row["length"] and len(record.image) != row["length"]:
         raise UserError(f"{where}: {row['length']} bytes expected, found {len(record.image)}")

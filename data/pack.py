@@ -17,6 +17,7 @@ from .dataset import FORMAT, SPLITS, SUFFIXES, TABLE, Manifest, Split, digest_fi
 
 IMAGE_SUFFIXES = frozenset((".jpeg", ".jpg", ".png"))
 _FORMATS = ("JPEG", "PNG")  # ImageNet holds a PNG under a .JPEG name
+_MAX_PX = 65_535  # the sample table has 16 bits for a side, as JPEG itself
 
 
 def pack_images(
@@ -73,6 +74,8 @@ def image_size(image: bytes) -> tuple[int, int]:
             width, height = Image.open(io.BytesIO(image), formats=_FORMATS).size
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError):
         raise ValueError(f"found {image[:8]!r} at its start") from None
+    if max(height, width) > _MAX_PX:
+        raise ValueError(f"found {width} x {height} pixels, more than {_MAX_PX} along a side")
     return height, width
 
 
@@ -130,7 +133,10 @@ def _write_split(
     offset = 0
     with (folder / f"{split}.rec").open("wb") as rec, (folder / f"{split}.idx").open("w") as idx:
         for number, (label, path) in enumerate(files):
-            image = path.read_bytes()
+            try:
+                image = path.read_bytes()
+            except OSError as error:
+                raise UserError(f"{path}: cannot read: {error.strerror}") from None
             try:
                 height, width = image_size(image)
                 record = recordio.encode(label, number, image)

@@ -78,6 +78,7 @@ class Source:
         graph: DALI graph from the fed inputs to (images, labels).
         feed: the inputs of batch 0, 1, 2, ...; called `prefetch` batches ahead of `next`.
         inputs: how many arrays `feed` returns.
+        records: the record file, to name in errors.
         batch_per_rank: the largest batch.
     """
 
@@ -87,10 +88,12 @@ class Source:
         feed: Callable[[int], tuple[Any, ...]],
         *,
         inputs: int,
+        records: Path,
         batch_per_rank: int,
         data: Data,
         device_id: int | None,
     ) -> None:
+        self._records = records
         self._fed = 0
         # DALI reads the fed arrays in its own threads, uncopied: they live until it is done.
         self._alive: deque[Any] = deque(maxlen=data.prefetch + 3)
@@ -116,7 +119,14 @@ class Source:
 
     def next(self) -> Batch:
         """The next batch, handed over by DLPack: DALI's buffer becomes MXNet's array (6 us)."""
-        images, labels = self._pipeline.run()
+        try:
+            images, labels = self._pipeline.run()
+        except RuntimeError as error:  # DALI's: a page of which one line tells the cause
+            cause = str(error).rpartition("encountered:")[2].strip().partition("\n")[0]
+            raise UserError(
+                f"{self._records}: images that decode expected, found {cause} "
+                "(`rn50 data verify --decode` names the image)"
+            ) from None
         return Batch(
             mx.nd.from_dlpack(images.as_tensor().__dlpack__()),
             mx.nd.from_dlpack(labels.as_tensor().__dlpack__()),
@@ -173,7 +183,15 @@ def build_train_source(
         return _normalise(images, data, mirror), _to_device(labels, device_id)
 
     largest = max(segment.per_rank for segment in plan.segments)
-    return Source(graph, feed, inputs=5, batch_per_rank=largest, data=data, device_id=device_id)
+    return Source(
+        graph,
+        feed,
+        inputs=5,
+        records=folder / "train.rec",
+        batch_per_rank=largest,
+        data=data,
+        device_id=device_id,
+    )
 
 
 def build_eval_source(
@@ -200,7 +218,13 @@ def build_eval_source(
         return _normalise(images, data, mirror=0), _to_device(labels, device_id)
 
     return Source(
-        graph, feed, inputs=2, batch_per_rank=batch_per_rank, data=data, device_id=device_id
+        graph,
+        feed,
+        inputs=2,
+        records=folder / "val.rec",
+        batch_per_rank=batch_per_rank,
+        data=data,
+        device_id=device_id,
     )
 
 

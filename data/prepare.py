@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ..config.errors import UserError
-from ..config.schema import Data
+from ..config.schema import Data, Synthetic
 from .dataset import Manifest, check_before_run
 from .pack import pack_images
 from .synthetic import make_images
@@ -33,6 +33,7 @@ def prepare(data: Data, track: Tracker) -> Manifest:
                 f"{folder}: a packed image set expected (data.path), found none; "
                 f"make it with `rn50 data pack IMAGES {folder}`"
             )
+        _check_sizes(data, data.synthetic)
         try:
             folder.parent.mkdir(parents=True, exist_ok=True)
             scratch = Path(tempfile.mkdtemp(prefix=f".{folder.name}.images-", dir=folder.parent))
@@ -44,3 +45,13 @@ def prepare(data: Data, track: Tracker) -> Manifest:
         finally:
             shutil.rmtree(scratch, ignore_errors=True)
     return check_before_run(data)
+
+
+def _check_sizes(data: Data, synthetic: Synthetic) -> None:
+    """What is to be drawn is what the config says the set holds."""
+    for key in ("classes", "train_samples", "eval_samples"):
+        wanted, drawn = getattr(data, key), getattr(synthetic, key)
+        if wanted != drawn:
+            raise UserError(
+                f"data.{key}: the same as data.synthetic.{key} ({drawn}) expected, found {wanted}"
+            )

@@ -147,6 +147,8 @@ def crop_windows(
     rows = np.arange(batch)
     shape = np.stack([height[rows, first] / heights, width[rows, first] / widths], axis=1)
     shape[~fits.any(axis=1)] = _centred_shape(heights, widths, aspect)[~fits.any(axis=1)]
+    # A little over a pixel at least, in images of a few pixels: an empty window does not decode.
+    shape = np.clip(shape, np.minimum(1, 1.01 / np.stack([heights, widths], axis=1)), 1)
     anchor = (1 - shape) * u[rows, first, 2:]
     anchor[~fits.any(axis=1)] = (1 - shape[~fits.any(axis=1)]) / 2
     return anchor.astype(np.float32), shape.astype(np.float32)

@@ -7,6 +7,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+_INFINITE = (float("inf"), float("-inf"))
+
 
 class Metrics:
     """Appends records with a `kind` and the seconds since `start_clock`."""
@@ -24,7 +26,9 @@ class Metrics:
         return time.perf_counter() - self._start
 
     def write(self, kind: str, **values: Any) -> None:
-        """Append one record; numbers as they are, nothing rounded."""
+        """Append one record; numbers as they are, nothing rounded; NaN and infinity, which JSON
+        has not, as null."""
         if self._file is not None:
             record = {"kind": kind, "time_s": self.elapsed_s, **values}
-            self._file.write(json.dumps(record) + "\n")
+            finite = {k: None if v != v or v in _INFINITE else v for k, v in record.items()}
+            self._file.write(json.dumps(finite, allow_nan=False) + "\n")

@@ -6,6 +6,7 @@ Order and keys: training_rules.adoc (v0.7 to v4.0) and the official checker's cl
 from __future__ import annotations
 
 import logging
+import re
 from pathlib import Path
 from typing import Any
 
@@ -48,15 +49,13 @@ class MLPerfLog:
         self.state = "new"
         self._logger: MLLogger | None = None
         if path is not None:
-            sink = logging.getLogger(f"rn50.mlperf.{path}")
-            sink.propagate = False
-            sink.setLevel(logging.INFO)
+            sink = logging.Logger("rn50.mlperf", logging.INFO)  # its own: no parents, no registry
             sink.addHandler(logging.FileHandler(path, mode="w"))
             # Two frames up from mllog: the caller of this class, not the class.
             self._logger = MLLogger(
                 sink,
                 default_stack_offset=3,
-                root_dir=str(Path(__file__).resolve().parent.parent),
+                root_dir=re.escape(str(Path(__file__).resolve().parent.parent)),  # goes to re.sub
             )
 
     def submission(self, run: Run) -> None:

@@ -46,6 +46,6 @@ def check_officially(log: Path, ruleset: str) -> Official:
     messages = tuple(line for line in lines if not line.startswith("INFO") and line.strip())
     if done.returncode == 0:
         return Official("PASS", version, ruleset, messages)
-    if "Traceback" in done.stderr:
+    if done.returncode != 1 or "Traceback" in done.stderr:  # 2: it does not know the ruleset
         return Official("CRASH", version, ruleset, messages[-1:])
     return Official("FAIL", version, ruleset, messages)

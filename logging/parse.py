@@ -10,6 +10,8 @@ from typing import Any, NamedTuple
 from ..config.errors import UserError
 
 _TOKEN = ":::MLLOG "
+_LATEST_MS = 10**15
+_MAX_DIGITS = 18
 
 
 class Event(NamedTuple):
@@ -40,10 +42,10 @@ def _parse(text: str) -> Iterator[Event]:
         if start == -1:
             continue
         try:
-            record = json.loads(line[start + len(_TOKEN) :])
+            record = json.loads(line[start + len(_TOKEN) :], parse_int=_integer)
         except (ValueError, RecursionError):
             continue
-        if isinstance(record, dict) and isinstance(record.get("time_ms"), int | float):
+        if isinstance(record, dict) and _is_time(record.get("time_ms")):
             details = record.get("metadata")
             yield Event(
                 number,
@@ -52,3 +54,12 @@ def _parse(text: str) -> Iterator[Event]:
                 record.get("value"),
                 details if isinstance(details, dict) else {},
             )
+
+
+def _is_time(value: Any) -> bool:
+    return isinstance(value, int | float) and 0 <= value < _LATEST_MS
+
+
+def _integer(digits: str) -> int | float:
+    """An integer, or a float where arithmetic with it could overflow."""
+    return int(digits) if len(digits) <= _MAX_DIGITS else float(digits)

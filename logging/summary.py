@@ -41,6 +41,8 @@ def summarise(path: Path) -> Summary:
     stops = [event for event in events if event.key == "run_stop"]
     init = _times(events, "init_start")
     clock_ms = starts[0] if starts else None
+    status = stops[0].metadata.get("status") if stops else None
+    batch = _value(events, "global_batch_size")
     evaluations = tuple(
         (
             _number(event.metadata.get("epoch_num")),
@@ -51,12 +53,14 @@ def summarise(path: Path) -> Summary:
         if event.key == "eval_accuracy" and clock_ms is not None
     )
     return Summary(
-        status=stops[0].metadata.get("status") if stops else None,
-        time_to_train_s=(stops[0].time_ms - clock_ms) / 1000 if stops and clock_ms else None,
-        init_s=(clock_ms - init[0]) / 1000 if init and clock_ms else None,
+        status=status if isinstance(status, str) else None,
+        time_to_train_s=(stops[0].time_ms - clock_ms) / 1000
+        if stops and clock_ms is not None
+        else None,
+        init_s=(clock_ms - init[0]) / 1000 if init and clock_ms is not None else None,
         epochs=evaluations[-1][0] if evaluations else None,
         eval_accuracy=evaluations[-1][1] if evaluations else None,
-        global_batch_size=_value(events, "global_batch_size"),
+        global_batch_size=batch if isinstance(batch, int) else None,
         images_per_s=_images_per_s(events),
         evaluations=evaluations,
     )
@@ -67,7 +71,7 @@ def _images_per_s(events: Sequence[Event]) -> float | None:
     samples = _value(events, "train_samples")
     starts, stops = _times(events, "epoch_start"), _times(events, "epoch_stop")
     seconds = sum(stop - start for start, stop in zip(starts, stops, strict=False)) / 1000
-    if not isinstance(samples, int) or seconds <= 0:
+    if not isinstance(samples, int) or seconds < 1e-6:
         return None
     return samples * min(len(starts), len(stops)) / seconds
 

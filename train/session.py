@@ -54,8 +54,8 @@ class Session:
     def start_clock(self) -> None:
         """End of init: hyper-parameters, proof that the data is untouched, `run_start`."""
         self.log.hyperparameters(self.run, self.plan)
-        if self._probe is not None:
-            self._probe.check_untouched()
+        if self._probe is not None and (others := self._probe.check_untouched()):
+            self.progress.say(f"note: another process reads {', '.join(others)} at the same time")
         self.log.init_stop()
         self.init_s = time.perf_counter() - self._init_start_s
         self.log.run_start(self.run)

@@ -176,7 +176,7 @@ def test_a_config_that_does_not_exist(folder: Path, name: str, told: str) -> Non
         ("base: .\n", r"x.yaml:1: base: .* found '\.'"),
         (f"base: {'y' * 300}\n", "x.yaml:1: base: .* found 'yyy"),
         ("name: a\nbase: x.yaml\n", "x.yaml:2: base: .*without a circle.* x.yaml -> x.yaml"),
-        ("base: a.yaml\n", "a.yaml:3: base: .*circle.* x.yaml -> a.yaml -> b.yaml -> a.yaml"),
+        ("base: a.yaml\n", "b.yaml:1: base: .*circle.* x.yaml -> a.yaml -> b.yaml -> a.yaml"),
         ("system: {base: x.yaml}\n", "x.yaml:1: base: .*circle"),
     ],
 )
@@ -220,7 +220,8 @@ def test_a_bad_base_is_one_error_with_its_place(folder: Path, text: str, told: s
         ("seed: -1", "x.yaml:1: seed: expected .* 0, found -1"),
         ("seed: 9223372036854775808", "x.yaml:1: seed: below 2.63 expected, found '922"),
         (f"seed: 0x{'f' * 5000}", "x.yaml:1: seed: below 2.63 expected, found '0xfff"),
-        ("name: ../x", "x.yaml:1: name: expected .*, found '../x'"),
+        ('log: {org: "a\\nb"}', "x.yaml:1: log.org: expected printable text on one line, found"),
+        ("name: ../x", "x.yaml:1: name: expected letters, digits, .*, found '../x'"),
         ("model: {depth: 51}", "x.yaml:1: model.depth: expected 'tiny' or 50, found 51"),
     ],
 )
@@ -376,7 +377,7 @@ def test_the_saved_config_reads_back_the_same(folder: Path, name: str) -> None:
 
 @FUZZ
 @given(
-    org=st.text(min_size=1, max_size=20).filter(lambda s: s.isprintable() or s.isspace()),
+    org=st.text(min_size=1, max_size=20).filter(str.isprintable),
     lr=st.floats(1e-300, 1e300, allow_nan=False),
     seed=st.one_of(st.none(), st.integers(0, 2**63 - 1)),
     steps=st.integers(1, 10**9),
@@ -385,7 +386,7 @@ def test_the_saved_config_reads_back_the_same(folder: Path, name: str) -> None:
 @example(org="on", lr=1e-4, seed=0, steps=1_234_567, epochs=12.3456789)
 @example(org="1e3", lr=5e-324 * 2**60, seed=None, steps=1, epochs=0.1)
 @example(org="null", lr=1.0, seed=2**63 - 1, steps=1, epochs=1 / 3)
-@example(org=" # '\"\\\n\t: ", lr=1.0, seed=1, steps=1, epochs=0.0)
+@example(org=" # '\"\\: ", lr=1.0, seed=1, steps=1, epochs=0.0)
 def test_any_valid_config_survives_being_written_and_read(
     folder: Path, org: str, lr: float, seed: int | None, steps: int, epochs: float
 ) -> None:
@@ -431,32 +432,22 @@ def test_a_config_cannot_be_changed_after_loading(folder: Path) -> None:
 
 # --- nothing but UserError ----------------------------------------------------------------------
 
-KEYS = st.sampled_from(
-    ["base", "name", "seed", "system", "data", "data.area", "batch.per_rank", "schedule.length"]
-    + ["eval", "eval.target", "comm.groups", "data.synthetic", "model.depth", "x", "", "a.b", "."]
+_KEYS = (
+    "base name seed system data data.area batch.per_rank schedule.length eval eval.target "
+    "comm.groups data.synthetic model.depth log.org x a.b ."
 )
+_VALUES = (
+    "{}|[]|null|true|x.yaml|.|!!bool x|!!int 1.5|!!float a|!!set {}|*a|&a [*a]|&a {b: *a}"
+    "|9e9 epochs|1 epochs|5 %|[1, 2]|{a: 1}|!!timestamp 1|!!null x|!<tag:yaml.org,2002:str> a"
+    "|2001-12-14|0o7|.inf"
+)
+KEYS = st.sampled_from(_KEYS.split(" "))
 SCALARS = st.one_of(
     st.text(max_size=12),
     st.integers().map(str),
-    st.integers(10**4000, 10**4400).map(str),
-    st.integers(0, 16**4000).map(hex),
     st.floats().map(str),
-    st.sampled_from(
-        [
-            "{}",
-            "[]",
-            "null",
-            "true",
-            "x.yaml",
-            ".",
-            "!!bool x",
-            "!!int 1.5",
-            "!!float a",
-            "!!set {}",
-        ]
-        + ["*a", "&a [*a]", "&a {b: *a}", "9e9 epochs", "1 epochs", "5 %", "[1, 2]", "{a: 1}"]
-        + ["!!timestamp 1", "!!null x", "!<tag:yaml.org,2002:str> a", "2001-12-14", "0o7", ".inf"]
-    ),
+    st.sampled_from(["1" * 400, "9" * 4400, "0x" + "f" * 60, "0x" + "f" * 5000]),
+    st.sampled_from(_VALUES.split("|")),
 )
 
 
@@ -486,6 +477,7 @@ def test_random_files_raise_nothing_else(folder: Path, text: str | bytes) -> Non
     load_or_refuse(encoded)
 
 
+@pytest.mark.filterwarnings("ignore::ruamel.yaml.error.ReusedAnchorWarning")
 @FUZZ
 @given(st.lists(st.tuples(KEYS, SCALARS), max_size=4))
 def test_random_keys_and_values_raise_nothing_else(

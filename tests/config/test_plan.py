@@ -1,12 +1,14 @@
 import math
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rn50.config.errors import UserError
 from rn50.config.load import load
 from rn50.config.plan import Plan, build_plan
+
+NO_DEADLINE = settings(deadline=None)
 
 
 def plan_of(config: str, *overrides: str) -> Plan:
@@ -35,6 +37,7 @@ def epoch_ends_by_walking(samples: int, batch: int, last_batch: str, epochs: int
     return ends
 
 
+@NO_DEADLINE
 @given(
     samples=st.integers(1, 400),
     batch=st.integers(1, 400),
@@ -49,6 +52,7 @@ def test_an_epoch_ends_when_every_image_was_seen_once(
     assert ends == epoch_ends_by_walking(samples, batch, last_batch, epochs)
 
 
+@NO_DEADLINE
 @given(
     samples=st.integers(1, 1_281_167),
     batch=st.integers(1, 100_000),
@@ -91,6 +95,7 @@ def test_evaluations_follow_the_rules_cadence(offset: int) -> None:
     assert plan.eval_epochs == tuple(range(offset + 1, 13, 4))
 
 
+@NO_DEADLINE
 @given(epochs=st.integers(1, 60), per_rank=st.integers(1, 64), last=st.sampled_from(["mix", "pad"]))
 def test_a_length_in_steps_plans_the_epochs_that_hold_them(
     epochs: int, per_rank: int, last: str
@@ -119,7 +124,7 @@ def test_the_longest_warmup_leaves_one_step() -> None:
 
 
 def test_a_batch_larger_than_the_set_is_refused_with_both_numbers() -> None:
-    with pytest.raises(UserError, match="batch.per_rank: 1601 on 2 ranks .* 3202, .* 3200"):
+    with pytest.raises(UserError, match=r"batch\.per_rank: 1601 on 2 ranks .* 3202, .* 3200"):
         plan_of("quick", "batch.per_rank=1601")
 
 

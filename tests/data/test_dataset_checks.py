@@ -1,0 +1,383 @@
+import io
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from rn50.config.errors import UserError
+from rn50.config.schema import Data, Synthetic
+from rn50.data import recordio
+from rn50.data.dataset import check_before_run, digest_file, load_manifest, load_table, verify
+from rn50.data.pack import pack_images
+from rn50.data.prepare import prepare
+
+TRAIN, VAL, CLASSES = 12, 6, 3
+Spoil = Callable[[Path], object]
+
+
+def jpeg(number: int) -> bytes:
+    pixels = np.random.default_rng(number).integers(0, 256, (18, 24, 3), np.uint8)
+    out = io.BytesIO()
+    Image.fromarray(pixels).save(out, "JPEG")
+    return out.getvalue()
+
+
+@pytest.fixture(scope="module")
+def pristine(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("pristine")
+    for split, count in (("train", TRAIN), ("val", VAL)):
+        for number in range(count):
+            name = folder / "images" / split / f"class{number % CLASSES}"
+            name.mkdir(parents=True, exist_ok=True)
+            (name / f"{number}.JPEG").write_bytes(jpeg(number))
+    pack_images(folder / "images", folder / "set")
+    return folder / "set"
+
+
+@pytest.fixture
+def packed(pristine: Path, tmp_path: Path) -> Path:
+    """A copy to spoil."""
+    return Path(shutil.copytree(pristine, tmp_path / "set"))
+
+
+def config(folder: Path, **settings: Any) -> Data:
+    counts = {"classes": CLASSES, "train_samples": TRAIN, "eval_samples": VAL}
+    return Data(path=str(folder), **(counts | settings))
+
+
+def edit_manifest(folder: Path, change: Callable[[dict[str, Any]], object]) -> None:
+    path = folder / "manifest.json"
+    manifest = json.loads(path.read_text())
+    change(manifest)
+    path.write_text(json.dumps(manifest))
+
+
+def reseal(folder: Path) -> None:
+    """Sizes and digests in the manifest made to fit the files: deeper checks must find the rest."""
+
+    def change(manifest: dict[str, Any]) -> None:
+        for split, content in manifest["splits"].items():
+            for suffix in content["files"]:
+                found = digest_file(folder / f"{split}.{suffix}")
+                content["files"][suffix] = found.model_dump()
+
+    edit_manifest(folder, change)
+
+
+def edit_bytes(path: Path, change: Callable[[bytearray], object]) -> None:
+    content = bytearray(path.read_bytes())
+    change(content)
+    path.write_bytes(content)
+
+
+def edit_table(folder: Path, split: str, change: Callable[[Any], Any]) -> None:
+    path = folder / f"{split}.npy"
+    np.save(path, change(np.load(path)))
+
+
+def flip(content: bytearray, place: int) -> None:
+    content[place] ^= 0xFF
+
+
+def swap_indices(folder: Path) -> None:
+    (folder / "val.idx").write_bytes((folder / "train.idx").read_bytes())
+
+
+def swap_lines(folder: Path) -> None:
+    lines = (folder / "train.idx").read_text().splitlines()
+    lines[1], lines[2] = lines[2], lines[1]
+    (folder / "train.idx").write_text("\n".join(lines) + "\n")
+
+
+def set_field(field: str, value: int) -> Callable[[Any], Any]:
+    def change(table: Any) -> Any:
+        table[field][0] = value
+        return table
+
+    return change
+
+
+def label_in_record(value: float) -> Spoil:
+    def change(folder: Path) -> None:
+        new = np.float32(value).tobytes()
+        edit_bytes(folder / "train.rec", lambda c: c.__setitem__(slice(12, 16), new))
+
+    return change
+
+
+def test_an_untouched_set_passes(packed: Path) -> None:
+    manifest = check_before_run(config(packed))
+    assert manifest == load_manifest(packed) == verify(packed) == verify(packed, decode=True)
+
+
+CHANGED_FILES: list[tuple[str, Spoil, str]] = [
+    ("no folder", lambda f: shutil.rmtree(f), "/set/manifest.json: a packed image set expected"),
+    ("no manifest", lambda f: (f / "manifest.json").unlink(), "/set/manifest.json: a packed image"),
+    ("no records", lambda f: (f / "val.rec").unlink(), "/set/val.rec: No such file"),
+    (
+        "index of another split",
+        swap_indices,
+        r"/set/val.idx: \d+ bytes expected \(manifest.json\), found \d+",
+    ),
+    (
+        "records truncated",
+        lambda f: edit_bytes(f / "train.rec", lambda c: c.__delitem__(slice(-4, None))),
+        r"/set/train.rec: \d+ bytes expected \(manifest.json\), found \d+",
+    ),
+    (
+        "index line changed",
+        swap_lines,
+        r"/set/train.idx: does not match train.rec: 12 offsets up to \d+ expected, found 12",
+    ),
+    (
+        "index of the same size that is none",
+        lambda f: edit_bytes(f / "train.idx", lambda c: c.__setitem__(slice(0, 1), b"x")),
+        "/set/train.idx: lines of number<TAB>offset expected",
+    ),
+    (
+        "index of blanks",
+        lambda f: edit_bytes(f / "train.idx", lambda c: c.__setitem__(slice(None), b"\n" * len(c))),
+        "/set/train.idx: lines of number<TAB>offset expected",
+    ),
+    (
+        "table of other offsets",
+        lambda f: edit_table(f, "val", set_field("offset", 4)),
+        "/set/val.idx: does not match val.rec",
+    ),
+    (
+        "table of other labels",
+        lambda f: edit_table(f, "train", set_field("label", 77)),
+        "/set/train.rec: record at byte 0: label 77 expected, found",
+    ),
+    (
+        "table of other lengths",
+        lambda f: edit_table(f, "train", set_field("length", 5)),
+        r"/set/train.rec: record at byte 0: 5 bytes expected, found \d+",
+    ),
+    (
+        "table that is none",
+        lambda f: edit_bytes(f / "train.npy", lambda c: flip(c, 0)),
+        "/set/train.npy: a sample table expected",
+    ),
+    (
+        "records overwritten",
+        lambda f: edit_bytes(f / "train.rec", lambda c: flip(c, 0)),
+        r"/set/train.rec: a record \(magic 0xced7230a\) at byte 0 expected, found",
+    ),
+    ("label in the record", label_in_record(2.5), "record at byte 0: label . expected, found 2.5"),
+    (
+        "label not a number",
+        label_in_record(np.nan),
+        "record at byte 0: label . expected, found nan",
+    ),
+    ("label infinite", label_in_record(np.inf), "record at byte 0: label . expected, found inf"),
+]
+
+
+@pytest.mark.parametrize(
+    ("spoil", "told"),
+    [case[1:] for case in CHANGED_FILES],
+    ids=[case[0] for case in CHANGED_FILES],
+)
+def test_a_changed_set_is_one_error_before_the_run(packed: Path, spoil: Spoil, told: str) -> None:
+    spoil(packed)
+    with pytest.raises(UserError, match=told) as caught:
+        check_before_run(config(packed))
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "spoil", [case[1] for case in CHANGED_FILES], ids=[case[0] for case in CHANGED_FILES]
+)
+def test_verify_finds_it_too(packed: Path, spoil: Spoil) -> None:
+    spoil(packed)
+    with pytest.raises(UserError):
+        verify(packed)
+
+
+RESEALED: list[tuple[str, Spoil, str]] = [
+    (
+        "index of another split",
+        swap_indices,
+        r"/set/val.idx: does not match val.rec: 6 offsets up to \d+ expected, found 12 up to \d+",
+    ),
+    (
+        "records truncated",
+        lambda f: edit_bytes(f / "train.rec", lambda c: c.__delitem__(slice(-40, None))),
+        r"/set/train.rec: \d+ bytes in the record at byte \d+ expected, found \d+ \(truncated\)",
+    ),
+    (
+        "a row too few",
+        lambda f: edit_table(f, "train", lambda table: table[:-1]),
+        r"/set/train.npy: 12 rows expected \(manifest.json\), found 11",
+    ),
+    (
+        "a table of plain numbers",
+        lambda f: edit_table(f, "train", lambda table: np.arange(12)),
+        "/set/train.npy: a sample table expected, found an array of int64",
+    ),
+    (
+        "a table of pickles",
+        lambda f: np.save(f / "train.npy", np.array([{}], object), allow_pickle=True),
+        "/set/train.npy: a sample table expected",
+    ),
+    (
+        "an index without lines",
+        lambda f: (f / "train.idx").write_text(""),
+        "/set/train.idx: lines of number<TAB>offset expected",
+    ),
+]
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize(
+    ("spoil", "told"), [case[1:] for case in RESEALED], ids=[case[0] for case in RESEALED]
+)
+def test_files_that_fit_the_manifest_must_fit_each_other(
+    packed: Path, spoil: Spoil, told: str
+) -> None:
+    spoil(packed)
+    reseal(packed)
+    for check in (lambda: check_before_run(config(packed)), lambda: verify(packed)):
+        with pytest.raises(UserError, match=told):
+            check()
+
+
+def remove(*keys: str) -> Callable[[dict[str, Any]], object]:
+    def change(manifest: dict[str, Any]) -> None:
+        for key in keys[:-1]:
+            manifest = manifest[key]
+        del manifest[keys[-1]]
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (remove("classes"), "classes: Field required"),
+        (remove("splits", "val"), "splits.val: files rec, idx, npy expected"),
+        (remove("splits", "val", "samples"), "splits.val.samples: Field required"),
+        (remove("splits", "train", "files", "idx"), "splits.train: files rec, idx, npy expected"),
+        (
+            remove("splits", "train", "files", "idx", "sha256"),
+            r"splits.train.files.idx.sha256: Field required",
+        ),
+        (lambda m: m.update(format="other-2"), "format: rn50-recordio-1 expected, found 'other-2'"),
+        (lambda m: m["splits"]["val"].update(samples="6"), "splits.val.samples: .* valid integer"),
+        (lambda m: m.update(extra=1), "extra: Extra inputs are not permitted"),
+    ],
+)
+def test_a_manifest_with_another_shape_names_the_key(
+    packed: Path, change: Callable[[dict[str, Any]], object], told: str
+) -> None:
+    edit_manifest(packed, change)
+    with pytest.raises(UserError, match=rf"/set/manifest\.json: {told}"):
+        load_manifest(packed)
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"hello", b'{"format": ', b"\xff\xfe", b"[" * 100_000, b"{" * 5]
+)
+def test_a_manifest_that_is_no_json(packed: Path, content: bytes) -> None:
+    (packed / "manifest.json").write_bytes(content)
+    with pytest.raises(UserError, match=r"/set/manifest\.json: JSON expected"):
+        load_manifest(packed)
+
+
+@pytest.mark.parametrize("content", [b"[]", b"3", b"null", b'"x"'])
+def test_a_manifest_that_is_other_json(packed: Path, content: bytes) -> None:
+    (packed / "manifest.json").write_bytes(content)
+    with pytest.raises(UserError, match=r"/set/manifest\.json: "):
+        load_manifest(packed)
+
+
+@pytest.mark.parametrize(
+    ("key", "told"),
+    [
+        ("train_samples", "data.train_samples = 13 expected, found 12 images in train.rec"),
+        ("eval_samples", "data.eval_samples = 7 expected, found 6 images in val.rec"),
+        ("classes", "data.classes = 4 expected, found 3"),
+    ],
+)
+def test_counts_of_the_config_must_be_those_of_the_set(packed: Path, key: str, told: str) -> None:
+    right = {"train_samples": TRAIN, "eval_samples": VAL, "classes": CLASSES}
+    with pytest.raises(UserError, match=f"/set: {told}"):
+        check_before_run(config(packed, **{key: right[key] + 1}))
+
+
+@pytest.mark.parametrize("split", ["train", "val"])
+@pytest.mark.parametrize("suffix", ["rec", "idx", "npy"])
+def test_verify_finds_any_flipped_byte(packed: Path, split: str, suffix: str) -> None:
+    path = packed / f"{split}.{suffix}"
+    edit_bytes(path, lambda content: flip(content, len(content) // 2))
+    with pytest.raises(UserError, match=rf"{split}\.{suffix}: SHA-256 .* the file changed after"):
+        verify(packed, decode=True)
+
+
+def test_only_decoding_finds_an_image_that_was_broken_before_packing(
+    pristine: Path, tmp_path: Path
+) -> None:
+    images = Path(shutil.copytree(pristine.parent / "images", tmp_path / "images"))
+    broken = images / "train/class0/0.JPEG"
+    broken.write_bytes(broken.read_bytes()[:-300])
+    pack_images(images, tmp_path / "set")
+    verify(tmp_path / "set")
+    with pytest.raises(UserError, match=r"train\.rec: record at byte \d+: an image that decodes"):
+        verify(tmp_path / "set", decode=True)
+
+
+def test_decoding_looks_at_records_not_at_digests_alone(packed: Path) -> None:
+    """Image bytes overwritten and the set sealed again: only a decoder can tell."""
+    row = load_table(packed, "train")[3]
+    start = int(row["offset"]) + recordio.HEADER_BYTES
+    stop = start + int(row["length"])
+    edit_bytes(
+        packed / "train.rec", lambda c: c.__setitem__(slice(start, stop), bytes(stop - start))
+    )
+    reseal(packed)
+    verify(packed)
+    with pytest.raises(UserError, match=rf"record at byte {row['offset']}: an image that decodes"):
+        verify(packed, decode=True)
+
+
+def test_verify_reports_every_image_as_progress(packed: Path) -> None:
+    calls: list[tuple[int, int]] = []
+    verify(packed, progress=lambda done, total: calls.append((done, total)))
+    assert calls == [(done, TRAIN + VAL) for done in range(1, TRAIN + VAL + 1)]
+
+
+# --- prepare ------------------------------------------------------------------------------------
+
+
+def silent(name: str) -> Callable[[int, int], None]:
+    return lambda done, total: None
+
+
+def test_prepare_draws_a_missing_set_once(tmp_path: Path) -> None:
+    drawn = Synthetic(classes=3, train_samples=12, eval_samples=6)
+    data = config(tmp_path / "deep/set", synthetic=drawn)
+    manifest = prepare(data, silent)
+    assert {path.name for path in (tmp_path / "deep").iterdir()} == {"set"}
+    before = (tmp_path / "deep/set/train.rec").stat().st_mtime_ns
+    assert prepare(data, silent) == manifest
+    assert (tmp_path / "deep/set/train.rec").stat().st_mtime_ns == before
+
+
+def test_prepare_asks_for_a_set_that_it_cannot_draw(tmp_path: Path) -> None:
+    with pytest.raises(
+        UserError, match=r"/set: a packed image set expected .*`rn50 data pack IMAGES /"
+    ):
+        prepare(config(tmp_path / "set"), silent)
+
+
+def test_prepare_names_a_place_where_nothing_can_be_made(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    data = config(tmp_path / "file/set", synthetic=Synthetic(classes=3))
+    with pytest.raises(UserError, match="/file/set: cannot create: "):
+        prepare(data, silent)

@@ -1,0 +1,361 @@
+import io
+import struct
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from PIL import Image
+
+from rn50.config.errors import UserError
+from rn50.config.schema import Data
+from rn50.data import sampling
+from rn50.data.dataset import load_table
+from rn50.data.pack import pack_images
+from rn50.data.pipeline import NOT_COUNTED, Source, build_eval_source, build_train_source
+from rn50.data.recordio import MAGIC
+
+TRAIN, VAL = 37, 23
+SEEDS = {"shuffle": 11, "augment": 12, "flip": 13}
+Pixels = NDArray[np.uint8]
+Floats = NDArray[np.float64]
+
+
+def encode(pixels: Pixels, kind: str = "PNG", **options: Any) -> bytes:
+    out = io.BytesIO()
+    Image.fromarray(pixels).save(out, kind, **options)
+    return out.getvalue()
+
+
+def smooth(number: int, height: int, width: int) -> Pixels:
+    """Red follows the row, green the column, blue the number; all but linear, so that a bilinear
+    resize and a JPEG keep it within a level or two."""
+    y, x = np.mgrid[0:height, 0:width]
+    planes = [20 + 200 * y / height, 20 + 200 * x / width, np.full(y.shape, 5 * number % 250)]
+    return np.rint(np.stack(planes, axis=2)).astype(np.uint8)
+
+
+def rough(seed: int, height: int, width: int) -> Pixels:
+    return np.random.default_rng(seed).integers(0, 256, (height, width, 3), np.uint8)
+
+
+def pack(folder: Path, train: Sequence[bytes], val: Sequence[bytes] | None = None) -> Data:
+    """A packed set with a class for each image, so that a label is the image's number."""
+    for split, images in (("train", train), ("val", train if val is None else val)):
+        for number, image in enumerate(images):
+            name = folder / "images" / split / f"class{number:03d}"
+            name.mkdir(parents=True)
+            (name / "image.JPEG").write_bytes(image)
+    manifest = pack_images(folder / "images", folder / "set")
+    return Data(
+        path=str(folder / "set"),
+        classes=len(manifest.classes),
+        train_samples=manifest.splits["train"].samples,
+        eval_samples=manifest.splits["val"].samples,
+        crop_px=16,
+        eval_resize_px=20,
+    )
+
+
+def with_settings(data: Data, **settings: Any) -> Data:
+    return Data.model_validate(data.model_dump() | settings)
+
+
+def training(data: Data, per_rank: int = 4, rank: int = 0, ranks: int = 1, **seeds: int) -> Source:
+    return build_train_source(
+        data, batch_per_rank=per_rank, rank=rank, ranks=ranks, seeds=SEEDS | seeds
+    )
+
+
+def evaluation(data: Data, per_rank: int = 4, rank: int = 0, ranks: int = 1) -> Source:
+    return build_eval_source(data, batch_per_rank=per_rank, rank=rank, ranks=ranks)
+
+
+def labels_of(sources: Sequence[Source], batches: int) -> NDArray[np.int64]:
+    """Labels over all ranks: (batches, ranks, per rank)."""
+    found = [[source.next().labels.asnumpy() for source in sources] for _ in range(batches)]
+    return np.array(found).astype(np.int64)
+
+
+def pixels_of(images: Any, data: Data) -> Floats:
+    """Un-normalised NHWC pixels of a batch."""
+    planes = images.asnumpy().transpose(0, 2, 3, 1).astype(float)
+    return planes * data.std + data.mean
+
+
+def bilinear(image: Pixels, height: int, width: int, scale: float | None = None) -> Floats:
+    """Resize with half-pixel centres and no antialiasing, rounded to levels as DALI does.
+
+    With `scale` both axes keep exactly that scale about the centre, though the size is rounded.
+    """
+
+    def weights(old: int, new: int) -> Floats:
+        centred = np.arange(new) + 0.5 - new / 2
+        place = np.clip(centred / (scale or new / old) + old / 2 - 0.5, 0, old - 1)
+        low = np.minimum(place.astype(int), max(0, old - 2))
+        matrix = np.zeros((new, old))
+        rows = np.arange(new)
+        matrix[rows, low] = 1 - (place - low)
+        matrix[rows, np.minimum(low + 1, old - 1)] += place - low
+        return matrix
+
+    vertical = np.tensordot(weights(image.shape[0], height), image.astype(float), (1, 0))
+    return np.rint(np.tensordot(weights(image.shape[1], width), vertical, (1, 1)).swapaxes(0, 1))
+
+
+def eval_reference(image: Pixels, data: Data) -> Floats:
+    """Shorter side to eval_resize_px, aspect kept, centre crop, mean and std, CHW.
+
+    Where an odd number of rows is left over the crop lies lower, not higher.
+    """
+    height, width = image.shape[:2]
+    scale = data.eval_resize_px / min(height, width)
+    resized = bilinear(image, round(height * scale), round(width * scale), scale)
+    top, left = ((edge - data.crop_px + 1) // 2 for edge in resized.shape[:2])
+    crop = resized[top : top + data.crop_px, left : left + data.crop_px]
+    return ((crop - data.mean) / data.std).transpose(2, 0, 1)
+
+
+@pytest.fixture(scope="module")
+def numbered(tmp_path_factory: pytest.TempPathFactory) -> Data:
+    """Images of one grey level each: 6 x their number."""
+    images = [encode(np.full((20, 24, 3), 6 * n, np.uint8)) for n in range(TRAIN)]
+    return pack(tmp_path_factory.mktemp("numbered"), images, images[:VAL])
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory: pytest.TempPathFactory) -> Data:
+    """JPEG of several shapes, with structure."""
+    shapes = [(40, 60), (60, 40), (33, 47), (20, 20), (21, 80), (18, 19), (200, 151)]
+    images = [encode(rough(n, *shape), "JPEG") for n, shape in enumerate(shapes)]
+    return pack(tmp_path_factory.mktemp("photos"), images)
+
+
+# --- which images -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+def test_an_epoch_over_all_ranks_shows_every_image_once(numbered: Data, ranks: int) -> None:
+    sources = [training(numbered, 12 // ranks, rank, ranks) for rank in range(ranks)]
+    row = labels_of(sources, -(-3 * TRAIN // 12)).ravel()
+    for epoch in range(3):
+        assert sorted(row[epoch * TRAIN : (epoch + 1) * TRAIN]) == list(range(TRAIN))
+
+
+@pytest.mark.parametrize("last_batch", ["mix", "pad"])
+def test_batches_are_those_that_sampling_decides_on_any_number_of_ranks(
+    numbered: Data, last_batch: str
+) -> None:
+    data = with_settings(numbered, last_batch=last_batch)
+    order = sampling.TrainOrder(TRAIN, 12, last_batch, SEEDS["shuffle"])
+    labels = load_table(Path(data.path), "train")["label"]
+    expected = np.array([labels[order.batch(step, 0, 1)[0]] for step in range(7)])
+    for ranks in (1, 2, 3):
+        sources = [training(data, 12 // ranks, rank, ranks) for rank in range(ranks)]
+        assert np.array_equal(labels_of(sources, 7).reshape(7, 12), expected)
+
+
+def test_a_label_comes_with_its_own_image(numbered: Data) -> None:
+    for source in (training(numbered, 8), evaluation(numbered, 8)):
+        for _ in range(6):
+            images, labels = source.next()
+            assert images.shape == (8, 3, 16, 16)
+            assert labels.shape == (8,)
+            assert images.dtype == labels.dtype == np.float32
+            levels = pixels_of(images, numbered)
+            counted = labels.asnumpy() != NOT_COUNTED
+            wanted = 6 * labels.asnumpy()[counted]
+            assert np.abs(levels[counted] - wanted[:, None, None, None]).max() < 0.01
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 5])
+@pytest.mark.parametrize("per_rank", [4, 23])
+def test_an_evaluation_covers_every_image_once_each_time(
+    numbered: Data, ranks: int, per_rank: int
+) -> None:
+    sources = [evaluation(numbered, per_rank, rank, ranks) for rank in range(ranks)]
+    batches = sampling.eval_batches(VAL, ranks, per_rank)
+    for _ in range(2):
+        labels = labels_of(sources, batches).ravel()
+        assert sorted(labels[labels != NOT_COUNTED]) == list(range(VAL))
+        assert np.sum(labels == NOT_COUNTED) == batches * ranks * per_rank - VAL
+
+
+# --- what is done to them -----------------------------------------------------------------------
+
+
+def test_evaluation_equals_a_numpy_reference(tmp_path: Path) -> None:
+    """Lossless images: within one grey level, the rounding after the resize."""
+    shapes = [(20, 20), (40, 60), (60, 40), (33, 47), (47, 33), (21, 80), (19, 18), (10, 12)]
+    images = [rough(number, *shape) for number, shape in enumerate(shapes)]
+    data = pack(tmp_path, [encode(image) for image in images])
+    found, labels = evaluation(data, len(images)).next()
+    table = load_table(Path(data.path), "val")["label"]
+    assert labels.asnumpy().tolist() == table.tolist()
+    for tensor, label in zip(found.asnumpy(), table, strict=True):
+        difference = np.abs(tensor - eval_reference(images[label], data)).max(axis=(1, 2))
+        assert np.all(difference <= 1.01 / np.array(data.std))
+
+
+def test_jpeg_pixels_are_those_of_pillow(photos: Data, tmp_path: Path) -> None:
+    """Two decoders may round differently, by a few levels, in a few pixels."""
+    images = sorted((Path(photos.path).parent / "images/val").glob("*/*"))
+    found, labels = evaluation(photos, len(images)).next()
+    levels = np.array(photos.std)[:, None, None]
+    for tensor, label in zip(found.asnumpy(), labels.asnumpy().astype(int), strict=True):
+        decoded = np.asarray(Image.open(images[label]).convert("RGB"))
+        difference = np.abs(tensor - eval_reference(decoded, photos)) * levels
+        assert difference.mean() < 1
+        assert difference.max() < 12
+
+
+def test_training_windows_and_mirroring_are_those_that_sampling_decides(tmp_path: Path) -> None:
+    images = [smooth(number, 60 + 5 * number, 150 - 9 * number) for number in range(9)]
+    data = with_settings(pack(tmp_path, [encode(image) for image in images]), area=(0.1, 0.6))
+    table = load_table(Path(data.path), "train")
+    order = sampling.TrainOrder(9, 9, "mix", SEEDS["shuffle"])
+    source = training(data, 9)
+    mirrored: list[int] = []
+    for step in range(4):
+        numbers, places = order.batch(step, 0, 1)
+        heights, widths = sampling.sizes(table, numbers)
+        anchors, shapes = sampling.crop_windows(
+            heights, widths, places, SEEDS["augment"], area=data.area, aspect=data.aspect
+        )
+        flip = sampling.flips(places, SEEDS["flip"])
+        mirrored += flip.tolist()
+        batch, labels = source.next()
+        assert labels.asnumpy().tolist() == table["label"][numbers].tolist()
+        found = pixels_of(batch, data)
+        for index, number in enumerate(labels.asnumpy().astype(int)):
+            size = images[number].shape[:2]
+            top, left = np.rint(anchors[index] * size).astype(int)
+            bottom, right = np.rint((anchors[index] + shapes[index]) * size).astype(int)
+            wanted = bilinear(images[number][top:bottom, left:right], 16, 16)
+            if flip[index]:
+                wanted = wanted[:, ::-1]
+            # A window may be rounded the other way at a tie: 3.4 levels a row at most.
+            assert np.abs(found[index] - wanted).max() < 5
+    assert 0 < sum(mirrored) < len(mirrored)
+
+
+def test_without_augmentation_training_sees_the_centre(tmp_path: Path) -> None:
+    images = [smooth(number, 40, 40 + 10 * number) for number in range(5)]
+    packed = pack(tmp_path, [encode(image) for image in images])
+    data = with_settings(packed, augment=False, flip=False)
+    batch, labels = training(data, 5).next()
+    found = pixels_of(batch, data)
+    for pixels, number in zip(found, labels.asnumpy().astype(int), strict=True):
+        left = (10 * number + 8) // 2
+        wanted = bilinear(images[number][4:36, left : left + 32], 16, 16)
+        assert np.abs(pixels - wanted).max() < 5
+
+
+@pytest.mark.parametrize("mode", ["L", "CMYK", "P", "RGBA", "LA", "1"])
+def test_any_kind_of_image_becomes_three_planes(tmp_path: Path, mode: str) -> None:
+    """ImageNet holds grey and CMYK files; the others a user's own folder may hold."""
+    out = io.BytesIO()
+    kind = "JPEG" if mode in ("L", "CMYK") else "PNG"
+    Image.fromarray(smooth(3, 40, 40)).convert(mode).save(out, kind)
+    data = pack(tmp_path, [out.getvalue()])
+    for source in (training(data, 2), evaluation(data, 2)):
+        images = source.next().images
+        assert images.shape == (2, 3, 16, 16)
+        assert np.isfinite(images.asnumpy()).all()
+        assert images.asnumpy().std() > 0.1
+
+
+@pytest.mark.parametrize("size", [(1, 1), (2, 3), (1, 40)])
+def test_the_smallest_images_can_be_trained_on(tmp_path: Path, size: tuple[int, int]) -> None:
+    data = pack(tmp_path, [encode(rough(1, *size))])
+    source = training(data, 16)
+    for _ in range(10):
+        assert source.next().images.shape == (16, 3, 16, 16)
+
+
+@pytest.mark.parametrize("source", [training, evaluation])
+def test_exif_rotation_is_not_applied(tmp_path: Path, source: Any) -> None:
+    """As in the reference: pixels as stored. The sample table relies on it."""
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    pixels = smooth(1, 48, 80)
+    plain, tagged = encode(pixels, "JPEG"), encode(pixels, "JPEG", exif=exif)
+    found = [
+        source(pack(tmp_path / name, [image]), 4).next().images.asnumpy()
+        for name, image in (("plain", plain), ("tagged", tagged))
+    ]
+    assert np.array_equal(*found)
+
+
+def test_a_record_split_in_parts_is_read_whole(tmp_path: Path) -> None:
+    """The magic number in a JPEG comment, aligned: RecordIO cuts the record there."""
+    jpeg = encode(smooth(2, 40, 40), "JPEG")
+    comment = b"ab" + struct.pack("<I", MAGIC) + b"cdefgh" + struct.pack("<I", MAGIC)
+    segment = b"\xff\xfe" + struct.pack(">H", 2 + len(comment)) + comment
+    marked = jpeg[:2] + segment + jpeg[2:]
+    data = pack(tmp_path, [marked, jpeg])
+    lengths = {int(row["label"]): int(row["length"]) for row in load_table(tmp_path / "set", "val")}
+    assert lengths == {0: 0, 1: len(jpeg)}  # 0: not in one piece
+    for source in (
+        evaluation(data, 2),
+        training(with_settings(data, augment=False, flip=False), 2),
+    ):
+        for _ in range(3):
+            images = source.next().images.asnumpy()
+            assert np.array_equal(images[0], images[1])
+
+
+@pytest.mark.parametrize(("make", "split"), [(training, "train"), (evaluation, "val")])
+def test_records_spoilt_since_the_checks_are_named(tmp_path: Path, make: Any, split: str) -> None:
+    data = pack(tmp_path, [encode(rough(number, 30, 40), "JPEG") for number in range(4)])
+    path = tmp_path / "set" / f"{split}.rec"
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-200])
+    with pytest.raises(UserError, match=rf"/{split}\.rec: at least \d+ bytes expected, found \d+$"):
+        make(data, 4).next()
+    path.write_bytes(whole[:32] + bytes(len(whole) - 32))
+    with pytest.raises(
+        UserError, match=rf"/{split}\.rec: images that decode expected, found ."
+    ) as e:
+        make(data, 4).next()
+    assert "\n" not in str(e.value)
+
+
+# --- batches over time --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("make", [training, evaluation])
+def test_a_batch_in_hand_does_not_change(photos: Data, make: Any) -> None:
+    source = make(photos, 5)
+    held = [source.next() for _ in range(4)]
+    copies = [(batch.images.asnumpy().copy(), batch.labels.asnumpy().copy()) for batch in held]
+    for _ in range(20):
+        source.next()
+    for batch, (images, labels) in zip(held, copies, strict=True):
+        assert np.array_equal(batch.images.asnumpy(), images)
+        assert np.array_equal(batch.labels.asnumpy(), labels)
+    assert not np.array_equal(copies[0][0], copies[1][0])
+
+
+def bits(source: Source, batches: int = 4) -> bytes:
+    return b"".join(source.next().images.asnumpy().tobytes() for _ in range(batches))
+
+
+def test_the_same_seeds_give_the_same_bits(photos: Data) -> None:
+    first = bits(training(photos))
+    assert bits(training(photos)) == first
+    threaded = with_settings(photos, decode_threads=3, prefetch=4)
+    assert bits(training(threaded)) == first
+
+
+@pytest.mark.parametrize("stream", ["shuffle", "augment", "flip"])
+def test_every_seed_has_its_effect(photos: Data, stream: str) -> None:
+    assert bits(training(photos, **{stream: 99})) != bits(training(photos))
+
+
+def test_ranks_split_the_very_batch_of_one_rank(photos: Data) -> None:
+    whole = [training(photos, 6).next().images.asnumpy()]
+    parts = [training(photos, 2, rank, 3).next().images.asnumpy() for rank in range(3)]
+    assert np.array_equal(np.concatenate(parts), np.concatenate(whole))

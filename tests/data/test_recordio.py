@@ -1,0 +1,157 @@
+import io
+import struct
+from pathlib import Path
+
+import mxnet as mx
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from rn50.config.errors import UserError
+from rn50.data import recordio
+
+MAGIC = struct.pack("<I", recordio.MAGIC)
+FUZZ = settings(deadline=None, max_examples=150)
+
+# Bytes with the magic number strewn in, at aligned places and others.
+IMAGES = st.lists(
+    st.one_of(st.binary(max_size=9), st.just(MAGIC), st.just(MAGIC[:2]), st.just(bytes(4))),
+    max_size=8,
+).map(b"".join)
+LABELS = st.integers(0, 2**24)
+IDS = st.integers(0, 2**64 - 1)
+
+
+def with_hard_images(test: object) -> object:
+    for image in (
+        b"",
+        MAGIC,
+        MAGIC * 3,
+        b"x" + MAGIC,
+        bytes(4) + MAGIC,
+        MAGIC + b"end",
+        MAGIC[2:] + MAGIC + MAGIC[:2],
+        b"abc" + MAGIC + b"d" + MAGIC,
+    ):
+        test = example(label=3, record_id=5, image=image)(test)  # type: ignore[arg-type]
+    return test
+
+
+def mxnet_record(label: int, record_id: int, image: bytes, path: Path) -> bytes:
+    """The bytes that MXNet's own writer makes of one image."""
+    writer = mx.recordio.MXRecordIO(str(path), "w")
+    writer.write(mx.recordio.pack(mx.recordio.IRHeader(0, label, record_id, 0), image))
+    writer.close()
+    return path.read_bytes()
+
+
+@pytest.fixture(scope="module")
+def scratch(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("recordio") / "x.rec"
+
+
+@FUZZ
+@given(label=LABELS, record_id=IDS, image=IMAGES)
+@with_hard_images
+def test_what_was_written_is_read(label: int, record_id: int, image: bytes) -> None:
+    record = recordio.encode(label, record_id, image)
+    assert len(record) % 4 == 0
+    assert recordio.read(io.BytesIO(record), 0, "x") == (label, record_id, image)
+
+
+@FUZZ
+@given(label=LABELS, record_id=IDS, image=IMAGES)
+@with_hard_images
+def test_the_bytes_are_those_of_mxnet(
+    scratch: Path, label: int, record_id: int, image: bytes
+) -> None:
+    ours = recordio.encode(label, record_id, image)
+    assert ours == mxnet_record(label, record_id, image, scratch)
+
+
+@FUZZ
+@given(images=st.lists(IMAGES, min_size=1, max_size=5))
+def test_mxnet_reads_ours(scratch: Path, images: list[bytes]) -> None:
+    scratch.write_bytes(
+        b"".join(recordio.encode(10 * n, n, image) for n, image in enumerate(images))
+    )
+    reader = mx.recordio.MXRecordIO(str(scratch), "r")
+    for number, image in enumerate(images):
+        header, content = mx.recordio.unpack(reader.read())
+        assert (header.label, header.id, content) == (10 * number, number, image)
+    assert reader.read() is None
+
+
+@FUZZ
+@given(images=st.lists(IMAGES, min_size=1, max_size=5))
+def test_ours_reads_mxnets(scratch: Path, images: list[bytes]) -> None:
+    index = scratch.with_suffix(".idx")
+    writer = mx.recordio.MXIndexedRecordIO(str(index), str(scratch), "w")
+    for number, image in enumerate(images):
+        header = mx.recordio.IRHeader(0, number, 7 * number, 0)
+        writer.write_idx(number, mx.recordio.pack(header, image))
+    writer.close()
+    offsets = [int(line.split("\t")[1]) for line in index.read_text().splitlines()]
+    with scratch.open("rb") as file:
+        records = [recordio.read(file, offset, "x") for offset in offsets]
+    assert records == [(number, 7 * number, image) for number, image in enumerate(images)]
+
+
+@FUZZ
+@given(label=LABELS, record_id=IDS, image=IMAGES)
+@with_hard_images
+def test_a_whole_record_holds_the_image_at_a_fixed_place(
+    label: int, record_id: int, image: bytes
+) -> None:
+    record = recordio.encode(label, record_id, image)
+    found = record[recordio.HEADER_BYTES : recordio.HEADER_BYTES + len(image)]
+    assert recordio.is_split(record) or found == image
+
+
+@pytest.mark.parametrize(
+    ("image", "split"),
+    [
+        (MAGIC, True),
+        (b"abcd" + MAGIC + b"e", True),
+        (b"abc" + MAGIC, False),
+        (b"a" + MAGIC + MAGIC, False),
+        (MAGIC[:3], False),
+    ],
+)
+def test_only_a_magic_number_at_an_aligned_place_splits(image: bytes, split: bool) -> None:
+    assert recordio.is_split(recordio.encode(0, 0, image)) is split
+
+
+@FUZZ
+@given(image=IMAGES, data=st.data())
+def test_a_record_cut_short_names_file_and_offset(image: bytes, data: st.DataObject) -> None:
+    first, second = recordio.encode(1, 1, b"first"), recordio.encode(2, 2, image)
+    padding = -len(image) % 4
+    cut = len(first) + data.draw(st.integers(0, len(second) - padding - 1))
+    file = io.BytesIO((first + second)[:cut])
+    assert recordio.read(file, 0, "some.rec").image == b"first"
+    with pytest.raises(UserError, match=rf"^some\.rec: .* at byte {len(first)} expected"):
+        recordio.read(file, len(first), "some.rec")
+
+
+@pytest.mark.parametrize("offset", [1, 4, 8, 30])
+def test_a_place_that_is_no_record_is_named(offset: int) -> None:
+    file = io.BytesIO(recordio.encode(1, 1, b"some image of some length"))
+    with pytest.raises(UserError, match=rf"^x: a record \(magic 0xced7230a\) at byte {offset} exp"):
+        recordio.read(file, offset, "x")
+
+
+def test_a_record_too_short_for_a_header_is_named() -> None:
+    record = MAGIC + struct.pack("<I", 8) + bytes(8)
+    with pytest.raises(UserError, match="x: a 24-byte header at byte 0 expected, found 8"):
+        recordio.read(io.BytesIO(record), 0, "x")
+
+
+@FUZZ
+@given(st.binary(max_size=80), st.integers(0, 90), st.integers(0, 7), st.integers(0, 40))
+def test_garbage_raises_nothing_else(junk: bytes, offset: int, flag: int, length: int) -> None:
+    for content in (junk, MAGIC + struct.pack("<I", flag << 29 | length) + junk):
+        try:
+            recordio.read(io.BytesIO(content), offset, "x")
+        except UserError as error:
+            assert str(error).startswith("x: ")

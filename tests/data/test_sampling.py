@@ -1,0 +1,278 @@
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from rn50.data import sampling
+
+FUZZ = settings(deadline=None, max_examples=80)
+SEEDS = st.integers(0, 2**64 - 1)
+REFERENCE = {"area": (0.05, 1.0), "aspect": (3 / 4, 4 / 3)}
+
+
+def row(
+    order: sampling.TrainOrder, steps: int, ranks: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Images and places of `steps` steps, ranks one after the other: (steps, global batch)."""
+    shares = [[order.batch(step, rank, ranks) for rank in range(ranks)] for step in range(steps)]
+    images = np.array([np.concatenate([share[0] for share in step]) for step in shares])
+    places = np.array([np.concatenate([share[1] for share in step]) for step in shares])
+    return images, places
+
+
+def float_sizes(*pixels: int) -> NDArray[np.float32]:
+    return np.array(pixels, np.float32)
+
+
+# --- training order -----------------------------------------------------------------------------
+
+
+@FUZZ
+@given(
+    samples=st.integers(1, 60),
+    ranks=st.integers(1, 7),
+    per_rank=st.integers(1, 12),
+    epochs=st.integers(1, 4),
+    seed=SEEDS,
+)
+def test_every_image_once_an_epoch_over_all_ranks(
+    samples: int, ranks: int, per_rank: int, epochs: int, seed: int
+) -> None:
+    batch = ranks * per_rank
+    order = sampling.TrainOrder(samples, batch, "mix", seed)
+    images, places = row(order, -(-epochs * samples // batch), ranks)
+    assert places.ravel().tolist() == list(range(places.size))
+    for epoch in range(epochs):
+        seen = images.ravel()[epoch * samples : (epoch + 1) * samples]
+        assert sorted(seen) == list(range(samples))
+
+
+@FUZZ
+@given(
+    samples=st.integers(1, 60),
+    per_rank=st.integers(1, 4),
+    last_batch=st.sampled_from(["mix", "pad"]),
+    seed=SEEDS,
+)
+def test_a_step_takes_the_same_images_on_any_number_of_ranks(
+    samples: int, per_rank: int, last_batch: str, seed: int
+) -> None:
+    batch = 12 * per_rank
+    orders = [sampling.TrainOrder(samples, batch, last_batch, seed) for _ in range(4)]
+    rows = [row(order, 5, ranks) for order, ranks in zip(orders, (1, 2, 3, 12), strict=True)]
+    for images, places in rows[1:]:
+        assert np.array_equal(images, rows[0][0])
+        assert np.array_equal(places, rows[0][1])
+
+
+@FUZZ
+@given(samples=st.integers(1, 60), batch=st.integers(1, 70), epochs=st.integers(1, 3), seed=SEEDS)
+def test_padded_epochs_start_a_step_and_repeat_their_own_images(
+    samples: int, batch: int, epochs: int, seed: int
+) -> None:
+    steps = -(-samples // batch)
+    order = sampling.TrainOrder(samples, batch, "pad", seed)
+    images, places = row(order, epochs * steps, 1)
+    assert len(np.unique(places)) == places.size
+    for epoch in range(epochs):
+        mine = images[epoch * steps : (epoch + 1) * steps].ravel()
+        assert sorted(mine[:samples]) == list(range(samples))
+        assert np.array_equal(mine, np.resize(mine[:samples], mine.size))
+        assert np.array_equal(mine[:samples], sampling.epoch_order(samples, seed, epoch))
+
+
+@pytest.mark.parametrize("last_batch", ["mix", "pad"])
+def test_a_step_can_be_asked_for_out_of_order(last_batch: str) -> None:
+    """What a resumed run does: the row has no memory."""
+    walked = sampling.TrainOrder(50, 8, last_batch, 3)
+    expected = [walked.batch(step, 1, 2)[0].tolist() for step in range(40)]
+    for step in (39, 0, 17, 6):
+        resumed = sampling.TrainOrder(50, 8, last_batch, 3)
+        assert resumed.batch(step, 1, 2)[0].tolist() == expected[step]
+
+
+def test_epochs_and_seeds_have_orders_of_their_own() -> None:
+    orders = [sampling.epoch_order(1000, seed, epoch) for seed in (1, 2) for epoch in range(3)]
+    for index, order in enumerate(orders):
+        assert sorted(order) == list(range(1000))
+        assert np.array_equal(order, sampling.epoch_order(1000, 1 + index // 3, index % 3))
+        for other in orders[:index]:
+            assert np.mean(order == other) < 0.02
+
+
+# --- evaluation ---------------------------------------------------------------------------------
+
+
+@FUZZ
+@given(samples=st.integers(1, 300), ranks=st.integers(1, 20), per_rank=st.integers(1, 40))
+def test_every_image_is_evaluated_exactly_once(samples: int, ranks: int, per_rank: int) -> None:
+    batches = sampling.eval_batches(samples, ranks, per_rank)
+    counted: list[int] = []
+    for rank in range(ranks):
+        for batch in range(batches):
+            images, counts = sampling.eval_batch(
+                samples, batch, rank=rank, ranks=ranks, batch_per_rank=per_rank
+            )
+            assert images.shape == counts.shape == (per_rank,)
+            assert images.min() >= 0
+            assert images.max() < samples
+            counted += images[counts].tolist()
+    assert sorted(counted) == list(range(samples))
+
+
+@FUZZ
+@given(samples=st.integers(1, 300), ranks=st.integers(1, 20), per_rank=st.integers(1, 40))
+def test_no_evaluation_batch_is_idle_on_every_rank(samples: int, ranks: int, per_rank: int) -> None:
+    last = sampling.eval_batches(samples, ranks, per_rank) - 1
+    assert any(
+        sampling.eval_batch(samples, last, rank=rank, ranks=ranks, batch_per_rank=per_rank)[1].any()
+        for rank in range(ranks)
+    )
+
+
+@FUZZ
+@given(samples=st.integers(1, 10**6), ranks=st.integers(1, 4096))
+def test_shards_differ_by_at_most_one_image(samples: int, ranks: int) -> None:
+    shards = [sampling.eval_shard(samples, rank, ranks) for rank in range(min(ranks, 50))]
+    lengths = {last - first for first, last in shards}
+    assert lengths <= {samples // ranks, -(-samples // ranks)}
+    assert sampling.eval_shard(samples, ranks - 1, ranks)[1] == samples
+
+
+# --- crop windows -------------------------------------------------------------------------------
+
+
+@FUZZ
+@given(
+    height=st.integers(20, 2000),
+    width=st.integers(20, 2000),
+    low=st.floats(0.01, 1),
+    high=st.floats(0.01, 1),
+    narrow=st.floats(0.3, 1),
+    wide=st.floats(1, 3),
+    seed=SEEDS,
+)
+def test_windows_lie_inside_with_area_and_aspect_in_range(
+    height: int, width: int, low: float, high: float, narrow: float, wide: float, seed: int
+) -> None:
+    assume(low <= high)
+    count = 200
+    heights, widths = float_sizes(*[height] * count), float_sizes(*[width] * count)
+    places = np.arange(count)
+    anchors, shapes = sampling.crop_windows(
+        heights, widths, places, seed, area=(low, high), aspect=(narrow, wide)
+    )
+    assert anchors.shape == shapes.shape == (count, 2)
+    assert anchors.dtype == shapes.dtype == np.float32
+    assert anchors.min() >= 0
+    assert (anchors + shapes).max() <= 1 + 1e-6
+    areas = shapes.astype(float).prod(axis=1)
+    ratios = shapes[:, 1] * width / (shapes[:, 0] * height)
+    big = (shapes * [height, width]).min(axis=1) > 2  # smaller ones are held at a pixel
+    assert np.all(ratios[big] > narrow - 1e-3)
+    assert np.all(ratios[big] < wide + 1e-3)
+    in_range = (areas > low - 1e-4) & (areas < high + 1e-4)
+    centred = np.abs(2 * anchors + shapes - 1).max(axis=1) < 1e-5
+    reaches_an_edge = shapes.max(axis=1) > 1 - 1e-5
+    assert np.all(in_range | (centred & reaches_an_edge) | ~big)
+
+
+def test_windows_of_a_common_photo_follow_the_reference_distribution() -> None:
+    """500 x 375: area uniform and log-aspect symmetric, but for those that do not fit."""
+    count = 20_000
+    heights, widths = float_sizes(*[375] * count), float_sizes(*[500] * count)
+    anchors, shapes = sampling.crop_windows(heights, widths, np.arange(count), 1, **REFERENCE)
+    areas = shapes.astype(float).prod(axis=1)
+    assert areas.min() < 0.06
+    assert areas.max() > 0.9
+    small = areas[areas < 0.5]
+    assert abs(small.mean() - 0.275) < 0.01
+    ratios = np.log(shapes[:, 1] * 500 / (shapes[:, 0] * 375))[areas < 0.5]
+    assert abs(ratios.mean()) < 0.01
+    assert abs(ratios.std() - np.log(4 / 3) / np.sqrt(3)) < 0.01
+    where = anchors / np.maximum(1 - shapes, 1e-9)
+    assert np.all(np.abs(where[areas < 0.5].mean(axis=0) - 0.5) < 0.02)
+    drawn = np.stack([areas, shapes[:, 1] / shapes[:, 0], *where.T])[:, areas < 0.5]
+    assert np.abs(np.corrcoef(drawn) - np.eye(4)).max() < 0.05
+
+
+@pytest.mark.parametrize("height", [1, 2, 3, 7])
+@pytest.mark.parametrize("width", [1, 2, 300])
+def test_windows_of_tiny_images_hold_a_pixel(height: int, width: int) -> None:
+    heights, widths = float_sizes(*[height] * 500), float_sizes(*[width] * 500)
+    anchors, shapes = sampling.crop_windows(heights, widths, np.arange(500), 1, **REFERENCE)
+    size = np.stack([heights, widths], axis=1)
+    first, last = np.rint(anchors * size), np.rint((anchors + shapes) * size)
+    assert np.all(last - first >= 1)
+    assert np.all(last <= size)
+
+
+@FUZZ
+@given(
+    places=st.lists(st.integers(0, 2**40), min_size=1, max_size=30, unique=True),
+    seed=SEEDS,
+    data=st.data(),
+)
+def test_a_window_depends_on_seed_and_place_alone(
+    places: list[int], seed: int, data: st.DataObject
+) -> None:
+    rng = np.random.default_rng(len(places))
+    heights = rng.integers(20, 600, len(places)).astype(np.float32)
+    widths = rng.integers(20, 600, len(places)).astype(np.float32)
+    where = np.array(places)
+    anchors, shapes = sampling.crop_windows(heights, widths, where, seed, **REFERENCE)
+    mirrored = sampling.flips(where, seed)
+    some = np.array(data.draw(st.permutations(range(len(places)))))[: 1 + len(places) // 2]
+    again = sampling.crop_windows(heights[some], widths[some], where[some], seed, **REFERENCE)
+    assert np.array_equal(again[0], anchors[some])
+    assert np.array_equal(again[1], shapes[some])
+    assert np.array_equal(sampling.flips(where[some], seed), mirrored[some])
+
+
+def test_neighbouring_places_and_seeds_give_other_windows() -> None:
+    heights, widths = float_sizes(*[375] * 1000), float_sizes(*[500] * 1000)
+    places = np.arange(1000)
+    first, _ = sampling.crop_windows(heights, widths, places, 1, **REFERENCE)
+    other, _ = sampling.crop_windows(heights, widths, places, 2, **REFERENCE)
+    assert len(np.unique(first, axis=0)) > 990
+    assert np.mean(first == other) < 0.01
+
+
+@pytest.mark.parametrize(("height", "width"), [(375, 500), (500, 375), (64, 64), (33, 500)])
+def test_centre_windows_are_square_and_centred(height: int, width: int) -> None:
+    anchors, shapes = sampling.centre_windows(float_sizes(height), float_sizes(width), 0.875)
+    side = 0.875 * min(height, width)
+    assert shapes[0] * [height, width] == pytest.approx([side, side], rel=1e-5)
+    assert anchors[0] + shapes[0] / 2 == pytest.approx([0.5, 0.5], abs=1e-6)
+
+
+# --- random numbers -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2**63, 2**64 - 1])
+@pytest.mark.parametrize("first", [0, 10**9, 2**45])
+def test_uniforms_look_uniform(seed: int, first: int) -> None:
+    u = sampling.uniforms(np.arange(first, first + 20_000), seed, 8)
+    assert u.min() >= 0
+    assert u.max() < 1
+    assert np.all(np.abs(u.mean(axis=0) - 0.5) < 0.01)
+    assert np.all(np.abs(u.var(axis=0) - 1 / 12) < 0.005)
+    assert len(np.unique(u)) > u.size - 3
+    correlation = np.corrcoef(u.T) - np.eye(8)
+    assert np.abs(correlation).max() < 0.04
+    assert abs(np.corrcoef(u[:-1, 0], u[1:, 0])[0, 1]) < 0.04
+    counts, _ = np.histogram(u, 64, (0, 1))
+    assert np.all(np.abs(counts / u.size * 64 - 1) < 0.1)
+
+
+@pytest.mark.parametrize("seed", [0, 1, 12345678901234567890])
+def test_about_half_of_the_images_are_mirrored(seed: int) -> None:
+    mirrored = sampling.flips(np.arange(20_000), seed)
+    assert set(mirrored.tolist()) == {0, 1}
+    assert abs(mirrored.mean() - 0.5) < 0.02
+    assert abs(np.corrcoef(mirrored[:-1], mirrored[1:])[0, 1]) < 0.04
+
+
+def test_no_image_is_mirrored_when_that_is_off() -> None:
+    assert not sampling.flips(np.arange(1000), 1, enabled=False).any()

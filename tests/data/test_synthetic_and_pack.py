@@ -1,0 +1,344 @@
+import hashlib
+import io
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from rn50.config.errors import UserError
+from rn50.config.schema import Synthetic
+from rn50.data import recordio, synthetic
+from rn50.data.dataset import load_manifest, load_table, verify
+from rn50.data.pack import decode_error, image_size, pack_images
+
+SETTINGS = Synthetic(classes=10, train_samples=60, eval_samples=20, min_px=40, max_px=56, seed=3)
+
+
+def encode(image: Image.Image, kind: str = "JPEG") -> bytes:
+    out = io.BytesIO()
+    image.save(out, kind)
+    return out.getvalue()
+
+
+def noise(number: int, kind: str = "JPEG", size: tuple[int, int] = (20, 16)) -> bytes:
+    pixels = np.random.default_rng(number).integers(0, 256, (size[1], size[0], 3), np.uint8)
+    return encode(Image.fromarray(pixels), kind)
+
+
+def image_folder(folder: Path, counts: dict[str, int]) -> Path:
+    """Images in ImageNet's layout; `counts` maps "train/class" to a number of images."""
+    for name, count in counts.items():
+        (folder / name).mkdir(parents=True)
+        for number in range(count):
+            (folder / name / f"{number}.JPEG").write_bytes(noise(number))
+    return folder
+
+
+def snapshot(folder: Path) -> dict[str, tuple[bytes, int]]:
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    return {str(p.relative_to(folder)): (p.read_bytes(), p.stat().st_mtime_ns) for p in files}
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {name: content for name, (content, _) in snapshot(folder).items()}
+
+
+def names_in(folder: Path) -> set[str]:
+    return {entry.name for entry in folder.iterdir()}
+
+
+@pytest.fixture(scope="module")
+def drawn(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("drawn") / "images"
+    assert synthetic.make_images(out, SETTINGS) == 80
+    return out
+
+
+# --- synthetic ----------------------------------------------------------------------------------
+
+
+def test_the_same_seed_draws_the_same_bytes(drawn: Path, tmp_path: Path) -> None:
+    synthetic.make_images(tmp_path / "again", SETTINGS)
+    assert contents(tmp_path / "again") == contents(drawn)
+
+
+def test_another_seed_draws_other_images(drawn: Path, tmp_path: Path) -> None:
+    synthetic.make_images(tmp_path / "other", SETTINGS.model_copy(update={"seed": 4}))
+    ours, theirs = contents(drawn), contents(tmp_path / "other")
+    assert set(ours) == set(theirs)
+    assert not any(ours[name] == theirs[name] for name in ours)
+
+
+def test_a_larger_set_begins_with_the_smaller(drawn: Path) -> None:
+    more = SETTINGS.model_copy(update={"train_samples": 70})
+    large = dict(synthetic.draw_split(more, "train"))
+    small = {name: jpeg for name, jpeg in contents(drawn).items() if name.startswith("train/")}
+    assert small.items() <= large.items()
+
+
+def test_the_layout_is_imagenets(drawn: Path) -> None:
+    for split, count in (("train", 60), ("val", 20)):
+        folders = sorted(entry.name for entry in (drawn / split).iterdir())
+        assert folders == [f"n{90_000_000 + label}" for label in range(10)]
+        files = sorted((drawn / split).glob("n*/n*_*.JPEG"))
+        assert len(files) == count == len(list((drawn / split).rglob("*.*")))
+        assert all(file.name.startswith(f"{file.parent.name}_") for file in files)
+        per_class = [len(list((drawn / split / name).iterdir())) for name in folders]
+        assert per_class == [count // 10] * 10
+
+
+def test_the_files_are_jpeg_of_varied_sizes_and_no_two_alike(drawn: Path) -> None:
+    jpegs = list(contents(drawn).values())
+    sizes = set()
+    for jpeg in jpegs:
+        image = Image.open(io.BytesIO(jpeg))
+        assert (image.format, image.mode) == ("JPEG", "RGB")
+        assert decode_error(jpeg) is None
+        sizes.add(image.size)
+    assert len(set(jpegs)) == 80
+    assert len(sizes) > 40
+    edges = [edge for size in sizes for edge in size]
+    assert min(edges) >= 40
+    assert max(edges) <= 56
+    assert max(edges) - min(edges) > 10
+
+
+def test_colours_do_not_tell_the_classes_apart() -> None:
+    """Class means lie within their own sampling error (5 levels at 100 images a class), and a
+    nearest-mean-colour classifier trained on half of the images stays near chance, 10 %.
+    """
+    colours, labels = [], []
+    for number in range(1000):
+        label = number % 10
+        rng = np.random.default_rng((number, 1))
+        image = np.asarray(synthetic.draw_image(label, rng, min_px=40, max_px=56), float)
+        colours.append(image.mean(axis=(0, 1)))
+        labels.append(label)
+    colour, truth = np.array(colours), np.array(labels)
+    means = np.stack([colour[truth == label].mean(axis=0) for label in range(10)])
+    assert np.abs(means - means.mean(axis=0)).max() < 20
+    half = np.arange(1000) < 500
+    centres = np.stack([colour[half & (truth == label)].mean(axis=0) for label in range(10)])
+    distance = np.linalg.norm(colour[:, None] - centres, axis=2)
+    accuracy = np.mean(distance.argmin(axis=1)[~half] == truth[~half])
+    assert accuracy < 0.2
+
+
+def test_the_smallest_side_above_the_largest_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"min_px: at most max_px \(40\) expected, found 50"):
+        synthetic.make_images(tmp_path / "x", Synthetic(min_px=50, max_px=40))
+    assert not names_in(tmp_path)
+
+
+# --- packing ------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def packed(drawn: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("packed") / "set"
+    pack_images(drawn, out)
+    return out
+
+
+def test_the_packed_set_holds_every_original_byte(drawn: Path, packed: Path) -> None:
+    classes = load_manifest(packed).classes
+    for split in ("train", "val"):
+        found = []
+        with (packed / f"{split}.rec").open("rb") as file:
+            for number, row in enumerate(load_table(packed, split)):
+                record = recordio.read(file, int(row["offset"]), "x")
+                assert record.id == number
+                assert record.label == row["label"]
+                assert row["length"] == len(record.image)
+                assert Image.open(io.BytesIO(record.image)).size == (row["width"], row["height"])
+                found.append((classes[int(record.label)], record.image))
+            assert file.read() == b""
+        expected = [(path.parent.name, path.read_bytes()) for path in (drawn / split).glob("*/*")]
+        assert sorted(found) == sorted(expected)
+
+
+def test_the_index_is_that_of_im2rec(packed: Path) -> None:
+    for split in ("train", "val"):
+        lines = (packed / f"{split}.idx").read_text().splitlines()
+        offsets = load_table(packed, split)["offset"]
+        assert lines == [f"{number}\t{offset}" for number, offset in enumerate(offsets)]
+
+
+def test_the_manifest_counts_and_signs_every_file(packed: Path) -> None:
+    manifest = load_manifest(packed)
+    assert manifest.classes == [f"n{90_000_000 + label}" for label in range(10)]
+    for split, count in (("train", 60), ("val", 20)):
+        assert manifest.splits[split].samples == count
+        assert manifest.splits[split].class_counts == [count // 10] * 10
+        for suffix in ("rec", "idx", "npy"):
+            content = (packed / f"{split}.{suffix}").read_bytes()
+            signed = manifest.splits[split].files[suffix]
+            assert signed.bytes == len(content)
+            assert signed.sha256 == hashlib.sha256(content).hexdigest()
+    assert names_in(packed) == {"manifest.json"} | {
+        f"{split}.{suffix}" for split in ("train", "val") for suffix in ("rec", "idx", "npy")
+    }
+    assert verify(packed, decode=True) == manifest
+
+
+def test_packing_twice_gives_the_same_bytes(drawn: Path, packed: Path, tmp_path: Path) -> None:
+    pack_images(drawn, tmp_path / "again")
+    assert contents(tmp_path / "again") == contents(packed)
+
+
+def test_records_are_shuffled_by_the_seed(drawn: Path, packed: Path, tmp_path: Path) -> None:
+    pack_images(drawn, tmp_path / "other", shuffle_seed=1)
+    labels = load_table(packed, "train")["label"].tolist()
+    others = load_table(tmp_path / "other", "train")["label"].tolist()
+    assert labels != sorted(labels)
+    assert others != labels
+    assert sorted(others) == sorted(labels)
+
+
+def test_the_original_folder_stays_as_it_was(tmp_path: Path) -> None:
+    images = image_folder(tmp_path / "images", {"train/a": 3, "val/a": 2})
+    before = snapshot(images)
+    pack_images(images, tmp_path / "out")
+    assert snapshot(images) == before
+
+
+def test_progress_counts_every_image(tmp_path: Path) -> None:
+    images = image_folder(tmp_path / "images", {"train/a": 3, "train/b": 1, "val/a": 2})
+    calls: list[tuple[int, int]] = []
+    pack_images(images, tmp_path / "out", progress=lambda done, total: calls.append((done, total)))
+    assert calls == [(done, 6) for done in range(1, 7)]
+
+
+def test_what_is_accepted(tmp_path: Path) -> None:
+    """A PNG under a .JPEG name (ImageNet has one), any case of suffix, a class without val images,
+    an empty folder as the target, a target whose parents do not exist; other files are left out.
+    """
+    images = image_folder(tmp_path / "images", {"train/b": 1, "train/a": 1, "val/a": 1})
+    png = noise(7, "PNG", (31, 17))
+    (images / "train/a/png.JPEG").write_bytes(png)
+    (images / "train/a/upper.JPG").write_bytes(noise(8))
+    (images / "train/a/readme.txt").write_text("not an image")
+    (images / "readme.txt").write_text("neither a split")
+    (tmp_path / "empty").mkdir()
+    for out in (tmp_path / "empty", tmp_path / "new/deep/out"):
+        manifest = pack_images(images, out)
+        assert manifest.classes == ["a", "b"]
+        assert manifest.splits["train"].class_counts == [3, 1]
+        assert manifest.splits["val"].class_counts == [1, 0]
+        rows = load_table(out, "train")
+        (row,) = rows[(rows["height"] == 17) & (rows["width"] == 31)]
+        with (out / "train.rec").open("rb") as file:
+            assert recordio.read(file, int(row["offset"]), "x").image == png
+
+
+@pytest.mark.parametrize(
+    ("spoil", "told"),
+    [
+        (lambda images: (images / "train/c").mkdir(), "train/c: images expected, found an empty"),
+        (
+            lambda images: (images / "train/a/9.JPEG").write_text("hello world"),
+            "train/a/9.JPEG: a JPEG or PNG image expected, found b'hello wo' at its start",
+        ),
+        (
+            lambda images: (images / "val/a/9.png").write_bytes(b""),
+            "val/a/9.png: a JPEG or PNG image expected, found an empty file",
+        ),
+        (
+            lambda images: (images / "train/a/9.JPEG").write_bytes(noise(1)[:20]),
+            "train/a/9.JPEG: a JPEG or PNG image expected",
+        ),
+        (
+            lambda images: (images / "train/a/9.JPEG").write_bytes(noise(1, "GIF")),
+            "train/a/9.JPEG: a JPEG or PNG image expected, found b'GIF8",
+        ),
+        (
+            lambda images: (images / "train/a/9.JPEG").write_bytes(noise(1, "PNG", (70_000, 1))),
+            "train/a/9.JPEG: a JPEG or PNG image expected, found 70000 x 1 pixels",
+        ),
+        (
+            lambda images: (images / "train/a/9.JPEG").mkdir(),
+            "train/a/9.JPEG: cannot read: Is a directory",
+        ),
+        (
+            lambda images: (images / "train/a/9.JPEG").symlink_to("nowhere"),
+            "train/a/9.JPEG: cannot read: No such file",
+        ),
+        (
+            lambda images: image_folder(images, {"val/x": 1}),
+            "val/x: a class that train/ has too expected, found 1",
+        ),
+        (lambda images: (images / "val").rename(images / "test"), "val: a folder expected"),
+        (lambda images: (images / "train").rename(images / "t"), "train: a folder expected"),
+        (
+            lambda images: [path.unlink() for path in (images / "val/a").iterdir()],
+            "val: images .* expected, found none",
+        ),
+    ],
+)
+def test_a_bad_image_folder_is_named_and_nothing_is_left(
+    tmp_path: Path, spoil: object, told: str
+) -> None:
+    images = image_folder(tmp_path / "images", {"train/a": 2, "val/a": 1})
+    spoil(images)  # type: ignore[operator]
+    with pytest.raises(UserError, match=rf"images/{told}"):
+        pack_images(images, tmp_path / "out")
+    assert names_in(tmp_path) == {"images"}
+
+
+def test_a_folder_of_no_classes_is_named(tmp_path: Path) -> None:
+    (tmp_path / "images/train").mkdir(parents=True)
+    (tmp_path / "images/val").mkdir()
+    with pytest.raises(UserError, match="images/train: a folder for each class expected"):
+        pack_images(tmp_path / "images", tmp_path / "out")
+
+
+def write(out: Path, images: Path, kind: str) -> None:
+    if kind == "make":
+        synthetic.make_images(out, SETTINGS)
+    else:
+        pack_images(images, out)
+
+
+@pytest.mark.parametrize("kind", ["make", "pack"])
+def test_an_existing_target_is_left_alone(tmp_path: Path, drawn: Path, kind: str) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out/precious").write_text("mine")
+    (tmp_path / "file").write_text("mine too")
+    for name in ("out", "file"):
+        with pytest.raises(UserError, match=rf"/{name}: a folder that does not exist yet expected"):
+            write(tmp_path / name, drawn, kind)
+    assert contents(tmp_path) == {"out/precious": b"mine", "file": b"mine too"}
+    assert names_in(tmp_path) == {"out", "file"}
+
+
+@pytest.mark.parametrize("kind", ["make", "pack"])
+def test_a_target_that_cannot_be_made_is_named(tmp_path: Path, drawn: Path, kind: str) -> None:
+    (tmp_path / "file").write_text("")
+    for out in (tmp_path / "file/out", Path("/proc/rn50/out")):
+        with pytest.raises(UserError, match=rf"^{out}: cannot create: "):
+            write(out, drawn, kind)
+    assert names_in(tmp_path) == {"file"}
+
+
+@pytest.mark.parametrize("kind", ["make", "pack"])
+def test_an_interrupted_write_leaves_nothing(tmp_path: Path, drawn: Path, kind: str) -> None:
+    def interrupt(done: int, total: int) -> None:
+        if done == total // 2:
+            raise KeyboardInterrupt
+
+    out = tmp_path / "out"
+    with pytest.raises(KeyboardInterrupt):
+        if kind == "make":
+            synthetic.make_images(out, SETTINGS, interrupt)
+        else:
+            pack_images(drawn, out, progress=interrupt)
+    assert not names_in(tmp_path)
+
+
+def test_sizes_are_those_stored_whatever_exif_says() -> None:
+    exif = Image.Exif()
+    exif[0x0112] = 6  # rotate by 90 degrees on display
+    out = io.BytesIO()
+    Image.new("RGB", (40, 30)).save(out, "JPEG", exif=exif)
+    assert image_size(out.getvalue()) == (30, 40)

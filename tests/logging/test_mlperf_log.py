@@ -1,0 +1,329 @@
+import inspect
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rn50.config.load import load
+from rn50.config.plan import build_plan
+from rn50.config.schema import Run
+from rn50.logging.mlperf import MLPerfLog
+from rn50.logging.parse import Event, read_events
+
+ROOT = Path(__file__).resolve().parents[2]
+RUN = load("quick", ["seed=1"]).run
+PLACE = ("file", "lineno")
+
+CALLS: dict[str, Callable[[MLPerfLog], None]] = {
+    "submission": lambda log: log.submission(RUN),
+    "cache_clear": lambda log: log.cache_clear(),
+    "init_start": lambda log: log.init_start(),
+    "hyperparameters": lambda log: log.hyperparameters(RUN, build_plan(RUN)),
+    "init_stop": lambda log: log.init_stop(),
+    "run_start": lambda log: log.run_start(RUN),
+    "block_start": lambda log: log.block_start(1, 4),
+    "epoch_start": lambda log: log.epoch_start(1),
+    "epoch_stop": lambda log: log.epoch_stop(1),
+    "eval_start": lambda log: log.eval_start(1),
+    "eval_stop": lambda log: log.eval_stop(1),
+    "eval_accuracy": lambda log: log.eval_accuracy(1, 0.5),
+    "block_stop": lambda log: log.block_stop(1),
+    "run_stop": lambda log: log.run_stop(success=False),
+}
+SETUP = ["submission", "cache_clear", "init_start", "hyperparameters", "init_stop", "run_start"]
+BLOCK = ["block_start", "epoch_start", "epoch_stop", "eval_start", "eval_stop", "eval_accuracy"]
+
+# What may follow each event: the rules' order, written down a second time.
+NEXT = {
+    "": {"submission"},
+    "submission": {"cache_clear"},
+    "cache_clear": {"init_start"},
+    "init_start": {"hyperparameters"},
+    "hyperparameters": {"init_stop"},
+    "init_stop": {"run_start"},
+    "run_start": {"block_start", "run_stop"},
+    "block_start": {"epoch_start"},
+    "epoch_start": {"epoch_stop"},
+    "epoch_stop": {"epoch_start", "eval_start"},
+    "eval_start": {"eval_stop"},
+    "eval_stop": {"eval_accuracy"},
+    "eval_accuracy": {"block_stop"},
+    "block_stop": {"block_start", "run_stop"},
+    "run_stop": set(),
+}
+LEGAL = [(after, event) for after, events in NEXT.items() for event in sorted(events)]
+ILLEGAL = [
+    (after, event) for after, events in NEXT.items() for event in CALLS if event not in events
+]
+
+
+def after(event: str, path: Path | None = None) -> MLPerfLog:
+    """A log whose last event is `event` ("": none yet)."""
+    log = MLPerfLog(path)
+    road = [*SETUP, *BLOCK, "block_stop", "run_stop"]
+    for name in road[: road.index(event) + 1] if event else []:
+        CALLS[name](log)
+    return log
+
+
+@pytest.mark.parametrize(("before", "event"), LEGAL)
+def test_the_legal_order_passes(before: str, event: str) -> None:
+    CALLS[event](after(before))
+
+
+@pytest.mark.parametrize(("before", "event"), ILLEGAL)
+def test_any_other_order_is_refused(before: str, event: str) -> None:
+    log = after(before)
+    state = log.state
+    with pytest.raises(RuntimeError, match=f"{event} not allowed in state {state}"):
+        CALLS[event](log)
+    assert log.state == state
+
+
+def test_a_refused_event_leaves_no_line(tmp_path: Path) -> None:
+    log = after("epoch_start", tmp_path / "log.txt")
+    before = (tmp_path / "log.txt").read_bytes()
+    with pytest.raises(RuntimeError):
+        log.eval_start(1)
+    assert (tmp_path / "log.txt").read_bytes() == before
+
+
+def full_log(path: Path, run: Run) -> list[Event]:
+    """Two blocks, of two epochs and of one, the second successful."""
+    log = MLPerfLog(path)
+    log.submission(run)
+    log.cache_clear()
+    log.init_start()
+    log.hyperparameters(run, build_plan(run))
+    log.init_stop()
+    log.run_start(run)
+    for first, last, accuracy in ((1, 2, 0.5), (3, 3, 0.8)):
+        log.block_start(first, last - first + 1)
+        for epoch in range(first, last + 1):
+            log.epoch_start(epoch)
+            log.epoch_stop(epoch)
+        log.eval_start(last)
+        log.eval_stop(last)
+        log.eval_accuracy(last, accuracy)
+        log.block_stop(first)
+    log.run_stop(success=True)
+    return read_events(path)
+
+
+def test_every_line_is_a_record_in_order(tmp_path: Path) -> None:
+    events = full_log(tmp_path / "log.txt", RUN)
+    lines = (tmp_path / "log.txt").read_text().splitlines()
+    assert [event.line for event in events] == list(range(1, len(lines) + 1))
+    assert all(line.startswith(":::MLLOG {") for line in lines)
+    times = [event.time_ms for event in events]
+    assert times == sorted(times)
+    records = [json.loads(line.removeprefix(":::MLLOG ")) for line in lines]
+    types = {record["key"]: record["event_type"] for record in records}
+    assert types["run_start"] == types["block_start"] == types["eval_start"] == "INTERVAL_START"
+    assert types["run_stop"] == types["block_stop"] == types["init_stop"] == "INTERVAL_END"
+    assert types["eval_accuracy"] == types["cache_clear"] == types["seed"] == "POINT_IN_TIME"
+
+
+def test_the_keys_of_an_sgd_run(tmp_path: Path) -> None:
+    events = full_log(tmp_path / "log.txt", RUN)
+    values = {event.key: event.value for event in events}
+    assert list(values) == [
+        "submission_benchmark",
+        "submission_org",
+        "submission_division",
+        "submission_status",
+        "submission_platform",
+        "cache_clear",
+        "init_start",
+        "seed",
+        "model_bn_span",
+        "global_batch_size",
+        "gradient_accumulation_steps",
+        "opt_name",
+        "sgd_opt_base_learning_rate",
+        "sgd_opt_end_learning_rate",
+        "sgd_opt_learning_rate_decay_poly_power",
+        "sgd_opt_learning_rate_decay_steps",
+        "sgd_opt_momentum",
+        "sgd_opt_weight_decay",
+        "opt_learning_rate_warmup_epochs",
+        "init_stop",
+        "run_start",
+        "train_samples",
+        "eval_samples",
+        "block_start",
+        "epoch_start",
+        "epoch_stop",
+        "eval_start",
+        "eval_stop",
+        "eval_accuracy",
+        "block_stop",
+        "run_stop",
+    ]
+    expected: dict[str, Any] = {
+        "submission_benchmark": "resnet",
+        "submission_division": "closed",
+        "seed": 1,
+        "model_bn_span": RUN.batch.per_rank,
+        "global_batch_size": 2 * RUN.batch.per_rank,
+        "opt_name": "sgd",
+        "sgd_opt_base_learning_rate": RUN.optimizer.base_lr,
+        "sgd_opt_weight_decay": RUN.optimizer.weight_decay,
+        "sgd_opt_learning_rate_decay_steps": build_plan(RUN).decay_steps,
+        "opt_learning_rate_warmup_epochs": RUN.schedule.warmup.value,
+        "train_samples": RUN.data.train_samples,
+        "eval_samples": RUN.data.eval_samples,
+    }
+    assert {key: values[key] for key in expected} == expected
+
+
+def test_the_keys_of_a_lars_run(tmp_path: Path) -> None:
+    run = load("dgx1_8", ["seed=2"]).run
+    events = full_log(tmp_path / "log.txt", run)
+    values = {event.key: event.value for event in events}
+    assert not any(key.startswith("sgd") for key in values)
+    assert "opt_learning_rate_warmup_epochs" not in values
+    assert values["lars_epsilon"] == 0
+    assert values["lars_opt_learning_rate_warmup_epochs"] == pytest.approx(2, abs=1e-3)
+    assert values["lars_opt_base_learning_rate"] == 7.4
+    assert values["lars_opt_end_learning_rate"] == 1e-4
+    assert values["lars_opt_learning_rate_decay_poly_power"] == 2
+    assert values["lars_opt_weight_decay"] == 1e-4
+    assert values["global_batch_size"] == 1664
+
+
+def test_numbers_of_epochs_and_blocks(tmp_path: Path) -> None:
+    events = full_log(tmp_path / "log.txt", RUN)
+    told = [
+        (event.key, event.value, {k: v for k, v in event.metadata.items() if k not in PLACE})
+        for event in events
+        if event.key.startswith(("block", "epoch", "eval_st", "eval_acc", "run_st"))
+    ]
+    assert told == [
+        ("run_start", None, {}),
+        ("block_start", None, {"first_epoch_num": 1, "epoch_count": 2}),
+        ("epoch_start", None, {"epoch_num": 1}),
+        ("epoch_stop", None, {"epoch_num": 1}),
+        ("epoch_start", None, {"epoch_num": 2}),
+        ("epoch_stop", None, {"epoch_num": 2}),
+        ("eval_start", None, {"epoch_num": 2}),
+        ("eval_stop", None, {"epoch_num": 2}),
+        ("eval_accuracy", 0.5, {"epoch_num": 2}),
+        ("block_stop", None, {"first_epoch_num": 1}),
+        ("block_start", None, {"first_epoch_num": 3, "epoch_count": 1}),
+        ("epoch_start", None, {"epoch_num": 3}),
+        ("epoch_stop", None, {"epoch_num": 3}),
+        ("eval_start", None, {"epoch_num": 3}),
+        ("eval_stop", None, {"epoch_num": 3}),
+        ("eval_accuracy", 0.8, {"epoch_num": 3}),
+        ("block_stop", None, {"first_epoch_num": 3}),
+        ("run_stop", None, {"status": "success"}),
+    ]
+
+
+def test_file_and_line_are_those_of_the_caller(tmp_path: Path) -> None:
+    log = MLPerfLog(tmp_path / "log.txt")
+    frame = inspect.currentframe()
+    assert frame is not None
+    lines = []
+    for name in ("submission", "cache_clear", "init_start", "hyperparameters", "init_stop"):
+        lines.append(CALLS[name].__code__.co_firstlineno)
+        CALLS[name](log)
+    log.run_start(RUN)
+    lines.append(frame.f_lineno - 1)
+    log.abort()
+    lines.append(frame.f_lineno - 1)
+    events = read_events(tmp_path / "log.txt")
+    assert {event.metadata["file"] for event in events} == {"tests/logging/test_mlperf_log.py"}
+    assert list(dict.fromkeys(event.metadata["lineno"] for event in events)) == lines
+
+
+@pytest.mark.parametrize("folder", ["c++", "a [b](c)*", "x\\1"])
+def test_the_program_may_lie_in_any_folder(tmp_path: Path, folder: str) -> None:
+    """mlperf-logging takes the root folder for a regular expression."""
+    home = tmp_path / folder
+    for room in ("config", "logging"):
+        shutil.copytree(ROOT / room, home / "rn50" / room)
+    shutil.copy(ROOT / "rn50/__init__.py", home / "rn50")
+    code = (
+        "from pathlib import Path\n"
+        "from rn50.logging.mlperf import MLPerfLog\n"
+        "from rn50.config.schema import Run\n"
+        "MLPerfLog(Path('log.txt')).submission(Run())\n"
+    )
+    (home / "start.py").write_text(code)
+    subprocess.run([sys.executable, "start.py"], cwd=home, check=True)
+    events = read_events(home / "log.txt")
+    assert len(events) == 5
+    assert "rn50/logging/mlperf.py" not in {event.metadata["file"] for event in events}
+
+
+def test_ranks_above_0_write_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    log = after("run_stop")
+    assert log.state == "done"
+    after("epoch_start").abort()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_nothing_goes_to_the_terminal(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    after("run_stop", tmp_path / "log.txt")
+    assert capfd.readouterr() == ("", "")
+
+
+def test_each_line_is_on_disk_at_once(tmp_path: Path) -> None:
+    path = tmp_path / "log.txt"
+    log = after("block_start", path)
+    log.epoch_start(7)
+    assert read_events(path)[-1].metadata["epoch_num"] == 7
+
+
+def test_a_log_is_begun_anew(tmp_path: Path) -> None:
+    path = tmp_path / "log.txt"
+    path.write_text("something old\n")
+    after("submission", path)
+    again = after("submission", path)
+    again.cache_clear()
+    assert [event.key for event in read_events(path)].count("submission_org") == 1
+    assert "old" not in path.read_text()
+
+
+# --- the end of a run ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("event", ["", *SETUP[:-1]])
+def test_abort_before_the_clock_writes_nothing(tmp_path: Path, event: str) -> None:
+    log = after(event, tmp_path / "log.txt")
+    before = (tmp_path / "log.txt").read_bytes()
+    log.abort()
+    assert (tmp_path / "log.txt").read_bytes() == before
+
+
+@pytest.mark.parametrize("event", ["run_start", *BLOCK, "block_stop"])
+def test_abort_stops_a_running_clock_once(tmp_path: Path, event: str) -> None:
+    log = after(event, tmp_path / "log.txt")
+    log.abort()
+    log.abort()
+    stops = [e for e in read_events(tmp_path / "log.txt") if e.key == "run_stop"]
+    assert [stop.metadata["status"] for stop in stops] == ["aborted"]
+    with pytest.raises(RuntimeError, match="run_stop not allowed in state done"):
+        log.run_stop(success=True)
+
+
+def test_abort_after_the_end_writes_nothing(tmp_path: Path) -> None:
+    log = after("run_stop", tmp_path / "log.txt")
+    before = (tmp_path / "log.txt").read_bytes()
+    log.abort()
+    assert (tmp_path / "log.txt").read_bytes() == before
+
+
+@pytest.mark.parametrize(("success", "status"), [(True, "success"), (False, "aborted")])
+def test_run_stop_tells_how_it_ended(tmp_path: Path, success: bool, status: str) -> None:
+    log = after("block_stop", tmp_path / "log.txt")
+    log.run_stop(success=success)
+    assert read_events(tmp_path / "log.txt")[-1].metadata["status"] == status

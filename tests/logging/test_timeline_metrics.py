@@ -1,0 +1,120 @@
+import json
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from rn50.logging.metrics import Metrics
+from rn50.logging.timeline import Timeline
+
+
+def lines_of(path: Path) -> list[dict[str, object]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_every_record_is_a_line_of_json_with_kind_and_time(tmp_path: Path) -> None:
+    metrics = Metrics(tmp_path / "metrics.jsonl")
+    metrics.write("train", step=20, loss=0.1 + 0.2)
+    metrics.write("eval", accuracy=0.759)
+    first, second = lines_of(tmp_path / "metrics.jsonl")
+    assert first == {"kind": "train", "time_s": first["time_s"], "step": 20, "loss": 0.1 + 0.2}
+    assert (second["kind"], second["accuracy"]) == ("eval", 0.759)
+    assert isinstance(first["time_s"], float)
+    assert first["time_s"] <= second["time_s"]  # type: ignore[operator]
+
+
+def test_a_record_is_on_disk_at_once(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    metrics = Metrics(path)
+    for step in range(1, 4):
+        metrics.write("train", step=step)
+        assert len(lines_of(path)) == step
+
+
+def test_times_count_from_the_start_of_the_clock(tmp_path: Path) -> None:
+    metrics = Metrics(tmp_path / "metrics.jsonl")
+    before = time.perf_counter()
+    metrics.start_clock()
+    metrics.write("train")
+    now = metrics.elapsed_s
+    assert now <= time.perf_counter() - before
+    (record,) = lines_of(tmp_path / "metrics.jsonl")
+    assert 0 <= record["time_s"] <= now  # type: ignore[operator]
+
+
+def test_ranks_above_0_write_no_metrics(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    metrics = Metrics(None)
+    metrics.write("train", step=1)
+    assert metrics.elapsed_s >= 0
+    assert list(tmp_path.iterdir()) == []
+
+
+def spans_of(timeline: Timeline) -> list[dict[str, object]]:
+    trace = json.loads(timeline.to_json())
+    assert trace["displayTimeUnit"] == "ms"
+    return list(trace["traceEvents"])
+
+
+def test_a_timeline_is_a_chrome_trace() -> None:
+    timeline = Timeline(3)
+    timeline.add("build network", 100.0, 100.25)
+    assert spans_of(timeline) == [
+        {
+            "name": "build network",
+            "ph": "X",
+            "ts": 100_000_000,
+            "dur": 250_000,
+            "pid": 3,
+            "tid": "MainThread",
+        }
+    ]
+
+
+def test_a_span_is_wall_clock_time_of_its_body() -> None:
+    timeline = Timeline(0)
+    before = time.time()
+    with timeline.span("outer"), timeline.span("inner"):
+        time.sleep(0.01)
+    after = time.time()
+    inner, outer = spans_of(timeline)
+    assert (inner["name"], outer["name"]) == ("inner", "outer")
+    for span in (inner, outer):
+        start, length = int(str(span["ts"])), int(str(span["dur"]))
+        assert before * 1e6 - 1 <= start
+        assert start + length <= after * 1e6 + 2
+        assert length >= 10_000
+    assert int(str(outer["dur"])) >= int(str(inner["dur"]))
+
+
+def test_a_span_that_fails_is_recorded_and_named() -> None:
+    timeline = Timeline(0)
+    with timeline.span("first"):
+        pass
+    with pytest.raises(ZeroDivisionError), timeline.span("connect ranks"):
+        raise ZeroDivisionError
+    assert [span["name"] for span in spans_of(timeline)] == ["first", "connect ranks"]
+    assert timeline.phase == "connect ranks"
+
+
+def test_spans_of_threads_lie_on_lines_of_their_own() -> None:
+    timeline = Timeline(0)
+
+    def work() -> None:
+        with timeline.span("stage"):
+            pass
+
+    threads = [threading.Thread(target=work, name=f"stage-{n}") for n in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(str(span["tid"]) for span in spans_of(timeline)) == [
+        f"stage-{n}" for n in range(8)
+    ]
+
+
+def test_before_any_span_the_phase_is_the_start() -> None:
+    assert Timeline(0).phase == "start"
+    assert spans_of(Timeline(0)) == []

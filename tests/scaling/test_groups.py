@@ -1,0 +1,84 @@
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rn50.scaling.groups import gradient_groups
+
+FUZZ = settings(deadline=None, max_examples=200)
+RULES = st.one_of(
+    st.just("single"),
+    st.builds("cubic({})".format, st.integers(1, 50)),
+    st.builds("equal_bytes({})".format, st.integers(1, 200)),
+    st.builds("equal_count({})".format, st.integers(1, 200)),
+)
+SIZES = st.lists(st.integers(1, 10**8), min_size=1, max_size=170)
+
+
+def bytes_of(groups: list[tuple[int, ...]], sizes: list[int]) -> list[int]:
+    return [sum(sizes[tensor] for tensor in group) for group in groups]
+
+
+@FUZZ
+@given(rule=RULES, sizes=SIZES)
+def test_every_rule_takes_each_tensor_once_last_layers_first(rule: str, sizes: list[int]) -> None:
+    groups = gradient_groups(rule, sizes)
+    assert all(groups)
+    flat = [tensor for group in groups for tensor in group]
+    assert flat == list(range(len(sizes) - 1, -1, -1))
+
+
+def test_fujitsus_groups_of_resnet_50() -> None:
+    """CUBIC with FIXED_TRANSFERSIZE 3: ids 158-160, 137-157, 80-136, 0-79."""
+    groups = gradient_groups("cubic(3)", [4] * 161)
+    assert [len(group) for group in groups] == [3, 21, 57, 80]
+    assert [(group[-1], group[0]) for group in groups] == [
+        (158, 160),
+        (137, 157),
+        (80, 136),
+        (0, 79),
+    ]
+
+
+@FUZZ
+@given(factor=st.integers(1, 20), tensors=st.integers(1, 400))
+def test_cubic_groups_end_at_cubes_from_the_back(factor: int, tensors: int) -> None:
+    groups = gradient_groups(f"cubic({factor})", [1] * tensors)
+    ends = [tensors - group[-1] for group in groups]
+    cubes = [factor * k**3 for k in range(1, len(groups))]
+    assert ends == [*cubes, tensors]
+    assert factor * len(groups) ** 3 >= tensors
+
+
+@FUZZ
+@given(sizes=SIZES, count=st.integers(1, 40))
+def test_equal_bytes_is_balanced_within_the_largest_tensor(sizes: list[int], count: int) -> None:
+    groups = gradient_groups(f"equal_bytes({count})", sizes)
+    assert len(groups) <= count
+    assert max(bytes_of(groups, sizes)) < sum(sizes) / count + max(sizes)
+
+
+@FUZZ
+@given(size=st.integers(1, 10**8), tensors=st.integers(1, 170), count=st.integers(1, 200))
+def test_equal_count_differs_by_at_most_one(size: int, tensors: int, count: int) -> None:
+    groups = gradient_groups(f"equal_count({count})", [size] * tensors)
+    lengths = {len(group) for group in groups}
+    assert len(groups) == min(count, tensors)
+    assert max(lengths) - min(lengths) <= 1
+
+
+@FUZZ
+@given(sizes=SIZES, count=st.integers(1, 40))
+def test_equal_count_does_not_look_at_bytes(sizes: list[int], count: int) -> None:
+    rule = f"equal_count({count})"
+    assert gradient_groups(rule, sizes) == gradient_groups(rule, [1] * len(sizes))
+
+
+@pytest.mark.parametrize("rule", ["single", "equal_bytes(1)", "equal_count(1)"])
+def test_one_group_is_everything(rule: str) -> None:
+    assert gradient_groups(rule, [5, 1, 9]) == [(2, 1, 0)]
+
+
+@pytest.mark.parametrize("rule", ["", "quadratic(3)", "Cubic(3)", "cubic", "equal_bytes()"])
+def test_an_unknown_rule_is_refused(rule: str) -> None:
+    with pytest.raises(ValueError, match=r"cubic\(F\), equal_bytes\(N\)|invalid literal"):
+        gradient_groups(rule, [1, 2])

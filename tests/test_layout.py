@@ -1,0 +1,183 @@
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+ROOMS = ("config", "data", "logging", "scaling", "scripts", "train")
+FRAMEWORKS = ("mxnet", "horovod", "nvidia.dali")
+
+# Which rooms a room may import from, itself aside.
+MAY_IMPORT = {
+    "config": set(),
+    "data": {"config"},
+    "logging": {"config"},
+    "scaling": {"config"},
+    "train": {"config", "data", "logging", "scaling"},
+    "scripts": {"config", "data", "logging", "scaling", "train"},
+}
+FILES = sorted(path for room in ROOMS for path in (ROOT / room).rglob("*.py"))
+
+
+def file_id(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+def in_fresh_python(code: str) -> None:
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
+
+
+def imports(path: Path) -> Iterator[tuple[int, str]]:
+    """(level, dotted name) of every import statement, those inside functions too."""
+    for node in ast.walk(ast.parse(path.read_text(), str(path))):
+        if isinstance(node, ast.Import):
+            yield from ((0, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = f"{node.module}." if node.module else ""
+            yield from ((node.level, f"{base}{alias.name}") for alias in node.names)
+
+
+def modules(room: str) -> list[str]:
+    files = [path for path in FILES if path.relative_to(ROOT).parts[0] == room]
+    names = [".".join(path.relative_to(ROOT).with_suffix("").parts) for path in files]
+    return [f"rn50.{name.removesuffix('.__init__')}" for name in names]
+
+
+def test_the_walk_finds_the_code() -> None:
+    assert len(FILES) > 30
+    assert (0, "json") in set(imports(ROOT / "logging/parse.py"))
+    assert (2, "config.errors.UserError") in set(imports(ROOT / "logging/parse.py"))
+
+
+# --- names --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", [*ROOMS, "tests", "rn50", "docs"])
+def test_folder_of_the_design_exists(name: str) -> None:
+    assert (ROOT / name).is_dir()
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "run_and_time.sh",
+        "requirements.txt",
+        "requirements-gpu.txt",
+        "pyproject.toml",
+        "Makefile",
+        "README.md",
+        pytest.param("Dockerfile", marks=pytest.mark.xfail(strict=True, reason="not written yet")),
+        "config/schema.py",
+        "config/duration.py",
+        "config/benchmark.py",
+        "config/quick.yaml",
+        "config/smoke.yaml",
+        "config/system/abci.yaml",
+        "data/pipeline.py",
+        "logging/mlperf.py",
+        "logging/parse.py",
+        "train/__main__.py",
+        "train/run.py",
+        "train/startup.py",
+        "train/loop.py",
+        "train/comm.py",
+        "train/optimizer.py",
+        "train/schedule.py",
+    ],
+)
+def test_file_of_the_design_exists(name: str) -> None:
+    assert (ROOT / name).is_file()
+
+
+def test_the_main_command_can_be_started() -> None:
+    assert (ROOT / "run_and_time.sh").stat().st_mode & 0o111
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_the_package_links_to_its_rooms(room: str) -> None:
+    link = ROOT / "rn50" / room
+    assert link.is_symlink()
+    assert str(link.readlink()) == f"../{room}"
+    assert link.resolve() == ROOT / room
+
+
+# --- the standard library's logging -------------------------------------------------------------
+
+
+def test_the_logging_room_is_no_regular_package() -> None:
+    """An __init__.py would shadow the standard library for anything started in the root."""
+    assert not (ROOT / "logging/__init__.py").exists()
+
+
+def test_logging_stays_the_standard_librarys_in_the_root() -> None:
+    in_fresh_python("import logging; assert 'lib/python' in logging.__file__, logging.__file__")
+
+
+# --- who imports whom ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", FILES, ids=file_id)
+def test_rooms_import_one_way_only(path: Path) -> None:
+    parts = path.relative_to(ROOT).parts
+    room, depth = parts[0], len(parts) - 1
+    for level, name in imports(path):
+        if level == depth + 1:
+            target = name.split(".")[0]
+            assert target in MAY_IMPORT[room] | {room, "__version__"}, f"{room} imports {name}"
+        assert level <= depth + 1, f"{name}: above the package"
+
+
+@pytest.mark.parametrize("path", FILES, ids=file_id)
+def test_no_room_is_imported_absolutely(path: Path) -> None:
+    """`import train.x` would make a second module object, `from data import` works in the root
+    alone, and `import rn50.x` is spelt relatively inside the package."""
+    for level, name in imports(path):
+        top = name.split(".")[0]
+        if level == 0:
+            assert top != "rn50", name
+            assert top not in set(ROOMS) - {"logging"}, name
+            if top == "logging":
+                module = [*name.split("."), ""][1]
+                assert not (ROOT / "logging" / f"{module}.py").exists(), name
+
+
+@pytest.mark.parametrize(
+    "path",
+    sorted((ROOT / "tests").rglob("*.py")),
+    ids=lambda path: path.relative_to(ROOT).as_posix(),
+)
+def test_tests_import_the_package_by_its_name(path: Path) -> None:
+    for level, name in imports(path):
+        assert level == 0, name
+        assert name.split(".")[0] not in set(ROOMS) - {"logging"}, name
+
+
+# --- what loads without a framework -------------------------------------------------------------
+
+READING = ["metrics", "official", "parse", "summary", "timeline"]
+LAPTOP = [
+    *modules("config"),
+    *modules("scaling"),
+    *(f"rn50.logging.{name}" for name in READING),
+    *(name for name in modules("data") if name != "rn50.data.pipeline"),
+]
+
+
+@pytest.mark.parametrize("module", LAPTOP)
+def test_module_loads_no_framework(module: str) -> None:
+    in_fresh_python(
+        f"import sys, {module}\n"
+        f"found = [name for name in {FRAMEWORKS} if name in sys.modules]\n"
+        "assert not found, found"
+    )
+
+
+@pytest.mark.parametrize("room", ["config", "scaling"])
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_room_names_no_framework_even_inside_functions(room: str, framework: str) -> None:
+    for path in FILES:
+        if path.relative_to(ROOT).parts[0] == room:
+            assert not [n for _, n in imports(path) if f"{n}.".startswith(f"{framework}.")]
