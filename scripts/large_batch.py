@@ -149,11 +149,10 @@ def run_case(case: Case, results: str, launcher: str | None) -> Row:
     """Train once; the accuracy is that after the last epoch."""
     loaded = load_for_launch("smoke", overrides(case, results), 1)
     result = launch(loaded, launcher, lambda name: lambda done, total: None)
-    optimizer = loaded.run.optimizer
     return Row(
         *case,
-        optimizer.base_lr,
-        optimizer.eta,
+        loaded.run.optimizer.base_lr,
+        CURVES[case.curve].eta,
         result["epochs"],
         result["eval_accuracy"],
         round(result["time_to_train_s"], 3),

@@ -177,6 +177,7 @@ if [ -n "$build" ]; then
 fi
 quietly "installing Horovod" "${pip[@]}" install --no-deps --force-reinstall "$wheels"/horovod-*.whl
 quietly "installing rn50" "${pip[@]}" install --no-deps --no-build-isolation -e .
+quietly "building the optimizer's kernel" "$venv/bin/python" -m rn50.train.kernels
 quietly "checking the stack" "$venv/bin/python" -c \
   'import horovod.mxnet as hvd, mlperf_logging.mllog, nvidia.dali; assert hvd.gloo_built()'
 echo "$fingerprint" >"$stamp"

@@ -7,6 +7,7 @@ from typing import Any
 
 import mxnet as mx
 import numpy as np
+from mxnet.contrib import amp
 from mxnet.gluon import HybridBlock, SymbolBlock
 
 from ..config.schema import Model
@@ -54,7 +55,7 @@ class Loss(HybridBlock):
         self._scale = model.loss_scale
 
     def hybrid_forward(self, F: Any, logits: Any, labels: Any) -> Any:
-        log_p = F.log_softmax(logits)
+        log_p = F.log_softmax(F.cast(logits, dtype="float32"))
         true = F.pick(log_p, labels, axis=1)
         return -self._scale * (self._true_minus_other * true + self._other * F.sum(log_p, axis=1))
 
@@ -81,8 +82,14 @@ def build_networks(
     The two nets share their parameters but compile apart: MXNet rebuilds the static graph of one
     net each time it changes between training and inference.
     """
+    if model.dtype == "bfloat16":
+        # Puts casts around the matrix operators of every net built from here on; weights stay
+        # float32, and bfloat16's range needs no loss scaling (stack.md section 6).
+        amp.init(target_dtype="bfloat16")
     train_net = build_network(model, classes, crop_px=crop_px)
     train_net.initialize(Seeded(seed), ctx=ctx)
+    if model.dtype == "float16":
+        train_net.cast("float16")  # batch norm keeps float32 parameters
     images = mx.sym.var("images", dtype="float32")
     eval_net = SymbolBlock(train_net(images), images, params=train_net.collect_params())
     loss = Loss(model, classes)

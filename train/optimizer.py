@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import mxnet as mx
+import numpy as np
 from mxnet import nd
 
 from ..config.schema import Optimizer
@@ -20,16 +21,22 @@ from .schedule import Settings, akiba_sgd_share
 MAX_TENSORS_PER_CALL = 60
 """MXNet's multi-tensor operators corrupt memory above this, unchecked (stack.md section 5)."""
 
-# RMSprop warm-up: mu2 and epsilon of the paper; its RMSprop rate relative to SGD's is not stated.
+# RMSprop warm-up: mu2, epsilon, RMSprop rate. That the rate is absolute, not times the LR, is from
+# public re-implementations (the paper is silent): times an LR of 6.4 one step would move a weight
+# by its own size.
 AKIBA_MU2, AKIBA_EPSILON, AKIBA_RMS = 0.99, 1e-8, 3e-4
 
 
 class Tensor:
-    """A weight with its gradient and velocity, and the constants of its update."""
+    """A weight with gradient and velocity (float16: and master), and its update's constants."""
 
     def __init__(self, parameter: Any, ctx: mx.Context, settings: Optimizer, rule: Rule) -> None:
         ending = parameter.name.rpartition("_")[2]
-        self.arrays = (parameter.data(ctx), parameter.grad(ctx), nd.zeros(parameter.shape, ctx))
+        weight = parameter.data(ctx)
+        self.arrays = [weight, parameter.grad(ctx), nd.zeros(parameter.shape, ctx)]
+        self.has_master = weight.dtype == np.float16
+        if self.has_master:  # the float32 copy that is updated; the weight follows it
+            self.arrays.append(weight.astype("float32"))
         self.decay = settings.weight_decay if ending in rule.decayed else 0.0
         self.scaled = ending in rule.scaled
 
@@ -112,13 +119,21 @@ class Updater:
     def _apply_multi_tensor(self, _: int, now: Settings) -> None:
         """GPU: MXNet's multi-tensor operators, at most 60 tensors a call."""
         options = {"momentum": now.momentum, "rescale_grad": self._rescale(now)}
-        scaled = [t for t in self._tensors if t.scaled]
-        plain = [t for t in self._tensors if not t.scaled]
-        if scaled:
-            lrs, decays = self._scaled_lrs(scaled, now)
-        for start in range(0, len(scaled), MAX_TENSORS_PER_CALL):
-            part = scaled[start : start + MAX_TENSORS_PER_CALL]
-            nd.preloaded_multi_sgd_mom_update(
+        for mp in (False, True):
+            kind = [t for t in self._tensors if t.has_master == mp]
+            self._update_scaled([t for t in kind if t.scaled], now, options, mp=mp)
+            self._update_plain([t for t in kind if not t.scaled], now, options, mp=mp)
+
+    def _update_scaled(
+        self, tensors: Sequence[Tensor], now: Settings, options: dict[str, float], *, mp: bool
+    ) -> None:
+        update = nd.preloaded_multi_mp_sgd_mom_update if mp else nd.preloaded_multi_sgd_mom_update
+        if not tensors:
+            return
+        lrs, decays = self._scaled_lrs(tensors, now)
+        for start in range(0, len(tensors), MAX_TENSORS_PER_CALL):
+            part = tensors[start : start + MAX_TENSORS_PER_CALL]
+            update(
                 *(array for t in part for array in t.arrays),
                 lrs[start : start + len(part)],
                 decays[start : start + len(part)],
@@ -126,9 +141,14 @@ class Updater:
                 num_weights=len(part),
                 **options,
             )
-        for start in range(0, len(plain), MAX_TENSORS_PER_CALL):
-            part = plain[start : start + MAX_TENSORS_PER_CALL]
-            nd.multi_sgd_mom_update(
+
+    def _update_plain(
+        self, tensors: Sequence[Tensor], now: Settings, options: dict[str, float], *, mp: bool
+    ) -> None:
+        update = nd.multi_mp_sgd_mom_update if mp else nd.multi_sgd_mom_update
+        for start in range(0, len(tensors), MAX_TENSORS_PER_CALL):
+            part = tensors[start : start + MAX_TENSORS_PER_CALL]
+            update(
                 *(array for t in part for array in t.arrays),
                 out=[t.arrays[0] for t in part],
                 num_weights=len(part),
@@ -143,8 +163,10 @@ class Updater:
         """(learning rate x trust, weight decay) of LARS's tensors, on the device."""
         count, ctx = len(tensors), tensors[0].arrays[0].context
         options = {"num_arrays": count}
-        w = nd.sqrt(nd.multi_sum_sq(*(t.arrays[0] for t in tensors), **options))
-        g = nd.sqrt(nd.multi_sum_sq(*(t.arrays[1] for t in tensors), **options))
+        w = nd.sqrt(
+            nd.multi_sum_sq(*(t.arrays[-1 if t.has_master else 0] for t in tensors), **options)
+        )
+        g = nd.sqrt(nd.multi_sum_sq(*(t.arrays[1].astype("float32") for t in tensors), **options))
         g = g * self._rescale(now)
         decays = nd.array([t.decay for t in tensors], ctx)
         trust = (
@@ -156,13 +178,14 @@ class Updater:
         """Akiba et al. (1711.04325): RMSprop at first, handing over to momentum SGD.
 
         m <- mu2 m + (1 - mu2) g^2;  d <- mu1 d - (a_sgd + a_rms / (sqrt(m) + eps)) g
-        w <- w + lr d,  a_rms = 1 - a_sgd scaled by ETA_RMS (its tie is unconfirmed)
+        w <- w + lr d,  a_rms = (1 - a_sgd) 3e-4 / lr: the RMSprop rate is absolute
         """
         sgd = akiba_sgd_share(self._epoch_at(step))
+        rms = AKIBA_RMS / now.lr * (1 - sgd) if now.lr else 0.0
         for tensor, square in zip(self._tensors, self._squares, strict=True):
-            w, gradient, d = tensor.arrays
+            w, gradient, d = tensor.arrays[:3]
             g = gradient * self._rescale(now) + tensor.decay * w
             square[:] = AKIBA_MU2 * square + (1 - AKIBA_MU2) * g * g
-            scale = sgd + AKIBA_RMS * (1 - sgd) / (nd.sqrt(square) + AKIBA_EPSILON)
+            scale = sgd + rms / (nd.sqrt(square) + AKIBA_EPSILON)
             d[:] = now.momentum * d - scale * g
             w[:] = w + now.lr * d

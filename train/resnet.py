@@ -121,6 +121,7 @@ class ResNet(nn.HybridBlock):
 
     def __init__(self, model: Model, classes: int, **kwargs: Any) -> None:
         super().__init__(**kwargs)
+        self._half = model.dtype == "float16"
         width = model.width
         with self.name_scope():
             self.body = nn.HybridSequential(prefix="")
@@ -144,5 +145,5 @@ class ResNet(nn.HybridBlock):
             self.body.add(nn.Flatten())
             self.body.add(nn.Dense(classes, in_units=channels, prefix="fc_"))
 
-    def hybrid_forward(self, _: Any, x: Any) -> Any:
-        return self.body(x)
+    def hybrid_forward(self, F: Any, x: Any) -> Any:
+        return self.body(F.cast(x, dtype="float16") if self._half else x)

@@ -98,10 +98,11 @@ def test_overrides_win_and_the_last_of_two_counts(folder: Path) -> None:
 
 
 def test_an_override_of_a_section_changes_the_keys_it_names(folder: Path) -> None:
-    loaded = load_text("optimizer: {base_lr: 2.0}\n", "optimizer={name: sgd, momentum: 0.5}")
-    assert loaded.run.optimizer.name == "sgd"
+    loaded = load_text("optimizer: {base_lr: 2.0}\n", "optimizer={variant: sgd, momentum: 0.5}")
+    assert loaded.run.optimizer.variant == "sgd"
+    assert loaded.run.optimizer.momentum == 0.5
     assert loaded.run.optimizer.base_lr == 2.0
-    assert str(loaded.origins["optimizer.name"]) == "command line"
+    assert str(loaded.origins["optimizer.variant"]) == "command line"
 
 
 @pytest.mark.parametrize(
@@ -198,7 +199,12 @@ def test_a_bad_base_is_one_error_with_its_place(folder: Path, text: str, told: s
         ("eval: {target: 75.9}", "x.yaml:1: eval.target: expected less than 1, found 75.9"),
         ("eval: {offset: 4}", "x.yaml:1: eval.offset: 0 to period - 1 .3. expected, found 4"),
         ("eval:\n  period: 2\n  offset: 2\n", "x.yaml:.: eval.offset: .* expected, found 2"),
-        ("optimizer: {name: adam}", "x.yaml:1: optimizer.name: .*'sgd' or 'lars', found 'adam'"),
+        (
+            "optimizer: {variant: adam}",
+            "x.yaml:1: optimizer.variant: expected 'sgd', 'you', 'reference', 'nvidia', "
+            "'fujitsu', 'sony' or 'akiba', found 'adam'",
+        ),
+        ("optimizer: {variant: lars}", "x.yaml:1: optimizer.variant: .*'akiba', found 'lars'"),
         ("optimizer: {base_lr: .nan}", "x.yaml:1: optimizer.base_lr: .* found nan"),
         ("optimizer: {base_lr: 1e999}", "x.yaml:1: optimizer.base_lr: .* found inf"),
         ("data: {augment: 1}", "x.yaml:1: data.augment: expected a valid boolean, found 1"),
@@ -222,7 +228,32 @@ def test_a_bad_base_is_one_error_with_its_place(folder: Path, text: str, told: s
         (f"seed: 0x{'f' * 5000}", "x.yaml:1: seed: below 2.63 expected, found '0xfff"),
         ('log: {org: "a\\nb"}', "x.yaml:1: log.org: expected printable text on one line, found"),
         ("name: ../x", "x.yaml:1: name: expected letters, digits, .*, found '../x'"),
-        ("model: {depth: 51}", "x.yaml:1: model.depth: expected 'tiny' or 50, found 51"),
+        (
+            "model: {depth: 51}",
+            "x.yaml:1: model.depth: expected 'tiny', 18, 34, 50, 101 or 152, found 51",
+        ),
+        ("model: {depth: '50'}", "x.yaml:1: model.depth: expected 'tiny', 18, .*, found '50'"),
+        ("batch: {active_ranks: 0}", "x.yaml:1: batch.active_ranks: expected .* 1, found 0"),
+        ("batch: {reference: 0}", "x.yaml:1: batch.reference: expected .* 1, found 0"),
+        (
+            "batch: {follow: batch}",
+            "x.yaml:1: batch.follow: expected 'none', 'lr' or 'momentum', found 'batch'",
+        ),
+        ("batch: {changes: 3}", "x.yaml:1: batch.changes: expected a list, found 3"),
+        ("batch: {changes: [3]}", "x.yaml:1: batch.changes: expected a section .*, found 3"),
+        ("batch: {changes: [{after_epoch: 1}]}", "x.yaml:1: batch.changes.per_rank: expected .*"),
+        (
+            "batch: {changes: [{after_epoch: 0, per_rank: 2}]}",
+            "x.yaml:1: batch.changes.after_epoch: expected .* 1, found 0",
+        ),
+        (
+            "batch: {changes: [{after_epoch: 1, per_rank: 2, active_ranks: 0}]}",
+            "x.yaml:1: batch.changes.active_ranks: expected .* 1, found 0",
+        ),
+        (
+            "batch: {changes: [{after_epoch: 1, per_rank: 2, zzz: 0}]}",
+            "x.yaml:1: batch.changes.zzz: unknown key",
+        ),
     ],
 )
 def test_a_bad_value_is_named_with_place_expected_and_found(
@@ -241,11 +272,37 @@ def test_a_bad_value_is_named_with_place_expected_and_found(
             "data: {synthetic: {clases: 2}}",
             "x.yaml:1: data.synthetic.clases: unknown key; did you mean classes?",
         ),
-        ("batch: {zzz: 2}", "x.yaml:1: batch.zzz: unknown key; valid here: per_rank"),
+        (
+            "batch: {zzz: 2}",
+            "x.yaml:1: batch.zzz: unknown key; valid here: per_rank, active_ranks, changes, "
+            "follow, reference",
+        ),
+        (
+            "optimizer: {name: sgd}",
+            "x.yaml:1: optimizer.name: unknown key; valid here: variant, base_lr, momentum, "
+            "weight_decay, momentum_correction, eta, epsilon",
+        ),
     ],
 )
 def test_an_unknown_key_is_told_the_nearest(folder: Path, text: str, told: str) -> None:
     assert error_of(text) == told
+
+
+@FUZZ
+@given(after=st.lists(st.integers(1, 9), max_size=5))
+@example(after=[2, 2])
+@example(after=[3, 1])
+def test_changes_of_the_batch_rise(folder: Path, after: list[int]) -> None:
+    """In the file and on the command line; equal epochs do not rise."""
+    changes = ", ".join(f"{{after_epoch: {epoch}, per_rank: 2}}" for epoch in after)
+    told = f"batch.changes: rising after_epoch expected, found {after}"
+    if all(low < high for low, high in zip(after, after[1:], strict=False)):
+        loaded = load_text(f"batch: {{changes: [{changes}]}}")
+        assert [change.after_epoch for change in loaded.run.batch.changes] == after
+        assert load(write("saved.yaml", loaded.to_yaml())).run == loaded.run
+    else:
+        assert error_of(f"batch:\n  changes: [{changes}]\n") == f"x.yaml:2: {told}"
+        assert error_of("", f"batch.changes=[{changes}]") == f"command line: {told}"
 
 
 def test_an_override_is_told_apart_from_the_file(folder: Path) -> None:
@@ -272,8 +329,8 @@ schedule: {warmup: 5}
         "command line: log.org: expected a valid string, found 3",
         "parent.yaml:2: batch.per_rank: expected greater than or equal to 1, found 0",
         "x.yaml:2: modle: unknown key; did you mean model?",
-        "x.yaml:4: optimizer.lr: unknown key; valid here: name, base_lr, momentum, "
-        "momentum_correction, weight_decay, eta, epsilon",
+        "x.yaml:4: optimizer.lr: unknown key; valid here: variant, base_lr, momentum, "
+        "weight_decay, momentum_correction, eta, epsilon",
         "x.yaml:5: optimizer.momentum: expected a valid number, found 'high'",
         "x.yaml:7: eval.target: expected less than 1, found 1.5",
         'x.yaml:8: schedule.warmup: expected a duration with its unit, such as "36 epochs" or '
@@ -434,12 +491,12 @@ def test_a_config_cannot_be_changed_after_loading(folder: Path) -> None:
 
 _KEYS = (
     "base name seed system data data.area batch.per_rank schedule.length eval eval.target "
-    "comm.groups data.synthetic model.depth log.org x a.b ."
+    "comm.groups data.synthetic model.depth log.org batch batch.changes batch.active_ranks x a.b ."
 )
 _VALUES = (
     "{}|[]|null|true|x.yaml|.|!!bool x|!!int 1.5|!!float a|!!set {}|*a|&a [*a]|&a {b: *a}"
     "|9e9 epochs|1 epochs|5 %|[1, 2]|{a: 1}|!!timestamp 1|!!null x|!<tag:yaml.org,2002:str> a"
-    "|2001-12-14|0o7|.inf"
+    "|2001-12-14|0o7|.inf|[{after_epoch: 1, per_rank: 2}]"
 )
 KEYS = st.sampled_from(_KEYS.split(" "))
 SCALARS = st.one_of(
@@ -498,6 +555,8 @@ def test_random_keys_and_values_raise_nothing_else(
 )
 @example(["data.train_samples=1" + "0" * 400])
 @example(["system.nodes=9223372036854775807", "batch.per_rank=9223372036854775807"])
+@example(["batch.changes=[{after_epoch: 9223372036854775807, per_rank: 1}]"])
+@example(["batch.changes=[{after_epoch: 1, per_rank: 9223372036854775807}]"])
 @example(["data.train_samples=9223372036854775807", "schedule.length=999999999999 epochs"])
 def test_random_overrides_raise_nothing_else(folder: Path, overrides: list[str]) -> None:
     load_or_refuse("", *overrides)

@@ -1,12 +1,16 @@
 import math
+from itertools import pairwise
+from typing import Any, NamedTuple
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rn50.config.duration import Duration
 from rn50.config.errors import UserError
 from rn50.config.load import load
-from rn50.config.plan import Plan, build_plan
+from rn50.config.plan import Plan, Segment, build_plan
+from rn50.config.schema import Run
 
 NO_DEADLINE = settings(deadline=None)
 
@@ -16,7 +20,7 @@ def plan_of(config: str, *overrides: str) -> Plan:
 
 
 def bare_plan(samples: int, batch: int, last_batch: str) -> Plan:
-    return Plan(1, batch, samples, last_batch, 0, 0, 0, 0, 1, ())
+    return Plan(1, samples, last_batch, (Segment(1, 0, 0, per_rank=batch, active_ranks=1),))
 
 
 def epoch_ends_by_walking(samples: int, batch: int, last_batch: str, epochs: int) -> list[int]:
@@ -136,3 +140,204 @@ def test_a_run_without_any_evaluation_is_refused() -> None:
 @pytest.mark.parametrize(("every", "steps"), [("20 steps", 20), ("1 epoch", 50), ("0 steps", 1)])
 def test_log_interval_is_at_least_a_step(every: str, steps: int) -> None:
     assert plan_of("quick", f"log.every={every}").log_every_steps == steps
+
+
+# --- batch-size control -------------------------------------------------------------------------
+
+
+class Walked(NamedTuple):
+    """A step, found by walking: its epoch, its batch, and what is done after it."""
+
+    epoch: int
+    per_rank: int
+    active_ranks: int
+    places: int
+    epochs_done: float
+
+
+def walk(run: Run) -> list[Walked]:
+    """Every step of a run of whole epochs, one batch at a time, from the config alone."""
+    ranks = run.system.nodes * run.system.ranks_per_node
+    samples, batch = run.data.train_samples, (run.batch.per_rank, run.batch.active_ranks or ranks)
+    changes = {change.after_epoch: change for change in run.batch.changes}
+    walked: list[Walked] = []
+    places = 0
+    for epoch in range(1, int(run.schedule.length.value) + 1):
+        if change := changes.get(epoch - 1):
+            batch = change.per_rank, change.active_ranks or ranks
+        size = batch[0] * batch[1]
+        if run.data.last_batch == "pad":
+            steps = sum(1 for _ in range(0, samples, size))
+            for step in range(1, steps + 1):
+                places += size
+                walked.append(Walked(epoch, *batch, places, epoch - 1 + step / steps))
+        else:
+            while places < epoch * samples:
+                places += size
+                walked.append(Walked(epoch, *batch, places, places / samples))
+    return walked
+
+
+@st.composite
+def changing_runs(draw: st.DrawFn, min_changes: int = 0) -> Run:
+    """Runs of a few epochs whose batch and ranks change; the last change may lie beyond the end."""
+    ranks = draw(st.integers(1, 6))
+    samples = draw(st.integers(ranks, 70))
+
+    def batch() -> dict[str, Any]:
+        active = draw(st.one_of(st.none(), st.integers(1, ranks)))
+        per_rank = draw(st.integers(1, samples // (active or ranks)))
+        return {"per_rank": per_rank, "active_ranks": active}
+
+    after = draw(st.lists(st.integers(1, 7), unique=True, min_size=min_changes, max_size=4))
+    changes = [{"after_epoch": epoch, **batch()} for epoch in sorted(after)]
+    return Run.model_validate(
+        {
+            "system": {"ranks_per_node": ranks},
+            "data": {
+                "train_samples": samples,
+                "last_batch": draw(st.sampled_from(["mix", "pad"])),
+            },
+            "batch": {**batch(), "changes": changes},
+            "schedule": {
+                "length": f"{draw(st.integers(1, 9))} epochs",
+                "warmup": "0 steps",
+            },
+        }
+    )
+
+
+@NO_DEADLINE
+@given(run=changing_runs())
+def test_a_plan_is_the_row_walked_step_by_step(run: Run) -> None:
+    plan, walked = build_plan(run), walk(run)
+    assert plan.total_steps == len(walked)
+    assert plan.images_after(0) == plan.epoch_at(0) == plan.epoch_end_step(0) == 0
+    for step, found in enumerate(walked, start=1):
+        batch = plan.segment_of_step(step)
+        assert batch == plan.segment_of_epoch(found.epoch)
+        assert (batch.per_rank, batch.active_ranks) == (found.per_rank, found.active_ranks)
+        assert plan.images_after(step) == found.places
+        assert plan.images_after(step) - plan.images_after(step - 1) == batch.global_batch_size
+        assert plan.epoch_at(step) == pytest.approx(found.epochs_done, rel=1e-12)
+    for epoch in range(1, plan.epochs + 1):
+        last = max(step for step, found in enumerate(walked, start=1) if found.epoch == epoch)
+        assert plan.epoch_end_step(epoch) == last
+
+
+@NO_DEADLINE
+@given(run=changing_runs())
+def test_segments_follow_each_other_without_gap_or_overlap(run: Run) -> None:
+    plan = build_plan(run)
+    first = plan.segments[0]
+    assert (first.first_epoch, first.first_step, first.first_place) == (1, 0, 0)
+    assert [s.first_epoch - 1 for s in plan.segments[1:]] == [
+        change.after_epoch for change in run.batch.changes
+    ]
+    for before, after in pairwise(plan.segments):
+        steps = after.first_step - before.first_step
+        assert steps >= after.first_epoch - before.first_epoch
+        assert after.first_place - before.first_place == steps * before.global_batch_size
+        assert after.first_step == plan.epoch_end_step(after.first_epoch - 1)
+        assert after.first_place == plan.images_after(after.first_step)
+        assert plan.segment_of_step(after.first_step) == before
+        assert plan.segment_of_step(after.first_step + 1) == after
+
+
+@NO_DEADLINE
+@given(run=changing_runs())
+def test_an_epoch_is_over_at_its_last_step_and_not_before(run: Run) -> None:
+    plan = build_plan(run)
+    epochs = range(1, plan.epochs + 9)
+    for epoch in epochs:
+        last = plan.epoch_end_step(epoch)
+        assert plan.epoch_end_step(epoch - 1) < last
+        assert plan.epoch_at(last - 1) < epoch <= plan.epoch_at(last) < epoch + 1
+        if run.data.last_batch == "pad":
+            assert plan.epoch_at(last) == epoch
+            row = plan.images_after(last) - plan.images_after(plan.epoch_end_step(epoch - 1))
+            assert row == plan.row_per_epoch(plan.segment_of_epoch(epoch))
+        else:
+            assert plan.images_after(last - 1) < epoch * plan.train_samples
+            assert plan.images_after(last) >= epoch * plan.train_samples
+            assert plan.row_per_epoch(plan.segment_of_epoch(epoch)) == plan.train_samples
+
+
+@NO_DEADLINE
+@given(run=changing_runs(), part=st.floats(0, 1))
+def test_whole_epochs_last_until_their_last_step(run: Run, part: float) -> None:
+    """But for one batch that mixes all along: there the nearest step, as ever."""
+    plan = build_plan(run)
+    mixes_all_along = len(plan.segments) == 1 and run.data.last_batch == "mix"
+    for epoch in range(plan.epochs + 4):
+        steps = plan.steps(Duration(epoch, "epochs"))
+        if mixes_all_along:
+            assert steps == round(epoch * plan.train_samples / plan.global_batch_size)
+            assert plan.epoch_end_step(epoch) - 1 <= steps <= plan.epoch_end_step(epoch)
+        else:
+            assert steps == plan.epoch_end_step(epoch)
+        within = plan.steps(Duration(epoch + part, "epochs"))
+        assert steps <= within <= plan.steps(Duration(epoch + 1, "epochs"))
+
+
+@NO_DEADLINE
+@given(run=changing_runs(min_changes=1), data=st.data())
+def test_a_length_in_steps_plans_the_epochs_that_hold_them_across_changes(
+    run: Run, data: st.DataObject
+) -> None:
+    walked = walk(run)
+    steps = data.draw(st.integers(1, len(walked)))
+    length = Duration(float(steps), "steps")
+    schedule = run.schedule.model_copy(update={"length": length})
+    plan = build_plan(run.model_copy(update={"schedule": schedule}))
+    assert plan.epochs == walked[steps - 1].epoch
+    if steps == len(walked):
+        assert plan == build_plan(run)
+
+
+CHANGE = "batch.changes=[{{after_epoch: 2, per_rank: {}, active_ranks: {}}}]"
+
+
+@pytest.mark.parametrize(
+    "overrides", [["batch.active_ranks=3"], [CHANGE.format(8, 3)], [CHANGE.format(1601, 3)]]
+)
+def test_more_active_ranks_than_ranks_are_refused(overrides: list[str]) -> None:
+    with pytest.raises(UserError, match=r"^batch\.active_ranks: at most 2 ranks expected, found 3$"):
+        plan_of("quick", *overrides)
+
+
+def test_all_ranks_may_be_active_and_are_unless_told() -> None:
+    given = plan_of("quick", "batch.active_ranks=2", CHANGE.format(8, 2))
+    assert given == plan_of("quick", CHANGE.format(8, "null"))
+    assert [segment.active_ranks for segment in given.segments] == [2, 2]
+    again = plan_of("quick", "batch.active_ranks=1", CHANGE.format(8, "null"))
+    assert [segment.active_ranks for segment in again.segments] == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("per_rank", "active", "told"),
+    [(1601, 2, "1601 on 2 ranks .* 3202, .* 3200"), (3201, 1, "3201 on 1 ranks .* 3201, .* 3200")],
+)
+def test_a_change_to_a_batch_larger_than_the_set_is_refused(
+    per_rank: int, active: int, told: str
+) -> None:
+    with pytest.raises(UserError, match=rf"batch\.per_rank: {told}"):
+        plan_of("quick", CHANGE.format(per_rank, active))
+    assert plan_of("quick", CHANGE.format(3200 // active, active)).segments[1] == Segment(
+        3, 100, 6400, 3200 // active, active
+    )
+
+
+@pytest.mark.parametrize(("last", "steps", "places"), [("mix", 6, 42), ("pad", 6, 42)])
+def test_a_change_counted_by_hand(last: str, steps: int, places: int) -> None:
+    """40 images: 6 steps of 7, then 8 of 5 a step."""
+    change = "batch.changes=[{after_epoch: 1, per_rank: 5, active_ranks: 1}]"
+    batch = ["system.ranks_per_node=7", "batch.per_rank=1", change]
+    data = ["data.train_samples=40", f"data.last_batch={last}"]
+    rest = ["schedule.length=3 epochs", "schedule.warmup=1 epochs", "eval.offset=0"]
+    plan = plan_of("quick", *batch, *data, *rest)
+    assert plan.segments == (Segment(1, 0, 0, 1, 7), Segment(2, steps, places, 5, 1))
+    ends = [plan.epoch_end_step(epoch) for epoch in (1, 2, 3)]
+    assert ends == ([6, 14, 22] if last == "pad" else [6, 14, 22])
+    assert plan.warmup_steps == 6
+    assert plan.epoch_at(14) == (2 if last == "pad" else 82 / 40)

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from rn50.config.errors import UserError
+from rn50.config.plan import Plan, Segment
 from rn50.config.schema import Data, Synthetic
 from rn50.data.cache import drop_caches
 from rn50.data.dataset import load_manifest, load_table
@@ -109,7 +110,8 @@ def test_pipelines_read_records_with_their_first_batch_alone(probe: DataProbe, d
     from rn50.data.pipeline import build_eval_source, build_train_source
 
     seeds = {"shuffle": 1, "augment": 2, "flip": 3}
-    train = build_train_source(data, batch_per_rank=2, rank=0, ranks=1, seeds=seeds)
+    plan = Plan(1, data.train_samples, "mix", (Segment(1, 0, 0, per_rank=2, active_ranks=1),))
+    train = build_train_source(data, plan, rank=0, seeds=seeds)
     evaluation = build_eval_source(data, batch_per_rank=2, rank=0, ranks=1)
     assert probe.touched() == []
     train.next()

@@ -108,33 +108,40 @@ def results(
 
 def lr_of_step_1(run: Run) -> float:
     """Written out from the preset's numbers: where a warm-up, or Sony's B, is after one step."""
-    batch = build_plan(run).global_batch_size
+    samples, warmup = run.data.train_samples, run.schedule.warmup
     if run.schedule.shape == "sony_b":
-        return 0.2 + (29 - 0.2) * (batch / run.data.train_samples) / 5
-    assert run.schedule.warmup.unit == "epochs"
-    steps_per_epoch = Fraction(run.data.train_samples, batch)
-    if run.data.last_batch == "pad":
-        steps_per_epoch = Fraction(math.ceil(steps_per_epoch))
-    warmup_steps = round(Fraction(run.schedule.warmup.value) * steps_per_epoch)
+        return 0.2 + (29 - 0.2) * (run.batch.per_rank / samples) / 5
+    assert warmup.unit == "epochs" and float(warmup.value).is_integer()
+    warmup_steps = Fraction(0)
+    for epoch in range(int(warmup.value)):  # counted from 0: sony_2176 changes batch on the way
+        past = [change.per_rank for change in run.batch.changes if change.after_epoch <= epoch]
+        steps = Fraction(samples, past[-1] if past else run.batch.per_rank)
+        warmup_steps += math.ceil(steps) if run.data.last_batch == "pad" else steps
     start, base = run.schedule.warmup_start_lr, run.optimizer.base_lr
     if warmup_steps == 0:
         assert run.schedule.shape == "step"
         return base
-    return start + (base - start) / warmup_steps
+    return start + (base - start) / round(warmup_steps)
+
+
+def too_small_a_change(run: Run, tensor: str) -> bool:
+    """Inner gammas (1) of a residual branch whose last gamma (0) has made one step of warm-up.
+
+    Their gradient is that gamma times the usual one, and their change less than a bit of a float32.
+    """
+    return run.model.zero_gamma and tensor.endswith(("_bn1_gamma", "_bn2_gamma"))
 
 
 @every_preset
 def test_overlay_changes_nothing_but_size(name: str, overlays: dict[str, list[str]]) -> None:
-    full, small = (
-        dict(flatten(load(name, overrides).to_dict())) for overrides in ((), overlays[name])
-    )
+    full = dict(flatten(load(name).to_dict()))
+    small = dict(flatten(load(name, overlays[name]).to_dict()))
     assert full.keys() == small.keys()
     changed = {key for key in full if full[key] != small[key]} - SIZE_KEYS
     assert changed == {key for key, (found, _) in EXCEPTIONS.items() if full[key] == found}
     assert all((full[key], small[key]) == EXCEPTIONS[key] for key in changed)
-    for key in ("data.crop_px", "data.eval_resize_px", "batch.per_rank"):
-        limit = full[key] if key != "batch.per_rank" else global_batches(load(name).run)[0]
-        assert small[key] <= limit
+    assert all(small[key] <= full[key] for key in ("data.crop_px", "data.eval_resize_px"))
+    assert 2 <= small["batch.per_rank"] <= global_batches(load(name).run)[0]
 
 
 @every_preset
@@ -142,17 +149,15 @@ def test_overlay_keeps_segments_batch_proportions_and_momentum(
     name: str, overlays: dict[str, list[str]]
 ) -> None:
     full, small = load(name).run, load(name, overlays[name]).run
-    plans = build_plan(full), build_plan(small)
-    assert [s.first_epoch for s in plans[0].segments] == [s.first_epoch for s in plans[1].segments]
-    assert plans[0].eval_epochs == plans[1].eval_epochs
-    ratios = {Fraction(a, b) for a, b in zip(global_batches(full), global_batches(small))}
-    assert len(ratios) == 1
-    for segments in zip(plans[0].segments, plans[1].segments, strict=True):
-        first, second = (
-            step_settings(run, plan)(segment.first_step + 1).momentum
-            for run, plan, segment in zip((full, small), plans, segments, strict=True)
-        )
-        assert first == pytest.approx(second, rel=1e-12)
+    full_plan, small_plan = build_plan(full), build_plan(small)
+    assert full_plan.eval_epochs == small_plan.eval_epochs
+    batches = zip(global_batches(full), global_batches(small), strict=True)
+    assert len({Fraction(before, after) for before, after in batches}) == 1
+    settings = step_settings(full, full_plan), step_settings(small, small_plan)
+    for before, after in zip(full_plan.segments, small_plan.segments, strict=True):
+        assert before.first_epoch == after.first_epoch
+        momentum = settings[0](before.first_step + 1).momentum
+        assert settings[1](after.first_step + 1).momentum == pytest.approx(momentum, rel=1e-12)
 
 
 @every_preset
@@ -165,7 +170,8 @@ def test_preset_takes_two_steps_and_evaluates(
     assert (first["step"], second["step"]) == (1, 2)
     assert all(math.isfinite(line["loss"]) and line["loss"] > 0 for line in (first, second))
     assert result["not_finite"] == 0
-    assert result["unchanged"] == []
+    assert [t for t in result["unchanged"] if not too_small_a_change(run, t)] == []
+    assert len(result["unchanged"]) < result["tensors"] / 2
     assert first["lr"] == pytest.approx(lr_of_step_1(run), rel=1e-12)
     expected = run.optimizer.momentum
     if run.batch.follow == "momentum":

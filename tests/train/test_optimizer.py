@@ -139,6 +139,32 @@ def test_matches_the_reference(
         )
 
 
+@pytest.mark.parametrize("variant", ["sgd", "nvidia", "fujitsu"])
+def test_float16_weights_follow_float32_masters(variant: str) -> None:
+    """The path of GPUs, whose operators run on a CPU too: small steps survive float16."""
+    s = Optimizer(variant=variant, base_lr=0.01, weight_decay=1e-3)
+    parameters, _ = build(s, "multi_tensor")
+    for name, p in parameters.items():
+        if name.endswith("weight"):
+            p.cast("float16")
+    updater = Updater(list(parameters.values()), s, ctx=mx.cpu(), loss_scale=64.0)
+    updater._apply = updater._apply_multi_tensor
+    reference = Reference({n: p.data().asnumpy() for n, p in parameters.items()}, s)
+    for step in range(1, 40):
+        now = Settings(0.01, 0.9, BATCH)
+        gradients = {n: g.astype(np.float16) for n, g in gradients_of(step).items()}
+        for name, p in parameters.items():
+            p.grad()[:] = gradients[name].astype(np.float32) * 64
+        updater.step(step, now)
+        reference.step(gradients, now)
+    for tensor, (name, expected) in zip(updater._tensors, reference.w.items(), strict=True):
+        found = tensor.arrays[-1 if tensor.has_master else 0].asnumpy()
+        assert found.dtype == np.float32
+        np.testing.assert_allclose(found, expected, rtol=2e-3, atol=2e-4, err_msg=name)
+        if tensor.has_master:
+            np.testing.assert_array_equal(tensor.arrays[0].asnumpy(), found.astype(np.float16))
+
+
 def test_published_constants() -> None:
     for name, (scaled, decayed, eta, epsilon, correct, _) in PUBLISHED.items():
         v = VARIANTS[name]
@@ -177,7 +203,7 @@ def test_rmsprop_warmup_against_its_formula() -> None:
             g = gradients[n].astype(np.float64) / BATCH
             g = g + (1e-2 * w[n] if n.endswith("weight") else 0)
             m[n] = optimizer.AKIBA_MU2 * m[n] + (1 - optimizer.AKIBA_MU2) * g**2
-            rms = optimizer.AKIBA_RMS * (1 - sgd) / (np.sqrt(m[n]) + optimizer.AKIBA_EPSILON)
+            rms = optimizer.AKIBA_RMS / 0.01 * (1 - sgd) / (np.sqrt(m[n]) + optimizer.AKIBA_EPSILON)
             d[n] = 0.9 * d[n] - (sgd + rms) * g
             w[n] = w[n] + 0.01 * d[n]
     for name, p in parameters.items():

@@ -93,6 +93,22 @@ def test_unsupported_is_refused_by_name(override: str) -> None:
     check_supported(load("quick").run)
 
 
+@pytest.mark.parametrize(
+    ("device", "dtype", "good"),
+    [
+        *(("cpu", "float32", True), ("cpu", "bfloat16", True), ("cpu", "float16", False)),
+        *(("gpu", "float32", True), ("gpu", "bfloat16", False), ("gpu", "float16", True)),
+    ],
+)
+def test_precisions_by_device(device: str, dtype: str, good: bool) -> None:
+    run = load("quick", [f"system.device={device}", f"model.dtype={dtype}"]).run
+    if good:
+        check_supported(run)
+    else:
+        with pytest.raises(UserError, match=f"model.dtype: .* on a {device}, found {dtype}"):
+            check_supported(run)
+
+
 @pytest.mark.parametrize("serial", [True, False])
 def test_stages_run_after_what_they_need(serial: bool) -> None:
     order: list[str] = []
