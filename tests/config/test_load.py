@@ -1,4 +1,5 @@
 import dataclasses
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -296,7 +297,7 @@ def test_changes_of_the_batch_rise(folder: Path, after: list[int]) -> None:
     """In the file and on the command line; equal epochs do not rise."""
     changes = ", ".join(f"{{after_epoch: {epoch}, per_rank: 2}}" for epoch in after)
     told = f"batch.changes: rising after_epoch expected, found {after}"
-    if all(low < high for low, high in zip(after, after[1:], strict=False)):
+    if all(low < high for low, high in pairwise(after)):
         loaded = load_text(f"batch: {{changes: [{changes}]}}")
         assert [change.after_epoch for change in loaded.run.batch.changes] == after
         assert load(write("saved.yaml", loaded.to_yaml())).run == loaded.run

@@ -302,7 +302,9 @@ CHANGE = "batch.changes=[{{after_epoch: 2, per_rank: {}, active_ranks: {}}}]"
     "overrides", [["batch.active_ranks=3"], [CHANGE.format(8, 3)], [CHANGE.format(1601, 3)]]
 )
 def test_more_active_ranks_than_ranks_are_refused(overrides: list[str]) -> None:
-    with pytest.raises(UserError, match=r"^batch\.active_ranks: at most 2 ranks expected, found 3$"):
+    with pytest.raises(
+        UserError, match=r"^batch\.active_ranks: at most 2 ranks expected, found 3$"
+    ):
         plan_of("quick", *overrides)
 
 
@@ -328,16 +330,18 @@ def test_a_change_to_a_batch_larger_than_the_set_is_refused(
     )
 
 
-@pytest.mark.parametrize(("last", "steps", "places"), [("mix", 6, 42), ("pad", 6, 42)])
-def test_a_change_counted_by_hand(last: str, steps: int, places: int) -> None:
-    """40 images: 6 steps of 7, then 8 of 5 a step."""
-    change = "batch.changes=[{after_epoch: 1, per_rank: 5, active_ranks: 1}]"
-    batch = ["system.ranks_per_node=7", "batch.per_rank=1", change]
+@pytest.mark.parametrize(
+    ("last", "ends", "done"), [("mix", [5, 11, 18], 81 / 40), ("pad", [5, 12, 19], 2)]
+)
+def test_a_change_counted_by_hand(last: str, ends: list[int], done: float) -> None:
+    """40 images: 5 steps of 9 take 45 places, then steps of 6."""
+    change = "batch.changes=[{after_epoch: 1, per_rank: 6, active_ranks: 1}]"
+    batch = ["system.ranks_per_node=3", "batch.per_rank=3", change]
     data = ["data.train_samples=40", f"data.last_batch={last}"]
-    rest = ["schedule.length=3 epochs", "schedule.warmup=1 epochs", "eval.offset=0"]
+    rest = ["schedule.length=3 epochs", "schedule.warmup=2 epochs", "eval.offset=0"]
     plan = plan_of("quick", *batch, *data, *rest)
-    assert plan.segments == (Segment(1, 0, 0, 1, 7), Segment(2, steps, places, 5, 1))
-    ends = [plan.epoch_end_step(epoch) for epoch in (1, 2, 3)]
-    assert ends == ([6, 14, 22] if last == "pad" else [6, 14, 22])
-    assert plan.warmup_steps == 6
-    assert plan.epoch_at(14) == (2 if last == "pad" else 82 / 40)
+    assert plan.segments == (Segment(1, 0, 0, 3, 3), Segment(2, 5, 45, 6, 1))
+    assert [plan.epoch_end_step(epoch) for epoch in (1, 2, 3)] == ends
+    assert (plan.warmup_steps, plan.total_steps) == (ends[1], ends[2])
+    assert plan.images_after(ends[1]) == 45 + 6 * (ends[1] - 5)
+    assert plan.epoch_at(ends[1]) == done

@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from rn50.config.errors import UserError
-from rn50.config.schema import Data
+from rn50.config.plan import Plan, Segment, build_plan
+from rn50.config.schema import Data, Run
 from rn50.data import sampling
 from rn50.data.dataset import load_table
 from rn50.data.pack import pack_images
@@ -63,10 +64,33 @@ def with_settings(data: Data, **settings: Any) -> Data:
     return Data.model_validate(data.model_dump() | settings)
 
 
-def training(data: Data, per_rank: int = 4, rank: int = 0, ranks: int = 1, **seeds: int) -> Source:
-    return build_train_source(
-        data, batch_per_rank=per_rank, rank=rank, ranks=ranks, seeds=SEEDS | seeds
+def plan_of(data: Data, per_rank: int, ranks: int = 1) -> Plan:
+    """One batch all along."""
+    return Plan(
+        ranks,
+        data.train_samples,
+        data.last_batch,
+        (Segment(1, 0, 0, per_rank, active_ranks=ranks),),
     )
+
+
+def training(data: Data, per_rank: int = 4, rank: int = 0, ranks: int = 1, **seeds: int) -> Source:
+    return build_train_source(data, plan_of(data, per_rank, ranks), rank=rank, seeds=SEEDS | seeds)
+
+
+def changing_plan(data: Data, ranks: int, *batches: tuple[int, int]) -> Plan:
+    """Another batch each epoch: (per rank, active ranks)."""
+    first, *changes = ({"per_rank": size, "active_ranks": active} for size, active in batches)
+    run = {
+        "system": {"ranks_per_node": ranks},
+        "data": data.model_dump(),
+        "batch": {
+            **first,
+            "changes": [{"after_epoch": n, **change} for n, change in enumerate(changes, 1)],
+        },
+        "schedule": {"length": f"{len(batches)} epochs", "warmup": "0 steps"},
+    }
+    return build_plan(Run.model_validate(run))
 
 
 def evaluation(data: Data, per_rank: int = 4, rank: int = 0, ranks: int = 1) -> Source:
@@ -149,12 +173,103 @@ def test_batches_are_those_that_sampling_decides_on_any_number_of_ranks(
     numbered: Data, last_batch: str
 ) -> None:
     data = with_settings(numbered, last_batch=last_batch)
-    order = sampling.TrainOrder(TRAIN, 12, last_batch, SEEDS["shuffle"])
+    order = sampling.TrainOrder(plan_of(data, 12), SEEDS["shuffle"])
     labels = load_table(Path(data.path), "train")["label"]
-    expected = np.array([labels[order.batch(step, 0, 1)[0]] for step in range(7)])
+    expected = np.array([labels[order.batch(step, 0).images] for step in range(1, 8)])
     for ranks in (1, 2, 3):
         sources = [training(data, 12 // ranks, rank, ranks) for rank in range(ranks)]
         assert np.array_equal(labels_of(sources, 7).reshape(7, 12), expected)
+
+
+def shown(source: Source, data: Data) -> list[int]:
+    """Labels of the next batch of numbered images, each image looked at."""
+    images, labels = source.next()
+    assert images.shape == (labels.shape[0], 3, 16, 16)
+    levels = pixels_of(images, data)
+    assert np.abs(levels - 6 * labels.asnumpy()[:, None, None, None]).max() < 0.01
+    return [int(label) for label in labels.asnumpy()]
+
+
+def expected_of(data: Data, plan: Plan, rank: int) -> dict[int, list[int]]:
+    """Labels that sampling decides for each step of the run in which the rank has a share."""
+    order = sampling.TrainOrder(plan, SEEDS["shuffle"])
+    labels = load_table(Path(data.path), "train")["label"]
+    return {
+        step: labels[order.batch(step, rank).images].tolist()
+        for step in range(1, plan.total_steps + 1)
+        if rank < plan.segment_of_step(step).active_ranks
+    }
+
+
+@pytest.mark.parametrize("last_batch", ["mix", "pad"])
+@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("prefetch", [1, 2, 4])
+def test_the_batch_grows_and_shrinks_mid_run(
+    numbered: Data, last_batch: str, ranks: int, prefetch: int
+) -> None:
+    data = with_settings(numbered, last_batch=last_batch, prefetch=prefetch)
+    plan = changing_plan(data, ranks, (3, ranks), (5, ranks), (2, ranks))
+    row: dict[int, list[int]] = {}
+    for rank in range(ranks):
+        source = build_train_source(data, plan, rank=rank, seeds=SEEDS)
+        for step, labels in expected_of(data, plan, rank).items():
+            found = shown(source, data)
+            per_rank = 3 if step <= plan.epoch_end_step(1) else 5
+            assert len(found) == (per_rank if step <= plan.epoch_end_step(2) else 2)
+            assert found == labels
+            row.setdefault(step, []).extend(found)
+    assert list(row) == list(range(1, plan.total_steps + 1))
+    whole = [label for step in sorted(row) for label in row[step]]
+    for epoch in range(3):
+        first = epoch * TRAIN
+        if last_batch == "pad":
+            first = plan.images_after(plan.epoch_end_step(epoch))
+        assert sorted(whole[first : first + TRAIN]) == list(range(TRAIN))
+
+
+@pytest.mark.parametrize("last_batch", ["mix", "pad"])
+@pytest.mark.parametrize("active", [(2, 1, 2), (1, 2, 2), (2, 1, 1), (1, 2, 1), (2, 2, 1)])
+def test_a_rank_without_a_share_skips_those_steps(
+    numbered: Data, last_batch: str, active: tuple[int, int, int]
+) -> None:
+    """Also to the end of the run: prefetching then finds nothing more, and does not search on."""
+    data = with_settings(numbered, last_batch=last_batch)
+    plan = changing_plan(data, 2, *zip((3, 5, 4), active, strict=True))
+    for rank in (0, 1):
+        source = build_train_source(data, plan, rank=rank, seeds=SEEDS)
+        expected = expected_of(data, plan, rank)
+        epochs = {
+            epoch: range(plan.epoch_end_step(epoch - 1) + 1, plan.epoch_end_step(epoch) + 1)
+            for epoch in (1, 2, 3)
+            if rank < active[epoch - 1]
+        }
+        assert list(expected) == [step for steps in epochs.values() for step in steps]
+        for step, labels in expected.items():
+            assert shown(source, data) == labels
+            assert len(labels) == plan.segment_of_step(step).per_rank
+        if active[-1] == 1 == rank:
+            with pytest.raises(StopIteration):
+                source.next()
+
+
+def test_a_rank_that_never_has_a_share_still_builds_its_source(numbered: Data) -> None:
+    plan = changing_plan(numbered, 2, (3, 1), (5, 1))
+    source = build_train_source(numbered, plan, rank=1, seeds=SEEDS)
+    with pytest.raises(StopIteration):
+        source.next()
+
+
+def test_windows_and_mirroring_follow_the_place_across_a_change(photos: Data) -> None:
+    """One rank of 6, then of 4, and two ranks of 3, then of 2: the same images, bit for bit."""
+    plans = [
+        changing_plan(photos, ranks, (6 // ranks, ranks), (4 // ranks, ranks)) for ranks in (1, 2)
+    ]
+    whole = build_train_source(photos, plans[0], rank=0, seeds=SEEDS)
+    parts = [build_train_source(photos, plans[1], rank=rank, seeds=SEEDS) for rank in (0, 1)]
+    assert plans[0].total_steps == plans[1].total_steps
+    for _ in range(plans[0].total_steps):
+        joined = np.concatenate([part.next().images.asnumpy() for part in parts])
+        assert np.array_equal(whole.next().images.asnumpy(), joined)
 
 
 def test_a_label_comes_with_its_own_image(numbered: Data) -> None:
@@ -215,11 +330,12 @@ def test_training_windows_and_mirroring_are_those_that_sampling_decides(tmp_path
     images = [smooth(number, 60 + 5 * number, 150 - 9 * number) for number in range(9)]
     data = with_settings(pack(tmp_path, [encode(image) for image in images]), area=(0.1, 0.6))
     table = load_table(Path(data.path), "train")
-    order = sampling.TrainOrder(9, 9, "mix", SEEDS["shuffle"])
+    order = sampling.TrainOrder(plan_of(data, 9), SEEDS["shuffle"])
     source = training(data, 9)
     mirrored: list[int] = []
-    for step in range(4):
-        numbers, places = order.batch(step, 0, 1)
+    for step in range(1, 5):
+        numbers, places, epochs = order.batch(step, 0)
+        assert epochs.tolist() == [step] * 9
         heights, widths = sampling.sizes(table, numbers)
         anchors, shapes = sampling.crop_windows(
             heights, widths, places, SEEDS["augment"], area=data.area, aspect=data.aspect

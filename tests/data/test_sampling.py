@@ -1,9 +1,14 @@
+from itertools import islice
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from rn50.config.plan import Plan, Segment, build_plan
+from rn50.config.schema import Run
 from rn50.data import sampling
 
 FUZZ = settings(deadline=None, max_examples=80)
@@ -11,14 +16,52 @@ SEEDS = st.integers(0, 2**64 - 1)
 REFERENCE = {"area": (0.05, 1.0), "aspect": (3 / 4, 4 / 3)}
 
 
-def row(
-    order: sampling.TrainOrder, steps: int, ranks: int
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Images and places of `steps` steps, ranks one after the other: (steps, global batch)."""
-    shares = [[order.batch(step, rank, ranks) for rank in range(ranks)] for step in range(steps)]
-    images = np.array([np.concatenate([share[0] for share in step]) for step in shares])
-    places = np.array([np.concatenate([share[1] for share in step]) for step in shares])
-    return images, places
+def plan_of(samples: int, ranks: int, per_rank: int, last_batch: str) -> Plan:
+    """One batch all along."""
+    return Plan(ranks, samples, last_batch, (Segment(1, 0, 0, per_rank, ranks),))
+
+
+@st.composite
+def changing_plans(draw: st.DrawFn, last_batch: str) -> Plan:
+    """Plans of a few epochs whose batch and active ranks change."""
+    ranks = draw(st.integers(1, 5))
+    samples = draw(st.integers(ranks, 60))
+
+    def batch() -> dict[str, Any]:
+        active = draw(st.one_of(st.none(), st.integers(1, ranks)))
+        per_rank = draw(st.integers(1, samples // (active or ranks)))
+        return {"per_rank": per_rank, "active_ranks": active}
+
+    after = draw(st.lists(st.integers(1, 4), unique=True, min_size=1, max_size=4))
+    changes = [{"after_epoch": epoch, **batch()} for epoch in sorted(after)]
+    run = {
+        "system": {"ranks_per_node": ranks},
+        "data": {"train_samples": samples, "last_batch": last_batch},
+        "batch": {**batch(), "changes": changes},
+        "schedule": {"length": f"{max(after) + 1} epochs", "warmup": "0 steps"},
+    }
+    return build_plan(Run.model_validate(run))
+
+
+ANY_PLAN = st.one_of(changing_plans("mix"), changing_plans("pad"))
+
+
+def steps_of(order: sampling.TrainOrder, plan: Plan, steps: int) -> list[sampling.Picks]:
+    """The global batches of the first steps: the shares of the active ranks one after the other."""
+    found = []
+    for step in range(1, steps + 1):
+        active = plan.segment_of_step(step).active_ranks
+        shares = [order.batch(step, rank) for rank in range(active)]
+        found.append(
+            sampling.Picks(*(np.concatenate(column) for column in zip(*shares, strict=True)))
+        )
+    return found
+
+
+def row(plan: Plan, steps: int, seed: int) -> sampling.Picks:
+    """Images, places and epochs of `steps` steps of one batch: (steps, global batch)."""
+    columns = zip(*steps_of(sampling.TrainOrder(plan, seed), plan, steps), strict=True)
+    return sampling.Picks(*(np.array(column) for column in columns))
 
 
 def float_sizes(*pixels: int) -> NDArray[np.float32]:
@@ -40,8 +83,10 @@ def test_every_image_once_an_epoch_over_all_ranks(
     samples: int, ranks: int, per_rank: int, epochs: int, seed: int
 ) -> None:
     batch = ranks * per_rank
-    order = sampling.TrainOrder(samples, batch, "mix", seed)
-    images, places = row(order, -(-epochs * samples // batch), ranks)
+    plan = plan_of(samples, ranks, per_rank, "mix")
+    images, places, numbered = row(plan, -(-epochs * samples // batch), seed)
+    assert images.shape == (-(-epochs * samples // batch), batch)
+    assert np.array_equal(numbered, places // samples + 1)
     assert places.ravel().tolist() == list(range(places.size))
     for epoch in range(epochs):
         seen = images.ravel()[epoch * samples : (epoch + 1) * samples]
@@ -59,11 +104,12 @@ def test_a_step_takes_the_same_images_on_any_number_of_ranks(
     samples: int, per_rank: int, last_batch: str, seed: int
 ) -> None:
     batch = 12 * per_rank
-    orders = [sampling.TrainOrder(samples, batch, last_batch, seed) for _ in range(4)]
-    rows = [row(order, 5, ranks) for order, ranks in zip(orders, (1, 2, 3, 12), strict=True)]
-    for images, places in rows[1:]:
-        assert np.array_equal(images, rows[0][0])
-        assert np.array_equal(places, rows[0][1])
+    plans = [plan_of(samples, ranks, batch // ranks, last_batch) for ranks in (1, 2, 3, 12)]
+    rows = [row(plan, 5, seed) for plan in plans]
+    for images, places, epochs in rows[1:]:
+        assert np.array_equal(images, rows[0].images)
+        assert np.array_equal(places, rows[0].places)
+        assert np.array_equal(epochs, rows[0].epochs)
 
 
 @FUZZ
@@ -72,8 +118,10 @@ def test_padded_epochs_start_a_step_and_repeat_their_own_images(
     samples: int, batch: int, epochs: int, seed: int
 ) -> None:
     steps = -(-samples // batch)
-    order = sampling.TrainOrder(samples, batch, "pad", seed)
-    images, places = row(order, epochs * steps, 1)
+    images, places, numbered = row(plan_of(samples, 1, batch, "pad"), epochs * steps, seed)
+    assert np.array_equal(
+        numbered, np.repeat(np.arange(1, epochs + 1), steps * batch).reshape(-1, batch)
+    )
     assert len(np.unique(places)) == places.size
     for epoch in range(epochs):
         mine = images[epoch * steps : (epoch + 1) * steps].ravel()
@@ -85,11 +133,119 @@ def test_padded_epochs_start_a_step_and_repeat_their_own_images(
 @pytest.mark.parametrize("last_batch", ["mix", "pad"])
 def test_a_step_can_be_asked_for_out_of_order(last_batch: str) -> None:
     """What a resumed run does: the row has no memory."""
-    walked = sampling.TrainOrder(50, 8, last_batch, 3)
-    expected = [walked.batch(step, 1, 2)[0].tolist() for step in range(40)]
-    for step in (39, 0, 17, 6):
-        resumed = sampling.TrainOrder(50, 8, last_batch, 3)
-        assert resumed.batch(step, 1, 2)[0].tolist() == expected[step]
+    plan = plan_of(50, 2, 4, last_batch)
+    walked = sampling.TrainOrder(plan, 3)
+    expected = [walked.batch(step, 1).images.tolist() for step in range(1, 41)]
+    for step in (40, 1, 18, 7):
+        resumed = sampling.TrainOrder(plan, 3)
+        assert resumed.batch(step, 1).images.tolist() == expected[step - 1]
+
+
+# --- batch-size control -------------------------------------------------------------------------
+
+
+@FUZZ
+@given(plan=ANY_PLAN, seed=SEEDS)
+def test_steps_take_the_row_without_gap_or_overlap_across_changes(plan: Plan, seed: int) -> None:
+    steps = steps_of(sampling.TrainOrder(plan, seed), plan, plan.total_steps)
+    done = 0
+    for step, picks in enumerate(steps, start=1):
+        batch = plan.segment_of_step(step).global_batch_size
+        assert picks.places.tolist() == list(range(done, done + batch))
+        assert picks.images.shape == picks.epochs.shape == (batch,)
+        done += batch
+        assert plan.images_after(step) == done
+
+
+@FUZZ
+@given(plan=changing_plans("mix"), seed=SEEDS)
+def test_mixed_epochs_show_every_image_once_whatever_the_changes(plan: Plan, seed: int) -> None:
+    """The batch in which an epoch ends has the old size to its end."""
+    samples = plan.train_samples
+    steps = steps_of(sampling.TrainOrder(plan, seed), plan, plan.total_steps)
+    images, places, epochs = (np.concatenate(column) for column in zip(*steps, strict=True))
+    assert np.array_equal(epochs, places // samples + 1)
+    for epoch in range(1, plan.epochs + 1):
+        assert sorted(images[epochs == epoch]) == list(range(samples))
+        assert np.array_equal(
+            images[epochs == epoch], sampling.epoch_order(samples, seed, epoch - 1)
+        )
+        last = next(
+            i for i, picks in enumerate(steps, 1) if picks.places[-1] >= epoch * samples - 1
+        )
+        assert plan.epoch_end_step(epoch) == last
+
+
+@FUZZ
+@given(plan=changing_plans("pad"), seed=SEEDS)
+def test_padded_epochs_repeat_in_their_last_batch_alone_whatever_the_changes(
+    plan: Plan, seed: int
+) -> None:
+    samples = plan.train_samples
+    steps = steps_of(sampling.TrainOrder(plan, seed), plan, plan.total_steps)
+    for epoch in range(1, plan.epochs + 1):
+        first, last = plan.epoch_end_step(epoch - 1), plan.epoch_end_step(epoch)
+        mine = np.concatenate([picks.images for picks in steps[first:last]])
+        assert all((picks.epochs == epoch).all() for picks in steps[first:last])
+        assert sorted(mine[:samples]) == list(range(samples))
+        assert np.array_equal(mine[:samples], sampling.epoch_order(samples, seed, epoch - 1))
+        assert np.array_equal(mine, np.resize(mine[:samples], mine.size))
+        assert mine.size - samples < len(steps[last - 1].images)
+
+
+@FUZZ
+@given(plan=ANY_PLAN, seed=SEEDS)
+def test_a_rank_is_active_in_the_steps_in_which_it_has_a_share(plan: Plan, seed: int) -> None:
+    order = sampling.TrainOrder(plan, seed)
+    steps = range(1, plan.total_steps + 1)
+    for rank in range(plan.ranks):
+        shares = [s for s in steps if order.batch(s, rank).places[0] < plan.images_after(s)]
+        found = list(islice(order.active_steps(rank), len(shares) + 1))
+        assert found[: len(shares)] == shares
+        idle_to_the_end = rank >= plan.segments[-1].active_ranks
+        assert len(found) == len(shares) + (not idle_to_the_end)
+        assert all(step > plan.total_steps for step in found[len(shares) :])
+    assert list(islice(order.active_steps(0), 500)) == list(range(1, 501))
+
+
+@pytest.mark.parametrize(
+    ("active", "expected"),
+    [
+        ((3, 3, 3), [1, 2, 3, 4, 5, 6, 7, 8, 9]),
+        ((3, 1, 3), [1, 2, 5, 6, 7, 8, 9]),
+        ((1, 3, 1), [3, 4]),
+        ((3, 1, 1), [1, 2]),
+        ((1, 1, 1), []),
+        ((1, 2, 3), [5, 6, 7, 8, 9]),
+    ],
+)
+def test_active_steps_end_where_a_rank_has_no_share_to_come(
+    active: tuple[int, int, int], expected: list[int]
+) -> None:
+    """Two steps in each segment but the last; an endless search would hang a prefetching rank."""
+    segments, place = [], 0
+    for number, ranks in enumerate(active):
+        segments.append(Segment(1 + number, 2 * number, place, 12 // ranks, ranks))
+        place += 24
+    order = sampling.TrainOrder(Plan(3, 24, "mix", tuple(segments)), 1)
+    assert [step for step in islice(order.active_steps(2), 7) if step < 10] == expected[:7]
+    if active[-1] < 3:
+        assert list(order.active_steps(2)) == expected
+
+
+@FUZZ
+@given(plan=ANY_PLAN, seed=SEEDS, data=st.data())
+def test_any_step_can_be_asked_for_first_across_changes(
+    plan: Plan, seed: int, data: st.DataObject
+) -> None:
+    walked = steps_of(sampling.TrainOrder(plan, seed), plan, plan.total_steps)
+    step = data.draw(st.integers(1, plan.total_steps))
+    segment = plan.segment_of_step(step)
+    rank = data.draw(st.integers(0, segment.active_ranks - 1))
+    share = slice(rank * segment.per_rank, (rank + 1) * segment.per_rank)
+    picks = sampling.TrainOrder(plan, seed).batch(step, rank)
+    for found, expected in zip(picks, walked[step - 1], strict=True):
+        assert np.array_equal(found, expected[share])
 
 
 def test_epochs_and_seeds_have_orders_of_their_own() -> None:
