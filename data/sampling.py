@@ -62,8 +62,10 @@ class TrainOrder:
         self._orders: dict[int, Future[Indices]] = {}
 
     def active_steps(self, rank: int) -> Iterator[int]:
-        """Steps (from 1) in which `rank` has a share of the batch, without end."""
-        for step in itertools.count(1):
+        """Steps (from 1) in which `rank` has a share of the batch; ends when none are to come."""
+        last = self._plan.segments[-1]
+        endless = rank < last.active_ranks  # else a search beyond the last segment would not end
+        for step in itertools.count(1) if endless else range(1, last.first_step + 1):
             if rank < self._plan.segment_of_step(step).active_ranks:
                 yield step
 
