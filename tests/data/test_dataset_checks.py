@@ -378,6 +378,14 @@ def test_prepare_asks_for_a_set_that_it_cannot_draw(tmp_path: Path) -> None:
 
 def test_prepare_names_a_place_where_nothing_can_be_made(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    data = config(tmp_path / "file/set", synthetic=Synthetic(classes=3))
+    sizes = Synthetic(classes=3, train_samples=12, eval_samples=6)
+    data = config(tmp_path / "file/set", synthetic=sizes)
     with pytest.raises(UserError, match="/file/set: cannot create: "):
         prepare(data, silent)
+
+
+def test_prepare_refuses_to_draw_another_number_than_the_config_says(tmp_path: Path) -> None:
+    data = config(tmp_path / "set", synthetic=Synthetic(classes=3, train_samples=13))
+    with pytest.raises(UserError, match=r"data\.train_samples: .*synthetic.* \(13\).*found 12"):
+        prepare(data, silent)
+    assert not (tmp_path / "set").exists()
