@@ -15,7 +15,14 @@ _KILLED = (
     re.compile(r"Process name: (?P<rank>\d+)\s+Exit code: (?P<code>\d+)"),
 )
 # What the other ranks say when one is gone.
-_CONSEQUENCES = ("Horovod has been shut down", "Horovod has not been initialized")
+_CONSEQUENCES = (
+    "Horovod has been shut down",
+    "Horovod has not been initialized",
+    "Connection reset by peer",
+    "Connection closed by peer",
+    "Broken pipe",
+    "Timed out waiting",
+)
 
 
 def read_failures(out: Path) -> list[dict[str, Any]]:
