@@ -378,14 +378,25 @@ def test_prepare_asks_for_a_set_that_it_cannot_draw(tmp_path: Path) -> None:
 
 def test_prepare_names_a_place_where_nothing_can_be_made(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    sizes = Synthetic(classes=3, train_samples=12, eval_samples=6)
-    data = config(tmp_path / "file/set", synthetic=sizes)
+    drawn = Synthetic(classes=CLASSES, train_samples=TRAIN, eval_samples=VAL)
+    data = config(tmp_path / "file/set", synthetic=drawn)
     with pytest.raises(UserError, match="/file/set: cannot create: "):
         prepare(data, silent)
 
 
-def test_prepare_refuses_to_draw_another_number_than_the_config_says(tmp_path: Path) -> None:
-    data = config(tmp_path / "set", synthetic=Synthetic(classes=3, train_samples=13))
-    with pytest.raises(UserError, match=r"data\.train_samples: .*synthetic.* \(13\).*found 12"):
+@pytest.mark.parametrize("key", ["classes", "train_samples", "eval_samples"])
+def test_prepare_draws_nothing_of_other_sizes_than_the_config_says(
+    tmp_path: Path, key: str
+) -> None:
+    sizes = {"classes": CLASSES, "train_samples": TRAIN, "eval_samples": VAL}
+    drawn = sizes | {key: sizes[key] + 1}
+    data = config(tmp_path / "deep/set", synthetic=Synthetic(**drawn))
+    told = rf"data.{key}: the same as data.synthetic.{key} \({drawn[key]}\) expected, found "
+    with pytest.raises(UserError, match=rf"^{told}{sizes[key]}$"):
         prepare(data, silent)
-    assert not (tmp_path / "set").exists()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_prepare_leaves_a_set_that_is_there_whatever_would_be_drawn(packed: Path) -> None:
+    data = config(packed, synthetic=Synthetic(classes=2))
+    assert prepare(data, silent) == load_manifest(packed)

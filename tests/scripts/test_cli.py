@@ -62,7 +62,10 @@ def bad(tmp_path: Path) -> Path:
         (["launch", "quick", "batch"], ["'batch': an override KEY.PATH=VALUE expected"]),
         (["launch", "quick", "--launcher", "ssh"], ["mpirun or gloo expected, found ssh"]),
         (["launch", "dgx1_8", "model.dtype=float32"], ["a packed image set expected"]),
-        (["launch", "abci_2048_open"], ["model.dtype: float32 expected, found float16"]),
+        (
+            ["launch", "quick", "model.dtype=float16"],
+            ["model.dtype: float32 or bfloat16 expected on a cpu, found float16"],
+        ),
         (
             ["launch", "smoke", "system.results=/proc/x", "data.path={smoke}"],
             ["/proc/x/smoke/", "cannot create"],
