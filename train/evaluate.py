@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -11,6 +12,7 @@ from mxnet.gluon import HybridBlock
 from ..config.errors import UserError
 from ..data.pipeline import Batch
 from .comm import Communicator
+from .loop import RUN_AHEAD_STEPS
 
 
 class Accuracy(NamedTuple):
@@ -63,10 +65,14 @@ def evaluate(
     """
     hits: Any = 0
     seen: Any = 0
+    running: deque[Any] = deque()
     for _ in range(batches):
         images, labels = next_batch()
         hits = (net(images).argmax(axis=1) == labels).sum() + hits
         seen = (labels >= 0).sum() + seen
+        running.append((hits, images))
+        if len(running) > RUN_AHEAD_STEPS:
+            running.popleft()[0].wait_to_read()  # as in the loop: bounds the queue
     counts = comm.sum_counts(nd.concat(hits.reshape(1), seen.reshape(1), dim=0))
     correct, total = (int(count) for count in counts.asnumpy())
     if total != samples:

@@ -42,7 +42,7 @@ class LogPoint(NamedTuple):
 def train_steps(trainer: Trainer, first: int, last: int, log_every: int) -> Iterator[LogPoint]:
     """Train steps `first` to `last`, both included, counted from 1; yield every `log_every`."""
     net, loss, next_batch, comm, updater, settings_at = trainer
-    running: deque[nd.NDArray] = deque()
+    running: deque[tuple[nd.NDArray, Batch]] = deque()
     loss_sum, steps = 0, 0
     for step in range(first, last + 1):
         batch = next_batch()
@@ -52,9 +52,10 @@ def train_steps(trainer: Trainer, first: int, last: int, log_every: int) -> Iter
         comm.reduce()
         updater.step(step, settings_at(step))
         loss_sum, steps = losses.sum() + loss_sum, steps + 1
-        running.append(losses)
-        if len(running) > RUN_AHEAD_STEPS:
-            running.popleft().wait_to_read()  # the loss of two steps ago: bounds the queue
+        running.append((losses, batch))
+        if len(running) > RUN_AHEAD_STEPS + 1:
+            running[1][0].wait_to_read()  # the loss of two steps ago: bounds the queue
+            running.popleft()  # so the step before it is done with its batch
         if step % log_every == 0:
             yield LogPoint(step, steps, loss_sum)
             loss_sum, steps = 0, 0

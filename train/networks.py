@@ -8,7 +8,7 @@ from typing import Any
 import mxnet as mx
 import numpy as np
 from mxnet.contrib import amp
-from mxnet.gluon import HybridBlock, SymbolBlock
+from mxnet.gluon import HybridBlock
 
 from ..config.schema import Model
 from .alexnet import AlexNet
@@ -76,22 +76,25 @@ def build_network(model: Model, classes: int, *, crop_px: int) -> HybridBlock:
 
 def build_networks(
     model: Model, classes: int, *, crop_px: int, seed: int, ctx: mx.Context
-) -> tuple[HybridBlock, SymbolBlock, Loss]:
+) -> tuple[HybridBlock, HybridBlock, Loss]:
     """(training net, evaluation net, loss) with weights from the `weights` stream's seed.
 
-    The two nets share their parameters but compile apart: MXNet rebuilds the static graph of one
-    net each time it changes between training and inference.
+    The evaluation net has parameters of its own, filled by `copy_parameters`. On a CPU, MXNet's
+    inference rewrites the weights it reads into oneDNN's blocked layout; were they those of the
+    training net, our optimizer's operator would get copies of them, and its updates would be lost.
+    Besides, MXNet rebuilds a net's static graph when it changes between training and inference.
     """
     if model.dtype == "bfloat16":
         # Puts casts around the matrix operators of every net built from here on; weights stay
         # float32, and bfloat16's range needs no loss scaling (stack.md section 6).
         amp.init(target_dtype="bfloat16")
-    train_net = build_network(model, classes, crop_px=crop_px)
+    train_net, eval_net = (build_network(model, classes, crop_px=crop_px) for _ in range(2))
     train_net.initialize(Seeded(seed), ctx=ctx)
+    eval_net.initialize(mx.init.Zero(), ctx=ctx)
+    eval_net.collect_params().setattr("grad_req", "null")
     if model.dtype == "float16":
-        train_net.cast("float16")  # batch norm keeps float32 parameters
-    images = mx.sym.var("images", dtype="float32")
-    eval_net = SymbolBlock(train_net(images), images, params=train_net.collect_params())
+        for net in (train_net, eval_net):
+            net.cast("float16")  # batch norm keeps float32 parameters
     loss = Loss(model, classes)
     for block in (eval_net, loss):
         block.hybridize(static_alloc=True, static_shape=True)
@@ -101,6 +104,13 @@ def build_networks(
     has_dropout = model.network != "resnet"
     train_net.hybridize(static_alloc=True, static_shape=not has_dropout)
     return train_net, eval_net, loss
+
+
+def copy_parameters(source: HybridBlock, target: HybridBlock) -> None:
+    """Enqueue a copy of all weights and statistics from one net to the other, of one kind."""
+    pairs = zip(source.collect_params().values(), target.collect_params().values(), strict=True)
+    for mine, theirs in pairs:
+        mine.list_data()[0].copyto(theirs.list_data()[0])
 
 
 def trainable(net: HybridBlock) -> list[Any]:

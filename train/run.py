@@ -14,7 +14,7 @@ from . import kernels
 from .comm import Communicator, context
 from .evaluate import Accuracy, agree_on_bn_statistics, evaluate
 from .loop import LogPoint, Trainer, idle_steps, train_steps
-from .networks import bn_statistics, build_networks, trainable
+from .networks import bn_statistics, build_networks, copy_parameters, trainable
 from .optimizer import Updater
 from .schedule import Settings, step_settings
 from .seeding import stream_seed, stream_seeds
@@ -113,6 +113,7 @@ class Rank:
         losses.backward()
         self.comm.reduce()
         self.updater.step(1, Settings(0.0, 0.0, self.plan.global_batch_size))
+        copy_parameters(self.net, self.eval_net)
         self.eval_net(nd.zeros((self.run.eval.batch_per_rank, 3, side, side), self.ctx))
         nd.waitall()
         self.updater.reset()
@@ -199,6 +200,7 @@ class Rank:
                 mode=self.run.eval.bn_stats,
                 active_ranks=self.plan.segment_of_epoch(epoch).active_ranks,
             )
+            copy_parameters(self.net, self.eval_net)
             batches = eval_batches(samples, self.plan.ranks, self.run.eval.batch_per_rank)
             accuracy = evaluate(
                 self.eval_net, self.eval_source.next, self.comm, batches=batches, samples=samples

@@ -115,6 +115,27 @@ def test_same_seed_same_weights_bit_for_bit(rn50, smoke_data: Path) -> None:
     assert digests[0][0] != digests[2][0]
 
 
+def test_same_bits_however_busy_the_machine(rn50, smoke_data: Path) -> None:
+    """Four copies of one run compete for the cores: timing changes, the weights do not.
+
+    Caught an evaluation net that shared weights with the training net: inference rewrote their
+    layout while the optimizer wrote them (3 digests in 5 runs).
+    """
+    runs = [
+        rn50.start(
+            *("launch", "smoke", "--ranks", "1", "seed=1", "batch.per_rank=20"),
+            *("schedule.length=2 epochs", "eval.period=1", "eval.offset=0", "eval.target=0.999"),
+            *(f"data.path={smoke_data}", f"system.results={rn50.results / str(number)}"),
+        )
+        for number in range(4)
+    ]
+    for run in runs:
+        run.communicate(timeout=300)
+    results = [json.loads(path.read_text()) for path in rn50.results.glob("*/*/*/result.json")]
+    assert len(results) == 4
+    assert len({result["weights_digest"] for result in results}) == 1
+
+
 def test_one_rank_with_twice_the_batch_trains_alike(rn50, smoke_data: Path) -> None:
     """The same images in every step, no batch norm: the loss curves agree.
 

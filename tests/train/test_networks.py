@@ -13,7 +13,14 @@ from rn50.config.errors import UserError
 from rn50.config.load import load
 from rn50.config.schema import Model
 from rn50.train.googlenet import LocalNorm
-from rn50.train.networks import Loss, bn_statistics, build_network, build_networks, trainable
+from rn50.train.networks import (
+    Loss,
+    bn_statistics,
+    build_network,
+    build_networks,
+    copy_parameters,
+    trainable,
+)
 from rn50.train.support import check_supported
 from rn50.train.weights import weights_digest
 
@@ -133,14 +140,17 @@ def test_a_step_gives_every_parameter_a_finite_gradient(case: str) -> None:
 
 
 @pytest.mark.parametrize("case", SMALL)
-def test_output_shape_and_shared_parameters(case: str) -> None:
+def test_output_shape_and_copied_parameters(case: str) -> None:
     model, px = SMALL[case]
     net, eval_net, _ = build_networks(model, 7, crop_px=px, seed=3, ctx=mx.cpu())
     images = mx.nd.array(np.random.default_rng(0).uniform(size=(2, 3, px, px)))
     assert net(images).shape == eval_net(images).shape == (2, 7)
+    assert not eval_net(images).asnumpy().any()  # nothing copied yet
+    copy_parameters(net, eval_net)
     before = eval_net(images).asnumpy()
     np.testing.assert_array_equal(before, net(images).asnumpy())  # both in inference mode here
     net.collect_params()["fc_bias"].data()[:] = 1
+    copy_parameters(net, eval_net)  # over weights that inference has rewritten
     assert np.allclose(eval_net(images).asnumpy() - before, 1, atol=1e-5)
 
 
