@@ -115,6 +115,24 @@ def test_same_seed_same_weights_bit_for_bit(rn50, smoke_data: Path) -> None:
     assert digests[0][0] != digests[2][0]
 
 
+def test_batch_control_with_a_rank_that_drops_out(rn50, smoke_data: Path) -> None:
+    """Per-rank batch and share change in the middle; logs follow, and the target is reached."""
+    done = rn50(
+        *("launch", "smoke", "seed=1", "optimizer.variant=nvidia", "batch.follow=momentum"),
+        "batch.changes=[{after_epoch: 1, per_rank: 20}, {after_epoch: 2, per_rank: 32, "
+        "active_ranks: 1}]",
+        *(f"data.path={smoke_data}", f"system.results={rn50.results}", "log.every=5 steps"),
+    )
+    assert done.returncode == 0, done.stderr
+    assert "epoch 2: global batch 40" in done.stdout and "epoch 3: global batch 32" in done.stdout
+    folder = rn50.run_folder()
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").open()]
+    batches = {line["global_batch_size"]: line["momentum"] for line in lines if "momentum" in line}
+    assert batches == pytest.approx({20: 0.9, 40: 0.95, 32: 0.9375})
+    changes = [e for e in read_events(folder / "result_0.txt") if "batch_size_change" in e.key]
+    assert [(e.value, e.metadata["epoch_num"]) for e in changes] == [(40, 2), (32, 3)]
+
+
 def test_same_bits_however_busy_the_machine(rn50, smoke_data: Path) -> None:
     """Four copies of one run compete for the cores: timing changes, the weights do not.
 
