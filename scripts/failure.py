@@ -12,8 +12,10 @@ from typing import Any
 # What launchers say of a rank that ended without a word of its own.
 _KILLED = (
     re.compile(r"process rank (?P<rank>\d+) .*exited on signal (?P<signal>\d+)"),
-    re.compile(r"Process name: (?P<rank>\d+)\s+Exit code: (?P<code>\d+)"),
+    re.compile(r"^\[(?P<rank>\d+)\]<stderr>:(?P<word>Killed|Segmentation fault|Aborted)", re.M),
+    re.compile(r"Process name: (?P<rank>\d+)\s+Exit code: (?P<code>1[3-9]\d)"),  # 128 + signal
 )
+_WORDS = {"Killed": signal.SIGKILL, "Segmentation fault": signal.SIGSEGV, "Aborted": signal.SIGABRT}
 # What the other ranks say when one is gone.
 _CONSEQUENCES = (
     "Horovod has been shut down",
@@ -50,8 +52,12 @@ def explain_failure(failures: Sequence[Mapping[str, Any]], stderr: str, code: in
             return told.format(**failure)
     for pattern in _KILLED:
         if match := pattern.search(stderr):
-            number = match.groupdict().get("signal") or int(match["code"]) - 128
-            return f"rank {match['rank']} was killed by {_signal_name(int(number))}"
+            found = match.groupdict()
+            if "word" in found:
+                number = int(_WORDS[found["word"]])
+            else:
+                number = int(found["signal"]) if "signal" in found else int(found["code"]) - 128
+            return f"rank {found['rank']} was killed by {_signal_name(number)}"
     if failures:
         return told.format(**failures[0])
     lines = [line for line in stderr.splitlines() if line.strip()]
@@ -63,4 +69,4 @@ def _signal_name(number: int) -> str:
     try:
         return signal.Signals(number).name
     except ValueError:
-        return f"exit code {number + 128}"
+        return f"signal {number}"

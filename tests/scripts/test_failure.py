@@ -7,6 +7,7 @@ from rn50.scripts.failure import explain_failure
 OWN = {"rank": 1, "host": "h", "phase": "epoch 2", "step": 7, "reason": "UserError: bad record"}
 ECHO = OWN | {"rank": 0, "reason": "MXNetError: Horovod has been shut down. This was caused by"}
 RESET = ECHO | {"reason": "MXNetError: Connection reset by peer"}
+SIGKILL_2 = "rank 2 was killed by SIGKILL"
 MPIRUN = "mpirun noticed that process rank 3 with PID 0 on node vm exited on signal 9 (Killed)."
 GLOO = "status, thus causing the job to be terminated:\nProcess name: 2\nExit code: 137\n"
 
@@ -17,6 +18,7 @@ GLOO = "status, thus causing the job to be terminated:\nProcess name: 2\nExit co
         ([ECHO, OWN], MPIRUN, "rank 1 on h failed in epoch 2 at step 7: UserError: bad record"),
         ([ECHO], MPIRUN, "rank 3 was killed by SIGKILL"),
         ([ECHO], GLOO, "rank 2 was killed by SIGKILL"),
+        ([ECHO], "[2]<stderr>:Killed\n" + GLOO.replace("2", "0").replace("137", "3"), SIGKILL_2),
         ([RESET], GLOO, "rank 2 was killed by SIGKILL"),
         ([], GLOO.replace("137", "139"), "rank 2 was killed by SIGSEGV"),
         ([ECHO], "", "rank 0 on h failed in epoch 2 at step 7: MXNetError: Horovod has been"),
