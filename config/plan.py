@@ -112,7 +112,6 @@ class Plan:
 def build_plan(run: Run) -> Plan:
     """Derive the plan of `run`. Raises UserError where its parts contradict each other."""
     ranks = run.system.nodes * run.system.ranks_per_node
-    plan = Plan(ranks, run.data.train_samples, run.data.last_batch, ())
     segments: list[Segment] = []
     for first_epoch, per_rank, active in _batches(run):
         active = ranks if active is None else active
@@ -175,8 +174,6 @@ def _epochs(plan: Plan, length: Duration) -> int:
         epochs = max(1, math.floor(plan.epoch_at(steps)))
         while plan.epoch_end_step(epochs) < steps:
             epochs += 1
-        while epochs > 1 and plan.epoch_end_step(epochs - 1) >= steps:
-            epochs -= 1
     if epochs > _MAX_EPOCHS:
         raise UserError(f"schedule.length: at most {_MAX_EPOCHS:,} epochs expected, found {length}")
     return epochs

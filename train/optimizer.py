@@ -66,6 +66,14 @@ class Updater:
         self._epoch_at = epoch_at
         self._loss_scale = loss_scale
         self._trust_decay_factor = settings.base_lr if self._rule.decay_times_base_lr else 1.0
+        self._arrays = [array for tensor in self._tensors for array in tensor.arrays]
+        self._constants = {
+            "tensors": str(len(self._tensors)),
+            "epsilon": repr(self._rule.epsilon),
+            "etas": ",".join(repr(self._rule.eta) if t.scaled else "0" for t in self._tensors),
+            "decays": ",".join(repr(t.decay) for t in self._tensors),
+            "trust_decay_factor": repr(self._trust_decay_factor),
+        }
         self._previous_lr = 0.0
         self.trusts: nd.NDArray | None = None
         """Trust ratios of the last step, one for each tensor (CPU only)."""
@@ -103,16 +111,12 @@ class Updater:
     def _apply_fused(self, _: int, now: Settings) -> None:
         """CPU: our own operator, one call for all tensors (train/kernels)."""
         self.trusts = kernels.update(
-            [array for tensor in self._tensors for array in tensor.arrays],
+            self._arrays,
             {
-                "tensors": str(len(self._tensors)),
                 "lr": repr(now.lr),
                 "momentum": repr(now.momentum),
                 "rescale": repr(self._rescale(now)),
-                "epsilon": repr(self._rule.epsilon),
-                "etas": ",".join(repr(self._rule.eta) if t.scaled else "0" for t in self._tensors),
-                "decays": ",".join(repr(t.decay) for t in self._tensors),
-                "trust_decay_factor": repr(self._trust_decay_factor),
+                **self._constants,
             },
         )
 
@@ -166,7 +170,11 @@ class Updater:
         w = nd.sqrt(
             nd.multi_sum_sq(*(t.arrays[-1 if t.has_master else 0] for t in tensors), **options)
         )
-        g = nd.sqrt(nd.multi_sum_sq(*(t.arrays[1].astype("float32") for t in tensors), **options))
+        g = nd.sqrt(
+            nd.multi_sum_sq(
+                *(t.arrays[1].astype("float32", copy=False) for t in tensors), **options
+            )
+        )
         g = g * self._rescale(now)
         decays = nd.array([t.decay for t in tensors], ctx)
         trust = (
