@@ -4,51 +4,38 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Optional
+from typing import Annotated, Optional
 
 import typer
-from rich.console import Console
-from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-from rich.table import Table
 
 from ..config.errors import UserError
+from .cli_bench import bench_app
+from .cli_log import log_app
+from .console import (
+    EXIT_BAD,
+    EXIT_USAGE,
+    TYPER_OPTIONS,
+    Config,
+    Json,
+    Launcher,
+    Overrides,
+    Ranks,
+    Tracking,
+    print_table,
+    split_config,
+    yaml_value,
+)
 
-EXIT_BAD = 1
-EXIT_USAGE = 2
-
-_OPTIONS: dict[str, Any] = {
-    "no_args_is_help": True,
-    "rich_markup_mode": "markdown",
-    "pretty_exceptions_enable": False,
-    "add_completion": False,
-}
-app = typer.Typer(help="Train ResNet-50 against the clock, MLPerf style, and prove it.", **_OPTIONS)
-config_app = typer.Typer(help="Look at configs.", **_OPTIONS)
-data_app = typer.Typer(help="Make, pack and verify image sets.", **_OPTIONS)
-log_app = typer.Typer(help="Read MLPerf logs.", **_OPTIONS)
-bench_app = typer.Typer(help="Measure side by side in one run.", **_OPTIONS)
+app = typer.Typer(
+    help="Train ResNet-50 against the clock, MLPerf style, and prove it.", **TYPER_OPTIONS
+)
+config_app = typer.Typer(help="Look at configs.", **TYPER_OPTIONS)
+data_app = typer.Typer(help="Make, pack and verify image sets.", **TYPER_OPTIONS)
 app.add_typer(config_app, name="config")
 app.add_typer(data_app, name="data")
 app.add_typer(log_app, name="log")
 app.add_typer(bench_app, name="bench")
-
-Config = Annotated[str, typer.Argument(help="A preset's name (`rn50 config list`) or a YAML file.")]
-Overrides = Annotated[
-    Optional[list[str]],  # noqa: UP045 (Typer reads this at run time)
-    typer.Argument(help="`key.path=value`, such as `batch.per_rank=16`.", show_default=False),
-]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
-Ranks = Annotated[
-    Optional[int],  # noqa: UP045
-    typer.Option(min=1, help="Ranks on this machine, instead of the config's nodes and ranks."),
-]
-Launcher = Annotated[
-    Optional[str],  # noqa: UP045
-    typer.Option(help="`mpirun` or `gloo`; default: mpirun where there is one."),
-]
 
 
 def main() -> None:
@@ -65,13 +52,6 @@ def main() -> None:
     except KeyboardInterrupt:
         print("rn50: stopped", file=sys.stderr)
         sys.exit(130)
-
-
-def split_config(config: str, overrides: list[str] | None) -> tuple[str, list[str]]:
-    """A first argument that is an override means the default preset."""
-    if "=" in config:
-        return "quick", [config, *(overrides or [])]
-    return config, overrides or []
 
 
 @app.command()
@@ -91,7 +71,7 @@ def launch(
     from .launch import load_for_launch
 
     loaded = load_for_launch(*split_config(config, overrides), ranks)
-    with _tracker() as track:
+    with Tracking() as track:
         result = run_launch(loaded, launcher, track)
     good = result["status"] == "success" and result["official_checker"]["verdict"] == "PASS"
     raise typer.Exit(0 if good else EXIT_BAD)
@@ -134,8 +114,8 @@ def config_show(config: Config, overrides: Overrides = None, as_json: Json = Fal
     if as_json:
         print(json.dumps({"config": loaded.to_dict(), "sha256": loaded.sha256}, indent=1))
         return
-    rows = [(path, _yaml(value), str(origin)) for path, value, origin in loaded.leaves()]
-    _print_table(("key", "value", "from"), rows)
+    rows = [(path, yaml_value(value), str(origin)) for path, value, origin in loaded.leaves()]
+    print_table(("key", "value", "from"), rows)
     print(
         f"\n{plan.ranks} ranks, global batch {plan.global_batch_size}, "
         f"{plan.steps_per_epoch:g} steps an epoch, {plan.epochs} epochs = {plan.total_steps} "
@@ -156,7 +136,7 @@ def config_list(as_json: Json = False) -> None:
     if as_json:
         print(json.dumps(dict(rows), indent=1))
         return
-    _print_table(("preset", "what"), rows)
+    print_table(("preset", "what"), rows)
 
 
 @config_app.command("diff")
@@ -172,11 +152,11 @@ def config_diff(
     one = dict(flatten(load(left).to_dict()))
     other = dict(flatten(load(right).to_dict()))
     keys = sorted(key for key in one | other if one.get(key) != other.get(key))
-    rows = [(key, _yaml(one.get(key, "-")), _yaml(other.get(key, "-"))) for key in keys]
+    rows = [(key, yaml_value(one.get(key, "-")), yaml_value(other.get(key, "-"))) for key in keys]
     if not rows:
         print("no difference")
         return
-    _print_table(("key", left, right), rows)
+    print_table(("key", left, right), rows)
     raise typer.Exit(EXIT_BAD)
 
 
@@ -205,7 +185,7 @@ def data_make(
         max_px=max_px,
         seed=seed,
     )
-    with _tracker() as track:
+    with Tracking() as track:
         count = make_images(out, settings, track("drawing images"))
     print(f"{out}: {count} images in {classes} classes")
 
@@ -222,7 +202,7 @@ def data_pack(
     """
     from ..data.pack import pack_images
 
-    with _tracker() as track:
+    with Tracking() as track:
         manifest = pack_images(
             images, out, shuffle_seed=shuffle_seed, progress=track("packing records")
         )
@@ -243,7 +223,7 @@ def data_verify(
     """
     from ..data.dataset import verify
 
-    with _tracker() as track:
+    with Tracking() as track:
         try:
             manifest = verify(folder, decode=decode, progress=track("checking records"))
         except UserError as error:
@@ -262,151 +242,6 @@ def data_prepare(config: Config = "quick", overrides: Overrides = None) -> None:
     from ..data.prepare import prepare
 
     run = load(*split_config(config, overrides)).run
-    with _tracker() as track:
+    with Tracking() as track:
         prepare(run.data, track)
     print(f"{run.data.path}: ready")
-
-
-@log_app.command("show")
-def log_show(
-    path: Annotated[Path, typer.Argument(help="A log, or the folder of a run.")],
-    as_json: Json = False,
-) -> None:
-    """Time to train, epochs, accuracy, init time and images/s of a run, from its MLPerf log.
-
-    Example: `rn50 log show results/quick/20261121T080000Z`
-    """
-    from ..logging.summary import find_log, summarise
-
-    log = find_log(path)
-    summary = summarise(log)
-    if as_json:
-        print(json.dumps(summary._asdict(), indent=1))
-        return
-    rows = [
-        ("status", summary.status or "no run_stop: the run did not finish"),
-        ("time to train", _unit(summary.time_to_train_s, "s", 3)),
-        ("init (not counted)", _unit(summary.init_s, "s", 2)),
-        ("epochs", _unit(summary.epochs, "", 0)),
-        ("top-1 accuracy", _unit(summary.eval_accuracy, "", 5)),
-        ("global batch", str(summary.global_batch_size or "-")),
-        ("training rate", _unit(summary.images_per_s, "images/s", 1)),
-    ]
-    rows += [
-        (f"epoch {epoch:g}", f"{accuracy:.5f} after {seconds:.1f} s")
-        for epoch, accuracy, seconds in summary.evaluations
-    ]
-    _print_table((str(log), ""), rows)
-
-
-@bench_app.command("loop")
-def bench_loop(
-    config: Config = "quick",
-    overrides: Overrides = None,
-    ranks: Ranks = None,
-    launcher: Launcher = None,
-    rounds: Annotated[int, typer.Option(min=1, help="Rounds; each times both loops.")] = 10,
-    steps: Annotated[int, typer.Option(min=1, help="Steps a loop in each round.")] = 20,
-    as_json: Json = False,
-) -> None:
-    """Trainer against a bare loop: the same model, batch and ranks, data already in memory.
-
-    The bare loop is forward, backward, grouped allreduce and fused update on one batch that never
-    changes. The ratio is trainer throughput over bare throughput; 1 means that the pipeline, the
-    log and everything else around the step cost nothing.
-
-    Example: `rn50 bench loop quick --rounds 10 --steps 20`
-    """
-    from .bench import bench_loop as run_bench
-    from .launch import load_for_launch
-
-    loaded = load_for_launch(*split_config(config, overrides), ranks)
-    with _tracker() as track:
-        figures = run_bench(loaded, launcher, rounds=rounds, steps=steps, track=track)
-    _print_bench(figures, as_json)
-
-
-@bench_app.command("optimizer")
-def bench_optimizer(
-    rounds: Annotated[int, typer.Option(min=1, help="Rounds; each times every contender.")] = 15,
-    threads: Annotated[int, typer.Option(min=1, help="OpenMP threads.")] = 1,
-    as_json: Json = False,
-) -> None:
-    """One LARS step of ResNet-50: ours, MXNet's own, a textbook loop, and the memory floor.
-
-    The floor is the bytes that must move (two passes for the norms, five for the update) over the
-    copy bandwidth of the same round; ours can be below it where a tensor stays in cache between its
-    norms and its update.
-
-    Example: `rn50 bench optimizer --rounds 15`
-    """
-    from .bench import bench_optimizer as run_bench
-
-    _print_bench(run_bench(rounds=rounds, threads=threads), as_json)
-
-
-def _print_bench(figures: dict[str, Any], as_json: bool) -> None:
-    if as_json:
-        print(json.dumps(figures, indent=1))
-        return
-    _print_table(
-        ("ratio", "median", "min", "max", "n"),
-        [
-            (name, f"{r['median']:.3f}", f"{r['min']:.3f}", f"{r['max']:.3f}", str(r["n"]))
-            for name, r in figures["ratios"].items()
-        ],
-    )
-    for name, value in figures["figures"].items():
-        print(f"{name}: {value:.1f}" if isinstance(value, float) else f"{name}: {value}")
-
-
-class _tracker:
-    """Progress bars on stderr: `track(name)` gives the callback (done, total) of a named task."""
-
-    def __enter__(self) -> Callable[[str], Callable[[int, int], None]]:
-        console = Console(stderr=True)
-        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
-        self._bars = Progress(
-            *columns, TimeRemainingColumn(), console=console, disable=not console.is_terminal
-        )
-        self._started = False
-        return self._track
-
-    def __exit__(self, *_: object) -> None:
-        if self._started:
-            self._bars.stop()
-
-    def _track(self, name: str) -> Callable[[int, int], None]:
-        print(f"{name} ...", file=sys.stderr, flush=True)
-        self._bars.start()
-        self._started = True
-        task = self._bars.add_task(name, total=None)
-
-        def advance(done: int, total: int) -> None:
-            self._bars.update(task, completed=done, total=total)
-            if done == total:
-                self._bars.stop()
-
-        return advance
-
-
-def _print_table(header: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> None:
-    """A plain table; on a pipe as wide as it needs to be, so that nothing is cut."""
-    console = Console()
-    if not console.is_terminal:
-        console = Console(width=10_000)
-    table = Table(box=None, pad_edge=False)
-    for title in header:
-        table.add_column(escape(title), overflow="fold")
-    for row in rows:
-        table.add_row(*map(escape, row))
-    console.print(table)
-
-
-def _yaml(value: Any) -> str:
-    """A value as one would write it in YAML."""
-    return value if isinstance(value, str) else json.dumps(value)
-
-
-def _unit(value: float | None, unit: str, digits: int) -> str:
-    return "-" if value is None else f"{value:.{digits}f} {unit}".rstrip()

@@ -1,0 +1,98 @@
+"""What the commands share: arguments, tables, progress bars. No framework loads here."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any, Optional
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+EXIT_BAD = 1
+EXIT_USAGE = 2
+
+TYPER_OPTIONS: dict[str, Any] = {
+    "no_args_is_help": True,
+    "rich_markup_mode": "markdown",
+    "pretty_exceptions_enable": False,
+    "add_completion": False,
+}
+
+Config = Annotated[str, typer.Argument(help="A preset's name (`rn50 config list`) or a YAML file.")]
+Overrides = Annotated[
+    Optional[list[str]],  # noqa: UP045 (Typer reads this at run time)
+    typer.Argument(help="`key.path=value`, such as `batch.per_rank=16`.", show_default=False),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
+Ranks = Annotated[
+    Optional[int],  # noqa: UP045
+    typer.Option(min=1, help="Ranks on this machine, instead of the config's nodes and ranks."),
+]
+Launcher = Annotated[
+    Optional[str],  # noqa: UP045
+    typer.Option(help="`mpirun` or `gloo`; default: mpirun where there is one."),
+]
+
+
+def split_config(config: str, overrides: list[str] | None) -> tuple[str, list[str]]:
+    """A first argument that is an override means the default preset."""
+    if "=" in config:
+        return "quick", [config, *(overrides or [])]
+    return config, overrides or []
+
+
+class Tracking:
+    """Progress bars on stderr: `track(name)` gives the callback (done, total) of a named task."""
+
+    def __enter__(self) -> Callable[[str], Callable[[int, int], None]]:
+        console = Console(stderr=True)
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+        self._bars = Progress(
+            *columns, TimeRemainingColumn(), console=console, disable=not console.is_terminal
+        )
+        self._started = False
+        return self._track
+
+    def __exit__(self, *_: object) -> None:
+        if self._started:
+            self._bars.stop()
+
+    def _track(self, name: str) -> Callable[[int, int], None]:
+        print(f"{name} ...", file=sys.stderr, flush=True)
+        self._bars.start()
+        self._started = True
+        task = self._bars.add_task(name, total=None)
+
+        def advance(done: int, total: int) -> None:
+            self._bars.update(task, completed=done, total=total)
+            if done == total:
+                self._bars.stop()
+
+        return advance
+
+
+def print_table(header: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> None:
+    """A plain table; on a pipe as wide as it needs to be, so that nothing is cut."""
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=10_000)
+    table = Table(box=None, pad_edge=False)
+    for title in header:
+        table.add_column(escape(title), overflow="fold")
+    for row in rows:
+        table.add_row(*map(escape, row))
+    console.print(table)
+
+
+def yaml_value(value: Any) -> str:
+    """A value as one would write it in YAML."""
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def with_unit(value: float | None, unit: str, digits: int) -> str:
+    return "-" if value is None else f"{value:.{digits}f} {unit}".rstrip()
