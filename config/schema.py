@@ -22,6 +22,11 @@ from pydantic import (
 from . import benchmark
 from .duration import Duration
 
+ALGORITHMS = (
+    *("auto", "ring", "segmented_ring", "recursive_doubling", "recursive_halving_doubling"),
+    *("double_tree", "torus_2d", "hierarchical"),
+)
+
 
 def _parse_duration(value: Any) -> Duration:
     if isinstance(value, Duration):
@@ -32,10 +37,26 @@ def _parse_duration(value: Any) -> Duration:
 
 
 def _parse_groups(value: Any) -> str:
+    if isinstance(value, list | tuple) and all(type(size) is int for size in value):
+        value = f"explicit({','.join(map(str, value))})"
     if not isinstance(value, str) or not re.fullmatch(
-        r"single|(cubic|equal_bytes|equal_count)\([1-9]\d{0,3}\)", value
+        r"single|(cubic|equal_bytes|equal_count)\([1-9]\d{0,3}\)"
+        r"|explicit\([1-9]\d{0,3}(,[1-9]\d{0,3}){0,999}\)",
+        value,
     ):
-        raise ValueError("cubic(F), equal_bytes(N), equal_count(N) or single, F and N from 1")
+        raise ValueError(
+            "cubic(F), equal_bytes(N), equal_count(N), single, F and N from 1, "
+            "or a list of group sizes such as [3, 21, 57, 80]"
+        )
+    return value
+
+
+def _parse_algorithm(value: Any) -> str:
+    if not isinstance(value, str) or (
+        value not in ALGORITHMS
+        and not re.fullmatch(r"torus_2d\([1-9]\d{0,3}x[1-9]\d{0,3}\)", value)
+    ):
+        raise ValueError(f"{', '.join(ALGORITHMS)} or torus_2d(ROWSxCOLUMNS)")
     return value
 
 
@@ -62,6 +83,7 @@ Text = Annotated[
 ]
 Length = Annotated[Duration, BeforeValidator(_parse_duration), PlainSerializer(str)]
 Groups = Annotated[str, BeforeValidator(_parse_groups)]
+Algorithm = Annotated[str, BeforeValidator(_parse_algorithm)]
 Triple = tuple[Float, Float, Float]
 
 
@@ -243,9 +265,7 @@ class Comm(Section):
     """How gradients travel: in static groups, last layers first, as type `wire`."""
 
     groups: Groups = "equal_bytes(8)"
-    algorithm: Literal[
-        "auto", "ring", "torus_2d", "recursive_halving_doubling", "double_tree", "hierarchical"
-    ] = "auto"
+    algorithm: Algorithm = "auto"
     cycle_ms: Positive = 1.0
     wire: Literal["model", "float16"] = "model"
 

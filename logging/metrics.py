@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
+import math
 import time
 from pathlib import Path
 from typing import Any
-
-_INFINITE = (float("inf"), float("-inf"))
 
 
 class Metrics:
@@ -30,5 +29,8 @@ class Metrics:
         has not, as null."""
         if self._file is not None:
             record = {"kind": kind, "time_s": self.elapsed_s, **values}
-            finite = {k: None if v != v or v in _INFINITE else v for k, v in record.items()}
+            finite = {
+                k: None if isinstance(v, float) and not math.isfinite(v) else v
+                for k, v in record.items()
+            }
             self._file.write(json.dumps(finite, allow_nan=False) + "\n")

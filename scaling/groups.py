@@ -15,11 +15,12 @@ def gradient_groups(rule: str, sizes_bytes: Sequence[int]) -> list[Group]:
     """Tensor numbers of each group, in the order in which backward completes them.
 
     Args:
-        rule: `cubic(F)`, `equal_bytes(N)`, `equal_count(N)` or `single`.
+        rule: `cubic(F)`, `equal_bytes(N)`, `equal_count(N)`, `single`, or `explicit(N,N,...)`, the
+            number of tensors in each group, last layers first.
         sizes_bytes: size of every gradient, first layer first.
 
     Raises:
-        ValueError: unknown rule.
+        ValueError: unknown rule, or explicit sizes that do not add up to the number of tensors.
     """
     name, _, argument = rule.rstrip(")").partition("(")
     tensors = len(sizes_bytes)
@@ -31,8 +32,12 @@ def gradient_groups(rule: str, sizes_bytes: Sequence[int]) -> list[Group]:
         bounds = _equal_bounds([1] * tensors, int(argument))
     elif name == "equal_bytes":
         bounds = _equal_bounds(sizes_bytes, int(argument))
+    elif name == "explicit":
+        bounds = _explicit_bounds(tensors, [int(size) for size in argument.split(",")])
     else:
-        raise ValueError(f"cubic(F), equal_bytes(N), equal_count(N) or single expected: {rule}")
+        raise ValueError(
+            f"cubic(F), equal_bytes(N), equal_count(N), explicit(N,...) or single expected: {rule}"
+        )
     ends = [tensors, *bounds[:-1]]
     return [
         tuple(range(end - 1, start - 1, -1))
@@ -49,6 +54,15 @@ def _cubic_bounds(tensors: int, factor: int) -> list[int]:
         k += 1
         bounds.append(max(0, tensors - factor * k**3))
     return bounds
+
+
+def _explicit_bounds(tensors: int, sizes: Sequence[int]) -> list[int]:
+    if sum(sizes) != tensors:
+        raise ValueError(
+            f"sizes that add up to the network's {tensors} tensors expected, "
+            f"found {'+'.join(map(str, sizes))} = {sum(sizes)}"
+        )
+    return [tensors - sum(sizes[: k + 1]) for k in range(len(sizes))]
 
 
 def _equal_bounds(sizes: Sequence[int], groups: int) -> list[int]:

@@ -15,7 +15,9 @@ import numpy as np
 from mxnet import nd
 
 from ..config.errors import UserError
-from ..scaling.groups import gradient_groups
+from .buckets import lay_out_gradients
+from .connection import Connection
+from .torus import Torus
 
 CONNECT_BYTES = 1 << 20
 WIRE_SCALE = 2.0**-7
@@ -23,42 +25,52 @@ WIRE_SCALE = 2.0**-7
 
 
 class Communicator:
-    """The ranks of a run. `start` connects them; all ranks call everything in the same order."""
+    """The ranks of a run. `start` connects them; all ranks call everything in the same order.
 
-    def __init__(self, ctx: mx.Context) -> None:
+    Args:
+        ctx: where gradients live.
+        connection: joined or joining; without one this rank is alone. Every algorithm but the 2D
+            torus on CPUs is the engines' own, chosen by environment variables (environment.py).
+    """
+
+    def __init__(self, ctx: mx.Context, connection: Connection | None = None) -> None:
         self._ctx = ctx
+        self._connection = connection
         self.rank, self.size = 0, 1
-        self._groups: list[list[nd.NDArray]] = []
-        self._wire: str | None = None
+        self._torus = Torus(connection) if connection and connection.rows else None
+        self._buckets: list[nd.NDArray] = []
+        self._halves: list[nd.NDArray] | None = None
 
     def start(self) -> None:
         """Join the other ranks and open the connections with a first allreduce."""
-        hvd.init()
+        if self._connection is None:
+            hvd.init()
+        else:
+            self._connection.wait()
+            hvd.init(process_sets=self._connection.process_sets)  # joined: the Python side alone
         self.rank, self.size = hvd.rank(), hvd.size()
         if self.size > 1:
-            first = nd.zeros(CONNECT_BYTES // 4, self._ctx)
-            hvd.allreduce(first, op=hvd.Sum, name="connect").wait_to_read()
+            parts = self._torus.columns if self._torus else 1
+            first = nd.zeros(CONNECT_BYTES // 4 // parts * parts, self._ctx)
+            self._sum_(first, "connect", 0)
+            first.wait_to_read()
 
     def stop(self) -> None:
         """Leave in good order: everything enqueued is done first, or Horovod aborts."""
         nd.waitall()
         hvd.shutdown()
 
-    def plan_groups(self, rule: str, gradients: Sequence[nd.NDArray], wire: str) -> None:
-        """Fix the groups in which `reduce` sends `gradients`, and the type on the wire.
+    def plan_groups(self, rule: str, parameters: Sequence[Any], wire: str) -> None:
+        """Fix the groups in which `reduce` sends the gradients, and the type on the wire.
 
-        Gradients of another type than most (fp32 batch norm in an fp16 model) go last, in a group
-        of their own.
+        From here on the gradients of `parameters` are views into the groups' arrays. Needs no
+        connection. Raises UserError where the rule does not fit the network.
         """
-        types = [np.dtype(g.dtype) for g in gradients]
-        common = Counter(types).most_common(1)[0][0]
-        main = [g for g, t in zip(gradients, types, strict=True) if t == common]
-        rest = [g for g, t in zip(gradients, types, strict=True) if t != common]
-        sizes = [g.size * common.itemsize for g in main]
-        self._groups = [[main[i] for i in group] for group in gradient_groups(rule, sizes)]
-        if rest:
-            self._groups.append(rest[::-1])
-        self._wire = None if wire == "model" or common == np.dtype(wire) else wire
+        parts = self._torus.columns if self._torus else 1
+        self._buckets = lay_out_gradients(parameters, rule, self._ctx, parts=parts)
+        self._halves = None
+        if wire == "float16" and self._buckets[0].dtype != np.float16:
+            self._halves = [nd.zeros(b.shape, self._ctx, dtype=wire) for b in self._buckets]
 
     def reduce(self) -> None:
         """Sum the planned gradients over all ranks, in place, group by group, last layers first.
@@ -68,21 +80,27 @@ class Communicator:
         """
         if self.size == 1:
             return
-        for number, group in enumerate(self._groups):
-            name, priority = f"group{number}", len(self._groups) - number
-            if self._wire is None:
-                hvd.grouped_allreduce_(group, op=hvd.Sum, name=name, priority=priority)
+        for number, bucket in enumerate(self._buckets):
+            name, priority = f"group{number}", len(self._buckets) - number
+            if self._halves is None:
+                self._sum_(bucket, name, priority)
                 continue
-            sent = [nd.cast(g * WIRE_SCALE, dtype=self._wire) for g in group]
-            hvd.grouped_allreduce_(sent, op=hvd.Sum, name=name, priority=priority)
-            for g, summed in zip(group, sent, strict=True):
-                g[:] = summed.astype(g.dtype) * (1 / WIRE_SCALE)
+            half = self._halves[number]
+            nd.cast(bucket * WIRE_SCALE, dtype="float16", out=half)
+            self._sum_(half, name, priority)
+            bucket[:] = half.astype("float32") * (1 / WIRE_SCALE)
+
+    def _sum_(self, flat: nd.NDArray, name: str, priority: int) -> None:
+        """Sum a flat array over all ranks, in place."""
+        if self._torus:
+            self._torus.sum_(flat, name, priority)
+        else:
+            hvd.allreduce_(flat, op=hvd.Sum, name=name, priority=priority)
 
     def clear(self) -> None:
         """Zero gradients: the contribution of a rank without a share of the batch."""
-        for group in self._groups:
-            for g in group:
-                g[:] = 0
+        for bucket in self._buckets:
+            bucket[:] = 0
 
     def sum_counts(self, counts: nd.NDArray) -> nd.NDArray:
         """Integer counts summed over all ranks, as int32."""

@@ -12,7 +12,7 @@ from mxnet.gluon import HybridBlock
 from ..config.errors import UserError
 from ..data.pipeline import Batch
 from .comm import Communicator
-from .loop import RUN_AHEAD_STEPS
+from .pace import RUN_AHEAD_STEPS
 
 
 class Accuracy(NamedTuple):

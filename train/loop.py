@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
@@ -13,11 +12,8 @@ from ..data.pipeline import Batch
 from .comm import Communicator
 from .networks import Loss
 from .optimizer import Updater
+from .pace import Pace
 from .schedule import Settings
-
-RUN_AHEAD_STEPS = 2
-"""Steps enqueued beyond the one that computes. Without a bound the queue grows between log points
-and holds a batch of images for every step in it (38 MB for 64 images of 224 px)."""
 
 
 class Trainer(NamedTuple):
@@ -29,6 +25,7 @@ class Trainer(NamedTuple):
     comm: Communicator
     updater: Updater
     settings_at: Callable[[int], Settings]
+    pace: Pace
 
 
 class LogPoint(NamedTuple):
@@ -41,8 +38,7 @@ class LogPoint(NamedTuple):
 
 def train_steps(trainer: Trainer, first: int, last: int, log_every: int) -> Iterator[LogPoint]:
     """Train steps `first` to `last`, both included, counted from 1; yield every `log_every`."""
-    net, loss, next_batch, comm, updater, settings_at = trainer
-    running: deque[tuple[nd.NDArray, Batch]] = deque()
+    net, loss, next_batch, comm, updater, settings_at, pace = trainer
     loss_sum, steps = 0, 0
     for step in range(first, last + 1):
         batch = next_batch()
@@ -52,10 +48,7 @@ def train_steps(trainer: Trainer, first: int, last: int, log_every: int) -> Iter
         comm.reduce()
         updater.step(step, settings_at(step))
         loss_sum, steps = losses.sum() + loss_sum, steps + 1
-        running.append((losses, batch))
-        if len(running) > RUN_AHEAD_STEPS + 1:
-            running[1][0].wait_to_read()  # the loss of two steps ago: bounds the queue
-            running.popleft()  # so the step before it is done with its batch
+        pace(step, losses, batch)
         if step % log_every == 0:
             yield LogPoint(step, steps, loss_sum)
             loss_sum, steps = 0, 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from typing import Any
 
 import mxnet as mx
@@ -16,6 +17,7 @@ from .evaluate import Accuracy, agree_on_bn_statistics, evaluate
 from .loop import LogPoint, Trainer, idle_steps, train_steps
 from .networks import bn_statistics, build_networks, copy_parameters, trainable
 from .optimizer import Updater
+from .pace import Pace, boundaries
 from .schedule import Settings, step_settings
 from .seeding import stream_seed, stream_seeds
 from .session import Session
@@ -33,11 +35,13 @@ class Rank:
         self.seeds = stream_seeds(session.run.seed or 0)
         kernels.load()
         self.ctx = context(session.run.system.device, session.place.local_rank)
-        self.comm = Communicator(self.ctx)
+        self.comm = Communicator(self.ctx, session.connection)
         self.settings_at = step_settings(session.run, session.plan)
         # The window of the throughput figure: since the last log point or evaluation.
         self.window_s, self.window_images = 0.0, 0
         self.training_s = 0.0
+        self.pace = Pace()
+        self.evaluated_at_s: float | None = None
 
     def train(self) -> None:
         """Run to the target or to the last evaluation; rank 0 leaves the files of a run."""
@@ -48,11 +52,13 @@ class Rank:
     def start_up(self) -> None:
         """Everything that does not need the data; ends with the clock running on all ranks."""
         stages = [
-            Stage("connect ranks", self.comm.start),
+            Stage("open connections", self.comm.start),
             Stage("build pipelines", self.build_pipelines),
             Stage("build network", self.build_network),
-            Stage("agree on weights", self.agree_on_weights, ("connect ranks", "build network")),
-            Stage("warm up on zeros", self.warm_up, ("agree on weights", "build pipelines")),
+            Stage("warm up network", self.warm_up, ("build network",)),
+            Stage(
+                "agree on weights", self.agree_on_weights, ("open connections", "warm up network")
+            ),
         ]
         run_stages(stages, self.session.timeline, serial=self.run.startup.serial)
         self.session.start_clock()
@@ -85,6 +91,8 @@ class Rank:
             seed=self.seeds["weights"],
             ctx=self.ctx,
         )
+        comm = self.run.comm
+        self.comm.plan_groups(comm.groups, trainable(self.net), comm.wire)
         self.updater = Updater(
             trainable(self.net),
             self.run.optimizer,
@@ -93,16 +101,8 @@ class Rank:
             epoch_at=self.plan.epoch_at,
         )
 
-    def agree_on_weights(self, *_: None) -> None:
-        """All ranks hold the same weights: drawn alike and compared, or rank 0's by broadcast."""
-        if self.run.startup.weights == "broadcast":
-            self.comm.broadcast_(self.net.collect_params())
-        self.comm.check_replicas(weights_digest(self.net))
-        gradients = [p.grad(self.ctx) for p in trainable(self.net)]
-        self.comm.plan_groups(self.run.comm.groups, gradients, self.run.comm.wire)
-
     def warm_up(self, *_: None) -> None:
-        """A step and an evaluation batch on zeros: memory, kernels and Horovod's cache are set.
+        """A step and an evaluation batch on zeros: memory is taken, kernels are made.
 
         Weights keep their bits (learning rate 0), batch-norm statistics are put back.
         """
@@ -111,7 +111,6 @@ class Rank:
             logits = self.net(nd.zeros((batch, 3, side, side), self.ctx))
             losses = self.loss(logits, nd.zeros(batch, self.ctx))
         losses.backward()
-        self.comm.reduce()
         self.updater.step(1, Settings(0.0, 0.0, self.plan.global_batch_size))
         copy_parameters(self.net, self.eval_net)
         self.eval_net(nd.zeros((self.run.eval.batch_per_rank, 3, side, side), self.ctx))
@@ -120,11 +119,31 @@ class Rank:
         for p in bn_statistics(self.net):
             p.data(self.ctx)[:] = 0 if p.name.endswith("mean") else 1
         nd.waitall()
+        self.digest = weights_digest(self.net)
+
+    def agree_on_weights(self, *_: None) -> None:
+        """All ranks hold the same weights: drawn alike and compared, or rank 0's by broadcast.
+
+        Ends with one reduction, so that each group has its connections and its place in Horovod's
+        response cache.
+        """
+        if self.run.startup.weights == "broadcast":
+            self.comm.broadcast_(self.net.collect_params())
+            self.digest = weights_digest(self.net)
+        self.comm.check_replicas(self.digest)
+        self.comm.reduce()
+        nd.waitall()
 
     def trainer(self) -> Trainer:
         """What the hot loop needs of this rank."""
         return Trainer(
-            self.net, self.loss, self.train_source.next, self.comm, self.updater, self.settings_at
+            self.net,
+            self.loss,
+            self.train_source.next,
+            self.comm,
+            self.updater,
+            self.settings_at,
+            self.pace,
         )
 
     def train_blocks(self) -> None:
@@ -137,8 +156,10 @@ class Rank:
                 self.train_epoch(epoch)
             nd.waitall()  # batch-norm statistics are final only now; ends the training interval
             self.training_s += self.session.metrics.elapsed_s - start_s
+            trained_at_s, last_evaluated_at_s = time.perf_counter(), self.evaluated_at_s
             accuracy = self.evaluate_epoch(eval_epoch)
             log.block_stop(first_epoch)
+            self.write_gaps(first_epoch, eval_epoch, trained_at_s, last_evaluated_at_s)
             first_epoch = eval_epoch + 1
             reached = accuracy.fraction >= self.run.eval.target
             if reached:
@@ -201,10 +222,12 @@ class Rank:
                 active_ranks=self.plan.segment_of_epoch(epoch).active_ranks,
             )
             copy_parameters(self.net, self.eval_net)
+            self.eval_entered_at_s = time.perf_counter()
             batches = eval_batches(samples, self.plan.ranks, self.run.eval.batch_per_rank)
             accuracy = evaluate(
                 self.eval_net, self.eval_source.next, self.comm, batches=batches, samples=samples
             )
+        self.evaluated_at_s = time.perf_counter()
         session.log.eval_stop(epoch)
         session.log.eval_accuracy(epoch, accuracy.fraction)
         now_s = session.metrics.elapsed_s
@@ -219,6 +242,29 @@ class Rank:
         session.progress.evaluated(epoch, accuracy.correct, accuracy.total, now_s)
         self.window_s, self.window_images = now_s, self.plan.images_after(session.step)
         return accuracy
+
+    def write_gaps(
+        self, first: int, last: int, trained_at_s: float, last_evaluated_at_s: float | None
+    ) -> None:
+        """What lay between the steps of a block: its epoch boundaries and its evaluation's ends.
+
+        Entry: training done to first evaluation batch enqueued. Exit, of the evaluation before this
+        block: accuracy known to first step enqueued.
+        """
+        enqueued_s = self.pace.first_enqueued_s
+        ends = [self.plan.epoch_end_step(epoch) for epoch in range(first, last)]
+        between = boundaries(self.pace.take(), ends)
+        if between is None or enqueued_s is None:
+            return
+        self.session.metrics.write(
+            "gaps",
+            first_epoch=first,
+            last_epoch=last,
+            step_s=between.step_s,
+            epoch_boundaries_s=between.epoch_boundary_s,
+            eval_entry_s=self.eval_entered_at_s - trained_at_s,
+            eval_exit_s=enqueued_s - last_evaluated_at_s if last_evaluated_at_s else None,
+        )
 
     def write_result(self, epoch: int, accuracy: Accuracy, reached: bool) -> None:
         """Rank 0's result.json and timeline.json; the launcher adds the official verdict."""

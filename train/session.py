@@ -12,6 +12,7 @@ from ..data.probe import DataProbe
 from ..logging.metrics import Metrics
 from ..logging.mlperf import MLPerfLog
 from ..logging.timeline import Timeline
+from .connection import Connection
 from .placement import Placement
 from .progress import Progress
 
@@ -30,6 +31,7 @@ class Session:
         self.metrics = Metrics(out / "metrics.jsonl" if first else None)
         self.progress = Progress(self.plan, self.run.eval.target, shown=first)
         self.timeline = Timeline(place.rank)
+        self.connection = Connection(self.run, self.timeline)
         self.step = 0
         """The step known to be enqueued: where a rank was when it failed."""
 

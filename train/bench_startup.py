@@ -1,0 +1,49 @@
+"""One rank of `rn50 bench startup`: from process start to a running clock, then stop."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+
+from ..config.load import load
+from ..data.atomic import write_file
+from .placement import find_placement
+from .progress import Progress
+from .session import Session
+
+
+def main(config: str, out: str, connect_delay_s: str) -> None:
+    """Start up as a run does; rank 0 writes the seconds of init and of each stage.
+
+    Args:
+        connect_delay_s: time that connecting takes longer, asleep: the stand-in for NCCL's
+            connections between many ranks.
+    """
+    loaded = load(config)
+    session = Session(loaded, Path(out), find_placement())
+    session.progress = Progress(session.plan, loaded.run.eval.target, shown=False)
+    session.prepare()
+    if not loaded.run.startup.serial and loaded.run.system.cores_per_rank > 1:
+        session.connection.begin()
+    with session.timeline.span("load MXNet and Horovod"):
+        from .run import Rank
+
+    rank = Rank(session)
+    connect = rank.comm.start
+
+    def connect_slowly() -> None:
+        time.sleep(float(connect_delay_s))
+        connect()
+
+    rank.comm.start = connect_slowly  # type: ignore[method-assign]
+    rank.start_up()
+    rank.comm.stop()
+    if session.place.rank == 0:
+        figures = {"init_s": session.init_s, "spans": json.loads(session.timeline.to_json())}
+        write_file(Path(out) / "bench.json", json.dumps(figures))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

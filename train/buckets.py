@@ -1,0 +1,70 @@
+"""Gradient buckets: the gradients of a group lie side by side in one array that travels as it is.
+
+Backward writes each gradient into its place, so nothing is packed before a collective or unpacked
+after it (a grouped allreduce copies every byte into Horovod's fusion buffer and back).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import mxnet as mx
+import numpy as np
+from mxnet import autograd, nd
+
+from ..config.errors import UserError
+from ..scaling.groups import gradient_groups
+
+ALIGN_BYTES = 128
+"""Every gradient starts on such a boundary (as Fujitsu's chunks); the gaps stay zero."""
+
+
+def lay_out_gradients(
+    parameters: Sequence[Any], rule: str, ctx: mx.Context, *, parts: int = 1
+) -> list[nd.NDArray]:
+    """Replace the gradients of gluon `parameters` by views into one flat array for each group.
+
+    Gradients of another type than most (fp32 batch norm in an fp16 model) go last, in a group of
+    their own.
+
+    Args:
+        parameters: initialised, first layer first.
+        rule: see `scaling.groups.gradient_groups`.
+        parts: the length of each array is a multiple of it, so that it can be cut into equal parts.
+
+    Returns:
+        The flat arrays, in the order in which backward completes them.
+
+    Raises:
+        UserError: the rule does not fit the number of tensors.
+    """
+    types = [np.dtype(p.dtype) for p in parameters]
+    common = Counter(types).most_common(1)[0][0]
+    main = [p for p, t in zip(parameters, types, strict=True) if t == common]
+    rest = [p for p, t in zip(parameters, types, strict=True) if t != common]
+    sizes = [p.data(ctx).size * common.itemsize for p in main]
+    try:
+        groups = [[main[i] for i in group] for group in gradient_groups(rule, sizes)]
+    except ValueError as error:
+        raise UserError(f"comm.groups: {error}") from None
+    if rest:
+        groups.append(rest[::-1])
+    return [_flatten(group, ctx, parts) for group in groups]
+
+
+def _flatten(parameters: Sequence[Any], ctx: mx.Context, parts: int) -> nd.NDArray:
+    weights = [p.data(ctx) for p in parameters]
+    step = ALIGN_BYTES // np.dtype(weights[0].dtype).itemsize
+    starts = np.cumsum([0, *(_round_up(w.size, step) for w in weights)])
+    flat = nd.zeros(_round_up(int(starts[-1]), parts * step), ctx, dtype=weights[0].dtype)
+    for p, weight, start in zip(parameters, weights, starts[:-1].tolist(), strict=True):
+        view = flat[start : start + weight.size].reshape(weight.shape)
+        p._grad = [view]  # as Parameter._init_grad does with arrays of its own
+        autograd.mark_variables([weight], [view], p.grad_req)
+    return flat
+
+
+def _round_up(value: int, step: int) -> int:
+    return -(-value // step) * step

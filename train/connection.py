@@ -1,0 +1,92 @@
+"""Joining the ranks through Horovod's C library alone, so that it can go on while MXNet loads.
+
+Yamazaki et al. (2019, section III-C) start the communicator while the framework starts.
+`import horovod.mxnet` needs MXNet and with it 1 to 2 s of Python; the library itself only needs
+libmxnet.so, which loads in 0.1 s.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import re
+from concurrent.futures import Future, ThreadPoolExecutor
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+from horovod.common import process_sets
+from horovod.common.basics import HorovodBasics
+from horovod.common.process_sets import ProcessSet
+
+from ..config.errors import UserError
+from ..config.schema import Run
+from ..logging.timeline import Timeline
+from ..scaling.cost import grid
+
+
+class Connection:
+    """The ranks of `run`, and for a torus on CPUs the process sets of its rows and columns.
+
+    Raises:
+        UserError: the ranks do not form the grid that `comm.algorithm` asks for.
+    """
+
+    def __init__(self, run: Run, timeline: Timeline) -> None:
+        self._timeline = timeline
+        ranks = run.system.nodes * run.system.ranks_per_node
+        self.rows: list[ProcessSet] = []
+        self.columns: list[ProcessSet] = []
+        if run.system.device == "cpu" and run.comm.algorithm.startswith("torus_2d"):
+            numbers = np.arange(ranks).reshape(torus_grid(run.comm.algorithm, ranks))
+            self.rows = [ProcessSet(row.tolist()) for row in numbers]
+            self.columns = [ProcessSet(column.tolist()) for column in numbers.T]
+        self._joined: Future[None] | None = None
+
+    @property
+    def process_sets(self) -> list[ProcessSet]:
+        return [*self.rows, *self.columns]
+
+    def begin(self) -> None:
+        """Start joining in a thread of its own."""
+        pool = ThreadPoolExecutor(1, thread_name_prefix="join")
+        self._joined = pool.submit(self._join)
+        pool.shutdown(wait=False)
+
+    def wait(self) -> None:
+        """Return when this rank has joined the others. Raises what joining raised."""
+        if self._joined is None:
+            self._join()
+        else:
+            self._joined.result()
+
+    def _join(self) -> None:
+        with self._timeline.span("join ranks"):
+            # What the library links to, found by name once it is loaded.
+            ctypes.CDLL(str(_package("mxnet") / "libmxnet.so"))
+            basics = HorovodBasics(str(_package("horovod") / "mxnet" / "__init__.py"), "mpi_lib")
+            process_sets._setup(basics)
+            basics.init(process_sets=self.process_sets)
+
+
+def _package(name: str) -> Path:
+    """Folder of an installed package, without importing it."""
+    found = find_spec(name)
+    if found is None or not found.submodule_search_locations:
+        raise UserError(f"{name}: an installed package expected, found none; scripts/setup.sh")
+    return Path(found.submodule_search_locations[0])
+
+
+def torus_grid(algorithm: str, ranks: int) -> tuple[int, int]:
+    """(rows, columns) of `torus_2d` (as square as the rank count allows) or `torus_2d(RxC)`.
+
+    Raises:
+        UserError: the ranks do not form that grid, or none with two rows and two columns.
+    """
+    given = re.fullmatch(r"torus_2d\((\d+)x(\d+)\)", algorithm)
+    rows, columns = (int(given[1]), int(given[2])) if given else grid(ranks)
+    if rows * columns != ranks or rows < 2 or columns < 2:
+        raise UserError(
+            f"comm.algorithm: a grid of at least 2x2 for {algorithm} expected, "
+            f"found {ranks} ranks{'' if given else ' (a prime, or fewer than 4)'}"
+        )
+    return rows, columns
