@@ -143,7 +143,7 @@ def double_tree(
     fill_s = sum(n * (link.message_s(chunk) + link.reduced_s(chunk)) for link, n in hops)
     beta = max(link.beta_s_per_byte for link, n in hops if n)
     period_s = 4 * chunk * beta + 2 * chunk * inside.gamma_s_per_byte
-    sent = n_bytes * (2.0 if nodes * ranks_per_node > 2 else 1.0)
+    sent = n_bytes * min(2.0, nodes * ranks_per_node / 2)
     return Cost(fill_s + (chunks - 1) * period_s, 2 * sum(n for _, n in hops), sent)
 
 
