@@ -83,8 +83,8 @@ class Point(Section):
 class Compute(Section):
     """Time of a step without exposed communication: fixed_s + per image x batch ^ exponent.
 
-    Two points fix both constants. With `fixed_s` given one point fixes `per image`, and two fix it
-    and the exponent (TPU).
+    Two points or more fix both constants. With `fixed_s` given one point fixes `per image`, and
+    two fix it and the exponent (TPU).
     """
 
     points: tuple[Point, ...]
@@ -94,12 +94,11 @@ class Compute(Section):
     @model_validator(mode="after")
     def _check(self) -> Compute:
         batches = [point.batch for point in self.points]
-        if not 1 <= len(batches) <= 2:
-            raise ValueError(f"points: one or two expected, found {len(batches)}")
-        if self.fixed_s is None and len(batches) < 2:
-            raise ValueError("points: two expected where fixed_s is not given, found 1")
-        if len(set(batches)) < len(batches):
-            raise ValueError(f"points: different batches expected, found {batches}")
+        if not batches or (self.fixed_s is None and len(set(batches)) < 2):
+            raise ValueError(
+                "points: one expected, or two of different batches where fixed_s is not given, "
+                f"found batches {batches}"
+            )
         return self
 
 
@@ -107,6 +106,7 @@ class Performance(Section):
     """What `rn50 predict` knows of a machine. Rates are per direction; `docs/scaling.md`."""
 
     sources: Text = "-"
+    other_points: tuple[Point, ...] = ()  # those that a constant below was set on
     fp16: Compute | None = None
     fp32: Compute | None = None
     tf32: Compute | None = None

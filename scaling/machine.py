@@ -95,22 +95,24 @@ def _alone_s(machine: Machine, point: Point, step_s: Callable[[Machine, int, int
 
 
 def _through(machine: Machine, compute: Compute, alone: list[float]) -> Machine:
-    """The line through one or two points of computation alone."""
+    """The line through the points of computation alone, by least squares where they are many."""
     exponent = compute.batch_exponent
     grown = [point.batch**exponent for point in compute.points]
     if compute.fixed_s is not None:
         fixed = compute.fixed_s
-        if len(alone) == 2:
-            batches = [point.batch for point in compute.points]
+        batches = [point.batch for point in compute.points]
+        if len(alone) == 2 and batches[0] != batches[1]:
             ratio = (alone[0] - fixed) / (alone[1] - fixed)
             exponent = math.log(ratio) / math.log(batches[0] / batches[1])
             grown = [batch**exponent for batch in batches]
-        slope = (alone[0] - fixed) / grown[0]
+        slope = float(np.mean([(a - fixed) / g for a, g in zip(alone, grown, strict=True)]))
     else:
         slope, fixed = map(float, np.polyfit(grown, alone, 1))
-    if slope <= 0 or fixed < 0:
+        if fixed < 0:  # no step starts before zero: the line through it instead
+            slope, fixed = float(np.mean(np.divide(alone, grown))), 0.0
+    if slope <= 0:
         raise UserError(
-            f"{machine.name}: points on a rising line with a positive start expected, found "
+            f"{machine.name}: points on a rising line expected, found "
             f"{fixed * 1e3:.1f} ms + {slope * 1e3:.3f} ms per image"
         )
     return replace(machine, fixed_s=fixed, per_image_s=slope, exponent=exponent)
