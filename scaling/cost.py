@@ -131,20 +131,27 @@ def double_tree(
 ) -> Cost:
     """Two binary trees, a rank inner in one and leaf in the other, each with n/2 (NCCL 2.4).
 
-    Up and down a chain in the node and the tree over nodes: 2(X-1) + 2 ceil(log2 Y) hops, filled
-    once by a chunk c, then (k-1) (4c beta + 2c gamma) for the rest, k = ceil(n/2c): about 2 n
-    beta + n gamma for large n (Sanders, Speck, Traeff 2009; scaling.md section 4).
+    Up and down a chain of X ranks in the node and a tree of D = ceil(log2 Y) levels over nodes:
+    2(X-1) + 2D hops. A chunk c fills them, a parent hearing its two children one by one (the
+    root has one): 2(X-1)(alpha + c beta) + 2D alpha + 2(2D-1) c beta, gamma on half of it. The
+    other k-1 = n/2c - 1 chunks follow at 4c beta + 2c gamma: about 2 n beta + n gamma for large
+    n (Sanders, Speck, Traeff 2009; scaling.md section 4).
     """
     if nodes * ranks_per_node == 1:
         return FREE
     chunks = max(1, math.ceil(n_bytes / 2 / chunk_bytes))
     chunk = n_bytes / 2 / chunks
-    hops = [(inside, ranks_per_node - 1), (across, math.ceil(math.log2(nodes)))]
-    fill_s = sum(n * (link.message_s(chunk) + link.reduced_s(chunk)) for link, n in hops)
-    beta = max(link.beta_s_per_byte for link, n in hops if n)
+    chain, levels = ranks_per_node - 1, math.ceil(math.log2(nodes))
+    fill_s = chain * (inside.message_s(chunk) + inside.reduced_s(chunk))
+    beta = inside.beta_s_per_byte if chain else 0.0
+    if levels:
+        pieces = (2 * levels - 1) * chunk
+        fill_s += 2 * (levels - 1) * across.alpha_s + across.message_s(pieces)
+        fill_s += across.reduced_s(pieces)
+        beta = max(beta, across.beta_s_per_byte)
     period_s = 4 * chunk * beta + 2 * chunk * inside.gamma_s_per_byte
     sent = n_bytes * min(2.0, nodes * ranks_per_node / 2)
-    return Cost(fill_s + (chunks - 1) * period_s, 2 * sum(n for _, n in hops), sent)
+    return Cost(fill_s + (chunks - 1) * period_s, 2 * (chain + levels), sent)
 
 
 def _recursive_doubling(ranks: int, n_bytes: float, link_at: Callable[[int], Link]) -> Cost:
