@@ -6,6 +6,7 @@ import difflib
 import hashlib
 import io
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +19,7 @@ from ruamel.yaml.error import YAMLError
 from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
 from .errors import UserError
-from .schema import Run
+from .schema import Run, System
 
 PRESETS = Path(__file__).resolve().parent
 _MAX_BYTES = 1 << 16
@@ -124,6 +125,30 @@ def find_config(config: str | Path) -> Path:
     near = difflib.get_close_matches(path.stem, list_presets(), n=1)
     hint = f'; did you mean "{near[0]}"?' if near else "; `rn50 config list` shows the presets"
     raise UserError(f"{config}: {kind}, and no preset of that name{hint}")
+
+
+def load_system(name: str) -> System:
+    """A machine by its name in `config/system/` (case and dashes do not matter) or YAML path.
+
+    Raises:
+        UserError: no such machine (the message lists them), or bad values.
+    """
+    systems = {path.stem: path for path in sorted((PRESETS / "system").glob("*.yaml"))}
+    path = systems.get(re.sub(r"[ .-]", "_", name.lower().strip())) or systems.get(
+        re.sub(r"[ ._-]", "", name.lower().strip()), Path(name)
+    )
+    if not path.is_file():
+        raise UserError(
+            f"--system: a YAML file or one of {', '.join(systems)} expected, found {name!r}"
+        )
+    leaves = {f"system.{key}": leaf for key, leaf in _read_tree(path, chain=()).items()}
+    tree: dict[str, Any] = {}
+    for key, leaf in leaves.items():
+        _nest(tree, key, leaf.value)
+    try:
+        return Run.model_validate(tree).system
+    except ValidationError as error:
+        raise UserError("\n".join(_explain(error, leaves, str(path)))) from None
 
 
 def list_presets() -> list[str]:

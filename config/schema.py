@@ -93,6 +93,75 @@ class Section(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
+class Point(Section):
+    """A measured step: what a model of a machine is calibrated on."""
+
+    gpus: Count
+    batch: Count
+    step_s: Positive
+    source: Text
+
+
+class Compute(Section):
+    """Time of a step without exposed communication: fixed_s + per image x batch ^ exponent.
+
+    Two points or more fix both constants. With `fixed_s` given one point fixes `per image`, and
+    two fix it and the exponent (TPU).
+    """
+
+    points: tuple[Point, ...]
+    fixed_s: NonNegative | None = None
+    batch_exponent: Positive = 1.0
+
+    @model_validator(mode="after")
+    def _check(self) -> Compute:
+        batches = [point.batch for point in self.points]
+        if not batches or (self.fixed_s is None and len(set(batches)) < 2):
+            raise ValueError(
+                "points: one expected, or two of different batches where fixed_s is not given, "
+                f"found batches {batches}"
+            )
+        return self
+
+
+class Performance(Section):
+    """What `rn50 predict` knows of a machine. Rates are per direction; `docs/scaling.md`."""
+
+    sources: Text = "-"
+    other_points: tuple[Point, ...] = ()  # those that a constant below was set on
+    fp16: Compute | None = None
+    fp32: Compute | None = None
+    tf32: Compute | None = None
+    memory_bytes_per_s: Positive = 8e11
+    intra_bytes_per_s: Positive = 5e10
+    intra_latency_s: NonNegative = 3e-6
+    nics: Count = 1
+    nic_bytes_per_s: Positive = 1.25e10
+    inter_latency_s: NonNegative = 3e-6
+    tree_latency_s: NonNegative = 7.5e-6
+    network_efficiency: Annotated[float, Field(strict=True, gt=0, le=1)] = 0.8
+    rack_nodes: Annotated[int, Field(strict=True, ge=0)] = 0
+    oversubscription: Annotated[float, Field(strict=True, ge=1)] = 1.0
+    groups: Groups = "equal_count(16)"
+    algorithm: Literal[
+        "auto", "ring", "torus_2d", "recursive_halving_doubling", "double_tree", "hierarchical"
+    ] = "auto"
+    square_torus: Bool = False
+    launch_s: NonNegative = 2e-5
+    jitter: Fraction = 0.01
+    interrupted: Fraction = 1e-5
+    bn_group_samples: Annotated[int, Field(strict=True, ge=0)] = 0
+    bn_exchange_s: NonNegative = 1.2e-5
+    node_images_per_s: Positive | None = None
+    startup_s: NonNegative = 1.0
+    first_epoch_s: NonNegative = 0.3
+    read_bytes_per_s: Positive = 1e9
+    eval_fixed_s: NonNegative = 0.02
+    eval_images_per_s: Positive = 1500.0
+    gap_s: NonNegative = 0.0
+    init_s: NonNegative = 60.0
+
+
 class System(Section):
     """The machine. Says nothing about learning."""
 
@@ -105,6 +174,9 @@ class System(Section):
     interconnect: Text = "shared memory"
     scheduler: Literal["local", "slurm", "sge", "pbs", "lsf"] = "local"
     results: Text = "results"
+    # Only `rn50 predict` reads it: no part of a run's digest, so that a new calibration of the
+    # machine does not make another config of the same run.
+    performance: Performance | None = Field(default=None, exclude=True)
 
 
 class Synthetic(Section):

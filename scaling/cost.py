@@ -1,0 +1,281 @@
+"""Time, rounds and bytes of allreduce algorithms: alpha-beta-gamma formulas. Pure.
+
+Every formula is proved twice: `collectives.py` runs the messages and counts them, `simulate.py`
+lets clocks run on them. p ranks, n bytes, full-duplex links, one message at a time per rank.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+from .topology import Link, Node, Topology, flat
+
+__all__ = [
+    "ALGORITHMS",
+    "Cost",
+    "Link",
+    "Node",
+    "Topology",
+    "allreduce",
+    "best_grid",
+    "double_tree",
+    "fastest",
+    "flat",
+    "grid",
+    "hierarchical",
+    "parse_algorithm",
+    "recursive_doubling",
+    "recursive_halving_doubling",
+    "ring",
+    "segmented_ring",
+    "torus_2d",
+]
+
+SEGMENT_BYTES = 1 << 20  # Open MPI's choice for its segmented ring
+TREE_CHUNK_BYTES = 256 << 10  # NCCL, tuning.cc: "the latency of a 256kB chunk"
+
+
+class Cost(NamedTuple):
+    """Time of one allreduce, its rounds of messages, and the bytes its busiest rank sends."""
+
+    time_s: float
+    steps: int
+    bytes_per_rank: float
+
+    def then(self, other: Cost) -> Cost:
+        """This, and `other` after it."""
+        return Cost(
+            self.time_s + other.time_s,
+            self.steps + other.steps,
+            self.bytes_per_rank + other.bytes_per_rank,
+        )
+
+
+FREE = Cost(0.0, 0, 0.0)
+
+
+def ring(ranks: int, n_bytes: float, link: Link) -> Cost:
+    """2(p-1) alpha + 2(p-1)/p n beta + (p-1)/p n gamma (Patarasuk and Yuan 2009).
+
+    p-1 rounds reduce-scatter chunks of n/p, p-1 gather them: Fujitsu's 2(m-1) steps of N/m.
+    """
+    chunk, rounds = n_bytes / ranks, ranks - 1
+    time_s = rounds * (link.reduced_s(chunk) + link.message_s(chunk))
+    return Cost(time_s, 2 * rounds, 2 * rounds * chunk)
+
+
+def segmented_ring(
+    ranks: int, n_bytes: float, link: Link, segment_bytes: float = SEGMENT_BYTES
+) -> Cost:
+    """The ring with its chunks cut into k segments, one reduced while the next travels.
+
+    A two-stage pipeline of (p-1)k segments of s = n/(pk) bytes, k >= 2: (p-1)k max(t, s gamma)
+    + min(t, s gamma) with t = alpha + s beta, then (p-1)k t to gather. k = 1 is the ring. Open
+    MPI's algorithm 5; there segments also keep the buffer small.
+    """
+    k = max(1, math.ceil(n_bytes / ranks / segment_bytes))
+    if k == 1 or ranks == 1:
+        return ring(ranks, n_bytes, link)
+    segment, rounds = n_bytes / ranks / k, (ranks - 1) * k
+    message_s, reduce_s = link.message_s(segment), segment * link.gamma_s_per_byte
+    scatter_s = rounds * max(message_s, reduce_s) + min(message_s, reduce_s)
+    return Cost(scatter_s + rounds * message_s, 2 * rounds, 2 * rounds * segment)
+
+
+def recursive_doubling(ranks: int, n_bytes: float, link: Link) -> Cost:
+    """log2(p) (alpha + n beta + n gamma): whole buffers, for small n (Thakur et al. 2005).
+
+    p no power of two: the extra ranks fold onto neighbours first and get the sum at the end.
+    """
+    return _recursive_doubling(ranks, n_bytes, lambda _: link)
+
+
+def recursive_halving_doubling(ranks: int, n_bytes: float, link: Link) -> Cost:
+    """2 log2(p) alpha + 2(p-1)/p n beta + (p-1)/p n gamma (Rabenseifner 2004).
+
+    p = q + r, q = 2^k < p: r ranks fold onto neighbours first (alpha + n beta + n gamma) and get
+    the sum at the end (alpha + n beta), as in MPICH: 2 log2(q) + 2 rounds.
+    """
+    return _halving_doubling(ranks, n_bytes, lambda _: link)
+
+
+def torus_2d(rows: int, columns: int, n_bytes: float, inside: Link, across: Link) -> Cost:
+    """Reduce-scatter in each row, ring over each column with n/X, gather in the row (Sony 2018).
+
+    Y rows, X columns: 2(X-1) aX + 2(X-1)/X n bX + (X-1)/X n g + 2(Y-1) aY + 2(Y-1)/Y n/X bY +
+    (Y-1)/Y n/X g; 2(X-1) + 2(Y-1) rounds, Fujitsu's 2(mx + my - 2) (Sony quotes 2(X-1)).
+    """
+    return ring(columns, n_bytes, inside).then(ring(rows, n_bytes / columns, across))
+
+
+def hierarchical(rows: int, columns: int, n_bytes: float, inside: Link, across: Link) -> Cost:
+    """Reduce to a leader among X ranks, ring over Y leaders with all n, broadcast (Jia 2018).
+
+    Reduce = reduce-scatter + gather to the leader, broadcast = scatter + allgather (van de
+    Geijn): 4(X-1) + 2(Y-1) rounds, Jia's count; X times the torus's bytes across.
+    """
+    chunk, rounds = n_bytes / columns, columns - 1
+    time_s = rounds * (3 * inside.message_s(chunk) + inside.reduced_s(chunk))
+    return Cost(time_s, 4 * rounds, 3 * rounds * chunk).then(ring(rows, n_bytes, across))
+
+
+def double_tree(
+    nodes: int,
+    ranks_per_node: int,
+    n_bytes: float,
+    inside: Link,
+    across: Link,
+    chunk_bytes: float = TREE_CHUNK_BYTES,
+) -> Cost:
+    """Two binary trees, a rank inner in one and leaf in the other, each with n/2 (NCCL 2.4).
+
+    Up and down a chain of X ranks in the node and a tree of D = ceil(log2 Y) levels over nodes:
+    2(X-1) + 2D hops. A chunk c fills them, a parent hearing its two children one by one (the
+    root has one): 2(X-1)(alpha + c beta) + 2D alpha + 2(2D-1) c beta, gamma on half of it. The
+    other k-1 = n/2c - 1 chunks follow at 4c beta + 2c gamma: about 2 n beta + n gamma for large
+    n (Sanders, Speck, Traeff 2009; scaling.md section 4).
+    """
+    if nodes * ranks_per_node == 1:
+        return FREE
+    chunks = max(1, math.ceil(n_bytes / 2 / chunk_bytes))
+    chunk = n_bytes / 2 / chunks
+    chain, levels = ranks_per_node - 1, math.ceil(math.log2(nodes))
+    fill_s = chain * (inside.message_s(chunk) + inside.reduced_s(chunk))
+    beta = inside.beta_s_per_byte if chain else 0.0
+    if levels:
+        pieces = (2 * levels - 1) * chunk
+        fill_s += 2 * (levels - 1) * across.alpha_s + across.message_s(pieces)
+        fill_s += across.reduced_s(pieces)
+        beta = max(beta, across.beta_s_per_byte)
+    period_s = 4 * chunk * beta + 2 * chunk * inside.gamma_s_per_byte
+    sent = n_bytes * min(2.0, nodes * ranks_per_node / 2)
+    return Cost(fill_s + (chunks - 1) * period_s, 2 * (chain + levels), sent)
+
+
+def _recursive_doubling(ranks: int, n_bytes: float, link_at: Callable[[int], Link]) -> Cost:
+    doublings = ranks.bit_length() - 1
+    time_s = sum(link_at(1 << k).reduced_s(n_bytes) for k in range(doublings))
+    return _folded(ranks, n_bytes, link_at(1), Cost(time_s, doublings, doublings * n_bytes))
+
+
+def _halving_doubling(ranks: int, n_bytes: float, link_at: Callable[[int], Link]) -> Cost:
+    """Half the data goes to the neighbour, a quarter two away, ...: most of it stays near."""
+    doublings = ranks.bit_length() - 1
+    time_s = sent = 0.0
+    for k in range(doublings):
+        part, link = n_bytes / (2 << k), link_at(1 << k)
+        time_s += link.reduced_s(part) + link.message_s(part)
+        sent += 2 * part
+    return _folded(ranks, n_bytes, link_at(1), Cost(time_s, 2 * doublings, sent))
+
+
+def _folded(ranks: int, n_bytes: float, link: Link, core: Cost) -> Cost:
+    if ranks & (ranks - 1) == 0:
+        return core
+    fold_s = link.reduced_s(n_bytes) + link.message_s(n_bytes)
+    return core.then(Cost(fold_s, 2, n_bytes))
+
+
+def grid(ranks: int) -> tuple[int, int]:
+    """(rows Y, columns X) of the torus, X >= Y, as square as the divisors of `ranks` allow.
+
+    Reduce-scatter runs inside a row, over X ranks. Gives Sony's grids (Table 4, vertical x
+    horizontal) but one: 3456 ranks are 54 x 64 here, 48 x 72 there; say torus_2d(48x72).
+    """
+    rows = next(y for y in range(math.isqrt(ranks), 0, -1) if ranks % y == 0)
+    return rows, ranks // rows
+
+
+def parse_algorithm(algorithm: str, ranks: int) -> tuple[str, tuple[int, int] | None]:
+    """`torus_2d(2x4)` -> torus_2d, (2, 4): rows x columns. No brackets: no grid.
+
+    Raises:
+        ValueError: unknown algorithm, or a grid that does not hold `ranks`.
+    """
+    name, bracket, rest = algorithm.partition("(")
+    if name not in ALGORITHMS or (bracket and name not in ("torus_2d", "hierarchical")):
+        raise ValueError(f"one of {', '.join(ALGORITHMS)} expected, found {algorithm}")
+    if not bracket:
+        return name, None
+    sides = rest.removesuffix(")").split("x")
+    if len(sides) != 2 or not all(side.isdecimal() for side in sides):
+        raise ValueError(f"{name}(ROWSxCOLUMNS) expected, found {algorithm}")
+    rows, columns = int(sides[0]), int(sides[1])
+    if rows * columns != ranks:
+        raise ValueError(f"{algorithm}: a grid of {ranks} ranks expected")
+    return name, (rows, columns)
+
+
+def topology_grid(topology: Topology) -> tuple[int, int]:
+    """Rows are nodes, columns the ranks of a node (Horovod's torus); one-rank nodes: `grid`."""
+    if topology.node.ranks > 1 and topology.nodes > 1:
+        return topology.nodes, topology.node.ranks
+    return grid(topology.ranks)
+
+
+def _on_ring(topology: Topology, n_bytes: float, _: tuple[int, int]) -> Cost:
+    return ring(topology.ranks, n_bytes, topology.ring(1, topology.ranks))
+
+
+def _on_segmented_ring(topology: Topology, n_bytes: float, _: tuple[int, int]) -> Cost:
+    return segmented_ring(topology.ranks, n_bytes, topology.ring(1, topology.ranks))
+
+
+def _on_doubling(topology: Topology, n_bytes: float, _: tuple[int, int]) -> Cost:
+    return _recursive_doubling(topology.ranks, n_bytes, topology.exchange)
+
+
+def _on_halving_doubling(topology: Topology, n_bytes: float, _: tuple[int, int]) -> Cost:
+    return _halving_doubling(topology.ranks, n_bytes, topology.exchange)
+
+
+def _on_torus(topology: Topology, n_bytes: float, sides: tuple[int, int]) -> Cost:
+    rows, columns = sides
+    inside, across = topology.ring(1, columns), topology.ring(columns, rows)
+    return torus_2d(rows, columns, n_bytes, inside, across)
+
+
+def _on_hierarchical(topology: Topology, n_bytes: float, sides: tuple[int, int]) -> Cost:
+    rows, columns = sides
+    leaders = topology.one_flow() if topology.nodes > 1 else topology.node.inside
+    return hierarchical(rows, columns, n_bytes, topology.ring(1, columns), leaders)
+
+
+def _on_double_tree(topology: Topology, n_bytes: float, _: tuple[int, int]) -> Cost:
+    node = topology.node
+    return double_tree(topology.nodes, node.ranks, n_bytes, node.inside, topology.one_flow())
+
+
+# comm.algorithm -> cost on a topology, given the grid (rows, columns) for those that have one.
+ALGORITHMS: dict[str, Callable[[Topology, float, tuple[int, int]], Cost]] = {
+    "ring": _on_ring,
+    "segmented_ring": _on_segmented_ring,
+    "recursive_doubling": _on_doubling,
+    "recursive_halving_doubling": _on_halving_doubling,
+    "torus_2d": _on_torus,
+    "hierarchical": _on_hierarchical,
+    "double_tree": _on_double_tree,
+}
+
+
+def allreduce(algorithm: str, topology: Topology, n_bytes: float) -> Cost:
+    """Cost of `algorithm`, as `comm.algorithm` names it, with or without a grid, on a machine."""
+    name, sides = parse_algorithm(algorithm, topology.ranks)
+    if topology.ranks == 1:
+        return FREE
+    return ALGORITHMS[name](topology, n_bytes, sides or topology_grid(topology))
+
+
+def fastest(n_bytes: float, ranks: int, link: Link, offered: Iterable[str]) -> str:
+    """The cheapest of the `offered` algorithms on a flat network; the first of equals."""
+    network = flat(ranks, link)
+    return min(offered, key=lambda name: allreduce(name, network, n_bytes).time_s)
+
+
+def best_grid(topology: Topology, n_bytes: float) -> tuple[int, int]:
+    """The (rows, columns) with the cheapest torus on this machine."""
+    ranks = topology.ranks
+    sides = [(ranks // x, x) for x in range(1, ranks + 1) if ranks % x == 0]
+    return min(sides, key=lambda yx: _on_torus(topology, n_bytes, yx).time_s)

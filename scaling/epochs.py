@@ -1,0 +1,149 @@
+"""Epochs to the target by global batch, and accuracy on the way: from published runs. Pure.
+
+Sources: `published/epochs.csv` (MLPerf logs), `published/rcp.csv` (reference convergence points),
+`published/curves.csv` (accuracy by epoch). Recipes differ by round: those of v0.6 needed more.
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+from functools import lru_cache
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+PUBLISHED = Path(__file__).resolve().parent / "published"
+LEVEL_SIGMAS = 1.645
+"""Half-width of a 90 % interval of a normal distribution."""
+
+OTHER_RECIPES = ("open", "mindspore")
+"""Runs of another optimizer or division, which say nothing about the closed LARS recipe."""
+
+
+class Epochs(NamedTuple):
+    """Epochs to the target with a 90 % interval, before rounding to an evaluation."""
+
+    expected: float
+    low: float
+    high: float
+
+
+def recipe_round(ruleset: str) -> str:
+    """The rounds between which recipes changed: v0.5 (target 0.749), v0.6, and v0.7 on."""
+    return ruleset[:3] if ruleset[:3] in ("0.5", "0.6") else "0.7"
+
+
+def read_table(name: str) -> list[dict[str, str]]:
+    """Rows of a file of `published/`."""
+    with (PUBLISHED / name).open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def epochs_to_target(global_batch_size: float, ruleset: str = "4.0.0") -> Epochs:
+    """Linear between the published batches; the interval is the scatter of the runs around it.
+
+    Outside the data it goes on with the last slope, and the interval widens by half of the change.
+    """
+    batches, means, scatter = _monotone(recipe_round(ruleset))
+    x = float(global_batch_size)
+    expected = float(np.interp(x, batches, means))
+    beyond = 0.0
+    if x > batches[-1]:
+        slope = (means[-1] - means[0]) / (batches[-1] - batches[0])
+        beyond = slope * (x - batches[-1])
+    half = LEVEL_SIGMAS * scatter + beyond / 2
+    return Epochs(expected + beyond, max(1.0, expected + beyond - half), expected + beyond + half)
+
+
+def stop_epoch(expected: float, period: int, offset: int | None) -> int:
+    """The first evaluated epoch from `expected` (rounded) on: (epoch - 1) mod period = offset.
+
+    Without an offset the best is meant: it puts an evaluation on the expected epoch.
+    """
+    epoch = max(1, math.ceil(expected - 0.5))
+    if offset is None:
+        return epoch
+    return epoch + (offset - (epoch - 1)) % period
+
+
+def evaluations(epochs: int, period: int, offset: int | None) -> int:
+    """Evaluations of a run that stops after `epochs`: floor((E - 1 - o) / P) + 1."""
+    first = (epochs - 1) % period if offset is None else offset
+    return max(1, (epochs - 1 - first) // period + 1)
+
+
+def accuracy_curve(global_batch_size: float, epochs: int) -> list[tuple[int, float]]:
+    """(epoch, top-1) to the target: published curves by share of the run, between two batches.
+
+    Curves above 30,000 images dip near the highest learning rate, and so does this one.
+    """
+    sizes, progress, curves = _curves()
+    x = math.log(min(max(global_batch_size, sizes[0]), sizes[-1]))
+    logs = np.log(sizes)
+    upper = min(int(np.searchsorted(logs, x)), len(sizes) - 1)
+    lower = max(upper - 1, 0)
+    weight = 0.0 if upper == lower else (x - logs[lower]) / (logs[upper] - logs[lower])
+    curve = (1 - weight) * curves[lower] + weight * curves[upper]
+    places = np.arange(1, epochs + 1) / epochs
+    top1 = np.interp(places, [0.0, *progress], [0.0, *curve])
+    return [(epoch, float(value)) for epoch, value in enumerate(top1, start=1)]
+
+
+@lru_cache
+def _monotone(era: str) -> tuple[list[float], list[float], float]:
+    """Batches, epochs that never fall (pool adjacent violators), and the scatter around them."""
+    points = sorted(_points(era))
+    blocks: list[list[tuple[float, float]]] = []
+    for batch, epochs in points:
+        if blocks and blocks[-1][-1][0] == batch:
+            blocks[-1].append((batch, epochs))
+        else:
+            blocks.append([(batch, epochs)])
+    merged = True
+    while merged:
+        merged = False
+        for left in range(len(blocks) - 1):
+            if _mean(blocks[left]) > _mean(blocks[left + 1]):
+                blocks[left : left + 2] = [blocks[left] + blocks[left + 1]]
+                merged = True
+                break
+    batches = [float(np.mean([batch for batch, _ in block])) for block in blocks]
+    means = [_mean(block) for block in blocks]
+    fit = np.interp([batch for batch, _ in points], batches, means)
+    scatter = float(np.std(fit - np.array([epochs for _, epochs in points]), ddof=1))
+    return batches, means, scatter
+
+
+def _mean(block: list[tuple[float, float]]) -> float:
+    return float(np.mean([epochs for _, epochs in block]))
+
+
+def _points(era: str) -> list[tuple[float, float]]:
+    rows = [
+        (float(row["global_batch_size"]), float(row["epochs_mean"]))
+        for row in read_table("epochs.csv")
+        if recipe_round(row["version"]) == era
+        and (row["optimizer"] == "lars" or era == "0.5")
+        and not any(word in row["system"] for word in OTHER_RECIPES)
+    ]
+    if era == "0.7":
+        rows += [
+            (float(row["global_batch_size"]), float(row["epochs_mean"]))
+            for row in read_table("rcp.csv")
+        ]
+        rows.append((86016.0, 90.0))  # Fujitsu's open run of v0.6: the largest batch there is
+    return rows
+
+
+@lru_cache
+def _curves() -> tuple[list[float], list[float], list[NDArray[np.float64]]]:
+    by_size: dict[float, list[tuple[float, float]]] = {}
+    for row in read_table("curves.csv"):
+        point = (float(row["progress"]), float(row["top1"]))
+        by_size.setdefault(float(row["global_batch_size"]), []).append(point)
+    sizes = sorted(by_size)
+    progress = [place for place, _ in by_size[sizes[0]]]
+    return sizes, progress, [np.array([top1 for _, top1 in by_size[size]]) for size in sizes]

@@ -1,0 +1,118 @@
+"""A described machine as a model: topology, and compute constants solved from its points. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from ..config.errors import UserError
+from ..config.schema import Compute, Performance, Point, System
+from .topology import Link, Node, Topology
+
+GAMMA_S_PER_BYTE = 1e-12
+"""Adding two fp16 vectors in an accelerator's memory: three passes at some 3 TB/s."""
+
+_ROUNDS = 12
+_BISECTIONS = 60
+
+
+@dataclass(frozen=True)
+class Machine:
+    """`system` with its model; a step computes for fixed_s + per_image_s x batch ^ exponent."""
+
+    name: str
+    system: System
+    performance: Performance
+    precision: str
+    fixed_s: float
+    per_image_s: float
+    exponent: float
+
+    def growing_s(self, batch: float) -> float:
+        """The part of a step's computation that grows with the batch of a rank."""
+        return float(self.per_image_s * batch**self.exponent)
+
+    def compute_s(self, batch: float) -> float:
+        """Forward, backward and update of one rank alone, without waiting for anybody."""
+        return self.fixed_s + self.growing_s(batch)
+
+
+def topology_of(machine: Machine, gpus: int, *, tree: bool = False) -> Topology:
+    """The nodes that `gpus` ranks fill; `tree`: with NCCL's tree latency, which is its own."""
+    about, per_node = machine.performance, min(gpus, machine.system.ranks_per_node)
+    alpha = about.tree_latency_s if tree else about.inter_latency_s
+    beta = 1 / (about.nic_bytes_per_s * about.network_efficiency)
+    inside = Link(about.intra_latency_s, 1 / about.intra_bytes_per_s, GAMMA_S_PER_BYTE)
+    node = Node(per_node, inside, about.nics, Link(alpha, beta, GAMMA_S_PER_BYTE))
+    nodes = -(-gpus // per_node)
+    return Topology(node, nodes, about.rack_nodes, about.oversubscription)
+
+
+def build_machine(
+    name: str, system: System, precision: str, step_s: Callable[[Machine, int, int], float]
+) -> Machine:
+    """Solve the constants so that `step_s(machine, gpus, batch)` passes through the points.
+
+    Raises:
+        UserError: no performance section, or none for the precision.
+    """
+    about = system.performance
+    if about is None:
+        raise UserError(
+            f"{name}: a performance section in its YAML expected, found none; "
+            "`rn50 predict --calibrate` writes one"
+        )
+    compute = getattr(about, precision, None)
+    if compute is None:
+        known = [key for key in ("fp16", "fp32", "tf32") if getattr(about, key) is not None]
+        raise UserError(f"{name}: precision one of {', '.join(known)} expected, found {precision}")
+    alone = [point.step_s for point in compute.points]
+    machine = _through(Machine(name, system, about, precision, 0.0, 1.0, 1.0), compute, alone)
+    for _ in range(_ROUNDS):
+        alone = [_alone_s(machine, point, step_s) for point in compute.points]
+        machine = _through(machine, compute, alone)
+    return machine
+
+
+def _alone_s(machine: Machine, point: Point, step_s: Callable[[Machine, int, int], float]) -> float:
+    """Computation for which the whole step takes what was measured, by bisection."""
+    low, high, now = 0.0, 1.0, machine.compute_s(point.batch)
+    for _ in range(_BISECTIONS):
+        middle = (low + high) / 2
+        scaled = replace(
+            machine,
+            fixed_s=machine.fixed_s * middle * point.step_s / now,
+            per_image_s=machine.per_image_s * middle * point.step_s / now,
+        )
+        if step_s(scaled, point.gpus, point.batch) < point.step_s:
+            low = middle
+        else:
+            high = middle
+    return low * point.step_s
+
+
+def _through(machine: Machine, compute: Compute, alone: list[float]) -> Machine:
+    """The line through the points of computation alone, by least squares where they are many."""
+    exponent = compute.batch_exponent
+    grown = [point.batch**exponent for point in compute.points]
+    if compute.fixed_s is not None:
+        fixed = compute.fixed_s
+        batches = [point.batch for point in compute.points]
+        if len(alone) == 2 and batches[0] != batches[1]:
+            ratio = (alone[0] - fixed) / (alone[1] - fixed)
+            exponent = math.log(ratio) / math.log(batches[0] / batches[1])
+            grown = [batch**exponent for batch in batches]
+        slope = float(np.mean([(a - fixed) / g for a, g in zip(alone, grown, strict=True)]))
+    else:
+        slope, fixed = map(float, np.polyfit(grown, alone, 1))
+        if fixed < 0:  # no step starts before zero: the line through it instead
+            slope, fixed = float(np.mean(np.divide(alone, grown))), 0.0
+    if slope <= 0:
+        raise UserError(
+            f"{machine.name}: points on a rising line expected, found "
+            f"{fixed * 1e3:.1f} ms + {slope * 1e3:.3f} ms per image"
+        )
+    return replace(machine, fixed_s=fixed, per_image_s=slope, exponent=exponent)

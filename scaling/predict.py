@@ -1,0 +1,265 @@
+"""A run on a described machine: step time, rate, time to train, each with an interval. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ..config.benchmark import EVAL_PERIOD_EPOCHS, IMAGENET_TRAIN_SAMPLES
+from ..config.errors import UserError
+from ..config.plan import build_plan
+from ..config.schema import Run, System
+from .cost import parse_algorithm
+from .epochs import (
+    LEVEL_SIGMAS,
+    Epochs,
+    accuracy_curve,
+    epochs_to_target,
+    evaluations,
+    stop_epoch,
+)
+from .groups import gradient_groups
+from .machine import Machine
+from .step import Step, build, step_time
+from .train_time import Phase, TrainTime, plan_phase, steps_per_epoch, train_time
+
+SIGMA_MODEL = 0.04
+"""Relative error of a step near its calibration: vendors with the same parts differ by as much."""
+SIGMA_PER_DOUBLING_OF_GPUS = 0.01
+SIGMA_PER_HALVING_OF_BATCH = 0.02
+SIGMA_FIXED_COSTS = 0.4
+"""Relative error of what a run costs beside its steps (first epoch, evaluations)."""
+
+MAX_GPUS = 1 << 20
+
+PRECISIONS = {"float16": "fp16", "bfloat16": "fp16", "float32": "fp32"}
+
+
+@dataclass(frozen=True)
+class Segment:
+    """Epochs from `first_epoch` (1-based) on with one batch."""
+
+    first_epoch: int
+    ranks: int
+    batch: int
+    steps_per_epoch: float
+
+
+@dataclass(frozen=True)
+class Job:
+    """What is to be predicted. None: the system's or the published runs' own choice."""
+
+    name: str
+    system: System
+    gpus: int
+    segments: tuple[Segment, ...]
+    epochs: float | None = None
+    groups: str | None = None
+    algorithm: str | None = None
+    precision: str = "fp16"
+    ruleset: str = "4.0.0"
+    period: int = EVAL_PERIOD_EPOCHS
+    offset: int | None = None
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """The answer, and how sure it is: (low, high) hold with 90 % probability."""
+
+    job: Job
+    machine: Machine
+    step: Step
+    phases: tuple[Phase, ...]
+    run: TrainTime
+    epochs: float
+    epochs_interval: tuple[float, float]
+    evaluations: int
+    step_interval_s: tuple[float, float]
+    time_interval_s: tuple[float, float]
+
+    @property
+    def images_per_s(self) -> float:
+        """Data set over the time of an epoch, as MLPerf counts it."""
+        first = self.phases[0]
+        return IMAGENET_TRAIN_SAMPLES / (first.steps_per_epoch * first.step_s)
+
+    @property
+    def efficiency(self) -> float:
+        """Time of computation alone over the step: one rank without others would reach 1."""
+        first = self.phases[0]
+        return self.machine.compute_s(first.batch) / first.step_s
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON of `design.md`, and what else is known."""
+        step, first = self.step, self.phases[0]
+        return {
+            "step_time_ms": round(step.total_s * 1e3, 4),
+            "images_per_s": round(self.images_per_s, 1),
+            "time_to_train_s": round(self.run.total_s, 3),
+            "interval": [round(value, 3) for value in self.time_interval_s],
+            "breakdown": {
+                "step_ms": {_ms(name): round(value * 1e3, 4) for name, value in step.parts.items()},
+                "run_s": {name[:-2]: round(v, 4) for name, v in self.run.parts.items()},
+            },
+            "step_time_interval_ms": [round(value * 1e3, 4) for value in self.step_interval_s],
+            "epochs": self.epochs,
+            "epochs_interval": [round(value, 1) for value in self.epochs_interval],
+            "evaluations": self.evaluations,
+            "steps_per_epoch": first.steps_per_epoch,
+            "global_batch_size": first.ranks * first.batch,
+            "gpus": self.job.gpus,
+            "batch_per_gpu": first.batch,
+            "efficiency": round(self.efficiency, 4),
+            "system": self.job.name,
+            "precision": self.job.precision,
+            "init_s": self.machine.performance.init_s,
+            "calibrated_on": [
+                {"gpus": p.gpus, "batch": p.batch, "step_ms": p.step_s * 1e3, "source": p.source}
+                for p in _points(self.machine)
+            ],
+            "accuracy_by_epoch": [
+                [epoch, round(top1, 4)]
+                for epoch, top1 in accuracy_curve(first.ranks * first.batch, int(self.epochs))
+            ],
+        }
+
+
+def job_of_system(name: str, system: System, gpus: int, batch: int, **choices: Any) -> Job:
+    """A job of constant batch. Raises UserError where the numbers make no run."""
+    if not 1 <= gpus <= MAX_GPUS:
+        raise UserError(f"--gpus: 1 to {MAX_GPUS} expected, found {gpus}")
+    if batch < 1 or gpus * batch > IMAGENET_TRAIN_SAMPLES:
+        raise UserError(
+            f"--batch-per-gpu: 1 to {IMAGENET_TRAIN_SAMPLES // gpus} on {gpus} GPUs expected (the "
+            f"training set holds {IMAGENET_TRAIN_SAMPLES} images), found {batch}"
+        )
+    segment = Segment(1, gpus, batch, steps_per_epoch(gpus, batch))
+    return _checked(Job(name, system, gpus, (segment,), **choices))
+
+
+def job_of_config(run: Run, **choices: Any) -> Job:
+    """The job a config describes, its batch schedule included.
+
+    Raises:
+        UserError: another network than ResNet-50, another data set, or contradictions.
+    """
+    if run.model.network != "resnet" or run.model.depth != 50 or run.model.width != 64:
+        raise UserError(
+            "model: ResNet-50 (network resnet, depth 50, width 64) expected, found "
+            f"{run.model.network}, depth {run.model.depth}, width {run.model.width}"
+        )
+    if run.data.train_samples != IMAGENET_TRAIN_SAMPLES:
+        raise UserError(
+            f"data.train_samples: {IMAGENET_TRAIN_SAMPLES} (ImageNet) expected, "
+            f"found {run.data.train_samples}"
+        )
+    plan = build_plan(run)
+    segments = []
+    for segment in plan.segments:
+        exact = plan.train_samples / segment.global_batch_size
+        steps: float = math.ceil(exact) if run.data.last_batch == "pad" else exact
+        segments.append(Segment(segment.first_epoch, segment.active_ranks, segment.per_rank, steps))
+    settings: dict[str, Any] = {
+        "groups": run.comm.groups,
+        "algorithm": None if run.comm.algorithm == "auto" else run.comm.algorithm,
+        "precision": PRECISIONS[run.model.dtype],
+        "ruleset": run.ruleset,
+        "period": run.eval.period,
+        "offset": run.eval.offset,
+    }
+    if run.division == "open" or len(plan.segments) > 1 or run.eval.target != 0.759:
+        settings["epochs"] = float(plan.eval_epochs[-1])
+    settings.update({key: value for key, value in choices.items() if value is not None})
+    return _checked(Job(run.system.name, run.system, plan.ranks, tuple(segments), **settings))
+
+
+def predict(job: Job) -> Prediction:
+    """Step time, time to train and their intervals. Raises UserError: a system without a model."""
+    machine = build(job.name, job.system, job.precision)
+    first = job.segments[0]
+    choice = {"groups": job.groups, "algorithm": job.algorithm}
+    step = step_time(machine, first.ranks, first.batch, **choice)
+    known = epochs_to_target(first.ranks * first.batch, job.ruleset)
+    if job.epochs is None:
+        epochs = float(stop_epoch(known.expected, job.period, job.offset))
+    else:
+        epochs, known = job.epochs, Epochs(job.epochs, job.epochs, job.epochs)
+    evals = evaluations(math.ceil(epochs), job.period, job.offset)
+    phases = _phases(machine, job, epochs)
+    run = train_time(machine, phases, evals, job.gpus)
+    sigma = step_sigma(machine, first.ranks, first.batch)
+    spread = LEVEL_SIGMAS * sigma
+    beside = run.total_s - run.training_s
+    relative = math.hypot(run.training_s * sigma, SIGMA_FIXED_COSTS * beside) / run.total_s
+    epoch_s = run.training_s / epochs
+    below = math.hypot(
+        LEVEL_SIGMAS * relative * run.total_s, (known.expected - known.low) * epoch_s
+    )
+    above = math.hypot(
+        LEVEL_SIGMAS * relative * run.total_s, (known.high - known.expected) * epoch_s
+    )
+    return Prediction(
+        job=job,
+        machine=machine,
+        step=step,
+        phases=phases,
+        run=run,
+        epochs=epochs,
+        epochs_interval=(known.low, known.high),
+        evaluations=evals,
+        step_interval_s=(step.total_s / (1 + spread), step.total_s * (1 + spread)),
+        time_interval_s=(max(0.2 * run.total_s, run.total_s - below), run.total_s + above),
+    )
+
+
+def step_sigma(machine: Machine, gpus: int, batch: int) -> float:
+    """Relative error of a step: grows with the distance from the calibrated points."""
+    points = _points(machine)
+    far = max(0.0, math.log2(gpus / max(point.gpus for point in points)))
+    batches = [point.batch for point in points]
+    small = max(0.0, math.log2(min(batches) / batch), math.log2(batch / max(batches)))
+    return math.hypot(
+        SIGMA_MODEL, SIGMA_PER_DOUBLING_OF_GPUS * far, SIGMA_PER_HALVING_OF_BATCH * small
+    )
+
+
+def _phases(machine: Machine, job: Job, epochs: float) -> tuple[Phase, ...]:
+    starts = [segment.first_epoch - 1 for segment in job.segments]
+    ends = [*starts[1:], math.inf]
+    return tuple(
+        plan_phase(
+            machine,
+            min(end, epochs) - start,
+            segment.ranks,
+            segment.batch,
+            steps=segment.steps_per_epoch,
+            groups=job.groups,
+            algorithm=job.algorithm,
+        )
+        for segment, start, end in zip(job.segments, starts, ends, strict=True)
+        if start < epochs
+    )
+
+
+def _checked(job: Job) -> Job:
+    """`job`, its grouping, algorithm and epochs proved to exist."""
+    if job.epochs is not None and not 1 <= job.epochs <= 100_000:
+        raise UserError(f"--epochs: 1 to 100000 expected, found {job.epochs:g}")
+    try:
+        if job.groups is not None:
+            gradient_groups(job.groups, [1] * 161)
+        if job.algorithm not in (None, "auto"):
+            parse_algorithm(str(job.algorithm), job.gpus)
+    except ValueError as error:
+        raise UserError(f"--groups or --algorithm: {error}") from None
+    return job
+
+
+def _points(machine: Machine) -> Sequence[Any]:
+    return getattr(machine.performance, machine.precision).points
+
+
+def _ms(name: str) -> str:
+    return name[:-2]

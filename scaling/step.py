@@ -1,0 +1,187 @@
+"""Time of one training step: computation, exposed communication, stragglers, input. Pure.
+
+step = max(compute + exposed + launches + synchronised batch norm + stragglers, input)
+(`docs/scaling.md`; decomposition of scaling.md section 6).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, fields
+from functools import lru_cache
+from statistics import NormalDist
+
+from ..config.schema import System
+from .cost import allreduce, grid
+from .layers import BATCH_NORM_EXCHANGES, Group, backward_fraction, resnet50, wire_groups
+from .machine import Machine, build_machine, topology_of
+from .overlap import exposed
+
+OPTIMIZER_BYTES_PER_PARAMETER = 26
+"""LARS: two norm passes (fp32 master, fp16 gradient), then read gradient, read and write master
+and momentum, write the fp16 weight: 4 + 2 + 2 + 8 + 8 + 2."""
+
+PAUSE_S = 0.1
+"""Length of a rare interruption of a rank (page-cache flush, daemon, link retrain)."""
+
+
+@dataclass(frozen=True)
+class GroupTimes:
+    """A group of gradients in a step; seconds from the start of backward."""
+
+    n_bytes: int
+    algorithm: str
+    ready_s: float
+    start_s: float
+    end_s: float
+
+
+@dataclass(frozen=True)
+class Step:
+    """Where one step goes, in seconds; the parts add up to `total_s`."""
+
+    forward_s: float
+    backward_s: float
+    optimizer_s: float
+    launch_s: float
+    """Launches and small kernels: the part that no batch makes larger, update aside."""
+    exposed_s: float
+    """Communication that backward does not hide."""
+    bn_sync_s: float
+    straggler_s: float
+    input_s: float
+    """Waiting for images."""
+    groups: tuple[GroupTimes, ...]
+
+    @property
+    def parts(self) -> dict[str, float]:
+        return {f.name: getattr(self, f.name) for f in fields(self) if f.name != "groups"}
+
+    @property
+    def total_s(self) -> float:
+        return math.fsum(self.parts.values())
+
+
+def step_time(
+    machine: Machine,
+    gpus: int,
+    batch: int,
+    *,
+    groups: str | None = None,
+    algorithm: str | None = None,
+) -> Step:
+    """One step of `gpus` ranks with `batch` images each; None takes the system's own choice."""
+    about = machine.performance
+    planned = wire_groups(groups or about.groups, machine.precision)
+    growing, fixed = machine.growing_s(batch), machine.fixed_s
+    update_bytes = OPTIMIZER_BYTES_PER_PARAMETER * sum(t.size for t in resnet50()[1])
+    optimizer = min(fixed, update_bytes / about.memory_bytes_per_s)
+    launch = fixed - optimizer
+    share = backward_fraction()
+    backward = share * growing
+    times, exposed_s = _communicate(
+        machine, gpus, planned, algorithm or about.algorithm, backward, share * launch
+    )
+    compute = growing + fixed
+    sync = _bn_sync_s(machine, gpus, batch)
+    busy = compute + exposed_s + sync
+    straggler = straggler_s(gpus, compute, busy, jitter=about.jitter, interrupted=about.interrupted)
+    local = min(gpus, machine.system.ranks_per_node)
+    fed = local * batch / about.node_images_per_s if about.node_images_per_s else 0.0
+    return Step(
+        forward_s=growing - backward,
+        backward_s=backward,
+        optimizer_s=optimizer,
+        launch_s=launch,
+        exposed_s=exposed_s,
+        bn_sync_s=sync,
+        straggler_s=straggler,
+        input_s=max(0.0, fed - busy - straggler),
+        groups=times,
+    )
+
+
+def group_cost_s(machine: Machine, gpus: int, n_bytes: float, algorithm: str) -> tuple[str, float]:
+    """(algorithm, seconds) of one allreduce; auto: what NCCL would pick, a ring or two trees."""
+    if algorithm == "auto":
+        both = [group_cost_s(machine, gpus, n_bytes, name) for name in ("ring", "double_tree")]
+        return min(both, key=lambda choice: choice[1])
+    topology = topology_of(machine, gpus, tree=algorithm == "double_tree")
+    named = algorithm
+    if algorithm == "torus_2d" and machine.performance.square_torus:
+        rows, columns = grid(gpus)
+        named = f"torus_2d({rows}x{columns})"
+    return algorithm, allreduce(named, topology, n_bytes).time_s
+
+
+def straggler_s(
+    ranks: int, compute_s: float, busy_s: float, *, jitter: float, interrupted: float
+) -> float:
+    """How much longer the slowest of p ranks takes: ordinary jitter, and rare interruptions.
+
+    Jitter is normal with sigma = jitter x compute: the expected maximum of p draws is about
+    sigma z((p - 3/8) / (p + 1/4)) (Blom 1958), sqrt(2 ln p) in the limit. Interruptions of PAUSE_S
+    take the share `interrupted` of a rank's time; while they are rare, the step waits for all of
+    them: PAUSE (1 - exp(-p interrupted t / PAUSE)), linear in p at first (Petrini et al. 2003).
+    """
+    if ranks == 1:
+        return 0.0
+    sigmas = NormalDist().inv_cdf((ranks - 0.375) / (ranks + 0.25))
+    waits = PAUSE_S * -math.expm1(-ranks * interrupted * busy_s / PAUSE_S)
+    return jitter * compute_s * sigmas + waits
+
+
+def bn_group(machine: Machine, gpus: int, batch: int) -> int:
+    """Ranks that share batch-norm statistics: doubled until they hold `bn_group_samples`."""
+    size, local = 1, min(gpus, machine.system.ranks_per_node)
+    while size * batch < machine.performance.bn_group_samples and 2 * size <= local:
+        size *= 2
+    return size
+
+
+def build(name: str, system: System, precision: str = "fp16") -> Machine:
+    """The model of a system, its constants solved from its points."""
+    return _build(name, system, precision)
+
+
+@lru_cache(maxsize=256)
+def _build(name: str, system: System, precision: str) -> Machine:
+    return build_machine(
+        name,
+        system,
+        precision,
+        lambda machine, gpus, batch: step_time(machine, gpus, batch).total_s,
+    )
+
+
+def _bn_sync_s(machine: Machine, gpus: int, batch: int) -> float:
+    """One exchange per batch norm, forward and backward, where statistics are shared."""
+    doublings = math.log2(bn_group(machine, gpus, batch))
+    return BATCH_NORM_EXCHANGES * machine.performance.bn_exchange_s * doublings
+
+
+def _communicate(
+    machine: Machine,
+    gpus: int,
+    groups: tuple[Group, ...],
+    algorithm: str,
+    backward_s: float,
+    fixed_s: float,
+) -> tuple[tuple[GroupTimes, ...], float]:
+    """The groups on the network, behind a backward of `backward_s` + `fixed_s`, and what is left.
+
+    `fixed_s` is the share of launches in backward.
+    """
+    if gpus == 1:
+        return (), 0.0
+    ready = [group.ready * backward_s + group.ready_fixed * fixed_s for group in groups]
+    chosen = [group_cost_s(machine, gpus, group.n_bytes, algorithm) for group in groups]
+    costs = [seconds + machine.performance.launch_s for _, seconds in chosen]
+    result = exposed(ready, costs, backward_s + fixed_s)
+    times = tuple(
+        GroupTimes(group.n_bytes, name, at, start, start + cost)
+        for group, (name, _), at, start, cost in zip(
+            groups, chosen, ready, result.launched_s, costs, strict=True
+        )
+    )
+    return times, result.exposed_s

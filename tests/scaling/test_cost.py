@@ -1,0 +1,167 @@
+"""The formulas against published step tables, hand arithmetic and each other."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rn50.scaling import cost
+from rn50.scaling.cost import ALGORITHMS, Link, Node, Topology, allreduce, flat
+
+FUZZ = settings(deadline=None, max_examples=100)
+LINK = Link(1e-5, 1e-9, 2e-10)
+EDR = Link(6.6e-6, 1 / 12.5e9)
+ABCI = Topology(Node(4, Link(5.7e-6, 1 / 50e9), 2, EDR), 512, rack_nodes=34, oversubscription=3.0)
+PAYLOAD = 51.1e6
+
+
+@pytest.mark.parametrize("ranks", [2, 4, 64, 1024, 2048, 4096])
+def test_fujitsus_step_table(ranks: int) -> None:
+    """Yamazaki et al. 2019: ring 2(m-1), halving/doubling 2 log2 m, 2D ring 2(mx+my-2)."""
+    network = flat(ranks, LINK)
+    log2 = ranks.bit_length() - 1
+    rows, columns = cost.grid(ranks)
+    assert allreduce("ring", network, 1e6).steps == 2 * (ranks - 1)
+    assert allreduce("recursive_halving_doubling", network, 1e6).steps == 2 * log2
+    assert allreduce("double_tree", network, 1e6).steps == 2 * log2
+    assert allreduce("recursive_doubling", network, 1e6).steps == log2
+    assert allreduce("torus_2d", network, 1e6).steps == 2 * (rows + columns - 2)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "sides"),
+    [(1024, (32, 32)), (2048, (32, 64)), (2176, (34, 64)), (4096, (64, 64))],
+)
+def test_sonys_grids_and_counts(ranks: int, sides: tuple[int, int]) -> None:
+    """Table 4; 2(X-1) + 2(Y-1) operations in a torus, 2(N-1) in a ring."""
+    assert cost.grid(ranks) == sides
+    rows, columns = sides
+    steps = allreduce(f"torus_2d({rows}x{columns})", flat(ranks, LINK), 1e6).steps
+    assert steps == 2 * (columns - 1) + 2 * (rows - 1)
+    assert allreduce("ring", flat(ranks, LINK), 1e6).steps == 2 * (ranks - 1)
+
+
+def test_the_one_grid_of_sonys_that_is_not_the_squarest() -> None:
+    assert cost.grid(3456) == (54, 64)
+    assert allreduce("torus_2d(48x72)", flat(3456, LINK), 1e6).steps == 2 * (48 + 72 - 2)
+
+
+def test_jias_count_of_the_hierarchical_allreduce() -> None:
+    """4(k-1) + 2(p/k-1) with k ranks in a group, p in all."""
+    assert allreduce("hierarchical(64x16)", flat(1024, LINK), 1e6).steps == 4 * 15 + 2 * 63
+
+
+@FUZZ
+@given(ranks=st.integers(1, 4096), n_bytes=st.floats(1, 1e9))
+def test_no_algorithm_beats_the_bounds(ranks: int, n_bytes: float) -> None:
+    """2(p-1)/p n bytes in, log2 p rounds (Patarasuk and Yuan 2009, lower bounds)."""
+    for name in ALGORITHMS:
+        result = allreduce(name, flat(ranks, LINK), n_bytes)
+        assert result.bytes_per_rank >= 2 * (ranks - 1) / ranks * n_bytes * (1 - 1e-12)
+        assert result.steps >= math.log2(ranks)
+        assert result.time_s >= math.log2(ranks) * LINK.alpha_s
+
+
+@FUZZ
+@given(ranks=st.integers(2, 4096), n_bytes=st.floats(1, 1e9))
+def test_ring_by_hand(ranks: int, n_bytes: float) -> None:
+    share = (ranks - 1) / ranks * n_bytes
+    by_hand = 2 * (ranks - 1) * 1e-5 + 2 * share * 1e-9 + share * 2e-10
+    assert cost.ring(ranks, n_bytes, LINK).time_s == pytest.approx(by_hand, rel=1e-12)
+
+
+@FUZZ
+@given(power=st.integers(1, 12), n_bytes=st.floats(1, 1e9))
+def test_halving_doubling_by_hand(power: int, n_bytes: float) -> None:
+    share = (1 - 2.0**-power) * n_bytes
+    by_hand = 2 * power * 1e-5 + 2 * share * 1e-9 + share * 2e-10
+    result = cost.recursive_halving_doubling(2**power, n_bytes, LINK)
+    assert result.time_s == pytest.approx(by_hand, rel=1e-12)
+
+
+@FUZZ
+@given(rows=st.integers(1, 64), columns=st.integers(1, 64), n_bytes=st.floats(1, 1e9))
+def test_torus_by_hand(rows: int, columns: int, n_bytes: float) -> None:
+    across = Link(3e-5, 4e-9, 1e-10)
+    row, column = (columns - 1) / columns * n_bytes, (rows - 1) / rows * n_bytes / columns
+    by_hand = 2 * (columns - 1) * 1e-5 + row * (2e-9 + 2e-10)
+    by_hand += 2 * (rows - 1) * 3e-5 + column * (8e-9 + 1e-10)
+    result = cost.torus_2d(rows, columns, n_bytes, LINK, across)
+    assert result.time_s == pytest.approx(by_hand, rel=1e-12)
+
+
+@FUZZ
+@given(ranks=st.integers(2, 512), n_bytes=st.floats(1, 1e9))
+def test_segments_hide_reduction_and_cost_latency(ranks: int, n_bytes: float) -> None:
+    free, slow = Link(0.0, 1e-9, 1e-9), Link(1e-3, 1e-9)
+    plain = cost.ring(ranks, n_bytes, free)
+    segmented = cost.segmented_ring(ranks, n_bytes, free, segment_bytes=1e5)
+    assert segmented.time_s <= plain.time_s * (1 + 1e-12)
+    assert segmented.bytes_per_rank == pytest.approx(plain.bytes_per_rank)
+    with_latency = cost.segmented_ring(ranks, n_bytes, slow, segment_bytes=1e5)
+    assert with_latency.time_s >= cost.ring(ranks, n_bytes, slow).time_s * (1 - 1e-12)
+
+
+def test_large_trees_move_two_n_and_small_ones_pay_latency() -> None:
+    large = cost.double_tree(1024, 1, 1e9, LINK, LINK)
+    assert large.time_s == pytest.approx(1e9 * (2e-9 + 2e-10), rel=0.01)
+    assert cost.double_tree(1024, 1, 1, LINK, LINK).time_s == pytest.approx(20e-5, rel=1e-3)
+
+
+def test_the_worked_check_on_2048_gpus() -> None:
+    """scaling.md section 4: torus 4 x 512 1.6 ms inside + 10.8 across; flat ring about 31 ms."""
+    inside = cost.ring(4, PAYLOAD, ABCI.ring(1, 4)).time_s
+    across = cost.ring(512, PAYLOAD / 4, ABCI.ring(4, 512)).time_s
+    assert inside == pytest.approx(1.6e-3, rel=0.03)
+    assert across == pytest.approx(10.8e-3, rel=0.03)
+    assert allreduce("torus_2d", ABCI, PAYLOAD).time_s == pytest.approx(inside + across)
+    all_network = ABCI._replace(node=ABCI.node._replace(inside=Link(6.6e-6, 1 / 50e9)))
+    assert allreduce("ring", all_network, PAYLOAD).time_s == pytest.approx(31e-3, rel=0.03)
+
+
+def test_ranks_share_the_nics_of_their_node() -> None:
+    """Columns of 4 ranks a node share 2 EDR: 6.25 GB/s each; one ring through has them both."""
+    assert 1 / ABCI.ring(4, 512).beta_s_per_byte == pytest.approx(6.25e9)
+    assert 1 / ABCI.ring(1, 2048).beta_s_per_byte == pytest.approx(25e9)
+    assert 1 / ABCI.ring(2, 1024).beta_s_per_byte == pytest.approx(12.5e9)
+    assert ABCI.ring(1, 4) == ABCI.node.inside
+
+
+def test_oversubscription_costs_whoever_goes_far() -> None:
+    """Neighbours are in the rack but one; exchanges beyond it get a third of the rate."""
+    assert 1 / ABCI.ring(4, 512).beta_s_per_byte == pytest.approx(6.25e9)
+    assert ABCI.exchange(2) == ABCI.node.inside
+    assert 1 / ABCI.exchange(4).beta_s_per_byte == pytest.approx(6.25e9)
+    assert 1 / ABCI.exchange(1024).beta_s_per_byte == pytest.approx(6.25e9 / 3)
+    full = ABCI._replace(oversubscription=1.0)
+    slow, fast = (allreduce("recursive_halving_doubling", t, 1e9).time_s for t in (ABCI, full))
+    assert slow > fast
+
+
+def test_horovods_torus_is_the_default_where_nodes_have_ranks() -> None:
+    assert allreduce("torus_2d", ABCI, 1e6) == allreduce("torus_2d(512x4)", ABCI, 1e6)
+    rows, columns = cost.best_grid(ABCI, PAYLOAD)
+    best = allreduce(f"torus_2d({rows}x{columns})", ABCI, PAYLOAD)
+    assert best.time_s <= allreduce("torus_2d", ABCI, PAYLOAD).time_s
+
+
+def test_fastest_depends_on_the_size() -> None:
+    offered = ["ring", "recursive_doubling", "recursive_halving_doubling"]
+    assert cost.fastest(100, 8, LINK, offered) == "recursive_doubling"
+    assert cost.fastest(1e8, 8, LINK, offered) == "recursive_halving_doubling"
+    assert cost.fastest(1e8, 7, LINK, offered) == "ring"
+
+
+@pytest.mark.parametrize(
+    "algorithm", ["rings", "torus_2d(2x3)", "torus_2d(8)", "torus_2d(axb)", "ring(2x4)", "auto"]
+)
+def test_a_wrong_name_or_grid_is_refused(algorithm: str) -> None:
+    with pytest.raises(ValueError, match="expected"):
+        allreduce(algorithm, flat(8, LINK), 1e6)
+
+
+def test_one_rank_pays_nothing() -> None:
+    assert {allreduce(name, flat(1, LINK), 1e6) for name in ALGORITHMS} == {cost.FREE}
