@@ -10,6 +10,7 @@ from typing import Annotated, Optional
 import typer
 
 from ..config.errors import UserError
+from . import cli_report  # noqa: F401 (adds its commands to log_app)
 from .cli_bench import bench_app
 from .cli_log import log_app
 from .console import (
