@@ -72,7 +72,11 @@ class StepBack(NamedTuple):
 
 
 class CannotRead(UserError):
-    """Not a log that can be checked; the message says what it is instead."""
+    """Not a log that can be checked; `reason` says what it is instead."""
+
+    def __init__(self, path: Path, reason: str) -> None:
+        super().__init__(f"{path}: {reason}")
+        self.reason = reason
 
 
 @dataclass(frozen=True)
@@ -135,9 +139,9 @@ def read_log(path: Path, keys: Collection[str] | None = None) -> Log:
             reader.read(file)
             head = reader.head
     except OSError as error:
-        raise CannotRead(f"{path}: cannot read: {error.strerror}") from None
+        raise CannotRead(path, f"cannot read: {error.strerror}") from None
     if not reader.counts:
-        raise CannotRead(f"{path}: {_what_else(reader, head)}")
+        raise CannotRead(path, _what_else(reader, head))
     return reader.log(path)
 
 
