@@ -152,8 +152,9 @@ def _referee(path: Path, log: Log | None, ruleset: str, wanted: bool | None) -> 
 
 def _unsafe(log: Log) -> str | None:
     """Why the official checker must not read this log: it makes file names of three values and
-    runs the code in those files."""
-    for key in _NAMING_KEYS:
+    runs the code in those files (of the optimizer's name in the closed division alone)."""
+    open_alone = all(event.value == "open" for event in log.all("submission_division"))
+    for key in _NAMING_KEYS[:-1] if open_alone else _NAMING_KEYS:
         values = [event.value for event in log.all(key)]
         if any(not isinstance(v, str) or not _WORD.fullmatch(v) for v in values):
             return f"unsafe value of {key}"

@@ -263,12 +263,13 @@ def clock_steady(case: Case) -> Iterator[Found]:
     if case.run_ms is not None and case.run_ms <= 0:
         return  # R22 says it
     count = max(len(steps), case.log.step_back_count if case.second_run_line is None else 0)
+    most = plain(round(worst.by_ms / 1000, 3))
     yield Found(
-        f"time goes back {count} x, most by {plain(round(worst.by_ms / 1000, 3))} s at line {worst.line} "
+        f"time goes back {count} x, most by {most} s at line {worst.line} "
         f"({printable(worst.key)[:60]})",
         worst.line,
         "stamps that rise",
-        f"{plain(round(worst.by_ms / 1000, 3))} s back",
+        f"{most} s back",
         "one process with one clock writes the log",
         None if worst.by_ms >= SAME_MS else NOTE,
     )
