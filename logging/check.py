@@ -54,6 +54,7 @@ class Check:
             "official": None
             if official is None
             else {"verdict": official.verdict, "version": official.version},
+            "official_reason": "" if official is None else " ".join(official.messages)[:500],
             "difference": self.difference,
             "round_verdict": self.round_verdict,
             "findings": [finding._asdict() for finding in self.findings],

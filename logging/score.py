@@ -18,6 +18,7 @@ from ..config.finding import number
 from .check import Check, check_log
 from .submission import find_results
 
+_NO_CLOCK = ("TWO_RUNS", "R17", "R22")  # errors that leave no run time to trust
 _SCALING_BYTES = 1 << 16
 
 
@@ -120,10 +121,10 @@ def score_folder(folder: Path, ruleset: str | None = None, *, scale: bool | None
 
 
 def judge_convergence(checks: Sequence[Check]) -> Verdict | None:
-    """The RCP test on the runs; None where their batch sizes are not one number."""
+    """The RCP test on the runs; None where the round has none, or no common batch size."""
     cases = [check.case for check in checks if check.case is not None]
     batches = {case.batch for case in cases if case.all("global_batch_size")}
-    if len(batches) != 1 or None in batches:
+    if len(batches) != 1 or not convergence.kept_points(cases[0].ruleset):
         return None
     epochs = [None if c.case is None else c.case.convergence_epoch for c in checks]
     batch = batches.pop()
@@ -134,7 +135,8 @@ def _run(check: Check) -> RunScore:
     case = check.case
     if case is None:
         return RunScore(check.path, None, False, None, None, check.cause)
-    minutes = None if case.run_ms is None or case.run_ms <= 0 else case.run_ms / 60_000
+    broken = any(finding.id in _NO_CLOCK for finding in check.findings)
+    minutes = None if case.run_ms is None or broken else case.run_ms / 60_000
     last = case.on_the_clock[-1] if case.on_the_clock else None
     converged = case.converged and minutes is not None
     return RunScore(
@@ -192,7 +194,7 @@ def _notes(
     if len(runs) != benchmark.RUNS:
         notes.append(f"{len(runs)} runs, a submission has {benchmark.RUNS}")
     if rcp is None:
-        notes.append("no RCP test: the runs have no common global_batch_size")
+        notes.append("no RCP test: none before 1.0.0, or no common global_batch_size")
     elif division != "closed":
         notes.append("the RCP test is for information: it binds the closed division alone")
     elif factor != 1.0 and not scaled:

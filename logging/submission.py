@@ -12,7 +12,7 @@ from ..config import benchmark, convergence
 from ..config.errors import UserError
 from ..config.finding import ERROR, NOTE, POLICY, Finding, number, plain, shown
 from .case import Case
-from .check import CANNOT_READ, FAIL, PASS, Check, check_log, verdict_of
+from .check import CANNOT_READ, FAIL, Check, check_log, verdict_of
 from .rule import RULES_TEXT, Found
 
 RESULT_FILES = "result_*.txt"
@@ -56,7 +56,7 @@ class SetRule(NamedTuple):
 
 
 def find_results(folder: Path) -> list[Path]:
-    """The result files of a folder in the order of their numbers. Raises UserError: there is none."""
+    """The result files of a folder by number. Raises UserError: there is none."""
     files = [path for path in folder.glob(RESULT_FILES) if path.is_file()]
     if not files:
         raise UserError(f"{folder}: {RESULT_FILES} expected in it, found none")
@@ -129,7 +129,7 @@ def _five_runs(submission: Submission) -> Iterator[Found]:
 
 
 def _seeds(submission: Submission) -> Iterator[Found]:
-    """Closed, from 1.0.0 on: each run logs an integer seed, and no two runs the same in one place."""
+    """Closed, from 1.0.0 on: each run logs an integer seed, no two runs the same in one place."""
     if not submission.closed:
         return
     taken: dict[tuple[str, str, int], str] = {}
@@ -325,6 +325,3 @@ def _read_system(folder: Path) -> tuple[dict[str, Any] | None, Path | None]:
     except (OSError, ValueError, RecursionError):
         return None, path
     return (content, path) if isinstance(content, dict) else (None, path)
-
-
-__all__ = ["PASS", "SET_RULES", "Submission", "check_folder", "find_results"]
