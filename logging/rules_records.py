@@ -189,7 +189,7 @@ def copies(case: Case) -> Iterator[Found]:
     ]
     if not repeated:
         return
-    count = max(len(case.all(key)) for key in repeated)
+    count = max(case.log.counts[key] for key in repeated)
     spread = max(_spread_ms(case.all(key)) for key in repeated)
     first = case.all(repeated[0])[1]
     what = f"{len(repeated)} keys" if len(repeated) > 3 else ", ".join(repeated)
