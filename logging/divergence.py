@@ -15,7 +15,8 @@ from statistics import fmean, variance
 from typing import NamedTuple
 
 from ..config import benchmark
-from .figures import Figures, number
+from ..config.finding import number
+from .figures import Figures
 from .folder import Subject
 
 _SIGMAS = 3.0

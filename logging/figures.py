@@ -6,7 +6,6 @@ Whatever a log holds, these functions return what can be made of it and never ra
 from __future__ import annotations
 
 import json
-import math
 import re
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
@@ -14,6 +13,7 @@ from statistics import median
 from typing import Any, NamedTuple
 
 from ..config import benchmark
+from ..config.finding import number, printable
 from .parse import Event
 
 _MAX_SHOWN = 200
@@ -131,18 +131,7 @@ def figures(events: Sequence[Event], target: float | None = None) -> Figures:
     )
 
 
-def number(value: Any) -> float | None:
-    """A finite number as a float; None for all else, true and false among it."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return None
-    try:
-        as_float = float(value)
-    except OverflowError:
-        return None
-    return as_float if math.isfinite(as_float) else None
-
-
-def show(value: Any) -> str:
+def show(value: Any, at_most: int = _MAX_SHOWN) -> str:
     """A value as text for people: one line, nothing that a terminal obeys, of bounded length."""
     if isinstance(value, float) and value.is_integer() and abs(value) < 1e15:
         value = int(value)  # epochs and batch sizes come as 38.0
@@ -150,8 +139,8 @@ def show(value: Any) -> str:
         text = value if isinstance(value, str) else json.dumps(value, default=str)
     except (ValueError, RecursionError):
         text = f"({type(value).__name__} that cannot be shown)"
-    shown = "".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in text[: _MAX_SHOWN + 1])
-    return shown if len(shown) <= _MAX_SHOWN else f"{shown[: _MAX_SHOWN - 1]}…"
+    shown = printable(text[: at_most + 1])
+    return shown if len(shown) <= at_most else f"{shown[: at_most - 1]}…"
 
 
 def in_order(parameters: Iterable[str]) -> list[str]:

@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..config.errors import UserError
+from ..config.finding import number
 from ..config.load import Loaded, load
-from .figures import Figures, figures, number, show
+from .figures import Figures, figures, show
 from .parse import Log, read_log
 
 _RESULT = re.compile(r"result_\d+\.txt")
@@ -51,6 +52,8 @@ class Subject(NamedTuple):
     """What one PATH means: a log, a run's folder, or a submission's directory of several."""
 
     path: Path
+    files: tuple[Path, ...]
+    """Its logs, those that cannot be read among them."""
     logs: tuple[LogFigures, ...]
     folder: RunFolder | None
     notes: tuple[str, ...]
@@ -72,7 +75,7 @@ def read_subjects(path: Path) -> list[Subject]:
         UserError: nothing readable there.
     """
     if not path.is_dir():
-        return [Subject(path, (read_figures(path, None),), None, ())]
+        return [Subject(path, (path,), (read_figures(path, None),), None, ())]
     if _logs_in(path) or (path / "config.yaml").is_file():
         return [read_folder(path)]
     below = sorted({log.parent for log in path.rglob("result_*.txt") if _is_log(log)})
@@ -93,14 +96,15 @@ def read_folder(path: Path) -> Subject:
     target = _target(folder)
     logs: list[LogFigures] = []
     notes: list[str] = []
-    for file in _logs_in(path):
+    files = _logs_in(path)
+    for file in files:
         try:
             logs.append(read_figures(file, target))
         except UserError as error:
             notes.extend(str(error).splitlines())
     if not logs and folder is None:
         raise UserError("\n".join(notes))
-    return Subject(path, tuple(logs), folder, tuple(notes))
+    return Subject(path, tuple(files), tuple(logs), folder, tuple(notes))
 
 
 def read_figures(path: Path, target: float | None) -> LogFigures:

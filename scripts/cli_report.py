@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Optional
 
 import typer
 
@@ -27,7 +27,8 @@ def log_compare(paths: Paths, as_json: Json = False) -> None:
 
     Example: `rn50 log compare results/quick/20261121T110041Z results/quick/20261121T110158Z`
     """
-    from ..logging.compare import compare, divergence_lines, name_of, read_all, to_json
+    from ..logging.compare import compare, read_all
+    from ..logging.compare_view import divergence_lines, name_of, to_json
 
     comparison = compare(read_all(paths))
     if as_json:
@@ -53,3 +54,26 @@ def log_compare(paths: Paths, as_json: Json = False) -> None:
     if lines := divergence_lines(comparison):
         print()
         print("\n".join(lines))
+
+
+@log_app.command("report")
+def log_report(
+    path: Annotated[
+        Path, typer.Argument(help="A log, the folder of a run, or a submission's directory.")
+    ],
+    others: Annotated[
+        Optional[list[Path]],  # noqa: UP045
+        typer.Option("--compare", help="A log or folder to compare with; may be repeated."),
+    ] = None,
+    out: Annotated[
+        Optional[Path],  # noqa: UP045
+        typer.Option(help="The file; default: report.html in the folder, for a log here."),
+    ] = None,
+) -> None:
+    """Write a self-contained page on a run: verdicts, curves, clocks, schedule, config.
+
+    Example: `rn50 log report results/quick/20261121T110041Z --out report.html`
+    """
+    from .report import write_report
+
+    print(write_report(path, out, others or ()))
