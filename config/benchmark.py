@@ -32,3 +32,82 @@ END_LR = 1e-4
 DECAY_POWER = 2.0
 LARS_ETA = 1e-3
 LARS_EPSILON = 0.0
+
+# Submissions and the clock.
+DIVISIONS = ("closed", "open")
+STATUSES = ("cloud", "onprem", "research", "preview")
+"""Of a submission; `preview` from 0.7.0."""
+SUBMISSION_KEYS: tuple[str, ...] = (
+    "submission_org",
+    "submission_platform",
+    "submission_division",
+    "submission_status",
+    "submission_benchmark",
+)
+SUBMISSION_KEYS_060: tuple[str, ...] = (*SUBMISSION_KEYS, "submission_poc_name", "submission_entry")
+RUNS = 5
+RUNS_THAT_MAY_FAIL = 1
+HIGHEST_ACCURACY = 1.0
+"""The checker wants an accuracy in [target, 1)."""
+
+# Closed-division hyper-parameters (training_rules.adoc, table of lines 834-857).
+OPTIMIZERS = ("lars", "sgd")
+MOMENTUM = 0.9
+MOMENTUM_FREE_FROM_BATCH = 32_000
+MOMENTUM_FREE_BEYOND_DOUBT = 32_768
+"""The rules say "32k": from 32,000 to 32,767 nobody knows."""
+WEIGHT_DECAY_UNIT = 1e-4
+SGD_LR_UNIT = 1e-3
+LABEL_SMOOTHING = (0.0, 0.1)
+LARS_KEYS = (
+    "lars_opt_base_learning_rate",
+    "lars_opt_end_learning_rate",
+    "lars_opt_learning_rate_decay_poly_power",
+    "lars_opt_learning_rate_decay_steps",
+    "lars_epsilon",
+    "lars_opt_learning_rate_warmup_epochs",
+    "lars_opt_momentum",
+    "lars_opt_weight_decay",
+)
+SGD_KEYS = (
+    "sgd_opt_base_learning_rate",
+    "sgd_opt_end_learning_rate",
+    "sgd_opt_learning_rate_decay_poly_power",
+    "sgd_opt_learning_rate_decay_steps",
+    "sgd_opt_weight_decay",
+    "sgd_opt_momentum",
+    "model_bn_span",
+    "opt_learning_rate_warmup_epochs",
+)
+WEIGHT_NAMES_RULESETS = ("1.1.0", "2.0.0", "2.1.0")
+"""Closed logs of these rulesets name every tensor in `weights_initialization`."""
+
+
+def at_least(ruleset: str, first: str) -> bool:
+    """Is `ruleset` the round `first` or a later one?"""
+    return RULESETS.index(ruleset) >= RULESETS.index(first)
+
+
+def init_limit_s(ruleset: str, division: str) -> float:
+    """Seconds that may pass before the clock must run (checker files common.yaml)."""
+    if not at_least(ruleset, "1.0.0"):
+        return 20 * 60
+    return 240 * 60 if division == "open" and at_least(ruleset, "2.0.0") else 30 * 60
+
+
+def statuses(ruleset: str) -> tuple[str, ...]:
+    """Allowed values of `submission_status`."""
+    return STATUSES if at_least(ruleset, "0.7.0") else STATUSES[:-1]
+
+
+def weight_names() -> frozenset[str]:
+    """The 161 tensors as closed_resnet.yaml of 1.1.0 to 2.1.0 names them."""
+    names = {"bn0_beta", "bn0_gamma", "conv0_weight", "fc1_bias", "fc1_weight"}
+    for stage, units in enumerate((3, 4, 6, 3), start=1):
+        for unit in range(1, units + 1):
+            prefix = f"stage{stage}_unit{unit}_"
+            norms = ["bn1", "bn2", "bn3", *(["bnsc"] if unit == 1 else [])]
+            convs = ["conv1", "conv2", "conv3", *(["conv1sc"] if unit == 1 else [])]
+            names |= {f"{prefix}{norm}_{part}" for norm in norms for part in ("beta", "gamma")}
+            names |= {f"{prefix}{conv}_weight" for conv in convs}
+    return frozenset(names)

@@ -5,15 +5,16 @@ from __future__ import annotations
 import subprocess
 import sys
 import tempfile
-from importlib import metadata
 from pathlib import Path
 from typing import NamedTuple
 
 _TIMEOUT_S = 300
+NOT_RUN = "NOT_RUN"
 
 
 class Official(NamedTuple):
-    """verdict: PASS, FAIL or CRASH; messages: its warnings and errors, one a line."""
+    """verdict: PASS, FAIL, CRASH or NOT_RUN (messages say why); messages: its warnings and errors,
+    one a line."""
 
     verdict: str
     version: str
@@ -21,9 +22,16 @@ class Official(NamedTuple):
     messages: tuple[str, ...]
 
 
+def installed_version() -> str:
+    """The version of the installed mlperf-logging: a verdict belongs to a version."""
+    from importlib import metadata  # 15 ms that a check without it need not pay
+
+    return metadata.version("mlperf-logging")
+
+
 def check_officially(log: Path, ruleset: str) -> Official:
     """Run `mlperf_logging.compliance_checker` on `log` in a process and folder of its own."""
-    version = metadata.version("mlperf-logging")
+    version = installed_version()
     with tempfile.TemporaryDirectory(prefix="rn50-checker-") as scratch:
         command = [
             *(sys.executable, "-m", "mlperf_logging.compliance_checker"),
@@ -46,6 +54,7 @@ def check_officially(log: Path, ruleset: str) -> Official:
     messages = tuple(line for line in lines if not line.startswith("INFO") and line.strip())
     if done.returncode == 0:
         return Official("PASS", version, ruleset, messages)
-    if done.returncode != 1 or "Traceback" in done.stderr:  # 2: it does not know the ruleset
+    crashed = any(line.startswith("Traceback (most recent call last)") for line in lines)
+    if done.returncode != 1 or crashed:  # 2: it does not know the ruleset
         return Official("CRASH", version, ruleset, messages[-1:])
     return Official("FAIL", version, ruleset, messages)

@@ -1,17 +1,43 @@
-"""MLPerf log lines to events: `:::MLLOG {json}`, wherever on a line the token stands."""
+"""MLPerf log files to events: every published ResNet format, streamed, nothing trusted.
+
+v0.6 writes `:::MLL <seconds> <key>: {json}`, v0.7 to v4.0 `:::MLLOG {json}` with milliseconds. The
+token may stand anywhere on a line; text before it belongs to somebody else. Content is only ever
+read: no evaluation, no path, format or module from a value. What cannot be read becomes a
+`Problem` with its line; it never raises.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import json
-from collections.abc import Iterator
+import math
+import re
+from collections.abc import Collection, Generator, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 from ..config.errors import UserError
 
-_TOKEN = ":::MLLOG "
+MLLOG, MLL = "MLLOG", "MLL"
+_ANY_TOKEN = b":::ML"
+_MLLOG_TOKEN = b":::MLLOG "
+_MLL_TOKEN = b":::MLL "
+_OLD_TOKEN = b":::MLPv0.5"
+_MLL_RECORD = re.compile(r":::MLL ([\d.]+) ([A-Za-z0-9_]+) ?:\s+")
+_SALVAGED_KEY = re.compile(
+    r'"key": ?"([A-Za-z0-9_]{1,100})"|:::MLL [\d.]+ ([A-Za-z0-9_]{1,100}) ?:'
+)
+_DECODER = json.JSONDecoder()
+
+_CHUNK_BYTES = 1 << 20
+_LINE_BYTES = 1 << 20
 _LATEST_MS = 10**15
-_MAX_DIGITS = 18
+_LARGEST_INTEGER = 10**18  # beyond it arithmetic with floats can overflow
+_KEPT_PER_KEY = 500  # records of one key that are always kept; published logs have up to 161
+_KEPT = 50_000  # and of all keys together, about 35 MB
+_KEPT_PROBLEMS = 50
 
 
 class Event(NamedTuple):
@@ -22,44 +48,477 @@ class Event(NamedTuple):
     key: str
     value: Any
     metadata: dict[str, Any]
+    event_type: str = ""
+    namespace: str = ""
+
+
+class Problem(NamedTuple):
+    """A record that is not whole. `lost`: nothing of it is among the events."""
+
+    line: int
+    kind: str
+    """truncated, torn, trailing, missing, type, long, or joined (harmless: a newline lost)."""
+    key: str | None
+    message: str
+    lost: bool
+
+
+class StepBack(NamedTuple):
+    """A record stamped earlier than the one before it."""
+
+    line: int
+    key: str
+    by_ms: float
+
+
+class CannotRead(UserError):
+    """Not a log that can be checked; `reason` says what it is instead."""
+
+    def __init__(self, path: Path, reason: str) -> None:
+        super().__init__(f"{path}: {reason}")
+        self.reason = reason
+
+
+@dataclass(frozen=True)
+class Log:
+    """A log as read. Metadata and values are shared: do not change them.
+
+    `counts` has all records by key; `events` has them too, save what `unkept` counts: copies of
+    kept records beyond the limit, and keys outside `keys` of `read_log`.
+    """
+
+    path: Path
+    dialect: str
+    """MLLOG or MLL."""
+    events: list[Event]
+    problems: list[Problem]
+    problem_count: int
+    counts: Mapping[str, int]
+    unkept: Mapping[str, int]
+    steps_back: list[StepBack]
+    step_back_count: int
+    lines: int
+    bytes: int
+    ruleset: str | None = None
+    """As found from the log: 0.6.0 by its dialect, else by the date of its records."""
+    index: dict[str, list[Event]] = field(default_factory=dict, repr=False)
+
+    def first(self, key: str) -> Event | None:
+        """The first record of a key."""
+        events = self.index.get(key)
+        return events[0] if events else None
+
+    def all(self, key: str) -> list[Event]:
+        """All kept records of a key, in file order."""
+        return self.index.get(key, [])
+
+    def value(self, key: str) -> Any:
+        """The value of the first record of a key; None where there is none."""
+        event = self.first(key)
+        return None if event is None else event.value
+
+    @cached_property
+    def lost_keys(self) -> frozenset[str]:
+        """Keys of records that are torn beyond reading."""
+        return frozenset(p.key for p in self.problems if p.lost and p.key is not None)
+
+
+def read_log(path: Path, keys: Collection[str] | None = None) -> Log:
+    """Read a log once, in memory that does not grow with the file.
+
+    Args:
+        path: the log.
+        keys: keep the records of these keys alone; the others are read and counted.
+
+    Raises:
+        CannotRead: no such file, or nothing in it that has rules: empty, another format, v0.5.
+    """
+    try:
+        with path.open("rb") as file:
+            reader = _Reader(keys)
+            reader.read(file)
+            head = reader.head
+    except OSError as error:
+        raise CannotRead(path, f"cannot read: {error.strerror}") from None
+    if not reader.counts:
+        raise CannotRead(path, _what_else(reader, head))
+    return reader.log(path)
 
 
 def read_events(path: Path) -> list[Event]:
     """All events of a log in file order. Raises UserError: unreadable, or none in it."""
-    try:
-        text = path.read_text(encoding="utf-8", errors="replace")
-    except OSError as error:
-        raise UserError(f"{path}: cannot read: {error.strerror}") from None
-    events = list(_parse(text))
-    if not events:
-        raise UserError(f"{path}: an MLPerf log (:::MLLOG lines) expected, found none")
-    return events
+    return read_log(path).events
 
 
-def _parse(text: str) -> Iterator[Event]:
-    for number, line in enumerate(text.split("\n"), start=1):
-        start = line.find(_TOKEN)
-        if start == -1:
-            continue
+class _Reader:
+    """One pass over a file."""
+
+    def __init__(self, keys: Collection[str] | None) -> None:
+        self.keys = keys
+        self.head = b""
+        self.size = 0
+        self.lines = 0
+        self.old_records = 0
+        self.events: dict[str, list[Event]] = {MLLOG: [], MLL: []}
+        self.problems: list[Problem] = []
+        self.problem_count = 0
+        self.counts: dict[str, int] = {}
+        self.dialects = {MLLOG: 0, MLL: 0}
+        self.unkept: dict[str, int] = {}
+        self.seen: dict[str, set[int]] = {}
+        self.steps_back: list[StepBack] = []
+        self.step_back_count = 0
+        self.latest_ms = 0.0
+
+    def read(self, file: BinaryIO) -> None:
+        for number, raw, ended in self._marked_lines(file):
+            start = raw.find(_ANY_TOKEN)
+            while start != -1:
+                after = raw.find(_ANY_TOKEN, start + 5)
+                stop = raw.find(b"\r", start) if b"\r" in raw else -1  # progress bars
+                if raw.startswith(_MLLOG_TOKEN, start):
+                    after = self._record(number, raw, start, after, stop, ended, MLLOG)
+                elif raw.startswith(_MLL_TOKEN, start):
+                    after = self._record(number, raw, start, after, stop, ended, MLL)
+                elif raw.startswith(_OLD_TOKEN, start):
+                    self.old_records += 1
+                elif raw.startswith(b":::MLLOG", start) and (
+                    not ended or raw[start + 8 :][:1] == b"{"
+                ):
+                    self._problem(
+                        number, "torn", None, 'the token ":::MLLOG" needs a blank after it', True
+                    )
+                start = after
+
+    def _marked_lines(self, file: BinaryIO) -> Iterator[tuple[int, bytes, bool]]:
+        """(number, bytes from the first token on, does a newline end it) of lines with tokens."""
+        number, carry = 1, b""
+        while chunk := file.read(_CHUNK_BYTES):
+            self.head = self.head or chunk[:64]
+            self.size += len(chunk)
+            data = carry + chunk
+            end = data.rfind(b"\n") + 1
+            if end == 0 and len(data) > _LINE_BYTES:
+                carry = yield from self._part_of_a_long_line(number, data)
+                continue
+            position = 0
+            while (token := data.find(_ANY_TOKEN, position, end)) != -1:
+                number += data.count(b"\n", position, token)
+                position = data.find(b"\n", token, end) + 1
+                yield number, data[token : position - 1], True
+                number += 1
+            number += data.count(b"\n", position, end)
+            carry = data[end:]
+        self.lines = number - (not carry)
+        token = carry.find(_ANY_TOKEN)
+        if token != -1:
+            yield number, carry[token:], False
+
+    def _part_of_a_long_line(
+        self, number: int, data: bytes
+    ) -> Generator[tuple[int, bytes, bool], None, bytes]:
+        """Give the whole records of a line without end; returns what must wait for more bytes."""
+        first, last = data.find(_ANY_TOKEN), data.rfind(_ANY_TOKEN)
+        if first == -1:
+            return data[1 - len(_MLLOG_TOKEN) :]
+        if first < last:
+            yield number, data[first:last], True
+        if len(data) - last <= _LINE_BYTES:
+            return data[last:]
+        key = _salvage(data[last : last + 1000])
+        self._problem(
+            number, "long", key, f"a record of more than {_LINE_BYTES} bytes was skipped", True
+        )
+        return data[1 - len(_MLLOG_TOKEN) :]
+
+    def _record(
+        self, number: int, raw: bytes, start: int, after: int, stop: int, ended: bool, dialect: str
+    ) -> int:
+        """Read the record at `start`; returns where the next token of the line stands, or -1."""
+        text = _decode(raw[start : stop if stop > start else None])
+        if dialect == MLLOG:
+            head, key, seconds = len(_MLLOG_TOKEN), None, None
+        else:
+            match = _MLL_RECORD.match(text)
+            if match is None:  # prose about the format
+                return after
+            head, key, seconds = match.end(), match[2], match[1]
+        while text[head : head + 1] in (" ", "\t"):
+            head += 1
         try:
-            record = json.loads(line[start + len(_TOKEN) :], parse_int=_integer)
-        except (ValueError, RecursionError):
-            continue
-        if isinstance(record, dict) and _is_time(record.get("time_ms")):
-            details = record.get("metadata")
-            yield Event(
-                number,
-                record["time_ms"],
-                str(record.get("key")),
-                record.get("value"),
-                details if isinstance(details, dict) else {},
+            content, end = _DECODER.raw_decode(text, head)
+        except RecursionError:
+            self._problem(number, "type", None, "values nested too deeply", True)
+            return after
+        except ValueError as error:
+            self._torn(number, text, ended or stop > start, after != -1, error)
+            return after
+        rest = text[end:].strip()
+        if rest:
+            after = _next_token(raw, start, text, end)
+            own = rest.find(":::ML")
+            foreign = rest if own == -1 else rest[:own].rstrip()
+            if foreign:
+                self._problem(
+                    number,
+                    "trailing",
+                    _key_of(content, key),
+                    f"text that does not belong there after the record: {foreign[:60]!r}",
+                    False,
+                )
+            elif after != -1:
+                self._problem(number, "joined", None, "holds two records (newline lost)", False)
+        else:
+            after = -1 if stop == -1 or after < stop else after
+        self._content(number, content, key, seconds, dialect)
+        return after
+
+    def _torn(self, number: int, text: str, ended: bool, followed: bool, error: ValueError) -> None:
+        key = _salvage(text.encode("utf-8", "replace"))
+        name = f" ({key})" if key else ""
+        if not ended and not followed:
+            self._problem(number, "truncated", key, f"the file ends inside a record{name}", True)
+        else:
+            reason = error.msg if isinstance(error, json.JSONDecodeError) else "a number too long"
+            column = getattr(error, "pos", 0) + 1
+            message = f"record{name} cannot be read: {reason} at character {column}"
+            self._problem(number, "torn", key, message, True)
+
+    def _content(
+        self, number: int, content: Any, key: str | None, seconds: str | None, dialect: str
+    ) -> None:
+        """From a record's JSON to an event; what is missing or mistyped is a problem."""
+        if not isinstance(content, dict):
+            self._problem(
+                number, "type", key, f"a record is a JSON object, found {type_name(content)}", True
             )
+            return
+        if key is None:
+            key = content.get("key")
+            if not isinstance(key, str):
+                found = type_name(key) if "key" in content else "none"
+                self._problem(
+                    number, "type", None, f'record needs a text "key", found {found}', True
+                )
+                return
+        time_ms = self._time(number, content, key, seconds)
+        for name in ("value", "metadata"):
+            if name not in content:
+                self._problem(number, "missing", key, f'record ({key}) has no "{name}"', False)
+        if time_ms is None:
+            return
+        self.dialects[dialect] += 1
+        self._clock(number, key, time_ms)
+        self._keep(number, time_ms, key, content, dialect)
+
+    def _time(
+        self, number: int, content: dict[str, Any], key: str, seconds: str | None
+    ) -> float | None:
+        """Milliseconds; None, and a problem, where there is no usable stamp."""
+        if seconds is not None:
+            try:
+                return round(float(seconds) * 1000, 3)
+            except ValueError:
+                self._problem(number, "type", key, f"time {seconds[:40]} is no number", True)
+                return None
+        if "time_ms" not in content:
+            found = 'found "time_s"' if "time_s" in content else "found none"
+            message = f'record ({key}) has no "time_ms", {found}'
+            self._problem(number, "missing", key, message, True)
+            return None
+        stamp = content["time_ms"]
+        if isinstance(stamp, str):  # the official parser reads these too
+            with contextlib.suppress(ValueError):
+                stamp = float(stamp)
+        if isinstance(stamp, bool) or not isinstance(stamp, int | float):
+            message = f"time_ms of {key} is {type_name(stamp)}, expected a number"
+            self._problem(number, "type", key, message, True)
+            return None
+        if not -_LATEST_MS < stamp < _LATEST_MS:
+            found = f"{stamp:g}" if isinstance(stamp, float) else "a huge integer"
+            message = f"time_ms of {key} is no time: {found}"
+            self._problem(number, "type", key, message, True)
+            return None
+        return stamp
+
+    def _clock(self, number: int, key: str, time_ms: float) -> None:
+        """Stamps of 0 take no part in the order of time."""
+        if time_ms <= 0:
+            return
+        if time_ms < self.latest_ms:
+            self.step_back_count += 1
+            step = StepBack(number, key, self.latest_ms - time_ms)
+            if len(self.steps_back) < _KEPT_PROBLEMS:
+                self.steps_back.append(step)
+            elif step.by_ms > self.steps_back[-1].by_ms:
+                self.steps_back[-1] = step
+        self.latest_ms = time_ms
+
+    def _keep(
+        self, number: int, time_ms: float, key: str, content: dict[str, Any], dialect: str
+    ) -> None:
+        count = self.counts.get(key, 0)
+        if count == 0 and len(self.counts) >= _KEPT:
+            key = "..."  # tens of thousands of different keys: no log
+        self.counts[key] = count + 1
+        if self.keys is not None and key not in self.keys:
+            self.unkept[key] = self.unkept.get(key, 0) + 1
+            return
+        value, metadata = content.get("value"), content.get("metadata")
+        if count >= _KEPT_PER_KEY or len(self.counts) > _KEPT_PER_KEY:
+            seen = self.seen.setdefault(key, set())
+            print_ = hash((repr(value)[:2000], repr(metadata)[:2000]))
+            kept = len(self.events[MLLOG]) + len(self.events[MLL])
+            if print_ in seen or kept >= _KEPT:
+                self.unkept[key] = self.unkept.get(key, 0) + 1
+                return
+            seen.add(print_)
+        if type(value) is int and not -_LARGEST_INTEGER < value < _LARGEST_INTEGER:
+            value = _as_float(value)
+        self.events[dialect].append(
+            Event(
+                number,
+                time_ms,
+                key,
+                value,
+                _bounded(metadata) if isinstance(metadata, dict) else {},
+                _text(content.get("event_type")),
+                _text(content.get("namespace")),
+            )
+        )
+
+    def _problem(self, line: int, kind: str, key: str | None, message: str, lost: bool) -> None:
+        self.problem_count += 1
+        if len(self.problems) < _KEPT_PROBLEMS:
+            self.problems.append(Problem(line, kind, key, message, lost))
+
+    def log(self, path: Path) -> Log:
+        """What was read, in the dialect that most records have."""
+        dialect = MLLOG if self.dialects[MLLOG] >= self.dialects[MLL] else MLL
+        other = MLL if dialect == MLLOG else MLLOG
+        events = self.events[dialect]
+        if self.events[other]:
+            first = self.events[other][0]
+            message = f"a record of another format (:::{other}) among :::{dialect} records"
+            self._problem(first.line, "mixed", first.key, message, False)
+        index: dict[str, list[Event]] = {}
+        for event in events:
+            index.setdefault(event.key, []).append(event)
+        return Log(
+            path=path,
+            dialect=dialect,
+            events=events,
+            problems=self.problems,
+            problem_count=self.problem_count,
+            counts=self.counts,
+            unkept=self.unkept,
+            steps_back=self.steps_back,
+            step_back_count=self.step_back_count,
+            lines=self.lines,
+            bytes=self.size,
+            ruleset=guess_ruleset(dialect, events),
+            index=index,
+        )
 
 
-def _is_time(value: Any) -> bool:
-    return isinstance(value, int | float) and 0 <= value < _LATEST_MS
+# First month whose logs belong to a round: its checker appeared about then (mlcommons/logging tags
+# 0.7 2020-06, 1.0 2021-05, 1.1 2021-10, 2.0 2022-05, 2.1 2022-10, 3.0 2023-05, 3.1 2023-09,
+# 4.0 2024-05), and logs are written in the three months before the results are due.
+_ROUND_FROM_MS = (
+    ("4.0.0", 1_706_745_600_000),  # 2024-02
+    ("3.1.0", 1_690_848_000_000),  # 2023-08
+    ("3.0.0", 1_675_209_600_000),  # 2023-02
+    ("2.1.0", 1_659_312_000_000),  # 2022-08
+    ("2.0.0", 1_643_673_600_000),  # 2022-02
+    ("1.1.0", 1_627_776_000_000),  # 2021-08
+    ("1.0.0", 1_609_459_200_000),  # 2021-01
+)
 
 
-def _integer(digits: str) -> int | float:
-    """An integer, or a float where arithmetic with it could overflow."""
-    return int(digits) if len(digits) <= _MAX_DIGITS else float(digits)
+def guess_ruleset(dialect: str, events: list[Event]) -> str | None:
+    """The round by dialect, else by date; None where no record has a date."""
+    if dialect == MLL:
+        return "0.6.0"
+    start = next((e.time_ms for e in events if e.key == "run_start" and e.time_ms > 0), None)
+    if start is None:
+        start = next((e.time_ms for e in events if e.time_ms > 0), None)
+    if start is None:
+        return None
+    return next((name for name, first_ms in _ROUND_FROM_MS if start >= first_ms), "0.7.0")
+
+
+def type_name(value: Any) -> str:
+    """The type of a JSON value, as JSON calls it."""
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        return "text"
+    if isinstance(value, float) and math.isnan(value):
+        return "NaN"
+    if isinstance(value, list):
+        return "a list"
+    return "an object" if isinstance(value, dict) else "a number"
+
+
+def _decode(raw: bytes) -> str:
+    try:
+        return raw.decode()
+    except UnicodeDecodeError:
+        return raw.decode("latin-1")
+
+
+def _next_token(raw: bytes, start: int, text: str, end: int) -> int:
+    """Where the first token after character `end` of the record at `start` stands in the line."""
+    consumed = len(text[:end].encode("utf-8")) if raw.isascii() is False else end
+    return raw.find(_ANY_TOKEN, start + min(consumed, len(raw)))
+
+
+def _salvage(raw: bytes) -> str | None:
+    match = _SALVAGED_KEY.search(raw[:4000].decode("latin-1"))
+    return (match[1] or match[2]) if match else None
+
+
+def _key_of(content: Any, key: str | None) -> str | None:
+    if key is None and isinstance(content, dict):
+        found = content.get("key")
+        return found if isinstance(found, str) else None
+    return key
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else "" if value is None else str(value)[:100]
+
+
+def _bounded(metadata: dict[str, Any]) -> dict[str, Any]:
+    """Metadata without integers that overflow a float."""
+    for name, value in metadata.items():
+        if type(value) is int and not -_LARGEST_INTEGER < value < _LARGEST_INTEGER:
+            metadata[name] = _as_float(value)
+    return metadata
+
+
+def _as_float(value: int) -> float:
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf
+
+
+def _what_else(reader: _Reader, head: bytes) -> str:
+    """What a file without records is."""
+    if reader.size == 0:
+        return "an MLPerf log (:::MLLOG records) expected, found an empty file (0 bytes)"
+    if head.startswith(b"\x1f\x8b"):
+        found = "what looks like gzip: unpack it first"
+    elif head.startswith((b"\xff\xfe", b"\xfe\xff")) or head.count(0) * 3 > len(head):
+        found = "what looks like UTF-16: convert it with iconv"
+    elif reader.old_records:
+        found = "the v0.5 format (:::MLPv0.5.0), which has no rules for ResNet"
+    elif reader.problems:
+        first = reader.problems[0]
+        found = f"none that can be read (first: line {first.line}: {first.message})"
+    else:
+        found = f"none in {reader.lines} lines"
+    return f"an MLPerf log (:::MLLOG records) expected, found {found}"

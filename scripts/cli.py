@@ -10,6 +10,7 @@ from typing import Annotated, Optional
 import typer
 
 from ..config.errors import UserError
+from . import cli_report  # noqa: F401 (adds its commands to log_app)
 from .cli_bench import bench_app
 from .cli_log import log_app
 from .console import (
@@ -30,7 +31,7 @@ from .console import (
 app = typer.Typer(
     help="Train ResNet-50 against the clock, MLPerf style, and prove it.", **TYPER_OPTIONS
 )
-config_app = typer.Typer(help="Look at configs.", **TYPER_OPTIONS)
+config_app = typer.Typer(help="Look at configs and check them.", **TYPER_OPTIONS)
 data_app = typer.Typer(help="Make, pack and verify image sets.", **TYPER_OPTIONS)
 app.add_typer(config_app, name="config")
 app.add_typer(data_app, name="data")
@@ -122,6 +123,36 @@ def config_show(config: Config, overrides: Overrides = None, as_json: Json = Fal
         f"steps, warm-up {plan.warmup_steps}, decay {plan.decay_steps}, evaluations after epochs "
         f"{', '.join(map(str, plan.eval_epochs))}\nsha256 {loaded.sha256}"
     )
+
+
+@config_app.command("check")
+def config_check(
+    config: Config,
+    overrides: Overrides = None,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Policy findings fail too: exit 1.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Hold a config to the closed division before it runs; an open one is told its choices.
+
+    Exit 0: PASS or POLICY; 1: FAIL, with `--strict` POLICY too.
+
+    Example: `rn50 config check abci_2048_closed_32k batch.per_rank=42`
+    """
+    from ..config.check import check_config
+    from ..config.load import load
+
+    result = check_config(load(config, overrides or []))
+    if as_json:
+        print(json.dumps(result.to_dict(), indent=1))
+    else:
+        print(f"{result.verdict} {config}: {result.cause} (ruleset {result.ruleset})")
+        for finding in result.findings:
+            print(f"  {finding.severity:6} {finding.id}: {finding.message}")
+        print_table(("", ""), [(key, yaml_value(value)) for key, value in result.facts.items()])
+    if result.verdict == "FAIL" or (strict and result.verdict == "POLICY"):
+        raise typer.Exit(EXIT_BAD)
 
 
 @config_app.command("list")

@@ -1,16 +1,25 @@
-"""`rn50 log`: read, check and compare MLPerf logs."""
+"""`rn50 log`: read, check and score MLPerf logs."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Optional
 
 import typer
 
-from .console import TYPER_OPTIONS, Json, print_table, with_unit
+from .console import EXIT_BAD, EXIT_USAGE, TYPER_OPTIONS, Json, print_table, with_unit
+
+if TYPE_CHECKING:
+    from ..logging.check import Check
+    from ..logging.score import Score
 
 log_app = typer.Typer(help="Read MLPerf logs.", **TYPER_OPTIONS)
+
+Ruleset = Annotated[
+    Optional[str],  # noqa: UP045 (Typer reads this at run time)
+    typer.Option(help="Rules of a round, such as 4.0.0; default: found from the log."),
+]
 
 
 @log_app.command("show")
@@ -43,3 +52,170 @@ def log_show(
         for epoch, accuracy, seconds in summary.evaluations
     ]
     print_table((str(log), ""), rows)
+
+
+@log_app.command("check")
+def log_check(
+    paths: Annotated[
+        list[Path],
+        typer.Argument(help="Logs, or folders of result_*.txt: submissions.", metavar="PATH..."),
+    ],
+    ruleset: Ruleset = None,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Policy findings fail too: exit 1.")
+    ] = False,
+    official: Annotated[
+        Optional[bool],  # noqa: UP045
+        typer.Option(help="Run the official checker too; default: unless a log is huge."),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Hold logs to the MLPerf rules of their round: one verdict, its cause, what to do.
+
+    Verdicts: PASS; POLICY (passes, but breaks rules that no tool checks); FAIL; CANNOT_READ. Next
+    to ours stands the verdict of the official checker. Any round's logs, whoever wrote them.
+
+    Exit 0: PASS or POLICY; 1: FAIL, with `--strict` POLICY too; 2: CANNOT_READ.
+
+    Example: `rn50 log check results/quick/20261121T080000Z/result_0.txt`
+    """
+    from ..logging.check import check_log
+    from ..logging.submission import check_folder
+
+    codes = []
+    printed: list[Check] = []
+    for path in paths:
+        if path.is_dir():
+            checks = check_folder(path, ruleset, official=official)
+        else:
+            checks = (check_log(path, ruleset, official=official),)
+        codes.append(_exit_code(checks[-1].verdict, strict))
+        printed += checks
+    if as_json:
+        content = [check.to_dict() for check in printed]
+        alone = len(paths) == 1 and not paths[0].is_dir()
+        print(json.dumps(content[0] if alone else content, indent=1, allow_nan=False))
+    else:
+        print("\n\n".join("\n".join(_check_lines(check)) for check in printed))
+    raise typer.Exit(max(codes))
+
+
+@log_app.command("score")
+def log_score(
+    folders: Annotated[
+        list[Path], typer.Argument(help="Folders of result_*.txt.", metavar="FOLDER...")
+    ],
+    ruleset: Ruleset = None,
+    scale: Annotated[
+        Optional[bool],  # noqa: UP045
+        typer.Option(help="Multiply by the RCP factor; default: as in the round (from 2.1.0 on)."),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """The score of a submission: run times, olympic mean of five, RCP test and factor.
+
+    Writes nothing into the folder. Exit 0: there is a score; 1: there is none.
+
+    Example: `rn50 log score results/quick/20261121T080000Z`
+    """
+    from ..logging.score import score_folder
+
+    scores = [score_folder(folder, ruleset, scale=scale) for folder in folders]
+    if as_json:
+        content = [score.to_dict() for score in scores]
+        print(json.dumps(content[0] if len(content) == 1 else content, indent=1, allow_nan=False))
+    else:
+        for score in scores:
+            _print_score(score)
+    if any(score.score_min is None for score in scores):
+        raise typer.Exit(EXIT_BAD)
+
+
+@log_app.command("rules")
+def log_rules(
+    markdown: Annotated[
+        bool, typer.Option("--markdown", help="As docs/rules.md has them.")
+    ] = False,
+) -> None:
+    """Every rule: id, rulesets, severity, source, what it checks.
+
+    Example: `rn50 log rules`
+    """
+    from ..logging.rules_page import render_markdown, rows
+
+    if markdown:
+        print(render_markdown(), end="")
+    else:
+        print_table(("id", "rulesets", "severity", "open", "checks"), [row[:5] for row in rows()])
+
+
+def _exit_code(verdict: str, strict: bool) -> int:
+    if verdict == "CANNOT_READ":
+        return EXIT_USAGE
+    return EXIT_BAD if verdict == "FAIL" or (strict and verdict == "POLICY") else 0
+
+
+def _check_lines(check: Check) -> list[str]:
+    from ..config.finding import printable
+
+    lines = [f"{check.verdict} {check.path}: {check.cause}"]
+    lines.append(f"  ruleset {check.ruleset} ({check.ruleset_source})")
+    official = check.official
+    if official is not None:
+        why = f": {official.messages[0]}" if official.verdict == "NOT_RUN" else ""
+        crashed = ": it crashed on this log" if official.verdict == "CRASH" else ""
+        lines.append(f"  official checker {official.version}: {official.verdict}{why}{crashed}")
+    if check.difference:
+        lines.append(f"  the two differ: {check.difference}")
+    if check.round_verdict is not None:
+        lines.append(
+            f"  by the checker of the round itself: {check.round_verdict} (it only warned about "
+            "weights_initialization)"
+        )
+    for finding in check.findings:
+        place = "" if finding.line is None else f" line {finding.line}"
+        lines.append(f"  {finding.severity:6} {finding.id}{place}: {finding.message}")
+        parts = []
+        if finding.expected:
+            parts.append(f"expected {finding.expected}, found {finding.found or 'none'}")
+        if finding.advice:
+            parts.append(finding.advice)
+        if parts:
+            lines.append(f"         {'; '.join(parts)}")
+    return [printable(line) for line in lines]
+
+
+def _print_score(score: Score) -> None:
+    from ..config.finding import printable
+
+    rows = [
+        (
+            run.path.name,
+            "-" if run.minutes is None else f"{run.minutes:.5f}",
+            with_unit(run.epochs, "", 0),
+            with_unit(run.accuracy, "", 5),
+            printable(run.dropped) and f"dropped, {printable(run.dropped)}",
+        )
+        for run in score.runs
+    ]
+    print_table((str(score.folder), "minutes", "epochs", "accuracy", ""), rows)
+    times = [run.minutes for run in score.runs if run.minutes is not None]
+    if len(times) > 1:
+        print(f"spread {max(times) - min(times):.5f} min")
+    rcp = score.rcp
+    if rcp is not None:
+        mean = "-" if rcp.mean is None else f"{rcp.mean:g}"
+        print(f"RCP test ({score.ruleset}): {'PASS' if rcp.passed else 'FAIL'}, {rcp.reason}")
+        if rcp.reference is not None and rcp.reference.mean == rcp.reference.mean:
+            points = " and ".join(f"{batch:,}" for batch in rcp.reference.batches)
+            print(
+                f"  epochs {mean}, reference {rcp.reference.mean:.4f} (point {points}), accepted "
+                f"from {rcp.reference.minimum:.4f}, factor {rcp.factor:.10f}"
+            )
+    for note in score.notes:
+        print(f"note: {note}")
+    if score.score_min is None:
+        print("no score")
+    else:
+        scaled = f" x {score.scaling_factor:.10f}" if score.scaled else ""
+        print(f"score {score.score_min:.6f} min = olympic mean {score.mean_min:.6f}{scaled}")

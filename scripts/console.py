@@ -1,4 +1,7 @@
-"""What the commands share: arguments, tables, progress bars. No framework loads here."""
+"""What the commands share: arguments, tables, progress bars.
+
+No framework loads here, and rich (40 ms) only where it draws: checking a log takes 30 ms.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +11,6 @@ from collections.abc import Callable, Sequence
 from typing import Annotated, Any, Optional
 
 import typer
-from rich.console import Console
-from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-from rich.table import Table
 
 EXIT_BAD = 1
 EXIT_USAGE = 2
@@ -50,6 +49,15 @@ class Tracking:
     """Progress bars on stderr: `track(name)` gives the callback (done, total) of a named task."""
 
     def __enter__(self) -> Callable[[str], Callable[[int, int], None]]:
+        from rich.console import Console
+        from rich.progress import (
+            BarColumn,
+            MofNCompleteColumn,
+            Progress,
+            TextColumn,
+            TimeRemainingColumn,
+        )
+
         console = Console(stderr=True)
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
         self._bars = Progress(
@@ -78,6 +86,10 @@ class Tracking:
 
 def print_table(header: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> None:
     """A plain table; on a pipe as wide as it needs to be, so that nothing is cut."""
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Table
+
     console = Console()
     if not console.is_terminal:
         console = Console(width=10_000)

@@ -47,6 +47,8 @@ def launch(loaded: Loaded, launcher: str | None, track: Tracker) -> dict[str, An
     prepare(run.data, track)
     out = new_run_folder(run)
     write_file(out / "config.yaml", loaded.to_yaml())
+    origins = {path: str(origin) for path, _, origin in loaded.leaves()}
+    write_file(out / "origins.json", json.dumps(origins, indent=1) + "\n")
     command = [
         *(sys.executable, "-m", "rn50.train", str(out / "config.yaml"), "--out", str(out)),
     ]
@@ -66,6 +68,7 @@ def launch(loaded: Loaded, launcher: str | None, track: Tracker) -> dict[str, An
     except (UserError, KeyboardInterrupt) as error:
         reason = str(error) or "interrupted"
         write_result(out, {"status": "failed", "reason": reason, "seed": run.seed})
+        try_report(out)
         raise
     result: dict[str, Any] = json.loads((out / "result.json").read_text())
     official = check_officially(out / "result_0.txt", run.ruleset)
@@ -73,6 +76,7 @@ def launch(loaded: Loaded, launcher: str | None, track: Tracker) -> dict[str, An
     write_result(out, result)
     for message in official.messages:
         print(f"official checker: {message}")
+    try_report(out)
     print(result_line(result, out), flush=True)
     return result
 
@@ -80,6 +84,17 @@ def launch(loaded: Loaded, launcher: str | None, track: Tracker) -> dict[str, An
 def write_result(out: Path, result: dict[str, Any]) -> None:
     """Write result.json."""
     write_file(out / "result.json", json.dumps(result, indent=1) + "\n")
+
+
+def try_report(out: Path) -> None:
+    """Write report.html; whatever stands in its way is one line, the result counts more."""
+    try:
+        from .report import write_report  # within: a package that is missing is such an obstacle
+
+        write_report(out)
+    except Exception as error:
+        reason = " ".join(str(error).split()) or type(error).__name__
+        print(f"rn50: warning: no report.html: {reason}"[:500], file=sys.stderr, flush=True)
 
 
 def result_line(result: dict[str, Any], out: Path) -> str:

@@ -72,8 +72,8 @@ def test_the_figures_of_a_run(tmp_path: Path, text: str) -> None:
 def test_events_tell_their_line_and_keep_their_values(tmp_path: Path) -> None:
     events = read_events(write(tmp_path, NOISE + RUN))
     assert len(events) == RUN.count("\n")
-    assert events[0] == (6, 1000, "init_start", None, {})
-    assert events[-1] == (22, 18_250, "run_stop", None, {"status": "success"})
+    assert events[0][:5] == (6, 1000, "init_start", None, {})
+    assert events[-1][:5] == (22, 18_250, "run_stop", None, {"status": "success"})
 
 
 def test_bad_bytes_and_line_ends_of_windows_do_not_matter(tmp_path: Path) -> None:
@@ -108,11 +108,11 @@ def test_a_clock_at_zero_is_a_clock(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "hello\n", NOISE, ":::MLLOG {}\n", ':::MLLOG {"time_ms": "1", "key": "a"}\n']
+    "text", ["", "hello\n", NOISE, ":::MLLOG {}\n", ':::MLLOG {"time_ms": "x", "key": "a"}\n']
 )
 def test_what_is_no_log_is_refused(tmp_path: Path, text: str) -> None:
     path = write(tmp_path, text)
-    with pytest.raises(UserError, match=rf"^{path}: an MLPerf log .* expected, found none$"):
+    with pytest.raises(UserError, match=rf"^{path}: an MLPerf log .* expected, found "):
         summarise(path)
 
 

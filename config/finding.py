@@ -1,0 +1,65 @@
+"""What a check finds: the shape that config checks and log checks share."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any, NamedTuple
+
+ERROR, POLICY, NOTE = "error", "policy", "note"
+SEVERITIES = (ERROR, POLICY, NOTE)
+_SHOWN_CHARACTERS = 200
+
+
+class Finding(NamedTuple):
+    """One broken rule, once.
+
+    `severity`: error (the official checker fails it, or there is no valid result), policy (the
+    rules forbid it and no tool checks it) or note.
+    """
+
+    id: str
+    severity: str
+    line: int | None
+    expected: str
+    found: str
+    message: str
+    advice: str = ""
+
+
+def printable(text: str) -> str:
+    """Text without anything that a terminal obeys: control characters become \\x1b and the like."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+
+
+def shown(value: Any) -> str:
+    """A value from a file, short and safe to print."""
+    if isinstance(value, str):
+        text = json.dumps(value[:_SHOWN_CHARACTERS], ensure_ascii=False)
+        return printable(text) + ("..." if len(value) > _SHOWN_CHARACTERS else "")
+    if isinstance(value, float):
+        return plain(value)
+    if isinstance(value, list):
+        return f"a list of {len(value)}"
+    if isinstance(value, dict):
+        return f"an object of {len(value)}"
+    return json.dumps(value)[:_SHOWN_CHARACTERS]
+
+
+def plain(value: float) -> str:
+    """A number as a person writes it: 38, not 38.0."""
+    if math.isfinite(value) and value == int(value) and abs(value) < 1e15:
+        return str(int(value))
+    return repr(value) if isinstance(value, float) else str(value)
+
+
+def number(value: Any) -> float | None:
+    """A finite number, or None. Booleans are none."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    try:
+        return float(value) if math.isfinite(value) else None
+    except OverflowError:
+        return None

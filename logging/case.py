@@ -1,0 +1,185 @@
+"""One run as the rules see it: its records, ruleset, division, clock and evaluations."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections.abc import Iterator
+from functools import cached_property
+from typing import Any, NamedTuple
+
+from ..config import benchmark
+from ..config.finding import number
+from .parse import Event, Log
+
+SAME_MS = 1000
+"""Copies of a record, from ranks or nodes, lie within a second."""
+
+_PREAMBLE = frozenset({*benchmark.SUBMISSION_KEYS, "cache_clear", "init_start"})
+
+
+class Evaluation(NamedTuple):
+    """An `eval_accuracy` with a number; epoch None where there is no number."""
+
+    line: int
+    time_ms: float
+    epoch: float | None
+    accuracy: float
+
+
+class Case:
+    """What the rules ask about one log under one ruleset."""
+
+    def __init__(self, log: Log, ruleset: str) -> None:
+        self.log = log
+        self.ruleset = ruleset
+        self.second_run_line = _second_run(log)
+        self._index = log.index
+        if self.second_run_line is not None:
+            end = self.second_run_line
+            self._index = {k: [e for e in v if e.line < end] for k, v in log.index.items()}
+
+    def all(self, key: str) -> list[Event]:
+        """Records of a key in the first run."""
+        return self._index.get(key, [])
+
+    def first(self, key: str) -> Event | None:
+        events = self._index.get(key)
+        return events[0] if events else None
+
+    def value(self, key: str) -> Any:
+        event = self.first(key)
+        return None if event is None else event.value
+
+    def logged_keys(self) -> Iterator[str]:
+        return (key for key, events in self._index.items() if events)
+
+    def absent(self, key: str) -> bool:
+        """No record of this key, and none that was torn either (which is a finding already)."""
+        return not self.all(key) and key not in self.log.lost_keys
+
+    def at_least(self, ruleset: str) -> bool:
+        return benchmark.at_least(self.ruleset, ruleset)
+
+    @cached_property
+    def division(self) -> str | None:
+        """closed or open; None where the log says neither."""
+        value = self.value("submission_division")
+        return value if isinstance(value, str) and value in benchmark.DIVISIONS else None
+
+    @cached_property
+    def optimizer(self) -> str | None:
+        """lars or sgd; None for any other."""
+        value = self.value("opt_name")
+        return value if isinstance(value, str) and value in benchmark.OPTIMIZERS else None
+
+    @cached_property
+    def batch(self) -> float | None:
+        return number(self.value("global_batch_size"))
+
+    @cached_property
+    def start(self) -> Event | None:
+        return self.first("run_start")
+
+    @cached_property
+    def stop(self) -> Event | None:
+        """The first run_stop: the one that the official score uses."""
+        return self.first("run_stop")
+
+    @cached_property
+    def status(self) -> Any:
+        return None if self.stop is None else self.stop.metadata.get("status")
+
+    @cached_property
+    def run_ms(self) -> float | None:
+        """Time on the clock; None where it has no start or no stop."""
+        if self.start is None or self.stop is None:
+            return None
+        return self.stop.time_ms - self.start.time_ms
+
+    @cached_property
+    def evaluations(self) -> list[Evaluation]:
+        """All evaluations with a number, in file order."""
+        found = []
+        for event in self.all("eval_accuracy"):
+            accuracy = number(event.value)
+            if accuracy is not None:
+                epoch = number(event.metadata.get("epoch_num"))
+                found.append(Evaluation(event.line, event.time_ms, epoch, accuracy))
+        return found
+
+    @cached_property
+    def on_the_clock(self) -> list[Evaluation]:
+        """Evaluations between run_start and the last run_stop, by line."""
+        start = self.start.line if self.start else 0
+        stops = self.all("run_stop")
+        stop = stops[-1].line if stops else None
+        return [e for e in self.evaluations if e.line > start and (stop is None or e.line < stop)]
+
+    @cached_property
+    def passing(self) -> list[Evaluation]:
+        """Evaluations on the clock that reach the target."""
+        return [e for e in self.on_the_clock if reaches_target(e.accuracy)]
+
+    @cached_property
+    def best(self) -> Evaluation | None:
+        """The best evaluation that is a fraction; the first of equals."""
+        fractions = [e for e in self.evaluations if e.accuracy < benchmark.HIGHEST_ACCURACY]
+        return max(fractions, key=lambda e: e.accuracy, default=None)
+
+    @cached_property
+    def needs_target(self) -> bool:
+        """Closed runs have to reach the target; open ones in 0.7.0 too."""
+        return self.division != "open" or self.ruleset == "0.7.0"
+
+    @cached_property
+    def converged(self) -> bool:
+        """The one meaning of converged: every run_stop a success, the target reached on the clock
+        (open from 1.0.0 on: any target), and a clock that can be right."""
+        stops = self.all("run_stop")
+        return (
+            bool(stops)
+            and all(stop.metadata.get("status") == "success" for stop in stops)
+            and (bool(self.passing) or not self.needs_target)
+            and self.run_ms is not None
+            and self.run_ms > 0
+        )
+
+    @cached_property
+    def convergence_epoch(self) -> float | None:
+        """Epoch of the last evaluation before run_stop, as the RCP test takes it; None: failed."""
+        if not self.converged or self.stop is None:
+            return None
+        before = [e.epoch for e in self.evaluations if e.line < self.stop.line]
+        return round(before[-1], 3) if before and before[-1] is not None else None
+
+    @cached_property
+    def copies(self) -> int:
+        """How often the log has its run_start within a second: ranks that all wrote."""
+        starts = self.all("run_start")
+        return sum(abs(e.time_ms - starts[0].time_ms) <= SAME_MS for e in starts)
+
+
+def reaches_target(accuracy: float) -> bool:
+    """In [0.759, 1.0), the number as logged."""
+    return benchmark.TARGET_ACCURACY <= accuracy < benchmark.HIGHEST_ACCURACY
+
+
+def _second_run(log: Log) -> int | None:
+    """The line where another run begins: its preamble or start, after the first one has begun."""
+    starts = log.all("run_start")
+    if len(starts) < 2:
+        return None
+    stops = log.all("run_stop")
+    begin, stop = starts[0], stops[0].line if stops else math.inf
+    preamble = sorted(event.line for key in _PREAMBLE for event in log.all(key))
+    for again in starts[1:]:
+        ended = begin.line < stop < again.line
+        if ended or again.time_ms - begin.time_ms > SAME_MS:
+            after = max(stop, begin.line) if ended else begin.line
+            at = bisect_right(preamble, after)
+            if at < len(preamble) and preamble[at] < again.line:
+                return preamble[at]
+            if ended:
+                return again.line
+    return None

@@ -1,0 +1,216 @@
+"""What lies beside a log in the folder of a run, and which logs a path means."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ..config.errors import UserError
+from ..config.finding import number
+from ..config.load import Loaded, load
+from .figures import Figures, figures, show
+from .parse import Log, read_log
+
+_RESULT = re.compile(r"result_\d+\.txt")
+_MAX_LOGS = 200
+_MAX_BYTES = 256 << 20
+_MAX_RECORDS = 1_000_000
+
+
+class RunFolder(NamedTuple):
+    """The files of a run besides its log; empty or None where one is missing or unreadable."""
+
+    path: Path
+    result: dict[str, Any]
+    environment: dict[str, Any]
+    origins: dict[str, str]
+    config: Loaded | None
+    metrics: tuple[dict[str, Any], ...]
+    spans: tuple[dict[str, Any], ...]
+    notes: tuple[str, ...]
+    """What could not be read, one line each."""
+
+    def records(self, kind: str) -> list[dict[str, Any]]:
+        """The metrics of one kind."""
+        return [record for record in self.metrics if record.get("kind") == kind]
+
+
+class LogFigures(NamedTuple):
+    """One log with its figures; `digest` is the SHA-256 of its bytes."""
+
+    path: Path
+    digest: str
+    log: Log
+    figures: Figures
+
+
+class Subject(NamedTuple):
+    """What one PATH means: a log, a run's folder, or a submission's directory of several."""
+
+    path: Path
+    files: tuple[Path, ...]
+    """Its logs, those that cannot be read among them."""
+    logs: tuple[LogFigures, ...]
+    folder: RunFolder | None
+    notes: tuple[str, ...]
+    """Logs that could not be read, one line each."""
+
+    @property
+    def first(self) -> Figures | None:
+        return self.logs[0].figures if self.logs else None
+
+    @property
+    def runs(self) -> tuple[Figures, ...]:
+        return tuple(log.figures for log in self.logs)
+
+
+def read_subjects(path: Path) -> list[Subject]:
+    """The subjects of a path: one, or one for each directory of logs below it.
+
+    Raises:
+        UserError: nothing readable there.
+    """
+    if not path.is_dir():
+        return [Subject(path, (path,), (read_figures(path, None),), None, ())]
+    if _logs_in(path) or (path / "config.yaml").is_file():
+        return [read_folder(path)]
+    below = sorted({log.parent for log in path.rglob("result_*.txt") if _is_log(log)})
+    if not below:
+        raise UserError(f"{path}: result_0.txt expected in it or below it, found none")
+    if len(below) > _MAX_LOGS:
+        raise UserError(f"{path}: at most {_MAX_LOGS} folders of logs expected, found {len(below)}")
+    return [read_folder(folder) for folder in below]
+
+
+def read_folder(path: Path) -> Subject:
+    """A run's folder, or a submission's directory, whatever of it can be read.
+
+    Raises:
+        UserError: no log in it can be read, and it is not a run's folder either.
+    """
+    folder = read_run_folder(path) if (path / "config.yaml").is_file() else None
+    target = _target(folder)
+    logs: list[LogFigures] = []
+    notes: list[str] = []
+    files = _logs_in(path)
+    for file in files:
+        try:
+            logs.append(read_figures(file, target))
+        except UserError as error:
+            notes.extend(str(error).splitlines())
+    if not logs and folder is None:
+        raise UserError("\n".join(notes))
+    return Subject(path, tuple(files), tuple(logs), folder, tuple(notes))
+
+
+def read_figures(path: Path, target: float | None) -> LogFigures:
+    """Read one log and take its figures."""
+    log = read_log(path)
+    return LogFigures(path, _digest(path), log, figures(log.events, target))
+
+
+def read_run_folder(path: Path) -> RunFolder:
+    """The files beside a run's log. A missing one is normal, an unreadable one makes a note."""
+    notes: list[str] = []
+
+    def read(name: str, parse: Callable[[str], Any], empty: Any) -> Any:
+        file = path / name
+        try:
+            if not file.is_file():
+                return empty
+            if file.stat().st_size > _MAX_BYTES:
+                raise ValueError(f"more than {_MAX_BYTES >> 20} MiB")
+            return parse(file.read_text(encoding="utf-8", errors="replace"))
+        except (OSError, ValueError, RecursionError) as error:
+            notes.append(f"{name}: left out: {show(str(error) or type(error).__name__)}")
+            return empty
+
+    config = None
+    try:
+        config = load(path / "config.yaml")
+    except UserError as error:
+        first, *more = str(error).splitlines()
+        also = f" (and {len(more)} more)" if more else ""
+        notes.append(f"config.yaml: left out: {show(first)}{also}")
+    origins = read("origins.json", _mapping, {})
+    return RunFolder(
+        path=path,
+        result=read("result.json", _mapping, {}),
+        environment=read("environment.json", _mapping, {}),
+        origins={key: show(value) for key, value in origins.items()},
+        config=config,
+        metrics=read("metrics.jsonl", _json_lines, ()),
+        spans=read("timeline.json", _spans, ()),
+        notes=tuple(notes),
+    )
+
+
+def _logs_in(path: Path) -> list[Path]:
+    found = sorted(
+        (file for file in path.glob("result_*.txt") if _is_log(file)),
+        key=lambda file: (len(file.name), file.name),  # result_10 after result_9
+    )
+    if len(found) > _MAX_LOGS:
+        raise UserError(f"{path}: at most {_MAX_LOGS} logs expected, found {len(found)}")
+    return found
+
+
+def _is_log(file: Path) -> bool:
+    """A result file of the folder itself: links may lead anywhere and are not followed."""
+    return bool(_RESULT.fullmatch(file.name)) and not file.is_symlink() and file.is_file()
+
+
+def _digest(path: Path) -> str:
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        for block in iter(lambda: file.read(1 << 20), b""):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def _target(folder: RunFolder | None) -> float | None:
+    if folder is None:
+        return None
+    if folder.config is not None:
+        return folder.config.run.eval.target
+    return number(folder.result.get("target"))
+
+
+def _mapping(text: str) -> dict[str, Any]:
+    value = json.loads(text)
+    if not isinstance(value, dict):
+        raise ValueError("a JSON object expected")
+    return value
+
+
+def _json_lines(text: str) -> tuple[dict[str, Any], ...]:
+    """The objects of a JSON lines file; a torn line, such as a killed run leaves, is skipped."""
+    found = []
+    for line in text.split("\n")[:_MAX_RECORDS]:
+        try:
+            record = json.loads(line)
+        except (ValueError, RecursionError):
+            continue
+        if isinstance(record, dict):
+            found.append(record)
+    return tuple(found)
+
+
+def _spans(text: str) -> tuple[dict[str, Any], ...]:
+    """The complete spans ("X") of a Chrome trace, by their start."""
+    events = _mapping(text).get("traceEvents")
+    spans = [span for span in _iterable(events) if isinstance(span, dict) and _is_span(span)]
+    return tuple(sorted(spans, key=lambda span: (span["ts"], -span["dur"]))[:_MAX_RECORDS])
+
+
+def _is_span(span: dict[str, Any]) -> bool:
+    times = number(span.get("ts")), number(span.get("dur"))
+    return span.get("ph") == "X" and None not in times and (times[1] or 0) >= 0
+
+
+def _iterable(value: Any) -> Iterable[Any]:
+    return value if isinstance(value, list) else ()

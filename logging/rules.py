@@ -1,0 +1,22 @@
+"""All rules of the log check, causes before consequences, and what they find in a case."""
+
+from __future__ import annotations
+
+from ..config.finding import SEVERITIES, Finding
+from . import rules_060, rules_clock, rules_epochs, rules_hyper, rules_records
+from .case import Case
+from .rule import Rule
+
+RULES: tuple[Rule, ...] = (
+    *rules_records.RULES,
+    *rules_clock.RULES,
+    *rules_060.RULES,
+    *rules_hyper.RULES,
+    *rules_epochs.RULES,
+)
+
+
+def apply(case: Case) -> list[Finding]:
+    """What breaks any rule, errors first, else in the order of `RULES`."""
+    found = [finding for rule in RULES if rule.applies(case) for finding in rule.findings(case)]
+    return sorted(found, key=lambda finding: SEVERITIES.index(finding.severity))

@@ -1,0 +1,205 @@
+"""The score of a submission: run times, olympic mean, RCP test and normalisation factor.
+
+Reads alone: no scaling.json is written or removed (the official tools do both).
+Source: mlcommons/logging 4.1.68, result_summarizer and rcp_checker; training_rules.adoc lines 509,
+530, 954.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ..config import benchmark, convergence
+from ..config.convergence import Verdict
+from ..config.finding import number
+from .check import Check, check_log
+from .submission import find_results
+
+_NO_CLOCK = ("TWO_RUNS", "R17", "R22")  # errors that leave no run time to trust
+_SCALING_BYTES = 1 << 16
+
+
+class RunScore(NamedTuple):
+    """One run; `minutes` None: it has no usable clock."""
+
+    path: Path
+    minutes: float | None
+    converged: bool
+    epochs: float | None
+    accuracy: float | None
+    dropped: str
+    """Why its time is not in the mean; "" if it is."""
+
+
+class Score(NamedTuple):
+    """`score_min` is None where there is none; it includes `scaling_factor` if `scaled`."""
+
+    folder: Path
+    ruleset: str
+    division: str | None
+    runs: tuple[RunScore, ...]
+    mean_min: float | None
+    score_min: float | None
+    scaling_factor: float
+    scaled: bool
+    published_factor: float | None
+    rcp: Verdict | None
+    notes: tuple[str, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """As `rn50 log score --json` prints it."""
+        return {
+            "path": str(self.folder),
+            "ruleset": self.ruleset,
+            "division": self.division,
+            "score_min": self.score_min,
+            "unscaled_min": self.mean_min,
+            "scaling_factor": self.scaling_factor,
+            "scaled": self.scaled,
+            "published_factor": self.published_factor,
+            "rcp": None if self.rcp is None else _rcp_dict(self.rcp),
+            "runs": [run._asdict() | {"path": str(run.path)} for run in self.runs],
+            "notes": list(self.notes),
+        }
+
+
+def _rcp_dict(rcp: Verdict) -> dict[str, Any]:
+    reference = rcp.reference
+    known = reference is not None and reference.mean == reference.mean
+    return {
+        "verdict": "PASS" if rcp.passed else "FAIL",
+        "reason": rcp.reason,
+        "submission_mean": rcp.mean,
+        "kind": reference.kind if reference else None,
+        "batches": list(reference.batches) if reference else [],
+        "mean": reference.mean if reference and known else None,
+        "min": reference.minimum if reference and known else None,
+        "factor": rcp.factor,
+    }
+
+
+def score_folder(folder: Path, ruleset: str | None = None, *, scale: bool | None = None) -> Score:
+    """Score the result files of a folder.
+
+    Args:
+        folder: the submission.
+        ruleset: None: found from the first log.
+        scale: multiply the mean by the factor; None: as the round did (from 2.1.0 on).
+
+    Raises:
+        UserError: no result files, or a ruleset without ResNet.
+    """
+    checks = [check_log(path, ruleset, official=False) for path in find_results(folder)]
+    cases = [check.case for check in checks if check.case is not None]
+    name = cases[0].ruleset if cases else checks[0].ruleset
+    division = next((case.division for case in cases if case.division), None)
+    runs, mean_min = _olympic([_run(check) for check in checks])
+    rcp = judge_convergence(checks)
+    factor = rcp.factor if rcp is not None else 1.0
+    applies = rcp is not None and rcp.passed and division == "closed"
+    if scale is None:
+        scale = benchmark.at_least(name, convergence.SCALED_FROM)
+    scaled = applies and scale and factor != 1.0
+    score = mean_min * factor if mean_min is not None and scaled else mean_min
+    published = _published_factor(folder)
+    return Score(
+        folder,
+        name,
+        division,
+        tuple(runs),
+        mean_min,
+        score,
+        factor,
+        scaled,
+        published,
+        rcp,
+        tuple(_notes(runs, division, rcp, factor, scaled, published)),
+    )
+
+
+def judge_convergence(checks: Sequence[Check]) -> Verdict | None:
+    """The RCP test on the runs; None where the round has none, or no common batch size."""
+    cases = [check.case for check in checks if check.case is not None]
+    batches = {case.batch for case in cases if case.all("global_batch_size")}
+    if len(batches) != 1 or not convergence.kept_points(cases[0].ruleset):
+        return None
+    epochs = [None if c.case is None else c.case.convergence_epoch for c in checks]
+    batch = batches.pop()
+    return None if batch is None else convergence.judge(epochs, batch, cases[0].ruleset)
+
+
+def _run(check: Check) -> RunScore:
+    case = check.case
+    if case is None:
+        return RunScore(check.path, None, False, None, None, check.cause)
+    broken = any(finding.id in _NO_CLOCK for finding in check.findings)
+    minutes = None if case.run_ms is None or broken else case.run_ms / 60_000
+    last = case.on_the_clock[-1] if case.on_the_clock else None
+    converged = case.converged and minutes is not None
+    return RunScore(
+        check.path,
+        minutes,
+        converged,
+        last.epoch if last else None,
+        last.accuracy if last else None,
+        "" if converged else check.cause,
+    )
+
+
+def _olympic(runs: list[RunScore]) -> tuple[list[RunScore], float | None]:
+    """Drop the fastest and the slowest (a failed run is the slowest, whatever its clock says)."""
+    good = [run for run in runs if run.converged and run.minutes is not None]
+    failed = len(runs) - len(good)
+    if failed > benchmark.RUNS_THAT_MAY_FAIL or len(runs) < 3:
+        return runs, None
+    order = sorted(good, key=lambda run: run.minutes or 0.0)
+    marks = {order[0].path: "fastest"}
+    if not failed:
+        marks[order[-1].path] = "slowest"
+    runs = [
+        run._replace(dropped=marks[run.path])
+        if run.path in marks
+        else run._replace(dropped=run.dropped and f"slowest: {run.dropped}")
+        for run in runs
+    ]
+    kept = [run.minutes for run in runs if not run.dropped and run.minutes is not None]
+    return runs, sum(kept) / len(kept) if kept else None
+
+
+def _published_factor(folder: Path) -> float | None:
+    """Of the committee's scaling.json, if there is one that can be read."""
+    try:
+        with (folder / "scaling.json").open("rb") as file:
+            content = json.loads(file.read(_SCALING_BYTES))
+    except (OSError, ValueError, RecursionError):
+        return None
+    return number(content.get("scaling_factor")) if isinstance(content, dict) else None
+
+
+def _notes(
+    runs: list[RunScore],
+    division: str | None,
+    rcp: Verdict | None,
+    factor: float,
+    scaled: bool,
+    published: float | None,
+) -> list[str]:
+    notes = []
+    failed = sum(not run.converged for run in runs)
+    if failed > benchmark.RUNS_THAT_MAY_FAIL:
+        notes.append(f"no score: {failed} of {len(runs)} runs failed, one may")
+    if len(runs) != benchmark.RUNS:
+        notes.append(f"{len(runs)} runs, a submission has {benchmark.RUNS}")
+    if rcp is None:
+        notes.append("no RCP test: none before 1.0.0, or no common global_batch_size")
+    elif division != "closed":
+        notes.append("the RCP test is for information: it binds the closed division alone")
+    elif factor != 1.0 and not scaled:
+        why = "published unscaled in this round" if rcp.passed else "the RCP test fails"
+        notes.append(f"factor {factor:.10f} is not applied: {why}")
+    if published is not None and abs(published - factor) > 1e-9:
+        notes.append(f"scaling.json says {published:.10f}, computed {factor:.10f} (used)")
+    return notes

@@ -1,0 +1,327 @@
+"""A folder of runs as a submission: every log by itself, then what they must have in common."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ..config import benchmark, convergence
+from ..config.errors import UserError
+from ..config.finding import ERROR, NOTE, POLICY, Finding, number, plain, shown
+from .case import Case
+from .check import CANNOT_READ, FAIL, Check, check_log, verdict_of
+from .rule import RULES_TEXT, Found
+
+RESULT_FILES = "result_*.txt"
+_SYSTEM_BYTES = 1 << 20
+_PACKAGE = "mlcommons/logging 4.1.68, package_checker"
+
+
+@dataclass(frozen=True)
+class Submission:
+    """Runs of one benchmark on one system."""
+
+    folder: Path
+    checks: tuple[Check, ...]
+    system: dict[str, Any] | None
+    system_path: Path | None
+    """Where a system description belongs, if the folder lies in a submission package."""
+
+    @property
+    def cases(self) -> list[tuple[str, Case]]:
+        """(file name, case) of the logs that can be read."""
+        return [(c.path.name, c.case) for c in self.checks if c.case is not None]
+
+    @property
+    def closed(self) -> bool:
+        """Any log that says closed makes it a closed submission."""
+        return any(case.division != "open" for _, case in self.cases)
+
+
+class SetRule(NamedTuple):
+    """A rule on a submission."""
+
+    id: str
+    severity: str
+    source: str
+    check: Callable[[Submission], Iterator[Found]]
+
+    @property
+    def what(self) -> str:
+        """What it checks: the function's docstring."""
+        return " ".join((self.check.__doc__ or "").split())
+
+
+def find_results(folder: Path) -> list[Path]:
+    """The result files of a folder by number. Raises UserError: there is none."""
+    files = [path for path in folder.glob(RESULT_FILES) if path.is_file()]
+    if not files:
+        raise UserError(f"{folder}: {RESULT_FILES} expected in it, found none")
+    return sorted(files, key=lambda path: (len(path.name), path.name))
+
+
+def check_folder(
+    folder: Path, ruleset: str | None = None, *, official: bool | None = None
+) -> tuple[Check, ...]:
+    """Every result file of a folder, and last the folder itself as a submission."""
+    checks = tuple(check_log(path, ruleset, official=official) for path in find_results(folder))
+    system, system_path = _read_system(folder)
+    submission = Submission(folder, checks, system, system_path)
+    findings = tuple(
+        Finding(
+            rule.id,
+            found.severity or rule.severity,
+            found.line,
+            found.expected,
+            found.found,
+            found.message,
+            found.advice,
+        )
+        for rule in SET_RULES
+        for found in rule.check(submission)
+    )
+    order = (ERROR, POLICY, NOTE)
+    findings = tuple(sorted(findings, key=lambda finding: order.index(finding.severity)))
+    good = sum(check.verdict not in (FAIL, CANNOT_READ) for check in checks)
+    cause = f"{good} of {len(checks)} runs pass"
+    if findings and findings[0].severity != NOTE:
+        cause = findings[0].message
+    first = checks[0]
+    whole = Check(
+        folder, verdict_of(findings), cause, first.ruleset, first.ruleset_source, None, findings
+    )
+    return (*checks, whole)
+
+
+def _five_runs(submission: Submission) -> Iterator[Found]:
+    """Five result_*.txt, of which at most one is no valid run."""
+    count = len(submission.checks)
+    if count != benchmark.RUNS:
+        alone = count == 1 and (submission.folder / "result.json").is_file()
+        more = "; the score of more is the median of windows of five" if count > 5 else ""
+        yield Found(
+            f"{count} run{'s' if count > 1 else ''}, expected {benchmark.RUNS}{more}",
+            None,
+            str(benchmark.RUNS),
+            str(count),
+            "rn50 launch --runs 5" if alone else "a submission has result_0.txt to result_4.txt",
+            NOTE if alone else None,  # one run of this harness, not a submission
+        )
+    failed = [c for c in submission.checks if c.verdict in (FAIL, CANNOT_READ)]
+    allowed = benchmark.RUNS_THAT_MAY_FAIL
+    if len(failed) > allowed:
+        names = ", ".join(c.path.name for c in failed)
+        yield Found(
+            f"{len(failed)} runs are not valid ({names}), {allowed} may fail: {failed[0].cause}",
+            None,
+            f"at most {allowed}",
+            str(len(failed)),
+        )
+    elif failed:
+        yield Found(
+            f"{failed[0].path.name} is not a valid run and counts as the slowest: "
+            f"{failed[0].cause}",
+            severity=NOTE,
+        )
+
+
+def _seeds(submission: Submission) -> Iterator[Found]:
+    """Closed, from 1.0.0 on: each run logs an integer seed, no two runs the same in one place."""
+    if not submission.closed:
+        return
+    taken: dict[tuple[str, str, int], str] = {}
+    without = []
+    for name, case in submission.cases:
+        if not case.at_least("1.0.0"):
+            continue
+        events = case.all("seed")
+        if not events:
+            without.append(name)
+        own = set()
+        for event in events:
+            try:
+                seed = int(event.value)
+            except (TypeError, ValueError, OverflowError):
+                yield Found(
+                    f"{name} line {event.line}: seed {shown(event.value)} is no integer",
+                    event.line,
+                    "an integer",
+                    shown(event.value),
+                )
+                continue
+            place = (shown(event.metadata.get("file")), shown(event.metadata.get("lineno")), seed)
+            own.add(place)
+            if place in taken and taken[place] != name:
+                yield Found(
+                    f"{taken[place]} and {name} have the same seed {seed}",
+                    event.line,
+                    "a fresh seed for every run",
+                    str(seed),
+                    "draw it from the clock or from urandom",
+                )
+        taken |= dict.fromkeys(own, name)
+    if without:
+        yield Found(
+            f"no seed in {', '.join(without)}",
+            None,
+            "a seed in every log",
+            "none",
+            "log the root seed under the key seed",
+        )
+
+
+_ALIKE = (
+    "submission_division",
+    "submission_org",
+    "submission_platform",
+    "global_batch_size",
+    "gradient_accumulation_steps",
+    "opt_name",
+    "opt_base_learning_rate",
+    *benchmark.LARS_KEYS,
+    *benchmark.SGD_KEYS,
+)
+
+
+def _alike(submission: Submission) -> Iterator[Found]:
+    """All runs have one division, organisation, platform, batch, optimizer and hyper-parameters,
+    and the division of the system description."""
+    cases = submission.cases
+    for key in dict.fromkeys(_ALIKE):
+        values = [(name, case.value(key)) for name, case in cases if case.all(key)]
+        if not values:
+            continue
+        other = next((pair for pair in values if pair[1] != values[0][1]), None)
+        if other is not None:
+            yield Found(
+                f"{key} is {shown(values[0][1])} in {values[0][0]} and {shown(other[1])} in "
+                f"{other[0]}",
+                None,
+                "one value in all runs",
+                f"{shown(values[0][1])} and {shown(other[1])}",
+            )
+    declared = submission.system.get("division") if submission.system else None
+    if isinstance(declared, str):
+        for name, case in cases:
+            logged = case.value("submission_division")
+            if logged != declared:
+                yield Found(
+                    f"submission_division is {shown(logged)} in {name}, the system description "
+                    f"says {shown(declared)}",
+                    None,
+                    shown(declared),
+                    shown(logged),
+                )
+                break
+
+
+def _system(submission: Submission) -> Iterator[Found]:
+    """The system description is there, and its accelerators divide the global batch."""
+    if submission.system is None:
+        if submission.system_path is not None:
+            yield Found(
+                f"no system description {submission.system_path.name} in "
+                f"{submission.system_path.parent}",
+                None,
+                "a JSON object",
+                "none",
+            )
+        else:
+            yield Found(
+                "no system description: the folder lies in no submission package "
+                "(ORG/results/SYSTEM/resnet, ORG/systems/SYSTEM.json)",
+                severity=NOTE,
+            )
+        return
+    counts = [submission.system.get(key) for key in ("number_of_nodes", "accelerators_per_node")]
+    try:
+        accelerators = int(str(counts[0])) * max(1, int(str(counts[1])))
+    except ValueError:
+        yield Found(
+            "number_of_nodes and accelerators_per_node of the system description are "
+            f"{shown(counts[0])} and {shown(counts[1])}, expected counts",
+            severity=NOTE,
+        )
+        return
+    for name, case in submission.cases:
+        if case.batch is not None and accelerators > 0 and case.batch % accelerators:
+            yield Found(
+                f"global_batch_size {plain(case.batch)} ({name}) is no multiple of the "
+                f"{accelerators} accelerators of the system description",
+                None,
+                f"a multiple of {accelerators}",
+                plain(case.batch),
+                severity=NOTE,
+            )
+            return
+
+
+def _rcp(submission: Submission) -> Iterator[Found]:
+    """Closed, from 1.0.0 on: the runs do not converge faster than the reference allows."""
+    from .score import judge_convergence
+
+    if not submission.closed or len(submission.checks) < benchmark.RUNS:
+        return
+    verdict = judge_convergence(submission.checks)
+    if verdict is None or verdict.passed or verdict.reference is None:
+        return
+    if verdict.mean is None:
+        return  # S1 says it
+    yield Found(
+        f"RCP test: {verdict.reason}",
+        None,
+        "a reference convergence point, and not fewer epochs than it",
+        f"{verdict.mean:g} epochs",
+        "supply a reference with at least 10 runs",
+    )
+
+
+def _matched(submission: Submission) -> Iterator[Found]:
+    """Where the batch has a reference point, differences to its hyper-parameters are shown."""
+    if not submission.cases or not submission.closed:
+        return
+    name, case = submission.cases[0]
+    points = convergence.kept_points(case.ruleset)
+    point = next((p for p in points if p.batch == case.batch), None)
+    if point is None or case.optimizer != "lars":
+        return
+    logged = {
+        "lars_opt_base_learning_rate": point.base_lr,
+        "lars_opt_learning_rate_warmup_epochs": point.warmup_epochs,
+        "lars_opt_momentum": point.momentum,
+        "lars_opt_weight_decay": point.weight_decay,
+    }
+    parts = [
+        f"{key} {shown(case.value(key))} against {plain(expected)}"
+        for key, expected in logged.items()
+        if number(case.value(key)) != expected
+    ]
+    if parts:
+        yield Found(f"the reference point of batch {point.batch} ({name}): {', '.join(parts)}")
+
+
+SET_RULES = (
+    SetRule("S1", ERROR, f"{RULES_TEXT} lines 509, 954; {_PACKAGE}", _five_runs),
+    SetRule("RCP", ERROR, "mlcommons/logging 4.1.68, rcp_checker", _rcp),
+    SetRule("S2", POLICY, f"{RULES_TEXT} lines 166-183; {_PACKAGE}, seed_checker", _seeds),
+    SetRule("R20", POLICY, f"{RULES_TEXT} line 62", _alike),
+    SetRule("SYSTEM", POLICY, f"{_PACKAGE}, system_desc_checker", _system),
+    SetRule("S3", NOTE, f"{RULES_TEXT} lines 541-546", _matched),
+)
+
+
+def _read_system(folder: Path) -> tuple[dict[str, Any] | None, Path | None]:
+    """The system description of ORG/results/SYSTEM/resnet, and where it belongs."""
+    parents = folder.absolute().parents
+    if len(parents) < 3 or parents[1].name != "results":
+        return None, None
+    path = parents[2] / "systems" / f"{parents[0].name}.json"
+    try:
+        with path.open("rb") as file:
+            content = json.loads(file.read(_SYSTEM_BYTES))
+    except (OSError, ValueError, RecursionError):
+        return None, path
+    return (content, path) if isinstance(content, dict) else (None, path)

@@ -1,0 +1,79 @@
+"""`rn50 log compare` and `rn50 log report`."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated, Optional
+
+import typer
+
+from .cli_log import log_app
+from .console import Json, print_table
+
+Paths = Annotated[
+    list[Path],
+    typer.Argument(help="Logs, folders of runs, or directories of submissions.", metavar="PATH..."),
+]
+
+
+@log_app.command("compare")
+def log_compare(paths: Paths, as_json: Json = False) -> None:
+    """Put logs, runs or submissions side by side; each is held against the first.
+
+    Hyper-parameters with differences marked `*`, clocks, accuracy by epoch and seconds, and the
+    first evaluation at which two curves differ by more than the run-to-run spread.
+
+    Example: `rn50 log compare results/quick/20261121T110041Z results/quick/20261121T110158Z`
+    """
+    from ..logging.compare import compare, read_all
+    from ..logging.compare_view import divergence_lines, name_of, to_json
+
+    comparison = compare(read_all(paths))
+    if as_json:
+        print(json.dumps(to_json(comparison), indent=1, allow_nan=False))
+        return
+    letters = comparison.letters
+    named = zip(letters, comparison.subjects, strict=True)
+    print_table(("", "run"), [(letter, name_of(subject)) for letter, subject in named])
+    tables = (
+        ("submission", comparison.submissions),
+        ("hyper-parameters", comparison.parameters),
+        ("config", comparison.config),
+        ("clocks", comparison.times),
+        ("accuracy", comparison.curve),
+    )
+    for title, rows in tables:
+        if rows:
+            print()
+            marked = [("*" if row.differs else "", row.name, *row.cells) for row in rows]
+            print_table(("", title, *letters), marked)
+    for note in (note for subject in comparison.subjects for note in subject.notes):
+        print(f"rn50: note: {note}", file=sys.stderr)
+    if lines := divergence_lines(comparison):
+        print()
+        print("\n".join(lines))
+
+
+@log_app.command("report")
+def log_report(
+    path: Annotated[
+        Path, typer.Argument(help="A log, the folder of a run, or a submission's directory.")
+    ],
+    others: Annotated[
+        Optional[list[Path]],  # noqa: UP045
+        typer.Option("--compare", help="A log or folder to compare with; may be repeated."),
+    ] = None,
+    out: Annotated[
+        Optional[Path],  # noqa: UP045
+        typer.Option(help="The file; default: report.html in the folder, for a log here."),
+    ] = None,
+) -> None:
+    """Write a self-contained page on a run: verdicts, curves, clocks, schedule, config.
+
+    Example: `rn50 log report results/quick/20261121T110041Z --out report.html`
+    """
+    from .report import write_report
+
+    print(write_report(path, out, others or ()))

@@ -1,0 +1,36 @@
+"""Writing report.html: what `rn50 log report` and the end of every launch share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from ..config.errors import UserError
+from ..data.atomic import write_file
+from ..logging.compare import read_all
+from ..logging.folder import read_subjects
+from ..logging.report import render_report
+
+
+def write_report(path: Path, out: Path | None = None, others: Sequence[Path] = ()) -> Path:
+    """Write the report on `path`, compared with `others`, and say where.
+
+    Args:
+        path: a log, the folder of a run, or a submission's directory.
+        out: the file; default: report.html in the folder, for a log in the current one.
+        others: further logs, folders and directories.
+
+    Raises:
+        UserError: nothing readable there, or the file cannot be written.
+    """
+    subjects = read_subjects(path)
+    if len(subjects) != 1:
+        raise UserError(f"{path}: one run or submission expected, found {len(subjects)} below it")
+    if out is None:
+        out = path / "report.html" if path.is_dir() else Path("report.html")
+    page = render_report(subjects[0], read_all(others))
+    try:
+        write_file(out, page)
+    except OSError as error:
+        raise UserError(f"{out}: cannot write: {error.strerror}") from None
+    return out
