@@ -8,7 +8,6 @@ libmxnet.so, which loads in 0.1 s.
 from __future__ import annotations
 
 import ctypes
-import re
 from concurrent.futures import Future, ThreadPoolExecutor
 from importlib.util import find_spec
 from pathlib import Path
@@ -21,7 +20,7 @@ from horovod.common.process_sets import ProcessSet
 from ..config.errors import UserError
 from ..config.schema import Run
 from ..logging.timeline import Timeline
-from ..scaling.cost import grid
+from .environment import torus_grid
 
 
 class Connection:
@@ -74,19 +73,3 @@ def _package(name: str) -> Path:
     if found is None or not found.submodule_search_locations:
         raise UserError(f"{name}: an installed package expected, found none; scripts/setup.sh")
     return Path(found.submodule_search_locations[0])
-
-
-def torus_grid(algorithm: str, ranks: int) -> tuple[int, int]:
-    """(rows, columns) of `torus_2d` (as square as the rank count allows) or `torus_2d(RxC)`.
-
-    Raises:
-        UserError: the ranks do not form that grid, or none with two rows and two columns.
-    """
-    given = re.fullmatch(r"torus_2d\((\d+)x(\d+)\)", algorithm)
-    rows, columns = (int(given[1]), int(given[2])) if given else grid(ranks)
-    if rows * columns != ranks or rows < 2 or columns < 2:
-        raise UserError(
-            f"comm.algorithm: a grid of at least 2x2 for {algorithm} expected, "
-            f"found {ranks} ranks{'' if given else ' (a prime, or fewer than 4)'}"
-        )
-    return rows, columns

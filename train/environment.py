@@ -7,6 +7,7 @@ from typing import Literal, NamedTuple
 
 from ..config.errors import UserError
 from ..config.schema import Run
+from ..scaling.cost import grid, parse_algorithm
 
 Backend = Literal["mpi", "gloo", "nccl"]
 
@@ -56,7 +57,7 @@ def engine_environment(run: Run, backend: Backend, present: Mapping[str, str]) -
     """The engines' environment for `run`, given what is `present` already.
 
     Raises:
-        UserError: the backend does not offer the algorithm.
+        UserError: the backend does not offer the algorithm, or the ranks do not form its grid.
     """
     algorithm = run.comm.algorithm.partition("(")[0]  # torus_2d(2x4): the grid is not theirs
     if (backend, algorithm) not in ALGORITHMS:
@@ -65,6 +66,8 @@ def engine_environment(run: Run, backend: Backend, present: Mapping[str, str]) -
             f"comm.algorithm: one that {backend} offers expected ({offered}), "
             f"found {run.comm.algorithm}"
         )
+    if algorithm == "torus_2d" and backend != "nccl":
+        torus_grid(run.comm.algorithm, run.system.nodes * run.system.ranks_per_node)
     wanted = {
         "OMP_NUM_THREADS": str(run.system.cores_per_rank),
         # Groups are static: Horovod keeps them as they are and answers from its response cache.
@@ -86,3 +89,21 @@ def engine_environment(run: Run, backend: Backend, present: Mapping[str, str]) -
         name: present[name] for name in wanted if present.get(name, wanted[name]) != wanted[name]
     }
     return Environment({n: v for n, v in wanted.items() if n not in kept}, kept)
+
+
+def torus_grid(algorithm: str, ranks: int) -> tuple[int, int]:
+    """(rows, columns) of `torus_2d` (as square as the rank count allows) or `torus_2d(RxC)`.
+
+    Raises:
+        UserError: the ranks do not form that grid, or none with two rows and two columns.
+    """
+    try:
+        rows, columns = parse_algorithm(algorithm, ranks)[1] or grid(ranks)
+    except ValueError as error:
+        raise UserError(f"comm.algorithm: {error}") from None
+    if rows < 2 or columns < 2:
+        raise UserError(
+            f"comm.algorithm: ranks in a grid of at least 2x2 for {algorithm} expected, "
+            f"found {ranks} = {rows}x{columns}"
+        )
+    return rows, columns

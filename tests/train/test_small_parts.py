@@ -13,7 +13,7 @@ from rn50.config.load import load
 from rn50.logging.timeline import Timeline
 from rn50.train.__main__ import one_line
 from rn50.train.comm import differing_ranks
-from rn50.train.environment import ALGORITHMS, engine_environment
+from rn50.train.environment import ALGORITHMS, engine_environment, torus_grid
 from rn50.train.placement import find_placement
 from rn50.train.seeding import STREAMS, stream_seed, stream_seeds
 from rn50.train.startup import Stage, run_stages
@@ -60,16 +60,50 @@ def test_placement(variables: dict[str, str], expected: tuple[object, ...]) -> N
 
 @pytest.mark.parametrize(("backend", "algorithm"), ALGORITHMS)
 def test_every_algorithm_of_the_table_is_set(backend: str, algorithm: str) -> None:
-    run = load("quick", [f"comm.algorithm={algorithm}"]).run
+    run = load("quick", [f"comm.algorithm={algorithm}", "system.ranks_per_node=4"]).run
     settings = engine_environment(run, backend, {}).settings
     assert settings.items() >= ALGORITHMS[backend, algorithm].items()
     assert settings["HOROVOD_DISABLE_GROUP_FUSION"] == "1"
 
 
 def test_what_the_backend_lacks_is_refused_by_name() -> None:
-    run = load("quick", ["comm.algorithm=torus_2d"]).run
-    with pytest.raises(UserError, match=r"mpi offers expected \(auto, ring, rec.*found torus_2d"):
+    run = load("quick", ["comm.algorithm=double_tree"]).run
+    with pytest.raises(UserError, match=r"mpi offers expected \(auto, rec.*found double_tree"):
         engine_environment(run, "mpi", {})
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "ranks", "found"),
+    [
+        ("torus_2d", 2, "2 = 1x2"),
+        ("torus_2d", 3, "3 = 1x3"),
+        ("torus_2d", 7, "7 = 1x7"),
+        ("torus_2d(8x1)", 8, "8 = 8x1"),
+        ("torus_2d(2x3)", 8, "grid of 8 ranks"),
+    ],
+)
+def test_a_torus_without_a_grid_is_refused(algorithm: str, ranks: int, found: str) -> None:
+    overrides = [f"comm.algorithm={algorithm}", f"system.ranks_per_node={ranks}"]
+    with pytest.raises(UserError, match=found):
+        engine_environment(load("quick", overrides).run, "mpi", {})
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "ranks", "rows_and_columns"),
+    [
+        ("torus_2d", 4, (2, 2)),
+        ("torus_2d", 8, (2, 4)),
+        ("torus_2d(4x2)", 8, (4, 2)),
+        # Sony's, Table 4, vertical x horizontal
+        ("torus_2d", 1024, (32, 32)),
+        ("torus_2d", 2048, (32, 64)),
+        ("torus_2d", 2176, (34, 64)),
+        ("torus_2d(48x72)", 3456, (48, 72)),
+        ("torus_2d", 4096, (64, 64)),
+    ],
+)
+def test_the_grid_of_a_torus(algorithm: str, ranks: int, rows_and_columns: tuple[int, int]) -> None:
+    assert torus_grid(algorithm, ranks) == rows_and_columns
 
 
 def test_the_users_variables_win_and_are_reported() -> None:
