@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from .collectives import Ranks, Round, schedule
 from .cost import TREE_CHUNK_BYTES, topology_grid
-from .topology import Topology
+from .topology import Link, Topology
 
 Times = NDArray[np.float64]
 
@@ -69,7 +69,8 @@ def compile_allreduce(
         beta *= slow_link.factor if slow_link else 1.0
         period_s = 4 * chunk * beta + 2 * chunk * link.gamma_s_per_byte
         return Program(stages, (chunks - 1) * period_s)
-    if algorithm == "segmented_ring":
+    eager_bytes = min(topology.node.inside.eager_bytes, topology.node.nic.eager_bytes)
+    if algorithm == "segmented_ring" or eager_bytes < math.inf:
         return Program(_stages(algorithm, topology, n_bytes, slow_link))
     unit = _stages(algorithm, topology, 1.0, slow_link)  # all messages grow with the buffer
     return Program(tuple(stage._replace(wire_s=stage.wire_s * n_bytes) for stage in unit))
@@ -126,7 +127,7 @@ class _Wires(NamedTuple):
 
     src: Ranks
     dst: Ranks
-    alpha_s: Times
+    leaves: NDArray[np.bool_]
     beta_s_per_byte: Times
 
     def stage(self, sizes: Times, topology: Topology, *, reduce: bool) -> Stage:
@@ -135,7 +136,17 @@ class _Wires(NamedTuple):
         wire_s = sizes * (self.beta_s_per_byte + gamma)
         everyone = len(self.dst) == topology.ranks and heard.max() == 1
         pick = np.argsort(self.dst) if everyone else np.arange(len(self.dst))
-        return Stage(self.src[pick], self.dst[pick], self.alpha_s[pick], wire_s[pick], everyone, 1)
+        latency_s = np.where(
+            self.leaves,
+            _latency_s(topology.node.nic, sizes),
+            _latency_s(topology.node.inside, sizes),
+        )
+        return Stage(self.src[pick], self.dst[pick], latency_s[pick], wire_s[pick], everyone, 1)
+
+
+def _latency_s(link: Link, sizes: Times) -> Times:
+    """`Link.latency_s` of many messages."""
+    return link.alpha_s * np.where(sizes > link.eager_bytes, 3.0, 1.0)
 
 
 def _wires(topology: Topology, messages: Round, slow_link: SlowLink | None) -> _Wires:
@@ -156,8 +167,7 @@ def _wires(topology: Topology, messages: Round, slow_link: SlowLink | None) -> _
     if slow_link is not None:
         touched = (src_node == slow_link.node) | (dst_node == slow_link.node)
         across = np.where(touched, across * slow_link.factor, across)
-    alpha_s = np.where(leaves, node.nic.alpha_s, node.inside.alpha_s)
-    return _Wires(src, dst, alpha_s, np.where(leaves, across, beta))
+    return _Wires(src, dst, leaves, np.where(leaves, across, beta))
 
 
 def _busier(src: Ranks, dst: Ranks, counted: NDArray[np.bool_]) -> Times:

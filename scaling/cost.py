@@ -146,8 +146,8 @@ def double_tree(
     beta = inside.beta_s_per_byte if chain else 0.0
     if levels:
         pieces = (2 * levels - 1) * chunk
-        fill_s += 2 * (levels - 1) * across.alpha_s + across.message_s(pieces)
-        fill_s += across.reduced_s(pieces)
+        fill_s += 2 * levels * across.latency_s(chunk) + 2 * pieces * across.beta_s_per_byte
+        fill_s += pieces * across.gamma_s_per_byte
         beta = max(beta, across.beta_s_per_byte)
     period_s = 4 * chunk * beta + 2 * chunk * inside.gamma_s_per_byte
     sent = n_bytes * min(2.0, nodes * ranks_per_node / 2)

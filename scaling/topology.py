@@ -5,19 +5,29 @@ Ranks are numbered node by node, and nodes rack by rack, as launchers number the
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 
 class Link(NamedTuple):
-    """Hockney's model: a message of m bytes takes alpha + m beta, its reduction m gamma more."""
+    """Hockney's model: a message of m bytes takes alpha + m beta, its reduction m gamma more.
+
+    One above `eager_bytes` first asks its receiver (rendezvous): there and back, 2 alpha more.
+    MPI over TCP does so (Open MPI: btl_tcp_eager_limit, 64 KiB); NCCL's buffers stand ready.
+    """
 
     alpha_s: float
     beta_s_per_byte: float
     gamma_s_per_byte: float = 0.0
+    eager_bytes: float = math.inf
+
+    def latency_s(self, n_bytes: float) -> float:
+        """Time before the first byte arrives."""
+        return self.alpha_s * (3 if n_bytes > self.eager_bytes else 1)
 
     def message_s(self, n_bytes: float) -> float:
         """Time of one message, not reduced."""
-        return self.alpha_s + n_bytes * self.beta_s_per_byte
+        return self.latency_s(n_bytes) + n_bytes * self.beta_s_per_byte
 
     def reduced_s(self, n_bytes: float) -> float:
         """Time of one message with its reduction."""
@@ -76,6 +86,7 @@ class Topology(NamedTuple):
             inside.alpha_s + leaving * (across.alpha_s - inside.alpha_s),
             max(inside.beta_s_per_byte, across.beta_s_per_byte),
             inside.gamma_s_per_byte,
+            self.node.nic.eager_bytes,
         )
 
     def exchange(self, distance: int) -> Link:
@@ -90,7 +101,8 @@ class Topology(NamedTuple):
         if 0 < self.rack_nodes < self.nodes:
             leaving_rack = min(1.0, max(1.0, distance_nodes) / self.rack_nodes)
             rate *= max(1.0, leaving_rack * self.oversubscription)
-        return Link(self.node.nic.alpha_s, rate, self.node.inside.gamma_s_per_byte)
+        gamma = self.node.inside.gamma_s_per_byte
+        return self.node.nic._replace(beta_s_per_byte=rate, gamma_s_per_byte=gamma)
 
 
 def flat(ranks: int, link: Link) -> Topology:

@@ -111,6 +111,15 @@ def test_large_trees_move_two_n_and_small_ones_pay_latency() -> None:
     assert cost.double_tree(1024, 1, 1, LINK, LINK).time_s == pytest.approx(20e-5, rel=1e-3)
 
 
+def test_messages_above_the_eager_limit_ask_first() -> None:
+    """Two more latencies each (rendezvous): the 8 chunks of 125 KB do, those of 12.5 KB do not."""
+    tcp = Link(1e-3, 1e-8, 0.0, eager_bytes=65536)
+    assert cost.ring(8, 1e6, tcp).time_s == pytest.approx(14 * (3e-3 + 125e3 * 1e-8))
+    assert cost.ring(8, 1e5, tcp).time_s == pytest.approx(14 * (1e-3 + 12.5e3 * 1e-8))
+    network = flat(8, tcp)
+    assert network.ring(1, 8) == network.exchange(1) == network.one_flow() == tcp
+
+
 def test_the_worked_check_on_2048_gpus() -> None:
     """scaling.md section 4: torus 4 x 512 1.6 ms inside + 10.8 across; flat ring about 31 ms."""
     inside = cost.ring(4, PAYLOAD, ABCI.ring(1, 4)).time_s

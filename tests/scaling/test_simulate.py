@@ -57,6 +57,14 @@ def test_the_formula_at_scale(algorithm: str, ranks: int) -> None:
     assert one_group(network, algorithm, 51.1e6) == pytest.approx(expected, rel=1e-9)
 
 
+@pytest.mark.parametrize("algorithm", [*EXACT, "double_tree"])
+@pytest.mark.parametrize("n_bytes", [1e5, 1e6, 1e8])
+def test_large_messages_that_ask_first_are_the_formula(algorithm: str, n_bytes: float) -> None:
+    network = flat(16, Link(1e-3, 1e-8, 0.0, eager_bytes=65536))
+    expected = allreduce(algorithm, network, n_bytes).time_s
+    assert one_group(network, algorithm, n_bytes) == pytest.approx(expected, rel=1e-9)
+
+
 def test_shared_nics_and_uplinks_are_the_formulas_too() -> None:
     """Powers of two: no rack or node is cut, so every round is what topology.py says it is."""
     machine = Topology(NODE, 64, rack_nodes=8, oversubscription=2.0)
