@@ -162,7 +162,7 @@ def _unsafe(log: Log) -> str | None:
         if log.unkept.get(key):
             return f"too many records of {key}"
     for problem in log.problems:
-        unseen = problem.lost and problem.kind not in ("truncated", "torn")
+        unseen = problem.lost and problem.kind in ("type", "long")  # the others it cannot read
         if unseen and (problem.key is None or problem.key in _NAMING_KEYS):
             return "a record whose values are not known"
     if log.problem_count > len(log.problems):

@@ -38,6 +38,7 @@ _LARGEST_INTEGER = 10**18  # beyond it arithmetic with floats can overflow
 _KEPT_PER_KEY = 500  # records of one key that are always kept; published logs have up to 161
 _KEPT = 50_000  # and of all keys together, about 35 MB
 _KEPT_PROBLEMS = 50
+_WHOLE_LINES = 100
 
 
 class Event(NamedTuple):
@@ -168,6 +169,7 @@ class _Reader:
         self.seen: dict[str, set[int]] = {}
         self.steps_back: list[StepBack] = []
         self.step_back_count = 0
+        self.whole_lines = 0
         self.latest_ms = 0.0
 
     def read(self, file: BinaryIO) -> None:
@@ -175,11 +177,10 @@ class _Reader:
             start = raw.find(_ANY_TOKEN)
             while start != -1:
                 after = raw.find(_ANY_TOKEN, start + 5)
-                stop = raw.find(b"\r", start) if b"\r" in raw else -1  # progress bars
                 if raw.startswith(_MLLOG_TOKEN, start):
-                    after = self._record(number, raw, start, after, stop, ended, MLLOG)
+                    after = self._record(number, raw, start, after, ended, MLLOG)
                 elif raw.startswith(_MLL_TOKEN, start):
-                    after = self._record(number, raw, start, after, stop, ended, MLL)
+                    after = self._record(number, raw, start, after, ended, MLL)
                 elif raw.startswith(_OLD_TOKEN, start):
                     self.old_records += 1
                 elif raw.startswith(b":::MLLOG", start) and (
@@ -225,64 +226,81 @@ class _Reader:
             yield number, data[first:last], True
         if len(data) - last <= _LINE_BYTES:
             return data[last:]
-        key = _salvage(data[last : last + 1000])
+        key = _salvage(data[last : last + 1000].decode("latin-1"))
         self._problem(
             number, "long", key, f"a record of more than {_LINE_BYTES} bytes was skipped", True
         )
         return data[1 - len(_MLLOG_TOKEN) :]
 
     def _record(
-        self, number: int, raw: bytes, start: int, after: int, stop: int, ended: bool, dialect: str
+        self, number: int, raw: bytes, start: int, after: int, ended: bool, dialect: str
     ) -> int:
         """Read the record at `start`; returns where the next token of the line stands, or -1."""
-        text = _decode(raw[start : stop if stop > start else None])
-        if dialect == MLLOG:
-            head, key, seconds = len(_MLLOG_TOKEN), None, None
-        else:
+        stop = raw.find(b"\r", start) if b"\r" in raw else -1  # a progress bar goes on after it
+        parts = [part for part in (after, stop) if part != -1]
+        text = _decode(raw[start : min(parts, default=None)])
+        key, seconds, head = None, None, len(_MLLOG_TOKEN)
+        if dialect == MLL:
             match = _MLL_RECORD.match(text)
             if match is None:  # prose about the format
                 return after
-            head, key, seconds = match.end(), match[2], match[1]
-        while text[head : head + 1] in (" ", "\t"):
-            head += 1
+            seconds, key, head = match[1], match[2], match.end()
+        head += len(text) - head - len(text[head:].lstrip(" \t"))
         try:
             content, end = _DECODER.raw_decode(text, head)
         except RecursionError:
             self._problem(number, "type", None, "values nested too deeply", True)
             return after
         except ValueError as error:
-            self._torn(number, text, ended or stop > start, after != -1, error)
-            return after
-        rest = text[end:].strip()
-        if rest:
-            after = _next_token(raw, start, text, end)
-            own = rest.find(":::ML")
-            foreign = rest if own == -1 else rest[:own].rstrip()
-            if foreign:
-                self._problem(
-                    number,
-                    "trailing",
-                    _key_of(content, key),
-                    f"text that does not belong there after the record: {foreign[:60]!r}",
-                    False,
-                )
-            elif after != -1:
-                self._problem(number, "joined", None, "holds two records (newline lost)", False)
-        else:
-            after = -1 if stop == -1 or after < stop else after
+            whole = self._whole_line(raw, start, after, head)
+            if whole is None:
+                closed = ended or stop != -1 or after != -1
+                self._torn(number, text, closed, error)
+                return after
+            content, text, end = whole
+            after = raw.find(_ANY_TOKEN, start + len(text[:end].encode()))
+        foreign = text[end:].strip()
+        if foreign:
+            self._problem(
+                number,
+                "trailing",
+                key or _key_of(content),
+                f"text that does not belong there after the record: {foreign[:60]!r}",
+                False,
+            )
+        elif after != -1 and stop == -1:
+            self._problem(number, "joined", None, "holds two records (newline lost)", False)
         self._content(number, content, key, seconds, dialect)
         return after
 
-    def _torn(self, number: int, text: str, ended: bool, followed: bool, error: ValueError) -> None:
-        key = _salvage(text.encode("utf-8", "replace"))
+    def _whole_line(
+        self, raw: bytes, start: int, after: int, head: int
+    ) -> tuple[Any, str, int] | None:
+        """(content, text, end) of a record with a token inside one of its texts.
+
+        At most a few such lines are tried: each costs the whole line.
+        """
+        if after == -1 or self.whole_lines >= _WHOLE_LINES:
+            return None
+        self.whole_lines += 1
+        text = _decode(raw[start:])
+        try:
+            content, end = _DECODER.raw_decode(text, head)
+        except (ValueError, RecursionError):
+            return None
+        return content, text, end
+
+    def _torn(self, number: int, text: str, ended: bool, error: ValueError) -> None:
+        key = _salvage(text)
         name = f" ({key})" if key else ""
-        if not ended and not followed:
+        torn = isinstance(error, json.JSONDecodeError)
+        if torn and not ended:
             self._problem(number, "truncated", key, f"the file ends inside a record{name}", True)
-        else:
-            reason = error.msg if isinstance(error, json.JSONDecodeError) else "a number too long"
-            column = getattr(error, "pos", 0) + 1
-            message = f"record{name} cannot be read: {reason} at character {column}"
+        elif isinstance(error, json.JSONDecodeError):
+            message = f"record{name} cannot be read: {error.msg} at character {error.pos + 1}"
             self._problem(number, "torn", key, message, True)
+        else:  # Python's limit on the digits of an integer
+            self._problem(number, "torn", key, f"record{name} has a number too long", True)
 
     def _content(
         self, number: int, content: Any, key: str | None, seconds: str | None, dialect: str
@@ -296,10 +314,8 @@ class _Reader:
         if key is None:
             key = content.get("key")
             if not isinstance(key, str):
-                found = type_name(key) if "key" in content else "none"
-                self._problem(
-                    number, "type", None, f'record needs a text "key", found {found}', True
-                )
+                kind, found = ("type", type_name(key)) if "key" in content else ("missing", "none")
+                self._problem(number, kind, None, f'record needs a text "key", found {found}', True)
                 return
         time_ms = self._time(number, content, key, seconds)
         for name in ("value", "metadata"):
@@ -469,22 +485,14 @@ def _decode(raw: bytes) -> str:
         return raw.decode("latin-1")
 
 
-def _next_token(raw: bytes, start: int, text: str, end: int) -> int:
-    """Where the first token after character `end` of the record at `start` stands in the line."""
-    consumed = len(text[:end].encode("utf-8")) if raw.isascii() is False else end
-    return raw.find(_ANY_TOKEN, start + min(consumed, len(raw)))
-
-
-def _salvage(raw: bytes) -> str | None:
-    match = _SALVAGED_KEY.search(raw[:4000].decode("latin-1"))
+def _salvage(text: str) -> str | None:
+    match = _SALVAGED_KEY.search(text[:4000])
     return (match[1] or match[2]) if match else None
 
 
-def _key_of(content: Any, key: str | None) -> str | None:
-    if key is None and isinstance(content, dict):
-        found = content.get("key")
-        return found if isinstance(found, str) else None
-    return key
+def _key_of(content: Any) -> str | None:
+    found = content.get("key") if isinstance(content, dict) else None
+    return found if isinstance(found, str) else None
 
 
 def _text(value: Any) -> str:

@@ -236,8 +236,9 @@ def run_stop_exists(case: Case) -> Iterator[Found]:
     text = "run did not finish: no run_stop"
     if best is not None:
         text += f". Best accuracy {plain(best.accuracy)}{_at_epoch(best.epoch)}"
-    last = case.log.events[-1].line
-    yield Found(text, last, "run_stop", "none", "the job was killed: one such run in five may be")
+    yield Found(
+        text, case.log.lines, "run_stop", "none", "the job was killed: one such run in five may be"
+    )
 
 
 def _at_epoch(epoch: float | None) -> str:

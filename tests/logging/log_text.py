@@ -1,0 +1,216 @@
+"""Small logs for tests: a complete run that every rule passes, as a list of records to edit."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from rn50.config import benchmark
+
+START_MS = {
+    "0.6.0": 1_560_000_000_000,
+    "0.7.0": 1_593_000_000_000,
+    "1.0.0": 1_621_500_000_000,
+    "1.1.0": 1_634_000_000_000,
+    "2.0.0": 1_652_000_000_000,
+    "2.1.0": 1_664_500_000_000,
+    "3.0.0": 1_683_700_000_000,
+    "3.1.0": 1_695_900_000_000,
+    "4.0.0": 1_714_000_000_000,
+}
+"""A moment of each round."""
+
+LARS = {
+    "lars_opt_base_learning_rate": 10.5,
+    "lars_opt_end_learning_rate": 0.0001,
+    "lars_opt_learning_rate_decay_poly_power": 2,
+    "lars_opt_learning_rate_decay_steps": 13755,
+    "lars_epsilon": 0,
+    "lars_opt_learning_rate_warmup_epochs": 2,
+    "lars_opt_momentum": 0.9,
+    "lars_opt_weight_decay": 5e-05,
+}
+SGD = {
+    "sgd_opt_base_learning_rate": 9.5,
+    "sgd_opt_end_learning_rate": 0.0001,
+    "sgd_opt_learning_rate_decay_poly_power": 2,
+    "sgd_opt_learning_rate_decay_steps": 13755,
+    "sgd_opt_weight_decay": 5e-05,
+    "sgd_opt_momentum": 0.9,
+    "model_bn_span": 408,
+    "opt_learning_rate_warmup_epochs": 2,
+}
+OLD = {
+    "opt_base_learning_rate": 10.5,
+    "opt_learning_rate_warmup_epochs": 2,
+    "model_bn_span": 408,
+    "lars_opt_learning_rate_decay_steps": 13755,
+    "lars_opt_learning_rate_decay_poly_power": 2,
+    "lars_opt_weight_decay": 5e-05,
+    "lars_epsilon": 0,
+}
+
+
+class Record:
+    """One record, mutable."""
+
+    def __init__(self, key: str, value: Any, time_ms: float, **metadata: Any) -> None:
+        self.key, self.value, self.time_ms = key, value, time_ms
+        self.metadata: Any = {"file": "train.py", "lineno": 7, **metadata}
+
+    def text(self, ruleset: str) -> str:
+        if ruleset == "0.6.0":
+            body = json.dumps({"value": self.value, "metadata": self.metadata})
+            return f":::MLL {self.time_ms / 1000:.3f} {self.key}: {body}"
+        content = {
+            "namespace": "",
+            "time_ms": self.time_ms,
+            "event_type": "POINT_IN_TIME",
+            "key": self.key,
+            "value": self.value,
+            "metadata": self.metadata,
+        }
+        return f":::MLLOG {json.dumps(content)}"
+
+
+Run = list[Record]
+Edit = Callable[[Run], object]
+
+
+def good_run(ruleset: str = "4.0.0", division: str = "closed", optimizer: str = "lars") -> Run:
+    """A run that converges at epoch 35, evaluated after epochs 3, 7, ... 35."""
+    now = float(START_MS[ruleset])
+    run: Run = []
+
+    def add(key: str, value: Any = None, after_ms: float = 1, **metadata: Any) -> None:
+        nonlocal now
+        now += after_ms
+        run.append(Record(key, value, now, **metadata))
+
+    add("submission_benchmark", "resnet")
+    add("submission_org", "us")
+    add("submission_division", division)
+    add("submission_status", "onprem")
+    add("submission_platform", "one machine")
+    if ruleset == "0.6.0":
+        add("submission_poc_name", "me")
+        add("submission_entry", "one")
+    add("cache_clear", True)
+    add("init_start")
+    add("seed", 4711)
+    add("global_batch_size", 3264)
+    add("opt_name", optimizer)
+    if ruleset != "0.6.0":
+        add("gradient_accumulation_steps", 1)
+    hyperparameters = OLD if ruleset == "0.6.0" else {"lars": LARS, "sgd": SGD}[optimizer]
+    for key, value in hyperparameters.items():
+        add(key, value)
+    if ruleset in benchmark.WEIGHT_NAMES_RULESETS:
+        for name in sorted(benchmark.weight_names()):
+            add("weights_initialization", None, tensor=name)
+    add("init_stop", None, 60_000)
+    add("run_start", None, 10)
+    if ruleset != "0.6.0":
+        add("train_samples", 1_281_167)
+        add("eval_samples", 50_000)
+    first = 1
+    for last in range(3, 36, 4):
+        add("block_start", None, first_epoch_num=first, epoch_count=last - first + 1)
+        for epoch in range(first, last + 1):
+            add("epoch_start", None, epoch_num=epoch)
+            add("epoch_stop", None, 1_000, epoch_num=epoch)
+        add("eval_start", None, epoch_num=last)
+        add("eval_stop", None, 500, epoch_num=last)
+        add("eval_accuracy", 0.7592 if last == 35 else 0.2 + last / 70, epoch_num=last)
+        add("block_stop", None, first_epoch_num=first)
+        first = last + 1
+    add("run_stop", None, status="success")
+    return run
+
+
+def find(run: Run, key: str) -> Record:
+    """The first record of a key."""
+    return next(record for record in run if record.key == key)
+
+
+def last(run: Run, key: str) -> Record:
+    """The last record of a key."""
+    return [record for record in run if record.key == key][-1]
+
+
+def drop(*keys: str) -> Edit:
+    """Remove all records of some keys."""
+
+    def edit(run: Run) -> None:
+        run[:] = [record for record in run if record.key not in keys]
+
+    return edit
+
+
+def put(key: str, value: Any) -> Edit:
+    """Give all records of a key a value."""
+
+    def edit(run: Run) -> None:
+        for record in run:
+            if record.key == key:
+                record.value = value
+
+    return edit
+
+
+def meta(key: str, name: str, value: Any) -> Edit:
+    """Give all records of a key an entry of metadata; ... removes it."""
+
+    def edit(run: Run) -> None:
+        for record in run:
+            if record.key == key:
+                record.metadata.pop(name, None)
+                if value is not ...:
+                    record.metadata[name] = value
+
+    return edit
+
+
+def move(key: str, before: str) -> Edit:
+    """Move the first record of a key to before another; stamps stay with their places."""
+
+    def edit(run: Run) -> None:
+        stamps = [record.time_ms for record in run]
+        record = find(run, key)
+        run.remove(record)
+        run.insert(run.index(find(run, before)), record)
+        for one, stamp in zip(run, stamps, strict=True):
+            one.time_ms = stamp
+
+    return edit
+
+
+def shift(key: str, by_ms: float, *, later: bool = True) -> Edit:
+    """Stamp the last record of a key, and with `later` all after it, differently."""
+
+    def edit(run: Run) -> None:
+        at = run.index(last(run, key))
+        for record in run[at:] if later else [run[at]]:
+            record.time_ms += by_ms
+
+    return edit
+
+
+def again(key: str, by_ms: float = 0, **changes: Any) -> Edit:
+    """Repeat the last record of a key after itself."""
+
+    def edit(run: Run) -> None:
+        old = last(run, key)
+        copy = Record(key, changes.get("value", old.value), old.time_ms + by_ms)
+        copy.metadata = {**old.metadata, **changes.get("metadata", {})}
+        run.insert(run.index(old) + 1, copy)
+
+    return edit
+
+
+def write(path: Path, run: Run, ruleset: str = "4.0.0") -> Path:
+    """Write a run as a log of a round."""
+    path.write_text("".join(record.text(ruleset) + "\n" for record in run))
+    return path

@@ -1,0 +1,170 @@
+"""The parser on every shape of line that published logs have, and on some that none has."""
+
+from __future__ import annotations
+
+import resource
+from pathlib import Path
+
+import pytest
+
+from rn50.logging.parse import CannotRead, Event, Log, read_log
+from tests.logging.log_text import good_run
+
+START = '{"namespace": "", "time_ms": 1714000000000, "event_type": "POINT_IN_TIME", '
+
+
+def record(key: str = "seed", value: str = "1") -> str:
+    return f':::MLLOG {START}"key": "{key}", "value": {value}, "metadata": {{"lineno": 1}}}}'
+
+
+def read(folder: Path, content: bytes | str) -> Log:
+    path = folder / "log.txt"
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    return read_log(path)
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        b"",
+        b"[1,0]<stdout>:",
+        b"I0518 21:33:07.3 427370 mllog.py:168] ",
+        b"\x1b[A[",
+        b"\xff\xfe\x80",
+    ],
+)
+@pytest.mark.parametrize("after", [b"\n", b"\r\n", b"  \n", b"\rprogress 3 %\r\n"])
+def test_text_around_a_record_does_not_matter(tmp_path: Path, before: bytes, after: bytes) -> None:
+    log = read(tmp_path, b"\xef\xbb\xbfhello\n" + (before + record().encode() + after) * 2)
+    assert [(e.line, e.key, e.value) for e in log.events] == [(2, "seed", 1), (3, "seed", 1)]
+    assert log.problems == []
+    assert log.lines == 3
+
+
+def test_an_event_has_all_parts(tmp_path: Path) -> None:
+    assert read(tmp_path, record()).events == [
+        Event(1, 1714000000000, "seed", 1, {"lineno": 1}, "POINT_IN_TIME", "")
+    ]
+
+
+def test_v06_seconds_become_milliseconds(tmp_path: Path) -> None:
+    line = 'x :::MLL 1560820747.803 run_start : {"metadata": {"lineno": 4}, "value": null}\n'
+    log = read(tmp_path, line + line.replace("start :", "stop:"))
+    assert log.dialect == "MLL"
+    assert log.ruleset == "0.6.0"
+    assert log.first("run_start") == Event(1, 1560820747803.0, "run_start", None, {"lineno": 4})
+    assert len(log.events) == 2
+
+
+def test_records_of_one_line_are_all_read(tmp_path: Path) -> None:
+    log = read(tmp_path, record("a") + record("b") + " noise " + record("c") + "\n" + record("d"))
+    assert [event.key for event in log.events] == ["a", "b", "c", "d"]
+    assert {problem.kind for problem in log.problems} == {"joined", "trailing"}
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "key", "lost", "words"),
+    [
+        (record("opt_name")[:-9], "truncated", "opt_name", True, "ends inside a record"),
+        (record("opt_name")[:-9] + "\n", "torn", "opt_name", True, "cannot be read"),
+        (record("opt_name") + " \x1b[0m\n", "trailing", "opt_name", False, "\\x1b[0m"),
+        (record("a")[:40] + record("b") + "\n", "torn", None, True, "cannot be read"),
+        (':::MLLOG ["a"]\n', "type", None, True, "a list"),
+        (':::MLLOG {"key": 3, "time_ms": 1}\n', "type", None, True, "a number"),
+        (':::MLLOG {"key": "a"}\n', "missing", "a", True, '"time_ms"'),
+        (record().replace("1714000000000", "null"), "type", "seed", True, "null"),
+        (record().replace("1714000000000", "1e300"), "type", "seed", True, "no time"),
+        (record().replace("1714000000000", "NaN"), "type", "seed", True, "no time"),
+        (record().replace(', "metadata": {"lineno": 1}', ""), "missing", "seed", False, "metadata"),
+        (record("a", "[" * 5000 + "]" * 5000), "type", None, True, "nested"),
+        (record("a", "9" * 5000), "torn", "a", True, "too long"),
+        (":::MLLOG{}\n", "torn", None, True, "needs a blank"),
+    ],
+)
+def test_what_is_not_whole_is_a_problem(
+    tmp_path: Path, text: str, kind: str, key: str | None, lost: bool, words: str
+) -> None:
+    log = read(tmp_path, record("first") + "\n" + text)
+    found = log.problems[0]
+    assert (found.line, found.kind, found.key, found.lost) == (2, kind, key, lost)
+    assert words in found.message
+    assert log.value("first") == 1
+
+
+def test_text_as_a_stamp_is_read_as_the_official_parser_does(tmp_path: Path) -> None:
+    assert read(tmp_path, record().replace("1714000000000", '"15.5"')).events[0].time_ms == 15.5
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"", "empty file (0 bytes)"),
+        (b"hello\nworld\n", "found none in 2 lines"),
+        (b"\x1f\x8b\x08\x00abc", "gzip"),
+        ("hello\n".encode("utf-16"), "UTF-16"),
+        (b":::MLPv0.5.0 resnet 1541 (x.py:1) run_start\n", "v0.5"),
+        (b":::MLLOG {\n", "line 1"),
+    ],
+)
+def test_what_is_no_log_is_named(tmp_path: Path, content: bytes, words: str) -> None:
+    with pytest.raises(CannotRead, match=r"log\.txt: ") as error:
+        read(tmp_path, content)
+    assert words in error.value.reason
+
+
+def test_a_long_line_is_read_and_a_longer_one_is_skipped(tmp_path: Path) -> None:
+    long = record("long", '"' + "x" * 1_000_000 + '"')
+    longer = record("longer", '"' + "x" * 3_000_000 + '"')
+    log = read(tmp_path, f"{long}\n{longer}\n{record('after')}\n")
+    assert [event.key for event in log.events] == ["long", "after"]
+    assert [(p.line, p.kind, p.key) for p in log.problems] == [(2, "long", "longer")]
+
+
+def test_many_records_on_one_line_without_end(tmp_path: Path) -> None:
+    log = read(tmp_path, record() * 20_000)
+    assert log.counts == {"seed": 20_000}
+    assert len(log.events) == 501
+
+
+def test_repeated_records_are_kept_up_to_a_limit_and_new_ones_beyond(tmp_path: Path) -> None:
+    text = "".join(record("a", str(i % 700)) + "\n" for i in range(5000))
+    log = read(tmp_path, text + record("b"))
+    assert log.counts == {"a": 5000, "b": 1}
+    assert {event.value for event in log.all("a")} == set(range(700))
+    assert len(log.events) + log.unkept["a"] == 5001
+    assert log.all("b")[0].line == 5001
+
+
+def test_keys_that_nobody_wants_are_counted(tmp_path: Path) -> None:
+    path = tmp_path / "log.txt"
+    path.write_text(f"{record('a')}\n{record('b')}\n")
+    log = read_log(path, {"b"})
+    assert [event.key for event in log.events] == ["b"]
+    assert log.counts == {"a": 1, "b": 1}
+    assert log.unkept == {"a": 1}
+
+
+def test_steps_back_are_those_of_all_records(tmp_path: Path) -> None:
+    stamps = [1714000000500, 1714000000100, 0, 1714000000050]
+    text = "".join(record().replace("1714000000000", str(s)) + "\n" for s in stamps)
+    log = read(tmp_path, text)
+    assert [(step.line, step.by_ms) for step in log.steps_back] == [(2, 400), (4, 50)]
+
+
+@pytest.mark.parametrize("ruleset", ["0.6.0", "0.7.0", "1.0.0", "1.1.0", "2.0.0", "2.1.0"])
+def test_the_round_is_found_by_date(tmp_path: Path, ruleset: str) -> None:
+    text = "".join(record.text(ruleset) + "\n" for record in good_run(ruleset))
+    assert read(tmp_path, text).ruleset == ruleset
+
+
+@pytest.mark.slow
+def test_memory_and_time_do_not_grow_with_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "log.txt"
+    line = record("tracked_stats", '{"throughput": 1234.5}') + "\n"
+    with path.open("w") as file:
+        file.writelines(line for _ in range(20_000_000 // len(line)))
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    log = read_log(path, {"run_stop"})
+    grown_mb = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1e3
+    assert log.bytes > 19_000_000
+    assert grown_mb < 20
