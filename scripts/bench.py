@@ -15,8 +15,28 @@ from typing import Any
 
 from ..config.errors import UserError
 from ..config.load import Loaded
+from ..config.plan import build_plan
 from ..data.prepare import Tracker, prepare
 from .launcher import build_job, pick_launcher, run_job
+
+
+def measure_on_ranks(loaded: Loaded, launcher: str, module: str, *arguments: str) -> Any:
+    """Run `python -m rn50.train.MODULE CONFIG FOLDER ARGUMENTS` on the ranks of `loaded`.
+
+    Returns the content of the bench.json that rank 0 leaves.
+    """
+    results = Path(loaded.run.system.results)  # where all nodes can read
+    results.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".bench-", dir=results) as scratch:
+        out = Path(scratch)
+        (out / "config.yaml").write_text(loaded.to_yaml())
+        command = [
+            *(sys.executable, "-m", f"rn50.train.{module}", str(out / "config.yaml")),
+            *(str(out), *arguments),
+        ]
+        job, _ = build_job(loaded.run, launcher, command)
+        run_job(job, launcher, out)
+        return json.loads((out / "bench.json").read_text())
 
 
 def bench_loop(
@@ -25,17 +45,9 @@ def bench_loop(
     """Trainer against bare loop in alternation on the ranks of `loaded`."""
     name = pick_launcher(launcher)
     prepare(loaded.run.data, track)
-    with tempfile.TemporaryDirectory(prefix="rn50-bench-") as scratch:
-        out = Path(scratch)
-        (out / "config.yaml").write_text(loaded.to_yaml())
-        command = [
-            *(sys.executable, "-m", "rn50.train.bench_loop", str(out / "config.yaml")),
-            *(str(out), str(rounds), str(steps)),
-        ]
-        job, _ = build_job(loaded.run, name, command)
-        run_job(job, name, out)
-        seconds: dict[str, list[float]] = json.loads((out / "bench.json").read_text())
-    images = steps * job.ranks * loaded.run.batch.per_rank
+    seconds = measure_on_ranks(loaded, name, "bench_loop", str(rounds), str(steps))
+    ranks = build_plan(loaded.run).ranks
+    images = steps * ranks * loaded.run.batch.per_rank
     trainer, bare = seconds["trainer_s"], seconds["bare_s"]
     return {
         "ratios": {
@@ -46,11 +58,11 @@ def bench_loop(
         "figures": {
             "trainer images/s (median)": images / statistics.median(trainer),
             "bare loop images/s (median)": images / statistics.median(bare),
-            "ranks": job.ranks,
+            "ranks": ranks,
             "batch per rank": loaded.run.batch.per_rank,
             "steps per round": steps,
         },
-        "machine": _machine() | {"launcher": name},
+        "machine": machine() | {"launcher": name},
     }
 
 
@@ -86,11 +98,11 @@ def bench_optimizer(*, rounds: int, threads: int) -> dict[str, Any]:
             **{f"{name} ms (median)": statistics.median(s) * 1e3 for name, s in seconds.items()},
             "parameter MB": measured["parameter_bytes"] / 1e6,
         },
-        "machine": _machine() | {"OpenMP threads": threads},
+        "machine": machine() | {"OpenMP threads": threads},
     }
 
 
-def _machine() -> dict[str, Any]:
+def machine() -> dict[str, Any]:
     return {"host": platform.node(), "cores": len(os.sched_getaffinity(0))}
 
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated, Any
+import re
+from pathlib import Path
+from typing import Annotated, Any, Optional
 
 import typer
 
+from ..config.errors import UserError
 from .console import (
     TYPER_OPTIONS,
     Config,
@@ -49,6 +52,151 @@ def bench_loop(
     _print_bench(figures, as_json)
 
 
+@bench_app.command("allreduce")
+def bench_allreduce(
+    config: Config = "smoke",
+    overrides: Overrides = None,
+    ranks: Annotated[str, typer.Option(help="Rank counts, such as `2,4,8`.")] = "2,4",
+    sizes: Annotated[
+        str, typer.Option(help="Message sizes; k and M are powers of 1000.")
+    ] = "4k,64k,1M,25M",
+    algorithms: Annotated[
+        str, typer.Option(help="As in `comm.algorithm`, grids too: `torus_2d(4x2)`.")
+    ] = "ring,recursive_doubling,recursive_halving_doubling,torus_2d",
+    layers: Annotated[
+        str, typer.Option(help="`mpi`: the algorithm alone; `horovod`: as training calls it.")
+    ] = "mpi,horovod",
+    launcher: Launcher = None,
+    rounds: Annotated[int, typer.Option(min=1, help="Sums of each size in a pass.")] = 5,
+    passes: Annotated[int, typer.Option(min=1, help="Passes over all algorithms in turn.")] = 2,
+    plot: Annotated[
+        Optional[Path],  # noqa: UP045
+        typer.Option(help="Write time against size, with the model, as SVG."),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Allreduce over size x algorithm x ranks: time, bandwidth and steps against the cost model.
+
+    The model's latency and bandwidth come from two of the measured rings. Under
+    `scripts/netlab.sh run` the ranks are on emulated hosts.
+
+    Example: `rn50 bench allreduce --ranks 2,4 --sizes 4k,1M,25M --plot allreduce.svg`
+    """
+    from .bench import machine
+    from .bench_comm import allreduce_rows, fit_link, plot_allreduce
+    from .bench_comm import bench_allreduce as run_bench
+    from .launch import load_for_launch
+    from .launcher import pick_launcher
+
+    name, base = pick_launcher(launcher), split_config(config, overrides)
+    wanted = layers.split(",")
+    if not set(wanted) <= {"mpi", "horovod"}:
+        raise UserError(f"--layers: mpi or horovod or both expected, found {layers}")
+    with Tracking() as track:
+        sums = run_bench(
+            lambda more, count: load_for_launch(base[0], [*base[1], *more], count),
+            name,
+            layers=[layer for layer in wanted if layer == "horovod" or name == "mpirun"],
+            algorithms=re.findall(r"[^,(]+(?:\([^)]*\))?", algorithms),
+            ranks=parse_counts("--ranks", ranks),
+            sizes_bytes=parse_sizes(sizes),
+            rounds=rounds,
+            passes=passes,
+            progress=track("measuring allreduces"),
+        )
+    link = fit_link(sums)
+    rows = allreduce_rows(sums, link)
+    if plot:
+        plot_allreduce(sums, link, plot)
+    if as_json:
+        figures = {"link": link and link._asdict(), "rows": rows}
+        print(json.dumps({"ratios": {}, "figures": figures, "machine": machine()}, indent=1))
+        return
+    print_table(
+        (
+            "layer",
+            "ranks",
+            "bytes",
+            "algorithm",
+            "steps",
+            "ms",
+            "least",
+            "most",
+            "n",
+            "bus MB/s",
+            "model ms",
+            "error",
+        ),
+        [
+            (
+                *(row["layer"], str(row["ranks"]), str(row["bytes"]), row["algorithm"]),
+                str(row["steps"]),
+                *(f"{row[key] * 1e3:.2f}" for key in ("median_s", "min_s", "max_s")),
+                str(row["n"]),
+                f"{row['bus_bytes_per_s'] / 1e6:.1f}",
+                "-" if row["model_s"] is None else f"{row['model_s'] * 1e3:.2f}",
+                "-" if row["model_error"] is None else f"{row['model_error']:+.0%}",
+            )
+            for row in sorted(rows, key=lambda r: (r["layer"], r["ranks"], r["bytes"]))
+        ],
+    )
+    if link:
+        print(
+            f"model: {link.alpha_s * 1e6:.0f} us a message, "
+            f"{1 / link.beta_s_per_byte / 1e6:.1f} MB/s, from two rings"
+        )
+
+
+@bench_app.command("startup")
+def bench_startup(
+    config: Config = "quick",
+    overrides: Overrides = None,
+    ranks: Annotated[str, typer.Option(help="Rank counts, such as `2,4,8`.")] = "2,4",
+    launcher: Launcher = None,
+    rounds: Annotated[int, typer.Option(min=1, help="Rounds; each times every start-up.")] = 5,
+    connect_delay_s: Annotated[
+        float, typer.Option(min=0, help="Connecting takes so much longer in half of the runs.")
+    ] = 3.0,
+    as_json: Json = False,
+) -> None:
+    """init_start to run_start: serial + broadcast (what everyone does), serial + seed, ours.
+
+    Connections between many ranks take time that nobody computes in; the delay stands for them.
+
+    Example: `rn50 bench startup quick --ranks 4 --rounds 5`
+    """
+    from .bench_comm import bench_startup as run_bench
+    from .launch import load_for_launch
+    from .launcher import pick_launcher
+
+    base = split_config(config, overrides)
+    with Tracking() as track:
+        figures = run_bench(
+            lambda more, count: load_for_launch(base[0], [*base[1], *more], count),
+            pick_launcher(launcher),
+            ranks=parse_counts("--ranks", ranks),
+            rounds=rounds,
+            delay_s=connect_delay_s,
+            track=track,
+        )
+    _print_bench(figures, as_json)
+
+
+def parse_counts(option: str, text: str) -> list[int]:
+    """`2,4` -> [2, 4]."""
+    if not re.fullmatch(r"[1-9]\d{0,4}(,[1-9]\d{0,4})*", text):
+        raise UserError(f"{option}: whole numbers with commas expected, such as 2,4; found {text}")
+    return [int(part) for part in text.split(",")]
+
+
+def parse_sizes(text: str) -> list[int]:
+    """`4k,1M,300` -> bytes."""
+    if not re.fullmatch(r"[1-9]\d{0,8}[kM]?(,[1-9]\d{0,8}[kM]?)*", text):
+        raise UserError(f"--sizes: bytes with commas expected, such as 4k,1M; found {text}")
+    unit = {"k": 1_000, "M": 1_000_000}
+    return [int(part.rstrip("kM")) * unit.get(part[-1], 1) for part in text.split(",")]
+
+
 @bench_app.command("optimizer")
 def bench_optimizer(
     rounds: Annotated[int, typer.Option(min=1, help="Rounds; each times every contender.")] = 15,
@@ -80,4 +228,6 @@ def _print_bench(figures: dict[str, Any], as_json: bool) -> None:
         ],
     )
     for name, value in figures["figures"].items():
+        if isinstance(value, dict):
+            value = "{median:.2f} ({min:.2f} to {max:.2f}, n = {n})".format(**value)
         print(f"{name}: {value:.1f}" if isinstance(value, float) else f"{name}: {value}")

@@ -52,7 +52,7 @@ class Communicator:
         if self.size > 1:
             parts = self._torus.columns if self._torus else 1
             first = nd.zeros(CONNECT_BYTES // 4 // parts * parts, self._ctx)
-            self._sum_(first, "connect", 0)
+            self.sum_(first, "connect", 0)
             first.wait_to_read()
 
     def stop(self) -> None:
@@ -83,14 +83,14 @@ class Communicator:
         for number, bucket in enumerate(self._buckets):
             name, priority = f"group{number}", len(self._buckets) - number
             if self._halves is None:
-                self._sum_(bucket, name, priority)
+                self.sum_(bucket, name, priority)
                 continue
             half = self._halves[number]
             nd.cast(bucket * WIRE_SCALE, dtype="float16", out=half)
-            self._sum_(half, name, priority)
+            self.sum_(half, name, priority)
             bucket[:] = half.astype("float32") * (1 / WIRE_SCALE)
 
-    def _sum_(self, flat: nd.NDArray, name: str, priority: int) -> None:
+    def sum_(self, flat: nd.NDArray, name: str, priority: int) -> None:
         """Sum a flat array over all ranks, in place."""
         if self._torus:
             self._torus.sum_(flat, name, priority)
