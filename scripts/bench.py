@@ -9,7 +9,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +20,17 @@ from ..data.prepare import Tracker, prepare
 from .launcher import build_job, pick_launcher, run_job
 
 
-def measure_on_ranks(loaded: Loaded, launcher: str, module: str, *arguments: str) -> Any:
+def measure_on_ranks(
+    loaded: Loaded,
+    launcher: str,
+    module: str,
+    *arguments: str,
+    environment: Callable[[Mapping[str, str]], Mapping[str, str]] = lambda ours: ours,
+) -> Any:
     """Run `python -m rn50.train.MODULE CONFIG FOLDER ARGUMENTS` on the ranks of `loaded`.
 
-    Returns the content of the bench.json that rank 0 leaves.
+    `environment` turns the engines' settings that the config asks for into others. Returns the
+    content of the bench.json that rank 0 leaves.
     """
     results = Path(loaded.run.system.results)  # where all nodes can read
     results.mkdir(parents=True, exist_ok=True)
@@ -35,7 +42,7 @@ def measure_on_ranks(loaded: Loaded, launcher: str, module: str, *arguments: str
             *(str(out), *arguments),
         ]
         job, _ = build_job(loaded.run, launcher, command)
-        run_job(job, launcher, out)
+        run_job(job._replace(environment=environment(job.environment)), launcher, out)
         return json.loads((out / "bench.json").read_text())
 
 
@@ -61,6 +68,92 @@ def bench_loop(
             "ranks": ranks,
             "batch per rank": loaded.run.batch.per_rank,
             "steps per round": steps,
+        },
+        "machine": machine() | {"launcher": name},
+    }
+
+
+def bench_overlap(
+    loaded: Loaded,
+    launcher: str | None,
+    *,
+    groupings: Sequence[str],
+    rounds: int,
+    steps: int,
+    track: Tracker,
+) -> dict[str, Any]:
+    """Computing, communication and what of it is exposed, for each grouping in turn."""
+    name = pick_launcher(launcher)
+    prepare(loaded.run.data, track)
+    seconds = measure_on_ranks(
+        loaded, name, "bench_overlap", ";".join(groupings), str(rounds), str(steps)
+    )
+    ratios, figures = {}, {}
+    for rule, kinds in seconds.items():
+        exposed = [s - c for s, c in zip(kinds["step"], kinds["computing"], strict=True)]
+        ratios[f"{rule}: part of communication hidden"] = spread(
+            [1 - e / m for e, m in zip(exposed, kinds["communication"], strict=True)]
+        )
+        ratios[f"{rule}: communication / computing"] = spread(
+            [m / c for m, c in zip(kinds["communication"], kinds["computing"], strict=True)]
+        )
+        for kind, values in {**kinds, "exposed": exposed}.items():
+            figures[f"{rule}: {kind} ms a step"] = spread([value * 1e3 for value in values])
+    ranks = build_plan(loaded.run).ranks
+    return {
+        "ratios": ratios,
+        "figures": figures | {"ranks": ranks, "batch per rank": loaded.run.batch.per_rank},
+        "machine": machine() | {"launcher": name},
+    }
+
+
+STOCK = ("OMP_NUM_THREADS", "HOROVOD_CPU_OPERATIONS", "OMPI_MCA_mpi_yield_when_idle")
+"""What the baseline gets of our settings: its cores, its backend, and that a waiting rank yields;
+without the last, ranks that share cores starve each other."""
+
+
+def bench_against(
+    loaded: Loaded,
+    launcher: str | None,
+    *,
+    rounds: int,
+    steps: int,
+    passes: int,
+    track: Tracker,
+) -> dict[str, Any]:
+    """Our trainer and the pattern of Horovod's example, jobs in turn, each with its own settings."""
+    name = pick_launcher(launcher)
+    prepare(loaded.run.data, track)
+    progress = track("ours and Horovod's example in turn")
+    seconds: dict[str, list[float]] = {"ours": [], "horovod": []}
+    settings: dict[str, Callable[[Mapping[str, str]], Mapping[str, str]]] = {
+        "ours": lambda ours: ours,
+        "horovod": lambda ours: {key: ours[key] for key in STOCK if key in ours},
+    }
+    for number in range(passes):
+        for order, contender in enumerate(seconds if number % 2 else reversed(seconds)):
+            progress(2 * number + order, 2 * passes)
+            seconds[contender] += measure_on_ranks(
+                *(loaded, name, "bench_against", contender, str(rounds), str(steps)),
+                environment=settings[contender],
+            )
+    progress(2 * passes, 2 * passes)
+    ours, theirs = seconds["ours"], seconds["horovod"]
+    ranks = build_plan(loaded.run).ranks
+    images = ranks * loaded.run.batch.per_rank
+    return {
+        "ratios": {
+            "our throughput / Horovod's example": spread(
+                [t / o for o, t in zip(ours, theirs, strict=True)]
+            )
+        },
+        "figures": {
+            "ours: ms a step": spread([s * 1e3 for s in ours]),
+            "Horovod's example: ms a step": spread([s * 1e3 for s in theirs]),
+            "ours: images/s (median)": images / statistics.median(ours),
+            "Horovod's example: images/s (median)": images / statistics.median(theirs),
+            "ranks": ranks,
+            "batch per rank": loaded.run.batch.per_rank,
         },
         "machine": machine() | {"launcher": name},
     }

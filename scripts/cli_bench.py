@@ -33,6 +33,17 @@ def bench_loop(
     launcher: Launcher = None,
     rounds: Annotated[int, typer.Option(min=1, help="Rounds; each times both loops.")] = 10,
     steps: Annotated[int, typer.Option(min=1, help="Steps a loop in each round.")] = 20,
+    overlap: Annotated[
+        bool, typer.Option("--overlap", help="What of communication backward hides instead.")
+    ] = False,
+    groupings: Annotated[
+        str, typer.Option(help="For --overlap, as in `comm.groups`, with semicolons.")
+    ] = "single;equal_count(4);equal_bytes(4);equal_bytes(8);cubic(3)",
+    against: Annotated[
+        Optional[str],  # noqa: UP045
+        typer.Option(help="`horovod`: the pattern of Horovod's own example instead."),
+    ] = None,
+    passes: Annotated[int, typer.Option(min=1, help="For --against: jobs of each, in turn.")] = 3,
     as_json: Json = False,
 ) -> None:
     """Trainer against a bare loop: the same model, batch and ranks, data already in memory.
@@ -41,14 +52,30 @@ def bench_loop(
     changes. The ratio is trainer throughput over bare throughput; 1 means that the pipeline, the
     log and everything else around the step cost nothing.
 
+    `--overlap` times a step, its computing alone and its communication alone, for each grouping in
+    turn: exposed is the step less its computing. `--against horovod` times our trainer and
+    DistributedTrainer as Horovod's example uses it, jobs in turn.
+
     Example: `rn50 bench loop quick --rounds 10 --steps 20`
+
+    Example: `scripts/netlab.sh run 2 350 100 -- rn50 bench loop quick --overlap`
     """
-    from .bench import bench_loop as run_bench
+    from . import bench
     from .launch import load_for_launch
 
+    if against not in (None, "horovod"):
+        raise UserError(f"--against: horovod expected, found {against}")
     loaded = load_for_launch(*split_config(config, overrides), ranks)
     with Tracking() as track:
-        figures = run_bench(loaded, launcher, rounds=rounds, steps=steps, track=track)
+        times: dict[str, Any] = {"rounds": rounds, "steps": steps, "track": track}
+        if overlap:
+            figures = bench.bench_overlap(
+                loaded, launcher, groupings=parse_groupings(groupings), **times
+            )
+        elif against:
+            figures = bench.bench_against(loaded, launcher, passes=passes, **times)
+        else:
+            figures = bench.bench_loop(loaded, launcher, **times)
     _print_bench(figures, as_json)
 
 
@@ -180,6 +207,22 @@ def bench_startup(
             track=track,
         )
     _print_bench(figures, as_json)
+
+
+def parse_groupings(text: str) -> list[str]:
+    """`single;cubic(3)` -> rules, each as `comm.groups` takes it."""
+    from ..config.schema import Comm
+
+    rules = text.split(";")
+    for rule in rules:
+        try:
+            Comm(groups=rule)
+        except ValueError:
+            raise UserError(
+                "--groupings: rules of comm.groups with semicolons expected, such as "
+                f"single;cubic(3); found {rule}"
+            ) from None
+    return rules
 
 
 def parse_counts(option: str, text: str) -> list[int]:
