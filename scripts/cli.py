@@ -12,6 +12,7 @@ import typer
 from ..config.errors import UserError
 from .cli_bench import bench_app
 from .cli_log import log_app
+from .cli_predict import predict
 from .console import (
     EXIT_BAD,
     EXIT_USAGE,
@@ -36,6 +37,7 @@ app.add_typer(config_app, name="config")
 app.add_typer(data_app, name="data")
 app.add_typer(log_app, name="log")
 app.add_typer(bench_app, name="bench")
+app.command("predict")(predict)
 
 
 def main() -> None:
