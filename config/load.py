@@ -63,7 +63,9 @@ class Loaded:
 
     def to_yaml(self) -> str:
         """The resolved tree as YAML text that `load` reads back."""
-        return _yaml_text(self.to_dict())
+        tree = self.to_dict()
+        tree["system"] = _system_tree(self.run.system)
+        return _yaml_text(tree)
 
     @property
     def sha256(self) -> str:
@@ -148,10 +150,7 @@ def load_system(name: str) -> System:
 
 def system_yaml(system: System) -> str:
     """A machine with its performance as YAML text that `load_system` reads back."""
-    tree = system.model_dump(mode="json")
-    if system.performance is not None:
-        tree["performance"] = system.performance.model_dump(mode="json", exclude_none=True)
-    return _yaml_text(tree)
+    return _yaml_text(_system_tree(system))
 
 
 def list_presets() -> list[str]:
@@ -168,6 +167,14 @@ def flatten(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, An
             yield from flatten(value, f"{path}.")
         else:
             yield path, value
+
+
+def _system_tree(system: System) -> dict[str, Any]:
+    """A machine as plain JSON types, its performance among them."""
+    tree = system.model_dump(mode="json")
+    if system.performance is not None:
+        tree["performance"] = system.performance.model_dump(mode="json", exclude_none=True)
+    return tree
 
 
 def _yaml_text(tree: Mapping[str, Any]) -> str:

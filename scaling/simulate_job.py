@@ -29,12 +29,12 @@ def simulate_job(
     machine = build(job.name, job.system, job.precision)
     first = job.segments[0]
     gpus, about = first.ranks, machine.performance
+    if gpus == 1:
+        raise UserError("--simulate: two GPUs or more expected, found 1")
     step = step_time(machine, gpus, first.batch, groups=job.groups, algorithm=job.algorithm)
     compute_s = machine.compute_s(first.batch) - step.optimizer_s
     start_s = compute_s - step.backward_s - _backward_launch_s(step.groups, step.backward_s)
     planned = wire_groups(job.groups or about.groups, job.precision)
-    if not step.groups:
-        raise UserError("--simulate: two GPUs or more expected, found 1")
     largest = max(step.groups, key=lambda group: group.n_bytes)
     algorithm = largest.algorithm
     if fail_step is not None and fail_step >= steps:

@@ -113,7 +113,7 @@ def group_cost_s(machine: Machine, gpus: int, n_bytes: float, algorithm: str) ->
 def with_grid(machine: Machine, gpus: int, algorithm: str) -> str:
     """`algorithm` with the grid of machines whose torus is square (Sony), not nodes x ranks."""
     if algorithm == "torus_2d" and machine.performance.square_torus:
-        rows, columns = grid(gpus)
+        rows, columns = grid(topology_of(machine, gpus).ranks)
         return f"torus_2d({rows}x{columns})"
     return algorithm
 
