@@ -63,12 +63,9 @@ class Loaded:
 
     def to_yaml(self) -> str:
         """The resolved tree as YAML text that `load` reads back."""
-        out = io.StringIO()
-        yaml = YAML(typ="safe", pure=True)
-        yaml.default_flow_style = False
-        yaml.sort_base_mapping_type_on_output = False  # type: ignore[assignment]
-        yaml.dump(self.to_dict(), out)
-        return out.getvalue()
+        tree = self.to_dict()
+        tree["system"] = _system_tree(self.run.system)
+        return _yaml_text(tree)
 
     @property
     def sha256(self) -> str:
@@ -151,6 +148,11 @@ def load_system(name: str) -> System:
         raise UserError("\n".join(_explain(error, leaves, str(path)))) from None
 
 
+def system_yaml(system: System) -> str:
+    """A machine with its performance as YAML text that `load_system` reads back."""
+    return _yaml_text(_system_tree(system))
+
+
 def list_presets() -> list[str]:
     """Names of the presets beside this module, `quick` first."""
     names = [path.stem for path in PRESETS.glob("*.yaml")]
@@ -165,6 +167,23 @@ def flatten(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, An
             yield from flatten(value, f"{path}.")
         else:
             yield path, value
+
+
+def _system_tree(system: System) -> dict[str, Any]:
+    """A machine as plain JSON types, its performance among them."""
+    tree = system.model_dump(mode="json")
+    if system.performance is not None:
+        tree["performance"] = system.performance.model_dump(mode="json", exclude_none=True)
+    return tree
+
+
+def _yaml_text(tree: Mapping[str, Any]) -> str:
+    out = io.StringIO()
+    yaml = YAML(typ="safe", pure=True)
+    yaml.default_flow_style = False
+    yaml.sort_base_mapping_type_on_output = False  # type: ignore[assignment]
+    yaml.dump(tree, out)
+    return out.getvalue()
 
 
 def _read_tree(path: Path, chain: tuple[Path, ...]) -> dict[str, Leaf]:

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .collectives import Ranks, Round, schedule
-from .cost import TREE_CHUNK_BYTES, topology_grid
+from .cost import SEGMENT_BYTES, TREE_CHUNK_BYTES, topology_grid
 from .topology import Link, Topology
 
 Times = NDArray[np.float64]
@@ -42,7 +42,9 @@ class Stage(NamedTuple):
     latency_s: Times
     wire_s: Times
     everyone: bool  # receives one message; then they are in the receivers' order
+    once: bool  # nobody sends or receives two
     repeat: int
+    rings: tuple[int, int, int] | None = None  # see `_rings`
 
 
 class Program(NamedTuple):
@@ -69,6 +71,8 @@ def compile_allreduce(
         beta *= slow_link.factor if slow_link else 1.0
         period_s = 4 * chunk * beta + 2 * chunk * link.gamma_s_per_byte
         return Program(stages, (chunks - 1) * period_s)
+    if algorithm == "segmented_ring" and n_bytes / topology.ranks <= SEGMENT_BYTES:
+        algorithm = "ring"
     eager_bytes = min(topology.node.inside.eager_bytes, topology.node.nic.eager_bytes)
     if algorithm == "segmented_ring" or eager_bytes < math.inf:
         return Program(_stages(algorithm, topology, n_bytes, slow_link))
@@ -86,16 +90,49 @@ def run(clocks: Times, program: Program, noise: Callable[[int], Times] | None = 
             if noise is not None:
                 arrival_s = stage.latency_s * noise(len(stage.src)) + stage.wire_s
             if stage.everyone:
-                np.take(clocks, stage.src, out=heard)
-                heard += arrival_s
+                if stage.rings is None:
+                    np.take(clocks, stage.src, out=heard, mode="clip")  # the mode without a copy
+                    heard += arrival_s
+                else:
+                    _hear_neighbours(clocks, arrival_s, heard, stage.rings)
                 clocks += stage.wire_s
                 np.maximum(clocks, heard, out=clocks)
             else:
                 sent_s, heard_s = clocks[stage.src], clocks[stage.dst]
-                np.maximum.at(clocks, stage.src, sent_s + stage.wire_s)
                 done_s = np.maximum(heard_s + stage.wire_s, sent_s + arrival_s)
-                np.maximum.at(clocks, stage.dst, done_s)
+                if stage.once:
+                    clocks[stage.src] = sent_s + stage.wire_s
+                    clocks[stage.dst] = np.maximum(clocks[stage.dst], done_s)
+                else:
+                    np.maximum.at(clocks, stage.src, sent_s + stage.wire_s)
+                    np.maximum.at(clocks, stage.dst, done_s)
     return clocks + program.tail_s
+
+
+def _hear_neighbours(
+    clocks: Times, arrival_s: Times, heard: Times, rings: tuple[int, int, int]
+) -> None:
+    """`heard[dst] = clocks[src] + arrival_s` by slices, three times as fast as by numbers."""
+    sent, after, into = clocks.reshape(rings), arrival_s.reshape(rings), heard.reshape(rings)
+    np.add(sent[:, :-1], after[:, 1:], out=into[:, 1:])
+    np.add(sent[:, -1], after[:, 0], out=into[:, 0])
+
+
+def _rings(src: Ranks) -> tuple[int, int, int] | None:
+    """(blocks, places, stride) where each rank hears the one `stride` before it, cyclically.
+
+    One ring is (1, p, 1); the rows of a torus (Y, X, 1), its columns (1, Y, X). Short rows are
+    left to numbers: slices of a few are slow.
+    """
+    stride = len(src) - 1 - int(src[-1])
+    if stride < 1:
+        return None
+    places = int(src[0]) // stride + 1
+    if places * stride < 64 or len(src) % (places * stride):
+        return None
+    shape = (len(src) // (places * stride), places, stride)
+    expected = np.roll(np.arange(len(src)).reshape(shape), 1, axis=1).ravel()
+    return shape if (src == expected).all() else None
 
 
 @lru_cache(maxsize=64)
@@ -134,14 +171,17 @@ class _Wires(NamedTuple):
         heard = np.bincount(self.dst)[self.dst]  # one adder a rank
         gamma = topology.node.inside.gamma_s_per_byte * heard if reduce else 0.0
         wire_s = sizes * (self.beta_s_per_byte + gamma)
-        everyone = len(self.dst) == topology.ranks and heard.max() == 1
+        once = heard.max() == 1 and np.bincount(self.src).max() == 1
+        everyone = once and len(self.dst) == topology.ranks
         pick = np.argsort(self.dst) if everyone else np.arange(len(self.dst))
         latency_s = np.where(
             self.leaves,
             _latency_s(topology.node.nic, sizes),
             _latency_s(topology.node.inside, sizes),
         )
-        return Stage(self.src[pick], self.dst[pick], latency_s[pick], wire_s[pick], everyone, 1)
+        ends = self.src[pick], self.dst[pick]
+        rings = _rings(ends[0]) if everyone else None
+        return Stage(*ends, latency_s[pick], wire_s[pick], everyone, once, 1, rings)
 
 
 def _latency_s(link: Link, sizes: Times) -> Times:

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 PUBLISHED = Path(__file__).resolve().parent / "published"
 LEVEL_SIGMAS = 1.645
@@ -76,19 +75,16 @@ def evaluations(epochs: int, period: int, offset: int | None) -> int:
 
 
 def accuracy_curve(global_batch_size: float, epochs: int) -> list[tuple[int, float]]:
-    """(epoch, top-1) to the target: published curves by share of the run, between two batches.
+    """(epoch, top-1) to the target: the published curve of the nearest batch, stretched.
 
-    Curves above 30,000 images dip near the highest learning rate, and so does this one.
+    Runs above 30,000 images dip near the highest learning rate, and so does this; a mean over runs
+    or batches would smooth the dip away, so the curve is that of one run (the median dip of five).
     """
-    sizes, progress, curves = _curves()
-    x = math.log(min(max(global_batch_size, sizes[0]), sizes[-1]))
-    logs = np.log(sizes)
-    upper = min(int(np.searchsorted(logs, x)), len(sizes) - 1)
-    lower = max(upper - 1, 0)
-    weight = 0.0 if upper == lower else (x - logs[lower]) / (logs[upper] - logs[lower])
-    curve = (1 - weight) * curves[lower] + weight * curves[upper]
+    curves = _curves()
+    nearest = min(curves, key=lambda size: abs(math.log(size / max(1.0, global_batch_size))))
+    progress, top1_there = curves[nearest]
     places = np.arange(1, epochs + 1) / epochs
-    top1 = np.interp(places, [0.0, *progress], [0.0, *curve])
+    top1 = np.interp(places, [0.0, *progress], [0.0, *top1_there])
     return [(epoch, float(value)) for epoch, value in enumerate(top1, start=1)]
 
 
@@ -139,11 +135,11 @@ def _points(era: str) -> list[tuple[float, float]]:
 
 
 @lru_cache
-def _curves() -> tuple[list[float], list[float], list[NDArray[np.float64]]]:
-    by_size: dict[float, list[tuple[float, float]]] = {}
+def _curves() -> dict[float, tuple[list[float], list[float]]]:
+    """Global batch -> shares of the run, top-1."""
+    curves: dict[float, tuple[list[float], list[float]]] = {}
     for row in read_table("curves.csv"):
-        point = (float(row["progress"]), float(row["top1"]))
-        by_size.setdefault(float(row["global_batch_size"]), []).append(point)
-    sizes = sorted(by_size)
-    progress = [place for place, _ in by_size[sizes[0]]]
-    return sizes, progress, [np.array([top1 for _, top1 in by_size[size]]) for size in sizes]
+        progress, top1 = curves.setdefault(float(row["global_batch_size"]), ([], []))
+        progress.append(float(row["progress"]))
+        top1.append(float(row["top1"]))
+    return curves

@@ -9,14 +9,14 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ..config.errors import UserError
-from ..config.schema import Compute, Performance, Point, System
+from ..config.schema import Compute, Performance, System
 from .topology import Link, Node, Topology
 
 GAMMA_S_PER_BYTE = 1e-12
 """Adding two fp16 vectors in an accelerator's memory: three passes at some 3 TB/s."""
 
-_ROUNDS = 12
-_BISECTIONS = 60
+_ROUNDS = 40
+_CLOSE_S = 1e-10
 
 
 @dataclass(frozen=True)
@@ -71,27 +71,13 @@ def build_machine(
         raise UserError(f"{name}: precision one of {', '.join(known)} expected, found {precision}")
     alone = [point.step_s for point in compute.points]
     machine = _through(Machine(name, system, about, precision, 0.0, 1.0, 1.0), compute, alone)
-    for _ in range(_ROUNDS):
-        alone = [_alone_s(machine, point, step_s) for point in compute.points]
+    for _ in range(_ROUNDS):  # what waits beside computation hardly depends on it: a contraction
+        missing = [p.step_s - step_s(machine, p.gpus, p.batch) for p in compute.points]
+        alone = [max(1e-9, a + more) for a, more in zip(alone, missing, strict=True)]
         machine = _through(machine, compute, alone)
+        if max(map(abs, missing)) < _CLOSE_S:
+            break
     return machine
-
-
-def _alone_s(machine: Machine, point: Point, step_s: Callable[[Machine, int, int], float]) -> float:
-    """Computation for which the whole step takes what was measured, by bisection."""
-    low, high, now = 0.0, 1.0, machine.compute_s(point.batch)
-    for _ in range(_BISECTIONS):
-        middle = (low + high) / 2
-        scaled = replace(
-            machine,
-            fixed_s=machine.fixed_s * middle * point.step_s / now,
-            per_image_s=machine.per_image_s * middle * point.step_s / now,
-        )
-        if step_s(scaled, point.gpus, point.batch) < point.step_s:
-            low = middle
-        else:
-            high = middle
-    return low * point.step_s
 
 
 def _through(machine: Machine, compute: Compute, alone: list[float]) -> Machine:

@@ -25,7 +25,7 @@ from .machine import Machine
 from .step import Step, build, step_time
 from .train_time import Phase, TrainTime, plan_phase, steps_per_epoch, train_time
 
-SIGMA_MODEL = 0.04
+SIGMA_MODEL = 0.05
 """Relative error of a step near its calibration: vendors with the same parts differ by as much."""
 SIGMA_PER_DOUBLING_OF_GPUS = 0.01
 SIGMA_PER_HALVING_OF_BATCH = 0.02
@@ -62,6 +62,7 @@ class Job:
     ruleset: str = "4.0.0"
     period: int = EVAL_PERIOD_EPOCHS
     offset: int | None = None
+    bn_average: bool = True
 
 
 @dataclass(frozen=True)
@@ -117,7 +118,7 @@ class Prediction:
             "init_s": self.machine.performance.init_s,
             "calibrated_on": [
                 {"gpus": p.gpus, "batch": p.batch, "step_ms": p.step_s * 1e3, "source": p.source}
-                for p in _points(self.machine)
+                for p in (*_points(self.machine), *self.machine.performance.other_points)
             ],
             "accuracy_by_epoch": [
                 [epoch, round(top1, 4)]
@@ -168,6 +169,7 @@ def job_of_config(run: Run, **choices: Any) -> Job:
         "ruleset": run.ruleset,
         "period": run.eval.period,
         "offset": run.eval.offset,
+        "bn_average": run.eval.bn_stats != "local",
     }
     if run.division == "open" or len(plan.segments) > 1 or run.eval.target != 0.759:
         settings["epochs"] = float(plan.eval_epochs[-1])
@@ -188,7 +190,7 @@ def predict(job: Job) -> Prediction:
         epochs, known = job.epochs, Epochs(job.epochs, job.epochs, job.epochs)
     evals = evaluations(math.ceil(epochs), job.period, job.offset)
     phases = _phases(machine, job, epochs)
-    run = train_time(machine, phases, evals, job.gpus)
+    run = train_time(machine, phases, evals, job.gpus, bn_average=job.bn_average)
     sigma = step_sigma(machine, first.ranks, first.batch)
     spread = LEVEL_SIGMAS * sigma
     beside = run.total_s - run.training_s

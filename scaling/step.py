@@ -107,11 +107,15 @@ def group_cost_s(machine: Machine, gpus: int, n_bytes: float, algorithm: str) ->
         both = [group_cost_s(machine, gpus, n_bytes, name) for name in ("ring", "double_tree")]
         return min(both, key=lambda choice: choice[1])
     topology = topology_of(machine, gpus, tree=algorithm == "double_tree")
-    named = algorithm
+    return algorithm, allreduce(with_grid(machine, gpus, algorithm), topology, n_bytes).time_s
+
+
+def with_grid(machine: Machine, gpus: int, algorithm: str) -> str:
+    """`algorithm` with the grid of machines whose torus is square (Sony), not nodes x ranks."""
     if algorithm == "torus_2d" and machine.performance.square_torus:
-        rows, columns = grid(gpus)
-        named = f"torus_2d({rows}x{columns})"
-    return algorithm, allreduce(named, topology, n_bytes).time_s
+        rows, columns = grid(topology_of(machine, gpus).ranks)
+        return f"torus_2d({rows}x{columns})"
+    return algorithm
 
 
 def straggler_s(

@@ -11,9 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
 from ..config.benchmark import IMAGENET_EVAL_SAMPLES, IMAGENET_TRAIN_SAMPLES
-from .cost import allreduce
-from .machine import Machine, topology_of
-from .step import step_time
+from .machine import Machine
+from .step import group_cost_s, step_time
 
 DATASET_BYTES = 140e9
 """ImageNet's training set as RecordIO: 1,281,167 JPEG of 110 KB."""
@@ -74,19 +73,25 @@ def plan_phase(
     return Phase(epochs, ranks, batch, steps or steps_per_epoch(ranks, batch), step.total_s)
 
 
-def train_time(machine: Machine, phases: Sequence[Phase], evals: int, gpus: int) -> TrainTime:
-    """All clocks of a run on `gpus` ranks that evaluates `evals` times."""
+def train_time(
+    machine: Machine, phases: Sequence[Phase], evals: int, gpus: int, *, bn_average: bool = True
+) -> TrainTime:
+    """All clocks of a run on `gpus` ranks that evaluates `evals` times.
+
+    `bn_average`: batch-norm statistics are averaged over the ranks before each evaluation.
+    """
     about = machine.performance
     nodes = math.ceil(gpus / machine.system.ranks_per_node)
     epoch_s = phases[0].steps_per_epoch * phases[0].step_s
     reading_s = DATASET_BYTES / nodes / about.read_bytes_per_s
-    topology = topology_of(machine, gpus)
-    statistics = allreduce("ring", topology, BATCH_NORM_STATISTICS_BYTES).time_s
+    statistics_s = 0.0
+    if bn_average and gpus > 1:
+        _, statistics_s = group_cost_s(machine, gpus, BATCH_NORM_STATISTICS_BYTES, about.algorithm)
     return TrainTime(
         startup_s=about.startup_s,
         first_epoch_s=about.first_epoch_s + max(0.0, reading_s - epoch_s),
         training_s=math.fsum(p.epochs * p.steps_per_epoch * p.step_s for p in phases),
-        bn_statistics_s=evals * statistics,
+        bn_statistics_s=evals * statistics_s,
         evaluation_s=evals * evaluation_s(machine, gpus),
     )
 

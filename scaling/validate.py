@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from statistics import mean
 from typing import Any
 
@@ -30,6 +31,8 @@ KNOWN_REASONS = {
     "dgxa100_n2_ngc20.06": "same software: 8 GPUs with twice the batch take 144.8 ms, not 2 x 86.8",
     "dgx1_multi_ngc18.11": "v0.5 software: no fused kernels and host-side update; epochs as given",
     "dgx2h_multi_ngc18.11": "v0.5 software: no fused kernels and host-side update; epochs as given",
+    "cloud-tpu-v4": "software of v2.0, two rounds after the calibrated points",
+    "tpu-v4-512": "software of v0.7; no entry of this size came later",
     "dgxh100_n4_preview": "preview software",
     "sony_1024": "their reference run on earlier software; 1,024 GPUs of Table 6 are 2.4 x faster",
     "sony_2176": "earlier software (recipes.md 1.2)",
@@ -191,8 +194,11 @@ def _time_row(answer: Prediction, time_s: float, fitted: bool, common: dict[str,
                calibrated=fitted, **common)  # fmt: skip
 
 
+_load_system = lru_cache(load_system)
+
+
 def _job(machine: str, gpus: int, batch: int, epochs: float, per_node: int | None = None) -> Job:
-    system = load_system(machine)
+    system = _load_system(machine)
     if per_node is not None and per_node != system.ranks_per_node:
         system = system.model_copy(update={"ranks_per_node": per_node})
     return job_of_system(machine, system, gpus, batch, epochs=epochs)

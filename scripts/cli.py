@@ -13,6 +13,7 @@ from ..config.errors import UserError
 from . import cli_report  # noqa: F401 (adds its commands to log_app)
 from .cli_bench import bench_app
 from .cli_log import log_app
+from .cli_predict import predict
 from .console import (
     EXIT_BAD,
     EXIT_USAGE,
@@ -37,6 +38,7 @@ app.add_typer(config_app, name="config")
 app.add_typer(data_app, name="data")
 app.add_typer(log_app, name="log")
 app.add_typer(bench_app, name="bench")
+app.command("predict")(predict)
 
 
 def main() -> None:

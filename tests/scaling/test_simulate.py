@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rn50.scaling.clocks import Program, compile_allreduce, run
 from rn50.scaling.cost import Link, Node, Topology, allreduce, flat
 from rn50.scaling.overlap import exposed
 from rn50.scaling.simulate import (
@@ -238,3 +239,14 @@ def test_2048_and_8192_ranks_run_within_a_minute(nodes: int, algorithm: str) -> 
 def test_wrong_input_is_refused(options: dict[str, object]) -> None:
     with pytest.raises(ValueError, match=r"expected|needs"):
         on_abci(**options)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("algorithm", ["ring", "torus_2d(8x64)", "torus_2d(64x8)"])
+def test_slices_are_the_numbers(algorithm: str) -> None:
+    """The fast way for rings gives what the messages' own sources and destinations give."""
+    machine = Topology(NODE, 128)
+    program = compile_allreduce(algorithm, machine, 51.1e6, SlowLink(3, 2.0))
+    assert any(stage.rings for stage in program.stages)
+    plain = Program(tuple(stage._replace(rings=None) for stage in program.stages))
+    clocks = np.random.default_rng(0).exponential(0.01, machine.ranks)
+    assert (run(clocks, program) == run(clocks, plain)).all()

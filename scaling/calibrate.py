@@ -1,0 +1,99 @@
+"""A machine's model from small runs of the user. Pure: somebody else reads the logs.
+
+Runs of two batches or more fix both constants of computation; runs on different numbers of GPUs
+fix the jitter as well. The network stays as the base system describes it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from ..config.errors import UserError
+from ..config.schema import Compute, Performance, Point, System
+from .step import build, step_time
+
+JITTERS = tuple(0.002 * number for number in range(51))
+"""Candidates up to 10 %, tried in turn: the function is cheap and may have a flat bottom."""
+
+
+class Measurement(NamedTuple):
+    """A run of the user's: a step, and the clocks around it where the log has them."""
+
+    gpus: int
+    batch: int
+    step_s: float
+    source: str
+    startup_s: float | None = None
+    evaluation_s: float | None = None
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """The fitted system, and how far it is from the runs it was fitted to."""
+
+    system: System
+    fixed_s: float
+    per_image_s: float
+    jitter: float
+    residual: float
+    """Root mean square relative error over the runs."""
+
+
+def calibrate(
+    name: str, base: System, runs: Sequence[Measurement], precision: str = "fp16"
+) -> Calibration:
+    """Fit `base` to `runs`.
+
+    Raises:
+        UserError: no run, or runs that no rising line explains.
+    """
+    if not runs:
+        raise UserError("--calibrate: one log or more expected, found none")
+    about = base.performance or Performance()
+    known: Compute | None = getattr(about, precision)
+    one_batch = len({run.batch for run in runs}) == 1
+    fixed = None
+    if one_batch:
+        fixed = build(name, base, precision).fixed_s if known is not None else 0.0
+        fixed = min(fixed, 0.5 * min(run.step_s for run in runs))
+    compute = Compute(
+        points=tuple(
+            Point(gpus=run.gpus, batch=run.batch, step_s=run.step_s, source=run.source)
+            for run in runs
+        ),
+        fixed_s=fixed,
+    )
+    update: dict[str, object] = {precision: compute, "sources": "rn50 predict --calibrate"}
+    update.update(_clocks(about, runs))
+    about = about.model_copy(update=update)
+    candidates = JITTERS if len({run.gpus for run in runs}) > 1 else (about.jitter,)
+    fits = [
+        _fit(name, base, about.model_copy(update={"jitter": jitter}), runs, precision)
+        for jitter in candidates
+    ]
+    return min(fits, key=lambda fit: (round(fit.residual, 6), abs(fit.jitter - 0.01)))
+
+
+def _fit(
+    name: str, base: System, about: Performance, runs: Sequence[Measurement], precision: str
+) -> Calibration:
+    system = base.model_copy(update={"performance": about})
+    machine = build(name, system, precision)
+    errors = [step_time(machine, run.gpus, run.batch).total_s / run.step_s - 1 for run in runs]
+    residual = math.sqrt(math.fsum(error**2 for error in errors) / len(errors))
+    return Calibration(system, machine.fixed_s, machine.per_image_s, about.jitter, residual)
+
+
+def _clocks(about: Performance, runs: Sequence[Measurement]) -> dict[str, object]:
+    """Start-up and evaluation of the largest run, which is nearest to what will be asked."""
+    largest = max(runs, key=lambda run: run.gpus)
+    update: dict[str, object] = {}
+    if largest.startup_s is not None:
+        update["startup_s"] = largest.startup_s
+    if largest.evaluation_s is not None:
+        images_s = 50_000 / largest.gpus / about.eval_images_per_s
+        update["eval_fixed_s"] = max(0.0, largest.evaluation_s - images_s)
+    return update

@@ -1,0 +1,359 @@
+"""`rn50 predict`: what would this config take on that machine?"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Optional
+
+import typer
+
+from ..config.errors import UserError
+from .console import Json, print_table
+
+if TYPE_CHECKING:
+    from ..config.schema import System
+    from ..scaling.predict import Job, Prediction
+
+Arguments = Annotated[
+    Optional[list[str]],  # noqa: UP045 (Typer reads these at run time)
+    typer.Argument(
+        help="A config and its overrides; with --calibrate: run folders or LOG:GPUS.",
+        show_default=False,
+    ),
+]
+Name = Annotated[
+    Optional[str],  # noqa: UP045
+    typer.Option("--system", help="A machine of `config/system/`, or its YAML file."),
+]
+Gpus = Annotated[
+    Optional[int],  # noqa: UP045
+    typer.Option(help="Accelerators; instead of the config's nodes and ranks."),
+]
+BatchPerGpu = Annotated[
+    Optional[int],  # noqa: UP045
+    typer.Option(help="Images per accelerator and step."),
+]
+EpochsOption = Annotated[
+    Optional[float],  # noqa: UP045
+    typer.Option("--epochs", help="Epochs of the run; default: what published runs needed."),
+]
+Algorithm = Annotated[
+    Optional[str],  # noqa: UP045
+    typer.Option(help="Allreduce: auto, ring, torus_2d, hierarchical, double_tree, ..."),
+]
+GroupRule = Annotated[
+    Optional[str],  # noqa: UP045
+    typer.Option("--groups", help="Gradient groups: cubic(3), equal_bytes(8), single, ..."),
+]
+Precision = Annotated[
+    Optional[str],  # noqa: UP045
+    typer.Option(help="fp16, fp32 or tf32; default: the config's, or fp16."),
+]
+Ruleset = Annotated[
+    Optional[str],  # noqa: UP045
+    typer.Option(help="Round whose recipes set the epochs: 0.5, 0.6 or from 0.7 on."),
+]
+Plots = Annotated[
+    Optional[Path],  # noqa: UP045
+    typer.Option(help="Folder for SVG plots."),
+]
+Out = Annotated[
+    Optional[Path],  # noqa: UP045
+    typer.Option(help="With --calibrate: write the fitted system's YAML here."),
+]
+Steps = Annotated[int, typer.Option(min=1, max=10_000, help="Steps to simulate.")]
+Seed = Annotated[int, typer.Option(min=0, help="Of the simulation.")]
+SlowNode = Annotated[float, typer.Option(min=1.0, help="One node computes so many times as long.")]
+FailStep = Annotated[
+    Optional[int],  # noqa: UP045
+    typer.Option(min=1, help="A node fails after this step; restart from a checkpoint 10 s later."),
+]
+
+
+def predict(
+    arguments: Arguments = None,
+    system: Name = None,
+    gpus: Gpus = None,
+    batch_per_gpu: BatchPerGpu = None,
+    epochs: EpochsOption = None,
+    algorithm: Algorithm = None,
+    groups: GroupRule = None,
+    precision: Precision = None,
+    ruleset: Ruleset = None,
+    plots: Plots = None,
+    as_json: Json = False,
+    validate: Annotated[
+        bool, typer.Option("--validate", help="Every published figure against ours, worst first.")
+    ] = False,
+    calibrate: Annotated[
+        bool, typer.Option("--calibrate", help="Fit a machine to the runs named as arguments.")
+    ] = False,
+    out: Out = None,
+    simulate: Annotated[
+        bool, typer.Option("--simulate", help="Discrete events: every rank, message and delay.")
+    ] = False,
+    steps: Steps = 20,
+    seed: Seed = 0,
+    slow_node: SlowNode = 1.0,
+    fail_step: FailStep = None,
+) -> None:
+    """Step time, images/s and time to train on a described machine, and where the time goes.
+
+    Example: `rn50 predict abci_2048_open`
+
+    Example: `rn50 predict --system dgxa100 --gpus 1024 --batch-per-gpu 35 --json`
+
+    Example: `rn50 predict --system abci --gpus 2048 --batch-per-gpu 42 --epochs 90 --plots plots`
+
+    Example: `rn50 predict --calibrate runs/1 runs/2 --system dgxa100 --gpus 512 --batch-per-gpu 64`
+
+    Example: `rn50 predict --validate`
+
+    Example: `rn50 predict dgxa100_n128 --simulate --slow-node 1.2`
+    """
+    if validate:
+        _validate(as_json)
+        return
+    choices = {
+        "epochs": epochs,
+        "algorithm": algorithm,
+        "groups": groups,
+        "precision": precision,
+        "ruleset": _ruleset(ruleset),
+    }
+    if calibrate:
+        wanted = gpus is not None or batch_per_gpu is not None
+        fitted = _calibrate(
+            arguments or [],
+            system,
+            precision or "fp16",
+            out,
+            as_json=as_json,
+            predicted_too=wanted,
+        )
+        if not wanted:
+            return
+        job = _job_of_system("calibrated", fitted, gpus, batch_per_gpu, choices)
+    elif system is not None:
+        if arguments:
+            raise UserError(f"CONFIG or --system expected, found both ({arguments[0]}, {system})")
+        from ..config.load import load_system
+
+        job = _job_of_system(system, load_system(system), gpus, batch_per_gpu, choices)
+    else:
+        job = _job_of_config(arguments or [], gpus, batch_per_gpu, choices)
+    if simulate:
+        _simulate(job, steps, seed, slow_node, fail_step, as_json)
+        return
+    _predict(job, plots, as_json)
+
+
+def _ruleset(text: str | None) -> str | None:
+    from ..config.benchmark import RULESETS
+
+    if text is None or text in ("0.5", "0.5.0"):
+        return text
+    matches = [known for known in RULESETS if text in (known, known[:3])]
+    if not matches:
+        raise UserError(f"--ruleset: 0.5.0 or one of {', '.join(RULESETS)} expected, found {text}")
+    return matches[0]
+
+
+def _job_of_system(
+    name: str, system: System, gpus: int | None, batch: int | None, choices: dict[str, Any]
+) -> Job:
+    from ..scaling.predict import job_of_system
+
+    if gpus is None or batch is None:
+        raise UserError("--system: --gpus and --batch-per-gpu expected beside it, found not both")
+    given = {key: value for key, value in choices.items() if value is not None}
+    return job_of_system(name, system, gpus, batch, **given)
+
+
+def _job_of_config(
+    arguments: list[str], gpus: int | None, batch: int | None, choices: dict[str, Any]
+) -> Job:
+    from ..config.load import load
+    from ..scaling.predict import job_of_config
+
+    if not arguments or "=" in arguments[0]:
+        raise UserError("CONFIG or --system NAME expected, found neither (`rn50 predict --help`)")
+    config, *overrides = arguments
+    if gpus is not None:
+        per_node = load(config, overrides).run.system.ranks_per_node
+        if gpus < 1 or (gpus > per_node and gpus % per_node):
+            raise UserError(f"--gpus: a multiple of {per_node} (a node) expected, found {gpus}")
+        nodes = max(1, gpus // per_node)
+        overrides += [f"system.nodes={nodes}", f"system.ranks_per_node={min(gpus, per_node)}"]
+    if batch is not None:
+        overrides.append(f"batch.per_rank={batch}")
+    return job_of_config(load(config, overrides).run, **choices)
+
+
+def _predict(job: Job, plots: Path | None, as_json: bool) -> None:
+    from ..scaling.predict import predict as run_predict
+
+    answer = run_predict(job)
+    files = []
+    if plots is not None:
+        from .predict_plots import write_plots
+
+        files = write_plots(answer, plots)
+    if as_json:
+        print(json.dumps(answer.to_dict(), indent=1))
+        return
+    _print_prediction(answer)
+    for file in files:
+        print(f"{file}: drawn")
+
+
+def _print_prediction(answer: Prediction) -> None:
+    first, step = answer.phases[0], answer.step
+    low_s, high_s = answer.time_interval_s
+    step_low, step_high = answer.step_interval_s
+    print_table(
+        (f"{answer.job.name}: {answer.job.gpus} x {first.batch}", "", "90 % interval"),
+        [
+            (
+                "step",
+                f"{step.total_s * 1e3:.2f} ms",
+                f"{step_low * 1e3:.2f} to {step_high * 1e3:.2f} ms",
+            ),
+            ("training rate", f"{answer.images_per_s:,.0f} images/s", ""),
+            ("efficiency", f"{answer.efficiency:.1%}", "of computation alone"),
+            (
+                "epochs",
+                f"{answer.epochs:g}",
+                "{:.0f} to {:.0f}".format(*answer.epochs_interval),
+            ),
+            ("time to train", f"{answer.run.total_s:.1f} s", f"{low_s:.1f} to {high_s:.1f} s"),
+        ],
+    )
+    print()
+    _print_shares("one step", {k: v * 1e3 for k, v in step.parts.items()}, "ms")
+    print()
+    _print_shares("the run", answer.run.parts, "s")
+    points = "; ".join(
+        f"{p['gpus']} x {p['batch']}: {p['step_ms']:.2f} ms ({p['source']})"
+        for p in answer.to_dict()["calibrated_on"]
+    )
+    print(f"\ncalibrated on {points}")
+
+
+def _print_shares(title: str, parts: dict[str, float], unit: str) -> None:
+    total = sum(parts.values())
+    rows = [
+        (name.removesuffix("_s").replace("_", " "), f"{value:.3f} {unit}", f"{value / total:.1%}")
+        for name, value in parts.items()
+        if value
+    ]
+    print_table((title, "time", "share"), rows)
+
+
+def _validate(as_json: bool) -> None:
+    from dataclasses import asdict
+
+    from ..scaling.validate import left_out, summarise, validate
+
+    rows = validate()
+    summaries = [summarise(rows, kind) for kind in ("step", "time")]
+    if as_json:
+        print(
+            json.dumps(
+                {
+                    "summary": [asdict(summary) for summary in summaries],
+                    "rows": [{**asdict(row), "error": round(row.error, 5)} for row in rows],
+                    "left_out": left_out(),
+                },
+                indent=1,
+            )
+        )
+        return
+    print_table(
+        ("error", "what", "published", "predicted", "GPUs x batch", "system", "row", "note"),
+        [
+            (
+                f"{row.error:+.1%}",
+                row.kind,
+                f"{row.published:.6g} {'ms' if row.kind == 'step' else 's'}",
+                f"{row.predicted:.4g}",
+                f"{row.gpus} x {row.batch}",
+                row.machine,
+                row.name,
+                "calibrated" if row.calibrated else row.reason,
+            )
+            for row in rows
+        ],
+    )
+    print()
+    for summary in summaries:
+        print(
+            f"{summary.kind}: mean absolute error {summary.mean_absolute_error:.1%} over "
+            f"{summary.rows} predicted rows (mean {summary.bias:+.1%}; {summary.within_10_percent} "
+            f"within 10 %, {summary.within_interval} within their 90 % interval); "
+            f"{summary.calibrated} calibrated rows do not count"
+        )
+    for line in left_out():
+        print(f"left out: {line}")
+
+
+def _calibrate(
+    logs: Sequence[str],
+    name: str | None,
+    precision: str,
+    out: Path | None,
+    *,
+    as_json: bool,
+    predicted_too: bool,
+) -> System:
+    from ..config.load import load_system, system_yaml
+    from ..scaling.calibrate import calibrate
+    from .predict_logs import read_measurement
+
+    base = load_system(name or "local")
+    runs = [read_measurement(log) for log in logs]
+    fit = calibrate(name or "local", base, runs, precision)
+    text = system_yaml(fit.system)
+    if out is not None:
+        out.write_text(text)
+    if as_json and not predicted_too:
+        print(
+            json.dumps(
+                {
+                    "fixed_ms": round(fit.fixed_s * 1e3, 4),
+                    "per_image_ms": round(fit.per_image_s * 1e3, 5),
+                    "jitter": fit.jitter,
+                    "residual": round(fit.residual, 5),
+                    "runs": [run._asdict() for run in runs],
+                },
+                indent=1,
+            )
+        )
+    lines = [f"{run.gpus} x {run.batch}: {run.step_s * 1e3:.2f} ms ({run.source})" for run in runs]
+    summary = (
+        f"step = {fit.fixed_s * 1e3:.2f} ms + {fit.per_image_s * 1e3:.4f} ms per image, jitter "
+        f"{fit.jitter:.1%}; off by {fit.residual:.1%} (rms) from {len(runs)} runs"
+    )
+    if not as_json:
+        print("\n".join([*lines, summary, text if out is None else f"{out}: written"]))
+    return fit.system
+
+
+def _simulate(
+    job: Job, steps: int, seed: int, slow_node: float, fail_step: int | None, as_json: bool
+) -> None:
+    from ..scaling.simulate_job import simulate_job
+
+    figures = simulate_job(job, steps, seed, slow_node, fail_step)
+    if as_json:
+        print(json.dumps(figures, indent=1))
+        return
+    print_table(
+        (f"{job.name}: {job.gpus} ranks, {steps} steps", "value"),
+        [
+            (name.replace("_", " "), f"{value:.4g}" if isinstance(value, float) else str(value))
+            for name, value in figures.items()
+        ],
+    )

@@ -1,0 +1,190 @@
+"""Predictions: the two runs that must be met, intervals, configs, calibration from runs."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rn50.config.errors import UserError
+from rn50.config.load import list_presets, load, load_system, system_yaml
+from rn50.scaling.calibrate import Measurement, calibrate
+from rn50.scaling.predict import Prediction, job_of_config, job_of_system, predict
+from rn50.scaling.simulate_job import simulate_job
+from rn50.scaling.step import build, step_time
+
+FUZZ = settings(deadline=None, max_examples=40)
+
+
+def answer(name: str, gpus: int, batch: int, **choices: object) -> Prediction:
+    return predict(job_of_system(name, load_system(name), gpus, batch, **choices))
+
+
+def test_fujitsus_record() -> None:
+    """70.4 s: step time within 5 %, time to train within 3 % with its own epoch count."""
+    from_system = answer("abci", 2048, 42, epochs=90)
+    from_config = predict(job_of_config(load("abci_2048_open").run))
+    for run in (from_system, from_config):
+        assert run.step.total_s == pytest.approx(49.2e-3, rel=0.05)
+        assert run.run.total_s == pytest.approx(70.4, rel=0.03)
+    assert from_config.epochs == 90
+    assert from_config.evaluations == 23
+    points = from_config.to_dict()["calibrated_on"]
+    assert not any(point["gpus"] == 2048 for point in points)
+
+
+@pytest.mark.parametrize(("gpus", "efficiency"), [(1024, 84.75), (2048, 83.10), (4096, 73.44)])
+def test_sonys_efficiency(gpus: int, efficiency: float) -> None:
+    """Table 6: 4 GPUs over p GPUs at 32 images each, within 3 points."""
+    one_node, all_nodes = (answer("abci_nnl", p, 32).step.total_s for p in (4, gpus))
+    assert 100 * one_node / all_nodes == pytest.approx(efficiency, abs=3)
+
+
+def test_json_is_the_one_of_the_design() -> None:
+    figures = answer("dgxa100", 1024, 35).to_dict()
+    assert {"step_time_ms", "images_per_s", "time_to_train_s", "interval", "breakdown"} <= set(
+        figures
+    )
+    low, high = figures["interval"]
+    assert low < figures["time_to_train_s"] < high
+    assert sum(figures["breakdown"]["step_ms"].values()) == pytest.approx(
+        figures["step_time_ms"], abs=0.01
+    )
+    assert sum(figures["breakdown"]["run_s"].values()) == pytest.approx(
+        figures["time_to_train_s"], abs=0.01
+    )
+
+
+@FUZZ
+@given(
+    name=st.sampled_from(["abci", "dgx1", "dgxa100", "dgxh100", "tpu_v4"]),
+    gpus=st.integers(1, 8192),
+    batch=st.integers(1, 128),
+)
+def test_any_size_is_answered_in_order(name: str, gpus: int, batch: int) -> None:
+    run = answer(name, gpus, batch)
+    assert 0 < run.step_interval_s[0] < run.step.total_s < run.step_interval_s[1]
+    assert 0 < run.time_interval_s[0] < run.run.total_s < run.time_interval_s[1]
+    assert 0 < run.efficiency <= 1 + 1e-9
+    assert run.images_per_s > 0
+
+
+def test_interval_widens_with_extrapolation() -> None:
+    def width(gpus: int, batch: int) -> float:
+        run = answer("dgxa100", gpus, batch)
+        return run.step_interval_s[1] / run.step_interval_s[0]
+
+    assert width(64, 51) < width(512, 51) < width(4096, 51)
+    assert width(64, 51) < width(64, 12)
+    assert width(64, 51) < width(64, 1600)
+
+
+@pytest.mark.parametrize("name", list_presets())
+def test_every_preset_is_predicted_or_refused_with_a_reason(name: str) -> None:
+    run = load(name).run
+    try:
+        figures = predict(job_of_config(run)).to_dict()
+    except UserError as error:
+        assert "expected" in str(error)
+        assert run.system.performance is None or run.model.depth != 50
+    else:
+        assert figures["time_to_train_s"] > 0
+
+
+def test_a_batch_schedule_counts_each_phase() -> None:
+    """Sony's third run: 16 images a rank for 30 epochs, then 32 on fewer ranks."""
+    run = predict(job_of_config(load("sony_3456").run))
+    assert len(run.phases) == 2
+    assert sum(phase.epochs for phase in run.phases) == run.epochs == 90
+    assert run.phases[0].batch < run.phases[1].batch
+
+
+def test_a_closed_config_stops_where_published_runs_did() -> None:
+    run = predict(job_of_config(load("dgx1_n130").run))
+    assert run.epochs % 4 == (load("dgx1_n130").run.eval.offset + 1) % 4
+    assert run.epochs_interval[0] < run.epochs_interval[1]
+
+
+@pytest.mark.parametrize(
+    ("gpus", "batch", "choices", "message"),
+    [
+        (0, 32, {}, "--gpus: 1 to"),
+        (2048, 1000, {}, "--batch-per-gpu: 1 to 625 on 2048 GPUs expected"),
+        (8, 0, {}, "--batch-per-gpu"),
+        (8, 32, {"epochs": 0.0}, "--epochs: 1 to"),
+        (8, 32, {"groups": "three"}, "cubic"),
+        (8, 32, {"algorithm": "star"}, "one of ring"),
+        (8, 32, {"algorithm": "torus_2d(3x5)"}, "a grid of 8 ranks"),
+    ],
+)
+def test_bad_jobs_name_key_expected_and_found(
+    gpus: int, batch: int, choices: dict[str, object], message: str
+) -> None:
+    with pytest.raises(UserError, match=message.replace("(", r"\(").replace(")", r"\)")):
+        answer("dgx1", gpus, batch, **choices)
+
+
+# --- calibration from a user's runs ------------------------------------------------------------
+
+
+def test_calibration_recovers_a_machine_from_its_own_steps() -> None:
+    """Runs made up by one machine, fitted onto another with the same network."""
+    truth = build("dgxa100", load_system("dgxa100"))
+    runs = [
+        Measurement(gpus, batch, step_time(truth, gpus, batch).total_s, "made up")
+        for gpus, batch in ((8, 256), (8, 64), (16, 64), (64, 48))
+    ]
+    fit = calibrate("mine", load_system("dgxa100_v07"), runs)
+    assert fit.residual < 1e-3
+    assert fit.fixed_s == pytest.approx(truth.fixed_s, rel=0.02)
+    assert fit.per_image_s == pytest.approx(truth.per_image_s, rel=0.01)
+    assert fit.jitter == pytest.approx(0.01, abs=0.003)
+    large = predict(job_of_system("mine", fit.system, 1024, 35))
+    assert large.step.total_s == pytest.approx(step_time(truth, 1024, 35).total_s, rel=0.01)
+
+
+def test_one_run_fixes_one_constant_and_its_clocks() -> None:
+    run = Measurement(8, 400, 0.06, "one", startup_s=7.0, evaluation_s=0.9)
+    fit = calibrate("mine", load_system("dgxh100"), [run])
+    assert fit.system.performance is not None
+    assert fit.fixed_s == pytest.approx(build("h", load_system("dgxh100")).fixed_s)
+    assert fit.system.performance.startup_s == 7.0
+    answer = predict(job_of_system("mine", fit.system, 8, 400))
+    assert answer.step.total_s == pytest.approx(0.06)
+    assert answer.run.startup_s == 7.0
+
+
+def test_a_machine_without_a_model_can_be_calibrated(tmp_path) -> None:
+    runs = [Measurement(2, 32, 10.0, "a"), Measurement(2, 64, 19.0, "b")]
+    fit = calibrate("local", load_system("local"), runs, "fp32")
+    file = tmp_path / "mine.yaml"
+    file.write_text(system_yaml(fit.system))
+    again = load_system(str(file))
+    assert again == fit.system
+    assert predict(
+        job_of_system("mine", again, 2, 64, precision="fp32")
+    ).step.total_s == pytest.approx(19.0, rel=1e-6)
+
+
+# --- the simulation beside the closed form -----------------------------------------------------
+
+
+def test_simulation_agrees_with_the_closed_form() -> None:
+    job = job_of_system("abci", load_system("abci"), 128, 42)
+    figures = simulate_job(job, 5)
+    assert figures["ranks"] == 128
+    assert figures["step_ms"] == pytest.approx(figures["closed_form_ms"], rel=0.02)
+    assert figures["predicted_ms"] >= figures["closed_form_ms"]
+
+
+def test_simulated_faults_cost_time() -> None:
+    job = job_of_system("dgxa100", load_system("dgxa100"), 64, 51)
+    good = simulate_job(job, 12)
+    slow = simulate_job(job, 12, slow_node=1.5)
+    failed = simulate_job(job, 12, fail_step=11)
+    assert slow["step_ms"] > 1.3 * good["step_ms"]
+    assert failed["lost_s"] > 10
+    with pytest.raises(UserError, match="--fail-step"):
+        simulate_job(job, 12, fail_step=12)
+    with pytest.raises(UserError, match="two GPUs"):
+        simulate_job(job_of_system("dgxa100", load_system("dgxa100"), 1, 51), 12)

@@ -1,0 +1,127 @@
+"""Epochs, evaluations and the clocks of a run."""
+
+from __future__ import annotations
+
+from itertools import accumulate
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rn50.config.load import load_system
+from rn50.scaling.epochs import (
+    accuracy_curve,
+    epochs_to_target,
+    evaluations,
+    read_table,
+    stop_epoch,
+)
+from rn50.scaling.step import build
+from rn50.scaling.train_time import evaluation_s, plan_phase, steps_per_epoch, train_time
+
+FUZZ = settings(deadline=None, max_examples=100)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "batch", "steps"),
+    [(2048, 42, 15), (1040, 52, 24), (8, 208, 770), (512, 65, 39), (4320, 15, 20), (64, 51, 393)],
+)
+def test_steps_of_published_runs(ranks: int, batch: int, steps: int) -> None:
+    assert steps_per_epoch(ranks, batch) == steps
+
+
+@pytest.mark.parametrize(
+    ("epochs", "offset", "count"), [(90, 1, 23), (35, 2, 9), (56, 3, 14), (85, 0, 22), (2, 1, 1)]
+)
+def test_evaluations_of_published_runs(epochs: int, offset: int, count: int) -> None:
+    assert evaluations(epochs, 4, offset) == count
+
+
+@FUZZ
+@given(expected=st.floats(1, 200), offset=st.integers(0, 3))
+def test_a_run_stops_at_an_evaluation(expected: float, offset: int) -> None:
+    epoch = stop_epoch(expected, 4, offset)
+    assert (epoch - 1) % 4 == offset
+    assert -0.5 <= epoch - expected < 4.5
+    assert evaluations(epoch, 4, offset) == len(
+        [e for e in range(1, epoch + 1) if (e - 1) % 4 == offset]
+    )
+
+
+@FUZZ
+@given(
+    batch=st.integers(32, 200_000),
+    more=st.integers(0, 50_000),
+    era=st.sampled_from(["0.6.0", "4.0.0"]),
+)
+def test_larger_batches_never_need_fewer_epochs(batch: int, more: int, era: str) -> None:
+    small, large = epochs_to_target(batch, era), epochs_to_target(batch + more, era)
+    assert large.expected >= small.expected
+    assert small.low <= small.expected <= small.high
+
+
+def test_epochs_of_closed_runs_are_within_their_interval() -> None:
+    """Of the runs since v0.7 nine of ten lie in the interval that is called 90 %."""
+    rows = [
+        row
+        for row in read_table("epochs.csv")
+        if row["version"] >= "0.7"
+        and row["optimizer"] == "lars"
+        and "open" not in row["system"]
+        and "mindspore" not in row["system"]
+    ]
+    inside = 0
+    for row in rows:
+        known = epochs_to_target(float(row["global_batch_size"]))
+        inside += known.low <= float(row["epochs_mean"]) <= known.high
+    assert inside / len(rows) >= 0.85
+    assert epochs_to_target(3264).expected == pytest.approx(35.15, abs=0.5)
+    assert epochs_to_target(32768).expected == pytest.approx(56, abs=2)
+    assert epochs_to_target(86016).expected == pytest.approx(90, abs=1)
+
+
+def test_older_recipes_needed_more_epochs() -> None:
+    """The same 33,280 images: 72 epochs in v0.6, 56 in v0.7."""
+    assert epochs_to_target(33280, "0.6.0").expected - epochs_to_target(33280).expected > 12
+
+
+def test_interval_widens_beyond_the_data() -> None:
+    inside, outside = epochs_to_target(60_000), epochs_to_target(160_000)
+    assert outside.high - outside.low > 2 * (inside.high - inside.low)
+
+
+def test_accuracy_curve_dips_with_large_batches_and_ends_at_the_target() -> None:
+    """Fujitsu's run: .377 after epoch 26, .320 after epoch 30; small batches rise all the way."""
+    for batch, epochs, depth in ((32_800, 56, 0.015), (57_600, 71, 0.05), (86_016, 90, 0.03)):
+        values = [top1 for _, top1 in accuracy_curve(batch, epochs)]
+        best = list(accumulate(values, max))
+        assert max(b - value for b, value in zip(best, values, strict=True)) > depth
+    small = [top1 for _, top1 in accuracy_curve(3200, 35)]
+    assert small == sorted(small)
+    for batch, epochs in ((256, 35), (3200, 35), (33_280, 56), (86_016, 90), (200_000, 120)):
+        curve = accuracy_curve(batch, epochs)
+        assert [epoch for epoch, _ in curve] == list(range(1, epochs + 1))
+        assert curve[-1][1] == pytest.approx(0.7595, abs=0.002)
+        assert all(0 <= top1 < 0.77 for _, top1 in curve)
+
+
+def test_clocks_add_up_and_reading_counts_once() -> None:
+    machine = build("dgx1", load_system("dgx1"))
+    phase = plan_phase(machine, 60, 8, 208)
+    run = train_time(machine, [phase], 15, 8)
+    assert sum(run.parts.values()) == pytest.approx(run.total_s)
+    assert run.training_s == pytest.approx(60 * 770 * phase.step_s)
+    # One node reads 140 GB at 0.55 GB/s: longer than an epoch (published: 134 s more).
+    assert run.first_epoch_s == pytest.approx(140, abs=15)
+    local = train_time(machine, [phase], 15, 8, bn_average=False)
+    assert run.total_s > local.total_s
+
+
+def test_evaluation_times_of_published_runs() -> None:
+    for name, gpus, published_s in (
+        ("dgx1", 8, 4.209), ("dgx1", 1040, 0.049), ("dgx2h", 512, 0.085), ("abci", 2048, 0.059),
+        ("dgxa100", 1024, 0.015), ("dgxh100", 512, 0.013), ("dgxh100", 8, 0.398),
+    ):  # fmt: skip
+        assert evaluation_s(build(name, load_system(name)), gpus) == pytest.approx(
+            published_s, rel=0.35
+        )

@@ -1,0 +1,68 @@
+"""The accuracy that is claimed, over every published row."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from rn50.config.load import load_system
+from rn50.scaling.epochs import read_table
+from rn50.scaling.validate import Row, left_out, summarise, validate
+
+
+@pytest.fixture(scope="module")
+def rows() -> list[Row]:
+    return validate()
+
+
+def test_mean_errors_are_as_promised(rows: list[Row]) -> None:
+    assert summarise(rows, "step").mean_absolute_error <= 0.08
+    assert summarise(rows, "time").mean_absolute_error <= 0.10
+
+
+def test_large_runs_are_no_worse_than_small_ones(rows: list[Row]) -> None:
+    """Calibration is on small runs: from 256 accelerators on every step is a prediction."""
+    large = [row for row in rows if row.kind == "step" and row.gpus >= 256 and not row.calibrated]
+    assert len(large) >= 15
+    assert sum(abs(row.error) for row in large) / len(large) <= 0.08
+
+
+def test_no_row_is_hidden(rows: list[Row]) -> None:
+    published = [row for row in read_table("mlperf_runs.csv") if row["ms_per_step"]]
+    tables = read_table("scaling_tables.csv")
+    steps = [row for row in rows if row.kind == "step"]
+    with_rate = [row for row in tables if row["images_per_s"]]
+    assert len(steps) == len(published) + len(with_rate)
+    times = sum(bool(row["score_s"]) for row in read_table("mlperf_runs.csv") if row["machine"])
+    times += sum(bool(row["time_to_train_s"]) for row in tables) + 4
+    assert sum(row.kind == "time" for row in rows) == times
+    assert len(left_out()) == 1
+
+
+def test_worst_rows_come_first_and_say_why(rows: list[Row]) -> None:
+    errors = [abs(row.error) for row in rows]
+    assert errors == sorted(errors, reverse=True)
+    assert all(row.reason for row in rows[:8])
+
+
+def test_calibrated_rows_are_marked_and_few(rows: list[Row]) -> None:
+    marked = [row for row in rows if row.calibrated and row.kind == "step"]
+    assert all(abs(row.error) < 0.015 for row in marked)
+    fp16 = Counter(
+        row.machine for row in marked if "fp32" not in row.name and "tf32" not in row.name
+    )
+    # One figure can stand in the table under two names (v0.7 and a resubmission).
+    assert max(fp16.values()) <= 3
+    machines = {row.machine for row in rows}
+    assert all(load_system(machine).performance is not None for machine in machines)
+
+
+def test_a_summary_leaves_calibrated_rows_out() -> None:
+    def row(predicted: float, calibrated: bool) -> Row:
+        return Row("step", "s", "m", "n", 8, 1, 10.0, predicted, 9.0, 11.0, calibrated)
+
+    summary = summarise([row(12.0, False), row(9.0, False), row(30.0, True)], "step")
+    assert summary.mean_absolute_error == pytest.approx(0.15)
+    assert summary.bias == pytest.approx(0.05)
+    assert (summary.rows, summary.calibrated, summary.within_10_percent) == (2, 1, 1)
