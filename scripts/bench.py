@@ -50,7 +50,7 @@ def bench_loop(
             "batch per rank": loaded.run.batch.per_rank,
             "steps per round": steps,
         },
-        "machine": _machine() | {"launcher": name},
+        "machine": machine() | {"launcher": name},
     }
 
 
@@ -86,11 +86,12 @@ def bench_optimizer(*, rounds: int, threads: int) -> dict[str, Any]:
             **{f"{name} ms (median)": statistics.median(s) * 1e3 for name, s in seconds.items()},
             "parameter MB": measured["parameter_bytes"] / 1e6,
         },
-        "machine": _machine() | {"OpenMP threads": threads},
+        "machine": machine() | {"OpenMP threads": threads},
     }
 
 
-def _machine() -> dict[str, Any]:
+def machine() -> dict[str, Any]:
+    """Where it was measured."""
     return {"host": platform.node(), "cores": len(os.sched_getaffinity(0))}
 
 
