@@ -206,6 +206,14 @@ def test_a_run_that_failed_before_its_log_has_a_page(tmp_path: Path) -> None:
     assert "The run failed: rank 1 is gone" in Shape(page_of(tmp_path)).text
 
 
+def test_a_run_without_its_target_has_no_time_to_train(tmp_path: Path) -> None:
+    run = good_run()
+    last(run, "eval_accuracy").value = 0.758
+    text = Shape(page_of(write(tmp_path / "log.txt", run))).text
+    assert "Clock at run_stop" in text and "target not reached" in text
+    assert "Did not reach 0.759: best top-1 0.758." in text
+
+
 def test_an_empty_log_is_a_verdict_and_a_note(tmp_path: Path) -> None:
     (tmp_path / "config.yaml").write_text(load("smoke").to_yaml())
     (tmp_path / "result_0.txt").write_text("")
@@ -250,7 +258,7 @@ def test_a_submission_shows_its_runs_and_its_score(tmp_path: Path) -> None:
         write(tmp_path / f"result_{number}.txt", run)
     text = Shape(page_of(tmp_path)).text
     assert "5 of 5 runs reached the target" in text
-    assert "Score, olympic mean" in text and "0.660 min" in text
+    assert "Score, olympic mean" in text and "0.662 min" in text
     assert "result_4.txt" in text
 
 
