@@ -10,11 +10,15 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from rn50.config.errors import UserError
 from rn50.config.load import load
 from rn50.logging.charts import Mark, Series, line_chart, tick_text, ticks
+from rn50.logging.compare import compare
+from rn50.logging.compare_view import to_json
 from rn50.logging.folder import read_folder, read_subjects
 from rn50.logging.phases import course, span_totals, start_up, step_times
 from rn50.logging.report import render_report
@@ -296,6 +300,47 @@ def test_hostile_text_is_text(hostile_folder: Path) -> None:
     text = Shape(page).text
     assert '<script>document.title="owned"</script>' in text
     assert "{{ 7*7 }}" in text
+
+
+VALUES = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.floats(),
+    st.integers(),
+    st.text(max_size=20),
+    st.sampled_from([HOSTILE, 10**400, -1, 0, 1e300, [], {}, [[1]], {"a": {"b": 1}}, "1", 0.5]),
+)
+
+
+@settings(
+    deadline=None, max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(
+    st.lists(st.tuples(st.integers(0, 95), VALUES, VALUES, st.floats(-1e15, 1e15)), max_size=12),
+    st.lists(st.dictionaries(st.sampled_from(list(train_records()[0])), VALUES), max_size=4),
+    st.lists(st.dictionaries(st.sampled_from(list(span("", 0, 0))), VALUES), max_size=4),
+)
+def test_no_content_stops_a_page(
+    run_folder: Path,
+    edits: list[tuple[int, object, object, float]],
+    metrics: list[dict[str, object]],
+    spans: list[dict[str, object]],
+) -> None:
+    run = good_run()
+    for place, value, detail, time_ms in edits:
+        record = run[place % len(run)]
+        record.value, record.time_ms = value, time_ms
+        record.metadata = {"epoch_num": detail, "status": detail, "epoch_count": detail}
+    write(run_folder / "result_0.txt", run)
+    records = [*train_records(), *({**train_records()[0], **record} for record in metrics)]
+    lines = "".join(json.dumps(record) + "\n" for record in records)
+    (run_folder / "metrics.jsonl").write_text(lines)
+    traced = [*SPANS, *({**SPANS[0], **one} for one in spans)]
+    (run_folder / "timeline.json").write_text(json.dumps({"traceEvents": traced}))
+    (run_folder / "environment.json").write_text(json.dumps({"a": metrics, "b": spans}))
+    (subject,) = read_subjects(run_folder)
+    assert_inert(render_report(subject, [subject], judge=lambda _: ()))
+    assert json.dumps(to_json(compare([subject, subject])), allow_nan=False)
 
 
 # --- the command and the launcher -----------------------------------------------------------------
