@@ -83,7 +83,21 @@ def read_subjects(path: Path) -> list[Subject]:
         raise UserError(f"{path}: result_0.txt expected in it or below it, found none")
     if len(below) > _MAX_LOGS:
         raise UserError(f"{path}: at most {_MAX_LOGS} folders of logs expected, found {len(below)}")
-    return [read_folder(folder) for folder in below]
+    return _readable(below)
+
+
+def _readable(folders: Iterable[Path]) -> list[Subject]:
+    """The folders that have a log; why the others have none is a note on the first."""
+    found: list[Subject] = []
+    notes: list[str] = []
+    for folder in folders:
+        try:
+            found.append(read_folder(folder))
+        except UserError as error:
+            notes.extend(str(error).splitlines())
+    if not found:
+        raise UserError("\n".join(notes))
+    return [found[0]._replace(notes=(*notes, *found[0].notes)), *found[1:]]
 
 
 def read_folder(path: Path) -> Subject:

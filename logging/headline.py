@@ -88,14 +88,7 @@ def facts(subject: Subject) -> list[Fact]:
     if not runs:
         return []
     folder, batch = subject.folder, batch_of(runs[0])
-    times = [run.run_s for run in runs if run.run_s is not None]
-    found = [
-        Fact(
-            "Time to train" if len(runs) < 2 else "Time to train, median",
-            *_with_unit(median(times) if times else None, "s"),
-            _spoken(median(times)) if times else "no run_stop in the log",
-        )
-    ]
+    found = [_time(runs)]
     shown = next((run.reached for run in runs if run.reached), None) or runs[0].best
     if shown is not None:
         epoch = "" if shown.epoch is None else f", epoch {shown.epoch:g}"
@@ -115,6 +108,17 @@ def facts(subject: Subject) -> list[Fact]:
     if inits:
         found.append(Fact("Init", *_with_unit(median(inits), "s"), "not in the time to train"))
     return found
+
+
+def _time(runs: Sequence[Figures]) -> Fact:
+    """Only a run that reached its target has a time to train."""
+    reached = [run.run_s for run in runs if run.run_s is not None and run.reached]
+    stopped = [run.run_s for run in runs if run.run_s is not None]
+    if reached:
+        label = "Time to train" if len(runs) < 2 else "Time to train, median"
+        return Fact(label, *_with_unit(median(reached), "s"), _spoken(median(reached)))
+    note = "target not reached" if stopped else "no run_stop in the log"
+    return Fact("Clock at run_stop", *_with_unit(median(stopped) if stopped else None, "s"), note)
 
 
 def _with_unit(value: float | None, unit: str) -> tuple[str, str]:

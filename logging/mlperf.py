@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,11 @@ _ORDER: dict[str, tuple[frozenset[str], str]] = {
     key.BLOCK_STOP: (frozenset({"evaluated"}), "run"),
 }
 _EPOCH_AFTER_EPOCH = (key.EPOCH_START, "trained")
+
+
+def _official_name(tensor: str) -> str:
+    """A tensor as the official checker's list names it: shortcut and classifier differ."""
+    return tensor.replace("_convsc_", "_conv1sc_").replace("fc_", "fc1_")
 
 
 class MLPerfLog:
@@ -76,8 +82,12 @@ class MLPerfLog:
         self._enter(key.INIT_START)
         self._start(key.INIT_START)
 
-    def hyperparameters(self, run: Run, plan: Plan) -> None:
-        """Seed, batch, optimizer and schedule: the keys of the optimizer in use alone."""
+    def hyperparameters(self, run: Run, plan: Plan, tensors: Sequence[str] = ()) -> None:
+        """Seed, batch, optimizer and schedule: the keys of the optimizer in use alone.
+
+        `tensors` are those whose weights have been initialised; the rulesets that want them get
+        one record each.
+        """
         self._enter("hyperparameters")
         values: dict[str, Any] = {
             key.SEED: run.seed,
@@ -103,6 +113,9 @@ class MLPerfLog:
             values[key.OPT_LR_WARMUP_EPOCHS] = round(warmup_epochs, 6)
         for name, value in values.items():
             self._event(name, value)
+        if run.ruleset in benchmark.WEIGHT_NAMES_RULESETS:
+            for tensor in tensors:
+                self._event(key.WEIGHTS_INITIALIZATION, None, tensor=_official_name(tensor))
 
     def init_stop(self) -> None:
         self._enter(key.INIT_STOP)

@@ -62,6 +62,7 @@ def render_report(
         started=headline.started(subject),
         outcome=headline.outcome(subject),
         facts=headline.facts(subject),
+        reached=any(run.reached for run in subject.runs),
         runs=headline.run_rows(subject, checks) if several else [],
         verdicts=checks[:-1] if several else checks,
         submission=checks[-1] if several else None,

@@ -121,7 +121,7 @@ def bench_against(
     passes: int,
     track: Tracker,
 ) -> dict[str, Any]:
-    """Our trainer and the pattern of Horovod's example, jobs in turn, each with its own settings."""
+    """Our trainer and Horovod's example, jobs in turn, each with its own settings."""
     name = pick_launcher(launcher)
     prepare(loaded.run.data, track)
     progress = track("ours and Horovod's example in turn")
@@ -196,6 +196,7 @@ def bench_optimizer(*, rounds: int, threads: int) -> dict[str, Any]:
 
 
 def machine() -> dict[str, Any]:
+    """Where it was measured."""
     return {"host": platform.node(), "cores": len(os.sched_getaffinity(0))}
 
 

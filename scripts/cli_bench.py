@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from pathlib import Path
 from typing import Annotated, Any, Optional
 
@@ -257,6 +258,27 @@ def bench_optimizer(
     from .bench import bench_optimizer as run_bench
 
     _print_bench(run_bench(rounds=rounds, threads=threads), as_json)
+
+
+@bench_app.command("log")
+def bench_log(
+    megabytes: Annotated[int, typer.Option(min=1, help="Size of the huge log.")] = 100,
+    rounds: Annotated[int, typer.Option(min=1, help="Rounds on the ordinary log.")] = 5,
+    as_json: Json = False,
+) -> None:
+    """Our log check against the official checker: time and memory on one log and on 100 MB.
+
+    Both run as processes of their own and, on the ordinary log, also inside one. "ours" is
+    `python -m rn50.logging.check`; the command adds 0.1 s of Typer. The ratio is theirs over ours.
+
+    Example: `rn50 bench log --megabytes 100`
+    """
+    from .bench_log import bench_log as run_bench
+
+    figures = run_bench(
+        megabytes=megabytes, rounds=rounds, say=lambda text: print(text, file=sys.stderr)
+    )
+    _print_bench(figures, as_json)
 
 
 def _print_bench(figures: dict[str, Any], as_json: bool) -> None:

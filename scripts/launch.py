@@ -13,6 +13,7 @@ from ..config.load import Loaded, load
 from ..config.plan import build_plan
 from ..data.atomic import write_file
 from ..data.prepare import Tracker, prepare
+from ..logging.check import check_log
 from ..logging.official import check_officially
 from ..train.support import check_supported
 from .launcher import build_job, new_run_folder, pick_launcher, run_job
@@ -61,6 +62,8 @@ def launch(loaded: Loaded, launcher: str | None, track: Tracker) -> dict[str, An
         f"seed {run.seed}, in {out}",
         flush=True,
     )
+    if environment.algorithm.reason:
+        print(f"comm.algorithm auto: {environment.algorithm.reason}", flush=True)
     for variable, value in environment.kept.items():
         print(f"kept from your environment: {variable}={value}", flush=True)
     try:
@@ -73,9 +76,12 @@ def launch(loaded: Loaded, launcher: str | None, track: Tracker) -> dict[str, An
     result: dict[str, Any] = json.loads((out / "result.json").read_text())
     official = check_officially(out / "result_0.txt", run.ruleset)
     result["official_checker"] = official._asdict()
+    check = check_log(out / "result_0.txt", run.ruleset, official=False)
+    result["check"] = {"verdict": check.verdict, "cause": check.cause}
     write_result(out, result)
     for message in official.messages:
         print(f"official checker: {message}")
+    print(f"check: {check.verdict}: {check.cause} (rn50 log check {out})")
     try_report(out)
     print(result_line(result, out), flush=True)
     return result

@@ -38,6 +38,7 @@ def describe_environment(
         "git": _git(),
         "launcher": launcher,
         "command": list(command),
+        "algorithm": environment.algorithm._asdict(),
         "variables": environment.settings,
         "variables_kept_from_user": environment.kept,
     }

@@ -7,7 +7,10 @@ from typing import Literal, NamedTuple
 
 from ..config.errors import UserError
 from ..config.schema import Run
-from ..scaling.cost import grid, parse_algorithm
+from ..scaling.cost import Link, fastest, grid, parse_algorithm
+from ..scaling.groups import gradient_groups
+from ..scaling.netlab import EAGER_BYTES
+from ..scaling.step import build, group_cost_s
 
 Backend = Literal["mpi", "gloo", "nccl"]
 
@@ -47,10 +50,18 @@ ALGORITHMS: dict[tuple[Backend, str], dict[str, str]] = {
 
 
 class Environment(NamedTuple):
-    """Variables to set, and those that the user had set already (theirs win)."""
+    """Variables to set, those that the user had set already (theirs win), and the algorithm."""
 
     settings: dict[str, str]
     kept: dict[str, str]
+    algorithm: Choice
+
+
+class Choice(NamedTuple):
+    """What `comm.algorithm` means on this machine, and why, where it was left to us."""
+
+    name: str
+    reason: str = ""
 
 
 def engine_environment(run: Run, backend: Backend, present: Mapping[str, str]) -> Environment:
@@ -59,7 +70,8 @@ def engine_environment(run: Run, backend: Backend, present: Mapping[str, str]) -
     Raises:
         UserError: the backend does not offer the algorithm, or the ranks do not form its grid.
     """
-    algorithm = run.comm.algorithm.partition("(")[0]  # torus_2d(2x4): the grid is not theirs
+    chosen = choose_algorithm(run, backend)
+    algorithm = chosen.name.partition("(")[0]  # torus_2d(2x4): the grid is not theirs
     if (backend, algorithm) not in ALGORITHMS:
         offered = ", ".join(name for kind, name in ALGORITHMS if kind == backend)
         raise UserError(
@@ -88,7 +100,72 @@ def engine_environment(run: Run, backend: Backend, present: Mapping[str, str]) -
     kept = {
         name: present[name] for name in wanted if present.get(name, wanted[name]) != wanted[name]
     }
-    return Environment({n: v for n, v in wanted.items() if n not in kept}, kept)
+    return Environment({n: v for n, v in wanted.items() if n not in kept}, kept, chosen)
+
+
+PARAMETERS = {
+    "resnet18": 11.7e6,
+    "resnet34": 21.8e6,
+    "resnet50": 25.6e6,
+    "resnet101": 44.5e6,
+    "resnet152": 60.2e6,
+    "alexnet": 61.1e6,
+    "googlenet": 7.0e6,
+}
+"""Of networks of full width with 1,000 classes: enough to tell which algorithm suits a message."""
+
+TORUS_GAIN = 0.9
+"""NCCL tunes itself for each message; it is overruled where another way takes at most this part."""
+
+
+def choose_algorithm(run: Run, backend: Backend) -> Choice:
+    """`comm.algorithm`; for `auto` the one that the cost model of `scaling` finds cheapest.
+
+    Over MPI that needs `system.link_latency_s` and `system.link_bytes_per_s` and looks at the
+    algorithms of Open MPI (our torus pays three negotiations of Horovod where they pay one; see
+    docs/communication.md). On NCCL it needs the machine's `performance` and more than one node.
+    Without these, and on Gloo, auto is the engine's own choice.
+    """
+    system, ranks = run.system, run.system.nodes * run.system.ranks_per_node
+    if run.comm.algorithm != "auto" or ranks == 1:
+        return Choice(run.comm.algorithm)
+    message = message_bytes(run)
+    offered = [name for kind, name in ALGORITHMS if kind == backend and name != "auto"]
+    if backend == "mpi" and system.link_latency_s and system.link_bytes_per_s:
+        link = Link(system.link_latency_s, 1 / system.link_bytes_per_s, 0.0, EAGER_BYTES)
+        name = fastest(message, ranks, link, [name for name in offered if name != "torus_2d"])
+        return Choice(
+            name,
+            f"{name} for messages of {message / 1e6:.1f} MB over {ranks} ranks at "
+            f"{link.alpha_s * 1e6:.0f} us and {system.link_bytes_per_s / 1e6:.0f} MB/s",
+        )
+    if backend == "nccl" and system.performance and system.nodes > 1:
+        machine = build(system.name, system)
+        cost_s = {name: group_cost_s(machine, ranks, message, name)[1] for name in offered}
+        own_s = min(cost_s["ring"], cost_s["double_tree"])
+        name = min(cost_s, key=cost_s.__getitem__)
+        if cost_s[name] <= TORUS_GAIN * own_s:
+            return Choice(
+                name,
+                f"{name} for messages of {message / 1e6:.1f} MB over {ranks} ranks: "
+                f"{cost_s[name] * 1e3:.2f} ms, NCCL's own {own_s * 1e3:.2f} ms (model)",
+            )
+    return Choice("auto", "the engine's own choice")
+
+
+def message_bytes(run: Run) -> float:
+    """Size of a typical group of gradients on the wire."""
+    model = run.model
+    network = model.network if model.network != "resnet" else f"resnet{model.depth}"
+    scale = (model.width / 64) ** 2 if model.network == "resnet" else 1.0
+    half = model.dtype == "float16" or run.comm.wire == "float16"
+    total = PARAMETERS[network] * scale * (2 if half else 4)
+    sizes = [1] * 161
+    rule = run.comm.groups
+    groups = (
+        rule.count(",") + 1 if rule.startswith("explicit") else len(gradient_groups(rule, sizes))
+    )
+    return total / groups
 
 
 def torus_grid(algorithm: str, ranks: int) -> tuple[int, int]:

@@ -61,7 +61,7 @@ class Rank:
             ),
         ]
         run_stages(stages, self.session.timeline, serial=self.run.startup.serial)
-        self.session.start_clock()
+        self.session.start_clock([p.name for p in trainable(self.net)])
         self.comm.barrier()  # nobody touches the data before rank 0 has started the clock
 
     def build_pipelines(self) -> None:

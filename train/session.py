@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from ..config.load import Loaded
@@ -53,9 +54,9 @@ class Session:
         self.log.batch_change(epoch, global_batch_size)
         self.progress.say(f"  epoch {epoch}: global batch {global_batch_size} from here on")
 
-    def start_clock(self) -> None:
+    def start_clock(self, tensors: Sequence[str]) -> None:
         """End of init: hyper-parameters, proof that the data is untouched, `run_start`."""
-        self.log.hyperparameters(self.run, self.plan)
+        self.log.hyperparameters(self.run, self.plan, tensors)
         if self._probe is not None and (others := self._probe.check_untouched()):
             self.progress.say(f"note: another process reads {', '.join(others)} at the same time")
         self.log.init_stop()

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from rn50.config.finding import SEVERITIES
 from rn50.logging.check import Check, check_log
+from rn50.logging.parse import CannotRead, read_log
 from rn50.logging.score import score_folder
 from rn50.logging.submission import check_folder
 from rn50.logging.wanted import CHECKED
@@ -61,10 +62,20 @@ def folder() -> Iterator[Path]:
         yield Path(name)
 
 
+def counted(path: Path, keys: frozenset[str] | None) -> tuple[Any, ...]:
+    """What does not depend on the keys that are kept: the short way must agree with the long."""
+    try:
+        log = read_log(path, keys)
+    except CannotRead as error:
+        return (error.reason,)
+    return log.counts, log.problems, log.problem_count, log.steps_back, log.lines, log.dialect
+
+
 def judge(folder: Path, content: bytes, ruleset: str | None) -> Check:
     """Check, and everything that a user sees of it."""
     path = folder / "result_0.txt"
     path.write_bytes(content)
+    assert counted(path, None) == counted(path, frozenset())
     found = check_log(path, ruleset, official=False)
     assert found.verdict in ("PASS", "POLICY", "FAIL", "CANNOT_READ")
     assert found.cause

@@ -80,6 +80,8 @@ def test_smoke_from_images_to_a_clean_log(rn50, smoke_data: Path, launcher: str)
     spans = json.loads((folder / "timeline.json").read_text())["traceEvents"]
     assert {"connect ranks", "build network", "epoch 1"} <= {span["name"] for span in spans}
     assert json.loads((folder / "environment.json").read_text())["launcher"] == launcher
+    assert json.loads((folder / "origins.json").read_text())["seed"] == "command line"
+    assert f"{result['eval_accuracy']:.4f}" in (folder / "report.html").read_text()
     assert not list(folder.glob("failure_*"))
     assert leftovers(folder) == []
 
@@ -253,6 +255,7 @@ def test_a_killed_rank_ends_the_job(rn50, smoke_data: Path, launcher: str) -> No
     assert leftovers(folder) == []
     assert json.loads((folder / "result.json").read_text())["status"] == "failed"
     assert read_events(folder / "result_0.txt")[-1].metadata["status"] == "aborted"
+    assert "The run failed" in (folder / "report.html").read_text()
 
 
 @pytest.mark.parametrize("launcher", LAUNCHERS)

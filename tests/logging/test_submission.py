@@ -1,0 +1,265 @@
+"""Five runs as a submission, and their score."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from rn50.config.errors import UserError
+from rn50.logging.check import Check, check_log
+from rn50.logging.ruleset import parse_ruleset
+from rn50.logging.score import score_folder
+from rn50.logging.submission import SET_RULES, check_folder
+from tests.logging.log_text import Run, good_run, last, meta, put, shift, write
+
+Edits = dict[int, Callable[[Run], object]]
+
+
+def submission(
+    folder: Path, edits: Edits | None = None, *, runs: int = 5, ruleset: str = "4.0.0"
+) -> Path:
+    """Run n takes n seconds longer than the first and has a seed of its own."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for number in range(runs):
+        run = good_run(ruleset)
+        put("seed", 1000 + number)(run)
+        shift("run_stop", 1000 * number)(run)
+        (edits or {}).get(number, lambda run: None)(run)
+        write(folder / f"result_{number}.txt", run, ruleset)
+    return folder
+
+
+def whole(folder: Path) -> Check:
+    return check_folder(folder, "4.0.0", official=False)[-1]
+
+
+def messages(found: Check, rule: str) -> list[tuple[str, str]]:
+    return [(f.severity, f.message) for f in found.findings if f.id == rule]
+
+
+def lost(run: Run) -> None:
+    last(run, "eval_accuracy").value = 0.5
+    meta("run_stop", "status", "aborted")(run)
+
+
+def package(folder: Path, system: dict[str, object] | None) -> Path:
+    if system is not None:
+        (folder / "us/systems").mkdir(parents=True)
+        (folder / "us/systems/box.json").write_text(json.dumps(system))
+    return submission(folder / "us/results/box/resnet")
+
+
+SYSTEM = {"division": "closed", "number_of_nodes": "1", "accelerators_per_node": "8"}
+
+
+def test_a_good_submission_breaks_no_rule(tmp_path: Path) -> None:
+    found = whole(package(tmp_path, SYSTEM))
+    assert found.findings == ()
+    assert found.verdict == "PASS"
+    assert found.cause == "5 of 5 runs pass"
+
+
+def test_one_of_five_may_fail(tmp_path: Path) -> None:
+    found = whole(submission(tmp_path, {2: lost}))
+    assert found.verdict == "PASS"
+    assert messages(found, "S1")[0][0] == "note"
+    assert "result_2.txt is not a valid run and counts as the slowest" in found.findings[0].message
+
+
+def test_two_of_five_may_not(tmp_path: Path) -> None:
+    found = whole(submission(tmp_path, {1: lost, 2: lost}))
+    assert found.verdict == "FAIL"
+    assert "2 runs are not valid (result_1.txt, result_2.txt)" in found.cause
+
+
+@pytest.mark.parametrize("runs", [1, 2, 4, 6])
+def test_any_other_number_of_runs_fails(tmp_path: Path, runs: int) -> None:
+    found = whole(submission(tmp_path, runs=runs))
+    assert found.verdict == "FAIL"
+    assert f"{runs} run" in found.cause
+
+
+def test_one_run_of_this_harness_is_no_submission(tmp_path: Path) -> None:
+    (submission(tmp_path, runs=1) / "result.json").write_text("{}")
+    found = whole(tmp_path)
+    assert found.verdict == "PASS"
+    assert messages(found, "S1") == [("note", "1 run, expected 5")]
+    write(tmp_path / "result_0.txt", [r for r in good_run() if r.key != "run_stop"])
+    assert whole(tmp_path).verdict == "FAIL"
+
+
+def test_seeds(tmp_path: Path) -> None:
+    found = whole(submission(tmp_path / "same", {3: put("seed", 1001)}))
+    assert found.verdict == "POLICY"
+    assert "result_1.txt and result_3.txt have the same seed 1001" in found.cause
+    found = whole(submission(tmp_path / "text", {3: put("seed", "x")}))
+    assert "is no integer" in messages(found, "S2")[0][1]
+    none = {n: lambda run: run.remove(last(run, "seed")) for n in range(5)}
+    found = whole(submission(tmp_path / "none", none))
+    assert messages(found, "S2")[0][1].startswith("no seed in result_0.txt")
+
+
+def test_hyper_parameters_are_alike(tmp_path: Path) -> None:
+    found = whole(submission(tmp_path, {4: put("lars_opt_base_learning_rate", 11)}))
+    assert messages(found, "R20") == [
+        ("policy", "lars_opt_base_learning_rate is 10.5 in result_0.txt and 11 in result_4.txt")
+    ]
+
+
+def test_the_system_description(tmp_path: Path) -> None:
+    found = whole(package(tmp_path / "a", {**SYSTEM, "accelerators_per_node": 7}))
+    assert "no multiple of the 7 accelerators" in messages(found, "SYSTEM")[0][1]
+    found = whole(package(tmp_path / "b", {**SYSTEM, "division": "open"}))
+    assert 'the system description says "open"' in messages(found, "R20")[0][1]
+    found = whole(package(tmp_path / "c", None))
+    assert messages(found, "SYSTEM")[0][0] == "policy"
+    found = whole(package(tmp_path / "d", {"number_of_nodes": []}))
+    assert messages(found, "SYSTEM")[0][0] == "note"
+
+
+def test_runs_faster_than_the_reference_fail(tmp_path: Path) -> None:
+    def fast(run: Run) -> None:
+        for record in run:
+            if record.key == "eval_accuracy":
+                record.metadata["epoch_num"] -= 4
+
+    found = whole(submission(tmp_path, dict.fromkeys(range(5), fast)))
+    assert messages(found, "RCP")[0][0] == "error"
+    assert "converges in 31 epochs, less than the accepted minimum 34.3" in found.cause
+
+
+def test_other_hyper_parameters_than_the_reference_are_shown(tmp_path: Path) -> None:
+    edits = dict.fromkeys(range(5), put("lars_opt_base_learning_rate", 11))
+    found = whole(submission(tmp_path, edits))
+    assert "lars_opt_base_learning_rate 11 against 10.5" in messages(found, "S3")[0][1]
+
+
+def test_every_rule_of_a_set_is_tested() -> None:
+    assert {rule.id for rule in SET_RULES} == {"S1", "S2", "S3", "R20", "SYSTEM", "RCP"}
+
+
+def test_a_folder_without_results(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"result_\*\.txt expected in it, found none"):
+        check_folder(tmp_path)
+    with pytest.raises(UserError, match=r"result_\*\.txt expected in it, found none"):
+        score_folder(tmp_path)
+
+
+# --- score --------------------------------------------------------------------------------------
+
+
+def minutes(run: Run) -> float:
+    start = next(r for r in run if r.key == "run_start").time_ms
+    return (last(run, "run_stop").time_ms - start) / 60_000
+
+
+def test_olympic_mean_of_five(tmp_path: Path) -> None:
+    found = score_folder(submission(tmp_path))
+    base = minutes(good_run())
+    assert found.mean_min == pytest.approx(base + 2 / 60)
+    assert [run.dropped for run in found.runs] == ["fastest", "", "", "", "slowest"]
+    assert found.rcp is not None
+    assert found.rcp.passed
+    assert found.scaling_factor == pytest.approx(35.15384615 / 35)
+    assert found.score_min == pytest.approx((base + 2 / 60) * 35.15384615 / 35)
+    assert found.scaled
+
+
+def test_a_failed_run_counts_as_the_slowest_whatever_its_clock(tmp_path: Path) -> None:
+    found = score_folder(submission(tmp_path, {0: lost}), scale=False)
+    assert found.mean_min == found.score_min == pytest.approx(minutes(good_run()) + 3 / 60)
+    assert found.runs[0].dropped.startswith("slowest: did not converge")
+    assert found.runs[1].dropped == "fastest"
+
+
+def test_two_failed_runs_make_no_score(tmp_path: Path) -> None:
+    found = score_folder(submission(tmp_path, {0: lost, 1: lost}))
+    assert found.score_min is None
+    assert any("no score: 2 of 5 runs failed" in note for note in found.notes)
+
+
+def test_early_rounds_are_not_scaled_unless_asked(tmp_path: Path) -> None:
+    folder = submission(tmp_path, ruleset="2.0.0")
+    found = score_folder(folder)
+    assert found.ruleset == "2.0.0"
+    assert found.scaling_factor > 1
+    assert found.score_min == found.mean_min
+    assert any("not applied" in note for note in found.notes)
+    scaled = score_folder(folder, scale=True)
+    assert scaled.score_min == pytest.approx(found.scaling_factor * (found.mean_min or 0))
+
+
+@pytest.mark.parametrize("ruleset", ["0.6.0", "0.7.0"])
+def test_rounds_without_reference_points(tmp_path: Path, ruleset: str) -> None:
+    found = score_folder(submission(tmp_path, ruleset=ruleset))
+    assert found.rcp is None
+    assert found.score_min == pytest.approx(minutes(good_run(ruleset)) + 2 / 60)
+
+
+def test_nothing_in_the_folder_changes(tmp_path: Path) -> None:
+    folder = submission(tmp_path)
+    (folder / "scaling.json").write_text('{"scaling_factor": 2.5}')
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    found = score_folder(folder)
+    assert found.published_factor == 2.5
+    assert any("scaling.json says 2.5" in note for note in found.notes)
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+    (folder / "scaling.json").write_text("[" * 10_000)
+    assert score_folder(folder).published_factor is None
+
+
+def test_mixed_batches_have_no_rcp_test(tmp_path: Path) -> None:
+    found = score_folder(submission(tmp_path, {1: put("global_batch_size", 1632)}))
+    assert found.rcp is None
+    assert found.score_min is not None
+
+
+# --- rulesets -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("text", ["4.0.0", "4.0", "v4.0", " V4.0.0 "])
+def test_a_ruleset_as_people_write_it(text: str) -> None:
+    assert parse_ruleset(text) == "4.0.0"
+
+
+@pytest.mark.parametrize("text", ["4.1.0", "6.1.0", "latest", "", "\x1b[2J"])
+def test_a_ruleset_without_resnet(text: str) -> None:
+    with pytest.raises(
+        UserError, match=r"no ResNet rules in .*; rulesets with ResNet: 0\.6\.0, "
+    ) as e:
+        parse_ruleset(text)
+    assert str(e.value).isprintable()
+
+
+def test_where_the_ruleset_comes_from(tmp_path: Path) -> None:
+    for folder, expected, source in (
+        ("plain", "4.0.0", "dates in the log"),
+        ("v2.1/x", "2.1.0", "path"),
+        ("training_results_v3.0/x", "3.0.0", "path"),
+    ):
+        (tmp_path / folder).mkdir(parents=True)
+        path = write(tmp_path / folder / "result_0.txt", good_run())
+        found = check_log(path, official=False)
+        assert (found.ruleset, found.ruleset_source) == (expected, source)
+    (tmp_path / "plain/config.yaml").write_text("name: x\nruleset: 3.1.0\n")
+    assert check_log(tmp_path / "plain/result_0.txt", official=False).ruleset == "3.1.0"
+    assert check_log(tmp_path / "plain/result_0.txt", "1.0", official=False).ruleset == "1.0.0"
+
+
+def test_a_log_of_another_format_than_the_ruleset_cannot_be_read(tmp_path: Path) -> None:
+    new = write(tmp_path / "new.txt", good_run())
+    found = check_log(new, "0.6.0")
+    assert found.verdict == "CANNOT_READ"
+    assert "format of 0.7 and later; ruleset 0.6.0 expects :::MLL" in found.cause
+    old = write(tmp_path / "old.txt", good_run("0.6.0"), "0.6.0")
+    assert check_log(old, "4.0.0").verdict == "CANNOT_READ"
+
+
+def test_v11_is_judged_by_its_round_too(tmp_path: Path) -> None:
+    run = [r for r in good_run("1.1.0") if r.key != "weights_initialization"]
+    found = check_log(write(tmp_path / "result_0.txt", run), "1.1.0", official=False)
+    assert found.verdict == "FAIL"
+    assert found.round_verdict == "PASS"
