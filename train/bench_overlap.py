@@ -66,8 +66,9 @@ def main(config: str, out: str, rules: str, rounds: str, steps: str) -> None:
     for turn in range(int(rounds) + 1):
         for rule in rules.split(";"):
             rank.comm.plan_groups(rule, trainable(rank.net), loaded.run.comm.wire)
+            rank.net.hybridize(static_alloc=True, static_shape=True)  # gradients have moved
             updater = Updater(trainable(rank.net), loaded.run.optimizer, ctx=rank.ctx)
-            step()  # places in the response cache, memory of the new arrays
+            step()  # compiles; places in the response cache, memory of the new arrays
             for name, run in kinds.items():
                 nd.waitall()
                 rank.comm.barrier()

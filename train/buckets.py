@@ -26,6 +26,9 @@ def lay_out_gradients(
 ) -> list[nd.NDArray]:
     """Replace the gradients of gluon `parameters` by views into one flat array for each group.
 
+    For before the first backward: a network compiled with `static_shape` goes on writing where it
+    wrote then, until it is hybridized anew.
+
     Gradients of another type than most (fp32 batch norm in an fp16 model) go last, in a group of
     their own.
 

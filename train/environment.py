@@ -104,6 +104,7 @@ def engine_environment(run: Run, backend: Backend, present: Mapping[str, str]) -
 
 
 PARAMETERS = {
+    "resnettiny": 0.25e6,
     "resnet18": 11.7e6,
     "resnet34": 21.8e6,
     "resnet50": 25.6e6,

@@ -82,3 +82,10 @@ def test_one_group_is_everything(rule: str) -> None:
 def test_an_unknown_rule_is_refused(rule: str) -> None:
     with pytest.raises(ValueError, match=r"cubic\(F\), equal_bytes\(N\)|invalid literal"):
         gradient_groups(rule, [1, 2])
+
+
+def test_explicit_sizes_are_taken_as_they_are() -> None:
+    groups = gradient_groups("explicit(3,21,57,80)", [4] * 161)
+    assert groups == gradient_groups("cubic(3)", [4] * 161)
+    with pytest.raises(ValueError, match=r"161 tensors expected, found 3\+21 = 24"):
+        gradient_groups("explicit(3,21)", [4] * 161)

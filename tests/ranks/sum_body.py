@@ -1,0 +1,54 @@
+"""A rank of test_collectives.py: `python sum_body.py CONFIG OUT`; sums against NumPy's."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import mxnet as mx
+import numpy as np
+from mxnet.gluon import nn
+
+from rn50.config.load import load
+from rn50.logging.timeline import Timeline
+from rn50.train.comm import Communicator
+from rn50.train.connection import Connection
+
+STEPS = 3
+WIDTHS = (7, 33, 100, 5)
+
+
+def main(config: str, out: str) -> None:
+    """Reduce random gradients `STEPS` times; rank 0 writes the largest relative error."""
+    run = load(config).run
+    ranks = run.system.ranks_per_node
+    connection = Connection(run, Timeline(0))
+    connection.begin()
+    comm = Communicator(mx.cpu(), connection)
+    comm.start()
+    net = nn.Sequential(prefix="")
+    for width in WIDTHS:
+        net.add(nn.Dense(width, in_units=3 * width))
+    net.initialize()
+    parameters = list(net.collect_params().values())
+    comm.plan_groups(run.comm.groups, parameters, run.comm.wire)
+    worst = 0.0
+    for step in range(STEPS):
+        shapes = [p.shape for p in parameters]
+        drawn = [
+            [np.random.default_rng([step, rank, n]).normal(size=s) for n, s in enumerate(shapes)]
+            for rank in range(ranks)
+        ]
+        for p, values in zip(parameters, drawn[comm.rank], strict=True):
+            p.grad()[:] = values
+        comm.reduce()
+        for number, p in enumerate(parameters):
+            wanted = sum(values[number] for values in drawn)
+            worst = max(worst, float(np.abs(p.grad().asnumpy() - wanted).max()))
+    comm.stop()
+    if comm.rank == 0:
+        (Path(out) / "worst.txt").write_text(repr(worst))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

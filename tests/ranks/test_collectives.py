@@ -1,0 +1,104 @@
+"""Every algorithm gives the plain sum on real ranks, through the trainer's own communicator."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from rn50.config.load import load
+from rn50.scripts.launcher import build_job, run_job
+
+pytestmark = pytest.mark.slow
+BODY = Path(__file__).with_name("sum_body.py")
+MPI = pytest.mark.skipif(shutil.which("mpirun") is None, reason="no Open MPI on this machine")
+ALGORITHMS = ("ring", "segmented_ring", "recursive_doubling", "recursive_halving_doubling")
+CASES = [
+    *(("mpirun", algorithm, ranks) for algorithm in ALGORITHMS for ranks in (2, 3, 4, 6)),
+    ("mpirun", "recursive_halving_doubling", 8),
+    ("mpirun", "ring", 8),
+    *(("mpirun", "torus_2d", ranks) for ranks in (4, 6, 8)),
+    ("mpirun", "torus_2d(4x2)", 8),
+    ("gloo", "ring", 3),
+    ("gloo", "torus_2d", 4),
+]
+
+
+def worst_error(tmp_path: Path, launcher: str, ranks: int, *overrides: str) -> float:
+    loaded = load("smoke", [f"system.ranks_per_node={ranks}", *overrides])
+    (tmp_path / "config.yaml").write_text(loaded.to_yaml())
+    command = [sys.executable, str(BODY), str(tmp_path / "config.yaml"), str(tmp_path)]
+    job, _ = build_job(loaded.run, launcher, command)
+    run_job(job, launcher, tmp_path)
+    return float((tmp_path / "worst.txt").read_text())
+
+
+@pytest.mark.parametrize(
+    ("launcher", "algorithm", "ranks"),
+    [pytest.param(*case, marks=[MPI] if case[0] == "mpirun" else []) for case in CASES],
+)
+def test_the_sum_is_the_plain_sum(
+    tmp_path: Path, launcher: str, algorithm: str, ranks: int
+) -> None:
+    overrides = [f"comm.algorithm={algorithm}", "comm.groups=explicit(2,1,5)"]
+    # float32 sums of at most 8 standard normal values: a few units of the last place of 16
+    assert worst_error(tmp_path, launcher, ranks, *overrides) < 1e-5
+
+
+def test_sums_that_travel_as_float16_are_as_good_as_float16(tmp_path: Path) -> None:
+    worst = worst_error(tmp_path, "gloo", 2, "comm.wire=float16", "comm.groups=equal_count(2)")
+    assert 1e-5 < worst < 2e-2  # 11 bits of at most 8
+
+
+@MPI
+def test_a_run_on_a_torus_reaches_its_target(rn50, smoke_data: Path) -> None:
+    done = rn50(
+        *("launch", "smoke", "--ranks", "4", "--launcher", "mpirun", "seed=1"),
+        *("comm.algorithm=torus_2d", "batch.per_rank=5"),
+        *(f"data.path={smoke_data}", f"system.results={rn50.results}"),
+    )
+    assert done.returncode == 0, done.stderr
+    assert "RESULT success" in done.stdout
+
+
+NETLAB = Path(__file__).parents[2] / "scripts" / "netlab.sh"
+
+
+def why_no_netlab() -> str:
+    done = subprocess.run([NETLAB, "check"], capture_output=True, text=True, check=False)
+    return done.stderr.strip()
+
+
+@MPI
+@pytest.mark.parametrize("delay_us", [0, 2000])
+def test_ranks_on_emulated_hosts(tmp_path: Path, delay_us: int) -> None:
+    if reason := why_no_netlab():
+        pytest.skip(reason)
+    if delay_us and not Path("/dev/net/tun").exists():
+        pytest.skip("/dev/net/tun expected (for a delay), found none")
+    rn50 = Path(sys.executable).with_name("rn50")
+    done = subprocess.run(
+        [
+            *(NETLAB, "run", "4", "200", str(delay_us), "--", rn50, "bench", "allreduce"),
+            *("--ranks", "4", "--sizes", "4k,1M", "--layers", "mpi", "--passes", "1", "--json"),
+            *("--algorithms", "ring,recursive_doubling", f"system.results={tmp_path}"),
+        ],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    rows = {(r["algorithm"], r["bytes"]): r for r in json.loads(done.stdout)["figures"]["rows"]}
+    ring, doubling = rows["ring", 4000], rows["recursive_doubling", 4000]
+    assert (ring["steps"], doubling["steps"]) == (6, 2)
+    # What the lab is for: every step costs a delay, and no link carries more than its rate.
+    for row in (ring, doubling):
+        assert row["min_s"] > row["steps"] * delay_us / 1e6
+    assert rows["ring", 1_000_000]["bus_bytes_per_s"] < 200e6 / 8 * 1.6  # a burst of tbf's is free
+    left = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True, check=False)
+    assert "rn50-h" not in left.stdout

@@ -1,0 +1,86 @@
+"""Gradients side by side in one array: where each lies, and that backward writes it there."""
+
+from __future__ import annotations
+
+import mxnet as mx
+import numpy as np
+import pytest
+from mxnet import autograd, nd
+from mxnet.gluon import nn
+
+from rn50.config.errors import UserError
+from rn50.train.buckets import ALIGN_BYTES, lay_out_gradients
+
+
+def network(*, half: bool = False) -> tuple[nn.HybridSequential, list]:
+    net = nn.HybridSequential(prefix="")
+    net.add(nn.Conv2D(5, 3, in_channels=3, use_bias=False), nn.BatchNorm(in_channels=5))
+    net.add(nn.Dense(7, in_units=180))
+    net.initialize()
+    if half:
+        net.cast("float16")
+    return net, [p for p in net.collect_params().values() if p.grad_req != "null"]
+
+
+@pytest.mark.parametrize("rule", ["single", "equal_count(2)", "explicit(1,1,3)", "cubic(1)"])
+def test_backward_writes_the_same_gradients_into_the_buckets(rule: str) -> None:
+    net, parameters = network()
+    images = nd.random.normal(shape=(4, 3, 8, 8))
+    net.hybridize(static_alloc=True, static_shape=True)
+
+    def gradients() -> list[np.ndarray]:
+        with autograd.record():
+            loss = (net(images) ** 2).sum()
+        loss.backward()
+        return [p.grad().asnumpy() for p in parameters]
+
+    before = gradients()
+    buckets = lay_out_gradients(parameters, rule, mx.cpu())
+    net.hybridize(static_alloc=True, static_shape=True)  # it had fixed where backward writes
+    after = gradients()
+    for b, a in zip(before, after, strict=True):
+        np.testing.assert_array_equal(a, b)
+    for p in parameters:  # not a copy: a change of the bucket is a change of the gradient
+        p.grad()[:] = 1
+    held = sum(int((bucket == 1).sum().asscalar()) for bucket in buckets)
+    assert held == sum(p.grad().size for p in parameters)
+    for bucket in buckets:
+        bucket[:] = 2
+    assert all((p.grad().asnumpy() == 2).all() for p in parameters)
+
+
+def test_last_layers_come_first_each_on_its_boundary() -> None:
+    _, parameters = network()
+    (bucket,) = lay_out_gradients(parameters, "single", mx.cpu())
+    for number, p in enumerate(parameters):
+        p.grad()[:] = number + 1
+    values = bucket.asnumpy()
+    step = ALIGN_BYTES // 4
+    starts = [int(np.flatnonzero(values == number + 1)[0]) for number in range(len(parameters))]
+    assert starts == sorted(starts, reverse=True)
+    assert all(start % step == 0 for start in starts)
+    # gaps stay zero, so that they add nothing
+    assert (values != 0).sum() == sum(p.grad().size for p in parameters)
+
+
+@pytest.mark.parametrize("parts", [1, 2, 3, 5])
+def test_a_bucket_can_be_cut_into_equal_parts(parts: int) -> None:
+    _, parameters = network()
+    for bucket in lay_out_gradients(parameters, "equal_bytes(2)", mx.cpu(), parts=parts):
+        assert bucket.size % parts == 0
+        assert bucket.size // parts * 4 % ALIGN_BYTES == 0
+
+
+def test_float32_gradients_of_a_float16_model_travel_last_and_apart() -> None:
+    _, parameters = network(half=True)  # batch norm keeps float32
+    buckets = lay_out_gradients(parameters, "equal_count(2)", mx.cpu())
+    assert [bucket.dtype for bucket in buckets] == [np.float16, np.float16, np.float32]
+    for p in parameters:
+        p.grad()[:] = 1
+    assert int((buckets[-1] == 1).sum().asscalar()) == 10  # gamma and beta of 5 channels
+
+
+def test_sizes_that_do_not_fit_the_network_are_named() -> None:
+    _, parameters = network()
+    with pytest.raises(UserError, match=r"comm\.groups: .*5 tensors expected, found 3\+1 = 4"):
+        lay_out_gradients(parameters, "explicit(3,1)", mx.cpu())
