@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from ..config import benchmark
 from ..config.finding import number
-from .parse import Event, Log
+from .events import Event, Log
 
 SAME_MS = 1000
 """Copies of a record, from ranks or nodes, lie within a second."""
@@ -34,10 +34,10 @@ class Case:
         self.log = log
         self.ruleset = ruleset
         self.second_run_line = _second_run(log)
-        self._index = log.index
+        self._index = log.by_key
         if self.second_run_line is not None:
             end = self.second_run_line
-            self._index = {k: [e for e in v if e.line < end] for k, v in log.index.items()}
+            self._index = {k: [e for e in v if e.line < end] for k, v in log.by_key.items()}
 
     def all(self, key: str) -> list[Event]:
         """Records of a key in the first run."""

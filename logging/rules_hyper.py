@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from ..config import benchmark, constraints
 from ..config.finding import number, plain, shown
-from .parse import Event, type_name
+from .events import Event, type_name
 from .rule import CHECKER, ERROR, NOTE, POLICY, RULES_TEXT, Case, Found, between, rule
 
 _CLOSED = f"{CHECKER}, closed_resnet.yaml"
