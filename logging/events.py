@@ -23,6 +23,8 @@ class Event(NamedTuple):
     metadata: dict[str, Any]
     event_type: str = ""
     namespace: str = ""
+    order: int = 0
+    """Its place among all records: two of one line have one line number."""
 
 
 class Problem(NamedTuple):
@@ -30,10 +32,18 @@ class Problem(NamedTuple):
 
     line: int
     kind: str
-    """truncated, torn, trailing, missing, type, long, or joined (harmless: a newline lost)."""
+    """truncated, torn, trailing, missing, shape (no JSON object), type, long; or harmless: mixed (a
+    record of another dialect)."""
     key: str | None
     message: str
     lost: bool
+
+
+class JoinedLines(NamedTuple):
+    """Lines that hold more than one whole record: how many, and the number of the first."""
+
+    lines: int
+    first: int
 
 
 class StepBack(NamedTuple):
@@ -65,6 +75,7 @@ class Log(NamedTuple):
     events: list[Event]
     problems: list[Problem]
     problem_count: int
+    joined: JoinedLines
     counts: Mapping[str, int]
     unkept: Mapping[str, int]
     steps_back: list[StepBack]
@@ -89,6 +100,11 @@ class Log(NamedTuple):
         """The value of the first record of a key; None where there is none."""
         event = self.first(key)
         return None if event is None else event.value
+
+    @property
+    def truncated(self) -> bool:
+        """Does the file end inside a record?"""
+        return any(problem.kind == "truncated" for problem in self.problems)
 
     @property
     def lost_keys(self) -> frozenset[str]:

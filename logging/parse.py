@@ -16,7 +16,7 @@ from collections.abc import Collection, Generator, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from .events import MLL, MLLOG, CannotRead, Event, Log, Problem, StepBack, type_name
+from .events import MLL, MLLOG, CannotRead, Event, JoinedLines, Log, Problem, StepBack, type_name
 from .rounds import guess_ruleset
 
 __all__ = ["CannotRead", "Event", "Log", "Problem", "StepBack", "read_events", "read_log"]
@@ -26,9 +26,7 @@ _MLLOG_TOKEN = b":::MLLOG "
 _MLL_TOKEN = b":::MLL "
 _OLD_TOKEN = b":::MLPv0.5"
 _MLL_RECORD = re.compile(r":::MLL ([\d.]+) ([A-Za-z0-9_]+) ?:\s+")
-_SALVAGED_KEY = re.compile(
-    r'"key": ?"([A-Za-z0-9_]{1,100})"|:::MLL [\d.]+ ([A-Za-z0-9_]{1,100}) ?:'
-)
+_SALVAGED_KEY = re.compile(r'"key": ?"([^"]{1,100})"|:::MLL [\d.]+ ([A-Za-z0-9_]{1,100}) ?:')
 _DECODER = json.JSONDecoder()
 
 # A whole line as mllog writes it, from the token on: what a record that nobody wants is recognised
@@ -100,6 +98,7 @@ class _Reader:
         self.steps_back: list[StepBack] = []
         self.step_back_count = 0
         self.whole_lines = 0
+        self.joined_count = self.joined_line = self.first_joined = 0
         self.wanted: dict[bytes, str] = {}
         """Keys of plain lines: "" if the key is wanted, else its name."""
         self.latest_ms = 0.0
@@ -236,8 +235,10 @@ class _Reader:
                 f"text that does not belong there after the record: {foreign[:60]!r}",
                 False,
             )
-        elif after != -1 and stop == -1:
-            self._problem(number, "joined", None, "holds two records (newline lost)", False)
+        elif after != -1 and stop == -1 and number != self.joined_line:
+            self.joined_count += 1
+            self.joined_line = number
+            self.first_joined = self.first_joined or number
         self._content(number, content, key, seconds, dialect)
         return after
 
@@ -276,7 +277,7 @@ class _Reader:
         """From a record's JSON to an event; what is missing or mistyped is a problem."""
         if not isinstance(content, dict):
             self._problem(
-                number, "type", key, f"a record is a JSON object, found {type_name(content)}", True
+                number, "shape", key, f"a record is a JSON object, found {type_name(content)}", True
             )
             return
         if key is None:
@@ -368,6 +369,7 @@ class _Reader:
                 _bounded(metadata) if isinstance(metadata, dict) else {},
                 _text(content.get("event_type")),
                 _text(content.get("namespace")),
+                self.dialects[dialect],
             )
         )
 
@@ -394,6 +396,7 @@ class _Reader:
             events=events,
             problems=self.problems,
             problem_count=self.problem_count,
+            joined=JoinedLines(self.joined_count, self.first_joined),
             counts=self.counts,
             unkept=self.unkept,
             steps_back=self.steps_back,
@@ -414,7 +417,7 @@ def _decode(raw: bytes) -> str:
 
 def _salvage(text: str) -> str | None:
     match = _SALVAGED_KEY.search(text[:4000])
-    return (match[1] or match[2]) if match else None
+    return re.sub(r"\W", "", match[1] or match[2]) or None if match else None
 
 
 def _key_of(content: Any) -> str | None:

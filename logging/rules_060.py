@@ -26,7 +26,7 @@ def cache_clear_value(case: Case) -> Iterator[Found]:
                 shown(event.value),
             )
             return
-        if begin is not None and event.line > begin.line:
+        if begin is not None and event.order > begin.order:
             yield Found(
                 f"cache_clear (line {event.line}) is logged after init_start (line {begin.line})",
                 event.line,
@@ -168,7 +168,7 @@ _STEPS: dict[str, Callable[[_State, Event], str | None]] = {
 @rule("NESTING", ERROR, f"{_SOURCE}/common.yaml", rulesets=_060)
 def nesting(case: Case) -> Iterator[Found]:
     """Blocks hold epochs 1, 2, 3 ..., evaluated in turn, each evaluation with its accuracy."""
-    events = sorted((e for key in _STEPS for e in case.all(key)), key=lambda event: event.line)
+    events = sorted((e for key in _STEPS for e in case.all(key)), key=lambda event: event.order)
     state = _State()
     first: tuple[Event, str] | None = None
     count = 0
@@ -216,6 +216,11 @@ def hyperparameters(case: Case) -> Iterator[Found]:
                     text,
                 )
                 break
+    for event in case.all("opt_learning_rate_decay_boundary_epochs"):
+        if not isinstance(event.value, list | str | dict) or not event.value:
+            text = shown(event.value)
+            yield Found(f"{event.key} (line {event.line}) is {text}", event.line, "epochs", text)
+            break
     name = case.value("opt_name")
     if case.all("opt_name") and name not in benchmark.OPTIMIZERS:
         event = case.all("opt_name")[0]

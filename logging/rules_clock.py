@@ -19,10 +19,12 @@ def init_limit(case: Case) -> Iterator[Found]:
     begins, stop = case.all("init_start"), case.first("init_stop")
     if not begins or stop is None:
         return
-    took_ms = stop.time_ms - min(e.time_ms for e in begins if e.line < stop.line or e == begins[0])
+    took_ms = stop.time_ms - min(
+        e.time_ms for e in begins if e.order < stop.order or e == begins[0]
+    )
     limit_ms = 1000 * benchmark.init_limit_s(case.ruleset, case.division or "closed")
     division = case.first("submission_division")
-    if case.at_least("2.0.0") and division is not None and division.line > stop.line:
+    if case.at_least("2.0.0") and division is not None and division.order > stop.order:
         yield Found(
             f"submission_division (line {division.line}) is logged after init_stop "
             f"(line {stop.line}): the official checker then allows no time for init",
@@ -90,7 +92,7 @@ def stamps_there(case: Case) -> Iterator[Found]:
     keys = sorted({event.key for event in zero})
     timed = [key for key in keys if key in _TIMED]
     severity = ERROR if timed else None
-    first = min((e for e in zero if not timed or e.key in timed), key=lambda e: e.line)
+    first = min((e for e in zero if not timed or e.key in timed), key=lambda e: e.order)
     names = ", ".join(printable(key)[:40] for key in (timed or keys)[:6])
     yield Found(
         f"zero time stamps on {names}",
@@ -131,7 +133,7 @@ def init_before_run(case: Case) -> Iterator[Found]:
     if stop is None or start is None or start.time_ms <= 0 or stop.time_ms <= 0:
         return
     ahead_ms = stop.time_ms - start.time_ms
-    if ahead_ms > 0 and start.line > stop.line and ahead_ms >= SAME_MS:
+    if ahead_ms > 0 and start.order > stop.order and ahead_ms >= SAME_MS:
         yield Found(
             f"run_start is stamped {ahead_ms / 1000:.3f} s before init_stop: "
             "the init limit is not proven",
@@ -163,9 +165,9 @@ def caches_cleared(case: Case) -> Iterator[Found]:
 def caches_cleared_first(case: Case) -> Iterator[Found]:
     """cache_clear is logged before init_start."""
     clear, begin, start = case.first("cache_clear"), case.first("init_start"), case.start
-    if clear is None or begin is None or clear.line < begin.line:
+    if clear is None or begin is None or clear.order < begin.order:
         return
-    if start is None or clear.line < start.line:
+    if start is None or clear.order < start.order:
         yield Found(
             f"cache_clear (line {clear.line}) is logged after init_start (line {begin.line})",
             clear.line,
@@ -178,7 +180,7 @@ def caches_cleared_first(case: Case) -> Iterator[Found]:
 def caches_cleared_before_the_clock(case: Case) -> Iterator[Found]:
     """cache_clear is not logged after run_start alone."""
     clear, start = case.first("cache_clear"), case.start
-    if clear is not None and start is not None and clear.line > start.line:
+    if clear is not None and start is not None and clear.order > start.order:
         yield Found(
             f"cache_clear (line {clear.line}) is logged after run_start (line {start.line})",
             clear.line,

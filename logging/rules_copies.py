@@ -19,6 +19,13 @@ _ONCE = (
     "train_samples",
     "eval_samples",
 )
+_ONCE_060 = (
+    "global_batch_size",
+    "opt_name",
+    "model_bn_span",
+    "opt_base_learning_rate",
+    "opt_learning_rate_warmup_epochs",
+)
 _ONCE_CLOSED = ("global_batch_size", "opt_name", "gradient_accumulation_steps")
 
 
@@ -27,7 +34,7 @@ def once_keys(case: Case) -> list[str]:
     keys = [key for key in _ONCE if key not in ("submission_poc_name", "submission_entry")]
     if case.ruleset == "0.6.0":
         keys = [key for key in _ONCE if not key.endswith("_samples")]
-        return [*keys, "global_batch_size", "opt_name", "model_bn_span"]
+        return [*keys, *_ONCE_060]
     if case.division != "open":
         keys += [key for key in _ONCE_CLOSED if case.at_least("1.0.0") or "gradient" not in key]
         keys += {"lars": benchmark.LARS_KEYS, "sgd": benchmark.SGD_KEYS}.get(

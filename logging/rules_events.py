@@ -74,8 +74,8 @@ def run_stop_exists(case: Case) -> Iterator[Found]:
     """The run ended: run_stop is there."""
     if case.all("run_stop") or case.log.lost_keys & {"run_stop"}:
         return
-    if any(problem.kind == "truncated" for problem in case.log.problems):
-        return  # that finding says it
+    if case.log.truncated:
+        return  # RECORDS says it
     best = case.best
     text = "run did not finish: no run_stop"
     if best is not None:
@@ -94,7 +94,7 @@ def run_stop(case: Case) -> Iterator[Found]:
     """run_stop comes after run_start and carries metadata.status."""
     start = case.start
     for event in case.all("run_stop"):
-        if start is None or event.line < start.line:
+        if start is None or event.order < start.order:
             yield Found(
                 f"run_stop (line {event.line}) stands before any run_start",
                 event.line,
@@ -120,7 +120,7 @@ def run_start(case: Case) -> Iterator[Found]:
         return
     stop = case.first("init_stop")
     event = case.start
-    if event is not None and stop is not None and event.line < stop.line:
+    if event is not None and stop is not None and event.order < stop.order:
         yield Found(
             f"run_start (line {event.line}) stands before init_stop (line {stop.line})",
             event.line,
@@ -136,11 +136,12 @@ def init(case: Case) -> Iterator[Found]:
     if missing:
         yield Found(f"no {' and '.join(missing)} in the log", None, " and ".join(missing), "none")
     stop, start = case.first("init_stop"), case.start
-    ends = [e.line for e in (stop, start) if e is not None]
+    ends = [e for e in (stop, start) if e is not None]
+    end = min(ends, key=lambda e: e.order, default=None)
     for event in case.all("init_start"):
-        if ends and event.line > min(ends):
+        if end is not None and event.order > end.order:
             yield Found(
-                f"init_start (line {event.line}) stands after line {min(ends)}, where init ended",
+                f"init_start (line {event.line}) stands after {end.key} (line {end.line})",
                 event.line,
                 "before init_stop and run_start",
                 "after",
@@ -148,7 +149,7 @@ def init(case: Case) -> Iterator[Found]:
             break
     begin = case.first("init_start")
     for event in case.all("init_stop"):
-        if begin is not None and event.line < begin.line:
+        if begin is not None and event.order < begin.order:
             yield Found(
                 f"init_stop (line {event.line}) stands before init_start (line {begin.line})",
                 event.line,
@@ -156,7 +157,7 @@ def init(case: Case) -> Iterator[Found]:
                 "init_stop",
             )
             break
-        if start is not None and event.line > start.line:
+        if start is not None and event.order > start.order:
             yield Found(
                 f"init_stop (line {event.line}) stands after run_start (line {start.line})",
                 event.line,
@@ -188,9 +189,9 @@ def epoch_metadata(case: Case) -> Iterator[Found]:
     """Epoch and evaluation events carry their epoch; blocks start after run_start and have a count
     of epochs above 0."""
     other = _OTHER_COUNT.get(case.ruleset)
-    start = case.start.line if case.start else None
+    start = case.start.order if case.start else None
     for event in case.all("block_start"):
-        if start is None or event.line < start:
+        if start is None or event.order < start:
             yield Found(
                 f"block_start (line {event.line}) stands before run_start",
                 event.line,

@@ -12,8 +12,6 @@ from .rule import CHECKER, ERROR, NOTE, Case, Found, rule
 def records(case: Case) -> Iterator[Found]:
     """Every record is whole: JSON with key, value, metadata and time, and nothing after it."""
     for problem in case.log.problems:
-        if problem.kind == "joined":
-            continue
         if problem.kind == "truncated":
             yield Found(
                 _truncated(case, problem.line, problem.key),
@@ -29,6 +27,7 @@ def records(case: Case) -> Iterator[Found]:
                 "a whole record",
                 printable(problem.message),
                 "write from rank 0 alone, one record a line, nothing else on that line",
+                NOTE if problem.kind == "mixed" and case.ruleset != "0.6.0" else None,
             )
     more = case.log.problem_count - len(case.log.problems)
     if more > 0:
@@ -50,15 +49,17 @@ def _truncated(case: Case, line: int, key: str | None) -> str:
 @rule("JOINED", NOTE, "a newline that was lost between two writers")
 def joined(case: Case) -> Iterator[Found]:
     """One record a line. (The official checker reads the last record of a line alone.)"""
-    for problem in case.log.problems:
-        if problem.kind == "joined":
-            yield Found(
-                f"line {problem.line} {problem.message}; the official checker sees the last alone",
-                problem.line,
-                "one record a line",
-                "two or more",
-                "write every record with its newline in one call",
-            )
+    joined = case.log.joined
+    if joined.lines:
+        more = f" and {joined.lines - 1} more lines hold" if joined.lines > 1 else " holds"
+        yield Found(
+            f"line {joined.first}{more} two records (newline lost); the official checker sees the "
+            "last alone",
+            joined.first,
+            "one record a line",
+            f"{joined.lines} lines with more",
+            "write every record with its newline in one call",
+        )
 
 
 @rule("TWO_RUNS", ERROR, f"{CHECKER}, init_start before init_stop")

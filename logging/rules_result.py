@@ -115,7 +115,7 @@ def target_on_the_clock(case: Case) -> Iterator[Found]:
     outside = [e for e in case.evaluations if reaches_target(e.accuracy)]
     if not outside or case.start is None or case.stop is None:
         return
-    late = outside[0].line > case.stop.line
+    late = outside[0].order > case.stop.order
     event = case.stop if late else case.start
     yield Found(
         f"{plain(outside[0].accuracy)} ({_at(outside[0])}, line {outside[0].line}) is logged "
@@ -196,7 +196,7 @@ def stops_at_target(case: Case) -> Iterator[Found]:
     passing = case.passing
     if not passing or not case.needs_target:
         return
-    later = [e for e in case.on_the_clock if e.line > passing[0].line]
+    later = [e for e in case.on_the_clock if e.order > passing[0].order]
     later = [e for e in later if e.epoch != passing[0].epoch]
     if later:
         yield Found(
