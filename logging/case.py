@@ -10,17 +10,25 @@ from typing import Any, NamedTuple
 
 from ..config import benchmark
 from ..config.finding import number
-from .parse import Event, Log
+from .events import Event, Log
 
 SAME_MS = 1000
 """Copies of a record, from ranks or nodes, lie within a second."""
 
 _PREAMBLE = frozenset({*benchmark.SUBMISSION_KEYS, "cache_clear", "init_start"})
 
+_OF_THE_RUN = frozenset(
+    {
+        *(f"{kind}_{end}" for kind in ("block", "epoch", "eval") for end in ("start", "stop")),
+        *("init_stop", "run_start", "train_samples", "eval_samples", "eval_accuracy"),
+    }
+)
+
 
 class Evaluation(NamedTuple):
     """An `eval_accuracy` with a number; epoch None where there is no number."""
 
+    order: int
     line: int
     time_ms: float
     epoch: float | None
@@ -33,11 +41,12 @@ class Case:
     def __init__(self, log: Log, ruleset: str) -> None:
         self.log = log
         self.ruleset = ruleset
-        self.second_run_line = _second_run(log)
-        self._index = log.index
-        if self.second_run_line is not None:
-            end = self.second_run_line
-            self._index = {k: [e for e in v if e.line < end] for k, v in log.index.items()}
+        second = _second_run(log)
+        self.second_run_line = second.line if second is not None else None
+        self._index = log.by_key
+        if second is not None:
+            end = second.order
+            self._index = {k: [e for e in v if e.order < end] for k, v in log.by_key.items()}
 
     def all(self, key: str) -> list[Event]:
         """Records of a key in the first run."""
@@ -55,8 +64,11 @@ class Case:
         return (key for key, events in self._index.items() if events)
 
     def absent(self, key: str) -> bool:
-        """No record of this key, and none that was torn either (which is a finding already)."""
-        return not self.all(key) and key not in self.log.lost_keys
+        """No record of this key, and no other finding that says why: it was torn, or the run ended
+        before it was due."""
+        if self.all(key) or key in self.log.lost_keys or self.log.truncated:
+            return False
+        return key not in _OF_THE_RUN or bool(self.all("run_stop"))
 
     def at_least(self, ruleset: str) -> bool:
         return benchmark.at_least(self.ruleset, ruleset)
@@ -105,16 +117,16 @@ class Case:
             accuracy = number(event.value)
             if accuracy is not None:
                 epoch = number(event.metadata.get("epoch_num"))
-                found.append(Evaluation(event.line, event.time_ms, epoch, accuracy))
+                found.append(Evaluation(event.order, event.line, event.time_ms, epoch, accuracy))
         return found
 
     @cached_property
     def on_the_clock(self) -> list[Evaluation]:
-        """Evaluations between run_start and the last run_stop, by line."""
-        start = self.start.line if self.start else 0
+        """Evaluations between run_start and the last run_stop, by their place in the log."""
+        start = self.start.order if self.start else 0
         stops = self.all("run_stop")
-        stop = stops[-1].line if stops else None
-        return [e for e in self.evaluations if e.line > start and (stop is None or e.line < stop)]
+        stop = stops[-1].order if stops else math.inf
+        return [e for e in self.evaluations if start < e.order < stop]
 
     @cached_property
     def passing(self) -> list[Evaluation]:
@@ -150,7 +162,7 @@ class Case:
         """Epoch of the last evaluation before run_stop, as the RCP test takes it; None: failed."""
         if not self.converged or self.stop is None:
             return None
-        before = [e.epoch for e in self.evaluations if e.line < self.stop.line]
+        before = [e.epoch for e in self.evaluations if e.order < self.stop.order]
         return round(before[-1], 3) if before and before[-1] is not None else None
 
     @cached_property
@@ -165,21 +177,23 @@ def reaches_target(accuracy: float) -> bool:
     return benchmark.TARGET_ACCURACY <= accuracy < benchmark.HIGHEST_ACCURACY
 
 
-def _second_run(log: Log) -> int | None:
-    """The line where another run begins: its preamble or start, after the first one has begun."""
+def _second_run(log: Log) -> Event | None:
+    """Where another run begins: its preamble or start, after the first one has begun."""
     starts = log.all("run_start")
     if len(starts) < 2:
         return None
     stops = log.all("run_stop")
-    begin, stop = starts[0], stops[0].line if stops else math.inf
-    preamble = sorted(event.line for key in _PREAMBLE for event in log.all(key))
+    begin, stop = starts[0].order, stops[0].order if stops else math.inf
+    preamble = sorted(
+        (event for key in _PREAMBLE for event in log.all(key)), key=lambda event: event.order
+    )
+    orders = [event.order for event in preamble]
     for again in starts[1:]:
-        ended = begin.line < stop < again.line
-        if ended or again.time_ms - begin.time_ms > SAME_MS:
-            after = max(stop, begin.line) if ended else begin.line
-            at = bisect_right(preamble, after)
-            if at < len(preamble) and preamble[at] < again.line:
+        ended = begin < stop < again.order
+        if ended or again.time_ms - starts[0].time_ms > SAME_MS:
+            at = bisect_right(orders, max(stop, begin) if ended else begin)
+            if at < len(orders) and orders[at] < again.order:
                 return preamble[at]
             if ended:
-                return again.line
+                return again
     return None

@@ -89,9 +89,6 @@ def line_chart(
     for mark in marks:
         at = _percent(100 - y.place(mark.value))
         ET.SubElement(svg, "line", {"class": "mark", "x1": "0", "x2": "100%", "y1": at, "y2": at})
-        text = ET.SubElement(svg, "text", {"class": "mark", "x": "0", "y": at, "dx": "4"})
-        text.set("dy", "14" if y.place(mark.value) > _NEAR_THE_TOP else "-5")
-        text.text = mark.label
     inner = ET.SubElement(
         svg,
         "svg",
@@ -106,6 +103,11 @@ def line_chart(
     for one in reversed(series):
         _draw_dots(svg, one, x, y)
         _draw_label(svg, one, x, y, several=len(series) > 1)
+    for mark in marks:
+        text = ET.SubElement(svg, "text", {"class": "mark", "x": "0", "dx": "4"})
+        text.set("y", _percent(100 - y.place(mark.value)))
+        text.set("dy", "14" if y.place(mark.value) > _NEAR_THE_TOP else "-5")
+        text.text = mark.label
     return Markup(ET.tostring(svg, encoding="unicode"))
 
 

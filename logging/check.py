@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import re
 import sys
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..config.finding import ERROR, NOTE, POLICY, Finding, plain, printable
 from .case import Case
+from .events import CannotRead, Log
 from .official import NOT_RUN, Official, check_officially, installed_version
-from .parse import CannotRead, Log, read_log
+from .parse import read_log
 from .rules import apply
 from .ruleset import find_ruleset
 from .wanted import CHECKED
@@ -28,8 +28,7 @@ _ROUND_ONLY_WARNED = {"1.1.0": ("WEIGHT_INIT_MISSING", "WEIGHT_INIT_NAMES")}
 """Errors today that were warnings in the round itself (mlcommons/logging 63c9709, 4c04112)."""
 
 
-@dataclass(frozen=True)
-class Check:
+class Check(NamedTuple):
     """A log's verdict. `round_verdict`: by the checker of its round, where that differs today."""
 
     path: Path

@@ -12,23 +12,21 @@ import contextlib
 import json
 import math
 import re
-from collections.abc import Collection, Generator, Iterator, Mapping
-from dataclasses import dataclass, field
-from functools import cached_property
+from collections.abc import Collection, Generator, Iterator
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO
 
-from ..config.errors import UserError
+from .events import MLL, MLLOG, CannotRead, Event, JoinedLines, Log, Problem, StepBack, type_name
+from .rounds import guess_ruleset
 
-MLLOG, MLL = "MLLOG", "MLL"
+__all__ = ["CannotRead", "Event", "Log", "Problem", "StepBack", "read_events", "read_log"]
+
 _ANY_TOKEN = b":::ML"
 _MLLOG_TOKEN = b":::MLLOG "
 _MLL_TOKEN = b":::MLL "
 _OLD_TOKEN = b":::MLPv0.5"
 _MLL_RECORD = re.compile(r":::MLL ([\d.]+) ([A-Za-z0-9_]+) ?:\s+")
-_SALVAGED_KEY = re.compile(
-    r'"key": ?"([A-Za-z0-9_]{1,100})"|:::MLL [\d.]+ ([A-Za-z0-9_]{1,100}) ?:'
-)
+_SALVAGED_KEY = re.compile(r'"key": ?"([^"]{1,100})"|:::MLL [\d.]+ ([A-Za-z0-9_]{1,100}) ?:')
 _DECODER = json.JSONDecoder()
 
 # A whole line as mllog writes it, from the token on: what a record that nobody wants is recognised
@@ -51,89 +49,6 @@ _KEPT_PER_KEY = 500  # records of one key that are always kept; published logs h
 _KEPT = 50_000  # and of all keys together, about 35 MB
 _KEPT_PROBLEMS = 50
 _WHOLE_LINES = 100
-
-
-class Event(NamedTuple):
-    """One record; `line` is 1-based, `time_ms` Unix milliseconds."""
-
-    line: int
-    time_ms: float
-    key: str
-    value: Any
-    metadata: dict[str, Any]
-    event_type: str = ""
-    namespace: str = ""
-
-
-class Problem(NamedTuple):
-    """A record that is not whole. `lost`: nothing of it is among the events."""
-
-    line: int
-    kind: str
-    """truncated, torn, trailing, missing, type, long, or joined (harmless: a newline lost)."""
-    key: str | None
-    message: str
-    lost: bool
-
-
-class StepBack(NamedTuple):
-    """A record stamped earlier than the one before it."""
-
-    line: int
-    key: str
-    by_ms: float
-
-
-class CannotRead(UserError):
-    """Not a log that can be checked; `reason` says what it is instead."""
-
-    def __init__(self, path: Path, reason: str) -> None:
-        super().__init__(f"{path}: {reason}")
-        self.reason = reason
-
-
-@dataclass(frozen=True)
-class Log:
-    """A log as read. Metadata and values are shared: do not change them.
-
-    `counts` has all records by key; `events` has them too, save what `unkept` counts: copies of
-    kept records beyond the limit, and keys outside `keys` of `read_log`.
-    """
-
-    path: Path
-    dialect: str
-    """MLLOG or MLL."""
-    events: list[Event]
-    problems: list[Problem]
-    problem_count: int
-    counts: Mapping[str, int]
-    unkept: Mapping[str, int]
-    steps_back: list[StepBack]
-    step_back_count: int
-    lines: int
-    bytes: int
-    ruleset: str | None = None
-    """As found from the log: 0.6.0 by its dialect, else by the date of its records."""
-    index: dict[str, list[Event]] = field(default_factory=dict, repr=False)
-
-    def first(self, key: str) -> Event | None:
-        """The first record of a key."""
-        events = self.index.get(key)
-        return events[0] if events else None
-
-    def all(self, key: str) -> list[Event]:
-        """All kept records of a key, in file order."""
-        return self.index.get(key, [])
-
-    def value(self, key: str) -> Any:
-        """The value of the first record of a key; None where there is none."""
-        event = self.first(key)
-        return None if event is None else event.value
-
-    @cached_property
-    def lost_keys(self) -> frozenset[str]:
-        """Keys of records that are torn beyond reading."""
-        return frozenset(p.key for p in self.problems if p.lost and p.key is not None)
 
 
 def read_log(path: Path, keys: Collection[str] | None = None) -> Log:
@@ -183,6 +98,7 @@ class _Reader:
         self.steps_back: list[StepBack] = []
         self.step_back_count = 0
         self.whole_lines = 0
+        self.joined_count = self.joined_line = self.first_joined = 0
         self.wanted: dict[bytes, str] = {}
         """Keys of plain lines: "" if the key is wanted, else its name."""
         self.latest_ms = 0.0
@@ -319,8 +235,10 @@ class _Reader:
                 f"text that does not belong there after the record: {foreign[:60]!r}",
                 False,
             )
-        elif after != -1 and stop == -1:
-            self._problem(number, "joined", None, "holds two records (newline lost)", False)
+        elif after != -1 and stop == -1 and number != self.joined_line:
+            self.joined_count += 1
+            self.joined_line = number
+            self.first_joined = self.first_joined or number
         self._content(number, content, key, seconds, dialect)
         return after
 
@@ -359,7 +277,7 @@ class _Reader:
         """From a record's JSON to an event; what is missing or mistyped is a problem."""
         if not isinstance(content, dict):
             self._problem(
-                number, "type", key, f"a record is a JSON object, found {type_name(content)}", True
+                number, "shape", key, f"a record is a JSON object, found {type_name(content)}", True
             )
             return
         if key is None:
@@ -451,6 +369,7 @@ class _Reader:
                 _bounded(metadata) if isinstance(metadata, dict) else {},
                 _text(content.get("event_type")),
                 _text(content.get("namespace")),
+                self.dialects[dialect],
             )
         )
 
@@ -468,15 +387,16 @@ class _Reader:
             first = self.events[other][0]
             message = f"a record of another format (:::{other}) among :::{dialect} records"
             self._problem(first.line, "mixed", first.key, message, False)
-        index: dict[str, list[Event]] = {}
+        by_key: dict[str, list[Event]] = {}
         for event in events:
-            index.setdefault(event.key, []).append(event)
+            by_key.setdefault(event.key, []).append(event)
         return Log(
             path=path,
             dialect=dialect,
             events=events,
             problems=self.problems,
             problem_count=self.problem_count,
+            joined=JoinedLines(self.joined_count, self.first_joined),
             counts=self.counts,
             unkept=self.unkept,
             steps_back=self.steps_back,
@@ -484,49 +404,8 @@ class _Reader:
             lines=self.lines,
             bytes=self.size,
             ruleset=guess_ruleset(dialect, events),
-            index=index,
+            by_key=by_key,
         )
-
-
-# First month whose logs belong to a round: its checker appeared about then (mlcommons/logging tags
-# 0.7 2020-06, 1.0 2021-05, 1.1 2021-10, 2.0 2022-05, 2.1 2022-10, 3.0 2023-05, 3.1 2023-09,
-# 4.0 2024-05), and logs are written in the three months before the results are due.
-_ROUND_FROM_MS = (
-    ("4.0.0", 1_706_745_600_000),  # 2024-02
-    ("3.1.0", 1_690_848_000_000),  # 2023-08
-    ("3.0.0", 1_675_209_600_000),  # 2023-02
-    ("2.1.0", 1_659_312_000_000),  # 2022-08
-    ("2.0.0", 1_643_673_600_000),  # 2022-02
-    ("1.1.0", 1_627_776_000_000),  # 2021-08
-    ("1.0.0", 1_609_459_200_000),  # 2021-01
-)
-
-
-def guess_ruleset(dialect: str, events: list[Event]) -> str | None:
-    """The round by dialect, else by date; None where no record has a date."""
-    if dialect == MLL:
-        return "0.6.0"
-    start = next((e.time_ms for e in events if e.key == "run_start" and e.time_ms > 0), None)
-    if start is None:
-        start = next((e.time_ms for e in events if e.time_ms > 0), None)
-    if start is None:
-        return None
-    return next((name for name, first_ms in _ROUND_FROM_MS if start >= first_ms), "0.7.0")
-
-
-def type_name(value: Any) -> str:
-    """The type of a JSON value, as JSON calls it."""
-    if value is None:
-        return "null"
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, str):
-        return "text"
-    if isinstance(value, float) and math.isnan(value):
-        return "NaN"
-    if isinstance(value, list):
-        return "a list"
-    return "an object" if isinstance(value, dict) else "a number"
 
 
 def _decode(raw: bytes) -> str:
@@ -538,7 +417,7 @@ def _decode(raw: bytes) -> str:
 
 def _salvage(text: str) -> str | None:
     match = _SALVAGED_KEY.search(text[:4000])
-    return (match[1] or match[2]) if match else None
+    return re.sub(r"\W", "", match[1] or match[2]) or None if match else None
 
 
 def _key_of(content: Any) -> str | None:

@@ -3,12 +3,24 @@
 from __future__ import annotations
 
 from ..config.finding import SEVERITIES, Finding
-from . import rules_060, rules_clock, rules_epochs, rules_hyper, rules_records
+from . import (
+    rules_060,
+    rules_clock,
+    rules_copies,
+    rules_epochs,
+    rules_events,
+    rules_hyper,
+    rules_records,
+    rules_result,
+)
 from .case import Case
 from .rule import Rule
 
 RULES: tuple[Rule, ...] = (
     *rules_records.RULES,
+    *rules_events.RULES,
+    *rules_copies.RULES,
+    *rules_result.RULES,
     *rules_clock.RULES,
     *rules_060.RULES,
     *rules_hyper.RULES,

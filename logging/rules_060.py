@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 
 from ..config import benchmark
 from ..config.finding import number, plain, shown
-from .parse import Event
+from .events import Event
 from .rule import CHECKER, ERROR, Case, Found, rule
 
 _060 = ("0.6.0",)
@@ -27,7 +26,7 @@ def cache_clear_value(case: Case) -> Iterator[Found]:
                 shown(event.value),
             )
             return
-        if begin is not None and event.line > begin.line:
+        if begin is not None and event.order > begin.order:
             yield Found(
                 f"cache_clear (line {event.line}) is logged after init_start (line {begin.line})",
                 event.line,
@@ -46,19 +45,16 @@ def events_missing(case: Case) -> Iterator[Found]:
         yield Found(f"no {', '.join(missing)} in the log", None, ", ".join(missing), "none")
 
 
-@dataclass
 class _State:
-    """Where the run is, as the 0.6.0 checker tracks it."""
+    """Where the run is, as the 0.6.0 checker tracks it; None: an epoch that was no number."""
 
-    run_started: bool = False
-    run_stopped: bool = False
-    in_epoch: bool = False
-    last_epoch: object = 0
-    in_eval: bool = False
-    last_eval: object = 0
-    accuracy_printed: bool = True
-    in_block: bool = False
-    block_first_epoch: object = -1
+    def __init__(self) -> None:
+        self.run_started = self.run_stopped = False
+        self.in_block = self.in_epoch = self.in_eval = False
+        self.accuracy_printed = True
+        self.last_epoch: float | None = 0
+        self.last_eval: float | None = 0
+        self.block_first_epoch: float | None = -1
 
 
 def _run_start(state: _State, _: Event) -> str | None:
@@ -78,8 +74,8 @@ def _epoch_start(state: _State, event: Event) -> str | None:
         problem = "outside run_start to run_stop"
     elif state.in_epoch:
         problem = "inside another epoch"
-    elif epoch is None or epoch != (number(state.last_epoch) or 0) + 1:
-        problem = f"epoch {_named(epoch)} after epoch {_named(number(state.last_epoch))}"
+    elif epoch is None or epoch != (state.last_epoch or 0) + 1:
+        problem = f"epoch {_named(epoch)} after epoch {_named(state.last_epoch)}"
     state.in_epoch = True
     state.last_epoch = epoch
     return problem
@@ -101,9 +97,7 @@ def _eval_start(state: _State, event: Event) -> str | None:
         problem = "inside another evaluation"
     elif not state.accuracy_printed:
         problem = "the evaluation before it logged no accuracy"
-    elif epoch is None or not (number(state.last_eval) or 0) < epoch <= (
-        number(state.last_epoch) or 0
-    ):
+    elif epoch is None or not (state.last_eval or 0) < epoch <= (state.last_epoch or 0):
         problem = f"epoch {_named(epoch)} is not a new epoch that was trained"
     state.in_eval, state.accuracy_printed, state.last_eval = True, False, epoch
     return problem
@@ -127,14 +121,14 @@ def _eval_accuracy(state: _State, event: Event) -> str | None:
 def _block_start(state: _State, event: Event) -> str | None:
     first = number(event.metadata.get("first_epoch_num"))
     count = number(event.metadata.get("epoch_count"))
-    due = state.last_eval if state.in_epoch else (number(state.last_epoch) or 0) + 1
+    due = state.last_eval if state.in_epoch else (state.last_epoch or 0) + 1
     problem = None
     if not state.run_started or state.run_stopped:
         problem = "outside run_start to run_stop"
     elif state.in_block:
         problem = "inside another block"
     elif first is None or first != due:
-        problem = f"first epoch {_named(first)}, expected {_named(number(due))}"
+        problem = f"first epoch {_named(first)}, expected {_named(due)}"
     elif count is None or count <= 0:
         problem = f"epoch_count {_named(count)}, expected above 0"
     state.in_block, state.accuracy_printed, state.block_first_epoch = True, True, first
@@ -174,7 +168,7 @@ _STEPS: dict[str, Callable[[_State, Event], str | None]] = {
 @rule("NESTING", ERROR, f"{_SOURCE}/common.yaml", rulesets=_060)
 def nesting(case: Case) -> Iterator[Found]:
     """Blocks hold epochs 1, 2, 3 ..., evaluated in turn, each evaluation with its accuracy."""
-    events = sorted((e for key in _STEPS for e in case.all(key)), key=lambda event: event.line)
+    events = sorted((e for key in _STEPS for e in case.all(key)), key=lambda event: event.order)
     state = _State()
     first: tuple[Event, str] | None = None
     count = 0
@@ -222,6 +216,11 @@ def hyperparameters(case: Case) -> Iterator[Found]:
                     text,
                 )
                 break
+    for event in case.all("opt_learning_rate_decay_boundary_epochs"):
+        if not isinstance(event.value, list | str | dict) or not event.value:
+            text = shown(event.value)
+            yield Found(f"{event.key} (line {event.line}) is {text}", event.line, "epochs", text)
+            break
     name = case.value("opt_name")
     if case.all("opt_name") and name not in benchmark.OPTIMIZERS:
         event = case.all("opt_name")[0]

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from ..config import benchmark, constraints
 from ..config.finding import number, plain, shown
-from .parse import Event, type_name
+from .events import Event, type_name
 from .rule import CHECKER, ERROR, NOTE, POLICY, RULES_TEXT, Case, Found, between, rule
 
 _CLOSED = f"{CHECKER}, closed_resnet.yaml"
@@ -111,7 +111,7 @@ def weights_logged(case: Case) -> Iterator[Found]:
 def weights_named(case: Case) -> Iterator[Found]:
     """weights_initialization names exactly the 161 tensors of the reference."""
     events = case.all("weights_initialization")
-    if not events:
+    if not events or case.log.truncated:
         return
     tensors = [event.metadata.get("tensor") for event in events]
     names = Counter(name if isinstance(name, str) else shown(name) for name in tensors)

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from ..config import benchmark
 from ..config.errors import UserError
 from ..config.finding import shown
-from .parse import MLL, CannotRead, Log
+from .events import MLL, CannotRead, Log
 
 _ROUND_FOLDER = re.compile(r"(?:training_results_)?v(\d\.\d)(?:\.0)?")
 _CONFIG_LINE = re.compile(rb"^ruleset: *['\"]?(\d\.\d\.\d)", re.MULTILINE)

@@ -389,6 +389,35 @@ def test_a_broken_rule_is_found(tmp_path: Path, case: Case) -> None:
         assert "does not test" in found.difference
 
 
+def test_records_of_one_line_keep_their_order(tmp_path: Path) -> None:
+    """The last evaluation and run_stop on one line: still inside the clock."""
+    path = write(tmp_path / "result_0.txt", good_run())
+    text = path.read_text().rstrip("\n")
+    for _ in range(3):
+        text = "".join(text.rsplit("\n", 1))
+    path.write_text(text + "\n")
+    found = check_log(path, "4.0.0", official=False)
+    assert [finding.id for finding in found.findings] == ["JOINED"]
+    path.write_text(text.replace("\n", " "))
+    found = check_log(path, "4.0.0", official=False)
+    assert [finding.id for finding in found.findings] == ["JOINED"]
+
+
+def test_a_log_cut_anywhere_has_one_cause(tmp_path: Path) -> None:
+    run = good_run()
+    for records in (5, 9, 20, 24, 40, 60):
+        text = "".join(record.text("4.0.0") + "\n" for record in run[:records])
+        path = tmp_path / "result_0.txt"
+        path.write_text(text[:-20])
+        found = check_log(path, "4.0.0", official=False)
+        assert [f.id for f in found.findings if f.severity == ERROR] == ["RECORDS"], found.findings
+        assert found.cause.startswith(f"truncated: line {records} ends inside a record")
+        path.write_text(text)
+        found = check_log(path, "4.0.0", official=False)
+        if records > 24:
+            assert [f.id for f in found.findings if f.severity == ERROR] == ["NO_RUN_STOP"]
+
+
 def broken_records(text: str) -> str:
     return text.replace("}}\n", "}} trailing\n", 1)
 

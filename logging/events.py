@@ -1,0 +1,127 @@
+"""What a log is made of once it is read: events, what is wrong with its records, its counts."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ..config.errors import UserError
+
+MLLOG, MLL = "MLLOG", "MLL"
+"""The two dialects: v0.7 to v4.0, and v0.6."""
+
+
+class Event(NamedTuple):
+    """One record; `line` is 1-based, `time_ms` Unix milliseconds."""
+
+    line: int
+    time_ms: float
+    key: str
+    value: Any
+    metadata: dict[str, Any]
+    event_type: str = ""
+    namespace: str = ""
+    order: int = 0
+    """Its place among all records: two of one line have one line number."""
+
+
+class Problem(NamedTuple):
+    """A record that is not whole. `lost`: nothing of it is among the events."""
+
+    line: int
+    kind: str
+    """truncated, torn, trailing, missing, shape (no JSON object), type, long; or harmless: mixed (a
+    record of another dialect)."""
+    key: str | None
+    message: str
+    lost: bool
+
+
+class JoinedLines(NamedTuple):
+    """Lines that hold more than one whole record: how many, and the number of the first."""
+
+    lines: int
+    first: int
+
+
+class StepBack(NamedTuple):
+    """A record stamped earlier than the one before it."""
+
+    line: int
+    key: str
+    by_ms: float
+
+
+class CannotRead(UserError):
+    """Not a log that can be checked; `reason` says what it is instead."""
+
+    def __init__(self, path: Path, reason: str) -> None:
+        super().__init__(f"{path}: {reason}")
+        self.reason = reason
+
+
+class Log(NamedTuple):
+    """A log as read. Metadata and values are shared: do not change them.
+
+    `counts` has all records by key; `events` has them too, save what `unkept` counts: copies of
+    kept records beyond the limit, and keys outside `keys` of `read_log`.
+    """
+
+    path: Path
+    dialect: str
+    """MLLOG or MLL."""
+    events: list[Event]
+    problems: list[Problem]
+    problem_count: int
+    joined: JoinedLines
+    counts: Mapping[str, int]
+    unkept: Mapping[str, int]
+    steps_back: list[StepBack]
+    step_back_count: int
+    lines: int
+    bytes: int
+    by_key: Mapping[str, list[Event]]
+    """The kept records by key."""
+    ruleset: str | None
+    """As found from the log: 0.6.0 by its dialect, else by the date of its records."""
+
+    def first(self, key: str) -> Event | None:
+        """The first record of a key."""
+        events = self.by_key.get(key)
+        return events[0] if events else None
+
+    def all(self, key: str) -> list[Event]:
+        """All kept records of a key, in file order."""
+        return self.by_key.get(key, [])
+
+    def value(self, key: str) -> Any:
+        """The value of the first record of a key; None where there is none."""
+        event = self.first(key)
+        return None if event is None else event.value
+
+    @property
+    def truncated(self) -> bool:
+        """Does the file end inside a record?"""
+        return any(problem.kind == "truncated" for problem in self.problems)
+
+    @property
+    def lost_keys(self) -> frozenset[str]:
+        """Keys of records that are torn beyond reading."""
+        return frozenset(p.key for p in self.problems if p.lost and p.key is not None)
+
+
+def type_name(value: Any) -> str:
+    """The type of a JSON value, as JSON calls it."""
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        return "text"
+    if isinstance(value, float) and math.isnan(value):
+        return "NaN"
+    if isinstance(value, list):
+        return "a list"
+    return "an object" if isinstance(value, dict) else "a number"

@@ -1,0 +1,30 @@
+"""Which round a log belongs to, as far as the log itself tells."""
+
+from __future__ import annotations
+
+from .events import MLL, Event
+
+# First month whose logs belong to a round: its checker appeared about then (mlcommons/logging tags
+# 0.7 2020-06, 1.0 2021-05, 1.1 2021-10, 2.0 2022-05, 2.1 2022-10, 3.0 2023-05, 3.1 2023-09,
+# 4.0 2024-05), and logs are written in the three months before the results are due.
+_ROUND_FROM_MS = (
+    ("4.0.0", 1_706_745_600_000),  # 2024-02
+    ("3.1.0", 1_690_848_000_000),  # 2023-08
+    ("3.0.0", 1_675_209_600_000),  # 2023-02
+    ("2.1.0", 1_659_312_000_000),  # 2022-08
+    ("2.0.0", 1_643_673_600_000),  # 2022-02
+    ("1.1.0", 1_627_776_000_000),  # 2021-08
+    ("1.0.0", 1_609_459_200_000),  # 2021-01
+)
+
+
+def guess_ruleset(dialect: str, events: list[Event]) -> str | None:
+    """The round by dialect, else by date; None where no record has a date."""
+    if dialect == MLL:
+        return "0.6.0"
+    start = next((e.time_ms for e in events if e.key == "run_start" and e.time_ms > 0), None)
+    if start is None:
+        start = next((e.time_ms for e in events if e.time_ms > 0), None)
+    if start is None:
+        return None
+    return next((name for name, first_ms in _ROUND_FROM_MS if start >= first_ms), "0.7.0")
