@@ -169,6 +169,9 @@ def _job_of_system(
     if gpus is None or batch is None:
         raise UserError("--system: --gpus and --batch-per-gpu expected beside it, found not both")
     given = {key: value for key, value in choices.items() if value is not None}
+    about = system.performance
+    if about is not None and "precision" not in given and about.fp16 is None:
+        given["precision"] = "fp32" if about.fp32 is not None else "tf32"
     return job_of_system(name, system, gpus, batch, **given)
 
 
