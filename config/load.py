@@ -136,8 +136,10 @@ def find_config(config: str | Path) -> Path:
     raise UserError(f"{config}: {kind}, and no preset of that name{hint}")
 
 
-def load_system(name: str) -> System:
+def load_system(name: str, ruleset: str | None = None) -> System:
     """A machine by its name in `config/system/` (case and dashes do not matter) or YAML path.
+
+    `ruleset` takes the file with the software of that round, where there is one (NAME_v07.yaml).
 
     Raises:
         UserError: no such machine (the message lists them), or bad values.
@@ -146,7 +148,8 @@ def load_system(name: str) -> System:
     wanted = re.sub(r"[ ._-]", "", name.lower())
     known = {stem.replace("_", ""): path for stem, path in systems.items()}
     known.update({alias: systems[stem] for alias, stem in SYSTEM_ALIASES.items()})
-    path = known.get(wanted, Path(name))
+    dated = f"{wanted}v{(ruleset or '')[:3].replace('.', '')}"
+    path = known.get(dated) or known.get(wanted, Path(name))
     try:
         found = path.is_file()
     except OSError:  # such as a name too long
