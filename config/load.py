@@ -22,6 +22,18 @@ from .errors import UserError
 from .schema import Run, System
 
 PRESETS = Path(__file__).resolve().parent
+SYSTEM_ALIASES = {
+    "v100": "dgx1",
+    "a100": "dgxa100",
+    "h100": "dgxh100",
+    "hgxa100": "dgxa100",
+    "hgxh100": "dgxh100",
+    "selene": "dgxa100",
+    "eos": "dgxh100",
+    "a100pcie80gb": "a100_pcie",
+    "dgxa10080gb": "dgxa100",
+    "alibaba": "alibaba_v100",
+}
 _MAX_BYTES = 1 << 16
 _MAX_DEPTH = 20
 _MAX_NODES = 2000  # keys and values, aliases written out; the whole schema has some 200
@@ -124,19 +136,30 @@ def find_config(config: str | Path) -> Path:
     raise UserError(f"{config}: {kind}, and no preset of that name{hint}")
 
 
-def load_system(name: str) -> System:
+def load_system(name: str, ruleset: str | None = None) -> System:
     """A machine by its name in `config/system/` (case and dashes do not matter) or YAML path.
+
+    `ruleset` takes the file with the software of that round, where there is one (NAME_v07.yaml).
 
     Raises:
         UserError: no such machine (the message lists them), or bad values.
     """
     systems = {path.stem: path for path in sorted((PRESETS / "system").glob("*.yaml"))}
-    path = systems.get(re.sub(r"[ .-]", "_", name.lower().strip())) or systems.get(
-        re.sub(r"[ ._-]", "", name.lower().strip()), Path(name)
-    )
-    if not path.is_file():
+    wanted = re.sub(r"[ ._-]", "", name.lower())
+    known = {stem.replace("_", ""): path for stem, path in systems.items()}
+    known.update({alias: systems[stem] for alias, stem in SYSTEM_ALIASES.items()})
+    dated = f"{wanted}v{(ruleset or '')[:3].replace('.', '')}"
+    path = known.get(dated) or known.get(wanted, Path(name))
+    try:
+        found = path.is_file()
+    except OSError:  # such as a name too long
+        found = False
+    if not found:
+        near = difflib.get_close_matches(wanted, known, n=1)
+        hint = f'; did you mean "{known[near[0]].stem}"?' if near else ""
         raise UserError(
-            f"--system: a YAML file or one of {', '.join(systems)} expected, found {name!r}"
+            f"--system: a YAML file or one of {', '.join(systems)} expected, "
+            f"found {_show(name)}{hint}"
         )
     leaves = {f"system.{key}": leaf for key, leaf in _read_tree(path, chain=()).items()}
     tree: dict[str, Any] = {}

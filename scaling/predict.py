@@ -218,7 +218,7 @@ def predict(job: Job) -> Prediction:
 
 def step_sigma(machine: Machine, gpus: int, batch: int) -> float:
     """Relative error of a step: grows with the distance from the calibrated points."""
-    points = _points(machine)
+    points = [*_points(machine), *machine.performance.other_points]
     far = max(0.0, math.log2(gpus / max(point.gpus for point in points)))
     batches = [point.batch for point in points]
     small = max(0.0, math.log2(min(batches) / batch), math.log2(batch / max(batches)))

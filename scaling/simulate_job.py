@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..config.errors import UserError
+from .clocks import SlowLink
 from .layers import wire_groups
 from .machine import topology_of
 from .predict import Job
@@ -16,9 +17,17 @@ RESTART_S = 10.0
 
 
 def simulate_job(
-    job: Job, steps: int, seed: int = 0, slow_node: float = 1.0, fail_step: int | None = None
+    job: Job,
+    steps: int,
+    seed: int = 0,
+    *,
+    slow_node: float = 1.0,
+    slow_link: float = 1.0,
+    fail_step: int | None = None,
 ) -> dict[str, Any]:
     """Figures of `steps` steps with the machine's jitter and the faults asked for.
+
+    `slow_node` and `slow_link` are factors on the time of node 0's computation and messages.
 
     The simulation knows neither rare interruptions nor synchronised batch norm nor input:
     `closed_form_ms` is what the model says without those, for comparison; `predicted_ms` is all.
@@ -41,6 +50,7 @@ def simulate_job(
         raise UserError(f"--fail-step: below --steps ({steps}) expected, found {fail_step}")
     faults = Faults(
         slow_node=SlowNode(0, slow_node) if slow_node > 1 else None,
+        slow_link=SlowLink(0, slow_link) if slow_link > 1 else None,
         failure=Failure(fail_step, CHECKPOINT_STEPS, RESTART_S) if fail_step else None,
     )
     result = simulate(

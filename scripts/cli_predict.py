@@ -53,7 +53,9 @@ Precision = Annotated[
 ]
 Ruleset = Annotated[
     Optional[str],  # noqa: UP045
-    typer.Option(help="Round whose recipes set the epochs: 0.5, 0.6 or from 0.7 on."),
+    typer.Option(
+        help="Round whose recipes set the epochs (and the software, where a system has several)."
+    ),
 ]
 Plots = Annotated[
     Optional[Path],  # noqa: UP045
@@ -66,6 +68,9 @@ Out = Annotated[
 Steps = Annotated[int, typer.Option(min=1, max=10_000, help="Steps to simulate.")]
 Seed = Annotated[int, typer.Option(min=0, help="Of the simulation.")]
 SlowNode = Annotated[float, typer.Option(min=1.0, help="One node computes so many times as long.")]
+SlowLinkFactor = Annotated[
+    float, typer.Option("--slow-link", min=1.0, help="One node's messages take so many times.")
+]
 FailStep = Annotated[
     Optional[int],  # noqa: UP045
     typer.Option(min=1, help="A node fails after this step; restart from a checkpoint 10 s later."),
@@ -97,6 +102,7 @@ def predict(
     steps: Steps = 20,
     seed: Seed = 0,
     slow_node: SlowNode = 1.0,
+    slow_link: SlowLinkFactor = 1.0,
     fail_step: FailStep = None,
 ) -> None:
     """Step time, images/s and time to train on a described machine, and where the time goes.
@@ -141,11 +147,13 @@ def predict(
             raise UserError(f"CONFIG or --system expected, found both ({arguments[0]}, {system})")
         from ..config.load import load_system
 
-        job = _job_of_system(system, load_system(system), gpus, batch_per_gpu, choices)
+        machine = load_system(system, choices["ruleset"])
+        job = _job_of_system(system, machine, gpus, batch_per_gpu, choices)
     else:
         job = _job_of_config(arguments or [], gpus, batch_per_gpu, choices)
     if simulate:
-        _simulate(job, steps, seed, slow_node, fail_step, as_json)
+        faults = {"slow_node": slow_node, "slow_link": slow_link, "fail_step": fail_step}
+        _simulate(job, steps, seed, faults, as_json)
         return
     _predict(job, plots, as_json)
 
@@ -169,6 +177,9 @@ def _job_of_system(
     if gpus is None or batch is None:
         raise UserError("--system: --gpus and --batch-per-gpu expected beside it, found not both")
     given = {key: value for key, value in choices.items() if value is not None}
+    about = system.performance
+    if about is not None and "precision" not in given and about.fp16 is None:
+        given["precision"] = "fp32" if about.fp32 is not None else "tf32"
     return job_of_system(name, system, gpus, batch, **given)
 
 
@@ -341,12 +352,10 @@ def _calibrate(
     return fit.system
 
 
-def _simulate(
-    job: Job, steps: int, seed: int, slow_node: float, fail_step: int | None, as_json: bool
-) -> None:
+def _simulate(job: Job, steps: int, seed: int, faults: dict[str, Any], as_json: bool) -> None:
     from ..scaling.simulate_job import simulate_job
 
-    figures = simulate_job(job, steps, seed, slow_node, fail_step)
+    figures = simulate_job(job, steps, seed, **faults)
     if as_json:
         print(json.dumps(figures, indent=1))
         return

@@ -181,7 +181,9 @@ def test_simulated_faults_cost_time() -> None:
     job = job_of_system("dgxa100", load_system("dgxa100"), 64, 51)
     good = simulate_job(job, 12)
     slow = simulate_job(job, 12, slow_node=1.5)
+    link = simulate_job(job, 12, slow_link=4.0)
     failed = simulate_job(job, 12, fail_step=11)
+    assert link["exposed_ms"] > 2 * good["exposed_ms"]
     assert slow["step_ms"] > 1.3 * good["step_ms"]
     assert failed["lost_s"] > 10
     with pytest.raises(UserError, match="--fail-step"):

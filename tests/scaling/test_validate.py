@@ -66,3 +66,11 @@ def test_a_summary_leaves_calibrated_rows_out() -> None:
     assert summary.mean_absolute_error == pytest.approx(0.15)
     assert summary.bias == pytest.approx(0.05)
     assert (summary.rows, summary.calibrated, summary.within_10_percent) == (2, 1, 1)
+
+
+def test_the_documented_table_is_the_one_generated(rn50, root) -> None:
+    """`rn50 predict --validate > docs/scaling/validation.txt`, its end in `docs/scaling.md`."""
+    printed = rn50("predict", "--validate").stdout
+    assert printed == (root / "docs/scaling/validation.txt").read_text()
+    page = (root / "docs/scaling.md").read_text()
+    assert "".join(printed.splitlines(keepends=True)[-3:]) in page
