@@ -9,7 +9,8 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -32,11 +33,7 @@ def measure_on_ranks(
     `environment` turns the engines' settings that the config asks for into others. Returns the
     content of the bench.json that rank 0 leaves.
     """
-    results = Path(loaded.run.system.results)  # where all nodes can read
-    results.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=".bench-", dir=results) as scratch:
-        out = Path(scratch)
-        (out / "config.yaml").write_text(loaded.to_yaml())
+    with _scratch(loaded) as out:
         command = [
             *(sys.executable, "-m", f"rn50.train.{module}", str(out / "config.yaml")),
             *(str(out), *arguments),
@@ -105,6 +102,45 @@ def bench_overlap(
         "figures": figures | {"ranks": ranks, "batch per rank": loaded.run.batch.per_rank},
         "machine": machine() | {"launcher": name},
     }
+
+
+def bench_gaps(loaded: Loaded, launcher: str | None, *, track: Tracker) -> dict[str, Any]:
+    """A run to its last epoch: the step over an epoch's boundary against a plain one."""
+    name = pick_launcher(launcher)
+    prepare(loaded.run.data, track)
+    with _scratch(loaded) as out:
+        config = str(out / "config.yaml")
+        command = [sys.executable, "-m", "rn50.train", config, "--out", str(out)]
+        run_job(build_job(loaded.run, name, command)[0], name, out)
+        records = [json.loads(line) for line in (out / "metrics.jsonl").open()]
+    gaps = [record for record in records if record["kind"] == "gaps"]
+    ratios = [b / record["step_s"] for record in gaps for b in record["epoch_boundaries_s"]]
+    if not ratios:
+        raise UserError("eval.period: blocks of at least 2 epochs expected, to have a boundary in")
+    exits = [record["eval_exit_s"] for record in gaps if record["eval_exit_s"] is not None]
+    evaluations = [record["eval_s"] for record in records if record["kind"] == "eval"]
+    return {
+        "ratios": {"step over an epoch's boundary / plain step": spread(ratios)},
+        "figures": {
+            "plain step ms (medians of blocks)": spread([r["step_s"] * 1e3 for r in gaps]),
+            "evaluation entry ms": spread([record["eval_entry_s"] * 1e3 for record in gaps]),
+            **({"evaluation exit ms": spread([s * 1e3 for s in exits])} if exits else {}),
+            "evaluation ms": spread([s * 1e3 for s in evaluations]),
+            "ranks": build_plan(loaded.run).ranks,
+        },
+        "machine": machine() | {"launcher": name},
+    }
+
+
+@contextmanager
+def _scratch(loaded: Loaded) -> Iterator[Path]:
+    """A folder below the results, where all nodes can read, with `config.yaml` in it."""
+    results = Path(loaded.run.system.results)
+    results.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".bench-", dir=results) as scratch:
+        out = Path(scratch)
+        (out / "config.yaml").write_text(loaded.to_yaml())
+        yield out
 
 
 STOCK = ("OMP_NUM_THREADS", "HOROVOD_CPU_OPERATIONS", "OMPI_MCA_mpi_yield_when_idle")

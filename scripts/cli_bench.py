@@ -241,6 +241,33 @@ def parse_sizes(text: str) -> list[int]:
     return [int(part.rstrip("kM")) * unit.get(part[-1], 1) for part in text.split(",")]
 
 
+@bench_app.command("gaps")
+def bench_gaps(
+    config: Config = "quick",
+    overrides: Overrides = None,
+    ranks: Ranks = None,
+    launcher: Launcher = None,
+    epochs: Annotated[int, typer.Option(min=2, help="Epochs to train.")] = 16,
+    as_json: Json = False,
+) -> None:
+    """What lies between two epochs, and around an evaluation, beyond a plain step.
+
+    Trains all epochs and compares the time from the last step of one to the first of the next with
+    that between two steps inside. Times are those of the device, taken without a wait.
+
+    Example: `rn50 bench gaps quick --epochs 16`
+    """
+    from .bench import bench_gaps as run_bench
+    from .launch import load_for_launch
+
+    name, more = split_config(config, overrides)
+    whole = [f"schedule.length={epochs} epochs", "eval.target=0.999999"]
+    loaded = load_for_launch(name, [*more, *whole], ranks)
+    with Tracking() as track:
+        figures = run_bench(loaded, launcher, track=track)
+    _print_bench(figures, as_json)
+
+
 @bench_app.command("optimizer")
 def bench_optimizer(
     rounds: Annotated[int, typer.Option(min=1, help="Rounds; each times every contender.")] = 15,
