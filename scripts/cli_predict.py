@@ -122,7 +122,7 @@ def predict(
     if validate:
         _validate(as_json)
         return
-    choices = {
+    choices: dict[str, Any] = {
         "epochs": epochs,
         "algorithm": algorithm,
         "groups": groups,

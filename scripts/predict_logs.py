@@ -39,7 +39,7 @@ def read_measurement(argument: str) -> Measurement:
         gpus=gpus,
         batch=batch // gpus,
         step_s=_epoch_s(events, log) / math.ceil(samples / batch),
-        source=str(log),
+        source="".join(c if c.isprintable() else "?" for c in str(log)[-200:]),
         startup_s=startup_s if startup_s is None or startup_s > 0 else None,
         evaluation_s=median(evaluations) / 1e3 if evaluations else None,
     )

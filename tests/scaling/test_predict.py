@@ -190,3 +190,29 @@ def test_simulated_faults_cost_time() -> None:
         simulate_job(job, 12, fail_step=12)
     with pytest.raises(UserError, match="two GPUs"):
         simulate_job(job_of_system("dgxa100", load_system("dgxa100"), 1, 51), 12)
+
+
+# --- machines by name --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "ruleset", "machine"),
+    [
+        ("ABCI", None, "ABCI"),
+        ("dgx-a100", None, "NVIDIA DGX A100"),
+        ("DGX A100", "4.0.0", "NVIDIA DGX A100"),
+        ("dgxa100", "0.7.0", "NVIDIA DGX A100 40 GB, NGC 20.06"),
+        ("h100", None, "NVIDIA DGX H100"),
+        ("TPU-v3", None, "Google TPU v3"),
+        ("tpuv4", None, "Google TPU v4"),
+    ],
+)
+def test_a_machine_is_found_as_people_write_it(
+    name: str, ruleset: str | None, machine: str
+) -> None:
+    assert load_system(name, ruleset).name == machine
+
+
+def test_an_unknown_machine_is_answered_with_the_known_ones() -> None:
+    with pytest.raises(UserError, match=r"abci, .*dgxh100, .*tpu_v4.*did you mean \"dgxa100\""):
+        load_system("dgxa10")
