@@ -111,7 +111,13 @@ def group_cost_s(machine: Machine, gpus: int, n_bytes: float, algorithm: str) ->
 
 
 def with_grid(machine: Machine, gpus: int, algorithm: str) -> str:
-    """`algorithm` with the grid of machines whose torus is square (Sony), not nodes x ranks."""
+    """`algorithm` with the grid of machines whose torus is square (Sony), not nodes x ranks.
+
+    A grid that was given for another number of ranks, as on a scaling curve, is not used.
+    """
+    name, _, sides = algorithm.rstrip(")").partition("(")
+    if sides and math.prod(map(int, sides.split("x"))) != topology_of(machine, gpus).ranks:
+        algorithm = name
     if algorithm == "torus_2d" and machine.performance.square_torus:
         rows, columns = grid(topology_of(machine, gpus).ranks)
         return f"torus_2d({rows}x{columns})"

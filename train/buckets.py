@@ -29,8 +29,8 @@ def lay_out_gradients(
     For before the first backward: a network compiled with `static_shape` goes on writing where it
     wrote then, until it is hybridized anew.
 
-    Gradients of another type than most (fp32 batch norm in an fp16 model) go last, in a group of
-    their own.
+    Gradients of another type than most (fp32 batch norm in an fp16 model) leave their groups and go
+    last, in one of their own.
 
     Args:
         parameters: initialised, first layer first.
@@ -45,13 +45,15 @@ def lay_out_gradients(
     """
     types = [np.dtype(p.dtype) for p in parameters]
     common = Counter(types).most_common(1)[0][0]
-    main = [p for p, t in zip(parameters, types, strict=True) if t == common]
-    rest = [p for p, t in zip(parameters, types, strict=True) if t != common]
-    sizes = [p.data(ctx).size * common.itemsize for p in main]
+    sizes = [p.data(ctx).size * t.itemsize for p, t in zip(parameters, types, strict=True)]
     try:
-        groups = [[main[i] for i in group] for group in gradient_groups(rule, sizes)]
+        rules = gradient_groups(rule, sizes)
     except ValueError as error:
         raise UserError(f"comm.groups: {error}") from None
+    # The rule counts all tensors, as Fujitsu's does: 3, 21, 57, 80 of 161, batch norm among them.
+    groups = [[parameters[i] for i in group if types[i] == common] for group in rules]
+    groups = [group for group in groups if group]
+    rest = [p for p, t in zip(parameters, types, strict=True) if t != common]
     if rest:
         groups.append(rest[::-1])
     return [_flatten(group, ctx, parts) for group in groups]

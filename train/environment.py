@@ -49,19 +49,19 @@ ALGORITHMS: dict[tuple[Backend, str], dict[str, str]] = {
 }
 
 
-class Environment(NamedTuple):
-    """Variables to set, those that the user had set already (theirs win), and the algorithm."""
-
-    settings: dict[str, str]
-    kept: dict[str, str]
-    algorithm: Choice
-
-
 class Choice(NamedTuple):
     """What `comm.algorithm` means on this machine, and why, where it was left to us."""
 
     name: str
     reason: str = ""
+
+
+class Environment(NamedTuple):
+    """Variables to set, those that the user had set already (theirs win), and the algorithm."""
+
+    settings: dict[str, str]
+    kept: dict[str, str]
+    algorithm: Choice = Choice("auto")
 
 
 def engine_environment(run: Run, backend: Backend, present: Mapping[str, str]) -> Environment:

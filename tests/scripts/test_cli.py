@@ -79,7 +79,7 @@ def bad(tmp_path: Path) -> Path:
         (["data", "pack", "{bad}/nothing", "{bad}/out"], ["nothing/train: a folder expected"]),
         (["data", "make", "/proc/images"], ["/proc/images: cannot create"]),
         (["log", "show", "{bad}/none.txt"], ["none.txt: cannot read: No such file"]),
-        (["log", "show", "{bad}/unknown.yaml"], ["an MLPerf log (:::MLLOG lines) expected"]),
+        (["log", "show", "{bad}/unknown.yaml"], ["an MLPerf log (:::MLLOG records) expected"]),
     ],
 )
 def test_bad_input_is_one_clear_line(
