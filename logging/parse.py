@@ -62,12 +62,16 @@ def read_log(path: Path, keys: Collection[str] | None = None) -> Log:
         CannotRead: no such file, or nothing in it that has rules: empty, another format, v0.5.
     """
     try:
+        if path.is_char_device() or path.is_block_device():
+            raise CannotRead(path, "cannot read: a device, which may have no end")
         with path.open("rb") as file:
             reader = _Reader(keys)
             reader.read(file)
             head = reader.head
     except OSError as error:
         raise CannotRead(path, f"cannot read: {error.strerror}") from None
+    except ValueError:  # a name with a zero byte
+        raise CannotRead(path, "cannot read: no such file name") from None
     if not reader.counts:
         raise CannotRead(path, _what_else(reader, head))
     return reader.log(path)

@@ -56,8 +56,16 @@ class SetRule(NamedTuple):
 
 
 def find_results(folder: Path) -> list[Path]:
-    """The result files of a folder by number. Raises UserError: there is none."""
-    files = [path for path in folder.glob(RESULT_FILES) if path.is_file()]
+    """The result files of a folder by number; links out of it are not followed.
+
+    Raises UserError where there is none.
+    """
+    home = folder.resolve()
+    files = [
+        path
+        for path in folder.glob(RESULT_FILES)
+        if path.is_file() and path.resolve().is_relative_to(home)
+    ]
     if not files:
         raise UserError(f"{folder}: {RESULT_FILES} expected in it, found none")
     return sorted(files, key=lambda path: (len(path.name), path.name))
