@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import re
-import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ..config.finding import ERROR, NOTE, POLICY, Finding, plain, printable
+from ..config.finding import ERROR, NOTE, POLICY, Finding, plain
 from .case import Case
 from .events import CannotRead, Log
 from .official import NOT_RUN, Official, check_officially, installed_version
@@ -182,20 +181,3 @@ def _difference(verdict: str, findings: tuple[Finding, ...], referee: Official |
     if any(finding.id == "JOINED" for finding in findings):
         return "the official checker reads the last record of a line alone"
     return f"the official checker says {referee.verdict}: " + " ".join(referee.messages)[:200]
-
-
-def main(paths: list[str]) -> int:
-    """`python -m rn50.logging.check LOG...`: verdict and cause a line, in the time of a script.
-
-    Without the official checker and without the command's options; exit codes as the command's.
-    """
-    code = 0
-    for name in paths:
-        found = check_log(Path(name), official=False)
-        print(printable(f"{found.verdict} {found.path}: {found.cause}"))
-        code = max(code, {FAIL: 1, CANNOT_READ: 2}.get(found.verdict, 0))
-    return code
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

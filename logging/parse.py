@@ -62,12 +62,16 @@ def read_log(path: Path, keys: Collection[str] | None = None) -> Log:
         CannotRead: no such file, or nothing in it that has rules: empty, another format, v0.5.
     """
     try:
+        if path.is_char_device() or path.is_block_device():
+            raise CannotRead(path, "cannot read: a device, which may have no end")
         with path.open("rb") as file:
             reader = _Reader(keys)
             reader.read(file)
             head = reader.head
     except OSError as error:
         raise CannotRead(path, f"cannot read: {error.strerror}") from None
+    except ValueError:  # a name with a zero byte
+        raise CannotRead(path, "cannot read: no such file name") from None
     if not reader.counts:
         raise CannotRead(path, _what_else(reader, head))
     return reader.log(path)
@@ -106,12 +110,15 @@ class _Reader:
     def read(self, file: BinaryIO) -> None:
         for number, raw, ended in self._marked_lines(file):
             start = raw.find(_ANY_TOKEN)
+            carriage_return = raw.find(b"\r")  # a progress bar goes on after it
             while start != -1:
                 after = raw.find(_ANY_TOKEN, start + 5)
+                if -1 < carriage_return < start:
+                    carriage_return = raw.find(b"\r", start)
                 if raw.startswith(_MLLOG_TOKEN, start):
-                    after = self._record(number, raw, start, after, ended, MLLOG)
+                    after = self._record(number, raw, start, after, carriage_return, ended, MLLOG)
                 elif raw.startswith(_MLL_TOKEN, start):
-                    after = self._record(number, raw, start, after, ended, MLL)
+                    after = self._record(number, raw, start, after, carriage_return, ended, MLL)
                 elif raw.startswith(_OLD_TOKEN, start):
                     self.old_records += 1
                 elif raw.startswith(b":::MLLOG", start) and (
@@ -200,10 +207,9 @@ class _Reader:
         return data[1 - len(_MLLOG_TOKEN) :]
 
     def _record(
-        self, number: int, raw: bytes, start: int, after: int, ended: bool, dialect: str
+        self, number: int, raw: bytes, start: int, after: int, stop: int, ended: bool, dialect: str
     ) -> int:
         """Read the record at `start`; returns where the next token of the line stands, or -1."""
-        stop = raw.find(b"\r", start) if b"\r" in raw else -1  # a progress bar goes on after it
         parts = [part for part in (after, stop) if part != -1]
         text = _decode(raw[start : min(parts, default=None)])
         key, seconds, head = None, None, len(_MLLOG_TOKEN)
@@ -260,6 +266,9 @@ class _Reader:
         return content, text, end
 
     def _torn(self, number: int, text: str, ended: bool, error: ValueError) -> None:
+        if ended and self.problem_count >= _KEPT_PROBLEMS:
+            self.problem_count += 1
+            return
         key = _salvage(text)
         name = f" ({key})" if key else ""
         torn = isinstance(error, json.JSONDecodeError)

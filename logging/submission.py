@@ -12,7 +12,7 @@ from ..config import benchmark, convergence
 from ..config.errors import UserError
 from ..config.finding import ERROR, NOTE, POLICY, Finding, number, plain, shown
 from .case import Case
-from .check import CANNOT_READ, FAIL, Check, check_log, verdict_of
+from .check import CANNOT_READ, FAIL, POLICY_VERDICT, Check, check_log, verdict_of
 from .rule import RULES_TEXT, Found
 
 RESULT_FILES = "result_*.txt"
@@ -56,8 +56,16 @@ class SetRule(NamedTuple):
 
 
 def find_results(folder: Path) -> list[Path]:
-    """The result files of a folder by number. Raises UserError: there is none."""
-    files = [path for path in folder.glob(RESULT_FILES) if path.is_file()]
+    """The result files of a folder by number; links out of it are not followed.
+
+    Raises UserError where there is none.
+    """
+    home = folder.resolve()
+    files = [
+        path
+        for path in folder.glob(RESULT_FILES)
+        if path.is_file() and path.resolve().is_relative_to(home)
+    ]
     if not files:
         raise UserError(f"{folder}: {RESULT_FILES} expected in it, found none")
     return sorted(files, key=lambda path: (len(path.name), path.name))
@@ -87,12 +95,15 @@ def check_folder(
     findings = tuple(sorted(findings, key=lambda finding: order.index(finding.severity)))
     good = sum(check.verdict not in (FAIL, CANNOT_READ) for check in checks)
     cause = f"{good} of {len(checks)} runs pass"
+    verdict = verdict_of(findings)
+    frowned = next((check for check in checks if check.verdict == POLICY_VERDICT), None)
     if findings and findings[0].severity != NOTE:
         cause = findings[0].message
+    elif frowned is not None:
+        verdict = POLICY_VERDICT
+        cause += f", with policy findings ({frowned.path.name}: {frowned.cause})"
     first = checks[0]
-    whole = Check(
-        folder, verdict_of(findings), cause, first.ruleset, first.ruleset_source, None, findings
-    )
+    whole = Check(folder, verdict, cause, first.ruleset, first.ruleset_source, None, findings)
     return (*checks, whole)
 
 

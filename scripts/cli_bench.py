@@ -295,8 +295,8 @@ def bench_log(
 ) -> None:
     """Our log check against the official checker: time and memory on one log and on 100 MB.
 
-    Both run as processes of their own and, on the ordinary log, also inside one. "ours" is
-    `python -m rn50.logging.check`; the command adds 0.1 s of Typer. The ratio is theirs over ours.
+    Each runs as a process of its own, ours as `rn50 log check --no-official`, and on the ordinary
+    log also inside one process. The ratios are CPU time, theirs over ours.
 
     Example: `rn50 bench log --megabytes 100`
     """

@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Optional
 
 import typer
 
-from .console import EXIT_BAD, EXIT_USAGE, TYPER_OPTIONS, Json, print_table, with_unit
+from .console import EXIT_BAD, TYPER_OPTIONS, Json, print_table, with_unit
 
 if TYPE_CHECKING:
-    from ..logging.check import Check
     from ..logging.score import Score
 
 log_app = typer.Typer(help="Read MLPerf logs.", **TYPER_OPTIONS)
@@ -79,25 +78,9 @@ def log_check(
 
     Example: `rn50 log check results/quick/20261121T080000Z/result_0.txt`
     """
-    from ..logging.check import check_log
-    from ..logging.submission import check_folder
+    from .check_command import run_check
 
-    codes = []
-    printed: list[Check] = []
-    for path in paths:
-        if path.is_dir():
-            checks = check_folder(path, ruleset, official=official)
-        else:
-            checks = (check_log(path, ruleset, official=official),)
-        codes.append(_exit_code(checks[-1].verdict, strict))
-        printed += checks
-    if as_json:
-        content = [check.to_dict() for check in printed]
-        alone = len(paths) == 1 and not paths[0].is_dir()
-        print(json.dumps(content[0] if alone else content, indent=1, allow_nan=False))
-    else:
-        print("\n\n".join("\n".join(_check_lines(check)) for check in printed))
-    raise typer.Exit(max(codes))
+    raise typer.Exit(run_check(paths, ruleset, strict=strict, official=official, as_json=as_json))
 
 
 @log_app.command("score")
@@ -147,42 +130,6 @@ def log_rules(
         print(render_markdown(), end="")
     else:
         print_table(("id", "rulesets", "severity", "open", "checks"), [row[:5] for row in rows()])
-
-
-def _exit_code(verdict: str, strict: bool) -> int:
-    if verdict == "CANNOT_READ":
-        return EXIT_USAGE
-    return EXIT_BAD if verdict == "FAIL" or (strict and verdict == "POLICY") else 0
-
-
-def _check_lines(check: Check) -> list[str]:
-    from ..config.finding import printable
-
-    lines = [f"{check.verdict} {check.path}: {check.cause}"]
-    lines.append(f"  ruleset {check.ruleset} ({check.ruleset_source})")
-    official = check.official
-    if official is not None:
-        why = f": {official.messages[0]}" if official.verdict == "NOT_RUN" else ""
-        crashed = ": it crashed on this log" if official.verdict == "CRASH" else ""
-        lines.append(f"  official checker {official.version}: {official.verdict}{why}{crashed}")
-    if check.difference:
-        lines.append(f"  the two differ: {check.difference}")
-    if check.round_verdict is not None:
-        lines.append(
-            f"  by the checker of the round itself: {check.round_verdict} (it only warned about "
-            "weights_initialization)"
-        )
-    for finding in check.findings:
-        place = "" if finding.line is None else f" line {finding.line}"
-        lines.append(f"  {finding.severity:6} {finding.id}{place}: {finding.message}")
-        parts = []
-        if finding.expected:
-            parts.append(f"expected {finding.expected}, found {finding.found or 'none'}")
-        if finding.advice:
-            parts.append(finding.advice)
-        if parts:
-            lines.append(f"         {'; '.join(parts)}")
-    return [printable(line) for line in lines]
 
 
 def _print_score(score: Score) -> None:

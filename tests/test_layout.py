@@ -49,7 +49,7 @@ def modules(room: str) -> list[str]:
 def test_the_walk_finds_the_code() -> None:
     assert len(FILES) > 30
     assert (0, "json") in set(imports(ROOT / "logging/parse.py"))
-    assert (2, "config.errors.UserError") in set(imports(ROOT / "logging/parse.py"))
+    assert (2, "config.errors.UserError") in set(imports(ROOT / "logging/events.py"))
 
 
 # --- names --------------------------------------------------------------------------------------

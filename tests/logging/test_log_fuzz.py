@@ -18,7 +18,7 @@ from rn50.logging.parse import CannotRead, read_log
 from rn50.logging.score import score_folder
 from rn50.logging.submission import check_folder
 from rn50.logging.wanted import CHECKED
-from rn50.scripts.cli_log import _check_lines
+from rn50.scripts.check_command import check_lines
 from tests.logging.log_text import good_run
 
 
@@ -81,7 +81,7 @@ def judge(folder: Path, content: bytes, ruleset: str | None) -> Check:
     assert found.cause
     assert all(finding.severity in SEVERITIES for finding in found.findings)
     assert json.loads(json.dumps(found.to_dict(), allow_nan=False))["verdict"] == found.verdict
-    shown = "".join(_check_lines(found))
+    shown = "".join(check_lines(found))
     assert shown.isprintable()
     assert len(shown) < 100_000
     return found

@@ -115,6 +115,12 @@ def test_what_is_no_log_is_named(tmp_path: Path, content: bytes, words: str) -> 
     assert words in error.value.reason
 
 
+@pytest.mark.parametrize("name", ["/dev/zero", "/dev/null", "/nowhere", "/", "a\0b"])
+def test_what_is_no_file_is_named(name: str) -> None:
+    with pytest.raises(CannotRead, match="cannot read: "):
+        read_log(Path(name))
+
+
 def test_a_long_line_is_read_and_a_longer_one_is_skipped(tmp_path: Path) -> None:
     long = record("long", '"' + "x" * 1_000_000 + '"')
     longer = record("longer", '"' + "x" * 3_000_000 + '"')

@@ -141,6 +141,15 @@ def test_every_rule_of_a_set_is_tested() -> None:
     assert {rule.id for rule in SET_RULES} == {"S1", "S2", "S3", "R20", "SYSTEM", "RCP"}
 
 
+def test_links_out_of_the_folder_are_not_followed(tmp_path: Path) -> None:
+    write(tmp_path / "elsewhere.txt", good_run())
+    folder = submission(tmp_path / "five", runs=4)
+    (folder / "result_4.txt").symlink_to("../elsewhere.txt")
+    (folder / "result_5.txt").symlink_to("result_0.txt")
+    names = [check.path.name for check in check_folder(folder, "4.0.0", official=False)]
+    assert names == [*(f"result_{number}.txt" for number in (0, 1, 2, 3, 5)), "five"]
+
+
 def test_a_folder_without_results(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"result_\*\.txt expected in it, found none"):
         check_folder(tmp_path)

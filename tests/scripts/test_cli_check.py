@@ -9,8 +9,8 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from rn50.config.errors import UserError
-from rn50.logging.check import main as quick_check
 from rn50.scripts.cli import app
+from rn50.scripts.entry import quick_check
 from tests.logging.log_text import Edit, drop, good_run, meta, put, write
 
 
@@ -56,7 +56,6 @@ def test_verdict_and_exit_code(
     for finding in content["findings"]:
         keys = {"id", "severity", "line", "expected", "found", "message"}
         assert keys <= set(finding)
-    assert quick_check([str(path)]) == (code if not arguments else quick_check([str(path)]))
 
 
 def test_the_official_verdict_stands_beside_ours(tmp_path: Path) -> None:
@@ -66,6 +65,34 @@ def test_the_official_verdict_stands_beside_ours(tmp_path: Path) -> None:
     assert "the two differ: the official checker does not test R01" in done.stdout
     content = json.loads(invoke("log", "check", "--json", path).stdout)
     assert content["official"] == {"verdict": "PASS", "version": "4.1.68"}
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [[], ["--json"], ["--strict"], ["--ruleset", "4.0"], ["--ruleset", "1.0", "--json"]],
+)
+def test_the_quick_way_is_the_same_command(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str]
+) -> None:
+    path = log(tmp_path, put("eval_samples", 100))
+    done = invoke("log", "check", "--no-official", path, *arguments)
+    code = quick_check(["--no-official", str(path), *arguments])
+    assert (code, capsys.readouterr().out) == (done.exit_code, done.stdout)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        [],
+        ["--help"],
+        ["x", "--bad"],
+        ["--ruleset"],
+        ["x", "--ruleset", "--json"],
+        ["x", "--ruleset", "9.9"],
+    ],
+)
+def test_help_and_mistakes_are_left_to_typer(arguments: list[str]) -> None:
+    assert quick_check(arguments) is None
 
 
 def test_a_missing_file_is_one_line(tmp_path: Path) -> None:

@@ -1,0 +1,32 @@
+"""The benchmark of the log check runs, and the check keeps its lead."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from rn50.logging.check import check_log
+from rn50.scripts.bench_log import _write_huge, _write_ordinary, bench_log
+
+
+@pytest.mark.slow
+def test_both_checkers_side_by_side() -> None:
+    said: list[str] = []
+    found = bench_log(megabytes=3, rounds=2, say=said.append)
+    assert found["ratios"]["3 MB: official / ours"]["median"] > 3
+    assert found["ratios"]["ordinary log, one process: official / ours"]["median"] > 2
+    assert found["figures"]["3 MB, ours peak MB"] < 60
+    assert set(found) == {"ratios", "figures", "machine"}
+    assert said[-1] == "3 MB of records"
+
+
+def test_both_logs_pass(tmp_path: Path) -> None:
+    ordinary = _write_ordinary(tmp_path / "result_0.txt")
+    huge = _write_huge(ordinary, tmp_path / "huge.txt", 200_000)
+    assert huge.stat().st_size > 190_000
+    for path in (ordinary, huge):
+        found = check_log(path, "4.0.0")
+        assert found.findings == ()
+        assert found.official is not None
+        assert found.official.verdict == "PASS"
