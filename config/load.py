@@ -193,8 +193,10 @@ def flatten(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, An
 
 
 def _system_tree(system: System) -> dict[str, Any]:
-    """A machine as plain JSON types, its performance among them."""
+    """A machine as plain JSON types, its performance and what is said of jobs among them."""
     tree = system.model_dump(mode="json")
+    if job := system.job.model_dump(mode="json", exclude_defaults=True):
+        tree["job"] = job
     if system.performance is not None:
         tree["performance"] = system.performance.model_dump(mode="json", exclude_none=True)
     return tree

@@ -66,6 +66,30 @@ def _check_printable(value: str) -> str:
     return value
 
 
+def _check_word(value: str) -> str:
+    if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.,:=+@/-]*", value):
+        raise ValueError("one word of letters, digits and _ . , : = + @ / -")
+    return value
+
+
+def _check_walltime(value: str) -> str:
+    if not re.fullmatch(r"[0-9]{2,3}:[0-5][0-9]:[0-5][0-9]", value):
+        raise ValueError('HH:MM:SS, in quotes, such as "01:00:00"')
+    return value
+
+
+def _check_setting(value: str) -> str:
+    if not re.match(r"[A-Za-z_][A-Za-z0-9_]*=", value):
+        raise ValueError("NAME=VALUE, NAME of letters, digits and underscores")
+    return value
+
+
+def _check_mount(value: str) -> str:
+    if not re.fullmatch(r"/[^:,]*(:/[^:,]*(:(ro|rw))?)?", value):
+        raise ValueError("/FOLDER or /FOLDER:/FOLDER-INSIDE or with :ro behind, without commas")
+    return value
+
+
 Int = Annotated[int, Field(strict=True)]
 Count = Annotated[int, Field(strict=True, ge=1)]
 Float = Annotated[float, Field(strict=True, allow_inf_nan=False)]
@@ -81,6 +105,10 @@ Text = Annotated[
     StringConstraints(strict=True, min_length=1, max_length=400),
     AfterValidator(_check_printable),
 ]
+Word = Annotated[str, StringConstraints(strict=True, max_length=200), AfterValidator(_check_word)]
+"""A word of a scheduler's directive line, where no quoting is safe."""
+Setting = Annotated[Text, AfterValidator(_check_setting)]
+Mount = Annotated[Text, AfterValidator(_check_mount)]
 Length = Annotated[Duration, BeforeValidator(_parse_duration), PlainSerializer(str)]
 Groups = Annotated[str, BeforeValidator(_parse_groups)]
 Algorithm = Annotated[str, BeforeValidator(_parse_algorithm)]
@@ -162,6 +190,34 @@ class Performance(Section):
     init_s: NonNegative = 60.0
 
 
+class Job(Section):
+    """How `rn50 submit` asks a scheduler for this machine; `docs/submit.md`.
+
+    `resource`: SGE's resource type (ABCI: rt_F), Slurm's --gres, what PBS's chunk has besides.
+    `options`: further words of the submission command, such as [-g, GROUP] at ABCI.
+    `stage`: node-local folder that the data is copied to; $NAME takes it from the environment.
+    `bind`: auto, none, or a table of `config/system/NAME.bind` or /PATH.
+    """
+
+    account: Word | None = None
+    queue: Word | None = None
+    resource: Word | None = None
+    walltime: Annotated[str, StringConstraints(strict=True), AfterValidator(_check_walltime)] = (
+        "01:00:00"
+    )
+    options: tuple[Text, ...] = ()
+    modules: tuple[Word, ...] = ()
+    container: Text | None = None
+    engine: Literal["pyxis", "singularity"] = "pyxis"
+    mounts: tuple[Mount, ...] = ()
+    home: Text | None = None
+    python: Text | None = None
+    stage: Text | None = None
+    drop_caches: Bool = False
+    bind: Text = "auto"
+    environment: tuple[Setting, ...] = ()
+
+
 class System(Section):
     """The machine. Says nothing about learning."""
 
@@ -181,6 +237,8 @@ class System(Section):
     # Only `rn50 predict` reads it: no part of a run's digest, so that a new calibration of the
     # machine does not make another config of the same run.
     performance: Performance | None = Field(default=None, exclude=True)
+    # Only `rn50 submit` reads it: accounts and queues make no other run either.
+    job: Job = Field(default=Job(), exclude=True)
 
 
 class Synthetic(Section):

@@ -11,6 +11,7 @@ from typing import Any
 from ..config.errors import UserError
 from ..config.load import Loaded, load
 from ..config.plan import build_plan
+from ..config.schema import Run
 from ..data.atomic import write_file
 from ..data.prepare import Tracker, prepare
 from ..logging.check import check_log
@@ -47,9 +48,7 @@ def launch(loaded: Loaded, launcher: str | None, track: Tracker) -> dict[str, An
     build_job(run, name, ())  # what the engines refuse is refused before data is made
     prepare(run.data, track)
     out = new_run_folder(run)
-    write_file(out / "config.yaml", loaded.to_yaml())
-    origins = {path: str(origin) for path, _, origin in loaded.leaves()}
-    write_file(out / "origins.json", json.dumps(origins, indent=1) + "\n")
+    save_config(loaded, out)
     command = [
         *(sys.executable, "-m", "rn50.train", str(out / "config.yaml"), "--out", str(out)),
     ]
@@ -73,6 +72,18 @@ def launch(loaded: Loaded, launcher: str | None, track: Tracker) -> dict[str, An
         write_result(out, {"status": "failed", "reason": reason, "seed": run.seed})
         try_report(out)
         raise
+    return conclude(run, out)
+
+
+def save_config(loaded: Loaded, out: Path) -> None:
+    """Write config.yaml, which runs the same again, and origins.json."""
+    write_file(out / "config.yaml", loaded.to_yaml())
+    origins = {path: str(origin) for path, _, origin in loaded.leaves()}
+    write_file(out / "origins.json", json.dumps(origins, indent=1) + "\n")
+
+
+def conclude(run: Run, out: Path) -> dict[str, Any]:
+    """After the ranks ended well: checkers, report, the RESULT line; the content of result.json."""
     result: dict[str, Any] = json.loads((out / "result.json").read_text())
     official = check_officially(out / "result_0.txt", run.ruleset)
     result["official_checker"] = official._asdict()

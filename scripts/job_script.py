@@ -1,0 +1,213 @@
+"""A job's script: a pure function of the resolved config, its system and where things lie."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from ..config.errors import UserError
+from ..config.schema import Run
+from ..train.environment import Backend, engine_environment
+from .schedulers import SCHEDULERS, Scheduler, array, word
+
+CONTAINER = "rn50"
+"""Pyxis keeps the unpacked image under this name from step to step."""
+
+
+class Place(NamedTuple):
+    """Where things lie, on every node (in the container: inside it)."""
+
+    start: str
+    """Absolute: relative paths of the config begin here."""
+    folder: str
+    """Of the job: config.yaml, job.log, run_N/, results/; relative to `start` or absolute."""
+    home: str
+    """The checkout of this repository."""
+    python: str
+    """The interpreter of its virtual environment."""
+
+
+def job_script(run: Run, scheduler: str, place: Place, runs: int = 1) -> str:
+    """The text to submit, which may be edited and submitted by hand as well.
+
+    Raises:
+        UserError: what the scheduler or the container cannot express.
+    """
+    dialect = SCHEDULERS[scheduler]
+    _check(run, scheduler, place, runs)
+    sections = (
+        _head(run, dialect),
+        _names(run, place, runs),
+        _begin(run),
+        _environment(run),
+        _launchers(run, dialect),
+        _data(run),
+        _runs(run, dialect),
+    )
+    return "\n\n".join("\n".join(section) for section in sections) + "\n"
+
+
+def system_id(run: Run) -> str:
+    """The machine's name as a submission's folders have it: `ABCI_n512`."""
+    return f"{re.sub(r'[^A-Za-z0-9.-]+', '_', run.system.name)}_n{run.system.nodes}"
+
+
+def _check(run: Run, scheduler: str, place: Place, runs: int) -> None:
+    job = run.system.job
+    if runs > 1 and run.seed is not None:
+        expected = f"none for {runs} runs (each draws its own)"
+        raise UserError(f"seed: {expected} expected, found {run.seed}")
+    if job.container and job.engine == "pyxis" and scheduler != "slurm":
+        raise UserError(f"system.job.engine: singularity expected with {scheduler}, found pyxis")
+    if job.container and re.search(r"[:,\n]", place.start):
+        raise UserError(f"a folder without : and , expected for a container, found {place.start!r}")
+
+
+def _head(run: Run, dialect: Scheduler) -> Iterator[str]:
+    system = run.system
+    yield "#!/usr/bin/env bash"
+    yield from dialect.directives(run)
+    yield "#"
+    shape = f"{system.nodes} nodes x {system.ranks_per_node} ranks"
+    yield f"# {word(run.name)}: {shape}, on {dialect.name}."
+    yield "# Written by `rn50 submit`; may be edited and submitted by hand."
+    yield "set -euo pipefail"
+
+
+def _names(run: Run, place: Place, runs: int) -> Iterator[str]:
+    for name, value in (
+        ("start", place.start),
+        ("folder", place.folder),
+        ("home", place.home),
+        ("python", place.python),
+        ("data", run.data.path),
+        ("system", system_id(run)),
+    ):
+        yield f"{name}={shlex.quote(value)}"
+    yield f"runs={runs}"
+
+
+def _begin(run: Run) -> Iterator[str]:
+    yield 'cd -- "$start"'
+    yield 'exec >"$folder/job.log" 2>&1 </dev/null'
+    yield "trap 'exit 143' TERM INT"
+    yield 'trap \'echo "$?" >"$folder/exit_code"\' EXIT'
+    if run.system.job.modules:
+        yield "set +u  # modules are not written for it"
+        yield "# shellcheck source=/dev/null"
+        yield '[[ -n $(type -t module) ]] || source "${MODULESHOME:-/usr/share/modules}/init/bash"'
+        yield f"module load {' '.join(map(word, run.system.job.modules))}"
+        yield "set -u"
+
+
+def _settings(run: Run) -> dict[str, str]:
+    """What the engines read; the machine's own settings come last and win."""
+    backend: Backend = "nccl" if run.system.device == "gpu" else "mpi"
+    own = dict(setting.split("=", 1) for setting in run.system.job.environment)
+    return engine_environment(run, backend, {}).settings | own
+
+
+def _environment(run: Run) -> Iterator[str]:
+    yield "# What the engines read. A variable that is set already stays: the user's wins."
+    yield "default() {"
+    yield '  if [[ -n ${!1+set} && ${!1} != "$2" ]]; then'
+    yield '    printf \'kept from your environment: %s=%s\\n\' "$1" "${!1}"'
+    yield "  else"
+    yield '    export "$1=$2"'
+    yield "  fi"
+    yield "}"
+    for name, value in sorted(_settings(run).items()):
+        yield f"default {name} {shlex.quote(value)}"
+    yield 'export PYTHONPATH="$home"'
+
+
+def _launchers(run: Run, dialect: Scheduler) -> Iterator[str]:
+    """Arrays that start a command: `ranks`, `per_node` (outside a container), `once`, `on_each`."""
+    job, system = run.system.job, run.system
+    yield from dialect.setup(run)
+    exported = (*sorted(_settings(run)), "PYTHONPATH")
+    every, node = dialect.ranks(run, exported), dialect.per_node(run)
+    once, inside = ["env"], []
+    mounts = ['"$start:$start"', *(shlex.quote(mount) for mount in job.mounts)]
+    if job.stage:
+        yield f"stage={_stage(job.stage)}/rn50_data"
+        mounts.append('"$stage:$stage"')
+    yield f"dataset=${'stage' if job.stage else 'data'}"
+    if job.container and job.engine == "pyxis":
+        yield f"mounts={','.join(mounts)}"
+        pyxis = [
+            f"--container-image={shlex.quote(job.container)}",
+            *(f"--container-name={CONTAINER}", '--container-mounts="$mounts"'),
+            '--container-workdir="$start"',
+        ]
+        yield array("container", pyxis)
+        inside = ['"${container[@]}"']
+        once = ["srun", "--nodes=1", "--ntasks=1", *inside]
+    elif job.container:
+        tokens = ["singularity", "exec", *(["--nv"] if system.device == "gpu" else [])]
+        tokens += [token for mount in mounts for token in ("--bind", mount)]
+        yield array("container", [*tokens, "--pwd", '"$start"', shlex.quote(job.container)])
+        inside = once = ['"${container[@]}"']
+    bind = {"auto": ['"$home/scripts/bind.sh"'], "none": []}.get(job.bind)
+    if bind is None:
+        bind = ['"$home/scripts/bind.sh"', "--table", shlex.quote(job.bind)]
+    yield array("ranks", [*every, *inside, *bind])
+    if job.stage or job.drop_caches:
+        yield array("per_node", node)
+    yield array("once", once)
+    if job.stage:
+        yield array("on_each", [*node, *inside])
+
+
+def _stage(value: str) -> str:
+    """A folder as a shell word; `$NAME` alone is that variable, and has to be set."""
+    match = re.fullmatch(r"\$([A-Za-z_][A-Za-z0-9_]*)", value)
+    return f'"${{{match[1]}:?a node-local folder expected}}"' if match else shlex.quote(value)
+
+
+def _data(run: Run) -> Iterator[str]:
+    staged = run.system.job.stage
+    if staged:
+        yield '"${per_node[@]}" mkdir -p -- "$stage"'
+    yield '"${once[@]}" "$python" -m rn50.scripts.entry data prepare "$folder/config.yaml"'
+    if staged:
+        yield "# Once a node: copied to its own disk, every byte checked there."
+        yield '"${per_node[@]}" cp -ru -- "$data/." "$stage/"'
+        yield '"${on_each[@]}" "$python" -m rn50.scripts.entry data verify "$stage"'
+
+
+def _runs(run: Run, dialect: Scheduler) -> Iterator[str]:
+    job = run.system.job
+    yield 'mkdir -p -- "$folder/results/$system/resnet"'
+    yield "failed=0"
+    yield "for ((n = 0; n < runs; n++)); do"
+    yield "  out=$folder/run_$n"
+    if run.seed is None:
+        yield "  seed=$(od -An -N4 -tu4 /dev/urandom | tr -d ' ')"
+    else:
+        yield f"  seed={run.seed}"
+    yield '  "${once[@]}" "$python" -m rn50.scripts.steps begin "$folder/config.yaml" "$out" \\'
+    yield f'    --scheduler {dialect.name} --seed "$seed" --data "$dataset"'
+    if job.drop_caches:
+        yield '  "${per_node[@]}" bash -c \'sync'
+        yield "    { echo 3 >/proc/sys/vm/drop_caches; } 2>/dev/null ||"
+        yield "      sudo -n sysctl -q vm.drop_caches=3'"
+    yield "  code=0"
+    yield '  "${ranks[@]}" "$python" -m rn50.train "$out/config.yaml" --out "$out" \\'
+    yield '    2>"$out/stderr.log" || code=$?'
+    yield "  end=0"
+    yield '  "${once[@]}" "$python" -m rn50.scripts.steps end "$out" "$code" || end=$?'
+    yield "  if [[ -f $out/result_0.txt ]]; then"
+    yield '    cp -- "$out/result_0.txt" "$folder/results/$system/resnet/result_$n.txt"'
+    yield "  fi"
+    yield "  # 1: the run ended short of its target, the next one may start; above: a rank failed."
+    yield "  if [[ $end -gt 1 ]]; then"
+    yield '    exit "$end"'
+    yield "  fi"
+    yield "  failed=$((failed | end))"
+    yield "done"
+    if job.stage:
+        yield '"${per_node[@]}" rm -rf -- "$stage"'
+    yield 'exit "$failed"'

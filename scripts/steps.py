@@ -1,0 +1,107 @@
+"""What a job script calls around the ranks: `python -m rn50.scripts.steps begin|end`.
+
+    begin CONFIG OUT --scheduler NAME --seed N --data FOLDER    config, environment, data check
+    end OUT CODE                                                checkers, report, RESULT line
+
+`end` exits with 0 where the run reached its target and passes, 1 where not, 3 where a rank failed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from pathlib import Path
+
+from ..config.errors import UserError
+from ..config.load import load
+from ..config.plan import build_plan
+from ..data.atomic import write_file
+from ..data.dataset import check_before_run
+from ..train.environment import engine_environment
+from ..train.support import check_supported
+from .failure import explain_failure, read_failures
+from .launch import conclude, save_config, try_report, write_result
+from .record import describe_environment
+
+EXIT_MISSED = 1
+EXIT_USAGE = 2
+EXIT_FAILED = 3
+
+
+def begin(config: Path, out: Path, scheduler: str, seed: int, data: str) -> None:
+    """Make `out` with what the ranks will read and what a reader of the results will want.
+
+    Raises:
+        UserError: the config, the data or the engines refuse, or `out` is there already.
+    """
+    loaded = load(config, [f"seed={seed}", f"data.path={json.dumps(data)}"])
+    run, plan = loaded.run, build_plan(loaded.run)
+    check_supported(run)
+    environment = engine_environment(
+        run, "nccl" if run.system.device == "gpu" else "mpi", os.environ
+    )
+    check_before_run(run.data)
+    try:
+        out.mkdir(parents=True)
+    except OSError as error:
+        raise UserError(f"{out}: cannot create: {error.strerror}") from None
+    save_config(loaded, out)
+    command = ("-m", "rn50.train", str(out / "config.yaml"), "--out", str(out))
+    described = describe_environment(environment, scheduler, command)
+    write_file(out / "environment.json", json.dumps(described, indent=1) + "\n")
+    print(
+        f"{run.name}: {plan.ranks} ranks by {scheduler}, global batch {plan.global_batch_size}, "
+        f"up to {plan.epochs} epochs of {plan.steps_per_epoch:g} steps, target {run.eval.target}, "
+        f"seed {run.seed}, in {out}",
+        flush=True,
+    )
+
+
+def end(out: Path, code: int) -> int:
+    """Judge the run in `out`, whose launcher ended with `code`; returns the exit code.
+
+    A launcher's 0 is not believed where no result.json is there: srun has said it of no start.
+    """
+    run = load(out / "config.yaml").run
+    if code != 0 or not (out / "result.json").is_file():
+        log = out / "stderr.log"
+        text = log.read_text(errors="replace") if log.is_file() else ""
+        reason = explain_failure(read_failures(out), text, code)
+        write_result(out, {"status": "failed", "reason": reason, "seed": run.seed})
+        try_report(out)
+        print(f"rn50: error: {reason}; details: {log}", file=sys.stderr, flush=True)
+        return EXIT_FAILED
+    result = conclude(run, out)
+    good = result["status"] == "success" and result["official_checker"]["verdict"] == "PASS"
+    return 0 if good else EXIT_MISSED
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """The two commands; user errors are one line each."""
+    parser = argparse.ArgumentParser(prog="python -m rn50.scripts.steps", description=__doc__)
+    commands = parser.add_subparsers(dest="command", required=True)
+    first = commands.add_parser("begin")
+    first.add_argument("config", type=Path)
+    first.add_argument("out", type=Path)
+    first.add_argument("--scheduler", required=True)
+    first.add_argument("--seed", type=int, required=True)
+    first.add_argument("--data", required=True)
+    last = commands.add_parser("end")
+    last.add_argument("out", type=Path)
+    last.add_argument("code", type=int)
+    chosen = parser.parse_args(arguments)
+    try:
+        if chosen.command == "end":
+            return end(chosen.out, chosen.code)
+        begin(chosen.config, chosen.out, chosen.scheduler, chosen.seed, chosen.data)
+    except UserError as error:
+        for line in str(error).splitlines():
+            print(f"rn50: error: {line}", file=sys.stderr)
+        return EXIT_USAGE
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
