@@ -162,6 +162,7 @@ def bench_against(
     prepare(loaded.run.data, track)
     progress = track("ours and Horovod's example in turn")
     seconds: dict[str, list[float]] = {"ours": [], "horovod": []}
+    cpu_s: dict[str, list[float]] = {"ours": [], "horovod": []}
     settings: dict[str, Callable[[Mapping[str, str]], Mapping[str, str]]] = {
         "ours": lambda ours: ours,
         "horovod": lambda ours: {key: ours[key] for key in STOCK if key in ours},
@@ -169,10 +170,12 @@ def bench_against(
     for number in range(passes):
         for order, contender in enumerate(seconds if number % 2 else reversed(seconds)):
             progress(2 * number + order, 2 * passes)
-            seconds[contender] += measure_on_ranks(
+            measured = measure_on_ranks(
                 *(loaded, name, "bench_against", contender, str(rounds), str(steps)),
                 environment=settings[contender],
             )
+            seconds[contender] += measured["wall_s"]
+            cpu_s[contender] += measured["cpu_s"]
     progress(2 * passes, 2 * passes)
     ours, theirs = seconds["ours"], seconds["horovod"]
     ranks = build_plan(loaded.run).ranks
@@ -186,6 +189,10 @@ def bench_against(
         "figures": {
             "ours: ms a step": spread([s * 1e3 for s in ours]),
             "Horovod's example: ms a step": spread([s * 1e3 for s in theirs]),
+            "ours: processor ms a step of rank 0": spread([s * 1e3 for s in cpu_s["ours"]]),
+            "Horovod's example: processor ms a step of rank 0": spread(
+                [s * 1e3 for s in cpu_s["horovod"]]
+            ),
             "ours: images/s (median)": images / statistics.median(ours),
             "Horovod's example: images/s (median)": images / statistics.median(theirs),
             "ranks": ranks,

@@ -53,8 +53,7 @@ def run_rank(config: str, overrides: list[str], out: Path) -> None:
         session = Session(loaded, out, place)
         threading.Thread(target=_stop_on_signal, args=(session,), daemon=True).start()
         session.prepare()
-        if not loaded.run.startup.serial and loaded.run.system.cores_per_rank > 1:
-            session.connection.begin()
+        session.begin_connecting()
         with session.timeline.span("load MXNet and Horovod"):
             from .run import Rank
         faulthandler.enable()  # a crash ends the process; MXNet's and MPI's own handlers can hang

@@ -65,19 +65,20 @@ class Example:
 
 def main(config: str, out: str, contender: str, rounds: str, steps: str) -> None:
     """Time `rounds` rounds of `steps` steps of the contender, `ours` or `horovod`; rank 0 writes
-    seconds a step to `out`/bench.json."""
+    wall and processor seconds a step to `out`/bench.json."""
     loaded = load(config)
     session = Session(loaded, Path(out), find_placement())
     session.progress = Progress(session.plan, loaded.run.eval.target, shown=False)
     session.prepare()
     rank = Rank(session)
     rank.start_up()
-    count, seconds = int(steps), []
+    count = int(steps)
+    figures: dict[str, list[float]] = {"wall_s": [], "cpu_s": []}
     example = Example(rank) if contender == "horovod" else None
     trainer = rank.trainer()
     for turn in range(int(rounds) + 1):
         rank.comm.barrier()
-        start = time.perf_counter()
+        start, start_cpu = time.perf_counter(), time.process_time()
         if example:
             example.train(count)
         else:
@@ -88,10 +89,11 @@ def main(config: str, out: str, contender: str, rounds: str, steps: str) -> None
         nd.waitall()
         rank.comm.barrier()
         if turn:  # the first round warms up
-            seconds.append((time.perf_counter() - start) / count)
+            figures["wall_s"].append((time.perf_counter() - start) / count)
+            figures["cpu_s"].append((time.process_time() - start_cpu) / count)
     rank.comm.stop()
     if session.place.rank == 0:
-        write_file(Path(out) / "bench.json", json.dumps(seconds))
+        write_file(Path(out) / "bench.json", json.dumps(figures))
 
 
 if __name__ == "__main__":

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-import time
 from pathlib import Path
 
 from ..config.load import load
@@ -24,20 +23,13 @@ def main(config: str, out: str, connect_delay_s: str) -> None:
     loaded = load(config)
     session = Session(loaded, Path(out), find_placement())
     session.progress = Progress(session.plan, loaded.run.eval.target, shown=False)
+    session.connection.delay_s = float(connect_delay_s)
     session.prepare()
-    if not loaded.run.startup.serial and loaded.run.system.cores_per_rank > 1:
-        session.connection.begin()
+    session.begin_connecting()
     with session.timeline.span("load MXNet and Horovod"):
         from .run import Rank
 
     rank = Rank(session)
-    connect = rank.comm.start
-
-    def connect_slowly() -> None:
-        time.sleep(float(connect_delay_s))
-        connect()
-
-    rank.comm.start = connect_slowly  # type: ignore[method-assign]
     rank.start_up()
     rank.comm.stop()
     if session.place.rank == 0:

@@ -8,6 +8,7 @@ libmxnet.so, which loads in 0.1 s.
 from __future__ import annotations
 
 import ctypes
+import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from importlib.util import find_spec
 from pathlib import Path
@@ -40,6 +41,8 @@ class Connection:
             self.rows = [ProcessSet(row.tolist()) for row in numbers]
             self.columns = [ProcessSet(column.tolist()) for column in numbers.T]
         self._joined: Future[None] | None = None
+        self.delay_s = 0.0
+        """Joining takes so much longer: what connections between many ranks cost (benchmarks)."""
 
     @property
     def process_sets(self) -> list[ProcessSet]:
@@ -60,6 +63,7 @@ class Connection:
 
     def _join(self) -> None:
         with self._timeline.span("join ranks"):
+            time.sleep(self.delay_s)
             # What the library links to, found by name once it is loaded.
             ctypes.CDLL(str(_package("mxnet") / "libmxnet.so"))
             basics = HorovodBasics(str(_package("horovod") / "mxnet" / "__init__.py"), "mpi_lib")

@@ -49,6 +49,11 @@ class Session:
         self.log.init_start()
         self._init_start_s = time.perf_counter()
 
+    def begin_connecting(self) -> None:
+        """Join the other ranks in the background while MXNet loads, unless all is serial."""
+        if not self.run.startup.serial:
+            self.connection.begin()
+
     def change_batch(self, epoch: int, global_batch_size: int) -> None:
         """Tell logs and people of a new batch size, in force from `epoch` on."""
         self.log.batch_change(epoch, global_batch_size)
