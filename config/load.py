@@ -101,12 +101,18 @@ class Loaded:
 def load(config: str | Path, overrides: Sequence[str] = ()) -> Loaded:
     """Read a preset name or YAML path, apply `key.path=value` overrides, validate.
 
+    `system=NAME` among the overrides puts the machine of that name in the place of the config's.
+
     Raises:
         UserError: unreadable file, bad YAML, or bad values: every problem, one line each.
     """
     path = find_config(config)
     leaves = _read_tree(path, chain=())
     for text in overrides:
+        if text.startswith("system=") and re.fullmatch(r"system=[\w. -]+", text):
+            leaves = {key: leaf for key, leaf in leaves.items() if key.partition(".")[0] != "system"}
+            leaves |= _system_leaves(text.removeprefix("system="), None, "system")
+            continue
         for key, leaf in _parse_override(text):
             _put(leaves, key, leaf)
     tree: dict[str, Any] = {}
@@ -144,6 +150,18 @@ def load_system(name: str, ruleset: str | None = None) -> System:
     Raises:
         UserError: no such machine (the message lists them), or bad values.
     """
+    leaves = _system_leaves(name, ruleset, "--system")
+    tree: dict[str, Any] = {}
+    for key, leaf in leaves.items():
+        _nest(tree, key, leaf.value)
+    try:
+        return Run.model_validate(tree).system
+    except ValidationError as error:
+        raise UserError("\n".join(_explain(error, leaves, name))) from None
+
+
+def _system_leaves(name: str, ruleset: str | None, asked_by: str) -> dict[str, Leaf]:
+    """`system.KEY` -> Leaf of a machine's file."""
     systems = {path.stem: path for path in sorted((PRESETS / "system").glob("*.yaml"))}
     wanted = re.sub(r"[ ._-]", "", name.lower())
     known = {stem.replace("_", ""): path for stem, path in systems.items()}
@@ -158,17 +176,10 @@ def load_system(name: str, ruleset: str | None = None) -> System:
         near = difflib.get_close_matches(wanted, known, n=1)
         hint = f'; did you mean "{known[near[0]].stem}"?' if near else ""
         raise UserError(
-            f"--system: a YAML file or one of {', '.join(systems)} expected, "
+            f"{asked_by}: a YAML file or one of {', '.join(systems)} expected, "
             f"found {_show(name)}{hint}"
         )
-    leaves = {f"system.{key}": leaf for key, leaf in _read_tree(path, chain=()).items()}
-    tree: dict[str, Any] = {}
-    for key, leaf in leaves.items():
-        _nest(tree, key, leaf.value)
-    try:
-        return Run.model_validate(tree).system
-    except ValidationError as error:
-        raise UserError("\n".join(_explain(error, leaves, str(path)))) from None
+    return {f"system.{key}": leaf for key, leaf in _read_tree(path, chain=()).items()}
 
 
 def system_yaml(system: System) -> str:

@@ -191,7 +191,7 @@ class Performance(Section):
 
 
 class Job(Section):
-    """How `rn50 submit` asks a scheduler for this machine; `docs/submit.md`.
+    """How `rn50 submit` asks a scheduler for this machine; `docs/clusters.md`.
 
     `resource`: SGE's resource type (ABCI: rt_F), Slurm's --gres, what PBS's chunk has besides.
     `options`: further words of the submission command, such as [-g, GROUP] at ABCI.

@@ -32,7 +32,7 @@ def submit(
         typer.Option("--wait", help="Until the job has ended; its exit code is the command's."),
     ] = False,
 ) -> None:
-    """Write a config's job script and hand it to a scheduler; `docs/submit.md`.
+    """Write a config's job script and hand it to a scheduler; `docs/clusters.md`.
 
     Exit 0: submitted, with `--wait` all runs reached their target; 1: not; 2: bad input.
 
@@ -57,7 +57,7 @@ def submit(
         print(f"# would submit, in {folder}: {shlex.join(plan.command)}{stdin}")
         return
     plan, job = jobs.submit(loaded, name, runs)
-    cancel = plan.scheduler.cancel_command or "kill"
+    cancel = plan.scheduler.cancel_command
     print(f"{name} job {job} in {plan.folder} (to stop it: {cancel} {job})", flush=True)
     if not wait:
         return

@@ -34,7 +34,7 @@ Ranks = Annotated[
 ]
 Launcher = Annotated[
     Optional[str],  # noqa: UP045
-    typer.Option(help="`mpirun` or `gloo`; default: mpirun where there is one."),
+    typer.Option(help="`mpirun`, `gloo` or `srun`; default: srun in a Slurm job, else mpirun if there is."),
 ]
 
 

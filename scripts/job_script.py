@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from ..config.errors import UserError
 from ..config.schema import Run
-from ..train.environment import Backend, engine_environment
+from ..train.environment import backend_of, engine_environment
 from .schedulers import SCHEDULERS, Scheduler, array, word
 
 CONTAINER = "rn50"
@@ -17,16 +17,18 @@ CONTAINER = "rn50"
 
 
 class Place(NamedTuple):
-    """Where things lie, on every node (in the container: inside it)."""
+    """Where things lie, on every node (in the container: inside it). None: as the script is run."""
 
-    start: str
-    """Absolute: relative paths of the config begin here."""
-    folder: str
-    """Of the job: config.yaml, job.log, run_N/, results/; relative to `start` or absolute."""
-    home: str
-    """The checkout of this repository."""
-    python: str
-    """The interpreter of its virtual environment."""
+    config: tuple[str, ...]
+    """CONFIG and overrides, as `rn50 launch` takes them."""
+    start: str | None = None
+    """Absolute: relative paths of the config begin here. None: where it was submitted."""
+    folder: str | None = None
+    """Of the job: job.log, run_N/, results/, systems/; from `start` on or absolute. None: new."""
+    home: str | None = None
+    """The checkout of this repository. None: `start`."""
+    python: str | None = None
+    """The interpreter of its virtual environment. None: the checkout's."""
 
 
 def job_script(run: Run, scheduler: str, place: Place, runs: int = 1) -> str:
@@ -38,8 +40,8 @@ def job_script(run: Run, scheduler: str, place: Place, runs: int = 1) -> str:
     dialect = SCHEDULERS[scheduler]
     _check(run, scheduler, place, runs)
     sections = (
-        _head(run, dialect),
-        _names(run, place, runs),
+        _head(run, dialect, place),
+        _names(run, dialect, place, runs),
         _begin(run),
         _environment(run),
         _launchers(run, dialect),
@@ -61,39 +63,57 @@ def _check(run: Run, scheduler: str, place: Place, runs: int) -> None:
         raise UserError(f"seed: {expected} expected, found {run.seed}")
     if job.container and job.engine == "pyxis" and scheduler != "slurm":
         raise UserError(f"system.job.engine: singularity expected with {scheduler}, found pyxis")
-    if job.container and re.search(r"[:,\n]", place.start):
+    if job.container and re.search(r"[:,\n]", place.start or ""):
         raise UserError(f"a folder without : and , expected for a container, found {place.start!r}")
 
 
-def _head(run: Run, dialect: Scheduler) -> Iterator[str]:
+def _head(run: Run, dialect: Scheduler, place: Place) -> Iterator[str]:
     system = run.system
     yield "#!/usr/bin/env bash"
     yield from dialect.directives(run)
     yield "#"
-    shape = f"{system.nodes} nodes x {system.ranks_per_node} ranks"
+    shape = f"{system.nodes} node{'s' * (system.nodes > 1)} x {system.ranks_per_node} ranks"
     yield f"# {word(run.name)}: {shape}, on {dialect.name}."
-    yield "# Written by `rn50 submit`; may be edited and submitted by hand."
+    if place.folder is None:
+        yield "# As `rn50 submit` writes it. To submit by hand, from the checkout; edit what differs."
+    else:
+        yield "# Written by `rn50 submit`; may be edited and submitted by hand."
     yield "set -euo pipefail"
 
 
-def _names(run: Run, place: Place, runs: int) -> Iterator[str]:
-    for name, value in (
-        ("start", place.start),
-        ("folder", place.folder),
-        ("home", place.home),
-        ("python", place.python),
-        ("data", run.data.path),
-        ("system", system_id(run)),
+def _names(run: Run, dialect: Scheduler, place: Place, runs: int) -> Iterator[str]:
+    new = f"results/{run.name}/$(date -u +%Y%m%dT%H%M%SZ)-$$"
+    for name, value, by_hand in (
+        ("start", place.start, dialect.submitted_from),
+        ("folder", place.folder, new),
+        ("home", place.home, "$start"),
+        ("python", place.python, "$start/.venv/bin/python"),
+        ("data", run.data.path, ""),
+        ("system", system_id(run), ""),
     ):
-        yield f"{name}={shlex.quote(value)}"
+        yield f"{name}={by_hand if value is None else shlex.quote(value)}"
+    yield array("config", [shlex.quote(token) for token in place.config])
     yield f"runs={runs}"
 
 
 def _begin(run: Run) -> Iterator[str]:
     yield 'cd -- "$start"'
+    yield 'mkdir -p -- "$folder"'
     yield 'exec >"$folder/job.log" 2>&1 </dev/null'
-    yield "trap 'exit 143' TERM INT"
-    yield 'trap \'echo "$?" >"$folder/exit_code"\' EXIT'
+    yield "finish() {"
+    yield "  code=$?"
+    if run.system.job.stage:
+        yield '  [[ -z ${stage:-} ]] || "${per_node[@]}" rm -rf -- "$stage" || true'
+    yield '  echo "$code" >"$folder/exit_code"'
+    yield "}"
+    yield "trap finish EXIT"
+    yield "# Asked to stop: the ranks are, they close their log, and the run is recorded as failed."
+    yield "stopped='' child=''"
+    yield "stop() {"
+    yield "  stopped=143"
+    yield '  if [[ -n $child ]]; then kill -TERM "$child" || true; else exit 143; fi'
+    yield "}"
+    yield "trap stop TERM INT"
     if run.system.job.modules:
         yield "set +u  # modules are not written for it"
         yield "# shellcheck source=/dev/null"
@@ -103,36 +123,29 @@ def _begin(run: Run) -> Iterator[str]:
 
 
 def _settings(run: Run) -> dict[str, str]:
-    """What the engines read; the machine's own settings come last and win."""
-    backend: Backend = "nccl" if run.system.device == "gpu" else "mpi"
-    own = dict(setting.split("=", 1) for setting in run.system.job.environment)
-    return engine_environment(run, backend, {}).settings | own
+    """What the engines read."""
+    return engine_environment(run, backend_of(run, "mpi"), {}).settings
 
 
 def _environment(run: Run) -> Iterator[str]:
-    yield "# What the engines read. A variable that is set already stays: the user's wins."
-    yield "default() {"
-    yield '  if [[ -n ${!1+set} && ${!1} != "$2" ]]; then'
-    yield '    printf \'kept from your environment: %s=%s\\n\' "$1" "${!1}"'
-    yield "  else"
-    yield '    export "$1=$2"'
-    yield "  fi"
-    yield "}"
+    yield "# What the engines read. A variable that is set already stays, and the run says so."
+    yield 'default() { export "$1=${!1-$2}"; }'
     for name, value in sorted(_settings(run).items()):
         yield f"default {name} {shlex.quote(value)}"
-    yield 'export PYTHONPATH="$home"'
+    yield 'export PYTHONPATH="$home${PYTHONPATH:+:$PYTHONPATH}"'
 
 
 def _launchers(run: Run, dialect: Scheduler) -> Iterator[str]:
     """Arrays that start a command: `ranks`, `per_node` (outside a container), `once`, `on_each`."""
     job, system = run.system.job, run.system
     yield from dialect.setup(run)
+    if job.stage:
+        yield f"stage={_stage(job.stage)}/rn50_data"
     exported = (*sorted(_settings(run)), "PYTHONPATH")
     every, node = dialect.ranks(run, exported), dialect.per_node(run)
     once, inside = ["env"], []
     mounts = ['"$start:$start"', *(shlex.quote(mount) for mount in job.mounts)]
     if job.stage:
-        yield f"stage={_stage(job.stage)}/rn50_data"
         mounts.append('"$stage:$stage"')
     yield f"dataset=${'stage' if job.stage else 'data'}"
     if job.container and job.engine == "pyxis":
@@ -162,16 +175,21 @@ def _launchers(run: Run, dialect: Scheduler) -> Iterator[str]:
 
 
 def _stage(value: str) -> str:
-    """A folder as a shell word; `$NAME` alone is that variable, and has to be set."""
-    match = re.fullmatch(r"\$([A-Za-z_][A-Za-z0-9_]*)", value)
-    return f'"${{{match[1]}:?a node-local folder expected}}"' if match else shlex.quote(value)
+    """A folder as a shell word; $NAME between slashes is that variable, and has to be set."""
+    parts = []
+    for part in value.split("/"):
+        if match := re.fullmatch(r"\$([A-Z][A-Z0-9_]*)", part):
+            parts.append(f'"${{{match[1]}:?a node-local folder expected}}"')
+        else:
+            parts.append(shlex.quote(part) if part else "")
+    return "/".join(parts)
 
 
 def _data(run: Run) -> Iterator[str]:
     staged = run.system.job.stage
     if staged:
         yield '"${per_node[@]}" mkdir -p -- "$stage"'
-    yield '"${once[@]}" "$python" -m rn50.scripts.entry data prepare "$folder/config.yaml"'
+    yield '"${once[@]}" "$python" -m rn50.scripts.entry data prepare "${config[@]}"'
     if staged:
         yield "# Once a node: copied to its own disk, every byte checked there."
         yield '"${per_node[@]}" cp -ru -- "$data/." "$stage/"'
@@ -188,26 +206,29 @@ def _runs(run: Run, dialect: Scheduler) -> Iterator[str]:
         yield "  seed=$(od -An -N4 -tu4 /dev/urandom | tr -d ' ')"
     else:
         yield f"  seed={run.seed}"
-    yield '  "${once[@]}" "$python" -m rn50.scripts.steps begin "$folder/config.yaml" "$out" \\'
-    yield f'    --scheduler {dialect.name} --seed "$seed" --data "$dataset"'
+    yield f'  "${{once[@]}}" "$python" -m rn50.scripts.steps begin "$out" --scheduler {dialect.name} \\'
+    yield '    --seed "$seed" --data "$dataset" -- "${config[@]}"'
     if job.drop_caches:
         yield '  "${per_node[@]}" bash -c \'sync'
         yield "    { echo 3 >/proc/sys/vm/drop_caches; } 2>/dev/null ||"
         yield "      sudo -n sysctl -q vm.drop_caches=3'"
-    yield "  code=0"
+    yield "  # The ranks drop the data set's caches themselves, and log it: cache_clear."
     yield '  "${ranks[@]}" "$python" -m rn50.train "$out/config.yaml" --out "$out" \\'
-    yield '    2>"$out/stderr.log" || code=$?'
-    yield "  end=0"
-    yield '  "${once[@]}" "$python" -m rn50.scripts.steps end "$out" "$code" || end=$?'
+    yield '    2>"$out/stderr.log" &'
+    yield "  child=$! code=0"
+    yield '  wait "$child" || code=$?'
+    yield "  if [[ -n $stopped ]]; then"
+    yield '    wait "$child" || code=$?'
+    yield "  fi"
+    yield "  child='' end=0"
+    yield '  "${once[@]}" "$python" -m rn50.scripts.steps end "$out" "$code" "$stopped" || end=$?'
     yield "  if [[ -f $out/result_0.txt ]]; then"
     yield '    cp -- "$out/result_0.txt" "$folder/results/$system/resnet/result_$n.txt"'
     yield "  fi"
     yield "  # 1: the run ended short of its target, the next one may start; above: a rank failed."
-    yield "  if [[ $end -gt 1 ]]; then"
-    yield '    exit "$end"'
+    yield "  if [[ -n $stopped || $end -gt 1 ]]; then"
+    yield '    exit "${stopped:-$end}"'
     yield "  fi"
     yield "  failed=$((failed | end))"
     yield "done"
-    if job.stage:
-        yield '"${per_node[@]}" rm -rf -- "$stage"'
     yield 'exit "$failed"'

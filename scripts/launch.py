@@ -10,12 +10,13 @@ from typing import Any
 
 from ..config.errors import UserError
 from ..config.load import Loaded, load
-from ..config.plan import build_plan
+from ..config.plan import Plan, build_plan
 from ..config.schema import Run
 from ..data.atomic import write_file
 from ..data.prepare import Tracker, prepare
 from ..logging.check import check_log
 from ..logging.official import check_officially
+from ..train.environment import Environment
 from ..train.support import check_supported
 from .launcher import build_job, new_run_folder, pick_launcher, run_job
 from .record import describe_environment
@@ -55,16 +56,7 @@ def launch(loaded: Loaded, launcher: str | None, track: Tracker) -> dict[str, An
     job, environment = build_job(run, name, command)
     described = describe_environment(environment, name, command)
     write_file(out / "environment.json", json.dumps(described, indent=1) + "\n")
-    print(
-        f"{run.name}: {plan.ranks} ranks by {name}, global batch {plan.global_batch_size}, "
-        f"up to {plan.epochs} epochs of {plan.steps_per_epoch:g} steps, target {run.eval.target}, "
-        f"seed {run.seed}, in {out}",
-        flush=True,
-    )
-    if environment.algorithm.reason:
-        print(f"comm.algorithm auto: {environment.algorithm.reason}", flush=True)
-    for variable, value in environment.kept.items():
-        print(f"kept from your environment: {variable}={value}", flush=True)
+    announce(run, plan, environment, name, out)
     try:
         run_job(job, name, out)
     except (UserError, KeyboardInterrupt) as error:
@@ -73,6 +65,22 @@ def launch(loaded: Loaded, launcher: str | None, track: Tracker) -> dict[str, An
         try_report(out)
         raise
     return conclude(run, out)
+
+
+def announce(run: Run, plan: Plan, environment: Environment, launcher: str, out: Path) -> None:
+    """Print what is about to run, and what the engines read: ours, and what the user's wins."""
+    print(
+        f"{run.name}: {plan.ranks} ranks by {launcher}, global batch {plan.global_batch_size}, "
+        f"up to {plan.epochs} epochs of {plan.steps_per_epoch:g} steps, target {run.eval.target}, "
+        f"seed {run.seed}, in {out}",
+        flush=True,
+    )
+    if environment.algorithm.reason:
+        print(f"comm.algorithm auto: {environment.algorithm.reason}", flush=True)
+    settings = " ".join(f"{name}={value}" for name, value in sorted(environment.settings.items()))
+    print(f"environment: {settings}", flush=True)
+    for variable, value in environment.kept.items():
+        print(f"kept from your environment: {variable}={value}", flush=True)
 
 
 def save_config(loaded: Loaded, out: Path) -> None:

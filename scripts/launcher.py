@@ -21,7 +21,7 @@ import psutil
 
 from ..config.errors import UserError
 from ..config.schema import Run
-from ..train.environment import Backend, Environment, engine_environment
+from ..train.environment import Backend, Environment, backend_of, engine_environment
 from .failure import explain_failure, read_failures
 
 GRACE_S = 10.0
@@ -57,24 +57,42 @@ def gloo_command(job: Job) -> list[str]:
     return [horovodrun, "--gloo", "-np", str(job.ranks), *job.command]
 
 
+def srun_command(job: Job) -> list[str]:
+    """Slurm's launcher, within an allocation; ranks find each other by PMIx.
+
+    Without --kill-on-bad-exit the others would wait for a rank that failed, for ever.
+    """
+    nodes = -(-job.ranks // job.ranks_per_node)
+    return [
+        *("srun", "--mpi=pmix", "--kill-on-bad-exit=1", f"--nodes={nodes}"),
+        *(f"--ntasks={job.ranks}", f"--ntasks-per-node={job.ranks_per_node}"),
+        *("--cpu-bind=none", "--export=ALL", *job.command),
+    ]
+
+
 LAUNCHERS: dict[str, tuple[Callable[[Job], list[str]], Backend]] = {
     "mpirun": (mpirun_command, "mpi"),
     "gloo": (gloo_command, "gloo"),
+    "srun": (srun_command, "mpi"),
 }
 
 
 def pick_launcher(wanted: str | None) -> str:
-    """The launcher to use: the one asked for, else mpirun where there is one, else gloo."""
+    """The launcher asked for; else in a Slurm allocation srun, else mpirun if there is, else gloo."""
     if wanted is not None and wanted not in LAUNCHERS:
-        raise UserError(f"--launcher: {' or '.join(LAUNCHERS)} expected, found {wanted}")
+        raise UserError(f"--launcher: {', '.join(LAUNCHERS)} expected, found {wanted}")
     if wanted == "mpirun" and shutil.which("mpirun") is None:
         raise UserError("--launcher mpirun: Open MPI's mpirun on the PATH expected, found none")
+    if wanted == "srun" and shutil.which("srun") is None:
+        raise UserError("--launcher srun: Slurm's srun on the PATH expected, found none")
+    if wanted is None and "SLURM_JOB_ID" in os.environ and shutil.which("srun"):
+        return "srun"
     return wanted or ("mpirun" if shutil.which("mpirun") else "gloo")
 
 
 def build_job(run: Run, launcher: str, command: Sequence[str]) -> tuple[Job, Environment]:
     """The job that runs `command` on every rank of `run`, and the engines' environment."""
-    backend = "nccl" if run.system.device == "gpu" else LAUNCHERS[launcher][1]
+    backend = backend_of(run, LAUNCHERS[launcher][1])
     environment = engine_environment(run, backend, os.environ)
     ranks = run.system.nodes * run.system.ranks_per_node
     return Job(command, ranks, run.system.ranks_per_node, environment.settings), environment

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 import shutil
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,25 @@ PACKAGES = (
 )
 
 
+ENGINE_PREFIXES = (
+    *("NCCL_", "HOROVOD_", "MXNET_", "DALI_", "CUDA_", "UCX_"),
+    *("OMP_", "KMP_", "GOMP_", "OMPI_MCA_", "OPENBLAS_"),
+)
+"""What the engines read begins so; anything else of the environment is nobody's business."""
+_SECRET = re.compile(r"SECRET|TOKEN|PASSW|CREDENTIAL|KEY(?!S?_?FILE)|AUTH", re.IGNORECASE)
+_LONGEST = 500
+"""Characters of a recorded value."""
+
+
+def read_engine_variables(present: Mapping[str, str]) -> dict[str, str]:
+    """The variables of `present` that the engines read, without any that may hold a secret."""
+    return {
+        name: value[:_LONGEST]
+        for name, value in sorted(present.items())
+        if name.startswith(ENGINE_PREFIXES) and not _SECRET.search(name)
+    }
+
+
 def describe_environment(
     environment: Environment, launcher: str, command: Sequence[str]
 ) -> dict[str, Any]:
@@ -30,7 +50,7 @@ def describe_environment(
     return {
         "host": platform.node(),
         "system": platform.platform(),
-        "processor": _processor(),
+        "processor": processor(),
         "cores": len(os.sched_getaffinity(0)),
         "python": platform.python_version(),
         "packages": {name: _version(name) for name in PACKAGES},
@@ -41,6 +61,7 @@ def describe_environment(
         "algorithm": environment.algorithm._asdict(),
         "variables": environment.settings,
         "variables_kept_from_user": environment.kept,
+        "variables_present": read_engine_variables(os.environ),
     }
 
 
@@ -51,7 +72,8 @@ def _version(package: str) -> str | None:
         return None
 
 
-def _processor() -> str:
+def processor() -> str:
+    """The model's name as the kernel has it."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:

@@ -50,6 +50,8 @@ class Scheduler:
     gone: ClassVar[str] = ""
     """What the state command says of a job that has ended (it says nothing: ended too)."""
     cancel_command: ClassVar[str] = ""
+    submitted_from: ClassVar[str] = "$PWD"
+    """Shell word, in the job: the folder in which it was submitted."""
     hosts: ClassVar[str] = ""
     """Shell word: a file whose lines begin with the host names of the allocation."""
 
@@ -157,6 +159,7 @@ class Pbs(Scheduler):
     """OpenPBS and PBS Professional: one chunk a node."""
 
     name = "pbs"
+    submitted_from = "$PBS_O_WORKDIR"
     command = ("qsub",)
     state_command = ("qstat",)
     gone = r"Unknown Job|has finished"
@@ -221,6 +224,7 @@ class Local(Scheduler):
 
     name = "local"
     command = ("bash",)
+    cancel_command = "kill"
     hosts = '"$RN50_HOSTS"'
 
     def directives(self, run: Run) -> Iterator[str]:

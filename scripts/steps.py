@@ -1,7 +1,8 @@
 """What a job script calls around the ranks: `python -m rn50.scripts.steps begin|end`.
 
-    begin CONFIG OUT --scheduler NAME --seed N --data FOLDER    config, environment, data check
-    end OUT CODE                                                checkers, report, RESULT line
+    begin OUT --scheduler NAME --seed N --data FOLDER -- CONFIG [KEY=VALUE ...]
+                            config, environment, data check, the machine's description
+    end OUT CODE STOPPED    checkers, report, RESULT line
 
 `end` exits with 0 where the run reached its target and passes, 1 where not, 3 where a rank failed.
 """
@@ -19,29 +20,29 @@ from ..config.load import load
 from ..config.plan import build_plan
 from ..data.atomic import write_file
 from ..data.dataset import check_before_run
-from ..train.environment import engine_environment
+from ..train.environment import backend_of, engine_environment
 from ..train.support import check_supported
 from .failure import explain_failure, read_failures
-from .launch import conclude, save_config, try_report, write_result
+from .job_script import system_id
+from .launch import announce, conclude, save_config, try_report, write_result
 from .record import describe_environment
+from .system_page import describe_system, read_machine
 
 EXIT_MISSED = 1
 EXIT_USAGE = 2
 EXIT_FAILED = 3
 
 
-def begin(config: Path, out: Path, scheduler: str, seed: int, data: str) -> None:
+def begin(config: str, overrides: list[str], out: Path, scheduler: str) -> None:
     """Make `out` with what the ranks will read and what a reader of the results will want.
 
     Raises:
         UserError: the config, the data or the engines refuse, or `out` is there already.
     """
-    loaded = load(config, [f"seed={seed}", f"data.path={json.dumps(data)}"])
+    loaded = load(config, overrides)
     run, plan = loaded.run, build_plan(loaded.run)
     check_supported(run)
-    environment = engine_environment(
-        run, "nccl" if run.system.device == "gpu" else "mpi", os.environ
-    )
+    environment = engine_environment(run, backend_of(run, "mpi"), os.environ)
     check_before_run(run.data)
     try:
         out.mkdir(parents=True)
@@ -51,15 +52,14 @@ def begin(config: Path, out: Path, scheduler: str, seed: int, data: str) -> None
     command = ("-m", "rn50.train", str(out / "config.yaml"), "--out", str(out))
     described = describe_environment(environment, scheduler, command)
     write_file(out / "environment.json", json.dumps(described, indent=1) + "\n")
-    print(
-        f"{run.name}: {plan.ranks} ranks by {scheduler}, global batch {plan.global_batch_size}, "
-        f"up to {plan.epochs} epochs of {plan.steps_per_epoch:g} steps, target {run.eval.target}, "
-        f"seed {run.seed}, in {out}",
-        flush=True,
-    )
+    systems = out.parent / "systems"
+    systems.mkdir(exist_ok=True)
+    described = describe_system(run, read_machine())
+    write_file(systems / f"{system_id(run)}.json", json.dumps(described, indent=2) + "\n")
+    announce(run, plan, environment, scheduler, out)
 
 
-def end(out: Path, code: int) -> int:
+def end(out: Path, code: int, stopped: bool) -> int:
     """Judge the run in `out`, whose launcher ended with `code`; returns the exit code.
 
     A launcher's 0 is not believed where no result.json is there: srun has said it of no start.
@@ -69,6 +69,8 @@ def end(out: Path, code: int) -> int:
         log = out / "stderr.log"
         text = log.read_text(errors="replace") if log.is_file() else ""
         reason = explain_failure(read_failures(out), text, code)
+        if stopped:
+            reason = "stopped from outside: cancelled, or out of its time"
         write_result(out, {"status": "failed", "reason": reason, "seed": run.seed})
         try_report(out)
         print(f"rn50: error: {reason}; details: {log}", file=sys.stderr, flush=True)
@@ -83,19 +85,22 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m rn50.scripts.steps", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     first = commands.add_parser("begin")
-    first.add_argument("config", type=Path)
     first.add_argument("out", type=Path)
     first.add_argument("--scheduler", required=True)
     first.add_argument("--seed", type=int, required=True)
     first.add_argument("--data", required=True)
+    first.add_argument("config")
+    first.add_argument("overrides", nargs="*")
     last = commands.add_parser("end")
     last.add_argument("out", type=Path)
     last.add_argument("code", type=int)
+    last.add_argument("stopped", help="empty: not")
     chosen = parser.parse_args(arguments)
     try:
         if chosen.command == "end":
-            return end(chosen.out, chosen.code)
-        begin(chosen.config, chosen.out, chosen.scheduler, chosen.seed, chosen.data)
+            return end(chosen.out, chosen.code, bool(chosen.stopped))
+        own = [f"seed={chosen.seed}", f"data.path={json.dumps(chosen.data)}"]
+        begin(chosen.config, [*chosen.overrides, *own], chosen.out, chosen.scheduler)
     except UserError as error:
         for line in str(error).splitlines():
             print(f"rn50: error: {line}", file=sys.stderr)

@@ -38,6 +38,7 @@ def plan_submission(loaded: Loaded, scheduler: str, runs: int, folder: Path) -> 
         raise UserError(f"--scheduler: {', '.join(SCHEDULERS)} expected, found {scheduler}")
     dialect, job = SCHEDULERS[scheduler], loaded.run.system.job
     place = Place(
+        config=(str(folder / "config.yaml"),),
         start=str(Path.cwd()),
         folder=str(folder),
         home=job.home or str(ROOT),

@@ -64,6 +64,11 @@ class Environment(NamedTuple):
     algorithm: Choice = Choice("auto")
 
 
+def backend_of(run: Run, on_cpu: Backend) -> Backend:
+    """What moves the gradients: NCCL between GPUs, `on_cpu` between CPUs."""
+    return "nccl" if run.system.device == "gpu" else on_cpu
+
+
 def engine_environment(run: Run, backend: Backend, present: Mapping[str, str]) -> Environment:
     """The engines' environment for `run`, given what is `present` already.
 
@@ -97,6 +102,8 @@ def engine_environment(run: Run, backend: Backend, present: Mapping[str, str]) -
         wanted["HOROVOD_CPU_OPERATIONS"] = "MPI"
     elif backend == "gloo":
         wanted["HOROVOD_CPU_OPERATIONS"] = "GLOO"
+    # The machine's own settings know best what it needs.
+    wanted |= dict(setting.split("=", 1) for setting in run.system.job.environment)
     kept = {
         name: present[name] for name in wanted if present.get(name, wanted[name]) != wanted[name]
     }

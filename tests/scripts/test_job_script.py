@@ -17,33 +17,40 @@ from hypothesis import strategies as st
 from rn50.config.errors import UserError
 from rn50.config.load import load
 from rn50.config.schema import Job, Run
+from rn50.scripts.hand_scripts import HAND_SCRIPTS, hand_script
 from rn50.scripts.job_script import Place, job_script, system_id
 from rn50.scripts.schedulers import SCHEDULERS
 
 GOLDEN = Path(__file__).resolve().parent.parent / "golden" / "submit"
-PLACE = Place("/work/rn50", "results/abci_2048_open/job", "/opt/rn50", "/opt/rn50/.venv/bin/python")
-CLEAR = ("stage=null", "drop_caches=false", "modules=[]", "bind=auto", "resource=null")
+FOLDER = "results/job"
+PLACE = Place(
+    (f"{FOLDER}/config.yaml",), "/work/rn50", FOLDER, "/opt/rn50", "/opt/rn50/.venv/bin/python"
+)
 CASES: dict[str, tuple[str, list[str]]] = {
-    # scheduler, overrides of system.job; all of Fujitsu's run on ABCI, four ranks a node
-    "slurm": ("slurm", [*CLEAR, "account=mlperf", "queue=batch", "drop_caches=true"]),
+    # scheduler, overrides of Fujitsu's run; four ranks a node on every machine
+    "sge": ("sge", []),  # ABCI in 2019
+    "pbs": (
+        "pbs",  # ABCI 3.0's way: a group, a resource type as queue
+        ["account=grp1", "queue=rt_HF", "resource=ngpus=4", "stage=$PBS_LOCALDIR",
+         "container=/apps/rn50.sif", "engine=singularity"],
+    ),
+    "lsf": ("lsf", ["system=summit", "account=CSC000"]),
+    "slurm": ("slurm", ["system=superpod", "account=mlperf"]),
     "slurm_pyxis": (
         "slurm",
-        [*CLEAR, "queue=superpod", "container=registry/rn50:gpu", "mounts=[/raid:/raid:ro]"],
+        ["system=superpod", "container=registry#rn50:gpu", "mounts=[/raid:/raid:ro]"],
     ),
-    "sge": ("sge", []),
-    "pbs": ("pbs", ["account=grp1", "queue=rt_F", "resource=ngpus=4", "container=/apps/rn50.sif",
-                    "engine=singularity"]),
-    "lsf": ("lsf", [*CLEAR, "account=CSC000", "queue=batch", "stage=/mnt/bb/rn50"]),
-    "local": ("local", CLEAR),  # type: ignore[dict-item]
+    "local": ("local", ["system=dgx1"]),
 }  # fmt: skip
 NODES = (1, 2, 512)
 SHELLCHECK = shutil.which("shellcheck") or str(Path(sys.executable).with_name("shellcheck"))
 
 
 def render(case: str, nodes: int) -> str:
-    scheduler, job = CASES[case]
+    scheduler, overrides = CASES[case]
+    overrides = [o if o.startswith("system=") else f"system.job.{o}" for o in overrides]
+    overrides += [f"system.nodes={nodes}", "system.ranks_per_node=4"]
     # The torus needs a grid of ranks: Fujitsu's at 512 nodes, NCCL's own choice below.
-    overrides = [f"system.job.{text}" for text in job] + [f"system.nodes={nodes}"]
     if nodes < 512:
         overrides.append("comm.algorithm=ring")
     run = load("abci_2048_open", overrides).run
@@ -69,6 +76,22 @@ def test_every_golden_file_has_its_case_and_passes_shellcheck() -> None:
     assert {path.name for path in files} == {f"{c}_{n}.sh" for c in CASES for n in NODES}
     done = subprocess.run([SHELLCHECK, *files], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.parametrize("name", HAND_SCRIPTS)
+def test_a_script_to_submit_by_hand_is_the_text_that_submit_writes(root: Path, name: str) -> None:
+    path = root / "scripts" / name
+    text = hand_script(name)
+    if os.environ.get("ACCEPT") == "1":
+        path.write_text(text)
+    assert path.is_file() and path.read_text() == text, f"ACCEPT=1 pytest {__file__}"
+    done = subprocess.run([SHELLCHECK, path], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+
+
+def test_every_script_to_submit_by_hand_is_held_to_it(root: Path) -> None:
+    found = {path.name for path in (root / "scripts").glob("*.sub")}
+    assert found == {name for name in HAND_SCRIPTS if name.endswith(".sub")}
 
 
 def test_the_script_is_a_function_of_its_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -196,7 +219,7 @@ def test_names_inject_nothing(
     folder = start / "job" / text.replace("/", "_").strip(".")
     (folder / "run_0").mkdir(parents=True)  # as `steps begin` does
     (start / "hosts").write_text("h1\n")
-    place = Place(str(start), str(folder), text, "python")
+    place = Place((text,), str(start), str(folder), text, "python")
     run = nasty_run(text, scheduler, engine)
     script = job_script(run, scheduler, place)
     (start / "job.sh").write_text(script)
@@ -216,6 +239,7 @@ def test_names_inject_nothing(
     # Unchanged, as one argument: the data folder, the image or what names it, the binding table.
     assert f"{text}/." in words
     assert text in words or f"--container-image={text}" in words
+    assert any(call[-1] == text for call in calls if "begin" in call)
     assert any(text == word for call in calls if "--table" in call for word in call)
 
 

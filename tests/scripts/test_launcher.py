@@ -8,7 +8,14 @@ import pytest
 from rn50.config.errors import UserError
 from rn50.config.load import load
 from rn50.scripts.launch import load_for_launch, result_line
-from rn50.scripts.launcher import Job, gloo_command, mpirun_command, new_run_folder, pick_launcher
+from rn50.scripts.launcher import (
+    Job,
+    gloo_command,
+    mpirun_command,
+    new_run_folder,
+    pick_launcher,
+    srun_command,
+)
 from rn50.scripts.record import describe_environment
 from rn50.train.environment import Environment
 
@@ -33,8 +40,24 @@ def test_gloo_tokens() -> None:
     assert tokens[1:] == ["--gloo", "-np", "2", *COMMAND]
 
 
+def test_srun_tokens_and_that_an_allocation_takes_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    tokens = srun_command(Job(COMMAND, 2048, 4, {"A": "1"}))
+    assert tokens[:2] == ["srun", "--mpi=pmix"]
+    assert {"--nodes=512", "--ntasks=2048", "--ntasks-per-node=4"} < set(tokens)
+    assert "--kill-on-bad-exit=1" in tokens
+    assert tokens[-len(COMMAND) :] == list(COMMAND)
+    monkeypatch.setattr("shutil.which", lambda name: f"/usr/bin/{name}")
+    assert pick_launcher(None) == "mpirun"
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    assert pick_launcher(None) == "srun"
+    assert pick_launcher("gloo") == "gloo"
+    monkeypatch.setattr("shutil.which", lambda _: None)
+    with pytest.raises(UserError, match="srun on the PATH expected"):
+        pick_launcher("srun")
+
+
 def test_unknown_launcher_is_refused() -> None:
-    with pytest.raises(UserError, match="mpirun or gloo expected, found ssh"):
+    with pytest.raises(UserError, match="mpirun, gloo, srun expected, found ssh"):
         pick_launcher("ssh")
 
 

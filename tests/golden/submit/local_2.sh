@@ -5,32 +5,38 @@
 set -euo pipefail
 
 start=/work/rn50
-folder=results/abci_2048_open/job
+folder=results/job
 home=/opt/rn50
 python=/opt/rn50/.venv/bin/python
 data=datasets/imagenet
-system=ABCI_n2
+system=NVIDIA_DGX-1_n2
+config=(results/job/config.yaml)
 runs=5
 
 cd -- "$start"
+mkdir -p -- "$folder"
 exec >"$folder/job.log" 2>&1 </dev/null
-trap 'exit 143' TERM INT
-trap 'echo "$?" >"$folder/exit_code"' EXIT
-
-# What the engines read. A variable that is set already stays: the user's wins.
-default() {
-  if [[ -n ${!1+set} && ${!1} != "$2" ]]; then
-    printf 'kept from your environment: %s=%s\n' "$1" "${!1}"
-  else
-    export "$1=$2"
-  fi
+finish() {
+  code=$?
+  echo "$code" >"$folder/exit_code"
 }
+trap finish EXIT
+# Asked to stop: the ranks are, they close their log, and the run is recorded as failed.
+stopped='' child=''
+stop() {
+  stopped=143
+  if [[ -n $child ]]; then kill -TERM "$child" || true; else exit 143; fi
+}
+trap stop TERM INT
+
+# What the engines read. A variable that is set already stays, and the run says so.
+default() { export "$1=${!1-$2}"; }
 default HOROVOD_CYCLE_TIME 0.2
 default HOROVOD_DISABLE_GROUP_FUSION 1
 default MXNET_CUDNN_AUTOTUNE_DEFAULT 0
 default NCCL_ALGO Ring
-default OMP_NUM_THREADS 10
-export PYTHONPATH="$home"
+default OMP_NUM_THREADS 5
+export PYTHONPATH="$home${PYTHONPATH:+:$PYTHONPATH}"
 
 : "${RN50_HOSTS:?a file with the names of the hosts, one a line, expected}"
 # The allocation's hosts, each once, with its slots.
@@ -44,26 +50,31 @@ ranks=(mpirun -np 8 --hostfile "$folder/hosts" --map-by ppr:4:node --bind-to non
   -x OMP_NUM_THREADS -x PYTHONPATH "$home/scripts/bind.sh")
 once=(env)
 
-"${once[@]}" "$python" -m rn50.scripts.entry data prepare "$folder/config.yaml"
+"${once[@]}" "$python" -m rn50.scripts.entry data prepare "${config[@]}"
 
 mkdir -p -- "$folder/results/$system/resnet"
 failed=0
 for ((n = 0; n < runs; n++)); do
   out=$folder/run_$n
   seed=$(od -An -N4 -tu4 /dev/urandom | tr -d ' ')
-  "${once[@]}" "$python" -m rn50.scripts.steps begin "$folder/config.yaml" "$out" \
-    --scheduler local --seed "$seed" --data "$dataset"
-  code=0
+  "${once[@]}" "$python" -m rn50.scripts.steps begin "$out" --scheduler local \
+    --seed "$seed" --data "$dataset" -- "${config[@]}"
+  # The ranks drop the data set's caches themselves, and log it: cache_clear.
   "${ranks[@]}" "$python" -m rn50.train "$out/config.yaml" --out "$out" \
-    2>"$out/stderr.log" || code=$?
-  end=0
-  "${once[@]}" "$python" -m rn50.scripts.steps end "$out" "$code" || end=$?
+    2>"$out/stderr.log" &
+  child=$! code=0
+  wait "$child" || code=$?
+  if [[ -n $stopped ]]; then
+    wait "$child" || code=$?
+  fi
+  child='' end=0
+  "${once[@]}" "$python" -m rn50.scripts.steps end "$out" "$code" "$stopped" || end=$?
   if [[ -f $out/result_0.txt ]]; then
     cp -- "$out/result_0.txt" "$folder/results/$system/resnet/result_$n.txt"
   fi
   # 1: the run ended short of its target, the next one may start; above: a rank failed.
-  if [[ $end -gt 1 ]]; then
-    exit "$end"
+  if [[ -n $stopped || $end -gt 1 ]]; then
+    exit "${stopped:-$end}"
   fi
   failed=$((failed | end))
 done

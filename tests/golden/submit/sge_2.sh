@@ -11,37 +11,44 @@
 set -euo pipefail
 
 start=/work/rn50
-folder=results/abci_2048_open/job
+folder=results/job
 home=/opt/rn50
 python=/opt/rn50/.venv/bin/python
 data=datasets/imagenet
 system=ABCI_n2
+config=(results/job/config.yaml)
 runs=5
 
 cd -- "$start"
+mkdir -p -- "$folder"
 exec >"$folder/job.log" 2>&1 </dev/null
-trap 'exit 143' TERM INT
-trap 'echo "$?" >"$folder/exit_code"' EXIT
+finish() {
+  code=$?
+  [[ -z ${stage:-} ]] || "${per_node[@]}" rm -rf -- "$stage" || true
+  echo "$code" >"$folder/exit_code"
+}
+trap finish EXIT
+# Asked to stop: the ranks are, they close their log, and the run is recorded as failed.
+stopped='' child=''
+stop() {
+  stopped=143
+  if [[ -n $child ]]; then kill -TERM "$child" || true; else exit 143; fi
+}
+trap stop TERM INT
 set +u  # modules are not written for it
 # shellcheck source=/dev/null
 [[ -n $(type -t module) ]] || source "${MODULESHOME:-/usr/share/modules}/init/bash"
 module load cuda/9.2 cudnn/7.5 nccl/2.4 openmpi/2.1.6
 set -u
 
-# What the engines read. A variable that is set already stays: the user's wins.
-default() {
-  if [[ -n ${!1+set} && ${!1} != "$2" ]]; then
-    printf 'kept from your environment: %s=%s\n' "$1" "${!1}"
-  else
-    export "$1=$2"
-  fi
-}
+# What the engines read. A variable that is set already stays, and the run says so.
+default() { export "$1=${!1-$2}"; }
 default HOROVOD_CYCLE_TIME 0.2
 default HOROVOD_DISABLE_GROUP_FUSION 1
 default MXNET_CUDNN_AUTOTUNE_DEFAULT 0
 default NCCL_ALGO Ring
 default OMP_NUM_THREADS 10
-export PYTHONPATH="$home"
+export PYTHONPATH="$home${PYTHONPATH:+:$PYTHONPATH}"
 
 # The allocation's hosts, each once, with its slots.
 awk '!seen[$1]++ { print $1 " slots=4" }' "${SGE_JOB_HOSTLIST:-$PE_HOSTFILE}" >"$folder/hosts"
@@ -58,7 +65,7 @@ once=(env)
 on_each=(mpirun -np 2 --hostfile "$folder/hosts" --map-by ppr:1:node --bind-to none)
 
 "${per_node[@]}" mkdir -p -- "$stage"
-"${once[@]}" "$python" -m rn50.scripts.entry data prepare "$folder/config.yaml"
+"${once[@]}" "$python" -m rn50.scripts.entry data prepare "${config[@]}"
 # Once a node: copied to its own disk, every byte checked there.
 "${per_node[@]}" cp -ru -- "$data/." "$stage/"
 "${on_each[@]}" "$python" -m rn50.scripts.entry data verify "$stage"
@@ -68,24 +75,28 @@ failed=0
 for ((n = 0; n < runs; n++)); do
   out=$folder/run_$n
   seed=$(od -An -N4 -tu4 /dev/urandom | tr -d ' ')
-  "${once[@]}" "$python" -m rn50.scripts.steps begin "$folder/config.yaml" "$out" \
-    --scheduler sge --seed "$seed" --data "$dataset"
+  "${once[@]}" "$python" -m rn50.scripts.steps begin "$out" --scheduler sge \
+    --seed "$seed" --data "$dataset" -- "${config[@]}"
   "${per_node[@]}" bash -c 'sync
     { echo 3 >/proc/sys/vm/drop_caches; } 2>/dev/null ||
       sudo -n sysctl -q vm.drop_caches=3'
-  code=0
+  # The ranks drop the data set's caches themselves, and log it: cache_clear.
   "${ranks[@]}" "$python" -m rn50.train "$out/config.yaml" --out "$out" \
-    2>"$out/stderr.log" || code=$?
-  end=0
-  "${once[@]}" "$python" -m rn50.scripts.steps end "$out" "$code" || end=$?
+    2>"$out/stderr.log" &
+  child=$! code=0
+  wait "$child" || code=$?
+  if [[ -n $stopped ]]; then
+    wait "$child" || code=$?
+  fi
+  child='' end=0
+  "${once[@]}" "$python" -m rn50.scripts.steps end "$out" "$code" "$stopped" || end=$?
   if [[ -f $out/result_0.txt ]]; then
     cp -- "$out/result_0.txt" "$folder/results/$system/resnet/result_$n.txt"
   fi
   # 1: the run ended short of its target, the next one may start; above: a rank failed.
-  if [[ $end -gt 1 ]]; then
-    exit "$end"
+  if [[ -n $stopped || $end -gt 1 ]]; then
+    exit "${stopped:-$end}"
   fi
   failed=$((failed | end))
 done
-"${per_node[@]}" rm -rf -- "$stage"
 exit "$failed"

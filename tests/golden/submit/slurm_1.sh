@@ -2,74 +2,87 @@
 #SBATCH --job-name=abci_2048_open
 #SBATCH --nodes=1
 #SBATCH --ntasks-per-node=4
-#SBATCH --cpus-per-task=10
+#SBATCH --cpus-per-task=16
 #SBATCH --time=01:00:00
 #SBATCH --exclusive
 #SBATCH --no-requeue
 #SBATCH --account=mlperf
 #SBATCH --partition=batch
 #
-# abci_2048_open: 1 nodes x 4 ranks, on slurm.
+# abci_2048_open: 1 node x 4 ranks, on slurm.
 # Written by `rn50 submit`; may be edited and submitted by hand.
 set -euo pipefail
 
 start=/work/rn50
-folder=results/abci_2048_open/job
+folder=results/job
 home=/opt/rn50
 python=/opt/rn50/.venv/bin/python
 data=datasets/imagenet
-system=ABCI_n1
+system=NVIDIA_DGX_SuperPOD_A100_n1
+config=(results/job/config.yaml)
 runs=5
 
 cd -- "$start"
+mkdir -p -- "$folder"
 exec >"$folder/job.log" 2>&1 </dev/null
-trap 'exit 143' TERM INT
-trap 'echo "$?" >"$folder/exit_code"' EXIT
-
-# What the engines read. A variable that is set already stays: the user's wins.
-default() {
-  if [[ -n ${!1+set} && ${!1} != "$2" ]]; then
-    printf 'kept from your environment: %s=%s\n' "$1" "${!1}"
-  else
-    export "$1=$2"
-  fi
+finish() {
+  code=$?
+  echo "$code" >"$folder/exit_code"
 }
+trap finish EXIT
+# Asked to stop: the ranks are, they close their log, and the run is recorded as failed.
+stopped='' child=''
+stop() {
+  stopped=143
+  if [[ -n $child ]]; then kill -TERM "$child" || true; else exit 143; fi
+}
+trap stop TERM INT
+
+# What the engines read. A variable that is set already stays, and the run says so.
+default() { export "$1=${!1-$2}"; }
 default HOROVOD_CYCLE_TIME 0.2
 default HOROVOD_DISABLE_GROUP_FUSION 1
 default MXNET_CUDNN_AUTOTUNE_DEFAULT 0
 default NCCL_ALGO Ring
-default OMP_NUM_THREADS 10
-export PYTHONPATH="$home"
+default NCCL_IB_HCA =mlx5_0,mlx5_1,mlx5_2,mlx5_3,mlx5_6,mlx5_7,mlx5_8,mlx5_9
+default NCCL_NET_GDR_LEVEL PXB
+default OMP_NUM_THREADS 16
+export PYTHONPATH="$home${PYTHONPATH:+:$PYTHONPATH}"
 
 dataset=$data
 ranks=(srun --mpi=pmix --kill-on-bad-exit=1 --nodes=1 --ntasks=4 --ntasks-per-node=4
-  --cpus-per-task=10 --cpu-bind=none --export=ALL "$home/scripts/bind.sh")
+  --cpus-per-task=16 --cpu-bind=none --export=ALL "$home/scripts/bind.sh")
 per_node=(srun --nodes=1 --ntasks=1 --ntasks-per-node=1)
 once=(env)
 
-"${once[@]}" "$python" -m rn50.scripts.entry data prepare "$folder/config.yaml"
+"${once[@]}" "$python" -m rn50.scripts.entry data prepare "${config[@]}"
 
 mkdir -p -- "$folder/results/$system/resnet"
 failed=0
 for ((n = 0; n < runs; n++)); do
   out=$folder/run_$n
   seed=$(od -An -N4 -tu4 /dev/urandom | tr -d ' ')
-  "${once[@]}" "$python" -m rn50.scripts.steps begin "$folder/config.yaml" "$out" \
-    --scheduler slurm --seed "$seed" --data "$dataset"
+  "${once[@]}" "$python" -m rn50.scripts.steps begin "$out" --scheduler slurm \
+    --seed "$seed" --data "$dataset" -- "${config[@]}"
   "${per_node[@]}" bash -c 'sync
     { echo 3 >/proc/sys/vm/drop_caches; } 2>/dev/null ||
       sudo -n sysctl -q vm.drop_caches=3'
-  code=0
+  # The ranks drop the data set's caches themselves, and log it: cache_clear.
   "${ranks[@]}" "$python" -m rn50.train "$out/config.yaml" --out "$out" \
-    2>"$out/stderr.log" || code=$?
-  end=0
-  "${once[@]}" "$python" -m rn50.scripts.steps end "$out" "$code" || end=$?
+    2>"$out/stderr.log" &
+  child=$! code=0
+  wait "$child" || code=$?
+  if [[ -n $stopped ]]; then
+    wait "$child" || code=$?
+  fi
+  child='' end=0
+  "${once[@]}" "$python" -m rn50.scripts.steps end "$out" "$code" "$stopped" || end=$?
   if [[ -f $out/result_0.txt ]]; then
     cp -- "$out/result_0.txt" "$folder/results/$system/resnet/result_$n.txt"
   fi
   # 1: the run ended short of its target, the next one may start; above: a rank failed.
-  if [[ $end -gt 1 ]]; then
-    exit "$end"
+  if [[ -n $stopped || $end -gt 1 ]]; then
+    exit "${stopped:-$end}"
   fi
   failed=$((failed | end))
 done

@@ -1,0 +1,82 @@
+#!/usr/bin/env bash
+#
+# smoke: 1 node x 2 ranks, on local.
+# As `rn50 submit` writes it. To submit by hand, from the checkout; edit what differs.
+set -euo pipefail
+
+start=$PWD
+folder=results/smoke/$(date -u +%Y%m%dT%H%M%SZ)-$$
+home=$start
+python=$start/.venv/bin/python
+data=datasets/smoke
+system=local_n1
+config=(smoke)
+runs=1
+
+cd -- "$start"
+mkdir -p -- "$folder"
+exec >"$folder/job.log" 2>&1 </dev/null
+finish() {
+  code=$?
+  echo "$code" >"$folder/exit_code"
+}
+trap finish EXIT
+# Asked to stop: the ranks are, they close their log, and the run is recorded as failed.
+stopped='' child=''
+stop() {
+  stopped=143
+  if [[ -n $child ]]; then kill -TERM "$child" || true; else exit 143; fi
+}
+trap stop TERM INT
+
+# What the engines read. A variable that is set already stays, and the run says so.
+default() { export "$1=${!1-$2}"; }
+default HOROVOD_CPU_OPERATIONS MPI
+default HOROVOD_CYCLE_TIME 1
+default HOROVOD_DISABLE_GROUP_FUSION 1
+default MXNET_CUDNN_AUTOTUNE_DEFAULT 0
+default OMPI_MCA_btl_tcp_flags 1
+default OMPI_MCA_mpi_yield_when_idle 1
+default OMP_NUM_THREADS 1
+export PYTHONPATH="$home${PYTHONPATH:+:$PYTHONPATH}"
+
+printf 'localhost slots=%s\n' 2 >"$folder/hosts"
+if [[ $EUID -eq 0 ]]; then
+  export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+fi
+dataset=$data
+ranks=(mpirun -np 2 --hostfile "$folder/hosts" --map-by ppr:2:node --bind-to none -x
+  HOROVOD_CPU_OPERATIONS -x HOROVOD_CYCLE_TIME -x HOROVOD_DISABLE_GROUP_FUSION -x
+  MXNET_CUDNN_AUTOTUNE_DEFAULT -x OMPI_MCA_btl_tcp_flags -x OMPI_MCA_mpi_yield_when_idle -x
+  OMP_NUM_THREADS -x PYTHONPATH "$home/scripts/bind.sh")
+once=(env)
+
+"${once[@]}" "$python" -m rn50.scripts.entry data prepare "${config[@]}"
+
+mkdir -p -- "$folder/results/$system/resnet"
+failed=0
+for ((n = 0; n < runs; n++)); do
+  out=$folder/run_$n
+  seed=$(od -An -N4 -tu4 /dev/urandom | tr -d ' ')
+  "${once[@]}" "$python" -m rn50.scripts.steps begin "$out" --scheduler local \
+    --seed "$seed" --data "$dataset" -- "${config[@]}"
+  # The ranks drop the data set's caches themselves, and log it: cache_clear.
+  "${ranks[@]}" "$python" -m rn50.train "$out/config.yaml" --out "$out" \
+    2>"$out/stderr.log" &
+  child=$! code=0
+  wait "$child" || code=$?
+  if [[ -n $stopped ]]; then
+    wait "$child" || code=$?
+  fi
+  child='' end=0
+  "${once[@]}" "$python" -m rn50.scripts.steps end "$out" "$code" "$stopped" || end=$?
+  if [[ -f $out/result_0.txt ]]; then
+    cp -- "$out/result_0.txt" "$folder/results/$system/resnet/result_$n.txt"
+  fi
+  # 1: the run ended short of its target, the next one may start; above: a rank failed.
+  if [[ -n $stopped || $end -gt 1 ]]; then
+    exit "${stopped:-$end}"
+  fi
+  failed=$((failed | end))
+done
+exit "$failed"
