@@ -78,6 +78,7 @@ def _head(run: Run, dialect: Scheduler, place: Place) -> Iterator[str]:
         yield "# As `rn50 submit` writes it. To submit by hand, from the checkout; edit what differs."
     else:
         yield "# Written by `rn50 submit`; may be edited and submitted by hand."
+    yield "# shellcheck disable=SC2016,SC2317  # dollars meant as such; functions that traps call"
     yield "set -euo pipefail"
 
 

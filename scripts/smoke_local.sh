@@ -2,6 +2,7 @@
 #
 # smoke: 1 node x 2 ranks, on local.
 # As `rn50 submit` writes it. To submit by hand, from the checkout; edit what differs.
+# shellcheck disable=SC2016,SC2317  # dollars meant as such; functions that traps call
 set -euo pipefail
 
 start=$PWD
