@@ -95,6 +95,8 @@ def _names(run: Run, dialect: Scheduler, place: Place, runs: int) -> Iterator[st
         yield f"{name}={by_hand if value is None else shlex.quote(value)}"
     yield array("config", [shlex.quote(token) for token in place.config])
     yield f"runs={runs}"
+    if run.system.job.stage:
+        yield "stage=''  # the nodes' own copy of the data, once it is known"
 
 
 def _begin(run: Run) -> Iterator[str]:

@@ -15,23 +15,27 @@ usage="up DIR [NODES] [CPUS] or down DIR expected"
 action=$1
 PATH=$PATH:/usr/sbin:/sbin
 
+# stop FILE...: end the daemons of these pid files, and wait until they have.
+stop() {
+  local file
+  for file in "$@"; do
+    if [[ -s $file ]]; then kill "$(<"$file")" 2>/dev/null || true; fi
+  done
+  for file in "$@"; do
+    [[ -s $file ]] || continue
+    for _ in {1..100}; do
+      kill -0 "$(<"$file")" 2>/dev/null || break
+      sleep 0.1
+    done
+    kill -KILL "$(<"$file" 2>/dev/null)" 2>/dev/null || true
+  done 2>/dev/null
+}
 stop_daemons() {
-  local file pid pids=()
   if [[ -f $dir/slurm.conf ]]; then
     SLURM_CONF=$dir/slurm.conf scancel --user="$(id -un)" 2>/dev/null || true
   fi
-  # munged last: the others answer with it until they end.
-  for file in "$dir"/slurmd-*.pid "$dir"/slurmctld.pid "$dir"/munged.pid; do
-    [[ -s $file ]] || continue
-    pid=$(<"$file")
-    kill "$pid" 2>/dev/null || continue
-    pids+=("$pid")
-    for _ in {1..100}; do
-      kill -0 "$pid" 2>/dev/null || break
-      sleep 0.1
-    done
-    kill -KILL "$pid" 2>/dev/null || true
-  done
+  stop "$dir"/slurmd-*.pid "$dir"/slurmctld.pid
+  stop "$dir"/munged.pid # last: the others answer with it until they end
 }
 
 case $action in

@@ -9,6 +9,7 @@ ECHO = OWN | {"rank": 0, "reason": "MXNetError: Horovod has been shut down. This
 RESET = ECHO | {"reason": "MXNetError: Connection reset by peer"}
 SIGKILL_2 = "rank 2 was killed by SIGKILL"
 MPIRUN = "mpirun noticed that process rank 3 with PID 0 on node vm exited on signal 9 (Killed)."
+SRUN = "srun: error: node2: task 1: Killed\nsrun: error: node1: task 0: Exited with exit code 143"
 GLOO = "status, thus causing the job to be terminated:\nProcess name: 2\nExit code: 137\n"
 
 
@@ -19,6 +20,7 @@ GLOO = "status, thus causing the job to be terminated:\nProcess name: 2\nExit co
         ([ECHO], MPIRUN, "rank 3 was killed by SIGKILL"),
         ([ECHO], GLOO, "rank 2 was killed by SIGKILL"),
         ([ECHO], "[2]<stderr>:Killed\n" + GLOO.replace("2", "0").replace("137", "3"), SIGKILL_2),
+        ([ECHO], SRUN, "rank 1 was killed by SIGKILL"),
         ([RESET], GLOO, "rank 2 was killed by SIGKILL"),
         ([], GLOO.replace("137", "139"), "rank 2 was killed by SIGSEGV"),
         ([ECHO], "", "rank 0 on h failed in epoch 2 at step 7: MXNetError: Horovod has been"),

@@ -239,7 +239,7 @@ def test_names_inject_nothing(
     # Unchanged, as one argument: the data folder, the image or what names it, the binding table.
     assert f"{text}/." in words
     assert text in words or f"--container-image={text}" in words
-    assert any(call[-1] == text for call in calls if "begin" in call)
+    assert [call[-2] for call in calls if "begin" in call] == [text]  # CONFIG; "" ends a call
     assert any(text == word for call in calls if "--table" in call for word in call)
 
 

@@ -20,6 +20,7 @@ data=datasets/imagenet
 system=ABCI_n2
 config=(results/job/config.yaml)
 runs=5
+stage=''  # the nodes' own copy of the data, once it is known
 
 cd -- "$start"
 mkdir -p -- "$folder"

@@ -19,6 +19,7 @@ data=datasets/imagenet
 system=ABCI_n1
 config=(results/job/config.yaml)
 runs=5
+stage=''  # the nodes' own copy of the data, once it is known
 
 cd -- "$start"
 mkdir -p -- "$folder"

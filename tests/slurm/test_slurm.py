@@ -1,0 +1,225 @@
+"""`rn50 submit` on a real Slurm: munge, slurmctld and two slurmd on this machine."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from rn50.logging.official import check_officially
+from rn50.logging.parse import Event, read_events
+
+pytestmark = pytest.mark.slow
+PROGRAMS = ("slurmctld", "slurmd", "sbatch", "munged", "mpirun")
+LONG = ("schedule.length=400 epochs", "eval.period=200", "eval.offset=199", "eval.target=0.999")
+TWO_NODES = ("system.nodes=2", "system.ranks_per_node=1")
+
+
+def missing() -> str | None:
+    """Why there can be no Slurm here."""
+    path = f"{os.environ['PATH']}:/usr/sbin:/sbin"
+    for program in PROGRAMS:
+        if shutil.which(program, path=path) is None:
+            return f"no {program} on this machine (apt: slurmctld slurmd slurm-client munge)"
+    listed = subprocess.run(
+        ["find", "/usr/lib", "-name", "libpmix.so", "-print", "-quit"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return None if listed.stdout else "no libpmix.so for Slurm's PMIx plugin (apt: libpmix-dev)"
+
+
+@pytest.fixture(scope="module")
+def lab(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The configuration of a Slurm with two idle nodes."""
+    if reason := missing():
+        pytest.skip(reason)
+    folder = tmp_path_factory.mktemp("slurm") / "lab"
+    script = root / "scripts/slurmlab.sh"
+    done = subprocess.run([script, "up", folder, "2"], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    yield folder / "slurm.conf"
+    subprocess.run([script, "down", folder], check=True)
+    assert not [p for p in psutil.process_iter(["cmdline"]) if str(folder) in (p.info["cmdline"] or [])]
+
+
+@pytest.fixture(autouse=True)
+def _conf(lab: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLURM_CONF", str(lab))
+
+
+def state_of(job: str) -> str:
+    done = subprocess.run(
+        ["scontrol", "show", "job", job], capture_output=True, text=True, check=True
+    )
+    match = re.search(r"JobState=(\w+)", done.stdout)
+    assert match, done.stdout
+    return match[1]
+
+
+def settled_state(job: str, within_s: float = 20) -> str:
+    """The state once Slurm is done with the job."""
+    until = time.monotonic() + within_s
+    while time.monotonic() < until:
+        state = state_of(job)
+        if state not in ("PENDING", "RUNNING", "COMPLETING"):
+            return state
+        time.sleep(0.2)
+    pytest.fail(f"job {job} is still {state}")
+
+
+def leftovers(mark: Path) -> list[str]:
+    """Command lines of processes that mention `mark`, given a moment to end."""
+    for _ in range(50):
+        lines = [" ".join(p.info["cmdline"] or []) for p in psutil.process_iter(["cmdline"])]
+        found = [line for line in lines if str(mark) in line]
+        if not found:
+            break
+        time.sleep(0.1)
+    return found
+
+
+def shape(events: list[Event]) -> list[tuple[str, object, dict[str, object]]]:
+    """Events without their time and place in the source: what two runs of one seed share."""
+    return [
+        (e.key, e.value, {k: v for k, v in e.metadata.items() if k not in ("file", "lineno")})
+        for e in events
+    ]
+
+
+def submit(rn50, smoke_data: Path, *arguments: str) -> tuple[subprocess.Popen[str], str, Path]:
+    """A submitted run that `--wait`s: (process, job, folder)."""
+    process = rn50.start(
+        *("submit", "smoke", "--scheduler", "slurm", "--wait", *TWO_NODES),
+        *(f"data.path={smoke_data}", f"system.results={rn50.results}", *arguments),
+    )
+    line = process.stdout.readline()
+    match = re.match(r"slurm job (\d+) in (\S+) \(to stop it: scancel \1\)", line)
+    assert match, line + process.stderr.read()
+    return process, match[1], Path(match[2])
+
+
+def wait_for_training(folder: Path) -> None:
+    for _ in range(600):
+        log = folder / "job.log"
+        if log.is_file() and "images/s" in log.read_text():
+            return
+        time.sleep(0.2)
+    pytest.fail(f"no training in {folder}")
+
+
+def test_two_nodes_give_the_log_of_a_local_run(rn50, smoke_data: Path) -> None:
+    process, job, folder = submit(rn50, smoke_data, "seed=1")
+    out, err = process.communicate(timeout=300)
+    assert process.returncode == 0, out + err + (folder / "job.log").read_text()
+    assert re.search(r"^RESULT success .*official_checker=PASS\(4\.0\.0\)", out, re.M)
+    assert settled_state(job) == "COMPLETED"
+    run = folder / "run_0"
+    assert check_officially(run / "result_0.txt", "4.0.0").verdict == "PASS"
+    environment = json.loads((run / "environment.json").read_text())
+    assert environment["launcher"] == "slurm"
+    assert environment["variables"]["HOROVOD_CPU_OPERATIONS"] == "MPI"
+    assert (run / "stderr.log").read_text().count("bind: local rank 0 of 1") == 2
+    page = json.loads((folder / "systems/local_n2.json").read_text())
+    assert page["number_of_nodes"] == "2"
+
+    done = rn50(
+        *("launch", "smoke", "--launcher", "mpirun", "seed=1"),
+        *(f"data.path={smoke_data}", f"system.results={rn50.results / 'local'}"),
+    )
+    assert done.returncode == 0, done.stderr
+    (local,) = (rn50.results / "local/smoke").iterdir()
+    # The same two ranks, the same images in the same order: every value of the log is the same.
+    found, expected = (shape(read_events(x / "result_0.txt")) for x in (run, local))
+    assert found == expected
+    results = [json.loads((x / "result.json").read_text()) for x in (run, local)]
+    assert results[0]["weights_digest"] == results[1]["weights_digest"]
+
+
+def test_a_killed_rank_fails_the_job_at_once(rn50, smoke_data: Path) -> None:
+    process, job, folder = submit(rn50, smoke_data, "log.every=5 steps", *LONG)
+    wait_for_training(folder)
+    ranks = [
+        p
+        for p in psutil.process_iter(["cmdline"])
+        if "rn50.train" in (p.info["cmdline"] or [])
+        and str(folder / "run_0") in p.info["cmdline"]
+        and Path(p.info["cmdline"][0]).name.startswith("python")
+    ]
+    (victim,) = [p for p in ranks if p.environ().get("SLURM_PROCID") == "1"]
+    os.kill(victim.pid, signal.SIGKILL)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 1, out + err
+    assert "rank 1 was killed by SIGKILL" in out
+    assert settled_state(job) == "FAILED"
+    assert "rn50: error: rank 1 was killed by SIGKILL" in (folder / "job.log").read_text()
+    result = json.loads((folder / "run_0/result.json").read_text())
+    assert (result["status"], result["reason"]) == ("failed", "rank 1 was killed by SIGKILL")
+    last = read_events(folder / "run_0/result_0.txt")[-1]
+    assert (last.key, last.metadata["status"]) == ("run_stop", "aborted")
+    assert leftovers(folder) == []
+
+
+def test_scancel_closes_the_log_and_leaves_nothing(rn50, smoke_data: Path) -> None:
+    process, job, folder = submit(rn50, smoke_data, "log.every=5 steps", *LONG)
+    wait_for_training(folder)
+    subprocess.run(["scancel", job], check=True)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode != 0
+    assert "Traceback" not in err
+    assert settled_state(job) == "CANCELLED"
+    last = read_events(folder / "run_0/result_0.txt")[-1]
+    assert (last.key, last.metadata["status"]) == ("run_stop", "aborted")
+    assert "stopped from outside" in out + err
+    assert leftovers(folder / "run_0") == []
+
+
+def test_launch_within_an_allocation_takes_srun(rn50, smoke_data: Path) -> None:
+    done = subprocess.run(
+        [
+            *("salloc", "--nodes=2", "--ntasks-per-node=1", "--quiet"),
+            *(sys.executable, "-m", "rn50.scripts.entry", "launch", "smoke", *TWO_NODES),
+            *(f"data.path={smoke_data}", f"system.results={rn50.results}"),
+        ],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "smoke: 2 ranks by srun" in done.stdout
+    assert re.search(r"^RESULT success ", done.stdout, re.M)
+
+
+def test_the_script_to_submit_by_hand_runs(root: Path, tmp_path: Path, smoke_data: Path) -> None:
+    """`sbatch scripts/smoke_slurm.sub` in a checkout, here one of links."""
+    for name in ("rn50", "scripts"):
+        (tmp_path / name).symlink_to(root / name)
+    (tmp_path / ".venv").symlink_to(sys.prefix)
+    (tmp_path / "datasets").mkdir()
+    (tmp_path / "datasets/smoke").symlink_to(smoke_data)
+    done = subprocess.run(
+        ["sbatch", "--parsable", "scripts/smoke_slurm.sub"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    # Not sbatch --wait: it asks at ever longer intervals, 40 s for a job of 10 s.
+    assert settled_state(done.stdout.strip(), within_s=120) == "COMPLETED"
+    (folder,) = (tmp_path / "results/smoke").iterdir()
+    assert "RESULT success" in (folder / "job.log").read_text()
+    assert (folder / "exit_code").read_text() == "0\n"
+    log = folder / "results/local_n2/resnet/result_0.txt"
+    assert check_officially(log, "4.0.0").verdict == "PASS"
