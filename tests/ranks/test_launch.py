@@ -74,11 +74,12 @@ def test_smoke_from_images_to_a_clean_log(rn50, smoke_data: Path, launcher: str)
     assert re.search(r"^RESULT success .*official_checker=PASS\(4\.0\.0\)", done.stdout, re.M)
     assert re.search(r"epoch +\d.* images/s .* left$", done.stdout, re.M)
     assert check_officially(folder / "result_0.txt", "4.0.0").messages == ()
-    for kind, count in (("train", 10), ("eval", 1)):
+    for kind, count in (("train", 10), ("eval", 1), ("gaps", 1)):
         lines = [json.loads(line) for line in (folder / "metrics.jsonl").open()]
         assert len([line for line in lines if line["kind"] == kind]) >= count
     spans = json.loads((folder / "timeline.json").read_text())["traceEvents"]
-    assert {"connect ranks", "build network", "epoch 1"} <= {span["name"] for span in spans}
+    names = {span["name"] for span in spans}
+    assert {"join ranks", "open connections", "build network", "epoch 1"} <= names
     assert json.loads((folder / "environment.json").read_text())["launcher"] == launcher
     assert json.loads((folder / "origins.json").read_text())["seed"] == "command line"
     assert f"{result['eval_accuracy']:.4f}" in (folder / "report.html").read_text()
