@@ -118,6 +118,23 @@ def test_same_seed_same_weights_bit_for_bit(rn50, smoke_data: Path) -> None:
     assert digests[0][0] != digests[2][0]
 
 
+def test_every_start_up_gives_the_same_bits(rn50, smoke_data: Path) -> None:
+    """Overlapped or serial, seeded or broadcast: the trained weights are the same."""
+    digests, stages = [], []
+    for startup in ("{}", "{serial: true}", "{serial: true, weights: broadcast}"):
+        rn50(
+            *("launch", "smoke", "seed=5", "schedule.length=4 epochs", "eval.target=0.999"),
+            *(f"data.path={smoke_data}", f"system.results={rn50.results}", f"startup={startup}"),
+        )
+        folder = rn50.run_folder()
+        digests.append(json.loads((folder / "result.json").read_text())["weights_digest"])
+        spans = json.loads((folder / "timeline.json").read_text())["traceEvents"]
+        times = {span["name"]: (span["ts"], span["ts"] + span["dur"]) for span in spans}
+        stages.append(times["join ranks"][0] < times["load MXNet and Horovod"][1])
+    assert len(set(digests)) == 1
+    assert stages == [True, False, False]  # ranks join while MXNet loads, unless all is serial
+
+
 def test_batch_control_with_a_rank_that_drops_out(rn50, smoke_data: Path) -> None:
     """Per-rank batch and share change in the middle; logs follow, and the target is reached."""
     done = rn50(
