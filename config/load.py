@@ -110,7 +110,9 @@ def load(config: str | Path, overrides: Sequence[str] = ()) -> Loaded:
     leaves = _read_tree(path, chain=())
     for text in overrides:
         if text.startswith("system=") and re.fullmatch(r"system=[\w. -]+", text):
-            leaves = {key: leaf for key, leaf in leaves.items() if key.partition(".")[0] != "system"}
+            leaves = {
+                key: leaf for key, leaf in leaves.items() if key.partition(".")[0] != "system"
+            }
             leaves |= _system_leaves(text.removeprefix("system="), None, "system")
             continue
         for key, leaf in _parse_override(text):

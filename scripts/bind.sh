@@ -2,10 +2,12 @@
 # Place one local rank on its GPU, NUMA node, cores and nearest HCA, then become COMMAND.
 #   bind.sh [--table NAME|/FILE] [--print] COMMAND [ARGUMENT ...]
 # The rank comes from its launcher's variables, the topology from sysfs: PCI addresses in order are
-# the GPUs' numbers, the HCA nearest to a GPU shares the longest PCI path with it, a rank's cores
-# are its share of the first threads of its NUMA node. A table (config/system/NAME.bind) overrides:
-# lines "LOCAL_RANK NUMA_NODE CORES HCA", - for what is to be found. Variables that are set stay.
+# the GPUs' numbers, a rank's cores are its share of the first threads of its NUMA node. The nearest
+# HCA is what `nvidia-smi topo -m` says, without it the one that shares the longest PCI path; where
+# several are as near, ranks take them in turn. A table (config/system/NAME.bind) overrides: lines
+# "LOCAL_RANK NUMA_NODE CORES HCA", - for what is to be found. Variables that are set stay.
 #   RN50_SYSFS   root of another sysfs (default /sys): the choice is printed, nothing is bound
+#   RN50_TOPO    file with the output of nvidia-smi topo -m, for another sysfs
 set -euo pipefail
 
 sys=${RN50_SYSFS:-/sys}
@@ -28,22 +30,21 @@ first() {
     fi
   done
 }
-# content FILE DEFAULT
+# content FILE DEFAULT: its first line into $line. No process: there are hundreds of cores.
 content() {
-  if [[ -r $1 ]]; then
-    head -n 1 -- "$1" 2>/dev/null || printf '%s\n' "$2"
-  else
-    printf '%s\n' "$2"
-  fi
+  line=
+  if [[ -r $1 ]]; then read -r line 2>/dev/null <"$1" || true; fi
+  line=${line:-$2}
 }
-# expand LIST: 0-2,8 as one number a line
+# expand LIST: 0-2,8 as the numbers ${numbers[@]}
 expand() {
-  local part
+  local part number
   local -a parts
+  numbers=()
   IFS=, read -ra parts <<<"$1"
   for part in ${parts[@]+"${parts[@]}"}; do
     [[ $part =~ ^[0-9]+(-[0-9]+)?$ ]] || continue
-    seq "${part%-*}" "${part#*-}"
+    for ((number = 10#${part%-*}; number <= 10#${part#*-}; number++)); do numbers+=("$number"); done
   done
 }
 # compact NUMBER...: 0 1 2 8 as 0-2,8
@@ -96,7 +97,8 @@ size=${size:-1}
 allowed=
 if [[ $sys == /sys ]]; then allowed=$(awk '/^Cpus_allowed_list/ { print $2 }' /proc/self/status); fi
 declare -A may=()
-for core in $(expand "$allowed"); do may[$core]=1; done
+expand "$allowed"
+for core in ${numbers[@]+"${numbers[@]}"}; do may[$core]=1; done
 
 # NUMA nodes with cores, and the first threads of each one's cores.
 nodes=()
@@ -105,10 +107,12 @@ for folder in "$sys"/devices/system/node/node[0-9]*; do
   [[ -d $folder ]] || continue
   node=${folder##*/node}
   own=
-  for core in $(expand "$(content "$folder/cpulist" '')"); do
+  content "$folder/cpulist" ''
+  expand "$line"
+  for core in ${numbers[@]+"${numbers[@]}"}; do
     [[ -z $allowed || -n ${may[$core]:-} ]] || continue
-    thread=$(content "$sys/devices/system/cpu/cpu$core/topology/thread_siblings_list" "$core")
-    sibling=${thread%%[,-]*}
+    content "$sys/devices/system/cpu/cpu$core/topology/thread_siblings_list" "$core"
+    sibling=${line%%[,-]*}
     if [[ $sibling == "$core" || (-n $allowed && -z ${may[$sibling]:-}) ]]; then own+=" $core"; fi
   done
   if [[ -n $own ]]; then
@@ -122,32 +126,70 @@ if ((${#nodes[@]} > 1)); then mapfile -t nodes < <(printf '%s\n' "${nodes[@]}" |
 gpus=()
 gpu_nodes=()
 for device in "$sys"/bus/pci/devices/*; do
-  [[ $(content "$device/vendor" '') == 0x10de ]] || continue
-  [[ $(content "$device/class" '') == 0x030[02]* ]] || continue
+  content "$device/vendor" ''
+  [[ $line == 0x10de ]] || continue
+  content "$device/class" ''
+  [[ $line == 0x030[02]* ]] || continue
   gpus+=("$(readlink -f -- "$device")")
-  gpu_nodes+=("$(content "$device/numa_node" -1)")
+  content "$device/numa_node" -1
+  gpu_nodes+=("$line")
 done
 
-# InfiniBand and RoCE adapters.
+# InfiniBand and RoCE adapters whose first port is up (or does not say).
 hcas=()
 hca_paths=()
 hca_nodes=()
 for device in "$sys"/class/infiniband/*; do
   [[ -e $device ]] || continue
+  content "$device/ports/1/state" ACTIVE
+  [[ $line == *ACTIVE* ]] || continue
   hcas+=("${device##*/}")
   hca_paths+=("$(readlink -f -- "$device/device")")
-  hca_nodes+=("$(content "$device/device/numa_node" -1)")
+  content "$device/device/numa_node" -1
+  hca_nodes+=("$line")
 done
+
+# What NVIDIA's tool says of distances, as lines "GPU HCA KIND"; nothing without it.
+distances=
+if [[ -n ${RN50_TOPO:-} ]]; then
+  matrix=$(<"$RN50_TOPO")
+elif [[ $sys == /sys ]] && ((${#hcas[@]})) && command -v nvidia-smi >/dev/null; then
+  matrix=$(nvidia-smi topo -m 2>/dev/null || true)
+else
+  matrix=
+fi
+if [[ -n $matrix ]]; then
+  # Newer tools number the adapters in the matrix (NIC0) and name them below it.
+  distances=$(awk '
+    { gsub(/\033\[[0-9;]*m/, "") }
+    /^[ \t]*NIC[0-9]+:/ { sub(":", "", $1); named[$1] = $2; next }
+    !columns && /GPU0/ { for (i = 1; i <= NF && $i ~ /^(GPU[0-9]+|NIC[0-9]+|mlx.*|bnxt.*)$/; i++) {
+      head[i] = $i; columns = i } next }
+    $1 ~ /^GPU[0-9]+$/ { for (i = 1; i <= columns; i++) if (head[i] !~ /^GPU/) {
+      count++; gpu[count] = substr($1, 4); nic[count] = head[i]; kind[count] = $(i + 1) } }
+    END { for (i = 1; i <= count; i++) {
+      print gpu[i], (nic[i] in named ? named[nic[i]] : nic[i]), kind[i] } }' <<<"$matrix")
+fi
 
 # --- the choice -------------------------------------------------------------------------------
 
+# gpu_of RANK: its number in PCI order into $gpu, within CUDA_VISIBLE_DEVICES where that has numbers
+gpu_of() {
+  local -a visible
+  gpu=none
+  ((${#gpus[@]})) || return 0
+  IFS=, read -ra visible <<<"${CUDA_VISIBLE_DEVICES:-}"
+  gpu=$(($1 % ${#gpus[@]}))
+  if ((${#visible[@]})); then
+    local wanted=${visible[$1 % ${#visible[@]}]}
+    if [[ $wanted =~ ^[0-9]+$ ]] && ((wanted < ${#gpus[@]})); then gpu=$wanted; fi
+  fi
+}
 # numa_of RANK: of its GPU where there is one, else ranks are dealt out in blocks
 numa_of() {
-  local gpu=-1 node=-1
-  if ((${#gpus[@]})); then
-    gpu=$(($1 % ${#gpus[@]}))
-    node=${gpu_nodes[gpu]}
-  fi
+  local gpu=none node=-1
+  gpu_of "$1"
+  if [[ $gpu != none ]]; then node=${gpu_nodes[gpu]}; fi
   if ((node < 0)); then
     ((${#nodes[@]})) || return 0
     node=${nodes[$1 * ${#nodes[@]} / size]}
@@ -187,27 +229,47 @@ if [[ -z $cores && -n $node ]]; then
   if ((${#own[@]})); then cores=$(compact "${own[@]}"); fi
 fi
 
-gpu=none
-if ((${#gpus[@]})); then gpu=$((rank % ${#gpus[@]})); fi
+gpu_of "$rank"
 
+# nearness INDEX: of an HCA to this rank's GPU (else to its NUMA node) into $near, and $how it is known
+nearness() {
+  local kind
+  near=0
+  how="by NUMA node"
+  if [[ ${hca_nodes[$1]} == "$node" ]]; then near=1; fi
+  [[ $gpu != none ]] || return 0
+  kind=$(awk -v gpu="$gpu" -v hca="${hcas[$1]}" '$1 == gpu && $2 == hca { print $3 }' <<<"$distances")
+  case $kind in
+    PIX) near=50 ;;
+    PXB) near=40 ;;
+    PHB) near=30 ;;
+    NODE) near=20 ;;
+    SYS | SOC) near=10 ;;
+    *)
+      near=$((near + 2 * $(shared "${gpus[gpu]}" "${hca_paths[$1]}")))
+      how="by PCI path"
+      return
+      ;;
+  esac
+  how="by nvidia-smi, $kind"
+}
 hca=$(override 4 "$rank")
-how=table
+reason=table
 if [[ -z $hca ]] && ((${#hcas[@]})); then
   best=-1
   nearest=()
   for index in "${!hcas[@]}"; do
-    near=0
-    if [[ ${hca_nodes[index]} == "$node" ]]; then near=1; fi
-    if [[ $gpu != none ]]; then near=$((near + 2 * $(shared "${gpus[gpu]}" "${hca_paths[index]}"))); fi
+    nearness "$index"
     if ((near > best)); then
       best=$near
+      reason=$how
       nearest=("${hcas[index]}")
     elif ((near == best)); then
       nearest+=("${hcas[index]}")
     fi
   done
   hca=${nearest[rank % ${#nearest[@]}]} # as near as each other: in turn
-  how="of ${#nearest[@]} nearest by PCI path"
+  reason="of ${#nearest[@]} nearest $reason"
 fi
 
 tool=none
@@ -221,7 +283,7 @@ fi
 address=
 if [[ $gpu != none ]]; then address=" (${gpus[gpu]##*/})"; fi
 message="bind: local rank $rank of $size: GPU $gpu$address, NUMA node ${node:-unknown}"
-message+=", cores ${cores:-all}, HCA ${hca:-none}${hca:+ ($how)}"
+message+=", cores ${cores:-all}, HCA ${hca:-none}${hca:+ ($reason)}"
 
 if [[ -n $print ]]; then
   printf '%s\n' "$message"

@@ -57,7 +57,10 @@ def log_show(
 def log_check(
     paths: Annotated[
         list[Path],
-        typer.Argument(help="Logs, or folders of result_*.txt: submissions.", metavar="PATH..."),
+        typer.Argument(
+            help="Logs, folders of result_*.txt, or submissions (results/SYSTEM/resnet in them).",
+            metavar="PATH...",
+        ),
     ],
     ruleset: Ruleset = None,
     strict: Annotated[

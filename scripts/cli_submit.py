@@ -51,7 +51,7 @@ def submit(
         print(plan.script, end="")
         print(
             f"# would launch: {system.nodes} nodes x {system.ranks_per_node} = {ranks} ranks, "
-            f"{runs} run(s), at most {system.job.walltime}"
+            f"{runs} run{'s' * (runs > 1)} of at most {system.job.walltime} in all"
         )
         stdin = " <job.sh" if plan.scheduler.from_stdin else ""
         print(f"# would submit, in {folder}: {shlex.join(plan.command)}{stdin}")

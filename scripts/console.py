@@ -34,7 +34,9 @@ Ranks = Annotated[
 ]
 Launcher = Annotated[
     Optional[str],  # noqa: UP045
-    typer.Option(help="`mpirun`, `gloo` or `srun`; default: srun in a Slurm job, else mpirun if there is."),
+    typer.Option(
+        help="`mpirun`, `gloo` or `srun`; default: srun in a Slurm job, else mpirun if there is."
+    ),
 ]
 
 

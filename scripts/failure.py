@@ -14,7 +14,8 @@ _KILLED = (
     re.compile(r"process rank (?P<rank>\d+) .*exited on signal (?P<signal>\d+)"),
     re.compile(r"^\[(?P<rank>\d+)\]<stderr>:(?P<word>Killed|Segmentation fault|Aborted)", re.M),
     re.compile(
-        r"^srun: error: \S+: tasks? (?P<rank>\d+).*: (?P<word>Killed|Segmentation fault|Aborted)", re.M
+        r"^srun: error: \S+: tasks? (?P<rank>\d+).*: (?P<word>Killed|Segmentation fault|Aborted)",
+        re.M,
     ),
     re.compile(r"Process name: (?P<rank>\d+)\s+Exit code: (?P<code>1[3-9]\d)"),  # 128 + signal
 )

@@ -46,7 +46,7 @@ def job_script(run: Run, scheduler: str, place: Place, runs: int = 1) -> str:
         _environment(run),
         _launchers(run, dialect),
         _data(run),
-        _runs(run, dialect),
+        _runs(run, dialect, runs),
     )
     return "\n\n".join("\n".join(section) for section in sections) + "\n"
 
@@ -199,7 +199,7 @@ def _data(run: Run) -> Iterator[str]:
         yield '"${on_each[@]}" "$python" -m rn50.scripts.entry data verify "$stage"'
 
 
-def _runs(run: Run, dialect: Scheduler) -> Iterator[str]:
+def _runs(run: Run, dialect: Scheduler, runs: int) -> Iterator[str]:
     job = run.system.job
     yield 'mkdir -p -- "$folder/results/$system/resnet"'
     yield "failed=0"
@@ -234,4 +234,7 @@ def _runs(run: Run, dialect: Scheduler) -> Iterator[str]:
     yield "  fi"
     yield "  failed=$((failed | end))"
     yield "done"
+    if runs > 1:
+        yield '"${once[@]}" "$python" -m rn50.scripts.entry log score \\'
+        yield '  "$folder/results/$system/resnet" || true'
     yield 'exit "$failed"'

@@ -15,20 +15,19 @@ usage="up DIR [NODES] [CPUS] or down DIR expected"
 action=$1
 PATH=$PATH:/usr/sbin:/sbin
 
-# stop FILE...: end the daemons of these pid files, and wait until they have.
+# stop FILE...: end the daemons of these pid files; they remove the files as they end.
 stop() {
   local file
   for file in "$@"; do
     if [[ -s $file ]]; then kill "$(<"$file")" 2>/dev/null || true; fi
   done
   for file in "$@"; do
-    [[ -s $file ]] || continue
     for _ in {1..100}; do
-      kill -0 "$(<"$file")" 2>/dev/null || break
+      [[ -s $file ]] || break
       sleep 0.1
     done
-    kill -KILL "$(<"$file" 2>/dev/null)" 2>/dev/null || true
-  done 2>/dev/null
+    if [[ -s $file ]]; then kill -KILL "$(<"$file")" 2>/dev/null || true; fi
+  done
 }
 stop_daemons() {
   if [[ -f $dir/slurm.conf ]]; then

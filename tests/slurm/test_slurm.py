@@ -51,7 +51,9 @@ def lab(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     assert done.returncode == 0, done.stderr
     yield folder / "slurm.conf"
     subprocess.run([script, "down", folder], check=True)
-    assert not [p for p in psutil.process_iter(["cmdline"]) if str(folder) in (p.info["cmdline"] or [])]
+    assert not [
+        p for p in psutil.process_iter(["cmdline"]) if str(folder) in (p.info["cmdline"] or [])
+    ]
 
 
 @pytest.fixture(autouse=True)

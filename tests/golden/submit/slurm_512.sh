@@ -87,4 +87,6 @@ for ((n = 0; n < runs; n++)); do
   fi
   failed=$((failed | end))
 done
+"${once[@]}" "$python" -m rn50.scripts.entry log score \
+  "$folder/results/$system/resnet" || true
 exit "$failed"

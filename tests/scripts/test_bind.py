@@ -1,0 +1,205 @@
+"""scripts/bind.sh on topologies written down as text, and on this machine."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+TOPOLOGIES = Path(__file__).resolve().parent.parent / "golden" / "topologies"
+CHOICE = re.compile(
+    r"bind: local rank (\d+) of (\d+): GPU (\S+)(?: \(\S+\))?, NUMA node (\S+), cores (\S+), "
+    r"HCA (\S+)(?: \((.*)\))?"
+)
+
+
+def build(name: str, root: Path) -> Path:
+    """A sysfs below `root` as `tests/golden/topologies/NAME.txt` describes it."""
+    offset = 0
+    lines = [line.split() for line in (TOPOLOGIES / f"{name}.txt").read_text().splitlines()]
+    for kind, *words in lines:
+        if kind == "threads":
+            offset = int(words[0])
+    for kind, *words in lines:
+        if kind == "node":
+            node = root / f"devices/system/node/node{words[0]}"
+            node.mkdir(parents=True)
+            (node / "cpulist").write_text(words[1] + "\n")
+            first = words[1].partition(",")[0]
+            low, high = map(int, first.split("-"))
+            for core in range(low, high + 1):
+                for cpu in (core, core + offset):
+                    topology = root / f"devices/system/cpu/cpu{cpu}/topology"
+                    topology.mkdir(parents=True)
+                    (topology / "thread_siblings_list").write_text(f"{core},{core + offset}\n")
+        elif kind == "pci":
+            path, numa, what, *hca = words
+            device = root / "devices" / path
+            device.mkdir(parents=True)
+            (device / "vendor").write_text("0x10de\n" if what == "gpu" else "0x15b3\n")
+            (device / "class").write_text("0x030200\n" if what == "gpu" else "0x020700\n")
+            (device / "numa_node").write_text(f"{numa}\n")
+            address = root / "bus/pci/devices" / device.name
+            address.parent.mkdir(parents=True, exist_ok=True)
+            address.symlink_to(device)
+            if hca:
+                adapter = root / "class/infiniband" / hca[0]
+                (adapter / "ports/1").mkdir(parents=True)
+                (adapter / "ports/1/state").write_text("4: ACTIVE\n")
+                (adapter / "device").symlink_to(device)
+    return root
+
+
+def choose(
+    root: Path, script: Path, size: int, *arguments: str, **environment: str
+) -> list[tuple[str, ...]]:
+    """(GPU, NUMA node, cores, HCA, how) of each local rank."""
+    chosen = []
+    for rank in range(size):
+        variables = {
+            "PATH": os.environ["PATH"],
+            "RN50_SYSFS": str(root),
+            "OMPI_COMM_WORLD_LOCAL_RANK": str(rank),
+            "OMPI_COMM_WORLD_LOCAL_SIZE": str(size),
+        }
+        done = subprocess.run(
+            [script, "--print", *arguments],
+            env=variables | environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        match = CHOICE.fullmatch(done.stdout.strip())
+        assert match, done.stdout
+        assert match.groups()[:2] == (str(rank), str(size))
+        chosen.append(match.groups()[2:])
+    return chosen
+
+
+@pytest.fixture
+def script(root: Path) -> Path:
+    return root / "scripts/bind.sh"
+
+
+def test_dgx1(tmp_path: Path, script: Path) -> None:
+    """Each pair of GPUs shares a switch with one HCA."""
+    assert choose(build("dgx1", tmp_path), script, 8) == [
+        ("0", "0", "0-4", "mlx5_0", "of 1 nearest by PCI path"),
+        ("1", "0", "5-9", "mlx5_0", "of 1 nearest by PCI path"),
+        ("2", "0", "10-14", "mlx5_1", "of 1 nearest by PCI path"),
+        ("3", "0", "15-19", "mlx5_1", "of 1 nearest by PCI path"),
+        ("4", "1", "20-24", "mlx5_2", "of 1 nearest by PCI path"),
+        ("5", "1", "25-29", "mlx5_2", "of 1 nearest by PCI path"),
+        ("6", "1", "30-34", "mlx5_3", "of 1 nearest by PCI path"),
+        ("7", "1", "35-39", "mlx5_3", "of 1 nearest by PCI path"),
+    ]
+
+
+def test_dgxa100_by_sysfs_and_by_nvidia_smi(tmp_path: Path, script: Path) -> None:
+    """GPUs 0 and 1 lie on NUMA node 3: neither in order nor on the first; storage HCAs stay free."""
+    root = build("dgxa100", tmp_path)
+    places = [("3", "48-55"), ("3", "56-63"), ("1", "16-23"), ("1", "24-31"),
+              ("7", "112-119"), ("7", "120-127"), ("5", "80-87"), ("5", "88-95")]  # fmt: skip
+    by_path = choose(root, script, 8)
+    assert [choice[1:3] for choice in by_path] == places
+    assert [choice[3] for choice in by_path] == [
+        f"mlx5_{number}" for number in (1, 0, 2, 3, 6, 7, 8, 9)
+    ]
+    by_tool = choose(root, script, 8, RN50_TOPO=str(TOPOLOGIES / "dgxa100.matrix"))
+    assert [choice[1:3] for choice in by_tool] == places
+    assert [choice[3:] for choice in by_tool] == [
+        (f"mlx5_{number}", "of 2 nearest by nvidia-smi, PXB") for number in (0, 1, 2, 3, 6, 7, 8, 9)
+    ]
+
+
+def test_abci_found_and_from_its_table(tmp_path: Path, script: Path) -> None:
+    """What is found on the machine is what Fujitsu's table says."""
+    root = build("abci", tmp_path)
+    found = choose(root, script, 4)
+    assert [choice[:4] for choice in found] == [
+        ("0", "0", "0-9", "mlx5_0"),
+        ("1", "0", "10-19", "mlx5_0"),
+        ("2", "1", "20-29", "mlx5_1"),
+        ("3", "1", "30-39", "mlx5_1"),
+    ]
+    table = choose(root, script, 4, "--table", "abci")
+    assert [choice[:4] for choice in table] == [choice[:4] for choice in found]
+    assert {choice[4] for choice in table} == {"table"}
+
+
+def test_adapters_numbered_by_newer_tools(tmp_path: Path, script: Path) -> None:
+    root = build("abci", tmp_path)
+    for name in ("mlx5_bond_0", "bnxt_re0"):
+        (root / "class/infiniband" / name).mkdir()
+        (root / "class/infiniband" / name / "device").symlink_to(
+            root / "class/infiniband/mlx5_1/device"
+        )
+    found = choose(root, script, 4, RN50_TOPO=str(TOPOLOGIES / "four_nics.matrix"))
+    assert [choice[3:] for choice in found[:3]] == [
+        ("mlx5_1", "of 1 nearest by nvidia-smi, PIX"),
+        ("mlx5_0", "of 1 nearest by nvidia-smi, PIX"),
+        ("mlx5_bond_0", "of 1 nearest by nvidia-smi, PHB"),
+    ]
+
+
+def test_a_port_that_is_down_is_passed_over(tmp_path: Path, script: Path) -> None:
+    root = build("abci", tmp_path)
+    (root / "class/infiniband/mlx5_1/ports/1/state").write_text("1: DOWN\n")
+    assert {choice[3] for choice in choose(root, script, 4)} == {"mlx5_0"}
+
+
+def test_visible_devices_choose_the_gpu(tmp_path: Path, script: Path) -> None:
+    found = choose(build("dgx1", tmp_path), script, 2, CUDA_VISIBLE_DEVICES="7,2")
+    assert [choice[:2] for choice in found] == [("7", "1"), ("2", "0")]
+    assert [choice[3] for choice in found] == ["mlx5_3", "mlx5_1"]
+
+
+def test_a_table_of_its_own_and_a_bad_one(tmp_path: Path, script: Path) -> None:
+    root = build("abci", tmp_path / "sys")
+    table = tmp_path / "my.bind"
+    table.write_text("# ranks\n0 1 5-6,9 mlx5_1\n")
+    found = choose(root, script, 2, "--table", str(table))
+    assert found[0] == ("0", "1", "5-6,9", "mlx5_1", "table")
+    assert found[1][:4] == ("1", "0", "0-19", "mlx5_0")  # alone on its node now
+    for name, word in (("nowhere", "a table of bindings expected"), ("", "a name or a path")):
+        done = subprocess.run(
+            [script, "--table", name, "true"], capture_output=True, text=True, check=False
+        )
+        assert done.returncode != 0 and word in done.stderr
+    table.write_text("0 x - -\n")
+    done = subprocess.run(
+        [script, "--table", table, "true"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2 and "a NUMA node's number expected, found x" in done.stderr
+
+
+def test_every_machine_that_names_a_table_has_it(root: Path) -> None:
+    from rn50.config.load import PRESETS, load_system
+
+    for path in (PRESETS / "system").glob("*.yaml"):
+        bind = load_system(path.stem).job.bind
+        assert bind in ("auto", "none") or (PRESETS / f"system/{bind}.bind").is_file()
+
+
+def test_here_it_binds_and_becomes_the_command(script: Path) -> None:
+    allowed = os.sched_getaffinity(0)
+    if len(allowed) < 2:
+        pytest.skip("one core: nothing to choose from")
+    taken = []
+    for rank in range(2):
+        done = subprocess.run(
+            [script, "grep", "Cpus_allowed_list", "/proc/self/status"],
+            env=os.environ | {"SLURM_LOCALID": str(rank), "SLURM_NTASKS_PER_NODE": "2"},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        match = CHOICE.match(done.stderr.splitlines()[-1])
+        assert match and match[1] == str(rank)
+        assert done.stdout.split()[1] == match[5]
+        taken.append(match[5])
+    assert taken[0] != taken[1]
