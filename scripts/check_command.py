@@ -22,7 +22,7 @@ def run_check(
     """Check logs and folders, print the verdicts; returns the exit code, the worst of all."""
     codes = []
     printed: list[Check] = []
-    for path in [folder for path in paths for folder in _run_folders(path)]:
+    for path in [folder for given in paths for folder in _run_folders(given)]:
         if path.is_dir():
             from ..logging.submission import check_folder
 

@@ -75,7 +75,7 @@ def _head(run: Run, dialect: Scheduler, place: Place) -> Iterator[str]:
     shape = f"{system.nodes} node{'s' * (system.nodes > 1)} x {system.ranks_per_node} ranks"
     yield f"# {word(run.name)}: {shape}, on {dialect.name}."
     if place.folder is None:
-        yield "# As `rn50 submit` writes it. To submit by hand, from the checkout; edit what differs."
+        yield "# As `rn50 submit` writes it; to submit by hand, from the checkout. Edit what differs."
     else:
         yield "# Written by `rn50 submit`; may be edited and submitted by hand."
     yield "# shellcheck disable=SC2016,SC2317  # dollars meant as such; functions that traps call"
@@ -209,8 +209,8 @@ def _runs(run: Run, dialect: Scheduler, runs: int) -> Iterator[str]:
         yield "  seed=$(od -An -N4 -tu4 /dev/urandom | tr -d ' ')"
     else:
         yield f"  seed={run.seed}"
-    yield f'  "${{once[@]}}" "$python" -m rn50.scripts.steps begin "$out" --scheduler {dialect.name} \\'
-    yield '    --seed "$seed" --data "$dataset" -- "${config[@]}"'
+    yield '  "${once[@]}" "$python" -m rn50.scripts.steps begin "$out" \\'
+    yield f'    --scheduler {dialect.name} --seed "$seed" --data "$dataset" -- "${{config[@]}}"'
     if job.drop_caches:
         yield '  "${per_node[@]}" bash -c \'sync'
         yield "    { echo 3 >/proc/sys/vm/drop_caches; } 2>/dev/null ||"

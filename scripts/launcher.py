@@ -78,7 +78,7 @@ LAUNCHERS: dict[str, tuple[Callable[[Job], list[str]], Backend]] = {
 
 
 def pick_launcher(wanted: str | None) -> str:
-    """The launcher asked for; else in a Slurm allocation srun, else mpirun if there is, else gloo."""
+    """The launcher asked for; else srun in a Slurm allocation, else mpirun if any, else gloo."""
     if wanted is not None and wanted not in LAUNCHERS:
         raise UserError(f"--launcher: {', '.join(LAUNCHERS)} expected, found {wanted}")
     if wanted == "mpirun" and shutil.which("mpirun") is None:

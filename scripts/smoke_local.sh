@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 #
 # smoke: 1 node x 2 ranks, on local.
-# As `rn50 submit` writes it. To submit by hand, from the checkout; edit what differs.
+# As `rn50 submit` writes it; to submit by hand, from the checkout. Edit what differs.
 # shellcheck disable=SC2016,SC2317  # dollars meant as such; functions that traps call
 set -euo pipefail
 
@@ -59,8 +59,8 @@ failed=0
 for ((n = 0; n < runs; n++)); do
   out=$folder/run_$n
   seed=$(od -An -N4 -tu4 /dev/urandom | tr -d ' ')
-  "${once[@]}" "$python" -m rn50.scripts.steps begin "$out" --scheduler local \
-    --seed "$seed" --data "$dataset" -- "${config[@]}"
+  "${once[@]}" "$python" -m rn50.scripts.steps begin "$out" \
+    --scheduler local --seed "$seed" --data "$dataset" -- "${config[@]}"
   # The ranks drop the data set's caches themselves, and log it: cache_clear.
   "${ranks[@]}" "$python" -m rn50.train "$out/config.yaml" --out "$out" \
     2>"$out/stderr.log" &

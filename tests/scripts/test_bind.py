@@ -100,7 +100,7 @@ def test_dgx1(tmp_path: Path, script: Path) -> None:
 
 
 def test_dgxa100_by_sysfs_and_by_nvidia_smi(tmp_path: Path, script: Path) -> None:
-    """GPUs 0 and 1 lie on NUMA node 3: neither in order nor on the first; storage HCAs stay free."""
+    """GPUs 0 and 1 lie on NUMA node 3, not on the first; the storage's adapters stay free."""
     root = build("dgxa100", tmp_path)
     places = [("3", "48-55"), ("3", "56-63"), ("1", "16-23"), ("1", "24-31"),
               ("7", "112-119"), ("7", "120-127"), ("5", "80-87"), ("5", "88-95")]  # fmt: skip

@@ -1,4 +1,4 @@
-"""`rn50 submit` with the local scheduler, for real; the others' commands at the process boundary."""
+"""`rn50 submit`: the local scheduler for real, the others' commands at the process boundary."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def test_bad_names_are_one_line(rn50) -> None:
     assert not rn50.results.exists()
 
 
-# --- the schedulers' own commands, replaced by programs that say what the real ones say -------------
+# --- the schedulers' own commands, replaced by programs that say what the real ones say ---
 
 
 def program(folder: Path, name: str, text: str) -> None:
@@ -140,7 +140,7 @@ def program(folder: Path, name: str, text: str) -> None:
 
 
 SAYS = {
-    "slurm": ("sbatch", "echo '42;cluster'", "42", "squeue", "slurm_load_jobs error: Invalid job id"),
+    "slurm": ("sbatch", "echo '42;cluster'", "42", "squeue", "squeue: error: Invalid job id"),
     "sge": ("qsub", "echo 42", "42", "qstat", "Following jobs do not exist: 42"),
     "pbs": ("qsub", "echo 42.server", "42.server", "qstat", "qstat: 42 Job has finished"),
     "lsf": ("bsub", "cat >seen; echo 'Job <42> is submitted to queue <batch>.'", "42", "bjobs",
@@ -193,7 +193,7 @@ def test_where_things_lie(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> No
     assert set(SCHEDULERS) == {*SAYS, "local"}
 
 
-# --- the machine's page -----------------------------------------------------------------------------
+# --- the machine's page ---
 
 
 def test_system_page_of_a_recorded_machine(tmp_path: Path) -> None:
