@@ -75,7 +75,7 @@ def _head(run: Run, dialect: Scheduler, place: Place) -> Iterator[str]:
     shape = f"{system.nodes} node{'s' * (system.nodes > 1)} x {system.ranks_per_node} ranks"
     yield f"# {word(run.name)}: {shape}, on {dialect.name}."
     if place.folder is None:
-        yield "# As `rn50 submit` writes it; to submit by hand, from the checkout. Edit what differs."
+        yield "# As `rn50 submit` writes it; submit it from the checkout. Edit what differs."
     else:
         yield "# Written by `rn50 submit`; may be edited and submitted by hand."
     yield "# shellcheck disable=SC2016,SC2317  # dollars meant as such; functions that traps call"

@@ -203,7 +203,7 @@ def nasty_run(text: str, scheduler: str, engine: str) -> Run:
 
 @pytest.mark.slow
 @settings(
-    deadline=None, max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(
     text=NASTY,
