@@ -144,8 +144,7 @@ def _launchers(run: Run, dialect: Scheduler) -> Iterator[str]:
     yield from dialect.setup(run)
     if job.stage:
         yield f"stage={_stage(job.stage)}/rn50_data"
-    exported = (*sorted(_settings(run)), "PYTHONPATH")
-    every, node = dialect.ranks(run, exported), dialect.per_node(run)
+    every, node = dialect.ranks(run), dialect.per_node(run)
     once, inside = ["env"], []
     mounts = ['"$start:$start"', *(shlex.quote(mount) for mount in job.mounts)]
     if job.stage:

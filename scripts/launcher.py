@@ -95,7 +95,8 @@ def build_job(run: Run, launcher: str, command: Sequence[str]) -> tuple[Job, Env
     backend = backend_of(run, LAUNCHERS[launcher][1])
     environment = engine_environment(run, backend, os.environ)
     ranks = run.system.nodes * run.system.ranks_per_node
-    return Job(command, ranks, run.system.ranks_per_node, environment.settings), environment
+    variables = environment.settings | environment.kept  # on all nodes, the user's as well
+    return Job(command, ranks, run.system.ranks_per_node, variables), environment
 
 
 def run_job(job: Job, launcher: str, out: Path) -> None:

@@ -12,7 +12,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from ..train.environment import Environment
+from ..train.environment import ENGINE_PREFIXES, Environment
 
 PACKAGES = (
     "mxnet",
@@ -24,11 +24,6 @@ PACKAGES = (
 )
 
 
-ENGINE_PREFIXES = (
-    *("NCCL_", "HOROVOD_", "MXNET_", "DALI_", "CUDA_", "UCX_"),
-    *("OMP_", "KMP_", "GOMP_", "OMPI_MCA_", "OPENBLAS_"),
-)
-"""What the engines read begins so; anything else of the environment is nobody's business."""
 _SECRET = re.compile(r"SECRET|TOKEN|PASSW|CREDENTIAL|KEY(?!S?_?FILE)|AUTH", re.IGNORECASE)
 _LONGEST = 500
 """Characters of a recorded value."""

@@ -12,6 +12,7 @@ from typing import ClassVar
 
 from ..config.errors import UserError
 from ..config.schema import Run
+from ..train.environment import ENGINE_PREFIXES
 
 
 def word(value: str) -> str:
@@ -67,6 +68,13 @@ class Scheduler:
         yield "if [[ $EUID -eq 0 ]]; then"
         yield "  export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1"
         yield "fi"
+        names = "|".join(ENGINE_PREFIXES)
+        yield "# The other nodes get what the engines read, whoever set it, and what modules set."
+        yield "exports=()"
+        yield f"pattern='^({names})|^(PATH|LD_LIBRARY_PATH|PYTHONPATH)$'"
+        yield "while read -r name; do"
+        yield '  if [[ $name =~ $pattern ]]; then exports+=(-x "$name"); fi'
+        yield "done < <(compgen -e)"
 
     def host_file(self, run: Run) -> Iterator[str]:
         """Lines that write the host file."""
@@ -74,19 +82,18 @@ class Scheduler:
         yield "# The allocation's hosts, each once, with its slots."
         yield f"awk '{print_host}' {self.hosts} >\"$folder/hosts\""
 
-    def ranks(self, run: Run, exported: Sequence[str]) -> list[str]:
+    def ranks(self, run: Run) -> list[str]:
         """Tokens that start a command on every rank, in shell syntax."""
-        system = run.system
-        return self._mpirun(system.nodes, system.ranks_per_node, exported)
+        return self._mpirun(run.system.nodes, run.system.ranks_per_node)
 
     def per_node(self, run: Run) -> list[str]:
         """Tokens that start a command once a node."""
-        return self._mpirun(run.system.nodes, 1, ())
+        return self._mpirun(run.system.nodes, 1)
 
-    def _mpirun(self, nodes: int, ranks: int, exported: Sequence[str]) -> list[str]:
+    def _mpirun(self, nodes: int, ranks: int) -> list[str]:
         tokens = ["mpirun", "-np", str(nodes * ranks), "--hostfile", '"$folder/hosts"']
         tokens += ["--map-by", f"ppr:{ranks}:node", "--bind-to", "none"]
-        return tokens + [token for name in exported for token in ("-x", name)]
+        return [*tokens, '"${exports[@]}"']
 
 
 class Slurm(Scheduler):
@@ -111,7 +118,7 @@ class Slurm(Scheduler):
         named = (("account", job.account), ("partition", job.queue), ("gres", job.resource))
         yield from (f"#SBATCH --{key}={word(value)}" for key, value in named if value)
 
-    def ranks(self, run: Run, exported: Sequence[str]) -> list[str]:
+    def ranks(self, run: Run) -> list[str]:
         system = run.system
         # A rank that fails ends the step: without --kill-on-bad-exit the others wait for ever.
         return [
@@ -119,7 +126,7 @@ class Slurm(Scheduler):
             f"--ntasks={system.nodes * system.ranks_per_node}",
             f"--ntasks-per-node={system.ranks_per_node}",
             *(f"--cpus-per-task={system.cores_per_rank}", "--cpu-bind=none"),
-            *(("--export=ALL",) if exported else ()),
+            "--export=ALL",
         ]
 
     def per_node(self, run: Run) -> list[str]:
@@ -183,7 +190,10 @@ class Pbs(Scheduler):
 
 
 class Lsf(Scheduler):
-    """LSF with jsrun as at Summit: one resource set a node, so that a rank sees all its GPUs."""
+    """LSF with jsrun as at Summit: one resource set a node, so that a rank sees all its GPUs.
+
+    jsrun, like srun, takes the whole environment along.
+    """
 
     name = "lsf"
     command = ("bsub",)
@@ -203,8 +213,7 @@ class Lsf(Scheduler):
         if job.queue:
             yield f"#BSUB -q {word(job.queue)}"
 
-    def ranks(self, run: Run, exported: Sequence[str]) -> list[str]:
-        del exported  # jsrun takes the whole environment along
+    def ranks(self, run: Run) -> list[str]:
         return self._jsrun(run, run.system.ranks_per_node)
 
     def per_node(self, run: Run) -> list[str]:

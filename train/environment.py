@@ -49,6 +49,13 @@ ALGORITHMS: dict[tuple[Backend, str], dict[str, str]] = {
 }
 
 
+ENGINE_PREFIXES = (
+    *("NCCL_", "HOROVOD_", "MXNET_", "DALI_", "CUDA_", "UCX_"),
+    *("OMP_", "KMP_", "GOMP_", "OMPI_MCA_", "OPENBLAS_"),
+)
+"""What the engines read begins so; anything else of the environment is nobody's business."""
+
+
 class Choice(NamedTuple):
     """What `comm.algorithm` means on this machine, and why, where it was left to us."""
 

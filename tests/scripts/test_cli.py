@@ -60,7 +60,7 @@ def bad(tmp_path: Path) -> Path:
             ["command line: batch.per_rank: expected a valid integer"],
         ),
         (["launch", "quick", "batch"], ["'batch': an override KEY.PATH=VALUE expected"]),
-        (["launch", "quick", "--launcher", "ssh"], ["mpirun or gloo expected, found ssh"]),
+        (["launch", "quick", "--launcher", "ssh"], ["mpirun, gloo, srun expected, found ssh"]),
         (["launch", "dgx1_8", "model.dtype=float32"], ["a packed image set expected"]),
         (
             ["launch", "quick", "model.dtype=float16"],

@@ -45,10 +45,15 @@ awk '!seen[$1]++ { print $1 " slots=4" }' "$RN50_HOSTS" >"$folder/hosts"
 if [[ $EUID -eq 0 ]]; then
   export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 fi
+# The other nodes get what the engines read, whoever set it, and what modules set.
+exports=()
+pattern='^(NCCL_|HOROVOD_|MXNET_|DALI_|CUDA_|UCX_|OMP_|KMP_|GOMP_|OMPI_MCA_|OPENBLAS_)|^(PATH|LD_LIBRARY_PATH|PYTHONPATH)$'
+while read -r name; do
+  if [[ $name =~ $pattern ]]; then exports+=(-x "$name"); fi
+done < <(compgen -e)
 dataset=$data
-ranks=(mpirun -np 2048 --hostfile "$folder/hosts" --map-by ppr:4:node --bind-to none -x
-  HOROVOD_CYCLE_TIME -x HOROVOD_DISABLE_GROUP_FUSION -x HOROVOD_TORUS_ALLREDUCE -x
-  MXNET_CUDNN_AUTOTUNE_DEFAULT -x OMP_NUM_THREADS -x PYTHONPATH "$home/scripts/bind.sh")
+ranks=(mpirun -np 2048 --hostfile "$folder/hosts" --map-by ppr:4:node --bind-to none
+  "${exports[@]}" "$home/scripts/bind.sh")
 once=(env)
 
 "${once[@]}" "$python" -m rn50.scripts.entry data prepare "${config[@]}"

@@ -58,18 +58,23 @@ awk '!seen[$1]++ { print $1 " slots=4" }' "$PBS_NODEFILE" >"$folder/hosts"
 if [[ $EUID -eq 0 ]]; then
   export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 fi
+# The other nodes get what the engines read, whoever set it, and what modules set.
+exports=()
+pattern='^(NCCL_|HOROVOD_|MXNET_|DALI_|CUDA_|UCX_|OMP_|KMP_|GOMP_|OMPI_MCA_|OPENBLAS_)|^(PATH|LD_LIBRARY_PATH|PYTHONPATH)$'
+while read -r name; do
+  if [[ $name =~ $pattern ]]; then exports+=(-x "$name"); fi
+done < <(compgen -e)
 stage="${PBS_LOCALDIR:?a node-local folder expected}"/rn50_data
 dataset=$stage
 container=(singularity exec --nv --bind "$start:$start" --bind "$stage:$stage" --pwd "$start"
   /apps/rn50.sif)
-ranks=(mpirun -np 2048 --hostfile "$folder/hosts" --map-by ppr:4:node --bind-to none -x
-  HOROVOD_CYCLE_TIME -x HOROVOD_DISABLE_GROUP_FUSION -x HOROVOD_TORUS_ALLREDUCE -x
-  MXNET_CUDNN_AUTOTUNE_DEFAULT -x OMP_NUM_THREADS -x PYTHONPATH "${container[@]}"
-  "$home/scripts/bind.sh" --table abci)
-per_node=(mpirun -np 512 --hostfile "$folder/hosts" --map-by ppr:1:node --bind-to none)
+ranks=(mpirun -np 2048 --hostfile "$folder/hosts" --map-by ppr:4:node --bind-to none
+  "${exports[@]}" "${container[@]}" "$home/scripts/bind.sh" --table abci)
+per_node=(mpirun -np 512 --hostfile "$folder/hosts" --map-by ppr:1:node --bind-to none
+  "${exports[@]}")
 once=("${container[@]}")
 on_each=(mpirun -np 512 --hostfile "$folder/hosts" --map-by ppr:1:node --bind-to none
-  "${container[@]}")
+  "${exports[@]}" "${container[@]}")
 
 "${per_node[@]}" mkdir -p -- "$stage"
 "${once[@]}" "$python" -m rn50.scripts.entry data prepare "${config[@]}"
