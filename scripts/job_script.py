@@ -209,7 +209,7 @@ def _runs(run: Run, dialect: Scheduler, runs: int) -> Iterator[str]:
     else:
         yield f"  seed={run.seed}"
     yield '  "${once[@]}" "$python" -m rn50.scripts.steps begin "$out" \\'
-    yield f'    --scheduler {dialect.name} --seed "$seed" --data "$dataset" -- "${{config[@]}}"'
+    yield f'    --scheduler {dialect.name} --seed="$seed" --data="$dataset" -- "${{config[@]}}"'
     if job.drop_caches:
         yield '  "${per_node[@]}" bash -c \'sync'
         yield "    { echo 3 >/proc/sys/vm/drop_caches; } 2>/dev/null ||"

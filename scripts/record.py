@@ -24,7 +24,7 @@ PACKAGES = (
 )
 
 
-_SECRET = re.compile(r"SECRET|TOKEN|PASSW|CREDENTIAL|KEY(?!S?_?FILE)|AUTH", re.IGNORECASE)
+_SECRET = re.compile(r"SECRET|TOKEN|PASSW|CREDENTIAL|KEY|AUTH", re.IGNORECASE)
 _LONGEST = 500
 """Characters of a recorded value."""
 

@@ -535,6 +535,16 @@ def test_random_files_raise_nothing_else(folder: Path, text: str | bytes) -> Non
     load_or_refuse(encoded)
 
 
+def test_another_machine_takes_the_place_of_the_configs() -> None:
+    loaded = load("abci_2048_open", ["system.cores_per_rank=3", "system=Summit", "system.nodes=2"])
+    system = loaded.run.system
+    assert (system.name, system.nodes, system.ranks_per_node) == ("Summit", 2, 6)
+    assert system.cores_per_rank == 7 and system.job.modules == ()  # nothing of ABCI's is left
+    assert str(loaded.origins["system.name"]).startswith("config/system/summit.yaml:")
+    with pytest.raises(UserError, match=r'system: a YAML file or one of .*mean "summit"\?'):
+        load("abci_2048_open", ["system=sumit"])
+
+
 @pytest.mark.filterwarnings("ignore::ruamel.yaml.error.ReusedAnchorWarning")
 @FUZZ
 @given(st.lists(st.tuples(KEYS, SCALARS), max_size=4))

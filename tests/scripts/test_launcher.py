@@ -10,6 +10,7 @@ from rn50.config.load import load
 from rn50.scripts.launch import load_for_launch, result_line
 from rn50.scripts.launcher import (
     Job,
+    build_job,
     gloo_command,
     mpirun_command,
     new_run_folder,
@@ -56,6 +57,14 @@ def test_srun_tokens_and_that_an_allocation_takes_it(monkeypatch: pytest.MonkeyP
         pick_launcher("srun")
 
 
+def test_what_the_user_has_set_goes_to_all_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "7")
+    job, environment = build_job(load("smoke").run, "mpirun", COMMAND)
+    assert environment.kept == {"OMP_NUM_THREADS": "7"}
+    assert job.environment["OMP_NUM_THREADS"] == "7"
+    assert "OMP_NUM_THREADS" in mpirun_command(job)
+
+
 def test_unknown_launcher_is_refused() -> None:
     with pytest.raises(UserError, match="mpirun, gloo, srun expected, found ssh"):
         pick_launcher("ssh")
@@ -91,8 +100,12 @@ def test_results_that_cannot_be_written() -> None:
 
 def test_environment_record_holds_no_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "hunter2")
+    monkeypatch.setenv("HOROVOD_SECRET_KEY", "hunter2")
+    monkeypatch.setenv("NCCL_AUTH_TOKEN", "hunter2")
+    monkeypatch.setenv("NCCL_DEBUG", "WARN")
     record = describe_environment(Environment({"A": "1"}, {}), "gloo", COMMAND)
     assert record["variables"] == {"A": "1"}
+    assert record["variables_present"]["NCCL_DEBUG"] == "WARN"
     assert record["packages"]["mxnet"] == "1.9.1"
     assert "hunter2" not in json.dumps(record)
 

@@ -113,6 +113,17 @@ def test_the_users_variables_win_and_are_reported() -> None:
     assert "OMP_NUM_THREADS" not in environment.settings
 
 
+def test_the_machines_own_settings_win_over_ours_and_the_users_over_both() -> None:
+    own = "system.job.environment=[OMP_NUM_THREADS=5, 'NCCL_IB_HCA==mlx5_0,mlx5_1']"
+    run = load("quick", [own]).run
+    settings = engine_environment(run, "mpi", {}).settings
+    assert settings["OMP_NUM_THREADS"] == "5"
+    assert settings["NCCL_IB_HCA"] == "=mlx5_0,mlx5_1"
+    environment = engine_environment(run, "mpi", {"NCCL_IB_HCA": "mlx5_2"})
+    assert environment.kept == {"NCCL_IB_HCA": "mlx5_2"}
+    assert "NCCL_IB_HCA" not in environment.settings
+
+
 def test_fujitsus_run_on_nccl() -> None:
     settings = engine_environment(load("abci_2048_open").run, "nccl", {}).settings
     assert settings["HOROVOD_TORUS_ALLREDUCE"] == "1"

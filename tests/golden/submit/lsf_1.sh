@@ -65,7 +65,7 @@ for ((n = 0; n < runs; n++)); do
   out=$folder/run_$n
   seed=$(od -An -N4 -tu4 /dev/urandom | tr -d ' ')
   "${once[@]}" "$python" -m rn50.scripts.steps begin "$out" \
-    --scheduler lsf --seed "$seed" --data "$dataset" -- "${config[@]}"
+    --scheduler lsf --seed="$seed" --data="$dataset" -- "${config[@]}"
   # The ranks drop the data set's caches themselves, and log it: cache_clear.
   "${ranks[@]}" "$python" -m rn50.train "$out/config.yaml" --out "$out" \
     2>"$out/stderr.log" &

@@ -66,7 +66,7 @@ for ((n = 0; n < runs; n++)); do
   out=$folder/run_$n
   seed=$(od -An -N4 -tu4 /dev/urandom | tr -d ' ')
   "${once[@]}" "$python" -m rn50.scripts.steps begin "$out" \
-    --scheduler slurm --seed "$seed" --data "$dataset" -- "${config[@]}"
+    --scheduler slurm --seed="$seed" --data="$dataset" -- "${config[@]}"
   "${per_node[@]}" bash -c 'sync
     { echo 3 >/proc/sys/vm/drop_caches; } 2>/dev/null ||
       sudo -n sysctl -q vm.drop_caches=3'
