@@ -44,4 +44,5 @@ def hand_script(name: str) -> str:
     scheduler, runs, config = HAND_SCRIPTS[name]
     run = load(config[0], config[1:]).run
     job = run.system.job
-    return job_script(run, scheduler, Place(config, home=job.home, python=job.python), runs)
+    place = Place(config, home=job.home, python=job.python, name=f"scripts/{name}")
+    return job_script(run, scheduler, place, runs)

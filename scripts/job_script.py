@@ -29,6 +29,8 @@ class Place(NamedTuple):
     """The checkout of this repository. None: `start`."""
     python: str | None = None
     """The interpreter of its virtual environment. None: the checkout's."""
+    name: str = "job.sh"
+    """Of the script, as it is submitted."""
 
 
 def job_script(run: Run, scheduler: str, place: Place, runs: int = 1) -> str:
@@ -75,7 +77,9 @@ def _head(run: Run, dialect: Scheduler, place: Place) -> Iterator[str]:
     shape = f"{system.nodes} node{'s' * (system.nodes > 1)} x {system.ranks_per_node} ranks"
     yield f"# {word(run.name)}: {shape}, on {dialect.name}."
     if place.folder is None:
-        yield "# As `rn50 submit` writes it; submit it from the checkout. Edit what differs."
+        yield "# As `rn50 submit` writes it. Edit what differs; submit it from the checkout:"
+        command = shlex.join([*dialect.command, *run.system.job.options])
+        yield f"#   {command} {'<' * dialect.from_stdin}{place.name}"
     else:
         yield "# Written by `rn50 submit`; may be edited and submitted by hand."
     yield "# shellcheck disable=SC2016,SC2317  # dollars meant as such; functions that traps call"

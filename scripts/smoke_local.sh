@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 #
 # smoke: 1 node x 2 ranks, on local.
-# As `rn50 submit` writes it; submit it from the checkout. Edit what differs.
+# As `rn50 submit` writes it. Edit what differs; submit it from the checkout:
+#   bash scripts/smoke_local.sh
 # shellcheck disable=SC2016,SC2317  # dollars meant as such; functions that traps call
 set -euo pipefail
 
