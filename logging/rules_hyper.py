@@ -264,7 +264,7 @@ def sgd_power(case: Case) -> Iterator[Found]:
 
 @rule("R10", POLICY, f"{RULES_TEXT} lines 850, 854", rulesets=_FROM_070, in_open=NOTE)
 def schedule_lengths(case: Case) -> Iterator[Found]:
-    """Rate, decay steps and warm-up are finite numbers from 0 on; the decay steps of SGD integers."""
+    """Rate, decay steps and warm-up are finite numbers from 0 on; SGD decays in whole steps."""
     keys = {
         "lars": (
             "lars_opt_base_learning_rate",
