@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 from xml.etree import ElementTree as ET
 
 from markupsafe import Markup
@@ -22,6 +22,9 @@ _MAX_POINTS = 600
 _DOTS_UP_TO = 60
 _LOG_FROM_RATIO = 20.0
 _LARGEST = 1e15
+_DECADES_WITH_THREES = 3
+_LABEL_HEIGHT = 7.0
+"""Percent of a chart of 190 to 210 px that a line of text takes."""
 
 
 class Series(NamedTuple):
@@ -64,6 +67,7 @@ def line_chart(
     marks: Sequence[Mark] = (),
     from_zero: bool = False,
     spread_x: bool = False,
+    log: Literal["", "x", "xy"] = "",
 ) -> Markup:
     """A chart of lines as inline SVG; empty where there is nothing to draw.
 
@@ -75,14 +79,18 @@ def line_chart(
         marks: levels drawn across.
         from_zero: the y axis begins at 0.
         spread_x: a logarithmic x axis where the lines end at very different places.
+        log: logarithmic axes, of positive values alone.
     """
     series = [_drawable(one) for one in series]
     points = [point for one in series for line in one.lines for point in line]
     if not points:
         return Markup("")
-    x = _x_axis(series, spread_x=spread_x)
+    xs = [x for x, _ in points]
+    x = _log_axis(min(xs), max(xs)) if log else _x_axis(series, spread_x=spread_x)
     ys = [y for _, y in points] + [mark.value for mark in marks]
     y = _axis(0.0 if from_zero else min(ys), max(ys))
+    if log == "xy":
+        y = _log_axis(min(ys), max(ys))
     svg = ET.Element("svg", {"class": "chart", "role": "img", "aria-labelledby": f"{slug}-t"})
     ET.SubElement(svg, "title", {"id": f"{slug}-t"}).text = f"{title}. {_ends(series)}"
     _draw_axes(svg, x, y, x_label)
@@ -102,7 +110,8 @@ def line_chart(
             path.set("vector-effect", "non-scaling-stroke")
     for one in reversed(series):
         _draw_dots(svg, one, x, y)
-        _draw_label(svg, one, x, y, several=len(series) > 1)
+    if len(series) > 1:
+        _draw_labels(svg, series, x, y)
     for mark in marks:
         text = ET.SubElement(svg, "text", {"class": "mark", "x": "0", "dx": "4"})
         text.set("y", _percent(100 - y.place(mark.value)))
@@ -157,6 +166,15 @@ def _x_axis(series: Sequence[Series], *, spread_x: bool) -> Axis:
     return Axis(low, high, tuple(v for v in ticks(low, high) if low <= v <= high * 1.001))
 
 
+def _log_axis(low: float, high: float) -> Axis:
+    """Ticks at 1 and 3 of each decade; of more than three decades at 1 alone."""
+    high = high if high > low else 10 * low
+    decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    steps = (1,) if math.log10(high / low) > _DECADES_WITH_THREES else (1, 3)
+    places = [f * 10.0**p for p in decades for f in steps]
+    return Axis(low, high, tuple(v for v in places if low <= v <= high), logarithmic=True)
+
+
 def _draw_axes(svg: ET.Element, x: Axis, y: Axis, x_label: str) -> None:
     for value in y.ticks:
         at = _percent(100 - y.place(value))
@@ -181,15 +199,20 @@ def _draw_dots(svg: ET.Element, one: Series, x: Axis, y: Axis) -> None:
         ET.SubElement(dot, "title").text = f"{one.label}: {b:.6g} at {a:.6g}"
 
 
-def _draw_label(svg: ET.Element, one: Series, x: Axis, y: Axis, *, several: bool) -> None:
-    if not several or not one.lines or not one.lines[0]:
-        return
-    a, b = one.lines[0][-1]
-    text = ET.SubElement(svg, "text", {"class": f"name s{one.style % STYLES}", "dx": "7"})
-    text.set("x", _percent(x.place(a)))
-    text.set("y", _percent(100 - y.place(b)))
-    text.set("dy", "0.32em")
-    text.text = one.label
+def _draw_labels(svg: ET.Element, series: Sequence[Series], x: Axis, y: Axis) -> None:
+    """A name at the end of each first line, moved up where it would cover the one below."""
+    ends = [(*one.lines[0][-1], one) for one in series if one.label and one.lines and one.lines[0]]
+    taken: list[tuple[float, float]] = []
+    for a, b, one in sorted(ends, key=lambda end: end[1]):
+        at, height = x.place(a), y.place(b)
+        near = [other for place, other in taken if abs(place - at) < _LABEL_HEIGHT]
+        height = max([height, *(other + _LABEL_HEIGHT for other in near)])
+        taken.append((at, height))
+        text = ET.SubElement(svg, "text", {"class": f"name s{one.style % STYLES}", "dx": "7"})
+        text.set("x", _percent(at))
+        text.set("y", _percent(100 - height))
+        text.set("dy", "0.32em")
+        text.text = one.label
 
 
 def _path(line: Points, x: Axis, y: Axis) -> str:

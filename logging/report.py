@@ -19,6 +19,7 @@ from .compare import Comparison, Row, amount, compare
 from .compare_view import divergence_lines, name_of
 from .figures import show
 from .folder import RunFolder, Subject
+from .outlook import Outlook
 from .phases import span_totals, start_up, step_times
 from .plots import accuracy_plots, schedule_plots, training_plots
 from .score import score_folder
@@ -38,6 +39,7 @@ def render_report(
     subject: Subject,
     others: Sequence[Subject] = (),
     judge: Callable[[Subject], tuple[Check, ...]] = judge,
+    outlook: Outlook | None = None,
 ) -> str:
     """The page. The same input makes the same page: nothing of the present is in it."""
     comparison = compare([subject, *others])
@@ -76,6 +78,7 @@ def render_report(
         totals=span_totals(folder.spans) if folder else [],
         schedule=schedule_plots(train),
         start_up=start_up(folder.spans) if folder else None,
+        outlook=outlook,
         comparison=comparison,
         legend=_legend(comparison),
         sentences=divergence_lines(comparison) if others else [],

@@ -10,6 +10,7 @@ from .case import SAME_MS
 from .rule import CHECKER, ERROR, NOTE, POLICY, RULES_TEXT, Case, Found, between, rule
 
 _FROM_070 = between("0.7.0")
+_YEAR_2001_MS = 1e12
 
 
 @rule("INIT_LIMIT", ERROR, f"{CHECKER}, common.yaml; {RULES_TEXT} line 489")
@@ -85,7 +86,18 @@ _TIMED = frozenset({"init_start", "init_stop", "run_start", "run_stop", "eval_ac
 
 @rule("R14", NOTE, f"{RULES_TEXT} line 491")
 def stamps_there(case: Case) -> Iterator[Found]:
-    """No record is stamped 0; on init, run and evaluation events that is an error."""
+    """No record is stamped 0; on init, run and evaluation events that is an error. run_start is no
+    stamp in seconds where milliseconds are expected: policy."""
+    if case.start is not None and 0 < case.start.time_ms < _YEAR_2001_MS:
+        yield Found(
+            f"run_start (line {case.start.line}) is stamped {plain(case.start.time_ms)}, in 1970: "
+            "seconds where milliseconds are expected?",
+            case.start.line,
+            "milliseconds since 1970",
+            plain(case.start.time_ms),
+            "every time of this log may be 1,000 x too short",
+            POLICY,
+        )
     zero = [e for key in case.logged_keys() for e in case.all(key) if e.time_ms == 0]
     if not zero:
         return

@@ -264,20 +264,25 @@ def sgd_power(case: Case) -> Iterator[Found]:
 
 @rule("R10", POLICY, f"{RULES_TEXT} lines 850, 854", rulesets=_FROM_070, in_open=NOTE)
 def schedule_lengths(case: Case) -> Iterator[Found]:
-    """Decay steps and warm-up are finite numbers from 0 on; the decay steps of SGD are integers."""
+    """Rate, decay steps and warm-up are finite numbers from 0 on; SGD decays in whole steps."""
     keys = {
         "lars": (
+            "lars_opt_base_learning_rate",
             "lars_opt_learning_rate_decay_steps",
             "lars_opt_learning_rate_warmup_epochs",
         ),
-        "sgd": ("sgd_opt_learning_rate_decay_steps", "opt_learning_rate_warmup_epochs"),
+        "sgd": (
+            "sgd_opt_base_learning_rate",
+            "sgd_opt_learning_rate_decay_steps",
+            "opt_learning_rate_warmup_epochs",
+        ),
     }.get(case.optimizer or "", ())
     for key in keys:
         event = case.first(key)
         if event is None:
             continue
         value = number(event.value)
-        integral = key.startswith("sgd")
+        integral = key == "sgd_opt_learning_rate_decay_steps"
         if value is not None and value >= 0 and (not integral or value.is_integer()):
             continue
         wanted = "an integer from 0 on" if integral else "a number from 0 on"

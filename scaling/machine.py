@@ -62,8 +62,9 @@ def build_machine(
     about = system.performance
     if about is None:
         raise UserError(
-            f"{name}: a performance section in its YAML expected, found none; "
-            "`rn50 predict --calibrate` writes one"
+            f"{name}: a performance section in its YAML expected, found none: fit one to ImageNet "
+            "runs on it (`rn50 predict --calibrate RUN... --out mine.yaml`, then `--system "
+            "mine.yaml`), or name a described machine (`--system dgxa100`)"
         )
     compute = getattr(about, precision, None)
     if compute is None:

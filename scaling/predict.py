@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ..config.benchmark import EVAL_PERIOD_EPOCHS, IMAGENET_TRAIN_SAMPLES
@@ -33,6 +33,7 @@ SIGMA_FIXED_COSTS = 0.4
 """Relative error of what a run costs beside its steps (first epoch, evaluations)."""
 
 MAX_GPUS = 1 << 20
+CURVE_POINTS = 9
 
 PRECISIONS = {"float16": "fp16", "bfloat16": "fp16", "float32": "fp32"}
 
@@ -165,7 +166,7 @@ def job_of_config(run: Run, **choices: Any) -> Job:
     settings: dict[str, Any] = {
         "groups": run.comm.groups,
         "algorithm": None if run.comm.algorithm == "auto" else run.comm.algorithm,
-        "precision": PRECISIONS[run.model.dtype],
+        "precision": _precision(run),
         "ruleset": run.ruleset,
         "period": run.eval.period,
         "offset": run.eval.offset,
@@ -175,6 +176,28 @@ def job_of_config(run: Run, **choices: Any) -> Job:
         settings["epochs"] = float(plan.eval_epochs[-1])
     settings.update({key: value for key, value in choices.items() if value is not None})
     return _checked(Job(run.system.name, run.system, plan.ranks, tuple(segments), **settings))
+
+
+def on_system(run: Run, system: System, gpus: int | None = None) -> Run:
+    """The recipe of `run` on another machine: the same ranks (or `gpus`), laid on its nodes.
+
+    Raises:
+        UserError: a number of GPUs that fills no whole nodes.
+    """
+    ranks = run.system.nodes * run.system.ranks_per_node if gpus is None else gpus
+    per_node = min(ranks, system.ranks_per_node)
+    if not 1 <= ranks <= MAX_GPUS or ranks % per_node:
+        raise UserError(f"--gpus: a multiple of {per_node or 1} (a node) expected, found {ranks}")
+    placed = {"nodes": ranks // per_node, "ranks_per_node": per_node}
+    return run.model_copy(update={"system": system.model_copy(update=placed)})
+
+
+def _precision(run: Run) -> str:
+    """How the machine computes the config's dtype: float32 is TF32 by default from Ampere on."""
+    precision, about = PRECISIONS[run.model.dtype], run.system.performance
+    if precision == "fp32" and about is not None and about.fp32 is None and about.tf32 is not None:
+        return "tf32"
+    return precision
 
 
 def predict(job: Job) -> Prediction:
@@ -214,6 +237,31 @@ def predict(job: Job) -> Prediction:
         step_interval_s=(step.total_s / (1 + spread), step.total_s * (1 + spread)),
         time_interval_s=(max(0.2 * run.total_s, run.total_s - below), run.total_s + above),
     )
+
+
+def curve(answer: Prediction) -> list[Prediction]:
+    """The same job on fewer and on more GPUs, with the same batch on each (weak scaling)."""
+    job, first = answer.job, answer.job.segments[0]
+    counts = sorted(
+        {
+            max(1, round(job.gpus * 2.0**power))
+            for power in range(-(CURVE_POINTS - 3), 3)
+            if job.gpus * 2.0**power * first.batch <= 200_000 or power <= 0
+        }
+    )
+    per_node = job.system.ranks_per_node
+    counts = [count if count < per_node else count // per_node * per_node for count in counts]
+    return [
+        predict(
+            replace(
+                job,
+                gpus=count,
+                epochs=None if count != job.gpus else job.epochs,
+                segments=(Segment(1, count, first.batch, steps_per_epoch(count, first.batch)),),
+            )
+        )
+        for count in sorted(set(counts))
+    ]
 
 
 def step_sigma(machine: Machine, gpus: int, batch: int) -> float:

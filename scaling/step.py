@@ -21,6 +21,8 @@ OPTIMIZER_BYTES_PER_PARAMETER = 26
 """LARS: two norm passes (fp32 master, fp16 gradient), then read gradient, read and write master
 and momentum, write the fp16 weight: 4 + 2 + 2 + 8 + 8 + 2."""
 
+ALGORITHMS = ("ring", "torus_2d", "recursive_halving_doubling", "double_tree", "hierarchical")
+
 PAUSE_S = 0.1
 """Length of a rare interruption of a rank (page-cache flush, daemon, link retrain)."""
 

@@ -25,7 +25,9 @@ Arguments = Annotated[
 ]
 Name = Annotated[
     Optional[str],  # noqa: UP045
-    typer.Option("--system", help="A machine of `config/system/`, or its YAML file."),
+    typer.Option(
+        "--system", help="A machine of `config/system/`, or its YAML file; with CONFIG: put on it."
+    ),
 ]
 Gpus = Annotated[
     Optional[int],  # noqa: UP045
@@ -109,6 +111,8 @@ def predict(
 
     Example: `rn50 predict abci_2048_open`
 
+    Example: `rn50 predict abci_2048_open --system dgxa100`
+
     Example: `rn50 predict --system dgxa100 --gpus 1024 --batch-per-gpu 35 --json`
 
     Example: `rn50 predict --system abci --gpus 2048 --batch-per-gpu 42 --epochs 90 --plots plots`
@@ -143,12 +147,13 @@ def predict(
             return
         job = _job_of_system("calibrated", fitted, gpus, batch_per_gpu, choices)
     elif system is not None:
-        if arguments:
-            raise UserError(f"CONFIG or --system expected, found both ({arguments[0]}, {system})")
         from ..config.load import load_system
 
         machine = load_system(system, choices["ruleset"])
-        job = _job_of_system(system, machine, gpus, batch_per_gpu, choices)
+        if arguments:
+            job = _job_of_config(arguments, gpus, batch_per_gpu, choices, machine)
+        else:
+            job = _job_of_system(system, machine, gpus, batch_per_gpu, choices)
     else:
         job = _job_of_config(arguments or [], gpus, batch_per_gpu, choices)
     if simulate:
@@ -184,23 +189,25 @@ def _job_of_system(
 
 
 def _job_of_config(
-    arguments: list[str], gpus: int | None, batch: int | None, choices: dict[str, Any]
+    arguments: list[str],
+    gpus: int | None,
+    batch: int | None,
+    choices: dict[str, Any],
+    machine: System | None = None,
 ) -> Job:
+    """The recipe of a config, on its own machine or on `machine`."""
     from ..config.load import load
-    from ..scaling.predict import job_of_config
+    from ..scaling.predict import job_of_config, on_system
 
     if not arguments or "=" in arguments[0]:
         raise UserError("CONFIG or --system NAME expected, found neither (`rn50 predict --help`)")
     config, *overrides = arguments
-    if gpus is not None:
-        per_node = load(config, overrides).run.system.ranks_per_node
-        if gpus < 1 or (gpus > per_node and gpus % per_node):
-            raise UserError(f"--gpus: a multiple of {per_node} (a node) expected, found {gpus}")
-        nodes = max(1, gpus // per_node)
-        overrides += [f"system.nodes={nodes}", f"system.ranks_per_node={min(gpus, per_node)}"]
     if batch is not None:
         overrides.append(f"batch.per_rank={batch}")
-    return job_of_config(load(config, overrides).run, **choices)
+    run = load(config, overrides).run
+    if machine is not None or gpus is not None:
+        run = on_system(run, machine or run.system, gpus)
+    return job_of_config(run, **choices)
 
 
 def _predict(job: Job, plots: Path | None, as_json: bool) -> None:

@@ -69,11 +69,23 @@ def log_report(
         Optional[Path],  # noqa: UP045
         typer.Option(help="The file; default: report.html in the folder, for a log here."),
     ] = None,
+    system: Annotated[
+        Optional[str],  # noqa: UP045
+        typer.Option(
+            help="Predict the recipe on this machine (`config/system/`); default: on its own."
+        ),
+    ] = None,
+    gpus: Annotated[
+        Optional[int],  # noqa: UP045
+        typer.Option(min=1, help="Accelerators of the prediction; default: the run's ranks."),
+    ] = None,
 ) -> None:
     """Write a self-contained page on a run: verdicts, curves, clocks, schedule, config.
 
     Example: `rn50 log report results/quick/20261121T110041Z --out report.html`
+
+    Example: `rn50 log report result_0.txt --system dgxa100 --gpus 64`
     """
     from .report import write_report
 
-    print(write_report(path, out, others or ()))
+    print(write_report(path, out, others or (), system, gpus))

@@ -14,7 +14,7 @@ from ..config.plan import Plan, build_plan
 from ..config.schema import Run
 from ..data.atomic import write_file
 from ..data.prepare import Tracker, prepare
-from ..logging.check import check_log
+from ..logging.check import Check, check_log
 from ..logging.official import check_officially
 from ..train.environment import Environment
 from ..train.support import check_supported
@@ -93,15 +93,16 @@ def save_config(loaded: Loaded, out: Path) -> None:
 def conclude(run: Run, out: Path) -> dict[str, Any]:
     """After the ranks ended well: checkers, report, the RESULT line; the content of result.json."""
     result: dict[str, Any] = json.loads((out / "result.json").read_text())
-    official = check_officially(out / "result_0.txt", run.ruleset)
+    log = out / "result_0.txt"
+    check = check_log(log, run.ruleset, official=True)
+    official = check.official or check_officially(log, run.ruleset)
     result["official_checker"] = official._asdict()
-    check = check_log(out / "result_0.txt", run.ruleset, official=False)
     result["check"] = {"verdict": check.verdict, "cause": check.cause}
     write_result(out, result)
     for message in official.messages:
         print(f"official checker: {message}")
     print(f"check: {check.verdict}: {check.cause} (rn50 log check {out})")
-    try_report(out)
+    try_report(out, check)
     print(result_line(result, out), flush=True)
     return result
 
@@ -111,12 +112,12 @@ def write_result(out: Path, result: dict[str, Any]) -> None:
     write_file(out / "result.json", json.dumps(result, indent=1) + "\n")
 
 
-def try_report(out: Path) -> None:
+def try_report(out: Path, check: Check | None = None) -> None:
     """Write report.html; whatever stands in its way is one line, the result counts more."""
     try:
         from .report import write_report  # within: a package that is missing is such an obstacle
 
-        write_report(out)
+        write_report(out, checks=None if check is None else (check,))
     except Exception as error:
         reason = " ".join(str(error).split()) or type(error).__name__
         print(f"rn50: warning: no report.html: {reason}"[:500], file=sys.stderr, flush=True)

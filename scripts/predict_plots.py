@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import matplotlib
 
 from ..config.errors import UserError
-from ..scaling.predict import Prediction, Segment, predict
-from ..scaling.step import group_cost_s
-from ..scaling.train_time import steps_per_epoch
+from ..scaling.predict import Prediction, curve
+from ..scaling.step import ALGORITHMS, group_cost_s
 
 matplotlib.use("Agg")
 matplotlib.rcParams["svg.hashsalt"] = "rn50"
@@ -21,9 +19,7 @@ matplotlib.rcParams["svg.hashsalt"] = "rn50"
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-POINTS = 9
 SIZES_BYTES = tuple(1 << exponent for exponent in range(12, 28))
-ALGORITHMS = ("ring", "torus_2d", "recursive_halving_doubling", "double_tree", "hierarchical")
 
 
 def write_plots(answer: Prediction, folder: Path) -> list[Path]:
@@ -42,31 +38,6 @@ def write_plots(answer: Prediction, folder: Path) -> list[Path]:
 def draw_plots(answer: Prediction) -> dict[str, str]:
     """SVG text by name; also what a report takes in."""
     return {name: _svg(draw(answer)) for name, draw in PLOTS.items()}
-
-
-def curve(answer: Prediction) -> list[Prediction]:
-    """The same job on fewer and on more GPUs, with the same batch on each (weak scaling)."""
-    job, first = answer.job, answer.job.segments[0]
-    counts = sorted(
-        {
-            max(1, round(job.gpus * 2.0**power))
-            for power in range(-(POINTS - 3), 3)
-            if job.gpus * 2.0**power * first.batch <= 200_000 or power <= 0
-        }
-    )
-    per_node = job.system.ranks_per_node
-    counts = [count if count < per_node else count // per_node * per_node for count in counts]
-    return [
-        predict(
-            replace(
-                job,
-                gpus=count,
-                epochs=None if count != job.gpus else job.epochs,
-                segments=(Segment(1, count, first.batch, steps_per_epoch(count, first.batch)),),
-            )
-        )
-        for count in sorted(set(counts))
-    ]
 
 
 def _figure(width: float = 6.4, height: float = 3.8) -> Figure:

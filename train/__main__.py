@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import faulthandler
 import json
 import os
@@ -16,6 +17,7 @@ from typing import NoReturn
 from ..config.errors import UserError
 from ..config.load import load
 from ..config.plan import build_plan
+from ..data.atomic import write_file
 from .placement import Placement, find_placement
 from .session import Session
 from .support import check_supported
@@ -76,6 +78,9 @@ def _fail(error: BaseException, session: Session | None, place: Placement, out: 
     }
     if session is not None:
         session.log.abort()
+        if place.rank == 0:
+            with contextlib.suppress(OSError):  # the reason counts more
+                write_file(out / "timeline.json", session.timeline.to_json())
     print("rank {rank} on {host} in {phase}: {reason}".format(**failure), file=sys.stderr)
     try:
         (out / f"failure_{place.rank}.json").write_text(json.dumps(failure) + "\n")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import NamedTuple
 
@@ -28,6 +29,11 @@ from tests.logging.log_text import (
 )
 
 ROOT = Path(__file__).resolve().parents[2]
+
+
+def in_seconds(run: Run) -> None:
+    for record in run:
+        record.time_ms /= 1000
 
 
 class Case(NamedTuple):
@@ -236,6 +242,7 @@ CASES = (
         "PASS",
         "eval_accuracy",
     ),
+    Case("R14", POLICY, in_seconds, "PASS", "seconds where milliseconds are expected"),
     Case("R15", POLICY, shift("run_start", 1_800_000), "PASS", "the limit is 1800 s"),
     Case("R15b", POLICY, shift("run_start", -30_000), "PASS", "before init_stop"),
     Case("R16", POLICY, put("cache_clear", False), "PASS", "is false"),
@@ -331,6 +338,7 @@ CASES = (
         optimizer="sgd",
     ),
     Case("R10", POLICY, put("lars_opt_learning_rate_warmup_epochs", -5), "PASS", "from 0 on"),
+    Case("R10", POLICY, put("lars_opt_base_learning_rate", math.nan), "PASS", "is NaN"),
     Case("R11", POLICY, smooth, "PASS", "expected 0 or 0.1"),
     Case("R05", POLICY, put("eval_samples", 3125), "PASS", "expected 50000"),
     Case("R06", POLICY, put("train_samples", 10), "PASS", "expected 1281167"),

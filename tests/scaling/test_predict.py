@@ -86,7 +86,8 @@ def test_every_preset_is_predicted_or_refused_with_a_reason(name: str) -> None:
         figures = predict(job_of_config(run)).to_dict()
     except UserError as error:
         assert "expected" in str(error)
-        assert run.system.performance is None or run.model.depth != 50
+        other = (run.model.network, run.model.depth, run.model.width) != ("resnet", 50, 64)
+        assert other or run.data.train_samples != 1_281_167 or run.system.name == "local"
     else:
         assert figures["time_to_train_s"] > 0
 
