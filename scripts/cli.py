@@ -14,6 +14,7 @@ from . import cli_report  # noqa: F401 (adds its commands to log_app)
 from .cli_bench import bench_app
 from .cli_log import log_app
 from .cli_predict import predict
+from .cli_sweep import sweep
 from .console import (
     EXIT_BAD,
     EXIT_USAGE,
@@ -39,6 +40,7 @@ app.add_typer(data_app, name="data")
 app.add_typer(log_app, name="log")
 app.add_typer(bench_app, name="bench")
 app.command("predict")(predict)
+app.command("sweep")(sweep)
 
 
 def main() -> None:
