@@ -150,7 +150,7 @@ class Sweep(Section):
 
     name: Name
     config: Text = "quick"
-    overrides: dict[str, Any] = {}
+    overrides: dict[str, Any] = Field(default_factory=dict)
     parameters: dict[str, Parameter]
     objective: Objective = Objective()
     trials: Count = 20

@@ -24,6 +24,14 @@ def _pyplot() -> Any:
     return pyplot
 
 
+def figure_axes(panels: int) -> tuple[Any, Any]:
+    """A figure with that many panels side by side."""
+    figure, axes = _pyplot().subplots(
+        1, panels, figsize=(3.6 * panels, 3.6), squeeze=False, layout="constrained"
+    )
+    return figure, axes[0]
+
+
 def save(figure: Any, path: Path) -> None:
     """Write a figure and close it."""
     text = io.StringIO()

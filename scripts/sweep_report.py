@@ -53,7 +53,7 @@ def write_results(loaded: LoadedSweep, study: Study, folder: Path) -> dict[str, 
     draw_history(found["trials"], label, folder / "history.svg", maximize=accuracy)
     draw_parallel(
         found["trials"],
-        [key for key in loaded.sweep.parameters],
+        list(loaded.sweep.parameters),
         label,
         folder / "parallel.svg",
         log_keys=[key for key, p in loaded.sweep.parameters.items() if p.log is not None],
