@@ -209,8 +209,8 @@ class LoadedSweep:
 
 
 def override(key: str, value: Any) -> str:
-    """`key.path=value` that reads back as exactly `value`: JSON is YAML."""
-    return f"{key}={json.dumps(value)}"
+    """`key.path=value` that reads back as exactly `value`: JSON is YAML, but for its surrogates."""
+    return f"{key}={json.dumps(value, ensure_ascii=False)}"
 
 
 def difference(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:

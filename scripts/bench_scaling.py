@@ -2,7 +2,8 @@
 
 Brookhaven's experiment. Weak: the batch of a rank is fixed; strong: the global batch is. Efficiency
 against ranks is throughput over that of one rank times the ranks; against cores, times the cores
-that the ranks can have, which is what remains to be judged where ranks share cores.
+that the ranks can have, which is what remains to be judged where ranks share cores; against
+processor time, images for each second of it, which other work on the machine hardly changes.
 """
 
 from __future__ import annotations
@@ -165,14 +166,11 @@ def scaling_rows(
         cores: how many ranks can have their cores to themselves.
         train_samples: images of an epoch.
     """
-    alone = {(p.model, p.mode): p.images_per_s for p in points if p.case.ranks == 1}
+    alone = {(p.model, p.mode): p for p in points if p.case.ranks == 1}
     rows = []
     for point in points:
-        ranks = point.case.ranks
-        speedups = [
-            mine / one
-            for mine, one in zip(point.images_per_s, alone[point.model, point.mode], strict=True)
-        ]
+        ranks, one = point.case.ranks, alone[point.model, point.mode]
+        speedups = _ratios(point.images_per_s, one.images_per_s)
         rows.append(
             {
                 "model": point.model,
@@ -185,6 +183,9 @@ def scaling_rows(
                 "speedup": spread(speedups),
                 "efficiency_ranks": spread([s / ranks for s in speedups]),
                 "efficiency_cores": spread([s / min(ranks, cores) for s in speedups]),
+                "efficiency_processor": spread(
+                    _ratios(_images_per_processor_s(point), _images_per_processor_s(one))
+                ),
                 "busy_cores": spread(point.busy_cores),
                 "shares_cores": ranks > cores,
             }
@@ -192,9 +193,18 @@ def scaling_rows(
     return rows
 
 
+def _ratios(mine: Sequence[float], others: Sequence[float]) -> list[float]:
+    return [one / other for one, other in zip(mine, others, strict=True)]
+
+
+def _images_per_processor_s(point: Point) -> list[float]:
+    """Images for each second of processor time: what other work on the machine leaves as it is."""
+    return _ratios(point.images_per_s, point.busy_cores)
+
+
 TABLE_HEADER = (
     *("model", "mode", "ranks", "batch", "global", "images/s", "least", "most", "n", "s/epoch"),
-    *("speed-up", "eff./ranks", "eff./cores", "busy cores"),
+    *("speed-up", "eff./ranks", "eff./cores", "eff./cpu s", "busy cores"),
 )
 
 
@@ -209,8 +219,9 @@ def table_rows(rows: Sequence[Mapping[str, Any]]) -> list[tuple[str, ...]]:
             f"{row['epoch_s']['median']:.1f}",
             *(
                 f"{row[key]['median']:.2f}"
-                for key in ("speedup", "efficiency_ranks", "efficiency_cores", "busy_cores")
+                for key in ("speedup", "efficiency_ranks", "efficiency_cores")
             ),
+            *(f"{row[key]['median']:.2f}" for key in ("efficiency_processor", "busy_cores")),
         )
         for row in rows
     ]

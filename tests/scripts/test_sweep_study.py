@@ -114,7 +114,7 @@ def test_without_mending_optuna_cannot_read_on(tmp_path: Path) -> None:
         if is_readable:
             assert len(list(fresh.read_logs(0))) == len(whole.splitlines()) + 2
         else:
-            with pytest.raises(ValueError, match="Expecting|delimiter|Extra|Unterminated"):
+            with pytest.raises(ValueError, match=r"Expecting|delimiter|Extra|Unterminated"):
                 list(fresh.read_logs(0))
 
 
