@@ -28,7 +28,7 @@ from ..config.plan import build_plan
 from ..config.sweep import LoadedSweep, difference
 from ..data.atomic import write_file
 from ..data.prepare import Tracker, prepare
-from .sweep_study import Study, training_seed
+from .sweep_study import Study, training_seed, wanted_trials
 from .sweep_trial import (
     Ended,
     ask_to_stop,
@@ -159,20 +159,21 @@ class Driver:
         self._loaded, self._folder, self._study = loaded, folder, study
         self._progress, self._say = progress, say
         self._active: dict[int, Active] = {}
+        self._wanted = wanted_trials(loaded.sweep)
 
     def run(self) -> None:
         """Until all trials have ended; on any error none of them runs on."""
-        sweep = self._loaded.sweep
+        parallel = self._loaded.sweep.parallel
         try:
             for trial in self._study.running():
                 self._take_over(trial)
             while True:
                 self._show()
-                while len(self._study.trials) < sweep.trials and len(self._active) < sweep.parallel:
+                while len(self._study.trials) < self._wanted and len(self._active) < parallel:
                     self._begin(self._study.ask())
                 for active in list(self._active.values()):
                     self._watch(active)
-                if not self._active and len(self._study.trials) >= sweep.trials:
+                if not self._active and len(self._study.trials) >= self._wanted:
                     break
                 if self._active:
                     time.sleep(POLL_S)
@@ -185,7 +186,7 @@ class Driver:
             raise
 
     def _show(self) -> None:
-        total = max(self._loaded.sweep.trials, len(self._study.trials))
+        total = max(self._wanted, len(self._study.trials))
         self._progress(len(self._study.trials) - len(self._active), total)
 
     def _take_over(self, trial: FrozenTrial) -> None:

@@ -8,9 +8,9 @@ what the uninterrupted one would have drawn.
 
 from __future__ import annotations
 
+import math
 import os
 import warnings
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -75,7 +75,7 @@ class Study:
         """Trials that a driver before this one did not see the end of."""
         for trial in self._study.get_trials(states=(TrialState.RUNNING,)):
             if set(trial.params) != set(self._distributions):  # killed in the middle of asking
-                self._study.tell(trial.number, state=TrialState.FAIL)
+                self._tell(trial.number, state=TrialState.FAIL)
         return [trial for trial in self.trials if trial.state == TrialState.RUNNING]
 
     def ask(self) -> FrozenTrial:
@@ -99,18 +99,18 @@ class Study:
 
     def complete(self, number: int, value: float, seconds: float) -> None:
         self._note(number, SECONDS, seconds)
-        self._study.tell(number, value)
+        self._tell(number, value)
 
     def prune(self, number: int, reason: str, seconds: float) -> None:
         """Stopped early, or a run that ended without reaching its target."""
         self._note(number, REASON, reason)
         self._note(number, SECONDS, seconds)
-        self._study.tell(number, state=TrialState.PRUNED)
+        self._tell(number, state=TrialState.PRUNED)
 
     def fail(self, number: int, reason: str, seconds: float) -> None:
         self._note(number, REASON, reason)
         self._note(number, SECONDS, seconds)
-        self._study.tell(number, state=TrialState.FAIL)
+        self._tell(number, state=TrialState.FAIL)
 
     def best(self) -> FrozenTrial | None:
         """The best complete trial; of equals the first."""
@@ -128,6 +128,11 @@ class Study:
             return {}
         found = optuna.importance.get_param_importances(self._study)
         return {key: float(share) for key, share in found.items() if share == share}
+
+    def _tell(self, number: int, value: float | None = None, **state: TrialState) -> None:
+        # A sampler without a say in it: that of grids wants to stop Optuna's own loop at its end.
+        self._study.sampler = optuna.samplers.RandomSampler()
+        self._study.tell(number, value, **state)
 
     def _note(self, number: int, key: str, value: Any) -> None:
         self._storage.set_trial_user_attr(self.trial(number)._trial_id, key, value)
@@ -168,15 +173,15 @@ def grid_values(parameter: Parameter) -> list[Any]:
     if parameter.integer is not None:
         return list(range(int(low), int(high) + 1, int(parameter.step or 1)))
     step = parameter.step or high - low
-    return [low + step * i for i in range(int((high - low) / step + 1e-9) + 1)]
+    count = int((high - low) / step + 1e-9) + 1
+    return [min(high, round(low + step * i, 12)) for i in range(count)]
 
 
-def grid_size(parameters: Mapping[str, Parameter]) -> int:
-    """Number of all combinations."""
-    size = 1
-    for parameter in parameters.values():
-        size *= len(grid_values(parameter))
-    return size
+def wanted_trials(sweep: Sweep) -> int:
+    """How many trials there will be: a grid has no more than its combinations."""
+    if sweep.sampler != "grid":
+        return sweep.trials
+    return min(sweep.trials, math.prod(len(grid_values(p)) for p in sweep.parameters.values()))
 
 
 def make_sampler(sweep: Sweep, number: int) -> optuna.samplers.BaseSampler:

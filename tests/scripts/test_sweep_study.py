@@ -16,10 +16,10 @@ from rn50.config.sweep import Objective, Parameter, Pruner, Sweep
 from rn50.scripts.sweep_study import (
     Study,
     distribution,
-    grid_size,
     grid_values,
     mend,
     training_seed,
+    wanted_trials,
 )
 
 PARAMETERS = {
@@ -70,7 +70,9 @@ def test_a_grid_is_tried_once_each(tmp_path: Path) -> None:
     }
     assert grid_values(parameters["comm.cycle_ms"]) == [1, 3, 5]
     assert grid_values(parameters["schedule.warmup"]) == pytest.approx([0, 0.1, 0.2, 0.3])
-    sweep, size = make(sampler="grid", parameters=parameters), grid_size(parameters)
+    sweep = make(sampler="grid", parameters=parameters, trials=1000)
+    size = wanted_trials(sweep)
+    assert wanted_trials(sweep.model_copy(update={"trials": 5})) == 5
     study = Study(sweep, tmp_path / "journal")
     for _ in range(size):
         study.complete(study.ask().number, 1.0, 1.0)
