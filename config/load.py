@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_origin
 
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
@@ -107,7 +107,7 @@ def load(config: str | Path, overrides: Sequence[str] = ()) -> Loaded:
         UserError: unreadable file, bad YAML, or bad values: every problem, one line each.
     """
     path = find_config(config)
-    leaves = _read_tree(path, chain=())
+    leaves = read_tree(path)
     for text in overrides:
         if text.startswith("system=") and re.fullmatch(r"system=[\w. -]+", text):
             leaves = {
@@ -119,11 +119,11 @@ def load(config: str | Path, overrides: Sequence[str] = ()) -> Loaded:
             _put(leaves, key, leaf)
     tree: dict[str, Any] = {}
     for key, leaf in leaves.items():
-        _nest(tree, key, leaf.value)
+        nest(tree, key, leaf.value)
     try:
         run = Run.model_validate(tree)
     except ValidationError as error:
-        raise UserError("\n".join(_explain(error, leaves, str(path)))) from None
+        raise UserError("\n".join(explain(error, leaves, str(path)))) from None
     return Loaded(run, {key: leaf.origin for key, leaf in leaves.items()})
 
 
@@ -155,11 +155,11 @@ def load_system(name: str, ruleset: str | None = None) -> System:
     leaves = _system_leaves(name, ruleset, "--system")
     tree: dict[str, Any] = {}
     for key, leaf in leaves.items():
-        _nest(tree, key, leaf.value)
+        nest(tree, key, leaf.value)
     try:
         return Run.model_validate(tree).system
     except ValidationError as error:
-        raise UserError("\n".join(_explain(error, leaves, name))) from None
+        raise UserError("\n".join(explain(error, leaves, name))) from None
 
 
 def _system_leaves(name: str, ruleset: str | None, asked_by: str) -> dict[str, Leaf]:
@@ -181,7 +181,7 @@ def _system_leaves(name: str, ruleset: str | None, asked_by: str) -> dict[str, L
             f"{asked_by}: a YAML file or one of {', '.join(systems)} expected, "
             f"found {_show(name)}{hint}"
         )
-    return {f"system.{key}": leaf for key, leaf in _read_tree(path, chain=()).items()}
+    return {f"system.{key}": leaf for key, leaf in read_tree(path).items()}
 
 
 def system_yaml(system: System) -> str:
@@ -224,7 +224,7 @@ def _yaml_text(tree: Mapping[str, Any]) -> str:
     return out.getvalue()
 
 
-def _read_tree(path: Path, chain: tuple[Path, ...]) -> dict[str, Leaf]:
+def read_tree(path: Path, chain: tuple[Path, ...] = ()) -> dict[str, Leaf]:
     """Leaves of one YAML file over those of its bases, as dotted path -> Leaf."""
     root = _compose(path)
     leaves: dict[str, Leaf] = {}
@@ -321,7 +321,7 @@ def _read_base(
     if base.resolve() in chain:
         names = " -> ".join(link.name for link in (*chain, base))
         raise UserError(f"{where}: base: a chain without a circle expected, found {names}")
-    return _read_tree(base, chain)
+    return read_tree(base, chain)
 
 
 def _construct(node: Node, where: Origin, key: str, depth: int) -> Any:
@@ -385,22 +385,28 @@ def _put(leaves: dict[str, Leaf], key: str, leaf: Leaf) -> None:
     leaves[key] = leaf
 
 
-def _nest(tree: dict[str, Any], key: str, value: Any) -> None:
+def nest(tree: dict[str, Any], key: str, value: Any) -> None:
+    """Set the leaf at a dotted path of a nested dict."""
     *parents, last = key.split(".")
     for part in parents:
         tree = tree.setdefault(part, {})
     tree[last] = value
 
 
-def _explain(error: ValidationError, leaves: Mapping[str, Leaf], config: str) -> Iterable[str]:
-    """One line per problem: file:line: key: expected ..., found ..."""
+def explain(
+    error: ValidationError,
+    leaves: Mapping[str, Leaf],
+    config: str,
+    root: type[BaseModel] = Run,
+) -> Iterable[str]:
+    """One line per problem of a tree of `root`: file:line: key: expected ..., found ..."""
     for problem in error.errors(include_url=False):
         key = ".".join(str(part) for part in problem["loc"] if not isinstance(part, int))
         origin = _nearest_origin(key, leaves) or Origin(config)
         message = problem["msg"].removeprefix("Value error, ")
         if problem["type"] == "extra_forbidden":
-            yield f"{origin}: {key}: unknown key{_suggest(problem['loc'])}"
-        elif problem["type"] == "value_error" and _section_at(problem["loc"]) is not None:
+            yield f"{origin}: {key}: unknown key{_suggest(problem['loc'], root)}"
+        elif problem["type"] == "value_error" and _section_at(problem["loc"], root) is not None:
             yield f"{origin}: {key}.{message}" if key else f"{origin}: {message}"
         elif problem["type"] == "value_error":
             yield f"{origin}: {key}: expected {message}, found {_show(problem['input'])}"
@@ -421,9 +427,9 @@ def _nearest_origin(key: str, leaves: Mapping[str, Leaf]) -> Origin | None:
     return None
 
 
-def _suggest(loc: tuple[int | str, ...]) -> str:
+def _suggest(loc: tuple[int | str, ...], root: type[BaseModel]) -> str:
     """The nearest valid keys beside an unknown one."""
-    section = _section_at(loc[:-1])
+    section = _section_at(loc[:-1], root)
     if section is None:
         return ""
     fields = section.model_fields
@@ -431,13 +437,17 @@ def _suggest(loc: tuple[int | str, ...]) -> str:
     return f"; did you mean {near[0]}?" if near else f"; valid here: {', '.join(fields)}"
 
 
-def _section_at(loc: tuple[int | str, ...]) -> type[BaseModel] | None:
+def _section_at(loc: tuple[int | str, ...], root: type[BaseModel]) -> type[BaseModel] | None:
     """The section of the schema at a place, or None where a value stands."""
-    section: type[BaseModel] | None = Run
-    for part in loc:
+    section: type[BaseModel] | None = root
+    parts = iter(loc)
+    for part in parts:
         if section is None or part not in section.model_fields:
             return None
-        section = _section_of(section.model_fields[str(part)])
+        field = section.model_fields[str(part)]
+        section = _section_of(field)
+        if get_origin(field.annotation) is dict:
+            next(parts, None)  # the user's own key
     return section
 
 

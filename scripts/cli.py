@@ -15,6 +15,7 @@ from .cli_bench import bench_app
 from .cli_log import log_app
 from .cli_predict import predict
 from .cli_submit import submit
+from .cli_sweep import sweep
 from .console import (
     EXIT_BAD,
     EXIT_USAGE,
@@ -41,6 +42,7 @@ app.add_typer(log_app, name="log")
 app.add_typer(bench_app, name="bench")
 app.command("predict")(predict)
 app.command("submit")(submit)
+app.command("sweep")(sweep)
 
 
 def main() -> None:

@@ -230,6 +230,68 @@ def bench_startup(
     _print_bench(figures, as_json)
 
 
+@bench_app.command("scaling")
+def bench_scaling(
+    config: Config = "cpu_small",
+    overrides: Overrides = None,
+    models: Annotated[
+        str, typer.Option(help="alexnet, googlenet, resnet50.")
+    ] = "alexnet,googlenet,resnet50",
+    ranks: Annotated[str, typer.Option(help="Rank counts from 1 on.")] = "1,2,4",
+    modes: Annotated[
+        str, typer.Option(help="weak: a rank's batch is fixed; strong: the global batch.")
+    ] = "weak,strong",
+    global_batch: Annotated[
+        Optional[int],  # noqa: UP045
+        typer.Option(min=1, help="For strong; default: `batch.per_rank` x the most ranks."),
+    ] = None,
+    launcher: Launcher = None,
+    passes: Annotated[int, typer.Option(min=1, help="Jobs of each case, in turn.")] = 3,
+    rounds: Annotated[int, typer.Option(min=1, help="Rounds of a job.")] = 3,
+    steps: Annotated[int, typer.Option(min=1, help="Steps of a round.")] = 4,
+    plot: Annotated[
+        Optional[Path],  # noqa: UP045
+        typer.Option(help="Write throughput against ranks as SVG."),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Networks x rank counts, weak and strong: images/s, seconds per epoch, efficiency.
+
+    The real trainer on the config's images, with the real (not narrowed) networks. Where ranks
+    share cores, marked `*`, only the efficiency against cores says something of the program.
+
+    Example: `rn50 bench scaling cpu_small --models resnet50 --ranks 1,2,4 --plot scaling.svg`
+    """
+    from . import bench_scaling as study
+    from .bench import machine
+    from .launch import load_for_launch
+    from .launcher import pick_launcher
+
+    name, base = pick_launcher(launcher), split_config(config, overrides)
+    with Tracking() as track:
+        figures = study.bench_scaling(
+            lambda more, count: load_for_launch(base[0], [*base[1], *more], count),
+            name,
+            models=models.split(","),
+            modes=modes.split(","),
+            ranks=parse_counts("--ranks", ranks),
+            global_batch=global_batch,
+            passes=passes,
+            rounds=rounds,
+            steps=steps,
+            track=track,
+        )
+    rows = figures["figures"]["rows"]
+    if plot:
+        study.plot_scaling(rows, machine()["cores"], plot)
+    if as_json:
+        print(json.dumps(figures, indent=1))
+        return
+    print_table(study.TABLE_HEADER, study.table_rows(rows))
+    if any(row["shares_cores"] for row in rows):
+        print(f"* more ranks than the {machine()['cores']} cores: they share them")
+
+
 def parse_groupings(text: str) -> list[str]:
     """`single;cubic(3)` -> rules, each as `comm.groups` takes it."""
     from ..config.schema import Comm

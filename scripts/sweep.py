@@ -1,0 +1,336 @@
+"""`rn50 sweep`: the driver. It asks for trials, runs them, watches them, and tells what came out.
+
+Everything it knows is on disk before it acts on it (journal, trial folders), so it may be killed at
+any moment: the same command goes on. Trials that still run are taken over; those that ended
+meanwhile are read; those that were lost are run again with the same values and the same seed.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import platform
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import NamedTuple
+
+import psutil
+from optuna.trial import FrozenTrial
+
+from ..config.errors import UserError
+from ..config.plan import build_plan
+from ..config.sweep import LoadedSweep, difference
+from ..data.atomic import write_file
+from ..data.prepare import Tracker, prepare
+from .sweep_study import Study, training_seed, wanted_trials
+from .sweep_trial import (
+    Ended,
+    ask_to_stop,
+    clean_up,
+    evaluations,
+    find_main,
+    read_end,
+    start,
+    trial_command,
+)
+
+POLL_S = 0.5
+_STOPPED = ("SIGTERM", "SIGINT", "interrupted")
+Say = Callable[[str], None]
+
+
+class Active(NamedTuple):
+    """A trial that runs: a child of ours, or one that an earlier driver left."""
+
+    number: int
+    folder: Path
+    process: subprocess.Popen[bytes] | psutil.Process
+    last_epoch: int
+    """Its last evaluation ends it anyway."""
+
+    def has_ended(self) -> bool:
+        if isinstance(self.process, subprocess.Popen):
+            return self.process.poll() is not None
+        return find_main(self.folder) is None
+
+    @property
+    def code(self) -> int | None:
+        return self.process.returncode if isinstance(self.process, subprocess.Popen) else None
+
+
+def sweep_folder(loaded: LoadedSweep) -> Path:
+    """`results/<sweep>/`."""
+    return Path(loaded.base.run.system.results) / loaded.sweep.name
+
+
+def run_sweep(loaded: LoadedSweep, track: Tracker, say: Say) -> Study:
+    """Run a sweep to its last trial, or go on with it; returns the study.
+
+    Raises:
+        UserError: another driver at work, another definition in the folder, or no data.
+        KeyboardInterrupt: asked to stop; its trials have been stopped and are run again later.
+    """
+    folder = sweep_folder(loaded)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"{folder}: cannot create: {error.strerror}") from None
+    with only_driver(folder), _stop_signals():
+        keep_definition(loaded, folder)
+        if loaded.sweep.scheduler == "local":
+            prepare(loaded.base.run.data, track)  # once: two trials would both draw it
+        study = Study(loaded.sweep, folder / "journal.log")
+        Driver(loaded, folder, study, track(f"sweep {loaded.sweep.name}"), say).run()
+    return study
+
+
+def open_study(loaded: LoadedSweep) -> Study:
+    """The study so far, while no driver is at work. Raises UserError where there is none."""
+    folder = sweep_folder(loaded)
+    if not (folder / "journal.log").is_file():
+        raise UserError(f"{folder}: a sweep that has begun expected, found none")
+    with only_driver(folder):
+        keep_definition(loaded, folder)
+        return Study(loaded.sweep, folder / "journal.log")
+
+
+@contextmanager
+def only_driver(folder: Path) -> Iterator[None]:
+    """Hold `folder`/driver.lock; the kernel gives it back when the process ends, however it ends.
+
+    Raises:
+        UserError: another driver has it.
+    """
+    with (folder / "driver.lock").open("a+") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            file.seek(0)
+            raise UserError(
+                f"{folder}: no other driver on this sweep expected, found {file.read().strip()}"
+            ) from None
+        except OSError as error:
+            raise UserError(f"{file.name}: cannot lock: {error.strerror}") from None
+        file.truncate(0)
+        file.write(f"process {os.getpid()} on {platform.node()}\n")
+        file.flush()
+        yield
+
+
+def keep_definition(loaded: LoadedSweep, folder: Path) -> None:
+    """Write `folder`/sweep.json, or hold the sweep to the one that is there.
+
+    Raises:
+        UserError: what is searched or how it is judged is not what it was: the keys.
+    """
+    path, mine = folder / "sweep.json", loaded.definition()
+    if not path.exists():
+        write_file(path, json.dumps(mine, indent=1) + "\n")
+        return
+    try:
+        old = json.loads(path.read_text())
+    except ValueError:
+        raise UserError(f"{path}: JSON expected, found none") from None
+    if old != mine:
+        changed = difference(old, mine) if isinstance(old, dict) else ["all of it"]
+        raise UserError(
+            f"{folder}: the definition it began with expected; changed: {'; '.join(changed)}; "
+            "give the sweep another name, or remove the folder"
+        )
+
+
+class Driver:
+    """The loop over trials."""
+
+    def __init__(
+        self,
+        loaded: LoadedSweep,
+        folder: Path,
+        study: Study,
+        progress: Callable[[int, int], None],
+        say: Say,
+    ) -> None:
+        self._loaded, self._folder, self._study = loaded, folder, study
+        self._progress, self._say = progress, say
+        self._active: dict[int, Active] = {}
+        self._wanted = wanted_trials(loaded.sweep)
+
+    def run(self) -> None:
+        """Until all trials have ended; on any error none of them runs on."""
+        parallel = self._loaded.sweep.parallel
+        try:
+            for trial in self._study.running():
+                self._take_over(trial)
+            while True:
+                self._show()
+                while len(self._study.trials) < self._wanted and len(self._active) < parallel:
+                    self._begin(self._study.ask())
+                for active in list(self._active.values()):
+                    self._watch(active)
+                if not self._active and len(self._study.trials) >= self._wanted:
+                    break
+                if self._active:
+                    time.sleep(POLL_S)
+            self._show()
+        except BaseException:
+            for active in self._active.values():
+                ask_to_stop(active.folder)
+            for active in self._active.values():
+                clean_up(active.folder)
+            raise
+
+    def _show(self) -> None:
+        total = max(self._wanted, len(self._study.trials))
+        self._progress(len(self._study.trials) - len(self._active), total)
+
+    def _take_over(self, trial: FrozenTrial) -> None:
+        """Go on with a trial that an earlier driver started: watch, read, or run it again."""
+        folder = self._trial_folder(trial.number)
+        process = find_main(folder)
+        if process is not None:
+            self._say(f"trial {trial.number}: still running, taken over")
+            self._watch_from_now(trial, folder, process)
+            return
+        clean_up(folder)
+        ended = read_end(folder, None) if folder.exists() else Ended("failed", "", {})
+        if ended.result and not (ended.status == "failed" and ended.reason in _STOPPED):
+            self._say(f"trial {trial.number}: ended while no driver was there")
+            if not self._judge(trial.number, folder, self._last_epoch(trial)):
+                self._settle(trial.number, folder, ended)
+            return
+        if folder.exists():
+            lost = len(list(folder.parent.glob(f"{folder.name}_lost_*"))) + 1
+            folder.rename(folder.with_name(f"{folder.name}_lost_{lost}"))
+        self._say(f"trial {trial.number}: was lost with its driver, run again")
+        self._begin(trial)
+
+    def _trial_folder(self, number: int) -> Path:
+        return self._folder / "trials" / f"trial_{number:04d}"
+
+    def _begin(self, trial: FrozenTrial) -> None:
+        """Write the trial's config and start it; values that make no config are a failed trial."""
+        number, folder = trial.number, self._trial_folder(trial.number)
+        folder.mkdir(parents=True, exist_ok=True)
+        own = [f"name={folder.name}", f"system.results={json.dumps(str(folder.parent))}"]
+        if self._loaded.base.run.seed is None:
+            own.append(f"seed={training_seed(self._loaded.sweep, number)}")
+        try:
+            loaded = self._loaded.load_trial(self._loaded.sweep.config, trial.params, *own)
+        except UserError as error:
+            self._fail(number, "; ".join(str(error).splitlines()), 0.0)
+            return
+        path = folder / "config.yaml"
+        write_file(path, loaded.to_yaml())
+        values = ", ".join(f"{key}={value}" for key, value in trial.params.items())
+        self._say(f"trial {number}: {values}")
+        process = start(trial_command(self._loaded.sweep, path), folder)
+        self._watch_from_now(trial, folder, process)
+
+    def _watch_from_now(
+        self, trial: FrozenTrial, folder: Path, process: subprocess.Popen[bytes] | psutil.Process
+    ) -> None:
+        last = self._last_epoch(trial)
+        self._active[trial.number] = Active(trial.number, folder, process, last)
+
+    def _last_epoch(self, trial: FrozenTrial) -> int:
+        """The epoch whose evaluation ends a trial at the latest."""
+        if self._loaded.sweep.objective.at_epoch is not None:
+            return self._loaded.sweep.objective.at_epoch
+        loaded = self._loaded.load_trial(self._loaded.sweep.config, trial.params)
+        return build_plan(loaded.run).eval_epochs[-1]
+
+    def _watch(self, active: Active) -> None:
+        """One look at a trial: new evaluations first, then whether it has ended or must."""
+        has_ended = active.has_ended()  # before the look: an end has all its evaluations
+        if self._judge(active.number, active.folder, active.last_epoch):
+            self._stop(active)
+            return
+        if has_ended:
+            del self._active[active.number]
+            clean_up(active.folder)
+            self._settle(active.number, active.folder, read_end(active.folder, active.code))
+            return
+        limit, seconds = self._loaded.sweep.limit_s, self._seconds(active.folder)
+        if limit is not None and seconds > limit:
+            self._fail(active.number, f"longer than limit_s ({limit:g} s)", seconds)
+            self._stop(active)
+
+    def _judge(self, number: int, folder: Path, last_epoch: int) -> bool:
+        """Tell of the evaluations; True where one of them decides the trial, which is told."""
+        target, objective = self._loaded.base.run.eval.target, self._loaded.sweep.objective
+        for epoch, accuracy in evaluations(folder):
+            prune = self._study.report(number, epoch, accuracy)
+            if epoch == objective.at_epoch:
+                self._complete(number, accuracy, folder)
+                return True
+            if prune and epoch < last_epoch and accuracy < target:
+                reason = f"accuracy {accuracy:.4f} after epoch {epoch}"
+                self._study.prune(number, reason, self._seconds(folder))
+                self._say(f"trial {number}: pruned: {reason}")
+                return True
+        return False
+
+    def _stop(self, active: Active) -> None:
+        """End a trial whose result is known: nothing of it is waited for but its processes."""
+        del self._active[active.number]
+        ask_to_stop(active.folder)
+        if isinstance(active.process, subprocess.Popen):
+            try:
+                active.process.wait(timeout=20)
+            except subprocess.TimeoutExpired:
+                active.process.kill()
+        clean_up(active.folder)
+        if isinstance(active.process, subprocess.Popen):
+            active.process.wait()
+
+    def _settle(self, number: int, folder: Path, ended: Ended) -> None:
+        """Tell of a trial that has ended by itself."""
+        objective, result = self._loaded.sweep.objective, ended.result
+        if ended.status == "success":
+            measured = {
+                "accuracy": "eval_accuracy",  # the target was reached before the epoch
+                "time_to_target": "time_to_train_s",
+                "epochs_to_target": "epochs",
+            }
+            self._complete(number, float(result[measured[objective.measure]]), folder)
+        elif ended.status == "aborted" and not objective.is_accuracy:
+            reason = f"target not reached: accuracy {result['eval_accuracy']:.4f} at the end"
+            self._study.prune(number, reason, self._seconds(folder))
+            self._say(f"trial {number}: {reason}")
+        elif ended.status == "aborted":
+            reason = f"no evaluation after epoch {objective.at_epoch}"
+            self._fail(number, reason, self._seconds(folder))
+        else:
+            self._fail(number, ended.reason or ended.status, self._seconds(folder))
+
+    def _complete(self, number: int, value: float, folder: Path) -> None:
+        self._study.complete(number, value, self._seconds(folder))
+        self._say(f"trial {number}: {self._loaded.sweep.objective.measure} {value:g}")
+
+    def _fail(self, number: int, reason: str, seconds: float) -> None:
+        self._study.fail(number, reason, seconds)
+        self._say(f"trial {number}: failed: {reason}")
+
+    def _seconds(self, folder: Path) -> float:
+        """Wall time since the trial's config was written."""
+        return time.time() - (folder / "config.yaml").stat().st_mtime
+
+
+@contextmanager
+def _stop_signals() -> Iterator[None]:
+    """SIGTERM as Ctrl-C: a scheduler's or a person's wish to stop."""
+
+    def interrupt(number: int, _: FrameType | None) -> None:
+        raise KeyboardInterrupt(signal.Signals(number).name)
+
+    previous = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, previous)

@@ -1,0 +1,55 @@
+"""One rank of `rn50 bench scaling`: the trainer's loop on real data, round after round."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+
+from mxnet import nd
+
+from ..config.load import load
+from ..data.atomic import write_file
+from .loop import train_steps
+from .placement import find_placement
+from .progress import Progress
+from .run import Rank
+from .session import Session
+
+
+def main(config: str, out: str, rounds: str, steps: str) -> None:
+    """Train `rounds` rounds of `steps` steps; rank 0 writes to `out`/bench.json.
+
+    `step_s`: wall seconds a step of each round, all ranks waiting for the last; `busy_cores`:
+    processor seconds of all ranks together over wall seconds.
+    """
+    loaded = load(config)
+    session = Session(loaded, Path(out), find_placement())
+    session.progress = Progress(session.plan, loaded.run.eval.target, shown=False)
+    session.prepare()
+    rank = Rank(session)
+    rank.start_up()
+    count, trainer = int(steps), rank.trainer()
+    figures: dict[str, list[float]] = {"step_s": [], "busy_cores": []}
+    for turn in range(int(rounds) + 1):
+        rank.comm.barrier()
+        start, start_cpu = time.perf_counter(), time.process_time()
+        for point in train_steps(
+            trainer, turn * count + 1, (turn + 1) * count, rank.plan.log_every_steps
+        ):
+            rank.write_metrics(point)
+        nd.waitall()
+        rank.comm.barrier()
+        seconds = time.perf_counter() - start
+        cpu = rank.comm.sum_losses(nd.array([time.process_time() - start_cpu], rank.ctx))
+        if turn:  # the first round warms up
+            figures["step_s"].append(seconds / count)
+            figures["busy_cores"].append(float(cpu.asscalar()) / seconds)
+    rank.comm.stop()
+    if session.place.rank == 0:
+        write_file(Path(out) / "bench.json", json.dumps(figures))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
