@@ -8,7 +8,6 @@ ARG BASE_IMAGE=debian:bookworm-20250520-slim
 ARG CUDA_IMAGE=${BASE_IMAGE}
 
 FROM ${BASE_IMAGE} AS runtime
-SHELL ["/bin/bash", "-o", "pipefail", "-c"]
 WORKDIR /opt/rn50
 # hadolint ignore=DL3008
 RUN export DEBIAN_FRONTEND=noninteractive \
@@ -42,7 +41,6 @@ RUN scripts/setup.sh && scripts/container_app.sh /app
 
 # --- gpu: the same with nvcc ---------------------------------------------------------------------
 FROM ${CUDA_IMAGE} AS gpu-stack
-SHELL ["/bin/bash", "-o", "pipefail", "-c"]
 WORKDIR /opt/rn50
 COPY scripts/container_nvcc.sh scripts/
 RUN scripts/container_nvcc.sh

@@ -18,6 +18,7 @@ from ..logging.official import check_officially
 from ..train.support import check_supported
 from .launcher import build_job, new_run_folder, pick_launcher, run_job
 from .record import describe_environment
+from .repeat import compare_with_recorded
 
 
 def load_for_launch(config: str, overrides: list[str], ranks: int | None) -> Loaded:
@@ -34,8 +35,12 @@ def load_for_launch(config: str, overrides: list[str], ranks: int | None) -> Loa
     return loaded
 
 
-def launch(loaded: Loaded, launcher: str | None, track: Tracker) -> dict[str, Any]:
+def launch(
+    loaded: Loaded, launcher: str | None, track: Tracker, recorded: Path | None = None
+) -> dict[str, Any]:
     """Run `loaded` to its end; returns the content of result.json.
+
+    With the folder of a `recorded` run the two are compared, in a line and in result.json.
 
     Raises:
         UserError: before the ranks start, or when one of them failed.
@@ -78,11 +83,16 @@ def launch(loaded: Loaded, launcher: str | None, track: Tracker) -> dict[str, An
     result["official_checker"] = official._asdict()
     check = check_log(out / "result_0.txt", run.ruleset, official=False)
     result["check"] = {"verdict": check.verdict, "cause": check.cause}
+    repeat = compare_with_recorded(recorded, out) if recorded is not None else None
+    if repeat is not None:
+        result["repeats"] = repeat._asdict()
     write_result(out, result)
     for message in official.messages:
         print(f"official checker: {message}")
     print(f"check: {check.verdict}: {check.cause} (rn50 log check {out})")
     try_report(out)
+    if repeat is not None:
+        print(repeat.line)
     print(result_line(result, out), flush=True)
     return result
 

@@ -71,7 +71,10 @@ for argument in "$@"; do
 done
 print_of() { printf 'cpu%s-%s' "${gpu:+-and-gpu}" "$(cat "$@" | sha256sum)"; }
 stack_print=$(print_of requirements*.txt scripts/setup.sh)
-fingerprint=$(print_of requirements*.txt pyproject.toml scripts/setup.sh)
+fingerprint=
+if [ -z "$stack_only" ]; then
+  fingerprint=$(print_of requirements*.txt pyproject.toml scripts/setup.sh)
+fi
 is_done() { # is_done STAMP FINGERPRINT; a GPU set-up serves CPU runs as well
   [ -f "$1" ] && case "$(cat "$1")" in
     "$2") true ;;
@@ -108,9 +111,10 @@ for tool in g++ make; do command -v "$tool" >/dev/null || missing+=("$tool"); do
 for library in libgomp:1 libquadmath:0; do # MXNet's wheel links to them
   PATH=$PATH:/sbin:/usr/sbin ldconfig -p | grep -q "${library/:/.so.}" || missing+=("${library/:/}")
 done
-if ! command -v mpicxx >/dev/null || ! command -v mpirun >/dev/null; then
-  if may_apt; then missing+=(openmpi-bin libopenmpi-dev); fi
-fi
+has_mpi() { # to build with: Debian's openmpi-bin alone has mpicxx, but no headers
+  command -v mpirun >/dev/null && mpicxx -E -x c++ -include mpi.h /dev/null >/dev/null 2>&1
+}
+if ! has_mpi && may_apt; then missing+=(openmpi-bin libopenmpi-dev); fi
 if [ ${#missing[@]} -gt 0 ]; then
   may_apt || fail "${missing[*]} expected, found none; install them (as root: apt-get install ${missing[*]})"
   apt_install "${missing[@]}" ||
@@ -119,7 +123,7 @@ if [ ${#missing[@]} -gt 0 ]; then
     command -v "$tool" >/dev/null || fail "$tool expected, found none"
   done
 fi
-if command -v mpicxx >/dev/null && command -v mpirun >/dev/null; then
+if has_mpi; then
   mpi=$(mpirun --version | sed -n '1s/.* //p')
   say "Python $("$python" -V | cut -d' ' -f2), Open MPI $mpi"
 else

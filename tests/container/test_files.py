@@ -1,0 +1,38 @@
+"""The container's files without a container."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOMS = ("config", "data", "logging", "scaling", "scripts", "train", "rn50")
+
+
+def test_the_context_holds_the_rooms_and_nothing_else(root: Path) -> None:
+    """All is left out first, so that no result, key or environment gets into an image."""
+    lines = [line for line in (root / ".dockerignore").read_text().splitlines() if line[:1] != "#"]
+    assert lines[0] == "*"
+    let_in = {line[1:] for line in lines if line.startswith("!")}
+    assert let_in == {*ROOMS, "pyproject.toml", "requirements*.txt", "run_and_time.sh"}
+
+
+def test_versions_have_one_home(root: Path) -> None:
+    """What requirements*.txt and setup.sh pin is named in no other file of the container."""
+    pins = re.findall(r"==([\w.]+)", "".join(f.read_text() for f in root.glob("requirements*.txt")))
+    assert len(pins) > 50
+    for file in (root / "Dockerfile", *(root / "scripts").glob("container_*.sh")):
+        words = set(re.findall(r"[\w.]+", file.read_text()))
+        assert not words & {pin for pin in pins if pin.count(".") >= 2}, file
+
+
+@pytest.mark.parametrize("arguments", [["--nonsense"], ["--stack", "extra"]])
+def test_set_up_names_an_argument_it_does_not_know(root: Path, arguments: list[str]) -> None:
+    done = subprocess.run(
+        [root / "scripts/setup.sh", *arguments], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1
+    wanted = f"unknown argument {arguments[-1]}; --gpu, --stack or nothing expected"
+    assert done.stderr == f"setup: error: {wanted}\n"
