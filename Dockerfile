@@ -40,10 +40,12 @@ COPY . .
 RUN scripts/setup.sh && scripts/container_app.sh /app
 
 # --- gpu: the same with nvcc ---------------------------------------------------------------------
-FROM ${CUDA_IMAGE} AS gpu-stack
+FROM ${CUDA_IMAGE} AS nvcc
 WORKDIR /opt/rn50
 COPY scripts/container_nvcc.sh scripts/
 RUN scripts/container_nvcc.sh
+
+FROM nvcc AS gpu-stack
 COPY requirements.txt requirements-gpu.txt ./
 COPY scripts/setup.sh scripts/
 RUN scripts/setup.sh --gpu --stack
@@ -59,7 +61,7 @@ ENV LD_LIBRARY_PATH=/opt/rn50/.venv/lib/cuda \
     CUDA_MODULE_LOADING=LAZY
 COPY --from=gpu-stack /opt/rn50/.venv .venv
 COPY --from=gpu-build /app ./
-ARG COMMIT=unknown
+ARG COMMIT=
 ENV RN50_COMMIT=${COMMIT}
 LABEL org.opencontainers.image.revision=${COMMIT}
 USER 1000
@@ -68,7 +70,7 @@ ENTRYPOINT ["/opt/rn50/run_and_time.sh"]
 FROM runtime AS cpu
 COPY --from=cpu-stack /opt/rn50/.venv .venv
 COPY --from=cpu-build /app ./
-ARG COMMIT=unknown
+ARG COMMIT=
 ENV RN50_COMMIT=${COMMIT}
 LABEL org.opencontainers.image.revision=${COMMIT}
 USER 1000

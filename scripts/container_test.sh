@@ -38,7 +38,7 @@ fi
 
 SECONDS=0
 "$ENGINE" build --target cpu --build-arg "BASE_IMAGE=$base" \
-  --build-arg "COMMIT=$(git describe --always --abbrev=40 --dirty 2>/dev/null || echo unknown)" \
+  --build-arg "COMMIT=$(git describe --always --abbrev=40 --dirty 2>/dev/null || true)" \
   -t "$image" . >"$scratch/build.log" 2>&1 || {
   tail -n 30 "$scratch/build.log" >&2
   echo "container_test: error: the build failed" >&2

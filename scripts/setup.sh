@@ -202,6 +202,7 @@ install_stack() { # everything but rn50
     }
   fi
   quietly "installing Horovod" "${pip[@]}" install --no-deps --force-reinstall "$wheels"/horovod-*.whl
+  if [ -n "$stack_only" ]; then quietly "removing cmake" "${pip[@]}" uninstall -y cmake; fi
   echo "$stack_print" >"$stack_stamp"
 }
 if stack_is_done; then

@@ -116,13 +116,8 @@ def test_an_altered_record_is_not_reproduced(box: Box, outside: Path) -> None:
 
 def test_any_user_and_a_read_only_image_will_do(box: Box) -> None:
     done = box.run(
-        *(
-            "smoke",
-            "schedule.length=1 epochs",
-            "eval.period=1",
-            "eval.offset=0",
-            "eval.target=0.01",
-        ),
+        *("smoke", "schedule.length=2 epochs", "eval.period=2", "eval.offset=1"),
+        "eval.target=0.01",
         options=("--user=4321:4321", "--read-only", "--tmpfs=/tmp"),
     )
     assert done.returncode == 0, done.stdout + done.stderr
