@@ -150,11 +150,21 @@ build_horovod() {
   mv "$partial" "$wheels"
 }
 cuda=$PWD/$venv/lib/cuda
+has_nvcc() { command -v nvcc >/dev/null; }
+if has_nvcc; then cuda_home=$(dirname "$(dirname "$(command -v nvcc)")"); fi
 link_cuda() { # pip's CUDA libraries in one folder, for LD_LIBRARY_PATH
   mkdir -p "$cuda"
   ln -sf "$PWD"/$venv/lib/python3.*/site-packages/nvidia/*/lib/*.so* "$cuda"
   ln -sf libnccl.so.2 "$cuda/libnccl.so" # what the linker looks for
   export LD_LIBRARY_PATH=${LD_LIBRARY_PATH:+$LD_LIBRARY_PATH:}$cuda
+  # A machine without a driver can build too: MXNet loads with the stub of its libcuda.so.1.
+  if ! PATH=$PATH:/sbin:/usr/sbin ldconfig -p | grep -q 'libcuda\.so\.1' && has_nvcc; then
+    local stub
+    stub=$(find -L "$cuda_home" -path '*/stubs/libcuda.so' -print -quit)
+    mkdir -p $venv/lib/cuda-stub
+    ln -sf "$stub" $venv/lib/cuda-stub/libcuda.so.1
+    LD_LIBRARY_PATH=$LD_LIBRARY_PATH:$PWD/$venv/lib/cuda-stub
+  fi
 }
 install_stack() { # everything but rn50
   rm -f "$stack_stamp"
@@ -183,7 +193,7 @@ install_stack() { # everything but rn50
     HOROVOD_WITH_GLOO=1)
   if [ -n "$mpi" ]; then flags+=(HOROVOD_WITH_MPI=1); else flags+=(HOROVOD_WITHOUT_MPI=1); fi
   if [ -n "$gpu" ]; then
-    flags+=(HOROVOD_GPU_OPERATIONS=NCCL "HOROVOD_CUDA_HOME=$(dirname "$(dirname "$(command -v nvcc)")")"
+    flags+=(HOROVOD_GPU_OPERATIONS=NCCL "HOROVOD_CUDA_HOME=$cuda_home"
       "HOROVOD_NCCL_INCLUDE=$(echo "$PWD"/$venv/lib/python3.*/site-packages/nvidia/nccl/include)"
       "HOROVOD_NCCL_LIB=$cuda")
   fi
