@@ -1,7 +1,7 @@
 # make test: the whole suite, format, lint, types and shell lint among it. make check: the same.
 .PHONY: setup test check lint format clean container-test
 PYTHON := .venv/bin/python
-SHELL_SCRIPTS := run_and_time.sh scripts/setup.sh $(wildcard scripts/container_*.sh) .ci/run
+SHELL_SCRIPTS := run_and_time.sh $(wildcard scripts/*.sh) .ci/run
 
 test: setup
 	$(PYTHON) -m pytest

@@ -78,9 +78,15 @@ class Summary:
 
 
 def validate() -> list[Row]:
-    """All rows, worst first within calibrated and predicted ones alike."""
+    """All rows, worst first within calibrated and predicted ones alike; ties by name.
+
+    Errors count to 1e-9: two figures of one prediction differ by less, and by machine.
+    """
     rows = [*_mlperf_rows(), *_table_rows(), *_sony_runs()]
-    return sorted(rows, key=lambda row: -abs(row.error))
+    return sorted(
+        rows,
+        key=lambda row: (-round(abs(row.error), 9), row.name, row.kind, row.machine, row.gpus),
+    )
 
 
 def summarise(rows: Sequence[Row], kind: str) -> Summary:

@@ -54,11 +54,7 @@ def bench_loop(
     images = steps * ranks * loaded.run.batch.per_rank
     trainer, bare = seconds["trainer_s"], seconds["bare_s"]
     return {
-        "ratios": {
-            "trainer / bare loop throughput": spread(
-                [b / t for t, b in zip(trainer, bare, strict=True)]
-            )
-        },
+        "ratios": {"trainer / bare loop throughput": ratio_spread(bare, trainer)},
         "figures": {
             "trainer images/s (median)": images / statistics.median(trainer),
             "bare loop images/s (median)": images / statistics.median(bare),
@@ -85,21 +81,32 @@ def bench_overlap(
     seconds = measure_on_ranks(
         loaded, name, "bench_overlap", ";".join(groupings), str(rounds), str(steps)
     )
-    ratios, figures = {}, {}
+    rows = []
     for rule, kinds in seconds.items():
-        exposed = [s - c for s, c in zip(kinds["step"], kinds["computing"], strict=True)]
-        ratios[f"{rule}: part of communication hidden"] = spread(
-            [1 - e / m for e, m in zip(exposed, kinds["communication"], strict=True)]
+        step, computing, communication = (
+            kinds[kind] for kind in ("step", "computing", "communication")
         )
-        ratios[f"{rule}: communication / computing"] = spread(
-            [m / c for m, c in zip(kinds["communication"], kinds["computing"], strict=True)]
+        exposed = [s - c for s, c in zip(step, computing, strict=True)]
+        rows.append(
+            {
+                "groups": rule,
+                "step_s": spread(step),
+                "computing_s": spread(computing),
+                "communication_s": spread(communication),
+                "exposed_s": spread(exposed),
+                "hidden": ratio_spread(
+                    [m - e for e, m in zip(exposed, communication, strict=True)], communication
+                ),
+                "communication_per_computing": ratio_spread(communication, computing),
+            }
         )
-        for kind, values in {**kinds, "exposed": exposed}.items():
-            figures[f"{rule}: {kind} ms a step"] = spread([value * 1e3 for value in values])
-    ranks = build_plan(loaded.run).ranks
     return {
-        "ratios": ratios,
-        "figures": figures | {"ranks": ranks, "batch per rank": loaded.run.batch.per_rank},
+        "ratios": {},
+        "rows": rows,
+        "figures": {
+            "ranks": build_plan(loaded.run).ranks,
+            "batch per rank": loaded.run.batch.per_rank,
+        },
         "machine": machine() | {"launcher": name},
     }
 
@@ -181,11 +188,7 @@ def bench_against(
     ranks = build_plan(loaded.run).ranks
     images = ranks * loaded.run.batch.per_rank
     return {
-        "ratios": {
-            "our throughput / Horovod's example": spread(
-                [t / o for o, t in zip(ours, theirs, strict=True)]
-            )
-        },
+        "ratios": {"our throughput / Horovod's example": ratio_spread(theirs, ours)},
         "figures": {
             "ours: ms a step": spread([s * 1e3 for s in ours]),
             "Horovod's example: ms a step": spread([s * 1e3 for s in theirs]),
@@ -219,16 +222,11 @@ def bench_optimizer(*, rounds: int, threads: int) -> dict[str, Any]:
     seconds: dict[str, list[float]] = measured["seconds"]
     ours = seconds["ours"]
 
-    def over(name: str) -> dict[str, float]:
-        return spread([other / mine for other, mine in zip(seconds[name], ours, strict=True)])
-
     return {
         "ratios": {
-            "MXNet's LARS / ours": over("MXNet's LARS"),
-            "textbook loop / ours": over("textbook loop"),
-            "ours / memory floor": spread(
-                [mine / floor for mine, floor in zip(ours, seconds["floor"], strict=True)]
-            ),
+            "MXNet's LARS / ours": ratio_spread(seconds["MXNet's LARS"], ours),
+            "textbook loop / ours": ratio_spread(seconds["textbook loop"], ours),
+            "ours / memory floor": ratio_spread(ours, seconds["floor"]),
         },
         "figures": {
             **{f"{name} ms (median)": statistics.median(s) * 1e3 for name, s in seconds.items()},
@@ -251,3 +249,8 @@ def spread(values: Sequence[float]) -> dict[str, float]:
         "max": max(values),
         "n": len(values),
     }
+
+
+def ratio_spread(ours: Sequence[float], others: Sequence[float]) -> dict[str, float]:
+    """Spread of ours / others, measured in turn."""
+    return spread([mine / other for mine, other in zip(ours, others, strict=True)])

@@ -15,7 +15,7 @@ from ..data.prepare import Tracker, prepare
 from ..scaling.cost import allreduce
 from ..scaling.netlab import Point, calibrate_link, calibration_points, predict_s
 from ..scaling.topology import Link, flat
-from .bench import machine, measure_on_ranks, spread
+from .bench import machine, measure_on_ranks, ratio_spread, spread
 
 LoadFor = Callable[[Sequence[str], int], Loaded]
 """(overrides, ranks) -> config."""
@@ -210,7 +210,7 @@ def bench_startup(
             usual = seconds[count, delay, "serial + broadcast"]
             for name in list(STARTUPS)[1:]:
                 ratios[f"{count} ranks, connecting +{delay:g} s: {name} / serial + broadcast"] = (
-                    ratio(seconds[count, delay, name], usual)
+                    ratio_spread(seconds[count, delay, name], usual)
                 )
         if delay_s:
             ours = "overlapped + seed"
@@ -225,8 +225,3 @@ def bench_startup(
         for (count, delay, name), values in sorted(seconds.items())
     }
     return {"ratios": ratios, "figures": figures, "machine": machine() | {"launcher": launcher}}
-
-
-def ratio(ours: Sequence[float], others: Sequence[float]) -> dict[str, float]:
-    """Spread of ours / others, measured in turn."""
-    return spread([mine / other for mine, other in zip(ours, others, strict=True)])

@@ -77,7 +77,27 @@ def bench_loop(
             figures = bench.bench_against(loaded, launcher, passes=passes, **times)
         else:
             figures = bench.bench_loop(loaded, launcher, **times)
+    if overlap and not as_json:
+        print_overlap(figures["rows"])
     _print_bench(figures, as_json)
+
+
+def print_overlap(rows: list[dict[str, Any]]) -> None:
+    """Milliseconds a step (medians), then the hidden part with its spread."""
+    kinds = ("step", "computing", "communication", "exposed")
+    print_table(
+        ("groups", *(f"{kind} ms" for kind in kinds), "comm/comp", "hidden", "least", "most", "n"),
+        [
+            (
+                row["groups"],
+                *(f"{row[f'{kind}_s']['median'] * 1e3:.1f}" for kind in kinds),
+                f"{row['communication_per_computing']['median']:.2f}",
+                *(f"{row['hidden'][key]:.2f}" for key in ("median", "min", "max")),
+                str(row["hidden"]["n"]),
+            )
+            for row in rows
+        ],
+    )
 
 
 @bench_app.command("allreduce")
@@ -312,13 +332,14 @@ def _print_bench(figures: dict[str, Any], as_json: bool) -> None:
     if as_json:
         print(json.dumps(figures, indent=1))
         return
-    print_table(
-        ("ratio", "median", "min", "max", "n"),
-        [
-            (name, f"{r['median']:.3f}", f"{r['min']:.3f}", f"{r['max']:.3f}", str(r["n"]))
-            for name, r in figures["ratios"].items()
-        ],
-    )
+    if figures["ratios"]:
+        print_table(
+            ("ratio", "median", "min", "max", "n"),
+            [
+                (name, f"{r['median']:.3f}", f"{r['min']:.3f}", f"{r['max']:.3f}", str(r["n"]))
+                for name, r in figures["ratios"].items()
+            ],
+        )
     for name, value in figures["figures"].items():
         if isinstance(value, dict):
             value = "{median:.2f} ({min:.2f} to {max:.2f}, n = {n})".format(**value)

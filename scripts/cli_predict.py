@@ -286,7 +286,7 @@ def _validate(as_json: bool) -> None:
         ("error", "what", "published", "predicted", "GPUs x batch", "system", "row", "note"),
         [
             (
-                f"{row.error:+.1%}",
+                f"{round(row.error, 9) + 0.0:+.1%}",  # no sign of the last bit
                 row.kind,
                 f"{row.published:.6g} {'ms' if row.kind == 'step' else 's'}",
                 f"{row.predicted:.4g}",

@@ -160,7 +160,7 @@ link_cuda() { # pip's CUDA libraries in one folder, for LD_LIBRARY_PATH
   # A machine without a driver can build too: MXNet loads with the stub of its libcuda.so.1.
   if ! PATH=$PATH:/sbin:/usr/sbin ldconfig -p | grep -q 'libcuda\.so\.1' && has_nvcc; then
     local stub
-    stub=$(find -L "$cuda_home" -path '*/stubs/libcuda.so' -print -quit)
+    stub=$(find -L "$cuda_home" -path '*/stubs/libcuda.so' -print -quit 2>/dev/null || true)
     mkdir -p $venv/lib/cuda-stub
     ln -sf "$stub" $venv/lib/cuda-stub/libcuda.so.1
     LD_LIBRARY_PATH=$LD_LIBRARY_PATH:$PWD/$venv/lib/cuda-stub

@@ -267,7 +267,7 @@ def test_sonys_configuration_b_keeps_the_noise_scale() -> None:
 def test_sonys_common_ground(name: str) -> None:
     run = load(name).run
     assert run.optimizer.variant == ("you" if name == "sony_1024" else "sony")
-    assert run.comm.algorithm == "torus_2d"
+    assert run.comm.algorithm == ("torus_2d(48x72)" if name == "sony_3456" else "torus_2d")
     assert run.eval.bn_stats == "batch"
     assert run.system.name == "ABCI"
 

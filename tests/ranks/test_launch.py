@@ -74,11 +74,12 @@ def test_smoke_from_images_to_a_clean_log(rn50, smoke_data: Path, launcher: str)
     assert re.search(r"^RESULT success .*official_checker=PASS\(4\.0\.0\)", done.stdout, re.M)
     assert re.search(r"epoch +\d.* images/s .* left$", done.stdout, re.M)
     assert check_officially(folder / "result_0.txt", "4.0.0").messages == ()
-    for kind, count in (("train", 10), ("eval", 1)):
+    for kind, count in (("train", 10), ("eval", 1), ("gaps", 1)):
         lines = [json.loads(line) for line in (folder / "metrics.jsonl").open()]
         assert len([line for line in lines if line["kind"] == kind]) >= count
     spans = json.loads((folder / "timeline.json").read_text())["traceEvents"]
-    assert {"connect ranks", "build network", "epoch 1"} <= {span["name"] for span in spans}
+    names = {span["name"] for span in spans}
+    assert {"join ranks", "open connections", "build network", "epoch 1"} <= names
     assert json.loads((folder / "environment.json").read_text())["launcher"] == launcher
     assert json.loads((folder / "origins.json").read_text())["seed"] == "command line"
     assert f"{result['eval_accuracy']:.4f}" in (folder / "report.html").read_text()
@@ -115,6 +116,23 @@ def test_same_seed_same_weights_bit_for_bit(rn50, smoke_data: Path) -> None:
         digests.append((result["weights_digest"], result["eval_accuracy"]))
     assert digests[0] == digests[1]
     assert digests[0][0] != digests[2][0]
+
+
+def test_every_start_up_gives_the_same_bits(rn50, smoke_data: Path) -> None:
+    """Overlapped or serial, seeded or broadcast: the trained weights are the same."""
+    digests, stages = [], []
+    for startup in ("{}", "{serial: true}", "{serial: true, weights: broadcast}"):
+        rn50(
+            *("launch", "smoke", "seed=5", "schedule.length=4 epochs", "eval.target=0.999"),
+            *(f"data.path={smoke_data}", f"system.results={rn50.results}", f"startup={startup}"),
+        )
+        folder = rn50.run_folder()
+        digests.append(json.loads((folder / "result.json").read_text())["weights_digest"])
+        spans = json.loads((folder / "timeline.json").read_text())["traceEvents"]
+        times = {span["name"]: (span["ts"], span["ts"] + span["dur"]) for span in spans}
+        stages.append(times["join ranks"][0] < times["load MXNet and Horovod"][1])
+    assert len(set(digests)) == 1
+    assert stages == [True, False, False]  # ranks join while MXNet loads, unless all is serial
 
 
 def test_batch_control_with_a_rank_that_drops_out(rn50, smoke_data: Path) -> None:

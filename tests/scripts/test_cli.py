@@ -174,3 +174,37 @@ def test_bench_loop_compares_on_real_ranks(rn50, smoke_data: Path) -> None:
     ratio = figures["ratios"]["trainer / bare loop throughput"]
     assert ratio["n"] == 3 and 0 < ratio["min"] <= ratio["median"] <= ratio["max"]
     assert figures["figures"]["ranks"] == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("allreduce", "--sizes", "4q"), "--sizes: bytes with commas expected, such as 4k,1M"),
+        (("allreduce", "--ranks", "2,,4"), "--ranks: whole numbers with commas expected"),
+        (("allreduce", "--layers", "tcp"), "--layers: mpi or horovod or both expected, found tcp"),
+        (("allreduce", "--algorithms", "rings"), "comm.algorithm"),
+        (("startup", "--ranks", "0"), "--ranks: whole numbers with commas expected"),
+        (("loop", "--against", "torch"), "--against: horovod expected, found torch"),
+        (("loop", "--overlap", "--groupings", "cube(3)"), "--groupings: rules of comm.groups"),
+    ],
+)
+def test_bench_refuses_what_it_cannot_read(rn50, arguments, message) -> None:
+    done = rn50("bench", *arguments)
+    assert done.returncode == 2
+    assert message in done.stderr and "Traceback" not in done.stderr
+    assert len(done.stderr.strip().splitlines()) <= 2
+
+
+@pytest.mark.slow
+def test_bench_overlap_on_real_ranks(rn50, smoke_data: Path) -> None:
+    done = rn50(
+        *("bench", "loop", "smoke", "--overlap", "--groupings", "single;equal_bytes(3)"),
+        *("--rounds", "2", "--steps", "3", "--json", f"data.path={smoke_data}"),
+    )
+    assert done.returncode == 0, done.stderr
+    rows = json.loads(done.stdout)["rows"]
+    assert [row["groups"] for row in rows] == ["single", "equal_bytes(3)"]
+    for row in rows:
+        assert row["step_s"]["n"] == 2
+        assert min(row[f"{kind}_s"]["min"] for kind in ("step", "computing", "communication")) > 0
+        assert row["hidden"]["max"] < 1
