@@ -39,6 +39,15 @@ FROM cpu-stack AS cpu-build
 COPY . .
 RUN scripts/setup.sh && scripts/container_app.sh /app
 
+FROM runtime AS cpu
+COPY --from=cpu-stack /opt/rn50/.venv .venv
+COPY --from=cpu-build /app ./
+ARG COMMIT=
+ENV RN50_COMMIT=${COMMIT}
+LABEL org.opencontainers.image.revision=${COMMIT}
+USER 1000
+ENTRYPOINT ["/opt/rn50/run_and_time.sh"]
+
 # --- gpu: the same with nvcc ---------------------------------------------------------------------
 FROM ${CUDA_IMAGE} AS nvcc
 WORKDIR /opt/rn50
@@ -67,11 +76,5 @@ LABEL org.opencontainers.image.revision=${COMMIT}
 USER 1000
 ENTRYPOINT ["/opt/rn50/run_and_time.sh"]
 
-FROM runtime AS cpu
-COPY --from=cpu-stack /opt/rn50/.venv .venv
-COPY --from=cpu-build /app ./
-ARG COMMIT=
-ENV RN50_COMMIT=${COMMIT}
-LABEL org.opencontainers.image.revision=${COMMIT}
-USER 1000
-ENTRYPOINT ["/opt/rn50/run_and_time.sh"]
+# Without --target. The stages of gpu come last: the classic builder makes all that precede its target.
+FROM cpu

@@ -8,6 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from rn50.config.load import load
+from rn50.scripts.record import describe_environment
+from rn50.train.environment import Environment, engine_environment
+
 ROOMS = ("config", "data", "logging", "scaling", "scripts", "train", "rn50")
 
 
@@ -36,3 +40,27 @@ def test_set_up_names_an_argument_it_does_not_know(root: Path, arguments: list[s
     assert done.returncode == 1
     wanted = f"unknown argument {arguments[-1]}; --gpu, --stack or nothing expected"
     assert done.stderr == f"setup: error: {wanted}\n"
+
+
+def test_gpu_ranks_find_pips_cuda_libraries_after_the_users_own() -> None:
+    run = load("abci_2048_open").run
+    for present, expected in (({}, "/cuda"), ({"LD_LIBRARY_PATH": "/own:/cuda"}, "/own:/cuda")):
+        environment = engine_environment(run, "nccl", present, "/cuda")
+        assert environment.settings["LD_LIBRARY_PATH"] == expected
+        assert environment.kept == {}
+    assert "LD_LIBRARY_PATH" not in engine_environment(run, "nccl", {}).settings
+    assert "LD_LIBRARY_PATH" not in engine_environment(run, "mpi", {}, "/cuda").settings
+
+
+@pytest.mark.parametrize(
+    ("told", "git"),
+    [
+        ("ab12", {"commit": "ab12", "modified": False}),
+        ("ab12-dirty", {"commit": "ab12", "modified": True}),
+    ],
+)
+def test_an_image_knows_the_commit_it_was_built_from(
+    monkeypatch: pytest.MonkeyPatch, told: str, git: dict[str, object]
+) -> None:
+    monkeypatch.setenv("RN50_COMMIT", told)
+    assert describe_environment(Environment({}, {}), "gloo", ["true"])["git"] == git
