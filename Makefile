@@ -1,8 +1,7 @@
 # make test: the whole suite, format, lint, types and shell lint among it. make check: the same.
-.PHONY: setup test check lint format clean
+.PHONY: setup test check lint format clean container-test
 PYTHON := .venv/bin/python
-SHELL_SCRIPTS := run_and_time.sh scripts/setup.sh scripts/netlab.sh scripts/bind.sh \
-  scripts/slurmlab.sh scripts/smoke_local.sh $(wildcard scripts/*.sub) .ci/run
+SHELL_SCRIPTS := run_and_time.sh $(wildcard scripts/*.sh) $(wildcard scripts/*.sub) .ci/run
 
 test: setup
 	$(PYTHON) -m pytest
@@ -17,6 +16,11 @@ lint: setup
 	.venv/bin/ruff check .
 	.venv/bin/mypy
 	.venv/bin/shellcheck $(SHELL_SCRIPTS)
+	.venv/bin/hadolint Dockerfile
+
+# Builds the image and runs smoke in it; as root where there is no base image (docs/containers.md).
+container-test: setup
+	scripts/container_test.sh $(BASE_IMAGE)
 
 format: setup
 	.venv/bin/ruff format .

@@ -70,16 +70,21 @@ def launch(
 ) -> None:
     """Run a config on this machine or allocation: data, ranks, log, official checker.
 
+    A `config.yaml` beside a log is a recorded run: a line says whether this one repeated its
+    accuracy curve, and `repeats` in result.json.
+
     Exit 0: target reached and the official checker passes; 1: not; 2: bad input or a failed rank.
 
     Example: `rn50 launch quick --ranks 2 --launcher gloo seed=1`
     """
     from .launch import launch as run_launch
     from .launch import load_for_launch
+    from .repeat import find_recorded
 
-    loaded = load_for_launch(*split_config(config, overrides), ranks)
+    config, overrides = split_config(config, overrides)
+    loaded = load_for_launch(config, overrides, ranks)
     with Tracking() as track:
-        result = run_launch(loaded, launcher, track)
+        result = run_launch(loaded, launcher, track, find_recorded(config))
     good = result["status"] == "success" and result["official_checker"]["verdict"] == "PASS"
     raise typer.Exit(0 if good else EXIT_BAD)
 

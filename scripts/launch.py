@@ -20,6 +20,7 @@ from ..train.environment import Environment
 from ..train.support import check_supported
 from .launcher import build_job, new_run_folder, pick_launcher, run_job
 from .record import describe_environment
+from .repeat import compare_with_recorded
 
 
 def load_for_launch(config: str, overrides: list[str], ranks: int | None) -> Loaded:
@@ -36,8 +37,12 @@ def load_for_launch(config: str, overrides: list[str], ranks: int | None) -> Loa
     return loaded
 
 
-def launch(loaded: Loaded, launcher: str | None, track: Tracker) -> dict[str, Any]:
+def launch(
+    loaded: Loaded, launcher: str | None, track: Tracker, recorded: Path | None = None
+) -> dict[str, Any]:
     """Run `loaded` to its end; returns the content of result.json.
+
+    With the folder of a `recorded` run the two are compared, in a line and in result.json.
 
     Raises:
         UserError: before the ranks start, or when one of them failed.
@@ -64,7 +69,7 @@ def launch(loaded: Loaded, launcher: str | None, track: Tracker) -> dict[str, An
         write_result(out, {"status": "failed", "reason": reason, "seed": run.seed})
         try_report(out)
         raise
-    return conclude(run, out)
+    return conclude(run, out, recorded)
 
 
 def announce(run: Run, plan: Plan, environment: Environment, launcher: str, out: Path) -> None:
@@ -90,7 +95,7 @@ def save_config(loaded: Loaded, out: Path) -> None:
     write_file(out / "origins.json", json.dumps(origins, indent=1) + "\n")
 
 
-def conclude(run: Run, out: Path) -> dict[str, Any]:
+def conclude(run: Run, out: Path, recorded: Path | None = None) -> dict[str, Any]:
     """After the ranks ended well: checkers, report, the RESULT line; the content of result.json."""
     result: dict[str, Any] = json.loads((out / "result.json").read_text())
     log = out / "result_0.txt"
@@ -98,11 +103,16 @@ def conclude(run: Run, out: Path) -> dict[str, Any]:
     official = check.official or check_officially(log, run.ruleset)
     result["official_checker"] = official._asdict()
     result["check"] = {"verdict": check.verdict, "cause": check.cause}
+    repeat = compare_with_recorded(recorded, out) if recorded is not None else None
+    if repeat is not None:
+        result["repeats"] = repeat._asdict()
     write_result(out, result)
     for message in official.messages:
         print(f"official checker: {message}")
     print(f"check: {check.verdict}: {check.cause} (rn50 log check {out})")
     try_report(out, check)
+    if repeat is not None:
+        print(repeat.line)
     print(result_line(result, out), flush=True)
     return result
 

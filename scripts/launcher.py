@@ -93,7 +93,8 @@ def pick_launcher(wanted: str | None) -> str:
 def build_job(run: Run, launcher: str, command: Sequence[str]) -> tuple[Job, Environment]:
     """The job that runs `command` on every rank of `run`, and the engines' environment."""
     backend = backend_of(run, LAUNCHERS[launcher][1])
-    environment = engine_environment(run, backend, os.environ)
+    cuda = Path(sys.prefix) / "lib" / "cuda"  # made by scripts/setup.sh --gpu
+    environment = engine_environment(run, backend, os.environ, str(cuda) if cuda.is_dir() else None)
     ranks = run.system.nodes * run.system.ranks_per_node
     variables = environment.settings | environment.kept  # on all nodes, the user's as well
     return Job(command, ranks, run.system.ranks_per_node, variables), environment

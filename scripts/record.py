@@ -88,6 +88,9 @@ def _first_line(*command: str) -> str | None:
 def _git() -> dict[str, Any] | None:
     """Commit of the program's own repository, and whether tracked files differ from it."""
     root = Path(__file__).resolve().parent.parent
+    told = os.environ.get("RN50_COMMIT")  # by a container, which holds no repository
+    if told:
+        return {"commit": told.removesuffix("-dirty"), "modified": told.endswith("-dirty")}
     if shutil.which("git") is None:
         return None
     git = ["git", "-C", str(root)]

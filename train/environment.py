@@ -76,8 +76,12 @@ def backend_of(run: Run, on_cpu: Backend) -> Backend:
     return "nccl" if run.system.device == "gpu" else on_cpu
 
 
-def engine_environment(run: Run, backend: Backend, present: Mapping[str, str]) -> Environment:
+def engine_environment(
+    run: Run, backend: Backend, present: Mapping[str, str], cuda: str | None = None
+) -> Environment:
     """The engines' environment for `run`, given what is `present` already.
+
+    `cuda` is the folder of the CUDA libraries that pip installed; the loader looks there last.
 
     Raises:
         UserError: the backend does not offer the algorithm, or the ranks do not form its grid.
@@ -114,7 +118,11 @@ def engine_environment(run: Run, backend: Backend, present: Mapping[str, str]) -
     kept = {
         name: present[name] for name in wanted if present.get(name, wanted[name]) != wanted[name]
     }
-    return Environment({n: v for n, v in wanted.items() if n not in kept}, kept, chosen)
+    settings = {name: value for name, value in wanted.items() if name not in kept}
+    if backend == "nccl" and cuda is not None:
+        folders = [folder for folder in present.get("LD_LIBRARY_PATH", "").split(":") if folder]
+        settings["LD_LIBRARY_PATH"] = ":".join(dict.fromkeys([*folders, cuda]))
+    return Environment(settings, kept, chosen)
 
 
 PARAMETERS = {

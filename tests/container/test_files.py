@@ -1,0 +1,66 @@
+"""The container's files without a container."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from rn50.config.load import load
+from rn50.scripts.record import describe_environment
+from rn50.train.environment import Environment, engine_environment
+
+ROOMS = ("config", "data", "logging", "scaling", "scripts", "train", "rn50")
+
+
+def test_the_context_holds_the_rooms_and_nothing_else(root: Path) -> None:
+    """All is left out first, so that no result, key or environment gets into an image."""
+    lines = [line for line in (root / ".dockerignore").read_text().splitlines() if line[:1] != "#"]
+    assert lines[0] == "*"
+    let_in = {line[1:] for line in lines if line.startswith("!")}
+    assert let_in == {*ROOMS, "pyproject.toml", "requirements*.txt", "run_and_time.sh"}
+
+
+def test_versions_have_one_home(root: Path) -> None:
+    """What requirements*.txt and setup.sh pin is named in no other file of the container."""
+    pins = re.findall(r"==([\w.]+)", "".join(f.read_text() for f in root.glob("requirements*.txt")))
+    assert len(pins) > 50
+    for file in (root / "Dockerfile", *(root / "scripts").glob("container_*.sh")):
+        words = set(re.findall(r"[\w.]+", file.read_text()))
+        assert not words & {pin for pin in pins if pin.count(".") >= 2}, file
+
+
+@pytest.mark.parametrize("arguments", [["--nonsense"], ["--stack", "extra"]])
+def test_set_up_names_an_argument_it_does_not_know(root: Path, arguments: list[str]) -> None:
+    done = subprocess.run(
+        [root / "scripts/setup.sh", *arguments], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1
+    wanted = f"unknown argument {arguments[-1]}; --gpu, --stack or nothing expected"
+    assert done.stderr == f"setup: error: {wanted}\n"
+
+
+def test_gpu_ranks_find_pips_cuda_libraries_after_the_users_own() -> None:
+    run = load("abci_2048_open").run
+    for present, expected in (({}, "/cuda"), ({"LD_LIBRARY_PATH": "/own:/cuda"}, "/own:/cuda")):
+        environment = engine_environment(run, "nccl", present, "/cuda")
+        assert environment.settings["LD_LIBRARY_PATH"] == expected
+        assert environment.kept == {}
+    assert "LD_LIBRARY_PATH" not in engine_environment(run, "nccl", {}).settings
+    assert "LD_LIBRARY_PATH" not in engine_environment(run, "mpi", {}, "/cuda").settings
+
+
+@pytest.mark.parametrize(
+    ("told", "git"),
+    [
+        ("ab12", {"commit": "ab12", "modified": False}),
+        ("ab12-dirty", {"commit": "ab12", "modified": True}),
+    ],
+)
+def test_an_image_knows_the_commit_it_was_built_from(
+    monkeypatch: pytest.MonkeyPatch, told: str, git: dict[str, object]
+) -> None:
+    monkeypatch.setenv("RN50_COMMIT", told)
+    assert describe_environment(Environment({}, {}), "gloo", ["true"])["git"] == git

@@ -1,0 +1,166 @@
+"""The container against the program outside it; `make container-test` builds the image first."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from rn50.logging.official import check_officially
+from rn50.logging.parse import Event, read_events
+
+ENGINE = os.environ.get("RN50_ENGINE", "")
+IMAGE = os.environ.get("RN50_IMAGE", "")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not IMAGE, reason="make container-test builds the image and runs this"),
+]
+
+
+def contents(log: Path) -> list[tuple[object, ...]]:
+    """All of a log but the clock: event types, keys, values, and metadata with file and line."""
+    return [(event.event_type, event.key, event.value, event.metadata) for event in events(log)]
+
+
+def events(log: Path) -> list[Event]:
+    return read_events(log)
+
+
+class Box:
+    """Containers of the image with folders mounted over /data and /results, without a network."""
+
+    def __init__(self, folder: Path) -> None:
+        self.data, self.results = folder / "data", folder / "results"
+        for mounted in (self.data, self.results):
+            mounted.mkdir()
+            mounted.chmod(0o777)  # the container's user is not ours
+        self.mounts = ["-v", f"{self.data}:/data", "-v", f"{self.results}:/results"]
+
+    def run(self, *arguments: str, options: tuple[str, ...] = ()) -> subprocess.CompletedProcess:
+        return subprocess.run(
+            [ENGINE, "run", "--rm", "--network=none", *self.mounts, *options, IMAGE, *arguments],
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=False,
+        )
+
+    def newest(self, name: str = "smoke") -> Path:
+        return max(self.results.glob(f"{name}/*"), key=lambda path: path.stat().st_mtime_ns)
+
+
+@pytest.fixture(scope="module")
+def box(tmp_path_factory: pytest.TempPathFactory) -> Box:
+    return Box(tmp_path_factory.mktemp("box"))
+
+
+@pytest.fixture
+def outside(rn50, box: Box, smoke_data: Path) -> Iterator[Path]:
+    """The folder of a run outside the container."""
+    done = rn50(
+        *("launch", "smoke", "seed=1", f"data.path={smoke_data}", f"system.results={rn50.results}")
+    )
+    assert done.returncode == 0, done.stderr
+    yield rn50.run_folder()
+
+
+def test_the_log_is_the_one_from_outside(box: Box, outside: Path) -> None:
+    """Every event, key, value and order, the accuracy among them; and every bit of the weights."""
+    done = box.run("smoke", "seed=1")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "RESULT success" in done.stdout and "official_checker=PASS(4.0.0)" in done.stdout
+    inside = box.newest()
+    assert contents(inside / "result_0.txt") == contents(outside / "result_0.txt")
+    assert check_officially(inside / "result_0.txt", "4.0.0").messages == ()
+    then, now = (json.loads((folder / "result.json").read_text()) for folder in (outside, inside))
+    for key in ("weights_digest", "eval_accuracy", "epochs", "config_sha256"):
+        assert key in now
+        if key != "config_sha256":  # the folders differ
+            assert now[key] == then[key]
+
+
+def test_a_run_from_outside_is_repeated_from_its_saved_config(box: Box, outside: Path) -> None:
+    done = box.run(
+        *("/recorded/config.yaml", "data.path=datasets/smoke", "system.results=results"),
+        options=("-v", f"{outside}:/recorded:ro"),
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    line = next(line for line in done.stdout.splitlines() if "reproduced" in line)
+    assert line.startswith("reproduced: same accuracy curve, bit for bit (1 evaluation, 0.")
+    assert "losses and accuracies logged are equal" in line
+    assert line.endswith("recorded run: /recorded")
+    result = json.loads((box.newest() / "result.json").read_text())
+    assert result["repeats"]["same"] is True and result["repeats"]["compared"] == 1
+
+
+def test_an_altered_record_is_not_reproduced(box: Box, outside: Path) -> None:
+    log = outside / "result_0.txt"
+    accuracy = json.loads((outside / "result.json").read_text())["eval_accuracy"]
+    log.write_text(log.read_text().replace(f'"value": {accuracy}', '"value": 0.8125'))
+    done = box.run(
+        *("/recorded/config.yaml", "data.path=datasets/smoke", "system.results=results"),
+        options=("-v", f"{outside}:/recorded:ro"),
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    wanted = (
+        f"not reproduced: other accuracy curve from epoch 4 on: {accuracy!r} here, 0.8125 there"
+    )
+    assert wanted in done.stdout
+
+
+def test_any_user_and_a_read_only_image_will_do(box: Box) -> None:
+    done = box.run(
+        *("smoke", "schedule.length=2 epochs", "eval.period=2", "eval.offset=1"),
+        "eval.target=0.01",
+        options=("--user=4321:4321", "--read-only", "--tmpfs=/tmp"),
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert box.newest().stat().st_uid == 4321
+    assert (box.newest() / "report.html").is_file()
+
+
+def test_bad_input_is_one_line(box: Box) -> None:
+    done = box.run("smok")
+    assert done.returncode == 2
+    assert [line[:12] for line in done.stderr.splitlines()] == ["rn50: error:"]
+
+
+def test_the_default_user_is_not_root_and_there_is_no_compiler(box: Box) -> None:
+    done = box.run(
+        *("-c", "id -u; command -v g++ gcc make nvcc; touch /opt/rn50/config/x"),
+        options=("--entrypoint=bash",),
+    )
+    assert done.stdout.split() == ["1000"]
+    assert "Permission denied" in done.stderr
+
+
+def test_stopping_the_container_stops_the_run_and_says_so_in_the_log(box: Box) -> None:
+    name = f"rn50-{uuid.uuid4().hex[:12]}"
+    started = subprocess.Popen(
+        [
+            *(ENGINE, "run", "--rm", "--network=none", "--name", name, *box.mounts, IMAGE),
+            *("smoke", "name=stopped", "eval.target=0.999", "schedule.length=400 epochs"),
+        ],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert started.stdout is not None
+    for line in started.stdout:
+        if line.startswith("  epoch"):
+            break
+    begun = time.monotonic()
+    subprocess.run([ENGINE, "stop", "-t", "60", name], capture_output=True, check=True)
+    _, err = started.communicate(timeout=60)
+    assert time.monotonic() - begun < 60  # not killed
+    assert started.returncode not in (0, 137), err
+    result = json.loads((box.newest("stopped") / "result.json").read_text())
+    assert result["status"] == "failed"
+    last = events(box.newest("stopped") / "result_0.txt")[-1]
+    assert (last.key, last.metadata.get("status")) == ("run_stop", "aborted")
