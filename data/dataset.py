@@ -58,6 +58,16 @@ class Split(BaseModel):
     files: dict[str, File]
 
 
+class OddFile(BaseModel):
+    """A file that is no ordinary JPEG: packed as it is (`kept`), or left out as bad."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    split: str
+    path: str
+    found: str
+    kept: bool
+
+
 class Manifest(BaseModel):
     """What the set holds."""
 
@@ -66,6 +76,7 @@ class Manifest(BaseModel):
     classes: list[str]
     shuffle_seed: int
     splits: dict[str, Split]
+    odd_files: list[OddFile] = []
 
     def to_json(self) -> str:
         return json.dumps(self.model_dump(), indent=1) + "\n"
@@ -218,7 +229,7 @@ def _check_record(file: Any, path: Path, row: np.void, *, decode: bool) -> None:
     if row["length"] and len(record.image) != row["length"]:
         raise UserError(f"{where}: {row['length']} bytes expected, found {len(record.image)}")
     if decode:
-        from .pack import decode_error
+        from .jpeg import decode_error
 
         if problem := decode_error(record.image):
             raise UserError(f"{where}: an image that decodes expected: {problem}")
