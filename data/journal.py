@@ -183,7 +183,7 @@ def _stamp_on_disk(sources: Sequence[Source]) -> int:
     times = []
     for source in sources:
         try:
-            about = os.stat(source.path)
+            about = Path(source.path).stat()
         except OSError:
             times.append((-1, -1))
             continue

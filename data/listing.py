@@ -106,9 +106,7 @@ def _train_images(images: Path) -> Iterator[tuple[str, list[_Place]]]:
             yield tar[:-4], _in_tar(str(outer), offset, length, tar[:-4])
 
 
-def _val_images(
-    images: Path, numbers: dict[str, int], val_labels: Path | None
-) -> Iterator[Source]:
+def _val_images(images: Path, numbers: dict[str, int], val_labels: Path | None) -> Iterator[Source]:
     """The images of val by class and name."""
     folder, tar = images / "val", images / VAL_TAR
     if folder.is_dir():
@@ -130,8 +128,8 @@ def _val_images(
         return
     labels = _read_labels(val_labels or _find_labels(images), [p[0] for p in flat], numbers)
     classes = sorted(numbers)
-    for label, (name, *place) in sorted(zip(labels, flat, strict=True)):
-        yield Source(label, f"{classes[label]}/{name}", *place)
+    for label, (name, path, start, size) in sorted(zip(labels, flat, strict=True)):
+        yield Source(label, f"{classes[label]}/{name}", path, start, size)
 
 
 def _in_folder(folder: str, name: str) -> list[_Place]:
@@ -153,12 +151,10 @@ def _in_tar(path: str, start: int, length: int, name: str) -> list[_Place]:
     )
 
 
-def _members(
-    path: str, start: int, length: int, name: str
-) -> Iterator[tuple[str, int, int]]:
+def _members(path: str, start: int, length: int, name: str) -> Iterator[tuple[str, int, int]]:
     """(base name, offset in `path`, bytes) of the files in a tar at `start` of `path`."""
     try:
-        with open(path, "rb") as file:
+        with Path(path).open("rb") as file:
             file.seek(start)
             with tarfile.open(fileobj=file, mode="r:") as tar:
                 while (member := tar.next()) is not None:

@@ -57,9 +57,7 @@ def pack_images(
     """
     refuse_content(out)
     with _no_collections():
-        return _pack(
-            images, out, shuffle_seed, processes, skip_bad, decode, val_labels, progress
-        )
+        return _pack(images, out, shuffle_seed, processes, skip_bad, decode, val_labels, progress)
 
 
 @contextmanager
@@ -89,7 +87,8 @@ def _pack(
     processes = processes or len(os.sched_getaffinity(0))
     orders = {split: _shuffled(listing[split], shuffle_seed) for split in SPLITS}
     with Workspace(out, orders, (shuffle_seed, skip_bad, decode)) as workspace:
-        splits, odd = {}, []
+        splits = {}
+        odd: list[OddFile] = []
         before = 0
         for split in SPLITS:
 

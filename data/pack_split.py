@@ -23,8 +23,8 @@ from numpy.typing import NDArray
 from ..config.errors import UserError
 from . import recordio
 from .dataset import TABLE, File, OddFile
-from .jpeg import decode_error, read_header
 from .journal import CHUNK_IMAGES, Chunk, Journal, Workspace, stamp
+from .jpeg import decode_error, read_header
 from .listing import Source
 
 _PR_SET_PDEATHSIG = 1

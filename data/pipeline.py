@@ -119,18 +119,22 @@ class Source:
 
     def next(self) -> Batch:
         """The next batch, handed over by DLPack: DALI's buffer becomes MXNet's array (6 us)."""
-        try:
-            images, labels = self._pipeline.run()
-        except RuntimeError as error:  # DALI's: a page of which one line tells the cause
-            cause = str(error).rpartition("encountered:")[2].strip().partition("\n")[0]
-            raise UserError(
-                f"{self._records}: images that decode expected, found {cause} "
-                "(`rn50 data verify --decode` names the image)"
-            ) from None
+        images, labels = self.run()
         return Batch(
             mx.nd.from_dlpack(images.as_tensor().__dlpack__()),
             mx.nd.from_dlpack(labels.as_tensor().__dlpack__()),
         )
+
+    def run(self) -> Any:
+        """The next batch as DALI's own (images, labels)."""
+        try:
+            return self._pipeline.run()
+        except RuntimeError as error:  # DALI's: a page of which one line tells the cause
+            cause = str(error).rpartition("encountered:")[2].strip().partition("\n")[0]
+            raise UserError(
+                f"{self._records}: images that decode expected, found {cause} "
+                "(`rn50 data verify --full` names the image)"
+            ) from None
 
 
 def build_train_source(
@@ -140,11 +144,13 @@ def build_train_source(
     rank: int,
     seeds: Mapping[str, int],
     device_id: int | None = None,
+    graph: Callable[..., tuple[Any, Any]] | None = None,
 ) -> Source:
     """The training stream of one rank: random windows (or centre crops), flips, endless.
 
     A batch has the size of its step; steps in which the rank has no share are left out. `seeds`
-    holds the streams `shuffle`, `augment` and `flip`.
+    holds the streams `shuffle`, `augment` and `flip`. `graph` stands in for decoding, resizing and
+    normalising where a part of it is to be measured.
     """
     folder = Path(data.path)
     table = load_table(folder, "train")
@@ -168,7 +174,7 @@ def build_train_source(
         labels = table["label"][numbers].astype(np.float32)
         return records.images(numbers), labels, anchors, shapes, mirror
 
-    def graph(jpegs: Any, labels: Any, anchors: Any, shapes: Any, mirror: Any) -> tuple[Any, Any]:
+    def whole(jpegs: Any, labels: Any, anchors: Any, shapes: Any, mirror: Any) -> tuple[Any, Any]:
         images = fn.decoders.image_slice(
             jpegs,
             anchors,
@@ -184,7 +190,7 @@ def build_train_source(
 
     largest = max(segment.per_rank for segment in plan.segments)
     return Source(
-        graph,
+        graph or whole,
         feed,
         inputs=5,
         records=folder / "train.rec",

@@ -39,12 +39,12 @@ def bench_pack(
     """
     _, listing = list_images(images)
     paths = [source.path for split in listing.values() for source in split]
-    total_bytes = sum(os.stat(path).st_size for path in paths)
+    total_bytes = sum(Path(path).stat().st_size for path in paths)
     seconds: dict[str, list[float]] = {"pack": [], "copy in Python": [], "cat": []}
     with tempfile.TemporaryDirectory(prefix=".bench-pack-", dir=scratch or images.parent) as folder:
         names = Path(folder) / "names"
         names.write_bytes(b"\0".join(os.fsencode(path) for path in paths))
-        run = {
+        run: dict[str, Callable[[Path], object]] = {
             "pack": lambda out: pack_images(images, out, processes=processes),
             "copy in Python": lambda out: _copy(paths, out),
             "cat": lambda out: _cat(names, out),
@@ -79,7 +79,7 @@ def bench_pack(
 def _copy(paths: list[str], out: Path) -> None:
     with out.open("wb") as file:
         for path in paths:
-            with open(path, "rb") as source:
+            with Path(path).open("rb") as source:
                 file.write(source.read())
 
 

@@ -76,9 +76,7 @@ def test_the_bytes_are_those_of_mxnet(
 @FUZZ
 @given(images=st.lists(IMAGES, min_size=1, max_size=5))
 def test_mxnet_reads_ours(scratch: Path, images: list[bytes]) -> None:
-    scratch.write_bytes(
-        b"".join(joined(10 * n, n, image) for n, image in enumerate(images))
-    )
+    scratch.write_bytes(b"".join(joined(10 * n, n, image) for n, image in enumerate(images)))
     reader = mx.recordio.MXRecordIO(str(scratch), "r")
     for number, image in enumerate(images):
         header, content = mx.recordio.unpack(reader.read())
