@@ -41,7 +41,7 @@ class RecordFile:
     """Images of one record file by number, as views of its memory map."""
 
     def __init__(self, path: Path, table: Table) -> None:
-        self._path = path
+        self.path = path
         self._table = table
         self._map: mmap.mmap | None = None
         self._bytes: np.ndarray[Any, np.dtype[np.uint8]] | None = None
@@ -56,18 +56,27 @@ class RecordFile:
             for start, length in zip(starts, rows["length"].tolist(), strict=True)
         ]
 
+    def offset_of(self, image: np.ndarray[Any, np.dtype[np.uint8]]) -> int:
+        """Where the record of one of `images` starts."""
+        if self._bytes is not None and np.shares_memory(image, self._bytes):
+            return int(image.ctypes.data - self._bytes.ctypes.data) - recordio.HEADER_BYTES
+        for number in np.flatnonzero(self._table["length"] == 0):
+            if np.array_equal(self.images(np.array([number]))[0], image):
+                return int(self._table["offset"][number])
+        raise ValueError("an image of this file expected")
+
     def _open(self) -> np.ndarray[Any, np.dtype[np.uint8]]:
-        with self._path.open("rb") as file:
+        with self.path.open("rb") as file:
             self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         end = int(self._table["offset"][-1]) + int(self._table["length"][-1])
         if len(self._map) < end:
-            raise UserError(f"{self._path}: at least {end} bytes expected, found {len(self._map)}")
+            raise UserError(f"{self.path}: at least {end} bytes expected, found {len(self._map)}")
         self._bytes = np.frombuffer(self._map, np.uint8)
         return self._bytes
 
     def _reassemble(self, start: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
-        with self._path.open("rb") as file:
-            record = recordio.read(file, start - recordio.HEADER_BYTES, str(self._path))
+        with self.path.open("rb") as file:
+            record = recordio.read(file, start - recordio.HEADER_BYTES, str(self.path))
         return np.frombuffer(record.image, np.uint8)
 
 
@@ -88,7 +97,7 @@ class Source:
         feed: Callable[[int], tuple[Any, ...]],
         *,
         inputs: int,
-        records: Path,
+        records: RecordFile,
         batch_per_rank: int,
         data: Data,
         device_id: int | None,
@@ -132,9 +141,22 @@ class Source:
         except RuntimeError as error:  # DALI's: a page of which one line tells the cause
             cause = str(error).rpartition("encountered:")[2].strip().partition("\n")[0]
             raise UserError(
-                f"{self._records}: images that decode expected, found {cause} "
-                "(`rn50 data verify --full` names the image)"
+                f"{self._records.path}: {self._find_broken()}images that decode expected, found {cause} "
+                "(`rn50 data verify --full` checks the others)"
             ) from None
+
+    def _find_broken(self) -> str:
+        """Where the first image lies that DALI alone does not decode, of those fed last."""
+        for images in [image for fed in self._alive for image in fed[0]]:
+            alone = Pipeline(batch_size=1, num_threads=1, device_id=None)
+            with alone:
+                alone.set_outputs(fn.decoders.image(fn.external_source([[images]], cycle=True)))
+            try:
+                alone.build()
+                alone.run()
+            except RuntimeError:
+                return f"record at byte {self._records.offset_of(images)}: "
+        return ""
 
 
 def build_train_source(
@@ -193,7 +215,7 @@ def build_train_source(
         graph or whole,
         feed,
         inputs=5,
-        records=folder / "train.rec",
+        records=records,
         batch_per_rank=largest,
         data=data,
         device_id=device_id,
@@ -227,7 +249,7 @@ def build_eval_source(
         graph,
         feed,
         inputs=2,
-        records=folder / "val.rec",
+        records=records,
         batch_per_rank=batch_per_rank,
         data=data,
         device_id=device_id,
