@@ -141,7 +141,8 @@ class Source:
         except RuntimeError as error:  # DALI's: a page of which one line tells the cause
             cause = str(error).rpartition("encountered:")[2].strip().partition("\n")[0]
             raise UserError(
-                f"{self._records.path}: {self._find_broken()}images that decode expected, found {cause} "
+                f"{self._records.path}: {self._find_broken()}images that decode expected, "
+                f"found {cause} "
                 "(`rn50 data verify --full` checks the others)"
             ) from None
 
