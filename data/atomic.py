@@ -18,8 +18,7 @@ def new_folder(out: Path) -> Iterator[Path]:
     Raises:
         UserError: `out` exists and is not an empty folder, or its parent cannot be written.
     """
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise UserError(f"{out}: a folder that does not exist yet expected, found one with content")
+    refuse_content(out)
     partial = out.parent / f".{out.name}.partial-{os.getpid()}"
     try:
         partial.mkdir(parents=True)
@@ -32,6 +31,12 @@ def new_folder(out: Path) -> Iterator[Path]:
         raise UserError(f"{error.filename or out}: cannot write: {error.strerror}") from None
     finally:
         shutil.rmtree(partial, ignore_errors=True)
+
+
+def refuse_content(out: Path) -> None:
+    """Raises UserError where `out` exists and is not an empty folder."""
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise UserError(f"{out}: a folder that does not exist yet expected, found one with content")
 
 
 def write_file(path: Path, text: str) -> None:

@@ -15,6 +15,9 @@ import hashlib
 import json
 import warnings
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import nullcontext
+from itertools import repeat
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -39,6 +42,7 @@ TABLE = np.dtype(
     ]
 )
 Table = NDArray[np.void]
+_PART_RECORDS = 256
 
 
 class File(BaseModel):
@@ -58,6 +62,16 @@ class Split(BaseModel):
     files: dict[str, File]
 
 
+class OddFile(BaseModel):
+    """A file that is no ordinary JPEG: packed as it is (`kept`), or left out as bad."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    split: str
+    path: str
+    found: str
+    kept: bool
+
+
 class Manifest(BaseModel):
     """What the set holds."""
 
@@ -66,6 +80,7 @@ class Manifest(BaseModel):
     classes: list[str]
     shuffle_seed: int
     splits: dict[str, Split]
+    odd_files: list[OddFile] = []
 
     def to_json(self) -> str:
         return json.dumps(self.model_dump(), indent=1) + "\n"
@@ -134,24 +149,50 @@ def verify(
     folder: Path,
     *,
     decode: bool = False,
+    sample: int | None = None,
+    processes: int = 1,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Manifest:
-    """Check every byte of a set against its manifest; `decode` also decodes every image."""
+    """Check a set against its manifest, index and sample table.
+
+    Args:
+        folder: a packed set.
+        decode: decode every image that is looked at.
+        sample: look at so many records of a split, evenly spaced, and at no digest of whole files;
+            None: every byte and every record.
+        processes: that look at records.
+        progress: called with (records looked at, records to look at).
+
+    Raises:
+        UserError: the first fault, with file, offset and what was found.
+    """
     manifest = load_manifest(folder)
-    total = sum(manifest.splits[split].samples for split in SPLITS)
-    done = 0
+    tables = {}
     for split in SPLITS:
         _check_sizes(folder, split, manifest)
-        for suffix in SUFFIXES:
+        for suffix in SUFFIXES if sample is None else ():
             _check_digest(folder / f"{split}.{suffix}", manifest.splits[split].files[suffix])
         table = _check_index(folder, split, manifest, sample=0)
-        path = folder / f"{split}.rec"
-        with path.open("rb") as file:
-            for row in table:
-                _check_record(file, path, row, decode=decode)
-                done += 1
+        count = len(table) if sample is None else min(sample, len(table))
+        tables[split] = table[np.linspace(0, len(table) - 1, count).astype(int)]
+    total = sum(map(len, tables.values()))
+    done = 0
+    with ProcessPoolExecutor(processes) if processes > 1 else nullcontext() as pool:
+        for split, table in tables.items():
+            path = folder / f"{split}.rec"
+            parts = [table[at : at + _PART_RECORDS] for at in range(0, len(table), _PART_RECORDS)]
+            arguments = (repeat(path), parts, repeat(decode))
+            for count in (pool.map if pool else map)(_check_records, *arguments):
+                done += count
                 progress(done, total)
     return manifest
+
+
+def _check_records(path: Path, table: Table, decode: bool) -> int:
+    with path.open("rb") as file:
+        for row in table:
+            _check_record(file, path, row, decode=decode)
+    return len(table)
 
 
 def digest_file(path: Path) -> File:
@@ -204,6 +245,13 @@ def _check_index(folder: Path, split: str, manifest: Manifest, *, sample: int) -
             f"{path}: does not match {record_path.name}: {len(table)} offsets up to "
             f"{table['offset'].max()} expected, found {len(index)} up to {index[:, -1].max()}"
         )
+    too_high = np.flatnonzero(table["label"] >= len(manifest.classes))
+    if len(too_high):
+        row = table[too_high[0]]
+        raise UserError(
+            f"{record_path}: record at byte {row['offset']}: a label below "
+            f"{len(manifest.classes)} expected, found {row['label']} ({len(too_high)} such)"
+        )
     with record_path.open("rb") as file:
         for row in table[[0, -1]][:sample]:
             _check_record(file, record_path, row, decode=False)
@@ -218,7 +266,7 @@ def _check_record(file: Any, path: Path, row: np.void, *, decode: bool) -> None:
     if row["length"] and len(record.image) != row["length"]:
         raise UserError(f"{where}: {row['length']} bytes expected, found {len(record.image)}")
     if decode:
-        from .pack import decode_error
+        from .jpeg import decode_error
 
         if problem := decode_error(record.image):
             raise UserError(f"{where}: an image that decodes expected: {problem}")

@@ -1,23 +1,29 @@
-"""An image folder in ImageNet's layout to RecordIO: original bytes, no re-encoding."""
+"""An image set in ImageNet's layout to RecordIO: original bytes, no re-encoding.
+
+Worker processes read and encode chunks of the shuffled list, take their place in the record file
+in turn and write there themselves; this process commits chunks in order to a journal and follows
+with the digest. Killed at any point, the same command goes on from the last committed chunk and
+ends with the same bytes.
+"""
 
 from __future__ import annotations
 
-import io
-import warnings
-from collections.abc import Callable
+import gc
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
-from PIL import Image
 
 from ..config.errors import UserError
-from . import recordio
-from .atomic import new_folder
-from .dataset import FORMAT, SPLITS, SUFFIXES, TABLE, Manifest, Split, digest_file
+from .atomic import refuse_content
+from .dataset import FORMAT, SPLITS, SUFFIXES, Manifest, OddFile, Split, digest_file
+from .journal import Workspace
+from .listing import Source, list_images
+from .pack_split import pack_split
 
-IMAGE_SUFFIXES = frozenset((".jpeg", ".jpg", ".png"))
-_FORMATS = ("JPEG", "PNG")  # ImageNet holds a PNG under a .JPEG name
-_MAX_PX = 65_535  # the sample table has 16 bits for a side, as JPEG itself
+Progress = Callable[[int, int], None]
 
 
 def pack_images(
@@ -25,127 +31,103 @@ def pack_images(
     out: Path,
     *,
     shuffle_seed: int = 0,
-    progress: Callable[[int, int], None] = lambda done, total: None,
+    processes: int | None = None,
+    skip_bad: int = 0,
+    decode: bool = False,
+    val_labels: Path | None = None,
+    progress: Progress = lambda done, total: None,
 ) -> Manifest:
-    """Pack `images`/{train,val}/<class>/* into `out`, which appears only when complete.
+    """Pack `images` into `out`, which appears only when complete.
 
     Records are shuffled by `shuffle_seed`, so that readers which shuffle within a buffer mix
-    classes as well. Classes are numbered by their sorted folder names.
+    classes as well. Classes are numbered by their sorted names.
+
+    Args:
+        images: in a layout of `listing`.
+        out: folder to make; an unfinished packing of the same images into it is continued.
+        shuffle_seed: order of the records.
+        processes: that read and encode; default: one for each core. The result is the same.
+        skip_bad: so many files that are no image are left out and named in the manifest.
+        decode: decode every image; one that does not is bad.
+        val_labels: label file of a flat val.
+        progress: called with (images done, images in all) after each chunk.
 
     Raises:
-        UserError: no images, a class without images, a file that is no image, no space.
+        UserError: no images, a class without images, more bad files than `skip_bad`, no space.
     """
-    classes, listing = _list_images(images)
-    total = sum(len(files) for files in listing.values())
-    done = 0
+    refuse_content(out)
+    with _no_collections():
+        return _pack(images, out, shuffle_seed, processes, skip_bad, decode, val_labels, progress)
 
-    def step() -> None:
-        nonlocal done
-        done += 1
-        progress(done, total)
 
-    with new_folder(out) as folder:
+@contextmanager
+def _no_collections() -> Iterator[None]:
+    """Without Python's garbage collector: it walks the list of a million files again and again."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+def _pack(
+    images: Path,
+    out: Path,
+    shuffle_seed: int,
+    processes: int | None,
+    skip_bad: int,
+    decode: bool,
+    val_labels: Path | None,
+    progress: Progress,
+) -> Manifest:
+    classes, listing = list_images(images, val_labels)
+    total = sum(map(len, listing.values()))
+    processes = processes or len(os.sched_getaffinity(0))
+    orders = {split: _shuffled(listing[split], shuffle_seed) for split in SPLITS}
+    with Workspace(out, orders, (shuffle_seed, skip_bad, decode)) as workspace:
         splits = {}
+        odd: list[OddFile] = []
+        before = 0
         for split in SPLITS:
-            order = np.random.Generator(np.random.Philox(shuffle_seed)).permutation(
-                len(listing[split])
+
+            def step(done: int, before: int = before) -> None:
+                progress(before + done, total)
+
+            found = pack_split(
+                workspace, split, orders[split], processes, skip_bad - _bad(odd), decode, step
             )
-            _write_split(folder, split, [listing[split][i] for i in order], step)
-            labels = np.load(folder / f"{split}.npy")["label"]
+            odd += found.odd
+            before += len(orders[split])
             splits[split] = Split(
-                samples=len(labels),
-                class_counts=np.bincount(labels, minlength=len(classes)).tolist(),
-                files={suffix: digest_file(folder / f"{split}.{suffix}") for suffix in SUFFIXES},
+                samples=len(found.labels),
+                class_counts=np.bincount(found.labels, minlength=len(classes)).tolist(),
+                files={
+                    "rec": found.records,
+                    **{
+                        suffix: digest_file(workspace.folder / f"{split}.{suffix}")
+                        for suffix in SUFFIXES[1:]
+                    },
+                },
             )
+            if empty := [n for n, count in enumerate(splits["train"].class_counts) if not count]:
+                raise UserError(f"{images}: {classes[empty[0]]}: no image that is not bad")
         manifest = Manifest(
-            format=FORMAT, classes=classes, shuffle_seed=shuffle_seed, splits=splits
+            format=FORMAT,
+            classes=classes,
+            shuffle_seed=shuffle_seed,
+            splits=splits,
+            odd_files=odd,
         )
-        (folder / "manifest.json").write_text(manifest.to_json())
+        workspace.finish(manifest.to_json())
     return manifest
 
 
-def image_size(image: bytes) -> tuple[int, int]:
-    """(height, width) in pixels from the header, as stored. Raises ValueError if not an image."""
-    if not image:
-        raise ValueError("found an empty file")
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # size limits meant for untrusted web uploads
-            width, height = Image.open(io.BytesIO(image), formats=_FORMATS).size
-    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError):
-        raise ValueError(f"found {image[:8]!r} at its start") from None
-    if max(height, width) > _MAX_PX:
-        raise ValueError(f"found {width} x {height} pixels, more than {_MAX_PX} along a side")
-    return height, width
+def _shuffled(sources: list[Source], seed: int) -> list[Source]:
+    order = np.random.Generator(np.random.Philox(seed)).permutation(len(sources))
+    return [sources[i] for i in order]
 
 
-def decode_error(image: bytes) -> str | None:
-    """Why an image does not decode, or None where it does."""
-    try:
-        with Image.open(io.BytesIO(image), formats=_FORMATS) as opened:
-            opened.load()
-    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
-        return str(error)
-    return None
-
-
-def _list_images(images: Path) -> tuple[list[str], dict[str, list[tuple[int, Path]]]]:
-    """Class names, and (label, file) of each split."""
-    names: dict[str, list[str]] = {}
-    for split in SPLITS:
-        folder = images / split
-        if not folder.is_dir():
-            raise UserError(
-                f"{folder}: a folder expected (layout: train/<class>/*.JPEG, val/<class>/*.JPEG), "
-                "found none"
-            )
-        names[split] = sorted(entry.name for entry in folder.iterdir() if entry.is_dir())
-    classes = names["train"]
-    if not classes:
-        raise UserError(f"{images / 'train'}: a folder for each class expected, found none")
-    if unknown := set(names["val"]) - set(classes):
-        raise UserError(
-            f"{images / 'val' / min(unknown)}: a class that train/ has too expected, "
-            f"found {len(unknown)} that it has not"
-        )
-    listing = {}
-    for split in SPLITS:
-        files = [
-            (label, path)
-            for label, name in enumerate(classes)
-            if (images / split / name).is_dir()
-            for path in sorted((images / split / name).iterdir())
-            if path.suffix.lower() in IMAGE_SUFFIXES
-        ]
-        if not files:
-            raise UserError(f"{images / split}: images (.JPEG, .jpg, .png) expected, found none")
-        listing[split] = files
-    present = {label for label, _ in listing["train"]}
-    if empty := [name for label, name in enumerate(classes) if label not in present]:
-        raise UserError(f"{images / 'train' / empty[0]}: images expected, found an empty folder")
-    return classes, listing
-
-
-def _write_split(
-    folder: Path, split: str, files: list[tuple[int, Path]], step: Callable[[], None]
-) -> None:
-    table = np.zeros(len(files), TABLE)
-    offset = 0
-    with (folder / f"{split}.rec").open("wb") as rec, (folder / f"{split}.idx").open("w") as idx:
-        for number, (label, path) in enumerate(files):
-            try:
-                image = path.read_bytes()
-            except OSError as error:
-                raise UserError(f"{path}: cannot read: {error.strerror}") from None
-            try:
-                height, width = image_size(image)
-                record = recordio.encode(label, number, image)
-            except ValueError as error:
-                raise UserError(f"{path}: a JPEG or PNG image expected, {error}") from None
-            length = 0 if recordio.is_split(record) else len(image)
-            table[number] = (offset, length, label, height, width)
-            rec.write(record)
-            idx.write(f"{number}\t{offset}\n")
-            offset += len(record)
-            step()
-    np.save(folder / f"{split}.npy", table)
+def _bad(odd: list[OddFile]) -> int:
+    return sum(not file.kept for file in odd)

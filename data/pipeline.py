@@ -41,7 +41,7 @@ class RecordFile:
     """Images of one record file by number, as views of its memory map."""
 
     def __init__(self, path: Path, table: Table) -> None:
-        self._path = path
+        self.path = path
         self._table = table
         self._map: mmap.mmap | None = None
         self._bytes: np.ndarray[Any, np.dtype[np.uint8]] | None = None
@@ -56,18 +56,27 @@ class RecordFile:
             for start, length in zip(starts, rows["length"].tolist(), strict=True)
         ]
 
+    def offset_of(self, image: np.ndarray[Any, np.dtype[np.uint8]]) -> int:
+        """Where the record of one of `images` starts."""
+        if self._bytes is not None and np.shares_memory(image, self._bytes):
+            return int(image.ctypes.data - self._bytes.ctypes.data) - recordio.HEADER_BYTES
+        for number in np.flatnonzero(self._table["length"] == 0):
+            if np.array_equal(self.images(np.array([number]))[0], image):
+                return int(self._table["offset"][number])
+        raise ValueError("an image of this file expected")
+
     def _open(self) -> np.ndarray[Any, np.dtype[np.uint8]]:
-        with self._path.open("rb") as file:
+        with self.path.open("rb") as file:
             self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         end = int(self._table["offset"][-1]) + int(self._table["length"][-1])
         if len(self._map) < end:
-            raise UserError(f"{self._path}: at least {end} bytes expected, found {len(self._map)}")
+            raise UserError(f"{self.path}: at least {end} bytes expected, found {len(self._map)}")
         self._bytes = np.frombuffer(self._map, np.uint8)
         return self._bytes
 
     def _reassemble(self, start: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
-        with self._path.open("rb") as file:
-            record = recordio.read(file, start - recordio.HEADER_BYTES, str(self._path))
+        with self.path.open("rb") as file:
+            record = recordio.read(file, start - recordio.HEADER_BYTES, str(self.path))
         return np.frombuffer(record.image, np.uint8)
 
 
@@ -88,7 +97,7 @@ class Source:
         feed: Callable[[int], tuple[Any, ...]],
         *,
         inputs: int,
-        records: Path,
+        records: RecordFile,
         batch_per_rank: int,
         data: Data,
         device_id: int | None,
@@ -119,18 +128,36 @@ class Source:
 
     def next(self) -> Batch:
         """The next batch, handed over by DLPack: DALI's buffer becomes MXNet's array (6 us)."""
-        try:
-            images, labels = self._pipeline.run()
-        except RuntimeError as error:  # DALI's: a page of which one line tells the cause
-            cause = str(error).rpartition("encountered:")[2].strip().partition("\n")[0]
-            raise UserError(
-                f"{self._records}: images that decode expected, found {cause} "
-                "(`rn50 data verify --decode` names the image)"
-            ) from None
+        images, labels = self.run()
         return Batch(
             mx.nd.from_dlpack(images.as_tensor().__dlpack__()),
             mx.nd.from_dlpack(labels.as_tensor().__dlpack__()),
         )
+
+    def run(self) -> Any:
+        """The next batch as DALI's own (images, labels)."""
+        try:
+            return self._pipeline.run()
+        except RuntimeError as error:  # DALI's: a page of which one line tells the cause
+            cause = str(error).rpartition("encountered:")[2].strip().partition("\n")[0]
+            raise UserError(
+                f"{self._records.path}: {self._find_broken()}images that decode expected, "
+                f"found {cause} "
+                "(`rn50 data verify --full` checks the others)"
+            ) from None
+
+    def _find_broken(self) -> str:
+        """Where the first image lies that DALI alone does not decode, of those fed last."""
+        for images in [image for fed in self._alive for image in fed[0]]:
+            alone = Pipeline(batch_size=1, num_threads=1, device_id=None)
+            with alone:
+                alone.set_outputs(fn.decoders.image(fn.external_source([[images]], cycle=True)))
+            try:
+                alone.build()
+                alone.run()
+            except RuntimeError:
+                return f"record at byte {self._records.offset_of(images)}: "
+        return ""
 
 
 def build_train_source(
@@ -140,11 +167,13 @@ def build_train_source(
     rank: int,
     seeds: Mapping[str, int],
     device_id: int | None = None,
+    graph: Callable[..., tuple[Any, Any]] | None = None,
 ) -> Source:
     """The training stream of one rank: random windows (or centre crops), flips, endless.
 
     A batch has the size of its step; steps in which the rank has no share are left out. `seeds`
-    holds the streams `shuffle`, `augment` and `flip`.
+    holds the streams `shuffle`, `augment` and `flip`. `graph` stands in for decoding, resizing and
+    normalising where a part of it is to be measured.
     """
     folder = Path(data.path)
     table = load_table(folder, "train")
@@ -168,7 +197,7 @@ def build_train_source(
         labels = table["label"][numbers].astype(np.float32)
         return records.images(numbers), labels, anchors, shapes, mirror
 
-    def graph(jpegs: Any, labels: Any, anchors: Any, shapes: Any, mirror: Any) -> tuple[Any, Any]:
+    def whole(jpegs: Any, labels: Any, anchors: Any, shapes: Any, mirror: Any) -> tuple[Any, Any]:
         images = fn.decoders.image_slice(
             jpegs,
             anchors,
@@ -184,10 +213,10 @@ def build_train_source(
 
     largest = max(segment.per_rank for segment in plan.segments)
     return Source(
-        graph,
+        graph or whole,
         feed,
         inputs=5,
-        records=folder / "train.rec",
+        records=records,
         batch_per_rank=largest,
         data=data,
         device_id=device_id,
@@ -221,7 +250,7 @@ def build_eval_source(
         graph,
         feed,
         inputs=2,
-        records=folder / "val.rec",
+        records=records,
         batch_per_rank=batch_per_rank,
         data=data,
         device_id=device_id,

@@ -20,6 +20,7 @@ _HEADER = struct.Struct("<IfQQ")
 HEADER_BYTES = _WORDS.size + _HEADER.size
 _LENGTH_BITS = 29
 _MAX_LENGTH = (1 << _LENGTH_BITS) - 1
+_PADDING = (b"", bytes(3), bytes(2), bytes(1))
 _WHOLE, _FIRST, _MIDDLE, _LAST = 0, 1, 2, 3
 
 
@@ -29,12 +30,15 @@ class Record(NamedTuple):
     image: bytes
 
 
-def encode(label: float, record_id: int, image: bytes) -> bytes:
-    """The bytes of one record. Raises ValueError over 512 MiB."""
-    payload = _HEADER.pack(0, label, record_id, 0) + image
-    if len(payload) > _MAX_LENGTH:
+def encode(label: float, record_id: int, image: bytes) -> list[bytes]:
+    """One record as pieces to write one after the other. Raises ValueError over 512 MiB."""
+    header = _HEADER.pack(0, label, record_id, 0)
+    length = len(header) + len(image)
+    if length > _MAX_LENGTH:
         raise ValueError(f"an image below 512 MiB expected, found {len(image)} bytes")
-    parts = _split_at_magic(payload)
+    if _MAGIC_BYTES not in image:  # nor in the header: no label or number has it
+        return [_WORDS.pack(MAGIC, length) + header, image, _PADDING[length % 4]]
+    parts = _split_at_magic(header + image)
     chunks = []
     for number, part in enumerate(parts):
         flag = _MIDDLE
@@ -44,14 +48,14 @@ def encode(label: float, record_id: int, image: bytes) -> bytes:
             flag = _FIRST
         elif number == len(parts) - 1:
             flag = _LAST
-        padding = bytes(-len(part) % 4)
-        chunks += [_WORDS.pack(MAGIC, flag << _LENGTH_BITS | len(part)), part, padding]
-    return b"".join(chunks)
+        words = _WORDS.pack(MAGIC, flag << _LENGTH_BITS | len(part))
+        chunks += [words, part, _PADDING[len(part) % 4]]
+    return chunks
 
 
-def is_split(record: bytes) -> bool:
+def is_split(record: list[bytes]) -> bool:
     """Whether an encoded record lies in several parts (its image is then not contiguous)."""
-    return bool(_WORDS.unpack_from(record)[1] >> _LENGTH_BITS != _WHOLE)
+    return bool(_WORDS.unpack_from(record[0])[1] >> _LENGTH_BITS != _WHOLE)
 
 
 def read(file: BinaryIO, offset: int, name: str) -> Record:

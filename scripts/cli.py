@@ -12,6 +12,7 @@ import typer
 from ..config.errors import UserError
 from . import cli_report  # noqa: F401 (adds its commands to log_app)
 from .cli_bench import bench_app
+from .cli_data import data_app
 from .cli_log import log_app
 from .cli_predict import predict
 from .cli_submit import submit
@@ -35,7 +36,6 @@ app = typer.Typer(
     help="Train ResNet-50 against the clock, MLPerf style, and prove it.", **TYPER_OPTIONS
 )
 config_app = typer.Typer(help="Look at configs and check them.", **TYPER_OPTIONS)
-data_app = typer.Typer(help="Make, pack and verify image sets.", **TYPER_OPTIONS)
 app.add_typer(config_app, name="config")
 app.add_typer(data_app, name="data")
 app.add_typer(log_app, name="log")
@@ -200,90 +200,3 @@ def config_diff(
         return
     print_table(("key", left, right), rows)
     raise typer.Exit(EXIT_BAD)
-
-
-@data_app.command("make")
-def data_make(
-    out: Annotated[Path, typer.Argument(help="Folder to write; must not exist yet.")],
-    train_samples: Annotated[int, typer.Option("--train", min=1, help="Training images.")] = 4000,
-    eval_samples: Annotated[int, typer.Option("--val", min=1, help="Held-out images.")] = 1000,
-    classes: Annotated[int, typer.Option(min=2, max=10, help="Texture classes.")] = 10,
-    min_px: Annotated[int, typer.Option(min=16, max=1024, help="Shortest side.")] = 40,
-    max_px: Annotated[int, typer.Option(min=16, max=1024, help="Longest side.")] = 56,
-    seed: Annotated[int, typer.Option(min=0, help="The same seed draws the same bytes.")] = 0,
-) -> None:
-    """Draw the synthetic set as JPEG files in ImageNet's folder layout.
-
-    Example: `rn50 data make images --train 4000 --val 1000`
-    """
-    from ..config.schema import Synthetic
-    from ..data.synthetic import make_images
-
-    settings = Synthetic(
-        classes=classes,
-        train_samples=train_samples,
-        eval_samples=eval_samples,
-        min_px=min_px,
-        max_px=max_px,
-        seed=seed,
-    )
-    with Tracking() as track:
-        count = make_images(out, settings, track("drawing images"))
-    print(f"{out}: {count} images in {classes} classes")
-
-
-@data_app.command("pack")
-def data_pack(
-    images: Annotated[Path, typer.Argument(help="Folder with train/<class>/* and val/<class>/*.")],
-    out: Annotated[Path, typer.Argument(help="Folder to write; must not exist yet.")],
-    shuffle_seed: Annotated[int, typer.Option(min=0, help="Order of the records.")] = 0,
-) -> None:
-    """Pack an image folder into RecordIO: original bytes, index, sample table, manifest.
-
-    Example: `rn50 data pack /scratch/ILSVRC2012 datasets/imagenet`
-    """
-    from ..data.pack import pack_images
-
-    with Tracking() as track:
-        manifest = pack_images(
-            images, out, shuffle_seed=shuffle_seed, progress=track("packing records")
-        )
-    counts = ", ".join(f"{split.samples} {name}" for name, split in manifest.splits.items())
-    print(f"{out}: {counts} images in {len(manifest.classes)} classes")
-
-
-@data_app.command("verify")
-def data_verify(
-    folder: Annotated[Path, typer.Argument(help="A packed set.")],
-    decode: Annotated[bool, typer.Option("--decode", help="Decode every image as well.")] = False,
-) -> None:
-    """Check every byte of a packed set against its manifest, index and sample table.
-
-    Exit 0: whole; 1: not, with file and offset.
-
-    Example: `rn50 data verify datasets/quick --decode`
-    """
-    from ..data.dataset import verify
-
-    with Tracking() as track:
-        try:
-            manifest = verify(folder, decode=decode, progress=track("checking records"))
-        except UserError as error:
-            print(f"rn50: error: {error}", file=sys.stderr)
-            raise typer.Exit(EXIT_BAD) from None
-    print(f"{folder}: whole, {sum(s.samples for s in manifest.splits.values())} records")
-
-
-@data_app.command("prepare")
-def data_prepare(config: Config = "quick", overrides: Overrides = None) -> None:
-    """Make sure that the set a config names is there: drawn and packed if it is synthetic.
-
-    Example: `rn50 data prepare quick`
-    """
-    from ..config.load import load
-    from ..data.prepare import prepare
-
-    run = load(*split_config(config, overrides)).run
-    with Tracking() as track:
-        prepare(run.data, track)
-    print(f"{run.data.path}: ready")

@@ -152,7 +152,7 @@ CHANGED_FILES: list[tuple[str, Spoil, str]] = [
     (
         "table of other labels",
         lambda f: edit_table(f, "train", set_field("label", 77)),
-        "/set/train.rec: record at byte 0: label 77 expected, found",
+        "/set/train.rec: record at byte 0: a label below 3 expected, found 77",
     ),
     (
         "table of other lengths",
@@ -346,10 +346,31 @@ def test_decoding_looks_at_records_not_at_digests_alone(packed: Path) -> None:
         verify(packed, decode=True)
 
 
-def test_verify_reports_every_image_as_progress(packed: Path) -> None:
+def test_a_sample_finds_the_broken_image_that_is_in_it(packed: Path) -> None:
+    row = load_table(packed, "train")[0]
+    start = int(row["offset"]) + recordio.HEADER_BYTES
+    edit_bytes(packed / "train.rec", lambda c: c.__setitem__(slice(start, start + 40), bytes(40)))
+    calls: list[tuple[int, int]] = []
+    verify(packed, sample=2, progress=lambda *counts: calls.append(counts))
+    assert calls == [(2, 4), (4, 4)]
+    with pytest.raises(UserError, match=r"train\.rec: record at byte 0: an image that decodes"):
+        verify(packed, decode=True, sample=2)
+
+
+def test_more_processes_find_the_same(packed: Path) -> None:
+    assert verify(packed, decode=True, processes=2) == load_manifest(packed)
+    row = load_table(packed, "val")[3]
+    start = int(row["offset"]) + recordio.HEADER_BYTES
+    edit_bytes(packed / "val.rec", lambda c: c.__setitem__(slice(start, start + 40), bytes(40)))
+    reseal(packed)
+    with pytest.raises(UserError, match=rf"val\.rec: record at byte {row['offset']}: an image"):
+        verify(packed, decode=True, processes=2)
+
+
+def test_verify_reports_progress_up_to_every_image(packed: Path) -> None:
     calls: list[tuple[int, int]] = []
     verify(packed, progress=lambda done, total: calls.append((done, total)))
-    assert calls == [(done, TRAIN + VAL) for done in range(1, TRAIN + VAL + 1)]
+    assert calls == [(TRAIN, TRAIN + VAL), (TRAIN + VAL, TRAIN + VAL)]
 
 
 # --- prepare ------------------------------------------------------------------------------------

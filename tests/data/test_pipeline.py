@@ -405,6 +405,19 @@ def test_exif_rotation_is_not_applied(tmp_path: Path, source: Any) -> None:
     assert np.array_equal(*found)
 
 
+def test_imagenets_odd_files_decode(tmp_path: Path) -> None:
+    """A CMYK JPEG and a PNG under JPEG names, packed as they are."""
+    ink = io.BytesIO()
+    Image.fromarray(smooth(1, 40, 40)).convert("CMYK").save(ink, "JPEG", quality=95)
+    data = pack(tmp_path, [ink.getvalue(), encode(smooth(1, 40, 40))])
+    for source in (
+        evaluation(data, 2),
+        training(with_settings(data, augment=False, flip=False), 2),
+    ):
+        pixels = pixels_of(source.next().images, data)
+        assert np.abs(pixels[0] - pixels[1]).mean() < 12  # not inverted, not black
+
+
 def test_a_record_split_in_parts_is_read_whole(tmp_path: Path) -> None:
     """The magic number in a JPEG comment, aligned: RecordIO cuts the record there."""
     jpeg = encode(smooth(2, 40, 40), "JPEG")
@@ -433,7 +446,8 @@ def test_records_spoilt_since_the_checks_are_named(tmp_path: Path, make: Any, sp
         make(data, 4).next()
     path.write_bytes(whole[:32] + bytes(len(whole) - 32))
     with pytest.raises(
-        UserError, match=rf"/{split}\.rec: images that decode expected, found ."
+        UserError,
+        match=rf"/{split}\.rec: record at byte \d+: images that decode expected, found .",
     ) as e:
         make(data, 4).next()
     assert "\n" not in str(e.value)

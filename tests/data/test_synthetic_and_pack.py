@@ -1,5 +1,9 @@
 import hashlib
 import io
+import shutil
+import subprocess
+import sys
+import tarfile
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +14,8 @@ from rn50.config.errors import UserError
 from rn50.config.schema import Synthetic
 from rn50.data import recordio, synthetic
 from rn50.data.dataset import load_manifest, load_table, verify
-from rn50.data.pack import decode_error, image_size, pack_images
+from rn50.data.jpeg import decode_error, read_header
+from rn50.data.pack import pack_images
 
 SETTINGS = Synthetic(classes=10, train_samples=60, eval_samples=20, min_px=40, max_px=56, seed=3)
 
@@ -203,11 +208,13 @@ def test_the_original_folder_stays_as_it_was(tmp_path: Path) -> None:
     assert snapshot(images) == before
 
 
-def test_progress_counts_every_image(tmp_path: Path) -> None:
+def test_progress_ends_with_every_image(tmp_path: Path) -> None:
     images = image_folder(tmp_path / "images", {"train/a": 3, "train/b": 1, "val/a": 2})
     calls: list[tuple[int, int]] = []
     pack_images(images, tmp_path / "out", progress=lambda done, total: calls.append((done, total)))
-    assert calls == [(done, 6) for done in range(1, 7)]
+    assert calls == sorted(calls)
+    assert (4, 6) in calls
+    assert calls[-1] == (6, 6)
 
 
 def test_what_is_accepted(tmp_path: Path) -> None:
@@ -283,7 +290,8 @@ def test_a_bad_image_folder_is_named_and_nothing_is_left(
     spoil(images)  # type: ignore[operator]
     with pytest.raises(UserError, match=rf"images/{told}"):
         pack_images(images, tmp_path / "out")
-    assert names_in(tmp_path) == {"images"}
+    kept = {".out.partial"} if told.startswith("val/a/9") else set()  # train is done by then
+    assert names_in(tmp_path) == {"images"} | kept
 
 
 def test_a_folder_of_no_classes_is_named(tmp_path: Path) -> None:
@@ -322,9 +330,9 @@ def test_a_target_that_cannot_be_made_is_named(tmp_path: Path, drawn: Path, kind
 
 
 @pytest.mark.parametrize("kind", ["make", "pack"])
-def test_an_interrupted_write_leaves_nothing(tmp_path: Path, drawn: Path, kind: str) -> None:
+def test_an_interrupted_write_leaves_no_output(tmp_path: Path, drawn: Path, kind: str) -> None:
     def interrupt(done: int, total: int) -> None:
-        if done == total // 2:
+        if done >= total // 2:
             raise KeyboardInterrupt
 
     out = tmp_path / "out"
@@ -333,7 +341,138 @@ def test_an_interrupted_write_leaves_nothing(tmp_path: Path, drawn: Path, kind: 
             synthetic.make_images(out, SETTINGS, interrupt)
         else:
             pack_images(drawn, out, progress=interrupt)
-    assert not names_in(tmp_path)
+    assert names_in(tmp_path) == (set() if kind == "make" else {".out.partial"})
+
+
+@pytest.fixture(scope="module")
+def many(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Some 30 chunks, with a CMYK JPEG and a PNG in disguise, and what they pack to."""
+    folder = tmp_path_factory.mktemp("many")
+    images = image_folder(folder / "images", {"train/a": 1, "train/b": 1, "val/a": 1, "val/b": 1})
+    jpegs = [noise(number) for number in range(20)]
+    for number in range(3000):
+        (images / f"train/{'ab'[number % 2]}/{number}.JPEG").write_bytes(jpegs[number % 20])
+    for number in range(500):
+        (images / f"val/{'ab'[number % 2]}/{number}.JPEG").write_bytes(jpegs[number % 20])
+    (images / "train/a/png.JPEG").write_bytes(noise(1, "PNG"))
+    (images / "train/b/cmyk.JPEG").write_bytes(encode(Image.new("CMYK", (20, 16))))
+    pack_images(images, folder / "set", processes=1)
+    return folder
+
+
+PACK = """
+import sys
+from pathlib import Path
+from rn50.data.pack import pack_images
+pack_images(Path(sys.argv[1]), Path(sys.argv[2]), processes=int(sys.argv[3]),
+            progress=lambda done, total: print(done, flush=True))
+"""
+
+
+@pytest.mark.parametrize("processes", [1, 3])
+def test_killed_again_and_again_it_ends_with_the_same_bytes(
+    many: Path, tmp_path: Path, processes: int
+) -> None:
+    """kill -9 of the parent alone, when it has said so many images; workers must follow it."""
+    out = tmp_path / "set"
+    command = [sys.executable, "-c", PACK, str(many / "images"), str(out), str(processes)]
+    kills = 0
+    for wanted in (128, 700, 1500, 2900, 3100, 3300):
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        assert process.stdout is not None
+        for line in process.stdout:
+            if int(line) >= wanted:
+                process.kill()
+                kills += 1
+                break
+        process.stdout.close()
+        process.wait()
+        assert not out.exists()
+    assert kills == 6
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    assert contents(out) == contents(many / "set")
+    assert names_in(tmp_path) == {"set"}
+
+
+def test_odd_files_are_kept_and_named(many: Path) -> None:
+    named = {Path(odd.path).name: odd.found for odd in load_manifest(many / "set").odd_files}
+    assert named == {"png.JPEG": "PNG", "cmyk.JPEG": "CMYK JPEG"}
+    assert all(odd.kept for odd in load_manifest(many / "set").odd_files)
+
+
+def test_bad_files_are_left_out_and_named_up_to_a_limit(tmp_path: Path) -> None:
+    images = image_folder(tmp_path / "images", {"train/a": 3, "val/a": 2})
+    (images / "train/a/8.JPEG").write_text("hello world")
+    (images / "train/a/9.JPEG").write_text("hello again")
+    with pytest.raises(UserError, match="more than the 1 to skip"):
+        pack_images(images, tmp_path / "out", skip_bad=1)
+    manifest = pack_images(images, tmp_path / "out", skip_bad=2)
+    assert manifest.splits["train"].samples == 3
+    assert {Path(odd.path).name for odd in manifest.odd_files} == {"8.JPEG", "9.JPEG"}
+    assert not any(odd.kept for odd in manifest.odd_files)
+    lines = (tmp_path / "out/train.idx").read_text().splitlines()
+    assert [line.split("\t")[0] for line in lines] == ["0", "1", "2"]
+    verify(tmp_path / "out", decode=True)
+
+
+def test_every_layout_packs_to_the_same_bytes(tmp_path: Path) -> None:
+    """Folders; a tar for each class and a flat val; a tar of tars and a tar with Kaggle's CSV."""
+    counts = {"train/n01": 5, "train/n02": 4, "val/n01": 3, "val/n02": 2}
+    images = image_folder(tmp_path / "folders", dict.fromkeys(counts, 0))
+    number = 0
+    for name, count in counts.items():
+        for _ in range(count):
+            stem = name[6:] if name.startswith("train") else "ILSVRC2012_val"
+            (images / name / f"{stem}_{number:08d}.JPEG").write_bytes(noise(number))
+            number += 1
+    pack_images(images, tmp_path / "a")
+    tars, nested = tmp_path / "tars", tmp_path / "nested"
+    (tars / "train").mkdir(parents=True)
+    (tars / "val").mkdir()
+    nested.mkdir()
+    with tarfile.open(nested / "ILSVRC2012_img_train.tar", "w") as outer:
+        for name in ("n01", "n02"):
+            with tarfile.open(tars / f"train/{name}.tar", "w") as tar:
+                for path in (images / "train" / name).iterdir():
+                    tar.add(path, path.name)
+            outer.add(tars / f"train/{name}.tar", f"{name}.tar")
+    val = sorted((images / "val").rglob("*.JPEG"), key=lambda path: path.name)
+    with tarfile.open(nested / "ILSVRC2012_img_val.tar", "w") as tar:
+        for path in val:
+            shutil.copy(path, tars / "val")
+            tar.add(path, path.name)
+    (tars / "val_labels.txt").write_text("\n".join(path.parent.name for path in val) + "\n")
+    rows = [f"{path.stem},{path.parent.name} 1 2 3 4" for path in val]
+    (nested / "LOC_val_solution.csv").write_text("\n".join(["ImageId,PredictionString", *rows]))
+    for layout in (tars, nested):
+        pack_images(layout, tmp_path / f"{layout.name}-set")
+        assert contents(tmp_path / f"{layout.name}-set") == contents(tmp_path / "a")
+    (tars / "val_labels.txt").write_text("n01\nn07\n")
+    with pytest.raises(UserError, match=r"val_labels.txt:2: a class of train/.*found 'n07'"):
+        pack_images(tars, tmp_path / "b")
+
+
+def test_a_full_disk_is_named_and_packing_goes_on_when_there_is_room(
+    many: Path, tmp_path: Path
+) -> None:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(disk)], capture_output=True
+    )
+    if mounted.returncode:
+        pytest.skip(f"no tmpfs can be mounted: {mounted.stderr.decode().strip()}")
+    try:
+        (disk / "earlier").write_text("precious")
+        with pytest.raises(UserError, match=r"train\.rec: cannot write: No space left on device"):
+            pack_images(many / "images", disk / "set", processes=2)
+        assert names_in(disk) == {"earlier", ".set.partial"}
+        subprocess.run(["mount", "-o", "remount,size=20m", str(disk)], check=True)
+        pack_images(many / "images", disk / "set", processes=2)
+        assert contents(disk / "set") == contents(many / "set")
+        assert (disk / "earlier").read_text() == "precious"
+    finally:
+        subprocess.run(["umount", str(disk)], check=True)
 
 
 def test_sizes_are_those_stored_whatever_exif_says() -> None:
@@ -341,4 +480,4 @@ def test_sizes_are_those_stored_whatever_exif_says() -> None:
     exif[0x0112] = 6  # rotate by 90 degrees on display
     out = io.BytesIO()
     Image.new("RGB", (40, 30)).save(out, "JPEG", exif=exif)
-    assert image_size(out.getvalue()) == (30, 40)
+    assert read_header(out.getvalue()) == (30, 40, "")

@@ -147,7 +147,7 @@ def test_make_pack_verify_show(rn50, tmp_path: Path) -> None:
     assert len(list(images.glob("train/n*/*.JPEG"))) == 30
     done = rn50("data", "pack", str(images), str(packed))
     assert done.returncode == 0 and "30 train, 12 val images in 3 classes" in done.stdout
-    assert rn50("data", "verify", str(packed), "--decode").returncode == 0
+    assert rn50("data", "verify", str(packed), "--full").returncode == 0
     again = rn50("data", "pack", str(images), str(packed))
     assert again.returncode == 2 and "found one with content" in again.stderr
 
