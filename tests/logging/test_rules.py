@@ -338,7 +338,7 @@ CASES = (
         optimizer="sgd",
     ),
     Case("R10", POLICY, put("lars_opt_learning_rate_warmup_epochs", -5), "PASS", "from 0 on"),
-    Case("R10", POLICY, put("lars_opt_base_learning_rate", math.nan), "PASS", "is NaN"),
+    Case("R10", POLICY, put("lars_opt_base_learning_rate", math.nan), "PASS", "is nan"),
     Case("R11", POLICY, smooth, "PASS", "expected 0 or 0.1"),
     Case("R05", POLICY, put("eval_samples", 3125), "PASS", "expected 50000"),
     Case("R06", POLICY, put("train_samples", 10), "PASS", "expected 1281167"),
