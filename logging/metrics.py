@@ -10,15 +10,25 @@ from typing import Any
 
 
 class Metrics:
-    """Appends records with a `kind` and the seconds since `start_clock`."""
+    """Appends records with a `kind` and the seconds since `start_clock`.
 
-    def __init__(self, path: Path | None) -> None:
-        self._file = None if path is None else path.open("w", buffering=1)
+    Args:
+        path: written anew, or with `resumed` continued; None: nothing is written.
+    """
+
+    def __init__(self, path: Path | None, *, resumed: bool = False) -> None:
+        self._path = path
+        self._file = None if path is None else path.open("a" if resumed else "w", buffering=1)
         self._start = time.perf_counter()
 
-    def start_clock(self) -> None:
-        """Time 0 of the records: `run_start`."""
-        self._start = time.perf_counter()
+    def start_clock(self, elapsed_s: float = 0.0) -> None:
+        """Time 0 of the records: `run_start`, `elapsed_s` ago where a run goes on."""
+        self._start = time.perf_counter() - elapsed_s
+
+    @property
+    def size_bytes(self) -> int:
+        """Of the file so far."""
+        return 0 if self._path is None else self._path.stat().st_size
 
     @property
     def elapsed_s(self) -> float:

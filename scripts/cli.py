@@ -59,23 +59,43 @@ def main() -> None:
 
 @app.command()
 def launch(
-    config: Config = "quick",
+    config: Annotated[
+        Optional[str],  # noqa: UP045
+        typer.Argument(help="A preset or a YAML file; default: quick, or the config to resume."),
+    ] = None,
     overrides: Overrides = None,
     ranks: Ranks = None,
     launcher: Launcher = None,
+    resume: Annotated[
+        Optional[str],  # noqa: UP045
+        typer.Option(help="Go on with an interrupted run: its folder, or `latest`."),
+    ] = None,
+    max_restarts: Annotated[
+        int, typer.Option(min=0, help="Go on by itself so often after a failed rank.")
+    ] = 0,
 ) -> None:
     """Run a config on this machine or allocation: data, ranks, log, official checker.
 
-    Exit 0: target reached and the official checker passes; 1: not; 2: bad input or a failed rank.
+    Exit 0: target reached and the official checker passes; 1: not; 2: bad input or a failed rank;
+    130: stopped by a signal.
 
     Example: `rn50 launch quick --ranks 2 --launcher gloo seed=1`
+
+    Example: `rn50 launch --resume latest`
     """
+    from .attempts import load_resumed
     from .launch import launch as run_launch
     from .launch import load_for_launch
 
-    loaded = load_for_launch(*split_config(config, overrides), ranks)
+    name, texts = split_config(config or "quick", overrides)
+    folder = None
+    if resume is None:
+        loaded = load_for_launch(name, texts, ranks)
+    else:
+        own = config is not None and "=" not in config
+        folder, loaded = load_resumed(resume, name if own else None, texts, ranks)
     with Tracking() as track:
-        result = run_launch(loaded, launcher, track)
+        result = run_launch(loaded, launcher, track, resume=folder, max_restarts=max_restarts)
     good = result["status"] == "success" and result["official_checker"]["verdict"] == "PASS"
     raise typer.Exit(0 if good else EXIT_BAD)
 

@@ -11,11 +11,13 @@ from typing import Any
 from ..config.errors import UserError
 from ..config.load import Loaded, load
 from ..config.plan import build_plan
+from ..config.schema import Run
 from ..data.atomic import write_file
 from ..data.prepare import Tracker, prepare
 from ..logging.check import check_log
 from ..logging.official import check_officially
 from ..train.support import check_supported
+from .attempts import begin_attempt, close_attempt, is_hopeless
 from .launcher import build_job, new_run_folder, pick_launcher, run_job
 from .record import describe_environment
 
@@ -34,8 +36,19 @@ def load_for_launch(config: str, overrides: list[str], ranks: int | None) -> Loa
     return loaded
 
 
-def launch(loaded: Loaded, launcher: str | None, track: Tracker) -> dict[str, Any]:
+def launch(
+    loaded: Loaded,
+    launcher: str | None,
+    track: Tracker,
+    *,
+    resume: Path | None = None,
+    max_restarts: int = 0,
+) -> dict[str, Any]:
     """Run `loaded` to its end; returns the content of result.json.
+
+    Args:
+        resume: the folder of an interrupted run to go on with, instead of a new one.
+        max_restarts: how often to go on from the newest checkpoint after a failed rank.
 
     Raises:
         UserError: before the ranks start, or when one of them failed.
@@ -46,10 +59,9 @@ def launch(loaded: Loaded, launcher: str | None, track: Tracker) -> dict[str, An
     name = pick_launcher(launcher)
     build_job(run, name, ())  # what the engines refuse is refused before data is made
     prepare(run.data, track)
-    out = new_run_folder(run)
-    write_file(out / "config.yaml", loaded.to_yaml())
-    origins = {path: str(origin) for path, _, origin in loaded.leaves()}
-    write_file(out / "origins.json", json.dumps(origins, indent=1) + "\n")
+    out = resume or new_run_folder(run)
+    found = begin_attempt(out, loaded) if resume else None
+    save_config(loaded, out)
     command = [
         *(sys.executable, "-m", "rn50.train", str(out / "config.yaml"), "--out", str(out)),
     ]
@@ -66,13 +78,35 @@ def launch(loaded: Loaded, launcher: str | None, track: Tracker) -> dict[str, An
         print(f"comm.algorithm auto: {environment.algorithm.reason}", flush=True)
     for variable, value in environment.kept.items():
         print(f"kept from your environment: {variable}={value}", flush=True)
-    try:
-        run_job(job, name, out)
-    except (UserError, KeyboardInterrupt) as error:
-        reason = str(error) or "interrupted"
-        write_result(out, {"status": "failed", "reason": reason, "seed": run.seed})
-        try_report(out)
-        raise
+    while True:
+        from_file = ["--resume", str(found.path)] if found else []
+        try:
+            run_job(job._replace(command=[*command, *from_file]), name, out)
+            break
+        except (UserError, KeyboardInterrupt) as error:
+            close_attempt(out)
+            if isinstance(error, KeyboardInterrupt) or is_hopeless(out) or not max_restarts:
+                reason = str(error) or "interrupted"
+                failed = {"status": "failed", "reason": reason, "seed": run.seed}
+                if not (out / "result.json").is_file():  # rank 0 may have stopped in good order
+                    write_result(out, failed)
+                try_report(out)
+                raise
+            max_restarts -= 1
+            print(f"rn50: {error}", file=sys.stderr, flush=True)
+            found = begin_attempt(out, loaded)
+    return conclude(run, out)
+
+
+def save_config(loaded: Loaded, out: Path) -> None:
+    """Write config.yaml, which runs the same again, and origins.json."""
+    write_file(out / "config.yaml", loaded.to_yaml())
+    origins = {path: str(origin) for path, _, origin in loaded.leaves()}
+    write_file(out / "origins.json", json.dumps(origins, indent=1) + "\n")
+
+
+def conclude(run: Run, out: Path) -> dict[str, Any]:
+    """After the ranks ended well: checkers, report, the RESULT line; the content of result.json."""
     result: dict[str, Any] = json.loads((out / "result.json").read_text())
     official = check_officially(out / "result_0.txt", run.ruleset)
     result["official_checker"] = official._asdict()
@@ -108,7 +142,7 @@ def result_line(result: dict[str, Any], out: Path) -> str:
     official = result["official_checker"]
     return (
         f"RESULT {result['status']} time_to_train_s={result['time_to_train_s']:.3f} "
-        f"accuracy={result['eval_accuracy']:.4f} target={result['target']} "
+        f"accuracy={result['eval_accuracy'] or 0:.4f} target={result['target']} "
         f"epochs={result['epochs']} ranks={result['ranks']} "
         f"images_per_s={result['images_per_s']:.1f} init_s={result['init_s']:.2f} "
         f"official_checker={official['verdict']}({official['ruleset']}) {out}"

@@ -9,14 +9,18 @@ import os
 import signal
 import sys
 import threading
+import time
 import traceback
+from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
 
 from ..config.errors import UserError
 from ..config.load import load
 from ..config.plan import build_plan
+from .limits import REQUESTED, Hopeless
 from .placement import Placement, find_placement
+from .resume import read_checkpoint
 from .session import Session
 from .support import check_supported
 
@@ -30,11 +34,12 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("config", help="a preset's name or a YAML file")
     parser.add_argument("overrides", nargs="*", help="key.path=value, such as batch.per_rank=16")
     parser.add_argument("--out", type=Path, required=True, help="folder for the run's files")
+    parser.add_argument("--resume", type=Path, help="checkpoint to go on from")
     options = parser.parse_intermixed_args(arguments)
-    run_rank(options.config, options.overrides, options.out)
+    run_rank(options.config, options.overrides, options.out, options.resume)
 
 
-def run_rank(config: str, overrides: list[str], out: Path) -> None:
+def run_rank(config: str, overrides: list[str], out: Path, resume: Path | None = None) -> None:
     """Load the config, check it against the launcher's ranks, train."""
     # Before any library starts a thread: all of them inherit the mask, and one thread waits for
     # the signal, so that a main thread blocked inside MXNet or MPI cannot miss it.
@@ -50,7 +55,8 @@ def run_rank(config: str, overrides: list[str], out: Path) -> None:
                 f"found {place.size}: start them with `rn50 launch`"
             )
         check_supported(loaded.run)
-        session = Session(loaded, out, place)
+        resumed = None if resume is None else read_checkpoint(resume, loaded)
+        session = Session(loaded, out, place, resumed)
         threading.Thread(target=_stop_on_signal, args=(session,), daemon=True).start()
         session.prepare()
         session.begin_connecting()
@@ -73,9 +79,11 @@ def _fail(error: BaseException, session: Session | None, place: Placement, out: 
         "phase": session.timeline.phase if session else "start",
         "step": session.step if session else 0,
         "reason": reason,
+        "hopeless": isinstance(error, Hopeless),
     }
     if session is not None:
-        session.log.abort()
+        with suppress(UserError):  # a full disk has been told of already
+            session.log.abort()
     print("rank {rank} on {host} in {phase}: {reason}".format(**failure), file=sys.stderr)
     try:
         (out / f"failure_{place.rank}.json").write_text(json.dumps(failure) + "\n")
@@ -95,8 +103,12 @@ def one_line(error: BaseException) -> str:
 
 
 def _stop_on_signal(session: Session) -> NoReturn:
+    """Ask for a checkpoint and an orderly end; where that takes too long, end."""
     number = signal.sigwait((signal.SIGTERM, signal.SIGINT))
-    session.log.abort()
+    session.stop(REQUESTED)
+    time.sleep(session.run.limits.grace_s)
+    with suppress(UserError):
+        session.log.abort()
     os._exit(128 + number)
 
 
