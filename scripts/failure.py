@@ -38,13 +38,22 @@ def read_failures(out: Path) -> list[dict[str, Any]]:
     return failures
 
 
-def explain_failure(failures: Sequence[Mapping[str, Any]], stderr: str, code: int) -> str:
+def explain_failure(
+    failures: Sequence[Mapping[str, Any]],
+    stderr: str,
+    code: int,
+    *,
+    lost: Mapping[str, Any] | None = None,
+    out_of_memory: bool = False,
+) -> str:
     """One line: a rank's own reason, else the signal that killed one, else what the rest saw.
 
     Args:
         failures: of `read_failures`.
         stderr: what launcher and ranks wrote there.
         code: the launcher's exit code.
+        lost: the rank that the watchdog found gone, silent or without progress, and where it was.
+        out_of_memory: the kernel has killed a process here meanwhile.
     """
     told = "rank {rank} on {host} failed in {phase} at step {step}: {reason}"
     for failure in failures:
@@ -57,7 +66,15 @@ def explain_failure(failures: Sequence[Mapping[str, Any]], stderr: str, code: in
                 number = int(_WORDS[found["word"]])
             else:
                 number = int(found["signal"]) if "signal" in found else int(found["code"]) - 128
-            return f"rank {found['rank']} was killed by {_signal_name(number)}"
+            killed = f"killed by {_signal_name(number)}"
+            if out_of_memory and number == signal.SIGKILL:
+                killed += " (the kernel was out of memory)"
+            if lost is not None and lost["rank"] == int(found["rank"]):
+                return told.format(**{**lost, "reason": killed})
+            if lost is None:
+                return f"rank {found['rank']} was {killed}"
+    if lost is not None:
+        return told.format(**lost)
     if failures:
         return told.format(**failures[0])
     lines = [line for line in stderr.splitlines() if line.strip()]

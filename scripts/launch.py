@@ -81,7 +81,7 @@ def launch(
     while True:
         from_file = ["--resume", str(found.path)] if found else []
         try:
-            run_job(job._replace(command=[*command, *from_file]), name, out)
+            run_job(job._replace(command=[*command, *from_file]), name, out, run)
             break
         except (UserError, KeyboardInterrupt) as error:
             close_attempt(out)

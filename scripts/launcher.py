@@ -9,10 +9,11 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 from typing import IO, NamedTuple
@@ -23,9 +24,14 @@ from ..config.errors import UserError
 from ..config.schema import Run
 from ..train.environment import Backend, Environment, engine_environment
 from .failure import explain_failure, read_failures
+from .monitor import Monitor, oom_kills
 
 GRACE_S = 10.0
 """Time between asking processes to stop and killing them."""
+FAILED_GRACE_S = 2.0
+"""The same once a rank has failed: the rest can only wait for it."""
+POLL_S = 0.05
+EXIT_LOST = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _PREFIX = re.compile(r"^\[\d+\]<std(out|err)>:")
 
@@ -80,17 +86,25 @@ def build_job(run: Run, launcher: str, command: Sequence[str]) -> tuple[Job, Env
     return Job(command, ranks, run.system.ranks_per_node, environment.settings), environment
 
 
-def run_job(job: Job, launcher: str, out: Path) -> None:
+def run_job(job: Job, launcher: str, out: Path, run: Run | None = None) -> None:
     """Run `job`, show rank 0's output, keep errors in `out`/stderr.log, leave no process behind.
+
+    Args:
+        run: whose ranks are watched (train/watchdog.py); None: nobody is, as in benchmarks.
 
     Raises:
         UserError: a rank failed: which, where, why, in one line.
         KeyboardInterrupt: the user or the scheduler asked to stop; everything has been stopped.
     """
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)  # orphaned ranks become our children
-    tokens = LAUNCHERS[launcher][0](job)
-    log_path = out / "stderr.log"
-    with log_path.open("w") as log:
+    one_machine = job.ranks <= job.ranks_per_node
+    monitor = None
+    if run is not None and run.watchdog.enabled:
+        monitor = Monitor(run.watchdog, one_machine=one_machine)
+    log_path, kills = out / "stderr.log", oom_kills()
+    with _scratch(monitor, one_machine=one_machine) as added, log_path.open("w") as log:
+        job = job._replace(environment={**job.environment, **added})
+        tokens = LAUNCHERS[launcher][0](job)
         child = subprocess.Popen(
             tokens,
             env=os.environ | dict(job.environment),
@@ -106,19 +120,66 @@ def run_job(job: Job, launcher: str, out: Path) -> None:
         previous = {
             number: signal.signal(number, _interrupt) for number in (signal.SIGINT, signal.SIGTERM)
         }
+        grace_s = GRACE_S
         try:
-            code = child.wait()
+            code = _wait(child, monitor)
+            if code != 0:
+                grace_s = FAILED_GRACE_S
+        except KeyboardInterrupt:
+            if monitor is not None and run is not None:
+                monitor.request_stop()
+                with suppress(subprocess.TimeoutExpired):
+                    child.wait(run.limits.grace_s)
+            raise
         finally:
             for number in previous:
                 signal.signal(number, signal.SIG_IGN)
-            stop_descendants()
+            stop_descendants(grace_s)
             child.wait()
             relay.join(timeout=GRACE_S)
             for number, handler in previous.items():
                 signal.signal(number, handler)
     if code != 0:
-        why = explain_failure(read_failures(out), log_path.read_text(errors="replace"), code)
+        why = explain_failure(
+            [*(monitor.failures if monitor else []), *read_failures(out)],
+            log_path.read_text(errors="replace"),
+            code,
+            lost=monitor and (monitor.lost or monitor.verdict),
+            out_of_memory=oom_kills() > kills,
+        )
         raise UserError(f"{why}; details: {log_path}")
+
+
+def _wait(child: subprocess.Popen[str], monitor: Monitor | None) -> int:
+    """The exit code of the launcher; not 0 as soon as the watchdog has found a rank lost."""
+    while (code := child.poll()) is None:
+        if monitor is not None and monitor.verdict is not None:
+            return EXIT_LOST
+        time.sleep(POLL_S)
+    return code
+
+
+@contextmanager
+def _scratch(monitor: Monitor | None, *, one_machine: bool) -> Iterator[dict[str, str]]:
+    """Variables for the ranks of one job: their watchdog, and a place for the engines' files.
+
+    On one machine that is a folder of their own, in memory where Open MPI wants shared memory,
+    which is removed with whatever a killed rank has left there.
+    """
+    added = monitor.environment if monitor else {}
+    shared = Path("/dev/shm")
+    parent = str(shared) if shared.is_dir() else None
+    try:
+        if not one_machine:
+            yield added
+            return
+        with tempfile.TemporaryDirectory(
+            prefix="rn50-", dir=parent, ignore_cleanup_errors=True
+        ) as folder:
+            yield {**added, "TMPDIR": folder, "OMPI_MCA_btl_vader_backing_directory": folder}
+    finally:
+        if monitor is not None:
+            monitor.close()
 
 
 def stop_descendants(grace_s: float = GRACE_S) -> None:

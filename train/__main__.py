@@ -12,6 +12,7 @@ import threading
 import time
 import traceback
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
@@ -23,6 +24,7 @@ from .placement import Placement, find_placement
 from .resume import read_checkpoint
 from .session import Session
 from .support import check_supported
+from .watchdog import VARIABLE, Heart
 
 EXIT_FAILED = 3
 _FRAMES = ("Traceback", "Stack trace", "Stacktrace", "File ", "[frame", "[bt]")
@@ -46,6 +48,7 @@ def run_rank(config: str, overrides: list[str], out: Path, resume: Path | None =
     signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM, signal.SIGINT))
     place = find_placement()
     session = None
+    heart: Heart | None = None
     try:
         loaded = load(config, overrides)
         ranks = build_plan(loaded.run).ranks
@@ -58,17 +61,27 @@ def run_rank(config: str, overrides: list[str], out: Path, resume: Path | None =
         resumed = None if resume is None else read_checkpoint(resume, loaded)
         session = Session(loaded, out, place, resumed)
         threading.Thread(target=_stop_on_signal, args=(session,), daemon=True).start()
+        if address := os.environ.get(VARIABLE):
+            heart = Heart(address, session, partial(_end, session))
         session.prepare()
         session.begin_connecting()
         with session.timeline.span("load MXNet and Horovod"):
             from .run import Rank
         faulthandler.enable()  # a crash ends the process; MXNet's and MPI's own handlers can hang
         Rank(session).train()
+        if heart is not None:
+            heart.stop()
     except BaseException as error:  # whatever it was, the other ranks must not wait for this one
-        _fail(error, session, place, out)
+        _fail(error, session, place, out, heart)
 
 
-def _fail(error: BaseException, session: Session | None, place: Placement, out: Path) -> NoReturn:
+def _fail(
+    error: BaseException,
+    session: Session | None,
+    place: Placement,
+    out: Path,
+    heart: Heart | None,
+) -> NoReturn:
     """Say why in one line and in a file, close the log, end this process at once."""
     reason = one_line(error)
     if not isinstance(error, UserError):
@@ -81,6 +94,8 @@ def _fail(error: BaseException, session: Session | None, place: Placement, out: 
         "reason": reason,
         "hopeless": isinstance(error, Hopeless),
     }
+    if heart is not None:
+        heart.tell_failure(failure)
     if session is not None:
         with suppress(UserError):  # a full disk has been told of already
             session.log.abort()
@@ -91,6 +106,16 @@ def _fail(error: BaseException, session: Session | None, place: Placement, out: 
         print(f"{out}: cannot write: {problem.strerror}", file=sys.stderr)
     sys.stderr.flush()
     os._exit(EXIT_FAILED)  # no exit handlers: Horovod's would wait for the other ranks
+
+
+def _end(session: Session, reason: str) -> NoReturn:
+    """End this process from the watchdog's thread: its main thread may never come back."""
+    place = session.place
+    if session.clock_runs:
+        with suppress(UserError):
+            session.log.abort()
+    print(f"rank {place.rank} on {place.host}: {reason}", file=sys.stderr, flush=True)
+    os._exit(EXIT_FAILED)
 
 
 def one_line(error: BaseException) -> str:

@@ -70,6 +70,19 @@ class Session:
         if not self.run.startup.serial:
             self.connection.begin()
 
+    @property
+    def clock_runs(self) -> bool:
+        """Between run_start and run_stop?"""
+        return self.log.state in (
+            "run",
+            "block",
+            "epoch",
+            "trained",
+            "eval",
+            "measured",
+            "evaluated",
+        )
+
     def change_batch(self, epoch: int, global_batch_size: int) -> None:
         """Tell logs and people of a new batch size, in force from `epoch` on."""
         self.log.batch_change(epoch, global_batch_size)
