@@ -194,9 +194,15 @@ class MLPerfLog:
         self.state = "done"
         self._end(key.RUN_STOP, status=key.SUCCESS if success else key.ABORTED)
 
+    @property
+    def clock_runs(self) -> bool:
+        """Between run_start and run_stop?"""
+        before = ("new", "submitted", "cleared", "init", "described", "ready")
+        return self.state not in (*before, "done")
+
     def abort(self) -> None:
         """run_stop "aborted" from wherever the run is; nothing if its clock is not running."""
-        if self.state not in ("new", "submitted", "cleared", "init", "described", "ready", "done"):
+        if self.clock_runs:
             self.state = "done"
             self._end(key.RUN_STOP, status=key.ABORTED)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,8 @@ from ..train.support import check_supported
 from .attempts import begin_attempt, close_attempt, is_hopeless
 from .launcher import build_job, new_run_folder, pick_launcher, run_job
 from .record import describe_environment
+
+RANK = (sys.executable, "-m", "rn50.train")
 
 
 def load_for_launch(config: str, overrides: list[str], ranks: int | None) -> Loaded:
@@ -43,12 +46,14 @@ def launch(
     *,
     resume: Path | None = None,
     max_restarts: int = 0,
+    program: Sequence[str] = RANK,
 ) -> dict[str, Any]:
     """Run `loaded` to its end; returns the content of result.json.
 
     Args:
         resume: the folder of an interrupted run to go on with, instead of a new one.
         max_restarts: how often to go on from the newest checkpoint after a failed rank.
+        program: what one rank is started with.
 
     Raises:
         UserError: before the ranks start, or when one of them failed.
@@ -62,9 +67,7 @@ def launch(
     out = resume or new_run_folder(run)
     found = begin_attempt(out, loaded) if resume else None
     save_config(loaded, out)
-    command = [
-        *(sys.executable, "-m", "rn50.train", str(out / "config.yaml"), "--out", str(out)),
-    ]
+    command = [*program, str(out / "config.yaml"), "--out", str(out)]
     job, environment = build_job(run, name, command)
     described = describe_environment(environment, name, command)
     write_file(out / "environment.json", json.dumps(described, indent=1) + "\n")

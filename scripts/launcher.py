@@ -100,7 +100,7 @@ def run_job(job: Job, launcher: str, out: Path, run: Run | None = None) -> None:
     one_machine = job.ranks <= job.ranks_per_node
     monitor = None
     if run is not None and run.watchdog.enabled:
-        monitor = Monitor(run.watchdog, one_machine=one_machine)
+        monitor = Monitor(run.watchdog, job.ranks, one_machine=one_machine)
     log_path, kills = out / "stderr.log", oom_kills()
     with _scratch(monitor, one_machine=one_machine) as added, log_path.open("w") as log:
         job = job._replace(environment={**job.environment, **added})
@@ -144,7 +144,7 @@ def run_job(job: Job, launcher: str, out: Path, run: Run | None = None) -> None:
             [*(monitor.failures if monitor else []), *read_failures(out)],
             log_path.read_text(errors="replace"),
             code,
-            lost=monitor and (monitor.lost or monitor.verdict),
+            lost=(monitor.verdict or monitor.lost) if monitor else None,
             out_of_memory=oom_kills() > kills,
         )
         raise UserError(f"{why}; details: {log_path}")

@@ -51,11 +51,14 @@ class Monitor:
 
     Args:
         settings: the config's watchdog section.
+        ranks: how many will report.
         one_machine: listen on this machine's own address alone.
     """
 
-    def __init__(self, settings: Watchdog, *, one_machine: bool) -> None:
+    def __init__(self, settings: Watchdog, ranks: int, *, one_machine: bool) -> None:
         self._settings = settings
+        self._missing = set(range(ranks))
+        self._start_s = time.monotonic()
         self._token = secrets.token_hex(16)
         self._listener = socket.create_server(
             ("127.0.0.1" if one_machine else "", 0), backlog=4096, reuse_port=False
@@ -140,6 +143,7 @@ class Monitor:
                 raise ValueError
             beat.rank, beat.host = int(message["rank"]), str(message["host"])[:100]
             self._beats[beat.rank] = beat
+            self._missing.discard(beat.rank)
         elif "failure" in message:
             known = ("rank", "host", "phase", "step", "reason", "hopeless")
             self.failures.append({name: message["failure"][name] for name in known})
@@ -181,6 +185,11 @@ class Monitor:
             return
         if self.lost is not None and now_s > self._lost_s + DEATH_GRACE_S:
             self.verdict = self.lost
+            return
+        if self._missing and now_s > self._start_s + self._settings.stall_s:
+            absent = Beat(self._listener)
+            absent.rank, absent.host = min(self._missing), "an unknown host"
+            self.verdict = absent.report(f"not heard of in {self._settings.stall_s:g} s")
             return
         silent = [b for b in self._beats.values() if now_s > b.heard_s + self._settings.silence_s]
         if silent:

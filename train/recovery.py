@@ -127,13 +127,14 @@ class Recovery:
     def _save(self) -> None:
         rank, session = self._rank, self._session
         self._saved_step = session.step
+        before = session.timeline.phase
         with session.timeline.span("checkpoint"):
             arrays = keeper.collect(rank.net, rank.updater, rank.comm)
-            is_best = self._is_best()
-            if is_best:
-                self._best = self.accuracy
-            if session.place.rank != 0 or self._writer.busy:
-                return
+        session.timeline.phase = before  # the writer has a thread of its own
+        is_best = self._is_best()
+        if is_best:
+            self._best = self.accuracy
+        if session.place.rank == 0 and not self._writer.busy:
             meta = Meta(
                 step=session.step,
                 place=rank.plan.images_after(session.step),

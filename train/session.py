@@ -73,15 +73,7 @@ class Session:
     @property
     def clock_runs(self) -> bool:
         """Between run_start and run_stop?"""
-        return self.log.state in (
-            "run",
-            "block",
-            "epoch",
-            "trained",
-            "eval",
-            "measured",
-            "evaluated",
-        )
+        return self.log.clock_runs
 
     def change_batch(self, epoch: int, global_batch_size: int) -> None:
         """Tell logs and people of a new batch size, in force from `epoch` on."""
