@@ -1,4 +1,4 @@
-"""`rn50 launch` with ranks from body.py: `job.py LAUNCHER FAULT PHASE VICTIM MARK [key=value ...]`."""
+"""`rn50 launch` with ranks of body.py: `LAUNCHER FAULT PHASE VICTIM MARK [key=value ...]`."""
 
 from __future__ import annotations
 

@@ -112,7 +112,7 @@ def place_for(case: Case) -> Iterator[Path]:
 
 def run_case(case: Case, data: Path) -> Outcome:
     """Do it, measure, and look for what should not be there."""
-    before = set(os.listdir("/dev/shm"))
+    before = set(Path("/dev/shm").iterdir())
     with place_for(case) as folder, tempfile.TemporaryDirectory() as scratch:
         mark = Path(scratch) / "mark"
         settings = (*RUN, *case.more, f"data.path={data}", f"system.results={folder / 'results'}")
@@ -135,7 +135,7 @@ def run_case(case: Case, data: Path) -> Outcome:
         message = messages[0].removeprefix("rn50: error: ") if messages else err[-200:]
         message = message.partition("; details:")[0]
         problems = list(_problems(case, folder, process.returncode, stop_s, messages, err))
-        problems += [f"/dev/shm/{name} left" for name in set(os.listdir("/dev/shm")) - before]
+        problems += [f"{path} left" for path in set(Path("/dev/shm").iterdir()) - before]
         shown = message.replace(socket.gethostname(), "HOST").replace(str(folder), "")
         return Outcome(case, stop_s, process.returncode, shown, tuple(problems))
 
@@ -171,21 +171,13 @@ def _problems(
 
 def table(outcomes: Sequence[Outcome]) -> str:
     """The page's table."""
-    lines = [
-        "| fault | launcher | phase | rank | stops after s | exit | message |",
-        "|" + "---|" * 7,
-    ]
+    lines = ["| fault | launcher | phase | rank | stops after s | exit | message |"]
+    lines.append("|" + "---|" * 7)
     for case, stop_s, code, message, problems in outcomes:
-        text = "; ".join(("**" + " / ".join(problems) + "**",)) if problems else message
-        cells = (
-            case.fault,
-            case.launcher,
-            case.phase,
-            str(case.victim),
-            f"{stop_s:.1f}",
-            str(code),
-        )
-        lines.append("| " + " | ".join((*cells, text.replace("|", "/")[:230])) + " |")
+        text = f"**{' / '.join(problems)}**" if problems else message
+        cells = (case.fault, case.launcher, case.phase, case.victim, f"{stop_s:.1f}", code)
+        shown = [str(cell) for cell in cells]
+        lines.append("| " + " | ".join((*shown, text.replace("|", "/")[:230])) + " |")
     return "\n".join(lines)
 
 
