@@ -9,6 +9,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+GONE = "its process is gone"
+"""What the watchdog says of a rank whose process ended without a word."""
 # What launchers say of a rank that ended without a word of its own.
 _KILLED = (
     re.compile(r"process rank (?P<rank>\d+) .*exited on signal (?P<signal>\d+)"),
@@ -59,6 +61,8 @@ def explain_failure(
     for failure in failures:
         if not any(text in failure["reason"] for text in _CONSEQUENCES):
             return told.format(**failure)
+    if lost is not None and lost["reason"] != GONE:
+        return told.format(**lost)  # found before anybody was killed: we did that
     for pattern in _KILLED:
         if match := pattern.search(stderr):
             found = match.groupdict()

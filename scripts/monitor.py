@@ -15,6 +15,7 @@ from typing import Any
 
 from ..config.schema import Watchdog
 from ..train.watchdog import VARIABLE
+from .failure import GONE
 
 DEATH_GRACE_S = 3.0
 """From the end of a rank's process to that of the job, if its launcher does not see to it."""
@@ -177,7 +178,7 @@ class Monitor:
         if self._beats.get(beat.rank if beat.rank is not None else -1) is beat:
             self._forget(beat)
             if self.lost is None:
-                self.lost = beat.report("its process is gone")
+                self.lost = beat.report(GONE)
                 self._lost_s = time.monotonic()
 
     def _judge(self, now_s: float) -> None:

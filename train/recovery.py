@@ -38,8 +38,8 @@ class Recovery:
 
     def has_trained(self, epoch: int) -> bool:
         """Did the interrupted run end `epoch`?"""
-        ended = self._session.step >= self._rank.plan.epoch_end_step(epoch)
-        return ended and self._session.log.state != "epoch"
+        done, end = self._session.step, self._rank.plan.epoch_end_step(epoch)
+        return done > end or (done == end and self._session.log.state != "epoch")
 
     def restore(self) -> None:
         """Put weights, velocities and batch-norm statistics back, if there is a checkpoint."""
