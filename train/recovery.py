@@ -80,7 +80,7 @@ class Recovery:
         if self._session.step >= rank.plan.learning_by_steps and epoch < rank.plan.eval_epochs[-1]:
             check_learning(*accuracy, rank.run.data.classes, epoch)
         if self._enabled and self._is_best():
-            self._save()
+            self.begin()
         else:
             self._save_if_due(self._session.step)
         self._check_budget(epoch)
@@ -94,7 +94,7 @@ class Recovery:
         """A checkpoint of this very step, on disk when this returns."""
         if self._enabled:
             self._writer.finish()
-            self._save()
+            self.begin()
             self._writer.finish()
 
     def finish(self) -> None:
@@ -121,10 +121,11 @@ class Recovery:
     def _save_if_due(self, step: int) -> bool:
         if not self._enabled or step < self._saved_step + self._every_steps:
             return False
-        self._save()
+        self.begin()
         return True
 
-    def _save(self) -> None:
+    def begin(self) -> None:
+        """Copy everything to the host; the disk gets it from a thread. All ranks call this."""
         rank, session = self._rank, self._session
         self._saved_step = session.step
         before = session.timeline.phase
