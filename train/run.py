@@ -53,6 +53,7 @@ class Rank:
             self.train_blocks()
         except StopRun as stop:  # on all ranks at the same step
             self.recovery.save()
+            self.training_s = self.recovery.training_s()
             self.session.log.abort()
             self.write_result(reached=False, stopped=str(stop))
         self.recovery.finish()
@@ -329,7 +330,7 @@ class Rank:
             "epochs": int(self.plan.epoch_at(session.step) + 1e-9),
             "eval_accuracy": self.recovery.accuracy,
             "target": self.run.eval.target,
-            "images_per_s": self.plan.images_after(session.step) / self.recovery.training_s(),
+            "images_per_s": self.plan.images_after(session.step) / self.training_s,
             "ranks": self.plan.ranks,
             "global_batch_size": self.plan.global_batch_size,
             "config_sha256": session.config_sha256,
