@@ -6,6 +6,7 @@ after the checkpoint from which the next one goes on is cut off; all of it stays
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import sys
@@ -40,6 +41,8 @@ def load_resumed(
     source = folder / "config.yaml"
     if not source.is_file():
         raise UserError(f"--resume: the folder of a run expected, found no {source}")
+    if _has_succeeded(folder):
+        raise UserError(f"--resume: an interrupted run expected, {folder} has reached its target")
     found = _newest(folder)
     if config is None:
         loaded = resumed_config(found, overrides, source)
@@ -102,6 +105,14 @@ def _latest(loaded: Loaded) -> Path:
     if not folders:
         raise UserError(f"--resume latest: a checkpoint expected, found none in {parent}")
     return max(folders, key=lambda path: path.name)
+
+
+def _has_succeeded(folder: Path) -> bool:
+    try:
+        result = json.loads((folder / "result.json").read_text())
+    except (OSError, ValueError):
+        return False
+    return isinstance(result, dict) and result.get("status") == "success"
 
 
 def _newest(folder: Path) -> Checkpoint:

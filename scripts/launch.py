@@ -90,9 +90,9 @@ def launch(
             close_attempt(out)
             if isinstance(error, KeyboardInterrupt) or is_hopeless(out) or not max_restarts:
                 reason = str(error) or "interrupted"
-                failed = {"status": "failed", "reason": reason, "seed": run.seed}
-                if not (out / "result.json").is_file():  # rank 0 may have stopped in good order
-                    write_result(out, failed)
+                asked = isinstance(error, KeyboardInterrupt)
+                if not (asked and (out / "result.json").is_file()):  # else ranks ended in order
+                    write_result(out, {"status": "failed", "reason": reason, "seed": run.seed})
                 try_report(out)
                 raise
             max_restarts -= 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import json
 import os
 import re
 import shutil
@@ -22,6 +23,7 @@ import psutil
 
 from ..config.errors import UserError
 from ..config.schema import Run
+from ..data.atomic import write_file
 from ..train.environment import Backend, Environment, engine_environment
 from .failure import explain_failure, read_failures
 from .monitor import Monitor, oom_kills
@@ -96,18 +98,29 @@ def run_job(job: Job, launcher: str, out: Path, run: Run | None = None) -> None:
         UserError: a rank failed: which, where, why, in one line.
         KeyboardInterrupt: the user or the scheduler asked to stop; everything has been stopped.
     """
-    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)  # orphaned ranks become our children
-    one_machine = job.ranks <= job.ranks_per_node
-    monitor = None
+    monitor, one_machine = None, job.ranks <= job.ranks_per_node
     if run is not None and run.watchdog.enabled:
         monitor = Monitor(run.watchdog, job.ranks, one_machine=one_machine)
-    log_path, kills = out / "stderr.log", oom_kills()
-    with _scratch(monitor, one_machine=one_machine) as added, log_path.open("w") as log:
+    with _scratch(monitor, one_machine=one_machine) as added:
         job = job._replace(environment={**job.environment, **added})
-        tokens = LAUNCHERS[launcher][0](job)
+        grace_s = run.limits.grace_s if run else 0.0
+        run_watched(LAUNCHERS[launcher][0](job), job.environment, out, monitor, grace_s)
+
+
+def run_watched(
+    tokens: Sequence[str],
+    environment: Mapping[str, str],
+    out: Path,
+    monitor: Monitor | None,
+    stop_grace_s: float,
+) -> None:
+    """Run a launcher's command line under the eyes of `monitor`; otherwise as `run_job`."""
+    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)  # orphaned ranks become our children
+    log_path, kills = out / "stderr.log", oom_kills()
+    with log_path.open("w") as log:
         child = subprocess.Popen(
             tokens,
-            env=os.environ | dict(job.environment),
+            env=os.environ | dict(environment),
             stdout=subprocess.PIPE,
             stderr=log,
             text=True,
@@ -126,10 +139,10 @@ def run_job(job: Job, launcher: str, out: Path, run: Run | None = None) -> None:
             if code != 0:
                 grace_s = FAILED_GRACE_S
         except KeyboardInterrupt:
-            if monitor is not None and run is not None:
+            if monitor is not None:
                 monitor.request_stop()
                 with suppress(subprocess.TimeoutExpired):
-                    child.wait(run.limits.grace_s)
+                    child.wait(stop_grace_s)
             raise
         finally:
             for number in previous:
@@ -147,7 +160,17 @@ def run_job(job: Job, launcher: str, out: Path, run: Run | None = None) -> None:
             lost=(monitor.verdict or monitor.lost) if monitor else None,
             out_of_memory=oom_kills() > kills,
         )
+        if monitor is not None:
+            _write_verdict(monitor, out)
         raise UserError(f"{why}; details: {log_path}")
+
+
+def _write_verdict(monitor: Monitor, out: Path) -> None:
+    """What a rank could not write itself, for whoever reads the folder later."""
+    lost = monitor.verdict or monitor.lost
+    if lost is not None and not (path := out / f"failure_{lost['rank']}.json").exists():
+        with suppress(OSError):
+            write_file(path, json.dumps(lost) + "\n")
 
 
 def _wait(child: subprocess.Popen[str], monitor: Monitor | None) -> int:

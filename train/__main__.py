@@ -130,8 +130,9 @@ def one_line(error: BaseException) -> str:
 def _stop_on_signal(session: Session) -> NoReturn:
     """Ask for a checkpoint and an orderly end; where that takes too long, end."""
     number = signal.sigwait((signal.SIGTERM, signal.SIGINT))
-    session.stop(REQUESTED)
-    time.sleep(session.run.limits.grace_s)
+    if session.clock_runs:
+        session.stop(REQUESTED)
+        time.sleep(session.run.limits.grace_s)
     with suppress(UserError):
         session.log.abort()
     os._exit(128 + number)
