@@ -25,6 +25,7 @@ from ..config.errors import UserError
 from ..config.schema import Run
 from ..data.atomic import write_file
 from ..train.environment import Backend, Environment, engine_environment
+from ..train.watchdog import SCRATCH
 from .failure import explain_failure, read_failures
 from .monitor import Monitor, oom_kills
 
@@ -199,7 +200,8 @@ def _scratch(monitor: Monitor | None, *, one_machine: bool) -> Iterator[dict[str
         with tempfile.TemporaryDirectory(
             prefix="rn50-", dir=parent, ignore_cleanup_errors=True
         ) as folder:
-            yield {**added, "TMPDIR": folder, "OMPI_MCA_btl_vader_backing_directory": folder}
+            places = ("TMPDIR", "OMPI_MCA_btl_vader_backing_directory", SCRATCH)
+            yield {**added, **dict.fromkeys(places, folder)}
     finally:
         if monitor is not None:
             monitor.close()

@@ -6,6 +6,7 @@ import argparse
 import faulthandler
 import json
 import os
+import shutil
 import signal
 import sys
 import threading
@@ -24,7 +25,7 @@ from .placement import Placement, find_placement
 from .resume import read_checkpoint
 from .session import Session
 from .support import check_supported
-from .watchdog import VARIABLE, Heart
+from .watchdog import SCRATCH, VARIABLE, Heart
 
 EXIT_FAILED = 3
 _FRAMES = ("Traceback", "Stack trace", "Stacktrace", "File ", "[frame", "[bt]")
@@ -115,6 +116,8 @@ def _end(session: Session, reason: str) -> NoReturn:
         with suppress(UserError):
             session.log.abort()
     print(f"rank {place.rank} on {place.host}: {reason}", file=sys.stderr, flush=True)
+    if folder := os.environ.get(SCRATCH):  # the launcher, which would do it, may be gone
+        shutil.rmtree(folder, ignore_errors=True)
     os._exit(EXIT_FAILED)
 
 
@@ -123,7 +126,8 @@ def one_line(error: BaseException) -> str:
     kind = type(error).__name__
     lines = [line.strip() for line in str(error).splitlines()]
     lines = [line for line in lines if line and not line.startswith(_FRAMES)]
-    text = " ".join(lines).removeprefix(f"{kind}: ") or "no message"
+    empty = "out of memory" if isinstance(error, MemoryError) else "no message"
+    text = " ".join(lines).removeprefix(f"{kind}: ") or empty
     return text[:500] if isinstance(error, UserError) else f"{kind}: {text}"[:500]
 
 

@@ -1,4 +1,4 @@
-"""A rank's line to the watchdog in the launcher: where it is, twice a second; what ended it.
+"""A rank's line to the watchdog in the launcher: where it is, every second; what ended it.
 
 One TCP connection a rank, whatever the launcher and the engine. Its end tells the watchdog at once
 that a process is gone, its silence that one is stopped or cut off; its end tells the ranks that the
@@ -25,7 +25,11 @@ from .session import Session
 
 VARIABLE = "RN50_WATCHDOG"
 """Set by the launcher: HOST:PORT:TOKEN."""
-PERIOD_S = 0.5
+SCRATCH = "RN50_SCRATCH"
+"""Set by the launcher: the folder of the job's temporary files, where it is on one machine."""
+PERIOD_S = 1.0
+"""Between two messages from the same place; another place is told within `TICK_S`."""
+TICK_S = 0.1
 _PACKAGE = str(Path(__file__).resolve().parent.parent)
 
 
@@ -71,23 +75,25 @@ class Heart:
             self._socket.sendall(json.dumps(message).encode() + b"\n")
 
     def _beat(self) -> None:
-        session, heard_s = self._session, time.monotonic()
+        session, heard_s, told_s, told = self._session, time.monotonic(), 0.0, ("", -1)
         while not self._over:
+            now_s, place = time.monotonic(), (session.timeline.phase, session.step)
             try:
-                beat = {"phase": session.timeline.phase, "step": session.step, "at": main_thread()}
-                self._send(beat)
-                if select.select([self._socket], [], [], PERIOD_S)[0]:
+                if place != told or now_s > told_s + PERIOD_S:
+                    self._send({"phase": place[0], "step": place[1], "at": main_thread()})
+                    told_s, told = now_s, place
+                if select.select([self._socket], [], [], 0)[0]:
                     data = self._socket.recv(4096)
                     if not data:
                         raise ConnectionResetError
-                    heard_s = time.monotonic()
+                    heard_s = now_s
                     if b"stop" in data:
                         self._stop()
-                    time.sleep(PERIOD_S)
             except OSError:
                 self._lost("the launcher is gone")
-            if time.monotonic() - heard_s > self._patience_s:
+            if now_s > heard_s + self._patience_s:
                 self._lost(f"nothing heard of the launcher for {self._patience_s:g} s")
+            time.sleep(TICK_S)
 
     def _stop(self) -> None:
         if self._session.clock_runs:

@@ -10,11 +10,14 @@ import ctypes
 import os
 import resource
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+import psutil
 
 from rn50.train import __main__ as entry
 from rn50.train import checkpoint, keeper, run
@@ -47,6 +50,19 @@ def raise_error() -> None:
     raise ZeroDivisionError("the disk is on fire")
 
 
+def cut_network() -> None:
+    """The link of this emulated host goes down (scripts/netlab.sh)."""
+    lines = subprocess.run(["ip", "-o", "-4", "addr"], capture_output=True, text=True, check=True)
+    device = next(line.split()[1] for line in lines.stdout.splitlines() if " 10.77." in line)
+    subprocess.run(["ip", "link", "set", device, "down"], check=True)
+
+
+def kill_launcher() -> None:
+    """kill -9 of `rn50 launch`, above mpirun or horovodrun."""
+    above = psutil.Process().parents()
+    next(p for p in above if "tests.faults.job" in p.cmdline()).kill()
+
+
 FAULTS: dict[str, Callable[[], Any]] = {
     "SIGKILL": lambda: os.kill(os.getpid(), signal.SIGKILL),
     "SIGSEGV": lambda: ctypes.string_at(0),
@@ -56,6 +72,9 @@ FAULTS: dict[str, Callable[[], Any]] = {
     "silent exit": lambda: os._exit(0),
     "data never comes": lambda: time.sleep(3600),
     "disk full": fill_disk,
+    "network cut": cut_network,
+    "launcher killed": kill_launcher,
+    "SIGTERM": lambda: os.kill(os.getpid(), signal.SIGTERM),
 }
 
 

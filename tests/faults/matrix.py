@@ -73,7 +73,7 @@ def cases() -> Iterator[Case]:
         "SIGSEGV": "killed by SIGSEGV",
         "SIGSTOP": f"silent for {SILENCE_S:g} s",
         "exception": "ZeroDivisionError: the disk is on fire",
-        "no memory": "MemoryError",
+        "no memory": "MemoryError|Resource temporarily unavailable|bad_alloc|annot allocate",
         "silent exit": "its process is gone",
         "data never comes": f"no progress for {STALL_S:g} s",
     }
@@ -92,6 +92,13 @@ def cases() -> Iterator[Case]:
         yield Case("disk full", launcher, "mid-epoch", 0, full)
         yield Case("disk full", launcher, "evaluation", 0, full)
         yield Case("disk full", launcher, "checkpoint", 0, full)
+        for phase in PHASES[1:]:
+            yield Case("SIGTERM", launcher, phase, 1, "asked to stop at step", code=1)
+            yield Case("launcher killed", launcher, phase, 1, "", code=-9)
+    for phase in PHASES:
+        more = ("system.nodes=2", "system.ranks_per_node=1")
+        silent = f"rank 1 on h2 .* silent for {SILENCE_S:g} s"
+        yield Case("network cut", "mpirun", phase, 1, silent, SILENCE_S, more=more)
 
 
 @contextmanager
@@ -120,6 +127,8 @@ def run_case(case: Case, data: Path) -> Outcome:
             *(sys.executable, "-m", "tests.faults.job", case.launcher, case.fault, case.phase),
             *(str(case.victim), str(mark), *settings),
         ]
+        if case.fault == "network cut":
+            command = [str(ROOT / "scripts/netlab.sh"), "run", "2", "0", "0", "--", *command]
         environment = os.environ | {"PYTHONPATH": str(ROOT)}
         process = subprocess.Popen(
             command, cwd=ROOT, env=environment, stdout=-1, stderr=-1, text=True
@@ -129,11 +138,18 @@ def run_case(case: Case, data: Path) -> Outcome:
         except subprocess.TimeoutExpired:
             process.kill()
             return Outcome(case, 120.0, -1, "", ("still running after 120 s",))
+        gone_s = time.monotonic() + DEATH_BOUND_S
+        while case.fault == "launcher killed" and processes(folder) and time.monotonic() < gone_s:
+            time.sleep(0.05)
         ended_s = time.time()
         stop_s = ended_s - float(mark.read_text()) if mark.exists() else float("nan")
         messages = [line for line in err.splitlines() if line.startswith("rn50: error:")]
         message = messages[0].removeprefix("rn50: error: ") if messages else err[-200:]
         message = message.partition("; details:")[0]
+        if case.code == 1:
+            message = "(in order) asked to stop"
+        elif case.code == -9:
+            message = "(nobody left to say it)"
         problems = list(_problems(case, folder, process.returncode, stop_s, messages, err))
         problems += [f"{path} left" for path in set(Path("/dev/shm").iterdir()) - before]
         shown = message.replace(socket.gethostname(), "HOST").replace(str(folder), "")
@@ -145,7 +161,13 @@ def _problems(
 ) -> Iterator[str]:
     if code != case.code:
         yield f"exit code {case.code} expected, found {code}: {err[-300:]}"
-    if len(messages) != 1 or not re.search(case.words, messages[0]):
+    if case.code == 1:
+        result = json.loads(next(folder.glob("results/*/*/result.json")).read_text())
+        if messages or not re.search(case.words, result.get("stopped", "")):
+            yield f"{case.words!r} in result.json expected, found {result} {messages}"
+    elif case.code == -9:
+        pass  # nobody is left to say anything
+    elif len(messages) != 1 or not re.search(case.words, messages[0]):
         yield f"one line with {case.words!r} expected, found {messages}"
     elif not re.search(rf"\brank {case.victim}\b|ranks", messages[0]) and case.fault != "NaN":
         yield f"rank {case.victim} not named"
@@ -157,6 +179,8 @@ def _problems(
         log = run / "result_0.txt"
         events = read_events(log) if log.is_file() else []
         started = any(event.key == "run_start" for event in events)
+        if case.fault == "launcher killed":
+            continue
         if started and events[-1].metadata.get("status") != "aborted" and case.fault != "disk full":
             yield "no run_stop aborted at the end of the log"
         for path in checkpoint.listed(run / "checkpoint"):
@@ -164,9 +188,17 @@ def _problems(
         yield from (f"{path.name} left" for path in run.rglob(".*.partial-*"))
         if case.fault != "disk full" and not (run / "result.json").is_file():
             yield "no result.json"
+    yield from (f"process {pid} left" for pid in processes(folder))
+
+
+def processes(folder: Path) -> list[int]:
+    """Those that still mention the folder of a case."""
+    found = []
     for process in psutil.process_iter(["cmdline"]):
-        if str(folder) in " ".join(process.info["cmdline"] or []):
-            yield f"process {process.pid} left"
+        line = " ".join(process.info["cmdline"] or [])
+        if str(folder) in line and "netlab.sh" not in line:
+            found.append(process.pid)
+    return found
 
 
 def table(outcomes: Sequence[Outcome]) -> str:
