@@ -214,9 +214,20 @@ def stop_descendants(grace_s: float = GRACE_S) -> None:
         _signal(process, signal.SIGTERM)
         _signal(process, signal.SIGCONT)
     _, alive = psutil.wait_procs(alive, timeout=grace_s)
+    # horovodrun's semaphores are removed by a process that outlives it for just that.
+    trackers = [process for process in alive if _is_tracker(process)]
+    for process in alive:
+        if process not in trackers:
+            _signal(process, signal.SIGKILL)
+    _, alive = psutil.wait_procs(alive, timeout=grace_s)
     for process in alive:
         _signal(process, signal.SIGKILL)
-    psutil.wait_procs(alive, timeout=grace_s)
+
+
+def _is_tracker(process: psutil.Process) -> bool:
+    with suppress(psutil.Error):
+        return any("multiprocessing.resource_tracker" in word for word in process.cmdline())
+    return False
 
 
 def _signal(process: psutil.Process, number: int) -> None:

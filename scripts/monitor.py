@@ -14,15 +14,15 @@ from pathlib import Path
 from typing import Any
 
 from ..config.schema import Watchdog
-from ..train.watchdog import VARIABLE
+from ..train.watchdog import VARIABLE, WAITS
 from .failure import GONE
 
 DEATH_GRACE_S = 3.0
 """From the end of a rank's process to that of the job, if its launcher does not see to it."""
 _TICK_S = 0.25
 _MAX_LINE_BYTES = 8192
-# Where a rank waits for others: of several that stand still the one elsewhere is to blame.
-_WAITING = ("train/pace.py", "train/comm.py", "train/torus.py", "train/keeper.py")
+_JOINING = ("join ranks", "open connections", "agree on weights")
+"""Stages of start-up in which a rank waits for others."""
 
 
 class Beat:
@@ -35,6 +35,12 @@ class Beat:
         self.host = ""
         self.place: tuple[str, int, str] = ("start", 0, "")
         self.heard_s = self.moved_s = time.monotonic()
+
+    @property
+    def waits(self) -> bool:
+        """Does it most likely wait for other ranks?"""
+        phase, _, at = self.place
+        return phase in _JOINING or at.endswith(WAITS)
 
     def report(self, reason: str) -> dict[str, Any]:
         phase, step, _ = self.place
@@ -201,7 +207,7 @@ class Monitor:
         still = [b for b in self._beats.values() if now_s > b.moved_s + self._settings.stall_s]
         if still and len(still) == len(self._beats):
             # All wait for one. It is behind the others, or not where one waits for others.
-            beat = min(still, key=lambda b: (b.place[1], b.place[2].startswith(_WAITING)))
+            beat = min(still, key=lambda b: (b.place[1], b.waits))
             self.verdict = beat.report(
                 f"no progress for {self._settings.stall_s:g} s, at {beat.place[2]}"
             )

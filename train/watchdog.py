@@ -30,7 +30,10 @@ SCRATCH = "RN50_SCRATCH"
 PERIOD_S = 1.0
 """Between two messages from the same place; another place is told within `TICK_S`."""
 TICK_S = 0.1
-_PACKAGE = str(Path(__file__).resolve().parent.parent)
+_PACKAGE = str(Path(__file__).parent.parent)
+_ENGINES = ("/mxnet/", "/horovod/")
+WAITS = " (in an engine)"
+"""Ends a place in which a rank most likely waits for others."""
 
 
 class Heart:
@@ -107,11 +110,16 @@ class Heart:
 
 
 def main_thread() -> str:
-    """Where the main thread is: the innermost line of this package."""
+    """Where the main thread is: the innermost line of this package, and whether an engine has it.
+
+    An engine's call (MXNet, Horovod) mostly waits for other ranks.
+    """
     frame = sys._current_frames().get(threading.main_thread().ident or 0)
+    waits = frame is not None and any(name in frame.f_code.co_filename for name in _ENGINES)
     while frame is not None:
         name = frame.f_code.co_filename
         if name.startswith(_PACKAGE):
-            return f"{name[len(_PACKAGE) + 1 :]}:{frame.f_lineno} {frame.f_code.co_name}"
+            where = f"{name[len(_PACKAGE) + 1 :]}:{frame.f_lineno} {frame.f_code.co_name}"
+            return where + (WAITS if waits else "")
         frame = frame.f_back
     return "outside rn50"

@@ -119,7 +119,7 @@ def place_for(case: Case) -> Iterator[Path]:
 
 def run_case(case: Case, data: Path) -> Outcome:
     """Do it, measure, and look for what should not be there."""
-    before = set(Path("/dev/shm").iterdir())
+    before = shared_memory()
     with place_for(case) as folder, tempfile.TemporaryDirectory() as scratch:
         mark = Path(scratch) / "mark"
         settings = (*RUN, *case.more, f"data.path={data}", f"system.results={folder / 'results'}")
@@ -151,7 +151,7 @@ def run_case(case: Case, data: Path) -> Outcome:
         elif case.code == -9:
             message = "(nobody left to say it)"
         problems = list(_problems(case, folder, process.returncode, stop_s, messages, err))
-        problems += [f"{path} left" for path in set(Path("/dev/shm").iterdir()) - before]
+        problems += [f"{path} left" for path in shared_memory() - before]
         shown = message.replace(socket.gethostname(), "HOST").replace(str(folder), "")
         return Outcome(case, stop_s, process.returncode, shown, tuple(problems))
 
@@ -189,6 +189,11 @@ def _problems(
         if case.fault != "disk full" and not (run / "result.json").is_file():
             yield "no result.json"
     yield from (f"process {pid} left" for pid in processes(folder))
+
+
+def shared_memory() -> set[Path]:
+    """What lies in /dev/shm."""
+    return set(Path("/dev/shm").iterdir())
 
 
 def processes(folder: Path) -> list[int]:

@@ -90,7 +90,7 @@ def test_of_ranks_that_stand_still_the_one_behind_is_blamed(
 ) -> None:
     """The lowest step; of equals the one that does not wait for others."""
     ranks = [Rank(monitor, 0), Rank(monitor, 1)]
-    waits, fetches = "train/comm.py:120 barrier", "data/pipeline.py:90 next"
+    waits, fetches = "train/comm.py:120 barrier (in an engine)", "data/pipeline.py:90 next"
 
     def beat() -> Any:
         ranks[0].beat("epoch 1", 10, waits)
