@@ -18,6 +18,10 @@ _KILLED = (
     re.compile(r"Process name: (?P<rank>\d+)\s+Exit code: (?P<code>1[3-9]\d)"),  # 128 + signal
 )
 _WORDS = {"Killed": signal.SIGKILL, "Segmentation fault": signal.SIGSEGV, "Aborted": signal.SIGABRT}
+_CRASH = re.compile(
+    r"Fatal Python error: .*|terminate called .*(\n.*what\(\): .*)?|Segmentation fault: .*"
+    r"|Signal: (Segmentation fault|Aborted|Bus error).*"
+)
 # What the other ranks say when one is gone.
 _CONSEQUENCES = (
     "Horovod has been shut down",
@@ -74,16 +78,22 @@ def explain_failure(
             if out_of_memory and number == signal.SIGKILL:
                 killed += " (the kernel was out of memory)"
             if lost is not None and lost["rank"] == int(found["rank"]):
-                return told.format(**{**lost, "reason": killed})
+                return told.format(**{**lost, "reason": killed + _last_words(stderr)})
             if lost is None:
                 return f"rank {found['rank']} was {killed}"
     if lost is not None:
-        return told.format(**lost)
+        return told.format(**{**lost, "reason": GONE + _last_words(stderr)})
     if failures:
         return told.format(**failures[0])
     lines = [line for line in stderr.splitlines() if line.strip()]
     last = f": {lines[-1][:300]}" if lines else ""
     return f"the launcher ended with exit code {code} before any rank reported{last}"
+
+
+def _last_words(stderr: str) -> str:
+    """What a runtime said of a crash, in brackets."""
+    match = _CRASH.search(stderr)
+    return f" ({' '.join(match[0].split())[:200]})" if match else ""
 
 
 def _signal_name(number: int) -> str:

@@ -70,10 +70,10 @@ def cases() -> Iterator[Case]:
     """All of them."""
     words = {
         "SIGKILL": "killed by SIGKILL",
-        "SIGSEGV": "killed by SIGSEGV",
+        "SIGSEGV": r"killed by SIGSEGV|(SIGABRT|process is gone) \(.*[Ss]egmentation fault",
         "SIGSTOP": f"silent for {SILENCE_S:g} s",
         "exception": "ZeroDivisionError: the disk is on fire",
-        "no memory": "MemoryError|Resource temporarily unavailable|bad_alloc|annot allocate",
+        "no memory": "out of memory|Resource temporarily unavailable|bad_alloc|annot allocate",
         "silent exit": "its process is gone",
         "data never comes": f"no progress for {STALL_S:g} s",
     }
