@@ -8,6 +8,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from ..config.errors import UserError
+
 
 class Metrics:
     """Appends records with a `kind` and the seconds since `start_clock`.
@@ -36,11 +38,14 @@ class Metrics:
 
     def write(self, kind: str, **values: Any) -> None:
         """Append one record; numbers as they are, nothing rounded; NaN and infinity, which JSON
-        has not, as null."""
+        has not, as null. Raises UserError where the disk does not take it."""
         if self._file is not None:
             record = {"kind": kind, "time_s": self.elapsed_s, **values}
             finite = {
                 k: None if isinstance(v, float) and not math.isfinite(v) else v
                 for k, v in record.items()
             }
-            self._file.write(json.dumps(finite, allow_nan=False) + "\n")
+            try:
+                self._file.write(json.dumps(finite, allow_nan=False) + "\n")
+            except OSError as error:
+                raise UserError(f"{self._path}: cannot write: {error.strerror}") from None

@@ -10,6 +10,7 @@ import json
 import os
 import shutil
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 from ..config.errors import UserError
@@ -91,7 +92,8 @@ def close_attempt(out: Path) -> None:
     for path in out.glob(".*.partial-*"):
         path.unlink(missing_ok=True)
     if (out / LOG).is_file():
-        close_interrupted(out / LOG)
+        with suppress(UserError, OSError):  # a disk that was the reason takes no end either
+            close_interrupted(out / LOG)
 
 
 def is_hopeless(out: Path) -> bool:

@@ -6,6 +6,7 @@ import json
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -92,7 +93,8 @@ def launch(
                 reason = str(error) or "interrupted"
                 asked = isinstance(error, KeyboardInterrupt)
                 if not (asked and (out / "result.json").is_file()):  # else ranks ended in order
-                    write_result(out, {"status": "failed", "reason": reason, "seed": run.seed})
+                    with suppress(OSError):  # the reason itself is what counts
+                        write_result(out, {"status": "failed", "reason": reason, "seed": run.seed})
                 try_report(out)
                 raise
             max_restarts -= 1

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import time
 from typing import Any
 
 import mxnet as mx
 from mxnet import autograd, nd
 
-from ..data.atomic import write_file
 from ..data.sampling import eval_batches
 from . import kernels
 from .comm import Communicator, context
@@ -18,8 +16,9 @@ from .limits import StopRun, agreed_stop, check_loss
 from .loop import LogPoint, Trainer, idle_steps, train_steps
 from .networks import bn_statistics, build_networks, copy_parameters, trainable
 from .optimizer import Updater
-from .pace import Pace, boundaries
+from .pace import Pace
 from .recovery import Recovery
+from .results import write_gaps, write_result
 from .schedule import Settings, step_settings
 from .seeding import stream_seed, stream_seeds
 from .session import Session
@@ -55,7 +54,7 @@ class Rank:
             self.recovery.save()
             self.training_s = self.recovery.training_s()
             self.session.log.abort()
-            self.write_result(reached=False, stopped=str(stop))
+            write_result(self, reached=False, stopped=str(stop))
         self.recovery.finish()
         self.comm.stop()
 
@@ -180,14 +179,14 @@ class Rank:
                 trained_at_s, last_evaluated_at_s = time.perf_counter(), self.evaluated_at_s
                 accuracy = self.evaluate_epoch(eval_epoch)
                 log.block_stop(first_epoch)
-                self.write_gaps(first_epoch, eval_epoch, trained_at_s, last_evaluated_at_s)
+                write_gaps(self, first_epoch, eval_epoch, trained_at_s, last_evaluated_at_s)
                 reached = accuracy.fraction >= self.run.eval.target
                 if reached:
                     break
                 self.recovery.after_evaluation(eval_epoch, accuracy)
             first_epoch = eval_epoch + 1
         log.run_stop(success=reached)
-        self.write_result(reached=reached)
+        write_result(self, reached=reached)
 
     def train_epoch(self, epoch: int) -> None:
         """The steps of one epoch; nothing here waits for the device between two epochs."""
@@ -293,53 +292,3 @@ class Rank:
         session.progress.evaluated(epoch, accuracy.correct, accuracy.total, now_s)
         self.window_s, self.window_images = now_s, self.plan.images_after(session.step)
         return accuracy
-
-    def write_gaps(
-        self, first: int, last: int, trained_at_s: float, last_evaluated_at_s: float | None
-    ) -> None:
-        """What lay between the steps of a block: its epoch boundaries and its evaluation's ends.
-
-        Entry: training done to first evaluation batch enqueued. Exit, of the evaluation before this
-        block: accuracy known to first step enqueued.
-        """
-        enqueued_s = self.pace.first_enqueued_s
-        ends = [self.plan.epoch_end_step(epoch) for epoch in range(first, last)]
-        between = boundaries(self.pace.take(), ends)
-        if between is None or enqueued_s is None:
-            return
-        self.session.metrics.write(
-            "gaps",
-            first_epoch=first,
-            last_epoch=last,
-            step_s=between.step_s,
-            epoch_boundaries_s=between.epoch_boundary_s,
-            eval_entry_s=self.eval_entered_at_s - trained_at_s,
-            eval_exit_s=enqueued_s - last_evaluated_at_s if last_evaluated_at_s else None,
-        )
-
-    def write_result(self, *, reached: bool, stopped: str | None = None) -> None:
-        """Rank 0's result.json and timeline.json; the launcher adds the official verdict."""
-        session = self.session
-        time_s = session.metrics.elapsed_s
-        if session.place.rank != 0:
-            return
-        result = {
-            "status": "success" if reached else "aborted",
-            "time_to_train_s": time_s,
-            "init_s": session.init_s,
-            "epochs": int(self.plan.epoch_at(session.step) + 1e-9),
-            "eval_accuracy": self.recovery.accuracy,
-            "target": self.run.eval.target,
-            "images_per_s": self.plan.images_after(session.step) / self.training_s,
-            "ranks": self.plan.ranks,
-            "global_batch_size": self.plan.global_batch_size,
-            "config_sha256": session.config_sha256,
-            "seed": self.run.seed,
-            "weights_digest": weights_digest(self.net).hex(),
-        }
-        if stopped is not None:
-            result["stopped"] = f"{stopped} at step {session.step}"
-        if session.resumed is not None:
-            result["resumed_after_step"] = session.resumed.meta.step
-        write_file(session.out / "result.json", json.dumps(result, indent=1) + "\n")
-        write_file(session.out / "timeline.json", session.timeline.to_json())

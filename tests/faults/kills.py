@@ -22,7 +22,7 @@ from typing import Any
 
 import psutil
 
-from .matrix import DEATH_BOUND_S, ROOT, RUN
+from tests.faults.matrix import DEATH_BOUND_S, ROOT, RUN
 
 COMMAND = (sys.executable, "-m", "rn50.scripts.entry", "launch", "smoke", "seed=1", *RUN)
 

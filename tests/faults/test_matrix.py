@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from .matrix import Case, cases, run_case
+from tests.faults.matrix import Case, cases, run_case
 
 pytestmark = pytest.mark.slow
 FAST = (
