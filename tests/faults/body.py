@@ -14,6 +14,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -33,17 +34,15 @@ def out_of_memory() -> None:
     bytearray(256 << 20)
 
 
-def fill_disk() -> None:
-    """Not one byte more on the file system of the run folder."""
+def fill_disk(left_bytes: int = 0) -> None:
+    """No more than `left_bytes` are left on the file system of the run folder."""
     folder = Path(rest[rest.index("--out") + 1])
-    with (folder.parent.parent.parent / "filler").open("wb") as file:
+    with (folder.parent.parent.parent / "filler").open("wb", buffering=0) as file:
         for size in (1 << 20, 1 << 12, 1):
-            try:
+            with suppress(OSError):
                 while True:
                     file.write(bytes(size))
-                    file.flush()
-            except OSError:
-                continue
+        file.truncate(file.tell() - left_bytes)
 
 
 def raise_error() -> None:
@@ -72,6 +71,7 @@ FAULTS: dict[str, Callable[[], Any]] = {
     "silent exit": lambda: os._exit(0),
     "data never comes": lambda: time.sleep(3600),
     "disk full": fill_disk,
+    "disk nearly full": lambda: fill_disk(1 << 20),
     "network cut": cut_network,
     "launcher killed": kill_launcher,
     "SIGTERM": lambda: os.kill(os.getpid(), signal.SIGTERM),
@@ -111,7 +111,7 @@ class Fated(run.Rank):
             self._strike()
             return collect(*arguments)
 
-        if victim == "0":
+        if victim == "0" and not fault.startswith("disk"):
             checkpoint.os.fsync = syncing  # type: ignore[assignment]
         else:
             keeper.collect = collecting
