@@ -75,6 +75,8 @@ def kill_once(launcher: str, data: Path, rank: int, after_s: float) -> dict[str,
         reader = threading.Thread(target=read_errors)
         reader.start()
         try:
+            if victim.status() == psutil.STATUS_ZOMBIE:
+                raise psutil.NoSuchProcess(victim.pid)
             victim.kill()
             killed_s = time.time()
         except psutil.NoSuchProcess:
@@ -87,6 +89,7 @@ def kill_once(launcher: str, data: Path, rank: int, after_s: float) -> dict[str,
         return {
             "launcher": launcher,
             "rank": rank,
+            "killed": killed_s > 0,
             "after_s": round(after_s, 3),
             "stop_s": round(stopped_s[0] - killed_s, 2) if stopped_s and killed_s else None,
             "message": said.strip().partition("; details")[0],
@@ -131,11 +134,13 @@ def main() -> int:
         begin_s = time.monotonic()
         start(options.launcher, options.data, Path(folder)).communicate()
         whole_s, digest = time.monotonic() - begin_s, result_of(Path(folder))["weights_digest"]
-    random_ = random.Random(f"{options.seed}:{options.launcher}")
-    moments = [(random_.randrange(2), random_.uniform(0.1, 0.75 * whole_s)) for _ in range(500)]
+    chosen = random.Random(f"{options.seed}:{options.launcher}:{len(done)}")
     bad = 0
-    for rank, after_s in moments[len(done) : options.moments]:
+    while len(done) + bad < options.moments:
+        rank, after_s = chosen.randrange(2), chosen.uniform(0.1, 0.75 * whole_s)
         kill = kill_once(options.launcher, options.data, rank, after_s)
+        if kill["killed"] is False:
+            continue  # the run had ended before its moment
         problems = judge(kill, digest)
         bad += bool(problems)
         print(kill, problems, flush=True)
