@@ -44,6 +44,8 @@ class Plan:
     warmup_steps: int = 0
     decay_steps: int = 0
     log_every_steps: int = 1
+    checkpoint_every_steps: int = 1
+    learning_by_steps: int = 0
     eval_epochs: tuple[int, ...] = ()
 
     @property
@@ -155,6 +157,8 @@ def build_plan(run: Run) -> Plan:
         warmup_steps=warmup,
         decay_steps=decay,
         log_every_steps=max(1, plan.steps(run.log.every, total)),
+        checkpoint_every_steps=max(1, plan.steps(run.checkpoint.every, total)),
+        learning_by_steps=plan.steps(run.limits.learning_by, total),
         eval_epochs=evals,
     )
 

@@ -429,6 +429,38 @@ class Eval(Section):
         return self
 
 
+class Checkpoint(Section):
+    """What is kept so that an interrupted run goes on (docs/reliability.md).
+
+    Written at the end of an epoch once `every` has passed since the last; an interval shorter than
+    an epoch is kept at log points too.
+    """
+
+    enabled: Bool = True
+    every: Length = Duration(10, "%")
+    keep: Count = 2
+
+
+class Watchdog(Section):
+    """When a rank counts as lost: silent for `silence_s`, or on the same spot for `stall_s`."""
+
+    enabled: Bool = True
+    silence_s: Positive = 10.0
+    stall_s: Positive = 300.0
+
+
+class Limits(Section):
+    """What ends a run early: a budget of time or epochs, accuracy at chance level from
+    `learning_by` on, replicas that differ. `grace_s`: from a request to stop to the last
+    checkpoint."""
+
+    time_s: Positive | None = None
+    epochs: Count | None = None
+    learning_by: Length = Duration(50, "%")
+    check_replicas: Bool = True
+    grace_s: Positive = 10.0
+
+
 class Log(Section):
     """Who submits, and how often metrics are written."""
 
@@ -453,4 +485,7 @@ class Run(Section):
     comm: Comm = Comm()
     startup: Startup = Startup()
     eval: Eval = Eval()
+    checkpoint: Checkpoint = Checkpoint()
+    watchdog: Watchdog = Watchdog()
+    limits: Limits = Limits()
     log: Log = Log()

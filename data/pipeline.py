@@ -168,8 +168,10 @@ def build_train_source(
     seeds: Mapping[str, int],
     device_id: int | None = None,
     graph: Callable[..., tuple[Any, Any]] | None = None,
+    first_step: int = 1,
 ) -> Source:
-    """The training stream of one rank: random windows (or centre crops), flips, endless.
+    """The training stream of one rank from `first_step` on: random windows (or centre crops),
+    flips, endless.
 
     A batch has the size of its step; steps in which the rank has no share are left out. `seeds`
     holds the streams `shuffle`, `augment` and `flip`. `graph` stands in for decoding, resizing and
@@ -179,7 +181,7 @@ def build_train_source(
     table = load_table(folder, "train")
     records = RecordFile(folder / "train.rec", table)
     order = sampling.TrainOrder(plan, seeds["shuffle"])
-    steps = order.active_steps(rank)
+    steps = order.active_steps(rank, first_step)
     plain_from = data.plain_from_epoch if data.augment else 1
 
     def feed(_: int) -> tuple[Any, ...]:

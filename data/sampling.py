@@ -61,11 +61,11 @@ class TrainOrder:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="epoch-order")
         self._orders: dict[int, Future[Indices]] = {}
 
-    def active_steps(self, rank: int) -> Iterator[int]:
-        """Steps (from 1) in which `rank` has a share of the batch; ends when none are to come."""
+    def active_steps(self, rank: int, first: int = 1) -> Iterator[int]:
+        """Steps from `first` on in which `rank` has a share of the batch; ends with the last."""
         last = self._plan.segments[-1]
         endless = rank < last.active_ranks  # else a search beyond the last segment would not end
-        for step in itertools.count(1) if endless else range(1, last.first_step + 1):
+        for step in itertools.count(first) if endless else range(first, last.first_step + 1):
             if rank < self._plan.segment_of_step(step).active_ranks:
                 yield step
 

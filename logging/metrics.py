@@ -8,17 +8,29 @@ import time
 from pathlib import Path
 from typing import Any
 
+from ..config.errors import UserError
+
 
 class Metrics:
-    """Appends records with a `kind` and the seconds since `start_clock`."""
+    """Appends records with a `kind` and the seconds since `start_clock`.
 
-    def __init__(self, path: Path | None) -> None:
-        self._file = None if path is None else path.open("w", buffering=1)
+    Args:
+        path: written anew, or with `resumed` continued; None: nothing is written.
+    """
+
+    def __init__(self, path: Path | None, *, resumed: bool = False) -> None:
+        self._path = path
+        self._file = None if path is None else path.open("a" if resumed else "w", buffering=1)
         self._start = time.perf_counter()
 
-    def start_clock(self) -> None:
-        """Time 0 of the records: `run_start`."""
-        self._start = time.perf_counter()
+    def start_clock(self, elapsed_s: float = 0.0) -> None:
+        """Time 0 of the records: `run_start`, `elapsed_s` ago where a run goes on."""
+        self._start = time.perf_counter() - elapsed_s
+
+    @property
+    def size_bytes(self) -> int:
+        """Of the file so far."""
+        return 0 if self._path is None else self._path.stat().st_size
 
     @property
     def elapsed_s(self) -> float:
@@ -26,11 +38,14 @@ class Metrics:
 
     def write(self, kind: str, **values: Any) -> None:
         """Append one record; numbers as they are, nothing rounded; NaN and infinity, which JSON
-        has not, as null."""
+        has not, as null. Raises UserError where the disk does not take it."""
         if self._file is not None:
             record = {"kind": kind, "time_s": self.elapsed_s, **values}
             finite = {
                 k: None if isinstance(v, float) and not math.isfinite(v) else v
                 for k, v in record.items()
             }
-            self._file.write(json.dumps(finite, allow_nan=False) + "\n")
+            try:
+                self._file.write(json.dumps(finite, allow_nan=False) + "\n")
+            except OSError as error:
+                raise UserError(f"{self._path}: cannot write: {error.strerror}") from None

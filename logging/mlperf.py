@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import re
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from mlperf_logging.mllog import constants as key
 from mlperf_logging.mllog.mllog import MLLogger
 
 from ..config import benchmark
+from ..config.errors import UserError
 from ..config.plan import Plan
 from ..config.schema import Run
 from ..config.variants import optimizer_rule
@@ -35,6 +37,8 @@ _ORDER: dict[str, tuple[frozenset[str], str]] = {
     key.EVAL_ACCURACY: (frozenset({"measured"}), "evaluated"),
     key.BLOCK_STOP: (frozenset({"evaluated"}), "run"),
 }
+RESUMED = "run_resumed"
+"""Our key for the place where a run went on from a checkpoint."""
 _EPOCH_AFTER_EPOCH = (key.EPOCH_START, "trained")
 
 
@@ -43,20 +47,31 @@ def _official_name(tensor: str) -> str:
     return tensor.replace("_convsc_", "_conv1sc_").replace("fc_", "fc1_")
 
 
+class _Handler(logging.FileHandler):
+    """A log that cannot be written ends the run, where logging would go on without it."""
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: ARG002
+        error = sys.exc_info()[1]
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise UserError(f"{self.baseFilename}: cannot write: {reason}") from None
+
+
 class MLPerfLog:
     """Writes one run's log; an event out of order raises RuntimeError.
 
     Args:
         path: log file, created anew, one flushed line an event; None (ranks above 0): the order
             is checked all the same and nothing is written.
+        resumed: the state in which an interrupted run's log, which is continued, was.
     """
 
-    def __init__(self, path: Path | None) -> None:
-        self.state = "new"
+    def __init__(self, path: Path | None, *, resumed: str | None = None) -> None:
+        self.state = resumed or "new"
+        self._path = path
         self._logger: MLLogger | None = None
         if path is not None:
             sink = logging.Logger("rn50.mlperf", logging.INFO)  # its own: no parents, no registry
-            sink.addHandler(logging.FileHandler(path, mode="w"))
+            sink.addHandler(_Handler(path, mode="a" if resumed else "w"))
             # Two frames up from mllog: the caller of this class, not the class.
             self._logger = MLLogger(
                 sink,
@@ -128,6 +143,15 @@ class MLPerfLog:
         self._event(key.TRAIN_SAMPLES, run.data.train_samples)
         self._event(key.EVAL_SAMPLES, run.data.eval_samples)
 
+    @property
+    def size_bytes(self) -> int:
+        """Of the file so far."""
+        return 0 if self._path is None else self._path.stat().st_size
+
+    def resume(self, step: int, *, ranks: int) -> None:
+        """The run goes on after `step`: a key of our own; its clock has never stopped."""
+        self._event(RESUMED, step, ranks=ranks)
+
     def block_start(self, first_epoch: int, epochs: int) -> None:
         self._enter(key.BLOCK_START)
         self._start(key.BLOCK_START, first_epoch_num=first_epoch, epoch_count=epochs)
@@ -170,9 +194,15 @@ class MLPerfLog:
         self.state = "done"
         self._end(key.RUN_STOP, status=key.SUCCESS if success else key.ABORTED)
 
+    @property
+    def clock_runs(self) -> bool:
+        """Between run_start and run_stop?"""
+        before = ("new", "submitted", "cleared", "init", "described", "ready")
+        return self.state not in (*before, "done")
+
     def abort(self) -> None:
         """run_stop "aborted" from wherever the run is; nothing if its clock is not running."""
-        if self.state not in ("new", "submitted", "cleared", "init", "described", "ready", "done"):
+        if self.clock_runs:
             self.state = "done"
             self._end(key.RUN_STOP, status=key.ABORTED)
 
@@ -193,3 +223,20 @@ class MLPerfLog:
     def _end(self, name: str, **metadata: Any) -> None:
         if self._logger is not None:
             self._logger.end(name, None, metadata or None)
+
+
+def close_interrupted(path: Path) -> None:
+    """run_stop "aborted" at the end of a log whose writer was killed with its clock running.
+
+    A line cut in its middle is ended, not repaired. Nothing for a log that is closed, or whose
+    clock never started.
+    """
+    text = path.read_bytes()
+    if f'"key": "{key.RUN_START}"'.encode() not in text:
+        return
+    if f'"key": "{key.RUN_STOP}"'.encode() in text:
+        return
+    if not text.endswith(b"\n"):
+        with path.open("ab") as file:
+            file.write(b"\n")
+    MLPerfLog(path, resumed="run").abort()

@@ -201,6 +201,20 @@ def caches_cleared_before_the_clock(case: Case) -> Iterator[Found]:
         )
 
 
+@rule("RESUMED", POLICY, "key of this harness; the clock may not be paused")
+def resumed(case: Case) -> Iterator[Found]:
+    """The run was not interrupted: one that went on from a checkpoint says so in `run_resumed`."""
+    for event in case.all("run_resumed"):
+        yield Found(
+            f"interrupted and resumed after step {shown(event.value)}: steps after its checkpoint "
+            "were trained twice and only once logged; its clock ran on meanwhile",
+            event.line,
+            "one uninterrupted run",
+            f"resumed after step {shown(event.value)}",
+            "submit runs that were not interrupted",
+        )
+
+
 RULES = (
     init_limit,
     stamps_there,
@@ -210,4 +224,5 @@ RULES = (
     caches_cleared,
     caches_cleared_first,
     caches_cleared_before_the_clock,
+    resumed,
 )

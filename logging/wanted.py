@@ -26,6 +26,7 @@ CHECKED = _Checked(
         "init_stop",
         "run_start",
         "run_stop",
+        "run_resumed",
         "eval_accuracy",
         "seed",
         "train_samples",

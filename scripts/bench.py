@@ -27,10 +27,12 @@ def measure_on_ranks(
     module: str,
     *arguments: str,
     environment: Callable[[Mapping[str, str]], Mapping[str, str]] = lambda ours: ours,
+    watch: bool = False,
 ) -> Any:
     """Run `python -m rn50.train.MODULE CONFIG FOLDER ARGUMENTS` on the ranks of `loaded`.
 
-    `environment` turns the engines' settings that the config asks for into others. Returns the
+    `environment` turns the engines' settings that the config asks for into others; with `watch`
+    there is a watchdog to which ranks may report. Returns the
     content of the bench.json that rank 0 leaves.
     """
     with _scratch(loaded) as out:
@@ -39,7 +41,8 @@ def measure_on_ranks(
             *(str(out), *arguments),
         ]
         job, _ = build_job(loaded.run, launcher, command)
-        run_job(job._replace(environment=environment(job.environment)), launcher, out)
+        watched = loaded.run if watch else None
+        run_job(job._replace(environment=environment(job.environment)), launcher, out, watched)
         return json.loads((out / "bench.json").read_text())
 
 
@@ -106,6 +109,30 @@ def bench_overlap(
         "figures": {
             "ranks": build_plan(loaded.run).ranks,
             "batch per rank": loaded.run.batch.per_rank,
+        },
+        "machine": machine() | {"launcher": name},
+    }
+
+
+def bench_faults(
+    loaded: Loaded, launcher: str | None, *, rounds: int, track: Tracker
+) -> dict[str, Any]:
+    """Epochs with checkpoint, watchdog and comparison of replicas against epochs without."""
+    name = pick_launcher(launcher)
+    prepare(loaded.run.data, track)
+    seconds = measure_on_ranks(loaded, name, "bench_faults", str(rounds), watch=True)
+    guarded, bare = seconds["guarded_s"], seconds["bare_s"]
+    plan = build_plan(loaded.run)
+    return {
+        "ratios": {
+            "guarded / bare epoch": spread([g / b for g, b in zip(guarded, bare, strict=True)])
+        },
+        "figures": {
+            "guarded epoch s": spread(guarded),
+            "bare epoch s": spread(bare),
+            "guarded / bare, medians": statistics.median(guarded) / statistics.median(bare),
+            "steps an epoch": plan.epoch_end_step(1),
+            "ranks": plan.ranks,
         },
         "machine": machine() | {"launcher": name},
     }

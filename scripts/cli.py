@@ -63,28 +63,51 @@ def main() -> None:
 
 @app.command()
 def launch(
-    config: Config = "quick",
+    config: Annotated[
+        Optional[str],  # noqa: UP045
+        typer.Argument(help="A preset or a YAML file; default: quick, or the config to resume."),
+    ] = None,
     overrides: Overrides = None,
     ranks: Ranks = None,
     launcher: Launcher = None,
+    resume: Annotated[
+        Optional[str],  # noqa: UP045
+        typer.Option(help="Go on with an interrupted run: its folder, or `latest`."),
+    ] = None,
+    max_restarts: Annotated[
+        int, typer.Option(min=0, help="Go on by itself so often after a failed rank.")
+    ] = 0,
 ) -> None:
     """Run a config on this machine or allocation: data, ranks, log, official checker.
 
     A `config.yaml` beside a log is a recorded run: a line says whether this one repeated its
     accuracy curve, and `repeats` in result.json.
 
-    Exit 0: target reached and the official checker passes; 1: not; 2: bad input or a failed rank.
+    Exit 0: target reached and the official checker passes; 1: not; 2: bad input or a failed rank;
+    130: stopped by a signal.
 
     Example: `rn50 launch quick --ranks 2 --launcher gloo seed=1`
+
+    Example: `rn50 launch --resume latest`
     """
+    from .attempts import load_resumed
     from .launch import launch as run_launch
     from .launch import load_for_launch
     from .repeat import find_recorded
 
-    config, overrides = split_config(config, overrides)
-    loaded = load_for_launch(config, overrides, ranks)
+    name, texts = split_config(config or "quick", overrides)
+    folder = None
+    if resume is None:
+        loaded = load_for_launch(name, texts, ranks)
+        recorded = find_recorded(name)
+    else:
+        own = config is not None and "=" not in config
+        folder, loaded = load_resumed(resume, name if own else None, texts, ranks)
+        recorded = None
     with Tracking() as track:
-        result = run_launch(loaded, launcher, track, find_recorded(config))
+        result = run_launch(
+            loaded, launcher, track, recorded=recorded, resume=folder, max_restarts=max_restarts
+        )
     good = result["status"] == "success" and result["official_checker"]["verdict"] == "PASS"
     raise typer.Exit(0 if good else EXIT_BAD)
 

@@ -100,6 +100,30 @@ def print_overlap(rows: list[dict[str, Any]]) -> None:
     )
 
 
+@bench_app.command("faults")
+def bench_faults(
+    config: Config = "quick",
+    overrides: Overrides = None,
+    ranks: Ranks = None,
+    launcher: Launcher = None,
+    rounds: Annotated[int, typer.Option(min=1, help="Epochs of each kind, in turn.")] = 10,
+    as_json: Json = False,
+) -> None:
+    """What safety costs: epochs with all guards against epochs with none, in alternation.
+
+    Guarded: a checkpoint and a comparison of all ranks' weights after the epoch, and a watchdog.
+
+    Example: `rn50 bench faults quick --rounds 10`
+    """
+    from . import bench
+    from .launch import load_for_launch
+
+    loaded = load_for_launch(*split_config(config, overrides), ranks)
+    with Tracking() as track:
+        figures = bench.bench_faults(loaded, launcher, rounds=rounds, track=track)
+    _print_bench(figures, as_json)
+
+
 @bench_app.command("allreduce")
 def bench_allreduce(
     config: Config = "smoke",

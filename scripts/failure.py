@@ -9,6 +9,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+GONE = "its process is gone"
+"""What the watchdog says of a rank whose process ended without a word."""
 # What launchers say of a rank that ended without a word of its own.
 _KILLED = (
     re.compile(r"process rank (?P<rank>\d+) .*exited on signal (?P<signal>\d+)"),
@@ -20,6 +22,10 @@ _KILLED = (
     re.compile(r"Process name: (?P<rank>\d+)\s+Exit code: (?P<code>1[3-9]\d)"),  # 128 + signal
 )
 _WORDS = {"Killed": signal.SIGKILL, "Segmentation fault": signal.SIGSEGV, "Aborted": signal.SIGABRT}
+_CRASH = re.compile(
+    r"Fatal Python error: .*|terminate called .*(\n.*what\(\): .*)?|Segmentation fault: .*"
+    r"|Signal: (Segmentation fault|Aborted|Bus error).*"
+)
 # What the other ranks say when one is gone.
 _CONSEQUENCES = (
     "Horovod has been shut down",
@@ -42,18 +48,29 @@ def read_failures(out: Path) -> list[dict[str, Any]]:
     return failures
 
 
-def explain_failure(failures: Sequence[Mapping[str, Any]], stderr: str, code: int) -> str:
+def explain_failure(
+    failures: Sequence[Mapping[str, Any]],
+    stderr: str,
+    code: int,
+    *,
+    lost: Mapping[str, Any] | None = None,
+    out_of_memory: bool = False,
+) -> str:
     """One line: a rank's own reason, else the signal that killed one, else what the rest saw.
 
     Args:
         failures: of `read_failures`.
         stderr: what launcher and ranks wrote there.
         code: the launcher's exit code.
+        lost: the rank that the watchdog found gone, silent or without progress, and where it was.
+        out_of_memory: the kernel has killed a process here meanwhile.
     """
     told = "rank {rank} on {host} failed in {phase} at step {step}: {reason}"
     for failure in failures:
         if not any(text in failure["reason"] for text in _CONSEQUENCES):
             return told.format(**failure)
+    if lost is not None and lost["reason"] != GONE:
+        return told.format(**lost)  # found before anybody was killed: we did that
     for pattern in _KILLED:
         if match := pattern.search(stderr):
             found = match.groupdict()
@@ -61,12 +78,26 @@ def explain_failure(failures: Sequence[Mapping[str, Any]], stderr: str, code: in
                 number = int(_WORDS[found["word"]])
             else:
                 number = int(found["signal"]) if "signal" in found else int(found["code"]) - 128
-            return f"rank {found['rank']} was killed by {_signal_name(number)}"
+            killed = f"killed by {_signal_name(number)}"
+            if out_of_memory and number == signal.SIGKILL:
+                killed += " (the kernel was out of memory)"
+            if lost is not None and lost["rank"] == int(found["rank"]):
+                return told.format(**{**lost, "reason": killed + _last_words(stderr)})
+            if lost is None:
+                return f"rank {found['rank']} was {killed}"
+    if lost is not None:
+        return told.format(**{**lost, "reason": GONE + _last_words(stderr)})
     if failures:
         return told.format(**failures[0])
     lines = [line for line in stderr.splitlines() if line.strip()]
     last = f": {lines[-1][:300]}" if lines else ""
     return f"the launcher ended with exit code {code} before any rank reported{last}"
+
+
+def _last_words(stderr: str) -> str:
+    """What a runtime said of a crash, in brackets."""
+    match = _CRASH.search(stderr)
+    return f" ({' '.join(match[0].split())[:200]})" if match else ""
 
 
 def _signal_name(number: int) -> str:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +20,12 @@ from ..logging.check import Check, check_log
 from ..logging.official import check_officially
 from ..train.environment import Environment
 from ..train.support import check_supported
+from .attempts import begin_attempt, close_attempt, is_hopeless
 from .launcher import build_job, new_run_folder, pick_launcher, run_job
 from .record import describe_environment
 from .repeat import compare_with_recorded
+
+RANK = (sys.executable, "-m", "rn50.train")
 
 
 def load_for_launch(config: str, overrides: list[str], ranks: int | None) -> Loaded:
@@ -38,11 +43,22 @@ def load_for_launch(config: str, overrides: list[str], ranks: int | None) -> Loa
 
 
 def launch(
-    loaded: Loaded, launcher: str | None, track: Tracker, recorded: Path | None = None
+    loaded: Loaded,
+    launcher: str | None,
+    track: Tracker,
+    *,
+    recorded: Path | None = None,
+    resume: Path | None = None,
+    max_restarts: int = 0,
+    program: Sequence[str] = RANK,
 ) -> dict[str, Any]:
     """Run `loaded` to its end; returns the content of result.json.
 
-    With the folder of a `recorded` run the two are compared, in a line and in result.json.
+    Args:
+        recorded: the folder of a recorded run to compare with, in a line and in result.json.
+        resume: the folder of an interrupted run to go on with, instead of a new one.
+        max_restarts: how often to go on from the newest checkpoint after a failed rank.
+        program: what one rank is started with.
 
     Raises:
         UserError: before the ranks start, or when one of them failed.
@@ -53,22 +69,32 @@ def launch(
     name = pick_launcher(launcher)
     build_job(run, name, ())  # what the engines refuse is refused before data is made
     prepare(run.data, track)
-    out = new_run_folder(run)
+    out = resume or new_run_folder(run)
+    found = begin_attempt(out, loaded) if resume else None
     save_config(loaded, out)
-    command = [
-        *(sys.executable, "-m", "rn50.train", str(out / "config.yaml"), "--out", str(out)),
-    ]
+    command = [*program, str(out / "config.yaml"), "--out", str(out)]
     job, environment = build_job(run, name, command)
     described = describe_environment(environment, name, command)
     write_file(out / "environment.json", json.dumps(described, indent=1) + "\n")
     announce(run, plan, environment, name, out)
-    try:
-        run_job(job, name, out)
-    except (UserError, KeyboardInterrupt) as error:
-        reason = str(error) or "interrupted"
-        write_result(out, {"status": "failed", "reason": reason, "seed": run.seed})
-        try_report(out)
-        raise
+    while True:
+        from_file = ["--resume", str(found.path)] if found else []
+        try:
+            run_job(job._replace(command=[*command, *from_file]), name, out, run)
+            break
+        except (UserError, KeyboardInterrupt) as error:
+            close_attempt(out)
+            if isinstance(error, KeyboardInterrupt) or is_hopeless(out) or not max_restarts:
+                reason = str(error) or "interrupted"
+                asked = isinstance(error, KeyboardInterrupt)
+                if not (asked and (out / "result.json").is_file()):  # else ranks ended in order
+                    with suppress(OSError):  # the reason itself is what counts
+                        write_result(out, {"status": "failed", "reason": reason, "seed": run.seed})
+                try_report(out)
+                raise
+            max_restarts -= 1
+            print(f"rn50: {error}", file=sys.stderr, flush=True)
+            found = begin_attempt(out, loaded)
     return conclude(run, out, recorded)
 
 
@@ -138,7 +164,7 @@ def result_line(result: dict[str, Any], out: Path) -> str:
     official = result["official_checker"]
     return (
         f"RESULT {result['status']} time_to_train_s={result['time_to_train_s']:.3f} "
-        f"accuracy={result['eval_accuracy']:.4f} target={result['target']} "
+        f"accuracy={result['eval_accuracy'] or 0:.4f} target={result['target']} "
         f"epochs={result['epochs']} ranks={result['ranks']} "
         f"images_per_s={result['images_per_s']:.1f} init_s={result['init_s']:.2f} "
         f"official_checker={official['verdict']}({official['ruleset']}) {out}"

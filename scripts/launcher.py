@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import ctypes
+import json
 import os
 import re
 import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 from typing import IO, NamedTuple
@@ -21,11 +23,18 @@ import psutil
 
 from ..config.errors import UserError
 from ..config.schema import Run
+from ..data.atomic import write_file
 from ..train.environment import Backend, Environment, backend_of, engine_environment
+from ..train.watchdog import SCRATCH
 from .failure import explain_failure, read_failures
+from .monitor import Monitor, oom_kills
 
 GRACE_S = 10.0
 """Time between asking processes to stop and killing them."""
+FAILED_GRACE_S = 2.0
+"""The same once a rank has failed: the rest can only wait for it."""
+POLL_S = 0.05
+EXIT_LOST = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _PREFIX = re.compile(r"^\[\d+\]<std(out|err)>:")
 
@@ -100,20 +109,39 @@ def build_job(run: Run, launcher: str, command: Sequence[str]) -> tuple[Job, Env
     return Job(command, ranks, run.system.ranks_per_node, variables), environment
 
 
-def run_job(job: Job, launcher: str, out: Path) -> None:
+def run_job(job: Job, launcher: str, out: Path, run: Run | None = None) -> None:
     """Run `job`, show rank 0's output, keep errors in `out`/stderr.log, leave no process behind.
+
+    Args:
+        run: whose ranks are watched (train/watchdog.py); None: nobody is, as in benchmarks.
 
     Raises:
         UserError: a rank failed: which, where, why, in one line.
         KeyboardInterrupt: the user or the scheduler asked to stop; everything has been stopped.
     """
+    monitor, one_machine = None, job.ranks <= job.ranks_per_node
+    if run is not None and run.watchdog.enabled:
+        monitor = Monitor(run.watchdog, job.ranks, one_machine=one_machine)
+    with _scratch(monitor, one_machine=one_machine) as added:
+        job = job._replace(environment={**job.environment, **added})
+        grace_s = run.limits.grace_s if run else 0.0
+        run_watched(LAUNCHERS[launcher][0](job), job.environment, out, monitor, grace_s)
+
+
+def run_watched(
+    tokens: Sequence[str],
+    environment: Mapping[str, str],
+    out: Path,
+    monitor: Monitor | None,
+    stop_grace_s: float,
+) -> None:
+    """Run a launcher's command line under the eyes of `monitor`; otherwise as `run_job`."""
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)  # orphaned ranks become our children
-    tokens = LAUNCHERS[launcher][0](job)
-    log_path = out / "stderr.log"
+    log_path, kills = out / "stderr.log", oom_kills()
     with log_path.open("w") as log:
         child = subprocess.Popen(
             tokens,
-            env=os.environ | dict(job.environment),
+            env=os.environ | dict(environment),
             stdout=subprocess.PIPE,
             stderr=log,
             text=True,
@@ -126,19 +154,77 @@ def run_job(job: Job, launcher: str, out: Path) -> None:
         previous = {
             number: signal.signal(number, _interrupt) for number in (signal.SIGINT, signal.SIGTERM)
         }
+        grace_s = GRACE_S
         try:
-            code = child.wait()
+            code = _wait(child, monitor)
+            if code != 0:
+                grace_s = FAILED_GRACE_S
+        except KeyboardInterrupt:
+            if monitor is not None:
+                monitor.request_stop()
+                with suppress(subprocess.TimeoutExpired):
+                    child.wait(stop_grace_s)
+            raise
         finally:
             for number in previous:
                 signal.signal(number, signal.SIG_IGN)
-            stop_descendants()
+            stop_descendants(grace_s)
             child.wait()
             relay.join(timeout=GRACE_S)
             for number, handler in previous.items():
                 signal.signal(number, handler)
     if code != 0:
-        why = explain_failure(read_failures(out), log_path.read_text(errors="replace"), code)
+        why = explain_failure(
+            [*(monitor.failures if monitor else []), *read_failures(out)],
+            log_path.read_text(errors="replace"),
+            code,
+            lost=(monitor.verdict or monitor.lost) if monitor else None,
+            out_of_memory=oom_kills() > kills,
+        )
+        if monitor is not None:
+            _write_verdict(monitor, out)
         raise UserError(f"{why}; details: {log_path}")
+
+
+def _write_verdict(monitor: Monitor, out: Path) -> None:
+    """What a rank could not write itself, for whoever reads the folder later."""
+    lost = monitor.verdict or monitor.lost
+    if lost is not None and not (path := out / f"failure_{lost['rank']}.json").exists():
+        with suppress(OSError):
+            write_file(path, json.dumps(lost) + "\n")
+
+
+def _wait(child: subprocess.Popen[str], monitor: Monitor | None) -> int:
+    """The exit code of the launcher; not 0 as soon as the watchdog has found a rank lost."""
+    while (code := child.poll()) is None:
+        if monitor is not None and monitor.verdict is not None:
+            return EXIT_LOST
+        time.sleep(POLL_S)
+    return code
+
+
+@contextmanager
+def _scratch(monitor: Monitor | None, *, one_machine: bool) -> Iterator[dict[str, str]]:
+    """Variables for the ranks of one job: their watchdog, and a place for the engines' files.
+
+    On one machine that is a folder of their own, in memory where Open MPI wants shared memory,
+    which is removed with whatever a killed rank has left there.
+    """
+    added = monitor.environment if monitor else {}
+    shared = Path("/dev/shm")
+    parent = str(shared) if shared.is_dir() else None
+    try:
+        if not one_machine:
+            yield added
+            return
+        with tempfile.TemporaryDirectory(
+            prefix="rn50-", dir=parent, ignore_cleanup_errors=True
+        ) as folder:
+            places = ("TMPDIR", "OMPI_MCA_btl_vader_backing_directory", SCRATCH)
+            yield {**added, **dict.fromkeys(places, folder)}
+    finally:
+        if monitor is not None:
+            monitor.close()
 
 
 def stop_descendants(grace_s: float = GRACE_S) -> None:
@@ -148,9 +234,20 @@ def stop_descendants(grace_s: float = GRACE_S) -> None:
         _signal(process, signal.SIGTERM)
         _signal(process, signal.SIGCONT)
     _, alive = psutil.wait_procs(alive, timeout=grace_s)
+    # horovodrun's semaphores are removed by a process that outlives it for just that.
+    trackers = [process for process in alive if _is_tracker(process)]
+    for process in alive:
+        if process not in trackers:
+            _signal(process, signal.SIGKILL)
+    _, alive = psutil.wait_procs(alive, timeout=grace_s)
     for process in alive:
         _signal(process, signal.SIGKILL)
-    psutil.wait_procs(alive, timeout=grace_s)
+
+
+def _is_tracker(process: psutil.Process) -> bool:
+    with suppress(psutil.Error):
+        return any("multiprocessing.resource_tracker" in word for word in process.cmdline())
+    return False
 
 
 def _signal(process: psutil.Process, number: int) -> None:

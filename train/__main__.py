@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import faulthandler
 import json
 import os
+import shutil
 import signal
 import sys
 import threading
+import time
 import traceback
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
@@ -18,9 +21,12 @@ from ..config.errors import UserError
 from ..config.load import load
 from ..config.plan import build_plan
 from ..data.atomic import write_file
+from .limits import REQUESTED, Hopeless
 from .placement import Placement, find_placement
+from .resume import read_checkpoint
 from .session import Session
 from .support import check_supported
+from .watchdog import SCRATCH, VARIABLE, Heart
 
 EXIT_FAILED = 3
 _FRAMES = ("Traceback", "Stack trace", "Stacktrace", "File ", "[frame", "[bt]")
@@ -32,17 +38,19 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("config", help="a preset's name or a YAML file")
     parser.add_argument("overrides", nargs="*", help="key.path=value, such as batch.per_rank=16")
     parser.add_argument("--out", type=Path, required=True, help="folder for the run's files")
+    parser.add_argument("--resume", type=Path, help="checkpoint to go on from")
     options = parser.parse_intermixed_args(arguments)
-    run_rank(options.config, options.overrides, options.out)
+    run_rank(options.config, options.overrides, options.out, options.resume)
 
 
-def run_rank(config: str, overrides: list[str], out: Path) -> None:
+def run_rank(config: str, overrides: list[str], out: Path, resume: Path | None = None) -> None:
     """Load the config, check it against the launcher's ranks, train."""
     # Before any library starts a thread: all of them inherit the mask, and one thread waits for
     # the signal, so that a main thread blocked inside MXNet or MPI cannot miss it.
     signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM, signal.SIGINT))
     place = find_placement()
     session = None
+    heart: Heart | None = None
     try:
         loaded = load(config, overrides)
         ranks = build_plan(loaded.run).ranks
@@ -52,19 +60,30 @@ def run_rank(config: str, overrides: list[str], out: Path) -> None:
                 f"found {place.size}: start them with `rn50 launch`"
             )
         check_supported(loaded.run)
-        session = Session(loaded, out, place)
+        resumed = None if resume is None else read_checkpoint(resume, loaded)
+        session = Session(loaded, out, place, resumed)
         threading.Thread(target=_stop_on_signal, args=(session,), daemon=True).start()
+        if address := os.environ.get(VARIABLE):
+            heart = Heart(address, session, partial(_end, session))
         session.prepare()
         session.begin_connecting()
         with session.timeline.span("load MXNet and Horovod"):
             from .run import Rank
         faulthandler.enable()  # a crash ends the process; MXNet's and MPI's own handlers can hang
         Rank(session).train()
+        if heart is not None:
+            heart.stop()
     except BaseException as error:  # whatever it was, the other ranks must not wait for this one
-        _fail(error, session, place, out)
+        _fail(error, session, place, out, heart)
 
 
-def _fail(error: BaseException, session: Session | None, place: Placement, out: Path) -> NoReturn:
+def _fail(
+    error: BaseException,
+    session: Session | None,
+    place: Placement,
+    out: Path,
+    heart: Heart | None,
+) -> NoReturn:
     """Say why in one line and in a file, close the log, end this process at once."""
     reason = one_line(error)
     if not isinstance(error, UserError):
@@ -75,11 +94,15 @@ def _fail(error: BaseException, session: Session | None, place: Placement, out: 
         "phase": session.timeline.phase if session else "start",
         "step": session.step if session else 0,
         "reason": reason,
+        "hopeless": isinstance(error, Hopeless),
     }
+    if heart is not None:
+        heart.tell_failure(failure)
     if session is not None:
-        session.log.abort()
+        with suppress(UserError):  # a full disk has been told of already
+            session.log.abort()
         if place.rank == 0:
-            with contextlib.suppress(OSError):  # the reason counts more
+            with suppress(OSError):  # the reason counts more
                 write_file(out / "timeline.json", session.timeline.to_json())
     print("rank {rank} on {host} in {phase}: {reason}".format(**failure), file=sys.stderr)
     try:
@@ -90,18 +113,36 @@ def _fail(error: BaseException, session: Session | None, place: Placement, out: 
     os._exit(EXIT_FAILED)  # no exit handlers: Horovod's would wait for the other ranks
 
 
+def _end(session: Session, reason: str) -> NoReturn:
+    """End this process from the watchdog's thread: its main thread may never come back."""
+    place = session.place
+    if session.clock_runs:
+        with suppress(UserError):
+            session.log.abort()
+    print(f"rank {place.rank} on {place.host}: {reason}", file=sys.stderr, flush=True)
+    if folder := os.environ.get(SCRATCH):  # the launcher, which would do it, may be gone
+        shutil.rmtree(folder, ignore_errors=True)
+    os._exit(EXIT_FAILED)
+
+
 def one_line(error: BaseException) -> str:
     """An error as one line; MXNet's and DALI's spread over many, stack frames among them."""
     kind = type(error).__name__
     lines = [line.strip() for line in str(error).splitlines()]
     lines = [line for line in lines if line and not line.startswith(_FRAMES)]
-    text = " ".join(lines).removeprefix(f"{kind}: ") or "no message"
+    empty = "out of memory" if isinstance(error, MemoryError) else "no message"
+    text = " ".join(lines).removeprefix(f"{kind}: ") or empty
     return text[:500] if isinstance(error, UserError) else f"{kind}: {text}"[:500]
 
 
 def _stop_on_signal(session: Session) -> NoReturn:
+    """Ask for a checkpoint and an orderly end; where that takes too long, end."""
     number = signal.sigwait((signal.SIGTERM, signal.SIGINT))
-    session.log.abort()
+    if session.clock_runs:
+        session.stop(REQUESTED)
+        time.sleep(session.run.limits.grace_s)
+    with suppress(UserError):
+        session.log.abort()
     os._exit(128 + number)
 
 

@@ -13,10 +13,12 @@ import horovod.mxnet as hvd
 import mxnet as mx
 import numpy as np
 from mxnet import nd
+from numpy.typing import NDArray
 
 from ..config.errors import UserError
 from .buckets import lay_out_gradients
 from .connection import Connection
+from .limits import Hopeless
 from .torus import Torus
 
 CONNECT_BYTES = 1 << 20
@@ -119,6 +121,12 @@ class Communicator:
             array *= share
         hvd.grouped_allreduce_(list(arrays), op=hvd.Sum, name=name)
 
+    def gather(self, flat: nd.NDArray) -> NDArray[np.float32]:
+        """A flat float32 array of every rank, as (ranks, values) on the host."""
+        if self.size == 1:
+            return flat.asnumpy()[None]
+        return hvd.allgather(flat.reshape((1, -1)), name="gather").asnumpy()
+
     def broadcast_(self, parameters: dict[str, Any]) -> None:
         """Rank 0's parameters to everybody: the usual start, kept for comparison."""
         hvd.broadcast_parameters(parameters, root_rank=0)
@@ -128,11 +136,11 @@ class Communicator:
         if self.size > 1:
             hvd.allreduce(nd.zeros(1, self._ctx), op=hvd.Sum, name="barrier").wait_to_read()
 
-    def check_replicas(self, digest: bytes) -> None:
+    def check_replicas(self, digest: bytes, when: str) -> None:
         """Compare a digest over all ranks with one small allgather.
 
         Raises:
-            UserError: naming the ranks that differ from the majority (from rank 0 on a tie).
+            Hopeless: naming the ranks that differ from the majority (from rank 0 on a tie).
         """
         if self.size == 1:
             return
@@ -140,8 +148,8 @@ class Communicator:
         everyone = hvd.allgather(nd.array(mine[None], dtype="int32"), name="digest").asnumpy()
         rows = [row.tobytes() for row in everyone]
         if odd := differing_ranks(rows):
-            raise UserError(
-                f"replicas differ after start-up: ranks {', '.join(map(str, odd))} of {self.size} "
+            raise Hopeless(
+                f"replicas differ {when}: ranks {', '.join(map(str, odd))} of {self.size} "
                 "hold other weights than the rest; same seed, config and library versions expected"
             )
 

@@ -31,6 +31,7 @@ class Tensor:
     """A weight with gradient and velocity (float16: and master), and its update's constants."""
 
     def __init__(self, parameter: Any, ctx: mx.Context, settings: Optimizer, rule: Rule) -> None:
+        self.name = parameter.name
         ending = parameter.name.rpartition("_")[2]
         weight = parameter.data(ctx)
         self.arrays = [weight, parameter.grad(ctx), nd.zeros(parameter.shape, ctx)]
@@ -74,7 +75,8 @@ class Updater:
             "decays": ",".join(repr(t.decay) for t in self._tensors),
             "trust_decay_factor": repr(self._trust_decay_factor),
         }
-        self._previous_lr = 0.0
+        self.previous_lr = 0.0
+        """Of the last step; with `state` it is all that one step leaves for the next."""
         self.trusts: nd.NDArray | None = None
         """Trust ratios of the last step, one for each tensor (CPU only)."""
         if settings.variant == "akiba":
@@ -91,19 +93,28 @@ class Updater:
         Gradients arrive summed over all images and ranks and are divided by the batch.
         """
         momentum = now.momentum
-        if self._rule.momentum_correction and self._previous_lr:
-            momentum *= now.lr / self._previous_lr
-        self._previous_lr = now.lr
+        if self._rule.momentum_correction and self.previous_lr:
+            momentum *= now.lr / self.previous_lr
+        self.previous_lr = now.lr
         self._apply(step, now._replace(momentum=momentum))
 
     def reset(self) -> None:
         """Forget all momentum: the state of a new run."""
-        self._previous_lr = 0.0
+        self.previous_lr = 0.0
         for tensor in self._tensors:
             tensor.arrays[2][:] = 0
         if self._settings.variant == "akiba":
             for square in self._squares:
                 square[:] = 0
+
+    def state(self) -> dict[str, nd.NDArray]:
+        """Velocities, float32 masters and Akiba's squares by name: what a checkpoint keeps."""
+        arrays = {f"velocity/{t.name}": t.arrays[2] for t in self._tensors}
+        arrays |= {f"master/{t.name}": t.arrays[3] for t in self._tensors if t.has_master}
+        if self._settings.variant == "akiba":
+            named = zip(self._tensors, self._squares, strict=True)
+            arrays |= {f"square/{t.name}": square for t, square in named}
+        return arrays
 
     def _rescale(self, now: Settings) -> float:
         return 1 / (now.global_batch_size * self._loss_scale)

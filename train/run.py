@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-import json
 import time
 from typing import Any
 
 import mxnet as mx
 from mxnet import autograd, nd
 
-from ..data.atomic import write_file
 from ..data.sampling import eval_batches
 from . import kernels
 from .comm import Communicator, context
 from .evaluate import Accuracy, agree_on_bn_statistics, evaluate
+from .limits import StopRun, agreed_stop, check_loss
 from .loop import LogPoint, Trainer, idle_steps, train_steps
 from .networks import bn_statistics, build_networks, copy_parameters, trainable
 from .optimizer import Updater
-from .pace import Pace, boundaries
+from .pace import Pace
+from .recovery import Recovery
+from .results import write_gaps, write_result
 from .schedule import Settings, step_settings
 from .seeding import stream_seed, stream_seeds
 from .session import Session
@@ -40,13 +41,21 @@ class Rank:
         # The window of the throughput figure: since the last log point or evaluation.
         self.window_s, self.window_images = 0.0, 0
         self.training_s = 0.0
+        self.recovery = Recovery(self)
         self.pace = Pace()
         self.evaluated_at_s: float | None = None
 
     def train(self) -> None:
         """Run to the target or to the last evaluation; rank 0 leaves the files of a run."""
         self.start_up()
-        self.train_blocks()
+        try:
+            self.train_blocks()
+        except StopRun as stop:  # on all ranks at the same step
+            self.recovery.save()
+            self.training_s = self.recovery.training_s()
+            self.session.log.abort()
+            write_result(self, reached=False, stopped=str(stop))
+        self.recovery.finish()
         self.comm.stop()
 
     def start_up(self) -> None:
@@ -62,6 +71,8 @@ class Rank:
         ]
         run_stages(stages, self.session.timeline, serial=self.run.startup.serial)
         self.session.start_clock([p.name for p in trainable(self.net)])
+        self.window_s = self.session.metrics.elapsed_s
+        self.window_images = self.plan.images_after(self.session.step)
         self.comm.barrier()  # nobody touches the data before rank 0 has started the clock
 
     def build_pipelines(self) -> None:
@@ -72,7 +83,13 @@ class Rank:
             "rank": self.session.place.rank,
             "device_id": None if self.ctx.device_type == "cpu" else self.ctx.device_id,
         }
-        self.train_source = build_train_source(self.run.data, self.plan, seeds=self.seeds, **where)
+        self.train_source = build_train_source(
+            self.run.data,
+            self.plan,
+            seeds=self.seeds,
+            first_step=self.session.step + 1,
+            **where,
+        )
         self.eval_source = build_eval_source(
             self.run.data,
             batch_per_rank=self.run.eval.batch_per_rank,
@@ -119,7 +136,8 @@ class Rank:
         for p in bn_statistics(self.net):
             p.data(self.ctx)[:] = 0 if p.name.endswith("mean") else 1
         nd.waitall()
-        self.digest = weights_digest(self.net)
+        self.recovery.restore()
+        self.digest = weights_digest(self.net, trained=True)
 
     def agree_on_weights(self, *_: None) -> None:
         """All ranks hold the same weights: drawn alike and compared, or rank 0's by broadcast.
@@ -127,10 +145,10 @@ class Rank:
         Ends with one reduction, so that each group has its connections and its place in Horovod's
         response cache.
         """
-        if self.run.startup.weights == "broadcast":
+        if self.run.startup.weights == "broadcast" and self.session.resumed is None:
             self.comm.broadcast_(self.net.collect_params())
-            self.digest = weights_digest(self.net)
-        self.comm.check_replicas(self.digest)
+            self.digest = weights_digest(self.net, trained=True)
+        self.comm.check_replicas(self.digest, "after start-up")
         self.comm.reduce()
         nd.waitall()
 
@@ -150,64 +168,94 @@ class Rank:
         """Blocks of epochs, an evaluation after each, until the target or the last evaluation."""
         log, first_epoch, reached = self.session.log, 1, False
         for eval_epoch in self.plan.eval_epochs:
-            log.block_start(first_epoch, eval_epoch - first_epoch + 1)
-            start_s = self.session.metrics.elapsed_s
-            for epoch in range(first_epoch, eval_epoch + 1):
-                self.train_epoch(epoch)
-            nd.waitall()  # batch-norm statistics are final only now; ends the training interval
-            self.training_s += self.session.metrics.elapsed_s - start_s
-            trained_at_s, last_evaluated_at_s = time.perf_counter(), self.evaluated_at_s
-            accuracy = self.evaluate_epoch(eval_epoch)
-            log.block_stop(first_epoch)
-            self.write_gaps(first_epoch, eval_epoch, trained_at_s, last_evaluated_at_s)
+            if not self.recovery.has_evaluated(eval_epoch):
+                if log.state == "run":
+                    log.block_start(first_epoch, eval_epoch - first_epoch + 1)
+                self.block_start_s = self.session.metrics.elapsed_s
+                for epoch in range(first_epoch, eval_epoch + 1):
+                    self.train_epoch(epoch)
+                nd.waitall()  # batch-norm statistics are final only now; ends the interval
+                self.training_s += self.session.metrics.elapsed_s - self.block_start_s
+                trained_at_s, last_evaluated_at_s = time.perf_counter(), self.evaluated_at_s
+                accuracy = self.evaluate_epoch(eval_epoch)
+                log.block_stop(first_epoch)
+                write_gaps(self, first_epoch, eval_epoch, trained_at_s, last_evaluated_at_s)
+                reached = accuracy.fraction >= self.run.eval.target
+                if reached:
+                    break
+                self.recovery.after_evaluation(eval_epoch, accuracy)
             first_epoch = eval_epoch + 1
-            reached = accuracy.fraction >= self.run.eval.target
-            if reached:
-                break
         log.run_stop(success=reached)
-        self.write_result(eval_epoch, accuracy, reached)
+        write_result(self, reached=reached)
 
     def train_epoch(self, epoch: int) -> None:
         """The steps of one epoch; nothing here waits for the device between two epochs."""
         session, segment = self.session, self.plan.segment_of_epoch(epoch)
-        if segment.first_epoch == epoch > 1:
-            session.change_batch(epoch, segment.global_batch_size)
-        session.log.epoch_start(epoch)
-        if self.run.model.network != "resnet":  # dropout: MXNet's generator, in this thread
-            seed = stream_seed(self.run.seed or 0, "dropout", epoch, session.place.rank)
-            mx.random.seed(seed & 0x7FFFFFFF)
+        if self.recovery.has_trained(epoch):
+            return
+        if session.log.state != "epoch":  # else the run goes on in the middle of one
+            if segment.first_epoch == epoch > 1:
+                session.change_batch(epoch, segment.global_batch_size)
+            session.log.epoch_start(epoch)
+        self.seed_dropout(epoch)
         active = session.place.rank < segment.active_ranks
-        first, last = self.plan.epoch_end_step(epoch - 1) + 1, self.plan.epoch_end_step(epoch)
+        first, last = session.step + 1, self.plan.epoch_end_step(epoch)
         with session.timeline.span(f"epoch {epoch}"):
             steps = train_steps if active else idle_steps
             for point in steps(self.trainer(), first, last, self.plan.log_every_steps):
                 self.write_metrics(point)
+                if self.recovery.after_log_point(point.step):
+                    self.seed_dropout(epoch)
         session.step = last
         session.log.epoch_stop(epoch)
+        self.recovery.after_epoch(epoch)
+
+    def seed_dropout(self, epoch: int) -> None:
+        """MXNet's generator, of which no state can be had: seeded anew wherever a run may go on."""
+        if self.run.model.network == "resnet":
+            return
+        step = self.session.step - self.plan.epoch_end_step(epoch - 1)
+        key = (epoch, self.session.place.rank, *((step,) if step else ()))
+        mx.random.seed(stream_seed(self.run.seed or 0, "dropout", *key) & 0x7FFFFFFF)
 
     def write_metrics(self, point: LogPoint) -> None:
-        """Mean loss over all ranks; reading it waits for this step's forward, no further."""
+        """Mean loss over all ranks; reading it waits for this step's forward, no further.
+
+        With it travels whether a rank wants to stop.
+
+        Raises:
+            Hopeless, StopRun: on all ranks alike.
+        """
         session = self.session
         session.step = point.step
-        loss_sum = self.comm.sum_losses(point.loss_sum)
-        if session.place.rank != 0:
-            return
+        flags = nd.array(self.recovery.stop_flags(), self.ctx)
+        sums = self.comm.sum_losses(nd.concat(point.loss_sum.reshape(1), flags, dim=0))
+        loss_sum, *requests = sums.asnumpy().tolist()
         now = self.settings_at(point.step)
         images = point.steps * now.global_batch_size
-        loss = float(loss_sum.asscalar()) / images / self.run.model.loss_scale
+        loss = loss_sum / images / self.run.model.loss_scale
+        if session.place.rank == 0:
+            self.report_loss(point.step, loss, now)
+        check_loss(loss, point.step)
+        if reason := agreed_stop(requests):
+            raise StopRun(reason)
+
+    def report_loss(self, step: int, loss: float, now: Settings) -> None:
+        """Rank 0's line of a log point."""
+        session = self.session
         now_s = session.metrics.elapsed_s
-        done = self.plan.images_after(point.step)
+        done = self.plan.images_after(step)
         images_per_s = (done - self.window_images) / (now_s - self.window_s)
         self.window_s, self.window_images = now_s, done
         session.metrics.write(
             "train",
-            step=point.step,
-            epoch=self.plan.epoch_at(point.step),
+            step=step,
+            epoch=self.plan.epoch_at(step),
             loss=loss,
             images_per_s=images_per_s,
             **now._asdict(),
         )
-        session.progress.trained(point.step, loss, now.lr, images_per_s, now_s)
+        session.progress.trained(step, loss, now.lr, images_per_s, now_s)
 
     def evaluate_epoch(self, epoch: int) -> Accuracy:
         """Accuracy over the whole evaluation set, with the batch-norm statistics agreed on."""
@@ -215,6 +263,7 @@ class Rank:
         session.log.eval_start(epoch)
         start_s = session.metrics.elapsed_s
         with session.timeline.span(f"evaluate {epoch}"):
+            self.recovery.check_replicas(epoch)
             agree_on_bn_statistics(
                 bn_statistics(self.net),
                 self.comm,
@@ -228,6 +277,7 @@ class Rank:
                 self.eval_net, self.eval_source.next, self.comm, batches=batches, samples=samples
             )
         self.evaluated_at_s = time.perf_counter()
+        self.recovery.accuracy = accuracy.fraction
         session.log.eval_stop(epoch)
         session.log.eval_accuracy(epoch, accuracy.fraction)
         now_s = session.metrics.elapsed_s
@@ -242,49 +292,3 @@ class Rank:
         session.progress.evaluated(epoch, accuracy.correct, accuracy.total, now_s)
         self.window_s, self.window_images = now_s, self.plan.images_after(session.step)
         return accuracy
-
-    def write_gaps(
-        self, first: int, last: int, trained_at_s: float, last_evaluated_at_s: float | None
-    ) -> None:
-        """What lay between the steps of a block: its epoch boundaries and its evaluation's ends.
-
-        Entry: training done to first evaluation batch enqueued. Exit, of the evaluation before this
-        block: accuracy known to first step enqueued.
-        """
-        enqueued_s = self.pace.first_enqueued_s
-        ends = [self.plan.epoch_end_step(epoch) for epoch in range(first, last)]
-        between = boundaries(self.pace.take(), ends)
-        if between is None or enqueued_s is None:
-            return
-        self.session.metrics.write(
-            "gaps",
-            first_epoch=first,
-            last_epoch=last,
-            step_s=between.step_s,
-            epoch_boundaries_s=between.epoch_boundary_s,
-            eval_entry_s=self.eval_entered_at_s - trained_at_s,
-            eval_exit_s=enqueued_s - last_evaluated_at_s if last_evaluated_at_s else None,
-        )
-
-    def write_result(self, epoch: int, accuracy: Accuracy, reached: bool) -> None:
-        """Rank 0's result.json and timeline.json; the launcher adds the official verdict."""
-        session = self.session
-        time_s = session.metrics.elapsed_s
-        if session.place.rank != 0:
-            return
-        result = {
-            "status": "success" if reached else "aborted",
-            "time_to_train_s": time_s,
-            "init_s": session.init_s,
-            "epochs": epoch,
-            "eval_accuracy": accuracy.fraction,
-            "target": self.run.eval.target,
-            "images_per_s": self.plan.images_after(session.step) / self.training_s,
-            "ranks": self.plan.ranks,
-            "global_batch_size": self.plan.global_batch_size,
-            "config_sha256": session.config_sha256,
-            "seed": self.run.seed,
-            "weights_digest": weights_digest(self.net).hex(),
-        }
-        write_file(session.out / "result.json", json.dumps(result, indent=1) + "\n")
-        write_file(session.out / "timeline.json", session.timeline.to_json())

@@ -13,7 +13,9 @@ from ..data.probe import DataProbe
 from ..logging.metrics import Metrics
 from ..logging.mlperf import MLPerfLog
 from ..logging.timeline import Timeline
+from .checkpoint import Checkpoint
 from .connection import Connection
+from .limits import StopRequest
 from .placement import Placement
 from .progress import Progress
 
@@ -21,25 +23,39 @@ from .progress import Progress
 class Session:
     """One rank's side of a run that exists before MXNet does. Ranks above 0 write nothing."""
 
-    def __init__(self, loaded: Loaded, out: Path, place: Placement) -> None:
+    def __init__(
+        self, loaded: Loaded, out: Path, place: Placement, resumed: Checkpoint | None = None
+    ) -> None:
         self.run = loaded.run
+        self.loaded = loaded
         self.config_sha256 = loaded.sha256
+        self.resumed = resumed
+        """Where the run goes on, if it does not begin."""
         self.plan = build_plan(self.run)
         self.out = out
         self.place = place
         first = place.rank == 0
-        self.log = MLPerfLog(out / "result_0.txt" if first else None)
-        self.metrics = Metrics(out / "metrics.jsonl" if first else None)
+        self.log = MLPerfLog(
+            out / "result_0.txt" if first else None,
+            resumed=resumed.meta.log_state if resumed else None,
+        )
+        self.metrics = Metrics(
+            out / "metrics.jsonl" if first else None, resumed=resumed is not None
+        )
         self.progress = Progress(self.plan, self.run.eval.target, shown=first)
         self.timeline = Timeline(place.rank)
         self.connection = Connection(self.run, self.timeline)
-        self.step = 0
+        self.stop = StopRequest()
+        self.step = resumed.meta.step if resumed else 0
         """The step known to be enqueued: where a rank was when it failed."""
 
     def prepare(self) -> None:
         """Drop the caches of the data set, watch it from then on, start the init clock."""
-        self.log.submission(self.run)
+        self._init_start_s = time.perf_counter()
         self._probe: DataProbe | None = None
+        if self.resumed is not None:  # its clock runs already
+            return
+        self.log.submission(self.run)
         with self.timeline.span("cache clear"):
             if self.place.local_rank == 0:
                 folder = Path(self.run.data.path)
@@ -54,17 +70,32 @@ class Session:
         if not self.run.startup.serial:
             self.connection.begin()
 
+    @property
+    def clock_runs(self) -> bool:
+        """Between run_start and run_stop?"""
+        return self.log.clock_runs
+
     def change_batch(self, epoch: int, global_batch_size: int) -> None:
         """Tell logs and people of a new batch size, in force from `epoch` on."""
         self.log.batch_change(epoch, global_batch_size)
         self.progress.say(f"  epoch {epoch}: global batch {global_batch_size} from here on")
 
     def start_clock(self, tensors: Sequence[str]) -> None:
-        """End of init: hyper-parameters, proof that the data is untouched, `run_start`."""
+        """End of init: hyper-parameters, proof that the data is untouched, `run_start`.
+
+        The clock of a run that goes on has not stopped since it began.
+        """
+        if self.resumed is not None:
+            self.init_s = time.perf_counter() - self._init_start_s
+            self.run_started_unix_s = self.resumed.meta.run_started_unix_s
+            self.log.resume(self.step, ranks=self.plan.ranks)
+            self.metrics.start_clock(time.time() - self.run_started_unix_s)
+            return
         self.log.hyperparameters(self.run, self.plan, tensors)
         if self._probe is not None and (others := self._probe.check_untouched()):
             self.progress.say(f"note: another process reads {', '.join(others)} at the same time")
         self.log.init_stop()
         self.init_s = time.perf_counter() - self._init_start_s
+        self.run_started_unix_s = time.time()
         self.log.run_start(self.run)
         self.metrics.start_clock()

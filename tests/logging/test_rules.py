@@ -131,6 +131,11 @@ def hide(run: Run) -> None:
     run.insert(20, Record("duplicate_opt_name", "sgd", run[19].time_ms))
 
 
+def goes_on_from_a_checkpoint(run: Run) -> None:
+    stop = last(run, "epoch_stop")
+    run.insert(run.index(stop), Record("run_resumed", 1200, stop.time_ms, ranks=8))
+
+
 def smooth(run: Run) -> None:
     run.insert(20, Record("model_label_smoothing", 0.2, run[19].time_ms))
 
@@ -176,6 +181,7 @@ CASES = (
     Case("INIT", ERROR, drop("init_start"), "FAIL", "no init_start"),
     Case("INIT", ERROR, drop("init_stop"), "FAIL", "no init_stop"),
     Case("INIT", ERROR, move("init_start", "run_start"), "FAIL", "init_start"),
+    Case("RESUMED", POLICY, goes_on_from_a_checkpoint, "PASS", "resumed after step 1200"),
     Case("INIT_LIMIT", ERROR, init_of(1800), "FAIL", "took 1800.000 s, must be below 1800 s"),
     Case("INIT_LIMIT", NOTE, init_of(1799.999), "PASS", "1 ms below the limit"),
     Case("INIT_LIMIT", ERROR, init_of(1200), "FAIL", "below 1200 s", "0.7.0"),

@@ -1,0 +1,143 @@
+"""A run in several attempts: finding the checkpoint, keeping what an attempt left, going on.
+
+The folder of a run holds one log and one metrics file over all attempts. What an attempt wrote
+after the checkpoint from which the next one goes on is cut off; all of it stays in `attempt_<n>/`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+from ..config.errors import UserError
+from ..config.load import Loaded, load
+from ..logging.mlperf import close_interrupted
+from ..train import checkpoint
+from ..train.checkpoint import Checkpoint
+from ..train.resume import check_config, differences_in_bits, resumed_config
+from .failure import read_failures
+
+LOG, METRICS = "result_0.txt", "metrics.jsonl"
+# The log gets another name: `rn50 log check` looks at every result_*.txt as a run's own.
+_KEPT = {LOG: "interrupted_0.txt"} | {
+    name: name for name in (METRICS, "stderr.log", "result.json", "timeline.json", "report.html")
+}
+
+
+def load_resumed(
+    where: str, config: str | None, overrides: list[str], ranks: int | None
+) -> tuple[Path, Loaded]:
+    """(folder, config) of an interrupted run: a path, or `latest` of the config's results.
+
+    Without `config` the run's own is taken. Raises UserError where there is nothing to go on from,
+    or the config is another.
+    """
+    if ranks is not None:
+        overrides = [*overrides, "system.nodes=1", f"system.ranks_per_node={ranks}"]
+    folder = _latest(load(config or "quick", overrides)) if where == "latest" else Path(where)
+    source = folder / "config.yaml"
+    if not source.is_file():
+        raise UserError(f"--resume: the folder of a run expected, found no {source}")
+    if _has_succeeded(folder):
+        raise UserError(f"--resume: an interrupted run expected, {folder} has reached its target")
+    found = _newest(folder)
+    if config is None:
+        loaded = resumed_config(found, overrides, source)
+    else:
+        loaded = load(config, overrides)
+        if loaded.run.seed is None:
+            loaded = load(config, [*overrides, f"seed={found.meta.config.get('seed')}"])
+    check_config(found, loaded)
+    return folder, loaded
+
+
+def begin_attempt(out: Path, loaded: Loaded) -> Checkpoint | None:
+    """Put aside what the last attempt left, cut the log where its checkpoint was taken.
+
+    Returns:
+        the newest whole checkpoint; None: there is none, the run begins anew.
+    """
+    found, problems = checkpoint.newest(out / "checkpoint")
+    for problem in problems:
+        print(f"rn50: warning: {problem}; the one before is taken", file=sys.stderr, flush=True)
+    kept = next(out / f"attempt_{n}" for n in range(1, 10_000) if not _exists(out, n))
+    kept.mkdir()
+    for name, new_name in _KEPT.items():
+        if (out / name).is_file():
+            (out / name).replace(kept / new_name)
+    for path in out.glob("failure_*.json"):
+        path.replace(kept / path.name)
+    if found is None:
+        print(f"{out}: no checkpoint yet: from the beginning", flush=True)
+        return None
+    _copy_start(kept / _KEPT[LOG], out / LOG, found.meta.log_bytes)
+    _copy_start(kept / METRICS, out / METRICS, found.meta.metrics_bytes)
+    print(f"{out}: going on after step {found.meta.step} ({found.path.name})", flush=True)
+    if other := differences_in_bits(found, loaded):
+        print(
+            f"{', '.join(other)}: sums round differently, so bits will differ from those of the "
+            "uninterrupted run",
+            flush=True,
+        )
+    return found
+
+
+def close_attempt(out: Path) -> None:
+    """After a failure: end the log where rank 0 could not, remove half a checkpoint."""
+    checkpoint.remove_partial(out / "checkpoint")
+    for path in out.glob(".*.partial-*"):
+        path.unlink(missing_ok=True)
+    if (out / LOG).is_file():
+        with suppress(UserError, OSError):  # a disk that was the reason takes no end either
+            close_interrupted(out / LOG)
+
+
+def is_hopeless(out: Path) -> bool:
+    """Would the run fail again from its checkpoint (diverged, at chance level)?"""
+    return any(failure.get("hopeless") is True for failure in read_failures(out))
+
+
+def _latest(loaded: Loaded) -> Path:
+    parent = Path(loaded.run.system.results) / loaded.run.name
+    folders = [path.parent for path in parent.glob("*/checkpoint") if checkpoint.listed(path)]
+    if not folders:
+        raise UserError(f"--resume latest: a checkpoint expected, found none in {parent}")
+    return max(folders, key=lambda path: path.name)
+
+
+def _has_succeeded(folder: Path) -> bool:
+    try:
+        result = json.loads((folder / "result.json").read_text())
+    except (OSError, ValueError):
+        return False
+    return isinstance(result, dict) and result.get("status") == "success"
+
+
+def _newest(folder: Path) -> Checkpoint:
+    found, problems = checkpoint.newest(folder / "checkpoint")
+    if found is None:
+        because = f": {problems[0]}" if problems else ""
+        raise UserError(f"--resume: a whole checkpoint expected, found none in {folder}{because}")
+    return found
+
+
+def _exists(out: Path, number: int) -> bool:
+    return os.path.lexists(out / f"attempt_{number}")
+
+
+def _copy_start(source: Path, target: Path, size_bytes: int) -> None:
+    """The first `size_bytes` of a file, which must be there."""
+    try:
+        if source.stat().st_size < size_bytes:
+            raise UserError(
+                f"{source}: at least {size_bytes} bytes expected, as when its checkpoint was "
+                f"written, found {source.stat().st_size}"
+            )
+        shutil.copyfile(source, target)
+        os.truncate(target, size_bytes)
+    except OSError as error:
+        raise UserError(f"{source}: cannot copy: {error.strerror}") from None

@@ -1,0 +1,140 @@
+"""A rank to which something happens: `body.py FAULT PHASE VICTIM MARK CONFIG --out OUT ...`.
+
+The rank is the real one; at the chosen moment of the victim the fault is done for real: a signal,
+an exception, memory that runs out. MARK gets the time at which it was done.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import resource
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from rn50.train import __main__ as entry
+from rn50.train import checkpoint, keeper, run
+
+fault, phase, victim, mark, *rest = sys.argv[1:]
+MIDDLE = 31
+
+
+def out_of_memory() -> None:
+    """The address space ends 64 MB from here; something asks for 256."""
+    used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (used + (64 << 20), resource.RLIM_INFINITY))
+    bytearray(256 << 20)
+
+
+def fill_disk(left_bytes: int = 0) -> None:
+    """No more than `left_bytes` are left on the file system of the run folder."""
+    folder = Path(rest[rest.index("--out") + 1])
+    with (folder.parent.parent.parent / "filler").open("wb", buffering=0) as file:
+        for size in (1 << 20, 1 << 12, 1):
+            with suppress(OSError):
+                while True:
+                    file.write(bytes(size))
+        file.truncate(file.tell() - left_bytes)
+
+
+def raise_error() -> None:
+    raise ZeroDivisionError("the disk is on fire")
+
+
+def cut_network() -> None:
+    """The link of this emulated host goes down (scripts/netlab.sh)."""
+    lines = subprocess.run(["ip", "-o", "-4", "addr"], capture_output=True, text=True, check=True)
+    device = next(line.split()[1] for line in lines.stdout.splitlines() if " 10.77." in line)
+    subprocess.run(["ip", "link", "set", device, "down"], check=True)
+
+
+def kill_launcher() -> None:
+    """kill -9 of `rn50 launch`, above mpirun or horovodrun."""
+    above = psutil.Process().parents()
+    next(p for p in above if "tests.faults.job" in p.cmdline()).kill()
+
+
+FAULTS: dict[str, Callable[[], Any]] = {
+    "SIGKILL": lambda: os.kill(os.getpid(), signal.SIGKILL),
+    "SIGSEGV": lambda: ctypes.string_at(0),
+    "SIGSTOP": lambda: os.kill(os.getpid(), signal.SIGSTOP),
+    "exception": raise_error,
+    "no memory": out_of_memory,
+    "silent exit": lambda: os._exit(0),
+    "data never comes": lambda: time.sleep(3600),
+    "disk full": fill_disk,
+    "disk nearly full": lambda: fill_disk(1 << 20),
+    "network cut": cut_network,
+    "launcher killed": kill_launcher,
+    "SIGTERM": lambda: os.kill(os.getpid(), signal.SIGTERM),
+}
+
+
+class Fated(run.Rank):
+    """The rank with the fault at one of its moments; `nan` and `bit flip` are done to weights."""
+
+    def _strike(self) -> None:
+        if self.session.place.rank != int(victim) or Path(mark).exists():
+            return
+        Path(mark).write_text(repr(time.time()))
+        if fault == "NaN":
+            self.net.collect_params()["fc_weight"].data()[:] = float("nan")
+        elif fault == "bit flip":
+            weight = self.net.collect_params()["fc_weight"].data()
+            weight[0, 0] = weight[0, 0] * (1 + 2**-23)
+        else:
+            FAULTS[fault]()
+
+    def build_network(self) -> None:
+        if phase == "start-up":
+            self._strike()
+        super().build_network()
+        if phase == "checkpoint":
+            self._strike_in_checkpoint()
+
+    def _strike_in_checkpoint(self) -> None:
+        sync, collect = os.fsync, keeper.collect
+
+        def syncing(number: int) -> None:
+            self._strike()  # half of the checkpoint is on the disk
+            sync(number)
+
+        def collecting(*arguments: Any) -> Any:
+            self._strike()
+            return collect(*arguments)
+
+        if victim == "0" and not fault.startswith("disk"):
+            checkpoint.os.fsync = syncing  # type: ignore[assignment]
+        else:
+            keeper.collect = collecting
+
+    def train_blocks(self) -> None:
+        moments = {"first step": ("train_source", 1), "mid-epoch": ("train_source", MIDDLE)}
+        moments["evaluation"] = ("eval_source", 1)
+        if phase in moments:
+            name, at = moments[phase]
+            source = getattr(self, name)
+            following, calls = source.next, 0
+
+            def next_batch() -> Any:
+                nonlocal calls
+                calls += 1
+                if calls == at:
+                    self._strike()
+                return following()
+
+            source.next = next_batch
+        super().train_blocks()
+
+
+if __name__ == "__main__":
+    run.Rank = Fated  # type: ignore[misc]
+    entry.main(rest)

@@ -1,0 +1,24 @@
+"""`rn50 launch` with ranks of body.py: `LAUNCHER FAULT PHASE VICTIM MARK [key=value ...]`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from rn50.scripts import cli, launch
+from rn50.scripts.console import Tracking
+
+BODY = str(Path(__file__).with_name("body.py"))
+
+
+def job() -> None:
+    launcher, *fate = sys.argv[1:6]
+    loaded = launch.load_for_launch("smoke", ["seed=1", *sys.argv[6:]], None)
+    with Tracking() as track:
+        result = launch.launch(loaded, launcher, track, program=(sys.executable, BODY, *fate))
+    sys.exit(0 if result["status"] == "success" else 1)
+
+
+if __name__ == "__main__":
+    cli.app = job  # type: ignore[assignment]
+    cli.main()

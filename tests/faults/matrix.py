@@ -1,0 +1,275 @@
+"""Faults x launchers x phases, done for real, held to their bounds, and written down.
+
+python -m tests.faults.matrix [--only TEXT ...] [--write docs/reliability.md]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+import psutil
+
+from rn50.logging.parse import read_events
+from rn50.train import checkpoint
+
+ROOT = Path(__file__).resolve().parents[2]
+LAUNCHERS = ("mpirun", "gloo")
+PHASES = ("start-up", "first step", "mid-epoch", "evaluation", "checkpoint")
+SILENCE_S, STALL_S = 4.0, 6.0
+"""Of the watchdog in these cases; the defaults are 10 and 300."""
+DEATH_BOUND_S = 10.0
+"""From the death of a rank to the end of `rn50 launch`; for one that is silent or stands still,
+after `silence_s` or `stall_s`."""
+RUN = (
+    *("schedule.length=4 epochs", "eval.period=2", "eval.offset=1", "eval.target=0.999"),
+    *("log.every=5 steps", "checkpoint.every=20 steps", f"watchdog.silence_s={SILENCE_S}"),
+    f"watchdog.stall_s={STALL_S}",
+)
+BEGIN, END = "<!-- matrix: begin -->", "<!-- matrix: end -->"
+
+
+class Case(NamedTuple):
+    """A fault and what has to come of it. `wait_s`: patience of the watchdog before the bound."""
+
+    fault: str
+    launcher: str
+    phase: str
+    victim: int
+    words: str
+    wait_s: float = 0.0
+    code: int = 2
+    more: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        return f"{self.fault}, {self.launcher}, {self.phase}, rank {self.victim}"
+
+
+class Outcome(NamedTuple):
+    case: Case
+    stop_s: float
+    code: int
+    message: str
+    problems: tuple[str, ...]
+
+
+def cases() -> Iterator[Case]:
+    """All of them."""
+    words = {
+        "SIGKILL": "killed by SIGKILL",
+        "SIGSEGV": r"killed by SIGSEGV|(SIGABRT|process is gone) \(.*[Ss]egmentation fault",
+        "SIGSTOP": f"silent for {SILENCE_S:g} s",
+        "exception": "ZeroDivisionError: the disk is on fire",
+        "no memory": "out of memory|Resource temporarily unavailable|bad_alloc|annot allocate",
+        "silent exit": "its process is gone",
+        "data never comes": f"no progress for {STALL_S:g} s",
+    }
+    waits = {"SIGSTOP": SILENCE_S, "data never comes": STALL_S}
+    for fault, said in words.items():
+        for number, phase in enumerate(PHASES):
+            for launcher in LAUNCHERS:
+                victim = (number + (launcher == "gloo")) % 2
+                if phase == "checkpoint":  # rank 0 writes, in a thread: an error there costs a line
+                    victim = int(fault in ("exception", "no memory", "data never comes"))
+                yield Case(fault, launcher, phase, victim, said, waits.get(fault, 0.0))
+    for launcher in LAUNCHERS:
+        yield Case("NaN", launcher, "mid-epoch", 1, "a finite loss expected, found nan")
+        yield Case("bit flip", launcher, "mid-epoch", 1, r"replicas differ after epoch \d: ranks")
+        full = "cannot write: No space left on device"
+        yield Case("disk full", launcher, "mid-epoch", 0, full)
+        yield Case("disk full", launcher, "evaluation", 0, full)
+        yield Case("disk full", launcher, "checkpoint", 0, full)
+        # A checkpoint that finds no place costs a warning; log and metrics still have theirs.
+        warning = "no checkpoint of step 20: .* cannot write: No space left on device"
+        yield Case("disk nearly full", launcher, "checkpoint", 0, warning, math.inf, code=1)
+        for phase in PHASES[1:]:
+            yield Case("SIGTERM", launcher, phase, 1, "asked to stop at step", code=1)
+            yield Case("launcher killed", launcher, phase, 1, "", code=-9)
+    for phase in PHASES:
+        more = ("system.nodes=2", "system.ranks_per_node=1")
+        silent = f"rank 1 on h2 .* silent for {SILENCE_S:g} s"
+        yield Case("network cut", "mpirun", phase, 1, silent, SILENCE_S, more=more)
+
+
+@contextmanager
+def place_for(case: Case) -> Iterator[Path]:
+    """A folder; for a full disk a small file system of its own."""
+    folder = Path(tempfile.mkdtemp(prefix="rn50-fault-"))
+    small = case.fault.startswith("disk")
+    if small:
+        command = ["mount", "-t", "tmpfs", "-o", "size=40m", "tmpfs", str(folder)]
+        subprocess.run(command, check=True)
+    try:
+        yield folder
+    finally:
+        if small:
+            subprocess.run(["umount", "-l", str(folder)], check=True)
+        shutil.rmtree(folder)
+
+
+def run_case(case: Case, data: Path) -> Outcome:
+    """Do it, measure, and look for what should not be there."""
+    before = shared_memory()
+    with place_for(case) as folder, tempfile.TemporaryDirectory() as scratch:
+        mark = Path(scratch) / "mark"
+        settings = (*RUN, *case.more, f"data.path={data}", f"system.results={folder / 'results'}")
+        command = [
+            *(sys.executable, "-m", "tests.faults.job", case.launcher, case.fault, case.phase),
+            *(str(case.victim), str(mark), *settings),
+        ]
+        if case.fault == "network cut":
+            _wait_for_no_links()
+            command = [str(ROOT / "scripts/netlab.sh"), "run", "2", "0", "0", "--", *command]
+        environment = os.environ | {"PYTHONPATH": str(ROOT)}
+        process = subprocess.Popen(
+            command, cwd=ROOT, env=environment, stdout=-1, stderr=-1, text=True
+        )
+        try:
+            _, err = process.communicate(timeout=120)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            return Outcome(case, 120.0, -1, "", ("still running after 120 s",))
+        gone_s = time.monotonic() + DEATH_BOUND_S
+        while case.fault == "launcher killed" and processes(folder) and time.monotonic() < gone_s:
+            time.sleep(0.05)
+        ended_s = time.time()
+        stop_s = ended_s - float(mark.read_text()) if mark.exists() else float("nan")
+        messages = [line for line in err.splitlines() if line.startswith("rn50: error:")]
+        message = messages[0].removeprefix("rn50: error: ") if messages else err[-200:]
+        message = message.partition("; details:")[0]
+        if case.code == 1:
+            message = f"(in order) {case.words}"
+        elif case.code == -9:
+            message = "(nobody left to say it)"
+        problems = list(_problems(case, folder, process.returncode, stop_s, messages, err))
+        problems += [f"{path} left" for path in shared_memory() - before]
+        shown = message.replace(socket.gethostname(), "HOST").replace(str(folder), "")
+        return Outcome(case, stop_s, process.returncode, shown, tuple(problems))
+
+
+def _wait_for_no_links() -> None:
+    """The kernel takes the links of a lab away some time after its last process has gone."""
+    for _ in range(200):
+        if not any(path.name.startswith("rn50-br") for path in Path("/sys/class/net").iterdir()):
+            return
+        time.sleep(0.05)
+
+
+def _problems(
+    case: Case, folder: Path, code: int, stop_s: float, messages: Sequence[str], err: str
+) -> Iterator[str]:
+    if code != case.code:
+        yield f"exit code {case.code} expected, found {code}: {err[-300:]}"
+    if case.code == 1:
+        result = json.loads(next(folder.glob("results/*/*/result.json")).read_text())
+        text = next(folder.glob("results/*/*/stderr.log")).read_text()
+        if messages or not re.search(case.words, result.get("stopped", "") + text):
+            yield f"{case.words!r} in result.json expected, found {result} {messages}"
+    elif case.code == -9:
+        pass  # nobody is left to say anything
+    elif len(messages) != 1 or not re.search(case.words, messages[0]):
+        yield f"one line with {case.words!r} expected, found {messages}"
+    elif not re.search(rf"\brank {case.victim}\b|ranks", messages[0]) and case.fault != "NaN":
+        yield f"rank {case.victim} not named"
+    if not stop_s <= case.wait_s + DEATH_BOUND_S:
+        yield f"{stop_s:.1f} s to stop"
+    if "Traceback" in err:
+        yield "a traceback"
+    for run in folder.glob("results/*/*"):
+        log = run / "result_0.txt"
+        events = read_events(log) if log.is_file() else []
+        started = any(event.key == "run_start" for event in events)
+        if case.fault == "launcher killed":
+            continue
+        if started and events[-1].metadata.get("status") != "aborted" and case.fault != "disk full":
+            yield "no run_stop aborted at the end of the log"
+        for path in checkpoint.listed(run / "checkpoint"):
+            checkpoint.read(path)
+        yield from (f"{path.name} left" for path in run.rglob(".*.partial-*"))
+        if case.fault != "disk full" and not (run / "result.json").is_file():
+            yield "no result.json"
+    yield from (f"process {pid} left" for pid in processes(folder))
+
+
+def shared_memory() -> set[Path]:
+    """What lies in /dev/shm."""
+    return set(Path("/dev/shm").iterdir())
+
+
+def processes(folder: Path) -> list[int]:
+    """Those that still mention the folder of a case."""
+    found = []
+    for process in psutil.process_iter(["cmdline"]):
+        line = " ".join(process.info["cmdline"] or [])
+        if str(folder) in line and "netlab.sh" not in line:
+            found.append(process.pid)
+    return found
+
+
+def table(outcomes: Sequence[Outcome]) -> str:
+    """The page's table."""
+    lines = ["| fault | launcher | phase | rank | stops after s | exit | message |"]
+    lines.append("|" + "---|" * 7)
+    for case, stop_s, code, message, problems in outcomes:
+        text = f"**{' / '.join(problems)}**" if problems else message
+        cells = (case.fault, case.launcher, case.phase, case.victim, f"{stop_s:.1f}", code)
+        shown = [str(cell) for cell in cells]
+        lines.append("| " + " | ".join((*shown, text.replace("|", "/")[:230])) + " |")
+    return "\n".join(lines)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only", nargs="*", default=[""], help="parts of names of cases")
+    parser.add_argument("--data", type=Path, default=ROOT / "datasets/smoke")
+    parser.add_argument("--save", type=Path, help="JSON lines; cases found there are not run again")
+    parser.add_argument("--saved-only", action="store_true", help="run nothing that is not saved")
+    parser.add_argument("--write", type=Path, help="page whose table is replaced")
+    options = parser.parse_args()
+    known: dict[str, Outcome] = {}
+    if options.save and options.save.is_file():
+        for line in options.save.read_text().splitlines():
+            name, stop_s, code, message = json.loads(line)
+            case = next((c for c in cases() if c.name == name), None)
+            if case:
+                known[name] = Outcome(case, stop_s, code, message, ())
+    outcomes = []
+    for case in cases():
+        if not any(text in case.name for text in options.only):
+            continue
+        if options.saved_only and case.name not in known:
+            continue
+        outcome = known.get(case.name) or run_case(case, options.data)
+        outcomes.append(outcome)
+        print(f"{case.name}: {outcome.stop_s:.1f} s, {outcome.code}, {outcome.message}", flush=True)
+        for problem in outcome.problems:
+            print(f"  BAD {problem}", flush=True)
+        if options.save and not outcome.problems and case.name not in known:
+            with options.save.open("a") as file:
+                file.write(json.dumps([case.name, *outcome[1:4]]) + "\n")
+    bad = sum(bool(outcome.problems) for outcome in outcomes)
+    print(f"{len(outcomes)} cases, {bad} bad")
+    if options.write:
+        text = options.write.read_text()
+        head, _, rest = text.partition(BEGIN)
+        tail = rest.partition(END)[2]
+        options.write.write_text(f"{head}{BEGIN}\n{table(outcomes)}\n{END}{tail}")
+    return int(bool(bad))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

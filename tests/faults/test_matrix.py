@@ -1,0 +1,41 @@
+"""The part of the fault matrix that CI runs: one case of each kind, both launchers among them."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.faults.matrix import Case, cases, run_case
+
+pytestmark = pytest.mark.slow
+FAST = (
+    "SIGKILL, mpirun, checkpoint, rank 0",
+    "SIGKILL, gloo, evaluation, rank 0",
+    "SIGSTOP, gloo, first step, rank 0",
+    "SIGSTOP, mpirun, mid-epoch, rank 0",
+    "silent exit, mpirun, mid-epoch, rank 0",
+    "data never comes, mpirun, evaluation, rank 1",
+    "no memory, gloo, start-up, rank 1",
+    "bit flip, gloo, mid-epoch, rank 1",
+    "NaN, mpirun, mid-epoch, rank 1",
+    "disk full, mpirun, mid-epoch, rank 0",
+)
+CHOSEN = [case for case in cases() if case.name in FAST]
+
+
+def test_the_matrix_is_large_and_its_fast_part_is_in_it() -> None:
+    assert len(list(cases())) >= 60
+    assert len({case.name for case in cases()}) == len(list(cases()))
+    assert {case.name for case in CHOSEN} == set(FAST)
+
+
+@pytest.mark.parametrize("case", CHOSEN, ids=lambda case: case.name)
+def test_it_ends_in_time_with_the_right_word(case: Case, smoke_data: Path) -> None:
+    if case.launcher == "mpirun" and shutil.which("mpirun") is None:
+        pytest.skip("no Open MPI on this machine")
+    if case.fault == "disk full" and os.geteuid() != 0:
+        pytest.skip("a small file system needs root")
+    assert run_case(case, smoke_data).problems == ()

@@ -1,0 +1,117 @@
+"""Interrupted and resumed is uninterrupted, bit for bit: real ranks, real signals."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rn50.logging.check import check_log
+from rn50.logging.parse import read_events
+from rn50.train import checkpoint
+
+pytestmark = pytest.mark.slow
+LAUNCHERS = ["gloo", *(["mpirun"] if shutil.which("mpirun") else [])]
+# Four epochs of 50 steps, evaluated after 2 and 4; checkpoints every 20 steps.
+RUN = (
+    *("smoke", "seed=1", "schedule.length=4 epochs", "eval.period=2", "eval.offset=1"),
+    *("eval.target=0.999", "log.every=5 steps"),
+)
+
+
+def records(folder: Path) -> list[dict[str, Any]]:
+    """What was learned and when, without clocks."""
+    kept = ("kind", "step", "epoch", "loss", "lr", "momentum", "correct", "total")
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").open()]
+    return [{k: v for k, v in x.items() if k in kept} for x in lines if x["kind"] != "gaps"]
+
+
+def bits(folder: Path) -> tuple[str, float]:
+    result = json.loads((folder / "result.json").read_text())
+    return result["weights_digest"], result["eval_accuracy"]
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory, smoke_data: Path) -> Path:
+    """The folder of the run that nobody interrupts; its bits do not depend on the launcher."""
+    from tests.conftest import Rn50
+
+    rn50 = Rn50(tmp_path_factory.mktemp("whole"))
+    rn50("launch", *RUN, f"data.path={smoke_data}", f"system.results={rn50.results}")
+    return rn50.run_folder()
+
+
+def interrupt(rn50: Any, data: Path, launcher: str, sign: str, number: int, *more: str) -> Path:
+    """Signal `rn50 launch` when its output shows `sign`; the folder of the run."""
+    process = rn50.start(
+        *("launch", *RUN, "--launcher", launcher, *more),
+        *(f"data.path={data}", f"system.results={rn50.results}"),
+    )
+    for line in process.stdout:
+        if sign in line:
+            break
+    process.send_signal(number)
+    process.communicate(timeout=60)
+    assert process.returncode == 130
+    return rn50.run_folder()
+
+
+@pytest.mark.parametrize("launcher", LAUNCHERS)
+@pytest.mark.parametrize("sign", ["step  35/", "* epoch 2", "step 150/"])
+def test_resumed_is_uninterrupted(
+    rn50: Any, smoke_data: Path, whole: Path, launcher: str, sign: str
+) -> None:
+    """In the first epoch, after an evaluation, at the end of an epoch without one."""
+    folder = interrupt(rn50, smoke_data, launcher, sign, signal.SIGTERM)
+    stopped = json.loads((folder / "result.json").read_text())
+    assert stopped["status"] == "aborted" and "asked to stop at step" in stopped["stopped"]
+    assert read_events(folder / "result_0.txt")[-1].metadata["status"] == "aborted"
+    done = rn50("launch", "--resume", str(folder), "--launcher", launcher)
+    assert done.returncode == 1, done.stderr  # the target is out of reach
+    assert bits(folder) == bits(whole)
+    assert records(folder) == records(whole)
+    events = read_events(folder / "result_0.txt")
+    found = [event.key for event in events]
+    expected = [event.key for event in read_events(whole / "result_0.txt")]
+    assert [key for key in found if key != "run_resumed"] == expected
+    assert (folder / "attempt_1" / "interrupted_0.txt").is_file()
+    check = check_log(folder / "result_0.txt", "4.0.0", official=False)
+    assert "RESUMED" in {finding.id for finding in check.findings}
+
+
+def test_a_torn_newest_checkpoint_costs_time_not_bits(
+    rn50: Any, smoke_data: Path, whole: Path
+) -> None:
+    folder = interrupt(rn50, smoke_data, "gloo", "step 150/", signal.SIGINT)
+    newest = checkpoint.listed(folder / "checkpoint")[-1]
+    newest.write_bytes(newest.read_bytes()[:1000])
+    done = rn50("launch", "--resume", str(folder), "--launcher", "gloo")
+    assert f"{newest}: torn or damaged" in done.stderr
+    assert bits(folder) == bits(whole) and records(folder) == records(whole)
+
+
+def test_another_rank_count_goes_on_and_says_that_bits_differ(
+    rn50: Any, smoke_data: Path, whole: Path
+) -> None:
+    folder = interrupt(rn50, smoke_data, "gloo", "step 150/", signal.SIGTERM)
+    done = rn50("launch", "--resume", str(folder), "--ranks", "4", "--launcher", "gloo")
+    assert "system.ranks_per_node 2 -> 4" in done.stdout and "bits will differ" in done.stdout
+    assert [r["step"] for r in records(folder)] == [r["step"] for r in records(whole)]
+    ours, theirs = records(folder)[-2]["loss"], records(whole)[-2]["loss"]
+    assert ours != theirs and abs(ours - theirs) < 0.2, "batch norm over 5 images, not 10"
+
+
+def test_another_config_is_refused(rn50: Any, smoke_data: Path) -> None:
+    folder = interrupt(rn50, smoke_data, "gloo", "step  35/", signal.SIGTERM)
+    log = (folder / "result_0.txt").read_bytes()
+    done = rn50("launch", "--resume", str(folder), "optimizer.base_lr=0.06")
+    assert done.returncode == 2
+    assert "rn50: error: optimizer.base_lr: 0.05 expected" in done.stderr
+    assert (folder / "result_0.txt").read_bytes() == log
+    done = rn50("launch", "--resume", str(folder / "nothing"))
+    assert done.returncode == 2 and "the folder of a run expected" in done.stderr
+    assert "Traceback" not in done.stderr

@@ -1,0 +1,168 @@
+"""The watchdog's side of the conversation: real sockets, no ranks."""
+
+from __future__ import annotations
+
+import json
+import socket
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from rn50.config.schema import Watchdog
+from rn50.scripts.failure import GONE, explain_failure
+from rn50.scripts.monitor import Monitor, oom_kills
+from rn50.train.watchdog import VARIABLE, main_thread
+
+PATIENCE_S = 10.0
+
+
+class Rank:
+    """A rank's connection, message by message."""
+
+    def __init__(self, monitor: Monitor, rank: int, token: str | None = None) -> None:
+        host, port, right = monitor.environment[VARIABLE].rsplit(":", 2)
+        self.socket = socket.create_connection((host, int(port)), PATIENCE_S)
+        self.say(token=token or right, rank=rank, host=f"h{rank}", pid=1)
+
+    def say(self, **message: Any) -> None:
+        self.socket.sendall(json.dumps(message).encode() + b"\n")
+
+    def beat(self, phase: str, step: int, at: str = "train/run.py:1 x") -> None:
+        self.say(phase=phase, step=step, at=at)
+
+
+@pytest.fixture
+def monitor(request: pytest.FixtureRequest) -> Iterator[Monitor]:
+    settings = Watchdog(**getattr(request, "param", {}))
+    monitor = Monitor(settings, 2, one_machine=True)
+    yield monitor
+    monitor.close()
+
+
+def wait_for(condition: Any) -> Any:
+    deadline_s = time.monotonic() + PATIENCE_S
+    while not (found := condition()) and time.monotonic() < deadline_s:
+        time.sleep(0.02)
+    return found
+
+
+def test_a_rank_that_is_gone_is_named_with_its_place(monitor: Monitor) -> None:
+    ranks = [Rank(monitor, 0), Rank(monitor, 1)]
+    ranks[1].beat("epoch 3", 120)
+    ranks[1].socket.close()
+    lost = wait_for(lambda: monitor.lost)
+    assert lost == {"rank": 1, "host": "h1", "phase": "epoch 3", "step": 120, "reason": GONE}
+    ranks[0].socket.close()  # what follows from the first is not news
+    verdict = wait_for(lambda: monitor.verdict)
+    assert verdict is not None and verdict["rank"] == 1
+
+
+def test_a_rank_that_has_said_why_or_is_done_is_not_lost(monitor: Monitor) -> None:
+    ranks = [Rank(monitor, 0), Rank(monitor, 1)]
+    told = {"rank": 1, "host": "h1", "phase": "epoch 1", "step": 2, "reason": "x", "hopeless": True}
+    ranks[1].say(failure={**told, "more": "ignored"})
+    ranks[0].say(done=True)
+    assert wait_for(lambda: monitor.failures) == [told]
+    for rank in ranks:
+        rank.socket.close()
+    time.sleep(0.6)
+    assert monitor.lost is None and monitor.verdict is None
+
+
+@pytest.mark.parametrize("monitor", [{"silence_s": 0.5}], indirect=True)
+def test_a_silent_rank_is_found_while_others_beat(monitor: Monitor) -> None:
+    ranks = [Rank(monitor, 0), Rank(monitor, 1)]
+
+    def beat() -> Any:
+        ranks[0].beat("epoch 1", 7)
+        return monitor.verdict
+
+    verdict = wait_for(beat)
+    assert verdict["rank"] == 1 and verdict["reason"].startswith("silent for 0.5 s")
+
+
+@pytest.mark.parametrize("monitor", [{"stall_s": 0.5}], indirect=True)
+@pytest.mark.parametrize("culprit_waits", [False, True])
+def test_of_ranks_that_stand_still_the_one_behind_is_blamed(
+    monitor: Monitor, culprit_waits: bool
+) -> None:
+    """The lowest step; of equals the one that does not wait for others."""
+    ranks = [Rank(monitor, 0), Rank(monitor, 1)]
+    waits, fetches = "train/comm.py:120 barrier (in an engine)", "data/pipeline.py:90 next"
+
+    def beat() -> Any:
+        ranks[0].beat("epoch 1", 10, waits)
+        ranks[1].beat("epoch 1", 9 if culprit_waits else 10, waits if culprit_waits else fetches)
+        return monitor.verdict
+
+    verdict = wait_for(beat)
+    assert verdict["rank"] == 1 and "no progress for 0.5 s" in verdict["reason"]
+
+
+@pytest.mark.parametrize("monitor", [{"stall_s": 0.5}], indirect=True)
+def test_a_rank_that_never_reports_is_missed(monitor: Monitor) -> None:
+    rank = Rank(monitor, 0)
+
+    def move(step: list[int] = [0]) -> Any:  # noqa: B006
+        step[0] += 1
+        rank.beat("epoch 1", step[0])
+        return monitor.verdict
+
+    assert wait_for(move)["rank"] == 1
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"\x00" * 100_000,
+        b"{}\n",
+        b"[[[[\n",
+        b'{"token": 1, "rank": 0, "host": "h", "pid": 1}\n',
+        b'{"token": "guess", "rank": 0, "host": "h", "pid": 1}\n',
+    ],
+)
+def test_a_stranger_is_cut_off_and_changes_nothing(monitor: Monitor, data: bytes) -> None:
+    host, port, _ = monitor.environment[VARIABLE].rsplit(":", 2)
+    with socket.create_connection((host, int(port)), PATIENCE_S) as stranger:
+        try:
+            stranger.sendall(data)
+            assert stranger.recv(10) == b""
+        except ConnectionResetError:
+            pass
+    rank = Rank(monitor, 0)
+    assert rank.socket.recv(5) == b"beat\n"
+    assert monitor.lost is None and monitor.failures == []
+
+
+def test_a_wish_to_stop_reaches_all_ranks(monitor: Monitor) -> None:
+    ranks = [Rank(monitor, 0), Rank(monitor, 1)]
+    assert [rank.socket.recv(5) for rank in ranks] == [b"beat\n"] * 2
+    monitor.request_stop()
+    assert [rank.socket.recv(5) for rank in ranks] == [b"stop\n"] * 2
+
+
+LOST = {"rank": 1, "host": "h", "phase": "epoch 1", "step": 5, "reason": GONE}
+
+
+def test_the_cause_comes_before_its_consequences() -> None:
+    peer = {"rank": 0, "host": "h", "phase": "epoch 1", "step": 5, "hopeless": False}
+    follows = {**peer, "reason": "MXNetError: Horovod has been shut down"}
+    stderr = "mpirun noticed that process rank 1 with PID 0 on node h exited on signal 9 (Killed)."
+    told = explain_failure([follows], stderr, 137, lost=LOST)
+    assert told == "rank 1 on h failed in epoch 1 at step 5: killed by SIGKILL"
+    assert "out of memory" in explain_failure([], stderr, 137, lost=LOST, out_of_memory=True)
+    silent = {**LOST, "reason": "silent for 10 s"}
+    assert explain_failure([follows], stderr, 137, lost=silent).endswith("silent for 10 s")
+    assert explain_failure([follows], "", 1, lost=LOST).endswith(GONE)
+    said = {**peer, "reason": "ValueError: x"}
+    assert explain_failure([follows, said], stderr, 1, lost=LOST).endswith("ValueError: x")
+
+
+def test_the_kernel_counts_what_it_killed_for_memory() -> None:
+    assert oom_kills() >= 0
+
+
+def test_a_rank_says_where_its_main_thread_is() -> None:
+    assert main_thread() == "outside rn50" or "train/watchdog.py" in main_thread()

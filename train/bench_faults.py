@@ -1,0 +1,64 @@
+"""One rank of `rn50 bench faults`: epochs with all guards and without any, in alternation."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+
+from mxnet import nd
+
+from ..config.load import load
+from ..data.atomic import write_file
+from .loop import train_steps
+from .placement import find_placement
+from .progress import Progress
+from .run import Rank
+from .session import Session
+from .watchdog import VARIABLE, Heart
+
+
+def main(config: str, out: str, rounds: str) -> None:
+    """Time an epoch each way `rounds` times; rank 0 writes the seconds to `out`/bench.json.
+
+    Guarded: a checkpoint and a comparison of replicas at the end of the epoch, and a watchdog.
+    """
+    loaded = load(config)
+    session = Session(loaded, Path(out), find_placement())
+    session.progress = Progress(session.plan, loaded.run.eval.target, shown=False)
+    session.prepare()
+    rank = Rank(session)
+    rank.start_up()
+    trainer, plan = rank.trainer(), rank.plan
+    steps = plan.epoch_end_step(1)
+    seconds: dict[str, list[float]] = {"guarded_s": [], "bare_s": []}
+    step = 0
+    for turn in range(int(rounds) + 1):
+        for name in ("guarded_s", "bare_s") if turn % 2 else ("bare_s", "guarded_s"):
+            heart = None
+            if name == "guarded_s":
+                heart = Heart(os.environ[VARIABLE], session, sys.exit)
+            rank.comm.barrier()
+            start = time.perf_counter()
+            for point in train_steps(trainer, step + 1, step + steps, plan.log_every_steps):
+                rank.write_metrics(point)
+            step += steps
+            if heart is not None:
+                rank.recovery.check_replicas(turn)
+                rank.recovery.begin()
+            nd.waitall()
+            rank.comm.barrier()
+            if turn:  # the first round warms up
+                seconds[name].append(time.perf_counter() - start)
+            if heart is not None:
+                heart.stop()
+    rank.recovery.finish()
+    rank.comm.stop()
+    if session.place.rank == 0:
+        write_file(Path(out) / "bench.json", json.dumps(seconds))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,205 @@
+"""Checkpoint files: a header of plain JSON, raw arrays, a digest of all. Loads no framework.
+
+    magic (8 bytes) | header length (8, little endian) | header | arrays in turn | digest
+
+Reading one executes nothing: no pickle, every length is held against the file's, the digest
+(BLAKE2b of all bytes before it) against its bytes, the header against a schema. A file appears
+complete or not at all: temporary file, fsync, rename, fsync of the folder.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import struct
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Annotated, Any, Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from ..config.errors import UserError
+
+MAGIC = b"RN50CKP1"
+DIGEST_BYTES = 32
+BEST = "best.ckpt"
+_NAME = re.compile(r"step_(\d{10})\.ckpt")
+_MAX_HEADER_BYTES = 16 << 20
+
+Whole = Annotated[int, Field(ge=0)]
+
+
+class Meta(BaseModel):
+    """Where a run was: everything but the arrays."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+
+    step: Whole
+    """The last step in the weights; with the seed it is the place in the data as well."""
+    place: Whole
+    """Places of the endless row of images used up."""
+    log_state: Literal["run", "epoch", "trained"]
+    """Where the MLPerf log was: between blocks, in an epoch, or between two epochs of a block."""
+    log_bytes: Whole
+    metrics_bytes: Whole
+    run_started_unix_s: float
+    training_s: float
+    previous_lr: float
+    """The learning rate of the last step: what momentum correction goes by."""
+    loss_scale: float
+    accuracy: float | None
+    """Of the last evaluation."""
+    best_accuracy: float | None
+    ranks: Annotated[int, Field(ge=1)]
+    seeds: dict[str, int]
+    """Of every random stream."""
+    config_sha256: str
+    config: dict[str, Any]
+
+
+class _Array(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    name: str
+    dtype: Literal["float32", "float16", "int32"]
+    shape: tuple[Whole, ...] = Field(max_length=8)
+
+    @property
+    def size_bytes(self) -> int:
+        size = np.dtype(self.dtype).itemsize
+        for side in self.shape:  # Python's integers: nothing a file says overflows
+            size *= side
+        return size
+
+
+class _Header(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    meta: Meta
+    arrays: tuple[_Array, ...]
+
+
+class Checkpoint(NamedTuple):
+    path: Path
+    meta: Meta
+    arrays: Mapping[str, NDArray[Any]]
+
+
+def file_name(step: int) -> str:
+    return f"step_{step:010d}.ckpt"
+
+
+def write(path: Path, meta: Meta, arrays: Mapping[str, NDArray[Any]]) -> None:
+    """Write a checkpoint. Raises OSError, and leaves nothing behind then."""
+    listed = tuple(
+        _Array(name=name, dtype=a.dtype.name, shape=a.shape)  # type: ignore[arg-type]
+        for name, a in arrays.items()
+    )
+    header = _Header(meta=meta, arrays=listed).model_dump_json().encode()
+    parts: list[Any] = [MAGIC, struct.pack("<Q", len(header)), header]
+    parts += [np.ascontiguousarray(array).reshape(-1).view(np.uint8) for array in arrays.values()]
+    digest = hashlib.blake2b(digest_size=DIGEST_BYTES)
+    partial = path.with_name(f".{path.name}.partial-{os.getpid()}")
+    try:
+        with partial.open("wb") as file:
+            for part in parts:
+                digest.update(part)
+                file.write(part)
+            file.write(digest.digest())
+            file.flush()
+            os.fsync(file.fileno())
+        partial.replace(path)
+        _sync_folder(path.parent)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def read(path: Path) -> Checkpoint:
+    """Read and verify a checkpoint.
+
+    Raises:
+        UserError: it cannot be read, is torn or damaged, or is no checkpoint; one line.
+    """
+    try:
+        data = np.fromfile(path, np.uint8)
+    except OSError as error:
+        raise UserError(f"{path}: cannot read: {error.strerror}") from None
+    start = len(MAGIC) + 8
+    if len(data) < start + DIGEST_BYTES or data[: len(MAGIC)].tobytes() != MAGIC:
+        raise UserError(f"{path}: a checkpoint expected, found {len(data)} bytes of something else")
+    found = hashlib.blake2b(data[:-DIGEST_BYTES].data, digest_size=DIGEST_BYTES).digest()
+    if found != data[-DIGEST_BYTES:].tobytes():
+        raise UserError(f"{path}: torn or damaged: its digest does not fit its {len(data)} bytes")
+    (length,) = struct.unpack("<Q", data[len(MAGIC) : start].tobytes())
+    if length > min(_MAX_HEADER_BYTES, len(data) - start - DIGEST_BYTES):
+        raise UserError(f"{path}: a header within the file expected, found one of {length} bytes")
+    try:
+        header = _Header.model_validate_json(data[start : start + length].tobytes())
+    except (ValidationError, RecursionError) as error:
+        first = error.errors()[0] if isinstance(error, ValidationError) else {"msg": "too deep"}
+        where = ".".join(map(str, first.get("loc", ())))
+        raise UserError(f"{path}: header: {where}: {first['msg']}"[:400]) from None
+    expected = sum(array.size_bytes for array in header.arrays)
+    body = data[start + length : -DIGEST_BYTES]
+    if expected != len(body):
+        raise UserError(f"{path}: {expected} bytes of arrays expected, found {len(body)}")
+    arrays, offset = {}, 0
+    for array in header.arrays:
+        part = body[offset : offset + array.size_bytes]
+        arrays[array.name] = np.frombuffer(part.tobytes(), array.dtype).reshape(array.shape)
+        offset += array.size_bytes
+    return Checkpoint(path, header.meta, arrays)
+
+
+def newest(folder: Path) -> tuple[Checkpoint | None, list[str]]:
+    """The newest whole checkpoint of a folder, and what is wrong with those that are newer."""
+    problems: list[str] = []
+    for path in reversed(listed(folder)):
+        try:
+            return read(path), problems
+        except UserError as error:
+            problems.append(str(error))
+    return None, problems
+
+
+def listed(folder: Path) -> list[Path]:
+    """Checkpoints by step, oldest first; whole or not."""
+    try:
+        return sorted(path for path in folder.iterdir() if _NAME.fullmatch(path.name))
+    except OSError:
+        return []
+
+
+def prune(folder: Path, keep: int) -> None:
+    """Remove all but the newest `keep` (the best has a name of its own)."""
+    for path in listed(folder)[:-keep]:
+        path.unlink(missing_ok=True)
+
+
+def remove_partial(folder: Path) -> None:
+    """Remove what a writer that was killed has left."""
+    for path in folder.glob(".*.partial-*"):
+        with suppress(OSError):
+            path.unlink()
+
+
+def mark_best(path: Path) -> None:
+    """Make `best.ckpt` a second name of `path`."""
+    partial = path.with_name(f".{BEST}.partial-{os.getpid()}")
+    try:
+        os.link(path, partial)
+        partial.replace(path.with_name(BEST))
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def _sync_folder(folder: Path) -> None:
+    number = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(number)
+    finally:
+        os.close(number)

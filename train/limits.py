@@ -1,0 +1,54 @@
+"""What ends a run before its time: a request, a budget, or training that leads nowhere. Pure."""
+
+from __future__ import annotations
+
+import math
+
+from ..config.errors import UserError
+
+REQUESTED, OUT_OF_TIME = range(2)
+REASONS = ("asked to stop", "time budget (limits.time_s) spent")
+
+
+class StopRun(Exception):
+    """All ranks stop here, together and in good order: checkpoint, log, exit."""
+
+
+class Hopeless(UserError):
+    """The run has failed in a way in which it would fail again from its last checkpoint."""
+
+
+class StopRequest:
+    """Why this rank would like to stop; the ranks agree at the next log point."""
+
+    def __init__(self) -> None:
+        self.flags = [0.0] * len(REASONS)
+
+    def __call__(self, reason: int) -> None:
+        self.flags[reason] = 1.0
+
+
+def agreed_stop(totals: list[float]) -> str | None:
+    """What the flags of all ranks, added up, mean."""
+    return next((reason for reason, n in zip(REASONS, totals, strict=True) if n), None)
+
+
+def check_loss(loss: float, step: int) -> None:
+    """Raise Hopeless for a loss that is no number: weights or gradients are none either."""
+    if not math.isfinite(loss):
+        raise Hopeless(f"a finite loss expected, found {loss} at step {step}: training diverged")
+
+
+def check_learning(correct: int, total: int, classes: int, epoch: int) -> None:
+    """Raise Hopeless for an accuracy that guessing would reach too.
+
+    Guessing gets a binomial number right; four standard deviations above its mean it does so in
+    one of 30,000 evaluations.
+    """
+    chance = 1 / classes
+    limit = chance + 4 * math.sqrt(chance * (1 - chance) / total)
+    if correct / total <= limit:
+        raise Hopeless(
+            f"accuracy above chance ({limit:.4f} for {classes} classes) expected after epoch "
+            f"{epoch} (limits.learning_by), found {correct / total:.4f}"
+        )

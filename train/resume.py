@@ -1,0 +1,105 @@
+"""May this config go on from that checkpoint? Pure; loads no framework."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from ..config.errors import UserError
+from ..config.load import Loaded, flatten, load
+from ..config.plan import Plan, build_plan
+from ..config.schema import Run
+from . import checkpoint
+from .checkpoint import Checkpoint
+
+# What may differ: none of it changes what is learned, or it changes bits only and that is said.
+FREE = (
+    *("checkpoint.", "watchdog.", "limits.", "system.", "startup.", "comm.cycle_ms", "log.every"),
+    *("data.path", "data.decode_threads", "data.prefetch", "eval.batch_per_rank"),
+)
+_BITS = ("system.nodes", "system.ranks_per_node", "system.cores_per_rank", "system.device")
+_PER_RANK = "batch.per_rank"
+
+
+def read_checkpoint(path: Path, loaded: Loaded) -> Checkpoint:
+    """The checkpoint at `path`. Raises UserError where it is damaged or not of this config."""
+    found = checkpoint.read(path)
+    check_config(found, loaded)
+    return found
+
+
+def check_config(found: Checkpoint, loaded: Loaded) -> None:
+    """Raise UserError naming the first key in which config and checkpoint differ."""
+    then, now = dict(flatten(found.meta.config)), dict(flatten(loaded.to_dict()))
+    other_ranks = build_plan(loaded.run).ranks != found.meta.ranks
+    for key in sorted(then.keys() | now.keys()):
+        if then.get(key) == now.get(key) or key.startswith(FREE):
+            continue
+        if key == _PER_RANK and other_ranks:
+            continue  # held to the same global batch below
+        raise UserError(
+            f"{key}: {_show(then, key)} expected, as in {found.path}, found {_show(now, key)}; "
+            "only the same config can go on from a checkpoint"
+        )
+    _check_batches(found, build_plan(loaded.run))
+
+
+def differences_in_bits(found: Checkpoint, loaded: Loaded) -> list[str]:
+    """What makes the sums of this run round differently from those of the interrupted one."""
+    then, now = dict(flatten(found.meta.config)), dict(flatten(loaded.to_dict()))
+    return [
+        f"{key} {_show(then, key)} -> {_show(now, key)}"
+        for key in _BITS
+        if then.get(key) != now.get(key)
+    ]
+
+
+def resumed_config(found: Checkpoint, overrides: list[str], source: Path) -> Loaded:
+    """The config of a run that goes on: its own with overrides, its global batch kept.
+
+    Args:
+        source: config.yaml of the run.
+        overrides: `key.path=value`; where they change the number of ranks and not the batch, the
+            batch of a rank follows.
+
+    Raises:
+        UserError: the global batch is no multiple of the number of ranks.
+    """
+    loaded = load(source, overrides)
+    ranks = loaded.run.system.nodes * loaded.run.system.ranks_per_node
+    given = any(text.partition("=")[0] == _PER_RANK for text in overrides)
+    batch = loaded.run.batch
+    if ranks == found.meta.ranks or given or batch.changes or batch.active_ranks:
+        return loaded
+    per_rank, rest = divmod(batch.per_rank * found.meta.ranks, ranks)
+    if rest:
+        raise UserError(
+            f"--ranks: a divisor of the global batch {batch.per_rank * found.meta.ranks} of "
+            f"{found.path} expected, found {ranks}"
+        )
+    return load(source, [*overrides, f"{_PER_RANK}={per_rank}"])
+
+
+def _check_batches(found: Checkpoint, plan: Plan) -> None:
+    try:
+        then = build_plan(Run.model_validate(found.meta.config))
+    except (ValidationError, UserError) as error:
+        raise UserError(f"{found.path}: its config is none: {str(error)[:200]!r}") from None
+    for old, new in zip(then.segments, plan.segments, strict=True):
+        if old.global_batch_size != new.global_batch_size:
+            raise UserError(
+                f"batch: a global batch of {old.global_batch_size} expected, as in {found.path}, "
+                f"found {new.global_batch_size}: keep ranks x {_PER_RANK}"
+            )
+    if plan.images_after(found.meta.step) != found.meta.place:
+        raise UserError(
+            f"{found.path}: place {plan.images_after(found.meta.step)} after step "
+            f"{found.meta.step} expected, found {found.meta.place}"
+        )
+
+
+def _show(tree: Mapping[str, Any], key: str) -> str:
+    return repr(tree[key])[:100] if key in tree else "nothing"

@@ -1,0 +1,125 @@
+"""A rank's line to the watchdog in the launcher: where it is, every second; what ended it.
+
+One TCP connection a rank, whatever the launcher and the engine. Its end tells the watchdog at once
+that a process is gone, its silence that one is stopped or cut off; its end tells the ranks that the
+launcher is gone, so that nobody is left behind. Messages are one line of JSON; they are data.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from ..config.errors import UserError
+from .limits import REQUESTED
+from .session import Session
+
+VARIABLE = "RN50_WATCHDOG"
+"""Set by the launcher: HOST:PORT:TOKEN."""
+SCRATCH = "RN50_SCRATCH"
+"""Set by the launcher: the folder of the job's temporary files, where it is on one machine."""
+PERIOD_S = 1.0
+"""Between two messages from the same place; another place is told within `TICK_S`."""
+TICK_S = 0.1
+_PACKAGE = str(Path(__file__).parent.parent)
+_ENGINES = ("/mxnet/", "/horovod/")
+WAITS = " (in an engine)"
+"""Ends a place in which a rank most likely waits for others."""
+
+
+class Heart:
+    """Beats in a thread of its own, also while the main thread is inside an engine.
+
+    Args:
+        address: content of `VARIABLE`.
+        session: this rank.
+        end: called with a reason when the watchdog is gone; must not return.
+    """
+
+    def __init__(self, address: str, session: Session, end: Callable[[str], Any]) -> None:
+        host, port, token = address.rsplit(":", 2)
+        self._session, self._end = session, end
+        self._patience_s = 3 * session.run.watchdog.silence_s
+        try:
+            self._socket = socket.create_connection((host, int(port)), self._patience_s)
+        except OSError as error:
+            raise UserError(
+                f"watchdog: the launcher at {host}:{port} expected, cannot reach it: "
+                f"{error.strerror or error} (watchdog.enabled=false goes without)"
+            ) from None
+        self._lock = threading.Lock()
+        self._over = False
+        place = session.place
+        self._send({"token": token, "rank": place.rank, "host": place.host, "pid": os.getpid()})
+        threading.Thread(target=self._beat, name="watchdog", daemon=True).start()
+
+    def tell_failure(self, failure: dict[str, Any]) -> None:
+        """Why this rank ends, in case its disk does not take it."""
+        with suppress(OSError):
+            self._send({"failure": failure})
+
+    def stop(self) -> None:
+        """This rank has done all it had to."""
+        self._over = True
+        with suppress(OSError):
+            self._send({"done": True})
+
+    def _send(self, message: dict[str, Any]) -> None:
+        with self._lock:
+            self._socket.sendall(json.dumps(message).encode() + b"\n")
+
+    def _beat(self) -> None:
+        session, heard_s, told_s, told = self._session, time.monotonic(), 0.0, ("", -1)
+        while not self._over:
+            now_s, place = time.monotonic(), (session.timeline.phase, session.step)
+            try:
+                if place != told or now_s > told_s + PERIOD_S:
+                    self._send({"phase": place[0], "step": place[1], "at": main_thread()})
+                    told_s, told = now_s, place
+                if select.select([self._socket], [], [], 0)[0]:
+                    data = self._socket.recv(4096)
+                    if not data:
+                        raise ConnectionResetError
+                    heard_s = now_s
+                    if b"stop" in data:
+                        self._stop()
+            except OSError:
+                self._lost("the launcher is gone")
+            if now_s > heard_s + self._patience_s:
+                self._lost(f"nothing heard of the launcher for {self._patience_s:g} s")
+            time.sleep(TICK_S)
+
+    def _stop(self) -> None:
+        if self._session.clock_runs:
+            self._session.stop(REQUESTED)
+        else:
+            self._end("asked to stop during start-up")
+
+    def _lost(self, reason: str) -> None:
+        if not self._over:
+            self._end(reason)
+
+
+def main_thread() -> str:
+    """Where the main thread is: the innermost line of this package, and whether an engine has it.
+
+    An engine's call (MXNet, Horovod) mostly waits for other ranks.
+    """
+    frame = sys._current_frames().get(threading.main_thread().ident or 0)
+    waits = frame is not None and any(name in frame.f_code.co_filename for name in _ENGINES)
+    while frame is not None:
+        name = frame.f_code.co_filename
+        if name.startswith(_PACKAGE):
+            where = f"{name[len(_PACKAGE) + 1 :]}:{frame.f_lineno} {frame.f_code.co_name}"
+            return where + (WAITS if waits else "")
+        frame = frame.f_back
+    return "outside rn50"
