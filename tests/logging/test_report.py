@@ -386,7 +386,7 @@ def test_a_page_is_about_one_subject(tmp_path: Path) -> None:
 def test_a_launch_survives_its_report(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def fail(out: Path) -> Path:
+    def fail(out: Path, **_: object) -> Path:
         raise RuntimeError("two\nlines")
 
     monkeypatch.setattr(report_module, "write_report", fail)
