@@ -93,29 +93,31 @@ def _names(run: Run, dialect: Scheduler, place: Place, runs: int) -> Iterator[st
         ("folder", place.folder, new),
         ("home", place.home, "$start"),
         ("python", place.python, "$start/.venv/bin/python"),
-        ("data", run.data.path, ""),
+        *([] if run.system.job.stage else [("data", run.data.path, "")]),
         ("system", system_id(run), ""),
     ):
         yield f"{name}={by_hand if value is None else shlex.quote(value)}"
     yield array("config", [shlex.quote(token) for token in place.config])
     yield f"runs={runs}"
     if run.system.job.stage:
-        yield "stage=''  # the nodes' own copy of the data, once it is known"
+        yield "staged=''  # the nodes have a copy of the data, or the beginnings of one"
 
 
 def _begin(run: Run) -> Iterator[str]:
     yield 'cd -- "$start"'
     yield 'mkdir -p -- "$folder"'
     yield 'exec >"$folder/job.log" 2>&1 </dev/null'
+    yield "# shellcheck disable=SC2329  # called by the trap"
     yield "finish() {"
     yield "  code=$?"
     if run.system.job.stage:
-        yield '  [[ -z ${stage:-} ]] || "${per_node[@]}" rm -rf -- "$stage" || true'
+        yield '  [[ -z $staged ]] || "${on_each[@]}" "${staging[@]}" --remove || true'
     yield '  echo "$code" >"$folder/exit_code"'
     yield "}"
     yield "trap finish EXIT"
     yield "# Asked to stop: the ranks are, they close their log, and the run is recorded as failed."
     yield "stopped='' child=''"
+    yield "# shellcheck disable=SC2329  # called by the trap"
     yield "stop() {"
     yield "  stopped=143"
     yield '  if [[ -n $child ]]; then kill -TERM "$child" || true; else exit 143; fi'
@@ -152,7 +154,7 @@ def _launchers(run: Run, dialect: Scheduler) -> Iterator[str]:
     once, inside = ["env"], []
     mounts = ['"$start:$start"', *(shlex.quote(mount) for mount in job.mounts)]
     if job.stage:
-        mounts.append('"$stage:$stage"')
+        mounts.append('"${stage%/*}:${stage%/*}"')
     yield f"dataset=${'stage' if job.stage else 'data'}"
     if job.container and job.engine == "pyxis":
         yield f"mounts={','.join(mounts)}"
@@ -194,12 +196,16 @@ def _stage(value: str) -> str:
 def _data(run: Run) -> Iterator[str]:
     staged = run.system.job.stage
     if staged:
-        yield '"${per_node[@]}" mkdir -p -- "$stage"'
+        yield '"${per_node[@]}" mkdir -p -- "${stage%/*}"'
     yield '"${once[@]}" "$python" -m rn50.scripts.entry data prepare "${config[@]}"'
     if staged:
         yield "# Once a node: copied to its own disk, every byte checked there."
-        yield '"${per_node[@]}" cp -ru -- "$data/." "$stage/"'
-        yield '"${on_each[@]}" "$python" -m rn50.scripts.entry data verify "$stage"'
+        yield array(
+            "staging",
+            ['"$python" -m rn50.scripts.entry data stage "${config[@]}"', '--to "$stage"'],
+        )
+        yield "staged=1"
+        yield '"${on_each[@]}" "${staging[@]}"'
 
 
 def _runs(run: Run, dialect: Scheduler, runs: int) -> Iterator[str]:

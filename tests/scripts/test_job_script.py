@@ -180,7 +180,7 @@ def stubs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def nasty_run(text: str, scheduler: str, engine: str) -> Run:
+def nasty_run(text: str, scheduler: str, engine: str, staged: bool) -> Run:
     """A run whose free texts are all `text`, past the schema, which refuses most of it."""
     plain = load("smoke").run
     job = Job.model_construct(
@@ -190,7 +190,7 @@ def nasty_run(text: str, scheduler: str, engine: str) -> Run:
                 "container": text,
                 "engine": engine,
                 "mounts": (f"/{text}",),
-                "stage": f"stage/{text}",
+                "stage": f"stage/{text}" if staged else None,
                 "bind": text,
                 "environment": (f"FREE={text}",),
             }
@@ -207,12 +207,18 @@ def nasty_run(text: str, scheduler: str, engine: str) -> Run:
 )
 @given(
     text=NASTY,
+    staged=st.booleans(),
     case=st.sampled_from([("slurm", "pyxis"), *((s, "singularity") for s in SCHEDULERS)]),
 )
-@example(text="$(touch BAD)'\"\n\\`touch BAD`", case=("slurm", "pyxis"))
-@example(text="'; touch BAD; '", case=("pbs", "singularity"))
+@example(text="$(touch BAD)'\"\n\\`touch BAD`", staged=True, case=("slurm", "pyxis"))
+@example(text="'; touch BAD; '", staged=True, case=("pbs", "singularity"))
+@example(text="'; touch BAD; '", staged=False, case=("sge", "singularity"))
 def test_names_inject_nothing(
-    text: str, case: tuple[str, str], stubs: Path, tmp_path_factory: pytest.TempPathFactory
+    text: str,
+    staged: bool,
+    case: tuple[str, str],
+    stubs: Path,
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
     scheduler, engine = case
     start = tmp_path_factory.mktemp("start")
@@ -220,7 +226,7 @@ def test_names_inject_nothing(
     (folder / "run_0").mkdir(parents=True)  # as `steps begin` does
     (start / "hosts").write_text("h1\n")
     place = Place((text,), str(start), str(folder), text, "python")
-    run = nasty_run(text, scheduler, engine)
+    run = nasty_run(text, scheduler, engine, staged)
     script = job_script(run, scheduler, place)
     (start / "job.sh").write_text(script)
     environment = {
@@ -237,7 +243,7 @@ def test_names_inject_nothing(
     calls = [call.split("\0") for call in (start / "seen").read_text().split("\1\0")]
     words = [word for call in calls for word in call]
     # Unchanged, as one argument: the data folder, the image or what names it, the binding table.
-    assert f"{text}/." in words
+    assert f"--data=stage/{text}/rn50_data" in words or (not staged and f"--data={text}" in words)
     assert text in words or f"--container-image={text}" in words
     assert [call[-2] for call in calls if "begin" in call] == [text]  # CONFIG; "" ends a call
     assert any(text == word for call in calls if "--table" in call for word in call)

@@ -17,6 +17,7 @@ runs=5
 cd -- "$start"
 mkdir -p -- "$folder"
 exec >"$folder/job.log" 2>&1 </dev/null
+# shellcheck disable=SC2329  # called by the trap
 finish() {
   code=$?
   echo "$code" >"$folder/exit_code"
@@ -24,6 +25,7 @@ finish() {
 trap finish EXIT
 # Asked to stop: the ranks are, they close their log, and the run is recorded as failed.
 stopped='' child=''
+# shellcheck disable=SC2329  # called by the trap
 stop() {
   stopped=143
   if [[ -n $child ]]; then kill -TERM "$child" || true; else exit 143; fi

@@ -16,23 +16,24 @@ start=/work/rn50
 folder=results/job
 home=/opt/rn50
 python=/opt/rn50/.venv/bin/python
-data=datasets/imagenet
 system=ABCI_n2
 config=(results/job/config.yaml)
 runs=5
-stage=''  # the nodes' own copy of the data, once it is known
+staged=''  # the nodes have a copy of the data, or the beginnings of one
 
 cd -- "$start"
 mkdir -p -- "$folder"
 exec >"$folder/job.log" 2>&1 </dev/null
+# shellcheck disable=SC2329  # called by the trap
 finish() {
   code=$?
-  [[ -z ${stage:-} ]] || "${per_node[@]}" rm -rf -- "$stage" || true
+  [[ -z $staged ]] || "${on_each[@]}" "${staging[@]}" --remove || true
   echo "$code" >"$folder/exit_code"
 }
 trap finish EXIT
 # Asked to stop: the ranks are, they close their log, and the run is recorded as failed.
 stopped='' child=''
+# shellcheck disable=SC2329  # called by the trap
 stop() {
   stopped=143
   if [[ -n $child ]]; then kill -TERM "$child" || true; else exit 143; fi
@@ -66,8 +67,8 @@ while read -r name; do
 done < <(compgen -e)
 stage="${PBS_LOCALDIR:?a node-local folder expected}"/rn50_data
 dataset=$stage
-container=(singularity exec --nv --bind "$start:$start" --bind "$stage:$stage" --pwd "$start"
-  /apps/rn50.sif)
+container=(singularity exec --nv --bind "$start:$start" --bind "${stage%/*}:${stage%/*}" --pwd
+  "$start" /apps/rn50.sif)
 ranks=(mpirun -np 8 --hostfile "$folder/hosts" --map-by ppr:4:node --bind-to none "${exports[@]}"
   "${container[@]}" "$home/scripts/bind.sh" --table abci)
 per_node=(mpirun -np 2 --hostfile "$folder/hosts" --map-by ppr:1:node --bind-to none
@@ -76,11 +77,12 @@ once=("${container[@]}")
 on_each=(mpirun -np 2 --hostfile "$folder/hosts" --map-by ppr:1:node --bind-to none
   "${exports[@]}" "${container[@]}")
 
-"${per_node[@]}" mkdir -p -- "$stage"
+"${per_node[@]}" mkdir -p -- "${stage%/*}"
 "${once[@]}" "$python" -m rn50.scripts.entry data prepare "${config[@]}"
 # Once a node: copied to its own disk, every byte checked there.
-"${per_node[@]}" cp -ru -- "$data/." "$stage/"
-"${on_each[@]}" "$python" -m rn50.scripts.entry data verify "$stage"
+staging=("$python" -m rn50.scripts.entry data stage "${config[@]}" --to "$stage")
+staged=1
+"${on_each[@]}" "${staging[@]}"
 
 mkdir -p -- "$folder/results/$system/resnet"
 failed=0
