@@ -442,9 +442,11 @@ class Checkpoint(Section):
 
 
 class Watchdog(Section):
-    """When a rank counts as lost: silent for `silence_s`, or on the same spot for `stall_s`."""
+    """When a rank counts as lost: not heard of for `start_s`, then silent for `silence_s`, or on
+    the same spot for `stall_s`."""
 
     enabled: Bool = True
+    start_s: Positive = 300.0
     silence_s: Positive = 10.0
     stall_s: Positive = 300.0
 

@@ -193,10 +193,10 @@ class Monitor:
         if self.lost is not None and now_s > self._lost_s + DEATH_GRACE_S:
             self.verdict = self.lost
             return
-        if self._missing and now_s > self._start_s + self._settings.stall_s:
+        if self._missing and now_s > self._start_s + self._settings.start_s:
             absent = Beat(self._listener)
             absent.rank, absent.host = min(self._missing), "an unknown host"
-            self.verdict = absent.report(f"not heard of in {self._settings.stall_s:g} s")
+            self.verdict = absent.report(f"not heard of in {self._settings.start_s:g} s")
             return
         silent = [b for b in self._beats.values() if now_s > b.heard_s + self._settings.silence_s]
         if silent:

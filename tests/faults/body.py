@@ -84,7 +84,7 @@ class Fated(run.Rank):
     def _strike(self) -> None:
         if self.session.place.rank != int(victim) or Path(mark).exists():
             return
-        Path(mark).write_text(repr(time.time()))
+        Path(mark).write_text(f"{time.time()!r} {os.environ.get('RN50_SCRATCH', '')}")
         if fault == "NaN":
             self.net.collect_params()["fc_weight"].data()[:] = float("nan")
         elif fault == "bit flip":

@@ -147,7 +147,8 @@ def run_case(case: Case, data: Path) -> Outcome:
         while case.fault == "launcher killed" and processes(folder) and time.monotonic() < gone_s:
             time.sleep(0.05)
         ended_s = time.time()
-        stop_s = ended_s - float(mark.read_text()) if mark.exists() else float("nan")
+        struck, _, memory = mark.read_text().partition(" ") if mark.exists() else ("nan", "", "")
+        stop_s = ended_s - float(struck)
         messages = [line for line in err.splitlines() if line.startswith("rn50: error:")]
         message = messages[0].removeprefix("rn50: error: ") if messages else err[-200:]
         message = message.partition("; details:")[0]
@@ -156,7 +157,10 @@ def run_case(case: Case, data: Path) -> Outcome:
         elif case.code == -9:
             message = "(nobody left to say it)"
         problems = list(_problems(case, folder, process.returncode, stop_s, messages, err))
-        problems += [f"{path} left" for path in shared_memory() - before]
+        if memory and Path(memory).exists():
+            problems.append(f"{memory} left")
+        if not other_jobs():
+            problems += [f"{path} left" for path in shared_memory() - before]
         shown = message.replace(socket.gethostname(), "HOST").replace(str(folder), "")
         return Outcome(case, stop_s, process.returncode, shown, tuple(problems))
 
@@ -203,6 +207,12 @@ def _problems(
         if case.fault != "disk full" and not (run / "result.json").is_file():
             yield "no result.json"
     yield from (f"process {pid} left" for pid in processes(folder))
+
+
+def other_jobs() -> bool:
+    """Does anybody else on this machine run ranks, whose shared memory is not ours?"""
+    names = {"mpirun", "horovodrun"}
+    return any(names & {process.info["name"]} for process in psutil.process_iter(["name"]))
 
 
 def shared_memory() -> set[Path]:

@@ -101,7 +101,7 @@ def test_of_ranks_that_stand_still_the_one_behind_is_blamed(
     assert verdict["rank"] == 1 and "no progress for 0.5 s" in verdict["reason"]
 
 
-@pytest.mark.parametrize("monitor", [{"stall_s": 0.5}], indirect=True)
+@pytest.mark.parametrize("monitor", [{"start_s": 0.5}], indirect=True)
 def test_a_rank_that_never_reports_is_missed(monitor: Monitor) -> None:
     rank = Rank(monitor, 0)
 
