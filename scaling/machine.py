@@ -51,6 +51,11 @@ def topology_of(machine: Machine, gpus: int, *, tree: bool = False) -> Topology:
     return Topology(node, nodes, about.rack_nodes, about.oversubscription)
 
 
+def known_precisions(about: Performance) -> list[str]:
+    """Those that points are given for."""
+    return [key for key in ("fp16", "fp32", "tf32") if getattr(about, key) is not None]
+
+
 def build_machine(
     name: str, system: System, precision: str, step_s: Callable[[Machine, int, int], float]
 ) -> Machine:
@@ -68,7 +73,7 @@ def build_machine(
         )
     compute = getattr(about, precision, None)
     if compute is None:
-        known = [key for key in ("fp16", "fp32", "tf32") if getattr(about, key) is not None]
+        known = known_precisions(about)
         raise UserError(f"{name}: precision one of {', '.join(known)} expected, found {precision}")
     alone = [point.step_s for point in compute.points]
     machine = _through(Machine(name, system, about, precision, 0.0, 1.0, 1.0), compute, alone)

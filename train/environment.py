@@ -9,6 +9,7 @@ from ..config.errors import UserError
 from ..config.schema import Run
 from ..scaling.cost import Link, fastest, grid, parse_algorithm
 from ..scaling.groups import gradient_groups
+from ..scaling.machine import known_precisions
 from ..scaling.netlab import EAGER_BYTES
 from ..scaling.step import build, group_cost_s
 
@@ -163,7 +164,8 @@ def choose_algorithm(run: Run, backend: Backend) -> Choice:
             f"{link.alpha_s * 1e6:.0f} us and {system.link_bytes_per_s / 1e6:.0f} MB/s",
         )
     if backend == "nccl" and system.performance and system.nodes > 1:
-        machine = build(system.name, system)
+        # What a message costs is up to the network: any precision that the machine is known in.
+        machine = build(system.name, system, known_precisions(system.performance)[0])
         cost_s = {name: group_cost_s(machine, ranks, message, name)[1] for name in offered}
         own_s = min(cost_s["ring"], cost_s["double_tree"])
         name = min(cost_s, key=cost_s.__getitem__)
