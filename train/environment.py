@@ -163,9 +163,9 @@ def choose_algorithm(run: Run, backend: Backend) -> Choice:
             f"{name} for messages of {message / 1e6:.1f} MB over {ranks} ranks at "
             f"{link.alpha_s * 1e6:.0f} us and {system.link_bytes_per_s / 1e6:.0f} MB/s",
         )
-    if backend == "nccl" and system.performance and system.nodes > 1:
-        # What a message costs is up to the network: any precision that the machine is known in.
-        machine = build(system.name, system, known_precisions(system.performance)[0])
+    known = known_precisions(system.performance) if system.performance else []
+    if backend == "nccl" and known and system.nodes > 1:
+        machine = build(system.name, system, known[0])  # messages cost the same in any of them
         cost_s = {name: group_cost_s(machine, ranks, message, name)[1] for name in offered}
         own_s = min(cost_s["ring"], cost_s["double_tree"])
         name = min(cost_s, key=cost_s.__getitem__)
