@@ -82,7 +82,7 @@ def _head(run: Run, dialect: Scheduler, place: Place) -> Iterator[str]:
         yield f"#   {command} {'<' * dialect.from_stdin}{place.name}"
     else:
         yield "# Written by `rn50 submit`; may be edited and submitted by hand."
-    yield "# shellcheck disable=SC2016,SC2317  # dollars meant as such; functions that traps call"
+    yield "# shellcheck disable=SC2016,SC2317,SC2329  # dollars meant as such; traps call functions"
     yield "set -euo pipefail"
 
 

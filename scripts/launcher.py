@@ -260,8 +260,13 @@ def _interrupt(number: int, _: FrameType | None) -> None:
 
 
 def _relay(stdout: IO[str]) -> None:
+    read = True
     for line in stdout:
-        print(_PREFIX.sub("", line), end="", flush=True)
+        if read:
+            try:
+                print(_PREFIX.sub("", line), end="", flush=True)
+            except BrokenPipeError:  # `| head`: the ranks go on all the same
+                read = False
 
 
 def new_run_folder(run: Run) -> Path:

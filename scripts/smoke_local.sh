@@ -3,7 +3,7 @@
 # smoke: 1 node x 2 ranks, on local.
 # As `rn50 submit` writes it. Edit what differs; submit it from the checkout:
 #   bash scripts/smoke_local.sh
-# shellcheck disable=SC2016,SC2317  # dollars meant as such; functions that traps call
+# shellcheck disable=SC2016,SC2317,SC2329  # dollars meant as such; traps call functions
 set -euo pipefail
 
 start=$PWD

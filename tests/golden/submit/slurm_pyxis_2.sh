@@ -10,7 +10,7 @@
 #
 # abci_2048_open: 2 nodes x 4 ranks, on slurm.
 # Written by `rn50 submit`; may be edited and submitted by hand.
-# shellcheck disable=SC2016,SC2317  # dollars meant as such; functions that traps call
+# shellcheck disable=SC2016,SC2317,SC2329  # dollars meant as such; traps call functions
 set -euo pipefail
 
 start=/work/rn50
