@@ -20,6 +20,7 @@ from ..config.load import load
 from ..data.atomic import write_file
 from ..logging.timeline import Timeline
 from .environment import torus_grid
+from .placement import find_placement
 
 Sum = Callable[[], None]
 IN_PLACE = ctypes.c_void_p(1)  # MPI_IN_PLACE of Open MPI
@@ -101,7 +102,7 @@ class Horovod:
         from .comm import Communicator
         from .connection import Connection
 
-        connection = Connection(run, Timeline(0))
+        connection = Connection(run, Timeline(0), over_mpi=find_placement().over_mpi)
         self._comm = Communicator(mx.cpu(), connection)
         self._comm.start()
         self.rank, self.size = self._comm.rank, self._comm.size

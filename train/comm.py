@@ -61,6 +61,8 @@ class Communicator:
         """Leave in good order: everything enqueued is done first, or Horovod aborts."""
         nd.waitall()
         hvd.shutdown()
+        if self._connection is not None:
+            self._connection.leave()
 
     def plan_groups(self, rule: str, parameters: Sequence[Any], wire: str) -> None:
         """Fix the groups in which `reduce` sends the gradients, and the type on the wire.

@@ -23,6 +23,8 @@ from ..config.schema import Run
 from ..logging.timeline import Timeline
 from .environment import torus_grid
 
+_THREAD_MULTIPLE = 3  # what Horovod asks MPI for
+
 
 class Connection:
     """The ranks of `run`, and for a torus on CPUs the process sets of its rows and columns.
@@ -31,8 +33,10 @@ class Connection:
         UserError: the ranks do not form the grid that `comm.algorithm` asks for.
     """
 
-    def __init__(self, run: Run, timeline: Timeline) -> None:
+    def __init__(self, run: Run, timeline: Timeline, *, over_mpi: bool) -> None:
         self._timeline = timeline
+        self._over_mpi = over_mpi
+        self._mpi: ctypes.CDLL | None = None
         ranks = run.system.nodes * run.system.ranks_per_node
         self.rows: list[ProcessSet] = []
         self.columns: list[ProcessSet] = []
@@ -49,7 +53,12 @@ class Connection:
         return [*self.rows, *self.columns]
 
     def begin(self) -> None:
-        """Start joining in a thread of its own."""
+        """Start joining in a thread of its own.
+
+        Over MPI that is MPI's own part. Horovod's waits for `wait`: from then on its thread talks
+        to the other ranks in every cycle, waiting in MPI with a core that loading MXNet needs (4
+        ranks on 2 cores, 5 ms of latency: start-up in 9.4 s instead of 5.6).
+        """
         pool = ThreadPoolExecutor(1, thread_name_prefix="join")
         self._joined = pool.submit(self._join)
         pool.shutdown(wait=False)
@@ -60,15 +69,30 @@ class Connection:
             self._join()
         else:
             self._joined.result()
+        if self._mpi is not None:
+            self._start_horovod()
+
+    def leave(self) -> None:
+        """After Horovod's shutdown: it leaves MPI to whom started it."""
+        if self._mpi is not None:
+            self._mpi.MPI_Finalize()
 
     def _join(self) -> None:
         with self._timeline.span("join ranks"):
             time.sleep(self.delay_s)
-            # What the library links to, found by name once it is loaded.
-            ctypes.CDLL(str(_package("mxnet") / "libmxnet.so"))
-            basics = HorovodBasics(str(_package("horovod") / "mxnet" / "__init__.py"), "mpi_lib")
-            process_sets._setup(basics)
-            basics.init(process_sets=self.process_sets)
+            if self._over_mpi:
+                self._mpi = ctypes.CDLL("libmpi.so.40", mode=ctypes.RTLD_GLOBAL)
+                provided = ctypes.c_int()
+                self._mpi.MPI_Init_thread(None, None, _THREAD_MULTIPLE, ctypes.byref(provided))
+            else:
+                self._start_horovod()
+
+    def _start_horovod(self) -> None:
+        # What the library links to, found by name once it is loaded.
+        ctypes.CDLL(str(_package("mxnet") / "libmxnet.so"))
+        basics = HorovodBasics(str(_package("horovod") / "mxnet" / "__init__.py"), "mpi_lib")
+        process_sets._setup(basics)
+        basics.init(process_sets=self.process_sets)
 
 
 def _package(name: str) -> Path:

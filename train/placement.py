@@ -22,6 +22,11 @@ class Placement(NamedTuple):
     local_rank: int
     host: str
 
+    @property
+    def over_mpi(self) -> bool:
+        """MPI joins the ranks; else Gloo does, or there is but one."""
+        return self.launcher in ("mpirun", "srun")
+
 
 def find_placement(environment: Mapping[str, str] = os.environ) -> Placement:
     """The place of this process among the ranks; rank 0 of 1 without a launcher."""

@@ -44,7 +44,7 @@ class Session:
         )
         self.progress = Progress(self.plan, self.run.eval.target, shown=first)
         self.timeline = Timeline(place.rank)
-        self.connection = Connection(self.run, self.timeline)
+        self.connection = Connection(self.run, self.timeline, over_mpi=place.over_mpi)
         self.stop = StopRequest()
         self.step = resumed.meta.step if resumed else 0
         """The step known to be enqueued: where a rank was when it failed."""

@@ -13,6 +13,7 @@ from rn50.config.load import load
 from rn50.logging.timeline import Timeline
 from rn50.train.comm import Communicator
 from rn50.train.connection import Connection
+from rn50.train.placement import find_placement
 
 STEPS = 3
 WIDTHS = (7, 33, 100, 5)
@@ -22,7 +23,7 @@ def main(config: str, out: str) -> None:
     """Reduce random gradients `STEPS` times; rank 0 writes the largest relative error."""
     run = load(config).run
     ranks = run.system.ranks_per_node
-    connection = Connection(run, Timeline(0))
+    connection = Connection(run, Timeline(0), over_mpi=find_placement().over_mpi)
     connection.begin()
     comm = Communicator(mx.cpu(), connection)
     comm.start()
