@@ -230,8 +230,8 @@ class System(Section):
     interconnect: Text = "shared memory"
     scheduler: Literal["local", "slurm", "sge", "pbs", "lsf"] = "local"
     results: Text = "results"
-    # Of the network between the nodes, for `comm.algorithm: auto` over MPI; `rn50 bench allreduce`
-    # prints both. Unknown: Open MPI's own choice.
+    # Of the network between the nodes, for `comm.algorithm: auto` and send buffers over MPI;
+    # `rn50 bench allreduce` prints both. Unknown: Open MPI's and the kernel's own choice.
     link_latency_s: Positive | None = None
     link_bytes_per_s: Positive | None = None
     # Only `rn50 predict` reads it: no part of a run's digest, so that a new calibration of the

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from typing import Any
 
@@ -145,7 +145,8 @@ def bench_gaps(loaded: Loaded, launcher: str | None, *, track: Tracker) -> dict[
     with _scratch(loaded) as out:
         config = str(out / "config.yaml")
         command = [sys.executable, "-m", "rn50.train", config, "--out", str(out)]
-        run_job(build_job(loaded.run, name, command)[0], name, out)
+        with redirect_stdout(sys.stderr):  # the run's progress
+            run_job(build_job(loaded.run, name, command)[0], name, out)
         records = [json.loads(line) for line in (out / "metrics.jsonl").open()]
     gaps = [record for record in records if record["kind"] == "gaps"]
     ratios = [b / record["step_s"] for record in gaps for b in record["epoch_boundaries_s"]]

@@ -16,6 +16,7 @@ from ..scaling.step import build, group_cost_s
 Backend = Literal["mpi", "gloo", "nccl"]
 
 _SEGMENT_BYTES = 1 << 20
+_SEND_BUFFER_BYTES = 64 << 10
 
 
 def _tuned(**choices: str) -> dict[str, str]:
@@ -112,6 +113,13 @@ def engine_environment(
         # (25 MB, 4 ranks, 200 Mbit/s, recursive halving/doubling: 2.6 s against 1.7 s).
         wanted["OMPI_MCA_btl_tcp_flags"] = "1"
         wanted["HOROVOD_CPU_OPERATIONS"] = "MPI"
+        if run.system.link_latency_s and run.system.link_bytes_per_s:
+            # No more in a socket's send buffer than two round trips carry. What lies there at the
+            # end of a step shares the link with the next step's message to another rank, and its
+            # receiver waits (25 MB, 4 ranks, recursive halving/doubling, 200 Mbit/s: 1.93 s with
+            # the kernel's buffers, 1.61 s with 64 KiB; docs/communication.md).
+            in_flight = 4 * run.system.link_latency_s * run.system.link_bytes_per_s
+            wanted["OMPI_MCA_btl_tcp_sndbuf"] = str(max(_SEND_BUFFER_BYTES, round(in_flight)))
     elif backend == "gloo":
         wanted["HOROVOD_CPU_OPERATIONS"] = "GLOO"
     # The machine's own settings know best what it needs.

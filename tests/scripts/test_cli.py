@@ -210,3 +210,13 @@ def test_bench_overlap_on_real_ranks(rn50, smoke_data: Path) -> None:
         parts = (row[f"{kind}_s"]["median"] for kind in ("step", "computing", "exposed"))
         step_s, computing_s, exposed_s = parts
         assert exposed_s == pytest.approx(step_s - computing_s)  # of two rounds
+
+
+@pytest.mark.slow
+def test_bench_gaps_on_real_ranks(rn50, smoke_data: Path) -> None:
+    done = rn50("bench", "gaps", "smoke", "--epochs", "8", "--json", f"data.path={smoke_data}")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    ratio = found["ratios"]["step over an epoch's boundary / plain step"]
+    assert ratio["n"] >= 2 and ratio["min"] > 0
+    assert found["figures"]["evaluation entry ms"]["min"] > 0

@@ -210,3 +210,15 @@ def test_errors_become_one_line() -> None:
     assert one_line(ValueError(text)) == "ValueError: no such image"
     assert one_line(UserError("train.rec: truncated")) == "train.rec: truncated"
     assert one_line(KeyboardInterrupt()) == "KeyboardInterrupt: no message"
+
+
+@pytest.mark.parametrize(
+    ("latency_s", "bytes_per_s", "expected"), [(0.005, 25e6, 500_000), (1e-6, 1e9, 65_536)]
+)
+def test_send_buffers_hold_two_round_trips(latency_s, bytes_per_s, expected) -> None:
+    overrides = [f"system.link_latency_s={latency_s}", f"system.link_bytes_per_s={bytes_per_s}"]
+    settings = engine_environment(load("smoke", overrides).run, "mpi", {}).settings
+    assert settings["OMPI_MCA_btl_tcp_sndbuf"] == str(expected)
+    assert (
+        "OMPI_MCA_btl_tcp_sndbuf" not in engine_environment(load("smoke").run, "mpi", {}).settings
+    )
