@@ -16,14 +16,11 @@ import horovod.mxnet as hvd
 import mxnet as mx
 from mxnet import autograd, nd
 
-from ..config.load import load
 from ..data.atomic import write_file
+from .bench_rank import start_rank
 from .loop import train_steps
 from .networks import build_networks
-from .placement import find_placement
-from .progress import Progress
 from .run import Rank
-from .session import Session
 
 
 class Example:
@@ -66,12 +63,7 @@ class Example:
 def main(config: str, out: str, contender: str, rounds: str, steps: str) -> None:
     """Time `rounds` rounds of `steps` steps of the contender, `ours` or `horovod`; rank 0 writes
     wall and processor seconds a step to `out`/bench.json."""
-    loaded = load(config)
-    session = Session(loaded, Path(out), find_placement())
-    session.progress = Progress(session.plan, loaded.run.eval.target, shown=False)
-    session.prepare()
-    rank = Rank(session)
-    rank.start_up()
+    rank = start_rank(config, out)
     count = int(steps)
     figures: dict[str, list[float]] = {"wall_s": [], "cpu_s": []}
     example = Example(rank) if contender == "horovod" else None
@@ -92,7 +84,7 @@ def main(config: str, out: str, contender: str, rounds: str, steps: str) -> None
             figures["wall_s"].append((time.perf_counter() - start) / count)
             figures["cpu_s"].append((time.process_time() - start_cpu) / count)
     rank.comm.stop()
-    if session.place.rank == 0:
+    if rank.session.place.rank == 0:
         write_file(Path(out) / "bench.json", json.dumps(figures))
 
 

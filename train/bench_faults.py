@@ -10,13 +10,9 @@ from pathlib import Path
 
 from mxnet import nd
 
-from ..config.load import load
 from ..data.atomic import write_file
+from .bench_rank import start_rank
 from .loop import train_steps
-from .placement import find_placement
-from .progress import Progress
-from .run import Rank
-from .session import Session
 from .watchdog import VARIABLE, Heart
 
 
@@ -25,12 +21,7 @@ def main(config: str, out: str, rounds: str) -> None:
 
     Guarded: a checkpoint and a comparison of replicas at the end of the epoch, and a watchdog.
     """
-    loaded = load(config)
-    session = Session(loaded, Path(out), find_placement())
-    session.progress = Progress(session.plan, loaded.run.eval.target, shown=False)
-    session.prepare()
-    rank = Rank(session)
-    rank.start_up()
+    rank = start_rank(config, out)
     trainer, plan = rank.trainer(), rank.plan
     steps = plan.epoch_end_step(1)
     seconds: dict[str, list[float]] = {"guarded_s": [], "bare_s": []}
@@ -39,7 +30,7 @@ def main(config: str, out: str, rounds: str) -> None:
         for name in ("guarded_s", "bare_s") if turn % 2 else ("bare_s", "guarded_s"):
             heart = None
             if name == "guarded_s":
-                heart = Heart(os.environ[VARIABLE], session, sys.exit)
+                heart = Heart(os.environ[VARIABLE], rank.session, sys.exit)
             rank.comm.barrier()
             start = time.perf_counter()
             for point in train_steps(trainer, step + 1, step + steps, plan.log_every_steps):
@@ -56,7 +47,7 @@ def main(config: str, out: str, rounds: str) -> None:
                 heart.stop()
     rank.recovery.finish()
     rank.comm.stop()
-    if session.place.rank == 0:
+    if rank.session.place.rank == 0:
         write_file(Path(out) / "bench.json", json.dumps(seconds))
 
 

@@ -9,13 +9,10 @@ from pathlib import Path
 
 from mxnet import autograd, nd
 
-from ..config.load import load
 from ..data.atomic import write_file
+from .bench_rank import start_rank
 from .loop import train_steps
-from .placement import find_placement
-from .progress import Progress
 from .run import Rank
-from .session import Session
 
 
 def bare_steps(rank: Rank, images: nd.NDArray, labels: nd.NDArray, steps: int) -> None:
@@ -30,12 +27,7 @@ def bare_steps(rank: Rank, images: nd.NDArray, labels: nd.NDArray, steps: int) -
 
 def main(config: str, out: str, rounds: str, steps: str) -> None:
     """Time both loops `rounds` times; rank 0 writes the seconds of each to `out`/bench.json."""
-    loaded = load(config)
-    session = Session(loaded, Path(out), find_placement())
-    session.progress = Progress(session.plan, loaded.run.eval.target, shown=False)
-    session.prepare()
-    rank = Rank(session)
-    rank.start_up()
+    rank = start_rank(config, out)
     images, labels = (array.copy() for array in rank.train_source.next())
     count = int(steps)
     seconds: dict[str, list[float]] = {"trainer_s": [], "bare_s": []}
@@ -56,7 +48,7 @@ def main(config: str, out: str, rounds: str, steps: str) -> None:
             if turn:  # the first round warms up
                 seconds[name].append(time.perf_counter() - start)
     rank.comm.stop()
-    if session.place.rank == 0:
+    if rank.session.place.rank == 0:
         write_file(Path(out) / "bench.json", json.dumps(seconds))
 
 

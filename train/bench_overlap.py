@@ -10,15 +10,11 @@ from pathlib import Path
 
 from mxnet import autograd, nd
 
-from ..config.load import load
 from ..data.atomic import write_file
+from .bench_rank import start_rank
 from .networks import trainable
 from .optimizer import Updater
-from .placement import find_placement
-from .progress import Progress
-from .run import Rank
 from .schedule import Settings
-from .session import Session
 
 
 def main(config: str, out: str, rules: str, rounds: str, steps: str) -> None:
@@ -30,12 +26,7 @@ def main(config: str, out: str, rules: str, rounds: str, steps: str) -> None:
     Args:
         rules: groupings as in `comm.groups`, separated by semicolons.
     """
-    loaded = load(config)
-    session = Session(loaded, Path(out), find_placement())
-    session.progress = Progress(session.plan, loaded.run.eval.target, shown=False)
-    session.prepare()
-    rank = Rank(session)
-    rank.start_up()
+    rank = start_rank(config, out)
     images, labels = (array.copy() for array in rank.train_source.next())
     still = Settings(0.0, 0.0, rank.plan.global_batch_size)
 
@@ -65,9 +56,9 @@ def main(config: str, out: str, rules: str, rounds: str, steps: str) -> None:
     seconds: dict[str, dict[str, list[float]]] = {}
     for turn in range(int(rounds) + 1):
         for rule in rules.split(";"):
-            rank.comm.plan_groups(rule, trainable(rank.net), loaded.run.comm.wire)
+            rank.comm.plan_groups(rule, trainable(rank.net), rank.run.comm.wire)
             rank.net.hybridize(static_alloc=True, static_shape=True)  # gradients have moved
-            updater = Updater(trainable(rank.net), loaded.run.optimizer, ctx=rank.ctx)
+            updater = Updater(trainable(rank.net), rank.run.optimizer, ctx=rank.ctx)
             step()  # compiles; places in the response cache, memory of the new arrays
             for name, run in kinds.items():
                 nd.waitall()
@@ -81,7 +72,7 @@ def main(config: str, out: str, rules: str, rounds: str, steps: str) -> None:
                     mine = seconds.setdefault(rule, {}).setdefault(name, [])
                     mine.append((time.perf_counter() - start) / int(steps))
     rank.comm.stop()
-    if session.place.rank == 0:
+    if rank.session.place.rank == 0:
         write_file(Path(out) / "bench.json", json.dumps(seconds))
 
 

@@ -9,13 +9,9 @@ from pathlib import Path
 
 from mxnet import nd
 
-from ..config.load import load
 from ..data.atomic import write_file
+from .bench_rank import start_rank
 from .loop import train_steps
-from .placement import find_placement
-from .progress import Progress
-from .run import Rank
-from .session import Session
 
 
 def main(config: str, out: str, rounds: str, steps: str) -> None:
@@ -24,12 +20,7 @@ def main(config: str, out: str, rounds: str, steps: str) -> None:
     `step_s`: wall seconds a step of each round, all ranks waiting for the last; `busy_cores`:
     processor seconds of all ranks together over wall seconds.
     """
-    loaded = load(config)
-    session = Session(loaded, Path(out), find_placement())
-    session.progress = Progress(session.plan, loaded.run.eval.target, shown=False)
-    session.prepare()
-    rank = Rank(session)
-    rank.start_up()
+    rank = start_rank(config, out)
     count, trainer = int(steps), rank.trainer()
     figures: dict[str, list[float]] = {"step_s": [], "busy_cores": []}
     for turn in range(int(rounds) + 1):
@@ -47,7 +38,7 @@ def main(config: str, out: str, rounds: str, steps: str) -> None:
             figures["step_s"].append(seconds / count)
             figures["busy_cores"].append(float(cpu.asscalar()) / seconds)
     rank.comm.stop()
-    if session.place.rank == 0:
+    if rank.session.place.rank == 0:
         write_file(Path(out) / "bench.json", json.dumps(figures))
 
 
