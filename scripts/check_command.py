@@ -21,7 +21,7 @@ def run_check(
 ) -> int:
     """Check logs and folders, print the verdicts; returns the exit code, the worst of all."""
     codes = []
-    printed: list[Check] = []
+    printed: list[list[Check]] = []
     for path in [folder for given in paths for folder in _run_folders(given)]:
         if path.is_dir():
             from ..logging.submission import check_folder
@@ -30,13 +30,15 @@ def run_check(
         else:
             checks = (check_log(path, ruleset, official=official),)
         codes.append(_exit_code(checks[-1].verdict, strict))
-        printed += checks
+        printed.append(list(checks))
     if as_json:
-        content = [check.to_dict() for check in printed]
+        content = [check.to_dict() for checks in printed for check in checks]
         alone = len(paths) == 1 and not paths[0].is_dir()
         print(json.dumps(content[0] if alone else content, indent=1, allow_nan=False))
     else:
-        print("\n\n".join("\n".join(check_lines(check)) for check in printed))
+        # A folder's verdict comes first: it is what was asked for.
+        ordered = [check for checks in printed for check in (checks[-1], *checks[:-1])]
+        print("\n\n".join("\n".join(check_lines(check)) for check in ordered))
     return max(codes)
 
 

@@ -139,7 +139,7 @@ def bench_allreduce(
         str, typer.Option(help="`mpi`: the algorithm alone; `horovod`: as training calls it.")
     ] = "mpi,horovod",
     launcher: Launcher = None,
-    rounds: Annotated[int, typer.Option(min=1, help="Sums of each size in a pass.")] = 5,
+    rounds: Annotated[int, typer.Option(min=1, help="Measurements of each size in a pass.")] = 5,
     passes: Annotated[int, typer.Option(min=1, help="Passes over all algorithms in turn.")] = 2,
     plot: Annotated[
         Optional[Path],  # noqa: UP045
