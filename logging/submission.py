@@ -118,7 +118,7 @@ def _five_runs(submission: Submission) -> Iterator[Found]:
             None,
             str(benchmark.RUNS),
             str(count),
-            "rn50 launch --runs 5" if alone else "a submission has result_0.txt to result_4.txt",
+            "rn50 submit --runs 5" if alone else "a submission has result_0.txt to result_4.txt",
             NOTE if alone else None,  # one run of this harness, not a submission
         )
     failed = [c for c in submission.checks if c.verdict in (FAIL, CANNOT_READ)]
