@@ -56,11 +56,13 @@ def train_steps(trainer: Trainer, first: int, last: int, log_every: int) -> Iter
 
 def idle_steps(trainer: Trainer, first: int, last: int, log_every: int) -> Iterator[LogPoint]:
     """The same steps on a rank without a share of the batch: zeros to the sum, the same update."""
-    zero = nd.zeros(1)
+    zero, steps = nd.zeros(1), 0
     for step in range(first, last + 1):
         trainer.comm.clear()
         trainer.comm.reduce()
         trainer.updater.step(step, trainer.settings_at(step))
         nd.waitall()  # this rank computes nothing that could overlap; bounds the queue
+        steps += 1
         if step % log_every == 0:
-            yield LogPoint(step, 0, zero)
+            yield LogPoint(step, steps, zero)
+            steps = 0
