@@ -67,7 +67,9 @@ def explain_failure(
     """
     told = "rank {rank} on {host} failed in {phase} at step {step}: {reason}"
     for failure in failures:
-        if not any(text in failure["reason"] for text in _CONSEQUENCES):
+        if failure["reason"] == GONE:  # written for a rank that could not: what killed it is below
+            lost = lost or failure
+        elif not any(text in failure["reason"] for text in _CONSEQUENCES):
             return told.format(**failure)
     if lost is not None and lost["reason"] != GONE:
         return told.format(**lost)  # found before anybody was killed: we did that

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from ..config.errors import UserError
 from ..config.schema import Run
 from ..train.environment import backend_of, engine_environment
-from .schedulers import SCHEDULERS, Scheduler, array, word
+from .schedulers import SCHEDULERS, Scheduler, array, is_watched, word
 
 CONTAINER = "rn50"
 """Pyxis keeps the unpacked image under this name from step to step."""
@@ -225,8 +225,14 @@ def _runs(run: Run, dialect: Scheduler, runs: int) -> Iterator[str]:
         yield "    { echo 3 >/proc/sys/vm/drop_caches; } 2>/dev/null ||"
         yield "      sudo -n sysctl -q vm.drop_caches=3'"
     yield "  # The ranks drop the data set's caches themselves, and log it: cache_clear."
-    yield '  "${ranks[@]}" "$python" -m rn50.train "$out/config.yaml" --out "$out" \\'
-    yield '    2>"$out/stderr.log" &'
+    train = '"${ranks[@]}" "$python" -m rn50.train "$out/config.yaml" --out "$out"'
+    if is_watched(run):
+        yield "  # The watchdog: ends the step when a rank stops, which no scheduler sees."
+        yield '  "$python" -m rn50.scripts.watch "$out" -- \\'
+        yield f"    {train} &"
+    else:
+        yield f"  {train} \\"
+        yield '    2>"$out/stderr.log" &'
     yield "  child=$! code=0"
     yield '  wait "$child" || code=$?'
     yield "  if [[ -n $stopped ]]; then"

@@ -13,6 +13,7 @@ from typing import ClassVar
 from ..config.errors import UserError
 from ..config.schema import Run
 from ..train.environment import ENGINE_PREFIXES
+from ..train.watchdog import VARIABLE
 
 
 def word(value: str) -> str:
@@ -36,6 +37,11 @@ def array(name: str, tokens: Sequence[str]) -> str:
         else:
             lines[-1] += f" {token}"
     return "\n".join(lines) + ")"
+
+
+def is_watched(run: Run) -> bool:
+    """Are the ranks of a job script under the watchdog? A container's Python is inside it."""
+    return run.watchdog.enabled and not run.system.job.container
 
 
 class Scheduler:
@@ -84,7 +90,8 @@ class Scheduler:
 
     def ranks(self, run: Run) -> list[str]:
         """Tokens that start a command on every rank, in shell syntax."""
-        return self._mpirun(run.system.nodes, run.system.ranks_per_node)
+        tokens = self._mpirun(run.system.nodes, run.system.ranks_per_node)
+        return [*tokens, "-x", VARIABLE] if is_watched(run) else tokens
 
     def per_node(self, run: Run) -> list[str]:
         """Tokens that start a command once a node."""

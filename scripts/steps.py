@@ -22,10 +22,13 @@ from ..data.atomic import write_file
 from ..data.dataset import check_before_run
 from ..train.environment import backend_of, engine_environment
 from ..train.support import check_supported
+from . import watch
+from .attempts import close_attempt
 from .failure import explain_failure, read_failures
 from .job_script import system_id
 from .launch import announce, conclude, save_config, try_report, write_result
 from .record import describe_environment
+from .schedulers import is_watched
 from .system_page import describe_system, read_machine
 
 EXIT_MISSED = 1
@@ -71,9 +74,11 @@ def end(out: Path, code: int, stopped: bool) -> int:
         reason = explain_failure(read_failures(out), text, code)
         if stopped:
             reason = "stopped from outside: cancelled, or out of its time"
+        close_attempt(out)
         write_result(out, {"status": "failed", "reason": reason, "seed": run.seed})
         try_report(out)
-        print(f"rn50: error: {reason}; details: {log}", file=sys.stderr, flush=True)
+        if stopped or code != watch.EXIT_FAILED or not is_watched(run):  # else it was said
+            print(f"rn50: error: {reason}; details: {log}", file=sys.stderr, flush=True)
         return EXIT_FAILED
     result = conclude(run, out)
     good = result["status"] == "success" and result["official_checker"]["verdict"] == "PASS"

@@ -113,7 +113,7 @@ def test_a_run_is_repeated_from_its_own_folder(rn50, smoke_data: Path, tmp_path:
     assert result["repeats"]["recorded"] == str(recorded)
 
     config = recorded / "config.yaml"
-    config.write_text(config.read_text().replace("per_rank: 10", "per_rank: 9"))
+    config.write_text(config.read_text().replace(" per_rank: 10", " per_rank: 9"))
     repeat = compare_with_recorded(recorded, rn50.run_folder())
     assert repeat.same is True  # the curve is what it is; that the config is not the same is told
     assert repeat.line.endswith(f"here, there: batch.per_rank (10, 9); recorded run: {recorded}")

@@ -149,8 +149,16 @@ def test_two_nodes_give_the_log_of_a_local_run(rn50, smoke_data: Path) -> None:
     assert results[0]["weights_digest"] == results[1]["weights_digest"]
 
 
-def test_a_killed_rank_fails_the_job_at_once(rn50, smoke_data: Path) -> None:
-    process, job, folder = submit(rn50, smoke_data, "log.every=5 steps", *LONG)
+@pytest.mark.parametrize(
+    ("signal_", "reason"),
+    [(signal.SIGKILL, "killed by SIGKILL"), (signal.SIGSTOP, "silent for 3 s")],
+)
+def test_a_killed_or_stopped_rank_fails_the_job_at_once(
+    rn50, smoke_data: Path, signal_: signal.Signals, reason: str
+) -> None:
+    process, job, folder = submit(
+        rn50, smoke_data, "log.every=5 steps", "watchdog.silence_s=3", *LONG
+    )
     wait_for_training(folder)
     ranks = [
         p
@@ -160,14 +168,15 @@ def test_a_killed_rank_fails_the_job_at_once(rn50, smoke_data: Path) -> None:
         and Path(p.info["cmdline"][0]).name.startswith("python")
     ]
     (victim,) = [p for p in ranks if p.environ().get("SLURM_PROCID") == "1"]
-    os.kill(victim.pid, signal.SIGKILL)
+    os.kill(victim.pid, signal_)
     out, err = process.communicate(timeout=60)
     assert process.returncode == 1, out + err
-    assert "rank 1 was killed by SIGKILL" in out
+    told = re.search(r"^rn50: error: (rank 1 on \S+ failed in .*); details: ", out, re.M)
+    assert told and reason in told[1], out
     assert settled_state(job) == "FAILED"
-    assert "rn50: error: rank 1 was killed by SIGKILL" in (folder / "job.log").read_text()
+    assert (folder / "job.log").read_text().count(told[1]) == 1
     result = json.loads((folder / "run_0/result.json").read_text())
-    assert (result["status"], result["reason"]) == ("failed", "rank 1 was killed by SIGKILL")
+    assert (result["status"], result["reason"]) == ("failed", told[1])
     last = read_events(folder / "run_0/result_0.txt")[-1]
     assert (last.key, last.metadata["status"]) == ("run_stop", "aborted")
     assert leftovers(folder) == []

@@ -69,8 +69,9 @@ for ((n = 0; n < runs; n++)); do
   "${once[@]}" "$python" -m rn50.scripts.steps begin "$out" \
     --scheduler lsf --seed="$seed" --data="$dataset" -- "${config[@]}"
   # The ranks drop the data set's caches themselves, and log it: cache_clear.
-  "${ranks[@]}" "$python" -m rn50.train "$out/config.yaml" --out "$out" \
-    2>"$out/stderr.log" &
+  # The watchdog: ends the step when a rank stops, which no scheduler sees.
+  "$python" -m rn50.scripts.watch "$out" -- \
+    "${ranks[@]}" "$python" -m rn50.train "$out/config.yaml" --out "$out" &
   child=$! code=0
   wait "$child" || code=$?
   if [[ -n $stopped ]]; then

@@ -71,8 +71,9 @@ for ((n = 0; n < runs; n++)); do
     { echo 3 >/proc/sys/vm/drop_caches; } 2>/dev/null ||
       sudo -n sysctl -q vm.drop_caches=3'
   # The ranks drop the data set's caches themselves, and log it: cache_clear.
-  "${ranks[@]}" "$python" -m rn50.train "$out/config.yaml" --out "$out" \
-    2>"$out/stderr.log" &
+  # The watchdog: ends the step when a rank stops, which no scheduler sees.
+  "$python" -m rn50.scripts.watch "$out" -- \
+    "${ranks[@]}" "$python" -m rn50.train "$out/config.yaml" --out "$out" &
   child=$! code=0
   wait "$child" || code=$?
   if [[ -n $stopped ]]; then
