@@ -253,7 +253,11 @@ class Synthetic(Section):
 
 
 class Data(Section):
-    """Images on disk and what is done to them on the way to the network."""
+    """Images on disk and what is done to them on the way to the network.
+
+    `skip_bad`: how many training records of a rank may fail to decode; in the place of each comes
+    another image of its batch. Evaluation leaves out nothing.
+    """
 
     path: Text = "datasets/imagenet"
     synthetic: Synthetic | None = None
@@ -273,6 +277,7 @@ class Data(Section):
     last_batch: Literal["mix", "pad"] = "mix"
     decode_threads: Count = 1
     prefetch: Count = 2
+    skip_bad: Annotated[int, Field(strict=True, ge=0)] = 0
 
     @model_validator(mode="after")
     def _check(self) -> Data:

@@ -8,10 +8,11 @@ file is opened by the first batch, not before: that is the first touch of the da
 from __future__ import annotations
 
 import mmap
+import sys
 from collections import deque
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import mxnet as mx
 import numpy as np
@@ -85,10 +86,12 @@ class Source:
 
     Args:
         graph: DALI graph from the fed inputs to (images, labels).
-        feed: the inputs of batch 0, 1, 2, ...; called `prefetch` batches ahead of `next`.
+        feed: the inputs of batch 0, 1, 2, ..., images first; called `prefetch` batches ahead.
         inputs: how many arrays `feed` returns.
         records: the record file, to name in errors.
         batch_per_rank: the largest batch.
+        skip_bad: how many records may fail to decode; each is replaced by the first good image of
+            its batch, so that what is trained on depends on the batch alone.
     """
 
     def __init__(
@@ -101,30 +104,18 @@ class Source:
         batch_per_rank: int,
         data: Data,
         device_id: int | None,
+        skip_bad: int = 0,
     ) -> None:
-        self._records = records
-        self._fed = 0
+        self._graph, self._feed, self._inputs = graph, feed, inputs
+        self._records, self._data = records, data
+        self._batch_per_rank, self._device_id = batch_per_rank, device_id
+        self._skip_bad = skip_bad
+        self._skipped: set[int] = set()
+        self._fed = self._returned = 0
         # DALI reads the fed arrays in its own threads, uncopied: they live until it is done.
-        self._alive: deque[Any] = deque(maxlen=data.prefetch + 3)
-
-        def next_inputs() -> tuple[Any, ...]:
-            fed = feed(self._fed)
-            self._fed += 1
-            self._alive.append(fed)
-            return fed
-
-        self._pipeline = Pipeline(
-            batch_size=batch_per_rank,
-            num_threads=data.decode_threads,
-            device_id=device_id,
-            prefetch_queue_depth=data.prefetch,
-        )
-        with self._pipeline:
-            fed = fn.external_source(
-                source=next_inputs, num_outputs=inputs, batch=True, no_copy=True
-            )
-            self._pipeline.set_outputs(*graph(*fed))
-        self._pipeline.build()
+        self._alive: deque[tuple[Any, ...]] = deque(maxlen=data.prefetch + 3)
+        self._again: deque[tuple[Any, ...]] = deque()
+        self._pipeline = self._build(self._next_inputs, batch_per_rank)
 
     def next(self) -> Batch:
         """The next batch, handed over by DLPack: DALI's buffer becomes MXNet's array (6 us)."""
@@ -136,28 +127,90 @@ class Source:
 
     def run(self) -> Any:
         """The next batch as DALI's own (images, labels)."""
-        try:
-            return self._pipeline.run()
-        except RuntimeError as error:  # DALI's: a page of which one line tells the cause
-            cause = str(error).rpartition("encountered:")[2].strip().partition("\n")[0]
-            raise UserError(
-                f"{self._records.path}: {self._find_broken()}images that decode expected, "
-                f"found {cause} "
-                "(`rn50 data verify --full` checks the others)"
-            ) from None
-
-    def _find_broken(self) -> str:
-        """Where the first image lies that DALI alone does not decode, of those fed last."""
-        for images in [image for fed in self._alive for image in fed[0]]:
-            alone = Pipeline(batch_size=1, num_threads=1, device_id=None)
-            with alone:
-                alone.set_outputs(fn.decoders.image(fn.external_source([[images]], cycle=True)))
+        while True:
             try:
-                alone.build()
-                alone.run()
-            except RuntimeError:
-                return f"record at byte {self._records.offset_of(images)}: "
-        return ""
+                batch = self._pipeline.run()
+            except RuntimeError as error:  # DALI's: a page of which one line tells the cause
+                cause = str(error).rpartition("encountered:")[2].strip().partition("\n")[0]
+                self._replace_broken(cause)
+                continue
+            self._returned += 1
+            return batch
+
+    def _build(self, source: Callable[[], tuple[Any, ...]], batch_size: int) -> Any:
+        pipeline = Pipeline(
+            batch_size=batch_size,
+            num_threads=self._data.decode_threads,
+            device_id=self._device_id,
+            prefetch_queue_depth=self._data.prefetch,
+        )
+        with pipeline:
+            fed = fn.external_source(
+                source=source, num_outputs=self._inputs, batch=True, no_copy=True
+            )
+            pipeline.set_outputs(*self._graph(*fed))
+        pipeline.build()
+        return pipeline
+
+    def _next_inputs(self) -> tuple[Any, ...]:
+        if self._again:
+            fed = self._again.popleft()
+        else:
+            fed = self._feed(self._fed)
+            self._fed += 1
+        self._alive.append(fed)
+        return fed
+
+    def _replace_broken(self, cause: str) -> None:
+        """Go on from the batch that failed, without the images that do not decode.
+
+        Raises:
+            UserError: there are more than may be skipped, or none alone is at fault.
+        """
+        pending = [*self._alive, *self._again][-(self._fed - self._returned) :]
+        mended, found = [], 0
+        for fed in pending:
+            good = [self._decodes(fed, number) for number in range(len(fed[0]))]
+            for image in (
+                image for image, is_good in zip(fed[0], good, strict=True) if not is_good
+            ):
+                self._count(self._records.offset_of(image), cause)
+                found += 1
+            if True not in good:
+                self._refuse("", f"a whole batch that does not decode ({cause})")
+            first = good.index(True)
+            take = [number if is_good else first for number, is_good in enumerate(good)]
+            mended.append(([fed[0][n] for n in take], *(values[take] for values in fed[1:])))
+        if not found:
+            self._refuse("", cause)
+        self._again = deque(mended)
+        self._pipeline = self._build(self._next_inputs, self._batch_per_rank)
+
+    def _decodes(self, fed: tuple[Any, ...], number: int) -> bool:
+        """Does one image of a batch decode by itself, in the window that was asked for?"""
+        one = tuple(values[number : number + 1] for values in fed)
+        try:
+            self._build(lambda: one, 1).run()
+        except RuntimeError:
+            return False
+        return True
+
+    def _count(self, offset: int, cause: str) -> None:
+        where = f"record at byte {offset}: "
+        if offset not in self._skipped:
+            if len(self._skipped) == self._skip_bad:
+                self._refuse(where, cause)
+            self._skipped.add(offset)
+            counted = f"{len(self._skipped)} of at most {self._skip_bad} on this rank"
+            told = f"{self._records.path}: {where}does not decode, skipped ({counted}): {cause}"
+            print(f"rn50: warning: {told}", file=sys.stderr, flush=True)
+
+    def _refuse(self, where: str, found: str) -> NoReturn:
+        limit = f"at most {self._skip_bad} others" if self._skip_bad else "images that decode"
+        raise UserError(
+            f"{self._records.path}: {where}{limit} expected, found {found} "
+            "(`rn50 data verify --full` checks the others; data.skip_bad leaves out some)"
+        ) from None
 
 
 def build_train_source(
@@ -222,6 +275,7 @@ def build_train_source(
         batch_per_rank=largest,
         data=data,
         device_id=device_id,
+        skip_bad=data.skip_bad,
     )
 
 

@@ -57,6 +57,9 @@ def bench_input(loaded: Loaded, *, passes: int, images: int, track: Tracker) -> 
         },
         "figures": {
             **{f"{kind}: images per processor second": spread(r) for kind, r in rates.items()},
+            "augment: processor ms an image (full less decode)": spread(
+                [1e3 / a - 1e3 / b for a, b in zip(full, rates["decode"], strict=True)]
+            ),
             "kB an image (mean)": float(table["length"].mean()) / 1e3,
             "pixels a side (mean)": float((table["height"] + table["width"]).mean()) / 2,
             "crop px": loaded.run.data.crop_px,

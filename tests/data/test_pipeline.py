@@ -453,6 +453,42 @@ def test_records_spoilt_since_the_checks_are_named(tmp_path: Path, make: Any, sp
     assert "\n" not in str(e.value)
 
 
+@pytest.mark.parametrize("prefetch", [1, 3])
+def test_records_that_do_not_decode_are_replaced_within_their_batch_up_to_a_limit(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], prefetch: int
+) -> None:
+    data = pack(tmp_path, [encode(rough(number, 30, 40), "JPEG") for number in range(10)])
+    path, steps = tmp_path / "set" / "train.rec", 12
+    good = training(data, 3)
+    whole = labels_of([good], steps)[:, 0].tolist()
+    table = load_table(tmp_path / "set", "train")
+    content = bytearray(path.read_bytes())
+    for row in table[[2, 7]]:
+        start = int(row["offset"]) + 24
+        content[start : start + 100] = bytes(100)
+    path.write_bytes(content)
+    spoilt = {int(label) for label in table["label"][[2, 7]]}
+
+    allowed = with_settings(data, skip_bad=2, prefetch=prefetch)
+    source = training(allowed, 3)
+    shown = labels_of([source], steps)[:, 0].tolist()
+    assert any(spoilt & set(labels) for labels in whole)
+    for labels, before in zip(shown, whole, strict=True):
+        first = next(label for label in before if label not in spoilt)
+        assert labels == [first if label in spoilt else label for label in before]
+    told = capfd.readouterr().err
+    assert told.count("does not decode, skipped (") == 2  # each record once, whatever the epochs
+    assert "(2 of at most 2 on this rank)" in told
+    assert bits(training(allowed, 3), steps) == bits(training(allowed, 3), steps)
+    later = build_train_source(allowed, plan_of(data, 3), rank=0, seeds=SEEDS, first_step=6)
+    assert labels_of([later], 1)[0, 0].tolist() == shown[5]
+
+    one = training(with_settings(data, skip_bad=1), 3)
+    with pytest.raises(UserError, match=r"record at byte \d+: at most 1 others expected, found ."):
+        for _ in range(steps):
+            one.next()
+
+
 # --- batches over time --------------------------------------------------------------------------
 
 
