@@ -75,7 +75,8 @@ def end(out: Path, code: int, stopped: bool) -> int:
         if stopped:
             reason = "stopped from outside: cancelled, or out of its time"
         close_attempt(out)
-        write_result(out, {"status": "failed", "reason": reason, "seed": run.seed})
+        if not (stopped and (out / "result.json").is_file()):  # else the ranks ended in order
+            write_result(out, {"status": "failed", "reason": reason, "seed": run.seed})
         try_report(out)
         if stopped or code != watch.EXIT_FAILED or not is_watched(run):  # else it was said
             print(f"rn50: error: {reason}; details: {log}", file=sys.stderr, flush=True)
