@@ -178,6 +178,6 @@ def _output(folder: Path) -> str:
 
 
 def _newest(folder: Path, name: str) -> Path | None:
-    """The file of that name of the newest run below a trial's folder."""
-    found = sorted(folder.glob(f"*/{name}"), key=lambda path: path.stat().st_mtime_ns)
-    return found[-1] if found else None
+    """The file of that name of the newest run below a trial's folder; a job has it in run_0."""
+    found = [*folder.glob(f"*/{name}"), *folder.glob(f"*/run_0/{name}")]
+    return max(found, key=lambda path: path.stat().st_mtime_ns, default=None)

@@ -16,6 +16,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from rn50.config.load import load
 from rn50.logging.official import check_officially
 from rn50.logging.parse import Event, read_events
 
@@ -208,9 +209,7 @@ def test_data_are_staged_on_the_node_and_cleared_away(
     out, err = process.communicate(timeout=300)
     told = (folder / "job.log").read_text()
     assert process.returncode == 0, out + err + told
-    assert f"data.path: {disk}/rn50_data" in (folder / "run_0/config.yaml").read_text().replace(
-        "'", ""
-    )
+    assert load(str(folder / "run_0/config.yaml")).run.data.path == f"{disk}/rn50_data"
     assert settled_state(job) == "COMPLETED"
     assert list(disk.iterdir()) == []
 
