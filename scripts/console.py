@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any, Optional
 
@@ -47,8 +48,15 @@ def split_config(config: str, overrides: list[str] | None) -> tuple[str, list[st
     return config, overrides or []
 
 
+REPORT_S = 30.0
+"""Between two lines of progress where no terminal shows a bar: the log of a job."""
+
+
 class Tracking:
-    """Progress bars on stderr: `track(name)` gives the callback (done, total) of a named task."""
+    """Progress on stderr: `track(name)` gives the callback (done, total) of a named task.
+
+    A bar with rate and time left on a terminal; elsewhere a line now and then.
+    """
 
     def __enter__(self) -> Callable[[str], Callable[[int, int], None]]:
         from rich.console import Console
@@ -56,14 +64,25 @@ class Tracking:
             BarColumn,
             MofNCompleteColumn,
             Progress,
+            ProgressColumn,
+            Task,
             TextColumn,
             TimeRemainingColumn,
         )
+        from rich.text import Text
+
+        class Rate(ProgressColumn):
+            def render(self, task: Task) -> Text:
+                speed = task.finished_speed or task.speed
+                return Text(f"{speed:,.0f}/s" if speed else "")
 
         console = Console(stderr=True)
-        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+        self._is_terminal = console.is_terminal
         self._bars = Progress(
-            *columns, TimeRemainingColumn(), console=console, disable=not console.is_terminal
+            *(TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()),
+            *(Rate(), TimeRemainingColumn()),
+            console=console,
+            disable=not self._is_terminal,
         )
         self._started = False
         return self._track
@@ -77,11 +96,21 @@ class Tracking:
         self._bars.start()
         self._started = True
         task = self._bars.add_task(name, total=None)
+        begun_s = told_s = time.monotonic()
+        before: int | None = None
 
         def advance(done: int, total: int) -> None:
+            nonlocal told_s, before
             self._bars.update(task, completed=done, total=total)
             if done == total:
                 self._bars.stop()
+            now_s = time.monotonic()
+            before = done if before is None else before  # of an earlier attempt: not our rate
+            if not self._is_terminal and now_s >= told_s + REPORT_S and before < done < total:
+                told_s = now_s
+                rate = (done - before) / (now_s - begun_s)
+                left = f"{rate:,.0f}/s, {(total - done) / rate / 60:.1f} min left"
+                print(f"{name}: {done:,} of {total:,}, {left}", file=sys.stderr, flush=True)
 
         return advance
 
