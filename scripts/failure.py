@@ -26,6 +26,11 @@ _CRASH = re.compile(
     r"Fatal Python error: .*|terminate called .*(\n.*what\(\): .*)?|Segmentation fault: .*"
     r"|Signal: (Segmentation fault|Aborted|Bus error).*"
 )
+# Signs that a rank could get no more memory; engines that get no thread or no map for it abort.
+_NO_MEMORY = re.compile(
+    r"Cannot allocate memory|failed to map segment from shared object|bad_alloc"
+    r"|pthread_create[^\n]*Resource temporarily unavailable"
+)
 # What the other ranks say when one is gone.
 _CONSEQUENCES = (
     "Horovod has been shut down",
@@ -99,7 +104,11 @@ def explain_failure(
 def _last_words(stderr: str) -> str:
     """What a runtime said of a crash, in brackets."""
     match = _CRASH.search(stderr)
-    return f" ({' '.join(match[0].split())[:200]})" if match else ""
+    if match is None:
+        return ""
+    memory = _NO_MEMORY.search(stderr, 0, match.start())
+    before = f"; memory was short: {memory[0]}" if memory else ""
+    return f" ({' '.join(match[0].split())[:200]}{before})"
 
 
 def _signal_name(number: int) -> str:

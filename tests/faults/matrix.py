@@ -74,7 +74,7 @@ def cases() -> Iterator[Case]:
         "SIGSEGV": r"killed by SIGSEGV|(SIGABRT|process is gone) \(.*[Ss]egmentation fault",
         "SIGSTOP": f"silent for {SILENCE_S:g} s",
         "exception": "ZeroDivisionError: the disk is on fire",
-        "no memory": "out of memory|Resource temporarily unavailable|bad_alloc|annot allocate",
+        "no memory": "out of memory|Resource temporarily unavailable|memory was short: ",
         "silent exit": "its process is gone",
         "data never comes": f"no progress for {STALL_S:g} s",
     }

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from rn50.scripts.failure import explain_failure
+from rn50.scripts.failure import GONE, explain_failure
 
 OWN = {"rank": 1, "host": "h", "phase": "epoch 2", "step": 7, "reason": "UserError: bad record"}
 ECHO = OWN | {"rank": 0, "reason": "MXNetError: Horovod has been shut down. This was caused by"}
@@ -31,3 +31,24 @@ def test_the_cause_comes_first(
     failures: list[dict[str, object]], stderr: str, expected: str
 ) -> None:
     assert expected in explain_failure(failures, stderr, 9)
+
+
+ABORTED = "mpirun noticed that process rank 1 with PID 0 on node vm exited on signal 6 (Aborted)."
+CRASH = "terminate called without an active exception\n"
+
+
+@pytest.mark.parametrize(
+    ("before", "expected"),
+    [
+        ("", "killed by SIGABRT (terminate called without an active exception)"),
+        ("  Error:       Cannot allocate memory (errno 12)\n", "short: Cannot allocate memory)"),
+        ("x.so: failed to map segment from shared object\n", "short: failed to map segment from"),
+    ],
+)
+def test_an_abort_for_want_of_memory_says_so(before: str, expected: str) -> None:
+    gone = OWN | {"reason": GONE}
+    told = explain_failure([], before + CRASH + ABORTED, 9, lost=gone)
+    assert told.startswith("rank 1 on h failed in epoch 2 at step 7: killed by SIGABRT (")
+    assert expected in told
+    # The launcher's record of it, read later, is explained in the same words.
+    assert explain_failure([gone], before + CRASH + ABORTED, 9) == told
