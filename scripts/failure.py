@@ -24,9 +24,9 @@ _KILLED = (
 _WORDS = {"Killed": signal.SIGKILL, "Segmentation fault": signal.SIGSEGV, "Aborted": signal.SIGABRT}
 _CRASH = re.compile(
     r"Fatal Python error: .*|terminate called .*(\n.*what\(\): .*)?|Segmentation fault: .*"
-    r"|Signal: (Segmentation fault|Aborted|Bus error).*"
+    r"|Signal: (Segmentation fault|Aborted|Bus error).*|MPI_INIT failed"
 )
-# Signs that a rank could get no more memory; engines that get no thread or no map for it abort.
+# Signs that a rank got no more memory: engines abort, or MPI ends, for want of a map or thread.
 _NO_MEMORY = re.compile(
     r"Cannot allocate memory|failed to map segment from shared object|bad_alloc"
     r"|pthread_create[^\n]*Resource temporarily unavailable"
@@ -102,13 +102,13 @@ def explain_failure(
 
 
 def _last_words(stderr: str) -> str:
-    """What a runtime said of a crash, in brackets."""
-    match = _CRASH.search(stderr)
-    if match is None:
-        return ""
-    memory = _NO_MEMORY.search(stderr, 0, match.start())
-    before = f"; memory was short: {memory[0]}" if memory else ""
-    return f" ({' '.join(match[0].split())[:200]}{before})"
+    """What a runtime said of a crash, and whether memory was short, in brackets."""
+    crash = _CRASH.search(stderr)
+    memory = _NO_MEMORY.search(stderr, 0, crash.start() if crash else len(stderr))
+    words = [" ".join(crash[0].split())[:200]] if crash else []
+    if memory:
+        words.append(f"memory was short: {memory[0]}")
+    return f" ({'; '.join(words)})" if words else ""
 
 
 def _signal_name(number: int) -> str:

@@ -112,6 +112,10 @@ up() { # HOSTS RATE_MBIT DELAY_US
 
 down() {
     local pid name
+    # A namespace lives on while one of its sockets waits for a peer that is cut off: minutes.
+    for name in /sys/class/net/"$BRIDGE"-*; do
+        [[ ! -e $name ]] || ip link del "${name##*/}"
+    done
     for name in $(ip netns list | awk -v p="^$PREFIX" '$1 ~ p {print $1}'); do
         for pid in $(ip netns pids "$name"); do kill -9 "$pid" 2>/dev/null || true; done
         ip netns del "$name"

@@ -50,5 +50,18 @@ def test_an_abort_for_want_of_memory_says_so(before: str, expected: str) -> None
     told = explain_failure([], before + CRASH + ABORTED, 9, lost=gone)
     assert told.startswith("rank 1 on h failed in epoch 2 at step 7: killed by SIGABRT (")
     assert expected in told
+    assert ("memory was short" in told) == bool(before)
     # The launcher's record of it, read later, is explained in the same words.
     assert explain_failure([gone], before + CRASH + ABORTED, 9) == told
+
+
+@pytest.mark.parametrize(
+    ("stderr", "words"),
+    [
+        ("x.so: failed to map segment from shared object\nno pml\n", "memory was short: failed to"),
+        ("PMIX ERROR\nIt looks like MPI_INIT failed for some reason;\n", "MPI_INIT failed)"),
+    ],
+)
+def test_a_rank_that_mpi_ended_says_why(stderr: str, words: str) -> None:
+    told = explain_failure([OWN | {"reason": GONE}], stderr, 1)
+    assert f"{GONE} ({words}" in told
