@@ -240,7 +240,15 @@ def _check_index(folder: Path, split: str, manifest: Manifest, *, sample: int) -
             f"{folder / split}.npy: {manifest.splits[split].samples} rows expected "
             f"(manifest.json), found {len(table)}"
         )
-    if index.shape != (len(table), 2) or not np.array_equal(index[:, 1], table["offset"]):
+    if index.shape == (len(table), 2):
+        wrong = np.flatnonzero(index[:, 1] != table["offset"])
+        if len(wrong):
+            number = wrong[0]
+            raise UserError(
+                f"{path}: line {number + 1}: does not match {record_path.name}: offset "
+                f"{table['offset'][number]} expected, found {index[number, 1]}"
+            )
+    else:
         raise UserError(
             f"{path}: does not match {record_path.name}: {len(table)} offsets up to "
             f"{table['offset'].max()} expected, found {len(index)} up to {index[:, -1].max()}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
@@ -25,6 +26,7 @@ from .launcher import build_job, new_run_folder, pick_launcher, run_job
 from .record import describe_environment
 from .repeat import compare_with_recorded
 
+_MOST_WARNINGS = 5
 RANK = (sys.executable, "-m", "rn50.train")
 
 
@@ -98,6 +100,19 @@ def launch(
     return conclude(run, out, recorded)
 
 
+def warnings_in(out: Path) -> list[str]:
+    """What ranks warned of in stderr.log, each once; of many the first and how many more."""
+    try:
+        text = (out / "stderr.log").read_text(errors="replace")
+    except OSError:
+        return []
+    found = list(dict.fromkeys(re.findall(r"rn50: warning: .*", text)))
+    if len(found) > _MOST_WARNINGS:
+        more = f"{len(found) - _MOST_WARNINGS} more warnings in {out / 'stderr.log'}"
+        found[_MOST_WARNINGS:] = [f"rn50: warning: {more}"]
+    return found
+
+
 def announce(run: Run, plan: Plan, environment: Environment, launcher: str, out: Path) -> None:
     """Print what is about to run, and what the engines read: ours, and what the user's wins."""
     print(
@@ -139,6 +154,8 @@ def conclude(run: Run, out: Path, recorded: Path | None = None) -> dict[str, Any
     try_report(out, check)
     if repeat is not None:
         print(repeat.line)
+    for line in warnings_in(out):
+        print(line)
     print(result_line(result, out), flush=True)
     return result
 
