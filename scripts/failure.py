@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import signal
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +59,7 @@ def explain_failure(
     code: int,
     *,
     lost: Mapping[str, Any] | None = None,
+    unheard: Collection[int] = (),
     out_of_memory: bool = False,
 ) -> str:
     """One line: a rank's own reason, else the signal that killed one, else what the rest saw.
@@ -68,6 +69,7 @@ def explain_failure(
         stderr: what launcher and ranks wrote there.
         code: the launcher's exit code.
         lost: the rank that the watchdog found gone, silent or without progress, and where it was.
+        unheard: ranks that had not reached the watchdog: it can only have seen what followed.
         out_of_memory: the kernel has killed a process here meanwhile.
     """
     told = "rank {rank} on {host} failed in {phase} at step {step}: {reason}"
@@ -90,7 +92,7 @@ def explain_failure(
                 killed += " (the kernel was out of memory)"
             if lost is not None and lost["rank"] == int(found["rank"]):
                 return told.format(**{**lost, "reason": killed + _last_words(stderr)})
-            if lost is None:
+            if lost is None or int(found["rank"]) in unheard:
                 return f"rank {found['rank']} was {killed}"
     if lost is not None:
         return told.format(**{**lost, "reason": GONE + _last_words(stderr)})

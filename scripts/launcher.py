@@ -179,6 +179,7 @@ def run_watched(
             log_path.read_text(errors="replace"),
             code,
             lost=(monitor.verdict or monitor.lost) if monitor else None,
+            unheard=monitor.unheard if monitor else frozenset(),
             out_of_memory=oom_kills() > kills,
         )
         if monitor is not None:

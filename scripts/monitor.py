@@ -96,6 +96,11 @@ class Monitor:
         port = self._listener.getsockname()[1]
         return {VARIABLE: f"{self._host}:{port}:{self._token}"}
 
+    @property
+    def unheard(self) -> frozenset[int]:
+        """Ranks that have not said a word yet."""
+        return frozenset(self._missing)
+
     def request_stop(self) -> None:
         """Ask all ranks for a checkpoint and an orderly end."""
         self._stop_wanted = True

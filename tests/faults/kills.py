@@ -24,6 +24,7 @@ import psutil
 
 from tests.faults.matrix import DEATH_BOUND_S, ROOT, RUN
 
+FAILED = re.compile(r"rank \d+ (on \S+ failed in|was killed)")
 COMMAND = (sys.executable, "-m", "rn50.scripts.entry", "launch", "smoke", "seed=1", *RUN)
 
 
@@ -68,7 +69,7 @@ def kill_once(launcher: str, data: Path, rank: int, after_s: float) -> dict[str,
         def read_errors() -> None:
             for line in process.stderr or ():
                 lines.append(line)
-                if "failed in" in line:
+                if FAILED.search(line):
                     stopped_s.append(time.time())
 
         lines: list[str] = []
@@ -84,7 +85,7 @@ def kill_once(launcher: str, data: Path, rank: int, after_s: float) -> dict[str,
         out = process.stdout.read() if process.stdout else ""
         process.wait()
         reader.join()
-        said = next((line for line in lines if "failed in" in line), "")
+        said = next((line for line in lines if FAILED.search(line)), "")
         again = re.search(r"going on after step (\d+)|from the beginning", out)
         return {
             "launcher": launcher,
@@ -101,7 +102,7 @@ def kill_once(launcher: str, data: Path, rank: int, after_s: float) -> dict[str,
 def judge(kill: dict[str, Any], digest: str) -> list[str]:
     """What is wrong with one kill."""
     bad = []
-    if not re.search(rf"rank {kill['rank']} on .* killed by SIGKILL", kill["message"]):
+    if not re.search(rf"rank {kill['rank']} (on .*: |was )killed by SIGKILL", kill["message"]):
         bad.append(f"message: {kill['message']!r}")
     if kill["stop_s"] is None or kill["stop_s"] > DEATH_BOUND_S:
         bad.append(f"{kill['stop_s']} s to stop")

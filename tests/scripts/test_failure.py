@@ -33,6 +33,13 @@ def test_the_cause_comes_first(
     assert expected in explain_failure(failures, stderr, 9)
 
 
+def test_a_rank_killed_before_it_reached_the_watchdog_is_the_one_named() -> None:
+    gone = OWN | {"rank": 1, "reason": GONE}  # what mpirun did about it
+    told = explain_failure([], MPIRUN, 137, lost=gone, unheard={3})
+    assert told == "rank 3 was killed by SIGKILL"
+    assert "rank 1 on h" in explain_failure([], MPIRUN, 137, lost=gone)
+
+
 ABORTED = "mpirun noticed that process rank 1 with PID 0 on node vm exited on signal 6 (Aborted)."
 CRASH = "terminate called without an active exception\n"
 
