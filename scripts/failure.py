@@ -80,20 +80,24 @@ def explain_failure(
             return told.format(**failure)
     if lost is not None and lost["reason"] != GONE:
         return told.format(**lost)  # found before anybody was killed: we did that
-    for pattern in _KILLED:
-        if match := pattern.search(stderr):
-            found = match.groupdict()
-            if "word" in found:
-                number = int(_WORDS[found["word"]])
-            else:
-                number = int(found["signal"]) if "signal" in found else int(found["code"]) - 128
-            killed = f"killed by {_signal_name(number)}"
-            if out_of_memory and number == signal.SIGKILL:
-                killed += " (the kernel was out of memory)"
-            if lost is not None and lost["rank"] == int(found["rank"]):
-                return told.format(**{**lost, "reason": killed + _last_words(stderr)})
-            if lost is None or int(found["rank"]) in unheard:
-                return f"rank {found['rank']} was {killed}"
+    ends = [match for pattern in _KILLED for match in pattern.finditer(stderr)]
+    # One that had not reached the watchdog yet took those along that had.
+    for match in sorted(ends, key=lambda match: int(match["rank"]) not in unheard):
+        found = match.groupdict()
+        if "word" in found:
+            number = int(_WORDS[found["word"]])
+        else:
+            number = int(found["signal"]) if "signal" in found else int(found["code"]) - 128
+        killed = f"killed by {_signal_name(number)}"
+        if out_of_memory and number == signal.SIGKILL:
+            killed += " (the kernel was out of memory)"
+        if lost is not None and lost["rank"] == int(found["rank"]):
+            words = (
+                "" if number == signal.SIGKILL else _last_words(stderr)
+            )  # it had no time for any
+            return told.format(**{**lost, "reason": killed + words})
+        if lost is None or int(found["rank"]) in unheard:
+            return f"rank {found['rank']} was {killed}"
     if lost is not None:
         return told.format(**{**lost, "reason": GONE + _last_words(stderr)})
     if failures:

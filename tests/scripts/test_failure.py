@@ -38,6 +38,9 @@ def test_a_rank_killed_before_it_reached_the_watchdog_is_the_one_named() -> None
     told = explain_failure([], MPIRUN, 137, lost=gone, unheard={3})
     assert told == "rank 3 was killed by SIGKILL"
     assert "rank 1 on h" in explain_failure([], MPIRUN, 137, lost=gone)
+    gloo = "[1]<stderr>:terminate called\n[1]<stderr>:Aborted\n[0]<stderr>:Killed\n"
+    told = explain_failure([], gloo, 137, lost=gone, unheard={0})
+    assert told == "rank 0 was killed by SIGKILL"
 
 
 ABORTED = "mpirun noticed that process rank 1 with PID 0 on node vm exited on signal 6 (Aborted)."
