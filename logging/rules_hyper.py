@@ -31,7 +31,8 @@ def batch_size(case: Case) -> Iterator[Found]:
     if isinstance(event.value, str):
         text = f"text {shown(event.value)}"
     elif number(event.value) is None:
-        text = type_name(event.value)
+        infinite = isinstance(event.value, float)
+        text = shown(event.value) if infinite else type_name(event.value)
     elif event.value <= 0:
         text = plain(event.value)
     else:

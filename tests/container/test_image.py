@@ -116,8 +116,8 @@ def test_an_altered_record_is_not_reproduced(box: Box, outside: Path) -> None:
 
 def test_any_user_and_a_read_only_image_will_do(box: Box) -> None:
     done = box.run(
-        *("smoke", "schedule.length=2 epochs", "eval.period=2", "eval.offset=1"),
-        "eval.target=0.01",
+        *("smoke", "name=other_user", "schedule.length=2 epochs", "eval.period=2"),
+        *("eval.offset=1", "eval.target=0.01"),
         options=("--user=4321:4321", "--read-only", "--tmpfs=/tmp"),
     )
     assert done.returncode == 0, done.stdout + done.stderr
@@ -161,6 +161,6 @@ def test_stopping_the_container_stops_the_run_and_says_so_in_the_log(box: Box) -
     assert time.monotonic() - begun < 60  # not killed
     assert started.returncode not in (0, 137), err
     result = json.loads((box.newest("stopped") / "result.json").read_text())
-    assert result["status"] == "failed"
+    assert result["status"] == "aborted"
     last = events(box.newest("stopped") / "result_0.txt")[-1]
     assert (last.key, last.metadata.get("status")) == ("run_stop", "aborted")
