@@ -101,7 +101,8 @@ def test_a_local_job_that_is_killed_closes_its_log(rn50, smoke_data: Path) -> No
     last = read_events(folder / "run_0/result_0.txt")[-1]
     assert (last.key, last.metadata["status"]) == ("run_stop", "aborted")
     result = json.loads((folder / "run_0/result.json").read_text())
-    assert result["status"] == "failed" and "stopped from outside" in result["reason"]
+    assert result["status"] == "aborted" and result["stopped"].startswith("asked to stop at step ")
+    assert "rn50: error: stopped from outside" in (folder / "job.log").read_text()
     _, alive = psutil.wait_procs(family, timeout=10)
     assert [p for p in alive if p.status() != psutil.STATUS_ZOMBIE] == []
 
