@@ -196,6 +196,10 @@ install_stack() { # everything but rn50
     flags+=(HOROVOD_GPU_OPERATIONS=NCCL "HOROVOD_CUDA_HOME=$cuda_home"
       "HOROVOD_NCCL_INCLUDE=$(echo "$PWD"/$venv/lib/python3.*/site-packages/nvidia/nccl/include)"
       "HOROVOD_NCCL_LIB=$cuda")
+    # CUDA 11.8's nvcc takes no g++ above 11; Debian's brings that one along.
+    if [ "$(g++ -dumpversion | cut -d. -f1)" -gt 11 ] && command -v g++-11 >/dev/null; then
+      flags+=("CUDAHOSTCXX=$(command -v g++-11)")
+    fi
   fi
   build=
   if ! ls "$wheels"/horovod-*.whl >/dev/null 2>&1; then
