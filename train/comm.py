@@ -1,6 +1,7 @@
 """Horovod behind a small face: who we are, reducing gradients in groups, tiny collectives.
 
-Every operation is one of MXNet's engine: it starts when its inputs are ready and nobody waits.
+Every operation is one of MXNet's engine: it starts when its inputs are ready, and in a step nobody
+waits. `start`, `stop`, `barrier`, `gather` and `check_replicas` do: they are between steps.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ class Communicator:
             parts = self._torus.columns if self._torus else 1
             first = nd.zeros(CONNECT_BYTES // 4 // parts * parts, self._ctx)
             self.sum_(first, "connect", 0)
-            first.wait_to_read()
+            first.wait_to_read()  # connecting belongs to start-up, not to the first step
 
     def stop(self) -> None:
         """Leave in good order: everything enqueued is done first, or Horovod aborts."""
@@ -90,9 +91,11 @@ class Communicator:
                 self.sum_(bucket, name, priority)
                 continue
             half = self._halves[number]
-            nd.cast(bucket * WIRE_SCALE, dtype="float16", out=half)
+            bucket *= WIRE_SCALE  # in place, as below: no array is made in a step
+            nd.cast(bucket, dtype="float16", out=half)
             self.sum_(half, name, priority)
-            bucket[:] = half.astype("float32") * (1 / WIRE_SCALE)
+            nd.cast(half, dtype="float32", out=bucket)
+            bucket *= 1 / WIRE_SCALE
 
     def sum_(self, flat: nd.NDArray, name: str, priority: int) -> None:
         """Sum a flat array over all ranks, in place."""
