@@ -168,14 +168,10 @@ class Source:
             UserError: there are more than may be skipped, or none alone is at fault.
         """
         pending = [*self._alive, *self._again][-(self._fed - self._returned) :]
-        mended, found = [], 0
+        mended, found = [], False
         for fed in pending:
-            good = [self._decodes(fed, number) for number in range(len(fed[0]))]
-            for image in (
-                image for image, is_good in zip(fed[0], good, strict=True) if not is_good
-            ):
-                self._count(self._records.offset_of(image), cause)
-                found += 1
+            good = [self._decodes_or_counts(fed, number, cause) for number in range(len(fed[0]))]
+            found = found or False in good
             if True not in good:
                 self._refuse("", f"a whole batch that does not decode ({cause})")
             first = good.index(True)
@@ -186,12 +182,13 @@ class Source:
         self._again = deque(mended)
         self._pipeline = self._build(self._next_inputs, self._batch_per_rank)
 
-    def _decodes(self, fed: tuple[Any, ...], number: int) -> bool:
+    def _decodes_or_counts(self, fed: tuple[Any, ...], number: int, cause: str) -> bool:
         """Does one image of a batch decode by itself, in the window that was asked for?"""
         one = tuple(values[number : number + 1] for values in fed)
         try:
             self._build(lambda: one, 1).run()
         except RuntimeError:
+            self._count(self._records.offset_of(fed[0][number]), cause)
             return False
         return True
 

@@ -120,8 +120,8 @@ def type_name(value: Any) -> str:
         return "true" if value else "false"
     if isinstance(value, str):
         return "text"
-    if isinstance(value, float) and math.isnan(value):
-        return "NaN"
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "infinite"
     if isinstance(value, list):
         return "a list"
     return "an object" if isinstance(value, dict) else "a number"

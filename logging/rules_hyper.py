@@ -31,8 +31,7 @@ def batch_size(case: Case) -> Iterator[Found]:
     if isinstance(event.value, str):
         text = f"text {shown(event.value)}"
     elif number(event.value) is None:
-        infinite = isinstance(event.value, float)
-        text = shown(event.value) if infinite else type_name(event.value)
+        text = type_name(event.value)
     elif event.value <= 0:
         text = plain(event.value)
     else:

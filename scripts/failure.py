@@ -92,10 +92,9 @@ def explain_failure(
         if out_of_memory and number == signal.SIGKILL:
             killed += " (the kernel was out of memory)"
         if lost is not None and lost["rank"] == int(found["rank"]):
-            words = (
-                "" if number == signal.SIGKILL else _last_words(stderr)
-            )  # it had no time for any
-            return told.format(**{**lost, "reason": killed + words})
+            if number != signal.SIGKILL:  # which leaves no time for words: those there are others'
+                killed += _last_words(stderr)
+            return told.format(**{**lost, "reason": killed})
         if lost is None or int(found["rank"]) in unheard:
             return f"rank {found['rank']} was {killed}"
     if lost is not None:

@@ -24,7 +24,7 @@ from rn50.scripts.schedulers import SCHEDULERS
 GOLDEN = Path(__file__).resolve().parent.parent / "golden" / "submit"
 FOLDER = "results/job"
 PLACE = Place(
-    (f"{FOLDER}/config.yaml",), "/work/rn50", FOLDER, "/opt/rn50", "/opt/rn50/.venv/bin/python"
+    (f"{FOLDER}/config.yaml",), "/home/user/rn50", FOLDER, "/opt/rn50", "/opt/rn50/.venv/bin/python"
 )
 CASES: dict[str, tuple[str, list[str]]] = {
     # scheduler, overrides of Fujitsu's run; four ranks a node on every machine

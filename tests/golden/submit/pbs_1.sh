@@ -12,7 +12,7 @@
 # shellcheck disable=SC2016,SC2317,SC2329  # dollars meant as such; traps call functions
 set -euo pipefail
 
-start=/work/rn50
+start=/home/user/rn50
 folder=results/job
 home=/opt/rn50
 python=/opt/rn50/.venv/bin/python
