@@ -195,10 +195,14 @@ class MLPerfLog:
         self._end(key.RUN_STOP, status=key.SUCCESS if success else key.ABORTED)
 
     @property
+    def clock_started(self) -> bool:
+        """After run_start?"""
+        return self.state not in ("new", "submitted", "cleared", "init", "described", "ready")
+
+    @property
     def clock_runs(self) -> bool:
         """Between run_start and run_stop?"""
-        before = ("new", "submitted", "cleared", "init", "described", "ready")
-        return self.state not in (*before, "done")
+        return self.clock_started and self.state != "done"
 
     def abort(self) -> None:
         """run_stop "aborted" from wherever the run is; nothing if its clock is not running."""

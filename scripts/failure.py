@@ -26,6 +26,8 @@ _CRASH = re.compile(
     r"Fatal Python error: .*|terminate called .*(\n.*what\(\): .*)?|Segmentation fault: .*"
     r"|Signal: (Segmentation fault|Aborted|Bus error).*|MPI_INIT failed"
 )
+_LABEL = re.compile(r"^\[(?P<rank>\d+)\]<stderr>:")
+"""What horovodrun puts before a rank's line."""
 # Signs that a rank got no more memory: engines abort, or MPI ends, for want of a map or thread.
 _NO_MEMORY = re.compile(
     r"Cannot allocate memory|failed to map segment from shared object|bad_alloc"
@@ -93,12 +95,12 @@ def explain_failure(
             killed += " (the kernel was out of memory)"
         if lost is not None and lost["rank"] == int(found["rank"]):
             if number != signal.SIGKILL:  # which leaves no time for words: those there are others'
-                killed += _last_words(stderr)
+                killed += _last_words(lost["rank"], stderr)
             return told.format(**{**lost, "reason": killed})
         if lost is None or int(found["rank"]) in unheard:
             return f"rank {found['rank']} was {killed}"
     if lost is not None:
-        return told.format(**{**lost, "reason": GONE + _last_words(stderr)})
+        return told.format(**{**lost, "reason": GONE + _last_words(lost["rank"], stderr)})
     if failures:
         return told.format(**failures[0])
     lines = [line for line in stderr.splitlines() if line.strip()]
@@ -106,8 +108,14 @@ def explain_failure(
     return f"the launcher ended with exit code {code} before any rank reported{last}"
 
 
-def _last_words(stderr: str) -> str:
-    """What a runtime said of a crash, and whether memory was short, in brackets."""
+def _last_words(rank: int, stderr: str) -> str:
+    """What a rank's runtime said of a crash, and whether memory was short, in brackets."""
+    lines = [(line, _LABEL.match(line)) for line in stderr.splitlines()]
+    stderr = "\n".join(
+        line[label.end() :] if label else line
+        for line, label in lines
+        if label is None or int(label["rank"]) == rank
+    )
     crash = _CRASH.search(stderr)
     memory = _NO_MEMORY.search(stderr, 0, crash.start() if crash else len(stderr))
     words = [" ".join(crash[0].split())[:200]] if crash else []

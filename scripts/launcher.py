@@ -138,7 +138,7 @@ def run_watched(
     """Run a launcher's command line under the eyes of `monitor`; otherwise as `run_job`."""
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)  # orphaned ranks become our children
     log_path, kills = out / "stderr.log", oom_kills()
-    with log_path.open("w") as log:
+    with log_path.open("w") as log, _Asked() as asked:
         child = subprocess.Popen(
             tokens,
             env=os.environ | dict(environment),
@@ -151,28 +151,20 @@ def run_watched(
         assert child.stdout is not None
         relay = threading.Thread(target=_relay, args=(child.stdout,), daemon=True)
         relay.start()
-        previous = {
-            number: signal.signal(number, _interrupt) for number in (signal.SIGINT, signal.SIGTERM)
-        }
         grace_s = GRACE_S
         try:
-            code = _wait(child, monitor)
+            code = _wait(child, monitor, asked)
             if code != 0:
                 grace_s = FAILED_GRACE_S
         except KeyboardInterrupt:
             if monitor is not None:
                 monitor.request_stop()
-                with suppress(subprocess.TimeoutExpired):
-                    child.wait(stop_grace_s)
+                _wait_for_end(child, asked, stop_grace_s)
             raise
         finally:
-            for number in previous:
-                signal.signal(number, signal.SIG_IGN)
             stop_descendants(grace_s)
             child.wait()
             relay.join(timeout=GRACE_S)
-            for number, handler in previous.items():
-                signal.signal(number, handler)
     if code != 0:
         why = explain_failure(
             [*(monitor.failures if monitor else []), *read_failures(out)],
@@ -195,13 +187,54 @@ def _write_verdict(monitor: Monitor, out: Path) -> None:
             write_file(path, json.dumps(lost) + "\n")
 
 
-def _wait(child: subprocess.Popen[str], monitor: Monitor | None) -> int:
-    """The exit code of the launcher; not 0 as soon as the watchdog has found a rank lost."""
-    while (code := child.poll()) is None:
+class _Asked:
+    """SIGINT and SIGTERM as facts to look at, within the context.
+
+    A handler that raises does so anywhere: within `Popen.poll` it left a lock held, and the wait
+    for that process never ended (one in twenty `scancel`s on a busy machine).
+    """
+
+    def __init__(self) -> None:
+        self.name = ""
+        """Of the first signal."""
+        self.urgently = False
+        """Ctrl-C a second time. SIGTERM comes twice where a scheduler and its script both send."""
+
+    def __enter__(self) -> _Asked:
+        numbers = (signal.SIGINT, signal.SIGTERM)
+        self._previous = {number: signal.signal(number, self._note) for number in numbers}
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)
+
+    def _note(self, number: int, _: FrameType | None) -> None:
+        self.urgently = self.urgently or (bool(self.name) and number == signal.SIGINT)
+        self.name = self.name or signal.Signals(number).name
+
+
+def _wait(child: subprocess.Popen[str], monitor: Monitor | None, asked: _Asked) -> int:
+    """The exit code of the launcher; not 0 as soon as the watchdog has found a rank lost.
+
+    Raises KeyboardInterrupt once asked to stop, unless all has ended well by then.
+    """
+    code = None
+    while code is None and not asked.name:
         if monitor is not None and monitor.verdict is not None:
             return EXIT_LOST
         time.sleep(POLL_S)
+        code = child.poll()
+    if code is None or (asked.name and code != 0):
+        raise KeyboardInterrupt(asked.name)
     return code
+
+
+def _wait_for_end(child: subprocess.Popen[str], asked: _Asked, grace_s: float) -> None:
+    """Until the launcher ends, at most for a while."""
+    until_s = time.monotonic() + grace_s
+    while child.poll() is None and time.monotonic() < until_s and not asked.urgently:
+        time.sleep(POLL_S)
 
 
 @contextmanager
@@ -254,10 +287,6 @@ def _is_tracker(process: psutil.Process) -> bool:
 def _signal(process: psutil.Process, number: int) -> None:
     with suppress(psutil.NoSuchProcess):
         process.send_signal(number)
-
-
-def _interrupt(number: int, _: FrameType | None) -> None:
-    raise KeyboardInterrupt(signal.Signals(number).name)
 
 
 def _relay(stdout: IO[str]) -> None:

@@ -21,7 +21,7 @@ from ..config.errors import UserError
 from ..config.load import load
 from ..config.plan import build_plan
 from ..data.atomic import write_file
-from .limits import REQUESTED, Hopeless
+from .limits import Hopeless
 from .placement import Placement, find_placement
 from .resume import read_checkpoint
 from .session import Session
@@ -86,8 +86,6 @@ def _fail(
 ) -> NoReturn:
     """Say why in one line and in a file, close the log, end this process at once."""
     reason = one_line(error)
-    if not isinstance(error, UserError):
-        traceback.print_exc()
     failure = {
         "rank": place.rank,
         "host": place.host,
@@ -97,7 +95,9 @@ def _fail(
         "hopeless": isinstance(error, Hopeless),
     }
     if heart is not None:
-        heart.tell_failure(failure)
+        heart.tell_failure(failure)  # first: out of memory, anything may end the process from here
+    if not isinstance(error, UserError):
+        traceback.print_exc()
     if session is not None:
         with suppress(UserError):  # a full disk has been told of already
             session.log.abort()
@@ -116,9 +116,8 @@ def _fail(
 def _end(session: Session, reason: str) -> NoReturn:
     """End this process from the watchdog's thread: its main thread may never come back."""
     place = session.place
-    if session.clock_runs:
-        with suppress(UserError):
-            session.log.abort()
+    with suppress(UserError):
+        session.log.abort()
     print(f"rank {place.rank} on {place.host}: {reason}", file=sys.stderr, flush=True)
     if folder := os.environ.get(SCRATCH):  # the launcher, which would do it, may be gone
         shutil.rmtree(folder, ignore_errors=True)
@@ -138,8 +137,7 @@ def one_line(error: BaseException) -> str:
 def _stop_on_signal(session: Session) -> NoReturn:
     """Ask for a checkpoint and an orderly end; where that takes too long, end."""
     number = signal.sigwait((signal.SIGTERM, signal.SIGINT))
-    if session.clock_runs:
-        session.stop(REQUESTED)
+    if session.request_stop():
         time.sleep(session.run.limits.grace_s)
     with suppress(UserError):
         session.log.abort()

@@ -15,7 +15,7 @@ from ..logging.mlperf import MLPerfLog
 from ..logging.timeline import Timeline
 from .checkpoint import Checkpoint
 from .connection import Connection
-from .limits import StopRequest
+from .limits import REQUESTED, StopRequest
 from .placement import Placement
 from .progress import Progress
 
@@ -70,10 +70,15 @@ class Session:
         if not self.run.startup.serial:
             self.connection.begin()
 
-    @property
-    def clock_runs(self) -> bool:
-        """Between run_start and run_stop?"""
-        return self.log.clock_runs
+    def request_stop(self) -> bool:
+        """Ask for a checkpoint and an orderly end. False in start-up, which has nothing to save.
+
+        A request may come twice, the second when the first has been obeyed: a rank that writes its
+        checkpoint or takes leave of the others must not be ended by that.
+        """
+        if self.log.clock_started:
+            self.stop(REQUESTED)
+        return self.log.clock_started
 
     def change_batch(self, epoch: int, global_batch_size: int) -> None:
         """Tell logs and people of a new batch size, in force from `epoch` on."""

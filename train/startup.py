@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from typing import Any, NamedTuple
 
 from ..logging.timeline import Timeline
@@ -26,7 +26,7 @@ def run_stages(stages: Sequence[Stage], timeline: Timeline, *, serial: bool) -> 
         serial: one after the other in that order, for comparison and for debugging.
 
     Raises:
-        the first error of a stage.
+        the first error of a stage, as soon as it happens.
     """
     futures: dict[str, Future[Any]] = {}
 
@@ -35,7 +35,12 @@ def run_stages(stages: Sequence[Stage], timeline: Timeline, *, serial: bool) -> 
         with timeline.span(stage.name):
             return stage.action(*inputs)
 
-    with ThreadPoolExecutor(1 if serial else len(stages), thread_name_prefix="startup") as pool:
+    pool = ThreadPoolExecutor(1 if serial else len(stages), thread_name_prefix="startup")
+    try:
         for stage in stages:
             futures[stage.name] = pool.submit(run, stage)
+        for future in as_completed(futures.values()):
+            future.result()
+    finally:  # an error does not wait for the other stages: they may wait for other ranks
+        pool.shutdown(wait=False, cancel_futures=True)
     return {name: future.result() for name, future in futures.items()}

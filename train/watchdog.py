@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import Any
 
 from ..config.errors import UserError
-from .limits import REQUESTED
 from .session import Session
 
 VARIABLE = "RN50_WATCHDOG"
@@ -99,9 +98,7 @@ class Heart:
             time.sleep(TICK_S)
 
     def _stop(self) -> None:
-        if self._session.clock_runs:
-            self._session.stop(REQUESTED)
-        else:
+        if not self._session.request_stop():
             self._end("asked to stop during start-up")
 
     def _lost(self, reason: str) -> None:

@@ -163,6 +163,9 @@ def run_case(case: Case, data: Path) -> Outcome:
             problems.append(f"{memory} left")
         if not other_jobs():
             problems += [f"{path} left" for path in shared_memory() - before]
+        if problems:
+            for path in folder.rglob("stderr.log"):
+                problems += [line[:200] for line in path.read_text().splitlines()[-80:]]
         shown = message.replace(socket.gethostname(), "HOST").replace(str(folder), "")
         return Outcome(case, stop_s, process.returncode, shown, tuple(problems))
 
@@ -189,7 +192,7 @@ def _problems(
         yield "a traceback"
     for run in folder.glob("results/*/*"):
         log = run / "result_0.txt"
-        events = read_events(log) if log.is_file() else []
+        events = read_events(log) if log.is_file() and log.stat().st_size else []
         started = any(event.key == "run_start" for event in events)
         if case.fault == "launcher killed":
             continue

@@ -18,7 +18,7 @@ FAST = (
     "SIGSTOP, mpirun, mid-epoch, rank 0",
     "silent exit, mpirun, mid-epoch, rank 0",
     "data never comes, mpirun, evaluation, rank 1",
-    "no memory, gloo, start-up, rank 1",
+    "no memory, gloo, mid-epoch, rank 1",
     "bit flip, gloo, mid-epoch, rank 1",
     "NaN, mpirun, mid-epoch, rank 1",
     "disk full, mpirun, mid-epoch, rank 0",
