@@ -7,6 +7,7 @@ all tensors (train/kernels); on a GPU MXNet's multi-tensor operators do.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import product
 from typing import Any
 
 import mxnet as mx
@@ -79,6 +80,12 @@ class Updater:
         """Of the last step; with `state` it is all that one step leaves for the next."""
         self.trusts: nd.NDArray | None = None
         """Trust ratios of the last step, one for each tensor (CPU only)."""
+        self._kinds = [
+            (kind, nd.array([t.decay for t in kind], ctx) if scaled else None)
+            for scaled, mp in product((True, False), (False, True))
+            if (kind := [t for t in self._tensors if (t.scaled, t.has_master) == (scaled, mp)])
+        ]
+        """Tensors that one multi-tensor operator takes; LARS's with their weight decays."""
         if settings.variant == "akiba":
             self._squares = [nd.zeros_like(t.arrays[0]) for t in self._tensors]
             self._apply: Callable[[int, Settings], None] = self._apply_rmsprop_warmup
@@ -134,18 +141,22 @@ class Updater:
     def _apply_multi_tensor(self, _: int, now: Settings) -> None:
         """GPU: MXNet's multi-tensor operators, at most 60 tensors a call."""
         options = {"momentum": now.momentum, "rescale_grad": self._rescale(now)}
-        for mp in (False, True):
-            kind = [t for t in self._tensors if t.has_master == mp]
-            self._update_scaled([t for t in kind if t.scaled], now, options, mp=mp)
-            self._update_plain([t for t in kind if not t.scaled], now, options, mp=mp)
+        for tensors, decays in self._kinds:
+            if decays is None:
+                self._update_plain(tensors, now, options)
+            else:
+                self._update_scaled(tensors, decays, now, options)
 
     def _update_scaled(
-        self, tensors: Sequence[Tensor], now: Settings, options: dict[str, float], *, mp: bool
+        self,
+        tensors: Sequence[Tensor],
+        decays: nd.NDArray,
+        now: Settings,
+        options: dict[str, float],
     ) -> None:
+        mp = tensors[0].has_master
         update = nd.preloaded_multi_mp_sgd_mom_update if mp else nd.preloaded_multi_sgd_mom_update
-        if not tensors:
-            return
-        lrs, decays = self._scaled_lrs(tensors, now)
+        lrs = self._scaled_lrs(tensors, decays, now)
         for start in range(0, len(tensors), MAX_TENSORS_PER_CALL):
             part = tensors[start : start + MAX_TENSORS_PER_CALL]
             update(
@@ -158,8 +169,9 @@ class Updater:
             )
 
     def _update_plain(
-        self, tensors: Sequence[Tensor], now: Settings, options: dict[str, float], *, mp: bool
+        self, tensors: Sequence[Tensor], now: Settings, options: dict[str, float]
     ) -> None:
+        mp = tensors[0].has_master
         update = nd.multi_mp_sgd_mom_update if mp else nd.multi_sgd_mom_update
         for start in range(0, len(tensors), MAX_TENSORS_PER_CALL):
             part = tensors[start : start + MAX_TENSORS_PER_CALL]
@@ -173,11 +185,10 @@ class Updater:
             )
 
     def _scaled_lrs(
-        self, tensors: Sequence[Tensor], now: Settings
-    ) -> tuple[nd.NDArray, nd.NDArray]:
-        """(learning rate x trust, weight decay) of LARS's tensors, on the device."""
-        count, ctx = len(tensors), tensors[0].arrays[0].context
-        options = {"num_arrays": count}
+        self, tensors: Sequence[Tensor], decays: nd.NDArray, now: Settings
+    ) -> nd.NDArray:
+        """Learning rate x trust of LARS's tensors, on the device."""
+        options = {"num_arrays": len(tensors)}
         w = nd.sqrt(
             nd.multi_sum_sq(*(t.arrays[-1 if t.has_master else 0] for t in tensors), **options)
         )
@@ -187,11 +198,10 @@ class Updater:
             )
         )
         g = g * self._rescale(now)
-        decays = nd.array([t.decay for t in tensors], ctx)
         trust = (
             self._rule.eta * w / (g + self._trust_decay_factor * decays * w + self._rule.epsilon)
         )
-        return now.lr * nd.where((w > 0) * (g > 0), trust, nd.ones_like(trust)), decays
+        return now.lr * nd.where((w > 0) * (g > 0), trust, nd.ones_like(trust))
 
     def _apply_rmsprop_warmup(self, step: int, now: Settings) -> None:
         """Akiba et al. (1711.04325): RMSprop at first, handing over to momentum SGD.
