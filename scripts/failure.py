@@ -26,7 +26,7 @@ _CRASH = re.compile(
     r"Fatal Python error: .*|terminate called .*(\n.*what\(\): .*)?|Segmentation fault: .*"
     r"|Signal: (Segmentation fault|Aborted|Bus error).*|MPI_INIT failed"
 )
-_LABEL = re.compile(r"^\[(?P<rank>\d+)\]<stderr>:")
+LABEL = re.compile(r"^\[(?P<rank>\d+)\]<std(out|err)>:")
 """What horovodrun puts before a rank's line."""
 # Signs that a rank got no more memory: engines abort, or MPI ends, for want of a map or thread.
 _NO_MEMORY = re.compile(
@@ -110,7 +110,7 @@ def explain_failure(
 
 def _last_words(rank: int, stderr: str) -> str:
     """What a rank's runtime said of a crash, and whether memory was short, in brackets."""
-    lines = [(line, _LABEL.match(line)) for line in stderr.splitlines()]
+    lines = [(line, LABEL.match(line)) for line in stderr.splitlines()]
     stderr = "\n".join(
         line[label.end() :] if label else line
         for line, label in lines

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import json
 import os
-import re
 import shutil
 import signal
 import subprocess
@@ -26,7 +25,7 @@ from ..config.schema import Run
 from ..data.atomic import write_file
 from ..train.environment import Backend, Environment, backend_of, engine_environment
 from ..train.watchdog import SCRATCH
-from .failure import explain_failure, read_failures
+from .failure import LABEL, explain_failure, read_failures
 from .monitor import Monitor, oom_kills
 
 GRACE_S = 10.0
@@ -36,7 +35,6 @@ FAILED_GRACE_S = 2.0
 POLL_S = 0.05
 EXIT_LOST = 1
 _PR_SET_CHILD_SUBREAPER = 36
-_PREFIX = re.compile(r"^\[\d+\]<std(out|err)>:")
 
 
 class Job(NamedTuple):
@@ -294,7 +292,7 @@ def _relay(stdout: IO[str]) -> None:
     for line in stdout:
         if read:
             try:
-                print(_PREFIX.sub("", line), end="", flush=True)
+                print(LABEL.sub("", line), end="", flush=True)
             except BrokenPipeError:  # `| head`: the ranks go on all the same
                 read = False
 

@@ -7,7 +7,6 @@ all tensors (train/kernels); on a GPU MXNet's multi-tensor operators do.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from itertools import product
 from typing import Any
 
 import mxnet as mx
@@ -80,12 +79,12 @@ class Updater:
         """Of the last step; with `state` it is all that one step leaves for the next."""
         self.trusts: nd.NDArray | None = None
         """Trust ratios of the last step, one for each tensor (CPU only)."""
-        self._kinds = [
-            (kind, nd.array([t.decay for t in kind], ctx) if scaled else None)
-            for scaled, mp in product((True, False), (False, True))
-            if (kind := [t for t in self._tensors if (t.scaled, t.has_master) == (scaled, mp)])
-        ]
+        self._kinds: list[tuple[list[Tensor], nd.NDArray | None]] = []
         """Tensors that one multi-tensor operator takes; LARS's with their weight decays."""
+        for scaled, mp in sorted({(t.scaled, t.has_master) for t in self._tensors}):
+            kind = [t for t in self._tensors if (t.scaled, t.has_master) == (scaled, mp)]
+            decays = nd.array([t.decay for t in kind], ctx) if scaled else None
+            self._kinds.append((kind, decays))
         if settings.variant == "akiba":
             self._squares = [nd.zeros_like(t.arrays[0]) for t in self._tensors]
             self._apply: Callable[[int, Settings], None] = self._apply_rmsprop_warmup
@@ -192,6 +191,7 @@ class Updater:
         w = nd.sqrt(
             nd.multi_sum_sq(*(t.arrays[-1 if t.has_master else 0] for t in tensors), **options)
         )
+        # Cast first: the operator squares in the array's type on a CPU (300 in float16: inf, seen).
         g = nd.sqrt(
             nd.multi_sum_sq(
                 *(t.arrays[1].astype("float32", copy=False) for t in tensors), **options

@@ -23,8 +23,9 @@ def session(tmp_path: Path) -> Session:
     return Session(loaded, tmp_path, Placement("none", 1, 2, 1, "here"))
 
 
-def start(session: Session) -> None:
+def end(session: Session) -> None:
     session.log.state = "run"
+    session.log.abort()
 
 
 def test_before_the_clock_there_is_nothing_to_save(session: Session) -> None:
@@ -40,16 +41,14 @@ def test_a_rank_that_trains_is_to_end_in_order(session: Session, state: str) -> 
 
 
 def test_a_second_request_leaves_a_rank_that_has_ended_alone(session: Session) -> None:
-    start(session)
-    session.log.abort()
+    end(session)
     assert session.request_stop()
 
 
 @pytest.mark.parametrize("ended", [False, True])
 def test_the_launchers_word_ends_a_rank_in_start_up_only(session: Session, ended: bool) -> None:
     if ended:
-        start(session)
-        session.log.abort()
+        end(session)
     reasons: list[str] = []
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = f"127.0.0.1:{server.getsockname()[1]}:token"
