@@ -20,6 +20,9 @@ from .failure import GONE
 DEATH_GRACE_S = 3.0
 """From the end of a rank's process to that of the job, if its launcher does not see to it."""
 _TICK_S = 0.25
+_PAUSE_S = 1.0
+"""Longer between two looks at the ranks: the watchdog itself was suspended, most likely with them
+(Ctrl-Z, `scontrol suspend`, a virtual machine that stood still)."""
 _MAX_LINE_BYTES = 8192
 _JOINING = ("join ranks", "open connections", "agree on weights")
 """Stages of start-up in which a rank waits for others."""
@@ -65,7 +68,7 @@ class Monitor:
     def __init__(self, settings: Watchdog, ranks: int, *, one_machine: bool) -> None:
         self._settings = settings
         self._missing = set(range(ranks))
-        self._start_s = time.monotonic()
+        self._start_s = self._judged_s = time.monotonic()
         self._token = secrets.token_hex(16)
         self._listener = socket.create_server(
             ("127.0.0.1" if one_machine else "", 0), backlog=4096, reuse_port=False
@@ -195,6 +198,12 @@ class Monitor:
     def _judge(self, now_s: float) -> None:
         if self.verdict is not None:
             return
+        pause_s, self._judged_s = now_s - self._judged_s, now_s
+        if pause_s > _PAUSE_S:
+            self._start_s += pause_s
+            for beat in self._beats.values():
+                beat.heard_s += pause_s
+                beat.moved_s += pause_s
         if self.lost is not None and now_s > self._lost_s + DEATH_GRACE_S:
             self.verdict = self.lost
             return

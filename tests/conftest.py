@@ -7,12 +7,20 @@ import sys
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 # Before Horovod, which loads MXNet's symbols for everybody: Pillow would then write JPEG files with
 # MXNet's older libjpeg ("library is 80, caller expects 62"). The program never has both at once.
 from PIL import Image  # noqa: F401
 
 ROOT = Path(__file__).resolve().parent.parent
+
+# A busy machine must not fail a property: nothing is timed, and the examples are the same in every
+# run. For new ones: `pytest --hypothesis-profile=search`. Fixtures are folders, written anew.
+CHECKS = (HealthCheck.too_slow, HealthCheck.function_scoped_fixture)
+settings.register_profile("search", deadline=None, suppress_health_check=CHECKS)
+settings.register_profile("same", settings.get_profile("search"), derandomize=True)
+settings.load_profile("same")
 
 
 @pytest.fixture(scope="session")

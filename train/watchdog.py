@@ -29,6 +29,8 @@ SCRATCH = "RN50_SCRATCH"
 PERIOD_S = 1.0
 """Between two messages from the same place; another place is told within `TICK_S`."""
 TICK_S = 0.1
+_PAUSE_S = 1.0
+"""Longer between two beats: this rank was suspended, most likely with the launcher."""
 _PACKAGE = str(Path(__file__).parent.parent)
 _ENGINES = ("/mxnet/", "/horovod/")
 WAITS = " (in an engine)"
@@ -77,9 +79,13 @@ class Heart:
             self._socket.sendall(json.dumps(message).encode() + b"\n")
 
     def _beat(self) -> None:
-        session, heard_s, told_s, told = self._session, time.monotonic(), 0.0, ("", -1)
+        session, told_s, told = self._session, 0.0, ("", -1)
+        heard_s = beaten_s = time.monotonic()
         while not self._over:
             now_s, place = time.monotonic(), (session.timeline.phase, session.step)
+            if now_s > beaten_s + _PAUSE_S:
+                heard_s += now_s - beaten_s
+            beaten_s = now_s
             try:
                 if place != told or now_s > told_s + PERIOD_S:
                     self._send({"phase": place[0], "step": place[1], "at": main_thread()})

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from rn50.config.check import RULES, ConfigCheck, check_config
@@ -167,11 +167,7 @@ PIECES = st.sampled_from(
 )
 
 
-@settings(
-    deadline=None,
-    max_examples=500,
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-)
+@settings(max_examples=500)
 @given(st.one_of(st.lists(PIECES, max_size=25).map("".join), st.text(max_size=80)))
 @example("base: dgxa100_8.yaml\nbatch: {per_rank: 160145}\n")
 @example("optimizer: {variant: sgd, base_lr: 1e308, weight_decay: 1e-320}\n")
@@ -190,11 +186,7 @@ def test_no_yaml_raises_anything_but_a_user_error(folder: Path, text: str) -> No
 NUMBERS = st.one_of(st.integers(), st.floats(), st.sampled_from([1e-320, 1e308, 0.9, 1e-4]))
 
 
-@settings(
-    deadline=None,
-    max_examples=500,
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-)
+@settings(max_examples=500)
 @given(
     st.sampled_from(["dgxa100_8", "abci_2048_open", "quick", "sony_2176"]),
     st.dictionaries(

@@ -1,10 +1,8 @@
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from rn50.config.duration import Duration, to_steps
-
-NO_DEADLINE = settings(deadline=None)
 
 
 @pytest.mark.parametrize(
@@ -53,7 +51,6 @@ def test_refuses_what_is_no_duration(text: str) -> None:
         Duration.parse(text)
 
 
-@NO_DEADLINE
 @given(st.text(max_size=40))
 def test_any_text_is_a_duration_or_a_value_error(text: str) -> None:
     try:
@@ -64,7 +61,6 @@ def test_any_text_is_a_duration_or_a_value_error(text: str) -> None:
     assert duration.unit in ("epochs", "steps", "%")
 
 
-@NO_DEADLINE
 @given(st.integers(0, 10**12 - 1))
 def test_steps_survive_being_written_and_read(steps: int) -> None:
     duration = Duration(float(steps), "steps")
@@ -72,7 +68,6 @@ def test_steps_survive_being_written_and_read(steps: int) -> None:
     assert Duration.parse(str(duration)) == duration
 
 
-@NO_DEADLINE
 @given(st.floats(0, 1e11, allow_nan=False), st.sampled_from(["epochs", "%"]))
 def test_every_digit_survives_being_written_and_read(value: float, unit: str) -> None:
     duration = Duration(value, unit)

@@ -3,7 +3,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from rn50.config.errors import UserError
@@ -11,9 +11,7 @@ from rn50.config.load import Loaded, list_presets, load
 from rn50.config.plan import build_plan
 from rn50.config.schema import Run
 
-FUZZ = settings(
-    deadline=None, max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+FUZZ = settings(max_examples=150)
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from rn50.config.duration import Duration
@@ -11,8 +11,6 @@ from rn50.config.errors import UserError
 from rn50.config.load import load
 from rn50.config.plan import Plan, Segment, build_plan
 from rn50.config.schema import Run
-
-NO_DEADLINE = settings(deadline=None)
 
 
 def plan_of(config: str, *overrides: str) -> Plan:
@@ -41,7 +39,6 @@ def epoch_ends_by_walking(samples: int, batch: int, last_batch: str, epochs: int
     return ends
 
 
-@NO_DEADLINE
 @given(
     samples=st.integers(1, 400),
     batch=st.integers(1, 400),
@@ -56,7 +53,6 @@ def test_an_epoch_ends_when_every_image_was_seen_once(
     assert ends == epoch_ends_by_walking(samples, batch, last_batch, epochs)
 
 
-@NO_DEADLINE
 @given(
     samples=st.integers(1, 1_281_167),
     batch=st.integers(1, 100_000),
@@ -99,7 +95,6 @@ def test_evaluations_follow_the_rules_cadence(offset: int) -> None:
     assert plan.eval_epochs == tuple(range(offset + 1, 13, 4))
 
 
-@NO_DEADLINE
 @given(epochs=st.integers(1, 60), per_rank=st.integers(1, 64), last=st.sampled_from(["mix", "pad"]))
 def test_a_length_in_steps_plans_the_epochs_that_hold_them(
     epochs: int, per_rank: int, last: str
@@ -207,7 +202,6 @@ def changing_runs(draw: st.DrawFn, min_changes: int = 0) -> Run:
     )
 
 
-@NO_DEADLINE
 @given(run=changing_runs())
 def test_a_plan_is_the_row_walked_step_by_step(run: Run) -> None:
     plan, walked = build_plan(run), walk(run)
@@ -225,7 +219,6 @@ def test_a_plan_is_the_row_walked_step_by_step(run: Run) -> None:
         assert plan.epoch_end_step(epoch) == last
 
 
-@NO_DEADLINE
 @given(run=changing_runs())
 def test_segments_follow_each_other_without_gap_or_overlap(run: Run) -> None:
     plan = build_plan(run)
@@ -244,7 +237,6 @@ def test_segments_follow_each_other_without_gap_or_overlap(run: Run) -> None:
         assert plan.segment_of_step(after.first_step + 1) == after
 
 
-@NO_DEADLINE
 @given(run=changing_runs())
 def test_an_epoch_is_over_at_its_last_step_and_not_before(run: Run) -> None:
     plan = build_plan(run)
@@ -263,7 +255,6 @@ def test_an_epoch_is_over_at_its_last_step_and_not_before(run: Run) -> None:
             assert plan.row_per_epoch(plan.segment_of_epoch(epoch)) == plan.train_samples
 
 
-@NO_DEADLINE
 @given(run=changing_runs(), part=st.floats(0, 1))
 def test_whole_epochs_last_until_their_last_step(run: Run, part: float) -> None:
     """But for one batch that mixes all along: there the nearest step, as ever."""
@@ -280,7 +271,6 @@ def test_whole_epochs_last_until_their_last_step(run: Run, part: float) -> None:
         assert steps <= within <= plan.steps(Duration(epoch + 1, "epochs"))
 
 
-@NO_DEADLINE
 @given(run=changing_runs(min_changes=1), data=st.data())
 def test_a_length_in_steps_plans_the_epochs_that_hold_them_across_changes(
     run: Run, data: st.DataObject

@@ -11,7 +11,7 @@ from rn50.config.errors import UserError
 from rn50.data import recordio
 
 MAGIC = struct.pack("<I", recordio.MAGIC)
-FUZZ = settings(deadline=None, max_examples=150)
+FUZZ = settings(max_examples=150)
 
 # Bytes with the magic number strewn in, at aligned places and others.
 IMAGES = st.lists(

@@ -11,7 +11,7 @@ from rn50.config.plan import Plan, Segment, build_plan
 from rn50.config.schema import Run
 from rn50.data import sampling
 
-FUZZ = settings(deadline=None, max_examples=80)
+FUZZ = settings(max_examples=80)
 SEEDS = st.integers(0, 2**64 - 1)
 REFERENCE = {"area": (0.05, 1.0), "aspect": (3 / 4, 4 / 3)}
 

@@ -16,7 +16,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -53,8 +53,10 @@ def rank_process(parent: int, rank: int) -> psutil.Process | None:
     return None
 
 
-def kill_once(launcher: str, data: Path, rank: int, after_s: float) -> dict[str, Any]:
-    """Kill `rank` `after_s` after its process began; the run goes on once by itself."""
+def kill_once(
+    launcher: str, data: Path, rank: int, wait: Callable[[Path], object]
+) -> dict[str, Any]:
+    """Kill `rank` once `wait`, given the folder of results, is over; the run goes on by itself."""
     with tempfile.TemporaryDirectory(prefix="rn50-kill-") as folder:
         process = start(launcher, data, Path(folder), "--max-restarts", "1")
         victim = None
@@ -62,7 +64,9 @@ def kill_once(launcher: str, data: Path, rank: int, after_s: float) -> dict[str,
             victim = rank_process(process.pid, rank)
             time.sleep(0.02)
         assert victim is not None
-        time.sleep(after_s)
+        started_s = time.monotonic()
+        wait(Path(folder))
+        after_s = time.monotonic() - started_s
         killed_s = 0.0
         stopped_s: list[float] = []
 
@@ -99,12 +103,12 @@ def kill_once(launcher: str, data: Path, rank: int, after_s: float) -> dict[str,
         }
 
 
-def judge(kill: dict[str, Any], digest: str) -> list[str]:
+def judge(kill: dict[str, Any], digest: str, bound_s: float = DEATH_BOUND_S) -> list[str]:
     """What is wrong with one kill."""
     bad = []
     if not re.search(rf"rank {kill['rank']} (on .*: |was )killed by SIGKILL", kill["message"]):
         bad.append(f"message: {kill['message']!r}")
-    if kill["stop_s"] is None or kill["stop_s"] > DEATH_BOUND_S:
+    if kill["stop_s"] is None or kill["stop_s"] > bound_s:
         bad.append(f"{kill['stop_s']} s to stop")
     if kill["weights_digest"] != digest:
         bad.append("other bits than the uninterrupted run")
@@ -139,7 +143,7 @@ def main() -> int:
     bad = 0
     while len(done) + bad < options.moments:
         rank, after_s = chosen.randrange(2), chosen.uniform(0.1, 0.75 * whole_s)
-        kill = kill_once(options.launcher, options.data, rank, after_s)
+        kill = kill_once(options.launcher, options.data, rank, lambda _, s=after_s: time.sleep(s))
         if kill["killed"] is False:
             continue  # the run had ended before its moment
         problems = judge(kill, digest)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.matrix import Case, cases, run_case
+from tests.faults.matrix import BUSY_BOUND_S, Case, cases, run_case
 
 pytestmark = pytest.mark.slow
 FAST = (
@@ -38,4 +38,4 @@ def test_it_ends_in_time_with_the_right_word(case: Case, smoke_data: Path) -> No
         pytest.skip("no Open MPI on this machine")
     if case.fault == "disk full" and os.geteuid() != 0:
         pytest.skip("a small file system needs root")
-    assert run_case(case, smoke_data).problems == ()
+    assert run_case(case, smoke_data, BUSY_BOUND_S).problems == ()

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from rn50.config.finding import SEVERITIES
@@ -20,16 +20,6 @@ from rn50.logging.submission import check_folder
 from rn50.logging.wanted import CHECKED
 from rn50.scripts.check_command import check_lines
 from tests.logging.log_text import good_run
-
-
-def fuzz(examples: int) -> settings:
-    """6,600 inputs in all."""
-    return settings(
-        deadline=None,
-        max_examples=examples,
-        suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-    )
-
 
 RULESETS = st.sampled_from([None, "0.6.0", "0.7.0", "1.1.0", "2.0.0", "4.0.0"])
 GOOD = {
@@ -87,7 +77,7 @@ def judge(folder: Path, content: bytes, ruleset: str | None) -> Check:
     return found
 
 
-@fuzz(1300)
+@settings(max_examples=1300)
 @given(st.binary(max_size=400), RULESETS)
 @example(b":::MLLOG " + b"[" * 100_000, None)
 @example(b":::MLLOG {" + b"\x00" * 50, None)
@@ -99,7 +89,7 @@ def test_random_bytes(folder: Path, content: bytes, ruleset: str | None) -> None
     judge(folder, content, ruleset)
 
 
-@fuzz(2600)
+@settings(max_examples=2600)
 @given(
     st.sampled_from(sorted(GOOD)),
     st.lists(
@@ -117,7 +107,7 @@ def test_mutated_and_cut_logs(
     judge(folder, bytes(content)[: end % (2 * len(content))], None)
 
 
-@fuzz(1000)
+@settings(max_examples=1000)
 @given(
     st.lists(
         st.tuples(
@@ -143,7 +133,7 @@ def test_any_values_under_known_keys(
     judge(folder, "".join(lines).encode("utf-8", "surrogatepass"), ruleset)
 
 
-@fuzz(400)
+@settings(max_examples=400)
 @given(
     st.lists(st.tuples(st.integers(0, 10**6), VALUES, st.integers(0, 3)), min_size=1, max_size=3),
     st.sampled_from(["0.7.0", "1.1.0", "4.0.0"]),

@@ -10,7 +10,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
@@ -312,9 +312,7 @@ VALUES = st.one_of(
 )
 
 
-@settings(
-    deadline=None, max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=150)
 @given(
     st.lists(st.tuples(st.integers(0, 95), VALUES, VALUES, st.floats(-1e15, 1e15)), max_size=12),
     st.lists(st.dictionaries(st.sampled_from(list(train_records()[0])), VALUES), max_size=4),

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from rn50.config.errors import UserError
@@ -146,9 +146,7 @@ NAMES = (
 KEYS = st.sampled_from([*NAMES.split(" "), None, 3])
 
 
-@settings(
-    deadline=None, max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=300)
 @given(
     st.lists(
         st.tuples(

@@ -20,6 +20,7 @@ from rn50.logging.official import check_officially
 from rn50.logging.parse import Event, read_events
 from rn50.scripts.launch import load_for_launch
 from rn50.scripts.launcher import build_job, run_job
+from tests.waiting import leave_nothing
 
 pytestmark = pytest.mark.slow
 LAUNCHERS = [
@@ -32,16 +33,6 @@ LAUNCHERS = [
     ),
 ]
 GOLDEN = Path(__file__).parent.parent / "golden" / "smoke_result_0.txt"
-
-
-def leftovers(mark: Path) -> list[str]:
-    """Command lines of processes that still mention `mark`."""
-    found = []
-    for process in psutil.process_iter(["cmdline"]):
-        line = " ".join(process.info["cmdline"] or [])
-        if str(mark) in line and process.pid != os.getpid():
-            found.append(line)
-    return found
 
 
 def shape(events: list[Event]) -> list[tuple[str, object, dict[str, object]]]:
@@ -84,7 +75,7 @@ def test_smoke_from_images_to_a_clean_log(rn50, smoke_data: Path, launcher: str)
     assert json.loads((folder / "origins.json").read_text())["seed"] == "command line"
     assert f"{result['eval_accuracy']:.4f}" in (folder / "report.html").read_text()
     assert not list(folder.glob("failure_*"))
-    assert leftovers(folder) == []
+    leave_nothing(folder)
 
 
 def test_the_log_is_the_golden_one(rn50, smoke_data: Path) -> None:
@@ -223,7 +214,7 @@ def test_a_failed_rank_ends_the_job_with_one_line(
     with pytest.raises(UserError, match=reason) as caught:
         run_body(body, launcher, out, f"data.path={smoke_data}", "log.every=5 steps")
     assert "\n" not in str(caught.value)
-    assert leftovers(out) == []
+    leave_nothing(out)
 
 
 def test_reading_the_data_before_the_clock_is_caught(tmp_path: Path, smoke_data: Path) -> None:
@@ -239,12 +230,12 @@ def test_rank_count_must_be_the_configs(tmp_path: Path, smoke_data: Path, rn50) 
     assert "Traceback" not in done.stderr
 
 
-def start_and_wait(rn50, launcher: str, smoke_data: Path):
+def start_and_wait(rn50, launcher: str, smoke_data: Path, *more: str):
     """A long run that has begun to train: (process, run folder, pids of its ranks)."""
     process = rn50.start(
         *("launch", "smoke", "--launcher", launcher, "schedule.length=400 epochs"),
         *(f"data.path={smoke_data}", f"system.results={rn50.results}", "log.every=5 steps"),
-        *("eval.target=0.999", "eval.period=200", "eval.offset=199"),
+        *("eval.target=0.999", "eval.period=200", "eval.offset=199", *more),
     )
     for line in process.stdout:
         if "images/s" in line:
@@ -266,11 +257,11 @@ def start_and_wait(rn50, launcher: str, smoke_data: Path):
 def test_a_killed_rank_ends_the_job(rn50, smoke_data: Path, launcher: str) -> None:
     process, folder, ranks = start_and_wait(rn50, launcher, smoke_data)
     os.kill(ranks[1], signal.SIGKILL)
-    _, err = process.communicate(timeout=60)
+    _, err = process.communicate(timeout=120)
     assert process.returncode == 2
     lines = [line for line in err.splitlines() if line.startswith("rn50: error:")]
     assert len(lines) == 1 and re.search("rank 1 on .* killed by SIGKILL", lines[0]), err
-    assert leftovers(folder) == []
+    leave_nothing(folder)
     assert json.loads((folder / "result.json").read_text())["status"] == "failed"
     assert read_events(folder / "result_0.txt")[-1].metadata["status"] == "aborted"
     assert "The run failed" in (folder / "report.html").read_text()
@@ -283,15 +274,31 @@ def test_ctrl_c_leaves_nothing_behind(
 ) -> None:
     process, folder, ranks = start_and_wait(rn50, launcher, smoke_data)
     process.send_signal(number)
-    _, err = process.communicate(timeout=60)
+    _, err = process.communicate(timeout=120)
     assert process.returncode == 130
     assert "Traceback" not in err
-    deadline = time.monotonic() + 5
-    while leftovers(folder) and time.monotonic() < deadline:
-        time.sleep(0.1)
-    assert leftovers(folder) == []
+    leave_nothing(folder)
     assert not any(psutil.pid_exists(pid) for pid in ranks.values())
     assert read_events(folder / "result_0.txt")[-1].metadata["status"] == "aborted"
+
+
+def test_a_suspended_job_goes_on(rn50, smoke_data: Path) -> None:
+    """`scontrol suspend`, a machine that stands still: nobody was silent, time was."""
+    process, folder, _ = start_and_wait(rn50, "gloo", smoke_data, "watchdog.silence_s=2")
+    job = psutil.Process(process.pid)
+    family = [job, *job.children(recursive=True)]
+    for member in family:
+        member.suspend()
+    time.sleep(7)  # the launcher's patience is 2 s, the ranks' 6 s
+    for member in family:
+        member.resume()
+    said = [line for line, _ in zip(process.stdout, range(10), strict=False)]
+    assert all("images/s" in line for line in said), said
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=120)
+    assert process.returncode == 130, err
+    result = json.loads((folder / "result.json").read_text())
+    assert result["stopped"].startswith("asked to stop at step ")
 
 
 def test_a_signal_reaches_a_rank_that_is_blocked(tmp_path: Path, smoke_data: Path, rn50) -> None:
@@ -310,7 +317,7 @@ def test_a_signal_reaches_a_rank_that_is_blocked(tmp_path: Path, smoke_data: Pat
         if line.startswith("hanging"):
             break
     process.terminate()
-    assert process.wait(timeout=20) == 128 + signal.SIGTERM
+    assert process.wait(timeout=120) == 128 + signal.SIGTERM
     assert read_events(out / "result_0.txt")[-1].metadata["status"] == "aborted"
 
 

@@ -11,7 +11,7 @@ from rn50.scaling import collectives, cost
 from rn50.scaling.collectives import SCHEDULES, Round, schedule
 from rn50.scaling.cost import Link, allreduce, flat
 
-FUZZ = settings(deadline=None, max_examples=60)
+FUZZ = settings(max_examples=60)
 LINK = Link(1e-6, 1e-9)
 EVERY = pytest.mark.parametrize("algorithm", sorted(SCHEDULES))
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from rn50.scaling import cost
 from rn50.scaling.cost import ALGORITHMS, Link, Node, Topology, allreduce, flat
 
-FUZZ = settings(deadline=None, max_examples=100)
+FUZZ = settings(max_examples=100)
 LINK = Link(1e-5, 1e-9, 2e-10)
 EDR = Link(6.6e-6, 1 / 12.5e9)
 ABCI = Topology(Node(4, Link(5.7e-6, 1 / 50e9), 2, EDR), 512, rack_nodes=34, oversubscription=3.0)

@@ -16,7 +16,7 @@ from rn50.scaling.netlab import (
     read_reference,
 )
 
-FUZZ = settings(deadline=None, max_examples=60)
+FUZZ = settings(max_examples=60)
 
 
 def timed(link: Link, algorithm: str, ranks: int, n_bytes: float) -> Point:

@@ -13,7 +13,7 @@ from rn50.scaling.predict import Prediction, job_of_config, job_of_system, predi
 from rn50.scaling.simulate_job import simulate_job
 from rn50.scaling.step import build, step_time
 
-FUZZ = settings(deadline=None, max_examples=40)
+FUZZ = settings(max_examples=40)
 
 
 def answer(name: str, gpus: int, batch: int, **choices: object) -> Prediction:

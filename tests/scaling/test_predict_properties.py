@@ -30,7 +30,7 @@ def ask(name: str, gpus: int, batch: int, algorithm: str | None = None) -> Predi
     )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.sampled_from(sorted(SYSTEMS)), st.integers(1, 8192), st.integers(1, 512))
 def test_every_answer_is_finite_and_inside_its_interval(name: str, gpus: int, batch: int) -> None:
     batch = min(batch, 1_281_167 // gpus)
@@ -44,7 +44,7 @@ def test_every_answer_is_finite_and_inside_its_interval(name: str, gpus: int, ba
     assert 1 <= answer.epochs < 2000
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.sampled_from(sorted(SYSTEMS)), st.integers(0, 6), st.integers(4, 256))
 def test_a_step_grows_with_the_batch_and_with_whole_nodes(
     name: str, doublings: int, batch: int

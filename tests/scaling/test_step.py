@@ -28,7 +28,7 @@ MODELLED = [
     for path in sorted((PRESETS / "system").glob("*.yaml"))
     if load_system(path.stem).performance is not None
 ]
-FUZZ = settings(deadline=None, max_examples=60)
+FUZZ = settings(max_examples=60)
 NAMES = st.sampled_from(["abci", "abci_nnl", "dgx1", "dgxa100", "dgxh100", "tpu_v3"])
 
 

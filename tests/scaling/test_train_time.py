@@ -19,7 +19,7 @@ from rn50.scaling.epochs import (
 from rn50.scaling.step import build
 from rn50.scaling.train_time import evaluation_s, plan_phase, steps_per_epoch, train_time
 
-FUZZ = settings(deadline=None, max_examples=100)
+FUZZ = settings(max_examples=100)
 
 
 @pytest.mark.parametrize(

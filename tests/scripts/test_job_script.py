@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from rn50.config.errors import UserError
@@ -202,9 +202,7 @@ def nasty_run(text: str, scheduler: str, engine: str, staged: bool) -> Run:
 
 
 @pytest.mark.slow
-@settings(
-    deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=60)
 @given(
     text=NASTY,
     staged=st.booleans(),

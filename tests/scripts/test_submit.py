@@ -8,7 +8,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import psutil
@@ -20,6 +19,7 @@ from rn50.logging.parse import read_events
 from rn50.scripts.schedulers import SCHEDULERS
 from rn50.scripts.submit import ROOT, is_alive, plan_submission, submit, wait
 from rn50.scripts.system_page import describe_system, read_machine
+from tests.waiting import wait_until
 
 
 @pytest.mark.slow
@@ -87,23 +87,17 @@ def test_a_local_job_that_is_killed_closes_its_log(rn50, smoke_data: Path) -> No
     assert match, done.stdout + done.stderr
     job, folder = psutil.Process(int(match[1])), Path(match[2])
     family = [job, *job.children(recursive=True)]
-    for _ in range(600):
-        if "images/s" in (folder / "job.log").read_text():
-            break
-        time.sleep(0.2)
+    wait_until(lambda: "images/s" in (folder / "job.log").read_text())
     family += job.children(recursive=True)
     os.kill(job.pid, signal.SIGTERM)
-    for _ in range(300):
-        if (folder / "exit_code").is_file():
-            break
-        time.sleep(0.1)
-    assert (folder / "exit_code").read_text() == "143\n"
+    code = folder / "exit_code"
+    assert wait_until(lambda: code.is_file() and code.read_text()) == "143\n"
     last = read_events(folder / "run_0/result_0.txt")[-1]
     assert (last.key, last.metadata["status"]) == ("run_stop", "aborted")
     result = json.loads((folder / "run_0/result.json").read_text())
     assert result["status"] == "aborted" and result["stopped"].startswith("asked to stop at step ")
     assert "rn50: error: stopped from outside" in (folder / "job.log").read_text()
-    _, alive = psutil.wait_procs(family, timeout=10)
+    _, alive = psutil.wait_procs(family, timeout=60)
     assert [p for p in alive if p.status() != psutil.STATUS_ZOMBIE] == []
 
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import psutil
@@ -28,6 +26,7 @@ from rn50.scripts.sweep_trial import (
     start,
     trial_command,
 )
+from tests.waiting import wait_until
 
 # The main job with few images; the network is its own.
 SWEEP = """
@@ -48,13 +47,6 @@ parameters:
   schedule.warmup: {{linear: [0.5, 1.5], step: 0.5, unit: epochs}}
   batch.per_rank: {{choice: [20, 40]}}
 """
-
-
-def wait_until(true: Callable[[], object], seconds: float = 120) -> None:
-    deadline = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < deadline, "it did not come to that"
-        time.sleep(0.05)
 
 
 def states(folder: Path) -> dict[int, str]:
@@ -105,7 +97,7 @@ def test_a_sweep_survives_kills_of_driver_and_trial_and_a_trial_that_fails(
     main = find_main(trials[good[2]])
     assert main is not None
     main.kill()
-    out, err = driver.communicate(timeout=200)
+    out, err = driver.communicate(timeout=400)
     assert driver.returncode == 0, err
     assert f"trial {good[1]}: still running, taken over" in err or (
         f"trial {good[1]}: ended while no driver was there" in err
@@ -159,7 +151,7 @@ def test_ctrl_c_stops_the_trials_and_the_next_driver_runs_them_again(rn50, tmp_p
     driver = rn50.start("sweep", str(path))
     wait_until(lambda: list(folder.glob("trials/trial_0000/*/metrics.jsonl")))
     driver.send_signal(signal.SIGTERM)
-    driver.communicate(timeout=60)
+    driver.communicate(timeout=120)
     assert driver.returncode == 130
     assert marked(folder) == []
     assert states(folder) == {0: "RUNNING"}

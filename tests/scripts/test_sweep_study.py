@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 
 import optuna
@@ -80,7 +79,7 @@ def test_a_grid_is_tried_once_each(tmp_path: Path) -> None:
     assert len({str(sorted(trial.params.items())) for trial in study.trials}) == size
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.integers(1, 300), st.binary(max_size=40))
 def test_a_journal_cut_anywhere_goes_on(
     tmp_path_factory: pytest.TempPathFactory, cut: int, junk: bytes
@@ -92,13 +91,10 @@ def test_a_journal_cut_anywhere_goes_on(
     lines = content.splitlines(keepends=True)
     torn = lines[-1][: min(cut, len(lines[-1]) - 1)]
     journal.write_bytes(content + torn + junk.replace(b"\n", b""))
-    Path(f"{journal}.lock").touch()  # and it held the lock
-    start = time.monotonic()
     study = Study(make(sampler="random"), journal)
     assert len(study.trials) == 2
     study.complete(study.ask().number, 1.0, 1.0)
     assert len(Study(make(sampler="random"), journal).trials) == 3
-    assert time.monotonic() - start < 25  # Optuna waits 30 s for a lock that nobody gives back
 
 
 def test_without_mending_optuna_cannot_read_on(tmp_path: Path) -> None:
@@ -108,7 +104,10 @@ def test_without_mending_optuna_cannot_read_on(tmp_path: Path) -> None:
     whole = journal.read_bytes()
     for path in (journal, copy):
         path.write_bytes(whole + b'{"op_code": 4, "wor')
+    lock = Path(f"{journal}.lock")
+    lock.touch()
     mend(journal)
+    assert not lock.exists()  # Optuna waits 30 s for one that nobody gives back
     for path, is_readable in ((journal, True), (copy, False)):
         backend = optuna.storages.journal.JournalFileBackend(str(path))
         backend.append_logs([{"op_code": 0}, {"op_code": 0}])

@@ -7,7 +7,6 @@ import math
 
 import pytest
 from hypothesis import given
-from hypothesis import settings as settings_of_hypothesis
 from hypothesis import strategies as st
 
 from rn50.config.load import load
@@ -115,7 +114,6 @@ def test_milestones() -> None:
     ]
 
 
-@settings_of_hypothesis(deadline=None)
 @given(
     base=st.floats(0.01, 50),
     start=st.floats(0, 0.01),

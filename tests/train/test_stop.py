@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import socket
-import time
 from pathlib import Path
 
 import pytest
@@ -14,6 +13,7 @@ from rn50.train.limits import REQUESTED
 from rn50.train.placement import Placement
 from rn50.train.session import Session
 from rn50.train.watchdog import Heart
+from tests.waiting import wait_until
 
 
 @pytest.fixture
@@ -57,8 +57,6 @@ def test_the_launchers_word_ends_a_rank_in_start_up_only(session: Session, ended
         with connection, connection.makefile("rb") as lines:
             assert json.loads(lines.readline())["rank"] == 1
             connection.sendall(b"stop\n")
-            until = time.monotonic() + 10
-            while time.monotonic() < until and not (reasons or session.stop.flags[REQUESTED]):
-                time.sleep(0.01)
+            wait_until(lambda: reasons or session.stop.flags[REQUESTED])
             heart.stop()
     assert reasons == ([] if ended else ["asked to stop during start-up"])

@@ -1,0 +1,34 @@
+"""Waiting for what other processes do: patience costs time only where something is wrong."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+import psutil
+import pytest
+
+T = TypeVar("T")
+
+
+def wait_until(condition: Callable[[], T], within_s: float = 120) -> T:
+    """The first true value of `condition`; the test fails where there is none in time."""
+    until_s = time.monotonic() + within_s
+    while not (found := condition()):
+        if time.monotonic() > until_s:
+            pytest.fail(f"not so within {within_s:g} s", pytrace=True)
+        time.sleep(0.05)
+    return found
+
+
+def mentioning(path: Path) -> list[str]:
+    """Command lines of the processes that mention `path`."""
+    lines = [" ".join(p.info["cmdline"] or []) for p in psutil.process_iter(["cmdline"])]
+    return [line for line in lines if str(path) in line]
+
+
+def leave_nothing(path: Path) -> None:
+    """Processes that mention `path` end soon."""
+    wait_until(lambda: not mentioning(path), 30)
