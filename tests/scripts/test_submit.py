@@ -33,7 +33,8 @@ def test_five_runs_make_a_submission(
     done = rn50(
         *("submit", "smoke", "--scheduler", "local", "--runs", "5", "--wait"),
         # Open: a closed submission has to converge like the reference, on ImageNet.
-        *("division=open", "batch.per_rank=20", "eval.target=0.4"),
+        *("division=open", "batch.per_rank=20"),
+        *("eval.period=1", "eval.offset=0", "eval.target=0.4"),
         *(f"data.path={smoke_data}", f"system.results={rn50.results}"),
     )
     folder = rn50.run_folder()
