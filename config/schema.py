@@ -22,6 +22,8 @@ from pydantic import (
 from . import benchmark
 from .duration import Duration
 
+DYNAMIC_LOSS_SCALE, MOST_LOSS_SCALE = 65536, 2**24
+"""Where `dynamic` starts, and where it ends: as MXNet's and NVIDIA's AMP."""
 ALGORITHMS = (
     *("auto", "ring", "segmented_ring", "recursive_doubling", "recursive_halving_doubling"),
     *("double_tree", "torus_2d", "hierarchical"),
@@ -58,6 +60,25 @@ def _parse_algorithm(value: Any) -> str:
     ):
         raise ValueError(f"{', '.join(ALGORITHMS)} or torus_2d(ROWSxCOLUMNS)")
     return value
+
+
+def _parse_loss_scale(value: Any) -> float | str:
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if number and 0 < value < float("inf"):
+        return float(value)
+    start = dynamic_start(value)
+    if start is None or not 1 <= start <= MOST_LOSS_SCALE:
+        raise ValueError(
+            "a number above 0, dynamic, or dynamic(FIRST) with FIRST from 1 to "
+            f"{MOST_LOSS_SCALE}, such as dynamic(1024)"
+        )
+    return str(value)
+
+
+def dynamic_start(loss_scale: object) -> float | None:
+    """Where a dynamic loss scale starts; None for a constant one."""
+    match = re.fullmatch(r"dynamic(?:\((\d{1,9})\))?", str(loss_scale))
+    return float(match[1] or DYNAMIC_LOSS_SCALE) if match else None
 
 
 def _check_printable(value: str) -> str:
@@ -112,6 +133,7 @@ Mount = Annotated[Text, AfterValidator(_check_mount)]
 Length = Annotated[Duration, BeforeValidator(_parse_duration), PlainSerializer(str)]
 Groups = Annotated[str, BeforeValidator(_parse_groups)]
 Algorithm = Annotated[str, BeforeValidator(_parse_algorithm)]
+LossScale = Annotated[float | str, BeforeValidator(_parse_loss_scale)]
 Triple = tuple[Float, Float, Float]
 
 
@@ -307,7 +329,7 @@ class Model(Section):
     stem: Literal["imagenet", "small"] = "imagenet"
     norm: Literal["batch", "none"] = "batch"
     dtype: Literal["float32", "float16", "bfloat16"] = "float32"
-    loss_scale: Positive = 1.0
+    loss_scale: LossScale = 1.0
     bn_momentum: Fraction = benchmark.BN_MOMENTUM
     bn_epsilon: Positive = benchmark.BN_EPSILON
     zero_gamma: Bool = False

@@ -51,6 +51,9 @@ class Meta(BaseModel):
     previous_lr: float
     """The learning rate of the last step: what momentum correction goes by."""
     loss_scale: float
+    loss_scale_clean_steps: Whole = 0
+    loss_scale_answers: tuple[tuple[Whole, float, bool], ...] = ()
+    """(step, scale, were its gradients finite?), not heeded yet."""
     accuracy: float | None
     """Of the last evaluation."""
     best_accuracy: float | None

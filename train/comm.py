@@ -41,7 +41,8 @@ class Communicator:
         self._connection = connection
         self.rank, self.size = 0, 1
         self._torus = Torus(connection) if connection and connection.rows else None
-        self._buckets: list[nd.NDArray] = []
+        self.buckets: list[nd.NDArray] = []
+        """The gradients, group by group."""
         self._halves: list[nd.NDArray] | None = None
 
     def start(self) -> None:
@@ -72,10 +73,10 @@ class Communicator:
         connection. Raises UserError where the rule does not fit the network.
         """
         parts = self._torus.columns if self._torus else 1
-        self._buckets = lay_out_gradients(parameters, rule, self._ctx, parts=parts)
+        self.buckets = lay_out_gradients(parameters, rule, self._ctx, parts=parts)
         self._halves = None
-        if wire == "float16" and self._buckets[0].dtype != np.float16:
-            self._halves = [nd.zeros(b.shape, self._ctx, dtype=wire) for b in self._buckets]
+        if wire == "float16" and self.buckets[0].dtype != np.float16:
+            self._halves = [nd.zeros(b.shape, self._ctx, dtype=wire) for b in self.buckets]
 
     def reduce(self) -> None:
         """Sum the planned gradients over all ranks, in place, group by group, last layers first.
@@ -85,8 +86,8 @@ class Communicator:
         """
         if self.size == 1:
             return
-        for number, bucket in enumerate(self._buckets):
-            name, priority = f"group{number}", len(self._buckets) - number
+        for number, bucket in enumerate(self.buckets):
+            name, priority = f"group{number}", len(self.buckets) - number
             if self._halves is None:
                 self.sum_(bucket, name, priority)
                 continue
@@ -106,7 +107,7 @@ class Communicator:
 
     def clear(self) -> None:
         """Zero gradients: the contribution of a rank without a share of the batch."""
-        for bucket in self._buckets:
+        for bucket in self.buckets:
             bucket[:] = 0
 
     def sum_counts(self, counts: nd.NDArray) -> nd.NDArray:

@@ -17,6 +17,7 @@ from ..config.errors import UserError
 from . import checkpoint
 from .checkpoint import Checkpoint, Meta
 from .comm import Communicator
+from .loss_scale import Scale
 from .networks import bn_statistics, trainable
 from .optimizer import Updater
 
@@ -75,7 +76,11 @@ def restore(
             values = row[start : start + array.size].reshape(array.shape)
             array[:] = mx.nd.array(values)
             start += array.size
-    updater.previous_lr = found.meta.previous_lr
+    meta = found.meta
+    updater.previous_lr = meta.previous_lr
+    if updater.scaler.is_dynamic:
+        scale = Scale(meta.loss_scale, meta.loss_scale_clean_steps)
+        updater.scaler.restore(scale, meta.loss_scale_answers)
     nd.waitall()
 
 

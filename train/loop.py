@@ -17,7 +17,7 @@ from .schedule import Settings
 
 
 class Trainer(NamedTuple):
-    """All that a training step needs; losses come scaled by `model.loss_scale`."""
+    """All that a training step needs."""
 
     net: HybridBlock
     loss: Loss
@@ -44,7 +44,7 @@ def train_steps(trainer: Trainer, first: int, last: int, log_every: int) -> Iter
         batch = next_batch()
         with autograd.record():
             losses = loss(net(batch.images), batch.labels)
-        losses.backward()
+        losses.backward(updater.scaler.head_gradients(step, losses))
         comm.reduce()
         updater.step(step, settings_at(step))
         loss_sum, steps = losses.sum() + loss_sum, steps + 1

@@ -52,12 +52,11 @@ class Loss(HybridBlock):
         a = model.label_smoothing
         self._other = a / (classes - 1) if model.smoothing_form == "others" else a / classes
         self._true_minus_other = 1 - self._other * classes
-        self._scale = model.loss_scale
 
     def hybrid_forward(self, F: Any, logits: Any, labels: Any) -> Any:
         log_p = F.log_softmax(F.cast(logits, dtype="float32"))
         true = F.pick(log_p, labels, axis=1)
-        return -self._scale * (self._true_minus_other * true + self._other * F.sum(log_p, axis=1))
+        return -(self._true_minus_other * true + self._other * F.sum(log_p, axis=1))
 
 
 def build_network(model: Model, classes: int, *, crop_px: int) -> HybridBlock:

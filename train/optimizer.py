@@ -16,6 +16,7 @@ from mxnet import nd
 from ..config.schema import Optimizer
 from ..config.variants import Rule, optimizer_rule
 from . import kernels
+from .loss_scale import LossScaler
 from .schedule import Settings, akiba_sgd_share
 
 MAX_TENSORS_PER_CALL = 60
@@ -49,7 +50,7 @@ class Updater:
         parameters: gluon parameters, first layer first.
         settings: the optimizer section of the config.
         ctx: where the parameters live.
-        loss_scale: factor of the losses, taken out of the gradients here.
+        scaler: of the losses; its factor is taken out of the gradients here.
         epoch_at: epochs done after a step (for Akiba's warm-up).
     """
 
@@ -59,13 +60,13 @@ class Updater:
         settings: Optimizer,
         *,
         ctx: mx.Context,
-        loss_scale: float = 1.0,
+        scaler: LossScaler | None = None,
         epoch_at: Callable[[int], float] = float,
     ) -> None:
         self._settings, self._rule = settings, optimizer_rule(settings)
         self._tensors = [Tensor(p, ctx, settings, self._rule) for p in parameters]
         self._epoch_at = epoch_at
-        self._loss_scale = loss_scale
+        self.scaler = scaler or LossScaler(1.0)
         self._trust_decay_factor = settings.base_lr if self._rule.decay_times_base_lr else 1.0
         self._arrays = [array for tensor in self._tensors for array in tensor.arrays]
         self._constants = {
@@ -79,25 +80,26 @@ class Updater:
         """Of the last step; with `state` it is all that one step leaves for the next."""
         self.trusts: nd.NDArray | None = None
         """Trust ratios of the last step, one for each tensor (CPU only)."""
-        self._kinds: list[tuple[list[Tensor], nd.NDArray | None]] = []
-        """Tensors that one multi-tensor operator takes; LARS's with their weight decays."""
+        self._kinds: list[tuple[list[Tensor], nd.NDArray]] = []
+        """Tensors that one multi-tensor operator takes, with their weight decays."""
         for scaled, mp in sorted({(t.scaled, t.has_master) for t in self._tensors}):
             kind = [t for t in self._tensors if (t.scaled, t.has_master) == (scaled, mp)]
-            decays = nd.array([t.decay for t in kind], ctx) if scaled else None
-            self._kinds.append((kind, decays))
+            self._kinds.append((kind, nd.array([t.decay for t in kind], ctx)))
         if settings.variant == "akiba":
             self._squares = [nd.zeros_like(t.arrays[0]) for t in self._tensors]
             self._apply: Callable[[int, Settings], None] = self._apply_rmsprop_warmup
         else:
-            self._apply = (
-                self._apply_fused if ctx.device_type == "cpu" else self._apply_multi_tensor
-            )
+            # Our operator takes its rates from the host, which knows of an overflow too late.
+            fused = ctx.device_type == "cpu" and not self.scaler.is_dynamic
+            self._apply = self._apply_fused if fused else self._apply_multi_tensor
 
     def step(self, step: int, now: Settings) -> None:
         """Enqueue the update of every tensor; returns at once.
 
-        Gradients arrive summed over all images and ranks and are divided by the batch.
+        Gradients arrive summed over all images and ranks and are divided by the batch. Those of
+        a step that overflowed count for nothing: momentum alone moves the weights.
         """
+        self.scaler.guard(step)
         momentum = now.momentum
         if self._rule.momentum_correction and self.previous_lr:
             momentum *= now.lr / self.previous_lr
@@ -107,6 +109,7 @@ class Updater:
     def reset(self) -> None:
         """Forget all momentum: the state of a new run."""
         self.previous_lr = 0.0
+        self.scaler.reset()
         for tensor in self._tensors:
             tensor.arrays[2][:] = 0
         if self._settings.variant == "akiba":
@@ -123,7 +126,7 @@ class Updater:
         return arrays
 
     def _rescale(self, now: Settings) -> float:
-        return 1 / (now.global_batch_size * self._loss_scale)
+        return 1 / (now.global_batch_size * self.scaler.scale.value)
 
     def _apply_fused(self, _: int, now: Settings) -> None:
         """CPU: our own operator, one call for all tensors (train/kernels)."""
@@ -141,52 +144,27 @@ class Updater:
         """GPU: MXNet's multi-tensor operators, at most 60 tensors a call."""
         options = {"momentum": now.momentum, "rescale_grad": self._rescale(now)}
         for tensors, decays in self._kinds:
-            if decays is None:
-                self._update_plain(tensors, now, options)
-            else:
-                self._update_scaled(tensors, decays, now, options)
-
-    def _update_scaled(
-        self,
-        tensors: Sequence[Tensor],
-        decays: nd.NDArray,
-        now: Settings,
-        options: dict[str, float],
-    ) -> None:
-        mp = tensors[0].has_master
-        update = nd.preloaded_multi_mp_sgd_mom_update if mp else nd.preloaded_multi_sgd_mom_update
-        lrs = self._scaled_lrs(tensors, decays, now)
-        for start in range(0, len(tensors), MAX_TENSORS_PER_CALL):
-            part = tensors[start : start + MAX_TENSORS_PER_CALL]
-            update(
-                *(array for t in part for array in t.arrays),
-                lrs[start : start + len(part)],
-                decays[start : start + len(part)],
-                out=[t.arrays[0] for t in part],
-                num_weights=len(part),
-                **options,
+            mp = tensors[0].has_master
+            update = (
+                nd.preloaded_multi_mp_sgd_mom_update if mp else nd.preloaded_multi_sgd_mom_update
             )
+            trusts = self._trusts(tensors, decays, now)
+            lrs = now.lr * trusts * self.scaler.finite
+            for start in range(0, len(tensors), MAX_TENSORS_PER_CALL):
+                part = tensors[start : start + MAX_TENSORS_PER_CALL]
+                update(
+                    *(array for t in part for array in t.arrays),
+                    lrs[start : start + len(part)],
+                    decays[start : start + len(part)],
+                    out=[t.arrays[0] for t in part],
+                    num_weights=len(part),
+                    **options,
+                )
 
-    def _update_plain(
-        self, tensors: Sequence[Tensor], now: Settings, options: dict[str, float]
-    ) -> None:
-        mp = tensors[0].has_master
-        update = nd.multi_mp_sgd_mom_update if mp else nd.multi_sgd_mom_update
-        for start in range(0, len(tensors), MAX_TENSORS_PER_CALL):
-            part = tensors[start : start + MAX_TENSORS_PER_CALL]
-            update(
-                *(array for t in part for array in t.arrays),
-                out=[t.arrays[0] for t in part],
-                num_weights=len(part),
-                lrs=[now.lr] * len(part),
-                wds=[t.decay for t in part],
-                **options,
-            )
-
-    def _scaled_lrs(
-        self, tensors: Sequence[Tensor], decays: nd.NDArray, now: Settings
-    ) -> nd.NDArray:
-        """Learning rate x trust of LARS's tensors, on the device."""
+    def _trusts(self, tensors: Sequence[Tensor], decays: nd.NDArray, now: Settings) -> nd.NDArray:
+        """Trust ratios of tensors of one kind, on the device; ones where LARS has no say."""
+        if not tensors[0].scaled:
+            return nd.ones_like(decays)
         options = {"num_arrays": len(tensors)}
         w = nd.sqrt(
             nd.multi_sum_sq(*(t.arrays[-1 if t.has_master else 0] for t in tensors), **options)
@@ -201,7 +179,7 @@ class Updater:
         trust = (
             self._rule.eta * w / (g + self._trust_decay_factor * decays * w + self._rule.epsilon)
         )
-        return now.lr * nd.where((w > 0) * (g > 0), trust, nd.ones_like(trust))
+        return nd.where((w > 0) * (g > 0), trust, nd.ones_like(trust))
 
     def _apply_rmsprop_warmup(self, step: int, now: Settings) -> None:
         """Akiba et al. (1711.04325): RMSprop at first, handing over to momentum SGD.
@@ -213,7 +191,7 @@ class Updater:
         rms = AKIBA_RMS / now.lr * (1 - sgd) if now.lr else 0.0
         for tensor, square in zip(self._tensors, self._squares, strict=True):
             w, gradient, d = tensor.arrays[:3]
-            g = gradient * self._rescale(now) + tensor.decay * w
+            g = (gradient * self._rescale(now) + tensor.decay * w) * self.scaler.finite
             square[:] = AKIBA_MU2 * square + (1 - AKIBA_MU2) * g * g
             scale = sgd + rms / (nd.sqrt(square) + AKIBA_EPSILON)
             d[:] = now.momentum * d - scale * g

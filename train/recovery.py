@@ -136,6 +136,7 @@ class Recovery:
         if is_best:
             self._best = self.accuracy
         if session.place.rank == 0 and not self._writer.busy:
+            scale, answers = rank.updater.scaler.state()
             meta = Meta(
                 step=session.step,
                 place=rank.plan.images_after(session.step),
@@ -145,7 +146,9 @@ class Recovery:
                 run_started_unix_s=session.run_started_unix_s,
                 training_s=self.training_s(),
                 previous_lr=rank.updater.previous_lr,
-                loss_scale=rank.run.model.loss_scale,
+                loss_scale=scale.value,
+                loss_scale_clean_steps=scale.clean_steps,
+                loss_scale_answers=answers,
                 accuracy=self.accuracy,
                 best_accuracy=self._best,
                 ranks=rank.plan.ranks,

@@ -14,6 +14,7 @@ from .comm import Communicator, context
 from .evaluate import Accuracy, agree_on_bn_statistics, evaluate
 from .limits import StopRun, agreed_stop, check_loss
 from .loop import LogPoint, Trainer, idle_steps, train_steps
+from .loss_scale import LossScaler
 from .networks import bn_statistics, build_networks, copy_parameters, trainable
 from .optimizer import Updater
 from .pace import Pace
@@ -114,7 +115,7 @@ class Rank:
             trainable(self.net),
             self.run.optimizer,
             ctx=self.ctx,
-            loss_scale=self.run.model.loss_scale,
+            scaler=LossScaler(self.run.model.loss_scale, self.comm.buckets),
             epoch_at=self.plan.epoch_at,
         )
 
@@ -127,7 +128,7 @@ class Rank:
         with autograd.record():
             logits = self.net(nd.zeros((batch, 3, side, side), self.ctx))
             losses = self.loss(logits, nd.zeros(batch, self.ctx))
-        losses.backward()
+        losses.backward(self.updater.scaler.head_gradients(1, losses))
         self.updater.step(1, Settings(0.0, 0.0, self.plan.global_batch_size))
         copy_parameters(self.net, self.eval_net)
         self.eval_net(nd.zeros((self.run.eval.batch_per_rank, 3, side, side), self.ctx))
@@ -233,16 +234,17 @@ class Rank:
         loss_sum, *requests = sums.asnumpy().tolist()
         now = self.settings_at(point.step)
         images = point.steps * now.global_batch_size
-        loss = loss_sum / images / self.run.model.loss_scale
+        loss = loss_sum / images
         if session.place.rank == 0:
             self.report_loss(point.step, loss, now)
-        check_loss(loss, point.step)
+        if not self.updater.scaler.is_dynamic:  # it skips such steps, and knows when to give up
+            check_loss(loss, point.step)
         if reason := agreed_stop(requests):
             raise StopRun(reason)
 
     def report_loss(self, step: int, loss: float, now: Settings) -> None:
         """Rank 0's line of a log point."""
-        session = self.session
+        session, scaler = self.session, self.updater.scaler
         now_s = session.metrics.elapsed_s
         done = self.plan.images_after(step)
         images_per_s = (done - self.window_images) / (now_s - self.window_s)
@@ -254,6 +256,7 @@ class Rank:
             loss=loss,
             images_per_s=images_per_s,
             **now._asdict(),
+            **({"loss_scale": scaler.scale.value} if scaler.is_dynamic else {}),
         )
         session.progress.trained(step, loss, now.lr, images_per_s, now_s)
 

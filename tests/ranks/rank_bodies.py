@@ -1,7 +1,8 @@
-"""What single ranks run in the tests of this folder: `python rank_bodies.py NAME CONFIG OUT`."""
+"""What single ranks run in tests: `python rank_bodies.py NAME`, then what `rn50.train` takes."""
 
 from __future__ import annotations
 
+import itertools
 import os
 import sys
 import time
@@ -50,7 +51,23 @@ class Stops(run.Rank):
             time.sleep(600)
 
 
+class Overflows(run.Rank):
+    """Rank 1's gradients of some steps are infinite before they are summed."""
+
+    def build_network(self) -> None:
+        super().build_network()
+        # The first sum is that of start-up.
+        reduce, steps = self.comm.reduce, itertools.count(self.session.step)
+
+        def overflowing_reduce() -> None:
+            if next(steps) in (18, 19, 40) and self.session.place.rank == 1:
+                self.comm.buckets[1][7] = float("inf")
+            reduce()
+
+        self.comm.reduce = overflowing_reduce
+
+
 if __name__ == "__main__":
-    name, config, out = sys.argv[1:]
+    name, *arguments = sys.argv[1:]
     run.Rank = getattr(sys.modules[__name__], name)
-    entry.main([config, "--out", out])
+    entry.main(arguments)

@@ -187,9 +187,8 @@ def run_body(name: str, launcher: str, out: Path, *overrides: str) -> None:
     out.mkdir()
     (out / "config.yaml").write_text(loaded.to_yaml())
     body = str(Path(__file__).with_name("rank_bodies.py"))
-    job, _ = build_job(
-        loaded.run, launcher, [sys.executable, body, name, str(out / "config.yaml"), str(out)]
-    )
+    command = [sys.executable, body, name, str(out / "config.yaml"), "--out", str(out)]
+    job, _ = build_job(loaded.run, launcher, command)
     run_job(job, launcher, out)
 
 
@@ -303,7 +302,7 @@ def test_a_signal_reaches_a_rank_that_is_blocked(tmp_path: Path, smoke_data: Pat
     (out / "config.yaml").write_text(loaded.to_yaml())
     body = str(Path(__file__).with_name("rank_bodies.py"))
     process = psutil.Popen(
-        [sys.executable, body, "Stops", str(out / "config.yaml"), str(out)],
+        [sys.executable, body, "Stops", str(out / "config.yaml"), "--out", str(out)],
         stdout=-1,
         text=True,
     )

@@ -10,6 +10,7 @@ from mxnet import gluon
 from rn50.config.schema import Optimizer
 from rn50.config.variants import VARIANTS
 from rn50.train import optimizer
+from rn50.train.loss_scale import LossScaler
 from rn50.train.optimizer import Updater
 from rn50.train.schedule import Settings, akiba_sgd_share
 
@@ -147,7 +148,7 @@ def test_float16_weights_follow_float32_masters(variant: str) -> None:
     for name, p in parameters.items():
         if name.endswith("weight"):
             p.cast("float16")
-    updater = Updater(list(parameters.values()), s, ctx=mx.cpu(), loss_scale=64.0)
+    updater = Updater(list(parameters.values()), s, ctx=mx.cpu(), scaler=LossScaler(64.0))
     updater._apply = updater._apply_multi_tensor
     reference = Reference({n: p.data().asnumpy() for n, p in parameters.items()}, s)
     for step in range(1, 40):
@@ -214,7 +215,7 @@ def test_loss_scale_is_taken_out() -> None:
     weights = []
     for scale in (1.0, 128.0):
         parameters, updater = build(Optimizer(variant="nvidia"), "fused")
-        updater._loss_scale = scale
+        updater.scaler = LossScaler(scale)
         for name, p in parameters.items():
             p.grad()[:] = gradients_of(1)[name] * scale
         updater.step(1, Settings(3.0, 0.9, BATCH))
