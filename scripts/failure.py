@@ -11,17 +11,22 @@ from typing import Any
 
 GONE = "its process is gone"
 """What the watchdog says of a rank whose process ended without a word."""
+_WORDS = {
+    "Killed": signal.SIGKILL,
+    "Segmentation fault": signal.SIGSEGV,
+    "Aborted": signal.SIGABRT,
+    "Bus error": signal.SIGBUS,
+}
+_WORD = f"(?P<word>{'|'.join(_WORDS)})"
 # What launchers say of a rank that ended without a word of its own.
 _KILLED = (
     re.compile(r"process rank (?P<rank>\d+) .*exited on signal (?P<signal>\d+)"),
-    re.compile(r"^\[(?P<rank>\d+)\]<stderr>:(?P<word>Killed|Segmentation fault|Aborted)", re.M),
-    re.compile(
-        r"^srun: error: \S+: tasks? (?P<rank>\d+).*: (?P<word>Killed|Segmentation fault|Aborted)",
-        re.M,
-    ),
+    re.compile(rf"^\[(?P<rank>\d+)\]<stderr>:{_WORD}", re.M),
+    re.compile(rf"^srun: error: \S+: tasks? (?P<rank>\d+).*: {_WORD}", re.M),
     re.compile(r"Process name: (?P<rank>\d+)\s+Exit code: (?P<code>1[3-9]\d)"),  # 128 + signal
 )
-_WORDS = {"Killed": signal.SIGKILL, "Segmentation fault": signal.SIGSEGV, "Aborted": signal.SIGABRT}
+_CUT = "a file in use, such as a record file, was cut short, or its disk failed"
+"""What SIGBUS means here: record files are memory-mapped."""
 _CRASH = re.compile(
     r"Fatal Python error: .*|terminate called .*(\n.*what\(\): .*)?|Segmentation fault: .*"
     r"|Signal: (Segmentation fault|Aborted|Bus error).*|MPI_INIT failed"
@@ -93,6 +98,8 @@ def explain_failure(
         killed = f"killed by {_signal_name(number)}"
         if out_of_memory and number == signal.SIGKILL:
             killed += " (the kernel was out of memory)"
+        if number == signal.SIGBUS:
+            killed += f": {_CUT}"
         if lost is not None and lost["rank"] == int(found["rank"]):
             if number != signal.SIGKILL:  # which leaves no time for words: those there are others'
                 killed += _last_words(lost["rank"], stderr)

@@ -23,6 +23,7 @@ GLOO = "status, thus causing the job to be terminated:\nProcess name: 2\nExit co
         ([ECHO], SRUN, "rank 1 was killed by SIGKILL"),
         ([RESET], GLOO, "rank 2 was killed by SIGKILL"),
         ([], GLOO.replace("137", "139"), "rank 2 was killed by SIGSEGV"),
+        ([ECHO], SRUN.replace("Killed", "Bus error"), "rank 1 was killed by SIGBUS: a file in use"),
         ([ECHO], "", "rank 0 on h failed in epoch 2 at step 7: MXNetError: Horovod has been"),
         ([], "a\n\nno slots\n", "ended with exit code 9 before any rank reported: no slots"),
     ],
