@@ -5,6 +5,7 @@ A YAML lists only what differs from its `base:`; `config/load.py` merges and rep
 
 from __future__ import annotations
 
+import math
 import re
 from typing import Annotated, Any, Literal
 
@@ -22,8 +23,8 @@ from pydantic import (
 from . import benchmark
 from .duration import Duration
 
-DYNAMIC_LOSS_SCALE, MOST_LOSS_SCALE = 65536, 2**24
-"""Where `dynamic` starts, and where it ends: as MXNet's and NVIDIA's AMP."""
+LOSS_SCALES = (2.0**-14, 2.0**24)
+"""Between which a dynamic one moves."""
 ALGORITHMS = (
     *("auto", "ring", "segmented_ring", "recursive_doubling", "recursive_halving_doubling"),
     *("double_tree", "torus_2d", "hierarchical"),
@@ -66,19 +67,25 @@ def _parse_loss_scale(value: Any) -> float | str:
     number = isinstance(value, int | float) and not isinstance(value, bool)
     if number and 0 < value < float("inf"):
         return float(value)
-    start = dynamic_start(value)
-    if start is None or not 1 <= start <= MOST_LOSS_SCALE:
+    start = dynamic_start(value, 1)
+    if start is None or not LOSS_SCALES[0] <= start <= LOSS_SCALES[1]:
         raise ValueError(
-            "a number above 0, dynamic, or dynamic(FIRST) with FIRST from 1 to "
-            f"{MOST_LOSS_SCALE}, such as dynamic(1024)"
+            "a number above 0, dynamic, or dynamic(FIRST), FIRST from {:g} to {:.0f}, "
+            "such as dynamic(0.5)".format(*LOSS_SCALES)
         )
     return str(value)
 
 
-def dynamic_start(loss_scale: object) -> float | None:
-    """Where a dynamic loss scale starts; None for a constant one."""
-    match = re.fullmatch(r"dynamic(?:\((\d{1,9})\))?", str(loss_scale))
-    return float(match[1] or DYNAMIC_LOSS_SCALE) if match else None
+def dynamic_start(loss_scale: object, batch: int) -> float | None:
+    """Where a dynamic loss scale starts; None for a constant one.
+
+    By default at a power of two up to 65536 / batch: 65536 is where MXNet's and NVIDIA's AMP start,
+    for the mean of the losses, and here gradients are sums over the global batch.
+    """
+    match = re.fullmatch(r"dynamic(?:\((\d{1,9}(?:\.\d{1,9})?)\))?", str(loss_scale))
+    if match is None:
+        return None
+    return float(match[1]) if match[1] else 2.0 ** math.floor(math.log2(65536 / batch))
 
 
 def _check_printable(value: str) -> str:

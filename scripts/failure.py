@@ -25,8 +25,8 @@ _KILLED = (
     re.compile(rf"^srun: error: \S+: tasks? (?P<rank>\d+).*: {_WORD}", re.M),
     re.compile(r"Process name: (?P<rank>\d+)\s+Exit code: (?P<code>1[3-9]\d)"),  # 128 + signal
 )
-_CUT = "a file in use, such as a record file, was cut short, or its disk failed"
-"""What SIGBUS means here: record files are memory-mapped."""
+_CUT = "a file in use, such as a record file, was cut short, its disk failed, or /dev/shm is full"
+"""What SIGBUS means here: record files, and what ranks of one machine share, are memory-mapped."""
 _CRASH = re.compile(
     r"Fatal Python error: .*|terminate called .*(\n.*what\(\): .*)?|Segmentation fault: .*"
     r"|Signal: (Segmentation fault|Aborted|Bus error).*|MPI_INIT failed"

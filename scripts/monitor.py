@@ -14,15 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from ..config.schema import Watchdog
-from ..train.watchdog import VARIABLE, WAITS
+from ..train.watchdog import VARIABLE, WAITS, suspended_s
 from .failure import GONE
 
 DEATH_GRACE_S = 3.0
 """From the end of a rank's process to that of the job, if its launcher does not see to it."""
 _TICK_S = 0.25
-_PAUSE_S = 1.0
-"""Longer between two looks at the ranks: the watchdog itself was suspended, most likely with them
-(Ctrl-Z, `scontrol suspend`, a virtual machine that stood still)."""
 _MAX_LINE_BYTES = 8192
 _JOINING = ("join ranks", "open connections", "agree on weights")
 """Stages of start-up in which a rank waits for others."""
@@ -198,12 +195,13 @@ class Monitor:
     def _judge(self, now_s: float) -> None:
         if self.verdict is not None:
             return
-        pause_s, self._judged_s = now_s - self._judged_s, now_s
-        if pause_s > _PAUSE_S:
+        pause_s, self._judged_s = suspended_s(self._judged_s, now_s), now_s
+        if pause_s:
             self._start_s += pause_s
-            for beat in self._beats.values():
-                beat.heard_s += pause_s
-                beat.moved_s += pause_s
+            self._lost_s += pause_s
+            for beat in self._beats.values():  # some may have been heard since
+                beat.heard_s = min(now_s, beat.heard_s + pause_s)
+                beat.moved_s = min(now_s, beat.moved_s + pause_s)
         if self.lost is not None and now_s > self._lost_s + DEATH_GRACE_S:
             self.verdict = self.lost
             return

@@ -16,7 +16,8 @@ from PIL import Image  # noqa: F401
 ROOT = Path(__file__).resolve().parent.parent
 
 # A busy machine must not fail a property: nothing is timed, and the examples are the same in every
-# run. For new ones: `pytest --hypothesis-profile=search`. Fixtures are folders, written anew.
+# whole run of one tree. For new ones: `pytest --hypothesis-profile=search`. Fixtures are folders,
+# written anew.
 CHECKS = (HealthCheck.too_slow, HealthCheck.function_scoped_fixture)
 settings.register_profile("search", deadline=None, suppress_health_check=CHECKS)
 settings.register_profile("same", settings.get_profile("search"), derandomize=True)

@@ -31,4 +31,4 @@ def mentioning(path: Path) -> list[str]:
 
 def leave_nothing(path: Path) -> None:
     """Processes that mention `path` end soon."""
-    wait_until(lambda: not mentioning(path), 30)
+    wait_until(lambda: not mentioning(path), 10)

@@ -15,14 +15,14 @@ from .loop import train_steps
 from .run import Rank
 
 
-def bare_steps(rank: Rank, images: nd.NDArray, labels: nd.NDArray, steps: int) -> None:
+def bare_steps(rank: Rank, images: nd.NDArray, labels: nd.NDArray, first: int, last: int) -> None:
     """Forward, backward, grouped allreduce, fused update: nothing else."""
-    for _ in range(steps):
+    for step in range(first, last + 1):
         with autograd.record():
             losses = rank.loss(rank.net(images), labels)
-        losses.backward()
+        losses.backward(rank.updater.scaler.head_gradients(step, losses))
         rank.comm.reduce()
-        rank.updater.step(1, rank.settings_at(1))
+        rank.updater.step(step, rank.settings_at(1))
 
 
 def main(config: str, out: str, rounds: str, steps: str) -> None:
@@ -33,15 +33,14 @@ def main(config: str, out: str, rounds: str, steps: str) -> None:
     seconds: dict[str, list[float]] = {"trainer_s": [], "bare_s": []}
     trainer = rank.trainer()
     for turn in range(int(rounds) + 1):
+        first, last = turn * count + 1, (turn + 1) * count
         for name in ("trainer_s", "bare_s") if turn % 2 else ("bare_s", "trainer_s"):
             rank.comm.barrier()
             start = time.perf_counter()
             if name == "bare_s":
-                bare_steps(rank, images, labels, count)
+                bare_steps(rank, images, labels, first, last)
             else:
-                for point in train_steps(
-                    trainer, turn * count + 1, (turn + 1) * count, rank.plan.log_every_steps
-                ):
+                for point in train_steps(trainer, first, last, rank.plan.log_every_steps):
                     rank.write_metrics(point)
             nd.waitall()
             rank.comm.barrier()

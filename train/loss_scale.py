@@ -14,13 +14,13 @@ from typing import NamedTuple
 
 from mxnet import nd
 
-from ..config.schema import MOST_LOSS_SCALE, dynamic_start
+from ..config.schema import LOSS_SCALES, dynamic_start
 from .limits import Hopeless
 from .pace import RUN_AHEAD_STEPS
 
 DOUBLE_AFTER_STEPS = 2000
-"""Without an overflow, as everywhere (MXNet's and NVIDIA's AMP)."""
-LEAST = 1.0
+"""Without an overflow, as MXNet's and NVIDIA's AMP."""
+LEAST, MOST = LOSS_SCALES
 LAG_STEPS = RUN_AHEAD_STEPS + 2
 """From a step to the one whose losses can heed it. `Pace` has waited for a loss that needed the
 weights of that step, so its answer is read, not waited for."""
@@ -48,7 +48,7 @@ def next_scale(scale: Scale, used: float, finite: bool) -> Scale | None:
     """
     if not finite:
         return Scale(min(scale.value, used / 2)) if used > LEAST else None
-    if scale.clean_steps + 1 < DOUBLE_AFTER_STEPS or 2 * scale.value > MOST_LOSS_SCALE:
+    if scale.clean_steps + 1 < DOUBLE_AFTER_STEPS or 2 * scale.value > MOST:
         return scale._replace(clean_steps=scale.clean_steps + 1)
     return Scale(2 * scale.value)
 
@@ -59,10 +59,13 @@ class LossScaler:
     Args:
         setting: `model.loss_scale`.
         gradients: all of them, as flat arrays; only a dynamic scale looks at them.
+        batch: the largest global batch, over which gradients are summed.
     """
 
-    def __init__(self, setting: float | str, gradients: Sequence[nd.NDArray] = ()) -> None:
-        start = dynamic_start(setting)
+    def __init__(
+        self, setting: float | str, gradients: Sequence[nd.NDArray] = (), *, batch: int = 1
+    ) -> None:
+        start = dynamic_start(setting, batch)
         self.is_dynamic = start is not None
         self._start = Scale(float(setting) if start is None else start)
         self._rows: list[tuple[nd.NDArray, nd.NDArray]] = []
@@ -90,7 +93,7 @@ class LossScaler:
         """The factor of the losses of `step`.
 
         Raises:
-            Hopeless: gradients overflow though the losses are not scaled any more.
+            Hopeless: gradients overflow at the smallest scale too.
         """
         while self._answers and self._answers[0].step <= step - LAG_STEPS:
             asked, used, finite = self._answers.popleft()
@@ -98,7 +101,7 @@ class LossScaler:
             if following is None:
                 raise Hopeless(
                     f"finite gradients expected, found others at step {asked} though the loss "
-                    f"scale has come down to {used:g} (model.loss_scale): training diverged"
+                    f"scale (model.loss_scale) has come down to {used:g}"
                 )
             self.scale = following
         return self.scale.value

@@ -1,7 +1,8 @@
 """SGD with momentum, LARS in its published variants, and RMSprop warm-up; never waits.
 
 `config/variants.py` holds the formula and what differs. On a CPU one operator of our own updates
-all tensors (train/kernels); on a GPU MXNet's multi-tensor operators do.
+all tensors (train/kernels); on a GPU, or with a dynamic loss scale, MXNet's multi-tensor operators
+do.
 """
 
 from __future__ import annotations
@@ -79,7 +80,7 @@ class Updater:
         self.previous_lr = 0.0
         """Of the last step; with `state` it is all that one step leaves for the next."""
         self.trusts: nd.NDArray | None = None
-        """Trust ratios of the last step, one for each tensor (CPU only)."""
+        """Trust ratios of the last step, one for each tensor (own operator only)."""
         self._kinds: list[tuple[list[Tensor], nd.NDArray]] = []
         """Tensors that one multi-tensor operator takes, with their weight decays."""
         for scaled, mp in sorted({(t.scaled, t.has_master) for t in self._tensors}):
@@ -129,7 +130,7 @@ class Updater:
         return 1 / (now.global_batch_size * self.scaler.scale.value)
 
     def _apply_fused(self, _: int, now: Settings) -> None:
-        """CPU: our own operator, one call for all tensors (train/kernels)."""
+        """CPU, constant loss scale: our own operator, one call for all tensors (train/kernels)."""
         self.trusts = kernels.update(
             self._arrays,
             {
@@ -141,7 +142,7 @@ class Updater:
         )
 
     def _apply_multi_tensor(self, _: int, now: Settings) -> None:
-        """GPU: MXNet's multi-tensor operators, at most 60 tensors a call."""
+        """Else: MXNet's multi-tensor operators, at most 60 tensors a call."""
         options = {"momentum": now.momentum, "rescale_grad": self._rescale(now)}
         for tensors, decays in self._kinds:
             mp = tensors[0].has_master

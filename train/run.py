@@ -115,7 +115,11 @@ class Rank:
             trainable(self.net),
             self.run.optimizer,
             ctx=self.ctx,
-            scaler=LossScaler(self.run.model.loss_scale, self.comm.buckets),
+            scaler=LossScaler(
+                self.run.model.loss_scale,
+                self.comm.buckets,
+                batch=max(segment.global_batch_size for segment in self.plan.segments),
+            ),
             epoch_at=self.plan.epoch_at,
         )
 
@@ -237,8 +241,7 @@ class Rank:
         loss = loss_sum / images
         if session.place.rank == 0:
             self.report_loss(point.step, loss, now)
-        if not self.updater.scaler.is_dynamic:  # it skips such steps, and knows when to give up
-            check_loss(loss, point.step)
+        check_loss(loss, point.step)
         if reason := agreed_stop(requests):
             raise StopRun(reason)
 

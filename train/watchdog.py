@@ -29,8 +29,9 @@ SCRATCH = "RN50_SCRATCH"
 PERIOD_S = 1.0
 """Between two messages from the same place; another place is told within `TICK_S`."""
 TICK_S = 0.1
-_PAUSE_S = 1.0
-"""Longer between two beats: this rank was suspended, most likely with the launcher."""
+PAUSE_S = 1.0
+"""Longer between two looks at a clock: this process was suspended, most likely with all others
+(`scontrol suspend`, a virtual machine that stood still)."""
 _PACKAGE = str(Path(__file__).parent.parent)
 _ENGINES = ("/mxnet/", "/horovod/")
 WAITS = " (in an engine)"
@@ -83,8 +84,7 @@ class Heart:
         heard_s = beaten_s = time.monotonic()
         while not self._over:
             now_s, place = time.monotonic(), (session.timeline.phase, session.step)
-            if now_s > beaten_s + _PAUSE_S:
-                heard_s += now_s - beaten_s
+            heard_s += suspended_s(beaten_s, now_s)
             beaten_s = now_s
             try:
                 if place != told or now_s > told_s + PERIOD_S:
@@ -110,6 +110,11 @@ class Heart:
     def _lost(self, reason: str) -> None:
         if not self._over:
             self._end(reason)
+
+
+def suspended_s(last_s: float, now_s: float) -> float:
+    """Of the time since the last look, in seconds, that in which this process did not run."""
+    return now_s - last_s if now_s - last_s > PAUSE_S else 0.0
 
 
 def main_thread() -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import signal
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -45,34 +46,40 @@ def whole(tmp_path_factory: pytest.TempPathFactory, smoke_data: Path) -> Path:
     return rn50.run_folder()
 
 
-def interrupt(rn50: Any, data: Path, launcher: str, sign: str, number: int, *more: str) -> Path:
-    """Signal `rn50 launch` when its output shows `sign`; the folder of the run."""
+def interrupt(rn50: Any, data: Path, launcher: str, sign: str = "") -> Path:
+    """SIGTERM to `rn50 launch` when its output shows `sign`, or the end of a budget of three
+    epochs, the last of which has no evaluation; the folder of the run."""
     process = rn50.start(
-        *("launch", *RUN, "--launcher", launcher, *more),
+        *("launch", *RUN, "--launcher", launcher, *(() if sign else ("limits.epochs=3",))),
         *(f"data.path={data}", f"system.results={rn50.results}"),
     )
     for line in process.stdout:
-        if sign in line:
+        if sign and sign in line:
+            process.send_signal(signal.SIGTERM)
             break
-    process.send_signal(number)
-    process.communicate(timeout=60)
-    assert process.returncode == 130
+    process.communicate(timeout=120)
+    assert process.returncode == (130 if sign else 1)
     return rn50.run_folder()
+
+
+def resume(rn50: Any, folder: Path, *more: str) -> subprocess.CompletedProcess[str]:
+    return rn50("launch", "--resume", str(folder), "limits.epochs=null", *more)
 
 
 @pytest.mark.parametrize(
     ("sign", "launcher"),
-    [("step  35/", LAUNCHERS[0]), ("* epoch 2", LAUNCHERS[-1]), ("step 145/", LAUNCHERS[-1])],
+    [("step  35/", LAUNCHERS[0]), ("* epoch 2", LAUNCHERS[-1]), ("", LAUNCHERS[-1])],
 )
 def test_resumed_is_uninterrupted(
     rn50: Any, smoke_data: Path, whole: Path, launcher: str, sign: str
 ) -> None:
     """In the first epoch, after an evaluation, at the end of an epoch without one."""
-    folder = interrupt(rn50, smoke_data, launcher, sign, signal.SIGTERM)
+    folder = interrupt(rn50, smoke_data, launcher, sign)
     stopped = json.loads((folder / "result.json").read_text())
-    assert stopped["status"] == "aborted" and "asked to stop at step" in stopped["stopped"]
+    assert stopped["status"] == "aborted"
+    assert stopped["stopped"].startswith("asked to stop at step " if sign else "budget of 3 epochs")
     assert read_events(folder / "result_0.txt")[-1].metadata["status"] == "aborted"
-    done = rn50("launch", "--resume", str(folder), "--launcher", launcher)
+    done = resume(rn50, folder, "--launcher", launcher)
     assert done.returncode == 1, done.stderr  # the target is out of reach
     assert bits(folder) == bits(whole)
     assert records(folder) == records(whole)
@@ -88,10 +95,10 @@ def test_resumed_is_uninterrupted(
 def test_a_torn_newest_checkpoint_costs_time_not_bits(
     rn50: Any, smoke_data: Path, whole: Path
 ) -> None:
-    folder = interrupt(rn50, smoke_data, LAUNCHERS[-1], "step 145/", signal.SIGINT)
+    folder = interrupt(rn50, smoke_data, LAUNCHERS[-1])
     newest = checkpoint.listed(folder / "checkpoint")[-1]
     newest.write_bytes(newest.read_bytes()[:1000])
-    done = rn50("launch", "--resume", str(folder), "--launcher", LAUNCHERS[-1])
+    done = resume(rn50, folder, "--launcher", LAUNCHERS[-1])
     assert f"{newest}: torn or damaged" in done.stderr
     assert bits(folder) == bits(whole) and records(folder) == records(whole)
 
@@ -99,8 +106,8 @@ def test_a_torn_newest_checkpoint_costs_time_not_bits(
 def test_another_rank_count_goes_on_and_says_that_bits_differ(
     rn50: Any, smoke_data: Path, whole: Path
 ) -> None:
-    folder = interrupt(rn50, smoke_data, LAUNCHERS[-1], "step 145/", signal.SIGTERM)
-    done = rn50("launch", "--resume", str(folder), "--ranks", "4", "--launcher", LAUNCHERS[-1])
+    folder = interrupt(rn50, smoke_data, LAUNCHERS[-1])
+    done = resume(rn50, folder, "--ranks", "4", "--launcher", LAUNCHERS[-1])
     assert "system.ranks_per_node 2 -> 4" in done.stdout and "bits will differ" in done.stdout
     assert [r["step"] for r in records(folder)] == [r["step"] for r in records(whole)]
     ours, theirs = records(folder)[-2]["loss"], records(whole)[-2]["loss"]
@@ -108,7 +115,7 @@ def test_another_rank_count_goes_on_and_says_that_bits_differ(
 
 
 def test_another_config_is_refused(rn50: Any, smoke_data: Path) -> None:
-    folder = interrupt(rn50, smoke_data, LAUNCHERS[-1], "step  35/", signal.SIGTERM)
+    folder = interrupt(rn50, smoke_data, LAUNCHERS[-1], "step  35/")
     log = (folder / "result_0.txt").read_bytes()
     done = rn50("launch", "--resume", str(folder), "optimizer.base_lr=0.06")
     assert done.returncode == 2

@@ -13,7 +13,7 @@ import pytest
 from rn50.config.schema import Watchdog
 from rn50.scripts.failure import GONE, explain_failure
 from rn50.scripts.monitor import Monitor, oom_kills
-from rn50.train.watchdog import VARIABLE, main_thread
+from rn50.train.watchdog import VARIABLE, main_thread, suspended_s
 from tests.waiting import wait_until
 
 PATIENCE_S = 60.0
@@ -128,6 +128,37 @@ def test_a_stranger_is_cut_off_and_changes_nothing(monitor: Monitor, data: bytes
     rank = Rank(monitor, 0)
     assert rank.socket.recv(5) == b"beat\n"
     assert monitor.lost is None and monitor.failures == []
+
+
+@pytest.mark.parametrize("heard_since", [False, True])
+def test_time_in_which_nobody_ran_is_no_silence(monitor: Monitor, heard_since: bool) -> None:
+    """An hour suspended, by a clock of the test's own; then a rank is silent, and found in time."""
+    ranks = [Rank(monitor, 0), Rank(monitor, 1)]
+    wait_until(lambda: not monitor.unheard)
+    monitor._over = True
+    monitor._thread.join()
+    suspended_s, now_s = 3600.0, time.monotonic()
+    monitor._judge(now_s)
+    now_s += suspended_s
+    if heard_since:  # before the watchdog looked at its clock again
+        for beat in monitor._beats.values():
+            beat.heard_s = beat.moved_s = now_s
+    monitor._judge(now_s)
+    assert monitor.verdict is None
+    silence_s = 0.0
+    while monitor.verdict is None:
+        silence_s += 0.25
+        monitor._beats[0].heard_s = now_s + silence_s
+        monitor._judge(now_s + silence_s)
+    assert monitor.verdict["rank"] == 1
+    assert 9 < silence_s <= 10.25  # watchdog.silence_s, less what had passed before
+    for rank in ranks:
+        rank.socket.close()
+
+
+def test_what_counts_as_suspended() -> None:
+    assert suspended_s(5.0, 5.2) == 0
+    assert suspended_s(5.0, 3605.0) == 3600
 
 
 def test_a_wish_to_stop_reaches_all_ranks(monitor: Monitor) -> None:

@@ -15,13 +15,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mxnet import autograd, gluon, nd
 
+from rn50.config.errors import UserError
 from rn50.config.load import load
-from rn50.config.schema import MOST_LOSS_SCALE, Model, Optimizer
+from rn50.config.schema import Model, Optimizer
 from rn50.scripts.console import Tracking
 from rn50.scripts.launch import launch
 from rn50.train import checkpoint, loss_scale
 from rn50.train.limits import Hopeless
-from rn50.train.loss_scale import LAG_STEPS, LossScaler, Scale, next_scale
+from rn50.train.loss_scale import LAG_STEPS, LEAST, MOST, LossScaler, Scale, next_scale
 from rn50.train.networks import Loss
 from rn50.train.optimizer import Updater
 from rn50.train.schedule import Settings
@@ -41,27 +42,65 @@ def test_an_overflow_halves_once_however_many_steps_were_under_way() -> None:
     assert next_scale(scale, 512.0, False) == Scale(256.0)
 
 
-def test_it_doubles_after_so_many_steps_up_to_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It doubles after three steps."""
     monkeypatch.setattr(loss_scale, "DOUBLE_AFTER_STEPS", 3)
-    scales, scale = [], Scale(MOST_LOSS_SCALE / 2)
+
+
+@pytest.mark.usefixtures("soon")
+def test_it_doubles_after_so_many_steps_up_to_a_bound() -> None:
+    scales, scale = [], Scale(MOST / 2)
     for _ in range(9):
         following = next_scale(scale, scale.value, True)
         assert following is not None
         scale = following
         scales.append(scale.value)
-    assert scales == [MOST_LOSS_SCALE / 2] * 2 + [MOST_LOSS_SCALE] * 7
+    assert scales == [MOST / 2] * 2 + [MOST] * 7
 
 
-@given(st.lists(st.booleans(), max_size=60), st.floats(1, MOST_LOSS_SCALE))
-def test_it_never_leaves_its_bounds_and_ends_at_one(answers: list[bool], start: float) -> None:
-    scale = Scale(start)
+@pytest.mark.usefixtures("soon")
+@given(st.lists(st.booleans(), max_size=80), st.floats(LEAST, MOST))
+def test_it_stays_within_bounds_and_ends_at_the_lower_one(
+    answers: list[bool], start: float
+) -> None:
+    scale, under_way = Scale(start), [start] * LAG_STEPS
     for finite in answers:
-        following = next_scale(scale, scale.value, finite)
+        used = under_way.pop(0)
+        following = next_scale(scale, used, finite)
         if following is None:
-            assert scale.value <= 1 and not finite
+            assert used <= LEAST and not finite
             return
-        assert 0.5 <= following.value <= MOST_LOSS_SCALE
+        assert LEAST / 2 <= following.value <= MOST
+        changed = following.value / scale.value
+        assert changed <= 1 and following.value < used if not finite else changed in (1, 2)
         scale = following
+        under_way.append(scale.value)
+
+
+@pytest.mark.parametrize(
+    ("setting", "batch", "start"),
+    [
+        ("dynamic", 1, 65536.0),
+        ("dynamic", 20, 2048.0),
+        ("dynamic", 86_016, 0.5),
+        ("dynamic(24)", 86_016, 24.0),
+        ("dynamic(0.125)", 1, 0.125),
+        (3.5, 1, 3.5),
+    ],
+)
+def test_where_it_starts(setting: float | str, batch: int, start: float) -> None:
+    assert LossScaler(setting, [nd.zeros(3)], batch=batch).value_at(1) == start
+
+
+@pytest.mark.parametrize(
+    "found", ["0", "-1", ".inf", "true", "auto", "dynamic()", "dynamic(1e9)", "dynamic(99999999)"]
+)
+def test_other_settings_are_refused(found: str) -> None:
+    with pytest.raises(
+        UserError, match=r"model\.loss_scale: expected a number above 0, dynamic, or "
+    ):
+        load("smoke", [f"model.loss_scale={found}"])
 
 
 # --- one step -------------------------------------------------------------------------------------
@@ -105,10 +144,8 @@ def test_a_constant_scale_looks_at_nothing() -> None:
 
 def test_at_its_end_it_says_so() -> None:
     flat = [nd.ones(4)]
-    scaler = LossScaler("dynamic(2)", flat)
-    with pytest.raises(
-        Hopeless, match=r"others at step 5 though the loss scale has come down to 1 "
-    ):
+    scaler = LossScaler(f"dynamic({2 * LEAST:.9f})", flat)
+    with pytest.raises(Hopeless, match=r"others at step 5 though .* has come down to 6\.1"):
         for step in range(1, 100):
             scaler.value_at(step)
             flat[0][:] = np.nan
