@@ -17,7 +17,7 @@ from ..config.schema import Watchdog
 from ..train.watchdog import VARIABLE, WAITS, suspended_s
 from .failure import GONE
 
-DEATH_GRACE_S = 3.0
+DEATH_GRACE_S = 5.0
 """From the end of a rank's process to that of the job, if its launcher does not see to it."""
 _TICK_S = 0.25
 _MAX_LINE_BYTES = 8192

@@ -28,6 +28,7 @@ from ..config.plan import build_plan
 from ..config.sweep import LoadedSweep, difference
 from ..data.atomic import write_file
 from ..data.prepare import Tracker, prepare
+from ..train.limits import REASONS, REQUESTED
 from .sweep_study import Study, training_seed, wanted_trials
 from .sweep_trial import (
     Ended,
@@ -199,7 +200,9 @@ class Driver:
             return
         clean_up(folder)
         ended = read_end(folder, None) if folder.exists() else Ended("failed", "", {})
-        if ended.result and not (ended.status == "failed" and ended.reason in _STOPPED):
+        interrupted = ended.status == "failed" and ended.reason in _STOPPED
+        asked_to_stop = str(ended.result.get("stopped", "")).startswith(REASONS[REQUESTED])
+        if ended.result and not interrupted and not asked_to_stop:
             self._say(f"trial {trial.number}: ended while no driver was there")
             if not self._judge(trial.number, folder, self._last_epoch(trial)):
                 self._settle(trial.number, folder, ended)
@@ -300,7 +303,9 @@ class Driver:
             }
             self._complete(number, float(result[measured[objective.measure]]), folder)
         elif ended.status == "aborted" and not objective.is_accuracy:
-            reason = f"target not reached: accuracy {result['eval_accuracy']:.4f} at the end"
+            accuracy = result.get("eval_accuracy")
+            reached = "no evaluation" if accuracy is None else f"accuracy {accuracy:.4f} at the end"
+            reason = f"target not reached: {reached}"
             self._study.prune(number, reason, self._seconds(folder))
             self._say(f"trial {number}: {reason}")
         elif ended.status == "aborted":

@@ -54,11 +54,11 @@ def rank_process(parent: int, rank: int) -> psutil.Process | None:
 
 
 def kill_once(
-    launcher: str, data: Path, rank: int, wait: Callable[[Path], object]
+    launcher: str, data: Path, rank: int, wait: Callable[[Path], object], *more: str
 ) -> dict[str, Any]:
     """Kill `rank` once `wait`, given the folder of results, is over; the run goes on by itself."""
     with tempfile.TemporaryDirectory(prefix="rn50-kill-") as folder:
-        process = start(launcher, data, Path(folder), "--max-restarts", "1")
+        process = start(launcher, data, Path(folder), "--max-restarts", "1", *more)
         victim = None
         while victim is None and process.poll() is None:
             victim = rank_process(process.pid, rank)

@@ -21,8 +21,9 @@ def test_a_killed_rank_costs_time_not_bits(smoke_data: Path, tmp_path: Path) -> 
     def first_checkpoint(results: Path) -> None:
         wait_until(lambda: list(results.glob("*/*/checkpoint/step_*.ckpt")))
 
-    start("gloo", smoke_data, tmp_path).communicate(timeout=300)
-    kill = kill_once("gloo", smoke_data, rank=1, wait=first_checkpoint)
+    patience = ("watchdog.silence_s=60", "watchdog.stall_s=300")
+    start("gloo", smoke_data, tmp_path, *patience).communicate(timeout=300)
+    kill = kill_once("gloo", smoke_data, 1, first_checkpoint, *patience)
     assert judge(kill, result_of(tmp_path)["weights_digest"], BUSY_BOUND_S) == []
     assert kill["went_on"].startswith("going on after step ")
 

@@ -278,12 +278,12 @@ def test_ctrl_c_leaves_nothing_behind(
 
 def test_a_suspended_job_goes_on(rn50, smoke_data: Path) -> None:
     """`scontrol suspend`, a machine that stands still: nobody was silent, time was."""
-    process, folder, _ = start_and_wait(rn50, "gloo", smoke_data, "watchdog.silence_s=4")
+    process, folder, _ = start_and_wait(rn50, "gloo", smoke_data, "watchdog.silence_s=8")
     job = psutil.Process(process.pid)
     family = [job, *job.children(recursive=True)]
     for member in family:
         member.suspend()
-    time.sleep(5)
+    time.sleep(10)
     for member in family:
         member.resume()
     said = [line for line, _ in zip(process.stdout, range(10), strict=False)]

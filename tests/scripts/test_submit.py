@@ -88,7 +88,8 @@ def test_a_local_job_that_is_killed_closes_its_log(rn50, smoke_data: Path) -> No
     assert match, done.stdout + done.stderr
     job, folder = psutil.Process(int(match[1])), Path(match[2])
     family = [job, *job.children(recursive=True)]
-    wait_until(lambda: "images/s" in (folder / "job.log").read_text())
+    log = folder / "job.log"
+    wait_until(lambda: log.is_file() and "images/s" in log.read_text())
     family += job.children(recursive=True)
     os.kill(job.pid, signal.SIGTERM)
     code = folder / "exit_code"

@@ -39,6 +39,7 @@ overrides:
     train_samples: 240
     eval_samples: 100
   eval: {{period: 1, offset: 0, target: 0.999}}
+  log.every: 1 steps
   limits.learning_by: 1000 epochs  # so few images teach nothing by half of two epochs
   schedule.length: {epochs} epochs
   system: {{results: {folder}/results, ranks_per_node: {ranks}}}
@@ -149,7 +150,12 @@ def test_ctrl_c_stops_the_trials_and_the_next_driver_runs_them_again(rn50, tmp_p
     path.write_text(text + "trials: 1\nlimit_s: 1000\n")
     folder = tmp_path / "results" / "small"
     driver = rn50.start("sweep", str(path))
-    wait_until(lambda: list(folder.glob("trials/trial_0000/*/metrics.jsonl")))
+    wait_until(
+        lambda: any(
+            '"train"' in path.read_text()
+            for path in folder.glob("trials/trial_0000/*/metrics.jsonl")
+        )
+    )
     driver.send_signal(signal.SIGTERM)
     driver.communicate(timeout=120)
     assert driver.returncode == 130
