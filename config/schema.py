@@ -327,7 +327,8 @@ class Data(Section):
 class Model(Section):
     """The network; `depth`, `width`, `stem`, `norm` and `zero_gamma` are those of a ResNet v1.5.
 
-    `width` 64 and `stem` imagenet are the real one.
+    `width` 64 and `stem` imagenet are the real one. `layout`: the order in memory of images, maps
+    and convolutions in training; weights and function are the same.
     """
 
     network: Literal["resnet", "alexnet", "googlenet"] = "resnet"
@@ -336,6 +337,7 @@ class Model(Section):
     stem: Literal["imagenet", "small"] = "imagenet"
     norm: Literal["batch", "none"] = "batch"
     dtype: Literal["float32", "float16", "bfloat16"] = "float32"
+    layout: Literal["NCHW", "NHWC"] = "NCHW"
     loss_scale: LossScale = 1.0
     bn_momentum: Fraction = benchmark.BN_MOMENTUM
     bn_epsilon: Positive = benchmark.BN_EPSILON

@@ -30,7 +30,9 @@ def _full(run: Run) -> Callable[[], Any]:
     """The pipeline of training."""
     from .pipeline import build_train_source
 
-    source = build_train_source(run.data, build_plan(run), rank=0, seeds=SEEDS)
+    source = build_train_source(
+        run.data, build_plan(run), rank=0, seeds=SEEDS, layout=run.model.layout
+    )
     return lambda: source.next().images.wait_to_read()
 
 

@@ -34,7 +34,7 @@ NOT_COUNTED = -1
 
 
 class Batch(NamedTuple):
-    images: mx.nd.NDArray  # (batch, 3, crop_px, crop_px) float32
+    images: mx.nd.NDArray  # (batch, 3, crop_px, crop_px) float32; NHWC: 3 last
     labels: mx.nd.NDArray  # (batch,) float32
 
 
@@ -219,13 +219,14 @@ def build_train_source(
     device_id: int | None = None,
     graph: Callable[..., tuple[Any, Any]] | None = None,
     first_step: int = 1,
+    layout: str = "NCHW",
 ) -> Source:
     """The training stream of one rank from `first_step` on: random windows (or centre crops),
     flips, endless.
 
     A batch has the size of its step; steps in which the rank has no share are left out. `seeds`
     holds the streams `shuffle`, `augment` and `flip`. `graph` stands in for decoding, resizing and
-    normalising where a part of it is to be measured.
+    normalising where a part of it is to be measured. `layout` is that of the images.
     """
     folder = Path(data.path)
     table = load_table(folder, "train")
@@ -261,7 +262,7 @@ def build_train_source(
         images = fn.resize(
             images, size=(data.crop_px, data.crop_px), **_INTERPOLATION[data.interpolation]
         )
-        return _normalise(images, data, mirror), _to_device(labels, device_id)
+        return _normalise(images, data, mirror, layout), _to_device(labels, device_id)
 
     largest = max(segment.per_rank for segment in plan.segments)
     return Source(
@@ -279,7 +280,7 @@ def build_train_source(
 def build_eval_source(
     data: Data, *, batch_per_rank: int, rank: int, ranks: int, device_id: int | None = None
 ) -> Source:
-    """The evaluation stream of one rank: its shard in order, again and again."""
+    """The evaluation stream of one rank: its shard in order, again and again. Always NCHW."""
     folder = Path(data.path)
     table = load_table(folder, "val")
     records = RecordFile(folder / "val.rec", table)
@@ -310,8 +311,8 @@ def build_eval_source(
     )
 
 
-def _normalise(images: Any, data: Data, mirror: Any) -> Any:
-    """Centre crop (of nothing where the size is right), mirror, mean and std, to CHW floats."""
+def _normalise(images: Any, data: Data, mirror: Any, layout: str = "NCHW") -> Any:
+    """Centre crop (of nothing where the size is right), mirror, mean and std, to floats."""
     return fn.crop_mirror_normalize(
         images,
         crop=(data.crop_px, data.crop_px),
@@ -319,7 +320,7 @@ def _normalise(images: Any, data: Data, mirror: Any) -> Any:
         mean=list(data.mean),
         std=list(data.std),
         dtype=types.DALIDataType.FLOAT,
-        output_layout="CHW",
+        output_layout=layout.removeprefix("N"),
     )
 
 

@@ -10,6 +10,9 @@ from typing import Any
 
 from mxnet.gluon import nn
 
+from ..config.schema import Model
+from .layers import ChannelsFirst, Network
+
 # Maps, kernel, stride, padding, and whether a 3x3 maximum with stride 2 follows.
 CONVOLUTIONS = (
     (64, 11, 4, 2, True),
@@ -22,17 +25,17 @@ HIDDEN_UNITS = (4096, 4096)
 DROPOUT = 0.5
 
 
-class AlexNet(nn.HybridBlock):
-    """The network: images (batch, 3, crop_px, crop_px) float32 to logits (batch, classes).
+class AlexNet(Network):
+    """The network: images to logits (batch, classes).
 
-    Its first dense layer fits one crop size alone. Dropout follows the hidden dense layers (as in
-    Krizhevsky et al., 2012, section 4.2); what seeds its masks: `networks.build_networks`.
+    Its first dense layer fits one crop size alone, and reads the maps channel by channel in either
+    layout, so that the same weights are the same function. Dropout follows the hidden dense layers
+    (as in Krizhevsky et al., 2012, section 4.2); what seeds its masks: `networks.build_networks`.
     """
 
-    def __init__(self, classes: int, *, crop_px: int, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
+    def __init__(self, model: Model, classes: int, *, crop_px: int, **kwargs: Any) -> None:
+        super().__init__(model, **kwargs)
         with self.name_scope():
-            self.body = nn.HybridSequential(prefix="")
             channels, side = 3, crop_px
             for number, (maps, kernel, stride, padding, pooled) in enumerate(CONVOLUTIONS, start=1):
                 self.body.add(
@@ -42,15 +45,16 @@ class AlexNet(nn.HybridBlock):
                         stride,
                         padding,
                         activation="relu",
+                        layout=model.layout,
                         in_channels=channels,
                         prefix=f"conv{number}_",
                     )
                 )
                 channels, side = maps, (side + 2 * padding - kernel) // stride + 1
                 if pooled:
-                    self.body.add(nn.MaxPool2D(3, 2))
+                    self.body.add(nn.MaxPool2D(3, 2, layout=model.layout))
                     side = (side - 3) // 2 + 1
-            self.body.add(nn.Flatten())
+            self.body.add(ChannelsFirst(model.layout), nn.Flatten())
             units = channels * side * side
             for number, hidden in enumerate(HIDDEN_UNITS, start=len(CONVOLUTIONS) + 1):
                 self.body.add(
@@ -59,6 +63,3 @@ class AlexNet(nn.HybridBlock):
                 self.body.add(nn.Dropout(DROPOUT))
                 units = hidden
             self.body.add(nn.Dense(classes, in_units=units, prefix="fc_"))
-
-    def hybrid_forward(self, _: Any, x: Any) -> Any:
-        return self.body(x)

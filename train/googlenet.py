@@ -5,9 +5,13 @@ Convolutions with bias, no batch norm; 6,998,552 parameters for 1000 classes.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, NamedTuple
 
 from mxnet.gluon import nn
+
+from ..config.schema import Model
+from .layers import Network
 
 
 class Maps(NamedTuple):
@@ -40,7 +44,7 @@ LRN = {"nsize": 5, "alpha": 5 * 1e-4, "beta": 0.75, "knorm": 2.0}
 
 
 def build_convolution(
-    name: str, in_channels: int, channels: int, kernel: int, stride: int = 1
+    layout: str, name: str, in_channels: int, channels: int, kernel: int, stride: int = 1
 ) -> nn.Conv2D:
     """A convolution with bias and ReLU that keeps the resolution but for its stride."""
     return nn.Conv2D(
@@ -49,36 +53,50 @@ def build_convolution(
         stride,
         kernel // 2,
         activation="relu",
+        layout=layout,
         in_channels=in_channels,
         prefix=f"{name}_",
     )
 
 
-def build_reduction() -> nn.MaxPool2D:
+def build_reduction(layout: str) -> nn.MaxPool2D:
     """The maximum that halves the resolution, rounded up."""
-    return nn.MaxPool2D(3, 2, ceil_mode=True)
+    return nn.MaxPool2D(3, 2, layout=layout, ceil_mode=True)
 
 
 class LocalNorm(nn.HybridBlock):
-    """Local response normalisation across channels."""
+    """Local response normalisation across channels.
+
+    MXNet has it for axis 1 and float32 alone: in float16 it stops at a scratch array of the wrong
+    type, which no inference of types shows.
+    """
+
+    def __init__(self, model: Model, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self._last, self._half = model.layout == "NHWC", model.dtype == "float16"
 
     def hybrid_forward(self, F: Any, x: Any) -> Any:
-        return F.LRN(x, **LRN)
+        x = F.transpose(x, axes=(0, 3, 1, 2)) if self._last else x
+        x = F.LRN(F.cast(x, dtype="float32") if self._half else x, **LRN)
+        x = F.cast(x, dtype="float16") if self._half else x
+        return F.transpose(x, axes=(0, 2, 3, 1)) if self._last else x
 
 
 class Inception(nn.HybridBlock):
     """1x1, reduced 3x3, reduced 5x5 and projected pooling, side by side."""
 
-    def __init__(self, in_channels: int, maps: Maps, **kwargs: Any) -> None:
+    def __init__(self, layout: str, in_channels: int, maps: Maps, **kwargs: Any) -> None:
         super().__init__(**kwargs)
+        self._channel_axis = layout.index("C")
+        convolution = partial(build_convolution, layout)
         with self.name_scope():
-            self.one = build_convolution("1x1", in_channels, maps.one, 1)
-            self.reduce3 = build_convolution("3x3_reduce", in_channels, maps.reduce3, 1)
-            self.three = build_convolution("3x3", maps.reduce3, maps.three, 3)
-            self.reduce5 = build_convolution("5x5_reduce", in_channels, maps.reduce5, 1)
-            self.five = build_convolution("5x5", maps.reduce5, maps.five, 5)
-            self.pool = nn.MaxPool2D(3, 1, 1)
-            self.project = build_convolution("pool_proj", in_channels, maps.pool, 1)
+            self.one = convolution("1x1", in_channels, maps.one, 1)
+            self.reduce3 = convolution("3x3_reduce", in_channels, maps.reduce3, 1)
+            self.three = convolution("3x3", maps.reduce3, maps.three, 3)
+            self.reduce5 = convolution("5x5_reduce", in_channels, maps.reduce5, 1)
+            self.five = convolution("5x5", maps.reduce5, maps.five, 5)
+            self.pool = nn.MaxPool2D(3, 1, 1, layout=layout)
+            self.project = convolution("pool_proj", in_channels, maps.pool, 1)
 
     def hybrid_forward(self, F: Any, x: Any) -> Any:
         return F.concat(
@@ -86,35 +104,33 @@ class Inception(nn.HybridBlock):
             self.three(self.reduce3(x)),
             self.five(self.reduce5(x)),
             self.project(self.pool(x)),
-            dim=1,
+            dim=self._channel_axis,
         )
 
 
-class GoogLeNet(nn.HybridBlock):
-    """The network: images (batch, 3, H, W) float32 to logits (batch, classes).
+class GoogLeNet(Network):
+    """The network: images to logits (batch, classes).
 
     What seeds the masks of its dropout: `networks.build_networks`.
     """
 
-    def __init__(self, classes: int, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
+    def __init__(self, model: Model, classes: int, **kwargs: Any) -> None:
+        super().__init__(model, **kwargs)
+        layout = model.layout
+        convolution = partial(build_convolution, layout)
         with self.name_scope():
-            self.body = nn.HybridSequential(prefix="")
-            self.body.add(build_convolution("conv1", 3, 64, 7, stride=2))
-            self.body.add(build_reduction(), LocalNorm())
-            self.body.add(build_convolution("conv2_reduce", 64, 64, 1))
-            self.body.add(build_convolution("conv2", 64, 192, 3))
-            self.body.add(LocalNorm())
+            self.body.add(convolution("conv1", 3, 64, 7, stride=2))
+            self.body.add(build_reduction(layout), LocalNorm(model))
+            self.body.add(convolution("conv2_reduce", 64, 64, 1))
+            self.body.add(convolution("conv2", 64, 192, 3))
+            self.body.add(LocalNorm(model))
             channels = 192
             for modules in STAGES:
-                self.body.add(build_reduction())
+                self.body.add(build_reduction(layout))
                 for name, maps in modules.items():
-                    self.body.add(Inception(channels, maps, prefix=f"inception{name}_"))
+                    self.body.add(Inception(layout, channels, maps, prefix=f"inception{name}_"))
                     channels = maps.one + maps.three + maps.five + maps.pool
-            self.body.add(nn.GlobalAvgPool2D())
+            self.body.add(nn.GlobalAvgPool2D(layout=layout))
             self.body.add(nn.Flatten())
             self.body.add(nn.Dropout(DROPOUT))
             self.body.add(nn.Dense(classes, in_units=channels, prefix="fc_"))
-
-    def hybrid_forward(self, _: Any, x: Any) -> Any:
-        return self.body(x)

@@ -13,6 +13,7 @@ from mxnet.gluon import HybridBlock
 from ..config.schema import Model
 from .alexnet import AlexNet
 from .googlenet import GoogLeNet
+from .layers import Network
 from .resnet import ResNet
 from .support import check_network
 
@@ -25,18 +26,23 @@ class Seeded(mx.init.Initializer):
 
     The others are convolutions and AlexNet's hidden dense layers; biases are 0. One random stream
     for each name makes the weights independent of creation order, rank and thread (Philox keyed by
-    (seed, CRC-32 of the name); 0.45 s of CPU for ResNet-50).
+    (seed, CRC-32 of the name); 0.45 s of CPU for ResNet-50). A convolution is drawn in the order
+    of NCHW, (out, in, height, width), so that the layouts have the same weights.
     """
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, layout: str) -> None:
         super().__init__(seed=seed)
-        self._seed = seed
+        self._seed, self._layout = seed, layout
 
     def _init_weight(self, name: str, arr: mx.nd.NDArray) -> None:
         key = np.array([self._seed, zlib.crc32(str(name).encode())], dtype=np.uint64)
         rng = np.random.Generator(np.random.Philox(key=key))
         scale = 0.01 if str(name) == CLASSIFIER else np.sqrt(2 / np.prod(arr.shape[1:]))
-        arr[:] = rng.standard_normal(arr.shape, dtype=np.float32) * np.float32(scale)
+        shape, channels_last = arr.shape, self._layout == "NHWC" and arr.ndim == 4
+        if channels_last:
+            shape = tuple(shape[axis] for axis in (0, 3, 1, 2))
+        drawn = rng.standard_normal(shape, dtype=np.float32) * np.float32(scale)
+        arr[:] = drawn.transpose(0, 2, 3, 1) if channels_last else drawn
 
 
 class Loss(HybridBlock):
@@ -59,41 +65,55 @@ class Loss(HybridBlock):
         return -(self._true_minus_other * true + self._other * F.sum(log_p, axis=1))
 
 
-def build_network(model: Model, classes: int, *, crop_px: int) -> HybridBlock:
-    """The network without weights; every shape is known.
+def build_network(model: Model, classes: int, *, crop_px: int) -> Network:
+    """The network without weights; every shape and type is known.
 
     Raises:
         UserError: a setting that the network does not have, or crops too small for it.
     """
     check_network(model, crop_px)
+    net: Network
     if model.network == "alexnet":
-        return AlexNet(classes, crop_px=crop_px, prefix="")
-    if model.network == "googlenet":
-        return GoogLeNet(classes, prefix="")
-    return ResNet(model, classes, prefix="")
+        net = AlexNet(model, classes, crop_px=crop_px, prefix="")
+    elif model.network == "googlenet":
+        net = GoogLeNet(model, classes, prefix="")
+    else:
+        net = ResNet(model, classes, prefix="")
+    if model.dtype == "float16":
+        net.cast("float16")  # batch norm keeps float32 parameters
+    return net
+
+
+def image_shape(net: Network, batch: int, crop_px: int) -> tuple[int, int, int, int]:
+    """Of a batch of images as `net` takes them."""
+    if net.layout == "NHWC":
+        return batch, crop_px, crop_px, 3
+    return batch, 3, crop_px, crop_px
 
 
 def build_networks(
     model: Model, classes: int, *, crop_px: int, seed: int, ctx: mx.Context
-) -> tuple[HybridBlock, HybridBlock, Loss]:
+) -> tuple[Network, Network, Loss]:
     """(training net, evaluation net, loss) with weights from the `weights` stream's seed.
 
     The evaluation net has parameters of its own, filled by `copy_parameters`. On a CPU, MXNet's
     inference rewrites the weights it reads into oneDNN's blocked layout; were they those of the
     training net, our optimizer's operator would get copies of them, and its updates would be lost.
     Besides, MXNet rebuilds a net's static graph when it changes between training and inference.
+
+    It is NCHW whatever `model.layout` says: with channels last MXNet 1.9.1 calls cuDNN's batch norm
+    on batch x height x width rows, of which cuDNN's inference takes 65,535.
     """
     if model.dtype == "bfloat16":
         # Puts casts around the matrix operators of every net built from here on; weights stay
         # float32, and bfloat16's range needs no loss scaling (stack.md section 6).
         amp.init(target_dtype="bfloat16")
-    train_net, eval_net = (build_network(model, classes, crop_px=crop_px) for _ in range(2))
-    train_net.initialize(Seeded(seed), ctx=ctx)
+    train_net = build_network(model, classes, crop_px=crop_px)
+    eval_model = model.model_copy(update={"layout": "NCHW"})
+    eval_net = build_network(eval_model, classes, crop_px=crop_px)
+    train_net.initialize(Seeded(seed, model.layout), ctx=ctx)
     eval_net.initialize(mx.init.Zero(), ctx=ctx)
     eval_net.collect_params().setattr("grad_req", "null")
-    if model.dtype == "float16":
-        for net in (train_net, eval_net):
-            net.cast("float16")  # batch norm keeps float32 parameters
     loss = Loss(model, classes)
     for block in (eval_net, loss):
         block.hybridize(static_alloc=True, static_shape=True)
@@ -105,11 +125,14 @@ def build_networks(
     return train_net, eval_net, loss
 
 
-def copy_parameters(source: HybridBlock, target: HybridBlock) -> None:
-    """Enqueue a copy of all weights and statistics from one net to the other, of one kind."""
+def copy_parameters(source: Network, target: Network) -> None:
+    """Enqueue a copy of all weights and statistics to a net of the same kind, of NCHW or alike."""
     pairs = zip(source.collect_params().values(), target.collect_params().values(), strict=True)
     for mine, theirs in pairs:
-        mine.list_data()[0].copyto(theirs.list_data()[0])
+        array = mine.list_data()[0]
+        if source.layout != target.layout and array.ndim == 4:
+            array = array.transpose((0, 3, 1, 2))
+        array.copyto(theirs.list_data()[0])
 
 
 def trainable(net: HybridBlock) -> list[Any]:

@@ -11,6 +11,7 @@ from typing import Any
 from mxnet.gluon import nn
 
 from ..config.schema import Model
+from .layers import Network
 
 # Convolutions of a block: kernel, and channels in multiples of the stage's width.
 Block = tuple[tuple[int, int], ...]
@@ -53,12 +54,14 @@ class Unit(nn.HybridBlock):
                 stride,
                 kernel // 2,
                 use_bias=False,
+                layout=model.layout,
                 in_channels=in_channels,
                 prefix=f"{name}_",
             )
             self.norm = None
             if model.norm == "batch":
                 self.norm = nn.BatchNorm(
+                    axis=model.layout.index("C"),
                     momentum=model.bn_momentum,
                     epsilon=model.bn_epsilon,
                     gamma_initializer="zeros" if zero_gamma else "ones",
@@ -116,18 +119,16 @@ class Residual(nn.HybridBlock):
         return F.relu(y + (x if self.shortcut is None else self.shortcut(x)))
 
 
-class ResNet(nn.HybridBlock):
-    """The network: images (batch, 3, H, W) float32 to logits (batch, classes)."""
+class ResNet(Network):
+    """The network: images to logits (batch, classes)."""
 
     def __init__(self, model: Model, classes: int, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self._half = model.dtype == "float16"
+        super().__init__(model, **kwargs)
         width = model.width
         with self.name_scope():
-            self.body = nn.HybridSequential(prefix="")
             if model.stem == "imagenet":
                 self.body.add(Unit(model, "conv0", 3, width, kernel=7, stride=2, prefix=""))
-                self.body.add(nn.MaxPool2D(3, 2, 1))
+                self.body.add(nn.MaxPool2D(3, 2, 1, layout=model.layout))
             else:  # crops of 32 px keep their resolution
                 self.body.add(Unit(model, "conv0", 3, width, kernel=3, prefix=""))
             channels = width
@@ -141,9 +142,6 @@ class ResNet(nn.HybridBlock):
                         Residual(model, block, channels, stage_width, stride, prefix=prefix)
                     )
                     channels = stage_width * block[-1][1]
-            self.body.add(nn.GlobalAvgPool2D())
+            self.body.add(nn.GlobalAvgPool2D(layout=model.layout))
             self.body.add(nn.Flatten())
             self.body.add(nn.Dense(classes, in_units=channels, prefix="fc_"))
-
-    def hybrid_forward(self, F: Any, x: Any) -> Any:
-        return self.body(F.cast(x, dtype="float16") if self._half else x)

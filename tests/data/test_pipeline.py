@@ -496,6 +496,21 @@ def test_records_that_do_not_decode_are_replaced_within_their_batch_up_to_a_limi
             one.next()
 
 
+@pytest.mark.parametrize("augment", [True, False])
+def test_channels_last_are_the_same_images(photos: Data, augment: bool) -> None:
+    data = with_settings(photos, augment=augment)
+    first, last = (
+        build_train_source(data, plan_of(data, 5), rank=0, seeds=SEEDS, layout=layout)
+        for layout in ("NCHW", "NHWC")
+    )
+    for _ in range(3):
+        mine, theirs = first.next(), last.next()
+        assert theirs.images.shape == (5, data.crop_px, data.crop_px, 3)
+        turned = theirs.images.asnumpy().transpose(0, 3, 1, 2)
+        assert np.array_equal(mine.images.asnumpy(), turned)
+        assert np.array_equal(mine.labels.asnumpy(), theirs.labels.asnumpy())
+
+
 # --- batches over time --------------------------------------------------------------------------
 
 

@@ -28,9 +28,10 @@ SIZE_KEYS = {
     *("batch.per_rank", "batch.active_ranks", "batch.changes", "batch.reference"),
     "eval.batch_per_rank",
 }
-# Not size, and nothing else may differ: a CPU has no float16 GEMM, and MPI no torus.
+# Not size, and nothing else may differ: a CPU has no float16 GEMM, no NHWC, and MPI no torus.
 EXCEPTIONS = {
     ("model.dtype", "float16"): "float32",
+    ("model.layout", "NHWC"): "NCHW",
     ("comm.algorithm", "torus_2d"): "auto",
     ("comm.algorithm", "torus_2d(48x72)"): "auto",
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from typing import Any
 
 import mxnet as mx
 import numpy as np
@@ -19,6 +20,7 @@ from rn50.train.networks import (
     build_network,
     build_networks,
     copy_parameters,
+    image_shape,
     trainable,
 )
 from rn50.train.support import check_supported
@@ -46,6 +48,14 @@ INCEPTIONS = {
     "5a": (832, 256, 160, 320, 32, 128, 128),
     "5b": (1024, 384, 192, 384, 48, 128, 128),
 }
+
+
+LAYOUTS = ("NCHW", "NHWC")
+TO_NHWC, TO_NCHW = (0, 2, 3, 1), (0, 3, 1, 2)
+
+
+def in_layout(layout: str, *nchw: int) -> tuple[int, ...]:
+    return tuple(nchw[axis] for axis in TO_NHWC) if layout == "NHWC" else nchw
 
 
 def parameters(model: Model, prefix: str = "") -> int:
@@ -102,27 +112,36 @@ def test_googlenet_counts_up_from_its_table() -> None:
     assert sum(rows.values()) == 6_998_552
 
 
+@pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("crop_px", [64, 65, 224, 227])
 @pytest.mark.parametrize("network", ["resnet", "alexnet", "googlenet"])
-def test_shapes_are_known_before_the_first_image(network: str, crop_px: int) -> None:
-    net = build_network(Model(network=network), 1000, crop_px=crop_px)
+def test_shapes_are_known_before_the_first_image(network: str, crop_px: int, layout: str) -> None:
+    net = build_network(Model(network=network, layout=layout), 1000, crop_px=crop_px)
     assert all(p.shape and 0 not in p.shape for p in net.collect_params().values())
     # Fails where a given shape (in_units of AlexNet's first dense layer) is not the inferred one.
-    _, outputs, _ = net(mx.sym.var("images")).infer_shape(images=(2, 3, crop_px, crop_px))
+    images = image_shape(net, 2, crop_px)
+    _, outputs, _ = net(mx.sym.var("images")).infer_shape(images=images)
     assert outputs == [(2, 1000)]
 
 
-@pytest.mark.parametrize("network", ["alexnet", "googlenet"])
-def test_feature_maps_of_224_px_are_those_of_the_papers(network: str) -> None:
-    """256 x 6 x 6 into AlexNet's dense layers; 7 x 7 x 1024 into GoogLeNet's mean."""
-    net = build_network(Model(network=network), 1000, crop_px=224)
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize(
+    ("network", "kind", "channels", "side"),
+    [
+        ("alexnet", "pool", 256, 6),
+        ("googlenet", "concat", 1024, 7),
+        ("resnet", "stage4_unit3_relu", 2048, 7),
+    ],
+)
+def test_feature_maps_of_224_px_are_those_of_the_papers(
+    network: str, kind: str, channels: int, side: int, layout: str
+) -> None:
+    """256 x 6 x 6 into AlexNet's dense layers; 7 x 7 into the mean of the others."""
+    net = build_network(Model(network=network, layout=layout), 1000, crop_px=224)
     inner = net(mx.sym.var("images")).get_internals()
-    kind, expected = {"alexnet": ("pool", (256, 6, 6)), "googlenet": ("concat", (1024, 7, 7))}[
-        network
-    ]
     last = [name for name in inner.list_outputs() if kind in name][-1]
-    _, shapes, _ = inner[last].infer_shape(images=(1, 3, 224, 224))
-    assert shapes == [(1, *expected)]
+    _, shapes, _ = inner[last].infer_shape(images=image_shape(net, 1, 224))
+    assert shapes == [in_layout(layout, 1, channels, side, side)]
 
 
 @pytest.mark.parametrize("case", SMALL)
@@ -196,6 +215,89 @@ def test_initial_scale_is_he_normal_but_for_the_classifier(model: Model, names: 
     assert not any(values.any() for name, values in drawn.items() if name.endswith("bias"))
 
 
+def of_both_layouts(case: str, dtype: str = "float32") -> list[tuple[Any, Any, Any]]:
+    """Networks of the same seed: NCHW, then NHWC."""
+    model, px = SMALL[case]
+    models = [model.model_copy(update={"layout": layout, "dtype": dtype}) for layout in LAYOUTS]
+    return [build_networks(m, 5, crop_px=px, seed=3, ctx=mx.cpu()) for m in models]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.parametrize("case", SMALL)
+def test_weights_of_both_layouts_are_the_same_draw(case: str, dtype: str) -> None:
+    (first, first_eval, _), (last, last_eval, _) = of_both_layouts(case, dtype)
+    mine, theirs = first.collect_params(), last.collect_params()
+    assert list(mine) == list(theirs)
+    for name, p in mine.items():
+        expected, found = p.data().asnumpy(), theirs[name].data().asnumpy()
+        turned = expected.transpose(TO_NHWC) if expected.ndim == 4 else expected
+        assert (found.dtype, found.shape) == (expected.dtype, turned.shape)
+        np.testing.assert_array_equal(found, turned, err_msg=name)
+    for source, target in ((first, first_eval), (last, last_eval)):
+        copy_parameters(source, target)
+    for name, p in last_eval.collect_params().items():  # NCHW, as all evaluation
+        expected, found = first_eval.collect_params()[name].data().asnumpy(), p.data().asnumpy()
+        assert (found.dtype, found.shape) == (expected.dtype, expected.shape)
+        np.testing.assert_array_equal(found, expected, err_msg=name)
+
+
+def test_float16_weights_are_the_rounded_draw() -> None:
+    model, px = SMALL["tiny"]
+    whole, half = (
+        build_networks(
+            model.model_copy(update={"dtype": dtype}), 5, crop_px=px, seed=3, ctx=mx.cpu()
+        )[0].collect_params()
+        for dtype in ("float32", "float16")
+    )
+    for name, p in half.items():
+        expected = np.float32 if "_bn" in name or name.startswith("bn") else np.float16
+        assert p.data().dtype == expected, name
+        drawn = whole[name].data().asnumpy().astype(expected)
+        np.testing.assert_array_equal(p.data().asnumpy(), drawn, err_msg=name)
+
+
+def channels_first_convolution(convolution: Any, transpose: Any) -> Any:
+    """MXNet's convolution with NHWC computed as NCHW: a CPU has no other."""
+
+    def compute(x: Any, weight: Any, *bias: Any, layout: str, **kwargs: Any) -> Any:
+        if layout == "NCHW":
+            return convolution(x, weight, *bias, layout=layout, **kwargs)
+        first = (transpose(array, axes=TO_NCHW) for array in (x, weight))
+        return transpose(convolution(*first, *bias, layout="NCHW", **kwargs), axes=TO_NHWC)
+
+    return compute
+
+
+@pytest.mark.parametrize("case", SMALL)
+def test_both_layouts_are_the_same_function(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Logits, losses and all gradients; only the convolution of NHWC is another than on a GPU."""
+    networks = of_both_layouts(case)
+    for module in (mx.nd, mx.sym):
+        compute = channels_first_convolution(module.Convolution, module.transpose)
+        monkeypatch.setattr(module, "Convolution", compute)
+    px = SMALL[case][1]
+    images = np.random.default_rng(0).normal(size=(4, 3, px, px))
+    found = []
+    for net, _, loss in networks:
+        mine = images if net.layout == "NCHW" else images.transpose(TO_NHWC)
+        mx.random.seed(1)  # dropout, after which all is of one order in both
+        with autograd.record():
+            logits = net(mx.nd.array(mine))
+            losses = loss(logits, mx.nd.array([0, 1, 2, 3]))
+        losses.backward()
+        gradients = {p.name: p.grad().asnumpy() for p in trainable(net)}
+        found.append((logits.asnumpy(), losses.asnumpy(), gradients))
+    (logits, losses, gradients), (turned_logits, turned_losses, turned) = found
+    np.testing.assert_allclose(turned_logits, logits, rtol=1e-3, atol=1e-4)
+    np.testing.assert_allclose(turned_losses, losses, rtol=1e-3)
+    for name, expected in gradients.items():
+        if expected.ndim == 4:
+            expected = expected.transpose(TO_NHWC)
+        # Rounding decides some maxima of the poolings: 0.3 % of the largest in GoogLeNet's first.
+        close = 0.02 * np.abs(expected).max()
+        np.testing.assert_allclose(turned[name], expected, rtol=0, atol=close, err_msg=name)
+
+
 @pytest.mark.parametrize("network", ["alexnet", "googlenet"])
 def test_dropout_follows_the_seed_of_the_thread_that_trains(network: str) -> None:
     net, _, _ = build_networks(Model(network=network), 9, crop_px=64, seed=1, ctx=mx.cpu())
@@ -223,12 +325,18 @@ def test_dropout_follows_the_seed_of_the_thread_that_trains(network: str) -> Non
 
 def test_local_norm_is_that_of_alexnets_paper() -> None:
     """Krizhevsky et al., 2012, section 3.3: k = 2, n = 5, alpha = 1e-4, beta = 0.75."""
-    x = np.random.default_rng(0).normal(scale=50, size=(2, 9, 3, 3))
+    x = np.random.default_rng(0).normal(scale=300, size=(2, 9, 3, 3))
     expected = np.empty_like(x)
     for i in range(9):
         window = x[:, max(0, i - 2) : i + 3]
         expected[:, i] = x[:, i] / (2 + 1e-4 * (window**2).sum(axis=1)) ** 0.75
-    np.testing.assert_allclose(LocalNorm()(mx.nd.array(x)).asnumpy(), expected, rtol=1e-4)
+    for dtype, close in (("float32", 1e-4), ("float16", 2e-3)):
+        norms = [LocalNorm(Model(layout=layout, dtype=dtype)) for layout in LAYOUTS]
+        found = norms[0](mx.nd.array(x, dtype=dtype)).asnumpy()
+        assert found.dtype == dtype
+        np.testing.assert_allclose(found, expected, rtol=close)
+        last = norms[1](mx.nd.array(x.transpose(TO_NHWC), dtype=dtype)).asnumpy()
+        np.testing.assert_array_equal(last.transpose(TO_NCHW), found)
 
 
 @pytest.mark.parametrize("network", ["alexnet", "googlenet"])
@@ -249,6 +357,23 @@ def test_what_only_a_resnet_has_is_refused_elsewhere(network: str, key: str) -> 
     check_supported(load("base", [f"model.{key}"]).run)
     with pytest.raises(UserError, match=rf"model\.{key.partition('=')[0]}: its default"):
         check_supported(load("base", [f"model.network={network}", f"model.{key}"]).run)
+
+
+def test_nhwc_is_refused_where_no_kernel_takes_it() -> None:
+    nhwc = ["model.layout=NHWC", "model.dtype=float16"]
+    check_supported(load("dgx1_n130").run)
+    check_supported(load("dgx1_8", [*nhwc, "batch.per_rank=70"]).run)
+    check_supported(load("dgx1_8", [*nhwc, "model.norm=none"]).run)
+    check_supported(load("dgx1_8", [*nhwc, "model.network=googlenet"]).run)
+    with pytest.raises(UserError, match=r"^model\.layout: NCHW expected on a cpu, found NHWC"):
+        check_supported(load("quick", ["model.layout=NHWC"]).run)
+    with pytest.raises(UserError, match=r"at most 70 with .*NHWC at 224 px expected, found 71"):
+        check_supported(load("dgx1_8", [*nhwc, "batch.per_rank=71"]).run)
+    later = "batch.changes=[{after_epoch: 3, per_rank: 80}]"
+    with pytest.raises(UserError, match=r"found 80"):
+        check_supported(load("dgx1_8", [*nhwc, "batch.per_rank=16", later]).run)
+    with pytest.raises(UserError, match=r"at most 860 with .*at 32 px"):
+        check_supported(load("quick", [*nhwc, "system.device=gpu", "batch.per_rank=861"]).run)
 
 
 @pytest.mark.parametrize("form", ["others", "uniform"])

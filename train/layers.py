@@ -1,0 +1,38 @@
+"""What all networks share: the type of their images, and the way back to the order of NCHW."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mxnet.gluon import nn
+
+from ..config.schema import Model
+
+
+class Network(nn.HybridBlock):
+    """Layers one after the other, from float32 images in `layout` to logits (batch, classes).
+
+    A subclass fills `body`. In float16 the images are cast first, as MXNet's operators take one
+    type alone.
+    """
+
+    def __init__(self, model: Model, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.layout = model.layout
+        self._half = model.dtype == "float16"
+        with self.name_scope():
+            self.body = nn.HybridSequential(prefix="")
+
+    def hybrid_forward(self, F: Any, x: Any) -> Any:
+        return self.body(F.cast(x, dtype="float16") if self._half else x)
+
+
+class ChannelsFirst(nn.HybridBlock):
+    """The maps of a layout as (batch, channels, H, W)."""
+
+    def __init__(self, layout: str, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self._layout = layout
+
+    def hybrid_forward(self, F: Any, x: Any) -> Any:
+        return x if self._layout == "NCHW" else F.transpose(x, axes=(0, 3, 1, 2))
