@@ -1,10 +1,11 @@
 # rn50 in a container; docs/containers.md has the commands.
 #   --target cpu (default)   CPU ranks over MPI or Gloo
-#   --target gpu             GPU ranks over NCCL, CUDA 11.8 from pip; not run here
+#   --target gpu             GPU ranks over NCCL, CUDA 11.8 from pip; not run on a GPU
 # Any Debian or Ubuntu with Python 3.10 or 3.11 will do as BASE_IMAGE. Versions are pinned in
-# requirements*.txt and scripts/setup.sh alone; apt's are those of the dated base.
+# requirements*.txt and scripts/setup*.sh alone; apt's are those of the dated base.
 ARG BASE_IMAGE=debian:bookworm-20250520-slim
-# Where nvcc comes from: installed by apt if the image has none. Its distribution must be the base's.
+# Where Horovod is built over NCCL: with nvcc 11 of the image's PATH, else with Debian's
+# (scripts/nvcc.sh). Its distribution must be the base's.
 ARG CUDA_IMAGE=${BASE_IMAGE}
 
 FROM ${BASE_IMAGE} AS runtime
@@ -31,7 +32,7 @@ VOLUME ["/data", "/results"]
 
 # --- cpu: everything that the requirements decide, then rn50 itself ------------------------------
 FROM runtime AS cpu-stack
-COPY requirements.txt requirements-gpu.txt ./
+COPY requirements.txt ./
 COPY scripts/setup.sh scripts/
 RUN scripts/setup.sh --stack
 
@@ -48,15 +49,11 @@ LABEL org.opencontainers.image.revision=${COMMIT}
 USER 1000
 ENTRYPOINT ["/opt/rn50/run_and_time.sh"]
 
-# --- gpu: the same with nvcc ---------------------------------------------------------------------
-FROM ${CUDA_IMAGE} AS nvcc
+# --- gpu: the same over NCCL ---------------------------------------------------------------------
+FROM ${CUDA_IMAGE} AS gpu-stack
 WORKDIR /opt/rn50
-COPY scripts/container_nvcc.sh scripts/
-RUN scripts/container_nvcc.sh
-
-FROM nvcc AS gpu-stack
 COPY requirements.txt requirements-gpu.txt ./
-COPY scripts/setup.sh scripts/
+COPY scripts/setup.sh scripts/setup_gpu.sh scripts/nvcc.sh scripts/
 RUN scripts/setup.sh --gpu --stack
 
 FROM gpu-stack AS gpu-build
@@ -64,10 +61,11 @@ COPY . .
 RUN scripts/setup.sh --gpu && scripts/container_app.sh /app
 
 FROM runtime AS gpu
-ENV LD_LIBRARY_PATH=/opt/rn50/.venv/lib/cuda \
-    NVIDIA_VISIBLE_DEVICES=all \
+# CUDA_CACHE_PATH: what the driver makes of MXNet's fused operators, which are compiled as they run.
+# Writable whoever `--user` names; a folder mounted there outlives the container.
+ENV NVIDIA_VISIBLE_DEVICES=all \
     NVIDIA_DRIVER_CAPABILITIES=compute,utility \
-    CUDA_MODULE_LOADING=LAZY
+    CUDA_CACHE_PATH=/tmp/cuda-cache
 COPY --from=gpu-stack /opt/rn50/.venv .venv
 COPY --from=gpu-build /app ./
 ARG COMMIT=

@@ -1,5 +1,5 @@
 # make test: the whole suite, format, lint, types and shell lint among it. make check: the same.
-.PHONY: setup test check lint format clean container-test
+.PHONY: setup test check lint format clean container-test gpu-test
 PYTHON := .venv/bin/python
 SHELL_SCRIPTS := run_and_time.sh $(wildcard scripts/*.sh) $(wildcard scripts/*.sub) .ci/run
 
@@ -17,6 +17,11 @@ lint: setup
 	.venv/bin/mypy
 	.venv/bin/shellcheck $(SHELL_SCRIPTS)
 	.venv/bin/hadolint Dockerfile
+
+# The real rank on mxnet-cu112 over a fake CUDA, without a GPU: its environment is 8 GB, apart from .venv.
+gpu-test:
+	@scripts/setup.sh --gpu --into .venv-gpu
+	.venv-gpu/bin/python -m pytest tests/gpu
 
 # Builds the image and runs smoke in it; as root where there is no base image (docs/containers.md).
 container-test: setup

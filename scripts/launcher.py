@@ -23,7 +23,7 @@ import psutil
 from ..config.errors import UserError
 from ..config.schema import Run
 from ..data.atomic import write_file
-from ..train.environment import Backend, Environment, backend_of, engine_environment
+from ..train.environment import Controller, Environment, backend_of, engine_environment
 from ..train.watchdog import SCRATCH
 from .failure import LABEL, explain_failure, read_failures
 from .monitor import Monitor, oom_kills
@@ -77,7 +77,7 @@ def srun_command(job: Job) -> list[str]:
     ]
 
 
-LAUNCHERS: dict[str, tuple[Callable[[Job], list[str]], Backend]] = {
+LAUNCHERS: dict[str, tuple[Callable[[Job], list[str]], Controller]] = {
     "mpirun": (mpirun_command, "mpi"),
     "gloo": (gloo_command, "gloo"),
     "srun": (srun_command, "mpi"),
@@ -99,9 +99,8 @@ def pick_launcher(wanted: str | None) -> str:
 
 def build_job(run: Run, launcher: str, command: Sequence[str]) -> tuple[Job, Environment]:
     """The job that runs `command` on every rank of `run`, and the engines' environment."""
-    backend = backend_of(run, LAUNCHERS[launcher][1])
-    cuda = Path(sys.prefix) / "lib" / "cuda"  # made by scripts/setup.sh --gpu
-    environment = engine_environment(run, backend, os.environ, str(cuda) if cuda.is_dir() else None)
+    controller = LAUNCHERS[launcher][1]
+    environment = engine_environment(run, backend_of(run, controller), os.environ, controller)
     ranks = run.system.nodes * run.system.ranks_per_node
     variables = environment.settings | environment.kept  # on all nodes, the user's as well
     return Job(command, ranks, run.system.ranks_per_node, variables), environment

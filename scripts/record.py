@@ -13,16 +13,22 @@ from pathlib import Path
 from typing import Any
 
 from ..train.environment import ENGINE_PREFIXES, Environment
+from ..train.gpu import Gpus, read_gpus
 
 PACKAGES = (
-    "mxnet",
     "horovod",
     "nvidia-dali-cuda120",
     "mlperf-logging",
     "numpy",
     "pydantic",
 )
-
+CUDA_PACKAGES = (
+    "nvidia-cuda-runtime-cu11",
+    "nvidia-cudnn-cu11",
+    "nvidia-cublas-cu11",
+    "nvidia-nccl-cu11",
+)
+"""The libraries that MXNet for GPUs calls, of requirements-gpu.txt."""
 
 _SECRET = re.compile(r"SECRET|TOKEN|PASSW|CREDENTIAL|KEY|AUTH", re.IGNORECASE)
 _LONGEST = 500
@@ -48,7 +54,8 @@ def describe_environment(
         "processor": processor(),
         "cores": len(os.sched_getaffinity(0)),
         "python": platform.python_version(),
-        "packages": {name: _version(name) for name in PACKAGES},
+        "packages": installed_packages(),
+        "gpus": describe_gpus(read_gpus()),
         "mpi": _first_line("mpirun", "--version"),
         "git": _git(),
         "launcher": launcher,
@@ -60,11 +67,35 @@ def describe_environment(
     }
 
 
+def installed_packages() -> dict[str, str | None]:
+    """Distribution -> version: MXNet's first, whichever is installed, and CUDA's where it is."""
+    name = mxnet_distribution()
+    cuda = {name: version for name in CUDA_PACKAGES if (version := _version(name))}
+    return {name: _version(name), **{name: _version(name) for name in PACKAGES}, **cuda}
+
+
+def mxnet_distribution() -> str:
+    """The name under which pip knows the MXNet that is installed; mxnet where there is none."""
+    names = (str(distribution.name) for distribution in metadata.distributions())
+    return next((name for name in names if re.fullmatch(r"mxnet(-cu\d+)?", name)), "mxnet")
+
+
 def _version(package: str) -> str | None:
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
         return None
+
+
+def describe_gpus(gpus: Gpus | None) -> dict[str, Any] | None:
+    """The driver and its devices, of this node, as text."""
+    if gpus is None:
+        return None
+    return {
+        "driver": gpus.driver_release,
+        "driver_cuda": ".".join(map(str, gpus.driver_cuda)),
+        "devices": [f"{gpu.name} ({'.'.join(map(str, gpu.capability))})" for gpu in gpus.devices],
+    }
 
 
 def processor() -> str:

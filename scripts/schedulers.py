@@ -44,6 +44,16 @@ def is_watched(run: Run) -> bool:
     return run.watchdog.enabled and not run.system.job.container
 
 
+def asks_for_gpus(run: Run, resource: str, pattern: str) -> bool:
+    """Has a script to ask for the ranks' GPUs, since `resource` and system.job.options do not?
+
+    Args:
+        pattern: matches what asks for them, in the words of the submission command.
+    """
+    words = " ".join([resource, *run.system.job.options])
+    return run.system.device == "gpu" and not re.search(pattern, words)
+
+
 class Scheduler:
     """Base: Open MPI's mpirun over a host file in `$folder/hosts`."""
 
@@ -124,6 +134,8 @@ class Slurm(Scheduler):
         yield "#SBATCH --no-requeue"
         named = (("account", job.account), ("partition", job.queue), ("gres", job.resource))
         yield from (f"#SBATCH --{key}={word(value)}" for key, value in named if value)
+        if asks_for_gpus(run, f"--gres={job.resource}", r"(--gres[= ]\S*\bgpu|--gpus|(^| )-G)"):
+            yield f"#SBATCH --gpus-per-node={system.ranks_per_node}"
 
     def ranks(self, run: Run) -> list[str]:
         system = run.system
@@ -185,6 +197,8 @@ class Pbs(Scheduler):
         cores = system.ranks_per_node * system.cores_per_rank
         chunk = f"{system.nodes}:ncpus={cores}:mpiprocs={system.ranks_per_node}"
         chunk += f":ompthreads={system.cores_per_rank}"  # else PBS sets it to all cores
+        if asks_for_gpus(run, f"{job.resource}", r"\bngpus="):
+            chunk += f":ngpus={system.ranks_per_node}"
         yield f"#PBS -N {word(run.name)}"
         yield f"#PBS -l select={chunk}{f':{word(job.resource)}' if job.resource else ''}"
         yield "#PBS -l place=scatter:excl"

@@ -2,7 +2,8 @@
 # Makes .venv: a suitable Python, pinned requirements, Horovod built for MXNet. Safe to run again:
 # seconds when nothing has changed.
 #   scripts/setup.sh          CPU ranks over MPI (installed where it may be) and Gloo
-#   scripts/setup.sh --gpu    GPU ranks over NCCL (needs the CUDA 11.8 toolkit; not run here)
+#   scripts/setup.sh --gpu    GPU ranks over NCCL; no GPU and no driver is needed to set up
+#   ... --into FOLDER         another environment than .venv, beside it
 #   ... --stack               only what runs need, without rn50 itself: a container's lowest layer
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -10,10 +11,6 @@ cd "$(dirname "$0")/.."
 horovod=0.28.1
 build_tools=("setuptools<66" wheel "cmake==3.31.10" "cloudpickle==3.1.2" "psutil==7.2.2"
   "PyYAML==6.0.3" "packaging==26.3")
-venv=.venv
-log=$venv/setup.log
-stamp=$venv/setup.stamp
-stack_stamp=$venv/stack.stamp
 
 say() { printf '[setup %3d s] %s\n' "$SECONDS" "$*" >&2; }
 fail() {
@@ -58,39 +55,59 @@ apt_install() {
 
 gpu=
 stack_only=
-for argument in "$@"; do
-  case "$argument" in
+venv=.venv
+while [ $# -gt 0 ]; do
+  case "$1" in
     --gpu) gpu=1 ;;
     --stack) stack_only=1 ;;
+    --into)
+      [ -n "${2:-}" ] || fail "--into: a folder expected, found none"
+      venv=$2
+      shift
+      ;;
     -h | --help)
-      sed -n '2,7s/^# \{0,1\}//p' "$0"
+      sed -n '2,8s/^# \{0,1\}//p' "$0"
       exit 0
       ;;
-    *) fail "unknown argument $argument; --gpu, --stack or nothing expected" ;;
+    *) fail "unknown argument $1; --gpu, --into FOLDER, --stack or nothing expected" ;;
   esac
+  shift
 done
-print_of() { printf 'cpu%s-%s' "${gpu:+-and-gpu}" "$(cat "$@" | sha256sum)"; }
-stack_print=$(print_of requirements*.txt scripts/setup.sh)
-fingerprint=
-if [ -z "$stack_only" ]; then
-  fingerprint=$(print_of requirements*.txt pyproject.toml scripts/setup.sh)
+case "$venv" in /*) ;; *) venv=$PWD/$venv ;; esac
+log=$venv/setup.log
+stamp=$venv/setup.stamp
+stack_stamp=$venv/stack.stamp
+if [ -n "$(ls -A "$venv" 2>/dev/null)" ] && ! [ -f "$venv/pyvenv.cfg" ]; then
+  fail "--into: a new folder or a Python environment expected, found $venv with other things"
 fi
-is_done() { # is_done STAMP FINGERPRINT; a GPU set-up serves CPU runs as well
-  [ -f "$1" ] && case "$(cat "$1")" in
-    "$2") true ;;
-    "${2/cpu-/cpu-and-gpu-}") [ -z "$gpu" ] ;;
-    *) false ;;
-  esac
+
+# A stamp holds a line for CPU ranks and, where they were set up, one for GPU ranks: an environment
+# for these serves CPU ranks as well.
+print_of() { # print_of cpu|gpu FILE...
+  local kind=$1
+  shift
+  if [ "$kind" = gpu ]; then set -- "$@" requirements-gpu.txt scripts/setup_gpu.sh scripts/nvcc.sh; fi
+  echo "$kind $(cat requirements.txt scripts/setup.sh "$@" | sha256sum)"
 }
-stack_is_done() { is_done "$stack_stamp" "$stack_print"; }
-all_is_done() { if [ -n "$stack_only" ]; then stack_is_done; else is_done "$stamp" "$fingerprint"; fi; }
+holds() { [ -f "$1" ] && grep -qxF "$2" "$1"; } # holds STAMP PRINT
+kind=${gpu:+gpu}
+kind=${kind:-cpu}
+stack_is_done() { holds "$stack_stamp" "$(print_of "$kind")"; }
+all_is_done() {
+  if [ -n "$stack_only" ]; then stack_is_done; else holds "$stamp" "$(print_of "$kind" pyproject.toml)"; fi
+}
 all_is_done && exit 0
-if [ -n "$gpu" ] && ! stack_is_done; then
-  nvcc --version 2>/dev/null | grep -q 'release 11\.' ||
-    fail "--gpu: CUDA 11.8's nvcc on the PATH expected, found $(
-      nvcc --version 2>/dev/null | sed -n 's/.*release \([0-9.]*\).*/\1/p' | grep . || echo none
-    )"
+if grep -q '^gpu ' "$stack_stamp" 2>/dev/null && holds "$stack_stamp" "$(print_of gpu)"; then gpu=1; fi
+if [ -n "$gpu" ]; then
+  # shellcheck source=scripts/setup_gpu.sh
+  . scripts/setup_gpu.sh
 fi
+write_stamp() { # write_stamp STAMP FILE...
+  local stamp=$1
+  shift
+  print_of cpu "$@" >"$stamp"
+  if [ -n "$gpu" ]; then print_of gpu "$@" >>"$stamp"; fi
+}
 
 # One set-up at a time: the commands that call this may be started side by side.
 if command -v flock >/dev/null; then
@@ -131,9 +148,9 @@ else
   say "Python $("$python" -V | cut -d' ' -f2), no Open MPI: ranks talk by Gloo"
 fi
 
-if ! [ -x $venv/bin/python ] || ! usable_python $venv/bin/python; then
-  rm -rf $venv
-  "$python" -m venv $venv || fail "$python cannot make a virtual environment in $venv"
+if ! [ -x "$venv/bin/python" ] || ! usable_python "$venv/bin/python"; then
+  rm -rf "$venv"
+  "$python" -m venv "$venv" || fail "$python cannot make a virtual environment in $venv"
 fi
 rm -f "$stamp"
 : >"$log"
@@ -143,28 +160,11 @@ build_horovod() {
   local partial=$wheels.partial-$$
   rm -rf "$partial"
   mkdir -p "$partial"
-  env PATH="$PWD/$venv/bin:$PATH" "${flags[@]}" \
+  env PATH="$venv/bin:$PATH" "${flags[@]}" \
     "${pip[@]}" wheel --no-cache-dir --no-deps --no-build-isolation "horovod==$horovod" \
     -w "$partial"
   rm -rf "$wheels"
   mv "$partial" "$wheels"
-}
-cuda=$PWD/$venv/lib/cuda
-has_nvcc() { command -v nvcc >/dev/null; }
-if has_nvcc; then cuda_home=$(dirname "$(dirname "$(command -v nvcc)")"); fi
-link_cuda() { # pip's CUDA libraries in one folder, for LD_LIBRARY_PATH
-  mkdir -p "$cuda"
-  ln -sf "$PWD"/$venv/lib/python3.*/site-packages/nvidia/*/lib/*.so* "$cuda"
-  ln -sf libnccl.so.2 "$cuda/libnccl.so" # what the linker looks for
-  export LD_LIBRARY_PATH=${LD_LIBRARY_PATH:+$LD_LIBRARY_PATH:}$cuda
-  # A machine without a driver can build too: MXNet loads with the stub of its libcuda.so.1.
-  if ! PATH=$PATH:/sbin:/usr/sbin ldconfig -p | grep -q 'libcuda\.so\.1' && has_nvcc; then
-    local stub
-    stub=$(find -L "$cuda_home" -path '*/stubs/libcuda.so' -print -quit 2>/dev/null || true)
-    mkdir -p $venv/lib/cuda-stub
-    ln -sf "$stub" $venv/lib/cuda-stub/libcuda.so.1
-    LD_LIBRARY_PATH=$LD_LIBRARY_PATH:$PWD/$venv/lib/cuda-stub
-  fi
 }
 install_stack() { # everything but rn50
   rm -f "$stack_stamp"
@@ -179,6 +179,7 @@ install_stack() { # everything but rn50
   if [ -n "$gpu" ]; then other="mxnet"; else other="mxnet-cu112"; fi
   if "${pip[@]}" show -q "$other" 2>/dev/null; then # both hold the package mxnet
     quietly "removing $other" "${pip[@]}" uninstall -y mxnet mxnet-cu112
+    rm -rf "$venv"/lib/python3.*/site-packages/mxnet # the links among what was installed
   fi
   before_build=("${build_tools[@]}" "$mxnet" "$(grep '^numpy' requirements.txt)")
   if [ -n "$gpu" ]; then before_build+=(-r requirements-gpu.txt); fi # MXNet links to all of it
@@ -186,49 +187,41 @@ install_stack() { # everything but rn50
   if [ -n "$gpu" ]; then link_cuda; fi
 
   # The build takes minutes, so its wheel is kept for every checkout of this user.
-  key=$("$venv/bin/python" -c 'import sys; print(sys.implementation.cache_tag)')
-  key+=-$horovod-$mxnet-mpi${mpi:-none}-gcc$(g++ -dumpversion)-$(uname -m)
-  wheels=${XDG_CACHE_HOME:-$HOME/.cache}/rn50/wheels/${key//[^A-Za-z0-9.-]/_}
-  flags=(HOROVOD_WITH_MXNET=1 HOROVOD_WITHOUT_TENSORFLOW=1 HOROVOD_WITHOUT_PYTORCH=1
+  local flags=(HOROVOD_WITH_MXNET=1 HOROVOD_WITHOUT_TENSORFLOW=1 HOROVOD_WITHOUT_PYTORCH=1
     HOROVOD_WITH_GLOO=1)
   if [ -n "$mpi" ]; then flags+=(HOROVOD_WITH_MPI=1); else flags+=(HOROVOD_WITHOUT_MPI=1); fi
-  if [ -n "$gpu" ]; then
-    flags+=(HOROVOD_GPU_OPERATIONS=NCCL "HOROVOD_CUDA_HOME=$cuda_home"
-      "HOROVOD_NCCL_INCLUDE=$(echo "$PWD"/$venv/lib/python3.*/site-packages/nvidia/nccl/include)"
-      "HOROVOD_NCCL_LIB=$cuda")
-    # CUDA 11.8's nvcc takes no g++ above 11; Debian's brings that one along.
-    if [ "$(g++ -dumpversion | cut -d. -f1)" -gt 11 ] && command -v g++-11 >/dev/null; then
-      flags+=("CUDAHOSTCXX=$(command -v g++-11)")
-    fi
-  fi
+  key=$("$venv/bin/python" -c 'import sys; print(sys.implementation.cache_tag)')
+  key+=-$horovod-$mxnet-mpi${mpi:-none}-gcc$(g++ -dumpversion)-$(uname -m)
+  if [ -n "$gpu" ]; then gpu_build; fi
+  wheels=${XDG_CACHE_HOME:-$HOME/.cache}/rn50/wheels/${key//[^A-Za-z0-9.-]/_}
   build=
   if ! ls "$wheels"/horovod-*.whl >/dev/null 2>&1; then
     say "building Horovod $horovod for MXNet in the background (2 to 5 minutes on two cores)"
-    build_horovod >>$venv/horovod.log 2>&1 &
+    build_horovod >>"$venv/horovod.log" 2>&1 &
     build=$!
   fi
   quietly "installing the requirements" "${pip[@]}" install -r "$requirements"
   if [ -n "$build" ]; then
     say "waiting for Horovod"
     wait "$build" || {
-      tail -n 15 $venv/horovod.log >&2
+      tail -n 15 "$venv/horovod.log" >&2
       fail "building Horovod failed; the whole output is in $venv/horovod.log"
     }
   fi
   quietly "installing Horovod" "${pip[@]}" install --no-deps --force-reinstall "$wheels"/horovod-*.whl
   if [ -n "$stack_only" ]; then quietly "removing cmake" "${pip[@]}" uninstall -y cmake; fi
-  echo "$stack_print" >"$stack_stamp"
+  if [ -n "${toolkit:-}" ]; then
+    quietly "checking Horovod over NCCL" "$venv/bin/python" -c \
+      'import horovod.mxnet as hvd; assert hvd.nccl_built(), hvd.nccl_built()'
+  fi
+  write_stamp "$stack_stamp"
 }
-if stack_is_done; then
-  case "$(cat "$stack_stamp")" in cpu-and-gpu-*) gpu=1 ;; esac
-else
-  install_stack
-fi
+if ! stack_is_done; then install_stack; fi # not ||, within which no failure would end it
 if [ -n "$stack_only" ]; then exit; fi
 if [ -n "$gpu" ]; then link_cuda; fi
 quietly "installing rn50" "${pip[@]}" install --no-deps --no-build-isolation -e .
 quietly "building the optimizer's kernel" "$venv/bin/python" -m rn50.train.kernels
 quietly "checking the stack" "$venv/bin/python" -c \
   'import horovod.mxnet as hvd, mlperf_logging.mllog, nvidia.dali; assert hvd.gloo_built()'
-print_of requirements*.txt pyproject.toml scripts/setup.sh >"$stamp"
-say "ready: source $venv/bin/activate, then rn50 --help"
+write_stamp "$stamp" pyproject.toml
+say "ready: source ${venv#"$PWD"/}/bin/activate, then rn50 --help"

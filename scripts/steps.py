@@ -21,13 +21,14 @@ from ..config.plan import build_plan
 from ..data.atomic import write_file
 from ..data.dataset import check_before_run
 from ..train.environment import backend_of, engine_environment
+from ..train.gpu import read_gpus
 from ..train.support import check_supported
 from . import watch
 from .attempts import close_attempt
 from .failure import explain_failure, read_failures
 from .job_script import system_id
 from .launch import announce, conclude, save_config, try_report, write_result
-from .record import describe_environment
+from .record import describe_environment, installed_packages
 from .schedulers import is_watched
 from .system_page import describe_system, read_machine
 
@@ -57,7 +58,7 @@ def begin(config: str, overrides: list[str], out: Path, scheduler: str) -> None:
     write_file(out / "environment.json", json.dumps(described, indent=1) + "\n")
     systems = out.parent / "systems"
     systems.mkdir(exist_ok=True)
-    described = describe_system(run, read_machine())
+    described = describe_system(run, read_machine(), installed_packages(), read_gpus())
     write_file(systems / f"{system_id(run)}.json", json.dumps(described, indent=2) + "\n")
     announce(run, plan, environment, scheduler, out)
 

@@ -8,13 +8,15 @@ from __future__ import annotations
 import os
 import platform
 import re
-from importlib import metadata
+from collections.abc import Mapping
 from pathlib import Path
 
 from ..config.schema import Run
+from ..train.gpu import Gpus
 from .record import processor
 
 UNKNOWN = ""
+NOT_INSTALLED = "(not installed here)"
 AVAILABILITY = {
     "onprem": "Available on-premise",
     "cloud": "Available cloud",
@@ -56,12 +58,27 @@ def read_machine(root: Path = Path("/")) -> dict[str, str]:
     }
 
 
-def describe_system(run: Run, machine: dict[str, str]) -> dict[str, str]:
-    """The page, every key of it as text. `machine`: of `read_machine`, on a node of the run."""
+def describe_system(
+    run: Run,
+    machine: Mapping[str, str],
+    packages: Mapping[str, str | None],
+    gpus: Gpus | None,
+) -> dict[str, str]:
+    """The page, every key of it as text, as the node tells of which the other arguments are.
+
+    Args:
+        machine: of `read_machine`.
+        packages: of `installed_packages`; MXNet's comes first.
+        gpus: of `read_gpus`.
+    """
     system = run.system
-    gpus = system.ranks_per_node if system.device == "gpu" else 0
+    count = system.ranks_per_node if system.device == "gpu" else 0
     name, _, memory = system.accelerator.partition(" GB")[0].rpartition(" ")
-    packages = [f"{name} {_version(name)}" for name in ("horovod", "nvidia-dali-cuda120", "numpy")]
+    (mxnet, version), *others = packages.items()
+    software = [f"{package} {number or NOT_INSTALLED}" for package, number in others]
+    found = gpus.devices if gpus and count else ()
+    if gpus and gpus.driver_release:
+        software.append(f"NVIDIA driver {gpus.driver_release}")
     return {
         "submitter": run.log.org,
         "division": run.division,
@@ -75,19 +92,21 @@ def describe_system(run: Run, machine: dict[str, str]) -> dict[str, str]:
         "host_networking": system.interconnect,
         "host_networking_topology": UNKNOWN,
         "host_memory_configuration": UNKNOWN,
-        "accelerators_per_node": str(gpus),
-        "accelerator_model_name": system.accelerator if gpus else "N/A",
+        "accelerators_per_node": str(count),
+        "accelerator_model_name": (
+            (found[0].name if found else system.accelerator) if count else "N/A"
+        ),
         "accelerator_host_interconnect": UNKNOWN,
         "accelerator_frequency": UNKNOWN,
         "accelerator_on-chip_memories": UNKNOWN,
         "accelerator_memory_configuration": UNKNOWN,
-        "accelerator_memory_capacity": f"{memory} GB" if gpus and name and memory else UNKNOWN,
-        "accelerator_interconnect": system.interconnect if gpus else UNKNOWN,
+        "accelerator_memory_capacity": f"{memory} GB" if count and name and memory else UNKNOWN,
+        "accelerator_interconnect": system.interconnect if count else UNKNOWN,
         "accelerator_interconnect_topology": UNKNOWN,
         "cooling": UNKNOWN,
         "hw_notes": UNKNOWN,
-        "framework": f"MXNet {_version('mxnet')}",
-        "other_software_stack": ", ".join(packages),
+        "framework": f"MXNet {version or NOT_INSTALLED} ({mxnet})",
+        "other_software_stack": ", ".join(software),
         "sw_notes": f"{system.nodes * system.ranks_per_node} ranks, {system.scheduler}",
     }
 
@@ -97,10 +116,3 @@ def _text(path: Path) -> str:
         return path.read_text(errors="replace").strip()
     except OSError:
         return UNKNOWN
-
-
-def _version(package: str) -> str:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return "(not installed here)"

@@ -14,6 +14,8 @@ from ..scaling.netlab import EAGER_BYTES
 from ..scaling.step import build, group_cost_s
 
 Backend = Literal["mpi", "gloo", "nccl"]
+Controller = Literal["mpi", "gloo"]
+"""What Horovod's processes agree by, whatever moves the gradients."""
 
 _SEGMENT_BYTES = 1 << 20
 _SEND_BUFFER_BYTES = 64 << 10
@@ -50,6 +52,21 @@ ALGORITHMS: dict[tuple[Backend, str], dict[str, str]] = {
     ("nccl", "hierarchical"): {"HOROVOD_HIERARCHICAL_ALLREDUCE": "1"},
 }
 
+# Backend -> settings with any algorithm. The bulk sizes are NVIDIA's for this benchmark (training
+# results v0.7 to v2.1): the engine waits for the stream after each bulk. With its default of 15
+# operators it did so 90 times a step of SGD, with 999 forward 76 times (counted on a fake GPU).
+# Backward's stays small, since a bulk's gradients leave only after all of it.
+SETTINGS: dict[Backend, dict[str, str]] = {
+    "mpi": {"HOROVOD_CPU_OPERATIONS": "MPI"},
+    "gloo": {"HOROVOD_CPU_OPERATIONS": "GLOO"},
+    "nccl": {
+        "MXNET_EXEC_BULK_EXEC_MAX_NODE_TRAIN_FWD": "999",
+        "MXNET_EXEC_BULK_EXEC_MAX_NODE_TRAIN_BWD": "25",
+        # Kernels are loaded when first called, of some GB the few that a run needs.
+        "CUDA_MODULE_LOADING": "LAZY",
+    },
+}
+
 
 ENGINE_PREFIXES = (
     *("NCCL_", "HOROVOD_", "MXNET_", "DALI_", "CUDA_", "UCX_"),
@@ -73,22 +90,22 @@ class Environment(NamedTuple):
     algorithm: Choice = Choice("auto")
 
 
-def backend_of(run: Run, on_cpu: Backend) -> Backend:
+def backend_of(run: Run, on_cpu: Controller) -> Backend:
     """What moves the gradients: NCCL between GPUs, `on_cpu` between CPUs."""
     return "nccl" if run.system.device == "gpu" else on_cpu
 
 
 def engine_environment(
-    run: Run, backend: Backend, present: Mapping[str, str], cuda: str | None = None
+    run: Run, backend: Backend, present: Mapping[str, str], controller: Controller = "mpi"
 ) -> Environment:
     """The engines' environment for `run`, given what is `present` already.
 
-    `cuda` is the folder of the CUDA libraries that pip installed; the loader looks there last.
+    `controller`: the launcher's, which on NCCL decides too what there is to choose from.
 
     Raises:
         UserError: the backend does not offer the algorithm, or the ranks do not form its grid.
     """
-    chosen = choose_algorithm(run, backend)
+    chosen = choose_algorithm(run, backend, controller)
     algorithm = chosen.name.partition("(")[0]  # torus_2d(2x4): the grid is not theirs
     if (backend, algorithm) not in ALGORITHMS:
         offered = ", ".join(name for kind, name in ALGORITHMS if kind == backend)
@@ -96,7 +113,9 @@ def engine_environment(
             f"comm.algorithm: one that {backend} offers expected ({offered}), "
             f"found {run.comm.algorithm}"
         )
-    if algorithm == "torus_2d" and backend != "nccl":
+    if backend == "nccl":
+        _check_on_nccl(algorithm, run.system.nodes, controller)
+    elif algorithm == "torus_2d":
         torus_grid(run.comm.algorithm, run.system.nodes * run.system.ranks_per_node)
     wanted = {
         "OMP_NUM_THREADS": str(run.system.cores_per_rank),
@@ -104,6 +123,7 @@ def engine_environment(
         "HOROVOD_DISABLE_GROUP_FUSION": "1",
         "HOROVOD_CYCLE_TIME": f"{run.comm.cycle_ms:g}",
         "MXNET_CUDNN_AUTOTUNE_DEFAULT": "0",
+        **SETTINGS[backend],
         **ALGORITHMS[backend, algorithm],
     }
     if backend == "mpi":
@@ -112,7 +132,6 @@ def engine_environment(
         # Over TCP: send, never put. Puts make exchanges between two ranks nearly half duplex
         # (25 MB, 4 ranks, 200 Mbit/s, recursive halving/doubling: 2.6 s against 1.7 s).
         wanted["OMPI_MCA_btl_tcp_flags"] = "1"
-        wanted["HOROVOD_CPU_OPERATIONS"] = "MPI"
         if run.system.link_latency_s and run.system.link_bytes_per_s:
             # No more in a socket's send buffer than two round trips carry. What lies there at the
             # end of a step shares the link with the next step's message to another rank, and its
@@ -120,18 +139,30 @@ def engine_environment(
             # the kernel's buffers, 1.61 s with 64 KiB; docs/communication.md).
             in_flight = 4 * run.system.link_latency_s * run.system.link_bytes_per_s
             wanted["OMPI_MCA_btl_tcp_sndbuf"] = str(max(_SEND_BUFFER_BYTES, round(in_flight)))
-    elif backend == "gloo":
-        wanted["HOROVOD_CPU_OPERATIONS"] = "GLOO"
     # The machine's own settings know best what it needs.
     wanted |= dict(setting.split("=", 1) for setting in run.system.job.environment)
     kept = {
         name: present[name] for name in wanted if present.get(name, wanted[name]) != wanted[name]
     }
     settings = {name: value for name, value in wanted.items() if name not in kept}
-    if backend == "nccl" and cuda is not None:
-        folders = [folder for folder in present.get("LD_LIBRARY_PATH", "").split(":") if folder]
-        settings["LD_LIBRARY_PATH"] = ":".join(dict.fromkeys([*folders, cuda]))
     return Environment(settings, kept, chosen)
+
+
+def _check_on_nccl(algorithm: str, nodes: int, controller: Controller) -> None:
+    """Refuse what Horovod 0.28.1 would replace by NCCL's own allreduce without a word.
+
+    operations.cc: both count only where `size != local_size`, and the hierarchical one is there
+    only with MPI (it sums over nodes by MPI_Allreduce; the torus does by NCCL).
+    """
+    if algorithm in ("torus_2d", "hierarchical") and nodes < 2:
+        raise UserError(
+            f"comm.algorithm: two nodes or more expected for {algorithm} on nccl, found {nodes}"
+        )
+    if algorithm == "hierarchical" and controller != "mpi":
+        raise UserError(
+            "comm.algorithm: a launcher of MPI (mpirun, srun) expected for hierarchical on nccl, "
+            f"found {controller}"
+        )
 
 
 PARAMETERS = {
@@ -150,7 +181,7 @@ TORUS_GAIN = 0.9
 """NCCL tunes itself for each message; it is overruled where another way takes at most this part."""
 
 
-def choose_algorithm(run: Run, backend: Backend) -> Choice:
+def choose_algorithm(run: Run, backend: Backend, controller: Controller = "mpi") -> Choice:
     """`comm.algorithm`; for `auto` the one that the cost model of `scaling` finds cheapest.
 
     Over MPI that needs `system.link_latency_s` and `system.link_bytes_per_s` and looks at the
@@ -173,6 +204,8 @@ def choose_algorithm(run: Run, backend: Backend) -> Choice:
         )
     known = known_precisions(system.performance) if system.performance else []
     if backend == "nccl" and known and system.nodes > 1:
+        if controller != "mpi":
+            offered.remove("hierarchical")  # _check_on_nccl
         machine = build(system.name, system, known[0])  # messages cost the same in any of them
         cost_s = {name: group_cost_s(machine, ranks, message, name)[1] for name in offered}
         own_s = min(cost_s["ring"], cost_s["double_tree"])

@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from rn50.config.load import load
 from rn50.scripts.record import describe_environment
-from rn50.train.environment import Environment, engine_environment
+from rn50.train.environment import Environment
 
 ROOMS = ("config", "data", "logging", "scaling", "scripts", "train", "rn50")
 
@@ -38,18 +37,8 @@ def test_set_up_names_an_argument_it_does_not_know(root: Path, arguments: list[s
         [root / "scripts/setup.sh", *arguments], capture_output=True, text=True, check=False
     )
     assert done.returncode == 1
-    wanted = f"unknown argument {arguments[-1]}; --gpu, --stack or nothing expected"
+    wanted = f"unknown argument {arguments[-1]}; --gpu, --into FOLDER, --stack or nothing expected"
     assert done.stderr == f"setup: error: {wanted}\n"
-
-
-def test_gpu_ranks_find_pips_cuda_libraries_after_the_users_own() -> None:
-    run = load("abci_2048_open").run
-    for present, expected in (({}, "/cuda"), ({"LD_LIBRARY_PATH": "/own:/cuda"}, "/own:/cuda")):
-        environment = engine_environment(run, "nccl", present, "/cuda")
-        assert environment.settings["LD_LIBRARY_PATH"] == expected
-        assert environment.kept == {}
-    assert "LD_LIBRARY_PATH" not in engine_environment(run, "nccl", {}).settings
-    assert "LD_LIBRARY_PATH" not in engine_environment(run, "mpi", {}, "/cuda").settings
 
 
 @pytest.mark.parametrize(

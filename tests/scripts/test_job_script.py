@@ -114,6 +114,49 @@ def test_shape_account_and_walltime_reach_the_scheduler(scheduler: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("scheduler", "system", "job", "asked"),
+    [
+        ("slurm", "superpod", [], "#SBATCH --gpus-per-node=4"),
+        ("slurm", "superpod", ["resource=gpu:a100:4"], "#SBATCH --gres=gpu:a100:4"),
+        ("slurm", "superpod", ["resource=nvme:1"], "#SBATCH --gpus-per-node=4"),
+        ("slurm", "superpod", ["options=[--gpus-per-task=1]"], None),
+        ("slurm", "superpod", ["options=[-G, '8']"], None),
+        ("slurm", "superpod", ["account=gpus"], "#SBATCH --gpus-per-node=4"),
+        ("slurm", "local", [], None),
+        ("pbs", "superpod", [], ":ngpus=4"),
+        ("pbs", "superpod", ["resource=ngpus=4"], ":ngpus=4"),
+        ("pbs", "superpod", ["options=[-l, 'select=2:ngpus=8']"], None),
+        ("pbs", "local", [], None),
+        ("lsf", "superpod", [], " -g 4 "),
+        ("lsf", "local", [], None),
+    ],
+)
+def test_gpus_are_asked_for_once(
+    scheduler: str, system: str, job: list[str], asked: str | None
+) -> None:
+    overrides = [f"system={system}", "system.nodes=2", "system.ranks_per_node=4"]
+    if system == "local":
+        overrides.append("model.dtype=float32")
+    overrides += ["comm.algorithm=ring", *(f"system.job.{key}" for key in job)]
+    text = job_script(load("abci_2048_open", overrides).run, scheduler, PLACE)
+    found = re.findall(r"--gpus-per-node=\d+|--gres=\S*gpu\S*|:ngpus=\d+| -g \d+ ", text)
+    if asked is None:
+        assert not found
+    else:
+        assert asked in text
+        assert len(set(found)) == 1 and text.count(asked) == (1 if scheduler != "lsf" else 2)
+
+
+@pytest.mark.parametrize("scheduler", SCHEDULERS)
+def test_no_script_needs_a_path_to_cudas_libraries(scheduler: str) -> None:
+    """`env -i` would do: what a script hands on of LD_LIBRARY_PATH is the user's own modules'."""
+    run = load("abci_2048_open", ["system=dgxa100", "system.nodes=2", "comm.algorithm=ring"]).run
+    lines = job_script(run, scheduler, PLACE).splitlines()
+    paths = [line for line in lines if "LD_LIBRARY_PATH" in line]
+    assert all(line.startswith("pattern=") for line in paths)
+
+
+@pytest.mark.parametrize(
     ("scheduler", "overrides", "runs", "message"),
     [
         ("slurm", ["seed=3"], 5, "seed: none for 5 runs"),

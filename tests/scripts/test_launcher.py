@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -17,8 +18,9 @@ from rn50.scripts.launcher import (
     pick_launcher,
     srun_command,
 )
-from rn50.scripts.record import describe_environment
+from rn50.scripts.record import PACKAGES, describe_environment, installed_packages
 from rn50.train.environment import Environment
+from rn50.train.gpu import Gpu, Gpus
 
 COMMAND = ("python", "-m", "rn50.train", "c.yaml")
 
@@ -108,6 +110,64 @@ def test_environment_record_holds_no_secrets(monkeypatch: pytest.MonkeyPatch) ->
     assert record["variables_present"]["NCCL_DEBUG"] == "WARN"
     assert record["packages"]["mxnet"] == "1.9.1"
     assert "hunter2" not in json.dumps(record)
+
+
+def install(folder: Path, packages: dict[str, str]) -> None:
+    for name, version in packages.items():
+        info = folder / f"{name.replace('-', '_')}-{version}.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+
+
+def test_the_record_names_the_mxnet_that_is_installed_and_cudas_libraries(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """mxnet-cu112 is no distribution `mxnet`: null was recorded for it."""
+    cuda = {
+        "nvidia-cuda-runtime-cu11": "11.8.89",
+        "nvidia-cudnn-cu11": "8.9.6.50",
+        "nvidia-cublas-cu11": "11.11.3.6",
+        "nvidia-nccl-cu11": "2.21.5",
+    }
+    install(tmp_path, {"mxnet-cu112": "1.9.1", **cuda})
+    monkeypatch.syspath_prepend(tmp_path)
+    packages = installed_packages()
+    assert next(iter(packages)) == "mxnet-cu112"
+    assert packages.items() >= {"mxnet-cu112": "1.9.1", **cuda}.items()
+    assert "mxnet" not in packages
+
+
+def test_without_cuda_no_library_of_it_is_recorded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install(tmp_path, {"mxnet": "1.9.1", "numpy": "1.23.5"})
+    monkeypatch.setattr(sys, "path", [str(tmp_path)])
+    assert installed_packages() == {
+        "mxnet": "1.9.1",
+        **dict.fromkeys(PACKAGES),
+        "numpy": "1.23.5",
+    }
+
+
+def test_gpus_and_driver_are_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = Gpus("535.129.03", (12, 2), (Gpu("NVIDIA A100-SXM4-80GB", (8, 0)),) * 2)
+    monkeypatch.setattr("rn50.scripts.record.read_gpus", lambda: found)
+    record = describe_environment(Environment({}, {}), "mpirun", COMMAND)
+    assert record["gpus"] == {
+        "driver": "535.129.03",
+        "driver_cuda": "12.2",
+        "devices": ["NVIDIA A100-SXM4-80GB (8.0)"] * 2,
+    }
+    monkeypatch.setattr("rn50.scripts.record.read_gpus", lambda: None)
+    assert describe_environment(Environment({}, {}), "mpirun", COMMAND)["gpus"] is None
+
+
+def test_the_launchers_controller_decides_what_nccl_may_do() -> None:
+    overrides = ["comm.algorithm=hierarchical", "system.nodes=2"]
+    run = load("dgxa100_8", overrides).run
+    assert build_job(run, "mpirun", COMMAND)[1].settings["HOROVOD_HIERARCHICAL_ALLREDUCE"] == "1"
+    with pytest.raises(UserError, match="found gloo"):
+        build_job(run, "gloo", COMMAND)
 
 
 def test_result_line() -> None:

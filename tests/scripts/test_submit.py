@@ -19,6 +19,7 @@ from rn50.logging.parse import read_events
 from rn50.scripts.schedulers import SCHEDULERS
 from rn50.scripts.submit import ROOT, is_alive, plan_submission, submit, wait
 from rn50.scripts.system_page import describe_system, read_machine
+from rn50.train.gpu import Gpu, Gpus
 from tests.waiting import wait_until
 
 
@@ -220,7 +221,18 @@ def test_system_page_of_a_recorded_machine(tmp_path: Path) -> None:
     assert machine["host_memory_capacity"] == "378 GB"
     assert machine["host_processor_frequency"] == "3700 MHz"
     assert machine["operating_system"] == "CentOS Linux 7 (Core)"
-    page = describe_system(load("abci_2048_open").run, machine)
+    packages = {"mxnet-cu112": "1.9.1", "horovod": "0.28.1", "nvidia-nccl-cu11": None}
+    run = load("abci_2048_open").run
+    page = describe_system(run, machine, packages, None)
+    assert page["framework"] == "MXNet 1.9.1 (mxnet-cu112)"
+    assert page["other_software_stack"] == ("horovod 0.28.1, nvidia-nccl-cu11 (not installed here)")
+    assert page["accelerator_model_name"] == run.system.accelerator
+    found = Gpus("535.129.03", (12, 2), (Gpu("Tesla V100-SXM2-16GB", (7, 0)),) * 4)
+    told = describe_system(run, machine, packages, found)
+    assert told["accelerator_model_name"] == "Tesla V100-SXM2-16GB"
+    assert told["other_software_stack"].endswith(", NVIDIA driver 535.129.03")
+    on_cpus = describe_system(load("smoke").run, machine, packages, found)
+    assert on_cpus["accelerator_model_name"] == "N/A"
     assert page["number_of_nodes"] == "512" and page["accelerators_per_node"] == "4"
     assert page["accelerator_memory_capacity"] == "16 GB"
     assert page["status"] in ("Available on-premise", "Research, Development, or Internal (RDI)")

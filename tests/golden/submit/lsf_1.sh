@@ -40,9 +40,12 @@ trap stop TERM INT
 
 # What the engines read. A variable that is set already stays, and the run says so.
 default() { export "$1=${!1-$2}"; }
+default CUDA_MODULE_LOADING LAZY
 default HOROVOD_CYCLE_TIME 0.2
 default HOROVOD_DISABLE_GROUP_FUSION 1
 default MXNET_CUDNN_AUTOTUNE_DEFAULT 0
+default MXNET_EXEC_BULK_EXEC_MAX_NODE_TRAIN_BWD 25
+default MXNET_EXEC_BULK_EXEC_MAX_NODE_TRAIN_FWD 999
 default NCCL_ALGO Ring
 default OMP_NUM_THREADS 7
 export PYTHONPATH="$home${PYTHONPATH:+:$PYTHONPATH}"

@@ -8,6 +8,7 @@
 #SBATCH --no-requeue
 #SBATCH --account=mlperf
 #SBATCH --partition=batch
+#SBATCH --gpus-per-node=4
 #
 # abci_2048_open: 512 nodes x 4 ranks, on slurm.
 # Written by `rn50 submit`; may be edited and submitted by hand.
@@ -43,10 +44,13 @@ trap stop TERM INT
 
 # What the engines read. A variable that is set already stays, and the run says so.
 default() { export "$1=${!1-$2}"; }
+default CUDA_MODULE_LOADING LAZY
 default HOROVOD_CYCLE_TIME 0.2
 default HOROVOD_DISABLE_GROUP_FUSION 1
 default HOROVOD_TORUS_ALLREDUCE 1
 default MXNET_CUDNN_AUTOTUNE_DEFAULT 0
+default MXNET_EXEC_BULK_EXEC_MAX_NODE_TRAIN_BWD 25
+default MXNET_EXEC_BULK_EXEC_MAX_NODE_TRAIN_FWD 999
 default NCCL_IB_HCA =mlx5_0,mlx5_1,mlx5_2,mlx5_3,mlx5_6,mlx5_7,mlx5_8,mlx5_9
 default NCCL_NET_GDR_LEVEL PXB
 default OMP_NUM_THREADS 16

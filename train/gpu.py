@@ -1,0 +1,167 @@
+"""The NVIDIA driver and its GPUs, asked through the driver's library: no framework is loaded."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import re
+from importlib.util import find_spec
+from pathlib import Path
+from typing import NamedTuple
+
+from ..config.errors import UserError
+
+SUPPORTED = ((5, 0), (8, 9))
+"""Compute capabilities that mxnet-cu112 1.9.1 runs on, from the first to the last.
+
+Its fat binaries hold machine code for sm_50, 60, 70, 80 and 86 and no PTX (tests/gpu reads them).
+Machine code runs on its own major version from its own minor one on, so 8.6's on 8.9 too, and on
+nothing later: there CUDA answers 209, "no kernel image" (apache/mxnet issues 21166, 20469).
+"""
+
+NEEDED_CUDA = (12, 0)
+NEEDED_DRIVER = 525
+"""What nvidia-dali-cuda120 needs, as a version of CUDA and as the first driver that has it."""
+
+LIBRARY = "libcuda.so.1"
+HOROVODS_LIBRARY = "libcuda.so"
+"""Horovod 0.28.1 (mxnet/cuda_util.cc) opens the name that only development packages install."""
+
+_VERSION_FILE = Path("/proc/driver/nvidia/version")
+_CAPABILITY_MAJOR, _CAPABILITY_MINOR = 75, 76  # of CUdevice_attribute
+
+
+class Gpu(NamedTuple):
+    """One visible device."""
+
+    name: str
+    capability: tuple[int, int]
+
+
+class Gpus(NamedTuple):
+    """The driver (its release as 535.129.03, the newest CUDA that it runs) and what it shows."""
+
+    driver_release: str | None
+    driver_cuda: tuple[int, int]
+    devices: tuple[Gpu, ...]
+
+
+def read_gpus(library: str = LIBRARY, version_file: Path = _VERSION_FILE) -> Gpus | None:
+    """The driver and the devices that CUDA_VISIBLE_DEVICES leaves; None: no driver here."""
+    try:
+        cuda = ctypes.CDLL(library)
+    except OSError:
+        return None
+    value = ctypes.c_int()
+
+    def number(function: str, *arguments: int) -> int:
+        """What `function` writes to its first argument; 0 where it fails."""
+        failed = cuda[function](ctypes.byref(value), *arguments)
+        return 0 if failed else value.value
+
+    version = number("cuDriverGetVersion")
+    count = 0 if cuda.cuInit(0) else number("cuDeviceGetCount")
+    return Gpus(
+        _driver_release(version_file),
+        (version // 1000, version % 1000 // 10),
+        tuple(_read_gpu(cuda, number("cuDeviceGet", index)) for index in range(count)),
+    )
+
+
+def _read_gpu(cuda: ctypes.CDLL, device: int) -> Gpu:
+    name, value = ctypes.create_string_buffer(256), ctypes.c_int()
+    cuda.cuDeviceGetName(name, len(name), device)
+    capability = []
+    for attribute in (_CAPABILITY_MAJOR, _CAPABILITY_MINOR):
+        cuda.cuDeviceGetAttribute(ctypes.byref(value), attribute, device)
+        capability.append(value.value)
+    return Gpu(name.value.decode(errors="replace"), (capability[0], capability[1]))
+
+
+def _driver_release(version_file: Path) -> str | None:
+    try:
+        text = version_file.read_text(errors="replace")
+    except OSError:
+        return None
+    # NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.129.03  Thu Oct 19 18:56:32 UTC 2023
+    found = re.search(r"Module.*?\s(\d+\.\d+(?:\.\d+)?)\s", text)
+    return found[1] if found else None
+
+
+def check_gpu(gpu: Gpu, driver_cuda: tuple[int, int]) -> None:
+    """Refuse a device or a driver that would end a run later, and less clearly.
+
+    Raises:
+        UserError: what is supported, and what was found.
+    """
+    first, last = SUPPORTED
+    if not first <= gpu.capability <= last:
+        raise UserError(
+            "mxnet-cu112 1.9.1 holds machine code for sm_50 to sm_86 and no PTX: "
+            f"compute capability {_dotted(first)} to {_dotted(last)} expected, "
+            f"found {gpu.name} with {_dotted(gpu.capability)}"
+        )
+    if driver_cuda < NEEDED_CUDA:
+        raise UserError(
+            f"DALI: a driver for CUDA {_dotted(NEEDED_CUDA)} ({NEEDED_DRIVER} or newer) expected, "
+            f"found one for {_dotted(driver_cuda)}"
+        )
+
+
+def gpu_number(local_rank: int, found: int, visible: str | None) -> int:
+    """The number of a rank's GPU among the `found` ones. `visible`: CUDA_VISIBLE_DEVICES.
+
+    A launcher that shows each rank its own GPU alone (Slurm's --gpus-per-task) numbers it 0.
+    """
+    return 0 if found == 1 and visible and "," not in visible else local_rank
+
+
+def check_machine(local_rank: int, *, decodes: bool) -> None:
+    """Refuse a machine on which this rank's GPU would fail, before anything else is done.
+
+    Args:
+        decodes: does DALI decode on the GPU too?
+
+    Raises:
+        UserError: no driver, no GPU for this rank, or one that MXNet, DALI or Horovod cannot use.
+    """
+    found = read_gpus()
+    if found is None:
+        raise UserError(
+            f"system.device: an NVIDIA driver ({LIBRARY}) for gpu expected, found none; "
+            "use system.device=cpu"
+        )
+    number = gpu_number(local_rank, len(found.devices), os.environ.get("CUDA_VISIBLE_DEVICES"))
+    if number >= len(found.devices):
+        raise UserError(
+            f"system.device: a GPU for local rank {local_rank} expected, found "
+            f"{len(found.devices)} on this machine; use system.device=cpu or fewer ranks"
+        )
+    check_gpu(found.devices[number], found.driver_cuda if decodes else NEEDED_CUDA)
+    if not can_open_libcuda():
+        raise UserError(
+            f"{HOROVODS_LIBRARY}, which Horovod opens, expected beside {LIBRARY}, found none; "
+            "link it to the driver's, or run scripts/setup.sh --gpu here"
+        )
+
+
+def can_open_libcuda() -> bool:
+    """Does the library that Horovod opens exist: by the loader's search, or linked beside MXNet's?
+
+    `scripts/setup.sh --gpu` makes that link; Horovod's library looks there (its RPATH).
+    """
+    places = [HOROVODS_LIBRARY]
+    mxnet = find_spec("mxnet")
+    if mxnet is not None and mxnet.origin is not None:
+        places.append(str(Path(mxnet.origin).with_name(HOROVODS_LIBRARY)))
+    for place in places:
+        try:
+            ctypes.CDLL(place)
+        except OSError:
+            continue
+        return True
+    return False
+
+
+def _dotted(version: tuple[int, int]) -> str:
+    return f"{version[0]}.{version[1]}"
