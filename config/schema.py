@@ -285,7 +285,8 @@ class Data(Section):
     """Images on disk and what is done to them on the way to the network.
 
     `skip_bad`: how many training records of a rank may fail to decode; in the place of each comes
-    another image of its batch. Evaluation leaves out nothing.
+    another image of its batch. Evaluation leaves out nothing. `decoder`: what decodes, resizes and
+    normalises; auto: what trains.
     """
 
     path: Text = "datasets/imagenet"
@@ -304,6 +305,7 @@ class Data(Section):
     mean: Triple = benchmark.RGB_MEAN
     std: Triple = benchmark.RGB_STD
     last_batch: Literal["mix", "pad"] = "mix"
+    decoder: Literal["auto", "cpu", "gpu"] = "auto"
     decode_threads: Count = 1
     prefetch: Count = 2
     skip_bad: Annotated[int, Field(strict=True, ge=0)] = 0
@@ -508,12 +510,17 @@ class Log(Section):
 
 
 class Run(Section):
-    """One run: the root of the tree."""
+    """One run: the root of the tree.
+
+    `deterministic`: on a GPU too, kernels that give the same bits in every run; they are slower.
+    On a CPU all do.
+    """
 
     name: Name = "run"
     division: Literal["open", "closed"] = "closed"
     ruleset: Literal[benchmark.RULESETS] = benchmark.RULESETS[-1]  # type: ignore[valid-type]
     seed: Annotated[int, Field(strict=True, ge=0, lt=2**63)] | None = None
+    deterministic: Bool = False
     system: System = System()
     data: Data = Data()
     model: Model = Model()

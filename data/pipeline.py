@@ -37,6 +37,10 @@ class Batch(NamedTuple):
     images: mx.nd.NDArray  # (batch, 3, crop_px, crop_px) float32; NHWC: 3 last
     labels: mx.nd.NDArray  # (batch,) float32
 
+    def to(self, ctx: mx.Context) -> Batch:
+        """The batch on `ctx`; enqueues the copies and returns."""
+        return Batch(self.images.as_in_context(ctx), self.labels.as_in_context(ctx))
+
 
 class RecordFile:
     """Images of one record file by number, as views of its memory map."""
@@ -108,7 +112,7 @@ class Source:
     ) -> None:
         self._graph, self._feed, self._inputs = graph, feed, inputs
         self._records, self._data = records, data
-        self._batch_per_rank, self._device_id = batch_per_rank, device_id
+        self._batch_per_rank, self.device_id = batch_per_rank, device_id
         self._skip_bad = skip_bad
         self._skipped: set[int] = set()
         self._fed = self._returned = 0
@@ -141,7 +145,7 @@ class Source:
         pipeline = Pipeline(
             batch_size=batch_size,
             num_threads=self._data.decode_threads,
-            device_id=self._device_id,
+            device_id=self.device_id,
             prefetch_queue_depth=self._data.prefetch,
         )
         with pipeline:

@@ -21,11 +21,13 @@ from ..config.errors import UserError
 from ..config.load import load
 from ..config.plan import build_plan
 from ..data.atomic import write_file
+from .gpu import check_machine
+from .host_reads import HostReads
 from .limits import Hopeless
 from .placement import Placement, find_placement
 from .resume import read_checkpoint
 from .session import Session
-from .support import check_supported
+from .support import check_supported, decodes_on_gpu
 from .watchdog import SCRATCH, VARIABLE, Heart
 
 EXIT_FAILED = 3
@@ -43,8 +45,14 @@ def main(arguments: list[str] | None = None) -> None:
     run_rank(options.config, options.overrides, options.out, options.resume)
 
 
-def run_rank(config: str, overrides: list[str], out: Path, resume: Path | None = None) -> None:
-    """Load the config, check it against the launcher's ranks, train."""
+def run_rank(
+    config: str,
+    overrides: list[str],
+    out: Path,
+    resume: Path | None = None,
+    reads: HostReads | None = None,
+) -> None:
+    """Load the config, check it against the launcher's ranks and the device, train."""
     # Before any library starts a thread: all of them inherit the mask, and one thread waits for
     # the signal, so that a main thread blocked inside MXNet or MPI cannot miss it.
     signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM, signal.SIGINT))
@@ -60,6 +68,8 @@ def run_rank(config: str, overrides: list[str], out: Path, resume: Path | None =
                 f"found {place.size}: start them with `rn50 launch`"
             )
         check_supported(loaded.run)
+        if loaded.run.system.device == "gpu":
+            check_machine(place.local_rank, decodes=decodes_on_gpu(loaded.run))
         resumed = None if resume is None else read_checkpoint(resume, loaded)
         session = Session(loaded, out, place, resumed)
         threading.Thread(target=_stop_on_signal, args=(session,), daemon=True).start()
@@ -70,7 +80,7 @@ def run_rank(config: str, overrides: list[str], out: Path, resume: Path | None =
         with session.timeline.span("load MXNet and Horovod"):
             from .run import Rank
         faulthandler.enable()  # a crash ends the process; MXNet's and MPI's own handlers can hang
-        Rank(session).train()
+        Rank(session, reads).train()
         if heart is not None:
             heart.stop()
     except BaseException as error:  # whatever it was, the other ranks must not wait for this one

@@ -29,8 +29,8 @@ def lay_out_gradients(
     For before the first backward: a network compiled with `static_shape` goes on writing where it
     wrote then, until it is hybridized anew.
 
-    Gradients of another type than most (fp32 batch norm in an fp16 model) leave their groups and go
-    last, in one of their own.
+    Gradients of another type than most bytes have (fp32 batch norm in an fp16 model: 106 of 161
+    tensors, 0.4 % of the bytes) leave their groups and go last, in one of their own.
 
     Args:
         parameters: initialised, first layer first.
@@ -44,8 +44,8 @@ def lay_out_gradients(
         UserError: the rule does not fit the number of tensors.
     """
     types = [np.dtype(p.dtype) for p in parameters]
-    common = Counter(types).most_common(1)[0][0]
     sizes = [p.data(ctx).size * t.itemsize for p, t in zip(parameters, types, strict=True)]
+    common = _type_of_most_bytes(types, sizes)
     try:
         rules = gradient_groups(rule, sizes)
     except ValueError as error:
@@ -57,6 +57,13 @@ def lay_out_gradients(
     if rest:
         groups.append(rest[::-1])
     return [_flatten(group, ctx, parts) for group in groups]
+
+
+def _type_of_most_bytes(types: Sequence[np.dtype[Any]], sizes: Sequence[int]) -> np.dtype[Any]:
+    bytes_of: Counter[np.dtype[Any]] = Counter()
+    for kind, size in zip(types, sizes, strict=True):
+        bytes_of[kind] += size
+    return bytes_of.most_common(1)[0][0]
 
 
 def _flatten(parameters: Sequence[Any], ctx: mx.Context, parts: int) -> nd.NDArray:

@@ -6,6 +6,7 @@ waits. `start`, `stop`, `barrier`, `gather` and `check_replicas` do: they are be
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
@@ -19,6 +20,7 @@ from numpy.typing import NDArray
 from ..config.errors import UserError
 from .buckets import lay_out_gradients
 from .connection import Connection
+from .gpu import gpu_number
 from .limits import Hopeless
 from .torus import Torus
 
@@ -37,13 +39,13 @@ class Communicator:
     """
 
     def __init__(self, ctx: mx.Context, connection: Connection | None = None) -> None:
-        self._ctx = ctx
+        self.ctx = ctx
         self._connection = connection
         self.rank, self.size = 0, 1
         self._torus = Torus(connection) if connection and connection.rows else None
         self.buckets: list[nd.NDArray] = []
         """The gradients, group by group."""
-        self._halves: list[nd.NDArray] | None = None
+        self._halves: list[nd.NDArray | None] = []
 
     def start(self) -> None:
         """Join the other ranks and open the connections with a first allreduce."""
@@ -55,7 +57,7 @@ class Communicator:
         self.rank, self.size = hvd.rank(), hvd.size()
         if self.size > 1:
             parts = self._torus.columns if self._torus else 1
-            first = nd.zeros(CONNECT_BYTES // 4 // parts * parts, self._ctx)
+            first = nd.zeros(CONNECT_BYTES // 4 // parts * parts, self.ctx)
             self.sum_(first, "connect", 0)
             first.wait_to_read()  # connecting belongs to start-up, not to the first step
 
@@ -73,10 +75,13 @@ class Communicator:
         connection. Raises UserError where the rule does not fit the network.
         """
         parts = self._torus.columns if self._torus else 1
-        self.buckets = lay_out_gradients(parameters, rule, self._ctx, parts=parts)
-        self._halves = None
-        if wire == "float16" and self.buckets[0].dtype != np.float16:
-            self._halves = [nd.zeros(b.shape, self._ctx, dtype=wire) for b in self.buckets]
+        self.buckets = lay_out_gradients(parameters, rule, self.ctx, parts=parts)
+        self._halves = [
+            nd.zeros(b.shape, self.ctx, dtype=wire)
+            if wire == "float16" and b.dtype != np.float16
+            else None
+            for b in self.buckets
+        ]
 
     def reduce(self) -> None:
         """Sum the planned gradients over all ranks, in place, group by group, last layers first.
@@ -88,10 +93,10 @@ class Communicator:
             return
         for number, bucket in enumerate(self.buckets):
             name, priority = f"group{number}", len(self.buckets) - number
-            if self._halves is None:
+            half = self._halves[number]
+            if half is None:
                 self.sum_(bucket, name, priority)
                 continue
-            half = self._halves[number]
             bucket *= WIRE_SCALE  # in place, as below: no array is made in a step
             nd.cast(bucket, dtype="float16", out=half)
             self.sum_(half, name, priority)
@@ -140,7 +145,7 @@ class Communicator:
     def barrier(self) -> None:
         """Wait until all ranks are here (Horovod for MXNet has no barrier of its own)."""
         if self.size > 1:
-            hvd.allreduce(nd.zeros(1, self._ctx), op=hvd.Sum, name="barrier").wait_to_read()
+            hvd.allreduce(nd.zeros(1, self.ctx), op=hvd.Sum, name="barrier").wait_to_read()
 
     def check_replicas(self, digest: bytes, when: str) -> None:
         """Compare a digest over all ranks with one small allgather.
@@ -173,9 +178,10 @@ def context(device: str, local_rank: int) -> mx.Context:
     if device == "cpu":
         return mx.cpu()
     found = mx.context.num_gpus()
-    if local_rank >= found:
+    number = gpu_number(local_rank, found, os.environ.get("CUDA_VISIBLE_DEVICES"))
+    if number >= found:
         raise UserError(
             f"system.device: a GPU for local rank {local_rank} expected, found {found} on this "
             "machine; use system.device=cpu, or mxnet-cu112 from requirements-gpu.txt"
         )
-    return mx.gpu(local_rank)
+    return mx.gpu(number)

@@ -12,6 +12,7 @@ from mxnet.gluon import HybridBlock
 from ..config.errors import UserError
 from ..data.pipeline import Batch
 from .comm import Communicator
+from .host_reads import HostReads
 from .pace import RUN_AHEAD_STEPS
 
 
@@ -57,8 +58,13 @@ def evaluate(
     *,
     batches: int,
     samples: int,
+    reads: HostReads,
 ) -> Accuracy:
     """Count hits over `batches` batches on every rank and add them up.
+
+    Args:
+        net: answers images with logits, of any float type.
+        reads: brings the two counts to the host.
 
     Raises:
         UserError: the ranks together did not see exactly `samples` images.
@@ -68,13 +74,15 @@ def evaluate(
     running: deque[Any] = deque()
     for _ in range(batches):
         images, labels = next_batch()
-        hits = (net(images).argmax(axis=1) == labels).sum() + hits
+        # float16 counts classes up to 2,048 only, and MXNet compares equal types alone.
+        found = net(images).astype("float32", copy=False).argmax(axis=1)
+        hits = (found == labels).sum() + hits
         seen = (labels >= 0).sum() + seen
         running.append((hits, images))
         if len(running) > RUN_AHEAD_STEPS:
             running.popleft()[0].wait_to_read()  # as in the loop: bounds the queue
     counts = comm.sum_counts(nd.concat(hits.reshape(1), seen.reshape(1), dim=0))
-    correct, total = (int(count) for count in counts.asnumpy())
+    correct, total = reads.counts(counts)
     if total != samples:
         raise UserError(f"evaluation: {samples} images expected, found {total}")
     return Accuracy(correct, total)

@@ -56,7 +56,7 @@ def train_steps(trainer: Trainer, first: int, last: int, log_every: int) -> Iter
 
 def idle_steps(trainer: Trainer, first: int, last: int, log_every: int) -> Iterator[LogPoint]:
     """The same steps on a rank without a share of the batch: zeros to the sum, the same update."""
-    zero, steps = nd.zeros(1), 0
+    zero, steps = nd.zeros(1, trainer.comm.ctx), 0
     for step in range(first, last + 1):
         trainer.comm.clear()
         trainer.comm.reduce()

@@ -15,6 +15,7 @@ from typing import NamedTuple
 from mxnet import nd
 
 from ..config.schema import LOSS_SCALES, dynamic_start
+from .host_reads import HostReads
 from .limits import Hopeless
 from .pace import RUN_AHEAD_STEPS
 
@@ -60,11 +61,18 @@ class LossScaler:
         setting: `model.loss_scale`.
         gradients: all of them, as flat arrays; only a dynamic scale looks at them.
         batch: the largest global batch, over which gradients are summed.
+        reads: brings the device's answers to the host.
     """
 
     def __init__(
-        self, setting: float | str, gradients: Sequence[nd.NDArray] = (), *, batch: int = 1
+        self,
+        setting: float | str,
+        gradients: Sequence[nd.NDArray] = (),
+        *,
+        batch: int = 1,
+        reads: HostReads | None = None,
     ) -> None:
+        self._reads = reads or HostReads()
         start = dynamic_start(setting, batch)
         self.is_dynamic = start is not None
         self._start = Scale(float(setting) if start is None else start)
@@ -97,7 +105,7 @@ class LossScaler:
         """
         while self._answers and self._answers[0].step <= step - LAG_STEPS:
             asked, used, finite = self._answers.popleft()
-            following = next_scale(self.scale, used, bool(finite))
+            following = next_scale(self.scale, used, self._reads.finite(finite))
             if following is None:
                 raise Hopeless(
                     f"finite gradients expected, found others at step {asked} though the loss "
@@ -130,7 +138,9 @@ class LossScaler:
 
     def state(self) -> tuple[Scale, tuple[tuple[int, float, bool], ...]]:
         """For a checkpoint, when everything enqueued is done: what the next steps will heed."""
-        return self.scale, tuple((a.step, a.used, bool(a.finite)) for a in self._answers)
+        return self.scale, tuple(
+            (a.step, a.used, self._reads.finite(a.finite)) for a in self._answers
+        )
 
     def restore(self, scale: Scale, answers: Sequence[tuple[int, float, bool]]) -> None:
         """Go on where `state` was."""

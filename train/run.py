@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from typing import Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 import mxnet as mx
 from mxnet import autograd, nd
@@ -12,10 +13,17 @@ from ..data.sampling import eval_batches
 from . import kernels
 from .comm import Communicator, context
 from .evaluate import Accuracy, agree_on_bn_statistics, evaluate
+from .host_reads import HostReads
 from .limits import StopRun, agreed_stop, check_loss
 from .loop import LogPoint, Trainer, idle_steps, train_steps
 from .loss_scale import LossScaler
-from .networks import bn_statistics, build_networks, copy_parameters, trainable
+from .networks import (
+    bn_statistics,
+    build_networks,
+    copy_parameters,
+    image_shape,
+    trainable,
+)
 from .optimizer import Updater
 from .pace import Pace
 from .recovery import Recovery
@@ -24,19 +32,32 @@ from .schedule import Settings, step_settings
 from .seeding import stream_seed, stream_seeds
 from .session import Session
 from .startup import Stage, run_stages
+from .support import decodes_on_gpu
 from .weights import weights_digest
+
+if TYPE_CHECKING:  # DALI loads in a stage of its own
+    from ..data.pipeline import Batch, Source
 
 
 class Rank:
-    """Network, data, communicator and optimizer of one rank."""
+    """Network, data, communicator and optimizer of one rank.
 
-    def __init__(self, session: Session) -> None:
+    Args:
+        reads: how numbers come to the host (a test bed without numbers gives its own).
+        ctx: where it trains, if not where the config and the launcher say.
+    """
+
+    def __init__(
+        self, session: Session, reads: HostReads | None = None, ctx: mx.Context | None = None
+    ) -> None:
         self.session = session
+        self.reads = reads or HostReads()
         self.run = session.run
         self.plan = session.plan
         self.seeds = stream_seeds(session.run.seed or 0)
-        kernels.load()
-        self.ctx = context(session.run.system.device, session.place.local_rank)
+        self.ctx = ctx or context(session.run.system.device, session.place.local_rank)
+        if self.ctx.device_type == "cpu":  # our optimizer's operator is a CPU's
+            kernels.load()
         self.comm = Communicator(self.ctx, session.connection)
         self.settings_at = step_settings(session.run, session.plan)
         # The window of the throughput figure: since the last log point or evaluation.
@@ -82,13 +103,14 @@ class Rank:
 
         where: Any = {
             "rank": self.session.place.rank,
-            "device_id": None if self.ctx.device_type == "cpu" else self.ctx.device_id,
+            "device_id": self.ctx.device_id if decodes_on_gpu(self.run) else None,
         }
         self.train_source = build_train_source(
             self.run.data,
             self.plan,
             seeds=self.seeds,
             first_step=self.session.step + 1,
+            layout=self.run.model.layout,
             **where,
         )
         self.eval_source = build_eval_source(
@@ -119,6 +141,7 @@ class Rank:
                 self.run.model.loss_scale,
                 self.comm.buckets,
                 batch=max(segment.global_batch_size for segment in self.plan.segments),
+                reads=self.reads,
             ),
             epoch_at=self.plan.epoch_at,
         )
@@ -128,14 +151,15 @@ class Rank:
 
         Weights keep their bits (learning rate 0), batch-norm statistics are put back.
         """
-        batch, side = self.run.batch.per_rank, self.run.data.crop_px
+        batch, eval_batch = self.run.batch.per_rank, self.run.eval.batch_per_rank
+        side = self.run.data.crop_px
         with autograd.record():
-            logits = self.net(nd.zeros((batch, 3, side, side), self.ctx))
+            logits = self.net(nd.zeros(image_shape(self.net, batch, side), self.ctx))
             losses = self.loss(logits, nd.zeros(batch, self.ctx))
         losses.backward(self.updater.scaler.head_gradients(1, losses))
         self.updater.step(1, Settings(0.0, 0.0, self.plan.global_batch_size))
         copy_parameters(self.net, self.eval_net)
-        self.eval_net(nd.zeros((self.run.eval.batch_per_rank, 3, side, side), self.ctx))
+        self.eval_net(nd.zeros(image_shape(self.eval_net, eval_batch, side), self.ctx))
         nd.waitall()
         self.updater.reset()
         for p in bn_statistics(self.net):
@@ -157,12 +181,18 @@ class Rank:
         self.comm.reduce()
         nd.waitall()
 
+    def batches_of(self, source: Source) -> Callable[[], Batch]:
+        """Its batches where the network is; what a CPU has decoded is copied to a GPU."""
+        if source.device_id is not None or self.ctx == mx.cpu():
+            return source.next
+        return lambda: source.next().to(self.ctx)
+
     def trainer(self) -> Trainer:
         """What the hot loop needs of this rank."""
         return Trainer(
             self.net,
             self.loss,
-            self.train_source.next,
+            self.batches_of(self.train_source),
             self.comm,
             self.updater,
             self.settings_at,
@@ -235,7 +265,7 @@ class Rank:
         session.step = point.step
         flags = nd.array(self.recovery.stop_flags(), self.ctx)
         sums = self.comm.sum_losses(nd.concat(point.loss_sum.reshape(1), flags, dim=0))
-        loss_sum, *requests = sums.asnumpy().tolist()
+        loss_sum, *requests = self.reads.losses(sums)
         now = self.settings_at(point.step)
         images = point.steps * now.global_batch_size
         loss = loss_sum / images
@@ -280,7 +310,12 @@ class Rank:
             self.eval_entered_at_s = time.perf_counter()
             batches = eval_batches(samples, self.plan.ranks, self.run.eval.batch_per_rank)
             accuracy = evaluate(
-                self.eval_net, self.eval_source.next, self.comm, batches=batches, samples=samples
+                self.eval_net,
+                self.batches_of(self.eval_source),
+                self.comm,
+                batches=batches,
+                samples=samples,
+                reads=self.reads,
             )
         self.evaluated_at_s = time.perf_counter()
         self.recovery.accuracy = accuracy.fraction

@@ -37,8 +37,15 @@ def check_supported(run: Run) -> None:
             f"found {run.model.dtype}: {why}"
         )
     check_layout(run)
+    if run.data.decoder == "gpu" and run.system.device == "cpu":
+        raise UserError("data.decoder: auto or cpu expected on a cpu, found gpu")
     if run.model.dtype != "float32" and run.optimizer.variant == "akiba":
         raise UserError(f"model.dtype: float32 expected for variant akiba, found {run.model.dtype}")
+
+
+def decodes_on_gpu(run: Run) -> bool:
+    """Does DALI's pipeline end on the GPU?"""
+    return run.data.decoder == "gpu" or (run.data.decoder, run.system.device) == ("auto", "gpu")
 
 
 def check_layout(run: Run) -> None:

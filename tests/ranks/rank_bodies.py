@@ -7,8 +7,12 @@ import os
 import sys
 import time
 
+import mxnet as mx
+
 from rn50.train import __main__ as entry
 from rn50.train import run
+from rn50.train.host_reads import HostReads
+from rn50.train.session import Session
 
 
 class OtherWeights(run.Rank):
@@ -65,6 +69,13 @@ class Overflows(run.Rank):
             reduce()
 
         self.comm.reduce = overflowing_reduce
+
+
+class OnSecondCpu(run.Rank):
+    """Trains on cpu(1): MXNet refuses an operator whose arrays are not all there."""
+
+    def __init__(self, session: Session, reads: HostReads | None = None) -> None:
+        super().__init__(session, reads, ctx=mx.cpu(1))
 
 
 if __name__ == "__main__":

@@ -5,13 +5,12 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-import mxnet as mx
 import numpy as np
 from mxnet.gluon import nn
 
 from rn50.config.load import load
 from rn50.logging.timeline import Timeline
-from rn50.train.comm import Communicator
+from rn50.train.comm import Communicator, context
 from rn50.train.connection import Connection
 from rn50.train.placement import find_placement
 
@@ -22,16 +21,19 @@ WIDTHS = (7, 33, 100, 5)
 def main(config: str, out: str) -> None:
     """Reduce random gradients `STEPS` times; rank 0 writes the largest relative error."""
     run = load(config).run
-    ranks = run.system.ranks_per_node
+    ranks = run.system.nodes * run.system.ranks_per_node
     connection = Connection(run, Timeline(0), over_mpi=find_placement().over_mpi)
     connection.begin()
-    comm = Communicator(mx.cpu(), connection)
+    ctx = context(run.system.device, find_placement().local_rank)
+    comm = Communicator(ctx, connection)
     comm.start()
     net = nn.Sequential(prefix="")
     for width in WIDTHS:
         net.add(nn.Dense(width, in_units=3 * width))
-    net.initialize()
-    parameters = list(net.collect_params().values())
+    net.add(nn.BatchNorm(in_channels=WIDTHS[-1]))  # stays float32 in a float16 model
+    net.initialize(ctx=ctx)
+    net.cast(run.model.dtype)
+    parameters = [p for p in net.collect_params().values() if p.grad_req != "null"]
     comm.plan_groups(run.comm.groups, parameters, run.comm.wire)
     worst = 0.0
     for step in range(STEPS):

@@ -44,7 +44,7 @@ def worst_error(tmp_path: Path, launcher: str, ranks: int, *overrides: str) -> f
 def test_the_sum_is_the_plain_sum(
     tmp_path: Path, launcher: str, algorithm: str, ranks: int
 ) -> None:
-    overrides = [f"comm.algorithm={algorithm}", "comm.groups=explicit(2,1,5)"]
+    overrides = [f"comm.algorithm={algorithm}", "comm.groups=explicit(4,1,5)"]
     # float32 sums of at most 8 standard normal values: a few units of the last place of 16
     assert worst_error(tmp_path, launcher, ranks, *overrides) < 1e-5
 
@@ -52,6 +52,12 @@ def test_the_sum_is_the_plain_sum(
 def test_sums_that_travel_as_float16_are_as_good_as_float16(tmp_path: Path) -> None:
     worst = worst_error(tmp_path, "gloo", 2, "comm.wire=float16", "comm.groups=equal_count(2)")
     assert 1e-5 < worst < 2e-2  # 11 bits of at most 8
+
+
+@pytest.mark.parametrize("wire", ["model", "float16"])
+def test_a_float16_model_sums_on_either_wire(wire: str, tmp_path: Path) -> None:
+    overrides = [f"comm.wire={wire}", "model.dtype=float16", "comm.groups=equal_bytes(3)"]
+    assert 1e-5 < worst_error(tmp_path, "gloo", 2, *overrides) < 2e-2
 
 
 @MPI

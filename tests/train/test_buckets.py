@@ -9,7 +9,10 @@ from mxnet import autograd, nd
 from mxnet.gluon import nn
 
 from rn50.config.errors import UserError
+from rn50.config.schema import Model
+from rn50.scaling.layers import wire_groups
 from rn50.train.buckets import ALIGN_BYTES, lay_out_gradients
+from rn50.train.networks import build_network, trainable
 
 
 def network(*, half: bool = False) -> tuple[nn.HybridSequential, list]:
@@ -79,6 +82,34 @@ def test_float32_gradients_of_a_float16_model_travel_last_and_apart() -> None:
     for p in parameters:
         p.grad()[:] = 1
     assert int((buckets[-1] == 1).sum().asscalar()) == 10  # gamma and beta of 5 channels
+
+
+@pytest.fixture(scope="module")
+def resnet50_half() -> list:
+    """ResNet-50's parameters as a float16 model has them: 55 float16 tensors, 106 float32."""
+    net = build_network(Model(), 1000, crop_px=224)
+    net.initialize(mx.init.Zero())
+    net.cast("float16")
+    return trainable(net)
+
+
+@pytest.mark.parametrize("rule", ["cubic(3)", "explicit(3,21,57,80)", "single", "equal_bytes(8)"])
+def test_nearly_all_bytes_of_a_float16_model_lie_in_the_groups_of_the_rule(
+    rule: str, resnet50_half: list
+) -> None:
+    """Groups, their bytes and their order are those that recipes name and the predictor costs."""
+    buckets = lay_out_gradients(resnet50_half, rule, mx.cpu())
+    sizes = [bucket.size * np.dtype(bucket.dtype).itemsize for bucket in buckets]
+    assert [np.dtype(b.dtype).name for b in buckets] == ["float16"] * (len(buckets) - 1) + [
+        "float32"
+    ]
+    assert sum(sizes[:-1]) > 0.99 * sum(sizes)
+    if rule.startswith("explicit"):
+        return
+    predicted = [group.n_bytes for group in wire_groups(rule, "fp16")]
+    assert len(sizes) == len(predicted)
+    padding = ALIGN_BYTES * (len(resnet50_half) + 1)
+    assert all(0 <= s - p < padding for s, p in zip(sizes, predicted, strict=True))
 
 
 def test_sizes_that_do_not_fit_the_network_are_named() -> None:

@@ -1,0 +1,86 @@
+"""One rank of the program on the fake CUDA: `rn50.train`, but for the numbers that kernels make.
+
+The same arguments, and `--script FILE` before them: a JSON object, what the device "computes":
+    accuracy   of each evaluation in turn, the last one of all that follow (default 0.5)
+    overflows  the numbers of asked-for answers that say "not finite" (dynamic loss scale)
+The fake's report goes to OUT/fake_<rank>.json, with its counts at each log point.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from rn50.config.load import load
+from rn50.train.__main__ import run_rank
+from rn50.train.host_reads import HostReads
+from rn50.train.placement import find_placement
+
+FAKE = ctypes.CDLL("libcuda.so.1")
+FAKE.fakecuda_report.restype = ctypes.c_char_p
+
+
+def report() -> dict[str, Any]:
+    return json.loads(FAKE.fakecuda_report())
+
+
+class Answers(HostReads):
+    """Reads as the program does (types, shapes, waits), then answers from the script."""
+
+    def __init__(self, samples: int, script: dict[str, Any], out: Path) -> None:
+        self._samples, self._out = samples, out
+        self._accuracies = list(script.get("accuracy", [0.5]))
+        self._overflows = set(script.get("overflows", []))
+        self._asked = 0
+        self.points: list[dict[str, Any]] = []
+
+    def losses(self, sums: Any) -> list[float]:
+        read = super().losses(sums)
+        assert str(sums.dtype) == "<class 'numpy.float32'>", sums.dtype
+        self.points.append(report()["counts"])
+        self.save()
+        return [1.0, *(0.0 for _ in read[1:])]
+
+    def counts(self, counts: Any) -> tuple[int, int]:
+        super().counts(counts)
+        accuracy = self._accuracies.pop(0) if len(self._accuracies) > 1 else self._accuracies[0]
+        self.save()
+        return round(accuracy * self._samples), self._samples
+
+    def finite(self, flag: Any) -> bool:
+        super().finite(flag)
+        self._asked += 1
+        return self._asked not in self._overflows
+
+    def save(self) -> None:
+        place = find_placement()
+        text = json.dumps({"points": self.points, **report()})
+        (self._out / f"fake_{place.rank}.json").write_text(text)
+
+
+def main() -> None:
+    words, script = sys.argv[1:], {}
+    if words[0] == "--script":
+        script, words = json.loads(Path(words[1]).read_text()), words[2:]
+    config, overrides, out, resume = words[0], [], Path(), None
+    rest = iter(words[1:])
+    for word in rest:
+        if word == "--out":
+            out = Path(next(rest))
+        elif word == "--resume":
+            resume = Path(next(rest))
+        else:
+            overrides.append(word)
+    samples = load(config, overrides).run.data.eval_samples
+    answers = Answers(samples, script, out)
+    run_rank(config, overrides, out, resume, answers)
+    answers.save()
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("MXNET_CUDNN_LIB_CHECKING", "0")
+    main()

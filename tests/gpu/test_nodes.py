@@ -1,0 +1,110 @@
+"""Sums over NCCL's calls on two "nodes" of two fake GPUs: as Horovod chooses, and on its torus.
+
+Gradients are copied to the fake device and back, so these sums are real: its NCCL adds in shared
+memory, and Horovod's copies into its fusion buffer are carried out.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from rn50.config.errors import UserError
+from rn50.config.load import load
+from rn50.train.environment import engine_environment
+
+from .conftest import HALF, HERE, SHORT
+
+pytestmark = pytest.mark.slow
+NODES = 2
+SHAPE = ("system.device=gpu", f"system.nodes={NODES}", "system.ranks_per_node=2")
+TORUS = ("comm.algorithm=torus_2d",)
+
+
+def run_on_two_nodes(
+    program: Path, out: Path, *overrides: str, script: dict[str, object] | None = None
+) -> None:
+    """Start `program` as two nodes' four ranks: two names of this machine, two fake GPUs each."""
+    loaded = load("smoke", [*SHAPE, "seed=1", *overrides])
+    config = out / "config.yaml"
+    config.write_text(loaded.to_yaml())
+    settings = engine_environment(loaded.run, "nccl", os.environ, "gloo").settings
+    horovodrun = str(Path(sys.executable).with_name("horovodrun"))
+    arguments = ["--out", str(out)] if program.name == "rank.py" else [str(out)]
+    if script is not None:
+        (out / "script.json").write_text(json.dumps(script))
+        arguments = ["--script", str(out / "script.json"), str(config), *arguments]
+    else:
+        arguments = [str(config), *arguments]
+    done = subprocess.run(
+        [
+            *(horovodrun, "--gloo", "-np", "4", "-H", "localhost:2,127.0.0.1:2"),
+            *(sys.executable, str(program), *arguments),
+        ],
+        env=os.environ | settings | {"FAKECUDA_DEVICES": "2", "FAKECUDA_REPORT": str(out / "fake")},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, (done.stdout + done.stderr)[-3000:]
+
+
+def reports(out: Path) -> list[dict[str, int]]:
+    """What each process that had a device asked of it."""
+    found = [json.loads(path.read_text()) for path in out.glob("fake.*")]
+    assert all(report["errors"] == [] for report in found)
+    return [r["counts"] for r in found if any(k.startswith("nccl") for k in r["counts"])]
+
+
+@pytest.mark.parametrize(
+    ("overrides", "limit"),
+    [
+        ((), 1e-5),
+        (TORUS, 1e-5),
+        ((*TORUS, *HALF), 2e-2),
+        ((*HALF, "comm.groups=single"), 2e-2),
+    ],
+)
+def test_sums_over_two_nodes_are_the_plain_sums(
+    overrides: tuple[str, ...], limit: float, fake_environment: Path, root: Path, tmp_path: Path
+) -> None:
+    run_on_two_nodes(root / "tests" / "ranks" / "sum_body.py", tmp_path, *overrides)
+    assert float((tmp_path / "worst.txt").read_text()) < limit
+    counts = reports(tmp_path)
+    assert len(counts) == 4
+    for each in counts:
+        if TORUS[0] in overrides:  # within a node, between nodes, within a node
+            assert each["ncclReduceScatter over 2"] > 0
+            assert each["ncclAllReduce over 2"] > 0
+            assert each["ncclAllGather over 2"] > 0
+        else:
+            assert each["ncclAllReduce over 4"] > 0
+            assert "ncclReduceScatter" not in each
+
+
+def test_a_float16_run_on_a_torus_reaches_its_target(
+    fake_environment: Path, smoke_data: Path, tmp_path: Path
+) -> None:
+    """The shape of the presets for ABCI, in small: torus, float16, a rank that idles at first."""
+    change = json.dumps([{"after_epoch": 1, "per_rank": 10, "active_ranks": 4}])
+    run_on_two_nodes(
+        *(HERE / "rank.py", tmp_path, *SHORT, *HALF, *TORUS, "comm.groups=cubic(3)"),
+        *("data.decoder=cpu", f"data.path={smoke_data}", "eval.target=0.6"),
+        *("batch.active_ranks=3", f"batch.changes={change}", "eval.bn_stats=batch"),
+        script={"accuracy": [0.5, 0.7]},
+    )
+    result = json.loads((tmp_path / "result.json").read_text())
+    assert (result["status"], result["ranks"], result["epochs"]) == ("success", 4, 2)
+    assert all(each["ncclReduceScatter over 2"] > 0 for each in reports(tmp_path))
+
+
+def test_what_horovod_would_ignore_is_refused() -> None:
+    run = load("smoke", ["system.device=gpu", *TORUS]).run
+    with pytest.raises(UserError, match="two nodes or more expected for torus_2d"):
+        engine_environment(run, "nccl", {}, "mpi")

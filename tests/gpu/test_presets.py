@@ -1,0 +1,64 @@
+"""Every GPU preset at its full size a rank: 224 px, its batch, precision, layout and recipe.
+
+One rank of each trains on the fake GPU until its first evaluation, on the images of `smoke`, with
+no more memory than its accelerator has; activations take no memory here, so a batch of 408 fits.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+
+from rn50.config.load import list_presets, load
+from rn50.config.plan import build_plan
+from rn50.config.schema import Run
+
+from .conftest import GpuRun
+
+pytestmark = pytest.mark.slow
+TRAIN_SAMPLES, EVAL_SAMPLES, CLASSES = 1000, 400, 4
+GPU_PRESETS = [name for name in list_presets() if load(name).run.system.device == "gpu"]
+
+
+def overlay(run: Run) -> dict[str, object]:
+    """One rank of `run`: how many there are changes, and what follows from that, nothing else."""
+    changes = [
+        {"after_epoch": change.after_epoch, "per_rank": change.per_rank, "active_ranks": 1}
+        for change in run.batch.changes
+    ]
+    found: dict[str, object] = {
+        "system.nodes": 1,
+        "system.ranks_per_node": 1,
+        "data.train_samples": TRAIN_SAMPLES,
+        "data.eval_samples": EVAL_SAMPLES,
+        "data.classes": CLASSES,
+        "data.decode_threads": 1,
+        "batch.active_ranks": 1,
+        "batch.changes": changes,
+        "checkpoint.enabled": False,
+    }
+    if run.batch.reference is not None:
+        found["batch.reference"] = run.batch.per_rank
+    if run.comm.algorithm.startswith(("torus_2d", "hierarchical")):
+        found["comm.algorithm"] = "auto"  # they need two nodes: test_nodes.py
+    return found
+
+
+@pytest.mark.parametrize("name", GPU_PRESETS)
+def test_a_rank_of_the_preset_runs_to_its_first_evaluation(
+    name: str, gpu_run: GpuRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = load(name).run
+    if memory := re.search(r"(\d+) GB", run.system.accelerator):
+        monkeypatch.setenv("FAKECUDA_MEMORY_GIB", memory[1])
+    words = [f"{key}={json.dumps(value)}" for key, value in overlay(run).items()]
+    done = gpu_run(*words, config=name, accuracy=[0.99])
+    assert done.result["status"] == "success"
+    assert done.result["epochs"] == build_plan(run).eval_epochs[0]
+    assert not {key for key in done.counts if key.startswith("stub cudnnConv")}
+    report = done.reports[0]
+    print(
+        f"{name}: {report['peak_bytes'] / 2**30:.1f} GiB of the device without cuDNN's workspaces"
+    )

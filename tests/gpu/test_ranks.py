@@ -1,0 +1,92 @@
+"""Real ranks to their end on the fake GPU: every network, precision, layout, optimizer and wire."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from .conftest import HALF, ONE_RANK, SHORT, GpuRun
+
+pytestmark = pytest.mark.slow
+BASE = (*ONE_RANK, *SHORT)
+PX64 = ("data.crop_px=64", "data.eval_resize_px=72")
+NETWORKS = {
+    "resnet": ("model.depth=50", "model.width=16"),
+    "alexnet": ("model.network=alexnet", "model.depth=50", "model.width=64", *PX64),
+    "googlenet": ("model.network=googlenet", "model.depth=50", "model.width=64", *PX64),
+}
+PLAIN = ("model.stem=imagenet", "model.zero_gamma=false")
+
+
+def network(name: str) -> tuple[str, ...]:
+    return (*NETWORKS[name], *(PLAIN if name != "resnet" else ()))
+
+
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+@pytest.mark.parametrize("name", NETWORKS)
+def test_a_float16_network_trains_and_evaluates_to_its_target(
+    name: str, layout: str, gpu_run: GpuRun
+) -> None:
+    done = gpu_run(*BASE, *HALF, *network(name), f"model.layout={layout}", accuracy=[0.5, 0.9])
+    assert (done.result["status"], done.result["epochs"]) == ("success", 2)
+    assert done.result["eval_accuracy"] == 0.9
+    assert done.result["official_checker"]["verdict"] == "PASS"
+    convolutions = {key for key in done.counts if key.startswith("cudnnConvolution")}
+    assert f"cudnnConvolutionBackwardFilter float16 {layout}" in convolutions
+    assert not {key for key in convolutions if "float32" in key}
+
+
+@pytest.mark.parametrize(
+    ("variant", "more"),
+    [
+        ("sgd", (*HALF, "model.loss_scale=128")),
+        ("you", (*HALF, "eval.bn_stats=local")),
+        ("reference", (*HALF, "eval.bn_stats=batch")),
+        ("nvidia", (*HALF, "model.loss_scale=dynamic", "comm.groups=single")),
+        ("fujitsu", (*HALF, "comm.wire=float16", "comm.groups=cubic(3)")),
+        ("sony", ("comm.wire=float16", "eval.bn_stats=batch")),
+        ("akiba", ("comm.wire=float16", "eval.bn_stats=batch")),
+    ],
+)
+def test_every_optimizer_runs_to_its_end(
+    variant: str, more: tuple[str, ...], gpu_run: GpuRun
+) -> None:
+    eta = ("optimizer.eta=0.1",) if variant not in ("sgd", "akiba") else ()
+    done = gpu_run(*BASE, f"optimizer.variant={variant}", *eta, *more, accuracy=[0.5, 0.9])
+    assert (done.result["status"], done.result["epochs"]) == ("success", 2)
+
+
+def test_two_ranks_sum_over_nccl_and_one_of_them_may_idle(gpu_run: GpuRun) -> None:
+    """Sony's presets begin with ranks that have no share of the batch."""
+    change = json.dumps([{"after_epoch": 1, "per_rank": 10, "active_ranks": 2}])
+    done = gpu_run(
+        *("system.ranks_per_node=2", *SHORT, *HALF),
+        *("batch.active_ranks=1", f"batch.changes={change}", "log.every=20 steps"),
+        accuracy=[0.5, 0.9],
+        gpus=2,
+    )
+    assert (done.result["status"], done.result["ranks"]) == ("success", 2)
+    assert len(done.reports) == 2
+    for report in done.reports:
+        assert report["counts"]["ncclAllReduce over 2"] > 100
+    # 155 steps; the idle rank's first epoch has no forward pass
+    active, idle = (
+        sum(n for key, n in report["counts"].items() if key.startswith("cudnnConvolutionForward"))
+        for report in done.reports
+    )
+    assert 0 < idle < 0.6 * active
+
+
+def test_a_dynamic_loss_scale_halves_and_travels_through_a_checkpoint(gpu_run: GpuRun) -> None:
+    words = (*BASE, *HALF, "model.loss_scale=dynamic(64)", "checkpoint.every=1 epochs")
+    first = gpu_run(*words, "limits.epochs=1", accuracy=[0.5], overflows=[3])
+    assert first.result["stopped"].startswith("budget of 1 epochs")
+    lines = [json.loads(line) for line in (first.out / "metrics.jsonl").open()]
+    scales = [line["loss_scale"] for line in lines if line["kind"] == "train"]
+    assert scales[-1] == 32
+    again = gpu_run(*words, config=str(first.out / "config.yaml"), resume=first.out, accuracy=[0.9])
+    assert again.result["status"] == "success"
+    assert again.result["resumed_after_step"] == 100
+    lines = [json.loads(line) for line in (again.out / "metrics.jsonl").open()]
+    assert [line["loss_scale"] for line in lines if line["kind"] == "train"][-1] == 32
