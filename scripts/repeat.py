@@ -59,6 +59,8 @@ def compare_with_recorded(recorded: Path, out: Path) -> Repeat:
     if not same:
         near = "beyond" if found.parting else "within"
         parts.append(f"{near} 3 standard deviations ({found.basis})")
+        if _free_to_differ(new.folder):
+            parts.append("its GPU kernels were free to differ (deterministic: false)")
     bit = found.first_bit
     if bit is not None and bit.where is None:
         parts.append(f"all {bit.compared} losses and accuracies logged are equal")
@@ -69,6 +71,13 @@ def compare_with_recorded(recorded: Path, out: Path) -> Repeat:
         more = f" and {len(reasons) - _MAX_REASONS} more" if len(reasons) > _MAX_REASONS else ""
         parts.append(f"here, there: {', '.join(reasons[:_MAX_REASONS])}{more}")
     return Repeat(str(recorded), same, both, "; ".join(parts))
+
+
+def _free_to_differ(folder: RunFolder | None) -> bool:
+    if folder is None or folder.config is None:
+        return False
+    run = folder.config.run
+    return run.system.device == "gpu" and not run.deterministic
 
 
 def _first_run(folder: Path) -> Subject:

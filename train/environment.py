@@ -124,6 +124,7 @@ def engine_environment(
         "HOROVOD_CYCLE_TIME": f"{run.comm.cycle_ms:g}",
         "MXNET_CUDNN_AUTOTUNE_DEFAULT": "0",
         **SETTINGS[backend],
+        **({"MXNET_ENFORCE_DETERMINISM": "1"} if run.deterministic and backend == "nccl" else {}),
         **ALGORITHMS[backend, algorithm],
     }
     if backend == "mpi":

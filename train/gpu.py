@@ -88,19 +88,24 @@ def _driver_release(version_file: Path) -> str | None:
     return found[1] if found else None
 
 
+def check_capability(name: str, capability: tuple[int, int]) -> None:
+    """Raise UserError for a GPU that MXNet has no machine code for."""
+    first, last = SUPPORTED
+    if not first <= capability <= last:
+        raise UserError(
+            "mxnet-cu112 1.9.1 holds machine code for sm_50 to sm_86 and no PTX: "
+            f"compute capability {_dotted(first)} to {_dotted(last)} expected, "
+            f"found {name} with {_dotted(capability)}"
+        )
+
+
 def check_gpu(gpu: Gpu, driver_cuda: tuple[int, int]) -> None:
     """Refuse a device or a driver that would end a run later, and less clearly.
 
     Raises:
         UserError: what is supported, and what was found.
     """
-    first, last = SUPPORTED
-    if not first <= gpu.capability <= last:
-        raise UserError(
-            "mxnet-cu112 1.9.1 holds machine code for sm_50 to sm_86 and no PTX: "
-            f"compute capability {_dotted(first)} to {_dotted(last)} expected, "
-            f"found {gpu.name} with {_dotted(gpu.capability)}"
-        )
+    check_capability(gpu.name, gpu.capability)
     if driver_cuda < NEEDED_CUDA:
         raise UserError(
             f"DALI: a driver for CUDA {_dotted(NEEDED_CUDA)} ({NEEDED_DRIVER} or newer) expected, "

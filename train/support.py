@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from ..config.errors import UserError
-from ..config.schema import Model, Run
+from ..config.schema import Model, Run, System
+from .gpu import check_capability
 
 SMALLEST_CROP_PX = {"alexnet": 64, "googlenet": 64}
 """AlexNet's last pooling needs 63 px; GoogLeNet's last modules see 2 x 2 at 64."""
@@ -37,10 +38,22 @@ def check_supported(run: Run) -> None:
             f"found {run.model.dtype}: {why}"
         )
     check_layout(run)
+    check_accelerator(run.system)
     if run.data.decoder == "gpu" and run.system.device == "cpu":
         raise UserError("data.decoder: auto or cpu expected on a cpu, found gpu")
     if run.model.dtype != "float32" and run.optimizer.variant == "akiba":
         raise UserError(f"model.dtype: float32 expected for variant akiba, found {run.model.dtype}")
+
+
+def check_accelerator(system: System) -> None:
+    """Raise UserError for a GPU that MXNet has no machine code for, before anything waits for it."""
+    capability = system.compute_capability
+    if system.device == "gpu" and capability is not None:
+        major, minor = divmod(round(capability * 10), 10)
+        try:
+            check_capability(system.accelerator, (major, minor))
+        except UserError as error:
+            raise UserError(f"system.accelerator: {error}") from None
 
 
 def decodes_on_gpu(run: Run) -> bool:

@@ -65,3 +65,13 @@ def test_no_path_of_libraries_is_set_for_gpu_ranks() -> None:
     """MXNet and Horovod find them by links beside libmxnet.so (scripts/setup_gpu.sh)."""
     settings = engine_environment(load("dgxa100_8", GPUS).run, "nccl", {}).settings
     assert not any("PATH" in name for name in settings)
+
+
+def test_kernels_that_repeat_are_asked_for_where_a_run_shall() -> None:
+    def settings(*overrides: str) -> dict[str, str]:
+        return engine_environment(load("dgxa100_8", [*GPUS, *overrides]).run, "nccl", {}).settings
+
+    assert settings("deterministic=true")["MXNET_ENFORCE_DETERMINISM"] == "1"
+    assert "MXNET_ENFORCE_DETERMINISM" not in settings()
+    on_cpu = load("smoke", ["deterministic=true"]).run
+    assert "MXNET_ENFORCE_DETERMINISM" not in engine_environment(on_cpu, "mpi", {}).settings

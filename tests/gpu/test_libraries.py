@@ -1,0 +1,170 @@
+"""Which libraries are loaded, from where, with no variable set; and which GPUs their code is for."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from rn50.config.errors import UserError
+from rn50.config.load import list_presets, load
+from rn50.config.schema import Run
+from rn50.scripts.gpu_bringup.fatbin import architectures
+from rn50.scripts.job_script import Place, job_script
+from rn50.scripts.schedulers import SCHEDULERS
+from rn50.train.gpu import SUPPORTED
+from rn50.train.support import check_accelerator
+
+pytestmark = pytest.mark.slow
+
+# Imports as a rank does, then names every loaded CUDA library and what Horovod was built with.
+LOAD = """
+import json, re, mxnet, horovod.mxnet as hvd
+mxnet.nd.ones(1, mxnet.gpu(0)).wait_to_read()
+names = {line.split()[-1] for line in open("/proc/self/maps") if ".so" in line}
+wanted = r"lib(cudart|cudnn|cublas|cufft|curand|cusolver|nccl|nvrtc)[^/]*$"
+print(json.dumps({"nccl": bool(hvd.nccl_built()), "gloo": bool(hvd.gloo_built()),
+                  "libraries": sorted(n for n in names if re.search(wanted, n))}))
+"""
+
+
+def load_libraries(**environment: str) -> dict[str, object]:
+    done = subprocess.run(
+        [sys.executable, "-c", LOAD],
+        env=environment,
+        cwd="/",
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def check_own(found: dict[str, object], site: Path) -> None:
+    libraries = found["libraries"]
+    assert isinstance(libraries, list) and len(libraries) >= 7
+    assert [name for name in libraries if not name.startswith(str(site / "nvidia"))] == []
+
+
+@pytest.fixture
+def driver(fake: Path) -> dict[str, str]:
+    """All that a machine with a driver has, which the loader finds by itself there."""
+    return {"LD_PRELOAD": str(fake / "libcuda.so.1"), "LD_LIBRARY_PATH": str(fake)}
+
+
+def test_an_empty_environment_is_enough(driver: dict[str, str], site: Path) -> None:
+    found = load_libraries(**driver)
+    check_own(found, site)
+    assert found["gloo"]
+
+
+def test_horovod_has_nccl_where_a_compiler_was_to_be_had(driver: dict[str, str]) -> None:
+    log = (Path(sys.prefix) / "setup.log").read_text()
+    without = "without GPU operations" in log
+    assert load_libraries(**driver)["nccl"] is not without
+
+
+def test_a_clusters_old_modules_do_not_come_first(
+    driver: dict[str, str], site: Path, tmp_path: Path
+) -> None:
+    for name in ("libcudnn.so.8", "libcudart.so.11.0", "libnccl.so.2", "libcublas.so.11"):
+        command = ["g++", "-shared", "-x", "c", "/dev/null", f"-Wl,-soname,{name}", "-o", name]
+        subprocess.run(command, cwd=tmp_path, check=True)
+    path = f"{tmp_path}:{driver['LD_LIBRARY_PATH']}"
+    check_own(load_libraries(**{**driver, "LD_LIBRARY_PATH": path}), site)
+
+
+@pytest.mark.parametrize("scheduler", SCHEDULERS)
+def test_a_job_script_starts_ranks_that_find_their_libraries(
+    scheduler: str, driver: dict[str, str], site: Path, root: Path, tmp_path: Path
+) -> None:
+    """The whole script runs; its launchers are stubs, which start what a rank begins with once."""
+    stubs = tmp_path / "stubs"
+    stubs.mkdir()
+    for name in ("srun", "mpirun", "jsrun"):
+        (stubs / name).write_text('#!/bin/bash\nenv >"$SEEN/rank"\n')
+        (stubs / name).chmod(0o755)
+    python = stubs / "python"
+    python.write_text("#!/bin/bash\ncase \"$*\" in *rn50.scripts.watch*) "
+                      'while [[ $1 != -- ]]; do shift; done; shift; exec "$@" ;; esac\n')  # fmt: skip
+    python.chmod(0o755)
+    run = load("dgxa100_8", [f"system.scheduler={scheduler}", "system.job.stage=null"]).run
+    place = Place(("smoke",), str(tmp_path), str(tmp_path / "job"), str(root), str(python))
+    (tmp_path / "job.sh").write_text(job_script(run, scheduler, place))
+    (tmp_path / "job" / "run_0").mkdir(parents=True)
+    (tmp_path / "hosts").write_text("h1\n")
+    hosts = ("PBS_NODEFILE", "PE_HOSTFILE", "RN50_HOSTS")
+    environment = {
+        "PATH": f"{stubs}:/usr/bin:/bin",
+        "SEEN": str(tmp_path),
+        **dict.fromkeys(hosts, str(tmp_path / "hosts")),
+    }
+    subprocess.run(["bash", tmp_path / "job.sh"], env=environment, cwd=tmp_path, check=False)
+    seen = (tmp_path / "rank").read_text()
+    of_a_rank = dict(re.findall(r"^([A-Z][A-Z0-9_]*)=(.*)$", seen, re.M))
+    assert of_a_rank["CUDA_MODULE_LOADING"] == "LAZY"
+    check_own(load_libraries(**{**of_a_rank, **driver}), site)
+
+
+def test_the_wheel_holds_the_machine_code_that_the_program_says(site: Path) -> None:
+    found = architectures(site / "mxnet" / "libmxnet.so")
+    assert found == {"ELF": {50, 60, 70, 80, 86}}
+    majors = {sm // 10 for sm in found["ELF"]}
+    assert (min(found["ELF"]), max(majors)) == (10 * SUPPORTED[0][0] + SUPPORTED[0][1], 8)
+    assert SUPPORTED[1][0] in majors
+
+
+@pytest.mark.parametrize("name", list_presets())
+def test_each_presets_accelerator_runs_the_wheels_code_or_is_refused(name: str, site: Path) -> None:
+    run: Run = load(name).run
+    capability = run.system.compute_capability
+    if run.system.device == "cpu" or capability is None:
+        return
+    sm = round(10 * capability)
+    code = architectures(site / "mxnet" / "libmxnet.so")["ELF"]
+    runs = any(of // 10 == sm // 10 and of <= sm for of in code)
+    if runs:
+        check_accelerator(run.system)
+    else:
+        with pytest.raises(UserError, match=rf"system.accelerator: .*{run.system.accelerator}"):
+            check_accelerator(run.system)
+    assert runs is (not name.startswith("dgxh100"))
+
+
+def test_horovods_kernels_are_for_the_same_gpus(site: Path) -> None:
+    libraries = list(site.glob("horovod/mxnet/mpi_lib*.so"))
+    found = architectures(libraries[0])
+    if not found:
+        pytest.skip("Horovod was built without GPU operations")
+    assert {60, 70, 80, 86} <= found["ELF"]
+
+
+def test_environment_json_names_gpu_driver_and_libraries(
+    fake_environment: Path, tmp_path: Path
+) -> None:
+    code = (
+        "import json; from rn50.config.load import load\n"
+        "from rn50.scripts.record import describe_environment\n"
+        "from rn50.scripts.launcher import build_job\n"
+        "run = load('dgxa100_8', ['system.nodes=1']).run\n"
+        "print(json.dumps(describe_environment(build_job(run, 'mpirun', ())[1], 'mpirun', ())))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env=os.environ | {"FAKECUDA_NAME": "NVIDIA A100-SXM4-80GB"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    text = done.stdout
+    for named in ("mxnet-cu112", "NVIDIA A100-SXM4-80GB", "nvidia-cudnn-cu11", "nvidia-nccl-cu11"):
+        assert named in text
