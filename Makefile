@@ -18,7 +18,7 @@ lint: setup
 	.venv/bin/shellcheck $(SHELL_SCRIPTS)
 	.venv/bin/hadolint Dockerfile
 
-# The real rank on mxnet-cu112 over a fake CUDA, without a GPU: its environment is 8 GB, apart from .venv.
+# The real rank on mxnet-cu112 over a fake CUDA, without a GPU. Its environment, 6 GB, lies beside .venv.
 gpu-test:
 	@scripts/setup.sh --gpu --into .venv-gpu
 	.venv-gpu/bin/python -m pytest tests/gpu
