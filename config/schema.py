@@ -253,8 +253,8 @@ class System(Section):
     name: Text = "local"
     device: Literal["cpu", "gpu"] = "cpu"
     accelerator: Text = "CPU core"
-    # Of an NVIDIA GPU: whether MXNet's machine code runs there; no part of a run's digest.
-    compute_capability: Positive | None = Field(default=None, exclude=True)
+    # Of an NVIDIA GPU: whether MXNet's machine code runs there.
+    compute_capability: Positive | None = None
     nodes: Count = 1
     ranks_per_node: Count = 2
     cores_per_rank: Count = 1

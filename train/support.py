@@ -46,7 +46,7 @@ def check_supported(run: Run) -> None:
 
 
 def check_accelerator(system: System) -> None:
-    """Raise UserError for a GPU that MXNet has no machine code for, before anything waits for it."""
+    """Raise UserError for a GPU that MXNet has no code for, before anything waits for it."""
     capability = system.compute_capability
     if system.device == "gpu" and capability is not None:
         major, minor = divmod(round(capability * 10), 10)

@@ -10,22 +10,23 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 
 from rn50.config.load import load
 from rn50.scripts.launch import launch, load_for_launch
 from rn50.scripts.launcher import pick_launcher
+from tests.gpu.runs import Done, GpuRun
 
 HERE = Path(__file__).parent
 NOT_PROVEN = (
-    "fake CUDA: proves types, shapes, contexts, lifetimes, launches, start-up and Horovod's calls of "
-    "NCCL; does not prove numerics, DALI's GPU kernels, NCCL between GPUs, or any speed"
+    "fake CUDA: proves types, shapes, contexts, lifetimes, launches, start-up and Horovod's calls "
+    "of NCCL; does not prove numerics, DALI's GPU kernels, NCCL between GPUs, or any speed"
 )
 
 
@@ -76,28 +77,6 @@ def fake_environment(fake: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return fake
 
 
-class Done(NamedTuple):
-    """A run that ended well."""
-
-    out: Path
-    result: dict[str, Any]
-    reports: list[dict[str, Any]]
-    """Of the fake, by rank."""
-
-    @property
-    def counts(self) -> dict[str, int]:
-        """What rank 0 asked of the device."""
-        return self.reports[0]["counts"]
-
-    def each_step(self, name: str, steps: int) -> float:
-        """`name` per step, between the first log point and the last, `steps` apart each."""
-        points = self.reports[0]["points"]
-        return (points[-1].get(name, 0) - points[0].get(name, 0)) / (steps * (len(points) - 1))
-
-
-GpuRun = Callable[..., Done]
-
-
 @pytest.fixture
 def gpu_run(
     fake_environment: Path,
@@ -133,8 +112,3 @@ def gpu_run(
         return Done(out, json.loads((out / "result.json").read_text()), reports)
 
     yield run
-
-
-ONE_RANK = ("system.ranks_per_node=1",)
-SHORT = ("schedule.length=2 epochs", "schedule.warmup=1 epochs", "eval.period=1", "eval.offset=0")
-HALF = ("model.dtype=float16",)

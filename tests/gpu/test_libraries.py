@@ -1,4 +1,4 @@
-"""Which libraries are loaded, from where, with no variable set; and which GPUs their code is for."""
+"""Which libraries are loaded, with no variable set, and which GPUs their code is for."""
 
 from __future__ import annotations
 
@@ -30,6 +30,17 @@ names = {line.split()[-1] for line in open("/proc/self/maps") if ".so" in line}
 wanted = r"lib(cudart|cudnn|cublas|cufft|curand|cusolver|nccl|nvrtc)[^/]*$"
 print(json.dumps({"nccl": bool(hvd.nccl_built()), "gloo": bool(hvd.gloo_built()),
                   "libraries": sorted(n for n in names if re.search(wanted, n))}))
+"""
+
+
+# An interpreter that does nothing, but for the watchdog, which starts what follows "--".
+WATCH = """#!/bin/bash
+case "$*" in
+  *rn50.scripts.watch*)
+    while [[ $1 != -- ]]; do shift; done
+    shift
+    exec "$@" ;;
+esac
 """
 
 
@@ -92,8 +103,7 @@ def test_a_job_script_starts_ranks_that_find_their_libraries(
         (stubs / name).write_text('#!/bin/bash\nenv >"$SEEN/rank"\n')
         (stubs / name).chmod(0o755)
     python = stubs / "python"
-    python.write_text("#!/bin/bash\ncase \"$*\" in *rn50.scripts.watch*) "
-                      'while [[ $1 != -- ]]; do shift; done; shift; exec "$@" ;; esac\n')  # fmt: skip
+    python.write_text(WATCH)
     python.chmod(0o755)
     run = load("dgxa100_8", [f"system.scheduler={scheduler}", "system.job.stage=null"]).run
     place = Place(("smoke",), str(tmp_path), str(tmp_path / "job"), str(root), str(python))

@@ -17,8 +17,7 @@ import pytest
 from rn50.config.errors import UserError
 from rn50.config.load import load
 from rn50.train.environment import engine_environment
-
-from .conftest import HALF, HERE, SHORT
+from tests.gpu.runs import HALF, SHORT
 
 pytestmark = pytest.mark.slow
 NODES = 2
@@ -94,7 +93,14 @@ def test_a_float16_run_on_a_torus_reaches_its_target(
     """The shape of the presets for ABCI, in small: torus, float16, a rank that idles at first."""
     change = json.dumps([{"after_epoch": 1, "per_rank": 10, "active_ranks": 4}])
     run_on_two_nodes(
-        *(HERE / "rank.py", tmp_path, *SHORT, *HALF, *TORUS, "comm.groups=cubic(3)"),
+        *(
+            Path(__file__).with_name("rank.py"),
+            tmp_path,
+            *SHORT,
+            *HALF,
+            *TORUS,
+            "comm.groups=cubic(3)",
+        ),
         *("data.decoder=cpu", f"data.path={smoke_data}", "eval.target=0.6"),
         *("batch.active_ranks=3", f"batch.changes={change}", "eval.bn_stats=batch"),
         script={"accuracy": [0.5, 0.7]},

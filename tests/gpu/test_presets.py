@@ -14,8 +14,7 @@ import pytest
 from rn50.config.load import list_presets, load
 from rn50.config.plan import build_plan
 from rn50.config.schema import Run
-
-from .conftest import GpuRun
+from tests.gpu.runs import GpuRun
 
 pytestmark = pytest.mark.slow
 TRAIN_SAMPLES, EVAL_SAMPLES, CLASSES = 1000, 400, 4

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from .conftest import HALF, ONE_RANK, SHORT, GpuRun
+from tests.gpu.runs import HALF, ONE_RANK, SHORT, GpuRun
 
 pytestmark = pytest.mark.slow
 BASE = (*ONE_RANK, *SHORT)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from .conftest import HALF, ONE_RANK, GpuRun
+from tests.gpu.runs import HALF, ONE_RANK, GpuRun
 
 pytestmark = pytest.mark.slow
 FULL = ("model.depth=50", "model.width=64", "model.stem=imagenet", "model.layout=NCHW")

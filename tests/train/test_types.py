@@ -39,8 +39,8 @@ class Case(NamedTuple):
 
 
 def variants(run: Run) -> Iterator[Run]:
-    """`run` on a GPU with every network, type and layout that is supported there."""
-    system = run.system.model_copy(update={"device": "gpu"})
+    """`run` on a GPU of any kind with every network, type and layout that is supported there."""
+    system = run.system.model_copy(update={"device": "gpu", "compute_capability": None})
     for values in product(*CHOICES):
         model = run.model.model_copy(update=dict(zip(KEYS, values, strict=True)))
         other = run.model_copy(update={"system": system, "model": model})
