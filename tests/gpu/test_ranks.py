@@ -90,3 +90,16 @@ def test_a_dynamic_loss_scale_halves_and_travels_through_a_checkpoint(gpu_run: G
     assert again.result["resumed_after_step"] == 100
     lines = [json.loads(line) for line in (again.out / "metrics.jsonl").open()]
     assert [line["loss_scale"] for line in lines if line["kind"] == "train"][-1] == 32
+
+
+def test_the_weights_of_a_float16_model_travel_in_the_groups_of_the_rule(gpu_run: GpuRun) -> None:
+    """Fujitsu's four groups of float16, then batch norm's in float32: not one after backward."""
+    steps = 10
+    done = gpu_run(
+        *("system.ranks_per_node=2", *SHORT, *HALF, *NETWORKS["resnet"], "comm.groups=cubic(3)"),
+        *(f"log.every={steps} steps", "checkpoint.enabled=false"),
+        gpus=2,
+    )
+    assert done.each_step("ncclAllReduce of float16", steps) == 4
+    # Batch norm's, and now and then a log point's losses or an evaluation's statistics.
+    assert 1 < done.each_step("ncclAllReduce of float32", steps) < 1.5

@@ -86,6 +86,8 @@ ncclResult_t check(const ncclComm* comm, const char* name, ncclDataType_t type, 
         ncclInvalidArgument, std::string(name) + ": a buffer that is not on the device as a whole"));
   fake::count(name);
   fake::count(std::string(name) + " over " + std::to_string(comm->size));
+  if (type == ncclFloat16) fake::count(std::string(name) + " of float16");
+  if (type == ncclFloat32) fake::count(std::string(name) + " of float32");
   fake::count(std::string(name) + " bytes", long(std::max(send_count, receive_count) * each));
   return ncclSuccess;
 }
