@@ -23,18 +23,21 @@ def network(name: str) -> tuple[str, ...]:
     return (*NETWORKS[name], *(PLAIN if name != "resnet" else ()))
 
 
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
 @pytest.mark.parametrize("name", NETWORKS)
-def test_a_float16_network_trains_and_evaluates_to_its_target(
-    name: str, layout: str, gpu_run: GpuRun
+def test_a_network_trains_and_evaluates_to_its_target(
+    name: str, layout: str, dtype: str, gpu_run: GpuRun
 ) -> None:
-    done = gpu_run(*BASE, *HALF, *network(name), f"model.layout={layout}", accuracy=[0.5, 0.9])
+    done = gpu_run(
+        *BASE, *network(name), f"model.dtype={dtype}", f"model.layout={layout}", accuracy=[0.5, 0.9]
+    )
     assert (done.result["status"], done.result["epochs"]) == ("success", 2)
     assert done.result["eval_accuracy"] == 0.9
     assert done.result["official_checker"]["verdict"] == "PASS"
     convolutions = {key for key in done.counts if key.startswith("cudnnConvolution")}
-    assert f"cudnnConvolutionBackwardFilter float16 {layout}" in convolutions
-    assert not {key for key in convolutions if "float32" in key}
+    assert f"cudnnConvolutionBackwardFilter {dtype} {layout}" in convolutions
+    assert not {key for key in convolutions if dtype not in key}
 
 
 @pytest.mark.parametrize(
