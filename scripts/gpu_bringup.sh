@@ -178,7 +178,8 @@ unpack() { # FOLDER WITH ALL PIECES
   [ "$(printf '%s\n' "$glibc" "$has" | sort -V | head -n 1)" = "$glibc" ] ||
     fail "glibc $glibc or newer expected (what was packed needs it), found $has"
   if ! command -v zstd >/dev/null; then
-    export LD_LIBRARY_PATH=${LD_LIBRARY_PATH:+$LD_LIBRARY_PATH:}$PWD/$BRINGUP/send/zstd
+    LD_LIBRARY_PATH=${LD_LIBRARY_PATH:+$LD_LIBRARY_PATH:}$(cd "$BRINGUP/send/zstd" && pwd)
+    export LD_LIBRARY_PATH
     zstd=$BRINGUP/send/zstd/zstd
     chmod +x "$zstd" 2>/dev/null || true
     [ -x "$zstd" ] || fail "zstd expected (on the PATH or as $zstd), found none"

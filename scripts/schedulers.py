@@ -134,7 +134,9 @@ class Slurm(Scheduler):
         yield "#SBATCH --no-requeue"
         named = (("account", job.account), ("partition", job.queue), ("gres", job.resource))
         yield from (f"#SBATCH --{key}={word(value)}" for key, value in named if value)
-        if asks_for_gpus(run, f"--gres={job.resource}", r"(--gres[= ]\S*\bgpu|--gpus|(^| )-G)"):
+        if asks_for_gpus(
+            run, f"--gres={job.resource}", r"(--gres[= ](none|\S*\bgpu)|--gpus|(^| )-G)"
+        ):
             yield f"#SBATCH --gpus-per-node={system.ranks_per_node}"
 
     def ranks(self, run: Run) -> list[str]:

@@ -1,7 +1,7 @@
 # shellcheck shell=bash disable=SC2154
 # What `scripts/setup.sh --gpu` adds to a CPU set-up; sourced by it.
 nvcc_version=11.8.89
-capabilities=60,70,80,86 # of mxnet-cu112's machine code; Horovod's own kernels get PTX of the last
+capabilities=50,60,70,80,86 # of mxnet-cu112's machine code; Horovod's own kernels get PTX of the last
 
 site_packages() { "$venv/bin/python" -c 'import sysconfig; print(sysconfig.get_path("platlib"))'; }
 
@@ -85,7 +85,10 @@ write_cmake() { # write_cmake ARGUMENT...: $venv/cmake, which configures with th
 gpu_build() { # adds to flags and key what Horovod over NCCL is built with
   local site nccl headers cuda_flags="--cudart=shared"
   find_toolkit
+  rm -rf "$venv/nccl"
   if [ -z "$toolkit" ]; then
+    [ -z "${stack_only:-}" ] || # an image without NCCL would be of no use
+      fail "--gpu --stack: nvcc 11 on the PATH or from Debian's archive expected, found neither ($log)"
     say "--gpu: no nvcc 11 on the PATH or from Debian's archive ($log): Horovod gets no GPU operations"
     write_cmake
     key+=-without-nccl
@@ -108,5 +111,5 @@ gpu_build() { # adds to flags and key what Horovod over NCCL is built with
     HOROVOD_GPU_OPERATIONS=NCCL HOROVOD_NCCL_LINK=SHARED "HOROVOD_CUDA_HOME=$toolkit"
     "HOROVOD_NCCL_INCLUDE=$site/nvidia/nccl/include" "HOROVOD_NCCL_LIB=$venv/nccl"
     "HOROVOD_BUILD_CUDA_CC_LIST=$capabilities")
-  key+=-nccl${nccl##*==}-nvcc$nvcc_version
+  key+=-nccl${nccl##*==}-nvcc$nvcc_version-$(sha256sum <scripts/setup_gpu.sh | cut -c1-12)
 }

@@ -55,6 +55,11 @@ class Communicator:
             self._connection.wait()
             hvd.init(process_sets=self._connection.process_sets)  # joined: the Python side alone
         self.rank, self.size = hvd.rank(), hvd.size()
+        if self.size > 1 and self.ctx.device_type == "gpu" and not hvd.nccl_built():
+            raise UserError(
+                "Horovod over NCCL for GPU ranks expected, found one built without it: "
+                "scripts/setup.sh --gpu where nvcc 11 or Debian's archive can be had"
+            )
         if self.size > 1:
             parts = self._torus.columns if self._torus else 1
             first = nd.zeros(CONNECT_BYTES // 4 // parts * parts, self.ctx)

@@ -19,9 +19,9 @@ Machine code runs on its own major version from its own minor one on, so 8.6's o
 nothing later: there CUDA answers 209, "no kernel image" (apache/mxnet issues 21166, 20469).
 """
 
-NEEDED_CUDA = (12, 0)
-NEEDED_DRIVER = 525
-"""What nvidia-dali-cuda120 needs, as a version of CUDA and as the first driver that has it."""
+NEEDED = {"DALI": ((12, 0), 525), "MXNet": ((11, 8), 520)}
+"""What needs which CUDA of the driver, and the first driver that has it: nvidia-dali-cuda120, and
+the PTX that NVRTC 11.8 makes of MXNet's fused operators."""
 
 LIBRARY = "libcuda.so.1"
 HOROVODS_LIBRARY = "libcuda.so"
@@ -99,16 +99,13 @@ def check_capability(name: str, capability: tuple[int, int]) -> None:
         )
 
 
-def check_gpu(gpu: Gpu, driver_cuda: tuple[int, int]) -> None:
-    """Refuse a device or a driver that would end a run later, and less clearly.
-
-    Raises:
-        UserError: what is supported, and what was found.
-    """
-    check_capability(gpu.name, gpu.capability)
-    if driver_cuda < NEEDED_CUDA:
+def check_driver(driver_cuda: tuple[int, int], *, decodes: bool) -> None:
+    """Raise UserError for a driver too old for MXNet, or for DALI where that decodes on the GPU."""
+    user = "DALI" if decodes else "MXNet"
+    cuda, release = NEEDED[user]
+    if driver_cuda < cuda:
         raise UserError(
-            f"DALI: a driver for CUDA {_dotted(NEEDED_CUDA)} ({NEEDED_DRIVER} or newer) expected, "
+            f"{user}: a driver for CUDA {_dotted(cuda)} ({release} or newer) expected, "
             f"found one for {_dotted(driver_cuda)}"
         )
 
@@ -142,11 +139,13 @@ def check_machine(local_rank: int, *, decodes: bool) -> None:
             f"system.device: a GPU for local rank {local_rank} expected, found "
             f"{len(found.devices)} on this machine; use system.device=cpu or fewer ranks"
         )
-    check_gpu(found.devices[number], found.driver_cuda if decodes else NEEDED_CUDA)
+    gpu = found.devices[number]
+    check_capability(gpu.name, gpu.capability)
+    check_driver(found.driver_cuda, decodes=decodes)
     if not can_open_libcuda():
         raise UserError(
-            f"{HOROVODS_LIBRARY}, which Horovod opens, expected beside {LIBRARY}, found none; "
-            "link it to the driver's, or run scripts/setup.sh --gpu here"
+            f"{HOROVODS_LIBRARY}, which Horovod opens, expected, found {LIBRARY} alone; "
+            f"make site-packages/mxnet/{HOROVODS_LIBRARY} a link to that"
         )
 
 

@@ -23,8 +23,6 @@ from .schedule import Settings, akiba_sgd_share
 MAX_TENSORS_PER_CALL = 60
 """MXNet's multi-tensor operators corrupt memory above this, unchecked (stack.md section 5)."""
 
-BULK_OPERATIONS = 64
-
 # RMSprop warm-up: mu2, epsilon, RMSprop rate. That the rate is absolute, not times the LR, is from
 # public re-implementations (the paper is silent): times an LR of 6.4 one step would move a weight
 # by its own size.
@@ -69,6 +67,10 @@ class Updater:
         self._settings, self._rule = settings, optimizer_rule(settings)
         self._tensors = [Tensor(p, ctx, settings, self._rule) for p in parameters]
         self._epoch_at = epoch_at
+        # Small operations as one: on a GPU each alone ends with a stream synchronization (LARS,
+        # ResNet-50: 54 a step; so 27, as SGD; tests/gpu/test_steps.py). The price: the whole update
+        # waits for the last group's sum. 64: an update of one kind has fewer.
+        self._bulk = 64 if ctx.device_type == "gpu" else 0
         self.scaler = scaler or LossScaler(1.0)
         self._trust_decay_factor = settings.base_lr if self._rule.decay_times_base_lr else 1.0
         self._arrays = [array for tensor in self._tensors for array in tensor.arrays]
@@ -107,9 +109,7 @@ class Updater:
         if self._rule.momentum_correction and self.previous_lr:
             momentum *= now.lr / self.previous_lr
         self.previous_lr = now.lr
-        # Many small operations as one: on a GPU each one alone ends with a stream synchronization
-        # (LARS, ResNet-50: 54 a step; so 27, as many as SGD has; tests/gpu/test_steps.py).
-        with mx.engine.bulk(BULK_OPERATIONS):
+        with mx.engine.bulk(self._bulk):
             self._apply(step, now._replace(momentum=momentum))
 
     def reset(self) -> None:

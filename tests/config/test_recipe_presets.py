@@ -149,7 +149,11 @@ def header_of(name: str) -> list[str]:
 @every_recipe
 def test_header_says_what_it_reproduces_how_to_run_it_and_where_it_comes_from(name: str) -> None:
     header = header_of(name)
-    remark = "" if load(name).run.system.device == "cpu" else "          (run on a fake GPU alone: docs/gpu.md)"
+    remark = (
+        ""
+        if load(name).run.system.device == "cpu"
+        else "          (run on a fake GPU alone: docs/gpu.md)"
+    )
     assert 3 <= len(header) <= 8
     assert any(character.isdigit() for character in header[0])
     assert header[1] == f"#   ./run_and_time.sh {name}{remark}"

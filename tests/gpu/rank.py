@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import ctypes
 import json
-import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -82,5 +81,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    os.environ.setdefault("MXNET_CUDNN_LIB_CHECKING", "0")
     main()

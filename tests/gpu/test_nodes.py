@@ -19,33 +19,36 @@ from rn50.config.load import load
 from rn50.train.environment import engine_environment
 from tests.gpu.runs import HALF, SHORT
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("nccl")]
 NODES = 2
 SHAPE = ("system.device=gpu", f"system.nodes={NODES}", "system.ranks_per_node=2")
 TORUS = ("comm.algorithm=torus_2d",)
 
 
 def run_on_two_nodes(
-    program: Path, out: Path, *overrides: str, script: dict[str, object] | None = None
+    program: Path,
+    out: Path,
+    *overrides: str,
+    script: dict[str, object] | None = None,
 ) -> None:
-    """Start `program` as two nodes' four ranks: two names of this machine, two fake GPUs each."""
+    """Start `program` as two nodes' four ranks, two fake GPUs each."""
     loaded = load("smoke", [*SHAPE, "seed=1", *overrides])
     config = out / "config.yaml"
     config.write_text(loaded.to_yaml())
     settings = engine_environment(loaded.run, "nccl", os.environ, "gloo").settings
-    horovodrun = str(Path(sys.executable).with_name("horovodrun"))
-    arguments = ["--out", str(out)] if program.name == "rank.py" else [str(out)]
+    arguments = [str(config), str(out)]
     if script is not None:
         (out / "script.json").write_text(json.dumps(script))
-        arguments = ["--script", str(out / "script.json"), str(config), *arguments]
-    else:
-        arguments = [str(config), *arguments]
+        arguments = ["--script", str(out / "script.json"), str(config), "--out", str(out)]
+    horovodrun = str(Path(sys.executable).with_name("horovodrun"))
+    hosts = "localhost:2,127.0.0.1:2"  # two names of this machine
+    fake = {"FAKECUDA_DEVICES": "2", "FAKECUDA_REPORT": str(out / "fake")}
     done = subprocess.run(
         [
-            *(horovodrun, "--gloo", "-np", "4", "-H", "localhost:2,127.0.0.1:2"),
+            *(horovodrun, "--gloo", "-np", "4", "-H", hosts),
             *(sys.executable, str(program), *arguments),
         ],
-        env=os.environ | settings | {"FAKECUDA_DEVICES": "2", "FAKECUDA_REPORT": str(out / "fake")},
+        env=os.environ | settings | fake,
         capture_output=True,
         text=True,
         timeout=300,

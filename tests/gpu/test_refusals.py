@@ -54,6 +54,16 @@ def test_the_driver_that_dali_needs_is_asked_for(fake_environment: Path, tmp_pat
     assert "/no/such/data" in done.stderr  # without DALI's GPU part it need not be that new
 
 
+def test_the_driver_that_mxnets_fused_operators_need_is_asked_for(
+    fake_environment: Path, tmp_path: Path
+) -> None:
+    done = start_rank(tmp_path, "data.decoder=cpu", FAKECUDA_DRIVER="11040")
+    assert done.returncode == 3
+    assert (
+        "MXNet: a driver for CUDA 11.8 (520 or newer) expected, found one for 11.4" in done.stderr
+    )
+
+
 def test_a_machine_without_a_driver_says_so(tmp_path: Path) -> None:
     done = start_rank(tmp_path)
     assert done.returncode == 3

@@ -119,6 +119,7 @@ def test_shape_account_and_walltime_reach_the_scheduler(scheduler: str) -> None:
         ("slurm", "superpod", [], "#SBATCH --gpus-per-node=4"),
         ("slurm", "superpod", ["resource=gpu:a100:4"], "#SBATCH --gres=gpu:a100:4"),
         ("slurm", "superpod", ["resource=nvme:1"], "#SBATCH --gpus-per-node=4"),
+        ("slurm", "superpod", ["resource=none"], None),
         ("slurm", "superpod", ["options=[--gpus-per-task=1]"], None),
         ("slurm", "superpod", ["options=[-G, '8']"], None),
         ("slurm", "superpod", ["account=gpus"], "#SBATCH --gpus-per-node=4"),

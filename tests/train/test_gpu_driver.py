@@ -11,7 +11,15 @@ import pytest
 
 from rn50.config.errors import UserError
 from rn50.train import gpu as module
-from rn50.train.gpu import SUPPORTED, Gpu, Gpus, can_open_libcuda, check_gpu, read_gpus
+from rn50.train.gpu import (
+    SUPPORTED,
+    Gpu,
+    Gpus,
+    can_open_libcuda,
+    check_capability,
+    check_driver,
+    read_gpus,
+)
 
 DRIVER = """
 extern "C" {
@@ -79,7 +87,7 @@ def test_the_drivers_release_as_the_kernel_module_tells_it(
 
 @pytest.mark.parametrize("capability", [(5, 0), (6, 1), (7, 0), (7, 5), (8, 0), (8, 6), (8, 9)])
 def test_gpus_that_the_wheel_has_machine_code_for(capability: tuple[int, int]) -> None:
-    check_gpu(Gpu("any", capability), (12, 0))
+    check_capability("any", capability)
 
 
 def test_a_gpu_without_machine_code_is_refused_by_name() -> None:
@@ -88,17 +96,17 @@ def test_a_gpu_without_machine_code_is_refused_by_name() -> None:
         "5.0 to 8.9 expected, found NVIDIA H100 80GB HBM3 with 9.0"
     )
     with pytest.raises(UserError) as caught:
-        check_gpu(Gpu("NVIDIA H100 80GB HBM3", (9, 0)), (12, 4))
+        check_capability("NVIDIA H100 80GB HBM3", (9, 0))
     assert str(caught.value) == message
     for capability in ((3, 7), (10, 0)):
         with pytest.raises(UserError, match=rf"with {capability[0]}\.{capability[1]}$"):
-            check_gpu(Gpu("other", capability), (12, 4))
+            check_capability("other", capability)
     assert SUPPORTED == ((5, 0), (8, 9))
 
 
 def test_a_driver_older_than_dalis_is_refused() -> None:
     with pytest.raises(UserError) as caught:
-        check_gpu(Gpu("Tesla V100", (7, 0)), (11, 8))
+        check_driver((11, 8), decodes=True)
     assert str(caught.value) == (
         "DALI: a driver for CUDA 12.0 (525 or newer) expected, found one for 11.8"
     )

@@ -1,4 +1,4 @@
-// A CUDA without a GPU: what the parts of the fake share. See README.md.
+// A CUDA without a GPU: what the parts of the fake share. docs/gpu.md says what it stands for.
 #pragma once
 #include <cstddef>
 #include <cstdint>

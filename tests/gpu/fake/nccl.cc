@@ -7,6 +7,7 @@
 #include <nccl.h>
 #include <pthread.h>
 #include <sys/mman.h>
+#include <sys/random.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -116,9 +117,10 @@ FAKE ncclResult_t ncclGetVersion(int* version) {
   return ncclSuccess;
 }
 FAKE ncclResult_t ncclGetUniqueId(ncclUniqueId* id) {
-  static int number = 0;
+  unsigned long number;  // of no other process, whatever became of its segment
+  if (getrandom(&number, sizeof number, 0) != sizeof number) return ncclSystemError;
   std::memset(id, 0, sizeof *id);
-  std::snprintf(id->internal, sizeof id->internal, "/fakenccl-%d-%d", getpid(), number++);
+  std::snprintf(id->internal, sizeof id->internal, "/fakenccl-%d-%lx", getpid(), number);
   return ncclSuccess;
 }
 FAKE ncclResult_t ncclCommInitRank(ncclComm_t* made, int size, ncclUniqueId id, int rank) {

@@ -255,11 +255,6 @@ FAKE const char* fakecuda_report() {
   return text.c_str();
 }
 
-FAKE void fakecuda_reset() {
-  std::lock_guard<std::mutex> hold(lock);
-  counts.clear();
-}
-
 // --- runtime: devices -----------------------------------------------------------------------------
 namespace {
 int devices() { return static_cast<int>(fake::setting("FAKECUDA_DEVICES", 1)); }
@@ -359,7 +354,7 @@ FAKE cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int* n, 
 FAKE cudaError_t cudaMalloc(void** pointer, size_t bytes) {
   *pointer = take(bytes);
   fake::count("cudaMalloc");
-  // MXNet's pool frees and asks again; that is no error of anybody's.
+  // Not in the report's errors: MXNet's pool frees memory then, and asks again.
   return *pointer ? cudaSuccess : (last = cudaErrorMemoryAllocation);
 }
 FAKE cudaError_t cudaMallocPitch(void** pointer, size_t* pitch, size_t width, size_t height) {
@@ -546,6 +541,15 @@ FAKE CUresult cuModuleLoadData(CUmodule* module, const void* image) {
   fake::capability(&major, &minor);
   const std::size_t target = text.find(".target sm_");
   if (target != std::string::npos) sm = std::atoi(text.c_str() + target + 11);
+  // PTX 7.8 is CUDA 11.8's, 8.0 is 12.0's: a driver compiles none that is newer than itself.
+  int ptx_major = 0, ptx_minor = 0;
+  const std::size_t version = text.find(".version ");
+  if (version != std::string::npos)
+    std::sscanf(text.c_str() + version, ".version %d.%d", &ptx_major, &ptx_minor);
+  const int needed = ptx_major < 8 ? 11000 + 10 * ptx_minor : 12000 + 10 * ptx_minor;
+  if (needed > driver_version())
+    return static_cast<CUresult>(fake::refuse(
+        CUDA_ERROR_UNSUPPORTED_PTX_VERSION, "PTX for CUDA " + std::to_string(needed)));
   if (sm == 0 || sm > major * 10 + minor)
     return static_cast<CUresult>(fake::refuse(
         CUDA_ERROR_NO_BINARY_FOR_GPU, "run-time compiled for sm_" + std::to_string(sm)));
