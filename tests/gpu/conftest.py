@@ -26,10 +26,11 @@ from tests.gpu.runs import Done, GpuRun
 HERE = Path(__file__).parent
 DRIVER = Path("/proc/driver/nvidia/version")
 STUBS = {
-    *("cublasSetMathMode", "cublasSetStream_v2", "cudnnSetStream"),
-    *("cusolverDnCreate", "cusolverDnSetStream"),
+    *("cublasSetMathMode", "cublasSetStream_v2", "cudnnSetStream", "cudnnDropoutBackward"),
+    *("cudnnSetActivationDescriptor", "cudnnSetDropoutDescriptor", "cudnnRestoreDropoutDescriptor"),
+    *("cusolverDnCreate", "cusolverDnSetStream", "cudaEventRecord", "cudaEventSynchronize"),
 }
-"""What runs may call although the fake has no more than an answer to it."""
+"""What runs may call although the fake answers success and does nothing more."""
 NOT_PROVEN = (
     "fake CUDA: proves types, shapes, contexts, lifetimes, launches, start-up and Horovod's calls "
     "of NCCL; does not prove numerics, DALI's GPU kernels, NCCL between GPUs, or any speed"
