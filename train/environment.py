@@ -152,7 +152,7 @@ def engine_environment(
 
 
 def _check_on_nccl(algorithm: str, nodes: int, controller: Controller) -> None:
-    """Refuse what Horovod 0.28.1 would replace by NCCL's own allreduce without a word.
+    """Refuse what Horovod 0.28.1 would silently replace by NCCL's own allreduce.
 
     operations.cc: both count only where `size != local_size`, and the hierarchical one is there
     only with MPI (it sums over nodes by MPI_Allreduce; the torus does by NCCL).

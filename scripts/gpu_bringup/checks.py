@@ -189,7 +189,7 @@ def dali_broken() -> Found:
             told = [read_all(name, device, skip_bad) for device in (None, DEVICE_ID)]
             key = f"{name}, skip_bad={skip_bad}"
             found[key] = told[1]
-            # The cause is the decoder's own word; what comes before it is ours.
+            # The cause is the decoder's text; what comes before it is ours.
             ours = [text.partition(" expected, found ")[0].partition("): ")[0] for text in told]
             if ours[0] != ours[1] or any("\n" in text.strip() for text in told):
                 raise Failed(f"{key}: '{told[0]}' as on the CPU expected, found '{told[1]}'")

@@ -125,8 +125,8 @@ def gpu_run(
         words = [*base, f"system.results={folder}", "seed=1", *overrides]
         loaded = load(config, words) if resume else load_for_launch(config, words, None)
         program = (sys.executable, str(HERE / "rank.py"), "--script", str(folder / "script.json"))
-        loud = {"resume": resume} if resume else {}
-        launch(loaded, pick_launcher(launcher), lambda _: lambda *_: None, program=program, **loud)
+        name = pick_launcher(launcher)
+        launch(loaded, name, lambda _: lambda *_: None, program=program, resume=resume)
         out = resume or max(folder.glob("*/*/"), key=os.path.getmtime)
         reports = [json.loads(p.read_text()) for p in sorted(out.glob("fake_*.json"))]
         for report in reports:
