@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ..train.environment import ENGINE_PREFIXES, Environment
-from ..train.gpu import Gpus, read_gpus
+from ..train.gpu import Gpus, dotted, read_gpus
 
 PACKAGES = (
     "horovod",
@@ -88,13 +88,13 @@ def _version(package: str) -> str | None:
 
 
 def describe_gpus(gpus: Gpus | None) -> dict[str, Any] | None:
-    """The driver and its devices, of this node, as text."""
+    """This node's driver and its devices, as text."""
     if gpus is None:
         return None
     return {
         "driver": gpus.driver_release,
-        "driver_cuda": ".".join(map(str, gpus.driver_cuda)),
-        "devices": [f"{gpu.name} ({'.'.join(map(str, gpu.capability))})" for gpu in gpus.devices],
+        "driver_cuda": dotted(gpus.driver_cuda),
+        "devices": [f"{gpu.name} ({dotted(gpu.capability)})" for gpu in gpus.devices],
     }
 
 

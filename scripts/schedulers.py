@@ -134,9 +134,8 @@ class Slurm(Scheduler):
         yield "#SBATCH --no-requeue"
         named = (("account", job.account), ("partition", job.queue), ("gres", job.resource))
         yield from (f"#SBATCH --{key}={word(value)}" for key, value in named if value)
-        if asks_for_gpus(
-            run, f"--gres={job.resource}", r"(--gres[= ](none|\S*\bgpu)|--gpus|(^| )-G)"
-        ):
+        gres = f"--gres={job.resource}" if job.resource else ""
+        if asks_for_gpus(run, gres, r"(--gres[= ](none|\S*\bgpu)|--gpus|(^| )-G)"):
             yield f"#SBATCH --gpus-per-node={system.ranks_per_node}"
 
     def ranks(self, run: Run) -> list[str]:
@@ -199,7 +198,7 @@ class Pbs(Scheduler):
         cores = system.ranks_per_node * system.cores_per_rank
         chunk = f"{system.nodes}:ncpus={cores}:mpiprocs={system.ranks_per_node}"
         chunk += f":ompthreads={system.cores_per_rank}"  # else PBS sets it to all cores
-        if asks_for_gpus(run, f"{job.resource}", r"\bngpus="):
+        if asks_for_gpus(run, job.resource or "", r"\bngpus="):
             chunk += f":ngpus={system.ranks_per_node}"
         yield f"#PBS -N {word(run.name)}"
         yield f"#PBS -l select={chunk}{f':{word(job.resource)}' if job.resource else ''}"

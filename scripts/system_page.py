@@ -64,7 +64,7 @@ def describe_system(
     packages: Mapping[str, str | None],
     gpus: Gpus | None,
 ) -> dict[str, str]:
-    """The page, every key of it as text, as the node tells of which the other arguments are.
+    """The page, every key of it as text; the arguments after `run` are read on one of its nodes.
 
     Args:
         machine: of `read_machine`.

@@ -21,13 +21,12 @@ from ..config.errors import UserError
 from ..config.load import load
 from ..config.plan import build_plan
 from ..data.atomic import write_file
-from .gpu import check_machine
 from .host_reads import HostReads
 from .limits import Hopeless
 from .placement import Placement, find_placement
 from .resume import read_checkpoint
 from .session import Session
-from .support import check_supported, decodes_on_gpu
+from .support import check_supported
 from .watchdog import SCRATCH, VARIABLE, Heart
 
 EXIT_FAILED = 3
@@ -36,13 +35,18 @@ _FRAMES = ("Traceback", "Stack trace", "Stacktrace", "File ", "[frame", "[bt]")
 
 def main(arguments: list[str] | None = None) -> None:
     """Train one rank; on any error leave `failure_<rank>.json` and end the process at once."""
+    options = parse(arguments)
+    run_rank(options.config, options.overrides, options.out, options.resume)
+
+
+def parse(arguments: list[str] | None = None) -> argparse.Namespace:
+    """What a launcher tells a rank: `config`, `overrides`, `out`, `resume`."""
     parser = argparse.ArgumentParser(prog="rn50 train", description=__doc__)
     parser.add_argument("config", help="a preset's name or a YAML file")
     parser.add_argument("overrides", nargs="*", help="key.path=value, such as batch.per_rank=16")
     parser.add_argument("--out", type=Path, required=True, help="folder for the run's files")
     parser.add_argument("--resume", type=Path, help="checkpoint to go on from")
-    options = parser.parse_intermixed_args(arguments)
-    run_rank(options.config, options.overrides, options.out, options.resume)
+    return parser.parse_intermixed_args(arguments)
 
 
 def run_rank(
@@ -52,7 +56,7 @@ def run_rank(
     resume: Path | None = None,
     reads: HostReads | None = None,
 ) -> None:
-    """Load the config, check it against the launcher's ranks and the device, train."""
+    """Load the config, check it against the launcher's ranks, train."""
     # Before any library starts a thread: all of them inherit the mask, and one thread waits for
     # the signal, so that a main thread blocked inside MXNet or MPI cannot miss it.
     signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM, signal.SIGINT))
@@ -68,8 +72,6 @@ def run_rank(
                 f"found {place.size}: start them with `rn50 launch`"
             )
         check_supported(loaded.run)
-        if loaded.run.system.device == "gpu":
-            check_machine(place.local_rank, decodes=decodes_on_gpu(loaded.run))
         resumed = None if resume is None else read_checkpoint(resume, loaded)
         session = Session(loaded, out, place, resumed)
         threading.Thread(target=_stop_on_signal, args=(session,), daemon=True).start()

@@ -15,7 +15,7 @@ from ..scaling.step import build, group_cost_s
 
 Backend = Literal["mpi", "gloo", "nccl"]
 Controller = Literal["mpi", "gloo"]
-"""What Horovod's processes agree by, whatever moves the gradients."""
+"""What coordinates Horovod's processes, whatever moves the gradients."""
 
 _SEGMENT_BYTES = 1 << 20
 _SEND_BUFFER_BYTES = 64 << 10
@@ -28,7 +28,8 @@ def _tuned(**choices: str) -> dict[str, str]:
     }
 
 
-# (backend, comm.algorithm) -> settings. NCCL rows: not run here (no GPU), tested as text.
+# (backend, comm.algorithm) -> settings. NCCL rows: never run on a GPU; as text, and the
+# torus on a fake NCCL (tests/gpu).
 ALGORITHMS: dict[tuple[Backend, str], dict[str, str]] = {
     ("mpi", "auto"): {},
     ("mpi", "recursive_doubling"): _tuned(allreduce_algorithm="3"),
@@ -62,9 +63,9 @@ SETTINGS: dict[Backend, dict[str, str]] = {
     "nccl": {
         "MXNET_EXEC_BULK_EXEC_MAX_NODE_TRAIN_FWD": "999",
         "MXNET_EXEC_BULK_EXEC_MAX_NODE_TRAIN_BWD": "25",
-        # MXNet was built with cuDNN 8.1 and runs on 8.9: no line about that from each rank.
+        # MXNet was built with cuDNN 8.1 and runs on 8.9: a warning of each rank, here left out.
         "MXNET_CUDNN_LIB_CHECKING": "0",
-        # Kernels are loaded when first called, of some GB the few that a run needs.
+        # Each kernel is loaded at its first call; a run needs few of the libraries' thousands.
         "CUDA_MODULE_LOADING": "LAZY",
     },
 }

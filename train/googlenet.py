@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from mxnet.gluon import nn
 
 from ..config.schema import Model
-from .layers import Network
+from .layers import TO_NCHW, TO_NHWC, Network
 
 
 class Maps(NamedTuple):
@@ -76,10 +76,10 @@ class LocalNorm(nn.HybridBlock):
         self._last, self._half = model.layout == "NHWC", model.dtype == "float16"
 
     def hybrid_forward(self, F: Any, x: Any) -> Any:
-        x = F.transpose(x, axes=(0, 3, 1, 2)) if self._last else x
+        x = F.transpose(x, axes=TO_NCHW) if self._last else x
         x = F.LRN(F.cast(x, dtype="float32") if self._half else x, **LRN)
         x = F.cast(x, dtype="float16") if self._half else x
-        return F.transpose(x, axes=(0, 2, 3, 1)) if self._last else x
+        return F.transpose(x, axes=TO_NHWC) if self._last else x
 
 
 class Inception(nn.HybridBlock):

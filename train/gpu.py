@@ -50,7 +50,8 @@ def read_gpus(library: str = LIBRARY, version_file: Path = _VERSION_FILE) -> Gpu
     """The driver and the devices that CUDA_VISIBLE_DEVICES leaves; None: no driver here."""
     try:
         cuda = ctypes.CDLL(library)
-    except OSError:
+        cuda.cuDeviceGetCount  # noqa: B018  # a stub to link with (scripts/setup_gpu.sh) has none
+    except (OSError, AttributeError):
         return None
     value = ctypes.c_int()
 
@@ -94,8 +95,8 @@ def check_capability(name: str, capability: tuple[int, int]) -> None:
     if not first <= capability <= last:
         raise UserError(
             "mxnet-cu112 1.9.1 holds machine code for sm_50 to sm_86 and no PTX: "
-            f"compute capability {_dotted(first)} to {_dotted(last)} expected, "
-            f"found {name} with {_dotted(capability)}"
+            f"compute capability {dotted(first)} to {dotted(last)} expected, "
+            f"found {name} with {dotted(capability)}"
         )
 
 
@@ -105,8 +106,8 @@ def check_driver(driver_cuda: tuple[int, int], *, decodes: bool) -> None:
     cuda, release = NEEDED[user]
     if driver_cuda < cuda:
         raise UserError(
-            f"{user}: a driver for CUDA {_dotted(cuda)} ({release} or newer) expected, "
-            f"found one for {_dotted(driver_cuda)}"
+            f"{user}: a driver for CUDA {dotted(cuda)} ({release} or newer) expected, "
+            f"found one for {dotted(driver_cuda)}"
         )
 
 
@@ -167,5 +168,6 @@ def can_open_libcuda() -> bool:
     return False
 
 
-def _dotted(version: tuple[int, int]) -> str:
+def dotted(version: tuple[int, int]) -> str:
+    """A version or a compute capability as it is written: (8, 0) as 8.0."""
     return f"{version[0]}.{version[1]}"

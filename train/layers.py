@@ -8,6 +8,9 @@ from mxnet.gluon import nn
 
 from ..config.schema import Model
 
+TO_NCHW, TO_NHWC = (0, 3, 1, 2), (0, 2, 3, 1)
+"""Axes of a transposition from the other layout; convolutions' weights too, (out, in) as (N, C)."""
+
 
 class Network(nn.HybridBlock):
     """Layers one after the other, from float32 images in `layout` to logits (batch, classes).
@@ -35,4 +38,4 @@ class ChannelsFirst(nn.HybridBlock):
         self._layout = layout
 
     def hybrid_forward(self, F: Any, x: Any) -> Any:
-        return x if self._layout == "NCHW" else F.transpose(x, axes=(0, 3, 1, 2))
+        return x if self._layout == "NCHW" else F.transpose(x, axes=TO_NCHW)

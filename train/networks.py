@@ -13,7 +13,7 @@ from mxnet.gluon import HybridBlock
 from ..config.schema import Model
 from .alexnet import AlexNet
 from .googlenet import GoogLeNet
-from .layers import Network
+from .layers import TO_NCHW, TO_NHWC, Network
 from .resnet import ResNet
 from .support import check_network
 
@@ -40,9 +40,9 @@ class Seeded(mx.init.Initializer):
         scale = 0.01 if str(name) == CLASSIFIER else np.sqrt(2 / np.prod(arr.shape[1:]))
         shape, channels_last = arr.shape, self._layout == "NHWC" and arr.ndim == 4
         if channels_last:
-            shape = tuple(shape[axis] for axis in (0, 3, 1, 2))
+            shape = tuple(shape[axis] for axis in TO_NCHW)
         drawn = rng.standard_normal(shape, dtype=np.float32) * np.float32(scale)
-        arr[:] = drawn.transpose(0, 2, 3, 1) if channels_last else drawn
+        arr[:] = drawn.transpose(TO_NHWC) if channels_last else drawn
 
 
 class Loss(HybridBlock):
@@ -131,7 +131,7 @@ def copy_parameters(source: Network, target: Network) -> None:
     for mine, theirs in pairs:
         array = mine.list_data()[0]
         if source.layout != target.layout and array.ndim == 4:
-            array = array.transpose((0, 3, 1, 2))
+            array = array.transpose(TO_NCHW)
         array.copyto(theirs.list_data()[0])
 
 

@@ -67,9 +67,9 @@ class Updater:
         self._settings, self._rule = settings, optimizer_rule(settings)
         self._tensors = [Tensor(p, ctx, settings, self._rule) for p in parameters]
         self._epoch_at = epoch_at
-        # Small operations as one: on a GPU each alone ends with a stream synchronization (LARS,
-        # ResNet-50: 54 a step; so 27, as SGD; tests/gpu/test_steps.py). The price: the whole update
-        # waits for the last group's sum. 64: an update of one kind has fewer.
+        # Operations that run as one; 0: each alone. On a GPU each ends with a synchronization of
+        # the stream (LARS on ResNet-50: 54 a step, with 64 as one 27, which is SGD's number;
+        # tests/gpu/test_steps.py). The price: all of the update waits for the last group's sum.
         self._bulk = 64 if ctx.device_type == "gpu" else 0
         self.scaler = scaler or LossScaler(1.0)
         self._trust_decay_factor = settings.base_lr if self._rule.decay_times_base_lr else 1.0

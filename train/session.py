@@ -15,17 +15,25 @@ from ..logging.mlperf import MLPerfLog
 from ..logging.timeline import Timeline
 from .checkpoint import Checkpoint
 from .connection import Connection
+from .gpu import check_machine
 from .limits import REQUESTED, StopRequest
 from .placement import Placement
 from .progress import Progress
+from .support import decodes_on_gpu
 
 
 class Session:
-    """One rank's side of a run that exists before MXNet does. Ranks above 0 write nothing."""
+    """One rank's side of a run that exists before MXNet does. Ranks above 0 write nothing.
+
+    Raises:
+        UserError: the run is for GPUs, and this machine's are none that a rank can use.
+    """
 
     def __init__(
         self, loaded: Loaded, out: Path, place: Placement, resumed: Checkpoint | None = None
     ) -> None:
+        if loaded.run.system.device == "gpu":  # first: nothing has been written or read yet
+            check_machine(place.local_rank, decodes=decodes_on_gpu(loaded.run))
         self.run = loaded.run
         self.loaded = loaded
         self.config_sha256 = loaded.sha256

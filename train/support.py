@@ -9,7 +9,7 @@ from .gpu import check_capability
 SMALLEST_CROP_PX = {"alexnet": 64, "googlenet": 64}
 """AlexNet's last pooling needs 63 px; GoogLeNet's last modules see 2 x 2 at 64."""
 
-# device -> (precisions that work on it, why not the rest); the GPU row was not run here
+# device -> (precisions that work on it, why not the rest); the GPU row: docs/gpu.md
 DTYPES = {
     "cpu": (("float32", "bfloat16"), "MXNet has no float16 GEMM on a CPU"),
     "gpu": (("float32", "float16"), "MXNet 1.9.1 has no bfloat16 on a GPU"),
@@ -58,7 +58,7 @@ def check_accelerator(system: System) -> None:
 
 def decodes_on_gpu(run: Run) -> bool:
     """Does DALI's pipeline end on the GPU?"""
-    return run.data.decoder == "gpu" or (run.data.decoder, run.system.device) == ("auto", "gpu")
+    return run.system.device == "gpu" and run.data.decoder != "cpu"
 
 
 def check_layout(run: Run) -> None:

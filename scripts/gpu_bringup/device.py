@@ -23,17 +23,14 @@ class Failed(Exception):
 
 def find_gpu() -> tuple[str, str]:
     """Name and compute capability of device 0, as the driver tells them. Raises NoGpu."""
-    from ...train.gpu import LIBRARY, read_gpus
+    from ...train.gpu import LIBRARY, dotted, read_gpus
 
     if REHEARSE:
         return "rehearsal on a CPU", "0.0"
-    try:
-        gpus = read_gpus()
-    except AttributeError:  # a stub to link with
-        gpus = None
+    gpus = read_gpus()
     if gpus is None:
         raise NoGpu(f"no GPU: a driver ({LIBRARY}) expected, found none")
     if not gpus.devices:
         raise NoGpu("no GPU: a device expected, found a driver without one")
-    name, (major, minor) = gpus.devices[0]
-    return name, f"{major}.{minor}"
+    gpu = gpus.devices[0]
+    return gpu.name, dotted(gpu.capability)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from rn50.config.load import load
-from rn50.train.__main__ import run_rank
+from rn50.train.__main__ import parse, run_rank
 from rn50.train.host_reads import HostReads
 from rn50.train.placement import find_placement
 
@@ -65,18 +65,11 @@ def main() -> None:
     words, script = sys.argv[1:], {}
     if words[0] == "--script":
         script, words = json.loads(Path(words[1]).read_text()), words[2:]
-    config, overrides, out, resume = words[0], [], Path(), None
-    rest = iter(words[1:])
-    for word in rest:
-        if word == "--out":
-            out = Path(next(rest))
-        elif word == "--resume":
-            resume = Path(next(rest))
-        else:
-            overrides.append(word)
+    options = parse(words)
+    config, overrides, out = options.config, options.overrides, options.out
     samples = load(config, overrides).run.data.eval_samples
     answers = Answers(samples, script, out)
-    run_rank(config, overrides, out, resume, answers)
+    run_rank(config, overrides, out, options.resume, answers)
     answers.save()
 
 

@@ -110,6 +110,21 @@ void exchange(ncclComm* comm, const void* send, std::size_t count, std::size_t e
   }
 }
 
+// The sum of all ranks' `count` elements; `receives`: does this rank get it?
+ncclResult_t reduce(const char* name, const void* send, void* receive, std::size_t count,
+                    ncclDataType_t type, ncclRedOp_t op, bool receives, ncclComm* comm) {
+  if (auto bad = check(comm, name, type, op, send, count, receive, receives ? count : 0)) return bad;
+  const std::size_t each = element_bytes(type);
+  bool known = true;
+  std::vector<char> total(kChunk);
+  exchange(comm, send, count, each, true, [&](std::size_t first, std::size_t n, auto& all) {
+    if (!receives) return;
+    known = sum(total.data(), all, n, type);
+    std::memcpy(static_cast<char*>(receive) + first * each, total.data(), n * each);
+  });
+  return known ? ncclSuccess : ncclInvalidArgument;
+}
+
 }  // namespace
 
 FAKE ncclResult_t ncclGetVersion(int* version) {
@@ -174,29 +189,11 @@ FAKE ncclResult_t ncclGroupEnd() { return ncclSuccess; }
 
 FAKE ncclResult_t ncclAllReduce(const void* send, void* receive, size_t count, ncclDataType_t type,
                                 ncclRedOp_t op, ncclComm_t comm, cudaStream_t) {
-  if (auto bad = check(comm, "ncclAllReduce", type, op, send, count, receive, count)) return bad;
-  const std::size_t each = element_bytes(type);
-  bool known = true;
-  std::vector<char> total(kChunk);
-  exchange(comm, send, count, each, true, [&](std::size_t first, std::size_t n, auto& all) {
-    known = sum(total.data(), all, n, type);
-    std::memcpy(static_cast<char*>(receive) + first * each, total.data(), n * each);
-  });
-  return known ? ncclSuccess : ncclInvalidArgument;
+  return reduce("ncclAllReduce", send, receive, count, type, op, true, comm);
 }
 FAKE ncclResult_t ncclReduce(const void* send, void* receive, size_t count, ncclDataType_t type,
                              ncclRedOp_t op, int root, ncclComm_t comm, cudaStream_t) {
-  const bool mine = comm->rank == root;
-  if (auto bad = check(comm, "ncclReduce", type, op, send, count, receive, mine ? count : 0)) return bad;
-  const std::size_t each = element_bytes(type);
-  bool known = true;
-  std::vector<char> total(kChunk);
-  exchange(comm, send, count, each, true, [&](std::size_t first, std::size_t n, auto& all) {
-    if (!mine) return;
-    known = sum(total.data(), all, n, type);
-    std::memcpy(static_cast<char*>(receive) + first * each, total.data(), n * each);
-  });
-  return known ? ncclSuccess : ncclInvalidArgument;
+  return reduce("ncclReduce", send, receive, count, type, op, comm->rank == root, comm);
 }
 FAKE ncclResult_t ncclReduceScatter(const void* send, void* receive, size_t count, ncclDataType_t type,
                                     ncclRedOp_t op, ncclComm_t comm, cudaStream_t) {
