@@ -27,7 +27,7 @@ pytestmark = pytest.mark.slow
 LOAD = """
 import json, re, mxnet, horovod.mxnet as hvd
 mxnet.nd.ones(1, mxnet.gpu(0)).wait_to_read()
-names = {line.split()[-1] for line in open("/proc/self/maps") if ".so" in line}
+names = {line.rstrip().split(maxsplit=5)[-1] for line in open("/proc/self/maps") if ".so" in line}
 wanted = r"lib(cudart|cudnn|cublas|cufft|curand|cusolver|nccl|nvrtc)[^/]*$"
 print(json.dumps({"nccl": bool(hvd.nccl_built()), "gloo": bool(hvd.gloo_built()),
                   "libraries": sorted(n for n in names if re.search(wanted, n))}))
