@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import warnings
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
@@ -26,7 +27,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from ..config.errors import UserError
-from ..config.schema import Data
+from ..config.schema import Data, Synthetic
 from . import recordio
 
 FORMAT = "rn50-recordio-1"
@@ -43,6 +44,7 @@ TABLE = np.dtype(
 )
 Table = NDArray[np.void]
 _PART_RECORDS = 256
+_DRAWN_CLASS = re.compile("n9000000[0-9]")  # synthetic.wnid; ImageNet's end at n15102894
 
 
 class File(BaseModel):
@@ -81,9 +83,18 @@ class Manifest(BaseModel):
     shuffle_seed: int
     splits: dict[str, Split]
     odd_files: list[OddFile] = []
+    drawn: Synthetic | None = None
+    """What the images were drawn with, where `prepare` drew them."""
+
+    @property
+    def is_drawn(self) -> bool:
+        """Textures, no photographs: marked so, or of the classes that `synthetic` alone names."""
+        named = bool(self.classes) and all(map(_DRAWN_CLASS.fullmatch, self.classes))
+        return named or self.drawn is not None
 
     def to_json(self) -> str:
-        return json.dumps(self.model_dump(), indent=1) + "\n"
+        unmarked = {"drawn"} if self.drawn is None else None  # the bytes that older versions write
+        return json.dumps(self.model_dump(exclude=unmarked), indent=1) + "\n"
 
 
 def load_manifest(folder: Path) -> Manifest:

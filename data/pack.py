@@ -17,6 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from ..config.errors import UserError
+from ..config.schema import Synthetic
 from .atomic import refuse_content
 from .dataset import FORMAT, SPLITS, SUFFIXES, Manifest, OddFile, Split, digest_file
 from .journal import Workspace
@@ -35,6 +36,7 @@ def pack_images(
     skip_bad: int = 0,
     decode: bool = False,
     val_labels: Path | None = None,
+    drawn: Synthetic | None = None,
     progress: Progress = lambda done, total: None,
 ) -> Manifest:
     """Pack `images` into `out`, which appears only when complete.
@@ -50,6 +52,7 @@ def pack_images(
         skip_bad: so many files that are no image are left out and named in the manifest.
         decode: decode every image; one that does not is bad.
         val_labels: label file of a flat val.
+        drawn: what the images were drawn with, for the manifest.
         progress: called with (images done, images in all) after each chunk.
 
     Raises:
@@ -57,7 +60,9 @@ def pack_images(
     """
     refuse_content(out)
     with _no_collections():
-        return _pack(images, out, shuffle_seed, processes, skip_bad, decode, val_labels, progress)
+        return _pack(
+            images, out, shuffle_seed, processes, skip_bad, decode, val_labels, drawn, progress
+        )
 
 
 @contextmanager
@@ -80,6 +85,7 @@ def _pack(
     skip_bad: int,
     decode: bool,
     val_labels: Path | None,
+    drawn: Synthetic | None,
     progress: Progress,
 ) -> Manifest:
     classes, listing = list_images(images, val_labels)
@@ -119,6 +125,7 @@ def _pack(
             shuffle_seed=shuffle_seed,
             splits=splits,
             odd_files=odd,
+            drawn=drawn,
         )
         workspace.finish(manifest.to_json())
     return manifest

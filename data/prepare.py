@@ -41,7 +41,9 @@ def prepare(data: Data, track: Tracker) -> Manifest:
             raise UserError(f"{folder}: cannot create: {error.strerror}") from None
         try:
             make_images(scratch / "images", data.synthetic, track("drawing images"))
-            pack_images(scratch / "images", folder, progress=track("packing records"))
+            pack_images(
+                scratch / "images", folder, drawn=data.synthetic, progress=track("packing records")
+            )
         finally:
             shutil.rmtree(scratch, ignore_errors=True)
     return check_before_run(data)

@@ -1,0 +1,27 @@
+"""What a run trains on, in words: the set, its counts, and whether its images are drawn."""
+
+from __future__ import annotations
+
+from ..config.schema import Data
+from .dataset import Manifest
+
+
+def describe_data(data: Data, manifest: Manifest | None = None) -> str:
+    """The set of a config, for a header ("data: " before it) or a report.
+
+    "datasets/mine, 1,000 training and 240 evaluation images of 20 classes", or
+    "DRAWN textures (datasets/quick), 3,200 training and 1,000 evaluation images of 10 classes".
+
+    Args:
+        data: the data section of the resolved config.
+        manifest: of the set, as `prepare` and `load_manifest` return it; its counts and its mark
+            count. None, where the set is out of reach (a report of a run elsewhere): the config's.
+    """
+    if manifest is None:
+        train, evaluation, classes = data.train_samples, data.eval_samples, data.classes
+        drawn = data.synthetic is not None
+    else:
+        train, evaluation = (manifest.splits[split].samples for split in ("train", "val"))
+        classes, drawn = len(manifest.classes), manifest.is_drawn
+    name = f"DRAWN textures ({data.path})" if drawn else data.path
+    return f"{name}, {train:,} training and {evaluation:,} evaluation images of {classes:,} classes"
