@@ -1,7 +1,8 @@
 """A machine's model from small runs of the user. Pure: somebody else reads the logs.
 
 Runs of two batches or more fix both constants of computation; runs on different numbers of GPUs
-fix the jitter as well. The network stays as the base system describes it.
+fix the jitter as well. As many constants as runs leave no residual: what is left over is then no
+measure of the fit. The network stays as the base system describes it.
 """
 
 from __future__ import annotations
@@ -17,6 +18,9 @@ from .step import build, step_time
 
 JITTERS = tuple(0.002 * number for number in range(51))
 """Candidates up to 10 %, tried in turn: the function is cheap and may have a flat bottom."""
+
+_MET = 0.005
+"""A relative error that the steps of `JITTERS` leave, whatever the runs are."""
 
 
 class Measurement(NamedTuple):
@@ -38,8 +42,17 @@ class Calibration:
     fixed_s: float
     per_image_s: float
     jitter: float
-    residual: float
+    constants: tuple[str, ...]
+    """What the runs fixed."""
+    error: float
     """Root mean square relative error over the runs."""
+    runs: int
+
+    @property
+    def residual(self) -> float | None:
+        """`error`, or None where as many constants as runs make it nothing by themselves."""
+        met = self.error < _MET
+        return None if met and self.runs <= len(self.constants) else self.error
 
 
 def calibrate(
@@ -70,21 +83,32 @@ def calibrate(
     update.update(_clocks(about, runs))
     about = about.model_copy(update=update)
     candidates = JITTERS if len({run.gpus for run in runs}) > 1 else (about.jitter,)
+    constants = ("per_image",) if one_batch else ("fixed", "per_image")
+    if len(candidates) > 1:
+        constants = (*constants, "jitter")
     fits = [
-        _fit(name, base, about.model_copy(update={"jitter": jitter}), runs, precision)
+        _fit(name, base, about.model_copy(update={"jitter": jitter}), runs, precision, constants)
         for jitter in candidates
     ]
-    return min(fits, key=lambda fit: (round(fit.residual, 6), abs(fit.jitter - 0.01)))
+    return min(fits, key=lambda fit: (round(fit.error, 6), abs(fit.jitter - 0.01)))
 
 
 def _fit(
-    name: str, base: System, about: Performance, runs: Sequence[Measurement], precision: str
+    name: str,
+    base: System,
+    about: Performance,
+    runs: Sequence[Measurement],
+    precision: str,
+    constants: tuple[str, ...],
 ) -> Calibration:
     system = base.model_copy(update={"performance": about})
     machine = build(name, system, precision)
     errors = [step_time(machine, run.gpus, run.batch).total_s / run.step_s - 1 for run in runs]
-    residual = math.sqrt(math.fsum(error**2 for error in errors) / len(errors))
-    return Calibration(system, machine.fixed_s, machine.per_image_s, about.jitter, residual)
+    error = math.sqrt(math.fsum(error**2 for error in errors) / len(errors))
+    return Calibration(
+        *(system, machine.fixed_s, machine.per_image_s, about.jitter),
+        *(constants, error, len(runs)),
+    )
 
 
 def _clocks(about: Performance, runs: Sequence[Measurement]) -> dict[str, object]:

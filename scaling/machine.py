@@ -78,10 +78,13 @@ def build_machine(
     alone = [point.step_s for point in compute.points]
     machine = _through(Machine(name, system, about, precision, 0.0, 1.0, 1.0), compute, alone)
     for _ in range(_ROUNDS):  # what waits beside computation hardly depends on it: a contraction
-        missing = [p.step_s - step_s(machine, p.gpus, p.batch) for p in compute.points]
-        alone = [max(1e-9, a + more) for a, more in zip(alone, missing, strict=True)]
+        before = alone
+        alone = [
+            max(1e-9, p.step_s - (step_s(machine, p.gpus, p.batch) - machine.compute_s(p.batch)))
+            for p in compute.points
+        ]
         machine = _through(machine, compute, alone)
-        if max(map(abs, missing)) < _CLOSE_S:
+        if max(abs(a - b) for a, b in zip(alone, before, strict=True)) < _CLOSE_S:
             break
     return machine
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ..config.benchmark import EVAL_PERIOD_EPOCHS, IMAGENET_TRAIN_SAMPLES
+from ..config.benchmark import CROP_PX, EVAL_PERIOD_EPOCHS, IMAGENET_TRAIN_SAMPLES
 from ..config.errors import UserError
 from ..config.plan import build_plan
 from ..config.schema import Run, System
@@ -147,11 +147,7 @@ def job_of_config(run: Run, **choices: Any) -> Job:
     Raises:
         UserError: another network than ResNet-50, another data set, or contradictions.
     """
-    if run.model.network != "resnet" or run.model.depth != 50 or run.model.width != 64:
-        raise UserError(
-            "model: ResNet-50 (network resnet, depth 50, width 64) expected, found "
-            f"{run.model.network}, depth {run.model.depth}, width {run.model.width}"
-        )
+    check_network(run, run.name)
     if run.data.train_samples != IMAGENET_TRAIN_SAMPLES:
         raise UserError(
             f"data.train_samples: {IMAGENET_TRAIN_SAMPLES} (ImageNet) expected, "
@@ -166,7 +162,7 @@ def job_of_config(run: Run, **choices: Any) -> Job:
     settings: dict[str, Any] = {
         "groups": run.comm.groups,
         "algorithm": None if run.comm.algorithm == "auto" else run.comm.algorithm,
-        "precision": _precision(run),
+        "precision": precision_of(run, run.system),
         "ruleset": run.ruleset,
         "period": run.eval.period,
         "offset": run.eval.offset,
@@ -176,6 +172,31 @@ def job_of_config(run: Run, **choices: Any) -> Job:
         settings["epochs"] = float(plan.eval_epochs[-1])
     settings.update({key: value for key, value in choices.items() if value is not None})
     return _checked(Job(run.system.name, run.system, plan.ranks, tuple(segments), **settings))
+
+
+NETWORK = {
+    "model.network": "resnet",
+    "model.depth": 50,
+    "model.width": 64,
+    "model.stem": "imagenet",
+    "model.norm": "batch",
+    "data.crop_px": CROP_PX,
+}
+"""What makes a config's network the one that the model of a step describes."""
+
+
+def check_network(run: Run, source: str) -> None:
+    """Raises UserError, named by `source`, where `run` trains no ResNet-50 v1.5 at 224 px."""
+    odd = []
+    for key, wanted in NETWORK.items():
+        section, _, name = key.partition(".")
+        found = getattr(getattr(run, section), name)
+        if found != wanted:
+            odd.append(f"{key} {found} (not {wanted})")
+    if odd:
+        raise UserError(
+            f"{source}: ResNet-50 v1.5 at {CROP_PX} px expected, found {', '.join(odd)}"
+        )
 
 
 def on_system(run: Run, system: System, gpus: int | None = None) -> Run:
@@ -192,9 +213,9 @@ def on_system(run: Run, system: System, gpus: int | None = None) -> Run:
     return run.model_copy(update={"system": system.model_copy(update=placed)})
 
 
-def _precision(run: Run) -> str:
-    """How the machine computes the config's dtype: float32 is TF32 by default from Ampere on."""
-    precision, about = PRECISIONS[run.model.dtype], run.system.performance
+def precision_of(run: Run, system: System) -> str:
+    """How `system` computes the config's dtype: float32 is TF32 by default from Ampere on."""
+    precision, about = PRECISIONS[run.model.dtype], system.performance
     if precision == "fp32" and about is not None and about.fp32 is None and about.tf32 is not None:
         return "tf32"
     return precision

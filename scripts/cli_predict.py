@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Optional
 import typer
 
 from ..config.errors import UserError
+from ..data.atomic import write_file
 from .console import Json, print_table
 
 if TYPE_CHECKING:
     from ..config.schema import System
+    from ..scaling.calibrate import Calibration
     from ..scaling.predict import Job, Prediction
 
 Arguments = Annotated[
@@ -135,13 +137,8 @@ def predict(
     }
     if calibrate:
         wanted = gpus is not None or batch_per_gpu is not None
-        fitted = _calibrate(
-            arguments or [],
-            system,
-            precision or "fp16",
-            out,
-            as_json=as_json,
-            predicted_too=wanted,
+        fitted, choices["precision"] = _calibrate(
+            arguments or [], system, precision, out, as_json=as_json, predicted_too=wanted
         )
         if not wanted:
             return
@@ -320,43 +317,66 @@ def _validate(as_json: bool) -> None:
 def _calibrate(
     logs: Sequence[str],
     name: str | None,
-    precision: str,
+    precision: str | None,
     out: Path | None,
     *,
     as_json: bool,
     predicted_too: bool,
-) -> System:
+) -> tuple[System, str]:
+    """The fitted system, and the precision that it was fitted in."""
     from ..config.load import load_system, system_yaml
     from ..scaling.calibrate import calibrate
-    from .predict_logs import read_measurement
+    from .predict_logs import check_device, common_precision, find_source, read_measurement
 
-    base = load_system(name or "local")
-    runs = [read_measurement(log) for log in logs]
-    fit = calibrate(name or "local", base, runs, precision)
+    sources = [find_source(log) for log in logs]
+    own = next((source.run.system for source in sources if source.run), None)
+    base = load_system(name or "local") if name or own is None else own
+    for source in sources:
+        check_device(source, base)
+    precision = common_precision(sources, base, precision)
+    runs = [read_measurement(source) for source in sources]
+    fit = calibrate(name or base.name, base, runs, precision)
     text = system_yaml(fit.system)
     if out is not None:
-        out.write_text(text)
+        write_file(out, text)
     if as_json and not predicted_too:
         print(
             json.dumps(
                 {
+                    "system": base.name,
+                    "precision": precision,
                     "fixed_ms": round(fit.fixed_s * 1e3, 4),
                     "per_image_ms": round(fit.per_image_s * 1e3, 5),
                     "jitter": fit.jitter,
-                    "residual": round(fit.residual, 5),
+                    "constants": list(fit.constants),
+                    "residual": None if fit.residual is None else round(fit.residual, 5),
                     "runs": [run._asdict() for run in runs],
                 },
                 indent=1,
             )
         )
-    lines = [f"{run.gpus} x {run.batch}: {run.step_s * 1e3:.2f} ms ({run.source})" for run in runs]
-    summary = (
-        f"step = {fit.fixed_s * 1e3:.2f} ms + {fit.per_image_s * 1e3:.4f} ms per image, jitter "
-        f"{fit.jitter:.1%}; off by {fit.residual:.1%} (rms) from {len(runs)} runs"
-    )
     if not as_json:
-        print("\n".join([*lines, summary, text if out is None else f"{out}: written"]))
-    return fit.system
+        for run in runs:
+            print(f"{run.gpus} x {run.batch}: {run.step_s * 1e3:.2f} ms ({run.source})")
+        print(_fit_in_words(fit))
+        print(text if out is None else f"{out}: written")
+    return fit.system, precision
+
+
+def _fit_in_words(fit: Calibration) -> str:
+    line = (
+        f"step = {fit.fixed_s * 1e3:.2f} ms + {fit.per_image_s * 1e3:.4f} ms per image, jitter "
+        f"{fit.jitter:.1%}"
+    )
+    names = " and ".join(name.replace("_", " ") for name in fit.constants)
+    runs = "1 run" if fit.runs == 1 else f"{fit.runs} runs"
+    if fit.residual is None:
+        constants = f"constant{'s' * (len(fit.constants) > 1)} ({names})"
+        return (
+            f"{line}; no residual: {runs} fix{'es' * (fit.runs == 1)} {len(fit.constants)} "
+            f"{constants}, so nothing is left to judge the fit by"
+        )
+    return f"{line}; off by {fit.residual:.1%} (rms) from {runs}, which fixed {names}"
 
 
 def _simulate(job: Job, steps: int, seed: int, faults: dict[str, Any], as_json: bool) -> None:

@@ -2,31 +2,116 @@
 
 from __future__ import annotations
 
+import json
 import math
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
 
-from ..config.benchmark import IMAGENET_TRAIN_SAMPLES
+from ..config.benchmark import BENCHMARK, IMAGENET_EVAL_SAMPLES, IMAGENET_TRAIN_SAMPLES
 from ..config.errors import UserError
 from ..config.load import load
+from ..config.schema import Run, System
 from ..logging.parse import Event, read_events
 from ..logging.summary import find_log
 from ..scaling.calibrate import Measurement
+from ..scaling.predict import check_network, precision_of
 
 
-def read_measurement(argument: str) -> Measurement:
-    """A run from `PATH` (a run's folder, or a log in one) or `PATH:GPUS` (any MLPerf log).
+class Source(NamedTuple):
+    """A run to calibrate on: its log, its config where one lies beside, its number of GPUs."""
+
+    log: Path
+    run: Run | None
+    gpus: int
+
+    @property
+    def config(self) -> Path:
+        return self.log.parent / "config.yaml"
+
+
+def find_source(argument: str) -> Source:
+    """The run that `PATH` (its folder, or a log in one) or `PATH:GPUS` (any MLPerf log) means.
 
     Raises:
-        UserError: unreadable, no epochs in it, or nobody says on how many GPUs it ran.
+        UserError: unreadable, a config of another network, or nothing that says how many GPUs.
     """
     path, gpus = _split(argument)
     log = find_log(path)
-    events = read_events(log)
+    config = log.parent / "config.yaml"
+    run = load(config).run if config.is_file() else None
+    if run is not None:
+        check_network(run, str(config))
+        gpus = gpus or run.system.nodes * run.system.ranks_per_node
     if gpus is None:
-        gpus = _ranks_of_run(log)
+        raise UserError(
+            f"{log}: LOG:GPUS expected (a log does not say on how many GPUs it ran, and no "
+            "config.yaml is beside it)"
+        )
+    return Source(log, run, gpus)
+
+
+def check_device(source: Source, system: System) -> None:
+    """Raises UserError where a run was not on the kind of device that `system` has.
+
+    A run's config names the device, its environment.json the compute capability of the GPUs that
+    were there. A bare log names neither.
+    """
+    run = source.run
+    if run is None:
+        return
+    if run.system.device != system.device:
+        raise UserError(
+            f"{source.config}: a run on a {system.device} expected, as {system.name} has, "
+            f"found system.device {run.system.device}"
+        )
+    recorded = _recorded_capabilities(source.log.parent) if system.device == "gpu" else set()
+    wanted = system.compute_capability
+    if recorded and wanted is not None and recorded != {f"{wanted:.1f}"}:
+        raise UserError(
+            f"{source.log.parent / 'environment.json'}: GPUs of compute capability {wanted:.1f} "
+            f"expected ({system.accelerator}), found {', '.join(sorted(recorded))}"
+        )
+
+
+def common_precision(sources: Sequence[Source], system: System, asked: str | None) -> str:
+    """What the runs computed in: fp16, fp32 or tf32; `asked`, or fp16, where no config says.
+
+    Raises:
+        UserError: runs of different precisions, or another one asked for.
+    """
+    found = {source.config: precision_of(source.run, system) for source in sources if source.run}
+    if len(set(found.values())) > 1:
+        told = ", ".join(f"{precision} in {path}" for path, precision in found.items())
+        raise UserError(f"--calibrate: runs of one precision expected, found {told}")
+    own = next(iter(found.values()), None)
+    if asked is None or own is None:
+        return asked or own or "fp16"
+    if asked != own and {asked, own} != {"fp32", "tf32"}:  # both are float32 in a config
+        raise UserError(f"--precision: {own} expected, as the runs have, found {asked}")
+    return asked
+
+
+def _recorded_capabilities(folder: Path) -> set[str]:
+    """Compute capabilities in environment.json, as `NAME (8.0)` of each device; empty: unknown."""
+    try:
+        devices = json.loads((folder / "environment.json").read_text())["gpus"]["devices"]
+        return {found[1] for name in devices if (found := re.search(r"\((\d+\.\d+)\)$", name))}
+    except (OSError, ValueError, TypeError, KeyError):
+        return set()
+
+
+def read_measurement(source: Source) -> Measurement:
+    """Step time of a run, and the clocks around it.
+
+    Raises:
+        UserError: unreadable, no epochs in it, or not this benchmark.
+    """
+    log, gpus = source.log, source.gpus
+    events = read_events(log)
+    _check_benchmark(events, source)
     batch = _number(events, "global_batch_size", log)
     samples = _number(events, "train_samples", log, IMAGENET_TRAIN_SAMPLES)
     if batch % gpus:
@@ -35,6 +120,8 @@ def read_measurement(argument: str) -> Measurement:
     first = [e.time_ms for e in events if e.key in ("block_start", "epoch_start")]
     startup_s = (first[0] - run_start[0]) / 1e3 if first and run_start else None
     evaluations = [stop - start for start, stop, _ in _intervals(events, "eval")]
+    if _number(events, "eval_samples", log, IMAGENET_EVAL_SAMPLES) != IMAGENET_EVAL_SAMPLES:
+        evaluations = []  # of another set: what is fixed in them cannot be told apart
     return Measurement(
         gpus=gpus,
         batch=batch // gpus,
@@ -54,16 +141,22 @@ def _split(argument: str) -> tuple[Path, int | None]:
     return Path(argument), None
 
 
-def _ranks_of_run(log: Path) -> int:
-    """Ranks from the resolved config that a run of ours keeps beside its log."""
-    config = log.parent / "config.yaml"
-    if not config.is_file():
-        raise UserError(
-            f"{log}: LOG:GPUS expected (a log does not say on how many GPUs it ran, and no "
-            "config.yaml is beside it)"
-        )
-    system = load(config).run.system
-    return system.nodes * system.ranks_per_node
+def _check_benchmark(events: Sequence[Event], source: Source) -> None:
+    """Without a config the log itself must say that this is ResNet-50 on ImageNet.
+
+    Our own runs of other networks and crops write the same benchmark; their images give them away.
+    """
+    log = source.log
+    named = next((event.value for event in events if event.key == "submission_benchmark"), None)
+    if named is not None and named != BENCHMARK:
+        raise UserError(f"{log}: submission_benchmark {BENCHMARK} expected, found {named!r}")
+    if source.run is None:
+        samples = _number(events, "train_samples", log, IMAGENET_TRAIN_SAMPLES)
+        if samples != IMAGENET_TRAIN_SAMPLES:
+            raise UserError(
+                f"{log}: train_samples {IMAGENET_TRAIN_SAMPLES} (ImageNet) expected, since no "
+                f"config.yaml beside it says which network at which crop, found {samples}"
+            )
 
 
 def _epoch_s(events: Sequence[Event], log: Path) -> float:

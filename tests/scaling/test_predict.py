@@ -136,7 +136,8 @@ def test_calibration_recovers_a_machine_from_its_own_steps() -> None:
         for gpus, batch in ((8, 256), (8, 64), (16, 64), (64, 48))
     ]
     fit = calibrate("mine", load_system("dgxa100_v07"), runs)
-    assert fit.residual < 1e-3
+    assert fit.residual is not None and fit.residual < 1e-3
+    assert fit.constants == ("fixed", "per_image", "jitter")
     assert fit.fixed_s == pytest.approx(truth.fixed_s, rel=0.02)
     assert fit.per_image_s == pytest.approx(truth.per_image_s, rel=0.01)
     assert fit.jitter == pytest.approx(0.01, abs=0.003)
@@ -148,11 +149,20 @@ def test_one_run_fixes_one_constant_and_its_clocks() -> None:
     run = Measurement(8, 400, 0.06, "one", startup_s=7.0, evaluation_s=0.9)
     fit = calibrate("mine", load_system("dgxh100"), [run])
     assert fit.system.performance is not None
+    assert (fit.constants, fit.residual) == (("per_image",), None)
     assert fit.fixed_s == pytest.approx(build("h", load_system("dgxh100")).fixed_s)
     assert fit.system.performance.startup_s == 7.0
     answer = predict(job_of_system("mine", fit.system, 8, 400))
     assert answer.step.total_s == pytest.approx(0.06)
     assert answer.run.startup_s == 7.0
+
+
+def test_runs_that_differ_alone_by_chance_are_met_in_their_middle() -> None:
+    runs = [Measurement(8, 16, step_s, "again") for step_s in (0.020, 0.024, 0.022)]
+    fit = calibrate("mine", load_system("dgxa100"), runs)
+    machine = build("mine", fit.system)
+    assert step_time(machine, 8, 16).total_s == pytest.approx(0.022, rel=1e-6)
+    assert fit.residual == pytest.approx(((0.1**2 + (1 / 12) ** 2) / 3) ** 0.5, rel=1e-6)
 
 
 def test_a_machine_without_a_model_can_be_calibrated(tmp_path) -> None:

@@ -3,15 +3,26 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 
 import pytest
+
+from rn50.config.benchmark import IMAGENET_EVAL_SAMPLES, IMAGENET_TRAIN_SAMPLES
+from rn50.config.load import load
 
 LINE = ':::MLLOG {{"time_ms": {time}, "event_type": "{kind}", "key": "{key}", "value": {value}, "metadata": {{{more}}}}}\n'  # noqa: E501
 
 
 def write_log(
-    file: Path, *, batch: int, epoch_s: float, samples: int = 12_800, blocks: int = 4
+    file: Path,
+    *,
+    batch: int,
+    step_s: float,
+    samples: int = IMAGENET_TRAIN_SAMPLES,
+    eval_samples: int = IMAGENET_EVAL_SAMPLES,
+    blocks: int = 4,
+    benchmark: str = "resnet",
 ) -> Path:
     """A log of blocks of four epochs with an evaluation of one second inside each."""
     clock = 1_700_000_000_000
@@ -19,14 +30,15 @@ def write_log(
     def line(key: str, kind: str = "POINT_IN_TIME", value: object = "null", more: str = "") -> str:
         return LINE.format(time=clock, kind=kind, key=key, value=value, more=more)
 
-    text = line("init_start") + line("global_batch_size", value=batch)
-    text += line("train_samples", value=samples)
+    text = line("submission_benchmark", value=f'"{benchmark}"')
+    text += line("init_start") + line("global_batch_size", value=batch)
+    text += line("train_samples", value=samples) + line("eval_samples", value=eval_samples)
     clock += 10_000
     text += line("init_stop") + line("run_start")
     clock += 2_000
     for block in range(blocks):
         text += line("block_start", more=f'"first_epoch_num": {4 * block + 1}, "epoch_count": 4')
-        clock += round(4 * epoch_s * 1000)
+        clock += round(4 * math.ceil(samples / batch) * step_s * 1000)
         text += line("eval_start")
         clock += 1_000
         text += line("eval_stop") + line("block_stop")
@@ -102,9 +114,8 @@ def test_validation_prints_every_row_and_its_mean(rn50) -> None:
 
 
 def test_calibration_from_logs_predicts_and_writes_the_machine(rn50, tmp_path: Path) -> None:
-    """12,800 images: 100 steps of 128 in 2 s, 50 steps of 256 in 1.6 s an epoch."""
-    small = write_log(tmp_path / "small.txt", batch=128, epoch_s=2.0)
-    large = write_log(tmp_path / "large.txt", batch=256, epoch_s=1.6)
+    small = write_log(tmp_path / "small.txt", batch=128, step_s=0.02)
+    large = write_log(tmp_path / "large.txt", batch=256, step_s=0.032)
     out = tmp_path / "mine.yaml"
     logs = [f"{small}:8", f"{large}:8"]
     done = rn50("predict", "--calibrate", *logs, "--system", "dgx1", "--json")
@@ -118,6 +129,109 @@ def test_calibration_from_logs_predicts_and_writes_the_machine(rn50, tmp_path: P
     assert done.returncode == 0, done.stderr
     again = json.loads(rn50("predict", "--system", str(out), *both, "--json").stdout)
     assert again["step_time_ms"] == pytest.approx(32, rel=1e-3)
+
+
+RUN = ("seed=1", "system.nodes=1", "batch.per_rank=16")
+
+
+def write_run(
+    folder: Path, *overrides: str, preset: str = "dgxa100_8", step_s: float = 0.02
+) -> str:
+    """A run's folder: its resolved config and a log of its batch."""
+    folder.mkdir()
+    run = load(preset, [*RUN, *overrides])
+    ranks = run.run.system.nodes * run.run.system.ranks_per_node
+    (folder / "config.yaml").write_text(run.to_yaml())
+    write_log(
+        folder / "result_0.txt",
+        batch=ranks * run.run.batch.per_rank,
+        step_s=step_s,
+        samples=run.run.data.train_samples,
+        eval_samples=run.run.data.eval_samples,
+    )
+    return str(folder)
+
+
+@pytest.mark.parametrize(
+    ("preset", "overrides", "expected"),
+    [
+        ("smoke", [], "model.depth tiny (not 50), model.width 16 (not 64), model.stem small "),
+        ("quick", [], "data.crop_px 32 (not 224)"),
+        ("dgxa100_8", ["model.network=alexnet"], "found model.network alexnet (not resnet)"),
+        ("dgxa100_8", ["model.depth=101"], "found model.depth 101 (not 50)"),
+        ("dgxa100_8", ["data.crop_px=192"], "found data.crop_px 192 (not 224)"),
+        ("dgxa100_8", ["model.norm=none"], "found model.norm none (not batch)"),
+    ],
+)
+def test_calibration_refuses_what_is_no_resnet_50_at_224_px(
+    rn50, tmp_path: Path, preset: str, overrides: list[str], expected: str
+) -> None:
+    run = write_run(tmp_path / "run", *overrides, preset=preset)
+    for argument in (run, f"{run}/result_0.txt:8"):
+        done = rn50("predict", "--calibrate", argument, "--system", "dgxa100")
+        assert (done.returncode, done.stdout) == (2, "")
+        start = f"rn50: error: {run}/config.yaml: ResNet-50 v1.5 at 224 px expected, found "
+        assert done.stderr.startswith(start)
+        assert expected in done.stderr
+
+
+def test_calibration_refuses_another_kind_of_device(rn50, tmp_path: Path) -> None:
+    cpu = write_run(tmp_path / "cpu", "system.device=cpu", "model.dtype=float32")
+    done = rn50("predict", "--calibrate", cpu, "--system", "dgxa100")
+    assert done.returncode == 2
+    assert (
+        f"{cpu}/config.yaml: a run on a gpu expected, as NVIDIA DGX A100 has, found system.device "
+        "cpu" in done.stderr
+    )
+    other = write_run(tmp_path / "other")
+    devices = {"gpus": {"devices": ["Tesla V100-SXM2-16GB (7.0)"] * 8}}
+    Path(other, "environment.json").write_text(json.dumps(devices))
+    done = rn50("predict", "--calibrate", other, "--system", "dgxa100")
+    assert done.returncode == 2
+    assert f"{other}/environment.json: GPUs of compute capability 8.0 expected" in done.stderr
+    assert "found 7.0" in done.stderr
+
+
+def test_a_bare_log_that_cannot_be_imagenets_is_refused(rn50, tmp_path: Path) -> None:
+    small = write_log(tmp_path / "small.txt", batch=64, step_s=0.1, samples=3200)
+    ssd = write_log(tmp_path / "ssd.txt", batch=64, step_s=0.1, benchmark="ssd")
+    for log, expected in (
+        (small, "train_samples 1281167 (ImageNet) expected, since no config.yaml beside it says"),
+        (ssd, "submission_benchmark resnet expected, found 'ssd'"),
+    ):
+        done = rn50("predict", "--calibrate", f"{log}:2", "--system", "dgxa100")
+        assert done.returncode == 2
+        assert f"rn50: error: {log}: {expected}" in done.stderr
+
+
+def test_as_many_constants_as_runs_have_no_residual(rn50, tmp_path: Path) -> None:
+    calibrate = ["predict", "--system", "dgxa100", "--calibrate"]
+    one = write_run(tmp_path / "one")
+    two = write_run(tmp_path / "two", "batch.per_rank=32", step_s=0.032)
+    done = rn50(*calibrate, one)
+    assert "no residual: 1 run fixes 1 constant (per image)" in done.stdout
+    assert "off by" not in done.stdout
+    done = rn50(*calibrate, one, two)
+    assert "no residual: 2 runs fix 2 constants (fixed and per image)" in done.stdout
+    fit = json.loads(rn50(*calibrate, one, two, "--json").stdout)
+    assert (fit["constants"], fit["residual"]) == (["fixed", "per_image"], None)
+    slow = write_run(tmp_path / "slow", step_s=0.024)
+    done = rn50(*calibrate, one, slow)
+    assert "off by 9." in done.stdout and "from 2 runs, which fixed per image" in done.stdout
+
+
+def test_runs_of_a_machine_of_their_own_need_no_system(rn50, tmp_path: Path) -> None:
+    """Its network is in their config, and so is the precision that they computed in."""
+    out = tmp_path / "mine.yaml"
+    own = ["system.name=mine", "model.dtype=float32"]
+    run = write_run(tmp_path / "run", *own, preset="base")
+    assert "no residual" in rn50("predict", "--calibrate", run, "--out", str(out)).stdout
+    assert "fp32:" in out.read_text() and "name: mine" in out.read_text()
+    done = rn50("predict", "--calibrate", run, "--precision", "fp16")
+    assert "--precision: fp32 expected, as the runs have, found fp16" in done.stderr
+    half = write_run(tmp_path / "half", "system.name=mine", "model.dtype=bfloat16", preset="base")
+    done = rn50("predict", "--calibrate", run, half)
+    assert "--calibrate: runs of one precision expected, found fp32 in " in done.stderr
 
 
 def test_simulation_is_beside_the_closed_form(rn50) -> None:
@@ -136,7 +250,8 @@ def test_simulation_is_beside_the_closed_form(rn50) -> None:
         (["--system", "cray", "--gpus", "8", "--batch-per-gpu", "8"], "one of a100_pcie, "),
         (["--system", "abci"], "--gpus and --batch-per-gpu expected"),
         (["abci_2048_open", "--system", "dgxa100", "--gpus", "12"], "--gpus: a multiple of 8"),
-        (["quick"], "ResNet-50"),
+        (["quick"], "quick: ResNet-50 v1.5 at 224 px expected, found model.width 16"),
+        (["dgxa100_8", "data.crop_px=192"], "found data.crop_px 192 (not 224)"),
         (["base"], "performance section in its YAML expected"),
         (["dgx1_8", "--gpus", "12"], "--gpus: a multiple of 8"),
         (["dgx1_8", "--algorithm", "star"], "one of ring"),
@@ -153,7 +268,7 @@ def test_simulation_is_beside_the_closed_form(rn50) -> None:
 def test_bad_input_is_one_clear_line(
     rn50, tmp_path: Path, arguments: list[str], expected: str
 ) -> None:
-    write_log(tmp_path / "log.txt", batch=128, epoch_s=2.0)
+    write_log(tmp_path / "log.txt", batch=128, step_s=0.02)
     done = rn50("predict", *(text.format(folder=tmp_path) for text in arguments))
     assert done.returncode == 2
     errors = [line for line in done.stderr.splitlines() if line.startswith("rn50: error: ")]
