@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import math
-import time
 from pathlib import Path
 from typing import Any
 
 from ..config.errors import UserError
+from .clock import Clock
 
 
 class Metrics:
@@ -16,16 +16,20 @@ class Metrics:
 
     Args:
         path: written anew, or with `resumed` continued; None: nothing is written.
+        clock: of the run; None: one that starts now.
     """
 
-    def __init__(self, path: Path | None, *, resumed: bool = False) -> None:
+    def __init__(
+        self, path: Path | None, clock: Clock | None = None, *, resumed: bool = False
+    ) -> None:
         self._path = path
         self._file = None if path is None else path.open("a" if resumed else "w", buffering=1)
-        self._start = time.perf_counter()
+        self._clock = clock or Clock()
+        self._start_unix_s = self._clock.unix_s
 
-    def start_clock(self, elapsed_s: float = 0.0) -> None:
-        """Time 0 of the records: `run_start`, `elapsed_s` ago where a run goes on."""
-        self._start = time.perf_counter() - elapsed_s
+    def start_clock(self, unix_s: float) -> None:
+        """Time 0 of the records, by the run's clock: its `run_start`."""
+        self._start_unix_s = unix_s
 
     @property
     def size_bytes(self) -> int:
@@ -34,7 +38,7 @@ class Metrics:
 
     @property
     def elapsed_s(self) -> float:
-        return time.perf_counter() - self._start
+        return self._clock.unix_s - self._start_unix_s
 
     def write(self, kind: str, **values: Any) -> None:
         """Append one record; numbers as they are, nothing rounded; NaN and infinity, which JSON

@@ -20,6 +20,7 @@ from ..config.errors import UserError
 from ..config.plan import Plan
 from ..config.schema import Run
 from ..config.variants import optimizer_rule
+from .clock import Clock
 
 # Where each event may come, and the state it leads to.
 _ORDER: dict[str, tuple[frozenset[str], str]] = {
@@ -39,6 +40,9 @@ _ORDER: dict[str, tuple[frozenset[str], str]] = {
 }
 RESUMED = "run_resumed"
 """Our key for the place where a run went on from a checkpoint."""
+CLOCK_JUMP = "wall_clock_jump"
+"""Our key for the place where the host's wall clock was seen to have jumped, by so many seconds."""
+_TAIL_BYTES = 65536
 _EPOCH_AFTER_EPOCH = (key.EPOCH_START, "trained")
 
 
@@ -62,12 +66,16 @@ class MLPerfLog:
     Args:
         path: log file, created anew, one flushed line an event; None (ranks above 0): the order
             is checked all the same and nothing is written.
+        clock: gives the stamps; None: one that starts now.
         resumed: the state in which an interrupted run's log, which is continued, was.
     """
 
-    def __init__(self, path: Path | None, *, resumed: str | None = None) -> None:
+    def __init__(
+        self, path: Path | None, clock: Clock | None = None, *, resumed: str | None = None
+    ) -> None:
         self.state = resumed or "new"
         self._path = path
+        self._clock = clock or Clock()
         self._logger: MLLogger | None = None
         if path is not None:
             sink = logging.Logger("rn50.mlperf", logging.INFO)  # its own: no parents, no registry
@@ -152,6 +160,11 @@ class MLPerfLog:
         """The run goes on after `step`: a key of our own; its clock has never stopped."""
         self._event(RESUMED, step, ranks=ranks)
 
+    def clock_jump(self, by_s: float) -> None:
+        """The host's wall clock has jumped, a key of our own: these stamps have not."""
+        if self.clock_runs:
+            self._event(CLOCK_JUMP, by_s)
+
     def block_start(self, first_epoch: int, epochs: int) -> None:
         self._enter(key.BLOCK_START)
         self._start(key.BLOCK_START, first_epoch_num=first_epoch, epoch_count=epochs)
@@ -218,15 +231,15 @@ class MLPerfLog:
 
     def _event(self, name: str, value: Any, **metadata: Any) -> None:
         if self._logger is not None:
-            self._logger.event(name, value, metadata or None)
+            self._logger.event(name, value, metadata or None, time_ms=self._clock.unix_ms)
 
     def _start(self, name: str, **metadata: Any) -> None:
         if self._logger is not None:
-            self._logger.start(name, None, metadata or None)
+            self._logger.start(name, None, metadata or None, time_ms=self._clock.unix_ms)
 
     def _end(self, name: str, **metadata: Any) -> None:
         if self._logger is not None:
-            self._logger.end(name, None, metadata or None)
+            self._logger.end(name, None, metadata or None, time_ms=self._clock.unix_ms)
 
 
 def close_interrupted(path: Path) -> None:
@@ -243,4 +256,15 @@ def close_interrupted(path: Path) -> None:
     if not text.endswith(b"\n"):
         with path.open("ab") as file:
             file.write(b"\n")
-    MLPerfLog(path, resumed="run").abort()
+    MLPerfLog(path, Clock(last_stamp_unix_s(path)), resumed="run").abort()
+
+
+def last_stamp_unix_s(path: Path) -> float:
+    """The latest stamp near the end of a log, in seconds since 1970; 0 where there is none."""
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, path.stat().st_size - _TAIL_BYTES))
+            stamps = re.findall(rb'"time_ms": (\d{1,15})\b', file.read())
+    except OSError:
+        return 0.0
+    return max(map(int, stamps), default=0) / 1000

@@ -215,6 +215,20 @@ def resumed(case: Case) -> Iterator[Found]:
         )
 
 
+@rule("CLOCK_JUMP", NOTE, "key of this harness; training_rules.adoc line 491", in_open=NOTE)
+def clock_jump(case: Case) -> Iterator[Found]:
+    """The host's wall clock did not jump: a run that saw it do so says so in `wall_clock_jump`."""
+    for event in case.all("wall_clock_jump"):
+        yield Found(
+            f"the host's wall clock jumped by {shown(event.value)} s; the stamps follow the "
+            "monotonic clock and did not",
+            event.line,
+            "a wall clock that runs evenly",
+            f"a jump by {shown(event.value)} s",
+            "let NTP set the hosts' clocks before a run",
+        )
+
+
 RULES = (
     init_limit,
     stamps_there,
@@ -225,4 +239,5 @@ RULES = (
     caches_cleared_first,
     caches_cleared_before_the_clock,
     resumed,
+    clock_jump,
 )

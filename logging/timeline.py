@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import json
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from .clock import Clock
+
 
 class Timeline:
-    """Spans with wall-clock start, so that those of several processes line up."""
+    """Spans with wall-clock start, so that those of several processes line up.
 
-    def __init__(self, rank: int) -> None:
+    Args:
+        clock: of the run; None: one that starts now.
+    """
+
+    def __init__(self, rank: int, clock: Clock | None = None) -> None:
         self._rank = rank
+        self._clock = clock or Clock()
         self._spans: list[dict[str, Any]] = []
         self.phase = "start"
         """Name of the span entered last: what a rank was doing when it failed."""
@@ -23,11 +29,11 @@ class Timeline:
     def span(self, name: str) -> Iterator[None]:
         """Record the time spent in the `with` body."""
         self.phase = name
-        start = time.time()
+        start = self._clock.unix_s
         try:
             yield
         finally:
-            self.add(name, start, time.time())
+            self.add(name, start, self._clock.unix_s)
 
     def add(self, name: str, start: float, stop: float) -> None:
         """Record a span by its start and stop in Unix seconds."""

@@ -27,6 +27,7 @@ CHECKED = _Checked(
         "run_start",
         "run_stop",
         "run_resumed",
+        "wall_clock_jump",
         "eval_accuracy",
         "seed",
         "train_samples",

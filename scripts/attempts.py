@@ -18,12 +18,17 @@ from ..config.load import Loaded, load
 from ..logging.mlperf import close_interrupted
 from ..train import checkpoint
 from ..train.checkpoint import Checkpoint
-from ..train.resume import check_config, differences_in_bits, resumed_config
+from ..train.resume import (
+    INTERRUPTED_LOG,
+    LOG,
+    check_config,
+    differences_in_bits,
+    resumed_config,
+)
 from .failure import read_failures
 
-LOG, METRICS = "result_0.txt", "metrics.jsonl"
-# The log gets another name: `rn50 log check` looks at every result_*.txt as a run's own.
-_KEPT = {LOG: "interrupted_0.txt"} | {
+METRICS = "metrics.jsonl"
+_KEPT = {LOG: INTERRUPTED_LOG} | {
     name: name for name in (METRICS, "stderr.log", "result.json", "timeline.json", "report.html")
 }
 

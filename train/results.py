@@ -43,6 +43,7 @@ def write_result(rank: Rank, *, reached: bool, stopped: str | None = None) -> No
     time_s = session.metrics.elapsed_s
     if session.place.rank != 0:
         return
+    session.compare_clocks()
     result = {
         "status": "success" if reached else "aborted",
         "time_to_train_s": time_s,
@@ -56,6 +57,7 @@ def write_result(rank: Rank, *, reached: bool, stopped: str | None = None) -> No
         "config_sha256": session.config_sha256,
         "seed": rank.run.seed,
         "weights_digest": weights_digest(rank.net).hex(),
+        "clock": session.clock.comparison(),
     }
     if stopped is not None:
         result["stopped"] = f"{stopped} at step {session.step}"

@@ -12,6 +12,7 @@ from ..config.errors import UserError
 from ..config.load import Loaded, flatten, load
 from ..config.plan import Plan, build_plan
 from ..config.schema import Run
+from ..logging import mlperf
 from . import checkpoint
 from .checkpoint import Checkpoint
 
@@ -22,6 +23,16 @@ FREE = (
 )
 _BITS = ("system.nodes", "system.ranks_per_node", "system.cores_per_rank", "system.device")
 _PER_RANK = "batch.per_rank"
+
+LOG, INTERRUPTED_LOG = "result_0.txt", "interrupted_0.txt"
+"""The log of a run, and the name that the log of an attempt gets below attempt_<n>/: `rn50 log
+check` looks at every result_*.txt as a run's own."""
+
+
+def last_stamp_unix_s(out: Path) -> float:
+    """The latest stamp in the logs of a run and of its interrupted attempts; 0: there is none."""
+    logs = [out / LOG, *out.glob(f"attempt_*/{INTERRUPTED_LOG}")]
+    return max(map(mlperf.last_stamp_unix_s, logs))
 
 
 def read_checkpoint(path: Path, loaded: Loaded) -> Checkpoint:

@@ -278,6 +278,7 @@ class Rank:
     def report_loss(self, step: int, loss: float, now: Settings) -> None:
         """Rank 0's line of a log point."""
         session, scaler = self.session, self.updater.scaler
+        session.compare_clocks()
         now_s = session.metrics.elapsed_s
         done = self.plan.images_after(step)
         images_per_s = (done - self.window_images) / (now_s - self.window_s)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import time
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -10,6 +10,7 @@ from ..config.load import Loaded
 from ..config.plan import build_plan
 from ..data.cache import drop_caches
 from ..data.probe import DataProbe
+from ..logging.clock import Clock
 from ..logging.metrics import Metrics
 from ..logging.mlperf import MLPerfLog
 from ..logging.timeline import Timeline
@@ -19,6 +20,7 @@ from .gpu import check_machine
 from .limits import REQUESTED, StopRequest
 from .placement import Placement
 from .progress import Progress
+from .resume import last_stamp_unix_s
 from .support import decodes_on_gpu
 
 
@@ -43,15 +45,18 @@ class Session:
         self.out = out
         self.place = place
         first = place.rank == 0
+        self.clock = Clock(last_stamp_unix_s(out) if first and resumed else 0.0)
+        """Gives all stamps and times of the run's files."""
         self.log = MLPerfLog(
             out / "result_0.txt" if first else None,
+            self.clock,
             resumed=resumed.meta.log_state if resumed else None,
         )
         self.metrics = Metrics(
-            out / "metrics.jsonl" if first else None, resumed=resumed is not None
+            out / "metrics.jsonl" if first else None, self.clock, resumed=resumed is not None
         )
         self.progress = Progress(self.plan, self.run.eval.target, shown=first)
-        self.timeline = Timeline(place.rank)
+        self.timeline = Timeline(place.rank, self.clock)
         self.connection = Connection(self.run, self.timeline, over_mpi=place.over_mpi)
         self.stop = StopRequest()
         self.step = resumed.meta.step if resumed else 0
@@ -59,7 +64,7 @@ class Session:
 
     def prepare(self) -> None:
         """Drop the caches of the data set, watch it from then on, start the init clock."""
-        self._init_start_s = time.perf_counter()
+        self._init_start_s = self.clock.unix_s
         self._probe: DataProbe | None = None
         if self.resumed is not None:  # its clock runs already
             return
@@ -71,7 +76,7 @@ class Session:
                 self._probe = DataProbe(folder)
         self.log.cache_clear()
         self.log.init_start()
-        self._init_start_s = time.perf_counter()
+        self._init_start_s = self.clock.unix_s
 
     def begin_connecting(self) -> None:
         """Join the other ranks in the background while MXNet loads, unless all is serial."""
@@ -99,16 +104,38 @@ class Session:
         The clock of a run that goes on has not stopped since it began.
         """
         if self.resumed is not None:
-            self.init_s = time.perf_counter() - self._init_start_s
+            self.init_s = self.clock.unix_s - self._init_start_s
             self.run_started_unix_s = self.resumed.meta.run_started_unix_s
             self.log.resume(self.step, ranks=self.plan.ranks)
-            self.metrics.start_clock(time.time() - self.run_started_unix_s)
+            self.metrics.start_clock(self.run_started_unix_s)
+            if self.place.rank == 0 and self.clock.behind_s:
+                _warn(
+                    f"the wall clock is {self.clock.behind_s:.1f} s behind the last stamp of the "
+                    "interrupted run; stamps go on from that one, so that the time between the two "
+                    "is not known"
+                )
             return
         self.log.hyperparameters(self.run, self.plan, tensors)
         if self._probe is not None and (others := self._probe.check_untouched()):
             self.progress.say(f"note: another process reads {', '.join(others)} at the same time")
         self.log.init_stop()
-        self.init_s = time.perf_counter() - self._init_start_s
-        self.run_started_unix_s = time.time()
+        self.init_s = self.clock.unix_s - self._init_start_s
+        self.run_started_unix_s = self.clock.unix_s
         self.log.run_start(self.run)
-        self.metrics.start_clock()
+        self.metrics.start_clock(self.run_started_unix_s)
+
+    def compare_clocks(self) -> None:
+        """Note a jump of the host's wall clock: a warning, a record, a key of the log. Rank 0's."""
+        by_s = self.clock.look()
+        if by_s is None:
+            return
+        _warn(
+            f"the wall clock jumped by {by_s:+.1f} s by step {self.step}; the run's stamps follow "
+            "the monotonic clock and did not"
+        )
+        self.metrics.write("wall_clock_jump", step=self.step, by_s=by_s)
+        self.log.clock_jump(by_s)
+
+
+def _warn(text: str) -> None:
+    print(f"rn50: warning: {text}", file=sys.stderr, flush=True)

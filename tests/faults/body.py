@@ -56,6 +56,12 @@ def cut_network() -> None:
     subprocess.run(["ip", "link", "set", device, "down"], check=True)
 
 
+def set_wall_clock(by_s: float) -> None:
+    """The wall clock of this process jumps; its monotonic clock does not."""
+    before = time.time
+    time.time = lambda: before() + by_s
+
+
 def kill_launcher() -> None:
     """kill -9 of `rn50 launch`, above mpirun or horovodrun."""
     above = psutil.Process().parents()
@@ -74,6 +80,8 @@ FAULTS: dict[str, Callable[[], Any]] = {
     "disk nearly full": lambda: fill_disk(1 << 20),
     "network cut": cut_network,
     "launcher killed": kill_launcher,
+    "wall clock +1 h": lambda: set_wall_clock(3600.0),
+    "wall clock -1 h": lambda: set_wall_clock(-3600.0),
     "SIGTERM": lambda: os.kill(os.getpid(), signal.SIGTERM),
 }
 

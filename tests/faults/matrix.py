@@ -104,6 +104,10 @@ def cases() -> Iterator[Case]:
         for phase in PHASES[1:]:
             yield Case("SIGTERM", launcher, phase, 1, "asked to stop at step", code=1)
             yield Case("launcher killed", launcher, phase, 1, "", code=-9)
+    for launcher, sign in zip(LAUNCHERS, "+-", strict=True):
+        jumped = rf"rn50: warning: the wall clock jumped by \{sign}3600\.0 s by step \d+"
+        fault = f"wall clock {sign}1 h"
+        yield Case(fault, launcher, "mid-epoch", 0, jumped, math.inf, code=1)
     for phase in PHASES:
         more = ("system.nodes=2", "system.ranks_per_node=1")
         silent = f"rank 1 on h2 .* silent for {SILENCE_S:g} s"
@@ -205,7 +209,23 @@ def _problems(
         yield from (f"{path.name} left" for path in run.rglob(".*.partial-*"))
         if case.fault != "disk full" and not (run / "result.json").is_file():
             yield "no result.json"
+        elif case.code == 1:
+            yield from _clock_problems(run)
     yield from (f"process {pid} left" for pid in processes(folder))
+
+
+def _clock_problems(run: Path) -> Iterator[str]:
+    """Log, metrics and result.json have to agree on the time, whatever the wall clock did."""
+    events = read_events(run / "result_0.txt")
+    stamps = [event.time_ms for event in events]
+    if stamps != sorted(stamps):
+        yield "stamps of the log run back"
+    begin = next(event.time_ms for event in events if event.key == "run_start")
+    result = json.loads((run / "result.json").read_text())
+    records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    log_s, result_s = (stamps[-1] - begin) / 1000, result["time_to_train_s"]
+    if abs(log_s - result_s) > 1 or not 0 < records[-1]["time_s"] <= result_s:
+        yield f"the log took {log_s:.1f} s, result.json says {result_s:.1f} s"
 
 
 def other_jobs() -> bool:

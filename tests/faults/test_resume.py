@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import signal
 import subprocess
@@ -92,15 +93,25 @@ def test_resumed_is_uninterrupted(
     assert "RESUMED" in {finding.id for finding in check.findings}
 
 
-def test_a_torn_newest_checkpoint_costs_time_not_bits(
+def test_a_torn_checkpoint_and_a_wall_clock_set_back_cost_time_not_bits(
     rn50: Any, smoke_data: Path, whole: Path
 ) -> None:
     folder = interrupt(rn50, smoke_data, LAUNCHERS[-1])
+    log = folder / "result_0.txt"
+    text = re.sub(r'(?<="time_ms": )\d+', lambda ms: str(int(ms[0]) + 3_600_000), log.read_text())
+    log.write_text(text)  # as if the wall clock had been an hour ahead
+    last_ms = max(event.time_ms for event in read_events(log))
     newest = checkpoint.listed(folder / "checkpoint")[-1]
     newest.write_bytes(newest.read_bytes()[:1000])
     done = resume(rn50, folder, "--launcher", LAUNCHERS[-1])
     assert f"{newest}: torn or damaged" in done.stderr
+    assert "rn50: warning: the wall clock is 3" in done.stdout
     assert bits(folder) == bits(whole) and records(folder) == records(whole)
+    events = read_events(log)
+    resumed = next(event for event in events if event.key == "run_resumed")
+    assert resumed.time_ms >= last_ms and events[-1].time_ms < last_ms + 600_000
+    stamps = [event.time_ms for event in events]
+    assert stamps == sorted(stamps)
 
 
 def test_another_rank_count_goes_on_and_says_that_bits_differ(

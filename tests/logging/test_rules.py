@@ -136,6 +136,11 @@ def goes_on_from_a_checkpoint(run: Run) -> None:
     run.insert(run.index(stop), Record("run_resumed", 1200, stop.time_ms, ranks=8))
 
 
+def sees_the_wall_clock_jump(run: Run) -> None:
+    stop = last(run, "epoch_stop")
+    run.insert(run.index(stop), Record("wall_clock_jump", -3600.5, stop.time_ms))
+
+
 def smooth(run: Run) -> None:
     run.insert(20, Record("model_label_smoothing", 0.2, run[19].time_ms))
 
@@ -182,6 +187,7 @@ CASES = (
     Case("INIT", ERROR, drop("init_stop"), "FAIL", "no init_stop"),
     Case("INIT", ERROR, move("init_start", "run_start"), "FAIL", "init_start"),
     Case("RESUMED", POLICY, goes_on_from_a_checkpoint, "PASS", "resumed after step 1200"),
+    Case("CLOCK_JUMP", NOTE, sees_the_wall_clock_jump, "PASS", "jumped by -3600.5 s"),
     Case("INIT_LIMIT", ERROR, init_of(1800), "FAIL", "took 1800.000 s, must be below 1800 s"),
     Case("INIT_LIMIT", NOTE, init_of(1799.999), "PASS", "1 ms below the limit"),
     Case("INIT_LIMIT", ERROR, init_of(1200), "FAIL", "below 1200 s", "0.7.0"),

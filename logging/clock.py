@@ -1,0 +1,74 @@
+"""The clock of a run: wall-clock time when it began plus monotonic time since. It cannot jump."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+JUMP_S = 0.1
+"""Wall-clock steps from here on are noted: NTP's daemons step by 0.128 s at least, below they slew
+both clocks alike."""
+_MONOTONIC = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+"""Linux's CLOCK_MONOTONIC stands still while a machine is suspended: that time counts too."""
+_READ_S = 0.001
+_READS = 10
+
+
+class Clock:
+    """Every stamp and every duration of a run comes from one of these.
+
+    Args:
+        not_before_unix_s: the last stamp of the run so far, where it goes on: stamps never run
+            back, even if the wall clock was set back meanwhile.
+    """
+
+    def __init__(self, not_before_unix_s: float = 0.0) -> None:
+        wall_s, self._begun_monotonic_s = _read_both()
+        self._begun_unix_s = max(wall_s, not_before_unix_s)
+        self.behind_s = self._begun_unix_s - wall_s
+        """How far the wall clock was behind `not_before_unix_s`: of the time between, so much is
+        not known."""
+        self._seen_ahead_s = -self.behind_s
+        self.jumps: list[dict[str, float]] = []
+        """What `look` found: `unix_s` (by this clock) and `by_s`."""
+
+    @property
+    def unix_s(self) -> float:
+        """Seconds since 1970, never less than before."""
+        return self._begun_unix_s + time.clock_gettime(_MONOTONIC) - self._begun_monotonic_s
+
+    @property
+    def unix_ms(self) -> int:
+        """The same in whole milliseconds, as the MLPerf log has it."""
+        return int(self.unix_s * 1000)
+
+    def look(self) -> float | None:
+        """Seconds by which the wall clock has jumped since the last look; None: it has not."""
+        ahead_s = self._ahead_s()
+        by_s = round(ahead_s - self._seen_ahead_s, 3)
+        if abs(by_s) < JUMP_S:
+            return None
+        self._seen_ahead_s = ahead_s
+        self.jumps.append({"unix_s": round(self.unix_s, 3), "by_s": by_s})
+        return by_s
+
+    def comparison(self) -> dict[str, Any]:
+        """The two clocks at the end, for result.json."""
+        return {"wall_minus_monotonic_s": round(self._ahead_s(), 3), "jumps": self.jumps}
+
+    def _ahead_s(self) -> float:
+        """How far the wall clock is ahead of this one."""
+        wall_s, monotonic_s = _read_both()
+        return wall_s - (self._begun_unix_s + monotonic_s - self._begun_monotonic_s)
+
+
+def _read_both() -> tuple[float, float]:
+    """(wall clock, monotonic clock) of one moment: read again where the process was held up."""
+    best = (float("inf"), 0.0, 0.0)
+    for _ in range(_READS):
+        before_s, wall_s = time.clock_gettime(_MONOTONIC), time.time()
+        took_s = time.clock_gettime(_MONOTONIC) - before_s
+        best = min(best, (took_s, wall_s, before_s + took_s / 2))
+        if best[0] < _READ_S:
+            break
+    return best[1], best[2]
