@@ -1,6 +1,7 @@
 # make test: the whole suite, format, lint, types and shell lint among it. make check: the same.
-.PHONY: setup test check lint format clean container-test gpu-test
+.PHONY: setup test check lint format clean distclean container-test gpu-test
 PYTHON := .venv/bin/python
+ROOMS := config data logging scaling scripts train tests
 SHELL_SCRIPTS := run_and_time.sh $(wildcard scripts/*.sh) $(wildcard scripts/*.sub) .ci/run
 
 test: setup
@@ -31,5 +32,11 @@ format: setup
 	.venv/bin/ruff format .
 	.venv/bin/ruff check --fix .
 
+# What programs make again by themselves. No target removes results/ or datasets/: hours are in them.
 clean:
-	rm -rf .venv results datasets
+	rm -rf .mypy_cache .pytest_cache .ruff_cache .hypothesis build *.egg-info
+	find $(ROOMS) -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# The environments too: the next command sets them up anew.
+distclean: clean
+	rm -rf .venv .venv-gpu

@@ -1,14 +1,30 @@
-"""Files and folders that appear complete or not at all: write beside, then rename."""
+"""Files and folders that appear complete or not at all: write beside, then rename.
+
+Only a regular file is replaced so. A symbolic link is followed and stays; a device or a FIFO is
+opened and written, as a shell's `>` would.
+"""
 
 from __future__ import annotations
 
+import errno
 import os
+import re
+import select
 import shutil
+import stat
+import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from ..config.errors import UserError
+
+_STDOUT = 1
+_DESCRIPTOR = re.compile(r"/(?:dev|proc/(?:self|thread-self))/fd/(\d+)")
+_MOST_LINKS = 40  # as Linux follows them
+_IN_PLACE = (errno.EACCES, errno.EPERM, errno.EBUSY, errno.EROFS)
+"""Why a file cannot be replaced that can be written: its folder is not ours, it belongs to somebody
+else, or it is itself a mount point, as a container's `-v FILE:FILE` makes it."""
 
 
 @contextmanager
@@ -19,14 +35,15 @@ def new_folder(out: Path) -> Iterator[Path]:
         UserError: `out` exists and is not an empty folder, or its parent cannot be written.
     """
     refuse_content(out)
-    partial = out.parent / f".{out.name}.partial-{os.getpid()}"
+    target = follow_links(out)
+    partial = target.parent / f".{target.name}.partial-{os.getpid()}"
     try:
         partial.mkdir(parents=True)
     except OSError as error:
         raise UserError(f"{out}: cannot create: {error.strerror}") from None
     try:
         yield partial
-        partial.replace(out)
+        partial.replace(target)
     except OSError as error:
         raise UserError(f"{error.filename or out}: cannot write: {error.strerror}") from None
     finally:
@@ -39,11 +56,171 @@ def refuse_content(out: Path) -> None:
         raise UserError(f"{out}: a folder that does not exist yet expected, found one with content")
 
 
-def write_file(path: Path, text: str) -> None:
-    """Write `text` to `path` by way of a temporary file in the same folder."""
-    partial = path.with_name(f".{path.name}.partial-{os.getpid()}")
+def follow_links(path: Path) -> Path:
+    """Where a file or folder of this name is or would be made; a rename onto a link replaces it."""
+    return Path(os.path.realpath(path)) if path.is_symlink() else path
+
+
+def write_file(path: Path, content: str | bytes) -> None:
+    """Write `content` to `path`: a regular file is replaced as a whole, by way of one beside it.
+
+    The file keeps its mode and owner. One that can be written but not replaced (see `_IN_PLACE`),
+    devices and FIFOs are written where they are.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    data = content.encode() if isinstance(content, str) else content
+    about = _about(path)
+    if about is not None and not stat.S_ISREG(about.st_mode):
+        _write_through(path, about, data)
+        return
+    if about is not None and not os.access(path, os.W_OK):  # a rename would not ask
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
     try:
-        partial.write_text(text)
-        partial.replace(path)
+        _replace(follow_links(path), about, data)
+    except OSError as error:
+        if about is None or error.errno not in _IN_PLACE:
+            raise
+        _write_descriptor(os.open(path, os.O_WRONLY | os.O_TRUNC | os.O_CLOEXEC), data)
+
+
+def write_output(path: Path, content: str | bytes) -> None:
+    """Write what an option such as `--out` asked for.
+
+    Args:
+        path: a file, written by `write_file`, or an open descriptor: `-` (standard output),
+            /dev/stdout, /dev/fd/63 (a shell's `>(...)`).
+        content: all of it.
+
+    Raises:
+        UserError: it cannot be written.
+        BrokenPipeError: nobody reads the standard output any more.
+    """
+    descriptor = _descriptor(path)
+    try:
+        if descriptor is None:
+            write_file(path, content)
+            return
+        if descriptor == _STDOUT and sys.__stdout__ is None:  # its number may be another file's now
+            raise OSError(errno.EBADF, "it is closed")
+        data = content.encode() if isinstance(content, str) else content
+        _write_descriptor(os.dup(descriptor), data)
+    except OSError as error:
+        if descriptor == _STDOUT and error.errno == errno.EPIPE:
+            raise  # `| head`: the end of every command that prints
+        raise UserError(f"{_said(path)}: cannot write: {error.strerror}") from None
+
+
+def check_output(path: Path) -> None:
+    """Refuse a path that `write_output` could not write, before hours of work; touches nothing.
+
+    Raises:
+        UserError: a folder, no folder to make it in, or no permission.
+    """
+    if _descriptor(path) is not None:
+        return
+    try:
+        about = _about(path)
+    except OSError as error:
+        raise UserError(f"{path}: cannot write: {error.strerror}") from None
+    if about is not None and stat.S_ISDIR(about.st_mode):
+        raise UserError(f"{path}: a file expected, found a folder")
+    target = follow_links(path)
+    place = target if about is not None else target.parent
+    if not place.exists():
+        raise UserError(f"{path}: cannot write: no folder {place}")
+    if about is None and not place.is_dir():
+        raise UserError(f"{path}: cannot write: {place} is no folder")
+    if not os.access(place, os.W_OK):
+        raise UserError(f"{path}: cannot write: no permission to write {place}")
+
+
+def is_stdout(path: Path) -> bool:
+    """Whether `path` names the standard output."""
+    return _descriptor(path) == _STDOUT
+
+
+def _said(path: Path) -> str:
+    return "standard output" if str(path) == "-" else str(path)
+
+
+def _descriptor(path: Path) -> int | None:
+    """The open descriptor that `path` names, if it does: it is written from where it stands.
+
+    Opening /dev/stdout anew would begin at the start of the file that a shell's `>>` appends to.
+    """
+    if str(path) == "-":
+        return _STDOUT
+    name = path.absolute()
+    for _ in range(_MOST_LINKS):
+        if match := _DESCRIPTOR.fullmatch(str(name)):
+            return int(match[1])
+        try:
+            name = name.parent / name.readlink()
+        except OSError:
+            return None
+    return None
+
+
+def _about(path: Path) -> os.stat_result | None:
+    """What lies at the end of the links of `path`; None: nothing."""
+    try:
+        return path.stat()
+    except FileNotFoundError:
+        return None
+
+
+def _replace(target: Path, about: os.stat_result | None, data: bytes) -> None:
+    partial = target.with_name(f".{target.name[:40]}.partial-{os.getpid()}")
+    partial.unlink(missing_ok=True)  # of a process of the same number that was killed
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+    try:
+        descriptor = os.open(partial, flags, 0o666)
+        try:
+            if about is not None:
+                _keep_owner_and_mode(descriptor, about)
+        except OSError:
+            os.close(descriptor)
+            raise
+        _write_descriptor(descriptor, data)
+        partial.replace(target)
     finally:
-        partial.unlink(missing_ok=True)
+        with suppress(OSError):
+            partial.unlink(missing_ok=True)
+
+
+def _keep_owner_and_mode(descriptor: int, about: os.stat_result) -> None:
+    new = os.fstat(descriptor)
+    if (new.st_uid, new.st_gid) != (about.st_uid, about.st_gid):
+        os.fchown(descriptor, about.st_uid, about.st_gid)
+    if new.st_mode != about.st_mode:
+        os.fchmod(descriptor, stat.S_IMODE(about.st_mode))
+
+
+def _write_through(path: Path, about: os.stat_result, data: bytes) -> None:
+    flags = os.O_WRONLY | os.O_CLOEXEC | os.O_NOCTTY
+    if not stat.S_ISFIFO(about.st_mode):
+        _write_descriptor(os.open(path, flags), data)
+        return
+    try:
+        descriptor = os.open(path, flags | os.O_NONBLOCK)
+        os.set_blocking(descriptor, True)
+    except OSError as error:
+        if error.errno != errno.ENXIO:
+            raise
+        print(f"rn50: {path}: waiting for a reader of this FIFO", file=sys.stderr, flush=True)
+        descriptor = os.open(path, flags)
+    _write_descriptor(descriptor, data)
+
+
+def _write_descriptor(descriptor: int, data: bytes) -> None:
+    """Write all of it and close; an error of either is raised."""
+    with os.fdopen(descriptor, "wb", buffering=0) as file:
+        left = memoryview(data)
+        while left:
+            written = file.write(left)
+            if written is None:  # a pipe that is full, opened without blocking by who gave it to us
+                select.select([], [file], [])
+            else:
+                left = left[written:]

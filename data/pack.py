@@ -18,7 +18,7 @@ import numpy as np
 
 from ..config.errors import UserError
 from ..config.schema import Synthetic
-from .atomic import refuse_content
+from .atomic import follow_links, refuse_content
 from .dataset import FORMAT, SPLITS, SUFFIXES, Manifest, OddFile, Split, digest_file
 from .journal import Workspace
 from .listing import Source, list_images
@@ -59,6 +59,7 @@ def pack_images(
         UserError: no images, a class without images, more bad files than `skip_bad`, no space.
     """
     refuse_content(out)
+    out = follow_links(out)
     with _no_collections():
         return _pack(
             images, out, shuffle_seed, processes, skip_bad, decode, val_labels, drawn, progress

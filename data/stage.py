@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from ..config.errors import UserError
+from .atomic import follow_links
 from .dataset import SPLITS, SUFFIXES, File, Manifest, load_manifest
 
 _LOCAL_RANKS = (
@@ -51,7 +52,7 @@ def stage(
         UserError: no packed set, another one at `target`, bytes that are not those of the
             manifest, no space.
     """
-    manifest = load_manifest(source)
+    manifest, target = load_manifest(source), follow_links(target)
     wanted = {f"{s}.{x}": manifest.splits[s].files[x] for s in SPLITS for x in SUFFIXES}
     total = sum(file.bytes for file in wanted.values())
     try:
@@ -81,6 +82,7 @@ def remove(target: Path) -> None:
     Raises:
         UserError: `target` is there and is no packed set, or cannot be deleted.
     """
+    target = follow_links(target)
     if target.exists() and any(target.iterdir()):
         load_manifest(target)
     try:

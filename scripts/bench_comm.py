@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from ..config.errors import UserError
 from ..config.load import Loaded
-from ..data.atomic import write_file
+from ..data.atomic import write_output
 from ..data.prepare import Tracker, prepare
 from ..scaling.cost import allreduce
 from ..scaling.netlab import Point, calibrate_link, calibration_points, predict_s
@@ -166,7 +166,7 @@ def plot_allreduce(sums: Sequence[Sum], link: Link | None, path: Path) -> None:
     text = io.StringIO()
     figure.savefig(text, format="svg", metadata={"Date": None})
     plt.close(figure)
-    write_file(path, text.getvalue())
+    write_output(path, text.getvalue())
 
 
 def _modelled(algorithm: str) -> str:

@@ -14,7 +14,7 @@ from typing import Any
 
 from ..config.errors import UserError
 from ..config.load import Loaded
-from ..data.atomic import write_file
+from ..data.atomic import write_output
 from ..data.dataset import load_table
 from ..data.prepare import Tracker, prepare
 from ..scaling.step import build, step_time
@@ -118,7 +118,7 @@ def roofline(
         axes.legend(fontsize="small")
         out = io.StringIO()
         figure.savefig(out, format="svg", metadata={"Date": None})
-        write_file(path, out.getvalue())
+        write_output(path, out.getvalue())
 
     return lines, draw
 

@@ -19,6 +19,7 @@ from .console import (
     Overrides,
     Ranks,
     Tracking,
+    output_file,
     print_table,
     split_config,
 )
@@ -143,7 +144,7 @@ def bench_allreduce(
     passes: Annotated[int, typer.Option(min=1, help="Passes over all algorithms in turn.")] = 2,
     plot: Annotated[
         Optional[Path],  # noqa: UP045
-        typer.Option(help="Write time against size, with the model, as SVG."),
+        output_file("Write time against size, with the model, as SVG"),
     ] = None,
     as_json: Json = False,
 ) -> None:
@@ -275,7 +276,7 @@ def bench_scaling(
     steps: Annotated[int, typer.Option(min=1, help="Steps of a round.")] = 4,
     plot: Annotated[
         Optional[Path],  # noqa: UP045
-        typer.Option(help="Write throughput against ranks as SVG."),
+        output_file("Write throughput against ranks as SVG"),
     ] = None,
     as_json: Json = False,
 ) -> None:

@@ -11,7 +11,16 @@ import typer
 
 from ..config.errors import UserError
 from .cli_bench import _print_bench, bench_app
-from .console import EXIT_BAD, TYPER_OPTIONS, Config, Json, Overrides, Tracking, split_config
+from .console import (
+    EXIT_BAD,
+    TYPER_OPTIONS,
+    Config,
+    Json,
+    Overrides,
+    Tracking,
+    output_file,
+    split_config,
+)
 
 data_app = typer.Typer(help="Make, pack, verify and stage image sets.", **TYPER_OPTIONS)
 
@@ -230,7 +239,7 @@ def data_bench(
     ] = None,
     plot: Annotated[
         Optional[Path],  # noqa: UP045
-        typer.Option(help="Write the roofline of --system as SVG."),
+        output_file("Write the roofline of --system as SVG"),
     ] = None,
     as_json: Json = False,
 ) -> None:
@@ -241,6 +250,8 @@ def data_bench(
     from ..config.load import load
     from .bench_input import bench_input, limit_of, roofline
 
+    if plot and system is None:
+        raise UserError("--plot: --system expected beside it, found none")
     name, more = split_config(config, overrides)
     loaded = load(name, [*(LIKE_IMAGENET if like_imagenet else ()), *more])
     described = load(system) if system else None

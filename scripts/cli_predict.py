@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Optional
 import typer
 
 from ..config.errors import UserError
-from ..data.atomic import write_file
-from .console import Json, print_table
+from ..data.atomic import is_stdout, write_output
+from .console import Json, output_file, print_table
 
 if TYPE_CHECKING:
     from ..config.schema import System
@@ -67,7 +67,7 @@ Plots = Annotated[
 ]
 Out = Annotated[
     Optional[Path],  # noqa: UP045
-    typer.Option(help="With --calibrate: write the fitted system's YAML here."),
+    output_file("With --calibrate: write the fitted system's YAML here"),
 ]
 Steps = Annotated[int, typer.Option(min=1, max=10_000, help="Steps to simulate.")]
 Seed = Annotated[int, typer.Option(min=0, help="Of the simulation.")]
@@ -125,6 +125,8 @@ def predict(
 
     Example: `rn50 predict dgxa100_n128 --simulate --slow-node 1.2`
     """
+    if out is not None and not calibrate:
+        raise UserError("--out: --calibrate expected beside it, found none")
     if validate:
         _validate(as_json)
         return
@@ -338,7 +340,7 @@ def _calibrate(
     fit = calibrate(name or base.name, base, runs, precision)
     text = system_yaml(fit.system)
     if out is not None:
-        write_file(out, text)
+        write_output(out, text)
     if as_json and not predicted_too:
         print(
             json.dumps(
@@ -359,7 +361,10 @@ def _calibrate(
         for run in runs:
             print(f"{run.gpus} x {run.batch}: {run.step_s * 1e3:.2f} ms ({run.source})")
         print(_fit_in_words(fit))
-        print(text if out is None else f"{out}: written")
+        if out is None:
+            print(text)
+        elif not is_stdout(out):
+            print(f"{out}: written")
     return fit.system, precision
 
 

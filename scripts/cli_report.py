@@ -9,8 +9,9 @@ from typing import Annotated, Optional
 
 import typer
 
+from ..data.atomic import is_stdout
 from .cli_log import log_app
-from .console import Json, print_table
+from .console import Json, output_file, print_table
 
 Paths = Annotated[
     list[Path],
@@ -67,7 +68,7 @@ def log_report(
     ] = None,
     out: Annotated[
         Optional[Path],  # noqa: UP045
-        typer.Option(help="The file; default: report.html in the folder, for a log here."),
+        output_file("The file; default: report.html in the folder, for a log here"),
     ] = None,
     system: Annotated[
         Optional[str],  # noqa: UP045
@@ -84,8 +85,12 @@ def log_report(
 
     Example: `rn50 log report results/quick/20261121T110041Z --out report.html`
 
+    Example: `rn50 log report results/quick/20261121T110041Z --out - | gzip >report.html.gz`
+
     Example: `rn50 log report result_0.txt --system dgxa100 --gpus 64`
     """
     from .report import write_report
 
-    print(write_report(path, out, others or (), system, gpus))
+    written = write_report(path, out, others or (), system, gpus)
+    if not is_stdout(written):
+        print(written)

@@ -9,9 +9,14 @@ import json
 import sys
 import time
 from collections.abc import Callable, Sequence
+from contextlib import redirect_stdout
+from pathlib import Path
 from typing import Annotated, Any, Optional
 
 import typer
+
+from ..config.errors import UserError
+from ..data.atomic import check_output, is_stdout
 
 EXIT_BAD = 1
 EXIT_USAGE = 2
@@ -28,7 +33,53 @@ Overrides = Annotated[
     Optional[list[str]],  # noqa: UP045 (Typer reads this at run time)
     typer.Argument(help="`key.path=value`, such as `batch.per_rank=16`.", show_default=False),
 ]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
+
+
+def _claim_stdout(context: typer.Context, option: str) -> None:
+    """Only one option of a command may have the standard output to itself."""
+    other = context.meta.setdefault("rn50.stdout", option)
+    if other != option:
+        raise UserError(
+            f"{option}: a file expected, as {other} has the standard output, found that as well"
+        )
+
+
+def _json_alone(context: typer.Context, wanted: bool) -> bool:
+    if wanted and not context.resilient_parsing:
+        _claim_stdout(context, "--json")
+    return wanted
+
+
+def _check_output_file(
+    context: typer.Context, parameter: typer.CallbackParam, path: Path | None
+) -> Path | None:
+    """Before the command begins: refuse what cannot be written; `-` has the standard output."""
+    if path is not None and not context.resilient_parsing:
+        check_output(path)
+        if is_stdout(path):
+            _claim_stdout(context, parameter.opts[0])
+            context.with_resource(redirect_stdout(sys.stderr))  # tables, messages
+    return path
+
+
+def output_file(what: str, *names: str) -> Any:
+    """An option that names a file for `write_output`; its default is None.
+
+    Args:
+        what: its help, a clause without a full stop.
+        names: of the option, if not the argument's.
+    """
+    return typer.Option(
+        *names,
+        help=f"{what}; `-`: standard output.",
+        metavar="FILE",
+        callback=_check_output_file,
+    )
+
+
+Json = Annotated[
+    bool, typer.Option("--json", help="Print JSON for programs.", callback=_json_alone)
+]
 Ranks = Annotated[
     Optional[int],  # noqa: UP045
     typer.Option(min=1, help="Ranks on this machine, instead of the config's nodes and ranks."),

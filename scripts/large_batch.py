@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import csv
+import io
 import math
 import statistics
 import sys
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ..config.errors import UserError
+from ..data.atomic import write_output
 from .launch import launch, load_for_launch
 
 BATCHES = (20, 50, 125, 250, 500)
@@ -91,6 +93,8 @@ def read_rows(path: Path) -> list[Row]:
     """The rows of a CSV; none where there is no file. Raises UserError for one of another shape."""
     if not path.exists():
         return []
+    if not path.is_file():
+        raise UserError(f"{path}: a CSV file expected, to which each run adds a row")
     with path.open(newline="") as file:
         lines = list(csv.reader(file))
     if not lines or tuple(lines[0]) != Row._fields:
@@ -219,7 +223,9 @@ def draw(rows: Sequence[Row], path: Path) -> None:
     axes.set_ylabel(f"top-1 accuracy after {EPOCHS} epochs")
     axes.set_title("smoke: mean, and smallest to largest, over the seeds", fontsize=10)
     axes.legend(loc="lower left", fontsize=9)
-    figure.savefig(path, format="svg", metadata={"Date": None})
+    text = io.StringIO()
+    figure.savefig(text, format="svg", metadata={"Date": None})
+    write_output(path, text.getvalue())
     pyplot.close(figure)
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import matplotlib
 
 from ..config.errors import UserError
+from ..data.atomic import write_output
 from ..scaling.predict import Prediction, curve
 from ..scaling.step import ALGORITHMS, group_cost_s
 
@@ -31,7 +32,7 @@ def write_plots(answer: Prediction, folder: Path) -> list[Path]:
     files = []
     for name, text in draw_plots(answer).items():
         files.append(folder / f"{name}.svg")
-        files[-1].write_text(text)
+        write_output(files[-1], text)
     return files
 
 

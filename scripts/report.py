@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ..config.errors import UserError
-from ..data.atomic import write_file
+from ..data.atomic import write_output
 from ..logging.check import Check
 from ..logging.compare import read_all
 from ..logging.folder import read_subjects
@@ -46,8 +46,5 @@ def write_report(
         judge if checks is None else lambda _: checks,
         outlook(subjects[0], system, gpus),
     )
-    try:
-        write_file(out, page)
-    except OSError as error:
-        raise UserError(f"{out}: cannot write: {error.strerror}") from None
+    write_output(out, page)
     return out

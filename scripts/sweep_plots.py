@@ -9,7 +9,7 @@ from math import log10
 from pathlib import Path
 from typing import Any
 
-from ..data.atomic import write_file
+from ..data.atomic import write_output
 
 Trials = Sequence[Mapping[str, Any]]
 
@@ -37,7 +37,7 @@ def save(figure: Any, path: Path) -> None:
     text = io.StringIO()
     figure.savefig(text, format="svg", metadata={"Date": None})
     _pyplot().close(figure)
-    write_file(path, text.getvalue())
+    write_output(path, text.getvalue())
 
 
 def draw_history(trials: Trials, label: str, path: Path, *, maximize: bool) -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import stat
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -66,6 +69,25 @@ class Rn50:
     def run_folder(self) -> Path:
         """The folder of the newest run."""
         return max(self.results.glob("*/*"), key=lambda path: path.stat().st_mtime_ns)
+
+
+@pytest.fixture
+def device(tmp_path: Path) -> Callable[[str], Path]:
+    """`device("full")`: a node like /dev/full. Root has one of its own: the machine's may not be
+    harmed by what is tested, and another user cannot harm it."""
+
+    def node(name: str) -> Path:
+        theirs, mine = Path("/dev") / name, tmp_path / name
+        try:
+            os.mknod(mine, 0o666 | stat.S_IFCHR, theirs.stat().st_rdev)
+            mine.open("wb").close()
+        except PermissionError:  # not root, or a file system without devices
+            if os.geteuid() == 0:
+                pytest.skip("root cannot make a device here, and the machine's are not risked")
+            return theirs
+        return mine
+
+    return node
 
 
 @pytest.fixture

@@ -1,0 +1,52 @@
+"""What make removes: caches; never a run or an image set."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+KEPT = (
+    *("results/quick/20261121T085508Z/result_0.txt", "results/__pycache__/by_hand.txt"),
+    *("datasets/imagenet/train.rec", "datasets/build/image.jpeg", "mine.yaml"),
+    *("config/mine.yaml", "data/own/train.rec"),
+)
+ENVIRONMENTS = (".venv/bin/python", ".venv-gpu/bin/python")
+CACHES = (
+    *(".mypy_cache/3.11/a.json", ".pytest_cache/v/a", ".ruff_cache/a", ".hypothesis/a"),
+    *("build/lib/a.py", "rn50.egg-info/PKG-INFO", "config/__pycache__/load.cpython-311.pyc"),
+    "tests/gpu/__pycache__/runs.cpython-311.pyc",
+)
+
+
+@pytest.fixture
+def copy(root: Path, tmp_path: Path) -> Path:
+    """A checkout in use, as far as make's removing can see it."""
+    for path in ("Makefile", "pyproject.toml", ".gitignore"):
+        shutil.copy(root / path, tmp_path / path)
+    for room in ("config", "data", "logging", "scaling", "scripts", "train", "tests"):
+        (tmp_path / room).mkdir()
+    for name in (*KEPT, *ENVIRONMENTS, *CACHES):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("content")
+    (tmp_path / "datasets/linked").symlink_to(tmp_path / "config")
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("target", "removed"), [("clean", CACHES), ("distclean", CACHES + ENVIRONMENTS)]
+)
+def test_make_removes_no_data(copy: Path, target: str, removed: tuple[str, ...]) -> None:
+    subprocess.run(["make", "-s", target], cwd=copy, check=True)
+    assert not [name for name in removed if (copy / name).exists()]
+    left = {*KEPT, *ENVIRONMENTS} - set(removed)
+    assert not [name for name in left if not (copy / name).is_file()]
+    assert not (copy / "config/__pycache__").exists()
+
+
+def test_no_target_names_what_holds_data(root: Path) -> None:
+    recipes = [line for line in (root / "Makefile").read_text().splitlines() if line[:1] == "\t"]
+    assert recipes
+    assert not [line for line in recipes if "results" in line or "datasets" in line]
