@@ -2,51 +2,91 @@
 
 from __future__ import annotations
 
+import glob
+import os
 import shutil
+import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from ..config.errors import UserError
 from ..config.schema import Data, Synthetic
 from .dataset import Manifest, check_before_run
+from .lock import Holder, hold
+from .missing import explain_missing
 from .pack import pack_images
 from .synthetic import make_images
 
 Tracker = Callable[[str], Callable[[int, int], None]]
 
 
-def prepare(data: Data, track: Tracker) -> Manifest:
+def prepare(data: Data, track: Tracker, origins: Mapping[str, object] | None = None) -> Manifest:
     """Make sure that `data.path` holds the set, and check it against the config.
 
+    Of several processes that miss the same set one draws it, and the others wait and use it.
+
     Args:
-        data: the data section; with `synthetic` set a missing folder is made.
+        data: the data section; with `synthetic` set a missing folder is drawn.
         track: gives the progress callback of a named piece of work.
+        origins: where the values were written, by dotted path, for the messages.
 
     Raises:
         UserError: no set and none to be drawn, or one that does not fit the config.
     """
     folder = Path(data.path)
-    if not folder.exists():
-        if data.synthetic is None:
-            raise UserError(
-                f"{folder}: a packed image set expected (data.path), found none; "
-                f"make it with `rn50 data pack IMAGES {folder}`"
-            )
+    if not os.path.lexists(folder / "manifest.json"):
+        if data.synthetic is None or not _is_free(folder):
+            raise UserError(explain_missing(data.path, (origins or {}).get("data.path")))
         _check_sizes(data, data.synthetic)
         try:
-            folder.parent.mkdir(parents=True, exist_ok=True)
-            scratch = Path(tempfile.mkdtemp(prefix=f".{folder.name}.images-", dir=folder.parent))
+            _draw_once(folder, data.synthetic, track)
         except OSError as error:
             raise UserError(f"{folder}: cannot create: {error.strerror}") from None
+    manifest = check_before_run(data)
+    _check_drawn(data, manifest)
+    return manifest
+
+
+def _is_free(folder: Path) -> bool:
+    """Whether nothing is there that drawing would touch."""
+    try:
+        return not any(folder.iterdir())
+    except FileNotFoundError:
+        return True
+    except NotADirectoryError:
+        return not os.path.lexists(folder)  # below a file: where nothing can be made
+    except OSError:
+        return False
+
+
+def _draw_once(folder: Path, settings: Synthetic, track: Tracker) -> None:
+    """Draw the set unless another process does so; then wait until it is there."""
+
+    def tell(holder: Holder | None) -> None:
+        who = str(holder or "another process")
+        print(f"{folder}: waiting for {who}, which draws it", file=sys.stderr, flush=True)
+
+    target = Path(os.path.realpath(folder))  # a link to another disk stays one
+    target.parent.mkdir(parents=True, exist_ok=True)
+    prefix = f".{target.name}.images-"
+    with hold(target.parent / f".{target.name}.lock", wait=True, tell=tell):
+        if not _is_free(target):
+            return
+        for leftover in target.parent.glob(f"{glob.escape(prefix)}*"):  # of one that was killed
+            shutil.rmtree(leftover, ignore_errors=True)
+        scratch = Path(tempfile.mkdtemp(prefix=prefix, dir=target.parent))
         try:
-            make_images(scratch / "images", data.synthetic, track("drawing images"))
-            pack_images(
-                scratch / "images", folder, drawn=data.synthetic, progress=track("packing records")
-            )
+            make_images(scratch / "images", settings, track("drawing images"))
+            packing = track("packing records")
+            pack_images(scratch / "images", scratch / "set", drawn=settings, progress=packing)
+            try:
+                (scratch / "set").replace(target)
+            except OSError:
+                if _is_free(target):  # else another machine, with which we share no lock
+                    raise
         finally:
             shutil.rmtree(scratch, ignore_errors=True)
-    return check_before_run(data)
 
 
 def _check_sizes(data: Data, synthetic: Synthetic) -> None:
@@ -56,4 +96,17 @@ def _check_sizes(data: Data, synthetic: Synthetic) -> None:
         if wanted != drawn:
             raise UserError(
                 f"data.{key}: the same as data.synthetic.{key} ({drawn}) expected, found {wanted}"
+            )
+
+
+def _check_drawn(data: Data, manifest: Manifest) -> None:
+    """A set that was drawn is the one that the config would draw."""
+    if data.synthetic is None or manifest.drawn is None:
+        return
+    for key, wanted in data.synthetic.model_dump().items():
+        found = getattr(manifest.drawn, key)
+        if found != wanted:
+            raise UserError(
+                f"{data.path}: drawn with data.synthetic.{key} = {wanted} expected, found {found}; "
+                "give data.path another folder, or remove this one to have it drawn anew"
             )

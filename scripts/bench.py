@@ -51,7 +51,7 @@ def bench_loop(
 ) -> dict[str, Any]:
     """Trainer against bare loop in alternation on the ranks of `loaded`."""
     name = pick_launcher(launcher)
-    prepare(loaded.run.data, track)
+    prepare(loaded.run.data, track, loaded.origins)
     seconds = measure_on_ranks(loaded, name, "bench_loop", str(rounds), str(steps))
     ranks = build_plan(loaded.run).ranks
     images = steps * ranks * loaded.run.batch.per_rank
@@ -80,7 +80,7 @@ def bench_overlap(
 ) -> dict[str, Any]:
     """Computing, communication and what of it is exposed, for each grouping in turn."""
     name = pick_launcher(launcher)
-    prepare(loaded.run.data, track)
+    prepare(loaded.run.data, track, loaded.origins)
     seconds = measure_on_ranks(
         loaded, name, "bench_overlap", ";".join(groupings), str(rounds), str(steps)
     )
@@ -119,7 +119,7 @@ def bench_faults(
 ) -> dict[str, Any]:
     """Epochs with checkpoint, watchdog and comparison of replicas against epochs without."""
     name = pick_launcher(launcher)
-    prepare(loaded.run.data, track)
+    prepare(loaded.run.data, track, loaded.origins)
     seconds = measure_on_ranks(loaded, name, "bench_faults", str(rounds), watch=True)
     guarded, bare = seconds["guarded_s"], seconds["bare_s"]
     plan = build_plan(loaded.run)
@@ -141,7 +141,7 @@ def bench_faults(
 def bench_gaps(loaded: Loaded, launcher: str | None, *, track: Tracker) -> dict[str, Any]:
     """A run to its last epoch: the step over an epoch's boundary against a plain one."""
     name = pick_launcher(launcher)
-    prepare(loaded.run.data, track)
+    prepare(loaded.run.data, track, loaded.origins)
     with _scratch(loaded) as out:
         config = str(out / "config.yaml")
         command = [sys.executable, "-m", "rn50.train", config, "--out", str(out)]
@@ -194,7 +194,7 @@ def bench_against(
 ) -> dict[str, Any]:
     """Our trainer and Horovod's example, jobs in turn, each with its own settings."""
     name = pick_launcher(launcher)
-    prepare(loaded.run.data, track)
+    prepare(loaded.run.data, track, loaded.origins)
     progress = track("ours and Horovod's example in turn")
     seconds: dict[str, list[float]] = {"ours": [], "horovod": []}
     cpu_s: dict[str, list[float]] = {"ours": [], "horovod": []}

@@ -192,7 +192,8 @@ def bench_startup(
 ) -> dict[str, Any]:
     """init_start to run_start of each start-up, in alternation, with connecting as it is and with
     `delay_s` more."""
-    prepare(load_for([], ranks[0]).run.data, track)
+    loaded = load_for([], ranks[0])
+    prepare(loaded.run.data, track, loaded.origins)
     progress = track("starting up")
     delays = [0.0, delay_s] if delay_s else [0.0]
     seconds: dict[tuple[int, float, str], list[float]] = {}

@@ -25,7 +25,7 @@ KINDS = ("read", "decode", "full", "mxnet", "jpeg")
 
 def bench_input(loaded: Loaded, *, passes: int, images: int, track: Tracker) -> dict[str, Any]:
     """Images per processor second of each kind, passes in turn; decoders have one thread each."""
-    prepare(loaded.run.data, track)
+    prepare(loaded.run.data, track, loaded.origins)
     if not loaded.run.data.augment:
         raise UserError("data.augment: true expected, found false")
     rates: dict[str, list[float]] = {kind: [] for kind in KINDS}

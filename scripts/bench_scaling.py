@@ -105,7 +105,7 @@ def bench_scaling(
     batch = base.run.batch.per_rank
     cases = plan_cases(models, modes, ranks, batch, global_batch or batch * ranks[-1])
     loaded = {case: _load(load_for, case) for case in dict.fromkeys(cases.values())}
-    prepare(base.run.data, track)
+    prepare(base.run.data, track, base.origins)
     progress = track("training")
     images_per_s: dict[Case, list[float]] = {case: [] for case in loaded}
     busy: dict[Case, list[float]] = {case: [] for case in loaded}

@@ -188,12 +188,13 @@ def data_prepare(config: Config = "quick", overrides: Overrides = None) -> None:
     Example: `rn50 data prepare quick`
     """
     from ..config.load import load
+    from ..data.describe import describe_data
     from ..data.prepare import prepare
 
-    run = load(*split_config(config, overrides)).run
+    loaded = load(*split_config(config, overrides))
     with Tracking() as track:
-        prepare(run.data, track)
-    print(f"{run.data.path}: ready")
+        manifest = prepare(loaded.run.data, track, loaded.origins)
+    print(f"ready: {describe_data(loaded.run.data, manifest)}")
 
 
 @bench_app.command("pack")

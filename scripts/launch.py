@@ -70,7 +70,7 @@ def launch(
     check_supported(run)
     name = pick_launcher(launcher)
     build_job(run, name, ())  # what the engines refuse is refused before data is made
-    prepare(run.data, track)
+    prepare(run.data, track, loaded.origins)
     out = resume or new_run_folder(run)
     found = begin_attempt(out, loaded) if resume else None
     save_config(loaded, out)

@@ -85,7 +85,8 @@ def run_sweep(loaded: LoadedSweep, track: Tracker, say: Say) -> Study:
     with only_driver(folder), _stop_signals():
         keep_definition(loaded, folder)
         if loaded.sweep.scheduler == "local":
-            prepare(loaded.base.run.data, track)  # once: two trials would both draw it
+            base = loaded.base  # prepared once: every trial would wait for the first to draw it
+            prepare(base.run.data, track, base.origins)
         study = Study(loaded.sweep, folder / "journal.log")
         Driver(loaded, folder, study, track(f"sweep {loaded.sweep.name}"), say).run()
     return study

@@ -392,7 +392,7 @@ def test_prepare_draws_a_missing_set_once(tmp_path: Path) -> None:
 
 def test_prepare_asks_for_a_set_that_it_cannot_draw(tmp_path: Path) -> None:
     with pytest.raises(
-        UserError, match=r"/set: a packed image set expected .*`rn50 data pack IMAGES /"
+        UserError, match=r"a packed image set expected at /.*/set, .*`rn50 data pack IMAGES /"
     ):
         prepare(config(tmp_path / "set"), silent)
 

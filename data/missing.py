@@ -1,0 +1,123 @@
+"""What to say of a `data.path` that holds no packed set: near misses, and what else lies there."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import shlex
+from pathlib import Path
+
+from .listing import IMAGE_SUFFIXES, TRAIN_TAR
+
+_MOST_NAMED = 5
+_MOST_ENTRIES = 2000  # of a folder, looked at for a hint
+
+
+def explain_missing(path: str, written_at: object = None) -> str:
+    """One line: where `data.path` was written, what is there, what may be meant, what to do.
+
+    Args:
+        path: `data.path`, which holds no packed set.
+        written_at: the file and line, or the command line, that it comes from.
+    """
+    folder = Path(os.path.realpath(path))
+    where = "" if written_at is None else f"{written_at}: "
+    found, images = _look(folder)
+    meant = _near_miss(folder)
+    if images is not None:
+        pack = f"pack them with `rn50 data pack {_word(images)} {_word(_beside(images))}`"
+    else:
+        pack = f"make it with `rn50 data pack IMAGES {_word(Path(path))}`"
+    if meant is not None:
+        pack = f"did you mean {_as_written(meant, path)}? Else {pack}"
+    elif beside := _sets_in(folder.parent):
+        found += f" (packed sets beside it: {', '.join(beside)})"
+    return f"{where}data.path: a packed image set expected at {folder}, found {found}; {pack}"
+
+
+def _look(folder: Path) -> tuple[str, Path | None]:
+    """(what is there instead, the image folder that it is)."""
+    try:
+        if not folder.is_dir():
+            return ("a file" if folder.exists() else "nothing"), None
+        names = _names(folder)
+    except OSError as error:
+        return f"what cannot be read ({error.strerror})", None
+    if not names:
+        return "an empty folder", None
+    if "train" in names or TRAIN_TAR in names or _holds_classes(folder, names):
+        return "images that are not packed", folder
+    if (folder / "train.rec").is_file():
+        return "records without their manifest.json", None
+    return "a folder without manifest.json", None
+
+
+def _holds_classes(folder: Path, names: list[str]) -> bool:
+    """Whether a folder of it holds an image file."""
+    for name in names[:_MOST_NAMED]:
+        try:
+            inside = _names(folder / name) if (folder / name).is_dir() else []
+        except OSError:
+            continue
+        if any(file.lower().endswith(IMAGE_SUFFIXES) for file in inside):
+            return True
+    return False
+
+
+def _near_miss(folder: Path) -> Path | None:
+    """The packed set whose path is nearest to that of `folder`, one misspelt name at a time."""
+    there, rest = folder, list[str]()
+    while not os.path.isdir(there) and there != there.parent:  # noqa: PTH112 (raises nothing)
+        rest.insert(0, there.name)
+        there = there.parent
+    if not rest:  # it is there and is no set: one beside it, or within
+        rest, there = [folder.name], folder.parent
+    candidates = [there]
+    for name in rest:
+        candidates = [
+            candidate / near for candidate in candidates for near in _near(candidate, name)
+        ]
+    sets = [found for found in candidates if found != folder and _is_set(found)]
+    return next(iter(sets), None)
+
+
+def _sets_in(folder: Path) -> list[str]:
+    try:
+        names = [name for name in _names(folder) if _is_set(folder / name)]
+    except OSError:
+        return []
+    more = [f"and {len(names) - _MOST_NAMED} more"] if len(names) > _MOST_NAMED else []
+    return names[:_MOST_NAMED] + more
+
+
+def _near(folder: Path, name: str) -> list[str]:
+    try:
+        names = [entry for entry in _names(folder) if not entry.startswith(".")]
+    except OSError:
+        return []
+    return difflib.get_close_matches(name, names, n=_MOST_NAMED)
+
+
+def _names(folder: Path) -> list[str]:
+    with os.scandir(folder) as entries:
+        return sorted(entry.name for entry, _ in zip(entries, range(_MOST_ENTRIES), strict=False))
+
+
+def _is_set(folder: Path) -> bool:
+    try:
+        return (folder / "manifest.json").is_file()
+    except OSError:
+        return False
+
+
+def _as_written(found: Path, path: str) -> str:
+    """As the user would write it: relative where `path` is."""
+    return str(found) if Path(path).is_absolute() else os.path.relpath(found)
+
+
+def _beside(images: Path) -> Path:
+    return images.with_name(f"{images.name}_packed")
+
+
+def _word(path: Path) -> str:
+    return shlex.quote(str(path))
