@@ -11,6 +11,7 @@ from typing import Any
 
 from ..config.errors import UserError
 
+_EXIT_STOPPED = 130
 _FLAGS: dict[str, dict[str, bool]] = {
     "--json": {"as_json": True},
     "--strict": {"strict": True},
@@ -22,7 +23,11 @@ _FLAGS: dict[str, dict[str, bool]] = {
 def main() -> None:
     """The command; help and mistakes of every command are Typer's."""
     if sys.argv[1:3] == ["log", "check"]:
-        code = quick_check(sys.argv[3:])
+        try:
+            code = quick_check(sys.argv[3:])
+        except KeyboardInterrupt:
+            print("rn50: stopped", file=sys.stderr)
+            code = _EXIT_STOPPED
         if code is not None:
             sys.exit(code)
     from .cli import main as with_typer
@@ -49,8 +54,8 @@ def quick_check(arguments: list[str]) -> int | None:
 
     try:
         return run_check(paths, ruleset, **options)
-    except (UserError, OSError, KeyboardInterrupt):
-        return None  # said once more, by the handler of all commands
+    except (UserError, OSError):
+        return None  # nothing is printed yet: the handler of all commands says it
 
 
 if __name__ == "__main__":

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 from pathlib import Path
 
+import psutil
 import pytest
 from typer.testing import CliRunner, Result
 
@@ -12,6 +15,7 @@ from rn50.config.errors import UserError
 from rn50.scripts.cli import app
 from rn50.scripts.entry import quick_check
 from tests.logging.log_text import Edit, drop, good_run, meta, put, write
+from tests.waiting import wait_until
 
 
 def invoke(*arguments: object) -> Result:
@@ -176,3 +180,18 @@ def test_help_has_an_example(command: tuple[str, str]) -> None:
     done = invoke(*command, "--help")
     assert done.exit_code == 0
     assert f"rn50 {' '.join(command)}" in " ".join(done.stdout.split())
+
+
+@pytest.mark.parametrize("official", ["--no-official", "--official"])
+def test_an_interrupt_ends_the_check(rn50, tmp_path: Path, official: str) -> None:
+    """It was swallowed, and the check began again. The log is large: it is being read when Ctrl-C
+    comes, which a terminal sends to the whole group."""
+    path = log(tmp_path)
+    with path.open("a") as file:
+        file.write("a line that is no record\n" * 5_000_000)
+    process = rn50.start("log", "check", official, str(path), start_new_session=True)
+    child = psutil.Process(process.pid)
+    wait_until(lambda: str(path) in [file.path for file in child.open_files()])
+    os.killpg(process.pid, signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, out, err) == (130, "", "rn50: stopped\n")
