@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from ..config.schema import Data
 from .dataset import Manifest
 
@@ -25,3 +27,8 @@ def describe_data(data: Data, manifest: Manifest | None = None) -> str:
         classes, drawn = len(manifest.classes), manifest.is_drawn
     name = f"DRAWN textures ({data.path})" if drawn else data.path
     return f"{name}, {train:,} training and {evaluation:,} evaluation images of {classes:,} classes"
+
+
+def classes_without(classes: Sequence[str], counts: Sequence[int]) -> list[str]:
+    """The classes of which a split has no image."""
+    return [name for name, count in zip(classes, counts, strict=False) if not count]

@@ -20,6 +20,7 @@ from .listing import Source
 CHUNK_IMAGES = 128
 """Images that are committed together: 14 MB of ImageNet in the memory of each worker."""
 _WAIT_S = 20.0
+_BAD_FILES = "bad_files.txt"
 _BLOCK_BYTES = 1 << 20
 
 
@@ -81,13 +82,22 @@ class Workspace:
             for split in SPLITS:
                 for suffix in ("journal", "rows"):
                     (self.folder / f"{split}.{suffix}").unlink(missing_ok=True)
-            for name in ("key", "lock"):
+            for name in ("key", "lock", _BAD_FILES):
                 (self.folder / name).unlink(missing_ok=True)
             self.folder.replace(self.out)
         except OSError as error:
             raise UserError(
                 f"{error.filename or self.out}: cannot write: {error.strerror}"
             ) from None
+
+    def list_bad(self, lines: Sequence[str]) -> Path:
+        """Write the list of bad files, which stays until the packing is complete; its path."""
+        path = self.folder / _BAD_FILES
+        try:
+            path.write_text("".join(f"{line}\n" for line in lines), errors="surrogateescape")
+        except OSError as error:
+            raise UserError(f"{path}: cannot write: {error.strerror}") from None
+        return path
 
     def _take_lock(self) -> None:
         """Workers hold the lock as well and die with their parent: give them time to."""

@@ -8,6 +8,8 @@ from typing import NamedTuple
 
 from PIL import Image
 
+UNENDED = "JPEG without an end marker"
+"""Perhaps cut off: if it is, neither Pillow nor DALI decodes it."""
 _FORMATS = ("JPEG", "PNG")  # ImageNet holds a PNG under a .JPEG name
 _MAX_PX = 65_535  # the sample table has 16 bits for a side, as JPEG itself
 _NO_LENGTH = frozenset((0x01, *range(0xD0, 0xD8)))
@@ -36,7 +38,7 @@ def read_header(image: bytes) -> Header:
     if components == 4:
         return Header(height, width, "CMYK JPEG")
     if image[-2:] != b"\xff\xd9" and b"\xff\xd9" not in image[-4096:]:
-        return Header(height, width, "JPEG without an end marker, truncated")
+        return Header(height, width, UNENDED)
     return Header(height, width, "")
 
 

@@ -2,15 +2,18 @@
 
     train/<class>/*.JPEG    train/<class>.tar    ILSVRC2012_img_train.tar (tars of classes in a tar)
     val/<class>/*.JPEG      val/ILSVRC2012_val_*.JPEG or ILSVRC2012_img_val.tar, with a label file
+    <class>/*.jpg           and train alone: a share of every class is held out in the place of val
 
 All give the same list in the same order, so the packed set does not depend on the layout.
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import tarfile
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -24,6 +27,9 @@ LABEL_FILES = (
     *("LOC_val_solution.csv", "val.txt"),
 )
 _LAYOUT = "layout: train/<class>/*.JPEG, val/<class>/*.JPEG; docs/data.md names the others"
+_KINDS = ".JPEG, .jpg, .png"
+_OTHER_VALS = ("validation", "valid", "test", "eval", "dev")
+_MOST_NAMED = 10
 
 
 class Source(NamedTuple):
@@ -55,9 +61,23 @@ class Source(NamedTuple):
         return self.path if self.length < 0 else f"{self.path}: {self.name}"
 
 
+class Listing(NamedTuple):
+    """What is there to pack."""
+
+    classes: list[str]
+    splits: dict[str, list[Source]]
+    passed_over: Counter[str]
+    """Files and folders that are no image of a class, by kind: ".webp", "hidden"."""
+
+    def counts(self, split: str) -> list[int]:
+        """Images of each class."""
+        counted = Counter(source.label for source in self.splits[split])
+        return [counted[label] for label in range(len(self.classes))]
+
+
 def list_images(
-    images: Path, val_labels: Path | None = None
-) -> tuple[list[str], dict[str, list[Source]]]:
+    images: Path, val_labels: Path | None = None, hold_out: float | None = None, seed: int = 0
+) -> Listing:
     """Class names in order, and the images of `train` and `val`, sorted by class and name.
 
     Args:
@@ -65,65 +85,118 @@ def list_images(
         val_labels: for a flat val: lines of a class in the order of the file names, or of
             "file class" or "file,class" with a class or its number from 0. Default: the first of
             LABEL_FILES in `images` or its val folder.
+        hold_out: without a val: the share of every class of train that is taken for it, between 0
+            and 1; one image at least, never all.
+        seed: which images are held out.
 
     Raises:
         UserError: naming the folder, file or line.
     """
-    found = dict(_train_images(images))
+    over: Counter[str] = Counter()
+    folder, found = _train_images(images, over)
     classes = sorted(found)
     if not classes:
-        raise UserError(f"{images / 'train'}: a folder for each class expected, found none")
+        raise UserError(f"{folder}: a folder for each class expected, found none")
     numbers = {name: label for label, name in enumerate(classes)}
     train = [Source(numbers[name], *place) for name in classes for place in found[name]]
     if not train:
-        raise UserError(f"{images / 'train'}: images (.JPEG, .jpg, .png) expected, found none")
-    if empty := [name for name in classes if not found[name]]:
-        raise UserError(f"{images / 'train' / empty[0]}: images expected, found an empty folder")
-    val = list(_val_images(images, numbers, val_labels))
+        kinds = f" ({named_kinds(over)})" if over else ""
+        raise UserError(f"{folder}: images ({_KINDS}) expected, found none{kinds}")
+    if empty := [str(folder / name) for name in classes if not found[name]]:
+        raise UserError(f"{shortened(empty)}: images ({_KINDS}) expected, found none")
+    if hold_out is None:
+        val = list(_val_images(images, numbers, val_labels, over))
+    else:
+        train, val = _hold_out(images, train, hold_out, seed)
     if not val:
-        raise UserError(f"{images / 'val'}: images (.JPEG, .jpg, .png) expected, found none")
-    return classes, {"train": train, "val": val}
+        raise UserError(f"{images / 'val'}: images ({_KINDS}) expected, found none")
+    return Listing(classes, {"train": train, "val": val}, over)
+
+
+def named_kinds(kinds: Counter[str]) -> str:
+    """The counts in words: "12 .webp, 1 hidden"."""
+    most = kinds.most_common(_MOST_NAMED)
+    more = [f"{kinds.total() - sum(n for _, n in most):,} others"] if len(kinds) > len(most) else []
+    return ", ".join([*(f"{count:,} {kind}" for kind, count in most), *more])
+
+
+def shortened(names: list[str]) -> str:
+    """The first names, and how many more there are."""
+    more = [f"and {len(names) - _MOST_NAMED} more"] if len(names) > _MOST_NAMED else []
+    return ", ".join(names[:_MOST_NAMED] + more)
 
 
 _Place = tuple[str, str, int, int]  # the fields of a Source behind its label
 
 
-def _train_images(images: Path) -> Iterator[tuple[str, list[_Place]]]:
-    """(class, its images by name), also of classes without any."""
+def _train_images(images: Path, over: Counter[str]) -> tuple[Path, dict[str, list[_Place]]]:
+    """(the folder of the classes, the images of each by name: also of classes without any)."""
     folder, outer = images / "train", images / TRAIN_TAR
-    if folder.is_dir():
-        for entry in os.scandir(folder):
-            if entry.is_dir():
-                yield entry.name, _in_folder(entry.path, entry.name)
-            elif entry.name.endswith(".tar"):
-                name, size = entry.name[:-4], entry.stat().st_size
-                yield name, _in_tar(entry.path, 0, size, name)
-        return
-    if not outer.is_file():
-        raise UserError(f"{folder}: a folder expected ({_LAYOUT}), found none")
-    for tar, offset, length in _members(str(outer), 0, outer.stat().st_size, "train"):
-        if tar.endswith(".tar"):
-            yield tar[:-4], _in_tar(str(outer), offset, length, tar[:-4])
+    found: dict[str, list[_Place]] = {}
+    if not folder.is_dir() and outer.is_file():
+        for tar, offset, length in _members(str(outer), 0, outer.stat().st_size, "train"):
+            if tar.endswith(".tar"):
+                found[tar[:-4]] = _in_tar(str(outer), offset, length, tar[:-4], over)
+        return folder, found
+    if not folder.is_dir():
+        folder = _folder_of_classes(images)
+    for entry in os.scandir(folder):
+        if entry.name.startswith("."):
+            over["hidden"] += 1
+        elif entry.is_dir():
+            found[entry.name] = _in_folder(entry.path, entry.name, over)
+        elif entry.name.endswith(".tar") and folder != images:
+            name, size = entry.name[:-4], entry.stat().st_size
+            found[name] = _in_tar(entry.path, 0, size, name, over)
+        else:
+            over["outside a class folder"] += 1
+    return folder, found
 
 
-def _val_images(images: Path, numbers: dict[str, int], val_labels: Path | None) -> Iterator[Source]:
+def _folder_of_classes(images: Path) -> Path:
+    """`images`, where its folders are classes themselves."""
+    wanted = f"{images / 'train'}: a folder expected ({_LAYOUT}), found"
+    if not images.is_dir():
+        raise UserError(f"{images}: a folder of images expected ({_LAYOUT}), found no folder")
+    if (images / "val").exists() or (images / VAL_TAR).exists():
+        raise UserError(f"{wanted} none beside val")
+    folders = [entry for entry in os.scandir(images) if entry.is_dir()]
+    if any(_in_folder(entry.path, entry.name, Counter()) for entry in folders):
+        return images
+    if loose := len(_in_folder(str(images), "", Counter())):
+        raise UserError(f"{images}: a folder for each class expected, found {loose} images alone")
+    raise UserError(f"{wanted} none")
+
+
+def _val_images(
+    images: Path, numbers: dict[str, int], val_labels: Path | None, over: Counter[str]
+) -> Iterator[Source]:
     """The images of val by class and name."""
     folder, tar = images / "val", images / VAL_TAR
     if folder.is_dir():
-        names = sorted(entry.name for entry in os.scandir(folder) if entry.is_dir())
+        entries = [entry for entry in os.scandir(folder) if not entry.name.startswith(".")]
+        names = sorted(entry.name for entry in entries if entry.is_dir())
         if unknown := sorted(set(names) - set(numbers)):
+            places = shortened([str(folder / name) for name in unknown])
             raise UserError(
-                f"{folder / unknown[0]}: a class that train/ has too expected, "
+                f"{places}: a class that train/ has too expected, "
                 f"found {len(unknown)} that it has not"
             )
         for name in names:
-            for place in _in_folder(str(folder / name), name):
+            for place in _in_folder(str(folder / name), name, over):
                 yield Source(numbers[name], *place)
-        flat = [] if names else _in_folder(str(folder), "")
+        if names and (loose := len(entries) - len(names)):
+            over["outside a class folder"] += loose
+        flat = [] if names else _in_folder(str(folder), "", over)
     elif tar.is_file():
-        flat = _in_tar(str(tar), 0, tar.stat().st_size, "")
+        flat = _in_tar(str(tar), 0, tar.stat().st_size, "", over)
     else:
-        raise UserError(f"{folder}: a folder expected ({_LAYOUT}), found none")
+        others = [name for name in _OTHER_VALS if (images / name).is_dir()]
+        hint = f"; is it {' or '.join(others)}? Rename it" if others else ""
+        raise UserError(
+            f"{folder}: a folder expected ({_LAYOUT}), found none{hint}; "
+            "or take a fifth of every class of train for it with --hold-out 0.2"
+        )
     if not flat:
         return
     labels = _read_labels(val_labels or _find_labels(images), [p[0] for p in flat], numbers)
@@ -132,23 +205,67 @@ def _val_images(images: Path, numbers: dict[str, int], val_labels: Path | None) 
         yield Source(label, f"{classes[label]}/{name}", path, start, size)
 
 
-def _in_folder(folder: str, name: str) -> list[_Place]:
-    prefix = f"{name}/" if name else ""
-    files = [entry.name for entry in os.scandir(folder)]
-    return [
-        (prefix + file, f"{folder}/{file}", 0, -1)
-        for file in sorted(files)
-        if file.lower().endswith(IMAGE_SUFFIXES)
-    ]
+def _hold_out(
+    images: Path, train: list[Source], share: float, seed: int
+) -> tuple[list[Source], list[Source]]:
+    """(what stays in train, what is held out), both sorted.
 
-
-def _in_tar(path: str, start: int, length: int, name: str) -> list[_Place]:
-    prefix = f"{name}/" if name else ""
-    return sorted(
-        (prefix + member, path, offset, size)
-        for member, offset, size in _members(path, start, length, name or "val")
-        if member.lower().endswith(IMAGE_SUFFIXES)
+    The images with the lowest digests of seed and name are held out, so that a few more or fewer in
+    a class change little.
+    """
+    for val in (images / "val", images / VAL_TAR):
+        if val.exists():
+            raise UserError(f"--hold-out: no {val} expected, found one, which is what evaluates")
+    by_class: dict[int, list[Source]] = {}
+    for source in train:
+        by_class.setdefault(source.label, []).append(source)
+    held = set()
+    for sources in by_class.values():
+        count = min(max(1, round(share * len(sources))), len(sources) - 1)
+        names = [source.name for source in sources]
+        held.update(sorted(names, key=lambda name: _digest(seed, name))[:count])
+    return (
+        [source for source in train if source.name not in held],
+        [source for source in train if source.name in held],
     )
+
+
+def _digest(seed: int, name: str) -> bytes:
+    return hashlib.sha256(f"{seed}/{name}".encode(errors="surrogateescape")).digest()
+
+
+def _in_folder(folder: str, name: str, over: Counter[str]) -> list[_Place]:
+    prefix = f"{name}/" if name else ""
+    files = []
+    for entry in os.scandir(folder):
+        if _is_image(entry.name):
+            files.append(entry.name)
+        elif name or entry.name not in LABEL_FILES:
+            over["inner folder(s)" if entry.is_dir() else _kind(entry.name)] += 1
+    return [(prefix + file, f"{folder}/{file}", 0, -1) for file in sorted(files)]
+
+
+def _in_tar(path: str, start: int, length: int, name: str, over: Counter[str]) -> list[_Place]:
+    prefix = f"{name}/" if name else ""
+    places = []
+    for member, offset, size in _members(path, start, length, name or "val"):
+        if _is_image(member):
+            places.append((prefix + member, path, offset, size))
+        else:
+            over[_kind(member)] += 1
+    return sorted(places)
+
+
+def _is_image(name: str) -> bool:
+    return name.lower().endswith(IMAGE_SUFFIXES) and not name.startswith(".")
+
+
+def _kind(name: str) -> str:
+    """What kind of file is passed over; hidden ones are such as macOS's `._photo.jpg`."""
+    if name.startswith("."):
+        return "hidden"
+    suffix = Path(name).suffix.lower()
+    return suffix[:20] if suffix.isprintable() and suffix else "without a suffix"
 
 
 def _members(path: str, start: int, length: int, name: str) -> Iterator[tuple[str, int, int]]:

@@ -24,7 +24,7 @@ from ..config.errors import UserError
 from . import recordio
 from .dataset import TABLE, File, OddFile
 from .journal import CHUNK_IMAGES, Chunk, Journal, Workspace, stamp
-from .jpeg import decode_error, read_header
+from .jpeg import UNENDED, decode_error, read_header
 from .listing import Source
 
 _PR_SET_PDEATHSIG = 1
@@ -44,20 +44,31 @@ def pack_split(
     split: str,
     sources: Sequence[Source],
     processes: int,
-    skip_bad: int,
     decode: bool,
+    watch: Callable[[OddFile], None],
     progress: Callable[[int], None],
 ) -> Packed:
     """Write rec, idx and npy of `split` from `sources` in their order; continues what is there.
 
+    Args:
+        watch: called with each file that is no ordinary JPEG, as it is met.
+
     Raises:
-        UserError: more than `skip_bad` bad files, or a write that failed.
+        UserError: a write that failed.
     """
     path = workspace.folder / f"{split}.rec"
     try:
         journal = Journal(workspace.folder, split, sources, TABLE.itemsize)
         try:
-            odd = [OddFile(**file) for chunk in journal.chunks for file in chunk.odd]
+            odd: list[OddFile] = []
+
+            def take(chunk: Chunk) -> None:
+                for file in chunk.odd:
+                    odd.append(OddFile(**file))
+                    watch(odd[-1])
+
+            for chunk in journal.chunks:
+                take(chunk)
             first = len(journal.chunks)
             progress(min(first * CHUNK_IMAGES, len(sources)))
             with (
@@ -65,8 +76,7 @@ def pack_split(
                 closing(_chunks(journal, split, sources, processes, decode)) as chunks,
             ):
                 for chunk, rows in chunks:
-                    odd += [OddFile(**file) for file in chunk.odd]
-                    _check_bad(odd, skip_bad)
+                    take(chunk)
                     start = journal.end
                     journal.commit(chunk, rows)
                     follow(start, chunk.end)
@@ -85,13 +95,6 @@ def pack_split(
             f"{error.filename or path}: cannot write: {error.strerror or error}{kept}"
         ) from None
     return Packed(table["label"], records, odd)
-
-
-def _check_bad(odd: Sequence[OddFile], skip_bad: int) -> None:
-    bad = [file for file in odd if not file.kept]
-    if len(bad) > skip_bad:
-        allowed = f"; more than the {skip_bad} to skip" if skip_bad else ""
-        raise UserError(f"{bad[-1].path}: {bad[-1].found}{allowed}")
 
 
 @contextmanager
@@ -251,7 +254,7 @@ def _read(
         except ValueError as error:
             tell(source, f"a JPEG or PNG image expected, {error}", False)
             continue
-        if _job.decode and (problem := decode_error(image)):
+        if (_job.decode or oddity == UNENDED) and (problem := decode_error(image)):
             tell(source, f"an image that decodes expected: {problem}", False)
             continue
         if oddity:

@@ -37,7 +37,7 @@ def bench_pack(
         passes: how often each.
         progress: called with (done, total) passes.
     """
-    _, listing = list_images(images)
+    listing = list_images(images).splits
     paths = [source.path for split in listing.values() for source in split]
     total_bytes = sum(Path(path).stat().st_size for path in paths)
     seconds: dict[str, list[float]] = {"pack": [], "copy in Python": [], "cat": []}

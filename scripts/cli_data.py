@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from pathlib import Path
-from typing import Annotated, Optional
+from typing import TYPE_CHECKING, Annotated, Any, Optional
 
 import typer
 
@@ -22,12 +23,16 @@ from .console import (
     split_config,
 )
 
+if TYPE_CHECKING:
+    from ..data.dataset import Manifest
+
 data_app = typer.Typer(help="Make, pack, verify and stage image sets.", **TYPER_OPTIONS)
 
 Processes = Annotated[
     Optional[int],  # noqa: UP045 (Typer reads this at run time)
     typer.Option(min=1, help="Processes; default: one for each core."),
 ]
+MOST_NAMED = 20
 LIKE_IMAGENET = (
     *("data.path=datasets/like_imagenet", "data.classes=10", "data.train_samples=1000"),
     *("data.eval_samples=100", "data.crop_px=224", "data.eval_resize_px=256"),
@@ -70,42 +75,94 @@ def data_make(
 
 @data_app.command("pack")
 def data_pack(
-    images: Annotated[Path, typer.Argument(help="ImageNet as it ships; docs/data.md.")],
+    images: Annotated[Path, typer.Argument(help="Photos in class folders, or ImageNet as it is.")],
     out: Annotated[Path, typer.Argument(help="Folder to write; must not exist yet.")],
     shuffle_seed: Annotated[int, typer.Option(min=0, help="Order of the records.")] = 0,
     processes: Processes = None,
+    hold_out: Annotated[
+        Optional[float],  # noqa: UP045
+        typer.Option(
+            min=0.001,
+            max=0.999,
+            help="Without a val: hold out this share of every class, such as 0.2, to evaluate on.",
+        ),
+    ] = None,
     val_labels: Annotated[
         Optional[Path],  # noqa: UP045
         typer.Option(help="Classes of a flat val; default: a known name beside it."),
     ] = None,
     skip_bad: Annotated[int, typer.Option(min=0, help="Leave out so many bad files.")] = 0,
     decode: Annotated[bool, typer.Option("--decode", help="Decode all; failing is bad.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Pack images into RecordIO: original bytes, index, sample table, manifest.
 
-    Killed, the same command goes on where it was, to the same bytes.
+    Bad files (unreadable, no JPEG or PNG) are all named in one go. Killed, the same command goes on
+    where it was, to the same bytes.
+
+    Example: `rn50 data pack photos datasets/mine --hold-out 0.2`
 
     Example: `rn50 data pack /scratch/ILSVRC2012 datasets/imagenet`
     """
-    from ..data.pack import pack_images
+    from ..data.pack import BadFilesError, pack_images
 
-    with Tracking() as track:
-        manifest = pack_images(
-            images,
-            out,
-            shuffle_seed=shuffle_seed,
-            processes=processes,
-            skip_bad=skip_bad,
-            decode=decode,
-            val_labels=val_labels,
-            progress=track("packing records"),
-        )
-    counts = ", ".join(f"{split.samples} {name}" for name, split in manifest.splits.items())
-    print(f"{out}: {counts} images in {len(manifest.classes)} classes")
-    for odd in manifest.odd_files[:20]:
+    warnings = []
+
+    def warn(message: str) -> None:
+        warnings.append(message)
+        print(f"rn50: warning: {message}", file=sys.stderr, flush=True)
+
+    try:
+        with Tracking() as track:
+            manifest = pack_images(
+                images,
+                out,
+                shuffle_seed=shuffle_seed,
+                processes=processes,
+                skip_bad=skip_bad,
+                decode=decode,
+                val_labels=val_labels,
+                hold_out=hold_out,
+                progress=track("packing records"),
+                warn=warn,
+            )
+    except BadFilesError as error:
+        if as_json:
+            files = [file.model_dump(exclude={"kept"}) for file in error.files]
+            found = {"packed": False, "bad_files": files, "warnings": warnings}
+            print(json.dumps({"folder": str(out)} | found, indent=1))
+        raise
+    if as_json:
+        packed = {"packed": True, "warnings": warnings}
+        print(json.dumps(_described(out, manifest) | packed, indent=1))
+        return
+    counts = ", ".join(f"{split.samples:,} {name}" for name, split in manifest.splits.items())
+    print(f"{out}: {counts} images in {len(manifest.classes):,} classes")
+    for odd in manifest.odd_files[:MOST_NAMED]:
         print(f"  {'kept' if odd.kept else 'left out'}: {odd.path}: {odd.found}")
-    if len(manifest.odd_files) > 20:
-        print(f"  and {len(manifest.odd_files) - 20} more in {out / 'manifest.json'}")
+    if len(manifest.odd_files) > MOST_NAMED:
+        print(f"  and {len(manifest.odd_files) - MOST_NAMED:,} more in {out / 'manifest.json'}")
+
+
+def _described(folder: Path, manifest: Manifest) -> dict[str, Any]:
+    """A packed set as JSON."""
+    from ..data.describe import classes_without
+
+    return {
+        "folder": str(folder),
+        "classes": manifest.classes,
+        "splits": {
+            name: {
+                "samples": split.samples,
+                "bytes": split.files["rec"].bytes,
+                "class_counts": split.class_counts,
+                "lacking_classes": classes_without(manifest.classes, split.class_counts),
+            }
+            for name, split in manifest.splits.items()
+        },
+        "drawn": manifest.is_drawn,
+        "odd_files": [file.model_dump() for file in manifest.odd_files],
+    }
 
 
 @data_app.command("verify")
@@ -114,6 +171,7 @@ def data_verify(
     full: Annotated[bool, typer.Option("--full", help="Every byte, decode every image.")] = False,
     sample: Annotated[int, typer.Option(min=1, help="Records to decode of each split.")] = 1000,
     processes: Processes = None,
+    as_json: Json = False,
 ) -> None:
     """Check a packed set: manifest, sizes, index, sample table, and a sample of records decoded.
 
@@ -134,11 +192,18 @@ def data_verify(
                 progress=track("checking records"),
             )
         except UserError as error:
+            if as_json:
+                found = {"folder": str(folder), "whole": False, "problem": str(error)}
+                print(json.dumps(found, indent=1))
             print(f"rn50: error: {error}", file=sys.stderr)
             raise typer.Exit(EXIT_BAD) from None
     records = sum(split.samples for split in manifest.splits.values())
     looked = records if full else sum(min(sample, s.samples) for s in manifest.splits.values())
-    print(f"{folder}: whole, {records} records, {looked} of them decoded")
+    if as_json:
+        counted = {"whole": True, "problem": None, "records": records, "decoded": looked}
+        print(json.dumps(_described(folder, manifest) | counted, indent=1))
+    else:
+        print(f"{folder}: whole, {records:,} records, {looked:,} of them decoded")
 
 
 @data_app.command("stage")

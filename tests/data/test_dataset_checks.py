@@ -325,7 +325,8 @@ def test_only_decoding_finds_an_image_that_was_broken_before_packing(
 ) -> None:
     images = Path(shutil.copytree(pristine.parent / "images", tmp_path / "images"))
     broken = images / "train/class0/0.JPEG"
-    broken.write_bytes(broken.read_bytes()[:-300])
+    Image.effect_noise((24, 18), 50).save(broken, "PNG")
+    edit_bytes(broken, lambda content: flip(content, len(content) // 2))
     pack_images(images, tmp_path / "set")
     verify(tmp_path / "set")
     with pytest.raises(UserError, match=r"train\.rec: record at byte \d+: an image that decodes"):

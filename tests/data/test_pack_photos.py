@@ -1,0 +1,327 @@
+"""Folders as people have them: photos in class folders, bad files among them, classes missing."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from rn50.config.errors import UserError
+from rn50.data import pack_split
+from rn50.data.dataset import load_manifest, verify
+from rn50.data.pack import BadFilesError, pack_images
+from tests.conftest import Rn50
+from tests.data.test_synthetic_and_pack import contents, image_folder, names_in, noise
+
+
+def pack_warned(images: Path, out: Path, **options: object) -> list[str]:
+    """Pack; what it warned of."""
+    warned: list[str] = []
+    pack_images(images, out, warn=warned.append, **options)  # type: ignore[arg-type]
+    return warned
+
+
+def spoil(images: Path, count: int) -> list[str]:
+    """Bad files of all kinds, in both splits; their paths."""
+    kinds = [b"", b"hello world", noise(1)[:-2], noise(2)[: len(noise(2)) // 2], noise(1, "GIF")]
+    paths = []
+    for number in range(count):
+        split = ("train", "val")[number % 2]
+        paths.append(images / f"{split}/a/bad{number:03}.jpg")
+        paths[-1].write_bytes(kinds[number % len(kinds)])
+    return sorted(map(str, paths))
+
+
+# --- bad files -----------------------------------------------------------------------------------
+
+
+def test_every_bad_file_of_both_splits_is_named_in_one_go(tmp_path: Path) -> None:
+    images = image_folder(tmp_path / "images", {"train/a": 3, "val/a": 2})
+    bad = spoil(images, 6)
+    warned: list[str] = []
+    with pytest.raises(BadFilesError) as caught:
+        pack_images(images, tmp_path / "out", warn=warned.append)
+    lines = str(caught.value).splitlines()
+    assert [line.partition(": ")[0] for line in lines[:-1]] == bad
+    assert lines[-1] == (
+        "6 bad files of 11 images, more than the 0 of --skip-bad; mend or remove them, or leave "
+        "them out with --skip-bad 6 (which goes on from what is packed by now)"
+    )
+    assert [file.path for file in caught.value.files] == bad
+    (line,) = warned  # at once, of the first that is met
+    assert "; looking at the others too, to name every bad file" in line
+    assert not (tmp_path / "out").exists()
+
+
+def test_of_many_bad_files_the_first_are_named_and_a_file_has_all(tmp_path: Path) -> None:
+    images = image_folder(tmp_path / "images", {"train/a": 3, "val/a": 2})
+    bad = spoil(images, 31)
+    with pytest.raises(BadFilesError) as caught:
+        pack_images(images, tmp_path / "out")
+    lines = str(caught.value).splitlines()
+    listed = tmp_path / ".out.partial/bad_files.txt"
+    assert [line.partition(": ")[0] for line in lines[:-1]] == bad[:20]
+    assert (
+        f"31 bad files of 36 images, more than the 0 of --skip-bad, all in {listed};" in lines[-1]
+    )
+    assert [line.partition(": ")[0] for line in listed.read_text().splitlines()] == bad
+    pack_images(images, tmp_path / "out", skip_bad=31)
+    assert names_in(tmp_path) == {"images", "out"}
+    assert not (tmp_path / "out/bad_files.txt").exists()
+    verify(tmp_path / "out", decode=True)
+
+
+def test_leaving_them_out_goes_on_from_what_is_packed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    images = image_folder(tmp_path / "images", {"train/a": 3, "val/a": 2})
+    bad = spoil(images, 4)
+    with pytest.raises(BadFilesError):
+        pack_images(images, tmp_path / "out", skip_bad=3)
+
+    def read_again(*_: object) -> None:
+        raise AssertionError("an image was read again")
+
+    monkeypatch.setattr(pack_split, "_read", read_again)  # the workers are forks of this process
+    manifest = pack_images(images, tmp_path / "out", skip_bad=4)
+    assert sorted(file.path for file in manifest.odd_files) == bad
+    monkeypatch.undo()
+    pack_images(images, tmp_path / "again", skip_bad=4)
+    assert contents(tmp_path / "out") == contents(tmp_path / "again")
+
+
+def test_mended_files_are_read_again(tmp_path: Path) -> None:
+    images = image_folder(tmp_path / "images", {"train/a": 3, "val/a": 2})
+    for path in spoil(images, 2):
+        with pytest.raises(BadFilesError):
+            pack_images(images, tmp_path / "out")
+        Path(path).write_bytes(noise(5))
+    manifest = pack_images(images, tmp_path / "out")
+    assert (manifest.splits["train"].samples, manifest.splits["val"].samples) == (4, 3)
+    assert manifest.odd_files == []
+
+
+@pytest.mark.parametrize(("cut", "kept"), [(-2, False), (-40, False), (None, True)])
+def test_a_jpeg_that_is_cut_off_is_bad_and_one_that_only_lacks_its_end_is_kept(
+    tmp_path: Path, cut: int | None, kept: bool
+) -> None:
+    """What Pillow cannot decode to the end DALI refuses in the middle of a training."""
+    images = image_folder(tmp_path / "images", {"train/a": 3, "val/a": 2})
+    (images / "train/a/9.jpg").write_bytes(noise(1)[:cut] if cut else noise(1) + bytes(5000))
+    manifest = pack_images(images, tmp_path / "out", skip_bad=1)
+    (odd,) = manifest.odd_files
+    assert odd.kept is kept
+    assert odd.found == "JPEG without an end marker" if kept else "truncated" in odd.found
+
+
+def test_a_split_of_nothing_but_bad_files_is_named(tmp_path: Path) -> None:
+    images = image_folder(tmp_path / "images", {"train/a": 2, "train/b": 0, "val/a": 0, "val/b": 1})
+    (images / "train/b/1.jpg").write_text("bad")
+    with pytest.raises(UserError, match=r"/images: b: no image that is not bad"):
+        pack_images(images, tmp_path / "out", skip_bad=1)
+    (images / "val/b/0.JPEG").write_text("bad")
+    with pytest.raises(UserError, match=r"/images: val: no image that is not bad"):
+        pack_images(images, tmp_path / "other", skip_bad=2)
+
+
+# --- what lacks, what is passed over -------------------------------------------------------------
+
+
+def test_classes_that_val_lacks_are_named_before_packing(tmp_path: Path) -> None:
+    counts = {f"train/{name}": 1 for name in "abcd"} | {"val/b": 1, "val/c": 0}
+    images = image_folder(tmp_path / "images", counts)
+    calls: list[str] = []
+    pack_images(
+        images,
+        tmp_path / "out",
+        warn=calls.append,
+        progress=lambda done, total: calls.append("progress"),
+    )
+    assert calls[0] == f"{images}: val has no image of 3 of 4 classes: a, c, d"
+    assert set(calls[1:]) == {"progress"}
+
+
+def test_a_class_that_val_lacks_without_its_bad_files_is_named_as_well(tmp_path: Path) -> None:
+    images = image_folder(tmp_path / "images", {"train/a": 1, "train/b": 1, "val/a": 1, "val/b": 0})
+    (images / "val/b/0.jpg").write_text("bad")
+    warned = pack_warned(images, tmp_path / "out", skip_bad=1)
+    assert warned == [f"{images}: val has no image of 1 of 2 classes: b"]
+
+
+@pytest.mark.parametrize("count", [2, 12])
+def test_classes_without_images_are_all_named(tmp_path: Path, count: int) -> None:
+    images = image_folder(tmp_path / "images", {"train/a": 1, "val/a": 1})
+    for number in range(count):
+        (images / f"train/empty{number:02}").mkdir()
+        (images / f"val/unknown{number:02}").mkdir()
+    more = ", and 2 more" if count > 10 else ""
+    listed = ", ".join(f"{images}/train/empty{n:02}" for n in range(min(count, 10)))
+    with pytest.raises(UserError) as caught:
+        pack_images(images, tmp_path / "out")
+    assert str(caught.value) == (f"{listed}{more}: images (.JPEG, .jpg, .png) expected, found none")
+    for number in range(count):
+        (images / f"train/empty{number:02}").rmdir()
+    listed = ", ".join(f"{images}/val/unknown{n:02}" for n in range(min(count, 10)))
+    with pytest.raises(UserError) as caught:
+        pack_images(images, tmp_path / "out")
+    assert str(caught.value) == (
+        f"{listed}{more}: a class that train/ has too expected, found {count} that it has not"
+    )
+
+
+def test_what_is_passed_over_is_counted(tmp_path: Path) -> None:
+    """Formats that are not read, a Mac's hidden twins of every photo, folders within a class."""
+    images = image_folder(tmp_path / "images", {"train/a": 2, "val/a": 1})
+    for name in ("1.webp", "2.WebP", "notes.txt", "._0.JPEG", ".DS_Store", "README"):
+        (images / "train/a" / name).write_bytes(b"\0\5\x16\7")
+    (images / "train/a/more").mkdir()
+    (images / "train/.thumbnails").mkdir()
+    (images / "train/loose.jpg").write_bytes(noise(1))
+    (images / "val/loose.jpg").write_bytes(noise(1))
+    (line,) = pack_warned(images, tmp_path / "out")
+    head, _, kinds = line.partition(": not packed: ")
+    assert head == str(images)
+    assert set(kinds.split(", ")) == {
+        *("3 hidden", "2 .webp", "2 outside a class folder", "1 .txt", "1 without a suffix"),
+        "1 inner folder(s)",
+    }
+    assert load_manifest(tmp_path / "out").splits["train"].samples == 2
+
+
+def test_a_clean_folder_warns_of_nothing(tmp_path: Path) -> None:
+    images = image_folder(tmp_path / "images", {"train/a": 2, "val/a": 1})
+    assert pack_warned(images, tmp_path / "out") == []
+
+
+# --- without a val -------------------------------------------------------------------------------
+
+
+def packed_names(images: Path, out: Path, **options: object) -> dict[str, list[bytes]]:
+    """The image bytes of each split."""
+    from rn50.data import recordio
+    from rn50.data.dataset import load_table
+
+    pack_images(images, out, **options)  # type: ignore[arg-type]
+    found: dict[str, list[bytes]] = {}
+    for split in ("train", "val"):
+        with (out / f"{split}.rec").open("rb") as file:
+            rows = load_table(out, split)
+            found[split] = sorted(recordio.read(file, int(r["offset"]), "").image for r in rows)
+    return found
+
+
+@pytest.mark.parametrize("layout", ["", "train/"])
+def test_a_share_of_every_class_is_held_out(tmp_path: Path, layout: str) -> None:
+    images = tmp_path / "photos"
+    numbers = {"cat": range(20), "dog": range(20, 31), "rare": range(31, 33), "one": range(33, 34)}
+    for name, images_of in numbers.items():
+        (images / layout / name).mkdir(parents=True)
+        for number in images_of:
+            (images / layout / name / f"{number}.jpg").write_bytes(noise(number))
+    warned: list[str] = []
+    first = packed_names(images, tmp_path / "a", hold_out=0.2, warn=warned.append)
+    counts = {n: s.class_counts for n, s in load_manifest(tmp_path / "a").splits.items()}
+    assert counts == {"train": [16, 9, 1, 1], "val": [4, 2, 0, 1]}  # cat, dog, one, rare
+    assert warned == [f"{images}: val has no image of 1 of 4 classes: one"]
+    every = sorted(noise(number) for number in range(34))
+    assert sorted(first["train"] + first["val"]) == every
+    assert packed_names(images, tmp_path / "b", hold_out=0.2) == first
+    other = packed_names(images, tmp_path / "c", hold_out=0.2, shuffle_seed=1)
+    assert other["val"] != first["val"]
+    larger = packed_names(images, tmp_path / "d", hold_out=0.4)
+    assert set(first["val"]) < set(larger["val"])
+
+
+def test_a_photo_more_changes_little_of_what_is_held_out(tmp_path: Path) -> None:
+    images = image_folder(tmp_path / "photos", {"a": 40})
+    before = set(packed_names(images, tmp_path / "x", hold_out=0.25)["val"])
+    (images / "a/new.jpg").write_bytes(noise(99))
+    after = set(packed_names(images, tmp_path / "y", hold_out=0.25)["val"])
+    assert len(before) == 10
+    assert len(before - after) <= 1
+
+
+@pytest.mark.parametrize(
+    ("make", "told"),
+    [
+        ({"train/a": 2}, "photos/val: a folder expected .* found none; or take a fifth of every "),
+        ({"a": 2, "b": 1}, "photos/val: a folder expected .*--hold-out 0.2$"),
+        ({"train/a": 2, "valid/a": 1}, r"photos/val: .* found none; is it valid\? Rename it; or "),
+        ({"a": 1, "val/a": 1}, "photos/train: a folder expected .*, found none beside val"),
+        ({"": 3}, "photos: a folder for each class expected, found 3 images alone"),
+        ({"a/b": 3}, "photos/train: a folder expected .*, found none$"),
+    ],
+)
+def test_folders_of_another_layout_get_an_answer(
+    tmp_path: Path, make: dict[str, int], told: str
+) -> None:
+    image_folder(tmp_path / "photos", {name: count for name, count in make.items() if name})
+    if "" in make:
+        for number in range(make[""]):
+            (tmp_path / "photos").mkdir(exist_ok=True)
+            (tmp_path / f"photos/{number}.jpg").write_bytes(noise(number))
+    with pytest.raises(UserError, match=told):
+        pack_images(tmp_path / "photos", tmp_path / "out")
+    assert names_in(tmp_path) == {"photos"}
+
+
+def test_what_is_there_to_evaluate_on_is_not_replaced(tmp_path: Path) -> None:
+    images = image_folder(tmp_path / "photos", {"train/a": 2, "val/a": 1})
+    with pytest.raises(UserError, match=r"--hold-out: no .*photos/val expected, found one"):
+        pack_images(images, tmp_path / "out", hold_out=0.2)
+
+
+def test_no_folder_at_all_is_named(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"/nothing: a folder of images expected .* no folder"):
+        pack_images(tmp_path / "nothing", tmp_path / "out")
+
+
+# --- the commands --------------------------------------------------------------------------------
+
+
+def document(done: subprocess.CompletedProcess[str]) -> dict[str, object]:
+    found: dict[str, object] = json.loads(done.stdout)
+    return found
+
+
+def test_packing_and_verifying_as_json(tmp_path: Path, rn50: Rn50) -> None:
+    images, out = image_folder(tmp_path / "photos", {"a": 4, "b": 1}), tmp_path / "mine"
+    (images / "a/notes.txt").write_text("")
+    (images / "a/bad.jpg").write_text("bad")
+    command = ("data", "pack", str(images), str(out), "--hold-out", "0.25", "--json")
+    done = rn50(*command)
+    assert done.returncode == 2
+    found = document(done)
+    assert (found["folder"], found["packed"]) == (str(out), False)
+    assert found["bad_files"] == [
+        {
+            "split": "train",
+            "path": f"{images}/a/bad.jpg",
+            "found": "a JPEG or PNG image expected, found b'bad' at its start",
+        }
+    ]
+    assert "rn50: error: 1 bad file of 6 images" in done.stderr
+    done = rn50(*command, "--skip-bad", "1")
+    assert done.returncode == 0
+    found = document(done)
+    splits = found["splits"]
+    assert isinstance(splits, dict)
+    assert found["packed"] is True
+    assert found["classes"] == ["a", "b"]
+    assert splits["train"]["class_counts"] == [3, 1]
+    assert splits["val"]["lacking_classes"] == ["b"]
+    assert splits["train"]["bytes"] == (out / "train.rec").stat().st_size
+    warnings = found["warnings"]
+    assert isinstance(warnings, list)
+    assert len(warnings) == 2
+    assert all(f"rn50: warning: {line}\n" in done.stderr for line in warnings)
+    done = rn50("data", "verify", str(out), "--json")
+    found = document(done)
+    assert (done.returncode, found["whole"], found["records"], found["decoded"]) == (0, True, 5, 5)
+    (out / "train.idx").write_text("")
+    done = rn50("data", "verify", str(out), "--json")
+    found = document(done)
+    assert (done.returncode, found["whole"]) == (1, False)
+    assert "train.idx" in str(found["problem"])
