@@ -62,9 +62,9 @@ def started(subject: Subject) -> str | None:
 
 def outcome(subject: Subject) -> str:
     """What became of it, in a sentence."""
-    reason = subject.folder.result.get("reason") if subject.folder else None
-    if reason is not None:
-        return f"The run failed: {show(reason, 2000)}"
+    result = subject.folder.result if subject.folder else {}
+    if result.get("status") == "failed" and result.get("reason") is not None:
+        return f"The run failed: {show(result['reason'], 2000)}"
     if not subject.logs:
         return "No log that can be read."
     if len(subject.logs) > 1:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+import shlex
+import signal
 import sys
 from pathlib import Path
-from typing import Annotated, Optional
+from types import FrameType
+from typing import Annotated, Any, NoReturn, Optional
 
 import typer
+from typer.core import TyperGroup
 
 from ..config.errors import UserError
 from . import cli_report  # noqa: F401 (adds its commands to log_app)
@@ -19,6 +23,7 @@ from .cli_submit import submit
 from .cli_sweep import sweep
 from .console import (
     EXIT_BAD,
+    EXIT_STOPPED,
     EXIT_USAGE,
     TYPER_OPTIONS,
     Config,
@@ -31,9 +36,23 @@ from .console import (
     split_config,
     yaml_value,
 )
+from .ending import Stopped, asked_by, command_stopped
+
+
+class Commands(TyperGroup):
+    """Takes Ctrl-C past Typer, which would end without a word."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt as stop:
+            raise _Interrupted(stop) from None
+
 
 app = typer.Typer(
-    help="Train ResNet-50 against the clock, MLPerf style, and prove it.", **TYPER_OPTIONS
+    help="Train ResNet-50 against the clock, MLPerf style, and prove it.",
+    cls=Commands,
+    **TYPER_OPTIONS,
 )
 config_app = typer.Typer(help="Look at configs and check them.", **TYPER_OPTIONS)
 app.add_typer(config_app, name="config")
@@ -45,9 +64,23 @@ app.command("submit")(submit)
 app.command("sweep")(sweep)
 
 
+class _Interrupted(Exception):
+    def __init__(self, stop: KeyboardInterrupt) -> None:
+        super().__init__()
+        self.stop = stop
+
+
+def _interrupt(number: int, _: FrameType | None) -> None:
+    raise KeyboardInterrupt(signal.Signals(number).name)
+
+
 def main() -> None:
-    """Entry point: user errors are one line each on stderr and exit code 2, never a traceback."""
+    """Entry point: user errors are one line each on stderr and exit code 2, never a traceback.
+
+    Ctrl-C and SIGTERM are one line too, which says how to go on, and exit code 130.
+    """
     try:
+        signal.signal(signal.SIGTERM, _interrupt)
         app()
     except UserError as error:
         for line in str(error).splitlines():
@@ -56,9 +89,19 @@ def main() -> None:
     except OSError as error:
         print(f"rn50: error: {error.filename or ''}: {error.strerror or error}", file=sys.stderr)
         sys.exit(EXIT_USAGE)
-    except KeyboardInterrupt:
-        print("rn50: stopped", file=sys.stderr)
-        sys.exit(130)
+    except _Interrupted as interrupted:
+        _end_stopped(interrupted.stop)
+    except KeyboardInterrupt as stop:  # while the arguments were read
+        _end_stopped(stop)
+
+
+def _end_stopped(stop: KeyboardInterrupt) -> NoReturn:
+    if isinstance(stop, Stopped):
+        ending = stop.ending
+    else:
+        ending = command_stopped(asked_by(stop), sys.argv[1:])
+    print(f"rn50: {ending.line}", file=sys.stderr)
+    sys.exit(EXIT_STOPPED)
 
 
 @app.command()
@@ -94,6 +137,7 @@ def launch(
     from .launch import launch as run_launch
     from .launch import load_for_launch
     from .repeat import find_recorded
+    from .verdict import is_good
 
     name, texts = split_config(config or "quick", overrides)
     folder = None
@@ -106,10 +150,15 @@ def launch(
         recorded = None
     with Tracking() as track:
         result = run_launch(
-            loaded, launcher, track, recorded=recorded, resume=folder, max_restarts=max_restarts
+            loaded,
+            launcher,
+            track,
+            recorded=recorded,
+            resume=folder,
+            max_restarts=max_restarts,
+            again=shlex.join(["rn50", *sys.argv[1:]]) if folder is None else None,
         )
-    good = result["status"] == "success" and result["official_checker"]["verdict"] == "PASS"
-    raise typer.Exit(0 if good else EXIT_BAD)
+    raise typer.Exit(0 if is_good(result) else EXIT_BAD)
 
 
 @app.command()

@@ -20,6 +20,7 @@ from ..data.atomic import check_output, is_stdout
 
 EXIT_BAD = 1
 EXIT_USAGE = 2
+EXIT_STOPPED = 130
 
 TYPER_OPTIONS: dict[str, Any] = {
     "no_args_is_help": True,

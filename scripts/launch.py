@@ -6,7 +6,7 @@ import json
 import os
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -22,9 +22,22 @@ from ..logging.official import check_officially
 from ..train.environment import Environment
 from ..train.support import check_supported
 from .attempts import begin_attempt, close_attempt, is_hopeless
+from .ending import (
+    Ending,
+    Stopped,
+    asked_by,
+    check_stopped,
+    data_stopped,
+    rank_failed,
+    read_standing,
+    run_ended,
+    run_stopped,
+    same_again,
+)
 from .launcher import build_job, new_run_folder, pick_launcher, run_job
 from .record import describe_environment
 from .repeat import compare_with_recorded
+from .verdict import errors_of, target_note, verdict_lines
 
 _MOST_WARNINGS = 5
 RANK = (sys.executable, "-m", "rn50.train")
@@ -53,6 +66,7 @@ def launch(
     resume: Path | None = None,
     max_restarts: int = 0,
     program: Sequence[str] = RANK,
+    again: str | None = None,
 ) -> dict[str, Any]:
     """Run `loaded` to its end; returns the content of result.json.
 
@@ -61,43 +75,78 @@ def launch(
         resume: the folder of an interrupted run to go on with, instead of a new one.
         max_restarts: how often to go on from the newest checkpoint after a failed rank.
         program: what one rank is started with.
+        again: the command that starts this run; default: with its config.yaml.
 
     Raises:
         UserError: before the ranks start, or when one of them failed.
+        Stopped: a signal ended it.
     """
     run = loaded.run
     plan = build_plan(run)
     check_supported(run)
     name = pick_launcher(launcher)
     build_job(run, name, ())  # what the engines refuse is refused before data is made
-    prepare(run.data, track, loaded.origins)
+    started: list[str] = []
+
+    def noted(task: str) -> Callable[[int, int], None]:
+        started.append(task)
+        return track(task)
+
+    try:
+        prepare(run.data, noted, loaded.origins)
+    except KeyboardInterrupt as stop:
+        doing = started[-1] if started else "checking the image set"
+        raise Stopped(data_stopped(asked_by(stop), doing, run.data.path, again or "")) from None
     out = resume or new_run_folder(run)
-    found = begin_attempt(out, loaded) if resume else None
-    save_config(loaded, out)
-    command = [*program, str(out / "config.yaml"), "--out", str(out)]
-    job, environment = build_job(run, name, command)
-    described = describe_environment(environment, name, command)
-    write_file(out / "environment.json", json.dumps(described, indent=1) + "\n")
-    announce(run, plan, environment, name, out)
-    while True:
-        from_file = ["--resume", str(found.path)] if found else []
-        try:
-            run_job(job._replace(command=[*command, *from_file]), name, out, run)
-            break
-        except (UserError, KeyboardInterrupt) as error:
-            close_attempt(out)
-            if isinstance(error, KeyboardInterrupt) or is_hopeless(out) or not max_restarts:
-                reason = str(error) or "interrupted"
-                asked = isinstance(error, KeyboardInterrupt)
-                if not (asked and (out / "result.json").is_file()):  # else ranks ended in order
-                    with suppress(OSError):  # the reason itself is what counts
-                        write_result(out, {"status": "failed", "reason": reason, "seed": run.seed})
-                try_report(out)
-                raise
-            max_restarts -= 1
-            print(f"rn50: {error}", file=sys.stderr, flush=True)
-            found = begin_attempt(out, loaded)
-    return conclude(run, out, recorded)
+    again = again or same_again(out)
+    try:
+        found = begin_attempt(out, loaded) if resume else None
+        save_config(loaded, out)
+        command = [*program, str(out / "config.yaml"), "--out", str(out)]
+        job, environment = build_job(run, name, command)
+        described = describe_environment(environment, name, command)
+        write_file(out / "environment.json", json.dumps(described, indent=1) + "\n")
+        announce(run, plan, environment, name, out)
+        while True:
+            from_file = ["--resume", str(found.path)] if found else []
+            try:
+                run_job(job._replace(command=[*command, *from_file]), name, out, run)
+                break
+            except UserError as error:
+                close_attempt(out)
+                hopeless = is_hopeless(out)
+                if hopeless or not max_restarts:
+                    ending = rank_failed(
+                        str(error), read_standing(out), out, again, launcher, hopeless=hopeless
+                    )
+                    close_result(out, run, ending)
+                    raise UserError(f"{error}{ending.what_next}") from None
+                max_restarts -= 1
+                print(f"rn50: {error}", file=sys.stderr, flush=True)
+                found = begin_attempt(out, loaded)
+    except KeyboardInterrupt as stop:
+        close_attempt(out)
+        ending = run_stopped(asked_by(stop), read_standing(out), out, again, launcher)
+        with suppress(KeyboardInterrupt):  # a second one: the report is not worth a wait
+            close_result(out, run, ending)
+        raise Stopped(ending) from None
+    try:
+        return conclude(run, out, recorded, again=again, launcher=launcher)
+    except KeyboardInterrupt as stop:
+        raise Stopped(check_stopped(asked_by(stop), out)) from None
+
+
+def close_result(out: Path, run: Run, ending: Ending) -> None:
+    """result.json and report of a run that did not come to its end by itself.
+
+    What ranks that ended in order have written there stays, with the ending beside it.
+    """
+    result: dict[str, Any] = {"status": "failed", "seed": run.seed}
+    with suppress(OSError, ValueError):
+        result = json.loads((out / "result.json").read_text())
+    with suppress(OSError):  # such as a full disk: the reason itself is what counts
+        write_result(out, result | ending.to_dict())
+    try_report(out)
 
 
 def warnings_in(out: Path) -> list[str]:
@@ -121,6 +170,8 @@ def announce(run: Run, plan: Plan, environment: Environment, launcher: str, out:
         f"seed {run.seed}, in {out}",
         flush=True,
     )
+    if note := target_note(run):
+        print(f"note: {note}", flush=True)
     if environment.algorithm.reason:
         print(f"comm.algorithm auto: {environment.algorithm.reason}", flush=True)
     settings = " ".join(f"{name}={value}" for name, value in sorted(environment.settings.items()))
@@ -136,27 +187,55 @@ def save_config(loaded: Loaded, out: Path) -> None:
     write_file(out / "origins.json", json.dumps(origins, indent=1) + "\n")
 
 
-def conclude(run: Run, out: Path, recorded: Path | None = None) -> dict[str, Any]:
-    """After the ranks ended well: checkers, report, the RESULT line; the content of result.json."""
+def conclude(
+    run: Run,
+    out: Path,
+    recorded: Path | None = None,
+    *,
+    again: str | None = None,
+    launcher: str | None = None,
+) -> dict[str, Any]:
+    """After the ranks ended well: checkers, report, the RESULT line, the last line.
+
+    Args:
+        again: the command that starts this run; default: with its config.yaml.
+        launcher: the one that was asked for by name.
+
+    Returns:
+        the content of result.json.
+    """
     result: dict[str, Any] = json.loads((out / "result.json").read_text())
     log = out / "result_0.txt"
     check = check_log(log, run.ruleset, official=True)
-    official = check.official or check_officially(log, run.ruleset)
+    if check.official is None:  # its own reader could not read it
+        check = check._replace(official=check_officially(log, run.ruleset))
+    official = check.official
+    assert official is not None
     result["official_checker"] = official._asdict()
-    result["check"] = {"verdict": check.verdict, "cause": check.cause}
+    found = {"verdict": check.verdict, "cause": check.cause, "errors": errors_of(check)}
+    result["check"] = found
     repeat = compare_with_recorded(recorded, out) if recorded is not None else None
     if repeat is not None:
         result["repeats"] = repeat._asdict()
+    ending = run_ended(
+        result,
+        read_standing(out),
+        out,
+        again or same_again(out),
+        length=run.schedule.length,
+        launcher=launcher,
+    )
+    result |= ending.to_dict()
     write_result(out, result)
-    for message in official.messages:
-        print(f"official checker: {message}")
-    print(f"check: {check.verdict}: {check.cause} (rn50 log check {out})")
+    for line in verdict_lines(run, check, result, out):
+        print(line)
     try_report(out, check)
     if repeat is not None:
         print(repeat.line)
     for line in warnings_in(out):
         print(line)
-    print(result_line(result, out), flush=True)
+    print(result_line(result, out))
+    print(ending.line, flush=True)
     return result
 
 
@@ -178,11 +257,13 @@ def try_report(out: Path, check: Check | None = None) -> None:
 
 def result_line(result: dict[str, Any], out: Path) -> str:
     """The one line that sums up a run."""
-    official = result["official_checker"]
+    official, accuracy = result["official_checker"], result["eval_accuracy"]
+    why = "" if result["status"] == "success" else f"reason={json.dumps(result['reason'])} "
     return (
         f"RESULT {result['status']} time_to_train_s={result['time_to_train_s']:.3f} "
-        f"accuracy={result['eval_accuracy'] or 0:.4f} target={result['target']} "
+        f"accuracy={'none' if accuracy is None else format(accuracy, '.4f')} "
+        f"target={result['target']} "
         f"epochs={result['epochs']} ranks={result['ranks']} "
         f"images_per_s={result['images_per_s']:.1f} init_s={result['init_s']:.2f} "
-        f"official_checker={official['verdict']}({official['ruleset']}) {out}"
+        f"official_checker={official['verdict']}({official['ruleset']}) {why}{out}"
     )

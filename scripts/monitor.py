@@ -156,6 +156,8 @@ class Monitor:
             beat.rank, beat.host = int(message["rank"]), str(message["host"])[:100]
             self._beats[beat.rank] = beat
             self._missing.discard(beat.rank)
+            if self._stop_sent:  # to those that were there
+                self._answer(beat, b"stop\n")
         elif "failure" in message:
             known = ("rank", "host", "phase", "step", "reason", "hopeless")
             self.failures.append({name: message["failure"][name] for name in known})

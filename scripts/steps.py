@@ -31,6 +31,7 @@ from .launch import announce, conclude, save_config, try_report, write_result
 from .record import describe_environment, installed_packages
 from .schedulers import is_watched
 from .system_page import describe_system, read_machine
+from .verdict import is_good
 
 EXIT_MISSED = 1
 EXIT_USAGE = 2
@@ -83,8 +84,7 @@ def end(out: Path, code: int, stopped: bool) -> int:
             print(f"rn50: error: {reason}; details: {log}", file=sys.stderr, flush=True)
         return EXIT_FAILED
     result = conclude(run, out)
-    good = result["status"] == "success" and result["official_checker"]["verdict"] == "PASS"
-    return 0 if good else EXIT_MISSED
+    return 0 if is_good(result) else EXIT_MISSED
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -28,7 +28,7 @@ from ..config.plan import build_plan
 from ..config.sweep import LoadedSweep, difference
 from ..data.atomic import write_file
 from ..data.prepare import Tracker, prepare
-from ..train.limits import REASONS, REQUESTED
+from .ending import was_stopped
 from .sweep_study import Study, training_seed, wanted_trials
 from .sweep_trial import (
     Ended,
@@ -42,7 +42,6 @@ from .sweep_trial import (
 )
 
 POLL_S = 0.5
-_STOPPED = ("SIGTERM", "SIGINT", "interrupted")
 Say = Callable[[str], None]
 
 
@@ -201,9 +200,7 @@ class Driver:
             return
         clean_up(folder)
         ended = read_end(folder, None) if folder.exists() else Ended("failed", "", {})
-        interrupted = ended.status == "failed" and ended.reason in _STOPPED
-        asked_to_stop = str(ended.result.get("stopped", "")).startswith(REASONS[REQUESTED])
-        if ended.result and not interrupted and not asked_to_stop:
+        if ended.result and not was_stopped(ended.result):
             self._say(f"trial {trial.number}: ended while no driver was there")
             if not self._judge(trial.number, folder, self._last_epoch(trial)):
                 self._settle(trial.number, folder, ended)

@@ -65,6 +65,10 @@ def test_smoke_from_images_to_a_clean_log(rn50, smoke_data: Path, launcher: str)
     assert result["config_sha256"] == load(folder / "config.yaml").sha256
     assert re.search(r"^RESULT success .*official_checker=PASS\(4\.0\.0\)", done.stdout, re.M)
     assert re.search(r"epoch +\d.* images/s .* left$", done.stdout, re.M)
+    reached = f"target 0.8 reached: accuracy {result['eval_accuracy']:.4f} after epoch"
+    assert done.stdout.splitlines()[-1].startswith(reached)
+    assert result["reason"].startswith(reached) and "next" not in result
+    assert "POLICY" not in done.stdout  # a first success is no warning
     assert check_officially(folder / "result_0.txt", "4.0.0").messages == ()
     for kind, count in (("train", 10), ("eval", 1), ("gaps", 1)):
         lines = [json.loads(line) for line in (folder / "metrics.jsonl").open()]
@@ -297,6 +301,40 @@ def test_ctrl_c_leaves_nothing_behind(
     leave_nothing(folder)
     assert not any(psutil.pid_exists(pid) for pid in ranks.values())
     assert read_events(folder / "result_0.txt")[-1].metadata["status"] == "aborted"
+    result = json.loads((folder / "result.json").read_text())
+    by = "Ctrl-C" if number == signal.SIGINT else "SIGTERM"
+    assert re.fullmatch(
+        rf"stopped by {by} at step (\d+) \(checkpoint of step \1\)", result["reason"]
+    )
+    assert result["next"] == f"rn50 launch --resume {folder} --launcher {launcher}"
+    last = err.splitlines()[-1]
+    assert last.startswith(f"rn50: {result['reason']}: {folder}; go on with: "), err
+    assert last.endswith(f"rn50 launch --resume {folder} --launcher {launcher}")
+
+
+@pytest.mark.parametrize("moment", ["drawing images", "environment:"])
+def test_a_stop_before_training_says_how_to_start_again(rn50, tmp_path: Path, moment: str) -> None:
+    """While images are drawn, and in start-up."""
+    process = rn50.start(
+        *("launch", "smoke", "seed=1", "--launcher", "gloo", f"data.path={tmp_path / 'set'}"),
+        f"system.results={rn50.results}",
+    )
+    drawing = moment.startswith("drawing")
+    assert any(line.startswith(moment) for line in (process.stderr if drawing else process.stdout))
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=120)
+    assert process.returncode == 130
+    last = err.splitlines()[-1]
+    again = f"rn50 launch smoke seed=1 --launcher gloo data.path={tmp_path / 'set'}"
+    if drawing:
+        assert f"rn50: stopped by Ctrl-C while drawing images: {tmp_path / 'set'}; start" in last
+        assert not rn50.results.exists() and not list(tmp_path.glob("*set*"))
+    else:
+        result = json.loads((rn50.run_folder() / "result.json").read_text())
+        assert result["reason"] == "stopped by Ctrl-C in start-up, before the clock ran"
+        assert f"rn50: {result['reason']}: {rn50.run_folder()}; start again with: " in last
+        assert again in result["next"]
+    assert again in last and "Traceback" not in err
 
 
 def test_a_suspended_job_goes_on(rn50, smoke_data: Path) -> None:

@@ -168,6 +168,16 @@ def test_a_wish_to_stop_reaches_all_ranks(monitor: Monitor) -> None:
     assert [rank.socket.recv(5) for rank in ranks] == [b"stop\n"] * 2
 
 
+def test_a_wish_to_stop_reaches_a_rank_that_joins_later(monitor: Monitor) -> None:
+    """Ctrl-C in start-up: such a rank trained on until the launcher's grace was over."""
+    first = Rank(monitor, 0)
+    assert first.socket.recv(5) == b"beat\n"
+    monitor.request_stop()
+    assert first.socket.recv(5) == b"stop\n"
+    late = Rank(monitor, 1)
+    assert late.socket.recv(5) == b"stop\n"
+
+
 LOST = {"rank": 1, "host": "h", "phase": "epoch 1", "step": 5, "reason": GONE}
 
 

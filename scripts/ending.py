@@ -1,0 +1,276 @@
+"""How a command ended, in one last line: the reason, the folder, the command to go on with.
+
+Pure, but for `read_standing`, which looks into the folder of a run. The same reason and command are
+in result.json, as `reason` and `next`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import shutil
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ..config.duration import Duration
+from ..config.finding import number, plain
+from ..train.limits import REASONS, REQUESTED
+
+GO_ON, START_AGAIN = "go on with", "start again with"
+_STOPPED_BY = "stopped by "
+_CONTINUED = (("data", "pack"), ("data", "stage"), ("sweep",))
+"""Commands that, given once more, go on where they were stopped."""
+
+
+class Ending(NamedTuple):
+    """Why a command ended, where what it made lies, and what to do next."""
+
+    reason: str
+    folder: str = ""
+    advice: str = ""
+    """In words, before the command."""
+    next: str = ""
+    """A command, `rn50 ...` where it is ours; empty: there is none."""
+
+    @property
+    def line(self) -> str:
+        """The last line of the command; ours are spelt as they can be called here."""
+        where = f"{self.reason}: {self.folder}" if self.folder else self.reason
+        return where + self.what_next
+
+    @property
+    def what_next(self) -> str:
+        """The end of the line, for a reason that is told already."""
+        todo = ": ".join(part for part in (self.advice, callable_here(self.next)) if part)
+        return f"; {todo}" if todo else ""
+
+    def to_dict(self) -> dict[str, str]:
+        """The keys of result.json; `next` is absent where there is none."""
+        return {"reason": self.reason} | ({"next": self.next} if self.next else {})
+
+
+class Stopped(KeyboardInterrupt):
+    """A stop by a signal that has been dealt with: its ending is what is left to say."""
+
+    def __init__(self, ending: Ending) -> None:
+        super().__init__(ending.line)
+        self.ending = ending
+
+
+class Standing(NamedTuple):
+    """How far a run came, as its folder shows."""
+
+    step: int = 0
+    """The last step known to be trained."""
+    checkpoint: int | None = None
+    """Step of the newest checkpoint."""
+    clock: bool = False
+    """Did its clock start?"""
+
+    @property
+    def text(self) -> str:
+        """`at step 120 (checkpoint of step 100)`."""
+        place = f"at step {self.step}" if self.clock else "in start-up, before the clock ran"
+        if self.checkpoint is None:
+            return f"{place}, before the first checkpoint" if self.clock else place
+        return f"{place} (checkpoint of step {self.checkpoint})"
+
+
+def asked_by(stop: BaseException) -> str:
+    """What stopped a command, of the KeyboardInterrupt that did: Ctrl-C or the signal's name."""
+    said = str(stop)
+    return "Ctrl-C" if said in ("", "SIGINT") else said
+
+
+def same_again(folder: Path) -> str:
+    """What starts the run in `folder` anew."""
+    return f"rn50 launch {_quoted(folder / 'config.yaml')}"
+
+
+def resume_command(folder: Path, *more: str) -> str:
+    """What goes on with the run in `folder`."""
+    return shlex.join(["rn50", "launch", "--resume", str(folder), *more])
+
+
+def was_stopped(result: Mapping[str, Any]) -> bool:
+    """Did a signal end this run, by its result.json? Then nothing is wrong with it."""
+    return any(
+        str(result.get(key, "")).startswith(start)
+        for key, start in (("reason", _STOPPED_BY), ("stopped", REASONS[REQUESTED]))
+    )
+
+
+def data_stopped(by: str, doing: str, path: str, again: str) -> Ending:
+    """A run that a signal stopped while its image set was made or checked."""
+    return Ending(f"{_STOPPED_BY}{by} while {doing}", path, START_AGAIN if again else "", again)
+
+
+def check_stopped(by: str, folder: Path) -> Ending:
+    """A run that had ended, stopped while it was checked."""
+    reason = f"{_STOPPED_BY}{by} after the run had ended, while it was checked"
+    return Ending(reason, str(folder), "check it with", f"rn50 log check {_quoted(folder)}")
+
+
+def run_stopped(
+    by: str, standing: Standing, folder: Path, again: str, launcher: str | None = None
+) -> Ending:
+    """A run that a signal stopped.
+
+    Args:
+        by: of `asked_by`.
+        again: the command that started it.
+        launcher: the one that was asked for by name.
+    """
+    reason = f"{_STOPPED_BY}{by} {standing.text}"
+    return Ending(reason, str(folder), *_onward(standing, folder, again, launcher))
+
+
+def rank_failed(
+    reason: str,
+    standing: Standing,
+    folder: Path,
+    again: str,
+    launcher: str | None = None,
+    *,
+    hopeless: bool = False,
+) -> Ending:
+    """A run of which a rank failed; `hopeless`: it would fail again from its checkpoint."""
+    if hopeless:
+        advice = (
+            "its checkpoints lead there again: try a lower optimizer.base_lr or a longer "
+            "schedule.warmup"
+        )
+        return Ending(reason, str(folder), advice)
+    return Ending(reason, str(folder), *_onward(standing, folder, again, launcher))
+
+
+def _onward(standing: Standing, folder: Path, again: str, launcher: str | None) -> tuple[str, str]:
+    if standing.checkpoint is None:
+        return START_AGAIN, again
+    return GO_ON, resume_command(folder, *(("--launcher", launcher) if launcher else ()))
+
+
+def run_ended(
+    result: Mapping[str, Any],
+    standing: Standing,
+    folder: Path,
+    again: str,
+    *,
+    length: Duration,
+    launcher: str | None = None,
+) -> Ending:
+    """A run whose ranks all ended in order: at its target, at its last epoch, or when asked to.
+
+    Args:
+        result: of result.json.
+        length: of the schedule.
+    """
+    accuracy, target = number(result.get("eval_accuracy")), number(result.get("target")) or 0.0
+    reached = "no evaluation" if accuracy is None else f"accuracy {accuracy:.4f}"
+    epochs = result.get("epochs", 0)
+    if result.get("status") == "success":
+        reason = f"target {plain(target)} reached: {reached} after epoch {epochs}"
+        return Ending(reason, str(folder), f"its report: {folder / 'report.html'}")
+    stopped = result.get("stopped")
+    if stopped is None:
+        reason = f"target {plain(target)} missed: {reached} after epoch {epochs}, the last"
+        advice = "it cannot be resumed, as its schedule is over; try more epochs"
+        more = Duration(plain_up(1.5 * length.value), length.unit)
+        return Ending(reason, str(folder), advice, with_override(again, f"schedule.length={more}"))
+    kept = standing.checkpoint
+    reason = f"{stopped} ({'no checkpoint' if kept is None else f'checkpoint of step {kept}'})"
+    advice, command = _onward(standing, folder, again, launcher)
+    spent = re.search(r"\((limits\.\w+)\)", str(stopped))
+    if spent:  # the budget counts from the beginning of the run: it is spent still
+        command = with_override(command, f"{spent[1]}=null")
+    return Ending(reason, str(folder), advice, command)
+
+
+def plain_up(value: float) -> float:
+    """`value`, or the next whole number above it."""
+    return float(-(-value // 1))
+
+
+def with_override(command: str, override: str) -> str:
+    """`command` with one more `key.path=value`."""
+    return f"{command} {shlex.quote(override)}"
+
+
+def job_left(by: str, scheduler: str, job: str, folder: Path, cancel: str) -> Ending:
+    """`submit --wait` that a signal ended: the job has not been touched."""
+    return Ending(
+        f"stopped waiting by {by}; {scheduler} job {job} goes on",
+        str(folder),
+        f"see it with: {shlex.join(['tail', '-f', str(folder / 'job.log')])}; cancel it with",
+        f"{cancel} {job}",
+    )
+
+
+def command_stopped(by: str, arguments: Sequence[str]) -> Ending:
+    """Any command that a signal stopped before it had anything to show for.
+
+    Args:
+        arguments: of `rn50`.
+    """
+    goes_on = any(tuple(arguments[: len(words)]) == words for words in _CONTINUED)
+    advice = GO_ON if goes_on else START_AGAIN
+    return Ending(f"{_STOPPED_BY}{by}", "", advice, shlex.join(["rn50", *arguments]))
+
+
+def callable_here(command: str) -> str:
+    """`command` as it can be typed: with the path of this `rn50`, where the PATH has another."""
+    if not command.startswith("rn50 "):
+        return command
+    own = Path(sys.executable).with_name("rn50")
+    found = shutil.which("rn50")
+    if found is not None and Path(found).resolve() == own.resolve():
+        return command
+    with suppress(ValueError):
+        own = own.relative_to(Path.cwd())
+    return shlex.quote(str(own)) + command.removeprefix("rn50")
+
+
+def read_standing(folder: Path) -> Standing:
+    """How far the run in `folder` came; never raises on content."""
+    from ..train.checkpoint import listed  # numpy: 0.1 s that no other command needs
+
+    log = _text(folder / "result_0.txt")
+    checkpoints = listed(folder / "checkpoint")
+    newest = int(checkpoints[-1].stem.partition("_")[2]) if checkpoints else None
+    return Standing(_last_step(folder), newest, '"key": "run_start"' in log)
+
+
+def _last_step(folder: Path) -> int:
+    steps = [0]
+    for line in reversed(_text(folder / "metrics.jsonl").splitlines()):
+        step = _parsed(line).get("step")
+        if isinstance(step, int):
+            steps.append(step)
+            break
+    stopped = _parsed(_text(folder / "result.json")).get("stopped", "")
+    if at := re.search(r" at step (\d+)$", str(stopped)):
+        steps.append(int(at[1]))
+    return max(steps)
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(errors="replace")
+    except OSError:
+        return ""
+
+
+def _quoted(path: Path) -> str:
+    return shlex.quote(str(path))
+
+
+def _parsed(text: str) -> dict[str, Any]:
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        return {}
+    return value if isinstance(value, dict) else {}
