@@ -25,6 +25,9 @@ from .duration import Duration
 
 LOSS_SCALES = (2.0**-14, 2.0**24)
 """Between which a dynamic one moves."""
+PLACES = ("data.path", "system.results")
+"""Where files lie: relative to the YAML that holds them. Differs in a container and on another
+machine, and changes no result."""
 ALGORITHMS = (
     *("auto", "ring", "segmented_ring", "recursive_doubling", "recursive_halving_doubling"),
     *("double_tree", "torus_2d", "hierarchical"),

@@ -12,9 +12,12 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, Field, ValidationError, model_validator
 
 from .errors import UserError
-from .load import Leaf, Loaded, Origin, explain, flatten, list_presets, load, nest, read_tree
+from .leaves import Leaf, Origin, flatten, nest
+from .load import Loaded, explain, load, merge
+from .names import file_beside
 from .plan import build_plan
 from .schema import Count, Float, Fraction, Int, Name, Positive, Section, Text
+from .yaml_file import read_layers
 
 KINDS = ("choice", "linear", "log", "integer")
 _MAX_CHOICES = 1000
@@ -225,12 +228,13 @@ def difference(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
 def load_sweep(path: Path) -> LoadedSweep:
     """Read a SWEEP.yaml, its config and its parameters' keys.
 
-    `config` is a preset's name or a path relative to the sweep's file. A sweep may have a `base:`.
+    `config` is a path relative to the sweep's file or a preset's name, as `base` in a config; paths
+    among `overrides` and `parameters` are relative to it too. A sweep may have a `base:`.
 
     Raises:
         UserError: unreadable file, bad YAML or bad values: every problem, one line each.
     """
-    leaves = read_tree(path)
+    leaves = merge(read_layers(path))
     tree: dict[str, Any] = {}
     for key, leaf in leaves.items():
         _place(tree, key, leaf)
@@ -239,9 +243,7 @@ def load_sweep(path: Path) -> LoadedSweep:
     except ValidationError as error:
         raise UserError("\n".join(explain(error, leaves, str(path), Sweep))) from None
     origins = {key: leaf.origin for key, leaf in leaves.items()}
-    beside = path.parent / sweep.config
-    given = sweep.config in list_presets() or not beside.is_file()
-    config = sweep.config if given else str(beside)
+    config = str(file_beside(sweep.config, path.parent) or sweep.config)
     base = load(config, [override(key, value) for key, value in sweep.overrides.items()])
     problems = list(_unknown_keys(sweep, base, origins))
     if problems:

@@ -12,27 +12,24 @@ labels, number and size of records". The records and the index are not read befo
 from __future__ import annotations
 
 import hashlib
-import json
-import re
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import nullcontext
 from itertools import repeat
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from ..config.errors import UserError
-from ..config.schema import Data, Synthetic
+from ..config.image_set import wrong_counts
+from ..config.leaves import Origin
+from ..config.manifest import FILE_NAME, SPLITS, SUFFIXES, File, Manifest, load_manifest
+from ..config.schema import Data
 from . import recordio
 
-FORMAT = "rn50-recordio-1"
-SPLITS = ("train", "val")
-SUFFIXES = ("rec", "idx", "npy")
 TABLE = np.dtype(
     [
         ("offset", "<u8"),  # of the record
@@ -44,79 +41,6 @@ TABLE = np.dtype(
 )
 Table = NDArray[np.void]
 _PART_RECORDS = 256
-_DRAWN_CLASS = re.compile("n9000000[0-9]")  # synthetic.wnid; ImageNet's end at n15102894
-
-
-class File(BaseModel):
-    """Size and digest of one file of the set."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-    bytes: Annotated[int, Field(strict=True, ge=0)]
-    sha256: Annotated[str, Field(strict=True, pattern="^[0-9a-f]{64}$")]
-
-
-class Split(BaseModel):
-    """One split: how many images, how many of each class, its files by suffix."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-    samples: Annotated[int, Field(strict=True, ge=1)]
-    class_counts: list[int]
-    files: dict[str, File]
-
-
-class OddFile(BaseModel):
-    """A file that is no ordinary JPEG: packed as it is (`kept`), or left out as bad."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-    split: str
-    path: str
-    found: str
-    kept: bool
-
-
-class Manifest(BaseModel):
-    """What the set holds."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-    format: str
-    classes: list[str]
-    shuffle_seed: int
-    splits: dict[str, Split]
-    odd_files: list[OddFile] = []
-    drawn: Synthetic | None = None
-    """What the images were drawn with, where `prepare` drew them."""
-
-    @property
-    def is_drawn(self) -> bool:
-        """Textures, no photographs: marked so, or of the classes that `synthetic` alone names."""
-        named = bool(self.classes) and all(map(_DRAWN_CLASS.fullmatch, self.classes))
-        return named or self.drawn is not None
-
-    def to_json(self) -> str:
-        unmarked = {"drawn"} if self.drawn is None else None  # the bytes that older versions write
-        return json.dumps(self.model_dump(exclude=unmarked), indent=1) + "\n"
-
-
-def load_manifest(folder: Path) -> Manifest:
-    """Read `folder`/manifest.json. Raises UserError naming file and key."""
-    path = folder / "manifest.json"
-    try:
-        manifest = Manifest.model_validate(json.loads(path.read_bytes()))
-    except OSError as error:
-        hint = "make one with `rn50 data pack IMAGES OUT`"
-        raise UserError(f"{path}: a packed image set expected ({hint}): {error.strerror}") from None
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        key = ".".join(str(part) for part in first["loc"])
-        raise UserError(f"{path}: {key}: {first['msg']}") from None
-    except (ValueError, RecursionError):
-        raise UserError(f"{path}: JSON expected, found something else") from None
-    if manifest.format != FORMAT:
-        raise UserError(f"{path}: format: {FORMAT} expected, found {manifest.format[:40]!r}")
-    for split in SPLITS:
-        if split not in manifest.splits or set(manifest.splits[split].files) != set(SUFFIXES):
-            raise UserError(f"{path}: splits.{split}: files {', '.join(SUFFIXES)} expected")
-    return manifest
 
 
 def load_table(folder: Path, split: str) -> Table:
@@ -131,28 +55,26 @@ def load_table(folder: Path, split: str) -> Table:
     return table
 
 
-def check_before_run(data: Data) -> Manifest:
-    """The checks a launcher makes before any clock: sizes, index and table against the manifest.
+def check_before_run(data: Data, origins: Mapping[str, Origin] | None = None) -> Manifest:
+    """The checks a launcher makes before any clock: counts, sizes, index and table.
 
-    Cheap at ImageNet size (reads index and table, and two records a split). Raises UserError.
+    Cheap at ImageNet size (reads index and table, and two records a split).
+
+    Args:
+        data: the data section of the config.
+        origins: where its values were written, by dotted path, for the messages.
+
+    Raises:
+        UserError: no set, counts that are not the config's (all of them, a line each), or a file
+            that does not fit the manifest.
     """
     folder = Path(data.path)
     manifest = load_manifest(folder)
-    wanted = {"train": data.train_samples, "val": data.eval_samples}
-    keys = {"train": "data.train_samples", "val": "data.eval_samples"}
+    if problems := [*wrong_counts(data, manifest.counts, folder / FILE_NAME, origins or {})]:
+        raise UserError("\n".join(problems))
     for split in SPLITS:
-        found = manifest.splits[split].samples
-        if found != wanted[split]:
-            raise UserError(
-                f"{folder}: {keys[split]} = {wanted[split]} expected, "
-                f"found {found} images in {split}.rec"
-            )
         _check_sizes(folder, split, manifest)
         _check_index(folder, split, manifest, sample=2)
-    if len(manifest.classes) != data.classes:
-        raise UserError(
-            f"{folder}: data.classes = {data.classes} expected, found {len(manifest.classes)}"
-        )
     return manifest
 
 

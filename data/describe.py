@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ..config.manifest import Manifest
 from ..config.schema import Data
-from .dataset import Manifest
 
 
 def describe_data(data: Data, manifest: Manifest | None = None) -> str:
@@ -23,8 +23,7 @@ def describe_data(data: Data, manifest: Manifest | None = None) -> str:
         train, evaluation, classes = data.train_samples, data.eval_samples, data.classes
         drawn = data.synthetic is not None
     else:
-        train, evaluation = (manifest.splits[split].samples for split in ("train", "val"))
-        classes, drawn = len(manifest.classes), manifest.is_drawn
+        (classes, train, evaluation), drawn = manifest.counts, manifest.is_drawn
     name = f"DRAWN textures ({data.path})" if drawn else data.path
     return f"{name}, {train:,} training and {evaluation:,} evaluation images of {classes:,} classes"
 

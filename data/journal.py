@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..config.errors import UserError
-from .dataset import SPLITS
+from ..config.manifest import SPLITS
 from .listing import Source
 
 CHUNK_IMAGES = 128

@@ -17,9 +17,10 @@ from pathlib import Path
 import numpy as np
 
 from ..config.errors import UserError
+from ..config.manifest import FORMAT, SPLITS, SUFFIXES, File, Manifest, OddFile, Split
 from ..config.schema import Synthetic
 from .atomic import follow_links, refuse_content
-from .dataset import FORMAT, SPLITS, SUFFIXES, File, Manifest, OddFile, Split, digest_file
+from .dataset import digest_file
 from .describe import classes_without
 from .journal import Workspace
 from .listing import Source, list_images, named_kinds, shortened

@@ -21,8 +21,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..config.errors import UserError
+from ..config.manifest import File, OddFile
 from . import recordio
-from .dataset import TABLE, File, OddFile
+from .dataset import TABLE
 from .journal import CHUNK_IMAGES, Chunk, Journal, Workspace, stamp
 from .jpeg import UNENDED, decode_error, read_header
 from .listing import Source

@@ -11,8 +11,11 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from ..config.errors import UserError
+from ..config.image_set import SYNTHETIC, wrong_counts
+from ..config.leaves import Origin
+from ..config.manifest import Counts, Manifest
 from ..config.schema import Data, Synthetic
-from .dataset import Manifest, check_before_run
+from .dataset import check_before_run
 from .lock import Holder, hold
 from .missing import explain_missing
 from .pack import pack_images
@@ -21,7 +24,7 @@ from .synthetic import make_images
 Tracker = Callable[[str], Callable[[int, int], None]]
 
 
-def prepare(data: Data, track: Tracker, origins: Mapping[str, object] | None = None) -> Manifest:
+def prepare(data: Data, track: Tracker, origins: Mapping[str, Origin] | None = None) -> Manifest:
     """Make sure that `data.path` holds the set, and check it against the config.
 
     Of several processes that miss the same set one draws it, and the others wait and use it.
@@ -38,12 +41,12 @@ def prepare(data: Data, track: Tracker, origins: Mapping[str, object] | None = N
     if not os.path.lexists(folder / "manifest.json"):
         if data.synthetic is None or not _is_free(folder):
             raise UserError(explain_missing(data.path, (origins or {}).get("data.path")))
-        _check_sizes(data, data.synthetic)
+        _check_counts(data, data.synthetic, origins or {})
         try:
             _draw_once(folder, data.synthetic, track)
         except OSError as error:
             raise UserError(f"{folder}: cannot create: {error.strerror}") from None
-    manifest = check_before_run(data)
+    manifest = check_before_run(data, origins)
     _check_drawn(data, manifest)
     return manifest
 
@@ -89,14 +92,11 @@ def _draw_once(folder: Path, settings: Synthetic, track: Tracker) -> None:
             shutil.rmtree(scratch, ignore_errors=True)
 
 
-def _check_sizes(data: Data, synthetic: Synthetic) -> None:
+def _check_counts(data: Data, synthetic: Synthetic, origins: Mapping[str, Origin]) -> None:
     """What is to be drawn is what the config says the set holds."""
-    for key in ("classes", "train_samples", "eval_samples"):
-        wanted, drawn = getattr(data, key), getattr(synthetic, key)
-        if wanted != drawn:
-            raise UserError(
-                f"data.{key}: the same as data.synthetic.{key} ({drawn}) expected, found {wanted}"
-            )
+    counts = Counts(*(getattr(synthetic, field) for field in Counts._fields))
+    if problems := [*wrong_counts(data, counts, SYNTHETIC, origins)]:
+        raise UserError("\n".join(problems))
 
 
 def _check_drawn(data: Data, manifest: Manifest) -> None:

@@ -12,8 +12,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from ..config.errors import UserError
+from ..config.manifest import SPLITS, SUFFIXES, File, Manifest, load_manifest
 from .atomic import follow_links
-from .dataset import SPLITS, SUFFIXES, File, Manifest, load_manifest
 
 _LOCAL_RANKS = (
     *("OMPI_COMM_WORLD_LOCAL_RANK", "MV2_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID"),

@@ -10,7 +10,7 @@ from statistics import fmean, median
 from typing import Any, NamedTuple
 
 from ..config.errors import UserError
-from ..config.load import flatten
+from ..config.leaves import flatten
 from .divergence import Divergence, diverge
 from .figures import Figures, in_order, show
 from .folder import Subject, read_subjects

@@ -16,15 +16,16 @@ from typing import Any, NamedTuple
 
 from ..config import benchmark
 from ..config.finding import number
-from ..config.load import Loaded, flatten
+from ..config.image_set import SYNTHETIC
+from ..config.leaves import flatten
+from ..config.load import Loaded
+from ..config.schema import PLACES
 from .figures import Figures
 from .folder import Subject
 
 _SIGMAS = 3.0
 _MAX_GAP_EPOCHS = 5.0
 """Between evaluations at most this far apart an accuracy is interpolated."""
-PLACES = ("data.path", "system.results")
-"""Where files lie: differs in a container and on another machine, and changes no result."""
 
 
 class Parting(NamedTuple):
@@ -100,13 +101,16 @@ def first_bit(left: Subject, right: Subject) -> FirstBit | None:
 def _same_config(left: Subject, right: Subject) -> bool:
     configs = [s.folder.config for s in (left, right) if s.folder is not None]
     if len(configs) == 2 and configs[0] is not None and configs[1] is not None:
-        return _without_places(configs[0]) == _without_places(configs[1])
+        return without_places(configs[0]) == without_places(configs[1])
     one, other = left.runs[0].parameters, right.runs[0].parameters
     return bool(one) and one == other
 
 
-def _without_places(config: Loaded) -> dict[str, Any]:
-    return {key: value for key, value in flatten(config.to_dict()) if key not in PLACES}
+def without_places(config: Loaded) -> dict[str, Any]:
+    """The leaves of a config by dotted path, without those that change no result: where files lie,
+    and what to draw where there are none."""
+    places = (*PLACES, SYNTHETIC)
+    return {key: value for key, value in flatten(config.to_dict()) if not key.startswith(places)}
 
 
 def _values(subject: Subject) -> Iterator[tuple[str, float | None]]:

@@ -241,7 +241,7 @@ def config_check(
 @config_app.command("list")
 def config_list(as_json: Json = False) -> None:
     """The presets, and what each is for."""
-    from ..config.load import PRESETS, list_presets
+    from ..config.names import PRESETS, list_presets
 
     rows = []
     for name in list_presets():
@@ -261,7 +261,8 @@ def config_diff(
 
     Example: `rn50 config diff dgx1_8 abci_2048_open`
     """
-    from ..config.load import flatten, load
+    from ..config.leaves import flatten
+    from ..config.load import load
 
     one = dict(flatten(load(left).to_dict()))
     other = dict(flatten(load(right).to_dict()))

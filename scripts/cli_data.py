@@ -24,7 +24,7 @@ from .console import (
 )
 
 if TYPE_CHECKING:
-    from ..data.dataset import Manifest
+    from ..config.manifest import Manifest
 
 data_app = typer.Typer(help="Make, pack, verify and stage image sets.", **TYPER_OPTIONS)
 

@@ -6,7 +6,8 @@ from collections.abc import Callable
 
 from ..config.errors import UserError
 from ..config.finding import number
-from ..config.load import PRESETS, load_system
+from ..config.load import load_system
+from ..config.names import PRESETS
 from ..config.schema import System
 from ..logging.charts import Series, line_chart
 from ..logging.folder import Subject

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..config.errors import UserError
-from ..config.load import flatten
-from ..logging.divergence import PLACES, diverge
+from ..config.leaves import flatten
+from ..logging.divergence import diverge, without_places
 from ..logging.figures import Evaluation, show
 from ..logging.folder import RunFolder, Subject, read_folder
 
@@ -121,8 +121,8 @@ def _differences(old: RunFolder | None, new: RunFolder | None) -> list[str]:
         return []
     found = []
     if old.config is not None and new.config is not None:
-        then, now = (dict(flatten(folder.config.to_dict())) for folder in (old, new))  # type: ignore[union-attr]
-        found += _differing(then, now, [key for key in {**then, **now} if key not in PLACES])
+        then, now = without_places(old.config), without_places(new.config)
+        found += _differing(then, now, list({**then, **now}))
     then, now = (_surroundings(folder.environment) for folder in (old, new))
     return found + _differing(then, now, list(then))
 

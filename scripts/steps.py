@@ -48,7 +48,7 @@ def begin(config: str, overrides: list[str], out: Path, scheduler: str) -> None:
     run, plan = loaded.run, build_plan(loaded.run)
     check_supported(run)
     environment = engine_environment(run, backend_of(run, "mpi"), os.environ)
-    check_before_run(run.data)
+    check_before_run(run.data, loaded.origins)
     try:
         out.mkdir(parents=True)
     except OSError as error:

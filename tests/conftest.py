@@ -39,7 +39,7 @@ def smoke_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from rn50.data.prepare import prepare
 
     folder = tmp_path_factory.mktemp("datasets") / "smoke"
-    run = load("smoke", [f"data.path={folder}"]).run
+    run = load("smoke", [f"data.path={folder}", "data.synthetic={}"]).run
     prepare(run.data, lambda name: lambda done, total: None)
     return folder
 

@@ -9,7 +9,8 @@ from typing import Any
 from pydantic import ValidationError
 
 from ..config.errors import UserError
-from ..config.load import Loaded, flatten, load
+from ..config.leaves import flatten
+from ..config.load import Loaded, load
 from ..config.plan import Plan, build_plan
 from ..config.schema import Run
 from ..logging import mlperf
@@ -19,7 +20,8 @@ from .checkpoint import Checkpoint
 # What may differ: none of it changes what is learned, or it changes bits only and that is said.
 FREE = (
     *("checkpoint.", "watchdog.", "limits.", "system.", "startup.", "comm.cycle_ms", "log.every"),
-    *("data.path", "data.decode_threads", "data.prefetch", "eval.batch_per_rank"),
+    *("data.path", "data.synthetic", "data.decode_threads", "data.prefetch"),
+    "eval.batch_per_rank",
 )
 _BITS = ("system.nodes", "system.ranks_per_node", "system.cores_per_rank", "system.device")
 _PER_RANK = "batch.per_rank"

@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 from rn50.config.check import RULES, ConfigCheck, check_config
 from rn50.config.errors import UserError
 from rn50.config.finding import ERROR, NOTE, POLICY
-from rn50.config.load import list_presets, load
+from rn50.config.load import load
 from rn50.config.memory import activations_per_image, parameters, training_bytes
+from rn50.config.names import list_presets
 from rn50.config.schema import Model
 
 CLOSED = [name for name in list_presets() if load(name).run.division == "closed"]

@@ -7,7 +7,8 @@ from typing import NamedTuple
 
 import pytest
 
-from rn50.config.load import PRESETS, load
+from rn50.config.load import load
+from rn50.config.names import PRESETS
 from rn50.config.plan import build_plan
 from rn50.config.schema import Run
 from rn50.train.environment import engine_environment

@@ -64,7 +64,8 @@ def box(tmp_path_factory: pytest.TempPathFactory) -> Box:
 def outside(rn50, box: Box, smoke_data: Path) -> Iterator[Path]:
     """The folder of a run outside the container."""
     done = rn50(
-        *("launch", "smoke", "seed=1", f"data.path={smoke_data}", f"system.results={rn50.results}")
+        *("launch", "smoke", "seed=1", f"data.path={smoke_data}", f"system.results={rn50.results}"),
+        "data.synthetic={}",  # so that another machine can draw it
     )
     assert done.returncode == 0, done.stderr
     yield rn50.run_folder()
@@ -88,6 +89,7 @@ def test_the_log_is_the_one_from_outside(box: Box, outside: Path) -> None:
 def test_a_run_from_outside_is_repeated_from_its_saved_config(box: Box, outside: Path) -> None:
     done = box.run(
         *("/recorded/config.yaml", "data.path=datasets/smoke", "system.results=results"),
+        "data.synthetic={}",
         options=("-v", f"{outside}:/recorded:ro"),
     )
     assert done.returncode == 0, done.stdout + done.stderr
@@ -105,6 +107,7 @@ def test_an_altered_record_is_not_reproduced(box: Box, outside: Path) -> None:
     log.write_text(log.read_text().replace(f'"value": {accuracy}', '"value": 0.8125'))
     done = box.run(
         *("/recorded/config.yaml", "data.path=datasets/smoke", "system.results=results"),
+        "data.synthetic={}",
         options=("-v", f"{outside}:/recorded:ro"),
     )
     assert done.returncode == 0, done.stdout + done.stderr

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from rn50.config.manifest import File, Manifest, Split, load_manifest
 from rn50.config.schema import Data, Synthetic
-from rn50.data.dataset import File, Manifest, Split, load_manifest
 from rn50.data.describe import describe_data
 from rn50.data.pack import pack_images
 from rn50.data.prepare import prepare

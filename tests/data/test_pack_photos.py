@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from rn50.config.errors import UserError
+from rn50.config.manifest import load_manifest
 from rn50.data import pack_split
-from rn50.data.dataset import load_manifest, verify
+from rn50.data.dataset import verify
 from rn50.data.pack import BadFilesError, pack_images
 from tests.conftest import Rn50
 from tests.data.test_synthetic_and_pack import contents, image_folder, names_in, noise

@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 
 from rn50.config.errors import UserError
+from rn50.config.manifest import load_manifest
 from rn50.config.schema import Data, Synthetic
-from rn50.data.dataset import load_manifest, verify
+from rn50.data.dataset import verify
 from rn50.data.pack import pack_images
 from rn50.data.prepare import prepare
 from rn50.data.synthetic import make_images

@@ -6,10 +6,11 @@ from pathlib import Path
 import pytest
 
 from rn50.config.errors import UserError
+from rn50.config.manifest import load_manifest
 from rn50.config.plan import Plan, Segment
 from rn50.config.schema import Data, Synthetic
 from rn50.data.cache import drop_caches
-from rn50.data.dataset import load_manifest, load_table
+from rn50.data.dataset import load_table
 from rn50.data.prepare import prepare
 from rn50.data.probe import DataProbe
 

@@ -12,9 +12,10 @@ import pytest
 from PIL import Image
 
 from rn50.config.errors import UserError
+from rn50.config.manifest import load_manifest
 from rn50.config.schema import Synthetic
 from rn50.data import recordio, synthetic
-from rn50.data.dataset import load_manifest, load_table, verify
+from rn50.data.dataset import load_table, verify
 from rn50.data.jpeg import decode_error, read_header
 from rn50.data.pack import BadFilesError, pack_images
 

@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from rn50.config.errors import UserError
-from rn50.config.load import list_presets, load
+from rn50.config.load import load
+from rn50.config.names import list_presets
 from rn50.config.schema import Run
 from rn50.scripts.gpu_bringup import fatbin
 from rn50.scripts.job_script import Place, job_script

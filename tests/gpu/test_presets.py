@@ -12,7 +12,8 @@ import re
 
 import pytest
 
-from rn50.config.load import list_presets, load
+from rn50.config.load import load
+from rn50.config.names import list_presets
 from rn50.config.plan import build_plan
 from rn50.config.schema import Run
 from tests.gpu.runs import GpuRun

@@ -7,7 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rn50.config.errors import UserError
-from rn50.config.load import list_presets, load, load_system, system_yaml
+from rn50.config.load import load, load_system, system_yaml
+from rn50.config.names import list_presets
 from rn50.scaling.calibrate import Measurement, calibrate
 from rn50.scaling.predict import Prediction, job_of_config, job_of_system, predict
 from rn50.scaling.simulate_job import simulate_job

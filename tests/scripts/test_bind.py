@@ -178,7 +178,8 @@ def test_a_table_of_its_own_and_a_bad_one(tmp_path: Path, script: Path) -> None:
 
 
 def test_every_machine_that_names_a_table_has_it(root: Path) -> None:
-    from rn50.config.load import PRESETS, load_system
+    from rn50.config.load import load_system
+    from rn50.config.names import PRESETS
 
     for path in (PRESETS / "system").glob("*.yaml"):
         bind = load_system(path.stem).job.bind

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rn50.config.errors import UserError
-from rn50.config.load import PRESETS, load
+from rn50.config.load import load
+from rn50.config.names import PRESETS
 from rn50.config.sweep import Parameter, difference, load_sweep, override
 
 GOOD = """
@@ -125,7 +126,7 @@ SCALARS = st.one_of(
 
 @given(SCALARS)
 def test_a_value_reaches_the_config_as_it_is(value: object) -> None:
-    from rn50.config.load import _parse_override
+    from rn50.config.yaml_file import _parse_override
 
     ((key, leaf),) = _parse_override(override("a.b", value))
     assert key == "a.b"

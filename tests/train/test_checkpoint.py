@@ -179,11 +179,17 @@ def test_another_config_is_refused_by_name(good: Path, override: str, key: str) 
 
 
 @pytest.mark.parametrize(
-    "override",
-    ["checkpoint.keep=9", "data.path=elsewhere", "limits.time_s=5.0", "log.every=2 steps"],
+    "overrides",
+    [
+        ["checkpoint.keep=9"],
+        ["limits.time_s=5.0"],
+        ["log.every=2 steps"],
+        # A copy of the set, which nobody would draw anew.
+        [*("data.path=copy", "data.classes=4", "data.train_samples=1000", "data.eval_samples=400")],
+    ],
 )
-def test_what_changes_no_bits_may_differ(good: Path, override: str) -> None:
-    loaded = load("smoke", ["seed=1", override])
+def test_what_changes_no_bits_may_differ(good: Path, overrides: list[str]) -> None:
+    loaded = load("smoke", ["seed=1", *overrides])
     check_config(checkpoint.read(good), loaded)
     assert differences_in_bits(checkpoint.read(good), loaded) == []
 

@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 from rn50.config.errors import UserError
-from rn50.config.load import list_presets, load
+from rn50.config.load import load
+from rn50.config.names import list_presets
 from rn50.config.schema import Model, Run
 from rn50.train.layers import Network
 from rn50.train.networks import Loss, build_network, image_shape

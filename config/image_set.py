@@ -1,0 +1,101 @@
+"""Which image set the keys of `data` describe, and the counts that follow from it.
+
+A layer that names another `data.path` than the layers below names another set: what they say of
+theirs (`synthetic` and the counts) is not said of this one. Counts that nobody gives are those of
+`data.synthetic`, else those of the set's manifest, else ImageNet's (schema.py).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from .leaves import Layer, Leaf, Origin, is_within, put, remove
+from .manifest import FILE_NAME, Counts, load_manifest
+from .names import is_file
+from .schema import Data, Synthetic
+
+PATH, SYNTHETIC = "data.path", "data.synthetic"
+COUNTS = tuple(f"data.{field}" for field in Counts._fields)
+DRAWN = Origin(SYNTHETIC)
+"""Of a count that follows from what is to be drawn."""
+
+
+def forget_other_set(leaves: dict[str, Leaf], layer: Layer) -> None:
+    """Before `layer` is put over `leaves`: drop what they say of another set than the layer's.
+
+    A layer that names `data.synthetic` too, be it as `{}`, keeps what is to be drawn: the same
+    images, at its own path.
+    """
+    path = layer.last(PATH)
+    if path is None or _is_same_folder(path.value, _path_in(leaves)):
+        return
+    for key in COUNTS:
+        leaves.pop(key, None)
+    if not layer.mentions(SYNTHETIC):
+        remove(leaves, SYNTHETIC)
+
+
+def fill_counts(leaves: dict[str, Leaf]) -> None:
+    """Set the counts that no layer gives, where the set to be drawn or a manifest has them.
+
+    Raises:
+        UserError: the manifest is needed and cannot be read.
+    """
+    missing = [key for key in COUNTS if key not in leaves]
+    path = _path_in(leaves)
+    if not missing or ("data" in leaves and leaves["data"].value != {}):
+        return  # the second: no section but a value, which is refused
+    drawn = _drawn_counts(leaves)
+    if drawn is not None:
+        found, origin = drawn, DRAWN
+    elif isinstance(path, str) and is_file(Path(path) / FILE_NAME):
+        found = load_manifest(Path(path)).counts._asdict()
+        origin = Origin(str(Path(path) / FILE_NAME))
+    else:
+        return
+    for key in missing:
+        value = found[key.removeprefix("data.")]
+        if type(value) is int:  # else refused where it stands, in `data.synthetic`
+            put(leaves, key, Leaf(value, origin))
+
+
+def wrong_counts(
+    data: Data, counts: Counts, source: str | Path, origins: Mapping[str, Origin]
+) -> Iterator[str]:
+    """A line for each count of the config that is not the set's.
+
+    Args:
+        data: the data section of the config.
+        counts: what the set holds, by its manifest or by what is to be drawn.
+        source: where `counts` stand, for people.
+        origins: where the config's values were written, by dotted path.
+    """
+    for key, count in zip(COUNTS, counts, strict=True):
+        found = getattr(data, key.removeprefix("data."))
+        if found != count:
+            where = f"{origins[key]}: " if key in origins else ""
+            yield f"{where}{key}: {count} expected, as in {source}, found {found}"
+
+
+def _path_in(leaves: Mapping[str, Leaf]) -> Any:
+    return leaves[PATH].value if PATH in leaves else Data.model_fields["path"].default
+
+
+def _is_same_folder(one: Any, other: Any) -> bool:
+    if not isinstance(one, str) or not isinstance(other, str) or "\0" in one + other:
+        return bool(one == other)
+    return os.path.realpath(one) == os.path.realpath(other)
+
+
+def _drawn_counts(leaves: Mapping[str, Leaf]) -> dict[str, Any] | None:
+    """The counts of the set to be drawn, as they stand there; None: none is."""
+    own = {key: leaf.value for key, leaf in leaves.items() if is_within(key, SYNTHETIC)}
+    if not own or (SYNTHETIC in own and own[SYNTHETIC] != {}):
+        return None
+    return {
+        field: own.get(f"{SYNTHETIC}.{field}", Synthetic.model_fields[field].default)
+        for field in Counts._fields
+    }

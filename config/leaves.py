@@ -1,0 +1,93 @@
+"""A config as leaves: dotted path -> value and origin; layers of them, the later over the earlier.
+
+A layer is what one file sets itself, without its bases, or what the command line sets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+
+class Origin(NamedTuple):
+    """Where a value was written: a file and line (1-based), the command line, or the default."""
+
+    source: str
+    line: int | None = None
+
+    def __str__(self) -> str:
+        return self.source if self.line is None else f"{self.source}:{self.line}"
+
+
+class Leaf(NamedTuple):
+    value: Any
+    origin: Origin
+
+
+class Layer(NamedTuple):
+    """Leaves in the order in which they were written.
+
+    `machine`: the first layer of a machine that takes the place of the one in the layers below.
+    """
+
+    leaves: tuple[tuple[str, Leaf], ...]
+    machine: bool = False
+
+    def last(self, key: str) -> Leaf | None:
+        """The leaf at exactly `key` that counts, if this layer has one."""
+        return next((leaf for other, leaf in reversed(self.leaves) if other == key), None)
+
+    def mentions(self, key: str) -> bool:
+        """Whether it sets `key` or something within it."""
+        return any(is_within(other, key) for other, _ in self.leaves)
+
+
+def is_within(key: str, section: str) -> bool:
+    """Is `key` the section itself, or a key below it?"""
+    return key == section or key.startswith(f"{section}.")
+
+
+def put(leaves: dict[str, Leaf], key: str, leaf: Leaf) -> None:
+    """Set one leaf; a section it replaces goes, and so does a scalar above it.
+
+    An empty mapping changes nothing in a section that is there.
+    """
+    if leaf.value == {} and any(other.startswith(f"{key}.") for other in leaves):
+        return
+    for other in list(leaves):
+        if is_within(other, key) or key.startswith(f"{other}."):
+            del leaves[other]
+    leaves[key] = leaf
+
+
+def remove(leaves: dict[str, Leaf], section: str, keep: Iterable[str] = ()) -> None:
+    """Delete a section's leaves, or a leaf, but for the keys in `keep`."""
+    for key in list(leaves):
+        if is_within(key, section) and key not in keep:
+            del leaves[key]
+
+
+def tree_of(leaves: Mapping[str, Leaf]) -> dict[str, Any]:
+    """The values as a nested dict."""
+    tree: dict[str, Any] = {}
+    for key, leaf in leaves.items():
+        nest(tree, key, leaf.value)
+    return tree
+
+
+def nest(tree: dict[str, Any], key: str, value: Any) -> None:
+    """Set the leaf at a dotted path of a nested dict."""
+    *parents, last = key.split(".")
+    for part in parents:
+        tree = tree.setdefault(part, {})
+    tree[last] = value
+
+
+def flatten(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Leaves of a nested mapping as (dotted path, value)."""
+    for key, value in tree.items():
+        path = f"{prefix}{key}"
+        if isinstance(value, Mapping) and value:
+            yield from flatten(value, f"{path}.")
+        else:
+            yield path, value

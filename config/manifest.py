@@ -1,0 +1,108 @@
+"""manifest.json of a packed image set: what the set holds, as packing wrote it.
+
+It stands here, and not beside the records, because a config takes its counts from it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Annotated, NamedTuple
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from .errors import UserError
+from .schema import Synthetic
+
+FORMAT = "rn50-recordio-1"
+FILE_NAME = "manifest.json"
+SPLITS = ("train", "val")
+SUFFIXES = ("rec", "idx", "npy")
+_DRAWN_CLASS = re.compile("n9000000[0-9]")  # data/synthetic.py, wnid; ImageNet's end at n15102894
+
+
+class File(BaseModel):
+    """Size and digest of one file of the set."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    bytes: Annotated[int, Field(strict=True, ge=0)]
+    sha256: Annotated[str, Field(strict=True, pattern="^[0-9a-f]{64}$")]
+
+
+class Split(BaseModel):
+    """One split: how many images, how many of each class, its files by suffix."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    samples: Annotated[int, Field(strict=True, ge=1)]
+    class_counts: list[int]
+    files: dict[str, File]
+
+
+class OddFile(BaseModel):
+    """A file that is no ordinary JPEG: packed as it is (`kept`), or left out as bad."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    split: str
+    path: str
+    found: str
+    kept: bool
+
+
+class Counts(NamedTuple):
+    """The keys of `data` that describe a set."""
+
+    classes: int
+    train_samples: int
+    eval_samples: int
+
+
+class Manifest(BaseModel):
+    """What the set holds."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    format: str
+    classes: list[str]
+    shuffle_seed: int
+    splits: dict[str, Split]
+    odd_files: list[OddFile] = []
+    drawn: Synthetic | None = None
+    """What the images were drawn with, where `prepare` drew them."""
+
+    @property
+    def is_drawn(self) -> bool:
+        """Textures, no photographs: marked so, or of the classes that `synthetic` alone names."""
+        named = bool(self.classes) and all(map(_DRAWN_CLASS.fullmatch, self.classes))
+        return named or self.drawn is not None
+
+    @property
+    def counts(self) -> Counts:
+        """As a config's `data` section has them."""
+        train, evaluation = (self.splits[split].samples for split in SPLITS)
+        return Counts(len(self.classes), train, evaluation)
+
+    def to_json(self) -> str:
+        unmarked = {"drawn"} if self.drawn is None else None  # the bytes that older versions write
+        return json.dumps(self.model_dump(exclude=unmarked), indent=1) + "\n"
+
+
+def load_manifest(folder: Path) -> Manifest:
+    """Read `folder`/manifest.json. Raises UserError naming file and key."""
+    path = folder / FILE_NAME
+    try:
+        manifest = Manifest.model_validate(json.loads(path.read_bytes()))
+    except OSError as error:
+        hint = "make one with `rn50 data pack IMAGES OUT`"
+        raise UserError(f"{path}: a packed image set expected ({hint}): {error.strerror}") from None
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        key = ".".join(str(part) for part in first["loc"])
+        raise UserError(f"{path}: {key}: {first['msg']}") from None
+    except (ValueError, RecursionError):
+        raise UserError(f"{path}: JSON expected, found something else") from None
+    if manifest.format != FORMAT:
+        raise UserError(f"{path}: format: {FORMAT} expected, found {manifest.format[:40]!r}")
+    for split in SPLITS:
+        if split not in manifest.splits or set(manifest.splits[split].files) != set(SUFFIXES):
+            raise UserError(f"{path}: splits.{split}: files {', '.join(SUFFIXES)} expected")
+    return manifest

@@ -1,0 +1,103 @@
+"""YAML text to nodes and plain values: YAML 1.2, bounded, no tags of its own, no objects."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from ruamel.yaml import YAML
+from ruamel.yaml.error import YAMLError
+from ruamel.yaml.nodes import Node, ScalarNode, SequenceNode
+
+from .errors import UserError, show
+from .leaves import Origin
+
+_MAX_BYTES = 1 << 16
+_MAX_DEPTH = 20
+_MAX_NODES = 2000  # keys and values, aliases written out; the whole schema has some 200
+
+
+def compose_file(path: Path) -> Node | None:
+    """The root node of a YAML file; None: it is empty. Raises UserError."""
+    try:
+        raw = path.read_bytes()
+    except OSError as error:
+        raise UserError(f"{path}: cannot read: {error.strerror}") from None
+    if len(raw) > _MAX_BYTES:
+        raise UserError(f"{path}: at most {_MAX_BYTES} bytes expected, found {len(raw)}")
+    try:
+        root = YAML(typ="rt", pure=True).compose(raw.decode("utf-8-sig"))
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path}: UTF-8 text expected, found byte {error.start} bad") from None
+    except (YAMLError, RecursionError, ValueError) as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f"{path}:{mark.line + 1}" if mark is not None else str(path)
+        problem = getattr(error, "problem", None) or str(error).splitlines()[0]
+        raise UserError(f"{where}: not valid YAML: {problem}") from None
+    if root is not None and _count(root, _MAX_NODES) > _MAX_NODES:
+        raise UserError(f"{path}: at most {_MAX_NODES} keys and values expected, found more")
+    return root
+
+
+def compose_value(text: str, where: Origin, key: str) -> Node | None:
+    """The node of a value on the command line; None: empty. Raises UserError."""
+    try:
+        node = YAML(typ="rt", pure=True).compose(text)
+    except (YAMLError, RecursionError, ValueError):
+        raise UserError(f"{where}: {key}: {show(text)} is not valid YAML") from None
+    if node is not None and _count(node, _MAX_NODES) > _MAX_NODES:
+        raise UserError(f"{where}: {key}: at most {_MAX_NODES} values expected, found more")
+    return node
+
+
+def construct(node: Node, where: Origin, key: str, depth: int) -> Any:
+    """Plain Python value of a YAML 1.2 core-schema node; tags and deep nesting are refused."""
+    if not isinstance(node, ScalarNode):
+        check_collection(node, where, key, depth)
+        if isinstance(node, SequenceNode):
+            return [construct(item, where, key, depth + 1) for item in node.value]
+        return {str(k.value): construct(v, where, key, depth + 1) for k, v in node.value}
+    kind = str(node.tag).rpartition(":")[2]
+    if kind not in ("str", "int", "float", "bool", "null"):
+        raise UserError(
+            f"{where}: {key}: text, number, true, false or null expected, found {node.tag}"
+        )
+    try:
+        value = YAML(typ="safe", pure=True).constructor.construct_object(node)
+    except (YAMLError, ValueError, OverflowError, LookupError):
+        raise UserError(f"{where}: {key}: {kind} expected, found {show(node.value)}") from None
+    if isinstance(value, int) and value.bit_length() > 63:
+        raise UserError(f"{where}: {key}: below 2^63 expected, found {show(node.value)}")
+    return value
+
+
+def check_collection(node: Node, where: Origin, key: str, depth: int) -> None:
+    """Refuse a list or mapping with a tag of its own, or too deep."""
+    place = f"{where}: {key}" if key else f"{where}"
+    if depth > _MAX_DEPTH:
+        raise UserError(f"{place}: at most {_MAX_DEPTH} levels expected, found more")
+    if str(node.tag) not in ("tag:yaml.org,2002:map", "tag:yaml.org,2002:seq"):
+        raise UserError(f"{place}: a plain list or mapping expected, found {node.tag}")
+
+
+def _count(node: Node, limit: int) -> int:
+    """Nodes of a tree with its aliases written out; stops soon after `limit`."""
+    counted = 0
+    waiting = [node]
+    while waiting and counted <= limit:
+        counted += 1
+        below = waiting.pop().value
+        if isinstance(below, list):
+            for item in below:
+                waiting.extend(item if isinstance(item, tuple) else (item,))
+    return counted
+
+
+def kind_of(node: Node) -> str:
+    """A node that is no mapping, in a message."""
+    return "a list" if isinstance(node, SequenceNode) else f"{node.value!r}"
+
+
+def line_of(node: Node) -> int:
+    """The line (1-based) on which a node begins."""
+    return int(node.start_mark.line) + 1

@@ -1,0 +1,174 @@
+"""What `base:`, `system:` and their likes on the command line mean."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from rn50.config.errors import UserError
+from rn50.config.load import Loaded, load, load_system
+from rn50.config.names import PRESETS, list_presets, list_systems
+from rn50.config.sweep import load_sweep
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder, the current one."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def write(name: str, text: str) -> str:
+    path = Path(name)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    return name
+
+
+def load_text(text: str, *overrides: str) -> Loaded:
+    return load(write("x.yaml", text), overrides)
+
+
+# --- base --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", list_presets())
+def test_a_base_may_be_a_presets_name(folder: Path, name: str) -> None:
+    assert load_text(f"base: {name}\n").run == load(name).run
+
+
+def test_a_base_may_be_absolute_or_above(folder: Path) -> None:
+    write("up/base.yaml", "name: mine\n")
+    for base in (folder / "up/base.yaml", "../base.yaml", "../../up/base.yaml"):
+        write("up/down/x.yaml", f"base: {base}\nseed: 1\n")
+        assert load("up/down/x.yaml").run.name == "mine"
+
+
+def test_a_file_beside_comes_before_the_preset_of_that_name(folder: Path) -> None:
+    """As on the command line."""
+    write("there/quick", "name: mine\n")
+    write("there/x.yaml", "base: quick\n")
+    loaded = load("there/x.yaml")
+    assert loaded.run.name == "mine"
+    assert str(loaded.origins["name"]) == "there/quick:1"
+    write("quick", "name: here\n")
+    assert load("there/x.yaml").run.name == "mine"  # beside the file, not beside the reader
+    assert load("quick").run.name == "here"
+    sweep = "name: s\nconfig: quick\nparameters: {optimizer.base_lr: {log: [0.1, 1]}}\n"
+    assert load_sweep(Path(write("there/sweep.yaml", sweep))).base.run.name == "mine"
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("base: qiuck", r'found \'qiuck\' \(looked for \'a/qiuck\'\); did you mean "quick"\?'),
+        ("base: ../b.yaml", r"found '../b.yaml' \(looked for 'b.yaml'\)"),
+        ("base: /b.yaml", r"found '/b.yaml' \(looked for '/b.yaml'\)"),
+        ("model: {base: quick}", r"a YAML file expected, found 'quick' \(looked for 'a/quick'\)"),
+    ],
+)
+def test_a_base_that_is_not_there_says_where_it_looked(folder: Path, text: str, told: str) -> None:
+    with pytest.raises(UserError, match=f"^a/x.yaml:1: base: .*{told}$"):
+        load(write("a/x.yaml", f"{text}\n"))
+
+
+# --- machines ----------------------------------------------------------------------------------
+
+MINE = "name: mine\nnodes: 3\nranks_per_node: 5\n"
+
+
+@pytest.mark.parametrize("name", ["dgxa100", "DGX-A100", "selene"])
+@pytest.mark.parametrize("form", ["system: {}", "system: {{base: {}}}"])
+def test_a_machine_by_name_is_the_command_lines(folder: Path, name: str, form: str) -> None:
+    loaded = load_text(f"base: quick\n{form.format(name)}\n")
+    assert loaded.run == load("quick", [f"system={name}"]).run
+    assert loaded.run.system.name == "NVIDIA DGX A100"
+    assert re.fullmatch(r".*config/system/dgxa100\.yaml:\d+", str(loaded.origins["system.name"]))
+
+
+@pytest.mark.parametrize("form", ["system: {}", "system: {{base: {}}}"])
+@pytest.mark.parametrize("name", ["machine.yaml", "./machine.yaml", "{folder}/a/machine.yaml"])
+def test_a_machine_by_path_is_relative_to_the_file(folder: Path, name: str, form: str) -> None:
+    write("a/machine.yaml", MINE)
+    system = form.format(name.format(folder=folder))
+    assert load(write("a/x.yaml", f"base: quick\n{system}\n")).run.system.name == "mine"
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ["system=dgxa100", "system.nodes=4"],
+        ["system.nodes=4", "system=dgxa100"],
+        ["system={base: dgxa100, nodes: 4}"],
+        ["system.base=dgxa100", "system.nodes=4"],
+        ['system="dgxa100"', "system.nodes=4"],
+    ],
+)
+def test_keys_of_a_named_machine_may_be_changed(folder: Path, overrides: list[str]) -> None:
+    loaded = load_text("base: quick\nsystem: {base: dgxa100, nodes: 4}\n")
+    assert (loaded.run.system.nodes, loaded.run.system.ranks_per_node) == (4, 8)
+    assert load("quick", overrides).run == loaded.run
+
+
+def test_nothing_of_the_machine_below_is_left_but_where_results_go(folder: Path) -> None:
+    below = "base: abci_2048_open\nsystem: {results: /scratch/runs, link_latency_s: 1.0e-6}\n"
+    write("low.yaml", below)
+    system = load_text("base: low.yaml\nsystem: {base: dgxa100, nodes: 4}\n").run.system
+    assert (
+        system == load("dgxa100_8", ["system.nodes=4", "system.results=/scratch/runs"]).run.system
+    )
+    assert (system.job.modules, system.link_latency_s) == ((), None)
+
+
+def test_keys_without_a_machine_change_the_one_below(folder: Path) -> None:
+    system = load_text("base: dgxa100_8\nsystem: {nodes: 4}\n").run.system
+    assert (system.name, system.nodes) == ("NVIDIA DGX A100", 4)
+
+
+def test_a_machines_file_may_have_a_machine_as_its_base(folder: Path) -> None:
+    write("mine.yaml", "base: dgxa100\nname: mine\n")
+    assert load_system("mine.yaml").name == "mine"
+    assert load_system("mine.yaml").performance == load_system("dgxa100").performance
+    assert load_text("system: mine.yaml\n").run.system.cores_per_rank == 16
+
+
+def test_a_file_beside_comes_before_the_machine_of_that_name(folder: Path) -> None:
+    write("dgxa100", MINE)
+    for system in (load("quick", ["system=dgxa100"]).run.system, load_system("dgxa100")):
+        assert system.name == "mine"
+
+
+@pytest.mark.parametrize(
+    ("text", "overrides", "told"),
+    [
+        ("system: sumit", [], 'x.yaml:1: system: .*"summit"'),
+        ("name: x\nsystem: {base: sumit}", [], 'x.yaml:2: base: .*"summit"'),
+        ("", ["system=sumit"], 'command line: system: .*"summit"'),
+        ("", ["system=./dgx1.yml"], "command line: system: .*looked for 'dgx1.yml'"),
+        ("system: x.yaml", [], "x.yaml:1: system: .*circle.* x.yaml -> x.yaml"),
+        ("system: 3", [], "x.yaml:1: system: expected a section"),
+        ("", ["system=3"], "command line: system: expected a section"),
+    ],
+)
+def test_a_machine_that_does_not_exist(
+    folder: Path, text: str, overrides: list[str], told: str
+) -> None:
+    with pytest.raises(UserError, match=f"^{told}"):
+        load_text(text, *overrides)
+
+
+def test_the_message_lists_the_machines(folder: Path) -> None:
+    with pytest.raises(UserError, match=", ".join(list_systems())):
+        load("quick", ["system=nothing like it"])
+
+
+def test_a_preset_copied_elsewhere_is_the_same_preset(folder: Path) -> None:
+    """Its bases are names, and its paths are relative to the working folder."""
+    for name in list_presets():
+        copy = write(f"mine/{name}.yaml", (PRESETS / f"{name}.yaml").read_text())
+        assert load(copy).run == load(name).run
+    for name in list_systems():
+        copy = write(f"machines/{name}.yaml", (PRESETS / f"system/{name}.yaml").read_text())
+        assert load_system(copy) == load_system(name)
