@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 import signal
 import sys
@@ -16,6 +15,7 @@ from typer.core import TyperGroup
 from ..config.errors import UserError
 from . import cli_report  # noqa: F401 (adds its commands to log_app)
 from .cli_bench import bench_app
+from .cli_config import config_app
 from .cli_data import data_app
 from .cli_log import log_app
 from .cli_predict import predict
@@ -27,14 +27,11 @@ from .console import (
     EXIT_USAGE,
     TYPER_OPTIONS,
     Config,
-    Json,
     Launcher,
     Overrides,
     Ranks,
     Tracking,
-    print_table,
     split_config,
-    yaml_value,
 )
 from .ending import Stopped, asked_by, command_stopped
 
@@ -54,7 +51,6 @@ app = typer.Typer(
     cls=Commands,
     **TYPER_OPTIONS,
 )
-config_app = typer.Typer(help="Look at configs and check them.", **TYPER_OPTIONS)
 app.add_typer(config_app, name="config")
 app.add_typer(data_app, name="data")
 app.add_typer(log_app, name="log")
@@ -182,94 +178,3 @@ def train(
     folder = out or new_run_folder(run)
     folder.mkdir(parents=True, exist_ok=True)
     run_rank(config, overrides or [], folder)
-
-
-@config_app.command("show")
-def config_show(config: Config, overrides: Overrides = None, as_json: Json = False) -> None:
-    """Every value of a config and where it comes from: file and line, command line, default.
-
-    Example: `rn50 config show abci_2048_open batch.per_rank=40`
-    """
-    from ..config.load import load
-    from ..config.plan import build_plan
-
-    loaded = load(config, overrides or [])
-    plan = build_plan(loaded.run)
-    if as_json:
-        print(json.dumps({"config": loaded.to_dict(), "sha256": loaded.sha256}, indent=1))
-        return
-    rows = [(path, yaml_value(value), str(origin)) for path, value, origin in loaded.leaves()]
-    print_table(("key", "value", "from"), rows)
-    print(
-        f"\n{plan.ranks} ranks, global batch {plan.global_batch_size}, "
-        f"{plan.steps_per_epoch:g} steps an epoch, {plan.epochs} epochs = {plan.total_steps} "
-        f"steps, warm-up {plan.warmup_steps}, decay {plan.decay_steps}, evaluations after epochs "
-        f"{', '.join(map(str, plan.eval_epochs))}\nsha256 {loaded.sha256}"
-    )
-
-
-@config_app.command("check")
-def config_check(
-    config: Config,
-    overrides: Overrides = None,
-    strict: Annotated[
-        bool, typer.Option("--strict", help="Policy findings fail too: exit 1.")
-    ] = False,
-    as_json: Json = False,
-) -> None:
-    """Hold a config to the closed division before it runs; an open one is told its choices.
-
-    Exit 0: PASS or POLICY; 1: FAIL, with `--strict` POLICY too.
-
-    Example: `rn50 config check abci_2048_closed_32k batch.per_rank=42`
-    """
-    from ..config.check import check_config
-    from ..config.load import load
-
-    result = check_config(load(config, overrides or []))
-    if as_json:
-        print(json.dumps(result.to_dict(), indent=1))
-    else:
-        print(f"{result.verdict} {config}: {result.cause} (ruleset {result.ruleset})")
-        for finding in result.findings:
-            print(f"  {finding.severity:6} {finding.id}: {finding.message}")
-        print_table(("", ""), [(key, yaml_value(value)) for key, value in result.facts.items()])
-    if result.verdict == "FAIL" or (strict and result.verdict == "POLICY"):
-        raise typer.Exit(EXIT_BAD)
-
-
-@config_app.command("list")
-def config_list(as_json: Json = False) -> None:
-    """The presets, and what each is for."""
-    from ..config.names import PRESETS, list_presets
-
-    rows = []
-    for name in list_presets():
-        first = (PRESETS / f"{name}.yaml").read_text().splitlines()[0]
-        rows.append((name, first.lstrip("# ")))
-    if as_json:
-        print(json.dumps(dict(rows), indent=1))
-        return
-    print_table(("preset", "what"), rows)
-
-
-@config_app.command("diff")
-def config_diff(
-    left: Config, right: Annotated[str, typer.Argument(help="The other config.")]
-) -> None:
-    """The values in which two configs differ. Exit 1 if there are any.
-
-    Example: `rn50 config diff dgx1_8 abci_2048_open`
-    """
-    from ..config.leaves import flatten
-    from ..config.load import load
-
-    one = dict(flatten(load(left).to_dict()))
-    other = dict(flatten(load(right).to_dict()))
-    keys = sorted(key for key in one | other if one.get(key) != other.get(key))
-    rows = [(key, yaml_value(one.get(key, "-")), yaml_value(other.get(key, "-"))) for key in keys]
-    if not rows:
-        print("no difference")
-        return
-    print_table(("key", left, right), rows)
-    raise typer.Exit(EXIT_BAD)
