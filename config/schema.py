@@ -514,6 +514,14 @@ class Log(Section):
     every: Length = Duration(20, "steps")
 
 
+def _ruleset(value: Any) -> Any:
+    """As people write it, too: 4.0, v4.0."""
+    return benchmark.ruleset_name(value) or value
+
+
+Ruleset = Annotated[Literal[benchmark.RULESETS], BeforeValidator(_ruleset)]  # type: ignore[valid-type]
+
+
 class Run(Section):
     """One run: the root of the tree.
 
@@ -523,7 +531,7 @@ class Run(Section):
 
     name: Name = "run"
     division: Literal["open", "closed"] = "closed"
-    ruleset: Literal[benchmark.RULESETS] = benchmark.RULESETS[-1]  # type: ignore[valid-type]
+    ruleset: Ruleset = benchmark.RULESETS[-1]
     seed: Annotated[int, Field(strict=True, ge=0, lt=2**63)] | None = None
     deterministic: Bool = False
     system: System = System()

@@ -10,11 +10,14 @@ from .compare import Comparison
 from .divergence import Divergence
 from .figures import Figures, show
 from .folder import Subject
+from .places import job_of, run_folders
 
 
 def name_of(subject: Subject) -> str:
-    """A short name: the last two parts of the path."""
-    return show("/".join(subject.path.resolve().parts[-2:]))
+    """A short name: the last two parts of the path, of a job's logs of the job's."""
+    path = subject.path.resolve()
+    job = job_of(path)
+    return show("/".join((job if job and run_folders(job) else path).parts[-2:]))
 
 
 def divergence_lines(comparison: Comparison) -> list[str]:

@@ -14,6 +14,7 @@ from ..config.finding import number
 from ..config.load import Loaded, load
 from .figures import Figures, figures, show
 from .parse import Log, read_log
+from .places import config_of, job_of, log_folders, run_folders
 
 _RESULT = re.compile(r"result_\d+\.txt")
 _MAX_LOGS = 200
@@ -49,7 +50,10 @@ class LogFigures(NamedTuple):
 
 
 class Subject(NamedTuple):
-    """What one PATH means: a log, a run's folder, or a submission's directory of several."""
+    """What one PATH means: a log, a run's folder, or a submission's directory of several.
+
+    A job of one run is that run; a job of several is a submission with the config of its runs.
+    """
 
     path: Path
     files: tuple[Path, ...]
@@ -75,10 +79,20 @@ def read_subjects(path: Path) -> list[Subject]:
         UserError: nothing readable there.
     """
     if not path.is_dir():
-        return [Subject(path, (path,), (read_figures(path, None),), None, ())]
-    if _logs_in(path) or (path / "config.yaml").is_file():
+        target = target_of(path.parent)
+        return [Subject(path, (path,), (read_figures(path, target),), None, ())]
+    if _logs_in(path):
+        return [read_folder(path)]
+    runs, folders = run_folders(path), log_folders(path)
+    if len(runs) == 1 or (runs and folders == [path]):  # such as a job whose ranks never started
+        return [read_folder(runs[-1])]
+    if folders != [path]:
+        return _readable(folders)
+    if (path / "config.yaml").is_file():
         return [read_folder(path)]
     below = sorted({log.parent for log in path.rglob("result_*.txt") if _is_log(log)})
+    jobs = {job_of(folder) for folder in below}
+    below = [folder for folder in below if folder.absolute().parent not in jobs]  # its own copies
     if not below:
         raise UserError(f"{path}: result_0.txt expected in it or below it, found none")
     if len(below) > _MAX_LOGS:
@@ -106,8 +120,11 @@ def read_folder(path: Path) -> Subject:
     Raises:
         UserError: no log in it can be read, and it is not a run's folder either.
     """
-    folder = read_run_folder(path) if (path / "config.yaml").is_file() else None
+    config = config_of(path)
+    folder = read_run_folder(config.parent) if config.is_file() else None
     target = _target(folder)
+    if folder is not None and config.parent != path:  # of the first of several runs
+        folder = folder._replace(path=path, result={}, metrics=(), spans=())
     logs: list[LogFigures] = []
     notes: list[str] = []
     files = _logs_in(path)
@@ -184,6 +201,15 @@ def _digest(path: Path) -> str:
         for block in iter(lambda: file.read(1 << 20), b""):
             digest.update(block)
     return digest.hexdigest()
+
+
+def target_of(folder: Path) -> float | None:
+    """The target of the config that the logs in `folder` were made by; None: it has none."""
+    config = config_of(folder)
+    try:
+        return load(config).run.eval.target if config.is_file() else None
+    except UserError:
+        return None
 
 
 def _target(folder: RunFolder | None) -> float | None:

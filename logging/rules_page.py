@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 from ..config import benchmark
 from .rules import RULES
@@ -20,9 +21,11 @@ mlcommons/logging 4.1.68.
 
 """
 
+COLUMNS = ("id", "rulesets", "severity", "open", "checks", "source")
+
 
 def rows() -> Iterator[tuple[str, str, str, str, str, str]]:
-    """(id, rulesets, severity, severity in open, what it checks, source) of every rule."""
+    """The cells of every rule; "open" is the severity in the open division, "-": no rule there."""
     for rule in RULES:
         what = rule.what + (f" ({rule.optimizer})" if rule.optimizer else "")
         yield rule.id, _span(rule.rulesets), rule.severity, rule.in_open or "-", what, rule.source
@@ -31,9 +34,20 @@ def rows() -> Iterator[tuple[str, str, str, str, str, str]]:
         yield set_rule.id, "folder", severity, severity, set_rule.what, set_rule.source
 
 
+def to_json() -> list[dict[str, Any]]:
+    """The same for programs. `rulesets`: null for a rule on a folder of runs."""
+    rulesets = [list(rule.rulesets) for rule in RULES] + [None] * len(SET_RULES)
+    found: list[dict[str, Any]] = []
+    for row, valid in zip(rows(), rulesets, strict=True):
+        cells = dict(zip(COLUMNS, row, strict=True))
+        severity = None if cells["open"] == "-" else cells["open"]
+        found.append(cells | {"rulesets": valid, "open": severity})
+    return found
+
+
 def render_markdown() -> str:
     """The whole page."""
-    lines = ["| id | rulesets | severity | open | checks | source |", "|---|---|---|---|---|---|"]
+    lines = [f"| {' | '.join(COLUMNS)} |", "|---" * len(COLUMNS) + "|"]
     lines += [f"| {' | '.join(cell.replace('|', '/') for cell in row)} |" for row in rows()]
     return _HEAD + "\n".join(lines) + "\n"
 

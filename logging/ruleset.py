@@ -10,9 +10,10 @@ from ..config import benchmark
 from ..config.errors import UserError
 from ..config.finding import shown
 from .events import MLL, CannotRead, Log
+from .places import config_of
 
 _ROUND_FOLDER = re.compile(r"(?:training_results_)?v(\d\.\d)(?:\.0)?")
-_CONFIG_LINE = re.compile(rb"^ruleset: *['\"]?(\d\.\d\.\d)", re.MULTILINE)
+_CONFIG_LINE = re.compile(rb"^ruleset: *['\"]?(v?\d[\d.]*)", re.MULTILINE)
 _CONFIG_BYTES = 1 << 16
 
 
@@ -25,9 +26,8 @@ class Ruleset(NamedTuple):
 
 def parse_ruleset(text: str) -> str:
     """A ruleset as people write it: 4.0.0, 4.0, v4.0. Raises UserError for one without ResNet."""
-    name = text.strip().lower().removeprefix("v")
-    name = f"{name}.0" if re.fullmatch(r"\d\.\d", name) else name
-    if name not in benchmark.RULESETS:
+    name = benchmark.ruleset_name(text)
+    if name is None:
         raise UserError(
             f"--ruleset: no ResNet rules in {shown(text)[1:-1]}; rulesets with ResNet: "
             f"{', '.join(benchmark.RULESETS)}"
@@ -49,7 +49,7 @@ def find_ruleset(path: Path, log: Log | None, given: str | None) -> Ruleset:
     if log is not None and log.dialect == MLL:
         return Ruleset("0.6.0", "format")
     for name, source in (
-        (_from_config(path), "config.yaml beside it"),
+        (_from_config(path), _config_source(path)),
         (_from_path(path), "path"),
         (log.ruleset if log is not None else None, "dates in the log"),
     ):
@@ -59,14 +59,18 @@ def find_ruleset(path: Path, log: Log | None, given: str | None) -> Ruleset:
 
 
 def _from_config(path: Path) -> str | None:
-    """Of a run of this harness: its resolved config lies beside the log."""
+    """Of a run of this harness: its resolved config lies beside the log or in the job's folder."""
     try:
-        with (path.parent / "config.yaml").open("rb") as file:
+        with config_of(path.parent).open("rb") as file:
             match = _CONFIG_LINE.search(file.read(_CONFIG_BYTES))
     except OSError:
         return None
-    name = match[1].decode() if match else None
-    return name if name in benchmark.RULESETS else None
+    return benchmark.ruleset_name(match[1].decode()) if match else None
+
+
+def _config_source(path: Path) -> str:
+    beside = config_of(path.parent).parent == path.parent
+    return "config.yaml beside it" if beside else "config.yaml of the job"
 
 
 def _from_path(path: Path) -> str | None:

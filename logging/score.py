@@ -192,7 +192,8 @@ def _notes(
     if failed > benchmark.RUNS_THAT_MAY_FAIL:
         notes.append(f"no score: {failed} of {len(runs)} runs failed, one may")
     if len(runs) != benchmark.RUNS:
-        notes.append(f"{len(runs)} runs, a submission has {benchmark.RUNS}")
+        count = "1 run" if len(runs) == 1 else f"{len(runs)} runs"
+        notes.append(f"{count}, a submission has {benchmark.RUNS}")
     if rcp is None:
         notes.append("no RCP test: none before 1.0.0, or no common global_batch_size")
     elif division != "closed":

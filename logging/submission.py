@@ -13,9 +13,9 @@ from ..config.errors import UserError
 from ..config.finding import ERROR, NOTE, POLICY, Finding, number, plain, shown
 from .case import Case
 from .check import CANNOT_READ, FAIL, POLICY_VERDICT, Check, check_log, verdict_of
+from .places import RESULT_FILES, job_of, run_folders
 from .rule import RULES_TEXT, Found
 
-RESULT_FILES = "result_*.txt"
 _SYSTEM_BYTES = 1 << 20
 _PACKAGE = "mlcommons/logging 4.1.68, package_checker"
 
@@ -111,7 +111,7 @@ def _five_runs(submission: Submission) -> Iterator[Found]:
     """Five result_*.txt, of which at most one is no valid run."""
     count = len(submission.checks)
     if count != benchmark.RUNS:
-        alone = count == 1 and (submission.folder / "result.json").is_file()
+        alone = count == 1 and _is_ours(submission.folder)
         more = "; the score of more is the median of windows of five" if count > 5 else ""
         yield Found(
             f"{count} run{'s' if count > 1 else ''}, expected {benchmark.RUNS}{more}",
@@ -138,6 +138,12 @@ def _five_runs(submission: Submission) -> Iterator[Found]:
             f"{failed[0].cause}",
             severity=NOTE,
         )
+
+
+def _is_ours(folder: Path) -> bool:
+    """Whether a run of this harness left its log here: in its own folder or in its job's."""
+    job = job_of(folder)
+    return (folder / "result.json").is_file() or (job is not None and bool(run_folders(job)))
 
 
 def _seeds(submission: Submission) -> Iterator[Found]:

@@ -7,7 +7,10 @@ from typing import NamedTuple
 
 from ..config.errors import UserError
 from .figures import figures
+from .folder import target_of
 from .parse import read_log
+from .places import log_folders, run_folders
+from .submission import find_results
 
 
 class Summary(NamedTuple):
@@ -22,16 +25,33 @@ class Summary(NamedTuple):
     images_per_s: float | None
     evaluations: tuple[tuple[float, float, float], ...]
     """(epoch, accuracy, seconds since run_start) of each evaluation."""
+    target: float | None = None
+    """The config's own, where there is one beside the log; a log does not say it."""
 
 
 def find_log(path: Path) -> Path:
-    """The log that PATH means: a file, or result_0.txt of a run's folder."""
-    if path.is_dir():
-        log = path / "result_0.txt"
-        if not log.is_file():
-            raise UserError(f"{path}: result_0.txt expected in it, found none")
-        return log
-    return path
+    """The one log that PATH means: a file, or result_0.txt of a run's folder or of a job's first.
+
+    Raises:
+        UserError: there is none.
+    """
+    if not path.is_dir():
+        return path
+    log = next(iter(run_folders(path)), path) / "result_0.txt"
+    if not log.is_file():
+        raise UserError(f"{path}: result_0.txt expected in it, found none")
+    return log
+
+
+def find_logs(path: Path) -> list[Path]:
+    """All logs that PATH means: a file, or those of a run, a job or a submission.
+
+    Raises:
+        UserError: there is none.
+    """
+    if not path.is_dir():
+        return [path]
+    return [log for folder in log_folders(path) for log in find_results(folder)]
 
 
 def summarise(path: Path) -> Summary:
@@ -53,4 +73,5 @@ def summarise(path: Path) -> Summary:
             for one in run.evaluations
             if one.epoch is not None and one.time_s is not None
         ),
+        target=target_of(path.parent),
     )

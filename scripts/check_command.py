@@ -6,9 +6,9 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from ..config.benchmark import BENCHMARK
 from ..config.finding import printable
 from ..logging.check import CANNOT_READ, FAIL, POLICY_VERDICT, Check, check_log
+from ..logging.places import log_folders
 
 
 def run_check(
@@ -22,7 +22,7 @@ def run_check(
     """Check logs and folders, print the verdicts; returns the exit code, the worst of all."""
     codes = []
     printed: list[list[Check]] = []
-    for path in [folder for given in paths for folder in _run_folders(given)]:
+    for path in [folder for given in paths for folder in log_folders(given)]:
         if path.is_dir():
             from ..logging.submission import check_folder
 
@@ -40,13 +40,6 @@ def run_check(
         ordered = [check for checks in printed for check in (checks[-1], *checks[:-1])]
         print("\n\n".join("\n".join(check_lines(check)) for check in ordered))
     return max(codes)
-
-
-def _run_folders(path: Path) -> list[Path]:
-    """`path`; of a submission (results/SYSTEM/resnet in it) the folders that hold the logs."""
-    if not path.is_dir() or any(path.glob("result_*.txt")):
-        return [path]
-    return sorted(path.glob(f"results/*/{BENCHMARK}")) or [path]
 
 
 def _exit_code(verdict: str, strict: bool) -> int:

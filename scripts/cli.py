@@ -31,6 +31,8 @@ from .console import (
     Overrides,
     Ranks,
     Tracking,
+    complete_preset,
+    print_version,
     split_config,
 )
 from .ending import Stopped, asked_by, command_stopped
@@ -46,11 +48,7 @@ class Commands(TyperGroup):
             raise _Interrupted(stop) from None
 
 
-app = typer.Typer(
-    help="Train ResNet-50 against the clock, MLPerf style, and prove it.",
-    cls=Commands,
-    **TYPER_OPTIONS,
-)
+app = typer.Typer(cls=Commands, **TYPER_OPTIONS | {"add_completion": True})
 app.add_typer(config_app, name="config")
 app.add_typer(data_app, name="data")
 app.add_typer(log_app, name="log")
@@ -100,11 +98,24 @@ def _end_stopped(stop: KeyboardInterrupt) -> NoReturn:
     sys.exit(EXIT_STOPPED)
 
 
+@app.callback()
+def root(
+    version: Annotated[
+        bool,
+        typer.Option("--version", is_eager=True, callback=print_version, help="Print the version."),
+    ] = False,
+) -> None:
+    """Train ResNet-50 against the clock, MLPerf style, and prove it."""
+
+
 @app.command()
 def launch(
     config: Annotated[
         Optional[str],  # noqa: UP045
-        typer.Argument(help="A preset or a YAML file; default: quick, or the config to resume."),
+        typer.Argument(
+            help="A preset or a YAML file; default: quick, or the config to resume.",
+            autocompletion=complete_preset,
+        ),
     ] = None,
     overrides: Overrides = None,
     ranks: Ranks = None,

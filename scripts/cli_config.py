@@ -7,7 +7,16 @@ from typing import Annotated
 
 import typer
 
-from .console import EXIT_BAD, TYPER_OPTIONS, Config, Json, Overrides, print_table, yaml_value
+from .console import (
+    EXIT_BAD,
+    TYPER_OPTIONS,
+    Config,
+    Json,
+    Overrides,
+    complete_preset,
+    print_table,
+    yaml_value,
+)
 
 config_app = typer.Typer(help="Look at configs and check them.", **TYPER_OPTIONS)
 
@@ -27,7 +36,7 @@ def config_show(config: Config, overrides: Overrides = None, as_json: Json = Fal
         print(json.dumps({"config": loaded.to_dict(), "sha256": loaded.sha256}, indent=1))
         return
     rows = [(path, yaml_value(value), str(origin)) for path, value, origin in loaded.leaves()]
-    print_table(("key", "value", "from"), rows)
+    print_table(("key", "value", "from"), rows, free=(1,))
     print(
         f"\n{plan.ranks} ranks, global batch {plan.global_batch_size}, "
         f"{plan.steps_per_epoch:g} steps an epoch, {plan.epochs} epochs = {plan.total_steps} "
@@ -61,7 +70,8 @@ def config_check(
         print(f"{result.verdict} {config}: {result.cause} (ruleset {result.ruleset})")
         for finding in result.findings:
             print(f"  {finding.severity:6} {finding.id}: {finding.message}")
-        print_table(("", ""), [(key, yaml_value(value)) for key, value in result.facts.items()])
+        facts = [(key, yaml_value(value)) for key, value in result.facts.items()]
+        print_table(("", ""), facts, free=(1,))
     if result.verdict == "FAIL" or (strict and result.verdict == "POLICY"):
         raise typer.Exit(EXIT_BAD)
 
@@ -83,7 +93,9 @@ def config_list(as_json: Json = False) -> None:
 
 @config_app.command("diff")
 def config_diff(
-    left: Config, right: Annotated[str, typer.Argument(help="The other config.")]
+    left: Config,
+    right: Annotated[str, typer.Argument(help="The other config.", autocompletion=complete_preset)],
+    as_json: Json = False,
 ) -> None:
     """The values in which two configs differ. Exit 1 if there are any.
 
@@ -95,9 +107,14 @@ def config_diff(
     one = dict(flatten(load(left).to_dict()))
     other = dict(flatten(load(right).to_dict()))
     keys = sorted(key for key in one | other if one.get(key) != other.get(key))
-    rows = [(key, yaml_value(one.get(key, "-")), yaml_value(other.get(key, "-"))) for key in keys]
-    if not rows:
+    if as_json:
+        found = [{"key": key, "left": one.get(key), "right": other.get(key)} for key in keys]
+        print(json.dumps({"left": left, "right": right, "differences": found}, indent=1))
+    elif keys:
+        values = [(one.get(key, "-"), other.get(key, "-")) for key in keys]
+        rows = [(key, *map(yaml_value, pair)) for key, pair in zip(keys, values, strict=True)]
+        print_table(("key", left, right), rows, free=(1, 2))
+    else:
         print("no difference")
-        return
-    print_table(("key", left, right), rows)
-    raise typer.Exit(EXIT_BAD)
+    if keys:
+        raise typer.Exit(EXIT_BAD)

@@ -12,6 +12,7 @@ from .console import EXIT_BAD, TYPER_OPTIONS, Json, print_table, with_unit
 
 if TYPE_CHECKING:
     from ..logging.score import Score
+    from ..logging.summary import Summary
 
 log_app = typer.Typer(help="Read MLPerf logs.", **TYPER_OPTIONS)
 
@@ -23,26 +24,38 @@ Ruleset = Annotated[
 
 @log_app.command("show")
 def log_show(
-    path: Annotated[Path, typer.Argument(help="A log, or the folder of a run.")],
+    path: Annotated[
+        Path, typer.Argument(help="A log, or the folder of a run, a job or a submission.")
+    ],
     as_json: Json = False,
 ) -> None:
-    """Time to train, epochs, accuracy, init time and images/s of a run, from its MLPerf log.
+    """Time to train, epochs, accuracy, init time and images/s of runs, from their MLPerf logs.
 
     Example: `rn50 log show results/quick/20261121T080000Z`
     """
-    from ..logging.summary import find_log, summarise
+    from ..logging.summary import find_logs, summarise
 
-    log = find_log(path)
-    summary = summarise(log)
+    summaries = [(log, summarise(log)) for log in find_logs(path)]
     if as_json:
-        print(json.dumps(summary._asdict(), indent=1))
+        content = [summary._asdict() for _, summary in summaries]
+        print(json.dumps(content[0] if len(content) == 1 else content, indent=1))
         return
+    for number, (log, summary) in enumerate(summaries):
+        if number:
+            print()
+        _print_summary(log, summary)
+
+
+def _print_summary(log: Path, summary: Summary) -> None:
+    accuracy = with_unit(summary.eval_accuracy, "", 5)
+    if summary.target is not None:
+        accuracy += f", target {summary.target:g}"
     rows = [
         ("status", summary.status or "no run_stop: the run did not finish"),
         ("time to train", with_unit(summary.time_to_train_s, "s", 3)),
         ("init (not counted)", with_unit(summary.init_s, "s", 2)),
         ("epochs", with_unit(summary.epochs, "", 0)),
-        ("top-1 accuracy", with_unit(summary.eval_accuracy, "", 5)),
+        ("top-1 accuracy", accuracy),
         ("global batch", str(summary.global_batch_size or "-")),
         ("training rate", with_unit(summary.images_per_s, "images/s", 1)),
     ]
@@ -50,7 +63,8 @@ def log_show(
         (f"epoch {epoch:g}", f"{accuracy:.5f} after {seconds:.1f} s")
         for epoch, accuracy, seconds in summary.evaluations
     ]
-    print_table((str(log), ""), rows)
+    print(log)
+    print_table(("", ""), rows)
 
 
 @log_app.command("check")
@@ -58,7 +72,7 @@ def log_check(
     paths: Annotated[
         list[Path],
         typer.Argument(
-            help="Logs, folders of result_*.txt, or submissions (results/SYSTEM/resnet in them).",
+            help="Logs; folders of runs, jobs, submissions (results/SYSTEM/resnet in them).",
             metavar="PATH...",
         ),
     ],
@@ -89,7 +103,11 @@ def log_check(
 @log_app.command("score")
 def log_score(
     folders: Annotated[
-        list[Path], typer.Argument(help="Folders of result_*.txt.", metavar="FOLDER...")
+        list[Path],
+        typer.Argument(
+            help="Folders of result_*.txt, jobs, submissions (results/SYSTEM/resnet in them).",
+            metavar="FOLDER...",
+        ),
     ],
     ruleset: Ruleset = None,
     scale: Annotated[
@@ -104,9 +122,11 @@ def log_score(
 
     Example: `rn50 log score results/quick/20261121T080000Z`
     """
+    from ..logging.places import log_folders
     from ..logging.score import score_folder
 
-    scores = [score_folder(folder, ruleset, scale=scale) for folder in folders]
+    found = [folder for given in folders for folder in log_folders(given)]
+    scores = [score_folder(folder, ruleset, scale=scale) for folder in found]
     if as_json:
         content = [score.to_dict() for score in scores]
         print(json.dumps(content[0] if len(content) == 1 else content, indent=1, allow_nan=False))
@@ -122,17 +142,20 @@ def log_rules(
     markdown: Annotated[
         bool, typer.Option("--markdown", help="As docs/rules.md has them.")
     ] = False,
+    as_json: Json = False,
 ) -> None:
     """Every rule: id, rulesets, severity, source, what it checks.
 
     Example: `rn50 log rules`
     """
-    from ..logging.rules_page import render_markdown, rows
+    from ..logging.rules_page import COLUMNS, render_markdown, rows, to_json
 
-    if markdown:
+    if as_json:
+        print(json.dumps(to_json(), indent=1))
+    elif markdown:
         print(render_markdown(), end="")
     else:
-        print_table(("id", "rulesets", "severity", "open", "checks"), [row[:5] for row in rows()])
+        print_table(COLUMNS[:-1], [row[:-1] for row in rows()], free=(4,))
 
 
 def _print_score(score: Score) -> None:
@@ -148,7 +171,8 @@ def _print_score(score: Score) -> None:
         )
         for run in score.runs
     ]
-    print_table((str(score.folder), "minutes", "epochs", "accuracy", ""), rows)
+    print(score.folder)
+    print_table(("run", "minutes", "epochs", "accuracy", ""), rows)
     times = [run.minutes for run in score.runs if run.minutes is not None]
     if len(times) > 1:
         print(f"spread {max(times) - min(times):.5f} min")

@@ -11,7 +11,7 @@ import typer
 
 from ..config.errors import UserError
 from ..data.atomic import is_stdout, write_output
-from .console import Json, output_file, print_table
+from .console import Json, complete_system, output_file, print_table
 
 if TYPE_CHECKING:
     from ..config.schema import System
@@ -28,7 +28,9 @@ Arguments = Annotated[
 Name = Annotated[
     Optional[str],  # noqa: UP045
     typer.Option(
-        "--system", help="A machine of `config/system/`, or its YAML file; with CONFIG: put on it."
+        "--system",
+        help="A machine of `config/system/`, or its YAML file; with CONFIG: put on it.",
+        autocompletion=complete_system,
     ),
 ]
 Gpus = Annotated[
@@ -163,14 +165,14 @@ def predict(
 
 
 def _ruleset(text: str | None) -> str | None:
-    from ..config.benchmark import RULESETS
+    from ..config.benchmark import RULESETS, ruleset_name
 
-    if text is None or text in ("0.5", "0.5.0"):
-        return text
-    matches = [known for known in RULESETS if text in (known, known[:3])]
-    if not matches:
+    if text is None:
+        return None
+    name = ruleset_name(text, ("0.5.0", *RULESETS))  # v0.5 had other recipes, and no rules of ours
+    if name is None:
         raise UserError(f"--ruleset: 0.5.0 or one of {', '.join(RULESETS)} expected, found {text}")
-    return matches[0]
+    return name
 
 
 def _job_of_system(

@@ -11,7 +11,7 @@ import typer
 
 from ..data.atomic import is_stdout
 from .cli_log import log_app
-from .console import Json, output_file, print_table
+from .console import Json, complete_system, output_file, print_table
 
 Paths = Annotated[
     list[Path],
@@ -37,7 +37,7 @@ def log_compare(paths: Paths, as_json: Json = False) -> None:
         return
     letters = comparison.letters
     named = zip(letters, comparison.subjects, strict=True)
-    print_table(("", "run"), [(letter, name_of(subject)) for letter, subject in named])
+    print_table(("", "run"), [(letter, name_of(subject)) for letter, subject in named], free=(1,))
     tables = (
         ("submission", comparison.submissions),
         ("hyper-parameters", comparison.parameters),
@@ -49,7 +49,8 @@ def log_compare(paths: Paths, as_json: Json = False) -> None:
         if rows:
             print()
             marked = [("*" if row.differs else "", row.name, *row.cells) for row in rows]
-            print_table(("", title, *letters), marked)
+            values = range(2, 2 + len(letters))
+            print_table(("", title, *letters), marked, free=values)
     for note in (note for subject in comparison.subjects for note in subject.notes):
         print(f"rn50: note: {note}", file=sys.stderr)
     if lines := divergence_lines(comparison):
@@ -73,7 +74,8 @@ def log_report(
     system: Annotated[
         Optional[str],  # noqa: UP045
         typer.Option(
-            help="Predict the recipe on this machine (`config/system/`); default: on its own."
+            help="Predict the recipe on this machine (`config/system/`); default: on its own.",
+            autocompletion=complete_system,
         ),
     ] = None,
     gpus: Annotated[

@@ -8,11 +8,11 @@ from typing import Annotated, Optional
 
 import typer
 
-from .console import EXIT_BAD, Config, Overrides, split_config
+from .console import EXIT_BAD, SCHEDULER_NAMES, Config, Overrides, choices, split_config
 
 SchedulerName = Annotated[
     Optional[str],  # noqa: UP045 (Typer reads this at run time)
-    typer.Option("--scheduler", help="slurm, sge, pbs, lsf or local; default: the system's."),
+    typer.Option("--scheduler", help="Default: the system's.", **choices(SCHEDULER_NAMES)),
 ]
 Runs = Annotated[
     int, typer.Option(min=1, max=100, help="Runs one after the other, a fresh seed each.")

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Annotated, Any, Optional
@@ -29,7 +29,50 @@ TYPER_OPTIONS: dict[str, Any] = {
     "add_completion": False,
 }
 
-Config = Annotated[str, typer.Argument(help="A preset's name (`rn50 config list`) or a YAML file.")]
+LAUNCHER_NAMES = ("mpirun", "gloo", "srun")
+SCHEDULER_NAMES = ("slurm", "sge", "pbs", "lsf", "local")
+
+
+def choices(names: Sequence[str]) -> dict[str, Any]:
+    """Of an option with these values: shown by --help, offered by a shell's completion.
+
+    What is not among them is refused where it is used, in one line.
+    """
+    return {
+        "metavar": "|".join(names),
+        "autocompletion": lambda incomplete: [n for n in names if n.startswith(incomplete)],
+    }
+
+
+def complete_preset(incomplete: str) -> list[str]:
+    """For a shell's completion; it offers files where no preset begins so."""
+    from ..config.names import list_presets
+
+    return [name for name in list_presets() if name.startswith(incomplete)]
+
+
+def complete_system(incomplete: str) -> list[str]:
+    """The machines of `config/system/`, for a shell's completion."""
+    from ..config.names import list_systems
+
+    return [name for name in list_systems() if name.startswith(incomplete)]
+
+
+def print_version(wanted: bool) -> None:
+    """The callback of `--version`."""
+    if wanted:
+        from .. import __version__
+
+        print(f"rn50 {__version__}")
+        raise typer.Exit
+
+
+Config = Annotated[
+    str,
+    typer.Argument(
+        help="A preset's name (`rn50 config list`) or a YAML file.", autocompletion=complete_preset
+    ),
+]
 Overrides = Annotated[
     Optional[list[str]],  # noqa: UP045 (Typer reads this at run time)
     typer.Argument(help="`key.path=value`, such as `batch.per_rank=16`.", show_default=False),
@@ -88,7 +131,7 @@ Ranks = Annotated[
 Launcher = Annotated[
     Optional[str],  # noqa: UP045
     typer.Option(
-        help="`mpirun`, `gloo` or `srun`; default: srun in a Slurm job, else mpirun if there is."
+        help="Default: srun in a Slurm job, else mpirun if there is.", **choices(LAUNCHER_NAMES)
     ),
 ]
 
@@ -167,21 +210,91 @@ class Tracking:
         return advance
 
 
-def print_table(header: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> None:
-    """A plain table; on a pipe as wide as it needs to be, so that nothing is cut."""
+FREE_CELLS = 12
+"""What a free column keeps at least: a long number is broken once, not into letters."""
+_GAP = "  "
+
+
+def print_table(
+    header: tuple[str, ...], rows: Sequence[tuple[str, ...]], free: Collection[int] = ()
+) -> None:
+    """A plain table, on a pipe as wide as it needs to be.
+
+    A terminal's width folds text between words, so that a key or a `file:line` stays whole; where
+    even that is too wide, each row is a block of lines.
+
+    Args:
+        header: a title for each column, "" for none.
+        rows: cells as text.
+        free: columns, such as values, whose words may be broken where there is no room.
+    """
+    from rich.cells import cell_len
     from rich.console import Console
     from rich.markup import escape
     from rich.table import Table
 
+    columns = list(zip(header, *rows, strict=True))
+    widths = [max(map(cell_len, cells)) for cells in columns]
     console = Console()
-    if not console.is_terminal:
-        console = Console(width=10_000)
-    table = Table(box=None, pad_edge=False)
-    for title in header:
-        table.add_column(escape(title), overflow="fold")
+    if console.is_terminal:
+        least = [
+            max(cell_len(word) for cell in cells for word in cell.split()) for cells in columns
+        ]
+        for number in free:
+            least[number] = min(least[number], FREE_CELLS)
+        fitting = fit_columns(widths, least, console.width - len(_GAP) * (len(columns) - 1))
+        if fitting is None:
+            print("\n".join(stack_rows(header, rows, console.width)))
+            return
+        widths = fitting
+    table = Table(box=None, show_header=any(header), show_edge=False, padding=(0, 0))
+    for number, (title, width) in enumerate(zip(header, widths, strict=True)):
+        table.add_column(escape(title), width=width, overflow="fold")
+        if number + 1 < len(widths):
+            table.add_column(width=len(_GAP))
     for row in rows:
-        table.add_row(*map(escape, row))
-    console.print(table)
+        table.add_row(*[cell for text in row for cell in (escape(text), "")][:-1])
+    wide = Console(width=max(sum(widths) + len(_GAP) * len(widths), 1))
+    if console.is_terminal:
+        wide.print(table)
+        return
+    with wide.capture() as text:
+        wide.print(table)
+    print("\n".join(line.rstrip() for line in text.get().splitlines()))
+
+
+def fit_columns(natural: Sequence[int], least: Sequence[int], available: int) -> list[int] | None:
+    """Widths of columns that fit into `available`: the widest give way first. None: too narrow.
+
+    Args:
+        natural: width of the longest cell of each column.
+        least: what each column needs.
+    """
+    for most in range(max(natural, default=0), -1, -1):
+        widths = [max(low, min(wide, most)) for wide, low in zip(natural, least, strict=True)]
+        if sum(widths) <= available:
+            return widths
+    return None
+
+
+def stack_rows(header: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> list[str]:
+    """A table for a narrow terminal: a row's first cell on a line, the others below."""
+    import textwrap
+
+    lines = []
+    for row in rows:
+        cells = [(title, cell) for title, cell in zip(header, row, strict=True) if cell]
+        lines.append(cells[0][1] if cells else "")
+        for title, cell in cells[1:]:
+            text = f"{title}: {cell}" if title else cell
+            lines += textwrap.wrap(
+                *(text, max(width, FREE_CELLS)),
+                initial_indent=_GAP,
+                subsequent_indent=_GAP * 2,
+                break_long_words=False,
+                break_on_hyphens=False,
+            )
+    return lines
 
 
 def yaml_value(value: Any) -> str:

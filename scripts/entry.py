@@ -11,7 +11,6 @@ from typing import Any
 
 from ..config.errors import UserError
 
-_EXIT_STOPPED = 130
 _FLAGS: dict[str, dict[str, bool]] = {
     "--json": {"as_json": True},
     "--strict": {"strict": True},
@@ -25,9 +24,13 @@ def main() -> None:
     if sys.argv[1:3] == ["log", "check"]:
         try:
             code = quick_check(sys.argv[3:])
-        except KeyboardInterrupt:
-            print("rn50: stopped", file=sys.stderr)
-            code = _EXIT_STOPPED
+        except KeyboardInterrupt as stop:
+            from .console import EXIT_STOPPED
+            from .ending import asked_by, command_stopped
+
+            line = command_stopped(asked_by(stop), sys.argv[1:]).line
+            print(f"rn50: {line}", file=sys.stderr)
+            code = EXIT_STOPPED
         if code is not None:
             sys.exit(code)
     from .cli import main as with_typer

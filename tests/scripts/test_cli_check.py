@@ -194,4 +194,6 @@ def test_an_interrupt_ends_the_check(rn50, tmp_path: Path, official: str) -> Non
     wait_until(lambda: str(path) in [file.path for file in child.open_files()])
     os.killpg(process.pid, signal.SIGINT)
     out, err = process.communicate(timeout=60)
-    assert (process.returncode, out, err) == (130, "", "rn50: stopped\n")
+    assert (process.returncode, out) == (130, "")
+    assert err.startswith("rn50: stopped by Ctrl-C; start again with: ")
+    assert err.endswith(f"rn50 log check {official} {path}\n") and err.count("\n") == 1

@@ -1,0 +1,47 @@
+"""Where logs lie: beside a run's files, in a submission, in a job's folder; and their config.
+
+The folder of `rn50 submit` holds config.yaml, run_0, run_1, ... and, as in a submission,
+results/SYSTEM/resnet/result_0.txt, result_1.txt, ...
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ..config.benchmark import BENCHMARK
+
+RESULT_FILES = "result_*.txt"
+
+
+def log_folders(path: Path) -> list[Path]:
+    """The folders of logs that a folder means: itself, or those of each system of a job or of a
+    submission."""
+    if not path.is_dir() or any(path.glob(RESULT_FILES)):
+        return [path]
+    found = (folder for folder in path.glob(f"results/*/{BENCHMARK}") if folder.is_dir())
+    return sorted(folder for folder in found if any(folder.glob(RESULT_FILES))) or [path]
+
+
+def job_of(folder: Path) -> Path | None:
+    """The top of what results/SYSTEM/resnet lies in; None where `folder` is none of that name."""
+    whole = folder.absolute()
+    if whole.name != BENCHMARK or len(whole.parents) < 3 or whole.parents[1].name != "results":
+        return None
+    return whole.parents[2]
+
+
+def run_folders(path: Path) -> list[Path]:
+    """The folders of a job's runs, run_0, run_1, ..., by number; none where it is no job's."""
+    runs = [run for run in path.glob("run_*") if run.name[4:].isdecimal()]
+    made = [run for run in runs if (run / "config.yaml").is_file()]
+    return sorted(made, key=lambda run: int(run.name[4:]))
+
+
+def config_of(folder: Path) -> Path:
+    """Where the config of the logs in `folder` is, if there is one: beside them, or in the job's
+    folder, which may be one of `rn50 submit` or of a script written by hand."""
+    own, job = folder / "config.yaml", job_of(folder)
+    if job is None or own.exists():
+        return own
+    runs = run_folders(job)
+    return runs[0] / "config.yaml" if runs else job / "config.yaml"

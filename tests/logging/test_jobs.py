@@ -1,0 +1,158 @@
+"""The folder of `rn50 submit` is understood by every command on logs, with its config's target."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from rn50.config.load import load
+from rn50.logging.folder import read_subjects
+from rn50.logging.places import config_of, log_folders, run_folders
+from rn50.scripts.cli import app
+from rn50.scripts.report import write_report
+from tests.logging.log_text import good_run, last, put, write
+
+TARGET = 0.4
+
+
+def invoke(*arguments: object) -> Result:
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Path:
+    """Five runs of an open config whose target is far below the benchmark's."""
+    return make_job(tmp_path / "results/smoke/20261122T105236Z", 5)
+
+
+def make_job(folder: Path, runs: int) -> Path:
+    overrides = ["division=open", f"eval.target={TARGET}", "ruleset=3.1"]
+    logs = folder / "results/local_n1/resnet"
+    logs.mkdir(parents=True)
+    (folder / "systems").mkdir()
+    (folder / "config.yaml").write_text(load("smoke", overrides).to_yaml())
+    (folder / "job.sh").write_text("#!/usr/bin/env bash\n")
+    for number in range(runs):
+        run = folder / f"run_{number}"
+        run.mkdir()
+        log = good_run(division="open")
+        put("seed", number)(log)
+        last(log, "eval_accuracy").value = round(0.45 + number / 100, 2)
+        for record in log:
+            if record.key == "eval_accuracy" and record.metadata["epoch_num"] < 35:
+                record.value = 0.2
+        write(run / "result_0.txt", log)
+        (run / "config.yaml").write_text(load("smoke", [*overrides, f"seed={number}"]).to_yaml())
+        (run / "result.json").write_text(json.dumps({"status": "success", "ranks": 2}))
+        shutil.copy(run / "result_0.txt", logs / f"result_{number}.txt")
+    return folder
+
+
+def test_where_things_lie(job: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    logs = job / "results/local_n1/resnet"
+    assert log_folders(job) == [logs]
+    assert log_folders(logs) == [logs]
+    assert [run.name for run in run_folders(job)] == [f"run_{n}" for n in range(5)]
+    assert config_of(logs) == job / "run_0/config.yaml"
+    assert config_of(job / "run_3") == job / "run_3/config.yaml"
+    monkeypatch.chdir(logs)
+    assert config_of(Path()).resolve() == job / "run_0/config.yaml"
+
+
+def test_score(job: Path) -> None:
+    score = json.loads(invoke("log", "score", "--json", job).stdout)
+    assert score["path"] == str(job / "results/local_n1/resnet")
+    assert score["ruleset"] == "3.1.0"  # of the config, not of the dates in the log
+    assert [run["converged"] for run in score["runs"]] == [True] * 5
+    assert score["score_min"] > 0
+    done = invoke("log", "score", job)
+    assert done.exit_code == 0 and "score " in done.stdout
+
+
+def test_show(job: Path) -> None:
+    shown = json.loads(invoke("log", "show", "--json", job).stdout)
+    assert [run["eval_accuracy"] for run in shown] == [0.45, 0.46, 0.47, 0.48, 0.49]
+    assert {run["target"] for run in shown} == {TARGET}
+    assert invoke("log", "show", job).stdout.count(f", target {TARGET}") == 5
+    one = json.loads(invoke("log", "show", "--json", job / "run_0").stdout)
+    assert one["target"] == TARGET
+
+
+def test_check_takes_the_ruleset_of_the_config(job: Path) -> None:
+    checked = json.loads(invoke("log", "check", "--json", "--no-official", job).stdout)
+    assert {(one["ruleset"], one["ruleset_from"]) for one in checked} == {
+        ("3.1.0", "config.yaml of the job")
+    }
+
+
+def test_report(job: Path) -> None:
+    """Against 0.759, none of the five would have reached its target."""
+    path = write_report(job)
+    assert path == job / "report.html"
+    page = path.read_text()
+    assert "5 of 5 runs reached the target" in page
+    assert f"target {TARGET}" in page and "target 0.759" not in page
+    (subject,) = read_subjects(job)
+    assert [log.path.name for log in subject.logs] == [f"result_{n}.txt" for n in range(5)]
+    assert subject.folder is not None and subject.folder.config is not None
+
+
+def test_a_bare_log_has_the_target_of_the_config_beside_it(job: Path) -> None:
+    for log in (job / "run_2/result_0.txt", job / "results/local_n1/resnet/result_2.txt"):
+        (subject,) = read_subjects(log)
+        assert subject.first is not None and subject.first.target == TARGET
+
+
+def test_a_job_of_one_run_is_that_run(tmp_path: Path) -> None:
+    job = make_job(tmp_path / "job", 1)
+    (subject,) = read_subjects(job)
+    assert subject.path == job / "run_0"
+    assert subject.folder is not None and subject.folder.result["status"] == "success"
+    assert "Reached 0.45 top-1" in write_report(job).read_text()
+    whole = json.loads(invoke("log", "check", "--json", "--no-official", job).stdout)[-1]
+    assert whole["verdict"] != "FAIL"
+    assert [f["severity"] for f in whole["findings"] if f["id"] == "S1"] == ["note"]
+
+
+def test_a_job_without_a_log_says_how_its_run_ended(tmp_path: Path) -> None:
+    job = make_job(tmp_path / "job", 1)
+    (job / "results/local_n1/resnet/result_0.txt").unlink()
+    (job / "run_0/result_0.txt").unlink()
+    failed = {"status": "failed", "reason": "rank 1 on node7 failed in start-up"}
+    (job / "run_0/result.json").write_text(json.dumps(failed))
+    assert "rank 1 on node7 failed in start-up" in write_report(job).read_text()
+
+
+def test_compare_takes_a_job_once(tmp_path: Path) -> None:
+    make_job(tmp_path / "results/first", 5)
+    make_job(tmp_path / "results/second", 2)
+    done = invoke("log", "compare", tmp_path / "results")
+    assert done.exit_code == 0, done.output
+    lines = [line.split() for line in done.stdout.splitlines()[1:3]]
+    assert lines == [["A", "results/first"], ["B", "results/second"]]
+
+
+def test_a_submission_of_others_is_no_job(tmp_path: Path) -> None:
+    """ORG/results/SYSTEM/resnet without a config: the benchmark's target."""
+    logs = tmp_path / "ORG/results/SYSTEM/resnet"
+    logs.mkdir(parents=True)
+    for number in range(5):
+        write(logs / f"result_{number}.txt", good_run())
+    (subject,) = read_subjects(tmp_path / "ORG")
+    assert subject.folder is None and subject.first is not None
+    assert subject.first.target == 0.759
+
+
+def test_rules_for_programs() -> None:
+    rules = json.loads(invoke("log", "rules", "--json").stdout)
+    by_id = {rule["id"]: rule for rule in rules}
+    assert len(by_id) > 30
+    assert by_id["R05"]["severity"] == "policy" and "4.0.0" in by_id["R05"]["rulesets"]
+    assert by_id["S1"]["rulesets"] is None
+    assert {key for rule in rules for key in rule} == {
+        *("id", "rulesets", "severity", "open", "checks", "source")
+    }
