@@ -7,13 +7,15 @@ import os
 import shlex
 from pathlib import Path
 
+from ..config.leaves import Origin
+from ..config.names import PRESETS
 from .listing import IMAGE_SUFFIXES, TRAIN_TAR
 
 _MOST_NAMED = 5
 _MOST_ENTRIES = 2000  # of a folder, looked at for a hint
 
 
-def explain_missing(path: str, written_at: object = None) -> str:
+def explain_missing(path: str, written_at: Origin | None = None) -> str:
     """One line: where `data.path` was written, what is there, what may be meant, what to do.
 
     Args:
@@ -23,13 +25,14 @@ def explain_missing(path: str, written_at: object = None) -> str:
     folder = Path(os.path.realpath(path))
     where = "" if written_at is None else f"{written_at}: "
     found, images = _look(folder)
-    meant = _near_miss(folder)
+    own = _own_folder(written_at)
+    meant = _from_here(folder, own) or _near_miss(folder)
     if images is not None:
         pack = f"pack them with `rn50 data pack {_word(images)} {_word(_beside(images))}`"
     else:
         pack = f"make it with `rn50 data pack IMAGES {_word(Path(path))}`"
     if meant is not None:
-        pack = f"did you mean {_as_written(meant, path)}? Else {pack}"
+        pack = f"did you mean {_as_written(meant, path, own)}? Else {pack}"
     elif beside := _sets_in(folder.parent):
         found += f" (packed sets beside it: {', '.join(beside)})"
     return f"{where}data.path: a packed image set expected at {folder}, found {found}; {pack}"
@@ -110,8 +113,26 @@ def _is_set(folder: Path) -> bool:
         return False
 
 
-def _as_written(found: Path, path: str) -> str:
-    """As the user would write it: relative where `path` is."""
+def _own_folder(written_at: Origin | None) -> Path | None:
+    """The folder of the user's YAML, to which its paths are relative; None: no such file."""
+    if written_at is None or written_at.line is None:
+        return None
+    folder = Path(written_at.source).resolve().parent
+    return None if folder.is_relative_to(PRESETS) else folder
+
+
+def _from_here(folder: Path, own: Path | None) -> Path | None:
+    """The set that the path would name from the current folder, not from that of its YAML."""
+    if own is None:
+        return None
+    found = Path(os.path.realpath(os.path.relpath(folder, own)))
+    return found if found != folder and _is_set(found) else None
+
+
+def _as_written(found: Path, path: str, own: Path | None) -> str:
+    """As the user would write it: relative to the YAML, or where `path` is."""
+    if own is not None:
+        return os.path.relpath(found, own)
     return str(found) if Path(path).is_absolute() else os.path.relpath(found)
 
 

@@ -15,6 +15,7 @@ from ..config.image_set import SYNTHETIC, wrong_counts
 from ..config.leaves import Origin
 from ..config.manifest import Counts, Manifest
 from ..config.schema import Data, Synthetic
+from .atomic import follow_links
 from .dataset import check_before_run
 from .lock import Holder, hold
 from .missing import explain_missing
@@ -70,7 +71,7 @@ def _draw_once(folder: Path, settings: Synthetic, track: Tracker) -> None:
         who = str(holder or "another process")
         print(f"{folder}: waiting for {who}, which draws it", file=sys.stderr, flush=True)
 
-    target = Path(os.path.realpath(folder))  # a link to another disk stays one
+    target = follow_links(folder)
     target.parent.mkdir(parents=True, exist_ok=True)
     prefix = f".{target.name}.images-"
     with hold(target.parent / f".{target.name}.lock", wait=True, tell=tell):

@@ -13,6 +13,8 @@ from typing import Any
 import pytest
 
 from rn50.config.errors import UserError
+from rn50.config.leaves import Origin
+from rn50.config.load import load
 from rn50.config.manifest import load_manifest
 from rn50.config.schema import Data, Synthetic
 from rn50.data.dataset import verify
@@ -40,7 +42,7 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def refusal(path: object, origins: dict[str, object] | None = None) -> str:
+def refusal(path: object, origins: dict[str, Origin] | None = None) -> str:
     """The one line with which a config without `synthetic` is refused."""
     with pytest.raises(UserError) as caught:
         prepare(Data(path=str(path), **COUNTS), silent, origins)
@@ -55,7 +57,7 @@ def test_a_missing_set_is_named_in_full_with_where_it_was_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert refusal("datasets/mine", {"data.path": "mine.yaml:3"}) == (
+    assert refusal("datasets/mine", {"data.path": Origin("mine.yaml", 3)}) == (
         f"mine.yaml:3: data.path: a packed image set expected at {tmp_path}/datasets/mine, found "
         "nothing; make it with `rn50 data pack IMAGES datasets/mine`"
     )
@@ -82,6 +84,37 @@ def test_a_near_miss_is_named(
     (tmp_path / "datasets/full").mkdir()
     path, meant = path.format(here=tmp_path), meant.format(here=tmp_path)
     assert f"; did you mean {meant}? Else make it with `rn50 data pack" in refusal(path)
+
+
+def test_a_path_from_the_wrong_folder_is_named_as_the_yaml_would_have_it(
+    tmp_path: Path, photos: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Paths of a YAML are relative to it: the set lies in the working folder's `datasets`."""
+    monkeypatch.chdir(tmp_path)
+    pack_images(photos, tmp_path / "datasets/mine")
+    (tmp_path / "configs").mkdir()
+    (tmp_path / "configs/own.yaml").write_text("base: quick\ndata: {path: datasets/mine}\n")
+    loaded = load("configs/own.yaml")
+    with pytest.raises(UserError) as caught:
+        prepare(loaded.run.data, silent, loaded.origins)
+    told = str(caught.value)
+    assert told.startswith(
+        "configs/own.yaml:2: data.path: a packed image set expected at "
+        f"{tmp_path}/configs/datasets/mine, found nothing; did you mean ../datasets/mine? "
+    )
+    assert names_in(tmp_path / "configs") == {"own.yaml"}
+
+
+@pytest.mark.parametrize("base", ["quick", "smoke", "cpu_small"])
+def test_another_path_than_the_presets_is_never_drawn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, base: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "own.yaml").write_text(f"base: {base}\ndata: {{path: datasets/mine}}\n")
+    for loaded in (load("own.yaml"), load(base, ["data.path=datasets/mine"])):
+        with pytest.raises(UserError, match=r"data\.path: a packed image set expected at /"):
+            prepare(loaded.run.data, silent, loaded.origins)
+    assert names_in(tmp_path) == {"own.yaml"}
 
 
 def test_without_a_near_miss_the_sets_beside_it_are_named(tmp_path: Path, photos: Path) -> None:
