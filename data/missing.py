@@ -30,10 +30,11 @@ def explain_missing(path: str, written_at: Origin | None = None) -> str:
     if images is not None:
         pack = f"pack them with `rn50 data pack {_word(images)} {_word(_beside(images))}`"
     else:
-        pack = f"make it with `rn50 data pack IMAGES {_word(Path(path))}`"
+        target = "FOLDER" if _has_content(folder) else _word(Path(path))
+        pack = f"make {'one' if target == 'FOLDER' else 'it'} with `rn50 data pack IMAGES {target}`"
     if meant is not None:
         pack = f"did you mean {_as_written(meant, path, own)}? Else {pack}"
-    elif beside := _sets_in(folder.parent):
+    elif found == "nothing" and (beside := _sets_in(folder.parent)):
         found += f" (packed sets beside it: {', '.join(beside)})"
     return f"{where}data.path: a packed image set expected at {folder}, found {found}; {pack}"
 
@@ -52,7 +53,19 @@ def _look(folder: Path) -> tuple[str, Path | None]:
         return "images that are not packed", folder
     if (folder / "train.rec").is_file():
         return "records without their manifest.json", None
+    if inside := _sets_in(folder):
+        return f"a folder of packed sets ({', '.join(inside)})", None
     return "a folder without manifest.json", None
+
+
+def _has_content(folder: Path) -> bool:
+    """Whether something is there that packing would not touch."""
+    try:
+        return bool(_names(folder))
+    except FileNotFoundError:
+        return False
+    except OSError:  # a file among others
+        return True
 
 
 def _holds_classes(folder: Path, names: list[str]) -> bool:

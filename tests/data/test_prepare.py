@@ -42,6 +42,11 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+def make_photos(folder: Path) -> Path:
+    make_images(folder, SETTINGS)
+    return folder
+
+
 def refusal(path: object, origins: dict[str, Origin] | None = None) -> str:
     """The one line with which a config without `synthetic` is refused."""
     with pytest.raises(UserError) as caught:
@@ -127,9 +132,19 @@ def test_without_a_near_miss_the_sets_beside_it_are_named(tmp_path: Path, photos
 @pytest.mark.parametrize(
     ("make", "found"),
     [
-        (lambda path: path.write_text("text"), "found a file; make it with"),
+        (
+            lambda path: path.write_text("text"),
+            "found a file; make one with `rn50 data pack IMAGES FOLDER`",
+        ),
         (lambda path: path.mkdir(), "found an empty folder; make it with"),
-        (lambda path: (path / "a").mkdir(parents=True), "found a folder without manifest.json;"),
+        (
+            lambda path: (path / "a").mkdir(parents=True),
+            "found a folder without manifest.json; make one",
+        ),
+        (
+            lambda path: pack_images(make_photos(path.with_name("photos")), path / "set"),
+            "found a folder of packed sets (set); make one with",
+        ),
         (lambda path: make_images(path, SETTINGS), "found images that are not packed; pack them"),
         (
             lambda path: (make_images(path, SETTINGS), (path / "train").rename(path / "other")),
