@@ -9,6 +9,9 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from .circumstances import NO_MEMORY, Limits, shortages
+from .refusal import quote_refusal
+
 GONE = "its process is gone"
 """What the watchdog says of a rank whose process ended without a word."""
 _WORDS = {
@@ -31,13 +34,10 @@ _CRASH = re.compile(
     r"Fatal Python error: .*|terminate called .*(\n.*what\(\): .*)?|Segmentation fault: .*"
     r"|Signal: (Segmentation fault|Aborted|Bus error).*|MPI_INIT failed"
 )
+_BUILT_IN = re.compile(r"/tmp/pip-wheel-\w+/horovod_\w+/")
+"""Where Horovod was compiled: 70 characters of each of its messages."""
 LABEL = re.compile(r"^\[(?P<rank>\d+)\]<std(out|err)>:")
 """What horovodrun puts before a rank's line."""
-# Signs that a rank got no more memory: engines abort, or MPI ends, for want of a map or thread.
-_NO_MEMORY = re.compile(
-    r"Cannot allocate memory|failed to map segment from shared object|bad_alloc"
-    r"|pthread_create[^\n]*Resource temporarily unavailable"
-)
 # What the other ranks say when one is gone.
 _CONSEQUENCES = (
     "Horovod has been shut down",
@@ -68,8 +68,11 @@ def explain_failure(
     lost: Mapping[str, Any] | None = None,
     unheard: Collection[int] = (),
     out_of_memory: bool = False,
+    limits: Limits | None = None,
 ) -> str:
     """One line: a rank's own reason, else the signal that killed one, else what the rest saw.
+
+    In brackets what was short on this machine, where `limits` show it.
 
     Args:
         failures: of `read_failures`.
@@ -78,7 +81,25 @@ def explain_failure(
         lost: the rank that the watchdog found gone, silent or without progress, and where it was.
         unheard: ranks that had not reached the watchdog: it can only have seen what followed.
         out_of_memory: the kernel has killed a process here meanwhile.
+        limits: of this machine, as its ranks had them.
     """
+    stderr = _BUILT_IN.sub("", stderr)
+    why = _cause(failures, stderr, code, lost, unheard, out_of_memory=out_of_memory)
+    short = shortages(why, stderr, limits) if limits else ""
+    if short and why.endswith(")"):
+        return f"{why[:-1]}; {short})"
+    return f"{why} ({short})" if short else why
+
+
+def _cause(
+    failures: Sequence[Mapping[str, Any]],
+    stderr: str,
+    code: int,
+    lost: Mapping[str, Any] | None,
+    unheard: Collection[int],
+    *,
+    out_of_memory: bool,
+) -> str:
     told = "rank {rank} on {host} failed in {phase} at step {step}: {reason}"
     for failure in failures:
         if failure["reason"] == GONE:  # written for a rank that could not: what killed it is below
@@ -110,9 +131,10 @@ def explain_failure(
         return told.format(**{**lost, "reason": GONE + _last_words(lost["rank"], stderr)})
     if failures:
         return told.format(**failures[0])
-    lines = [line for line in stderr.splitlines() if line.strip()]
-    last = f": {lines[-1][:300]}" if lines else ""
-    return f"the launcher ended with exit code {code} before any rank reported{last}"
+    said = quote_refusal(stderr)
+    return f"the launcher ended with exit code {code} before any rank reported" + (
+        f": {said}" if said else ""
+    )
 
 
 def _last_words(rank: int, stderr: str) -> str:
@@ -124,7 +146,7 @@ def _last_words(rank: int, stderr: str) -> str:
         if label is None or int(label["rank"]) == rank
     )
     crash = _CRASH.search(stderr)
-    memory = _NO_MEMORY.search(stderr, 0, crash.start() if crash else len(stderr))
+    memory = NO_MEMORY.search(stderr, 0, crash.start() if crash else len(stderr))
     words = [" ".join(crash[0].split())[:200]] if crash else []
     if memory:
         words.append(f"memory was short: {memory[0]}")

@@ -25,6 +25,7 @@ from ..config.schema import Run
 from ..data.atomic import write_file
 from ..train.environment import Controller, Environment, backend_of, engine_environment
 from ..train.watchdog import SCRATCH
+from .circumstances import check_open_files, read_limits
 from .failure import LABEL, explain_failure, read_failures
 from .monitor import Monitor, oom_kills
 
@@ -98,7 +99,12 @@ def pick_launcher(wanted: str | None) -> str:
 
 
 def build_job(run: Run, launcher: str, command: Sequence[str]) -> tuple[Job, Environment]:
-    """The job that runs `command` on every rank of `run`, and the engines' environment."""
+    """The job that runs `command` on every rank of `run`, and the engines' environment.
+
+    Raises:
+        UserError: the engines refuse the config, or this shell's limits are too low for a launcher.
+    """
+    check_open_files(read_limits())
     controller = LAUNCHERS[launcher][1]
     environment = engine_environment(run, backend_of(run, controller), os.environ, controller)
     ranks = run.system.nodes * run.system.ranks_per_node
@@ -135,7 +141,8 @@ def run_watched(
     """Run a launcher's command line under the eyes of `monitor`; otherwise as `run_job`."""
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)  # orphaned ranks become our children
     log_path, kills = out / "stderr.log", oom_kills()
-    with log_path.open("w") as log, _Asked() as asked:
+    # Read through this handle at the end: somebody may have removed the folder meanwhile.
+    with log_path.open("w+", errors="replace") as log, _Asked() as asked:
         child = subprocess.Popen(
             tokens,
             env=os.environ | dict(environment),
@@ -162,15 +169,23 @@ def run_watched(
             stop_descendants(grace_s)
             child.wait()
             relay.join(timeout=GRACE_S)
+        log.seek(0)
+        said = log.read() if code != 0 else ""
     if code != 0:
         why = explain_failure(
             [*(monitor.failures if monitor else []), *read_failures(out)],
-            log_path.read_text(errors="replace"),
+            said,
             code,
             lost=(monitor.verdict or monitor.lost) if monitor else None,
             unheard=monitor.unheard if monitor else frozenset(),
             out_of_memory=oom_kills() > kills,
+            limits=read_limits(),
         )
+        if not out.is_dir():
+            raise UserError(
+                f"{out}: the run's folder is gone, removed or renamed while the run was in "
+                f"progress: {why}"
+            )
         if monitor is not None:
             _write_verdict(monitor, out)
         raise UserError(f"{why}; details: {log_path}")

@@ -15,6 +15,7 @@ from typing import Any
 
 from ..config.schema import Watchdog
 from ..train.watchdog import VARIABLE, WAITS, suspended_s
+from .circumstances import describe_silent
 from .failure import GONE
 
 DEATH_GRACE_S = 5.0
@@ -33,6 +34,7 @@ class Beat:
         self.buffer = b""
         self.rank: int | None = None
         self.host = ""
+        self.pid = 0
         self.place: tuple[str, int, str] = ("start", 0, "")
         self.heard_s = self.moved_s = time.monotonic()
 
@@ -154,6 +156,7 @@ class Monitor:
             if not secrets.compare_digest(str(message["token"]), self._token):
                 raise ValueError
             beat.rank, beat.host = int(message["rank"]), str(message["host"])[:100]
+            beat.pid = int(message["pid"])
             self._beats[beat.rank] = beat
             self._missing.discard(beat.rank)
             if self._stop_sent:  # to those that were there
@@ -215,8 +218,10 @@ class Monitor:
         silent = [b for b in self._beats.values() if now_s > b.heard_s + self._settings.silence_s]
         if silent:
             beat = min(silent, key=lambda b: b.heard_s)
-            silent_s = self._settings.silence_s
-            self.verdict = beat.report(f"silent for {silent_s:g} s: stopped, or its network is cut")
+            here = beat.host == socket.gethostname()
+            about = describe_silent(beat.pid, self._token) if here else None
+            about = about or "stopped, or its network is cut"
+            self.verdict = beat.report(f"silent for {self._settings.silence_s:g} s: {about}")
             return
         still = [b for b in self._beats.values() if now_s > b.moved_s + self._settings.stall_s]
         if still and len(still) == len(self._beats):

@@ -15,6 +15,7 @@ from pathlib import Path
 from ..config.errors import UserError
 from ..config.load import load
 from .attempts import close_attempt
+from .circumstances import check_open_files, read_limits
 from .launcher import run_watched
 from .monitor import Monitor
 
@@ -29,6 +30,7 @@ def main(arguments: list[str]) -> int:
     out, command = Path(arguments[0]), arguments[2:]
     monitor = None
     try:
+        check_open_files(read_limits())
         run = load(out / "config.yaml").run
         system = run.system
         if run.watchdog.enabled:

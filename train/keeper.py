@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -20,6 +19,7 @@ from .comm import Communicator
 from .loss_scale import Scale
 from .networks import bn_statistics, trainable
 from .optimizer import Updater
+from .progress import warn
 
 STATISTICS = "bn_statistics"
 
@@ -131,9 +131,7 @@ class Writer:
                 checkpoint.mark_best(path)
             checkpoint.prune(self._folder, self._keep)
         except OSError as error:
-            print(
-                f"rank 0: warning: no checkpoint of step {meta.step}: {path}: cannot write: "
-                f"{error.strerror}; training goes on",
-                file=sys.stderr,
-                flush=True,
+            warn(
+                f"no checkpoint of step {meta.step}: {path}: cannot write: {error.strerror}; "
+                "training goes on"
             )

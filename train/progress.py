@@ -2,7 +2,19 @@
 
 from __future__ import annotations
 
+import sys
+
 from ..config.plan import Plan
+
+WARNING = "rn50: warning: "
+"""Begins a warning, in stderr.log as well: there the launcher looks for it."""
+
+
+def warn(text: str) -> None:
+    """A warning of rank 0: at once to people, and to stderr.log, which the launcher quotes at the
+    end."""
+    for stream in (sys.stdout, sys.stderr):
+        print(f"{WARNING}{text}", file=stream, flush=True)
 
 
 class Progress:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -19,7 +18,7 @@ from .connection import Connection
 from .gpu import check_machine
 from .limits import REQUESTED, StopRequest
 from .placement import Placement
-from .progress import Progress
+from .progress import Progress, warn
 from .resume import last_stamp_unix_s
 from .support import decodes_on_gpu
 
@@ -109,7 +108,7 @@ class Session:
             self.log.resume(self.step, ranks=self.plan.ranks)
             self.metrics.start_clock(self.run_started_unix_s)
             if self.place.rank == 0 and self.clock.behind_s:
-                _warn(
+                warn(
                     f"the wall clock is {self.clock.behind_s:.1f} s behind the last stamp of the "
                     "interrupted run; stamps go on from that one, so that the time between the two "
                     "is not known"
@@ -129,13 +128,9 @@ class Session:
         by_s = self.clock.look()
         if by_s is None:
             return
-        _warn(
+        warn(
             f"the wall clock jumped by {by_s:+.1f} s by step {self.step}; the run's stamps follow "
             "the monotonic clock and did not"
         )
         self.metrics.write("wall_clock_jump", step=self.step, by_s=by_s)
         self.log.clock_jump(by_s)
-
-
-def _warn(text: str) -> None:
-    print(f"rn50: warning: {text}", file=sys.stderr, flush=True)

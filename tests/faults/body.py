@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import os
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -45,6 +46,11 @@ def fill_disk(left_bytes: int = 0) -> None:
         file.truncate(file.tell() - left_bytes)
 
 
+def remove_folder() -> None:
+    """Somebody clears the results away."""
+    shutil.rmtree(rest[rest.index("--out") + 1])
+
+
 def raise_error() -> None:
     raise ZeroDivisionError("the disk is on fire")
 
@@ -78,6 +84,7 @@ FAULTS: dict[str, Callable[[], Any]] = {
     "data never comes": lambda: time.sleep(3600),
     "disk full": fill_disk,
     "disk nearly full": lambda: fill_disk(1 << 20),
+    "folder removed": remove_folder,
     "network cut": cut_network,
     "launcher killed": kill_launcher,
     "wall clock +1 h": lambda: set_wall_clock(3600.0),

@@ -14,8 +14,10 @@ BODY = str(Path(__file__).with_name("body.py"))
 def job() -> None:
     launcher, *fate = sys.argv[1:6]
     loaded = launch.load_for_launch("smoke", ["seed=1", *sys.argv[6:]], None)
+    there_before = fate[2] == "-"  # then the ranks are the usual ones
+    program = launch.RANK if there_before else (sys.executable, BODY, *fate)
     with Tracking() as track:
-        result = launch.launch(loaded, launcher, track, program=(sys.executable, BODY, *fate))
+        result = launch.launch(loaded, launcher, track, program=program)
     sys.exit(0 if result["status"] == "success" else 1)
 
 

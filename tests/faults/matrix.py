@@ -34,6 +34,8 @@ SILENCE_S, STALL_S = 4.0, 6.0
 DEATH_BOUND_S = 10.0
 """From the death of a rank to the end of `rn50 launch`; for one that is silent or stands still,
 after `silence_s` or `stall_s`."""
+START_S = 30.0
+"""For a job to reach what was wrong before it began: those cases count from the command on."""
 BUSY_BOUND_S = 60.0
 """For tests, which run beside anything: still tells a watched job from one that hangs."""
 RUN = (
@@ -45,20 +47,33 @@ BEGIN, END = "<!-- matrix: begin -->", "<!-- matrix: end -->"
 
 
 class Case(NamedTuple):
-    """A fault and what has to come of it. `wait_s`: patience of the watchdog before the bound."""
+    """A fault and what has to come of it.
+
+    `victim`: the rank to which it is done, None where it is there before any rank is. `wait_s`:
+    patience of the watchdog before the bound. `shell`: runs before `rn50 launch`, in its shell.
+    """
 
     fault: str
     launcher: str
     phase: str
-    victim: int
+    victim: int | None
     words: str
     wait_s: float = 0.0
     code: int = 2
     more: tuple[str, ...] = ()
+    shell: str = ""
+
+    @property
+    def rank(self) -> str:
+        return "-" if self.victim is None else str(self.victim)
+
+    @property
+    def needs_root(self) -> bool:
+        return self.fault.startswith("disk") or self.shell.startswith("mount")
 
     @property
     def name(self) -> str:
-        return f"{self.fault}, {self.launcher}, {self.phase}, rank {self.victim}"
+        return f"{self.fault}, {self.launcher}, {self.phase}, rank {self.rank}"
 
 
 class Outcome(NamedTuple):
@@ -108,6 +123,21 @@ def cases() -> Iterator[Case]:
         jumped = rf"rn50: warning: the wall clock jumped by \{sign}3600\.0 s by step \d+"
         fault = f"wall clock {sign}1 h"
         yield Case(fault, launcher, "mid-epoch", 0, jumped, math.inf, code=1)
+    for launcher in LAUNCHERS:
+        gone = r"the run's folder is gone, removed or renamed .*: rank 0 on"
+        yield Case("folder removed", launcher, "mid-epoch", 0, gone)
+    few = r"ulimit -n: at least 64 open files a process expected, found 20: too many open files"
+    yield Case("ulimit -n 20", "mpirun", "before", None, few, START_S, shell="ulimit -n 20")
+    for launcher in LAUNCHERS:
+        small = r"rank \d on \S+ failed in .* \(.*ulimit -v 900000"
+        limit = "ulimit -v 900000"
+        yield Case(limit, launcher, "before", None, small, START_S, shell=limit)
+    full = r"its process is gone \(PMIX ERROR: OUT-OF-RESOURCE; /dev/shm: \S+ kB free, 64 kB in all"
+    shell = "mount -t tmpfs -o size=64k tmpfs /dev/shm"  # in a mount namespace of its own
+    yield Case("/dev/shm full", "mpirun", "before", None, full, START_S, shell=shell)
+    slots = "before any rank reported: Your job has requested more processes than the ppr for"
+    more = ("system.nodes=2", "system.ranks_per_node=1")
+    yield Case("too few hosts", "mpirun", "before", None, slots, START_S, more=more)
     for phase in PHASES:
         more = ("system.nodes=2", "system.ranks_per_node=1")
         silent = f"rank 1 on h2 .* silent for {SILENCE_S:g} s"
@@ -138,16 +168,21 @@ def run_case(case: Case, data: Path, bound_s: float = DEATH_BOUND_S) -> Outcome:
         settings = (*RUN, *case.more, f"data.path={data}", f"system.results={folder / 'results'}")
         command = [
             *(sys.executable, "-m", "tests.faults.job", case.launcher, case.fault, case.phase),
-            *(str(case.victim), str(mark), *settings),
+            *(case.rank, str(mark), *settings),
         ]
+        if case.shell:
+            command = ["bash", "-c", f'{case.shell} && exec "$@"', "-", *command]
+            if case.needs_root:  # nobody else sees what it mounts
+                command = ["unshare", "-m", *command]
         if case.fault == "network cut":
             command = [str(ROOT / "scripts/netlab.sh"), "run", "2", "0", "0", "--", *command]
         environment = os.environ | {"PYTHONPATH": str(ROOT)}
+        begun_s = time.time()
         process = subprocess.Popen(
             command, cwd=ROOT, env=environment, stdout=-1, stderr=-1, text=True
         )
         try:
-            _, err = process.communicate(timeout=120)
+            out, err = process.communicate(timeout=120)
         except subprocess.TimeoutExpired:
             process.kill()
             return Outcome(case, 120.0, -1, "", ("still running after 120 s",))
@@ -156,15 +191,16 @@ def run_case(case: Case, data: Path, bound_s: float = DEATH_BOUND_S) -> Outcome:
             time.sleep(0.05)
         ended_s = time.time()
         struck, _, memory = mark.read_text().partition(" ") if mark.exists() else ("nan", "", "")
-        stop_s = ended_s - float(struck)
+        stop_s = ended_s - (begun_s if case.victim is None else float(struck))
         messages = [line for line in err.splitlines() if line.startswith("rn50: error:")]
         message = messages[0].removeprefix("rn50: error: ") if messages else err[-200:]
         message = message.partition("; details:")[0]
         if case.code == 1:
-            message = f"(in order) {case.words}"
+            told = re.search(case.words, _in_order(folder) + out)
+            message = f"(in order) {told[0] if told else case.words}"
         elif case.code == -9:
             message = "(nobody left to say it)"
-        problems = list(_problems(case, folder, process.returncode, messages, err))
+        problems = list(_problems(case, folder, process.returncode, messages, out, err))
         if not stop_s <= case.wait_s + bound_s:
             problems.append(f"{stop_s:.1f} s to stop")
         if memory and Path(memory).exists():
@@ -179,20 +215,22 @@ def run_case(case: Case, data: Path, bound_s: float = DEATH_BOUND_S) -> Outcome:
 
 
 def _problems(
-    case: Case, folder: Path, code: int, messages: Sequence[str], err: str
+    case: Case, folder: Path, code: int, messages: Sequence[str], out: str, err: str
 ) -> Iterator[str]:
     if code != case.code:
         yield f"exit code {case.code} expected, found {code}: {err[-300:]}"
     if case.code == 1:
-        result = json.loads(next(folder.glob("results/*/*/result.json")).read_text())
-        text = next(folder.glob("results/*/*/stderr.log")).read_text()
-        if messages or not re.search(case.words, result.get("stopped", "") + text):
-            yield f"{case.words!r} in result.json expected, found {result} {messages}"
+        if messages or not re.search(case.words, _in_order(folder) + out):
+            yield f"{case.words!r} expected, found {_in_order(folder)} {messages} {out[-300:]}"
     elif case.code == -9:
         pass  # nobody is left to say anything
     elif len(messages) != 1 or not re.search(case.words, messages[0]):
         yield f"one line with {case.words!r} expected, found {messages}"
-    elif not re.search(rf"\brank {case.victim}\b|ranks", messages[0]) and case.fault != "NaN":
+    elif (
+        case.victim is not None
+        and case.fault != "NaN"
+        and not re.search(rf"\brank {case.victim}\b|ranks", messages[0])
+    ):
         yield f"rank {case.victim} not named"
     if "Traceback" in err:
         yield "a traceback"
@@ -212,6 +250,12 @@ def _problems(
         elif case.code == 1:
             yield from _clock_problems(run)
     yield from (f"process {pid} left" for pid in processes(folder))
+
+
+def _in_order(folder: Path) -> str:
+    """Why a run stopped that stopped in order: of its result.json."""
+    result = json.loads(next(folder.glob("results/*/*/result.json")).read_text())
+    return f"{result.get('stopped', '')}\n"
 
 
 def _clock_problems(run: Path) -> Iterator[str]:
@@ -255,7 +299,7 @@ def table(outcomes: Sequence[Outcome]) -> str:
     lines.append("|" + "---|" * 7)
     for case, stop_s, code, message, problems in outcomes:
         text = f"**{' / '.join(problems)}**" if problems else message
-        cells = (case.fault, case.launcher, case.phase, case.victim, f"{stop_s:.1f}", code)
+        cells = (case.fault, case.launcher, case.phase, case.rank, f"{stop_s:.1f}", code)
         shown = [str(cell) for cell in cells]
         lines.append("| " + " | ".join((*shown, text.replace("|", "/")[:230])) + " |")
     return "\n".join(lines)
