@@ -40,6 +40,10 @@ class Share(NamedTuple):
     percent: float
 
 
+_ENDED = {"failed": "The run failed: ", "aborted": "The run was aborted: "}
+"""By the status of result.json; a success is told by the log."""
+
+
 def title(subject: Subject) -> str:
     if subject.folder and subject.folder.config:
         return subject.folder.config.run.name
@@ -61,10 +65,13 @@ def started(subject: Subject) -> str | None:
 
 
 def outcome(subject: Subject) -> str:
-    """What became of it, in a sentence."""
+    """What became of it, in a sentence; of a run that did not come to its target, why."""
     result = subject.folder.result if subject.folder else {}
-    if result.get("status") == "failed" and result.get("reason") is not None:
-        return f"The run failed: {show(result['reason'], 2000)}"
+    status, reason = result.get("status"), result.get("reason") or result.get("stopped")
+    if status in _ENDED and reason is not None:
+        reason = show(reason, 2000)
+        began = "The run was " if reason.startswith("stopped by ") else _ENDED[status]
+        return f"{began}{reason}.{_best_so_far(subject, reason)}"
     if not subject.logs:
         return "No log that can be read."
     if len(subject.logs) > 1:
@@ -81,6 +88,28 @@ def outcome(subject: Subject) -> str:
     if best is None:
         return "No evaluation in the log."
     return f"Did not reach {run.target:g}: best top-1 {best.accuracy:.5g}."
+
+
+def _best_so_far(subject: Subject, reason: str) -> str:
+    run = subject.first
+    if run is None or run.best is None or "accuracy" in reason:
+        return ""
+    return f" Best top-1 until then {run.best.accuracy:.5g}, target {run.target:g}."
+
+
+def go_on(subject: Subject) -> str | None:
+    """The command that goes on with a run or starts it anew, where its result.json has one."""
+    command = subject.folder.result.get("next") if subject.folder else None
+    return show(command, 2000) if isinstance(command, str) and command else None
+
+
+def data_logged(subject: Subject) -> str | None:
+    """What a log says of its image set: the counts alone."""
+    said = subject.first.parameters if subject.first else {}
+    train, evaluation = (number(said.get(f"{split}_samples")) for split in ("train", "eval"))
+    if train is None or evaluation is None:
+        return None
+    return f"{train:,.0f} training and {evaluation:,.0f} evaluation images, by the log"
 
 
 def facts(subject: Subject) -> list[Fact]:

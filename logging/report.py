@@ -40,8 +40,17 @@ def render_report(
     others: Sequence[Subject] = (),
     judge: Callable[[Subject], tuple[Check, ...]] = judge,
     outlook: Outlook | None = None,
+    data: str | None = None,
 ) -> str:
-    """The page. The same input makes the same page: nothing of the present is in it."""
+    """The page. The same input makes the same page: nothing of the present is in it.
+
+    Args:
+        subject: what it is about.
+        others: what it is compared with.
+        judge: gives the verdicts.
+        outlook: a prediction for its recipe.
+        data: the image set in words; None: what the log says of it.
+    """
     comparison = compare([subject, *others])
     folder, shown = subject.folder, headline.shown_log(subject)
     first = shown.figures if shown else None
@@ -63,6 +72,8 @@ def render_report(
         place=str(subject.path),
         started=headline.started(subject),
         outcome=headline.outcome(subject),
+        go_on=headline.go_on(subject),
+        data=data or headline.data_logged(subject),
         facts=headline.facts(subject),
         reached=any(run.reached for run in subject.runs),
         runs=headline.run_rows(subject, checks) if several else [],

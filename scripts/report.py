@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from ..config.errors import UserError
+from ..config.manifest import load_manifest
 from ..data.atomic import write_output
+from ..data.describe import describe_data
 from ..logging.check import Check
 from ..logging.compare import read_all
-from ..logging.folder import read_subjects
+from ..logging.folder import Subject, read_subjects
 from ..logging.report import judge, render_report
 from .outlook import outlook
 
@@ -45,6 +48,20 @@ def write_report(
         read_all(others),
         judge if checks is None else lambda _: checks,
         outlook(subjects[0], system, gpus),
+        _describe_set(subjects[0]),
     )
     write_output(out, page)
     return out
+
+
+def _describe_set(subject: Subject) -> str | None:
+    """The image set of a run's config; by its manifest, where the set is still within reach."""
+    if subject.folder is None or subject.folder.config is None:
+        return None
+    data = subject.folder.config.run.data
+    manifest = None
+    with suppress(UserError, OSError):
+        found = load_manifest(Path(data.path))
+        if found.counts == (data.classes, data.train_samples, data.eval_samples):
+            manifest = found  # else another set that came to lie there
+    return describe_data(data, manifest)

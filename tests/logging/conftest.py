@@ -53,12 +53,15 @@ class Chromium:
         for domain in ("Page", "Runtime", "Log", "Network"):
             self._page(f"{domain}.enable")
 
-    def open(self, path: Path, *, width: int = 1280, dark: bool = False) -> None:
-        """Load a file at a window width and wait until it is there."""
+    def open(
+        self, path: Path, *, width: int = 1280, dark: bool = False, paper: bool = False
+    ) -> None:
+        """Load a file at a window width and wait for it; `paper`: with the styles of print."""
         self.messages.clear()
         self.requests.clear()
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
-        self._page("Emulation.setEmulatedMedia", features=[scheme])
+        media = "print" if paper else ""
+        self._page("Emulation.setEmulatedMedia", media=media, features=[scheme])
         self._page(
             "Emulation.setDeviceMetricsOverride",
             width=width,
@@ -79,6 +82,11 @@ class Chromium:
         """The whole page as PNG."""
         shot = self._page("Page.captureScreenshot", format="png", captureBeyondViewport=True)
         path.write_bytes(base64.b64decode(shot["data"]))
+
+    def printed(self) -> bytes:
+        """The page as PDF, with backgrounds as the page itself asks for them."""
+        done = self._page("Page.printToPDF", printBackground=False, preferCSSPageSize=True)
+        return base64.b64decode(done["data"])
 
     def close(self) -> None:
         self._process.terminate()

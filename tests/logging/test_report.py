@@ -114,6 +114,12 @@ def hostile_folder(run_folder: Path) -> Path:
     return run_folder
 
 
+def top_of(page: str) -> str:
+    """The text of a page's header."""
+    start, stop = page.index("<header>"), page.index("</header>") + len("</header>")
+    return " ".join(Shape(page[start:stop]).text.split())
+
+
 def page_of(path: Path) -> str:
     (subject,) = read_subjects(path)
     return render_report(subject)
@@ -208,6 +214,70 @@ def test_a_run_that_failed_before_its_log_has_a_page(tmp_path: Path) -> None:
     (tmp_path / "config.yaml").write_text(load("smoke").to_yaml())
     (tmp_path / "result.json").write_text('{"status": "failed", "reason": "rank 1 is gone"}')
     assert "The run failed: rank 1 is gone" in Shape(page_of(tmp_path)).text
+
+
+@pytest.mark.parametrize(
+    ("result", "told"),
+    [
+        (
+            {
+                "status": "failed",
+                "reason": "rank 1 on n7 failed in epoch 2",
+                "next": "rn50 launch x",
+            },
+            ["The run failed: rank 1 on n7 failed in epoch 2.", "Next rn50 launch x"],
+        ),
+        (
+            {"status": "failed", "reason": "stopped by Ctrl-C at step 12 (checkpoint of step 10)"},
+            ["The run was stopped by Ctrl-C at step 12 (checkpoint of step 10)."],
+        ),
+        (
+            {"status": "aborted", "stopped": "time budget (limits.time_s) spent at step 9"},
+            [
+                "The run was aborted: time budget (limits.time_s) spent at step 9.",
+                "Best top-1 until then 0.7592, target 0.7.",
+            ],
+        ),
+        (
+            {
+                "status": "aborted",
+                "reason": "target 0.9 missed: accuracy 0.7592 after epoch 35, the last",
+                "next": "rn50 launch results/x/config.yaml 'schedule.length=50 epochs'",
+            },
+            [
+                "The run was aborted: target 0.9 missed: accuracy 0.7592 after epoch 35, the last.",
+                "Next rn50 launch results/x/config.yaml 'schedule.length=50 epochs'",
+            ],
+        ),
+        (
+            {"status": "success", "reason": "target 0.7 reached: accuracy 0.7592 after epoch 35"},
+            ["Reached 0.7592 top-1 after epoch 35, target 0.7."],
+        ),
+    ],
+)
+def test_the_top_says_how_the_run_ended(
+    run_folder: Path, result: dict[str, str], told: list[str]
+) -> None:
+    (run_folder / "result.json").write_text(json.dumps(result))
+    top = top_of(page_of(run_folder))
+    for text in told:
+        assert text in top
+    assert ("Next" in top) == ("next" in result)
+
+
+def test_the_top_says_on_what_data(run_folder: Path, smoke_data: Path, tmp_path: Path) -> None:
+    def top(path: Path) -> str:
+        return top_of(write_report(path, tmp_path / "page.html").read_text())
+
+    drawn = "1,000 training and 400 evaluation images of 4 classes"
+    assert f"Data DRAWN textures ({load('smoke').run.data.path}), {drawn}" in top(run_folder)
+    logged = "1,281,167 training and 50,000 evaluation images, by the log"
+    assert f"Data {logged}" in top(write(tmp_path / "bare.txt", good_run()))
+    own = load("smoke", ["seed=7", "eval.target=0.7", f"data.path={smoke_data}"])
+    assert own.run.data.synthetic is None
+    (run_folder / "config.yaml").write_text(own.to_yaml())
+    # Its config calls the set somebody's own; its manifest says that it was drawn.
+    assert f"Data DRAWN textures ({smoke_data}), {drawn}" in top(run_folder)
 
 
 def test_a_run_without_its_target_has_no_time_to_train(tmp_path: Path) -> None:
@@ -474,6 +544,9 @@ def test_lines_of_very_different_length_get_a_logarithmic_axis() -> None:
     assert ">10</text>" in chart and ">1,000</text>" in chart
 
 
+PAGE_PX = (816 - 106, 1056 - 106)
+"""US Letter at 96 pixels an inch, less margins of 14 mm: width and height."""
+
 # --- in a browser ---------------------------------------------------------------------------------
 
 
@@ -530,6 +603,23 @@ def test_hostile_text_does_nothing_in_a_browser(
     assert opened.value("document.scripts.length + document.images.length") == 0
     assert opened.value("document.documentElement.scrollWidth") == width
     assert 'document.title="owned"' in opened.value("document.body.innerText")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+def test_the_page_on_paper(opened: Chromium, run_folder: Path, dark: bool) -> None:
+    """Sections kept whole left half of most pages empty: a small run filled 20 of them. Bars, which
+    are backgrounds, were left out, and a dark reader's page was dark."""
+    page = write_report(run_folder)
+    opened.open(page, width=PAGE_PX[0], dark=dark, paper=True)
+    style = "getComputedStyle(document.documentElement)"
+    assert opened.value(f"{style}.printColorAdjust") == "exact"
+    assert opened.value("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+    height = opened.value("document.documentElement.scrollHeight")
+    assert opened.value("document.documentElement.scrollWidth") == PAGE_PX[0]
+    filled = height / PAGE_PX[1]
+    pages = len(re.findall(rb"/Type */Page\b", opened.printed()))
+    assert filled <= pages <= filled * 1.15 + 1
 
 
 @pytest.mark.slow
