@@ -5,20 +5,30 @@ from __future__ import annotations
 import json
 import os
 import platform
+import shutil
 import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from ..config.errors import UserError
 from ..config.load import Loaded
 from ..config.plan import build_plan
+from ..data.atomic import write_file
 from ..data.prepare import Tracker, prepare
+from ..train.bench_rounds import read_rounds
+from ..train.support import check_supported
 from .launcher import build_job, pick_launcher, run_job
+
+Progress = Callable[[int, int], None]
+POLL_S = 0.5
+"""Between two looks at the rounds that rank 0 has noted."""
 
 
 def measure_on_ranks(
@@ -28,14 +38,16 @@ def measure_on_ranks(
     *arguments: str,
     environment: Callable[[Mapping[str, str]], Mapping[str, str]] = lambda ours: ours,
     watch: bool = False,
+    progress: Progress | None = None,
 ) -> Any:
     """Run `python -m rn50.train.MODULE CONFIG FOLDER ARGUMENTS` on the ranks of `loaded`.
 
     `environment` turns the engines' settings that the config asks for into others; with `watch`
-    there is a watchdog to which ranks may report. Returns the
-    content of the bench.json that rank 0 leaves.
+    there is a watchdog to which ranks may report; `progress` gets (done, total) rounds, as rank 0
+    notes them. Returns the content of the bench.json that rank 0 leaves.
     """
-    with _scratch(loaded) as out:
+    check_supported(loaded.run)
+    with _scratch(loaded) as out, _following(out, progress):
         command = [
             *(sys.executable, "-m", f"rn50.train.{module}", str(out / "config.yaml")),
             *(str(out), *arguments),
@@ -46,13 +58,41 @@ def measure_on_ranks(
         return json.loads((out / "bench.json").read_text())
 
 
+@contextmanager
+def _following(out: Path, progress: Progress | None) -> Iterator[None]:
+    """Tell `progress` of each round that a rank notes in `out` (train/bench_rounds.py)."""
+    if progress is None:
+        yield
+        return
+    over = threading.Event()
+
+    def follow() -> None:
+        known = None
+        while not over.wait(POLL_S):
+            if (found := read_rounds(out)) not in (None, known):
+                known = found
+                progress(*known)
+
+    follower = threading.Thread(target=follow, daemon=True)
+    follower.start()
+    try:
+        yield
+        if found := read_rounds(out):
+            progress(*found)
+    finally:
+        over.set()
+        follower.join()
+
+
 def bench_loop(
     loaded: Loaded, launcher: str | None, *, rounds: int, steps: int, track: Tracker
 ) -> dict[str, Any]:
     """Trainer against bare loop in alternation on the ranks of `loaded`."""
     name = pick_launcher(launcher)
     prepare(loaded.run.data, track, loaded.origins)
-    seconds = measure_on_ranks(loaded, name, "bench_loop", str(rounds), str(steps))
+    seconds = measure_on_ranks(
+        *(loaded, name, "bench_loop", str(rounds), str(steps)), progress=track("timing rounds")
+    )
     ranks = build_plan(loaded.run).ranks
     images = steps * ranks * loaded.run.batch.per_rank
     trainer, bare = seconds["trainer_s"], seconds["bare_s"]
@@ -65,50 +105,11 @@ def bench_loop(
             "batch per rank": loaded.run.batch.per_rank,
             "steps per round": steps,
         },
-        "machine": machine() | {"launcher": name},
-    }
-
-
-def bench_overlap(
-    loaded: Loaded,
-    launcher: str | None,
-    *,
-    groupings: Sequence[str],
-    rounds: int,
-    steps: int,
-    track: Tracker,
-) -> dict[str, Any]:
-    """Computing, communication and what of it is exposed, for each grouping in turn."""
-    name = pick_launcher(launcher)
-    prepare(loaded.run.data, track, loaded.origins)
-    seconds = measure_on_ranks(
-        loaded, name, "bench_overlap", ";".join(groupings), str(rounds), str(steps)
-    )
-    rows = []
-    for rule, kinds in seconds.items():
-        step, computing, communication = (
-            kinds[kind] for kind in ("step", "computing", "communication")
-        )
-        exposed = [s - c for s, c in zip(step, computing, strict=True)]
-        rows.append(
-            {
-                "groups": rule,
-                "step_s": spread(step),
-                "computing_s": spread(computing),
-                "communication_s": spread(communication),
-                "exposed_s": spread(exposed),
-                "hidden": ratio_spread(
-                    [m - e for e, m in zip(exposed, communication, strict=True)], communication
-                ),
-                "communication_per_computing": ratio_spread(communication, computing),
+        "measurements": {
+            "images/s": {
+                "trainer": [images / s for s in trainer],
+                "bare loop": [images / s for s in bare],
             }
-        )
-    return {
-        "ratios": {},
-        "rows": rows,
-        "figures": {
-            "ranks": build_plan(loaded.run).ranks,
-            "batch per rank": loaded.run.batch.per_rank,
         },
         "machine": machine() | {"launcher": name},
     }
@@ -120,7 +121,9 @@ def bench_faults(
     """Epochs with checkpoint, watchdog and comparison of replicas against epochs without."""
     name = pick_launcher(launcher)
     prepare(loaded.run.data, track, loaded.origins)
-    seconds = measure_on_ranks(loaded, name, "bench_faults", str(rounds), watch=True)
+    seconds = measure_on_ranks(
+        *(loaded, name, "bench_faults", str(rounds)), watch=True, progress=track("timing epochs")
+    )
     guarded, bare = seconds["guarded_s"], seconds["bare_s"]
     plan = build_plan(loaded.run)
     return {
@@ -134,13 +137,17 @@ def bench_faults(
             "steps an epoch": plan.epoch_end_step(1),
             "ranks": plan.ranks,
         },
+        "measurements": {"s an epoch": {"guarded": guarded, "bare": bare}},
         "machine": machine() | {"launcher": name},
     }
 
 
 def bench_gaps(loaded: Loaded, launcher: str | None, *, track: Tracker) -> dict[str, Any]:
     """A run to its last epoch: the step over an epoch's boundary against a plain one."""
-    name = pick_launcher(launcher)
+    name, plan = pick_launcher(launcher), build_plan(loaded.run)
+    blocks = [last - first for first, last in pairwise((0, *plan.eval_epochs))]
+    if max(blocks) < 2:
+        raise UserError("eval.period: blocks of at least 2 epochs expected, to have a boundary in")
     prepare(loaded.run.data, track, loaded.origins)
     with _scratch(loaded) as out:
         config = str(out / "config.yaml")
@@ -150,8 +157,6 @@ def bench_gaps(loaded: Loaded, launcher: str | None, *, track: Tracker) -> dict[
         records = [json.loads(line) for line in (out / "metrics.jsonl").open()]
     gaps = [record for record in records if record["kind"] == "gaps"]
     ratios = [b / record["step_s"] for record in gaps for b in record["epoch_boundaries_s"]]
-    if not ratios:
-        raise UserError("eval.period: blocks of at least 2 epochs expected, to have a boundary in")
     exits = [record["eval_exit_s"] for record in gaps if record["eval_exit_s"] is not None]
     evaluations = [record["eval_s"] for record in records if record["kind"] == "eval"]
     return {
@@ -161,7 +166,18 @@ def bench_gaps(loaded: Loaded, launcher: str | None, *, track: Tracker) -> dict[
             "evaluation entry ms": spread([record["eval_entry_s"] * 1e3 for record in gaps]),
             **({"evaluation exit ms": spread([s * 1e3 for s in exits])} if exits else {}),
             "evaluation ms": spread([s * 1e3 for s in evaluations]),
-            "ranks": build_plan(loaded.run).ranks,
+            "ranks": plan.ranks,
+        },
+        "measurements": {
+            "ms": {
+                "plain step (medians of blocks)": [r["step_s"] * 1e3 for r in gaps],
+                "step over an epoch's boundary": [
+                    s * 1e3 for r in gaps for s in r["epoch_boundaries_s"]
+                ],
+                "evaluation entry": [r["eval_entry_s"] * 1e3 for r in gaps],
+                **({"evaluation exit": [s * 1e3 for s in exits]} if exits else {}),
+                "evaluation": [s * 1e3 for s in evaluations],
+            }
         },
         "machine": machine() | {"launcher": name},
     }
@@ -169,13 +185,27 @@ def bench_gaps(loaded: Loaded, launcher: str | None, *, track: Tracker) -> dict[
 
 @contextmanager
 def _scratch(loaded: Loaded) -> Iterator[Path]:
-    """A folder below the results, where all nodes can read, with `config.yaml` in it."""
+    """A folder below the results, where all nodes can read, with `config.yaml` in it.
+
+    It is removed, unless a rank failed: then it stays, as `bench_failed_...`, with stderr.log.
+    """
     results = Path(loaded.run.system.results)
-    results.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=".bench-", dir=results) as scratch:
-        out = Path(scratch)
-        (out / "config.yaml").write_text(loaded.to_yaml())
+    try:
+        results.mkdir(parents=True, exist_ok=True)
+        out = Path(tempfile.mkdtemp(prefix=".bench-", dir=results))
+    except OSError as error:
+        raise UserError(f"{results}: cannot create a folder in it: {error.strerror}") from None
+    try:
+        write_file(out / "config.yaml", loaded.to_yaml())
         yield out
+    except UserError as error:
+        if str(out) not in str(error):
+            raise
+        kept = results / f"bench_failed_{out.name.removeprefix('.bench-')}"
+        out.rename(kept)
+        raise UserError(str(error).replace(str(out), str(kept))) from None
+    finally:
+        shutil.rmtree(out, ignore_errors=True)
 
 
 STOCK = ("OMP_NUM_THREADS", "HOROVOD_CPU_OPERATIONS", "OMPI_MCA_mpi_yield_when_idle")
@@ -229,14 +259,23 @@ def bench_against(
             "ranks": ranks,
             "batch per rank": loaded.run.batch.per_rank,
         },
+        "measurements": {
+            "ms a step": {
+                "ours": [s * 1e3 for s in ours],
+                "Horovod's example": [s * 1e3 for s in theirs],
+            }
+        },
         "machine": machine() | {"launcher": name},
     }
 
 
-def bench_optimizer(*, rounds: int, threads: int) -> dict[str, Any]:
+def bench_optimizer(*, rounds: int, threads: int, track: Tracker) -> dict[str, Any]:
     """One LARS step of ResNet-50 against MXNet's own, a textbook loop and the memory floor."""
-    with tempfile.TemporaryDirectory(prefix="rn50-bench-") as scratch:
-        out = Path(scratch) / "bench.json"
+    with (
+        tempfile.TemporaryDirectory(prefix="rn50-bench-") as scratch,
+        _following(Path(scratch), track("timing LARS steps")),
+    ):
+        out = Path(scratch)
         done = subprocess.run(
             [sys.executable, "-m", "rn50.train.bench_optimizer", str(out), str(rounds)],
             env=os.environ | {"OMP_NUM_THREADS": str(threads)},
@@ -245,11 +284,11 @@ def bench_optimizer(*, rounds: int, threads: int) -> dict[str, Any]:
             check=False,
         )
         if done.returncode:
-            raise UserError(f"bench optimizer: {done.stderr.strip().splitlines()[-1]}")
-        measured = json.loads(out.read_text())
+            lines = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
+            raise UserError(f"bench optimizer: {lines[-1]}")
+        measured = json.loads((out / "bench.json").read_text())
     seconds: dict[str, list[float]] = measured["seconds"]
     ours = seconds["ours"]
-
     return {
         "ratios": {
             "MXNet's LARS / ours": ratio_spread(seconds["MXNet's LARS"], ours),
@@ -259,6 +298,9 @@ def bench_optimizer(*, rounds: int, threads: int) -> dict[str, Any]:
         "figures": {
             **{f"{name} ms (median)": statistics.median(s) * 1e3 for name, s in seconds.items()},
             "parameter MB": measured["parameter_bytes"] / 1e6,
+        },
+        "measurements": {
+            "ms": {name: [value * 1e3 for value in s] for name, s in seconds.items()},
         },
         "machine": machine() | {"OpenMP threads": threads},
     }

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-import io
+import math
 import statistics
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..config.errors import UserError
 from ..config.load import Loaded
-from ..data.atomic import write_output
 from ..data.prepare import Tracker, prepare
 from ..scaling.cost import allreduce
 from ..scaling.netlab import Point, calibrate_link, calibration_points, predict_s
 from ..scaling.topology import Link, flat
 from .bench import machine, measure_on_ranks, ratio_spread, spread
+from .drawing import finish, new_panels, save
+from .launcher import build_job
+from .resolution import half_width, is_resolvable
 
 LoadFor = Callable[[Sequence[str], int], Loaded]
 """(overrides, ranks) -> config."""
@@ -35,47 +37,93 @@ class Sum(NamedTuple):
         return Point(self.n_bytes, statistics.median(self.seconds), self.algorithm, self.ranks)
 
 
-def bench_allreduce(
+class Case(NamedTuple):
+    """One job of `bench allreduce`."""
+
+    layer: str
+    algorithm: str
+    ranks: int
+
+
+class NotPossible(NamedTuple):
+    """A case that cannot be measured, and why."""
+
+    layer: str
+    algorithm: str
+    ranks: int
+    reason: str
+
+
+def plan_allreduces(
     load_for: LoadFor,
     launcher: str,
     *,
     layers: Sequence[str],
     algorithms: Sequence[str],
     ranks: Sequence[int],
+) -> tuple[dict[Case, Loaded], list[NotPossible]]:
+    """Every layer x algorithm x rank count: those to measure, and those that nobody can.
+
+    Not possible is an algorithm that the backend does not offer, a grid that the ranks do not
+    form, one rank alone, and MPI alone under a launcher that starts no MPI ranks.
+
+    Raises:
+        UserError: what is no algorithm at all, or nothing that is possible.
+    """
+    possible: dict[Case, Loaded] = {}
+    refused: list[NotPossible] = []
+    for count in ranks:
+        for layer in layers:
+            for algorithm in algorithms:
+                case = Case(layer, algorithm, count)
+                loaded = load_for([f"comm.algorithm={algorithm}"], count)
+                reason = _why_not(loaded, launcher, case)
+                if reason is None:
+                    possible[case] = loaded
+                else:
+                    refused.append(NotPossible(*case, reason))
+    if not possible:
+        raise UserError(f"bench allreduce: nothing to measure: {refused[0].reason}")
+    return possible, refused
+
+
+def _why_not(loaded: Loaded, launcher: str, case: Case) -> str | None:
+    if case.layer == "mpi" and launcher != "mpirun":
+        return f"the layer mpi needs --launcher mpirun, found {launcher}"
+    if case.ranks < 2:
+        return "two ranks or more expected: one has nothing to send"
+    try:
+        build_job(loaded.run, launcher, ())
+    except UserError as error:
+        if not str(error).startswith("comm.algorithm: "):
+            raise
+        return str(error).removeprefix("comm.algorithm: ")
+    return None
+
+
+def bench_allreduce(
+    cases: Mapping[Case, Loaded],
+    launcher: str,
+    *,
     sizes_bytes: Sequence[int],
     rounds: int,
     passes: int,
     progress: Callable[[int, int], None],
 ) -> list[Sum]:
-    """Every size x algorithm x rank count, the algorithms in turn, `passes` times.
-
-    An algorithm that the launcher's backend or a rank count does not offer is left out; one that
-    fits nowhere is an error.
+    """Every size of every case, the cases in turn, `passes` times.
 
     Raises:
-        UserError: an algorithm that nothing offers, or a rank that failed.
+        UserError: a rank that failed.
     """
     sums: dict[tuple[str, str, int, int], list[float]] = {}
-    wanted = [(a, r, layer) for r in ranks for layer in layers for a in algorithms]
-    refused: dict[str, UserError] = {}
+    arguments = (",".join(map(str, sizes_bytes)), str(rounds))
     for number in range(passes):
-        for done, (algorithm, count, layer) in enumerate(wanted):
-            progress(number * len(wanted) + done, passes * len(wanted))
-            loaded = load_for([f"comm.algorithm={algorithm}"], count)
-            arguments = (layer, ",".join(map(str, sizes_bytes)), str(rounds))
-            try:
-                measured = measure_on_ranks(loaded, launcher, "bench_allreduce", *arguments)
-            except UserError as error:
-                if not str(error).startswith("comm.algorithm"):
-                    raise
-                refused[algorithm] = error
-                continue
+        for done, (case, loaded) in enumerate(cases.items()):
+            progress(number * len(cases) + done, passes * len(cases))
+            measured = measure_on_ranks(loaded, launcher, "bench_allreduce", case.layer, *arguments)
             for size, seconds in measured.items():
-                sums.setdefault((layer, algorithm, count, int(size)), []).extend(seconds)
-    progress(passes * len(wanted), passes * len(wanted))
-    for algorithm, refusal in refused.items():
-        if not any(key[1] == algorithm for key in sums):
-            raise refusal
+                sums.setdefault((*case, int(size)), []).extend(seconds)
+    progress(passes * len(cases), passes * len(cases))
     return [Sum(*key, seconds) for key, seconds in sums.items()]
 
 
@@ -120,19 +168,56 @@ def allreduce_rows(sums: Sequence[Sum], link: Link | None) -> list[dict[str, Any
     return rows
 
 
+ALLREDUCE_HEADER = (
+    *("layer", "ranks", "bytes", "algorithm", "steps", "ms", "least", "most", "n"),
+    *("bus MB/s", "model ms", "error"),
+)
+
+
+def allreduce_table(
+    rows: Sequence[dict[str, Any]], refused: Sequence[NotPossible]
+) -> list[tuple[str, ...]]:
+    """Rows for people, by layer, ranks and size; what is not possible ends its rank count."""
+    cells: list[tuple[tuple[str, int, float], tuple[str, ...]]] = [
+        (
+            (row["layer"], row["ranks"], row["bytes"]),
+            (
+                *(row["layer"], str(row["ranks"]), str(row["bytes"]), row["algorithm"]),
+                str(row["steps"]),
+                *(f"{row[key] * 1e3:.2f}" for key in ("median_s", "min_s", "max_s")),
+                str(row["n"]),
+                f"{row['bus_bytes_per_s'] / 1e6:.1f}",
+                "-" if row["model_s"] is None else f"{row['model_s'] * 1e3:.2f}",
+                "-" if row["model_error"] is None else f"{row['model_error']:+.0%}",
+            ),
+        )
+        for row in rows
+    ]
+    for one in refused:
+        texts = (one.layer, str(one.ranks), "-", one.algorithm, "-", "not possible")
+        blank = ("-",) * (len(ALLREDUCE_HEADER) - len(texts))
+        cells.append(((one.layer, one.ranks, math.inf), (*texts, *blank)))
+    return [texts for _, texts in sorted(cells, key=lambda cell: cell[0])]
+
+
+def refusal_lines(refused: Sequence[NotPossible]) -> list[str]:
+    """Why what is not possible is not, a line for each reason."""
+    by_reason: dict[str, list[str]] = {}
+    for one in refused:
+        named = f"{one.algorithm} on {ranks_text(one.ranks)}"
+        by_reason.setdefault(one.reason, []).append(named)
+    return [
+        f"not possible: {', '.join(dict.fromkeys(named))}: {reason}"
+        for reason, named in by_reason.items()
+    ]
+
+
 def plot_allreduce(sums: Sequence[Sum], link: Link | None, path: Path) -> None:
     """Time against size, one panel for each layer and rank count; the model as dashed lines."""
-    import matplotlib as mpl
-
-    mpl.use("svg")
-    from matplotlib import pyplot as plt
-
     panels = sorted({(s.ranks, s.layer) for s in sums})
     algorithms = list(dict.fromkeys(s.algorithm for s in sums))
-    figure, axes = plt.subplots(
-        1, len(panels), figsize=(5.2 * len(panels), 4), squeeze=False, sharey=True
-    )
-    for axis, (ranks, layer) in zip(axes[0], panels, strict=True):
+    figure, axes = new_panels(len(panels), 4.4)
+    for axis, (ranks, layer) in zip(axes, panels, strict=True):
         for number, algorithm in enumerate(algorithms):
             mine = sorted(
                 (s for s in sums if (s.ranks, s.layer, s.algorithm) == (ranks, layer, algorithm)),
@@ -159,14 +244,15 @@ def plot_allreduce(sums: Sequence[Sum], link: Link | None, path: Path) -> None:
                 model = [predict_s(s.point, link) for s in mine]
                 axis.plot(sizes, model, color=f"C{number}", ls="--", lw=0.8)
         axis.set(xscale="log", yscale="log", xlabel="bytes", title=f"{ranks} ranks, {layer}")
-        axis.grid(alpha=0.25)
-    axes[0][0].set_ylabel("seconds (median, least, most); dashed: model")
-    axes[0][0].legend(frameon=False, fontsize=8)
-    figure.tight_layout()
-    text = io.StringIO()
-    figure.savefig(text, format="svg", metadata={"Date": None})
-    plt.close(figure)
-    write_output(path, text.getvalue())
+        finish(axis, legend=axis is axes[0])
+        axis.sharey(axes[0])
+    axes[0].set_ylabel("seconds (median, least, most); dashed: model")
+    save(figure, path)
+
+
+def ranks_text(count: int) -> str:
+    """`1 rank`, `2 ranks`."""
+    return f"{count} rank{'s' * (count != 1)}"
 
 
 def _modelled(algorithm: str) -> str:
@@ -210,19 +296,34 @@ def bench_startup(
         for delay in delays:
             usual = seconds[count, delay, "serial + broadcast"]
             for name in list(STARTUPS)[1:]:
-                ratios[f"{count} ranks, connecting +{delay:g} s: {name} / serial + broadcast"] = (
-                    ratio_spread(seconds[count, delay, name], usual)
-                )
+                ratios[
+                    f"{ranks_text(count)}, connecting +{delay:g} s: {name} / serial + broadcast"
+                ] = ratio_spread(seconds[count, delay, name], usual)
         if delay_s:
             ours = "overlapped + seed"
-            shown = statistics.median(seconds[count, delay_s, ours]) - statistics.median(
-                seconds[count, 0.0, ours]
-            )
-            ratios[f"{count} ranks: part of the delay hidden (of medians)"] = spread(
-                [1 - shown / delay_s]
-            )
+            plain, late = seconds[count, 0.0, ours], seconds[count, delay_s, ours]
+            hidden = 1 - (statistics.median(late) - statistics.median(plain)) / delay_s
+            error_s = half_width([plain, late], len(plain), len(late))
+            uncertainty = None if error_s is None else error_s / delay_s
+            ratios[f"{ranks_text(count)}: part of the delay hidden (of medians)"] = {
+                **spread([hidden]),
+                "uncertainty": uncertainty,
+                "resolvable": is_resolvable(uncertainty),
+            }
     figures = {
-        f"{count} ranks, +{delay:g} s, {name}: seconds": spread(values)
+        f"{ranks_text(count)}, +{delay:g} s, {name}: seconds": spread(values)
         for (count, delay, name), values in sorted(seconds.items())
     }
-    return {"ratios": ratios, "figures": figures, "machine": machine() | {"launcher": launcher}}
+    measurements = {
+        f"s, {ranks_text(count)}, connecting +{delay:g} s": {
+            name: seconds[count, delay, name] for name in STARTUPS
+        }
+        for count in ranks
+        for delay in delays
+    }
+    return {
+        "ratios": ratios,
+        "figures": figures,
+        "measurements": measurements,
+        "machine": machine() | {"launcher": launcher},
+    }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import subprocess
@@ -14,11 +13,11 @@ from typing import Any
 
 from ..config.errors import UserError
 from ..config.load import Loaded
-from ..data.atomic import write_output
 from ..data.dataset import load_table
 from ..data.prepare import Tracker, prepare
 from ..scaling.step import build, step_time
 from .bench import machine, spread
+from .drawing import finish, new_figure, save
 
 KINDS = ("read", "decode", "full", "mxnet", "jpeg")
 
@@ -64,6 +63,7 @@ def bench_input(loaded: Loaded, *, passes: int, images: int, track: Tracker) -> 
             "pixels a side (mean)": float((table["height"] + table["width"]).mean()) / 2,
             "crop px": loaded.run.data.crop_px,
         },
+        "measurements": {"images per processor second": rates},
         "machine": machine(),
     }
 
@@ -90,13 +90,7 @@ def roofline(
     }
 
     def draw(path: Path) -> None:
-        import matplotlib
-
-        matplotlib.use("Agg")
-        matplotlib.rcParams["svg.hashsalt"] = "rn50"
-        from matplotlib.figure import Figure
-
-        figure = Figure(figsize=(6.4, 4.0), layout="constrained")
+        figure = new_figure()
         axes = figure.subplots()
         counts = list(range(1, max(2 * cores, round(1.3 * train / rate["full"])) + 1))
         for number, kind in enumerate(("decode", "full")):
@@ -115,10 +109,8 @@ def roofline(
         axes.axvline(cores, color="grey", linestyle=":", label=f"{cores} cores a GPU")
         axes.set(xlabel="cores a GPU", ylabel="images/s a GPU", ylim=(0, 1.5 * train))
         axes.set_title(f"{system.name}: what limits a step")
-        axes.legend(fontsize="small")
-        out = io.StringIO()
-        figure.savefig(out, format="svg", metadata={"Date": None})
-        write_output(path, out.getvalue())
+        finish(axes)
+        save(figure, path)
 
     return lines, draw
 

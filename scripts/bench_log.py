@@ -9,13 +9,14 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..config.errors import UserError
 from ..config.load import load
 from ..config.plan import build_plan
+from ..data.prepare import Tracker
 from ..logging.mlperf import MLPerfLog
 from ..logging.official import installed_version
 from .bench import machine, spread
@@ -67,7 +68,7 @@ class Cost(NamedTuple):
     peak_mb: float
 
 
-def bench_log(*, megabytes: int, rounds: int, say: Callable[[str], None]) -> dict[str, Any]:
+def bench_log(*, megabytes: int, rounds: int, track: Tracker) -> dict[str, Any]:
     """Time and peak memory of both checkers on one ordinary log and on a huge one.
 
     The ordinary log is what the writer of this harness leaves of a run of 37 epochs; the huge one
@@ -85,13 +86,16 @@ def bench_log(*, megabytes: int, rounds: int, say: Callable[[str], None]) -> dic
             ],
         }
         costs: dict[str, list[Cost]] = {}
+        progress = track("checking logs")
         for number in range(rounds):
-            say(f"ordinary log, round {number + 1} of {rounds}")
+            progress(number, rounds + 2)
             for name, start in contenders.items():
                 costs.setdefault(name, []).append(_run([*start, str(ordinary)], folder))
+        progress(rounds, rounds + 2)
         inside = {name: _inside(name, ordinary, folder, times=20) for name in ("ours", "official")}
-        say(f"{megabytes} MB of records")
+        progress(rounds + 1, rounds + 2)
         big = {name: _run([*start, str(huge)], folder) for name, start in contenders.items()}
+        progress(rounds + 2, rounds + 2)
         size_mb = ordinary.stat().st_size / 1e6
     return {
         "ratios": {
@@ -108,6 +112,13 @@ def bench_log(*, megabytes: int, rounds: int, say: Callable[[str], None]) -> dic
             "ordinary log, one process, ours ms": statistics.median(inside["ours"]) * 1e3,
             "ordinary log, one process, official ms": statistics.median(inside["official"]) * 1e3,
             "official checker": installed_version(),
+        },
+        "measurements": {
+            "CPU ms": {
+                **{f"ordinary log, {name}": [1e3 * c.cpu_s for c in costs[name]] for name in costs},
+                **{f"one process, {name}": [1e3 * s for s in inside[name]] for name in inside},
+            },
+            f"CPU s, {megabytes} MB": {name: [cost.cpu_s] for name, cost in big.items()},
         },
         "machine": machine(),
     }

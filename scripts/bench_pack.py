@@ -72,6 +72,7 @@ def bench_pack(
             "MB": total_bytes / 1e6,
             "processes": processes,
         },
+        "measurements": {"s": seconds},
         "machine": machine(),
     }
 

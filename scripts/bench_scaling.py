@@ -8,6 +8,7 @@ processor time, images for each second of it, which other work on the machine ha
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -18,7 +19,7 @@ from ..config.load import Loaded
 from ..data.prepare import Tracker, prepare
 from .bench import machine, measure_on_ranks, spread
 from .bench_comm import LoadFor
-from .sweep_plots import figure_axes, save
+from .drawing import error_bars, finish, new_panels, save
 
 _PLAIN = ("model.width=64", "model.stem=imagenet", "model.zero_gamma=false", "model.depth=50")
 MODELS: dict[str, tuple[str, ...]] = {
@@ -58,6 +59,12 @@ def per_rank(mode: str, ranks: int, batch: int, global_batch: int) -> int:
             f"--global-batch: a multiple of {ranks} ranks expected, found {global_batch}"
         )
     return global_batch // ranks
+
+
+def common_batch(batch: int, ranks: Sequence[int]) -> int:
+    """The least global batch that every rank count divides, from `batch` on each of the most."""
+    together = math.lcm(*ranks)
+    return -(-batch * ranks[-1] // together) * together
 
 
 def plan_cases(
@@ -103,7 +110,7 @@ def bench_scaling(
         )
     base = load_for([], 1)
     batch = base.run.batch.per_rank
-    cases = plan_cases(models, modes, ranks, batch, global_batch or batch * ranks[-1])
+    cases = plan_cases(models, modes, ranks, batch, global_batch or common_batch(batch, ranks))
     loaded = {case: _load(load_for, case) for case in dict.fromkeys(cases.values())}
     prepare(base.run.data, track, base.origins)
     progress = track("training")
@@ -231,21 +238,18 @@ def plot_scaling(rows: Sequence[Mapping[str, Any]], cores: int, path: Path) -> N
     """Throughput against ranks, a panel for each network and mode; dashed: one rank times the
     cores that the ranks can have."""
     panels = list(dict.fromkeys((row["model"], row["mode"]) for row in rows))
-    figure, axes = figure_axes(len(panels))
+    figure, axes = new_panels(len(panels))
     for axis, panel in zip(axes, panels, strict=True):
         mine = [row for row in rows if (row["model"], row["mode"]) == panel]
         ranks = [row["ranks"] for row in mine]
-        medians = [row["images_per_s"]["median"] for row in mine]
-        low = [row["images_per_s"]["median"] - row["images_per_s"]["min"] for row in mine]
-        high = [row["images_per_s"]["max"] - row["images_per_s"]["median"] for row in mine]
-        axis.errorbar(ranks, medians, [low, high], marker="o", ms=4, capsize=3, label="measured")
+        medians, bars = error_bars([row["images_per_s"] for row in mine])
+        axis.errorbar(ranks, medians, bars, marker="o", ms=4, capsize=3, label="measured")
         ideal = [medians[0] * min(count, cores) for count in ranks]
         axis.plot(ranks, ideal, "--", color="grey", lw=1, label="one rank x its cores")
         for row, rate in zip(mine, medians, strict=True):
             text = f"{row['efficiency_cores']['median']:.0%}"
             axis.annotate(text, (row["ranks"], rate), (4, -12), textcoords="offset points")
         axis.set(title=", ".join(panel), xlabel="ranks", ylim=(0, None), xticks=ranks)
-        axis.grid(alpha=0.25)
+        finish(axis, legend=axis is axes[0])
     axes[0].set_ylabel("images/s (median, least, most)")
-    axes[0].legend(frameon=False, fontsize=8)
     save(figure, path)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import sys
 from pathlib import Path
 from typing import Annotated, Any, Optional
 
@@ -23,6 +22,12 @@ from .console import (
     print_table,
     split_config,
 )
+from .resolution import MARK, why_not
+
+Plot = Annotated[
+    Optional[Path],  # noqa: UP045 (Typer reads this at run time)
+    output_file("Draw the measurements as SVG"),
+]
 
 bench_app = typer.Typer(help="Measure side by side in one run.", **TYPER_OPTIONS)
 
@@ -46,6 +51,7 @@ def bench_loop(
         typer.Option(help="`horovod`: the pattern of Horovod's own example instead."),
     ] = None,
     passes: Annotated[int, typer.Option(min=1, help="For --against: jobs of each, in turn.")] = 3,
+    plot: Plot = None,
     as_json: Json = False,
 ) -> None:
     """Trainer against a bare loop: the same model, batch and ranks, data already in memory.
@@ -62,43 +68,35 @@ def bench_loop(
 
     Example: `scripts/netlab.sh run 2 350 100 -- rn50 bench loop quick --overlap`
     """
-    from . import bench
+    from . import bench, bench_overlap
     from .launch import load_for_launch
 
     if against not in (None, "horovod"):
         raise UserError(f"--against: horovod expected, found {against}")
+    if overlap and against:
+        raise UserError("--overlap: without --against expected, found both")
     loaded = load_for_launch(*split_config(config, overrides), ranks)
     with Tracking() as track:
         times: dict[str, Any] = {"rounds": rounds, "steps": steps, "track": track}
         if overlap:
-            figures = bench.bench_overlap(
+            figures = bench_overlap.bench_overlap(
                 loaded, launcher, groupings=parse_groupings(groupings), **times
             )
         elif against:
             figures = bench.bench_against(loaded, launcher, passes=passes, **times)
         else:
             figures = bench.bench_loop(loaded, launcher, **times)
-    if overlap and not as_json:
-        print_overlap(figures["rows"])
-    _print_bench(figures, as_json)
-
-
-def print_overlap(rows: list[dict[str, Any]]) -> None:
-    """Milliseconds a step (medians), then the hidden part with its spread."""
-    kinds = ("step", "computing", "communication", "exposed")
-    print_table(
-        ("groups", *(f"{kind} ms" for kind in kinds), "comm/comp", "hidden", "least", "most", "n"),
-        [
-            (
-                row["groups"],
-                *(f"{row[f'{kind}_s']['median'] * 1e3:.1f}" for kind in kinds),
-                f"{row['communication_per_computing']['median']:.2f}",
-                *(f"{row['hidden'][key]:.2f}" for key in ("median", "min", "max")),
-                str(row["hidden"]["n"]),
-            )
-            for row in rows
-        ],
-    )
+    if not overlap:
+        print_bench(figures, as_json, plot)
+        return
+    rows = figures["rows"]
+    if not as_json:
+        print_table(bench_overlap.OVERLAP_HEADER, bench_overlap.overlap_table(rows))
+        if line := bench_overlap.unresolved_line(rows):
+            print(line)
+    print_bench(figures, as_json)
+    if plot:
+        bench_overlap.plot_overlap(rows, plot)
 
 
 @bench_app.command("faults")
@@ -108,6 +106,7 @@ def bench_faults(
     ranks: Ranks = None,
     launcher: Launcher = None,
     rounds: Annotated[int, typer.Option(min=1, help="Epochs of each kind, in turn.")] = 10,
+    plot: Plot = None,
     as_json: Json = False,
 ) -> None:
     """What safety costs: epochs with all guards against epochs with none, in alternation.
@@ -122,7 +121,7 @@ def bench_faults(
     loaded = load_for_launch(*split_config(config, overrides), ranks)
     with Tracking() as track:
         figures = bench.bench_faults(loaded, launcher, rounds=rounds, track=track)
-    _print_bench(figures, as_json)
+    print_bench(figures, as_json, plot)
 
 
 @bench_app.command("allreduce")
@@ -155,9 +154,8 @@ def bench_allreduce(
 
     Example: `rn50 bench allreduce --ranks 2,4 --sizes 4k,1M,25M --plot allreduce.svg`
     """
+    from . import bench_comm as study
     from .bench import machine
-    from .bench_comm import allreduce_rows, fit_link, plot_allreduce
-    from .bench_comm import bench_allreduce as run_bench
     from .launch import load_for_launch
     from .launcher import pick_launcher
 
@@ -165,59 +163,43 @@ def bench_allreduce(
     wanted = layers.split(",")
     if not set(wanted) <= {"mpi", "horovod"}:
         raise UserError(f"--layers: mpi or horovod or both expected, found {layers}")
+    cases, refused = study.plan_allreduces(
+        lambda more, count: load_for_launch(base[0], [*base[1], *more], count),
+        name,
+        layers=wanted,
+        algorithms=re.findall(r"[^,(]+(?:\([^)]*\))?", algorithms),
+        ranks=parse_counts("--ranks", ranks),
+    )
+    sizes_bytes = parse_sizes(sizes)
     with Tracking() as track:
-        sums = run_bench(
-            lambda more, count: load_for_launch(base[0], [*base[1], *more], count),
+        sums = study.bench_allreduce(
+            cases,
             name,
-            layers=[layer for layer in wanted if layer == "horovod" or name == "mpirun"],
-            algorithms=re.findall(r"[^,(]+(?:\([^)]*\))?", algorithms),
-            ranks=parse_counts("--ranks", ranks),
-            sizes_bytes=parse_sizes(sizes),
+            sizes_bytes=sizes_bytes,
             rounds=rounds,
             passes=passes,
             progress=track("measuring allreduces"),
         )
-    link = fit_link(sums)
-    rows = allreduce_rows(sums, link)
-    if plot:
-        plot_allreduce(sums, link, plot)
+    link = study.fit_link(sums)
+    rows = study.allreduce_rows(sums, link)
     if as_json:
-        figures = {"link": link and link._asdict(), "rows": rows}
+        figures = {
+            "link": link and link._asdict(),
+            "rows": rows,
+            "not_possible": [one._asdict() for one in refused],
+        }
         print(json.dumps({"ratios": {}, "figures": figures, "machine": machine()}, indent=1))
-        return
-    print_table(
-        (
-            "layer",
-            "ranks",
-            "bytes",
-            "algorithm",
-            "steps",
-            "ms",
-            "least",
-            "most",
-            "n",
-            "bus MB/s",
-            "model ms",
-            "error",
-        ),
-        [
-            (
-                *(row["layer"], str(row["ranks"]), str(row["bytes"]), row["algorithm"]),
-                str(row["steps"]),
-                *(f"{row[key] * 1e3:.2f}" for key in ("median_s", "min_s", "max_s")),
-                str(row["n"]),
-                f"{row['bus_bytes_per_s'] / 1e6:.1f}",
-                "-" if row["model_s"] is None else f"{row['model_s'] * 1e3:.2f}",
-                "-" if row["model_error"] is None else f"{row['model_error']:+.0%}",
+    else:
+        print_table(study.ALLREDUCE_HEADER, study.allreduce_table(rows, refused))
+        for line in study.refusal_lines(refused):
+            print(line)
+        if link:
+            print(
+                f"model: {link.alpha_s * 1e6:.0f} us a message, "
+                f"{1 / link.beta_s_per_byte / 1e6:.1f} MB/s, from two rings"
             )
-            for row in sorted(rows, key=lambda r: (r["layer"], r["ranks"], r["bytes"]))
-        ],
-    )
-    if link:
-        print(
-            f"model: {link.alpha_s * 1e6:.0f} us a message, "
-            f"{1 / link.beta_s_per_byte / 1e6:.1f} MB/s, from two rings"
-        )
+    if plot:
+        study.plot_allreduce(sums, link, plot)
 
 
 @bench_app.command("startup")
@@ -230,6 +212,7 @@ def bench_startup(
     connect_delay_s: Annotated[
         float, typer.Option(min=0, help="Connecting takes so much longer in half of the runs.")
     ] = 3.0,
+    plot: Plot = None,
     as_json: Json = False,
 ) -> None:
     """init_start to run_start: serial + broadcast (what everyone does), serial + seed, ours.
@@ -252,7 +235,7 @@ def bench_startup(
             delay_s=connect_delay_s,
             track=track,
         )
-    _print_bench(figures, as_json)
+    print_bench(figures, as_json, plot)
 
 
 @bench_app.command("scaling")
@@ -268,7 +251,10 @@ def bench_scaling(
     ] = "weak,strong",
     global_batch: Annotated[
         Optional[int],  # noqa: UP045
-        typer.Option(min=1, help="For strong; default: `batch.per_rank` x the most ranks."),
+        typer.Option(
+            min=1,
+            help="For strong; default: `batch.per_rank` x the most ranks, so that all divide it.",
+        ),
     ] = None,
     launcher: Launcher = None,
     passes: Annotated[int, typer.Option(min=1, help="Jobs of each case, in turn.")] = 3,
@@ -307,14 +293,14 @@ def bench_scaling(
             track=track,
         )
     rows = figures["figures"]["rows"]
-    if plot:
-        study.plot_scaling(rows, machine()["cores"], plot)
     if as_json:
         print(json.dumps(figures, indent=1))
-        return
-    print_table(study.TABLE_HEADER, study.table_rows(rows))
-    if any(row["shares_cores"] for row in rows):
-        print(f"* more ranks than the {machine()['cores']} cores: they share them")
+    else:
+        print_table(study.TABLE_HEADER, study.table_rows(rows))
+        if any(row["shares_cores"] for row in rows):
+            print(f"* more ranks than the {machine()['cores']} cores: they share them")
+    if plot:
+        study.plot_scaling(rows, machine()["cores"], plot)
 
 
 def parse_groupings(text: str) -> list[str]:
@@ -355,6 +341,7 @@ def bench_gaps(
     ranks: Ranks = None,
     launcher: Launcher = None,
     epochs: Annotated[int, typer.Option(min=2, help="Epochs to train.")] = 16,
+    plot: Plot = None,
     as_json: Json = False,
 ) -> None:
     """What lies between two epochs, and around an evaluation, beyond a plain step.
@@ -372,13 +359,14 @@ def bench_gaps(
     loaded = load_for_launch(name, [*more, *whole], ranks)
     with Tracking() as track:
         figures = run_bench(loaded, launcher, track=track)
-    _print_bench(figures, as_json)
+    print_bench(figures, as_json, plot)
 
 
 @bench_app.command("optimizer")
 def bench_optimizer(
     rounds: Annotated[int, typer.Option(min=1, help="Rounds; each times every contender.")] = 15,
     threads: Annotated[int, typer.Option(min=1, help="OpenMP threads.")] = 1,
+    plot: Plot = None,
     as_json: Json = False,
 ) -> None:
     """One LARS step of ResNet-50: ours, MXNet's own, a textbook loop, and the memory floor.
@@ -391,13 +379,16 @@ def bench_optimizer(
     """
     from .bench import bench_optimizer as run_bench
 
-    _print_bench(run_bench(rounds=rounds, threads=threads), as_json)
+    with Tracking() as track:
+        figures = run_bench(rounds=rounds, threads=threads, track=track)
+    print_bench(figures, as_json, plot)
 
 
 @bench_app.command("log")
 def bench_log(
     megabytes: Annotated[int, typer.Option(min=1, help="Size of the huge log.")] = 100,
     rounds: Annotated[int, typer.Option(min=1, help="Rounds on the ordinary log.")] = 5,
+    plot: Plot = None,
     as_json: Json = False,
 ) -> None:
     """Our log check against the official checker: time and memory on one log and on 100 MB.
@@ -409,25 +400,49 @@ def bench_log(
     """
     from .bench_log import bench_log as run_bench
 
-    figures = run_bench(
-        megabytes=megabytes, rounds=rounds, say=lambda text: print(text, file=sys.stderr)
-    )
-    _print_bench(figures, as_json)
+    with Tracking() as track:
+        figures = run_bench(megabytes=megabytes, rounds=rounds, track=track)
+    print_bench(figures, as_json, plot)
 
 
-def _print_bench(figures: dict[str, Any], as_json: bool) -> None:
+def print_bench(figures: dict[str, Any], as_json: bool, plot: Path | None = None) -> None:
+    """A table of the ratios and a line for each figure, or JSON; the measurements as a plot."""
     if as_json:
         print(json.dumps(figures, indent=1))
-        return
-    if figures["ratios"]:
-        print_table(
-            ("ratio", "median", "min", "max", "n"),
-            [
-                (name, f"{r['median']:.3f}", f"{r['min']:.3f}", f"{r['max']:.3f}", str(r["n"]))
-                for name, r in figures["ratios"].items()
-            ],
+    else:
+        if figures["ratios"]:
+            print_table(("ratio", "median", "min", "max", "n"), ratio_rows(figures["ratios"]))
+            marked = {k: r for k, r in figures["ratios"].items() if not r.get("resolvable", True)}
+            if marked:
+                reason = why_not([ratio["uncertainty"] for ratio in marked.values()])
+                print(f"{MARK}: not resolvable: {'; '.join(marked)}: {reason}")
+        for name, value in figures["figures"].items():
+            print(f"{name}: {_in_words(value)}")
+    if plot is not None:
+        from .drawing import draw_measurements, save
+
+        shown = {name: r for name, r in figures["ratios"].items() if r.get("resolvable", True)}
+        save(draw_measurements(figures["measurements"], shown), plot)
+
+
+def ratio_rows(ratios: dict[str, Any]) -> list[tuple[str, ...]]:
+    """A row a ratio; without figures where they are not resolvable."""
+    return [
+        (
+            name,
+            *(f"{r[key]:.3f}" if r.get("resolvable", True) else MARK for key in _SPREAD),
+            str(r["n"]),
         )
-    for name, value in figures["figures"].items():
-        if isinstance(value, dict):
-            value = "{median:.2f} ({min:.2f} to {max:.2f}, n = {n})".format(**value)
-        print(f"{name}: {value:.1f}" if isinstance(value, float) else f"{name}: {value}")
+        for name, r in ratios.items()
+    ]
+
+
+_SPREAD = ("median", "min", "max")
+
+
+def _in_words(value: Any) -> str:
+    if isinstance(value, dict):
+        return "{median:.2f} ({min:.2f} to {max:.2f}, n = {n})".format(**value)
+    if isinstance(value, float):
+        return f"{value:,.1f}" if abs(value) >= 10 else f"{value:.3g}"
+    return str(value)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Optional
 import typer
 
 from ..config.errors import UserError
-from .cli_bench import _print_bench, bench_app
+from .cli_bench import Plot, bench_app, print_bench
 from .console import (
     EXIT_BAD,
     TYPER_OPTIONS,
@@ -271,6 +271,7 @@ def bench_pack(
     ] = None,
     processes: Processes = None,
     passes: Annotated[int, typer.Option(min=1, help="How often each, in turn.")] = 5,
+    plot: Plot = None,
     as_json: Json = False,
 ) -> None:
     """Packing against copying the same files into one file on the same disk.
@@ -287,7 +288,7 @@ def bench_pack(
             passes=passes,
             progress=track("packing and copying in turn"),
         )
-    _print_bench(figures, as_json)
+    print_bench(figures, as_json, plot)
 
 
 @data_app.command("bench")
@@ -305,7 +306,7 @@ def data_bench(
     ] = None,
     plot: Annotated[
         Optional[Path],  # noqa: UP045
-        output_file("Write the roofline of --system as SVG"),
+        output_file("Draw as SVG: the roofline of --system, or the measurements"),
     ] = None,
     as_json: Json = False,
 ) -> None:
@@ -316,8 +317,6 @@ def data_bench(
     from ..config.load import load
     from .bench_input import bench_input, limit_of, roofline
 
-    if plot and system is None:
-        raise UserError("--plot: --system expected beside it, found none")
     name, more = split_config(config, overrides)
     loaded = load(name, [*(LIKE_IMAGENET if like_imagenet else ()), *more])
     described = load(system) if system else None
@@ -328,6 +327,6 @@ def data_bench(
         lines, draw = roofline(result["figures"], described, batch)
         result["figures"] |= {f"{line}: images/s a GPU": rate for line, rate in lines.items()}
         result["figures"]["limit"] = limit_of(lines)
-        if plot:
-            draw(plot)
-    _print_bench(result, as_json)
+    print_bench(result, as_json, None if described else plot)
+    if described is not None and plot:
+        draw(plot)

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from contextlib import redirect_stdout
 from pathlib import Path
-from typing import Annotated, Any, Optional
+from typing import Annotated, Any, Optional, Protocol
 
 import typer
 
@@ -147,13 +147,19 @@ REPORT_S = 30.0
 """Between two lines of progress where no terminal shows a bar: the log of a job."""
 
 
+class Advance(Protocol):
+    """Progress of a named task: `done` of `total`, and in words what it is at."""
+
+    def __call__(self, done: int, total: int, detail: str = "") -> None: ...
+
+
 class Tracking:
     """Progress on stderr: `track(name)` gives the callback (done, total) of a named task.
 
     A bar with rate and time left on a terminal; elsewhere a line now and then.
     """
 
-    def __enter__(self) -> Callable[[str], Callable[[int, int], None]]:
+    def __enter__(self) -> Callable[[str], Advance]:
         from rich.console import Console
         from rich.progress import (
             BarColumn,
@@ -169,13 +175,13 @@ class Tracking:
         class Rate(ProgressColumn):
             def render(self, task: Task) -> Text:
                 speed = task.finished_speed or task.speed
-                return Text(f"{speed:,.0f}/s" if speed else "")
+                return Text(pace(speed) if speed else "")
 
         console = Console(stderr=True)
         self._is_terminal = console.is_terminal
         self._bars = Progress(
             *(TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()),
-            *(Rate(), TimeRemainingColumn()),
+            *(Rate(), TimeRemainingColumn(), TextColumn("{task.fields[detail]}")),
             console=console,
             disable=not self._is_terminal,
         )
@@ -186,28 +192,39 @@ class Tracking:
         if self._started:
             self._bars.stop()
 
-    def _track(self, name: str) -> Callable[[int, int], None]:
+    def _track(self, name: str) -> Advance:
         print(f"{name} ...", file=sys.stderr, flush=True)
         self._bars.start()
         self._started = True
-        task = self._bars.add_task(name, total=None)
+        task = self._bars.add_task(name, total=None, detail="")
         begun_s = told_s = time.monotonic()
         before: int | None = None
 
-        def advance(done: int, total: int) -> None:
+        def advance(done: int, total: int, detail: str = "") -> None:
             nonlocal told_s, before
-            self._bars.update(task, completed=done, total=total)
+            self._bars.update(task, completed=done, total=total, detail=detail)
             if done == total:
                 self._bars.stop()
             now_s = time.monotonic()
             before = done if before is None else before  # of an earlier attempt: not our rate
-            if not self._is_terminal and now_s >= told_s + REPORT_S and before < done < total:
-                told_s = now_s
+            if self._is_terminal or now_s < told_s + REPORT_S or done >= total:
+                return
+            told = [detail] if detail else []
+            if done > before:
                 rate = (done - before) / (now_s - begun_s)
-                left = f"{rate:,.0f}/s, {(total - done) / rate / 60:.1f} min left"
-                print(f"{name}: {done:,} of {total:,}, {left}", file=sys.stderr, flush=True)
+                told += [pace(rate), f"{(total - done) / rate / 60:.1f} min left"]
+            if told:
+                told_s = now_s
+                print(
+                    f"{name}: {done:,} of {total:,}, {', '.join(told)}", file=sys.stderr, flush=True
+                )
 
         return advance
+
+
+def pace(per_s: float) -> str:
+    """A rate of pieces of work, by the piece where one takes seconds."""
+    return f"{per_s:,.0f}/s" if per_s >= 1 else f"{1 / per_s:,.0f} s each"
 
 
 FREE_CELLS = 12

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import csv
-import io
 import math
 import statistics
 import sys
@@ -17,7 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ..config.errors import UserError
-from ..data.atomic import write_output
+from .drawing import finish, new_figure, save
 from .launch import launch, load_for_launch
 
 BATCHES = (20, 50, 125, 250, 500)
@@ -199,13 +198,8 @@ def table(rows: Sequence[Row]) -> str:
 
 def draw(rows: Sequence[Row], path: Path) -> None:
     """Write the plot as SVG, byte for byte the same from the same rows."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    matplotlib.rcParams["svg.hashsalt"] = "rn50"
-    from matplotlib import pyplot
-
-    figure, axes = pyplot.subplots(figsize=(7, 4.2), layout="constrained")
+    figure = new_figure(7.0, 4.2)
+    axes = figure.subplots()
     for name, curve in CURVES.items():
         points = summarise(rows, name)
         if not points:
@@ -222,11 +216,8 @@ def draw(rows: Sequence[Row], path: Path) -> None:
     axes.set_xlabel("global batch")
     axes.set_ylabel(f"top-1 accuracy after {EPOCHS} epochs")
     axes.set_title("smoke: mean, and smallest to largest, over the seeds", fontsize=10)
-    axes.legend(loc="lower left", fontsize=9)
-    text = io.StringIO()
-    figure.savefig(text, format="svg", metadata={"Date": None})
-    write_output(path, text.getvalue())
-    pyplot.close(figure)
+    finish(axes)
+    save(figure, path)
 
 
 def sweep(

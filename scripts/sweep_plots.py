@@ -2,51 +2,59 @@
 
 from __future__ import annotations
 
-import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate
 from math import log10
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..data.atomic import write_output
+from .drawing import finish, new_figure
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 Trials = Sequence[Mapping[str, Any]]
 
 
-def _pyplot() -> Any:
-    import matplotlib
+class Search(NamedTuple):
+    """A search as its plots need it."""
 
-    matplotlib.use("Agg")
-    matplotlib.rcParams["svg.hashsalt"] = "rn50"
-    from matplotlib import pyplot
-
-    return pyplot
-
-
-def figure_axes(panels: int) -> tuple[Any, Any]:
-    """A figure with that many panels side by side."""
-    figure, axes = _pyplot().subplots(
-        1, panels, figsize=(3.6 * panels, 3.6), squeeze=False, layout="constrained"
-    )
-    return figure, axes[0]
+    trials: Trials
+    keys: Sequence[str]
+    """Parameters, in the order of the definition."""
+    log_keys: Sequence[str]
+    importances: Mapping[str, float]
+    label: str
+    """The objective with its unit."""
+    maximize: bool
 
 
-def save(figure: Any, path: Path) -> None:
-    """Write a figure and close it."""
-    text = io.StringIO()
-    figure.savefig(text, format="svg", metadata={"Date": None})
-    _pyplot().close(figure)
-    write_output(path, text.getvalue())
+def draw_plots(search: Search) -> dict[str, Figure]:
+    """The plots by name, each a figure of its own."""
+    figures = {name: new_figure(*size(search)) for name, (_, size) in PLOTS.items()}
+    for name, (draw, _) in PLOTS.items():
+        draw(search, figures[name].subplots())
+    return figures
 
 
-def draw_history(trials: Trials, label: str, path: Path, *, maximize: bool) -> None:
+def draw_together(search: Search) -> Figure:
+    """All plots in one figure, one below the other."""
+    sizes = [size(search) for _, size in PLOTS.values()]
+    figure = new_figure(max(width for width, _ in sizes), sum(height for _, height in sizes))
+    heights = [height for _, height in sizes]
+    panels = figure.subplots(len(PLOTS), 1, height_ratios=heights)
+    for axes, (draw, _) in zip(panels, PLOTS.values(), strict=True):
+        draw(search, axes)
+    return figure
+
+
+def _history(search: Search, axes: Axes) -> None:
     """The objective of each trial, the best so far, and where trials were pruned or failed."""
-    figure, axes = _pyplot().subplots(figsize=(7, 3.6), layout="constrained")
+    trials = search.trials
     done = [(t["trial"], t["value"]) for t in trials if t["value"] is not None]
     if done:
         numbers, values = zip(*done, strict=True)
-        best = list(accumulate(values, max if maximize else min))
+        best = list(accumulate(values, max if search.maximize else min))
         axes.plot(numbers, values, "o", label="complete")
         axes.step(numbers, best, where="post", color="C0", alpha=0.6, label="best so far")
     for state, mark, colour in (("pruned", "|", "C1"), ("fail", "x", "C3")):
@@ -59,18 +67,14 @@ def draw_history(trials: Trials, label: str, path: Path, *, maximize: bool) -> N
                 transform=transform,
                 label=state,
             )
-    axes.set(xlabel="trial", ylabel=label)
-    axes.xaxis.get_major_locator().set_params(integer=True)
-    axes.grid(alpha=0.25)
-    if axes.get_legend_handles_labels()[0]:
-        axes.legend(frameon=False, fontsize=8)
-    save(figure, path)
+    axes.set(xlabel="trial", ylabel=search.label)
+    axes.locator_params(axis="x", integer=True)
+    finish(axes)
 
 
-def draw_importances(importances: Mapping[str, float], path: Path) -> None:
+def _importances(search: Search, axes: Axes) -> None:
     """A bar for each parameter; too few trials say so."""
-    height = 1.2 + 0.35 * len(importances)
-    figure, axes = _pyplot().subplots(figsize=(7, height), layout="constrained")
+    importances = search.importances
     if importances:
         keys = list(importances)[::-1]
         bars = axes.barh(keys, [importances[key] for key in keys], height=0.6)
@@ -79,35 +83,26 @@ def draw_importances(importances: Mapping[str, float], path: Path) -> None:
     else:
         axes.set_axis_off()
         axes.text(0.5, 0.5, "needs four complete trials that differ", ha="center", va="center")
-    save(figure, path)
 
 
-def draw_parallel(
-    trials: Trials,
-    keys: Sequence[str],
-    label: str,
-    path: Path,
-    *,
-    log_keys: Sequence[str],
-    maximize: bool,
-) -> None:
+def _parallel(search: Search, axes: Axes) -> None:
     """One line a complete trial through its parameters to its value; the best in colour.
 
     Each axis goes from its smallest to its largest value; choices in the order they appear in.
     """
-    pyplot = _pyplot()
-    done = [t for t in trials if t["value"] is not None]
-    figure, axes = pyplot.subplots(
-        figsize=(max(6.0, 1.9 * (len(keys) + 1)), 4), layout="constrained"
-    )
-    names = [*keys, label]
+    from matplotlib import colormaps
+
+    keys = search.keys
+    done = [t for t in search.trials if t["value"] is not None]
+    names = [*keys, search.label]
     columns = [[t["parameters"][key] for t in done] for key in keys]
     columns.append([t["value"] for t in done])
     scaled = [
-        place(column, log=key in log_keys) for key, column in zip(names, columns, strict=True)
+        place(column, log=key in search.log_keys)
+        for key, column in zip(names, columns, strict=True)
     ]
-    order = sorted(range(len(done)), key=lambda i: done[i]["value"], reverse=not maximize)
-    colours = pyplot.get_cmap("viridis")
+    order = sorted(range(len(done)), key=lambda i: done[i]["value"], reverse=not search.maximize)
+    colours = colormaps["viridis"]
     for rank, i in enumerate(order):  # the best last, on top
         share = rank / max(1, len(order) - 1)
         axes.plot(
@@ -127,7 +122,14 @@ def draw_parallel(
     axes.set_xlim(-0.1, len(names) - 0.6)
     for spine in axes.spines.values():
         spine.set_visible(False)
-    save(figure, path)
+
+
+PLOTS: dict[str, tuple[Callable[[Search, Axes], None], Callable[[Search], tuple[float, float]]]] = {
+    "history": (_history, lambda search: (7.0, 3.6)),
+    "parallel": (_parallel, lambda search: (max(6.0, 1.9 * (len(search.keys) + 1)), 4.0)),
+    "importance": (_importances, lambda search: (7.0, 1.2 + 0.35 * len(search.importances))),
+}
+"""Plot -> what draws it, and its inches."""
 
 
 def place(column: Sequence[Any], *, log: bool) -> list[float]:

@@ -13,7 +13,8 @@ from ..config.load import Loaded
 from ..config.sweep import LoadedSweep
 from ..data.atomic import write_file
 from .console import yaml_value
-from .sweep_plots import draw_history, draw_importances, draw_parallel
+from .drawing import save
+from .sweep_plots import Search, draw_plots
 from .sweep_study import REASON, SECONDS, Study, training_seed
 
 
@@ -48,19 +49,22 @@ def write_results(loaded: LoadedSweep, study: Study, folder: Path) -> dict[str, 
     best = study.best()
     if best is not None:
         write_file(folder / "best.yaml", best_preset(loaded, best))
-    accuracy = loaded.sweep.objective.is_accuracy
-    label = objective_label(loaded)
-    draw_history(found["trials"], label, folder / "history.svg", maximize=accuracy)
-    draw_parallel(
-        found["trials"],
-        list(loaded.sweep.parameters),
-        label,
-        folder / "parallel.svg",
-        log_keys=[key for key, p in loaded.sweep.parameters.items() if p.log is not None],
-        maximize=accuracy,
-    )
-    draw_importances(found["importances"], folder / "importance.svg")
+    for name, figure in draw_plots(search_of(loaded, found)).items():
+        save(figure, folder / f"{name}.svg")
     return found
+
+
+def search_of(loaded: LoadedSweep, found: dict[str, Any]) -> Search:
+    """What the plots need of a summary."""
+    parameters = loaded.sweep.parameters
+    return Search(
+        trials=found["trials"],
+        keys=list(parameters),
+        log_keys=[key for key, p in parameters.items() if p.log is not None],
+        importances=found["importances"],
+        label=objective_label(loaded),
+        maximize=loaded.sweep.objective.is_accuracy,
+    )
 
 
 def objective_label(loaded: LoadedSweep) -> str:

@@ -8,7 +8,6 @@ at each step and read at each log interval. Network, weights, batches and ranks 
 from __future__ import annotations
 
 import json
-import sys
 import time
 from pathlib import Path
 
@@ -17,7 +16,7 @@ import mxnet as mx
 from mxnet import autograd, nd
 
 from ..data.atomic import write_file
-from .bench_rank import start_rank
+from .bench_rank import main_of, rank_rounds, start_rank
 from .loop import train_steps
 from .networks import build_networks
 from .run import Rank
@@ -68,7 +67,7 @@ def main(config: str, out: str, contender: str, rounds: str, steps: str) -> None
     figures: dict[str, list[float]] = {"wall_s": [], "cpu_s": []}
     example = Example(rank) if contender == "horovod" else None
     trainer = rank.trainer()
-    for turn in range(int(rounds) + 1):
+    for turn in rank_rounds(rank, out, rounds):
         rank.comm.barrier()
         start, start_cpu = time.perf_counter(), time.process_time()
         if example:
@@ -89,4 +88,4 @@ def main(config: str, out: str, contender: str, rounds: str, steps: str) -> None
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main_of(main)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ctypes
 import json
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -19,6 +18,7 @@ import numpy as np
 from ..config.load import load
 from ..data.atomic import write_file
 from ..logging.timeline import Timeline
+from .bench_rank import main_of
 from .environment import torus_grid
 from .placement import find_placement
 
@@ -175,4 +175,4 @@ def main(config: str, out: str, layer: str, sizes_bytes: str, rounds: str) -> No
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main_of(main)

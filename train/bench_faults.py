@@ -11,7 +11,7 @@ from pathlib import Path
 from mxnet import nd
 
 from ..data.atomic import write_file
-from .bench_rank import start_rank
+from .bench_rank import main_of, rank_rounds, start_rank
 from .loop import train_steps
 from .watchdog import VARIABLE, Heart
 
@@ -26,7 +26,7 @@ def main(config: str, out: str, rounds: str) -> None:
     steps = plan.epoch_end_step(1)
     seconds: dict[str, list[float]] = {"guarded_s": [], "bare_s": []}
     step = 0
-    for turn in range(int(rounds) + 1):
+    for turn in rank_rounds(rank, out, rounds):
         for name in ("guarded_s", "bare_s") if turn % 2 else ("bare_s", "guarded_s"):
             heart = None
             if name == "guarded_s":
@@ -52,4 +52,4 @@ def main(config: str, out: str, rounds: str) -> None:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main_of(main)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import sys
 import time
 from pathlib import Path
 
 from mxnet import autograd, nd
 
 from ..data.atomic import write_file
-from .bench_rank import start_rank
+from .bench_rank import main_of, rank_rounds, start_rank
 from .loop import train_steps
 from .run import Rank
 
@@ -32,7 +31,7 @@ def main(config: str, out: str, rounds: str, steps: str) -> None:
     count = int(steps)
     seconds: dict[str, list[float]] = {"trainer_s": [], "bare_s": []}
     trainer = rank.trainer()
-    for turn in range(int(rounds) + 1):
+    for turn in rank_rounds(rank, out, rounds):
         first, last = turn * count + 1, (turn + 1) * count
         for name in ("trainer_s", "bare_s") if turn % 2 else ("bare_s", "trainer_s"):
             rank.comm.barrier()
@@ -52,4 +51,4 @@ def main(config: str, out: str, rounds: str, steps: str) -> None:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main_of(main)

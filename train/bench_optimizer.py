@@ -21,6 +21,7 @@ from mxnet import gluon, nd
 
 from ..config.schema import Model, Optimizer
 from ..data.atomic import write_file
+from .bench_rounds import count_rounds
 from .networks import build_networks, trainable
 from .optimizer import Updater
 from .schedule import Settings
@@ -30,10 +31,10 @@ PASSES = 7  # over all parameters
 
 
 def main(out: str, rounds: str) -> None:
-    """Time every contender once a round, `rounds` times; write the seconds to `out`."""
+    """Time every contender once a round, `rounds` times; write the seconds to `out`/bench.json."""
     contenders, parameter_bytes = _contenders()
     seconds: dict[str, list[float]] = {name: [] for name in contenders}
-    for turn in range(int(rounds) + 1):
+    for turn in count_rounds(Path(out), int(rounds)):
         for name, run in contenders.items():
             start = time.perf_counter()
             run()
@@ -43,7 +44,7 @@ def main(out: str, rounds: str) -> None:
     # A copy moves every byte twice: read and written.
     floor = [copy / 2 * PASSES for copy in seconds.pop("copy")]
     write_file(
-        Path(out),
+        Path(out) / "bench.json",
         json.dumps({"seconds": seconds | {"floor": floor}, "parameter_bytes": parameter_bytes}),
     )
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +10,7 @@ from pathlib import Path
 from mxnet import autograd, nd
 
 from ..data.atomic import write_file
-from .bench_rank import start_rank
+from .bench_rank import main_of, rank_rounds, start_rank
 from .networks import trainable
 from .optimizer import Updater
 from .schedule import Settings
@@ -54,7 +53,7 @@ def main(config: str, out: str, rules: str, rounds: str, steps: str) -> None:
         "communication": reduce,
     }
     seconds: dict[str, dict[str, list[float]]] = {}
-    for turn in range(int(rounds) + 1):
+    for turn in rank_rounds(rank, out, rounds):
         for rule in rules.split(";"):
             rank.comm.plan_groups(rule, trainable(rank.net), rank.run.comm.wire)
             rank.net.hybridize(static_alloc=True, static_shape=True)  # gradients have moved
@@ -77,4 +76,4 @@ def main(config: str, out: str, rules: str, rounds: str, steps: str) -> None:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main_of(main)

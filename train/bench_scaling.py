@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import sys
 import time
 from pathlib import Path
 
 from mxnet import nd
 
 from ..data.atomic import write_file
-from .bench_rank import start_rank
+from .bench_rank import main_of, rank_rounds, start_rank
 from .loop import train_steps
 
 
@@ -23,7 +22,7 @@ def main(config: str, out: str, rounds: str, steps: str) -> None:
     rank = start_rank(config, out)
     count, trainer = int(steps), rank.trainer()
     figures: dict[str, list[float]] = {"step_s": [], "busy_cores": []}
-    for turn in range(int(rounds) + 1):
+    for turn in rank_rounds(rank, out, rounds):
         rank.comm.barrier()
         start, start_cpu = time.perf_counter(), time.process_time()
         for point in train_steps(
@@ -43,4 +42,4 @@ def main(config: str, out: str, rounds: str, steps: str) -> None:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main_of(main)

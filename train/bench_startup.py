@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 
 from ..config.load import load
 from ..data.atomic import write_file
+from .bench_rank import main_of
 from .placement import find_placement
 from .progress import Progress
 from .session import Session
@@ -38,4 +38,4 @@ def main(config: str, out: str, connect_delay_s: str) -> None:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main_of(main)

@@ -106,7 +106,6 @@ def test_what_cannot_be_written_is_refused_before_the_work(rn50, tmp_path: Path)
 @pytest.mark.parametrize(
     ("arguments", "missing"),
     [
-        (("data", "bench", "--plot", "x.svg"), "--plot: --system expected"),
         (("predict", "abci_2048_open", "--out", "x.yaml"), "--out: --calibrate expected"),
     ],
 )
