@@ -135,7 +135,7 @@ def double_tree(
     2(X-1) + 2D hops. A chunk c fills them, a parent hearing its two children one by one (the
     root has one): 2(X-1)(alpha + c beta) + 2D alpha + 2(2D-1) c beta, gamma on half of it. The
     other k-1 = n/2c - 1 chunks follow at 4c beta + 2c gamma: about 2 n beta + n gamma for large
-    n (Sanders, Speck, Traeff 2009; scaling.md section 4).
+    n (Sanders, Speck, Traeff 2009).
     """
     if nodes * ranks_per_node == 1:
         return FREE

@@ -1,7 +1,7 @@
 """What NCCL itself expects of an allreduce: its tuning constants by version, as a table. Pure.
 
-NVIDIA/nccl: 2.4.2 src/init.cu (ncclTreeThreshold), 2.5.6 and 2.2x src/graph/tuning.cc
-(scaling.md section 5). NCCL picks the algorithm and protocol with the least predicted time.
+NVIDIA/nccl: 2.4.2 src/init.cu (ncclTreeThreshold), 2.5.6 and 2.2x src/graph/tuning.cc.
+NCCL picks the algorithm and protocol with the least predicted time.
 Left out: its caps by channel, which need the graph that it finds.
 """
 

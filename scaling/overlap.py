@@ -19,7 +19,7 @@ def exposed(ready_s: Sequence[float], cost_s: Sequence[float], backward_s: float
 
     tau_c(l) = max(tau_c(l+1) + t_c(l+1), tau_b(l) + t_b(l)), a group being ready with its last
     tensor; exposed = tau_c(1) + t_c(1) - end of backward, which is `backward_s` or the last
-    ready time, whichever is later (Shi et al. 2019, MG-WFBP; scaling.md section 6).
+    ready time, whichever is later (Shi et al. 2019, MG-WFBP).
     """
     free_s = 0.0
     launched_s = []

@@ -94,7 +94,7 @@ class Prediction:
         return self.machine.compute_s(first.batch) / first.step_s
 
     def to_dict(self) -> dict[str, Any]:
-        """The JSON of `design.md`, and what else is known."""
+        """What `rn50 predict --json` prints: figures for programs, and what else is known."""
         step, first = self.step, self.phases[0]
         return {
             "step_time_ms": round(step.total_s * 1e3, 4),

@@ -1,7 +1,7 @@
 """Time of one training step: computation, exposed communication, stragglers, input. Pure.
 
 step = max(compute + exposed + launches + synchronised batch norm + stragglers, input)
-(`docs/scaling.md`; decomposition of scaling.md section 6).
+(`docs/scaling.md`).
 """
 
 from __future__ import annotations

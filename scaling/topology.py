@@ -50,7 +50,7 @@ class Topology(NamedTuple):
     """`nodes` equal nodes; racks of `rack_nodes` have 1/`oversubscription` of their NICs' rate up.
 
     `rack_nodes` 0: full bisection. ABCI: 34 nodes a rack, 68 ports in, 24 up, called 1/3
-    (scaling.md section 1).
+    (arXiv:1903.12650).
     """
 
     node: Node

@@ -26,7 +26,7 @@ SONY_RUNS_S = {"sony_1024": 505, "sony_2176": 224, "sony_3456": 122, "sony_4096"
 
 # Why a row is not a fair test of the model, where that is known. The row counts all the same.
 KNOWN_REASONS = {
-    "XL675d-Gen10-Plus_A100-SXM-80GB_4N": "slower than its 2 and 8 nodes suggest (scaling.md 13)",
+    "XL675d-Gen10-Plus_A100-SXM-80GB_4N": "slower than its 2 and 8 nodes suggest",
     "XL675d-Gen10-Plus_A100-SXM-80GB_8N": "the same site as the 4-node outlier",
     "dgxa100_n2_ngc20.06": "same software: 8 GPUs with twice the batch take 144.8 ms, not 2 x 86.8",
     "dgx1_multi_ngc18.11": "v0.5 software: no fused kernels and host-side update; epochs as given",
@@ -35,7 +35,7 @@ KNOWN_REASONS = {
     "tpu-v4-512": "software of v0.7; no entry of this size came later",
     "dgxh100_n4_preview": "preview software",
     "sony_1024": "their reference run on earlier software; 1,024 GPUs of Table 6 are 2.4 x faster",
-    "sony_2176": "earlier software (recipes.md 1.2)",
+    "sony_2176": "earlier software",
     "Horovod": "network, GPU and batch not named",
 }
 

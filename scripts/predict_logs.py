@@ -162,7 +162,7 @@ def _check_benchmark(events: Sequence[Event], source: Source) -> None:
 def _epoch_s(events: Sequence[Event], log: Path) -> float:
     """Median over blocks of (block - evaluations inside) / epochs; the first and last do not count.
 
-    Stamps of single epochs are too early where the engine is asynchronous (scaling.md 13).
+    Stamps of single epochs are too early where the engine is asynchronous.
     """
     inside = [(start, stop) for start, stop, _ in _intervals(events, "eval")]
     figures = []

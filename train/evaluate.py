@@ -36,7 +36,7 @@ def agree_on_bn_statistics(
     variance of all their images. "local" leaves them.
 
     The caller has waited for all of training: MXNet writes the running statistics inside backward
-    without telling its engine, and a reader gets old values before (106 of 106; stack.md 8).
+    without telling its engine, and a reader gets old values before (106 of 106).
     """
     if mode == "local":
         return

@@ -106,7 +106,7 @@ def build_networks(
     """
     if model.dtype == "bfloat16":
         # Puts casts around the matrix operators of every net built from here on; weights stay
-        # float32, and bfloat16's range needs no loss scaling (stack.md section 6).
+        # float32, and bfloat16's range needs no loss scaling.
         amp.init(target_dtype="bfloat16")
     train_net = build_network(model, classes, crop_px=crop_px)
     eval_model = model.model_copy(update={"layout": "NCHW"})

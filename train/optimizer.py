@@ -21,7 +21,7 @@ from .loss_scale import LossScaler
 from .schedule import Settings, akiba_sgd_share
 
 MAX_TENSORS_PER_CALL = 60
-"""MXNet's multi-tensor operators corrupt memory above this, unchecked (stack.md section 5)."""
+"""MXNet's multi-tensor operators corrupt memory above this, unchecked."""
 
 # RMSprop warm-up: mu2, epsilon, RMSprop rate. That the rate is absolute, not times the LR, is from
 # public re-implementations (the paper is silent): times an LR of 6.4 one step would move a weight

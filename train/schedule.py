@@ -95,7 +95,7 @@ def momentum_for_batch(batch: int, reference_batch: int, reference_momentum: flo
     """Momentum that keeps the noise scale lr N / (B (1 - m)) at one learning rate (Smith and Le).
 
     Sony prints this garbled; as products it would make momentum fall with the batch. 54K from 0.9
-    at 32K gives 0.9407, what later entries found by tuning (recipes.md section 2.3).
+    at 32K gives 0.9407, what later entries found by tuning.
     """
     return 1 - (1 - reference_momentum) * reference_batch / batch
 
@@ -103,8 +103,7 @@ def momentum_for_batch(batch: int, reference_batch: int, reference_momentum: flo
 def akiba_sgd_share(epoch: float, *, centre: float = 10.0, period: float = 5.0) -> float:
     """Share of SGD in Akiba's RMSprop warm-up (1711.04325): 0 to 1, 0.5 at `centre`.
 
-    The printed middle branch would reach 1.5; 0.5 + (e - c) / p joins its neighbours (recipes.md
-    section 2.5).
+    The printed middle branch would reach 1.5; 0.5 + (e - c) / p joins its neighbours.
     """
     if epoch < centre:
         return 0.5 * math.exp(2 * (epoch - centre) / period)

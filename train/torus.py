@@ -30,7 +30,7 @@ class Torus:
 
         Enqueues and returns. Horovod's Python functions for the first and the last of the three
         wait for their results, which would end the overlap with backward; the C entry points
-        below them do not (stack.md section 7).
+        below them do not.
         """
         row, column = divmod(hvd.rank(), self.columns)
         if name not in self._parts:

@@ -223,7 +223,7 @@ def test_run_of_a_paper_is_open_aims_at_its_top1_and_evaluates_its_last_epoch(na
 
 @pytest.mark.parametrize("name", CLOSED)
 def test_closed_preset_keeps_the_closed_limits(name: str) -> None:
-    """mlcommons/training_policies training_rules.adoc, v0.7 to v4.0 (mlperf_rules.md section 3)."""
+    """mlcommons/training_policies training_rules.adoc, v0.7 to v4.0."""
     run = load(name).run
     assert run.division == "closed"
     assert run.optimizer.variant == "nvidia"  # eta 0.001, epsilon 0
@@ -256,7 +256,7 @@ def test_sonys_configuration_a(name: str) -> None:
 
 
 def test_sonys_configuration_b_keeps_the_noise_scale() -> None:
-    """Momentum 0.9407 at 54K: 1 - (1 - 0.9) x 32,768 / 55,296 (recipes.md section 2.3)."""
+    """Momentum 0.9407 at 54K: 1 - (1 - 0.9) x 32,768 / 55,296."""
     run = load("sony_3456").run
     assert run.schedule.shape == "sony_b"
     assert (run.batch.follow, run.batch.reference, run.optimizer.momentum) == (

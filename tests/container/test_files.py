@@ -19,7 +19,8 @@ def test_the_context_holds_the_rooms_and_nothing_else(root: Path) -> None:
     lines = [line for line in (root / ".dockerignore").read_text().splitlines() if line[:1] != "#"]
     assert lines[0] == "*"
     let_in = {line[1:] for line in lines if line.startswith("!")}
-    assert let_in == {*ROOMS, "pyproject.toml", "requirements*.txt", "run_and_time.sh"}
+    files = {"LICENSE", "pyproject.toml", "requirements*.txt", "run_and_time.sh"}
+    assert let_in == {*ROOMS, *files}
 
 
 def test_versions_have_one_home(root: Path) -> None:

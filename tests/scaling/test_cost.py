@@ -121,7 +121,7 @@ def test_messages_above_the_eager_limit_ask_first() -> None:
 
 
 def test_the_worked_check_on_2048_gpus() -> None:
-    """scaling.md section 4: torus 4 x 512 1.6 ms inside + 10.8 across; flat ring about 31 ms."""
+    """51 MB over ABCI's links: torus 4 x 512 1.6 ms inside + 10.8 across; flat ring about 31 ms."""
     inside = cost.ring(4, PAYLOAD, ABCI.ring(1, 4)).time_s
     across = cost.ring(512, PAYLOAD / 4, ABCI.ring(4, 512)).time_s
     assert inside == pytest.approx(1.6e-3, rel=0.03)

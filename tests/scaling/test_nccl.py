@@ -33,7 +33,7 @@ def test_2_4_takes_the_tree_up_to_its_threshold() -> None:
 
 
 def test_2_5_6_by_hand() -> None:
-    """2048 ranks on 512 nodes; bus 25 GB/s; Simple ring 8.4 + 4094 x 6.6 us (scaling.md)."""
+    """2048 ranks on 512 nodes; bus 25 GB/s; Simple ring 8.4 + 4094 x 6.6 us."""
     ring = nccl_allreduce("2.5.6", ABCI, 51e6, algorithm="ring", protocol="Simple")
     assert ring.latency_s == pytest.approx((8.4 + 4094 * 6.6) * 1e-6)
     assert ring.bytes_per_s == pytest.approx(25e9 * 2048 / 4094)

@@ -129,7 +129,7 @@ def test_stragglers_follow_extreme_values_and_then_interruptions() -> None:
 
 
 def test_batch_norm_groups_are_nvidias() -> None:
-    """Groups of 2 at batches 15 and 16, none at 35 (recipes.md 3.2)."""
+    """Groups of 2 at batches 15 and 16, none at 35, as in NVIDIA's entries."""
     dgx = machine("dgxa100")
     assert [bn_group(dgx, 4320, batch) for batch in (15, 16, 35, 408)] == [2, 2, 1, 1]
     assert step_time(dgx, 4320, 15).bn_sync_s > 0

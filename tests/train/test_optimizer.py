@@ -26,7 +26,7 @@ SHAPES = {
 BATCH = 16
 
 # The published rules again, independent of VARIANTS: which tensors are scaled and decayed, eta,
-# epsilon, momentum correction, and what stands before |w| in the denominator (recipes.md 2.1).
+# epsilon, momentum correction, and what stands before |w| in the denominator.
 PUBLISHED = {
     "sgd": ((), ("weight",), 0.0, 0.0, True, lambda s: s.weight_decay),
     "you": (

@@ -35,7 +35,7 @@ def test_resnet50_names_order_and_values_are_pinned() -> None:
 
 
 def test_resnet50_parameters_by_stage() -> None:
-    """Convolution weights of each stage: recipes.md section 4."""
+    """Convolution weights of each stage of ResNet-50."""
     shapes = parameters_of(Model(), 1000)
 
     def weights(prefix: str) -> int:

@@ -42,7 +42,7 @@ def settings(config: str, *overrides: str) -> tuple[Plan, object]:
     ],
 )
 def test_points_of_fujitsus_schedule(step: int, lr: float) -> None:
-    """recipes.md section 2.2: 13 x [(1 - 0.0025)(1 - q)^2.2 + 0.0025]."""
+    """13 x [(1 - 0.0025)(1 - q)^2.2 + 0.0025]."""
     assert settings("abci_2048_open")[1](step) == (pytest.approx(lr, rel=1e-12), 0.96, 86_016)
 
 
@@ -79,7 +79,7 @@ def test_sonys_configuration_b(epoch: float, lr: float) -> None:
 
 
 def test_sonys_momentum_follows_the_batch() -> None:
-    """recipes.md section 2.3: 54K -> 0.9407, 64K -> 0.95."""
+    """Smith and Le's scale: 54K -> 0.9407, 64K -> 0.95."""
     assert momentum_for_batch(55_296, 32_768, 0.9) == pytest.approx(0.9407, abs=1e-4)
     assert momentum_for_batch(65_536, 32_768, 0.9) == pytest.approx(0.95)
     _, at = settings("sony_3456")
