@@ -1,6 +1,7 @@
 """Time to train: start, first epoch, epochs x steps, evaluations. Pure.
 
-T = start + first epoch's excess + sum of steps x step time + evaluations x their time; initialisation before run_start is not counted.
+T = start + first epoch's excess + sum of steps x step time + evaluations x their time.
+Initialisation before run_start is not counted.
 """
 
 from __future__ import annotations
