@@ -14,10 +14,17 @@ from .places import job_of, run_folders
 
 
 def name_of(subject: Subject) -> str:
-    """A short name: the last two parts of the path, of a job's logs of the job's."""
+    """A short name: the last two parts of the path; a job's for its logs, ORG/SYSTEM for those of a
+    submission."""
     path = subject.path.resolve()
     job = job_of(path)
-    return show("/".join((job if job and run_folders(job) else path).parts[-2:]))
+    if job is None:
+        parts = path.parts[-2:]
+    elif run_folders(job):
+        parts = job.parts[-2:]
+    else:
+        parts = (job.name, path.parent.name)
+    return show("/".join(parts))
 
 
 def divergence_lines(comparison: Comparison) -> list[str]:

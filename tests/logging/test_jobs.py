@@ -10,6 +10,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from rn50.config.load import load
+from rn50.logging.compare_view import name_of
 from rn50.logging.folder import read_subjects
 from rn50.logging.places import config_of, log_folders, run_folders
 from rn50.scripts.cli import app
@@ -145,6 +146,7 @@ def test_a_submission_of_others_is_no_job(tmp_path: Path) -> None:
     (subject,) = read_subjects(tmp_path / "ORG")
     assert subject.folder is None and subject.first is not None
     assert subject.first.target == 0.759
+    assert name_of(subject) == "ORG/SYSTEM"
 
 
 def test_rules_for_programs() -> None:
