@@ -1,7 +1,7 @@
 """Closed-division rules on a config, before it burns any machine time: the facts of the log check.
 
 One small function a rule. In the open division every one of them is free: there the same findings
-are notes that name the choices. A config with an embedded synthetic set is a rehearsal: what it
+are notes that name the choices. A config with another set than ImageNet is a rehearsal: what it
 changes on data and network is a note as well.
 """
 
@@ -44,7 +44,7 @@ class Draft(NamedTuple):
 
 @dataclass(frozen=True)
 class ConfigRule:
-    """`rehearsal`: it says nothing against a config with an embedded set."""
+    """`rehearsal`: it says nothing against a config with another set than ImageNet."""
 
     id: str
     severity: str
@@ -88,7 +88,7 @@ def check_config(loaded: Loaded) -> ConfigCheck:
     for rule in RULES:
         for breach in rule.check(draft):
             severity = breach.severity or rule.severity
-            if run.division == "open" or (rule.rehearsal and run.data.synthetic is not None):
+            if run.division == "open" or (rule.rehearsal and not run.data.is_imagenet):
                 severity = NOTE
             origin = loaded.origins.get(breach.key)
             place = f" ({origin})" if origin is not None else ""
@@ -112,8 +112,8 @@ def check_config(loaded: Loaded) -> ConfigCheck:
     elif run.division == "open":
         count = f"{len(findings)} choice{'' if len(findings) == 1 else 's'}"
         cause = f"open: {count} that the closed division does not leave"
-    elif run.data.synthetic is not None:
-        cause = "within the closed division, as a rehearsal on the embedded set"
+    elif not run.data.is_imagenet:
+        cause = "within the closed division, as a rehearsal: the set is not ImageNet"
     else:
         cause = "within the closed division"
     return ConfigCheck(verdict, cause, run.division, run.ruleset, tuple(findings), facts(draft))
@@ -140,7 +140,7 @@ def facts(draft: Draft) -> dict[str, Any]:
         ),
     }
     reference = convergence.reference(draft.batch, run.ruleset)
-    if reference is None or run.data.synthetic is not None or run.model.network != "resnet":
+    if reference is None or not run.data.is_imagenet or run.model.network != "resnet":
         return found
     known = not math.isnan(reference.mean)
     found["rcp"] = {

@@ -315,6 +315,11 @@ class Data(Section):
     prefetch: Count = 2
     skip_bad: Annotated[int, Field(strict=True, ge=0)] = 0
 
+    @property
+    def is_imagenet(self) -> bool:
+        """The set that the rules are made for, by its classes: images of it may be missing."""
+        return self.classes == benchmark.IMAGENET_CLASSES
+
     @model_validator(mode="after")
     def _check(self) -> Data:
         if not 0 < self.area[0] <= self.area[1]:

@@ -29,6 +29,9 @@ from .pack_split import Packed, pack_split
 Progress = Callable[[int, int], None]
 Warn = Callable[[str], None]
 _MOST_NAMED = 20
+_LARGE_MEGAPIXELS = 2.0
+_MS_PER_MEGAPIXEL = 2.8
+"""Of a core, to decode JPEG: 12-megapixel ones at 30 a second on an AMD EPYC (docs/own_data.md)."""
 
 
 class BadFilesError(UserError):
@@ -126,6 +129,9 @@ def pack_images(
             raise UserError(f"{images}: {shortened(empty)}: no image that is not bad")
         if (left := classes_without(listing.classes, counts["val"])) != lacking:
             _warn_of(left, listing.classes, images, warn)
+        _warn_of_size(
+            sum(found[split].pixels for split in SPLITS) / sum(map(sum, counts.values())), warn
+        )
         manifest = Manifest(
             format=FORMAT,
             classes=listing.classes,
@@ -154,6 +160,16 @@ def _warn_of(lacking: list[str], classes: Sequence[str], images: Path, warn: War
     if lacking:
         many = f"{len(lacking)} of {len(classes)} classes"
         warn(f"{images}: val has no image of {many}: {shortened(lacking)}")
+
+
+def _warn_of_size(mean_pixels: float, warn: Warn) -> None:
+    megapixels = mean_pixels / 1e6
+    if megapixels > _LARGE_MEGAPIXELS:
+        ms = megapixels * _MS_PER_MEGAPIXEL
+        warn(
+            f"the mean image has {megapixels:.1f} megapixels: every epoch decodes each again, "
+            f"about {ms:.0f} ms of a core; docs/own_data.md makes photos smaller first"
+        )
 
 
 def _first_bad(skip_bad: int, warn: Warn) -> Callable[[OddFile], None]:

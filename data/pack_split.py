@@ -33,9 +33,10 @@ _DEAD = -1
 
 
 class Packed(NamedTuple):
-    """What a split holds: labels by record, the record file's digest, files to tell of."""
+    """What a split holds: labels by record, pixels, the record file's digest, files to tell of."""
 
     labels: NDArray[np.uint32]
+    pixels: int
     records: File
     odd: list[OddFile]
 
@@ -95,7 +96,8 @@ def pack_split(
         raise UserError(
             f"{error.filename or path}: cannot write: {error.strerror or error}{kept}"
         ) from None
-    return Packed(table["label"], records, odd)
+    pixels = int(table["height"].astype(np.int64) @ table["width"].astype(np.int64))
+    return Packed(table["label"], pixels, records, odd)
 
 
 @contextmanager

@@ -209,3 +209,15 @@ def test_no_number_raises_anything_but_a_user_error(name: str, values: dict[str,
     except UserError:
         return
     json.dumps(found.to_dict(), allow_nan=False)
+
+
+def test_another_set_than_imagenet_is_a_rehearsal() -> None:
+    """Whether it is drawn or one's own: what is said of ImageNet's size and RCPs are notes."""
+    data = ("data.path=/mine", "data.classes=6", "data.train_samples=1200", "data.eval_samples=300")
+    found = check("quick", *data)
+    assert found.verdict == "PASS"
+    assert found.cause == "within the closed division, as a rehearsal: the set is not ImageNet"
+    assert {"R05", "RCP_LENGTH", "IMAGES"} <= {finding.id for finding in found.findings}
+    assert {finding.severity for finding in found.findings} == {NOTE}
+    assert "rcp" not in found.facts
+    assert check("quick").cause == found.cause

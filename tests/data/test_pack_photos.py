@@ -7,6 +7,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
 from rn50.config.errors import UserError
 from rn50.config.manifest import load_manifest
@@ -194,6 +195,17 @@ def test_what_is_passed_over_is_counted(tmp_path: Path) -> None:
 def test_a_clean_folder_warns_of_nothing(tmp_path: Path) -> None:
     images = image_folder(tmp_path / "images", {"train/a": 2, "val/a": 1})
     assert pack_warned(images, tmp_path / "out") == []
+
+
+def test_large_photos_are_warned_of(tmp_path: Path) -> None:
+    images = image_folder(tmp_path / "images", {"train/a": 1, "val/a": 1})
+    for split, side in (("train", 1400), ("val", 1450)):
+        Image.new("L", (side, side)).save(images / split / "a/large.jpg")
+    (images / "train/a/0.JPEG").unlink()
+    assert pack_warned(images, tmp_path / "out") == []  # 1.4 megapixels in the mean of three
+    (images / "val/a/0.JPEG").unlink()
+    (line,) = pack_warned(images, tmp_path / "other")
+    assert line.startswith("the mean image has 2.0 megapixels: ")
 
 
 # --- without a val -------------------------------------------------------------------------------
