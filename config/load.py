@@ -18,8 +18,9 @@ from ruamel.yaml import YAML
 from .errors import UserError, show
 from .image_set import fill_counts, forget_other_set
 from .leaves import Layer, Leaf, Origin, flatten, put, remove, tree_of
+from .machine import System
 from .names import find_config, find_system
-from .schema import Run, System
+from .schema import Run
 from .yaml_file import RELATIVE_TO, WORKING_FOLDER, machine_layers, parse_overrides, read_layers
 
 # What pydantic says in its own terms, by the type of the error.
@@ -118,8 +119,14 @@ def load_system(name: str, ruleset: str | None = None) -> System:
 
 
 def system_yaml(system: System) -> str:
-    """A machine with its performance as YAML text that `load_system` reads back."""
-    return _yaml_text(_system_tree(system))
+    """A machine with its performance as YAML text that `load_system` reads back.
+
+    Where results go is no part of a machine, and left out where it is the default.
+    """
+    tree = _system_tree(system)
+    if system.results == System().results:
+        del tree["results"]
+    return _yaml_text({RELATIVE_TO: WORKING_FOLDER, **tree})
 
 
 def _system_tree(system: System) -> dict[str, Any]:

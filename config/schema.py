@@ -1,319 +1,138 @@
 """The config tree: every choice of a run, typed, frozen, unknown keys refused.
 
-A YAML lists only what differs from its `base:`; `config/load.py` merges and reports errors.
+A YAML lists only what differs from its `base:`; `config/load.py` merges and reports errors. The
+descriptions are the reference's: `rn50 config explain`, docs/config.md.
 """
 
 from __future__ import annotations
 
-import math
-import re
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    PlainSerializer,
-    StringConstraints,
-    model_validator,
-)
+from pydantic import Field, model_validator
 
 from . import benchmark
 from .duration import Duration
+from .machine import System
+from .values import (
+    Algorithm,
+    Bool,
+    Count,
+    Fraction,
+    Groups,
+    Length,
+    LossScale,
+    Name,
+    NonNegative,
+    Positive,
+    Ruleset,
+    Section,
+    Text,
+    Triple,
+)
 
-LOSS_SCALES = (2.0**-14, 2.0**24)
-"""Between which a dynamic one moves."""
 PLACES = ("data.path", "system.results")
 """Where files lie: relative to the YAML that holds them. Differs in a container and on another
 machine, and changes no result."""
-ALGORITHMS = (
-    *("auto", "ring", "segmented_ring", "recursive_doubling", "recursive_halving_doubling"),
-    *("double_tree", "torus_2d", "hierarchical"),
-)
-
-
-def _parse_duration(value: Any) -> Duration:
-    if isinstance(value, Duration):
-        return value
-    if not isinstance(value, str):
-        raise ValueError('a duration with its unit, such as "36 epochs" or "540 steps"')
-    return Duration.parse(value)
-
-
-def _parse_groups(value: Any) -> str:
-    if isinstance(value, list | tuple) and all(type(size) is int for size in value):
-        value = f"explicit({','.join(map(str, value))})"
-    if not isinstance(value, str) or not re.fullmatch(
-        r"single|(cubic|equal_bytes|equal_count)\([1-9]\d{0,3}\)"
-        r"|explicit\([1-9]\d{0,3}(,[1-9]\d{0,3}){0,999}\)",
-        value,
-    ):
-        raise ValueError(
-            "cubic(F), equal_bytes(N), equal_count(N), single, F and N from 1, "
-            "or a list of group sizes such as [3, 21, 57, 80]"
-        )
-    return value
-
-
-def _parse_algorithm(value: Any) -> str:
-    if not isinstance(value, str) or (
-        value not in ALGORITHMS
-        and not re.fullmatch(r"torus_2d\([1-9]\d{0,3}x[1-9]\d{0,3}\)", value)
-    ):
-        raise ValueError(f"{', '.join(ALGORITHMS)} or torus_2d(ROWSxCOLUMNS)")
-    return value
-
-
-def _parse_loss_scale(value: Any) -> float | str:
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    if number and 0 < value < float("inf"):
-        return float(value)
-    start = dynamic_start(value, 1)
-    if start is None or not LOSS_SCALES[0] <= start <= LOSS_SCALES[1]:
-        raise ValueError(
-            "a number above 0, dynamic, or dynamic(FIRST), FIRST from {:g} to {:.0f}, "
-            "such as dynamic(0.5)".format(*LOSS_SCALES)
-        )
-    return str(value)
-
-
-def dynamic_start(loss_scale: object, batch: int) -> float | None:
-    """Where a dynamic loss scale starts; None for a constant one.
-
-    By default at a power of two up to 65536 / batch: 65536 is where MXNet's and NVIDIA's AMP start,
-    for the mean of the losses, and here gradients are sums over the global batch.
-    """
-    match = re.fullmatch(r"dynamic(?:\((\d{1,9}(?:\.\d{1,9})?)\))?", str(loss_scale))
-    if match is None:
-        return None
-    return float(match[1]) if match[1] else 2.0 ** math.floor(math.log2(65536 / batch))
-
-
-def _check_printable(value: str) -> str:
-    if not value.isprintable():
-        raise ValueError("printable text on one line")
-    return value
-
-
-def _check_word(value: str) -> str:
-    if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.,:=+@/-]*", value):
-        raise ValueError("one word of letters, digits and _ . , : = + @ / -")
-    return value
-
-
-def _check_walltime(value: str) -> str:
-    if not re.fullmatch(r"[0-9]{2,3}:[0-5][0-9]:[0-5][0-9]", value):
-        raise ValueError('HH:MM:SS, in quotes, such as "01:00:00"')
-    return value
-
-
-def _check_setting(value: str) -> str:
-    if not re.match(r"[A-Za-z_][A-Za-z0-9_]*=", value):
-        raise ValueError("NAME=VALUE, NAME of letters, digits and underscores")
-    return value
-
-
-def _check_mount(value: str) -> str:
-    if not re.fullmatch(r"/[^:,]*(:/[^:,]*(:(ro|rw))?)?", value):
-        raise ValueError("/FOLDER or /FOLDER:/FOLDER-INSIDE or with :ro behind, without commas")
-    return value
-
-
-Int = Annotated[int, Field(strict=True)]
-Count = Annotated[int, Field(strict=True, ge=1)]
-Float = Annotated[float, Field(strict=True, allow_inf_nan=False)]
-NonNegative = Annotated[float, Field(strict=True, ge=0, allow_inf_nan=False)]
-Positive = Annotated[float, Field(strict=True, gt=0, allow_inf_nan=False)]
-Fraction = Annotated[float, Field(strict=True, ge=0, le=1)]
-Bool = Annotated[bool, Field(strict=True)]
-Name = Annotated[
-    str, StringConstraints(strict=True, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=100)
-]
-Text = Annotated[
-    str,
-    StringConstraints(strict=True, min_length=1, max_length=400),
-    AfterValidator(_check_printable),
-]
-Word = Annotated[str, StringConstraints(strict=True, max_length=200), AfterValidator(_check_word)]
-"""A word of a scheduler's directive line, where no quoting is safe."""
-Setting = Annotated[Text, AfterValidator(_check_setting)]
-Mount = Annotated[Text, AfterValidator(_check_mount)]
-Length = Annotated[Duration, BeforeValidator(_parse_duration), PlainSerializer(str)]
-Groups = Annotated[str, BeforeValidator(_parse_groups)]
-Algorithm = Annotated[str, BeforeValidator(_parse_algorithm)]
-LossScale = Annotated[float | str, BeforeValidator(_parse_loss_scale)]
-Triple = tuple[Float, Float, Float]
-
-
-class Section(BaseModel):
-    """Base of all sections: frozen, and a key that is not declared is an error."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class Point(Section):
-    """A measured step: what a model of a machine is calibrated on."""
-
-    gpus: Count
-    batch: Count
-    step_s: Positive
-    source: Text
-
-
-class Compute(Section):
-    """Time of a step without exposed communication: fixed_s + per image x batch ^ exponent.
-
-    Two points or more fix both constants. With `fixed_s` given one point fixes `per image`, and
-    two fix it and the exponent (TPU).
-    """
-
-    points: tuple[Point, ...]
-    fixed_s: NonNegative | None = None
-    batch_exponent: Positive = 1.0
-
-    @model_validator(mode="after")
-    def _check(self) -> Compute:
-        batches = [point.batch for point in self.points]
-        if not batches or (self.fixed_s is None and len(set(batches)) < 2):
-            raise ValueError(
-                "points: one expected, or two of different batches where fixed_s is not given, "
-                f"found batches {batches}"
-            )
-        return self
-
-
-class Performance(Section):
-    """What `rn50 predict` knows of a machine. Rates are per direction; `docs/scaling.md`."""
-
-    sources: Text = "-"
-    other_points: tuple[Point, ...] = ()  # those that a constant below was set on
-    fp16: Compute | None = None
-    fp32: Compute | None = None
-    tf32: Compute | None = None
-    memory_bytes_per_s: Positive = 8e11
-    intra_bytes_per_s: Positive = 5e10
-    intra_latency_s: NonNegative = 3e-6
-    nics: Count = 1
-    nic_bytes_per_s: Positive = 1.25e10
-    inter_latency_s: NonNegative = 3e-6
-    tree_latency_s: NonNegative = 7.5e-6
-    network_efficiency: Annotated[float, Field(strict=True, gt=0, le=1)] = 0.8
-    rack_nodes: Annotated[int, Field(strict=True, ge=0)] = 0
-    oversubscription: Annotated[float, Field(strict=True, ge=1)] = 1.0
-    groups: Groups = "equal_count(16)"
-    algorithm: Literal[
-        "auto", "ring", "torus_2d", "recursive_halving_doubling", "double_tree", "hierarchical"
-    ] = "auto"
-    square_torus: Bool = False
-    launch_s: NonNegative = 2e-5
-    jitter: Fraction = 0.01
-    interrupted: Fraction = 1e-5
-    bn_group_samples: Annotated[int, Field(strict=True, ge=0)] = 0
-    bn_exchange_s: NonNegative = 1.2e-5
-    node_images_per_s: Positive | None = None
-    startup_s: NonNegative = 1.0
-    first_epoch_s: NonNegative = 0.3
-    read_bytes_per_s: Positive = 1e9
-    eval_fixed_s: NonNegative = 0.02
-    eval_images_per_s: Positive = 1500.0
-    gap_s: NonNegative = 0.0
-    init_s: NonNegative = 60.0
-
-
-class Job(Section):
-    """How `rn50 submit` asks a scheduler for this machine; `docs/clusters.md`.
-
-    `resource`: SGE's resource type (ABCI: rt_F), Slurm's --gres, what PBS's chunk has besides.
-    `options`: further words of the submission command, such as [-g, GROUP] at ABCI.
-    `stage`: node-local folder that the data is copied to; $NAME takes it from the environment.
-    `bind`: auto, none, or a table of `config/system/NAME.bind` or /PATH.
-    """
-
-    account: Word | None = None
-    queue: Word | None = None
-    resource: Word | None = None
-    walltime: Annotated[str, StringConstraints(strict=True), AfterValidator(_check_walltime)] = (
-        "01:00:00"
-    )
-    options: tuple[Text, ...] = ()
-    modules: tuple[Word, ...] = ()
-    container: Text | None = None
-    engine: Literal["pyxis", "singularity"] = "pyxis"
-    mounts: tuple[Mount, ...] = ()
-    home: Text | None = None
-    python: Text | None = None
-    stage: Text | None = None
-    drop_caches: Bool = False
-    bind: Text = "auto"
-    environment: tuple[Setting, ...] = ()
-
-
-class System(Section):
-    """The machine. Says nothing about learning."""
-
-    name: Text = "local"
-    device: Literal["cpu", "gpu"] = "cpu"
-    accelerator: Text = "CPU core"
-    # Of an NVIDIA GPU: whether MXNet's machine code runs there.
-    compute_capability: Positive | None = None
-    nodes: Count = 1
-    ranks_per_node: Count = 2
-    cores_per_rank: Count = 1
-    interconnect: Text = "shared memory"
-    scheduler: Literal["local", "slurm", "sge", "pbs", "lsf"] = "local"
-    results: Text = "results"
-    # Of the network between the nodes, for `comm.algorithm: auto` and send buffers over MPI;
-    # `rn50 bench allreduce` prints both. Unknown: Open MPI's and the kernel's own choice.
-    link_latency_s: Positive | None = None
-    link_bytes_per_s: Positive | None = None
-    # Only `rn50 predict` reads it: no part of a run's digest, so that a new calibration of the
-    # machine does not make another config of the same run.
-    performance: Performance | None = Field(default=None, exclude=True)
-    # Only `rn50 submit` reads it: accounts and queues make no other run either.
-    job: Job = Field(default=Job(), exclude=True)
 
 
 class Synthetic(Section):
-    """The embedded image set: drawn when `data.path` does not exist."""
+    """The embedded image set: texture classes, drawn when the config's own `data.path` is missing.
 
-    classes: Annotated[int, Field(strict=True, ge=2, le=10)] = 10
-    train_samples: Count = 4000
-    eval_samples: Count = 1000
-    min_px: Annotated[int, Field(strict=True, ge=16)] = 40
-    max_px: Annotated[int, Field(strict=True, le=1024)] = 56
-    seed: Annotated[int, Field(strict=True, ge=0)] = 0
+    A config that names another `data.path` names another set: this section of its base does not
+    hold for it, unless it says `synthetic: {}` (or a key of it) as well.
+    """
+
+    classes: Annotated[int, Field(strict=True, ge=2, le=10)] = Field(
+        default=10, description="Texture classes to draw."
+    )
+    train_samples: Count = Field(default=4000, description="Training images to draw.")
+    eval_samples: Count = Field(default=1000, description="Evaluation images to draw.")
+    min_px: Annotated[int, Field(strict=True, ge=16)] = Field(
+        default=40, description="Smallest height and width of an image."
+    )
+    max_px: Annotated[int, Field(strict=True, le=1024)] = Field(
+        default=56, description="Largest height and width of an image."
+    )
+    seed: Annotated[int, Field(strict=True, ge=0)] = Field(
+        default=0, description="Of all that is random in the images."
+    )
 
 
 class Data(Section):
-    """Images on disk and what is done to them on the way to the network.
+    """Images on disk and what is done to them on the way to the network."""
 
-    `skip_bad`: how many training records of a rank may fail to decode; in the place of each comes
-    another image of its batch. Evaluation leaves out nothing. `decoder`: what decodes, resizes and
-    normalises; auto: what trains.
-    """
-
-    path: Text = "datasets/imagenet"
-    synthetic: Synthetic | None = None
-    classes: Count = benchmark.IMAGENET_CLASSES
-    train_samples: Count = benchmark.IMAGENET_TRAIN_SAMPLES
-    eval_samples: Count = benchmark.IMAGENET_EVAL_SAMPLES
-    crop_px: Annotated[int, Field(strict=True, ge=8, le=1024)] = benchmark.CROP_PX
-    eval_resize_px: Annotated[int, Field(strict=True, ge=8, le=1024)] = benchmark.EVAL_RESIZE_PX
-    augment: Bool = True
-    area: tuple[Fraction, Fraction] = benchmark.CROP_AREA
-    aspect: tuple[Positive, Positive] = benchmark.CROP_ASPECT
-    flip: Bool = True
-    plain_from_epoch: Count | None = None
-    interpolation: Literal["linear", "linear_antialias", "cubic"] = "linear"
-    mean: Triple = benchmark.RGB_MEAN
-    std: Triple = benchmark.RGB_STD
-    last_batch: Literal["mix", "pad"] = "mix"
-    decoder: Literal["auto", "cpu", "gpu"] = "auto"
-    decode_threads: Count = 1
-    prefetch: Count = 2
-    skip_bad: Annotated[int, Field(strict=True, ge=0)] = 0
+    path: Text = Field(
+        default="datasets/imagenet",
+        description="Folder of the packed image set (rn50 data pack makes one). Relative to the "
+        "YAML that holds it; by default and on the command line to the working folder.",
+    )
+    synthetic: Synthetic | None = Field(
+        default=None,
+        description="What to draw where data.path is missing; null: nothing.",
+    )
+    classes: Count = Field(
+        default=benchmark.IMAGENET_CLASSES,
+        description="Classes of the set. Not given: those of data.synthetic, else of the set's "
+        "manifest.json, else ImageNet's.",
+    )
+    train_samples: Count = Field(
+        default=benchmark.IMAGENET_TRAIN_SAMPLES,
+        description="Training images of the set. Not given: as data.classes.",
+    )
+    eval_samples: Count = Field(
+        default=benchmark.IMAGENET_EVAL_SAMPLES,
+        description="Evaluation images of the set. Not given: as data.classes.",
+    )
+    crop_px: Annotated[int, Field(strict=True, ge=8, le=1024)] = Field(
+        default=benchmark.CROP_PX, description="Height and width of what the network sees."
+    )
+    eval_resize_px: Annotated[int, Field(strict=True, ge=8, le=1024)] = Field(
+        default=benchmark.EVAL_RESIZE_PX,
+        description="Shorter side to which an evaluation image is resized before its centre of "
+        "crop_px is cut out; at least crop_px.",
+    )
+    augment: Bool = Field(
+        default=True, description="Train on random windows; false: on the centre, as in evaluation."
+    )
+    area: tuple[Fraction, Fraction] = Field(
+        default=benchmark.CROP_AREA,
+        description="Smallest and largest share of the image in a window.",
+    )
+    aspect: tuple[Positive, Positive] = Field(
+        default=benchmark.CROP_ASPECT,
+        description="Smallest and largest width over height of a window.",
+    )
+    flip: Bool = Field(default=True, description="Mirror half of the training images.")
+    plain_from_epoch: Count | None = Field(
+        default=None,
+        description="From this epoch (counted from 1) on as with augment false; null: never.",
+    )
+    interpolation: Literal["linear", "linear_antialias", "cubic"] = Field(
+        default="linear", description="How windows are resized."
+    )
+    mean: Triple = Field(
+        default=benchmark.RGB_MEAN, description="Subtracted from red, green and blue (0 to 255)."
+    )
+    std: Triple = Field(
+        default=benchmark.RGB_STD,
+        description="By which red, green and blue are divided then; above 0.",
+    )
+    last_batch: Literal["mix", "pad"] = Field(
+        default="mix",
+        description="An epoch's last batch that is not full. mix: runs over into the next epoch; "
+        "pad: is filled with images of its own epoch, so that steps an epoch are whole.",
+    )
+    decoder: Literal["auto", "cpu", "gpu"] = Field(
+        default="auto",
+        description="What decodes, resizes and normalises; auto: the device that trains.",
+    )
+    decode_threads: Count = Field(default=1, description="Threads of a rank's image pipeline.")
+    prefetch: Count = Field(default=2, description="Batches that the image pipeline works ahead.")
+    skip_bad: Annotated[int, Field(strict=True, ge=0)] = Field(
+        default=0,
+        description="Training records of a rank that may fail to decode; in the place of each "
+        "comes another image of its batch. Evaluation leaves out nothing.",
+    )
 
     @property
     def is_imagenet(self) -> bool:
@@ -337,49 +156,87 @@ class Data(Section):
 
 
 class Model(Section):
-    """The network; `depth`, `width`, `stem`, `norm` and `zero_gamma` are those of a ResNet v1.5.
+    """The network, its precision and its loss."""
 
-    `width` 64 and `stem` imagenet are the real one. `layout`: the order in memory of images, maps
-    and convolutions in training; weights and function are the same.
-    """
-
-    network: Literal["resnet", "alexnet", "googlenet"] = "resnet"
-    depth: Literal["tiny", 18, 34, 50, 101, 152] = 50
-    width: Annotated[int, Field(strict=True, ge=4, le=256)] = 64
-    stem: Literal["imagenet", "small"] = "imagenet"
-    norm: Literal["batch", "none"] = "batch"
-    dtype: Literal["float32", "float16", "bfloat16"] = "float32"
-    layout: Literal["NCHW", "NHWC"] = "NCHW"
-    loss_scale: LossScale = 1.0
-    bn_momentum: Fraction = benchmark.BN_MOMENTUM
-    bn_epsilon: Positive = benchmark.BN_EPSILON
-    zero_gamma: Bool = False
-    label_smoothing: Annotated[float, Field(strict=True, ge=0, lt=1)] = 0.1
-    smoothing_form: Literal["others", "uniform"] = "others"
+    network: Literal["resnet", "alexnet", "googlenet"] = Field(
+        default="resnet",
+        description="resnet is v1.5; depth, width, stem, norm and zero_gamma are of it alone.",
+    )
+    depth: Literal["tiny", 18, 34, 50, 101, 152] = Field(
+        default=50, description="Layers of a ResNet; tiny: one unit a stage, for tests."
+    )
+    width: Annotated[int, Field(strict=True, ge=4, le=256)] = Field(
+        default=64, description="Channels after the first convolution; 64 is the real ResNet."
+    )
+    stem: Literal["imagenet", "small"] = Field(
+        default="imagenet",
+        description="The first layers. imagenet: 7x7 with stride 2 and max pooling, the real ones; "
+        "small: one 3x3 convolution, for small images.",
+    )
+    norm: Literal["batch", "none"] = Field(default="batch", description="Batch norm, or none.")
+    dtype: Literal["float32", "float16", "bfloat16"] = Field(
+        default="float32",
+        description="Of layers and gradients. float16: on GPUs, with fp32 master weights; "
+        "bfloat16: on CPUs, weights stay float32.",
+    )
+    layout: Literal["NCHW", "NHWC"] = Field(
+        default="NCHW",
+        description="Order in memory of images, maps and convolutions in training; NHWC on GPUs "
+        "alone. Weights and function are the same.",
+    )
+    loss_scale: LossScale = Field(
+        default=1.0,
+        description="By which each image's loss is multiplied, so that float16 gradients do not "
+        "vanish; dynamic: found during the run.",
+    )
+    bn_momentum: Fraction = Field(
+        default=benchmark.BN_MOMENTUM,
+        description="Share of its old value in batch norm's running average.",
+    )
+    bn_epsilon: Positive = Field(
+        default=benchmark.BN_EPSILON, description="Added to the variance in batch norm."
+    )
+    zero_gamma: Bool = Field(
+        default=False, description="Start the last batch norm of each residual unit at 0, not at 1."
+    )
+    label_smoothing: Annotated[float, Field(strict=True, ge=0, lt=1)] = Field(
+        default=0.1,
+        description="Probability that the target distribution takes from the true class.",
+    )
+    smoothing_form: Literal["others", "uniform"] = Field(
+        default="others", description="Who gets it: the other classes, or all of them evenly."
+    )
 
 
 class BatchChange(Section):
     """From the epoch after `after_epoch` on: images per rank, and how many ranks take part."""
 
-    after_epoch: Count
-    per_rank: Count
-    active_ranks: Count | None = None
+    after_epoch: Count = Field(description="The last epoch with the batch before.")
+    per_rank: Count = Field(description="Images per step on one rank from then on.")
+    active_ranks: Count | None = Field(
+        default=None, description="Ranks with a share of the batch from then on; null: all."
+    )
 
 
 class Batch(Section):
-    """Images per optimizer step on one rank; the global batch follows from the system.
+    """Images per optimizer step; the global batch is that of a rank times the active ranks."""
 
-    `changes` is batch-size control: the batch of a rank (and how many ranks have a share) from
-    given epochs on. `follow` says what keeps the noise scale lr N / (B (1 - momentum)) of the
-    `reference` batch (default: the first): nothing, the learning rate (in proportion to the batch),
-    or the momentum.
-    """
-
-    per_rank: Count = 32
-    active_ranks: Count | None = None
-    changes: tuple[BatchChange, ...] = ()
-    follow: Literal["none", "lr", "momentum"] = "none"
-    reference: Count | None = None
+    per_rank: Count = Field(default=32, description="Images per step on one rank.")
+    active_ranks: Count | None = Field(
+        default=None,
+        description="Ranks with a share of the batch; the others add zeros. null: all.",
+    )
+    changes: tuple[BatchChange, ...] = Field(
+        default=(), description="Batch-size control: other batches from given, rising epochs on."
+    )
+    follow: Literal["none", "lr", "momentum"] = Field(
+        default="none",
+        description="What keeps the noise scale lr N / (B (1 - momentum)) of the reference batch "
+        "when the batch changes: nothing, the learning rate (in proportion), or the momentum.",
+    )
+    reference: Count | None = Field(
+        default=None, description="Global batch whose noise scale is kept; null: the first."
+    )
 
     @model_validator(mode="after")
     def _check(self) -> Batch:
@@ -390,15 +247,36 @@ class Batch(Section):
 
 
 class Optimizer(Section):
-    """The update rule; `variant` names a published set of the keys that are not given here."""
+    """The update rule (docs/recipes.md)."""
 
-    variant: Literal["sgd", "you", "reference", "nvidia", "fujitsu", "sony", "akiba"] = "nvidia"
-    base_lr: Positive = 10.5
-    momentum: Annotated[float, Field(strict=True, ge=0, lt=1)] = 0.9
-    weight_decay: NonNegative = 5e-5
-    momentum_correction: Bool | None = None
-    eta: Positive | None = None
-    epsilon: NonNegative | None = None
+    variant: Literal["sgd", "you", "reference", "nvidia", "fujitsu", "sony", "akiba"] = Field(
+        default="nvidia",
+        description="A published set of the keys below that are not given: sgd is momentum SGD, "
+        "akiba RMSprop handing over to SGD, the others are LARS.",
+    )
+    base_lr: Positive = Field(
+        default=10.5,
+        description="Learning rate after warm-up. It goes with optimizer and global batch: "
+        "rn50 config check compares it with the published recipes.",
+    )
+    momentum: Annotated[float, Field(strict=True, ge=0, lt=1)] = Field(
+        default=0.9, description="Share of the last update in the next."
+    )
+    weight_decay: NonNegative = Field(
+        default=5e-5, description="Factor of the weights in their gradient."
+    )
+    momentum_correction: Bool | None = Field(
+        default=None,
+        description="Multiply momentum by the ratio of this step's learning rate to the last's; "
+        "null: as the variant.",
+    )
+    eta: Positive | None = Field(
+        default=None, description="LARS's trust coefficient; null: the variant's."
+    )
+    epsilon: NonNegative | None = Field(
+        default=None,
+        description="Added to the denominator of LARS's trust ratio; null: the variant's.",
+    )
 
     @property
     def name(self) -> str:
@@ -409,25 +287,38 @@ class Optimizer(Section):
 class Milestone(Section):
     """From the epoch after `after_epoch` on the learning rate is `factor` times the base."""
 
-    after_epoch: Count
-    factor: NonNegative
+    after_epoch: Count = Field(description="The last epoch with the factor before.")
+    factor: NonNegative = Field(description="By which base_lr is multiplied from then on.")
 
 
 class Schedule(Section):
-    """Linear warm-up from `warmup_start_lr`, then a shape.
+    """The learning rate over the run: linear warm-up, then a shape."""
 
-    poly: to `end_lr` over `decay` (default: the rest of the run) with `power`; cosine: likewise;
-    step: the factors of `milestones`; sony_b: Sony's configuration B, which ignores the other keys.
-    """
-
-    shape: Literal["poly", "cosine", "step", "sony_b"] = "poly"
-    length: Length = Duration(37, "epochs")
-    warmup: Length = Duration(2, "epochs")
-    warmup_start_lr: NonNegative = 0.0
-    decay: Length | None = None
-    power: Positive = benchmark.DECAY_POWER
-    end_lr: NonNegative = benchmark.END_LR
-    milestones: tuple[Milestone, ...] = ()
+    shape: Literal["poly", "cosine", "step", "sony_b"] = Field(
+        default="poly",
+        description="poly: to end_lr over decay with power; cosine: likewise; step: the factors of "
+        "milestones; sony_b: Sony's configuration B, which ignores the other keys.",
+    )
+    length: Length = Field(
+        default=Duration(37, "epochs"),
+        description="The run ends here if it has not reached its target.",
+    )
+    warmup: Length = Field(
+        default=Duration(2, "epochs"), description="Linear rise from warmup_start_lr to base_lr."
+    )
+    warmup_start_lr: NonNegative = Field(
+        default=0.0, description="Learning rate of the first step."
+    )
+    decay: Length | None = Field(
+        default=None, description="Length of the fall after warm-up; null: the rest of the run."
+    )
+    power: Positive = Field(default=benchmark.DECAY_POWER, description="Exponent of shape poly.")
+    end_lr: NonNegative = Field(
+        default=benchmark.END_LR, description="Learning rate at the end of poly and cosine."
+    )
+    milestones: tuple[Milestone, ...] = Field(
+        default=(), description="Of shape step, and of it alone."
+    )
 
     @model_validator(mode="after")
     def _check(self) -> Schedule:
@@ -444,29 +335,56 @@ class Schedule(Section):
 
 
 class Comm(Section):
-    """How gradients travel: in static groups, last layers first, as type `wire`."""
+    """How gradients travel between ranks (docs/communication.md)."""
 
-    groups: Groups = "equal_bytes(8)"
-    algorithm: Algorithm = "auto"
-    cycle_ms: Positive = 1.0
-    wire: Literal["model", "float16"] = "model"
+    groups: Groups = Field(
+        default="equal_bytes(8)",
+        description="Which gradients travel together, in static groups, last layers first.",
+    )
+    algorithm: Algorithm = Field(
+        default="auto",
+        description="How they are summed; auto: what the engine, ranks and network suggest.",
+    )
+    cycle_ms: Positive = Field(
+        default=1.0, description="How often Horovod looks for ready gradients."
+    )
+    wire: Literal["model", "float16"] = Field(
+        default="model", description="Type in which they travel: that of the model, or float16."
+    )
 
 
 class Startup(Section):
-    """The way from process start to the first step."""
+    """The way from process start to the first step (docs/startup.md)."""
 
-    serial: Bool = False
-    weights: Literal["seed", "broadcast"] = "seed"
+    serial: Bool = Field(default=False, description="One stage after the other, for comparison.")
+    weights: Literal["seed", "broadcast"] = Field(
+        default="seed",
+        description="Where a rank's first weights come from: the seed, the same on all, or rank 0.",
+    )
 
 
 class Eval(Section):
     """When and how accuracy is measured, and the accuracy that ends the run."""
 
-    target: Annotated[float, Field(strict=True, gt=0, lt=1)] = benchmark.TARGET_ACCURACY
-    period: Count = benchmark.EVAL_PERIOD_EPOCHS
-    offset: Annotated[int, Field(strict=True, ge=0)] = 0
-    batch_per_rank: Count = 125
-    bn_stats: Literal["local", "average", "batch"] = "average"
+    target: Annotated[float, Field(strict=True, gt=0, lt=1)] = Field(
+        default=benchmark.TARGET_ACCURACY,
+        description="Top-1 accuracy that ends the run as a success. The closed division's is the "
+        "default; a lower one needs division open.",
+    )
+    period: Count = Field(
+        default=benchmark.EVAL_PERIOD_EPOCHS, description="Epochs from one evaluation to the next."
+    )
+    offset: Annotated[int, Field(strict=True, ge=0)] = Field(
+        default=0, description="Epoch offset + 1 is the first that is evaluated; 0 to period - 1."
+    )
+    batch_per_rank: Count = Field(
+        default=125, description="Images per evaluation step on one rank."
+    )
+    bn_stats: Literal["local", "average", "batch"] = Field(
+        default="average",
+        description="Batch norm's statistics in evaluation. local: each rank's running ones; "
+        "average: those averaged over the ranks; batch: of the last training batch.",
+    )
 
     @model_validator(mode="after")
     def _check(self) -> Eval:
@@ -478,77 +396,94 @@ class Eval(Section):
 
 
 class Checkpoint(Section):
-    """What is kept so that an interrupted run goes on (docs/reliability.md).
+    """What is kept so that an interrupted run goes on (docs/reliability.md)."""
 
-    Written at the end of an epoch once `every` has passed since the last; an interval shorter than
-    an epoch is kept at log points too.
-    """
-
-    enabled: Bool = True
-    every: Length = Duration(10, "%")
-    keep: Count = 2
+    enabled: Bool = Field(default=True, description="Write checkpoints.")
+    every: Length = Field(
+        default=Duration(10, "%"),
+        description="Least training between two; written at the end of an epoch, and at log points "
+        "too where this is shorter than an epoch.",
+    )
+    keep: Count = Field(default=2, description="Newest checkpoints that stay on disk.")
 
 
 class Watchdog(Section):
-    """When a rank counts as lost: not heard of for `start_s`, then silent for `silence_s`, or on
-    the same spot for `stall_s`."""
+    """When a rank counts as lost (docs/reliability.md)."""
 
-    enabled: Bool = True
-    start_s: Positive = 300.0
-    silence_s: Positive = 10.0
-    stall_s: Positive = 300.0
+    enabled: Bool = Field(default=True, description="End the run when a rank is lost.")
+    start_s: Positive = Field(default=300.0, description="Longest time to its first sign of life.")
+    silence_s: Positive = Field(
+        default=10.0, description="Longest time from one sign of life to the next."
+    )
+    stall_s: Positive = Field(default=300.0, description="Longest time on the same step or phase.")
 
 
 class Limits(Section):
-    """What ends a run early: a budget of time or epochs, accuracy at chance level from
-    `learning_by` on, replicas that differ. `grace_s`: from a request to stop to the last
-    checkpoint."""
+    """What ends a run early."""
 
-    time_s: Positive | None = None
-    epochs: Count | None = None
-    learning_by: Length = Duration(50, "%")
-    check_replicas: Bool = True
-    grace_s: Positive = 10.0
+    time_s: Positive | None = Field(
+        default=None,
+        description="Budget of time from run_start on; null: none. The run can be resumed.",
+    )
+    epochs: Count | None = Field(
+        default=None, description="Budget of epochs; null: none. The run can be resumed."
+    )
+    learning_by: Length = Field(
+        default=Duration(50, "%"),
+        description="From here on accuracy at chance level ends the run.",
+    )
+    check_replicas: Bool = Field(
+        default=True,
+        description="Compare the weights of all ranks at each evaluation; end if they differ.",
+    )
+    grace_s: Positive = Field(
+        default=10.0, description="From a request to stop to the last checkpoint, at most."
+    )
 
 
 class Log(Section):
     """Who submits, and how often metrics are written."""
 
-    org: Text = "rn50"
-    status: Literal["onprem", "cloud", "research", "preview"] = "research"
-    every: Length = Duration(20, "steps")
-
-
-def _ruleset(value: Any) -> Any:
-    """As people write it, too: 4.0, v4.0."""
-    return benchmark.ruleset_name(value) or value
-
-
-Ruleset = Annotated[Literal[benchmark.RULESETS], BeforeValidator(_ruleset)]  # type: ignore[valid-type]
+    org: Text = Field(default="rn50", description="Organisation, as the MLPerf log names it.")
+    status: Literal["onprem", "cloud", "research", "preview"] = Field(
+        default="research", description="Submission status, as the MLPerf log names it."
+    )
+    every: Length = Field(
+        default=Duration(20, "steps"), description="From one line of metrics to the next."
+    )
 
 
 class Run(Section):
-    """One run: the root of the tree.
+    """One run: the root of the tree."""
 
-    `deterministic`: on a GPU too, kernels that give the same bits in every run; they are slower.
-    On a CPU all do.
-    """
-
-    name: Name = "run"
-    division: Literal["open", "closed"] = "closed"
-    ruleset: Ruleset = benchmark.RULESETS[-1]
-    seed: Annotated[int, Field(strict=True, ge=0, lt=2**63)] | None = None
-    deterministic: Bool = False
-    system: System = System()
-    data: Data = Data()
-    model: Model = Model()
-    batch: Batch = Batch()
-    optimizer: Optimizer = Optimizer()
-    schedule: Schedule = Schedule()
-    comm: Comm = Comm()
-    startup: Startup = Startup()
-    eval: Eval = Eval()
-    checkpoint: Checkpoint = Checkpoint()
-    watchdog: Watchdog = Watchdog()
-    limits: Limits = Limits()
-    log: Log = Log()
+    name: Name = Field(
+        default="run", description="Name of the config; its runs lie in RESULTS/NAME/TIME."
+    )
+    division: Literal["open", "closed"] = Field(
+        default="closed",
+        description="MLPerf's: closed holds to the rules, open leaves all choices.",
+    )
+    ruleset: Ruleset = Field(
+        default=benchmark.RULESETS[-1], description="MLPerf round whose rules and log format hold."
+    )
+    seed: Annotated[int, Field(strict=True, ge=0, lt=2**63)] | None = Field(
+        default=None, description="Of weights, shuffle and augmentation; null: drawn for each run."
+    )
+    deterministic: Bool = Field(
+        default=False,
+        description="On a GPU too, kernels that give the same bits in every run; they are slower. "
+        "On a CPU all do.",
+    )
+    system: System = Field(default=System(), description="The machine.")
+    data: Data = Field(default=Data(), description="The image set and its preparation.")
+    model: Model = Field(default=Model(), description="The network.")
+    batch: Batch = Field(default=Batch(), description="Images per step.")
+    optimizer: Optimizer = Field(default=Optimizer(), description="The update rule.")
+    schedule: Schedule = Field(default=Schedule(), description="The learning rate over the run.")
+    comm: Comm = Field(default=Comm(), description="How gradients travel.")
+    startup: Startup = Field(default=Startup(), description="From process start to the first step.")
+    eval: Eval = Field(default=Eval(), description="When accuracy is measured, and the target.")
+    checkpoint: Checkpoint = Field(default=Checkpoint(), description="What a run goes on from.")
+    watchdog: Watchdog = Field(default=Watchdog(), description="When a rank counts as lost.")
+    limits: Limits = Field(default=Limits(), description="What ends a run early.")
+    log: Log = Field(default=Log(), description="The MLPerf log and metrics.")

@@ -16,7 +16,7 @@ from .leaves import Leaf, Origin, flatten, nest
 from .load import Loaded, explain, load, merge
 from .names import file_beside
 from .plan import build_plan
-from .schema import Count, Float, Fraction, Int, Name, Positive, Section, Text
+from .values import Count, Float, Fraction, Int, Name, Positive, Section, Text
 from .yaml_file import read_layers
 
 KINDS = ("choice", "linear", "log", "integer")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ def compose_file(path: Path) -> Node | None:
     if len(raw) > _MAX_BYTES:
         raise UserError(f"{path}: at most {_MAX_BYTES} bytes expected, found {len(raw)}")
     try:
-        root = YAML(typ="rt", pure=True).compose(raw.decode("utf-8-sig"))
+        root = _compose(raw.decode("utf-8-sig"))
     except UnicodeDecodeError as error:
         raise UserError(f"{path}: UTF-8 text expected, found byte {error.start} bad") from None
     except (YAMLError, RecursionError, ValueError) as error:
@@ -42,12 +43,18 @@ def compose_file(path: Path) -> Node | None:
 def compose_value(text: str, where: Origin, key: str) -> Node | None:
     """The node of a value on the command line; None: empty. Raises UserError."""
     try:
-        node = YAML(typ="rt", pure=True).compose(text)
+        node = _compose(text)
     except (YAMLError, RecursionError, ValueError):
         raise UserError(f"{where}: {key}: {show(text)} is not valid YAML") from None
     if node is not None and _count(node, _MAX_NODES) > _MAX_NODES:
         raise UserError(f"{where}: {key}: at most {_MAX_NODES} values expected, found more")
     return node
+
+
+@lru_cache(maxsize=256)
+def _compose(text: str) -> Node | None:
+    """Remembered: bases and machines are read again for each of the presets (half of the time)."""
+    return YAML(typ="rt", pure=True).compose(text)
 
 
 def construct(node: Node, where: Origin, key: str, depth: int) -> Any:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from ..config.errors import UserError
-from ..config.schema import Compute, Performance, Point, System
+from ..config.machine import Compute, Performance, Point, System
 from .step import build, step_time
 
 JITTERS = tuple(0.002 * number for number in range(51))

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ..config.errors import UserError
-from ..config.schema import Compute, Performance, System
+from ..config.machine import Compute, Performance, System
 from .topology import Link, Node, Topology
 
 GAMMA_S_PER_BYTE = 1e-12

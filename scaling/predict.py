@@ -9,8 +9,9 @@ from typing import Any
 
 from ..config.benchmark import CROP_PX, EVAL_PERIOD_EPOCHS, IMAGENET_TRAIN_SAMPLES
 from ..config.errors import UserError
+from ..config.machine import System
 from ..config.plan import build_plan
-from ..config.schema import Run, System
+from ..config.schema import Run
 from .cost import parse_algorithm
 from .epochs import (
     LEVEL_SIGMAS,

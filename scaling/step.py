@@ -11,7 +11,7 @@ from dataclasses import dataclass, fields
 from functools import lru_cache
 from statistics import NormalDist
 
-from ..config.schema import System
+from ..config.machine import System
 from .cost import allreduce, grid
 from .layers import BATCH_NORM_EXCHANGES, Group, backward_fraction, resnet50, wire_groups
 from .machine import Machine, build_machine, topology_of

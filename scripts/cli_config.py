@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, Optional
 
 import typer
 
@@ -13,6 +14,7 @@ from .console import (
     Config,
     Json,
     Overrides,
+    complete_key,
     complete_preset,
     print_table,
     yaml_value,
@@ -23,7 +25,10 @@ config_app = typer.Typer(help="Look at configs and check them.", **TYPER_OPTIONS
 
 @config_app.command("show")
 def config_show(config: Config, overrides: Overrides = None, as_json: Json = False) -> None:
-    """Every value of a config and where it comes from: file and line, command line, default.
+    """Every value of a config and where it comes from.
+
+    That is a file and line, the command line, the image set's manifest.json, or the default. Paths
+    are shown as seen from the current folder.
 
     Example: `rn50 config show abci_2048_open batch.per_rank=40`
     """
@@ -76,19 +81,69 @@ def config_check(
         raise typer.Exit(EXIT_BAD)
 
 
-@config_app.command("list")
-def config_list(as_json: Json = False) -> None:
-    """The presets, and what each is for."""
-    from ..config.names import PRESETS, list_presets
+@config_app.command("explain")
+def config_explain(
+    key: Annotated[
+        Optional[str],  # noqa: UP045 (Typer reads this at run time)
+        typer.Argument(
+            help="A key, its beginning or a section; default: all.",
+            autocompletion=complete_key,
+            show_default=False,
+        ),
+    ] = None,
+    write: Annotated[
+        Optional[Path],  # noqa: UP045
+        typer.Option(help="Put the reference of all keys into a page, as docs/config.md has it."),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """What a key means: unit, allowed values, default, and the presets that set it.
 
+    Example: `rn50 config explain optimizer.base_lr`
+
+    Example: `rn50 config explain data`
+    """
+    from ..config import reference
+
+    if write is not None:
+        from ..data.atomic import write_file
+
+        write_file(write, reference.replace_in_page(write.read_text()))
+        return
+    found = [*reference.all_keys().values()] if key is None else reference.find_keys(key)
+    if as_json:
+        print(json.dumps([reference.to_dict(item) for item in found], indent=1))
+    elif len(found) == 1:
+        print("\n".join(reference.render(found[0])))
+    else:
+        if key is not None and found[0].is_section:
+            print(f"{found[0].path}: {found[0].meaning}\n")
+        rows = [(k.path, k.default, k.values, k.meaning) for k in found if not k.is_section]
+        print_table(("key", "default", "values", "meaning"), rows, free=(1, 2, 3))
+
+
+@config_app.command("list")
+def config_list(
+    systems: Annotated[
+        bool, typer.Option("--systems", help="The machines that `system=NAME` takes, instead.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """The presets (CONFIG in other commands; `base: NAME` in a YAML), and what each is for.
+
+    Example: `rn50 config list --systems`
+    """
+    from ..config.names import PRESETS, list_presets, list_systems
+
+    folder, names = (PRESETS / "system", list_systems()) if systems else (PRESETS, list_presets())
     rows = []
-    for name in list_presets():
-        first = (PRESETS / f"{name}.yaml").read_text().splitlines()[0]
+    for name in names:
+        first = (folder / f"{name}.yaml").read_text().splitlines()[0]
         rows.append((name, first.lstrip("# ")))
     if as_json:
         print(json.dumps(dict(rows), indent=1))
         return
-    print_table(("preset", "what"), rows)
+    print_table(("machine" if systems else "preset", "what"), rows)
 
 
 @config_app.command("diff")

@@ -14,7 +14,7 @@ from ..data.atomic import is_stdout, write_output
 from .console import Json, complete_system, output_file, print_table
 
 if TYPE_CHECKING:
-    from ..config.schema import System
+    from ..config.machine import System
     from ..scaling.calibrate import Calibration
     from ..scaling.predict import Job, Prediction
 

@@ -58,6 +58,13 @@ def complete_system(incomplete: str) -> list[str]:
     return [name for name in list_systems() if name.startswith(incomplete)]
 
 
+def complete_key(incomplete: str) -> list[str]:
+    """The keys of a config, for a shell's completion."""
+    from ..config.reference import all_keys
+
+    return [path for path in all_keys() if path.startswith(incomplete)]
+
+
 def print_version(wanted: bool) -> None:
     """The callback of `--version`."""
     if wanted:

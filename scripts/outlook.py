@@ -7,8 +7,8 @@ from collections.abc import Callable
 from ..config.errors import UserError
 from ..config.finding import number
 from ..config.load import load_system
+from ..config.machine import System
 from ..config.names import PRESETS
-from ..config.schema import System
 from ..logging.charts import Series, line_chart
 from ..logging.folder import Subject
 from ..logging.headline import batch_of, shown_log

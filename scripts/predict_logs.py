@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 from ..config.benchmark import BENCHMARK, IMAGENET_EVAL_SAMPLES, IMAGENET_TRAIN_SAMPLES
 from ..config.errors import UserError
 from ..config.load import load
-from ..config.schema import Run, System
+from ..config.machine import System
+from ..config.schema import Run
 from ..logging.parse import Event, read_events
 from ..logging.summary import find_log
 from ..scaling.calibrate import Measurement

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from mxnet import nd
 
-from ..config.schema import LOSS_SCALES, dynamic_start
+from ..config.values import LOSS_SCALES, dynamic_start
 from .host_reads import HostReads
 from .limits import Hopeless
 from .pace import RUN_AHEAD_STEPS

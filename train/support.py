@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from ..config.errors import UserError
-from ..config.schema import Model, Run, System
+from ..config.machine import System
+from ..config.schema import Model, Run
 from .gpu import check_capability
 
 SMALLEST_CROP_PX = {"alexnet": 64, "googlenet": 64}

@@ -7,9 +7,9 @@ from ruamel.yaml import YAML
 
 from rn50.config import benchmark
 from rn50.config.load import Loaded, load
+from rn50.config.machine import System
 from rn50.config.names import PRESETS, list_presets
 from rn50.config.plan import build_plan
-from rn50.config.schema import System
 from rn50.config.variants import optimizer_rule
 
 SYSTEMS = sorted((PRESETS / "system").glob("*.yaml"))

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rn50.config.load import load_system
+from rn50.config.machine import System
 from rn50.config.names import PRESETS
-from rn50.config.schema import System
 from rn50.scaling.predict import Prediction, job_of_system, predict
 
 SYSTEMS = {

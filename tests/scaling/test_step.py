@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from rn50.config.errors import UserError
 from rn50.config.load import load_system
+from rn50.config.machine import Compute, Point, System
 from rn50.config.names import PRESETS
-from rn50.config.schema import Compute, Point, System
 from rn50.scaling.machine import Machine
 from rn50.scaling.step import (
     PAUSE_S,

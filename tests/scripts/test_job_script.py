@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 
 from rn50.config.errors import UserError
 from rn50.config.load import load
-from rn50.config.schema import Job, Run
+from rn50.config.machine import Job
+from rn50.config.schema import Run
 from rn50.scripts.hand_scripts import HAND_SCRIPTS, hand_script
 from rn50.scripts.job_script import Place, job_script, system_id
 from rn50.scripts.schedulers import SCHEDULERS

@@ -1,0 +1,179 @@
+"""Types of a config's values: what may be written, as a check and in words for people."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    StringConstraints,
+)
+
+from . import benchmark
+from .duration import Duration
+
+
+@dataclass(frozen=True)
+class Form:
+    """What may be written, where the type alone does not say it: in errors and in the reference."""
+
+    text: str
+
+    def __str__(self) -> str:
+        return self.text
+
+
+LOSS_SCALES = (2.0**-14, 2.0**24)
+"""Between which a dynamic one moves."""
+ALGORITHMS = (
+    *("auto", "ring", "segmented_ring", "recursive_doubling", "recursive_halving_doubling"),
+    *("double_tree", "torus_2d", "hierarchical"),
+)
+
+_DURATION = Form('a duration with its unit, such as "36 epochs" or "540 steps"')
+_GROUPS = Form(
+    "cubic(F), equal_bytes(N), equal_count(N), single, F and N from 1, "
+    "or a list of group sizes such as [3, 21, 57, 80]"
+)
+_ALGORITHM = Form(f"{', '.join(ALGORITHMS)} or torus_2d(ROWSxCOLUMNS)")
+_LOSS_SCALE = Form(
+    "a number above 0, dynamic, or dynamic(FIRST), FIRST from {:g} to {:.0f}, "
+    "such as dynamic(0.5)".format(*LOSS_SCALES)
+)
+_NAME = Form("letters, digits, dots, dashes (the first a letter or digit)")
+_PRINTABLE = Form("printable text on one line")
+_WORD = Form("one word of letters, digits and _ . , : = + @ / -")
+_WALLTIME = Form('HH:MM:SS, in quotes, such as "01:00:00"')
+_SETTING = Form("NAME=VALUE, NAME of letters, digits and underscores")
+_MOUNT = Form("/FOLDER or /FOLDER:/FOLDER-INSIDE or with :ro behind, without commas")
+
+
+def _parse_duration(value: Any) -> Duration:
+    if isinstance(value, Duration):
+        return value
+    if not isinstance(value, str):
+        raise ValueError(_DURATION)
+    return Duration.parse(value)
+
+
+def _parse_groups(value: Any) -> str:
+    if isinstance(value, list | tuple) and all(type(size) is int for size in value):
+        value = f"explicit({','.join(map(str, value))})"
+    if not isinstance(value, str) or not re.fullmatch(
+        r"single|(cubic|equal_bytes|equal_count)\([1-9]\d{0,3}\)"
+        r"|explicit\([1-9]\d{0,3}(,[1-9]\d{0,3}){0,999}\)",
+        value,
+    ):
+        raise ValueError(_GROUPS)
+    return value
+
+
+def _parse_algorithm(value: Any) -> str:
+    if not isinstance(value, str) or (
+        value not in ALGORITHMS
+        and not re.fullmatch(r"torus_2d\([1-9]\d{0,3}x[1-9]\d{0,3}\)", value)
+    ):
+        raise ValueError(_ALGORITHM)
+    return value
+
+
+def _parse_loss_scale(value: Any) -> float | str:
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if number and 0 < value < float("inf"):
+        return float(value)
+    start = dynamic_start(value, 1)
+    if start is None or not LOSS_SCALES[0] <= start <= LOSS_SCALES[1]:
+        raise ValueError(_LOSS_SCALE)
+    return str(value)
+
+
+def dynamic_start(loss_scale: object, batch: int) -> float | None:
+    """Where a dynamic loss scale starts; None for a constant one.
+
+    By default at a power of two up to 65536 / batch: 65536 is where MXNet's and NVIDIA's AMP start,
+    for the mean of the losses, and here gradients are sums over the global batch.
+    """
+    match = re.fullmatch(r"dynamic(?:\((\d{1,9}(?:\.\d{1,9})?)\))?", str(loss_scale))
+    if match is None:
+        return None
+    return float(match[1]) if match[1] else 2.0 ** math.floor(math.log2(65536 / batch))
+
+
+def _check_printable(value: str) -> str:
+    if not value.isprintable():
+        raise ValueError(_PRINTABLE)
+    return value
+
+
+def _matches(pattern: str, form: Form) -> AfterValidator:
+    def check(value: str) -> str:
+        if not re.fullmatch(pattern, value):
+            raise ValueError(form)
+        return value
+
+    return AfterValidator(check)
+
+
+Int = Annotated[int, Field(strict=True)]
+Count = Annotated[int, Field(strict=True, ge=1)]
+Float = Annotated[float, Field(strict=True, allow_inf_nan=False)]
+NonNegative = Annotated[float, Field(strict=True, ge=0, allow_inf_nan=False)]
+Positive = Annotated[float, Field(strict=True, gt=0, allow_inf_nan=False)]
+Fraction = Annotated[float, Field(strict=True, ge=0, le=1)]
+Bool = Annotated[bool, Field(strict=True)]
+Name = Annotated[
+    str,
+    StringConstraints(strict=True, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=100),
+    _NAME,
+]
+Text = Annotated[
+    str,
+    StringConstraints(strict=True, min_length=1, max_length=400),
+    AfterValidator(_check_printable),
+    _PRINTABLE,
+]
+Word = Annotated[
+    str,
+    StringConstraints(strict=True, max_length=200),
+    _matches(r"[A-Za-z0-9_][A-Za-z0-9_.,:=+@/-]*", _WORD),
+    _WORD,
+]
+"""A word of a scheduler's directive line, where no quoting is safe."""
+Setting = Annotated[Text, _matches(r"(?s)[A-Za-z_][A-Za-z0-9_]*=.*", _SETTING), _SETTING]
+Mount = Annotated[Text, _matches(r"/[^:,]*(:/[^:,]*(:(ro|rw))?)?", _MOUNT), _MOUNT]
+Walltime = Annotated[
+    str,
+    StringConstraints(strict=True),
+    _matches(r"[0-9]{2,3}:[0-5][0-9]:[0-5][0-9]", _WALLTIME),
+    _WALLTIME,
+]
+Length = Annotated[Duration, BeforeValidator(_parse_duration), PlainSerializer(str), _DURATION]
+Groups = Annotated[str, BeforeValidator(_parse_groups), _GROUPS]
+Algorithm = Annotated[str, BeforeValidator(_parse_algorithm), _ALGORITHM]
+LossScale = Annotated[float | str, BeforeValidator(_parse_loss_scale), _LOSS_SCALE]
+Triple = tuple[Float, Float, Float]
+
+
+def _parse_ruleset(value: Any) -> Any:
+    """As people write it, too: 4.0, v4.0."""
+    return benchmark.ruleset_name(value) or value
+
+
+Ruleset = Annotated[
+    Literal[benchmark.RULESETS],  # type: ignore[valid-type]
+    BeforeValidator(_parse_ruleset),
+]
+
+
+class Section(BaseModel):
+    """Base of all sections: frozen, and a key that is not declared is an error."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
