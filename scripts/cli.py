@@ -174,7 +174,9 @@ def train(
     overrides: Overrides = None,
     out: Annotated[
         Optional[Path],  # noqa: UP045
-        typer.Option(help="Folder for the run's files; default: a new one below `results/`."),
+        typer.Option(
+            help="Folder for the run's files, no other run's; default: a new one below `results/`."
+        ),
     ] = None,
 ) -> None:
     """Train as one rank: what launchers start. By hand it is a run on one rank.
@@ -183,9 +185,12 @@ def train(
     """
     from ..config.load import load
     from ..train.__main__ import run_rank
-    from .launcher import new_run_folder
+    from ..train.placement import find_placement
+    from .launcher import new_run_folder, refuse_run
 
     run = load(config, overrides or []).run
+    if out is not None and find_placement().rank == 0:
+        refuse_run(out)
     folder = out or new_run_folder(run)
     folder.mkdir(parents=True, exist_ok=True)
     run_rank(config, overrides or [], folder)

@@ -325,3 +325,10 @@ def new_run_folder(run: Run) -> Path:
             raise UserError(f"{folder}: cannot create: {error.strerror}") from None
         return folder
     raise UserError(f"{parent}: cannot create a new folder for this run")
+
+
+def refuse_run(folder: Path) -> None:
+    """Raises UserError where a run has left its files in `folder`: another would replace them."""
+    for name in ("result_0.txt", "metrics.jsonl", "result.json"):
+        if (folder / name).exists():
+            raise UserError(f"--out: {folder}: a folder without a run expected, found its {name}")

@@ -21,13 +21,16 @@ needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="makes files of two us
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder that another user may enter and write."""
     made = tmp_path_factory.mktemp("open")
-    for part in (made, *made.parents):
-        if part.stat().st_uid == os.geteuid() and part != Path("/"):
-            part.chmod(part.stat().st_mode | 0o011)
-        if part.name.startswith("pytest-of-"):
-            break
+    let_in(made)
     made.chmod(0o777)
     return made
+
+
+def let_in(path: Path) -> None:
+    """Let every user through the test's own folders to `path`."""
+    for part in path.parents:
+        if part.stat().st_uid == os.geteuid() and "pytest-" in str(part):
+            part.chmod(part.stat().st_mode | 0o011)
 
 
 def as_nobody(action: Callable[[], object]) -> str:
@@ -199,6 +202,16 @@ def test_a_device_stays_a_device(tmp_path: Path, device, name: str, linked: bool
         write_output(path, "text")
     assert stat.S_ISCHR(node.stat().st_mode)
     assert path.is_symlink() == linked
+
+
+def test_a_device_stays_one_for_any_user(device) -> None:
+    full = device("full")
+    if os.geteuid() == 0:
+        let_in(full)
+        full.chmod(0o666)
+    said = as_nobody(lambda: write_output(full, "text"))
+    assert said == f"UserError: {full}: cannot write: No space left on device"
+    assert stat.S_ISCHR(full.stat().st_mode)
 
 
 def test_a_fifo_is_written_through_and_waits_for_its_reader(

@@ -115,6 +115,17 @@ def test_an_output_that_would_not_be_written_is_refused(rn50, arguments, missing
     assert not Path(arguments[-1]).exists()
 
 
+@pytest.mark.parametrize("name", ["result_0.txt", "metrics.jsonl", "result.json"])
+def test_a_run_is_not_written_over_another(rn50, tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_text("evidence\n")
+    done = rn50("train", "smoke", "system.ranks_per_node=1", "--out", str(tmp_path))
+    assert done.returncode == 2
+    wanted = f"--out: {tmp_path}: a folder without a run expected, found its {name}"
+    assert done.stderr == f"rn50: error: {wanted}\n"
+    assert (tmp_path / name).read_text() == "evidence\n"
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+
+
 def test_a_closed_or_unread_standard_output(log: str) -> None:
     program = Path(sys.executable).with_name("rn50")
     for redirection, code, said in (
