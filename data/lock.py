@@ -33,6 +33,7 @@ _SETTLE_S = 1.0
 """Where flock may be local to a machine: of two records written at once the later one counts."""
 _POLL_S = 0.2
 _RECORD_BYTES = 2048
+_JOB_IDS = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "JOB_ID")
 _OWN_DISK = ("ext2", "ext3", "ext4", "xfs", "btrfs", "tmpfs", "zfs", "f2fs", "overlay", "ramfs")
 
 
@@ -46,12 +47,15 @@ class Holder(NamedTuple):
     command: str
     since: str
     beat: int = 0
+    job: str = ""  # of the scheduler, if any
 
     def __str__(self) -> str:
-        return f"process {self.pid} on {self.host} (`{self.command}`, since {self.since})"
+        job = f", job {self.job}" if self.job else ""
+        return f"process {self.pid} on {self.host}{job} (`{self.command}`, since {self.since})"
 
 
 Tell = Callable[[Holder | None], None]
+Lost = Callable[[Holder], None]
 
 
 class HeldError(UserError):
@@ -63,7 +67,7 @@ class HeldError(UserError):
 
 
 @contextmanager
-def hold(path: Path, *, wait: bool, tell: Tell) -> Iterator[None]:
+def hold(path: Path, *, wait: bool, tell: Tell, lost: Lost | None = None) -> Iterator[None]:
     """Hold the lock file `path` within the block; it is removed behind it.
 
     Args:
@@ -71,6 +75,8 @@ def hold(path: Path, *, wait: bool, tell: Tell) -> Iterator[None]:
         wait: wait without limit for whoever holds it.
         tell: called once for each holder, before this waits for it or looks (for STALE_S at most)
             whether a holder on another machine is still at work.
+        lost: called from a thread if another process has taken the lock over: this one was held up
+            for so long that it counted as dead.
 
     Raises:
         HeldError: another process holds it, and `wait` is false.
@@ -93,7 +99,7 @@ def hold(path: Path, *, wait: bool, tell: Tell) -> Iterator[None]:
         time.sleep(_POLL_S)
     stop = threading.Event()
     beating = threading.Thread(
-        target=_beat, args=(path, descriptor, ours, stop), name="lock", daemon=True
+        target=_beat, args=(path, descriptor, ours, stop, lost), name="lock", daemon=True
     )
     beating.start()
     try:
@@ -114,7 +120,7 @@ def read_holder(path: Path) -> Holder | None:
             holder = Holder(**json.loads(file.read(_RECORD_BYTES)))
     except (OSError, ValueError, TypeError, RecursionError):
         return None
-    texts = (holder.host, holder.boot_id, holder.token, holder.command, holder.since)
+    texts = [value for name, value in holder._asdict().items() if name not in ("pid", "beat")]
     numbers = (holder.pid, holder.beat)
     good = all(isinstance(text, str) and text.isprintable() for text in texts)
     return holder if good and all(type(number) is int for number in numbers) else None
@@ -189,9 +195,16 @@ def _holds(path: Path, ours: Holder) -> bool:
     return found is not None and found.token == ours.token
 
 
-def _beat(path: Path, descriptor: int, ours: Holder, stop: threading.Event) -> None:
+def _beat(
+    path: Path, descriptor: int, ours: Holder, stop: threading.Event, lost: Lost | None
+) -> None:
     beat = 0
-    while not stop.wait(BEAT_S) and _holds(path, ours):
+    while not stop.wait(BEAT_S):
+        if not _holds(path, ours):
+            holder = read_holder(path)
+            if holder is not None and lost is not None:
+                lost(holder)
+            return
         beat += 1
         with suppress(OSError):  # the next one may be written
             _write(descriptor, ours._replace(beat=beat))
@@ -214,6 +227,7 @@ def _record() -> Holder:
         token=os.urandom(8).hex(),
         command=command if len(command) <= 200 else f"{command[:197]}...",
         since=time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime()),
+        job=next((os.environ[name] for name in _JOB_IDS if os.environ.get(name)), "")[:80],
     )
 
 

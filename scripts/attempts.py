@@ -12,6 +12,7 @@ import shutil
 import sys
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from ..config.errors import UserError
 from ..config.load import Loaded, load
@@ -26,6 +27,7 @@ from ..train.resume import (
     resumed_config,
 )
 from .failure import read_failures
+from .run_lock import check_free, wait_for_rank
 
 METRICS = "metrics.jsonl"
 _KEPT = {LOG: INTERRUPTED_LOG} | {
@@ -36,18 +38,21 @@ _KEPT = {LOG: INTERRUPTED_LOG} | {
 def load_resumed(
     where: str, config: str | None, overrides: list[str], ranks: int | None
 ) -> tuple[Path, Loaded]:
-    """(folder, config) of an interrupted run: a path, or `latest` of the config's results.
+    """(folder, config) of an interrupted run: a path, or `latest`, that of `config` or of all.
 
-    Without `config` the run's own is taken. Raises UserError where there is nothing to go on from,
-    or the config is another.
+    Without `config` the run's own is taken.
+
+    Raises:
+        UserError: there is nothing to go on from, it is in use, or the config is another.
     """
     if ranks is not None:
         overrides = [*overrides, "system.nodes=1", f"system.ranks_per_node={ranks}"]
-    folder = _latest(load(config or "quick", overrides)) if where == "latest" else Path(where)
+    folder = _latest(config, overrides) if where == "latest" else Path(where)
     source = folder / "config.yaml"
     if not source.is_file():
         raise UserError(f"--resume: the folder of a run expected, found no {source}")
-    if _has_succeeded(folder):
+    check_free(folder)
+    if _result(folder).get("status") == "success":
         raise UserError(f"--resume: an interrupted run expected, {folder} has reached its target")
     found = _newest(folder)
     if config is None:
@@ -65,7 +70,11 @@ def begin_attempt(out: Path, loaded: Loaded) -> Checkpoint | None:
 
     Returns:
         the newest whole checkpoint; None: there is none, the run begins anew.
+
+    Raises:
+        UserError: a rank of the last attempt still writes there.
     """
+    wait_for_rank(out)
     found, problems = checkpoint.newest(out / "checkpoint")
     for problem in problems:
         print(f"rn50: warning: {problem}; the one before is taken", file=sys.stderr, flush=True)
@@ -106,20 +115,51 @@ def is_hopeless(out: Path) -> bool:
     return any(failure.get("hopeless") is True for failure in read_failures(out))
 
 
-def _latest(loaded: Loaded) -> Path:
-    parent = Path(loaded.run.system.results) / loaded.run.name
-    folders = [path.parent for path in parent.glob("*/checkpoint") if checkpoint.listed(path)]
-    if not folders:
-        raise UserError(f"--resume latest: a checkpoint expected, found none in {parent}")
-    return max(folders, key=lambda path: path.name)
+def _latest(config: str | None, overrides: list[str]) -> Path:
+    """The run that was interrupted last, of those that nobody drives; runs of jobs as well."""
+    if config is None:  # of any preset: the overrides are that one's
+        overrides = [text for text in overrides if text.startswith("system.results=")]
+    run = load(config or "quick", overrides).run
+    parent = Path(run.system.results) / (run.name if config else "")
+    runs = ("*", "*/run_*") if config else ("*/*", "*/*/run_*")
+    last_written = {}
+    for folder in (path.parent for name in runs for path in parent.glob(f"{name}/checkpoint")):
+        checkpoints = checkpoint.listed(folder / "checkpoint")
+        if checkpoints and is_interrupted(folder):
+            with suppress(OSError):
+                last_written[folder] = checkpoints[-1].stat().st_mtime_ns
+    busy = None
+    for folder in sorted(last_written, key=lambda folder: last_written[folder], reverse=True):
+        try:
+            check_free(folder)
+            return folder
+        except UserError as error:
+            busy = busy or error
+    but = f" but this one: {busy}" if busy else ""
+    raise UserError(
+        f"--resume latest: an interrupted run with a checkpoint expected, found none in {parent}"
+        + but
+    )
 
 
-def _has_succeeded(folder: Path) -> bool:
+def is_interrupted(folder: Path) -> bool:
+    """Did the run in `folder` end before its time, and would it not fail again the same way?
+
+    A run that reached its target, or trained to its last epoch without, has ended.
+    """
+    result = _result(folder)
+    if result.get("status") == "success" or is_hopeless(folder):
+        return False
+    return result.get("status") != "aborted" or "stopped" in result
+
+
+def _result(folder: Path) -> dict[str, Any]:
+    """The content of its result.json; nothing where there is none."""
     try:
         result = json.loads((folder / "result.json").read_text())
     except (OSError, ValueError):
-        return False
-    return isinstance(result, dict) and result.get("status") == "success"
+        return {}
+    return result if isinstance(result, dict) else {}
 
 
 def _newest(folder: Path) -> Checkpoint:

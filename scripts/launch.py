@@ -37,6 +37,7 @@ from .ending import (
 from .launcher import build_job, new_run_folder, pick_launcher, run_job
 from .record import describe_environment
 from .repeat import compare_with_recorded
+from .run_lock import hold_run
 from .verdict import errors_of, target_note, verdict_lines
 
 _MOST_WARNINGS = 5
@@ -99,41 +100,42 @@ def launch(
         raise Stopped(data_stopped(asked_by(stop), doing, run.data.path, again or "")) from None
     out = resume or new_run_folder(run)
     again = again or same_again(out)
-    try:
-        found = begin_attempt(out, loaded) if resume else None
-        save_config(loaded, out)
-        command = [*program, str(out / "config.yaml"), "--out", str(out)]
-        job, environment = build_job(run, name, command)
-        described = describe_environment(environment, name, command)
-        write_file(out / "environment.json", json.dumps(described, indent=1) + "\n")
-        announce(run, plan, environment, name, out)
-        while True:
-            from_file = ["--resume", str(found.path)] if found else []
-            try:
-                run_job(job._replace(command=[*command, *from_file]), name, out, run)
-                break
-            except UserError as error:
-                close_attempt(out)
-                hopeless = is_hopeless(out)
-                if hopeless or not max_restarts:
-                    ending = rank_failed(
-                        str(error), read_standing(out), out, again, launcher, hopeless=hopeless
-                    )
-                    close_result(out, run, ending)
-                    raise UserError(f"{error}{ending.what_next}") from None
-                max_restarts -= 1
-                print(f"rn50: {error}", file=sys.stderr, flush=True)
-                found = begin_attempt(out, loaded)
-    except KeyboardInterrupt as stop:
-        close_attempt(out)
-        ending = run_stopped(asked_by(stop), read_standing(out), out, again, launcher)
-        with suppress(KeyboardInterrupt):  # a second one: the report is not worth a wait
-            close_result(out, run, ending)
-        raise Stopped(ending) from None
-    try:
-        return conclude(run, out, recorded, again=again, launcher=launcher)
-    except KeyboardInterrupt as stop:
-        raise Stopped(check_stopped(asked_by(stop), out)) from None
+    with hold_run(out):
+        try:
+            found = begin_attempt(out, loaded) if resume else None
+            save_config(loaded, out)
+            command = [*program, str(out / "config.yaml"), "--out", str(out)]
+            job, environment = build_job(run, name, command)
+            described = describe_environment(environment, name, command)
+            write_file(out / "environment.json", json.dumps(described, indent=1) + "\n")
+            announce(run, plan, environment, name, out)
+            while True:
+                from_file = ["--resume", str(found.path)] if found else []
+                try:
+                    run_job(job._replace(command=[*command, *from_file]), name, out, run)
+                    break
+                except UserError as error:
+                    close_attempt(out)
+                    hopeless = is_hopeless(out)
+                    if hopeless or not max_restarts:
+                        ending = rank_failed(
+                            str(error), read_standing(out), out, again, launcher, hopeless=hopeless
+                        )
+                        close_result(out, run, ending)
+                        raise UserError(f"{error}{ending.what_next}") from None
+                    max_restarts -= 1
+                    print(f"rn50: {error}", file=sys.stderr, flush=True)
+                    found = begin_attempt(out, loaded)
+        except KeyboardInterrupt as stop:
+            close_attempt(out)
+            ending = run_stopped(asked_by(stop), read_standing(out), out, again, launcher)
+            with suppress(KeyboardInterrupt):  # a second one: the report is not worth a wait
+                close_result(out, run, ending)
+            raise Stopped(ending) from None
+        try:
+            return conclude(run, out, recorded, again=again, launcher=launcher)
+        except KeyboardInterrupt as stop:
+            raise Stopped(check_stopped(asked_by(stop), out)) from None
 
 
 def close_result(out: Path, run: Run, ending: Ending) -> None:

@@ -4,12 +4,14 @@ For job scripts that start ranks with a scheduler's own launcher, such as plain 
 for ever for a rank that was killed or stopped. OUT holds the config.yaml that the ranks run; errors
 go to OUT/stderr.log. On SIGTERM the ranks write a checkpoint and end.
 
-Exit 0: all ranks ended well; 3: one failed (which and why in one line); 130: stopped by a signal.
+Exit 0: all ranks ended well; 2: another process uses the folder; 3: one failed (which and why in
+one line); 130: stopped by a signal.
 """
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from ..config.errors import UserError
@@ -18,16 +20,27 @@ from .attempts import close_attempt
 from .circumstances import check_open_files, read_limits
 from .launcher import run_watched
 from .monitor import Monitor
+from .run_lock import hold_run
 
 EXIT_USAGE, EXIT_FAILED, EXIT_STOPPED = 2, 3, 130
 
 
 def main(arguments: list[str]) -> int:
-    """Run the command; one line for whatever goes wrong."""
+    """Lock the folder, run the command; one line for whatever goes wrong."""
     if len(arguments) < 3 or arguments[1] != "--":
         print(f"rn50: error: OUT -- COMMAND expected, found {arguments}", file=sys.stderr)
         return EXIT_USAGE
     out, command = Path(arguments[0]), arguments[2:]
+    try:
+        with hold_run(out):
+            return watch(out, command)
+    except UserError as error:
+        print(f"rn50: error: {error}", file=sys.stderr)
+        return EXIT_USAGE
+
+
+def watch(out: Path, command: Sequence[str]) -> int:
+    """Run the command in the folder `out`, which nobody else uses; returns the exit code."""
     monitor = None
     try:
         check_open_files(read_limits())

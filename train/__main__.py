@@ -24,12 +24,13 @@ from ..data.atomic import write_file
 from .host_reads import HostReads
 from .limits import Hopeless
 from .placement import Placement, find_placement
+from .rank_lock import FolderInUse, FolderLock
 from .resume import read_checkpoint
 from .session import Session
 from .support import check_supported
 from .watchdog import SCRATCH, VARIABLE, Heart
 
-EXIT_FAILED = 3
+EXIT_USAGE, EXIT_FAILED = 2, 3
 _FRAMES = ("Traceback", "Stack trace", "Stacktrace", "File ", "[frame", "[bt]")
 
 
@@ -63,6 +64,7 @@ def run_rank(
     place = find_placement()
     session = None
     heart: Heart | None = None
+    lock = FolderLock(partial(_taken_over, place))
     try:
         loaded = load(config, overrides)
         ranks = build_plan(loaded.run).ranks
@@ -73,10 +75,12 @@ def run_rank(
             )
         check_supported(loaded.run)
         resumed = None if resume is None else read_checkpoint(resume, loaded)
+        if place.rank == 0:
+            lock.take(out)  # before the log is opened, which empties it
         session = Session(loaded, out, place, resumed)
-        threading.Thread(target=_stop_on_signal, args=(session,), daemon=True).start()
+        threading.Thread(target=_stop_on_signal, args=(session, lock), daemon=True).start()
         if address := os.environ.get(VARIABLE):
-            heart = Heart(address, session, partial(_end, session))
+            heart = Heart(address, session, partial(_end, session, lock))
         session.prepare()
         session.begin_connecting()
         with session.timeline.span("load MXNet and Horovod"):
@@ -85,13 +89,18 @@ def run_rank(
         Rank(session, reads).train()
         if heart is not None:
             heart.stop()
+        lock.release()
+    except FolderInUse as error:
+        print(f"rn50: error: {error}", file=sys.stderr, flush=True)
+        os._exit(EXIT_USAGE)
     except BaseException as error:  # whatever it was, the other ranks must not wait for this one
-        _fail(error, session, place, out, heart)
+        _fail(error, session, lock, place, out, heart)
 
 
 def _fail(
     error: BaseException,
     session: Session | None,
+    lock: FolderLock,
     place: Placement,
     out: Path,
     heart: Heart | None,
@@ -122,10 +131,11 @@ def _fail(
     except OSError as problem:
         print(f"{out}: cannot write: {problem.strerror}", file=sys.stderr)
     sys.stderr.flush()
+    lock.release()
     os._exit(EXIT_FAILED)  # no exit handlers: Horovod's would wait for the other ranks
 
 
-def _end(session: Session, reason: str) -> NoReturn:
+def _end(session: Session, lock: FolderLock, reason: str) -> NoReturn:
     """End this process from the watchdog's thread: its main thread may never come back."""
     place = session.place
     with suppress(UserError):
@@ -133,6 +143,13 @@ def _end(session: Session, reason: str) -> NoReturn:
     print(f"rank {place.rank} on {place.host}: {reason}", file=sys.stderr, flush=True)
     if folder := os.environ.get(SCRATCH):  # the launcher, which would do it, may be gone
         shutil.rmtree(folder, ignore_errors=True)
+    lock.release()
+    os._exit(EXIT_FAILED)
+
+
+def _taken_over(place: Placement, reason: str) -> NoReturn:
+    """End at once, and leave the log alone: it is another's."""
+    print(f"rank {place.rank} on {place.host}: {reason}", file=sys.stderr, flush=True)
     os._exit(EXIT_FAILED)
 
 
@@ -146,13 +163,14 @@ def one_line(error: BaseException) -> str:
     return text[:500] if isinstance(error, UserError) else f"{kind}: {text}"[:500]
 
 
-def _stop_on_signal(session: Session) -> NoReturn:
+def _stop_on_signal(session: Session, lock: FolderLock) -> NoReturn:
     """Ask for a checkpoint and an orderly end; where that takes too long, end."""
     number = signal.sigwait((signal.SIGTERM, signal.SIGINT))
     if session.request_stop():
         time.sleep(session.run.limits.grace_s)
     with suppress(UserError):
         session.log.abort()
+    lock.release()
     os._exit(128 + number)
 
 

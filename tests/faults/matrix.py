@@ -28,6 +28,8 @@ from rn50.train import checkpoint
 
 ROOT = Path(__file__).resolve().parents[2]
 LAUNCHERS = ("mpirun", "gloo")
+TWO_FIRST = "two first launches"
+_TWICE = '"$@" & first=$!; "$@"; code=$?; wait "$first"; exit $((code == $? ? code : 99))'
 PHASES = ("start-up", "first step", "mid-epoch", "evaluation", "checkpoint")
 SILENCE_S, STALL_S = 4.0, 6.0
 """Of the watchdog in these cases; the defaults are 10 and 300."""
@@ -126,6 +128,12 @@ def cases() -> Iterator[Case]:
     for launcher in LAUNCHERS:
         gone = r"the run's folder is gone, removed or renamed .*: rank 0 on"
         yield Case("folder removed", launcher, "mid-epoch", 0, gone)
+    second = r"second launch: exit 2, rn50: error: \S+: in use by process \d+ on .* since [^\n]*"
+    for launcher in LAUNCHERS:
+        yield Case("second launch", launcher, "mid-epoch", 1, second, math.inf, code=1)
+    drawn = r"datasets/smoke: waiting for process \d+ on .* which draws it"
+    four = ("watchdog.silence_s=60", "watchdog.stall_s=60")  # ranks at once
+    yield Case(TWO_FIRST, "gloo", "before", None, drawn, math.inf, code=1, more=four)
     few = r"ulimit -n: at least 64 open files a process expected, found 20: too many open files"
     yield Case("ulimit -n 20", "mpirun", "before", None, few, START_S, shell="ulimit -n 20")
     for launcher in LAUNCHERS:
@@ -165,7 +173,9 @@ def run_case(case: Case, data: Path, bound_s: float = DEATH_BOUND_S) -> Outcome:
     before = shared_memory()
     with place_for(case) as folder, tempfile.TemporaryDirectory() as scratch:
         mark = Path(scratch) / "mark"
-        settings = (*RUN, *case.more, f"data.path={data}", f"system.results={folder / 'results'}")
+        settings = (*RUN, *case.more, f"system.results={folder / 'results'}")
+        if case.fault != TWO_FIRST:  # else the preset's own path, where none is yet
+            settings += (f"data.path={data}",)
         command = [
             *(sys.executable, "-m", "tests.faults.job", case.launcher, case.fault, case.phase),
             *(case.rank, str(mark), *settings),
@@ -174,12 +184,14 @@ def run_case(case: Case, data: Path, bound_s: float = DEATH_BOUND_S) -> Outcome:
             command = ["bash", "-c", f'{case.shell} && exec "$@"', "-", *command]
             if case.needs_root:  # nobody else sees what it mounts
                 command = ["unshare", "-m", *command]
+        if case.fault == TWO_FIRST:
+            command = ["bash", "-c", _TWICE, "-", *command]
         if case.fault == "network cut":
             command = [str(ROOT / "scripts/netlab.sh"), "run", "2", "0", "0", "--", *command]
         environment = os.environ | {"PYTHONPATH": str(ROOT)}
         begun_s = time.time()
         process = subprocess.Popen(
-            command, cwd=ROOT, env=environment, stdout=-1, stderr=-1, text=True
+            command, cwd=folder, env=environment, stdout=-1, stderr=-1, text=True
         )
         try:
             out, err = process.communicate(timeout=120)
@@ -196,11 +208,12 @@ def run_case(case: Case, data: Path, bound_s: float = DEATH_BOUND_S) -> Outcome:
         message = messages[0].removeprefix("rn50: error: ") if messages else err[-200:]
         message = message.partition("; details:")[0]
         if case.code == 1:
-            told = re.search(case.words, _in_order(folder) + out)
+            told = re.search(case.words, _in_order(folder) + out + err)
             message = f"(in order) {told[0] if told else case.words}"
         elif case.code == -9:
             message = "(nobody left to say it)"
-        problems = list(_problems(case, folder, process.returncode, messages, out, err))
+        said = out + err
+        problems = list(_problems(case, folder, process.returncode, messages, said, err))
         if not stop_s <= case.wait_s + bound_s:
             problems.append(f"{stop_s:.1f} s to stop")
         if memory and Path(memory).exists():
@@ -215,13 +228,13 @@ def run_case(case: Case, data: Path, bound_s: float = DEATH_BOUND_S) -> Outcome:
 
 
 def _problems(
-    case: Case, folder: Path, code: int, messages: Sequence[str], out: str, err: str
+    case: Case, folder: Path, code: int, messages: Sequence[str], said: str, err: str
 ) -> Iterator[str]:
     if code != case.code:
         yield f"exit code {case.code} expected, found {code}: {err[-300:]}"
     if case.code == 1:
-        if messages or not re.search(case.words, _in_order(folder) + out):
-            yield f"{case.words!r} expected, found {_in_order(folder)} {messages} {out[-300:]}"
+        if messages or not re.search(case.words, _in_order(folder) + said):
+            yield f"{case.words!r} expected, found {_in_order(folder)} {messages} {said[-300:]}"
     elif case.code == -9:
         pass  # nobody is left to say anything
     elif len(messages) != 1 or not re.search(case.words, messages[0]):
@@ -264,10 +277,10 @@ def _clock_problems(run: Path) -> Iterator[str]:
     stamps = [event.time_ms for event in events]
     if stamps != sorted(stamps):
         yield "stamps of the log run back"
-    begin = next(event.time_ms for event in events if event.key == "run_start")
+    begin = next((event.time_ms for event in events if event.key == "run_start"), 0)
     result = json.loads((run / "result.json").read_text())
     records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    log_s, result_s = (stamps[-1] - begin) / 1000, result["time_to_train_s"]
+    log_s, result_s = (stamps[-1] - begin) / 1000, result.get("time_to_train_s", math.nan)
     if abs(log_s - result_s) > 1 or not 0 < records[-1]["time_s"] <= result_s:
         yield f"the log took {log_s:.1f} s, result.json says {result_s:.1f} s"
 

@@ -1,0 +1,80 @@
+"""One driver a run: locks in its folder, so that no two train into one checkpoint and one log.
+
+`.lock` is held by whoever drives the run (`rn50 launch`, the steps of a job script), `.rank_0.lock`
+by the rank that writes log and checkpoints: a rank may outlive its driver by seconds, and `rn50
+train` has none. Both are data/lock.py's: over machines that share the folder too, and what a killed
+process has left is taken over.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from ..config.errors import UserError
+from ..data.lock import HeldError, Holder, hold
+from ..train.rank_lock import RANK_LOCK, FolderInUse
+
+LOCK = ".lock"
+RANK_GRACE_S = 20.0
+"""For ranks whose launcher was killed to end: they do within three times `watchdog.silence_s` at
+most, mostly at once."""
+_POLL_S = 0.5
+
+
+@contextmanager
+def hold_run(out: Path) -> Iterator[None]:
+    """Be the only one that drives the run in `out`, within the block.
+
+    Raises:
+        FolderInUse: another process does; its line says which, where and since when.
+        UserError: the folder takes no lock file.
+    """
+    held = hold(out / LOCK, wait=False, tell=_tell(out))
+    try:
+        held.__enter__()
+    except HeldError as error:
+        raise FolderInUse(out, error.holder) from None
+    except OSError as error:
+        raise UserError(f"{out}: cannot lock: {error.strerror}") from None
+    try:
+        yield
+    finally:
+        held.__exit__(None, None, None)
+
+
+def wait_for_rank(out: Path, grace_s: float = RANK_GRACE_S) -> None:
+    """Until no rank 0 of an attempt before writes into `out` any more.
+
+    Raises:
+        FolderInUse: one still does after `grace_s`.
+    """
+    path, told = out / RANK_LOCK, False
+    until_s = time.monotonic() + grace_s
+    while path.exists():
+        try:
+            with hold(path, wait=False, tell=_tell(out)):
+                return
+        except HeldError as error:
+            if time.monotonic() > until_s:
+                raise FolderInUse(out, error.holder) from None
+            if not told:
+                told = True
+                print(f"{out}: waiting for rank 0 of the run before to end", flush=True)
+        time.sleep(_POLL_S)
+
+
+def check_free(out: Path) -> None:
+    """Raises UserError where a process drives the run in `out`, or it takes no lock file."""
+    with hold_run(out):
+        pass
+
+
+def _tell(out: Path) -> Callable[[Holder | None], None]:
+    def tell(holder: Holder | None) -> None:
+        print(f"{out}: looking whether {holder or 'its holder'} is still at work", file=sys.stderr)
+
+    return tell

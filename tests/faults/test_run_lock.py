@@ -1,0 +1,209 @@
+"""One driver a run: a second start on its folder is refused, a dead one's is taken over."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from rn50.config.errors import UserError
+from rn50.data.lock import hold
+from rn50.logging.parse import read_events
+from rn50.scripts.attempts import is_interrupted, load_resumed
+from rn50.scripts.run_lock import LOCK, hold_run, wait_for_rank
+from rn50.train.rank_lock import RANK_LOCK, FolderInUse
+from tests.faults.kills import rank_process
+from tests.waiting import leave_nothing, wait_until
+
+LONG = (
+    *("smoke", "seed=1", "schedule.length=40 epochs", "eval.period=20", "eval.offset=19"),
+    *("eval.target=0.999", "log.every=5 steps", "checkpoint.every=20 steps"),
+    *("watchdog.silence_s=60", "--launcher", "gloo"),
+)
+BUSY = r"in use by process {pid} on \S+ \(`.*launch smoke.*`, since \d{{4}}-.* UTC\): wait for"
+
+
+def refused(done: subprocess.CompletedProcess[str], folder: Path, pid: int) -> bool:
+    assert done.returncode == 2, done.stdout + done.stderr
+    line = done.stderr.strip()
+    assert "\n" not in line, done.stderr
+    return bool(re.match(rf"rn50: error: {folder}: {BUSY.format(pid=pid)}", line))
+
+
+@pytest.mark.slow
+def test_a_run_has_one_driver_and_a_killed_one_is_followed(rn50: Any, smoke_data: Path) -> None:
+    settings = (f"data.path={smoke_data}", f"system.results={rn50.results}")
+    first = rn50.start("launch", *LONG, *settings)
+    wait_until(lambda: list(rn50.results.glob("*/*/checkpoint/step_*.ckpt")))
+    folder = rn50.run_folder()
+    log = folder / "result_0.txt"
+    assert refused(rn50("launch", "--resume", str(folder)), folder, first.pid)
+    done = rn50("launch", "smoke", "--resume", "latest", *settings)
+    assert "but this one" in done.stderr and f"process {first.pid}" in done.stderr
+    by_hand = rn50("train", str(folder / "config.yaml"), "system.ranks_per_node=1",
+                   "--out", str(folder))  # fmt: skip
+    assert by_hand.returncode == 2 and by_hand.stderr.startswith(f"rn50: error: {folder}: in use")
+    assert first.poll() is None and not list(folder.glob("attempt_*"))
+    assert sum(event.key == "run_start" for event in read_events(log)) == 1
+
+    rank = rank_process(first.pid, 0)
+    assert rank is not None
+    first.kill()  # -9: the ranks see it by their connections, a little later
+    first.communicate()
+    assert (folder / LOCK).exists(), "nobody was left to remove it"
+    again = rn50("launch", "--resume", str(folder), "limits.time_s=1")
+    assert again.returncode == 1, again.stderr
+    assert not rank.is_running()
+    events = [event.key for event in read_events(log)]
+    assert (events.count("run_resumed"), events.count("run_stop")) == (1, 1)
+    assert not [path.name for path in folder.iterdir() if path.name.startswith(".")]
+    leave_nothing(folder)
+
+
+@pytest.mark.slow
+def test_sigterm_gives_the_lock_back(rn50: Any, smoke_data: Path) -> None:
+    settings = (f"data.path={smoke_data}", f"system.results={rn50.results}")
+    first = rn50.start("launch", *LONG, *settings)
+    wait_until(lambda: list(rn50.results.glob("*/*/.lock")))
+    folder = rn50.run_folder()
+    first.terminate()  # in start-up
+    first.communicate()
+    assert first.returncode == 130
+    assert not [path.name for path in folder.iterdir() if path.name.startswith(".")]
+
+
+HOLD = """
+import sys
+from pathlib import Path
+from rn50.scripts.run_lock import hold_run
+with hold_run(Path(sys.argv[1])):
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
+def start_holder(out: Path, **environment: str) -> psutil.Popen:
+    process = psutil.Popen(
+        [sys.executable, "-c", HOLD, str(out)],
+        env=os.environ | environment,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout.readline() == "held\n"
+    return process
+
+
+def test_the_second_is_told_who_holds_it(tmp_path: Path) -> None:
+    first = start_holder(tmp_path, SLURM_JOB_ID="4711")
+    try:
+        told = f"process {first.pid} on .*, job 4711 "
+        with pytest.raises(FolderInUse, match=told), hold_run(tmp_path):
+            pytest.fail("held twice")
+    finally:
+        first.kill()
+        first.wait()
+    with hold_run(tmp_path):  # what a killed process left
+        assert (tmp_path / LOCK).exists()
+    assert not (tmp_path / LOCK).exists()
+
+
+def test_a_folder_that_takes_no_lock_is_one_line(tmp_path: Path) -> None:
+    told = "nowhere: cannot lock: No such file"
+    with pytest.raises(UserError, match=told), hold_run(tmp_path / "nowhere"):
+        pytest.fail("held")
+
+
+def test_a_rank_that_outlives_its_launcher_is_waited_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    wait_for_rank(tmp_path)
+    told = f"in use by process {os.getpid()} on"
+    held = hold(tmp_path / RANK_LOCK, wait=False, tell=lambda _: None)
+    with held, pytest.raises(FolderInUse, match=told):
+        wait_for_rank(tmp_path, 0.0)
+    wait_for_rank(tmp_path)
+    assert capsys.readouterr().out.count("waiting for rank 0") <= 1
+
+
+# --- --resume latest: which run ------------------------------------------------------------------
+
+
+def a_run(folder: Path, at: int, **result: object) -> Path:
+    """What a run leaves, without the bytes: a checkpoint written at `at` and its result."""
+    (folder / "checkpoint").mkdir(parents=True)
+    path = folder / "checkpoint" / "step_0000000020.ckpt"
+    path.write_bytes(b"no checkpoint")
+    os.utime(path, (at, at))
+    (folder / "config.yaml").write_text("base: smoke\n")
+    if result:
+        (folder / "result.json").write_text(json.dumps(result))
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("result", "interrupted"),
+    [
+        ({}, True),
+        ({"status": "failed", "reason": "rank 1 was killed by SIGKILL"}, True),
+        ({"status": "aborted", "stopped": "asked to stop at step 20"}, True),
+        ({"status": "aborted", "stopped": "time budget (limits.time_s) spent at step 20"}, True),
+        ({"status": "success"}, False),
+        ({"status": "aborted"}, False),  # trained to its last epoch
+    ],
+)
+def test_what_counts_as_interrupted(
+    tmp_path: Path, result: dict[str, object], interrupted: bool
+) -> None:
+    assert is_interrupted(a_run(tmp_path / "run", 1, **result)) == interrupted
+
+
+def test_a_run_that_would_fail_again_is_not_interrupted(tmp_path: Path) -> None:
+    folder = a_run(tmp_path / "run", 1, status="failed")
+    (folder / "failure_0.json").write_text(json.dumps({"hopeless": True}))
+    assert not is_interrupted(folder)
+
+
+def found(config: str | None, results: Path) -> str:
+    """The run that `latest` means: its checkpoint is named, as it is none."""
+    with pytest.raises(UserError) as caught:
+        load_resumed("latest", config, [f"system.results={results}"], None)
+    return str(caught.value)
+
+
+def test_latest_is_the_newest_interrupted_run_of_the_preset_or_of_all(tmp_path: Path) -> None:
+    old = a_run(tmp_path / "smoke/20260101T000000Z", 100, status="failed")
+    a_run(tmp_path / "smoke/20260102T000000Z", 900, status="success")
+    in_job = a_run(tmp_path / "smoke/20260103T000000Z/run_1", 200)
+    other = a_run(tmp_path / "quick/20260101T000000Z", 300)
+    whole = "a whole checkpoint expected, found none in"
+    assert found("smoke", tmp_path).startswith(f"--resume: {whole} {in_job}:")
+    assert found(None, tmp_path).startswith(f"--resume: {whole} {other}:")
+    holder = start_holder(in_job)
+    try:
+        assert found("smoke", tmp_path).startswith(f"--resume: {whole} {old}:")
+    finally:
+        holder.kill()
+        holder.wait()
+
+
+def test_where_there_is_none_latest_says_so(tmp_path: Path) -> None:
+    a_run(tmp_path / "smoke/20260102T000000Z", 900, status="success")
+    assert found("smoke", tmp_path) == (
+        "--resume latest: an interrupted run with a checkpoint expected, found none in "
+        f"{tmp_path}/smoke"
+    )
+    busy = a_run(tmp_path / "smoke/20260103T000000Z", 900)
+    holder = start_holder(busy)
+    try:
+        assert f" but this one: {busy}: in use by process {holder.pid}" in found("smoke", tmp_path)
+    finally:
+        holder.kill()
+        holder.wait()
