@@ -81,7 +81,8 @@ def main() -> None:
             print(f"rn50: error: {line}", file=sys.stderr)
         sys.exit(EXIT_USAGE)
     except OSError as error:
-        print(f"rn50: error: {error.filename or ''}: {error.strerror or error}", file=sys.stderr)
+        where = f"{error.filename}: " if error.filename else ""
+        print(f"rn50: error: {where}{error.strerror or error}", file=sys.stderr)
         sys.exit(EXIT_USAGE)
     except _Interrupted as interrupted:
         _end_stopped(interrupted.stop)

@@ -8,6 +8,7 @@ from typing import Annotated, Optional
 
 import typer
 
+from ..config.errors import UserError
 from .console import (
     EXIT_BAD,
     TYPER_OPTIONS,
@@ -93,7 +94,10 @@ def config_explain(
     ] = None,
     write: Annotated[
         Optional[Path],  # noqa: UP045
-        typer.Option(help="Put the reference of all keys into a page, as docs/config.md has it."),
+        typer.Option(
+            help="Put the reference of all keys into a page, as docs/config.md has it.",
+            metavar="PAGE",
+        ),
     ] = None,
     as_json: Json = False,
 ) -> None:
@@ -106,9 +110,11 @@ def config_explain(
     from ..config import reference
 
     if write is not None:
-        from ..data.atomic import write_file
+        from ..data.atomic import write_output
 
-        write_file(write, reference.replace_in_page(write.read_text()))
+        if not write.is_file():
+            raise UserError(f"--write: {write}: a page that is there expected, found none")
+        write_output(write, reference.replace_in_page(write.read_text()))
         return
     found = [*reference.all_keys().values()] if key is None else reference.find_keys(key)
     if as_json:

@@ -5,12 +5,14 @@ Typer and pydantic, which it loads, take 0.1 s: as much as the official checker 
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import Any
 
 from ..config.errors import UserError
 
+_EXIT_USAGE = 2
 _FLAGS: dict[str, dict[str, bool]] = {
     "--json": {"as_json": True},
     "--strict": {"strict": True},
@@ -20,7 +22,34 @@ _FLAGS: dict[str, dict[str, bool]] = {
 
 
 def main() -> None:
-    """The command; help and mistakes of every command are Typer's."""
+    """The command; a standard output that takes no more is one line, as every other error."""
+    code: object = 0
+    try:
+        _command()
+    except SystemExit as done:
+        code = done.code
+    sys.exit(_flush_output(code))
+
+
+def _flush_output(code: Any) -> Any:
+    """Write what is buffered while its error can still be told: Python's own end is a traceback.
+
+    Returns the exit code.
+    """
+    try:
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except OSError as error:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if isinstance(error, BrokenPipeError) or code == _EXIT_USAGE:
+            return code  # `| head` has what it wants; the error has been told
+        print(f"rn50: error: standard output: cannot write: {error.strerror}", file=sys.stderr)
+        return _EXIT_USAGE
+    return code
+
+
+def _command() -> None:
+    """Help and mistakes of every command are Typer's."""
     if sys.argv[1:3] == ["log", "check"]:
         try:
             code = quick_check(sys.argv[3:])

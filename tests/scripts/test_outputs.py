@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import stat
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from rn50.scripts.console import _check_output_file
 from tests.scripts.test_cli_predict import write_log
 
 INPUTS = {"rn50 data pack --val-labels", "rn50 log report --compare"}
+EDITED = {"rn50 config explain --write"}  # a page that has to be there
 FOLDERS = {
     *("rn50 data stage --to", "rn50 train --out", "rn50 predict --plots"),
     "rn50 bench pack --scratch",
@@ -35,7 +37,10 @@ def test_every_option_that_names_a_file_writes_by_the_one_function() -> None:
     """A new option that takes a path is one of these, or this test says so."""
     checked = set()
     for name, option in options(typer.main.get_command(app)):
-        if "Path" not in str(option.type_descriptor.annotation) or name in INPUTS | FOLDERS:
+        if (
+            "Path" not in str(option.type_descriptor.annotation)
+            or name in INPUTS | EDITED | FOLDERS
+        ):
             continue
         assert option.callback is not None, name
         assert option.callback.__name__ == _check_output_file.__name__, name  # Typer copies it
@@ -81,6 +86,15 @@ def test_a_dash_has_the_standard_output_to_itself(rn50, command: list[str], tmp_
     assert done.stdout == path.read_text()
     if command[0] == "predict":
         assert "step = " in done.stderr
+
+
+def test_a_page_to_edit_is_a_file_that_is_there(rn50, device, tmp_path: Path) -> None:
+    for path in (device("full"), tmp_path / "none.md", tmp_path):
+        done = rn50("config", "explain", "--write", str(path))
+        assert done.returncode == 2
+        assert done.stderr == (
+            f"rn50: error: --write: {path}: a page that is there expected, found none\n"
+        )
 
 
 def test_one_output_for_one_option(rn50, calibrate: list[str]) -> None:
@@ -136,6 +150,32 @@ def test_a_closed_or_unread_standard_output(log: str) -> None:
         shell = f"{program} log report {log} --out - {redirection}"
         done = subprocess.run(["bash", "-c", shell], capture_output=True, text=True, check=False)
         assert (done.returncode, done.stderr) == (code, said)
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize(
+    "command", [["log", "check", "--no-official"], ["log", "show"], ["config", "list"]]
+)
+def test_no_command_ends_in_python_s_own_words(
+    log: str, command: list[str], unbuffered: str
+) -> None:
+    """What a full disk or `| head` leaves in Python's buffer was two lines of it, and exit 120."""
+    words = [str(Path(sys.executable).with_name("rn50")), *command]
+    if command[0] == "log":
+        words.append(log)
+    environment = os.environ | {"PYTHONUNBUFFERED": unbuffered}
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            words, stdout=full, stderr=subprocess.PIPE, env=environment, text=True
+        )
+    assert done.returncode == 2
+    assert done.stderr.startswith("rn50: error: ") and done.stderr.count("\n") == 1
+    assert "No space left on device" in done.stderr
+    shell = f"{' '.join(words)} | true"
+    done = subprocess.run(
+        ["bash", "-c", shell], stderr=subprocess.PIPE, env=environment, text=True, check=False
+    )
+    assert done.stderr == ""
 
 
 def test_a_shells_own_redirections(log: str, tmp_path: Path) -> None:
