@@ -43,9 +43,13 @@ def write_report(
         raise UserError(f"{path}: one run or submission expected, found {len(subjects)} below it")
     if out is None:
         out = path / "report.html" if path.is_dir() else Path("report.html")
+    compared = read_all(others)
+    for log in (log for subject in (*subjects, *compared) for log in subject.files):
+        if out.exists() and out.samefile(log):
+            raise UserError(f"{out}: another file than the log that is reported on expected")
     page = render_report(
         subjects[0],
-        read_all(others),
+        compared,
         judge if checks is None else lambda _: checks,
         outlook(subjects[0], system, gpus),
         _describe_set(subjects[0]),

@@ -443,6 +443,15 @@ def test_no_page_where_none_can_be_written(run_folder: Path) -> None:
         write_report(run_folder, run_folder / "none" / "page.html")
 
 
+def test_a_page_does_not_replace_its_log(run_folder: Path) -> None:
+    log = run_folder / "result_0.txt"
+    before = log.read_text()
+    for path in (log, run_folder):
+        with pytest.raises(UserError, match="another file than the log"):
+            write_report(path, log)
+    assert log.read_text() == before
+
+
 def test_a_page_is_about_one_subject(tmp_path: Path) -> None:
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
