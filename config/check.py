@@ -1,8 +1,9 @@
 """Closed-division rules on a config, before it burns any machine time: the facts of the log check.
 
-One small function a rule. In the open division every one of them is free: there the same findings
-are notes that name the choices. A config with another set than ImageNet is a rehearsal: what it
-changes on data and network is a note as well.
+One small function a rule. In the open division what the rules fix is free: there the same findings
+are notes that name the choices. A set that is not ImageNet makes a rehearsal: what the rules say of
+ImageNet, and of how to train on it, is left out, and one note says so. What makes sense in no
+division, such as a learning rate for another batch, is found in all.
 """
 
 from __future__ import annotations
@@ -10,13 +11,18 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
 
 from . import benchmark, constraints, convergence
-from .finding import ERROR, NOTE, POLICY, SEVERITIES, Finding, plain, shown
+from .finding import ERROR, NOTE, POLICY, SEVERITIES, WARNING, Finding, plain, shown
+from .image_set import COUNTS
 from .load import Loaded
+from .manifest import FILE_NAME, load_manifest
 from .memory import training_bytes
+from .names import is_file
 from .plan import Plan, build_plan
+from .published_lr import family_of, published_range
 from .schema import Run
 from .variants import optimizer_rule
 
@@ -44,11 +50,11 @@ class Draft(NamedTuple):
 
 @dataclass(frozen=True)
 class ConfigRule:
-    """`rehearsal`: it says nothing against a config with another set than ImageNet."""
+    """`scope`: the closed division, the closed division on ImageNet, or always."""
 
     id: str
     severity: str
-    rehearsal: bool
+    scope: Literal["closed", "imagenet", "always"]
     check: Callable[[Draft], Iterator[Breach]]
 
     @property
@@ -59,7 +65,7 @@ class ConfigRule:
 
 @dataclass(frozen=True)
 class ConfigCheck:
-    """PASS, POLICY or FAIL, the cause, the findings, and what the config means in numbers."""
+    """PASS, WARN, POLICY or FAIL, the cause, the findings, and what the config means in numbers."""
 
     verdict: str
     cause: str
@@ -80,43 +86,60 @@ class ConfigCheck:
         }
 
 
+_VERDICTS = {ERROR: "FAIL", POLICY: "POLICY", WARNING: "WARN", NOTE: "PASS"}
+
+
 def check_config(loaded: Loaded) -> ConfigCheck:
     """Hold a config to the closed division. Raises UserError where its parts contradict."""
     draft = Draft(loaded.run, build_plan(loaded.run))
     run = draft.run
     findings = []
     for rule in RULES:
+        if rule.scope == "imagenet" and not run.data.is_imagenet:
+            continue
         for breach in rule.check(draft):
             severity = breach.severity or rule.severity
-            if run.division == "open" or (rule.rehearsal and not run.data.is_imagenet):
+            if run.division == "open" and rule.scope != "always":
                 severity = NOTE
-            origin = loaded.origins.get(breach.key)
-            place = f" ({origin})" if origin is not None else ""
-            why = f": {breach.why}" if breach.why else ""
-            text = shown(breach.found)
-            findings.append(
-                Finding(
-                    rule.id,
-                    severity,
-                    origin.line if origin is not None else None,
-                    breach.expected,
-                    text,
-                    f"{breach.key}{place} is {text}, expected {breach.expected}{why}",
-                )
-            )
+            findings.append(_finding(rule.id, severity, breach, loaded))
+    choices = len([finding for finding in findings if finding.severity == NOTE])
+    if run.division == "closed" and not run.data.is_imagenet:
+        findings.append(_another_set(loaded))
     findings.sort(key=lambda finding: SEVERITIES.index(finding.severity))
     worst = findings[0].severity if findings else NOTE
-    verdict = {ERROR: "FAIL", POLICY: "POLICY", NOTE: "PASS"}[worst]
     if worst != NOTE:
         cause = findings[0].message
     elif run.division == "open":
-        count = f"{len(findings)} choice{'' if len(findings) == 1 else 's'}"
-        cause = f"open: {count} that the closed division does not leave"
+        cause = (
+            f"open: {choices} choice{'s' * (choices != 1)} that the closed division does not leave"
+        )
     elif not run.data.is_imagenet:
         cause = "within the closed division, as a rehearsal: the set is not ImageNet"
     else:
         cause = "within the closed division"
-    return ConfigCheck(verdict, cause, run.division, run.ruleset, tuple(findings), facts(draft))
+    return ConfigCheck(
+        _VERDICTS[worst], cause, run.division, run.ruleset, tuple(findings), facts(draft)
+    )
+
+
+def _finding(rule: str, severity: str, breach: Breach, loaded: Loaded) -> Finding:
+    origin = loaded.origin(breach.key)
+    why = f": {breach.why}" if breach.why else ""
+    text = shown(breach.found)
+    message = f"{breach.key} ({origin}) is {text}, expected {breach.expected}{why}"
+    return Finding(rule, severity, origin.line, breach.expected, text, message)
+
+
+def _another_set(loaded: Loaded) -> Finding:
+    """What of the closed division a set that is not ImageNet makes void, and what not."""
+    classes, origin = loaded.run.data.classes, loaded.origin("data.classes")
+    message = (
+        f"left out for a set of {classes} classes ({origin}): the rules on ImageNet's size and "
+        "images, on the network, the seed, eta and reference convergence; held to: those on "
+        "hyper-parameters and evaluation"
+    )
+    expected = f"{benchmark.IMAGENET_CLASSES} classes"
+    return Finding("R05", NOTE, origin.line, expected, str(classes), message)
 
 
 def facts(draft: Draft) -> dict[str, Any]:
@@ -139,6 +162,9 @@ def facts(draft: Draft) -> dict[str, Any]:
             training_bytes(run.model, run.data.crop_px, run.batch.per_rank) / 1e9, 2
         ),
     }
+    about = published_range(run, draft.batch)
+    if about is not None:
+        found["published_base_lr"] = [float(f"{value:.3g}") for value in (about.low, about.high)]
     reference = convergence.reference(draft.batch, run.ruleset)
     if reference is None or not run.data.is_imagenet or run.model.network != "resnet":
         return found
@@ -246,7 +272,10 @@ def _target(draft: Draft) -> Iterator[Breach]:
     """The run stops at 0.759 or above."""
     found = draft.run.eval.target
     if found < benchmark.TARGET_ACCURACY:
-        yield Breach("eval.target", found, f"at least {benchmark.TARGET_ACCURACY}")
+        why = (
+            "a run that stops there is none of the closed division; division=open takes any target"
+        )
+        yield Breach("eval.target", found, f"at least {benchmark.TARGET_ACCURACY}", why)
 
 
 def _late_target(draft: Draft) -> Iterator[Breach]:
@@ -380,28 +409,61 @@ def _status(draft: Draft) -> Iterator[Breach]:
         yield Breach("log.status", draft.run.log.status, ", ".join(allowed))
 
 
+def _counts(draft: Draft) -> Iterator[Breach]:
+    """The config's counts are those of the image set, where that can be seen."""
+    folder = Path(draft.run.data.path)
+    if not is_file(folder / FILE_NAME):
+        return
+    for key, count in zip(COUNTS, load_manifest(folder).counts, strict=True):
+        found = getattr(draft.run.data, key.removeprefix("data."))
+        if found != count:
+            yield Breach(key, found, str(count), f"as in {folder / FILE_NAME}")
+
+
+def _lr_for_batch(draft: Draft) -> Iterator[Breach]:
+    """The base learning rate is in the range of the published recipes for optimizer and batch."""
+    own = draft.run.optimizer.base_lr
+    about = published_range(draft.run, draft.batch)
+    if about is None or about.supports(own):
+        return
+    low, high = (f"{value:.3g}" for value in (about.low, about.high))
+    span = low if low == high else f"{low} to {high}"
+    family = {"lars": "LARS", "sgd": "SGD"}.get(family_of(draft.run.optimizer))
+    named = f" with {family}" if family else ""
+    near, other = about.same_lr, about.same_batch
+    yield Breach(
+        "optimizer.base_lr",
+        own,
+        f"about {span} at a global batch of {draft.batch:,}{named}",
+        f"{near.base_lr:.3g} is made for a batch of {near.batch:,} ({near.source}), and the recipe "
+        f"nearest to yours has {other.base_lr:.3g} at {other.batch:,} ({other.source})",
+    )
+
+
 RULES = (
-    ConfigRule("OPT_NAME", ERROR, False, _optimizer),
-    ConfigRule("END_LR", ERROR, False, _end_lr),
-    ConfigRule("POWER", ERROR, False, _power),
-    ConfigRule("EPSILON", ERROR, False, _epsilon),
-    ConfigRule("WEIGHT_DECAY", ERROR, False, _weight_decay),
-    ConfigRule("SGD_BASE_LR", ERROR, False, _base_lr),
-    ConfigRule("SUBMISSION_VALUES", ERROR, False, _status),
-    ConfigRule("R02", ERROR, False, _target),
-    ConfigRule("RCP", ERROR, True, _rcp_covers),
-    ConfigRule("RCP_LENGTH", ERROR, True, _rcp_reached),
-    ConfigRule("R07", POLICY, False, _momentum),
-    ConfigRule("R11", POLICY, False, _label_smoothing),
-    ConfigRule("R04", POLICY, False, _cadence),
-    ConfigRule("SHAPE", POLICY, False, _shape),
-    ConfigRule("ETA", POLICY, True, _eta),
-    ConfigRule("R05", POLICY, True, _samples),
-    ConfigRule("IMAGES", POLICY, True, _images),
-    ConfigRule("NETWORK", POLICY, True, _network),
-    ConfigRule("BATCH_CONTROL", POLICY, False, _batch_control),
-    ConfigRule("S2", POLICY, True, _seed),
-    ConfigRule("R03", NOTE, True, _late_target),
-    ConfigRule("RCP_FACTOR", NOTE, True, _rcp_scaled),
-    ConfigRule("WARMUP", NOTE, False, _long_warmup),
+    ConfigRule("COUNTS", ERROR, "always", _counts),
+    ConfigRule("LR_FOR_BATCH", WARNING, "always", _lr_for_batch),
+    ConfigRule("OPT_NAME", ERROR, "closed", _optimizer),
+    ConfigRule("END_LR", ERROR, "closed", _end_lr),
+    ConfigRule("POWER", ERROR, "closed", _power),
+    ConfigRule("EPSILON", ERROR, "closed", _epsilon),
+    ConfigRule("WEIGHT_DECAY", ERROR, "closed", _weight_decay),
+    ConfigRule("SGD_BASE_LR", ERROR, "closed", _base_lr),
+    ConfigRule("SUBMISSION_VALUES", ERROR, "closed", _status),
+    ConfigRule("R02", ERROR, "closed", _target),
+    ConfigRule("RCP", ERROR, "imagenet", _rcp_covers),
+    ConfigRule("RCP_LENGTH", ERROR, "imagenet", _rcp_reached),
+    ConfigRule("R07", POLICY, "closed", _momentum),
+    ConfigRule("R11", POLICY, "closed", _label_smoothing),
+    ConfigRule("R04", POLICY, "closed", _cadence),
+    ConfigRule("SHAPE", POLICY, "closed", _shape),
+    ConfigRule("ETA", POLICY, "imagenet", _eta),
+    ConfigRule("R05", POLICY, "imagenet", _samples),
+    ConfigRule("IMAGES", POLICY, "imagenet", _images),
+    ConfigRule("NETWORK", POLICY, "imagenet", _network),
+    ConfigRule("BATCH_CONTROL", POLICY, "closed", _batch_control),
+    ConfigRule("S2", POLICY, "imagenet", _seed),
+    ConfigRule("R03", NOTE, "imagenet", _late_target),
+    ConfigRule("RCP_FACTOR", NOTE, "imagenet", _rcp_scaled),
+    ConfigRule("WARMUP", NOTE, "closed", _long_warmup),
 )

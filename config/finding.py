@@ -6,8 +6,8 @@ import json
 import math
 from typing import Any, NamedTuple
 
-ERROR, POLICY, NOTE = "error", "policy", "note"
-SEVERITIES = (ERROR, POLICY, NOTE)
+ERROR, POLICY, WARNING, NOTE = "error", "policy", "warning", "note"
+SEVERITIES = (ERROR, POLICY, WARNING, NOTE)
 _SHOWN_CHARACTERS = 200
 
 
@@ -15,7 +15,8 @@ class Finding(NamedTuple):
     """One broken rule, once.
 
     `severity`: error (the official checker fails it, or there is no valid result), policy (the
-    rules forbid it and no tool checks it) or note.
+    rules forbid it and no tool checks it), warning (no rule forbids it, and it is likely a mistake)
+    or note.
     """
 
     id: str

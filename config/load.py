@@ -59,9 +59,10 @@ class Loaded:
     def leaves(self) -> Iterator[tuple[str, Any, Origin]]:
         """Each leaf as (dotted path, value, origin), in schema order."""
         for path, value in flatten(self.to_dict()):
-            yield path, value, self._origin(path)
+            yield path, value, self.origin(path)
 
-    def _origin(self, path: str) -> Origin:
+    def origin(self, path: str) -> Origin:
+        """Where a leaf was written."""
         while path:
             if path in self.origins:
                 return self.origins[path]

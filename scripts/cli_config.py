@@ -56,13 +56,17 @@ def config_check(
     config: Config,
     overrides: Overrides = None,
     strict: Annotated[
-        bool, typer.Option("--strict", help="Policy findings fail too: exit 1.")
+        bool, typer.Option("--strict", help="Policy findings and warnings fail too: exit 1.")
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Hold a config to the closed division before it runs; an open one is told its choices.
+    """Hold a config to the closed division before it runs, and its parts to each other.
 
-    Exit 0: PASS or POLICY; 1: FAIL, with `--strict` POLICY too.
+    An open one is told its choices. FAIL: the official checker would refuse the run, or counts are
+    not the image set's; POLICY: the rules forbid it and no tool checks it; WARN: likely a mistake,
+    such as a learning rate for another batch.
+
+    Exit 0: PASS, WARN or POLICY; 1: FAIL, with `--strict` WARN and POLICY too.
 
     Example: `rn50 config check abci_2048_closed_32k batch.per_rank=42`
     """
@@ -75,10 +79,10 @@ def config_check(
     else:
         print(f"{result.verdict} {config}: {result.cause} (ruleset {result.ruleset})")
         for finding in result.findings:
-            print(f"  {finding.severity:6} {finding.id}: {finding.message}")
+            print(f"  {finding.severity:7} {finding.id}: {finding.message}")
         facts = [(key, yaml_value(value)) for key, value in result.facts.items()]
         print_table(("", ""), facts, free=(1,))
-    if result.verdict == "FAIL" or (strict and result.verdict == "POLICY"):
+    if result.verdict == "FAIL" or (strict and result.verdict != "PASS"):
         raise typer.Exit(EXIT_BAD)
 
 
@@ -121,6 +125,11 @@ def config_explain(
         print(json.dumps([reference.to_dict(item) for item in found], indent=1))
     elif len(found) == 1:
         print("\n".join(reference.render(found[0])))
+        if found[0].path == "optimizer.base_lr":
+            from ..config.published_lr import rows as recipes
+
+            print("\nBy optimizer and global batch, what `rn50 config check` compares with:\n")
+            print_table(("optimizer", "batch", "base LR", "of"), recipes())
     else:
         if key is not None and found[0].is_section:
             print(f"{found[0].path}: {found[0].meaning}\n")

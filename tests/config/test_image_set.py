@@ -30,7 +30,9 @@ def write(name: str, text: str) -> str:
     return name
 
 
-def write_manifest(folder: str, classes: int = 3, train: int = 12, evaluation: int = 6) -> None:
+def write_manifest(
+    folder: str | Path, classes: int = 3, train: int = 12, evaluation: int = 6
+) -> None:
     """A manifest as packing writes it, without the files that it names."""
     files = {suffix: {"bytes": 1, "sha256": "0" * 64} for suffix in ("rec", "idx", "npy")}
     splits = {
