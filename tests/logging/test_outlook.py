@@ -49,7 +49,7 @@ def test_the_same_recipe_on_another_machine(tmp_path: Path) -> None:
 def test_other_recipes_have_no_outlook_unless_asked_for(tmp_path: Path, preset: str) -> None:
     (subject,) = read_subjects(folder_of(tmp_path, preset))
     assert outlook(subject) is None
-    with pytest.raises(UserError, match=r"^model: ResNet-50"):
+    with pytest.raises(UserError, match=rf"^{preset}: ResNet-50 v1.5 at 224 px"):
         outlook(subject, "abci")
     page = write_report(tmp_path).read_text()
     assert 'id="outlook"' not in page
