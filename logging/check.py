@@ -26,6 +26,9 @@ _WORD = re.compile(r"[A-Za-z0-9_]{1,40}")
 _ROUND_ONLY_WARNED = {"1.1.0": ("WEIGHT_INIT_MISSING", "WEIGHT_INIT_NAMES")}
 """Errors today that were warnings in the round itself (mlcommons/logging 63c9709, 4c04112)."""
 
+ON_THE_SET = frozenset({"R05", "R06"})
+"""Rules that want ImageNet's number of images."""
+
 
 class Check(NamedTuple):
     """A log's verdict. `round_verdict`: by the checker of its round, where that differs today."""

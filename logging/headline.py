@@ -7,8 +7,8 @@ from datetime import datetime, timezone
 from statistics import median
 from typing import NamedTuple
 
-from ..config.finding import number
-from .check import Check
+from ..config.finding import NOTE, number
+from .check import ON_THE_SET, Check
 from .compare import MISSING, amount
 from .compare_view import name_of
 from .figures import Figures, show
@@ -137,6 +137,15 @@ def facts(subject: Subject) -> list[Fact]:
     if inits:
         found.append(Fact("Init", *_with_unit(median(inits), "s"), "not in the time to train"))
     return found
+
+
+def beside_the_set(check: Check) -> str | None:
+    """Where all that a log breaks are rules for ImageNet's size: that the others hold."""
+    broken = sorted({found.id for found in check.findings if found.severity != NOTE})
+    if not broken or not ON_THE_SET.issuperset(broken):
+        return None
+    do_not = f"{' and '.join(broken)} (its size) {'do' if len(broken) > 1 else 'does'} not"
+    return f"PASS by every rule that applies: the set is not ImageNet, so {do_not}."
 
 
 def _time(runs: Sequence[Figures]) -> Fact:

@@ -63,6 +63,7 @@ def render_report(
         keep_trailing_newline=True,
     )
     settings.filters["breakable"] = _breakable
+    settings.filters["beside_the_set"] = headline.beside_the_set
     template = settings.from_string(TEMPLATE.read_text(encoding="utf-8"))
     train = folder.records("train") if folder else []
     several = len(subject.files) > 1

@@ -13,10 +13,8 @@ from typing import Any
 from ..config import benchmark
 from ..config.finding import ERROR, NOTE, plain
 from ..config.schema import Run
-from ..logging.check import Check
+from ..logging.check import ON_THE_SET, Check
 
-ON_THE_SET = frozenset({"R05", "R06"})
-"""Rules that want ImageNet's number of images."""
 ON_THE_TARGET = frozenset({"R02"})
 """The rule that wants the accuracy of the division: 0.759 in the closed one, below 1 in both."""
 

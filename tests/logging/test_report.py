@@ -27,7 +27,7 @@ from rn50.scripts.cli import app
 from rn50.scripts.launch import try_report
 from rn50.scripts.report import write_report
 from tests.logging.conftest import Chromium
-from tests.logging.log_text import Run, find, good_run, last, write
+from tests.logging.log_text import Edit, Run, find, good_run, last, meta, put, write
 
 SHARED = Path(os.environ.get("RN50_SHARED", Path(__file__).resolve().parents[2].parent / "shared"))
 LOGS = SHARED / "data/mlperf_logs/logs"
@@ -263,6 +263,30 @@ def test_the_top_says_how_the_run_ended(
     for text in told:
         assert text in top
     assert ("Next" in top) == ("next" in result)
+
+
+@pytest.mark.parametrize(
+    ("edits", "told"),
+    [
+        (
+            [put("eval_samples", 400), put("train_samples", 1000)],
+            "so R05 and R06 (its size) do not.",
+        ),
+        ([put("eval_samples", 400)], "so R05 (its size) does not."),
+        ([put("eval_samples", 400), meta("run_stop", "status", "aborted")], None),
+        ([], None),
+    ],
+)
+def test_a_set_that_is_not_imagenet_is_told_calmly(
+    run_folder: Path, edits: list[Edit], told: str | None
+) -> None:
+    run = good_run()
+    for edit in edits:
+        edit(run)
+    write(run_folder / "result_0.txt", run)
+    text = Shape(page_of(run_folder)).text
+    beginning = "PASS by every rule that applies: the set is not ImageNet, "
+    assert (f"{beginning}{told}" in text) if told else (beginning not in text)
 
 
 def test_the_top_says_on_what_data(run_folder: Path, smoke_data: Path, tmp_path: Path) -> None:
