@@ -1,0 +1,86 @@
+"""docs/own_data.md does what it says: its commands run in order, and print the lines it shows."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from tests.waiting import leave_nothing, wait_until
+
+pytestmark = pytest.mark.slow
+
+SMALLER = {
+    "--train 1500": "--train 480",
+    "base: quick": "base: smoke",
+    "target: 0.8": "target: 0.35",
+}
+INTERRUPT = "# press Ctrl-C"
+
+
+class Block(NamedTuple):
+    """Commands of the page, and the lines that it shows of what they print."""
+
+    commands: str
+    shown: list[str]
+
+
+def blocks(page: str) -> Iterator[Block]:
+    """Each ```bash block, with the ```text block right behind it if there is one."""
+    fence = r"```bash\n(.*?)```\n(?:\n```text\n(.*?)```)?"
+    for commands, shown in re.findall(fence, page, re.DOTALL):
+        yield Block(commands, [line for line in shown.splitlines() if line.strip(". ")])
+
+
+def shape(line: str) -> str:
+    """A line without its numbers, times and widths."""
+    line = re.sub(r"[\d,.]*\d[\dTZ:.,]*", "#", line)
+    return re.sub(r"[<>]=?", "<", " ".join(line.split()))
+
+
+def run(commands: str, folder: Path) -> str:
+    """What a block prints; Ctrl-C at the first checkpoint where it says so."""
+    environment = os.environ | {
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        "COLUMNS": "200",
+    }
+    process = subprocess.Popen(
+        ["bash", "-euo", "pipefail", "-c", commands],
+        cwd=folder,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+    stopped = INTERRUPT in commands
+    if stopped:
+        found = lambda: list(folder.glob("results/*/*/checkpoint/*.ckpt"))  # noqa: E731
+        wait_until(lambda: found() or process.poll() is not None)
+        os.killpg(process.pid, signal.SIGINT)
+    out, _ = process.communicate(timeout=600)
+    assert process.returncode == (130 if stopped else 0), f"{commands}\n{out}"
+    return out
+
+
+def test_the_page_is_walked_as_it_stands(root: Path, tmp_path: Path) -> None:
+    page = (root / "docs/own_data.md").read_text()
+    for long, short in SMALLER.items():
+        assert long in page
+        page = page.replace(long, short)
+    found = list(blocks(page))
+    assert len(found) >= 9
+    assert sum(INTERRUPT in block.commands for block in found) == 1
+    for commands, shown in found:
+        out = run(commands, tmp_path)
+        printed = {shape(line) for line in out.splitlines()}
+        for line in shown:
+            assert shape(line) in printed, f"{line!r} is not printed by\n{commands}\nbut\n{out}"
+    leave_nothing(tmp_path)
