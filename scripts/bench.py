@@ -148,7 +148,9 @@ def bench_gaps(loaded: Loaded, launcher: str | None, *, track: Tracker) -> dict[
     blocks = [last - first for first, last in pairwise((0, *plan.eval_epochs))]
     if max(blocks) < 2:
         raise UserError("eval.period: blocks of at least 2 epochs expected, to have a boundary in")
+    check_supported(loaded.run)
     prepare(loaded.run.data, track, loaded.origins)
+    track("training to the last epoch")
     with _scratch(loaded) as out:
         config = str(out / "config.yaml")
         command = [sys.executable, "-m", "rn50.train", config, "--out", str(out)]
@@ -225,7 +227,7 @@ def bench_against(
     """Our trainer and Horovod's example, jobs in turn, each with its own settings."""
     name = pick_launcher(launcher)
     prepare(loaded.run.data, track, loaded.origins)
-    progress = track("ours and Horovod's example in turn")
+    progress = track("timing ours and Horovod's example in turn")
     seconds: dict[str, list[float]] = {"ours": [], "horovod": []}
     cpu_s: dict[str, list[float]] = {"ours": [], "horovod": []}
     settings: dict[str, Callable[[Mapping[str, str]], Mapping[str, str]]] = {

@@ -28,12 +28,14 @@ def bench_input(loaded: Loaded, *, passes: int, images: int, track: Tracker) -> 
     if not loaded.run.data.augment:
         raise UserError("data.augment: true expected, found false")
     rates: dict[str, list[float]] = {kind: [] for kind in KINDS}
-    progress = track("ways in, in turn")
+    progress = track("timing ways in, in turn")
     with tempfile.TemporaryDirectory(prefix="rn50-bench-") as scratch:
         config = Path(scratch) / "config.yaml"
         config.write_text(loaded.to_yaml())
-        workers = {kind: _start(config, kind, images) for kind in KINDS}
+        workers: dict[str, subprocess.Popen[str]] = {}
         try:
+            for kind in KINDS:
+                workers[kind] = _start(config, kind, images)
             for number in range(passes):
                 for kind in KINDS if number % 2 else reversed(KINDS):
                     seconds = _ask(workers[kind], kind)

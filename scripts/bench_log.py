@@ -147,7 +147,12 @@ def _run(arguments: list[str], folder: Path) -> Cost:
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )
-    _, status, usage = os.wait4(process.pid, 0)
+    try:
+        _, status, usage = os.wait4(process.pid, 0)
+    except BaseException:  # a signal: the checker need not have got it
+        process.kill()
+        process.wait()
+        raise
     wall_s = time.perf_counter() - start
     process.returncode = os.waitstatus_to_exitcode(status)
     if process.returncode:

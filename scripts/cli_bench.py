@@ -17,11 +17,11 @@ from .console import (
     Launcher,
     Overrides,
     Ranks,
-    Tracking,
     output_file,
     print_table,
     split_config,
 )
+from .measuring import Measuring
 from .resolution import MARK, why_not
 
 Plot = Annotated[
@@ -76,7 +76,7 @@ def bench_loop(
     if overlap and against:
         raise UserError("--overlap: without --against expected, found both")
     loaded = load_for_launch(*split_config(config, overrides), ranks)
-    with Tracking() as track:
+    with Measuring() as track:
         times: dict[str, Any] = {"rounds": rounds, "steps": steps, "track": track}
         if overlap:
             figures = bench_overlap.bench_overlap(
@@ -87,16 +87,17 @@ def bench_loop(
         else:
             figures = bench.bench_loop(loaded, launcher, **times)
     if not overlap:
-        print_bench(figures, as_json, plot)
+        print_bench(track, figures, as_json, plot)
         return
     rows = figures["rows"]
     if not as_json:
         print_table(bench_overlap.OVERLAP_HEADER, bench_overlap.overlap_table(rows))
         if line := bench_overlap.unresolved_line(rows):
             print(line)
-    print_bench(figures, as_json)
+    print_figures(figures, as_json)
     if plot:
         bench_overlap.plot_overlap(rows, plot)
+    track.print_end(plot, as_json=as_json)
 
 
 @bench_app.command("faults")
@@ -119,9 +120,9 @@ def bench_faults(
     from .launch import load_for_launch
 
     loaded = load_for_launch(*split_config(config, overrides), ranks)
-    with Tracking() as track:
+    with Measuring() as track:
         figures = bench.bench_faults(loaded, launcher, rounds=rounds, track=track)
-    print_bench(figures, as_json, plot)
+    print_bench(track, figures, as_json, plot)
 
 
 @bench_app.command("allreduce")
@@ -171,7 +172,7 @@ def bench_allreduce(
         ranks=parse_counts("--ranks", ranks),
     )
     sizes_bytes = parse_sizes(sizes)
-    with Tracking() as track:
+    with Measuring() as track:
         sums = study.bench_allreduce(
             cases,
             name,
@@ -200,6 +201,7 @@ def bench_allreduce(
             )
     if plot:
         study.plot_allreduce(sums, link, plot)
+    track.print_end(plot, as_json=as_json)
 
 
 @bench_app.command("startup")
@@ -226,7 +228,7 @@ def bench_startup(
     from .launcher import pick_launcher
 
     base = split_config(config, overrides)
-    with Tracking() as track:
+    with Measuring() as track:
         figures = run_bench(
             lambda more, count: load_for_launch(base[0], [*base[1], *more], count),
             pick_launcher(launcher),
@@ -235,7 +237,7 @@ def bench_startup(
             delay_s=connect_delay_s,
             track=track,
         )
-    print_bench(figures, as_json, plot)
+    print_bench(track, figures, as_json, plot)
 
 
 @bench_app.command("scaling")
@@ -279,7 +281,7 @@ def bench_scaling(
     from .launcher import pick_launcher
 
     name, base = pick_launcher(launcher), split_config(config, overrides)
-    with Tracking() as track:
+    with Measuring() as track:
         figures = study.bench_scaling(
             lambda more, count: load_for_launch(base[0], [*base[1], *more], count),
             name,
@@ -301,6 +303,7 @@ def bench_scaling(
             print(f"* more ranks than the {machine()['cores']} cores: they share them")
     if plot:
         study.plot_scaling(rows, machine()["cores"], plot)
+    track.print_end(plot, as_json=as_json)
 
 
 def parse_groupings(text: str) -> list[str]:
@@ -357,9 +360,9 @@ def bench_gaps(
     name, more = split_config(config, overrides)
     whole = [f"schedule.length={epochs} epochs", "eval.target=0.999999"]
     loaded = load_for_launch(name, [*more, *whole], ranks)
-    with Tracking() as track:
+    with Measuring() as track:
         figures = run_bench(loaded, launcher, track=track)
-    print_bench(figures, as_json, plot)
+    print_bench(track, figures, as_json, plot)
 
 
 @bench_app.command("optimizer")
@@ -379,9 +382,9 @@ def bench_optimizer(
     """
     from .bench import bench_optimizer as run_bench
 
-    with Tracking() as track:
+    with Measuring() as track:
         figures = run_bench(rounds=rounds, threads=threads, track=track)
-    print_bench(figures, as_json, plot)
+    print_bench(track, figures, as_json, plot)
 
 
 @bench_app.command("log")
@@ -400,29 +403,37 @@ def bench_log(
     """
     from .bench_log import bench_log as run_bench
 
-    with Tracking() as track:
+    with Measuring() as track:
         figures = run_bench(megabytes=megabytes, rounds=rounds, track=track)
-    print_bench(figures, as_json, plot)
+    print_bench(track, figures, as_json, plot)
 
 
-def print_bench(figures: dict[str, Any], as_json: bool, plot: Path | None = None) -> None:
-    """A table of the ratios and a line for each figure, or JSON; the measurements as a plot."""
-    if as_json:
-        print(json.dumps(figures, indent=1))
-    else:
-        if figures["ratios"]:
-            print_table(("ratio", "median", "min", "max", "n"), ratio_rows(figures["ratios"]))
-            marked = {k: r for k, r in figures["ratios"].items() if not r.get("resolvable", True)}
-            if marked:
-                reason = why_not([ratio["uncertainty"] for ratio in marked.values()])
-                print(f"{MARK}: not resolvable: {'; '.join(marked)}: {reason}")
-        for name, value in figures["figures"].items():
-            print(f"{name}: {_in_words(value)}")
+def print_bench(
+    track: Measuring, figures: dict[str, Any], as_json: bool, plot: Path | None
+) -> None:
+    """The figures, the measurements as a plot, and the last line."""
+    print_figures(figures, as_json)
     if plot is not None:
         from .drawing import draw_measurements, save
 
         shown = {name: r for name, r in figures["ratios"].items() if r.get("resolvable", True)}
         save(draw_measurements(figures["measurements"], shown), plot)
+    track.print_end(plot, as_json=as_json)
+
+
+def print_figures(figures: dict[str, Any], as_json: bool) -> None:
+    """A table of the ratios and a line for each figure, or JSON."""
+    if as_json:
+        print(json.dumps(figures, indent=1))
+        return
+    if figures["ratios"]:
+        print_table(("ratio", "median", "min", "max", "n"), ratio_rows(figures["ratios"]))
+        marked = {k: r for k, r in figures["ratios"].items() if not r.get("resolvable", True)}
+        if marked:
+            reason = why_not([ratio["uncertainty"] for ratio in marked.values()])
+            print(f"{MARK}: not resolvable: {'; '.join(marked)}: {reason}")
+    for name, value in figures["figures"].items():
+        print(f"{name}: {_in_words(value)}")
 
 
 def ratio_rows(ratios: dict[str, Any]) -> list[tuple[str, ...]]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Optional
 import typer
 
 from ..config.errors import UserError
-from .cli_bench import Plot, bench_app, print_bench
+from .cli_bench import Plot, bench_app, print_bench, print_figures
 from .console import (
     EXIT_BAD,
     TYPER_OPTIONS,
@@ -25,6 +25,7 @@ from .console import (
 
 if TYPE_CHECKING:
     from ..config.manifest import Manifest
+from .measuring import Measuring
 
 data_app = typer.Typer(help="Make, pack, verify and stage image sets.", **TYPER_OPTIONS)
 
@@ -280,7 +281,7 @@ def bench_pack(
     """
     from .bench_pack import bench_pack as run_bench
 
-    with Tracking() as track:
+    with Measuring() as track:
         figures = run_bench(
             images,
             scratch,
@@ -288,7 +289,7 @@ def bench_pack(
             passes=passes,
             progress=track("packing and copying in turn"),
         )
-    print_bench(figures, as_json, plot)
+    print_bench(track, figures, as_json, plot)
 
 
 @data_app.command("bench")
@@ -320,13 +321,17 @@ def data_bench(
     name, more = split_config(config, overrides)
     loaded = load(name, [*(LIKE_IMAGENET if like_imagenet else ()), *more])
     described = load(system) if system else None
-    with Tracking() as track:
+    with Measuring() as track:
         result = bench_input(loaded, passes=passes, images=images, track=track)
     if described is not None:
         batch = described.run.batch.per_rank
         lines, draw = roofline(result["figures"], described, batch)
         result["figures"] |= {f"{line}: images/s a GPU": rate for line, rate in lines.items()}
         result["figures"]["limit"] = limit_of(lines)
-    print_bench(result, as_json, None if described else plot)
-    if described is not None and plot:
+    if described is None:
+        print_bench(track, result, as_json, plot)
+        return
+    print_figures(result, as_json)
+    if plot:
         draw(plot)
+    track.print_end(plot, as_json=as_json)

@@ -155,9 +155,12 @@ REPORT_S = 30.0
 
 
 class Advance(Protocol):
-    """Progress of a named task: `done` of `total`, and in words what it is at."""
+    """Progress of a named task: `done` of `total` pieces, and in words what it is at.
 
-    def __call__(self, done: int, total: int, detail: str = "") -> None: ...
+    `begun`: pieces' worth of work on those that are not done.
+    """
+
+    def __call__(self, done: int, total: int, detail: str = "", begun: float = 0.0) -> None: ...
 
 
 class Tracking:
@@ -170,7 +173,6 @@ class Tracking:
         from rich.console import Console
         from rich.progress import (
             BarColumn,
-            MofNCompleteColumn,
             Progress,
             ProgressColumn,
             Task,
@@ -187,7 +189,7 @@ class Tracking:
         console = Console(stderr=True)
         self._is_terminal = console.is_terminal
         self._bars = Progress(
-            *(TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()),
+            *(TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[count]}")),
             *(Rate(), TimeRemainingColumn(), TextColumn("{task.fields[detail]}")),
             console=console,
             disable=not self._is_terminal,
@@ -203,28 +205,29 @@ class Tracking:
         print(f"{name} ...", file=sys.stderr, flush=True)
         self._bars.start()
         self._started = True
-        task = self._bars.add_task(name, total=None, detail="")
+        task = self._bars.add_task(name, total=None, count="", detail="")
         begun_s = told_s = time.monotonic()
-        before: int | None = None
+        before: float | None = None
 
-        def advance(done: int, total: int, detail: str = "") -> None:
+        def advance(done: int, total: int, detail: str = "", begun: float = 0.0) -> None:
             nonlocal told_s, before
-            self._bars.update(task, completed=done, total=total, detail=detail)
+            worked = done + begun
+            count = f"{done:,}/{total:,}"
+            self._bars.update(task, completed=worked, total=total, count=count, detail=detail)
             if done == total:
                 self._bars.stop()
             now_s = time.monotonic()
-            before = done if before is None else before  # of an earlier attempt: not our rate
+            before = worked if before is None else before  # of an earlier attempt: not our rate
             if self._is_terminal or now_s < told_s + REPORT_S or done >= total:
                 return
             told = [detail] if detail else []
-            if done > before:
-                rate = (done - before) / (now_s - begun_s)
-                told += [pace(rate), f"{(total - done) / rate / 60:.1f} min left"]
+            if worked > before:
+                rate = (worked - before) / (now_s - begun_s)
+                told += [pace(rate), f"{(total - worked) / rate / 60:.1f} min left"]
             if told:
                 told_s = now_s
-                print(
-                    f"{name}: {done:,} of {total:,}, {', '.join(told)}", file=sys.stderr, flush=True
-                )
+                count = f"{done:,} of {total:,}"
+                print(f"{name}: {count}, {', '.join(told)}", file=sys.stderr, flush=True)
 
         return advance
 

@@ -210,6 +210,65 @@ def job_left(by: str, scheduler: str, job: str, folder: Path, cancel: str) -> En
     )
 
 
+def sweep_stopped(by: str, ended: int, wanted: int, ran: int, folder: Path, again: str) -> Ending:
+    """A sweep that a signal stopped.
+
+    Args:
+        ended: trials that have their result.
+        wanted: trials of the whole sweep.
+        ran: trials that were running and have been stopped.
+        again: the command, which goes on with the sweep.
+    """
+    kept = f"{ended} of {wanted} trials have ended and are kept"
+    stopped = f", {ran} that ran will run again" if ran else ""
+    return Ending(f"{_STOPPED_BY}{by}; {kept}{stopped}", str(folder), GO_ON, again)
+
+
+def sweep_ended(
+    states: Mapping[str, int], best: int | None, folder: Path, *, again: str, report_only: bool
+) -> Ending:
+    """A sweep that came to its end, or a look at one that has not.
+
+    Args:
+        states: how many trials are complete, pruned, fail, running.
+        best: number of the best trial; None: none is complete.
+    """
+    counts = ", ".join(f"{count} {state}" for state, count in states.items()) or "none yet"
+    reason = f"trials: {counts}; their values, reasons and plots"
+    if report_only and states.get("running"):
+        return Ending(reason, str(folder), GO_ON, again)
+    if best is None:
+        return Ending(f"no trial came to its end; {reason}", str(folder))
+    best_preset = shlex.quote(str(folder / "best.yaml"))
+    return Ending(reason, str(folder), "train the best with", f"rn50 launch {best_preset}")
+
+
+def measuring_stopped(by: str, doing: str, arguments: Sequence[str]) -> Ending:
+    """A benchmark that a signal stopped: half of it compares nothing.
+
+    Args:
+        doing: what it was at, such as `timing rounds, 3 of 11`; empty: it had not begun.
+        arguments: of `rn50`.
+    """
+    place = f" while {doing}" if doing else ""
+    again = shlex.join(["rn50", *arguments])
+    return Ending(f"{_STOPPED_BY}{by}{place}; no result is kept", "", START_AGAIN, again)
+
+
+def measured(seconds: float, plot: Path | None, *, as_json: bool) -> Ending:
+    """A benchmark that came to its end: where its results are."""
+    drawn = f"; plot: {plot}" if plot is not None else ""
+    kept = "results: the JSON above" if as_json else "results: above (--json keeps all of them)"
+    return Ending(f"measured in {minutes(seconds)}; {kept}{drawn}")
+
+
+def minutes(seconds: float) -> str:
+    """`0:42`, `12:03`, `1:02:03`."""
+    hours, rest = divmod(round(seconds), 3600)
+    tail = f"{rest % 60:02}"
+    return f"{hours}:{rest // 60:02}:{tail}" if hours else f"{rest // 60}:{tail}"
+
+
 def command_stopped(by: str, arguments: Sequence[str]) -> Ending:
     """Any command that a signal stopped before it had anything to show for.
 

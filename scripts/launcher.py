@@ -142,7 +142,7 @@ def run_watched(
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)  # orphaned ranks become our children
     log_path, kills = out / "stderr.log", oom_kills()
     # Read through this handle at the end: somebody may have removed the folder meanwhile.
-    with log_path.open("w+", errors="replace") as log, _Asked() as asked:
+    with log_path.open("w+", errors="replace") as log, Asked() as asked:
         child = subprocess.Popen(
             tokens,
             env=os.environ | dict(environment),
@@ -199,7 +199,7 @@ def _write_verdict(monitor: Monitor, out: Path) -> None:
             write_file(path, json.dumps(lost) + "\n")
 
 
-class _Asked:
+class Asked:
     """SIGINT and SIGTERM as facts to look at, within the context.
 
     A handler that raises does so anywhere: within `Popen.poll` it left a lock held, and the wait
@@ -212,7 +212,7 @@ class _Asked:
         self.urgently = False
         """Ctrl-C a second time. SIGTERM comes twice where a scheduler and its script both send."""
 
-    def __enter__(self) -> _Asked:
+    def __enter__(self) -> Asked:
         numbers = (signal.SIGINT, signal.SIGTERM)
         self._previous = {number: signal.signal(number, self._note) for number in numbers}
         return self
@@ -226,7 +226,7 @@ class _Asked:
         self.name = self.name or signal.Signals(number).name
 
 
-def _wait(child: subprocess.Popen[str], monitor: Monitor | None, asked: _Asked) -> int:
+def _wait(child: subprocess.Popen[str], monitor: Monitor | None, asked: Asked) -> int:
     """The exit code of the launcher; not 0 as soon as the watchdog has found a rank lost.
 
     Raises KeyboardInterrupt once asked to stop, unless all has ended well by then.
@@ -242,7 +242,7 @@ def _wait(child: subprocess.Popen[str], monitor: Monitor | None, asked: _Asked) 
     return code
 
 
-def _wait_for_end(child: subprocess.Popen[str], asked: _Asked, grace_s: float) -> None:
+def _wait_for_end(child: subprocess.Popen[str], asked: Asked, grace_s: float) -> None:
     """Until the launcher ends, at most for a while."""
     until_s = time.monotonic() + grace_s
     while child.poll() is None and time.monotonic() < until_s and not asked.urgently:

@@ -11,13 +11,11 @@ import fcntl
 import json
 import os
 import platform
-import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import FrameType
 from typing import NamedTuple
 
 import psutil
@@ -27,8 +25,10 @@ from ..config.errors import UserError
 from ..config.plan import build_plan
 from ..config.sweep import LoadedSweep, difference
 from ..data.atomic import write_file
-from ..data.prepare import Tracker, prepare
-from .ending import was_stopped
+from ..data.prepare import prepare
+from .console import Advance
+from .ending import Stopped, asked_by, sweep_stopped, was_stopped
+from .launcher import Asked
 from .sweep_study import Study, training_seed, wanted_trials
 from .sweep_trial import (
     Ended,
@@ -37,11 +37,14 @@ from .sweep_trial import (
     evaluations,
     find_main,
     read_end,
+    read_place,
     start,
     trial_command,
 )
 
 POLL_S = 0.5
+SHOWN = 3
+"""Running trials that a line of progress names."""
 Say = Callable[[str], None]
 
 
@@ -69,25 +72,37 @@ def sweep_folder(loaded: LoadedSweep) -> Path:
     return Path(loaded.base.run.system.results) / loaded.sweep.name
 
 
-def run_sweep(loaded: LoadedSweep, track: Tracker, say: Say) -> Study:
+def run_sweep(loaded: LoadedSweep, track: Callable[[str], Advance], say: Say, again: str) -> Study:
     """Run a sweep to its last trial, or go on with it; returns the study.
+
+    Args:
+        track: gives the progress callback of a named piece of work.
+        say: prints a line on what a trial came to.
+        again: the command that goes on with the sweep.
 
     Raises:
         UserError: another driver at work, another definition in the folder, or no data.
-        KeyboardInterrupt: asked to stop; its trials have been stopped and are run again later.
+        Stopped: a signal ended it; its trials have been stopped and are run again later.
     """
     folder = sweep_folder(loaded)
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UserError(f"{folder}: cannot create: {error.strerror}") from None
-    with only_driver(folder), _stop_signals():
+    with only_driver(folder):
         keep_definition(loaded, folder)
         if loaded.sweep.scheduler == "local":
-            base = loaded.base  # prepared once: every trial would wait for the first to draw it
-            prepare(base.run.data, track, base.origins)
+            # once: two trials would both draw it
+            prepare(loaded.base.run.data, track, loaded.base.origins)
         study = Study(loaded.sweep, folder / "journal.log")
-        Driver(loaded, folder, study, track(f"sweep {loaded.sweep.name}"), say).run()
+        driver = Driver(loaded, folder, study, track(f"sweep {loaded.sweep.name}"), say)
+        try:
+            driver.run()
+        except KeyboardInterrupt as stop:
+            ran = len(driver.stopped)
+            ended, wanted = len(study.trials) - ran, wanted_trials(loaded.sweep)
+            ending = sweep_stopped(asked_by(stop), ended, wanted, ran, folder, again)
+            raise Stopped(ending) from None
     return study
 
 
@@ -154,41 +169,68 @@ class Driver:
         loaded: LoadedSweep,
         folder: Path,
         study: Study,
-        progress: Callable[[int, int], None],
+        progress: Advance,
         say: Say,
     ) -> None:
         self._loaded, self._folder, self._study = loaded, folder, study
         self._progress, self._say = progress, say
         self._active: dict[int, Active] = {}
         self._wanted = wanted_trials(loaded.sweep)
+        self.stopped: tuple[int, ...] = ()
+        """Trials that ran when a signal or an error ended the driver."""
 
     def run(self) -> None:
-        """Until all trials have ended; on any error none of them runs on."""
-        parallel = self._loaded.sweep.parallel
-        try:
-            for trial in self._study.running():
-                self._take_over(trial)
-            while True:
-                self._show()
-                while len(self._study.trials) < self._wanted and len(self._active) < parallel:
-                    self._begin(self._study.ask())
-                for active in list(self._active.values()):
-                    self._watch(active)
-                if not self._active and len(self._study.trials) >= self._wanted:
-                    break
-                if self._active:
+        """Until all trials have ended; on a signal or an error none of them runs on.
+
+        Signals are facts to look at between two steps: one that interrupted a step could leave a
+        trial that nobody knows of.
+        """
+        with Asked() as asked:
+            try:
+                for trial in self._study.running():
+                    self._take_over(trial)
+                while self._go_on() and not asked.name:
                     time.sleep(POLL_S)
-            self._show()
-        except BaseException:
-            for active in self._active.values():
-                ask_to_stop(active.folder)
-            for active in self._active.values():
-                clean_up(active.folder)
-            raise
+                if asked.name and self._remaining():
+                    raise KeyboardInterrupt(asked.name)
+            except BaseException:
+                self.stopped = tuple(self._active)
+                if self._active:
+                    self._say(f"stopping {len(self._active)} trials ...")
+                for active in self._active.values():
+                    ask_to_stop(active.folder)
+                for active in self._active.values():
+                    clean_up(active.folder)
+                raise
+
+    def _go_on(self) -> bool:
+        """One look at everything: new trials, running trials. False: all have ended."""
+        while len(self._study.trials) < self._wanted and (
+            len(self._active) < self._loaded.sweep.parallel
+        ):
+            self._begin(self._study.ask())
+        for active in list(self._active.values()):
+            self._watch(active)
+        self._show()
+        return self._remaining()
+
+    def _remaining(self) -> bool:
+        return bool(self._active) or len(self._study.trials) < self._wanted
 
     def _show(self) -> None:
+        """Trials that have ended, and the running ones by their share of epochs."""
         total = max(self._wanted, len(self._study.trials))
-        self._progress(len(self._study.trials) - len(self._active), total)
+        done, begun, told = len(self._study.trials) - len(self._active), 0.0, []
+        for active in self._active.values():
+            place = read_place(active.folder)
+            begun += min(place.epoch / active.last_epoch, 1.0)
+            told.append(f"trial {active.number}: {place.text(active.last_epoch)}")
+        more = [f"and {len(told) - SHOWN} more"] if len(told) > SHOWN else []
+        best = self._study.best()
+        if best is not None:
+            measure = self._loaded.sweep.objective.measure
+            more.append(f"best {measure} {best.value:g} (trial {best.number})")
+        self._progress(done, total, "; ".join([*told[:SHOWN], *more]), begun)
 
     def _take_over(self, trial: FrozenTrial) -> None:
         """Go on with a trial that an earlier driver started: watch, read, or run it again."""
@@ -323,17 +365,3 @@ class Driver:
     def _seconds(self, folder: Path) -> float:
         """Wall time since the trial's config was written."""
         return time.time() - (folder / "config.yaml").stat().st_mtime
-
-
-@contextmanager
-def _stop_signals() -> Iterator[None]:
-    """SIGTERM as Ctrl-C: a scheduler's or a person's wish to stop."""
-
-    def interrupt(number: int, _: FrameType | None) -> None:
-        raise KeyboardInterrupt(signal.Signals(number).name)
-
-    previous = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, previous)

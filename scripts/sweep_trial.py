@@ -26,12 +26,26 @@ MARK = "RN50_SWEEP_TRIAL"
 OUTPUT = "output.log"
 ENTRY = "rn50.scripts.entry"
 _CANCEL = re.compile(r" job (?P<job>[\w.\[\]-]+) in .* \(to stop it: (?P<command>\w+) (?P=job)\)")
+_TAIL_BYTES = 1 << 16
+"""Of metrics.jsonl: some hundred records."""
 _GRACE_S = 15.0  # the launcher itself takes 10 s to kill what does not stop
 
 
 class Evaluation(NamedTuple):
     epoch: int
     accuracy: float
+
+
+class Place(NamedTuple):
+    """How far a trial has come: None where it has not said."""
+
+    epoch: float
+    accuracy: float | None
+
+    def text(self, last_epoch: int) -> str:
+        """`epoch 2.4 of 8, accuracy 0.7123`."""
+        reached = "" if self.accuracy is None else f", accuracy {self.accuracy:.4f}"
+        return f"epoch {self.epoch:.1f} of {last_epoch}{reached}"
 
 
 class Ended(NamedTuple):
@@ -147,6 +161,22 @@ def evaluations(folder: Path) -> list[Evaluation]:
                 if record["kind"] == "eval":
                     found.append(Evaluation(int(record["epoch"]), float(record["accuracy"])))
     return found
+
+
+def read_place(folder: Path) -> Place:
+    """How far a trial's newest run is, from the end of its metrics.jsonl."""
+    epoch, accuracy = 0.0, None
+    path = _newest(folder, "metrics.jsonl")
+    if path is not None:
+        with suppress(OSError), path.open("rb") as file:
+            file.seek(max(0, path.stat().st_size - _TAIL_BYTES))
+            for line in file.read().splitlines():
+                with suppress(ValueError, KeyError, TypeError):
+                    record = json.loads(line)
+                    epoch = max(epoch, float(record["epoch"]))
+                    if record["kind"] == "eval":
+                        accuracy = float(record["accuracy"])
+    return Place(epoch, accuracy)
 
 
 def read_end(folder: Path, code: int | None) -> Ended:

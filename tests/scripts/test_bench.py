@@ -13,7 +13,7 @@ from rn50.scripts.bench import measure_on_ranks
 from rn50.scripts.bench_comm import NotPossible, Sum, allreduce_table, plan_allreduces
 from rn50.scripts.bench_overlap import overlap_rows, overlap_table, unresolved_line
 from rn50.scripts.bench_scaling import common_batch
-from rn50.scripts.cli_bench import print_bench, ratio_rows
+from rn50.scripts.cli_bench import print_figures, ratio_rows
 from rn50.scripts.drawing import draw_measurements, save
 from rn50.scripts.launch import load_for_launch
 from rn50.train.bench_rounds import count_rounds, read_rounds
@@ -162,14 +162,13 @@ def test_the_documented_measurements_are_judged_as_they_are_described() -> None:
 
 
 def test_a_part_of_a_delay_is_marked_where_it_is_noise(capsys) -> None:
-    seconds = {"s": {"ours": [1.0, 1.2]}}
     part = {"median": 14.0, "min": 14.0, "max": 14.0, "n": 1}
     ratios = {
         "a / b": {"median": 0.5, "min": 0.4, "max": 0.6, "n": 2},
         "part": part | {"uncertainty": 3.0, "resolvable": False},
     }
     assert ratio_rows(ratios)[1] == ("part", "?", "?", "?", "1")
-    print_bench({"ratios": ratios, "figures": {"ranks": 2}, "measurements": seconds}, False)
+    print_figures({"ratios": ratios, "figures": {"ranks": 2}}, as_json=False)
     out = capsys.readouterr().out
     assert "?: not resolvable: part: the rounds differ by so much that it is known to +-3.00" in out
     assert "14" not in out

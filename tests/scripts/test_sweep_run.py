@@ -23,6 +23,7 @@ from rn50.scripts.sweep_trial import (
     find_main,
     processes,
     read_end,
+    read_place,
     start,
     trial_command,
 )
@@ -144,7 +145,10 @@ def test_a_hopeless_trial_is_pruned_and_its_log_closed(rn50, tmp_path: Path) -> 
 
 
 @pytest.mark.slow
-def test_ctrl_c_stops_the_trials_and_the_next_driver_runs_them_again(rn50, tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_ctrl_c_stops_the_trials_and_the_next_driver_runs_them_again(
+    rn50, tmp_path: Path, number: signal.Signals
+) -> None:
     text = SWEEP.format(folder=tmp_path, epochs=30, ranks=1)
     path = tmp_path / "sweep.yaml"
     path.write_text(text + "trials: 1\nlimit_s: 1000\n")
@@ -156,10 +160,19 @@ def test_ctrl_c_stops_the_trials_and_the_next_driver_runs_them_again(rn50, tmp_p
             for path in folder.glob("trials/trial_0000/*/metrics.jsonl")
         )
     )
-    driver.send_signal(signal.SIGTERM)
-    driver.communicate(timeout=120)
+    for _ in range(3):  # a second and third Ctrl-C leave no trial either
+        driver.send_signal(number)
+    out, err = driver.communicate(timeout=120)
     assert driver.returncode == 130
     assert marked(folder) == []
+    assert out == "" and "Traceback" not in err
+    by = "Ctrl-C" if number == signal.SIGINT else "SIGTERM"
+    start, _, command = err.splitlines()[-1].partition("; go on with: ")
+    assert start == (
+        f"rn50: stopped by {by}; 0 of 1 trials have ended and are kept, 1 that ran will run again: "
+        f"{folder}"
+    )
+    assert command.endswith(f"rn50 sweep {path}")
     assert states(folder) == {0: "RUNNING"}
     path.write_text(text + "trials: 1\nlimit_s: 1\n")  # and this time it may not take that long
     done = rn50("sweep", str(path), "--json")
@@ -247,6 +260,22 @@ def test_evaluations_are_read_while_they_are_written(tmp_path: Path) -> None:
         found = evaluations(tmp_path)
         complete = [lines[1] + "\n" in whole[:end], whole[:end].endswith(lines[3] + "\n")]
         assert found == [(1, 0.25), (2, 0.5)][: sum(complete)]
+
+
+def test_where_a_trial_is_is_read_from_the_end_of_its_metrics(tmp_path: Path) -> None:
+    assert read_place(tmp_path) == (0.0, None)
+    (tmp_path / "1").mkdir()
+    lines = [
+        '{"kind": "train", "step": 1, "epoch": 0.5, "loss": 2.0}',
+        '{"kind": "eval", "epoch": 1, "accuracy": 0.25}',
+        '{"kind": "train", "step": 3, "epoch": 1.5, "loss": 1.0}',
+        '{"kind": "gaps", "epoch": "x"}',
+        '{"kind": "train", "ep',
+    ]
+    (tmp_path / "1" / "metrics.jsonl").write_text("\n".join(["x" * 100_000, *lines]))
+    place = read_place(tmp_path)
+    assert place == (1.5, 0.25)
+    assert place.text(8) == "epoch 1.5 of 8, accuracy 0.2500"
 
 
 # --- schedulers: only their commands are stood in for ---------------------------------------------
