@@ -39,7 +39,9 @@ def config_show(config: Config, overrides: Overrides = None, as_json: Json = Fal
     loaded = load(config, overrides or [])
     plan = build_plan(loaded.run)
     if as_json:
-        print(json.dumps({"config": loaded.to_dict(), "sha256": loaded.sha256}, indent=1))
+        origins = {path: str(origin) for path, _, origin in loaded.leaves()}
+        shown = {"config": loaded.to_dict(), "sha256": loaded.sha256, "origins": origins}
+        print(json.dumps(shown, indent=1))
         return
     rows = [(path, yaml_value(value), str(origin)) for path, value, origin in loaded.leaves()]
     print_table(("key", "value", "from"), rows, free=(1,))

@@ -11,6 +11,7 @@ from rn50.config.errors import UserError
 from rn50.config.load import Loaded, load
 from rn50.config.names import list_presets
 from rn50.config.schema import Data
+from rn50.config.sweep import load_sweep
 
 QUICK = (10, 3200, 1000)
 IMAGENET = (1000, 1_281_167, 50_000)
@@ -271,3 +272,19 @@ def test_relative_to_has_one_value_and_one_place(folder: Path, text: str, told: 
         load(write("x.yaml", text))
     with pytest.raises(UserError, match="command line: relative_to: unknown key"):
         load("quick", ["relative_to=working_folder"])
+
+
+def test_paths_in_a_sweep_are_relative_to_it(folder: Path) -> None:
+    write_manifest("a/images", classes=3, train=999, evaluation=60)
+    write("a/mine.yaml", "base: quick\ndata: {path: images}\n")
+    text = """
+name: s
+config: mine.yaml
+overrides: {system.results: ../runs, system: {nodes: 1}}
+parameters: {data.path: {choice: [images, /scratch/images]}}
+"""
+    loaded = load_sweep(Path(write("a/sweep.yaml", text)))
+    assert (loaded.base.run.data.path, loaded.base.run.system.results) == ("a/images", "runs")
+    assert loaded.sweep.parameters["data.path"].choice == ("a/images", "/scratch/images")
+    trial = loaded.load_trial(loaded.sweep.config, {"data.path": "a/images"})
+    assert counts(trial) == (3, 999, 60)

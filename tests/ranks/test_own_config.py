@@ -1,0 +1,80 @@
+"""One's own YAML in a folder of its own, its image set beside it: every command finds the set."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from rn50.config.load import load
+
+pytestmark = pytest.mark.slow
+
+MINE = """\
+base: smoke
+name: mine
+data: {path: ../images}
+system: {results: ../runs}
+log: {every: 5 steps}
+"""
+
+
+@pytest.fixture
+def place(tmp_path: Path, smoke_data: Path) -> Path:
+    """`configs/mine.yaml`, and the set in `images`: nothing of it in the current folder."""
+    shutil.copytree(smoke_data, tmp_path / "images")
+    (tmp_path / "configs").mkdir()
+    (tmp_path / "configs/mine.yaml").write_text(MINE)
+    return tmp_path
+
+
+def run_of(place: Path) -> Path:
+    (folder,) = (path.parent for path in place.glob("runs/mine/*/checkpoint"))
+    return folder
+
+
+def test_launch_and_resume_find_the_set_beside_the_file(rn50, place: Path) -> None:
+    config = str(place / "configs/mine.yaml")
+    first = rn50("launch", config, "seed=1", "limits.epochs=2")
+    assert first.returncode == 1, first.stderr
+    folder = run_of(place)
+    origins = json.loads((folder / "origins.json").read_text())
+    assert origins["data.classes"] == str(place / "images/manifest.json")
+    assert origins["data.path"].endswith("configs/mine.yaml:3")
+    again = rn50("launch", "--resume", str(folder), "limits.epochs=null")
+    assert "RESULT success" in again.stdout, again.stderr
+    shutil.move(place / "images", place / "moved")
+    gone = rn50("launch", str(folder / "config.yaml"))
+    assert gone.returncode == 2
+    assert f"data.path: a packed image set expected at {place}/images" in gone.stderr
+    assert f"did you mean {place}/moved" in gone.stderr or "rn50 data pack" in gone.stderr
+    assert not (place / "images").exists()
+
+
+def test_a_job_with_staged_copies_trains_on_the_counts_of_the_set(rn50, place: Path) -> None:
+    config = str(place / "configs/mine.yaml")
+    stage = f"system.job.stage={place}/disk"
+    done = rn50("submit", config, "--scheduler", "local", "--wait", "seed=1", stage)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (result,) = place.glob("runs/mine/*/run_0/result.json")
+    assert json.loads(result.read_text())["status"] == "success"
+    data = load(result.parent / "config.yaml").run.data
+    assert (data.path, data.synthetic) == (f"{place}/disk/rn50_data", None)
+    assert (data.classes, data.train_samples, data.eval_samples) == (4, 1000, 400)
+    assert not (place / "disk/rn50_data").exists()  # removed at the end
+
+
+def test_a_sweeps_trials_find_the_set_beside_the_file(rn50, place: Path) -> None:
+    (place / "configs/sweep.yaml").write_text(
+        "name: small\nconfig: mine.yaml\ntrials: 1\n"
+        "overrides: {schedule.length: 1 epochs, schedule.warmup: 0 epochs, eval.period: 1,\n"
+        "            eval.offset: 0, eval.target: 0.999}\n"
+        "parameters: {optimizer.base_lr: {choice: [0.05]}}\n"
+        "objective: {measure: accuracy, at_epoch: 1}\n"
+    )
+    done = rn50("sweep", str(place / "configs/sweep.yaml"))
+    assert done.returncode == 0, done.stdout + done.stderr
+    (trials,) = place.glob("runs/small/trials.json")
+    assert json.loads(trials.read_text())["trials"][0]["state"] == "complete"
