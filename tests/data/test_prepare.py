@@ -21,6 +21,7 @@ from rn50.data.dataset import verify
 from rn50.data.pack import pack_images
 from rn50.data.prepare import prepare
 from rn50.data.synthetic import make_images
+from tests.conftest import Rn50
 from tests.waiting import wait_until
 
 SETTINGS = Synthetic(classes=2, train_samples=4, eval_samples=2)
@@ -120,6 +121,24 @@ def test_another_path_than_the_presets_is_never_drawn(
         with pytest.raises(UserError, match=r"data\.path: a packed image set expected at /"):
             prepare(loaded.run.data, silent, loaded.origins)
     assert names_in(tmp_path) == {"own.yaml"}
+
+
+@pytest.mark.parametrize("command", [("launch",), ("data", "prepare")])
+def test_the_commands_refuse_a_typo_and_draw_nothing(
+    tmp_path: Path, rn50: Rn50, command: tuple[str, ...], photos: Path
+) -> None:
+    """`data.synthetic` of quick was inherited: images were drawn at the typo and trained on."""
+    pack_images(photos, tmp_path / "datasets/mine")
+    (tmp_path / "own.yaml").write_text("base: quick\ndata: {path: datasets/mien}\n")
+    done = rn50(*command, str(tmp_path / "own.yaml"), f"system.results={tmp_path}/results")
+    assert done.returncode == 2
+    assert done.stderr.startswith(
+        f"rn50: error: {tmp_path}/own.yaml:2: data.path: a packed image set expected at "
+        f"{tmp_path}/datasets/mien, found nothing; did you mean datasets/mine? Else make it with "
+    )
+    assert done.stderr.count("\n") == 1
+    assert names_in(tmp_path) == {"own.yaml", "datasets"}
+    assert names_in(tmp_path / "datasets") == {"mine"}
 
 
 def test_without_a_near_miss_the_sets_beside_it_are_named(tmp_path: Path, photos: Path) -> None:
