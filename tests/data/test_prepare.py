@@ -202,6 +202,11 @@ def test_a_folder_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     assert "found what cannot be read (File name too long)" in refusal(tmp_path / ("a" * 300))
 
 
+def test_an_unfinished_packing_is_named(tmp_path: Path) -> None:
+    (tmp_path / ".mine.partial").mkdir()
+    assert "found a packing that is not finished; make it with" in refusal(tmp_path / "mine")
+
+
 def test_drawing_touches_nothing_that_is_there(tmp_path: Path) -> None:
     (tmp_path / "set").mkdir()
     (tmp_path / "set/precious").write_text("mine")
