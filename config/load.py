@@ -21,6 +21,7 @@ from .leaves import Layer, Leaf, Origin, flatten, put, remove, tree_of
 from .machine import System
 from .names import find_config, find_system
 from .schema import Run
+from .values import NAME
 from .yaml_file import RELATIVE_TO, WORKING_FOLDER, machine_layers, parse_overrides, read_layers
 
 # What pydantic says in its own terms, by the type of the error.
@@ -29,7 +30,7 @@ _PLAIN = {
     "too_long": "fewer values",
     "model_type": "a section (keys and values)",
     "tuple_type": "a list",
-    "string_pattern_mismatch": "letters, digits, dots, dashes (the first a letter or digit)",
+    "string_pattern_mismatch": str(NAME),
 }
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 import os
 import re
+from collections.abc import Mapping
 from pathlib import Path
 
 from .errors import UserError, show
@@ -55,8 +56,8 @@ def find_config(config: str | Path) -> Path:
         kind = "is a folder" if path.is_dir() else "no such file"
     except OSError as error:
         raise UserError(f"{config}: cannot read: {error.strerror}") from None
-    near = difflib.get_close_matches(path.stem, list_presets(), n=1)
-    hint = f'; did you mean "{near[0]}"?' if near else "; `rn50 config list` shows the presets"
+    hint = _meant(str(config), Path(), path.stem, {name: name for name in list_presets()})
+    hint = hint or "; `rn50 config list` shows the presets"
     raise UserError(f"{config}: {kind}, and no preset of that name{hint}")
 
 
@@ -70,8 +71,7 @@ def find_base(value: str, folder: Path) -> Path:
         return beside
     if value in list_presets():
         return PRESETS / f"{value}.yaml"
-    near = difflib.get_close_matches(Path(value).stem, list_presets(), n=1)
-    hint = f'; did you mean "{near[0]}"?' if near else ""
+    hint = _meant(value, folder, Path(value).stem, {name: name for name in list_presets()})
     raise UserError(
         f"a YAML file or a preset's name expected, found {show(value)} "
         f"(looked for {show(resolve(value, folder))}){hint}"
@@ -104,13 +104,23 @@ def find_system(name: str, folder: Path, ruleset: str | None = None) -> Path:
     stem = known.get(dated) or known.get(wanted)
     if stem is not None:
         return PRESETS / "system" / f"{stem}.yaml"
-    near = difflib.get_close_matches(wanted, known, n=1)
-    hint = f'; did you mean "{known[near[0]]}"?' if near else ""
+    hint = _meant(name, folder, wanted, known)
     looked = f" (looked for {show(resolve(name, folder))})" if "/" in name or "." in name else ""
     raise UserError(
         f"a YAML file or one of {', '.join(list_systems())} expected, "
         f"found {show(name)}{looked}{hint}"
     )
+
+
+def _meant(value: str, folder: Path, name: str, known: Mapping[str, str]) -> str:
+    """The end of a message: the file that lacks its ending, else the nearest of the names.
+
+    `known`: from what `name` is compared with to the name as one writes it.
+    """
+    if file_beside(f"{value}.yaml", folder) is not None:
+        return f'; did you mean "{value}.yaml"?'
+    near = difflib.get_close_matches(name, known, n=1)
+    return f'; did you mean "{known[near[0]]}"?' if near else ""
 
 
 def file_beside(value: str, folder: Path) -> Path | None:

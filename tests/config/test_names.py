@@ -74,6 +74,15 @@ def test_a_base_that_is_not_there_says_where_it_looked(folder: Path, text: str, 
         load(write("a/x.yaml", f"{text}\n"))
 
 
+@pytest.mark.parametrize("text", ["base: b", "base: ../a/b", "system: b", "system: {base: b}"])
+def test_a_name_that_lacks_its_ending_is_told_so(folder: Path, text: str) -> None:
+    write("a/b.yaml", "")
+    with pytest.raises(UserError, match=r'did you mean "(\.\./a/)?b\.yaml"\?$'):
+        load(write("a/x.yaml", f"{text}\n"))
+    with pytest.raises(UserError, match=r'did you mean "a/b\.yaml"\?$'):
+        load("a/b")
+
+
 # --- machines ----------------------------------------------------------------------------------
 
 MINE = "name: mine\nnodes: 3\nranks_per_node: 5\n"
