@@ -182,16 +182,10 @@ def train(
 ) -> None:
     """Train as one rank: what launchers start. By hand it is a run on one rank.
 
+    Exit 0: target reached; 1: not; 2: bad input; 3: it failed; 130: stopped by a signal.
+
     Example: `rn50 train smoke system.ranks_per_node=1`
     """
-    from ..config.load import load
-    from ..train.__main__ import run_rank
-    from ..train.placement import find_placement
-    from .launcher import new_run_folder, refuse_run
+    from .by_hand import train_by_hand
 
-    run = load(config, overrides or []).run
-    if out is not None and find_placement().rank == 0:
-        refuse_run(out)
-    folder = out or new_run_folder(run)
-    folder.mkdir(parents=True, exist_ok=True)
-    run_rank(config, overrides or [], folder)
+    raise typer.Exit(train_by_hand(config, overrides or [], out))

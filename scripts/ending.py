@@ -141,7 +141,7 @@ def rank_failed(
     """A run of which a rank failed; `hopeless`: it would fail again from its checkpoint."""
     if hopeless:
         advice = (
-            "its checkpoints lead there again: try a lower optimizer.base_lr or a longer "
+            "to go on would end there again; try a lower optimizer.base_lr or a longer "
             "schedule.warmup"
         )
         return Ending(reason, str(folder), advice)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import sys
 from collections.abc import Callable, Sequence
@@ -20,6 +19,7 @@ from ..data.prepare import Tracker, prepare
 from ..logging.check import Check, check_log
 from ..logging.official import check_officially
 from ..train.environment import Environment
+from ..train.seeding import draw_seed
 from ..train.support import check_supported
 from .attempts import begin_attempt, close_attempt, is_hopeless
 from .ending import (
@@ -45,16 +45,12 @@ RANK = (sys.executable, "-m", "rn50.train")
 
 
 def load_for_launch(config: str, overrides: list[str], ranks: int | None) -> Loaded:
-    """The config as the ranks will see it: `--ranks` applied, a fresh seed drawn if it has none.
-
-    The rules ask for seeds from the clock or from urandom, never a constant.
-    """
+    """The config as the ranks will see it: `--ranks` applied, a fresh seed drawn if it has none."""
     if ranks is not None:
         overrides = [*overrides, "system.nodes=1", f"system.ranks_per_node={ranks}"]
     loaded = load(config, overrides)
     if loaded.run.seed is None:
-        seed = int.from_bytes(os.urandom(4), "little")
-        loaded = load(config, [*overrides, f"seed={seed}"])
+        loaded = load(config, [*overrides, f"seed={draw_seed()}"])
     return loaded
 
 
