@@ -11,10 +11,12 @@ from typing import Any
 
 from ..config.errors import UserError
 from ..config.load import Loaded, load
+from ..data.dataset import check_before_run
+from ..data.prepare import prepare
 from ..train.__main__ import Report, check_place, run_rank
 from ..train.placement import Placement, find_placement
 from .attempts import close_attempt
-from .console import EXIT_BAD, EXIT_STOPPED
+from .console import EXIT_BAD, EXIT_STOPPED, Tracking
 from .ending import asked_by, rank_failed, read_standing, run_ended, run_stopped, same_again
 from .launch import close_result, load_for_launch, save_config, try_report, write_result
 from .launcher import new_run_folder, refuse_run
@@ -32,12 +34,16 @@ def train_by_hand(config: str, overrides: list[str], out: Path | None) -> int:
     place = find_placement()
     loaded = load(config, overrides)
     check_place(loaded.run, place)
-    if place.size == 1:
-        loaded = load_for_launch(config, overrides, None)
-    elif out is None:
-        raise UserError(f"--out: one folder for all {place.size} ranks expected, found none")
     if out is not None and place.rank == 0:
         refuse_run(out)
+    if place.size == 1:
+        loaded = load_for_launch(config, overrides, None)
+        with Tracking() as track:
+            prepare(loaded.run.data, track, loaded.origins)
+    elif out is None:
+        raise UserError(f"--out: one folder for all {place.size} ranks expected, found none")
+    else:
+        check_before_run(loaded.run.data, loaded.origins)
     folder = out or new_run_folder(loaded.run)
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -69,9 +69,10 @@ def config_check(
 ) -> None:
     """Hold a config to the closed division before it runs, and its parts to each other.
 
-    An open one is told its choices. FAIL: the official checker would refuse the run, or counts are
-    not the image set's; POLICY: the rules forbid it and no tool checks it; WARN: likely a mistake,
-    such as a learning rate for another batch.
+    An open one is told its choices. FAIL: the official checker would refuse the run, counts are not
+    the image set's, or no machine of its kind can run it; POLICY: the rules forbid it and no tool
+    checks it; WARN: likely a mistake, such as a learning rate for another batch. What this machine
+    alone cannot run is a note.
 
     Exit 0: PASS, WARN or POLICY; 1: FAIL, with `--strict` WARN and POLICY too.
 
@@ -79,8 +80,10 @@ def config_check(
     """
     from ..config.check import check_config
     from ..config.load import load
+    from .preflight import check_whether_it_runs
 
-    result = check_config(load(config, overrides or []))
+    loaded = load(config, overrides or [])
+    result = check_whether_it_runs(check_config(loaded), loaded.run)
     if as_json:
         print(json.dumps(result.to_dict(), indent=1))
     else:

@@ -135,6 +135,15 @@ Ranks = Annotated[
     Optional[int],  # noqa: UP045
     typer.Option(min=1, help="Ranks on this machine, instead of the config's nodes and ranks."),
 ]
+SystemName = Annotated[
+    Optional[str],  # noqa: UP045
+    typer.Option(
+        "--system",
+        help="A machine of `config/system/`, or its YAML: the config's ranks on its nodes.",
+        show_default=False,
+        autocompletion=complete_system,
+    ),
+]
 Launcher = Annotated[
     Optional[str],  # noqa: UP045
     typer.Option(

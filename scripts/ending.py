@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..config.duration import Duration
+from ..config.errors import UserError
 from ..config.finding import number, plain
 from ..train.limits import REASONS, REQUESTED
 
@@ -58,6 +59,14 @@ class Stopped(KeyboardInterrupt):
 
     def __init__(self, ending: Ending) -> None:
         super().__init__(ending.line)
+        self.ending = ending
+
+
+class Failed(UserError):
+    """A run that failed; its message ends with what to do next."""
+
+    def __init__(self, message: str, ending: Ending) -> None:
+        super().__init__(message)
         self.ending = ending
 
 
@@ -205,8 +214,22 @@ def job_left(by: str, scheduler: str, job: str, folder: Path, cancel: str) -> En
     return Ending(
         f"stopped waiting by {by}; {scheduler} job {job} goes on",
         str(folder),
-        f"see it with: {shlex.join(['tail', '-f', str(folder / 'job.log')])}; cancel it with",
-        f"{cancel} {job}",
+        f"see it with: tail -f {_quoted(folder / 'job.log')}; cancel it with",
+        cancel,
+    )
+
+
+def job_ended(scheduler: str, job: str, code: int, folder: Path, last: Mapping[str, Any]) -> Ending:
+    """`submit --wait` at the end of its job.
+
+    Args:
+        last: result.json of the job's last run; empty where there is none.
+    """
+    why = f", {last['reason']}" if last.get("reason") else ""
+    command = str(last.get("next", ""))
+    advice = f"its log: {folder / 'job.log'}" + ("; go on with" if command else "")
+    return Ending(
+        f"{scheduler} job {job} ended with exit code {code}{why}", str(folder), advice, command
     )
 
 
