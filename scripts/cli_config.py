@@ -15,17 +15,24 @@ from .console import (
     Config,
     Json,
     Overrides,
+    SystemName,
     complete_key,
     complete_preset,
     print_table,
     yaml_value,
 )
+from .ending import config_checked
 
 config_app = typer.Typer(help="Look at configs and check them.", **TYPER_OPTIONS)
 
 
 @config_app.command("show")
-def config_show(config: Config, overrides: Overrides = None, as_json: Json = False) -> None:
+def config_show(
+    config: Config,
+    overrides: Overrides = None,
+    system: SystemName = None,
+    as_json: Json = False,
+) -> None:
     """Every value of a config and where it comes from.
 
     That is a file and line, the command line, the image set's manifest.json, or the default. Paths
@@ -37,8 +44,9 @@ def config_show(config: Config, overrides: Overrides = None, as_json: Json = Fal
     from ..config.manifest import FILE_NAME
     from ..config.names import is_file
     from ..config.plan import build_plan
+    from .machine_option import on_machine
 
-    loaded = load(config, overrides or [])
+    loaded = load(config, on_machine(config, overrides or [], system))
     plan = build_plan(loaded.run)
     folder = Path(loaded.run.data.path)
     there = "a packed set" if is_file(folder / FILE_NAME) else "no packed set there"
@@ -65,6 +73,7 @@ def config_check(
     strict: Annotated[
         bool, typer.Option("--strict", help="Policy findings and warnings fail too: exit 1.")
     ] = False,
+    system: SystemName = None,
     as_json: Json = False,
 ) -> None:
     """Hold a config to the closed division before it runs, and its parts to each other.
@@ -80,9 +89,10 @@ def config_check(
     """
     from ..config.check import check_config
     from ..config.load import load
+    from .machine_option import on_machine
     from .preflight import check_whether_it_runs
 
-    loaded = load(config, overrides or [])
+    loaded = load(config, on_machine(config, overrides or [], system))
     result = check_whether_it_runs(check_config(loaded), loaded.run)
     if as_json:
         print(json.dumps(result.to_dict(), indent=1))
@@ -92,6 +102,8 @@ def config_check(
             print(f"  {finding.severity:7} {finding.id}: {finding.message}")
         facts = [(key, yaml_value(value)) for key, value in result.facts.items()]
         print_table(("", ""), facts, free=(1,))
+        words = [config, *(("--system", system) if system else ()), *(overrides or [])]
+        print(f"\n{config_checked(result, words, loaded.run.system.nodes).line}")
     if result.verdict == "FAIL" or (strict and result.verdict != "PASS"):
         raise typer.Exit(EXIT_BAD)
 

@@ -14,14 +14,19 @@ import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..config.duration import Duration
 from ..config.errors import UserError
 from ..config.finding import number, plain
 from ..train.limits import REASONS, REQUESTED
 
+if TYPE_CHECKING:
+    from ..config.check import ConfigCheck
+
 GO_ON, START_AGAIN = "go on with", "start again with"
+RULE_HERE = "RUNS_HERE"
+"""Id of what `config check` notes of this machine alone."""
 _STOPPED_BY = "stopped by "
 _CONTINUED = (("data", "pack"), ("data", "stage"), ("sweep",))
 """Commands that, given once more, go on where they were stopped."""
@@ -290,6 +295,25 @@ def minutes(seconds: float) -> str:
     hours, rest = divmod(round(seconds), 3600)
     tail = f"{rest % 60:02}"
     return f"{hours}:{rest // 60:02}:{tail}" if hours else f"{rest // 60}:{tail}"
+
+
+def config_checked(check: ConfigCheck, words: Sequence[str], nodes: int) -> Ending:
+    """`config check`: the verdict once more, below the facts, and what it leaves to do.
+
+    Args:
+        words: the config, its machine and overrides, as given.
+        nodes: of its system.
+    """
+    if check.verdict == "FAIL":
+        key = re.match(r"[a-z_.]+", check.cause)
+        advice, command = "what it means", ["config", "explain", *([key[0]] if key else [])]
+    elif any(finding.id == RULE_HERE for finding in check.findings):
+        advice, command = "not on this machine; to a scheduler with", ["submit", *words]
+    elif nodes > 1:
+        advice, command = f"to a scheduler of {nodes} nodes with", ["submit", *words]
+    else:
+        advice, command = "run it with", ["launch", *words]
+    return Ending(check.verdict, "", advice, shlex.join(["rn50", *command]))
 
 
 def command_stopped(by: str, arguments: Sequence[str]) -> Ending:

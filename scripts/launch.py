@@ -10,6 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from ..config.check import check_config
 from ..config.errors import UserError
 from ..config.load import Loaded, load
 from ..config.manifest import Manifest
@@ -42,7 +43,7 @@ from .preflight import idle_gpus_note, refusals, refuse
 from .record import describe_environment
 from .repeat import compare_with_recorded
 from .run_lock import hold_run
-from .verdict import errors_of, target_note, verdict_lines
+from .verdict import check_note, errors_of, target_note, verdict_lines
 
 _MOST_WARNINGS = 5
 RANK = (sys.executable, "-m", "rn50.train")
@@ -110,7 +111,7 @@ def launch(
             job, environment = build_job(run, name, command)
             described = describe_environment(environment, name, command)
             write_file(out / "environment.json", json.dumps(described, indent=1) + "\n")
-            announce(run, plan, environment, name, out, manifest)
+            announce(loaded, plan, environment, name, out, manifest)
             while True:
                 from_file = ["--resume", str(found.path)] if found else []
                 try:
@@ -167,7 +168,7 @@ def warnings_in(out: Path) -> list[str]:
 
 
 def announce(
-    run: Run,
+    loaded: Loaded,
     plan: Plan,
     environment: Environment,
     launcher: str,
@@ -175,6 +176,7 @@ def announce(
     manifest: Manifest,
 ) -> None:
     """Print what is about to run, on what, and what the engines read: ours, and the user's own."""
+    run = loaded.run
     print(
         f"{run.name}: {plan.ranks} ranks by {launcher}, global batch {plan.global_batch_size}, "
         f"up to {plan.epochs} epochs of {plan.steps_per_epoch:g} steps, target {run.eval.target}, "
@@ -182,7 +184,11 @@ def announce(
         flush=True,
     )
     print(f"data: {describe_data(run.data, manifest)}", flush=True)
-    for note in (target_note(run), idle_gpus_note(run, read_gpus())):
+    for note in (
+        target_note(run),
+        check_note(check_config(loaded)),
+        idle_gpus_note(run, read_gpus()),
+    ):
         if note:
             print(f"note: {note}", flush=True)
     if environment.algorithm.reason:

@@ -20,12 +20,13 @@ from ..config.schema import Run
 from ..train.environment import Controller, backend_of, engine_environment
 from ..train.gpu import Gpus, check_capability, check_machine, dotted
 from ..train.support import check_supported, decodes_on_gpu
+from .ending import RULE_HERE
 from .free_memory import free_memory_bytes
 from .launcher import LAUNCHERS
 from .record import mxnet_distribution
 
-RULE, RULE_HERE = "RUNS", "RUNS_HERE"
-"""Ids of the findings of `config check`."""
+RULE = "RUNS"
+"""Id of what `config check` finds of any machine."""
 
 
 class Here(NamedTuple):

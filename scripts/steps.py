@@ -61,7 +61,7 @@ def begin(config: str, overrides: list[str], out: Path, scheduler: str) -> None:
     systems.mkdir(exist_ok=True)
     described = describe_system(run, read_machine(), installed_packages(), read_gpus())
     write_file(systems / f"{system_id(run)}.json", json.dumps(described, indent=2) + "\n")
-    announce(run, plan, environment, scheduler, out, manifest)
+    announce(loaded, plan, environment, scheduler, out, manifest)
 
 
 def end(out: Path, code: int, stopped: bool) -> int:
