@@ -34,11 +34,6 @@ class Chunk(NamedTuple):
     odd: list[dict[str, Any]]
 
 
-def partial_folder(out: Path) -> Path:
-    """Where the set `out` lies while it is packed."""
-    return out.parent / f".{out.name}.partial"
-
-
 class Workspace:
     """`.NAME.partial` beside `out`: locked while in use, kept if anything in it is worth it.
 
@@ -50,7 +45,7 @@ class Workspace:
         self, out: Path, orders: Mapping[str, Sequence[Source]], options: Sequence[Any]
     ) -> None:
         self.out = out
-        self.folder = partial_folder(out)
+        self.folder = out.parent / f".{out.name}.partial"
         self._key = _key(orders, options)
 
     def __enter__(self) -> Workspace:
