@@ -19,7 +19,7 @@ from .finding import ERROR, NOTE, POLICY, SEVERITIES, WARNING, Finding, plain, s
 from .image_set import COUNTS
 from .load import Loaded
 from .manifest import FILE_NAME, load_manifest
-from .memory import training_bytes
+from .memory import rank_bytes
 from .names import is_file
 from .plan import Plan, build_plan
 from .published_lr import family_of, published_range
@@ -145,6 +145,7 @@ def facts(draft: Draft) -> dict[str, Any]:
     plan, run = draft.plan, draft.run
     batches = math.ceil(plan.train_samples / draft.batch)
     padding = batches * draft.batch - plan.train_samples if run.data.last_batch == "pad" else 0
+    memory = rank_bytes(run)
     found: dict[str, Any] = {
         "ranks": plan.ranks,
         "global_batch_size": draft.batch,
@@ -156,9 +157,7 @@ def facts(draft: Draft) -> dict[str, Any]:
         "warmup_steps": plan.warmup_steps,
         "warmup_share": round(plan.warmup_steps / plan.total_steps, 4),
         "evaluations": len(plan.eval_epochs),
-        "memory_per_rank_gb": round(
-            training_bytes(run.model, run.data.crop_px, run.batch.per_rank) / 1e9, 2
-        ),
+        "memory_per_rank_gb": None if memory is None else round(memory / 1e9, 2),
     }
     about = published_range(run, draft.batch)
     if about is not None:

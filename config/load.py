@@ -17,11 +17,11 @@ from ruamel.yaml import YAML
 
 from .errors import UserError, show
 from .image_set import fill_counts, forget_other_set
-from .layout import lay_out, ranks_of, says_ranks
 from .leaves import Layer, Leaf, Origin, flatten, put, remove, tree_of
 from .machine import System
 from .names import find_config, find_system
 from .schema import Run
+from .values import NAME
 from .yaml_file import RELATIVE_TO, WORKING_FOLDER, machine_layers, parse_overrides, read_layers
 
 # What pydantic says in its own terms, by the type of the error.
@@ -30,7 +30,7 @@ _PLAIN = {
     "too_long": "fewer values",
     "model_type": "a section (keys and values)",
     "tuple_type": "a list",
-    "string_pattern_mismatch": "letters, digits, dots, dashes (the first a letter or digit)",
+    "string_pattern_mismatch": str(NAME),
 }
 
 
@@ -74,8 +74,7 @@ class Loaded:
 def load(config: str | Path, overrides: Sequence[str] = ()) -> Loaded:
     """Read a preset name or YAML path, apply `key.path=value` overrides, validate.
 
-    `system=NAME` among the overrides puts the machine of that name in the place of the config's,
-    with as many ranks.
+    `system=NAME` among the overrides puts the machine of that name in the place of the config's.
 
     Raises:
         UserError: unreadable file, bad YAML, or bad values: every problem, one line each.
@@ -91,24 +90,14 @@ def load(config: str | Path, overrides: Sequence[str] = ()) -> Loaded:
 
 
 def merge(layers: Iterable[Layer]) -> dict[str, Leaf]:
-    """The leaves of all layers, each over those before it.
-
-    A machine takes the place of the one below, with as many ranks, unless a layer above it says how
-    many nodes or ranks there are.
-    """
+    """The leaves of all layers, each over those before it."""
     leaves: dict[str, Leaf] = {}
-    ranks: int | None = None
     for layer in layers:
-        if layer.machine:
-            ranks = ranks or ranks_of(leaves)
-            remove(leaves, "system", keep=("system.results",))  # where results go is no part of it
+        if layer.machine:  # where results go is no part of a machine
+            remove(leaves, "system", keep=("system.results",))
         forget_other_set(leaves, layer)
         for key, leaf in layer.leaves:
             put(leaves, key, leaf)
-        if says_ranks(layer):
-            ranks = None
-    if ranks is not None:
-        lay_out(leaves, ranks)
     return leaves
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 import os
 import re
+from collections.abc import Mapping
 from pathlib import Path
 
 from .errors import UserError, show
@@ -55,8 +56,8 @@ def find_config(config: str | Path) -> Path:
         kind = "is a folder" if path.is_dir() else "no such file"
     except OSError as error:
         raise UserError(f"{config}: cannot read: {error.strerror}") from None
-    near = difflib.get_close_matches(path.stem, list_presets(), n=1)
-    hint = f'; did you mean "{near[0]}"?' if near else "; `rn50 config list` shows the presets"
+    hint = _meant(str(config), Path(), path.stem, {name: name for name in list_presets()})
+    hint = hint or "; `rn50 config list` shows the presets"
     raise UserError(f"{config}: {kind}, and no preset of that name{hint}")
 
 
@@ -70,8 +71,7 @@ def find_base(value: str, folder: Path) -> Path:
         return beside
     if value in list_presets():
         return PRESETS / f"{value}.yaml"
-    near = difflib.get_close_matches(Path(value).stem, list_presets(), n=1)
-    hint = f'; did you mean "{near[0]}"?' if near else ""
+    hint = _meant(value, folder, Path(value).stem, {name: name for name in list_presets()})
     raise UserError(
         f"a YAML file or a preset's name expected, found {show(value)} "
         f"(looked for {show(resolve(value, folder))}){hint}"
@@ -89,29 +89,22 @@ def find_file(value: str, folder: Path) -> Path:
 def find_system(name: str, folder: Path, ruleset: str | None = None) -> Path:
     """The file of a machine: a path relative to `folder`, or a name in `system/`.
 
-    Case, dashes and dots of a name do not matter, and what a machine's file calls it will do too
-    (NVIDIA DGX A100). `ruleset` takes the file with the software of that round, where there is one
-    (NAME_v07.yaml).
+    Case, dashes and dots of a name do not matter. `ruleset` takes the file with the software of
+    that round, where there is one (NAME_v07.yaml).
 
     Raises:
         UserError: neither; lists the machines and names the nearest.
     """
     if (beside := file_beside(name, folder)) is not None:
         return beside
-    wanted = _plain(name)
+    wanted = re.sub(r"[ ._-]", "", name.lower())
     known = {stem.replace("_", ""): stem for stem in list_systems()}
     known.update(SYSTEM_ALIASES)
-    if wanted not in known:
-        known.update(_spelled_out())
-    stem = known.get(wanted)
+    dated = f"{wanted}v{(ruleset or '')[:3].replace('.', '')}"
+    stem = known.get(dated) or known.get(wanted)
     if stem is not None:
-        dated = f"{stem.replace('_', '')}v{(ruleset or '')[:3].replace('.', '')}"
-        return PRESETS / "system" / f"{known.get(dated, stem)}.yaml"
-    near = difflib.get_close_matches(wanted, known, n=1)
-    hint = f'; did you mean "{known[near[0]]}"?' if near else ""
-    if name in list_presets():
-        machine = _machine_of(name)
-        hint = f"; {name} is a preset" + (f', its machine is "{machine}"' if machine else "")
+        return PRESETS / "system" / f"{stem}.yaml"
+    hint = _meant(name, folder, wanted, known)
     looked = f" (looked for {show(resolve(name, folder))})" if "/" in name or "." in name else ""
     raise UserError(
         f"a YAML file or one of {', '.join(list_systems())} expected, "
@@ -119,26 +112,15 @@ def find_system(name: str, folder: Path, ruleset: str | None = None) -> Path:
     )
 
 
-def _spelled_out() -> dict[str, str]:
-    """What the machines' files call them, as names are compared -> the file's name."""
-    found = {}
-    for stem in list_systems():
-        text = (PRESETS / "system" / f"{stem}.yaml").read_text()
-        if match := re.search(r"^name: (.+?)(?: +#.*)?$", text, re.M):
-            found[_plain(match[1])] = stem
-    return found
+def _meant(value: str, folder: Path, name: str, known: Mapping[str, str]) -> str:
+    """The end of a message: the file that lacks its ending, else the nearest of the names.
 
-
-def _machine_of(preset: str) -> str | None:
-    """The machine of a preset by the name of its file; None: it has one of its own."""
-    from .load import load  # a circle otherwise; only a mistake needs it
-
-    return _spelled_out().get(_plain(load(preset).run.system.name))
-
-
-def _plain(name: str) -> str:
-    """A name as names are compared."""
-    return re.sub(r"[ ._-]", "", name.lower())
+    `known`: from what `name` is compared with to the name as one writes it.
+    """
+    if file_beside(f"{value}.yaml", folder) is not None:
+        return f'; did you mean "{value}.yaml"?'
+    near = difflib.get_close_matches(name, known, n=1)
+    return f'; did you mean "{known[near[0]]}"?' if near else ""
 
 
 def file_beside(value: str, folder: Path) -> Path | None:

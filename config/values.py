@@ -48,7 +48,7 @@ _LOSS_SCALE = Form(
     "a number above 0, dynamic, or dynamic(FIRST), FIRST from {:g} to {:.0f}, "
     "such as dynamic(0.5)".format(*LOSS_SCALES)
 )
-_NAME = Form("letters, digits, dots, dashes (the first a letter or digit)")
+NAME = Form("letters, digits, dots, dashes (the first a letter or digit)")
 _PRINTABLE = Form("printable text on one line")
 _WORD = Form("one word of letters, digits and _ . , : = + @ / -")
 _WALLTIME = Form('HH:MM:SS, in quotes, such as "01:00:00"')
@@ -132,7 +132,7 @@ Bool = Annotated[bool, Field(strict=True)]
 Name = Annotated[
     str,
     StringConstraints(strict=True, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=100),
-    _NAME,
+    NAME,
 ]
 Text = Annotated[
     str,

@@ -53,8 +53,7 @@ def read_layers(path: Path, section: str = "", chain: tuple[Path, ...] = ()) -> 
 
 def machine_layers(path: Path, chain: tuple[Path, ...] = ()) -> list[Layer]:
     """The layers of a machine's file, which takes the place of the machine in the layers below."""
-    layers = read_layers(path, _SYSTEM, chain) or [Layer(())]
-    first, *more = [layer._replace(of_machine=True) for layer in layers]
+    first, *more = read_layers(path, _SYSTEM, chain) or [Layer(())]
     return [first._replace(machine=True), *more]
 
 

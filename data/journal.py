@@ -34,6 +34,11 @@ class Chunk(NamedTuple):
     odd: list[dict[str, Any]]
 
 
+def partial_folder(out: Path) -> Path:
+    """Where the set `out` lies while it is packed."""
+    return out.parent / f".{out.name}.partial"
+
+
 class Workspace:
     """`.NAME.partial` beside `out`: locked while in use, kept if anything in it is worth it.
 
@@ -45,7 +50,7 @@ class Workspace:
         self, out: Path, orders: Mapping[str, Sequence[Source]], options: Sequence[Any]
     ) -> None:
         self.out = out
-        self.folder = out.parent / f".{out.name}.partial"
+        self.folder = partial_folder(out)
         self._key = _key(orders, options)
 
     def __enter__(self) -> Workspace:

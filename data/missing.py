@@ -9,6 +9,7 @@ from pathlib import Path
 
 from ..config.leaves import Origin
 from ..config.names import PRESETS
+from .journal import partial_folder
 from .listing import IMAGE_SUFFIXES, TRAIN_TAR
 
 _MOST_NAMED = 5
@@ -31,7 +32,8 @@ def explain_missing(path: str, written_at: Origin | None = None) -> str:
         pack = f"pack them with `rn50 data pack {_word(images)} {_word(_beside(images))}`"
     else:
         target = "FOLDER" if _has_content(folder) else _word(Path(path))
-        pack = f"make {'one' if target == 'FOLDER' else 'it'} with `rn50 data pack IMAGES {target}`"
+        make = "make one" if target == "FOLDER" else "make it"
+        pack = f"{make} with `rn50 data pack IMAGES {target}`"
     if meant is not None:
         pack = f"did you mean {_as_written(meant, path, own)}? Else {pack}"
     elif found == "nothing" and (beside := _sets_in(folder.parent)):
@@ -43,6 +45,8 @@ def _look(folder: Path) -> tuple[str, Path | None]:
     """(what is there instead, the image folder that it is)."""
     try:
         if not folder.is_dir():
+            if partial_folder(folder).is_dir():
+                return "a packing that is not finished", None
             return ("a file" if folder.exists() else "nothing"), None
         names = _names(folder)
     except OSError as error:
@@ -99,7 +103,7 @@ def _near_miss(folder: Path) -> Path | None:
 
 def _sets_in(folder: Path) -> list[str]:
     try:
-        names = [name for name in _names(folder) if _is_set(folder / name)]
+        names = [n for n in _names(folder) if not n.startswith(".") and _is_set(folder / n)]
     except OSError:
         return []
     more = [f"and {len(names) - _MOST_NAMED} more"] if len(names) > _MOST_NAMED else []

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import gc
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -118,20 +118,10 @@ def pack_images(
             before += len(orders[split])
         odd = [file for split in SPLITS for file in found[split].odd]
         _check_bad(odd, skip_bad, total, workspace)
-        counts = {
-            split: np.bincount(found[split].labels, minlength=len(listing.classes)).tolist()
-            for split in SPLITS
-        }
-        for split in SPLITS:
-            if not sum(counts[split]):
-                raise UserError(f"{images}: {split}: no image that is not bad")
-        if empty := classes_without(listing.classes, counts["train"]):
-            raise UserError(f"{images}: {shortened(empty)}: no image that is not bad")
+        counts = _count(found, listing.classes, images)
         if (left := classes_without(listing.classes, counts["val"])) != lacking:
             _warn_of(left, listing.classes, images, warn)
-        _warn_of_size(
-            sum(found[split].pixels for split in SPLITS) / sum(map(sum, counts.values())), warn
-        )
+        _warn_of_size(found.values(), warn)
         manifest = Manifest(
             format=FORMAT,
             classes=listing.classes,
@@ -151,6 +141,20 @@ def pack_images(
     return manifest
 
 
+def _count(
+    found: Mapping[str, Packed], classes: Sequence[str], images: Path
+) -> dict[str, list[int]]:
+    """Images of each class by split. Raises UserError for a class of train without any."""
+    counts = {}
+    for split, packed in found.items():
+        counts[split] = np.bincount(packed.labels, minlength=len(classes)).tolist()
+        if not len(packed.labels):
+            raise UserError(f"{images}: {split}: no image that is not bad")
+    if empty := classes_without(classes, counts["train"]):
+        raise UserError(f"{images}: {shortened(empty)}: no image that is not bad")
+    return counts
+
+
 def _files(folder: Path, split: str, records: File) -> dict[str, File]:
     others = {suffix: digest_file(folder / f"{split}.{suffix}") for suffix in SUFFIXES[1:]}
     return {"rec": records, **others}
@@ -162,8 +166,9 @@ def _warn_of(lacking: list[str], classes: Sequence[str], images: Path, warn: War
         warn(f"{images}: val has no image of {many}: {shortened(lacking)}")
 
 
-def _warn_of_size(mean_pixels: float, warn: Warn) -> None:
-    megapixels = mean_pixels / 1e6
+def _warn_of_size(found: Collection[Packed], warn: Warn) -> None:
+    images = sum(len(split.labels) for split in found)
+    megapixels = sum(split.pixels for split in found) / images / 1e6
     if megapixels > _LARGE_MEGAPIXELS:
         ms = megapixels * _MS_PER_MEGAPIXEL
         warn(

@@ -40,7 +40,7 @@ def prepare(data: Data, track: Tracker, origins: Mapping[str, Origin] | None = N
     """
     folder = Path(data.path)
     if not os.path.lexists(folder / "manifest.json"):
-        if data.synthetic is None or not _is_free(folder):
+        if data.synthetic is None or not is_free(folder):
             raise UserError(explain_missing(data.path, (origins or {}).get("data.path")))
         _check_counts(data, data.synthetic, origins or {})
         try:
@@ -52,7 +52,7 @@ def prepare(data: Data, track: Tracker, origins: Mapping[str, Origin] | None = N
     return manifest
 
 
-def _is_free(folder: Path) -> bool:
+def is_free(folder: Path) -> bool:
     """Whether nothing is there that drawing would touch."""
     try:
         return not any(folder.iterdir())
@@ -75,7 +75,7 @@ def _draw_once(folder: Path, settings: Synthetic, track: Tracker) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
     prefix = f".{target.name}.images-"
     with hold(target.parent / f".{target.name}.lock", wait=True, tell=tell):
-        if not _is_free(target):
+        if not is_free(target):
             return
         for leftover in target.parent.glob(f"{glob.escape(prefix)}*"):  # of one that was killed
             shutil.rmtree(leftover, ignore_errors=True)
@@ -87,7 +87,7 @@ def _draw_once(folder: Path, settings: Synthetic, track: Tracker) -> None:
             try:
                 (scratch / "set").replace(target)
             except OSError:
-                if _is_free(target):  # else another machine, with which we share no lock
+                if is_free(target):  # else another machine, with which we share no lock
                     raise
         finally:
             shutil.rmtree(scratch, ignore_errors=True)

@@ -15,12 +15,11 @@ from .console import (
     Config,
     Json,
     Launcher,
-    Machine,
     Overrides,
     Ranks,
     output_file,
     print_table,
-    put_config,
+    split_config,
 )
 from .measuring import Measuring
 from .resolution import MARK, why_not
@@ -39,7 +38,6 @@ def bench_loop(
     overrides: Overrides = None,
     ranks: Ranks = None,
     launcher: Launcher = None,
-    system: Machine = None,
     rounds: Annotated[int, typer.Option(min=1, help="Rounds; each times both loops.")] = 10,
     steps: Annotated[int, typer.Option(min=1, help="Steps a loop in each round.")] = 20,
     overlap: Annotated[
@@ -77,7 +75,7 @@ def bench_loop(
         raise UserError(f"--against: horovod expected, found {against}")
     if overlap and against:
         raise UserError("--overlap: without --against expected, found both")
-    loaded = load_for_launch(*put_config(config, overrides, system), ranks)
+    loaded = load_for_launch(*split_config(config, overrides), ranks)
     with Measuring() as track:
         times: dict[str, Any] = {"rounds": rounds, "steps": steps, "track": track}
         if overlap:
@@ -108,7 +106,6 @@ def bench_faults(
     overrides: Overrides = None,
     ranks: Ranks = None,
     launcher: Launcher = None,
-    system: Machine = None,
     rounds: Annotated[int, typer.Option(min=1, help="Epochs of each kind, in turn.")] = 10,
     plot: Plot = None,
     as_json: Json = False,
@@ -122,7 +119,7 @@ def bench_faults(
     from . import bench
     from .launch import load_for_launch
 
-    loaded = load_for_launch(*put_config(config, overrides, system), ranks)
+    loaded = load_for_launch(*split_config(config, overrides), ranks)
     with Measuring() as track:
         figures = bench.bench_faults(loaded, launcher, rounds=rounds, track=track)
     print_bench(track, figures, as_json, plot)
@@ -143,7 +140,6 @@ def bench_allreduce(
         str, typer.Option(help="`mpi`: the algorithm alone; `horovod`: as training calls it.")
     ] = "mpi,horovod",
     launcher: Launcher = None,
-    system: Machine = None,
     rounds: Annotated[int, typer.Option(min=1, help="Measurements of each size in a pass.")] = 5,
     passes: Annotated[int, typer.Option(min=1, help="Passes over all algorithms in turn.")] = 2,
     plot: Annotated[
@@ -164,7 +160,7 @@ def bench_allreduce(
     from .launch import load_for_launch
     from .launcher import pick_launcher
 
-    name, base = pick_launcher(launcher), put_config(config, overrides, system)
+    name, base = pick_launcher(launcher), split_config(config, overrides)
     wanted = layers.split(",")
     if not set(wanted) <= {"mpi", "horovod"}:
         raise UserError(f"--layers: mpi or horovod or both expected, found {layers}")
@@ -214,7 +210,6 @@ def bench_startup(
     overrides: Overrides = None,
     ranks: Annotated[str, typer.Option(help="Rank counts, such as `2,4,8`.")] = "2,4",
     launcher: Launcher = None,
-    system: Machine = None,
     rounds: Annotated[int, typer.Option(min=1, help="Rounds; each times every start-up.")] = 5,
     connect_delay_s: Annotated[
         float, typer.Option(min=0, help="Connecting takes so much longer in half of the runs.")
@@ -232,7 +227,7 @@ def bench_startup(
     from .launch import load_for_launch
     from .launcher import pick_launcher
 
-    base = put_config(config, overrides, system)
+    base = split_config(config, overrides)
     with Measuring() as track:
         figures = run_bench(
             lambda more, count: load_for_launch(base[0], [*base[1], *more], count),
@@ -264,7 +259,6 @@ def bench_scaling(
         ),
     ] = None,
     launcher: Launcher = None,
-    system: Machine = None,
     passes: Annotated[int, typer.Option(min=1, help="Jobs of each case, in turn.")] = 3,
     rounds: Annotated[int, typer.Option(min=1, help="Rounds of a job.")] = 3,
     steps: Annotated[int, typer.Option(min=1, help="Steps of a round.")] = 4,
@@ -286,7 +280,7 @@ def bench_scaling(
     from .launch import load_for_launch
     from .launcher import pick_launcher
 
-    name, base = pick_launcher(launcher), put_config(config, overrides, system)
+    name, base = pick_launcher(launcher), split_config(config, overrides)
     with Measuring() as track:
         figures = study.bench_scaling(
             lambda more, count: load_for_launch(base[0], [*base[1], *more], count),
@@ -349,7 +343,6 @@ def bench_gaps(
     overrides: Overrides = None,
     ranks: Ranks = None,
     launcher: Launcher = None,
-    system: Machine = None,
     epochs: Annotated[int, typer.Option(min=2, help="Epochs to train.")] = 16,
     plot: Plot = None,
     as_json: Json = False,
@@ -364,7 +357,7 @@ def bench_gaps(
     from .bench import bench_gaps as run_bench
     from .launch import load_for_launch
 
-    name, more = put_config(config, overrides, system)
+    name, more = split_config(config, overrides)
     whole = [f"schedule.length={epochs} epochs", "eval.target=0.999999"]
     loaded = load_for_launch(name, [*more, *whole], ranks)
     with Measuring() as track:

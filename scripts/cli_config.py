@@ -15,17 +15,24 @@ from .console import (
     Config,
     Json,
     Overrides,
+    SystemName,
     complete_key,
     complete_preset,
     print_table,
     yaml_value,
 )
+from .ending import config_checked
 
 config_app = typer.Typer(help="Look at configs and check them.", **TYPER_OPTIONS)
 
 
 @config_app.command("show")
-def config_show(config: Config, overrides: Overrides = None, as_json: Json = False) -> None:
+def config_show(
+    config: Config,
+    overrides: Overrides = None,
+    system: SystemName = None,
+    as_json: Json = False,
+) -> None:
     """Every value of a config and where it comes from.
 
     That is a file and line, the command line, the image set's manifest.json, or the default. Paths
@@ -34,10 +41,15 @@ def config_show(config: Config, overrides: Overrides = None, as_json: Json = Fal
     Example: `rn50 config show abci_2048_open batch.per_rank=40`
     """
     from ..config.load import load
+    from ..config.manifest import FILE_NAME
+    from ..config.names import is_file
     from ..config.plan import build_plan
+    from .machine_option import on_machine
 
-    loaded = load(config, overrides or [])
+    loaded = load(config, on_machine(config, overrides or [], system))
     plan = build_plan(loaded.run)
+    folder = Path(loaded.run.data.path)
+    there = "a packed set" if is_file(folder / FILE_NAME) else "no packed set there"
     if as_json:
         origins = {path: str(origin) for path, _, origin in loaded.leaves()}
         shown = {"config": loaded.to_dict(), "sha256": loaded.sha256, "origins": origins}
@@ -46,7 +58,8 @@ def config_show(config: Config, overrides: Overrides = None, as_json: Json = Fal
     rows = [(path, yaml_value(value), str(origin)) for path, value, origin in loaded.leaves()]
     print_table(("key", "value", "from"), rows, free=(1,))
     print(
-        f"\n{plan.ranks} ranks, global batch {plan.global_batch_size}, "
+        f"\ndata.path is {folder.absolute()} ({there})\n"
+        f"{plan.ranks} ranks, global batch {plan.global_batch_size}, "
         f"{plan.steps_per_epoch:g} steps an epoch, {plan.epochs} epochs = {plan.total_steps} "
         f"steps, warm-up {plan.warmup_steps}, decay {plan.decay_steps}, evaluations after epochs "
         f"{', '.join(map(str, plan.eval_epochs))}\nsha256 {loaded.sha256}"
@@ -60,13 +73,15 @@ def config_check(
     strict: Annotated[
         bool, typer.Option("--strict", help="Policy findings and warnings fail too: exit 1.")
     ] = False,
+    system: SystemName = None,
     as_json: Json = False,
 ) -> None:
     """Hold a config to the closed division before it runs, and its parts to each other.
 
-    An open one is told its choices. FAIL: the official checker would refuse the run, or counts are
-    not the image set's; POLICY: the rules forbid it and no tool checks it; WARN: likely a mistake,
-    such as a learning rate for another batch.
+    An open one is told its choices. FAIL: the official checker would refuse the run, counts are not
+    the image set's, or no machine of its kind can run it; POLICY: the rules forbid it and no tool
+    checks it; WARN: likely a mistake, such as a learning rate for another batch. What this machine
+    alone cannot run is a note.
 
     Exit 0: PASS, WARN or POLICY; 1: FAIL, with `--strict` WARN and POLICY too.
 
@@ -74,8 +89,11 @@ def config_check(
     """
     from ..config.check import check_config
     from ..config.load import load
+    from .machine_option import on_machine
+    from .preflight import check_whether_it_runs
 
-    result = check_config(load(config, overrides or []))
+    loaded = load(config, on_machine(config, overrides or [], system))
+    result = check_whether_it_runs(check_config(loaded), loaded.run)
     if as_json:
         print(json.dumps(result.to_dict(), indent=1))
     else:
@@ -84,6 +102,8 @@ def config_check(
             print(f"  {finding.severity:7} {finding.id}: {finding.message}")
         facts = [(key, yaml_value(value)) for key, value in result.facts.items()]
         print_table(("", ""), facts, free=(1,))
+        words = [config, *(("--system", system) if system else ()), *(overrides or [])]
+        print(f"\n{config_checked(result, words, loaded.run.system.nodes).line}")
     if result.verdict == "FAIL" or (strict and result.verdict != "PASS"):
         raise typer.Exit(EXIT_BAD)
 

@@ -11,7 +11,7 @@ from typing import Annotated, Optional
 
 import typer
 
-from .console import EXIT_BAD, Json, Machine, Tracking, output_file, print_table, put_on
+from .console import EXIT_BAD, Json, Tracking, output_file, print_table
 from .ending import sweep_ended
 
 
@@ -19,7 +19,6 @@ def sweep(
     definition: Annotated[
         Path, typer.Argument(metavar="SWEEP.yaml", help="What to search; `docs/sweeps.md`.")
     ],
-    system: Machine = None,
     report_only: Annotated[
         bool, typer.Option("--report", help="Run nothing: results of the trials so far.")
     ] = False,
@@ -46,11 +45,9 @@ def sweep(
     from .sweep_plots import draw_together
     from .sweep_report import search_of, table, write_results
 
-    put_on([], system)  # refused by the option's name
-    loaded = load_sweep(definition, system)
+    loaded = load_sweep(definition)
     folder = sweep_folder(loaded)
-    placed = [] if system is None else ["--system", system]
-    again = shlex.join(["rn50", "sweep", str(definition), *placed])
+    again = shlex.join(["rn50", "sweep", str(definition)])
     if report_only:
         study = open_study(loaded)
     else:

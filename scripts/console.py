@@ -135,6 +135,15 @@ Ranks = Annotated[
     Optional[int],  # noqa: UP045
     typer.Option(min=1, help="Ranks on this machine, instead of the config's nodes and ranks."),
 ]
+SystemName = Annotated[
+    Optional[str],  # noqa: UP045
+    typer.Option(
+        "--system",
+        help="A machine of `config/system/`, or its YAML: the config's ranks on its nodes.",
+        show_default=False,
+        autocompletion=complete_system,
+    ),
+]
 Launcher = Annotated[
     Optional[str],  # noqa: UP045
     typer.Option(
@@ -143,51 +152,11 @@ Launcher = Annotated[
 ]
 
 
-Machine = Annotated[
-    Optional[str],  # noqa: UP045
-    typer.Option(
-        "--system",
-        metavar="MACHINE",
-        help="Put it on this machine, with as many ranks: a name (`rn50 config list --systems`) or "
-        "a YAML file; the same as `system=MACHINE`.",
-        autocompletion=complete_system,
-    ),
-]
-
-
-def put_on(overrides: list[str], machine: str | None) -> list[str]:
-    """`overrides` with the machine that `--system` names.
-
-    Raises:
-        UserError: no such machine, or `system=NAME` among the overrides too.
-    """
-    if machine is None:
-        return overrides
-    from ..config.names import find_system
-    from ..config.yaml_file import parse_overrides
-
-    if any(layer.machine for layer in parse_overrides(overrides)):
-        raise UserError(f"--system: no system=NAME beside it expected, found {machine} and that")
-    try:
-        find_system(machine, Path())
-    except UserError as error:
-        raise UserError(f"--system: {error}") from None
-    return [f"system={json.dumps(machine)}", *overrides]
-
-
 def split_config(config: str, overrides: list[str] | None) -> tuple[str, list[str]]:
     """A first argument that is an override means the default preset."""
     if "=" in config:
         return "quick", [config, *(overrides or [])]
     return config, overrides or []
-
-
-def put_config(
-    config: str, overrides: list[str] | None, machine: str | None
-) -> tuple[str, list[str]]:
-    """The config and its overrides, put on the machine that `--system` names."""
-    name, texts = split_config(config, overrides)
-    return name, put_on(texts, machine)
 
 
 REPORT_S = 30.0

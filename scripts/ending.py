@@ -10,19 +10,23 @@ import json
 import re
 import shlex
 import shutil
-import signal
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from types import FrameType
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..config.duration import Duration
+from ..config.errors import UserError
 from ..config.finding import number, plain
 from ..train.limits import REASONS, REQUESTED
 
+if TYPE_CHECKING:
+    from ..config.check import ConfigCheck
+
 GO_ON, START_AGAIN = "go on with", "start again with"
+RULE_HERE = "RUNS_HERE"
+"""Id of what `config check` notes of this machine alone."""
 _STOPPED_BY = "stopped by "
 _CONTINUED = (("data", "pack"), ("data", "stage"), ("sweep",))
 """Commands that, given once more, go on where they were stopped."""
@@ -63,6 +67,14 @@ class Stopped(KeyboardInterrupt):
         self.ending = ending
 
 
+class Failed(UserError):
+    """A run that failed; its message ends with what to do next."""
+
+    def __init__(self, message: str, ending: Ending) -> None:
+        super().__init__(message)
+        self.ending = ending
+
+
 class Standing(NamedTuple):
     """How far a run came, as its folder shows."""
 
@@ -80,11 +92,6 @@ class Standing(NamedTuple):
         if self.checkpoint is None:
             return f"{place}, before the first checkpoint" if self.clock else place
         return f"{place} (checkpoint of step {self.checkpoint})"
-
-
-def interrupt(number: int, _: FrameType | None) -> None:
-    """A handler that makes a signal such as SIGTERM end a command as Ctrl-C does."""
-    raise KeyboardInterrupt(signal.Signals(number).name)
 
 
 def asked_by(stop: BaseException) -> str:
@@ -148,7 +155,7 @@ def rank_failed(
     """A run of which a rank failed; `hopeless`: it would fail again from its checkpoint."""
     if hopeless:
         advice = (
-            "its checkpoints lead there again: try a lower optimizer.base_lr or a longer "
+            "to go on would end there again; try a lower optimizer.base_lr or a longer "
             "schedule.warmup"
         )
         return Ending(reason, str(folder), advice)
@@ -212,8 +219,22 @@ def job_left(by: str, scheduler: str, job: str, folder: Path, cancel: str) -> En
     return Ending(
         f"stopped waiting by {by}; {scheduler} job {job} goes on",
         str(folder),
-        f"see it with: {shlex.join(['tail', '-f', str(folder / 'job.log')])}; cancel it with",
-        f"{cancel} {job}",
+        f"see it with: tail -f {_quoted(folder / 'job.log')}; cancel it with",
+        cancel,
+    )
+
+
+def job_ended(scheduler: str, job: str, code: int, folder: Path, last: Mapping[str, Any]) -> Ending:
+    """`submit --wait` at the end of its job.
+
+    Args:
+        last: result.json of the job's last run; empty where there is none.
+    """
+    why = f", {last['reason']}" if last.get("reason") else ""
+    command = str(last.get("next", ""))
+    advice = f"its log: {folder / 'job.log'}" + ("; go on with" if command else "")
+    return Ending(
+        f"{scheduler} job {job} ended with exit code {code}{why}", str(folder), advice, command
     )
 
 
@@ -274,6 +295,25 @@ def minutes(seconds: float) -> str:
     hours, rest = divmod(round(seconds), 3600)
     tail = f"{rest % 60:02}"
     return f"{hours}:{rest // 60:02}:{tail}" if hours else f"{rest // 60}:{tail}"
+
+
+def config_checked(check: ConfigCheck, words: Sequence[str], nodes: int) -> Ending:
+    """`config check`: the verdict once more, below the facts, and what it leaves to do.
+
+    Args:
+        words: the config, its machine and overrides, as given.
+        nodes: of its system.
+    """
+    if check.verdict == "FAIL":
+        key = re.match(r"[a-z_.]+", check.cause)
+        advice, command = "what it means", ["config", "explain", *([key[0]] if key else [])]
+    elif any(finding.id == RULE_HERE for finding in check.findings):
+        advice, command = "not on this machine; to a scheduler with", ["submit", *words]
+    elif nodes > 1:
+        advice, command = f"to a scheduler of {nodes} nodes with", ["submit", *words]
+    else:
+        advice, command = "run it with", ["launch", *words]
+    return Ending(check.verdict, "", advice, shlex.join(["rn50", *command]))
 
 
 def command_stopped(by: str, arguments: Sequence[str]) -> Ending:

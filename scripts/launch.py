@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import sys
 from collections.abc import Callable, Sequence
@@ -11,19 +10,24 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from ..config.check import check_config
 from ..config.errors import UserError
 from ..config.load import Loaded, load
+from ..config.manifest import Manifest
 from ..config.plan import Plan, build_plan
 from ..config.schema import Run
 from ..data.atomic import write_file
+from ..data.describe import describe_data
 from ..data.prepare import Tracker, prepare
 from ..logging.check import Check, check_log
 from ..logging.official import check_officially
 from ..train.environment import Environment
-from ..train.support import check_supported
+from ..train.gpu import read_gpus
+from ..train.seeding import draw_seed
 from .attempts import begin_attempt, close_attempt, is_hopeless
 from .ending import (
     Ending,
+    Failed,
     Stopped,
     asked_by,
     check_stopped,
@@ -34,27 +38,26 @@ from .ending import (
     run_stopped,
     same_again,
 )
-from .launcher import build_job, new_run_folder, pick_launcher, run_job
+from .launcher import LAUNCHERS, build_job, new_run_folder, pick_launcher, run_job
+from .preflight import idle_gpus_note, refusals, refuse
 from .record import describe_environment
 from .repeat import compare_with_recorded
 from .run_lock import hold_run
-from .verdict import errors_of, target_note, verdict_lines
+from .verdict import check_note, errors_of, target_note, verdict_lines
 
 _MOST_WARNINGS = 5
 RANK = (sys.executable, "-m", "rn50.train")
 
 
-def load_for_launch(config: str, overrides: list[str], ranks: int | None) -> Loaded:
-    """The config as the ranks will see it: `--ranks` applied, a fresh seed drawn if it has none.
-
-    The rules ask for seeds from the clock or from urandom, never a constant.
-    """
+def load_for_launch(
+    config: str, overrides: list[str], ranks: int | None, *, draw: bool = True
+) -> Loaded:
+    """The config as the ranks will see it: `--ranks` applied, a fresh seed drawn if it has none."""
     if ranks is not None:
         overrides = [*overrides, "system.nodes=1", f"system.ranks_per_node={ranks}"]
     loaded = load(config, overrides)
-    if loaded.run.seed is None:
-        seed = int.from_bytes(os.urandom(4), "little")
-        loaded = load(config, [*overrides, f"seed={seed}"])
+    if loaded.run.seed is None and draw:
+        loaded = load(config, [*overrides, f"seed={draw_seed()}"])
     return loaded
 
 
@@ -79,14 +82,14 @@ def launch(
         again: the command that starts this run; default: with its config.yaml.
 
     Raises:
-        UserError: before the ranks start, or when one of them failed.
+        UserError: before the ranks start.
+        Failed: one of them failed.
         Stopped: a signal ended it.
     """
     run = loaded.run
     plan = build_plan(run)
-    check_supported(run)
     name = pick_launcher(launcher)
-    build_job(run, name, ())  # what the engines refuse is refused before data is made
+    refuse(refusals(run, (LAUNCHERS[name][1],)))  # before data is made
     started: list[str] = []
 
     def noted(task: str) -> Callable[[int, int], None]:
@@ -94,7 +97,7 @@ def launch(
         return track(task)
 
     try:
-        prepare(run.data, noted, loaded.origins)
+        manifest = prepare(run.data, noted, loaded.origins)
     except KeyboardInterrupt as stop:
         doing = started[-1] if started else "checking the image set"
         raise Stopped(data_stopped(asked_by(stop), doing, run.data.path, again or "")) from None
@@ -108,7 +111,7 @@ def launch(
             job, environment = build_job(run, name, command)
             described = describe_environment(environment, name, command)
             write_file(out / "environment.json", json.dumps(described, indent=1) + "\n")
-            announce(run, plan, environment, name, out)
+            announce(loaded, plan, environment, name, out, manifest)
             while True:
                 from_file = ["--resume", str(found.path)] if found else []
                 try:
@@ -122,7 +125,7 @@ def launch(
                             str(error), read_standing(out), out, again, launcher, hopeless=hopeless
                         )
                         close_result(out, run, ending)
-                        raise UserError(f"{error}{ending.what_next}") from None
+                        raise Failed(f"{error}{ending.what_next}", ending) from None
                     max_restarts -= 1
                     print(f"rn50: {error}", file=sys.stderr, flush=True)
                     found = begin_attempt(out, loaded)
@@ -164,16 +167,30 @@ def warnings_in(out: Path) -> list[str]:
     return found
 
 
-def announce(run: Run, plan: Plan, environment: Environment, launcher: str, out: Path) -> None:
-    """Print what is about to run, and what the engines read: ours, and what the user's wins."""
+def announce(
+    loaded: Loaded,
+    plan: Plan,
+    environment: Environment,
+    launcher: str,
+    out: Path,
+    manifest: Manifest,
+) -> None:
+    """Print what is about to run, on what, and what the engines read: ours, and the user's own."""
+    run = loaded.run
     print(
         f"{run.name}: {plan.ranks} ranks by {launcher}, global batch {plan.global_batch_size}, "
         f"up to {plan.epochs} epochs of {plan.steps_per_epoch:g} steps, target {run.eval.target}, "
         f"seed {run.seed}, in {out}",
         flush=True,
     )
-    if note := target_note(run):
-        print(f"note: {note}", flush=True)
+    print(f"data: {describe_data(run.data, manifest)}", flush=True)
+    for note in (
+        target_note(run),
+        check_note(check_config(loaded)),
+        idle_gpus_note(run, read_gpus()),
+    ):
+        if note:
+            print(f"note: {note}", flush=True)
     if environment.algorithm.reason:
         print(f"comm.algorithm auto: {environment.algorithm.reason}", flush=True)
     settings = " ".join(f"{name}={value}" for name, value in sorted(environment.settings.items()))

@@ -22,12 +22,12 @@ from ..data.atomic import write_file
 from ..data.dataset import check_before_run
 from ..train.environment import backend_of, engine_environment
 from ..train.gpu import read_gpus
-from ..train.support import check_supported
 from . import watch
 from .attempts import close_attempt
 from .failure import explain_failure, read_failures
 from .job_script import system_id
 from .launch import announce, conclude, save_config, try_report, write_result
+from .preflight import refusals, refuse
 from .record import describe_environment, installed_packages
 from .schedulers import is_watched
 from .system_page import describe_system, read_machine
@@ -46,9 +46,9 @@ def begin(config: str, overrides: list[str], out: Path, scheduler: str) -> None:
     """
     loaded = load(config, overrides)
     run, plan = loaded.run, build_plan(loaded.run)
-    check_supported(run)
+    refuse(refusals(run, ("mpi",)))
     environment = engine_environment(run, backend_of(run, "mpi"), os.environ)
-    check_before_run(run.data, loaded.origins)
+    manifest = check_before_run(run.data, loaded.origins)
     try:
         out.mkdir(parents=True)
     except OSError as error:
@@ -61,7 +61,7 @@ def begin(config: str, overrides: list[str], out: Path, scheduler: str) -> None:
     systems.mkdir(exist_ok=True)
     described = describe_system(run, read_machine(), installed_packages(), read_gpus())
     write_file(systems / f"{system_id(run)}.json", json.dumps(described, indent=2) + "\n")
-    announce(run, plan, environment, scheduler, out)
+    announce(loaded, plan, environment, scheduler, out, manifest)
 
 
 def end(out: Path, code: int, stopped: bool) -> int:

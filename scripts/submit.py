@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -9,13 +10,14 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ..config.errors import UserError
 from ..config.load import Loaded
 from ..data.atomic import write_file
 from .job_script import Place, job_script
 from .launcher import new_run_folder
+from .preflight import refusals, refuse
 from .schedulers import SCHEDULERS, Scheduler
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -36,6 +38,7 @@ def plan_submission(loaded: Loaded, scheduler: str, runs: int, folder: Path) -> 
     """What would be submitted from the current folder, with the job's files in `folder`."""
     if scheduler not in SCHEDULERS:
         raise UserError(f"--scheduler: {', '.join(SCHEDULERS)} expected, found {scheduler}")
+    refuse(refusals(loaded.run, ("mpi",)))
     dialect, job = SCHEDULERS[scheduler], loaded.run.system.job
     place = Place(
         config=(str(folder / "config.yaml"),),
@@ -139,6 +142,16 @@ def is_alive(scheduler: Scheduler, job: str) -> bool:
     if re.search(scheduler.gone, done.stdout + done.stderr):
         return False
     return done.returncode != 0 or bool(done.stdout.strip())
+
+
+def last_result(folder: Path) -> dict[str, Any]:
+    """result.json of a job's newest run; empty where there is none."""
+    paths = sorted(folder.glob("run_*/result.json"), key=lambda path: path.stat().st_mtime_ns)
+    try:
+        value = json.loads(paths[-1].read_text()) if paths else {}
+    except (OSError, ValueError):
+        return {}
+    return value if isinstance(value, dict) else {}
 
 
 def results_of(log: str) -> list[str]:

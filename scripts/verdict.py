@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from ..config import benchmark
-from ..config.finding import ERROR, NOTE, plain
+from ..config.check import ConfigCheck
+from ..config.finding import ERROR, NOTE, WARNING, plain
 from ..config.schema import Run
 from ..logging.check import ON_THE_SET, Check
 
@@ -99,3 +100,19 @@ def target_note(run: Run) -> str:
         "division's: reaching it is a success of this config, but its log passes the official "
         f"checker only from {benchmark.TARGET_ACCURACY} on; division=open leaves the target free"
     )
+
+
+def check_note(check: ConfigCheck) -> str:
+    """What `config check` objects to in a config that is to run; empty where it does not.
+
+    The target is `target_note`'s, and what the rules forbid and no tool checks is said at the end.
+    """
+    found = [
+        finding.message
+        for finding in check.findings
+        if finding.severity in (ERROR, WARNING) and finding.id not in ON_THE_TARGET
+    ]
+    if not found:
+        return ""
+    more = f" (and {len(found) - 1} more: rn50 config check)" if len(found) > 1 else ""
+    return f"config check: {found[0]}{more}"

@@ -10,28 +10,48 @@ import shutil
 import signal
 import sys
 import threading
-import time
 import traceback
+from collections.abc import Mapping
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from ..config.errors import UserError
 from ..config.load import load
 from ..config.plan import build_plan
+from ..config.schema import Run
 from ..data.atomic import write_file
 from .host_reads import HostReads
 from .limits import Hopeless
 from .placement import Placement, find_placement
 from .rank_lock import FolderInUse, FolderLock
 from .resume import read_checkpoint
+from .seeding import draw_seed
 from .session import Session
 from .support import check_supported
 from .watchdog import SCRATCH, VARIABLE, Heart
 
 EXIT_USAGE, EXIT_FAILED = 2, 3
 _FRAMES = ("Traceback", "Stack trace", "Stacktrace", "File ", "[frame", "[bt]")
+
+
+class Report:
+    """What a rank says of its own end where a launcher says the rest; `rn50 train` says more."""
+
+    def __init__(self) -> None:
+        self.over = threading.Event()
+        """Set by who sees to the end of the run: a signal's grace no longer ends the process."""
+
+    def failed(self, failure: Mapping[str, Any]) -> None:
+        """`failure`: rank, host, phase, step, reason, hopeless. The process ends next."""
+        print("rank {rank} on {host} in {phase}: {reason}".format(**failure), file=sys.stderr)
+
+    def stopping(self, number: int) -> None:
+        """A signal asked for a checkpoint and an orderly end."""
+
+    def stopped(self, number: int) -> None:
+        """A signal ends the process next, without either."""
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -56,8 +76,13 @@ def run_rank(
     out: Path,
     resume: Path | None = None,
     reads: HostReads | None = None,
+    report: Report | None = None,
 ) -> None:
-    """Load the config, check it against the launcher's ranks, train."""
+    """Load the config, check it against the launcher's ranks, train.
+
+    A failure ends the process: it is told to `report`.
+    """
+    report = report or Report()
     # Before any library starts a thread: all of them inherit the mask, and one thread waits for
     # the signal, so that a main thread blocked inside MXNet or MPI cannot miss it.
     signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM, signal.SIGINT))
@@ -67,18 +92,16 @@ def run_rank(
     lock = FolderLock(partial(_taken_over, place))
     try:
         loaded = load(config, overrides)
-        ranks = build_plan(loaded.run).ranks
-        if ranks != place.size:
-            raise UserError(
-                f"system.nodes x system.ranks_per_node = {ranks} ranks expected, "
-                f"found {place.size}: start them with `rn50 launch`"
-            )
+        check_place(loaded.run, place)
+        if loaded.run.seed is None:
+            loaded = load(config, [*overrides, f"seed={draw_seed()}"])
         check_supported(loaded.run)
         resumed = None if resume is None else read_checkpoint(resume, loaded)
         if place.rank == 0:
             lock.take(out)  # before the log is opened, which empties it
         session = Session(loaded, out, place, resumed)
-        threading.Thread(target=_stop_on_signal, args=(session, lock), daemon=True).start()
+        stopper = partial(_stop_on_signal, session, lock, report)
+        threading.Thread(target=stopper, daemon=True).start()
         if address := os.environ.get(VARIABLE):
             heart = Heart(address, session, partial(_end, session, lock))
         session.prepare()
@@ -94,7 +117,22 @@ def run_rank(
         print(f"rn50: error: {error}", file=sys.stderr, flush=True)
         os._exit(EXIT_USAGE)
     except BaseException as error:  # whatever it was, the other ranks must not wait for this one
-        _fail(error, session, lock, place, out, heart)
+        _fail(error, session, lock, place, out, heart, report)
+
+
+def check_place(run: Run, place: Placement) -> None:
+    """Raise UserError where the ranks are not the config's, or have no seed in common."""
+    ranks = build_plan(run).ranks
+    if ranks != place.size:
+        raise UserError(
+            f"system.nodes x system.ranks_per_node = {ranks} ranks expected, "
+            f"found {place.size}: start them with `rn50 launch`"
+        )
+    if run.seed is None and place.size > 1:
+        raise UserError(
+            f"seed: one for all {ranks} ranks expected, such as seed=1, found none: "
+            "`rn50 launch` draws one"
+        )
 
 
 def _fail(
@@ -104,6 +142,7 @@ def _fail(
     place: Placement,
     out: Path,
     heart: Heart | None,
+    report: Report,
 ) -> NoReturn:
     """Say why in one line and in a file, close the log, end this process at once."""
     reason = one_line(error)
@@ -125,7 +164,7 @@ def _fail(
         if place.rank == 0:
             with suppress(OSError):  # the reason counts more
                 write_file(out / "timeline.json", session.timeline.to_json())
-    print("rank {rank} on {host} in {phase}: {reason}".format(**failure), file=sys.stderr)
+    report.failed(failure)
     try:
         (out / f"failure_{place.rank}.json").write_text(json.dumps(failure) + "\n")
     except OSError as problem:
@@ -163,13 +202,16 @@ def one_line(error: BaseException) -> str:
     return text[:500] if isinstance(error, UserError) else f"{kind}: {text}"[:500]
 
 
-def _stop_on_signal(session: Session, lock: FolderLock) -> NoReturn:
+def _stop_on_signal(session: Session, lock: FolderLock, report: Report) -> None:
     """Ask for a checkpoint and an orderly end; where that takes too long, end."""
     number = signal.sigwait((signal.SIGTERM, signal.SIGINT))
     if session.request_stop():
-        time.sleep(session.run.limits.grace_s)
+        report.stopping(number)
+        if report.over.wait(session.run.limits.grace_s):
+            return
     with suppress(UserError):
         session.log.abort()
+    report.stopped(number)
     lock.release()
     os._exit(128 + number)
 

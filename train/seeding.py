@@ -1,10 +1,16 @@
-"""One root seed in, named streams out. Pure: hashlib only, the same on every machine and Python."""
+"""One root seed in, named streams out, the same on every machine and Python: hashlib only."""
 
 from __future__ import annotations
 
 import hashlib
+import os
 
 STREAMS = ("weights", "shuffle", "augment", "flip", "dropout")
+
+
+def draw_seed() -> int:
+    """A root seed from urandom: the rules ask for that or the clock, never a constant."""
+    return int.from_bytes(os.urandom(4), "little")
 
 
 def stream_seed(root: int, stream: str, *key: int | str) -> int:

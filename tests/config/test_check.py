@@ -242,7 +242,7 @@ def test_another_set_than_imagenet_is_a_rehearsal() -> None:
 
 
 def test_the_closed_division_is_the_closed_division_on_any_set() -> None:
-    own = ("data.classes=6", "data.train_samples=1200", "data.eval_samples=300")
+    own = ("data.path=/mine", "data.classes=6", "data.train_samples=1200", "data.eval_samples=300")
     found = check("quick", *own, "eval.target=0.7")
     assert (found.verdict, found.findings[0].id) == ("FAIL", "R02")
     assert "division=open takes any target" in found.cause

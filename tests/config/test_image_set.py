@@ -6,12 +6,14 @@ import json
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from rn50.config.errors import UserError
 from rn50.config.load import Loaded, load
 from rn50.config.names import list_presets
 from rn50.config.schema import Data
 from rn50.config.sweep import load_sweep
+from rn50.scripts.cli import app
 
 QUICK = (10, 3200, 1000)
 IMAGENET = (1000, 1_281_167, 50_000)
@@ -288,3 +290,15 @@ parameters: {data.path: {choice: [images, /scratch/images]}}
     assert loaded.sweep.parameters["data.path"].choice == ("a/images", "/scratch/images")
     trial = loaded.load_trial(loaded.sweep.config, {"data.path": "a/images"})
     assert counts(trial) == (3, 999, 60)
+
+
+def test_config_show_names_the_place_and_where_counts_come_from(folder: Path) -> None:
+    write_manifest("low/images")
+    write("low/mine.yaml", "base: base\ndata: {path: images}\n")
+    shown = CliRunner().invoke(app, ["config", "show", "low/mine.yaml", "batch.per_rank=1"]).stdout
+    rows = [line.split() for line in shown.splitlines()]
+    assert ["data.path", "low/images", "low/mine.yaml:2"] in rows
+    assert ["data.classes", "3", "low/images/manifest.json"] in rows
+    assert f"data.path is {folder}/low/images (a packed set)" in shown
+    shown = CliRunner().invoke(app, ["config", "show", "quick", "data.path=typo", "--json"]).stdout
+    assert json.loads(shown)["origins"]["data.path"] == "command line"

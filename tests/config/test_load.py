@@ -489,8 +489,9 @@ def test_a_config_cannot_be_changed_after_loading(folder: Path) -> None:
 # --- nothing but UserError ----------------------------------------------------------------------
 
 _KEYS = (
-    "base name seed system data data.area batch.per_rank schedule.length eval eval.target "
-    "comm.groups data.synthetic model.depth log.org batch batch.changes batch.active_ranks x a.b ."
+    "base relative_to name seed system data data.area batch.per_rank schedule.length eval "
+    "eval.target comm.groups data.synthetic model.depth log.org batch batch.changes "
+    "batch.active_ranks data.path x a.b ."
 )
 _VALUES = (
     "{}|[]|null|true|x.yaml|.|!!bool x|!!int 1.5|!!float a|!!set {}|*a|&a [*a]|&a {b: *a}"

@@ -21,6 +21,7 @@ from rn50.data.dataset import verify
 from rn50.data.pack import pack_images
 from rn50.data.prepare import prepare
 from rn50.data.synthetic import make_images
+from tests.conftest import Rn50
 from tests.waiting import wait_until
 
 SETTINGS = Synthetic(classes=2, train_samples=4, eval_samples=2)
@@ -122,6 +123,24 @@ def test_another_path_than_the_presets_is_never_drawn(
     assert names_in(tmp_path) == {"own.yaml"}
 
 
+@pytest.mark.parametrize("command", [("launch",), ("data", "prepare")])
+def test_the_commands_refuse_a_typo_and_draw_nothing(
+    tmp_path: Path, rn50: Rn50, command: tuple[str, ...], photos: Path
+) -> None:
+    """`data.synthetic` of quick was inherited: images were drawn at the typo and trained on."""
+    pack_images(photos, tmp_path / "datasets/mine")
+    (tmp_path / "own.yaml").write_text("base: quick\ndata: {path: datasets/mien}\n")
+    done = rn50(*command, str(tmp_path / "own.yaml"), f"system.results={tmp_path}/results")
+    assert done.returncode == 2
+    assert done.stderr.startswith(
+        f"rn50: error: {tmp_path}/own.yaml:2: data.path: a packed image set expected at "
+        f"{tmp_path}/datasets/mien, found nothing; did you mean datasets/mine? Else make it with "
+    )
+    assert done.stderr.count("\n") == 1
+    assert names_in(tmp_path) == {"own.yaml", "datasets"}
+    assert names_in(tmp_path / "datasets") == {"mine"}
+
+
 def test_without_a_near_miss_the_sets_beside_it_are_named(tmp_path: Path, photos: Path) -> None:
     pack_images(photos, tmp_path / "kittens")
     (tmp_path / "folder").mkdir()
@@ -181,6 +200,11 @@ def test_records_without_a_manifest_are_no_set(tmp_path: Path, photos: Path) -> 
 
 def test_a_folder_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     assert "found what cannot be read (File name too long)" in refusal(tmp_path / ("a" * 300))
+
+
+def test_an_unfinished_packing_is_named(tmp_path: Path) -> None:
+    (tmp_path / ".mine.partial").mkdir()
+    assert "found a packing that is not finished; make it with" in refusal(tmp_path / "mine")
 
 
 def test_drawing_touches_nothing_that_is_there(tmp_path: Path) -> None:

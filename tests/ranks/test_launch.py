@@ -315,20 +315,23 @@ def test_ctrl_c_leaves_nothing_behind(
 @pytest.mark.parametrize("moment", ["drawing images", "environment:"])
 def test_a_stop_before_training_says_how_to_start_again(rn50, tmp_path: Path, moment: str) -> None:
     """While images are drawn, and in start-up."""
-    process = rn50.start(
-        *("launch", "smoke", "seed=1", "--launcher", "gloo", f"data.path={tmp_path / 'set'}"),
-        f"system.results={rn50.results}",
+    config = tmp_path / "mine.yaml"
+    config.write_text(
+        "base: smoke\n"
+        f"data: {{path: {tmp_path}/set, synthetic: {{train_samples: 1000, eval_samples: 400}}}}\n"
     )
+    words = ("launch", str(config), "seed=1", "--launcher", "gloo")
+    process = rn50.start(*words, f"system.results={rn50.results}")
     drawing = moment.startswith("drawing")
     assert any(line.startswith(moment) for line in (process.stderr if drawing else process.stdout))
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=120)
     assert process.returncode == 130
     last = err.splitlines()[-1]
-    again = f"rn50 launch smoke seed=1 --launcher gloo data.path={tmp_path / 'set'}"
+    again = f"rn50 {' '.join(words)}"
     if drawing:
         assert f"rn50: stopped by Ctrl-C while drawing images: {tmp_path / 'set'}; start" in last
-        assert not rn50.results.exists() and not list(tmp_path.glob("*set*"))
+        assert not rn50.results.exists() and not (tmp_path / "set").exists()
     else:
         result = json.loads((rn50.run_folder() / "result.json").read_text())
         assert result["reason"] == "stopped by Ctrl-C in start-up, before the clock ran"

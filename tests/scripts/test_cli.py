@@ -61,7 +61,7 @@ def bad(tmp_path: Path) -> Path:
         ),
         (["launch", "quick", "batch"], ["'batch': an override KEY.PATH=VALUE expected"]),
         (["launch", "quick", "--launcher", "ssh"], ["mpirun, gloo, srun expected, found ssh"]),
-        (["launch", "dgx1_8", "model.dtype=float32"], ["a packed image set expected"]),
+        (["launch", "smoke", "data.path={bad}/nowhere"], ["a packed image set expected"]),
         (
             ["launch", "quick", "model.dtype=float16"],
             ["model.dtype: float32 or bfloat16 expected on a cpu, found float16"],

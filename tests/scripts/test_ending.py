@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from rn50.config.check import check_config
 from rn50.config.duration import Duration
 from rn50.config.load import load
 from rn50.scripts.ending import (
@@ -16,7 +17,9 @@ from rn50.scripts.ending import (
     asked_by,
     callable_here,
     command_stopped,
+    config_checked,
     data_stopped,
+    job_ended,
     job_left,
     rank_failed,
     read_standing,
@@ -24,6 +27,7 @@ from rn50.scripts.ending import (
     run_stopped,
     was_stopped,
 )
+from rn50.scripts.preflight import check_whether_it_runs
 from rn50.train.checkpoint import file_name
 
 FOLDER = Path("results/quick/20261122T101112Z")
@@ -163,10 +167,23 @@ def test_who_asked() -> None:
 
 
 def test_a_job_goes_on_without_who_waited() -> None:
-    found = job_left("Ctrl-C", "slurm", "42", FOLDER, "scancel")
+    found = job_left("Ctrl-C", "slurm", "42", FOLDER, "scancel 42")
     assert found.line == (
         f"stopped waiting by Ctrl-C; slurm job 42 goes on: {FOLDER}; see it with: "
         f"tail -f {FOLDER}/job.log; cancel it with: scancel 42"
+    )
+
+
+def test_a_job_that_has_ended_says_what_its_last_run_says() -> None:
+    last = {"reason": "asked to stop at step 40 (checkpoint of step 40)", "next": RESUME}
+    found = job_ended("slurm", "42", 143, FOLDER, last)
+    assert found.line == (
+        f"slurm job 42 ended with exit code 143, {last['reason']}: {FOLDER}; "
+        f"its log: {FOLDER}/job.log; go on with: {RESUME}"
+    )
+    nothing = job_ended("slurm", "42", 0, FOLDER, {})
+    assert nothing.line == (
+        f"slurm job 42 ended with exit code 0: {FOLDER}; its log: {FOLDER}/job.log"
     )
 
 
@@ -180,6 +197,28 @@ def test_a_job_goes_on_without_who_waited() -> None:
 )
 def test_other_commands_say_themselves_again(arguments: list[str], advice: str) -> None:
     assert command_stopped("Ctrl-C", arguments).line == f"stopped by Ctrl-C; {advice}"
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (["quick", "seed=1"], "PASS; run it with: rn50 launch quick seed=1"),
+        (["quick", "eval.target=0.7"], "FAIL; what it means: rn50 config explain eval.target"),
+        (
+            ["dgx1_8"],
+            "PASS; not on this machine; to a scheduler with: rn50 submit dgx1_8",
+        ),
+        (
+            ["abci_2048_open"],
+            "PASS; to a scheduler of 512 nodes with: rn50 submit abci_2048_open",
+        ),
+    ],
+)
+def test_a_checked_config(words: list[str], line: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rn50.train.gpu.read_gpus", lambda: None)
+    loaded = load(words[0], words[1:])
+    check = check_whether_it_runs(check_config(loaded), loaded.run)
+    assert config_checked(check, words, loaded.run.system.nodes).line == line
 
 
 def test_a_set_in_the_making() -> None:

@@ -1,0 +1,36 @@
+"""`--system NAME`: a config on another machine, in one meaning for all commands."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..config.errors import UserError
+from ..config.load import load, load_system
+
+_PLACE = ("system.nodes=", "system.ranks_per_node=")
+
+
+def on_machine(config: str, overrides: Sequence[str], name: str | None) -> list[str]:
+    """The overrides that put a config on a machine: its number of ranks, on the machine's nodes.
+
+    `system.nodes` and `system.ranks_per_node` among the overrides win.
+
+    Args:
+        overrides: of the config, as given.
+        name: of the machine, or its YAML file; None: the config's own.
+
+    Raises:
+        UserError: no such machine, or the ranks fill none of its nodes.
+    """
+    if name is None:
+        return list(overrides)
+    machine, run = load_system(name), load(config, overrides).run
+    ranks = run.system.nodes * run.system.ranks_per_node
+    per_node = min(ranks, machine.ranks_per_node)
+    if ranks % per_node and not all(any(t.startswith(k) for t in overrides) for k in _PLACE):
+        raise UserError(
+            f"--system {name}: ranks that fill nodes of {per_node} expected, found {ranks}; "
+            "system.nodes and system.ranks_per_node place them"
+        )
+    placed = (f"{key}{n}" for key, n in zip(_PLACE, (ranks // per_node, per_node), strict=True))
+    return [f"system={name}", *placed, *overrides]

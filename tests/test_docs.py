@@ -1,0 +1,102 @@
+"""The documentation names only what is in the repository."""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+import subprocess
+from pathlib import Path, PurePosixPath
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGES = [
+    *(ROOT / "README.md", ROOT / "CHANGELOG.md", ROOT / "scaling/published/README.md"),
+    *sorted((ROOT / "docs").rglob("*.md")),
+]
+SOURCES = {".py", ".sh", ".sub", ".c", ".cc", ".j2", ".md"}
+MADE = re.compile(r"job\.sh|\.\./(datasets|results)(/.*)?")
+THEIRS = {"config_*.sh", "config_DGXA100.sh", "run.sub", "run_with_docker.sh"}  # NVIDIA's entries
+IMAGES = re.compile(r"^(train|val)/|\.(JPE?G|jpe?g|png|tar)$")  # ImageNet's layout, not ours
+TOKEN = re.compile(r"[\w.*<>/-]+")
+
+
+def tracked() -> set[str]:
+    """Files of the repository and the folders above them; those about to be added too."""
+    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
+    listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    if listed.returncode:
+        pytest.skip(f"no git here: {listed.stderr.strip()}", allow_module_level=True)
+    files = listed.stdout.splitlines()
+    folders = {str(folder) for name in files for folder in PurePosixPath(name).parents}
+    return {*files, *folders} - {"."}
+
+
+KNOWN = tracked()
+TOP = {name.split("/")[0] for name in KNOWN if "/" in name}
+
+
+def code_of(page: str) -> list[str]:
+    """What stands in backticks, fenced or not."""
+    fences = re.findall(r"^```.*?\n(.*?)^```", page, re.S | re.M)
+    inline = re.findall(r"`([^`\n]+)`", re.sub(r"^```.*?^```", "", page, flags=re.S | re.M))
+    return [*inline, *(line for fence in fences for line in fence.splitlines())]
+
+
+def is_there(name: str) -> bool:
+    pattern = re.sub(r"<\w+>|\b[A-Z][A-Z_0-9]+\b", "*", name)  # config/system/NAME.bind
+    return any(fnmatch.fnmatch(known, pattern) for known in KNOWN)
+
+
+def missing(page: str) -> list[str]:
+    """Paths that look like the repository's and are not in it."""
+    found = []
+    for token in (token for span in code_of(page) for token in TOKEN.findall(span)):
+        name = token.rstrip(".").removeprefix("./").removesuffix("/")
+        first, _, rest = name.partition("/")
+        if MADE.fullmatch(name) or name in THEIRS or IMAGES.search(name) or "..." in name:
+            continue
+        if name.startswith("../"):
+            found.append(name)
+        elif rest and first in TOP:
+            if not is_there(name):
+                found.append(name)
+        elif rest or PurePosixPath(name).suffix not in SOURCES:
+            continue
+        elif not (is_there(name) or is_there(f"*/{name}")):
+            found.append(name)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("page", "names"),
+    [
+        ("`config/schema.py`, `scripts/*.sub` and `docs/`", []),
+        ("`config/system/NAME.bind`, `config/quick.yaml` in `train/<class>/x.JPEG`", []),
+        ("`config/nothing.py`", ["config/nothing.py"]),
+        ("```bash\nrn50 log show ../shared/data/log.txt\n```\n", ["../shared/data/log.txt"]),
+        ("as `nowhere.md` says; `job.sh`, `mine.yaml` are yours", ["nowhere.md"]),
+        ("`results/quick/TIME/report.html` is made; `scripts/gone/x`", ["scripts/gone/x"]),
+    ],
+)
+def test_what_is_no_path_of_ours(page: str, names: list[str]) -> None:
+    assert missing(page) == names
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_paths_are_in_the_repository(page: Path) -> None:
+    assert missing(page.read_text()) == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_links_lead_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text()):
+        if not re.match(r"\w+://|mailto:|#", target):
+            path = (page.parent / target.partition("#")[0]).resolve()
+            assert path.relative_to(ROOT).as_posix() in KNOWN, target
+
+
+def test_the_licence_is_named_where_tools_look(root: Path) -> None:
+    text = (root / "LICENSE").read_text()
+    assert "Apache License" in text and "END OF TERMS AND CONDITIONS" in text
+    assert 'license = { text = "Apache-2.0" }' in (root / "pyproject.toml").read_text()
