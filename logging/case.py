@@ -65,10 +65,10 @@ class Case:
 
     def absent(self, key: str) -> bool:
         """No record of this key, and no other finding that says why: it was torn, or the run ended
-        before it was due."""
+        or was aborted before it was due."""
         if self.all(key) or key in self.log.lost_keys or self.log.truncated:
             return False
-        return key not in _OF_THE_RUN or bool(self.all("run_stop"))
+        return key not in _OF_THE_RUN or (bool(self.all("run_stop")) and self.status != "aborted")
 
     def at_least(self, ruleset: str) -> bool:
         return benchmark.at_least(self.ruleset, ruleset)

@@ -156,9 +156,13 @@ class MLPerfLog:
         """Of the file so far."""
         return 0 if self._path is None else self._path.stat().st_size
 
-    def resume(self, step: int, *, ranks: int) -> None:
-        """The run goes on after `step`: a key of our own; its clock has never stopped."""
-        self._event(RESUMED, step, ranks=ranks)
+    def resume(self, step: int, *, ranks: int, repeated: int | None = None) -> None:
+        """The run goes on after `step`: a key of our own; its clock has never stopped.
+
+        `repeated`: steps after it that are trained a second time; None: not known.
+        """
+        known = {} if repeated is None else {"steps_repeated": repeated}
+        self._event(RESUMED, step, ranks=ranks, **known)
 
     def clock_jump(self, by_s: float) -> None:
         """The host's wall clock has jumped, a key of our own: these stamps have not."""

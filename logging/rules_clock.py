@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ..config import benchmark
-from ..config.finding import plain, printable, shown
+from ..config.finding import number, plain, printable, shown
 from .case import SAME_MS
 from .rule import CHECKER, ERROR, NOTE, POLICY, RULES_TEXT, Case, Found, between, rule
 
@@ -205,9 +205,16 @@ def caches_cleared_before_the_clock(case: Case) -> Iterator[Found]:
 def resumed(case: Case) -> Iterator[Found]:
     """The run was not interrupted: one that went on from a checkpoint says so in `run_resumed`."""
     for event in case.all("run_resumed"):
+        repeated = number(event.metadata.get("steps_repeated"))
+        if repeated is None:
+            said = "steps after its checkpoint, if any, were trained twice and logged once"
+        elif repeated == 0:
+            said = "it had stopped there in order, so no step was trained twice"
+        else:
+            said = f"{plain(repeated)} or more steps were trained twice and logged once"
         yield Found(
-            f"interrupted and resumed after step {shown(event.value)}: steps after its checkpoint "
-            "were trained twice and only once logged; its clock ran on meanwhile",
+            f"interrupted and resumed after step {shown(event.value)}: {said}; its clock ran on "
+            "meanwhile",
             event.line,
             "one uninterrupted run",
             f"resumed after step {shown(event.value)}",

@@ -19,6 +19,7 @@ from .gpu import check_machine
 from .limits import REQUESTED, StopRequest
 from .placement import Placement
 from .progress import Progress, warn
+from .repeated import steps_repeated
 from .resume import last_stamp_unix_s
 from .support import decodes_on_gpu
 
@@ -105,7 +106,8 @@ class Session:
         if self.resumed is not None:
             self.init_s = self.clock.unix_s - self._init_start_s
             self.run_started_unix_s = self.resumed.meta.run_started_unix_s
-            self.log.resume(self.step, ranks=self.plan.ranks)
+            repeated = steps_repeated(self.out, self.step)
+            self.log.resume(self.step, ranks=self.plan.ranks, repeated=repeated)
             self.metrics.start_clock(self.run_started_unix_s)
             if self.place.rank == 0 and self.clock.behind_s:
                 warn(

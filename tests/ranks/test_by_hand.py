@@ -64,6 +64,8 @@ def test_stopped_by_hand_it_goes_on_with_what_it_says(rn50, smoke_data: Path) ->
     assert err.splitlines()[-1].startswith(f"rn50: {result['reason']}: {folder}; go on with: ")
     done = rn50(*result["next"].split()[1:], "limits.epochs=2")
     assert done.returncode == 1 and "going on after step" in done.stdout, done.stderr
+    resumed = [e for e in read_events(folder / "result_0.txt") if e.key == "run_resumed"]
+    assert [event.metadata["steps_repeated"] for event in resumed] == [0]
 
 
 @pytest.mark.slow

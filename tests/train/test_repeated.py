@@ -1,0 +1,70 @@
+"""What is trained a second time after an interruption, by what the last attempt left."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from rn50.logging.check import check_log
+from rn50.train.repeated import steps_repeated
+
+GOLDEN = Path(__file__).parent.parent / "golden" / "smoke_result_0.txt"
+
+
+def attempt(out: Path, number: int, *, stopped: str | None = None, reached: int = 0) -> None:
+    folder = out / f"attempt_{number}"
+    folder.mkdir()
+    lines = [{"kind": "train", "step": step} for step in range(20, reached + 1, 20)]
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    if stopped:
+        (folder / "result.json").write_text(json.dumps({"stopped": stopped}))
+
+
+def test_a_run_that_stopped_at_its_checkpoint_trains_nothing_twice(tmp_path: Path) -> None:
+    attempt(tmp_path, 1, stopped="budget of 1 epochs (limits.epochs) spent at step 50", reached=40)
+    assert steps_repeated(tmp_path, 50) == 0
+
+
+def test_a_killed_run_from_below(tmp_path: Path) -> None:
+    assert steps_repeated(tmp_path, 100) is None
+    attempt(tmp_path, 9, reached=60)
+    assert steps_repeated(tmp_path, 100) is None  # it may have gone on after its last log point
+    attempt(tmp_path, 10, reached=160)  # the newest counts, by number
+    assert steps_repeated(tmp_path, 100) == 60
+
+
+@pytest.mark.parametrize(
+    ("metadata", "said"),
+    [
+        ('{"steps_repeated": 0}', "it had stopped there in order, so no step was trained twice;"),
+        ('{"steps_repeated": 60}', "60 or more steps were trained twice and logged once;"),
+        ("{}", "steps after its checkpoint, if any, were trained twice and logged once;"),
+    ],
+)
+def test_log_check_says_no_more_than_is_known(tmp_path: Path, metadata: str, said: str) -> None:
+    """It said "trained twice" of every run that went on."""
+    resumed = (
+        ':::MLLOG {"namespace": "", "time_ms": 1795249970551, "event_type": "POINT_IN_TIME", '
+        f'"key": "run_resumed", "value": 100, "metadata": {metadata}}}'
+    )
+    lines = GOLDEN.read_text().splitlines()
+    log = tmp_path / "result_0.txt"
+    log.write_text("\n".join([*lines[:-1], resumed, lines[-1]]) + "\n")
+    found = [f for f in check_log(log, "4.0.0", official=False).findings if f.id == "RESUMED"]
+    assert len(found) == 1
+    assert said in found[0].message
+
+
+def test_a_run_aborted_before_its_first_evaluation_names_that(tmp_path: Path) -> None:
+    """It said "neither eval_stop nor block_stop in the log", which follows from it."""
+    lines = GOLDEN.read_text().splitlines()
+    cut = next(n for n, line in enumerate(lines) if '"eval_start"' in line)
+    aborted = lines[-1].replace('"status": "success"', '"status": "aborted"')
+    log = tmp_path / "result_0.txt"
+    log.write_text("\n".join([*lines[:cut], aborted]) + "\n")
+    check = check_log(log, "4.0.0", official=True)
+    assert check.verdict == "FAIL" and check.official is not None
+    assert check.official.verdict == "FAIL"
+    assert check.cause.endswith("says aborted")
