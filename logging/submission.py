@@ -67,7 +67,9 @@ def find_results(folder: Path) -> list[Path]:
         if path.is_file() and path.resolve().is_relative_to(home)
     ]
     if not files:
-        raise UserError(f"{folder}: {RESULT_FILES} expected in it, found none")
+        below = len({path.parent for path in folder.glob(f"*/{RESULT_FILES}")})
+        hint = f"; {below} below it have them: {folder}/*" if below else ""
+        raise UserError(f"{folder}: {RESULT_FILES} expected in it, found none{hint}")
     return sorted(files, key=lambda path: (len(path.name), path.name))
 
 

@@ -157,6 +157,14 @@ def test_a_folder_without_results(tmp_path: Path) -> None:
         score_folder(tmp_path)
 
 
+def test_a_folder_of_runs_names_them(tmp_path: Path) -> None:
+    submission(tmp_path / "mine/first", runs=1)
+    submission(tmp_path / "mine/second", runs=2)
+    told = rf"expected in it, found none; 2 below it have them: {tmp_path}/mine/\*$"
+    with pytest.raises(UserError, match=told):
+        check_folder(tmp_path / "mine")
+
+
 # --- score --------------------------------------------------------------------------------------
 
 
