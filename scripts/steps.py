@@ -14,6 +14,7 @@ import json
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 from ..config.errors import UserError
 from ..config.load import load
@@ -23,7 +24,8 @@ from ..data.dataset import check_before_run
 from ..train.environment import backend_of, engine_environment
 from ..train.gpu import read_gpus
 from . import watch
-from .attempts import close_attempt
+from .attempts import close_attempt, is_hopeless
+from .ending import rank_failed, read_standing, same_again
 from .failure import explain_failure, read_failures
 from .job_script import system_id
 from .launch import announce, conclude, save_config, try_report, write_result
@@ -77,11 +79,16 @@ def end(out: Path, code: int, stopped: bool) -> int:
         if stopped:
             reason = "stopped from outside: cancelled, or out of its time"
         close_attempt(out)
-        if not (stopped and (out / "result.json").is_file()):  # else the ranks ended in order
-            write_result(out, {"status": "failed", "reason": reason, "seed": run.seed})
+        hopeless = not stopped and is_hopeless(out)
+        ending = rank_failed(reason, read_standing(out), out, same_again(out), hopeless=hopeless)
+        result: dict[str, Any] = {"status": "failed", "seed": run.seed}
+        if stopped and (out / "result.json").is_file():  # the ranks ended in order
+            result = json.loads((out / "result.json").read_text())
+        write_result(out, result | ending.to_dict())
         try_report(out)
         if stopped or code != watch.EXIT_FAILED or not is_watched(run):  # else it was said
             print(f"rn50: error: {reason}; details: {log}", file=sys.stderr, flush=True)
+        print(f"{out}{ending.what_next}", file=sys.stderr, flush=True)
         return EXIT_FAILED
     result = conclude(run, out)
     return 0 if is_good(result) else EXIT_MISSED

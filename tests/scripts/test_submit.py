@@ -99,7 +99,12 @@ def test_a_local_job_that_is_killed_closes_its_log(rn50, smoke_data: Path) -> No
     assert (last.key, last.metadata["status"]) == ("run_stop", "aborted")
     result = json.loads((folder / "run_0/result.json").read_text())
     assert result["status"] == "aborted" and result["stopped"].startswith("asked to stop at step ")
-    assert "rn50: error: stopped from outside" in (folder / "job.log").read_text()
+    said = (folder / "job.log").read_text()
+    assert "rn50: error: stopped from outside" in said
+    assert result["reason"].startswith("stopped from outside")
+    assert result["next"] == f"rn50 launch --resume {folder}/run_0"
+    last = said.splitlines()[-1]
+    assert last.startswith(f"{folder}/run_0; go on with: ") and last.endswith(result["next"][4:])
     _, alive = psutil.wait_procs(family, timeout=60)
     assert [p for p in alive if p.status() != psutil.STATUS_ZOMBIE] == []
 
