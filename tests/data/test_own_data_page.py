@@ -20,6 +20,7 @@ pytestmark = pytest.mark.slow
 SMALLER = {
     "--train 1500": "--train 480",
     "base: quick": "base: smoke",
+    "recipe        resnet 50,": "recipe        resnet tiny,",  # as the header says of smoke
     "target: 0.8": "target: 0.35",
 }
 INTERRUPT = "# press Ctrl-C"
@@ -43,6 +44,14 @@ def shape(line: str) -> str:
     """A line without its numbers, times and widths."""
     line = re.sub(r"[\d,.]*\d[\dTZ:.,]*", "#", line)
     return re.sub(r"[<>]=?", "<", " ".join(line.split()))
+
+
+def is_printed(line: str, printed: set[str]) -> bool:
+    """Whether a line is among them; one that ends in "..." goes on in a way that varies."""
+    wanted = shape(line.removesuffix("..."))
+    if line.endswith("..."):
+        return any(other.startswith(wanted) for other in printed)
+    return wanted in printed
 
 
 def run(commands: str, folder: Path) -> str:
@@ -82,5 +91,5 @@ def test_the_page_is_walked_as_it_stands(root: Path, tmp_path: Path) -> None:
         out = run(commands, tmp_path)
         printed = {shape(line) for line in out.splitlines()}
         for line in shown:
-            assert shape(line) in printed, f"{line!r} is not printed by\n{commands}\nbut\n{out}"
+            assert is_printed(line, printed), f"{line!r} is not printed by\n{commands}\nbut\n{out}"
     leave_nothing(tmp_path)
