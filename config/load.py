@@ -17,6 +17,7 @@ from ruamel.yaml import YAML
 
 from .errors import UserError, show
 from .image_set import fill_counts, forget_other_set
+from .layout import lay_out, ranks_of, says_ranks
 from .leaves import Layer, Leaf, Origin, flatten, put, remove, tree_of
 from .machine import System
 from .names import find_config, find_system
@@ -74,7 +75,8 @@ class Loaded:
 def load(config: str | Path, overrides: Sequence[str] = ()) -> Loaded:
     """Read a preset name or YAML path, apply `key.path=value` overrides, validate.
 
-    `system=NAME` among the overrides puts the machine of that name in the place of the config's.
+    `system=NAME` among the overrides puts the machine of that name in the place of the config's,
+    with as many ranks.
 
     Raises:
         UserError: unreadable file, bad YAML, or bad values: every problem, one line each.
@@ -90,14 +92,24 @@ def load(config: str | Path, overrides: Sequence[str] = ()) -> Loaded:
 
 
 def merge(layers: Iterable[Layer]) -> dict[str, Leaf]:
-    """The leaves of all layers, each over those before it."""
+    """The leaves of all layers, each over those before it.
+
+    A machine takes the place of the one below, with as many ranks, unless a layer above it says how
+    many nodes or ranks there are.
+    """
     leaves: dict[str, Leaf] = {}
+    ranks: int | None = None
     for layer in layers:
-        if layer.machine:  # where results go is no part of a machine
-            remove(leaves, "system", keep=("system.results",))
+        if layer.machine:
+            ranks = ranks or ranks_of(leaves)
+            remove(leaves, "system", keep=("system.results",))  # where results go is no part of it
         forget_other_set(leaves, layer)
         for key, leaf in layer.leaves:
             put(leaves, key, leaf)
+        if says_ranks(layer):
+            ranks = None
+    if ranks is not None:
+        lay_out(leaves, ranks)
     return leaves
 
 

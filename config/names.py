@@ -89,7 +89,8 @@ def find_file(value: str, folder: Path) -> Path:
 def find_system(name: str, folder: Path, ruleset: str | None = None) -> Path:
     """The file of a machine: a path relative to `folder`, or a name in `system/`.
 
-    Case, dashes and dots of a name do not matter. `ruleset` takes the file with the software of
+    Case, dashes and dots of a name do not matter, and what a machine's file calls it will do too
+    (NVIDIA DGX A100). `ruleset` takes the file with the software of
     that round, where there is one (NAME_v07.yaml).
 
     Raises:
@@ -97,14 +98,19 @@ def find_system(name: str, folder: Path, ruleset: str | None = None) -> Path:
     """
     if (beside := file_beside(name, folder)) is not None:
         return beside
-    wanted = re.sub(r"[ ._-]", "", name.lower())
+    wanted = _plain(name)
     known = {stem.replace("_", ""): stem for stem in list_systems()}
     known.update(SYSTEM_ALIASES)
-    dated = f"{wanted}v{(ruleset or '')[:3].replace('.', '')}"
-    stem = known.get(dated) or known.get(wanted)
+    if wanted not in known:
+        known.update(_spelled_out())
+    stem = known.get(wanted)
     if stem is not None:
-        return PRESETS / "system" / f"{stem}.yaml"
+        dated = f"{stem.replace('_', '')}v{(ruleset or '')[:3].replace('.', '')}"
+        return PRESETS / "system" / f"{known.get(dated, stem)}.yaml"
     hint = _meant(name, folder, wanted, known)
+    if name in list_presets():
+        machine = _machine_of(name)
+        hint = f"; {name} is a preset" + (f', its machine is "{machine}"' if machine else "")
     looked = f" (looked for {show(resolve(name, folder))})" if "/" in name or "." in name else ""
     raise UserError(
         f"a YAML file or one of {', '.join(list_systems())} expected, "
@@ -121,6 +127,28 @@ def _meant(value: str, folder: Path, name: str, known: Mapping[str, str]) -> str
         return f'; did you mean "{value}.yaml"?'
     near = difflib.get_close_matches(name, known, n=1)
     return f'; did you mean "{known[near[0]]}"?' if near else ""
+
+
+def _spelled_out() -> dict[str, str]:
+    """What the machines' files call them, as names are compared -> the file's name."""
+    found = {}
+    for stem in list_systems():
+        text = (PRESETS / "system" / f"{stem}.yaml").read_text()
+        if match := re.search(r"^name: (.+?)(?: +#.*)?$", text, re.M):
+            found[_plain(match[1])] = stem
+    return found
+
+
+def _machine_of(preset: str) -> str | None:
+    """The machine of a preset by the name of its file; None: it has one of its own."""
+    from .load import load  # a circle otherwise; only a mistake needs it
+
+    return _spelled_out().get(_plain(load(preset).run.system.name))
+
+
+def _plain(name: str) -> str:
+    """A name as names are compared."""
+    return re.sub(r"[ ._-]", "", name.lower())
 
 
 def file_beside(value: str, folder: Path) -> Path | None:

@@ -225,11 +225,15 @@ def difference(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def load_sweep(path: Path) -> LoadedSweep:
+def load_sweep(path: Path, machine: str | None = None) -> LoadedSweep:
     """Read a SWEEP.yaml, its config and its parameters' keys.
 
     `config` is a path relative to the sweep's file or a preset's name, as `base` in a config; paths
     among `overrides` and `parameters` are relative to it too. A sweep may have a `base:`.
+
+    Args:
+        path: the file.
+        machine: a name or a YAML file, in the place of the one of `overrides` or the config.
 
     Raises:
         UserError: unreadable file, bad YAML or bad values: every problem, one line each.
@@ -242,6 +246,8 @@ def load_sweep(path: Path) -> LoadedSweep:
         sweep = Sweep.model_validate(tree)
     except ValidationError as error:
         raise UserError("\n".join(explain(error, leaves, str(path), Sweep))) from None
+    if machine is not None:
+        sweep = sweep.model_copy(update={"overrides": {**sweep.overrides, "system": machine}})
     origins = {key: leaf.origin for key, leaf in leaves.items()}
     config = str(file_beside(sweep.config, path.parent) or sweep.config)
     base = load(config, [override(key, value) for key, value in sweep.overrides.items()])

@@ -53,7 +53,8 @@ def read_layers(path: Path, section: str = "", chain: tuple[Path, ...] = ()) -> 
 
 def machine_layers(path: Path, chain: tuple[Path, ...] = ()) -> list[Layer]:
     """The layers of a machine's file, which takes the place of the machine in the layers below."""
-    first, *more = read_layers(path, _SYSTEM, chain) or [Layer(())]
+    layers = read_layers(path, _SYSTEM, chain) or [Layer(())]
+    first, *more = [layer._replace(of_machine=True) for layer in layers]
     return [first._replace(machine=True), *more]
 
 

@@ -13,8 +13,10 @@ from typing import Any
 
 from ..config.errors import UserError
 from ..config.load import Loaded
+from ..config.machine import System
 from ..data.dataset import load_table
 from ..data.prepare import Tracker, prepare
+from ..scaling.machine import Machine, known_precisions
 from ..scaling.step import build, step_time
 from .bench import machine, spread
 from .drawing import finish, new_figure, save
@@ -70,16 +72,31 @@ def bench_input(loaded: Loaded, *, passes: int, images: int, track: Tracker) -> 
     }
 
 
+def largest_batch(system: System) -> int:
+    """The largest batch of a GPU that the speed of `system` is known for.
+
+    Raises:
+        UserError: a machine that nothing is known of.
+    """
+    machine = _model(system)
+    return max(point.batch for point in getattr(machine.performance, machine.precision).points)
+
+
+def _model(system: System) -> Machine:
+    """In float16 where its speed is known."""
+    known = known_precisions(system.performance) if system.performance else []
+    return build(system.name, system, known[0] if known else "fp16")
+
+
 def roofline(
-    figures: dict[str, Any], loaded: Loaded, batch: int
+    figures: dict[str, Any], system: System, batch: int
 ) -> tuple[dict[str, float], Callable[[Path], None]]:
     """Input rates a GPU of a described machine has its cores for, against its training rate.
 
     Returns (images/s a GPU by line, a function that writes the SVG). The rate a core is that of
     the machine measured on, the training rate that of `rn50 predict`.
     """
-    system = loaded.run.system
-    model = build(system.name, system)
+    model = _model(system)
     about = model.performance
     train = batch / step_time(model, 1, batch).total_s
     cores, per_node = system.cores_per_rank, system.ranks_per_node

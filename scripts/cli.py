@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 import sys
-from types import FrameType
 from typing import Annotated, Any, NoReturn
 
 import typer
@@ -26,7 +25,7 @@ from .console import (
     TYPER_OPTIONS,
     print_version,
 )
-from .ending import Stopped, asked_by, command_stopped
+from .ending import Stopped, asked_by, command_stopped, interrupt
 
 
 class Commands(TyperGroup):
@@ -57,17 +56,13 @@ class _Interrupted(Exception):
         self.stop = stop
 
 
-def _interrupt(number: int, _: FrameType | None) -> None:
-    raise KeyboardInterrupt(signal.Signals(number).name)
-
-
 def main() -> None:
     """Entry point: user errors are one line each on stderr and exit code 2, never a traceback.
 
     Ctrl-C and SIGTERM are one line too, which says how to go on, and exit code 130.
     """
     try:
-        signal.signal(signal.SIGTERM, _interrupt)
+        signal.signal(signal.SIGTERM, interrupt)
         app()
     except UserError as error:
         for line in str(error).splitlines():

@@ -17,10 +17,11 @@ from .console import (
     Launcher,
     Overrides,
     Ranks,
+    SystemName,
     output_file,
     print_table,
-    split_config,
 )
+from .machine_option import put_config
 from .measuring import Measuring
 from .resolution import MARK, why_not
 
@@ -38,6 +39,7 @@ def bench_loop(
     overrides: Overrides = None,
     ranks: Ranks = None,
     launcher: Launcher = None,
+    system: SystemName = None,
     rounds: Annotated[int, typer.Option(min=1, help="Rounds; each times both loops.")] = 10,
     steps: Annotated[int, typer.Option(min=1, help="Steps a loop in each round.")] = 20,
     overlap: Annotated[
@@ -75,7 +77,7 @@ def bench_loop(
         raise UserError(f"--against: horovod expected, found {against}")
     if overlap and against:
         raise UserError("--overlap: without --against expected, found both")
-    loaded = load_for_launch(*split_config(config, overrides), ranks)
+    loaded = load_for_launch(*put_config(config, overrides, system), ranks)
     with Measuring() as track:
         times: dict[str, Any] = {"rounds": rounds, "steps": steps, "track": track}
         if overlap:
@@ -106,6 +108,7 @@ def bench_faults(
     overrides: Overrides = None,
     ranks: Ranks = None,
     launcher: Launcher = None,
+    system: SystemName = None,
     rounds: Annotated[int, typer.Option(min=1, help="Epochs of each kind, in turn.")] = 10,
     plot: Plot = None,
     as_json: Json = False,
@@ -119,7 +122,7 @@ def bench_faults(
     from . import bench
     from .launch import load_for_launch
 
-    loaded = load_for_launch(*split_config(config, overrides), ranks)
+    loaded = load_for_launch(*put_config(config, overrides, system), ranks)
     with Measuring() as track:
         figures = bench.bench_faults(loaded, launcher, rounds=rounds, track=track)
     print_bench(track, figures, as_json, plot)
@@ -140,6 +143,7 @@ def bench_allreduce(
         str, typer.Option(help="`mpi`: the algorithm alone; `horovod`: as training calls it.")
     ] = "mpi,horovod",
     launcher: Launcher = None,
+    system: SystemName = None,
     rounds: Annotated[int, typer.Option(min=1, help="Measurements of each size in a pass.")] = 5,
     passes: Annotated[int, typer.Option(min=1, help="Passes over all algorithms in turn.")] = 2,
     plot: Annotated[
@@ -160,7 +164,7 @@ def bench_allreduce(
     from .launch import load_for_launch
     from .launcher import pick_launcher
 
-    name, base = pick_launcher(launcher), split_config(config, overrides)
+    name, base = pick_launcher(launcher), put_config(config, overrides, system)
     wanted = layers.split(",")
     if not set(wanted) <= {"mpi", "horovod"}:
         raise UserError(f"--layers: mpi or horovod or both expected, found {layers}")
@@ -210,6 +214,7 @@ def bench_startup(
     overrides: Overrides = None,
     ranks: Annotated[str, typer.Option(help="Rank counts, such as `2,4,8`.")] = "2,4",
     launcher: Launcher = None,
+    system: SystemName = None,
     rounds: Annotated[int, typer.Option(min=1, help="Rounds; each times every start-up.")] = 5,
     connect_delay_s: Annotated[
         float, typer.Option(min=0, help="Connecting takes so much longer in half of the runs.")
@@ -227,7 +232,7 @@ def bench_startup(
     from .launch import load_for_launch
     from .launcher import pick_launcher
 
-    base = split_config(config, overrides)
+    base = put_config(config, overrides, system)
     with Measuring() as track:
         figures = run_bench(
             lambda more, count: load_for_launch(base[0], [*base[1], *more], count),
@@ -259,6 +264,7 @@ def bench_scaling(
         ),
     ] = None,
     launcher: Launcher = None,
+    system: SystemName = None,
     passes: Annotated[int, typer.Option(min=1, help="Jobs of each case, in turn.")] = 3,
     rounds: Annotated[int, typer.Option(min=1, help="Rounds of a job.")] = 3,
     steps: Annotated[int, typer.Option(min=1, help="Steps of a round.")] = 4,
@@ -280,7 +286,7 @@ def bench_scaling(
     from .launch import load_for_launch
     from .launcher import pick_launcher
 
-    name, base = pick_launcher(launcher), split_config(config, overrides)
+    name, base = pick_launcher(launcher), put_config(config, overrides, system)
     with Measuring() as track:
         figures = study.bench_scaling(
             lambda more, count: load_for_launch(base[0], [*base[1], *more], count),
@@ -343,6 +349,7 @@ def bench_gaps(
     overrides: Overrides = None,
     ranks: Ranks = None,
     launcher: Launcher = None,
+    system: SystemName = None,
     epochs: Annotated[int, typer.Option(min=2, help="Epochs to train.")] = 16,
     plot: Plot = None,
     as_json: Json = False,
@@ -357,7 +364,7 @@ def bench_gaps(
     from .bench import bench_gaps as run_bench
     from .launch import load_for_launch
 
-    name, more = split_config(config, overrides)
+    name, more = put_config(config, overrides, system)
     whole = [f"schedule.length={epochs} epochs", "eval.target=0.999999"]
     loaded = load_for_launch(name, [*more, *whole], ranks)
     with Measuring() as track:

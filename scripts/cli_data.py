@@ -19,6 +19,7 @@ from .console import (
     Json,
     Overrides,
     Tracking,
+    complete_system,
     output_file,
     split_config,
 )
@@ -303,7 +304,16 @@ def data_bench(
     images: Annotated[int, typer.Option(min=1, help="Images a pass.")] = 640,
     system: Annotated[
         Optional[str],  # noqa: UP045
-        typer.Option(help="A preset whose machine the roofline is for."),
+        typer.Option(
+            "--system",
+            metavar="MACHINE",
+            help="The roofline of this machine: a name or a YAML file.",
+            autocompletion=complete_system,
+        ),
+    ] = None,
+    batch_per_gpu: Annotated[
+        Optional[int],  # noqa: UP045
+        typer.Option(min=1, help="Of --system; default: the largest it has a known speed for."),
     ] = None,
     plot: Annotated[
         Optional[Path],  # noqa: UP045
@@ -313,18 +323,20 @@ def data_bench(
 ) -> None:
     """Images per processor second: read, decode, all of it; MXNet's reader; bare JPEG decoding.
 
-    Example: `rn50 data bench --like-imagenet --system dgxa100_8 --plot roofline.svg`
+    Example: `rn50 data bench --like-imagenet --system dgxa100 --plot roofline.svg`
     """
-    from ..config.load import load
-    from .bench_input import bench_input, limit_of, roofline
+    from ..config.load import load, load_system
+    from .bench_input import bench_input, largest_batch, limit_of, roofline
 
     name, more = split_config(config, overrides)
     loaded = load(name, [*(LIKE_IMAGENET if like_imagenet else ()), *more])
-    described = load(system) if system else None
+    described = load_system(system) if system else None
+    if described is None and batch_per_gpu is not None:
+        raise UserError("--batch-per-gpu: --system expected beside it, found none")
+    batch = 0 if described is None else batch_per_gpu or largest_batch(described)
     with Measuring() as track:
         result = bench_input(loaded, passes=passes, images=images, track=track)
     if described is not None:
-        batch = described.run.batch.per_rank
         lines, draw = roofline(result["figures"], described, batch)
         result["figures"] |= {f"{line}: images/s a GPU": rate for line, rate in lines.items()}
         result["figures"]["limit"] = limit_of(lines)

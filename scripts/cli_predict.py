@@ -29,7 +29,9 @@ Name = Annotated[
     Optional[str],  # noqa: UP045
     typer.Option(
         "--system",
-        help="A machine of `config/system/`, or its YAML file; with CONFIG: put on it.",
+        metavar="MACHINE",
+        help="A name (`rn50 config list --systems`) or a YAML file; with CONFIG: its recipe put "
+        "there with as many ranks, the same as `system=MACHINE`.",
         autocompletion=complete_system,
     ),
 ]
@@ -63,9 +65,15 @@ Ruleset = Annotated[
         help="Round whose recipes set the epochs (and the software, where a system has several)."
     ),
 ]
+Plot = Annotated[
+    Optional[Path],  # noqa: UP045
+    output_file(
+        "Draw as SVG: the curve over GPUs, the step, algorithms, overlap; --validate: rows"
+    ),
+]
 Plots = Annotated[
     Optional[Path],  # noqa: UP045
-    typer.Option(help="Folder for SVG plots."),
+    typer.Option(help="Folder for the same plots, each in a file of its own."),
 ]
 Out = Annotated[
     Optional[Path],  # noqa: UP045
@@ -93,6 +101,7 @@ def predict(
     groups: GroupRule = None,
     precision: Precision = None,
     ruleset: Ruleset = None,
+    plot: Plot = None,
     plots: Plots = None,
     as_json: Json = False,
     validate: Annotated[
@@ -119,7 +128,7 @@ def predict(
 
     Example: `rn50 predict --system dgxa100 --gpus 1024 --batch-per-gpu 35 --json`
 
-    Example: `rn50 predict --system abci --gpus 2048 --batch-per-gpu 42 --epochs 90 --plots plots`
+    Example: `rn50 predict --system abci --gpus 2048 --batch-per-gpu 42 --epochs 90 --plot abci.svg`
 
     Example: `rn50 predict --calibrate runs/1 runs/2 --system dgxa100 --gpus 512 --batch-per-gpu 64`
 
@@ -129,8 +138,12 @@ def predict(
     """
     if out is not None and not calibrate:
         raise UserError("--out: --calibrate expected beside it, found none")
+    for option, given in (("--plot", plot), ("--plots", plots)):
+        if given is not None and (simulate or (validate and option == "--plots")):
+            other = "--simulate" if simulate else "--validate"
+            raise UserError(f"{option}: without {other} expected, found both")
     if validate:
-        _validate(as_json)
+        _validate(as_json, plot)
         return
     choices: dict[str, Any] = {
         "epochs": epochs,
@@ -141,27 +154,27 @@ def predict(
     }
     if calibrate:
         wanted = gpus is not None or batch_per_gpu is not None
+        if not wanted and (plot or plots):
+            option = "--plot" if plot else "--plots"
+            raise UserError(f"{option}: --gpus and --batch-per-gpu expected beside it, found none")
         fitted, choices["precision"] = _calibrate(
             arguments or [], system, precision, out, as_json=as_json, predicted_too=wanted
         )
         if not wanted:
             return
         job = _job_of_system("calibrated", fitted, gpus, batch_per_gpu, choices)
-    elif system is not None:
+    elif system is not None and not arguments:
         from ..config.load import load_system
 
         machine = load_system(system, choices["ruleset"])
-        if arguments:
-            job = _job_of_config(arguments, gpus, batch_per_gpu, choices, machine)
-        else:
-            job = _job_of_system(system, machine, gpus, batch_per_gpu, choices)
+        job = _job_of_system(system, machine, gpus, batch_per_gpu, choices)
     else:
-        job = _job_of_config(arguments or [], gpus, batch_per_gpu, choices)
+        job = _job_of_config(arguments or [], gpus, batch_per_gpu, choices, system)
     if simulate:
         faults = {"slow_node": slow_node, "slow_link": slow_link, "fail_step": fail_step}
         _simulate(job, steps, seed, faults, as_json)
         return
-    _predict(job, plots, as_json)
+    _predict(job, plot, plots, as_json)
 
 
 def _ruleset(text: str | None) -> str | None:
@@ -194,38 +207,56 @@ def _job_of_config(
     gpus: int | None,
     batch: int | None,
     choices: dict[str, Any],
-    machine: System | None = None,
+    machine: str | None = None,
 ) -> Job:
-    """The recipe of a config, on its own machine or on `machine`."""
+    """The recipe of a config, on its own machine or on another one; `gpus` instead of its ranks."""
     from ..config.load import load
     from ..scaling.predict import job_of_config, on_system
+    from .machine_option import on_machine
 
     if not arguments or "=" in arguments[0]:
         raise UserError("CONFIG or --system NAME expected, found neither (`rn50 predict --help`)")
     config, *overrides = arguments
     if batch is not None:
         overrides.append(f"batch.per_rank={batch}")
-    run = load(config, overrides).run
-    if machine is not None or gpus is not None:
-        run = on_system(run, machine or run.system, gpus)
+    placed = on_machine(config, overrides, dated_machine(machine, choices["ruleset"]))
+    run = load(config, placed).run
+    if gpus is not None:  # laid on whole nodes of the machine, however many ranks the recipe had
+        run = on_system(run, load(config, [*placed, "system.nodes=1"]).run.system, gpus)
     return job_of_config(run, **choices)
 
 
-def _predict(job: Job, plots: Path | None, as_json: bool) -> None:
+def dated_machine(machine: str | None, ruleset: str | None) -> str | None:
+    """The file of a machine, with the software of a round where there is one of its own."""
+    from ..config.names import find_system
+
+    if machine is None or ruleset is None:
+        return machine
+    try:
+        return str(find_system(machine, Path(), ruleset))
+    except UserError as error:
+        raise UserError(f"--system: {error}") from None
+
+
+def _predict(job: Job, plot: Path | None, plots: Path | None, as_json: bool) -> None:
     from ..scaling.predict import predict as run_predict
 
     answer = run_predict(job)
-    files = []
-    if plots is not None:
-        from .predict_plots import write_plots
-
-        files = write_plots(answer, plots)
     if as_json:
         print(json.dumps(answer.to_dict(), indent=1))
+    else:
+        _print_prediction(answer)
+    if plot is None and plots is None:
         return
-    _print_prediction(answer)
-    for file in files:
-        print(f"{file}: drawn")
+    from .predict_plots import write_plot, write_plots
+
+    files = write_plots(answer, plots) if plots is not None else []
+    if plot is not None:
+        write_plot(answer, plot)
+        files += [] if is_stdout(plot) else [plot]
+    if not as_json:
+        for file in files:
+            print(f"{file}: drawn")
 
 
 def _print_prediction(answer: Prediction) -> None:
@@ -271,12 +302,16 @@ def _print_shares(title: str, parts: dict[str, float], unit: str) -> None:
     print_table((title, "time", "share"), rows)
 
 
-def _validate(as_json: bool) -> None:
+def _validate(as_json: bool, plot: Path | None) -> None:
     from dataclasses import asdict
 
     from ..scaling.validate import left_out, summarise, validate
 
     rows = validate()
+    if plot is not None:
+        from .predict_plots import write_validation
+
+        write_validation(rows, plot)
     summaries = [summarise(rows, kind) for kind in ("step", "time")]
     if as_json:
         print(

@@ -20,18 +20,31 @@ Paths = Annotated[
 
 
 @log_app.command("compare")
-def log_compare(paths: Paths, as_json: Json = False) -> None:
+def log_compare(
+    paths: Paths,
+    plot: Annotated[
+        Optional[Path],  # noqa: UP045 (Typer reads this at run time)
+        output_file("Draw accuracy by epoch and by time as SVG"),
+    ] = None,
+    as_json: Json = False,
+) -> None:
     """Put logs, runs or submissions side by side; each is held against the first.
 
     Hyper-parameters with differences marked `*`, clocks, accuracy by epoch and seconds, and the
     first evaluation at which two curves differ by more than the run-to-run spread.
 
     Example: `rn50 log compare results/quick/20261121T110041Z results/quick/20261121T110158Z`
+
+    Example: `rn50 log compare results/quick results/smoke --plot curves.svg`
     """
     from ..logging.compare import compare, read_all
     from ..logging.compare_view import divergence_lines, name_of, to_json
 
     comparison = compare(read_all(paths))
+    if plot is not None:
+        from .compare_plot import write_plot
+
+        write_plot(comparison, plot)
     if as_json:
         print(json.dumps(to_json(comparison), indent=1, allow_nan=False))
         return

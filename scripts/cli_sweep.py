@@ -11,7 +11,7 @@ from typing import Annotated, Optional
 
 import typer
 
-from .console import EXIT_BAD, Json, Tracking, output_file, print_table
+from .console import EXIT_BAD, Json, SystemName, Tracking, output_file, print_table
 from .ending import sweep_ended
 
 
@@ -19,6 +19,7 @@ def sweep(
     definition: Annotated[
         Path, typer.Argument(metavar="SWEEP.yaml", help="What to search; `docs/sweeps.md`.")
     ],
+    system: SystemName = None,
     report_only: Annotated[
         bool, typer.Option("--report", help="Run nothing: results of the trials so far.")
     ] = False,
@@ -39,15 +40,19 @@ def sweep(
 
     Example: `rn50 sweep config/sweeps/quick_lr.yaml --report --plot sweep.svg`
     """
+    from ..config.load import load_system
     from ..config.sweep import load_sweep
     from .drawing import save
     from .sweep import open_study, run_sweep, sweep_folder
     from .sweep_plots import draw_together
     from .sweep_report import search_of, table, write_results
 
-    loaded = load_sweep(definition)
+    if system is not None:
+        load_system(system)  # refused by the option's name
+    loaded = load_sweep(definition, system)
     folder = sweep_folder(loaded)
-    again = shlex.join(["rn50", "sweep", str(definition)])
+    placed = [] if system is None else ["--system", system]
+    again = shlex.join(["rn50", "sweep", str(definition), *placed])
     if report_only:
         study = open_study(loaded)
     else:

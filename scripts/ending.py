@@ -10,10 +10,12 @@ import json
 import re
 import shlex
 import shutil
+import signal
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..config.duration import Duration
@@ -92,6 +94,11 @@ class Standing(NamedTuple):
         if self.checkpoint is None:
             return f"{place}, before the first checkpoint" if self.clock else place
         return f"{place} (checkpoint of step {self.checkpoint})"
+
+
+def interrupt(number: int, _: FrameType | None) -> None:
+    """A handler that makes a signal such as SIGTERM end a command as Ctrl-C does."""
+    raise KeyboardInterrupt(signal.Signals(number).name)
 
 
 def asked_by(stop: BaseException) -> str:

@@ -9,6 +9,8 @@ from __future__ import annotations
 import argparse
 import csv
 import math
+import shlex
+import signal
 import statistics
 import sys
 from collections.abc import Callable, Iterable, Sequence
@@ -16,7 +18,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ..config.errors import UserError
+from .console import EXIT_STOPPED, EXIT_USAGE
 from .drawing import finish, new_figure, save
+from .ending import GO_ON, Ending, interrupt
 from .launch import launch, load_for_launch
 
 BATCHES = (20, 50, 125, 250, 500)
@@ -242,13 +246,14 @@ def sweep(
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Runs, then table and plot; user errors are one line and exit code 2."""
+    """Runs, then table and plot; user errors are one line and exit code 2, a stop exit code 130."""
     parser = argparse.ArgumentParser(prog="python -m rn50.scripts.large_batch", description=__doc__)
     parser.add_argument("--out", type=Path, default=Path("docs/large_batch.csv"), help="the CSV")
     parser.add_argument("--results", default="results", help="folder of the runs' files")
     parser.add_argument("--launcher", help="mpirun or gloo; default: mpirun where there is one")
     parser.add_argument("--curves", nargs="+", choices=CURVES, default=list(CURVES))
     options = parser.parse_args(arguments)
+    signal.signal(signal.SIGTERM, interrupt)
     try:
         rows = sweep(
             options.out,
@@ -259,7 +264,15 @@ def main(arguments: list[str] | None = None) -> None:
         draw(rows, options.out.with_suffix(".svg"))
     except UserError as error:
         print(f"large_batch: error: {error}", file=sys.stderr)
-        sys.exit(2)
+        sys.exit(EXIT_USAGE)
+    except KeyboardInterrupt:
+        done = len(read_rows(options.out))
+        again = shlex.join(
+            ["python", "-m", "rn50.scripts.large_batch", *(arguments or sys.argv[1:])]
+        )
+        ending = Ending(f"stopped; rows kept: {done}", str(options.out), GO_ON, again)
+        print(f"large_batch: {ending.line}", file=sys.stderr)
+        sys.exit(EXIT_STOPPED)
     print(f"{options.out.with_suffix('.svg')}: drawn")
 
 

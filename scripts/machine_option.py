@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 
 from ..config.errors import UserError
 from ..config.load import load, load_system
+from ..config.yaml_file import parse_overrides
+from .console import split_config
 
 _PLACE = ("system.nodes=", "system.ranks_per_node=")
 
@@ -20,11 +23,17 @@ def on_machine(config: str, overrides: Sequence[str], name: str | None) -> list[
         name: of the machine, or its YAML file; None: the config's own.
 
     Raises:
-        UserError: no such machine, or the ranks fill none of its nodes.
+        UserError: no such machine, another one among the overrides, or ranks that do not fill its
+            nodes.
     """
     if name is None:
         return list(overrides)
-    machine, run = load_system(name), load(config, overrides).run
+    if any(layer.machine for layer in parse_overrides(overrides)):
+        raise UserError(f"--system: no system=NAME beside it expected, found {name} and that")
+    machine = load_system(name)
+    if not any(text.startswith(_PLACE) for text in overrides):
+        return [f"system={json.dumps(name)}", *overrides]  # which keeps the ranks
+    run = load(config, overrides).run
     ranks = run.system.nodes * run.system.ranks_per_node
     per_node = min(ranks, machine.ranks_per_node)
     if ranks % per_node and not all(any(t.startswith(k) for t in overrides) for k in _PLACE):
@@ -33,4 +42,10 @@ def on_machine(config: str, overrides: Sequence[str], name: str | None) -> list[
             "system.nodes and system.ranks_per_node place them"
         )
     placed = (f"{key}{n}" for key, n in zip(_PLACE, (ranks // per_node, per_node), strict=True))
-    return [f"system={name}", *placed, *overrides]
+    return [f"system={json.dumps(name)}", *placed, *overrides]
+
+
+def put_config(config: str, overrides: list[str] | None, name: str | None) -> tuple[str, list[str]]:
+    """A command's config and overrides, on the machine that its `--system` names."""
+    preset, texts = split_config(config, overrides)
+    return preset, on_machine(preset, texts, name)

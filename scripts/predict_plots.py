@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..config.errors import UserError
 from ..scaling.predict import Prediction, curve
 from ..scaling.step import ALGORITHMS, group_cost_s
-from .drawing import finish, new_figure, save
+from .drawing import finish, new_figure, new_panels, save
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+
+    from ..scaling.validate import Row
 
 SIZES_BYTES = tuple(1 << exponent for exponent in range(12, 28))
 
@@ -37,6 +39,27 @@ def write_plot(answer: Prediction, path: Path) -> None:
     figure = new_figure(12.0, 7.6)
     for axes, draw in zip(figure.subplots(2, 2).flat, PLOTS.values(), strict=True):
         draw(answer, axes)
+    save(figure, path)
+
+
+def write_validation(rows: Sequence[Row], path: Path) -> None:
+    """Published against predicted, a panel for steps and one for times to train."""
+    units = {"step": "ms a step", "time": "s to train"}
+    figure, panels = new_panels(len(units), 4.4)
+    for axes, (kind, unit) in zip(panels, units.items(), strict=True):
+        for calibrated, mark, label in ((False, ".", "predicted"), (True, "x", "calibrated on")):
+            mine = [row for row in rows if row.kind == kind and row.calibrated == calibrated]
+            published = [row.published for row in mine]
+            axes.plot(published, [row.predicted for row in mine], mark, alpha=0.6, label=label)
+        ends = [row.published for row in rows if row.kind == kind]
+        line = [min(ends), max(ends)]
+        axes.plot(line, line, color="grey", lw=1, label="equal")
+        for factor in (0.9, 1.1):
+            ten = [factor * end for end in line]
+            name = "10 % off" if factor < 1 else None
+            axes.plot(line, ten, color="grey", lw=0.7, ls=":", label=name)
+        axes.set(xscale="log", yscale="log", xlabel=f"published, {unit}", ylabel=f"ours, {unit}")
+        finish(axes)
     save(figure, path)
 
 

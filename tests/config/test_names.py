@@ -121,6 +121,75 @@ def test_keys_of_a_named_machine_may_be_changed(folder: Path, overrides: list[st
     assert load("quick", overrides).run == loaded.run
 
 
+@pytest.mark.parametrize(
+    ("config", "machine", "layout"),
+    [
+        ("abci_2048_open", "dgxa100", (256, 8)),
+        ("abci_2048_open", "summit", (512, 4)),  # six on a node would fill no whole nodes
+        ("dgxa100_8", "dgx2", (1, 8)),
+        ("dgx1_n130", "dgxa100", (130, 8)),
+        ("quick", "dgxa100", (1, 2)),
+        ("base", "dgxa100", (1, 8)),  # which has no machine, and so no ranks of its own
+    ],
+)
+def test_another_machine_has_as_many_ranks(
+    folder: Path, config: str, machine: str, layout: tuple[int, int]
+) -> None:
+    loaded = load(config, [f"system={machine}"])
+    assert (loaded.run.system.nodes, loaded.run.system.ranks_per_node) == layout
+    in_yaml = load_text(f"base: {config}\nsystem: {machine}\n")
+    assert in_yaml.run.system == loaded.run.system
+    if config == "abci_2048_open":
+        assert str(loaded.origins["system.nodes"]) == "2048 ranks, as before"
+
+
+@pytest.mark.parametrize(
+    ("overrides", "layout"),
+    [
+        (["system=dgxa100", "system.nodes=2"], (2, 8)),
+        (["system=dgxa100", "system.ranks_per_node=4"], (1, 4)),
+        (["system={base: dgxa100, nodes: 2, ranks_per_node: 2}"], (2, 2)),
+        (["system=summit", "system=dgxa100"], (256, 8)),  # the last counts
+    ],
+)
+def test_nodes_or_ranks_that_are_said_are_not_laid_out(
+    folder: Path, overrides: list[str], layout: tuple[int, int]
+) -> None:
+    system = load("abci_2048_open", overrides).run.system
+    assert (system.nodes, system.ranks_per_node) == layout
+
+
+def test_ranks_that_are_none_are_told_by_validation(folder: Path) -> None:
+    with pytest.raises(UserError, match=r"system\.nodes: expected greater than or equal to 1"):
+        load_text("base: quick\nsystem: {base: dgxa100, nodes: 0}\n")
+    write("low.yaml", "base: quick\nsystem: {nodes: many}\n")
+    assert load_text("base: low.yaml\nsystem: dgxa100\n").run.system.ranks_per_node == 8
+
+
+@pytest.mark.parametrize("name", ["NVIDIA DGX A100", "nvidia dgx-a100", "Stampede2 KNL", "local"])
+def test_a_machine_may_be_called_what_its_file_calls_it(folder: Path, name: str) -> None:
+    wanted = re.sub("[ -]", "", name.lower())
+    assert re.sub("[ -]", "", load_system(name).name.lower()) == wanted
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("dgxa10", 'did you mean "dgxa100"?'),
+        ("NVIDIA DGX A10", 'did you mean "dgxa100"?'),
+        ("dgxa100_8", 'dgxa100_8 is a preset, its machine is "dgxa100"'),
+        ("abci_2048_open", 'abci_2048_open is a preset, its machine is "abci"'),
+        ("sony_1024", 'sony_1024 is a preset, its machine is "abci"'),
+    ],
+)
+def test_a_name_that_is_no_machine_says_what_may_be_meant(
+    folder: Path, name: str, hint: str
+) -> None:
+    for ask in (lambda: load_system(name), lambda: load("quick", [f"system={name}"])):
+        with pytest.raises(UserError, match=re.escape(f"; {hint}")):
+            ask()
+
+
 def test_nothing_of_the_machine_below_is_left_but_where_results_go(folder: Path) -> None:
     below = "base: abci_2048_open\nsystem: {results: /scratch/runs, link_latency_s: 1.0e-6}\n"
     write("low.yaml", below)

@@ -100,6 +100,18 @@ def test_plots_are_the_same_each_time(rn50, tmp_path: Path) -> None:
         assert text == (tmp_path / "two" / name).read_text()
 
 
+def test_one_plot_has_all_panels(rn50, tmp_path: Path) -> None:
+    plot = tmp_path / "all.svg"
+    done = rn50("predict", "dgxh100_8", "--plot", str(plot))
+    assert done.stdout.splitlines()[-1] == f"{plot}: drawn"
+    for text in ("time to train", "Where a step goes", "allreduce, ms", "ms from the start"):
+        assert text in plot.read_text()
+    done = rn50("predict", "dgxh100_8", "--plot", "-")
+    assert done.stdout == plot.read_text() and "time to train" in done.stderr
+    done = rn50("predict", "--validate", "--plot", str(plot), "--json")
+    assert json.loads(done.stdout)["rows"] and "published, ms a step" in plot.read_text()
+
+
 def test_validation_prints_every_row_and_its_mean(rn50) -> None:
     done = rn50("predict", "--validate")
     assert done.returncode == 0
@@ -250,6 +262,7 @@ def test_simulation_is_beside_the_closed_form(rn50) -> None:
         (["--system", "cray", "--gpus", "8", "--batch-per-gpu", "8"], "one of a100_pcie, "),
         (["--system", "abci"], "--gpus and --batch-per-gpu expected"),
         (["abci_2048_open", "--system", "dgxa100", "--gpus", "12"], "--gpus: a multiple of 8"),
+        (["dgx1_8", "--system", "dgxa100_8"], 'is a preset, its machine is "dgxa100"'),
         (["quick"], "quick: ResNet-50 v1.5 at 224 px expected, found model.width 16"),
         (["dgxa100_8", "data.crop_px=192"], "found data.crop_px 192 (not 224)"),
         (["base"], "performance section in its YAML expected"),
@@ -263,6 +276,9 @@ def test_simulation_is_beside_the_closed_form(rn50) -> None:
         (["--calibrate", "{folder}/log.txt:7"], "no multiple of 7"),
         (["--calibrate", "{folder}/log.txt:0"], "from 1 expected, found 0"),
         (["dgx1_8", "--plots", "/proc/plots"], "a folder expected"),
+        (["dgx1_8", "--plot", "/nowhere/a.svg"], "/nowhere/a.svg: cannot write: no folder"),
+        (["dgx1_8", "--simulate", "--plot", "a.svg"], "--plot: without --simulate expected"),
+        (["--calibrate", "{folder}/log.txt:8", "--plot", "a.svg"], "--gpus and --batch-per-gpu"),
     ],
 )
 def test_bad_input_is_one_clear_line(

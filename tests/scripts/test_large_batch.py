@@ -7,6 +7,7 @@ import pytest
 from rn50.config.errors import UserError
 from rn50.config.load import load
 from rn50.config.plan import build_plan
+from rn50.scripts import large_batch
 from rn50.scripts.large_batch import (
     BATCHES,
     CURVES,
@@ -118,3 +119,24 @@ def test_the_published_rows_are_complete_and_the_page_shows_them(root: Path) -> 
     rows = read_rows(root / "docs" / "large_batch.csv")
     assert missing(rows, CURVES) == []
     assert table(rows) in (root / "docs" / "large_batch.md").read_text()
+
+
+def test_ctrl_c_keeps_the_rows_and_says_how_to_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def train(case: Case, *_: object) -> Row:
+        if case.batch == BATCHES[2]:
+            raise KeyboardInterrupt("SIGTERM")
+        return row(case, 0.5)
+
+    monkeypatch.setattr(large_batch, "run_case", train)
+    out = tmp_path / "rows.csv"
+    with pytest.raises(SystemExit) as caught:
+        large_batch.main(["--out", str(out), "--curves", "sgd"])
+    assert caught.value.code == 130
+    assert len(read_rows(out)) == 2
+    assert capsys.readouterr().err.splitlines()[-1] == (
+        f"large_batch: stopped; rows kept: 2: {out}; go on with: "
+        f"python -m rn50.scripts.large_batch --out {out} --curves sgd"
+    )
+    assert not out.with_suffix(".svg").exists()

@@ -1,0 +1,49 @@
+"""How many ranks a config has, and how they lie on the nodes of another machine. Pure.
+
+Ranks and batch are the recipe's: its learning rate goes with them. So another machine gets as many
+ranks as the recipe had, unless something says how many nodes or ranks there are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from .leaves import Layer, Leaf, Origin
+from .machine import System
+
+NODES, RANKS_PER_NODE = "system.nodes", "system.ranks_per_node"
+_KEPT = "{} ranks, as before"
+_DEFAULTS = {
+    NODES: System.model_fields["nodes"].default,
+    RANKS_PER_NODE: System.model_fields["ranks_per_node"].default,
+}
+
+
+def says_ranks(layer: Layer) -> bool:
+    """Whether a layer says how many nodes or ranks there are; a machine's file says its own."""
+    return not layer.of_machine and (layer.mentions(NODES) or layer.mentions(RANKS_PER_NODE))
+
+
+def ranks_of(leaves: Mapping[str, Leaf]) -> int | None:
+    """Ranks of a config's leaves; None where it has no machine yet, or values that are none."""
+    if NODES not in leaves and RANKS_PER_NODE not in leaves:
+        return None
+    nodes, per_node = _count(leaves, NODES), _count(leaves, RANKS_PER_NODE)
+    return nodes * per_node if nodes and per_node else None
+
+
+def lay_out(leaves: dict[str, Leaf], ranks: int) -> None:
+    """Lay `ranks` on the machine in `leaves`: as many on a node as fill whole nodes."""
+    most = _count(leaves, RANKS_PER_NODE)
+    if not most or ranks_of(leaves) == ranks:
+        return
+    per_node = next(count for count in range(min(most, ranks), 0, -1) if ranks % count == 0)
+    origin = Origin(_KEPT.format(ranks))
+    leaves[NODES] = Leaf(ranks // per_node, origin)
+    leaves[RANKS_PER_NODE] = Leaf(per_node, origin)
+
+
+def _count(leaves: Mapping[str, Leaf], key: str) -> int:
+    """A value, or 0 where validation will refuse it."""
+    value = leaves[key].value if key in leaves else _DEFAULTS[key]
+    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else 0
