@@ -42,7 +42,7 @@ def test_a_benchmark_on_ranks(
     bench.send_signal(number)
     _, err = bench.communicate(timeout=120)
     assert bench.returncode == 130, err
-    assert_stopped(err, by, "timing rounds, ", arguments)
+    assert_stopped(err, by, "timing rounds", arguments)  # how many is polled, and may lag
     leave_nothing(tmp_path)
     assert list((tmp_path / "results").iterdir()) == []
     assert not (tmp_path / "plot.svg").exists()
