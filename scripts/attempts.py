@@ -27,12 +27,15 @@ from ..train.resume import (
     resumed_config,
 )
 from .failure import read_failures
+from .reserve import give_back, reserve
 from .run_lock import check_free, wait_for_rank
 
 METRICS = "metrics.jsonl"
 _KEPT = {LOG: INTERRUPTED_LOG} | {
     name: name for name in (METRICS, "stderr.log", "result.json", "timeline.json", "report.html")
 }
+_REPLACED = ("config.yaml", "origins.json", "environment.json")
+"""Written anew for the next attempt, which may run elsewhere or on another number of ranks."""
 
 
 def load_resumed(
@@ -52,7 +55,7 @@ def load_resumed(
     if not source.is_file():
         raise UserError(f"--resume: the folder of a run expected, found no {source}")
     check_free(folder)
-    if _result(folder).get("status") == "success":
+    if read_result(folder).get("status") == "success":
         raise UserError(f"--resume: an interrupted run expected, {folder} has reached its target")
     found = _newest(folder)
     if config is None:
@@ -65,8 +68,24 @@ def load_resumed(
     return folder, loaded
 
 
+def load_attempt(folder: Path, config: str, overrides: list[str]) -> Loaded:
+    """The config with which a job's interrupted run goes on: the job's, with the run's own seed.
+
+    Raises:
+        UserError: it is another than that of the checkpoint.
+    """
+    found, _ = checkpoint.newest(folder / "checkpoint")
+    seed = found.meta.config.get("seed") if found else load(folder / "config.yaml").run.seed
+    loaded = load(config, [*overrides, f"seed={seed}"])
+    if found:
+        check_config(found, loaded)
+    return loaded
+
+
 def begin_attempt(out: Path, loaded: Loaded) -> Checkpoint | None:
     """Put aside what the last attempt left, cut the log where its checkpoint was taken.
+
+    The caller holds the run (run_lock.hold_run).
 
     Returns:
         the newest whole checkpoint; None: there is none, the run begins anew.
@@ -85,6 +104,10 @@ def begin_attempt(out: Path, loaded: Loaded) -> Checkpoint | None:
             (out / name).replace(kept / new_name)
     for path in out.glob("failure_*.json"):
         path.replace(kept / path.name)
+    for name in _REPLACED:
+        if (out / name).is_file():
+            shutil.copyfile(out / name, kept / name)
+    reserve(out)
     if found is None:
         print(f"{out}: no checkpoint yet: from the beginning", flush=True)
         return None
@@ -101,7 +124,11 @@ def begin_attempt(out: Path, loaded: Loaded) -> Checkpoint | None:
 
 
 def close_attempt(out: Path) -> None:
-    """After a failure: end the log where rank 0 could not, remove half a checkpoint."""
+    """After a failure: end the log where rank 0 could not, remove half a checkpoint.
+
+    Gives back what was reserved on the disk, for this and for what is to be said.
+    """
+    give_back(out)
     checkpoint.remove_partial(out / "checkpoint")
     for path in out.glob(".*.partial-*"):
         path.unlink(missing_ok=True)
@@ -147,13 +174,13 @@ def is_interrupted(folder: Path) -> bool:
 
     A run that reached its target, or trained to its last epoch without, has ended.
     """
-    result = _result(folder)
+    result = read_result(folder)
     if result.get("status") == "success" or is_hopeless(folder):
         return False
     return result.get("status") != "aborted" or "stopped" in result
 
 
-def _result(folder: Path) -> dict[str, Any]:
+def read_result(folder: Path) -> dict[str, Any]:
     """The content of its result.json; nothing where there is none."""
     try:
         result = json.loads((folder / "result.json").read_text())

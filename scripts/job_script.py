@@ -44,6 +44,7 @@ def job_script(run: Run, scheduler: str, place: Place, runs: int = 1) -> str:
     sections = (
         _head(run, dialect, place),
         _names(run, dialect, place, runs),
+        _start(dialect),
         _begin(run),
         _environment(run),
         _launchers(run, dialect),
@@ -103,26 +104,57 @@ def _names(run: Run, dialect: Scheduler, place: Place, runs: int) -> Iterator[st
         yield "staged=''  # the nodes have a copy of the data, or the beginnings of one"
 
 
-def _begin(run: Run) -> Iterator[str]:
+def _start(dialect: Scheduler) -> Iterator[str]:
+    """Which start of this job it is, and its folder: nothing of another is written over."""
     yield 'cd -- "$start"'
+    yield "# After a start whose runs have all ended (exit code 0 or 1) the next gets a folder of"
+    yield "# its own; after an interruption it goes on in the same, beside the log of that start."
+    yield "first=$folder starts=1"
+    yield 'while code=$(cat -- "$folder/exit_code" 2>/dev/null) && [[ $code =~ ^[01]$ ]]; do'
+    yield "  starts=$((starts + 1))"
+    yield "  folder=$first.$starts"
+    yield "done"
     yield 'mkdir -p -- "$folder"'
+    yield "# One start at a time: the lock goes with this script and what it started."
+    yield 'exec 9>>"$folder/.job.lock"'
+    yield "locked=0"
+    yield "flock -n 9 || locked=$?"
+    yield "if ((locked == 1)); then"
+    yield '  echo "rn50: error: $folder: in use by $(<"$folder/.job.lock")" >&2'
+    yield "  exit 2"
+    yield "fi"
+    job = f", job {dialect.job_id}" if dialect.job_id else ""
+    yield f'echo "process $$ on $HOSTNAME{job}, since $(date -u +%FT%TZ)" >"$folder/.job.lock"'
+    yield "past=1"
+    yield "while [[ -e $folder/job.$past.log ]]; do past=$((past + 1)); done"
+    for file, kept in (("job.log", "job.$past.log"), ("exit_code", "exit_code.$past")):
+        yield f"if [[ -e $folder/{file} ]]; then"
+        yield f'  mv -- "$folder/{file}" "$folder/{kept}"'
+        yield "fi"
     yield 'exec >"$folder/job.log" 2>&1 </dev/null'
+
+
+def _begin(run: Run) -> Iterator[str]:
     yield "# shellcheck disable=SC2329  # called by the trap"
     yield "finish() {"
     yield "  code=$?"
     if run.system.job.stage:
         yield '  [[ -z $staged ]] || "${on_each[@]}" "${staging[@]}" --remove || true'
-    yield '  echo "$code" >"$folder/exit_code"'
+    yield "  # In place: a full disk has room for that."
+    yield '  echo "$code" 1<>"$folder/exit_code" || true'
+    yield '  truncate -s "$((${#code} + 1))" "$folder/exit_code" || true'
     yield "}"
     yield "trap finish EXIT"
+    yield 'echo running >"$folder/exit_code"'
     yield "# Asked to stop: the ranks are, they close their log, and the run is recorded as failed."
     yield "stopped='' child=''"
     yield "# shellcheck disable=SC2329  # called by the trap"
     yield "stop() {"
-    yield "  stopped=143"
+    yield "  stopped=$1"
     yield '  if [[ -n $child ]]; then kill -TERM "$child" || true; else exit 143; fi'
     yield "}"
-    yield "trap stop TERM INT"
+    yield "trap 'stop TERM' TERM"
+    yield "trap 'stop INT' INT"
     if run.system.job.modules:
         yield "set +u  # modules are not written for it"
         yield "# shellcheck source=/dev/null"
@@ -218,35 +250,44 @@ def _runs(run: Run, dialect: Scheduler, runs: int) -> Iterator[str]:
         yield "  seed=$(od -An -N4 -tu4 /dev/urandom | tr -d ' ')"
     else:
         yield f"  seed={run.seed}"
+    yield "  begun=0"
     yield '  "${once[@]}" "$python" -m rn50.scripts.steps begin "$out" \\'
-    yield f'    --scheduler {dialect.name} --seed="$seed" --data="$dataset" -- "${{config[@]}}"'
+    yield f'    --scheduler {dialect.name} --seed="$seed" --data="$dataset" -- "${{config[@]}}" \\'
+    yield "    || begun=$?"
+    yield "  if ((begun == 10 || begun == 11)); then # this run ended in a start before this one"
+    yield "    failed=$((failed | (begun - 10)))"
+    yield "    continue"
+    yield "  fi"
+    yield '  if ((begun)); then exit "$begun"; fi'
+    yield '  train=("$python" -m rn50.train "$out/config.yaml" --out "$out")'
+    yield "  if [[ -s $out/resume_from ]]; then # interrupted: on from its checkpoint"
+    yield '    train+=(--resume "$(<"$out/resume_from")")'
+    yield "  fi"
     if job.drop_caches:
         yield '  "${per_node[@]}" bash -c \'sync'
         yield "    { echo 3 >/proc/sys/vm/drop_caches; } 2>/dev/null ||"
         yield "      sudo -n sysctl -q vm.drop_caches=3'"
     yield "  # The ranks drop the data set's caches themselves, and log it: cache_clear."
-    train = '"${ranks[@]}" "$python" -m rn50.train "$out/config.yaml" --out "$out"'
+    train = '"${ranks[@]}" "${train[@]}"'
     if is_watched(run):
         yield "  # The watchdog: ends the step when a rank stops, which no scheduler sees."
-        yield '  "$python" -m rn50.scripts.watch "$out" -- \\'
-        yield f"    {train} &"
+        yield f'  "$python" -m rn50.scripts.watch "$out" -- {train} &'
     else:
-        yield f"  {train} \\"
-        yield '    2>"$out/stderr.log" &'
+        yield f'  {train} 2>"$out/stderr.log" &'
     yield "  child=$! code=0"
     yield '  wait "$child" || code=$?'
     yield "  if [[ -n $stopped ]]; then"
     yield '    wait "$child" || code=$?'
     yield "  fi"
     yield "  child='' end=0"
-    yield '  "${once[@]}" "$python" -m rn50.scripts.steps end "$out" "$code" "$stopped" || end=$?'
+    yield '  "${once[@]}" "$python" -m rn50.scripts.steps end \\'
+    yield f'    "$out" "$code" "$stopped" "$SECONDS" {dialect.name} || end=$?'
     yield "  if [[ -f $out/result_0.txt ]]; then"
     yield '    cp -- "$out/result_0.txt" "$folder/results/$system/resnet/result_$n.txt"'
     yield "  fi"
     yield "  # 1: the run ended short of its target, the next one may start; above: a rank failed."
-    yield "  if [[ -n $stopped || $end -gt 1 ]]; then"
-    yield '    exit "${stopped:-$end}"'
-    yield "  fi"
+    yield "  if [[ -n $stopped ]]; then exit 143; fi"
+    yield '  if ((end > 1)); then exit "$end"; fi'
     yield "  failed=$((failed | end))"
     yield "done"
     if runs > 1:

@@ -42,6 +42,7 @@ from .launcher import LAUNCHERS, build_job, new_run_folder, pick_launcher, run_j
 from .preflight import idle_gpus_note, refusals, refuse
 from .record import describe_environment
 from .repeat import compare_with_recorded
+from .reserve import give_back, reserve
 from .run_lock import hold_run
 from .verdict import check_note, errors_of, target_note, verdict_lines
 
@@ -106,6 +107,7 @@ def launch(
     with hold_run(out):
         try:
             found = begin_attempt(out, loaded) if resume else None
+            reserve(out)
             save_config(loaded, out)
             command = [*program, str(out / "config.yaml"), "--out", str(out)]
             job, environment = build_job(run, name, command)
@@ -223,6 +225,7 @@ def conclude(
     Returns:
         the content of result.json.
     """
+    give_back(out)
     result: dict[str, Any] = json.loads((out / "result.json").read_text())
     log = out / "result_0.txt"
     check = check_log(log, run.ruleset, official=True)

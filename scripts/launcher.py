@@ -28,6 +28,7 @@ from ..train.watchdog import SCRATCH
 from .circumstances import check_open_files, read_limits
 from .failure import LABEL, explain_failure, read_failures
 from .monitor import Monitor, oom_kills
+from .reserve import give_back
 
 GRACE_S = 10.0
 """Time between asking processes to stop and killing them."""
@@ -187,16 +188,19 @@ def run_watched(
                 f"progress: {why}"
             )
         if monitor is not None:
-            _write_verdict(monitor, out)
+            give_back(out)
+            _write_failures(monitor, out)
         raise UserError(f"{why}; details: {log_path}")
 
 
-def _write_verdict(monitor: Monitor, out: Path) -> None:
-    """What a rank could not write itself, for whoever reads the folder later."""
+def _write_failures(monitor: Monitor, out: Path) -> None:
+    """What ranks could not write themselves, for whoever reads the folder later."""
     lost = monitor.verdict or monitor.lost
-    if lost is not None and not (path := out / f"failure_{lost['rank']}.json").exists():
+    for failure in [*monitor.failures, *([lost] if lost else [])]:
+        path = out / f"failure_{failure['rank']}.json"
         with suppress(OSError):
-            write_file(path, json.dumps(lost) + "\n")
+            if not path.exists() or not path.stat().st_size:
+                write_file(path, json.dumps(failure) + "\n")
 
 
 class Asked:

@@ -66,7 +66,13 @@ class Scheduler:
     """Tells of a job whose id follows."""
     gone: ClassVar[str] = ""
     """What the state command says of a job that has ended (it says nothing: ended too)."""
+    end_command: ClassVar[tuple[str, ...]] = ()
+    """Tells how a job whose id follows has ended."""
+    end_pattern: ClassVar[str] = ""
+    """The parts of that answer that say it."""
     cancel_command: ClassVar[str] = ""
+    job_id: ClassVar[str] = ""
+    """Shell word, in the job: its id."""
     submitted_from: ClassVar[str] = "$PWD"
     """Shell word, in the job: the folder in which it was submitted."""
     hosts: ClassVar[str] = ""
@@ -119,8 +125,11 @@ class Slurm(Scheduler):
     name = "slurm"
     command = ("sbatch", "--parsable")
     id_pattern = r"(\d+)"
+    job_id = "${SLURM_JOB_ID:-}"
     state_command = ("squeue", "-h", "-o", "%T", "-j")
     gone = r"Invalid job id"
+    end_command = ("scontrol", "show", "job", "-o")
+    end_pattern = r"\b(?:JobState|Reason|ExitCode)=\S+"
     cancel_command = "scancel"
 
     def directives(self, run: Run) -> Iterator[str]:
@@ -160,6 +169,7 @@ class Sge(Scheduler):
     name = "sge"
     command = ("qsub", "-terse")
     id_pattern = r"(\d+)"
+    job_id = "${JOB_ID:-}"
     state_command = ("qstat", "-j")
     gone = r"do not exist|does not exist|Unknown"
     cancel_command = "qdel"
@@ -186,6 +196,7 @@ class Pbs(Scheduler):
     """OpenPBS and PBS Professional: one chunk a node."""
 
     name = "pbs"
+    job_id = "${PBS_JOBID:-}"
     submitted_from = "$PBS_O_WORKDIR"
     command = ("qsub",)
     state_command = ("qstat",)
@@ -221,6 +232,7 @@ class Lsf(Scheduler):
     command = ("bsub",)
     from_stdin = True
     id_pattern = r"Job <(\d+)>"
+    job_id = "${LSB_JOBID:-}"
     state_command = ("bjobs", "-noheader", "-o", "stat")
     gone = r"DONE|EXIT|is not found"
     cancel_command = "bkill"

@@ -106,7 +106,7 @@ def wait(plan: Submission, job: str, poll_s: float = POLL_S, settle_s: float = S
     """Wait until the scheduler no longer knows the job as alive; the exit code it left.
 
     Raises:
-        UserError: it left none: cancelled, killed, or out of its time.
+        UserError: it left none; what the scheduler says of it.
     """
     while is_alive(plan.scheduler, job):
         time.sleep(poll_s)
@@ -119,10 +119,28 @@ def wait(plan: Submission, job: str, poll_s: float = POLL_S, settle_s: float = S
         if time.monotonic() >= until:
             break
         time.sleep(min(poll_s, 0.2))
+    known = how_it_ended(plan.scheduler, job)
     raise UserError(
-        f"job {job} ended without an exit code: cancelled, killed or out of time; "
-        f"see {plan.folder}/job.log"
+        f"job {job} ended without an exit code{f' ({known})' if known else ''}: its script was "
+        f"killed or never began; see {plan.folder}/job.log"
     )
+
+
+def how_it_ended(scheduler: Scheduler, job: str) -> str:
+    """What the scheduler says of a job's end: `JobState=NODE_FAIL Reason=NodeDown ...`."""
+    if not scheduler.end_command:
+        return ""
+    try:
+        done = subprocess.run(
+            [*scheduler.end_command, job],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    except OSError:
+        return ""
+    return " ".join(re.findall(scheduler.end_pattern, done.stdout))
 
 
 def is_alive(scheduler: Scheduler, job: str) -> bool:

@@ -253,12 +253,13 @@ def _problems(
         started = any(event.key == "run_start" for event in events)
         if case.fault == "launcher killed":
             continue
-        if started and events[-1].metadata.get("status") != "aborted" and case.fault != "disk full":
+        if started and events[-1].metadata.get("status") != "aborted":
             yield "no run_stop aborted at the end of the log"
         for path in checkpoint.listed(run / "checkpoint"):
             checkpoint.read(path)
-        yield from (f"{path.name} left" for path in run.rglob(".*.partial-*"))
-        if case.fault != "disk full" and not (run / "result.json").is_file():
+        left = [*run.rglob(".*.partial-*"), *run.glob(".*")]
+        yield from (f"{path.name} left" for path in left)
+        if not (run / "result.json").is_file():
             yield "no result.json"
         elif case.code == 1:
             yield from _clock_problems(run)

@@ -20,6 +20,7 @@ from rn50.scripts.attempts import is_interrupted, load_resumed
 from rn50.scripts.run_lock import LOCK, hold_run, wait_for_rank
 from rn50.train.rank_lock import RANK_LOCK, FolderInUse
 from tests.faults.kills import rank_process
+from tests.faults.matrix import ROOT
 from tests.waiting import leave_nothing, wait_until
 
 LONG = (
@@ -47,20 +48,22 @@ def test_a_run_has_one_driver_and_a_killed_one_is_followed(rn50: Any, smoke_data
     assert refused(rn50("launch", "--resume", str(folder)), folder, first.pid)
     done = rn50("launch", "smoke", "--resume", "latest", *settings)
     assert "but this one" in done.stderr and f"process {first.pid}" in done.stderr
-    by_hand = rn50("train", str(folder / "config.yaml"), "system.ranks_per_node=1",
-                   "--out", str(folder))  # fmt: skip
+    rank = [sys.executable, "-m", "rn50.train", str(folder / "config.yaml"), "--out", str(folder)]
+    by_hand = subprocess.run(
+        [*rank, "system.ranks_per_node=1"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
     assert by_hand.returncode == 2 and by_hand.stderr.startswith(f"rn50: error: {folder}: in use")
     assert first.poll() is None and not list(folder.glob("attempt_*"))
     assert sum(event.key == "run_start" for event in read_events(log)) == 1
 
-    rank = rank_process(first.pid, 0)
-    assert rank is not None
+    rank_0 = rank_process(first.pid, 0)
+    assert rank_0 is not None
     first.kill()  # -9: the ranks see it by their connections, a little later
     first.communicate()
     assert (folder / LOCK).exists(), "nobody was left to remove it"
     again = rn50("launch", "--resume", str(folder), "limits.time_s=1")
     assert again.returncode == 1, again.stderr
-    assert not rank.is_running()
+    assert not rank_0.is_running()
     events = [event.key for event in read_events(log)]
     assert (events.count("run_resumed"), events.count("run_stop")) == (1, 1)
     assert not [path.name for path in folder.iterdir() if path.name.startswith(".")]
@@ -71,8 +74,9 @@ def test_a_run_has_one_driver_and_a_killed_one_is_followed(rn50: Any, smoke_data
 def test_sigterm_gives_the_lock_back(rn50: Any, smoke_data: Path) -> None:
     settings = (f"data.path={smoke_data}", f"system.results={rn50.results}")
     first = rn50.start("launch", *LONG, *settings)
-    wait_until(lambda: list(rn50.results.glob("*/*/.lock")))
+    assert "smoke: 2 ranks by gloo" in first.stdout.readline()
     folder = rn50.run_folder()
+    assert (folder / LOCK).exists()
     first.terminate()  # in start-up
     first.communicate()
     assert first.returncode == 130

@@ -100,8 +100,8 @@ def test_a_local_job_that_is_killed_closes_its_log(rn50, smoke_data: Path) -> No
     result = json.loads((folder / "run_0/result.json").read_text())
     assert result["status"] == "aborted" and result["stopped"].startswith("asked to stop at step ")
     said = (folder / "job.log").read_text()
-    assert "rn50: error: stopped from outside" in said
-    assert result["reason"].startswith("stopped from outside")
+    assert "rn50: error: stopped by SIGTERM after" in said
+    assert result["reason"].startswith("stopped by SIGTERM after")
     assert result["next"] == f"rn50 launch --resume {folder}/run_0"
     last = said.splitlines()[-1]
     assert last.startswith(f"{folder}/run_0; go on with: ") and last.endswith(result["next"][4:])
@@ -169,7 +169,9 @@ def test_submission_and_waiting(name: str, tmp_path: Path, monkeypatch: pytest.M
     assert is_alive(plan.scheduler, job)
     program(tmp_path, state, f"echo '{gone}' >&2; exit 1")
     assert not is_alive(plan.scheduler, job)
-    with pytest.raises(UserError, match="ended without an exit code: cancelled"):
+    program(tmp_path, "scontrol", "echo 'JobId=42 JobState=NODE_FAIL Reason=NodeDown TimeLimit=1'")
+    known = r" \(JobState=NODE_FAIL Reason=NodeDown\)" if name == "slurm" else ""
+    with pytest.raises(UserError, match=f"ended without an exit code{known}: its script was kil"):
         wait(plan, job, poll_s=0.01, settle_s=0.05)
     (plan.folder / "exit_code").write_text("3\n")
     assert wait(plan, job, poll_s=0.01) == 3

@@ -171,7 +171,85 @@ def test_scancel_closes_the_log_and_leaves_nothing(rn50, smoke_data: Path) -> No
     assert settled_state(job) == "CANCELLED"
     last = read_events(folder / "run_0/result_0.txt")[-1]
     assert (last.key, last.metadata["status"]) == ("run_stop", "aborted")
-    assert "stopped from outside" in out + err
+    assert re.search(
+        r"stopped by SIGTERM after \d+ s of 01:00:00 \(Slurm: cancelled\) at step \d+", out + err
+    )
+    leave_nothing(folder / "run_0")
+
+
+def one_node(rn50, smoke_data: Path, *more: str) -> tuple[subprocess.Popen[str], str, Path]:
+    """A job that reaches its target after 200 steps, with checkpoints meanwhile."""
+    return submit(
+        *(rn50, smoke_data, "system.nodes=1", "division=open", "eval.target=0.3"),
+        *(
+            "log.every=5 steps",
+            "checkpoint.every=20 steps",
+            "eval.period=4",
+            "eval.offset=3",
+            *more,
+        ),
+    )
+
+
+def wait_for_checkpoint(folder: Path) -> None:
+    wait_until(lambda: list(folder.glob("run_0/checkpoint/step_*.ckpt")))
+
+
+def test_a_requeued_job_goes_on_and_a_second_one_waits_its_turn(rn50, smoke_data: Path) -> None:
+    process, job, folder = one_node(rn50, smoke_data, "system.job.options=[--requeue]")
+    wait_for_checkpoint(folder)
+    second = subprocess.run(
+        ["sbatch", "--parsable", "job.sh"], cwd=folder, capture_output=True, text=True, check=True
+    ).stdout.strip()
+    assert settled_state(second) == "FAILED"
+    assert re.fullmatch(
+        rf"rn50: error: {folder}: in use by process \d+ on \S+, job {job}, since \S+Z\n",
+        (folder / f"slurm-{second}.out").read_text(),
+    )
+    assert not (folder / "job.1.log").exists()
+
+    subprocess.run(["scontrol", "requeue", job], check=True)
+    wait_until(lambda: state_of(job) == "PENDING")
+    subprocess.run(["scontrol", "update", f"jobid={job}", "starttime=now"], check=True)
+    out, err = process.communicate(timeout=300)
+    log = (folder / "job.log").read_text()
+    assert process.returncode == 0, out + err + log
+    assert settled_state(job) == "COMPLETED"
+    stopped = r"stopped by SIGTERM after \d+ s of 01:00:00 \(Slurm: cancelled due to job requeue\)"
+    assert re.search(stopped, (folder / "job.1.log").read_text())
+    assert re.search(rf"the start before: {stopped} .*; Slurm has requeued the job 1 x", log)
+    assert (folder / "exit_code.1").read_text() == "143\n"
+    keys = [event.key for event in read_events(folder / "run_0/result_0.txt")]
+    assert (keys.count("run_start"), keys.count("run_resumed")) == (1, 1)
+
+
+def test_a_failed_node_is_called_that(rn50, smoke_data: Path) -> None:
+    process, job, folder = submit(rn50, smoke_data, "log.every=5 steps", *LONG)
+    wait_for_training(folder)
+    node = ["scontrol", "update", "nodename=node2"]
+    subprocess.run([*node, "state=down", "reason=test"], check=True)
+    try:
+        out, err = process.communicate(timeout=180)
+    finally:
+        subprocess.run([*node, "state=idle"], check=False)
+    assert process.returncode == 1
+    assert re.search(
+        r"stopped by SIGTERM after .* \(Slurm: cancelled due to node failure", out + err
+    )
+    assert settled_state(job) == "NODE_FAIL"
+    leave_nothing(folder / "run_0")
+
+
+def test_a_job_that_was_killed_without_a_word_is_what_slurm_says(rn50, smoke_data: Path) -> None:
+    process, job, folder = one_node(rn50, smoke_data)
+    wait_for_checkpoint(folder)
+    script = re.match(r"process (\d+) on ", (folder / ".job.lock").read_text())
+    assert script
+    os.kill(int(script[1]), signal.SIGKILL)
+    _, err = process.communicate(timeout=180)
+    assert process.returncode == 2
+    assert re.search(rf"job {job} ended without an exit code \(JobState=\w+ Reason=\S+ Exit", err)
+    assert (folder / "exit_code").read_text() == "running\n"
     leave_nothing(folder / "run_0")
 
 

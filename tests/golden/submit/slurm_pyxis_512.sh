@@ -24,22 +24,51 @@ config=(results/job/config.yaml)
 runs=5
 
 cd -- "$start"
+# After a start whose runs have all ended (exit code 0 or 1) the next gets a folder of
+# its own; after an interruption it goes on in the same, beside the log of that start.
+first=$folder starts=1
+while code=$(cat -- "$folder/exit_code" 2>/dev/null) && [[ $code =~ ^[01]$ ]]; do
+  starts=$((starts + 1))
+  folder=$first.$starts
+done
 mkdir -p -- "$folder"
+# One start at a time: the lock goes with this script and what it started.
+exec 9>>"$folder/.job.lock"
+locked=0
+flock -n 9 || locked=$?
+if ((locked == 1)); then
+  echo "rn50: error: $folder: in use by $(<"$folder/.job.lock")" >&2
+  exit 2
+fi
+echo "process $$ on $HOSTNAME, job ${SLURM_JOB_ID:-}, since $(date -u +%FT%TZ)" >"$folder/.job.lock"
+past=1
+while [[ -e $folder/job.$past.log ]]; do past=$((past + 1)); done
+if [[ -e $folder/job.log ]]; then
+  mv -- "$folder/job.log" "$folder/job.$past.log"
+fi
+if [[ -e $folder/exit_code ]]; then
+  mv -- "$folder/exit_code" "$folder/exit_code.$past"
+fi
 exec >"$folder/job.log" 2>&1 </dev/null
+
 # shellcheck disable=SC2329  # called by the trap
 finish() {
   code=$?
-  echo "$code" >"$folder/exit_code"
+  # In place: a full disk has room for that.
+  echo "$code" 1<>"$folder/exit_code" || true
+  truncate -s "$((${#code} + 1))" "$folder/exit_code" || true
 }
 trap finish EXIT
+echo running >"$folder/exit_code"
 # Asked to stop: the ranks are, they close their log, and the run is recorded as failed.
 stopped='' child=''
 # shellcheck disable=SC2329  # called by the trap
 stop() {
-  stopped=143
+  stopped=$1
   if [[ -n $child ]]; then kill -TERM "$child" || true; else exit 143; fi
 }
-trap stop TERM INT
+trap 'stop TERM' TERM
+trap 'stop INT' INT
 
 # What the engines read. A variable that is set already stays, and the run says so.
 default() { export "$1=${!1-$2}"; }
@@ -72,28 +101,38 @@ failed=0
 for ((n = 0; n < runs; n++)); do
   out=$folder/run_$n
   seed=$(od -An -N4 -tu4 /dev/urandom | tr -d ' ')
+  begun=0
   "${once[@]}" "$python" -m rn50.scripts.steps begin "$out" \
-    --scheduler slurm --seed="$seed" --data="$dataset" -- "${config[@]}"
+    --scheduler slurm --seed="$seed" --data="$dataset" -- "${config[@]}" \
+    || begun=$?
+  if ((begun == 10 || begun == 11)); then # this run ended in a start before this one
+    failed=$((failed | (begun - 10)))
+    continue
+  fi
+  if ((begun)); then exit "$begun"; fi
+  train=("$python" -m rn50.train "$out/config.yaml" --out "$out")
+  if [[ -s $out/resume_from ]]; then # interrupted: on from its checkpoint
+    train+=(--resume "$(<"$out/resume_from")")
+  fi
   "${per_node[@]}" bash -c 'sync
     { echo 3 >/proc/sys/vm/drop_caches; } 2>/dev/null ||
       sudo -n sysctl -q vm.drop_caches=3'
   # The ranks drop the data set's caches themselves, and log it: cache_clear.
-  "${ranks[@]}" "$python" -m rn50.train "$out/config.yaml" --out "$out" \
-    2>"$out/stderr.log" &
+  "${ranks[@]}" "${train[@]}" 2>"$out/stderr.log" &
   child=$! code=0
   wait "$child" || code=$?
   if [[ -n $stopped ]]; then
     wait "$child" || code=$?
   fi
   child='' end=0
-  "${once[@]}" "$python" -m rn50.scripts.steps end "$out" "$code" "$stopped" || end=$?
+  "${once[@]}" "$python" -m rn50.scripts.steps end \
+    "$out" "$code" "$stopped" "$SECONDS" slurm || end=$?
   if [[ -f $out/result_0.txt ]]; then
     cp -- "$out/result_0.txt" "$folder/results/$system/resnet/result_$n.txt"
   fi
   # 1: the run ended short of its target, the next one may start; above: a rank failed.
-  if [[ -n $stopped || $end -gt 1 ]]; then
-    exit "${stopped:-$end}"
-  fi
+  if [[ -n $stopped ]]; then exit 143; fi
+  if ((end > 1)); then exit "$end"; fi
   failed=$((failed | end))
 done
 "${once[@]}" "$python" -m rn50.scripts.entry log score \
