@@ -93,8 +93,8 @@ def test_a_local_job_that_is_killed_closes_its_log(rn50, smoke_data: Path) -> No
     wait_until(lambda: log.is_file() and "images/s" in log.read_text())
     family += job.children(recursive=True)
     os.kill(job.pid, signal.SIGTERM)
-    code = folder / "exit_code"
-    assert wait_until(lambda: code.is_file() and code.read_text()) == "143\n"
+    assert (folder / "exit_code").read_text() == "running\n"
+    wait_until(lambda: (folder / "exit_code").read_text() == "143\n")
     last = read_events(folder / "run_0/result_0.txt")[-1]
     assert (last.key, last.metadata["status"]) == ("run_stop", "aborted")
     result = json.loads((folder / "run_0/result.json").read_text())
