@@ -20,6 +20,7 @@ from ..scaling.machine import Machine, known_precisions
 from ..scaling.step import build, step_time
 from .bench import machine, spread
 from .drawing import finish, new_figure, save
+from .launcher import Asked
 
 KINDS = ("read", "decode", "full", "mxnet", "jpeg")
 
@@ -36,8 +37,13 @@ def bench_input(loaded: Loaded, *, passes: int, images: int, track: Tracker) -> 
         config.write_text(loaded.to_yaml())
         workers: dict[str, subprocess.Popen[str]] = {}
         try:
-            for kind in KINDS:
-                workers[kind] = _start(config, kind, images)
+            with (
+                Asked() as asked
+            ):  # a signal within Popen would leave a worker that nobody knows of
+                for kind in KINDS:
+                    workers[kind] = _start(config, kind, images)
+            if asked.name:
+                raise KeyboardInterrupt(asked.name)
             for number in range(passes):
                 for kind in KINDS if number % 2 else reversed(KINDS):
                     seconds = _ask(workers[kind], kind)
