@@ -169,7 +169,9 @@ def _lock(descriptor: int) -> bool | None:
 def _is_free(path: Path, granted: bool, tell: Tell) -> bool | None:
     """Whether the holder on record is gone, where the kernel does not know; None: look again."""
     holder = read_holder(path)
-    if holder is None or (granted and holder.boot_id == _boot_id()):
+    if holder is None:
+        return True
+    if granted and (holder.boot_id == _boot_id() or _is_own_disk(path)):
         return True
     tell(holder)
     deadline = time.monotonic() + STALE_S
@@ -200,12 +202,12 @@ def _beat(
 ) -> None:
     beat = 0
     while not stop.wait(BEAT_S):
-        if not _holds(path, ours):
-            holder = read_holder(path)
-            if holder is not None and lost is not None:
+        holder = read_holder(path)
+        if holder is not None and holder.token != ours.token:
+            if lost is not None:
                 lost(holder)
             return
-        beat += 1
+        beat += 1  # one failed look is no proof: a pause in the count would give the lock away
         with suppress(OSError):  # the next one may be written
             _write(descriptor, ours._replace(beat=beat))
 

@@ -166,7 +166,7 @@ def _partial(target: Path) -> Path:
 
 
 def _lock_path(target: Path) -> Path:
-    return target.parent / f".{target.name}.lock"
+    return target.parent / f".{target.name}.staging.lock"
 
 
 @contextmanager

@@ -19,6 +19,7 @@ from ..config.load import Loaded, load
 from ..logging.mlperf import close_interrupted
 from ..train import checkpoint
 from ..train.checkpoint import Checkpoint
+from ..train.rank_lock import FolderInUse
 from ..train.resume import (
     INTERRUPTED_LOG,
     LOG,
@@ -28,7 +29,7 @@ from ..train.resume import (
 )
 from .failure import read_failures
 from .reserve import give_back, reserve
-from .run_lock import check_free, wait_for_rank
+from .run_lock import check_free, driven_by_another, remove_rank_lock, wait_for_rank
 
 METRICS = "metrics.jsonl"
 _KEPT = {LOG: INTERRUPTED_LOG} | {
@@ -91,13 +92,21 @@ def begin_attempt(out: Path, loaded: Loaded) -> Checkpoint | None:
         the newest whole checkpoint; None: there is none, the run begins anew.
 
     Raises:
-        UserError: a rank of the last attempt still writes there.
+        FolderInUse: a rank of the last attempt still writes there, or another driver took over.
+        UserError: what the last attempt left cannot be read or copied; nothing has been moved.
     """
+    if (other_driver := driven_by_another(out)) is not None:
+        raise FolderInUse(out, other_driver)
     wait_for_rank(out)
     found, problems = checkpoint.newest(out / "checkpoint")
     for problem in problems:
         print(f"rn50: warning: {problem}; the one before is taken", file=sys.stderr, flush=True)
-    kept = next(out / f"attempt_{n}" for n in range(1, 10_000) if not _exists(out, n))
+    number = next(n for n in range(1, 10_000) if not _exists(out, n))
+    begun = {}
+    if found is not None:
+        sizes = ((LOG, found.meta.log_bytes), (METRICS, found.meta.metrics_bytes))
+        begun = {name: _copy_start(out, name, size, number) for name, size in sizes}
+    kept = out / f"attempt_{number}"
     kept.mkdir()
     for name, new_name in _KEPT.items():
         if (out / name).is_file():
@@ -111,8 +120,8 @@ def begin_attempt(out: Path, loaded: Loaded) -> Checkpoint | None:
     if found is None:
         print(f"{out}: no checkpoint yet: from the beginning", flush=True)
         return None
-    _copy_start(kept / _KEPT[LOG], out / LOG, found.meta.log_bytes)
-    _copy_start(kept / METRICS, out / METRICS, found.meta.metrics_bytes)
+    for name, partial in begun.items():
+        partial.replace(out / name)
     print(f"{out}: going on after step {found.meta.step} ({found.path.name})", flush=True)
     if other := differences_in_bits(found, loaded):
         print(
@@ -126,9 +135,13 @@ def begin_attempt(out: Path, loaded: Loaded) -> Checkpoint | None:
 def close_attempt(out: Path) -> None:
     """After a failure: end the log where rank 0 could not, remove half a checkpoint.
 
-    Gives back what was reserved on the disk, for this and for what is to be said.
+    Gives back what was reserved on the disk, for this and for what is to be said. A folder that
+    another driver has taken over is left alone.
     """
+    if driven_by_another(out) is not None:
+        return
     give_back(out)
+    remove_rank_lock(out)
     checkpoint.remove_partial(out / "checkpoint")
     for path in out.glob(".*.partial-*"):
         path.unlink(missing_ok=True)
@@ -201,15 +214,30 @@ def _exists(out: Path, number: int) -> bool:
     return os.path.lexists(out / f"attempt_{number}")
 
 
-def _copy_start(source: Path, target: Path, size_bytes: int) -> None:
-    """The first `size_bytes` of a file, which must be there."""
+def _copy_start(out: Path, name: str, size_bytes: int, attempts: int) -> Path:
+    """A copy of the first `size_bytes` of `name`, beside it: what takes its place.
+
+    Where going on was interrupted before, the file is in an `attempt_<n>/` alone: the newest.
+    """
+    earlier = (out / f"attempt_{n}" / _KEPT[name] for n in range(attempts - 1, 0, -1))
+    source = next((p for p in (out / name, *earlier) if _size_bytes(p) >= size_bytes), None)
+    if source is None:
+        raise UserError(
+            f"{out / name}: at least {size_bytes} bytes expected, as when its checkpoint was "
+            f"written, found {_size_bytes(out / name)}"
+        )
+    partial = out / f".{name}.partial-{os.getpid()}"
     try:
-        if source.stat().st_size < size_bytes:
-            raise UserError(
-                f"{source}: at least {size_bytes} bytes expected, as when its checkpoint was "
-                f"written, found {source.stat().st_size}"
-            )
-        shutil.copyfile(source, target)
-        os.truncate(target, size_bytes)
+        shutil.copyfile(source, partial)
+        os.truncate(partial, size_bytes)
     except OSError as error:
+        partial.unlink(missing_ok=True)
         raise UserError(f"{source}: cannot copy: {error.strerror}") from None
+    return partial
+
+
+def _size_bytes(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return 0

@@ -89,11 +89,13 @@ def config_check(
     """
     from ..config.check import check_config
     from ..config.load import load
+    from .dry_run import find_data, names_own_data
     from .machine_option import on_machine
     from .preflight import check_whether_it_runs
 
     loaded = load(config, on_machine(config, overrides or [], system))
-    result = check_whether_it_runs(check_config(loaded), loaded.run)
+    missing = find_data(loaded.run.data, loaded.origins)[1] if names_own_data(loaded) else []
+    result = check_whether_it_runs(check_config(loaded), loaded.run, missing=missing)
     if as_json:
         print(json.dumps(result.to_dict(), indent=1))
     else:
@@ -140,7 +142,13 @@ def config_explain(
 
         if not write.is_file():
             raise UserError(f"--write: {write}: a page that is there expected, found none")
-        write_output(write, reference.replace_in_page(write.read_text()))
+        try:
+            page = write.read_text()
+        except UnicodeDecodeError as error:
+            raise UserError(
+                f"--write: {write}: UTF-8 expected, found byte {error.start} bad"
+            ) from None
+        write_output(write, reference.replace_in_page(page))
         return
     found = [*reference.all_keys().values()] if key is None else reference.find_keys(key)
     if as_json:

@@ -45,7 +45,9 @@ def submit(
     system: SystemName = None,
     wait: Annotated[
         bool,
-        typer.Option("--wait", help="Until the job has ended; its exit code is the command's."),
+        typer.Option(
+            "--wait", help="Until the job has ended; exit 1 where it failed or missed its target."
+        ),
     ] = False,
     as_json: Json = False,
 ) -> None:

@@ -15,6 +15,7 @@ from ..config.check import check_config
 from ..config.errors import UserError
 from ..config.load import Loaded
 from ..config.memory import device_bytes, rank_bytes
+from ..config.names import PRESETS
 from ..config.plan import build_plan
 from ..config.schema import Data, Run
 from ..data.dataset import check_before_run
@@ -61,7 +62,7 @@ def describe_launch(
         words, algorithm, why = [], run.comm.algorithm, ""
     if runs_here(run, name):
         problems += obstacles_here(run, here)
-    data, missing = _data(run.data, loaded.origins)
+    data, missing = find_data(run.data, loaded.origins)
     system = run.system
     memory = rank_bytes(run)
     check = check_whether_it_runs(check_config(loaded), run, here)
@@ -153,7 +154,13 @@ def _recipe(run: Run) -> str:
     )
 
 
-def _data(data: Data, origins: Mapping[str, Any]) -> tuple[str, list[str]]:
+def names_own_data(loaded: Loaded) -> bool:
+    """Is data.path the user's, not a preset's, which means a machine that may be elsewhere?"""
+    written_at = loaded.origins.get("data.path")
+    return written_at is not None and Path(written_at.source).resolve().parent != PRESETS
+
+
+def find_data(data: Data, origins: Mapping[str, Any]) -> tuple[str, list[str]]:
     """The set in words, and what is wrong with it."""
     if os.path.lexists(Path(data.path) / "manifest.json"):
         try:

@@ -43,7 +43,7 @@ from .preflight import idle_gpus_note, refusals, refuse
 from .record import describe_environment
 from .repeat import compare_with_recorded
 from .reserve import give_back, reserve
-from .run_lock import hold_run
+from .run_lock import driven_by_another, hold_run
 from .verdict import check_note, errors_of, target_note, verdict_lines
 
 _MOST_WARNINGS = 5
@@ -105,8 +105,9 @@ def launch(
     out = resume or new_run_folder(run)
     again = again or same_again(out)
     with hold_run(out):
+        # Before the try: a stop while the last attempt still writes there must not close its log.
+        found = begin_attempt(out, loaded) if resume else None
         try:
-            found = begin_attempt(out, loaded) if resume else None
             reserve(out)
             save_config(loaded, out)
             command = [*program, str(out / "config.yaml"), "--out", str(out)]
@@ -121,16 +122,20 @@ def launch(
                     break
                 except UserError as error:
                     close_attempt(out)
-                    hopeless = is_hopeless(out)
-                    if hopeless or not max_restarts:
-                        ending = rank_failed(
-                            str(error), read_standing(out), out, again, launcher, hopeless=hopeless
-                        )
-                        close_result(out, run, ending)
-                        raise Failed(f"{error}{ending.what_next}", ending) from None
-                    max_restarts -= 1
-                    print(f"rn50: {error}", file=sys.stderr, flush=True)
-                    found = begin_attempt(out, loaded)
+                    reason, hopeless = str(error), is_hopeless(out)
+                    if max_restarts and not hopeless:
+                        max_restarts -= 1
+                        print(f"rn50: {reason}", file=sys.stderr, flush=True)
+                        try:
+                            found = begin_attempt(out, loaded)
+                            continue
+                        except UserError as refused:
+                            reason = f"no restart: {refused}"
+                    ending = rank_failed(
+                        reason, read_standing(out), out, again, launcher, hopeless=hopeless
+                    )
+                    close_result(out, run, ending)
+                    raise Failed(f"{reason}{ending.what_next}", ending) from None
         except KeyboardInterrupt as stop:
             close_attempt(out)
             ending = run_stopped(asked_by(stop), read_standing(out), out, again, launcher)
@@ -146,8 +151,11 @@ def launch(
 def close_result(out: Path, run: Run, ending: Ending) -> None:
     """result.json and report of a run that did not come to its end by itself.
 
-    What ranks that ended in order have written there stays, with the ending beside it.
+    What ranks that ended in order have written there stays, with the ending beside it. A folder
+    that another driver has taken over is left alone.
     """
+    if driven_by_another(out) is not None:
+        return
     result: dict[str, Any] = {"status": "failed", "seed": run.seed}
     with suppress(OSError, ValueError):
         result = json.loads((out / "result.json").read_text())

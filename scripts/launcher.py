@@ -333,6 +333,6 @@ def new_run_folder(run: Run) -> Path:
 
 def refuse_run(folder: Path) -> None:
     """Raises UserError where a run has left its files in `folder`: another would replace them."""
-    for name in ("result_0.txt", "metrics.jsonl", "result.json"):
+    for name in ("config.yaml", "result_0.txt", "metrics.jsonl", "result.json"):
         if (folder / name).exists():
             raise UserError(f"--out: {folder}: a folder without a run expected, found its {name}")

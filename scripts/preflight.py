@@ -122,16 +122,21 @@ def idle_gpus_note(run: Run, gpus: Gpus | None) -> str:
     )
 
 
-def check_whether_it_runs(check: ConfigCheck, run: Run, here: Here | None = None) -> ConfigCheck:
+def check_whether_it_runs(
+    check: ConfigCheck, run: Run, here: Here | None = None, missing: Sequence[str] = ()
+) -> ConfigCheck:
     """A config's check with what stands in its way: errors; notes, where it is this machine alone.
 
     Args:
         here: this machine; default: as it is now.
+        missing: what is wrong with the image set here, one line each.
     """
     never = refusals(run)
     found = [Finding(RULE, ERROR, None, "", "", text) for text in never]
     if note := launcher_note(run):
         found.append(Finding(RULE, NOTE, None, "", "", note))
+    for line in missing:
+        found.append(Finding(RULE_HERE, NOTE, None, "", "", f"not on this machine: {line}"))
     if run.system.nodes == 1:
         obstacles = obstacles_here(run, here or Here.read())
         for one in obstacles:  # what to do instead is for who launches it here

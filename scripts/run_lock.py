@@ -8,14 +8,16 @@ process has left is taken over.
 
 from __future__ import annotations
 
+import os
+import platform
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from ..config.errors import UserError
-from ..data.lock import HeldError, Holder, hold
+from ..data.lock import HeldError, Holder, hold, read_holder
 from ..train.rank_lock import RANK_LOCK, FolderInUse
 
 LOCK = ".lock"
@@ -65,6 +67,25 @@ def wait_for_rank(out: Path, grace_s: float = RANK_GRACE_S) -> None:
                 told = True
                 print(f"{out}: waiting for rank 0 of the run before to end", flush=True)
         time.sleep(_POLL_S)
+
+
+def remove_rank_lock(out: Path) -> None:
+    """Remove what a rank 0 that was killed on this machine has left of its lock."""
+    path = out / RANK_LOCK
+    holder = read_holder(path)
+    if holder is not None and holder.host == platform.node():
+        with suppress(HeldError, OSError), hold(path, wait=False, tell=_tell(out)):
+            pass
+
+
+def driven_by_another(out: Path) -> Holder | None:
+    """Who drives the run in `out`, if that is another process than this one.
+
+    One that was suspended finds so after it has gone on: its lock was taken over.
+    """
+    holder = read_holder(out / LOCK)
+    ours = (platform.node(), os.getpid())
+    return None if holder is None or (holder.host, holder.pid) == ours else holder
 
 
 def check_free(out: Path) -> None:
