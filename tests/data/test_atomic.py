@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import os
 import stat
+import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +14,7 @@ import pytest
 
 from rn50.config.errors import UserError
 from rn50.data.atomic import check_output, new_folder, write_file, write_output
+from tests.waiting import wait_until
 
 NOBODY = 65534
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="makes files of two users: needs root")
@@ -215,19 +218,20 @@ def test_a_device_stays_one_for_any_user(device) -> None:
 
 
 def test_a_fifo_is_written_through_and_waits_for_its_reader(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "fifo"
     os.mkfifo(path)
     check_output(path)
+    said = io.StringIO()  # capsys, asked while a thread prints, loses lines
+    monkeypatch.setattr(sys, "stderr", said)
     content = "x" * 1_000_000  # more than a pipe holds
     writer = threading.Thread(target=write_output, args=(path, content))
     writer.start()
-    while "waiting" not in (said := capsys.readouterr().err):
-        assert writer.is_alive()
-    assert said == f"rn50: {path}: waiting for a reader of this FIFO\n"
+    wait_until(said.getvalue)
     assert path.read_text() == content
     writer.join()
+    assert said.getvalue() == f"rn50: {path}: waiting for a reader of this FIFO\n"
     assert stat.S_ISFIFO(path.stat().st_mode)
     assert beside(path) == {"fifo"}
 

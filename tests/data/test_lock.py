@@ -61,6 +61,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lock, "STALE_S", 0.6)
     monkeypatch.setattr(lock, "BEAT_S", 0.1)
     monkeypatch.setattr(lock, "_SETTLE_S", 0.05)
+    monkeypatch.setattr(lock, "_is_own_disk", lambda path: False)  # others may write here
 
 
 @pytest.fixture(params=["flock", "no flock"])
@@ -72,7 +73,6 @@ def kernel(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, quic
             raise OSError(38, "Function not implemented")
 
         monkeypatch.setattr(fcntl, "flock", refuse)
-        monkeypatch.setattr(lock, "_is_own_disk", lambda path: False)
     return str(request.param)
 
 
@@ -242,3 +242,29 @@ def test_a_folder_that_is_not_there_is_an_error_of_the_system(tmp_path: Path) ->
 def test_file_systems_of_one_machine_are_known() -> None:
     assert lock._is_own_disk(Path("/dev/shm/lock"))
     assert not lock._is_own_disk(Path("/proc/lock"))
+
+
+def test_what_a_machine_left_on_its_own_disk_is_free_at_once(tmp_path: Path) -> None:
+    """After a reboot: no other machine writes there, and no process of this one holds it."""
+    path, told = tmp_path / "lock", Told()
+    holder_elsewhere(path)
+    if not lock._is_own_disk(path):
+        pytest.skip("a temporary folder that other machines may share")
+    with hold(path, wait=False, tell=told):
+        assert told == []
+
+
+def test_one_failed_look_does_not_end_the_beat(
+    tmp_path: Path, quick: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, failed = tmp_path / "lock", threading.Event()
+
+    def fail_once(found: Path) -> Holder | None:
+        if threading.current_thread().name == "lock" and not failed.is_set():
+            failed.set()
+            return None
+        return read_holder(found)
+
+    monkeypatch.setattr(lock, "read_holder", fail_once)
+    with hold(path, wait=False, tell=print):
+        wait_until(lambda: failed.is_set() and (found := read_holder(path)) and found.beat >= 2)

@@ -476,6 +476,14 @@ def test_a_page_does_not_replace_its_log(run_folder: Path) -> None:
     assert log.read_text() == before
 
 
+def test_a_page_does_not_replace_another_file_of_the_run(run_folder: Path) -> None:
+    config = run_folder / "config.yaml"
+    config.write_text("base: quick\n")
+    with pytest.raises(UserError, match="another file than one of the run's own"):
+        write_report(run_folder / "result_0.txt", config)
+    assert config.read_text() == "base: quick\n"
+
+
 def test_a_page_is_about_one_subject(tmp_path: Path) -> None:
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
