@@ -50,20 +50,19 @@ def _flush_output(code: Any) -> Any:
 
 def _command() -> None:
     """Help and mistakes of every command are Typer's."""
-    if sys.argv[1:3] == ["log", "check"]:
-        try:
+    try:
+        if sys.argv[1:3] == ["log", "check"]:
             code = quick_check(sys.argv[3:])
-        except KeyboardInterrupt as stop:
-            from .console import EXIT_STOPPED
-            from .ending import asked_by, command_stopped
+            if code is not None:
+                sys.exit(code)
+        from .cli import main as with_typer
+    except KeyboardInterrupt as stop:
+        from .console import EXIT_STOPPED
+        from .ending import asked_by, command_stopped
 
-            line = command_stopped(asked_by(stop), sys.argv[1:]).line
-            print(f"rn50: {line}", file=sys.stderr)
-            code = EXIT_STOPPED
-        if code is not None:
-            sys.exit(code)
-    from .cli import main as with_typer
-
+        line = command_stopped(asked_by(stop), sys.argv[1:]).line
+        print(f"rn50: {line}", file=sys.stderr)
+        sys.exit(EXIT_STOPPED)
     with_typer()
 
 
