@@ -6,7 +6,6 @@ in result.json, as `reason` and `next`.
 
 from __future__ import annotations
 
-import json
 import re
 import shlex
 import shutil
@@ -22,6 +21,7 @@ from ..config.duration import Duration
 from ..config.errors import UserError
 from ..config.finding import number, plain
 from ..train.limits import REASONS, REQUESTED
+from ..train.repeated import last_log_point, read_text, stopped_at
 
 if TYPE_CHECKING:
     from ..config.check import ConfigCheck
@@ -351,39 +351,15 @@ def read_standing(folder: Path) -> Standing:
     """How far the run in `folder` came; never raises on content."""
     from ..train.checkpoint import listed  # numpy: 0.1 s that no other command needs
 
-    log = _text(folder / "result_0.txt")
+    log = read_text(folder / "result_0.txt")
     checkpoints = listed(folder / "checkpoint")
     newest = int(checkpoints[-1].stem.partition("_")[2]) if checkpoints else None
     return Standing(_last_step(folder), newest, '"key": "run_start"' in log)
 
 
 def _last_step(folder: Path) -> int:
-    steps = [0]
-    for line in reversed(_text(folder / "metrics.jsonl").splitlines()):
-        step = _parsed(line).get("step")
-        if isinstance(step, int):
-            steps.append(step)
-            break
-    stopped = _parsed(_text(folder / "result.json")).get("stopped", "")
-    if at := re.search(r" at step (\d+)$", str(stopped)):
-        steps.append(int(at[1]))
-    return max(steps)
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(errors="replace")
-    except OSError:
-        return ""
+    return max(last_log_point(folder) or 0, stopped_at(folder) or 0)
 
 
 def _quoted(path: Path) -> str:
     return shlex.quote(str(path))
-
-
-def _parsed(text: str) -> dict[str, Any]:
-    try:
-        value = json.loads(text)
-    except (ValueError, RecursionError):
-        return {}
-    return value if isinstance(value, dict) else {}

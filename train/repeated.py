@@ -1,4 +1,4 @@
-"""How many steps of an interrupted run its next attempt trains once more. Loads no framework."""
+"""How far a run came, by its files, and what its next attempt trains again. Loads no framework."""
 
 from __future__ import annotations
 
@@ -21,26 +21,38 @@ def steps_repeated(out: Path, step: int) -> int | None:
     if not attempts:
         return None
     last = max(attempts, key=lambda path: int(path.name[8:]))
-    stopped = re.search(
-        r" at step (\d+)$", str(_parsed(_text(last / "result.json")).get("stopped"))
-    )
-    if stopped:
-        return max(0, int(stopped[1]) - step)
-    for line in reversed(_text(last / "metrics.jsonl").splitlines()):
-        reached = _parsed(line).get("step")
-        if isinstance(reached, int):
-            return reached - step if reached > step else None
+    stopped, reached = stopped_at(last), last_log_point(last)
+    if stopped is not None:
+        return max(0, stopped - step)
+    return reached - step if reached is not None and reached > step else None
+
+
+def stopped_at(folder: Path) -> int | None:
+    """The step at which the run in `folder` stopped in order, as its result.json says."""
+    said = parse_object(read_text(folder / "result.json")).get("stopped")
+    found = re.search(r" at step (\d+)$", str(said))
+    return int(found[1]) if found else None
+
+
+def last_log_point(folder: Path) -> int | None:
+    """The step of the last line of its metrics.jsonl that has one."""
+    for line in reversed(read_text(folder / "metrics.jsonl").splitlines()):
+        step = parse_object(line).get("step")
+        if isinstance(step, int):
+            return step
     return None
 
 
-def _text(path: Path) -> str:
+def read_text(path: Path) -> str:
+    """The text of a file; nothing where it cannot be read."""
     try:
         return path.read_text(errors="replace")
     except OSError:
         return ""
 
 
-def _parsed(text: str) -> dict[str, Any]:
+def parse_object(text: str) -> dict[str, Any]:
+    """A JSON object; an empty one where the text is none."""
     try:
         value = json.loads(text)
     except (ValueError, RecursionError):
