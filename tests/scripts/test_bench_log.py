@@ -20,7 +20,7 @@ def test_both_checkers_side_by_side() -> None:
         ratio = found["ratios"][f"{what}: official / ours"]
         assert ratio["n"] == n and 0 < ratio["min"] <= ratio["median"] <= ratio["max"]
     assert found["figures"]["3 MB, ours peak MB"] < 60
-    assert set(found) == {"ratios", "figures", "machine"}
+    assert set(found) == {"ratios", "figures", "measurements", "machine"}
     assert done == [(number, 4) for number in range(5)]
 
 
