@@ -25,6 +25,7 @@ from ..train.environment import Environment
 from ..train.gpu import read_gpus
 from ..train.seeding import draw_seed
 from .attempts import begin_attempt, close_attempt, is_hopeless
+from .circumstances import check_open_files, read_limits
 from .ending import (
     Ending,
     Failed,
@@ -90,7 +91,8 @@ def launch(
     run = loaded.run
     plan = build_plan(run)
     name = pick_launcher(launcher)
-    refuse(refusals(run, (LAUNCHERS[name][1],)))  # before data is made
+    refuse(refusals(run, (LAUNCHERS[name][1],)))  # before data or a folder is made
+    check_open_files(read_limits())
     started: list[str] = []
 
     def noted(task: str) -> Callable[[int, int], None]:
