@@ -129,7 +129,7 @@ def _finding(rule: str, severity: str, breach: Breach, loaded: Loaded) -> Findin
 
 
 def _another_set(loaded: Loaded) -> Finding:
-    """What of the closed division a set that is not ImageNet makes void, and what not."""
+    """The rules of the closed division that a set other than ImageNet leaves out, as one note."""
     classes, origin = loaded.run.data.classes, loaded.origin("data.classes")
     message = (
         f"left out for a set of {classes} classes ({origin}): the rules on ImageNet's size and "

@@ -120,10 +120,10 @@ def named_kinds(kinds: Counter[str]) -> str:
     return ", ".join([*(f"{count:,} {kind}" for kind, count in most), *more])
 
 
-def shortened(names: list[str]) -> str:
+def shortened(names: list[str], most: int = _MOST_NAMED) -> str:
     """The first names, and how many more there are."""
-    more = [f"and {len(names) - _MOST_NAMED} more"] if len(names) > _MOST_NAMED else []
-    return ", ".join(names[:_MOST_NAMED] + more)
+    more = [f"and {len(names) - most} more"] if len(names) > most else []
+    return ", ".join(names[:most] + more)
 
 
 _Place = tuple[str, str, int, int]  # the fields of a Source behind its label

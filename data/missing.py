@@ -10,7 +10,7 @@ from pathlib import Path
 from ..config.leaves import Origin
 from ..config.names import PRESETS
 from .journal import partial_folder
-from .listing import IMAGE_SUFFIXES, TRAIN_TAR
+from .listing import IMAGE_SUFFIXES, TRAIN_TAR, shortened
 
 _MOST_NAMED = 5
 _MOST_ENTRIES = 2000  # of a folder, looked at for a hint
@@ -37,7 +37,7 @@ def explain_missing(path: str, written_at: Origin | None = None) -> str:
     if meant is not None:
         pack = f"did you mean {_as_written(meant, path, own)}? Else {pack}"
     elif found == "nothing" and (beside := _sets_in(folder.parent)):
-        found += f" (packed sets beside it: {', '.join(beside)})"
+        found += f" (packed sets beside it: {beside})"
     return f"{where}data.path: a packed image set expected at {folder}, found {found}; {pack}"
 
 
@@ -58,7 +58,7 @@ def _look(folder: Path) -> tuple[str, Path | None]:
     if (folder / "train.rec").is_file():
         return "records without their manifest.json", None
     if inside := _sets_in(folder):
-        return f"a folder of packed sets ({', '.join(inside)})", None
+        return f"a folder of packed sets ({inside})", None
     return "a folder without manifest.json", None
 
 
@@ -101,13 +101,13 @@ def _near_miss(folder: Path) -> Path | None:
     return next(iter(sets), None)
 
 
-def _sets_in(folder: Path) -> list[str]:
+def _sets_in(folder: Path) -> str:
+    """The packed sets in a folder; empty: it has none."""
     try:
         names = [n for n in _names(folder) if not n.startswith(".") and _is_set(folder / n)]
     except OSError:
-        return []
-    more = [f"and {len(names) - _MOST_NAMED} more"] if len(names) > _MOST_NAMED else []
-    return names[:_MOST_NAMED] + more
+        return ""
+    return shortened(names, _MOST_NAMED)
 
 
 def _near(folder: Path, name: str) -> list[str]:

@@ -33,7 +33,7 @@ _DEAD = -1
 
 
 class Packed(NamedTuple):
-    """What a split holds: labels by record, pixels, the record file's digest, files to tell of."""
+    """What a split holds: labels by record, pixels, the record file's digest, odd files."""
 
     labels: NDArray[np.uint32]
     pixels: int
@@ -237,7 +237,7 @@ _Image = tuple[Source, bytes, int, int]
 def _read(
     sources: Sequence[Source],
 ) -> tuple[list[tuple[int, int]], list[_Image], list[dict[str, Any]]]:
-    """(size and time of each source, images that can be packed, files to tell of)."""
+    """(size and time of each source, images that can be packed, odd files)."""
     times, images, odd = [], [], []
 
     def tell(source: Source, found: str, kept: bool) -> None:

@@ -41,7 +41,7 @@ class Share(NamedTuple):
 
 
 _ENDED = {"failed": "The run failed: ", "aborted": "The run was aborted: "}
-"""By the status of result.json; a success is told by the log."""
+"""By the status of result.json. Of a success the figures of the log say enough."""
 
 
 def title(subject: Subject) -> str:

@@ -37,9 +37,7 @@ def bench_input(loaded: Loaded, *, passes: int, images: int, track: Tracker) -> 
         config.write_text(loaded.to_yaml())
         workers: dict[str, subprocess.Popen[str]] = {}
         try:
-            with (
-                Asked() as asked
-            ):  # a signal within Popen would leave a worker that nobody knows of
+            with Asked() as asked:  # a signal within Popen would leave a worker running
                 for kind in KINDS:
                     workers[kind] = _start(config, kind, images)
             if asked.name:

@@ -6,6 +6,7 @@ in result.json, as `reason` and `next`.
 
 from __future__ import annotations
 
+import math
 import re
 import shlex
 import shutil
@@ -200,7 +201,7 @@ def run_ended(
     if stopped is None:
         reason = f"target {plain(target)} missed: {reached} after epoch {epochs}, the last"
         advice = "it cannot be resumed, as its schedule is over; try more epochs"
-        more = Duration(plain_up(1.5 * length.value), length.unit)
+        more = Duration(math.ceil(1.5 * length.value), length.unit)
         return Ending(reason, str(folder), advice, with_override(again, f"schedule.length={more}"))
     kept = standing.checkpoint
     reason = f"{stopped} ({'no checkpoint' if kept is None else f'checkpoint of step {kept}'})"
@@ -209,11 +210,6 @@ def run_ended(
     if spent:  # the budget counts from the beginning of the run: it is spent still
         command = with_override(command, f"{spent[1]}=null")
     return Ending(reason, str(folder), advice, command)
-
-
-def plain_up(value: float) -> float:
-    """`value`, or the next whole number above it."""
-    return float(-(-value // 1))
 
 
 def with_override(command: str, override: str) -> str:

@@ -25,7 +25,6 @@ from ..train.environment import Environment
 from ..train.gpu import read_gpus
 from ..train.seeding import draw_seed
 from .attempts import begin_attempt, close_attempt, is_hopeless
-from .circumstances import check_open_files, read_limits
 from .ending import (
     Ending,
     Failed,
@@ -91,8 +90,8 @@ def launch(
     run = loaded.run
     plan = build_plan(run)
     name = pick_launcher(launcher)
-    refuse(refusals(run, (LAUNCHERS[name][1],)))  # before data or a folder is made
-    check_open_files(read_limits())
+    refuse(refusals(run, (LAUNCHERS[name][1],)))
+    job, environment = build_job(run, name, ())  # its refusals before data or a folder is made
     started: list[str] = []
 
     def noted(task: str) -> Callable[[int, int], None]:
@@ -113,7 +112,6 @@ def launch(
             reserve(out)
             save_config(loaded, out)
             command = [*program, str(out / "config.yaml"), "--out", str(out)]
-            job, environment = build_job(run, name, command)
             described = describe_environment(environment, name, command)
             write_file(out / "environment.json", json.dumps(described, indent=1) + "\n")
             announce(loaded, plan, environment, name, out, manifest)

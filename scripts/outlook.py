@@ -16,9 +16,7 @@ from ..logging.outlook import Outlook, Part
 from ..logging.plots import Plot
 from ..scaling.predict import Job, Prediction, curve, job_of_config, job_of_system, on_system
 from ..scaling.predict import predict as run_predict
-from ..scaling.step import ALGORITHMS, group_cost_s
-
-SIZES_BYTES = tuple(1 << exponent for exponent in range(12, 28))
+from ..scaling.step import ALGORITHMS, allreduce_curve
 
 
 def outlook(subject: Subject, system: str | None = None, gpus: int | None = None) -> Outlook | None:
@@ -182,9 +180,7 @@ def _allreduce_plot(answer: Prediction) -> tuple[Plot, ...]:
         return ()
     lines = []
     for style, (letter, name) in enumerate(zip("ABCDE", ALGORITHMS, strict=True)):
-        costs = [group_cost_s(answer.machine, gpus, size, name)[1] * 1e3 for size in SIZES_BYTES]
-        sizes = (size / 1e6 for size in SIZES_BYTES)
-        lines.append(Series(letter, (list(zip(sizes, costs, strict=True)),), style))
+        lines.append(Series(letter, (allreduce_curve(answer.machine, gpus, name),), style))
     names = (f"{one.label} {name}" for one, name in zip(lines, ALGORITHMS, strict=True))
     chart = line_chart("outlook-allreduce", "Allreduce", lines, x_label="message, MB", log="xy")
     title = f"Allreduce on {gpus:,} accelerators"

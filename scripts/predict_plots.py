@@ -8,15 +8,13 @@ from typing import TYPE_CHECKING
 
 from ..config.errors import UserError
 from ..scaling.predict import Prediction, curve
-from ..scaling.step import ALGORITHMS, group_cost_s
+from ..scaling.step import ALGORITHMS, allreduce_curve
 from .drawing import finish, new_figure, new_panels, save
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
     from ..scaling.validate import Row
-
-SIZES_BYTES = tuple(1 << exponent for exponent in range(12, 28))
 
 
 def write_plots(answer: Prediction, folder: Path) -> list[Path]:
@@ -97,11 +95,8 @@ def _where_a_step_goes(answer: Prediction, axes: Axes) -> None:
 
 def _algorithms(answer: Prediction, axes: Axes) -> None:
     for name in ALGORITHMS:
-        times = [
-            group_cost_s(answer.machine, answer.job.gpus, n_bytes, name)[1] * 1e3
-            for n_bytes in SIZES_BYTES
-        ]
-        axes.loglog([n / 1e6 for n in SIZES_BYTES], times, label=name.replace("_", " "))
+        points = allreduce_curve(answer.machine, answer.job.gpus, name)
+        axes.loglog(*zip(*points, strict=True), label=name.replace("_", " "))
     axes.set(xlabel="message, MB", ylabel="allreduce, ms")
     axes.set_title(f"{answer.job.gpus} GPUs of {answer.job.name}")
     finish(axes)

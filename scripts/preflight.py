@@ -49,7 +49,7 @@ def refuse(problems: Sequence[str]) -> None:
 
 
 def runs_here(run: Run, launcher: str) -> bool:
-    """Do the ranks of a run start on this machine? srun's and those of several nodes: who knows."""
+    """Is it certain that ranks start on this machine? Not with srun, nor on several nodes."""
     return run.system.nodes == 1 and launcher != "srun"
 
 

@@ -182,8 +182,8 @@ class Driver:
     def run(self) -> None:
         """Until all trials have ended; on a signal or an error none of them runs on.
 
-        Signals are facts to look at between two steps: one that interrupted a step could leave a
-        trial that nobody knows of.
+        Signals are looked at between two steps: one that interrupted a step could leave a trial
+        running that is in no list.
         """
         with Asked() as asked:
             try:

@@ -484,6 +484,13 @@ def test_a_page_does_not_replace_another_file_of_the_run(run_folder: Path) -> No
     assert config.read_text() == "base: quick\n"
 
 
+def test_a_page_of_a_bare_log_may_replace_the_page_before(tmp_path: Path) -> None:
+    log = write(tmp_path / "log.txt", good_run())
+    page = tmp_path / "page.htm"
+    page.write_text("of yesterday")
+    assert write_report(log, page) == page and "of yesterday" not in page.read_text()
+
+
 def test_a_page_is_about_one_subject(tmp_path: Path) -> None:
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
