@@ -1,0 +1,58 @@
+"""The door for foreign files: what is refused, with its reason, and without waiting."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from rn50.config.reading import open_file, read_file
+
+
+def reason(path: Path, **wanted: object) -> str:
+    with pytest.raises(OSError) as caught:
+        read_file(path, 100, **wanted)  # type: ignore[arg-type]
+    return caught.value.strerror or ""
+
+
+def test_a_regular_file_is_read(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"x" * 100)
+    (tmp_path / "link").symlink_to("file")
+    assert read_file(tmp_path / "file", 100) == b"x" * 100
+    assert read_file(tmp_path / "link", 100, within=tmp_path) == b"x" * 100
+
+
+def test_what_is_no_regular_file_is_named(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "fifo")
+    (tmp_path / "zero").symlink_to("/dev/zero")
+    assert reason(tmp_path / "fifo") == "a regular file expected, found a FIFO"
+    assert reason(tmp_path / "zero") == "a regular file expected, found a device"
+    assert reason(tmp_path) == "a regular file expected, found a folder"
+    assert reason(tmp_path / "none") == "No such file or directory"
+
+
+def test_a_larger_file_is_not_read(tmp_path: Path) -> None:
+    with (tmp_path / "sparse").open("wb") as file:
+        file.truncate(1 << 40)
+    assert "at most 100 bytes expected, found 1,099,511,627,776" in reason(tmp_path / "sparse")
+
+
+@pytest.mark.parametrize("target", ["../secret", "{tmp}/secret", "../home-2/secret", "out/secret"])
+def test_a_link_out_of_the_folder_is_not_followed(tmp_path: Path, target: str) -> None:
+    home = tmp_path / "home"
+    for folder in (home, tmp_path / "home-2"):
+        folder.mkdir()
+        (folder.parent / "secret").write_text("secret")
+    (tmp_path / "home-2" / "secret").write_text("secret")
+    (home / "out").symlink_to(tmp_path)
+    (home / "file").symlink_to(target.format(tmp=tmp_path))
+    assert "which is not followed" in reason(home / "file", within=home)
+
+
+def test_no_descriptor_is_left_open(tmp_path: Path) -> None:
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    for _ in range(20):
+        reason(tmp_path)
+    open_file(Path(__file__)).close()
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
