@@ -38,8 +38,10 @@ def forget_other_set(leaves: dict[str, Leaf], layer: Layer) -> None:
         remove(leaves, SYNTHETIC)
 
 
-def fill_counts(leaves: dict[str, Leaf]) -> None:
+def fill_counts(leaves: dict[str, Leaf], *, from_manifest: bool = True) -> None:
     """Set the counts that no layer gives, where the set to be drawn or a manifest has them.
+
+    `from_manifest`: whether a manifest may be read.
 
     Raises:
         UserError: the manifest is needed and cannot be read.
@@ -51,7 +53,7 @@ def fill_counts(leaves: dict[str, Leaf]) -> None:
     drawn = _drawn_counts(leaves)
     if drawn is not None:
         found, origin = drawn, DRAWN
-    elif isinstance(path, str) and is_file(Path(path) / FILE_NAME):
+    elif from_manifest and isinstance(path, str) and is_file(Path(path) / FILE_NAME):
         found = load_manifest(Path(path)).counts._asdict()
         origin = Origin(str(Path(path) / FILE_NAME))
     else:

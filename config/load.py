@@ -72,18 +72,26 @@ class Loaded:
         return Origin("default")
 
 
-def load(config: str | Path, overrides: Sequence[str] = ()) -> Loaded:
+def load(
+    config: str | Path, overrides: Sequence[str] = (), *, within: Path | None = None
+) -> Loaded:
     """Read a preset name or YAML path, apply `key.path=value` overrides, validate.
 
     `system=NAME` among the overrides puts the machine of that name in the place of the config's,
     with as many ranks.
 
+    Args:
+        config: the name or path.
+        overrides: the command line's.
+        within: the folder of somebody else in which the config lies: nothing outside is read, be
+            it by a link, as a `base` or as the manifest of `data.path`.
+
     Raises:
         UserError: unreadable file, bad YAML, or bad values: every problem, one line each.
     """
-    path = find_config(config)
-    leaves = merge([*read_layers(path), *parse_overrides(overrides)])
-    fill_counts(leaves)
+    path = find_config(config) if within is None else Path(config)
+    leaves = merge([*read_layers(path, within=within), *parse_overrides(overrides)])
+    fill_counts(leaves, from_manifest=within is None)
     try:
         run = Run.model_validate(tree_of(leaves))
     except ValidationError as error:

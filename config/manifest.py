@@ -13,12 +13,15 @@ from typing import Annotated, NamedTuple
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from .errors import UserError
+from .reading import read_file
 from .schema import Synthetic
 
 FORMAT = "rn50-recordio-1"
 FILE_NAME = "manifest.json"
 SPLITS = ("train", "val")
 SUFFIXES = ("rec", "idx", "npy")
+MOST_BYTES = 256 << 20
+"""A million images that are no ordinary JPEG take 150 MB."""
 _DRAWN_CLASS = re.compile("n9000000[0-9]")  # data/synthetic.py, wnid; ImageNet's end at n15102894
 
 
@@ -90,7 +93,10 @@ def load_manifest(folder: Path) -> Manifest:
     """Read `folder`/manifest.json. Raises UserError naming file and key."""
     path = folder / FILE_NAME
     try:
-        manifest = Manifest.model_validate(json.loads(path.read_bytes()))
+        text = read_file(path, MOST_BYTES)
+        if text.lstrip()[:1] != b"{":  # before gigabytes of something else are decoded
+            raise ValueError
+        manifest = Manifest.model_validate(json.loads(text))
     except OSError as error:
         hint = "make one with `rn50 data pack IMAGES OUT`"
         raise UserError(f"{path}: a packed image set expected ({hint}): {error.strerror}") from None

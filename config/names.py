@@ -53,7 +53,8 @@ def find_config(config: str | Path) -> Path:
             return path
         if preset.parent == PRESETS and preset.is_file():
             return preset
-        kind = "is a folder" if path.is_dir() else "no such file"
+        there = "is no regular file" if path.exists() else "no such file"
+        kind = "is a folder" if path.is_dir() else there
     except OSError as error:
         raise UserError(f"{config}: cannot read: {error.strerror}") from None
     hint = _meant(str(config), Path(), path.stem, {name: name for name in list_presets()})

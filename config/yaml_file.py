@@ -19,7 +19,7 @@ from ruamel.yaml.nodes import MappingNode, Node, ScalarNode
 
 from .errors import UserError, show
 from .leaves import Layer, Leaf, Origin, flatten
-from .names import expand_home, find_base, find_file, find_system, resolve
+from .names import PRESETS, expand_home, find_base, find_file, find_system, resolve
 from .schema import PLACES
 from .yaml_nodes import check_collection, compose_file, compose_value, construct, kind_of, line_of
 
@@ -28,32 +28,67 @@ _SYSTEM = "system"
 _COMMAND_LINE = Origin("command line")
 # A sweep has keys of a config below its own.
 _PLACE = re.compile(rf"(overrides\.|parameters\.)?({'|'.join(map(re.escape, PLACES))})(\.choice)?")
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_ -]*")
+_MOST_FILES = 32  # a preset of a preset on a machine takes five
+_MOST_KEYS = 4000  # of all files; each file may have some 1000, the whole schema has 200
 _Pairs = dict[str, tuple[Node, Node]]
 _Find = Callable[[str, Path], Path]
 
 
-def read_layers(path: Path, section: str = "", chain: tuple[Path, ...] = ()) -> list[Layer]:
+class _Load:
+    """What one load has read so far: files that are bases of each other twice over, level upon
+    level, would go on for ever."""
+
+    def __init__(self) -> None:
+        self.files = self.keys = 0
+
+    def add(self, path: Path, files: int, keys: int) -> None:
+        self.files += files
+        self.keys += keys
+        if self.files > _MOST_FILES:
+            raise UserError(f"{path}: at most {_MOST_FILES} bases in all expected, found more")
+        if self.keys > _MOST_KEYS:
+            raise UserError(
+                f"{path}: at most {_MOST_KEYS} keys with all bases expected, found more"
+            )
+
+
+def read_layers(
+    path: Path,
+    section: str = "",
+    chain: tuple[Path, ...] = (),
+    load: _Load | None = None,
+    within: Path | None = None,
+) -> list[Layer]:
     """The layers of a YAML file, the lowest first.
 
     Args:
         path: of the file.
         section: the section whose keys the file has; "": it has sections.
         chain: the files of which this one is a base, for circles.
+        load: what has been read before as part of it.
+        within: the folder of somebody else that the file must lie in; its bases are names of
+            presets and machines, never files.
 
     Raises:
         UserError: unreadable, not YAML, or a base that is not there.
     """
-    root = compose_file(path)
+    load = load or _Load()
+    load.add(path, 1, 0)
+    root = compose_file(path, within)
     if root is None:
         return []
     if not isinstance(root, MappingNode):
         raise UserError(f"{path}:1: a mapping of sections expected, found {kind_of(root)}")
-    return _Reader(path, section, (*chain, path.resolve())).read(root)
+    folder = path.parent if within is None else None
+    return _Reader(path, section, (*chain, path.resolve()), load, folder).read(root)
 
 
-def machine_layers(path: Path, chain: tuple[Path, ...] = ()) -> list[Layer]:
+def machine_layers(
+    path: Path, chain: tuple[Path, ...] = (), load: _Load | None = None
+) -> list[Layer]:
     """The layers of a machine's file, which takes the place of the machine in the layers below."""
-    layers = read_layers(path, _SYSTEM, chain) or [Layer(())]
+    layers = read_layers(path, _SYSTEM, chain, load) or [Layer(())]
     first, *more = [layer._replace(of_machine=True) for layer in layers]
     return [first._replace(machine=True), *more]
 
@@ -90,8 +125,12 @@ def _parse_override(text: str) -> Iterable[tuple[str, Leaf]]:
 class _Reader:
     """Reads one file: where it is, what it is part of, and what it was found to hold."""
 
-    def __init__(self, path: Path, section: str, chain: tuple[Path, ...]) -> None:
-        self._path, self._section, self._chain = path, section, chain
+    def __init__(
+        self, path: Path, section: str, chain: tuple[Path, ...], load: _Load, folder: Path | None
+    ) -> None:
+        self._path, self._section, self._chain, self._load = path, section, chain, load
+        self._folder = folder
+        """Where the files lie that it names; None: it may name none."""
         self._below: list[Layer] = []
         self._own: list[tuple[str, Leaf]] = []
 
@@ -100,6 +139,7 @@ class _Reader:
         pairs = self._pairs(root, prefix, 0)
         folder = self._folder_of_paths(pairs.pop(RELATIVE_TO, None))
         self._walk(pairs, prefix, 0)
+        self._load.add(self._path, 0, len(self._own))
         own = tuple((key, _placed(key, leaf, folder)) for key, leaf in self._own)
         return [*self._below, Layer(own)]
 
@@ -146,7 +186,7 @@ class _Reader:
             value = construct(value_node, origin, dotted, depth)
             if dotted == _SYSTEM and isinstance(value, str):
                 machine = self._found(find_system, value, f"{origin}: {_SYSTEM}")
-                self._below += machine_layers(machine, self._chain)
+                self._below += machine_layers(machine, self._chain, self._load)
             else:
                 self._own.append((dotted, Leaf(value, origin)))
 
@@ -159,12 +199,17 @@ class _Reader:
         find = finders.get(section, find_file)
         base = self._found(find, value, f"{origin}: base")
         if section == _SYSTEM and self._section != _SYSTEM:
-            self._below += machine_layers(base, self._chain)
+            self._below += machine_layers(base, self._chain, self._load)
         else:
-            self._below += read_layers(base, section, self._chain)
+            self._below += read_layers(base, section, self._chain, self._load)
 
     def _found(self, find: _Find, value: str, where: str) -> Path:
-        found = _find(find, value, self._path.parent, where)
+        if self._folder is None and (find is find_file or not _NAME.fullmatch(value)):
+            raise UserError(
+                f"{where}: the name of a preset or a machine expected in a folder that is read "
+                f"(no file, which is not followed there), found {show(value)}"
+            )
+        found = _find(find, value, self._folder or PRESETS, where)
         if found.resolve() in self._chain:
             names = " -> ".join(link.name for link in (*self._chain, found))
             raise UserError(f"{where}: a chain without a circle expected, found {names}")

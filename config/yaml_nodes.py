@@ -12,20 +12,22 @@ from ruamel.yaml.nodes import Node, ScalarNode, SequenceNode
 
 from .errors import UserError, show
 from .leaves import Origin
+from .reading import read_file
 
 _MAX_BYTES = 1 << 16
 _MAX_DEPTH = 20
 _MAX_NODES = 2000  # keys and values, aliases written out; the whole schema has some 200
 
 
-def compose_file(path: Path) -> Node | None:
-    """The root node of a YAML file; None: it is empty. Raises UserError."""
+def compose_file(path: Path, within: Path | None = None) -> Node | None:
+    """The root node of a YAML file; None: it is empty.
+
+    `within`: the folder that it must lie in (`reading.open_file`). Raises UserError.
+    """
     try:
-        raw = path.read_bytes()
+        raw = read_file(path, _MAX_BYTES, within=within)
     except OSError as error:
         raise UserError(f"{path}: cannot read: {error.strerror}") from None
-    if len(raw) > _MAX_BYTES:
-        raise UserError(f"{path}: at most {_MAX_BYTES} bytes expected, found {len(raw)}")
     try:
         root = _compose(raw.decode("utf-8-sig"))
     except UnicodeDecodeError as error:

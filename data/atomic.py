@@ -1,7 +1,9 @@
 """Files and folders that appear complete or not at all: write beside, then rename.
 
 Only a regular file is replaced so. A symbolic link is followed and stays; a device or a FIFO is
-opened and written, as a shell's `>` would.
+opened and written, as a shell's `>` would. What is written beside has a name that nobody can guess
+and is made anew (`partial_beside`, `create_new`): who may write in the folder too cannot plant a
+link of that name, which would lead to another file of the user's.
 """
 
 from __future__ import annotations
@@ -9,6 +11,7 @@ from __future__ import annotations
 import errno
 import os
 import re
+import secrets
 import select
 import shutil
 import stat
@@ -21,6 +24,7 @@ from ..config.errors import UserError
 
 _STDOUT = 1
 _DESCRIPTOR = re.compile(r"/(?:dev|proc/(?:self|thread-self))/fd/(\d+)")
+_NAME_BYTES = 8
 _MOST_LINKS = 40  # as Linux follows them
 _IN_PLACE = (errno.EACCES, errno.EPERM, errno.EBUSY, errno.EROFS)
 """Why a file cannot be replaced that can be written: its folder is not ours, it belongs to somebody
@@ -36,7 +40,7 @@ def new_folder(out: Path) -> Iterator[Path]:
     """
     refuse_content(out)
     target = follow_links(out)
-    partial = target.parent / f".{target.name}.partial-{os.getpid()}"
+    partial = partial_beside(target)
     try:
         partial.mkdir(parents=True)
     except OSError as error:
@@ -83,6 +87,35 @@ def write_file(path: Path, content: str | bytes) -> None:
         if about is None or error.errno not in _IN_PLACE:
             raise
         _write_descriptor(os.open(path, os.O_WRONLY | os.O_TRUNC | os.O_CLOEXEC), data)
+
+
+def write_within(folder: Path, name: str, content: str | bytes) -> Path:
+    """Write a file of a name of ours into a folder that somebody else may have made.
+
+    A regular file is replaced as a whole. A link, a FIFO or a device of that name is somebody's
+    trap or somebody's wish, and is left alone.
+
+    Returns:
+        its path.
+
+    Raises:
+        UserError: one line: something else of that name, or it cannot be written.
+    """
+    path = folder / name
+    data = content.encode() if isinstance(content, str) else content
+    try:
+        about = os.lstat(path) if os.path.lexists(path) else None
+        if about is not None and not stat.S_ISREG(about.st_mode):
+            raise UserError(
+                f"{path}: a regular file or none expected, found something else of that name "
+                "(--out names another file)"
+            )
+        _replace(path, about, data)
+    except OSError as error:
+        raise UserError(
+            f"{path}: cannot write: {error.strerror} (--out names another file)"
+        ) from None
+    return path
 
 
 def write_output(path: Path, content: str | bytes) -> None:
@@ -171,12 +204,63 @@ def _about(path: Path) -> os.stat_result | None:
         return None
 
 
-def _replace(target: Path, about: os.stat_result | None, data: bytes) -> None:
-    partial = target.with_name(f".{target.name[:40]}.partial-{os.getpid()}")
-    partial.unlink(missing_ok=True)  # of a process of the same number that was killed
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+def partial_beside(target: Path) -> Path:
+    """A name beside `target` for what shall become it, which nobody can guess."""
+    return target.with_name(f".{target.name[:40]}.partial-{secrets.token_hex(_NAME_BYTES)}")
+
+
+def create_new(path: Path) -> int:
+    """A descriptor to write a file that is not there yet; never one that a link leads to.
+
+    Raises:
+        OSError: something of that name is there, or it cannot be made.
+    """
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    return os.open(path, flags, 0o666)
+
+
+def open_own(path: Path, flags: int) -> int:
+    """A descriptor of a file of ours with a name that others can guess, such as a lock's; made
+    where it is missing.
+
+    Args:
+        flags: how to open it, such as O_RDWR.
+
+    Raises:
+        OSError: a link or anything but a regular file of that name, or it cannot be opened.
+    """
+    flags |= os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     try:
-        descriptor = os.open(partial, flags, 0o666)
+        descriptor = os.open(path, flags, 0o666)
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise OSError(errno.ELOOP, "a link, which is not followed", str(path)) from None
+        raise
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "a regular file expected", str(path))
+    return descriptor
+
+
+def own_folder(path: Path) -> None:
+    """Make a folder of ours with a name that others can guess, unless it is there from before.
+
+    Raises:
+        OSError: a link or another thing of that name, or something in it that is no regular file:
+            somebody else may have planted it.
+    """
+    path.mkdir(parents=True, exist_ok=True)
+    if path.is_symlink():
+        raise OSError(errno.ELOOP, "a link, which is not followed", str(path))
+    for entry in os.scandir(path):
+        if not entry.is_file(follow_symlinks=False):
+            raise OSError(errno.EINVAL, "a regular file expected", entry.path)
+
+
+def _replace(target: Path, about: os.stat_result | None, data: bytes) -> None:
+    partial = partial_beside(target)
+    try:
+        descriptor = create_new(partial)
         try:
             if about is not None:
                 _keep_owner_and_mode(descriptor, about)

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 from ..config.errors import UserError
 from ..config.manifest import SPLITS
+from .atomic import open_own, own_folder
 from .listing import Source
 
 CHUNK_IMAGES = 128
@@ -55,10 +56,11 @@ class Workspace:
 
     def __enter__(self) -> Workspace:
         try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            self._lock = os.open(self.folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC)
+            own_folder(self.folder)
+            self._lock = open_own(self.folder / "lock", os.O_RDWR)
         except OSError as error:
-            raise UserError(f"{self.out}: cannot create: {error.strerror}") from None
+            where = self.out if error.filename is None else error.filename
+            raise UserError(f"{where}: cannot create: {error.strerror}") from None
         self._take_lock()
         if (self.folder / "key").exists() and (self.folder / "key").read_text() == self._key:
             return self
@@ -130,7 +132,7 @@ class Journal:
         self.chunks = self._read(folder / f"{split}.journal", sources)
         samples = self.chunks[-1].samples if self.chunks else 0
         self.end = self.chunks[-1].end if self.chunks else 0
-        self.descriptor = os.open(self.records, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        self.descriptor = open_own(self.records, os.O_RDWR)
         os.ftruncate(self.descriptor, self.end)
         self._rows = (folder / f"{split}.rows").open("ab", buffering=0)
         self._rows.truncate(samples * row_bytes)

@@ -25,6 +25,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ..config.errors import UserError
+from ..config.reading import open_file
+from .atomic import open_own
 
 BEAT_S = 5.0
 STALE_S = 30.0
@@ -116,7 +118,7 @@ def hold(path: Path, *, wait: bool, tell: Tell, lost: Lost | None = None) -> Ite
 def read_holder(path: Path) -> Holder | None:
     """Who the lock file `path` names; None: nobody, or nothing that can be read."""
     try:
-        with path.open("rb") as file:
+        with open_file(path) as file:
             holder = Holder(**json.loads(file.read(_RECORD_BYTES)))
     except (OSError, ValueError, TypeError, RecursionError):
         return None
@@ -130,7 +132,7 @@ def _take(path: Path, ours: Holder, tell: Tell) -> int | None:
     """The descriptor of the lock file, now held; None: another process holds it."""
     taken: bool | None = None
     while taken is None:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        descriptor = open_own(path, os.O_RDWR)
         try:
             taken = _try(path, descriptor, ours, tell)
         finally:

@@ -12,8 +12,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from ..config.errors import UserError
-from ..config.manifest import SPLITS, SUFFIXES, File, Manifest, load_manifest
-from .atomic import follow_links
+from ..config.manifest import MOST_BYTES, SPLITS, SUFFIXES, File, Manifest, load_manifest
+from ..config.reading import open_file, read_file
+from .atomic import follow_links, open_own, own_folder
 
 _LOCAL_RANKS = (
     *("OMPI_COMM_WORLD_LOCAL_RANK", "MV2_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID"),
@@ -59,7 +60,7 @@ def stage(
         with _locked(target):
             if not _is_staged(source, target, wanted):
                 partial = _partial(target)
-                partial.mkdir(exist_ok=True)
+                own_folder(partial)
                 done = 0
                 for name, file in wanted.items():
                     for copied in _copy(source / name, partial / name, file):
@@ -119,7 +120,9 @@ def _is_staged(
     if not target.is_dir() or not any(target.iterdir()):
         return False
     path = target / "manifest.json"
-    if not path.is_file() or path.read_bytes() != (source / "manifest.json").read_bytes():
+    if not path.is_file() or read_file(path, MOST_BYTES) != read_file(
+        source / "manifest.json", MOST_BYTES
+    ):
         if waiting:
             return False
         raise UserError(
@@ -137,7 +140,10 @@ def _copy(source: Path, target: Path, wanted: File) -> Iterator[int]:
     """Copy a file from where `target` ends on; yields bytes done, checks size and digest."""
     sha = hashlib.sha256()
     done = 0
-    with target.open("a+b") as out, source.open("rb") as file:
+    with (
+        os.fdopen(open_own(target, os.O_RDWR | os.O_APPEND), "r+b") as out,
+        open_file(source) as file,
+    ):
         out.seek(0)
         if os.fstat(out.fileno()).st_size > wanted.bytes:
             out.truncate(0)
@@ -173,6 +179,6 @@ def _lock_path(target: Path) -> Path:
 def _locked(target: Path) -> Iterator[None]:
     """One process on this node at a time; the others wait for it."""
     target.parent.mkdir(parents=True, exist_ok=True)
-    with _lock_path(target).open("w") as lock:
+    with os.fdopen(open_own(_lock_path(target), os.O_WRONLY), "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield

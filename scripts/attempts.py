@@ -16,6 +16,7 @@ from typing import Any
 
 from ..config.errors import UserError
 from ..config.load import Loaded, load
+from ..data.atomic import create_new, partial_beside
 from ..logging.mlperf import close_interrupted
 from ..train import checkpoint
 from ..train.checkpoint import Checkpoint
@@ -226,8 +227,9 @@ def _copy_start(out: Path, name: str, size_bytes: int, attempts: int) -> Path:
             f"{out / name}: at least {size_bytes} bytes expected, as when its checkpoint was "
             f"written, found {_size_bytes(out / name)}"
         )
-    partial = out / f".{name}.partial-{os.getpid()}"
+    partial = partial_beside(out / name)
     try:
+        os.close(create_new(partial))
         shutil.copyfile(source, partial)
         os.truncate(partial, size_bytes)
     except OSError as error:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ..config.errors import UserError
 from ..config.manifest import load_manifest
-from ..data.atomic import write_output
+from ..data.atomic import write_output, write_within
 from ..data.describe import describe_data
 from ..logging.check import Check
 from ..logging.compare import read_all
@@ -41,6 +41,7 @@ def write_report(
     subjects = read_subjects(path)
     if len(subjects) != 1:
         raise UserError(f"{path}: one run or submission expected, found {len(subjects)} below it")
+    is_default = out is None
     if out is None:
         out = path / "report.html" if path.is_dir() else Path("report.html")
     compared = read_all(others)
@@ -57,7 +58,10 @@ def write_report(
         outlook(subjects[0], system, gpus),
         _describe_set(subjects[0]),
     )
-    write_output(out, page)
+    if is_default:
+        write_within(out.parent, out.name, page)
+    else:
+        write_output(out, page)
     return out
 
 

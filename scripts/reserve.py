@@ -5,8 +5,11 @@ On a full disk the end of the log, result.json and the line that says why find a
 
 from __future__ import annotations
 
+import os
 from contextlib import suppress
 from pathlib import Path
+
+from ..data.atomic import create_new
 
 _NAME = ".reserve"
 _BYTES = 1 << 20
@@ -16,7 +19,9 @@ _BYTES = 1 << 20
 def reserve(out: Path) -> None:
     """Take the room, if there is any."""
     with suppress(OSError):
-        (out / _NAME).write_bytes(bytes(_BYTES))
+        (out / _NAME).unlink(missing_ok=True)
+        with os.fdopen(create_new(out / _NAME), "wb") as file:
+            file.write(bytes(_BYTES))
 
 
 def give_back(out: Path) -> None:

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from ..config.errors import UserError
+from ..data.atomic import create_new, partial_beside
 
 MAGIC = b"RN50CKP1"
 DIGEST_BYTES = 32
@@ -106,9 +107,9 @@ def write(path: Path, meta: Meta, arrays: Mapping[str, NDArray[Any]]) -> None:
     parts: list[Any] = [MAGIC, struct.pack("<Q", len(header)), header]
     parts += [np.ascontiguousarray(array).reshape(-1).view(np.uint8) for array in arrays.values()]
     digest = hashlib.blake2b(digest_size=DIGEST_BYTES)
-    partial = path.with_name(f".{path.name}.partial-{os.getpid()}")
+    partial = partial_beside(path)
     try:
-        with partial.open("wb") as file:
+        with os.fdopen(create_new(partial), "wb") as file:
             for part in parts:
                 digest.update(part)
                 file.write(part)
@@ -192,7 +193,7 @@ def remove_partial(folder: Path) -> None:
 
 def mark_best(path: Path) -> None:
     """Make `best.ckpt` a second name of `path`."""
-    partial = path.with_name(f".{BEST}.partial-{os.getpid()}")
+    partial = partial_beside(path.with_name(BEST))
     try:
         os.link(path, partial)
         partial.replace(path.with_name(BEST))

@@ -354,7 +354,7 @@ schedule: {warmup: 5}
         ("eval:\n  offset: 1\n  offset: 2\n", "x.yaml:3: eval.offset: each key once"),
         ("a: " + "[" * 40 + "]" * 40, "x.yaml:1: a: at most 20 levels expected"),
         ("a: " + "{a: " * 40 + "1" + "}" * 40, r"x.yaml:1: a[.a]*: at most 20 levels expected"),
-        ("#" * 70_000, "x.yaml: at most 65536 bytes expected, found 70000"),
+        ("#" * 70_000, "x.yaml: cannot read: at most 65,536 bytes expected, found 70,000"),
         ("".join(f"k{n}: 1\n" for n in range(3000)), "x.yaml: at most 2000 keys and values"),
         ("a: &a [*a]\n", "x.yaml: at most 2000 keys and values"),
     ],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
-import os
+import secrets
 import shutil
 import subprocess
 import sys
@@ -34,7 +34,7 @@ def build() -> Path:
     if shutil.which("g++") is None:
         raise UserError("g++ expected (to build the optimizer's kernel), found none")
     package = Path(mx.__file__).parent
-    partial = path.with_suffix(f".{os.getpid()}.so")
+    partial = path.with_suffix(f".{secrets.token_hex(8)}.so")
     command = [
         *("g++", "-std=c++17", "-O2", "-fopenmp", "-fPIC", "-shared", f"-I{package / 'include'}"),
         # Horovod makes MXNet's symbols global, and MXNet holds classes of the same names as
