@@ -16,7 +16,7 @@ class Finding(NamedTuple):
 
     `severity`: error (the official checker fails it, or there is no valid result), policy (the
     rules forbid it and no tool checks it), warning (no rule forbids it, and it is likely a mistake)
-    or note.
+    or note. `caused_by`: the id of the finding that explains this one; "" where none does.
     """
 
     id: str
@@ -26,6 +26,7 @@ class Finding(NamedTuple):
     found: str
     message: str
     advice: str = ""
+    caused_by: str = ""
 
 
 def printable(text: str) -> str:

@@ -14,7 +14,8 @@ RULES_TEXT = "training_rules.adoc"
 
 
 class Found(NamedTuple):
-    """What a rule function yields; `severity` only where it differs from the rule's."""
+    """What a rule function yields; `severity` only where it differs from the rule's. `caused_by`:
+    the id of the rule whose finding explains this one; void where that rule finds nothing."""
 
     message: str
     line: int | None = None
@@ -22,6 +23,7 @@ class Found(NamedTuple):
     found: str = ""
     advice: str = ""
     severity: str | None = None
+    caused_by: str = ""
 
 
 Check = Callable[[Case], Iterator[Found]]
@@ -65,6 +67,7 @@ class Rule(NamedTuple):
                 found.found,
                 found.message,
                 found.advice,
+                found.caused_by,
             )
 
 

@@ -29,6 +29,9 @@ RULES: tuple[Rule, ...] = (
 
 
 def apply(case: Case) -> list[Finding]:
-    """What breaks any rule, errors first, else in the order of `RULES`."""
+    """What breaks any rule: errors first, of one severity causes before what they explain, else in
+    the order of `RULES`."""
     found = [finding for rule in RULES if rule.applies(case) for finding in rule.findings(case)]
-    return sorted(found, key=lambda finding: SEVERITIES.index(finding.severity))
+    ids = {finding.id for finding in found}
+    found = [f if f.caused_by in ids else f._replace(caused_by="") for f in found]
+    return sorted(found, key=lambda f: (SEVERITIES.index(f.severity), f.caused_by != ""))

@@ -66,7 +66,8 @@ def check_lines(check: Check) -> list[str]:
         )
     for finding in check.findings:
         place = "" if finding.line is None else f" line {finding.line}"
-        lines.append(f"  {finding.severity:6} {finding.id}{place}: {finding.message}")
+        explained = f" (explained by {finding.caused_by})" if finding.caused_by else ""
+        lines.append(f"  {finding.severity:6} {finding.id}{place}: {finding.message}{explained}")
         parts = []
         if finding.expected:
             parts.append(f"expected {finding.expected}, found {finding.found or 'none'}")
