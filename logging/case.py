@@ -43,6 +43,7 @@ class Case:
         self.ruleset = ruleset
         second = _second_run(log)
         self.second_run_line = second.line if second is not None else None
+        self._during: dict[str, list[Event]] = {}
         self._index = log.by_key
         if second is not None:
             end = second.order
@@ -59,6 +60,18 @@ class Case:
     def value(self, key: str) -> Any:
         event = self.first(key)
         return None if event is None else event.value
+
+    def during(self, key: str) -> list[Event]:
+        """Records of a key between run_start and the last run_stop, by their place in the log."""
+        if key not in self._during:
+            begin, end = self._clock_orders
+            self._during[key] = [e for e in self.all(key) if begin < e.order < end]
+        return self._during[key]
+
+    @cached_property
+    def _clock_orders(self) -> tuple[int, float]:
+        stops = self.all("run_stop")
+        return self.start.order if self.start else 0, stops[-1].order if stops else math.inf
 
     def logged_keys(self) -> Iterator[str]:
         return (key for key, events in self._index.items() if events)
@@ -107,7 +120,8 @@ class Case:
         """Time on the clock; None where it has no start or no stop."""
         if self.start is None or self.stop is None:
             return None
-        return self.stop.time_ms - self.start.time_ms
+        run_ms = self.stop.time_ms - self.start.time_ms
+        return run_ms if math.isfinite(run_ms) else None
 
     @cached_property
     def evaluations(self) -> list[Evaluation]:
@@ -123,10 +137,8 @@ class Case:
     @cached_property
     def on_the_clock(self) -> list[Evaluation]:
         """Evaluations between run_start and the last run_stop, by their place in the log."""
-        start = self.start.order if self.start else 0
-        stops = self.all("run_stop")
-        stop = stops[-1].order if stops else math.inf
-        return [e for e in self.evaluations if start < e.order < stop]
+        begin, end = self._clock_orders
+        return [e for e in self.evaluations if begin < e.order < end]
 
     @cached_property
     def passing(self) -> list[Evaluation]:

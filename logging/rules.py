@@ -5,6 +5,7 @@ from __future__ import annotations
 from ..config.finding import SEVERITIES, Finding
 from . import (
     rules_060,
+    rules_accuracy,
     rules_clock,
     rules_copies,
     rules_epochs,
@@ -12,6 +13,7 @@ from . import (
     rules_hyper,
     rules_records,
     rules_result,
+    rules_training,
 )
 from .case import Case
 from .rule import Rule
@@ -21,10 +23,12 @@ RULES: tuple[Rule, ...] = (
     *rules_events.RULES,
     *rules_copies.RULES,
     *rules_result.RULES,
+    *rules_training.RULES,
     *rules_clock.RULES,
     *rules_060.RULES,
     *rules_hyper.RULES,
     *rules_epochs.RULES,
+    *rules_accuracy.RULES,
 )
 
 

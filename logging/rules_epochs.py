@@ -15,13 +15,7 @@ _FROM_070 = between("0.7.0")
 @rule("R04", POLICY, f"{RULES_TEXT} lines 939, 443", rulesets=_FROM_070, in_open=NOTE)
 def cadence(case: Case) -> Iterator[Found]:
     """Evaluations come every 4 epochs, the first after epoch 1 to 4."""
-    start = case.start.order if case.start else 0
-    stops = case.all("run_stop")
-    events = [
-        event
-        for event in case.all("eval_accuracy")
-        if event.order > start and (not stops or event.order < stops[-1].order)
-    ]
+    events = case.during("eval_accuracy")
     numbers = (number(event.metadata.get("epoch_num")) for event in events)
     problem = cadence_problem(sorted({epoch for epoch in numbers if epoch is not None}))
     if problem is not None:

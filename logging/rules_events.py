@@ -265,7 +265,7 @@ def eval_accuracy(case: Case) -> Iterator[Found]:
     if case.ruleset == "0.6.0":
         return
     for event in case.all("eval_accuracy"):
-        if isinstance(event.value, bool) or not isinstance(event.value, int | float):
+        if not isinstance(event.value, int | float):  # NO_NUMBER says it of true and false
             what = f"text {shown(event.value)}" if isinstance(event.value, str) else ""
             yield Found(
                 f"eval_accuracy (line {event.line}) is {what or type_name(event.value)}, "

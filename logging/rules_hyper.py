@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterator
 
@@ -14,6 +15,41 @@ _CLOSED = f"{CHECKER}, closed_resnet.yaml"
 _LARS = f"{CHECKER}, closed_resnet_lars.yaml"
 _SGD = f"{CHECKER}, closed_resnet_sgd.yaml"
 _FROM_070 = between("0.7.0")
+
+
+_NUMBERS = (
+    "global_batch_size",
+    "gradient_accumulation_steps",
+    "train_samples",
+    "eval_samples",
+    "eval_accuracy",
+    "opt_base_learning_rate",
+    *dict.fromkeys((*benchmark.LARS_KEYS, *benchmark.SGD_KEYS)),
+)
+
+
+def _as_official(value: object) -> float | None:
+    """A finite number, true as 1 as the official checker compares it; else None."""
+    return number(int(value) if isinstance(value, bool) else value)
+
+
+@rule("NO_NUMBER", POLICY, f"{CHECKER} compares true as 1", in_open=NOTE)
+def numbers_are_numbers(case: Case) -> Iterator[Found]:
+    """Counts, accuracies and hyper-parameters are no booleans and not infinite. (What other rules
+    say of their values they say of true as 1, of false as 0, as the official checker does.)"""
+    for key in _NUMBERS:
+        for event in case.all(key):
+            infinite = isinstance(event.value, float) and math.isinf(event.value)
+            if isinstance(event.value, bool) or infinite:
+                text = type_name(event.value)
+                yield Found(
+                    f"{_named(event)} is {text}, no number",
+                    event.line,
+                    "a number",
+                    text,
+                    "the official checker takes it for a number",
+                )
+                return
 
 
 def _named(event: Event) -> str:
@@ -30,12 +66,11 @@ def batch_size(case: Case) -> Iterator[Found]:
         return
     if isinstance(event.value, str):
         text = f"text {shown(event.value)}"
-    elif number(event.value) is None:
-        text = type_name(event.value)
-    elif event.value <= 0:
-        text = plain(event.value)
     else:
-        return
+        size = _as_official(event.value)
+        if size is not None and size > 0:
+            return
+        text = type_name(event.value) if number(event.value) is None else plain(event.value)
     yield Found(f"{_named(event)} is {text}", event.line, "a number above 0", shown(event.value))
 
 
@@ -79,7 +114,7 @@ def accumulation(case: Case) -> Iterator[Found]:
             "log it once before init_stop, 1 without accumulation",
         )
     for event in case.all(key):
-        steps = number(event.value)
+        steps = _as_official(event.value)
         if steps is None or steps <= 0:
             yield Found(
                 f"{_named(event)} is {shown(event.value)}",
@@ -152,7 +187,7 @@ def hyperparameters_logged(case: Case) -> Iterator[Found]:
 
 def _fixed(case: Case, key: str, expected: float, what: str) -> Iterator[Found]:
     for event in case.all(key):
-        if event.value != expected:
+        if event.value != expected:  # false is 0 here, as officially; NO_NUMBER says it
             yield Found(
                 f"{_named(event)} is {shown(event.value)}: {what} fixed to {plain(expected)}",
                 event.line,
@@ -188,7 +223,7 @@ def lars_epsilon(case: Case) -> Iterator[Found]:
 def weight_decay(case: Case) -> Iterator[Found]:
     """The weight decay is 0.0001 x 2^N."""
     for event in case.all(f"{case.optimizer}_opt_weight_decay"):
-        value = number(event.value)
+        value = _as_official(event.value)
         if value is not None and constraints.weight_decay_fits(value):
             continue
         near = constraints.nearest_weight_decays(value or 0)
@@ -207,7 +242,7 @@ def weight_decay(case: Case) -> Iterator[Found]:
 def sgd_base_lr(case: Case) -> Iterator[Found]:
     """The base learning rate of SGD is 0.001 x k."""
     for event in case.all("sgd_opt_base_learning_rate"):
-        value = number(event.value)
+        value = _as_official(event.value)
         if value is None or not constraints.sgd_lr_fits(value):
             yield Found(
                 f"{_named(event)} is {shown(event.value)}: must be 0.001 x k, k an integer",
@@ -311,6 +346,7 @@ def label_smoothing(case: Case) -> Iterator[Found]:
 
 
 RULES = (
+    numbers_are_numbers,
     opt_name,
     batch_size,
     hyperparameters_logged,

@@ -47,9 +47,7 @@ def clock_forward(case: Case) -> Iterator[Found]:
 def converged(case: Case) -> Iterator[Found]:
     """The target was reached: an eval_accuracy in [0.759, 1) (open from 1.0.0 on: one below 1)."""
     numbers = [
-        event.value
-        for event in case.all("eval_accuracy")
-        if isinstance(event.value, int | float) and not isinstance(event.value, bool)
+        event.value for event in case.all("eval_accuracy") if isinstance(event.value, int | float)
     ]
     if not numbers or len(numbers) < len(case.all("eval_accuracy")):
         return  # EVAL_ACCURACY says it
@@ -123,6 +121,31 @@ def target_on_the_clock(case: Case) -> Iterator[Found]:
         outside[0].line,
         "the target between run_start and run_stop",
         f"{'after run_stop' if late else 'before run_start'}",
+        "the clock may stop only once the target is reached",
+    )
+
+
+@rule("OFF_THE_CLOCK", ERROR, f"{RULES_TEXT} lines 441, 491")
+def target_stamped_on_the_clock(case: Case) -> Iterator[Found]:
+    """An evaluation at target is stamped between run_start and run_stop, to a second."""
+    start, stop = case.start, case.stop
+    if not case.needs_target or start is None or stop is None or (case.run_ms or 0) <= 0:
+        return
+    stamped = [e for e in case.passing if e.time_ms != 0]
+    begin_ms, end_ms = start.time_ms - SAME_MS, stop.time_ms + SAME_MS
+    if not stamped or start.time_ms <= 0 or any(begin_ms <= e.time_ms <= end_ms for e in stamped):
+        return
+    one = stamped[0]
+    late = one.time_ms > end_ms
+    event = stop if late else start
+    away_s = abs(one.time_ms - event.time_ms) / 1000
+    where = f"{away_s:.3f} s {'after' if late else 'before'} {event.key}"
+    yield Found(
+        f"{plain(one.accuracy)} ({_at(one)}, line {one.line}) is stamped {where} "
+        f"(line {event.line})",
+        one.line,
+        "a stamp between run_start and run_stop",
+        where,
         "the clock may stop only once the target is reached",
     )
 
@@ -255,6 +278,7 @@ def batch_divides(case: Case) -> Iterator[Found]:
 RULES = (
     clock_forward,
     target_on_the_clock,
+    target_stamped_on_the_clock,
     converged,
     success,
     ranks_agree,

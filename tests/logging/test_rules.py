@@ -157,7 +157,94 @@ def ranks(run: Run) -> None:
     ]
 
 
+def nth(run: Run, key: str, number: int) -> Record:
+    return [record for record in run if record.key == key][number]
+
+
+def one(key: str, number: int, **changes: object) -> Edit:
+    """Change the value, stamp or metadata of one record."""
+
+    def edit(run: Run) -> None:
+        record = nth(run, key, number)
+        for name, new in changes.items():
+            if name == "value":
+                record.value = new
+            elif name == "by_ms":
+                record.time_ms += new  # type: ignore[operator]
+            else:
+                record.metadata[name] = new
+
+    return edit
+
+
+def at_once(run: Run) -> None:
+    """The target right after run_start."""
+    at = run.index(find(run, "run_start"))
+    target = last(run, "eval_accuracy")
+    run.remove(target)
+    target.time_ms = run[at].time_ms + 1
+    run.insert(at + 1, target)
+
+
+def faster(by: float) -> Edit:
+    def edit(run: Run) -> None:
+        start = find(run, "run_start").time_ms
+        for record in run:
+            if record.time_ms > start:
+                record.time_ms = start + (record.time_ms - start) / by
+
+    return edit
+
+
+def evaluated_again(run: Run) -> None:
+    good = last(run, "eval_accuracy")
+    copy = Record("eval_accuracy", 0.7584, good.time_ms - 5_000, **good.metadata)
+    run.insert(run.index(good), copy)
+
+
+def stops_first(run: Run) -> None:
+    start, stop = nth(run, "eval_start", 4), nth(run, "eval_stop", 4)
+    start.key, stop.key = stop.key, start.key
+
+
+def no_time(run: Run) -> None:
+    nth(run, "epoch_stop", 12).time_ms = nth(run, "epoch_start", 12).time_ms + 1
+
+
+def fewer_images(run: Run) -> None:
+    for record in run:
+        if record.key == "eval_accuracy":
+            record.value = round(record.value * 49_984) / 49_984
+
+
 CASES = (
+    Case("NO_NUMBER", POLICY, put("gradient_accumulation_steps", True), "PASS", "is true"),
+    Case("NO_NUMBER", POLICY, put("global_batch_size", True), "PASS", "is true"),
+    Case("NO_NUMBER", POLICY, put("lars_epsilon", False), "PASS", "is false"),
+    Case("NO_NUMBER", POLICY, one("eval_accuracy", 3, value=True), "PASS", "is true"),
+    Case("NO_NUMBER", POLICY, put("lars_opt_momentum", math.inf), "PASS", "infinite"),
+    Case("OFF_THE_CLOCK", ERROR, one("eval_accuracy", -1, by_ms=3.6e6), "PASS", "after run_stop"),
+    Case("OFF_THE_CLOCK", ERROR, one("eval_accuracy", -1, by_ms=-3.6e6), "PASS", "before run_sta"),
+    Case("BEFORE_TRAINING", ERROR, at_once, "PASS", "before any training"),
+    Case("THROUGHPUT", ERROR, faster(1000), "PASS", "35 epochs in 0.0"),
+    Case("THROUGHPUT", POLICY, faster(12), "PASS", "no machine"),
+    Case("EPOCH_VALUES", POLICY, one("epoch_start", 7, epoch_num=-3), "PASS", "epoch_num is -3"),
+    Case("EPOCH_VALUES", POLICY, one("eval_stop", 3, epoch_num=1e9), "PASS", "no epoch"),
+    Case("EPOCH_VALUES", POLICY, one("epoch_stop", 3, epoch_num=3.5), "PASS", "a part of"),
+    Case("EPOCH_ORDER", POLICY, one("eval_accuracy", 4, epoch_num=5), "PASS", "goes back to"),
+    Case("EPOCH_ORDER", POLICY, one("block_start", 4, first_epoch_num=2), "PASS", "goes back to"),
+    Case("EPOCH_ORDER", POLICY, evaluated_again, "PASS", "epoch 35 is evaluated again: 0.7584"),
+    Case("UNTRAINED", POLICY, one("eval_accuracy", 4, epoch_num=27), "PASS", "has come to epoch 1"),
+    Case("BLOCKS", POLICY, one("block_start", 4, epoch_count=40), "PASS", "40 epochs from 16"),
+    Case("BLOCKS", POLICY, one("eval_accuracy", 6, epoch_num=19.9), "PASS", "in a block of 4"),
+    Case("STOP_FIRST", POLICY, stops_first, "PASS", "before its eval_start"),
+    Case("NO_TIME", POLICY, no_time, "PASS", "epoch 13 took 1 ms"),
+    Case("ACCURACY_RANGE", POLICY, one("eval_accuracy", 1, value=-0.2), "PASS", "-0.2, no frac"),
+    Case("ACCURACY_RANGE", POLICY, one("eval_accuracy", 1, value=1.2), "PASS", "1.2, no fraction"),
+    Case("ACCURACY_RANGE", NOTE, one("eval_accuracy", 1, value=math.nan), "PASS", "NaN, no frac"),
+    Case("IMAGES", POLICY, one("eval_accuracy", -1, value=0.75913), "PASS", "8 others are"),
+    Case("IMAGES", POLICY, fewer_images, "PASS", "counts over 49,984 images, not 50,000"),
+    Case("LEAP", POLICY, one("eval_accuracy", -2, value=0.3), "PASS", "leaps from 0.3"),
     Case("MISSING_SUBMISSION_KEYS", ERROR, drop("submission_org"), "FAIL", "no submission_org"),
     Case(
         "MISSING_SUBMISSION_KEYS",

@@ -1,0 +1,439 @@
+"""Rules on the course of training: do epochs, blocks, evaluations and their stamps fit together.
+
+Published implementations number and group epochs in many ways (blocks named by their last epoch,
+one block for all, evaluations logged after training). So a log is held against itself: what is odd
+throughout is its implementation's habit, a note; what is odd in the minority of places contradicts
+the rest of the log, a policy finding; what leaves no valid result is an error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from typing import NamedTuple
+
+from ..config import benchmark
+from ..config.finding import number, plain, shown
+from .case import SAME_MS
+from .events import Event
+from .rule import ERROR, NOTE, POLICY, RULES_TEXT, Case, Found, rule
+
+_NAMES = ("epoch_num", "first_epoch_num", "epoch_count")
+_WHOLE_SLACK = 0.05  # v0.7 Google logs step counts as epochs
+_FIRST_BLOCK_SLACK = 4  # a first block that is cut short by the offset, counted in full
+_SLOW_SHARE = 0.25  # of the fastest published run: below it, stamps do not come in bursts
+
+
+def _severity(odd: int, of: int) -> str:
+    """A contradiction where fewer than half are odd; else the log's habit."""
+    return POLICY if 2 * odd < of else NOTE
+
+
+def _epoch(event: Event, name: str = "epoch_num") -> float | None:
+    return number(event.metadata.get(name))
+
+
+@rule("EPOCH_VALUES", POLICY, f"{RULES_TEXT} line 208: epochs are counted from 1")
+def epoch_values(case: Case) -> Iterator[Found]:
+    """Epoch numbers and counts are numbers that can be: not negative, not above 1,000, and whole
+    where most of the log's are."""
+    found: list[tuple[Event, str, float]] = []
+    for key in _TRAINING + _EVALUATION:
+        for event in case.all(key):
+            for name in _NAMES:
+                value = _epoch(event, name)
+                if value is not None:
+                    found.append((event, name, value))
+    parts = [entry for entry in found if abs(entry[2] - round(entry[2])) > _WHOLE_SLACK]
+    absurd = [e for e in found if not 0 <= e[2] <= benchmark.MOST_EPOCHS]
+    wrong = absurd or parts
+    if not wrong:
+        return
+    event, name, value = wrong[0]
+    yield Found(
+        f"{event.key} (line {event.line}): {name} is {plain(value)}, "
+        + ("no epoch of a run" if absurd else "a part of an epoch"),
+        event.line,
+        f"a whole number up to {benchmark.MOST_EPOCHS:,}",
+        plain(value),
+        "log the number of the epoch",
+        POLICY if absurd else _severity(len(parts), len(found)),
+    )
+
+
+@rule(
+    "EPOCH_ORDER", POLICY, f"{RULES_TEXT} lines 208, 939: one pass of epochs, each evaluated once"
+)
+def epoch_order(case: Case) -> Iterator[Found]:
+    """Epochs are started and evaluated in rising order, and none is evaluated again with another
+    accuracy. (Copies within a second are the ranks'; the same epoch again otherwise is a note.)"""
+    notes = []
+    for key in ("eval_accuracy", "eval_start", "epoch_start", "block_start"):
+        name = "first_epoch_num" if key == "block_start" else "epoch_num"
+        latest: Event | None = None
+        seen: dict[float, Event] = {}
+        for event in case.during(key):
+            epoch = _epoch(event, name)
+            if epoch is None:
+                continue
+            before = seen.get(epoch)
+            if before is not None:
+                if abs(event.time_ms - before.time_ms) <= SAME_MS:
+                    continue
+                if key == "eval_accuracy" and event.value != before.value:
+                    yield _again(event, before, epoch)
+                    return
+                if key != "block_start" and event.time_ms > before.time_ms:
+                    notes.append((event, before, epoch))
+            elif latest is not None and epoch < (_epoch(latest, name) or 0.0):
+                if event.time_ms >= latest.time_ms:
+                    yield Found(
+                        f"{key} (line {event.line}) goes back to epoch {plain(epoch)} after epoch "
+                        f"{plain(_epoch(latest, name) or 0.0)} (line {latest.line})",
+                        event.line,
+                        "epochs in rising order",
+                        f"{plain(epoch)} after {plain(_epoch(latest, name) or 0.0)}",
+                        "one run trains and evaluates its epochs in order",
+                    )
+                    return
+                continue  # lines out of order, stamps in order: R13 says it
+            seen.setdefault(epoch, event)
+            latest = event if latest is None or epoch > (_epoch(latest, name) or 0) else latest
+    for event, before, epoch in notes[:1]:
+        yield Found(
+            f"{event.key} (line {event.line}) has epoch {plain(epoch)} again (line {before.line})",
+            event.line,
+            "each epoch once",
+            "again",
+            "",
+            NOTE,
+        )
+
+
+def _again(event: Event, before: Event, epoch: float) -> Found:
+    return Found(
+        f"epoch {plain(epoch)} is evaluated again: {shown(before.value)} (line {before.line}), "
+        f"then {shown(event.value)} (line {event.line})",
+        event.line,
+        "one evaluation of an epoch",
+        f"{shown(before.value)} and {shown(event.value)}",
+        "the first evaluation of an epoch counts; the next one comes 4 epochs later",
+    )
+
+
+_TRAINING = ("block_start", "block_stop", "epoch_start", "epoch_stop")
+_EVALUATION = ("eval_start", "eval_stop", "eval_accuracy")
+
+
+@rule("BEFORE_TRAINING", ERROR, f"{RULES_TEXT} lines 441, 491: a run trains to the target")
+def target_after_training(case: Case) -> Iterator[Found]:
+    """The target is reached after training began: a block or an epoch starts before it."""
+    if not case.needs_target or not case.passing:
+        return
+    starts = [event for key in ("block_start", "epoch_start") for event in case.all(key)]
+    if not starts:
+        return
+    first = min(starts, key=lambda event: event.order)
+    target = case.passing[0]
+    if target.order < first.order:
+        yield Found(
+            f"the target is reached (line {target.line}) before any training: the first "
+            f"{first.key} is line {first.line}",
+            target.line,
+            "training, then its evaluation",
+            "an evaluation at target first",
+            "a model that was trained before run_start is no run",
+        )
+
+
+def _untrained(case: Case) -> tuple[list[tuple[Event, float, float]], int]:
+    """(evaluation, its epoch, highest epoch in training so far) of those ahead of training; of."""
+    events = sorted(
+        (e for key in ("block_start", "epoch_start", "eval_accuracy") for e in case.during(key)),
+        key=lambda event: event.order,
+    )
+    reach: float | None = None
+    ahead, of = [], 0
+    for event in events:
+        if event.key == "eval_accuracy":
+            epoch = _epoch(event)
+            if epoch is None:
+                continue
+            of += 1
+            if epoch > 0 and reach is None:
+                ahead.append((event, epoch, 0.0))
+            elif reach is not None and epoch > reach + 1:  # + 1: epochs counted from 0
+                ahead.append((event, epoch, reach))
+        else:
+            begun = _epoch(event) if event.key == "epoch_start" else _last_of_block(event)
+            if begun is not None:
+                reach = max(reach or 0.0, begun)
+    return (ahead, of) if reach is not None else ([], of)
+
+
+def _last_of_block(event: Event) -> float | None:
+    first, count = _epoch(event, "first_epoch_num"), _epoch(event, "epoch_count")
+    return None if first is None or count is None else first + count - 1
+
+
+@rule("UNTRAINED", POLICY, f"{RULES_TEXT} line 939: an evaluation is of the epochs before it")
+def evaluated_epochs_trained(case: Case) -> Iterator[Found]:
+    """An evaluation is of an epoch that blocks or epochs before it have trained."""
+    ahead, of = _untrained(case)
+    if not ahead:
+        return
+    event, epoch, reach = ahead[0]
+    yield Found(
+        f"eval_accuracy (line {event.line}) is of epoch {plain(epoch)}, but training has come to "
+        f"epoch {plain(reach)} before it",
+        event.line,
+        f"an epoch up to {plain(reach)}",
+        plain(epoch),
+        "log each evaluation after the epochs it evaluates",
+        _severity(len(ahead), of),
+    )
+
+
+class _Block(NamedTuple):
+    event: Event
+    first: float
+    epochs: float
+
+    @property
+    def end(self) -> float:
+        return self.first + self.epochs
+
+
+def _blocks(case: Case) -> list[_Block]:
+    """Blocks with their numbers; copies and repeated ones (of one first epoch) once."""
+    found: list[_Block] = []
+    for event in case.during("block_start"):
+        first, count = _epoch(event, "first_epoch_num"), _epoch(event, "epoch_count")
+        if first is not None and count is not None and all(b.first != first for b in found):
+            found.append(_Block(event, first, count))
+    return found
+
+
+@rule("BLOCKS", POLICY, f"{RULES_TEXT} line 208: blocks of epochs; the log against itself")
+def blocks_fit(case: Case) -> Iterator[Found]:
+    """Each block begins where the one before it ends, holds the epochs that are evaluated in it,
+    and has epochs where the others log theirs."""
+    blocks = _blocks(case)
+    found = [*_gaps(blocks), *_evaluated_elsewhere(case, blocks), *_empty(case, blocks)]
+    policy = [one for one in found if one.severity == POLICY]
+    yield from (policy or found)[:1]
+
+
+def _gaps(blocks: Sequence[_Block]) -> Iterator[Found]:
+    pairs = [(one, other) for one, other in pairwise(blocks) if other.first > one.first]
+    odd = [
+        (one, other)
+        for number_, (one, other) in enumerate(pairs)
+        if abs(one.end - other.first) > _WHOLE_SLACK
+        and not (number_ == 0 and 0 < one.end - other.first < _FIRST_BLOCK_SLACK)
+    ]
+    if odd:
+        one, other = odd[0]
+        yield Found(
+            f"block_start (line {one.event.line}) has {plain(one.epochs)} epochs from "
+            f"{plain(one.first)}, the next block (line {other.event.line}) begins at epoch "
+            f"{plain(other.first)}",
+            one.event.line,
+            f"a block that begins at epoch {plain(one.end)}",
+            plain(other.first),
+            "log the epochs that a block trains",
+            _severity(len(odd), len(pairs)),
+        )
+
+
+def _evaluated_elsewhere(case: Case, blocks: Sequence[_Block]) -> Iterator[Found]:
+    if not blocks:
+        return
+    at, of = -1, 0
+    odd: list[tuple[Event, float, _Block]] = []
+    for event in case.during("eval_accuracy"):
+        while at + 1 < len(blocks) and blocks[at + 1].event.order < event.order:
+            at += 1
+        epoch = _epoch(event)
+        if at < 0 or epoch is None:
+            continue
+        block = blocks[at]
+        of += 1
+        if epoch > 0 and not block.first - 1 <= epoch <= block.end:
+            odd.append((event, epoch, block))
+    if odd:
+        event, epoch, block = odd[0]
+        yield Found(
+            f"eval_accuracy (line {event.line}) is of epoch {plain(epoch)}, in a block of "
+            f"{plain(block.epochs)} epochs from {plain(block.first)} (line {block.event.line})",
+            event.line,
+            f"an epoch from {plain(block.first)} to {plain(block.end - 1)}",
+            plain(epoch),
+            "log the epochs that a block trains",
+            _severity(len(odd), of),
+        )
+
+
+def _empty(case: Case, blocks: Sequence[_Block]) -> Iterator[Found]:
+    epochs = {epoch for e in case.during("epoch_start") if (epoch := _epoch(e)) is not None}
+    if not epochs:
+        return
+    odd = [b for b in blocks if not any(b.first - 1 <= epoch < b.end for epoch in epochs)]
+    if odd:
+        block = odd[0]
+        yield Found(
+            f"block_start (line {block.event.line}): none of its {plain(block.epochs)} epochs from "
+            f"{plain(block.first)} is logged as trained",
+            block.event.line,
+            "epoch_start records of the block",
+            "none",
+            "",
+            _severity(len(odd), len(blocks)),
+        )
+
+
+@rule("STOP_FIRST", POLICY, "an interval cannot end before it begins")
+def starts_before_stops(case: Case) -> Iterator[Found]:
+    """No epoch, block or evaluation stops before it starts."""
+    for kind in ("eval", "epoch", "block"):
+        name = "first_epoch_num" if kind == "block" else "epoch_num"
+        starts = case.during(f"{kind}_start")
+        first: dict[float, Event] = {}
+        for event in starts:
+            epoch = _epoch(event, name)
+            if epoch is not None:
+                first.setdefault(epoch, event)
+        stops = case.during(f"{kind}_stop")
+        odd = [
+            (event, first[epoch])
+            for event in stops
+            if (epoch := _epoch(event, name)) in first and event.order < first[epoch].order
+        ]
+        if odd:
+            stop, start = odd[0]
+            yield Found(
+                f"{kind}_stop (line {stop.line}) of epoch {plain(_epoch(stop, name) or 0.0)} "
+                f"stands before its {kind}_start (line {start.line})",
+                stop.line,
+                f"{kind}_start first",
+                f"{kind}_stop first",
+                "",
+                _severity(len(odd), len(stops)),
+            )
+
+
+@rule("THROUGHPUT", ERROR, "published results; peak of the largest published machine")
+def possible_rate(case: Case) -> Iterator[Found]:
+    """The target is not reached faster than any machine trains: above 7e7 images/s (ten times the
+    fastest published run) is an error, above twice that run policy."""
+    if not case.passing or case.start is None or case.run_ms is None or case.run_ms <= 0:
+        return
+    target = case.passing[0]
+    samples = _train_samples(case)
+    if target.epoch is None or not 1 <= target.epoch <= benchmark.MOST_EPOCHS:
+        return
+    time_ms = min(case.run_ms, max(target.time_ms - case.start.time_ms, 0.0))
+    if target.time_ms < case.start.time_ms:
+        return  # OFF_THE_CLOCK says it
+    images = samples * target.epoch
+    impossible = images > benchmark.IMPOSSIBLE_IMAGES_PER_S * time_ms / 1000
+    if not impossible and images <= 2 * benchmark.FASTEST_IMAGES_PER_S * time_ms / 1000:
+        return
+    yield Found(
+        f"{plain(target.epoch)} epochs in {time_ms / 1000:.3f} s (line {target.line}): no machine "
+        f"trains {f'{images / time_ms * 1000:.2g} images/s' if time_ms else 'in no time'}, the "
+        f"fastest published run has {benchmark.FASTEST_IMAGES_PER_S:.2g}",
+        target.line,
+        f"up to {2 * benchmark.FASTEST_IMAGES_PER_S:.2g} images/s",
+        f"{images / time_ms * 1000:.2g} images/s" if time_ms else "no time",
+        "stamps in milliseconds; the model may not be trained before run_start",
+        None if impossible else POLICY,
+    )
+
+
+def _train_samples(case: Case) -> float:
+    """Images of an epoch as logged, ImageNet's where the log does not say."""
+    logged = number(case.value("train_samples"))
+    return logged if logged is not None and logged > 0 else benchmark.IMAGENET_TRAIN_SAMPLES
+
+
+@rule("NO_TIME", POLICY, "published results; the log against itself")
+def epochs_take_time(case: Case) -> Iterator[Found]:
+    """No epoch, block or interval between evaluations is shorter than any machine needs; where most
+    are, their stamps were taken later, a note."""
+    passes = _intervals(case)
+    run_ms, samples = case.run_ms, _train_samples(case)
+    last = case.on_the_clock[-1].epoch if case.on_the_clock else None
+    for intervals in passes:
+        least_ms = 1000 * samples / benchmark.IMPOSSIBLE_IMAGES_PER_S
+        odd = [one for one in intervals if one.time_ms < least_ms * one.epochs]
+        if not odd or run_ms is None or run_ms <= 0:
+            continue
+        fast = (last or 0.0) * samples > _SLOW_SHARE * benchmark.FASTEST_IMAGES_PER_S * (
+            run_ms / 1000
+        )
+        one = odd[0]
+        yield Found(
+            f"{one.what} took {plain(round(one.time_ms, 3))} ms (line {one.line}), no machine "
+            f"trains {plain(one.epochs)} epochs in that time",
+            one.line,
+            f"above {least_ms * one.epochs:.0f} ms",
+            f"{plain(round(one.time_ms, 3))} ms",
+            "log each event when it happens",
+            NOTE if fast else _severity(len(odd), len(intervals)),
+        )
+        return
+
+
+class _Interval(NamedTuple):
+    what: str
+    line: int
+    epochs: float
+    time_ms: float
+
+
+def _intervals(case: Case) -> Iterator[list[_Interval]]:
+    """Epochs, blocks and the stretches between evaluations, each kind by itself."""
+    for kind, name in (("epoch", "epoch_num"), ("block", "first_epoch_num")):
+        begun: dict[float, Event] = {}
+        found = []
+        for event in case.during(f"{kind}_start"):
+            epoch = _epoch(event, name)
+            if epoch is not None and event.time_ms > 0:
+                begun.setdefault(epoch, event)
+        for event in case.during(f"{kind}_stop"):
+            start = begun.pop(_epoch(event, name) or 0.0, None)
+            if start is None or start.order > event.order or event.time_ms <= 0:
+                continue
+            count = 1.0 if kind == "epoch" else _epoch(start, "epoch_count") or 1.0
+            took_ms = event.time_ms - start.time_ms
+            if took_ms >= 0 and 0 < count <= benchmark.MOST_EPOCHS:
+                what = f"{kind} {plain(_epoch(event, name) or 0.0)}"
+                found.append(_Interval(what, event.line, min(count, 1.0), took_ms))
+        yield found
+    rising = [e for e in case.on_the_clock if e.epoch is not None and e.time_ms > 0]
+    yield [
+        _Interval(
+            f"from the evaluation of epoch {plain(one.epoch)} to that of {plain(other.epoch)} it",
+            other.line,
+            other.epoch - one.epoch,
+            other.time_ms - one.time_ms,
+        )
+        for one, other in pairwise(rising)
+        if one.epoch is not None
+        and other.epoch is not None
+        and 1 <= other.epoch - one.epoch <= benchmark.MOST_EPOCHS
+        and other.time_ms >= one.time_ms
+    ]
+
+
+RULES = (
+    target_after_training,
+    possible_rate,
+    epoch_values,
+    epoch_order,
+    evaluated_epochs_trained,
+    blocks_fit,
+    starts_before_stops,
+    epochs_take_time,
+)
