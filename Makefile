@@ -1,5 +1,6 @@
 # make test: the whole suite, format, lint, types and shell lint among it. make check: the same.
-.PHONY: setup test check lint format clean distclean container-test gpu-test
+# make fuzz MINUTES=30 JOBS=2: cases of every kind with new seeds (tests/fuzz); 1 where one is wrong.
+.PHONY: setup test check fuzz lint format clean distclean container-test gpu-test
 PYTHON := .venv/bin/python
 ROOMS := config data logging scaling scripts train tests
 SHELL_SCRIPTS := run_and_time.sh $(wildcard scripts/*.sh) $(wildcard scripts/*.sub) .ci/run
@@ -8,6 +9,11 @@ test: setup
 	$(PYTHON) -m pytest
 
 check: test
+
+MINUTES := 5
+JOBS := 1
+fuzz: setup
+	$(PYTHON) -m tests.fuzz --minutes $(MINUTES) --jobs $(JOBS)
 
 setup:
 	@scripts/setup.sh

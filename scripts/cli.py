@@ -10,6 +10,7 @@ import typer
 from typer.core import TyperGroup
 
 from ..config.errors import UserError
+from ..config.finding import printable
 from . import cli_report  # noqa: F401 (adds its commands to log_app)
 from .cli_bench import bench_app
 from .cli_config import config_app
@@ -66,11 +67,11 @@ def main() -> None:
         app()
     except UserError as error:
         for line in str(error).splitlines():
-            print(f"rn50: error: {line}", file=sys.stderr)
+            print(f"rn50: error: {printable(line)}", file=sys.stderr)
         sys.exit(EXIT_USAGE)
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
-        print(f"rn50: error: {where}{error.strerror or error}", file=sys.stderr)
+        print(f"rn50: error: {printable(f'{where}{error.strerror or error}')}", file=sys.stderr)
         sys.exit(EXIT_USAGE)
     except _Interrupted as interrupted:
         _end_stopped(interrupted.stop)

@@ -1,0 +1,41 @@
+"""The kinds of cases, how many of each a child takes, and what is loaded before it is forked."""
+
+from __future__ import annotations
+
+import logging
+from importlib import import_module
+
+from tests.fuzz import configs, logs, official, options, verdicts
+from tests.fuzz.case import Generator
+
+GENERATORS: dict[str, Generator] = {
+    "logs": logs.case,
+    "configs": configs.case,
+    "verdicts": verdicts.case,
+    "official": official.case,
+    "options": options.case,
+}
+BATCH = {"logs": 40, "configs": 40, "verdicts": 40, "official": 40, "options": 30}
+SUITE = {"logs": 60, "configs": 30, "verdicts": 30, "official": 60, "options": 30}
+"""How many of each the test suite runs, from seed 0 on."""
+_LOADED = (
+    *("mlperf_logging.compliance_checker.mlp_compliance", "rn50.scripts.cli", "numpy", "jinja2"),
+    *(
+        "rn50.logging.report",
+        "rn50.logging.submission",
+        "rn50.logging.score",
+        "rn50.scripts.report",
+    ),
+    *("rn50.config.check", "rn50.scripts.dry_run", "rn50.scripts.preflight", "rn50.data.pack"),
+    *("rn50.data.prepare", "rn50.data.jpeg", "rn50.scripts.attempts", "rn50.scripts.failure"),
+    *("rn50.scaling.predict", "rn50.scaling.simulate_job", "rn50.config.sweep", "rich.table"),
+    *("rn50.scripts.sweep", "rn50.scripts.sweep_report", "rn50.scripts.machine_option"),
+    *("rn50.scripts.predict_logs", "rn50.scaling.calibrate", "rn50.logging.compare_view"),
+)
+
+
+def warm_up() -> None:
+    """Load in this process what every child would load; quiets mlperf-logging."""
+    for name in _LOADED:
+        import_module(name)
+    logging.disable(logging.CRITICAL)

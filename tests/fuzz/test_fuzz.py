@@ -1,0 +1,137 @@
+"""Every kind of case with fixed seeds; `make fuzz` takes others for as long as one likes."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.fuzz import runner
+from tests.fuzz.case import Case
+from tests.fuzz.kinds import GENERATORS, SUITE, warm_up
+from tests.fuzz.runner import Failure, Job, run_jobs
+
+
+def failures(generator: Any, count: int) -> list[Failure]:
+    found: list[Failure] = []
+    run_jobs(
+        {"kind": generator},
+        iter([Job("kind", tuple(range(count)))]),
+        told=lambda kind, seed, failure: found.append(failure) if failure else None,
+    )
+    return found
+
+
+@pytest.mark.parametrize("kind", sorted(GENERATORS))
+def test_nothing_is_found_with_fixed_seeds(kind: str) -> None:
+    warm_up()
+    found = failures(GENERATORS[kind], SUITE[kind])
+    assert not found, "\n".join(f._replace(kind=kind).text() for f in found)
+
+
+@pytest.mark.parametrize("kind", sorted(GENERATORS))
+def test_a_seed_makes_the_same_files_again(kind: str, tmp_path: Path) -> None:
+    """Else nothing that is found could be looked at."""
+
+    def made(folder: Path) -> tuple[str, list[tuple[str, bytes]]]:
+        folder.mkdir()
+        before = Path.cwd()
+        os.chdir(folder)
+        try:
+            description = GENERATORS[kind](5, folder).description
+        finally:
+            os.chdir(before)
+        files = sorted(p for p in folder.rglob("*") if p.is_file() and not p.is_symlink())
+        return description.replace(str(folder), ""), [
+            (str(p.relative_to(folder)), p.read_bytes().replace(bytes(folder), b"")) for p in files
+        ]
+
+    warm_up()
+    assert made(tmp_path / "one") == made(tmp_path / "two")
+
+
+# --- the runner finds what it is there for ------------------------------------------------------
+
+
+def _traceback(folder: Path) -> None:
+    raise RuntimeError("a bug")
+
+
+def _memory(folder: Path) -> None:
+    bytearray(600 << 20)
+
+
+def _endless(folder: Path) -> None:
+    time.sleep(60)
+
+
+def _killed(folder: Path) -> None:
+    os.kill(os.getpid(), 9)
+
+
+def _outside(folder: Path) -> None:
+    (folder.parent / "outside/secret.txt").write_text("x")
+
+
+def _half(folder: Path) -> None:
+    (folder / ".report.html.partial-1").write_text("")
+
+
+def _leak(folder: Path) -> None:
+    (folder / "report.html").write_bytes((folder.parent / "outside/secret.txt").read_bytes())
+
+
+@pytest.mark.parametrize(
+    ("fault", "words"),
+    [
+        (_traceback, "RuntimeError: a bug"),
+        (_memory, "MB of memory|MemoryError"),
+        (_endless, "more than 1 s"),
+        (_killed, "ended the process"),
+        (_outside, "outside of its folder"),
+        (_half, "left .report.html.partial-1"),
+        (_leak, "has what lies outside"),
+    ],
+)
+def test_a_fault_is_found_and_the_next_case_runs(
+    fault: Any, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runner, "MOST_S", 1)
+
+    def generator(seed: int, folder: Path) -> Case:
+        steps = (lambda: fault(folder),) if seed == 1 else (("--version",),)
+        return Case("a case", steps)
+
+    (found,) = failures(generator, 3)
+    assert found.seed == 1
+    assert any(word in found.problem for word in words.split("|")), found.problem
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "out", "err", "wrong"),
+    [
+        (["x"], 0, "fine\n", "", False),
+        (["x"], 3, "", "", True),
+        (["x"], 2, "", "", True),
+        (["x"], 1, "\x1b[2J", "", True),
+        (["x"], 1, "", runner.SECRET, True),
+        (["x", "--json"], 0, '{"a": NaN}', "", True),
+        (["x", "--json"], 0, '{"a": 1}', "", False),
+        (["x", "--json"], 2, "", "rn50: error: no such file\n", False),
+    ],
+)
+def test_what_is_judged_of_an_output(
+    words: list[str], code: int, out: str, err: str, wrong: bool
+) -> None:
+    assert (runner.judge_output(words, code, out, err) is not None) == wrong
+
+
+def test_the_command_tells_of_what_it_ran(tmp_path: Path, root: Path) -> None:
+    command = [sys.executable, "-m", "tests.fuzz", "logs", "7"]
+    done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "logs 7: nothing wrong\n")
