@@ -2,21 +2,23 @@
 
 Reads alone: no scaling.json is written or removed (the official tools do both).
 Source: mlcommons/logging 4.1.68, result_summarizer and rcp_checker; training_rules.adoc lines 509,
-530, 954.
+530, 954; of more than five runs (from v1.1 on): in order of launch, the window of five consecutive
+runs with the median score, a window without a score as the slowest.
 """
 
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..config import benchmark, convergence
 from ..config.convergence import Verdict
-from ..config.finding import number
-from .check import Check, check_log
-from .submission import find_results
+from ..config.finding import number, printable
+from .check import Check
+from .submission import check_folder
 
 _NO_CLOCK = ("TWO_RUNS", "R17", "R22")  # errors that leave no run time to trust
 _SCALING_BYTES = 1 << 16
@@ -35,9 +37,12 @@ class RunScore(NamedTuple):
 
 
 class Score(NamedTuple):
-    """`score_min` is None where there is none; it includes `scaling_factor` if `scaled`."""
+    """`score_min` is None where there is none; it includes `scaling_factor` if `scaled`. `verdict`
+    and `cause` are those of the folder's check as a submission: a score of a FAIL is no result."""
 
     folder: Path
+    verdict: str
+    cause: str
     ruleset: str
     division: str | None
     runs: tuple[RunScore, ...]
@@ -53,6 +58,8 @@ class Score(NamedTuple):
         """As `rn50 log score --json` prints it."""
         return {
             "path": str(self.folder),
+            "verdict": self.verdict,
+            "cause": self.cause,
             "ruleset": self.ruleset,
             "division": self.division,
             "score_min": self.score_min,
@@ -92,12 +99,16 @@ def score_folder(folder: Path, ruleset: str | None = None, *, scale: bool | None
     Raises:
         UserError: no result files, or a ruleset without ResNet.
     """
-    checks = [check_log(path, ruleset, official=False) for path in find_results(folder)]
+    *checks, whole = check_folder(folder, ruleset, official=False)
     cases = [check.case for check in checks if check.case is not None]
     name = cases[0].ruleset if cases else checks[0].ruleset
     division = next((case.division for case in cases if case.division), None)
-    runs, mean_min = _olympic([_run(check) for check in checks])
-    rcp = judge_convergence(checks)
+    runs = [_run(check) for check in checks]
+    window, outside = _median_window(checks, runs)
+    scored, mean_min = _olympic([runs[at] for at in window])
+    for at, run in zip(window, scored, strict=True):
+        runs[at] = run
+    rcp = judge_convergence([checks[at] for at in window])
     factor = rcp.factor if rcp is not None else 1.0
     applies = rcp is not None and rcp.passed and division == "closed"
     if scale is None:
@@ -107,6 +118,8 @@ def score_folder(folder: Path, ruleset: str | None = None, *, scale: bool | None
     published = _published_factor(folder)
     return Score(
         folder,
+        whole.verdict,
+        whole.cause,
         name,
         division,
         tuple(runs),
@@ -116,7 +129,38 @@ def score_folder(folder: Path, ruleset: str | None = None, *, scale: bool | None
         scaled,
         published,
         rcp,
-        tuple(_notes(runs, division, rcp, factor, scaled, published)),
+        (*outside, *_notes(scored, division, rcp, factor, scaled, published)),
+    )
+
+
+def _median_window(
+    checks: Sequence[Check], runs: list[RunScore]
+) -> tuple[list[int], tuple[str, ...]]:
+    """Which runs are scored: all; of more than five the window with the median score, and notes
+    that say so. The runs outside are marked as dropped."""
+    everything = list(range(len(runs)))
+    if len(runs) <= benchmark.RUNS:
+        return everything, ()
+    starts = [None if check.case is None else check.case.start for check in checks]
+    unknown = next((c.path.name for c, s in zip(checks, starts, strict=True) if s is None), None)
+    if unknown is not None:
+        return everything, (f"no order of launch: {printable(unknown)} has no run_start",)
+    launched = sorted(everything, key=lambda at: start.time_ms if (start := starts[at]) else 0.0)
+    windows = [launched[at : at + benchmark.RUNS] for at in range(len(runs) - benchmark.RUNS + 1)]
+
+    def mean_min(window: list[int]) -> float:
+        mean = _olympic([runs[at] for at in window])[1]
+        return math.inf if mean is None else mean
+
+    window = sorted(windows, key=mean_min)[len(windows) // 2]
+    for at in launched:
+        if at not in window:
+            runs[at] = runs[at]._replace(dropped="not in the median window")
+    names = ", ".join(printable(checks[at].path.name) for at in window)
+    even = ", the slower of the two in the middle" if len(windows) % 2 == 0 else ""
+    return window, (
+        f"{len(runs)} runs: of {len(windows)} windows of five in order of launch, the one with the "
+        f"median score{even}, is scored: {names}",
     )
 
 
@@ -153,7 +197,7 @@ def _olympic(runs: list[RunScore]) -> tuple[list[RunScore], float | None]:
     """Drop the fastest and the slowest (a failed run is the slowest, whatever its clock says)."""
     good = [run for run in runs if run.converged and run.minutes is not None]
     failed = len(runs) - len(good)
-    if failed > benchmark.RUNS_THAT_MAY_FAIL or len(runs) < 3:
+    if failed > benchmark.RUNS_THAT_MAY_FAIL or len(runs) != benchmark.RUNS:
         return runs, None
     order = sorted(good, key=lambda run: run.minutes or 0.0)
     marks = {order[0].path: "fastest"}
@@ -193,7 +237,7 @@ def _notes(
         notes.append(f"no score: {failed} of {len(runs)} runs failed, one may")
     if len(runs) != benchmark.RUNS:
         count = "1 run" if len(runs) == 1 else f"{len(runs)} runs"
-        notes.append(f"{count}, a submission has {benchmark.RUNS}")
+        notes.append(f"no score: {count}, a score is of {benchmark.RUNS}")
     if rcp is None:
         notes.append("no RCP test: none before 1.0.0, or no common global_batch_size")
     elif division != "closed":

@@ -15,6 +15,7 @@ from .case import Case
 from .check import CANNOT_READ, FAIL, POLICY_VERDICT, Check, check_log, verdict_of
 from .places import RESULT_FILES, job_of, run_folders
 from .rule import RULES_TEXT, Found
+from .same_run import all_chips, same_accuracies, same_stamps
 
 _SYSTEM_BYTES = 1 << 20
 _PACKAGE = "mlcommons/logging 4.1.68, package_checker"
@@ -114,7 +115,9 @@ def _five_runs(submission: Submission) -> Iterator[Found]:
     count = len(submission.checks)
     if count != benchmark.RUNS:
         alone = count == 1 and _is_ours(submission.folder)
-        more = "; the score of more is the median of windows of five" if count > 5 else ""
+        more = ""
+        if count > benchmark.RUNS:
+            more = "; of more the window of five with the median score is submitted (log score)"
         yield Found(
             f"{count} run{'s' if count > 1 else ''}, expected {benchmark.RUNS}{more}",
             None,
@@ -256,10 +259,9 @@ def _system(submission: Submission) -> Iterator[Found]:
                 severity=NOTE,
             )
         return
-    counts = [submission.system.get(key) for key in ("number_of_nodes", "accelerators_per_node")]
-    try:
-        accelerators = int(str(counts[0])) * max(1, int(str(counts[1])))
-    except ValueError:
+    chips = all_chips(submission.system)
+    if chips is None:
+        counts = [submission.system.get(k) for k in ("number_of_nodes", "accelerators_per_node")]
         yield Found(
             "number_of_nodes and accelerators_per_node of the system description are "
             f"{shown(counts[0])} and {shown(counts[1])}, expected counts",
@@ -267,14 +269,50 @@ def _system(submission: Submission) -> Iterator[Found]:
         )
         return
     for name, case in submission.cases:
-        if case.batch is not None and accelerators > 0 and case.batch % accelerators:
+        if case.batch is not None and chips > 0 and case.batch % chips:
             yield Found(
                 f"global_batch_size {plain(case.batch)} ({name}) is no multiple of the "
-                f"{accelerators} accelerators of the system description",
+                f"{chips} accelerators of the system description",
                 None,
-                f"a multiple of {accelerators}",
+                f"a multiple of {chips}",
                 plain(case.batch),
                 severity=NOTE,
+            )
+            return
+
+
+def _same_stamps(submission: Submission) -> Iterator[Found]:
+    """No two logs have equal stamps, or stamps that are equal after a shift: not throughout, nor
+    over a stretch that is no coincidence."""
+    yield from same_stamps(submission.cases)
+
+
+def _same_accuracies(submission: Submission) -> Iterator[Found]:
+    """No two logs have the same accuracies at the same epochs, weighed by their digits: throughout
+    (with another seed) an error, in many places policy."""
+    yield from same_accuracies(submission.cases)
+
+
+def _chips(submission: Submission) -> Iterator[Found]:
+    """The accelerators of the system description can have trained so fast: up to 1e5 images/s
+    each."""
+    chips = None if submission.system is None else all_chips(submission.system)
+    if not chips:
+        return
+    for name, case in submission.cases:
+        target = case.passing[0] if case.passing else None
+        if target is None or target.epoch is None or case.run_ms is None or case.run_ms <= 0:
+            continue
+        rate = target.epoch * benchmark.IMAGENET_TRAIN_SAMPLES / (case.run_ms / 1000) / chips
+        most = benchmark.IMPOSSIBLE_IMAGES_PER_S_A_CHIP
+        if rate > most and case.value("train_samples") == benchmark.IMAGENET_TRAIN_SAMPLES:
+            yield Found(
+                f"{name}: {rate:.2g} images/s for each of the {chips} accelerators of the system "
+                "description",
+                None,
+                f"up to {most:.2g} images/s",
+                f"{rate:.2g} images/s",
+                "number_of_nodes and accelerators_per_node are those of the runs",
             )
             return
 
@@ -325,10 +363,13 @@ def _matched(submission: Submission) -> Iterator[Found]:
 
 SET_RULES = (
     SetRule("S1", ERROR, f"{RULES_TEXT} lines 509, 954; {_PACKAGE}", _five_runs),
+    SetRule("SAME_RUN", ERROR, f"{RULES_TEXT} lines 509, 954: five runs", _same_stamps),
+    SetRule("SAME_CURVE", ERROR, f"{RULES_TEXT} lines 166-183, 509, 954", _same_accuracies),
     SetRule("RCP", ERROR, "mlcommons/logging 4.1.68, rcp_checker", _rcp),
     SetRule("S2", POLICY, f"{RULES_TEXT} lines 166-183; {_PACKAGE}, seed_checker", _seeds),
     SetRule("R20", POLICY, f"{RULES_TEXT} line 62", _alike),
     SetRule("SYSTEM", POLICY, f"{_PACKAGE}, system_desc_checker", _system),
+    SetRule("CHIPS", POLICY, "peak of the largest accelerator, 4.0e4 images/s", _chips),
     SetRule("S3", NOTE, f"{RULES_TEXT} lines 541-546", _matched),
 )
 

@@ -116,12 +116,14 @@ def log_score(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """The score of a submission: run times, olympic mean of five, RCP test and factor.
+    """The score of a submission: its verdict, run times, olympic mean of five, RCP test and factor.
 
-    Writes nothing into the folder. Exit 0: there is a score; 1: there is none.
+    Writes nothing into the folder. Exit 0: there is a score; 1: there is none, or `log check` fails
+    the folder; the table is shown all the same.
 
     Example: `rn50 log score results/quick/20261121T080000Z`
     """
+    from ..logging.check import FAIL
     from ..logging.places import log_folders
     from ..logging.score import score_folder
 
@@ -133,7 +135,7 @@ def log_score(
     else:
         for score in scores:
             _print_score(score)
-    if any(score.score_min is None for score in scores):
+    if any(score.score_min is None or score.verdict == FAIL for score in scores):
         raise typer.Exit(EXIT_BAD)
 
 
@@ -160,10 +162,11 @@ def log_rules(
 
 def _print_score(score: Score) -> None:
     from ..config.finding import printable
+    from ..logging.check import FAIL
 
     rows = [
         (
-            run.path.name,
+            printable(run.path.name),
             "-" if run.minutes is None else f"{run.minutes:.5f}",
             with_unit(run.epochs, "", 0),
             with_unit(run.accuracy, "", 5),
@@ -171,7 +174,7 @@ def _print_score(score: Score) -> None:
         )
         for run in score.runs
     ]
-    print(score.folder)
+    print(f"{score.verdict} {printable(str(score.folder))}: {printable(score.cause)}")
     print_table(("run", "minutes", "epochs", "accuracy", ""), rows)
     times = [run.minutes for run in score.runs if run.minutes is not None]
     if len(times) > 1:
@@ -191,5 +194,6 @@ def _print_score(score: Score) -> None:
     if score.score_min is None:
         print("no score")
     else:
+        valid = ", of no valid submission" if score.verdict == FAIL else ""
         scaled = f" x {score.scaling_factor:.10f}" if score.scaled else ""
-        print(f"score {score.score_min:.6f} min = olympic mean {score.mean_min:.6f}{scaled}")
+        print(f"score {score.score_min:.6f} min = olympic mean {score.mean_min:.6f}{scaled}{valid}")

@@ -15,7 +15,7 @@ from rn50.logging.folder import read_subjects
 from rn50.logging.places import config_of, log_folders, run_folders
 from rn50.scripts.cli import app
 from rn50.scripts.report import write_report
-from tests.logging.log_text import good_run, last, put, write
+from tests.logging.log_text import good_run, last, put, vary, write
 
 TARGET = 0.4
 
@@ -40,7 +40,7 @@ def make_job(folder: Path, runs: int) -> Path:
     for number in range(runs):
         run = folder / f"run_{number}"
         run.mkdir()
-        log = good_run(division="open")
+        log = vary(good_run(division="open"), number)
         put("seed", number)(log)
         last(log, "eval_accuracy").value = round(0.45 + number / 100, 2)
         for record in log:

@@ -7,13 +7,15 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from rn50.config.errors import UserError
 from rn50.logging.check import Check, check_log
 from rn50.logging.ruleset import parse_ruleset
 from rn50.logging.score import score_folder
 from rn50.logging.submission import SET_RULES, check_folder
-from tests.logging.log_text import Run, good_run, last, meta, put, shift, write
+from rn50.scripts.cli import app
+from tests.logging.log_text import Run, good_run, last, meta, put, shift, vary, write
 
 Edits = dict[int, Callable[[Run], object]]
 
@@ -24,8 +26,7 @@ def submission(
     """Run n takes n seconds longer than the first and has a seed of its own."""
     folder.mkdir(parents=True, exist_ok=True)
     for number in range(runs):
-        run = good_run(ruleset)
-        put("seed", 1000 + number)(run)
+        run = vary(good_run(ruleset), number)
         shift("run_stop", 1000 * number)(run)
         (edits or {}).get(number, lambda run: None)(run)
         write(folder / f"result_{number}.txt", run, ruleset)
@@ -52,7 +53,7 @@ def package(folder: Path, system: dict[str, object] | None) -> Path:
     return submission(folder / "us/results/box/resnet")
 
 
-SYSTEM = {"division": "closed", "number_of_nodes": "1", "accelerators_per_node": "8"}
+SYSTEM = {"division": "closed", "number_of_nodes": "4", "accelerators_per_node": "8"}
 
 
 def test_a_good_submission_breaks_no_rule(tmp_path: Path) -> None:
@@ -111,7 +112,7 @@ def test_hyper_parameters_are_alike(tmp_path: Path) -> None:
 
 def test_the_system_description(tmp_path: Path) -> None:
     found = whole(package(tmp_path / "a", {**SYSTEM, "accelerators_per_node": 7}))
-    assert "no multiple of the 7 accelerators" in messages(found, "SYSTEM")[0][1]
+    assert "no multiple of the 28 accelerators" in messages(found, "SYSTEM")[0][1]
     found = whole(package(tmp_path / "b", {**SYSTEM, "division": "open"}))
     assert 'the system description says "open"' in messages(found, "R20")[0][1]
     found = whole(package(tmp_path / "c", None))
@@ -138,7 +139,10 @@ def test_other_hyper_parameters_than_the_reference_are_shown(tmp_path: Path) -> 
 
 
 def test_every_rule_of_a_set_is_tested() -> None:
-    assert {rule.id for rule in SET_RULES} == {"S1", "S2", "S3", "R20", "SYSTEM", "RCP"}
+    assert {rule.id for rule in SET_RULES} == {
+        *("S1", "S2", "S3", "R20", "SYSTEM", "RCP"),
+        *("SAME_RUN", "SAME_CURVE", "CHIPS"),  # test_nonsense.py, and below
+    }
 
 
 def test_links_out_of_the_folder_are_not_followed(tmp_path: Path) -> None:
@@ -196,6 +200,61 @@ def test_two_failed_runs_make_no_score(tmp_path: Path) -> None:
     found = score_folder(submission(tmp_path, {0: lost, 1: lost}))
     assert found.score_min is None
     assert any("no score: 2 of 5 runs failed" in note for note in found.notes)
+
+
+@pytest.mark.parametrize("runs", [1, 3, 4])
+def test_fewer_than_five_runs_have_no_score(tmp_path: Path, runs: int) -> None:
+    found = score_folder(submission(tmp_path, runs=runs))
+    assert found.score_min is None
+    assert found.verdict == "FAIL"
+    assert any(f"no score: {runs} run" in note for note in found.notes)
+
+
+def later(hours: int) -> Callable[[Run], None]:
+    def edit(run: Run) -> None:
+        for record in run:
+            record.time_ms += hours * 3.6e6
+
+    return edit
+
+
+def test_of_more_than_five_runs_the_median_window_is_scored(tmp_path: Path) -> None:
+    """Seven runs, each a second longer than the one before, launched in reverse order: of the
+    windows 6-2, 5-1, 4-0 (by number) the median is 5-1."""
+    found = score_folder(
+        submission(tmp_path, {n: later(9 - n) for n in range(7)}, runs=7), scale=False
+    )
+    assert found.score_min == pytest.approx(minutes(good_run()) + 3 / 60)
+    outside = [run.path.name for run in found.runs if run.dropped == "not in the median window"]
+    assert outside == ["result_0.txt", "result_6.txt"]
+    assert "7 runs: of 3 windows of five in order of launch" in found.notes[0]
+    assert found.verdict == "FAIL"
+    assert "7 runs, expected 5; of more the window of five" in found.cause
+
+
+def test_a_window_without_a_score_is_the_slowest(tmp_path: Path) -> None:
+    edits = {0: lost, 1: lost}
+    found = score_folder(submission(tmp_path, edits, runs=7), scale=False)
+    assert found.score_min == pytest.approx(minutes(good_run()) + 4 / 60)  # none, 3-5, 3-5
+    found = score_folder(submission(tmp_path / "six", edits, runs=6), scale=False)
+    assert found.score_min is None  # of two windows the slower one
+
+
+def test_a_score_carries_the_verdict_of_what_it_scores(tmp_path: Path) -> None:
+    good = submission(tmp_path / "good")
+    bad = submission(tmp_path / "bad", dict.fromkeys(range(5), put("lars_epsilon", 1e-9)))
+    done = CliRunner().invoke(app, ["log", "score", str(good)])
+    assert done.exit_code == 0
+    assert done.stdout.startswith(f"PASS {good}: 5 of 5 runs pass")
+    done = CliRunner().invoke(app, ["log", "score", str(bad)])
+    assert done.exit_code == 1
+    assert done.stdout.startswith(f"FAIL {bad}: 5 runs are not valid")
+    assert "epsilon fixed to 0" in done.stdout
+    assert "of no valid submission" in done.stdout
+    found = json.loads(CliRunner().invoke(app, ["log", "score", "--json", str(bad)]).stdout)
+    assert found["verdict"] == "FAIL"
+    assert found["cause"] == whole(bad).cause
+    assert found["score_min"] is not None
 
 
 def test_early_rounds_are_not_scaled_unless_asked(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from typer.testing import CliRunner, Result
 from rn50.config.errors import UserError
 from rn50.scripts.cli import app
 from rn50.scripts.entry import quick_check
-from tests.logging.log_text import Edit, drop, good_run, meta, put, write
+from tests.logging.log_text import Edit, drop, good_run, meta, put, vary, write
 from tests.waiting import wait_until
 
 
@@ -30,7 +30,7 @@ def log(folder: Path, edit: Edit = lambda run: None, name: str = "result_0.txt")
 
 def five(folder: Path) -> Path:
     for number in range(5):
-        log(folder, put("seed", number), f"result_{number}.txt")
+        write(folder / f"result_{number}.txt", vary(good_run(), number))
     return folder
 
 

@@ -1,0 +1,182 @@
+"""Is one run submitted under several names: equal stamps or equal accuracies in two logs.
+
+Two runs take each stretch of training in times of their own, and another seed gives another
+accuracy at every evaluation. What two logs have in common is weighed by how improbable it is: each
+equal interval by the spread of such intervals within the log, each equal accuracy by its digits and
+the spread of seeds.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from itertools import combinations, pairwise
+from statistics import median
+from typing import NamedTuple
+
+from ..config.finding import ERROR, POLICY, number, plain
+from .case import Case, Evaluation
+from .events import Event
+from .rule import Found
+
+_CERTAIN = 5.5
+"""Decades: by chance one pair of runs in 300,000. 350 published sets have 3,500 pairs; no pair of
+those at hand has more than 0.6 in stamps and 2.2 in accuracies."""
+_MOST_DECADES = 2.0
+"""No single equal interval proves more."""
+_LEAST_DECADES, _MEASURED_MS = 0.3, 100
+"""Of an interval that was measured, although such intervals do not differ within the log: stamps of
+whole seconds are equal in every second case."""
+_EQUAL_MS = 0.05
+_SEED_SPREAD = 0.001
+"""Standard deviation over seeds of accuracies at the target; earlier ones spread more."""
+_CHANCE_LEVEL = 0.005  # a diverged run stays at 0.001
+_MOST_RUNS = 40
+_MOST_EVENTS = 3000
+_EPOCHS = ("epoch_start", "epoch_stop", "block_stop", "eval_start", "eval_stop", "eval_accuracy")
+_VARIES = 0.01  # share by which an interval that a log has once or twice differs at least
+
+Named = tuple[str, Case]
+
+
+class _Course(NamedTuple):
+    """When each event of a run came, by key and epoch, in order; `decades`: what it tells that an
+    interval from one key to another is equal in two runs."""
+
+    times_ms: dict[tuple[str, float], float]
+    decades: dict[tuple[str, str], float]
+
+
+def same_stamps(cases: Sequence[Named]) -> Iterator[Found]:
+    """Pairs of runs whose stamps are equal, also after a shift, throughout or over a part."""
+    courses = [(name, _course(case)) for name, case in cases[:_MOST_RUNS]]
+    groups: dict[str, list[tuple[str, int]]] = {}
+    taken: set[str] = set()
+    for (name, one), (other_name, other) in combinations(courses, 2):
+        if other_name in taken:
+            continue
+        length = _same_stretch(one, other)
+        if length:
+            groups.setdefault(name, []).append((other_name, length))
+            taken.add(other_name)
+    for name, others in groups.items():
+        names = ", ".join([name, *(other for other, _ in others)])
+        length = min(length for _, length in others)
+        yield Found(
+            f"{names} are one run: {length} intervals between their stamps in a row are equal to "
+            "the millisecond",
+            None,
+            "runs with times of their own",
+            f"{length} equal intervals",
+            "every run of a submission is trained anew",
+            ERROR,
+        )
+
+
+def _course(case: Case) -> _Course:
+    events: list[Event] = sorted(
+        (e for key in _EPOCHS for e in case.during(key)[:_MOST_EVENTS]),
+        key=lambda event: event.order,
+    )
+    times_ms: dict[tuple[str, float], float] = {}
+    if case.start is not None and case.start.time_ms > 0:
+        times_ms["run_start", 0.0] = case.start.time_ms
+    for event in events:
+        name = "first_epoch_num" if event.key.startswith("block") else "epoch_num"
+        epoch = number(event.metadata.get(name))
+        if epoch is not None and event.time_ms > 0:
+            times_ms.setdefault((event.key, epoch), event.time_ms)
+    if case.stop is not None and case.stop.time_ms > 0:
+        times_ms["run_stop", 0.0] = case.stop.time_ms
+    by_kind: dict[tuple[str, str], list[float]] = {}
+    for (one, one_ms), (other, other_ms) in pairwise(times_ms.items()):
+        by_kind.setdefault((one[0], other[0]), []).append(other_ms - one_ms)
+    decades = {}
+    for kind, intervals in by_kind.items():
+        spread = _VARIES * max(0.0, *intervals)
+        if len(intervals) > 2:
+            spread = median(abs(b - a) for a, b in pairwise(intervals))
+        told = math.log10(1 + spread)
+        if median(intervals) >= _MEASURED_MS:
+            told = max(told, _LEAST_DECADES)
+        decades[kind] = min(_MOST_DECADES, told)
+    return _Course(times_ms, decades)
+
+
+def _same_stretch(one: _Course, other: _Course) -> int:
+    """Intervals of the longest stretch that is no coincidence; 0: none."""
+    best = length = 0
+    weight = 0.0
+    common = [key for key in one.times_ms if key in other.times_ms]
+    for a, b in pairwise(common):
+        by_one = one.times_ms[b] - one.times_ms[a]
+        by_other = other.times_ms[b] - other.times_ms[a]
+        if abs(by_one - by_other) < _EQUAL_MS:
+            kind = (a[0], b[0])
+            length += 1
+            weight += min(one.decades.get(kind, 0.0), other.decades.get(kind, 0.0))
+            if weight >= _CERTAIN:
+                best = max(best, length)
+        else:
+            length, weight = 0, 0.0
+    return best
+
+
+def same_accuracies(cases: Sequence[Named]) -> Iterator[Found]:
+    """Pairs of runs whose accuracies are equal at the same epochs, throughout or in many places."""
+    curves = [(name, case, _curve(case)) for name, case in cases[:_MOST_RUNS]]
+    groups: dict[str, list[tuple[str, int, bool]]] = {}
+    taken: set[str] = set()
+    for (name, case, one), (other_name, other_case, other) in combinations(curves, 2):
+        common = one.keys() & other.keys()
+        equal = [epoch for epoch in common if one[epoch] == other[epoch]]
+        weight = sum(_decades(one[epoch]) for epoch in equal)
+        ways = math.log10(math.comb(len(common), len(equal)))
+        if other_name in taken or len(equal) < 3 or weight - ways < _CERTAIN:
+            continue
+        replay = case.value("seed") is not None and case.value("seed") == other_case.value("seed")
+        whole = len(equal) == len(common) and not replay
+        groups.setdefault(name, []).append((other_name, len(equal), whole))
+        taken.add(other_name)
+    for name, others in groups.items():
+        names = ", ".join([name, *(other for other, _, _ in others)])
+        count = min(equal for _, equal, _ in others)
+        whole = any(whole for _, _, whole in others)
+        yield Found(
+            f"{names} have the same accuracies at {count} evaluations"
+            + (": one run under several names" if whole else ""),
+            None,
+            "runs with seeds, and so accuracies, of their own",
+            f"{count} equal accuracies",
+            "every run of a submission is trained anew, with a seed of its own",
+            ERROR if whole else POLICY,
+        )
+
+
+def _curve(case: Case) -> dict[float, float]:
+    """Accuracy by epoch of one run, without what a diverged run repeats."""
+    found: dict[float, float] = {}
+    before: Evaluation | None = None
+    for evaluation in case.on_the_clock:
+        stuck = before is not None and before.accuracy == evaluation.accuracy
+        if evaluation.epoch is not None and evaluation.accuracy > _CHANCE_LEVEL and not stuck:
+            found.setdefault(evaluation.epoch, evaluation.accuracy)
+        before = evaluation
+    return found
+
+
+def _decades(accuracy: float) -> float:
+    """What it tells that two seeds give this accuracy: the unit of its digits against the spread
+    of seeds, at least that of one image in 50,000."""
+    places = min(5, len(plain(accuracy).partition(".")[2]))
+    unit = max(10.0**-places, 2e-5)
+    chance = unit / (2 * math.sqrt(math.pi) * _SEED_SPREAD)
+    return max(0.0, -math.log10(min(1.0, chance)))
+
+
+def all_chips(system: dict[str, object]) -> int | None:
+    """Accelerators (of nodes without, nodes) of a system description; None: no counts."""
+    counts = [str(system.get(key)) for key in ("number_of_nodes", "accelerators_per_node")]
+    if not all(count.isascii() and count.isdigit() and len(count) < 10 for count in counts):
+        return None
+    return int(counts[0]) * max(1, int(counts[1]))
