@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from ..config import benchmark
 from ..config.finding import number
 from .events import Event, Log
+from .ruleset import Doubt
 
 SAME_MS = 1000
 """Copies of a record, from ranks or nodes, lie within a second."""
@@ -38,9 +39,10 @@ class Evaluation(NamedTuple):
 class Case:
     """What the rules ask about one log under one ruleset."""
 
-    def __init__(self, log: Log, ruleset: str) -> None:
+    def __init__(self, log: Log, ruleset: str, doubts: tuple[Doubt, ...] = ()) -> None:
         self.log = log
         self.ruleset = ruleset
+        self.doubts = doubts
         second = _second_run(log)
         self.second_run_line = second.line if second is not None else None
         self._during: dict[str, list[Event]] = {}

@@ -10,6 +10,7 @@ from ..config.finding import ERROR, NOTE, POLICY, Finding, plain
 from .case import Case
 from .events import CannotRead, Log
 from .official import NOT_RUN, Official, check_officially, installed_version
+from .opening import open_pipe
 from .parse import read_log
 from .rules import apply
 from .ruleset import find_ruleset
@@ -20,6 +21,10 @@ PASS, POLICY_VERDICT, FAIL, CANNOT_READ = "PASS", "POLICY", "FAIL", "CANNOT_READ
 OFFICIAL_BYTES = 16 << 20
 """Beyond it the official checker is not run unasked: it takes 0.3 s and 7 MB a MB. The largest
 published log has 3.4 MB."""
+
+_OFFICIAL_MOST_BYTES = 1 << 30
+_OFFICIAL_RECORD_BYTES = 1 << 16
+"""It takes 2 s for a record of 64 KB, and four times as long for one of twice the length."""
 
 _NAMING_KEYS = ("submission_division", "submission_benchmark", "opt_name")
 _WORD = re.compile(r"[A-Za-z0-9_]{1,40}")
@@ -82,10 +87,11 @@ def check_log(path: Path, ruleset: str | None = None, *, official: bool | None =
         return _unreadable(path, error, found.name, found.source, referee)
     try:
         found = find_ruleset(path, log, ruleset)
+        _all_kept(path, log)
     except CannotRead as error:
         own = find_ruleset(path, log, None)
         return _unreadable(path, error, own.name, own.source, None)
-    case = Case(log, found.name)
+    case = Case(log, found.name, found.doubts)
     findings = tuple(apply(case))
     verdict = verdict_of(findings)
     referee = _referee(path, log, found.name, official)
@@ -101,6 +107,17 @@ def check_log(path: Path, ruleset: str | None = None, *, official: bool | None =
         round_verdict(found.name, findings),
         case,
     )
+
+
+def _all_kept(path: Path, log: Log) -> None:
+    """Raises CannotRead where a record that a rule would read was not kept: nobody can tell."""
+    more = log.overflow
+    if more is not None:
+        raise CannotRead(
+            path,
+            f"{more.records:,} records that say something new, from line {more.line} ({more.key}) "
+            "on, are more than a log of one run has and could not be kept",
+        )
 
 
 def verdict_of(findings: tuple[Finding, ...]) -> str:
@@ -125,9 +142,10 @@ def _unreadable(
 
 
 def _cause(case: Case, findings: tuple[Finding, ...]) -> str:
-    """One sentence: the first error, else the first policy finding, else how the run ended."""
+    """One sentence: what explains the first error, else that error, else the first policy finding,
+    else how the run ended."""
     if findings and findings[0].severity != NOTE:
-        return findings[0].message
+        return _root(findings).message
     time_s = "" if case.run_ms is None else f" after {case.run_ms / 1000:.3f} s"
     last = (case.passing or case.on_the_clock)[:1]
     if not last:
@@ -138,16 +156,31 @@ def _cause(case: Case, findings: tuple[Finding, ...]) -> str:
     return f"converged: {plain(last[0].accuracy)}{epoch}, run_stop success{time_s}"
 
 
+def _root(findings: tuple[Finding, ...]) -> Finding:
+    """The worst finding, or what explains it."""
+    worst = findings[0]
+    why = (f for f in findings if f.id == worst.caused_by and not f.caused_by)
+    return next(why, worst)
+
+
 def _referee(path: Path, log: Log | None, ruleset: str, wanted: bool | None) -> Official | None:
     """The official verdict; None where nobody wants it, NOT_RUN where it would not be safe."""
-    if wanted is False or not path.is_file():
+    if wanted is False:
         return None
+    if open_pipe(path) is not None:
+        reason: str | None = "read from a pipe, which can be read once: save it to a file first"
+        return Official(NOT_RUN, installed_version(), ruleset, (str(reason),))
+    if not path.is_file():
+        return None
+    size = path.stat().st_size
     reason = None
-    if wanted is None and path.stat().st_size > OFFICIAL_BYTES:
-        size = path.stat().st_size / 1e6
-        reason = f"{size:.0f} MB would take it {size * 0.3:.0f} s (--official runs it)"
+    if size > (OFFICIAL_BYTES if wanted is None else _OFFICIAL_MOST_BYTES):
+        orders = "; --official runs it" if size <= _OFFICIAL_MOST_BYTES else ""
+        reason = f"{size / 1e6:.0f} MB would take it {size / 1e6 * 0.3:.0f} s{orders}"
     elif log is not None:
         reason = _unsafe(log)
+        if reason is None and wanted is None and log.longest_bytes > _OFFICIAL_RECORD_BYTES:
+            reason = f"a record of {log.longest_bytes:,} bytes would hold it up; --official runs it"
     if reason is not None:
         return Official(NOT_RUN, installed_version(), ruleset, (reason,))
     return check_officially(path, ruleset)
@@ -156,16 +189,18 @@ def _referee(path: Path, log: Log | None, ruleset: str, wanted: bool | None) -> 
 def _unsafe(log: Log) -> str | None:
     """Why the official checker must not read this log: it makes file names of three values and
     runs the code in those files (of the optimizer's name in the closed division alone)."""
+    if log.overflow is not None:
+        return "records whose values are not known"
     open_alone = all(event.value == "open" for event in log.all("submission_division"))
     for key in _NAMING_KEYS[:-1] if open_alone else _NAMING_KEYS:
         values = [event.value for event in log.all(key)]
         if any(not isinstance(v, str) or not _WORD.fullmatch(v) for v in values):
             return f"unsafe value of {key}"
-        if log.unkept.get(key):
-            return f"too many records of {key}"
     for problem in log.problems:
-        unseen = problem.lost and problem.kind in ("type", "long")  # the others it cannot read
-        if unseen and (problem.key is None or problem.key in _NAMING_KEYS):
+        # Of the others it reads nothing either. The key of one that was skipped is a guess.
+        unseen = problem.lost and problem.kind in ("type", "long")
+        known = problem.kind == "type" and problem.key is not None
+        if unseen and not (known and problem.key not in _NAMING_KEYS):
             return "a record whose values are not known"
     if log.problem_count > len(log.problems):
         return "too many records that cannot be read"

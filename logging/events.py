@@ -11,6 +11,7 @@ from ..config.errors import UserError
 
 MLLOG, MLL = "MLLOG", "MLL"
 """The two dialects: v0.7 to v4.0, and v0.6."""
+_KEY_CHARACTERS = 100
 
 
 class Event(NamedTuple):
@@ -32,11 +33,41 @@ class Problem(NamedTuple):
 
     line: int
     kind: str
-    """truncated, torn, trailing, missing, shape (no JSON object), type, long; or harmless: mixed (a
-    record of another dialect)."""
+    """truncated, torn, trailing, missing, shape (no JSON object), type, long, token (not one blank
+    after it), form (of a :::MLL record), repeated (two values under one name)."""
     key: str | None
     message: str
     lost: bool
+
+
+class OddStamps(NamedTuple):
+    """Records whose stamp is no moment of these decades, or is a text: one sort of them."""
+
+    kind: str
+    """negative, late (after 2100: microseconds, nanoseconds), text."""
+    checked: bool
+    """Of keys that rules read?"""
+    records: int
+    line: int
+    key: str
+    stamp: str
+    """The first one's place, key and stamp."""
+
+
+class OddBytes(NamedTuple):
+    """Bytes that no text has: how many, how many of them zero, and the line of the first."""
+
+    bytes: int
+    zeros: int
+    line: int
+
+
+class Overflow(NamedTuple):
+    """Records that said something new and found no room: the first one, and how many."""
+
+    key: str
+    line: int
+    records: int
 
 
 class JoinedLines(NamedTuple):
@@ -47,7 +78,7 @@ class JoinedLines(NamedTuple):
 
 
 class StepBack(NamedTuple):
-    """A record stamped earlier than the one before it."""
+    """A record stamped earlier than the one before it; `by_ms`: than the latest before it."""
 
     line: int
     key: str
@@ -65,16 +96,30 @@ class CannotRead(UserError):
 class Log(NamedTuple):
     """A log as read. Metadata and values are shared: do not change them.
 
-    `counts` has all records by key; `events` has them too, save what `unkept` counts: copies of
-    kept records beyond the limit, and keys outside `keys` of `read_log`.
+    `counts` has all records by key; `events` has them too, save what `unkept` counts: copies beyond
+    the first hundreds (of those that say the same the last, the earliest and the latest are kept),
+    and keys outside `keys` of `read_log`.
     """
 
     path: Path
     dialect: str
-    """MLLOG or MLL."""
+    """MLLOG or MLL: the one that has more of the keys that rules read."""
     events: list[Event]
     problems: list[Problem]
     problem_count: int
+    notes: list[Problem]
+    """What is odd about records, and loses none."""
+    lost_keys: frozenset[str]
+    """Keys of records that are torn beyond reading."""
+    truncated: bool
+    """Does the file end inside a record?"""
+    other_dialect: Event | None
+    """The first record in the other dialect."""
+    other_run: Event | None
+    """The first event of a run in the other dialect."""
+    overflow: Overflow | None
+    odd_stamps: list[OddStamps]
+    odd_bytes: OddBytes
     joined: JoinedLines
     counts: Mapping[str, int]
     unkept: Mapping[str, int]
@@ -82,6 +127,8 @@ class Log(NamedTuple):
     step_back_count: int
     lines: int
     bytes: int
+    longest_bytes: int
+    """Of a record with what follows it on its line."""
     by_key: Mapping[str, list[Event]]
     """The kept records by key."""
     ruleset: str | None
@@ -101,15 +148,10 @@ class Log(NamedTuple):
         event = self.first(key)
         return None if event is None else event.value
 
-    @property
-    def truncated(self) -> bool:
-        """Does the file end inside a record?"""
-        return any(problem.kind == "truncated" for problem in self.problems)
 
-    @property
-    def lost_keys(self) -> frozenset[str]:
-        """Keys of records that are torn beyond reading."""
-        return frozenset(p.key for p in self.problems if p.lost and p.key is not None)
+def cut(key: str) -> str:
+    """A key as messages and reports have it: it may be as long as a line."""
+    return key if len(key) <= _KEY_CHARACTERS else f"{key[:_KEY_CHARACTERS]}..."
 
 
 def type_name(value: Any) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from .events import MLL, Event
+from .stamps import LATEST_MS
 
 # First month whose logs belong to a round: its checker appeared about then (mlcommons/logging tags
 # 0.7 2020-06, 1.0 2021-05, 1.1 2021-10, 2.0 2022-05, 2.1 2022-10, 3.0 2023-05, 3.1 2023-09,
@@ -17,14 +18,15 @@ _ROUND_FROM_MS = (
     ("1.0.0", 1_609_459_200_000),  # 2021-01
 )
 
+_FIRST_MS = 1_514_764_800_000  # 2018: there was no MLPerf before
+
 
 def guess_ruleset(dialect: str, events: list[Event]) -> str | None:
     """The round by dialect, else by date; None where no record has a date."""
     if dialect == MLL:
         return "0.6.0"
-    start = next((e.time_ms for e in events if e.key == "run_start" and e.time_ms > 0), None)
-    if start is None:
-        start = next((e.time_ms for e in events if e.time_ms > 0), None)
-    if start is None:
+    dated = [e for e in events if _FIRST_MS <= e.time_ms < LATEST_MS]
+    if not dated:
         return None
+    start = next((e for e in dated if e.key == "run_start"), dated[0]).time_ms
     return next((name for name, first_ms in _ROUND_FROM_MS if start >= first_ms), "0.7.0")

@@ -16,6 +16,7 @@ from . import (
     rules_training,
 )
 from .case import Case
+from .causes import explain
 from .rule import Rule
 
 RULES: tuple[Rule, ...] = (
@@ -36,6 +37,7 @@ def apply(case: Case) -> list[Finding]:
     """What breaks any rule: errors first, of one severity causes before what they explain, else in
     the order of `RULES`."""
     found = [finding for rule in RULES if rule.applies(case) for finding in rule.findings(case)]
+    found = explain(case, found)
     ids = {finding.id for finding in found}
     found = [f if f.caused_by in ids else f._replace(caused_by="") for f in found]
     return sorted(found, key=lambda f: (SEVERITIES.index(f.severity), f.caused_by != ""))

@@ -1,4 +1,10 @@
-"""Which round's rules a log is held to: given, else from its surroundings, else from its dates."""
+"""Which round's rules a log is held to: given, else from the log and its folder.
+
+What a submitter may write beside a log decides nothing that the log itself or its place in the
+published results says: its format, then its dates and the folder of a round. A folder of an earlier
+round than the dates is not believed; dates before the folder's round are usual (145 published logs
+stand in the folders of later rounds too).
+"""
 
 from __future__ import annotations
 
@@ -9,6 +15,7 @@ from typing import NamedTuple
 from ..config import benchmark
 from ..config.errors import UserError
 from ..config.finding import shown
+from ..config.reading import open_file
 from .events import MLL, CannotRead, Log
 from .places import config_of
 
@@ -17,11 +24,21 @@ _CONFIG_LINE = re.compile(rb"^ruleset: *['\"]?(v?\d[\d.]*)", re.MULTILINE)
 _CONFIG_BYTES = 1 << 16
 
 
+class Doubt(NamedTuple):
+    """Something beside a log that says another ruleset. `harmless`: nothing hung on it."""
+
+    message: str
+    expected: str
+    found: str
+    harmless: bool
+
+
 class Ruleset(NamedTuple):
-    """A ruleset and how it was found."""
+    """A ruleset, how it was found, and what contradicts it."""
 
     name: str
     source: str
+    doubts: tuple[Doubt, ...] = ()
 
 
 def parse_ruleset(text: str) -> str:
@@ -46,22 +63,38 @@ def find_ruleset(path: Path, log: Log | None, given: str | None) -> Ruleset:
                 path, f"this is the format of {rounds}; ruleset {wanted} expects {expected}"
             )
         return Ruleset(wanted, "given")
+    folder, written = _from_path(path), _from_config(path)
+    found = _found(log, folder, written, path)
+    doubts = []
+    if found.source != "path" and folder not in (None, found.name):
+        message = f"the folder says {folder}, {found.source} {found.name}: judged by {found.name}"
+        doubts.append(Doubt(message, found.name, str(folder), harmless=False))
+    if written not in (None, found.name):
+        message = f"{_config_source(path)} says {written}, {found.source} {found.name}, which holds"
+        doubts.append(Doubt(message, found.name, str(written), harmless=True))
+    return found._replace(doubts=tuple(doubts))
+
+
+def _found(log: Log | None, folder: str | None, written: str | None, path: Path) -> Ruleset:
     if log is not None and log.dialect == MLL:
         return Ruleset("0.6.0", "format")
-    for name, source in (
-        (_from_config(path), _config_source(path)),
-        (_from_path(path), "path"),
-        (log.ruleset if log is not None else None, "dates in the log"),
-    ):
-        if name is not None and (log is None or name != "0.6.0"):
-            return Ruleset(name, source)
+    dated = log.ruleset if log is not None else None
+    if log is not None:  # this is the format of 0.7 and later
+        folder, written = (None if name == "0.6.0" else name for name in (folder, written))
+    if dated is not None and (folder is None or not benchmark.at_least(folder, dated)):
+        return Ruleset(dated, "dates in the log")
+    if folder is not None:
+        return Ruleset(folder, "path")
+    if written is not None:
+        return Ruleset(written, _config_source(path))
     return Ruleset(benchmark.RULESETS[-1], "newest with ResNet, the log has no dates")
 
 
 def _from_config(path: Path) -> str | None:
     """Of a run of this harness: its resolved config lies beside the log or in the job's folder."""
+    config = config_of(path.parent)
     try:
-        with config_of(path.parent).open("rb") as file:
+        with open_file(config, within=config.parent) as file:
             match = _CONFIG_LINE.search(file.read(_CONFIG_BYTES))
     except OSError:
         return None

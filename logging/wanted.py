@@ -4,31 +4,40 @@ from __future__ import annotations
 
 from ..config import benchmark
 
+SMOOTHING = "label_smoothing"
+SECOND = "duplicate_"
+
 
 class _Checked(frozenset[str]):
     """The keys below, and families of keys that have no fixed names."""
 
     def __contains__(self, key: object) -> bool:
         return super().__contains__(key) or (
-            isinstance(key, str)
-            and (key.startswith("duplicate_") or key.endswith("label_smoothing"))
+            isinstance(key, str) and (key.startswith(SECOND) or key.endswith(SMOOTHING))
         )
 
+    def is_fixed(self, key: str) -> bool:
+        """Is it one of the keys below?"""
+        return super().__contains__(key)
+
+
+RUN_KEYS = frozenset(
+    {
+        *(f"{kind}_{end}" for kind in ("block", "epoch", "eval") for end in ("start", "stop")),
+        *("init_start", "init_stop", "run_start", "run_stop", "eval_accuracy"),
+    }
+)
+"""Events of a run: a file that has them has a run."""
 
 CHECKED = _Checked(
     {
+        *RUN_KEYS,
         *benchmark.SUBMISSION_KEYS_060,
         *benchmark.LARS_KEYS,
         *benchmark.SGD_KEYS,
-        *(f"{kind}_{end}" for kind in ("block", "epoch", "eval") for end in ("start", "stop")),
         "cache_clear",
-        "init_start",
-        "init_stop",
-        "run_start",
-        "run_stop",
         "run_resumed",
         "wall_clock_jump",
-        "eval_accuracy",
         "seed",
         "train_samples",
         "eval_samples",

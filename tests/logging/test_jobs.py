@@ -67,7 +67,7 @@ def test_where_things_lie(job: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_score(job: Path) -> None:
     score = json.loads(invoke("log", "score", "--json", job).stdout)
     assert score["path"] == str(job / "results/local_n1/resnet")
-    assert score["ruleset"] == "3.1.0"  # of the config, not of the dates in the log
+    assert score["ruleset"] == "4.0.0"  # of the dates in the log, not of the config
     assert [run["converged"] for run in score["runs"]] == [True] * 5
     assert score["score_min"] > 0
     done = invoke("log", "score", job)
@@ -83,11 +83,15 @@ def test_show(job: Path) -> None:
     assert one["target"] == TARGET
 
 
-def test_check_takes_the_ruleset_of_the_config(job: Path) -> None:
+def test_the_config_of_a_job_does_not_overrule_its_logs(job: Path) -> None:
     checked = json.loads(invoke("log", "check", "--json", "--no-official", job).stdout)
     assert {(one["ruleset"], one["ruleset_from"]) for one in checked} == {
-        ("3.1.0", "config.yaml of the job")
+        ("4.0.0", "dates in the log")
     }
+    for one in checked[:-1]:
+        (finding,) = (finding for finding in one["findings"] if finding["id"] == "RULESET")
+        assert finding["severity"] == "note"
+        assert "config.yaml of the job says 3.1.0" in finding["message"]
 
 
 def test_report(job: Path) -> None:

@@ -317,11 +317,11 @@ def test_where_the_ruleset_comes_from(tmp_path: Path) -> None:
         ("training_results_v3.0/x", "3.0.0", "path"),
     ):
         (tmp_path / folder).mkdir(parents=True)
-        path = write(tmp_path / folder / "result_0.txt", good_run())
+        run = good_run("4.0.0" if folder == "plain" else "2.0.0")
+        path = write(tmp_path / folder / "result_0.txt", run)
         found = check_log(path, official=False)
         assert (found.ruleset, found.ruleset_source) == (expected, source)
-    (tmp_path / "plain/config.yaml").write_text("name: x\nruleset: 3.1.0\n")
-    assert check_log(tmp_path / "plain/result_0.txt", official=False).ruleset == "3.1.0"
+        assert "RULESET" not in {finding.id for finding in found.findings}
     assert check_log(tmp_path / "plain/result_0.txt", "1.0", official=False).ruleset == "1.0.0"
 
 

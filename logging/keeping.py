@@ -1,0 +1,245 @@
+"""Which records of a log are kept: all that can make a difference to a rule, in bounded memory.
+
+The first records of a key are kept as they are. Beyond them one that says something new, in value
+or metadata, is kept too; of those that say the same the first, the last, the earliest and the
+latest stay, as only their place and time can matter. So no flood of records, of whatever key, can
+push another one out. Where a record that says something new finds no room, the log carries that
+(`Overflow`), and there is no verdict on it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Collection
+from typing import Any
+
+from .events import MLL, MLLOG, Event, Overflow
+from .wanted import CHECKED, SECOND, SMOOTHING
+
+FIRST = 500
+"""Records of one key that are kept, whatever they say; published logs have up to 161."""
+_ROOM = {True: 40_000_000, False: 24_000_000}
+"""Bytes for records of keys that rules read, and of others."""
+_RECORD_BYTES, _CHARACTER_BYTES, _ENTRY_BYTES, _USUAL_ENTRIES = 600, 2, 150, 8
+"""What a kept record takes, measured: its objects, its text and what it is told from, and entries
+beyond those that mllog writes."""
+_NAMES = 1000
+"""Names that no rule knows and that are counted one by one; all others together are "..."."""
+_OTHERS = "..."
+_FAMILY_NAMES = 200
+_SECOND = 10
+"""Records of one key of a renamed second value that are kept: the rule reads the first."""
+_NAME_CHARACTERS = 100
+_LARGE_CHARACTERS, _LARGE_BRACKETS, _LARGE_ENTRIES = 8192, 40, 60
+_SHORT_CHARACTERS, _SHORT_ENTRIES = 200, 20
+_LARGEST_INTEGER = 10**18  # beyond it arithmetic with floats can overflow
+_READ_METADATA = frozenset(
+    {"epoch_num", "first_epoch_num", "epoch_count", "samples_count", "step_num", "status", "tensor"}
+)
+
+
+class _Alike:
+    """Records of one key with one value and one metadata: the first, and where others stand."""
+
+    __slots__ = ("count", "earliest", "event", "last", "latest")
+
+    def __init__(self, event: Event) -> None:
+        self.event = event
+        self.count = 1
+        self.last = self.earliest = self.latest = (event.line, event.time_ms, event.order)
+
+    def again(self, line: int, time_ms: float, order: int) -> None:
+        """One more of them."""
+        self.count += 1
+        self.last = place = (line, time_ms, order)
+        if time_ms < self.earliest[1]:
+            self.earliest = place
+        if time_ms > self.latest[1]:
+            self.latest = place
+
+    def others(self) -> list[Event]:
+        """The last, the earliest and the latest, where they are not the first."""
+        places = {self.last, self.earliest, self.latest}
+        return [
+            self.event._replace(line=line, time_ms=time_ms, order=order)
+            for line, time_ms, order in places
+            if order != self.event.order
+        ]
+
+
+class Keeper:
+    """The records of one log, as far as they are kept.
+
+    Args:
+        keys: keep these keys alone; None: all.
+    """
+
+    def __init__(self, keys: Collection[str] | None) -> None:
+        self.keys = keys
+        self.counts: dict[str, int] = {}
+        self.unkept: dict[str, int] = {}
+        self.overflow: Overflow | None = None
+        self._events: dict[str, list[Event]] = {MLLOG: [], MLL: []}
+        self._alike: dict[tuple[str, str, str], _Alike] = {}
+        self._plain: dict[tuple[bytes, bytes], _Alike] = {}
+        self._bytes = {True: 0, False: 0}
+        self._names = 0
+        self._family_names = 0
+
+    def count(self, key: str) -> str:
+        """Count a record; returns the name under which it is counted."""
+        if key not in self.counts:
+            key = self._name(key)
+        self.counts[key] = self.counts.get(key, 0) + 1
+        return key
+
+    def _name(self, key: str) -> str:
+        if CHECKED.is_fixed(key):
+            return key
+        if len(key) > _NAME_CHARACTERS:
+            half = _NAME_CHARACTERS // 2
+            key = f"{key[:half]}...{key[-half:]}"
+            if key in self.counts:
+                return key
+        if key in CHECKED:
+            self._family_names += 1
+            return key if self._family_names <= _FAMILY_NAMES else _OTHERS
+        self._names += 1
+        return key if self._names <= _NAMES else _OTHERS
+
+    def pass_over(self, name: str) -> None:
+        """A counted record is not kept."""
+        self.unkept[name] = self.unkept.get(name, 0) + 1
+
+    def seen(self, raw_key: bytes, rest: bytes) -> _Alike | None:
+        """The records that have this text from their key on, if there were any beyond the first."""
+        return self._plain.get((raw_key, rest))
+
+    def keep(
+        self,
+        event: Event,
+        name: str,
+        dialect: str,
+        text: str,
+        plain: tuple[bytes, bytes] | None = None,
+    ) -> None:
+        """Keep a counted record, or know it for a copy of one.
+
+        Args:
+            event: the record.
+            name: as `count` gave it.
+            dialect: MLLOG or MLL.
+            text: its JSON.
+            plain: its key and its text from there on, where copies are to be known by them.
+        """
+        checked = event.key in CHECKED
+        second = event.key.startswith(SECOND) and not event.key.endswith(SMOOTHING)
+        if name == _OTHERS or (second and self.counts[name] > _SECOND):
+            self.pass_over(name)
+            if checked and not second:
+                self._no_room(event)
+            return
+        event = _bounded(event._replace(key=name), text)
+        alike = None
+        if self.counts[name] > FIRST:
+            print_ = (dialect, name, repr((event.value, event.metadata)))
+            alike = self._alike.get(print_)
+            if alike is not None:
+                alike.again(event.line, event.time_ms, event.order)
+                if plain is not None and self._room(checked, len(plain[1])):
+                    self._plain[plain] = alike
+                return
+        if not self._room(checked, _bytes_of(text)):
+            self.pass_over(name)
+            if checked:
+                self._no_room(event)
+            return
+        self._events[dialect].append(event)
+        if self.counts[name] > FIRST:
+            alike = self._alike[print_] = _Alike(event)
+            if plain is not None:
+                self._plain[plain] = alike
+
+    def _room(self, checked: bool, size: int) -> bool:
+        if self._bytes[checked] + size > _ROOM[checked]:
+            return False
+        self._bytes[checked] += size
+        return True
+
+    def _no_room(self, event: Event) -> None:
+        first = self.overflow or Overflow(event.key, event.line, 0)
+        self.overflow = first._replace(records=first.records + 1)
+
+    def events(self, dialect: str) -> list[Event]:
+        """All kept records of a dialect, in file order. To be called once."""
+        events = self._events[dialect]
+        for (of, name, _), alike in self._alike.items():
+            if of == dialect:
+                others = alike.others()
+                events.extend(others)
+                dropped = alike.count - 1 - len(others)
+                if dropped:
+                    self.unkept[name] = self.unkept.get(name, 0) + dropped
+        events.sort(key=lambda event: event.order)
+        return events
+
+
+def _bytes_of(text: str) -> int:
+    """What a kept record takes, about; of a large one less is kept."""
+    entries = min(text.count(","), _LARGE_ENTRIES)
+    characters = min(len(text), _LARGE_CHARACTERS)
+    more = max(entries - _USUAL_ENTRIES, 0)
+    return _RECORD_BYTES + _CHARACTER_BYTES * characters + _ENTRY_BYTES * more
+
+
+def _bounded(event: Event, text: str) -> Event:
+    """A record whose parts are short and shallow, with numbers that floats can hold: what is cut
+    is replaced by a digest of the whole record, so two different ones stay different."""
+    value, metadata = event.value, event.metadata
+    if (
+        len(text) > _LARGE_CHARACTERS
+        or text.count("[") + text.count("{") > _LARGE_BRACKETS
+        or text.count(",") > _LARGE_ENTRIES
+    ):
+        digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
+        value = _short(value, digest)
+        metadata = _short_object(metadata, digest)
+    if type(value) is int:
+        value = _as_float(value)
+    if any(type(entry) is int for entry in metadata.values()):
+        metadata = {k: _as_float(v) if type(v) is int else v for k, v in metadata.items()}
+    return event._replace(
+        value=value,
+        metadata=metadata,
+        event_type=event.event_type[:_NAME_CHARACTERS],
+        namespace=event.namespace[:_NAME_CHARACTERS],
+    )
+
+
+def _short(value: Any, digest: str) -> Any:
+    if isinstance(value, str) and len(value) > _SHORT_CHARACTERS:
+        return f"{value[:_SHORT_CHARACTERS]}... ({len(value)} characters, {digest})"
+    if isinstance(value, list):
+        return [f"{len(value)} entries, {digest}"] if value else value
+    return _short_object(value, digest) if isinstance(value, dict) else value
+
+
+def _short_object(content: dict[str, Any], digest: str) -> dict[str, Any]:
+    names = [name for name in content if len(name) <= _SHORT_CHARACTERS]
+    names.sort(key=lambda name: name not in _READ_METADATA)
+    kept: dict[str, Any] = {}
+    for name in names[:_SHORT_ENTRIES]:
+        entry = content[name]
+        kept[name] = digest if isinstance(entry, list | dict) else _short(entry, digest)
+    return {**kept, _OTHERS: f"{len(content)} entries, {digest}"}
+
+
+def _as_float(value: int) -> int | float:
+    """An integer as it is, or as a float where it is too large to count with."""
+    if -_LARGEST_INTEGER < value < _LARGEST_INTEGER:
+        return value
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf
