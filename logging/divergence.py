@@ -89,7 +89,8 @@ def first_bit(left: Subject, right: Subject) -> FirstBit | None:
     """The first loss or accuracy in which two runs of one config and seed differ in any bit."""
     if len(left.logs) != 1 or len(right.logs) != 1 or not _same_config(left, right):
         return None
-    pairs = list(zip(_values(left), _values(right), strict=False))
+    thinned = any(one.folder is not None and one.folder.thinned for one in (left, right))
+    pairs = list(zip(_values(left, thinned), _values(right, thinned), strict=False))
     for (where, a), (other, b) in pairs:
         if where != other:
             return FirstBit(len(pairs), f"{where} against {other}", a, b)
@@ -113,9 +114,9 @@ def without_places(config: Loaded) -> dict[str, Any]:
     return {key: value for key, value in flatten(config.to_dict()) if not key.startswith(places)}
 
 
-def _values(subject: Subject) -> Iterator[tuple[str, float | None]]:
+def _values(subject: Subject, from_log: bool) -> Iterator[tuple[str, float | None]]:
     """(where, value) of all losses and accuracies: from the metrics, else from the log."""
-    if subject.folder is not None and subject.folder.metrics:
+    if subject.folder is not None and subject.folder.metrics and not from_log:
         for record in subject.folder.metrics:
             if record.get("kind") == "train":
                 yield f"loss at step {record.get('step')}", number(record.get("loss"))

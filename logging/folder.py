@@ -4,22 +4,27 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..config.errors import UserError
 from ..config.finding import number
 from ..config.load import Loaded, load
+from ..config.reading import open_file, read_file
 from .figures import Figures, figures, show
+from .metrics_read import Series, read_metrics
 from .parse import Log, read_log
 from .places import config_of, job_of, log_folders, run_folders
 
 _RESULT = re.compile(r"result_\d+\.txt")
 _MAX_LOGS = 200
-_MAX_BYTES = 256 << 20
-_MAX_RECORDS = 1_000_000
+_JSON_BYTES = 1 << 20
+_TRACE_BYTES = 8 << 20
+"""Some 60,000 spans; read as JSON they take up to 30 times as much."""
 
 
 class RunFolder(NamedTuple):
@@ -34,6 +39,8 @@ class RunFolder(NamedTuple):
     spans: tuple[dict[str, Any], ...]
     notes: tuple[str, ...]
     """What could not be read, one line each."""
+    thinned: bool = False
+    """Whether `metrics` leaves records out, as there are so many."""
 
     def records(self, kind: str) -> list[dict[str, Any]]:
         """The metrics of one kind."""
@@ -121,7 +128,7 @@ def read_folder(path: Path) -> Subject:
         UserError: no log in it can be read, and it is not a run's folder either.
     """
     config = config_of(path)
-    folder = read_run_folder(config.parent) if config.is_file() else None
+    folder = read_run_folder(config.parent) if os.path.lexists(config) else None
     target = _target(folder)
     if folder is not None and config.parent != path:  # of the first of several runs
         folder = folder._replace(path=path, result={}, metrics=(), spans=())
@@ -145,38 +152,47 @@ def read_figures(path: Path, target: float | None) -> LogFigures:
 
 
 def read_run_folder(path: Path) -> RunFolder:
-    """The files beside a run's log. A missing one is normal, an unreadable one makes a note."""
+    """The files beside a run's log. A missing one is normal, an unreadable one makes a note.
+
+    Whoever made the folder chose them: regular files in it of bounded size alone are read.
+    """
     notes: list[str] = []
 
-    def read(name: str, parse: Callable[[str], Any], empty: Any) -> Any:
-        file = path / name
+    def read(name: str, parse: Callable[[Path], Any], empty: Any) -> Any:
         try:
-            if not file.is_file():
-                return empty
-            if file.stat().st_size > _MAX_BYTES:
-                raise ValueError(f"more than {_MAX_BYTES >> 20} MiB")
-            return parse(file.read_text(encoding="utf-8", errors="replace"))
+            return parse(path / name) if os.path.lexists(path / name) else empty
         except (OSError, ValueError, RecursionError) as error:
-            notes.append(f"{name}: left out: {show(str(error) or type(error).__name__)}")
+            why = error.strerror if isinstance(error, OSError) else str(error)
+            notes.append(f"{name}: left out: {show(why or type(error).__name__)}")
             return empty
+
+    def read_json(file: Path, most_bytes: int = _JSON_BYTES) -> dict[str, Any]:
+        text = read_file(file, most_bytes, within=path)
+        return _mapping(text.decode(encoding="utf-8", errors="replace"))
 
     config = None
     try:
-        config = load(path / "config.yaml")
+        config = load(path / "config.yaml", within=path)
     except UserError as error:
         first, *more = str(error).splitlines()
         also = f" (and {len(more)} more)" if more else ""
         notes.append(f"config.yaml: left out: {show(first)}{also}")
-    origins = read("origins.json", _mapping, {})
+    origins = read("origins.json", read_json, {})
+    metrics = read("metrics.jsonl", partial(read_metrics, within=path), Series())
+    notes += [
+        f"metrics.jsonl: of {kind} one record in {step} is taken, as there are so many"
+        for kind, step in metrics.thinned.items()
+    ]
     return RunFolder(
         path=path,
-        result=read("result.json", _mapping, {}),
-        environment=read("environment.json", _mapping, {}),
+        result=read("result.json", read_json, {}),
+        environment=read("environment.json", read_json, {}),
         origins={key: show(value) for key, value in origins.items()},
         config=config,
-        metrics=read("metrics.jsonl", _json_lines, ()),
-        spans=read("timeline.json", _spans, ()),
+        metrics=metrics.records,
+        spans=read("timeline.json", lambda file: _spans(read_json(file, _TRACE_BYTES)), ()),
         notes=tuple(notes),
+        thinned=bool(metrics.thinned),
     )
 
 
@@ -197,7 +213,7 @@ def _is_log(file: Path) -> bool:
 
 def _digest(path: Path) -> str:
     digest = hashlib.sha256()
-    with path.open("rb") as file:
+    with open_file(path) as file:
         for block in iter(lambda: file.read(1 << 20), b""):
             digest.update(block)
     return digest.hexdigest()
@@ -207,7 +223,9 @@ def target_of(folder: Path) -> float | None:
     """The target of the config that the logs in `folder` were made by; None: it has none."""
     config = config_of(folder)
     try:
-        return load(config).run.eval.target if config.is_file() else None
+        if not config.is_file():
+            return None
+        return load(config, within=config.parent).run.eval.target
     except UserError:
         return None
 
@@ -227,24 +245,11 @@ def _mapping(text: str) -> dict[str, Any]:
     return value
 
 
-def _json_lines(text: str) -> tuple[dict[str, Any], ...]:
-    """The objects of a JSON lines file; a torn line, such as a killed run leaves, is skipped."""
-    found = []
-    for line in text.split("\n")[:_MAX_RECORDS]:
-        try:
-            record = json.loads(line)
-        except (ValueError, RecursionError):
-            continue
-        if isinstance(record, dict):
-            found.append(record)
-    return tuple(found)
-
-
-def _spans(text: str) -> tuple[dict[str, Any], ...]:
+def _spans(trace: dict[str, Any]) -> tuple[dict[str, Any], ...]:
     """The complete spans ("X") of a Chrome trace, by their start."""
-    events = _mapping(text).get("traceEvents")
+    events = trace.get("traceEvents")
     spans = [span for span in _iterable(events) if isinstance(span, dict) and _is_span(span)]
-    return tuple(sorted(spans, key=lambda span: (span["ts"], -span["dur"]))[:_MAX_RECORDS])
+    return tuple(sorted(spans, key=lambda span: (span["ts"], -span["dur"])))
 
 
 def _is_span(span: dict[str, Any]) -> bool:

@@ -18,8 +18,13 @@ def log_folders(path: Path) -> list[Path]:
     submission."""
     if not path.is_dir() or any(path.glob(RESULT_FILES)):
         return [path]
-    found = (folder for folder in path.glob(f"results/*/{BENCHMARK}") if folder.is_dir())
+    found = (folder for folder in path.glob(f"results/*/{BENCHMARK}") if _is_in(folder, path))
     return sorted(folder for folder in found if any(folder.glob(RESULT_FILES))) or [path]
+
+
+def _is_in(folder: Path, top: Path) -> bool:
+    """Whether it is a folder within `top`: links that somebody chose are not followed out of it."""
+    return folder.is_dir() and folder.resolve().is_relative_to(top.resolve())
 
 
 def job_of(folder: Path) -> Path | None:
@@ -33,7 +38,7 @@ def job_of(folder: Path) -> Path | None:
 def run_folders(path: Path) -> list[Path]:
     """The folders of a job's runs, run_0, run_1, ..., by number; none where it is no job's."""
     runs = [run for run in path.glob("run_*") if run.name[4:].isdecimal()]
-    made = [run for run in runs if (run / "config.yaml").is_file()]
+    made = [run for run in runs if (run / "config.yaml").is_file() and _is_in(run, path)]
     return sorted(made, key=lambda run: int(run.name[4:]))
 
 

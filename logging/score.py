@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 from ..config import benchmark, convergence
 from ..config.convergence import Verdict
 from ..config.finding import number, printable
+from ..config.reading import read_file
 from .check import Check
 from .submission import check_folder
 
@@ -216,8 +217,7 @@ def _olympic(runs: list[RunScore]) -> tuple[list[RunScore], float | None]:
 def _published_factor(folder: Path) -> float | None:
     """Of the committee's scaling.json, if there is one that can be read."""
     try:
-        with (folder / "scaling.json").open("rb") as file:
-            content = json.loads(file.read(_SCALING_BYTES))
+        content = json.loads(read_file(folder / "scaling.json", _SCALING_BYTES, within=folder))
     except (OSError, ValueError, RecursionError):
         return None
     return number(content.get("scaling_factor")) if isinstance(content, dict) else None

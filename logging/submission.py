@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from ..config import benchmark, convergence
 from ..config.errors import UserError
 from ..config.finding import ERROR, NOTE, POLICY, Finding, number, plain, shown
+from ..config.reading import read_file
 from .case import Case
 from .check import CANNOT_READ, FAIL, POLICY_VERDICT, Check, check_log, verdict_of
 from .places import RESULT_FILES, job_of, run_folders
@@ -384,8 +385,7 @@ def _read_system(folder: Path) -> tuple[dict[str, Any] | None, Path | None]:
         return None, None  # a run of this harness: results/NAME/TIME
     path = systems / f"{parents[0].name}.json"
     try:
-        with path.open("rb") as file:
-            content = json.loads(file.read(_SYSTEM_BYTES))
+        content = json.loads(read_file(path, _SYSTEM_BYTES, within=parents[2]))
     except (OSError, ValueError, RecursionError):
         return None, path
     return (content, path) if isinstance(content, dict) else (None, path)

@@ -14,11 +14,14 @@ from ..config.benchmark import BENCHMARK, IMAGENET_EVAL_SAMPLES, IMAGENET_TRAIN_
 from ..config.errors import UserError
 from ..config.load import load
 from ..config.machine import System
+from ..config.reading import read_file
 from ..config.schema import Run
 from ..logging.parse import Event, read_events
 from ..logging.summary import find_log
 from ..scaling.calibrate import Measurement
 from ..scaling.predict import check_network, precision_of
+
+_ENVIRONMENT_BYTES = 1 << 20
 
 
 class Source(NamedTuple):
@@ -42,7 +45,7 @@ def find_source(argument: str) -> Source:
     path, gpus = _split(argument)
     log = find_log(path)
     config = log.parent / "config.yaml"
-    run = load(config).run if config.is_file() else None
+    run = load(config, within=config.parent).run if config.is_file() else None
     if run is not None:
         check_network(run, str(config))
         gpus = gpus or run.system.nodes * run.system.ranks_per_node
@@ -98,9 +101,10 @@ def common_precision(sources: Sequence[Source], system: System, asked: str | Non
 def _recorded_capabilities(folder: Path) -> set[str]:
     """Compute capabilities in environment.json, as `NAME (8.0)` of each device; empty: unknown."""
     try:
-        devices = json.loads((folder / "environment.json").read_text())["gpus"]["devices"]
+        text = read_file(folder / "environment.json", _ENVIRONMENT_BYTES, within=folder)
+        devices = json.loads(text)["gpus"]["devices"]
         return {found[1] for name in devices if (found := re.search(r"\((\d+\.\d+)\)$", name))}
-    except (OSError, ValueError, TypeError, KeyError):
+    except (OSError, ValueError, TypeError, KeyError, RecursionError):
         return set()
 
 

@@ -1,0 +1,109 @@
+"""metrics.jsonl read as a stream, into a series of bounded size that still shows its whole course.
+
+Where a file holds more than fits, of the kind with the most records every second one is dropped,
+and again where need be: what is left is spread evenly over the run.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from itertools import islice
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, BinaryIO, NamedTuple
+
+from ..config.reading import open_file
+
+MOST_BYTES = 256 << 20
+"""A million records of this harness."""
+_LINE_BYTES = 1 << 16
+_MOST_VALUES = 500_000  # of all records kept, some 40 MB; a training record has ten
+_MOST_KINDS = 16
+_MOST_KEYS = 24
+_KIND_CHARACTERS = 40
+_KIND = re.compile(rb'\{"kind": "(\w{1,%d})"' % _KIND_CHARACTERS)  # how `Metrics` begins a line
+
+
+class Series(NamedTuple):
+    """The records of a file in its order; `thinned`: kind -> every how many of them is kept."""
+
+    records: tuple[dict[str, Any], ...] = ()
+    thinned: Mapping[str, int] = MappingProxyType({})
+
+
+def read_metrics(path: Path, within: Path | None = None) -> Series:
+    """The records of a metrics.jsonl: their kinds and numbers.
+
+    A torn line, such as a killed run leaves, is skipped.
+
+    Raises:
+        OSError: no regular file of that size `within` the folder.
+    """
+    kept: dict[str, list[tuple[int, dict[str, Any]]]] = {}
+    seen: Counter[str] = Counter()
+    steps: dict[str, int] = {}
+    values = 0
+    with open_file(path, MOST_BYTES, within=within) as file:
+        for number, line in enumerate(_lines(file)):
+            kind = _plain_kind(line)
+            if seen[kind] % steps.get(kind, 1):
+                seen[kind] += 1  # left out without reading its JSON
+                continue
+            record = _record(line)
+            if record is None:
+                continue
+            kind = str(record.get("kind"))
+            if kind not in kept and len(kept) >= _MOST_KINDS:
+                continue
+            seen[kind] += 1
+            if (seen[kind] - 1) % steps.setdefault(kind, 1):
+                continue
+            kept.setdefault(kind, []).append((number, record))
+            values += len(record)
+            while values > _MOST_VALUES:
+                most = max(kept, key=lambda one: len(kept[one]))
+                kept[most] = kept[most][::2]
+                steps[most] *= 2
+                values = sum(len(record) for records in kept.values() for _, record in records)
+    in_order = sorted((pair for pairs in kept.values() for pair in pairs), key=lambda pair: pair[0])
+    thinned = {kind: step for kind, step in steps.items() if step > 1}
+    return Series(tuple(record for _, record in in_order), thinned)
+
+
+def _lines(file: BinaryIO) -> Iterator[bytes]:
+    """The lines but for those too long for a record."""
+    while line := file.readline(_LINE_BYTES):
+        if line.endswith(b"\n") or len(line) < _LINE_BYTES:
+            yield line
+            continue
+        while (rest := file.readline(_LINE_BYTES)) and not rest.endswith(b"\n"):
+            pass
+
+
+def _plain_kind(line: bytes) -> str:
+    match = _KIND.match(line)
+    return match[1].decode() if match else ""
+
+
+def _record(line: bytes) -> dict[str, Any] | None:
+    try:
+        content = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(content, dict):
+        return None
+    plain = ((sys.intern(key), value) for key, value in content.items() if _is_plain(key, value))
+    return dict(islice(plain, _MOST_KEYS))
+
+
+def _is_plain(key: str, value: Any) -> bool:
+    """A number, or the short name of its kind: texts and lists could be of any size."""
+    if isinstance(value, str):
+        return key == "kind" and len(value) <= _KIND_CHARACTERS
+    if isinstance(value, int):
+        return value.bit_length() <= 64
+    return value is None or isinstance(value, float)
