@@ -95,7 +95,7 @@ def load(
     try:
         run = Run.model_validate(tree_of(leaves))
     except ValidationError as error:
-        raise UserError("\n".join(explain(error, leaves, str(path)))) from None
+        raise UserError(*explain(error, leaves, str(path))) from None
     return Loaded(run, {key: leaf.origin for key, leaf in leaves.items()})
 
 
@@ -137,7 +137,7 @@ def load_system(name: str, ruleset: str | None = None) -> System:
     try:
         return Run.model_validate(tree_of(leaves)).system
     except ValidationError as error:
-        raise UserError("\n".join(explain(error, leaves, name))) from None
+        raise UserError(*explain(error, leaves, name)) from None
 
 
 def system_yaml(system: System) -> str:

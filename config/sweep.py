@@ -245,7 +245,7 @@ def load_sweep(path: Path, machine: str | None = None) -> LoadedSweep:
     try:
         sweep = Sweep.model_validate(tree)
     except ValidationError as error:
-        raise UserError("\n".join(explain(error, leaves, str(path), Sweep))) from None
+        raise UserError(*explain(error, leaves, str(path), Sweep)) from None
     if machine is not None:
         sweep = sweep.model_copy(update={"overrides": {**sweep.overrides, "system": machine}})
     origins = {key: leaf.origin for key, leaf in leaves.items()}
@@ -253,7 +253,7 @@ def load_sweep(path: Path, machine: str | None = None) -> LoadedSweep:
     base = load(config, [override(key, value) for key, value in sweep.overrides.items()])
     problems = list(_unknown_keys(sweep, base, origins))
     if problems:
-        raise UserError("\n".join(problems))
+        raise UserError(*problems)
     loaded = LoadedSweep(sweep.model_copy(update={"config": config}), base, origins)
     plan = build_plan(base.run)
     epoch = sweep.objective.at_epoch

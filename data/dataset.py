@@ -71,7 +71,7 @@ def check_before_run(data: Data, origins: Mapping[str, Origin] | None = None) ->
     folder = Path(data.path)
     manifest = load_manifest(folder)
     if problems := [*wrong_counts(data, manifest.counts, folder / FILE_NAME, origins or {})]:
-        raise UserError("\n".join(problems))
+        raise UserError(*problems)
     for split in SPLITS:
         _check_sizes(folder, split, manifest)
         _check_index(folder, split, manifest, sample=2)

@@ -37,8 +37,8 @@ _MS_PER_MEGAPIXEL = 2.8
 class BadFilesError(UserError):
     """More bad files than may be left out; `files` are all of them."""
 
-    def __init__(self, message: str, files: Sequence[OddFile]) -> None:
-        super().__init__(message)
+    def __init__(self, lines: Sequence[str], files: Sequence[OddFile]) -> None:
+        super().__init__(*lines)
         self.files = files
 
 
@@ -204,7 +204,7 @@ def _check_bad(odd: Sequence[OddFile], skip_bad: int, total: int, workspace: Wor
     )
     advice = f"mend or remove them, or leave them out with --skip-bad {len(bad)}"
     last = f"{found}; {advice} (which goes on from what is packed by now)"
-    raise BadFilesError("\n".join([*lines[:_MOST_NAMED], last]), bad)
+    raise BadFilesError([*lines[:_MOST_NAMED], last], bad)
 
 
 def _shuffled(sources: list[Source], seed: int) -> list[Source]:

@@ -97,7 +97,7 @@ def _check_counts(data: Data, synthetic: Synthetic, origins: Mapping[str, Origin
     """What is to be drawn is what the config says the set holds."""
     counts = Counts(*(getattr(synthetic, field) for field in Counts._fields))
     if problems := [*wrong_counts(data, counts, SYNTHETIC, origins)]:
-        raise UserError("\n".join(problems))
+        raise UserError(*problems)
 
 
 def _check_drawn(data: Data, manifest: Manifest) -> None:

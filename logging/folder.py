@@ -117,7 +117,7 @@ def _readable(folders: Iterable[Path]) -> list[Subject]:
         except UserError as error:
             notes.extend(str(error).splitlines())
     if not found:
-        raise UserError("\n".join(notes))
+        raise UserError(*notes)
     return [found[0]._replace(notes=(*notes, *found[0].notes)), *found[1:]]
 
 
@@ -141,7 +141,7 @@ def read_folder(path: Path) -> Subject:
         except UserError as error:
             notes.extend(str(error).splitlines())
     if not logs and folder is None:
-        raise UserError("\n".join(notes))
+        raise UserError(*notes)
     return Subject(path, tuple(files), tuple(logs), folder, tuple(notes))
 
 

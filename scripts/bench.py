@@ -205,7 +205,7 @@ def _scratch(loaded: Loaded) -> Iterator[Path]:
             raise
         kept = results / f"bench_failed_{out.name.removeprefix('.bench-')}"
         out.rename(kept)
-        raise UserError(str(error).replace(str(out), str(kept))) from None
+        raise UserError(*str(error).replace(str(out), str(kept)).split("\n")) from None
     finally:
         shutil.rmtree(out, ignore_errors=True)
 

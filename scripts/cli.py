@@ -66,8 +66,8 @@ def main() -> None:
         signal.signal(signal.SIGTERM, interrupt)
         app()
     except UserError as error:
-        for line in str(error).splitlines():
-            print(f"rn50: error: {printable(line)}", file=sys.stderr)
+        for line in str(error).split("\n"):
+            print(f"rn50: error: {line}", file=sys.stderr)
         sys.exit(EXIT_USAGE)
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""

@@ -19,6 +19,7 @@ from .console import (
     complete_key,
     complete_preset,
     print_table,
+    say,
     yaml_value,
 )
 from .ending import config_checked
@@ -57,8 +58,9 @@ def config_show(
         return
     rows = [(path, yaml_value(value), str(origin)) for path, value, origin in loaded.leaves()]
     print_table(("key", "value", "from"), rows, free=(1,))
+    print()
+    say(f"data.path is {folder.absolute()} ({there})")
     print(
-        f"\ndata.path is {folder.absolute()} ({there})\n"
         f"{plan.ranks} ranks, global batch {plan.global_batch_size}, "
         f"{plan.steps_per_epoch:g} steps an epoch, {plan.epochs} epochs = {plan.total_steps} "
         f"steps, warm-up {plan.warmup_steps}, decay {plan.decay_steps}, evaluations after epochs "
@@ -99,9 +101,9 @@ def config_check(
     if as_json:
         print(json.dumps(result.to_dict(), indent=1))
     else:
-        print(f"{result.verdict} {config}: {result.cause} (ruleset {result.ruleset})")
+        say(f"{result.verdict} {config}: {result.cause} (ruleset {result.ruleset})")
         for finding in result.findings:
-            print(f"  {finding.severity:7} {finding.id}: {finding.message}")
+            say(f"  {finding.severity:7} {finding.id}: {finding.message}")
         facts = [(key, yaml_value(value)) for key, value in result.facts.items()]
         print_table(("", ""), facts, free=(1,))
         words = [config, *(("--system", system) if system else ()), *(overrides or [])]

@@ -21,6 +21,7 @@ from .console import (
     Tracking,
     complete_system,
     output_file,
+    say,
     split_config,
 )
 
@@ -72,7 +73,7 @@ def data_make(
     )
     with Tracking() as track:
         count = make_images(out, settings, track("drawing images"))
-    print(f"{out}: {count} images in {classes} classes")
+    say(f"{out}: {count} images in {classes} classes")
 
 
 @data_app.command("pack")
@@ -112,7 +113,7 @@ def data_pack(
 
     def warn(message: str) -> None:
         warnings.append(message)
-        print(f"rn50: warning: {message}", file=sys.stderr, flush=True)
+        say(f"rn50: warning: {message}", to=sys.stderr)
 
     try:
         with Tracking() as track:
@@ -139,11 +140,11 @@ def data_pack(
         print(json.dumps(_described(out, manifest) | packed, indent=1))
         return
     counts = ", ".join(f"{split.samples:,} {name}" for name, split in manifest.splits.items())
-    print(f"{out}: {counts} images in {len(manifest.classes):,} classes")
+    say(f"{out}: {counts} images in {len(manifest.classes):,} classes")
     for odd in manifest.odd_files[:MOST_NAMED]:
-        print(f"  {'kept' if odd.kept else 'left out'}: {odd.path}: {odd.found}")
+        say(f"  {'kept' if odd.kept else 'left out'}: {odd.path}: {odd.found}")
     if len(manifest.odd_files) > MOST_NAMED:
-        print(f"  and {len(manifest.odd_files) - MOST_NAMED:,} more in {out / 'manifest.json'}")
+        say(f"  and {len(manifest.odd_files) - MOST_NAMED:,} more in {out / 'manifest.json'}")
 
 
 def _described(folder: Path, manifest: Manifest) -> dict[str, Any]:
@@ -205,7 +206,7 @@ def data_verify(
         counted = {"whole": True, "problem": None, "records": records, "decoded": looked}
         print(json.dumps(_described(folder, manifest) | counted, indent=1))
     else:
-        print(f"{folder}: whole, {records:,} records, {looked:,} of them decoded")
+        say(f"{folder}: whole, {records:,} records, {looked:,} of them decoded")
 
 
 @data_app.command("stage")
@@ -241,11 +242,11 @@ def data_stage(
             stage.wait_until_staged(source, to, wait_s)
     elif remove:
         stage.remove(to)
-        print(f"{to}: removed")
+        say(f"{to}: removed")
     else:
         with Tracking() as track:
             stage.stage(source, to, progress=track("copying bytes"))
-        print(f"{to}: staged")
+        say(f"{to}: staged")
 
 
 @data_app.command("prepare")
@@ -261,7 +262,7 @@ def data_prepare(config: Config = "quick", overrides: Overrides = None) -> None:
     loaded = load(*split_config(config, overrides))
     with Tracking() as track:
         manifest = prepare(loaded.run.data, track, loaded.origins)
-    print(f"ready: {describe_data(loaded.run.data, manifest)}")
+    say(f"ready: {describe_data(loaded.run.data, manifest)}")
 
 
 @bench_app.command("pack")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Optional
 
 import typer
 
-from .console import EXIT_BAD, TYPER_OPTIONS, Json, print_table, with_unit
+from .console import EXIT_BAD, TYPER_OPTIONS, Json, print_table, say, with_unit
 
 if TYPE_CHECKING:
     from ..logging.score import Score
@@ -63,7 +63,7 @@ def _print_summary(log: Path, summary: Summary) -> None:
         (f"epoch {epoch:g}", f"{accuracy:.5f} after {seconds:.1f} s")
         for epoch, accuracy, seconds in summary.evaluations
     ]
-    print(log)
+    say(str(log))
     print_table(("", ""), rows)
 
 
@@ -161,20 +161,19 @@ def log_rules(
 
 
 def _print_score(score: Score) -> None:
-    from ..config.finding import printable
     from ..logging.check import FAIL
 
     rows = [
         (
-            printable(run.path.name),
+            run.path.name,
             "-" if run.minutes is None else f"{run.minutes:.5f}",
             with_unit(run.epochs, "", 0),
             with_unit(run.accuracy, "", 5),
-            printable(run.dropped) and f"dropped, {printable(run.dropped)}",
+            run.dropped and f"dropped, {run.dropped}",
         )
         for run in score.runs
     ]
-    print(f"{score.verdict} {printable(str(score.folder))}: {printable(score.cause)}")
+    say(f"{score.verdict} {score.folder}: {score.cause}")
     print_table(("run", "minutes", "epochs", "accuracy", ""), rows)
     times = [run.minutes for run in score.runs if run.minutes is not None]
     if len(times) > 1:
@@ -182,7 +181,7 @@ def _print_score(score: Score) -> None:
     rcp = score.rcp
     if rcp is not None:
         mean = "-" if rcp.mean is None else f"{rcp.mean:g}"
-        print(f"RCP test ({score.ruleset}): {'PASS' if rcp.passed else 'FAIL'}, {rcp.reason}")
+        say(f"RCP test ({score.ruleset}): {'PASS' if rcp.passed else 'FAIL'}, {rcp.reason}")
         if rcp.reference is not None and rcp.reference.mean == rcp.reference.mean:
             points = " and ".join(f"{batch:,}" for batch in rcp.reference.batches)
             print(
@@ -190,7 +189,7 @@ def _print_score(score: Score) -> None:
                 f"from {rcp.reference.minimum:.4f}, factor {rcp.factor:.10f}"
             )
     for note in score.notes:
-        print(f"note: {note}")
+        say(f"note: {note}")
     if score.score_min is None:
         print("no score")
     else:

@@ -11,7 +11,7 @@ import typer
 
 from ..config.errors import UserError
 from ..data.atomic import is_stdout, write_output
-from .console import Json, complete_system, output_file, print_table
+from .console import Json, complete_system, output_file, print_table, say
 
 if TYPE_CHECKING:
     from ..config.machine import System
@@ -256,7 +256,7 @@ def _predict(job: Job, plot: Path | None, plots: Path | None, as_json: bool) -> 
         files += [] if is_stdout(plot) else [plot]
     if not as_json:
         for file in files:
-            print(f"{file}: drawn")
+            say(f"{file}: drawn")
 
 
 def _print_prediction(answer: Prediction) -> None:
@@ -350,7 +350,7 @@ def _validate(as_json: bool, plot: Path | None) -> None:
             f"{summary.calibrated} calibrated rows do not count"
         )
     for line in left_out():
-        print(f"left out: {line}")
+        say(f"left out: {line}")
 
 
 def _calibrate(
@@ -396,12 +396,12 @@ def _calibrate(
         )
     if not as_json:
         for run in runs:
-            print(f"{run.gpus} x {run.batch}: {run.step_s * 1e3:.2f} ms ({run.source})")
+            say(f"{run.gpus} x {run.batch}: {run.step_s * 1e3:.2f} ms ({run.source})")
         print(_fit_in_words(fit))
         if out is None:
             print(text)
         elif not is_stdout(out):
-            print(f"{out}: written")
+            say(f"{out}: written")
     return fit.system, precision
 
 

@@ -11,7 +11,7 @@ import typer
 
 from ..data.atomic import is_stdout
 from .cli_log import log_app
-from .console import Json, complete_system, output_file, print_table
+from .console import Json, complete_system, output_file, print_table, say
 
 Paths = Annotated[
     list[Path],
@@ -65,10 +65,11 @@ def log_compare(
             values = range(2, 2 + len(letters))
             print_table(("", title, *letters), marked, free=values)
     for note in (note for subject in comparison.subjects for note in subject.notes):
-        print(f"rn50: note: {note}", file=sys.stderr)
+        say(f"rn50: note: {note}", to=sys.stderr)
     if lines := divergence_lines(comparison):
         print()
-        print("\n".join(lines))
+        for line in lines:
+            say(line)
 
 
 @log_app.command("report")
@@ -108,4 +109,4 @@ def log_report(
 
     written = write_report(path, out, others or (), system, gpus)
     if not is_stdout(written):
-        print(written)
+        say(str(written))

@@ -10,12 +10,14 @@ import sys
 import time
 from collections.abc import Callable, Collection, Sequence
 from contextlib import redirect_stdout
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Optional, Protocol
+from typing import Annotated, Any, Optional, Protocol, TextIO
 
 import typer
 
 from ..config.errors import UserError
+from ..config.finding import printable
 from ..data.atomic import check_output, is_stdout
 
 EXIT_BAD = 1
@@ -195,11 +197,12 @@ class Tracking:
                 speed = task.finished_speed or task.speed
                 return Text(pace(speed) if speed else "")
 
+        text = partial(TextColumn, markup=False)  # brackets of a name are no style
         console = Console(stderr=True)
         self._is_terminal = console.is_terminal
         self._bars = Progress(
-            *(TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[count]}")),
-            *(Rate(), TimeRemainingColumn(), TextColumn("{task.fields[detail]}")),
+            *(text("{task.description}"), BarColumn(), text("{task.fields[count]}")),
+            *(Rate(), TimeRemainingColumn(), text("{task.fields[detail]}")),
             console=console,
             disable=not self._is_terminal,
         )
@@ -211,6 +214,7 @@ class Tracking:
             self._bars.stop()
 
     def _track(self, name: str) -> Advance:
+        name = printable(name)
         print(f"{name} ...", file=sys.stderr, flush=True)
         self._bars.start()
         self._started = True
@@ -220,6 +224,7 @@ class Tracking:
 
         def advance(done: int, total: int, detail: str = "", begun: float = 0.0) -> None:
             nonlocal told_s, before
+            detail = printable(detail)
             worked = done + begun
             count = f"{done:,}/{total:,}"
             self._bars.update(task, completed=worked, total=total, count=count, detail=detail)
@@ -246,6 +251,11 @@ def pace(per_s: float) -> str:
     return f"{per_s:,.0f}/s" if per_s >= 1 else f"{1 / per_s:,.0f} s each"
 
 
+def say(line: str, *, to: TextIO | None = None) -> None:
+    """Print one line; a name in it can neither begin another nor steer the terminal."""
+    print(printable(line), file=to, flush=True)
+
+
 FREE_CELLS = 12
 """What a free column keeps at least: a long number is broken once, not into letters."""
 _GAP = "  "
@@ -266,9 +276,10 @@ def print_table(
     """
     from rich.cells import cell_len
     from rich.console import Console
-    from rich.markup import escape
     from rich.table import Table
+    from rich.text import Text
 
+    rows = [tuple(map(printable, row)) for row in rows]
     columns = list(zip(header, *rows, strict=True))
     widths = [max(map(cell_len, cells)) for cells in columns]
     console = Console()
@@ -285,18 +296,18 @@ def print_table(
         widths = fitting
     table = Table(box=None, show_header=any(header), show_edge=False, padding=(0, 0))
     for number, (title, width) in enumerate(zip(header, widths, strict=True)):
-        table.add_column(escape(title), width=width, overflow="fold")
+        table.add_column(Text(title), width=width, overflow="fold")
         if number + 1 < len(widths):
             table.add_column(width=len(_GAP))
     for row in rows:
-        table.add_row(*[cell for text in row for cell in (escape(text), "")][:-1])
+        table.add_row(*[cell for text in row for cell in (Text(text), "")][:-1])
     wide = Console(width=max(sum(widths) + len(_GAP) * len(widths), 1))
     if console.is_terminal:
         wide.print(table)
         return
-    with wide.capture() as text:
+    with wide.capture() as shown:
         wide.print(table)
-    print("\n".join(line.rstrip() for line in text.get().splitlines()))
+    print("\n".join(line.rstrip() for line in shown.get().splitlines()))
 
 
 def fit_columns(natural: Sequence[int], least: Sequence[int], available: int) -> list[int] | None:

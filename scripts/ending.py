@@ -74,7 +74,7 @@ class Failed(UserError):
     """A run that failed; its message ends with what to do next."""
 
     def __init__(self, message: str, ending: Ending) -> None:
-        super().__init__(message)
+        super().__init__(*message.split("\n"))
         self.ending = ending
 
 

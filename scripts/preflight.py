@@ -45,7 +45,7 @@ class Here(NamedTuple):
 def refuse(problems: Sequence[str]) -> None:
     """Raise UserError with all of them, if there are any."""
     if problems:
-        raise UserError("\n".join(problems))
+        raise UserError(*problems)
 
 
 def runs_here(run: Run, launcher: str) -> bool:

@@ -83,7 +83,7 @@ def _free_to_differ(folder: RunFolder | None) -> bool:
 def _first_run(folder: Path) -> Subject:
     subject = read_folder(folder)
     if not subject.logs:
-        raise UserError("\n".join(subject.notes) or f"{folder}: no log")
+        raise UserError(*subject.notes or (f"{folder}: no log",))
     return subject._replace(logs=subject.logs[:1])
 
 
