@@ -15,7 +15,7 @@ from collections.abc import Collection
 from typing import Any
 
 from .events import MLL, MLLOG, Event, Overflow
-from .wanted import CHECKED, SECOND, SMOOTHING
+from .wanted import CHECKED, FIXED, SECOND, SMOOTHING
 
 FIRST = 500
 """Records of one key that are kept, whatever they say; published logs have up to 161."""
@@ -32,6 +32,8 @@ _SECOND = 10
 """Records of one key of a renamed second value that are kept: the rule reads the first."""
 _NAME_CHARACTERS = 100
 _LARGE_CHARACTERS, _LARGE_BRACKETS, _LARGE_ENTRIES = 8192, 40, 60
+_SHALLOW_CHARACTERS = 300
+"""Shorter records cannot be nested deeper than any code can go."""
 _SHORT_CHARACTERS, _SHORT_ENTRIES = 200, 20
 _LARGEST_INTEGER = 10**18  # beyond it arithmetic with floats can overflow
 _READ_METADATA = frozenset(
@@ -95,7 +97,7 @@ class Keeper:
         return key
 
     def _name(self, key: str) -> str:
-        if CHECKED.is_fixed(key):
+        if key in FIXED:
             return key
         if len(key) > _NAME_CHARACTERS:
             half = _NAME_CHARACTERS // 2
@@ -133,14 +135,18 @@ class Keeper:
             text: its JSON.
             plain: its key and its text from there on, where copies are to be known by them.
         """
-        checked = event.key in CHECKED
-        second = event.key.startswith(SECOND) and not event.key.endswith(SMOOTHING)
-        if name == _OTHERS or (second and self.counts[name] > _SECOND):
-            self.pass_over(name)
-            if checked and not second:
-                self._no_room(event)
-            return
-        event = _bounded(event._replace(key=name), text)
+        checked = True
+        if name not in FIXED:
+            checked = event.key in CHECKED
+            second = event.key.startswith(SECOND) and not event.key.endswith(SMOOTHING)
+            if name == _OTHERS or (second and self.counts[name] > _SECOND):
+                self.pass_over(name)
+                if checked and not second:
+                    self._no_room(event)
+                return
+            event = event._replace(key=name)
+        entries = text.count(",")
+        event = _bounded(event, text, entries)
         alike = None
         if self.counts[name] > FIRST:
             print_ = (dialect, name, repr((event.value, event.metadata)))
@@ -150,7 +156,7 @@ class Keeper:
                 if plain is not None and self._room(checked, len(plain[1])):
                     self._plain[plain] = alike
                 return
-        if not self._room(checked, _bytes_of(text)):
+        if not self._room(checked, _bytes_of(text, entries)):
             self.pass_over(name)
             if checked:
                 self._no_room(event)
@@ -185,36 +191,34 @@ class Keeper:
         return events
 
 
-def _bytes_of(text: str) -> int:
+def _bytes_of(text: str, entries: int) -> int:
     """What a kept record takes, about; of a large one less is kept."""
-    entries = min(text.count(","), _LARGE_ENTRIES)
     characters = min(len(text), _LARGE_CHARACTERS)
-    more = max(entries - _USUAL_ENTRIES, 0)
-    return _RECORD_BYTES + _CHARACTER_BYTES * characters + _ENTRY_BYTES * more
+    size = _RECORD_BYTES + _CHARACTER_BYTES * characters
+    if entries > _USUAL_ENTRIES:
+        size += _ENTRY_BYTES * (min(entries, _LARGE_ENTRIES) - _USUAL_ENTRIES)
+    return size
 
 
-def _bounded(event: Event, text: str) -> Event:
+def _bounded(event: Event, text: str, entries: int) -> Event:
     """A record whose parts are short and shallow, with numbers that floats can hold: what is cut
     is replaced by a digest of the whole record, so two different ones stay different."""
     value, metadata = event.value, event.metadata
     if (
         len(text) > _LARGE_CHARACTERS
-        or text.count("[") + text.count("{") > _LARGE_BRACKETS
-        or text.count(",") > _LARGE_ENTRIES
+        or entries > _LARGE_ENTRIES
+        or (len(text) > _SHALLOW_CHARACTERS and text.count("[") + text.count("{") > _LARGE_BRACKETS)
     ):
         digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
         value = _short(value, digest)
         metadata = _short_object(metadata, digest)
-    if type(value) is int:
-        value = _as_float(value)
-    if any(type(entry) is int for entry in metadata.values()):
-        metadata = {k: _as_float(v) if type(v) is int else v for k, v in metadata.items()}
-    return event._replace(
-        value=value,
-        metadata=metadata,
-        event_type=event.event_type[:_NAME_CHARACTERS],
-        namespace=event.namespace[:_NAME_CHARACTERS],
-    )
+        event = event._replace(value=value, metadata=metadata)
+    if type(value) is int and not -_LARGEST_INTEGER < value < _LARGEST_INTEGER:
+        event = event._replace(value=_as_float(value))
+    for name, entry in metadata.items():
+        if type(entry) is int and not -_LARGEST_INTEGER < entry < _LARGEST_INTEGER:
+            metadata[name] = _as_float(entry)
+    return event
 
 
 def _short(value: Any, digest: str) -> Any:
@@ -235,10 +239,7 @@ def _short_object(content: dict[str, Any], digest: str) -> dict[str, Any]:
     return {**kept, _OTHERS: f"{len(content)} entries, {digest}"}
 
 
-def _as_float(value: int) -> int | float:
-    """An integer as it is, or as a float where it is too large to count with."""
-    if -_LARGEST_INTEGER < value < _LARGEST_INTEGER:
-        return value
+def _as_float(value: int) -> float:
     try:
         return float(value)
     except OverflowError:

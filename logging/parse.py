@@ -29,11 +29,11 @@ from .events import (
 )
 from .keeping import FIRST, Keeper
 from .opening import MOST_BYTES, open_log
-from .record_text import decode, key_of, same_value, stripped, value_shown, word
+from .record_text import decode, key_of, repeats, same_value, stripped, value_shown, word
 from .rounds import guess_ruleset
 from .stamps import Stamps
 from .troubles import Troubles, salvaged_key
-from .wanted import CHECKED, RUN_KEYS
+from .wanted import CHECKED, FIXED, RUN_KEYS
 
 __all__ = ["CannotRead", "Event", "Log", "Problem", "StepBack", "read_events", "read_log"]
 
@@ -64,6 +64,7 @@ _TEXTUAL = bytes(
 )
 _NOT_TEXTUAL = re.compile(rb"[^%b]" % re.escape(_TEXTUAL))
 
+_DECODER = json.JSONDecoder()
 _CHUNK_BYTES = 1 << 20
 _LINE_BYTES = 1 << 20
 _WANTED = 2000  # names of keys whose fate is remembered
@@ -125,14 +126,6 @@ class _Reader:
         """Keys of plain lines: "" if the key is wanted, else its name."""
         self.plain: tuple[bytes, bytes] | None = None
         """Of the line that is being read: its key and text, where copies are told by them."""
-        self.repeats: list[list[tuple[str, Any]]] = []
-        self.decoder = json.JSONDecoder(object_pairs_hook=self._object)
-
-    def _object(self, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        found = dict(pairs)
-        if len(found) < len(pairs):
-            self.repeats.append(pairs)
-        return found
 
     def read(self, file: BinaryIO) -> None:
         for number, raw, ended in self._marked_lines(file):
@@ -207,7 +200,7 @@ class _Reader:
         name = self.wanted.get(raw_key)
         if name is None:
             name = raw_key.decode()
-            fixed = CHECKED.is_fixed(name)
+            fixed = name in FIXED
             if fixed or len(self.wanted) < _WANTED:
                 kept = self.keys is None or name in self.keys
                 self.wanted[raw_key] = "" if kept else name
@@ -274,9 +267,8 @@ class _Reader:
 
     def _decoded(self, text: str, head: int) -> tuple[Any, int]:
         """(content, end) of the JSON at `head`; (None, -1) where there is none."""
-        self.repeats.clear()
         try:
-            return self.decoder.raw_decode(text, head)
+            return _DECODER.raw_decode(text, head)
         except (ValueError, RecursionError):
             return None, -1
 
@@ -294,9 +286,8 @@ class _Reader:
                 return after
             seconds, key, head = match[1], match[2], match.end()
         head += len(text) - head - len(text[head:].lstrip(" \t"))
-        self.repeats.clear()
         try:
-            content, end = self.decoder.raw_decode(text, head)
+            content, end = _DECODER.raw_decode(text, head)
         except RecursionError:
             self.troubles.problem(number, "type", None, "values nested too deeply", True)
             return after
@@ -379,23 +370,26 @@ class _Reader:
                     number, kind, None, f'record needs a text "key", found {found}', True
                 )
                 return
-        if self.repeats:
-            self._repeated(number, key)
+        value, metadata = content.get("value"), content.get("metadata")
+        names = len(content) + (len(value) if isinstance(value, dict) else 0)
+        names += len(metadata) if isinstance(metadata, dict) else 0
+        if text.count(":") != names:  # every name has one
+            self._repeated(number, key, text)
         time_ms = self.stamps.read(number, key, content, seconds)
-        for name in ("value", "metadata"):
-            if name not in content:
-                message = f'record ({cut(key)}) has no "{name}"'
-                self.troubles.problem(number, "missing", key, message, False)
+        if "value" not in content or "metadata" not in content:
+            for name in ("value", "metadata"):
+                if name not in content:
+                    message = f'record ({cut(key)}) has no "{name}"'
+                    self.troubles.problem(number, "missing", key, message, False)
         if time_ms is None:
             return
         order = self.dialects[dialect] = self.dialects[dialect] + 1
         self.stamps.clocks[dialect].pass_by(number, key, time_ms)
-        metadata = content.get("metadata")
         event = Event(
             number,
             time_ms,
             key,
-            content.get("value"),
+            value,
             metadata if isinstance(metadata, dict) else {},
             word(content.get("event_type")),
             word(content.get("namespace")),
@@ -403,7 +397,7 @@ class _Reader:
         )
         if dialect not in self.first:
             self.first[dialect] = event
-        if CHECKED.is_fixed(key):
+        if key in FIXED:
             self.known[dialect].add(key)
             if key in RUN_KEYS and dialect not in self.first_run:
                 self.first_run[dialect] = event
@@ -413,9 +407,14 @@ class _Reader:
         else:
             self.keeper.pass_over(name)
 
-    def _repeated(self, number: int, key: str) -> None:
+    def _repeated(self, number: int, key: str, text: str) -> None:
         """Names that come twice in one object: which value holds is up to who reads it."""
-        for pairs in self.repeats:
+        try:
+            found = repeats(text)
+        except RecursionError:
+            self.troubles.problem(number, "type", key, "values nested too deeply", True)
+            return
+        for pairs in found:
             values: dict[str, Any] = {}
             for name, value in pairs:
                 if name not in values:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from .events import type_name
 
 _BLANKS = " \t\n\v\f\r\x1c\x1d\x1e\x1f"
 _LATIN_BLANKS = _BLANKS + "\x85\xa0"
+
+_WORD_CHARACTERS = 100
 
 
 def decode(raw: bytes) -> str:
@@ -21,6 +24,8 @@ def decode(raw: bytes) -> str:
 def stripped(text: str, raw: bytes) -> str:
     """Text after a record without what the official parser, which reads Latin-1, strips too."""
     text = text.strip(_BLANKS)
+    if not text:
+        return ""
     return "" if b"\xc2" not in raw and not text.strip(_LATIN_BLANKS) else text
 
 
@@ -28,6 +33,24 @@ def key_of(content: Any) -> str | None:
     """The key of a record's JSON, where it is one."""
     found = content.get("key") if isinstance(content, dict) else None
     return found if isinstance(found, str) else None
+
+
+def repeats(text: str) -> list[list[tuple[str, Any]]]:
+    """The objects of a JSON text that have a name more than once, as lists of (name, value).
+
+    Raises:
+        RecursionError: it is nested too deeply.
+    """
+    found: list[list[tuple[str, Any]]] = []
+
+    def look(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        content = dict(pairs)
+        if len(content) < len(pairs):
+            found.append(pairs)
+        return content
+
+    json.loads(text, object_pairs_hook=look)
+    return found
 
 
 def same_value(one: Any, other: Any) -> bool:
@@ -45,4 +68,6 @@ def value_shown(value: Any) -> str:
 
 def word(value: Any) -> str:
     """A part of a record that should be a text."""
-    return value if isinstance(value, str) else "" if value is None else str(value)[:100]
+    if isinstance(value, str):
+        return value if len(value) <= _WORD_CHARACTERS else value[:_WORD_CHARACTERS]
+    return "" if value is None else str(value)[:_WORD_CHARACTERS]

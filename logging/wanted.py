@@ -16,10 +16,6 @@ class _Checked(frozenset[str]):
             isinstance(key, str) and (key.startswith(SECOND) or key.endswith(SMOOTHING))
         )
 
-    def is_fixed(self, key: str) -> bool:
-        """Is it one of the keys below?"""
-        return super().__contains__(key)
-
 
 RUN_KEYS = frozenset(
     {
@@ -49,3 +45,5 @@ CHECKED = _Checked(
         "weights_initialization",
     }
 )
+FIXED: frozenset[str] = frozenset(iter(CHECKED))
+"""Those of them that have a name of their own."""

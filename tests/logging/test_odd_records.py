@@ -21,7 +21,6 @@ from mlperf_logging.compliance_checker import mlp_compliance
 from rn50.config.finding import Finding
 from rn50.logging.check import Check, check_log
 from rn50.logging.parse import CannotRead, read_log
-from rn50.logging.wanted import CHECKED
 from tests.logging.log_text import Edit, Record, find, good_run, put, shift, write
 
 Lines = list[str]
@@ -461,7 +460,3 @@ def test_a_config_says_what_nothing_else_does(tmp_path: Path) -> None:
     (tmp_path / "config.yaml").unlink()
     os.mkfifo(tmp_path / "config.yaml")
     assert check_log(path, official=False).ruleset == "4.0.0"
-
-
-def test_every_checked_key_has_a_reserve() -> None:
-    assert all(CHECKED.is_fixed(key) for key in CHECKED)
