@@ -1,8 +1,9 @@
-"""Which findings follow from what happened to the file: lost records, stamps that are no time."""
+"""Which findings follow from others: from lost records, from stamps that are no time, from a run out
+of order."""
 
 from __future__ import annotations
 
-from ..config.finding import Finding
+from ..config.finding import NOTE, Finding
 from .case import Case
 
 # What a record that was lost can look like: others stand alone or out of order, counts are short.
@@ -22,6 +23,28 @@ _OF_STAMPS = frozenset(
     }
 )
 
+_CAUSES: dict[str, tuple[str, ...]] = {
+    "R22": ("TWO_RUNS", "R17", "R14"),
+    "R13": ("TWO_RUNS", "R17", "R22", "R14", "OFF_THE_CLOCK", "CLOCK_JUMP", "COPIES"),
+    "R15b": ("R14",),
+    "INIT_LIMIT": ("R14",),
+    "R15": ("R14",),
+    "OFF_THE_CLOCK": ("R17", "R14"),
+    "THROUGHPUT": ("R17", "R14", "BEFORE_TRAINING", "EPOCH_VALUES"),
+    "LEAP": ("BEFORE_TRAINING", "EPOCH_VALUES", "EPOCH_ORDER"),
+    "NO_TIME": ("R14", "BEFORE_TRAINING", "THROUGHPUT", "EPOCH_VALUES"),
+    "EPOCH_ORDER": ("BEFORE_TRAINING", "EPOCH_VALUES"),
+    "UNTRAINED": ("BEFORE_TRAINING", "EPOCH_VALUES", "EPOCH_ORDER"),
+    "BLOCKS": ("BEFORE_TRAINING", "EPOCH_VALUES", "EPOCH_ORDER", "UNTRAINED"),
+    "STOP_FIRST": ("EPOCH_VALUES", "EPOCH_ORDER"),
+    "R12": ("EPOCH_VALUES",),
+    "R18": ("EPOCH_VALUES", "STOP_FIRST"),
+    "NESTING": ("EPOCH_VALUES", "BEFORE_TRAINING", "EPOCH_ORDER", "BLOCKS", "STOP_FIRST"),
+}
+"""What explains a finding if both are there, the first cause first."""
+
+_NOTES_THAT_EXPLAIN = frozenset({"COPIES", "CLOCK_JUMP"})
+
 
 def explain(case: Case, findings: list[Finding]) -> list[Finding]:
     """Mark what follows from another finding, where its own rule has not said so."""
@@ -33,14 +56,19 @@ def explain(case: Case, findings: list[Finding]) -> list[Finding]:
     missing = "RECORDS" if unknown or log.truncated else "ODD_BYTES" if log.odd_bytes.zeros else ""
     wrong_clock = any(odd.checked and odd.kind != "text" for odd in log.odd_stamps)
 
+    there = {finding.id for finding in findings}
+    serious = {f.id for f in findings if f.severity != NOTE or f.id in _NOTES_THAT_EXPLAIN}
+
     def cause(finding: Finding) -> str:
-        if finding.caused_by:
+        if finding.caused_by in there:
             return finding.caused_by
         if wrong_clock and finding.id in _OF_STAMPS:
             return "STAMPS"
         if missing and finding.found == "none" and finding.line is None:
             return missing
         out_of_order = finding.expected.endswith(" first")
-        return torn if out_of_order or finding.id in _OF_LOST_RECORDS else ""
+        if torn and (out_of_order or finding.id in _OF_LOST_RECORDS):
+            return torn
+        return next((one for one in _CAUSES.get(finding.id, ()) if one in serious), "")
 
     return [finding._replace(caused_by=cause(finding)) for finding in findings]

@@ -38,6 +38,4 @@ def apply(case: Case) -> list[Finding]:
     the order of `RULES`."""
     found = [finding for rule in RULES if rule.applies(case) for finding in rule.findings(case)]
     found = explain(case, found)
-    ids = {finding.id for finding in found}
-    found = [f if f.caused_by in ids else f._replace(caused_by="") for f in found]
     return sorted(found, key=lambda f: (SEVERITIES.index(f.severity), f.caused_by != ""))

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from ..config import benchmark
 from ..config.finding import number, plain, printable, shown
 from .case import SAME_MS
+from .clock_fault import clock_fault
 from .rule import CHECKER, ERROR, NOTE, POLICY, RULES_TEXT, Case, Found, between, rule
 
 _FROM_070 = between("0.7.0")
@@ -68,11 +69,12 @@ def clock_steady(case: Case) -> Iterator[Found]:
         return  # COPIES says it
     if case.run_ms is not None and case.run_ms <= 0:
         return  # R22 says it
+    why = clock_fault(case)
     count = max(len(steps), case.log.step_back_count if case.second_run_line is None else 0)
     most = plain(round(worst.by_ms / 1000, 3))
     yield Found(
         f"time goes back {count} x, most by {most} s at line {worst.line} "
-        f"({printable(worst.key)[:60]})",
+        f"({printable(worst.key)[:60]})" + (f": {why}" if why else ""),
         worst.line,
         "stamps that rise",
         f"{most} s back",

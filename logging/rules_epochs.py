@@ -16,16 +16,31 @@ _FROM_070 = between("0.7.0")
 def cadence(case: Case) -> Iterator[Found]:
     """Evaluations come every 4 epochs, the first after epoch 1 to 4."""
     events = case.during("eval_accuracy")
-    numbers = (number(event.metadata.get("epoch_num")) for event in events)
-    problem = cadence_problem(sorted({epoch for epoch in numbers if epoch is not None}))
+    epochs = [e for event in events if (e := number(event.metadata.get("epoch_num"))) is not None]
+    problem = cadence_problem(sorted(set(epochs)))
     if problem is not None:
+        cause = "" if _out_of_place(epochs) is None else "EPOCH_ORDER"
         yield Found(
             f"evaluated not every {benchmark.EVAL_PERIOD_EPOCHS} epochs: {problem}",
             events[0].line,
             f"every {benchmark.EVAL_PERIOD_EPOCHS} epochs from epoch 1-4 on",
             problem,
             "keep the cadence to the end",
+            caused_by=cause,
         )
+
+
+def _out_of_place(epochs: list[float]) -> int | None:
+    """Where one evaluation stands without which the cadence would be kept, save for the gap that it
+    leaves, and whose epoch does not fit between its neighbours; None: there is none."""
+    for at, epoch in enumerate(epochs):
+        before, after = epochs[:at], epochs[at + 1 :]
+        if not before or not after or before[-1] < epoch < after[0]:
+            continue
+        mended = (before[-1] + after[0]) / 2
+        if cadence_problem(sorted({*before, mended, *after})) is None:
+            return at
+    return None
 
 
 def _count(case: Case, key: str, expected: int) -> Iterator[Found]:

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from ..config import benchmark
 from ..config.finding import number, plain, printable, shown
 from .case import SAME_MS, Evaluation, reaches_target
+from .clock_fault import clock_fault
 from .rule import CHECKER, ERROR, NOTE, POLICY, RULES_TEXT, Case, Found, rule
 
 _TARGET = f"in [{benchmark.TARGET_ACCURACY}, {plain(benchmark.HIGHEST_ACCURACY)})"
@@ -35,8 +36,10 @@ def clock_forward(case: Case) -> Iterator[Found]:
             "0",
         )
     else:
+        why = clock_fault(case)
         yield Found(
-            f"run_stop (line {stop}) is {-run_ms / 1000:g} s before run_start",
+            f"run_stop (line {stop}) is {-run_ms / 1000:g} s before run_start"
+            + (f": {why}" if why else ""),
             stop,
             "later than run_start",
             f"{run_ms / 1000:g} s",

@@ -19,9 +19,9 @@ from .case import Case, Evaluation
 from .events import Event
 from .rule import Found
 
-_CERTAIN = 5.5
-"""Decades: by chance one pair of runs in 300,000. 350 published sets have 3,500 pairs; no pair of
-those at hand has more than 0.6 in stamps and 2.2 in accuracies."""
+_CERTAIN_STAMPS, _CERTAIN_ACCURACIES = 7.0, 5.5
+"""Decades. 350 published sets have 3,500 pairs of runs, a pair some 100 places where a stretch may
+begin. No pair of those at hand has more than 0.6 in stamps and 2.2 in accuracies."""
 _MOST_DECADES = 2.0
 """No single equal interval proves more."""
 _LEAST_DECADES, _MEASURED_MS = 0.3, 100
@@ -115,7 +115,7 @@ def _same_stretch(one: _Course, other: _Course) -> int:
             kind = (a[0], b[0])
             length += 1
             weight += min(one.decades.get(kind, 0.0), other.decades.get(kind, 0.0))
-            if weight >= _CERTAIN:
+            if weight >= _CERTAIN_STAMPS:
                 best = max(best, length)
         else:
             length, weight = 0, 0.0
@@ -132,7 +132,7 @@ def same_accuracies(cases: Sequence[Named]) -> Iterator[Found]:
         equal = [epoch for epoch in common if one[epoch] == other[epoch]]
         weight = sum(_decades(one[epoch]) for epoch in equal)
         ways = math.log10(math.comb(len(common), len(equal)))
-        if other_name in taken or len(equal) < 3 or weight - ways < _CERTAIN:
+        if other_name in taken or len(equal) < 3 or weight - ways < _CERTAIN_ACCURACIES:
             continue
         replay = case.value("seed") is not None and case.value("seed") == other_case.value("seed")
         whole = len(equal) == len(common) and not replay

@@ -136,10 +136,13 @@ def vary(run: Run, number: int) -> Run:
     """Another run of the same length: a seed, times and accuracies of its own."""
     random = Random(number)
     put("seed", 1000 + number)(run)
+    early_ms = 0
     for record in run:
-        if record.key in ("epoch_stop", "eval_stop"):
-            record.time_ms -= random.randrange(1, 400)
-        elif record.key == "eval_accuracy":
+        if record.key == "epoch_stop":
+            early_ms = random.randrange(400)
+        if record.key != "run_stop":
+            record.time_ms -= early_ms
+        if record.key == "eval_accuracy":
             reached = record.value >= benchmark.TARGET_ACCURACY
             images = random.randrange(50) if reached else random.randrange(-200, 200)
             record.value = round(record.value * 50_000 + images) / 50_000
