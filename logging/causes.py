@@ -1,5 +1,4 @@
-"""Which findings follow from others: from lost records, from stamps that are no time, from a run out
-of order."""
+"""Which findings follow from others: lost records, stamps that are no time, a run out of order."""
 
 from __future__ import annotations
 
