@@ -12,6 +12,7 @@ labels, number and size of records". The records and the index are not read befo
 from __future__ import annotations
 
 import hashlib
+import os
 import warnings
 from collections.abc import Callable, Mapping
 from concurrent.futures import ProcessPoolExecutor
@@ -27,6 +28,7 @@ from ..config.errors import UserError
 from ..config.image_set import wrong_counts
 from ..config.leaves import Origin
 from ..config.manifest import FILE_NAME, SPLITS, SUFFIXES, File, Manifest, load_manifest
+from ..config.reading import open_file
 from ..config.schema import Data
 from . import recordio
 
@@ -40,6 +42,9 @@ TABLE = np.dtype(
     ]
 )
 Table = NDArray[np.void]
+MOST_PIXELS = 89_478_485
+"""Of an image: Pillow's own limit, which no image of ImageNet reaches. A PNG of some kB can claim
+thousands of times as many, and each takes 3 or 4 bytes where it is decoded."""
 _PART_RECORDS = 256
 
 
@@ -122,7 +127,7 @@ def verify(
 
 
 def _check_records(path: Path, table: Table, decode: bool) -> int:
-    with path.open("rb") as file:
+    with open_file(path) as file:
         for row in table:
             _check_record(file, path, row, decode=decode)
     return len(table)
@@ -131,10 +136,11 @@ def _check_records(path: Path, table: Table, decode: bool) -> int:
 def digest_file(path: Path) -> File:
     """Size and SHA-256 of a file."""
     sha = hashlib.sha256()
-    with path.open("rb") as file:
+    with open_file(path) as file:
         while block := file.read(1 << 20):
             sha.update(block)
-    return File(bytes=path.stat().st_size, sha256=sha.hexdigest())
+        size = os.fstat(file.fileno()).st_size
+    return File(bytes=size, sha256=sha.hexdigest())
 
 
 def _check_sizes(folder: Path, split: str, manifest: Manifest) -> None:
@@ -142,7 +148,8 @@ def _check_sizes(folder: Path, split: str, manifest: Manifest) -> None:
         path = folder / f"{split}.{suffix}"
         wanted = manifest.splits[split].files[suffix].bytes
         try:
-            found = path.stat().st_size
+            with open_file(path) as file:
+                found = os.fstat(file.fileno()).st_size
         except OSError as error:
             raise UserError(f"{path}: {error.strerror}") from None
         if found != wanted:
@@ -193,7 +200,14 @@ def _check_index(folder: Path, split: str, manifest: Manifest, *, sample: int) -
             f"{record_path}: record at byte {row['offset']}: a label below "
             f"{len(manifest.classes)} expected, found {row['label']} ({len(too_high)} such)"
         )
-    with record_path.open("rb") as file:
+    pixels = table["height"].astype(np.int64) * table["width"]
+    if len(larger := np.flatnonzero(pixels > MOST_PIXELS)):
+        row = table[larger[0]]
+        raise UserError(
+            f"{record_path}: record at byte {row['offset']}: at most {MOST_PIXELS:,} pixels "
+            f"expected, found {row['width']} x {row['height']} ({len(larger)} such)"
+        )
+    with open_file(record_path) as file:
         for row in table[[0, -1]][:sample]:
             _check_record(file, record_path, row, decode=False)
     return table

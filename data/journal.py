@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 from ..config.errors import UserError
 from ..config.manifest import SPLITS
+from ..config.reading import open_file, read_file
 from .atomic import open_own, own_folder
 from .listing import Source
 
@@ -62,7 +63,7 @@ class Workspace:
             where = self.out if error.filename is None else error.filename
             raise UserError(f"{where}: cannot create: {error.strerror}") from None
         self._take_lock()
-        if (self.folder / "key").exists() and (self.folder / "key").read_text() == self._key:
+        if self._is_of_the_same():
             return self
         for path in self.folder.iterdir():  # of other images or another seed
             if path.name != "lock":
@@ -72,6 +73,13 @@ class Workspace:
         except OSError as error:
             raise UserError(f"{self.folder / 'key'}: cannot write: {error.strerror}") from None
         return self
+
+    def _is_of_the_same(self) -> bool:
+        """Whether what lies there was packed of the same images in the same way."""
+        try:
+            return read_file(self.folder / "key", len(self._key)) == self._key.encode()
+        except OSError:
+            return False
 
     def __exit__(self, kind: object, *_: object) -> None:
         committed = any(
@@ -170,7 +178,7 @@ class Journal:
             return []
         chunks: list[Chunk] = []
         start = 0
-        with self.records.open("rb") as records:
+        with open_file(self.records) as records:
             for number, line in enumerate(path.read_bytes().splitlines(keepends=True)):
                 try:
                     chunk = Chunk(*json.loads(line))

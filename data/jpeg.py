@@ -8,6 +8,8 @@ from typing import NamedTuple
 
 from PIL import Image
 
+from .dataset import MOST_PIXELS
+
 UNENDED = "JPEG without an end marker"
 """Perhaps cut off: if it is, neither Pillow nor DALI decodes it."""
 _FORMATS = ("JPEG", "PNG")  # ImageNet holds a PNG under a .JPEG name
@@ -26,7 +28,7 @@ class Header(NamedTuple):
 
 
 def read_header(image: bytes) -> Header:
-    """The header of a JPEG or PNG. Raises ValueError if it is neither.
+    """The header of a JPEG or PNG. Raises ValueError if it is neither, or far too large.
 
     JPEG is read here: Pillow takes 40 us for what takes 4, half of the time of packing a small
     image. Whatever this does not understand goes to Pillow.
@@ -35,6 +37,8 @@ def read_header(image: bytes) -> Header:
     if found is None:
         return _read_with_pillow(image)
     height, width, components = found
+    if problem := too_large(height, width):
+        raise ValueError(problem)
     if components == 4:
         return Header(height, width, "CMYK JPEG")
     if image[-2:] != b"\xff\xd9" and b"\xff\xd9" not in image[-4096:]:
@@ -45,11 +49,28 @@ def read_header(image: bytes) -> Header:
 def decode_error(image: bytes) -> str | None:
     """Why an image does not decode, or None where it does."""
     try:
-        with Image.open(io.BytesIO(image), formats=_FORMATS) as opened:
+        with _opened(image) as opened:
+            if problem := too_large(opened.height, opened.width):
+                return problem
             opened.load()
     except _BROKEN as error:
         return str(error)
     return None
+
+
+def too_large(height: int, width: int) -> str:
+    """Why an image of these sides is not decoded, in words; "" where it is."""
+    if max(height, width) > _MAX_PX:
+        return f"found {width} x {height} pixels, more than {_MAX_PX} along a side"
+    if height * width > MOST_PIXELS:
+        return f"found {width} x {height} pixels, more than {MOST_PIXELS:,}"
+    return ""
+
+
+def _opened(image: bytes) -> Image.Image:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Pillow's own limit: ours is below it
+        return Image.open(io.BytesIO(image), formats=_FORMATS)
 
 
 def _read_jpeg(image: bytes) -> tuple[int, int, int] | None:
@@ -79,12 +100,12 @@ def _read_with_pillow(image: bytes) -> Header:
     if not image:
         raise ValueError("found an empty file")
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # size limits meant for untrusted web uploads
-            opened = Image.open(io.BytesIO(image), formats=_FORMATS)
-            width, height = opened.size
+        opened = _opened(image)
+        width, height = opened.size
+    except Image.DecompressionBombError:
+        raise ValueError(f"found more than {MOST_PIXELS:,} pixels") from None
     except _BROKEN:
         raise ValueError(f"found {image[:8]!r} at its start") from None
-    if max(height, width) > _MAX_PX:
-        raise ValueError(f"found {width} x {height} pixels, more than {_MAX_PX} along a side")
+    if problem := too_large(height, width):
+        raise ValueError(problem)
     return Header(height, width, "PNG" if opened.format == "PNG" else "unusual JPEG header")

@@ -16,9 +16,10 @@ import tarfile
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 from ..config.errors import UserError
+from ..config.reading import open_file, read_file
 
 IMAGE_SUFFIXES = (".jpeg", ".jpg", ".png")
 TRAIN_TAR, VAL_TAR = "ILSVRC2012_img_train.tar", "ILSVRC2012_img_val.tar"
@@ -30,6 +31,9 @@ _LAYOUT = "layout: train/<class>/*.JPEG, val/<class>/*.JPEG; docs/data.md names 
 _KINDS = ".JPEG, .jpg, .png"
 _OTHER_VALS = ("validation", "valid", "test", "eval", "dev")
 _MOST_NAMED = 10
+_IMAGE_BYTES = 64 << 20  # the largest of ImageNet has 15 MB
+_LABELS_BYTES = 16 << 20  # LOC_val_solution.csv has 2 MB
+_TAR_HEADER_BYTES = 1 << 20
 
 
 class Source(NamedTuple):
@@ -43,18 +47,19 @@ class Source(NamedTuple):
 
     def read(self) -> tuple[bytes, int]:
         """(bytes, time of the last change in ns). Raises OSError."""
-        descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
-        try:
+        whole = self.length < 0
+        with open_file(Path(self.path), _IMAGE_BYTES if whole else None) as file:
+            descriptor = file.fileno()
             about = os.fstat(descriptor)
-            wanted = about.st_size if self.length < 0 else self.length
+            wanted = about.st_size if whole else self.length
+            if wanted > _IMAGE_BYTES:
+                raise OSError(0, f"at most {_IMAGE_BYTES:,} bytes expected, found {wanted:,}")
             image = os.pread(descriptor, wanted, self.offset)
-            while len(image) < wanted:  # a read returns 2 GiB at most, and less over a network
+            while len(image) < wanted:  # over a network a read may return less
                 more = os.pread(descriptor, wanted - len(image), self.offset + len(image))
                 if not more:
                     raise OSError(0, f"{wanted} bytes expected, found {len(image)}")
                 image += more
-        finally:
-            os.close(descriptor)
         return image, about.st_mtime_ns
 
     def __str__(self) -> str:
@@ -271,12 +276,15 @@ def _kind(name: str) -> str:
 def _members(path: str, start: int, length: int, name: str) -> Iterator[tuple[str, int, int]]:
     """(base name, offset in `path`, bytes) of the files in a tar at `start` of `path`."""
     try:
-        with Path(path).open("rb") as file:
+        with open_file(Path(path)) as file:
             file.seek(start)
-            with tarfile.open(fileobj=file, mode="r:") as tar:
+            headers: Any = _Headers(file)
+            with tarfile.open(fileobj=headers, mode="r:") as tar:
                 while (member := tar.next()) is not None:
                     tar.members = []  # type: ignore[attr-defined]  # a million would stay
                     offset = member.offset_data
+                    if member.size < 0:
+                        raise tarfile.ReadError(f"a member of {member.size} bytes")
                     if offset + member.size > start + length:
                         raise UserError(
                             f"{path}: {name}: {member.name} at byte {offset}: {member.size} bytes "
@@ -284,8 +292,24 @@ def _members(path: str, start: int, length: int, name: str) -> Iterator[tuple[st
                         )
                     if member.isfile():
                         yield member.name.rpartition("/")[2], offset, member.size
-    except (OSError, tarfile.TarError) as error:
-        raise UserError(f"{path}: {name}: a tar at byte {start} expected: {error}") from None
+    except (OSError, ValueError, tarfile.TarError) as error:
+        why = error.strerror if isinstance(error, OSError) else error
+        raise UserError(f"{path}: {name}: a tar at byte {start} expected: {why}") from None
+
+
+class _Headers:
+    """A tar of which the headers alone are read: those that say they go on for gigabytes, or for
+    less than nothing, end it."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self.name, self.mode = file.name, "rb"
+        self.seek, self.tell = file.seek, file.tell
+        self._read = file.read
+
+    def read(self, size: int = -1) -> bytes:
+        if not 0 <= size <= _TAR_HEADER_BYTES:
+            raise tarfile.ReadError(f"a header of {size} bytes")
+        return self._read(size)
 
 
 def _find_labels(images: Path) -> Path:
@@ -302,9 +326,10 @@ def _find_labels(images: Path) -> Path:
 def _read_labels(path: Path, files: list[str], numbers: dict[str, int]) -> list[int]:
     """The label of each of the sorted flat files."""
     try:
-        lines = path.read_text().splitlines()
+        lines = read_file(path, _LABELS_BYTES).decode().splitlines()
     except (OSError, ValueError) as error:
-        raise UserError(f"{path}: a label file expected: {error}") from None
+        why = error.strerror if isinstance(error, OSError) else error
+        raise UserError(f"{path}: a label file expected: {why}") from None
     words = [(n, re.split(r"[\s,]+", line.strip())) for n, line in enumerate(lines, 1) if line]
     if words and words[0][1][0] == "ImageId":  # Kaggle's header
         words.pop(0)

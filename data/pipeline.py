@@ -20,6 +20,7 @@ from nvidia.dali import Pipeline, fn, types
 
 from ..config.errors import UserError
 from ..config.plan import Plan
+from ..config.reading import open_file
 from ..config.schema import Data
 from . import recordio, sampling
 from .dataset import Table, load_table
@@ -71,7 +72,7 @@ class RecordFile:
         raise ValueError("an image of this file expected")
 
     def _open(self) -> np.ndarray[Any, np.dtype[np.uint8]]:
-        with self.path.open("rb") as file:
+        with open_file(self.path) as file:
             self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         end = int(self._table["offset"][-1]) + int(self._table["length"][-1])
         if len(self._map) < end:
@@ -80,7 +81,7 @@ class RecordFile:
         return self._bytes
 
     def _reassemble(self, start: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
-        with self.path.open("rb") as file:
+        with open_file(self.path) as file:
             record = recordio.read(file, start - recordio.HEADER_BYTES, str(self.path))
         return np.frombuffer(record.image, np.uint8)
 

@@ -2,21 +2,34 @@
 
 from __future__ import annotations
 
+import io
 import os
-from collections.abc import Callable
+import resource
+import signal
+import struct
+import tarfile
+import traceback
+import zlib
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from PIL import Image
 
 from rn50.config.errors import UserError
 from rn50.data import atomic
 from rn50.data.atomic import create_new, new_folder, write_file, write_within
+from rn50.data.dataset import verify
 from rn50.data.journal import partial_folder
+from rn50.data.jpeg import decode_error
+from rn50.data.listing import list_images
 from rn50.data.lock import hold
-from rn50.data.pack import pack_images
+from rn50.data.pack import BadFilesError, pack_images
 from rn50.data.stage import stage
 from rn50.scripts.reserve import reserve
 from rn50.train import checkpoint
+from tests.data.test_dataset_checks import edit_table, reseal
 from tests.data.test_stage import packed  # noqa: F401 (a fixture)
 from tests.train.test_checkpoint import arrays, meta
 
@@ -143,3 +156,192 @@ def test_a_folder_of_staging_that_somebody_prepared_is_refused(
     with pytest.raises(UserError, match=r"a link|a regular file expected"):
         stage(packed, disk / "set")
     assert precious.read_text() == PRECIOUS
+
+
+# --- what is read -------------------------------------------------------------------------------
+
+SPARSE_BYTES = 6 << 30
+
+
+def fifo(path: Path) -> None:
+    os.mkfifo(path)
+
+
+def zeros(path: Path) -> None:
+    path.symlink_to("/dev/zero")
+
+
+def sparse(path: Path) -> None:
+    path.touch()
+    os.truncate(path, SPARSE_BYTES)
+
+
+def png_header(width: int, height: int) -> bytes:
+    """A PNG of the largest compression: rows of zeros, as many as it says."""
+    row_bytes, compressor = 1 + 3 * width, zlib.compressobj(9)
+    block = b"".join(compressor.compress(bytes(row_bytes)) for _ in range(min(height, 20)))
+    chunks = (
+        (b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)),
+        (b"IDAT", block + compressor.flush()),
+        (b"IEND", b""),
+    )
+    return b"\x89PNG\r\n\x1a\n" + b"".join(
+        struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+        for kind, data in chunks
+    )
+
+
+def png_bomb(path: Path) -> None:
+    path.write_bytes(png_header(12_000, 12_000))
+
+
+def pillow_bomb(path: Path) -> None:
+    """Where Pillow itself raises."""
+    path.write_bytes(png_header(60_000, 60_000))
+
+
+def jpeg_bomb(path: Path) -> None:
+    small = io.BytesIO()
+    Image.new("RGB", (16, 16)).save(small, "jpeg")
+    content = bytearray(small.getvalue())
+    frame = content.index(b"\xff\xc0")
+    content[frame + 5 : frame + 9] = struct.pack(">HH", 65_500, 65_500)
+    path.write_bytes(content)
+
+
+REFUSED = {
+    fifo: "a regular file expected, found a FIFO",
+    zeros: "a regular file expected, found a device",
+    sparse: "at most 67,108,864 bytes expected, found 6,442,450,944",
+    png_bomb: "found 12000 x 12000 pixels, more than 89,478,485",
+    pillow_bomb: "more than 89,478,485",
+    jpeg_bomb: "found 65500 x 65500 pixels, more than 89,478,485",
+}
+
+
+@pytest.fixture(autouse=True)
+def soon() -> Iterator[None]:
+    """Who waits for a FIFO waits for ever, and who reads zeros reads them for ever."""
+
+    def stop(*_: object) -> None:
+        raise TimeoutError
+
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.alarm(60)
+    yield
+    signal.alarm(0)
+    signal.signal(signal.SIGALRM, before)
+
+
+def in_little_memory(action: Callable[[], object]) -> None:
+    """Run in a child whose memory may grow by 400 MB; it fails as `action` does."""
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            used = int(Path("/proc/self/statm").read_text().split()[0]) * 4096
+            resource.setrlimit(resource.RLIMIT_AS, (used + (400 << 20), used + (400 << 20)))
+            action()
+            code = 0
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(code)
+    assert os.waitpid(child, 0)[1] == 0
+
+
+def test_a_hostile_image_is_a_bad_file_with_its_reason(
+    packed: Path,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    for plant in REFUSED:
+        plant(tmp_path / "images/train/a" / f"{plant.__name__}.jpg")
+
+    def pack() -> None:
+        with pytest.raises(BadFilesError) as caught:
+            pack_images(tmp_path / "images", tmp_path / "out", decode=True, processes=2)
+        for plant, told in REFUSED.items():
+            (line,) = [one for one in str(caught.value).split("\n") if plant.__name__ in one]
+            assert told in line
+
+    in_little_memory(pack)
+
+
+@pytest.mark.parametrize("plant", [png_bomb, pillow_bomb, jpeg_bomb])
+def test_a_bomb_in_a_record_is_not_decoded(tmp_path: Path, plant: Callable[[Path], None]) -> None:
+    plant(tmp_path / "image")
+
+    def decode() -> None:
+        problem = decode_error((tmp_path / "image").read_bytes())
+        assert problem is not None and "pixels" in problem
+
+    in_little_memory(decode)
+
+
+def test_a_table_that_tells_of_a_bomb_is_refused(packed: Path) -> None:  # noqa: F811
+    def grow(table: Any) -> Any:
+        table["height"][3] = table["width"][3] = 65_500
+        return table
+
+    edit_table(packed, "train", grow)
+    reseal(packed)
+    with pytest.raises(UserError, match=r"train\.rec: record at byte \d+: at most 89,478,485 pix"):
+        verify(packed, sample=1)
+
+
+@pytest.mark.parametrize("plant", [fifo, zeros, sparse])
+@pytest.mark.parametrize("name", ["manifest.json", "train.rec", "val.idx", "val.npy"])
+def test_a_set_of_hostile_files_is_one_error(
+    packed: Path,  # noqa: F811
+    name: str,
+    plant: Callable[[Path], None],
+) -> None:
+    (packed / name).unlink()
+    plant(packed / name)
+    with pytest.raises(UserError, match=rf"{name}: .*(regular file|bytes) expected") as caught:
+        verify(packed)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("plant", [fifo, zeros, sparse])
+@pytest.mark.parametrize("name", ["images/val_labels.txt", "images/train/b.tar"])
+def test_labels_and_tars_that_are_no_files(
+    packed: Path,  # noqa: F811
+    tmp_path: Path,
+    name: str,
+    plant: Callable[[Path], None],
+) -> None:
+    plant(tmp_path / name)
+    labels = tmp_path / name if name.endswith(".txt") else None
+    if labels:
+        for path in [*(tmp_path / "images/val/a").iterdir()]:
+            path.replace(tmp_path / "images/val" / path.name)
+        (tmp_path / "images/val/a").rmdir()
+    with pytest.raises(UserError, match=rf"{Path(name).stem}.*: .*expected") as caught:
+        pack_images(tmp_path / "images", tmp_path / "out", val_labels=labels)
+    assert "\n" not in str(caught.value)
+
+
+def tar_header(kind: bytes, size: bytes) -> bytes:
+    header = bytearray(tarfile.TarInfo("x.jpg").tobuf())
+    header[124:136] = size
+    header[156:157] = kind
+    header[148:156] = b"        "
+    header[148:156] = b"%06o\0 " % sum(header)
+    return bytes(header)
+
+
+@pytest.mark.parametrize("size", [b"\x80" + (5 << 30).to_bytes(11, "big"), b"\xff" * 11 + b"\x00"])
+@pytest.mark.parametrize("kind", [b"0", b"x", b"g", b"L", b"K"])
+def test_a_tar_whose_headers_lie_is_one_error(tmp_path: Path, kind: bytes, size: bytes) -> None:
+    """A long name of 5 GB, of which there are as many zeros; members of less than no bytes."""
+    (tmp_path / "train").mkdir()
+    path = tmp_path / "train/a.tar"
+    path.write_bytes(tar_header(kind, size) + tar_header(b"0", b"00000000000\0"))
+    os.truncate(path, SPARSE_BYTES)
+    in_little_memory(lambda: listing_fails(tmp_path))
+
+
+def listing_fails(images: Path) -> None:
+    with pytest.raises(UserError, match=r"(a\.tar|val|train).*expected"):
+        list_images(images)

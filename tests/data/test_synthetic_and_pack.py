@@ -270,7 +270,7 @@ def test_what_is_accepted(tmp_path: Path) -> None:
         ),
         (
             lambda images: (images / "train/a/9.JPEG").mkdir(),
-            "train/a/9.JPEG: cannot read: Is a directory",
+            "train/a/9.JPEG: cannot read: a regular file expected, found a folder",
         ),
         (
             lambda images: (images / "train/a/9.JPEG").symlink_to("nowhere"),
