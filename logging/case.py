@@ -126,6 +126,11 @@ class Case:
         return run_ms if math.isfinite(run_ms) else None
 
     @cached_property
+    def slack_ms(self) -> float:
+        """How far a stamp may lie off the clock: a second, or 1 % of a shorter run."""
+        return SAME_MS if self.run_ms is None else min(SAME_MS, 0.01 * max(0.0, self.run_ms))
+
+    @cached_property
     def evaluations(self) -> list[Evaluation]:
         """All evaluations with a number, in file order."""
         found = []

@@ -130,12 +130,13 @@ def target_on_the_clock(case: Case) -> Iterator[Found]:
 
 @rule("OFF_THE_CLOCK", ERROR, f"{RULES_TEXT} lines 441, 491")
 def target_stamped_on_the_clock(case: Case) -> Iterator[Found]:
-    """An evaluation at target is stamped between run_start and run_stop, to a second."""
+    """An evaluation at target is stamped between run_start and run_stop, to a second or 1 % of the
+    run, whichever is less."""
     start, stop = case.start, case.stop
     if not case.needs_target or start is None or stop is None or (case.run_ms or 0) <= 0:
         return
     stamped = [e for e in case.passing if e.time_ms != 0]
-    begin_ms, end_ms = start.time_ms - SAME_MS, stop.time_ms + SAME_MS
+    begin_ms, end_ms = start.time_ms - case.slack_ms, stop.time_ms + case.slack_ms
     if not stamped or start.time_ms <= 0 or any(begin_ms <= e.time_ms <= end_ms for e in stamped):
         return
     one = stamped[0]

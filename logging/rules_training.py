@@ -8,6 +8,7 @@ the rest of the log, a policy finding; what leaves no valid result is an error.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import NamedTuple
@@ -81,7 +82,8 @@ def epoch_order(case: Case) -> Iterator[Found]:
                 if abs(event.time_ms - before.time_ms) <= SAME_MS:
                     continue
                 if key == "eval_accuracy" and event.value != before.value:
-                    yield _again(event, before, epoch)
+                    one_number = len({_epoch(e) for e in case.during(key)}) == 1
+                    yield _again(event, before, epoch, NOTE if one_number else None)
                     return
                 if key != "block_start" and event.time_ms > before.time_ms:
                     notes.append((event, before, epoch))
@@ -110,7 +112,7 @@ def epoch_order(case: Case) -> Iterator[Found]:
         )
 
 
-def _again(event: Event, before: Event, epoch: float) -> Found:
+def _again(event: Event, before: Event, epoch: float, severity: str | None) -> Found:
     return Found(
         f"epoch {plain(epoch)} is evaluated again: {shown(before.value)} (line {before.line}), "
         f"then {shown(event.value)} (line {event.line})",
@@ -118,7 +120,31 @@ def _again(event: Event, before: Event, epoch: float) -> Found:
         "one evaluation of an epoch",
         f"{shown(before.value)} and {shown(event.value)}",
         "the first evaluation of an epoch counts; the next one comes 4 epochs later",
+        severity,
     )
+
+
+@rule("BEFORE_CLOCK", POLICY, f"{RULES_TEXT} lines 487-491: the clock runs while the model trains")
+def no_training_before_the_clock(case: Case) -> Iterator[Found]:
+    """No epoch starts before run_start, by its place in the log or, by more than a second or 1 % of
+    the run, by its stamp. (A block before run_start is an error, EPOCH_METADATA.)"""
+    start = case.start
+    if start is None:
+        return
+    for event in case.all("epoch_start"):
+        by_ms = start.time_ms - event.time_ms
+        stamped = by_ms > case.slack_ms and event.time_ms > 0
+        if event.order < start.order or stamped:
+            where = f"{by_ms / 1000:.3f} s before" if stamped else "before"
+            yield Found(
+                f"epoch_start (line {event.line}) {'is stamped' if stamped else 'stands'} {where} "
+                f"run_start (line {start.line})",
+                event.line,
+                "run_start before the first epoch",
+                "an epoch before run_start",
+                "the clock starts before the first image is touched",
+            )
+            return
 
 
 _TRAINING = ("block_start", "block_stop", "epoch_start", "epoch_stop")
@@ -359,7 +385,7 @@ def _train_samples(case: Case) -> float:
 
 @rule("NO_TIME", POLICY, "published results; the log against itself")
 def epochs_take_time(case: Case) -> Iterator[Found]:
-    """No epoch, block or interval between evaluations is shorter than any machine needs; where most
+    """No epoch and no interval between evaluations is shorter than any machine needs; where most
     are, their stamps were taken later, a note."""
     passes = _intervals(case)
     run_ms, samples = case.run_ms, _train_samples(case)
@@ -393,24 +419,23 @@ class _Interval(NamedTuple):
 
 
 def _intervals(case: Case) -> Iterator[list[_Interval]]:
-    """Epochs, blocks and the stretches between evaluations, each kind by itself."""
-    for kind, name in (("epoch", "epoch_num"), ("block", "first_epoch_num")):
-        begun: dict[float, Event] = {}
-        found = []
-        for event in case.during(f"{kind}_start"):
-            epoch = _epoch(event, name)
-            if epoch is not None and event.time_ms > 0:
-                begun.setdefault(epoch, event)
-        for event in case.during(f"{kind}_stop"):
-            start = begun.pop(_epoch(event, name) or 0.0, None)
-            if start is None or start.order > event.order or event.time_ms <= 0:
-                continue
-            count = 1.0 if kind == "epoch" else _epoch(start, "epoch_count") or 1.0
-            took_ms = event.time_ms - start.time_ms
-            if took_ms >= 0 and 0 < count <= benchmark.MOST_EPOCHS:
-                what = f"{kind} {plain(_epoch(event, name) or 0.0)}"
-                found.append(_Interval(what, event.line, min(count, 1.0), took_ms))
-        yield found
+    """Epochs before the target, and the stretches between evaluations, each kind by itself."""
+    end = case.passing[0].order if case.passing else math.inf
+    begun: dict[float, Event] = {}
+    found = []
+    for event in case.during("epoch_start"):
+        epoch = _epoch(event)
+        if epoch is not None and epoch > 0 and event.time_ms > 0:
+            begun.setdefault(epoch, event)
+    for event in case.during("epoch_stop"):
+        epoch = _epoch(event)
+        start = None if epoch is None else begun.pop(epoch, None)
+        if start is None or epoch is None or event.time_ms <= 0:
+            continue
+        took_ms = event.time_ms - start.time_ms
+        if took_ms >= 0 and start.order < event.order < end:
+            found.append(_Interval(f"epoch {plain(epoch)}", event.line, 1.0, took_ms))
+    yield found
     rising = [e for e in case.on_the_clock if e.epoch is not None and e.time_ms > 0]
     yield [
         _Interval(
@@ -429,6 +454,7 @@ def _intervals(case: Case) -> Iterator[list[_Interval]]:
 
 RULES = (
     target_after_training,
+    no_training_before_the_clock,
     possible_rate,
     epoch_values,
     epoch_order,

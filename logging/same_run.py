@@ -14,6 +14,7 @@ from itertools import combinations, pairwise
 from statistics import median
 from typing import NamedTuple
 
+from ..config import benchmark
 from ..config.finding import ERROR, POLICY, number, plain
 from .case import Case, Evaluation
 from .events import Event
@@ -28,8 +29,9 @@ _LEAST_DECADES, _MEASURED_MS = 0.3, 100
 """Of an interval that was measured, although such intervals do not differ within the log: stamps of
 whole seconds are equal in every second case."""
 _EQUAL_MS = 0.05
-_SEED_SPREAD = 0.001
-"""Standard deviation over seeds of accuracies at the target; earlier ones spread more."""
+_SEED_SPREADS = ((0.7, 0.0007), (0.6, 0.002), (0.0, 0.005))
+"""From an accuracy on, the least standard deviation over seeds: of the published sets at hand 0.001
+at the target, 0.01 to 0.03 below 0.6."""
 _CHANCE_LEVEL = 0.005  # a diverged run stays at 0.001
 _MOST_RUNS = 40
 _MOST_EVENTS = 3000
@@ -129,22 +131,35 @@ def same_accuracies(cases: Sequence[Named]) -> Iterator[Found]:
     taken: set[str] = set()
     for (name, case, one), (other_name, other_case, other) in combinations(curves, 2):
         common = one.keys() & other.keys()
-        equal = [epoch for epoch in common if one[epoch] == other[epoch]]
-        weight = sum(_decades(one[epoch]) for epoch in equal)
-        ways = math.log10(math.comb(len(common), len(equal)))
-        if other_name in taken or len(equal) < 3 or weight - ways < _CERTAIN_ACCURACIES:
+        if other_name in taken or len(common) < 3:
+            continue
+        image = 1 / min(_images(case), _images(other_case))
+        decades = [_decades(one[epoch], other[epoch], image) for epoch in common]
+        equal = sum(one[epoch] == other[epoch] for epoch in common)
+        in_part = sum(
+            _decades(one[epoch], one[epoch], image)
+            for epoch in common
+            if one[epoch] == other[epoch]
+        )
+        ways = math.log10(math.comb(len(common), equal))
+        certain = in_part - ways if equal >= 3 else 0.0
+        if max(certain, _surprise(decades)) < _CERTAIN_ACCURACIES:
             continue
         replay = case.value("seed") is not None and case.value("seed") == other_case.value("seed")
-        whole = len(equal) == len(common) and not replay
-        groups.setdefault(name, []).append((other_name, len(equal), whole))
+        whole = equal == len(common) and not replay
+        groups.setdefault(name, []).append((other_name, equal, whole))
         taken.add(other_name)
     for name, others in groups.items():
         names = ", ".join([name, *(other for other, _, _ in others)])
         count = min(equal for _, equal, _ in others)
         whole = any(whole for _, _, whole in others)
+        text = f"{names} have the same accuracies at {count} evaluations"
+        if whole:
+            text += ": one run under several names"
+        elif count < 3:
+            text = f"{names} have accuracies nearer to each other than seeds give"
         yield Found(
-            f"{names} have the same accuracies at {count} evaluations"
-            + (": one run under several names" if whole else ""),
+            text,
             None,
             "runs with seeds, and so accuracies, of their own",
             f"{count} equal accuracies",
@@ -165,13 +180,27 @@ def _curve(case: Case) -> dict[float, float]:
     return found
 
 
-def _decades(accuracy: float) -> float:
-    """What it tells that two seeds give this accuracy: the unit of its digits against the spread
-    of seeds, at least that of one image in 50,000."""
-    places = min(5, len(plain(accuracy).partition(".")[2]))
-    unit = max(10.0**-places, 2e-5)
-    chance = unit / (2 * math.sqrt(math.pi) * _SEED_SPREAD)
+def _images(case: Case) -> float:
+    logged = number(case.value("eval_samples"))
+    most = benchmark.IMAGENET_EVAL_SAMPLES
+    return most if logged is None else min(most, max(1.0, logged))
+
+
+def _decades(one: float, other: float, image: float) -> float:
+    """How improbable it is that two seeds give accuracies so near to each other: the difference, at
+    least half a unit of their digits or half an image, against the spread of seeds."""
+    places = min(5, len(plain(one).partition(".")[2]), len(plain(other).partition(".")[2]))
+    nearest = 0.5 * max(10.0**-places, image)
+    spread = next(spread for least, spread in _SEED_SPREADS if min(one, other) >= least)
+    chance = max(nearest, abs(one - other)) / (math.sqrt(math.pi) * spread)
     return max(0.0, -math.log10(min(1.0, chance)))
+
+
+def _surprise(decades: Sequence[float]) -> float:
+    """Decades of the whole: each by chance is exponential, so their sum is Erlang's."""
+    total = math.log(10) * sum(decades)
+    terms = [total**k / math.factorial(k) for k in range(min(len(decades), 100))]
+    return (total - math.log(sum(terms))) / math.log(10)
 
 
 def all_chips(system: dict[str, object]) -> int | None:

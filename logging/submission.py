@@ -290,7 +290,7 @@ def _same_stamps(submission: Submission) -> Iterator[Found]:
 
 def _same_accuracies(submission: Submission) -> Iterator[Found]:
     """No two logs have the same accuracies at the same epochs, weighed by their digits: throughout
-    (with another seed) an error, in many places policy."""
+    (with another seed) an error; in many places, or all nearer than seeds give, policy."""
     yield from same_accuracies(submission.cases)
 
 

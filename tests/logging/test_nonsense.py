@@ -175,6 +175,23 @@ def test_the_target_at_once(tmp_path: Path, name: str, after_ms: float) -> None:
 
 
 @EVERYWHERE
+@given(logs, st.integers(1, 9), st.booleans())
+def test_epochs_before_the_clock(tmp_path: Path, name: str, epochs: int, moved: bool) -> None:
+    """run_start after some epochs, by its place or by its stamp alone."""
+
+    def edit(run: Run) -> None:
+        start, begun = of(run, "run_start")[0], of(run, "epoch_start")[epochs]
+        start.time_ms = max(begun.time_ms, start.time_ms + 1500)
+        if moved:
+            run.remove(start)
+            run.insert(run.index(begun), start)
+
+    found = judge(tmp_path, name, edit)
+    assert found.verdict in ("POLICY", "FAIL")
+    assert severities(found, "BEFORE_CLOCK") == {"policy"}
+
+
+@EVERYWHERE
 @given(logs, st.sampled_from([1, 5, 20]))
 def test_no_machine_trains_so_fast(tmp_path: Path, name: str, run_ms: int) -> None:
     """The whole run within some milliseconds, in order."""
@@ -420,6 +437,26 @@ def test_the_same_accuracies_at_other_times(tmp_path: Path, name: str, seed: int
 
 @SETS
 @given(logs, st.integers(0, 100))
+def test_accuracies_that_were_touched_up(tmp_path: Path, name: str, seed: int) -> None:
+    """One curve, each time some images up or down, at other times."""
+    random = Random(seed)
+    runs = []
+    for number in range(5):
+        ruleset, run = load(name)
+        late = 0.0
+        for record in run:
+            late += random.random() * 40
+            record.time_ms += late * (record.time_ms > 0)
+            if record.key == "seed":
+                record.value = 100 + number
+            elif record.key == "eval_accuracy" and 0.01 < record.value < 0.7:
+                record.value += random.randrange(-4, 5) / 50_000
+        runs.append((ruleset, run))
+    assert severities(of_set(tmp_path, runs), "SAME_CURVE") == {"policy"}
+
+
+@SETS
+@given(logs, st.integers(0, 100))
 def test_the_same_times_with_other_accuracies(tmp_path: Path, name: str, seed: int) -> None:
     random = Random(seed)
     runs = []
@@ -456,6 +493,7 @@ def test_published_sets_are_not_taken_for_one() -> None:
 NEW = frozenset(
     {
         *("OFF_THE_CLOCK", "BEFORE_TRAINING", "THROUGHPUT", "EPOCH_VALUES", "EPOCH_ORDER", "LEAP"),
+        *("BEFORE_CLOCK",),
         *("UNTRAINED", "BLOCKS", "STOP_FIRST", "NO_TIME", "ACCURACY_RANGE", "IMAGES", "NO_NUMBER"),
     }
 )

@@ -202,6 +202,14 @@ def evaluated_again(run: Run) -> None:
     run.insert(run.index(good), copy)
 
 
+def clock_after_epochs(run: Run) -> None:
+    start = find(run, "run_start")
+    run.remove(start)
+    at = run.index(nth(run, "epoch_stop", 1)) + 1
+    start.time_ms = run[at - 1].time_ms
+    run.insert(at, start)
+
+
 def stops_first(run: Run) -> None:
     start, stop = nth(run, "eval_start", 4), nth(run, "eval_stop", 4)
     start.key, stop.key = stop.key, start.key
@@ -228,6 +236,8 @@ CASES = (
     Case("BEFORE_TRAINING", ERROR, at_once, "PASS", "before any training"),
     Case("THROUGHPUT", ERROR, faster(1000), "PASS", "35 epochs in 0.0"),
     Case("THROUGHPUT", POLICY, faster(12), "PASS", "no machine"),
+    Case("BEFORE_CLOCK", POLICY, clock_after_epochs, "FAIL", "2.001 s before run_start"),
+    Case("BEFORE_CLOCK", POLICY, one("run_start", 0, by_ms=2500), "PASS", "s before run_start"),
     Case("EPOCH_VALUES", POLICY, one("epoch_start", 7, epoch_num=-3), "PASS", "epoch_num is -3"),
     Case("EPOCH_VALUES", POLICY, one("eval_stop", 3, epoch_num=1e9), "PASS", "no epoch"),
     Case("EPOCH_VALUES", POLICY, one("epoch_stop", 3, epoch_num=3.5), "PASS", "a part of"),
