@@ -34,6 +34,7 @@ SIGMA_FIXED_COSTS = 0.4
 """Relative error of what a run costs beside its steps (first epoch, evaluations)."""
 
 MAX_GPUS = 1 << 20
+MOST_EPOCHS = 100_000
 CURVE_POINTS = 9
 
 PRECISIONS = {"float16": "fp16", "bfloat16": "fp16", "float32": "fp32"}
@@ -231,6 +232,11 @@ def predict(job: Job) -> Prediction:
     known = epochs_to_target(first.ranks * first.batch, job.ruleset)
     if job.epochs is None:
         epochs = float(stop_epoch(known.expected, job.period, job.offset))
+        if epochs > MOST_EPOCHS:
+            raise UserError(
+                f"eval.period: an evaluation after {known.expected:g} to {MOST_EPOCHS:,} epochs "
+                f"expected, found the first after {epochs:g}"
+            )
     else:
         epochs, known = job.epochs, Epochs(job.epochs, job.epochs, job.epochs)
     evals = evaluations(math.ceil(epochs), job.period, job.offset)
@@ -317,8 +323,8 @@ def _phases(machine: Machine, job: Job, epochs: float) -> tuple[Phase, ...]:
 
 def _checked(job: Job) -> Job:
     """`job`, its grouping, algorithm and epochs proved to exist."""
-    if job.epochs is not None and not 1 <= job.epochs <= 100_000:
-        raise UserError(f"--epochs: 1 to 100000 expected, found {job.epochs:g}")
+    if job.epochs is not None and not 1 <= job.epochs <= MOST_EPOCHS:
+        raise UserError(f"--epochs: 1 to {MOST_EPOCHS} expected, found {job.epochs:g}")
     try:
         if job.groups is not None:
             gradient_groups(job.groups, [1] * 161)

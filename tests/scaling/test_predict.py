@@ -228,3 +228,11 @@ def test_a_machine_is_found_as_people_write_it(
 def test_an_unknown_machine_is_answered_with_the_known_ones() -> None:
     with pytest.raises(UserError, match=r"abci, .*dgxh100, .*tpu_v4.*did you mean \"dgxa100\""):
         load_system("dgxa10")
+
+
+@pytest.mark.parametrize("period", [200_000, 500_000_000, (1 << 62) - 1])
+def test_an_evaluation_that_no_run_reaches_is_refused(period: int) -> None:
+    """The accuracy of half a billion epochs took 15 GB."""
+    job = job_of_config(load("abci_2048_closed_32k").run)._replace(period=period)
+    with pytest.raises(UserError, match=r"eval\.period: an evaluation after .* found the first"):
+        predict(job)
