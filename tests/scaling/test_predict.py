@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -233,6 +235,6 @@ def test_an_unknown_machine_is_answered_with_the_known_ones() -> None:
 @pytest.mark.parametrize("period", [200_000, 500_000_000, (1 << 62) - 1])
 def test_an_evaluation_that_no_run_reaches_is_refused(period: int) -> None:
     """The accuracy of half a billion epochs took 15 GB."""
-    job = job_of_config(load("abci_2048_closed_32k").run)._replace(period=period)
+    job = replace(job_of_config(load("abci_2048_closed_32k").run), period=period)
     with pytest.raises(UserError, match=r"eval\.period: an evaluation after .* found the first"):
         predict(job)
