@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -62,7 +63,7 @@ def find_results(folder: Path) -> list[Path]:
 
     Raises UserError where there is none.
     """
-    home = folder.resolve()
+    home = os.path.realpath(folder)  # resolve() raises where links go in a circle
     files = [
         path
         for path in folder.glob(RESULT_FILES)

@@ -18,6 +18,7 @@ from .console import (
     Overrides,
     SystemName,
     choices,
+    say,
     split_config,
 )
 from .ending import Stopped, asked_by, job_ended, job_left
@@ -114,7 +115,7 @@ def _wait(plan: Submission, scheduler: str, job: str, to: TextIO) -> int:
     log = plan.folder / "job.log"
     lines = log.read_text(errors="replace").splitlines() if log.is_file() else []
     for line in jobs.results_of("\n".join(lines)) or lines[-20:]:
-        print(line, file=to)
+        say(line, to=to)
     ending = job_ended(scheduler, job, code, plan.folder, jobs.last_result(plan.folder))
     print(ending.line, file=to, flush=True)
     return code

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from ..config.errors import UserError
+from ..config.reading import open_file
 from ..data.atomic import create_new, partial_beside
 
 MAGIC = b"RN50CKP1"
@@ -128,13 +129,17 @@ def read(path: Path) -> Checkpoint:
     Raises:
         UserError: it cannot be read, is torn or damaged, or is no checkpoint; one line.
     """
+    start = len(MAGIC) + 8
     try:
-        data = np.fromfile(path, np.uint8)
+        with open_file(path) as file:
+            size = os.fstat(file.fileno()).st_size
+            is_ours = file.read(len(MAGIC)) == MAGIC and size >= start + DIGEST_BYTES
+            file.seek(0)
+            data = np.fromfile(file, np.uint8, size if is_ours else 0)
     except OSError as error:
         raise UserError(f"{path}: cannot read: {error.strerror}") from None
-    start = len(MAGIC) + 8
-    if len(data) < start + DIGEST_BYTES or data[: len(MAGIC)].tobytes() != MAGIC:
-        raise UserError(f"{path}: a checkpoint expected, found {len(data)} bytes of something else")
+    if not is_ours:
+        raise UserError(f"{path}: a checkpoint expected, found {size} bytes of something else")
     found = hashlib.blake2b(data[:-DIGEST_BYTES].data, digest_size=DIGEST_BYTES).digest()
     if found != data[-DIGEST_BYTES:].tobytes():
         raise UserError(f"{path}: torn or damaged: its digest does not fit its {len(data)} bytes")
