@@ -198,7 +198,7 @@ def _unsafe(log: Log) -> str | None:
             return f"unsafe value of {key}"
     for problem in log.problems:
         # Of the others it reads nothing either. The key of one that was skipped is a guess.
-        unseen = problem.lost and problem.kind in ("type", "long")
+        unseen = problem.kind == "form" or (problem.lost and problem.kind in ("type", "long"))
         known = problem.kind == "type" and problem.key is not None
         if unseen and not (known and problem.key not in _NAMING_KEYS):
             return "a record whose values are not known"

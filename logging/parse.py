@@ -42,7 +42,7 @@ _MLLOG_TOKEN = b":::MLLOG "
 _MLL_TOKEN = b":::MLL "
 _OLD_TOKEN = b":::MLPv0.5"
 _CUT_TOKENS = (_ANY_TOKEN, b":::MLL", b":::MLLO", b":::MLLOG")
-_MLL_RECORD = re.compile(r":::MLL ([\d.]+) ([A-Za-z0-9_]+) ?:\s+")
+_MLL_RECORD = re.compile(r":::MLL ([0-9.]+) ([A-Za-z0-9_]+) ?:\s+")
 _ODD_MLLOG = re.compile(r':::MLLOG([^\w{\["]{0,8})(?=\{\s*")')
 
 # A whole line as mllog writes it, from the token on: what a record that nobody wants is recognised
@@ -240,11 +240,12 @@ class _Reader:
         if len(data) - last <= _LINE_BYTES:
             return data[last:]
         self.longest = max(self.longest, len(data) - last)
-        key = salvaged_key(data[last : last + 1000].decode("latin-1"))
-        self.troubles.problem(
-            number, "long", key, f"a record of more than {_LINE_BYTES} bytes was skipped", True
-        )
+        self._too_long(number, salvaged_key(data[last : last + 1000].decode("latin-1")))
         return data[1 - len(_MLLOG_TOKEN) :]
+
+    def _too_long(self, number: int, key: str | None) -> None:
+        message = f"a record of more than {_LINE_BYTES} bytes was skipped"
+        self.troubles.problem(number, "long", key, message, True)
 
     def _odd_token(self, number: int, text: str) -> None:
         """A token that is not followed by one blank: the official parsers do not see a record."""
@@ -277,7 +278,8 @@ class _Reader:
     ) -> int:
         """Read the record at `start`; returns where the next token of the line stands, or -1."""
         parts = [part for part in (after, stop) if part != -1]
-        text = decode(raw[start : min(parts, default=None)])
+        part = raw[start : min(parts, default=None)]
+        text = decode(part)
         key, seconds, head = None, None, len(_MLLOG_TOKEN)
         if dialect == MLL:
             match = _MLL_RECORD.match(text)
@@ -298,8 +300,15 @@ class _Reader:
                 self._torn(number, text, closed, error)
                 return after
             content, text, end = whole
+            part = raw[start:]
             after = raw.find(_ANY_TOKEN, start + len(text[:end].encode()))
-        foreign = stripped(text[end:], raw)
+            if f":::{dialect}{' ' if dialect == MLLOG else ''}" in text[1:end]:
+                message = "a token inside a text: the official parser takes it for a record"
+                self.troubles.problem(number, "token", key or key_of(content), message, False)
+        if end > _LINE_BYTES:
+            self._too_long(number, key or key_of(content))
+            return after
+        foreign = stripped(text[end:], part)
         if foreign:
             self.troubles.problem(
                 number,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import random
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -303,3 +304,64 @@ def test_memory_is_bounded(tmp_path: Path, flood: Flood, records: int) -> None:
     verdict, peak_kb = done.stdout.split()
     assert verdict in (FAIL, CANNOT_READ)
     assert int(peak_kb) < 100_000
+
+
+NOISE = (
+    "",
+    "I0518 21:33:07.3 427370 train.py:168] step 5\n",
+    "\x1b[A 35 %|###\r 36 %|####\n",
+    "{'key': 'run_stop', 'value': 0.5}\n",
+    '{"key": "run_stop", "metadata": {"status": "aborted"}}\n',
+    "::: MLLOG is the token; :::MLPv0.6 was another\n",
+    "x" * 3000 + "\n",
+    "\n\r\n\n",
+)
+
+
+def junk(rng: random.Random, time_ms: float) -> str:
+    """What no rule reads: text of others, and records of keys without rules."""
+    if rng.random() < 0.5:
+        return rng.choice(NOISE)
+    values: list[object] = [
+        None,
+        rng.random(),
+        "a: b",
+        [1, [2]],
+        {"x": {"y": "\u00e9"}},
+        True,
+        10**30,
+    ]
+    key = f"{rng.choice(['run_stops', 'tracked', 'x' * 300, 'Run_Stop', 'a b'])}{rng.randrange(5)}"
+    text = line(key, rng.choice(values), time_ms, epoch_num=rng.randrange(50), status="aborted")
+    return rng.choice(["", "[1,0]<stdout>:", "warning "]) + rng.choice(
+        [
+            text,
+            text.replace('": ', '":'),
+            text.replace("\n", "\r\n"),
+            text.replace("e", "\\u0065", 1),
+        ]
+    )
+
+
+@pytest.mark.parametrize("violation", ["none", *VIOLATIONS])
+def test_what_no_rule_reads_changes_nothing(tmp_path: Path, violation: str) -> None:
+    """Anywhere, any number: the same findings, in other lines."""
+    run = good_run()
+    VIOLATIONS.get(violation, lambda _: None)(run)
+
+    def said(path: Path) -> list[tuple[str, str, str, str]]:
+        found = check_log(path, "4.0.0", official=False).findings
+        return [(f.id, f.severity, f.caused_by, re.sub(r"\d+", "N", f.message)) for f in found]
+
+    clean = said(write(tmp_path / "clean.txt", run))
+    rng = random.Random(violation)
+    for _ in range(4):
+        parts = [""]
+        for record in run:
+            time_ms = record.time_ms
+            parts.append(record.text("4.0.0") + "\n")
+            if rng.random() < 0.3:
+                parts.extend(junk(rng, time_ms) for _ in range(rng.choice([1, 2, 40])))
+        path = tmp_path / "log.txt"
+        path.write_bytes("".join(parts).encode())
+        assert said(path) == clean

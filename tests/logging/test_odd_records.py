@@ -460,3 +460,28 @@ def test_a_config_says_what_nothing_else_does(tmp_path: Path) -> None:
     (tmp_path / "config.yaml").unlink()
     os.mkfifo(tmp_path / "config.yaml")
     assert check_log(path, official=False).ruleset == "4.0.0"
+
+
+def test_a_token_inside_a_text_fails_as_it_does_officially(tmp_path: Path) -> None:
+    path = tmp_path / "log.txt"
+    for text in (":::MLLOG x", "x:::MLLOG "):
+        lines = good_lines()
+        lines[40] = lines[0].replace("submission_benchmark", "note").replace("resnet", text)
+        assert checked(path, lines).verdict == "FAIL"
+        assert not official_passes(path, "4.0.0")
+    lines[40] = lines[40].replace("MLLOG", "MLLOGS")
+    assert checked(path, lines).verdict == "PASS"
+    assert official_passes(path, "4.0.0")
+
+
+@pytest.mark.parametrize("blank", ["\xa0", "\x85", "\x1c"])
+def test_the_official_checker_sees_no_name_that_we_do_not(tmp_path: Path, blank: str) -> None:
+    """Blanks of Latin-1 after the colon, which its parser takes for blanks."""
+    lines = good_lines("0.6.0")
+    evil = ':::MLL 1.5 opt_name:@{"value": "../../evil", "metadata": {}}\n'
+    path = tmp_path / "log.txt"
+    content = "".join([*lines, evil]).encode().replace(b":@", b":" + blank.encode("latin-1"))
+    path.write_bytes(content)
+    found = check_log(path, "0.6.0")
+    assert found.official is not None
+    assert found.official.verdict == "NOT_RUN"
