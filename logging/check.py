@@ -22,7 +22,7 @@ OFFICIAL_BYTES = 16 << 20
 """Beyond it the official checker is not run unasked: it takes 0.3 s and 7 MB a MB. The largest
 published log has 3.4 MB."""
 
-_OFFICIAL_MOST_BYTES = 1 << 30
+_OFFICIAL_MOST_BYTES = 256 << 20
 _OFFICIAL_RECORD_BYTES = 1 << 16
 """It takes 2 s for a record of 64 KB, and four times as long for one of twice the length."""
 
@@ -83,7 +83,9 @@ def check_log(path: Path, ruleset: str | None = None, *, official: bool | None =
         log = read_log(path, CHECKED)
     except CannotRead as error:
         found = find_ruleset(path, None, ruleset)
-        referee = _referee(path, None, found.name, official)
+        # It may read records that this parser does not: nobody has seen what they name.
+        unread = "records that cannot be read" if error.records else None
+        referee = _referee(path, None, found.name, official, unread)
         return _unreadable(path, error, found.name, found.source, referee)
     try:
         found = find_ruleset(path, log, ruleset)
@@ -163,21 +165,23 @@ def _root(findings: tuple[Finding, ...]) -> Finding:
     return next(why, worst)
 
 
-def _referee(path: Path, log: Log | None, ruleset: str, wanted: bool | None) -> Official | None:
+def _referee(
+    path: Path, log: Log | None, ruleset: str, wanted: bool | None, unread: str | None = None
+) -> Official | None:
     """The official verdict; None where nobody wants it, NOT_RUN where it would not be safe."""
     if wanted is False:
         return None
     if open_pipe(path) is not None:
-        reason: str | None = "read from a pipe, which can be read once: save it to a file first"
-        return Official(NOT_RUN, installed_version(), ruleset, (str(reason),))
+        once = "read from a pipe, which can be read once: save it to a file first"
+        return Official(NOT_RUN, installed_version(), ruleset, (once,))
     if not path.is_file():
         return None
     size = path.stat().st_size
-    reason = None
-    if size > (OFFICIAL_BYTES if wanted is None else _OFFICIAL_MOST_BYTES):
+    reason = unread
+    if reason is None and size > (OFFICIAL_BYTES if wanted is None else _OFFICIAL_MOST_BYTES):
         orders = "; --official runs it" if size <= _OFFICIAL_MOST_BYTES else ""
         reason = f"{size / 1e6:.0f} MB would take it {size / 1e6 * 0.3:.0f} s{orders}"
-    elif log is not None:
+    if reason is None and log is not None:
         reason = _unsafe(log)
         if reason is None and wanted is None and log.longest_bytes > _OFFICIAL_RECORD_BYTES:
             reason = f"a record of {log.longest_bytes:,} bytes would hold it up; --official runs it"

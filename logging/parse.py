@@ -92,7 +92,8 @@ def read_log(path: Path, keys: Collection[str] | None = None) -> Log:
     if reader.size > MOST_BYTES:
         raise CannotRead(path, f"cannot read: more than {MOST_BYTES:,} bytes, which no log has")
     if not reader.keeper.counts:
-        raise CannotRead(path, _what_else(reader, reader.head))
+        records = reader.troubles.first() is not None or bool(reader.troubles.notes)
+        raise CannotRead(path, _what_else(reader, reader.head), records=records)
     return reader.log(path)
 
 
@@ -481,7 +482,9 @@ def _what_else(reader: _Reader, head: bytes) -> str:
     """What a file without records is."""
     if reader.size == 0:
         return "an MLPerf log (:::MLLOG records) expected, found an empty file (0 bytes)"
-    if head.startswith(b"\x1f\x8b"):
+    if reader.size == reader.odd_bytes.zeros:
+        found = "zero bytes alone"
+    elif head.startswith(b"\x1f\x8b"):
         found = "what looks like gzip: unpack it first"
     elif head.startswith((b"\xff\xfe", b"\xfe\xff")) or head.count(0) * 3 > len(head):
         found = "what looks like UTF-16: convert it with iconv"

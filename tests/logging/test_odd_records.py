@@ -363,7 +363,7 @@ def test_a_file_that_has_no_end_is_refused(tmp_path: Path) -> None:
         file.truncate(6 << 30)
     found = check_log(path)
     assert found.verdict == "CANNOT_READ"
-    assert "4,294,967,296 bytes" in found.cause
+    assert "1,073,741,824 bytes" in found.cause
     (tmp_path / "link").symlink_to("/dev/zero")
     assert "a device" in check_log(tmp_path / "link").cause
 
@@ -483,5 +483,17 @@ def test_the_official_checker_sees_no_name_that_we_do_not(tmp_path: Path, blank:
     content = "".join([*lines, evil]).encode().replace(b":@", b":" + blank.encode("latin-1"))
     path.write_bytes(content)
     found = check_log(path, "0.6.0")
+    assert found.official is not None
+    assert found.official.verdict == "NOT_RUN"
+
+
+@pytest.mark.parametrize("stamp", ["true", '"1e999"', "1e999", "NaN"])
+def test_the_official_checker_sees_no_log_that_we_cannot_read(tmp_path: Path, stamp: str) -> None:
+    """Its parser takes stamps that are none, so it would read what a log of them names."""
+    path = tmp_path / "log.txt"
+    body = f'"time_ms": {stamp}, "value": "../../evil", "metadata": {{}}'
+    path.write_text(f':::MLLOG {{"key": "submission_division", {body}}}\n' * 3)
+    found = check_log(path, "4.0.0", official=True)
+    assert found.verdict == "CANNOT_READ"
     assert found.official is not None
     assert found.official.verdict == "NOT_RUN"
