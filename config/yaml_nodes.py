@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import warnings
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -15,7 +17,9 @@ from .leaves import Origin
 from .reading import read_file
 
 _MAX_BYTES = 1 << 16
+_BRACKET = re.compile(rb"[\[\]{}]")
 _MAX_DEPTH = 20
+_MAX_BRACKETS = 5 * _MAX_DEPTH  # open at once: thousands take the reader seconds to refuse
 _MAX_NODES = 2000  # keys and values, aliases written out; the whole schema has some 200
 
 
@@ -28,6 +32,8 @@ def compose_file(path: Path, within: Path | None = None) -> Node | None:
         raw = read_file(path, _MAX_BYTES, within=within)
     except OSError as error:
         raise UserError(f"{path}: cannot read: {error.strerror}") from None
+    if _brackets_open(raw) > _MAX_BRACKETS:
+        raise UserError(f"{path}: at most {_MAX_DEPTH} levels expected, found more")
     try:
         root = _compose(raw.decode("utf-8-sig"))
     except UnicodeDecodeError as error:
@@ -45,6 +51,8 @@ def compose_file(path: Path, within: Path | None = None) -> Node | None:
 def compose_value(text: str, where: Origin, key: str) -> Node | None:
     """The node of a value on the command line; None: empty. Raises UserError."""
     try:
+        if _brackets_open(text.encode(errors="replace")) > _MAX_BRACKETS:
+            raise RecursionError
         node = _compose(text)
     except (YAMLError, RecursionError, ValueError):
         raise UserError(f"{where}: {key}: {show(text)} is not valid YAML") from None
@@ -56,7 +64,18 @@ def compose_value(text: str, where: Origin, key: str) -> Node | None:
 @lru_cache(maxsize=256)
 def _compose(text: str) -> Node | None:
     """Remembered: bases and machines are read again for each of the presets (half of the time)."""
-    return YAML(typ="rt", pure=True).compose(text)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of an anchor used again: with lines of the file
+        return YAML(typ="rt", pure=True).compose(text)
+
+
+def _brackets_open(raw: bytes) -> int:
+    """How many brackets are open at once at most, those in texts and comments among them."""
+    most = depth = 0
+    for bracket in _BRACKET.findall(raw):
+        depth = depth + 1 if bracket in b"[{" else max(0, depth - 1)
+        most = max(most, depth)
+    return most
 
 
 def construct(node: Node, where: Origin, key: str, depth: int) -> Any:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from rn50.config import yaml_nodes
 from rn50.config.errors import UserError
 from rn50.config.load import load, load_system
 from rn50.config.names import list_presets
@@ -131,3 +132,20 @@ def test_a_billion_laughs(tmp_path: Path) -> None:
     assert "at most 2000 keys and values expected" in refused(tmp_path / "x.yaml")
     (tmp_path / "x.yaml").write_text("a: &a {b: *a}")
     refused(tmp_path / "x.yaml")
+
+
+@pytest.mark.parametrize("text", ["[" * 60_000, "{a: " * 15_000, "[[[[[1, 2], " * 5000])
+def test_depth_is_refused_at_once(tmp_path: Path, text: str) -> None:
+    """The reader itself takes six seconds to refuse 2,000 brackets."""
+    (tmp_path / "x.yaml").write_text(text)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(yaml_nodes, "_compose", lambda text: pytest.fail("it was composed"))
+        assert "at most 20 levels expected, found more" in refused(tmp_path / "x.yaml")
+
+
+def test_an_anchor_used_again_prints_nothing(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], recwarn: pytest.WarningsRecorder
+) -> None:
+    (tmp_path / "x.yaml").write_text("name: &a x\nbatch: {per_rank: &a 4}\n")
+    load(tmp_path / "x.yaml")
+    assert not recwarn.list and capfd.readouterr() == ("", "")
