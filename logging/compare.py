@@ -11,9 +11,11 @@ from typing import Any, NamedTuple
 
 from ..config.errors import UserError
 from ..config.leaves import flatten
+from .check import check_log
 from .divergence import Divergence, diverge
 from .figures import Figures, in_order, show
 from .folder import Subject, read_subjects
+from .submission import check_folder
 
 MAX_COLUMNS = 26
 MISSING = "-"
@@ -103,8 +105,18 @@ def _submissions(subjects: Sequence[Subject]) -> tuple[Row, ...]:
         cells = [_joined(run.submission.get(name) for run in s.runs) for s in subjects]
         rows.append(_row(name, cells))
     rows.append(_row("runs", [str(len(subject.logs)) for subject in subjects]))
+    rows.append(_row("log check", [judged(subject) for subject in subjects]))
     statuses = [_joined(run.status or "no run_stop" for run in s.runs) for s in subjects]
     return (*rows, _row("run_stop", statuses))
+
+
+def judged(subject: Subject) -> str:
+    """The verdict on a log, or on several as a submission, without the official checker."""
+    if not subject.files:
+        return MISSING
+    if len(subject.files) > 1:
+        return check_folder(subject.path, official=False)[-1].verdict
+    return check_log(subject.files[0], official=False).verdict
 
 
 def _parameters(subjects: Sequence[Subject]) -> tuple[Row, ...]:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from ..config.finding import number
-from .compare import Comparison
+from .compare import Comparison, judged
 from .divergence import Divergence
 from .figures import Figures, show
 from .folder import Subject
@@ -44,6 +44,7 @@ def to_json(comparison: Comparison) -> dict[str, Any]:
             {
                 "letter": letter,
                 "path": str(subject.path),
+                "verdict": judged(subject),
                 "notes": list(subject.notes),
                 "runs": [_run_json(log.path, log.digest, log.figures) for log in subject.logs],
             }

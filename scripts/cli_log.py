@@ -33,24 +33,30 @@ def log_show(
 
     Example: `rn50 log show results/quick/20261121T080000Z`
     """
+    from ..logging.check import FAIL, check_log
     from ..logging.summary import find_logs, summarise
+    from .verdict import ON_THE_TARGET, errors_of
 
-    summaries = [(log, summarise(log)) for log in find_logs(path)]
+    summaries = [(log, summarise(log), check_log(log, official=False)) for log in find_logs(path)]
     if as_json:
-        content = [summary._asdict() for _, summary in summaries]
+        content = [one._asdict() | {"verdict": check.verdict} for _, one, check in summaries]
         print(json.dumps(content[0] if len(content) == 1 else content, indent=1))
         return
-    for number, (log, summary) in enumerate(summaries):
+    for number, (log, summary, check) in enumerate(summaries):
         if number:
             print()
-        _print_summary(log, summary)
+        own_target = summary.target is not None and set(errors_of(check)) == ON_THE_TARGET
+        failed = check.verdict == FAIL and not own_target
+        _print_summary(log, summary, check.cause if failed else None)
 
 
-def _print_summary(log: Path, summary: Summary) -> None:
+def _print_summary(log: Path, summary: Summary, fault: str | None) -> None:
+    """`fault`: why `log check` fails the log, so that its times are no result."""
     accuracy = with_unit(summary.eval_accuracy, "", 5)
     if summary.target is not None:
         accuracy += f", target {summary.target:g}"
-    rows = [
+    rows = [("log check", f"FAIL: {fault}")] if fault else []
+    rows += [
         ("status", summary.status or "no run_stop: the run did not finish"),
         ("time to train", with_unit(summary.time_to_train_s, "s", 3)),
         ("init (not counted)", with_unit(summary.init_s, "s", 2)),

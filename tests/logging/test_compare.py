@@ -518,3 +518,19 @@ def test_published_logs_of_all_rounds_side_by_side() -> None:
     assert len(comparison.divergences) == len(subjects) - 1
     assert divergence_lines(comparison)
     assert json.dumps(to_json(comparison), allow_nan=False)
+
+
+def test_what_the_check_fails_is_said_beside_its_times(tmp_path: Path) -> None:
+    good, bad = good_run(), good_run()
+    last(bad, "run_stop").metadata["status"] = "aborted"
+    paths = [str(write(tmp_path / name, run)) for name, run in (("good", good), ("bad", bad))]
+    code, out, _ = invoke("compare", *paths)
+    assert code == 0
+    row = next(line for line in out.splitlines() if "log check" in line)
+    assert row.split()[-2:] == ["PASS", "FAIL"]
+    _, out, _ = invoke("compare", "--json", *paths)
+    assert [subject["verdict"] for subject in json.loads(out)["subjects"]] == ["PASS", "FAIL"]
+    shown = [invoke("show", path)[1] for path in paths]
+    assert "log check" not in shown[0]
+    assert "FAIL: run_stop (line" in shown[1]
+    assert json.loads(invoke("show", "--json", paths[1])[1])["verdict"] == "FAIL"
