@@ -96,6 +96,10 @@ def check_folder(
         for rule in SET_RULES
         for found in rule.check(submission)
     )
+    if any(finding.id == "SAME_RUN" for finding in findings):
+        findings = tuple(
+            f._replace(caused_by="SAME_RUN") if f.id == "SAME_CURVE" else f for f in findings
+        )
     order = (ERROR, POLICY, NOTE)
     findings = tuple(sorted(findings, key=lambda finding: order.index(finding.severity)))
     good = sum(check.verdict not in (FAIL, CANNOT_READ) for check in checks)
