@@ -14,7 +14,7 @@ from collections.abc import Collection
 from typing import Any
 
 from .events import MLL, MLLOG, Event, Overflow
-from .wanted import CHECKED, FIXED, SECOND, SMOOTHING
+from .wanted import CHECKED, FIXED, READ_METADATA, SECOND, SMOOTHING
 
 FIRST = 500
 """Records of one key that are kept, whatever they say; published logs have up to 161."""
@@ -35,9 +35,6 @@ _SHALLOW_CHARACTERS = 300
 """Shorter records cannot be nested deeper than any code can go."""
 _SHORT_CHARACTERS, _SHORT_ENTRIES = 200, 20
 _LARGEST_INTEGER = 10**18  # beyond it arithmetic with floats can overflow
-_READ_METADATA = frozenset(
-    {"epoch_num", "first_epoch_num", "epoch_count", "samples_count", "step_num", "status", "tensor"}
-)
 
 
 class _Alike:
@@ -232,7 +229,7 @@ def _short(value: Any, digest: str) -> Any:
 
 def _short_object(content: dict[str, Any], digest: str) -> dict[str, Any]:
     names = [name for name in content if len(name) <= _SHORT_CHARACTERS]
-    names.sort(key=lambda name: name not in _READ_METADATA)
+    names.sort(key=lambda name: name not in READ_METADATA)
     kept: dict[str, Any] = {}
     for name in names[:_SHORT_ENTRIES]:
         entry = content[name]

@@ -29,7 +29,8 @@ from .events import (
 )
 from .keeping import FIRST, Keeper
 from .opening import MOST_BYTES, open_log
-from .record_text import decode, key_of, repeats, same_value, stripped, value_shown, word
+from .record_text import decode, key_of, stripped, word
+from .repeats import look_for_repeats
 from .rounds import guess_ruleset
 from .stamps import Stamps
 from .troubles import Troubles, salvaged_key
@@ -384,13 +385,16 @@ class _Reader:
         names = len(content) + (len(value) if isinstance(value, dict) else 0)
         names += len(metadata) if isinstance(metadata, dict) else 0
         if text.count(":") != names:  # every name has one
-            self._repeated(number, key, text)
+            look_for_repeats(self.troubles, number, key, text)
         time_ms = self.stamps.read(number, key, content, seconds)
         if "value" not in content or "metadata" not in content:
             for name in ("value", "metadata"):
                 if name not in content:
                     message = f'record ({cut(key)}) has no "{name}"'
-                    self.troubles.problem(number, "missing", key, message, False)
+                    if dialect == MLL and name == "metadata":  # its checker does without
+                        self.troubles.note(number, "missing", key, message)
+                    else:
+                        self.troubles.problem(number, "missing", key, message, False)
         if time_ms is None:
             return
         order = self.dialects[dialect] = self.dialects[dialect] + 1
@@ -416,30 +420,6 @@ class _Reader:
             self.keeper.keep(event, name, dialect, text, self.plain)
         else:
             self.keeper.pass_over(name)
-
-    def _repeated(self, number: int, key: str, text: str) -> None:
-        """Names that come twice in one object: which value holds is up to who reads it."""
-        try:
-            found = repeats(text)
-        except RecursionError:
-            self.troubles.problem(number, "type", key, "values nested too deeply", True)
-            return
-        for pairs in found:
-            values: dict[str, Any] = {}
-            for name, value in pairs:
-                if name not in values:
-                    values[name] = value
-                    continue
-                keys = [one for one in (key, value, values[name]) if isinstance(one, str)]
-                if key not in CHECKED and not (name == "key" and any(k in CHECKED for k in keys)):
-                    continue
-                said = f'record ({cut(key)}) has "{cut(name)}" twice'
-                if same_value(value, values[name]):
-                    self.troubles.note(number, "repeated", key, f"{said}, with one value")
-                    continue
-                both = f"{value_shown(values[name])} and {value_shown(value)}"
-                message = f"{said}: {both}; which one holds is up to the reader"
-                self.troubles.problem(number, "repeated", key, message, False)
 
     def log(self, path: Path) -> Log:
         """What was read, in the dialect that has more of the keys that rules read."""

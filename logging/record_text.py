@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
-
-from .events import type_name
 
 _BLANKS = " \t\n\v\f\r\x1c\x1d\x1e\x1f"
 _LATIN_BLANKS = _BLANKS + "\x85\xa0"
@@ -33,37 +30,6 @@ def key_of(content: Any) -> str | None:
     """The key of a record's JSON, where it is one."""
     found = content.get("key") if isinstance(content, dict) else None
     return found if isinstance(found, str) else None
-
-
-def repeats(text: str) -> list[list[tuple[str, Any]]]:
-    """The objects of a JSON text that have a name more than once, as lists of (name, value).
-
-    Raises:
-        RecursionError: it is nested too deeply.
-    """
-    found: list[list[tuple[str, Any]]] = []
-
-    def look(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        content = dict(pairs)
-        if len(content) < len(pairs):
-            found.append(pairs)
-        return content
-
-    json.loads(text, object_pairs_hook=look)
-    return found
-
-
-def same_value(one: Any, other: Any) -> bool:
-    """Typed equality: true, 1 and 1.0 are three values."""
-    try:
-        return repr(one) == repr(other)
-    except RecursionError:
-        return False
-
-
-def value_shown(value: Any) -> str:
-    """A value in a message."""
-    return type_name(value) if isinstance(value, list | dict) else repr(value)[:60]
 
 
 def word(value: Any) -> str:

@@ -47,3 +47,13 @@ CHECKED = _Checked(
 )
 FIXED: frozenset[str] = frozenset(iter(CHECKED))
 """Those of them that have a name of their own."""
+
+READ_METADATA = frozenset(
+    {
+        *("epoch_num", "first_epoch_num", "epoch_count", "samples_count", "step_num", "status"),
+        *("tensor", "steps_repeated"),
+    }
+)
+"""What rules read of metadata."""
+READ_NAMES = READ_METADATA | {"key", "value", "metadata", "time_ms", "success"}
+"""What rules read of a record."""

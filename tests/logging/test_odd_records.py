@@ -78,7 +78,7 @@ def nested_twice(line: str) -> str:
 
 
 def true_and_one(line: str) -> str:
-    return line.replace('"lineno": 7', '"lineno": 7, "x": 1, "x": true')
+    return line.replace('"lineno": 7', '"lineno": 7, "status": 1, "status": true')
 
 
 @pytest.mark.parametrize(
@@ -100,6 +100,10 @@ def test_one_value_twice_is_a_note(tmp_path: Path) -> None:
     lines[3] = re.sub(r'("value": "[a-z]+", )', r"\1\1", lines[3])
     found = checked(tmp_path / "log.txt", lines)
     assert (found.verdict, of(found, "ODD_RECORDS").line) == ("PASS", 4)
+    lines = good_lines()
+    lines[5] = lines[5].replace('"lineno": 7', '"lineno": 7, "lineno": 8')  # no rule reads it
+    found = checked(tmp_path / "log.txt", lines)
+    assert (found.verdict, of(found, "ODD_RECORDS").line) == ("PASS", 6)
 
 
 @pytest.mark.parametrize("odd", ["", "\t", "  \t"[2:], "\xa0", ":", ": ", "\x00", "\x0b", "\u2003"])
