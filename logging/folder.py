@@ -18,10 +18,9 @@ from ..config.reading import open_file, read_file
 from .figures import Figures, figures, show
 from .metrics_read import Series, read_metrics
 from .parse import Log, read_log
-from .places import config_of, job_of, log_folders, run_folders
+from .places import MOST_LOGS, config_of, job_of, log_folders, run_folders
 
 _RESULT = re.compile(r"result_\d+\.txt")
-_MAX_LOGS = 200
 _JSON_BYTES = 1 << 20
 _TRACE_BYTES = 8 << 20
 """Some 60,000 spans; read as JSON they take up to 30 times as much."""
@@ -102,8 +101,8 @@ def read_subjects(path: Path) -> list[Subject]:
     below = [folder for folder in below if folder.absolute().parent not in jobs]  # its own copies
     if not below:
         raise UserError(f"{path}: result_0.txt expected in it or below it, found none")
-    if len(below) > _MAX_LOGS:
-        raise UserError(f"{path}: at most {_MAX_LOGS} folders of logs expected, found {len(below)}")
+    if len(below) > MOST_LOGS:
+        raise UserError(f"{path}: at most {MOST_LOGS} folders of logs expected, found {len(below)}")
     return _readable(below)
 
 
@@ -201,8 +200,8 @@ def _logs_in(path: Path) -> list[Path]:
         (file for file in path.glob("result_*.txt") if _is_log(file)),
         key=lambda file: (len(file.name), file.name),  # result_10 after result_9
     )
-    if len(found) > _MAX_LOGS:
-        raise UserError(f"{path}: at most {_MAX_LOGS} logs expected, found {len(found)}")
+    if len(found) > MOST_LOGS:
+        raise UserError(f"{path}: at most {MOST_LOGS} logs expected, found {len(found)}")
     return found
 
 

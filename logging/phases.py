@@ -11,6 +11,7 @@ from ..config.finding import number
 from .figures import show
 
 _MAX_BARS = 60
+_MAX_TOTALS = 100
 _FIRST_OF_THE_CLOCK = re.compile(r"(epoch|step|evaluate)\b")
 
 
@@ -95,13 +96,13 @@ def start_up(spans: Sequence[dict[str, Any]]) -> StartUp | None:
 
 
 def span_totals(spans: Sequence[dict[str, Any]]) -> list[Total]:
-    """All spans by kind ("epoch 3" is an epoch), the longest in sum first."""
+    """All spans by kind ("epoch 3" is an epoch), the longest in sum first; at most 100 kinds."""
     found: dict[str, list[float]] = {}
     for span in spans:
         name = re.sub(r"\s+\d+$", "", show(span.get("name")))
         found.setdefault(name, []).append(span["dur"] / 1e6)
     totals = [Total(n, len(d), sum(d), median(d), max(d)) for n, d in found.items()]
-    return sorted(totals, key=lambda total: (-total.total_s, total.name))
+    return sorted(totals, key=lambda total: (-total.total_s, total.name))[:_MAX_TOTALS]
 
 
 def step_times(records: Iterable[dict[str, Any]], batch: float | None) -> StepTimes | None:

@@ -11,6 +11,7 @@ from pathlib import Path
 from ..config.benchmark import BENCHMARK
 
 RESULT_FILES = "result_*.txt"
+MOST_LOGS = 200  # of a folder; published ones have up to 50
 
 
 def log_folders(path: Path) -> list[Path]:

@@ -25,6 +25,7 @@ from .plots import accuracy_plots, schedule_plots, training_plots
 from .score import score_folder
 from .submission import check_folder
 
+_MAX_ROWS = 1000  # of environment.json; a run of this harness writes some 50
 TEMPLATE = Path(__file__).with_name("report.html.j2")
 
 
@@ -127,6 +128,8 @@ def _environment(folder: RunFolder | None) -> list[Row]:
             text = " ".join(map(show, value)) if isinstance(value, list) else show(value)
             if value not in (None, [], {}):
                 rows.append(Row(show(f"{name}.{key}".rstrip(".")), (text,)))
+    if (more := len(rows) - _MAX_ROWS) > 0:
+        rows[_MAX_ROWS:] = [Row("left out", (f"{more:,} more",))]
     return rows
 
 

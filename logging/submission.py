@@ -15,7 +15,7 @@ from ..config.finding import ERROR, NOTE, POLICY, Finding, number, plain, shown
 from ..config.reading import read_file
 from .case import Case
 from .check import CANNOT_READ, FAIL, POLICY_VERDICT, Check, check_log, verdict_of
-from .places import RESULT_FILES, job_of, run_folders
+from .places import MOST_LOGS, RESULT_FILES, job_of, run_folders
 from .rule import RULES_TEXT, Found
 from .same_run import all_chips, same_accuracies, same_stamps
 
@@ -73,6 +73,8 @@ def find_results(folder: Path) -> list[Path]:
         below = len({path.parent for path in folder.glob(f"*/{RESULT_FILES}")})
         hint = f"; {below} below it have them: {folder}/*" if below else ""
         raise UserError(f"{folder}: {RESULT_FILES} expected in it, found none{hint}")
+    if len(files) > MOST_LOGS:
+        raise UserError(f"{folder}: at most {MOST_LOGS} logs expected, found {len(files)}")
     return sorted(files, key=lambda path: (len(path.name), path.name))
 
 

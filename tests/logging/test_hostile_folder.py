@@ -14,11 +14,13 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from rn50.config.errors import UserError
 from rn50.config.load import load
 from rn50.logging import metrics_read
 from rn50.logging.folder import read_folder, read_run_folder
 from rn50.logging.metrics_read import read_metrics
 from rn50.scripts.cli import app
+from rn50.scripts.report import write_report
 from tests.logging.log_text import good_run, write
 
 SECRET = "correct-horse-battery-staple"
@@ -31,6 +33,7 @@ COMMANDS = (
     ("log", "score"),
 )
 
+Command = tuple[str, ...]
 Plant = Callable[[Path, Path], None]
 """(file to plant, file with a secret outside the folder)."""
 
@@ -290,3 +293,52 @@ def test_runs_of_thinned_metrics_are_compared_by_their_logs(
 
     found = first_bit(read_folder(folder), read_folder(other))
     assert found is not None and found.where is None  # and not "step 32 against step 4"
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_too_many_logs_are_refused_before_any_is_read(
+    tmp_path: Path, command: tuple[str, ...]
+) -> None:
+    (tmp_path / "many").mkdir()
+    for number in range(201):
+        (tmp_path / f"many/result_{number}.txt").touch()
+    done = CliRunner().invoke(app, [*command, str(tmp_path / "many")])
+    assert isinstance(done.exception, UserError)
+    assert "at most 200 logs expected, found 201" in str(done.exception)
+
+
+def test_a_page_stays_small(folder: Path) -> None:
+    """60,000 keys and 100,000 kinds of spans made a page of 21 MB."""
+    (folder / "environment.json").write_text(json.dumps({f"k{n}": n for n in range(5000)}))
+    spans = [{"ph": "X", "ts": n, "dur": 1, "name": f"n{n} x"} for n in range(5000)]
+    (folder / "timeline.json").write_text(json.dumps({"traceEvents": spans}))
+    page = write_report(folder).read_text()
+    assert "4,000 more" in page and len(page) < 500_000
+
+
+@pytest.mark.parametrize("plant", PLANTS)
+def test_a_system_description_is_a_file_of_the_package(
+    tmp_path: Path, secret: Path, plant: Plant
+) -> None:
+    """One that is none is as one that is missing; what a link leads to is not held to the log."""
+    secret.write_text(json.dumps({"division": SECRET, "number_of_nodes": SECRET}))
+    logs = tmp_path / "org/results/machine/resnet"
+    logs.mkdir(parents=True)
+    (tmp_path / "org/systems").mkdir()
+    write(logs / "result_0.txt", good_run())
+    plant(tmp_path / "org/systems/machine.json", secret)
+    done = CliRunner().invoke(app, ["log", "check", "--no-official", str(logs)])
+    assert done.exit_code == 1 and "no system description machine.json" in done.output
+    assert SECRET not in done.output
+
+
+@pytest.mark.parametrize("plant", [fifo, zeros, sparse, inner_folder])
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_a_log_that_is_no_file(folder: Path, secret: Path, plant: Plant, command: Command) -> None:
+    """By itself, and beside a whole one."""
+    plant(folder / "x.txt", secret)
+    done = CliRunner().invoke(app, [*command, str(folder / "x.txt")])
+    assert done.exit_code != 0 and isinstance(done.exception, SystemExit | UserError)
+    plant(folder / "result_1.txt", secret)
+    done = CliRunner().invoke(app, [*command, str(folder)])
+    assert done.exception is None or isinstance(done.exception, SystemExit | UserError)
