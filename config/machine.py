@@ -10,6 +10,9 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from .values import (
+    LARGEST,
+    MOST,
+    MOST_RANKS,
     Bool,
     Count,
     Fraction,
@@ -17,11 +20,13 @@ from .values import (
     Mount,
     NonNegative,
     Positive,
+    Ranks,
     Section,
     Setting,
     Text,
     Walltime,
     Word,
+    Workers,
 )
 
 
@@ -86,7 +91,7 @@ class Performance(Section):
     intra_latency_s: NonNegative = Field(
         default=3e-6, description="Latency of a hop inside a node."
     )
-    nics: Count = Field(default=1, description="Network cards of a node, which its ranks share.")
+    nics: Workers = Field(default=1, description="Network cards of a node, which its ranks share.")
     nic_bytes_per_s: Positive = Field(default=1.25e10, description="Rate of a network card.")
     inter_latency_s: NonNegative = Field(
         default=3e-6, description="Latency of a ring's network hop."
@@ -97,10 +102,10 @@ class Performance(Section):
     network_efficiency: Annotated[float, Field(strict=True, gt=0, le=1)] = Field(
         default=0.8, description="Share of a network card's rate that messages get."
     )
-    rack_nodes: Annotated[int, Field(strict=True, ge=0)] = Field(
+    rack_nodes: Annotated[int, Field(strict=True, ge=0, le=MOST)] = Field(
         default=0, description="Nodes of a rack; 0: no racks."
     )
-    oversubscription: Annotated[float, Field(strict=True, ge=1)] = Field(
+    oversubscription: Annotated[float, Field(strict=True, ge=1, le=LARGEST)] = Field(
         default=1.0, description="Of a rack's way out: its nodes' rates over the rate upwards."
     )
     groups: Groups = Field(
@@ -124,7 +129,7 @@ class Performance(Section):
     interrupted: Fraction = Field(
         default=1e-5, description="Share of a rank's time that rare interruptions take."
     )
-    bn_group_samples: Annotated[int, Field(strict=True, ge=0)] = Field(
+    bn_group_samples: Annotated[int, Field(strict=True, ge=0, le=MOST)] = Field(
         default=0,
         description="Ranks share batch-norm statistics until they hold so many images; 0: never.",
     )
@@ -217,11 +222,11 @@ class System(Section):
         description="Of an NVIDIA GPU: decides whether MXNet's machine code runs there; null: "
         "not known before the run.",
     )
-    nodes: Count = Field(default=1, description="Nodes (hosts) of a run.")
-    ranks_per_node: Count = Field(
+    nodes: Ranks = Field(default=1, description="Nodes (hosts) of a run.")
+    ranks_per_node: Ranks = Field(
         default=2, description="Ranks (processes, each with its device) of a node."
     )
-    cores_per_rank: Count = Field(default=1, description="Processor cores that a rank may use.")
+    cores_per_rank: Workers = Field(default=1, description="Processor cores that a rank may use.")
     interconnect: Text = Field(default="shared memory", description="The network, for reports.")
     scheduler: Literal["local", "slurm", "sge", "pbs", "lsf"] = Field(
         default="local", description="Where rn50 submit hands jobs in."
@@ -251,3 +256,12 @@ class System(Section):
     job: Job = Field(
         default=Job(), exclude=True, description="How rn50 submit asks for the machine."
     )
+
+    @model_validator(mode="after")
+    def _check(self) -> System:
+        if self.nodes * self.ranks_per_node > MOST_RANKS:
+            raise ValueError(
+                f"nodes: at most {MOST_RANKS:,} ranks on all nodes expected, found {self.nodes} x "
+                f"{self.ranks_per_node}"
+            )
+        return self

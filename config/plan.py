@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from .duration import Duration, to_steps
 from .errors import UserError
 from .schema import Run
-
-_MAX_EPOCHS = 100_000
+from .values import MOST_EPOCHS
 
 
 @dataclass(frozen=True)
@@ -178,6 +177,6 @@ def _epochs(plan: Plan, length: Duration) -> int:
         epochs = max(1, math.floor(plan.epoch_at(steps)))
         while plan.epoch_end_step(epochs) < steps:
             epochs += 1
-    if epochs > _MAX_EPOCHS:
-        raise UserError(f"schedule.length: at most {_MAX_EPOCHS:,} epochs expected, found {length}")
+    if epochs > MOST_EPOCHS:
+        raise UserError(f"schedule.length: at most {MOST_EPOCHS:,} epochs expected, found {length}")
     return epochs

@@ -228,6 +228,13 @@ def _as_yaml(value: Any) -> str:
     return json.dumps(value)
 
 
+def _limit(value: float) -> str:
+    """A bound as a person writes it."""
+    if value in (2**53, -(2**53), 2**63):
+        return f"{'-' if value < 0 else ''}2^{abs(int(value)).bit_length() - 1}"
+    return f"{value:g}" if isinstance(value, float) else f"{value:,}"
+
+
 def _values(annotation: Any, metadata: tuple[Any, ...] = ()) -> str:
     """What may be written, in words."""
     while get_origin(annotation) is Annotated:
@@ -256,5 +263,5 @@ def _values(annotation: Any, metadata: tuple[Any, ...] = ()) -> str:
             template = _BOUNDS.get(type(part))
             if template is not None:
                 limit = getattr(part, type(part).__name__.lower())
-                bounds.append(template.format(limit if limit < 2**62 else "2^63"))
+                bounds.append(template.format(_limit(limit)))
     return ", ".join([word, *bounds])

@@ -14,9 +14,12 @@ from . import benchmark
 from .duration import Duration
 from .machine import System
 from .values import (
+    MOST,
+    MOST_EPOCHS,
     Algorithm,
     Bool,
     Count,
+    Epoch,
     Fraction,
     Groups,
     Length,
@@ -25,9 +28,11 @@ from .values import (
     NonNegative,
     Positive,
     Ruleset,
+    Seconds,
     Section,
     Text,
     Triple,
+    Workers,
 )
 
 PLACES = ("data.path", "system.results")
@@ -47,13 +52,13 @@ class Synthetic(Section):
     )
     train_samples: Count = Field(default=4000, description="Training images to draw.")
     eval_samples: Count = Field(default=1000, description="Evaluation images to draw.")
-    min_px: Annotated[int, Field(strict=True, ge=16)] = Field(
+    min_px: Annotated[int, Field(strict=True, ge=16, le=1024)] = Field(
         default=40, description="Smallest height and width of an image."
     )
-    max_px: Annotated[int, Field(strict=True, le=1024)] = Field(
+    max_px: Annotated[int, Field(strict=True, ge=16, le=1024)] = Field(
         default=56, description="Largest height and width of an image."
     )
-    seed: Annotated[int, Field(strict=True, ge=0)] = Field(
+    seed: Annotated[int, Field(strict=True, ge=0, lt=2**63)] = Field(
         default=0, description="Of all that is random in the images."
     )
 
@@ -103,7 +108,7 @@ class Data(Section):
         description="Smallest and largest width over height of a window.",
     )
     flip: Bool = Field(default=True, description="Mirror half of the training images.")
-    plain_from_epoch: Count | None = Field(
+    plain_from_epoch: Epoch | None = Field(
         default=None,
         description="From this epoch (counted from 1) on as with augment false; null: never.",
     )
@@ -126,9 +131,9 @@ class Data(Section):
         default="auto",
         description="What decodes, resizes and normalises; auto: the device that trains.",
     )
-    decode_threads: Count = Field(default=1, description="Threads of a rank's image pipeline.")
-    prefetch: Count = Field(default=2, description="Batches that the image pipeline works ahead.")
-    skip_bad: Annotated[int, Field(strict=True, ge=0)] = Field(
+    decode_threads: Workers = Field(default=1, description="Threads of a rank's image pipeline.")
+    prefetch: Workers = Field(default=2, description="Batches that the image pipeline works ahead.")
+    skip_bad: Annotated[int, Field(strict=True, ge=0, le=MOST)] = Field(
         default=0,
         description="Training records of a rank that may fail to decode; in the place of each "
         "comes another image of its batch. Evaluation leaves out nothing.",
@@ -211,7 +216,7 @@ class Model(Section):
 class BatchChange(Section):
     """From the epoch after `after_epoch` on: images per rank, and how many ranks take part."""
 
-    after_epoch: Count = Field(description="The last epoch with the batch before.")
+    after_epoch: Epoch = Field(description="The last epoch with the batch before.")
     per_rank: Count = Field(description="Images per step on one rank from then on.")
     active_ranks: Count | None = Field(
         default=None, description="Ranks with a share of the batch from then on; null: all."
@@ -287,7 +292,7 @@ class Optimizer(Section):
 class Milestone(Section):
     """From the epoch after `after_epoch` on the learning rate is `factor` times the base."""
 
-    after_epoch: Count = Field(description="The last epoch with the factor before.")
+    after_epoch: Epoch = Field(description="The last epoch with the factor before.")
     factor: NonNegative = Field(description="By which base_lr is multiplied from then on.")
 
 
@@ -371,10 +376,10 @@ class Eval(Section):
         description="Top-1 accuracy that ends the run as a success. The closed division's is the "
         "default; a lower one needs division open.",
     )
-    period: Count = Field(
+    period: Epoch = Field(
         default=benchmark.EVAL_PERIOD_EPOCHS, description="Epochs from one evaluation to the next."
     )
-    offset: Annotated[int, Field(strict=True, ge=0)] = Field(
+    offset: Annotated[int, Field(strict=True, ge=0, lt=MOST_EPOCHS)] = Field(
         default=0, description="Epoch offset + 1 is the first that is evaluated; 0 to period - 1."
     )
     batch_per_rank: Count = Field(
@@ -411,21 +416,21 @@ class Watchdog(Section):
     """When a rank counts as lost (docs/reliability.md)."""
 
     enabled: Bool = Field(default=True, description="End the run when a rank is lost.")
-    start_s: Positive = Field(default=300.0, description="Longest time to its first sign of life.")
-    silence_s: Positive = Field(
+    start_s: Seconds = Field(default=300.0, description="Longest time to its first sign of life.")
+    silence_s: Seconds = Field(
         default=10.0, description="Longest time from one sign of life to the next."
     )
-    stall_s: Positive = Field(default=300.0, description="Longest time on the same step or phase.")
+    stall_s: Seconds = Field(default=300.0, description="Longest time on the same step or phase.")
 
 
 class Limits(Section):
     """What ends a run early."""
 
-    time_s: Positive | None = Field(
+    time_s: Seconds | None = Field(
         default=None,
         description="Budget of time from run_start on; null: none. The run can be resumed.",
     )
-    epochs: Count | None = Field(
+    epochs: Epoch | None = Field(
         default=None, description="Budget of epochs; null: none. The run can be resumed."
     )
     learning_by: Length = Field(
@@ -436,7 +441,7 @@ class Limits(Section):
         default=True,
         description="Compare the weights of all ranks at each evaluation; end if they differ.",
     )
-    grace_s: Positive = Field(
+    grace_s: Seconds = Field(
         default=10.0, description="From a request to stop to the last checkpoint, at most."
     )
 

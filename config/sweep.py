@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,11 +17,22 @@ from .leaves import Leaf, Origin, flatten, nest
 from .load import Loaded, explain, load, merge
 from .names import file_beside
 from .plan import build_plan
-from .values import Count, Float, Fraction, Int, Name, Positive, Section, Text
+from .values import (
+    Epoch,
+    Float,
+    Fraction,
+    Int,
+    Name,
+    Positive,
+    Seconds,
+    Section,
+    Text,
+)
 from .yaml_file import read_layers
 
 KINDS = ("choice", "linear", "log", "integer")
 _MAX_CHOICES = 1000
+_MAX_TRIALS = 100_000  # of a sweep, and combinations of a grid: Optuna lists them all
 # May differ when a sweep goes on; the config itself counts, by its digest, not its name.
 FREE_KEYS = ("config", "trials", "parallel", "limit_s", "scheduler", "launcher")
 
@@ -95,6 +107,16 @@ class Parameter(Section):
         assert found is not None
         return found
 
+    @property
+    def grid_count(self) -> int:
+        """How many values a parameter that has countably many has."""
+        if self.choice is not None:
+            return len(self.choice)
+        low, high = self.limits
+        if self.integer is not None:
+            return int(high - low) // int(self.step or 1) + 1
+        return int((high - low) / (self.step or high - low) + 1e-9) + 1
+
     def first(self) -> Any:
         """A value of it, to try the config with."""
         return self.choice[0] if self.choice is not None else self.limits[0]
@@ -108,7 +130,7 @@ class Objective(Section):
     """What makes a trial good: top-1 at an epoch (most), or seconds or epochs to target (least)."""
 
     measure: Literal["accuracy", "time_to_target", "epochs_to_target"] = "time_to_target"
-    at_epoch: Count | None = None
+    at_epoch: Epoch | None = None
 
     @model_validator(mode="after")
     def _check(self) -> Objective:
@@ -133,9 +155,9 @@ class Pruner(Section):
     """
 
     kind: Literal["none", "median", "halving", "threshold"] = "none"
-    startup_trials: Annotated[int, Field(strict=True, ge=0)] = 5
-    from_epoch: Count = 1
-    reduction: Annotated[int, Field(strict=True, ge=2)] = 3
+    startup_trials: Annotated[int, Field(strict=True, ge=0, le=_MAX_TRIALS)] = 5
+    from_epoch: Epoch = 1
+    reduction: Annotated[int, Field(strict=True, ge=2, le=1000)] = 3
     least: Fraction | None = None
 
     @model_validator(mode="after")
@@ -156,15 +178,16 @@ class Sweep(Section):
     overrides: dict[str, Any] = Field(default_factory=dict)
     parameters: dict[str, Parameter]
     objective: Objective = Objective()
-    trials: Count = 20
+    trials: Annotated[int, Field(strict=True, ge=1, le=_MAX_TRIALS)] = 20
     parallel: Annotated[int, Field(strict=True, ge=1, le=1000)] = 1
     seed: Annotated[int, Field(strict=True, ge=0, lt=2**63)] = 0
     sampler: Literal["tpe", "random", "grid"] = "tpe"
-    startup_trials: Annotated[int, Field(strict=True, ge=1)] = 10  # drawn at random before TPE
+    # Drawn at random before TPE.
+    startup_trials: Annotated[int, Field(strict=True, ge=1, le=_MAX_TRIALS)] = 10
     pruner: Pruner = Pruner()
     scheduler: Literal["local", "slurm", "sge", "pbs", "lsf"] = "local"
     launcher: Literal["mpirun", "gloo"] | None = None
-    limit_s: Positive | None = None
+    limit_s: Seconds | None = None
 
     @model_validator(mode="after")
     def _check(self) -> Sweep:
@@ -177,6 +200,12 @@ class Sweep(Section):
                         f"parameters.{key}: a choice, an integer or a step for sampler grid "
                         f"expected, found {parameter.kind}"
                     )
+            combinations = math.prod(parameter.grid_count for parameter in self.parameters.values())
+            if combinations > _MAX_TRIALS:
+                raise ValueError(
+                    f"parameters: at most {_MAX_TRIALS:,} combinations for sampler grid expected, "
+                    f"found {combinations:,}"
+                )
         if self.scheduler != "local" and self.launcher is not None:
             raise ValueError(
                 f"launcher: none with a scheduler (the job has its own) expected, "

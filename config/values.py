@@ -45,7 +45,7 @@ _GROUPS = Form(
 )
 _ALGORITHM = Form(f"{', '.join(ALGORITHMS)} or torus_2d(ROWSxCOLUMNS)")
 _LOSS_SCALE = Form(
-    "a number above 0, dynamic, or dynamic(FIRST), FIRST from {:g} to {:.0f}, "
+    "a number from 1e-15 to 1e15, dynamic, or dynamic(FIRST), FIRST from {:g} to {:.0f}, "
     "such as dynamic(0.5)".format(*LOSS_SCALES)
 )
 NAME = Form("letters, digits, dots, dashes (the first a letter or digit)")
@@ -87,7 +87,7 @@ def _parse_algorithm(value: Any) -> str:
 
 def _parse_loss_scale(value: Any) -> float | str:
     number = isinstance(value, int | float) and not isinstance(value, bool)
-    if number and 0 < value < float("inf"):
+    if number and SMALLEST <= value <= LARGEST:
         return float(value)
     start = dynamic_start(value, 1)
     if start is None or not LOSS_SCALES[0] <= start <= LOSS_SCALES[1]:
@@ -122,11 +122,29 @@ def _matches(pattern: str, form: Form) -> AfterValidator:
     return AfterValidator(check)
 
 
-Int = Annotated[int, Field(strict=True)]
-Count = Annotated[int, Field(strict=True, ge=1)]
-Float = Annotated[float, Field(strict=True, allow_inf_nan=False)]
-NonNegative = Annotated[float, Field(strict=True, ge=0, allow_inf_nan=False)]
-Positive = Annotated[float, Field(strict=True, gt=0, allow_inf_nan=False)]
+MOST = 10**9
+"""Of what is counted. ImageNet-21k has 1.4e7 images; products of two such counts are exact."""
+MOST_EPOCHS = 100_000
+"""Published runs take up to 90. The plan lists the epochs that are evaluated: 0.8 MB."""
+MOST_RANKS = 1_000_000
+"""Of a run, on all its nodes. The largest published one has 4,096; simulations have a row each."""
+MOST_WORKERS = 4096
+"""Threads and cores of a rank, batches in memory: no node has more cores."""
+MOST_S = 1e9
+"""Of time, 31 years: the kernel's waits end at 9.2e9 s."""
+SMALLEST, LARGEST = 1e-15, 1e15
+"""Of what is measured, above 0: a femtosecond, a petabyte a second. Squares and quotients of two
+such numbers are far from where doubles overflow, so no infinity or NaN comes of a config."""
+
+Int = Annotated[int, Field(strict=True, ge=-(2**53), le=2**53)]
+Count = Annotated[int, Field(strict=True, ge=1, le=MOST)]
+Epoch = Annotated[int, Field(strict=True, ge=1, le=MOST_EPOCHS)]
+Ranks = Annotated[int, Field(strict=True, ge=1, le=MOST_RANKS)]
+Workers = Annotated[int, Field(strict=True, ge=1, le=MOST_WORKERS)]
+Float = Annotated[float, Field(strict=True, ge=-LARGEST, le=LARGEST)]
+NonNegative = Annotated[float, Field(strict=True, ge=0, le=LARGEST)]
+Positive = Annotated[float, Field(strict=True, ge=SMALLEST, le=LARGEST)]
+Seconds = Annotated[float, Field(strict=True, ge=SMALLEST, le=MOST_S)]
 Fraction = Annotated[float, Field(strict=True, ge=0, le=1)]
 Bool = Annotated[bool, Field(strict=True)]
 Name = Annotated[

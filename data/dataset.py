@@ -11,7 +11,9 @@ labels, number and size of records". The records and the index are not read befo
 
 from __future__ import annotations
 
+import ast
 import hashlib
+import io
 import os
 import warnings
 from collections.abc import Callable, Mapping
@@ -19,16 +21,16 @@ from concurrent.futures import ProcessPoolExecutor
 from contextlib import nullcontext
 from itertools import repeat
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..config.errors import UserError
+from ..config.errors import UserError, show
 from ..config.image_set import wrong_counts
 from ..config.leaves import Origin
 from ..config.manifest import FILE_NAME, SPLITS, SUFFIXES, File, Manifest, load_manifest
-from ..config.reading import open_file
+from ..config.reading import open_file, read_file
 from ..config.schema import Data
 from . import recordio
 
@@ -45,6 +47,10 @@ Table = NDArray[np.void]
 MOST_PIXELS = 89_478_485
 """Of an image: Pillow's own limit, which no image of ImageNet reaches. A PNG of some kB can claim
 thousands of times as many, and each takes 3 or 4 bytes where it is decoded."""
+_NPY_MAGIC = b"\x93NUMPY\x01\x00"
+_MOST_HEADER_BYTES = 1000  # ours has 118
+_MOST_TABLE_BYTES = TABLE.itemsize * 50_000_000  # of ImageNet-21k: 14 million rows
+_INDEX_LINE_BYTES = 2 * 21  # two numbers of 64 bits, each with what ends it
 _PART_RECORDS = 256
 
 
@@ -52,12 +58,37 @@ def load_table(folder: Path, split: str) -> Table:
     """The sample table of a split: one row an image, in the order of the record file."""
     path = folder / f"{split}.npy"
     try:
-        table: Table = np.load(path, allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
-        raise UserError(f"{path}: a sample table expected: {error}") from None
-    if table.dtype != TABLE or table.ndim != 1:
-        raise UserError(f"{path}: a sample table expected, found an array of {table.dtype}")
-    return table
+        with open_file(path, _MOST_TABLE_BYTES) as file:
+            return _read_table(file)
+    except OSError as error:
+        raise UserError(f"{path}: a sample table expected: {error.strerror}") from None
+    except ValueError as error:
+        raise UserError(f"{path}: a sample table expected, found {error}") from None
+
+
+def _read_table(file: BinaryIO) -> Table:
+    """The one array of an .npy file of version 1.0: no archive, no objects, nothing behind it.
+
+    Raises ValueError that says what was found. NumPy's own reader takes an archive for an array,
+    and allocates what a header asks for before it looks at the file.
+    """
+    start = file.read(len(_NPY_MAGIC) + 2)
+    length = int.from_bytes(start[len(_NPY_MAGIC) :], "little")
+    if not start.startswith(_NPY_MAGIC) or length > _MOST_HEADER_BYTES:
+        raise ValueError("no array in NumPy's format 1.0")
+    try:
+        header = ast.literal_eval(file.read(length).decode("latin-1"))
+    except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
+        raise ValueError("a header that is none") from None
+    if not isinstance(header, dict) or header.get("descr") != TABLE.descr:
+        raise ValueError("an array of another type")
+    if header != {"descr": TABLE.descr, "fortran_order": False, "shape": header.get("shape")}:
+        raise ValueError("a header with other keys")
+    rest = os.fstat(file.fileno()).st_size - file.tell()
+    count, odd = divmod(rest, TABLE.itemsize)
+    if odd or header["shape"] != (count,):
+        raise ValueError(f"{rest} bytes of rows under the shape {show(header['shape'])}")
+    return np.frombuffer(bytearray(file.read(rest)), TABLE)
 
 
 def check_before_run(data: Data, origins: Mapping[str, Origin] | None = None) -> Manifest:
@@ -169,17 +200,20 @@ def _check_index(folder: Path, split: str, manifest: Manifest, *, sample: int) -
     """The index equals the table, and the records at its ends are where it says."""
     table = load_table(folder, split)
     path, record_path = folder / f"{split}.idx", folder / f"{split}.rec"
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("error")  # NumPy only warns of a file without a line
-            index = np.loadtxt(path, dtype=np.uint64, delimiter="\t", ndmin=2)
-    except (ValueError, OSError, Warning):
-        raise UserError(f"{path}: lines of number<TAB>offset expected") from None
     if len(table) != manifest.splits[split].samples:
         raise UserError(
             f"{folder / split}.npy: {manifest.splits[split].samples} rows expected "
             f"(manifest.json), found {len(table)}"
         )
+    try:
+        lines = io.BytesIO(read_file(path, _INDEX_LINE_BYTES * len(table)))
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")  # NumPy only warns of a file without a line
+            index = np.loadtxt(lines, dtype=np.uint64, delimiter="\t", ndmin=2)
+    except OSError as error:
+        raise UserError(f"{path}: lines of number<TAB>offset expected: {error.strerror}") from None
+    except (ValueError, OverflowError, Warning):
+        raise UserError(f"{path}: lines of number<TAB>offset expected") from None
     if index.shape == (len(table), 2):
         wrong = np.flatnonzero(index[:, 1] != table["offset"])
         if len(wrong):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import hashlib
 import json
@@ -60,7 +61,8 @@ class Workspace:
             own_folder(self.folder)
             self._lock = open_own(self.folder / "lock", os.O_RDWR)
         except OSError as error:
-            where = self.out if error.filename is None else error.filename
+            nowhere = error.errno in (errno.ENOENT, errno.ENOTDIR)  # to make anything in
+            where = self.out if nowhere or error.filename is None else error.filename
             raise UserError(f"{where}: cannot create: {error.strerror}") from None
         self._take_lock()
         if self._is_of_the_same():

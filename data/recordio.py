@@ -8,6 +8,7 @@ an aligned place the record is split there and the number left out, as dmlc-core
 
 from __future__ import annotations
 
+import os
 import struct
 from typing import BinaryIO, NamedTuple
 
@@ -60,6 +61,8 @@ def is_split(record: list[bytes]) -> bool:
 
 def read(file: BinaryIO, offset: int, name: str) -> Record:
     """The record at byte `offset` of `file`. Raises UserError naming file and offset."""
+    if offset > os.fstat(file.fileno()).st_size:  # from 2^63 on, seek() would raise
+        raise UserError(f"{name}: a record at byte {offset} expected, found the end of file")
     file.seek(offset)
     payload = bytearray()
     while True:
@@ -79,6 +82,8 @@ def read(file: BinaryIO, offset: int, name: str) -> Record:
                 f"found {len(part)} (truncated)"
             )
         payload += part
+        if len(payload) > _MAX_LENGTH:
+            raise UserError(f"{name}: below 512 MiB in the record at byte {offset} expected")
         file.seek(-length % 4, 1)
         if flag in (_WHOLE, _LAST):
             break

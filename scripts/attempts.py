@@ -6,7 +6,6 @@ after the checkpoint from which the next one goes on is cut off; all of it stays
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import sys
@@ -21,6 +20,7 @@ from ..logging.mlperf import close_interrupted
 from ..train import checkpoint
 from ..train.checkpoint import Checkpoint
 from ..train.rank_lock import FolderInUse
+from ..train.repeated import read_object
 from ..train.resume import (
     INTERRUPTED_LOG,
     LOG,
@@ -196,11 +196,7 @@ def is_interrupted(folder: Path) -> bool:
 
 def read_result(folder: Path) -> dict[str, Any]:
     """The content of its result.json; nothing where there is none."""
-    try:
-        result = json.loads((folder / "result.json").read_text())
-    except (OSError, ValueError):
-        return {}
-    return result if isinstance(result, dict) else {}
+    return read_object(folder / "result.json")
 
 
 def _newest(folder: Path) -> Checkpoint:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Optional
 
 import typer
 
-from ..config.errors import UserError
+from ..config.errors import UserError, show
 from ..data.atomic import is_stdout, write_output
 from .console import Json, complete_system, output_file, print_table, say
 
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from ..scaling.calibrate import Calibration
     from ..scaling.predict import Job, Prediction
 
+_MOST_FACTOR = 1_000_000
+"""By which a node may be slower: what takes a million times as long stands still."""
 Arguments = Annotated[
     Optional[list[str]],  # noqa: UP045 (Typer reads these at run time)
     typer.Argument(
@@ -145,6 +147,17 @@ def predict(
     if validate:
         _validate(as_json, plot)
         return
+    from ..config.values import MOST, MOST_EPOCHS, MOST_RANKS
+
+    _check_numbers(
+        {
+            "--gpus": (gpus, MOST_RANKS),
+            "--batch-per-gpu": (batch_per_gpu, MOST),
+            "--epochs": (epochs, MOST_EPOCHS),
+            "--slow-node": (slow_node, _MOST_FACTOR),
+            "--slow-link": (slow_link, _MOST_FACTOR),
+        }
+    )
     choices: dict[str, Any] = {
         "epochs": epochs,
         "algorithm": algorithm,
@@ -175,6 +188,13 @@ def predict(
         _simulate(job, steps, seed, faults, as_json)
         return
     _predict(job, plot, plots, as_json)
+
+
+def _check_numbers(given: dict[str, tuple[float | None, float]]) -> None:
+    """Refuse what is above its limit, negative, or NaN, which Typer takes for any number."""
+    for option, (value, most) in given.items():
+        if value is not None and not 0 <= value <= most:
+            raise UserError(f"{option}: a number up to {most:,} expected, found {show(value)}")
 
 
 def _ruleset(text: str | None) -> str | None:

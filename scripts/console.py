@@ -271,7 +271,7 @@ def print_table(
 
     Args:
         header: a title for each column, "" for none.
-        rows: cells as text.
+        rows: cells as text; nothing in them obeys a terminal's orders.
         free: columns, such as values, whose words may be broken where there is no room.
     """
     from rich.cells import cell_len

@@ -5,6 +5,7 @@ Typer and pydantic, which it loads, take 0.1 s: as much as the official checker 
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from pathlib import Path
@@ -23,6 +24,9 @@ _FLAGS: dict[str, dict[str, bool]] = {
 
 def main() -> None:
     """The command; a standard output that takes no more is one line, as every other error."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # file names are bytes, and not always of UTF-8
+            stream.reconfigure(errors="backslashreplace")
     code: object = 0
     try:
         _command()

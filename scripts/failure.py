@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import re
 import signal
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ..train.repeated import read_object
 from .circumstances import NO_MEMORY, Limits, shortages
 from .refusal import quote_refusal
 
@@ -50,14 +50,23 @@ _CONSEQUENCES = (
 
 
 def read_failures(out: Path) -> list[dict[str, Any]]:
-    """What failed ranks left in `out`/failure_*.json, oldest first."""
-    failures = []
-    for path in sorted(out.glob("failure_*.json"), key=lambda path: path.stat().st_mtime_ns):
-        try:
-            failures.append(json.loads(path.read_text()))
-        except ValueError:
-            continue  # killed while it wrote: stderr.log still has its words
-    return failures
+    """What failed ranks left in `out`/failure_*.json, oldest first.
+
+    One of another shape is left out: a rank was killed while it wrote, or no rank wrote it;
+    stderr.log still has its words.
+    """
+    paths = sorted(out.glob("failure_*.json"), key=lambda path: path.lstat().st_mtime_ns)
+    found = map(read_object, paths)
+    return [failure for failure in found if _is_failure(failure)]
+
+
+def _is_failure(found: Mapping[str, Any]) -> bool:
+    """Whether it says what every rank says that fails."""
+    texts = (found.get(key) for key in ("host", "phase", "reason"))
+    numbers = (found.get(key) for key in ("rank", "step"))
+    return all(isinstance(text, str) for text in texts) and all(
+        isinstance(number, int) for number in numbers
+    )
 
 
 def explain_failure(

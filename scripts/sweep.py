@@ -23,6 +23,7 @@ from optuna.trial import FrozenTrial
 
 from ..config.errors import UserError
 from ..config.plan import build_plan
+from ..config.reading import read_file
 from ..config.sweep import LoadedSweep, difference
 from ..data.atomic import write_file
 from ..data.prepare import prepare
@@ -43,6 +44,7 @@ from .sweep_trial import (
 )
 
 POLL_S = 0.5
+_MOST_BYTES = 1 << 20  # of sweep.json; a definition has at most 64 KB
 SHOWN = 3
 """Running trials that a line of progress names."""
 Say = Callable[[str], None]
@@ -150,11 +152,13 @@ def keep_definition(loaded: LoadedSweep, folder: Path) -> None:
         write_file(path, json.dumps(mine, indent=1) + "\n")
         return
     try:
-        old = json.loads(path.read_text())
-    except ValueError:
+        old = json.loads(read_file(path, _MOST_BYTES))
+        changed = difference(old, mine) if isinstance(old, dict) else ["all of it"]
+    except OSError as error:
+        raise UserError(f"{path}: cannot read: {error.strerror}") from None
+    except (ValueError, RecursionError):
         raise UserError(f"{path}: JSON expected, found none") from None
     if old != mine:
-        changed = difference(old, mine) if isinstance(old, dict) else ["all of it"]
         raise UserError(
             f"{folder}: the definition it began with expected; changed: {'; '.join(changed)}; "
             "give the sweep another name, or remove the folder"

@@ -175,8 +175,7 @@ def grid_values(parameter: Parameter) -> list[Any]:
     if parameter.integer is not None:
         return list(range(int(low), int(high) + 1, int(parameter.step or 1)))
     step = parameter.step or high - low
-    count = int((high - low) / step + 1e-9) + 1
-    return [min(high, round(low + step * i, 12)) for i in range(count)]
+    return [min(high, round(low + step * i, 12)) for i in range(parameter.grid_count)]
 
 
 def wanted_trials(sweep: Sweep) -> int:

@@ -20,7 +20,9 @@ from typing import Any, NamedTuple
 
 import psutil
 
+from ..config.reading import open_file
 from ..config.sweep import Sweep
+from ..train.repeated import read_object, read_text
 
 MARK = "RN50_SWEEP_TRIAL"
 OUTPUT = "output.log"
@@ -28,6 +30,8 @@ ENTRY = "rn50.scripts.entry"
 _CANCEL = re.compile(r" job (?P<job>[\w.\[\]-]+) in .* \(to stop it: (?P<command>\w+) (?P=job)\)")
 _TAIL_BYTES = 1 << 16
 """Of metrics.jsonl: some hundred records."""
+_NO_RECORD = (ValueError, KeyError, TypeError, OverflowError, RecursionError)
+"""What a line raises that is no record, or one of another shape."""
 _GRACE_S = 15.0  # the launcher itself takes 10 s to kill what does not stop
 
 
@@ -154,9 +158,9 @@ def evaluations(folder: Path) -> list[Evaluation]:
     if path is None:
         return []
     found = []
-    for line in path.read_bytes().splitlines(keepends=True):
-        if line.endswith(b"\n") and b'"eval"' in line:
-            with suppress(ValueError, KeyError, TypeError):
+    for line in read_text(path).splitlines(keepends=True):
+        if line.endswith("\n") and '"eval"' in line:
+            with suppress(*_NO_RECORD):
                 record = json.loads(line)
                 if record["kind"] == "eval":
                     found.append(Evaluation(int(record["epoch"]), float(record["accuracy"])))
@@ -168,10 +172,10 @@ def read_place(folder: Path) -> Place:
     epoch, accuracy = 0.0, None
     path = _newest(folder, "metrics.jsonl")
     if path is not None:
-        with suppress(OSError), path.open("rb") as file:
+        with suppress(OSError), open_file(path) as file:
             file.seek(max(0, path.stat().st_size - _TAIL_BYTES))
             for line in file.read().splitlines():
-                with suppress(ValueError, KeyError, TypeError):
+                with suppress(*_NO_RECORD):
                     record = json.loads(line)
                     epoch = max(epoch, float(record["epoch"]))
                     if record["kind"] == "eval":
@@ -189,8 +193,8 @@ def read_end(folder: Path, code: int | None) -> Ended:
         return Ended("failed", f"killed by {signal.Signals(-code).name}", {})
     path = _newest(folder, "result.json")
     if path is not None:
-        with suppress(ValueError):
-            result = json.loads(path.read_text())
+        result = read_object(path)
+        if result:
             return Ended(str(result.get("status")), str(result.get("reason") or ""), result)
     lines = [line.strip() for line in _output(folder).splitlines() if line.strip()]
     told = [line.partition("rn50: error: ")[2] for line in lines if "rn50: error: " in line]
@@ -202,12 +206,10 @@ def read_end(folder: Path, code: int | None) -> Ended:
 
 
 def _output(folder: Path) -> str:
-    with suppress(OSError):
-        return (folder / OUTPUT).read_text(errors="replace")
-    return ""
+    return read_text(folder / OUTPUT)
 
 
 def _newest(folder: Path, name: str) -> Path | None:
     """The file of that name of the newest run below a trial's folder; a job has it in run_0."""
     found = [*folder.glob(f"*/{name}"), *folder.glob(f"*/run_0/{name}")]
-    return max(found, key=lambda path: path.stat().st_mtime_ns, default=None)
+    return max(found, key=lambda path: path.lstat().st_mtime_ns, default=None)

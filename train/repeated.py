@@ -7,6 +7,11 @@ import re
 from pathlib import Path
 from typing import Any
 
+from ..config.reading import read_file
+
+_MOST_BYTES = 256 << 20
+"""Of a file of a run: its metrics have 150 bytes a line."""
+
 
 def steps_repeated(out: Path, step: int) -> int | None:
     """Steps after `step`, where the run in `out` goes on, that the last attempt had trained.
@@ -29,7 +34,7 @@ def steps_repeated(out: Path, step: int) -> int | None:
 
 def stopped_at(folder: Path) -> int | None:
     """The step at which the run in `folder` stopped in order, as its result.json says."""
-    said = parse_object(read_text(folder / "result.json")).get("stopped")
+    said = read_object(folder / "result.json").get("stopped")
     found = re.search(r" at step (\d+)$", str(said))
     return int(found[1]) if found else None
 
@@ -44,11 +49,16 @@ def last_log_point(folder: Path) -> int | None:
 
 
 def read_text(path: Path) -> str:
-    """The text of a file; nothing where it cannot be read."""
+    """The text of a file; nothing where it cannot be read or is no regular file of its kind."""
     try:
-        return path.read_text(errors="replace")
+        return read_file(path, _MOST_BYTES).decode(errors="replace")
     except OSError:
         return ""
+
+
+def read_object(path: Path) -> dict[str, Any]:
+    """The JSON object in a file; an empty one where there is none."""
+    return parse_object(read_text(path))
 
 
 def parse_object(text: str) -> dict[str, Any]:

@@ -127,7 +127,7 @@ def test_what_a_key_says() -> None:
     assert render(find_keys("limits.grace_s")[0]) == [
         "limits.grace_s: From a request to stop to the last checkpoint, at most.",
         "  unit     seconds",
-        "  values   number, above 0",
+        "  values   number, 1e-15 or more, at most 1e+09",
         "  default  10",
     ]
     (key,) = find_keys("schedule.power")

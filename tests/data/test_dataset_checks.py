@@ -221,7 +221,7 @@ RESEALED: list[tuple[str, Spoil, str]] = [
     (
         "a table of plain numbers",
         lambda f: edit_table(f, "train", lambda table: np.arange(12)),
-        "/set/train.npy: a sample table expected, found an array of int64",
+        "/set/train.npy: a sample table expected, found an array of another type",
     ),
     (
         "a table of pickles",

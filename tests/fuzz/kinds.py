@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from importlib import import_module
 
-from tests.fuzz import configs, logs, official, options, verdicts
+from tests.fuzz import configs, logs, official, options, records, verdicts
 from tests.fuzz.case import Generator
 
 GENERATORS: dict[str, Generator] = {
@@ -14,9 +14,27 @@ GENERATORS: dict[str, Generator] = {
     "verdicts": verdicts.case,
     "official": official.case,
     "options": options.case,
+    "records": records.case,
+    "images": records.image_case,
 }
-BATCH = {"logs": 40, "configs": 40, "verdicts": 40, "official": 40, "options": 30}
-SUITE = {"logs": 60, "configs": 30, "verdicts": 30, "official": 60, "options": 30}
+BATCH = {
+    "logs": 40,
+    "configs": 40,
+    "verdicts": 40,
+    "official": 40,
+    "options": 30,
+    "records": 40,
+    "images": 30,
+}
+SUITE = {
+    "logs": 60,
+    "configs": 30,
+    "verdicts": 30,
+    "official": 60,
+    "options": 30,
+    "records": 50,
+    "images": 30,
+}
 """How many of each the test suite runs, from seed 0 on."""
 _LOADED = (
     *("mlperf_logging.compliance_checker.mlp_compliance", "rn50.scripts.cli", "numpy", "jinja2"),
