@@ -245,13 +245,24 @@ def blocks_fit(case: Case) -> Iterator[Found]:
     """Each block begins where the one before it ends, holds the epochs that are evaluated in it,
     and has epochs where the others log theirs."""
     blocks = _blocks(case)
-    found = [*_gaps(blocks), *_evaluated_elsewhere(case, blocks), *_empty(case, blocks)]
+    found = [*_gaps(case, blocks), *_evaluated_elsewhere(case, blocks), *_empty(case, blocks)]
     policy = [one for one in found if one.severity == POLICY]
     yield from (policy or found)[:1]
 
 
-def _gaps(blocks: Sequence[_Block]) -> Iterator[Found]:
-    pairs = [(one, other) for one, other in pairwise(blocks) if other.first > one.first]
+def _without_start(case: Case, blocks: Sequence[_Block]) -> set[float]:
+    """First epochs of blocks whose start alone is missing: R18 says it."""
+    stops = (_epoch(event, "first_epoch_num") for event in case.during("block_stop"))
+    return {first for first in stops if first is not None} - {block.first for block in blocks}
+
+
+def _gaps(case: Case, blocks: Sequence[_Block]) -> Iterator[Found]:
+    lost = _without_start(case, blocks)
+    pairs = [
+        (one, other)
+        for one, other in pairwise(blocks)
+        if other.first > one.first and one.end not in lost
+    ]
     odd = [
         (one, other)
         for number_, (one, other) in enumerate(pairs)
@@ -276,6 +287,7 @@ def _evaluated_elsewhere(case: Case, blocks: Sequence[_Block]) -> Iterator[Found
     if not blocks:
         return
     at, of = -1, 0
+    lost = _without_start(case, blocks)
     odd: list[tuple[Event, float, _Block]] = []
     for event in case.during("eval_accuracy"):
         while at + 1 < len(blocks) and blocks[at + 1].event.order < event.order:
@@ -285,6 +297,8 @@ def _evaluated_elsewhere(case: Case, blocks: Sequence[_Block]) -> Iterator[Found
             continue
         block = blocks[at]
         of += 1
+        if any(block.end <= first <= epoch for first in lost):
+            continue
         if epoch > 0 and not block.first - 1 <= epoch <= block.end:
             odd.append((event, epoch, block))
     if odd:
@@ -301,7 +315,8 @@ def _evaluated_elsewhere(case: Case, blocks: Sequence[_Block]) -> Iterator[Found
 
 
 def _empty(case: Case, blocks: Sequence[_Block]) -> Iterator[Found]:
-    epochs = {epoch for e in case.during("epoch_start") if (epoch := _epoch(e)) is not None}
+    events = (*case.during("epoch_start"), *case.during("epoch_stop"))
+    epochs = {epoch for event in events if (epoch := _epoch(event)) is not None}
     if not epochs:
         return
     odd = [b for b in blocks if not any(b.first - 1 <= epoch < b.end for epoch in epochs)]

@@ -386,6 +386,27 @@ def test_a_stray_stamp_is_named(
         assert ("in seconds" in told[0].message) == (factor != 1)
 
 
+@EVERYWHERE
+@given(logs, st.lists(st.floats(0, 900), min_size=1, max_size=7), st.booleans())
+def test_ranks_that_all_write_are_no_nonsense(
+    tmp_path: Path, name: str, skews_ms: list[float], by_time: bool
+) -> None:
+    """Copies of every record, each rank's clock up to a second late; sorted by time or not."""
+
+    def edit(run: Run) -> None:
+        copies = []
+        for record in run:
+            for late_ms in [0.0, *skews_ms]:
+                copy = Record(record.key, record.value, record.time_ms)
+                copy.time_ms += late_ms * (record.time_ms > 0)
+                copy.metadata = dict(record.metadata)
+                copies.append(copy)
+        run[:] = sorted(copies, key=lambda record: record.time_ms) if by_time else copies
+
+    found = judge(tmp_path, name, edit)
+    assert [f for f in found.findings if f.id in NEW and f.severity != "note"] == []
+
+
 # --- sets ---------------------------------------------------------------------------------------
 
 
