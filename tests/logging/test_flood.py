@@ -290,8 +290,8 @@ def nested_values(time_ms: float) -> Iterator[str]:
         (families, 60_000),
         (large_values, 200),
         (large_names, 200),
-        (wide_records, 20_000),
-        (nested_values, 20_000),
+        (wide_records, 6_000),
+        (nested_values, 6_000),
     ],
 )
 def test_memory_is_bounded(tmp_path: Path, flood: Flood, records: int) -> None:

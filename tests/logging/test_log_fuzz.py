@@ -77,7 +77,7 @@ def judge(folder: Path, content: bytes, ruleset: str | None) -> Check:
     return found
 
 
-@settings(max_examples=1300)
+@settings(max_examples=250)
 @given(st.binary(max_size=400), RULESETS)
 @example(b":::MLLOG " + b"[" * 100_000, None)
 @example(b":::MLLOG {" + b"\x00" * 50, None)
@@ -89,7 +89,7 @@ def test_random_bytes(folder: Path, content: bytes, ruleset: str | None) -> None
     judge(folder, content, ruleset)
 
 
-@settings(max_examples=2600)
+@settings(max_examples=500)
 @given(
     st.sampled_from(sorted(GOOD)),
     st.lists(
@@ -107,7 +107,7 @@ def test_mutated_and_cut_logs(
     judge(folder, bytes(content)[: end % (2 * len(content))], None)
 
 
-@settings(max_examples=1000)
+@settings(max_examples=250)
 @given(
     st.lists(
         st.tuples(
@@ -133,7 +133,7 @@ def test_any_values_under_known_keys(
     judge(folder, "".join(lines).encode("utf-8", "surrogatepass"), ruleset)
 
 
-@settings(max_examples=400)
+@settings(max_examples=120)
 @given(
     st.lists(st.tuples(st.integers(0, 10**6), VALUES, st.integers(0, 3)), min_size=1, max_size=3),
     st.sampled_from(["0.7.0", "1.1.0", "4.0.0"]),
