@@ -256,10 +256,21 @@ def pairs(case: Case) -> Iterator[Found]:
 
 @rule("R19", NOTE, f"{RULES_TEXT}: batch = batch per accelerator x accelerators x accumulation")
 def batch_divides(case: Case) -> Iterator[Found]:
-    """The batch and the accumulation steps are integers, the batch a multiple of the steps."""
+    """The batch and the accumulation steps are integers, the batch a multiple of the steps. A batch
+    above the set of ImageNet is policy: no epoch has it."""
     batch, event = case.batch, case.first("global_batch_size")
     if batch is None or event is None:
         return
+    if batch > benchmark.IMAGENET_TRAIN_SAMPLES:
+        most = f"up to {benchmark.IMAGENET_TRAIN_SAMPLES:,}"
+        yield Found(
+            f"global_batch_size {plain(batch)} is more than all images of an epoch",
+            event.line,
+            most,
+            plain(batch),
+            "",
+            POLICY,
+        )
     if not batch.is_integer():
         yield Found(
             f"global_batch_size {plain(batch)} is not an integer", event.line, "an integer", ""

@@ -204,10 +204,12 @@ def _last_of_block(event: Event) -> float | None:
 
 @rule("UNTRAINED", POLICY, f"{RULES_TEXT} line 939: an evaluation is of the epochs before it")
 def evaluated_epochs_trained(case: Case) -> Iterator[Found]:
-    """An evaluation is of an epoch that blocks or epochs before it have trained."""
+    """An evaluation is of an epoch that blocks or epochs before it have trained. (Where that is so
+    throughout and training is hardly logged, it is policy too.)"""
     ahead, of = _untrained(case)
     if not ahead:
         return
+    begun = len(case.during("block_start")) + len(case.during("epoch_start"))
     event, epoch, reach = ahead[0]
     yield Found(
         f"eval_accuracy (line {event.line}) is of epoch {plain(epoch)}, but training has come to "
@@ -216,7 +218,7 @@ def evaluated_epochs_trained(case: Case) -> Iterator[Found]:
         f"an epoch up to {plain(reach)}",
         plain(epoch),
         "log each evaluation after the epochs it evaluates",
-        _severity(len(ahead), of),
+        POLICY if 2 * begun < of else _severity(len(ahead), of),
     )
 
 

@@ -33,10 +33,13 @@ PUBLISHED = (
     "v4.0/NVIDIA/eos_ngc24.04_mxnet/result_0.txt",
     "v4.0/tinycorp/tinybox_green/result_1.txt",
 )
-BUILT = tuple(
-    f"{ruleset} {division} {optimizer}"
-    for ruleset in ("0.7.0", "1.1.0", "3.1.0", "4.0.0")
-    for division, optimizer in (("closed", "lars"), ("closed", "sgd"), ("open", "lars"))
+BUILT = (
+    "0.6.0 closed lars",
+    *(
+        f"{ruleset} {division} {optimizer}"
+        for ruleset in ("0.7.0", "1.1.0", "3.1.0", "4.0.0")
+        for division, optimizer in (("closed", "lars"), ("closed", "sgd"), ("open", "lars"))
+    ),
 )
 LOGS = SHARED / "data/mlperf_logs/logs"
 NAMES = (*BUILT, *(name for name in PUBLISHED if (LOGS / name).is_file()))
@@ -349,7 +352,7 @@ def test_one_accuracy_that_is_no_count(tmp_path: Path, name: str, place: int, co
 
 
 @EVERYWHERE
-@given(logs, places)
+@given(st.sampled_from([name for name in NAMES if not name.startswith("0.6")]), places)
 def test_true_is_no_number_but_what_the_official_checker_takes_it_for(
     tmp_path: Path, name: str, place: int
 ) -> None:

@@ -219,6 +219,13 @@ def no_time(run: Run) -> None:
     nth(run, "epoch_stop", 12).time_ms = nth(run, "epoch_start", 12).time_ms + 1
 
 
+def hardly_trained(run: Run) -> None:
+    """One block of three epochs, then evaluations alone."""
+    first = find(run, "eval_start")
+    at = run.index(first)
+    run[at:] = [r for r in run[at:] if not r.key.startswith(("block_start", "epoch"))]
+
+
 def fewer_images(run: Run) -> None:
     for record in run:
         if record.key == "eval_accuracy":
@@ -245,6 +252,8 @@ CASES = (
     Case("EPOCH_ORDER", POLICY, one("block_start", 4, first_epoch_num=2), "PASS", "goes back to"),
     Case("EPOCH_ORDER", POLICY, evaluated_again, "PASS", "epoch 35 is evaluated again: 0.7584"),
     Case("UNTRAINED", POLICY, one("eval_accuracy", 4, epoch_num=27), "PASS", "has come to epoch 1"),
+    Case("UNTRAINED", POLICY, hardly_trained, "PASS", "has come to epoch 3"),
+    Case("R19", POLICY, put("global_batch_size", 2_000_000), "PASS", "all images of an epoch"),
     Case("BLOCKS", POLICY, one("block_start", 4, epoch_count=40), "PASS", "40 epochs from 16"),
     Case("BLOCKS", POLICY, one("eval_accuracy", 6, epoch_num=19.9), "PASS", "in a block of 4"),
     Case("STOP_FIRST", POLICY, stops_first, "PASS", "before its eval_start"),
