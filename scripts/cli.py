@@ -25,6 +25,7 @@ from .console import (
     EXIT_USAGE,
     TYPER_OPTIONS,
     print_version,
+    say,
 )
 from .ending import Stopped, asked_by, command_stopped, interrupt
 
@@ -84,7 +85,7 @@ def _end_stopped(stop: KeyboardInterrupt) -> NoReturn:
         ending = stop.ending
     else:
         ending = command_stopped(asked_by(stop), sys.argv[1:])
-    print(f"rn50: {ending.line}", file=sys.stderr)
+    say(f"rn50: {ending.line}", to=sys.stderr)
     sys.exit(EXIT_STOPPED)
 
 
