@@ -25,7 +25,7 @@ from ..config.errors import UserError
 from ..config.plan import build_plan
 from ..config.reading import read_file
 from ..config.sweep import LoadedSweep, difference
-from ..data.atomic import write_file
+from ..data.atomic import open_own, write_file, write_within
 from ..data.prepare import prepare
 from .console import Advance
 from .ending import Stopped, asked_by, sweep_stopped, was_stopped
@@ -125,16 +125,21 @@ def only_driver(folder: Path) -> Iterator[None]:
     Raises:
         UserError: another driver has it.
     """
-    with (folder / "driver.lock").open("a+") as file:
+    path = folder / "driver.lock"
+    try:
+        descriptor = open_own(path, os.O_RDWR)
+    except OSError as error:
+        raise UserError(f"{path}: cannot open: {error.strerror}") from None
+    with os.fdopen(descriptor, "r+", errors="replace") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            file.seek(0)
+            other = file.read(_MOST_BYTES).strip()
             raise UserError(
-                f"{folder}: no other driver on this sweep expected, found {file.read().strip()}"
+                f"{folder}: no other driver on this sweep expected, found {other[:100]}"
             ) from None
         except OSError as error:
-            raise UserError(f"{file.name}: cannot lock: {error.strerror}") from None
+            raise UserError(f"{path}: cannot lock: {error.strerror}") from None
         file.truncate(0)
         file.write(f"process {os.getpid()} on {platform.node()}\n")
         file.flush()
@@ -148,8 +153,8 @@ def keep_definition(loaded: LoadedSweep, folder: Path) -> None:
         UserError: what is searched or how it is judged is not what it was: the keys.
     """
     path, mine = folder / "sweep.json", loaded.definition()
-    if not path.exists():
-        write_file(path, json.dumps(mine, indent=1) + "\n")
+    if not os.path.lexists(path):
+        write_within(folder, path.name, json.dumps(mine, indent=1) + "\n")
         return
     try:
         old = json.loads(read_file(path, _MOST_BYTES))

@@ -11,9 +11,9 @@ from optuna.trial import FrozenTrial
 from ..config.check import check_config
 from ..config.load import Loaded
 from ..config.sweep import LoadedSweep
-from ..data.atomic import write_file
+from ..data.atomic import write_within
 from .console import yaml_value
-from .drawing import save
+from .drawing import svg
 from .sweep_plots import Search, draw_plots
 from .sweep_study import REASON, SECONDS, Study, training_seed
 
@@ -45,12 +45,12 @@ def row(trial: FrozenTrial) -> dict[str, Any]:
 def write_results(loaded: LoadedSweep, study: Study, folder: Path) -> dict[str, Any]:
     """Write trials.json, best.yaml (where a trial is complete) and the plots; the summary."""
     found = summary(loaded, study)
-    write_file(folder / "trials.json", json.dumps(found, indent=1) + "\n")
+    write_within(folder, "trials.json", json.dumps(found, indent=1) + "\n")
     best = study.best()
     if best is not None:
-        write_file(folder / "best.yaml", best_preset(loaded, best))
+        write_within(folder, "best.yaml", best_preset(loaded, best))
     for name, figure in draw_plots(search_of(loaded, found)).items():
-        save(figure, folder / f"{name}.svg")
+        write_within(folder, f"{name}.svg", svg(figure))
     return found
 
 

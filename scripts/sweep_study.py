@@ -26,10 +26,12 @@ from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock
 from optuna.trial import FrozenTrial, TrialState
 
 from ..config.errors import UserError
+from ..config.reading import read_file
 from ..config.sweep import Parameter, Pruner, Sweep
 from ..train.seeding import stream_seed
 
 NAME = "sweep"
+_MOST_BYTES = 256 << 20  # of a journal: a trial has some kB
 REASON = "reason"
 SECONDS = "seconds"
 _SEED_MASK = 0xFFFFFFFF  # NumPy's RandomState takes 32 bits
@@ -147,9 +149,14 @@ def mend(journal: Path) -> None:
     would wait for, for 30 s.
     """
     Path(f"{journal}.lock").unlink(missing_ok=True)
-    if not journal.exists():
+    if not os.path.lexists(journal):
         return
-    content = journal.read_bytes()
+    if journal.is_symlink():
+        raise UserError(f"{journal}: a regular file expected, found a link")
+    try:
+        content = read_file(journal, _MOST_BYTES)
+    except OSError as error:
+        raise UserError(f"{journal}: cannot read: {error.strerror}") from None
     whole = content.rfind(b"\n") + 1
     if whole < len(content):
         with journal.open("rb+") as file:

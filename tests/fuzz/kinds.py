@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from importlib import import_module
 
-from tests.fuzz import configs, logs, official, options, records, verdicts
+from tests.fuzz import configs, folders, logs, official, options, records, verdicts
 from tests.fuzz.case import Generator
 
 GENERATORS: dict[str, Generator] = {
@@ -16,6 +16,9 @@ GENERATORS: dict[str, Generator] = {
     "options": options.case,
     "records": records.case,
     "images": records.image_case,
+    "submissions": folders.submission_case,
+    "runs": folders.run_case,
+    "sweeps": folders.sweep_case,
 }
 BATCH = {
     "logs": 40,
@@ -25,15 +28,21 @@ BATCH = {
     "options": 30,
     "records": 40,
     "images": 30,
+    "submissions": 30,
+    "runs": 30,
+    "sweeps": 30,
 }
 SUITE = {
     "logs": 60,
     "configs": 30,
-    "verdicts": 30,
+    "verdicts": 80,
     "official": 60,
     "options": 30,
     "records": 50,
     "images": 30,
+    "submissions": 30,
+    "runs": 30,
+    "sweeps": 30,
 }
 """How many of each the test suite runs, from seed 0 on."""
 _LOADED = (

@@ -179,11 +179,11 @@ def run_case(generator: Generator, seed: int) -> tuple[str, str | None]:
     environment = dict(os.environ)
     try:
         folder, outside = place / "case", place / "outside"
-        for made in (folder, outside, place / "tmp"):
+        for made in (folder, outside, place / "tmp", place / "home"):
             made.mkdir()
         (outside / "secret.txt").write_text(f"{SECRET}: 1\n")
         (outside / "secret.json").write_text(json.dumps({SECRET: SECRET}))
-        os.environ.update(HOME=str(place), TMPDIR=str(place / "tmp"), COLUMNS="200")
+        os.environ.update(HOME=str(place / "home"), TMPDIR=str(place / "tmp"), COLUMNS="200")
         tempfile.tempdir = None
         os.chdir(folder)
         case = generator(seed, folder)
@@ -210,6 +210,7 @@ def _run_steps(case: Case, place: Path) -> str | None:
     seen = _outside(place)
     for step in case.steps:
         gc.collect()
+        pages = _pages(place)
         Path("/proc/self/clear_refs").write_text("5")
         start_bytes, start_s = _status("VmRSS"), time.monotonic()
         try:
@@ -224,7 +225,7 @@ def _run_steps(case: Case, place: Path) -> str | None:
         if problem is None and seen != (now := _outside(place)):
             problem = f"touched what is outside of its folder: {seen} -> {now}"
         if problem is None:
-            problem = _leftovers(place)
+            problem = _leftovers(place, pages)
         if problem is not None:
             return f"{_shown(step)}: {problem}"
     return None
@@ -330,21 +331,30 @@ def _outside(place: Path) -> Any:
     return names, content, sorted(entry.name for entry in os.scandir(place / "tmp"))
 
 
-def _leftovers(place: Path) -> str | None:
-    """Half a file, or a report with what lies elsewhere."""
+def _pages(place: Path) -> dict[Path, int]:
+    """The reports that are there, each with the time of its last change."""
+    return {path: path.lstat().st_mtime_ns for path in (place / "case").rglob("*.html")}
+
+
+def _leftovers(place: Path, before: dict[Path, int]) -> str | None:
+    """Half a file, or a report of ours with what lies elsewhere."""
     for folder, names, files in os.walk(place / "case"):
         for name in (*names, *files):
             if ".partial-" in name and not name.startswith("planted"):
                 return f"left {name}"
         for name in files:
             path = Path(folder, name)
-            if name.endswith(".html") and not path.is_symlink():
+            if not path.is_symlink() and _pages_differ(path, before):
                 content = path.read_bytes()
                 if SECRET.encode() in content:
                     return f"{name} has what lies outside of the folder"
                 if b"<script" in content.lower():
                     return f"{name} has a script"
     return None
+
+
+def _pages_differ(path: Path, before: dict[Path, int]) -> bool:
+    return path.suffix == ".html" and before.get(path) != path.lstat().st_mtime_ns
 
 
 def _status(name: str) -> int:

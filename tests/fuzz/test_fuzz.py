@@ -46,7 +46,8 @@ def test_a_seed_makes_the_same_files_again(kind: str, tmp_path: Path) -> None:
             description = GENERATORS[kind](5, folder).description
         finally:
             os.chdir(before)
-        files = sorted(p for p in folder.rglob("*") if p.is_file() and not p.is_symlink())
+        found = (p for p in folder.rglob("*") if p.is_file() and not p.is_symlink())
+        files = sorted(p for p in found if p.stat().st_size < 1 << 24)  # else an endless one
         return description.replace(str(folder), ""), [
             (str(p.relative_to(folder)), p.read_bytes().replace(bytes(folder), b"")) for p in files
         ]
