@@ -43,7 +43,7 @@ _MLLOG_TOKEN = b":::MLLOG "
 _MLL_TOKEN = b":::MLL "
 _OLD_TOKEN = b":::MLPv0.5"
 _CUT_TOKENS = (_ANY_TOKEN, b":::MLL", b":::MLLO", b":::MLLOG")
-_MLL_RECORD = re.compile(r":::MLL ([0-9.]+) ([A-Za-z0-9_]+) ?:\s+")
+_MLL_RECORD = re.compile(r":::MLL (-?[0-9.]+) ([A-Za-z0-9_]+) ?:\s+")
 _ODD_MLLOG = re.compile(r':::MLLOG([^\w{\["]{0,8})(?=\{\s*")')
 
 # A whole line as mllog writes it, from the token on: what a record that nobody wants is recognised
@@ -289,6 +289,8 @@ class _Reader:
                 self.troubles.form(number, text)
                 return after
             seconds, key, head = match[1], match[2], match.end()
+            if seconds.startswith("-"):  # read, to say more than that; the official parser does not
+                self.troubles.form(number, text)
         head += len(text) - head - len(text[head:].lstrip(" \t"))
         try:
             content, end = _DECODER.raw_decode(text, head)

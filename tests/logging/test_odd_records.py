@@ -195,6 +195,16 @@ def test_a_log_in_microseconds_is_read_and_fails(tmp_path: Path, times: float, w
     assert sum(finding.id == "STAMPS" for finding in found.findings) == 1
 
 
+@pytest.mark.parametrize("ruleset", ["0.6.0", "4.0.0"])
+def test_a_log_before_1970_is_read_and_fails(tmp_path: Path, ruleset: str) -> None:
+    run = good_run(ruleset)
+    for record in run:
+        record.time_ms *= -1
+    found = check_log(write(tmp_path / "log.txt", run, ruleset), ruleset, official=False)
+    assert found.verdict == "FAIL"
+    assert "before 1970" in of(found, "STAMPS").message
+
+
 @pytest.mark.parametrize("stamp", ["9" * 400, "9" * 30, "1.2.3", "NaN", "Infinity", "-Infinity"])
 @pytest.mark.parametrize("ruleset", ["0.6.0", "4.0.0"])
 def test_a_stamp_without_end(tmp_path: Path, stamp: str, ruleset: str) -> None:
