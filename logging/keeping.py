@@ -18,8 +18,10 @@ from .wanted import CHECKED, FIXED, READ_METADATA, SECOND, SMOOTHING
 
 FIRST = 500
 """Records of one key that are kept, whatever they say; published logs have up to 161."""
-_ROOM = {True: 40_000_000, False: 24_000_000}
-"""Bytes for records of keys that rules read, and of others."""
+_OWN_ROOM = 256_000
+"""Bytes for the first records of each key that rules read: 14 MB for all of them together."""
+_ROOM = {True: 32_000_000, False: 20_000_000}
+"""Bytes for more records of keys that rules read, and for those of others."""
 _RECORD_BYTES, _CHARACTER_BYTES, _ENTRY_BYTES, _USUAL_ENTRIES = 600, 2, 150, 8
 """What a kept record takes, measured: its objects, its text and what it is told from, and entries
 beyond those that mllog writes."""
@@ -81,6 +83,7 @@ class Keeper:
         self._events: dict[str, list[Event]] = {MLLOG: [], MLL: []}
         self._alike: dict[tuple[str, str, str], _Alike] = {}
         self._plain: dict[tuple[bytes, bytes], _Alike] = {}
+        self._own_bytes: dict[str, int] = {}
         self._bytes = {True: 0, False: 0}
         self._names = 0
         self._family_names = 0
@@ -152,7 +155,8 @@ class Keeper:
                 if plain is not None and self._room(checked, len(plain[1])):
                     self._plain[plain] = alike
                 return
-        if not self._room(checked, _bytes_of(text, entries)):
+        size = _bytes_of(text, entries)
+        if not self._own_room(name, size) and not self._room(checked, size):
             self.pass_over(name)
             if checked:
                 self._no_room(event)
@@ -162,6 +166,16 @@ class Keeper:
             alike = self._alike[print_] = _Alike(event)
             if plain is not None:
                 self._plain[plain] = alike
+
+    def _own_room(self, name: str, size: int) -> bool:
+        """Is it one of a key's first records, for which no other key can take the room?"""
+        if name not in FIXED or self.counts[name] > FIRST:
+            return False
+        taken = self._own_bytes.get(name, 0) + size
+        if taken > _OWN_ROOM:
+            return False
+        self._own_bytes[name] = taken
+        return True
 
     def _room(self, checked: bool, size: int) -> bool:
         if self._bytes[checked] + size > _ROOM[checked]:
