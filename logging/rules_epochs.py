@@ -10,6 +10,7 @@ from ..config.finding import number, plain, shown
 from .rule import NOTE, POLICY, RULES_TEXT, Case, Found, between, rule
 
 _FROM_070 = between("0.7.0")
+_MOST_EVALUATIONS = 100  # of the search for one out of place; published runs have up to 90
 
 
 @rule("R04", POLICY, f"{RULES_TEXT} lines 939, 443", rulesets=_FROM_070, in_open=NOTE)
@@ -33,6 +34,8 @@ def cadence(case: Case) -> Iterator[Found]:
 def _out_of_place(epochs: list[float]) -> int | None:
     """Where one evaluation stands without which the cadence would be kept, save for the gap that it
     leaves, and whose epoch does not fit between its neighbours; None: there is none."""
+    if len(epochs) > _MOST_EVALUATIONS:
+        return None
     for at, epoch in enumerate(epochs):
         before, after = epochs[:at], epochs[at + 1 :]
         if not before or not after or before[-1] < epoch < after[0]:

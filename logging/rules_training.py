@@ -9,6 +9,7 @@ the rest of the log, a policy finding; what leaves no valid result is an error.
 from __future__ import annotations
 
 import math
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import NamedTuple
@@ -234,12 +235,12 @@ class _Block(NamedTuple):
 
 def _blocks(case: Case) -> list[_Block]:
     """Blocks with their numbers; copies and repeated ones (of one first epoch) once."""
-    found: list[_Block] = []
+    found: dict[float, _Block] = {}
     for event in case.during("block_start"):
         first, count = _epoch(event, "first_epoch_num"), _epoch(event, "epoch_count")
-        if first is not None and count is not None and all(b.first != first for b in found):
-            found.append(_Block(event, first, count))
-    return found
+        if first is not None and count is not None:
+            found.setdefault(first, _Block(event, first, count))
+    return list(found.values())
 
 
 @rule("BLOCKS", POLICY, f"{RULES_TEXT} line 208: blocks of epochs; the log against itself")
@@ -289,7 +290,7 @@ def _evaluated_elsewhere(case: Case, blocks: Sequence[_Block]) -> Iterator[Found
     if not blocks:
         return
     at, of = -1, 0
-    lost = _without_start(case, blocks)
+    lost = sorted(_without_start(case, blocks))
     odd: list[tuple[Event, float, _Block]] = []
     for event in case.during("eval_accuracy"):
         while at + 1 < len(blocks) and blocks[at + 1].event.order < event.order:
@@ -299,7 +300,7 @@ def _evaluated_elsewhere(case: Case, blocks: Sequence[_Block]) -> Iterator[Found
             continue
         block = blocks[at]
         of += 1
-        if any(block.end <= first <= epoch for first in lost):
+        if bisect_left(lost, block.end) < bisect_right(lost, epoch):
             continue
         if epoch > 0 and not block.first - 1 <= epoch <= block.end:
             odd.append((event, epoch, block))
@@ -318,10 +319,10 @@ def _evaluated_elsewhere(case: Case, blocks: Sequence[_Block]) -> Iterator[Found
 
 def _empty(case: Case, blocks: Sequence[_Block]) -> Iterator[Found]:
     events = (*case.during("epoch_start"), *case.during("epoch_stop"))
-    epochs = {epoch for event in events if (epoch := _epoch(event)) is not None}
+    epochs = sorted({epoch for event in events if (epoch := _epoch(event)) is not None})
     if not epochs:
         return
-    odd = [b for b in blocks if not any(b.first - 1 <= epoch < b.end for epoch in epochs)]
+    odd = [b for b in blocks if bisect_left(epochs, b.first - 1) >= bisect_left(epochs, b.end)]
     if odd:
         block = odd[0]
         yield Found(

@@ -501,6 +501,22 @@ def test_runs_of_their_own_are_not_taken_for_one(tmp_path: Path, name: str, seed
     assert severities(found, "SAME_RUN", "SAME_CURVE") == set()
 
 
+def test_runs_of_thousands_of_evaluations(tmp_path: Path) -> None:
+    """No count of evaluations is too many for the arithmetic."""
+    runs = []
+    for number in range(5):
+        ruleset, run = load("4.0.0 closed lars")
+        at = run.index(of(run, "run_stop")[0])
+        more = []
+        for epoch in range(36, 5_000):
+            more.append(Record("eval_accuracy", 0.5 + epoch / 1e5, run[at].time_ms))
+            more[-1].metadata = {"epoch_num": epoch}
+        run[at:at] = more
+        runs.append((ruleset, vary(run, number)))
+    found = of_set(tmp_path, runs)
+    assert found.verdict in ("POLICY", "FAIL")
+
+
 @pytest.mark.skipif(len(NAMES) == len(BUILT), reason="no published logs beside this checkout")
 def test_published_sets_are_not_taken_for_one() -> None:
     for folder in (
