@@ -33,16 +33,16 @@ BATCH = {
     "sweeps": 30,
 }
 SUITE = {
-    "logs": 60,
-    "configs": 30,
+    "logs": 50,
+    "configs": 20,
     "verdicts": 80,
     "official": 60,
     "options": 30,
-    "records": 50,
-    "images": 30,
-    "submissions": 30,
-    "runs": 30,
-    "sweeps": 30,
+    "records": 40,
+    "images": 20,
+    "submissions": 15,
+    "runs": 20,
+    "sweeps": 20,
 }
 """How many of each the test suite runs, from seed 0 on."""
 _LOADED = (

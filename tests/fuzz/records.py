@@ -234,7 +234,7 @@ def odd_file(rng: random.Random, path: Path) -> None:
         path.mkdir()
     elif what == 5:
         with path.open("wb") as file:
-            file.truncate(rng.choice((1 << 30, 8 << 30, 1 << 42)))
+            file.truncate(rng.choice((32 << 20, 8 << 30, 1 << 42)))
     else:
         path.symlink_to("gone")
 
