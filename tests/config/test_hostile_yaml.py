@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,19 +14,7 @@ from rn50.config.load import load, load_system
 from rn50.config.names import list_presets
 from rn50.config.sweep import load_sweep
 
-
-@pytest.fixture(autouse=True)
-def soon() -> Iterator[None]:
-    """Who waits for a FIFO waits for ever; 2^40 bases take as long."""
-
-    def stop(*_: object) -> None:
-        raise TimeoutError
-
-    before = signal.signal(signal.SIGALRM, stop)
-    signal.alarm(60)
-    yield
-    signal.alarm(0)
-    signal.signal(signal.SIGALRM, before)
+pytestmark = pytest.mark.usefixtures("alarm")
 
 
 def refused(path: Path, read: Callable[[Path], object] = load) -> str:

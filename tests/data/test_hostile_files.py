@@ -5,12 +5,11 @@ from __future__ import annotations
 import io
 import os
 import resource
-import signal
 import struct
 import tarfile
 import traceback
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +31,8 @@ from rn50.train import checkpoint
 from tests.data.test_dataset_checks import edit_table, reseal
 from tests.data.test_stage import packed  # noqa: F401 (a fixture)
 from tests.train.test_checkpoint import arrays, meta
+
+pytestmark = pytest.mark.usefixtures("alarm")
 
 PRECIOUS = "a file of the user's"
 
@@ -217,20 +218,6 @@ REFUSED = {
     pillow_bomb: "more than 89,478,485",
     jpeg_bomb: "found 65500 x 65500 pixels, more than 89,478,485",
 }
-
-
-@pytest.fixture(autouse=True)
-def soon() -> Iterator[None]:
-    """Who waits for a FIFO waits for ever, and who reads zeros reads them for ever."""
-
-    def stop(*_: object) -> None:
-        raise TimeoutError
-
-    before = signal.signal(signal.SIGALRM, stop)
-    signal.alarm(60)
-    yield
-    signal.alarm(0)
-    signal.signal(signal.SIGALRM, before)
 
 
 def in_little_memory(action: Callable[[], object]) -> None:

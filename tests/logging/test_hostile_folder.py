@@ -5,10 +5,9 @@ from __future__ import annotations
 import json
 import os
 import resource
-import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -23,6 +22,8 @@ from rn50.scripts.cli import app
 from rn50.scripts.report import write_report
 from tests.logging.log_text import good_run, write
 
+pytestmark = pytest.mark.usefixtures("alarm")
+
 SECRET = "correct-horse-battery-staple"
 SIDE_FILES = (
     *("config.yaml", "environment.json", "origins.json", "result.json", "metrics.jsonl"),
@@ -36,20 +37,6 @@ COMMANDS = (
 Command = tuple[str, ...]
 Plant = Callable[[Path, Path], None]
 """(file to plant, file with a secret outside the folder)."""
-
-
-@pytest.fixture(autouse=True)
-def soon() -> Iterator[None]:
-    """Who waits for a FIFO waits for ever."""
-
-    def stop(*_: object) -> None:
-        raise TimeoutError
-
-    before = signal.signal(signal.SIGALRM, stop)
-    signal.alarm(60)
-    yield
-    signal.alarm(0)
-    signal.signal(signal.SIGALRM, before)
 
 
 @pytest.fixture

@@ -440,10 +440,8 @@ def test_one_log_five_times(tmp_path: Path, name: str, shift_ms: int, own: int) 
     assert severities(found, "SAME_CURVE") == {"error"}
 
 
-@SETS
-@given(logs, st.integers(0, 100))
-def test_the_same_accuracies_at_other_times(tmp_path: Path, name: str, seed: int) -> None:
-    random = Random(seed)
+def copies(name: str, random: Random) -> list[tuple[str, Run]]:
+    """One log five times, each with a seed and with stamps of its own."""
     runs = []
     for number in range(5):
         ruleset, run = load(name)
@@ -454,7 +452,13 @@ def test_the_same_accuracies_at_other_times(tmp_path: Path, name: str, seed: int
             if record.key == "seed":
                 record.value = 100 + number
         runs.append((ruleset, run))
-    found = of_set(tmp_path, runs)
+    return runs
+
+
+@SETS
+@given(logs, st.integers(0, 100))
+def test_the_same_accuracies_at_other_times(tmp_path: Path, name: str, seed: int) -> None:
+    found = of_set(tmp_path, copies(name, Random(seed)))
     assert severities(found, "SAME_RUN") == set()
     assert severities(found, "SAME_CURVE") == {"error"}
 
@@ -464,18 +468,10 @@ def test_the_same_accuracies_at_other_times(tmp_path: Path, name: str, seed: int
 def test_accuracies_that_were_touched_up(tmp_path: Path, name: str, seed: int) -> None:
     """One curve, each time some images up or down, at other times."""
     random = Random(seed)
-    runs = []
-    for number in range(5):
-        ruleset, run = load(name)
-        late = 0.0
-        for record in run:
-            late += random.random() * 40
-            record.time_ms += late * (record.time_ms > 0)
-            if record.key == "seed":
-                record.value = 100 + number
-            elif record.key == "eval_accuracy" and 0.01 < record.value < 0.7:
-                record.value += random.randrange(-4, 5) / 50_000
-        runs.append((ruleset, run))
+    runs = copies(name, random)
+    for record in (record for _, run in runs for record in run):
+        if record.key == "eval_accuracy" and 0.01 < record.value < 0.7:
+            record.value += random.randrange(-4, 5) / 50_000
     assert severities(of_set(tmp_path, runs), "SAME_CURVE") == {"policy"}
 
 
