@@ -441,7 +441,7 @@ def test_the_saved_config_reads_back_the_same(folder: Path, name: str) -> None:
     epochs=st.floats(0, 1e6),
 )
 @example(org="on", lr=1e-4, seed=0, steps=1_234_567, epochs=12.3456789)
-@example(org="1e3", lr=5e-324 * 2**60, seed=None, steps=1, epochs=0.1)
+@example(org="1e3", lr=SMALLEST, seed=None, steps=1, epochs=0.1)
 @example(org="null", lr=1.0, seed=2**63 - 1, steps=1, epochs=1 / 3)
 @example(org=" # '\"\\: ", lr=1.0, seed=1, steps=1, epochs=0.0)
 def test_any_valid_config_survives_being_written_and_read(
