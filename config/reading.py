@@ -60,6 +60,8 @@ def read_file(path: Path, most_bytes: int, *, within: Path | None = None) -> byt
     """The bytes of a regular file; arguments and errors as of `open_file`."""
     with open_file(path, most_bytes, within=within) as file:
         data = file.read(most_bytes + 1)
+    if data is None:  # /proc/kmsg says that it is a regular file, and waits
+        raise OSError(errno.EAGAIN, "a file that can be read at once expected", str(path))
     if len(data) > most_bytes:  # it grew
         raise OSError(errno.EFBIG, f"at most {most_bytes:,} bytes expected", str(path))
     return data

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import struct
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from typer.testing import CliRunner
 
 from rn50.config.errors import UserError
 from rn50.config.load import load
+from rn50.config.manifest import load_manifest
 from rn50.data import recordio
 from rn50.data.dataset import TABLE, load_table
 from rn50.scripts.attempts import is_hopeless, read_result
@@ -76,6 +78,15 @@ def test_a_table_that_is_one(tmp_path: Path) -> None:
     np.save(tmp_path / "train.npy", table)
     found = load_table(tmp_path, "train")
     assert (found == table).all() and found.dtype == TABLE and found.flags.writeable
+
+
+@pytest.mark.skipif(not os.access("/proc/kmsg", os.R_OK), reason="not readable here")
+def test_a_file_of_proc_that_waits(tmp_path: Path) -> None:
+    (tmp_path / "manifest.json").symlink_to("/proc/kmsg")
+    try:
+        load_manifest(tmp_path)
+    except UserError as error:
+        assert len(str(error).splitlines()) == 1
 
 
 @pytest.mark.parametrize("offset", [2**63, 2**64 - 1, 2**63 - 1, 100])

@@ -98,7 +98,7 @@ def test_where_it_starts(setting: float | str, batch: int, start: float) -> None
 )
 def test_other_settings_are_refused(found: str) -> None:
     with pytest.raises(
-        UserError, match=r"model\.loss_scale: expected a number above 0, dynamic, or "
+        UserError, match=r"model\.loss_scale: expected a number from 1e-15 to 1e15, dynamic, or "
     ):
         load("smoke", [f"model.loss_scale={found}"])
 
