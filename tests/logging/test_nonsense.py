@@ -255,6 +255,20 @@ def test_a_block_from_another_epoch(tmp_path: Path, name: str, place: int, by: i
 
 
 @EVERYWHERE
+@given(st.sampled_from(BLOCKED), places, st.integers(1, 900))
+def test_a_block_that_goes_back(tmp_path: Path, name: str, place: int, by: int) -> None:
+    """Whichever block it is, to the first epoch of one before it."""
+
+    def edit(run: Run) -> None:
+        blocks = of(run, "block_start")
+        at = 2 + place % (len(blocks) - 2)
+        earlier = blocks[by % (at - 1)].metadata["first_epoch_num"]
+        blocks[at].metadata["first_epoch_num"] = earlier
+
+    assert "policy" in severities(judge(tmp_path, name, edit), "BLOCKS", "EPOCH_ORDER")
+
+
+@EVERYWHERE
 @given(logs, places, st.integers(3, 40))
 def test_an_evaluation_of_epochs_to_come(tmp_path: Path, name: str, place: int, ahead: int) -> None:
     """Far from the target, so that nothing else is wrong."""
