@@ -19,6 +19,7 @@ from .values import (
     Algorithm,
     Bool,
     Count,
+    Drawn,
     Epoch,
     Fraction,
     Groups,
@@ -50,8 +51,8 @@ class Synthetic(Section):
     classes: Annotated[int, Field(strict=True, ge=2, le=10)] = Field(
         default=10, description="Texture classes to draw."
     )
-    train_samples: Count = Field(default=4000, description="Training images to draw.")
-    eval_samples: Count = Field(default=1000, description="Evaluation images to draw.")
+    train_samples: Drawn = Field(default=4000, description="Training images to draw.")
+    eval_samples: Drawn = Field(default=1000, description="Evaluation images to draw.")
     min_px: Annotated[int, Field(strict=True, ge=16, le=1024)] = Field(
         default=40, description="Smallest height and width of an image."
     )

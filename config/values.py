@@ -124,6 +124,8 @@ def _matches(pattern: str, form: Form) -> AfterValidator:
 
 MOST = 10**9
 """Of what is counted. ImageNet-21k has 1.4e7 images; products of two such counts are exact."""
+MOST_DRAWN = 10_000_000
+"""Images of a set that is drawn; eight times ImageNet."""
 MOST_EPOCHS = 100_000
 """Published runs take up to 90. The plan lists the epochs that are evaluated: 0.8 MB."""
 MOST_RANKS = 1_000_000
@@ -138,6 +140,7 @@ such numbers are far from where doubles overflow, so no infinity or NaN comes of
 
 Int = Annotated[int, Field(strict=True, ge=-(2**53), le=2**53)]
 Count = Annotated[int, Field(strict=True, ge=1, le=MOST)]
+Drawn = Annotated[int, Field(strict=True, ge=1, le=MOST_DRAWN)]
 Epoch = Annotated[int, Field(strict=True, ge=1, le=MOST_EPOCHS)]
 Ranks = Annotated[int, Field(strict=True, ge=1, le=MOST_RANKS)]
 Workers = Annotated[int, Field(strict=True, ge=1, le=MOST_WORKERS)]

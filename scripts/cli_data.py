@@ -49,12 +49,18 @@ LIKE_IMAGENET = (
 @data_app.command("make")
 def data_make(
     out: Annotated[Path, typer.Argument(help="Folder to write; must not exist yet.")],
-    train_samples: Annotated[int, typer.Option("--train", min=1, help="Training images.")] = 4000,
-    eval_samples: Annotated[int, typer.Option("--val", min=1, help="Held-out images.")] = 1000,
+    train_samples: Annotated[
+        int, typer.Option("--train", min=1, max=10_000_000, help="Training images.")
+    ] = 4000,
+    eval_samples: Annotated[
+        int, typer.Option("--val", min=1, max=10_000_000, help="Held-out images.")
+    ] = 1000,
     classes: Annotated[int, typer.Option(min=2, max=10, help="Texture classes.")] = 10,
     min_px: Annotated[int, typer.Option(min=16, max=1024, help="Shortest side.")] = 40,
     max_px: Annotated[int, typer.Option(min=16, max=1024, help="Longest side.")] = 56,
-    seed: Annotated[int, typer.Option(min=0, help="The same seed draws the same bytes.")] = 0,
+    seed: Annotated[
+        int, typer.Option(min=0, max=2**63 - 1, help="The same seed draws the same bytes.")
+    ] = 0,
 ) -> None:
     """Draw the synthetic set as JPEG files in ImageNet's folder layout.
 
