@@ -22,7 +22,7 @@ from .folder import RunFolder, Subject
 from .outlook import Outlook
 from .phases import span_totals, start_up, step_times
 from .plots import accuracy_plots, schedule_plots, training_plots
-from .score import score_folder
+from .score import score_checks
 from .submission import check_folder
 
 _MAX_ROWS = 1000  # of environment.json; a run of this harness writes some 50
@@ -81,7 +81,7 @@ def render_report(
         runs=headline.run_rows(subject, checks) if several else [],
         verdicts=checks[:-1] if several else checks,
         submission=checks[-1] if several else None,
-        score=score_folder(subject.path) if several else None,
+        score=score_checks(subject.path, checks) if several else None,
         accuracy=accuracy_plots(comparison),
         shown=shown,
         clocks=headline.clocks(first) if first else [],

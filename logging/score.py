@@ -100,7 +100,18 @@ def score_folder(folder: Path, ruleset: str | None = None, *, scale: bool | None
     Raises:
         UserError: no result files, or a ruleset without ResNet.
     """
-    *checks, whole = check_folder(folder, ruleset, official=False)
+    return score_checks(folder, check_folder(folder, ruleset, official=False), scale=scale)
+
+
+def score_checks(folder: Path, judged: Sequence[Check], *, scale: bool | None = None) -> Score:
+    """Score a folder that has been judged.
+
+    Args:
+        folder: the submission.
+        judged: the verdicts on its logs and, last, on itself, as `check_folder` gives them.
+        scale: as of `score_folder`.
+    """
+    *checks, whole = judged
     cases = [check.case for check in checks if check.case is not None]
     name = cases[0].ruleset if cases else checks[0].ruleset
     division = next((case.division for case in cases if case.division), None)
