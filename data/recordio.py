@@ -8,7 +8,6 @@ an aligned place the record is split there and the number left out, as dmlc-core
 
 from __future__ import annotations
 
-import os
 import struct
 from typing import BinaryIO, NamedTuple
 
@@ -61,9 +60,12 @@ def is_split(record: list[bytes]) -> bool:
 
 def read(file: BinaryIO, offset: int, name: str) -> Record:
     """The record at byte `offset` of `file`. Raises UserError naming file and offset."""
-    if offset > os.fstat(file.fileno()).st_size:  # from 2^63 on, seek() would raise
-        raise UserError(f"{name}: a record at byte {offset} expected, found the end of file")
-    file.seek(offset)
+    try:
+        file.seek(offset)
+    except (OverflowError, ValueError, OSError):  # from 2^63 on, or what no file system has
+        raise UserError(
+            f"{name}: a record at byte {offset} expected, found the end of file"
+        ) from None
     payload = bytearray()
     while True:
         words = file.read(_WORDS.size)

@@ -17,11 +17,13 @@ from ..config.errors import UserError
 from ..config.load import load
 from ..config.plan import build_plan
 from ..data.prepare import Tracker
+from ..logging.clock import Clock
 from ..logging.mlperf import MLPerfLog
 from ..logging.official import installed_version
 from .bench import machine, spread
 
 _RULESET = "4.0.0"
+_EPOCH_S = 50.0  # about as long as eight A100 take
 _IN_ONE_PROCESS = """
 import json, sys, time
 name, path, times = sys.argv[1], sys.argv[2], int(sys.argv[3])
@@ -174,11 +176,27 @@ def _inside(name: str, log: Path, folder: Path, *, times: int) -> list[float]:
     return seconds
 
 
+class _StandingClock(Clock):
+    """A clock that stands still but for `pass_s`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now_s = super().unix_s
+
+    @property
+    def unix_s(self) -> float:
+        return self.now_s
+
+    def pass_s(self, seconds: float) -> None:
+        self.now_s += seconds
+
+
 def _write_ordinary(path: Path) -> Path:
     """The log of a run that converges at its last evaluation, as our writer leaves it."""
     loaded = load("dgxa100_8", ["seed=1", f"ruleset={_RULESET}"])
     run, plan = loaded.run, build_plan(loaded.run)
-    log = MLPerfLog(path)
+    clock = _StandingClock()
+    log = MLPerfLog(path, clock)
     log.submission(run)
     log.cache_clear()
     log.init_start()
@@ -190,10 +208,11 @@ def _write_ordinary(path: Path) -> Path:
         log.block_start(first, last - first + 1)
         for epoch in range(first, last + 1):
             log.epoch_start(epoch)
+            clock.pass_s(_EPOCH_S)
             log.epoch_stop(epoch)
         log.eval_start(last)
         log.eval_stop(last)
-        log.eval_accuracy(last, 0.76 if last == plan.eval_epochs[-1] else 0.5)
+        log.eval_accuracy(last, round(0.76 * (last / plan.eval_epochs[-1]) ** 0.25, 4))
         log.block_stop(first)
         first = last + 1
     log.run_stop(success=True)

@@ -113,6 +113,18 @@ def test_a_fault_is_found_and_the_next_case_runs(
     assert any(word in found.problem for word in words.split("|")), found.problem
 
 
+def test_what_a_link_leads_to_stays_as_it_is(tmp_path: Path) -> None:
+    """A case is removed, and only that: `/` once became 0700 by a link to it."""
+    tmp_path.chmod(0o755)
+
+    def generator(seed: int, folder: Path) -> Case:
+        (folder / "link").symlink_to(tmp_path)
+        return Case("a link", (("--version",),))
+
+    assert failures(generator, 1) == []
+    assert tmp_path.stat().st_mode & 0o777 == 0o755
+
+
 @pytest.mark.parametrize(
     ("words", "code", "out", "err", "wrong"),
     [
