@@ -18,15 +18,16 @@ from ..config import benchmark, convergence
 from ..config.convergence import Verdict
 from ..config.finding import number, printable
 from ..config.reading import read_file
-from .check import Check
-from .submission import check_folder
+from .check import CANNOT_READ, FAIL, Check
+from .submission import check_folder, newest
 
 _NO_CLOCK = ("TWO_RUNS", "R17", "R22")  # errors that leave no run time to trust
 _SCALING_BYTES = 1 << 16
 
 
 class RunScore(NamedTuple):
-    """One run; `minutes` None: it has no usable clock."""
+    """One run; `minutes` None: it has no usable clock. `invalid`: why the check of its round fails
+    it, "" if it does not."""
 
     path: Path
     minutes: float | None
@@ -35,6 +36,7 @@ class RunScore(NamedTuple):
     accuracy: float | None
     dropped: str
     """Why its time is not in the mean; "" if it is."""
+    invalid: str
 
 
 class Score(NamedTuple):
@@ -113,7 +115,7 @@ def score_checks(folder: Path, judged: Sequence[Check], *, scale: bool | None = 
     """
     *checks, whole = judged
     cases = [check.case for check in checks if check.case is not None]
-    name = cases[0].ruleset if cases else checks[0].ruleset
+    name = newest(checks)
     division = next((case.division for case in cases if case.division), None)
     runs = [_run(check) for check in checks]
     window, outside = _median_window(checks, runs)
@@ -177,20 +179,37 @@ def _median_window(
 
 
 def judge_convergence(checks: Sequence[Check]) -> Verdict | None:
-    """The RCP test on the runs; None where the round has none, or no common batch size."""
+    """The RCP test on the runs by the newest of their rulesets; None where that round has none, or
+    the runs have no common batch size. A run whose batch is no number did not converge with it, and
+    the one that may fail, whatever for, has no epochs that count."""
     cases = [check.case for check in checks if check.case is not None]
-    batches = {case.batch for case in cases if case.all("global_batch_size")}
-    if len(batches) != 1 or not convergence.kept_points(cases[0].ruleset):
+    batches = {case.batch for case in cases if case.batch is not None}
+    ruleset = newest(checks)
+    if len(batches) != 1 or not convergence.kept_points(ruleset):
         return None
-    epochs = [None if c.case is None else c.case.convergence_epoch for c in checks]
-    batch = batches.pop()
-    return None if batch is None else convergence.judge(epochs, batch, cases[0].ruleset)
+    out = _left_out([_run(check) for check in checks])
+    epochs = [
+        None
+        if check.case is None or check.case.batch is None or at in out
+        else check.case.convergence_epoch
+        for at, check in enumerate(checks)
+    ]
+    return convergence.judge(epochs, batches.pop(), ruleset)
+
+
+def _left_out(runs: Sequence[RunScore]) -> set[int]:
+    """Runs that count as the slowest: one that is not valid; of more, which make no submission,
+    those that did not converge, so that their score is still known."""
+    invalid = {at for at, run in enumerate(runs) if run.invalid or not run.converged}
+    if len(invalid) <= benchmark.RUNS_THAT_MAY_FAIL:
+        return invalid
+    return {at for at in invalid if not runs[at].converged}
 
 
 def _run(check: Check) -> RunScore:
     case = check.case
     if case is None:
-        return RunScore(check.path, None, False, None, None, check.cause)
+        return RunScore(check.path, None, False, None, None, check.cause, check.cause)
     broken = any(finding.id in _NO_CLOCK for finding in check.findings)
     minutes = None if case.run_ms is None or broken else case.run_ms / 60_000
     last = case.on_the_clock[-1] if case.on_the_clock else None
@@ -202,13 +221,16 @@ def _run(check: Check) -> RunScore:
         last.epoch if last else None,
         last.accuracy if last else None,
         "" if converged else check.cause,
+        check.cause if (check.round_verdict or check.verdict) in (FAIL, CANNOT_READ) else "",
     )
 
 
 def _olympic(runs: list[RunScore]) -> tuple[list[RunScore], float | None]:
-    """Drop the fastest and the slowest (a failed run is the slowest, whatever its clock says)."""
-    good = [run for run in runs if run.converged and run.minutes is not None]
-    failed = len(runs) - len(good)
+    """Drop the fastest and the slowest (a run that is not valid is the slowest, whatever its clock
+    says)."""
+    out = _left_out(runs)
+    good = [run for at, run in enumerate(runs) if at not in out]
+    failed = len(out)
     if failed > benchmark.RUNS_THAT_MAY_FAIL or len(runs) != benchmark.RUNS:
         return runs, None
     order = sorted(good, key=lambda run: run.minutes or 0.0)
@@ -218,8 +240,8 @@ def _olympic(runs: list[RunScore]) -> tuple[list[RunScore], float | None]:
     runs = [
         run._replace(dropped=marks[run.path])
         if run.path in marks
-        else run._replace(dropped=run.dropped and f"slowest: {run.dropped}")
-        for run in runs
+        else run._replace(dropped=f"slowest: {run.dropped or run.invalid}" if at in out else "")
+        for at, run in enumerate(runs)
     ]
     kept = [run.minutes for run in runs if not run.dropped and run.minutes is not None]
     return runs, sum(kept) / len(kept) if kept else None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -113,9 +113,33 @@ def check_folder(
     elif frowned is not None:
         verdict = POLICY_VERDICT
         cause += f", with policy findings ({frowned.path.name}: {frowned.cause})"
-    first = checks[0]
-    whole = Check(folder, verdict, cause, first.ruleset, first.ruleset_source, None, findings)
+    ruleset_by = next(check for check in checks if check.ruleset == newest(checks))
+    source = ruleset_by.ruleset_source
+    whole = Check(folder, verdict, cause, ruleset_by.ruleset, source, None, findings)
     return (*checks, whole)
+
+
+def newest(checks: Sequence[Check]) -> str:
+    """The ruleset that a submission is held to: the newest of those of its logs that can be read
+    (of all, where none can)."""
+    rulesets = {check.ruleset for check in checks if check.case is not None}
+    rulesets = rulesets or {check.ruleset for check in checks}
+    return max(rulesets, key=benchmark.RULESETS.index)
+
+
+def _one_round(submission: Submission) -> Iterator[Found]:
+    """All logs are of one round; the runs as a set are held to the newest."""
+    first = submission.cases[:1]
+    other = [pair for pair in submission.cases if pair[1].ruleset != first[0][1].ruleset][:1]
+    for (name, case), (other_name, other_case) in zip(first, other, strict=False):
+        yield Found(
+            f"{name} is of ruleset {case.ruleset}, {other_name} of {other_case.ruleset}: the set "
+            f"is held to {newest(submission.checks)}",
+            None,
+            "logs of one round",
+            f"{case.ruleset} and {other_case.ruleset}",
+            "--ruleset decides for all of them",
+        )
 
 
 def _five_runs(submission: Submission) -> Iterator[Found]:
@@ -134,7 +158,7 @@ def _five_runs(submission: Submission) -> Iterator[Found]:
             "rn50 submit --runs 5" if alone else "a submission has result_0.txt to result_4.txt",
             NOTE if alone else None,  # one run of this harness, not a submission
         )
-    failed = [c for c in submission.checks if c.verdict in (FAIL, CANNOT_READ)]
+    failed = _invalid(submission)
     allowed = benchmark.RUNS_THAT_MAY_FAIL if count >= benchmark.RUNS else 0
     if len(failed) > allowed:
         names = ", ".join(c.path.name for c in failed)
@@ -151,6 +175,10 @@ def _five_runs(submission: Submission) -> Iterator[Found]:
             f"{failed[0].cause}",
             severity=NOTE,
         )
+
+
+def _invalid(submission: Submission) -> list[Check]:
+    return [c for c in submission.checks if c.verdict in (FAIL, CANNOT_READ)]
 
 
 def _is_ours(folder: Path) -> bool:
@@ -225,7 +253,7 @@ def _alike(submission: Submission) -> Iterator[Found]:
         values = [(name, case.value(key)) for name, case in cases if case.all(key)]
         if not values:
             continue
-        other = next((pair for pair in values if pair[1] != values[0][1]), None)
+        other = next((pair for pair in values if not _equal(pair[1], values[0][1])), None)
         if other is not None:
             yield Found(
                 f"{key} is {shown(values[0][1])} in {values[0][0]} and {shown(other[1])} in "
@@ -247,6 +275,11 @@ def _alike(submission: Submission) -> Iterator[Found]:
                     shown(logged),
                 )
                 break
+
+
+def _equal(one: Any, other: Any) -> bool:
+    """Values of a record; NaN is one value, which no number equals."""
+    return bool(one == other) or (one != one and other != other)
 
 
 def _system(submission: Submission) -> Iterator[Found]:
@@ -334,13 +367,13 @@ def _rcp(submission: Submission) -> Iterator[Found]:
     verdict = judge_convergence(submission.checks)
     if verdict is None or verdict.passed or verdict.reference is None:
         return
-    if verdict.mean is None:
+    if verdict.mean is None and len(_invalid(submission)) > benchmark.RUNS_THAT_MAY_FAIL:
         return  # S1 says it
     yield Found(
         f"RCP test: {verdict.reason}",
         None,
         "a reference convergence point, and not fewer epochs than it",
-        f"{verdict.mean:g} epochs",
+        "none" if verdict.mean is None else f"{verdict.mean:g} epochs",
         "supply a reference with at least 10 runs",
     )
 
@@ -374,6 +407,7 @@ SET_RULES = (
     SetRule("SAME_RUN", ERROR, f"{RULES_TEXT} lines 509, 954: five runs", _same_stamps),
     SetRule("SAME_CURVE", ERROR, f"{RULES_TEXT} lines 166-183, 509, 954", _same_accuracies),
     SetRule("RCP", ERROR, "mlcommons/logging 4.1.68, rcp_checker", _rcp),
+    SetRule("ROUND", POLICY, f"{RULES_TEXT} line 62", _one_round),
     SetRule("S2", POLICY, f"{RULES_TEXT} lines 166-183; {_PACKAGE}, seed_checker", _seeds),
     SetRule("R20", POLICY, f"{RULES_TEXT} line 62", _alike),
     SetRule("SYSTEM", POLICY, f"{_PACKAGE}, system_desc_checker", _system),

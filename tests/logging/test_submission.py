@@ -132,6 +132,42 @@ def test_runs_faster_than_the_reference_fail(tmp_path: Path) -> None:
     assert "converges in 31 epochs, less than the accepted minimum 34.3" in found.cause
 
 
+def aged(run: Run) -> None:
+    for record in run:
+        record.time_ms -= 4 * 365 * 86_400_000
+
+
+@pytest.mark.parametrize("odd", [None, *range(5)])
+@pytest.mark.parametrize(
+    ("edit", "rule"),
+    [
+        (aged, "ROUND"),
+        (put("global_batch_size", True), "R20"),
+        (put("global_batch_size", float("nan")), "R20"),
+    ],
+)
+def test_one_odd_log_does_not_switch_the_rcp_test_off(
+    tmp_path: Path, edit: Callable[[Run], object], rule: str, odd: int | None
+) -> None:
+    """Five runs of batch 32,768 that take 35 epochs, where 55 are the fewest."""
+    edits: Edits = dict.fromkeys(range(5), put("global_batch_size", 32_768))
+    if odd is not None:
+        edits[odd] = lambda run: (put("global_batch_size", 32_768)(run), edit(run))
+    folder = submission(tmp_path, edits)
+    found = check_folder(folder, official=False)[-1]
+    assert found.verdict == "FAIL"
+    assert "converges in 35 epochs, less than the accepted minimum 55" in found.cause
+    assert bool(messages(found, rule)) == (odd is not None)
+    scored = score_folder(folder)
+    assert scored.ruleset == found.ruleset == "4.0.0"
+    assert scored.rcp is not None and not scored.rcp.passed
+
+
+def test_values_that_are_nan_in_every_run_are_alike(tmp_path: Path) -> None:
+    edits = dict.fromkeys(range(5), put("lars_opt_momentum", float("nan")))
+    assert messages(whole(submission(tmp_path, edits)), "R20") == []
+
+
 def test_other_hyper_parameters_than_the_reference_are_shown(tmp_path: Path) -> None:
     edits = dict.fromkeys(range(5), put("lars_opt_base_learning_rate", 11))
     found = whole(submission(tmp_path, edits))
@@ -141,7 +177,7 @@ def test_other_hyper_parameters_than_the_reference_are_shown(tmp_path: Path) -> 
 def test_every_rule_of_a_set_is_tested() -> None:
     assert {rule.id for rule in SET_RULES} == {
         *("S1", "S2", "S3", "R20", "SYSTEM", "RCP"),
-        *("SAME_RUN", "SAME_CURVE", "CHIPS"),  # test_nonsense.py, and below
+        *("SAME_RUN", "SAME_CURVE", "CHIPS", "ROUND"),  # test_nonsense.py, and below
     }
 
 
@@ -194,6 +230,25 @@ def test_a_failed_run_counts_as_the_slowest_whatever_its_clock(tmp_path: Path) -
     assert found.mean_min == found.score_min == pytest.approx(minutes(good_run()) + 3 / 60)
     assert found.runs[0].dropped.startswith("slowest: did not converge")
     assert found.runs[1].dropped == "fastest"
+
+
+@pytest.mark.parametrize("number", range(5))
+def test_a_run_that_the_check_fails_counts_as_the_slowest(tmp_path: Path, number: int) -> None:
+    """It converged, and no run was faster."""
+
+    def edit(run: Run) -> None:
+        put("lars_epsilon", 1e-9)(run)
+        shift("run_stop", -1000 * number)(run)
+
+    folder = submission(tmp_path, {number: edit})
+    found = score_folder(folder, scale=False)
+    others = [n for n in range(5) if n != number]
+    assert [run.dropped for run in found.runs if run.dropped == "fastest"] == ["fastest"]
+    assert found.runs[others[0]].dropped == "fastest"
+    assert found.runs[number].dropped.startswith("slowest: lars_epsilon")
+    base = minutes(good_run())
+    assert found.mean_min == pytest.approx(base + sum(others[1:]) / 3 / 60)
+    assert found.rcp is not None and found.rcp.mean == 35
 
 
 def test_two_failed_runs_make_no_score(tmp_path: Path) -> None:
