@@ -30,7 +30,7 @@ from ..config.errors import UserError, show
 from ..config.image_set import wrong_counts
 from ..config.leaves import Origin
 from ..config.manifest import FILE_NAME, SPLITS, SUFFIXES, File, Manifest, load_manifest
-from ..config.reading import open_file, read_file
+from ..config.reading import open_file
 from ..config.schema import Data
 from . import recordio
 
@@ -49,8 +49,9 @@ MOST_PIXELS = 89_478_485
 thousands of times as many, and each takes 3 or 4 bytes where it is decoded."""
 _NPY_MAGIC = b"\x93NUMPY\x01\x00"
 _MOST_HEADER_BYTES = 1000  # ours has 118
-_MOST_TABLE_BYTES = TABLE.itemsize * 50_000_000  # of ImageNet-21k: 14 million rows
+_MOST_TABLE_BYTES = TABLE.itemsize * 20_000_000  # of ImageNet-21k: 14 million rows
 _INDEX_LINE_BYTES = 2 * 21  # two numbers of 64 bits, each with what ends it
+_INDEX_PART_BYTES = 1 << 20
 _PART_RECORDS = 256
 
 
@@ -88,7 +89,7 @@ def _read_table(file: BinaryIO) -> Table:
     count, odd = divmod(rest, TABLE.itemsize)
     if odd or header["shape"] != (count,):
         raise ValueError(f"{rest} bytes of rows under the shape {show(header['shape'])}")
-    return np.frombuffer(bytearray(file.read(rest)), TABLE)
+    return np.fromfile(file, TABLE, count)
 
 
 def check_before_run(data: Data, origins: Mapping[str, Origin] | None = None) -> Manifest:
@@ -206,10 +207,7 @@ def _check_index(folder: Path, split: str, manifest: Manifest, *, sample: int) -
             f"(manifest.json), found {len(table)}"
         )
     try:
-        lines = io.BytesIO(read_file(path, _INDEX_LINE_BYTES * len(table)))
-        with warnings.catch_warnings():
-            warnings.simplefilter("error")  # NumPy only warns of a file without a line
-            index = np.loadtxt(lines, dtype=np.uint64, delimiter="\t", ndmin=2)
+        index = _read_index(path, _INDEX_LINE_BYTES * len(table))
     except OSError as error:
         raise UserError(f"{path}: lines of number<TAB>offset expected: {error.strerror}") from None
     except (ValueError, OverflowError, Warning):
@@ -245,6 +243,22 @@ def _check_index(folder: Path, split: str, manifest: Manifest, *, sample: int) -
         for row in table[[0, -1]][:sample]:
             _check_record(file, record_path, row, decode=False)
     return table
+
+
+def _read_index(path: Path, most_bytes: int) -> NDArray[np.uint64]:
+    """The numbers of an index, (lines, 2); a part at a time, as a hole in a file has no lines.
+
+    Raises OSError, or ValueError, OverflowError or Warning where it has other lines.
+    """
+    parts = []
+    with open_file(path, most_bytes) as file, warnings.catch_warnings():
+        warnings.simplefilter("error")  # NumPy only warns of a file without a line
+        while part := file.read(_INDEX_PART_BYTES):
+            part += file.readline(_INDEX_LINE_BYTES)
+            parts.append(np.loadtxt(io.BytesIO(part), dtype=np.uint64, delimiter="\t", ndmin=2))
+    if not parts:
+        raise ValueError
+    return np.concatenate(parts)
 
 
 def _check_record(file: Any, path: Path, row: np.void, *, decode: bool) -> None:

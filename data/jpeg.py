@@ -10,6 +10,12 @@ from PIL import Image
 
 from .dataset import MOST_PIXELS
 
+_MOST_SCANNED = 10 * MOST_PIXELS
+"""Pixels times scans: a progressive JPEG has about ten, and may have thousands that say nothing."""
+_MOST_PROGRESSIVE = MOST_PIXELS // 2
+"""Pixels of an image whose coefficients are kept while it is decoded, 6 bytes a pixel."""
+_SCAN = b"\xff\xda"
+
 UNENDED = "JPEG without an end marker"
 """Perhaps cut off: if it is, neither Pillow nor DALI decodes it."""
 _FORMATS = ("JPEG", "PNG")  # ImageNet holds a PNG under a .JPEG name
@@ -50,7 +56,7 @@ def decode_error(image: bytes) -> str | None:
     """Why an image does not decode, or None where it does."""
     try:
         with _opened(image) as opened:
-            if problem := too_large(opened.height, opened.width):
+            if problem := too_large(opened.height, opened.width) or _too_costly(opened, image):
                 return problem
             opened.load()
     except _BROKEN as error:
@@ -64,6 +70,19 @@ def too_large(height: int, width: int) -> str:
         return f"found {width} x {height} pixels, more than {_MAX_PX} along a side"
     if height * width > MOST_PIXELS:
         return f"found {width} x {height} pixels, more than {MOST_PIXELS:,}"
+    return ""
+
+
+def _too_costly(opened: Image.Image, image: bytes) -> str:
+    """Why a JPEG would take too much memory or time to decode, in words; "" where it does not."""
+    pixels, scans = opened.height * opened.width, image.count(_SCAN)
+    if opened.format == "JPEG" and pixels * scans > _MOST_SCANNED:
+        return f"found {opened.width} x {opened.height} pixels in {scans} scans"
+    if opened.info.get("progressive") and pixels > _MOST_PROGRESSIVE:
+        return (
+            f"found {opened.width} x {opened.height} pixels in a progressive JPEG, "
+            f"more than {_MOST_PROGRESSIVE:,}"
+        )
     return ""
 
 

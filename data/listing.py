@@ -323,6 +323,9 @@ def _find_labels(images: Path) -> Path:
     )
 
 
+_NUMBER = re.compile(r"[0-9]{1,9}")
+
+
 def _read_labels(path: Path, files: list[str], numbers: dict[str, int]) -> list[int]:
     """The label of each of the sorted flat files."""
     try:
@@ -341,7 +344,7 @@ def _read_labels(path: Path, files: list[str], numbers: dict[str, int]) -> list[
             name, value = files[position], parts[0]
         else:
             name, value = "", parts[0]
-        label = numbers.get(value, int(value) if name and value.isdecimal() else -1)
+        label = numbers.get(value, int(value) if name and _NUMBER.fullmatch(value) else -1)
         if not 0 <= label < len(numbers) or not name:
             raise UserError(
                 f"{path}:{line}: a class of train/, or a file and its class or number from 0 to "

@@ -10,17 +10,18 @@ complete or not at all: temporary file, fsync, rename, fsync of the folder.
 from __future__ import annotations
 
 import hashlib
+import math
 import os
 import re
 import struct
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, BinaryIO, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from ..config.errors import UserError
 from ..config.reading import open_file
@@ -31,6 +32,9 @@ DIGEST_BYTES = 32
 BEST = "best.ckpt"
 _NAME = re.compile(r"step_(\d{10})\.ckpt")
 _MAX_HEADER_BYTES = 16 << 20
+MOST_BYTES = 4 << 30
+"""Of a file: ResNet-50's on 2,048 ranks takes 0.7 GB."""
+_MOST_VALUES = 1 << 40
 
 Whole = Annotated[int, Field(ge=0)]
 
@@ -72,6 +76,13 @@ class _Array(BaseModel):
     name: str
     dtype: Literal["float32", "float16", "int32"]
     shape: tuple[Whole, ...] = Field(max_length=8)
+
+    @field_validator("shape")
+    @classmethod
+    def _can_be(cls, shape: tuple[int, ...]) -> tuple[int, ...]:
+        if math.prod(max(1, side) for side in shape) > _MOST_VALUES:
+            raise ValueError("sides of an array expected")
+        return shape
 
     @property
     def size_bytes(self) -> int:
@@ -129,38 +140,48 @@ def read(path: Path) -> Checkpoint:
     Raises:
         UserError: it cannot be read, is torn or damaged, or is no checkpoint; one line.
     """
-    start = len(MAGIC) + 8
     try:
-        with open_file(path) as file:
-            size = os.fstat(file.fileno()).st_size
-            is_ours = file.read(len(MAGIC)) == MAGIC and size >= start + DIGEST_BYTES
-            file.seek(0)
-            data = np.fromfile(file, np.uint8, size if is_ours else 0)
+        with open_file(path, MOST_BYTES) as file:
+            return _read(path, file)
     except OSError as error:
         raise UserError(f"{path}: cannot read: {error.strerror}") from None
-    if not is_ours:
+    except MemoryError:
+        raise UserError(f"{path}: cannot read: no memory for its arrays") from None
+
+
+def _read(path: Path, file: BinaryIO) -> Checkpoint:
+    """Nothing is allocated that the header does not name and the file does not hold."""
+    size = os.fstat(file.fileno()).st_size
+    start = len(MAGIC) + 8
+    head = file.read(start)
+    if not head.startswith(MAGIC) or size < start + DIGEST_BYTES:
         raise UserError(f"{path}: a checkpoint expected, found {size} bytes of something else")
-    found = hashlib.blake2b(data[:-DIGEST_BYTES].data, digest_size=DIGEST_BYTES).digest()
-    if found != data[-DIGEST_BYTES:].tobytes():
-        raise UserError(f"{path}: torn or damaged: its digest does not fit its {len(data)} bytes")
-    (length,) = struct.unpack("<Q", data[len(MAGIC) : start].tobytes())
-    if length > min(_MAX_HEADER_BYTES, len(data) - start - DIGEST_BYTES):
-        raise UserError(f"{path}: a header within the file expected, found one of {length} bytes")
+    (length,) = struct.unpack("<Q", head[len(MAGIC) :])
+    if length > min(_MAX_HEADER_BYTES, size - start - DIGEST_BYTES):
+        raise UserError(
+            f"{path}: torn or damaged: a header within the file expected, found one of "
+            f"{length} bytes"
+        )
+    text = file.read(length)
     try:
-        header = _Header.model_validate_json(data[start : start + length].tobytes())
+        header = _Header.model_validate_json(text)
     except (ValidationError, RecursionError) as error:
         first = error.errors()[0] if isinstance(error, ValidationError) else {"msg": "too deep"}
         where = ".".join(map(str, first.get("loc", ())))
-        raise UserError(f"{path}: header: {where}: {first['msg']}"[:400]) from None
+        raise UserError(f"{path}: torn or damaged: header: {where}: {first['msg']}"[:400]) from None
     expected = sum(array.size_bytes for array in header.arrays)
-    body = data[start + length : -DIGEST_BYTES]
-    if expected != len(body):
-        raise UserError(f"{path}: {expected} bytes of arrays expected, found {len(body)}")
-    arrays, offset = {}, 0
+    if expected != (found := size - start - length - DIGEST_BYTES):
+        raise UserError(
+            f"{path}: torn or damaged: {expected} bytes of arrays expected, found {found}"
+        )
+    digest = hashlib.blake2b(head + text, digest_size=DIGEST_BYTES)
+    arrays: dict[str, NDArray[Any]] = {}
     for array in header.arrays:
-        part = body[offset : offset + array.size_bytes]
-        arrays[array.name] = np.frombuffer(part.tobytes(), array.dtype).reshape(array.shape)
-        offset += array.size_bytes
+        values = np.fromfile(file, array.dtype, math.prod(array.shape))
+        digest.update(values.data)
+        arrays[array.name] = values.reshape(array.shape)
+    if digest.digest() != file.read(DIGEST_BYTES):
+        raise UserError(f"{path}: torn or damaged: its digest does not fit its {size} bytes")
     return Checkpoint(path, header.meta, arrays)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 import resource
 import struct
@@ -19,7 +20,7 @@ from PIL import Image
 from rn50.config.errors import UserError
 from rn50.data import atomic
 from rn50.data.atomic import create_new, new_folder, write_file, write_within
-from rn50.data.dataset import verify
+from rn50.data.dataset import TABLE, verify
 from rn50.data.journal import partial_folder
 from rn50.data.jpeg import decode_error
 from rn50.data.listing import list_images
@@ -210,6 +211,25 @@ def jpeg_bomb(path: Path) -> None:
     path.write_bytes(content)
 
 
+def segment(marker: int, content: bytes) -> bytes:
+    return bytes([0xFF, marker]) + struct.pack(">H", len(content) + 2) + content
+
+
+def scan_bomb(path: Path) -> None:
+    """A progressive JPEG of 9,400 x 9,400 with 5,000 scans that change nothing, in 1.1 MB."""
+    side, blocks = 9400, (9400 // 8) ** 2
+    frame = struct.pack(">BHHB", 8, side, side, 3) + b"\1\x11\0\2\x11\0\3\x11\0"
+    content = b"\xff\xd8" + segment(0xDB, b"\0" + bytes([1] * 64)) + segment(0xC2, frame)
+    content += segment(0xC4, bytes([0, 1] + [0] * 16)) + segment(
+        0xC4, b"\x10\1" + bytes(15) + b"\xe0"
+    )
+    content += segment(0xDA, b"\3\1\0\2\0\3\0\0\0\0") + bytes(blocks * 3 // 8 + 1)
+    for number in range(5000):
+        band = number % 63 + 1
+        content += segment(0xDA, bytes([1, number % 3 + 1, 0, band, band, 0])) + bytes(80)
+    path.write_bytes(content + b"\xff\xd9")
+
+
 REFUSED = {
     fifo: "a regular file expected, found a FIFO",
     zeros: "a regular file expected, found a device",
@@ -220,14 +240,14 @@ REFUSED = {
 }
 
 
-def in_little_memory(action: Callable[[], object]) -> None:
-    """Run in a child whose memory may grow by 400 MB; it fails as `action` does."""
+def in_little_memory(action: Callable[[], object], most_mb: int = 400) -> None:
+    """Run in a child whose memory may grow by `most_mb`; it fails as `action` does."""
     child = os.fork()
     if child == 0:
         code = 1
         try:
             used = int(Path("/proc/self/statm").read_text().split()[0]) * 4096
-            resource.setrlimit(resource.RLIMIT_AS, (used + (400 << 20), used + (400 << 20)))
+            resource.setrlimit(resource.RLIMIT_AS, (used + (most_mb << 20), used + (most_mb << 20)))
             action()
             code = 0
         except BaseException:
@@ -254,7 +274,7 @@ def test_a_hostile_image_is_a_bad_file_with_its_reason(
     in_little_memory(pack)
 
 
-@pytest.mark.parametrize("plant", [png_bomb, pillow_bomb, jpeg_bomb])
+@pytest.mark.parametrize("plant", [png_bomb, pillow_bomb, jpeg_bomb, scan_bomb])
 def test_a_bomb_in_a_record_is_not_decoded(tmp_path: Path, plant: Callable[[Path], None]) -> None:
     plant(tmp_path / "image")
 
@@ -263,6 +283,28 @@ def test_a_bomb_in_a_record_is_not_decoded(tmp_path: Path, plant: Callable[[Path
         assert problem is not None and "pixels" in problem
 
     in_little_memory(decode)
+
+
+def test_an_index_that_is_a_hole_is_not_read(packed: Path) -> None:  # noqa: F811
+    """600 MB of nothing, beside a table of as many rows."""
+    rows = 15_000_000
+    header = f"{{'descr': {TABLE.descr}, 'fortran_order': False, 'shape': ({rows},), }}"
+    start = b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header.encode()
+    (packed / "val.npy").write_bytes(start)
+    os.truncate(packed / "val.npy", len(start) + rows * TABLE.itemsize)
+    os.truncate(packed / "val.idx", rows * 40)
+    manifest = json.loads((packed / "manifest.json").read_text())
+    manifest["splits"]["val"]["samples"] = rows
+    for suffix in ("npy", "idx"):
+        size = (packed / f"val.{suffix}").stat().st_size
+        manifest["splits"]["val"]["files"][suffix]["bytes"] = size
+    (packed / "manifest.json").write_text(json.dumps(manifest))
+
+    def refuse() -> None:
+        with pytest.raises(UserError, match="lines of number<TAB>offset expected"):
+            verify(packed, sample=2)
+
+    in_little_memory(refuse, 700)
 
 
 def test_a_table_that_tells_of_a_bomb_is_refused(packed: Path) -> None:  # noqa: F811

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import random
 import struct
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -107,7 +109,9 @@ def array_header(**changes: object) -> dict[str, object]:
         (hostile({}, length=1 << 60), "a header within the file"),
         (hostile(array_header(dtype="object"), bytes(8)), r"arrays\.0\.dtype"),
         (hostile(array_header(shape=[-2]), bytes(8)), r"arrays\.0\.shape"),
-        (hostile(array_header(shape=[2**62, 2**62]), bytes(8)), "bytes of arrays expected"),
+        (hostile(array_header(shape=[2**62, 2**62]), bytes(8)), "sides of an array expected"),
+        (hostile(array_header(shape=[0, 2**63])), "sides of an array expected"),
+        (hostile(array_header(shape=[0, 10**400])), "sides of an array expected"),
         (hostile(array_header(shape=[3]), bytes(8)), "12 bytes of arrays expected, found 8"),
         (hostile(array_header(code="import os"), bytes(8)), r"arrays\.0\.code"),
         (hostile({"meta": {"step": "1"}, "arrays": []}), r"meta\.step"),
@@ -120,6 +124,19 @@ def test_a_hostile_file_is_one_line(tmp_path: Path, data: bytes, words: str) -> 
     with pytest.raises(UserError, match=words) as caught:
         checkpoint.read(path)
     assert "\n" not in str(caught.value) and len(str(caught.value)) < 600
+
+
+@pytest.mark.parametrize(("size", "words"), [(3 << 30, "torn or damaged"), (1 << 40, "at most")])
+def test_a_hole_in_place_of_arrays_is_not_read(tmp_path: Path, size: int, words: str) -> None:
+    path = tmp_path / "step_0000000001.ckpt"
+    path.write_bytes(hostile(array_header())[:-DIGEST_BYTES])
+    os.truncate(path, size)
+    tracemalloc.start()
+    with pytest.raises(UserError, match=words):
+        checkpoint.read(path)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 20 << 20
 
 
 def test_a_torn_newest_file_costs_one_checkpoint(tmp_path: Path) -> None:
