@@ -102,20 +102,37 @@ def write_within(folder: Path, name: str, content: str | bytes) -> Path:
         UserError: one line: something else of that name, or it cannot be written.
     """
     path = folder / name
-    data = content.encode() if isinstance(content, str) else content
     try:
-        about = os.lstat(path) if os.path.lexists(path) else None
-        if about is not None and not stat.S_ISREG(about.st_mode):
-            raise UserError(
-                f"{path}: a regular file or none expected, found something else of that name "
-                "(--out names another file)"
-            )
-        _replace(path, about, data)
+        write_own(path, content)
     except OSError as error:
         raise UserError(
             f"{path}: cannot write: {error.strerror} (--out names another file)"
         ) from None
     return path
+
+
+def write_own(path: Path, content: str | bytes) -> None:
+    """Write a file of ours with a name that others can guess, such as a run's result.json.
+
+    As `write_file`, but nothing is followed, opened or waited for that is no regular file.
+
+    Raises:
+        OSError: something else of that name, or it cannot be written.
+    """
+    data = content.encode() if isinstance(content, str) else content
+    about = os.lstat(path) if os.path.lexists(path) else None
+    if about is not None and not stat.S_ISREG(about.st_mode):
+        raise OSError(
+            errno.EINVAL,
+            "a regular file or none expected, found something else of that name",
+            str(path),
+        )
+    try:
+        _replace(path, about, data)
+    except OSError as error:
+        if about is None or error.errno not in _IN_PLACE:
+            raise
+        _write_descriptor(open_own(path, os.O_WRONLY | os.O_TRUNC), data)
 
 
 def write_output(path: Path, content: str | bytes) -> None:

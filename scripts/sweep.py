@@ -207,9 +207,9 @@ class Driver:
                 if self._active:
                     self._say(f"stopping {len(self._active)} trials ...")
                 for active in self._active.values():
-                    ask_to_stop(active.folder)
+                    ask_to_stop(active.folder, self._loaded.sweep.scheduler)
                 for active in self._active.values():
-                    clean_up(active.folder)
+                    clean_up(active.folder, self._loaded.sweep.scheduler)
                 raise
 
     def _go_on(self) -> bool:
@@ -249,7 +249,7 @@ class Driver:
             self._say(f"trial {trial.number}: still running, taken over")
             self._watch_from_now(trial, folder, process)
             return
-        clean_up(folder)
+        clean_up(folder, self._loaded.sweep.scheduler)
         ended = read_end(folder, None) if folder.exists() else Ended("failed", "", {})
         if ended.result and not was_stopped(ended.result):
             self._say(f"trial {trial.number}: ended while no driver was there")
@@ -305,7 +305,7 @@ class Driver:
             return
         if has_ended:
             del self._active[active.number]
-            clean_up(active.folder)
+            clean_up(active.folder, self._loaded.sweep.scheduler)
             self._settle(active.number, active.folder, read_end(active.folder, active.code))
             return
         limit, seconds = self._loaded.sweep.limit_s, self._seconds(active.folder)
@@ -331,13 +331,13 @@ class Driver:
     def _stop(self, active: Active) -> None:
         """End a trial whose result is known: nothing of it is waited for but its processes."""
         del self._active[active.number]
-        ask_to_stop(active.folder)
+        ask_to_stop(active.folder, self._loaded.sweep.scheduler)
         if isinstance(active.process, subprocess.Popen):
             try:
                 active.process.wait(timeout=20)
             except subprocess.TimeoutExpired:
                 active.process.kill()
-        clean_up(active.folder)
+        clean_up(active.folder, self._loaded.sweep.scheduler)
         if isinstance(active.process, subprocess.Popen):
             active.process.wait()
 

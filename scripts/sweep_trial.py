@@ -23,11 +23,16 @@ import psutil
 from ..config.reading import open_file
 from ..config.sweep import Sweep
 from ..train.repeated import read_object, read_text
+from .schedulers import SCHEDULERS
 
 MARK = "RN50_SWEEP_TRIAL"
 OUTPUT = "output.log"
 ENTRY = "rn50.scripts.entry"
-_CANCEL = re.compile(r" job (?P<job>[\w.\[\]-]+) in .* \(to stop it: (?P<command>\w+) (?P=job)\)")
+_CANCEL = re.compile(
+    r"(?P<scheduler>\w+) job (?P<job>\d[\w.\[\]-]*) in .* "
+    r"\(to stop it: (?P<command>\w+) (?P=job)\)"
+)
+"""What `rn50 submit` says of its job; an id begins with a digit at every scheduler."""
 _TAIL_BYTES = 1 << 16
 """Of metrics.jsonl: some hundred records."""
 _NO_RECORD = (ValueError, KeyError, TypeError, OverflowError, RecursionError)
@@ -108,17 +113,20 @@ def find_main(folder: Path) -> psutil.Process | None:
     return find(folder, "submit", "launch")
 
 
-def ask_to_stop(folder: Path) -> None:
+def ask_to_stop(folder: Path, scheduler: str) -> None:
     """Ask a trial to end: its log is closed as aborted. A job is cancelled at its scheduler."""
-    if not cancel_job(folder) and (launch := find(folder, "launch", "submit")) is not None:
+    if (
+        not cancel_job(folder, scheduler)
+        and (launch := find(folder, "launch", "submit")) is not None
+    ):
         with suppress(psutil.NoSuchProcess):
             launch.send_signal(signal.SIGTERM)
 
 
-def clean_up(folder: Path, grace_s: float = _GRACE_S) -> None:
+def clean_up(folder: Path, scheduler: str, grace_s: float = _GRACE_S) -> None:
     """Leave no process of a trial: ask, wait, kill. Its job, if it still has one, is cancelled."""
     if find_main(folder) is None:
-        cancel_job(folder)
+        cancel_job(folder, scheduler)
     alive = processes(folder)
     for process in alive:
         with suppress(psutil.NoSuchProcess):
@@ -131,17 +139,31 @@ def clean_up(folder: Path, grace_s: float = _GRACE_S) -> None:
         psutil.wait_procs(alive, timeout=grace_s)
 
 
-def cancel_job(folder: Path) -> bool:
+def cancel_job(folder: Path, scheduler: str) -> bool:
     """Cancel the job that `rn50 submit` said it had submitted; False where it said none.
 
-    A job that has ended already is the scheduler's to refuse.
+    A job that has ended already is the scheduler's to refuse. Of what the file says only the job's
+    id is taken: what is run is the cancel command of the sweep's own scheduler.
+
+    Args:
+        scheduler: of the sweep's definition; `local`: a process here, which bears the mark itself.
     """
-    said = _CANCEL.search(_output(folder))
-    if said is None or said["command"] == "kill":  # a process here: it bears the mark itself
+    if scheduler == "local":
+        return False
+    command = SCHEDULERS[scheduler].cancel_command
+    said = next(
+        (
+            said
+            for said in _CANCEL.finditer(_output(folder))
+            if said["scheduler"] == scheduler and said["command"] == command
+        ),
+        None,
+    )
+    if said is None:
         return False
     with suppress(OSError):
         subprocess.run(
-            [said["command"], said["job"]],
+            [command, said["job"]],
             stdin=subprocess.DEVNULL,
             capture_output=True,
             check=False,

@@ -223,7 +223,7 @@ def test_nothing_of_a_trial_is_left_whatever_it_does_with_signals(tmp_path: Path
     first.wait()
     (rest,) = processes(tmp_path)
     assert rest.environ()[MARK] == str(tmp_path)
-    clean_up(tmp_path, grace_s=0.2)
+    clean_up(tmp_path, "local", grace_s=0.2)
     assert processes(tmp_path) == []
     assert not rest.is_running() or rest.status() == psutil.STATUS_ZOMBIE
 
@@ -298,25 +298,32 @@ def test_what_runs_a_trial() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "called"),
+    ("scheduler", "said", "called"),
     [
-        ("slurm job 4711 in results/a/x (to stop it: scancel 4711)\n", "4711"),
-        ("pbs job 12.host-1 in a b (to stop it: scancel 12.host-1)\n", "12.host-1"),
-        ("local job 1 in a (to stop it: kill 1)\n", None),
-        ("slurm job 1 in a (to stop it: scancel 2)\n", None),
-        ("slurm job 1;id in a (to stop it: scancel 1;id)\n", None),
-        ("", None),
+        ("slurm", "slurm job 4711 in results/a/x (to stop it: scancel 4711)\n", "scancel 4711"),
+        ("pbs", "pbs job 12.host-1 in a b (to stop it: qdel 12.host-1)\n", "qdel 12.host-1"),
+        ("local", "local job 1 in a (to stop it: kill 1)\n", None),
+        ("local", "slurm job 1 in a (to stop it: scancel 1)\n", None),
+        ("slurm", "pbs job 1 in a (to stop it: qdel 1)\n", None),
+        ("slurm", "slurm job 1 in a (to stop it: qdel 1)\n", None),
+        ("slurm", "slurm job 1 in a (to stop it: scancel 2)\n", None),
+        ("slurm", "slurm job 1;id in a (to stop it: scancel 1;id)\n", None),
+        ("slurm", "slurm job -u in a (to stop it: scancel -u)\n", None),
+        ("slurm", "slurm job evil.py in . (to stop it: python3 evil.py)\n", None),
+        ("slurm", "", None),
     ],
 )
 def test_a_job_is_cancelled_at_its_scheduler(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: str, called: str | None
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scheduler: str, said: str, called: str | None
 ) -> None:
-    program = tmp_path / "bin" / "scancel"
-    program.parent.mkdir()
-    program.write_text(f'#!/bin/sh\necho "$@" >>{tmp_path}/called\n')
-    program.chmod(0o755)
+    """What a file in the sweep's folder says is never a command."""
+    for name in ("scancel", "qdel", "kill", "python3"):
+        program = tmp_path / "bin" / name
+        program.parent.mkdir(exist_ok=True)
+        program.write_text(f'#!/bin/sh\necho "${{0##*/}} $@" >>{tmp_path}/called\n')
+        program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
     (tmp_path / "output.log").write_text(said)
-    ask_to_stop(tmp_path)
+    ask_to_stop(tmp_path, scheduler)
     log = tmp_path / "called"
     assert (log.read_text().strip() if log.exists() else None) == called
