@@ -83,12 +83,16 @@ class Workspace:
         except OSError:
             return False
 
-    def __exit__(self, kind: object, *_: object) -> None:
-        committed = any(
-            path.exists() and path.stat().st_size
+    @property
+    def committed(self) -> bool:
+        """Whether a part of the images is packed for good, from where the next call goes on."""
+        return any(
+            path.exists() and path.stat().st_size > 0
             for path in (self.folder / f"{split}.journal" for split in SPLITS)
         )
-        if kind is not None and not committed:
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        if kind is not None and not self.committed:
             shutil.rmtree(self.folder, ignore_errors=True)
         os.close(self._lock)
 

@@ -92,7 +92,7 @@ def pack_split(
             idx.writelines(f"{number}\t{offset}\n" for number, offset in enumerate(offsets))
         np.save(workspace.folder / f"{split}.npy", table)
     except OSError as error:
-        kept = " (the same command goes on from here)" if workspace.folder.exists() else ""
+        kept = " (the same command goes on from here)" if workspace.committed else ""
         raise UserError(
             f"{error.filename or path}: cannot write: {error.strerror or error}{kept}"
         ) from None

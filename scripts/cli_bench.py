@@ -217,7 +217,8 @@ def bench_startup(
     system: SystemName = None,
     rounds: Annotated[int, typer.Option(min=1, help="Rounds; each times every start-up.")] = 5,
     connect_delay_s: Annotated[
-        float, typer.Option(min=0, help="Connecting takes so much longer in half of the runs.")
+        float,
+        typer.Option(min=0, max=600, help="Connecting takes so much longer in half of the runs."),
     ] = 3.0,
     plot: Plot = None,
     as_json: Json = False,
@@ -396,7 +397,7 @@ def bench_optimizer(
 
 @bench_app.command("log")
 def bench_log(
-    megabytes: Annotated[int, typer.Option(min=1, help="Size of the huge log.")] = 100,
+    megabytes: Annotated[int, typer.Option(min=1, max=10_000, help="Size of the huge log.")] = 100,
     rounds: Annotated[int, typer.Option(min=1, help="Rounds on the ordinary log.")] = 5,
     plot: Plot = None,
     as_json: Json = False,

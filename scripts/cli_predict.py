@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from ..scaling.predict import Job, Prediction
 
 _MOST_FACTOR = 1_000_000
+_MOST_RANK_STEPS = 20_000_000
+"""Of a simulation: half a minute."""
 """By which a node may be slower: what takes a million times as long stands still."""
 Arguments = Annotated[
     Optional[list[str]],  # noqa: UP045 (Typer reads these at run time)
@@ -444,6 +446,11 @@ def _fit_in_words(fit: Calibration) -> str:
 def _simulate(job: Job, steps: int, seed: int, faults: dict[str, Any], as_json: bool) -> None:
     from ..scaling.simulate_job import simulate_job
 
+    if job.gpus * steps > _MOST_RANK_STEPS:
+        raise UserError(
+            f"--steps: at most {_MOST_RANK_STEPS // job.gpus} expected for {job.gpus} ranks, "
+            f"found {steps}"
+        )
     figures = simulate_job(job, steps, seed, **faults)
     if as_json:
         print(json.dumps(figures, indent=1))
