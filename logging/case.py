@@ -6,6 +6,8 @@ import math
 from bisect import bisect_right
 from collections.abc import Iterator
 from functools import cached_property
+from itertools import pairwise
+from statistics import median
 from typing import Any, NamedTuple
 
 from ..config import benchmark
@@ -15,6 +17,11 @@ from .ruleset import Doubt
 
 SAME_MS = 1000
 """Copies of a record, from ranks or nodes, lie within a second."""
+
+_LEAST_SHARE = 0.1
+"""Of the time of a run's epochs: between evaluations of published runs 0.41 (2.0, 4,096 TPUs) and
+0.94 to 1 (all others)."""
+_LEAST_INTERVALS = 2
 
 _PREAMBLE = frozenset({*benchmark.SUBMISSION_KEYS, "cache_clear", "init_start"})
 
@@ -177,12 +184,50 @@ class Case:
         )
 
     @cached_property
+    def coarse_ms(self) -> int:
+        """What the stamps of evaluations are multiples of, where that is more than a millisecond,
+        up to a second; else 0."""
+        stamps = [e.time_ms for e in self.on_the_clock]
+        if not stamps or any(not stamp.is_integer() for stamp in map(float, stamps)):
+            return 0
+        step_ms = math.gcd(SAME_MS, *map(int, stamps))
+        return step_ms if step_ms > 1 else 0
+
+    @cached_property
+    def epoch_ms(self) -> float | None:
+        """Time of an epoch, the median between evaluations up to the first at target; None where
+        fewer than three evaluations tell."""
+        end = self.passing[0].order if self.passing else math.inf
+        times = [
+            (other.time_ms - one.time_ms) / (other.epoch - one.epoch)
+            for one, other in pairwise(e for e in self.on_the_clock if e.order <= end)
+            if one.epoch is not None and other.epoch is not None and other.epoch - one.epoch >= 1
+        ]
+        return median(times) if len(times) >= _LEAST_INTERVALS else None
+
+    def too_soon(self, one: Evaluation, other: Evaluation) -> bool:
+        """Whether an evaluation follows another sooner than this run can have trained between."""
+        if one.epoch is None or other.epoch is None or self.epoch_ms is None:
+            return False
+        epochs = other.epoch - one.epoch
+        took_ms = other.time_ms - one.time_ms
+        if not 1 <= epochs <= benchmark.MOST_EPOCHS or took_ms < 0:
+            return False  # other rules say it
+        return took_ms + self.coarse_ms < _LEAST_SHARE * self.epoch_ms * epochs
+
+    @cached_property
     def convergence_epoch(self) -> float | None:
-        """Epoch of the last evaluation before run_stop, as the RCP test takes it; None: failed."""
+        """Epoch of the last evaluation before run_stop, as the RCP test takes it; None: failed.
+        Evaluations that follow the target sooner than the run trains are none."""
         if not self.converged or self.stop is None:
             return None
-        before = [e.epoch for e in self.evaluations if e.order < self.stop.order]
-        return round(before[-1], 3) if before and before[-1] is not None else None
+        before = [e for e in self.evaluations if e.order < self.stop.order]
+        begin = self.passing[0].order if self.passing else math.inf
+        for one, other in pairwise(before):
+            if one.order >= begin and self.too_soon(one, other):
+                return None if one.epoch is None else round(one.epoch, 3)
+        last = before[-1].epoch if before else None
+        return None if last is None else round(last, 3)
 
     @cached_property
     def copies(self) -> int:

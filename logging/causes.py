@@ -28,8 +28,9 @@ _CAUSES: dict[str, tuple[str, ...]] = {
     "R15b": ("R14",),
     "INIT_LIMIT": ("R14",),
     "R15": ("R14",),
+    "BEFORE_CLOCK": ("R22", "R17", "R14"),
     "OFF_THE_CLOCK": ("R17", "R14"),
-    "THROUGHPUT": ("R17", "R14", "BEFORE_TRAINING", "EPOCH_VALUES"),
+    "THROUGHPUT": ("R17", "R14", "BEFORE_TRAINING"),
     "LEAP": ("BEFORE_TRAINING", "EPOCH_VALUES", "EPOCH_ORDER"),
     "NO_TIME": ("R14", "BEFORE_TRAINING", "THROUGHPUT", "EPOCH_VALUES"),
     "EPOCH_ORDER": ("BEFORE_TRAINING", "EPOCH_VALUES"),
@@ -43,6 +44,7 @@ _CAUSES: dict[str, tuple[str, ...]] = {
 """What explains a finding if both are there, the first cause first."""
 
 _NOTES_THAT_EXPLAIN = frozenset({"COPIES", "CLOCK_JUMP"})
+_EXPLAIN_NOTES_ALONE = frozenset({"COPIES"})  # ranks' clocks are less than a second apart
 
 
 def explain(case: Case, findings: list[Finding]) -> list[Finding]:
@@ -58,6 +60,8 @@ def explain(case: Case, findings: list[Finding]) -> list[Finding]:
     there = {finding.id for finding in findings}
     serious = {f.id for f in findings if f.severity != NOTE or f.id in _NOTES_THAT_EXPLAIN}
 
+    slight = {f.id for f in findings if f.severity == NOTE and f.id in _EXPLAIN_NOTES_ALONE}
+
     def cause(finding: Finding) -> str:
         if finding.caused_by in there:
             return finding.caused_by
@@ -68,6 +72,8 @@ def explain(case: Case, findings: list[Finding]) -> list[Finding]:
         out_of_order = finding.expected.endswith(" first")
         if torn and (out_of_order or finding.id in _OF_LOST_RECORDS):
             return torn
-        return next((one for one in _CAUSES.get(finding.id, ()) if one in serious), "")
+        too_much = frozenset() if finding.severity == NOTE else slight
+        causes = (one for one in _CAUSES.get(finding.id, ()) if one in serious - too_much)
+        return next(causes, "")
 
     return [finding._replace(caused_by=cause(finding)) for finding in findings]

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ..config.finding import ERROR, NOTE, POLICY, Finding, plain
+from ..config.finding import ERROR, NOTE, POLICY, Finding, plain, printable
 from .case import Case
 from .events import CannotRead, Log
 from .official import NOT_RUN, Official, check_officially, installed_version
@@ -30,6 +30,8 @@ _NAMING_KEYS = ("submission_division", "submission_benchmark", "opt_name")
 _WORD = re.compile(r"[A-Za-z0-9_]{1,40}")
 _ROUND_ONLY_WARNED = {"1.1.0": ("WEIGHT_INIT_MISSING", "WEIGHT_INIT_NAMES")}
 """Errors today that were warnings in the round itself (mlcommons/logging 63c9709, 4c04112)."""
+
+JOINED = "JOINED"
 
 ON_THE_SET = frozenset({"R05", "R06"})
 """Rules that want ImageNet's number of images."""
@@ -94,9 +96,9 @@ def check_log(path: Path, ruleset: str | None = None, *, official: bool | None =
         own = find_ruleset(path, log, None)
         return _unreadable(path, error, own.name, own.source, None)
     case = Case(log, found.name, found.doubts)
-    findings = tuple(apply(case))
-    verdict = verdict_of(findings)
     referee = _referee(path, log, found.name, official)
+    findings = no_milder(tuple(apply(case)), referee)
+    verdict = verdict_of(findings)
     return Check(
         path,
         verdict,
@@ -128,6 +130,22 @@ def verdict_of(findings: tuple[Finding, ...]) -> str:
     return FAIL if ERROR in severities else POLICY_VERDICT if POLICY in severities else PASS
 
 
+def no_milder(findings: tuple[Finding, ...], referee: Official | None) -> tuple[Finding, ...]:
+    """The findings, headed by one of the official checker's failure where they have no error: what
+    it fails is no valid result, whatever it saw. (Of a line with two records it sees the last
+    alone: JOINED.)"""
+    if referee is None or referee.verdict != FAIL or verdict_of(findings) == FAIL:
+        return findings
+    if any(finding.id == JOINED for finding in findings):
+        return findings
+    reasons = [line.split(":::")[0].strip(" :") for line in referee.messages]
+    failed = [reason for reason in reasons if " failed" in reason] or reasons
+    reason = printable(" ".join(failed)[:200])
+    message = f"the official checker fails it: {reason}"
+    own = Finding("OFFICIAL", ERROR, None, "PASS of the official checker", FAIL, message)
+    return (own, *findings)
+
+
 def round_verdict(ruleset: str, findings: tuple[Finding, ...]) -> str | None:
     """The verdict with the checker of the round; None where it is today's."""
     only_warned = _ROUND_ONLY_WARNED.get(ruleset, ())
@@ -149,13 +167,11 @@ def _cause(case: Case, findings: tuple[Finding, ...]) -> str:
     if findings and findings[0].severity != NOTE:
         return _root(findings).message
     time_s = "" if case.run_ms is None else f" after {case.run_ms / 1000:.3f} s"
-    last = (case.passing or case.on_the_clock)[:1]
-    if not last:
+    if not case.needs_target or not case.passing:
         return f"complete run{time_s}"
-    epoch = "" if last[0].epoch is None else f" at epoch {plain(last[0].epoch)}"
-    if not case.needs_target:
-        return f"complete run{time_s}"
-    return f"converged: {plain(last[0].accuracy)}{epoch}, run_stop success{time_s}"
+    target = case.passing[0]
+    epoch = "" if target.epoch is None else f" at epoch {plain(target.epoch)}"
+    return f"converged: {plain(target.accuracy)}{epoch}, run_stop success{time_s}"
 
 
 def _root(findings: tuple[Finding, ...]) -> Finding:
@@ -220,6 +236,6 @@ def _difference(verdict: str, findings: tuple[Finding, ...], referee: Official |
         return ""
     if ours_fails:
         return f"the official checker does not test {findings[0].id}: {findings[0].message}"
-    if any(finding.id == "JOINED" for finding in findings):
+    if any(finding.id == JOINED for finding in findings):
         return "the official checker reads the last record of a line alone"
     return f"the official checker says {referee.verdict}: " + " ".join(referee.messages)[:200]

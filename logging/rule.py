@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from ..config import benchmark
-from ..config.finding import ERROR, NOTE, POLICY, Finding
+from ..config.finding import ERROR, NOTE, POLICY, Finding, number
 from .case import Case
 
 CHECKER = "mlcommons/logging 4.1.68, compliance_checker"
@@ -71,6 +71,11 @@ class Rule(NamedTuple):
             )
 
 
+def as_official(value: object) -> float | None:
+    """A finite number, true as 1 as the official checker compares it; else None."""
+    return number(int(value) if isinstance(value, bool) else value)
+
+
 def between(first: str, last: str = benchmark.RULESETS[-1]) -> tuple[str, ...]:
     """The rulesets from one to another."""
     order = benchmark.RULESETS
@@ -96,4 +101,16 @@ def rule(
     return make
 
 
-__all__ = ["CHECKER", "ERROR", "NOTE", "POLICY", "RULES_TEXT", "Case", "Found", "Rule", "rule"]
+__all__ = [
+    "CHECKER",
+    "ERROR",
+    "NOTE",
+    "POLICY",
+    "RULES_TEXT",
+    "Case",
+    "Found",
+    "Rule",
+    "as_official",
+    "between",
+    "rule",
+]

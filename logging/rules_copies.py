@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ..config import benchmark
-from ..config.finding import printable, shown
+from ..config.finding import plain, printable, shown
 from .case import SAME_MS
 from .events import Event
 from .rule import CHECKER, ERROR, NOTE, RULES_TEXT, Case, Found, rule
@@ -80,7 +80,7 @@ def copies(case: Case) -> Iterator[Found]:
     what = f"{len(repeated)} keys" if len(repeated) > 3 else ", ".join(repeated)
     who = f"{count} ranks wrote" if case.copies > 1 else f"{count} writers logged"
     yield Found(
-        f"{who} the same records ({what}; spread {spread:g} ms)",
+        f"{who} the same records ({what}; spread {plain(spread)} ms)",
         first.line,
         "one record of each",
         f"up to {count}",

@@ -8,6 +8,7 @@ from ..config import benchmark
 from ..config.constraints import cadence_problem
 from ..config.finding import number, plain, shown
 from .rule import NOTE, POLICY, RULES_TEXT, Case, Found, between, rule
+from .rules_training import EPOCH_KEYS, EPOCH_NAMES
 
 _FROM_070 = between("0.7.0")
 _MOST_EVALUATIONS = 100  # of the search for one out of place; published runs have up to 90
@@ -115,18 +116,20 @@ def epochs_not_later(case: Case) -> Iterator[Found]:
 
 @rule("EPOCH_NUMBER", POLICY, f"{RULES_TEXT} line 208", in_open=NOTE)
 def epochs_are_numbers(case: Case) -> Iterator[Found]:
-    """The epoch of an evaluation is a number."""
-    for event in case.all("eval_accuracy"):
-        if "epoch_num" in event.metadata and number(event.metadata["epoch_num"]) is None:
-            text = shown(event.metadata["epoch_num"])
-            yield Found(
-                f"eval_accuracy (line {event.line}): epoch_num is {text}, expected a number",
-                event.line,
-                "a number",
-                text,
-                "without it there is no epoch to converge",
-            )
-            return
+    """Epochs and counts of epochs, where an event of training or evaluation has them, are numbers:
+    rules that compare them see no others."""
+    for event in (e for key in EPOCH_KEYS for e in case.all(key)):
+        for name in EPOCH_NAMES:
+            if name in event.metadata and number(event.metadata[name]) is None:
+                text = shown(event.metadata[name])
+                yield Found(
+                    f"{event.key} (line {event.line}): {name} is {text}, expected a number",
+                    event.line,
+                    "a number",
+                    text,
+                    "without it there is no epoch to converge",
+                )
+                return
 
 
 RULES = (

@@ -7,10 +7,11 @@ from collections.abc import Iterator
 from ..config import benchmark
 from ..config.finding import number, plain, shown
 from .events import Event, type_name
-from .rule import CHECKER, ERROR, Case, Found, between, rule
+from .rule import CHECKER, ERROR, POLICY, Case, Found, as_official, between, rule
 
 _LOG_IT = "log it once, from rank 0"
 _FROM_070 = between("0.7.0")
+_NAMES = ("submission_org", "submission_platform")
 
 
 @rule("MISSING_SUBMISSION_KEYS", ERROR, f"{CHECKER}, common.yaml")
@@ -28,7 +29,8 @@ def submission_keys(case: Case) -> Iterator[Found]:
 
 @rule("SUBMISSION_VALUES", ERROR, f"{CHECKER}, common.yaml")
 def submission_values(case: Case) -> Iterator[Found]:
-    """org and platform are not empty; division, status and benchmark are allowed words."""
+    """org and platform are not empty (other values that name nobody, null or blanks, are policy);
+    division, status and benchmark are allowed words."""
     allowed = {
         "submission_division": benchmark.DIVISIONS,
         "submission_status": benchmark.statuses(case.ruleset),
@@ -44,6 +46,16 @@ def submission_values(case: Case) -> Iterator[Found]:
         words = allowed.get(key)
         if words is None and event.value == "":
             yield Found(f"{key} (line {event.line}) is empty", event.line, "a name", '""')
+        elif key in _NAMES and not (isinstance(event.value, str) and event.value.strip()):
+            text = shown(event.value)
+            yield Found(
+                f"{key} (line {event.line}) is {text}, no name",
+                event.line,
+                "a name",
+                text,
+                "",
+                POLICY,
+            )
         elif words is not None and event.value not in words:
             yield _wrong_word(event, words)
 
@@ -100,6 +112,7 @@ def run_stop(case: Case) -> Iterator[Found]:
                 event.line,
                 "run_start first",
                 "run_stop",
+                caused_by="RUN_START" if start is None else "",
             )
             return
         if "status" not in event.metadata:
@@ -197,6 +210,7 @@ def epoch_metadata(case: Case) -> Iterator[Found]:
                 event.line,
                 "run_start first",
                 "block_start",
+                caused_by="RUN_START" if case.start is None else "",
             )
             break
     for event in case.all("block_start"):
@@ -239,7 +253,7 @@ def _block_problem(event: Event, other: str | None) -> Found | None:
         return Found(
             f"{place} has no first_epoch_num", event.line, "metadata.first_epoch_num", "none"
         )
-    count = number(data["epoch_count"])
+    count = as_official(data["epoch_count"])
     if count is None or count <= 0:
         text = shown(data["epoch_count"])
         return Found(f"{place}: epoch_count is {text}", event.line, "above 0", text)
@@ -259,11 +273,9 @@ def samples(case: Case) -> Iterator[Found]:
 
 @rule("EVAL_ACCURACY", ERROR, f"{CHECKER}, *_resnet.yaml")
 def eval_accuracy(case: Case) -> Iterator[Found]:
-    """eval_accuracy is logged, as numbers."""
+    """eval_accuracy is logged, as numbers (0.6.0: policy, as its checker takes anything)."""
     if case.absent("eval_accuracy"):
         yield Found("no eval_accuracy in the log", None, "at least one", "none")
-    if case.ruleset == "0.6.0":
-        return
     for event in case.all("eval_accuracy"):
         if not isinstance(event.value, int | float):  # NO_NUMBER says it of true and false
             what = f"text {shown(event.value)}" if isinstance(event.value, str) else ""
@@ -274,6 +286,7 @@ def eval_accuracy(case: Case) -> Iterator[Found]:
                 "a fraction such as 0.7592",
                 shown(event.value),
                 "log the top-1 accuracy itself",
+                POLICY if case.ruleset == "0.6.0" else None,
             )
             break
 

@@ -9,7 +9,18 @@ from collections.abc import Iterator
 from ..config import benchmark, constraints
 from ..config.finding import number, plain, shown
 from .events import Event, type_name
-from .rule import CHECKER, ERROR, NOTE, POLICY, RULES_TEXT, Case, Found, between, rule
+from .rule import (
+    CHECKER,
+    ERROR,
+    NOTE,
+    POLICY,
+    RULES_TEXT,
+    Case,
+    Found,
+    as_official,
+    between,
+    rule,
+)
 
 _CLOSED = f"{CHECKER}, closed_resnet.yaml"
 _LARS = f"{CHECKER}, closed_resnet_lars.yaml"
@@ -26,11 +37,6 @@ _NUMBERS = (
     "opt_base_learning_rate",
     *dict.fromkeys((*benchmark.LARS_KEYS, *benchmark.SGD_KEYS)),
 )
-
-
-def _as_official(value: object) -> float | None:
-    """A finite number, true as 1 as the official checker compares it; else None."""
-    return number(int(value) if isinstance(value, bool) else value)
 
 
 @rule("NO_NUMBER", POLICY, f"{CHECKER} compares true as 1", in_open=NOTE)
@@ -67,7 +73,7 @@ def batch_size(case: Case) -> Iterator[Found]:
     if isinstance(event.value, str):
         text = f"text {shown(event.value)}"
     else:
-        size = _as_official(event.value)
+        size = as_official(event.value)
         if size is not None and size > 0:
             return
         text = type_name(event.value) if number(event.value) is None else plain(event.value)
@@ -114,7 +120,7 @@ def accumulation(case: Case) -> Iterator[Found]:
             "log it once before init_stop, 1 without accumulation",
         )
     for event in case.all(key):
-        steps = _as_official(event.value)
+        steps = as_official(event.value)
         if steps is None or steps <= 0:
             yield Found(
                 f"{_named(event)} is {shown(event.value)}",
@@ -223,7 +229,7 @@ def lars_epsilon(case: Case) -> Iterator[Found]:
 def weight_decay(case: Case) -> Iterator[Found]:
     """The weight decay is 0.0001 x 2^N."""
     for event in case.all(f"{case.optimizer}_opt_weight_decay"):
-        value = _as_official(event.value)
+        value = as_official(event.value)
         if value is not None and constraints.weight_decay_fits(value):
             continue
         near = constraints.nearest_weight_decays(value or 0)
@@ -242,7 +248,7 @@ def weight_decay(case: Case) -> Iterator[Found]:
 def sgd_base_lr(case: Case) -> Iterator[Found]:
     """The base learning rate of SGD is 0.001 x k."""
     for event in case.all("sgd_opt_base_learning_rate"):
-        value = _as_official(event.value)
+        value = as_official(event.value)
         if value is None or not constraints.sgd_lr_fits(value):
             yield Found(
                 f"{_named(event)} is {shown(event.value)}: must be 0.001 x k, k an integer",
@@ -335,8 +341,9 @@ def label_smoothing(case: Case) -> Iterator[Found]:
     for key in case.logged_keys():
         if not key.endswith("label_smoothing"):
             continue
-        event = case.all(key)[0]
-        if number(event.value) not in benchmark.LABEL_SMOOTHING:
+        wrong = (e for e in case.all(key) if number(e.value) not in benchmark.LABEL_SMOOTHING)
+        event = next(wrong, None)
+        if event is not None:
             yield Found(
                 f"{_named(event)} is {shown(event.value)}, expected 0 or 0.1",
                 event.line,

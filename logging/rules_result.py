@@ -52,8 +52,9 @@ def converged(case: Case) -> Iterator[Found]:
     numbers = [
         event.value for event in case.all("eval_accuracy") if isinstance(event.value, int | float)
     ]
-    if not numbers or len(numbers) < len(case.all("eval_accuracy")):
+    if not numbers:
         return  # EVAL_ACCURACY says it
+    unread = "EVAL_ACCURACY" if len(numbers) < len(case.all("eval_accuracy")) else ""
     if not case.needs_target:
         if not any(value < benchmark.HIGHEST_ACCURACY for value in numbers):
             yield Found(
@@ -61,6 +62,7 @@ def converged(case: Case) -> Iterator[Found]:
                 case.all("eval_accuracy")[0].line,
                 "below 1",
                 shown(numbers[0]),
+                caused_by=unread,
             )
         return
     if any(reaches_target(value) for value in numbers):
@@ -76,7 +78,9 @@ def converged(case: Case) -> Iterator[Found]:
     last = case.all("eval_accuracy")[-1].line
     odd = _odd_accuracy(case)
     if odd is not None:
-        yield Found(f"{odd}{said}", last, _TARGET, shown(numbers[-1]), "log a fraction", severity)
+        yield Found(
+            f"{odd}{said}", last, _TARGET, shown(numbers[-1]), "log a fraction", severity, unread
+        )
     elif best is not None:
         text = (
             f"did not converge: best {plain(best.accuracy)} at {_at(best)}, "
@@ -86,7 +90,7 @@ def converged(case: Case) -> Iterator[Found]:
             text += " (rounds to it but is below)"
         text += said
         advice = "one such run in five is allowed"
-        yield Found(text, best.line, _TARGET, plain(best.accuracy), advice, severity)
+        yield Found(text, best.line, _TARGET, plain(best.accuracy), advice, severity, unread)
 
 
 def _odd_accuracy(case: Case) -> str | None:
@@ -196,9 +200,7 @@ def ranks_agree(case: Case) -> Iterator[Found]:
     for evaluation in case.on_the_clock:
         if evaluation.epoch is not None:
             groups[evaluation.epoch].append(evaluation)
-    for epoch, group in groups.items():
-        if len(group) < 2 or group[-1].time_ms - group[0].time_ms > SAME_MS:
-            continue
+    for epoch, group in ((n, one) for n, all_ in groups.items() for one in _at_once(all_)):
         low, high = min(e.accuracy for e in group), max(e.accuracy for e in group)
         if low == high:
             continue
@@ -215,6 +217,17 @@ def ranks_agree(case: Case) -> Iterator[Found]:
             "sum the counts of all ranks and log them once",
             None if split and case.needs_target else NOTE,
         )
+
+
+def _at_once(evaluations: list[Evaluation]) -> Iterator[list[Evaluation]]:
+    """Evaluations that lie within a second, of their earliest."""
+    group: list[Evaluation] = []
+    for one in sorted(evaluations, key=lambda e: e.time_ms):
+        if group and one.time_ms - group[0].time_ms > SAME_MS:
+            yield group
+            group = []
+        group.append(one)
+    yield group
 
 
 @rule("R03", NOTE, f"{RULES_TEXT} line 491")
@@ -256,8 +269,8 @@ def pairs(case: Case) -> Iterator[Found]:
 
 @rule("R19", NOTE, f"{RULES_TEXT}: batch = batch per accelerator x accelerators x accumulation")
 def batch_divides(case: Case) -> Iterator[Found]:
-    """The batch and the accumulation steps are integers, the batch a multiple of the steps. A batch
-    above the set of ImageNet is policy: no epoch has it."""
+    """The batch is a multiple of the accumulation steps. A batch or a number of steps that is no
+    integer, steps below 1 and a batch above the set of ImageNet are policy: no run has them."""
     batch, event = case.batch, case.first("global_batch_size")
     if batch is None or event is None:
         return
@@ -273,14 +286,27 @@ def batch_divides(case: Case) -> Iterator[Found]:
         )
     if not batch.is_integer():
         yield Found(
-            f"global_batch_size {plain(batch)} is not an integer", event.line, "an integer", ""
+            f"global_batch_size {plain(batch)} is not an integer",
+            event.line,
+            "an integer",
+            plain(batch),
+            "",
+            POLICY,
         )
-        return
     steps_event = case.first("gradient_accumulation_steps")
     steps = number(steps_event.value) if steps_event is not None else None
     if steps_event is None or steps is None or steps <= 0:
         return
-    if not steps.is_integer() or batch % steps:
+    if not steps.is_integer():
+        yield Found(
+            f"gradient_accumulation_steps {plain(steps)} is not an integer",
+            steps_event.line,
+            "an integer from 1 on",
+            plain(steps),
+            "",
+            POLICY,
+        )
+    elif batch % steps and batch.is_integer():
         yield Found(
             f"global_batch_size {plain(batch)} is no multiple of "
             f"gradient_accumulation_steps {plain(steps)}",

@@ -8,7 +8,6 @@ the rest of the log, a policy finding; what leaves no valid result is an error.
 
 from __future__ import annotations
 
-import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
@@ -20,18 +19,21 @@ from .case import SAME_MS
 from .events import Event
 from .rule import ERROR, NOTE, POLICY, RULES_TEXT, Case, Found, rule
 
-_NAMES = ("epoch_num", "first_epoch_num", "epoch_count")
+EPOCH_KEYS = (
+    *("eval_accuracy", "eval_start", "eval_stop"),
+    *("block_start", "block_stop", "epoch_start", "epoch_stop"),
+)
+EPOCH_NAMES = ("epoch_num", "first_epoch_num", "epoch_count")
 _WHOLE_SLACK = 0.05  # v0.7 Google logs step counts as epochs
 _FIRST_BLOCK_SLACK = 4  # a first block that is cut short by the offset, counted in full
-_SLOW_SHARE = 0.25  # of the fastest published run: below it, stamps do not come in bursts
 
 
-def _severity(odd: int, of: int) -> str:
+def severity_of(odd: int, of: int) -> str:
     """A contradiction where fewer than half are odd; else the log's habit."""
     return POLICY if 2 * odd < of else NOTE
 
 
-def _epoch(event: Event, name: str = "epoch_num") -> float | None:
+def epoch_of(event: Event, name: str = "epoch_num") -> float | None:
     return number(event.metadata.get(name))
 
 
@@ -40,10 +42,10 @@ def epoch_values(case: Case) -> Iterator[Found]:
     """Epoch numbers and counts are numbers that can be: not negative, not above 1,000, and whole
     where most of the log's are."""
     found: list[tuple[Event, str, float]] = []
-    for key in _TRAINING + _EVALUATION:
+    for key in EPOCH_KEYS:
         for event in case.all(key):
-            for name in _NAMES:
-                value = _epoch(event, name)
+            for name in EPOCH_NAMES:
+                value = epoch_of(event, name)
                 if value is not None:
                     found.append((event, name, value))
     parts = [entry for entry in found if abs(entry[2] - round(entry[2])) > _WHOLE_SLACK]
@@ -59,7 +61,7 @@ def epoch_values(case: Case) -> Iterator[Found]:
         f"a whole number up to {benchmark.MOST_EPOCHS:,}",
         plain(value),
         "log the number of the epoch",
-        POLICY if absurd else _severity(len(parts), len(found)),
+        POLICY if absurd else severity_of(len(parts), len(found)),
     )
 
 
@@ -75,40 +77,44 @@ def epoch_order(case: Case) -> Iterator[Found]:
         name = "first_epoch_num" if key == "block_start" else "epoch_num"
         latest: Event | None = None
         seen: dict[float, Event] = {}
+        others: dict[float, Event] = {}
         for event in case.during(key):
-            epoch = _epoch(event, name)
+            epoch = epoch_of(event, name)
             if epoch is None:
                 continue
             before = seen.get(epoch)
             if before is not None:
                 if abs(event.time_ms - before.time_ms) <= SAME_MS:
+                    if event.value != before.value:
+                        others.setdefault(epoch, event)
                     continue
-                if key == "eval_accuracy" and event.value != before.value:
-                    one_number = len({_epoch(e) for e in case.during(key)}) == 1
-                    yield _again(event, before, epoch, NOTE if one_number else None)
+                other = before if event.value != before.value else others.get(epoch)
+                if key == "eval_accuracy" and other is not None:
+                    one_number = len({epoch_of(e) for e in case.during(key)}) == 1
+                    yield _again(event, other, epoch, NOTE if one_number else None)
                     return
                 if event.time_ms <= before.time_ms:
                     pass
                 elif key != "block_start":
                     notes.append((event, before, epoch))
-                elif latest is not None and epoch < (_epoch(latest, name) or 0.0):
+                elif latest is not None and epoch < (epoch_of(latest, name) or 0.0):
                     blocks_again.append((event, before, epoch))
-            elif latest is not None and epoch < (_epoch(latest, name) or 0.0):
+            elif latest is not None and epoch < (epoch_of(latest, name) or 0.0):
                 if event.time_ms >= latest.time_ms:
                     yield Found(
                         f"{key} (line {event.line}) goes back to epoch {plain(epoch)} after epoch "
-                        f"{plain(_epoch(latest, name) or 0.0)} (line {latest.line})",
+                        f"{plain(epoch_of(latest, name) or 0.0)} (line {latest.line})",
                         event.line,
                         "epochs in rising order",
-                        f"{plain(epoch)} after {plain(_epoch(latest, name) or 0.0)}",
+                        f"{plain(epoch)} after {plain(epoch_of(latest, name) or 0.0)}",
                         "one run trains and evaluates its epochs in order",
                     )
                     return
                 continue  # lines out of order, stamps in order: R13 says it
             seen.setdefault(epoch, event)
-            latest = event if latest is None or epoch > (_epoch(latest, name) or 0) else latest
+            latest = event if latest is None or epoch > (epoch_of(latest, name) or 0) else latest
     # Graphcore's evaluation after training starts every block again: half of all.
-    severity = _severity(len(blocks_again), len(case.during("block_start")))
+    severity = severity_of(len(blocks_again), len(case.during("block_start")))
     if severity == NOTE:
         blocks_again = []
     for event, before, epoch in (blocks_again or notes)[:1]:
@@ -157,10 +163,6 @@ def no_training_before_the_clock(case: Case) -> Iterator[Found]:
             return
 
 
-_TRAINING = ("block_start", "block_stop", "epoch_start", "epoch_stop")
-_EVALUATION = ("eval_start", "eval_stop", "eval_accuracy")
-
-
 @rule("BEFORE_TRAINING", ERROR, f"{RULES_TEXT} lines 441, 491: a run trains to the target")
 def target_after_training(case: Case) -> Iterator[Found]:
     """The target is reached after training began: a block or an epoch starts before it."""
@@ -192,7 +194,7 @@ def _untrained(case: Case) -> tuple[list[tuple[Event, float, float]], int]:
     ahead, of = [], 0
     for event in events:
         if event.key == "eval_accuracy":
-            epoch = _epoch(event)
+            epoch = epoch_of(event)
             if epoch is None:
                 continue
             of += 1
@@ -201,14 +203,16 @@ def _untrained(case: Case) -> tuple[list[tuple[Event, float, float]], int]:
             elif reach is not None and epoch > reach + 1:  # + 1: epochs counted from 0
                 ahead.append((event, epoch, reach))
         else:
-            begun = _epoch(event) if event.key == "epoch_start" else _last_of_block(event)
+            begun = epoch_of(event) if event.key == "epoch_start" else _last_of_block(event)
             if begun is not None:
                 reach = max(reach or 0.0, begun)
-    return (ahead, of) if reach is not None else ([], of)
+    begun = len(case.during("block_start")) + len(case.during("epoch_start"))
+    # Where nothing that begins has an epoch, one block may stand for all, but not for none.
+    return (ahead, of) if reach is not None or 0 < 2 * begun < of else ([], of)
 
 
 def _last_of_block(event: Event) -> float | None:
-    first, count = _epoch(event, "first_epoch_num"), _epoch(event, "epoch_count")
+    first, count = epoch_of(event, "first_epoch_num"), epoch_of(event, "epoch_count")
     return None if first is None or count is None else first + count - 1
 
 
@@ -228,7 +232,7 @@ def evaluated_epochs_trained(case: Case) -> Iterator[Found]:
         f"an epoch up to {plain(reach)}",
         plain(epoch),
         "log each evaluation after the epochs it evaluates",
-        POLICY if 2 * begun < of else _severity(len(ahead), of),
+        POLICY if 2 * begun < of else severity_of(len(ahead), of),
     )
 
 
@@ -246,7 +250,7 @@ def _blocks(case: Case) -> list[_Block]:
     """Blocks with their numbers; copies and repeated ones (of one first epoch) once."""
     found: dict[float, _Block] = {}
     for event in case.during("block_start"):
-        first, count = _epoch(event, "first_epoch_num"), _epoch(event, "epoch_count")
+        first, count = epoch_of(event, "first_epoch_num"), epoch_of(event, "epoch_count")
         if first is not None and count is not None:
             found.setdefault(first, _Block(event, first, count))
     return list(found.values())
@@ -264,7 +268,7 @@ def blocks_fit(case: Case) -> Iterator[Found]:
 
 def _without_start(case: Case, blocks: Sequence[_Block]) -> set[float]:
     """First epochs of blocks whose start alone is missing: R18 says it."""
-    stops = (_epoch(event, "first_epoch_num") for event in case.during("block_stop"))
+    stops = (epoch_of(event, "first_epoch_num") for event in case.during("block_stop"))
     return {first for first in stops if first is not None} - {block.first for block in blocks}
 
 
@@ -291,7 +295,7 @@ def _gaps(case: Case, blocks: Sequence[_Block]) -> Iterator[Found]:
             f"a block that begins at epoch {plain(one.end)}",
             plain(other.first),
             "log the epochs that a block trains",
-            _severity(len(odd), len(pairs)),
+            severity_of(len(odd), len(pairs)),
         )
 
 
@@ -304,7 +308,7 @@ def _evaluated_elsewhere(case: Case, blocks: Sequence[_Block]) -> Iterator[Found
     for event in case.during("eval_accuracy"):
         while at + 1 < len(blocks) and blocks[at + 1].event.order < event.order:
             at += 1
-        epoch = _epoch(event)
+        epoch = epoch_of(event)
         if at < 0 or epoch is None:
             continue
         block = blocks[at]
@@ -322,13 +326,13 @@ def _evaluated_elsewhere(case: Case, blocks: Sequence[_Block]) -> Iterator[Found
             f"an epoch from {plain(block.first)} to {plain(block.end - 1)}",
             plain(epoch),
             "log the epochs that a block trains",
-            _severity(len(odd), of),
+            severity_of(len(odd), of),
         )
 
 
 def _empty(case: Case, blocks: Sequence[_Block]) -> Iterator[Found]:
     events = (*case.during("epoch_start"), *case.during("epoch_stop"))
-    epochs = sorted({epoch for event in events if (epoch := _epoch(event)) is not None})
+    epochs = sorted({epoch for event in events if (epoch := epoch_of(event)) is not None})
     if not epochs:
         return
     odd = [b for b in blocks if bisect_left(epochs, b.first - 1) >= bisect_left(epochs, b.end)]
@@ -341,7 +345,7 @@ def _empty(case: Case, blocks: Sequence[_Block]) -> Iterator[Found]:
             "epoch_start records of the block",
             "none",
             "",
-            _severity(len(odd), len(blocks)),
+            severity_of(len(odd), len(blocks)),
         )
 
 
@@ -353,140 +357,34 @@ def starts_before_stops(case: Case) -> Iterator[Found]:
         starts = case.during(f"{kind}_start")
         first: dict[float, Event] = {}
         for event in starts:
-            epoch = _epoch(event, name)
+            epoch = epoch_of(event, name)
             if epoch is not None:
                 first.setdefault(epoch, event)
         stops = case.during(f"{kind}_stop")
         odd = [
             (event, first[epoch])
             for event in stops
-            if (epoch := _epoch(event, name)) in first and event.order < first[epoch].order
+            if (epoch := epoch_of(event, name)) in first and event.order < first[epoch].order
         ]
         if odd:
             stop, start = odd[0]
             yield Found(
-                f"{kind}_stop (line {stop.line}) of epoch {plain(_epoch(stop, name) or 0.0)} "
+                f"{kind}_stop (line {stop.line}) of epoch {plain(epoch_of(stop, name) or 0.0)} "
                 f"stands before its {kind}_start (line {start.line})",
                 stop.line,
                 f"{kind}_start first",
                 f"{kind}_stop first",
                 "",
-                _severity(len(odd), len(stops)),
+                severity_of(len(odd), len(stops)),
             )
-
-
-@rule("THROUGHPUT", ERROR, "published results; peak of the largest published machine")
-def possible_rate(case: Case) -> Iterator[Found]:
-    """The target is not reached faster than any machine trains: above 7e7 images/s (ten times the
-    fastest published run) is an error, above twice that run policy."""
-    if not case.passing or case.start is None or case.run_ms is None or case.run_ms <= 0:
-        return
-    target = case.passing[0]
-    samples = _train_samples(case)
-    if target.epoch is None or not 1 <= target.epoch <= benchmark.MOST_EPOCHS:
-        return
-    time_ms = min(case.run_ms, max(target.time_ms - case.start.time_ms, 0.0))
-    if target.time_ms < case.start.time_ms:
-        return  # OFF_THE_CLOCK says it
-    images = samples * target.epoch
-    impossible = images > benchmark.IMPOSSIBLE_IMAGES_PER_S * time_ms / 1000
-    if not impossible and images <= 2 * benchmark.FASTEST_IMAGES_PER_S * time_ms / 1000:
-        return
-    yield Found(
-        f"{plain(target.epoch)} epochs in {time_ms / 1000:.3f} s (line {target.line}): no machine "
-        f"trains {f'{images / time_ms * 1000:.2g} images/s' if time_ms else 'in no time'}, the "
-        f"fastest published run has {benchmark.FASTEST_IMAGES_PER_S:.2g}",
-        target.line,
-        f"up to {2 * benchmark.FASTEST_IMAGES_PER_S:.2g} images/s",
-        f"{images / time_ms * 1000:.2g} images/s" if time_ms else "no time",
-        "stamps in milliseconds; the model may not be trained before run_start",
-        None if impossible else POLICY,
-    )
-
-
-def _train_samples(case: Case) -> float:
-    """Images of an epoch as logged, ImageNet's where the log does not say."""
-    logged = number(case.value("train_samples"))
-    return logged if logged is not None and logged > 0 else benchmark.IMAGENET_TRAIN_SAMPLES
-
-
-@rule("NO_TIME", POLICY, "published results; the log against itself")
-def epochs_take_time(case: Case) -> Iterator[Found]:
-    """No epoch and no interval between evaluations is shorter than any machine needs; where most
-    are, their stamps were taken later, a note."""
-    passes = _intervals(case)
-    run_ms, samples = case.run_ms, _train_samples(case)
-    last = case.on_the_clock[-1].epoch if case.on_the_clock else None
-    for intervals in passes:
-        least_ms = 1000 * samples / benchmark.IMPOSSIBLE_IMAGES_PER_S
-        odd = [one for one in intervals if one.time_ms < least_ms * one.epochs]
-        if not odd or run_ms is None or run_ms <= 0:
-            continue
-        fast = (last or 0.0) * samples > _SLOW_SHARE * benchmark.FASTEST_IMAGES_PER_S * (
-            run_ms / 1000
-        )
-        one = odd[0]
-        yield Found(
-            f"{one.what} took {plain(round(one.time_ms, 3))} ms (line {one.line}), no machine "
-            f"trains {plain(one.epochs)} epochs in that time",
-            one.line,
-            f"above {least_ms * one.epochs:.0f} ms",
-            f"{plain(round(one.time_ms, 3))} ms",
-            "log each event when it happens",
-            NOTE if fast else _severity(len(odd), len(intervals)),
-        )
-        return
-
-
-class _Interval(NamedTuple):
-    what: str
-    line: int
-    epochs: float
-    time_ms: float
-
-
-def _intervals(case: Case) -> Iterator[list[_Interval]]:
-    """Epochs before the target, and the stretches between evaluations, each kind by itself."""
-    end = case.passing[0].order if case.passing else math.inf
-    begun: dict[float, Event] = {}
-    found = []
-    for event in case.during("epoch_start"):
-        epoch = _epoch(event)
-        if epoch is not None and epoch > 0 and event.time_ms > 0:
-            begun.setdefault(epoch, event)
-    for event in case.during("epoch_stop"):
-        epoch = _epoch(event)
-        start = None if epoch is None else begun.pop(epoch, None)
-        if start is None or epoch is None or event.time_ms <= 0:
-            continue
-        took_ms = event.time_ms - start.time_ms
-        if took_ms >= 0 and start.order < event.order < end:
-            found.append(_Interval(f"epoch {plain(epoch)}", event.line, 1.0, took_ms))
-    yield found
-    rising = [e for e in case.on_the_clock if e.epoch is not None and e.time_ms > 0]
-    yield [
-        _Interval(
-            f"from the evaluation of epoch {plain(one.epoch)} to that of {plain(other.epoch)} it",
-            other.line,
-            other.epoch - one.epoch,
-            other.time_ms - one.time_ms,
-        )
-        for one, other in pairwise(rising)
-        if one.epoch is not None
-        and other.epoch is not None
-        and 1 <= other.epoch - one.epoch <= benchmark.MOST_EPOCHS
-        and other.time_ms >= one.time_ms
-    ]
 
 
 RULES = (
     target_after_training,
     no_training_before_the_clock,
-    possible_rate,
     epoch_values,
     epoch_order,
     evaluated_epochs_trained,
     blocks_fit,
     starts_before_stops,
-    epochs_take_time,
 )

@@ -424,6 +424,67 @@ def test_ranks_that_all_write_are_no_nonsense(
     assert [f for f in found.findings if f.id in NEW and f.severity != "note"] == []
 
 
+@EVERYWHERE
+@given(
+    st.sampled_from([name for name in NAMES if not name.startswith("0.6")]),
+    places,
+    st.sampled_from([None, "x", [], "3", float("nan"), True]),
+)
+def test_an_epoch_that_is_no_number(tmp_path: Path, name: str, place: int, value: object) -> None:
+    """Any event of training and evaluation: what rules compare is there."""
+
+    def edit(run: Run) -> None:
+        fields = ("epoch_num", "first_epoch_num", "epoch_count")
+        inside = [(r, f) for r in timed(run) for f in fields if f in r.metadata]
+        record, field = inside[place % len(inside)]
+        record.metadata[field] = value
+
+    found = judge(tmp_path, name, edit)
+    expected = {"note" if found.case and found.case.division == "open" else "policy"}
+    assert severities(found, "EPOCH_NUMBER") == expected
+
+
+@EVERYWHERE
+@given(logs, places, st.floats(0, 1))
+def test_an_early_init_stop_hides_no_long_init(
+    tmp_path: Path, name: str, place: int, share: float
+) -> None:
+    def edit(run: Run) -> None:
+        begin, stop = of(run, "init_start")[0], of(run, "init_stop")[-1]
+        first, last_ = run.index(begin), run.index(stop)
+        early = Record("init_stop", stop.value, begin.time_ms + share * 1e5)
+        early.metadata = dict(stop.metadata)
+        for record in run[last_:]:
+            record.time_ms += 4.2 * 3.6e6
+        run.insert(first + 1 + place % (last_ - first), early)
+
+    assert severities(judge(tmp_path, name, edit), "INIT_LIMIT") == {"error"}
+
+
+@EVERYWHERE
+@given(logs, st.integers(0, 900), st.integers(1100, 5000))
+def test_an_epoch_at_target_for_less_than_a_second(
+    tmp_path: Path, name: str, good_ms: int, low_ms: int
+) -> None:
+    """Low, at target within a second, low again: no second look at the model is a result."""
+
+    def edit(run: Run) -> None:
+        good = next(r for r in of(run, "eval_accuracy") if r.value >= 0.759)
+        at = run.index(good)
+        for by_ms, value in ((low_ms, 0.7512), (good_ms, good.value)):
+            more = Record("eval_accuracy", value, good.time_ms + by_ms)
+            more.metadata = dict(good.metadata)
+            run.insert(at + 1, more)
+        good.value = 0.7512
+        for record in run[at + 3 :]:
+            record.time_ms += low_ms
+
+    found = judge(tmp_path, name, edit)
+    assert severities(found, "EPOCH_ORDER", "RANKS_DISAGREE") >= {"policy"}
+    if found.case and found.case.needs_target:
+        assert found.verdict == "FAIL"
+
+
 # --- sets ---------------------------------------------------------------------------------------
 
 

@@ -36,6 +36,70 @@ def in_seconds(run: Run) -> None:
         record.time_ms /= 1000
 
 
+def since_boot(run: Run) -> None:
+    first_ms = run[0].time_ms
+    for record in run:
+        record.time_ms -= first_ms - 1000
+
+
+def one_in_seconds(key: str) -> Edit:
+    def edit(run: Run) -> None:
+        find(run, key).time_ms /= 1000
+
+    return edit
+
+
+def an_early_init_stop(run: Run) -> None:
+    """Fifty minutes of initialisation, and a copy of its end that stands early."""
+    again("init_stop")(run)
+    late = last(run, "init_stop")
+    for record in run[run.index(late) :]:
+        record.time_ms += 3.0e6
+
+
+def smooth_again(run: Run) -> None:
+    for value in (0.1, 0.3):
+        record = Record("lars_opt_label_smoothing", value, run[20].time_ms)
+        run.insert(21, record)
+
+
+def until_it_passes(run: Run) -> None:
+    """Below the target, half a second later at it, two seconds later below it."""
+    good = last(run, "eval_accuracy")
+    at = run.index(good)
+    for by_ms, value in ((2000, 0.758), (500, good.value)):
+        run.insert(at + 1, Record("eval_accuracy", value, good.time_ms + by_ms, epoch_num=35))
+    good.value = 0.758
+    for record in run[at + 3 :]:
+        record.time_ms += 2000
+
+
+def nothing_trained(run: Run) -> None:
+    """One block without an epoch, and nothing else that trains."""
+    first = find(run, "block_start")
+    first.metadata = {"samples_count": 0}
+    run[:] = [
+        r for r in run if r is first or r.key not in ("block_start", "epoch_start", "epoch_stop")
+    ]
+
+
+def goes_on_in_no_time(run: Run) -> None:
+    """More evaluations after the target, a tenth of a second apart where the run takes four."""
+    stop = last(run, "run_stop")
+    at = run.index(stop)
+    now_ms = stop.time_ms
+    for epoch in range(39, 60, 4):
+        for key, data in (
+            ("block_start", {"first_epoch_num": epoch - 3, "epoch_count": 4}),
+            ("eval_accuracy", {"epoch_num": epoch}),
+            ("block_stop", {"first_epoch_num": epoch - 3}),
+        ):
+            now_ms += 100
+            run.insert(at, Record(key, 0.7601, now_ms, **data))
+            at += 1
+    stop.time_ms = now_ms
+
+
 class Case(NamedTuple):
     """An edit of a good run that breaks a rule. `official`: does the official checker pass it?"""
 
@@ -360,7 +424,9 @@ CASES = (
         "PASS",
         "eval_accuracy",
     ),
-    Case("R14", POLICY, in_seconds, "PASS", "seconds where milliseconds are expected"),
+    Case("R14", ERROR, in_seconds, "PASS", "seconds where milliseconds are expected"),
+    Case("R14", POLICY, since_boot, "PASS", "in 1970"),
+    Case("R14", ERROR, one_in_seconds("init_start"), "FAIL", "init_start (line 7) is stamped"),
     Case("R15", POLICY, shift("run_start", 1_800_000), "PASS", "the limit is 1800 s"),
     Case("R15b", POLICY, shift("run_start", -30_000), "PASS", "before init_stop"),
     Case("R16", POLICY, put("cache_clear", False), "PASS", "is false"),
@@ -369,7 +435,17 @@ CASES = (
     Case("R16c", POLICY, move("cache_clear", "train_samples"), "PASS", "after run_start"),
     Case("R18", NOTE, again("epoch_start"), "PASS", "36 epoch_start against 35"),
     Case("R19", NOTE, put("gradient_accumulation_steps", 5), "PASS", "no multiple of"),
-    Case("R19", NOTE, put("global_batch_size", 7.5), "PASS", "not an integer"),
+    Case("R19", POLICY, put("global_batch_size", 7.5), "PASS", "not an integer"),
+    Case("R19", POLICY, put("gradient_accumulation_steps", 0.5), "PASS", "not an integer"),
+    Case("INIT_LIMIT", ERROR, an_early_init_stop, "FAIL", "to the init_stop of line"),
+    Case("SUBMISSION_VALUES", POLICY, put("submission_org", None), "PASS", "is null, no name"),
+    Case("SUBMISSION_VALUES", POLICY, put("submission_platform", "  "), "PASS", "no name"),
+    Case("R11", POLICY, smooth_again, "PASS", "is 0.3"),
+    Case("RANKS_DISAGREE", ERROR, until_it_passes, "PASS", "only 1 at target"),
+    Case("EVAL_ACCURACY", POLICY, one("eval_accuracy", 0, value=None), "PASS", "null", "0.6.0"),
+    Case("EPOCH_NUMBER", POLICY, meta("block_start", "epoch_count", True), "PASS", "is true"),
+    Case("UNTRAINED", POLICY, nothing_trained, "PASS", "has come to epoch 0"),
+    Case("NO_TIME", POLICY, goes_on_in_no_time, "PASS", "this run takes"),
     Case("CACHE_CLEAR_VALUE", ERROR, put("cache_clear", None), "FAIL", "must be true", "0.6.0"),
     Case("EVENTS_MISSING", ERROR, drop("block_stop"), "FAIL", "no block_stop", "0.6.0"),
     Case("NESTING", ERROR, skip_epoch, "FAIL", "epoch_start", "0.6.0"),
