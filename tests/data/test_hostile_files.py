@@ -31,6 +31,7 @@ from rn50.scripts.reserve import reserve
 from rn50.train import checkpoint
 from tests.data.test_dataset_checks import edit_table, reseal
 from tests.data.test_stage import packed  # noqa: F401 (a fixture)
+from tests.fuzz.records import jpeg_of_scans
 from tests.train.test_checkpoint import arrays, meta
 
 pytestmark = pytest.mark.usefixtures("alarm")
@@ -211,23 +212,9 @@ def jpeg_bomb(path: Path) -> None:
     path.write_bytes(content)
 
 
-def segment(marker: int, content: bytes) -> bytes:
-    return bytes([0xFF, marker]) + struct.pack(">H", len(content) + 2) + content
-
-
 def scan_bomb(path: Path) -> None:
-    """A progressive JPEG of 9,400 x 9,400 with 5,000 scans that change nothing, in 1.1 MB."""
-    side, blocks = 9400, (9400 // 8) ** 2
-    frame = struct.pack(">BHHB", 8, side, side, 3) + b"\1\x11\0\2\x11\0\3\x11\0"
-    content = b"\xff\xd8" + segment(0xDB, b"\0" + bytes([1] * 64)) + segment(0xC2, frame)
-    content += segment(0xC4, bytes([0, 1] + [0] * 16)) + segment(
-        0xC4, b"\x10\1" + bytes(15) + b"\xe0"
-    )
-    content += segment(0xDA, b"\3\1\0\2\0\3\0\0\0\0") + bytes(blocks * 3 // 8 + 1)
-    for number in range(5000):
-        band = number % 63 + 1
-        content += segment(0xDA, bytes([1, number % 3 + 1, 0, band, band, 0])) + bytes(80)
-    path.write_bytes(content + b"\xff\xd9")
+    """1.1 MB."""
+    path.write_bytes(jpeg_of_scans(9400, 5000))
 
 
 REFUSED = {

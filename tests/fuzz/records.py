@@ -245,6 +245,19 @@ def _odd_file_of_set(rng: random.Random, packed: Path) -> None:
         odd_file(rng, path)
 
 
+def _hole(rng: random.Random, packed: Path) -> None:
+    """A file with a hole, as long as the manifest says."""
+    path = _one(rng, packed, rng.choice(("rec", "idx", "npy")))
+    try:
+        content = json.loads((packed / "manifest.json").read_bytes())
+        file = content["splits"][path.stem]["files"][path.suffix[1:]]
+        file["bytes"] = rng.choice((1 << 29, 1 << 31))
+        os.truncate(path, file["bytes"])
+        (packed / "manifest.json").write_text(json.dumps(content))
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError, OSError):
+        return
+
+
 def _gone(rng: random.Random, packed: Path) -> None:
     path = packed / rng.choice(sorted(_good_set()))
     if not path.is_dir():
@@ -269,7 +282,7 @@ _SET_EDITS = tuple(
     _guarded(edit)
     for edit in (
         *(_bytes_of_any, _bytes_of_any, _row, _row, _header, _other_array, _index, _record),
-        *(_picture, _manifest, _manifest, _odd_file_of_set, _gone),
+        *(_picture, _manifest, _manifest, _odd_file_of_set, _gone, _hole),
     )
 )
 
@@ -279,7 +292,7 @@ _SET_EDITS = tuple(
 
 def odd_image(rng: random.Random) -> bytes:
     """Bytes that look like an image."""
-    what = rng.randrange(9)
+    what = rng.randrange(10)
     good = _image(rng.choice(("JPEG", "PNG")), 3)
     if what == 0:
         return mutate(rng, good)
@@ -295,6 +308,8 @@ def odd_image(rng: random.Random) -> bytes:
         return b"\xff\xd8" + b"\xff\xe0\x00\x02" * rng.choice((10, 100_000))
     if what == 6:
         return b"\xff\xd8" + b"\xff" * 300_000
+    if what == 7:
+        return jpeg_of_scans(rng.choice((64, 1000, 9400)), rng.choice((1, 300, 5000)))
     return rng.choice((b"", b"\xff\xd8", b"\x89PNG\r\n\x1a\n", rng.randbytes(300)))
 
 
@@ -317,6 +332,27 @@ def _jpeg_of(height: int, width: int) -> bytes:
     at = data.index(b"\xff\xc0") + 5
     data[at : at + 4] = struct.pack(">HH", height, width)
     return bytes(data)
+
+
+def jpeg_of_scans(side: int, scans: int) -> bytes:
+    """A grey progressive JPEG with scans that change nothing, each over all its pixels."""
+
+    def segment(marker: int, content: bytes) -> bytes:
+        return bytes([0xFF, marker]) + struct.pack(">H", len(content) + 2) + content
+
+    components = b"".join(bytes([number, 0x11, 0]) for number in (1, 2, 3))
+    parts = [
+        b"\xff\xd8",
+        segment(0xDB, bytes([0] + [1] * 64)),
+        segment(0xC2, struct.pack(">BHHB", 8, side, side, 3) + components),
+        segment(0xC4, bytes([0x00, 1] + [0] * 16)),
+        segment(0xC4, bytes([0x10, 1] + [0] * 15 + [0xE0])),
+        segment(0xDA, bytes([3, 1, 0, 2, 0, 3, 0, 0, 0, 0])) + bytes(3 * (side // 8 + 1) ** 2 // 8),
+    ]
+    for number in range(scans):
+        band = number % 63 + 1
+        parts.append(segment(0xDA, bytes([1, number % 3 + 1, 0, band, band, 0])) + bytes(80))
+    return b"".join([*parts, b"\xff\xd9"])
 
 
 def image_case(seed: int, folder: Path) -> Case:
@@ -347,7 +383,15 @@ def image_case(seed: int, folder: Path) -> Case:
         elif what == "folder":
             Path(place, rng.choice((_ODD, "new", "-"))).mkdir(exist_ok=True)
         elif what == "labels":
-            text = rng.choice((*TEXTS, "0.jpg cat\n1.jpg dog\n", "0.jpg,x" * 999, odd_json(rng)))
+            text = rng.choice(
+                (
+                    *TEXTS,
+                    "0.jpg cat\n1.jpg dog\n",
+                    "0.jpg,x" * 999,
+                    "0.jpg " + "9" * 5000,
+                    odd_json(rng),
+                )
+            )
             (images / "val_labels.txt").write_text(text, "utf-8", "surrogatepass")
         elif what == "tar" and not path.exists():
             (images / "ILSVRC2012_img_train.tar").write_bytes(mutate(rng, bytes(2048)))
