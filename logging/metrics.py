@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from ..config.errors import UserError
+from ..data.atomic import open_own
 from .clock import Clock
 
 
@@ -17,13 +19,16 @@ class Metrics:
     Args:
         path: written anew, or with `resumed` continued; None: nothing is written.
         clock: of the run; None: one that starts now.
+
+    Raises:
+        UserError: it cannot be opened, or a link or no regular file has its name.
     """
 
     def __init__(
         self, path: Path | None, clock: Clock | None = None, *, resumed: bool = False
     ) -> None:
         self._path = path
-        self._file = None if path is None else path.open("a" if resumed else "w", buffering=1)
+        self._file = None if path is None else _open(path, resumed=resumed)
         self._clock = clock or Clock()
         self._start_unix_s = self._clock.unix_s
 
@@ -53,3 +58,11 @@ class Metrics:
                 self._file.write(json.dumps(finite, allow_nan=False) + "\n")
             except OSError as error:
                 raise UserError(f"{self._path}: cannot write: {error.strerror}") from None
+
+
+def _open(path: Path, *, resumed: bool) -> TextIO:
+    try:
+        descriptor = open_own(path, os.O_WRONLY | (os.O_APPEND if resumed else os.O_TRUNC))
+    except OSError as error:
+        raise UserError(f"{path}: cannot open: {error.strerror}") from None
+    return os.fdopen(descriptor, "a" if resumed else "w", buffering=1)

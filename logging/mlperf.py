@@ -6,11 +6,13 @@ Order and keys: training_rules.adoc (v0.7 to v4.0) and the official checker's cl
 from __future__ import annotations
 
 import logging
+import os
 import re
 import sys
 from collections.abc import Sequence
+from io import TextIOWrapper
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from mlperf_logging.mllog import constants as key
 from mlperf_logging.mllog.mllog import MLLogger
@@ -18,8 +20,10 @@ from mlperf_logging.mllog.mllog import MLLogger
 from ..config import benchmark
 from ..config.errors import UserError
 from ..config.plan import Plan
+from ..config.reading import open_file, read_file
 from ..config.schema import Run
 from ..config.variants import optimizer_rule
+from ..data.atomic import open_own
 from .clock import Clock
 
 # Where each event may come, and the state it leads to.
@@ -43,6 +47,8 @@ RESUMED = "run_resumed"
 CLOCK_JUMP = "wall_clock_jump"
 """Our key for the place where the host's wall clock was seen to have jumped, by so many seconds."""
 _TAIL_BYTES = 65536
+_MOST_BYTES = 64 << 20
+"""Of a log of ours: 90 epochs take 100 kB."""
 _EPOCH_AFTER_EPOCH = (key.EPOCH_START, "trained")
 
 
@@ -52,7 +58,18 @@ def _official_name(tensor: str) -> str:
 
 
 class _Handler(logging.FileHandler):
-    """A log that cannot be written ends the run, where logging would go on without it."""
+    """A log that cannot be written ends the run, where logging would go on without it.
+
+    It is never one that a link of its name leads to.
+    """
+
+    def _open(self) -> TextIOWrapper:
+        flags = os.O_APPEND if self.mode == "a" else os.O_TRUNC
+        try:
+            descriptor = open_own(Path(self.baseFilename), os.O_WRONLY | flags)
+        except OSError as error:
+            raise UserError(f"{self.baseFilename}: cannot open: {error.strerror}") from None
+        return cast(TextIOWrapper, os.fdopen(descriptor, self.mode))
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: ARG002
         error = sys.exc_info()[1]
@@ -251,14 +268,17 @@ def close_interrupted(path: Path) -> None:
 
     A line cut in its middle is ended, not repaired. Nothing for a log that is closed, or whose
     clock never started.
+
+    Raises:
+        OSError: it cannot be read or written, or is no regular file of its folder.
     """
-    text = path.read_bytes()
+    text = read_file(path, _MOST_BYTES, within=path.parent)
     if f'"key": "{key.RUN_START}"'.encode() not in text:
         return
     if f'"key": "{key.RUN_STOP}"'.encode() in text:
         return
     if not text.endswith(b"\n"):
-        with path.open("ab") as file:
+        with os.fdopen(open_own(path, os.O_WRONLY | os.O_APPEND), "ab") as file:
             file.write(b"\n")
     MLPerfLog(path, Clock(last_stamp_unix_s(path)), resumed="run").abort()
 
@@ -266,9 +286,9 @@ def close_interrupted(path: Path) -> None:
 def last_stamp_unix_s(path: Path) -> float:
     """The latest stamp near the end of a log, in seconds since 1970; 0 where there is none."""
     try:
-        with path.open("rb") as file:
-            file.seek(max(0, path.stat().st_size - _TAIL_BYTES))
-            stamps = re.findall(rb'"time_ms": (\d{1,15})\b', file.read())
+        with open_file(path, within=path.parent) as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - _TAIL_BYTES))
+            stamps = re.findall(rb'"time_ms": (\d{1,15})\b', file.read(_TAIL_BYTES))
     except OSError:
         return 0.0
     return max(map(int, stamps), default=0) / 1000

@@ -7,14 +7,14 @@ after the checkpoint from which the next one goes on is cut off; all of it stays
 from __future__ import annotations
 
 import os
-import shutil
 import sys
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from ..config.errors import UserError
 from ..config.load import Loaded, load
+from ..config.reading import open_file
 from ..data.atomic import create_new, partial_beside
 from ..logging.mlperf import close_interrupted
 from ..train import checkpoint
@@ -26,10 +26,12 @@ from ..train.resume import (
     LOG,
     check_config,
     differences_in_bits,
+    load_recorded,
     resumed_config,
 )
 from .failure import read_failures
 from .reserve import give_back, reserve
+from .run_folder import refuse_planted
 from .run_lock import check_free, driven_by_another, remove_rank_lock, wait_for_rank
 
 METRICS = "metrics.jsonl"
@@ -38,6 +40,8 @@ _KEPT = {LOG: INTERRUPTED_LOG} | {
 }
 _REPLACED = ("config.yaml", "origins.json", "environment.json")
 """Written anew for the next attempt, which may run elsewhere or on another number of ranks."""
+_MOST_ATTEMPTS = 9_999
+_PIECE_BYTES = 1 << 20
 
 
 def load_resumed(
@@ -56,6 +60,7 @@ def load_resumed(
     source = folder / "config.yaml"
     if not source.is_file():
         raise UserError(f"--resume: the folder of a run expected, found no {source}")
+    refuse_planted(folder)
     check_free(folder)
     if read_result(folder).get("status") == "success":
         raise UserError(f"--resume: an interrupted run expected, {folder} has reached its target")
@@ -77,7 +82,9 @@ def load_attempt(folder: Path, config: str, overrides: list[str]) -> Loaded:
         UserError: it is another than that of the checkpoint.
     """
     found, _ = checkpoint.newest(folder / "checkpoint")
-    seed = found.meta.config.get("seed") if found else load(folder / "config.yaml").run.seed
+    seed = (
+        found.meta.config.get("seed") if found else load_recorded(folder / "config.yaml").run.seed
+    )
     loaded = load(config, [*overrides, f"seed={seed}"])
     if found:
         check_config(found, loaded)
@@ -98,15 +105,25 @@ def begin_attempt(out: Path, loaded: Loaded) -> Checkpoint | None:
     """
     if (other_driver := driven_by_another(out)) is not None:
         raise FolderInUse(out, other_driver)
+    refuse_planted(out)
     wait_for_rank(out)
     found, problems = checkpoint.newest(out / "checkpoint")
     for problem in problems:
         print(f"rn50: warning: {problem}; the one before is taken", file=sys.stderr, flush=True)
-    number = next(n for n in range(1, 10_000) if not _exists(out, n))
-    begun = {}
+    number = next((n for n in range(1, _MOST_ATTEMPTS + 1) if not _exists(out, n)), None)
+    if number is None:
+        raise UserError(f"{out}: fewer than {_MOST_ATTEMPTS} folders attempt_<n> expected")
+    begun: dict[str, Path] = {}
     if found is not None:
-        sizes = ((LOG, found.meta.log_bytes), (METRICS, found.meta.metrics_bytes))
-        begun = {name: _copy_start(out, name, size, number) for name, size in sizes}
+        sizes = {LOG: found.meta.log_bytes, METRICS: found.meta.metrics_bytes}
+        begun = {name: partial_beside(out / name) for name in sizes}
+        try:
+            for name, partial in begun.items():
+                _copy_start(out, name, sizes[name], number, partial)
+        except BaseException:
+            for partial in begun.values():
+                partial.unlink(missing_ok=True)
+            raise
     kept = out / f"attempt_{number}"
     kept.mkdir()
     for name, new_name in _KEPT.items():
@@ -116,7 +133,8 @@ def begin_attempt(out: Path, loaded: Loaded) -> Checkpoint | None:
         path.replace(kept / path.name)
     for name in _REPLACED:
         if (out / name).is_file():
-            shutil.copyfile(out / name, kept / name)
+            with open_file(out / name, within=out) as file:
+                _copy(file, os.fstat(file.fileno()).st_size, kept / name)
     reserve(out)
     if found is None:
         print(f"{out}: no checkpoint yet: from the beginning", flush=True)
@@ -144,8 +162,7 @@ def close_attempt(out: Path) -> None:
     give_back(out)
     remove_rank_lock(out)
     checkpoint.remove_partial(out / "checkpoint")
-    for path in out.glob(".*.partial-*"):
-        path.unlink(missing_ok=True)
+    checkpoint.remove_partial(out)
     if (out / LOG).is_file():
         with suppress(UserError, OSError):  # a disk that was the reason takes no end either
             close_interrupted(out / LOG)
@@ -211,31 +228,32 @@ def _exists(out: Path, number: int) -> bool:
     return os.path.lexists(out / f"attempt_{number}")
 
 
-def _copy_start(out: Path, name: str, size_bytes: int, attempts: int) -> Path:
-    """A copy of the first `size_bytes` of `name`, beside it: what takes its place.
+def _copy_start(out: Path, name: str, size_bytes: int, attempts: int, target: Path) -> None:
+    """Copy the first `size_bytes` of `name` to `target`: what takes its place.
 
     Where going on was interrupted before, the file is in an `attempt_<n>/` alone: the newest.
     """
-    earlier = (out / f"attempt_{n}" / _KEPT[name] for n in range(attempts - 1, 0, -1))
-    source = next((p for p in (out / name, *earlier) if _size_bytes(p) >= size_bytes), None)
-    if source is None:
-        raise UserError(
-            f"{out / name}: at least {size_bytes} bytes expected, as when its checkpoint was "
-            f"written, found {_size_bytes(out / name)}"
-        )
-    partial = partial_beside(out / name)
-    try:
-        os.close(create_new(partial))
-        shutil.copyfile(source, partial)
-        os.truncate(partial, size_bytes)
-    except OSError as error:
-        partial.unlink(missing_ok=True)
-        raise UserError(f"{source}: cannot copy: {error.strerror}") from None
-    return partial
+    sizes = []
+    for folder in (out, *(out / f"attempt_{n}" for n in range(attempts - 1, 0, -1))):
+        source = folder / (name if folder == out else _KEPT[name])
+        try:
+            with open_file(source, within=out) as file:
+                sizes.append(os.fstat(file.fileno()).st_size)
+                if sizes[-1] >= size_bytes:
+                    _copy(file, size_bytes, target)
+                    return
+        except FileNotFoundError:
+            sizes.append(0)
+        except OSError as error:
+            raise UserError(f"{source}: cannot copy: {error.strerror}") from None
+    raise UserError(
+        f"{out / name}: at least {size_bytes} bytes expected, as when its checkpoint was "
+        f"written, found {sizes[0]}"
+    )
 
 
-def _size_bytes(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except FileNotFoundError:
-        return 0
+def _copy(source: BinaryIO, size_bytes: int, target: Path) -> None:
+    """Copy so many bytes of an open file to one that is not there yet."""
+    with os.fdopen(create_new(target), "wb") as file:
+        while size_bytes and (piece := source.read(min(size_bytes, _PIECE_BYTES))):
+            size_bytes -= file.write(piece)

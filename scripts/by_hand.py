@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import signal
 import sys
 from collections.abc import Mapping
@@ -15,6 +14,7 @@ from ..data.dataset import check_before_run
 from ..data.prepare import prepare
 from ..train.__main__ import Report, check_place, run_rank
 from ..train.placement import Placement, find_placement
+from ..train.repeated import read_object
 from .attempts import close_attempt
 from .console import EXIT_BAD, EXIT_STOPPED, Tracking
 from .ending import asked_by, rank_failed, read_standing, run_ended, run_stopped, same_again
@@ -91,10 +91,9 @@ class _Spoken(Report):
         if self._stopped_by is not None:
             self._say_stopped()
             return EXIT_STOPPED
-        path = self._folder / "result.json"
-        if self._place.rank != 0 or not path.is_file():
+        result = read_object(self._folder / "result.json") if self._place.rank == 0 else {}
+        if not result:
             return 0
-        result = json.loads(path.read_text())
         ending = run_ended(
             result,
             read_standing(self._folder),

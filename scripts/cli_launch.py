@@ -85,6 +85,7 @@ def launch(
     if dry_run:
         _say_what_would_run(wanted, launcher, as_json)
         return
+    from ..train.repeated import read_object
     from .launch import launch as run_launch
     from .launcher import LAUNCHERS, pick_launcher
     from .preflight import Here, obstacles_here, refusals, refuse, runs_here
@@ -109,9 +110,9 @@ def launch(
                 again=again,
             )
     except (Failed, Stopped) as error:
-        path = Path(error.ending.folder) / "result.json"
-        if as_json and path.is_file():
-            print(path.read_text(), end="", flush=True)
+        result = read_object(Path(error.ending.folder) / "result.json")
+        if as_json and result:
+            print(json.dumps(result, indent=1), flush=True)
         raise
     if as_json:
         print(json.dumps(result, indent=1))

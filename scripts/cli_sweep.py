@@ -62,7 +62,7 @@ def sweep(
             )
     found = write_results(loaded, study, folder)
     if as_json:
-        print(json.dumps(found, indent=1))
+        print(json.dumps(found, indent=1, allow_nan=False))
     else:
         print_table(*table(found))
         for key, share in found["importances"].items():

@@ -22,7 +22,7 @@ from ..config.duration import Duration
 from ..config.errors import UserError
 from ..config.finding import number, plain
 from ..train.limits import REASONS, REQUESTED
-from ..train.repeated import last_log_point, read_text, stopped_at
+from ..train.repeated import contains, last_log_point, stopped_at
 
 if TYPE_CHECKING:
     from ..config.check import ConfigCheck
@@ -347,10 +347,10 @@ def read_standing(folder: Path) -> Standing:
     """How far the run in `folder` came; never raises on content."""
     from ..train.checkpoint import listed  # numpy: 0.1 s that no other command needs
 
-    log = read_text(folder / "result_0.txt")
     checkpoints = listed(folder / "checkpoint")
     newest = int(checkpoints[-1].stem.partition("_")[2]) if checkpoints else None
-    return Standing(_last_step(folder), newest, '"key": "run_start"' in log)
+    started = contains(folder / "result_0.txt", b'"key": "run_start"')
+    return Standing(_last_step(folder), newest, started)
 
 
 def _last_step(folder: Path) -> int:

@@ -16,13 +16,14 @@ from ..config.load import Loaded, load
 from ..config.manifest import Manifest
 from ..config.plan import Plan, build_plan
 from ..config.schema import Run
-from ..data.atomic import write_file
+from ..data.atomic import write_own
 from ..data.describe import describe_data
 from ..data.prepare import Tracker, prepare
 from ..logging.check import Check, check_log
 from ..logging.official import check_officially
 from ..train.environment import Environment
 from ..train.gpu import read_gpus
+from ..train.repeated import read_ends, read_object
 from ..train.seeding import draw_seed
 from .attempts import begin_attempt, close_attempt, is_hopeless
 from .ending import (
@@ -113,7 +114,7 @@ def launch(
             save_config(loaded, out)
             command = [*program, str(out / "config.yaml"), "--out", str(out)]
             described = describe_environment(environment, name, command)
-            write_file(out / "environment.json", json.dumps(described, indent=1) + "\n")
+            write_own(out / "environment.json", json.dumps(described, indent=1) + "\n")
             announce(loaded, plan, environment, name, out, manifest)
             while True:
                 from_file = ["--resume", str(found.path)] if found else []
@@ -156,9 +157,7 @@ def close_result(out: Path, run: Run, ending: Ending) -> None:
     """
     if driven_by_another(out) is not None:
         return
-    result: dict[str, Any] = {"status": "failed", "seed": run.seed}
-    with suppress(OSError, ValueError):
-        result = json.loads((out / "result.json").read_text())
+    result = read_object(out / "result.json") or {"status": "failed", "seed": run.seed}
     with suppress(OSError):  # such as a full disk: the reason itself is what counts
         write_result(out, result | ending.to_dict())
     try_report(out)
@@ -166,11 +165,7 @@ def close_result(out: Path, run: Run, ending: Ending) -> None:
 
 def warnings_in(out: Path) -> list[str]:
     """What ranks warned of in stderr.log, each once; of many the first and how many more."""
-    try:
-        text = (out / "stderr.log").read_text(errors="replace")
-    except OSError:
-        return []
-    found = list(dict.fromkeys(re.findall(r"rn50: warning: .*", text)))
+    found = list(dict.fromkeys(re.findall(r"rn50: warning: .*", read_ends(out / "stderr.log"))))
     if len(found) > _MOST_WARNINGS:
         more = f"{len(found) - _MOST_WARNINGS} more warnings in {out / 'stderr.log'}"
         found[_MOST_WARNINGS:] = [f"rn50: warning: {more}"]
@@ -211,9 +206,9 @@ def announce(
 
 def save_config(loaded: Loaded, out: Path) -> None:
     """Write config.yaml, which runs the same again, and origins.json."""
-    write_file(out / "config.yaml", loaded.to_yaml())
+    write_own(out / "config.yaml", loaded.to_yaml())
     origins = {path: str(origin) for path, _, origin in loaded.leaves()}
-    write_file(out / "origins.json", json.dumps(origins, indent=1) + "\n")
+    write_own(out / "origins.json", json.dumps(origins, indent=1) + "\n")
 
 
 def conclude(
@@ -232,9 +227,14 @@ def conclude(
 
     Returns:
         the content of result.json.
+
+    Raises:
+        UserError: the ranks left none.
     """
     give_back(out)
-    result: dict[str, Any] = json.loads((out / "result.json").read_text())
+    result = read_object(out / "result.json")
+    if not result:
+        raise UserError(f"{out / 'result.json'}: a JSON object expected, as rank 0 leaves it")
     log = out / "result_0.txt"
     check = check_log(log, run.ruleset, official=True)
     if check.official is None:  # its own reader could not read it
@@ -271,7 +271,7 @@ def conclude(
 
 def write_result(out: Path, result: dict[str, Any]) -> None:
     """Write result.json."""
-    write_file(out / "result.json", json.dumps(result, indent=1) + "\n")
+    write_own(out / "result.json", json.dumps(result, indent=1) + "\n")
 
 
 def try_report(out: Path, check: Check | None = None) -> None:

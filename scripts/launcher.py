@@ -22,13 +22,14 @@ import psutil
 
 from ..config.errors import UserError
 from ..config.schema import Run
-from ..data.atomic import write_file
+from ..data.atomic import open_own, write_own
 from ..train.environment import Controller, Environment, backend_of, engine_environment
 from ..train.watchdog import SCRATCH
 from .circumstances import check_open_files, read_limits
 from .failure import LABEL, explain_failure, read_failures
 from .monitor import Monitor, oom_kills
 from .reserve import give_back
+from .run_folder import refuse_planted
 
 GRACE_S = 10.0
 """Time between asking processes to stop and killing them."""
@@ -143,7 +144,8 @@ def run_watched(
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)  # orphaned ranks become our children
     log_path, kills = out / "stderr.log", oom_kills()
     # Read through this handle at the end: somebody may have removed the folder meanwhile.
-    with log_path.open("w+", errors="replace") as log, Asked() as asked:
+    descriptor = open_own(log_path, os.O_RDWR | os.O_TRUNC)
+    with os.fdopen(descriptor, "w+", errors="replace") as log, Asked() as asked:
         child = subprocess.Popen(
             tokens,
             env=os.environ | dict(environment),
@@ -199,8 +201,8 @@ def _write_failures(monitor: Monitor, out: Path) -> None:
     for failure in [*monitor.failures, *([lost] if lost else [])]:
         path = out / f"failure_{failure['rank']}.json"
         with suppress(OSError):
-            if not path.exists() or not path.stat().st_size:
-                write_file(path, json.dumps(failure) + "\n")
+            if not os.path.lexists(path) or not path.lstat().st_size:
+                write_own(path, json.dumps(failure) + "\n")
 
 
 class Asked:
@@ -332,7 +334,11 @@ def new_run_folder(run: Run) -> Path:
 
 
 def refuse_run(folder: Path) -> None:
-    """Raises UserError where a run has left its files in `folder`: another would replace them."""
+    """Raises UserError where a run has left its files in `folder`: another would replace them.
+
+    Likewise where something lies there by which a file elsewhere would be written.
+    """
     for name in ("config.yaml", "result_0.txt", "metrics.jsonl", "result.json"):
-        if (folder / name).exists():
+        if os.path.lexists(folder / name):
             raise UserError(f"--out: {folder}: a folder without a run expected, found its {name}")
+    refuse_planted(folder)

@@ -25,10 +25,11 @@ from ..config.errors import UserError
 from ..config.load import Loaded, load
 from ..config.manifest import Manifest
 from ..config.plan import build_plan
-from ..data.atomic import write_file
+from ..data.atomic import write_own
 from ..data.dataset import check_before_run
 from ..train.environment import backend_of, engine_environment
 from ..train.gpu import read_gpus
+from ..train.repeated import read_ends
 from . import watch
 from .attempts import (
     begin_attempt,
@@ -46,6 +47,7 @@ from .launch import announce, close_result, conclude, save_config
 from .preflight import refusals, refuse
 from .record import describe_environment, installed_packages
 from .reserve import reserve
+from .run_folder import refuse_planted
 from .run_lock import hold_run
 from .schedulers import is_watched
 from .system_page import describe_system, read_machine
@@ -71,6 +73,7 @@ def begin(config: str, overrides: Sequence[str], out: Path, scheduler: str) -> i
     Raises:
         UserError: the config, the data or the engines refuse, or another process uses `out`.
     """
+    refuse_planted(out)
     if (out / "config.yaml").is_file():
         with hold_run(out):
             if not is_interrupted(out):
@@ -82,7 +85,7 @@ def begin(config: str, overrides: Sequence[str], out: Path, scheduler: str) -> i
             if found is None:
                 (out / RESUME_FROM).unlink(missing_ok=True)
             else:
-                write_file(out / RESUME_FROM, f"{found.path}\n")
+                write_own(out / RESUME_FROM, f"{found.path}\n")
             _describe(out, loaded, scheduler, manifest)
         return 0
     loaded = load(config, list(overrides))
@@ -124,11 +127,11 @@ def _describe(out: Path, loaded: Loaded, scheduler: str, manifest: Manifest) -> 
     environment = engine_environment(run, backend_of(run, "mpi"), os.environ)
     command = ("-m", "rn50.train", str(out / "config.yaml"), "--out", str(out))
     described = describe_environment(environment, scheduler, command)
-    write_file(out / "environment.json", json.dumps(described, indent=1) + "\n")
+    write_own(out / "environment.json", json.dumps(described, indent=1) + "\n")
     systems = out.parent / "systems"
     systems.mkdir(exist_ok=True)
     described = describe_system(run, read_machine(), installed_packages(), read_gpus())
-    write_file(systems / f"{system_id(run)}.json", json.dumps(described, indent=2) + "\n")
+    write_own(systems / f"{system_id(run)}.json", json.dumps(described, indent=2) + "\n")
     announce(loaded, build_plan(run), environment, scheduler, out, manifest)
 
 
@@ -148,7 +151,7 @@ def end(out: Path, code: int, signal: str, seconds: int, scheduler: str) -> int:
             result = conclude(run, out)
             return 0 if is_good(result) else EXIT_MISSED
         log = out / "stderr.log"
-        text = log.read_text(errors="replace") if log.is_file() else ""
+        text = read_ends(log)
         close_attempt(out)
         hopeless = is_hopeless(out)
         standing = read_standing(out)

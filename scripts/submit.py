@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shutil
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..config.errors import UserError
 from ..config.load import Loaded
-from ..data.atomic import write_file
+from ..config.reading import read_file
+from ..data.atomic import write_own
+from ..train.repeated import read_object
 from .job_script import Place, job_script
 from .launcher import new_run_folder
 from .preflight import refusals, refuse
@@ -22,6 +24,7 @@ from .schedulers import SCHEDULERS, Scheduler
 
 ROOT = Path(__file__).resolve().parent.parent
 POLL_S = 2.0
+_EXIT_CODE_BYTES = 16
 SETTLE_S = 10.0
 """Time for a file of the job to show up here once the scheduler has forgotten the job."""
 
@@ -69,8 +72,8 @@ def submit(loaded: Loaded, scheduler: str, runs: int) -> tuple[Submission, str]:
         )
     plan_submission(loaded, scheduler, runs, Path("-"))  # refuses before a folder is made
     plan = plan_submission(loaded, scheduler, runs, new_run_folder(loaded.run))
-    write_file(plan.folder / "config.yaml", loaded.to_yaml())
-    write_file(plan.folder / "job.sh", plan.script)
+    write_own(plan.folder / "config.yaml", loaded.to_yaml())
+    write_own(plan.folder / "job.sh", plan.script)
     if scheduler == "local":
         return plan, _start_here(plan)
     done = subprocess.run(
@@ -113,9 +116,8 @@ def wait(plan: Submission, job: str, poll_s: float = POLL_S, settle_s: float = S
     until = time.monotonic() + settle_s
     path = plan.folder / "exit_code"
     while True:
-        text = path.read_text().strip() if path.is_file() else ""
-        if text.isdigit():
-            return int(text)
+        with suppress(OSError, ValueError):
+            return int(read_file(path, _EXIT_CODE_BYTES, within=plan.folder))
         if time.monotonic() >= until:
             break
         time.sleep(min(poll_s, 0.2))
@@ -164,12 +166,8 @@ def is_alive(scheduler: Scheduler, job: str) -> bool:
 
 def last_result(folder: Path) -> dict[str, Any]:
     """result.json of a job's newest run; empty where there is none."""
-    paths = sorted(folder.glob("run_*/result.json"), key=lambda path: path.stat().st_mtime_ns)
-    try:
-        value = json.loads(paths[-1].read_text()) if paths else {}
-    except (OSError, ValueError):
-        return {}
-    return value if isinstance(value, dict) else {}
+    paths = sorted(folder.glob("run_*/result.json"), key=lambda path: path.lstat().st_mtime_ns)
+    return read_object(paths[-1]) if paths else {}
 
 
 def results_of(log: str) -> list[str]:

@@ -22,10 +22,11 @@ import psutil
 from optuna.trial import FrozenTrial
 
 from ..config.errors import UserError
+from ..config.finding import number as number_of
 from ..config.plan import build_plan
 from ..config.reading import read_file
 from ..config.sweep import LoadedSweep, difference
-from ..data.atomic import open_own, write_file, write_within
+from ..data.atomic import open_own, write_own, write_within
 from ..data.prepare import prepare
 from .console import Advance
 from .ending import Stopped, asked_by, sweep_stopped, was_stopped
@@ -263,7 +264,12 @@ class Driver:
         self._begin(trial)
 
     def _trial_folder(self, number: int) -> Path:
-        return self._folder / "trials" / f"trial_{number:04d}"
+        """Raises UserError where it is a link, which leads elsewhere."""
+        folder = self._folder / "trials" / f"trial_{number:04d}"
+        for path in (folder.parent, folder):
+            if path.is_symlink():
+                raise UserError(f"{path}: a folder or none expected, found a link")
+        return folder
 
     def _begin(self, trial: FrozenTrial) -> None:
         """Write the trial's config and start it; values that make no config are a failed trial."""
@@ -278,7 +284,7 @@ class Driver:
             self._fail(number, "; ".join(str(error).splitlines()), 0.0)
             return
         path = folder / "config.yaml"
-        write_file(path, loaded.to_yaml())
+        write_own(path, loaded.to_yaml())
         values = ", ".join(f"{key}={value}" for key, value in trial.params.items())
         self._say(f"trial {number}: {values}")
         process = start(trial_command(self._loaded.sweep, path), folder)
@@ -350,9 +356,14 @@ class Driver:
                 "time_to_target": "time_to_train_s",
                 "epochs_to_target": "epochs",
             }
-            self._complete(number, float(result[measured[objective.measure]]), folder)
+            name = measured[objective.measure]
+            value = number_of(result.get(name))
+            if value is None:
+                self._fail(number, f"its result.json has no number {name}", self._seconds(folder))
+            else:
+                self._complete(number, value, folder)
         elif ended.status == "aborted" and not objective.is_accuracy:
-            accuracy = result.get("eval_accuracy")
+            accuracy = number_of(result.get("eval_accuracy"))
             reached = "no evaluation" if accuracy is None else f"accuracy {accuracy:.4f} at the end"
             reason = f"target not reached: {reached}"
             self._study.prune(number, reason, self._seconds(folder))
@@ -372,5 +383,8 @@ class Driver:
         self._say(f"trial {number}: failed: {reason}")
 
     def _seconds(self, folder: Path) -> float:
-        """Wall time since the trial's config was written."""
-        return time.time() - (folder / "config.yaml").stat().st_mtime
+        """Wall time since the trial's config was written; 0 where it is gone."""
+        try:
+            return time.time() - (folder / "config.yaml").lstat().st_mtime
+        except OSError:
+            return 0.0

@@ -45,7 +45,7 @@ def row(trial: FrozenTrial) -> dict[str, Any]:
 def write_results(loaded: LoadedSweep, study: Study, folder: Path) -> dict[str, Any]:
     """Write trials.json, best.yaml (where a trial is complete) and the plots; the summary."""
     found = summary(loaded, study)
-    write_within(folder, "trials.json", json.dumps(found, indent=1) + "\n")
+    write_within(folder, "trials.json", json.dumps(found, indent=1, allow_nan=False) + "\n")
     best = study.best()
     if best is not None:
         write_within(folder, "best.yaml", best_preset(loaded, best))

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 import os
 import warnings
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,14 +27,21 @@ from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock
 from optuna.trial import FrozenTrial, TrialState
 
 from ..config.errors import UserError
+from ..config.finding import number, shown
 from ..config.reading import read_file
 from ..config.sweep import Parameter, Pruner, Sweep
+from ..data.atomic import open_own
 from ..train.seeding import stream_seed
 
 NAME = "sweep"
 _MOST_BYTES = 256 << 20  # of a journal: a trial has some kB
 REASON = "reason"
 SECONDS = "seconds"
+_NO_JOURNAL = (
+    *(ValueError, KeyError, TypeError, AssertionError, AttributeError, IndexError),
+    *(OverflowError, RecursionError, RuntimeError, NotImplementedError),
+)
+"""What Optuna raises where a journal is damaged within, or none of ours."""
 _SEED_MASK = 0xFFFFFFFF  # NumPy's RandomState takes 32 bits
 
 
@@ -64,8 +72,10 @@ class Study:
                 pruner=make_pruner(sweep.pruner, accuracy=sweep.objective.is_accuracy),
                 load_if_exists=True,
             )
-        except (ValueError, KeyError, TypeError, AssertionError) as error:
-            raise UserError(f"{journal}: a sweep's journal expected, found {error!r}") from None
+            check_trials(self._study.get_trials(deepcopy=False), self._distributions)
+        except _NO_JOURNAL as error:
+            found = shown(f"{type(error).__name__}: {error}")
+            raise UserError(f"{journal}: a sweep's journal expected, found {found}") from None
 
     @property
     def trials(self) -> list[FrozenTrial]:
@@ -142,6 +152,36 @@ class Study:
         self._storage.set_trial_user_attr(self.trial(number)._trial_id, key, value)
 
 
+def check_trials(
+    trials: Sequence[FrozenTrial], distributions: Mapping[str, BaseDistribution]
+) -> None:
+    """Hold what a journal says of its trials to what a driver writes there.
+
+    Raises:
+        ValueError: a number that is none or not finite, several values, a reason that is no text, a
+            parameter that is drawn from elsewhere.
+    """
+    for trial in trials:
+        where = f"trial {trial.number}"
+        values = [] if trial.values is None else list(trial.values)
+        if len(values) > 1 or (trial.state == TrialState.COMPLETE and not values):
+            raise ValueError(f"{where}: {len(values)} values, its state is {trial.state.name}")
+        numbers = [*values, *trial.intermediate_values.values()]
+        numbers += [v for v in trial.params.values() if not isinstance(v, bool | str)]
+        numbers += [v for key, v in trial.user_attrs.items() if key == SECONDS]
+        for value in numbers:
+            if number(value) is None:
+                raise ValueError(f"{where}: a finite number expected, found {value!r}"[:200])
+        for epoch in trial.intermediate_values:
+            if type(epoch) is not int or epoch < 0:
+                raise ValueError(f"{where}: an epoch expected, found {epoch!r}"[:200])
+        for key, drawn_from in trial.distributions.items():
+            if drawn_from != distributions.get(key):
+                raise ValueError(f"{where}: another parameter {key!r} than the sweep's"[:200])
+        if not isinstance(trial.user_attrs.get(REASON, ""), str):
+            raise ValueError(f"{where}: a text expected as its reason")
+
+
 def mend(journal: Path) -> None:
     """Undo what a driver killed while it wrote left: a torn last line, and its lock.
 
@@ -159,7 +199,7 @@ def mend(journal: Path) -> None:
         raise UserError(f"{journal}: cannot read: {error.strerror}") from None
     whole = content.rfind(b"\n") + 1
     if whole < len(content):
-        with journal.open("rb+") as file:
+        with os.fdopen(open_own(journal, os.O_RDWR), "rb+") as file:
             file.truncate(whole)
             os.fsync(file.fileno())
 

@@ -22,7 +22,8 @@ import psutil
 
 from ..config.reading import open_file
 from ..config.sweep import Sweep
-from ..train.repeated import read_object, read_text
+from ..data.atomic import open_own
+from ..train.repeated import read_ends, read_object
 from .schedulers import SCHEDULERS
 
 MARK = "RN50_SWEEP_TRIAL"
@@ -35,6 +36,9 @@ _CANCEL = re.compile(
 """What `rn50 submit` says of its job; an id begins with a digit at every scheduler."""
 _TAIL_BYTES = 1 << 16
 """Of metrics.jsonl: some hundred records."""
+_LINE_BYTES = 1 << 16
+_MOST_EVALUATIONS = 10_000
+"""Of a trial: one an epoch."""
 _NO_RECORD = (ValueError, KeyError, TypeError, OverflowError, RecursionError)
 """What a line raises that is no record, or one of another shape."""
 _GRACE_S = 15.0  # the launcher itself takes 10 s to kill what does not stop
@@ -75,8 +79,13 @@ def trial_command(sweep: Sweep, config: Path) -> list[str]:
 
 
 def start(command: Sequence[str], folder: Path) -> subprocess.Popen[bytes]:
-    """Start a trial, its output in `folder`/output.log, out of reach of a Ctrl-C for the driver."""
-    with (folder / OUTPUT).open("wb") as output:
+    """Start a trial, its output in `folder`/output.log, out of reach of a Ctrl-C for the driver.
+
+    Raises:
+        OSError: the output cannot be written, or something else of its name is there.
+    """
+    descriptor = open_own(folder / OUTPUT, os.O_WRONLY | os.O_TRUNC)
+    with os.fdopen(descriptor, "wb") as output:
         return subprocess.Popen(
             command,
             env=os.environ | {MARK: str(folder.resolve())},
@@ -174,19 +183,26 @@ def cancel_job(folder: Path, scheduler: str) -> bool:
 def evaluations(folder: Path) -> list[Evaluation]:
     """The evaluations so far of a trial's newest run, from its metrics.jsonl.
 
-    A last line without its end is being written; it is read the next time.
+    A last line without its end is being written; it is read the next time. What no run says, such
+    as an accuracy above 1 or NaN, is left out.
     """
     path = _newest(folder, "metrics.jsonl")
     if path is None:
         return []
-    found = []
-    for line in read_text(path).splitlines(keepends=True):
-        if line.endswith("\n") and '"eval"' in line:
-            with suppress(*_NO_RECORD):
-                record = json.loads(line)
-                if record["kind"] == "eval":
-                    found.append(Evaluation(int(record["epoch"]), float(record["accuracy"])))
+    found: list[Evaluation] = []
+    with suppress(OSError), open_file(path, within=path.parent) as file:
+        while len(found) < _MOST_EVALUATIONS and (line := file.readline(_LINE_BYTES)):
+            if line.endswith(b"\n") and b'"eval"' in line:
+                with suppress(*_NO_RECORD):
+                    record = json.loads(line)
+                    epoch, accuracy = int(record["epoch"]), float(record["accuracy"])
+                    if record["kind"] == "eval" and _is_evaluation(epoch, accuracy):
+                        found.append(Evaluation(epoch, accuracy))
     return found
+
+
+def _is_evaluation(epoch: int, accuracy: float) -> bool:
+    return 0 <= epoch < _MOST_EVALUATIONS and 0 <= accuracy <= 1
 
 
 def read_place(folder: Path) -> Place:
@@ -194,9 +210,9 @@ def read_place(folder: Path) -> Place:
     epoch, accuracy = 0.0, None
     path = _newest(folder, "metrics.jsonl")
     if path is not None:
-        with suppress(OSError), open_file(path) as file:
-            file.seek(max(0, path.stat().st_size - _TAIL_BYTES))
-            for line in file.read().splitlines():
+        with suppress(OSError), open_file(path, within=path.parent) as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - _TAIL_BYTES))
+            for line in file.read(_TAIL_BYTES).splitlines():
                 with suppress(*_NO_RECORD):
                     record = json.loads(line)
                     epoch = max(epoch, float(record["epoch"]))
@@ -228,7 +244,7 @@ def read_end(folder: Path, code: int | None) -> Ended:
 
 
 def _output(folder: Path) -> str:
-    return read_text(folder / OUTPUT)
+    return read_ends(folder / OUTPUT)
 
 
 def _newest(folder: Path, name: str) -> Path | None:

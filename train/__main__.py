@@ -21,7 +21,7 @@ from ..config.errors import UserError
 from ..config.load import load
 from ..config.plan import build_plan
 from ..config.schema import Run
-from ..data.atomic import write_file
+from ..data.atomic import write_own
 from .host_reads import HostReads
 from .limits import Hopeless
 from .placement import Placement, find_placement
@@ -163,10 +163,10 @@ def _fail(
             session.log.abort()
         if place.rank == 0:
             with suppress(OSError):  # the reason counts more
-                write_file(out / "timeline.json", session.timeline.to_json())
+                write_own(out / "timeline.json", session.timeline.to_json())
     report.failed(failure)
     try:
-        (out / f"failure_{place.rank}.json").write_text(json.dumps(failure) + "\n")
+        write_own(out / f"failure_{place.rank}.json", json.dumps(failure) + "\n")
     except OSError as problem:
         print(f"{out}: cannot write: {problem.strerror}", file=sys.stderr)
     sys.stderr.flush()

@@ -211,7 +211,9 @@ def prune(folder: Path, keep: int) -> None:
 
 
 def remove_partial(folder: Path) -> None:
-    """Remove what a writer that was killed has left."""
+    """Remove what a writer that was killed has left; nothing where the folder is a link."""
+    if folder.is_symlink():
+        return
     for path in folder.glob(".*.partial-*"):
         with suppress(OSError):
             path.unlink()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-from ..data.atomic import write_file
+from ..data.atomic import write_own
 from .pace import boundaries
 from .weights import weights_digest
 
@@ -63,5 +63,5 @@ def write_result(rank: Rank, *, reached: bool, stopped: str | None = None) -> No
         result["stopped"] = f"{stopped} at step {session.step}"
     if session.resumed is not None:
         result["resumed_after_step"] = session.resumed.meta.step
-    write_file(session.out / "result.json", json.dumps(result, indent=1) + "\n")
-    write_file(session.out / "timeline.json", session.timeline.to_json())
+    write_own(session.out / "result.json", json.dumps(result, indent=1) + "\n")
+    write_own(session.out / "timeline.json", session.timeline.to_json())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from ..config.leaves import flatten
 from ..config.load import Loaded, load
 from ..config.plan import Plan, build_plan
 from ..config.schema import Run
+from ..config.yaml_file import read_layers
 from ..logging import mlperf
 from . import checkpoint
 from .checkpoint import Checkpoint
@@ -70,6 +71,17 @@ def differences_in_bits(found: Checkpoint, loaded: Loaded) -> list[str]:
     ]
 
 
+def load_recorded(source: Path, overrides: Sequence[str] = ()) -> Loaded:
+    """The config in a run's folder with overrides.
+
+    Raises:
+        UserError: as of `load`, or it would be read from outside of its folder: by a link, or by a
+            `base` that is no name.
+    """
+    read_layers(source, within=source.parent)
+    return load(source, overrides)  # with the image set that the overrides name
+
+
 def resumed_config(found: Checkpoint, overrides: list[str], source: Path) -> Loaded:
     """The config of a run that goes on: its own with overrides, its global batch kept.
 
@@ -81,7 +93,7 @@ def resumed_config(found: Checkpoint, overrides: list[str], source: Path) -> Loa
     Raises:
         UserError: the global batch is no multiple of the number of ranks.
     """
-    loaded = load(source, overrides)
+    loaded = load_recorded(source, overrides)
     ranks = loaded.run.system.nodes * loaded.run.system.ranks_per_node
     given = any(text.partition("=")[0] == _PER_RANK for text in overrides)
     batch = loaded.run.batch
@@ -93,7 +105,7 @@ def resumed_config(found: Checkpoint, overrides: list[str], source: Path) -> Loa
             f"--ranks: a divisor of the global batch {batch.per_rank * found.meta.ranks} of "
             f"{found.path} expected, found {ranks}"
         )
-    return load(source, [*overrides, f"{_PER_RANK}={per_rank}"])
+    return load_recorded(source, [*overrides, f"{_PER_RANK}={per_rank}"])
 
 
 def _check_batches(found: Checkpoint, plan: Plan) -> None:

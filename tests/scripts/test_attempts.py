@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ import pytest
 from rn50.config.errors import UserError
 from rn50.config.load import load
 from rn50.data.lock import hold
+from rn50.scripts import attempts
 from rn50.scripts.attempts import LOG, METRICS, begin_attempt, close_attempt
 from rn50.scripts.run_lock import LOCK
 from rn50.train import checkpoint
@@ -47,12 +47,12 @@ def test_what_came_after_the_checkpoint_is_cut_off_and_kept(run: Path) -> None:
 
 
 def test_a_full_disk_moves_nothing(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(source: Path, target: Path) -> None:
-        Path(target).write_text("half")
+    def full(source: Any, size_bytes: int, target: Path) -> None:
+        target.write_text("half")
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     with monkeypatch.context() as patch:
-        patch.setattr(shutil, "copyfile", full)
+        patch.setattr(attempts, "_copy", full)
         with pytest.raises(UserError, match=r"result_0\.txt: cannot copy: No space left"):
             begin_attempt(run, LOADED)
     assert {name: (run / name).read_text() for name in TEXT} == TEXT

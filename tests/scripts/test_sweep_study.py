@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import optuna
@@ -216,3 +218,75 @@ def test_distributions() -> None:
     )
     assert distribution(Parameter(log=(0.1, 1.0))).log  # type: ignore[attr-defined]
     assert distribution(Parameter(choice=("a", None))).choices == ("a", None)  # type: ignore[attr-defined]
+
+
+# --- journals of somebody else --------------------------------------------------------------------
+
+FLOAT = '{"name": "FloatDistribution", "attributes": {"low": 0.05, "high": 0.8, "log": true}}'
+INTEGER = '{"name": "IntDistribution", "attributes": {"low": 1, "high": 9}}'
+HOSTILE: dict[str, list[dict[str, object] | str]] = {
+    "deep": ["[" * 100_000],
+    "deep object": ['{"a":' * 5000 + "1" + "}" * 5000],
+    "no operation": [{"op_code": 99}],
+    "no object": ["null"],
+    "distribution deep": [{"op_code": 5, "distribution": "[" * 5000}],
+    "distribution of no class": [{"op_code": 5, "distribution": '{"name": "x"}'}],
+    "another distribution": [{"op_code": 5, "distribution": INTEGER}],
+    "parameter NaN": [{"op_code": 5, "param_value_internal": float("nan")}],
+    "reason deep": [
+        '{"op_code":8,"trial_id":0,"user_attr":{"reason":' + "[" * 500 + "]" * 500 + "}}"
+    ],
+    "several values": [{"op_code": 6, "values": [1.0, 2.0]}],
+    "no values": [{"op_code": 6, "values": []}],
+    "values null": [{"op_code": 6, "values": None}],
+    **{
+        f"value {v!r:.9}": [{"op_code": 6, "values": [v]}]
+        for v in (float("nan"), [1], "x", 10**400)
+    },
+    **{f"seconds {v!r}": [{"op_code": 8, "user_attr": {"seconds": v}}] for v in (1e999, "x", None)},
+    **{f"reason {v!r}": [{"op_code": 8, "user_attr": {"reason": v}}] for v in (1e999, [1], None)},
+    **{f"step {v!r}": [{"op_code": 7, "step": v}] for v in (float("nan"), -5, "x", [1])},
+    **{
+        f"intermediate {v!r}": [{"op_code": 7, "intermediate_value": v}] for v in (1e999, "x", None)
+    },
+}
+
+
+@pytest.mark.parametrize("kind", HOSTILE)
+def test_a_journal_that_no_driver_wrote_is_refused_in_a_line(tmp_path: Path, kind: str) -> None:
+    journal = tmp_path / "journal.log"
+    begun = "2026-11-22T10:00:00.000000"
+    ended = "2026-11-22T10:00:01.000000"
+    known: dict[int, dict[str, object]] = {
+        0: {"study_name": "sweep", "directions": [1]},
+        4: {"study_id": 0, "datetime_start": begun},
+        5: {
+            "trial_id": 0,
+            "param_name": "optimizer.base_lr",
+            "param_value_internal": 0.1,
+            "distribution": FLOAT,
+        },
+        6: {"trial_id": 0, "state": 1, "values": [3.0], "datetime_complete": ended},
+        7: {"trial_id": 0, "step": 1, "intermediate_value": 0.5},
+        8: {"trial_id": 0, "user_attr": {"seconds": 1.0}},
+    }
+
+    def write(lines: Sequence[dict[str, object] | str]) -> None:
+        texts = [
+            line
+            if isinstance(line, str)
+            else json.dumps({"worker_id": "x", **known.get(int(str(line["op_code"])), {}), **line})
+            for line in lines
+        ]
+        journal.write_text("\n".join(texts) + "\n")
+
+    sweep = make(parameters={"optimizer.base_lr": Parameter(log=(0.05, 0.8))})
+    good = [{"op_code": code} for code in (0, 4, 5, 7, 8, 6)]
+    write(good)
+    assert [trial.value for trial in Study(sweep, journal).trials] == [3.0]
+    codes = [int(str(one["op_code"])) for one in HOSTILE[kind] if isinstance(one, dict)]
+    write([*(one for one in good[:-1] if one["op_code"] not in codes), *HOSTILE[kind]])
+    with pytest.raises(UserError) as error:
+        Study(sweep, journal)
+    (line,) = str(error.value).splitlines()
+    assert line.startswith(f"{journal}: a sweep's journal expected, found ") and len(line) < 400

@@ -1,0 +1,32 @@
+"""What the folder of a run may hold where a run begins or goes on in it.
+
+Launcher, ranks and job scripts write files of known names there. A link of such a name would lead
+them to another file of the user's, a FIFO would hold them up.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+from ..config.errors import UserError
+
+CHECKPOINTS = "checkpoint"
+_FILES = (
+    *("config.yaml", "origins.json", "environment.json", "result_0.txt", "metrics.jsonl"),
+    *("result.json", "timeline.json", "stderr.log", "report.html", "resume_from"),
+)
+_PATTERNS = ("failure_*.json",)
+
+
+def refuse_planted(out: Path) -> None:
+    """Raises UserError where a name that a run writes in `out` is no file or folder of its own."""
+    for path in (*(out / name for name in _FILES), *(p for t in _PATTERNS for p in out.glob(t))):
+        if os.path.lexists(path) and not stat.S_ISREG(path.lstat().st_mode):
+            found = "a link" if path.is_symlink() else "something else"
+            raise UserError(f"{path}: a regular file or none expected, found {found}")
+    folder = out / CHECKPOINTS
+    if folder.is_symlink() or (os.path.lexists(folder) and not folder.is_dir()):
+        found = "a link" if folder.is_symlink() else "something else"
+        raise UserError(f"{folder}: a folder or none expected, found {found}")
