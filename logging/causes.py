@@ -55,7 +55,7 @@ def explain(case: Case, findings: list[Finding]) -> list[Finding]:
     unknown = any(problem.lost and problem.key is None for problem in log.problems)
     torn = "RECORDS" if lost else "ODD_BYTES" if log.odd_bytes.zeros else ""
     missing = "RECORDS" if unknown or log.truncated else "ODD_BYTES" if log.odd_bytes.zeros else ""
-    wrong_clock = any(odd.checked and odd.kind != "text" for odd in log.odd_stamps)
+    wrong_clock = any(odd.checked and odd.kind not in ("text", "early") for odd in log.odd_stamps)
 
     there = {finding.id for finding in findings}
     serious = {f.id for f in findings if f.severity != NOTE or f.id in _NOTES_THAT_EXPLAIN}

@@ -44,7 +44,7 @@ class OddStamps(NamedTuple):
     """Records whose stamp is no moment of these decades, or is a text: one sort of them."""
 
     kind: str
-    """negative, late (after 2100: microseconds, nanoseconds), text."""
+    """negative, early (all before 2018), late (after 2100: microseconds, nanoseconds), text."""
     checked: bool
     """Of keys that rules read?"""
     records: int

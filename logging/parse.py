@@ -31,7 +31,7 @@ from .keeping import FIRST, Keeper
 from .opening import MOST_BYTES, open_log
 from .record_text import decode, key_of, stripped, word
 from .repeats import look_for_repeats
-from .rounds import guess_ruleset
+from .rounds import guess_ruleset, stamped_before_mlperf
 from .stamps import Stamps
 from .troubles import Troubles, salvaged_key
 from .wanted import CHECKED, FIXED, RUN_KEYS
@@ -445,7 +445,7 @@ class _Reader:
             other_dialect=self.first.get(other),
             other_run=self.first_run.get(other),
             overflow=self.keeper.overflow,
-            odd_stamps=list(self.stamps.odd.values()),
+            odd_stamps=[*self.stamps.odd.values(), *stamped_before_mlperf(events)],
             odd_bytes=self.odd_bytes,
             joined=JoinedLines(self.joined_count, self.first_joined),
             counts=self.keeper.counts,

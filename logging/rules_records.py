@@ -57,15 +57,16 @@ def odd_records(case: Case) -> Iterator[Found]:
         )
 
 
+_HOW_BAD = {"text": NOTE, "early": POLICY}
 _LATE = ((1e17, "nanoseconds?"), (1e14, "microseconds?"), (0.0, "a time after 2099"))
 
 
 @rule("STAMPS", ERROR, "a clock that cannot be right")
 def stamps(case: Case) -> Iterator[Found]:
     """Stamps are milliseconds since 1970 (0.6.0: seconds), not negative, not of the next century:
-    with microseconds or an impossible time there is no result. On keys that no rule reads, and
-    where a number stands as a text (the official parser reads it), it is a note. R14 has stamps of
-    0."""
+    with microseconds or an impossible time there is no result. That none is of 2018 or later, when
+    MLPerf began, is policy. On keys that no rule reads, and where a number stands as a text (the
+    official parser reads it), it is a note. R14 has stamps of 0."""
     unit = "seconds" if case.log.dialect == MLL else "milliseconds"
     for odd in case.log.odd_stamps:
         some = f"{odd.records} records, the first" if odd.records > 1 else "record"
@@ -73,6 +74,8 @@ def stamps(case: Case) -> Iterator[Found]:
         what = f"is text {stamp}"
         if odd.kind == "negative":
             what = f"is {stamp}, before 1970"
+        elif odd.kind == "early":
+            what = f"is {stamp}, before MLPerf began (2018), and no record has a later date"
         elif odd.kind == "late":
             size = float(odd.stamp)
             what = f"is {stamp}: " + next(name for least, name in _LATE if size >= least)
@@ -82,7 +85,7 @@ def stamps(case: Case) -> Iterator[Found]:
             f"{unit} since 1970, a number",
             stamp,
             "" if odd.kind == "text" else f"stamp every record with Unix {unit}",
-            ERROR if odd.checked and odd.kind != "text" else NOTE,
+            _HOW_BAD.get(odd.kind, ERROR) if odd.checked else NOTE,
         )
 
 

@@ -3,7 +3,9 @@
 What a submitter may write beside a log decides nothing that the log itself or its place in the
 published results says: its format, then its dates and the folder of a round. A folder of an earlier
 round than the dates is not believed; dates before the folder's round are usual (145 published logs
-stand in the folders of later rounds too).
+stand in the folders of later rounds too). Of several folders named after rounds the one that holds
+a round's results (training_results_v4.0) counts, else the outermost: what lies in it, such as the
+name of a system, is the submitter's. Stamps that are no dates of MLPerf are no absent ones.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from ..config.reading import open_file
 from .events import MLL, CannotRead, Log
 from .places import config_of
 
-_ROUND_FOLDER = re.compile(r"(?:training_results_)?v(\d\.\d)(?:\.0)?")
+_ROUND_FOLDER = re.compile(r"(training_results_)?v(\d\.\d)(?:\.0)?")
 _CONFIG_LINE = re.compile(rb"^ruleset: *['\"]?(v?\d[\d.]*)", re.MULTILINE)
 _CONFIG_BYTES = 1 << 16
 
@@ -63,9 +65,17 @@ def find_ruleset(path: Path, log: Log | None, given: str | None) -> Ruleset:
                 path, f"this is the format of {rounds}; ruleset {wanted} expects {expected}"
             )
         return Ruleset(wanted, "given")
-    folder, written = _from_path(path), _from_config(path)
+    folders, written = _from_path(path), _from_config(path)
+    folder = folders[0] if folders else None
     found = _found(log, folder, written, path)
     doubts = []
+    if log is not None and found.source == _config_source(path):
+        message = f"nothing but {found.source} says the ruleset: the log has no stamps"
+        doubts.append(Doubt(message, "dates in the log", "none", harmless=True))
+    other = next((name for name in folders if name != folder), None)
+    if other is not None:
+        message = f"folders of the path say {folder} and {other}: judged by {found.name}"
+        doubts.append(Doubt(message, "one round", f"{folder} and {other}", harmless=False))
     if found.source != "path" and folder not in (None, found.name):
         message = f"the folder says {folder}, {found.source} {found.name}: judged by {found.name}"
         doubts.append(Doubt(message, found.name, str(folder), harmless=False))
@@ -81,6 +91,8 @@ def _found(log: Log | None, folder: str | None, written: str | None, path: Path)
     dated = log.ruleset if log is not None else None
     if log is not None:  # this is the format of 0.7 and later
         folder, written = (None if name == "0.6.0" else name for name in (folder, written))
+        if any(event.time_ms for event in log.events):
+            written = None
     if dated is not None and (folder is None or not benchmark.at_least(folder, dated)):
         return Ruleset(dated, "dates in the log")
     if folder is not None:
@@ -106,10 +118,8 @@ def _config_source(path: Path) -> str:
     return "config.yaml beside it" if beside else "config.yaml of the job"
 
 
-def _from_path(path: Path) -> str | None:
-    """Of published results: a folder named after the round."""
-    for part in reversed(path.absolute().parts[:-1]):
-        match = _ROUND_FOLDER.fullmatch(part)
-        if match is not None and f"{match[1]}.0" in benchmark.RULESETS:
-            return f"{match[1]}.0"
-    return None
+def _from_path(path: Path) -> list[str]:
+    """Of published results: rounds that folders are named after, the one that counts first."""
+    matches = [_ROUND_FOLDER.fullmatch(part) for part in path.absolute().parts[:-1]]
+    known = [m for m in matches if m is not None and f"{m[2]}.0" in benchmark.RULESETS]
+    return [f"{m[2]}.0" for m in sorted(known, key=lambda m: m[1] is None)]

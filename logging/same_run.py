@@ -26,8 +26,13 @@ begin. No pair of those at hand has more than 0.6 in stamps and 2.2 in accuracie
 _MOST_DECADES = 2.0
 """No single equal interval proves more."""
 _LEAST_DECADES, _MEASURED_MS = 0.3, 100
-"""Of an interval that was measured, although such intervals do not differ within the log: stamps of
-whole seconds are equal in every second case."""
+"""Of an interval that was measured to the millisecond, although such intervals do not differ within
+the log."""
+_FINEST_MS = 1.0
+"""Resolution of stamps that are not coarser. In units of a coarser one (whole seconds) honest
+intervals are equal in every second case or throughout."""
+_FEWEST_INTERVALS, _ON_THE_GRID = 6, 0.9
+"""That tell the resolution of a kind of interval; single stamps may come from elsewhere."""
 _EQUAL_MS = 0.05
 _SEED_SPREADS = ((0.7, 0.0007), (0.6, 0.002), (0.0, 0.005))
 """From an accuracy on, the least standard deviation over seeds: of the published sets at hand 0.001
@@ -95,15 +100,33 @@ def _course(case: Case) -> _Course:
     for (one, one_ms), (other, other_ms) in pairwise(times_ms.items()):
         by_kind.setdefault((one[0], other[0]), []).append(other_ms - one_ms)
     decades = {}
+    everywhere_ms = _resolution_ms([ms for intervals in by_kind.values() for ms in intervals])
     for kind, intervals in by_kind.items():
-        spread = _VARIES * max(0.0, *intervals)
+        unit_ms = everywhere_ms
+        if sum(map(bool, intervals)) >= _FEWEST_INTERVALS:
+            unit_ms = max(unit_ms, _resolution_ms(intervals))
+        spread_ms = _VARIES * max(0.0, *intervals)
         if len(intervals) > 2:
-            spread = median(abs(b - a) for a, b in pairwise(intervals))
-        told = math.log10(1 + spread)
-        if median(intervals) >= _MEASURED_MS:
+            spread_ms = median(abs(b - a) for a, b in pairwise(intervals))
+        if unit_ms > _FINEST_MS:  # even steps, rounded down, differ by a unit in the same places
+            spread_ms = max(0.0, spread_ms - unit_ms)
+        told = math.log10(1 + spread_ms / unit_ms)
+        if median(intervals) >= _MEASURED_MS and unit_ms == _FINEST_MS:
             told = max(told, _LEAST_DECADES)
         decades[kind] = min(_MOST_DECADES, told)
     return _Course(times_ms, decades)
+
+
+def _resolution_ms(intervals_ms: Sequence[float]) -> float:
+    """The coarsest unit of which nearly all intervals are multiples, at least a millisecond."""
+    whole_us = [abs(round(1000 * ms)) for ms in intervals_ms]
+    whole_us = [us for us in whole_us if us]
+    for unit_us in sorted({math.gcd(a, b) for a, b in pairwise(whole_us)}, reverse=True):
+        if unit_us <= 1000 * _FINEST_MS:
+            break
+        if sum(us % unit_us == 0 for us in whole_us) >= _ON_THE_GRID * len(whole_us):
+            return unit_us / 1000
+    return _FINEST_MS
 
 
 def _same_stretch(one: _Course, other: _Course) -> int:

@@ -446,6 +446,7 @@ def test_a_config_says_what_nothing_else_does(tmp_path: Path) -> None:
     (tmp_path / "config.yaml").write_text("ruleset: 3.0.0\n")
     found = check_log(path, official=False)
     assert (found.ruleset, found.ruleset_source) == ("3.0.0", "config.yaml beside it")
+    assert "nothing but config.yaml beside it says the ruleset" in of(found, "RULESET").message
     other = tmp_path / "other"
     other.mkdir()
     (tmp_path / "config.yaml").rename(other / "config.yaml")
@@ -458,6 +459,41 @@ def test_a_config_says_what_nothing_else_does(tmp_path: Path) -> None:
     (tmp_path / "config.yaml").unlink()
     os.mkfifo(tmp_path / "config.yaml")
     assert check_log(path, official=False).ruleset == "4.0.0"
+
+
+@pytest.mark.parametrize("years", [7, 15, 50])
+@pytest.mark.parametrize("place", ["", "v4.0"])
+def test_a_log_from_before_mlperf_is_no_log_without_dates(
+    tmp_path: Path, years: int, place: str
+) -> None:
+    """Neither its config nor its folder makes it one that passes."""
+    run = good_run()
+    for record in run:
+        record.time_ms -= years * 365 * 86_400_000
+    (tmp_path / place).mkdir(exist_ok=True)
+    path = write(tmp_path / place / "result_0.txt", run)
+    (tmp_path / place / "config.yaml").write_text("ruleset: 0.7.0\n")
+    found = check_log(path, official=False)
+    assert (found.verdict, found.ruleset) == ("POLICY", "4.0.0")
+    assert of(found, "STAMPS").severity == "policy"
+    assert "before MLPerf began (2018)" in of(found, "STAMPS").message
+    assert check_log(path, "4.0.0", official=False).verdict == "POLICY"
+
+
+@pytest.mark.parametrize(
+    ("path", "ruleset"),
+    [
+        ("training_results_v4.0/us/results/v3.1/resnet", "4.0.0"),
+        ("v3.1/training_results_v4.0/us/results/box/resnet", "4.0.0"),
+        ("v4.0/us/results/v3.1/resnet", "4.0.0"),
+    ],
+)
+def test_a_submitter_names_no_round(tmp_path: Path, path: str, ruleset: str) -> None:
+    """A system called v3.1 is not held to 3.1.0."""
+    (tmp_path / path).mkdir(parents=True)
+    found = check_log(write(tmp_path / path / "result_0.txt", good_run("3.0.0")), official=False)
+    assert (found.ruleset, found.verdict) == (ruleset, "POLICY")
+    assert "folders of the path say 4.0.0 and 3.1.0" in of(found, "RULESET").message
 
 
 def test_a_token_inside_a_text_fails_as_it_does_officially(tmp_path: Path) -> None:
