@@ -16,13 +16,16 @@ from typing import NamedTuple
 
 from ..config import benchmark
 from ..config.finding import ERROR, POLICY, number, plain
-from .case import Case, Evaluation
+from .case import SAME_MS, Case, Evaluation
 from .events import Event
 from .rule import Found
 
 _CERTAIN_STAMPS, _CERTAIN_ACCURACIES = 7.0, 5.5
 """Decades. 350 published sets have 3,500 pairs of runs, a pair some 100 places where a stretch may
 begin. No pair of those at hand has more than 0.6 in stamps and 2.2 in accuracies."""
+_CERTAIN_SET = 4.0
+"""Of a chain of runs: accuracies half as far from each other as the least spread of seeds. The
+published sets at hand, of twice that spread and more, have at most 0.03."""
 _MOST_DECADES = 2.0
 """No single equal interval proves more."""
 _LEAST_DECADES, _MEASURED_MS = 0.3, 100
@@ -37,6 +40,7 @@ _EQUAL_MS = 0.05
 _SEED_SPREADS = ((0.7, 0.0007), (0.6, 0.002), (0.0, 0.005))
 """From an accuracy on, the least standard deviation over seeds: of the published sets at hand 0.001
 at the target, 0.01 to 0.03 below 0.6."""
+_NEARLY_WHOLE = 0.8  # share of equal accuracies that makes one run of two
 _CHANCE_LEVEL = 0.005  # a diverged run stays at 0.001
 _MOST_RUNS = 20
 _MOST_EVENTS = 500  # of a key
@@ -48,11 +52,21 @@ Named = tuple[str, Case]
 
 
 class _Course(NamedTuple):
-    """When each event of a run came, by key and epoch, in order; `decades`: what it tells that an
-    interval from one key to another is equal in two runs."""
+    """When each event of a run came, in order: by key and epoch, and by key and place among those
+    of the key (epochs may be renumbered, or no numbers); `decades`: what it tells that an interval
+    from one key to another is equal in two runs."""
 
-    times_ms: dict[tuple[str, float], float]
+    by_epoch: dict[tuple[str, float], float]
+    by_place: dict[tuple[str, float], float]
     decades: dict[tuple[str, str], float]
+
+
+class _Curve(NamedTuple):
+    """Accuracies of a run by epoch and by place; `image`: one image's share."""
+
+    by_epoch: dict[float, float]
+    by_place: dict[float, float]
+    image: float
 
 
 def same_stamps(cases: Sequence[Named]) -> Iterator[Found]:
@@ -63,7 +77,13 @@ def same_stamps(cases: Sequence[Named]) -> Iterator[Found]:
     for (name, one), (other_name, other) in combinations(courses, 2):
         if other_name in taken:
             continue
-        length = _same_stretch(one, other)
+        decades = {
+            kind: min(ten, other.decades.get(kind, 0.0)) for kind, ten in one.decades.items()
+        }
+        length = max(
+            _same_stretch(one.by_epoch, other.by_epoch, decades),
+            _same_stretch(one.by_place, other.by_place, decades),
+        )
         if length:
             groups.setdefault(name, []).append((other_name, length))
             taken.add(other_name)
@@ -86,24 +106,36 @@ def _course(case: Case) -> _Course:
         (e for key in _EPOCHS for e in case.during(key)[:_MOST_EVENTS]),
         key=lambda event: event.order,
     )
-    times_ms: dict[tuple[str, float], float] = {}
-    if case.start is not None and case.start.time_ms > 0:
-        times_ms["run_start", 0.0] = case.start.time_ms
+    if case.start is not None:
+        events.insert(0, case.start)
+    if case.stop is not None:
+        events.append(case.stop)
+    by_epoch: dict[tuple[str, float], float] = {}
+    by_place: dict[tuple[str, float], float] = {}
+    places: dict[str, int] = {}
+    before: dict[str, tuple[object, float]] = {}
     for event in events:
+        if event.time_ms <= 0:
+            continue
         name = "first_epoch_num" if event.key.startswith("block") else "epoch_num"
-        epoch = number(event.metadata.get(name))
-        if epoch is not None and event.time_ms > 0:
-            times_ms.setdefault((event.key, epoch), event.time_ms)
-    if case.stop is not None and case.stop.time_ms > 0:
-        times_ms["run_stop", 0.0] = case.stop.time_ms
+        logged = event.metadata.get(name)
+        epoch = 0.0 if event.key.startswith("run") else number(logged)
+        if epoch is not None:
+            by_epoch.setdefault((event.key, epoch), event.time_ms)
+        same, at_ms = before.get(event.key, (None, -math.inf))
+        if not (same == logged and event.time_ms - at_ms < SAME_MS):  # another rank's copy
+            places[event.key] = places.get(event.key, 0) + 1
+            by_place[event.key, places[event.key]] = event.time_ms
+            before[event.key] = logged, event.time_ms
     by_kind: dict[tuple[str, str], list[float]] = {}
-    for (one, one_ms), (other, other_ms) in pairwise(times_ms.items()):
+    course = by_epoch if len(by_epoch) >= len(by_place) else by_place
+    for (one, one_ms), (other, other_ms) in pairwise(course.items()):
         by_kind.setdefault((one[0], other[0]), []).append(other_ms - one_ms)
     decades = {}
     everywhere_ms = _resolution_ms([ms for intervals in by_kind.values() for ms in intervals])
     for kind, intervals in by_kind.items():
         unit_ms = everywhere_ms
-        if sum(map(bool, intervals)) >= _FEWEST_INTERVALS:
+        if sum(map(bool, intervals)) >= _FEWEST_INTERVALS and len(set(intervals)) > 1:
             unit_ms = max(unit_ms, _resolution_ms(intervals))
         spread_ms = _VARIES * max(0.0, *intervals)
         if len(intervals) > 2:
@@ -114,7 +146,7 @@ def _course(case: Case) -> _Course:
         if median(intervals) >= _MEASURED_MS and unit_ms == _FINEST_MS:
             told = max(told, _LEAST_DECADES)
         decades[kind] = min(_MOST_DECADES, told)
-    return _Course(times_ms, decades)
+    return _Course(by_epoch, by_place, decades)
 
 
 def _resolution_ms(intervals_ms: Sequence[float]) -> float:
@@ -129,18 +161,19 @@ def _resolution_ms(intervals_ms: Sequence[float]) -> float:
     return _FINEST_MS
 
 
-def _same_stretch(one: _Course, other: _Course) -> int:
+def _same_stretch(
+    one: dict[tuple[str, float], float],
+    other: dict[tuple[str, float], float],
+    decades: dict[tuple[str, str], float],
+) -> int:
     """Intervals of the longest stretch that is no coincidence; 0: none."""
     best = length = 0
     weight = 0.0
-    common = [key for key in one.times_ms if key in other.times_ms]
+    common = [key for key in one if key in other]
     for a, b in pairwise(common):
-        by_one = one.times_ms[b] - one.times_ms[a]
-        by_other = other.times_ms[b] - other.times_ms[a]
-        if abs(by_one - by_other) < _EQUAL_MS:
-            kind = (a[0], b[0])
+        if abs((one[b] - one[a]) - (other[b] - other[a])) < _EQUAL_MS:
             length += 1
-            weight += min(one.decades.get(kind, 0.0), other.decades.get(kind, 0.0))
+            weight += decades.get((a[0], b[0]), 0.0)
             if weight >= _CERTAIN_STAMPS:
                 best = max(best, length)
         else:
@@ -149,30 +182,27 @@ def _same_stretch(one: _Course, other: _Course) -> int:
 
 
 def same_accuracies(cases: Sequence[Named]) -> Iterator[Found]:
-    """Pairs of runs whose accuracies are equal at the same epochs, throughout or in many places."""
-    curves = [(name, case, _curve(case)) for name, case in cases[:_MOST_RUNS]]
+    """Pairs of runs whose accuracies are equal or near at the same epochs or places, throughout or
+    in many of them; and sets of which that holds as a whole."""
+    curves = [(name, _curve(case)) for name, case in cases[:_MOST_RUNS]]
     groups: dict[str, list[tuple[str, int, bool]]] = {}
     taken: set[str] = set()
-    for (name, case, one), (other_name, other_case, other) in combinations(curves, 2):
-        common = sorted(one.keys() & other.keys())[:_MOST_EVALUATIONS]
-        if other_name in taken or len(common) < 3:
+    for (name, one), (other_name, other) in combinations(curves, 2):
+        if other_name in taken:
             continue
-        image = 1 / min(_images(case), _images(other_case))
-        decades = [_decades(one[epoch], other[epoch], image) for epoch in common]
-        equal = sum(one[epoch] == other[epoch] for epoch in common)
-        in_part = sum(
-            _decades(one[epoch], one[epoch], image)
-            for epoch in common
-            if one[epoch] == other[epoch]
-        )
-        ways = math.log10(math.comb(len(common), equal))
-        certain = in_part - ways if equal >= 3 else 0.0
-        if max(certain, _surprise(decades)) < _CERTAIN_ACCURACIES:
-            continue
-        replay = case.value("seed") is not None and case.value("seed") == other_case.value("seed")
-        whole = equal == len(common) and not replay
-        groups.setdefault(name, []).append((other_name, equal, whole))
-        taken.add(other_name)
+        for mine, theirs in ((one.by_epoch, other.by_epoch), (one.by_place, other.by_place)):
+            common = _common(mine, theirs)
+            image = max(one.image, other.image)
+            same = [at for at in common if mine[at] == theirs[at]]
+            in_part = sum(_decades(mine[at], mine[at], image) for at in same)
+            ways = math.log10(math.comb(len(common), len(same)))
+            certain = in_part - ways if len(same) >= 3 else 0.0
+            near = [_decades(mine[at], theirs[at], image) for at in common]
+            if max(certain, _surprise(near)) >= _CERTAIN_ACCURACIES:
+                nearly = len(same) >= max(3, _NEARLY_WHOLE * len(common))
+                groups.setdefault(name, []).append((other_name, len(same), nearly))
+                taken.add(other_name)
+                break
     for name, others in groups.items():
         names = ", ".join([name, *(other for other, _, _ in others)])
         count = min(equal for _, equal, _ in others)
@@ -182,26 +212,65 @@ def same_accuracies(cases: Sequence[Named]) -> Iterator[Found]:
             text += ": one run under several names"
         elif count < 3:
             text = f"{names} have accuracies nearer to each other than seeds give"
-        yield Found(
-            text,
-            None,
-            "runs with seeds, and so accuracies, of their own",
-            f"{count} equal accuracies",
-            "every run of a submission is trained anew, with a seed of its own",
-            ERROR if whole else POLICY,
-        )
+        yield _same_curve(text, count, ERROR if whole else POLICY)
+    alike = [] if groups else _near_set(curves)
+    if alike:
+        text = f"{', '.join(alike)} have accuracies nearer to each other than seeds give"
+        yield _same_curve(text, 0, POLICY)
 
 
-def _curve(case: Case) -> dict[float, float]:
-    """Accuracy by epoch of one run, without what a diverged run repeats."""
-    found: dict[float, float] = {}
+def _same_curve(text: str, equal: int, severity: str) -> Found:
+    return Found(
+        text,
+        None,
+        "runs with seeds, and so accuracies, of their own",
+        f"{equal} equal accuracies",
+        "every run of a submission is trained anew, with a seed of its own",
+        severity,
+    )
+
+
+def _near_set(curves: Sequence[tuple[str, _Curve]]) -> list[str]:
+    """Names of the runs, all or all but one, whose accuracies are nearer to each other than seeds
+    give: each to the next, which are differences of their own."""
+    whole = list(curves)
+    if len(whole) < 3:
+        return []
+    without = [whole[:at] + whole[at + 1 :] for at in range(len(whole))] if len(whole) > 3 else []
+    for runs in (whole, *without):
+        for by_place in (False, True):
+            decades: list[float] = []
+            for (_, one), (_, other) in pairwise(runs):
+                mine = one.by_place if by_place else one.by_epoch
+                others = other.by_place if by_place else other.by_epoch
+                common = _common(mine, others)
+                decades += [
+                    _decades(mine[at], others[at], max(one.image, other.image)) for at in common
+                ]
+            if _surprise(decades) >= _CERTAIN_SET:
+                return [name for name, _ in runs]
+    return []
+
+
+def _common(one: dict[float, float], other: dict[float, float]) -> list[float]:
+    """Where both have an accuracy; nothing where these are too few to tell."""
+    common = sorted(one.keys() & other.keys())[:_MOST_EVALUATIONS]
+    return common if len(common) >= 3 else []
+
+
+def _curve(case: Case) -> _Curve:
+    """The accuracies of one run, without what a diverged run repeats."""
+    by_epoch: dict[float, float] = {}
+    by_place: dict[float, float] = {}
     before: Evaluation | None = None
     for evaluation in case.on_the_clock:
         stuck = before is not None and before.accuracy == evaluation.accuracy
-        if evaluation.epoch is not None and evaluation.accuracy > _CHANCE_LEVEL and not stuck:
-            found.setdefault(evaluation.epoch, evaluation.accuracy)
+        if evaluation.accuracy > _CHANCE_LEVEL and not stuck:
+            by_place[len(by_place)] = evaluation.accuracy
+            if evaluation.epoch is not None:
+                by_epoch.setdefault(evaluation.epoch, evaluation.accuracy)
         before = evaluation
-    return found
+    return _Curve(by_epoch, by_place, 1 / _images(case))
 
 
 def _images(case: Case) -> float:
@@ -223,8 +292,11 @@ def _decades(one: float, other: float, image: float) -> float:
 def _surprise(decades: Sequence[float]) -> float:
     """Decades of the whole: each by chance is exponential, so their sum is Erlang's."""
     total = math.log(10) * sum(decades)
-    terms = [total**k / math.factorial(k) for k in range(len(decades))]
-    return (total - math.log(sum(terms))) / math.log(10)
+    if total <= 0:
+        return 0.0
+    terms = [k * math.log(total) - math.lgamma(k + 1) for k in range(len(decades))]
+    most = max(terms)
+    return (total - most - math.log(sum(math.exp(term - most) for term in terms))) / math.log(10)
 
 
 def all_chips(system: dict[str, object]) -> int | None:

@@ -329,8 +329,9 @@ def _same_stamps(submission: Submission) -> Iterator[Found]:
 
 
 def _same_accuracies(submission: Submission) -> Iterator[Found]:
-    """No two logs have the same accuracies at the same epochs, weighed by their digits: throughout
-    (with another seed) an error; in many places, or all nearer than seeds give, policy."""
+    """No two logs have the same accuracies at the same epochs or places, weighed by their digits:
+    throughout, or in four places of five, an error; in many, or all nearer than seeds give in two
+    runs or along the whole set, policy."""
     yield from same_accuracies(submission.cases)
 
 
