@@ -23,9 +23,9 @@ from .rule import Found
 _CERTAIN_STAMPS, _CERTAIN_ACCURACIES = 7.0, 5.5
 """Decades. 350 published sets have 3,500 pairs of runs, a pair some 100 places where a stretch may
 begin. No pair of those at hand has more than 0.6 in stamps and 2.2 in accuracies."""
-_CERTAIN_SET = 4.0
-"""Of a chain of runs: accuracies half as far from each other as the least spread of seeds. The
-published sets at hand, of twice that spread and more, have at most 0.03."""
+_CERTAIN_SET, _CAREFULLY = 4.0, 0.5
+"""Of a chain of runs, against half the least spread of seeds, as many terms make much of a small
+error in it. The published sets at hand have 0.0."""
 _MOST_DECADES = 2.0
 """No single equal interval proves more."""
 _LEAST_DECADES, _MEASURED_MS = 0.3, 100
@@ -245,7 +245,8 @@ def _near_set(curves: Sequence[tuple[str, _Curve]]) -> list[str]:
                 others = other.by_place if by_place else other.by_epoch
                 common = _common(mine, others)
                 decades += [
-                    _decades(mine[at], others[at], max(one.image, other.image)) for at in common
+                    _decades(mine[at], others[at], max(one.image, other.image), _CAREFULLY)
+                    for at in common
                 ]
             if _surprise(decades) >= _CERTAIN_SET:
                 return [name for name, _ in runs]
@@ -279,13 +280,13 @@ def _images(case: Case) -> float:
     return most if logged is None else min(most, max(1.0, logged))
 
 
-def _decades(one: float, other: float, image: float) -> float:
+def _decades(one: float, other: float, image: float, share: float = 1.0) -> float:
     """How improbable it is that two seeds give accuracies so near to each other: the difference, at
-    least half a unit of their digits or half an image, against the spread of seeds."""
+    least half a unit of their digits or half an image, against a share of the spread of seeds."""
     places = min(5, len(plain(one).partition(".")[2]), len(plain(other).partition(".")[2]))
     nearest = 0.5 * max(10.0**-places, image)
     spread = next(spread for least, spread in _SEED_SPREADS if min(one, other) >= least)
-    chance = max(nearest, abs(one - other)) / (math.sqrt(math.pi) * spread)
+    chance = max(nearest, abs(one - other)) / (math.sqrt(math.pi) * spread * share)
     return max(0.0, -math.log10(min(1.0, chance)))
 
 
