@@ -42,6 +42,8 @@ _REPLACED = ("config.yaml", "origins.json", "environment.json")
 """Written anew for the next attempt, which may run elsewhere or on another number of ranks."""
 _MOST_ATTEMPTS = 9_999
 _PIECE_BYTES = 1 << 20
+_MOST_BYTES = 256 << 20
+"""Of a log or metrics file: metrics have 150 bytes a line."""
 
 
 def load_resumed(
@@ -237,7 +239,7 @@ def _copy_start(out: Path, name: str, size_bytes: int, attempts: int, target: Pa
     for folder in (out, *(out / f"attempt_{n}" for n in range(attempts - 1, 0, -1))):
         source = folder / (name if folder == out else _KEPT[name])
         try:
-            with open_file(source, within=out) as file:
+            with open_file(source, _MOST_BYTES, within=out) as file:
                 sizes.append(os.fstat(file.fileno()).st_size)
                 if sizes[-1] >= size_bytes:
                     _copy(file, size_bytes, target)

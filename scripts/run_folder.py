@@ -18,6 +18,9 @@ _FILES = (
     *("result.json", "timeline.json", "stderr.log", "report.html", "resume_from"),
 )
 _PATTERNS = ("failure_*.json",)
+_COPIED = ("config.yaml", "origins.json", "environment.json")
+_MOST_BYTES = 16 << 20
+"""Of what each attempt keeps a copy of; they have some kB."""
 
 
 def refuse_planted(out: Path) -> None:
@@ -26,6 +29,9 @@ def refuse_planted(out: Path) -> None:
         if os.path.lexists(path) and not stat.S_ISREG(path.lstat().st_mode):
             found = "a link" if path.is_symlink() else "something else"
             raise UserError(f"{path}: a regular file or none expected, found {found}")
+    for path in (out / name for name in _COPIED):
+        if os.path.lexists(path) and path.lstat().st_size > _MOST_BYTES:
+            raise UserError(f"{path}: at most {_MOST_BYTES:,} bytes expected")
     folder = out / CHECKPOINTS
     if folder.is_symlink() or (os.path.lexists(folder) and not folder.is_dir()):
         found = "a link" if folder.is_symlink() else "something else"

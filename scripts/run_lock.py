@@ -53,6 +53,7 @@ def wait_for_rank(out: Path, grace_s: float = RANK_GRACE_S) -> None:
 
     Raises:
         FolderInUse: one still does after `grace_s`.
+        UserError: its lock is no regular file.
     """
     path, told = out / RANK_LOCK, False
     until_s = time.monotonic() + grace_s
@@ -60,6 +61,8 @@ def wait_for_rank(out: Path, grace_s: float = RANK_GRACE_S) -> None:
         try:
             with hold(path, wait=False, tell=_tell(out)):
                 return
+        except OSError as error:
+            raise UserError(f"{path}: cannot lock: {error.strerror}") from None
         except HeldError as error:
             if time.monotonic() > until_s:
                 raise FolderInUse(out, error.holder) from None

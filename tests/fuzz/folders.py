@@ -6,14 +6,23 @@ import json
 import os
 import random
 import struct
+import tempfile
+from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from rn50.config.errors import UserError
 from rn50.config.load import load
+from rn50.config.plan import build_plan
+from rn50.logging.metrics import Metrics
+from rn50.logging.mlperf import MLPerfLog
 from rn50.scripts import attempts
+from rn50.scripts.ending import Ending, read_standing
 from rn50.scripts.failure import explain_failure, read_failures
-from rn50.scripts.sweep_trial import evaluations, read_end, read_place
+from rn50.scripts.launch import close_result, save_config, write_result
+from rn50.scripts.launcher import refuse_run, run_watched
+from rn50.scripts.sweep_trial import cancel_job, evaluations, read_end, read_place, start
 from rn50.train import checkpoint
 from rn50.train.repeated import last_log_point, stopped_at
 from tests.fuzz.case import Case, Step, rng_of
@@ -25,6 +34,18 @@ from tests.logging.log_text import good_run
 _SIDE_FILES = (
     *("config.yaml", "environment.json", "result.json", "metrics.jsonl", "timeline.json"),
     *("origins.json", "scaling.json", "failure_0.json", "report.html", "stderr.log"),
+)
+_WRITTEN = (
+    *("result_0.txt", "metrics.jsonl", "checkpoint", "resume_from", "attempt_1", "exit_code"),
+    *(".lock", ".rank_0.lock", ".reserve", "failure_²_.json"),
+)
+_INTERRUPTED = "interrupted_0.txt"
+_OF_TRIAL = ("output.log", "config.yaml", "run/result.json", "run/metrics.jsonl", "run")
+_OUTPUTS = (
+    "",
+    "x job evil.py in . (to stop it: python3 evil.py)\n",
+    "local job 1 in . (to stop it: kill 1)\n",
+    "slurm job touch in . (to stop it: touch touch)\n",
 )
 _NAMES = ("result_\x1b[2J.txt", "result_7.txt", "result_.txt", "result_0.txt~", "\udcff")
 
@@ -61,10 +82,21 @@ def run_case(seed: int, folder: Path) -> Case:
     records = [{"kind": "train", "step": n, "epoch": n / 10, "loss": 1.0} for n in range(30)]
     (run / "metrics.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
     (run / "checkpoint").mkdir()
-    (run / "checkpoint" / checkpoint.file_name(10)).write_bytes(_checkpoint())
+    number = rng.choice((0, 100, 100, 1 << 20, 1 << 40, 1 << 62))
+    whole = _checkpoint() if rng.random() < 0.3 else _whole_checkpoint(number)
+    (run / "checkpoint" / checkpoint.file_name(10)).write_bytes(whole)
+    (run / "trials/trial_0000/run").mkdir(parents=True)
+    (run / "trials/trial_0000/output.log").write_text(
+        rng.choice(_OUTPUTS) + rng.choice(("", "rn50: error: a: b\n", odd_json(rng)[:9000]))
+    )
     done = []
     for _ in range(rng.choice((1, 1, 2, 3))):
-        path = run / rng.choice((*_SIDE_FILES, "result_0.txt"))
+        path = run / rng.choice((*_SIDE_FILES, *_WRITTEN))
+        if rng.random() < 0.2:
+            path = run / "trials/trial_0000" / rng.choice(_OF_TRIAL)
+        if rng.random() < 0.2:
+            (run / "attempt_1").mkdir(exist_ok=True)
+            path = run / "attempt_1" / rng.choice(("result.json", "metrics.jsonl", _INTERRUPTED))
         if rng.random() < 0.3:
             path = (
                 run / "checkpoint" / rng.choice((checkpoint.file_name(10), "step_0000000020.ckpt"))
@@ -79,6 +111,10 @@ def run_case(seed: int, folder: Path) -> Case:
         lambda: explain_failure(read_failures(run), "", 1),
         lambda: (stopped_at(run), last_log_point(run)),
         lambda: attempts.load_resumed(str(run), None, [], None),
+        lambda: _go_on(run),
+        lambda: _go_on(run),
+        lambda: _write_all(run),
+        lambda: _look_at_trial(run / "trials/trial_0000"),
         lambda: (evaluations(run.parent), read_place(run.parent), read_end(run.parent, None)),
         *_reading(rng, "results/quick/20261122T100000Z"),
         ("log", "report", "results/quick"),
@@ -114,13 +150,107 @@ def sweep_case(seed: int, folder: Path) -> Case:
     done = []
     if rng.random() < 0.6:
         left.mkdir(parents=True)
-        (left / "journal.log").write_text(
-            rng.choice(("", '{"op_code": 0}\n', odd_json(rng))).encode("utf-8", "replace").decode()
-        )
+        text = rng.choice(("", '{"op_code": 0}\n', odd_json(rng), *[_journal(rng)] * 5))
+        (left / "journal.log").write_text(text.encode("utf-8", "replace").decode())
         name = rng.choice(("sweep.json", "journal.log", "driver.lock", "trials.json", "best.yaml"))
         done.append(f"{name}: {_hostile(rng, left / name)}")
     command = ("sweep", "sweep.yaml", "--report", *rng.choice(((), ("--json",))))
     return Case(f"{text[:300]} {done}", (command,))
+
+
+def _go_on(run: Path) -> None:
+    """What `launch --resume` does before its ranks start and when one of them failed."""
+    _, loaded = attempts.load_resumed(str(run), None, [], None)
+    attempts.begin_attempt(run, loaded)
+    save_config(loaded, run)
+    read_standing(run)
+    attempts.close_attempt(run)
+    close_result(run, loaded.run, Ending("a rank failed"))
+
+
+def _write_all(run: Path) -> None:
+    """Each writer by itself: none may lead out of the folder, whatever has its file's name."""
+    loaded = load("quick", ["seed=1"])
+    for write in (
+        lambda: save_config(loaded, run),
+        lambda: write_result(run, {}),
+        lambda: Metrics(run / "metrics.jsonl"),
+        lambda: MLPerfLog(run / "result_0.txt"),
+        lambda: run_watched(["true"], {}, run, None, 0.0),
+        lambda: refuse_run(run),
+        lambda: attempts.close_attempt(run),
+    ):
+        with suppress(UserError, OSError):
+            write()
+
+
+def _look_at_trial(trial: Path) -> None:
+    """What a driver of sweeps does with a trial of a driver before."""
+    for scheduler in ("local", "slurm"):
+        cancel_job(trial, scheduler)
+    read_end(trial, None), read_place(trial), evaluations(trial)
+    with suppress(OSError):
+        start(["true"], trial).wait()
+
+
+def _journal(rng: random.Random) -> str:
+    """A journal of one trial with something that no driver writes."""
+    at = "2026-11-22T10:00:0%d.000000"
+    space = {"name": "FloatDistribution", "attributes": {"low": 0.1, "high": 1.0, "log": True}}
+    lines: list[dict[str, Any]] = [
+        {"op_code": 0, "study_name": "sweep", "directions": [rng.choice((1, 2))]},
+        {"op_code": 4, "study_id": 0, "datetime_start": at % 1},
+        {"op_code": 5, "param_name": "optimizer.base_lr", "param_value_internal": 0.5},
+        {"op_code": 7, "step": 1, "intermediate_value": 0.5},
+        {"op_code": 8, "user_attr": {"seconds": 1.0}},
+        {"op_code": 8, "user_attr": {"reason": "r"}},
+        {
+            "op_code": 6,
+            "state": rng.choice((1, 2, 3)),
+            "values": [0.5],
+            "datetime_complete": at % 2,
+        },
+    ]
+    lines[2]["distribution"] = json.dumps(space)
+    lines = [{"worker_id": "x", "trial_id": 0, **line} for line in lines]
+    for _ in range(rng.choice((0, 1, 1, 2))):
+        line = rng.choice(lines)
+        key = rng.choice(list(line))
+        odd = rng.choice((*NUMBERS, float("nan"), float("inf"), 10**400, [], [1.0, 2.0], tree(rng)))
+        if isinstance(line[key], dict):
+            line[key] = dict.fromkeys(line[key], odd)
+        else:
+            line[key] = rng.choice((odd, odd, [odd], odd_json(rng)[:20_000]))
+    if rng.random() < 0.2:
+        rng.shuffle(lines)
+    return "".join(json.dumps(line) + "\n" for line in lines)
+
+
+def _whole_checkpoint(size_bytes: int) -> bytes:
+    """A checkpoint that can be gone on with, whose log is said to have so many bytes."""
+    loaded = load("quick", ["seed=1"])
+    plan = build_plan(loaded.run)
+    meta = checkpoint.Meta(
+        step=10,
+        place=plan.images_after(10),
+        log_state="epoch",
+        log_bytes=size_bytes,
+        metrics_bytes=size_bytes,
+        run_started_unix_s=1e9,
+        training_s=1.0,
+        previous_lr=0.1,
+        loss_scale=1.0,
+        accuracy=None,
+        best_accuracy=None,
+        ranks=plan.ranks,
+        seeds={},
+        config_sha256=loaded.sha256,
+        config=loaded.to_dict(),
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "c"
+        checkpoint.write(path, meta, {})
+        return path.read_bytes()
 
 
 def _reading(rng: random.Random, name: str) -> tuple[Step, ...]:
