@@ -105,9 +105,8 @@ def write_within(folder: Path, name: str, content: str | bytes) -> Path:
     try:
         write_own(path, content)
     except OSError as error:
-        raise UserError(
-            f"{path}: cannot write: {error.strerror} (--out names another file)"
-        ) from None
+        why = "" if error.errno == errno.EINVAL else "cannot write: "  # EINVAL: of write_own
+        raise UserError(f"{path}: {why}{error.strerror} (--out names another file)") from None
     return path
 
 
