@@ -44,7 +44,7 @@ _MLL_TOKEN = b":::MLL "
 _OLD_TOKEN = b":::MLPv0.5"
 _CUT_TOKENS = (_ANY_TOKEN, b":::MLL", b":::MLLO", b":::MLLOG")
 _MLL_RECORD = re.compile(r":::MLL (-?[0-9.]+) ([A-Za-z0-9_]+) ?:\s+")
-_ODD_MLLOG = re.compile(r':::MLLOG([^\w{\["]{0,8})(?=\{\s*")')
+_ODD_MLLOG = re.compile(r':::MLLOG([^\w{\["]{0,200})(?=\{\s*")')
 
 # A whole line as mllog writes it, from the token on: what a record that nobody wants is recognised
 # by, three times as fast as by reading its JSON. Anything else about a line, such as an escape in a

@@ -81,9 +81,10 @@ class _Grid:
     def _needs_no_rounding(self, images: int) -> bool:
         return self.rounded and 10**self.places % images == 0
 
-    def images(self, most: int) -> int | None:
+    def images(self, most: int, least: int) -> int | None:
         """The number of images, up to `most`, of which all accuracies are counts; None: there is
-        none, or it is not to be told from chance."""
+        none, or it is not to be told from chance. A multiple from `least` on takes the place of a
+        smaller number where the counts may be even (of three, of four ...) by chance."""
         longest = max(self.accuracies, key=_places)
         for slack in (0.5 * 10.0**-self.places,) if self.rounded else (_EXACT, _MEAN_OF_FLOATS):
             chance = min(1.0, 2 * slack * most)
@@ -97,7 +98,9 @@ class _Grid:
             ]
             for n in near:
                 if all(_near(a, n, slack) for a in self.accuracies):
-                    return n
+                    times = max(1, -(-least // n))
+                    by_chance = float(times) ** -len(self.accuracies) > _CERTAIN
+                    return n * times if by_chance and n * times <= most else n
         return None
 
 
@@ -128,7 +131,7 @@ def accuracies_are_counts(case: Case) -> Iterator[Found]:
         one = next((e for e in odd if reaches_target(e.accuracy)), odd[0])
         yield _no_count(one, best, f"{fit} other{'s' if fit > 1 else ''} are", POLICY)
         return
-    fewer = grid.images(min(best + best // 3, _MOST_IMAGES))
+    fewer = grid.images(min(best + best // 3, _MOST_IMAGES), best)
     if fewer is not None:
         yield Found(
             f"all {len(fractions)} accuracies are counts over {fewer:,} images, not {best:,}",

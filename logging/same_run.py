@@ -301,8 +301,8 @@ def _surprise(decades: Sequence[float]) -> float:
 
 
 def all_chips(system: dict[str, object]) -> int | None:
-    """Accelerators (of nodes without, nodes) of a system description; None: no counts."""
+    """Accelerators (of nodes without, nodes) of a system description; None: no counts, or none."""
     counts = [str(system.get(key)) for key in ("number_of_nodes", "accelerators_per_node")]
     if not all(count.isascii() and count.isdigit() and len(count) < 10 for count in counts):
         return None
-    return int(counts[0]) * max(1, int(counts[1]))
+    return int(counts[0]) * max(1, int(counts[1])) or None

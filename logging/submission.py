@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any, NamedTuple
 
 from ..config import benchmark, convergence
 from ..config.errors import UserError
-from ..config.finding import ERROR, NOTE, POLICY, Finding, number, plain, shown
+from ..config.finding import ERROR, NOTE, POLICY, Finding, number, plain, printable, shown
 from ..config.reading import read_file
 from .case import Case
 from .check import CANNOT_READ, FAIL, POLICY_VERDICT, Check, check_log, verdict_of
@@ -58,6 +59,9 @@ class SetRule(NamedTuple):
         return " ".join((self.check.__doc__ or "").split())
 
 
+_NUMBERED = re.compile(r"result_(?:0|[1-9][0-9]*)\.txt")
+
+
 def find_results(folder: Path) -> list[Path]:
     """The result files of a folder by number; links out of it are not followed.
 
@@ -67,7 +71,7 @@ def find_results(folder: Path) -> list[Path]:
     files = [
         path
         for path in folder.glob(RESULT_FILES)
-        if path.is_file() and path.resolve().is_relative_to(home)
+        if _NUMBERED.fullmatch(path.name) and path.is_file() and path.resolve().is_relative_to(home)
     ]
     if not files:
         below = len({path.parent for path in folder.glob(f"*/{RESULT_FILES}")})
@@ -82,7 +86,7 @@ def check_folder(
     folder: Path, ruleset: str | None = None, *, official: bool | None = None
 ) -> tuple[Check, ...]:
     """Every result file of a folder, and last the folder itself as a submission."""
-    checks = tuple(check_log(path, ruleset, official=official) for path in find_results(folder))
+    checks = tuple(_check_each(find_results(folder), ruleset, official))
     system, system_path = _read_system(folder)
     submission = Submission(folder, checks, system, system_path)
     findings = tuple(
@@ -119,6 +123,19 @@ def check_folder(
     return (*checks, whole)
 
 
+def _check_each(
+    paths: Sequence[Path], ruleset: str | None, official: bool | None
+) -> Iterator[Check]:
+    """Each log's verdict; a file under several names is read once, and kept once in memory."""
+    known: dict[tuple[int, int], Check] = {}
+    for path in paths:
+        about = path.stat()
+        place = (about.st_dev, about.st_ino)
+        if place not in known:
+            known[place] = check_log(path, ruleset, official=official)
+        yield known[place]._replace(path=path)
+
+
 def newest(checks: Sequence[Check]) -> str:
     """The ruleset that a submission is held to: the newest of those of its logs that can be read
     (of all, where none can)."""
@@ -143,8 +160,19 @@ def _one_round(submission: Submission) -> Iterator[Found]:
 
 
 def _five_runs(submission: Submission) -> Iterator[Found]:
-    """Five result_*.txt, of which at most one is no valid run."""
+    """Five result_*.txt, numbered from 0, of which at most one is no valid run."""
     count = len(submission.checks)
+    others = sorted(
+        path.name
+        for path in submission.folder.glob(RESULT_FILES)
+        if not _NUMBERED.fullmatch(path.name)
+    )
+    if others:
+        listed = printable(", ".join(others[:4])) + (" ..." if len(others) > 4 else "")
+        yield Found(
+            f"{listed}: no runs of a submission, which are result_0.txt, result_1.txt ...",
+            severity=NOTE,
+        )
     if count != benchmark.RUNS:
         alone = count == 1 and _is_ours(submission.folder)
         more = ""
@@ -203,6 +231,8 @@ def _seeds(submission: Submission) -> Iterator[Found]:
         for event in events:
             try:
                 seed = int(event.value)
+                if seed != event.value and isinstance(event.value, float):
+                    raise ValueError
             except (TypeError, ValueError, OverflowError):
                 yield Found(
                     f"{name} line {event.line}: seed {shown(event.value)} is no integer",
@@ -262,8 +292,15 @@ def _alike(submission: Submission) -> Iterator[Found]:
                 "one value in all runs",
                 f"{shown(values[0][1])} and {shown(other[1])}",
             )
-    declared = submission.system.get("division") if submission.system else None
-    if isinstance(declared, str):
+    if submission.system is None:
+        return
+    declared = submission.system.get("division")
+    if not isinstance(declared, str):
+        yield Found(
+            f"division of the system description is {shown(declared)}, expected closed or open",
+            severity=NOTE,
+        )
+    else:
         for name, case in cases:
             logged = case.value("submission_division")
             if logged != declared:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -394,3 +395,24 @@ def test_v11_is_judged_by_its_round_too(tmp_path: Path) -> None:
     found = check_log(write(tmp_path / "result_0.txt", run), "1.1.0", official=False)
     assert found.verdict == "FAIL"
     assert found.round_verdict == "PASS"
+
+
+def test_a_file_under_many_names_is_kept_once(tmp_path: Path) -> None:
+    write(tmp_path / "result_0.txt", good_run())
+    for number in range(1, 5):
+        os.link(tmp_path / "result_0.txt", tmp_path / f"result_{number}.txt")
+    (tmp_path / "result_00.txt").write_text("")
+    *runs, found = check_folder(tmp_path, "4.0.0", official=False)
+    assert [run.path.name for run in runs] == [f"result_{number}.txt" for number in range(5)]
+    assert len({id(run.case) for run in runs}) == 1
+    assert found.verdict == "FAIL"
+    assert {"SAME_RUN", "S1"} <= {finding.id for finding in found.findings}
+    assert any("result_00.txt: no runs" in finding.message for finding in found.findings)
+
+
+def test_a_seed_with_a_fraction_is_no_integer(tmp_path: Path) -> None:
+    found = whole(submission(tmp_path, {1: put("seed", 1.5)}))
+    assert (
+        messages(found, "S2")[0][0],
+        messages(found, "S2")[0][1].split(" ")[0],
+    ) == ("policy", "result_1.txt")
