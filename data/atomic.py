@@ -89,11 +89,11 @@ def write_file(path: Path, content: str | bytes) -> None:
         _write_descriptor(os.open(path, os.O_WRONLY | os.O_TRUNC | os.O_CLOEXEC), data)
 
 
-def write_within(folder: Path, name: str, content: str | bytes) -> Path:
+def write_within(folder: Path, name: str, content: str | bytes, hint: str = "") -> Path:
     """Write a file of a name of ours into a folder that somebody else may have made.
 
     A regular file is replaced as a whole. A link, a FIFO or a device of that name is somebody's
-    trap or somebody's wish, and is left alone.
+    trap or somebody's wish, and is left alone. `hint` says what else could be done.
 
     Returns:
         its path.
@@ -106,7 +106,7 @@ def write_within(folder: Path, name: str, content: str | bytes) -> Path:
         write_own(path, content)
     except OSError as error:
         why = "" if error.errno == errno.EINVAL else "cannot write: "  # EINVAL: of write_own
-        raise UserError(f"{path}: {why}{error.strerror} (--out names another file)") from None
+        raise UserError(f"{path}: {why}{error.strerror}{hint}") from None
     return path
 
 

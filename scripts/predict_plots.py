@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..config.errors import UserError
+from ..data.atomic import write_within
 from ..scaling.predict import Prediction, curve
 from ..scaling.step import ALGORITHMS, allreduce_curve
-from .drawing import finish, new_figure, new_panels, save
+from .drawing import finish, new_figure, new_panels, save, svg
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -27,8 +28,7 @@ def write_plots(answer: Prediction, folder: Path) -> list[Path]:
     for name, draw in PLOTS.items():
         figure = new_figure()
         draw(answer, figure.subplots())
-        files.append(folder / f"{name}.svg")
-        save(figure, files[-1])
+        files.append(write_within(folder, f"{name}.svg", svg(figure)))
     return files
 
 

@@ -59,7 +59,7 @@ def write_report(
         _describe_set(subjects[0]),
     )
     if is_default:
-        write_within(out.parent, out.name, page)
+        write_within(out.parent, out.name, page, " (--out names another file)")
     else:
         write_output(out, page)
     return out
