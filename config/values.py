@@ -126,8 +126,8 @@ MOST = 10**9
 """Of what is counted. ImageNet-21k has 1.4e7 images; products of two such counts are exact."""
 MOST_DRAWN = 10_000_000
 """Images of a set that is drawn; eight times ImageNet."""
-MOST_EPOCHS = 100_000
-"""Published runs take up to 90. The plan lists the epochs that are evaluated: 0.8 MB."""
+MOST_EPOCHS = 10_000
+"""Published runs take up to 90. Plans and predictions list the epochs that are evaluated."""
 MOST_RANKS = 1_000_000
 """Of a run, on all its nodes. The largest published one has 4,096; simulations have a row each."""
 MOST_WORKERS = 4096

@@ -12,6 +12,7 @@ from ..config.errors import UserError
 from ..config.machine import System
 from ..config.plan import build_plan
 from ..config.schema import Run
+from ..config.values import MOST_EPOCHS
 from .cost import parse_algorithm
 from .epochs import (
     LEVEL_SIGMAS,
@@ -34,7 +35,6 @@ SIGMA_FIXED_COSTS = 0.4
 """Relative error of what a run costs beside its steps (first epoch, evaluations)."""
 
 MAX_GPUS = 1 << 20
-MOST_EPOCHS = 100_000
 CURVE_POINTS = 9
 
 PRECISIONS = {"float16": "fp16", "bfloat16": "fp16", "float32": "fp32"}

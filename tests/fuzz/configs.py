@@ -16,7 +16,7 @@ from tests.fuzz.values import NUMBERS, TEXTS, mutate, odd_json, tree
 
 _WORDS = (
     *("1 epochs", "999999999999 steps", "1e5 epochs", "-1 epochs", "0 steps", "100 %", "500 %"),
-    *("0.0000001 epochs", "99999 epochs", "100001 epochs", "single", "cubic(9999)", "cubic(1)"),
+    *("0.0000001 epochs", "9999 epochs", "10001 epochs", "single", "cubic(9999)", "cubic(1)"),
     *("equal_count(9999)", "explicit(1)", "torus_2d(9999x9999)", "torus_2d(1x1)", "dynamic(0.5)"),
     *(
         "closed",

@@ -48,7 +48,7 @@ def _cadence(rng: random.Random, folder: Path) -> tuple[str, ...]:
         *("data.train_samples", "data.eval_samples", "data.classes", "eval.batch_per_rank"),
         *("limits.epochs", "checkpoint.keep", "data.prefetch", "data.decode_threads", "log.every"),
     )
-    lengths = ("1 steps", "1 epochs", "100000 epochs", "999999999999 steps", "1e9 epochs", "50 %")
+    lengths = ("1 steps", "1 epochs", "10000 epochs", "999999999999 steps", "1e9 epochs", "50 %")
     words = [f"{rng.choice(keys)}={number(rng)}" for _ in range(rng.randint(1, 3))]
     if rng.random() < 0.4:
         key = rng.choice(("length", "warmup", "decay"))
