@@ -8,6 +8,7 @@ with its reason as `strerror`, so a caller words it as it words a missing file.
 from __future__ import annotations
 
 import errno
+import functools
 import os
 import stat
 from pathlib import Path
@@ -41,6 +42,8 @@ def open_file(path: Path, most_bytes: int | None = None, *, within: Path | None 
         if not stat.S_ISREG(about.st_mode):
             kind = next((name for test, name in _KINDS if test(about.st_mode)), "something else")
             raise OSError(errno.EINVAL, f"a regular file expected, found {kind}", str(path))
+        if about.st_dev in _kernel_devices():
+            raise OSError(errno.EINVAL, "a file expected, found one of the kernel", str(path))
         if most_bytes is not None and about.st_size > most_bytes:
             raise OSError(
                 errno.EFBIG,
@@ -65,6 +68,14 @@ def read_file(path: Path, most_bytes: int, *, within: Path | None = None) -> byt
     if len(data) > most_bytes:  # it grew
         raise OSError(errno.EFBIG, f"at most {most_bytes:,} bytes expected", str(path))
     return data
+
+
+@functools.cache
+def _kernel_devices() -> frozenset[int]:
+    """Of /proc and /sys, whose regular files say nothing of their size, and may wait for ever."""
+    return frozenset(
+        Path(folder).stat().st_dev for folder in ("/proc", "/sys") if Path(folder).is_dir()
+    )
 
 
 def _lies_in(descriptor: int, folder: Path) -> bool:

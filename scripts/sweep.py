@@ -158,7 +158,7 @@ def keep_definition(loaded: LoadedSweep, folder: Path) -> None:
         write_within(folder, path.name, json.dumps(mine, indent=1) + "\n")
         return
     try:
-        old = json.loads(read_file(path, _MOST_BYTES))
+        old = json.loads(read_file(path, _MOST_BYTES, within=folder))
         changed = difference(old, mine) if isinstance(old, dict) else ["all of it"]
     except OSError as error:
         raise UserError(f"{path}: cannot read: {error.strerror}") from None

@@ -194,7 +194,7 @@ def mend(journal: Path) -> None:
     if journal.is_symlink():
         raise UserError(f"{journal}: a regular file expected, found a link")
     try:
-        content = read_file(journal, _MOST_BYTES)
+        content = read_file(journal, _MOST_BYTES, within=journal.parent)
     except OSError as error:
         raise UserError(f"{journal}: cannot read: {error.strerror}") from None
     whole = content.rfind(b"\n") + 1

@@ -56,3 +56,14 @@ def test_no_descriptor_is_left_open(tmp_path: Path) -> None:
         reason(tmp_path)
     open_file(Path(__file__)).close()
     assert len(list(Path("/proc/self/fd").iterdir())) == before
+
+
+@pytest.mark.parametrize(
+    "target", ["/proc/kmsg", "/proc/self/environ", "/sys/kernel/uevent_seqnum"]
+)
+def test_a_file_of_the_kernel_is_none(tmp_path: Path, target: str) -> None:
+    """Its size is 0 or a page whatever it holds, and /proc/kmsg waits for the next message."""
+    if not Path(target).exists():
+        pytest.skip(f"no {target} here")
+    (tmp_path / "file").symlink_to(target)
+    assert "one of the kernel" in reason(tmp_path / "file")
