@@ -53,13 +53,16 @@ def simulate_job(
         slow_link=SlowLink(0, slow_link) if slow_link > 1 else None,
         failure=Failure(fail_step, CHECKPOINT_STEPS, RESTART_S) if fail_step else None,
     )
+    topology = topology_of(machine, gpus, tree=algorithm == "double_tree")
+    if faults.slow_link is not None and topology.nodes == 1:
+        raise UserError(f"--slow-link: GPUs on two nodes or more expected, found {gpus} on one")
     result = simulate(
         steps,
         groups=[
             (start_s + t.ready_s, g.n_bytes) for t, g in zip(step.groups, planned, strict=True)
         ],
         compute_s=compute_s,
-        topology=topology_of(machine, gpus, tree=algorithm == "double_tree"),
+        topology=topology,
         algorithm=with_grid(machine, gpus, algorithm),
         update_s=step.optimizer_s,
         launch_s=about.launch_s,

@@ -168,3 +168,12 @@ def test_a_prediction_of_no_number(words: list[str]) -> None:
     done = CliRunner().invoke(app, ["predict", "dgxa100_8", *words, "--json"])
     assert isinstance(done.exception, UserError | SystemExit) and done.stdout == ""
     assert words[-2] in (done.stderr if done.exit_code == 2 else str(done.exception))
+
+
+def test_a_slow_link_needs_two_nodes() -> None:
+    """Of TPU pods, which are one node to the model, as of a single machine."""
+    for system, gpus in (("tpu_v4", "64"), ("dgxa100", "8")):
+        words = ["predict", "--system", system, "--gpus", gpus, "--batch-per-gpu", "32"]
+        result = CliRunner().invoke(app, [*words, "--simulate", "--steps", "3", "--slow-link", "9"])
+        assert isinstance(result.exception, UserError)
+        assert "two nodes or more expected" in str(result.exception)
