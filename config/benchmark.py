@@ -50,7 +50,7 @@ SUBMISSION_KEYS: tuple[str, ...] = (
 SUBMISSION_KEYS_060: tuple[str, ...] = (*SUBMISSION_KEYS, "submission_poc_name", "submission_entry")
 RUNS = 5
 RUNS_THAT_MAY_FAIL = 1
-MOST_EPOCHS = 1000
+MOST_LOGGED_EPOCHS = 1000
 """More is no epoch of this benchmark: published runs have up to 100, the reference plans 90."""
 FASTEST_IMAGES_PER_S = 6.7e6
 """Training images/s of the fastest published run: 4,096 TPU v4 chips, v2.0, 60 epochs in 11.6 s."""

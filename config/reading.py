@@ -9,11 +9,20 @@ from __future__ import annotations
 
 import errno
 import functools
+import json
 import os
+import re
 import stat
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
+_OBJECT_BYTES = 16 << 20
+"""Of a JSON object in a run's folder: result.json has some kB."""
+_END_BYTES = 1 << 20
+"""Of either end of a log: 7,000 lines of metrics.jsonl."""
+_PIECE_BYTES = 1 << 20
+_DESCRIPTOR = re.compile(r"/(?:dev|proc/(?:self|thread-self))/fd/(\d{1,9})")
+_MOST_LINKS = 40  # as Linux follows them
 _FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
 _KINDS = (
@@ -26,7 +35,7 @@ _KINDS = (
 
 
 def open_file(path: Path, most_bytes: int | None = None, *, within: Path | None = None) -> BinaryIO:
-    """Open a regular file for reading, without waiting for anybody.
+    """Open a regular file for reading, without waiting.
 
     Args:
         path: the file; symbolic links are followed.
@@ -50,7 +59,7 @@ def open_file(path: Path, most_bytes: int | None = None, *, within: Path | None 
                 f"at most {most_bytes:,} bytes expected, found {about.st_size:,}",
                 str(path),
             )
-        # Asked of the descriptor and not of the name: no link can be changed in between.
+        # By the descriptor and not by the name: no link can be changed in between.
         if within is not None and not _lies_in(descriptor, within):
             raise OSError(errno.EXDEV, f"a link out of {within}, which is not followed", str(path))
         return os.fdopen(descriptor, "rb")
@@ -63,16 +72,75 @@ def read_file(path: Path, most_bytes: int, *, within: Path | None = None) -> byt
     """The bytes of a regular file; arguments and errors as of `open_file`."""
     with open_file(path, most_bytes, within=within) as file:
         data = file.read(most_bytes + 1)
-    if data is None:  # /proc/kmsg says that it is a regular file, and waits
+    if data is None:  # a file of the kernel elsewhere, such as trace_pipe, says that it is regular
         raise OSError(errno.EAGAIN, "a file that can be read at once expected", str(path))
     if len(data) > most_bytes:  # it grew
         raise OSError(errno.EFBIG, f"at most {most_bytes:,} bytes expected", str(path))
     return data
 
 
+def read_ends(path: Path) -> str:
+    """The text of a log, of a long one its first and last megabyte; nothing where it cannot be
+    read, or is no regular file of its folder."""
+    try:
+        with open_file(path, within=path.parent) as file:
+            size = os.fstat(file.fileno()).st_size
+            start = file.read(_END_BYTES)
+            if size > 2 * _END_BYTES:
+                file.seek(-_END_BYTES, os.SEEK_END)
+                start += b"\n"
+            return (start + file.read(_END_BYTES)).decode(errors="replace")
+    except OSError:
+        return ""
+
+
+def contains(path: Path, words: bytes) -> bool:
+    """Whether a file has these words in it; refusals as of `read_ends`."""
+    before = b""
+    try:
+        with open_file(path, within=path.parent) as file:
+            while piece := file.read(_PIECE_BYTES):
+                if words in before + piece:
+                    return True
+                before = piece[-len(words) :]
+    except OSError:
+        pass
+    return False
+
+
+def read_object(path: Path, most_bytes: int = _OBJECT_BYTES) -> dict[str, Any]:
+    """The JSON object in a file; an empty one where there is none, or it is not of its folder."""
+    try:
+        return parse_object(read_file(path, most_bytes, within=path.parent).decode())
+    except (OSError, ValueError):
+        return {}
+
+
+def parse_object(text: str) -> dict[str, Any]:
+    """A JSON object; an empty one where the text is none."""
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def named_descriptor(path: Path) -> int | None:
+    """The open descriptor of this process that a path names, such as /dev/stdin; None: none."""
+    name = path.absolute()
+    for _ in range(_MOST_LINKS):
+        if match := _DESCRIPTOR.fullmatch(str(name)):
+            return int(match[1])
+        try:
+            name = name.parent / name.readlink()
+        except OSError:
+            return None
+    return None
+
+
 @functools.cache
 def _kernel_devices() -> frozenset[int]:
-    """Of /proc and /sys, whose regular files say nothing of their size, and may wait for ever."""
+    """Of /proc and /sys: the size of their regular files is not true, and reading may not end."""
     return frozenset(
         Path(folder).stat().st_dev for folder in ("/proc", "/sys") if Path(folder).is_dir()
     )

@@ -14,10 +14,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from ..config.atomic import open_own, own_folder
 from ..config.errors import UserError
 from ..config.manifest import SPLITS
 from ..config.reading import open_file, read_file
-from .atomic import open_own, own_folder
 from .listing import Source
 
 CHUNK_IMAGES = 128

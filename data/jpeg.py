@@ -11,7 +11,7 @@ from PIL import Image
 from .dataset import MOST_PIXELS
 
 _MOST_SCANNED = 10 * MOST_PIXELS
-"""Pixels times scans: a progressive JPEG has about ten, and may have thousands that say nothing."""
+"""Pixels times scans: a progressive JPEG has about ten, and may have thousands of empty ones."""
 _MOST_PROGRESSIVE = MOST_PIXELS // 2
 """Pixels of an image whose coefficients are kept while it is decoded, 6 bytes a pixel."""
 _SCAN = b"\xff\xda"

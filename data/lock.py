@@ -24,9 +24,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
+from ..config.atomic import open_own
 from ..config.errors import UserError
 from ..config.reading import open_file
-from .atomic import open_own
 
 BEAT_S = 5.0
 STALE_S = 30.0

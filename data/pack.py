@@ -16,10 +16,10 @@ from pathlib import Path
 
 import numpy as np
 
+from ..config.atomic import follow_links, refuse_content
 from ..config.errors import UserError
 from ..config.manifest import FORMAT, SPLITS, SUFFIXES, File, Manifest, OddFile, Split
 from ..config.schema import Synthetic
-from .atomic import follow_links, refuse_content
 from .dataset import digest_file
 from .describe import classes_without
 from .journal import Workspace

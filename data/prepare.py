@@ -10,12 +10,12 @@ import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from ..config.atomic import follow_links
 from ..config.errors import UserError
 from ..config.image_set import SYNTHETIC, wrong_counts
 from ..config.leaves import Origin
 from ..config.manifest import Counts, Manifest
 from ..config.schema import Data, Synthetic
-from .atomic import follow_links
 from .dataset import check_before_run
 from .lock import Holder, hold
 from .missing import explain_missing

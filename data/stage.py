@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+from ..config.atomic import follow_links, open_own, own_folder
 from ..config.errors import UserError
 from ..config.manifest import MOST_BYTES, SPLITS, SUFFIXES, File, Manifest, load_manifest
 from ..config.reading import open_file, read_file
-from .atomic import follow_links, open_own, own_folder
 
 _LOCAL_RANKS = (
     *("OMPI_COMM_WORLD_LOCAL_RANK", "MV2_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID"),

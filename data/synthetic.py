@@ -15,9 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from ..config.atomic import new_folder
 from ..config.errors import UserError
 from ..config.schema import Synthetic
-from .atomic import new_folder
 
 Plane = NDArray[np.float32]
 JPEG_QUALITY = 90

@@ -85,7 +85,7 @@ def check_log(path: Path, ruleset: str | None = None, *, official: bool | None =
         log = read_log(path, CHECKED)
     except CannotRead as error:
         found = find_ruleset(path, None, ruleset)
-        # It may read records that this parser does not: nobody has seen what they name.
+        # It may read records that this parser does not, whose values are unknown.
         unread = "records that cannot be read" if error.records else None
         referee = _referee(path, None, found.name, official, unread)
         return _unreadable(path, error, found.name, found.source, referee)
@@ -114,7 +114,7 @@ def check_log(path: Path, ruleset: str | None = None, *, official: bool | None =
 
 
 def _all_kept(path: Path, log: Log) -> None:
-    """Raises CannotRead where a record that a rule would read was not kept: nobody can tell."""
+    """Raises CannotRead where a record that a rule would read was not kept: no verdict."""
     more = log.overflow
     if more is not None:
         raise CannotRead(

@@ -23,8 +23,8 @@ _OWN_ROOM = 256_000
 _ROOM = {True: 32_000_000, False: 20_000_000}
 """Bytes for more records of keys that rules read, and for those of others."""
 _RECORD_BYTES, _CHARACTER_BYTES, _ENTRY_BYTES, _USUAL_ENTRIES = 600, 2, 150, 8
-"""What a kept record takes, measured: its objects, its text and what it is told from, and entries
-beyond those that mllog writes."""
+"""Memory of a kept record, measured: its objects, each character of its text and of the key by
+which copies are found, and each entry beyond those that mllog writes."""
 _NAMES = 1000
 """Names that no rule knows and that are counted one by one; all others together are "..."."""
 _OTHERS = "..."

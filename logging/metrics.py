@@ -8,8 +8,8 @@ import os
 from pathlib import Path
 from typing import Any, TextIO
 
+from ..config.atomic import open_own
 from ..config.errors import UserError
-from ..data.atomic import open_own
 from .clock import Clock
 
 

@@ -18,12 +18,12 @@ from mlperf_logging.mllog import constants as key
 from mlperf_logging.mllog.mllog import MLLogger
 
 from ..config import benchmark
+from ..config.atomic import open_own
 from ..config.errors import UserError
 from ..config.plan import Plan
 from ..config.reading import open_file, read_file
 from ..config.schema import Run
 from ..config.variants import optimizer_rule
-from ..data.atomic import open_own
 from .clock import Clock
 
 # Where each event may come, and the state it leads to.

@@ -1,18 +1,16 @@
-"""A log, opened: a regular file, or a descriptor that whoever started the command left open."""
+"""A log, opened: a regular file, or a pipe that is open when the command starts."""
 
 from __future__ import annotations
 
 import os
-import re
 import stat
 from pathlib import Path
 from typing import BinaryIO
 
-from ..config.reading import open_file
+from ..config.reading import named_descriptor, open_file
 
 MOST_BYTES = 1 << 30
 """No log is larger: the largest published one has 3.4 MB. It is read in 10 s."""
-_DESCRIPTOR = re.compile(r"/dev/stdin|(?:/dev/fd|/proc/self/fd)/(\d{1,4})")
 
 
 def open_log(path: Path) -> BinaryIO:
@@ -32,10 +30,9 @@ def open_log(path: Path) -> BinaryIO:
 
 def open_pipe(path: Path) -> int | None:
     """The open descriptor that a path means, where it is a pipe: it can be read once."""
-    match = _DESCRIPTOR.fullmatch(str(path))
-    if match is None:
+    descriptor = named_descriptor(path)
+    if descriptor is None:
         return None
-    descriptor = int(match[1] or 0)
     try:
         mode = os.fstat(descriptor).st_mode
     except OSError:

@@ -127,7 +127,7 @@ class _Reader:
         self.wanted: dict[bytes, str] = {}
         """Keys of plain lines: "" if the key is wanted, else its name."""
         self.plain: tuple[bytes, bytes] | None = None
-        """Of the line that is being read: its key and text, where copies are told by them."""
+        """Of the line that is being read: its key and text, by which copies of it are found."""
 
     def read(self, file: BinaryIO) -> None:
         for number, raw, ended in self._marked_lines(file):
@@ -197,7 +197,7 @@ class _Reader:
         self.odd_bytes = OddBytes(count + len(odd), nul + odd.count(0), line)
 
     def _pass_over(self, number: int, plain: re.Match[bytes]) -> bool:
-        """Count a plain record that nobody wants, or one more copy; False: it must be read."""
+        """Count a plain record of an unwanted key, or one more copy; False: it must be read."""
         stamp, raw_key = plain.groups()
         name = self.wanted.get(raw_key)
         if name is None:

@@ -24,7 +24,7 @@ def log_folders(path: Path) -> list[Path]:
 
 
 def _is_in(folder: Path, top: Path) -> bool:
-    """Whether it is a folder within `top`: links that somebody chose are not followed out of it."""
+    """Whether it is a folder within `top`: links are not followed out of it."""
     return folder.is_dir() and folder.resolve().is_relative_to(top.resolve())
 
 

@@ -26,7 +26,7 @@ def possible_rate(case: Case) -> Iterator[Found]:
         return
     target = case.passing[0]
     epochs = target.epoch
-    if epochs is None or not 1 <= epochs <= benchmark.MOST_EPOCHS:
+    if epochs is None or not 1 <= epochs <= benchmark.MOST_LOGGED_EPOCHS:
         epochs = _highest_epoch(case)
     time_ms = min(case.run_ms, max(target.time_ms - case.start.time_ms, 0.0))
     if target.time_ms < case.start.time_ms:
@@ -71,7 +71,9 @@ def _highest_epoch(case: Case) -> float:
         for event in case.during(key)
         for name in ("epoch_num", "first_epoch_num")
     )
-    return max((e for e in named if e is not None and 1 <= e <= benchmark.MOST_EPOCHS), default=1.0)
+    return max(
+        (e for e in named if e is not None and 1 <= e <= benchmark.MOST_LOGGED_EPOCHS), default=1.0
+    )
 
 
 @rule("NO_TIME", POLICY, "published results; the log against itself")
@@ -162,7 +164,7 @@ def _intervals(case: Case) -> Iterator[list[_Interval]]:
         for one, other in pairwise(rising)
         if one.epoch is not None
         and other.epoch is not None
-        and 1 <= other.epoch - one.epoch <= benchmark.MOST_EPOCHS
+        and 1 <= other.epoch - one.epoch <= benchmark.MOST_LOGGED_EPOCHS
         and other.time_ms >= one.time_ms
     ]
 

@@ -49,7 +49,7 @@ def epoch_values(case: Case) -> Iterator[Found]:
                 if value is not None:
                     found.append((event, name, value))
     parts = [entry for entry in found if abs(entry[2] - round(entry[2])) > _WHOLE_SLACK]
-    absurd = [e for e in found if not 0 <= e[2] <= benchmark.MOST_EPOCHS]
+    absurd = [e for e in found if not 0 <= e[2] <= benchmark.MOST_LOGGED_EPOCHS]
     wrong = absurd or parts
     if not wrong:
         return
@@ -58,7 +58,7 @@ def epoch_values(case: Case) -> Iterator[Found]:
         f"{event.key} (line {event.line}): {name} is {plain(value)}, "
         + ("no epoch of a run" if absurd else "a part of an epoch"),
         event.line,
-        f"a whole number up to {benchmark.MOST_EPOCHS:,}",
+        f"a whole number up to {benchmark.MOST_LOGGED_EPOCHS:,}",
         plain(value),
         "log the number of the epoch",
         POLICY if absurd else severity_of(len(parts), len(found)),

@@ -2,7 +2,7 @@
 
 What a submitter may write beside a log decides nothing that the log itself or its place in the
 published results says: its format, then its dates and the folder of a round. A folder of an earlier
-round than the dates is not believed; dates before the folder's round are usual (145 published logs
+round than the dates does not count; dates before the folder's round are usual (145 published logs
 stand in the folders of later rounds too). Of several folders named after rounds the one that holds
 a round's results (training_results_v4.0) counts, else the outermost: what lies in it, such as the
 name of a system, is the submitter's. Stamps that are no dates of MLPerf are no absent ones.

@@ -11,12 +11,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from itertools import combinations, pairwise
-from statistics import median
 from typing import NamedTuple
 
 from ..config import benchmark
 from ..config.finding import ERROR, POLICY, number, plain
-from .case import SAME_MS, Case, Evaluation
+from .case import SAME_MS, Case, Evaluation, median
 from .events import Event
 from .rule import Found
 

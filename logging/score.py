@@ -8,7 +8,6 @@ runs with the median score, a window without a score as the slowest.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,7 +16,7 @@ from typing import Any, NamedTuple
 from ..config import benchmark, convergence
 from ..config.convergence import Verdict
 from ..config.finding import number, printable
-from ..config.reading import read_file
+from ..config.reading import read_object
 from .check import CANNOT_READ, FAIL, Check
 from .submission import check_folder, newest
 
@@ -249,11 +248,7 @@ def _olympic(runs: list[RunScore]) -> tuple[list[RunScore], float | None]:
 
 def _published_factor(folder: Path) -> float | None:
     """Of the committee's scaling.json, if there is one that can be read."""
-    try:
-        content = json.loads(read_file(folder / "scaling.json", _SCALING_BYTES, within=folder))
-    except (OSError, ValueError, RecursionError):
-        return None
-    return number(content.get("scaling_factor")) if isinstance(content, dict) else None
+    return number(read_object(folder / "scaling.json", _SCALING_BYTES).get("scaling_factor"))
 
 
 def _notes(

@@ -12,15 +12,14 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from ..config.atomic import create_new, partial_beside
 from ..config.errors import UserError
 from ..config.load import Loaded, load
-from ..config.reading import open_file
-from ..data.atomic import create_new, partial_beside
+from ..config.reading import open_file, read_object
 from ..logging.mlperf import close_interrupted
 from ..train import checkpoint
 from ..train.checkpoint import Checkpoint
 from ..train.rank_lock import FolderInUse
-from ..train.repeated import read_object
 from ..train.resume import (
     INTERRUPTED_LOG,
     LOG,

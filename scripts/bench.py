@@ -17,10 +17,10 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from ..config.atomic import write_file
 from ..config.errors import UserError
 from ..config.load import Loaded
 from ..config.plan import build_plan
-from ..data.atomic import write_file
 from ..data.prepare import Tracker, prepare
 from ..train.bench_rounds import read_rounds
 from ..train.support import check_supported

@@ -10,11 +10,11 @@ from typing import Any
 
 from ..config.errors import UserError
 from ..config.load import Loaded, load
+from ..config.reading import read_object
 from ..data.dataset import check_before_run
 from ..data.prepare import prepare
 from ..train.__main__ import Report, check_place, run_rank
 from ..train.placement import Placement, find_placement
-from ..train.repeated import read_object
 from .attempts import close_attempt
 from .console import EXIT_BAD, EXIT_STOPPED, Tracking
 from .ending import asked_by, rank_failed, read_standing, run_ended, run_stopped, same_again

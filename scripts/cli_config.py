@@ -140,7 +140,7 @@ def config_explain(
     from ..config import reference
 
     if write is not None:
-        from ..data.atomic import write_output
+        from ..config.atomic import write_output
 
         if not write.is_file():
             raise UserError(f"--write: {write}: a page that is there expected, found none")

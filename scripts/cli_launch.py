@@ -85,7 +85,7 @@ def launch(
     if dry_run:
         _say_what_would_run(wanted, launcher, as_json)
         return
-    from ..train.repeated import read_object
+    from ..config.reading import read_object
     from .launch import launch as run_launch
     from .launcher import LAUNCHERS, pick_launcher
     from .preflight import Here, obstacles_here, refusals, refuse, runs_here

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Optional
 
 import typer
 
+from ..config.atomic import is_stdout, write_output
 from ..config.errors import UserError, show
-from ..data.atomic import is_stdout, write_output
 from .console import Json, complete_system, output_file, print_table, say
 
 if TYPE_CHECKING:
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from ..scaling.predict import Job, Prediction
 
 _MOST_FACTOR = 1_000_000
+"""By which a node may be slower: what takes a million times as long stands still."""
 _MOST_RANK_STEPS = 20_000_000
 """Of a simulation: half a minute."""
-"""By which a node may be slower: what takes a million times as long stands still."""
 Arguments = Annotated[
     Optional[list[str]],  # noqa: UP045 (Typer reads these at run time)
     typer.Argument(

@@ -9,7 +9,7 @@ from typing import Annotated, Optional
 
 import typer
 
-from ..data.atomic import is_stdout
+from ..config.atomic import is_stdout
 from .cli_log import log_app
 from .console import Json, complete_system, output_file, print_table, say
 

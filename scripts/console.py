@@ -16,9 +16,9 @@ from typing import Annotated, Any, Optional, Protocol, TextIO
 
 import typer
 
+from ..config.atomic import check_output, is_stdout
 from ..config.errors import UserError
 from ..config.finding import printable
-from ..data.atomic import check_output, is_stdout
 
 EXIT_BAD = 1
 EXIT_USAGE = 2

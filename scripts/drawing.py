@@ -11,7 +11,7 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from ..data.atomic import write_output
+from ..config.atomic import write_output
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..train.repeated import read_object
+from ..config.reading import read_object
 from .circumstances import NO_MEMORY, Limits, shortages
 from .refusal import quote_refusal
 

@@ -10,20 +10,20 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from ..config.atomic import write_own
 from ..config.check import check_config
 from ..config.errors import UserError
 from ..config.load import Loaded, load
 from ..config.manifest import Manifest
 from ..config.plan import Plan, build_plan
+from ..config.reading import read_ends, read_object
 from ..config.schema import Run
-from ..data.atomic import write_own
 from ..data.describe import describe_data
 from ..data.prepare import Tracker, prepare
 from ..logging.check import Check, check_log
 from ..logging.official import check_officially
 from ..train.environment import Environment
 from ..train.gpu import read_gpus
-from ..train.repeated import read_ends, read_object
 from ..train.seeding import draw_seed
 from .attempts import begin_attempt, close_attempt, is_hopeless
 from .ending import (

@@ -20,9 +20,9 @@ from typing import IO, NamedTuple
 
 import psutil
 
+from ..config.atomic import open_own, write_own
 from ..config.errors import UserError
 from ..config.schema import Run
-from ..data.atomic import open_own, write_own
 from ..train.environment import Controller, Environment, backend_of, engine_environment
 from ..train.watchdog import SCRATCH
 from .circumstances import check_open_files, read_limits

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ..config.atomic import write_within
 from ..config.errors import UserError
-from ..data.atomic import write_within
 from ..scaling.predict import Prediction, curve
 from ..scaling.step import ALGORITHMS, allreduce_curve
 from .drawing import finish, new_figure, new_panels, save, svg

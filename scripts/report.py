@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from ..config.atomic import write_output, write_within
 from ..config.errors import UserError
 from ..config.manifest import load_manifest
-from ..data.atomic import write_output, write_within
 from ..data.describe import describe_data
 from ..logging.check import Check
 from ..logging.compare import read_all

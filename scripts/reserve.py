@@ -9,7 +9,7 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
-from ..data.atomic import create_new
+from ..config.atomic import create_new
 
 _NAME = ".reserve"
 _BYTES = 1 << 20

@@ -21,15 +21,15 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from ..config.atomic import write_own
 from ..config.errors import UserError
 from ..config.load import Loaded, load
 from ..config.manifest import Manifest
 from ..config.plan import build_plan
-from ..data.atomic import write_own
+from ..config.reading import read_ends
 from ..data.dataset import check_before_run
 from ..train.environment import backend_of, engine_environment
 from ..train.gpu import read_gpus
-from ..train.repeated import read_ends
 from . import watch
 from .attempts import (
     begin_attempt,

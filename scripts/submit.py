@@ -12,11 +12,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from ..config.atomic import write_own
 from ..config.errors import UserError
 from ..config.load import Loaded
-from ..config.reading import read_file
-from ..data.atomic import write_own
-from ..train.repeated import read_object
+from ..config.reading import read_file, read_object
 from .job_script import Place, job_script
 from .launcher import new_run_folder
 from .preflight import refusals, refuse

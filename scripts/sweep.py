@@ -21,12 +21,12 @@ from typing import NamedTuple
 import psutil
 from optuna.trial import FrozenTrial
 
+from ..config.atomic import open_own, write_own, write_within
 from ..config.errors import UserError
 from ..config.finding import number as number_of
 from ..config.plan import build_plan
 from ..config.reading import read_file
 from ..config.sweep import LoadedSweep, difference
-from ..data.atomic import open_own, write_own, write_within
 from ..data.prepare import prepare
 from .console import Advance
 from .ending import Stopped, asked_by, sweep_stopped, was_stopped

@@ -8,10 +8,10 @@ from typing import Any
 
 from optuna.trial import FrozenTrial
 
+from ..config.atomic import write_within
 from ..config.check import check_config
 from ..config.load import Loaded
 from ..config.sweep import LoadedSweep
-from ..data.atomic import write_within
 from .console import yaml_value
 from .drawing import svg
 from .sweep_plots import Search, draw_plots

@@ -26,11 +26,11 @@ from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock
 from optuna.trial import FrozenTrial, TrialState
 
+from ..config.atomic import open_own
 from ..config.errors import UserError
 from ..config.finding import number, shown
 from ..config.reading import read_file
 from ..config.sweep import Parameter, Pruner, Sweep
-from ..data.atomic import open_own
 from ..train.seeding import stream_seed
 
 NAME = "sweep"

@@ -20,10 +20,9 @@ from typing import Any, NamedTuple
 
 import psutil
 
-from ..config.reading import open_file
+from ..config.atomic import open_own
+from ..config.reading import open_file, read_ends, read_object
 from ..config.sweep import Sweep
-from ..data.atomic import open_own
-from ..train.repeated import read_ends, read_object
 from .schedulers import SCHEDULERS
 
 MARK = "RN50_SWEEP_TRIAL"

@@ -17,11 +17,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
+from ..config.atomic import write_own
 from ..config.errors import UserError
 from ..config.load import load
 from ..config.plan import build_plan
 from ..config.schema import Run
-from ..data.atomic import write_own
 from .host_reads import HostReads
 from .limits import Hopeless
 from .placement import Placement, find_placement

@@ -15,7 +15,7 @@ import horovod.mxnet as hvd
 import mxnet as mx
 from mxnet import autograd, nd
 
-from ..data.atomic import write_file
+from ..config.atomic import write_file
 from .bench_rank import main_of, rank_rounds, start_rank
 from .loop import train_steps
 from .networks import build_networks

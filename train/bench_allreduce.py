@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
+from ..config.atomic import write_file
 from ..config.load import load
-from ..data.atomic import write_file
 from ..logging.timeline import Timeline
 from .bench_rank import main_of
 from .environment import torus_grid

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from mxnet import nd
 
-from ..data.atomic import write_file
+from ..config.atomic import write_file
 from .bench_rank import main_of, rank_rounds, start_rank
 from .loop import train_steps
 from .watchdog import VARIABLE, Heart

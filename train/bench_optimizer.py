@@ -19,8 +19,8 @@ from typing import Any
 import mxnet as mx
 from mxnet import gluon, nd
 
+from ..config.atomic import write_file
 from ..config.schema import Model, Optimizer
-from ..data.atomic import write_file
 from .bench_rounds import count_rounds
 from .networks import build_networks, trainable
 from .optimizer import Updater

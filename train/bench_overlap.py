@@ -9,7 +9,7 @@ from pathlib import Path
 
 from mxnet import autograd, nd
 
-from ..data.atomic import write_file
+from ..config.atomic import write_file
 from .bench_rank import main_of, rank_rounds, start_rank
 from .networks import trainable
 from .optimizer import Updater

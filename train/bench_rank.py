@@ -11,8 +11,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ..config.atomic import write_file
 from ..config.load import load
-from ..data.atomic import write_file
 from .__main__ import EXIT_FAILED, one_line
 from .bench_rounds import count_rounds
 from .placement import find_placement

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
-from ..data.atomic import write_file
+from ..config.atomic import write_file
 
 _FILE = "rounds.json"
 

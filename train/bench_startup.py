@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from ..config.atomic import write_file
 from ..config.load import load
-from ..data.atomic import write_file
 from .bench_rank import main_of
 from .placement import find_placement
 from .progress import Progress

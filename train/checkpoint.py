@@ -23,9 +23,9 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
+from ..config.atomic import create_new, partial_beside
 from ..config.errors import UserError
 from ..config.reading import open_file
-from ..data.atomic import create_new, partial_beside
 
 MAGIC = b"RN50CKP1"
 DIGEST_BYTES = 32

@@ -2,19 +2,11 @@
 
 from __future__ import annotations
 
-import json
-import os
 import re
 from pathlib import Path
-from typing import Any
 
-from ..config.reading import open_file, read_file
+from ..config.reading import parse_object, read_ends, read_object
 
-_MOST_BYTES = 16 << 20
-"""Of a JSON object in a run's folder: result.json has some kB."""
-_END_BYTES = 1 << 20
-"""Of either end of a log: 7,000 lines of metrics.jsonl."""
-_PIECE_BYTES = 1 << 20
 _ATTEMPT = re.compile(r"attempt_([0-9]{1,9})")
 
 
@@ -55,49 +47,3 @@ def last_log_point(folder: Path) -> int | None:
         if type(step) is int and step >= 0:
             return step
     return None
-
-
-def read_ends(path: Path) -> str:
-    """The text of a log, of a long one its first and last megabyte; nothing where it cannot be
-    read, or is no regular file of its folder."""
-    try:
-        with open_file(path, within=path.parent) as file:
-            size = os.fstat(file.fileno()).st_size
-            start = file.read(_END_BYTES)
-            if size > 2 * _END_BYTES:
-                file.seek(-_END_BYTES, os.SEEK_END)
-                start += b"\n"
-            return (start + file.read(_END_BYTES)).decode(errors="replace")
-    except OSError:
-        return ""
-
-
-def contains(path: Path, words: bytes) -> bool:
-    """Whether a file has these words in it; arguments and refusals as of `read_ends`."""
-    before = b""
-    try:
-        with open_file(path, within=path.parent) as file:
-            while piece := file.read(_PIECE_BYTES):
-                if words in before + piece:
-                    return True
-                before = piece[-len(words) :]
-    except OSError:
-        pass
-    return False
-
-
-def read_object(path: Path) -> dict[str, Any]:
-    """The JSON object in a file; an empty one where there is none, or it is not of its folder."""
-    try:
-        return parse_object(read_file(path, _MOST_BYTES, within=path.parent).decode())
-    except (OSError, ValueError):
-        return {}
-
-
-def parse_object(text: str) -> dict[str, Any]:
-    """A JSON object; an empty one where the text is none."""
-    try:
-        value = json.loads(text)
-    except (ValueError, RecursionError):
-        return {}
-    return value if isinstance(value, dict) else {}

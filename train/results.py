@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-from ..data.atomic import write_own
+from ..config.atomic import write_own
 from .pace import boundaries
 from .weights import weights_digest
 

@@ -17,9 +17,9 @@ from typing import Any
 import pytest
 from PIL import Image
 
+from rn50.config import atomic
+from rn50.config.atomic import create_new, new_folder, write_file, write_within
 from rn50.config.errors import UserError
-from rn50.data import atomic
-from rn50.data.atomic import create_new, new_folder, write_file, write_within
 from rn50.data.dataset import TABLE, verify
 from rn50.data.journal import partial_folder
 from rn50.data.jpeg import decode_error

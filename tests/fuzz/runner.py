@@ -72,7 +72,7 @@ def run_jobs(
     at_once: int = 1,
     told: Callable[[str, int, Failure | None], None] = lambda kind, seed, failure: None,
 ) -> None:
-    """Run all cases, `at_once` children at a time; `told` hears of each case as it ends."""
+    """Run all cases, `at_once` children at a time; `told` is called with each case as it ends."""
     with selectors.DefaultSelector() as selector:
         children: list[_Child] = []
         jobs = iter(jobs)

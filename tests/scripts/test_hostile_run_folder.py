@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from rn50.config.atomic import write_own
 from rn50.config.errors import UserError
 from rn50.config.load import load
-from rn50.data.atomic import write_own
 from rn50.logging.metrics import Metrics
 from rn50.logging.mlperf import MLPerfLog, last_stamp_unix_s
 from rn50.scripts.attempts import LOG, METRICS, begin_attempt, close_attempt, load_resumed

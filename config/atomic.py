@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import errno
 import os
-import re
 import secrets
 import select
 import shutil
@@ -20,12 +19,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from ..config.errors import UserError
+from .errors import UserError
+from .reading import named_descriptor
 
 _STDOUT = 1
-_DESCRIPTOR = re.compile(r"/(?:dev|proc/(?:self|thread-self))/fd/(\d+)")
 _NAME_BYTES = 8
-_MOST_LINKS = 40  # as Linux follows them
 _IN_PLACE = (errno.EACCES, errno.EPERM, errno.EBUSY, errno.EROFS)
 """Why a file cannot be replaced that can be written: its folder is not ours, it belongs to somebody
 else, or it is itself a mount point, as a container's `-v FILE:FILE` makes it."""
@@ -92,8 +90,8 @@ def write_file(path: Path, content: str | bytes) -> None:
 def write_within(folder: Path, name: str, content: str | bytes, hint: str = "") -> Path:
     """Write a file of a name of ours into a folder that somebody else may have made.
 
-    A regular file is replaced as a whole. A link, a FIFO or a device of that name is somebody's
-    trap or somebody's wish, and is left alone. `hint` says what else could be done.
+    A regular file is replaced as a whole. A link, a FIFO or a device of that name was
+    made by another, and is left alone. `hint` says what else could be done.
 
     Returns:
         its path.
@@ -199,17 +197,7 @@ def _descriptor(path: Path) -> int | None:
 
     Opening /dev/stdout anew would begin at the start of the file that a shell's `>>` appends to.
     """
-    if str(path) == "-":
-        return _STDOUT
-    name = path.absolute()
-    for _ in range(_MOST_LINKS):
-        if match := _DESCRIPTOR.fullmatch(str(name)):
-            return int(match[1])
-        try:
-            name = name.parent / name.readlink()
-        except OSError:
-            return None
-    return None
+    return _STDOUT if str(path) == "-" else named_descriptor(path)
 
 
 def _about(path: Path) -> os.stat_result | None:

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from rn50.config.atomic import check_output, new_folder, write_file, write_output
 from rn50.config.errors import UserError
-from rn50.data.atomic import check_output, new_folder, write_file, write_output
 from tests.waiting import wait_until
 
 NOBODY = 65534
