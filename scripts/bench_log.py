@@ -90,10 +90,11 @@ def bench_log(*, megabytes: int, rounds: int, track: Tracker) -> dict[str, Any]:
         # pip compiles the official checker; ours may have been compiled by nothing yet.
         environment = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
         environment["PYTHONPYCACHEPREFIX"] = str(folder / "bytecode")
+        progress = track("checking logs")
+        progress(0, rounds + 2)
         for start in contenders.values():
             _run([*start, str(ordinary)], folder, environment)
         costs: dict[str, list[Cost]] = {}
-        progress = track("checking logs")
         for number in range(rounds):
             progress(number, rounds + 2)
             for name, start in contenders.items():

@@ -27,6 +27,7 @@ JOINED: dict[str, str] = {
 STRICTER: dict[str, str] = {
     "RECORDS": "records that the official parser does not see or takes for something else: a tab "
     "after the token, the other format's, a name twice, a stamp that is no time",
+    "R01": "a status that is not success: from 0.7.0 on the official checker takes any",
     "TWO_RUNS": "a second run in records that the official parser does not see",
 }
 """Rules of the official checker that ours holds a log to where it does not itself."""

@@ -30,6 +30,12 @@ def number(rng: random.Random) -> str:
     return rng.choice((*_MORE, *(str(value) for value in NUMBERS)))
 
 
+def _steps(rng: random.Random) -> str:
+    """Few steps or far too many: what lies between is long work that somebody asked for."""
+    text = number(rng)
+    return "40" if text.isdigit() and 40 < int(text) < 10_000_000 else text
+
+
 def _plain(text: str) -> str:
     return text.encode("utf-8", "replace").decode().replace("\x00", "")
 
@@ -71,7 +77,7 @@ def _predict(rng: random.Random, folder: Path) -> tuple[str, ...]:
         "--slow-node": number,
         "--slow-link": number,
         "--fail-step": number,
-        "--steps": number,
+        "--steps": _steps,
         "--seed": number,
     }
     machine = rng.random() < 0.5
@@ -84,7 +90,7 @@ def _predict(rng: random.Random, folder: Path) -> tuple[str, ...]:
     else:
         words.append(rng.choice(_PRESETS))
     if rng.random() < 0.4:
-        words += ["--simulate", "--steps", rng.choice(("1", "3", number(rng)))]
+        words += ["--simulate", "--steps", rng.choice(("1", "3", _steps(rng)))]
     for name in rng.sample(sorted(options), rng.randint(0, 3)):
         words += [name, _plain(options[name](rng))]
     return (*words, *rng.choice(((), ("--json",))))
