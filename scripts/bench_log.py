@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import statistics
 import subprocess
 import sys
@@ -48,7 +49,8 @@ print(json.dumps(seconds))
 
 # Runs a module and leaves the peak of its own memory: what wait() tells includes the parent's.
 _MEASURED = """
-import runpy, sys
+import runpy, signal, sys
+signal.pthread_sigmask(signal.SIG_SETMASK, ())  # the parent started it with some blocked
 peak, module, *sys.argv[1:] = sys.argv[1:]
 try:
     if module == "rn50":
@@ -91,7 +93,6 @@ def bench_log(*, megabytes: int, rounds: int, track: Tracker) -> dict[str, Any]:
         environment = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
         environment["PYTHONPYCACHEPREFIX"] = str(folder / "bytecode")
         progress = track("checking logs")
-        progress(0, rounds + 2)
         for start in contenders.values():
             _run([*start, str(ordinary)], folder, environment)
         costs: dict[str, list[Cost]] = {}
@@ -154,14 +155,21 @@ def _run(arguments: list[str], folder: Path, environment: dict[str, str]) -> Cos
     """Run a checker to its end; a verdict other than pass is an error of the benchmark."""
     peak = folder / "peak"
     start = time.perf_counter()
-    process = subprocess.Popen(
-        [sys.executable, "-c", _MEASURED, str(peak), *arguments],
-        cwd=folder,
-        env=environment,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
+    # A stop within Popen would leave the child behind, writing into a folder that is removed.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))
     try:
+        process = subprocess.Popen(
+            [sys.executable, "-c", _MEASURED, str(peak), *arguments],
+            cwd=folder,
+            env=environment,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+    except BaseException:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        raise
+    try:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
         _, status, usage = os.wait4(process.pid, 0)
     except BaseException:  # a signal: the checker need not have got it
         process.kill()
