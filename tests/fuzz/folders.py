@@ -94,8 +94,9 @@ def run_case(seed: int, folder: Path) -> Case:
         path = run / rng.choice((*_SIDE_FILES, *_WRITTEN))
         if rng.random() < 0.2:
             path = run / "trials/trial_0000" / rng.choice(_OF_TRIAL)
-        if rng.random() < 0.2:
-            (run / "attempt_1").mkdir(exist_ok=True)
+        attempt = run / "attempt_1"
+        if rng.random() < 0.2 and (attempt.is_dir() or not os.path.lexists(attempt)):
+            attempt.mkdir(exist_ok=True)
             path = run / "attempt_1" / rng.choice(("result.json", "metrics.jsonl", _INTERRUPTED))
         if rng.random() < 0.3:
             path = (

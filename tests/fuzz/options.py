@@ -33,7 +33,7 @@ def number(rng: random.Random) -> str:
 def _steps(rng: random.Random) -> str:
     """Few steps or far too many: what lies between is long work that somebody asked for."""
     text = number(rng)
-    return "40" if text.isdigit() and 40 < int(text) < 10_000_000 else text
+    return "40" if text.isdecimal() and 40 < int(text) < 10_000_000 else text
 
 
 def _plain(text: str) -> str:

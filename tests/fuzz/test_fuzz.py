@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,9 +29,15 @@ def failures(generator: Any, count: int) -> list[Failure]:
     return found
 
 
+@pytest.fixture(autouse=True)
+def warm() -> Iterator[None]:
+    warm_up()
+    yield
+    logging.disable(logging.NOTSET)  # tests after these look at what is logged
+
+
 @pytest.mark.parametrize("kind", sorted(GENERATORS))
 def test_nothing_is_found_with_fixed_seeds(kind: str) -> None:
-    warm_up()
     found = failures(GENERATORS[kind], SUITE[kind])
     assert not found, "\n".join(f._replace(kind=kind).text() for f in found)
 
@@ -52,7 +60,6 @@ def test_a_seed_makes_the_same_files_again(kind: str, tmp_path: Path) -> None:
             (str(p.relative_to(folder)), p.read_bytes().replace(bytes(folder), b"")) for p in files
         ]
 
-    warm_up()
     assert made(tmp_path / "one") == made(tmp_path / "two")
 
 
