@@ -21,6 +21,8 @@ _OBJECT_BYTES = 16 << 20
 _END_BYTES = 1 << 20
 """Of either end of a log: 7,000 lines of metrics.jsonl."""
 _PIECE_BYTES = 1 << 20
+_SEARCHED_BYTES = 1 << 30
+"""Of a log that is searched: the largest that is read at all (`logging/opening.py`)."""
 _DESCRIPTOR = re.compile(r"/(?:dev|proc/(?:self|thread-self))/fd/(\d{1,9})")
 _MOST_LINKS = 40  # as Linux follows them
 _FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
@@ -98,7 +100,7 @@ def contains(path: Path, words: bytes) -> bool:
     """Whether a file has these words in it; refusals as of `read_ends`."""
     before = b""
     try:
-        with open_file(path, within=path.parent) as file:
+        with open_file(path, _SEARCHED_BYTES, within=path.parent) as file:
             while piece := file.read(_PIECE_BYTES):
                 if words in before + piece:
                     return True

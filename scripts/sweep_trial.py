@@ -23,6 +23,7 @@ import psutil
 from ..config.atomic import open_own
 from ..config.reading import open_file, read_ends, read_object
 from ..config.sweep import Sweep
+from ..logging.metrics_read import MOST_BYTES
 from .schedulers import SCHEDULERS
 
 MARK = "RN50_SWEEP_TRIAL"
@@ -183,13 +184,13 @@ def evaluations(folder: Path) -> list[Evaluation]:
     """The evaluations so far of a trial's newest run, from its metrics.jsonl.
 
     A last line without its end is being written; it is read the next time. What no run says, such
-    as an accuracy above 1 or NaN, is left out.
+    as an accuracy above 1 or NaN, is left out, and so is a file larger than any run's.
     """
     path = _newest(folder, "metrics.jsonl")
     if path is None:
         return []
     found: list[Evaluation] = []
-    with suppress(OSError), open_file(path, within=path.parent) as file:
+    with suppress(OSError), open_file(path, MOST_BYTES, within=path.parent) as file:
         while len(found) < _MOST_EVALUATIONS and (line := file.readline(_LINE_BYTES)):
             if line.endswith(b"\n") and b'"eval"' in line:
                 with suppress(*_NO_RECORD):

@@ -141,6 +141,18 @@ def test_metrics_of_a_trial_that_are_none(tmp_path: Path, line: str) -> None:
     read_place(tmp_path)
 
 
+@pytest.mark.usefixtures("alarm")
+def test_metrics_of_a_trial_with_a_hole(tmp_path: Path) -> None:
+    """8 GiB of zeros took the sweep's driver 10 to 30 s at each look."""
+    (tmp_path / "run").mkdir()
+    path = tmp_path / "run/metrics.jsonl"
+    path.write_text('{"kind": "eval", "epoch": 1, "accuracy": 0.5}\n')
+    assert len(evaluations(tmp_path)) == 1
+    os.truncate(path, 64 << 30)
+    assert evaluations(tmp_path) == []
+    read_place(tmp_path)
+
+
 @pytest.mark.parametrize(
     "override",
     [
