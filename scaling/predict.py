@@ -14,14 +14,7 @@ from ..config.plan import build_plan
 from ..config.schema import Run
 from ..config.values import MOST_EPOCHS
 from .cost import parse_algorithm
-from .epochs import (
-    LEVEL_SIGMAS,
-    Epochs,
-    accuracy_curve,
-    epochs_to_target,
-    evaluations,
-    stop_epoch,
-)
+from .epochs import LEVEL_SIGMAS, Epochs, accuracy_curve, epochs_to_target, evaluations, stop_epoch
 from .groups import gradient_groups
 from .machine import Machine
 from .step import Step, build, step_time

@@ -17,13 +17,7 @@ from .host_reads import HostReads
 from .limits import StopRun, agreed_stop, check_loss
 from .loop import LogPoint, Trainer, idle_steps, train_steps
 from .loss_scale import LossScaler
-from .networks import (
-    bn_statistics,
-    build_networks,
-    copy_parameters,
-    image_shape,
-    trainable,
-)
+from .networks import bn_statistics, build_networks, copy_parameters, image_shape, trainable
 from .optimizer import Updater
 from .pace import Pace
 from .recovery import Recovery

@@ -12,7 +12,7 @@ from rn50.config import yaml_nodes
 from rn50.config.errors import UserError
 from rn50.config.load import load, load_system
 from rn50.config.names import list_presets
-from rn50.config.sweep import load_sweep
+from rn50.sweep.definition import load_sweep
 
 pytestmark = pytest.mark.usefixtures("alarm")
 

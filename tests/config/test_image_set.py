@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from rn50.cli.main import app
 from rn50.config.errors import UserError
 from rn50.config.load import Loaded, load
 from rn50.config.names import list_presets
 from rn50.config.schema import Data
-from rn50.config.sweep import load_sweep
-from rn50.scripts.cli import app
+from rn50.sweep.definition import load_sweep
 
 QUICK = (10, 3200, 1000)
 IMAGENET = (1000, 1_281_167, 50_000)

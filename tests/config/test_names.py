@@ -10,7 +10,7 @@ import pytest
 from rn50.config.errors import UserError
 from rn50.config.load import Loaded, load, load_system
 from rn50.config.names import PRESETS, list_presets, list_systems
-from rn50.config.sweep import load_sweep
+from rn50.sweep.definition import load_sweep
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from rn50.config.load import load
 from rn50.config.names import PRESETS
 from rn50.config.plan import build_plan
 from rn50.config.schema import Run
-from rn50.train.environment import engine_environment
+from rn50.launch.engine_environment import engine_environment
 
 K = 1024
 

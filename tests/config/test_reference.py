@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from rn50.cli.main import app
 from rn50.config.errors import UserError
 from rn50.config.leaves import flatten
 from rn50.config.load import load
@@ -21,7 +22,6 @@ from rn50.config.reference import (
     replace_in_page,
     to_dict,
 )
-from rn50.scripts.cli import app
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from rn50.scripts.record import describe_environment
-from rn50.train.environment import Environment
+from rn50.launch.engine_environment import Environment
+from rn50.launch.environment_record import describe_environment
 
 ROOMS = ("config", "data", "logging", "scaling", "scripts", "train", "rn50")
 

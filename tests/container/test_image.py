@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from rn50.logging.official import check_officially
+from rn50.compliance.official import check_officially
 from rn50.logging.parse import Event, read_events
 
 ENGINE = os.environ.get("RN50_ENGINE", "")

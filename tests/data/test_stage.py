@@ -112,7 +112,7 @@ def test_the_local_rank_of_any_launcher(environment: dict[str, str], rank: int) 
 def test_only_local_rank_0_copies(packed: Path, tmp_path: Path, root: Path) -> None:
     config = tmp_path / "c.yaml"
     config.write_text(f"name: c\ndata: {{path: {packed}}}\n")
-    command = [sys.executable, "-m", "rn50.scripts.entry", "data", "stage", str(config)]
+    command = [sys.executable, "-m", "rn50.cli.entry", "data", "stage", str(config)]
     command += ["--to", str(tmp_path / "disk/set")]
     for rank, there in (("1", False), ("0", True)):
         subprocess.run(command, check=True, env={"SLURM_LOCALID": rank, "PYTHONPATH": str(root)})

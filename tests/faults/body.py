@@ -54,7 +54,7 @@ def remove_folder() -> None:
 def launch_again() -> None:
     """Somebody goes on with this very run while it trains."""
     out = rest[rest.index("--out") + 1]
-    command = [sys.executable, "-m", "rn50.scripts.entry", "launch", "--resume", out]
+    command = [sys.executable, "-m", "rn50.cli.entry", "launch", "--resume", out]
     foreign = ("OMPI_", "PMIX_", "HOROVOD_", "RN50_")
     environment = {k: v for k, v in os.environ.items() if not k.startswith(foreign)}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)

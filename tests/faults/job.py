@@ -5,8 +5,9 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from rn50.scripts import cli, launch
-from rn50.scripts.console import Tracking
+from rn50.cli import main as cli
+from rn50.cli.console import Tracking
+from rn50.launch import run as launch
 
 BODY = str(Path(__file__).with_name("body.py"))
 

@@ -25,7 +25,7 @@ import psutil
 from tests.faults.matrix import DEATH_BOUND_S, ROOT, RUN
 
 FAILED = re.compile(r"rank \d+ (on \S+ failed in|was killed)")
-COMMAND = (sys.executable, "-m", "rn50.scripts.entry", "launch", "smoke", "seed=1", *RUN)
+COMMAND = (sys.executable, "-m", "rn50.cli.entry", "launch", "smoke", "seed=1", *RUN)
 
 
 def start(launcher: str, data: Path, results: Path, *more: str) -> subprocess.Popen[str]:

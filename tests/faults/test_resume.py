@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from rn50.logging.check import check_log
+from rn50.compliance.check_log import check_log
 from rn50.logging.parse import read_events
 from rn50.train import checkpoint
 

@@ -15,9 +15,9 @@ import pytest
 
 from rn50.config.errors import UserError
 from rn50.data.lock import hold
+from rn50.launch.resume import is_interrupted, load_resumed
+from rn50.launch.run_lock import LOCK, hold_run, wait_for_rank
 from rn50.logging.parse import read_events
-from rn50.scripts.attempts import is_interrupted, load_resumed
-from rn50.scripts.run_lock import LOCK, hold_run, wait_for_rank
 from rn50.train.rank_lock import RANK_LOCK, FolderInUse
 from tests.faults.kills import rank_process
 from tests.faults.matrix import ROOT
@@ -86,7 +86,7 @@ def test_sigterm_gives_the_lock_back(rn50: Any, smoke_data: Path) -> None:
 HOLD = """
 import sys
 from pathlib import Path
-from rn50.scripts.run_lock import hold_run
+from rn50.launch.run_lock import hold_run
 with hold_run(Path(sys.argv[1])):
     print("held", flush=True)
     sys.stdin.read()

@@ -15,21 +15,21 @@ from typing import Any
 from rn50.config.errors import UserError
 from rn50.config.load import load
 from rn50.config.plan import build_plan
+from rn50.launch import resume as attempts
+from rn50.launch.ending import Ending, read_standing
+from rn50.launch.failure import explain_failure, read_failures
+from rn50.launch.launchers import refuse_run, run_watched
+from rn50.launch.run import close_result, save_config, write_result
 from rn50.logging.metrics import Metrics
 from rn50.logging.mlperf import MLPerfLog
-from rn50.scripts import attempts
-from rn50.scripts.ending import Ending, read_standing
-from rn50.scripts.failure import explain_failure, read_failures
-from rn50.scripts.launch import close_result, save_config, write_result
-from rn50.scripts.launcher import refuse_run, run_watched
-from rn50.scripts.sweep_trial import cancel_job, evaluations, read_end, read_place, start
+from rn50.sweep.trial import cancel_job, evaluations, read_end, read_place, start
 from rn50.train import checkpoint
 from rn50.train.repeated import last_log_point, stopped_at
+from tests.compliance.log_text import good_run
 from tests.fuzz.case import Case, Step, rng_of
 from tests.fuzz.configs import keys
 from tests.fuzz.records import odd_file
 from tests.fuzz.values import NUMBERS, mutate, odd_json, tree
-from tests.logging.log_text import good_run
 
 _SIDE_FILES = (
     *("config.yaml", "environment.json", "result.json", "metrics.jsonl", "timeline.json"),

@@ -46,18 +46,23 @@ SUITE = {
 }
 """How many of each the test suite runs, from seed 0 on."""
 _LOADED = (
-    *("mlperf_logging.compliance_checker.mlp_compliance", "rn50.scripts.cli", "numpy", "jinja2"),
+    *("mlperf_logging.compliance_checker.mlp_compliance", "rn50.cli.main", "numpy", "jinja2"),
     *(
-        "rn50.logging.report",
-        "rn50.logging.submission",
-        "rn50.logging.score",
-        "rn50.scripts.report",
+        "rn50.report.html",
+        "rn50.compliance.submission",
+        "rn50.compliance.score",
+        "rn50.report.write",
     ),
-    *("rn50.config.check", "rn50.scripts.dry_run", "rn50.scripts.preflight", "rn50.data.pack"),
-    *("rn50.data.prepare", "rn50.data.jpeg", "rn50.scripts.attempts", "rn50.scripts.failure"),
-    *("rn50.scaling.predict", "rn50.scaling.simulate_job", "rn50.config.sweep", "rich.table"),
-    *("rn50.scripts.sweep", "rn50.scripts.sweep_report", "rn50.scripts.machine_option"),
-    *("rn50.scripts.predict_logs", "rn50.scaling.calibrate", "rn50.logging.compare_view"),
+    *(
+        "rn50.compliance.config_rules",
+        "rn50.launch.dry_run",
+        "rn50.launch.preflight",
+        "rn50.data.pack",
+    ),
+    *("rn50.data.prepare", "rn50.data.jpeg", "rn50.launch.resume", "rn50.launch.failure"),
+    *("rn50.scaling.predict", "rn50.scaling.simulate_job", "rn50.sweep.definition", "rich.table"),
+    *("rn50.sweep.driver", "rn50.sweep.report", "rn50.cli.machine_option"),
+    *("rn50.report.predict_logs", "rn50.scaling.calibrate", "rn50.report.compare_view"),
 )
 
 

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from rn50.config import benchmark
+from tests.compliance.log_text import START_MS, good_run
 from tests.fuzz.case import Case, rng_of
 from tests.fuzz.values import json_text, mutate, scalar, tree
-from tests.logging.log_text import START_MS, good_run
 
 Lines = list[bytes]
 _ROOT = Path(__file__).resolve().parents[2]

@@ -10,10 +10,10 @@ from pathlib import Path
 
 from mlperf_logging.compliance_checker import mlp_compliance
 
+from rn50.compliance.check_log import Check, _unsafe, check_log
+from rn50.compliance.log_rules import RULES
+from rn50.compliance.rule import CHECKER
 from rn50.config import benchmark
-from rn50.logging.check import Check, _unsafe, check_log
-from rn50.logging.rule import CHECKER
-from rn50.logging.rules import RULES
 from tests.fuzz import logs
 from tests.fuzz.case import Case, Wrong, rng_of
 from tests.fuzz.runner import MOST_S, TooLong

@@ -268,7 +268,7 @@ def run_command(words: Iterable[str]) -> tuple[object, str, str]:
 
     Raises whatever would have been a traceback.
     """
-    from rn50.scripts import entry
+    from rn50.cli import entry
 
     out = io.TextIOWrapper(io.BytesIO(), "utf-8", errors="strict", newline="\n")
     err = io.TextIOWrapper(io.BytesIO(), "utf-8", errors="backslashreplace", newline="\n")

@@ -12,15 +12,15 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+from rn50.cli.main import app
 from rn50.config.errors import UserError
 from rn50.config.load import load
 from rn50.config.manifest import load_manifest
 from rn50.data import recordio
 from rn50.data.dataset import TABLE, load_table
-from rn50.scripts.attempts import is_hopeless, read_result
-from rn50.scripts.cli import app
-from rn50.scripts.failure import explain_failure, read_failures
-from rn50.scripts.sweep_trial import evaluations, read_end, read_place
+from rn50.launch.failure import explain_failure, read_failures
+from rn50.launch.resume import is_hopeless, read_result
+from rn50.sweep.trial import evaluations, read_end, read_place
 
 DEEP = "[" * 100_000 + "]" * 100_000
 

@@ -9,9 +9,9 @@ import random
 from collections.abc import Callable
 from pathlib import Path
 
-from rn50.logging.check import Check, check_log
+from rn50.compliance.check_log import Check, check_log
+from tests.compliance.log_text import START_MS, Record, Run, find, good_run, last, put
 from tests.fuzz.case import Case, Wrong, rng_of
-from tests.logging.log_text import START_MS, Record, Run, find, good_run, last, put
 
 Violation = Callable[[random.Random, Run], None]
 

@@ -19,8 +19,8 @@ from typing import Any
 import pytest
 
 from rn50.config.load import load
-from rn50.scripts.launch import launch, load_for_launch
-from rn50.scripts.launcher import pick_launcher
+from rn50.launch.launchers import pick_launcher
+from rn50.launch.run import launch, load_for_launch
 from tests.gpu.runs import Done, GpuRun
 
 HERE = Path(__file__).parent

@@ -16,9 +16,9 @@ from rn50.config.errors import UserError
 from rn50.config.load import load
 from rn50.config.names import list_presets
 from rn50.config.schema import Run
-from rn50.scripts.gpu_bringup import fatbin
-from rn50.scripts.job_script import Place, job_script
-from rn50.scripts.schedulers import SCHEDULERS
+from rn50.gpu_bringup import fatbin
+from rn50.launch.job_script import Place, job_script
+from rn50.launch.schedulers import SCHEDULERS
 from rn50.train.gpu import SUPPORTED
 from rn50.train.support import check_accelerator
 
@@ -38,7 +38,7 @@ print(json.dumps({"nccl": bool(hvd.nccl_built()), "gloo": bool(hvd.gloo_built())
 # An interpreter that does nothing, but for the watchdog, which starts what follows "--".
 WATCH = """#!/bin/bash
 case "$*" in
-  *rn50.scripts.watch*)
+  *rn50.launch.supervisor*)
     while [[ $1 != -- ]]; do shift; done
     shift
     exec "$@" ;;
@@ -176,8 +176,8 @@ def test_environment_json_names_gpu_driver_and_libraries(
 ) -> None:
     code = (
         "import json; from rn50.config.load import load\n"
-        "from rn50.scripts.record import describe_environment\n"
-        "from rn50.scripts.launcher import build_job\n"
+        "from rn50.launch.environment_record import describe_environment\n"
+        "from rn50.launch.launchers import build_job\n"
         "run = load('dgxa100_8', ['system.nodes=1']).run\n"
         "print(json.dumps(describe_environment(build_job(run, 'mpirun', ())[1], 'mpirun', ())))"
     )

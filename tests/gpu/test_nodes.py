@@ -16,7 +16,7 @@ import pytest
 
 from rn50.config.errors import UserError
 from rn50.config.load import load
-from rn50.train.environment import engine_environment
+from rn50.launch.engine_environment import engine_environment
 from tests.gpu.runs import HALF, SHORT
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("nccl")]

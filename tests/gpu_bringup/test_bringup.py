@@ -13,13 +13,13 @@ from pathlib import Path
 
 import pytest
 
-from rn50.scripts.gpu_bringup import check
-from rn50.scripts.gpu_bringup.fatbin import entries
+from rn50.gpu_bringup import check
+from rn50.gpu_bringup.fatbin import entries
 from tests.gpu_bringup.fat import Code, fat_binary, library
 
 ROOT = Path(__file__).resolve().parents[2]
 PIECE_BYTES = 6 << 20
-MODULE = "rn50.scripts.gpu_bringup.check"
+MODULE = "rn50.gpu_bringup.check"
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(not shutil.which("zstd"), reason="zstd expected: apt-get install zstd"),

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rn50.scripts.gpu_bringup import fatbin
-from rn50.scripts.gpu_bringup.fatbin import Entry, FatbinError, architectures, entries
-from rn50.scripts.gpu_bringup.thin import thin, unloadable
+from rn50.gpu_bringup import fatbin
+from rn50.gpu_bringup.fatbin import Entry, FatbinError, architectures, entries
+from rn50.gpu_bringup.thin import thin, unloadable
 from tests.gpu_bringup.fat import Code, fat_binary, library
 
 FIRST = [

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from rn50.logging.parse import CannotRead, Event, Log, read_log
-from tests.logging.log_text import good_run
+from tests.compliance.log_text import good_run
 
 START = '{"namespace": "", "time_ms": 1714000000000, "event_type": "POINT_IN_TIME", '
 

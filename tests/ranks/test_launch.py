@@ -14,12 +14,12 @@ from pathlib import Path
 import psutil
 import pytest
 
+from rn50.compliance.official import check_officially
 from rn50.config.errors import UserError
 from rn50.config.load import load
-from rn50.logging.official import check_officially
+from rn50.launch.launchers import build_job, run_job
+from rn50.launch.run import load_for_launch
 from rn50.logging.parse import Event, read_events
-from rn50.scripts.launch import load_for_launch
-from rn50.scripts.launcher import build_job, run_job
 from tests.waiting import leave_nothing
 
 pytestmark = pytest.mark.slow

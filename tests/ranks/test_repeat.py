@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from rn50.scripts.repeat import Repeat, compare_with_recorded, find_recorded
+from rn50.report.reproduction import Repeat, compare_with_recorded, find_recorded
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "smoke_result_0.txt"
 QUICK_RUN = ("schedule.length=3 epochs", "eval.period=1", "eval.offset=0", "eval.target=0.999")

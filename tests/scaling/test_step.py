@@ -15,14 +15,7 @@ from rn50.config.load import load_system
 from rn50.config.machine import Compute, Point, System
 from rn50.config.names import PRESETS
 from rn50.scaling.machine import Machine
-from rn50.scaling.step import (
-    PAUSE_S,
-    bn_group,
-    build,
-    group_cost_s,
-    step_time,
-    straggler_s,
-)
+from rn50.scaling.step import PAUSE_S, bn_group, build, group_cost_s, step_time, straggler_s
 
 MODELLED = [
     path.stem

@@ -15,8 +15,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from rn50.compliance.official import check_officially
 from rn50.config.load import load
-from rn50.logging.official import check_officially
 from rn50.logging.parse import Event, read_events
 from tests.waiting import leave_nothing, wait_until
 
@@ -274,7 +274,7 @@ def test_launch_within_an_allocation_takes_srun(rn50, smoke_data: Path) -> None:
     done = subprocess.run(
         [
             *("salloc", "--nodes=2", "--ntasks-per-node=1", "--quiet"),
-            *(sys.executable, "-m", "rn50.scripts.entry", "launch", "smoke", *TWO_NODES),
+            *(sys.executable, "-m", "rn50.cli.entry", "launch", "smoke", *TWO_NODES),
             *(f"data.path={smoke_data}", f"system.results={rn50.results}"),
         ],
         capture_output=True,
@@ -314,14 +314,14 @@ sampler: grid
 
 
 def test_the_script_to_submit_by_hand_runs(root: Path, tmp_path: Path, smoke_data: Path) -> None:
-    """`sbatch scripts/smoke_slurm.sub` in a checkout, here one of links."""
+    """`sbatch launch/examples/smoke_slurm.sub` in a checkout, here one of links."""
     for name in ("rn50", "scripts"):
         (tmp_path / name).symlink_to(root / name)
     (tmp_path / ".venv").symlink_to(sys.prefix)
     (tmp_path / "datasets").mkdir()
     (tmp_path / "datasets/smoke").symlink_to(smoke_data)
     done = subprocess.run(
-        ["sbatch", "--parsable", "scripts/smoke_slurm.sub"],
+        ["sbatch", "--parsable", "launch/examples/smoke_slurm.sub"],
         cwd=tmp_path,
         capture_output=True,
         text=True,

@@ -15,11 +15,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mxnet import autograd, gluon, nd
 
+from rn50.cli.console import Tracking
 from rn50.config.errors import UserError
 from rn50.config.load import load
 from rn50.config.schema import Model, Optimizer
-from rn50.scripts.console import Tracking
-from rn50.scripts.launch import launch
+from rn50.launch.run import launch
 from rn50.train import checkpoint, loss_scale
 from rn50.train.limits import Hopeless
 from rn50.train.loss_scale import LAG_STEPS, LEAST, MOST, LossScaler, Scale, next_scale

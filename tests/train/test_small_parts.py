@@ -10,10 +10,10 @@ import pytest
 
 from rn50.config.errors import UserError
 from rn50.config.load import load
+from rn50.launch.engine_environment import ALGORITHMS, engine_environment, torus_grid
 from rn50.logging.timeline import Timeline
 from rn50.train.__main__ import one_line
 from rn50.train.comm import differing_ranks
-from rn50.train.environment import ALGORITHMS, engine_environment, torus_grid
 from rn50.train.placement import find_placement
 from rn50.train.seeding import STREAMS, stream_seed, stream_seeds
 from rn50.train.startup import Stage, run_stages

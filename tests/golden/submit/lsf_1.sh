@@ -88,9 +88,9 @@ once=(env)
 on_each=(jsrun -n 1 -r 1 -a 1 -c 28 -g 4 -b none)
 
 "${per_node[@]}" mkdir -p -- "${stage%/*}"
-"${once[@]}" "$python" -m rn50.scripts.entry data prepare "${config[@]}"
+"${once[@]}" "$python" -m rn50.cli.entry data prepare "${config[@]}"
 # Once a node: copied to its own disk, every byte checked there.
-staging=("$python" -m rn50.scripts.entry data stage "${config[@]}" --to "$stage")
+staging=("$python" -m rn50.cli.entry data stage "${config[@]}" --to "$stage")
 staged=1
 "${on_each[@]}" "${staging[@]}"
 
@@ -100,7 +100,7 @@ for ((n = 0; n < runs; n++)); do
   out=$folder/run_$n
   seed=$(od -An -N4 -tu4 /dev/urandom | tr -d ' ')
   begun=0
-  "${once[@]}" "$python" -m rn50.scripts.steps begin "$out" \
+  "${once[@]}" "$python" -m rn50.launch.job_steps begin "$out" \
     --scheduler lsf --seed="$seed" --data="$dataset" -- "${config[@]}" \
     || begun=$?
   if ((begun == 10 || begun == 11)); then # this run ended in a start before this one
@@ -114,14 +114,14 @@ for ((n = 0; n < runs; n++)); do
   fi
   # The ranks drop the data set's caches themselves, and log it: cache_clear.
   # The watchdog: ends the step when a rank stops, which no scheduler sees.
-  "$python" -m rn50.scripts.watch "$out" -- "${ranks[@]}" "${train[@]}" &
+  "$python" -m rn50.launch.supervisor "$out" -- "${ranks[@]}" "${train[@]}" &
   child=$! code=0
   wait "$child" || code=$?
   if [[ -n $stopped ]]; then
     wait "$child" || code=$?
   fi
   child='' end=0
-  "${once[@]}" "$python" -m rn50.scripts.steps end \
+  "${once[@]}" "$python" -m rn50.launch.job_steps end \
     "$out" "$code" "$stopped" "$SECONDS" lsf || end=$?
   if [[ -f $out/result_0.txt ]]; then
     cp -- "$out/result_0.txt" "$folder/results/$system/resnet/result_$n.txt"
@@ -131,6 +131,6 @@ for ((n = 0; n < runs; n++)); do
   if ((end > 1)); then exit "$end"; fi
   failed=$((failed | end))
 done
-"${once[@]}" "$python" -m rn50.scripts.entry log score \
+"${once[@]}" "$python" -m rn50.cli.entry log score \
   "$folder/results/$system/resnet" || true
 exit "$failed"

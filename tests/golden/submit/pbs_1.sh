@@ -111,9 +111,9 @@ on_each=(mpirun -np 1 --hostfile "$folder/hosts" --map-by ppr:1:node --bind-to n
   "${exports[@]}" "${container[@]}")
 
 "${per_node[@]}" mkdir -p -- "${stage%/*}"
-"${once[@]}" "$python" -m rn50.scripts.entry data prepare "${config[@]}"
+"${once[@]}" "$python" -m rn50.cli.entry data prepare "${config[@]}"
 # Once a node: copied to its own disk, every byte checked there.
-staging=("$python" -m rn50.scripts.entry data stage "${config[@]}" --to "$stage")
+staging=("$python" -m rn50.cli.entry data stage "${config[@]}" --to "$stage")
 staged=1
 "${on_each[@]}" "${staging[@]}"
 
@@ -123,7 +123,7 @@ for ((n = 0; n < runs; n++)); do
   out=$folder/run_$n
   seed=$(od -An -N4 -tu4 /dev/urandom | tr -d ' ')
   begun=0
-  "${once[@]}" "$python" -m rn50.scripts.steps begin "$out" \
+  "${once[@]}" "$python" -m rn50.launch.job_steps begin "$out" \
     --scheduler pbs --seed="$seed" --data="$dataset" -- "${config[@]}" \
     || begun=$?
   if ((begun == 10 || begun == 11)); then # this run ended in a start before this one
@@ -146,7 +146,7 @@ for ((n = 0; n < runs; n++)); do
     wait "$child" || code=$?
   fi
   child='' end=0
-  "${once[@]}" "$python" -m rn50.scripts.steps end \
+  "${once[@]}" "$python" -m rn50.launch.job_steps end \
     "$out" "$code" "$stopped" "$SECONDS" pbs || end=$?
   if [[ -f $out/result_0.txt ]]; then
     cp -- "$out/result_0.txt" "$folder/results/$system/resnet/result_$n.txt"
@@ -156,6 +156,6 @@ for ((n = 0; n < runs; n++)); do
   if ((end > 1)); then exit "$end"; fi
   failed=$((failed | end))
 done
-"${once[@]}" "$python" -m rn50.scripts.entry log score \
+"${once[@]}" "$python" -m rn50.cli.entry log score \
   "$folder/results/$system/resnet" || true
 exit "$failed"

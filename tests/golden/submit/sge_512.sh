@@ -108,9 +108,9 @@ on_each=(mpirun -np 512 --hostfile "$folder/hosts" --map-by ppr:1:node --bind-to
   "${exports[@]}")
 
 "${per_node[@]}" mkdir -p -- "${stage%/*}"
-"${once[@]}" "$python" -m rn50.scripts.entry data prepare "${config[@]}"
+"${once[@]}" "$python" -m rn50.cli.entry data prepare "${config[@]}"
 # Once a node: copied to its own disk, every byte checked there.
-staging=("$python" -m rn50.scripts.entry data stage "${config[@]}" --to "$stage")
+staging=("$python" -m rn50.cli.entry data stage "${config[@]}" --to "$stage")
 staged=1
 "${on_each[@]}" "${staging[@]}"
 
@@ -120,7 +120,7 @@ for ((n = 0; n < runs; n++)); do
   out=$folder/run_$n
   seed=$(od -An -N4 -tu4 /dev/urandom | tr -d ' ')
   begun=0
-  "${once[@]}" "$python" -m rn50.scripts.steps begin "$out" \
+  "${once[@]}" "$python" -m rn50.launch.job_steps begin "$out" \
     --scheduler sge --seed="$seed" --data="$dataset" -- "${config[@]}" \
     || begun=$?
   if ((begun == 10 || begun == 11)); then # this run ended in a start before this one
@@ -137,14 +137,14 @@ for ((n = 0; n < runs; n++)); do
       sudo -n sysctl -q vm.drop_caches=3'
   # The ranks drop the data set's caches themselves, and log it: cache_clear.
   # The watchdog: ends the step when a rank stops, which no scheduler sees.
-  "$python" -m rn50.scripts.watch "$out" -- "${ranks[@]}" "${train[@]}" &
+  "$python" -m rn50.launch.supervisor "$out" -- "${ranks[@]}" "${train[@]}" &
   child=$! code=0
   wait "$child" || code=$?
   if [[ -n $stopped ]]; then
     wait "$child" || code=$?
   fi
   child='' end=0
-  "${once[@]}" "$python" -m rn50.scripts.steps end \
+  "${once[@]}" "$python" -m rn50.launch.job_steps end \
     "$out" "$code" "$stopped" "$SECONDS" sge || end=$?
   if [[ -f $out/result_0.txt ]]; then
     cp -- "$out/result_0.txt" "$folder/results/$system/resnet/result_$n.txt"
@@ -154,6 +154,6 @@ for ((n = 0; n < runs; n++)); do
   if ((end > 1)); then exit "$end"; fi
   failed=$((failed | end))
 done
-"${once[@]}" "$python" -m rn50.scripts.entry log score \
+"${once[@]}" "$python" -m rn50.cli.entry log score \
   "$folder/results/$system/resnet" || true
 exit "$failed"

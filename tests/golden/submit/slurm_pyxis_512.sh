@@ -94,7 +94,7 @@ ranks=(srun --mpi=pmix --kill-on-bad-exit=1 --nodes=512 --ntasks=2048 --ntasks-p
 per_node=(srun --nodes=512 --ntasks=512 --ntasks-per-node=1)
 once=(srun --nodes=1 --ntasks=1 "${container[@]}")
 
-"${once[@]}" "$python" -m rn50.scripts.entry data prepare "${config[@]}"
+"${once[@]}" "$python" -m rn50.cli.entry data prepare "${config[@]}"
 
 mkdir -p -- "$folder/results/$system/resnet"
 failed=0
@@ -102,7 +102,7 @@ for ((n = 0; n < runs; n++)); do
   out=$folder/run_$n
   seed=$(od -An -N4 -tu4 /dev/urandom | tr -d ' ')
   begun=0
-  "${once[@]}" "$python" -m rn50.scripts.steps begin "$out" \
+  "${once[@]}" "$python" -m rn50.launch.job_steps begin "$out" \
     --scheduler slurm --seed="$seed" --data="$dataset" -- "${config[@]}" \
     || begun=$?
   if ((begun == 10 || begun == 11)); then # this run ended in a start before this one
@@ -125,7 +125,7 @@ for ((n = 0; n < runs; n++)); do
     wait "$child" || code=$?
   fi
   child='' end=0
-  "${once[@]}" "$python" -m rn50.scripts.steps end \
+  "${once[@]}" "$python" -m rn50.launch.job_steps end \
     "$out" "$code" "$stopped" "$SECONDS" slurm || end=$?
   if [[ -f $out/result_0.txt ]]; then
     cp -- "$out/result_0.txt" "$folder/results/$system/resnet/result_$n.txt"
@@ -135,6 +135,6 @@ for ((n = 0; n < runs; n++)); do
   if ((end > 1)); then exit "$end"; fi
   failed=$((failed | end))
 done
-"${once[@]}" "$python" -m rn50.scripts.entry log score \
+"${once[@]}" "$python" -m rn50.cli.entry log score \
   "$folder/results/$system/resnet" || true
 exit "$failed"

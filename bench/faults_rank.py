@@ -1,0 +1,55 @@
+"""One rank of `rn50 bench faults`: epochs with all guards and without any, in alternation."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+
+from mxnet import nd
+
+from ..config.atomic import write_file
+from ..train.loop import train_steps
+from ..train.watchdog import VARIABLE, Heart
+from .rank import main_of, rank_rounds, start_rank
+
+
+def main(config: str, out: str, rounds: str) -> None:
+    """Time an epoch each way `rounds` times; rank 0 writes the seconds to `out`/bench.json.
+
+    Guarded: a checkpoint and a comparison of replicas at the end of the epoch, and a watchdog.
+    """
+    rank = start_rank(config, out)
+    trainer, plan = rank.trainer(), rank.plan
+    steps = plan.epoch_end_step(1)
+    seconds: dict[str, list[float]] = {"guarded_s": [], "bare_s": []}
+    step = 0
+    for turn in rank_rounds(rank, out, rounds):
+        for name in ("guarded_s", "bare_s") if turn % 2 else ("bare_s", "guarded_s"):
+            heart = None
+            if name == "guarded_s":
+                heart = Heart(os.environ[VARIABLE], rank.session, sys.exit)
+            rank.comm.barrier()
+            start = time.perf_counter()
+            for point in train_steps(trainer, step + 1, step + steps, plan.log_every_steps):
+                rank.write_metrics(point)
+            step += steps
+            if heart is not None:
+                rank.recovery.check_replicas(turn)
+                rank.recovery.begin()
+            nd.waitall()
+            rank.comm.barrier()
+            if turn:  # the first round warms up
+                seconds[name].append(time.perf_counter() - start)
+            if heart is not None:
+                heart.stop()
+    rank.recovery.finish()
+    rank.comm.stop()
+    if rank.session.place.rank == 0:
+        write_file(Path(out) / "bench.json", json.dumps(seconds))
+
+
+if __name__ == "__main__":
+    main_of(main)

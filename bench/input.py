@@ -1,0 +1,172 @@
+"""`rn50 data bench`: how fast images come in a core, against MXNet's reader and bare decoding."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from ..config.errors import UserError
+from ..config.load import Loaded
+from ..config.machine import System
+from ..data.dataset import load_table
+from ..data.prepare import Tracker, prepare
+from ..launch.launchers import Asked
+from ..report.drawing import finish, new_figure, save
+from ..scaling.machine import Machine, known_precisions
+from ..scaling.step import build, step_time
+from .harness import machine, spread
+
+KINDS = ("read", "decode", "full", "mxnet", "jpeg")
+
+
+def bench_input(loaded: Loaded, *, passes: int, images: int, track: Tracker) -> dict[str, Any]:
+    """Images per processor second of each kind, passes in turn; decoders have one thread each."""
+    prepare(loaded.run.data, track, loaded.origins)
+    if not loaded.run.data.augment:
+        raise UserError("data.augment: true expected, found false")
+    rates: dict[str, list[float]] = {kind: [] for kind in KINDS}
+    progress = track("timing ways in, in turn")
+    with tempfile.TemporaryDirectory(prefix="rn50-bench-") as scratch:
+        config = Path(scratch) / "config.yaml"
+        config.write_text(loaded.to_yaml())
+        workers: dict[str, subprocess.Popen[str]] = {}
+        try:
+            with Asked() as asked:  # a signal within Popen would leave a worker running
+                for kind in KINDS:
+                    workers[kind] = _start(config, kind, images)
+            if asked.name:
+                raise KeyboardInterrupt(asked.name)
+            for number in range(passes):
+                for kind in KINDS if number % 2 else reversed(KINDS):
+                    seconds = _ask(workers[kind], kind)
+                    rates[kind].append(seconds["images"] / seconds["processor_s"])
+                progress(number + 1, passes)
+        finally:
+            for worker in workers.values():
+                worker.kill()
+                worker.communicate()
+    full = rates["full"]
+
+    def over(kind: str) -> dict[str, float]:
+        return spread([a / b for a, b in zip(full, rates[kind], strict=True)])
+
+    table = load_table(Path(loaded.run.data.path), "train")
+    return {
+        "ratios": {
+            "our pipeline / mx.io.ImageRecordIter": over("mxnet"),
+            "our pipeline / bare JPEG decoding": over("jpeg"),
+        },
+        "figures": {
+            **{f"{kind}: images per processor second": spread(r) for kind, r in rates.items()},
+            "augment: processor ms an image (full less decode)": spread(
+                [1e3 / a - 1e3 / b for a, b in zip(full, rates["decode"], strict=True)]
+            ),
+            "kB an image (mean)": float(table["length"].mean()) / 1e3,
+            "pixels a side (mean)": float((table["height"] + table["width"]).mean()) / 2,
+            "crop px": loaded.run.data.crop_px,
+        },
+        "measurements": {"images per processor second": rates},
+        "machine": machine(),
+    }
+
+
+def largest_batch(system: System) -> int:
+    """The largest batch of a GPU that the speed of `system` is known for.
+
+    Raises:
+        UserError: a machine that nothing is known of.
+    """
+    machine = _model(system)
+    return max(point.batch for point in getattr(machine.performance, machine.precision).points)
+
+
+def _model(system: System) -> Machine:
+    """In float16 where its speed is known."""
+    known = known_precisions(system.performance) if system.performance else []
+    return build(system.name, system, known[0] if known else "fp16")
+
+
+def roofline(
+    figures: dict[str, Any], system: System, batch: int
+) -> tuple[dict[str, float], Callable[[Path], None]]:
+    """Input rates a GPU of a described machine has its cores for, against its training rate.
+
+    Returns (images/s a GPU by line, a function that writes the SVG). The rate a core is that of
+    the machine measured on, the training rate that of `rn50 predict`.
+    """
+    model = _model(system)
+    about = model.performance
+    train = batch / step_time(model, 1, batch).total_s
+    cores, per_node = system.cores_per_rank, system.ranks_per_node
+    rate = {k: figures[f"{k}: images per processor second"]["median"] for k in ("decode", "full")}
+    lines = {
+        "read": about.read_bytes_per_s / per_node / (figures["kB an image (mean)"] * 1e3),
+        f"decode on {cores} cores": rate["decode"] * cores,
+        f"decode and augment on {cores} cores": rate["full"] * cores,
+        f"training, batch {batch}": train,
+    }
+
+    def draw(path: Path) -> None:
+        figure = new_figure()
+        axes = figure.subplots()
+        counts = list(range(1, max(2 * cores, round(1.3 * train / rate["full"])) + 1))
+        for number, kind in enumerate(("decode", "full")):
+            label = "decode" if kind == "decode" else "decode and augment"
+            axes.plot(counts, [rate[kind] * c for c in counts], color=f"C{number}", label=label)
+        axes.plot(
+            counts,
+            [min(train, rate["full"] * c, lines["read"]) for c in counts],
+            color="black",
+            linewidth=3,
+            alpha=0.35,
+            label="step rate: the lowest",
+        )
+        axes.axhline(train, color="C2", label=f"training, batch {batch}")
+        axes.axhline(lines["read"], color="C3", linestyle="--", label="read_bytes_per_s")
+        axes.axvline(cores, color="grey", linestyle=":", label=f"{cores} cores a GPU")
+        axes.set(xlabel="cores a GPU", ylabel="images/s a GPU", ylim=(0, 1.5 * train))
+        axes.set_title(f"{system.name}: what limits a step")
+        finish(axes)
+        save(figure, path)
+
+    return lines, draw
+
+
+def limit_of(lines: dict[str, float]) -> str:
+    """The lowest line in words, and by how much."""
+    name = min(lines, key=lambda line: lines[line])
+    training = next(rate for line, rate in lines.items() if line.startswith("training"))
+    if name.startswith("training"):
+        others = [rate for line, rate in lines.items() if not line.startswith("training")]
+        return f"training is the limit, input has {min(others) / training:.2f} of what it needs"
+    return f"{name} is the limit, {lines[name] / training:.2f} of what training needs"
+
+
+def _start(config: Path, kind: str, images: int) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "rn50.bench.input_worker", str(config), kind, str(images)],
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def _ask(worker: subprocess.Popen[str], kind: str) -> dict[str, float]:
+    assert worker.stdin is not None and worker.stdout is not None and worker.stderr is not None
+    try:
+        worker.stdin.write("go\n")
+        worker.stdin.flush()
+        while (line := worker.stdout.readline()) and not line.startswith("{"):
+            pass
+        return json.loads(line)
+    except (OSError, ValueError):
+        lines = worker.stderr.read().strip().splitlines() or ["no word of it"]
+        raise UserError(f"data bench: {kind}: {lines[-1]}") from None

@@ -1,0 +1,60 @@
+"""What every benchmark on ranks begins with: a rank of ours, started and quiet."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..config.atomic import write_file
+from ..config.load import load
+from ..train.__main__ import EXIT_FAILED, one_line
+from ..train.placement import find_placement
+from ..train.progress import Progress
+from ..train.session import Session
+from .rounds import count_rounds
+
+if TYPE_CHECKING:
+    from ..train.run import Rank
+
+
+def main_of(body: Callable[..., None]) -> None:
+    """Call `body` with this process's arguments (config, folder, ...).
+
+    What fails it is left in the folder, as a rank that trains does; the process ends at once, since
+    exit handlers would wait for the other ranks.
+    """
+    try:
+        body(*sys.argv[1:])
+    except BaseException as error:  # whatever it was, the others must not wait
+        place, out = find_placement(), Path(sys.argv[2])
+        failure = {"rank": place.rank, "host": place.host, "phase": "benchmark", "step": 0}
+        traceback.print_exc()
+        with suppress(OSError):
+            text = json.dumps(failure | {"reason": one_line(error)}) + "\n"
+            write_file(out / f"failure_{place.rank}.json", text)
+        sys.stderr.flush()
+        os._exit(EXIT_FAILED)
+
+
+def start_rank(config: str, out: str) -> Rank:
+    """The rank that this process is, of `config`, after start-up; its log goes to `out`."""
+    loaded = load(config)
+    session = Session(loaded, Path(out), find_placement())
+    session.progress = Progress(session.plan, loaded.run.eval.target, shown=False)
+    session.prepare()
+    from ..train.run import Rank
+
+    rank = Rank(session)
+    rank.start_up()
+    return rank
+
+
+def rank_rounds(rank: Rank, out: str, rounds: str) -> Iterator[int]:
+    """The rounds of a benchmark on ranks, noted in `out` by rank 0 alone."""
+    return count_rounds(Path(out), int(rounds), noted=rank.session.place.rank == 0)

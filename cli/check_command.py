@@ -1,0 +1,78 @@
+"""`rn50 log check`: what it prints and its exit code. Loads no argument parser: see `entry.py`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from ..compliance.check_log import CANNOT_READ, FAIL, POLICY_VERDICT, Check, check_log
+from ..config.finding import printable
+from ..logging.places import log_folders
+
+
+def run_check(
+    paths: Sequence[Path],
+    ruleset: str | None,
+    *,
+    strict: bool,
+    official: bool | None,
+    as_json: bool,
+) -> int:
+    """Check logs and folders, print the verdicts; returns the exit code, the worst of all."""
+    codes = []
+    printed: list[list[Check]] = []
+    for path in [folder for given in paths for folder in log_folders(given)]:
+        if path.is_dir():
+            from ..compliance.submission import check_folder
+
+            checks = check_folder(path, ruleset, official=official)
+        else:
+            checks = (check_log(path, ruleset, official=official),)
+        codes.append(_exit_code(checks[-1].verdict, strict))
+        printed.append(list(checks))
+    if as_json:
+        content = [check.to_dict() for checks in printed for check in checks]
+        alone = len(paths) == 1 and not paths[0].is_dir()
+        print(json.dumps(content[0] if alone else content, indent=1, allow_nan=False))
+    else:
+        # A folder's verdict comes first: it is what was asked for.
+        ordered = [check for checks in printed for check in (checks[-1], *checks[:-1])]
+        print("\n\n".join("\n".join(check_lines(check)) for check in ordered))
+    return max(codes)
+
+
+def _exit_code(verdict: str, strict: bool) -> int:
+    if verdict == CANNOT_READ:
+        return 2
+    return 1 if verdict == FAIL or (strict and verdict == POLICY_VERDICT) else 0
+
+
+def check_lines(check: Check) -> list[str]:
+    """A check for people: verdict and cause first. Nothing in it obeys a terminal's orders."""
+    lines = [f"{check.verdict} {check.path}: {check.cause}"]
+    lines.append(f"  ruleset {check.ruleset} ({check.ruleset_source})")
+    official = check.official
+    if official is not None:
+        why = f": {official.messages[0]}" if official.verdict == "NOT_RUN" else ""
+        crashed = ": it crashed on this log" if official.verdict == "CRASH" else ""
+        lines.append(f"  official checker {official.version}: {official.verdict}{why}{crashed}")
+    if check.difference:
+        lines.append(f"  the two differ: {check.difference}")
+    if check.round_verdict is not None:
+        lines.append(
+            f"  by the checker of the round itself: {check.round_verdict} (it only warned about "
+            "weights_initialization)"
+        )
+    for finding in check.findings:
+        place = "" if finding.line is None else f" line {finding.line}"
+        explained = f" (explained by {finding.caused_by})" if finding.caused_by else ""
+        lines.append(f"  {finding.severity:6} {finding.id}{place}: {finding.message}{explained}")
+        parts = []
+        if finding.expected:
+            parts.append(f"expected {finding.expected}, found {finding.found or 'none'}")
+        if finding.advice:
+            parts.append(finding.advice)
+        if parts:
+            lines.append(f"         {'; '.join(parts)}")
+    return [printable(line) for line in lines]

@@ -1,0 +1,222 @@
+"""`rn50 config`: what a config means, and whether it keeps the closed division's rules."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Optional
+
+import typer
+
+from ..config.errors import UserError
+from ..launch.ending import config_checked
+from .console import (
+    EXIT_BAD,
+    TYPER_OPTIONS,
+    Config,
+    Json,
+    Overrides,
+    SystemName,
+    complete_key,
+    complete_preset,
+    print_table,
+    say,
+    yaml_value,
+)
+
+config_app = typer.Typer(help="Look at configs and check them.", **TYPER_OPTIONS)
+
+
+@config_app.command("show")
+def config_show(
+    config: Config,
+    overrides: Overrides = None,
+    system: SystemName = None,
+    as_json: Json = False,
+) -> None:
+    """Every value of a config and where it comes from.
+
+    That is a file and line, the command line, the image set's manifest.json, or the default. Paths
+    are shown as seen from the current folder.
+
+    Example: `rn50 config show abci_2048_open batch.per_rank=40`
+    """
+    from ..config.load import load
+    from ..config.manifest import FILE_NAME
+    from ..config.names import is_file
+    from ..config.plan import build_plan
+    from .machine_option import on_machine
+
+    loaded = load(config, on_machine(config, overrides or [], system))
+    plan = build_plan(loaded.run)
+    folder = Path(loaded.run.data.path)
+    there = "a packed set" if is_file(folder / FILE_NAME) else "no packed set there"
+    if as_json:
+        origins = {path: str(origin) for path, _, origin in loaded.leaves()}
+        shown = {"config": loaded.to_dict(), "sha256": loaded.sha256, "origins": origins}
+        print(json.dumps(shown, indent=1))
+        return
+    rows = [(path, yaml_value(value), str(origin)) for path, value, origin in loaded.leaves()]
+    print_table(("key", "value", "from"), rows, free=(1,))
+    print()
+    say(f"data.path is {folder.absolute()} ({there})")
+    print(
+        f"{plan.ranks} ranks, global batch {plan.global_batch_size}, "
+        f"{plan.steps_per_epoch:g} steps an epoch, {plan.epochs} epochs = {plan.total_steps} "
+        f"steps, warm-up {plan.warmup_steps}, decay {plan.decay_steps}, evaluations after epochs "
+        f"{', '.join(map(str, plan.eval_epochs))}\nsha256 {loaded.sha256}"
+    )
+
+
+@config_app.command("check")
+def config_check(
+    config: Config,
+    overrides: Overrides = None,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Policy findings and warnings fail too: exit 1.")
+    ] = False,
+    system: SystemName = None,
+    as_json: Json = False,
+) -> None:
+    """Hold a config to the closed division before it runs, and its parts to each other.
+
+    An open one is told its choices. FAIL: the official checker would refuse the run, counts are not
+    the image set's, or no machine of its kind can run it; POLICY: the rules forbid it and no tool
+    checks it; WARN: likely a mistake, such as a learning rate for another batch. What this machine
+    alone cannot run is a note.
+
+    Exit 0: PASS, WARN or POLICY; 1: FAIL, with `--strict` WARN and POLICY too.
+
+    Example: `rn50 config check abci_2048_closed_32k batch.per_rank=42`
+    """
+    from ..compliance.config_rules import check_config
+    from ..config.load import load
+    from ..launch.dry_run import find_data, names_own_data
+    from ..launch.preflight import check_whether_it_runs
+    from .machine_option import on_machine
+
+    loaded = load(config, on_machine(config, overrides or [], system))
+    missing = find_data(loaded.run.data, loaded.origins)[1] if names_own_data(loaded) else []
+    result = check_whether_it_runs(check_config(loaded), loaded.run, missing=missing)
+    if as_json:
+        print(json.dumps(result.to_dict(), indent=1))
+    else:
+        say(f"{result.verdict} {config}: {result.cause} (ruleset {result.ruleset})")
+        for finding in result.findings:
+            say(f"  {finding.severity:7} {finding.id}: {finding.message}")
+        facts = [(key, yaml_value(value)) for key, value in result.facts.items()]
+        print_table(("", ""), facts, free=(1,))
+        words = [config, *(("--system", system) if system else ()), *(overrides or [])]
+        print(f"\n{config_checked(result, words, loaded.run.system.nodes).line}")
+    if result.verdict == "FAIL" or (strict and result.verdict != "PASS"):
+        raise typer.Exit(EXIT_BAD)
+
+
+@config_app.command("explain")
+def config_explain(
+    key: Annotated[
+        Optional[str],  # noqa: UP045 (Typer reads this at run time)
+        typer.Argument(
+            help="A key, its beginning or a section; default: all.",
+            autocompletion=complete_key,
+            show_default=False,
+        ),
+    ] = None,
+    write: Annotated[
+        Optional[Path],  # noqa: UP045
+        typer.Option(
+            help="Put the reference of all keys into a page, as docs/config.md has it.",
+            metavar="PAGE",
+        ),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """What a key means: unit, allowed values, default, and the presets that set it.
+
+    Example: `rn50 config explain optimizer.base_lr`
+
+    Example: `rn50 config explain data`
+    """
+    from ..config import reference
+
+    if write is not None:
+        from ..config.atomic import write_output
+
+        if not write.is_file():
+            raise UserError(f"--write: {write}: a page that is there expected, found none")
+        try:
+            page = write.read_text()
+        except UnicodeDecodeError as error:
+            raise UserError(
+                f"--write: {write}: UTF-8 expected, found byte {error.start} bad"
+            ) from None
+        write_output(write, reference.replace_in_page(page))
+        return
+    found = [*reference.all_keys().values()] if key is None else reference.find_keys(key)
+    if as_json:
+        print(json.dumps([reference.to_dict(item) for item in found], indent=1))
+    elif len(found) == 1:
+        print("\n".join(reference.render(found[0])))
+        if found[0].path == "optimizer.base_lr":
+            from ..compliance.published_lr import rows as recipes
+
+            print("\nBy optimizer and global batch, what `rn50 config check` compares with:\n")
+            print_table(("optimizer", "batch", "base LR", "of"), recipes())
+    else:
+        if key is not None and found[0].is_section:
+            print(f"{found[0].path}: {found[0].meaning}\n")
+        rows = [(k.path, k.default, k.values, k.meaning) for k in found if not k.is_section]
+        print_table(("key", "default", "values", "meaning"), rows, free=(1, 2, 3))
+
+
+@config_app.command("list")
+def config_list(
+    systems: Annotated[
+        bool, typer.Option("--systems", help="The machines that `system=NAME` takes, instead.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """The presets (CONFIG in other commands; `base: NAME` in a YAML), and what each is for.
+
+    Example: `rn50 config list --systems`
+    """
+    from ..config.names import PRESETS, list_presets, list_systems
+
+    folder, names = (PRESETS / "system", list_systems()) if systems else (PRESETS, list_presets())
+    rows = []
+    for name in names:
+        first = (folder / f"{name}.yaml").read_text().splitlines()[0]
+        rows.append((name, first.lstrip("# ")))
+    if as_json:
+        print(json.dumps(dict(rows), indent=1))
+        return
+    print_table(("machine" if systems else "preset", "what"), rows)
+
+
+@config_app.command("diff")
+def config_diff(
+    left: Config,
+    right: Annotated[str, typer.Argument(help="The other config.", autocompletion=complete_preset)],
+    as_json: Json = False,
+) -> None:
+    """The values in which two configs differ. Exit 1 if there are any.
+
+    Example: `rn50 config diff dgx1_8 abci_2048_open`
+    """
+    from ..config.leaves import flatten
+    from ..config.load import load
+
+    one = dict(flatten(load(left).to_dict()))
+    other = dict(flatten(load(right).to_dict()))
+    keys = sorted(key for key in one | other if one.get(key) != other.get(key))
+    if as_json:
+        found = [{"key": key, "left": one.get(key), "right": other.get(key)} for key in keys]
+        print(json.dumps({"left": left, "right": right, "differences": found}, indent=1))
+    elif keys:
+        values = [(one.get(key, "-"), other.get(key, "-")) for key in keys]
+        rows = [(key, *map(yaml_value, pair)) for key, pair in zip(keys, values, strict=True)]
+        print_table(("key", left, right), rows, free=(1, 2))
+    else:
+        print("no difference")
+    if keys:
+        raise typer.Exit(EXIT_BAD)

@@ -1,0 +1,356 @@
+"""`rn50 data`: make, pack, verify, stage and prepare image sets, and measure their way in."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Optional
+
+import typer
+
+from ..config.errors import UserError
+from .bench import Plot, bench_app, print_bench, print_figures
+from .console import (
+    EXIT_BAD,
+    TYPER_OPTIONS,
+    Config,
+    Json,
+    Overrides,
+    Tracking,
+    complete_system,
+    output_file,
+    say,
+    split_config,
+)
+
+if TYPE_CHECKING:
+    from ..config.manifest import Manifest
+from .measuring import Measuring
+
+data_app = typer.Typer(help="Make, pack, verify and stage image sets.", **TYPER_OPTIONS)
+
+Processes = Annotated[
+    Optional[int],  # noqa: UP045 (Typer reads this at run time)
+    typer.Option(min=1, help="Processes; default: one for each core."),
+]
+MOST_NAMED = 20
+LIKE_IMAGENET = (
+    *("data.path=datasets/like_imagenet", "data.classes=10", "data.train_samples=1000"),
+    *("data.eval_samples=100", "data.crop_px=224", "data.eval_resize_px=256"),
+    *("data.area=[0.08,1.0]", "data.synthetic.train_samples=1000"),
+    *("data.synthetic.eval_samples=100", "data.synthetic.classes=10"),
+    *("data.synthetic.min_px=375", "data.synthetic.max_px=500", "batch.per_rank=32"),
+)
+"""Images of ImageNet's size: 375 to 500 px a side, 110 KB in the mean."""
+
+
+@data_app.command("make")
+def data_make(
+    out: Annotated[Path, typer.Argument(help="Folder to write; must not exist yet.")],
+    train_samples: Annotated[
+        int, typer.Option("--train", min=1, max=10_000_000, help="Training images.")
+    ] = 4000,
+    eval_samples: Annotated[
+        int, typer.Option("--val", min=1, max=10_000_000, help="Held-out images.")
+    ] = 1000,
+    classes: Annotated[int, typer.Option(min=2, max=10, help="Texture classes.")] = 10,
+    min_px: Annotated[int, typer.Option(min=16, max=1024, help="Shortest side.")] = 40,
+    max_px: Annotated[int, typer.Option(min=16, max=1024, help="Longest side.")] = 56,
+    seed: Annotated[
+        int, typer.Option(min=0, max=2**63 - 1, help="The same seed draws the same bytes.")
+    ] = 0,
+) -> None:
+    """Draw the synthetic set as JPEG files in ImageNet's folder layout.
+
+    Example: `rn50 data make images --train 4000 --val 1000`
+    """
+    from ..config.schema import Synthetic
+    from ..data.synthetic import make_images
+
+    settings = Synthetic(
+        classes=classes,
+        train_samples=train_samples,
+        eval_samples=eval_samples,
+        min_px=min_px,
+        max_px=max_px,
+        seed=seed,
+    )
+    with Tracking() as track:
+        count = make_images(out, settings, track("drawing images"))
+    say(f"{out}: {count} images in {classes} classes")
+
+
+@data_app.command("pack")
+def data_pack(
+    images: Annotated[Path, typer.Argument(help="Photos in class folders, or ImageNet as it is.")],
+    out: Annotated[Path, typer.Argument(help="Folder to write; must not exist yet.")],
+    shuffle_seed: Annotated[int, typer.Option(min=0, help="Order of the records.")] = 0,
+    processes: Processes = None,
+    hold_out: Annotated[
+        Optional[float],  # noqa: UP045
+        typer.Option(
+            min=0.001,
+            max=0.999,
+            help="Without a val: hold out this share of every class, such as 0.2, to evaluate on.",
+        ),
+    ] = None,
+    val_labels: Annotated[
+        Optional[Path],  # noqa: UP045
+        typer.Option(help="Classes of a flat val; default: a known name beside it."),
+    ] = None,
+    skip_bad: Annotated[int, typer.Option(min=0, help="Leave out so many bad files.")] = 0,
+    decode: Annotated[bool, typer.Option("--decode", help="Decode all; failing is bad.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Pack images into RecordIO: original bytes, index, sample table, manifest.
+
+    Bad files (unreadable, no JPEG or PNG) are all named in one go. Killed, the same command goes on
+    where it was, to the same bytes.
+
+    Example: `rn50 data pack photos datasets/mine --hold-out 0.2`
+
+    Example: `rn50 data pack /scratch/ILSVRC2012 datasets/imagenet`
+    """
+    from ..data.pack import BadFilesError, pack_images
+
+    warnings = []
+
+    def warn(message: str) -> None:
+        warnings.append(message)
+        say(f"rn50: warning: {message}", to=sys.stderr)
+
+    try:
+        with Tracking() as track:
+            manifest = pack_images(
+                images,
+                out,
+                shuffle_seed=shuffle_seed,
+                processes=processes,
+                skip_bad=skip_bad,
+                decode=decode,
+                val_labels=val_labels,
+                hold_out=hold_out,
+                progress=track("packing records"),
+                warn=warn,
+            )
+    except BadFilesError as error:
+        if as_json:
+            files = [file.model_dump(exclude={"kept"}) for file in error.files]
+            found = {"packed": False, "bad_files": files, "warnings": warnings}
+            print(json.dumps({"folder": str(out)} | found, indent=1))
+        raise
+    if as_json:
+        packed = {"packed": True, "warnings": warnings}
+        print(json.dumps(_described(out, manifest) | packed, indent=1))
+        return
+    counts = ", ".join(f"{split.samples:,} {name}" for name, split in manifest.splits.items())
+    say(f"{out}: {counts} images in {len(manifest.classes):,} classes")
+    for odd in manifest.odd_files[:MOST_NAMED]:
+        say(f"  {'kept' if odd.kept else 'left out'}: {odd.path}: {odd.found}")
+    if len(manifest.odd_files) > MOST_NAMED:
+        say(f"  and {len(manifest.odd_files) - MOST_NAMED:,} more in {out / 'manifest.json'}")
+
+
+def _described(folder: Path, manifest: Manifest) -> dict[str, Any]:
+    """A packed set as JSON."""
+    from ..data.describe import classes_without
+
+    return {
+        "folder": str(folder),
+        "classes": manifest.classes,
+        "splits": {
+            name: {
+                "samples": split.samples,
+                "bytes": split.files["rec"].bytes,
+                "class_counts": split.class_counts,
+                "lacking_classes": classes_without(manifest.classes, split.class_counts),
+            }
+            for name, split in manifest.splits.items()
+        },
+        "drawn": manifest.is_drawn,
+        "odd_files": [file.model_dump() for file in manifest.odd_files],
+    }
+
+
+@data_app.command("verify")
+def data_verify(
+    folder: Annotated[Path, typer.Argument(help="A packed set.")],
+    full: Annotated[bool, typer.Option("--full", help="Every byte, decode every image.")] = False,
+    sample: Annotated[int, typer.Option(min=1, help="Records to decode of each split.")] = 1000,
+    processes: Processes = None,
+    as_json: Json = False,
+) -> None:
+    """Check a packed set: manifest, sizes, index, sample table, and a sample of records decoded.
+
+    `--full` checks the SHA-256 of every file and decodes every image. Exit 0: whole; 1: not, with
+    file and offset.
+
+    Example: `rn50 data verify datasets/quick --full`
+    """
+    from ..data.dataset import verify
+
+    with Tracking() as track:
+        try:
+            manifest = verify(
+                folder,
+                decode=True,
+                sample=None if full else sample,
+                processes=processes or len(os.sched_getaffinity(0)),
+                progress=track("checking records"),
+            )
+        except UserError as error:
+            if as_json:
+                found = {"folder": str(folder), "whole": False, "problem": str(error)}
+                print(json.dumps(found, indent=1))
+            print(f"rn50: error: {error}", file=sys.stderr)
+            raise typer.Exit(EXIT_BAD) from None
+    records = sum(split.samples for split in manifest.splits.values())
+    looked = records if full else sum(min(sample, s.samples) for s in manifest.splits.values())
+    if as_json:
+        counted = {"whole": True, "problem": None, "records": records, "decoded": looked}
+        print(json.dumps(_described(folder, manifest) | counted, indent=1))
+    else:
+        say(f"{folder}: whole, {records:,} records, {looked:,} of them decoded")
+
+
+@data_app.command("stage")
+def data_stage(
+    config: Config,
+    overrides: Overrides = None,
+    to: Annotated[
+        Optional[Path],  # noqa: UP045
+        typer.Option(help="Folder to make on the node's own disk."),
+    ] = None,
+    remove: Annotated[bool, typer.Option("--remove", help="Delete the staged set.")] = False,
+    wait_s: Annotated[
+        float, typer.Option(min=0, help="Other local ranks wait so long; 0: they return at once.")
+    ] = 0.0,
+) -> None:
+    """Copy the set of a config to this node's disk: once a node, by local rank 0, with checksums.
+
+    Prints the folder. Killed, the same command goes on.
+
+    Example: `srun --ntasks-per-node=1 rn50 data stage dgxa100_8 --to /scratch/rn50_data`
+    """
+    from ..config.load import load
+    from ..data import stage
+
+    if to is None:
+        raise UserError("--to: a folder on the node's own disk expected, found none")
+    rank = stage.local_rank()
+    source = Path(load(*split_config(config, overrides)).run.data.path)
+    if source.resolve() == to.resolve():
+        raise UserError(f"--to: another folder than data.path expected, found {to}")
+    if rank:
+        if wait_s and not remove:
+            stage.wait_until_staged(source, to, wait_s)
+    elif remove:
+        stage.remove(to)
+        say(f"{to}: removed")
+    else:
+        with Tracking() as track:
+            stage.stage(source, to, progress=track("copying bytes"))
+        say(f"{to}: staged")
+
+
+@data_app.command("prepare")
+def data_prepare(config: Config = "quick", overrides: Overrides = None) -> None:
+    """Make sure that the set a config names is there: drawn and packed if it is synthetic.
+
+    Example: `rn50 data prepare quick`
+    """
+    from ..config.load import load
+    from ..data.describe import describe_data
+    from ..data.prepare import prepare
+
+    loaded = load(*split_config(config, overrides))
+    with Tracking() as track:
+        manifest = prepare(loaded.run.data, track, loaded.origins)
+    say(f"ready: {describe_data(loaded.run.data, manifest)}")
+
+
+@bench_app.command("pack")
+def bench_pack(
+    images: Annotated[Path, typer.Argument(help="An image folder.")],
+    scratch: Annotated[
+        Optional[Path],  # noqa: UP045
+        typer.Option(help="Where to write; default: beside the images."),
+    ] = None,
+    processes: Processes = None,
+    passes: Annotated[int, typer.Option(min=1, help="How often each, in turn.")] = 5,
+    plot: Plot = None,
+    as_json: Json = False,
+) -> None:
+    """Packing against copying the same files into one file on the same disk.
+
+    Example: `rn50 bench pack images --passes 7`
+    """
+    from ..bench.pack import bench_pack as run_bench
+
+    with Measuring() as track:
+        figures = run_bench(
+            images,
+            scratch,
+            processes=processes or len(os.sched_getaffinity(0)),
+            passes=passes,
+            progress=track("packing and copying in turn"),
+        )
+    print_bench(track, figures, as_json, plot)
+
+
+@data_app.command("bench")
+def data_bench(
+    config: Config = "quick",
+    overrides: Overrides = None,
+    like_imagenet: Annotated[
+        bool, typer.Option("--like-imagenet", help="Drawn images of ImageNet's size, 224 px crops.")
+    ] = False,
+    passes: Annotated[int, typer.Option(min=1, help="Passes of each way in, in turn.")] = 7,
+    images: Annotated[int, typer.Option(min=1, help="Images a pass.")] = 640,
+    system: Annotated[
+        Optional[str],  # noqa: UP045
+        typer.Option(
+            "--system",
+            metavar="MACHINE",
+            help="The roofline of this machine: a name or a YAML file.",
+            autocompletion=complete_system,
+        ),
+    ] = None,
+    batch_per_gpu: Annotated[
+        Optional[int],  # noqa: UP045
+        typer.Option(min=1, help="Of --system; default: the largest it has a known speed for."),
+    ] = None,
+    plot: Annotated[
+        Optional[Path],  # noqa: UP045
+        output_file("Draw as SVG: the roofline of --system, or the measurements"),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Images per processor second: read, decode, all of it; MXNet's reader; bare JPEG decoding.
+
+    Example: `rn50 data bench --like-imagenet --system dgxa100 --plot roofline.svg`
+    """
+    from ..bench.input import bench_input, largest_batch, limit_of, roofline
+    from ..config.load import load, load_system
+
+    name, more = split_config(config, overrides)
+    loaded = load(name, [*(LIKE_IMAGENET if like_imagenet else ()), *more])
+    described = load_system(system) if system else None
+    if described is None and batch_per_gpu is not None:
+        raise UserError("--batch-per-gpu: --system expected beside it, found none")
+    batch = 0 if described is None else batch_per_gpu or largest_batch(described)
+    with Measuring() as track:
+        result = bench_input(loaded, passes=passes, images=images, track=track)
+    if described is not None:
+        lines, draw = roofline(result["figures"], described, batch)
+        result["figures"] |= {f"{line}: images/s a GPU": rate for line, rate in lines.items()}
+        result["figures"]["limit"] = limit_of(lines)
+    if described is None:
+        print_bench(track, result, as_json, plot)
+        return
+    print_figures(result, as_json)
+    if plot:
+        draw(plot)
+    track.print_end(plot, as_json=as_json)

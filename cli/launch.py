@@ -1,0 +1,190 @@
+"""`rn50 launch` and `rn50 train`: one timed run of a config on this machine or allocation."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shlex
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, NamedTuple, Optional
+
+import typer
+
+from ..config.errors import UserError
+from ..launch.ending import Failed, Stopped
+from .console import (
+    EXIT_BAD,
+    EXIT_USAGE,
+    Config,
+    Json,
+    Launcher,
+    Overrides,
+    Ranks,
+    SystemName,
+    Tracking,
+    complete_preset,
+    split_config,
+)
+
+if TYPE_CHECKING:
+    from ..config.load import Loaded
+
+
+class _Wanted(NamedTuple):
+    """The run that was asked for."""
+
+    loaded: Loaded
+    recorded: Path | None
+    """The folder of the run whose saved config this is."""
+    resume: Path | None
+
+
+def launch(
+    config: Annotated[
+        Optional[str],  # noqa: UP045
+        typer.Argument(
+            help="A preset or a YAML file; default: quick, or the config to resume.",
+            autocompletion=complete_preset,
+        ),
+    ] = None,
+    overrides: Overrides = None,
+    ranks: Ranks = None,
+    launcher: Launcher = None,
+    system: SystemName = None,
+    resume: Annotated[
+        Optional[str],  # noqa: UP045
+        typer.Option(help="Go on with an interrupted run: its folder, or `latest`."),
+    ] = None,
+    max_restarts: Annotated[
+        int, typer.Option(min=0, help="Go on by itself so often after a failed rank.")
+    ] = 0,
+    dry_run: Annotated[
+        bool,
+        typer.Option("--dry-run", help="Say what would run and what it takes; start nothing."),
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Run a config on this machine or allocation: data, ranks, log, official checker.
+
+    A `config.yaml` beside a log is a recorded run: a line says whether this one repeated its
+    accuracy curve, and `repeats` in result.json. The last line says how the run ended and how to go
+    on, as do `reason` and `next` in result.json. With --json that file's content is all of the
+    standard output.
+
+    Exit 0: target reached and the official checker passes (a target of one's own below the closed
+    division's: but for that); 1: not; 2: bad input or a failed rank; 130: stopped by a signal.
+
+    Example: `rn50 launch quick --ranks 2 --launcher gloo seed=1`
+
+    Example: `rn50 launch dgxa100_8 --dry-run`
+
+    Example: `rn50 launch --resume latest`
+    """
+    wanted = _load(config, overrides, ranks, system, resume, draw=not dry_run)
+    if dry_run:
+        _say_what_would_run(wanted, launcher, as_json)
+        return
+    from ..config.reading import read_object
+    from ..launch.launchers import LAUNCHERS, pick_launcher
+    from ..launch.preflight import Here, obstacles_here, refusals, refuse, runs_here
+    from ..launch.run import launch as run_launch
+    from ..launch.verdict import is_good
+
+    run, chosen = wanted.loaded.run, pick_launcher(launcher)
+    problems = refusals(run, (LAUNCHERS[chosen][1],))
+    if runs_here(run, chosen):
+        problems += obstacles_here(run, Here.read())
+    refuse(problems)
+    again = None if wanted.resume else shlex.join(["rn50", *sys.argv[1:]])
+    aside = contextlib.redirect_stdout(sys.stderr) if as_json else contextlib.nullcontext()
+    try:
+        with aside, Tracking() as track:
+            result = run_launch(
+                wanted.loaded,
+                launcher,
+                track,
+                recorded=wanted.recorded,
+                resume=wanted.resume,
+                max_restarts=max_restarts,
+                again=again,
+            )
+    except (Failed, Stopped) as error:
+        result = read_object(Path(error.ending.folder) / "result.json")
+        if as_json and result:
+            print(json.dumps(result, indent=1), flush=True)
+        raise
+    if as_json:
+        print(json.dumps(result, indent=1))
+    raise typer.Exit(0 if is_good(result) else EXIT_BAD)
+
+
+def _load(
+    config: str | None,
+    overrides: list[str] | None,
+    ranks: int | None,
+    system: str | None,
+    resume: str | None,
+    *,
+    draw: bool,
+) -> _Wanted:
+    from ..launch.resume import load_resumed
+    from ..launch.run import load_for_launch
+    from ..report.reproduction import find_recorded
+    from .machine_option import on_machine
+
+    name, texts = split_config(config or "quick", overrides)
+    if resume is None:
+        texts = on_machine(name, texts, system)
+        loaded = load_for_launch(name, texts, ranks, draw=draw)
+        return _Wanted(loaded, find_recorded(name), None)
+    if system is not None:
+        raise UserError("--system: a new run expected, found --resume; system=NAME goes with it")
+    own = name if config is not None and "=" not in config else None
+    folder, loaded = load_resumed(resume, own, texts, ranks)
+    return _Wanted(loaded, None, folder)
+
+
+def _say_what_would_run(wanted: _Wanted, launcher: str | None, as_json: bool) -> None:
+    from ..launch.dry_run import describe_launch, rows
+    from ..launch.run import RANK
+
+    out = str(wanted.resume or "FOLDER")
+    found = describe_launch(
+        wanted.loaded,
+        launcher,
+        [*RANK, f"{out}/config.yaml", "--out", out],
+        resume=wanted.resume,
+    )
+    if as_json:
+        print(json.dumps(found, indent=1))
+    else:
+        print(f"{found['name']}: dry run, nothing is started")
+        for name, value in rows(found):
+            print(f"  {name:12}  {value}")
+        sys.stdout.flush()
+    for problem in found["problems"]:
+        print(f"rn50: error: {problem}", file=sys.stderr)
+    if found["problems"]:
+        raise typer.Exit(EXIT_USAGE)
+
+
+def train(
+    config: Config,
+    overrides: Overrides = None,
+    out: Annotated[
+        Optional[Path],  # noqa: UP045
+        typer.Option(
+            help="Folder for the run's files, no other run's; default: a new one below `results/`."
+        ),
+    ] = None,
+) -> None:
+    """Train as one rank: what launchers start. By hand it is a run on one rank.
+
+    Exit 0: target reached; 1: not; 2: bad input; 3: it failed; 130: stopped by a signal.
+
+    Example: `rn50 train smoke system.ranks_per_node=1`
+    """
+    from .train import train_by_hand
+
+    raise typer.Exit(train_by_hand(config, overrides or [], out))

@@ -1,0 +1,464 @@
+"""`rn50 predict`: what would this config take on that machine?"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Optional
+
+import typer
+
+from ..config.atomic import is_stdout, write_output
+from ..config.errors import UserError, show
+from .console import Json, complete_system, output_file, print_table, say
+
+if TYPE_CHECKING:
+    from ..config.machine import System
+    from ..scaling.calibrate import Calibration
+    from ..scaling.predict import Job, Prediction
+
+_MOST_FACTOR = 1_000_000
+"""By which a node may be slower: what takes a million times as long stands still."""
+_MOST_RANK_STEPS = 5_000_000
+"""Of a simulation: about a minute (2,048 ranks x 1,000 steps in 14 groups take 20 s of a core)."""
+Arguments = Annotated[
+    Optional[list[str]],  # noqa: UP045 (Typer reads these at run time)
+    typer.Argument(
+        help="A config and its overrides; with --calibrate: run folders or LOG:GPUS.",
+        show_default=False,
+    ),
+]
+Name = Annotated[
+    Optional[str],  # noqa: UP045
+    typer.Option(
+        "--system",
+        metavar="MACHINE",
+        help="A name (`rn50 config list --systems`) or a YAML file; with CONFIG: its recipe put "
+        "there with as many ranks, the same as `system=MACHINE`.",
+        autocompletion=complete_system,
+    ),
+]
+Gpus = Annotated[
+    Optional[int],  # noqa: UP045
+    typer.Option(help="Accelerators; instead of the config's nodes and ranks."),
+]
+BatchPerGpu = Annotated[
+    Optional[int],  # noqa: UP045
+    typer.Option(help="Images per accelerator and step."),
+]
+EpochsOption = Annotated[
+    Optional[float],  # noqa: UP045
+    typer.Option("--epochs", help="Epochs of the run; default: what published runs needed."),
+]
+Algorithm = Annotated[
+    Optional[str],  # noqa: UP045
+    typer.Option(help="Allreduce: auto, ring, torus_2d, hierarchical, double_tree, ..."),
+]
+GroupRule = Annotated[
+    Optional[str],  # noqa: UP045
+    typer.Option("--groups", help="Gradient groups: cubic(3), equal_bytes(8), single, ..."),
+]
+Precision = Annotated[
+    Optional[str],  # noqa: UP045
+    typer.Option(help="fp16, fp32 or tf32; default: the config's, or fp16."),
+]
+Ruleset = Annotated[
+    Optional[str],  # noqa: UP045
+    typer.Option(
+        help="Round whose recipes set the epochs (and the software, where a system has several)."
+    ),
+]
+Plot = Annotated[
+    Optional[Path],  # noqa: UP045
+    output_file(
+        "Draw as SVG: the curve over GPUs, the step, algorithms, overlap; --validate: rows"
+    ),
+]
+Plots = Annotated[
+    Optional[Path],  # noqa: UP045
+    typer.Option(help="Folder for the same plots, each in a file of its own."),
+]
+Out = Annotated[
+    Optional[Path],  # noqa: UP045
+    output_file("With --calibrate: write the fitted system's YAML here"),
+]
+Steps = Annotated[int, typer.Option(min=1, max=10_000, help="Steps to simulate.")]
+Seed = Annotated[int, typer.Option(min=0, help="Of the simulation.")]
+SlowNode = Annotated[float, typer.Option(min=1.0, help="One node computes so many times as long.")]
+SlowLinkFactor = Annotated[
+    float, typer.Option("--slow-link", min=1.0, help="One node's messages take so many times.")
+]
+FailStep = Annotated[
+    Optional[int],  # noqa: UP045
+    typer.Option(min=1, help="A node fails after this step; restart from a checkpoint 10 s later."),
+]
+
+
+def predict(
+    arguments: Arguments = None,
+    system: Name = None,
+    gpus: Gpus = None,
+    batch_per_gpu: BatchPerGpu = None,
+    epochs: EpochsOption = None,
+    algorithm: Algorithm = None,
+    groups: GroupRule = None,
+    precision: Precision = None,
+    ruleset: Ruleset = None,
+    plot: Plot = None,
+    plots: Plots = None,
+    as_json: Json = False,
+    validate: Annotated[
+        bool, typer.Option("--validate", help="Every published figure against ours, worst first.")
+    ] = False,
+    calibrate: Annotated[
+        bool, typer.Option("--calibrate", help="Fit a machine to the runs named as arguments.")
+    ] = False,
+    out: Out = None,
+    simulate: Annotated[
+        bool, typer.Option("--simulate", help="Discrete events: every rank, message and delay.")
+    ] = False,
+    steps: Steps = 20,
+    seed: Seed = 0,
+    slow_node: SlowNode = 1.0,
+    slow_link: SlowLinkFactor = 1.0,
+    fail_step: FailStep = None,
+) -> None:
+    """Step time, images/s and time to train on a described machine, and where the time goes.
+
+    Example: `rn50 predict abci_2048_open`
+
+    Example: `rn50 predict abci_2048_open --system dgxa100`
+
+    Example: `rn50 predict --system dgxa100 --gpus 1024 --batch-per-gpu 35 --json`
+
+    Example: `rn50 predict --system abci --gpus 2048 --batch-per-gpu 42 --epochs 90 --plot abci.svg`
+
+    Example: `rn50 predict --calibrate runs/1 runs/2 --system dgxa100 --gpus 512 --batch-per-gpu 64`
+
+    Example: `rn50 predict --validate`
+
+    Example: `rn50 predict dgxa100_n128 --simulate --slow-node 1.2`
+    """
+    if out is not None and not calibrate:
+        raise UserError("--out: --calibrate expected beside it, found none")
+    for option, given in (("--plot", plot), ("--plots", plots)):
+        if given is not None and (simulate or (validate and option == "--plots")):
+            other = "--simulate" if simulate else "--validate"
+            raise UserError(f"{option}: without {other} expected, found both")
+    if validate:
+        _validate(as_json, plot)
+        return
+    from ..config.values import MOST, MOST_EPOCHS, MOST_RANKS
+
+    _check_numbers(
+        {
+            "--gpus": (gpus, MOST_RANKS),
+            "--batch-per-gpu": (batch_per_gpu, MOST),
+            "--epochs": (epochs, MOST_EPOCHS),
+            "--slow-node": (slow_node, _MOST_FACTOR),
+            "--slow-link": (slow_link, _MOST_FACTOR),
+        }
+    )
+    choices: dict[str, Any] = {
+        "epochs": epochs,
+        "algorithm": algorithm,
+        "groups": groups,
+        "precision": precision,
+        "ruleset": _ruleset(ruleset),
+    }
+    if calibrate:
+        wanted = gpus is not None or batch_per_gpu is not None
+        if not wanted and (plot or plots):
+            option = "--plot" if plot else "--plots"
+            raise UserError(f"{option}: --gpus and --batch-per-gpu expected beside it, found none")
+        fitted, choices["precision"] = _calibrate(
+            arguments or [], system, precision, out, as_json=as_json, predicted_too=wanted
+        )
+        if not wanted:
+            return
+        job = _job_of_system("calibrated", fitted, gpus, batch_per_gpu, choices)
+    elif system is not None and not arguments:
+        from ..config.load import load_system
+
+        machine = load_system(system, choices["ruleset"])
+        job = _job_of_system(system, machine, gpus, batch_per_gpu, choices)
+    else:
+        job = _job_of_config(arguments or [], gpus, batch_per_gpu, choices, system)
+    if simulate:
+        faults = {"slow_node": slow_node, "slow_link": slow_link, "fail_step": fail_step}
+        _simulate(job, steps, seed, faults, as_json)
+        return
+    _predict(job, plot, plots, as_json)
+
+
+def _check_numbers(given: dict[str, tuple[float | None, float]]) -> None:
+    """Refuse what is above its limit, negative, or NaN, which Typer takes for any number."""
+    for option, (value, most) in given.items():
+        if value is not None and not 0 <= value <= most:
+            raise UserError(f"{option}: a number up to {most:,} expected, found {show(value)}")
+
+
+def _ruleset(text: str | None) -> str | None:
+    from ..config.benchmark import RULESETS, ruleset_name
+
+    if text is None:
+        return None
+    name = ruleset_name(text, ("0.5.0", *RULESETS))  # v0.5 had other recipes, and no rules of ours
+    if name is None:
+        raise UserError(f"--ruleset: 0.5.0 or one of {', '.join(RULESETS)} expected, found {text}")
+    return name
+
+
+def _job_of_system(
+    name: str, system: System, gpus: int | None, batch: int | None, choices: dict[str, Any]
+) -> Job:
+    from ..scaling.predict import job_of_system
+
+    if gpus is None or batch is None:
+        raise UserError("--system: --gpus and --batch-per-gpu expected beside it, found not both")
+    given = {key: value for key, value in choices.items() if value is not None}
+    about = system.performance
+    if about is not None and "precision" not in given and about.fp16 is None:
+        given["precision"] = "fp32" if about.fp32 is not None else "tf32"
+    return job_of_system(name, system, gpus, batch, **given)
+
+
+def _job_of_config(
+    arguments: list[str],
+    gpus: int | None,
+    batch: int | None,
+    choices: dict[str, Any],
+    machine: str | None = None,
+) -> Job:
+    """The recipe of a config, on its own machine or on another one; `gpus` instead of its ranks."""
+    from ..config.load import load
+    from ..scaling.predict import job_of_config, on_system
+    from .machine_option import on_machine
+
+    if not arguments or "=" in arguments[0]:
+        raise UserError("CONFIG or --system NAME expected, found neither (`rn50 predict --help`)")
+    config, *overrides = arguments
+    if batch is not None:
+        overrides.append(f"batch.per_rank={batch}")
+    placed = on_machine(config, overrides, dated_machine(machine, choices["ruleset"]))
+    run = load(config, placed).run
+    if gpus is not None:  # laid on whole nodes of the machine, however many ranks the recipe had
+        run = on_system(run, load(config, [*placed, "system.nodes=1"]).run.system, gpus)
+    return job_of_config(run, **choices)
+
+
+def dated_machine(machine: str | None, ruleset: str | None) -> str | None:
+    """The file of a machine, with the software of a round where there is one of its own."""
+    from ..config.names import find_system
+
+    if machine is None or ruleset is None:
+        return machine
+    try:
+        return str(find_system(machine, Path(), ruleset))
+    except UserError as error:
+        raise UserError(f"--system: {error}") from None
+
+
+def _predict(job: Job, plot: Path | None, plots: Path | None, as_json: bool) -> None:
+    from ..scaling.predict import predict as run_predict
+
+    answer = run_predict(job)
+    if as_json:
+        print(json.dumps(answer.to_dict(), indent=1))
+    else:
+        _print_prediction(answer)
+    if plot is None and plots is None:
+        return
+    from ..report.predict_plots import write_plot, write_plots
+
+    files = write_plots(answer, plots) if plots is not None else []
+    if plot is not None:
+        write_plot(answer, plot)
+        files += [] if is_stdout(plot) else [plot]
+    if not as_json:
+        for file in files:
+            say(f"{file}: drawn")
+
+
+def _print_prediction(answer: Prediction) -> None:
+    first, step = answer.phases[0], answer.step
+    low_s, high_s = answer.time_interval_s
+    step_low, step_high = answer.step_interval_s
+    print_table(
+        (f"{answer.job.name}: {answer.job.gpus} x {first.batch}", "", "90 % interval"),
+        [
+            (
+                "step",
+                f"{step.total_s * 1e3:.2f} ms",
+                f"{step_low * 1e3:.2f} to {step_high * 1e3:.2f} ms",
+            ),
+            ("training rate", f"{answer.images_per_s:,.0f} images/s", ""),
+            ("efficiency", f"{answer.efficiency:.1%}", "of computation alone"),
+            (
+                "epochs",
+                f"{answer.epochs:g}",
+                "{:.0f} to {:.0f}".format(*answer.epochs_interval),
+            ),
+            ("time to train", f"{answer.run.total_s:.1f} s", f"{low_s:.1f} to {high_s:.1f} s"),
+        ],
+    )
+    print()
+    _print_shares("one step", {k: v * 1e3 for k, v in step.parts.items()}, "ms")
+    print()
+    _print_shares("the run", answer.run.parts, "s")
+    points = "; ".join(
+        f"{p['gpus']} x {p['batch']}: {p['step_ms']:.2f} ms ({p['source']})"
+        for p in answer.to_dict()["calibrated_on"]
+    )
+    print(f"\ncalibrated on {points}")
+
+
+def _print_shares(title: str, parts: dict[str, float], unit: str) -> None:
+    total = sum(parts.values())
+    rows = [
+        (name.removesuffix("_s").replace("_", " "), f"{value:.3f} {unit}", f"{value / total:.1%}")
+        for name, value in parts.items()
+        if value
+    ]
+    print_table((title, "time", "share"), rows)
+
+
+def _validate(as_json: bool, plot: Path | None) -> None:
+    from dataclasses import asdict
+
+    from ..scaling.validate import left_out, summarise, validate
+
+    rows = validate()
+    if plot is not None:
+        from ..report.predict_plots import write_validation
+
+        write_validation(rows, plot)
+    summaries = [summarise(rows, kind) for kind in ("step", "time")]
+    if as_json:
+        print(
+            json.dumps(
+                {
+                    "summary": [asdict(summary) for summary in summaries],
+                    "rows": [{**asdict(row), "error": round(row.error, 5)} for row in rows],
+                    "left_out": left_out(),
+                },
+                indent=1,
+            )
+        )
+        return
+    print_table(
+        ("error", "what", "published", "predicted", "GPUs x batch", "system", "row", "note"),
+        [
+            (
+                f"{round(row.error, 9) + 0.0:+.1%}",  # no sign of the last bit
+                row.kind,
+                f"{row.published:.6g} {'ms' if row.kind == 'step' else 's'}",
+                f"{row.predicted:.4g}",
+                f"{row.gpus} x {row.batch}",
+                row.machine,
+                row.name,
+                "calibrated" if row.calibrated else row.reason,
+            )
+            for row in rows
+        ],
+    )
+    print()
+    for summary in summaries:
+        print(
+            f"{summary.kind}: mean absolute error {summary.mean_absolute_error:.1%} over "
+            f"{summary.rows} predicted rows (mean {summary.bias:+.1%}; {summary.within_10_percent} "
+            f"within 10 %, {summary.within_interval} within their 90 % interval); "
+            f"{summary.calibrated} calibrated rows do not count"
+        )
+    for line in left_out():
+        say(f"left out: {line}")
+
+
+def _calibrate(
+    logs: Sequence[str],
+    name: str | None,
+    precision: str | None,
+    out: Path | None,
+    *,
+    as_json: bool,
+    predicted_too: bool,
+) -> tuple[System, str]:
+    """The fitted system, and the precision that it was fitted in."""
+    from ..config.load import load_system, system_yaml
+    from ..report.predict_logs import check_device, common_precision, find_source, read_measurement
+    from ..scaling.calibrate import calibrate
+
+    sources = [find_source(log) for log in logs]
+    own = next((source.run.system for source in sources if source.run), None)
+    base = load_system(name or "local") if name or own is None else own
+    for source in sources:
+        check_device(source, base)
+    precision = common_precision(sources, base, precision)
+    runs = [read_measurement(source) for source in sources]
+    fit = calibrate(name or base.name, base, runs, precision)
+    text = system_yaml(fit.system)
+    if out is not None:
+        write_output(out, text)
+    if as_json and not predicted_too:
+        print(
+            json.dumps(
+                {
+                    "system": base.name,
+                    "precision": precision,
+                    "fixed_ms": round(fit.fixed_s * 1e3, 4),
+                    "per_image_ms": round(fit.per_image_s * 1e3, 5),
+                    "jitter": fit.jitter,
+                    "constants": list(fit.constants),
+                    "residual": None if fit.residual is None else round(fit.residual, 5),
+                    "runs": [run._asdict() for run in runs],
+                },
+                indent=1,
+            )
+        )
+    if not as_json:
+        for run in runs:
+            say(f"{run.gpus} x {run.batch}: {run.step_s * 1e3:.2f} ms ({run.source})")
+        print(_fit_in_words(fit))
+        if out is None:
+            print(text)
+        elif not is_stdout(out):
+            say(f"{out}: written")
+    return fit.system, precision
+
+
+def _fit_in_words(fit: Calibration) -> str:
+    line = (
+        f"step = {fit.fixed_s * 1e3:.2f} ms + {fit.per_image_s * 1e3:.4f} ms per image, jitter "
+        f"{fit.jitter:.1%}"
+    )
+    names = " and ".join(name.replace("_", " ") for name in fit.constants)
+    runs = "1 run" if fit.runs == 1 else f"{fit.runs} runs"
+    if fit.residual is None:
+        constants = f"constant{'s' * (len(fit.constants) > 1)} ({names})"
+        return (
+            f"{line}; no residual: {runs} fix{'es' * (fit.runs == 1)} {len(fit.constants)} "
+            f"{constants}, so nothing is left to judge the fit by"
+        )
+    return f"{line}; off by {fit.residual:.1%} (rms) from {runs}, which fixed {names}"
+
+
+def _simulate(job: Job, steps: int, seed: int, faults: dict[str, Any], as_json: bool) -> None:
+    from ..scaling.simulate_job import simulate_job
+
+    if job.gpus * steps > _MOST_RANK_STEPS:
+        raise UserError(
+            f"--steps: at most {_MOST_RANK_STEPS // job.gpus} expected for {job.gpus} ranks, "
+            f"found {steps}"
+        )
+    figures = simulate_job(job, steps, seed, **faults)
+    if as_json:
+        print(json.dumps(figures, indent=1))
+        return
+    print_table(
+        (f"{job.name}: {job.gpus} ranks, {steps} steps", "value"),
+        [
+            (name.replace("_", " "), f"{value:.4g}" if isinstance(value, float) else str(value))
+            for name, value in figures.items()
+        ],
+    )

@@ -1,0 +1,121 @@
+"""`rn50 submit`: a config to a job scheduler."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Optional, TextIO
+
+import typer
+
+from ..launch.ending import Stopped, asked_by, job_ended, job_left
+from .console import (
+    EXIT_BAD,
+    SCHEDULER_NAMES,
+    Config,
+    Json,
+    Overrides,
+    SystemName,
+    choices,
+    say,
+    split_config,
+)
+
+if TYPE_CHECKING:
+    from ..launch.submit import Submission
+
+SchedulerName = Annotated[
+    Optional[str],  # noqa: UP045 (Typer reads this at run time)
+    typer.Option("--scheduler", help="Default: the system's.", **choices(SCHEDULER_NAMES)),
+]
+Runs = Annotated[
+    int, typer.Option(min=1, max=100, help="Runs one after the other, a fresh seed each.")
+]
+
+
+def submit(
+    config: Config = "quick",
+    overrides: Overrides = None,
+    scheduler: SchedulerName = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print the script and the commands; submit nothing.")
+    ] = False,
+    runs: Runs = 1,
+    system: SystemName = None,
+    wait: Annotated[
+        bool,
+        typer.Option(
+            "--wait", help="Until the job has ended; exit 1 where it failed or missed its target."
+        ),
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Write a config's job script and hand it to a scheduler; `docs/clusters.md`.
+
+    Exit 0: submitted, with `--wait` all runs reached their target; 1: not; 2: bad input;
+    130: stopped by a signal while it waited (the job goes on).
+
+    Example: `rn50 submit abci_2048_open --scheduler sge --runs 5 --dry-run`
+    """
+    from ..config.load import load
+    from ..launch import submit as jobs
+    from .machine_option import on_machine
+
+    preset, texts = split_config(config, overrides)
+    loaded = load(preset, on_machine(preset, texts, system))
+    name = scheduler or loaded.run.system.scheduler
+    if dry_run:
+        folder = Path(loaded.run.system.results) / loaded.run.name / "job"
+        plan = jobs.plan_submission(loaded, name, runs, folder)
+        if as_json:
+            shown = {"script": plan.script, "command": plan.command, "folder": str(folder)}
+            print(json.dumps(shown, indent=1))
+            return
+        of = loaded.run.system
+        print(plan.script, end="")
+        print(
+            f"# would launch: {of.nodes} nodes x {of.ranks_per_node} = "
+            f"{of.nodes * of.ranks_per_node} ranks, "
+            f"{runs} run{'s' * (runs > 1)} of at most {of.job.walltime} in all"
+        )
+        stdin = " <job.sh" if plan.scheduler.from_stdin else ""
+        print(f"# would submit, in {folder}: {shlex.join(plan.command)}{stdin}")
+        return
+    plan, job = jobs.submit(loaded, name, runs)
+    cancel = f"{plan.scheduler.cancel_command} {job}"
+    found: dict[str, Any] = {
+        "job": job,
+        "scheduler": name,
+        "folder": str(plan.folder),
+        "cancel": cancel,
+    }
+    aside = sys.stderr if as_json else sys.stdout
+    code = None
+    try:
+        print(f"{name} job {job} in {plan.folder} (to stop it: {cancel})", file=aside, flush=True)
+        if wait:
+            code = _wait(plan, name, job, aside)
+            found["exit_code"] = code
+    except KeyboardInterrupt as stop:
+        raise Stopped(job_left(asked_by(stop), name, job, plan.folder, cancel)) from None
+    finally:
+        if as_json:
+            print(json.dumps(found, indent=1), flush=True)
+    if code:
+        raise typer.Exit(EXIT_BAD)
+
+
+def _wait(plan: Submission, scheduler: str, job: str, to: TextIO) -> int:
+    """Until the job has ended: print what its runs came to, and the last line; its exit code."""
+    from ..launch import submit as jobs
+
+    code = jobs.wait(plan, job)
+    log = plan.folder / "job.log"
+    lines = log.read_text(errors="replace").splitlines() if log.is_file() else []
+    for line in jobs.results_of("\n".join(lines)) or lines[-20:]:
+        say(line, to=to)
+    ending = job_ended(scheduler, job, code, plan.folder, jobs.last_result(plan.folder))
+    print(ending.line, file=to, flush=True)
+    return code

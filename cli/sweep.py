@@ -1,0 +1,77 @@
+"""`rn50 sweep`: a hyper-parameter search over the launchers and schedulers of every other run."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Annotated, Optional
+
+import typer
+
+from ..launch.ending import sweep_ended
+from .console import EXIT_BAD, Json, SystemName, Tracking, output_file, print_table
+
+
+def sweep(
+    definition: Annotated[
+        Path, typer.Argument(metavar="SWEEP.yaml", help="What to search; `docs/sweeps.md`.")
+    ],
+    system: SystemName = None,
+    report_only: Annotated[
+        bool, typer.Option("--report", help="Run nothing: results of the trials so far.")
+    ] = False,
+    plot: Annotated[
+        Optional[Path],  # noqa: UP045 (Typer reads this at run time)
+        output_file("Draw history, parameters and their importance as one SVG too"),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Search a config's parameters with Optuna; the same command goes on with a search.
+
+    Leaves trials.json, best.yaml (a preset) and plots in `results/<sweep>/`. A driver or a trial
+    may be killed at any time. Ctrl-C stops the running trials; the same command runs them again.
+
+    Exit 0: at least one trial came to its end; 1: none did; 2: bad input; 130: stopped.
+
+    Example: `rn50 sweep config/sweeps/quick_lr.yaml`
+
+    Example: `rn50 sweep config/sweeps/quick_lr.yaml --report --plot sweep.svg`
+    """
+    from ..config.load import load_system
+    from ..report.drawing import save
+    from ..sweep.definition import load_sweep
+    from ..sweep.driver import open_study, run_sweep, sweep_folder
+    from ..sweep.plots import draw_together
+    from ..sweep.report import search_of, table, write_results
+
+    if system is not None:
+        load_system(system)  # refused by the option's name
+    loaded = load_sweep(definition, system)
+    folder = sweep_folder(loaded)
+    placed = [] if system is None else ["--system", system]
+    again = shlex.join(["rn50", "sweep", str(definition), *placed])
+    if report_only:
+        study = open_study(loaded)
+    else:
+        with Tracking() as track:
+            study = run_sweep(
+                loaded, track, lambda text: print(text, file=sys.stderr, flush=True), again
+            )
+    found = write_results(loaded, study, folder)
+    if as_json:
+        print(json.dumps(found, indent=1, allow_nan=False))
+    else:
+        print_table(*table(found))
+        for key, share in found["importances"].items():
+            print(f"importance {share:.2f}: {key}")
+        if found["best"] is not None:
+            print(f"best: trial {found['best']}; as a preset: {folder / 'best.yaml'}")
+    if plot is not None:
+        save(draw_together(search_of(loaded, found)), plot)
+    states = Counter(trial["state"] for trial in found["trials"])
+    ending = sweep_ended(states, found["best"], folder, again=again, report_only=report_only)
+    print(ending.line, file=sys.stderr if as_json else sys.stdout, flush=True)
+    raise typer.Exit(EXIT_BAD if found["best"] is None else 0)

@@ -1,0 +1,116 @@
+"""`rn50 train`: one rank without a launcher, which says itself how it ended."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ..config.errors import UserError
+from ..config.load import Loaded, load
+from ..config.reading import read_object
+from ..data.dataset import check_before_run
+from ..data.prepare import prepare
+from ..launch.ending import asked_by, rank_failed, read_standing, run_ended, run_stopped, same_again
+from ..launch.launchers import new_run_folder, refuse_run
+from ..launch.resume import close_attempt
+from ..launch.run import close_result, load_for_launch, save_config, try_report, write_result
+from ..train.__main__ import Report, check_place, run_rank
+from ..train.placement import Placement, find_placement
+from .console import EXIT_BAD, EXIT_STOPPED, Tracking
+
+
+def train_by_hand(config: str, overrides: list[str], out: Path | None) -> int:
+    """Train as one rank in this process; returns the exit code, where the run came to an end.
+
+    Started by mpirun or the like it is one of several ranks: these need a seed and a folder in
+    common, and rank 0 alone prints and writes.
+
+    Raises:
+        UserError: before anything is written.
+    """
+    place = find_placement()
+    loaded = load(config, overrides)
+    check_place(loaded.run, place)
+    if out is not None and place.rank == 0:
+        refuse_run(out)
+    if place.size == 1:
+        loaded = load_for_launch(config, overrides, None)
+        with Tracking() as track:
+            prepare(loaded.run.data, track, loaded.origins)
+    elif out is None:
+        raise UserError(f"--out: one folder for all {place.size} ranks expected, found none")
+    else:
+        check_before_run(loaded.run.data, loaded.origins)
+    folder = out or new_run_folder(loaded.run)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if place.rank == 0:
+            save_config(loaded, folder)
+    except OSError as error:
+        raise UserError(f"{folder}: cannot create: {error.strerror}") from None
+    report = _Spoken(loaded, folder, place)
+    run_rank(config, [*overrides, f"seed={loaded.run.seed}"], folder, report=report)
+    report.over.set()
+    return report.concluded()
+
+
+class _Spoken(Report):
+    """Rank 0 writes result.json to its end and says the last line."""
+
+    def __init__(self, loaded: Loaded, folder: Path, place: Placement) -> None:
+        super().__init__()
+        self._run, self._folder, self._place = loaded.run, folder, place
+        self._stopped_by: int | None = None
+
+    def failed(self, failure: Mapping[str, Any]) -> None:
+        super().failed(failure)
+        if self._place.rank == 0:
+            ending = rank_failed(
+                str(failure["reason"]),
+                read_standing(self._folder),
+                self._folder,
+                same_again(self._folder),
+                hopeless=failure["hopeless"],
+            )
+            close_attempt(self._folder)
+            close_result(self._folder, self._run, ending)
+            print(f"rn50: error: {ending.line}", file=sys.stderr, flush=True)
+
+    def stopping(self, number: int) -> None:
+        self._stopped_by = number
+
+    def stopped(self, number: int) -> None:
+        self._stopped_by = number
+        self._say_stopped()
+
+    def concluded(self) -> int:
+        """After the end of training: result.json, the last line; returns the exit code."""
+        if self._stopped_by is not None:
+            self._say_stopped()
+            return EXIT_STOPPED
+        result = read_object(self._folder / "result.json") if self._place.rank == 0 else {}
+        if not result:
+            return 0
+        ending = run_ended(
+            result,
+            read_standing(self._folder),
+            self._folder,
+            same_again(self._folder),
+            length=self._run.schedule.length,
+        )
+        write_result(self._folder, result | ending.to_dict())
+        try_report(self._folder)
+        print(ending.line, flush=True)
+        return 0 if result["status"] == "success" else EXIT_BAD
+
+    def _say_stopped(self) -> None:
+        if self._place.rank != 0 or self._stopped_by is None:
+            return
+        by = asked_by(KeyboardInterrupt(signal.Signals(self._stopped_by).name))
+        standing = read_standing(self._folder)
+        ending = run_stopped(by, standing, self._folder, same_again(self._folder))
+        close_result(self._folder, self._run, ending)
+        print(f"rn50: {ending.line}", file=sys.stderr, flush=True)

@@ -1,0 +1,270 @@
+"""Rules on the clock: can it be right, was initialisation in its limit, were caches cleared."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ...config import benchmark
+from ...config.finding import number, plain, printable, shown
+from ...logging.events import Event
+from ..clock_fault import clock_fault
+from ..logged_run import SAME_MS
+from ..rule import CHECKER, ERROR, NOTE, POLICY, RULES_TEXT, Case, Found, between, rule
+
+_FROM_070 = between("0.7.0")
+_YEAR_2001_MS = 1e12
+_SECONDS = (1.2e9, 4.1e9)
+"""Unix seconds of 2008 to 2099."""
+
+
+@rule("INIT_LIMIT", ERROR, f"{CHECKER}, common.yaml; {RULES_TEXT} line 489")
+def init_limit(case: Case) -> Iterator[Found]:
+    """Every init_stop comes less than the limit after the first init_start before it: 20 min, from
+    1.0.0 on 30, in the open division from 2.0.0 on 240."""
+    begins, stops = case.all("init_start"), case.all("init_stop")
+    if not begins or not stops:
+        return
+    took_ms, stop = max(_init_times(begins, stops), key=lambda one: one[0])
+    limit_ms = 1000 * benchmark.init_limit_s(case.ruleset, case.division or "closed")
+    division = case.first("submission_division")
+    if case.at_least("2.0.0") and division is not None and division.order > stop.order:
+        yield Found(
+            f"submission_division (line {division.line}) is logged after init_stop "
+            f"(line {stop.line}): the official checker then allows no time for init",
+            division.line,
+            "before init_stop",
+            "after",
+            "log the submission keys first",
+        )
+    elif took_ms >= limit_ms:
+        which = "" if stop is stops[0] else f" to the init_stop of line {stop.line}"
+        yield Found(
+            f"initialisation took {took_ms / 1000:.3f} s{which}, must be below "
+            f"{limit_ms / 1000:g} s",
+            stop.line,
+            f"below {limit_ms / 1000:g} s",
+            f"{took_ms / 1000:.3f} s",
+            "the clock starts when the limit is over",
+        )
+    elif limit_ms - took_ms <= SAME_MS:
+        yield Found(
+            f"initialisation took {took_ms / 1000:.3f} s, "
+            f"{limit_ms - took_ms:g} ms below the limit",
+            stop.line,
+            f"below {limit_ms / 1000:g} s",
+            f"{took_ms / 1000:.3f} s",
+            "",
+            NOTE,
+        )
+
+
+def _init_times(begins: list[Event], stops: list[Event]) -> Iterator[tuple[float, Event]]:
+    """(milliseconds since the earliest init_start before it, init_stop) of each init_stop."""
+    earliest_ms, at = begins[0].time_ms, 0
+    for stop in stops:
+        while at < len(begins) and begins[at].order < stop.order:
+            earliest_ms = min(earliest_ms, begins[at].time_ms)
+            at += 1
+        yield stop.time_ms - earliest_ms, stop
+
+
+@rule("R13", POLICY, f"{RULES_TEXT} line 491: the clock may not be paused", in_open=NOTE)
+def clock_steady(case: Case) -> Iterator[Found]:
+    """Stamps do not go back from record to record by a second or more; less is a note."""
+    steps = case.log.steps_back
+    if case.second_run_line is not None:
+        steps = [step for step in steps if step.line < case.second_run_line]
+    if not steps:
+        return
+    worst = max(steps, key=lambda step: step.by_ms)
+    ranks = case.copies > 1
+    if worst.by_ms < SAME_MS and ranks:
+        return  # COPIES says it
+    if case.run_ms is not None and case.run_ms <= 0:
+        return  # R22 says it
+    why = clock_fault(case)
+    count = max(len(steps), case.log.step_back_count if case.second_run_line is None else 0)
+    most = plain(round(worst.by_ms / 1000, 3))
+    yield Found(
+        f"time goes back {count} x, most by {most} s at line {worst.line} "
+        f"({printable(worst.key)[:60]})" + (f": {why}" if why else ""),
+        worst.line,
+        "stamps that rise",
+        f"{most} s back",
+        "one process with one clock writes the log",
+        None if worst.by_ms >= SAME_MS else NOTE,
+    )
+
+
+_TIMED = frozenset({"init_start", "init_stop", "run_start", "run_stop", "eval_accuracy"})
+
+
+@rule("R14", NOTE, f"{RULES_TEXT} line 491")
+def stamps_there(case: Case) -> Iterator[Found]:
+    """No record is stamped 0; on init, run and evaluation events that is an error. No init or run
+    event is stamped before 2001: policy, in seconds where milliseconds are expected an error."""
+    for key in ("run_start", "run_stop", "init_start", "init_stop"):
+        early = next((e for e in case.all(key) if 0 < e.time_ms < _YEAR_2001_MS), None)
+        if early is None:
+            continue
+        seconds = _SECONDS[0] <= early.time_ms <= _SECONDS[1]
+        yield Found(
+            f"{key} (line {early.line}) is stamped {plain(early.time_ms)}, in 1970"
+            + (": seconds where milliseconds are expected" if seconds else ""),
+            early.line,
+            "milliseconds since 1970",
+            plain(early.time_ms),
+            "a time in other units is no time of this run",
+            ERROR if seconds else POLICY,
+        )
+        break
+    zero = [e for key in case.logged_keys() for e in case.all(key) if e.time_ms == 0]
+    if not zero:
+        return
+    keys = sorted({event.key for event in zero})
+    timed = [key for key in keys if key in _TIMED]
+    severity = ERROR if timed else None
+    first = min((e for e in zero if not timed or e.key in timed), key=lambda e: e.order)
+    names = ", ".join(printable(key)[:40] for key in (timed or keys)[:6])
+    yield Found(
+        f"zero time stamps on {names}",
+        first.line,
+        "the time of the event",
+        "0",
+        "",
+        severity,
+    )
+
+
+@rule("R15", POLICY, f"{RULES_TEXT} lines 489, 491", in_open=NOTE)
+def run_starts_in_time(case: Case) -> Iterator[Found]:
+    """run_start comes within the init limit of the first init_start, not init_stop alone."""
+    begins, start, stop = case.all("init_start"), case.start, case.first("init_stop")
+    if not begins or start is None:
+        return
+    first_ms = min(e.time_ms for e in begins)
+    limit_ms = 1000 * benchmark.init_limit_s(case.ruleset, case.division or "closed")
+    if stop is not None and stop.time_ms - first_ms >= limit_ms:
+        return  # INIT_LIMIT says it
+    gap_ms = start.time_ms - first_ms
+    if first_ms > 0 and gap_ms > limit_ms:
+        yield Found(
+            f"run_start is {gap_ms / 1000:.1f} s after init_start, the limit is "
+            f"{limit_ms / 1000:g} s",
+            start.line,
+            f"at most {limit_ms / 1000:g} s",
+            f"{gap_ms / 1000:.1f} s",
+            "the clock starts when the limit is over, whatever init_stop says",
+        )
+
+
+@rule("R15b", POLICY, f"{RULES_TEXT} lines 489, 491", in_open=NOTE)
+def init_before_run(case: Case) -> Iterator[Found]:
+    """run_start is not stamped before init_stop: else the init times are those of another time."""
+    stop, start = case.first("init_stop"), case.start
+    if stop is None or start is None or start.time_ms <= 0 or stop.time_ms <= 0:
+        return
+    ahead_ms = stop.time_ms - start.time_ms
+    if ahead_ms > 0 and start.order > stop.order and ahead_ms >= SAME_MS:
+        yield Found(
+            f"run_start is stamped {ahead_ms / 1000:.3f} s before init_stop: "
+            "the init limit is not proven",
+            start.line,
+            "later than init_stop",
+            f"{ahead_ms / 1000:.3f} s earlier",
+        )
+
+
+@rule("R16", POLICY, f"{RULES_TEXT} line 220", in_open=NOTE)
+def caches_cleared(case: Case) -> Iterator[Found]:
+    """cache_clear says true; null or a text is a note."""
+    for event in case.all("cache_clear"):
+        if event.value is True or event.value == 1:
+            continue
+        denied = event.value is False or event.value == 0
+        yield Found(
+            f"cache_clear (line {event.line}) is {shown(event.value)}",
+            event.line,
+            "true",
+            shown(event.value),
+            "flush the caches or reboot before the run, and say true",
+            None if denied else NOTE,
+        )
+        return
+
+
+@rule("R16b", POLICY, f"{RULES_TEXT} line 220", in_open=NOTE)
+def caches_cleared_first(case: Case) -> Iterator[Found]:
+    """cache_clear is logged before init_start."""
+    clear, begin, start = case.first("cache_clear"), case.first("init_start"), case.start
+    if clear is None or begin is None or clear.order < begin.order:
+        return
+    if start is None or clear.order < start.order:
+        yield Found(
+            f"cache_clear (line {clear.line}) is logged after init_start (line {begin.line})",
+            clear.line,
+            "before init_start",
+            "after",
+        )
+
+
+@rule("R16c", POLICY, f"{RULES_TEXT} line 220", in_open=NOTE)
+def caches_cleared_before_the_clock(case: Case) -> Iterator[Found]:
+    """cache_clear is not logged after run_start alone."""
+    clear, start = case.first("cache_clear"), case.start
+    if clear is not None and start is not None and clear.order > start.order:
+        yield Found(
+            f"cache_clear (line {clear.line}) is logged after run_start (line {start.line})",
+            clear.line,
+            "before init_start",
+            "after run_start",
+        )
+
+
+@rule("RESUMED", POLICY, "key of this harness; the clock may not be paused")
+def resumed(case: Case) -> Iterator[Found]:
+    """The run was not interrupted: one that went on from a checkpoint says so in `run_resumed`."""
+    for event in case.all("run_resumed"):
+        repeated = number(event.metadata.get("steps_repeated"))
+        if repeated is None:
+            said = "steps after its checkpoint, if any, were trained twice and logged once"
+        elif repeated == 0:
+            said = "it had stopped there in order, so no step was trained twice"
+        else:
+            said = f"{plain(repeated)} or more steps were trained twice and logged once"
+        yield Found(
+            f"interrupted and resumed after step {shown(event.value)}: {said}; its clock ran on "
+            "meanwhile",
+            event.line,
+            "one uninterrupted run",
+            f"resumed after step {shown(event.value)}",
+            "submit runs that were not interrupted",
+        )
+
+
+@rule("CLOCK_JUMP", NOTE, "key of this harness; training_rules.adoc line 491", in_open=NOTE)
+def clock_jump(case: Case) -> Iterator[Found]:
+    """The host's wall clock did not jump: a run that saw it do so says so in `wall_clock_jump`."""
+    for event in case.all("wall_clock_jump"):
+        yield Found(
+            f"the host's wall clock jumped by {shown(event.value)} s; the stamps follow the "
+            "monotonic clock and did not",
+            event.line,
+            "a wall clock that runs evenly",
+            f"a jump by {shown(event.value)} s",
+            "let NTP set the hosts' clocks before a run",
+        )
+
+
+RULES = (
+    init_limit,
+    stamps_there,
+    clock_steady,
+    run_starts_in_time,
+    init_before_run,
+    caches_cleared,
+    caches_cleared_first,
+    caches_cleared_before_the_clock,
+    resumed,
+    clock_jump,
+)

@@ -1,0 +1,390 @@
+"""Rules on the course of training: do epochs, blocks, evaluations and their stamps fit together.
+
+Published implementations number and group epochs in many ways (blocks named by their last epoch,
+one block for all, evaluations logged after training). So a log is held against itself: what is odd
+throughout is its implementation's habit, a note; what is odd in the minority of places contradicts
+the rest of the log, a policy finding; what leaves no valid result is an error.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from typing import NamedTuple
+
+from ...config import benchmark
+from ...config.finding import number, plain, shown
+from ...logging.events import Event
+from ..logged_run import SAME_MS
+from ..rule import ERROR, NOTE, POLICY, RULES_TEXT, Case, Found, rule
+
+EPOCH_KEYS = (
+    *("eval_accuracy", "eval_start", "eval_stop"),
+    *("block_start", "block_stop", "epoch_start", "epoch_stop"),
+)
+EPOCH_NAMES = ("epoch_num", "first_epoch_num", "epoch_count")
+_WHOLE_SLACK = 0.05  # v0.7 Google logs step counts as epochs
+_FIRST_BLOCK_SLACK = 4  # a first block that is cut short by the offset, counted in full
+
+
+def severity_of(odd: int, of: int) -> str:
+    """A contradiction where fewer than half are odd; else the log's habit."""
+    return POLICY if 2 * odd < of else NOTE
+
+
+def epoch_of(event: Event, name: str = "epoch_num") -> float | None:
+    return number(event.metadata.get(name))
+
+
+@rule("EPOCH_VALUES", POLICY, f"{RULES_TEXT} line 208: epochs are counted from 1")
+def epoch_values(case: Case) -> Iterator[Found]:
+    """Epoch numbers and counts are numbers that can be: not negative, not above 1,000, and whole
+    where most of the log's are."""
+    found: list[tuple[Event, str, float]] = []
+    for key in EPOCH_KEYS:
+        for event in case.all(key):
+            for name in EPOCH_NAMES:
+                value = epoch_of(event, name)
+                if value is not None:
+                    found.append((event, name, value))
+    parts = [entry for entry in found if abs(entry[2] - round(entry[2])) > _WHOLE_SLACK]
+    absurd = [e for e in found if not 0 <= e[2] <= benchmark.MOST_LOGGED_EPOCHS]
+    wrong = absurd or parts
+    if not wrong:
+        return
+    event, name, value = wrong[0]
+    yield Found(
+        f"{event.key} (line {event.line}): {name} is {plain(value)}, "
+        + ("no epoch of a run" if absurd else "a part of an epoch"),
+        event.line,
+        f"a whole number up to {benchmark.MOST_LOGGED_EPOCHS:,}",
+        plain(value),
+        "log the number of the epoch",
+        POLICY if absurd else severity_of(len(parts), len(found)),
+    )
+
+
+@rule(
+    "EPOCH_ORDER", POLICY, f"{RULES_TEXT} lines 208, 939: one pass of epochs, each evaluated once"
+)
+def epoch_order(case: Case) -> Iterator[Found]:
+    """Epochs are started and evaluated in rising order, and none is evaluated again with another
+    accuracy. (Copies within a second are the ranks'; the same epoch again otherwise is a note, as
+    are blocks that all start again.)"""
+    notes, blocks_again = [], []
+    for key in ("eval_accuracy", "eval_start", "epoch_start", "block_start"):
+        name = "first_epoch_num" if key == "block_start" else "epoch_num"
+        latest: Event | None = None
+        seen: dict[float, Event] = {}
+        others: dict[float, Event] = {}
+        for event in case.during(key):
+            epoch = epoch_of(event, name)
+            if epoch is None:
+                continue
+            before = seen.get(epoch)
+            if before is not None:
+                if abs(event.time_ms - before.time_ms) <= SAME_MS:
+                    if event.value != before.value:
+                        others.setdefault(epoch, event)
+                    continue
+                other = before if event.value != before.value else others.get(epoch)
+                if key == "eval_accuracy" and other is not None:
+                    one_number = len({epoch_of(e) for e in case.during(key)}) == 1
+                    yield _again(event, other, epoch, NOTE if one_number else None)
+                    return
+                if event.time_ms <= before.time_ms:
+                    pass
+                elif key != "block_start":
+                    notes.append((event, before, epoch))
+                elif latest is not None and epoch < (epoch_of(latest, name) or 0.0):
+                    blocks_again.append((event, before, epoch))
+            elif latest is not None and epoch < (epoch_of(latest, name) or 0.0):
+                if event.time_ms >= latest.time_ms:
+                    yield Found(
+                        f"{key} (line {event.line}) goes back to epoch {plain(epoch)} after epoch "
+                        f"{plain(epoch_of(latest, name) or 0.0)} (line {latest.line})",
+                        event.line,
+                        "epochs in rising order",
+                        f"{plain(epoch)} after {plain(epoch_of(latest, name) or 0.0)}",
+                        "one run trains and evaluates its epochs in order",
+                    )
+                    return
+                continue  # lines out of order, stamps in order: R13 says it
+            seen.setdefault(epoch, event)
+            latest = event if latest is None or epoch > (epoch_of(latest, name) or 0) else latest
+    # Graphcore's evaluation after training starts every block again: half of all.
+    severity = severity_of(len(blocks_again), len(case.during("block_start")))
+    if severity == NOTE:
+        blocks_again = []
+    for event, before, epoch in (blocks_again or notes)[:1]:
+        yield Found(
+            f"{event.key} (line {event.line}) has epoch {plain(epoch)} again (line {before.line})",
+            event.line,
+            "each epoch once",
+            "again",
+            "",
+            severity if blocks_again else NOTE,
+        )
+
+
+def _again(event: Event, before: Event, epoch: float, severity: str | None) -> Found:
+    return Found(
+        f"epoch {plain(epoch)} is evaluated again: {shown(before.value)} (line {before.line}), "
+        f"then {shown(event.value)} (line {event.line})",
+        event.line,
+        "one evaluation of an epoch",
+        f"{shown(before.value)} and {shown(event.value)}",
+        "the first evaluation of an epoch counts; the next one comes 4 epochs later",
+        severity,
+    )
+
+
+@rule("BEFORE_CLOCK", POLICY, f"{RULES_TEXT} lines 487-491: the clock runs while the model trains")
+def no_training_before_the_clock(case: Case) -> Iterator[Found]:
+    """No epoch starts before run_start, by its place in the log or, by more than a second or 1 % of
+    the run, by its stamp. (A block before run_start is an error, EPOCH_METADATA.)"""
+    start = case.start
+    if start is None:
+        return
+    for event in case.all("epoch_start"):
+        by_ms = start.time_ms - event.time_ms
+        stamped = by_ms > case.slack_ms and event.time_ms > 0
+        if event.order < start.order or stamped:
+            where = f"{by_ms / 1000:.3f} s before" if stamped else "before"
+            yield Found(
+                f"epoch_start (line {event.line}) {'is stamped' if stamped else 'stands'} {where} "
+                f"run_start (line {start.line})",
+                event.line,
+                "run_start before the first epoch",
+                "an epoch before run_start",
+                "the clock starts before the first image is touched",
+            )
+            return
+
+
+@rule("BEFORE_TRAINING", ERROR, f"{RULES_TEXT} lines 441, 491: a run trains to the target")
+def target_after_training(case: Case) -> Iterator[Found]:
+    """The target is reached after training began: a block or an epoch starts before it."""
+    if not case.needs_target or not case.passing:
+        return
+    starts = [event for key in ("block_start", "epoch_start") for event in case.all(key)]
+    if not starts:
+        return
+    first = min(starts, key=lambda event: event.order)
+    target = case.passing[0]
+    if target.order < first.order:
+        yield Found(
+            f"the target is reached (line {target.line}) before any training: the first "
+            f"{first.key} is line {first.line}",
+            target.line,
+            "training, then its evaluation",
+            "an evaluation at target first",
+            "a model that was trained before run_start is no run",
+        )
+
+
+def _untrained(case: Case) -> tuple[list[tuple[Event, float, float]], int]:
+    """(evaluation, its epoch, highest epoch in training so far) of those ahead of training; of."""
+    events = sorted(
+        (e for key in ("block_start", "epoch_start", "eval_accuracy") for e in case.during(key)),
+        key=lambda event: event.order,
+    )
+    reach: float | None = None
+    ahead, of = [], 0
+    for event in events:
+        if event.key == "eval_accuracy":
+            epoch = epoch_of(event)
+            if epoch is None:
+                continue
+            of += 1
+            if epoch > 0 and reach is None:
+                ahead.append((event, epoch, 0.0))
+            elif reach is not None and epoch > reach + 1:  # + 1: epochs counted from 0
+                ahead.append((event, epoch, reach))
+        else:
+            begun = epoch_of(event) if event.key == "epoch_start" else _last_of_block(event)
+            if begun is not None:
+                reach = max(reach or 0.0, begun)
+    begun = len(case.during("block_start")) + len(case.during("epoch_start"))
+    # Where nothing that begins has an epoch, one block may stand for all, but not for none.
+    return (ahead, of) if reach is not None or 0 < 2 * begun < of else ([], of)
+
+
+def _last_of_block(event: Event) -> float | None:
+    first, count = epoch_of(event, "first_epoch_num"), epoch_of(event, "epoch_count")
+    return None if first is None or count is None else first + count - 1
+
+
+@rule("UNTRAINED", POLICY, f"{RULES_TEXT} line 939: an evaluation is of the epochs before it")
+def evaluated_epochs_trained(case: Case) -> Iterator[Found]:
+    """An evaluation is of an epoch that blocks or epochs before it have trained. (Where that is so
+    throughout and training is hardly logged, it is policy too.)"""
+    ahead, of = _untrained(case)
+    if not ahead:
+        return
+    begun = len(case.during("block_start")) + len(case.during("epoch_start"))
+    event, epoch, reach = ahead[0]
+    yield Found(
+        f"eval_accuracy (line {event.line}) is of epoch {plain(epoch)}, but training has come to "
+        f"epoch {plain(reach)} before it",
+        event.line,
+        f"an epoch up to {plain(reach)}",
+        plain(epoch),
+        "log each evaluation after the epochs it evaluates",
+        POLICY if 2 * begun < of else severity_of(len(ahead), of),
+    )
+
+
+class _Block(NamedTuple):
+    event: Event
+    first: float
+    epochs: float
+
+    @property
+    def end(self) -> float:
+        return self.first + self.epochs
+
+
+def _blocks(case: Case) -> list[_Block]:
+    """Blocks with their numbers; copies and repeated ones (of one first epoch) once."""
+    found: dict[float, _Block] = {}
+    for event in case.during("block_start"):
+        first, count = epoch_of(event, "first_epoch_num"), epoch_of(event, "epoch_count")
+        if first is not None and count is not None:
+            found.setdefault(first, _Block(event, first, count))
+    return list(found.values())
+
+
+@rule("BLOCKS", POLICY, f"{RULES_TEXT} line 208: blocks of epochs; the log against itself")
+def blocks_fit(case: Case) -> Iterator[Found]:
+    """Each block begins where the one before it ends, holds the epochs that are evaluated in it,
+    and has epochs where the others log theirs."""
+    blocks = _blocks(case)
+    found = [*_gaps(case, blocks), *_evaluated_elsewhere(case, blocks), *_empty(case, blocks)]
+    policy = [one for one in found if one.severity == POLICY]
+    yield from (policy or found)[:1]
+
+
+def _without_start(case: Case, blocks: Sequence[_Block]) -> set[float]:
+    """First epochs of blocks whose start alone is missing: R18 says it."""
+    stops = (epoch_of(event, "first_epoch_num") for event in case.during("block_stop"))
+    return {first for first in stops if first is not None} - {block.first for block in blocks}
+
+
+def _gaps(case: Case, blocks: Sequence[_Block]) -> Iterator[Found]:
+    lost = _without_start(case, blocks)
+    pairs = [
+        (one, other)
+        for one, other in pairwise(blocks)
+        if other.first > one.first and one.end not in lost
+    ]
+    odd = [
+        (one, other)
+        for number_, (one, other) in enumerate(pairs)
+        if abs(one.end - other.first) > _WHOLE_SLACK
+        and not (number_ == 0 and 0 < one.end - other.first < _FIRST_BLOCK_SLACK)
+    ]
+    if odd:
+        one, other = odd[0]
+        yield Found(
+            f"block_start (line {one.event.line}) has {plain(one.epochs)} epochs from "
+            f"{plain(one.first)}, the next block (line {other.event.line}) begins at epoch "
+            f"{plain(other.first)}",
+            one.event.line,
+            f"a block that begins at epoch {plain(one.end)}",
+            plain(other.first),
+            "log the epochs that a block trains",
+            severity_of(len(odd), len(pairs)),
+        )
+
+
+def _evaluated_elsewhere(case: Case, blocks: Sequence[_Block]) -> Iterator[Found]:
+    if not blocks:
+        return
+    at, of = -1, 0
+    lost = sorted(_without_start(case, blocks))
+    odd: list[tuple[Event, float, _Block]] = []
+    for event in case.during("eval_accuracy"):
+        while at + 1 < len(blocks) and blocks[at + 1].event.order < event.order:
+            at += 1
+        epoch = epoch_of(event)
+        if at < 0 or epoch is None:
+            continue
+        block = blocks[at]
+        of += 1
+        if bisect_left(lost, block.end) < bisect_right(lost, epoch):
+            continue
+        if epoch > 0 and not block.first - 1 <= epoch <= block.end:
+            odd.append((event, epoch, block))
+    if odd:
+        event, epoch, block = odd[0]
+        yield Found(
+            f"eval_accuracy (line {event.line}) is of epoch {plain(epoch)}, in a block of "
+            f"{plain(block.epochs)} epochs from {plain(block.first)} (line {block.event.line})",
+            event.line,
+            f"an epoch from {plain(block.first)} to {plain(block.end - 1)}",
+            plain(epoch),
+            "log the epochs that a block trains",
+            severity_of(len(odd), of),
+        )
+
+
+def _empty(case: Case, blocks: Sequence[_Block]) -> Iterator[Found]:
+    events = (*case.during("epoch_start"), *case.during("epoch_stop"))
+    epochs = sorted({epoch for event in events if (epoch := epoch_of(event)) is not None})
+    if not epochs:
+        return
+    odd = [b for b in blocks if bisect_left(epochs, b.first - 1) >= bisect_left(epochs, b.end)]
+    if odd:
+        block = odd[0]
+        yield Found(
+            f"block_start (line {block.event.line}): none of its {plain(block.epochs)} epochs from "
+            f"{plain(block.first)} is logged as trained",
+            block.event.line,
+            "epoch_start records of the block",
+            "none",
+            "",
+            severity_of(len(odd), len(blocks)),
+        )
+
+
+@rule("STOP_FIRST", POLICY, "an interval cannot end before it begins")
+def starts_before_stops(case: Case) -> Iterator[Found]:
+    """No epoch, block or evaluation stops before it starts."""
+    for kind in ("eval", "epoch", "block"):
+        name = "first_epoch_num" if kind == "block" else "epoch_num"
+        starts = case.during(f"{kind}_start")
+        first: dict[float, Event] = {}
+        for event in starts:
+            epoch = epoch_of(event, name)
+            if epoch is not None:
+                first.setdefault(epoch, event)
+        stops = case.during(f"{kind}_stop")
+        odd = [
+            (event, first[epoch])
+            for event in stops
+            if (epoch := epoch_of(event, name)) in first and event.order < first[epoch].order
+        ]
+        if odd:
+            stop, start = odd[0]
+            yield Found(
+                f"{kind}_stop (line {stop.line}) of epoch {plain(epoch_of(stop, name) or 0.0)} "
+                f"stands before its {kind}_start (line {start.line})",
+                stop.line,
+                f"{kind}_start first",
+                f"{kind}_stop first",
+                "",
+                severity_of(len(odd), len(stops)),
+            )
+
+
+RULES = (
+    target_after_training,
+    no_training_before_the_clock,
+    epoch_values,
+    epoch_order,
+    evaluated_epochs_trained,
+    blocks_fit,
+    starts_before_stops,
+)

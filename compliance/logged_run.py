@@ -1,0 +1,269 @@
+"""One run as the rules see it: its records, ruleset, division, clock and evaluations."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator
+from functools import cached_property
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+from ..config import benchmark
+from ..config.finding import number
+from ..logging.events import Event, Log
+from .ruleset import Doubt
+
+SAME_MS = 1000
+"""Copies of a record, from ranks or nodes, lie within a second."""
+
+_LEAST_SHARE = 0.1
+"""Of the time of a run's epochs: between evaluations of published runs 0.41 (2.0, 4,096 TPUs) and
+0.94 to 1 (all others)."""
+_LEAST_INTERVALS = 2
+
+_PREAMBLE = frozenset({*benchmark.SUBMISSION_KEYS, "cache_clear", "init_start"})
+
+_OF_THE_RUN = frozenset(
+    {
+        *(f"{kind}_{end}" for kind in ("block", "epoch", "eval") for end in ("start", "stop")),
+        *("init_stop", "run_start", "train_samples", "eval_samples", "eval_accuracy"),
+    }
+)
+
+
+def median(values: Iterable[float]) -> float:
+    """Of one value or more. Python's own costs 8 ms of a command's start: it loads `decimal`."""
+    ordered = sorted(values)
+    middle = len(ordered) // 2
+    return (ordered[middle] + ordered[-middle - 1]) / 2
+
+
+class Evaluation(NamedTuple):
+    """An `eval_accuracy` with a number; epoch None where there is no number."""
+
+    order: int
+    line: int
+    time_ms: float
+    epoch: float | None
+    accuracy: float
+
+
+class Case:
+    """What the rules ask about one log under one ruleset."""
+
+    def __init__(self, log: Log, ruleset: str, doubts: tuple[Doubt, ...] = ()) -> None:
+        self.log = log
+        self.ruleset = ruleset
+        self.doubts = doubts
+        second = _second_run(log)
+        self.second_run_line = second.line if second is not None else None
+        self._during: dict[str, list[Event]] = {}
+        self._index = log.by_key
+        if second is not None:
+            end = second.order
+            self._index = {k: [e for e in v if e.order < end] for k, v in log.by_key.items()}
+
+    def all(self, key: str) -> list[Event]:
+        """Records of a key in the first run."""
+        return self._index.get(key, [])
+
+    def first(self, key: str) -> Event | None:
+        events = self._index.get(key)
+        return events[0] if events else None
+
+    def value(self, key: str) -> Any:
+        event = self.first(key)
+        return None if event is None else event.value
+
+    def during(self, key: str) -> list[Event]:
+        """Records of a key between run_start and the last run_stop, by their place in the log."""
+        if key not in self._during:
+            begin, end = self._clock_orders
+            self._during[key] = [e for e in self.all(key) if begin < e.order < end]
+        return self._during[key]
+
+    @cached_property
+    def _clock_orders(self) -> tuple[int, float]:
+        stops = self.all("run_stop")
+        return self.start.order if self.start else 0, stops[-1].order if stops else math.inf
+
+    def logged_keys(self) -> Iterator[str]:
+        return (key for key, events in self._index.items() if events)
+
+    def absent(self, key: str) -> bool:
+        """No record of this key, and no other finding that says why: it was torn, or the run ended
+        or was aborted before it was due."""
+        if self.all(key) or key in self.log.lost_keys or self.log.truncated:
+            return False
+        return key not in _OF_THE_RUN or (bool(self.all("run_stop")) and self.status != "aborted")
+
+    def at_least(self, ruleset: str) -> bool:
+        return benchmark.at_least(self.ruleset, ruleset)
+
+    @cached_property
+    def division(self) -> str | None:
+        """closed or open; None where the log says neither."""
+        value = self.value("submission_division")
+        return value if isinstance(value, str) and value in benchmark.DIVISIONS else None
+
+    @cached_property
+    def optimizer(self) -> str | None:
+        """lars or sgd; None for any other."""
+        value = self.value("opt_name")
+        return value if isinstance(value, str) and value in benchmark.OPTIMIZERS else None
+
+    @cached_property
+    def batch(self) -> float | None:
+        return number(self.value("global_batch_size"))
+
+    @cached_property
+    def start(self) -> Event | None:
+        return self.first("run_start")
+
+    @cached_property
+    def stop(self) -> Event | None:
+        """The first run_stop: the one that the official score uses."""
+        return self.first("run_stop")
+
+    @cached_property
+    def status(self) -> Any:
+        return None if self.stop is None else self.stop.metadata.get("status")
+
+    @cached_property
+    def run_ms(self) -> float | None:
+        """Time on the clock; None where it has no start or no stop."""
+        if self.start is None or self.stop is None:
+            return None
+        run_ms = self.stop.time_ms - self.start.time_ms
+        return run_ms if math.isfinite(run_ms) else None
+
+    @cached_property
+    def slack_ms(self) -> float:
+        """How far a stamp may lie off the clock: a second, or 1 % of a shorter run."""
+        return SAME_MS if self.run_ms is None else min(SAME_MS, 0.01 * max(0.0, self.run_ms))
+
+    @cached_property
+    def evaluations(self) -> list[Evaluation]:
+        """All evaluations with a number, in file order."""
+        found = []
+        for event in self.all("eval_accuracy"):
+            accuracy = number(event.value)
+            if accuracy is not None:
+                epoch = number(event.metadata.get("epoch_num"))
+                found.append(Evaluation(event.order, event.line, event.time_ms, epoch, accuracy))
+        return found
+
+    @cached_property
+    def on_the_clock(self) -> list[Evaluation]:
+        """Evaluations between run_start and the last run_stop, by their place in the log."""
+        begin, end = self._clock_orders
+        return [e for e in self.evaluations if begin < e.order < end]
+
+    @cached_property
+    def passing(self) -> list[Evaluation]:
+        """Evaluations on the clock that reach the target."""
+        return [e for e in self.on_the_clock if reaches_target(e.accuracy)]
+
+    @cached_property
+    def best(self) -> Evaluation | None:
+        """The best evaluation that is a fraction; the first of equals."""
+        fractions = [e for e in self.evaluations if e.accuracy < benchmark.HIGHEST_ACCURACY]
+        return max(fractions, key=lambda e: e.accuracy, default=None)
+
+    @cached_property
+    def needs_target(self) -> bool:
+        """Closed runs have to reach the target; open ones in 0.7.0 too."""
+        return self.division != "open" or self.ruleset == "0.7.0"
+
+    @cached_property
+    def converged(self) -> bool:
+        """The one meaning of converged: every run_stop a success, the target reached on the clock
+        (open from 1.0.0 on: any target), and a clock that can be right."""
+        stops = self.all("run_stop")
+        return (
+            bool(stops)
+            and all(stop.metadata.get("status") == "success" for stop in stops)
+            and (bool(self.passing) or not self.needs_target)
+            and self.run_ms is not None
+            and self.run_ms > 0
+        )
+
+    @cached_property
+    def coarse_ms(self) -> int:
+        """What the stamps of evaluations are multiples of, where that is more than a millisecond,
+        up to a second; else 0."""
+        stamps = [e.time_ms for e in self.on_the_clock]
+        if not stamps or any(not stamp.is_integer() for stamp in map(float, stamps)):
+            return 0
+        step_ms = math.gcd(SAME_MS, *map(int, stamps))
+        return step_ms if step_ms > 1 else 0
+
+    @cached_property
+    def epoch_ms(self) -> float | None:
+        """Time of an epoch, the median between evaluations up to the first at target; None where
+        fewer than three evaluations tell."""
+        end = self.passing[0].order if self.passing else math.inf
+        times = [
+            (other.time_ms - one.time_ms) / (other.epoch - one.epoch)
+            for one, other in pairwise(e for e in self.on_the_clock if e.order <= end)
+            if one.epoch is not None and other.epoch is not None and other.epoch - one.epoch >= 1
+        ]
+        return median(times) if len(times) >= _LEAST_INTERVALS else None
+
+    def too_soon(self, one: Evaluation, other: Evaluation) -> bool:
+        """Whether an evaluation follows another sooner than this run can have trained between."""
+        if one.epoch is None or other.epoch is None or self.epoch_ms is None:
+            return False
+        epochs = other.epoch - one.epoch
+        took_ms = other.time_ms - one.time_ms
+        if not 1 <= epochs <= benchmark.MOST_LOGGED_EPOCHS or took_ms < 0:
+            return False  # other rules say it
+        return took_ms + self.coarse_ms < _LEAST_SHARE * self.epoch_ms * epochs
+
+    @cached_property
+    def convergence_epoch(self) -> float | None:
+        """Epoch of the last evaluation before run_stop, as the RCP test takes it; None: failed.
+        Evaluations that follow the target sooner than the run trains are none."""
+        if not self.converged or self.stop is None:
+            return None
+        before = [e for e in self.evaluations if e.order < self.stop.order]
+        begin = self.passing[0].order if self.passing else math.inf
+        for one, other in pairwise(before):
+            if one.order >= begin and self.too_soon(one, other):
+                return None if one.epoch is None else round(one.epoch, 3)
+        last = before[-1].epoch if before else None
+        return None if last is None else round(last, 3)
+
+    @cached_property
+    def copies(self) -> int:
+        """How often the log has its run_start within a second: ranks that all wrote."""
+        starts = self.all("run_start")
+        return sum(abs(e.time_ms - starts[0].time_ms) <= SAME_MS for e in starts)
+
+
+def reaches_target(accuracy: float) -> bool:
+    """In [0.759, 1.0), the number as logged."""
+    return benchmark.TARGET_ACCURACY <= accuracy < benchmark.HIGHEST_ACCURACY
+
+
+def _second_run(log: Log) -> Event | None:
+    """Where another run begins: its preamble or start, after the first one has begun."""
+    starts = log.all("run_start")
+    if len(starts) < 2:
+        return None
+    stops = log.all("run_stop")
+    begin, stop = starts[0].order, stops[0].order if stops else math.inf
+    preamble = sorted(
+        (event for key in _PREAMBLE for event in log.all(key)), key=lambda event: event.order
+    )
+    orders = [event.order for event in preamble]
+    for again in starts[1:]:
+        ended = begin < stop < again.order
+        if ended or again.time_ms - starts[0].time_ms > SAME_MS:
+            at = bisect_right(orders, max(stop, begin) if ended else begin)
+            if at < len(orders) and orders[at] < again.order:
+                return preamble[at]
+            if ended:
+                return again
+    return None

@@ -1,0 +1,233 @@
+"""Reference convergence points (RCP): how many epochs a batch should take, and the test on it.
+
+Source: mlcommons/logging 4.1.68, mlperf_logging/rcp_checker: its records, its pruning and its
+t-test, without SciPy. Closed division, rulesets 1.0.0 to 4.0.0.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import NamedTuple
+
+from ..config import benchmark
+
+FIRST_RULESET = "1.0.0"
+SCALED_FROM = "2.1.0"
+"""Since this round the published scores are multiplied by the factor."""
+
+_TOLERANCE = 1e-4  # of the tool's bisection
+_SUBMITTED = benchmark.RUNS - 2
+_INTERPOLATED = benchmark.RUNS * 2
+
+# Quantiles t(0.95; degrees of freedom) of Student's distribution, for n1 + 3 - 2 with n1 the
+# reference runs - 2, or 10 for an interpolated point.
+_T95 = {9: 1.8331129, 11: 1.7958848, 14: 1.7613101, 15: 1.7530504, 16: 1.7458837, 27: 1.7032884}
+
+
+class Point(NamedTuple):
+    """A record: epochs that its runs took, and its hyper-parameters."""
+
+    batch: int
+    epochs: tuple[int, ...]
+    base_lr: float
+    warmup_epochs: float
+    momentum: float
+    weight_decay: float
+    decay_steps: float
+    bn_span: int
+
+    @property
+    def mean(self) -> float:
+        """Without the fastest and the slowest run."""
+        return olympic_mean(self.epochs)
+
+    @property
+    def stdev(self) -> float:
+        """Population standard deviation of all runs."""
+        middle = sum(self.epochs) / len(self.epochs)
+        return math.sqrt(sum((epoch - middle) ** 2 for epoch in self.epochs) / len(self.epochs))
+
+
+class Reference(NamedTuple):
+    """What a batch is held to. `kind`: exact, interpolated, below (the smallest point) or above."""
+
+    kind: str
+    batches: tuple[int, ...]
+    mean: float
+    minimum: float
+
+
+class Verdict(NamedTuple):
+    """Of the RCP test; `factor` multiplies the score where the test passes."""
+
+    passed: bool
+    reason: str
+    mean: float | None
+    reference: Reference | None
+    factor: float
+
+
+def _point(batch: int, epochs: str, *hyperparameters: float) -> Point:
+    base_lr, warmup, momentum, weight_decay, decay_steps, bn_span = hyperparameters
+    runs = tuple(map(int, epochs.split()))
+    return Point(batch, runs, base_lr, warmup, momentum, weight_decay, decay_steps, int(bn_span))
+
+
+_OF_1632 = "34 34 34 35 35 37 35 35 33 35 35 37 37 35 35 34 35"
+_OF_3264 = "36 35 34 34 36 35 35 35 35 37 35 35 35 36 35"
+_OF_4096 = "39 42 40 41 39 40 41 39 40 39"
+_OF_32768 = "56 56 55 56 56 56 56 56 57 56"
+_OF_67840 = "86 87 86 87 86 85 86 86 86 85 86 86 86 86 86 85 86 86 87 85 85 86 85 87 86 85 85 86"
+_8192 = _point(8192, "42 44 43 41 41 41 42 42 43 41", 17, 5, 0.9, 2e-4, 6095, 64)
+_65536 = _point(65536, "83 85 84 86 85 85 83 84 85 85", 24.699, 31, 0.951807, 1e-4, 1133, 128)
+_POINTS_100 = (
+    _point(1632, _OF_1632, 7.4, 2, 0.9, 5e-5, 35, 204),
+    _point(2048, "38 39 38 39 38 39 38 39 38 38", 8.5, 5, 0.9, 2e-3, 22530, 64),
+    _point(3264, _OF_3264, 10.5, 2, 0.9, 5e-5, 37, 204),
+    _point(4096, _OF_4096, 10, 5, 0.9, 2e-3, 42, 64),
+    _8192,
+    _point(
+        13056, "44 45 47 45 45 45 45 44 44 44 45 45 45 45 44 44", 12.8, 9, 0.94, 2.5e-5, 48, 204
+    ),
+    _point(32768, _OF_32768, 21.2, 16, 0.94, 2e-5, 58, 128),
+    _point(64480, "88 87 86 86 86 86 86 86 84 86", 26, 31, 0.951807, 1e-4, 90, 155),
+    _65536,
+)
+_POINTS_110 = (
+    _point(1632, _OF_1632, 7.4, 2, 0.9, 5e-5, 27476, 204),
+    _point(3264, _OF_3264, 10.5, 2, 0.9, 5e-5, 14523, 204),
+    _point(4096, _OF_4096, 10, 5, 0.9, 2e-4, 13137, 64),
+    _8192,
+    _point(13056, "46 46 44 46 45 46 45 45 45 46", 12.8, 9, 0.9, 2.5e-5, 4710, 204),
+    _point(32768, _OF_32768, 21.2, 16, 0.94, 2.5e-5, 2267, 128),
+    _point(49152, "68 68 68 68 69 68 68 67 69 67", 19.405, 24, 0.951807, 1e-4, 1846, 256),
+    _point(58880, "80 81 80 78 80 80 81 79 80 80", 23.246, 29, 0.951807, 1e-4, 1785, 230),
+    _65536,
+)
+_POINTS_200 = (
+    *_POINTS_110,
+    _point(67840, _OF_67840, 24.699, 31, 0.951807, 1e-4, 1133, 424),
+)
+
+
+def points(ruleset: str) -> tuple[Point, ...]:
+    """All records of a ruleset by rising batch; none before 1.0.0."""
+    if not benchmark.at_least(ruleset, FIRST_RULESET):
+        return ()
+    if ruleset == "1.0.0":
+        return _POINTS_100
+    return _POINTS_110 if ruleset == "1.1.0" else _POINTS_200
+
+
+@lru_cache(maxsize=len(benchmark.RULESETS))
+def kept_points(ruleset: str) -> tuple[Point, ...]:
+    """The records that are matched and interpolated.
+
+    Out go those with a smaller batch than the fastest, then, walking upwards once, each that is
+    slower than the straight line between its neighbours.
+    """
+    everything = points(ruleset)
+    if not everything:
+        return ()
+    fastest = min(everything, key=lambda point: point.mean)
+    kept = [point for point in everything if point.batch >= fastest.batch]
+    i = 1
+    while i < len(kept) - 1:
+        low, high = kept[i - 1], kept[i + 1]
+        if kept[i].mean > _between(kept[i].batch, low, high, low.mean, high.mean):
+            del kept[i]
+        else:
+            i += 1
+    return tuple(kept)
+
+
+def reference(batch: float, ruleset: str) -> Reference | None:
+    """What the runs of a batch are held to; None before 1.0.0.
+
+    Above the largest point there is nothing to be held to: mean and minimum are NaN.
+    """
+    kept = kept_points(ruleset)
+    if not kept:
+        return None
+    for point in kept:
+        if point.batch == batch:
+            return _exact("exact", point)
+    if batch < kept[0].batch:
+        return _exact("below", kept[0])
+    if batch > kept[-1].batch:
+        return Reference("above", (kept[-1].batch,), math.nan, math.nan)
+    high_at = next(i for i, point in enumerate(kept) if point.batch > batch)
+    low, high = kept[high_at - 1], kept[high_at]
+    mean = _between(batch, low, high, low.mean, high.mean)
+    stdev = _between(batch, low, high, low.stdev, high.stdev)
+    return Reference(
+        "interpolated", (low.batch, high.batch), mean, _minimum(mean, stdev, _INTERPOLATED)
+    )
+
+
+def judge(epochs: Sequence[float | None], batch: float, ruleset: str) -> Verdict:
+    """The RCP test on the epochs that the runs of a submission took; None: did not converge."""
+    held_to = reference(batch, ruleset)
+    if held_to is None:
+        reason = f"no reference convergence points before {FIRST_RULESET}"
+        return Verdict(False, reason, None, None, 1.0)
+    failed = sum(epoch is None for epoch in epochs)
+    if failed > benchmark.RUNS_THAT_MAY_FAIL:
+        reason = f"insufficient convergence: {failed} of {len(epochs)} runs did not converge"
+        return Verdict(False, reason, None, held_to, 1.0)
+    if len(epochs) < 3:
+        return Verdict(False, f"{benchmark.RUNS} runs expected", None, held_to, 1.0)
+    mean = olympic_mean([math.inf if epoch is None else epoch for epoch in epochs])
+    if held_to.kind == "above":
+        reason = f"{batch:,g} is above the largest point {held_to.batches[0]:,}: needs its own RCP"
+        return Verdict(False, reason, mean, held_to, 1.0)
+    factor = max(1.0, held_to.mean / mean) if mean > 0 else 1.0
+    if mean >= held_to.minimum:
+        return Verdict(True, _WHY[held_to.kind], mean, held_to, factor)
+    reason = f"converges in {mean:g} epochs, less than the accepted minimum {held_to.minimum:.4f}"
+    return Verdict(False, reason, mean, held_to, factor)
+
+
+_WHY = {
+    "exact": "reference point of this batch",
+    "interpolated": "interpolated between reference points",
+    "below": "below the smallest point, and not faster than it",
+}
+
+
+def olympic_mean(values: Sequence[float]) -> float:
+    """Mean without the smallest and the largest of at least three values."""
+    middle = sorted(values)[1:-1]
+    return sum(middle) / len(middle)
+
+
+def _exact(kind: str, point: Point) -> Reference:
+    minimum = _minimum(point.mean, point.stdev, len(point.epochs) - 2)
+    return Reference(kind, (point.batch,), point.mean, minimum)
+
+
+def _between(batch: float, low: Point, high: Point, at_low: float, at_high: float) -> float:
+    slope = (at_high - at_low) / (high.batch - low.batch)
+    return slope * (batch - low.batch) + at_low
+
+
+def _minimum(mean: float, stdev: float, runs: int) -> float:
+    """The smallest mean that a one-sided pooled t-test accepts, found as the tool finds it.
+
+    The tool bisects to 1e-4; so does this, around the closed form, to end on the same number.
+    """
+    if stdev == 0:
+        return mean
+    spread = stdev * math.sqrt(1 / runs + 1 / _SUBMITTED)
+    limit = mean - _T95[runs + _SUBMITTED - 2] * spread
+    low, high = 0.0, mean
+    middle = (low + high) / 2
+    while high - low > _TOLERANCE:
+        if middle > limit:
+            high = middle
+        else:
+            low = middle
+        middle = (low + high) / 2
+    return middle

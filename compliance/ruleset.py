@@ -1,0 +1,125 @@
+"""Which round's rules a log is held to: given, else from the log and its folder.
+
+What a submitter may write beside a log decides nothing that the log itself or its place in the
+published results says: its format, then its dates and the folder of a round. A folder of an earlier
+round than the dates does not count; dates before the folder's round are usual (145 published logs
+stand in the folders of later rounds too). Of several folders named after rounds the one that holds
+a round's results (training_results_v4.0) counts, else the outermost: what lies in it, such as the
+name of a system, is the submitter's. Stamps that are no dates of MLPerf are no absent ones.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import NamedTuple
+
+from ..config import benchmark
+from ..config.errors import UserError
+from ..config.finding import shown
+from ..config.reading import open_file
+from ..logging.events import MLL, CannotRead, Log
+from ..logging.places import config_of
+
+_ROUND_FOLDER = re.compile(r"(training_results_)?v(\d\.\d)(?:\.0)?")
+_CONFIG_LINE = re.compile(rb"^ruleset: *['\"]?(v?\d[\d.]*)", re.MULTILINE)
+_CONFIG_BYTES = 1 << 16
+
+
+class Doubt(NamedTuple):
+    """Something beside a log that says another ruleset. `harmless`: nothing hung on it."""
+
+    message: str
+    expected: str
+    found: str
+    harmless: bool
+
+
+class Ruleset(NamedTuple):
+    """A ruleset, how it was found, and what contradicts it."""
+
+    name: str
+    source: str
+    doubts: tuple[Doubt, ...] = ()
+
+
+def parse_ruleset(text: str) -> str:
+    """A ruleset as people write it: 4.0.0, 4.0, v4.0. Raises UserError for one without ResNet."""
+    name = benchmark.ruleset_name(text)
+    if name is None:
+        raise UserError(
+            f"--ruleset: no ResNet rules in {shown(text)[1:-1]}; rulesets with ResNet: "
+            f"{', '.join(benchmark.RULESETS)}"
+        )
+    return name
+
+
+def find_ruleset(path: Path, log: Log | None, given: str | None) -> Ruleset:
+    """The ruleset of a log. Raises CannotRead where `given` expects another format."""
+    if given is not None:
+        wanted = parse_ruleset(given)
+        if log is not None and (log.dialect == MLL) != (wanted == "0.6.0"):
+            expected = ":::MLL" if wanted == "0.6.0" else ":::MLLOG"
+            rounds = "0.6" if log.dialect == MLL else "0.7 and later"
+            raise CannotRead(
+                path, f"this is the format of {rounds}; ruleset {wanted} expects {expected}"
+            )
+        return Ruleset(wanted, "given")
+    folders, written = _from_path(path), _from_config(path)
+    folder = folders[0] if folders else None
+    found = _found(log, folder, written, path)
+    doubts = []
+    if log is not None and found.source == _config_source(path):
+        message = f"nothing but {found.source} says the ruleset: the log has no stamps"
+        doubts.append(Doubt(message, "dates in the log", "none", harmless=True))
+    other = next((name for name in folders if name != folder), None)
+    if other is not None:
+        message = f"folders of the path say {folder} and {other}: judged by {found.name}"
+        doubts.append(Doubt(message, "one round", f"{folder} and {other}", harmless=False))
+    if found.source != "path" and folder not in (None, found.name):
+        message = f"the folder says {folder}, {found.source} {found.name}: judged by {found.name}"
+        doubts.append(Doubt(message, found.name, str(folder), harmless=False))
+    if written not in (None, found.name):
+        message = f"{_config_source(path)} says {written}, {found.source} {found.name}, which holds"
+        doubts.append(Doubt(message, found.name, str(written), harmless=True))
+    return found._replace(doubts=tuple(doubts))
+
+
+def _found(log: Log | None, folder: str | None, written: str | None, path: Path) -> Ruleset:
+    if log is not None and log.dialect == MLL:
+        return Ruleset("0.6.0", "format")
+    dated = log.ruleset if log is not None else None
+    if log is not None:  # this is the format of 0.7 and later
+        folder, written = (None if name == "0.6.0" else name for name in (folder, written))
+        if any(event.time_ms for event in log.events):
+            written = None
+    if dated is not None and (folder is None or not benchmark.at_least(folder, dated)):
+        return Ruleset(dated, "dates in the log")
+    if folder is not None:
+        return Ruleset(folder, "path")
+    if written is not None:
+        return Ruleset(written, _config_source(path))
+    return Ruleset(benchmark.RULESETS[-1], "newest with ResNet, the log has no dates")
+
+
+def _from_config(path: Path) -> str | None:
+    """Of a run of this harness: its resolved config lies beside the log or in the job's folder."""
+    config = config_of(path.parent)
+    try:
+        with open_file(config, within=config.parent) as file:
+            match = _CONFIG_LINE.search(file.read(_CONFIG_BYTES))
+    except OSError:
+        return None
+    return benchmark.ruleset_name(match[1].decode()) if match else None
+
+
+def _config_source(path: Path) -> str:
+    beside = config_of(path.parent).parent == path.parent
+    return "config.yaml beside it" if beside else "config.yaml of the job"
+
+
+def _from_path(path: Path) -> list[str]:
+    """Of published results: rounds that folders are named after, the one that counts first."""
+    matches = [_ROUND_FOLDER.fullmatch(part) for part in path.absolute().parts[:-1]]
+    known = [m for m in matches if m is not None and f"{m[2]}.0" in benchmark.RULESETS]
+    return [f"{m[2]}.0" for m in sorted(known, key=lambda m: m[1] is None)]

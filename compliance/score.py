@@ -1,0 +1,279 @@
+"""The score of a submission: run times, olympic mean, RCP test and normalisation factor.
+
+Reads alone: no scaling.json is written or removed (the official tools do both).
+Source: mlcommons/logging 4.1.68, result_summarizer and rcp_checker; training_rules.adoc lines 509,
+530, 954; of more than five runs (from v1.1 on): in order of launch, the window of five consecutive
+runs with the median score, a window without a score as the slowest.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ..config import benchmark
+from ..config.finding import number, printable
+from ..config.reading import read_object
+from . import rcp as convergence
+from .check_log import CANNOT_READ, FAIL, Check
+from .rcp import Verdict
+from .submission import check_folder, newest
+
+_NO_CLOCK = ("TWO_RUNS", "R17", "R22")  # errors that leave no run time to trust
+_SCALING_BYTES = 1 << 16
+
+
+class RunScore(NamedTuple):
+    """One run; `minutes` None: it has no usable clock. `invalid`: why the check of its round fails
+    it, "" if it does not."""
+
+    path: Path
+    minutes: float | None
+    converged: bool
+    epochs: float | None
+    accuracy: float | None
+    dropped: str
+    """Why its time is not in the mean; "" if it is."""
+    invalid: str
+
+
+class Score(NamedTuple):
+    """`score_min` is None where there is none; it includes `scaling_factor` if `scaled`. `verdict`
+    and `cause` are those of the folder's check as a submission: a score of a FAIL is no result."""
+
+    folder: Path
+    verdict: str
+    cause: str
+    ruleset: str
+    division: str | None
+    runs: tuple[RunScore, ...]
+    mean_min: float | None
+    score_min: float | None
+    scaling_factor: float
+    scaled: bool
+    published_factor: float | None
+    rcp: Verdict | None
+    notes: tuple[str, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """As `rn50 log score --json` prints it."""
+        return {
+            "path": str(self.folder),
+            "verdict": self.verdict,
+            "cause": self.cause,
+            "ruleset": self.ruleset,
+            "division": self.division,
+            "score_min": self.score_min,
+            "unscaled_min": self.mean_min,
+            "scaling_factor": self.scaling_factor,
+            "scaled": self.scaled,
+            "published_factor": self.published_factor,
+            "rcp": None if self.rcp is None else _rcp_dict(self.rcp),
+            "runs": [run._asdict() | {"path": str(run.path)} for run in self.runs],
+            "notes": list(self.notes),
+        }
+
+
+def _rcp_dict(rcp: Verdict) -> dict[str, Any]:
+    reference = rcp.reference
+    known = reference is not None and reference.mean == reference.mean
+    return {
+        "verdict": "PASS" if rcp.passed else "FAIL",
+        "reason": rcp.reason,
+        "submission_mean": rcp.mean,
+        "kind": reference.kind if reference else None,
+        "batches": list(reference.batches) if reference else [],
+        "mean": reference.mean if reference and known else None,
+        "min": reference.minimum if reference and known else None,
+        "factor": rcp.factor,
+    }
+
+
+def score_folder(folder: Path, ruleset: str | None = None, *, scale: bool | None = None) -> Score:
+    """Score the result files of a folder.
+
+    Args:
+        folder: the submission.
+        ruleset: None: found from the first log.
+        scale: multiply the mean by the factor; None: as the round did (from 2.1.0 on).
+
+    Raises:
+        UserError: no result files, or a ruleset without ResNet.
+    """
+    return score_checks(folder, check_folder(folder, ruleset, official=False), scale=scale)
+
+
+def score_checks(folder: Path, judged: Sequence[Check], *, scale: bool | None = None) -> Score:
+    """Score a folder that has been judged.
+
+    Args:
+        folder: the submission.
+        judged: the verdicts on its logs and, last, on itself, as `check_folder` gives them.
+        scale: as of `score_folder`.
+    """
+    *checks, whole = judged
+    cases = [check.case for check in checks if check.case is not None]
+    name = newest(checks)
+    division = next((case.division for case in cases if case.division), None)
+    runs = [_run(check) for check in checks]
+    window, outside = _median_window(checks, runs)
+    scored, mean_min = _olympic([runs[at] for at in window])
+    for at, run in zip(window, scored, strict=True):
+        runs[at] = run
+    rcp = judge_convergence([checks[at] for at in window])
+    factor = rcp.factor if rcp is not None else 1.0
+    applies = rcp is not None and rcp.passed and division == "closed"
+    if scale is None:
+        scale = benchmark.at_least(name, convergence.SCALED_FROM)
+    scaled = applies and scale and factor != 1.0
+    score = mean_min * factor if mean_min is not None and scaled else mean_min
+    published = _published_factor(folder)
+    return Score(
+        folder,
+        whole.verdict,
+        whole.cause,
+        name,
+        division,
+        tuple(runs),
+        mean_min,
+        score,
+        factor,
+        scaled,
+        published,
+        rcp,
+        (*outside, *_notes(scored, division, rcp, factor, scaled, published)),
+    )
+
+
+def _median_window(
+    checks: Sequence[Check], runs: list[RunScore]
+) -> tuple[list[int], tuple[str, ...]]:
+    """Which runs are scored: all; of more than five the window with the median score, and notes
+    that say so. The runs outside are marked as dropped."""
+    everything = list(range(len(runs)))
+    if len(runs) <= benchmark.RUNS:
+        return everything, ()
+    starts = [None if check.case is None else check.case.start for check in checks]
+    unknown = next((c.path.name for c, s in zip(checks, starts, strict=True) if s is None), None)
+    if unknown is not None:
+        return everything, (f"no order of launch: {printable(unknown)} has no run_start",)
+    launched = sorted(everything, key=lambda at: start.time_ms if (start := starts[at]) else 0.0)
+    windows = [launched[at : at + benchmark.RUNS] for at in range(len(runs) - benchmark.RUNS + 1)]
+
+    def mean_min(window: list[int]) -> float:
+        mean = _olympic([runs[at] for at in window])[1]
+        return math.inf if mean is None else mean
+
+    window = sorted(windows, key=mean_min)[len(windows) // 2]
+    for at in launched:
+        if at not in window:
+            runs[at] = runs[at]._replace(dropped="not in the median window")
+    names = ", ".join(printable(checks[at].path.name) for at in window)
+    even = ", the slower of the two in the middle" if len(windows) % 2 == 0 else ""
+    return window, (
+        f"{len(runs)} runs: of {len(windows)} windows of five in order of launch, the one with the "
+        f"median score{even}, is scored: {names}",
+    )
+
+
+def judge_convergence(checks: Sequence[Check]) -> Verdict | None:
+    """The RCP test on the runs by the newest of their rulesets; None where that round has none, or
+    the runs have no common batch size. A run whose batch is no number did not converge with it, and
+    the one that may fail, whatever for, has no epochs that count."""
+    cases = [check.case for check in checks if check.case is not None]
+    batches = {case.batch for case in cases if case.batch is not None}
+    ruleset = newest(checks)
+    if len(batches) != 1 or not convergence.kept_points(ruleset):
+        return None
+    out = _left_out([_run(check) for check in checks])
+    epochs = [
+        None
+        if check.case is None or check.case.batch is None or at in out
+        else check.case.convergence_epoch
+        for at, check in enumerate(checks)
+    ]
+    return convergence.judge(epochs, batches.pop(), ruleset)
+
+
+def _left_out(runs: Sequence[RunScore]) -> set[int]:
+    """Runs that count as the slowest: one that is not valid; of more, which make no submission,
+    those that did not converge, so that their score is still known."""
+    invalid = {at for at, run in enumerate(runs) if run.invalid or not run.converged}
+    if len(invalid) <= benchmark.RUNS_THAT_MAY_FAIL:
+        return invalid
+    return {at for at in invalid if not runs[at].converged}
+
+
+def _run(check: Check) -> RunScore:
+    case = check.case
+    if case is None:
+        return RunScore(check.path, None, False, None, None, check.cause, check.cause)
+    broken = any(finding.id in _NO_CLOCK for finding in check.findings)
+    minutes = None if case.run_ms is None or broken else case.run_ms / 60_000
+    last = case.on_the_clock[-1] if case.on_the_clock else None
+    converged = case.converged and minutes is not None
+    return RunScore(
+        check.path,
+        minutes,
+        converged,
+        last.epoch if last else None,
+        last.accuracy if last else None,
+        "" if converged else check.cause,
+        check.cause if (check.round_verdict or check.verdict) in (FAIL, CANNOT_READ) else "",
+    )
+
+
+def _olympic(runs: list[RunScore]) -> tuple[list[RunScore], float | None]:
+    """Drop the fastest and the slowest (a run that is not valid is the slowest, whatever its clock
+    says)."""
+    out = _left_out(runs)
+    good = [run for at, run in enumerate(runs) if at not in out]
+    failed = len(out)
+    if failed > benchmark.RUNS_THAT_MAY_FAIL or len(runs) != benchmark.RUNS:
+        return runs, None
+    order = sorted(good, key=lambda run: run.minutes or 0.0)
+    marks = {order[0].path: "fastest"}
+    if not failed:
+        marks[order[-1].path] = "slowest"
+    runs = [
+        run._replace(dropped=marks[run.path])
+        if run.path in marks
+        else run._replace(dropped=f"slowest: {run.dropped or run.invalid}" if at in out else "")
+        for at, run in enumerate(runs)
+    ]
+    kept = [run.minutes for run in runs if not run.dropped and run.minutes is not None]
+    return runs, sum(kept) / len(kept) if kept else None
+
+
+def _published_factor(folder: Path) -> float | None:
+    """Of the committee's scaling.json, if there is one that can be read."""
+    return number(read_object(folder / "scaling.json", _SCALING_BYTES).get("scaling_factor"))
+
+
+def _notes(
+    runs: list[RunScore],
+    division: str | None,
+    rcp: Verdict | None,
+    factor: float,
+    scaled: bool,
+    published: float | None,
+) -> list[str]:
+    notes = []
+    failed = sum(not run.converged for run in runs)
+    if failed > benchmark.RUNS_THAT_MAY_FAIL:
+        notes.append(f"no score: {failed} of {len(runs)} runs failed, one may")
+    if len(runs) != benchmark.RUNS:
+        count = "1 run" if len(runs) == 1 else f"{len(runs)} runs"
+        notes.append(f"no score: {count}, a score is of {benchmark.RUNS}")
+    if rcp is None:
+        notes.append("no RCP test: none before 1.0.0, or no common global_batch_size")
+    elif division != "closed":
+        notes.append("the RCP test is for information: it binds the closed division alone")
+    elif factor != 1.0 and not scaled:
+        why = "published unscaled in this round" if rcp.passed else "the RCP test fails"
+        notes.append(f"factor {factor:.10f} is not applied: {why}")
+    if published is not None and abs(published - factor) > 1e-9:
+        notes.append(f"scaling.json says {published:.10f}, computed {factor:.10f} (used)")
+    return notes

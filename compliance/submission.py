@@ -1,0 +1,471 @@
+"""A folder of runs as a submission: every log by itself, then what they must have in common."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ..config import benchmark
+from ..config.errors import UserError
+from ..config.finding import ERROR, NOTE, POLICY, Finding, number, plain, printable, shown
+from ..config.reading import read_file
+from ..logging.places import MOST_LOGS, RESULT_FILES, job_of, run_folders
+from . import rcp as convergence
+from .check_log import CANNOT_READ, FAIL, POLICY_VERDICT, Check, check_log, verdict_of
+from .logged_run import Case
+from .rule import RULES_TEXT, Found
+from .same_run import all_chips, same_accuracies, same_stamps
+
+_SYSTEM_BYTES = 1 << 20
+_PACKAGE = "mlcommons/logging 4.1.68, package_checker"
+
+
+@dataclass(frozen=True)
+class Submission:
+    """Runs of one benchmark on one system."""
+
+    folder: Path
+    checks: tuple[Check, ...]
+    system: dict[str, Any] | None
+    system_path: Path | None
+    """Where a system description belongs, if the folder lies in a submission package."""
+
+    @property
+    def cases(self) -> list[tuple[str, Case]]:
+        """(file name, case) of the logs that can be read."""
+        return [(c.path.name, c.case) for c in self.checks if c.case is not None]
+
+    @property
+    def closed(self) -> bool:
+        """Any log that says closed makes it a closed submission."""
+        return any(case.division != "open" for _, case in self.cases)
+
+
+class SetRule(NamedTuple):
+    """A rule on a submission."""
+
+    id: str
+    severity: str
+    source: str
+    check: Callable[[Submission], Iterator[Found]]
+
+    @property
+    def what(self) -> str:
+        """What it checks: the function's docstring."""
+        return " ".join((self.check.__doc__ or "").split())
+
+
+_NUMBERED = re.compile(r"result_(?:0|[1-9][0-9]*)\.txt")
+
+
+def find_results(folder: Path) -> list[Path]:
+    """The result files of a folder by number; links out of it are not followed.
+
+    Raises UserError where there is none.
+    """
+    home = os.path.realpath(folder)  # resolve() raises where links go in a circle
+    files = [
+        path
+        for path in folder.glob(RESULT_FILES)
+        if _NUMBERED.fullmatch(path.name) and path.is_file() and path.resolve().is_relative_to(home)
+    ]
+    if not files:
+        below = len({path.parent for path in folder.glob(f"*/{RESULT_FILES}")})
+        hint = f"; {below} below it have them: {folder}/*" if below else ""
+        raise UserError(f"{folder}: {RESULT_FILES} expected in it, found none{hint}")
+    if len(files) > MOST_LOGS:
+        raise UserError(f"{folder}: at most {MOST_LOGS} logs expected, found {len(files)}")
+    return sorted(files, key=lambda path: (len(path.name), path.name))
+
+
+def check_folder(
+    folder: Path, ruleset: str | None = None, *, official: bool | None = None
+) -> tuple[Check, ...]:
+    """Every result file of a folder, and last the folder itself as a submission."""
+    checks = tuple(_check_each(find_results(folder), ruleset, official))
+    system, system_path = _read_system(folder)
+    submission = Submission(folder, checks, system, system_path)
+    findings = tuple(
+        Finding(
+            rule.id,
+            found.severity or rule.severity,
+            found.line,
+            found.expected,
+            found.found,
+            found.message,
+            found.advice,
+        )
+        for rule in SET_RULES
+        for found in rule.check(submission)
+    )
+    if any(finding.id == "SAME_RUN" for finding in findings):
+        findings = tuple(
+            f._replace(caused_by="SAME_RUN") if f.id == "SAME_CURVE" else f for f in findings
+        )
+    order = (ERROR, POLICY, NOTE)
+    findings = tuple(sorted(findings, key=lambda finding: order.index(finding.severity)))
+    good = sum(check.verdict not in (FAIL, CANNOT_READ) for check in checks)
+    cause = f"{good} of {len(checks)} runs pass"
+    verdict = verdict_of(findings)
+    frowned = next((check for check in checks if check.verdict == POLICY_VERDICT), None)
+    if findings and findings[0].severity != NOTE:
+        cause = findings[0].message
+    elif frowned is not None:
+        verdict = POLICY_VERDICT
+        cause += f", with policy findings ({frowned.path.name}: {frowned.cause})"
+    ruleset_by = next(check for check in checks if check.ruleset == newest(checks))
+    source = ruleset_by.ruleset_source
+    whole = Check(folder, verdict, cause, ruleset_by.ruleset, source, None, findings)
+    return (*checks, whole)
+
+
+def _check_each(
+    paths: Sequence[Path], ruleset: str | None, official: bool | None
+) -> Iterator[Check]:
+    """Each log's verdict; a file under several names is read once, and kept once in memory."""
+    known: dict[tuple[int, int], Check] = {}
+    for path in paths:
+        about = path.stat()
+        place = (about.st_dev, about.st_ino)
+        if place not in known:
+            known[place] = check_log(path, ruleset, official=official)
+        yield known[place]._replace(path=path)
+
+
+def newest(checks: Sequence[Check]) -> str:
+    """The ruleset that a submission is held to: the newest of those of its logs that can be read
+    (of all, where none can)."""
+    rulesets = {check.ruleset for check in checks if check.case is not None}
+    rulesets = rulesets or {check.ruleset for check in checks}
+    return max(rulesets, key=benchmark.RULESETS.index)
+
+
+def _one_round(submission: Submission) -> Iterator[Found]:
+    """All logs are of one round; the runs as a set are held to the newest."""
+    first = submission.cases[:1]
+    other = [pair for pair in submission.cases if pair[1].ruleset != first[0][1].ruleset][:1]
+    for (name, case), (other_name, other_case) in zip(first, other, strict=False):
+        yield Found(
+            f"{name} is of ruleset {case.ruleset}, {other_name} of {other_case.ruleset}: the set "
+            f"is held to {newest(submission.checks)}",
+            None,
+            "logs of one round",
+            f"{case.ruleset} and {other_case.ruleset}",
+            "--ruleset decides for all of them",
+        )
+
+
+def _five_runs(submission: Submission) -> Iterator[Found]:
+    """Five result_*.txt, numbered from 0, of which at most one is no valid run."""
+    count = len(submission.checks)
+    others = sorted(
+        path.name
+        for path in submission.folder.glob(RESULT_FILES)
+        if not _NUMBERED.fullmatch(path.name)
+    )
+    if others:
+        listed = printable(", ".join(others[:4])) + (" ..." if len(others) > 4 else "")
+        yield Found(
+            f"{listed}: no runs of a submission, which are result_0.txt, result_1.txt ...",
+            severity=NOTE,
+        )
+    if count != benchmark.RUNS:
+        alone = count == 1 and _is_ours(submission.folder)
+        more = ""
+        if count > benchmark.RUNS:
+            more = "; of more the window of five with the median score is submitted (log score)"
+        yield Found(
+            f"{count} run{'s' if count > 1 else ''}, expected {benchmark.RUNS}{more}",
+            None,
+            str(benchmark.RUNS),
+            str(count),
+            "rn50 submit --runs 5" if alone else "a submission has result_0.txt to result_4.txt",
+            NOTE if alone else None,  # one run of this harness, not a submission
+        )
+    failed = _invalid(submission)
+    allowed = benchmark.RUNS_THAT_MAY_FAIL if count >= benchmark.RUNS else 0
+    if len(failed) > allowed:
+        names = ", ".join(c.path.name for c in failed)
+        runs = "1 run is" if len(failed) == 1 else f"{len(failed)} runs are"
+        yield Found(
+            f"{runs} not valid ({names}), {allowed} of {count} may fail: {failed[0].cause}",
+            None,
+            f"at most {allowed}",
+            str(len(failed)),
+        )
+    elif failed:
+        yield Found(
+            f"{failed[0].path.name} is not a valid run and counts as the slowest: "
+            f"{failed[0].cause}",
+            severity=NOTE,
+        )
+
+
+def _invalid(submission: Submission) -> list[Check]:
+    return [c for c in submission.checks if c.verdict in (FAIL, CANNOT_READ)]
+
+
+def _is_ours(folder: Path) -> bool:
+    """Whether a run of this harness left its log here: in its own folder or in its job's."""
+    job = job_of(folder)
+    return (folder / "result.json").is_file() or (job is not None and bool(run_folders(job)))
+
+
+def _seeds(submission: Submission) -> Iterator[Found]:
+    """Closed, from 1.0.0 on: each run logs an integer seed, no two runs the same in one place."""
+    if not submission.closed:
+        return
+    taken: dict[tuple[str, str, int], str] = {}
+    without = []
+    for name, case in submission.cases:
+        if not case.at_least("1.0.0"):
+            continue
+        events = case.all("seed")
+        if not events:
+            without.append(name)
+        own = set()
+        for event in events:
+            try:
+                seed = int(event.value)
+                if seed != event.value and isinstance(event.value, float):
+                    raise ValueError
+            except (TypeError, ValueError, OverflowError):
+                yield Found(
+                    f"{name} line {event.line}: seed {shown(event.value)} is no integer",
+                    event.line,
+                    "an integer",
+                    shown(event.value),
+                )
+                continue
+            place = (shown(event.metadata.get("file")), shown(event.metadata.get("lineno")), seed)
+            own.add(place)
+            if place in taken and taken[place] != name:
+                yield Found(
+                    f"{taken[place]} and {name} have the same seed {seed}",
+                    event.line,
+                    "a fresh seed for every run",
+                    str(seed),
+                    "draw it from the clock or from urandom",
+                )
+        taken |= dict.fromkeys(own, name)
+    if without:
+        yield Found(
+            f"no seed in {', '.join(without)}",
+            None,
+            "a seed in every log",
+            "none",
+            "log the root seed under the key seed",
+        )
+
+
+_ALIKE = (
+    "submission_division",
+    "submission_org",
+    "submission_platform",
+    "global_batch_size",
+    "gradient_accumulation_steps",
+    "opt_name",
+    "opt_base_learning_rate",
+    *benchmark.LARS_KEYS,
+    *benchmark.SGD_KEYS,
+)
+
+
+def _alike(submission: Submission) -> Iterator[Found]:
+    """All runs have one division, organisation, platform, batch, optimizer and hyper-parameters,
+    and the division of the system description."""
+    cases = submission.cases
+    for key in dict.fromkeys(_ALIKE):
+        values = [(name, case.value(key)) for name, case in cases if case.all(key)]
+        if not values:
+            continue
+        other = next((pair for pair in values if not _equal(pair[1], values[0][1])), None)
+        if other is not None:
+            yield Found(
+                f"{key} is {shown(values[0][1])} in {values[0][0]} and {shown(other[1])} in "
+                f"{other[0]}",
+                None,
+                "one value in all runs",
+                f"{shown(values[0][1])} and {shown(other[1])}",
+            )
+    if submission.system is None:
+        return
+    declared = submission.system.get("division")
+    if not isinstance(declared, str):
+        yield Found(
+            f"division of the system description is {shown(declared)}, expected closed or open",
+            severity=NOTE,
+        )
+    else:
+        for name, case in cases:
+            logged = case.value("submission_division")
+            if logged != declared:
+                yield Found(
+                    f"submission_division is {shown(logged)} in {name}, the system description "
+                    f"says {shown(declared)}",
+                    None,
+                    shown(declared),
+                    shown(logged),
+                )
+                break
+
+
+def _equal(one: Any, other: Any) -> bool:
+    """Values of a record; NaN is one value, which no number equals."""
+    return bool(one == other) or (one != one and other != other)
+
+
+def _system(submission: Submission) -> Iterator[Found]:
+    """The system description is there, and its accelerators divide the global batch."""
+    if submission.system is None:
+        if submission.system_path is not None:
+            yield Found(
+                f"no system description {submission.system_path.name} in "
+                f"{submission.system_path.parent}",
+                None,
+                "a JSON object",
+                "none",
+            )
+        else:
+            yield Found(
+                "no system description: the folder lies in no submission package "
+                "(ORG/results/SYSTEM/resnet, ORG/systems/SYSTEM.json)",
+                severity=NOTE,
+            )
+        return
+    chips = all_chips(submission.system)
+    if chips is None:
+        counts = [submission.system.get(k) for k in ("number_of_nodes", "accelerators_per_node")]
+        yield Found(
+            "number_of_nodes and accelerators_per_node of the system description are "
+            f"{shown(counts[0])} and {shown(counts[1])}, expected counts",
+            severity=NOTE,
+        )
+        return
+    for name, case in submission.cases:
+        if case.batch is not None and chips > 0 and case.batch % chips:
+            yield Found(
+                f"global_batch_size {plain(case.batch)} ({name}) is no multiple of the "
+                f"{chips} accelerators of the system description",
+                None,
+                f"a multiple of {chips}",
+                plain(case.batch),
+                severity=NOTE,
+            )
+            return
+
+
+def _same_stamps(submission: Submission) -> Iterator[Found]:
+    """No two logs have equal stamps, or stamps that are equal after a shift: not throughout, nor
+    over a stretch that is no coincidence."""
+    yield from same_stamps(submission.cases)
+
+
+def _same_accuracies(submission: Submission) -> Iterator[Found]:
+    """No two logs have the same accuracies at the same epochs or places, weighed by their digits:
+    throughout, or in four places of five, an error; in many, or all nearer than seeds give in two
+    runs or along the whole set, policy."""
+    yield from same_accuracies(submission.cases)
+
+
+def _chips(submission: Submission) -> Iterator[Found]:
+    """The accelerators of the system description can have trained so fast: up to 1e5 images/s
+    each."""
+    chips = None if submission.system is None else all_chips(submission.system)
+    if not chips:
+        return
+    for name, case in submission.cases:
+        target = case.passing[0] if case.passing else None
+        if target is None or target.epoch is None or case.run_ms is None or case.run_ms <= 0:
+            continue
+        rate = target.epoch * benchmark.IMAGENET_TRAIN_SAMPLES / (case.run_ms / 1000) / chips
+        most = benchmark.IMPOSSIBLE_IMAGES_PER_S_A_CHIP
+        if rate > most and case.value("train_samples") == benchmark.IMAGENET_TRAIN_SAMPLES:
+            yield Found(
+                f"{name}: {rate:.2g} images/s for each of the {chips} accelerators of the system "
+                "description",
+                None,
+                f"up to {most:.2g} images/s",
+                f"{rate:.2g} images/s",
+                "number_of_nodes and accelerators_per_node are those of the runs",
+            )
+            return
+
+
+def _rcp(submission: Submission) -> Iterator[Found]:
+    """Closed, from 1.0.0 on: the runs do not converge faster than the reference allows."""
+    from .score import judge_convergence
+
+    if not submission.closed or len(submission.checks) < benchmark.RUNS:
+        return
+    verdict = judge_convergence(submission.checks)
+    if verdict is None or verdict.passed or verdict.reference is None:
+        return
+    if verdict.mean is None and len(_invalid(submission)) > benchmark.RUNS_THAT_MAY_FAIL:
+        return  # S1 says it
+    yield Found(
+        f"RCP test: {verdict.reason}",
+        None,
+        "a reference convergence point, and not fewer epochs than it",
+        "none" if verdict.mean is None else f"{verdict.mean:g} epochs",
+        "supply a reference with at least 10 runs",
+    )
+
+
+def _matched(submission: Submission) -> Iterator[Found]:
+    """Where the batch has a reference point, differences to its hyper-parameters are shown."""
+    if not submission.cases or not submission.closed:
+        return
+    name, case = submission.cases[0]
+    points = convergence.kept_points(case.ruleset)
+    point = next((p for p in points if p.batch == case.batch), None)
+    if point is None or case.optimizer != "lars":
+        return
+    logged = {
+        "lars_opt_base_learning_rate": point.base_lr,
+        "lars_opt_learning_rate_warmup_epochs": point.warmup_epochs,
+        "lars_opt_momentum": point.momentum,
+        "lars_opt_weight_decay": point.weight_decay,
+    }
+    parts = [
+        f"{key} {shown(case.value(key))} against {plain(expected)}"
+        for key, expected in logged.items()
+        if number(case.value(key)) != expected
+    ]
+    if parts:
+        yield Found(f"the reference point of batch {point.batch} ({name}): {', '.join(parts)}")
+
+
+SET_RULES = (
+    SetRule("S1", ERROR, f"{RULES_TEXT} lines 509, 954; {_PACKAGE}", _five_runs),
+    SetRule("SAME_RUN", ERROR, f"{RULES_TEXT} lines 509, 954: five runs", _same_stamps),
+    SetRule("SAME_CURVE", ERROR, f"{RULES_TEXT} lines 166-183, 509, 954", _same_accuracies),
+    SetRule("RCP", ERROR, "mlcommons/logging 4.1.68, rcp_checker", _rcp),
+    SetRule("ROUND", POLICY, f"{RULES_TEXT} line 62", _one_round),
+    SetRule("S2", POLICY, f"{RULES_TEXT} lines 166-183; {_PACKAGE}, seed_checker", _seeds),
+    SetRule("R20", POLICY, f"{RULES_TEXT} line 62", _alike),
+    SetRule("SYSTEM", POLICY, f"{_PACKAGE}, system_desc_checker", _system),
+    SetRule("CHIPS", POLICY, "peak of the largest accelerator, 4.0e4 images/s", _chips),
+    SetRule("S3", NOTE, f"{RULES_TEXT} lines 541-546", _matched),
+)
+
+
+def _read_system(folder: Path) -> tuple[dict[str, Any] | None, Path | None]:
+    """The system description of ORG/results/SYSTEM/resnet, and where it belongs."""
+    parents = folder.absolute().parents
+    if len(parents) < 3 or parents[1].name != "results":
+        return None, None
+    systems = parents[2] / "systems"
+    if folder.name != benchmark.BENCHMARK and not systems.is_dir():
+        return None, None  # a run of this harness: results/NAME/TIME
+    path = systems / f"{parents[0].name}.json"
+    try:
+        content = json.loads(read_file(path, _SYSTEM_BYTES, within=parents[2]))
+    except (OSError, ValueError, RecursionError):
+        return None, path
+    return (content, path) if isinstance(content, dict) else (None, path)

@@ -1,0 +1,362 @@
+"""How a command ended, in one last line: the reason, the folder, the command to go on with.
+
+Pure, but for `read_standing`, which looks into the folder of a run. The same reason and command are
+in result.json, as `reason` and `next`.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import shlex
+import shutil
+import signal
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ..config.duration import Duration
+from ..config.errors import UserError
+from ..config.finding import number, plain
+from ..config.reading import contains
+from ..train.limits import REASONS, REQUESTED
+from ..train.repeated import last_log_point, stopped_at
+
+if TYPE_CHECKING:
+    from ..compliance.config_rules import ConfigCheck
+
+GO_ON, START_AGAIN = "go on with", "start again with"
+RULE_HERE = "RUNS_HERE"
+"""Id of what `config check` notes of this machine alone."""
+_STOPPED_BY = "stopped by "
+_CONTINUED = (("data", "pack"), ("data", "stage"), ("sweep",))
+"""Commands that, given once more, go on where they were stopped."""
+
+
+class Ending(NamedTuple):
+    """Why a command ended, where what it made lies, and what to do next."""
+
+    reason: str
+    folder: str = ""
+    advice: str = ""
+    """In words, before the command."""
+    next: str = ""
+    """A command, `rn50 ...` where it is ours; empty: there is none."""
+
+    @property
+    def line(self) -> str:
+        """The last line of the command; ours are spelt as they can be called here."""
+        where = f"{self.reason}: {self.folder}" if self.folder else self.reason
+        return where + self.what_next
+
+    @property
+    def what_next(self) -> str:
+        """The end of the line, for a reason that is told already."""
+        todo = ": ".join(part for part in (self.advice, callable_here(self.next)) if part)
+        return f"; {todo}" if todo else ""
+
+    def to_dict(self) -> dict[str, str]:
+        """The keys of result.json; `next` is absent where there is none."""
+        return {"reason": self.reason} | ({"next": self.next} if self.next else {})
+
+
+class Stopped(KeyboardInterrupt):
+    """A stop by a signal that has been dealt with: its ending is what is left to say."""
+
+    def __init__(self, ending: Ending) -> None:
+        super().__init__(ending.line)
+        self.ending = ending
+
+
+class Failed(UserError):
+    """A run that failed; its message ends with what to do next."""
+
+    def __init__(self, message: str, ending: Ending) -> None:
+        super().__init__(*message.split("\n"))
+        self.ending = ending
+
+
+class Standing(NamedTuple):
+    """How far a run came, as its folder shows."""
+
+    step: int = 0
+    """The last step known to be trained."""
+    checkpoint: int | None = None
+    """Step of the newest checkpoint."""
+    clock: bool = False
+    """Did its clock start?"""
+
+    @property
+    def text(self) -> str:
+        """`at step 120 (checkpoint of step 100)`."""
+        place = f"at step {self.step}" if self.clock else "in start-up, before the clock ran"
+        if self.checkpoint is None:
+            return f"{place}, before the first checkpoint" if self.clock else place
+        return f"{place} (checkpoint of step {self.checkpoint})"
+
+
+def interrupt(number: int, _: FrameType | None) -> None:
+    """A handler that makes a signal such as SIGTERM end a command as Ctrl-C does."""
+    raise KeyboardInterrupt(signal.Signals(number).name)
+
+
+def asked_by(stop: BaseException) -> str:
+    """What stopped a command, of the KeyboardInterrupt that did: Ctrl-C or the signal's name."""
+    said = str(stop)
+    return "Ctrl-C" if said in ("", "SIGINT") else said
+
+
+def same_again(folder: Path) -> str:
+    """What starts the run in `folder` anew."""
+    return f"rn50 launch {_quoted(folder / 'config.yaml')}"
+
+
+def resume_command(folder: Path, *more: str) -> str:
+    """What goes on with the run in `folder`."""
+    return shlex.join(["rn50", "launch", "--resume", str(folder), *more])
+
+
+def was_stopped(result: Mapping[str, Any]) -> bool:
+    """Did a signal end this run, by its result.json? Then nothing is wrong with it."""
+    return any(
+        str(result.get(key, "")).startswith(start)
+        for key, start in (("reason", _STOPPED_BY), ("stopped", REASONS[REQUESTED]))
+    )
+
+
+def data_stopped(by: str, doing: str, path: str, again: str) -> Ending:
+    """A run that a signal stopped while its image set was made or checked."""
+    return Ending(f"{_STOPPED_BY}{by} while {doing}", path, START_AGAIN if again else "", again)
+
+
+def check_stopped(by: str, folder: Path) -> Ending:
+    """A run that had ended, stopped while it was checked."""
+    reason = f"{_STOPPED_BY}{by} after the run had ended, while it was checked"
+    return Ending(reason, str(folder), "check it with", f"rn50 log check {_quoted(folder)}")
+
+
+def run_stopped(
+    by: str, standing: Standing, folder: Path, again: str, launcher: str | None = None
+) -> Ending:
+    """A run that a signal stopped.
+
+    Args:
+        by: of `asked_by`.
+        again: the command that started it.
+        launcher: the one that was asked for by name.
+    """
+    reason = f"{_STOPPED_BY}{by} {standing.text}"
+    return Ending(reason, str(folder), *_onward(standing, folder, again, launcher))
+
+
+def rank_failed(
+    reason: str,
+    standing: Standing,
+    folder: Path,
+    again: str,
+    launcher: str | None = None,
+    *,
+    hopeless: bool = False,
+) -> Ending:
+    """A run of which a rank failed; `hopeless`: it would fail again from its checkpoint."""
+    if hopeless:
+        advice = (
+            "to go on would end there again; try a lower optimizer.base_lr or a longer "
+            "schedule.warmup"
+        )
+        return Ending(reason, str(folder), advice)
+    return Ending(reason, str(folder), *_onward(standing, folder, again, launcher))
+
+
+def _onward(standing: Standing, folder: Path, again: str, launcher: str | None) -> tuple[str, str]:
+    if standing.checkpoint is None:
+        return START_AGAIN, again
+    return GO_ON, resume_command(folder, *(("--launcher", launcher) if launcher else ()))
+
+
+def run_ended(
+    result: Mapping[str, Any],
+    standing: Standing,
+    folder: Path,
+    again: str,
+    *,
+    length: Duration,
+    launcher: str | None = None,
+) -> Ending:
+    """A run whose ranks all ended in order: at its target, at its last epoch, or when asked to.
+
+    Args:
+        result: of result.json.
+        length: of the schedule.
+    """
+    accuracy, target = number(result.get("eval_accuracy")), number(result.get("target")) or 0.0
+    reached = "no evaluation" if accuracy is None else f"accuracy {accuracy:.4f}"
+    epochs = result.get("epochs", 0)
+    if result.get("status") == "success":
+        reason = f"target {plain(target)} reached: {reached} after epoch {epochs}"
+        return Ending(reason, str(folder), f"its report: {folder / 'report.html'}")
+    stopped = result.get("stopped")
+    if stopped is None:
+        reason = f"target {plain(target)} missed: {reached} after epoch {epochs}, the last"
+        advice = "it cannot be resumed, as its schedule is over; try more epochs"
+        more = Duration(math.ceil(1.5 * length.value), length.unit)
+        return Ending(reason, str(folder), advice, with_override(again, f"schedule.length={more}"))
+    kept = standing.checkpoint
+    reason = f"{stopped} ({'no checkpoint' if kept is None else f'checkpoint of step {kept}'})"
+    advice, command = _onward(standing, folder, again, launcher)
+    spent = re.search(r"\((limits\.\w+)\)", str(stopped))
+    if spent:  # the budget counts from the beginning of the run: it is spent still
+        command = with_override(command, f"{spent[1]}=null")
+    return Ending(reason, str(folder), advice, command)
+
+
+def with_override(command: str, override: str) -> str:
+    """`command` with one more `key.path=value`."""
+    return f"{command} {shlex.quote(override)}"
+
+
+def job_left(by: str, scheduler: str, job: str, folder: Path, cancel: str) -> Ending:
+    """`submit --wait` that a signal ended: the job has not been touched."""
+    return Ending(
+        f"stopped waiting by {by}; {scheduler} job {job} goes on",
+        str(folder),
+        f"see it with: tail -f {_quoted(folder / 'job.log')}; cancel it with",
+        cancel,
+    )
+
+
+def job_ended(scheduler: str, job: str, code: int, folder: Path, last: Mapping[str, Any]) -> Ending:
+    """`submit --wait` at the end of its job.
+
+    Args:
+        last: result.json of the job's last run; empty where there is none.
+    """
+    why = f", {last['reason']}" if last.get("reason") else ""
+    command = str(last.get("next", ""))
+    advice = f"its log: {folder / 'job.log'}" + ("; go on with" if command else "")
+    return Ending(
+        f"{scheduler} job {job} ended with exit code {code}{why}", str(folder), advice, command
+    )
+
+
+def sweep_stopped(by: str, ended: int, wanted: int, ran: int, folder: Path, again: str) -> Ending:
+    """A sweep that a signal stopped.
+
+    Args:
+        ended: trials that have their result.
+        wanted: trials of the whole sweep.
+        ran: trials that were running and have been stopped.
+        again: the command, which goes on with the sweep.
+    """
+    kept = f"{ended} of {wanted} trials have ended and are kept"
+    stopped = f", {ran} that ran will run again" if ran else ""
+    return Ending(f"{_STOPPED_BY}{by}; {kept}{stopped}", str(folder), GO_ON, again)
+
+
+def sweep_ended(
+    states: Mapping[str, int], best: int | None, folder: Path, *, again: str, report_only: bool
+) -> Ending:
+    """A sweep that came to its end, or a look at one that has not.
+
+    Args:
+        states: how many trials are complete, pruned, fail, running.
+        best: number of the best trial; None: none is complete.
+    """
+    counts = ", ".join(f"{count} {state}" for state, count in states.items()) or "none yet"
+    reason = f"trials: {counts}; their values, reasons and plots"
+    if report_only and states.get("running"):
+        return Ending(reason, str(folder), GO_ON, again)
+    if best is None:
+        return Ending(f"no trial came to its end; {reason}", str(folder))
+    best_preset = shlex.quote(str(folder / "best.yaml"))
+    return Ending(reason, str(folder), "train the best with", f"rn50 launch {best_preset}")
+
+
+def measuring_stopped(by: str, doing: str, arguments: Sequence[str]) -> Ending:
+    """A benchmark that a signal stopped: half of it compares nothing.
+
+    Args:
+        doing: what it was at, such as `timing rounds, 3 of 11`; empty: it had not begun.
+        arguments: of `rn50`.
+    """
+    place = f" while {doing}" if doing else ""
+    again = shlex.join(["rn50", *arguments])
+    return Ending(f"{_STOPPED_BY}{by}{place}; no result is kept", "", START_AGAIN, again)
+
+
+def measured(seconds: float, plot: Path | None, *, as_json: bool) -> Ending:
+    """A benchmark that came to its end: where its results are."""
+    drawn = f"; plot: {plot}" if plot is not None else ""
+    kept = "results: the JSON above" if as_json else "results: above (--json keeps all of them)"
+    return Ending(f"measured in {minutes(seconds)}; {kept}{drawn}")
+
+
+def minutes(seconds: float) -> str:
+    """`0:42`, `12:03`, `1:02:03`."""
+    hours, rest = divmod(round(seconds), 3600)
+    tail = f"{rest % 60:02}"
+    return f"{hours}:{rest // 60:02}:{tail}" if hours else f"{rest // 60}:{tail}"
+
+
+def config_checked(check: ConfigCheck, words: Sequence[str], nodes: int) -> Ending:
+    """`config check`: the verdict once more, below the facts, and what it leaves to do.
+
+    Args:
+        words: the config, its machine and overrides, as given.
+        nodes: of its system.
+    """
+    if check.verdict == "FAIL":
+        key = re.match(r"[a-z_.]+", check.cause)
+        advice, command = "what it means", ["config", "explain", *([key[0]] if key else [])]
+    elif any(finding.id == RULE_HERE for finding in check.findings):
+        advice, command = "not on this machine; to a scheduler with", ["submit", *words]
+    elif nodes > 1:
+        advice, command = f"to a scheduler of {nodes} nodes with", ["submit", *words]
+    else:
+        advice, command = "run it with", ["launch", *words]
+    return Ending(check.verdict, "", advice, shlex.join(["rn50", *command]))
+
+
+def command_stopped(by: str, arguments: Sequence[str]) -> Ending:
+    """Any command that a signal stopped before it had anything to show for.
+
+    Args:
+        arguments: of `rn50`.
+    """
+    goes_on = any(tuple(arguments[: len(words)]) == words for words in _CONTINUED)
+    advice = GO_ON if goes_on else START_AGAIN
+    return Ending(f"{_STOPPED_BY}{by}", "", advice, shlex.join(["rn50", *arguments]))
+
+
+def callable_here(command: str) -> str:
+    """`command` as it can be typed: with the path of this `rn50`, where the PATH has another."""
+    if not command.startswith("rn50 "):
+        return command
+    own = Path(sys.executable).with_name("rn50")
+    found = shutil.which("rn50")
+    if found is not None and Path(found).resolve() == own.resolve():
+        return command
+    with suppress(ValueError):
+        own = own.relative_to(Path.cwd())
+    return shlex.quote(str(own)) + command.removeprefix("rn50")
+
+
+def read_standing(folder: Path) -> Standing:
+    """How far the run in `folder` came; never raises on content."""
+    from ..train.checkpoint import listed  # numpy: 0.1 s that no other command needs
+
+    checkpoints = listed(folder / "checkpoint")
+    newest = int(checkpoints[-1].stem.partition("_")[2]) if checkpoints else None
+    started = contains(folder / "result_0.txt", b'"key": "run_start"')
+    return Standing(_last_step(folder), newest, started)
+
+
+def _last_step(folder: Path) -> int:
+    return max(last_log_point(folder) or 0, stopped_at(folder) or 0)
+
+
+def _quoted(path: Path) -> str:
+    return shlex.quote(str(path))

@@ -1,0 +1,174 @@
+"""A job to its scheduler: the folder, the submission, waiting. All programs are called here."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ..config.atomic import write_own
+from ..config.errors import UserError
+from ..config.load import Loaded
+from ..config.reading import read_file, read_object
+from .job_script import Place, job_script
+from .launchers import new_run_folder
+from .preflight import refusals, refuse
+from .schedulers import SCHEDULERS, Scheduler
+
+ROOT = Path(__file__).resolve().parent.parent
+POLL_S = 2.0
+_EXIT_CODE_BYTES = 16
+SETTLE_S = 10.0
+"""Time for a file of the job to show up here once the scheduler has forgotten the job."""
+
+
+class Submission(NamedTuple):
+    scheduler: Scheduler
+    folder: Path
+    script: str
+    command: list[str]
+    """Run in `folder`; the script is its stdin where the scheduler wants that."""
+
+
+def plan_submission(loaded: Loaded, scheduler: str, runs: int, folder: Path) -> Submission:
+    """What would be submitted from the current folder, with the job's files in `folder`."""
+    if scheduler not in SCHEDULERS:
+        raise UserError(f"--scheduler: {', '.join(SCHEDULERS)} expected, found {scheduler}")
+    refuse(refusals(loaded.run, ("mpi",)))
+    dialect, job = SCHEDULERS[scheduler], loaded.run.system.job
+    place = Place(
+        config=(str(folder / "config.yaml"),),
+        start=str(Path.cwd()),
+        folder=str(folder),
+        home=job.home or str(ROOT),
+        python=job.python or (f"{job.home}/.venv/bin/python" if job.home else sys.executable),
+    )
+    script = job_script(loaded.run, scheduler, place, runs)
+    options = [] if scheduler == "local" else list(job.options)
+    command = [*dialect.command, *options, *([] if dialect.from_stdin else ["job.sh"])]
+    return Submission(dialect, folder, script, command)
+
+
+def submit(loaded: Loaded, scheduler: str, runs: int) -> tuple[Submission, str]:
+    """Make the job's folder and submit from there; returns the job's id.
+
+    Raises:
+        UserError: the scheduler's command is missing or refuses.
+    """
+    if (
+        scheduler in SCHEDULERS
+        and shutil.which(program := SCHEDULERS[scheduler].command[0]) is None
+    ):
+        raise UserError(
+            f"--scheduler {scheduler}: its command {program} on the PATH expected, found none; "
+            "--dry-run prints the script"
+        )
+    plan_submission(loaded, scheduler, runs, Path("-"))  # refuses before a folder is made
+    plan = plan_submission(loaded, scheduler, runs, new_run_folder(loaded.run))
+    write_own(plan.folder / "config.yaml", loaded.to_yaml())
+    write_own(plan.folder / "job.sh", plan.script)
+    if scheduler == "local":
+        return plan, _start_here(plan)
+    done = subprocess.run(
+        plan.command,
+        cwd=plan.folder,
+        input=plan.script if plan.scheduler.from_stdin else None,
+        stdin=None if plan.scheduler.from_stdin else subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    match = re.search(plan.scheduler.id_pattern, done.stdout)
+    if done.returncode != 0 or match is None:
+        said = " ".join((done.stderr or done.stdout).split())[:500] or "nothing"
+        raise UserError(f"{plan.command[0]} ended with exit code {done.returncode}: {said}")
+    return plan, match[1]
+
+
+def _start_here(plan: Submission) -> str:
+    """Start the script as a process of its own; its process id."""
+    child = subprocess.Popen(
+        plan.command,
+        cwd=plan.folder,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    return str(child.pid)
+
+
+def wait(plan: Submission, job: str, poll_s: float = POLL_S, settle_s: float = SETTLE_S) -> int:
+    """Wait until the scheduler no longer knows the job as alive; the exit code it left.
+
+    Raises:
+        UserError: it left none; what the scheduler says of it.
+    """
+    while is_alive(plan.scheduler, job):
+        time.sleep(poll_s)
+    until = time.monotonic() + settle_s
+    path = plan.folder / "exit_code"
+    while True:
+        with suppress(OSError, ValueError):
+            return int(read_file(path, _EXIT_CODE_BYTES, within=plan.folder))
+        if time.monotonic() >= until:
+            break
+        time.sleep(min(poll_s, 0.2))
+    known = how_it_ended(plan.scheduler, job)
+    raise UserError(
+        f"job {job} ended without an exit code{f' ({known})' if known else ''}: its script was "
+        f"killed or never began; see {plan.folder}/job.log"
+    )
+
+
+def how_it_ended(scheduler: Scheduler, job: str) -> str:
+    """What the scheduler says of a job's end: `JobState=NODE_FAIL Reason=NodeDown ...`."""
+    if not scheduler.end_command:
+        return ""
+    try:
+        done = subprocess.run(
+            [*scheduler.end_command, job],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    except OSError:
+        return ""
+    return " ".join(re.findall(scheduler.end_pattern, done.stdout))
+
+
+def is_alive(scheduler: Scheduler, job: str) -> bool:
+    """Whether the scheduler still has the job; a query that fails is no answer: then yes."""
+    if not scheduler.state_command:
+        try:
+            return os.waitpid(int(job), os.WNOHANG)[0] == 0
+        except ChildProcessError:
+            return False
+    done = subprocess.run(
+        [*scheduler.state_command, job],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if re.search(scheduler.gone, done.stdout + done.stderr):
+        return False
+    return done.returncode != 0 or bool(done.stdout.strip())
+
+
+def last_result(folder: Path) -> dict[str, Any]:
+    """result.json of a job's newest run; empty where there is none."""
+    paths = sorted(folder.glob("run_*/result.json"), key=lambda path: path.lstat().st_mtime_ns)
+    return read_object(paths[-1]) if paths else {}
+
+
+def results_of(log: str) -> list[str]:
+    """Of a job's log: what each run came to."""
+    return [line for line in log.splitlines() if re.match(r"RESULT |rn50: error: ", line)]

@@ -1,0 +1,118 @@
+"""systems/NAME.json of a submission: the machine, from the config and what the machine says.
+
+Keys: mlperf-logging's system_desc_checker, which wants every one of them as text.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+from ..config.schema import Run
+from ..train.gpu import Gpus
+from .environment_record import processor
+
+UNKNOWN = ""
+NOT_INSTALLED = "(not installed here)"
+AVAILABILITY = {
+    "onprem": "Available on-premise",
+    "cloud": "Available cloud",
+    "research": "Research, Development, or Internal (RDI)",
+    "preview": "Preview",
+}
+"""log.status as the system page words it from ruleset 4.0.0 on."""
+
+
+def read_machine(root: Path = Path("/")) -> dict[str, str]:
+    """What Linux says of this machine: processor, sockets, cores, caches, memory, system.
+
+    Args:
+        root: where `proc`, `sys` and `etc` lie.
+    """
+    cpus = sorted((root / "sys/devices/system/cpu").glob("cpu[0-9]*"))
+    places = [
+        (_text(cpu / "topology/physical_package_id"), _text(cpu / "topology/core_id"))
+        for cpu in cpus
+        if (cpu / "topology").is_dir()
+    ]
+    sockets = len({socket for socket, _ in places}) or 1
+    caches = {}
+    for index in sorted((root / "sys/devices/system/cpu/cpu0/cache").glob("index*")):
+        kind = {"Data": "d", "Instruction": "i"}.get(_text(index / "type"), "")
+        caches[f"L{_text(index / 'level')}{kind}"] = _text(index / "size")
+    memory = re.search(r"MemTotal:\s*(\d+) kB", _text(root / "proc/meminfo"))
+    release = re.search(r'^PRETTY_NAME="?([^"\n]*)', _text(root / "etc/os-release"), re.M)
+    khz = _text(root / "sys/devices/system/cpu/cpu0/cpufreq/cpuinfo_max_freq")
+    return {
+        "host_processors_per_node": str(sockets),
+        "host_processor_model_name": processor(),
+        "host_processor_core_count": str((len(set(places)) or os.cpu_count() or 1) // sockets),
+        "host_processor_vcpu_count": str((len(places) or os.cpu_count() or 1) // sockets),
+        "host_processor_frequency": f"{int(khz) // 1000} MHz" if khz.isdigit() else UNKNOWN,
+        "host_processor_caches": ", ".join(f"{name} {size}" for name, size in caches.items()),
+        "host_memory_capacity": f"{int(memory[1]) / 2**20:.0f} GB" if memory else UNKNOWN,
+        "operating_system": release[1] if release else platform.platform(),
+    }
+
+
+def describe_system(
+    run: Run,
+    machine: Mapping[str, str],
+    packages: Mapping[str, str | None],
+    gpus: Gpus | None,
+) -> dict[str, str]:
+    """The page, every key of it as text; the arguments after `run` are read on one of its nodes.
+
+    Args:
+        machine: of `read_machine`.
+        packages: of `installed_packages`; MXNet's comes first.
+        gpus: of `read_gpus`.
+    """
+    system = run.system
+    count = system.ranks_per_node if system.device == "gpu" else 0
+    name, _, memory = system.accelerator.partition(" GB")[0].rpartition(" ")
+    (mxnet, version), *others = packages.items()
+    software = [f"{package} {number or NOT_INSTALLED}" for package, number in others]
+    found = gpus.devices if gpus and count else ()
+    if gpus and gpus.driver_release:
+        software.append(f"NVIDIA driver {gpus.driver_release}")
+    return {
+        "submitter": run.log.org,
+        "division": run.division,
+        "status": AVAILABILITY.get(run.log.status, run.log.status),
+        "system_name": system.name,
+        "number_of_nodes": str(system.nodes),
+        **machine,
+        "host_processor_interconnect": UNKNOWN,
+        "host_storage_type": UNKNOWN,
+        "host_storage_capacity": UNKNOWN,
+        "host_networking": system.interconnect,
+        "host_networking_topology": UNKNOWN,
+        "host_memory_configuration": UNKNOWN,
+        "accelerators_per_node": str(count),
+        "accelerator_model_name": (
+            (found[0].name if found else system.accelerator) if count else "N/A"
+        ),
+        "accelerator_host_interconnect": UNKNOWN,
+        "accelerator_frequency": UNKNOWN,
+        "accelerator_on-chip_memories": UNKNOWN,
+        "accelerator_memory_configuration": UNKNOWN,
+        "accelerator_memory_capacity": f"{memory} GB" if count and name and memory else UNKNOWN,
+        "accelerator_interconnect": system.interconnect if count else UNKNOWN,
+        "accelerator_interconnect_topology": UNKNOWN,
+        "cooling": UNKNOWN,
+        "hw_notes": UNKNOWN,
+        "framework": f"MXNet {version or NOT_INSTALLED} ({mxnet})",
+        "other_software_stack": ", ".join(software),
+        "sw_notes": f"{system.nodes * system.ranks_per_node} ranks, {system.scheduler}",
+    }
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(errors="replace").strip()
+    except OSError:
+        return UNKNOWN

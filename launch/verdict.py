@@ -1,0 +1,118 @@
+"""What the checkers say of a run of ours, as `rn50 launch` words it. Pure.
+
+`rn50 log check` is a referee: to it every log is to be a result of the benchmark. Here the config's
+own target counts, and of the rules those that apply to its image set.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ..compliance.check_log import ON_THE_SET, Check
+from ..compliance.config_rules import ConfigCheck
+from ..config import benchmark
+from ..config.finding import ERROR, NOTE, WARNING, plain
+from ..config.schema import Run
+
+ON_THE_TARGET = frozenset({"R02"})
+"""The rule that wants the accuracy of the division: 0.759 in the closed one, below 1 in both."""
+
+
+def is_good(result: Mapping[str, Any]) -> bool:
+    """Did a run reach its config's target with a log to which the checkers object in nothing else?
+
+    Args:
+        result: of result.json, as `conclude` leaves it.
+    """
+    passes = result["official_checker"]["verdict"] == "PASS"
+    only_the_target = set(result["check"]["errors"]) == ON_THE_TARGET
+    return result["status"] == "success" and (passes or only_the_target)
+
+
+def errors_of(check: Check) -> list[str]:
+    """The ids of the rules that fail a log."""
+    return sorted({finding.id for finding in check.findings if finding.severity == ERROR})
+
+
+def verdict_lines(run: Run, check: Check, result: Mapping[str, Any], out: Path) -> list[str]:
+    """What the checkers say of a run that has ended in order.
+
+    Args:
+        check: the official checker's verdict within it.
+        result: of result.json.
+    """
+    more = f"(rn50 log check {out})"
+    if "stopped" in result:
+        return [f"check: none: the run was stopped before its end {more}"]
+    if result["status"] != "success":
+        return [f"check: {check.verdict}: {check.cause} {more}"]
+    lines = []
+    errors = set(errors_of(check))
+    if errors == ON_THE_TARGET:
+        lines.append(f"check: {_beside_the_division(run, result)} {more}")
+    elif check.official is not None:
+        lines += [f"official checker: {message}" for message in check.official.messages]
+    about_set = [finding.id for finding in check.findings if finding.id in ON_THE_SET]
+    others = [
+        finding
+        for finding in check.findings
+        if finding.severity != NOTE and finding.id not in ON_THE_SET | ON_THE_TARGET
+    ]
+    if not about_set:
+        if errors != ON_THE_TARGET:
+            lines.append(f"check: {check.verdict}: {check.cause} {more}")
+        return lines
+    excepted = (
+        f"the set is not ImageNet, so {' and '.join(sorted(set(about_set)))} (its size) do not"
+    )
+    if others:
+        lines.append(f"check: {check.verdict}: {others[0].message} {more}")
+        lines.append(f"of the rules all others apply; {excepted}")
+    elif errors != ON_THE_TARGET:
+        lines.append(
+            f"check: PASS by every rule that applies (events, clock, hyper-parameters: ruleset "
+            f"{check.ruleset}, {run.division}); {excepted} {more}"
+        )
+    return lines
+
+
+def _beside_the_division(run: Run, result: Mapping[str, Any]) -> str:
+    accuracy, target = result["eval_accuracy"], plain(run.eval.target)
+    if accuracy >= benchmark.HIGHEST_ACCURACY:
+        return (
+            f"this config's target {target} is reached; the official checker says FAIL, since it "
+            f"takes an accuracy of {plain(accuracy)} for an error"
+        )
+    return (
+        f"this config's target {target} is reached; the official checker says FAIL, since the "
+        f"closed division's is {benchmark.TARGET_ACCURACY} (division=open leaves it free)"
+    )
+
+
+def target_note(run: Run) -> str:
+    """What is to be known of a target before a run; empty where there is nothing."""
+    if run.division == "open" or run.eval.target >= benchmark.TARGET_ACCURACY:
+        return ""
+    return (
+        f"eval.target {plain(run.eval.target)} is below {benchmark.TARGET_ACCURACY}, the closed "
+        "division's: reaching it is a success of this config, but its log passes the official "
+        f"checker only from {benchmark.TARGET_ACCURACY} on; division=open leaves the target free"
+    )
+
+
+def check_note(check: ConfigCheck) -> str:
+    """What `config check` objects to in a config that is to run; empty where it does not.
+
+    The target is `target_note`'s, and what the rules forbid and no tool checks is said at the end.
+    """
+    found = [
+        finding.message
+        for finding in check.findings
+        if finding.severity in (ERROR, WARNING) and finding.id not in ON_THE_TARGET
+    ]
+    if not found:
+        return ""
+    more = f" (and {len(found) - 1} more: rn50 config check)" if len(found) > 1 else ""
+    return f"config check: {found[0]}{more}"

@@ -1,0 +1,169 @@
+"""Where two sets of runs part: by more than their spread, and, of one config, in the first bit.
+
+Two accuracies differ when |a - b| > 3 s sqrt(1/n + 1/m): a and b are the means of the n and m runs
+at the same epoch, s the run-to-run standard deviation there, pooled over the sides with several
+runs. s is never taken below the sampling error of the evaluation set, sqrt(p (1 - p) / images);
+where each side has one run, that error is all there is, and `basis` says so.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+from statistics import fmean, variance
+from typing import Any, NamedTuple
+
+from ..config import benchmark
+from ..config.finding import number
+from ..config.image_set import SYNTHETIC
+from ..config.leaves import flatten
+from ..config.load import Loaded
+from ..config.schema import PLACES
+from .figures import Figures
+from .run_folder import Subject
+
+_SIGMAS = 3.0
+_MAX_GAP_EPOCHS = 5.0
+"""Between evaluations at most this far apart an accuracy is interpolated."""
+
+
+class Parting(NamedTuple):
+    """The first evaluation of the left side at which the two differ."""
+
+    epoch: float
+    left: float
+    right: float
+    limit: float
+
+
+class FirstBit(NamedTuple):
+    """The first value in which two runs of one config differ; `where` None: in none."""
+
+    compared: int
+    where: str | None
+    left: float | None
+    right: float | None
+
+
+class Divergence(NamedTuple):
+    """`compared`: evaluations at which both have an accuracy; `basis`: what the limit rests on."""
+
+    compared: int
+    interpolated: int
+    basis: str
+    parting: Parting | None
+    first_bit: FirstBit | None
+    """None for runs of different configs or of several logs."""
+
+
+class _Point(NamedTuple):
+    mean: float
+    runs: int
+    variance: float | None
+    interpolated: bool
+
+
+def diverge(left: Subject, right: Subject) -> Divergence:
+    """Compare two subjects at the evaluations of the left one."""
+    curves = _curve(left.runs), _curve(right.runs)
+    images = _eval_images(left.runs)
+    compared = interpolated = 0
+    several = False
+    parting = None
+    for epoch in curves[0]:
+        a, b = _at(curves[0], epoch), _at(curves[1], epoch)
+        if a is None or b is None:
+            continue
+        compared += 1
+        interpolated += b.interpolated
+        several = several or a.variance is not None or b.variance is not None
+        limit = _SIGMAS * _spread(a, b, images) * math.sqrt(1 / a.runs + 1 / b.runs)
+        if parting is None and abs(a.mean - b.mean) > limit:
+            parting = Parting(epoch, a.mean, b.mean, limit)
+    basis = "run-to-run spread" if several else "sampling error alone: one run each"
+    return Divergence(compared, interpolated, basis, parting, first_bit(left, right))
+
+
+def first_bit(left: Subject, right: Subject) -> FirstBit | None:
+    """The first loss or accuracy in which two runs of one config and seed differ in any bit."""
+    if len(left.logs) != 1 or len(right.logs) != 1 or not _same_config(left, right):
+        return None
+    thinned = any(one.folder is not None and one.folder.thinned for one in (left, right))
+    pairs = list(zip(_values(left, thinned), _values(right, thinned), strict=False))
+    for (where, a), (other, b) in pairs:
+        if where != other:
+            return FirstBit(len(pairs), f"{where} against {other}", a, b)
+        if a != b:
+            return FirstBit(len(pairs), where, a, b)
+    return FirstBit(len(pairs), None, None, None)
+
+
+def _same_config(left: Subject, right: Subject) -> bool:
+    configs = [s.folder.config for s in (left, right) if s.folder is not None]
+    if len(configs) == 2 and configs[0] is not None and configs[1] is not None:
+        return without_places(configs[0]) == without_places(configs[1])
+    one, other = left.runs[0].parameters, right.runs[0].parameters
+    return bool(one) and one == other
+
+
+def without_places(config: Loaded) -> dict[str, Any]:
+    """The leaves of a config by dotted path, without those that change no result: where files lie,
+    and what to draw where there are none."""
+    places = (*PLACES, SYNTHETIC)
+    return {key: value for key, value in flatten(config.to_dict()) if not key.startswith(places)}
+
+
+def _values(subject: Subject, from_log: bool) -> Iterator[tuple[str, float | None]]:
+    """(where, value) of all losses and accuracies: from the metrics, else from the log."""
+    if subject.folder is not None and subject.folder.metrics and not from_log:
+        for record in subject.folder.metrics:
+            if record.get("kind") == "train":
+                yield f"loss at step {record.get('step')}", number(record.get("loss"))
+            elif record.get("kind") == "eval":
+                yield f"accuracy of epoch {record.get('epoch')}", number(record.get("accuracy"))
+        return
+    for one in subject.runs[0].evaluations:
+        yield (
+            f"accuracy of epoch {one.epoch:g}" if one.epoch is not None else "accuracy",
+            (one.accuracy),
+        )
+
+
+def _curve(runs: Sequence[Figures]) -> dict[float, list[float]]:
+    """Accuracies of all runs by epoch, epochs rising."""
+    found: dict[float, list[float]] = {}
+    for run in runs:
+        for one in run.evaluations:
+            if one.epoch is not None:
+                found.setdefault(round(one.epoch, 3), []).append(one.accuracy)
+    return dict(sorted(found.items()))
+
+
+def _at(curve: dict[float, list[float]], epoch: float) -> _Point | None:
+    if epoch in curve:
+        known = curve[epoch]
+        spread = variance(known) if len(known) > 1 else None
+        return _Point(fmean(known), len(known), spread, interpolated=False)
+    epochs = list(curve)
+    after = bisect_left(epochs, epoch)
+    if not 0 < after < len(epochs) or epochs[after] - epochs[after - 1] > _MAX_GAP_EPOCHS:
+        return None
+    low, high = epochs[after - 1], epochs[after]
+    share = (epoch - low) / (high - low)
+    mean = fmean(curve[low]) * (1 - share) + fmean(curve[high]) * share
+    runs = min(len(curve[low]), len(curve[high]))
+    ends = [variance(curve[e]) for e in (low, high) if len(curve[e]) > 1]
+    return _Point(mean, runs, max(ends) if ends else None, interpolated=True)
+
+
+def _spread(a: _Point, b: _Point, images: float) -> float:
+    known = [(p.variance, p.runs - 1) for p in (a, b) if p.variance is not None and p.runs > 1]
+    pooled = sum(v * n for v, n in known) / sum(n for _, n in known) if known else 0.0
+    p = min(max((a.mean + b.mean) / 2, 0.0), 1.0)
+    return math.sqrt(max(pooled, p * (1 - p) / images))
+
+
+def _eval_images(runs: Sequence[Figures]) -> float:
+    images = number(runs[0].parameters.get("eval_samples")) if runs else None
+    return images if images is not None and images >= 1 else benchmark.IMAGENET_EVAL_SAMPLES

@@ -1,0 +1,283 @@
+"""Figures of one run from the records of its log: curve, clocks, hyper-parameters.
+
+Whatever a log holds, these functions return what can be made of it and never raise on content.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+from statistics import median
+from typing import Any, NamedTuple
+
+from ..config import benchmark
+from ..config.finding import number, printable
+from ..logging.parse import Event
+
+_MAX_SHOWN = 200
+_SUBMISSION = ("benchmark", "division", "org", "platform", "status")
+_PARAMETER = re.compile(
+    r"(?:lars_|sgd_|akiba_)?opt_(?P<rule>\w+)|lars_(?P<lars>\w+)|num_(?P<set>train|eval)_examples"
+    r"|(?P<own>seed|opt_name|global_batch_size(?:_change)?|gradient_accumulation_steps"
+    r"|model_bn_span|train_samples|eval_samples|\w*label_smoothing)"
+)
+_ORDER = (
+    *("global_batch_size", "gradient_accumulation_steps", "global_batch_size_change", "optimizer"),
+    *("base_learning_rate", "learning_rate_warmup_epochs", "learning_rate_decay_steps"),
+    *("learning_rate_decay_poly_power", "end_learning_rate", "momentum", "weight_decay"),
+    *("epsilon", "model_bn_span", "train_samples", "eval_samples", "seed"),
+)
+
+
+class Evaluation(NamedTuple):
+    """One evaluation; `time_s` counts from run_start. `counts`: before run_stop."""
+
+    epoch: float | None
+    time_s: float | None
+    accuracy: float
+    counts: bool = True
+
+
+class Interval(NamedTuple):
+    """A start and its stop in seconds from run_start, over `epochs` epochs."""
+
+    epoch: float | None
+    start_s: float
+    stop_s: float
+    epochs: float = 1.0
+
+    @property
+    def duration_s(self) -> float:
+        return self.stop_s - self.start_s
+
+
+class Figures(NamedTuple):
+    """What a log says of its run; None where it does not say."""
+
+    submission: dict[str, str]
+    parameters: dict[str, Any]
+    status: str | None
+    init_s: float | None
+    """init_start to init_stop."""
+    gap_s: float | None
+    """init_stop to run_start: nobody's clock."""
+    run_s: float | None
+    """run_start to run_stop: the time to train."""
+    target: float
+    evaluations: tuple[Evaluation, ...]
+    epochs: tuple[Interval, ...]
+    """Training, by epochs where they are logged, else by blocks, else between evaluations."""
+    evals: tuple[Interval, ...]
+
+    @property
+    def reached(self) -> Evaluation | None:
+        """The first evaluation at or above the target while the clock ran."""
+        return next((e for e in self.evaluations if e.counts and e.accuracy >= self.target), None)
+
+    @property
+    def best(self) -> Evaluation | None:
+        return max(self.evaluations, key=lambda one: one.accuracy, default=None)
+
+    @property
+    def epoch_s(self) -> float | None:
+        """Median time of an epoch, evaluations excluded where the log separates them."""
+        return _median(one.duration_s / one.epochs for one in self.epochs)
+
+    @property
+    def eval_s(self) -> float | None:
+        """Median time of an evaluation."""
+        return _median(one.duration_s for one in self.evals)
+
+    @property
+    def images_per_s(self) -> float | None:
+        """Training images over the time of the epochs."""
+        samples = number(self.parameters.get("train_samples"))
+        seconds = _total_s(self.epochs)
+        epochs = sum(one.epochs for one in self.epochs)
+        return samples * epochs / seconds if samples and seconds > 1e-6 else None
+
+
+def figures(events: Sequence[Event], target: float | None = None) -> Figures:
+    """The figures of one log; `target` where it is known not to be the benchmark's."""
+    clock_ms = _first_time(events, "run_start")
+    init_ms, ready_ms = _first_time(events, "init_start"), _first_time(events, "init_stop")
+    stops = [event for event in events if event.key == "run_stop"]
+    status = stops[0].metadata.get("status") if stops else None
+    timed = [event for event in events if event.time_ms > 0]
+    epochs = _intervals(timed, "epoch_start", ("epoch_stop",), clock_ms)
+    blocks = _intervals(timed, "block_start", ("block_stop",), clock_ms)
+    evaluations = _evaluations(events, clock_ms)
+    training = epochs or blocks
+    between = _between_evaluations(evaluations)
+    if _total_s(training) < 0.5 * _total_s(between):
+        training = between  # such as v0.6 Google, which logs most blocks as lasting 0 s
+    return Figures(
+        submission={
+            name: show(value)
+            for name in _SUBMISSION
+            if (value := _first_value(events, f"submission_{name}")) is not None
+        },
+        parameters=_parameters(events),
+        status=show(status) if status is not None else None,
+        init_s=_seconds(init_ms, ready_ms),
+        gap_s=_seconds(ready_ms, clock_ms),
+        run_s=_seconds(clock_ms, _first_time(events, "run_stop")),
+        target=benchmark.TARGET_ACCURACY if target is None else target,
+        evaluations=evaluations,
+        epochs=training,
+        evals=_intervals(timed, "eval_start", ("eval_stop", "eval_accuracy"), clock_ms),
+    )
+
+
+def show(value: Any, at_most: int = _MAX_SHOWN) -> str:
+    """A value as text for people: one line, nothing that a terminal obeys, of bounded length."""
+    if isinstance(value, float) and value.is_integer() and abs(value) < 1e15:
+        value = int(value)  # epochs and batch sizes come as 38.0
+    try:
+        text = value if isinstance(value, str) else json.dumps(value, default=str)
+    except (ValueError, RecursionError):
+        text = f"({type(value).__name__} that cannot be shown)"
+    shown = printable(text[: at_most + 1])
+    return shown if len(shown) <= at_most else f"{shown[: at_most - 1]}…"
+
+
+def in_order(parameters: Iterable[str]) -> list[str]:
+    """Names of hyper-parameters as people list them: batch, optimizer, rate, the rest."""
+    return sorted(
+        set(parameters), key=lambda name: (_ORDER.index(name) if name in _ORDER else 99, name)
+    )
+
+
+def _parameters(events: Sequence[Event]) -> dict[str, Any]:
+    """Hyper-parameters under names without the optimizer's prefix; a list where values differ."""
+    found: dict[str, list[Any]] = {}
+    for event in events:
+        match = _PARAMETER.fullmatch(event.key)
+        if match:
+            name = _parameter_name(event.key, match)
+            values = found.setdefault(name, [])
+            if len(values) < 8 and not any(_same(event.value, other) for other in values):
+                values.append(event.value)
+    return {
+        name: found[name][0] if len(found[name]) == 1 else found[name] for name in in_order(found)
+    }
+
+
+def _parameter_name(key: str, match: re.Match[str]) -> str:
+    if key == "opt_name":
+        return "optimizer"
+    samples = match["set"]
+    return f"{samples}_samples" if samples else match["rule"] or match["lars"] or match["own"]
+
+
+def _same(left: Any, right: Any) -> bool:
+    """Equal as numbers or as text; 2 and 2.0 are, true and 1 are not."""
+    if isinstance(left, bool) or isinstance(right, bool):
+        return left is right
+    return bool(left == right)
+
+
+def _evaluations(events: Sequence[Event], clock_ms: float | None) -> tuple[Evaluation, ...]:
+    """Accuracies that are fractions, the first of each epoch, in file order."""
+    found: dict[Any, Evaluation] = {}
+    started: float | None = None
+    stop: Event | None = None
+    for event in events:
+        if event.key == "eval_start":
+            started = _epoch(event)
+        elif event.key == "run_stop":
+            stop = stop or event
+        if event.key != "eval_accuracy":
+            continue
+        accuracy = number(event.value)
+        if accuracy is None or not 0 <= accuracy <= 1:
+            continue
+        logged = number(event.metadata.get("epoch_num"))
+        epoch = started if logged is None else logged
+        time_s = _seconds(clock_ms, event.time_ms) if event.time_ms > 0 else None
+        key = event.line if epoch is None else ("epoch", epoch)
+        found.setdefault(key, Evaluation(epoch, time_s, accuracy, counts=stop is None))
+    return tuple(found.values())
+
+
+def _between_evaluations(evaluations: Sequence[Evaluation]) -> tuple[Interval, ...]:
+    """Training with the evaluation that ends it, for logs whose blocks are not those of the run."""
+    timed = [(0.0, 0.0)]
+    timed += [
+        (e.epoch, e.time_s) for e in evaluations if e.epoch is not None and e.time_s is not None
+    ]
+    return tuple(
+        Interval(later[0], earlier[1], later[1], later[0] - earlier[0])
+        for earlier, later in pairwise(timed)
+        if later[0] > earlier[0] and later[1] > earlier[1]
+    )
+
+
+def _intervals(
+    events: Iterable[Event], start: str, stops: tuple[str, ...], clock_ms: float | None
+) -> tuple[Interval, ...]:
+    """Each start with the stop that follows it; copies by other ranks are left out."""
+    found: list[Interval] = []
+    seen: set[float] = set()
+    closed: set[float] = set()
+    opened: Event | None = None
+    for event in events:
+        if clock_ms is None:
+            break
+        if event.key == start:
+            epoch = _epoch(event)
+            if epoch is None or epoch not in seen:
+                opened = event
+                seen.update(() if epoch is None else (epoch,))
+        elif event.key in stops and opened is not None and event.time_ms >= opened.time_ms:
+            epoch = _epoch(event)
+            if epoch in closed:
+                continue  # a slower rank's copy
+            closed.update(() if epoch is None else (epoch,))
+            count = number(opened.metadata.get("epoch_count")) or 1.0
+            found.append(
+                Interval(
+                    _epoch(opened),
+                    (opened.time_ms - clock_ms) / 1000,
+                    (event.time_ms - clock_ms) / 1000,
+                    count if count > 0 else 1.0,
+                )
+            )
+            opened = None
+    return tuple(found)
+
+
+def _epoch(event: Event) -> float | None:
+    """The epoch of a record, which some published logs give as its value."""
+    for value in (
+        event.metadata.get("epoch_num"),
+        event.metadata.get("first_epoch_num"),
+        event.value,
+    ):
+        epoch = number(value)
+        if epoch is not None:
+            return epoch
+    return None
+
+
+def _first_time(events: Sequence[Event], key: str) -> float | None:
+    return next((e.time_ms for e in events if e.key == key and e.time_ms > 0), None)
+
+
+def _first_value(events: Sequence[Event], key: str) -> Any:
+    return next((event.value for event in events if event.key == key), None)
+
+
+def _seconds(start_ms: float | None, stop_ms: float | None) -> float | None:
+    return None if start_ms is None or stop_ms is None else (stop_ms - start_ms) / 1000
+
+
+def _total_s(intervals: Iterable[Interval]) -> float:
+    return sum(one.duration_s for one in intervals)
+
+
+def _median(values: Iterable[float]) -> float | None:
+    known = list(values)
+    return median(known) if known else None

@@ -1,0 +1,207 @@
+"""Step times from MLPerf logs: what `rn50 predict --calibrate` fits a machine to."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import median
+from typing import Any, NamedTuple
+
+from ..config.benchmark import BENCHMARK, IMAGENET_EVAL_SAMPLES, IMAGENET_TRAIN_SAMPLES
+from ..config.errors import UserError
+from ..config.load import load
+from ..config.machine import System
+from ..config.reading import read_file
+from ..config.schema import Run
+from ..logging.parse import Event, read_events
+from ..scaling.calibrate import Measurement
+from ..scaling.predict import check_network, precision_of
+from .summary import find_log
+
+_ENVIRONMENT_BYTES = 1 << 20
+
+
+class Source(NamedTuple):
+    """A run to calibrate on: its log, its config where one lies beside, its number of GPUs."""
+
+    log: Path
+    run: Run | None
+    gpus: int
+
+    @property
+    def config(self) -> Path:
+        return self.log.parent / "config.yaml"
+
+
+def find_source(argument: str) -> Source:
+    """The run that `PATH` (its folder, or a log in one) or `PATH:GPUS` (any MLPerf log) means.
+
+    Raises:
+        UserError: unreadable, a config of another network, or nothing that says how many GPUs.
+    """
+    path, gpus = _split(argument)
+    log = find_log(path)
+    config = log.parent / "config.yaml"
+    run = load(config, within=config.parent).run if config.is_file() else None
+    if run is not None:
+        check_network(run, str(config))
+        gpus = gpus or run.system.nodes * run.system.ranks_per_node
+    if gpus is None:
+        raise UserError(
+            f"{log}: LOG:GPUS expected (a log does not say on how many GPUs it ran, and no "
+            "config.yaml is beside it)"
+        )
+    return Source(log, run, gpus)
+
+
+def check_device(source: Source, system: System) -> None:
+    """Raises UserError where a run was not on the kind of device that `system` has.
+
+    A run's config names the device, its environment.json the compute capability of the GPUs that
+    were there. A bare log names neither.
+    """
+    run = source.run
+    if run is None:
+        return
+    if run.system.device != system.device:
+        raise UserError(
+            f"{source.config}: a run on a {system.device} expected, as {system.name} has, "
+            f"found system.device {run.system.device}"
+        )
+    recorded = _recorded_capabilities(source.log.parent) if system.device == "gpu" else set()
+    wanted = system.compute_capability
+    if recorded and wanted is not None and recorded != {f"{wanted:.1f}"}:
+        raise UserError(
+            f"{source.log.parent / 'environment.json'}: GPUs of compute capability {wanted:.1f} "
+            f"expected ({system.accelerator}), found {', '.join(sorted(recorded))}"
+        )
+
+
+def common_precision(sources: Sequence[Source], system: System, asked: str | None) -> str:
+    """What the runs computed in: fp16, fp32 or tf32; `asked`, or fp16, where no config says.
+
+    Raises:
+        UserError: runs of different precisions, or another one asked for.
+    """
+    found = {source.config: precision_of(source.run, system) for source in sources if source.run}
+    if len(set(found.values())) > 1:
+        told = ", ".join(f"{precision} in {path}" for path, precision in found.items())
+        raise UserError(f"--calibrate: runs of one precision expected, found {told}")
+    own = next(iter(found.values()), None)
+    if asked is None or own is None:
+        return asked or own or "fp16"
+    if asked != own and {asked, own} != {"fp32", "tf32"}:  # both are float32 in a config
+        raise UserError(f"--precision: {own} expected, as the runs have, found {asked}")
+    return asked
+
+
+def _recorded_capabilities(folder: Path) -> set[str]:
+    """Compute capabilities in environment.json, as `NAME (8.0)` of each device; empty: unknown."""
+    try:
+        text = read_file(folder / "environment.json", _ENVIRONMENT_BYTES, within=folder)
+        devices = json.loads(text)["gpus"]["devices"]
+        return {found[1] for name in devices if (found := re.search(r"\((\d+\.\d+)\)$", name))}
+    except (OSError, ValueError, TypeError, KeyError, RecursionError):
+        return set()
+
+
+def read_measurement(source: Source) -> Measurement:
+    """Step time of a run, and the clocks around it.
+
+    Raises:
+        UserError: unreadable, no epochs in it, or not this benchmark.
+    """
+    log, gpus = source.log, source.gpus
+    events = read_events(log)
+    _check_benchmark(events, source)
+    batch = _number(events, "global_batch_size", log)
+    samples = _number(events, "train_samples", log, IMAGENET_TRAIN_SAMPLES)
+    if batch % gpus:
+        raise UserError(f"{log}: a global batch of {batch} is no multiple of {gpus} GPUs")
+    run_start = [event.time_ms for event in events if event.key == "run_start"]
+    first = [e.time_ms for e in events if e.key in ("block_start", "epoch_start")]
+    startup_s = (first[0] - run_start[0]) / 1e3 if first and run_start else None
+    evaluations = [stop - start for start, stop, _ in _intervals(events, "eval")]
+    if _number(events, "eval_samples", log, IMAGENET_EVAL_SAMPLES) != IMAGENET_EVAL_SAMPLES:
+        evaluations = []  # of another set: what is fixed in them cannot be told apart
+    return Measurement(
+        gpus=gpus,
+        batch=batch // gpus,
+        step_s=_epoch_s(events, log) / math.ceil(samples / batch),
+        source="".join(c if c.isprintable() else "?" for c in str(log)[-200:]),
+        startup_s=startup_s if startup_s is None or startup_s > 0 else None,
+        evaluation_s=median(evaluations) / 1e3 if evaluations else None,
+    )
+
+
+def _split(argument: str) -> tuple[Path, int | None]:
+    head, colon, tail = argument.rpartition(":")
+    if colon and tail.isdecimal() and not Path(argument).exists():
+        if int(tail) < 1:
+            raise UserError(f"{argument}: GPUs after the colon from 1 expected, found {tail}")
+        return Path(head), int(tail)
+    return Path(argument), None
+
+
+def _check_benchmark(events: Sequence[Event], source: Source) -> None:
+    """Without a config the log itself must say that this is ResNet-50 on ImageNet.
+
+    Our own runs of other networks and crops write the same benchmark; their images give them away.
+    """
+    log = source.log
+    named = next((event.value for event in events if event.key == "submission_benchmark"), None)
+    if named is not None and named != BENCHMARK:
+        raise UserError(f"{log}: submission_benchmark {BENCHMARK} expected, found {named!r}")
+    if source.run is None:
+        samples = _number(events, "train_samples", log, IMAGENET_TRAIN_SAMPLES)
+        if samples != IMAGENET_TRAIN_SAMPLES:
+            raise UserError(
+                f"{log}: train_samples {IMAGENET_TRAIN_SAMPLES} (ImageNet) expected, since no "
+                f"config.yaml beside it says which network at which crop, found {samples}"
+            )
+
+
+def _epoch_s(events: Sequence[Event], log: Path) -> float:
+    """Median over blocks of (block - evaluations inside) / epochs; the first and last do not count.
+
+    Stamps of single epochs are too early where the engine is asynchronous.
+    """
+    inside = [(start, stop) for start, stop, _ in _intervals(events, "eval")]
+    figures = []
+    for start, stop, details in _intervals(events, "block"):
+        epochs = details.get("epoch_count")
+        if isinstance(epochs, int | float) and epochs >= 1:
+            paused = sum(b - a for a, b in inside if start <= a and b <= stop)
+            figures.append((stop - start - paused) / epochs / 1e3)
+    if not figures:
+        figures = [(stop - start) / 1e3 for start, stop, _ in _intervals(events, "epoch")]
+    if not figures:
+        raise UserError(f"{log}: finished blocks or epochs expected, found none")
+    interior = figures[1:-1] if len(figures) > 2 else figures[-1:]
+    seconds = median(interior)
+    if seconds <= 0:
+        raise UserError(f"{log}: epochs longer than 0 s expected, found {seconds:g}")
+    return seconds
+
+
+def _intervals(events: Sequence[Event], name: str) -> list[tuple[float, float, dict[str, Any]]]:
+    """(start ms, stop ms, details of the start) of each pair of `name`_start and `name`_stop."""
+    pairs = []
+    open_start: Event | None = None
+    for event in events:
+        if event.key == f"{name}_start":
+            open_start = event
+        elif event.key == f"{name}_stop" and open_start is not None:
+            pairs.append((open_start.time_ms, event.time_ms, open_start.metadata))
+            open_start = None
+    return pairs
+
+
+def _number(events: Sequence[Event], key: str, log: Path, default: int | None = None) -> int:
+    value = next((event.value for event in events if event.key == key), default)
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise UserError(f"{log}: {key}: a whole number from 1 expected, found {value!r}")
+    return value

@@ -1,0 +1,260 @@
+"""What lies beside a log in the folder of a run, and which logs a path means."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+from collections.abc import Callable, Iterable
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ..config.errors import UserError
+from ..config.finding import number
+from ..config.load import Loaded, load
+from ..config.reading import open_file, read_file
+from ..logging.metrics_read import Series, read_metrics
+from ..logging.parse import Log, read_log
+from ..logging.places import MOST_LOGS, config_of, job_of, log_folders, run_folders
+from .figures import Figures, figures, show
+
+_RESULT = re.compile(r"result_\d+\.txt")
+_JSON_BYTES = 1 << 20
+_TRACE_BYTES = 8 << 20
+"""Some 60,000 spans; read as JSON they take up to 30 times as much."""
+
+
+class RunFolder(NamedTuple):
+    """The files of a run besides its log; empty or None where one is missing or unreadable."""
+
+    path: Path
+    result: dict[str, Any]
+    environment: dict[str, Any]
+    origins: dict[str, str]
+    config: Loaded | None
+    metrics: tuple[dict[str, Any], ...]
+    spans: tuple[dict[str, Any], ...]
+    notes: tuple[str, ...]
+    """What could not be read, one line each."""
+    thinned: bool = False
+    """Whether `metrics` leaves records out, as there are so many."""
+
+    def records(self, kind: str) -> list[dict[str, Any]]:
+        """The metrics of one kind."""
+        return [record for record in self.metrics if record.get("kind") == kind]
+
+
+class LogFigures(NamedTuple):
+    """One log with its figures; `digest` is the SHA-256 of its bytes."""
+
+    path: Path
+    digest: str
+    log: Log
+    figures: Figures
+
+
+class Subject(NamedTuple):
+    """What one PATH means: a log, a run's folder, or a submission's directory of several.
+
+    A job of one run is that run; a job of several is a submission with the config of its runs.
+    """
+
+    path: Path
+    files: tuple[Path, ...]
+    """Its logs, those that cannot be read among them."""
+    logs: tuple[LogFigures, ...]
+    folder: RunFolder | None
+    notes: tuple[str, ...]
+    """Logs that could not be read, one line each."""
+
+    @property
+    def first(self) -> Figures | None:
+        return self.logs[0].figures if self.logs else None
+
+    @property
+    def runs(self) -> tuple[Figures, ...]:
+        return tuple(log.figures for log in self.logs)
+
+
+def read_subjects(path: Path) -> list[Subject]:
+    """The subjects of a path: one, or one for each directory of logs below it.
+
+    Raises:
+        UserError: nothing readable there.
+    """
+    if not path.is_dir():
+        target = target_of(path.parent)
+        return [Subject(path, (path,), (read_figures(path, target),), None, ())]
+    if _logs_in(path):
+        return [read_folder(path)]
+    runs, folders = run_folders(path), log_folders(path)
+    if len(runs) == 1 or (runs and folders == [path]):  # such as a job whose ranks never started
+        return [read_folder(runs[-1])]
+    if folders != [path]:
+        return _readable(folders)
+    if (path / "config.yaml").is_file():
+        return [read_folder(path)]
+    below = sorted({log.parent for log in path.rglob("result_*.txt") if _is_log(log)})
+    jobs = {job_of(folder) for folder in below}
+    below = [folder for folder in below if folder.absolute().parent not in jobs]  # its own copies
+    if not below:
+        raise UserError(f"{path}: result_0.txt expected in it or below it, found none")
+    if len(below) > MOST_LOGS:
+        raise UserError(f"{path}: at most {MOST_LOGS} folders of logs expected, found {len(below)}")
+    return _readable(below)
+
+
+def _readable(folders: Iterable[Path]) -> list[Subject]:
+    """The folders that have a log; why the others have none is a note on the first."""
+    found: list[Subject] = []
+    notes: list[str] = []
+    for folder in folders:
+        try:
+            found.append(read_folder(folder))
+        except UserError as error:
+            notes.extend(str(error).splitlines())
+    if not found:
+        raise UserError(*notes)
+    return [found[0]._replace(notes=(*notes, *found[0].notes)), *found[1:]]
+
+
+def read_folder(path: Path) -> Subject:
+    """A run's folder, or a submission's directory, whatever of it can be read.
+
+    Raises:
+        UserError: no log in it can be read, and it is not a run's folder either.
+    """
+    config = config_of(path)
+    folder = read_run_folder(config.parent) if os.path.lexists(config) else None
+    target = _target(folder)
+    if folder is not None and config.parent != path:  # of the first of several runs
+        folder = folder._replace(path=path, result={}, metrics=(), spans=())
+    logs: list[LogFigures] = []
+    notes: list[str] = []
+    files = _logs_in(path)
+    for file in files:
+        try:
+            logs.append(read_figures(file, target))
+        except UserError as error:
+            notes.extend(str(error).splitlines())
+    if not logs and folder is None:
+        raise UserError(*notes)
+    return Subject(path, tuple(files), tuple(logs), folder, tuple(notes))
+
+
+def read_figures(path: Path, target: float | None) -> LogFigures:
+    """Read one log and take its figures."""
+    log = read_log(path)
+    return LogFigures(path, _digest(path), log, figures(log.events, target))
+
+
+def read_run_folder(path: Path) -> RunFolder:
+    """The files beside a run's log. A missing one is normal, an unreadable one makes a note.
+
+    Whoever made the folder chose them: regular files in it of bounded size alone are read.
+    """
+    notes: list[str] = []
+
+    def read(name: str, parse: Callable[[Path], Any], empty: Any) -> Any:
+        try:
+            return parse(path / name) if os.path.lexists(path / name) else empty
+        except (OSError, ValueError, RecursionError) as error:
+            why = error.strerror if isinstance(error, OSError) else str(error)
+            notes.append(f"{name}: left out: {show(why or type(error).__name__)}")
+            return empty
+
+    def read_json(file: Path, most_bytes: int = _JSON_BYTES) -> dict[str, Any]:
+        text = read_file(file, most_bytes, within=path)
+        return _mapping(text.decode(encoding="utf-8", errors="replace"))
+
+    config = None
+    try:
+        config = load(path / "config.yaml", within=path)
+    except UserError as error:
+        first, *more = str(error).splitlines()
+        also = f" (and {len(more)} more)" if more else ""
+        notes.append(f"config.yaml: left out: {show(first)}{also}")
+    origins = read("origins.json", read_json, {})
+    metrics = read("metrics.jsonl", partial(read_metrics, within=path), Series())
+    notes += [
+        f"metrics.jsonl: of {kind} one record in {step} is taken, as there are so many"
+        for kind, step in metrics.thinned.items()
+    ]
+    return RunFolder(
+        path=path,
+        result=read("result.json", read_json, {}),
+        environment=read("environment.json", read_json, {}),
+        origins={key: show(value) for key, value in origins.items()},
+        config=config,
+        metrics=metrics.records,
+        spans=read("timeline.json", lambda file: _spans(read_json(file, _TRACE_BYTES)), ()),
+        notes=tuple(notes),
+        thinned=bool(metrics.thinned),
+    )
+
+
+def _logs_in(path: Path) -> list[Path]:
+    found = sorted(
+        (file for file in path.glob("result_*.txt") if _is_log(file)),
+        key=lambda file: (len(file.name), file.name),  # result_10 after result_9
+    )
+    if len(found) > MOST_LOGS:
+        raise UserError(f"{path}: at most {MOST_LOGS} logs expected, found {len(found)}")
+    return found
+
+
+def _is_log(file: Path) -> bool:
+    """A result file of the folder itself: links may lead anywhere and are not followed."""
+    return bool(_RESULT.fullmatch(file.name)) and not file.is_symlink() and file.is_file()
+
+
+def _digest(path: Path) -> str:
+    digest = hashlib.sha256()
+    with open_file(path) as file:
+        for block in iter(lambda: file.read(1 << 20), b""):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def target_of(folder: Path) -> float | None:
+    """The target of the config that the logs in `folder` were made by; None: it has none."""
+    config = config_of(folder)
+    try:
+        if not config.is_file():
+            return None
+        return load(config, within=config.parent).run.eval.target
+    except UserError:
+        return None
+
+
+def _target(folder: RunFolder | None) -> float | None:
+    if folder is None:
+        return None
+    if folder.config is not None:
+        return folder.config.run.eval.target
+    return number(folder.result.get("target"))
+
+
+def _mapping(text: str) -> dict[str, Any]:
+    value = json.loads(text)
+    if not isinstance(value, dict):
+        raise ValueError("a JSON object expected")
+    return value
+
+
+def _spans(trace: dict[str, Any]) -> tuple[dict[str, Any], ...]:
+    """The complete spans ("X") of a Chrome trace, by their start."""
+    events = trace.get("traceEvents")
+    spans = [span for span in _iterable(events) if isinstance(span, dict) and _is_span(span)]
+    return tuple(sorted(spans, key=lambda span: (span["ts"], -span["dur"])))
+
+
+def _is_span(span: dict[str, Any]) -> bool:
+    times = number(span.get("ts")), number(span.get("dur"))
+    return span.get("ph") == "X" and None not in times and (times[1] or 0) >= 0
+
+
+def _iterable(value: Any) -> Iterable[Any]:
+    return value if isinstance(value, list) else ()

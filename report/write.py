@@ -1,0 +1,78 @@
+"""Writing report.html: what `rn50 log report` and the end of every launch share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from ..compliance.check_log import Check
+from ..config.atomic import write_output, write_within
+from ..config.errors import UserError
+from ..config.manifest import load_manifest
+from ..data.describe import describe_data
+from .compare import read_all
+from .html import judge, render_report
+from .prediction_section import outlook
+from .run_folder import Subject, read_subjects
+
+
+def write_report(
+    path: Path,
+    out: Path | None = None,
+    others: Sequence[Path] = (),
+    system: str | None = None,
+    gpus: int | None = None,
+    checks: tuple[Check, ...] | None = None,
+) -> Path:
+    """Write the report on `path`, compared with `others`, and say where.
+
+    Args:
+        path: a log, the folder of a run, or a submission's directory.
+        out: the file; default: report.html in the folder, for a log in the current one.
+        others: further logs, folders and directories.
+        system: the machine to predict the recipe on; None: the run's own, where it is described.
+        gpus: accelerators of it; None: the ranks of the run.
+        checks: the verdicts, where somebody has them already.
+
+    Raises:
+        UserError: nothing readable there, or the file cannot be written.
+    """
+    subjects = read_subjects(path)
+    if len(subjects) != 1:
+        raise UserError(f"{path}: one run or submission expected, found {len(subjects)} below it")
+    is_default = out is None
+    if out is None:
+        out = path / "report.html" if path.is_dir() else Path("report.html")
+    compared = read_all(others)
+    for log in (log for subject in (*subjects, *compared) for log in subject.files):
+        if out.exists() and out.samefile(log):
+            raise UserError(f"{out}: another file than the log that is reported on expected")
+    is_run = all((out.parent / name).is_file() for name in ("config.yaml", "result_0.txt"))
+    if is_run and out.is_file() and out.suffix != ".html":
+        raise UserError(f"{out}: another file than one of the run's own expected")
+    page = render_report(
+        subjects[0],
+        compared,
+        judge if checks is None else lambda _: checks,
+        outlook(subjects[0], system, gpus),
+        _describe_set(subjects[0]),
+    )
+    if is_default:
+        write_within(out.parent, out.name, page, " (--out names another file)")
+    else:
+        write_output(out, page)
+    return out
+
+
+def _describe_set(subject: Subject) -> str | None:
+    """The image set of a run's config; by its manifest, where the set is still within reach."""
+    if subject.folder is None or subject.folder.config is None:
+        return None
+    data = subject.folder.config.run.data
+    manifest = None
+    with suppress(UserError, OSError):
+        found = load_manifest(Path(data.path))
+        if found.counts == (data.classes, data.train_samples, data.eval_samples):
+            manifest = found  # else another set that came to lie there
+    return describe_data(data, manifest)

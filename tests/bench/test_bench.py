@@ -1,0 +1,248 @@
+"""Benchmarks: what is measured, what is not possible, what cannot be resolved, what is left."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from rn50.bench import comm as bench_comm
+from rn50.bench import overlap as bench_overlap
+from rn50.bench import resolution
+from rn50.bench.comm import NotPossible, Sum, allreduce_table, plan_allreduces
+from rn50.bench.harness import measure_on_ranks
+from rn50.bench.overlap import overlap_rows, overlap_table, unresolved_line
+from rn50.bench.rounds import count_rounds, read_rounds
+from rn50.bench.scaling import common_batch
+from rn50.cli.bench import print_figures, ratio_rows
+from rn50.config.errors import UserError
+from rn50.launch.run import load_for_launch
+from rn50.report.drawing import draw_measurements, save
+
+ALGORITHMS = ["ring", "recursive_halving_doubling", "torus_2d"]
+
+
+def plan(*ranks: int, layers: tuple[str, ...] = ("mpi",), launcher: str = "mpirun", **more: object):
+    return plan_allreduces(
+        lambda overrides, count: load_for_launch("smoke", list(overrides), count),
+        launcher,
+        layers=layers,
+        algorithms=more.get("algorithms", ALGORITHMS),
+        ranks=ranks,
+    )
+
+
+# --- allreduce: what is not possible is reported, the rest is measured ----------------------------
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_a_torus_of_too_few_ranks_is_reported_and_the_rest_planned(ranks: int) -> None:
+    cases, refused = plan(ranks, 4)
+    assert [(case.algorithm, case.ranks) for case in cases] == [
+        ("ring", ranks),
+        ("recursive_halving_doubling", ranks),
+        *((name, 4) for name in ALGORITHMS),
+    ]
+    (one,) = refused
+    assert one[:3] == ("mpi", "torus_2d", ranks)
+    assert one.reason.startswith("ranks in a grid of at least 2x2 for torus_2d expected, found ")
+
+
+def test_what_no_rank_count_and_no_launcher_can_do_is_an_error_before_anything_starts() -> None:
+    with pytest.raises(UserError, match="nothing to measure: two ranks or more expected"):
+        plan(1)
+    with pytest.raises(UserError, match="the layer mpi needs --launcher mpirun, found gloo"):
+        plan(2, launcher="gloo")
+    with pytest.raises(UserError, match=r"comm\.algorithm: expected auto, ring, "):
+        plan(2, algorithms=["star", "ring"])
+    cases, refused = plan(2, layers=("mpi", "horovod"), launcher="gloo")
+    assert [case[:2] for case in cases] == [("horovod", "ring")]
+    reasons = {one.algorithm: one.reason for one in refused if one.layer == "horovod"}
+    assert reasons["recursive_halving_doubling"].startswith("one that gloo offers expected")
+
+
+def test_the_table_has_a_row_for_what_is_not_possible() -> None:
+    sums = [Sum("mpi", "ring", 2, size, [0.001]) for size in (64_000, 4_000)]
+    refused = [NotPossible("mpi", name, 2, "a reason") for name in ("torus_2d", "double_tree")]
+    table = allreduce_table(bench_comm.allreduce_rows(sums, None), refused)
+    assert [row[2:4] for row in table] == [
+        *(("4000", "ring"), ("64000", "ring")),
+        *(("-", "torus_2d"), ("-", "double_tree")),
+    ]
+    assert [row[5] for row in table] == ["1.00", "1.00", "not possible", "not possible"]
+    assert {len(row) for row in table} == {len(bench_comm.ALLREDUCE_HEADER)}
+    assert bench_comm.refusal_lines(refused) == [
+        "not possible: torus_2d on 2 ranks, double_tree on 2 ranks: a reason"
+    ]
+
+
+@pytest.mark.slow
+def test_allreduces_of_two_ranks_end_with_their_results(rn50, tmp_path: Path) -> None:
+    plot = tmp_path / "allreduce.svg"
+    done = rn50(
+        *("bench", "allreduce", "--ranks", "2", "--sizes", "4k,64k", "--layers", "mpi", "--json"),
+        *("--passes", "1", "--rounds", "1", "--plot", str(plot), f"system.results={tmp_path}"),
+    )
+    assert done.returncode == 0, done.stderr
+    figures = json.loads(done.stdout)["figures"]
+    measured = {(row["algorithm"], row["bytes"]) for row in figures["rows"]}
+    assert measured == {
+        (name, size)
+        for name in ("ring", "recursive_doubling", "recursive_halving_doubling")
+        for size in (4_000, 64_000)
+    }
+    (refused,) = figures["not_possible"]
+    assert (refused["algorithm"], refused["ranks"]) == ("torus_2d", 2)
+    assert "<svg" in plot.read_text()
+    assert [path.name for path in tmp_path.iterdir()] == ["allreduce.svg"]
+
+
+def test_a_global_batch_that_all_rank_counts_divide() -> None:
+    assert common_batch(8, [1, 2, 4]) == 32
+    assert common_batch(8, [1, 2, 3]) == 24
+    assert common_batch(8, [1, 2, 3, 4]) == 36
+
+
+# --- overlap: what can be told --------------------------------------------------------------------
+
+
+def times(
+    communication_s: float, *noise_s: float, hidden: float = 0.6
+) -> dict[str, dict[str, list[float]]]:
+    """A step of a computing of 0.3 s that hides a part of its communication, with noise."""
+    exposed_s = (1 - hidden) * communication_s
+    return {
+        "single": {
+            "step": [0.3 + exposed_s + noise for noise in noise_s],
+            "computing": [0.3] * len(noise_s),
+            "communication": [communication_s] * len(noise_s),
+        }
+    }
+
+
+def test_overlap_is_resolved_where_communication_is_large_against_the_noise() -> None:
+    noise_s = (-0.01, 0.01, 0.0, -0.005, 0.005)
+    (row,) = overlap_rows(times(0.15, *noise_s))
+    assert row["resolvable"]
+    # s = 7.9 ms, t of 4 degrees of freedom 2.13, five rounds: 7.5 ms of 150
+    assert row["hidden_uncertainty"] == pytest.approx(2.13 * 0.0079057 / 5**0.5 / 0.15, rel=1e-3)
+    assert overlap_table([row])[0][6] == "0.60"
+    assert unresolved_line([row]) is None
+
+    (row,) = overlap_rows(times(0.009, *noise_s))  # 3 % of computing, the same noise
+    assert not row["resolvable"]
+    assert row["hidden_uncertainty"] == pytest.approx(0.837, rel=1e-2)
+    assert row["hidden"]["n"] == 5
+    assert overlap_table([row])[0][6] == "?"
+    line = unresolved_line([row])
+    assert line is not None
+    assert "single: communication is 3.0% to 3.0% of computing" in line
+    assert "known to +-0.84 at best, where +-0.25 is the limit" in line
+
+
+def test_one_lucky_grouping_is_judged_by_the_noise_of_all() -> None:
+    lucky = times(0.05, 0.0, 0.0001)["single"]
+    noisy = times(0.05, -0.04, 0.04)["single"]
+    rows = overlap_rows({"lucky": lucky, "noisy": noisy})
+    assert [row["resolvable"] for row in rows] == [False, False]
+
+
+def test_one_round_tells_nothing() -> None:
+    (row,) = overlap_rows(times(0.15, 0.0))
+    assert (row["resolvable"], row["hidden_uncertainty"]) == (False, None)
+    line = unresolved_line([row])
+    assert line is not None and "one round shows no spread" in line
+
+
+def test_the_documented_measurements_are_judged_as_they_are_described() -> None:
+    """docs/communication.md: two hosts at half of computing; four ranks that share two cores."""
+    hosts = times(0.168, -0.02, 0.02, 0.01, -0.01, 0.0, hidden=0.59)
+    assert overlap_rows(hosts)[0]["resolvable"]
+    shared = times(0.3, -0.5, 0.3, 0.05, hidden=0.6)
+    assert not overlap_rows(shared)[0]["resolvable"]
+
+
+def test_a_part_of_a_delay_is_marked_where_it_is_noise(capsys) -> None:
+    part = {"median": 14.0, "min": 14.0, "max": 14.0, "n": 1}
+    ratios = {
+        "a / b": {"median": 0.5, "min": 0.4, "max": 0.6, "n": 2},
+        "part": part | {"uncertainty": 3.0, "resolvable": False},
+    }
+    assert ratio_rows(ratios)[1] == ("part", "?", "?", "?", "1")
+    print_figures({"ratios": ratios, "figures": {"ranks": 2}}, as_json=False)
+    out = capsys.readouterr().out
+    assert "?: not resolvable: part: the rounds differ by so much that it is known to +-3.00" in out
+    assert "14" not in out
+
+
+def test_half_a_width_grows_with_the_spread_and_shrinks_with_the_rounds() -> None:
+    assert resolution.half_width([[1.0], [2.0]], 1) is None
+    two = resolution.half_width([[1.0, 2.0]], 2)
+    assert two == pytest.approx(6.31 * 0.5**0.5 / 2**0.5)  # Student's t of one degree of freedom
+    many = resolution.half_width([[1.0, 2.0] * 20], 40)
+    assert many is not None and many < 0.15
+    both = resolution.half_width([[1.0, 2.0]], 2, 2)
+    assert both == pytest.approx(2**0.5 * two)
+
+
+# --- progress, plots, failures --------------------------------------------------------------------
+
+
+def test_rounds_are_noted_when_they_are_over(tmp_path: Path) -> None:
+    seen = []
+    for turn in count_rounds(tmp_path, 2):
+        seen.append((turn, read_rounds(tmp_path)))
+    assert seen == [(0, None), (1, (1, 3)), (2, (2, 3))]
+    assert read_rounds(tmp_path) == (3, 3)
+    list(count_rounds(tmp_path / "none", 2, noted=False))  # another rank: writes nowhere
+    (tmp_path / "rounds.json").write_text("[1")
+    assert read_rounds(tmp_path) is None
+
+
+def test_measurements_are_drawn_the_same_each_time(tmp_path: Path) -> None:
+    measurements = {"images/s": {"trainer": [1.0, 2.0], "bare loop": [1.5]}, "s": {"a": [3.0]}}
+    ratios = {"trainer / bare loop": {"median": 1.0, "min": 0.9, "max": 1.1}}
+    for name in ("one.svg", "two.svg"):
+        save(draw_measurements(measurements, ratios), tmp_path / name)
+    text = (tmp_path / "one.svg").read_text()
+    assert text == (tmp_path / "two.svg").read_text()
+    assert "images/s (each measurement" in text and "trainer / bare loop" in text
+    rows = overlap_rows(times(0.15, 0.0, 0.01)) + overlap_rows(times(0.001, 0.0, 0.1))
+    for name in ("three.svg", "four.svg"):
+        bench_overlap.plot_overlap(rows, tmp_path / name)
+    text = (tmp_path / "three.svg").read_text()
+    assert text == (tmp_path / "four.svg").read_text()
+    assert text.count("not resolvable") == 1
+
+
+def test_one_rank_has_nothing_to_hide(rn50) -> None:
+    done = rn50("bench", "loop", "smoke", "--overlap", "--ranks", "1")
+    assert done.returncode == 2
+    assert "--overlap: two ranks or more expected, found 1" in done.stderr
+
+
+def test_what_this_device_cannot_do_is_refused_before_ranks_start(rn50, smoke_data: Path) -> None:
+    done = rn50("bench", "loop", "smoke", "model.dtype=float16", f"data.path={smoke_data}")
+    assert done.returncode == 2
+    assert "model.dtype: float32 or bfloat16 expected on a cpu, found float16" in done.stderr
+
+
+def test_gaps_need_an_epoch_boundary_within_a_block(rn50) -> None:
+    done = rn50("bench", "gaps", "smoke", "eval.period=1", "eval.offset=0", "--epochs", "4")
+    assert done.returncode == 2
+    assert "eval.period: blocks of at least 2 epochs expected" in done.stderr
+
+
+@pytest.mark.slow
+def test_a_failed_rank_leaves_its_reason_and_its_output(smoke_data: Path, tmp_path: Path) -> None:
+    overrides = [f"data.path={smoke_data}", f"system.results={tmp_path}"]
+    loaded = load_for_launch("smoke", overrides, 2)
+    with pytest.raises(UserError) as caught:
+        measure_on_ranks(loaded, "mpirun", "bench_loop", "many", "1")  # rounds that are no number
+    reason, _, details = str(caught.value).partition("; details: ")
+    assert " failed in benchmark at step 0: ValueError: invalid literal for int()" in reason
+    log = Path(details)
+    assert log.parent.parent == tmp_path and log.parent.name.startswith("bench_failed_")
+    assert "invalid literal for int()" in log.read_text()
+    assert [path.name for path in tmp_path.iterdir()] == [log.parent.name]

@@ -1,0 +1,35 @@
+"""The benchmark of the log check runs, on logs that pass."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from rn50.bench.log import _write_huge, _write_ordinary, bench_log
+from rn50.compliance.check_log import check_log
+
+
+@pytest.mark.slow
+def test_both_checkers_side_by_side() -> None:
+    done: list[tuple[int, int]] = []
+    found = bench_log(
+        megabytes=3, rounds=2, track=lambda _: lambda *progress: done.append(progress[:2])
+    )
+    for what, n in (("3 MB", 1), ("ordinary log", 2), ("ordinary log, one process", 20)):
+        ratio = found["ratios"][f"{what}: official / ours"]
+        assert ratio["n"] == n and 0 < ratio["min"] <= ratio["median"] <= ratio["max"]
+    assert found["figures"]["3 MB, ours peak MB"] < 60
+    assert set(found) == {"ratios", "figures", "measurements", "machine"}
+    assert done == [(number, 4) for number in range(5)]
+
+
+def test_both_logs_pass(tmp_path: Path) -> None:
+    ordinary = _write_ordinary(tmp_path / "result_0.txt")
+    huge = _write_huge(ordinary, tmp_path / "huge.txt", 200_000)
+    assert huge.stat().st_size > 190_000
+    for path in (ordinary, huge):
+        found = check_log(path, "4.0.0")
+        assert found.findings == ()
+        assert found.official is not None
+        assert found.official.verdict == "PASS"

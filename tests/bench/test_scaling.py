@@ -1,0 +1,123 @@
+"""The scaling study: which jobs, what follows from their times, and one small study for real."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rn50.bench.scaling import (
+    MODELS,
+    Case,
+    Point,
+    per_rank,
+    plan_cases,
+    plot_scaling,
+    scaling_rows,
+    table_rows,
+)
+from rn50.config.errors import UserError
+from rn50.config.load import load
+from rn50.train.support import check_supported
+
+
+def test_weak_and_strong_share_the_job_in_which_they_are_the_same() -> None:
+    cases = plan_cases(["resnet50"], ["weak", "strong"], [1, 2, 4], 8, 32)
+    assert [(c.ranks, c.per_rank) for c in cases.values()] == [
+        *((1, 8), (2, 8), (4, 8)),
+        *((1, 32), (2, 16), (4, 8)),
+    ]
+    assert len(set(cases.values())) == 5
+
+
+@given(st.integers(1, 64), st.integers(1, 64), st.integers(1, 4096))
+def test_strong_keeps_the_global_batch_or_says_no(ranks: int, batch: int, total: int) -> None:
+    assert per_rank("weak", ranks, batch, total) == batch
+    if total % ranks:
+        with pytest.raises(UserError, match="--global-batch: a multiple of"):
+            per_rank("strong", ranks, batch, total)
+    else:
+        assert per_rank("strong", ranks, batch, total) * ranks == total
+
+
+def point(ranks: int, *images_per_s: float) -> Point:
+    busy = [float(min(ranks, 2))] * len(images_per_s)
+    return Point("resnet50", "weak", Case("resnet50", ranks, 8), list(images_per_s), busy)
+
+
+def test_efficiencies_are_of_the_same_pass_and_count_cores_once() -> None:
+    points = [point(1, 10.0, 20.0), point(2, 20.0, 30.0), point(4, 16.0, 40.0)]
+    one, two, four = scaling_rows(points, cores=2, train_samples=400)
+    assert one["efficiency_ranks"] == {"median": 1, "min": 1, "max": 1, "n": 2}
+    assert two["speedup"] == {"median": 1.75, "min": 1.5, "max": 2.0, "n": 2}
+    assert two["efficiency_cores"]["median"] == two["efficiency_ranks"]["median"] == 0.875
+    assert four["efficiency_ranks"]["median"] == pytest.approx(0.45)
+    assert four["efficiency_cores"]["median"] == pytest.approx(0.9)
+    assert two["efficiency_processor"]["median"] == two["efficiency_cores"]["median"]
+    assert [row["shares_cores"] for row in (one, two, four)] == [False, False, True]
+    assert (one["epoch_s"]["min"], one["epoch_s"]["max"]) == (20, 40)
+    assert [row[2] for row in table_rows([one, two, four])] == ["1", "2", "4*"]
+
+
+def test_plot_is_the_same_each_time(tmp_path: Path) -> None:
+    rows = scaling_rows([point(1, 10.0), point(2, 19.0)], cores=2, train_samples=100)
+    for name in ("a.svg", "b.svg"):
+        plot_scaling(rows, 2, tmp_path / name)
+    assert (tmp_path / "a.svg").read_bytes() == (tmp_path / "b.svg").read_bytes()
+    assert b"<svg" in (tmp_path / "a.svg").read_bytes()
+
+
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("config", ["quick", "cpu_small", "dgx1_8"])
+def test_the_networks_are_the_real_ones(model: str, config: str) -> None:
+    small = ["data.crop_px=64", "data.eval_resize_px=72", "model.dtype=float32"]
+    run = load(config, [*small, *MODELS[model], "system.device=cpu"]).run
+    check_supported(run)
+    assert run.model.network == model.removesuffix("50")
+    assert (run.model.width, run.model.stem, run.model.depth) == (64, "imagenet", 50)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["--models", "vgg"], "--models: alexnet, googlenet, resnet50 expected, found vgg"),
+        (["--modes", "week"], "--modes: weak, strong expected, found week"),
+        (["--ranks", "2,4"], "--ranks: 1 and rising counts expected, found 2,4"),
+        (["--ranks", "1,4,2"], "--ranks: 1 and rising counts expected, found 1,4,2"),
+        (["--ranks", "1,x"], "--ranks: whole numbers with commas expected"),
+        (["--global-batch", "9"], "--global-batch: a multiple of 2 ranks expected, found 9"),
+    ],
+)
+def test_bad_input_is_one_line(rn50, arguments: list[str], expected: str) -> None:
+    done = rn50("bench", "scaling", "cpu_small", *arguments)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert [expected in line for line in done.stderr.splitlines()] == [True]
+
+
+@pytest.mark.slow
+def test_a_small_study(rn50, tmp_path: Path) -> None:
+    small = ["data.synthetic={train_samples: 200, eval_samples: 50}", "data.train_samples=200"]
+    plot = tmp_path / "scaling.svg"
+    done = rn50(
+        *("bench", "scaling", "cpu_small", *small, "data.eval_samples=50", "batch.per_rank=2"),
+        *(f"data.path={tmp_path}/data", f"system.results={tmp_path}", "--json"),
+        *("--models", "googlenet", "--ranks", "1,2", "--passes", "2", "--rounds", "1"),
+        *("--steps", "1", "--plot", str(plot)),
+    )
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    rows = found["figures"]["rows"]
+    assert [(row["mode"], row["ranks"], row["per_rank"]) for row in rows] == [
+        *(("weak", 1, 2), ("weak", 2, 2), ("strong", 1, 4), ("strong", 2, 2)),
+    ]
+    for row in rows:
+        assert row["images_per_s"]["n"] == 2
+        assert row["images_per_s"]["min"] > 0
+        assert 0 < row["busy_cores"]["median"] < 1.5 * found["machine"]["cores"]
+        assert row["epoch_s"]["min"] == pytest.approx(200 / row["images_per_s"]["max"])
+    assert rows[1]["images_per_s"] == rows[3]["images_per_s"]  # one job for both
+    assert "<svg" in plot.read_text()
+    assert not list(tmp_path.glob(".bench-*"))

@@ -1,0 +1,109 @@
+"""Benchmarks that a signal stops: one last line, exit 130, nothing left; and how they end else."""
+
+from __future__ import annotations
+
+import shlex
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+
+from rn50.cli.measuring import Measuring
+from rn50.launch.ending import Stopped, measured, measuring_stopped, minutes
+from tests.waiting import leave_nothing, wait_until
+
+pytestmark = pytest.mark.slow
+
+
+def assert_stopped(err: str, by: str, doing: str, arguments: list[str]) -> None:
+    assert "Traceback" not in err
+    last = err.splitlines()[-1]
+    assert last.startswith(f"rn50: stopped by {by} while {doing}"), err
+    command = shlex.join(["rn50", *arguments])
+    assert last.endswith(command.removeprefix("rn50")), last
+    assert "; no result is kept; start again with: " in last
+
+
+@pytest.mark.parametrize(
+    ("number", "by", "launcher"),
+    [(signal.SIGINT, "Ctrl-C", "mpirun"), (signal.SIGTERM, "SIGTERM", "gloo")],
+)
+def test_a_benchmark_on_ranks(
+    rn50, smoke_data: Path, tmp_path: Path, number: signal.Signals, by: str, launcher: str
+) -> None:
+    arguments = [
+        *("bench", "loop", "smoke", "--rounds", "1000", "--steps", "5", "--launcher", launcher),
+        *(f"data.path={smoke_data}", f"system.results={tmp_path / 'results'}"),
+        *("--json", "--plot", str(tmp_path / "plot.svg")),
+    ]
+    bench = rn50.start(*arguments)
+    wait_until(lambda: list((tmp_path / "results").glob(".bench-*/rounds.json")))
+    bench.send_signal(number)
+    _, err = bench.communicate(timeout=120)
+    assert bench.returncode == 130, err
+    assert_stopped(err, by, "timing rounds", arguments)  # how many is polled, and may lag
+    leave_nothing(tmp_path)
+    assert list((tmp_path / "results").iterdir()) == []
+    assert not (tmp_path / "plot.svg").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "doing", "begun"),
+    [
+        (["bench", "optimizer", "--rounds", "100000"], "timing LARS steps", "bench_optimizer"),
+        (["bench", "log", "--rounds", "1000"], "checking logs", "runpy"),
+        (["data", "bench", "smoke", "--passes", "1000"], "timing ways in", "bench_worker"),
+    ],
+)
+def test_a_benchmark_in_processes_of_its_own(
+    rn50, smoke_data: Path, arguments: list[str], doing: str, begun: str
+) -> None:
+    import psutil
+
+    if "smoke" in arguments:
+        arguments = [*arguments, f"data.path={smoke_data}"]
+
+    def children() -> list[psutil.Process]:
+        found = psutil.Process(bench.pid).children(recursive=True)
+        return [child for child in found if begun in " ".join(child.cmdline())]
+
+    bench = rn50.start(*arguments)
+    started = wait_until(children)
+    bench.send_signal(signal.SIGTERM)
+    _, err = bench.communicate(timeout=60)
+    assert bench.returncode == 130, err
+    assert_stopped(err, "SIGTERM", doing, arguments)
+    assert not [child for child in started if child.is_running() and child.status() != "zombie"]
+
+
+def test_while_its_images_are_drawn(rn50, tmp_path: Path) -> None:
+    synthetic = "data.synthetic={train_samples: 100000, eval_samples: 50}"
+    arguments = [
+        *("bench", "startup", "smoke", f"data.path={tmp_path / 'set'}", synthetic),
+        *("data.train_samples=100000", "data.eval_samples=50"),
+    ]
+    bench = rn50.start(*arguments)
+    wait_until(lambda: list(tmp_path.glob(".set.images-*/*")))
+    bench.send_signal(signal.SIGINT)
+    out, err = bench.communicate(timeout=60)
+    assert (bench.returncode, out) == (130, "")
+    assert_stopped(err, "Ctrl-C", "drawing images", arguments)
+    assert not (tmp_path / "set").exists()
+
+
+def test_a_stop_in_the_command_itself_is_an_ending(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["rn50", "bench", "log"])
+    with pytest.raises(Stopped) as caught, Measuring() as track:
+        track("checking logs")(3, 7)
+        raise KeyboardInterrupt("SIGTERM")
+    assert caught.value.ending == measuring_stopped(
+        "SIGTERM", "checking logs, 3 of 7", ["bench", "log"]
+    )
+
+
+def test_the_last_line_says_where_the_results_are() -> None:
+    assert measured(42.4, None, as_json=False).line.startswith("measured in 0:42; results: above")
+    line = measured(3723, Path("a.svg"), as_json=True).line
+    assert line == "measured in 1:02:03; results: the JSON above; plot: a.svg"
+    assert [minutes(s) for s in (0, 59.6, 3599)] == ["0:00", "1:00", "59:59"]

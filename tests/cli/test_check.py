@@ -1,0 +1,199 @@
+"""`rn50 log check|score|rules` and `rn50 config check`: output, JSON, exit codes."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+
+import psutil
+import pytest
+from typer.testing import CliRunner, Result
+
+from rn50.cli.entry import quick_check
+from rn50.cli.main import app
+from rn50.config.errors import UserError
+from tests.compliance.log_text import Edit, drop, good_run, meta, put, vary, write
+from tests.waiting import wait_until
+
+
+def invoke(*arguments: object) -> Result:
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+def log(folder: Path, edit: Edit = lambda run: None, name: str = "result_0.txt") -> Path:
+    run = good_run()
+    edit(run)
+    return write(folder / name, run)
+
+
+def five(folder: Path) -> Path:
+    for number in range(5):
+        write(folder / f"result_{number}.txt", vary(good_run(), number))
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("edit", "arguments", "verdict", "code"),
+    [
+        (lambda run: None, [], "PASS", 0),
+        (put("eval_samples", 100), [], "POLICY", 0),
+        (put("eval_samples", 100), ["--strict"], "POLICY", 1),
+        (meta("run_stop", "status", "aborted"), [], "FAIL", 1),
+        (lambda run: run.clear(), [], "CANNOT_READ", 2),
+        (lambda run: None, ["--ruleset", "0.6.0"], "CANNOT_READ", 2),
+    ],
+)
+def test_verdict_and_exit_code(
+    tmp_path: Path, edit: Edit, arguments: list[str], verdict: str, code: int
+) -> None:
+    path = log(tmp_path, edit)
+    done = invoke("log", "check", "--no-official", path, *arguments)
+    assert done.exit_code == code
+    assert done.stdout.startswith(f"{verdict} {path}: ")
+    as_json = invoke("log", "check", "--no-official", "--json", path, *arguments)
+    assert as_json.exit_code == code
+    content = json.loads(as_json.stdout)
+    assert content["verdict"] == verdict
+    assert {"verdict", "cause", "ruleset", "official", "findings"} <= set(content)
+    for finding in content["findings"]:
+        keys = {"id", "severity", "line", "expected", "found", "message"}
+        assert keys <= set(finding)
+
+
+def test_the_official_verdict_stands_beside_ours(tmp_path: Path) -> None:
+    path = log(tmp_path, meta("run_stop", "status", "aborted"))
+    done = invoke("log", "check", path)
+    assert "official checker 4.1.68: PASS" in done.stdout
+    assert "the two differ: the official checker does not test R01" in done.stdout
+    content = json.loads(invoke("log", "check", "--json", path).stdout)
+    assert content["official"] == {"verdict": "PASS", "version": "4.1.68"}
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [[], ["--json"], ["--strict"], ["--ruleset", "4.0"], ["--ruleset", "1.0", "--json"]],
+)
+def test_the_quick_way_is_the_same_command(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str]
+) -> None:
+    path = log(tmp_path, put("eval_samples", 100))
+    done = invoke("log", "check", "--no-official", path, *arguments)
+    code = quick_check(["--no-official", str(path), *arguments])
+    assert (code, capsys.readouterr().out) == (done.exit_code, done.stdout)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        [],
+        ["--help"],
+        ["x", "--bad"],
+        ["--ruleset"],
+        ["x", "--ruleset", "--json"],
+        ["x", "--ruleset", "9.9"],
+    ],
+)
+def test_help_and_mistakes_are_left_to_typer(arguments: list[str]) -> None:
+    assert quick_check(arguments) is None
+
+
+def test_a_missing_file_is_one_line(tmp_path: Path) -> None:
+    done = invoke("log", "check", tmp_path / "nowhere.txt")
+    assert done.exit_code == 2
+    assert "cannot read: No such file" in done.stdout.splitlines()[0]
+
+
+def test_an_unknown_ruleset_is_a_user_error(tmp_path: Path) -> None:
+    done = invoke("log", "check", log(tmp_path), "--ruleset", "6.1.0")
+    assert isinstance(done.exception, UserError)
+    assert "rulesets with ResNet: 0.6.0, " in str(done.exception)
+
+
+def test_a_folder_is_a_submission(tmp_path: Path) -> None:
+    done = invoke("log", "check", "--no-official", "--json", five(tmp_path))
+    content = json.loads(done.stdout)
+    assert done.exit_code == 0
+    assert [Path(part["path"]).name for part in content[:-1]] == [
+        f"result_{number}.txt" for number in range(5)
+    ]
+    assert content[-1]["path"] == str(tmp_path)
+    log(tmp_path, drop("run_stop"), "result_3.txt")
+    assert invoke("log", "check", "--no-official", tmp_path).exit_code == 0
+    log(tmp_path, drop("run_stop"), "result_4.txt")
+    assert invoke("log", "check", "--no-official", tmp_path).exit_code == 1
+
+
+def test_control_sequences_of_a_log_are_shown_as_text(tmp_path: Path) -> None:
+    path = log(tmp_path, put("submission_status", "\x1b]0;owned\x07\x1b[2J"))
+    done = invoke("log", "check", "--no-official", path)
+    assert done.exit_code == 1
+    assert all(line.isprintable() for line in done.stdout.splitlines())
+    assert "\\u001b]0;owned" in done.stdout or "\\x1b]0;owned" in done.stdout
+
+
+def test_score(tmp_path: Path) -> None:
+    done = invoke("log", "score", five(tmp_path))
+    assert done.exit_code == 0
+    assert "RCP test (4.0.0): PASS" in done.stdout
+    assert "dropped, fastest" in done.stdout
+    content = json.loads(invoke("log", "score", "--json", tmp_path).stdout)
+    assert content["score_min"] == pytest.approx(content["unscaled_min"] * 35.15384615 / 35)
+    assert content["rcp"]["verdict"] == "PASS"
+    assert {"score_min", "scaling_factor", "rcp", "runs"} <= set(content)
+    assert len(content["runs"]) == 5
+
+
+def test_no_score_is_exit_1(tmp_path: Path) -> None:
+    five(tmp_path)
+    for number in (0, 1):
+        log(tmp_path, drop("run_stop"), f"result_{number}.txt")
+    done = invoke("log", "score", tmp_path)
+    assert done.exit_code == 1
+    assert "no score: 2 of 5 runs failed" in done.stdout
+
+
+def test_rules() -> None:
+    assert "R22" in invoke("log", "rules").stdout
+    assert invoke("log", "rules", "--markdown").stdout.startswith("# Rules\n")
+
+
+def test_config_check() -> None:
+    done = invoke("config", "check", "abci_2048_closed_64k")
+    assert done.exit_code == 0
+    assert done.stdout.startswith("PASS abci_2048_closed_64k: within the closed division")
+    done = invoke("config", "check", "abci_2048_closed_64k", "batch.per_rank=42")
+    assert done.exit_code == 1
+    assert "86,016 is above the largest point 67,840: needs its own RCP" in done.stdout
+    done = invoke("config", "check", "dgxa100_8", "optimizer.momentum=0.95", "--strict")
+    assert done.exit_code == 1
+    content = json.loads(invoke("config", "check", "--json", "abci_2048_open").stdout)
+    assert content["verdict"] == "PASS"
+    assert len(content["findings"]) == 9
+
+
+@pytest.mark.parametrize(
+    "command", [("log", "check"), ("log", "score"), ("log", "rules"), ("config", "check")]
+)
+def test_help_has_an_example(command: tuple[str, str]) -> None:
+    done = invoke(*command, "--help")
+    assert done.exit_code == 0
+    assert f"rn50 {' '.join(command)}" in " ".join(done.stdout.split())
+
+
+@pytest.mark.parametrize("official", ["--no-official", "--official"])
+def test_an_interrupt_ends_the_check(rn50, tmp_path: Path, official: str) -> None:
+    """It was swallowed, and the check began again. The log is large: it is being read when Ctrl-C
+    comes, which a terminal sends to the whole group."""
+    path = log(tmp_path)
+    with path.open("a") as file:
+        file.write("a line that is no record\n" * 5_000_000)
+    process = rn50.start("log", "check", official, str(path), start_new_session=True)
+    child = psutil.Process(process.pid)
+    wait_until(lambda: str(path) in [file.path for file in child.open_files()])
+    os.killpg(process.pid, signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, out) == (130, "")
+    assert err.startswith("rn50: stopped by Ctrl-C; start again with: ")
+    assert err.endswith(f"rn50 log check {official} {path}\n") and err.count("\n") == 1

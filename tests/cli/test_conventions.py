@@ -1,0 +1,219 @@
+"""What every command line tool has: a version, completion, choices in --help, whole words."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from rn50 import __version__
+from rn50.cli.console import LAUNCHER_NAMES, SCHEDULER_NAMES, fit_columns
+from rn50.compliance.ruleset import parse_ruleset
+from rn50.config.benchmark import RULESETS, ruleset_name
+from rn50.config.errors import UserError
+from rn50.config.load import load
+from rn50.launch.launchers import LAUNCHERS
+from rn50.launch.schedulers import SCHEDULERS
+
+PROGRAM = Path(sys.executable).with_name("rn50")
+
+
+def test_version(rn50) -> None:
+    done = rn50("--version")
+    assert (done.returncode, done.stdout) == (0, f"rn50 {__version__}\n")
+
+
+def test_choices_are_shown_and_refused_with_their_list(rn50) -> None:
+    assert tuple(LAUNCHERS) == LAUNCHER_NAMES and tuple(SCHEDULERS) == SCHEDULER_NAMES
+    for command in ("launch", "bench loop"):
+        assert "mpirun|gloo|srun" in rn50(*command.split(), "--help").stdout
+    assert "slurm|sge|pbs|lsf|local" in rn50("submit", "--help").stdout
+    done = rn50("submit", "smoke", "--scheduler", "slrum", "--dry-run")
+    assert done.returncode == 2
+    assert "--scheduler: slurm, sge, pbs, lsf, local expected, found slrum" in done.stderr
+
+
+# --- rulesets -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("written", "name"),
+    [
+        *((known, known) for known in RULESETS),
+        *(("4.0", "4.0.0"), (4.0, "4.0.0"), ("v4.0", "4.0.0"), ("V0.7.0", "0.7.0"), (0.6, "0.6.0")),
+        *((" 3.1 ", "3.1.0"), ("5.0", None), (4, None), ("4.0.1", None), ("", None), (None, None)),
+    ],
+)
+def test_a_ruleset_as_people_write_it(written: object, name: str | None) -> None:
+    assert ruleset_name(written) == name
+
+
+@pytest.mark.parametrize("written", ["4.0", "v4.0", "4.0.0", "'4.0'"])
+def test_the_key_and_the_option_mean_the_same(tmp_path: Path, written: str) -> None:
+    own = tmp_path / "own.yaml"
+    own.write_text(f"ruleset: {written}\n")
+    assert load(str(own)).run.ruleset == "4.0.0"
+    assert load("smoke", [f"ruleset={written}"]).to_dict()["ruleset"] == "4.0.0"
+    assert parse_ruleset(written.strip("'")) == "4.0.0"
+
+
+def test_an_unknown_ruleset_is_refused_with_the_list(rn50, root: Path, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"ruleset: expected '0\.6\.0', .* found 5\.0"):
+        load("smoke", ["ruleset=5.0"])
+    log = shutil.copy(root / "tests/golden/smoke_result_0.txt", tmp_path / "result_0.txt")
+    for command in (["log", "check", log], ["log", "score", tmp_path], ["predict", "dgx1_8"]):
+        done = rn50(*map(str, command), "--ruleset", "5.0")
+        assert done.returncode == 2
+        assert "--ruleset: " in done.stderr and ", ".join(RULESETS) in done.stderr
+
+
+# --- JSON ---------------------------------------------------------------------------------------
+
+
+def test_a_difference_for_programs(rn50) -> None:
+    done = rn50("config", "diff", "quick", "smoke", "--json")
+    found = json.loads(done.stdout)
+    assert done.returncode == 1 and (found["left"], found["right"]) == ("quick", "smoke")
+    values = {row["key"]: (row["left"], row["right"]) for row in found["differences"]}
+    quick, smoke = load("quick").run, load("smoke").run
+    assert values["batch.per_rank"] == (quick.batch.per_rank, smoke.batch.per_rank)
+    same = rn50("config", "diff", "quick", "quick", "--json")
+    assert same.returncode == 0 and json.loads(same.stdout)["differences"] == []
+
+
+# --- completion ---------------------------------------------------------------------------------
+
+
+def completed(shell: str, *words: str) -> set[str]:
+    """What the shell itself offers for the last of `words`."""
+    if shell == "bash":
+        line = " ".join(f"'{word}'" for word in words)
+        script = (
+            f"source <(_RN50_COMPLETE=source_bash {PROGRAM}); complete -p rn50 >/dev/null; "
+            f"COMP_WORDS=({line}); COMP_CWORD={len(words) - 1}; _rn50_completion rn50; "
+            'printf "%s\\n" "${COMPREPLY[@]}"'
+        )
+    else:
+        script = f"_RN50_COMPLETE=source_fish {PROGRAM} | source; complete -C '{' '.join(words)}'"
+    environment = os.environ | {"PATH": f"{PROGRAM.parent}:{os.environ['PATH']}"}
+    command = [shell, "-c", script]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    return {line.split("\t")[0] for line in done.stdout.splitlines() if line}
+
+
+@pytest.mark.parametrize("shell", ["bash", "fish"])
+@pytest.mark.parametrize(
+    ("words", "offered"),
+    [
+        (["rn50", "lo"], {"log"}),
+        (["rn50", "launch", "qui"], {"quick"}),
+        (["rn50", "launch", "quick", "--launcher", ""], set(LAUNCHER_NAMES)),
+        (["rn50", "submit", "--scheduler", "s"], {"slurm", "sge"}),
+        (["rn50", "predict", "--system", "dgxh"], {"dgxh100"}),
+    ],
+)
+def test_completion_in_a_shell(shell: str, words: list[str], offered: set[str]) -> None:
+    if shutil.which(shell) is None:
+        pytest.skip(f"no {shell}")
+    assert completed(shell, *words) == offered
+
+
+def test_completion_in_zsh() -> None:
+    """Its answer is code for zsh's own completion, which runs in an interactive shell alone."""
+    environment = os.environ | {
+        "_RN50_COMPLETE": "complete_zsh",
+        "_TYPER_COMPLETE_ARGS": "rn50 launch --launcher m",
+    }
+    done = subprocess.run(PROGRAM, env=environment, capture_output=True, text=True, check=True)
+    assert "mpirun" in done.stdout and "gloo" not in done.stdout
+    if zsh := shutil.which("zsh"):
+        subprocess.run([zsh, "-n"], input=done.stdout, text=True, check=True)
+    script = {"_RN50_COMPLETE": "source_zsh"}
+    done = subprocess.run(
+        PROGRAM, env=os.environ | script, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.lstrip().startswith("#compdef rn50")
+
+
+def test_log_check_starts_without_the_argument_parser(root: Path) -> None:
+    """Completion and --version are Typer's, and a check of a log does not wait for it."""
+    code = (
+        "import sys\n"
+        "from rn50.scripts import entry\n"
+        "sys.argv = ['rn50', 'log', 'check', '--no-official', sys.argv[1]]\n"
+        "try:\n    entry.main()\nexcept SystemExit:\n    pass\n"
+        "assert not {'typer', 'rich', 'pydantic'} & set(sys.modules)\n"
+    )
+    log = root / "tests/golden/smoke_result_0.txt"
+    subprocess.run([sys.executable, "-c", code, log], check=True, stdout=subprocess.DEVNULL)
+
+
+# --- tables on a terminal -----------------------------------------------------------------------
+
+
+def on_terminal(columns: int, *arguments: str) -> list[str]:
+    """The lines of a command as a terminal of that width is given them, styles aside."""
+    leader, follower = pty.openpty()
+    environment = os.environ | {"COLUMNS": str(columns), "TERM": "xterm"}
+    process = subprocess.Popen([PROGRAM, *arguments], stdout=follower, env=environment)
+    os.close(follower)
+    found = b""
+    try:
+        while part := os.read(leader, 1 << 16):
+            found += part
+    except OSError:  # what Linux says where the last writer has gone
+        pass
+    os.close(leader)
+    assert process.wait() in (0, 1)
+    return re.sub(r"\x1b\[[0-9;]*m", "", found.decode()).replace("\r", "").splitlines()
+
+
+@pytest.mark.parametrize("columns", [120, 80, 60, 40])
+def test_keys_and_places_stay_whole(columns: int) -> None:
+    loaded = load("abci_2048_closed_32k", ["seed=1"])
+    lines = on_terminal(columns, "config", "show", "abci_2048_closed_32k", "seed=1")
+    words = {word for line in lines for word in line.split()}
+    for key, _, origin in loaded.leaves():
+        assert key in words
+        assert set(str(origin).split()) <= words  # `config/base.yaml:4` is one
+    table = lines[: lines.index("")]  # below it are sentences, which the terminal folds
+    assert max(len(line.rstrip()) for line in table) <= columns
+
+
+def test_a_narrow_terminal_gets_blocks() -> None:
+    names = ("abci_2048_open", "abci_2048_closed_32k")
+    lines = on_terminal(80, "config", "diff", *names)
+    assert lines[0].split() == ["key", *names]
+    lines = on_terminal(40, "config", "diff", *names)
+    at = lines.index("division")
+    assert lines[at + 1 : at + 3] == ["  abci_2048_open: open", "  abci_2048_closed_32k: closed"]
+
+
+def test_a_pipe_gets_every_row_on_a_line(rn50) -> None:
+    lines = rn50("config", "show", "abci_2048_closed_32k").stdout.splitlines()
+    assert sum("config/abci_2048_closed_32k.yaml:" in line for line in lines) > 5
+    assert all(line == line.rstrip() for line in lines)
+    assert max(map(len, lines)) > 80
+
+
+@pytest.mark.parametrize(
+    ("natural", "least", "available", "widths"),
+    [
+        ([10, 50, 20], [10, 8, 20], 90, [10, 50, 20]),
+        ([10, 50, 20], [10, 8, 20], 60, [10, 30, 20]),
+        ([10, 50, 40], [10, 8, 8], 50, [10, 20, 20]),
+        ([10, 50, 20], [10, 8, 20], 38, [10, 8, 20]),
+        ([10, 50, 20], [10, 8, 20], 37, None),
+    ],
+)
+def test_the_widest_column_gives_way(
+    natural: list[int], least: list[int], available: int, widths: list[int] | None
+) -> None:
+    assert fit_columns(natural, least, available) == widths

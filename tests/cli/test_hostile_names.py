@@ -1,0 +1,134 @@
+"""Names of files that would steer a terminal, fake a line, or be read as markup."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+from PIL import Image
+from typer.testing import CliRunner
+
+from rn50.cli import main as cli
+from rn50.cli.console import Tracking, print_table
+from rn50.config.errors import UserError
+from rn50.config.load import load
+from tests.compliance.log_text import good_run, write
+
+ESCAPES = "\x1b]0;owned\x07\x1b[2J\x9b31m"
+NAMES = (
+    f"a{ESCAPES}b",
+    "x\nPASS y: all is well",
+    "x\rPASS y",
+    "[red]x[/]",
+    "[/]",
+    "[link=file:x]y",
+    ":warning:",
+    "\u202etxt.exe",
+    "\udcff\udc9b",
+    "back\\",
+)
+
+
+COMBINED = f"x{ESCAPES}\nPASS y\r[red][link=file:x]:warning:\u202e"
+
+
+@pytest.fixture(params=[COMBINED, "x[/]y", "\udcff\udc9b"], ids=ascii)
+def named(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    """A run's folder of such a name; its log is whole."""
+    folder = tmp_path / request.param
+    folder.mkdir(parents=True)
+    write(folder / "result_0.txt", good_run())
+    (folder / "config.yaml").write_text(load("smoke", ["seed=1"]).to_yaml())
+    return folder
+
+
+def said(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *arguments: str
+) -> tuple[str, str]:
+    """What the command itself, the handler of errors included, prints."""
+    monkeypatch.setattr(sys, "argv", ["rn50", *arguments])
+    with pytest.raises(SystemExit):
+        cli.main()
+    return capsys.readouterr()
+
+
+def harmless(text: str) -> None:
+    assert not [c for c in text if not c.isprintable() and c != "\n"]
+    assert not [line for line in text.split("\n") if line.startswith("PASS y")]
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("log", "show"),
+        ("log", "check", "--no-official"),
+        ("log", "score"),
+        ("log", "compare"),
+        ("log", "report"),
+        ("config", "show"),
+        ("data", "verify"),
+    ],
+    ids=" ".join,
+)
+def test_no_command_passes_a_name_on(
+    named: Path,
+    command: tuple[str, ...],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    out, err = said(capsys, monkeypatch, *command, str(named))
+    assert out or err
+    harmless(out)
+    harmless(err)
+    if (named / "report.html").exists():
+        page = (named / "report.html").read_text()
+        assert "\x1b" not in page and "\u202e" not in page
+
+
+def test_nor_what_it_cannot_read(
+    named: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("result_0.txt", "config.yaml"):
+        (named / name).write_text("- x\n")
+    for command in (("log", "compare"), ("config", "check")):
+        path = named if command[0] == "log" else named / "config.yaml"
+        out, err = said(capsys, monkeypatch, *command, str(path))
+        harmless(out)
+        harmless(err)
+        assert err.startswith("rn50: error: ") and err.count("\n") <= 3
+
+
+def test_nor_the_names_of_images(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for split in ("train", "val"):
+        for name in (name.replace("/", "") for name in NAMES):
+            folder = tmp_path / "images" / split / name
+            folder.mkdir(parents=True)
+            Image.effect_noise((32, 32), 9).save(folder / "a.jpg")
+            (folder / f"{name}.jpg").write_text("no image")
+    for more in ((), ("--skip-bad", "20")):
+        arguments = ("data", "pack", str(tmp_path / "images"), str(tmp_path / "out"), *more)
+        out, err = said(capsys, monkeypatch, *arguments)
+        harmless(out)
+        harmless(err)
+    assert "left out: " in out
+
+
+def test_tables_and_bars_show_a_name_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
+    print_table(("", ""), [(name, "value") for name in NAMES])
+    printed = capsys.readouterr().out
+    harmless(printed)
+    assert len(printed.splitlines()) == len(NAMES)
+    for name in ("[red]x[/]", "[/]", "[link=file:x]y", ":warning:", "back\\"):
+        assert f"{name} " in printed
+    with Tracking() as track:
+        for name in NAMES:
+            track(name)(1, 2, name)
+    harmless(capsys.readouterr().err)
+
+
+def test_each_argument_of_an_error_is_one_line() -> None:
+    assert str(UserError("a\nb", "c\x1b")) == "a\\nb\nc\\x1b"
+    assert CliRunner().invoke(cli.app, ["config", "show", "no\nfile"]).exit_code != 0

@@ -1,0 +1,87 @@
+"""`--system` of every command: a machine by name or YAML, the same as `system=` among overrides."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from rn50.cli.machine_option import on_machine, put_config
+from rn50.config.errors import UserError
+from rn50.sweep.definition import load_sweep
+
+MINE = "base: dgxa100\nname: mine\nranks_per_node: 4\n"
+
+
+def test_it_is_the_override_of_that_name(tmp_path: Path) -> None:
+    mine = tmp_path / "mine.yaml"
+    mine.write_text(MINE)
+    assert on_machine("quick", ["seed=1"], None) == ["seed=1"]
+    for name in ("dgxa100", "NVIDIA DGX A100", str(mine)):
+        assert on_machine("quick", ["seed=1"], name) == [f'system="{name}"', "seed=1"]
+    assert put_config("seed=1", None, "dgx1") == ("quick", ['system="dgx1"', "seed=1"])
+
+
+@pytest.mark.parametrize("override", ["system=dgx1", "system.base=dgx1", "system={base: dgx1}"])
+def test_two_machines_are_refused(override: str) -> None:
+    with pytest.raises(UserError, match="--system: no system=NAME beside it expected"):
+        on_machine("quick", [override], "dgxa100")
+
+
+def test_predict_puts_a_recipe_there_with_as_many_ranks(rn50, tmp_path: Path) -> None:
+    mine = tmp_path / "mine.yaml"
+    mine.write_text(MINE)
+    for machine in ("dgxa100", str(mine)):
+        option = rn50("predict", "abci_2048_open", "--system", machine, "--json")
+        override = rn50("predict", "abci_2048_open", f"system={machine}", "--json")
+        assert option.returncode == 0, option.stderr
+        found = json.loads(option.stdout)
+        assert found == json.loads(override.stdout)
+        assert found["gpus"] == 2048
+    asked = ("--system", "dgxa100", "--json", "--gpus", "4096")
+    assert json.loads(rn50("predict", "abci_2048_open", *asked).stdout)["gpus"] == 4096
+    laid = ("system=dgxa100", "system.nodes=2", "--json")
+    assert json.loads(rn50("predict", "abci_2048_open", *laid).stdout)["gpus"] == 16
+
+
+def test_submit_lays_the_same_ranks(rn50) -> None:
+    scripts = [
+        rn50("submit", "abci_2048_open", *more, "--dry-run", "--scheduler", "slurm").stdout
+        for more in (["--system", "superpod"], ["system=superpod"])
+    ]
+    assert scripts[0] == scripts[1]
+    assert "# would launch: 256 nodes x 8 = 2048 ranks" in scripts[0]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("launch", "smoke"),
+        ("submit", "smoke", "--dry-run"),
+        ("predict", "dgx1_8"),
+        ("predict", "--gpus", "8", "--batch-per-gpu", "8"),
+        ("sweep", "config/sweeps/quick_lr.yaml"),
+        ("bench", "loop", "smoke"),
+        ("bench", "allreduce"),
+        ("bench", "startup"),
+        ("bench", "scaling"),
+        ("bench", "faults"),
+        ("bench", "gaps"),
+        ("data", "bench", "smoke"),
+    ],
+)
+def test_a_name_that_is_none_is_one_line_everywhere(rn50, arguments: tuple[str, ...]) -> None:
+    done = rn50(*arguments, "--system", "dgxa100_8")
+    assert (done.returncode, done.stdout) == (2, "")
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("rn50: error: --system: a YAML file or one of a100_pcie, ")
+    assert line.endswith('; dgxa100_8 is a preset, its machine is "dgxa100"')
+
+
+def test_a_sweep_on_another_machine_is_another_definition(root: Path) -> None:
+    path = root / "config" / "sweeps" / "quick_lr.yaml"
+    here, there = load_sweep(path), load_sweep(path, "dgxa100")
+    assert there.base.run.system.name == "NVIDIA DGX A100"
+    assert there.load_trial("quick", {}).run.system.name == "NVIDIA DGX A100"
+    assert there.definition() != here.definition()

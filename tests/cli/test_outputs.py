@@ -1,0 +1,194 @@
+"""Every option that names an output file: nothing is destroyed, `-` is standard output."""
+
+from __future__ import annotations
+
+import os
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+
+from rn50.cli.console import _check_output_file
+from rn50.cli.main import app
+from tests.cli.test_predict import write_log
+
+INPUTS = {"rn50 data pack --val-labels", "rn50 log report --compare"}
+EDITED = {"rn50 config explain --write"}  # a page that has to be there
+FOLDERS = {
+    *("rn50 data stage --to", "rn50 train --out", "rn50 predict --plots"),
+    "rn50 bench pack --scratch",
+}
+
+
+def options(command: Any, name: str = "rn50") -> Iterator[tuple[str, Any]]:
+    for word, child in getattr(command, "commands", {}).items():
+        yield from options(child, f"{name} {word}")
+    for parameter in command.params:
+        if parameter.param_type_name == "option":
+            yield f"{name} {parameter.opts[0]}", parameter
+
+
+def test_every_option_that_names_a_file_writes_by_the_one_function() -> None:
+    """A new option that takes a path is one of these, or this test says so."""
+    checked = set()
+    for name, option in options(typer.main.get_command(app)):
+        if (
+            "Path" not in str(option.type_descriptor.annotation)
+            or name in INPUTS | EDITED | FOLDERS
+        ):
+            continue
+        assert option.callback is not None, name
+        assert option.callback.__name__ == _check_output_file.__name__, name  # Typer copies it
+        checked.add(name)
+    assert checked >= {
+        *("rn50 log report --out", "rn50 predict --out", "rn50 data bench --plot"),
+        *("rn50 bench allreduce --plot", "rn50 bench scaling --plot"),
+    }
+
+
+@pytest.fixture
+def log(root: Path) -> str:
+    return str(root / "tests/golden/smoke_result_0.txt")
+
+
+@pytest.fixture
+def calibrate(tmp_path: Path) -> list[str]:
+    run = write_log(tmp_path / "calibrated.txt", batch=128, step_s=0.02)
+    return ["predict", "--calibrate", f"{run}:8", "--system", "dgx1"]
+
+
+@pytest.fixture(params=["report", "calibrate"])
+def command(request: pytest.FixtureRequest, log: str, calibrate: list[str]) -> list[str]:
+    """Two commands of different kinds; the others are held to the same function above."""
+    return ["log", "report", log] if request.param == "report" else calibrate
+
+
+def test_a_full_device_is_an_error_and_stays_a_device(rn50, device, command: list[str]) -> None:
+    full, null = device("full"), device("null")
+    done = rn50(*command, "--out", str(full))
+    assert done.returncode == 2
+    assert done.stderr == f"rn50: error: {full}: cannot write: No space left on device\n"
+    assert stat.S_ISCHR(full.stat().st_mode)
+    assert rn50(*command, "--out", str(null)).returncode == 0
+    assert stat.S_ISCHR(null.stat().st_mode)
+
+
+def test_a_dash_has_the_standard_output_to_itself(rn50, command: list[str], tmp_path: Path) -> None:
+    path = tmp_path / "out"
+    assert rn50(*command, "--out", str(path)).returncode == 0
+    done = rn50(*command, "--out", "-")
+    assert done.returncode == 0
+    assert done.stdout == path.read_text()
+    if command[0] == "predict":
+        assert "step = " in done.stderr
+
+
+def test_a_page_to_edit_is_a_file_that_is_there(rn50, device, tmp_path: Path) -> None:
+    for path in (device("full"), tmp_path / "none.md", tmp_path):
+        done = rn50("config", "explain", "--write", str(path))
+        assert done.returncode == 2
+        assert done.stderr == (
+            f"rn50: error: --write: {path}: a page that is there expected, found none\n"
+        )
+
+
+def test_one_output_for_one_option(rn50, calibrate: list[str]) -> None:
+    for order in (("--json", "--out", "-"), ("--out", "/dev/stdout", "--json")):
+        done = rn50(*calibrate, *order)
+        assert done.returncode == 2 and not done.stdout
+        assert "has the standard output" in done.stderr
+        assert len(done.stderr.splitlines()) == 1
+
+
+def test_what_cannot_be_written_is_refused_before_the_work(rn50, tmp_path: Path) -> None:
+    """Not after minutes of measuring: the rank counts would be refused later than the path."""
+    for arguments in (
+        ("bench", "allreduce", "--ranks", "none", "--plot", str(tmp_path)),
+        ("bench", "scaling", "--ranks", "none", "--plot", str(tmp_path)),
+        ("data", "bench", "--system", "none", "--plot", str(tmp_path)),
+    ):
+        done = rn50(*arguments)
+        assert done.returncode == 2
+        assert done.stderr == f"rn50: error: {tmp_path}: a file expected, found a folder\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "missing"),
+    [
+        (("predict", "abci_2048_open", "--out", "x.yaml"), "--out: --calibrate expected"),
+    ],
+)
+def test_an_output_that_would_not_be_written_is_refused(rn50, arguments, missing: str) -> None:
+    done = rn50(*arguments)
+    assert done.returncode == 2 and missing in done.stderr
+    assert not Path(arguments[-1]).exists()
+
+
+@pytest.mark.parametrize("name", ["result_0.txt", "metrics.jsonl", "result.json"])
+def test_a_run_is_not_written_over_another(rn50, tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_text("evidence\n")
+    done = rn50("train", "smoke", "system.ranks_per_node=1", "--out", str(tmp_path))
+    assert done.returncode == 2
+    wanted = f"--out: {tmp_path}: a folder without a run expected, found its {name}"
+    assert done.stderr == f"rn50: error: {wanted}\n"
+    assert (tmp_path / name).read_text() == "evidence\n"
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+
+
+def test_a_closed_or_unread_standard_output(log: str) -> None:
+    program = Path(sys.executable).with_name("rn50")
+    for redirection, code, said in (
+        (">&-", 2, "rn50: error: standard output: cannot write: it is closed\n"),
+        (">/dev/full", 2, "rn50: error: standard output: cannot write: No space left on device\n"),
+        ("| true", 0, ""),
+    ):
+        shell = f"{program} log report {log} --out - {redirection}"
+        done = subprocess.run(["bash", "-c", shell], capture_output=True, text=True, check=False)
+        assert (done.returncode, done.stderr) == (code, said)
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize(
+    "command", [["log", "check", "--no-official"], ["log", "show"], ["config", "list"]]
+)
+def test_no_command_ends_in_python_s_own_words(
+    log: str, command: list[str], unbuffered: str
+) -> None:
+    """What a full disk or `| head` leaves in Python's buffer was two lines of it, and exit 120."""
+    words = [str(Path(sys.executable).with_name("rn50")), *command]
+    if command[0] == "log":
+        words.append(log)
+    environment = os.environ | {"PYTHONUNBUFFERED": unbuffered}
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            words, stdout=full, stderr=subprocess.PIPE, env=environment, text=True
+        )
+    assert done.returncode == 2
+    assert done.stderr.startswith("rn50: error: ") and done.stderr.count("\n") == 1
+    assert "No space left on device" in done.stderr
+    shell = f"{' '.join(words)} | true"
+    done = subprocess.run(
+        ["bash", "-c", shell], stderr=subprocess.PIPE, env=environment, text=True, check=False
+    )
+    assert done.stderr == ""
+
+
+def test_a_shells_own_redirections(log: str, tmp_path: Path) -> None:
+    """`>(...)` is a pipe below /dev/fd; what `>>` appends to keeps its beginning."""
+    program = Path(sys.executable).with_name("rn50")
+    kept = tmp_path / "kept"
+    kept.write_text("first\n")
+    shell = (
+        f"{program} log report {log} --out /dev/stdout >>{kept}\n"
+        f"{program} log report {log} --out >(cat >{tmp_path}/piped; echo done)"
+    )
+    done = subprocess.run(["bash", "-c", shell], capture_output=True, text=True, check=True)
+    text = kept.read_text()
+    assert text.startswith("first\n<!doctype html>") and text.rstrip().endswith("</html>")
+    assert "done" in done.stdout
+    assert (tmp_path / "piped").read_text() == text.removeprefix("first\n")

@@ -1,0 +1,305 @@
+"""The closed division before a run: each rule passes the presets and finds what breaks it."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from rn50.compliance.config_rules import RULES, ConfigCheck, check_config
+from rn50.compliance.published_lr import SLACK, published, published_range
+from rn50.config.errors import UserError
+from rn50.config.finding import ERROR, NOTE, POLICY, WARNING
+from rn50.config.load import load
+from rn50.config.memory import activations_per_image, parameters, training_bytes
+from rn50.config.names import list_presets
+from rn50.config.schema import Model
+from tests.config.test_image_set import write_manifest
+
+RECIPES = [name for name in list_presets() if name != "base"]
+"""`base` is what they have in common: its learning rate is for a batch that it does not set."""
+CLOSED = [name for name in RECIPES if load(name).run.division == "closed"]
+
+
+def check(config: str, *overrides: str) -> ConfigCheck:
+    return check_config(load(config, overrides))
+
+
+@pytest.mark.parametrize("name", CLOSED)
+def test_closed_presets_pass(name: str) -> None:
+    found = check(name)
+    assert found.verdict == "PASS", found.findings
+    assert "closed division" in found.cause
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_no_preset_fails(name: str) -> None:
+    assert check(name).verdict == "PASS"
+
+
+def test_the_open_preset_is_told_each_choice() -> None:
+    """Fujitsu's six tuned knobs, what later tables fixed, and the batch beyond all references."""
+    found = check("abci_2048_open")
+    assert {finding.severity for finding in found.findings} == {NOTE}
+    said = " ".join(finding.message for finding in found.findings)
+    for words in (
+        "schedule.power",
+        "schedule.end_lr",
+        "optimizer.epsilon",
+        "optimizer.eta",
+        "optimizer.momentum",
+        "data.area",
+        "data.aspect",
+        "data.plain_from_epoch",
+        "86,016 is above the largest point 67,840: needs its own RCP",
+    ):
+        assert words in said
+    assert found.facts["rcp"]["kind"] == "above"
+
+
+BROKEN = [
+    (
+        "COUNTS",
+        ERROR,
+        "dgxa100_8",
+        ["data.path={set}", "data.classes=4"],
+        "expected 3: as in",
+    ),
+    ("LR_FOR_BATCH", WARNING, "dgxa100_8", ["batch.per_rank=32"], "made for a batch of 3,264"),
+    ("OPT_NAME", ERROR, "dgxa100_8", ["optimizer.variant=akiba"], "lars or sgd"),
+    ("END_LR", ERROR, "dgxa100_8", ["schedule.end_lr=0"], "0.0001"),
+    ("POWER", ERROR, "dgxa100_8", ["schedule.power=1"], "is 1, expected 2"),
+    ("POWER", POLICY, "dgxa100_8", ["schedule.power=1", "optimizer.variant=sgd"], "expected 2"),
+    ("EPSILON", ERROR, "dgxa100_8", ["optimizer.epsilon=1e-9"], "expected 0"),
+    ("WEIGHT_DECAY", ERROR, "dgxa100_8", ["optimizer.weight_decay=3e-5"], "2.5e-05 and 5e-05"),
+    (
+        "SGD_BASE_LR",
+        ERROR,
+        "dgxa100_8",
+        ["optimizer.variant=sgd", "optimizer.base_lr=0.0005"],
+        "0.001 x k",
+    ),
+    ("SUBMISSION_VALUES", ERROR, "dgxa100_8", ["ruleset=0.6.0", "log.status=preview"], "cloud"),
+    ("R02", ERROR, "dgxa100_8", ["eval.target=0.75"], "division=open takes any"),
+    ("RCP", ERROR, "abci_2048_closed_64k", ["batch.per_rank=42"], "needs its own RCP"),
+    ("RCP_LENGTH", ERROR, "dgxa100_8", ["schedule.length=30 epochs"], "accepts from 34.31"),
+    ("R07", POLICY, "dgxa100_8", ["optimizer.momentum=0.95"], "0.9 below a batch of 32,000"),
+    (
+        "R07",
+        NOTE,
+        "dgxa100_8",
+        ["optimizer.momentum=0.95", "batch.per_rank=4032", "schedule.length=60 epochs"],
+        "32,256",
+    ),
+    ("R11", POLICY, "dgxa100_8", ["model.label_smoothing=0.2"], "0 or 0.1"),
+    ("R04", POLICY, "dgxa100_8", ["eval.period=5", "schedule.length=60 epochs"], "expected 4"),
+    ("SHAPE", POLICY, "dgxa100_8", ["schedule.shape=cosine"], "poly"),
+    ("ETA", POLICY, "dgxa100_8", ["optimizer.eta=0.01"], "as the reference"),
+    ("R05", POLICY, "dgxa100_8", ["data.eval_samples=100"], "50000"),
+    ("IMAGES", POLICY, "dgxa100_8", ["data.crop_px=192"], "expected 224"),
+    ("NETWORK", POLICY, "dgxa100_8", ["model.depth=34"], "expected 50"),
+    (
+        "BATCH_CONTROL",
+        POLICY,
+        "dgxa100_8",
+        ["batch.changes=[{after_epoch: 3, per_rank: 64}]"],
+        "none",
+    ),
+    ("S2", POLICY, "dgxa100_8", ["seed=1"], "urandom"),
+    ("R03", NOTE, "dgxa100_8", ["eval.target=0.77"], "past the target"),
+    ("RCP_FACTOR", NOTE, "dgxa100_8", ["eval.offset=2"], "multiplies the score by 1.004396"),
+    ("WARMUP", NOTE, "dgxa100_8", ["schedule.warmup=20 epochs"], "less than half"),
+]
+
+
+@pytest.mark.parametrize(("rule", "severity", "config", "overrides", "words"), BROKEN)
+def test_what_breaks_a_rule_is_found(
+    tmp_path: Path, rule: str, severity: str, config: str, overrides: list[str], words: str
+) -> None:
+    write_manifest(tmp_path, classes=3, train=5000, evaluation=500)
+    overrides = [override.replace("{set}", str(tmp_path)) for override in overrides]
+    found = check(config, *overrides)
+    own = [finding for finding in found.findings if finding.id == rule]
+    assert [(f.severity, words in f.message) for f in own][:1] == [(severity, True)], own
+    assert found.verdict == "FAIL" if severity == ERROR else found.verdict != "FAIL"
+    scope = next(each.scope for each in RULES if each.id == rule)
+    opened = check(config, *overrides, "division=open")
+    told = {finding.severity for finding in opened.findings if finding.id == rule}
+    assert told == ({severity} if scope == "always" else {NOTE})
+
+
+def test_every_rule_has_a_case() -> None:
+    assert {rule.id for rule in RULES} == {case[0] for case in BROKEN}
+    assert all(rule.what.endswith(".") for rule in RULES)
+
+
+def test_a_finding_names_file_and_line() -> None:
+    found = check("dgxa100_8", "schedule.power=1")
+    assert "schedule.power (command line) is 1" in found.findings[0].message
+    momentum = next(f for f in check("abci_2048_open").findings if f.id == "R07")
+    assert "abci_2048_open.yaml:23" in momentum.message
+    assert momentum.line == 23
+
+
+def test_the_facts() -> None:
+    facts = check("abci_2048_closed_64k").facts
+    assert facts["global_batch_size"] == 65536
+    assert facts["rcp"]["mean_epochs"] == pytest.approx(83.6459, abs=1e-4)
+    assert facts["rcp"]["min_epochs"] == pytest.approx(82.8916, abs=1e-3)
+    assert facts["rcp"]["first_accepted_evaluation"] == 84
+    padded = check("abci_2048_open").facts
+    assert padded["steps_per_epoch"] == 15
+    assert padded["padding_images"] == 15 * 86016 - 1281167
+    assert json.loads(json.dumps(check("quick").to_dict()))["verdict"] == "PASS"
+
+
+def test_memory_of_resnet50() -> None:
+    """11.1 M activations (He et al.: 3.8 GFLOP) and 23.5 M parameters beside the classifier."""
+    model = Model()
+    assert activations_per_image(model, 224) == pytest.approx(11.1e6, rel=0.01)
+    assert parameters(model) == 25_557_032 - 2048 * 1000 - 1000 - 2 * 26_560
+    half = Model(dtype="float16")
+    assert training_bytes(half, 224, 256) < 0.6 * training_bytes(model, 224, 256)
+
+
+@pytest.fixture(scope="module")
+def folder() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory() as name:
+        yield Path(name)
+
+
+PIECES = st.sampled_from(
+    [
+        *("division", "optimizer", "schedule", "eval", "batch", "data", "model", "seed", "base"),
+        *("closed", "open", "variant", "sgd", "lars", "base_lr", "momentum", "weight_decay"),
+        *("length", "warmup", "per_rank", "period", "offset", "target", "1e308", "-1", "0", ".inf"),
+        *("99999999999999999999", "3 epochs", "5 %", ": ", "\n", "\n  ", "{", "}", "[", "]", ", "),
+        *("!!python/object/apply:os.system", "&a ", "*a", "../../x", "\x1b[2J", "null", "0.1", "#"),
+    ]
+)
+
+
+@settings(max_examples=500)
+@given(st.one_of(st.lists(PIECES, max_size=25).map("".join), st.text(max_size=80)))
+@example("base: dgxa100_8.yaml\nbatch: {per_rank: 160145}\n")
+@example("optimizer: {variant: sgd, base_lr: 1e308, weight_decay: 1e-320}\n")
+@example("schedule: {length: 1 steps, warmup: 0 steps}\neval: {period: 1}\n")
+@example("division: open\neval: {period: 10000}\nschedule: {length: 10000 epochs}\n")
+def test_no_yaml_raises_anything_but_a_user_error(folder: Path, text: str) -> None:
+    path = folder / "fuzz.yaml"
+    path.write_bytes(text.encode("utf-8", "surrogatepass"))
+    try:
+        found = check_config(load(path))
+    except UserError:
+        return
+    json.dumps(found.to_dict(), allow_nan=False)
+
+
+NUMBERS = st.one_of(st.integers(), st.floats(), st.sampled_from([1e-320, 1e308, 0.9, 1e-4]))
+
+
+@settings(max_examples=500)
+@given(
+    st.sampled_from(["dgxa100_8", "abci_2048_open", "quick", "sony_2176"]),
+    st.dictionaries(
+        st.sampled_from(
+            [
+                *("optimizer.base_lr", "optimizer.momentum", "optimizer.weight_decay"),
+                *("optimizer.eta", "optimizer.epsilon", "schedule.power", "schedule.end_lr"),
+                *("batch.per_rank", "eval.period", "eval.offset", "eval.target", "system.nodes"),
+                *("data.train_samples", "data.crop_px", "model.width", "model.label_smoothing"),
+            ]
+        ),
+        NUMBERS,
+        max_size=4,
+    ),
+)
+def test_no_number_raises_anything_but_a_user_error(name: str, values: dict[str, float]) -> None:
+    try:
+        found = check(name, *(f"{key}={value!r}" for key, value in values.items()))
+    except UserError:
+        return
+    json.dumps(found.to_dict(), allow_nan=False)
+
+
+def test_another_set_than_imagenet_is_a_rehearsal() -> None:
+    """Whether it is drawn or one's own: one calm line in the place of a dozen differences."""
+    data = ("data.path=/mine", "data.classes=6", "data.train_samples=1200", "data.eval_samples=300")
+    found = check("quick", *data)
+    assert found.verdict == "PASS"
+    assert found.cause == "within the closed division, as a rehearsal: the set is not ImageNet"
+    assert [(finding.id, finding.severity) for finding in found.findings] == [("R05", NOTE)]
+    assert found.findings[0].message.startswith("left out for a set of 6 classes (command line): ")
+    assert "rcp" not in found.facts
+    assert check("quick").cause == found.cause
+    assert len(check("quick").findings) == 1
+    assert check("quick", "division=open").findings == ()
+
+
+def test_the_closed_division_is_the_closed_division_on_any_set() -> None:
+    own = ("data.path=/mine", "data.classes=6", "data.train_samples=1200", "data.eval_samples=300")
+    found = check("quick", *own, "eval.target=0.7")
+    assert (found.verdict, found.findings[0].id) == ("FAIL", "R02")
+    assert "division=open takes any target" in found.cause
+    assert check("quick", *own, "eval.target=0.7", "division=open").verdict == "PASS"
+
+
+# --- learning rate and batch ---------------------------------------------------------------------
+
+
+def test_the_readmes_first_trap() -> None:
+    """`base` on eight ranks: batch 256 with the learning rate of 3,264, which said PASS."""
+    found = check("base", "system.ranks_per_node=8", "data.path=/scratch/imagenet")
+    assert found.verdict == "WARN"
+    assert found.cause == (
+        "optimizer.base_lr (default) is 10.5, expected about 2.38 to 2.91 at a global batch of 256 "
+        "with LARS: 10.5 is made for a batch of 3,264 (dgxa100_8), and the recipe nearest to yours "
+        "has 3 at 408 (MLPerf v1.0 to v4.0)"
+    )
+    assert found.facts["published_base_lr"] == [2.38, 2.91]
+    assert check("base", "system.ranks_per_node=8", "optimizer.base_lr=2.5").verdict == "PASS"
+
+
+@pytest.mark.parametrize("factor", [0.1, 10])
+@pytest.mark.parametrize(
+    "name", [name for name in RECIPES if name in {r.source.split(",")[0] for r in published()}]
+)
+def test_every_recipe_is_within_the_range_and_ten_times_it_is_not(name: str, factor: float) -> None:
+    lr = load(name).run.optimizer.base_lr
+    assert "LR_FOR_BATCH" not in {finding.id for finding in check(name).findings}
+    found = check(name, f"optimizer.base_lr={lr * factor}")
+    (warned,) = (finding for finding in found.findings if finding.id == "LR_FOR_BATCH")
+    assert warned.severity == WARNING
+    assert found.verdict in ("WARN", "FAIL")  # FAIL: of SGD 0.001 x k
+
+
+@pytest.mark.parametrize(
+    ("overrides", "low", "high"),
+    [
+        (["batch.per_rank=408"], 6.4, 11.2),
+        (["batch.per_rank=408", "optimizer.eta=0.002"], 3.2, 5.6),
+        (["batch.per_rank=51", "optimizer.variant=sgd"], 0.75, 0.75),
+        (["batch.per_rank=1024", "optimizer.variant=sgd"], 3.2, 15.1),
+    ],
+)
+def test_the_range_follows_optimizer_batch_and_eta(
+    overrides: list[str], low: float, high: float
+) -> None:
+    run = load("dgxa100_8", overrides).run
+    found = published_range(run, 8 * run.batch.per_rank)
+    assert found is not None
+    assert (found.low, found.high) == (pytest.approx(low, rel=0.02), pytest.approx(high, rel=0.02))
+    assert found.supports(found.high * SLACK) and not found.supports(found.high * SLACK * 1.01)
+    assert found.supports(found.low / SLACK) and not found.supports(found.low / SLACK / 1.01)
+
+
+@pytest.mark.parametrize("name", ["quick", "smoke", "you_alexnet_32k"])
+def test_other_networks_have_no_recipes(name: str) -> None:
+    found = check(name, "optimizer.base_lr=1000.0")
+    assert "LR_FOR_BATCH" not in {finding.id for finding in found.findings}
+    assert "published_base_lr" not in found.facts

@@ -1,0 +1,331 @@
+"""Folders that somebody else made: what their side files may and may not do to who reads them."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from rn50.cli.main import app
+from rn50.config.errors import UserError
+from rn50.config.load import load
+from rn50.logging import metrics_read
+from rn50.logging.metrics_read import read_metrics
+from rn50.report.run_folder import read_folder, read_run_folder
+from rn50.report.write import write_report
+from tests.compliance.log_text import good_run, write
+
+pytestmark = pytest.mark.usefixtures("alarm")
+
+SECRET = "correct-horse-battery-staple"
+SIDE_FILES = (
+    *("config.yaml", "environment.json", "origins.json", "result.json", "metrics.jsonl"),
+    *("timeline.json", "scaling.json"),
+)
+COMMANDS = (
+    *(("log", "report"), ("log", "compare"), ("log", "show"), ("log", "check", "--no-official")),
+    ("log", "score"),
+)
+
+Command = tuple[str, ...]
+Plant = Callable[[Path, Path], None]
+"""(file to plant, file with a secret outside the folder)."""
+
+
+@pytest.fixture
+def secret(tmp_path: Path) -> Path:
+    """Valid in each of the formats, so that nothing but the place refuses it."""
+    path = tmp_path / "home" / "secret"
+    path.parent.mkdir()
+    path.write_text(json.dumps({"name": SECRET, "packages": {"x": SECRET}, "kind": "train"}))
+    return path
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A run's folder, whole."""
+    path = tmp_path / "theirs"
+    path.mkdir()
+    write(path / "result_0.txt", good_run())
+    (path / "config.yaml").write_text(load("smoke", ["seed=1"]).to_yaml())
+    (path / "environment.json").write_text('{"packages": {"mxnet": "1.9.1"}}')
+    return path
+
+
+def link(path: Path, secret: Path) -> None:
+    path.symlink_to(secret)
+
+
+def winding(path: Path, secret: Path) -> None:
+    """By way of a folder that is a link itself."""
+    if not (path.parent / "way").is_symlink():
+        (path.parent / "way").symlink_to(secret.parent)
+    path.symlink_to(Path("way") / secret.name)
+
+
+def fifo(path: Path, secret: Path) -> None:
+    os.mkfifo(path)
+
+
+def zeros(path: Path, secret: Path) -> None:
+    path.symlink_to("/dev/zero")
+
+
+def proc(path: Path, secret: Path) -> None:
+    path.symlink_to("/proc/self/environ")
+
+
+def sparse(path: Path, secret: Path) -> None:
+    path.touch()
+    os.truncate(path, 6 << 30)
+
+
+def inner_folder(path: Path, secret: Path) -> None:
+    path.mkdir()
+
+
+def deep(path: Path, secret: Path) -> None:
+    path.write_text('{"a":' * 100_000)
+
+
+def many_digits(path: Path, secret: Path) -> None:
+    path.write_text('{"a": 1' + "0" * 10_000 + "}")
+
+
+PLANTS = (link, winding, fifo, zeros, proc, sparse, inner_folder, deep, many_digits)
+
+
+def limited(command: list[str], cwd: Path) -> subprocess.CompletedProcess[str]:
+    """A command in a process that may take neither long nor much."""
+
+    def limit() -> None:
+        resource.setrlimit(resource.RLIMIT_AS, (2 << 30, 2 << 30))
+
+    return subprocess.run(
+        [sys.executable, "-m", "rn50.cli.entry", *command],
+        cwd=cwd,
+        preexec_fn=limit,
+        timeout=60,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("plant", PLANTS)
+def test_no_side_file_gets_more_than_a_note(folder: Path, secret: Path, plant: Plant) -> None:
+    for name in SIDE_FILES:
+        (folder / name).unlink(missing_ok=True)
+        plant(folder / name, secret)
+    found = read_run_folder(folder)
+    assert found.config is None
+    assert (found.result, found.environment, found.origins, found.metrics) == ({}, {}, {}, ())
+    noted = [note.partition(":")[0] for note in found.notes]
+    lenient = {"metrics.jsonl"} if plant in (deep, many_digits) else set()  # its lines are torn
+    assert set(SIDE_FILES) - {"scaling.json"} - set(noted) == lenient
+    assert SECRET not in " ".join(found.notes) and "root:" not in " ".join(found.notes)
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+@pytest.mark.parametrize("plant", [link, fifo, zeros, deep])
+def test_each_command_ends_and_tells_nothing(
+    folder: Path, secret: Path, command: tuple[str, ...], plant: Plant
+) -> None:
+    for name in SIDE_FILES:
+        (folder / name).unlink(missing_ok=True)
+        plant(folder / name, secret)
+    done = CliRunner().invoke(app, [*command, str(folder)])
+    assert done.exception is None or isinstance(done.exception, SystemExit)
+    page = folder / "report.html"
+    assert page.is_file() == (command[-1] == "report")
+    said = done.output + (page.read_text() if page.is_file() else "")
+    assert SECRET not in said and "Traceback" not in said
+
+
+def test_the_whole_command_ends_soon_and_in_little_memory(folder: Path, secret: Path) -> None:
+    """The plants of one folder together, in a process with a limit."""
+    plants = dict(zip(SIDE_FILES, (fifo, zeros, sparse, link, sparse, fifo, zeros), strict=True))
+    for name, plant in plants.items():
+        (folder / name).unlink(missing_ok=True)
+        plant(folder / name, secret)
+    done = limited(["log", "report", str(folder), "--out", "page.html"], folder.parent)
+    assert done.returncode == 0, done.stderr
+    page = (folder.parent / "page.html").read_text()
+    for name in SIDE_FILES[:-1]:
+        assert f"{name}: left out: " in page
+    assert SECRET not in page
+
+
+@pytest.mark.parametrize(
+    "base",
+    ["../home/secret", "/etc/passwd", "../home/base.yaml", "inner.yaml", "quick.yaml", "~/x"],
+)
+def test_the_base_of_a_foreign_config_is_no_file(folder: Path, secret: Path, base: str) -> None:
+    for path in (secret.parent / "base.yaml", folder / "inner.yaml", folder / "quick.yaml"):
+        path.write_text(f"name: {SECRET}\n")
+    (folder / "config.yaml").write_text(f"base: {base}\n")
+    found = read_run_folder(folder)
+    assert found.config is None
+    (note,) = found.notes
+    assert "config.yaml: left out: " in note and "not followed" in note
+    assert SECRET not in note and "root:" not in note
+
+
+@pytest.mark.parametrize("text", ["system: ../home/m.yaml", "optimizer: {base: ../home/m.yaml}"])
+def test_nor_are_its_sections_of_files(folder: Path, secret: Path, text: str) -> None:
+    (secret.parent / "m.yaml").write_text(f"name: {SECRET}\n")
+    (folder / "config.yaml").write_text(f"{text}\n")
+    (note,) = read_run_folder(folder).notes
+    assert "not followed" in note and SECRET not in note
+
+
+def test_names_of_presets_and_machines_are_ours(folder: Path) -> None:
+    """A file of that name beside the config does not take their place."""
+    for name in ("quick", "quick.yaml", "dgxa100"):
+        (folder / name).write_text(f"name: {SECRET}\n")
+    (folder / "config.yaml").write_text("base: quick\nsystem: dgxa100\n")
+    config = read_run_folder(folder).config
+    assert config is not None
+    assert config.run.name == "quick" and "DGX A100" in config.run.system.name
+
+
+def test_a_manifest_that_a_foreign_config_names_is_not_read(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "set").mkdir()
+    os.mkfifo(tmp_path / "set/manifest.json")
+    (folder / "config.yaml").write_text(f"name: x\ndata: {{path: {tmp_path / 'set'}}}\n")
+    assert read_run_folder(folder).config is not None
+
+
+def test_links_to_runs_elsewhere_are_not_followed(folder: Path, tmp_path: Path) -> None:
+    top = tmp_path / "top"
+    (top / "results/local").mkdir(parents=True)
+    (top / "run_0").symlink_to(folder)
+    (top / "results/local/resnet").symlink_to(folder)
+    for command in COMMANDS:
+        done = CliRunner().invoke(app, [*command, str(top)])
+        assert done.exit_code != 0 and "rn50" not in done.stdout
+
+
+# --- metrics ------------------------------------------------------------------------------------
+
+
+def lines(count: int) -> str:
+    train = [{"kind": "train", "step": n, "loss": 1.5, "lr": 0.1} for n in range(count)]
+    records = [*train, {"kind": "eval", "epoch": 1, "accuracy": 0.5}]
+    return "".join(json.dumps(record) + "\n" for record in records)
+
+
+def test_a_short_series_is_whole(tmp_path: Path) -> None:
+    (tmp_path / "metrics.jsonl").write_text(lines(100) + '{"kind": "tr')
+    found = read_metrics(tmp_path / "metrics.jsonl")
+    assert [record.get("step") for record in found.records] == [*range(100), None]
+    assert not found.thinned
+
+
+@pytest.mark.parametrize("plain", [True, False])
+def test_a_long_series_is_thinned_evenly(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, plain: bool
+) -> None:
+    """Rare kinds stay, and so does the course of the frequent one, however its lines begin."""
+    monkeypatch.setattr(metrics_read, "_MOST_VALUES", 1000)
+    text = lines(4321)
+    if not plain:
+        text = text.replace('{"kind"', '{ "kind"')
+    (folder / "metrics.jsonl").write_text(text)
+    found = read_run_folder(folder)
+    steps = [record["step"] for record in found.records("train")]
+    assert steps == [*range(0, 4321, 32)]
+    assert found.records("eval") == [{"kind": "eval", "epoch": 1, "accuracy": 0.5}]
+    assert found.thinned
+    assert "metrics.jsonl: of train one record in 32 is taken, as there are so many" in found.notes
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        '{"kind": "train", "text": "%s"}' % ("x" * 60_000),
+        '{"kind": "train", "list": %s}' % ([[]] * 10_000),
+        '{"kind": "train", "number": 1%s}' % ("0" * 4000),
+        json.dumps({f"k{n}": n for n in range(3000)}),
+        '{"kind": "%s"}' % ("k" * 5000),
+        "x" * 100_000,
+    ],
+    ids=lambda line: line[:30],
+)
+def test_a_record_takes_little_room(tmp_path: Path, line: str) -> None:
+    (tmp_path / "metrics.jsonl").write_text(f"{line}\n" * 20)
+    found = read_metrics(tmp_path / "metrics.jsonl")
+    assert all(len(record) <= 24 for record in found.records)
+    assert len(repr(found.records)) < 20 * 1000
+
+
+def test_runs_of_thinned_metrics_are_compared_by_their_logs(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = tmp_path / "other"
+    other.mkdir()
+    for name in ("result_0.txt", "config.yaml"):
+        (other / name).write_bytes((folder / name).read_bytes())
+    (folder / "metrics.jsonl").write_text(lines(4321))
+    (other / "metrics.jsonl").write_text(lines(999))
+    monkeypatch.setattr(metrics_read, "_MOST_VALUES", 1000)
+    from rn50.report.divergence import first_bit
+
+    found = first_bit(read_folder(folder), read_folder(other))
+    assert found is not None and found.where is None  # and not "step 32 against step 4"
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_too_many_logs_are_refused_before_any_is_read(
+    tmp_path: Path, command: tuple[str, ...]
+) -> None:
+    (tmp_path / "many").mkdir()
+    for number in range(201):
+        (tmp_path / f"many/result_{number}.txt").touch()
+    done = CliRunner().invoke(app, [*command, str(tmp_path / "many")])
+    assert isinstance(done.exception, UserError)
+    assert "at most 200 logs expected, found 201" in str(done.exception)
+
+
+def test_a_page_stays_small(folder: Path) -> None:
+    """60,000 keys and 100,000 kinds of spans made a page of 21 MB."""
+    (folder / "environment.json").write_text(json.dumps({f"k{n}": n for n in range(5000)}))
+    spans = [{"ph": "X", "ts": n, "dur": 1, "name": f"n{n} x"} for n in range(5000)]
+    (folder / "timeline.json").write_text(json.dumps({"traceEvents": spans}))
+    page = write_report(folder).read_text()
+    assert "4,000 more" in page and len(page) < 500_000
+
+
+@pytest.mark.parametrize("plant", PLANTS)
+def test_a_system_description_is_a_file_of_the_package(
+    tmp_path: Path, secret: Path, plant: Plant
+) -> None:
+    """One that is none is as one that is missing; what a link leads to is not held to the log."""
+    secret.write_text(json.dumps({"division": SECRET, "number_of_nodes": SECRET}))
+    logs = tmp_path / "org/results/machine/resnet"
+    logs.mkdir(parents=True)
+    (tmp_path / "org/systems").mkdir()
+    write(logs / "result_0.txt", good_run())
+    plant(tmp_path / "org/systems/machine.json", secret)
+    done = CliRunner().invoke(app, ["log", "check", "--no-official", str(logs)])
+    assert done.exit_code == 1 and "no system description machine.json" in done.output
+    assert SECRET not in done.output
+
+
+@pytest.mark.parametrize("plant", [fifo, zeros, sparse, inner_folder])
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_a_log_that_is_no_file(folder: Path, secret: Path, plant: Plant, command: Command) -> None:
+    """By itself, and beside a whole one."""
+    plant(folder / "x.txt", secret)
+    done = CliRunner().invoke(app, [*command, str(folder / "x.txt")])
+    assert done.exit_code != 0 and isinstance(done.exception, SystemExit | UserError)
+    plant(folder / "result_1.txt", secret)
+    done = CliRunner().invoke(app, [*command, str(folder)])
+    assert done.exception is None or isinstance(done.exception, SystemExit | UserError)

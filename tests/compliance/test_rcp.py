@@ -1,0 +1,87 @@
+"""The RCP test against the official tool, point by point."""
+
+from __future__ import annotations
+
+import math
+import random
+
+import pytest
+
+from rn50.compliance.rcp import judge, kept_points, points, reference
+from rn50.config import benchmark
+
+rcp_checker = pytest.importorskip("mlperf_logging.rcp_checker.rcp_checker")
+RULESETS = [name for name in benchmark.RULESETS if points(name)]
+
+
+@pytest.fixture(scope="module", params=RULESETS)
+def official(request: pytest.FixtureRequest) -> tuple[str, object]:
+    return request.param, rcp_checker.RCP_Checker("training", request.param, "resnet", False)
+
+
+def test_records_and_pruning(official: tuple[str, object]) -> None:
+    ruleset, tool = official
+    theirs = {record["BS"]: record for record in tool.rcp_data.values()}
+    assert [point.batch for point in points(ruleset)] == sorted(theirs)
+    for point in points(ruleset):
+        assert sorted(point.epochs) == sorted(theirs[point.batch]["Epochs to converge"])
+        assert point.mean == pytest.approx(theirs[point.batch]["RCP Mean"], abs=1e-12)
+        assert point.stdev == pytest.approx(theirs[point.batch]["RCP Stdev"], abs=1e-12)
+        hyper = theirs[point.batch]["Hyperparams"]
+        assert point.base_lr == hyper["opt_base_learning_rate"]
+        assert point.warmup_epochs == hyper["opt_learning_rate_warmup_epochs"]
+        assert point.momentum == hyper["opt_momentum"]
+        assert point.weight_decay == hyper["opt_weight_decay"]
+        assert point.decay_steps == hyper["opt_learning_rate_decay_steps"]
+        assert point.bn_span == hyper["model_bn_span"]
+    kept = [record["BS"] for record in tool.pruned_rcp_data.values()]
+    assert [point.batch for point in kept_points(ruleset)] == kept
+
+
+def test_means_and_limits_are_those_of_the_tool(official: tuple[str, object]) -> None:
+    ruleset, tool = official
+    rng = random.Random(ruleset)
+    batches = [point.batch for point in kept_points(ruleset)]
+    batches += [rng.randrange(1633, batches[-1]) for _ in range(25)]
+    for batch in batches:
+        record = tool._find_rcp(batch, "pruned_rcps")
+        if record is None:
+            low = tool._find_top_min_rcp(batch, "pruned_rcps")
+            high = tool._find_bottom_max_rcp(batch, "pruned_rcps")
+            _, record = tool._create_interp_rcp(batch, low, high)
+        ours = reference(batch, ruleset)
+        assert ours is not None
+        assert ours.mean == pytest.approx(record["RCP Mean"], abs=1e-9)
+        limit = record["RCP Mean"] / record["Max Speedup"]
+        assert ours.minimum == pytest.approx(limit, abs=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("batch", "epochs", "passed", "factor"),
+    [
+        (2048, [35] * 5, True, 1.0011204481792717),
+        (1536, [None, 35, 35, 35, 35], True, 1.0),
+        (816, [34] * 5, True, 35 / 34),
+        (816, [30] * 5, False, 35 / 30),
+        (32768, [44] * 5, False, 56 / 44),
+        (32768, [56, 56, 56, 56, 60], True, 1.0),
+        (20480, [46, 46, 50, 50, 50], True, 1.0),
+        (65536, [83] * 5, True, 83.64594309799789 / 83),
+        (86016, [90] * 5, False, 1.0),
+        (2048, [None, None, 35, 35, 35], False, 1.0),
+        (2048, [35, 35], False, 1.0),
+    ],
+)
+def test_verdicts(batch: int, epochs: list[float | None], passed: bool, factor: float) -> None:
+    verdict = judge(epochs, batch, "4.0.0")
+    assert verdict.passed == passed
+    assert verdict.factor == pytest.approx(factor, abs=1e-12)
+    assert verdict.reason
+
+
+def test_rounds_without_reference() -> None:
+    assert reference(2048, "0.7.0") is None
+    assert not judge([35] * 5, 2048, "0.7.0").passed
+    above = reference(70_000, "4.0.0")
+    assert above is not None
+    assert math.isnan(above.mean)

@@ -1,0 +1,418 @@
+"""Five runs as a submission, and their score."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from rn50.cli.main import app
+from rn50.compliance.check_log import Check, check_log
+from rn50.compliance.ruleset import parse_ruleset
+from rn50.compliance.score import score_folder
+from rn50.compliance.submission import SET_RULES, check_folder
+from rn50.config.errors import UserError
+from tests.compliance.log_text import Run, good_run, last, meta, put, shift, vary, write
+
+Edits = dict[int, Callable[[Run], object]]
+
+
+def submission(
+    folder: Path, edits: Edits | None = None, *, runs: int = 5, ruleset: str = "4.0.0"
+) -> Path:
+    """Run n takes n seconds longer than the first and has a seed of its own."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for number in range(runs):
+        run = vary(good_run(ruleset), number)
+        shift("run_stop", 1000 * number)(run)
+        (edits or {}).get(number, lambda run: None)(run)
+        write(folder / f"result_{number}.txt", run, ruleset)
+    return folder
+
+
+def whole(folder: Path) -> Check:
+    return check_folder(folder, "4.0.0", official=False)[-1]
+
+
+def messages(found: Check, rule: str) -> list[tuple[str, str]]:
+    return [(f.severity, f.message) for f in found.findings if f.id == rule]
+
+
+def lost(run: Run) -> None:
+    last(run, "eval_accuracy").value = 0.5
+    meta("run_stop", "status", "aborted")(run)
+
+
+def package(folder: Path, system: dict[str, object] | None) -> Path:
+    if system is not None:
+        (folder / "us/systems").mkdir(parents=True)
+        (folder / "us/systems/box.json").write_text(json.dumps(system))
+    return submission(folder / "us/results/box/resnet")
+
+
+SYSTEM = {"division": "closed", "number_of_nodes": "4", "accelerators_per_node": "8"}
+
+
+def test_a_good_submission_breaks_no_rule(tmp_path: Path) -> None:
+    found = whole(package(tmp_path, SYSTEM))
+    assert found.findings == ()
+    assert found.verdict == "PASS"
+    assert found.cause == "5 of 5 runs pass"
+
+
+def test_one_of_five_may_fail(tmp_path: Path) -> None:
+    found = whole(submission(tmp_path, {2: lost}))
+    assert found.verdict == "PASS"
+    assert messages(found, "S1")[0][0] == "note"
+    assert "result_2.txt is not a valid run and counts as the slowest" in found.findings[0].message
+
+
+def test_two_of_five_may_not(tmp_path: Path) -> None:
+    found = whole(submission(tmp_path, {1: lost, 2: lost}))
+    assert found.verdict == "FAIL"
+    assert "2 runs are not valid (result_1.txt, result_2.txt)" in found.cause
+
+
+@pytest.mark.parametrize("runs", [1, 2, 4, 6])
+def test_any_other_number_of_runs_fails(tmp_path: Path, runs: int) -> None:
+    found = whole(submission(tmp_path, runs=runs))
+    assert found.verdict == "FAIL"
+    assert f"{runs} run" in found.cause
+
+
+def test_one_run_of_this_harness_is_no_submission(tmp_path: Path) -> None:
+    (submission(tmp_path, runs=1) / "result.json").write_text("{}")
+    found = whole(tmp_path)
+    assert found.verdict == "PASS"
+    assert messages(found, "S1") == [("note", "1 run, expected 5")]
+    write(tmp_path / "result_0.txt", [r for r in good_run() if r.key != "run_stop"])
+    assert whole(tmp_path).verdict == "FAIL"
+
+
+def test_seeds(tmp_path: Path) -> None:
+    found = whole(submission(tmp_path / "same", {3: put("seed", 1001)}))
+    assert found.verdict == "POLICY"
+    assert "result_1.txt and result_3.txt have the same seed 1001" in found.cause
+    found = whole(submission(tmp_path / "text", {3: put("seed", "x")}))
+    assert "is no integer" in messages(found, "S2")[0][1]
+    none = {n: lambda run: run.remove(last(run, "seed")) for n in range(5)}
+    found = whole(submission(tmp_path / "none", none))
+    assert messages(found, "S2")[0][1].startswith("no seed in result_0.txt")
+
+
+def test_hyper_parameters_are_alike(tmp_path: Path) -> None:
+    found = whole(submission(tmp_path, {4: put("lars_opt_base_learning_rate", 11)}))
+    assert messages(found, "R20") == [
+        ("policy", "lars_opt_base_learning_rate is 10.5 in result_0.txt and 11 in result_4.txt")
+    ]
+
+
+def test_the_system_description(tmp_path: Path) -> None:
+    found = whole(package(tmp_path / "a", {**SYSTEM, "accelerators_per_node": 7}))
+    assert "no multiple of the 28 accelerators" in messages(found, "SYSTEM")[0][1]
+    found = whole(package(tmp_path / "b", {**SYSTEM, "division": "open"}))
+    assert 'the system description says "open"' in messages(found, "R20")[0][1]
+    found = whole(package(tmp_path / "c", None))
+    assert messages(found, "SYSTEM")[0][0] == "policy"
+    found = whole(package(tmp_path / "d", {"number_of_nodes": []}))
+    assert messages(found, "SYSTEM")[0][0] == "note"
+
+
+def test_runs_faster_than_the_reference_fail(tmp_path: Path) -> None:
+    def fast(run: Run) -> None:
+        for record in run:
+            if record.key == "eval_accuracy":
+                record.metadata["epoch_num"] -= 4
+
+    found = whole(submission(tmp_path, dict.fromkeys(range(5), fast)))
+    assert messages(found, "RCP")[0][0] == "error"
+    assert "converges in 31 epochs, less than the accepted minimum 34.3" in found.cause
+
+
+def aged(run: Run) -> None:
+    for record in run:
+        record.time_ms -= 4 * 365 * 86_400_000
+
+
+@pytest.mark.parametrize("odd", [None, *range(5)])
+@pytest.mark.parametrize(
+    ("edit", "rule"),
+    [
+        (aged, "ROUND"),
+        (put("global_batch_size", True), "R20"),
+        (put("global_batch_size", float("nan")), "R20"),
+    ],
+)
+def test_one_odd_log_does_not_switch_the_rcp_test_off(
+    tmp_path: Path, edit: Callable[[Run], object], rule: str, odd: int | None
+) -> None:
+    """Five runs of batch 32,768 that take 35 epochs, where 55 are the fewest."""
+    edits: Edits = dict.fromkeys(range(5), put("global_batch_size", 32_768))
+    if odd is not None:
+        edits[odd] = lambda run: (put("global_batch_size", 32_768)(run), edit(run))
+    folder = submission(tmp_path, edits)
+    found = check_folder(folder, official=False)[-1]
+    assert found.verdict == "FAIL"
+    assert "converges in 35 epochs, less than the accepted minimum 55" in found.cause
+    assert bool(messages(found, rule)) == (odd is not None)
+    scored = score_folder(folder)
+    assert scored.ruleset == found.ruleset == "4.0.0"
+    assert scored.rcp is not None and not scored.rcp.passed
+
+
+def test_values_that_are_nan_in_every_run_are_alike(tmp_path: Path) -> None:
+    edits = dict.fromkeys(range(5), put("lars_opt_momentum", float("nan")))
+    assert messages(whole(submission(tmp_path, edits)), "R20") == []
+
+
+def test_other_hyper_parameters_than_the_reference_are_shown(tmp_path: Path) -> None:
+    edits = dict.fromkeys(range(5), put("lars_opt_base_learning_rate", 11))
+    found = whole(submission(tmp_path, edits))
+    assert "lars_opt_base_learning_rate 11 against 10.5" in messages(found, "S3")[0][1]
+
+
+def test_every_rule_of_a_set_is_tested() -> None:
+    assert {rule.id for rule in SET_RULES} == {
+        *("S1", "S2", "S3", "R20", "SYSTEM", "RCP"),
+        *("SAME_RUN", "SAME_CURVE", "CHIPS", "ROUND"),  # test_nonsense.py, and below
+    }
+
+
+def test_links_out_of_the_folder_are_not_followed(tmp_path: Path) -> None:
+    write(tmp_path / "elsewhere.txt", good_run())
+    folder = submission(tmp_path / "five", runs=4)
+    (folder / "result_4.txt").symlink_to("../elsewhere.txt")
+    (folder / "result_5.txt").symlink_to("result_0.txt")
+    names = [check.path.name for check in check_folder(folder, "4.0.0", official=False)]
+    assert names == [*(f"result_{number}.txt" for number in (0, 1, 2, 3, 5)), "five"]
+
+
+def test_a_folder_without_results(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"result_\*\.txt expected in it, found none"):
+        check_folder(tmp_path)
+    with pytest.raises(UserError, match=r"result_\*\.txt expected in it, found none"):
+        score_folder(tmp_path)
+
+
+def test_a_folder_of_runs_names_them(tmp_path: Path) -> None:
+    submission(tmp_path / "mine/first", runs=1)
+    submission(tmp_path / "mine/second", runs=2)
+    told = rf"expected in it, found none; 2 below it have them: {tmp_path}/mine/\*$"
+    with pytest.raises(UserError, match=told):
+        check_folder(tmp_path / "mine")
+
+
+# --- score --------------------------------------------------------------------------------------
+
+
+def minutes(run: Run) -> float:
+    start = next(r for r in run if r.key == "run_start").time_ms
+    return (last(run, "run_stop").time_ms - start) / 60_000
+
+
+def test_olympic_mean_of_five(tmp_path: Path) -> None:
+    found = score_folder(submission(tmp_path))
+    base = minutes(good_run())
+    assert found.mean_min == pytest.approx(base + 2 / 60)
+    assert [run.dropped for run in found.runs] == ["fastest", "", "", "", "slowest"]
+    assert found.rcp is not None
+    assert found.rcp.passed
+    assert found.scaling_factor == pytest.approx(35.15384615 / 35)
+    assert found.score_min == pytest.approx((base + 2 / 60) * 35.15384615 / 35)
+    assert found.scaled
+
+
+def test_a_failed_run_counts_as_the_slowest_whatever_its_clock(tmp_path: Path) -> None:
+    found = score_folder(submission(tmp_path, {0: lost}), scale=False)
+    assert found.mean_min == found.score_min == pytest.approx(minutes(good_run()) + 3 / 60)
+    assert found.runs[0].dropped.startswith("slowest: did not converge")
+    assert found.runs[1].dropped == "fastest"
+
+
+@pytest.mark.parametrize("number", range(5))
+def test_a_run_that_the_check_fails_counts_as_the_slowest(tmp_path: Path, number: int) -> None:
+    """It converged, and no run was faster."""
+
+    def edit(run: Run) -> None:
+        put("lars_epsilon", 1e-9)(run)
+        shift("run_stop", -1000 * number)(run)
+
+    folder = submission(tmp_path, {number: edit})
+    found = score_folder(folder, scale=False)
+    others = [n for n in range(5) if n != number]
+    assert [run.dropped for run in found.runs if run.dropped == "fastest"] == ["fastest"]
+    assert found.runs[others[0]].dropped == "fastest"
+    assert found.runs[number].dropped.startswith("slowest: lars_epsilon")
+    base = minutes(good_run())
+    assert found.mean_min == pytest.approx(base + sum(others[1:]) / 3 / 60)
+    assert found.rcp is not None and found.rcp.mean == 35
+
+
+def test_two_failed_runs_make_no_score(tmp_path: Path) -> None:
+    found = score_folder(submission(tmp_path, {0: lost, 1: lost}))
+    assert found.score_min is None
+    assert any("no score: 2 of 5 runs failed" in note for note in found.notes)
+
+
+@pytest.mark.parametrize("runs", [1, 3, 4])
+def test_fewer_than_five_runs_have_no_score(tmp_path: Path, runs: int) -> None:
+    found = score_folder(submission(tmp_path, runs=runs))
+    assert found.score_min is None
+    assert found.verdict == "FAIL"
+    assert any(f"no score: {runs} run" in note for note in found.notes)
+
+
+def later(hours: int) -> Callable[[Run], None]:
+    def edit(run: Run) -> None:
+        for record in run:
+            record.time_ms += hours * 3.6e6
+
+    return edit
+
+
+def test_of_more_than_five_runs_the_median_window_is_scored(tmp_path: Path) -> None:
+    """Seven runs, each a second longer than the one before, launched in reverse order: of the
+    windows 6-2, 5-1, 4-0 (by number) the median is 5-1."""
+    found = score_folder(
+        submission(tmp_path, {n: later(9 - n) for n in range(7)}, runs=7), scale=False
+    )
+    assert found.score_min == pytest.approx(minutes(good_run()) + 3 / 60)
+    outside = [run.path.name for run in found.runs if run.dropped == "not in the median window"]
+    assert outside == ["result_0.txt", "result_6.txt"]
+    assert "7 runs: of 3 windows of five in order of launch" in found.notes[0]
+    assert found.verdict == "FAIL"
+    assert "7 runs, expected 5; of more the window of five" in found.cause
+
+
+def test_a_window_without_a_score_is_the_slowest(tmp_path: Path) -> None:
+    edits = {0: lost, 1: lost}
+    found = score_folder(submission(tmp_path, edits, runs=7), scale=False)
+    assert found.score_min == pytest.approx(minutes(good_run()) + 4 / 60)  # none, 3-5, 3-5
+    found = score_folder(submission(tmp_path / "six", edits, runs=6), scale=False)
+    assert found.score_min is None  # of two windows the slower one
+
+
+def test_a_score_carries_the_verdict_of_what_it_scores(tmp_path: Path) -> None:
+    good = submission(tmp_path / "good")
+    bad = submission(tmp_path / "bad", dict.fromkeys(range(5), put("lars_epsilon", 1e-9)))
+    done = CliRunner().invoke(app, ["log", "score", str(good)])
+    assert done.exit_code == 0
+    assert done.stdout.startswith(f"PASS {good}: 5 of 5 runs pass")
+    done = CliRunner().invoke(app, ["log", "score", str(bad)])
+    assert done.exit_code == 1
+    assert done.stdout.startswith(f"FAIL {bad}: 5 runs are not valid")
+    assert "epsilon fixed to 0" in done.stdout
+    assert "of no valid submission" in done.stdout
+    found = json.loads(CliRunner().invoke(app, ["log", "score", "--json", str(bad)]).stdout)
+    assert found["verdict"] == "FAIL"
+    assert found["cause"] == whole(bad).cause
+    assert found["score_min"] is not None
+
+
+def test_early_rounds_are_not_scaled_unless_asked(tmp_path: Path) -> None:
+    folder = submission(tmp_path, ruleset="2.0.0")
+    found = score_folder(folder)
+    assert found.ruleset == "2.0.0"
+    assert found.scaling_factor > 1
+    assert found.score_min == found.mean_min
+    assert any("not applied" in note for note in found.notes)
+    scaled = score_folder(folder, scale=True)
+    assert scaled.score_min == pytest.approx(found.scaling_factor * (found.mean_min or 0))
+
+
+@pytest.mark.parametrize("ruleset", ["0.6.0", "0.7.0"])
+def test_rounds_without_reference_points(tmp_path: Path, ruleset: str) -> None:
+    found = score_folder(submission(tmp_path, ruleset=ruleset))
+    assert found.rcp is None
+    assert found.score_min == pytest.approx(minutes(good_run(ruleset)) + 2 / 60)
+
+
+def test_nothing_in_the_folder_changes(tmp_path: Path) -> None:
+    folder = submission(tmp_path)
+    (folder / "scaling.json").write_text('{"scaling_factor": 2.5}')
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    found = score_folder(folder)
+    assert found.published_factor == 2.5
+    assert any("scaling.json says 2.5" in note for note in found.notes)
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+    (folder / "scaling.json").write_text("[" * 10_000)
+    assert score_folder(folder).published_factor is None
+
+
+def test_mixed_batches_have_no_rcp_test(tmp_path: Path) -> None:
+    found = score_folder(submission(tmp_path, {1: put("global_batch_size", 1632)}))
+    assert found.rcp is None
+    assert found.score_min is not None
+
+
+# --- rulesets -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("text", ["4.0.0", "4.0", "v4.0", " V4.0.0 "])
+def test_a_ruleset_as_people_write_it(text: str) -> None:
+    assert parse_ruleset(text) == "4.0.0"
+
+
+@pytest.mark.parametrize("text", ["4.1.0", "6.1.0", "latest", "", "\x1b[2J"])
+def test_a_ruleset_without_resnet(text: str) -> None:
+    with pytest.raises(
+        UserError, match=r"no ResNet rules in .*; rulesets with ResNet: 0\.6\.0, "
+    ) as e:
+        parse_ruleset(text)
+    assert str(e.value).isprintable()
+
+
+def test_where_the_ruleset_comes_from(tmp_path: Path) -> None:
+    for folder, expected, source in (
+        ("plain", "4.0.0", "dates in the log"),
+        ("v2.1/x", "2.1.0", "path"),
+        ("training_results_v3.0/x", "3.0.0", "path"),
+    ):
+        (tmp_path / folder).mkdir(parents=True)
+        run = good_run("4.0.0" if folder == "plain" else "2.0.0")
+        path = write(tmp_path / folder / "result_0.txt", run)
+        found = check_log(path, official=False)
+        assert (found.ruleset, found.ruleset_source) == (expected, source)
+        assert "RULESET" not in {finding.id for finding in found.findings}
+    assert check_log(tmp_path / "plain/result_0.txt", "1.0", official=False).ruleset == "1.0.0"
+
+
+def test_a_log_of_another_format_than_the_ruleset_cannot_be_read(tmp_path: Path) -> None:
+    new = write(tmp_path / "new.txt", good_run())
+    found = check_log(new, "0.6.0")
+    assert found.verdict == "CANNOT_READ"
+    assert "format of 0.7 and later; ruleset 0.6.0 expects :::MLL" in found.cause
+    old = write(tmp_path / "old.txt", good_run("0.6.0"), "0.6.0")
+    assert check_log(old, "4.0.0").verdict == "CANNOT_READ"
+
+
+def test_v11_is_judged_by_its_round_too(tmp_path: Path) -> None:
+    run = [r for r in good_run("1.1.0") if r.key != "weights_initialization"]
+    found = check_log(write(tmp_path / "result_0.txt", run), "1.1.0", official=False)
+    assert found.verdict == "FAIL"
+    assert found.round_verdict == "PASS"
+
+
+def test_a_file_under_many_names_is_kept_once(tmp_path: Path) -> None:
+    write(tmp_path / "result_0.txt", good_run())
+    for number in range(1, 5):
+        os.link(tmp_path / "result_0.txt", tmp_path / f"result_{number}.txt")
+    (tmp_path / "result_00.txt").write_text("")
+    *runs, found = check_folder(tmp_path, "4.0.0", official=False)
+    assert [run.path.name for run in runs] == [f"result_{number}.txt" for number in range(5)]
+    assert len({id(run.case) for run in runs}) == 1
+    assert found.verdict == "FAIL"
+    assert {"SAME_RUN", "S1"} <= {finding.id for finding in found.findings}
+    assert any("result_00.txt: no runs" in finding.message for finding in found.findings)
+
+
+def test_a_seed_with_a_fraction_is_no_integer(tmp_path: Path) -> None:
+    found = whole(submission(tmp_path, {1: put("seed", 1.5)}))
+    assert (
+        messages(found, "S2")[0][0],
+        messages(found, "S2")[0][1].split(" ")[0],
+    ) == ("policy", "result_1.txt")

@@ -1,0 +1,166 @@
+"""`rn50 launch --dry-run` says what would run; --json and --system mean the same everywhere."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rn50.cli.machine_option import on_machine
+from rn50.config.errors import UserError
+from rn50.config.load import load
+from rn50.launch.dry_run import describe_launch, rows
+from rn50.launch.preflight import Here
+from tests.waiting import wait_until
+
+HERE = Here(10_000_000_000, "mxnet")
+COMMAND = ("python", "-m", "rn50.train")
+
+
+def described(config: str, *overrides: str) -> dict[str, Any]:
+    return describe_launch(load(config, overrides), "gloo", COMMAND, here=HERE)
+
+
+def test_a_rehearsal(smoke_data: Path) -> None:
+    found = described("smoke", f"data.path={smoke_data}", "seed=7")
+    said = dict(rows(found))
+    assert found["problems"] == []
+    assert said["data"] == (
+        f"DRAWN textures ({smoke_data}), 1,000 training and 400 evaluation images of 4 classes"
+    )
+    assert said["device"] == "cpu (CPU core), 1 node" and said["ranks"] == "2 by gloo"
+    assert said["recipe"].startswith("resnet tiny, 16 wide, 24 px, float32; sgd, base LR 0.05, ")
+    assert said["length"] == "up to 8 epochs, 400 steps" and said["seed"] == "7"
+    assert said["division"] == "closed, ruleset 4.0.0"
+    assert re.fullmatch(
+        r"0.37 GB a rank or more, 0.73 GB in all \(10.0 GB free here\)", said["memory"]
+    )
+    assert said["time"] == "unknown: no performance figures for this system"
+    assert said["config check"].startswith(f"{found['check']['verdict']}: ")
+    assert "horovodrun --gloo -np 2 python -m rn50.train" in said["command"]
+
+
+def test_a_published_run_with_its_predicted_time() -> None:
+    found = described("abci_2048_open")
+    said = dict(rows(found))
+    assert said["device"] == "gpu (NVIDIA Tesla V100 SXM2 16 GB), 512 nodes"
+    assert re.match(r"\d\d\.\d s to the target predicted \(\d", said["time"])
+    assert said["memory"] == "2.15 GB a rank or more (17.2 GB on each device)"
+    assert said["seed"] == "drawn at the start" and said["data"] == "none"
+    assert any("a packed image set expected" in problem for problem in found["problems"])
+
+
+def test_what_stands_in_the_way_is_all_told() -> None:
+    found = described("dgx1_8", "model.dtype=bfloat16", "comm.algorithm=torus_2d")
+    assert len(found["problems"]) == 3 + (not Path("/proc/driver/nvidia/version").exists())
+    assert found["command"] == [] and found["check"]["verdict"] == "FAIL"
+
+
+def test_a_set_that_would_be_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)  # the preset's own path is relative to this folder
+    found = described("smoke")
+    assert found["data"].endswith("of 4 classes, not drawn yet") and found["problems"] == []
+
+
+def test_the_command_starts_nothing_and_makes_nothing(rn50, tmp_path: Path) -> None:
+    missing = f"data.path={tmp_path / 'none'}"
+    done = rn50("launch", "smoke", "--dry-run", missing, f"system.results={rn50.results}")
+    assert done.returncode == 2
+    assert "dry run, nothing is started" in done.stdout
+    assert re.fullmatch(r"rn50: error: .*a packed image set expected.*\n", done.stderr)
+    assert not rn50.results.exists() and not list(tmp_path.iterdir())
+
+
+def test_json_of_a_dry_run(rn50, smoke_data: Path) -> None:
+    done = rn50("launch", "smoke", "--dry-run", "--json", f"data.path={smoke_data}")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["ranks"] == 2 and found["predicted"]["time_to_train_s"] is None
+    assert found["check"]["ruleset"] == "4.0.0" and found["seed"] is None
+
+
+@pytest.mark.slow
+def test_json_of_a_run_is_all_on_stdout(rn50, smoke_data: Path) -> None:
+    words = (f"data.path={smoke_data}", f"system.results={rn50.results}", "limits.epochs=1")
+    done = rn50("launch", "smoke", "--json", *words)
+    assert done.returncode == 1
+    result = json.loads(done.stdout)
+    assert result == json.loads((rn50.run_folder() / "result.json").read_text())
+    assert result["next"].endswith("limits.epochs=null")
+    assert "images/s" in done.stderr and "RESULT aborted" in done.stderr
+    done = rn50("launch", "smoke", "--json", *words, "optimizer.base_lr=9.0e9")
+    assert done.returncode == 2
+    assert json.loads(done.stdout)["status"] == "failed"
+
+
+# --- --system -----------------------------------------------------------------------------------
+
+
+def test_a_machine_takes_the_ranks_of_the_config() -> None:
+    """As `rn50 predict CONFIG --system NAME` has it: 2,048 ranks on nodes of eight."""
+    run = load("abci_2048_open", on_machine("abci_2048_open", [], "dgxa100")).run
+    assert (run.system.nodes, run.system.ranks_per_node) == (256, 8)
+    assert run.system.accelerator.startswith("NVIDIA A100")
+    small = load("smoke", on_machine("smoke", [], "DGX-A100")).run
+    assert (small.system.nodes, small.system.ranks_per_node) == (1, 2)
+    given = on_machine("abci_2048_open", ["system.nodes=512", "system.ranks_per_node=4"], "dgxa100")
+    assert load("abci_2048_open", given).run.system.nodes == 512
+    assert on_machine("smoke", ["seed=1"], None) == ["seed=1"]
+    with pytest.raises(UserError, match="--system dgxa100: ranks that fill nodes of 8 expected"):
+        on_machine("smoke", ["system.ranks_per_node=12"], "dgxa100")
+    with pytest.raises(UserError, match="--system: "):
+        on_machine("smoke", [], "dgxa1000")
+
+
+def test_a_machine_of_ones_own(rn50, tmp_path: Path) -> None:
+    machine = tmp_path / "mine.yaml"
+    machine.write_text("name: Mine\ndevice: cpu\naccelerator: Own core\nranks_per_node: 4\n")
+    done = rn50("launch", "smoke", "--system", str(machine), "--dry-run", "--json")
+    assert json.loads(done.stdout)["device"] == "cpu (Own core)"
+    done = rn50("submit", "smoke", "--system", str(machine), "--scheduler", "local", "--dry-run")
+    assert "# would launch: 1 nodes x 2 = 2 ranks" in done.stdout, done.stderr
+
+
+# --- submit -------------------------------------------------------------------------------------
+
+
+def test_submit_json(rn50, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "sbatch").write_text("#!/bin/sh\necho 42\n")
+    (tmp_path / "sbatch").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    results = f"system.results={rn50.results}"
+    done = rn50("submit", "smoke", "--scheduler", "slurm", "--json", results)
+    found = json.loads(done.stdout)
+    assert found == {
+        "job": "42",
+        "scheduler": "slurm",
+        "folder": str(rn50.run_folder()),
+        "cancel": "scancel 42",
+    }
+    assert "slurm job 42 in" in done.stderr
+
+
+def test_a_job_goes_on_when_nobody_waits(
+    rn50, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, text in (("sbatch", "echo 42"), ("squeue", "echo RUNNING")):
+        (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n")
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    process = rn50.start(
+        *("submit", "smoke", "--scheduler", "slurm", "--wait"), f"system.results={rn50.results}"
+    )
+    assert process.stdout.readline().startswith("slurm job 42 in")
+    process.send_signal(signal.SIGTERM)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    folder = wait_until(rn50.run_folder)
+    assert err == (
+        f"rn50: stopped waiting by SIGTERM; slurm job 42 goes on: {folder}; see it with: "
+        f"tail -f {folder}/job.log; cancel it with: scancel 42\n"
+    )

@@ -1,0 +1,308 @@
+"""Job scripts as text: golden files, ShellCheck, and a real shell that meets nasty names."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from rn50.config.errors import UserError
+from rn50.config.load import load
+from rn50.config.machine import Job
+from rn50.config.schema import Run
+from rn50.launch.example_scripts import HAND_SCRIPTS, hand_script
+from rn50.launch.job_script import Place, job_script, system_id
+from rn50.launch.schedulers import SCHEDULERS
+
+GOLDEN = Path(__file__).resolve().parent.parent / "golden" / "submit"
+FOLDER = "results/job"
+PLACE = Place(
+    (f"{FOLDER}/config.yaml",), "/home/user/rn50", FOLDER, "/opt/rn50", "/opt/rn50/.venv/bin/python"
+)
+CASES: dict[str, tuple[str, list[str]]] = {
+    # scheduler, overrides of Fujitsu's run; four ranks a node on every machine
+    "sge": ("sge", []),  # ABCI in 2019
+    "pbs": (
+        "pbs",  # ABCI 3.0's way: a group, a resource type as queue
+        ["account=grp1", "queue=rt_HF", "resource=ngpus=4", "stage=$PBS_LOCALDIR",
+         "container=/apps/rn50.sif", "engine=singularity"],
+    ),
+    "lsf": ("lsf", ["system=summit", "account=CSC000"]),
+    "slurm": ("slurm", ["system=superpod", "account=mlperf"]),
+    "slurm_pyxis": (
+        "slurm",
+        ["system=superpod", "container=registry#rn50:gpu", "mounts=[/raid:/raid:ro]"],
+    ),
+    "local": ("local", ["system=dgx1"]),
+}  # fmt: skip
+NODES = (1, 2, 512)
+SHELLCHECK = shutil.which("shellcheck") or str(Path(sys.executable).with_name("shellcheck"))
+
+
+def render(case: str, nodes: int) -> str:
+    scheduler, overrides = CASES[case]
+    overrides = [o if o.startswith("system=") else f"system.job.{o}" for o in overrides]
+    overrides += [f"system.nodes={nodes}", "system.ranks_per_node=4"]
+    # The torus needs a grid of ranks: Fujitsu's at 512 nodes, NCCL's own choice below.
+    if nodes < 512:
+        overrides.append("comm.algorithm=ring")
+    run = load("abci_2048_open", overrides).run
+    return job_script(run, scheduler, PLACE, runs=5)
+
+
+@pytest.mark.parametrize("nodes", NODES)
+@pytest.mark.parametrize("case", CASES)
+def test_script_is_the_golden_one(case: str, nodes: int) -> None:
+    path = GOLDEN / f"{case}_{nodes}.sh"
+    text = render(case, nodes)
+    if os.environ.get("ACCEPT") == "1":
+        path.write_text(text)
+    golden = path.read_text() if path.is_file() else ""
+    if text != golden:
+        lines = golden.splitlines(), text.splitlines()
+        diff = "\n".join(difflib.unified_diff(*lines, str(path), "now", lineterm=""))
+        pytest.fail(f"{diff}\n\nto accept: ACCEPT=1 pytest {__file__}", pytrace=False)
+
+
+def test_every_golden_file_has_its_case_and_passes_shellcheck() -> None:
+    files = sorted(GOLDEN.glob("*.sh"))
+    assert {path.name for path in files} == {f"{c}_{n}.sh" for c in CASES for n in NODES}
+    done = subprocess.run([SHELLCHECK, *files], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.parametrize("name", HAND_SCRIPTS)
+def test_a_script_to_submit_by_hand_is_the_text_that_submit_writes(root: Path, name: str) -> None:
+    path = root / "scripts" / name
+    text = hand_script(name)
+    if os.environ.get("ACCEPT") == "1":
+        path.write_text(text)
+    assert path.is_file() and path.read_text() == text, f"ACCEPT=1 pytest {__file__}"
+    done = subprocess.run([SHELLCHECK, path], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+
+
+def test_every_script_to_submit_by_hand_is_held_to_it(root: Path) -> None:
+    found = {path.name for path in (root / "scripts").glob("*.sub")}
+    assert found == {name for name in HAND_SCRIPTS if name.endswith(".sub")}
+
+
+def test_the_script_is_a_function_of_its_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = render("slurm", 2)
+    monkeypatch.setenv("OMP_NUM_THREADS", "77")
+    monkeypatch.chdir("/")
+    assert render("slurm", 2) == before
+
+
+@pytest.mark.parametrize("scheduler", SCHEDULERS)
+def test_shape_account_and_walltime_reach_the_scheduler(scheduler: str) -> None:
+    text = job_script(load("smoke", ["system.nodes=2"]).run, scheduler, PLACE)
+    assert "2 nodes x 2 ranks" in text
+    assert "seed=$(od" in text
+    if scheduler == "slurm":
+        assert "--kill-on-bad-exit=1" in text
+        assert "--mpi=pmix" in text
+    if scheduler != "local":
+        assert "01:00" in text
+
+
+@pytest.mark.parametrize(
+    ("scheduler", "system", "job", "asked"),
+    [
+        ("slurm", "superpod", [], "#SBATCH --gpus-per-node=4"),
+        ("slurm", "superpod", ["resource=gpu:a100:4"], "#SBATCH --gres=gpu:a100:4"),
+        ("slurm", "superpod", ["resource=nvme:1"], "#SBATCH --gpus-per-node=4"),
+        ("slurm", "superpod", ["resource=none"], None),
+        ("slurm", "superpod", ["options=[--gpus-per-task=1]"], None),
+        ("slurm", "superpod", ["options=[-G, '8']"], None),
+        ("slurm", "superpod", ["account=gpus"], "#SBATCH --gpus-per-node=4"),
+        ("slurm", "local", [], None),
+        ("pbs", "superpod", [], ":ngpus=4"),
+        ("pbs", "superpod", ["resource=ngpus=4"], ":ngpus=4"),
+        ("pbs", "superpod", ["options=[-l, 'select=2:ngpus=8']"], None),
+        ("pbs", "local", [], None),
+        ("lsf", "superpod", [], " -g 4 "),
+        ("lsf", "local", [], None),
+    ],
+)
+def test_gpus_are_asked_for_once(
+    scheduler: str, system: str, job: list[str], asked: str | None
+) -> None:
+    overrides = [f"system={system}", "system.nodes=2", "system.ranks_per_node=4"]
+    if system == "local":
+        overrides.append("model.dtype=float32")
+    overrides += ["comm.algorithm=ring", *(f"system.job.{key}" for key in job)]
+    text = job_script(load("abci_2048_open", overrides).run, scheduler, PLACE)
+    found = re.findall(r"--gpus-per-node=\d+|--gres=\S*gpu\S*|:ngpus=\d+| -g \d+ ", text)
+    if asked is None:
+        assert not found
+    else:
+        assert asked in text
+        assert len(set(found)) == 1 and text.count(asked) == (1 if scheduler != "lsf" else 2)
+
+
+@pytest.mark.parametrize("scheduler", SCHEDULERS)
+def test_no_script_needs_a_path_to_cudas_libraries(scheduler: str) -> None:
+    """`env -i` would do: what a script hands on of LD_LIBRARY_PATH is the user's own modules'."""
+    run = load("abci_2048_open", ["system=dgxa100", "system.nodes=2", "comm.algorithm=ring"]).run
+    lines = job_script(run, scheduler, PLACE).splitlines()
+    paths = [line for line in lines if "LD_LIBRARY_PATH" in line]
+    assert all(line.startswith("pattern=") for line in paths)
+
+
+@pytest.mark.parametrize(
+    ("scheduler", "overrides", "runs", "message"),
+    [
+        ("slurm", ["seed=3"], 5, "seed: none for 5 runs"),
+        ("sge", ["system.job.container=image"], 1, "singularity expected with sge"),
+    ],
+)
+def test_what_cannot_be_expressed_is_refused(
+    scheduler: str, overrides: list[str], runs: int, message: str
+) -> None:
+    with pytest.raises(UserError, match=message):
+        job_script(load("smoke", overrides).run, scheduler, PLACE, runs)
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("system.job.acount=x", "unknown key; did you mean account?"),
+        ("system.job.color=x", "valid here: account, queue, resource, walltime, options"),
+        ("system.job.account='a b'", "one word of letters"),
+        ("system.job.queue=\"a\\nb\"", "one word of letters"),
+        ("system.job.walltime=1h", "expected HH:MM:SS"),
+        ("system.job.environment=[a b]", "expected NAME=VALUE"),
+        ("system.job.mounts=['/a:/b,c']", "expected /FOLDER"),
+    ],
+)  # fmt: skip
+def test_a_bad_field_names_the_valid_ones(override: str, message: str) -> None:
+    with pytest.raises(UserError) as caught:
+        load("smoke", [override])
+    assert message in str(caught.value)
+
+
+def test_the_job_section_makes_no_other_run() -> None:
+    plain = load("smoke")
+    assert load("smoke", ["system.job.account=g1"]).sha256 == plain.sha256
+    assert "account: g1" in load("smoke", ["system.job.account=g1"]).to_yaml()
+
+
+def test_system_id_is_a_folder_name() -> None:
+    assert system_id(load("dgx1_8").run) == "NVIDIA_DGX-1_n1"
+    assert re.fullmatch(r"[\w.-]+", system_id(load("smoke", ["system.name=../a b$c"]).run))
+
+
+# --- injection: through a real shell --------------------------------------------------------------
+
+NASTY = st.text(
+    st.sampled_from(list(" '\"$`\\\n;&|<>(){}*?!#~-=/%ab\t")), min_size=1, max_size=24
+) | st.sampled_from(
+    ["$(touch BAD)", "`touch BAD`", "'; touch BAD; '", "\ntouch BAD\n", '"; touch BAD; "', "-rf",
+     "${HOME}", "a b", "$(touch BAD)'\"\n\\", "|| touch BAD #", "\\'; touch BAD"]
+)  # fmt: skip
+STUB = """#!/bin/bash
+for argument in "$@"; do printf '%s\\0' "$argument"; done >>"$SEEN"
+printf '\\1\\0' >>"$SEEN"
+"""
+
+
+@pytest.fixture(scope="module")
+def stubs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Launchers and an interpreter that only note their arguments."""
+    folder = tmp_path_factory.mktemp("stubs")
+    for name in ("srun", "mpirun", "jsrun", "singularity", "python", "module"):
+        (folder / name).write_text(STUB)
+        (folder / name).chmod(0o755)
+    return folder
+
+
+def nasty_run(text: str, scheduler: str, engine: str, staged: bool) -> Run:
+    """A run whose free texts are all `text`, past the schema, which refuses most of it."""
+    plain = load("smoke").run
+    job = Job.model_construct(
+        **(
+            Job().model_dump()
+            | {
+                "container": text,
+                "engine": engine,
+                "mounts": (f"/{text}",),
+                "stage": f"stage/{text}" if staged else None,
+                "bind": text,
+                "environment": (f"FREE={text}",),
+            }
+        )
+    )
+    system = plain.system.model_copy(update={"job": job, "name": text})
+    data = plain.data.model_copy(update={"path": text})
+    return plain.model_copy(update={"system": system, "data": data})
+
+
+@pytest.mark.slow
+@settings(max_examples=60)
+@given(
+    text=NASTY,
+    staged=st.booleans(),
+    case=st.sampled_from([("slurm", "pyxis"), *((s, "singularity") for s in SCHEDULERS)]),
+)
+@example(text="$(touch BAD)'\"\n\\`touch BAD`", staged=True, case=("slurm", "pyxis"))
+@example(text="'; touch BAD; '", staged=True, case=("pbs", "singularity"))
+@example(text="'; touch BAD; '", staged=False, case=("sge", "singularity"))
+def test_names_inject_nothing(
+    text: str,
+    staged: bool,
+    case: tuple[str, str],
+    stubs: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    scheduler, engine = case
+    start = tmp_path_factory.mktemp("start")
+    folder = start / "job" / text.replace("/", "_").strip(".")
+    (folder / "run_0").mkdir(parents=True)  # as `steps begin` does
+    (start / "hosts").write_text("h1\n")
+    place = Place((text,), str(start), str(folder), text, "python")
+    run = nasty_run(text, scheduler, engine, staged)
+    script = job_script(run, scheduler, place)
+    (start / "job.sh").write_text(script)
+    environment = {
+        "PATH": f"{stubs}:{os.environ['PATH']}",
+        "SEEN": str(start / "seen"),
+        "HOME": "/nowhere",
+        **dict.fromkeys(("PBS_NODEFILE", "PE_HOSTFILE", "RN50_HOSTS"), str(start / "hosts")),
+    }
+    subprocess.run(["bash", "-n", start / "job.sh"], check=True)
+    subprocess.run(["bash", start / "job.sh"], env=environment, cwd=start, check=False)
+    log = (folder / "job.log").read_text(errors="replace")
+    assert (folder / "exit_code").read_text() == "0\n", log
+    assert not list(start.rglob("BAD*")), log
+    calls = [call.split("\0") for call in (start / "seen").read_text().split("\1\0")]
+    words = [word for call in calls for word in call]
+    # Unchanged, as one argument: the data folder, the image or what names it, the binding table.
+    assert f"--data=stage/{text}/rn50_data" in words or (not staged and f"--data={text}" in words)
+    assert text in words or f"--container-image={text}" in words
+    assert [call[-2] for call in calls if "begin" in call] == [text]  # CONFIG; "" ends a call
+    assert any(text == word for call in calls if "--table" in call for word in call)
+
+
+@pytest.mark.parametrize("field", ["account", "queue", "resource", "walltime"])
+@pytest.mark.parametrize("scheduler", ["slurm", "sge", "pbs", "lsf"])
+@pytest.mark.parametrize("bad", ["a\n#SBATCH --uid=0", "a b", "a'b", "$(x)", ""])
+def test_a_directive_takes_one_word_even_past_the_schema(
+    scheduler: str, field: str, bad: str
+) -> None:
+    plain = load("smoke").run
+    job = Job.model_construct(**(Job().model_dump() | {field: bad}))
+    run = plain.model_copy(update={"system": plain.system.model_copy(update={"job": job})})
+    if scheduler == "lsf" and field == "resource":
+        assert bad not in job_script(run, scheduler, PLACE) or not bad
+    elif bad or field == "walltime":
+        with pytest.raises(UserError, match="one word"):
+            job_script(run, scheduler, PLACE)

@@ -1,0 +1,284 @@
+"""A job's script started again: while it runs, after an interruption, after its end. For real."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import signal
+import subprocess
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from rn50.launch import job_steps as steps
+from rn50.launch.disk_reserve import give_back, reserve
+from rn50.launch.job_steps import EXIT_HAD_ENDED, EXIT_MISSED, describe_stop
+from rn50.launch.resume import close_attempt
+from rn50.logging.parse import read_events
+from rn50.train import checkpoint
+from tests.waiting import leave_nothing, wait_until
+
+SHORT = (
+    *("system.nodes=1", "schedule.length=40 epochs", "eval.period=4", "eval.offset=3"),
+    *("eval.target=0.3", "division=open", "log.every=5 steps", "checkpoint.every=20 steps"),
+    "watchdog.silence_s=60",
+)
+
+
+def submit(rn50: Any, data: Path, *more: str) -> tuple[psutil.Process, Path]:
+    done = rn50(
+        *("submit", "smoke", "--scheduler", "local", *SHORT),
+        *(f"data.path={data}", f"system.results={rn50.results}", *more),
+    )
+    match = re.match(r"local job (\d+) in (\S+) \(to stop it: kill \1\)", done.stdout)
+    assert match, done.stdout + done.stderr
+    return psutil.Process(int(match[1])), Path(match[2])
+
+
+def start(folder: Path) -> subprocess.CompletedProcess[str]:
+    """`bash job.sh`, by hand."""
+    return subprocess.run(
+        ["bash", folder / "job.sh"], capture_output=True, text=True, check=False, timeout=600
+    )
+
+
+def content(folder: Path) -> dict[str, str]:
+    """Every file of a folder by its digest."""
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    return {str(path): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_a_second_start_waits_its_turn_goes_on_and_overwrites_nothing(
+    rn50: Any, smoke_data: Path, number: signal.Signals
+) -> None:
+    job, folder = submit(rn50, smoke_data)
+    run, log = folder / "run_0", folder / "job.log"
+    wait_until(lambda: checkpoint.listed(run / "checkpoint"))
+    refused = start(folder)
+    assert refused.returncode == 2 and refused.stdout == ""
+    assert re.fullmatch(
+        rf"rn50: error: {folder}: in use by process {job.pid} on \S+, since 20\S+Z\n",
+        refused.stderr,
+    )
+    assert (folder / "exit_code").read_text() == "running\n"
+    assert not (folder / "job.1.log").exists()
+
+    family = [job, *job.children(recursive=True)]
+    if number == signal.SIGTERM:
+        job.terminate()
+        wait_until(lambda: (folder / "exit_code").read_text() == "143\n")
+    else:  # all of it, as when a node fails
+        for process in family:
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
+    psutil.wait_procs(family, timeout=60)
+    leave_nothing(run)
+    first_log = log.read_text()
+    first_stop = checkpoint.listed(run / "checkpoint")[-1]
+
+    again = start(folder)
+    assert again.returncode == 0, log.read_text()
+    assert (folder / "job.1.log").read_text() == first_log
+    assert (folder / "exit_code").read_text() == "0\n"
+    code = "143\n" if number == signal.SIGTERM else "running\n"
+    assert (folder / "exit_code.1").read_text() == code
+    told = log.read_text()
+    before = r"stopped by SIGTERM after \d+ s at step \d+ \(checkpoint of step \d+\)"
+    if number == signal.SIGKILL:
+        before = "left no result: killed, or its node failed"
+    assert re.search(rf"^{run}: the start before: {before}$", told, re.M), told
+    step = int(first_stop.stem.split("_")[1])
+    assert f"{run}: going on after step {step} " in told
+    keys = [event.key for event in read_events(run / "result_0.txt")]
+    assert (keys.count("run_start"), keys.count("run_resumed"), keys.count("run_stop")) == (1, 1, 1)
+    assert (run / "attempt_1/interrupted_0.txt").is_file()
+    assert (folder / "results/local_n1/resnet/result_0.txt").read_bytes() == (
+        run / "result_0.txt"
+    ).read_bytes()
+    if number == signal.SIGTERM:
+        return
+
+    whole = content(folder)
+    third = start(folder)
+    own = folder.with_name(f"{folder.name}.2")
+    assert third.returncode == 0, (own / "job.log").read_text()
+    assert content(folder) == whole, "the first job's evidence"
+    assert "RESULT success" in (own / "job.log").read_text()
+    seeds = {json.loads((f / "run_0/result.json").read_text())["seed"] for f in (folder, own)}
+    assert len(seeds) == 2, "a run of its own"
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    if os.geteuid() != 0:
+        pytest.skip("a small file system needs root")
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=40m", "tmpfs", str(disk)]
+    subprocess.run(command, check=True)
+    yield disk
+    subprocess.run(["umount", "-l", str(disk)], check=True)
+
+
+@pytest.mark.slow
+def test_a_full_disk_is_one_line_and_the_right_exit_code(
+    rn50: Any, smoke_data: Path, small_disk: Path
+) -> None:
+    process = rn50.start(
+        *("submit", "smoke", "--scheduler", "local", "--wait", *SHORT, "eval.target=0.999"),
+        *(f"data.path={smoke_data}", f"system.results={small_disk}/results"),
+    )
+    folder = Path(re.search(r" in (\S+) \(", process.stdout.readline())[1])
+    wait_until(lambda: checkpoint.listed(folder / "run_0/checkpoint"))
+    with (small_disk / "filler").open("wb", buffering=0) as file, suppress(OSError):
+        while True:
+            file.write(bytes(4096))
+    out, err = process.communicate(timeout=300)
+    log = (folder / "job.log").read_text()
+    assert process.returncode == 1 and "ended with exit code 3" in out, out + err
+    assert "Traceback" not in out + err + log
+    errors = re.findall(r"^rn50: error: .*", log, re.M)
+    assert len(errors) == 1, log
+    assert re.search(r"rank 0 on \S+ failed in .*: cannot write: No space left on dev", errors[0])
+    assert errors[0] in out
+    assert (folder / "exit_code").read_text() == "3\n"
+    result = json.loads((folder / "run_0/result.json").read_text())
+    assert result["status"] == "failed" and "No space left on device" in result["reason"]
+    assert read_events(folder / "run_0/result_0.txt")[-1].metadata["status"] == "aborted"
+
+
+# --- steps: which run goes on --------------------------------------------------------------------
+
+
+@pytest.fixture
+def arguments(tmp_path: Path, smoke_data: Path) -> list[str]:
+    """`steps begin`, of the first run of a job."""
+    rest = ["--scheduler", "local", "--seed=7", f"--data={smoke_data}", "--", "smoke"]
+    return ["begin", str(tmp_path / "job/run_0"), *rest]
+
+
+def seed_of(out: Path) -> str:
+    return re.search(r"^seed: (\d+)", (out / "config.yaml").read_text(), re.M)[1]  # type: ignore[index]
+
+
+def test_a_run_without_a_checkpoint_begins_again_with_its_own_seed(
+    arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "job/run_0"
+    assert steps.main(arguments) == 0
+    (out / "result_0.txt").write_text("the log of the start before\n")
+    (out / "failure_1.json").write_text('{"rank": 1}')
+    os.environ["SLURM_RESTART_COUNT"] = "1"
+    try:
+        assert steps.main([word.replace("seed=7", "seed=8") for word in arguments]) == 0
+    finally:
+        del os.environ["SLURM_RESTART_COUNT"]
+    assert seed_of(out) == "7"
+    assert not (out / "result_0.txt").exists() and not (out / steps.RESUME_FROM).exists()
+    kept = out / "attempt_1"
+    assert (kept / "interrupted_0.txt").read_text() == "the log of the start before\n"
+    assert {path.name for path in kept.iterdir()} >= {"failure_1.json", "config.yaml"}
+    assert (
+        f"{out}: the start before: left no result: killed, or its node failed; "
+        "Slurm has requeued the job 1 x"
+    ) in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("result", "code"),
+    [
+        ({"status": "success"}, EXIT_HAD_ENDED),
+        ({"status": "aborted"}, EXIT_HAD_ENDED + EXIT_MISSED),
+        ({"status": "aborted", "stopped": "asked to stop at step 5"}, 0),
+        ({"status": "failed", "reason": "rank 1 was killed by SIGKILL"}, 0),
+    ],
+)
+def test_a_run_that_has_ended_is_left_as_it_is(
+    arguments: list[str], tmp_path: Path, result: dict[str, str], code: int
+) -> None:
+    out = tmp_path / "job/run_0"
+    assert steps.main(arguments) == 0
+    (out / "result.json").write_text(json.dumps(result))
+    before = content(out)
+    assert steps.main(arguments) == code
+    assert (content(out) == before) == (code != 0)
+
+
+def test_a_folder_in_use_is_refused_by_both_steps(
+    arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from tests.faults.test_run_lock import start_holder
+
+    out = tmp_path / "job/run_0"
+    assert steps.main(arguments) == 0
+    holder = start_holder(out)
+    try:
+        before = content(out)
+        capsys.readouterr()
+        assert steps.main(arguments) == 2
+        assert steps.main(["end", str(out), "2", "", "10", "local"]) == 2
+        errors = capsys.readouterr().err.splitlines()
+        assert len(errors) == 2
+        assert all(f"{out}: in use by process {holder.pid} on" in line for line in errors)
+        assert content(out) == before
+    finally:
+        holder.kill()
+        holder.wait()
+
+
+def test_what_cannot_be_written_is_one_line(
+    arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments[1] = "/proc/job/run_0"
+    assert steps.main(arguments) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("rn50: error: /proc/job/run_0: cannot create: ")
+    assert error.count("\n") == 1
+
+
+LIMIT = "slurmstepd: error: *** STEP 8.0 ON node1 CANCELLED AT 2026-11-22T10:51:11 {} ***\n"
+
+
+@pytest.mark.parametrize(
+    ("stderr", "walltime", "told"),
+    [
+        ("", None, "SIGTERM after 312 s"),
+        ("", "01:00:00", "SIGTERM after 312 s of 01:00:00"),
+        (
+            LIMIT.format("DUE TO TIME LIMIT"),
+            "00:05:00",
+            "SIGTERM after 312 s of 00:05:00 (Slurm: cancelled due to time limit)",
+        ),
+        (
+            LIMIT.format("DUE TO NODE FAILURE, SEE SLURMCTLD LOG FOR DETAILS"),
+            "01:00:00",
+            "SIGTERM after 312 s of 01:00:00 (Slurm: cancelled due to node failure, see slurmctld "
+            "log for details)",
+        ),
+        (
+            LIMIT.format("").replace("  ***", " ***"),
+            "01:00:00",
+            "SIGTERM after 312 s of 01:00:00 (Slurm: cancelled)",
+        ),
+    ],
+)
+def test_of_a_stop_only_what_is_known_is_said(stderr: str, walltime: str | None, told: str) -> None:
+    assert describe_stop("TERM", 312, walltime, stderr) == told
+
+
+def test_the_reserve_is_there_until_something_fails(tmp_path: Path) -> None:
+    reserve(tmp_path)
+    (file,) = tmp_path.iterdir()
+    assert file.stat().st_blocks * 512 >= 1 << 20
+    close_attempt(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+    give_back(tmp_path)
+    reserve(tmp_path / "nowhere")

@@ -1,0 +1,209 @@
+"""What stands in the way of a run is the same to every command, and told before anything starts."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from rn50.compliance.config_rules import check_config
+from rn50.config.errors import UserError
+from rn50.config.load import load
+from rn50.config.machine import System
+from rn50.config.memory import device_bytes, rank_bytes
+from rn50.config.names import list_presets
+from rn50.launch.free_memory import free_memory_bytes
+from rn50.launch.preflight import (
+    Here,
+    check_whether_it_runs,
+    idle_gpus_note,
+    launcher_note,
+    obstacles_here,
+    refusals,
+    runs_here,
+)
+from rn50.launch.run import launch
+from rn50.launch.submit import plan_submission
+from rn50.train.gpu import Gpu, Gpus
+
+PLENTY = Here(1 << 50, "mxnet")
+NEVER = [
+    (("quick", "model.dtype=float16"), "model.dtype: float32 or bfloat16 expected on a cpu"),
+    (("quick", "comm.algorithm=double_tree"), "comm.algorithm: one that mpi offers expected"),
+    (("quick", "model.layout=NHWC"), "model.layout: NCHW expected on a cpu"),
+    (
+        ("dgx1_8", "batch.per_rank=1000"),
+        "batch.per_rank: at most what 17.2 GB hold expected (system.accelerator: NVIDIA Tesla V100 "
+        "SXM2 16 GB), found 1000: 44.7 GB or more",
+    ),
+    (("dgxh100_8",), "compute capability 5.0 to 8.9 expected, found NVIDIA H100"),
+]
+
+
+@pytest.mark.parametrize(("words", "why"), NEVER)
+def test_what_launch_refuses_check_and_submit_refuse(
+    words: tuple[str, ...], why: str, tmp_path: Path
+) -> None:
+    loaded = load(words[0], [*words[1:], f"system.results={tmp_path}"])
+    (found,) = refusals(loaded.run)
+    assert why in found
+    checked = check_whether_it_runs(check_config(loaded), loaded.run, PLENTY)
+    assert (checked.verdict, checked.cause) == ("FAIL", found)
+    assert checked.findings[0].message == found
+    with pytest.raises(UserError) as submitted:
+        plan_submission(loaded, "slurm", 1, tmp_path)
+    with pytest.raises(UserError) as launched:
+        launch(loaded, "mpirun", lambda name: lambda done, total: None)
+    assert str(submitted.value) == str(launched.value) == found
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("name", sorted(set(list_presets()) - {"dgxh100_8"}))
+def test_no_preset_is_refused_for_this_machines_sake(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A laptop has no GPUs and little memory: a note, whatever the preset."""
+    monkeypatch.setattr("rn50.train.gpu.read_gpus", lambda: None)
+    loaded = load(name)
+    assert refusals(loaded.run) == []
+    plain = check_config(loaded)
+    checked = check_whether_it_runs(plain, loaded.run, Here(1 << 30, "mxnet"))
+    assert (checked.verdict, checked.cause) == (plain.verdict, plain.cause)
+    if loaded.run.system.device == "gpu" and loaded.run.system.nodes == 1:
+        (note,) = (f.message for f in checked.findings if f.id == "RUNS_HERE")
+        assert note.startswith("not on this machine: system.device: an NVIDIA driver")
+        assert "use system.device=cpu" not in note
+
+
+def test_a_batch_that_memory_does_not_hold() -> None:
+    run = load("quick", ["batch.per_rank=400"]).run
+    (found,) = obstacles_here(run, Here(8_000_000_000, "mxnet"))
+    assert found == (
+        "batch.per_rank: at most what 8 GB of free memory hold expected, found 400: 2 ranks of it "
+        "need 16.6 GB or more; take fewer ranks or a smaller batch"
+    )
+    assert obstacles_here(run, Here(17_000_000_000, "mxnet")) == []
+    assert obstacles_here(run, Here(None, "mxnet")) == []
+    later = load("quick", ["batch.changes=[{after_epoch: 1, per_rank: 400}]"]).run
+    assert obstacles_here(later, Here(8_000_000_000, "mxnet")) == [found]
+
+
+# One rank's peak resident memory in GB, as /usr/bin/time shows it (config/memory.py).
+MEASURED = [
+    (("smoke", "batch.per_rank=10"), 0.575),
+    (("smoke", "batch.per_rank=200"), 1.492),
+    (("smoke", "batch.per_rank=400", "model.norm=none"), 2.099),
+    (("quick", "batch.per_rank=400"), 9.727),
+    (("quick", "batch.per_rank=800", "model.dtype=bfloat16"), 9.544),
+    (("cpu_small",), 1.746),
+    (("cpu_small", "batch.per_rank=96"), 3.724),
+    (("cpu_small", "batch.per_rank=12", "data.crop_px=224", "data.eval_resize_px=256"), 5.663),
+]
+
+
+@pytest.mark.parametrize(("words", "peak_gb"), MEASURED)
+def test_the_estimate_lies_below_what_was_measured(words: tuple[str, ...], peak_gb: float) -> None:
+    """A run that would fit is never refused; one of twice the memory is."""
+    estimate = rank_bytes(load(words[0], words[1:]).run)
+    assert estimate is not None and 0.6 * peak_gb < estimate / 1e9 < peak_gb
+
+
+def test_memory_of_devices_and_networks_without_an_estimate() -> None:
+    assert device_bytes(System(accelerator="NVIDIA A100 SXM4 80 GB")) == 80 << 30
+    assert device_bytes(System(accelerator="NVIDIA Tesla P100")) is None
+    assert rank_bytes(load("you_alexnet_32k").run) is None
+    assert obstacles_here(load("you_alexnet_32k", ["system.nodes=1"]).run, Here(1, "mxnet")) == []
+
+
+def test_a_launcher_that_cannot_is_named_with_those_that_can() -> None:
+    note = launcher_note(load("quick", ["comm.algorithm=recursive_doubling"]).run)
+    assert note.startswith("only with --launcher mpirun or srun: comm.algorithm: one that gloo")
+    assert launcher_note(load("quick").run) == ""
+    assert launcher_note(load("quick", ["comm.algorithm=double_tree"]).run) == ""
+    on_gpus = load("abci_2048_open", ["comm.algorithm=hierarchical"]).run
+    assert launcher_note(on_gpus).startswith("only with --launcher mpirun or srun: ")
+
+
+def test_where_ranks_start() -> None:
+    quick = load("quick").run
+    assert runs_here(quick, "mpirun") and not runs_here(quick, "srun")
+    assert not runs_here(load("quick", ["system.nodes=2"]).run, "mpirun")
+
+
+def test_gpus_that_stay_idle_are_told_of() -> None:
+    quick, dgx = load("quick").run, load("dgx1_8").run
+    v100 = Gpus("535.129.03", (12, 2), (Gpu("Tesla V100-SXM2-16GB", (7, 0)),) * 4)
+    note = idle_gpus_note(quick, v100)
+    assert note.startswith("this run is on the CPU, 4 GPUs here (Tesla V100-SXM2-16GB) stay idle;")
+    assert "system.device=gpu" in note
+    h100 = Gpus("550.1", (12, 4), (Gpu("NVIDIA H100 80GB HBM3", (9, 0)),))
+    assert "1 GPU here (NVIDIA H100 80GB HBM3) stays idle: compute capability 9.0" in (
+        idle_gpus_note(quick, h100)
+    )
+    assert idle_gpus_note(dgx, v100) == idle_gpus_note(quick, None) == ""
+    assert idle_gpus_note(quick, Gpus(None, (0, 0), ())) == ""
+
+
+def test_mxnet_without_gpus_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rn50.launch.preflight.check_machine", lambda rank, decodes: None)
+    run = load("dgx1_8").run
+    assert obstacles_here(run, Here(None, "mxnet-cu112")) == []
+    (found,) = obstacles_here(run, Here(None, "mxnet"))
+    assert found.startswith("system.device: MXNet for GPUs (scripts/setup.sh --gpu) for gpu expect")
+
+
+# --- free memory --------------------------------------------------------------------------------
+
+
+def files(root: Path, **texts: str) -> None:
+    for name, text in texts.items():
+        path = root / name.replace("__", "/").replace("_DOT_", ".")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+
+
+def test_free_memory_without_groups(tmp_path: Path) -> None:
+    assert free_memory_bytes(tmp_path) is None
+    files(tmp_path, proc__meminfo="MemTotal: 9000 kB\nMemAvailable:    5000 kB\n")
+    assert free_memory_bytes(tmp_path) == 5000 * 1024
+
+
+@pytest.mark.parametrize("path", ["job/step", "of/the/host"])
+def test_a_limit_of_version_2_counts_and_page_cache_does_not(tmp_path: Path, path: str) -> None:
+    """The group above the process's own has the limit; in a container its path leads nowhere."""
+    group = tmp_path / "sys/fs/cgroup"
+    files(tmp_path, proc__meminfo="MemAvailable: 5000000 kB\n", proc__self__cgroup=f"0::/{path}\n")
+    files(group / "job/step", memory_DOT_max="max\n", memory_DOT_current="1000\n")
+    limited = group / "job" if path == "job/step" else group
+    files(limited, memory_DOT_max="9000\n", memory_DOT_current="4000\n")
+    files(limited, memory_DOT_stat="anon 1000\ninactive_file 2500\n")
+    assert free_memory_bytes(tmp_path) == 9000 - 4000 + 2500
+
+
+def test_a_limit_of_version_1(tmp_path: Path) -> None:
+    group = tmp_path / "sys/fs/cgroup/memory/slurm/job_7"
+    cgroup = "9:name=systemd:/\n4:memory:/slurm/job_7\n"
+    files(tmp_path, proc__meminfo="MemAvailable: 5000000 kB\n", proc__self__cgroup=cgroup)
+    files(group, memory_DOT_limit_in_bytes="8000\n", memory_DOT_usage_in_bytes="6000\n")
+    files(group, memory_DOT_stat="total_inactive_file 10\n")
+    assert free_memory_bytes(tmp_path) == 2010
+
+
+def test_this_machine_has_memory() -> None:
+    assert 1e8 < (free_memory_bytes() or 0) < 1e14
+
+
+# --- the commands -------------------------------------------------------------------------------
+
+
+def test_the_commands_say_it(rn50, smoke_data: Path) -> None:
+    done = rn50("config", "check", "quick", "model.dtype=float16", "--json")
+    assert done.returncode == 1
+    assert json.loads(done.stdout)["cause"].startswith("model.dtype: float32 or bfloat16 expected")
+    done = rn50(
+        *("launch", "smoke", "batch.per_rank=400", "model.width=256", "data.crop_px=512"),
+        *("data.eval_resize_px=512", f"data.path={smoke_data}", f"system.results={rn50.results}"),
+    )
+    assert done.returncode == 2 and not rn50.results.exists()
+    assert "batch.per_rank: at most what" in done.stderr and "of free memory" in done.stderr

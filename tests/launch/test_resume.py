@@ -1,0 +1,106 @@
+"""Going on with a run: nothing of it is lost where that is interrupted, or the disk is full."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rn50.config.errors import UserError
+from rn50.config.load import load
+from rn50.data.lock import hold
+from rn50.launch import resume as attempts
+from rn50.launch.resume import LOG, METRICS, begin_attempt, close_attempt
+from rn50.launch.run_lock import LOCK
+from rn50.train import checkpoint
+from rn50.train.rank_lock import RANK_LOCK, FolderInUse
+from tests.train.test_checkpoint import CONFIG, arrays, meta
+
+LOADED = load(*CONFIG)
+TEXT = {LOG: "l" * 100 + "after", METRICS: "m" * 50 + "after"}
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    """An interrupted run: a checkpoint of step 7, and what came after it."""
+    (tmp_path / "checkpoint").mkdir()
+    checkpoint.write(tmp_path / "checkpoint" / checkpoint.file_name(7), meta(), arrays())
+    for name, text in TEXT.items():
+        (tmp_path / name).write_text(text)
+    return tmp_path
+
+
+def goes_on(run: Path) -> None:
+    found = begin_attempt(run, LOADED)
+    assert found is not None and found.meta.step == 7
+    assert (run / LOG).read_text() == "l" * 100
+    assert (run / METRICS).read_text() == "m" * 50
+    assert not list(run.glob(".*.partial-*"))
+
+
+def test_what_came_after_the_checkpoint_is_cut_off_and_kept(run: Path) -> None:
+    goes_on(run)
+    assert (run / "attempt_1" / "interrupted_0.txt").read_text() == TEXT[LOG]
+
+
+def test_a_full_disk_moves_nothing(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(source: Any, size_bytes: int, target: Path) -> None:
+        target.write_text("half")
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(attempts, "_copy", full)
+        with pytest.raises(UserError, match=r"result_0\.txt: cannot copy: No space left"):
+            begin_attempt(run, LOADED)
+    assert {name: (run / name).read_text() for name in TEXT} == TEXT
+    assert not list(run.glob("attempt_*"))
+    goes_on(run)
+
+
+def test_a_stop_between_moving_and_copying_back(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    replace = Path.replace
+
+    def stopped(self: Path, target: Path) -> Any:
+        if ".partial-" in self.name:
+            raise KeyboardInterrupt
+        return replace(self, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "replace", stopped)
+        with pytest.raises(KeyboardInterrupt):
+            begin_attempt(run, LOADED)
+    assert not (run / LOG).exists(), "it was moved, and the start of it is not back"
+    close_attempt(run)
+    goes_on(run)
+
+
+def test_a_log_that_was_cut_short_is_told(run: Path) -> None:
+    (run / LOG).write_text("l" * 99)
+    with pytest.raises(UserError, match=r"at least 100 bytes expected, .*, found 99"):
+        begin_attempt(run, LOADED)
+    assert (run / LOG).exists() and not list(run.glob("attempt_*"))
+
+
+def test_a_driver_that_was_taken_over_touches_nothing(run: Path) -> None:
+    with hold(run / LOCK, wait=False, tell=print):
+        record = (run / LOCK).read_text()
+        (run / LOCK).write_text(record.replace(f'"pid": {os.getpid()}', '"pid": 1'))
+        before = sorted(run.rglob("*"))
+        close_attempt(run)
+        with pytest.raises(FolderInUse, match="in use by process 1 "):
+            begin_attempt(run, LOADED)
+        assert sorted(run.rglob("*")) == before
+        assert {name: (run / name).read_text() for name in TEXT} == TEXT
+
+
+def test_what_a_killed_rank_0_left_of_its_lock_goes(run: Path) -> None:
+    with hold(run / RANK_LOCK, wait=False, tell=print):
+        record = (run / RANK_LOCK).read_bytes()
+        close_attempt(run)
+        assert (run / RANK_LOCK).exists(), "it is alive"
+    (run / RANK_LOCK).write_bytes(record)
+    close_attempt(run)
+    assert not (run / RANK_LOCK).exists()

@@ -1,0 +1,247 @@
+"""`rn50 submit`: the local scheduler for real, the others' commands at the process boundary."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+from rn50.config.errors import UserError
+from rn50.config.load import load
+from rn50.launch.schedulers import SCHEDULERS
+from rn50.launch.submit import ROOT, is_alive, plan_submission, submit, wait
+from rn50.launch.system_description import describe_system, read_machine
+from rn50.logging.parse import read_events
+from rn50.train.gpu import Gpu, Gpus
+from tests.waiting import wait_until
+
+
+@pytest.mark.slow
+def test_five_runs_make_a_submission(
+    rn50, smoke_data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOROVOD_CYCLE_TIME", "2")
+    monkeypatch.setenv("NCCL_DEBUG", "WARN")
+    monkeypatch.setenv("HOROVOD_SECRET_KEY", "hunter2")
+    monkeypatch.setenv("MY_PASSWORD", "hunter2")
+    done = rn50(
+        *("submit", "smoke", "--scheduler", "local", "--runs", "5", "--wait"),
+        # Open: a closed submission has to converge like the reference, on ImageNet.
+        *("division=open", "batch.per_rank=20"),
+        *("eval.period=1", "eval.offset=0", "eval.target=0.4"),
+        *(f"data.path={smoke_data}", f"system.results={rn50.results}"),
+    )
+    folder = rn50.run_folder()
+    log = (folder / "job.log").read_text()
+    assert done.returncode == 0, done.stderr + log
+    assert len(re.findall(r"^RESULT success ", done.stdout, re.M)) == 5
+    logs = sorted((folder / "results/local_n1/resnet").iterdir())
+    assert [path.name for path in logs] == [f"result_{n}.txt" for n in range(5)]
+    seeds = []
+    for path in logs:
+        events = read_events(path)
+        keys = [event.key for event in events]
+        assert keys.index("cache_clear") < keys.index("init_start") < keys.index("run_start")
+        seeds += [event.value for event in events if event.key == "seed"]
+    assert len(set(seeds)) == 5
+
+    checked = rn50("log", "check", str(folder))
+    assert checked.returncode == 0, checked.stdout
+    assert "5 of 5 runs pass" in checked.stdout
+    assert "S1" not in checked.stdout and "SYSTEM" not in checked.stdout
+    assert re.search(r"^score [0-9.]+ min", log, re.M)
+
+    page = folder / "systems/local_n1.json"
+    official = subprocess.run(
+        [sys.executable, "-m", "mlperf_logging.system_desc_checker", page, "training", "4.0.0"],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert official.returncode == 0 and "passed" in official.stdout + official.stderr
+
+    assert log.count("kept from your environment: HOROVOD_CYCLE_TIME=2") == 5
+    assert log.count("environment: HOROVOD_CPU_OPERATIONS=MPI") == 5
+    text = (folder / "run_4/environment.json").read_text()
+    environment = json.loads(text)
+    assert environment["variables_kept_from_user"] == {"HOROVOD_CYCLE_TIME": "2"}
+    assert "HOROVOD_CYCLE_TIME" not in environment["variables"]
+    assert environment["variables_present"]["NCCL_DEBUG"] == "WARN"
+    assert "hunter2" not in text
+
+
+@pytest.mark.slow
+def test_a_local_job_that_is_killed_closes_its_log(rn50, smoke_data: Path) -> None:
+    done = rn50(
+        *("submit", "smoke", "--scheduler", "local", "schedule.length=400 epochs"),
+        *("eval.period=200", "eval.offset=199", "eval.target=0.999", "log.every=5 steps"),
+        *(f"data.path={smoke_data}", f"system.results={rn50.results}"),
+    )
+    match = re.match(r"local job (\d+) in (\S+) \(to stop it: kill \1\)", done.stdout)
+    assert match, done.stdout + done.stderr
+    job, folder = psutil.Process(int(match[1])), Path(match[2])
+    family = [job, *job.children(recursive=True)]
+    log = folder / "job.log"
+    wait_until(lambda: log.is_file() and "images/s" in log.read_text())
+    family += job.children(recursive=True)
+    os.kill(job.pid, signal.SIGTERM)
+    assert (folder / "exit_code").read_text() == "running\n"
+    wait_until(lambda: (folder / "exit_code").read_text() == "143\n")
+    last = read_events(folder / "run_0/result_0.txt")[-1]
+    assert (last.key, last.metadata["status"]) == ("run_stop", "aborted")
+    result = json.loads((folder / "run_0/result.json").read_text())
+    assert result["status"] == "aborted" and result["stopped"].startswith("asked to stop at step ")
+    said = (folder / "job.log").read_text()
+    assert "rn50: error: stopped by SIGTERM after" in said
+    assert result["reason"].startswith("stopped by SIGTERM after")
+    assert result["next"] == f"rn50 launch --resume {folder}/run_0"
+    last = said.splitlines()[-1]
+    assert last.startswith(f"{folder}/run_0; go on with: ") and last.endswith(result["next"][4:])
+    _, alive = psutil.wait_procs(family, timeout=60)
+    assert [p for p in alive if p.status() != psutil.STATUS_ZOMBIE] == []
+
+
+def test_dry_run_prints_script_and_command_and_makes_nothing(rn50) -> None:
+    done = rn50(
+        *("submit", "abci_2048_open", "--runs", "5", "--dry-run"),
+        *("system.job.options=[-g, my group]", f"system.results={rn50.results}"),
+    )
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert lines[0] == "#!/usr/bin/env bash" and "#$ -l rt_F=512" in lines
+    assert lines[-2] == (
+        "# would launch: 512 nodes x 4 = 2048 ranks, 5 runs of at most 01:00:00 in all"
+    )
+    assert lines[-1].endswith(": qsub -terse -g 'my group' job.sh")
+    assert not rn50.results.exists()
+
+
+def test_bad_names_are_one_line(rn50) -> None:
+    done = rn50("submit", "smoke", "--scheduler", "condor", f"system.results={rn50.results}")
+    assert done.returncode == 2
+    assert done.stderr == (
+        "rn50: error: --scheduler: slurm, sge, pbs, lsf, local expected, found condor\n"
+    )
+    done = rn50("submit", "smoke", "system.job.acount=x")
+    assert "unknown key; did you mean account?" in done.stderr
+    assert not rn50.results.exists()
+
+
+# --- the schedulers' own commands, replaced by programs that say what the real ones say ---
+
+
+def program(folder: Path, name: str, text: str) -> None:
+    (folder / name).write_text(f"#!/bin/bash\n{text}\n")
+    (folder / name).chmod(0o755)
+
+
+SAYS = {
+    "slurm": ("sbatch", "echo '42;cluster'", "42", "squeue", "squeue: error: Invalid job id"),
+    "sge": ("qsub", "echo 42", "42", "qstat", "Following jobs do not exist: 42"),
+    "pbs": ("qsub", "echo 42.server", "42.server", "qstat", "qstat: 42 Job has finished"),
+    "lsf": ("bsub", "cat >seen; echo 'Job <42> is submitted to queue <batch>.'", "42", "bjobs",
+            "Job <42> is not found"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SAYS)
+def test_submission_and_waiting(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    command, answer, job, state, gone = SAYS[name]
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    program(tmp_path, command, answer)
+    loaded = load("smoke", [f"system.results={tmp_path}/results"])
+    plan, found = submit(loaded, name, 1)
+    assert found == job
+    assert (plan.folder / "job.sh").read_text() == plan.script
+    if plan.scheduler.from_stdin:
+        assert (plan.folder / "seen").read_text() == plan.script
+    program(tmp_path, state, "echo RUNNING")
+    assert is_alive(plan.scheduler, job)
+    program(tmp_path, state, "echo cannot reach the server >&2; exit 1")
+    assert is_alive(plan.scheduler, job)
+    program(tmp_path, state, f"echo '{gone}' >&2; exit 1")
+    assert not is_alive(plan.scheduler, job)
+    program(tmp_path, "scontrol", "echo 'JobId=42 JobState=NODE_FAIL Reason=NodeDown TimeLimit=1'")
+    known = r" \(JobState=NODE_FAIL Reason=NodeDown\)" if name == "slurm" else ""
+    with pytest.raises(UserError, match=f"ended without an exit code{known}: its script was kil"):
+        wait(plan, job, poll_s=0.01, settle_s=0.05)
+    (plan.folder / "exit_code").write_text("3\n")
+    assert wait(plan, job, poll_s=0.01) == 3
+
+
+def test_a_refused_submission_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    program(tmp_path, "sbatch", "echo 'sbatch: error: invalid partition' >&2; exit 1")
+    loaded = load("smoke", [f"system.results={tmp_path}/results"])
+    with pytest.raises(UserError) as caught:
+        submit(loaded, "slurm", 1)
+    assert str(caught.value) == "sbatch ended with exit code 1: sbatch: error: invalid partition"
+
+
+def test_where_things_lie(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    plan = plan_submission(load("smoke"), "slurm", 1, Path("f"))
+    assert f"start={tmp_path}\n" in plan.script and f"home={ROOT}\n" in plan.script
+    assert f"python={sys.executable}\n" in plan.script
+    there = load("smoke", ["system.job.home=/opt/rn50"])
+    assert (
+        "python=/opt/rn50/.venv/bin/python\n"
+        in plan_submission(there, "slurm", 1, Path("f")).script
+    )
+    assert set(SCHEDULERS) == {*SAYS, "local"}
+
+
+# --- the machine's page ---
+
+
+def test_system_page_of_a_recorded_machine(tmp_path: Path) -> None:
+    files = {
+        "proc/meminfo": "MemTotal:       395997152 kB\n",
+        "etc/os-release": 'NAME="CentOS Linux"\nPRETTY_NAME="CentOS Linux 7 (Core)"\n',
+        "sys/devices/system/cpu/cpu0/cpufreq/cpuinfo_max_freq": "3700000\n",
+    }
+    for index, (level, kind, size) in enumerate(
+        [(1, "Data", "32K"), (1, "Instruction", "32K"), (2, "Unified", "1024K")]
+    ):
+        cache = f"sys/devices/system/cpu/cpu0/cache/index{index}"
+        files |= {f"{cache}/level": f"{level}", f"{cache}/type": kind, f"{cache}/size": size}
+    for cpu in range(8):  # two sockets of two cores of two threads
+        topology = f"sys/devices/system/cpu/cpu{cpu}/topology"
+        files[f"{topology}/physical_package_id"] = f"{cpu % 4 // 2}\n"
+        files[f"{topology}/core_id"] = f"{cpu % 2}\n"
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    machine = read_machine(tmp_path)
+    assert machine["host_processors_per_node"] == "2"
+    assert machine["host_processor_core_count"] == "2"
+    assert machine["host_processor_vcpu_count"] == "4"
+    assert machine["host_processor_caches"] == "L1d 32K, L1i 32K, L2 1024K"
+    assert machine["host_memory_capacity"] == "378 GB"
+    assert machine["host_processor_frequency"] == "3700 MHz"
+    assert machine["operating_system"] == "CentOS Linux 7 (Core)"
+    packages = {"mxnet-cu112": "1.9.1", "horovod": "0.28.1", "nvidia-nccl-cu11": None}
+    run = load("abci_2048_open").run
+    page = describe_system(run, machine, packages, None)
+    assert page["framework"] == "MXNet 1.9.1 (mxnet-cu112)"
+    assert page["other_software_stack"] == ("horovod 0.28.1, nvidia-nccl-cu11 (not installed here)")
+    assert page["accelerator_model_name"] == run.system.accelerator
+    found = Gpus("535.129.03", (12, 2), (Gpu("Tesla V100-SXM2-16GB", (7, 0)),) * 4)
+    told = describe_system(run, machine, packages, found)
+    assert told["accelerator_model_name"] == "Tesla V100-SXM2-16GB"
+    assert told["other_software_stack"].endswith(", NVIDIA driver 535.129.03")
+    on_cpus = describe_system(load("smoke").run, machine, packages, found)
+    assert on_cpus["accelerator_model_name"] == "N/A"
+    assert page["number_of_nodes"] == "512" and page["accelerators_per_node"] == "4"
+    assert page["accelerator_memory_capacity"] == "16 GB"
+    assert page["status"] in ("Available on-premise", "Research, Development, or Internal (RDI)")
+    assert all(isinstance(value, str) for value in page.values())
+    assert read_machine(tmp_path / "nothing")["host_processors_per_node"] == "1"

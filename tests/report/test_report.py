@@ -1,0 +1,698 @@
+"""report.html: its content, its harmlessness, and how a browser takes it."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterator
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from typer.testing import CliRunner
+
+from rn50.cli.main import app
+from rn50.config.errors import UserError
+from rn50.config.load import load
+from rn50.launch.run import try_report
+from rn50.report import write as report_module
+from rn50.report.charts import Mark, Series, line_chart, tick_text, ticks
+from rn50.report.compare import compare
+from rn50.report.compare_view import to_json
+from rn50.report.html import render_report
+from rn50.report.phases import course, span_totals, start_up, step_times
+from rn50.report.run_folder import read_folder, read_subjects
+from rn50.report.write import write_report
+from tests.compliance.log_text import Edit, Run, find, good_run, last, meta, put, write
+from tests.report.conftest import Chromium
+
+SHARED = Path(os.environ.get("RN50_SHARED", Path(__file__).resolve().parents[2].parent / "shared"))
+LOGS = SHARED / "data/mlperf_logs/logs"
+HOSTILE = (
+    '"><script>document.title="owned"</script><img src=x onerror="document.title=1">'
+    "'{{ 7*7 }}{% raw %}</style></svg></title>\x1b[31m\u202e&lt;"
+)
+
+
+def train_records(steps: int = 10) -> list[dict[str, object]]:
+    return [
+        {
+            "kind": "train",
+            "time_s": 2.0 * i,
+            "step": 20 * i,
+            "epoch": 0.5 * i,
+            "loss": 3.0 / i,
+            "lr": 0.1 / i,
+            "momentum": 0.9,
+            "global_batch_size": 64,
+            "images_per_s": 640.0,
+        }
+        for i in range(1, steps + 1)
+    ]
+
+
+def span(name: str, start_s: float, duration_s: float, **more: object) -> dict[str, object]:
+    ts, dur = round(start_s * 1e6), round(duration_s * 1e6)
+    return {"name": name, "ph": "X", "ts": ts, "dur": dur, "pid": 0, "tid": "main", **more}
+
+
+SPANS = [
+    span("load MXNet", 100.0, 2.0),
+    span("connect ranks", 102.0, 1.0, tid="startup_0"),
+    span("build network", 102.0, 1.5, tid="startup_1"),
+    span("epoch 1", 103.5, 10.0),
+    span("epoch 2", 113.5, 14.0),
+    span("evaluate 2", 127.5, 1.0),
+]
+
+
+@pytest.fixture
+def run_folder(tmp_path: Path) -> Path:
+    """A finished run with all its files, such as `rn50 launch` leaves."""
+    folder = tmp_path / "runs" / "quick-run"
+    folder.mkdir(parents=True)
+    write(folder / "result_0.txt", good_run())
+    loaded = load("smoke", ["seed=7", "eval.target=0.7"])
+    (folder / "config.yaml").write_text(loaded.to_yaml())
+    origins = {path: str(origin) for path, _, origin in loaded.leaves()}
+    (folder / "origins.json").write_text(json.dumps(origins))
+    lines = "".join(json.dumps(record) + "\n" for record in train_records())
+    (folder / "metrics.jsonl").write_text(lines)
+    (folder / "timeline.json").write_text(json.dumps({"traceEvents": SPANS}))
+    environment = {"host": "node-17", "packages": {"mxnet": "1.9.1"}, "command": ["a", "b"]}
+    (folder / "environment.json").write_text(json.dumps(environment))
+    (folder / "result.json").write_text(json.dumps({"ranks": 2, "status": "success"}))
+    return folder
+
+
+def hostile_run() -> Run:
+    run = good_run()
+    keys = ("submission_org", "submission_platform", "seed", "opt_name", "lars_opt_momentum")
+    for key in keys:
+        find(run, key).value = HOSTILE
+    last(run, "run_stop").metadata["status"] = HOSTILE
+    return run
+
+
+@pytest.fixture
+def hostile_folder(run_folder: Path) -> Path:
+    """Hostile text wherever a file of a run can hold text."""
+    write(run_folder / "result_0.txt", hostile_run())
+    records = [*train_records(), {"kind": HOSTILE, "step": HOSTILE, "loss": HOSTILE}]
+    lines = "".join(json.dumps(record) + "\n" for record in records)
+    (run_folder / "metrics.jsonl").write_text(lines)
+    spans = [*SPANS, span(HOSTILE, 100, 1, tid=HOSTILE, pid=HOSTILE)]
+    (run_folder / "timeline.json").write_text(json.dumps({"traceEvents": spans}))
+    (run_folder / "environment.json").write_text(
+        json.dumps({HOSTILE: HOSTILE, "a": {"b": HOSTILE}})
+    )
+    (run_folder / "result.json").write_text(json.dumps({"ranks": HOSTILE, "reason": HOSTILE}))
+    (run_folder / "origins.json").write_text(json.dumps({"seed": HOSTILE}))
+    return run_folder
+
+
+def top_of(page: str) -> str:
+    """The text of a page's header."""
+    start, stop = page.index("<header>"), page.index("</header>") + len("</header>")
+    return " ".join(Shape(page[start:stop]).text.split())
+
+
+def page_of(path: Path) -> str:
+    (subject,) = read_subjects(path)
+    return render_report(subject)
+
+
+class Shape(HTMLParser):
+    """Tags that are balanced, attributes as they are, the text."""
+
+    VOID = ("meta", "br", "wbr")
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: list[str] = []
+        self.attributes: list[tuple[str, str | None]] = []
+        self.text = ""
+        self.feed(page)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.attributes.extend(attrs)
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.attributes.extend(attrs)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+# --- content --------------------------------------------------------------------------------------
+
+
+def test_all_of_a_run_is_on_its_page(run_folder: Path) -> None:
+    shape = Shape(page_of(run_folder))
+    for said in (
+        "smoke",  # its name
+        "target 0.7, epoch 35",
+        "MLCommons compliance checker 4.1.68",
+        "PASS",
+        "Top-1 accuracy by epoch",
+        "Top-1 accuracy by time",
+        "Throughput",
+        "Training loss",
+        "Learning rate",
+        "Momentum 0.9 throughout",
+        "Global batch 64 throughout",
+        "4.500 s of stages in 3.500 s",  # of the start-up
+        "connect ranks",
+        "startup_0",
+        "Time of a step, between 10 log points",
+        "100.0 ms",
+        "node-17",
+        "packages.mxnet",
+        "base_learning_rate",
+        "config/smoke.yaml",  # where a value of the config comes from
+        "command line",
+        load("smoke", ["seed=7", "eval.target=0.7"]).sha256,
+    ):
+        assert said in shape.text, said
+    assert shape.tags.count("svg") == 2 * 5  # five charts, each with a drawing inside
+
+
+def test_findings_are_listed(run_folder: Path) -> None:
+    run = good_run()
+    last(run, "run_stop").metadata["status"] = "aborted"
+    write(run_folder / "result_0.txt", run)
+    text = Shape(page_of(run_folder)).text
+    assert "FAIL" in text and "R01" in text
+    assert "run_stop says aborted" in text
+
+
+def test_the_same_input_makes_the_same_page(run_folder: Path) -> None:
+    assert page_of(run_folder) == page_of(run_folder)
+
+
+def test_a_bare_log_has_a_page(tmp_path: Path) -> None:
+    shape = Shape(page_of(write(tmp_path / "log.txt", good_run())))
+    assert "us one machine" in shape.text  # the submitter and its system
+    assert "Config" not in shape.text and "Start-up" not in shape.text
+    assert "target 0.759, epoch 35" in shape.text
+
+
+def test_a_run_that_failed_before_its_log_has_a_page(tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text(load("smoke").to_yaml())
+    (tmp_path / "result.json").write_text('{"status": "failed", "reason": "rank 1 is gone"}')
+    assert "The run failed: rank 1 is gone" in Shape(page_of(tmp_path)).text
+
+
+@pytest.mark.parametrize(
+    ("result", "told"),
+    [
+        (
+            {
+                "status": "failed",
+                "reason": "rank 1 on n7 failed in epoch 2",
+                "next": "rn50 launch x",
+            },
+            ["The run failed: rank 1 on n7 failed in epoch 2.", "Next rn50 launch x"],
+        ),
+        (
+            {"status": "failed", "reason": "stopped by Ctrl-C at step 12 (checkpoint of step 10)"},
+            ["The run was stopped by Ctrl-C at step 12 (checkpoint of step 10)."],
+        ),
+        (
+            {"status": "aborted", "stopped": "time budget (limits.time_s) spent at step 9"},
+            [
+                "The run was aborted: time budget (limits.time_s) spent at step 9.",
+                "Best top-1 until then 0.7592, target 0.7.",
+            ],
+        ),
+        (
+            {
+                "status": "aborted",
+                "reason": "target 0.9 missed: accuracy 0.7592 after epoch 35, the last",
+                "next": "rn50 launch results/x/config.yaml 'schedule.length=50 epochs'",
+            },
+            [
+                "The run was aborted: target 0.9 missed: accuracy 0.7592 after epoch 35, the last.",
+                "Next rn50 launch results/x/config.yaml 'schedule.length=50 epochs'",
+            ],
+        ),
+        (
+            {"status": "success", "reason": "target 0.7 reached: accuracy 0.7592 after epoch 35"},
+            ["Reached 0.7592 top-1 after epoch 35, target 0.7."],
+        ),
+    ],
+)
+def test_the_top_says_how_the_run_ended(
+    run_folder: Path, result: dict[str, str], told: list[str]
+) -> None:
+    (run_folder / "result.json").write_text(json.dumps(result))
+    top = top_of(page_of(run_folder))
+    for text in told:
+        assert text in top
+    assert ("Next" in top) == ("next" in result)
+
+
+@pytest.mark.parametrize(
+    ("edits", "told"),
+    [
+        (
+            [put("eval_samples", 400), put("train_samples", 1000)],
+            "so R05 and R06 (its size) do not.",
+        ),
+        ([put("eval_samples", 400)], "so R05 (its size) does not."),
+        ([put("eval_samples", 400), meta("run_stop", "status", "aborted")], None),
+        ([], None),
+    ],
+)
+def test_a_set_that_is_not_imagenet_is_told_calmly(
+    run_folder: Path, edits: list[Edit], told: str | None
+) -> None:
+    run = good_run()
+    for edit in edits:
+        edit(run)
+    write(run_folder / "result_0.txt", run)
+    text = Shape(page_of(run_folder)).text
+    beginning = "PASS by every rule that applies: the set is not ImageNet, "
+    assert (f"{beginning}{told}" in text) if told else (beginning not in text)
+
+
+def test_the_top_says_on_what_data(run_folder: Path, smoke_data: Path, tmp_path: Path) -> None:
+    def top(path: Path) -> str:
+        return top_of(write_report(path, tmp_path / "page.html").read_text())
+
+    drawn = "1,000 training and 400 evaluation images of 4 classes"
+    assert f"Data DRAWN textures ({load('smoke').run.data.path}), {drawn}" in top(run_folder)
+    logged = "1,281,167 training and 50,000 evaluation images, by the log"
+    assert f"Data {logged}" in top(write(tmp_path / "bare.txt", good_run()))
+    own = load("smoke", ["seed=7", "eval.target=0.7", f"data.path={smoke_data}"])
+    assert own.run.data.synthetic is None
+    (run_folder / "config.yaml").write_text(own.to_yaml())
+    # Its config calls the set somebody's own; its manifest says that it was drawn.
+    assert f"Data DRAWN textures ({smoke_data}), {drawn}" in top(run_folder)
+
+
+def test_a_run_without_its_target_has_no_time_to_train(tmp_path: Path) -> None:
+    run = good_run()
+    last(run, "eval_accuracy").value = 0.758
+    text = Shape(page_of(write(tmp_path / "log.txt", run))).text
+    assert "Clock at run_stop" in text and "target not reached" in text
+    assert "Did not reach 0.759: best top-1 0.758." in text
+
+
+def test_an_empty_log_is_a_verdict_and_a_note(tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text(load("smoke").to_yaml())
+    (tmp_path / "result_0.txt").write_text("")
+    text = Shape(page_of(tmp_path)).text
+    assert "CANNOT READ" in text and "empty file" in text
+
+
+@pytest.mark.parametrize(
+    "missing",
+    ["config.yaml", "origins.json", "metrics.jsonl", "timeline.json", "environment.json"],
+)
+@pytest.mark.parametrize("how", ["absent", "broken"])
+def test_a_page_without_one_of_the_files(run_folder: Path, missing: str, how: str) -> None:
+    if how == "absent":
+        (run_folder / missing).unlink()
+    else:
+        (run_folder / missing).write_bytes(b'\xff{"a": [')
+    shape = Shape(page_of(run_folder))
+    assert "epoch 35" in shape.text
+    if how == "broken" and missing not in ("metrics.jsonl", "config.yaml"):
+        assert f"{missing}: left out" in shape.text
+
+
+@pytest.mark.parametrize("stop_s", [-92, 1e12])
+def test_clocks_that_cannot_be_right(tmp_path: Path, stop_s: float) -> None:
+    run = good_run()
+    last(run, "run_stop").time_ms = find(run, "run_start").time_ms + 1000 * stop_s
+    find(run, "run_start").metadata["epoch_num"] = 1e300
+    Shape(page_of(write(tmp_path / "log.txt", run)))
+
+
+def test_epochs_beyond_all_bounds_are_not_drawn(tmp_path: Path) -> None:
+    run = good_run()
+    last(run, "eval_accuracy").metadata["epoch_num"] = 1e300
+    Shape(page_of(write(tmp_path / "log.txt", run)))
+
+
+def test_a_submission_shows_its_runs_and_its_score(tmp_path: Path) -> None:
+    for number in range(5):
+        run = good_run()
+        find(run, "seed").value = number
+        write(tmp_path / f"result_{number}.txt", run)
+    text = Shape(page_of(tmp_path)).text
+    assert "5 of 5 runs reached the target" in text
+    assert "Score, olympic mean" in text and "0.662 min" in text
+    assert "result_4.txt" in text
+
+
+def test_comparisons_are_on_the_page(run_folder: Path, tmp_path: Path) -> None:
+    other = good_run()
+    find(other, "lars_opt_base_learning_rate").value = 9.0
+    (subject,) = read_subjects(run_folder)
+    others = read_subjects(write(tmp_path / "other.txt", other))
+    text = Shape(render_report(subject, others)).text
+    assert "base_learning_rate ≠" in text
+    assert "the curves agree within 3 standard deviations" in text
+
+
+# --- harmlessness ---------------------------------------------------------------------------------
+
+
+def assert_inert(page: str) -> None:
+    shape = Shape(page)
+    assert not {"script", "img", "iframe", "object", "link", "base", "form"} & set(shape.tags)
+    assert not [name for name, _ in shape.attributes if name.startswith("on")]
+    urls = [value for name, value in shape.attributes if name in ("href", "src", "action")]
+    assert all(value and value.startswith("#") for value in urls)
+    assert not re.search(r"url\(|@import|https?://(?!www\.w3\.org)", page)
+    assert not [c for c in page if not c.isprintable() and c != "\n"]
+    assert "default-src 'none'" in page
+
+
+def test_a_page_is_inert(run_folder: Path) -> None:
+    assert_inert(page_of(run_folder))
+
+
+def test_hostile_text_is_text(hostile_folder: Path) -> None:
+    page = page_of(hostile_folder)
+    assert_inert(page)
+    text = Shape(page).text
+    assert '<script>document.title="owned"</script>' in text
+    assert "{{ 7*7 }}" in text
+
+
+VALUES = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.floats(),
+    st.integers(),
+    st.text(max_size=20),
+    st.sampled_from([HOSTILE, 10**400, -1, 0, 1e300, [], {}, [[1]], {"a": {"b": 1}}, "1", 0.5]),
+)
+
+
+@settings(max_examples=80)
+@given(
+    st.lists(st.tuples(st.integers(0, 95), VALUES, VALUES, st.floats(-1e15, 1e15)), max_size=12),
+    st.lists(st.dictionaries(st.sampled_from(list(train_records()[0])), VALUES), max_size=4),
+    st.lists(st.dictionaries(st.sampled_from(list(span("", 0, 0))), VALUES), max_size=4),
+)
+def test_no_content_stops_a_page(
+    run_folder: Path,
+    edits: list[tuple[int, object, object, float]],
+    metrics: list[dict[str, object]],
+    spans: list[dict[str, object]],
+) -> None:
+    run = good_run()
+    for place, value, detail, time_ms in edits:
+        record = run[place % len(run)]
+        record.value, record.time_ms = value, time_ms
+        record.metadata = {"epoch_num": detail, "status": detail, "epoch_count": detail}
+    write(run_folder / "result_0.txt", run)
+    records = [*train_records(), *({**train_records()[0], **record} for record in metrics)]
+    lines = "".join(json.dumps(record) + "\n" for record in records)
+    (run_folder / "metrics.jsonl").write_text(lines)
+    traced = [*SPANS, *({**SPANS[0], **one} for one in spans)]
+    (run_folder / "timeline.json").write_text(json.dumps({"traceEvents": traced}))
+    (run_folder / "environment.json").write_text(json.dumps({"a": metrics, "b": spans}))
+    (subject,) = read_subjects(run_folder)
+    assert_inert(render_report(subject, [subject], judge=lambda _: ()))
+    assert json.dumps(to_json(compare([subject, subject])), allow_nan=False)
+
+
+# --- the command and the launcher -----------------------------------------------------------------
+
+
+def test_the_command(run_folder: Path, tmp_path: Path) -> None:
+    other = str(write(tmp_path / "other.txt", good_run()))
+    out = tmp_path / "page.html"
+    result = CliRunner().invoke(
+        app, ["log", "report", str(run_folder), "--compare", other, "--out", str(out)]
+    )
+    assert result.exit_code == 0
+    assert result.stdout.strip() == str(out)
+    assert "Comparison" in out.read_text()
+
+
+def test_the_page_of_a_folder_lies_in_it(run_folder: Path) -> None:
+    assert write_report(run_folder) == run_folder / "report.html"
+    assert (run_folder / "report.html").is_file()
+
+
+@pytest.mark.parametrize("content", ["", "nothing\n"])
+def test_no_page_of_what_is_no_log(tmp_path: Path, content: str) -> None:
+    (tmp_path / "log.txt").write_text(content)
+    with pytest.raises(UserError, match="an MLPerf log"):
+        write_report(tmp_path / "log.txt", tmp_path / "page.html")
+    assert [path.name for path in tmp_path.iterdir()] == ["log.txt"]
+
+
+def test_no_page_where_none_can_be_written(run_folder: Path) -> None:
+    with pytest.raises(UserError, match="cannot write"):
+        write_report(run_folder, run_folder / "none" / "page.html")
+
+
+def test_a_page_does_not_replace_its_log(run_folder: Path) -> None:
+    log = run_folder / "result_0.txt"
+    before = log.read_text()
+    for path in (log, run_folder):
+        with pytest.raises(UserError, match="another file than the log"):
+            write_report(path, log)
+    assert log.read_text() == before
+
+
+def test_a_page_does_not_replace_another_file_of_the_run(run_folder: Path) -> None:
+    config = run_folder / "config.yaml"
+    config.write_text("base: quick\n")
+    with pytest.raises(UserError, match="another file than one of the run's own"):
+        write_report(run_folder / "result_0.txt", config)
+    assert config.read_text() == "base: quick\n"
+
+
+def test_a_page_of_a_bare_log_may_replace_the_page_before(tmp_path: Path) -> None:
+    log = write(tmp_path / "log.txt", good_run())
+    page = tmp_path / "page.htm"
+    page.write_text("of yesterday")
+    assert write_report(log, page) == page and "of yesterday" not in page.read_text()
+
+
+def test_a_page_is_about_one_subject(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        write(tmp_path / name / "result_0.txt", good_run())
+    with pytest.raises(UserError, match="one run or submission expected, found 2"):
+        write_report(tmp_path)
+
+
+def test_a_launch_survives_its_report(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(out: Path, **_: object) -> Path:
+        raise RuntimeError("two\nlines")
+
+    monkeypatch.setattr(report_module, "write_report", fail)
+    try_report(tmp_path)
+    assert capsys.readouterr().err == "rn50: warning: no report.html: two lines\n"
+
+
+# --- phases and charts ----------------------------------------------------------------------------
+
+
+def test_the_start_up_ends_with_the_first_epoch() -> None:
+    found = start_up(SPANS)
+    assert found is not None
+    assert [bar.name for bar in found.bars] == ["load MXNet", "connect ranks", "build network"]
+    assert (found.wall_s, found.work_s) == (3.5, 4.5)
+    assert found.bars[1].left == pytest.approx(100 * 2 / 3.5)
+
+
+def test_the_work_of_a_start_up_is_that_of_one_rank() -> None:
+    found = start_up([*SPANS, span("load MXNet", 100.0, 3.0, pid=1)])
+    assert found is not None
+    assert (found.wall_s, found.work_s) == (3.5, 4.5)
+    assert len(found.bars) == 4
+
+
+def test_spans_by_kind() -> None:
+    totals = {total.name: total for total in span_totals(SPANS)}
+    assert totals["epoch"].times == 2
+    assert totals["epoch"].total_s == 24.0 and totals["epoch"].median_s == 12.0
+    assert next(iter(totals)) == "epoch"  # the longest first
+
+
+def test_step_times() -> None:
+    records = train_records()
+    records[3]["images_per_s"] = 64.0
+    steps = step_times(records, None)
+    assert steps is not None
+    assert (steps.points, steps.median_ms, steps.slowest_ms) == (10, 100.0, 1000.0)
+    assert steps.slowest_step == 80
+
+
+def test_settings_that_never_change_are_constant() -> None:
+    momentum, rate = course(train_records(), "momentum", "m"), course(train_records(), "lr", "l")
+    assert momentum is not None and momentum.constant == 0.9
+    assert rate is not None and rate.constant is None
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "expected"),
+    [
+        (0, 1, (0, 0.2, 0.4, 0.6, 0.8, 1)),
+        (0, 0.759, (0, 0.2, 0.4, 0.6, 0.8)),
+        (0.3, 2.3, (0, 0.5, 1, 1.5, 2, 2.5)),
+        (0, 0, (0, 0.2)),
+        (7, 7, (6, 8)),
+        (0, 43595, (0, 10000, 20000, 30000, 40000, 50000)),
+    ],
+)
+def test_ticks_are_round_and_hold_the_values(
+    low: float, high: float, expected: tuple[float, ...]
+) -> None:
+    assert ticks(low, high) == expected
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(0.25, "0.25"), (1500, "1,500"), (15000, "15k"), (3.5e6, "3.5M"), (0, "0")]
+)
+def test_tick_text(value: float, text: str) -> None:
+    assert tick_text(value) == text
+
+
+def test_a_chart_says_what_it_shows() -> None:
+    chart = line_chart(
+        "slug", "Loss", [Series("A", (((1, 3), (2, 1)),))], x_label="epoch", marks=[Mark("goal", 2)]
+    )
+    assert '<title id="slug-t">Loss. A: from 3 to 1</title>' in chart
+    assert 'role="img"' in chart and ">goal<" in chart and ">epoch<" in chart
+
+
+def test_no_chart_of_nothing() -> None:
+    assert line_chart("slug", "Loss", [Series("A", ((),))], x_label="epoch") == ""
+
+
+def test_lines_of_very_different_length_get_a_logarithmic_axis() -> None:
+    series = [Series(n, (((end / 9, 0), (end, 1)),)) for n, end in (("A", 20), ("B", 9000))]
+    chart = line_chart("slug", "Accuracy", series, x_label="s", spread_x=True)
+    assert ">10</text>" in chart and ">1,000</text>" in chart
+
+
+PAGE_PX = (816 - 106, 1056 - 106)
+"""US Letter at 96 pixels an inch, less margins of 14 mm: width and height."""
+
+# --- in a browser ---------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def opened(chromium: Chromium) -> Iterator[Chromium]:
+    yield chromium
+    assert chromium.messages == []
+    assert len(chromium.requests) == 1, "the page loads nothing but itself"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+@pytest.mark.parametrize("width", [1280, 400])
+def test_the_page_in_a_browser(opened: Chromium, run_folder: Path, width: int, dark: bool) -> None:
+    opened.open(write_report(run_folder), width=width, dark=dark)
+    text = opened.value("document.body.innerText")
+    for figure in ("39.57", "0.7592", "target 0.7, epoch 35", "1,281,167", "PASS"):
+        assert figure in text, figure
+    assert opened.value("document.documentElement.scrollWidth") == width
+    for chart in range(opened.value("document.querySelectorAll('.chart').length")):
+        box = f"document.querySelectorAll('.chart')[{chart}].getBoundingClientRect()"
+        assert opened.value(f"{box}.width") > 200
+        assert opened.value(f"{box}.height") > 150
+    paper, ink = (
+        opened.value(f"getComputedStyle(document.body).{name}")
+        for name in ("backgroundColor", "color")
+    )
+    lightness = [sum(map(int, re.findall(r"\d+", colour)[:3])) for colour in (paper, ink)]
+    assert (lightness[0] < lightness[1]) == dark
+
+
+@pytest.mark.slow
+def test_text_of_charts_keeps_its_size(opened: Chromium, run_folder: Path) -> None:
+    page = write_report(run_folder)
+    sizes = []
+    for width in (1280, 400):
+        opened.open(page, width=width)
+        sizes.append(
+            opened.value("document.querySelector('.chart .tick').getBoundingClientRect().height")
+        )
+    assert sizes[0] == sizes[1] > 9
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("width", [1280, 400])
+def test_hostile_text_does_nothing_in_a_browser(
+    opened: Chromium, hostile_folder: Path, width: int
+) -> None:
+    (subject,) = read_subjects(hostile_folder)
+    page = hostile_folder / "report.html"
+    page.write_text(render_report(subject, [subject]))
+    opened.open(page, width=width)
+    assert opened.value("document.title") == "smoke · rn50 report"
+    assert opened.value("document.scripts.length + document.images.length") == 0
+    assert opened.value("document.documentElement.scrollWidth") == width
+    assert 'document.title="owned"' in opened.value("document.body.innerText")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+def test_the_page_on_paper(opened: Chromium, run_folder: Path, dark: bool) -> None:
+    """Sections kept whole left half of most pages empty: a small run filled 20 of them. Bars, which
+    are backgrounds, were left out, and a dark reader's page was dark."""
+    page = write_report(run_folder)
+    opened.open(page, width=PAGE_PX[0], dark=dark, paper=True)
+    style = "getComputedStyle(document.documentElement)"
+    assert opened.value(f"{style}.printColorAdjust") == "exact"
+    assert opened.value("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+    height = opened.value("document.documentElement.scrollHeight")
+    assert opened.value("document.documentElement.scrollWidth") == PAGE_PX[0]
+    filled = height / PAGE_PX[1]
+    pages = len(re.findall(rb"/Type */Page\b", opened.printed()))
+    assert filled <= pages <= filled * 1.15 + 1
+
+
+@pytest.mark.slow
+def test_pages_of_failed_runs_and_submissions_in_a_browser(
+    opened: Chromium, tmp_path: Path
+) -> None:
+    for number in range(5):
+        write(tmp_path / f"result_{number}.txt", good_run())
+    subject = read_folder(tmp_path)
+    page = tmp_path / "report.html"
+    page.write_text(render_report(subject, [subject] * 6))
+    opened.open(page, width=400)
+    assert opened.value("document.documentElement.scrollWidth") == 400
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not LOGS.is_dir(), reason="no published logs beside this checkout")
+@pytest.mark.parametrize("round_name", ["v0.6", "v1.0", "v3.1", "v4.0"])
+def test_pages_of_published_logs_in_a_browser(
+    opened: Chromium, tmp_path: Path, round_name: str
+) -> None:
+    subjects = read_subjects(LOGS / round_name)
+    page = tmp_path / "report.html"
+    page.write_text(render_report(subjects[0], subjects[1:]))
+    for width in (1280, 400):
+        opened.open(page, width=width)
+        assert opened.value("document.documentElement.scrollWidth") == width
+        assert "Top-1" in opened.value("document.body.innerText")

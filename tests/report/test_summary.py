@@ -1,0 +1,203 @@
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from rn50.config.errors import UserError
+from rn50.logging.parse import read_events
+from rn50.report.summary import Summary, find_log, summarise
+
+PUBLISHED = Path(__file__).resolve().parents[2].parent / "shared/data/mlperf_logs"
+
+
+def line(time_ms: Any, key: Any, value: Any = None, **metadata: Any) -> str:
+    record = {"namespace": "", "time_ms": time_ms, "event_type": "POINT_IN_TIME"}
+    return f":::MLLOG {json.dumps(record | {'key': key, 'value': value, 'metadata': metadata})}\n"
+
+
+RUN = (
+    line(1_000, "init_start")
+    + line(1_500, "global_batch_size", 64)
+    + line(2_000, "init_stop")
+    + line(3_500, "run_start")
+    + line(3_500, "train_samples", 1000)
+    + line(3_600, "block_start", first_epoch_num=1, epoch_count=2)
+    + line(4_000, "epoch_start", epoch_num=1)
+    + line(6_000, "epoch_stop", epoch_num=1)
+    + line(6_000, "epoch_start", epoch_num=2)
+    + line(9_000, "epoch_stop", epoch_num=2)
+    + line(9_000, "eval_start", epoch_num=2)
+    + line(10_000, "eval_stop", epoch_num=2)
+    + line(10_000, "eval_accuracy", 0.5, epoch_num=2)
+    + line(10_000, "epoch_start", epoch_num=3)
+    + line(15_000, "epoch_stop", epoch_num=3)
+    + line(17_500, "eval_accuracy", 0.76, epoch_num=3)
+    + line(18_250, "run_stop", status="success")
+)
+NOISE = "mpirun: hello\n\n[1,0]<stdout>: :::MLL\n:::MLLOG {broken\n:::MLLOG [1, 2]\n"
+
+
+def write(folder: Path, text: str) -> Path:
+    path = folder / "result_0.txt"
+    path.write_text(text)
+    return path
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        RUN,
+        NOISE + RUN.replace("\n", "\n" + NOISE),
+        RUN.replace(":::MLLOG", "[1,0]<stdout>:::MLLOG"),
+    ],
+    ids=["plain", "between other lines", "behind a prefix"],
+)
+def test_the_figures_of_a_run(tmp_path: Path, text: str) -> None:
+    assert summarise(write(tmp_path, text)) == Summary(
+        status="success",
+        time_to_train_s=14.75,
+        init_s=2.5,
+        epochs=3,
+        eval_accuracy=0.76,
+        global_batch_size=64,
+        images_per_s=3 * 1000 / 10,
+        evaluations=((2, 0.5, 6.5), (3, 0.76, 14.0)),
+    )
+
+
+def test_events_tell_their_line_and_keep_their_values(tmp_path: Path) -> None:
+    events = read_events(write(tmp_path, NOISE + RUN))
+    assert len(events) == RUN.count("\n")
+    assert events[0][:5] == (6, 1000, "init_start", None, {})
+    assert events[-1][:5] == (22, 18_250, "run_stop", None, {"status": "success"})
+
+
+def test_bad_bytes_and_line_ends_of_windows_do_not_matter(tmp_path: Path) -> None:
+    path = tmp_path / "log.txt"
+    path.write_bytes(b"\xff\xfe\r\n" + RUN.replace("\n", "\r\n").encode())
+    assert summarise(path).time_to_train_s == 14.75
+
+
+def test_a_run_without_an_end_has_no_time(tmp_path: Path) -> None:
+    found = summarise(write(tmp_path, "".join(RUN.splitlines(keepends=True)[:-1])))
+    assert found.status is None
+    assert found.time_to_train_s is None
+    assert found.eval_accuracy == 0.76
+    assert found.init_s == 2.5
+
+
+def test_a_run_that_never_started_has_little_to_tell(tmp_path: Path) -> None:
+    found = summarise(write(tmp_path, line(1, "init_start")))
+    assert found == Summary(None, None, None, None, None, None, None, ())
+
+
+def test_an_aborted_run_says_so(tmp_path: Path) -> None:
+    text = RUN.replace('"success"', '"aborted"')
+    assert summarise(write(tmp_path, text)).status == "aborted"
+
+
+def test_a_stamp_of_zero_is_no_clock(tmp_path: Path) -> None:
+    """Some published logs stamp records with 0: nobody started a run in 1970."""
+    text = line(0, "init_start") + line(0, "run_start") + line(5_000, "run_stop", status="success")
+    found = summarise(write(tmp_path, text))
+    assert found.time_to_train_s is None
+    assert found.init_s is None
+
+
+@pytest.mark.parametrize(
+    "text", ["", "hello\n", NOISE, ":::MLLOG {}\n", ':::MLLOG {"time_ms": "x", "key": "a"}\n']
+)
+def test_what_is_no_log_is_refused(tmp_path: Path, text: str) -> None:
+    path = write(tmp_path, text)
+    with pytest.raises(UserError, match=rf"^{path}: an MLPerf log .* expected, found "):
+        summarise(path)
+
+
+def test_a_log_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="nowhere: cannot read: No such file"):
+        summarise(tmp_path / "nowhere")
+    with pytest.raises(UserError, match="cannot read: a regular file expected, found a folder"):
+        summarise(tmp_path)
+
+
+def test_a_folder_means_its_first_log(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"result_0\.txt expected in it, found none"):
+        find_log(tmp_path)
+    path = write(tmp_path, RUN)
+    assert find_log(tmp_path) == find_log(path) == path
+
+
+HOSTILE = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.text(max_size=4),
+    st.floats(),
+    st.integers(),
+    st.sampled_from([10**400, -(10**400), 2**63, 0, [], {}, [[1]], {"a": 1}]),
+)
+NAMES = (
+    "run_start run_stop init_start epoch_start epoch_stop eval_accuracy train_samples "
+    "global_batch_size x"
+)
+KEYS = st.sampled_from([*NAMES.split(" "), None, 3])
+
+
+@settings(max_examples=300)
+@given(
+    st.lists(
+        st.tuples(
+            st.one_of(st.floats(), st.sampled_from([1, 2, 10**400, True])), KEYS, HOSTILE, HOSTILE
+        ),
+        max_size=10,
+    )
+)
+@example([(1, "run_start", 1, 1), (10**400, "run_stop", 1, 1)])
+@example([(1, "run_start", 1, 1), (2, "eval_accuracy", 10**400, 1)])
+@example([(1, "epoch_start", 1, 1), (9, "epoch_stop", 1, 1), (9, "train_samples", 10**400, 1)])
+@example([(1, "run_start", 1, 1), (2, "eval_accuracy", 0.5, 10**400)])
+def test_no_content_of_a_log_raises_anything_else(
+    tmp_path: Path, records: list[tuple[Any, Any, Any, Any]]
+) -> None:
+    text = "".join(
+        line(time_ms, key, value, epoch_num=detail, status=detail)
+        for time_ms, key, value, detail in records
+    )
+    try:
+        found = summarise(write(tmp_path, text))
+    except UserError:
+        return
+    assert found.status is None or isinstance(found.status, str)
+    assert found.global_batch_size is None or isinstance(found.global_batch_size, int)
+    for figure in (found.time_to_train_s, found.init_s, found.images_per_s):
+        assert figure is None or math.isfinite(figure)
+
+
+def published() -> list[list[str]]:
+    """Rows of the table of published logs at hand, v0.7 and later."""
+    table = PUBLISHED / "EXPECTED.tsv"
+    if not table.is_file():
+        return []
+    rows = [row.split("\t") for row in table.read_text().splitlines()]
+    return [row for row in rows if row[0].startswith("logs/") and row[1] >= "0.7"]
+
+
+@pytest.mark.skipif(not published(), reason="no published logs beside this checkout")
+@pytest.mark.parametrize("row", published(), ids=lambda row: row[0])
+def test_the_figures_of_published_logs(row: list[str]) -> None:
+    """Against a table that was made by another program."""
+    log, _, _, _, _, _, status, accuracy, epochs, seconds, batch = row[:11]
+    found = summarise(PUBLISHED / log)
+    assert found.status == (None if status == "-" else status)
+    assert found.eval_accuracy == pytest.approx(float(accuracy), abs=1e-6)
+    assert found.global_batch_size == int(batch)
+    if seconds != "-":
+        assert found.time_to_train_s == pytest.approx(float(seconds), abs=1e-3)
+        assert found.epochs == float(epochs)
+    assert len(found.evaluations) > 3
+    if "NVIDIA" in log:
+        assert found.images_per_s is not None
+        assert found.images_per_s > 1000

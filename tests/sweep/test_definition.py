@@ -1,0 +1,157 @@
+"""SWEEP.yaml: read, refused in one line a problem, turned into configs of trials."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rn50.config.errors import UserError
+from rn50.config.load import load
+from rn50.config.names import PRESETS
+from rn50.sweep.definition import Parameter, difference, load_sweep, override
+
+GOOD = """
+name: a
+config: smoke
+overrides:
+  eval: {period: 1, offset: 0}
+  schedule.length: 4 epochs
+parameters:
+  optimizer.base_lr: {log: [0.01, 1]}
+  schedule: {warmup: {linear: [0.5, 2], step: 0.5, unit: epochs}}
+  batch.per_rank: {choice: [5, 10]}
+objective: {measure: accuracy, at_epoch: 2}
+"""
+
+ALL_PARAMETERS = GOOD[GOOD.index("parameters:") : GOOD.index("objective:")]
+
+
+def write(folder: Path, text: str) -> Path:
+    path = folder / "sweep.yaml"
+    path.write_text(text)
+    return path
+
+
+def test_dotted_and_nested_keys_mean_the_same(tmp_path: Path) -> None:
+    loaded = load_sweep(write(tmp_path, GOOD))
+    assert list(loaded.sweep.parameters) == [
+        *("optimizer.base_lr", "schedule.warmup", "batch.per_rank")
+    ]
+    values = {"optimizer.base_lr": 0.1, "schedule.warmup": 1.5, "batch.per_rank": 5}
+    run = loaded.load_trial("smoke", values).run
+    assert (run.optimizer.base_lr, str(run.schedule.warmup)) == (0.1, "1.5 epochs")
+    assert (run.batch.per_rank, run.eval.period, str(run.schedule.length)) == (5, 1, "4 epochs")
+
+
+@pytest.mark.parametrize("path", sorted((PRESETS / "sweeps").glob("*.yaml")), ids=lambda p: p.stem)
+def test_each_sweep_of_ours_reads(path: Path) -> None:
+    loaded = load_sweep(path)
+    assert loaded.sweep.name == path.stem
+    first = {key: p.first() for key, p in loaded.sweep.parameters.items()}
+    loaded.load_trial(loaded.sweep.config, first)
+
+
+def test_a_config_beside_the_sweep_and_a_base_of_it(tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_text("name: mine\n")
+    write(tmp_path, GOOD.replace("config: smoke", "config: mine.yaml"))
+    (tmp_path / "more.yaml").write_text("base: sweep.yaml\nname: b\ntrials: 3\n")
+    loaded = load_sweep(tmp_path / "more.yaml")
+    assert (loaded.sweep.name, loaded.sweep.trials, loaded.base.run.name) == ("b", 3, "mine")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "expected"),
+    [
+        ("name: a", "name: a\ntrails: 3", "yaml:3: trails: unknown key; did you mean trials?"),
+        ("log: [0.01, 1]", "lgo: [1, 2]", "yaml:8: parameters.optimizer.base_lr.lgo: unknown"),
+        (
+            "log: [0.01, 1]",
+            "log: [0.01, 1], choice: [1]",
+            "sweep.yaml:8: parameters.optimizer.base_lr.log: exactly one of choice, linear, log, "
+            "integer expected, found choice and log",
+        ),
+        ("log: [0.01, 1]", "step: 1", "exactly one of choice, linear, log, integer expected"),
+        ("log: [0.01, 1]", "log: [0, 1]", "log: numbers above 0 expected, found [0.0, 1.0]"),
+        ("log: [0.01, 1]", "log: [1, 0.1]", "log: [lowest, highest] expected, found [1.0, 0.1]"),
+        ("log: [0.01, 1]", "log: [1]", "log.1: expected a value, found none|one value more"),
+        ("log: [0.01, 1]", "log: [a, 1]", "parameters.optimizer.base_lr.log: expected a valid num"),
+        ("step: 0.5", "step: 5", "step: at most highest - lowest expected, found 5.0"),
+        ("choice: [5, 10]", "choice: [5, 5]", "choice: each value once expected, found [5, 5]"),
+        ("choice: [5, 10]", "choice: []", "choice: 1 to 1000 values expected"),
+        ("choice: [5, 10]", "choice: [[1]]", "text, a number, true, false or null, found [1]"),
+        (
+            "optimizer.base_lr",
+            "optimizer.base_rl",
+            "sweep.yaml:8: parameters.optimizer.base_rl: a key of the config expected; "
+            "did you mean optimizer.base_lr?",
+        ),
+        ("at_epoch: 2", "at_epoch: 9", "objective.at_epoch: an epoch with an evaluation expected"),
+        (", at_epoch: 2", "", "objective.at_epoch: an epoch for measure accuracy alone expected"),
+        ("period: 1", "periods: 1", "eval.periods: unknown key; did you mean period?"),
+        ("config: smoke", "config: smoek", 'smoek: no such file, and no preset of that name; did'),
+        ("name: a", "name: a\nsampler: grid", "parameters.optimizer.base_lr: a choice, an inte"),
+        ("name: a", "name: ../a", "name: expected letters, digits, dots, dashes"),
+        ("name: a", "name: a\nseed: -1", "seed: expected greater than or equal to 0, found -1"),
+        (
+            "name: a",
+            "name: a\npruner: {kind: threshold}",
+            "pruner.least: an accuracy for kind threshold alone expected, found None for threshold",
+        ),
+        ("batch.per_rank", "name", "parameters.name: a key that the sweep does not set itself"),
+        (ALL_PARAMETERS, "", "parameters: expected one value more"),
+        ("parameters:", "parameters: {}\nx:", "parameters: at least one expected, found none|x"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_is_said_in_one_line(
+    tmp_path: Path, old: str, new: str, expected: str
+) -> None:
+    assert old in GOOD
+    with pytest.raises(UserError) as caught:
+        load_sweep(write(tmp_path, GOOD.replace(old, new, 1)))
+    assert any(part in str(caught.value) for part in expected.split("|")), caught.value
+    assert all(" " in line and len(line) < 500 for line in str(caught.value).splitlines())
+
+
+SCALARS = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(-(2**62), 2**62),
+    st.floats(allow_nan=False, allow_infinity=False),
+    st.text(st.characters(codec="utf-8", exclude_categories=["C", "Z"]), max_size=20),
+)
+
+
+@given(SCALARS)
+def test_a_value_reaches_the_config_as_it_is(value: object) -> None:
+    from rn50.config.yaml_file import _parse_override
+
+    ((key, leaf),) = _parse_override(override("a.b", value))
+    assert key == "a.b"
+    assert type(leaf.value) is type(value)
+    assert leaf.value == value
+
+
+@given(st.floats(1e-6, 10), st.floats(1e-6, 10))
+def test_limits_are_in_order_or_refused(low: float, high: float) -> None:
+    if low < high:
+        assert Parameter(log=(low, high)).limits == (low, high)
+    else:
+        with pytest.raises(ValueError, match="lowest"):
+            Parameter(log=(low, high))
+
+
+def test_what_may_change_between_two_drivers_and_what_not(tmp_path: Path) -> None:
+    old = load_sweep(write(tmp_path, GOOD)).definition()
+    more = GOOD + "trials: 99\nparallel: 2\nlimit_s: 60\n"
+    assert load_sweep(write(tmp_path, more)).definition() == old
+    other = load_sweep(write(tmp_path, GOOD.replace("0.01", "0.02"))).definition()
+    assert difference(old, other) == [
+        "parameters.optimizer.base_lr.log: was [0.01, 1.0], is [0.02, 1.0]"
+    ]
+    override_changed = load_sweep(write(tmp_path, GOOD.replace("4 epochs", "5 epochs")))
+    changed = difference(old, override_changed.definition())
+    assert any("resolved_config_sha256" in line for line in changed)
+    assert load("smoke").sha256 not in changed

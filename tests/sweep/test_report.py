@@ -1,0 +1,97 @@
+"""What a sweep leaves behind, from a journal of known trials."""
+
+from __future__ import annotations
+
+import json
+from itertools import takewhile
+from pathlib import Path
+
+import pytest
+
+from rn50.compliance.config_rules import check_config
+from rn50.config.load import load
+from rn50.sweep.definition import LoadedSweep, load_sweep
+from rn50.sweep.plots import place
+from rn50.sweep.report import table, write_results
+from rn50.sweep.study import Study
+
+TEXT = """
+name: a
+config: smoke
+parameters:
+  optimizer.base_lr: {log: [0.01, 1]}
+  schedule.warmup: {linear: [0.5, 2], unit: epochs}
+  batch.per_rank: {choice: [5, 10]}
+objective: {measure: MEASURE}
+sampler: random
+"""
+
+
+def searched(folder: Path, measure: str, values: list[float]) -> tuple[LoadedSweep, Study]:
+    folder.mkdir()
+    path = folder / "sweep.yaml"
+    path.write_text(TEXT.replace("MEASURE", measure))
+    loaded = load_sweep(path)
+    study = Study(loaded.sweep, folder / "journal.log")
+    for value in values:
+        study.complete(study.ask().number, value, 3.0)
+    study.fail(study.ask().number, "no <disk>", 1.0)
+    study.prune(study.ask().number, "accuracy 0.1 after epoch 2", 2.0)
+    return loaded, study
+
+
+@pytest.mark.parametrize(
+    ("measure", "best"), [("epochs_to_target", 2), ("accuracy, at_epoch: 4", 0)]
+)
+def test_the_best_is_a_preset_that_the_check_accepts(
+    tmp_path: Path, measure: str, best: int
+) -> None:
+    loaded, study = searched(tmp_path / "a", measure, [9.0, 5.0, 4.0, 6.0, 8.0])
+    found = write_results(loaded, study, tmp_path / "a")
+    assert found["best"] == best
+    preset = load(tmp_path / "a" / "best.yaml")
+    wanted = study.trials[best].params
+    assert preset.run.optimizer.base_lr == wanted["optimizer.base_lr"]
+    assert preset.run.batch.per_rank == wanted["batch.per_rank"]
+    assert str(preset.run.schedule.warmup) == f"{wanted['schedule.warmup']!r} epochs"
+    assert (preset.run.seed, preset.run.name) == (None, "a_best")
+    assert check_config(preset).verdict == "PASS"
+    assert preset.run.division == "open"  # the closed one wants base LRs of 0.001 k
+    lines = (tmp_path / "a" / "best.yaml").read_text().splitlines()
+    header = "\n".join(takewhile(lambda line: line.startswith("# "), lines))
+    assert f"trial {best}" in header
+    assert "Open division: the closed one refuses it: optimizer.base_lr" in header
+    assert json.loads((tmp_path / "a" / "trials.json").read_text()) == found
+
+
+def test_the_table_has_the_best_first_and_every_reason(tmp_path: Path) -> None:
+    for measure, order in (("epochs_to_target", "10234"), ("accuracy, at_epoch: 4", "20134")):
+        loaded, study = searched(tmp_path / measure[:8], measure, [5.0, 4.0, 7.0])
+        header, rows = table(write_results(loaded, study, tmp_path / measure[:8]))
+        assert "".join(row[0] for row in rows) == order
+        assert len({len(header), *map(len, rows)}) == 1
+        assert [row[-1] for row in rows[3:]] == ["no <disk>", "accuracy 0.1 after epoch 2"]
+
+
+@pytest.mark.parametrize("values", [[], [1.0], [5.0, 5.0, 5.0, 5.0], [4.0, 6.0, 9.0, 3.0, 2.0]])
+def test_plots_from_any_number_of_trials_the_same_each_time(
+    tmp_path: Path, values: list[float]
+) -> None:
+    loaded, study = searched(tmp_path / "a", "epochs_to_target", values)
+    names = ("history.svg", "parallel.svg", "importance.svg")
+    write_results(loaded, study, tmp_path / "a")
+    first = [(tmp_path / "a" / name).read_bytes() for name in names]
+    write_results(loaded, study, tmp_path / "a")
+    assert [(tmp_path / "a" / name).read_bytes() for name in names] == first
+    assert all(b"<svg" in text for text in first)
+    assert (b"optimizer.base" in first[2]) == (len(set(values)) > 1 and len(values) > 3)
+    assert (tmp_path / "a" / "best.yaml").exists() == bool(values)
+
+
+def test_places_on_an_axis() -> None:
+    assert place([1, 10, 100], log=True) == pytest.approx([0, 0.5, 1])
+    assert place([1, 3, 5], log=False) == pytest.approx([0, 0.5, 1])
+    assert place(["b", "a", "b"], log=False) == [0, 1, 0]
+    assert place([True, None], log=True) == [0, 1]
+    assert place([2.0, 2.0], log=False) == [0.5, 0.5]
+    assert place([], log=False) == []
