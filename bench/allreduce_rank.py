@@ -17,8 +17,8 @@ import numpy as np
 
 from ..config.atomic import write_file
 from ..config.load import load
-from ..launch.engine_environment import torus_grid
 from ..logging.timeline import Timeline
+from ..scaling.cost import torus_grid
 from ..train.placement import find_placement
 from .rank import main_of
 

@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 
 from ..config.errors import UserError
 from ..config.load import Loaded
-from ..data.prepare import Tracker, prepare
+from ..config.progress import Tracker
+from ..data.prepare import prepare
 from ..launch.launchers import build_job
 from ..report.drawing import finish, new_panels, save
 from ..scaling.cost import allreduce

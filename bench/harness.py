@@ -21,7 +21,8 @@ from ..config.atomic import write_file
 from ..config.errors import UserError
 from ..config.load import Loaded
 from ..config.plan import build_plan
-from ..data.prepare import Tracker, prepare
+from ..config.progress import Tracker
+from ..data.prepare import prepare
 from ..launch.launchers import build_job, pick_launcher, run_job
 from ..train.support import check_supported
 from .rounds import read_rounds

@@ -14,8 +14,9 @@ from typing import Any
 from ..config.errors import UserError
 from ..config.load import Loaded
 from ..config.machine import System
+from ..config.progress import Tracker
 from ..data.dataset import load_table
-from ..data.prepare import Tracker, prepare
+from ..data.prepare import prepare
 from ..launch.launchers import Asked
 from ..report.drawing import finish, new_figure, save
 from ..scaling.machine import Machine, known_precisions

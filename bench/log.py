@@ -18,7 +18,7 @@ from ..compliance.official import installed_version
 from ..config.errors import UserError
 from ..config.load import load
 from ..config.plan import build_plan
-from ..data.prepare import Tracker
+from ..config.progress import Tracker
 from ..logging.clock import Clock
 from ..logging.mlperf import MLPerfLog
 from .harness import machine, spread

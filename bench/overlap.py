@@ -15,7 +15,8 @@ from typing import Any
 from ..config.errors import UserError
 from ..config.load import Loaded
 from ..config.plan import build_plan
-from ..data.prepare import Tracker, prepare
+from ..config.progress import Tracker
+from ..data.prepare import prepare
 from ..launch.launchers import pick_launcher
 from ..report.drawing import error_bars, finish, new_figure, save
 from .harness import machine, measure_on_ranks, ratio_spread, spread

@@ -16,7 +16,8 @@ from typing import Any, NamedTuple
 
 from ..config.errors import UserError
 from ..config.load import Loaded
-from ..data.prepare import Tracker, prepare
+from ..config.progress import Tracker
+from ..data.prepare import prepare
 from ..report.drawing import error_bars, finish, new_panels, save
 from .comm import LoadFor
 from .harness import machine, measure_on_ranks, spread

@@ -9,6 +9,7 @@ from typing import Annotated, Optional
 import typer
 
 from ..config.errors import UserError
+from ..config.leaves import yaml_value
 from ..launch.ending import config_checked
 from .console import (
     EXIT_BAD,
@@ -21,7 +22,6 @@ from .console import (
     complete_preset,
     print_table,
     say,
-    yaml_value,
 )
 
 config_app = typer.Typer(help="Look at configs and check them.", **TYPER_OPTIONS)

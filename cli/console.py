@@ -5,20 +5,20 @@ No framework loads here, and rich (40 ms) only where it draws: checking a log ta
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 from collections.abc import Callable, Collection, Sequence
 from contextlib import redirect_stdout
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Optional, Protocol, TextIO
+from typing import Annotated, Any, Optional, TextIO
 
 import typer
 
 from ..config.atomic import check_output, is_stdout
 from ..config.errors import UserError
 from ..config.finding import printable
+from ..config.progress import Advance
 
 EXIT_BAD = 1
 EXIT_USAGE = 2
@@ -163,15 +163,6 @@ def split_config(config: str, overrides: list[str] | None) -> tuple[str, list[st
 
 REPORT_S = 30.0
 """Between two lines of progress where no terminal shows a bar: the log of a job."""
-
-
-class Advance(Protocol):
-    """Progress of a named task: `done` of `total` pieces, and in words what it is at.
-
-    `begun`: pieces' worth of work on those that are not done.
-    """
-
-    def __call__(self, done: int, total: int, detail: str = "", begun: float = 0.0) -> None: ...
 
 
 class Tracking:
@@ -342,11 +333,6 @@ def stack_rows(header: Sequence[str], rows: Sequence[Sequence[str]], width: int)
                 break_on_hyphens=False,
             )
     return lines
-
-
-def yaml_value(value: Any) -> str:
-    """A value as one would write it in YAML."""
-    return value if isinstance(value, str) else json.dumps(value)
 
 
 def with_unit(value: float | None, unit: str, digits: int) -> str:

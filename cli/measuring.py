@@ -6,8 +6,9 @@ import sys
 import time
 from pathlib import Path
 
+from ..config.progress import Advance
 from ..launch.ending import Stopped, asked_by, measured, measuring_stopped
-from .console import Advance, Tracking
+from .console import Tracking
 
 
 class Measuring:

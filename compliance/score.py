@@ -17,26 +17,12 @@ from ..config import benchmark
 from ..config.finding import number, printable
 from ..config.reading import read_object
 from . import rcp as convergence
-from .check_log import CANNOT_READ, FAIL, Check
+from .check_log import Check
 from .rcp import Verdict
-from .submission import check_folder, newest
+from .run_scores import RunScore, judge_convergence, left_out, newest, run_score
+from .submission import check_folder
 
-_NO_CLOCK = ("TWO_RUNS", "R17", "R22")  # errors that leave no run time to trust
 _SCALING_BYTES = 1 << 16
-
-
-class RunScore(NamedTuple):
-    """One run; `minutes` None: it has no usable clock. `invalid`: why the check of its round fails
-    it, "" if it does not."""
-
-    path: Path
-    minutes: float | None
-    converged: bool
-    epochs: float | None
-    accuracy: float | None
-    dropped: str
-    """Why its time is not in the mean; "" if it is."""
-    invalid: str
 
 
 class Score(NamedTuple):
@@ -117,7 +103,7 @@ def score_checks(folder: Path, judged: Sequence[Check], *, scale: bool | None = 
     cases = [check.case for check in checks if check.case is not None]
     name = newest(checks)
     division = next((case.division for case in cases if case.division), None)
-    runs = [_run(check) for check in checks]
+    runs = [run_score(check) for check in checks]
     window, outside = _median_window(checks, runs)
     scored, mean_min = _olympic([runs[at] for at in window])
     for at, run in zip(window, scored, strict=True):
@@ -178,57 +164,10 @@ def _median_window(
     )
 
 
-def judge_convergence(checks: Sequence[Check]) -> Verdict | None:
-    """The RCP test on the runs by the newest of their rulesets; None where that round has none, or
-    the runs have no common batch size. A run whose batch is no number did not converge with it, and
-    the one that may fail, whatever for, has no epochs that count."""
-    cases = [check.case for check in checks if check.case is not None]
-    batches = {case.batch for case in cases if case.batch is not None}
-    ruleset = newest(checks)
-    if len(batches) != 1 or not convergence.kept_points(ruleset):
-        return None
-    out = _left_out([_run(check) for check in checks])
-    epochs = [
-        None
-        if check.case is None or check.case.batch is None or at in out
-        else check.case.convergence_epoch
-        for at, check in enumerate(checks)
-    ]
-    return convergence.judge(epochs, batches.pop(), ruleset)
-
-
-def _left_out(runs: Sequence[RunScore]) -> set[int]:
-    """Runs that count as the slowest: one that is not valid; of more, which make no submission,
-    those that did not converge, so that their score is still known."""
-    invalid = {at for at, run in enumerate(runs) if run.invalid or not run.converged}
-    if len(invalid) <= benchmark.RUNS_THAT_MAY_FAIL:
-        return invalid
-    return {at for at in invalid if not runs[at].converged}
-
-
-def _run(check: Check) -> RunScore:
-    case = check.case
-    if case is None:
-        return RunScore(check.path, None, False, None, None, check.cause, check.cause)
-    broken = any(finding.id in _NO_CLOCK for finding in check.findings)
-    minutes = None if case.run_ms is None or broken else case.run_ms / 60_000
-    last = case.on_the_clock[-1] if case.on_the_clock else None
-    converged = case.converged and minutes is not None
-    return RunScore(
-        check.path,
-        minutes,
-        converged,
-        last.epoch if last else None,
-        last.accuracy if last else None,
-        "" if converged else check.cause,
-        check.cause if (check.round_verdict or check.verdict) in (FAIL, CANNOT_READ) else "",
-    )
-
-
 def _olympic(runs: list[RunScore]) -> tuple[list[RunScore], float | None]:
     """Drop the fastest and the slowest (a run that is not valid is the slowest, whatever its clock
     says)."""
-    out = _left_out(runs)
+    out = left_out(runs)
     good = [run for at, run in enumerate(runs) if at not in out]
     failed = len(out)
     if failed > benchmark.RUNS_THAT_MAY_FAIL or len(runs) != benchmark.RUNS:

@@ -19,6 +19,7 @@ from . import rcp as convergence
 from .check_log import CANNOT_READ, FAIL, POLICY_VERDICT, Check, check_log, verdict_of
 from .logged_run import Case
 from .rule import RULES_TEXT, Found
+from .run_scores import judge_convergence, newest
 from .same_run import all_chips, same_accuracies, same_stamps
 
 _SYSTEM_BYTES = 1 << 20
@@ -135,14 +136,6 @@ def _check_each(
         if place not in known:
             known[place] = check_log(path, ruleset, official=official)
         yield known[place]._replace(path=path)
-
-
-def newest(checks: Sequence[Check]) -> str:
-    """The ruleset that a submission is held to: the newest of those of its logs that can be read
-    (of all, where none can)."""
-    rulesets = {check.ruleset for check in checks if check.case is not None}
-    rulesets = rulesets or {check.ruleset for check in checks}
-    return max(rulesets, key=benchmark.RULESETS.index)
 
 
 def _one_round(submission: Submission) -> Iterator[Found]:
@@ -399,8 +392,6 @@ def _chips(submission: Submission) -> Iterator[Found]:
 
 def _rcp(submission: Submission) -> Iterator[Found]:
     """Closed, from 1.0.0 on: the runs do not converge faster than the reference allows."""
-    from .score import judge_convergence
-
     if not submission.closed or len(submission.checks) < benchmark.RUNS:
         return
     verdict = judge_convergence(submission.checks)

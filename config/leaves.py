@@ -5,6 +5,7 @@ A layer is what one file sets itself, without its bases, or what the command lin
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -93,3 +94,8 @@ def flatten(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, An
             yield from flatten(value, f"{path}.")
         else:
             yield path, value
+
+
+def yaml_value(value: Any) -> str:
+    """A value as one would write it in YAML."""
+    return value if isinstance(value, str) else json.dumps(value)

@@ -33,6 +33,7 @@ from ..config.manifest import FILE_NAME, SPLITS, SUFFIXES, File, Manifest, load_
 from ..config.reading import open_file
 from ..config.schema import Data
 from . import recordio
+from .recordio import MOST_PIXELS
 
 TABLE = np.dtype(
     [
@@ -44,9 +45,6 @@ TABLE = np.dtype(
     ]
 )
 Table = NDArray[np.void]
-MOST_PIXELS = 89_478_485
-"""Of an image: Pillow's own limit, which no image of ImageNet reaches. A PNG of some kB can claim
-thousands of times as many, and each takes 3 or 4 bytes where it is decoded."""
 _NPY_MAGIC = b"\x93NUMPY\x01\x00"
 _MOST_HEADER_BYTES = 1000  # ours has 118
 _MOST_TABLE_BYTES = TABLE.itemsize * 20_000_000  # of ImageNet-21k: 14 million rows

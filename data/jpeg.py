@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from PIL import Image
 
-from .dataset import MOST_PIXELS
+from .recordio import MOST_PIXELS
 
 _MOST_SCANNED = 10 * MOST_PIXELS
 """Pixels times scans: a progressive JPEG has about ten, and may have thousands of empty ones."""

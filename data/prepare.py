@@ -7,7 +7,7 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 from ..config.atomic import follow_links
@@ -15,14 +15,13 @@ from ..config.errors import UserError
 from ..config.image_set import SYNTHETIC, wrong_counts
 from ..config.leaves import Origin
 from ..config.manifest import Counts, Manifest
+from ..config.progress import Tracker
 from ..config.schema import Data, Synthetic
 from .dataset import check_before_run
 from .lock import Holder, hold
 from .missing import explain_missing
 from .pack import pack_images
 from .synthetic import make_images
-
-Tracker = Callable[[str], Callable[[int, int], None]]
 
 
 def prepare(data: Data, track: Tracker, origins: Mapping[str, Origin] | None = None) -> Manifest:

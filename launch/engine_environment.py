@@ -7,7 +7,7 @@ from typing import Literal, NamedTuple
 
 from ..config.errors import UserError
 from ..config.schema import Run
-from ..scaling.cost import Link, fastest, grid, parse_algorithm
+from ..scaling.cost import Link, fastest, torus_grid
 from ..scaling.groups import gradient_groups
 from ..scaling.machine import known_precisions
 from ..scaling.netlab import EAGER_BYTES
@@ -236,21 +236,3 @@ def message_bytes(run: Run) -> float:
         rule.count(",") + 1 if rule.startswith("explicit") else len(gradient_groups(rule, sizes))
     )
     return total / groups
-
-
-def torus_grid(algorithm: str, ranks: int) -> tuple[int, int]:
-    """(rows, columns) of `torus_2d` (as square as the rank count allows) or `torus_2d(RxC)`.
-
-    Raises:
-        UserError: the ranks do not form that grid, or none with two rows and two columns.
-    """
-    try:
-        rows, columns = parse_algorithm(algorithm, ranks)[1] or grid(ranks)
-    except ValueError as error:
-        raise UserError(f"comm.algorithm: {error}") from None
-    if rows < 2 or columns < 2:
-        raise UserError(
-            f"comm.algorithm: ranks in a grid of at least 2x2 for {algorithm} expected, "
-            f"found {ranks} = {rows}x{columns}"
-        )
-    return rows, columns

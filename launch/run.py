@@ -18,10 +18,11 @@ from ..config.errors import UserError
 from ..config.load import Loaded, load
 from ..config.manifest import Manifest
 from ..config.plan import Plan, build_plan
+from ..config.progress import Tracker
 from ..config.reading import read_ends, read_object
 from ..config.schema import Run
 from ..data.describe import describe_data
-from ..data.prepare import Tracker, prepare
+from ..data.prepare import prepare
 from ..report.reproduction import compare_with_recorded
 from ..train.gpu import read_gpus
 from ..train.seeding import draw_seed

@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
+from ..config.errors import UserError
 from .topology import Link, Node, Topology, flat
 
 __all__ = [
@@ -31,6 +32,7 @@ __all__ = [
     "ring",
     "segmented_ring",
     "torus_2d",
+    "torus_grid",
 ]
 
 SEGMENT_BYTES = 1 << 20  # Open MPI's choice for its segmented ring
@@ -206,6 +208,24 @@ def parse_algorithm(algorithm: str, ranks: int) -> tuple[str, tuple[int, int] | 
     if rows * columns != ranks:
         raise ValueError(f"{algorithm}: a grid of {ranks} ranks expected")
     return name, (rows, columns)
+
+
+def torus_grid(algorithm: str, ranks: int) -> tuple[int, int]:
+    """(rows, columns) of `torus_2d` (as square as the rank count allows) or `torus_2d(RxC)`.
+
+    Raises:
+        UserError: the ranks do not form that grid, or none with two rows and two columns.
+    """
+    try:
+        rows, columns = parse_algorithm(algorithm, ranks)[1] or grid(ranks)
+    except ValueError as error:
+        raise UserError(f"comm.algorithm: {error}") from None
+    if rows < 2 or columns < 2:
+        raise UserError(
+            f"comm.algorithm: ranks in a grid of at least 2x2 for {algorithm} expected, "
+            f"found {ranks} = {rows}x{columns}"
+        )
+    return rows, columns
 
 
 def topology_grid(topology: Topology) -> tuple[int, int]:

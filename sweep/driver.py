@@ -21,11 +21,11 @@ from typing import NamedTuple
 import psutil
 from optuna.trial import FrozenTrial
 
-from ..cli.console import Advance
 from ..config.atomic import open_own, write_own, write_within
 from ..config.errors import UserError
 from ..config.finding import number as number_of
 from ..config.plan import build_plan
+from ..config.progress import Advance
 from ..config.reading import read_file
 from ..data.prepare import prepare
 from ..launch.ending import Stopped, asked_by, sweep_stopped, was_stopped

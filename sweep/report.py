@@ -8,9 +8,9 @@ from typing import Any
 
 from optuna.trial import FrozenTrial
 
-from ..cli.console import yaml_value
 from ..compliance.config_rules import check_config
 from ..config.atomic import write_within
+from ..config.leaves import yaml_value
 from ..config.load import Loaded
 from ..report.drawing import svg
 from .definition import LoadedSweep

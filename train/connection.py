@@ -20,8 +20,8 @@ from horovod.common.process_sets import ProcessSet
 
 from ..config.errors import UserError
 from ..config.schema import Run
-from ..launch.engine_environment import torus_grid
 from ..logging.timeline import Timeline
+from ..scaling.cost import torus_grid
 
 _THREAD_MULTIPLE = 3  # what Horovod asks MPI for
 

@@ -1,4 +1,4 @@
-"""Accuracy against global batch for SGD and LARS: `python -m rn50.sweep.large_batch`.
+"""Accuracy against global batch for SGD and LARS: `python -m rn50.cli.large_batch`.
 
 The shape of You et al.'s Figure 1 at our scale. Every run is a real `rn50 launch smoke` on one
 rank, the same number of epochs at every batch. A row in the CSV is a run done: it is not repeated.
@@ -17,11 +17,11 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from ..cli.console import EXIT_STOPPED, EXIT_USAGE
 from ..config.errors import UserError
 from ..launch.ending import GO_ON, Ending, interrupt
 from ..launch.run import launch, load_for_launch
 from ..report.drawing import finish, new_figure, save
+from .console import EXIT_STOPPED, EXIT_USAGE
 
 BATCHES = (20, 50, 125, 250, 500)
 SEEDS = (1, 2, 3)
@@ -247,7 +247,7 @@ def sweep(
 
 def main(arguments: list[str] | None = None) -> None:
     """Runs, then table and plot; user errors are one line and exit code 2, a stop exit code 130."""
-    parser = argparse.ArgumentParser(prog="python -m rn50.sweep.large_batch", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m rn50.cli.large_batch", description=__doc__)
     parser.add_argument("--out", type=Path, default=Path("docs/large_batch.csv"), help="the CSV")
     parser.add_argument("--results", default="results", help="folder of the runs' files")
     parser.add_argument("--launcher", help="mpirun or gloo; default: mpirun where there is one")
@@ -267,7 +267,7 @@ def main(arguments: list[str] | None = None) -> None:
         sys.exit(EXIT_USAGE)
     except KeyboardInterrupt:
         done = len(read_rows(options.out))
-        again = shlex.join(["python", "-m", "rn50.sweep.large_batch", *(arguments or sys.argv[1:])])
+        again = shlex.join(["python", "-m", "rn50.cli.large_batch", *(arguments or sys.argv[1:])])
         ending = Ending(f"stopped; rows kept: {done}", str(options.out), GO_ON, again)
         print(f"large_batch: {ending.line}", file=sys.stderr)
         sys.exit(EXIT_STOPPED)

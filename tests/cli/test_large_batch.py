@@ -4,11 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from rn50.config.errors import UserError
-from rn50.config.load import load
-from rn50.config.plan import build_plan
-from rn50.sweep import large_batch
-from rn50.sweep.large_batch import (
+from rn50.cli.large_batch import (
     BATCHES,
     CURVES,
     EPOCHS,
@@ -26,6 +22,10 @@ from rn50.sweep.large_batch import (
     sweep,
     table,
 )
+from rn50.config.errors import UserError
+from rn50.config.load import load
+from rn50.config.plan import build_plan
+from rn50.sweep import large_batch
 
 
 def row(case: Case, accuracy: float) -> Row:
@@ -137,6 +137,6 @@ def test_ctrl_c_keeps_the_rows_and_says_how_to_go_on(
     assert len(read_rows(out)) == 2
     assert capsys.readouterr().err.splitlines()[-1] == (
         f"large_batch: stopped; rows kept: 2: {out}; go on with: "
-        f"python -m rn50.sweep.large_batch --out {out} --curves sgd"
+        f"python -m rn50.cli.large_batch --out {out} --curves sgd"
     )
     assert not out.with_suffix(".svg").exists()

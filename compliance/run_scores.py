@@ -1,0 +1,87 @@
+"""What one run is worth as part of a set, and the set's convergence. Shared by the set's rules and
+its score.
+
+Source: mlcommons/logging 4.1.68, rcp_checker; training_rules.adoc lines 509, 954.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from ..config import benchmark
+from . import rcp as convergence
+from .check_log import CANNOT_READ, FAIL, Check
+from .rcp import Verdict
+
+_NO_CLOCK = ("TWO_RUNS", "R17", "R22")  # errors that leave no run time to trust
+
+
+class RunScore(NamedTuple):
+    """One run; `minutes` None: it has no usable clock. `invalid`: why the check of its round fails
+    it, "" if it does not."""
+
+    path: Path
+    minutes: float | None
+    converged: bool
+    epochs: float | None
+    accuracy: float | None
+    dropped: str
+    """Why its time is not in the mean; "" if it is."""
+    invalid: str
+
+
+def newest(checks: Sequence[Check]) -> str:
+    """The ruleset that a submission is held to: the newest of those of its logs that can be read
+    (of all, where none can)."""
+    rulesets = {check.ruleset for check in checks if check.case is not None}
+    rulesets = rulesets or {check.ruleset for check in checks}
+    return max(rulesets, key=benchmark.RULESETS.index)
+
+
+def judge_convergence(checks: Sequence[Check]) -> Verdict | None:
+    """The RCP test on the runs by the newest of their rulesets; None where that round has none, or
+    the runs have no common batch size. A run whose batch is no number did not converge with it, and
+    the one that may fail, whatever for, has no epochs that count."""
+    cases = [check.case for check in checks if check.case is not None]
+    batches = {case.batch for case in cases if case.batch is not None}
+    ruleset = newest(checks)
+    if len(batches) != 1 or not convergence.kept_points(ruleset):
+        return None
+    out = left_out([run_score(check) for check in checks])
+    epochs = [
+        None
+        if check.case is None or check.case.batch is None or at in out
+        else check.case.convergence_epoch
+        for at, check in enumerate(checks)
+    ]
+    return convergence.judge(epochs, batches.pop(), ruleset)
+
+
+def left_out(runs: Sequence[RunScore]) -> set[int]:
+    """Runs that count as the slowest: one that is not valid; of more, which make no submission,
+    those that did not converge, so that their score is still known."""
+    invalid = {at for at, run in enumerate(runs) if run.invalid or not run.converged}
+    if len(invalid) <= benchmark.RUNS_THAT_MAY_FAIL:
+        return invalid
+    return {at for at in invalid if not runs[at].converged}
+
+
+def run_score(check: Check) -> RunScore:
+    case = check.case
+    if case is None:
+        return RunScore(check.path, None, False, None, None, check.cause, check.cause)
+    broken = any(finding.id in _NO_CLOCK for finding in check.findings)
+    minutes = None if case.run_ms is None or broken else case.run_ms / 60_000
+    last = case.on_the_clock[-1] if case.on_the_clock else None
+    converged = case.converged and minutes is not None
+    return RunScore(
+        check.path,
+        minutes,
+        converged,
+        last.epoch if last else None,
+        last.accuracy if last else None,
+        "" if converged else check.cause,
+        check.cause if (check.round_verdict or check.verdict) in (FAIL, CANNOT_READ) else "",
+    )
