@@ -2,8 +2,8 @@
 # make fuzz MINUTES=30 JOBS=2: cases of every kind with new seeds (tests/fuzz); 1 where one is wrong.
 .PHONY: setup test check fuzz lint format clean distclean container-test gpu-test
 PYTHON := .venv/bin/python
-ROOMS := config data logging scaling scripts train tests
-SHELL_SCRIPTS := run_and_time.sh $(wildcard scripts/*.sh) $(wildcard scripts/*.sub) .ci/run
+ROOMS := bench cli compliance config data gpu_bringup launch logging report scaling scripts sweep train tests
+SHELL_SCRIPTS := run_and_time.sh $(wildcard scripts/*.sh) $(wildcard launch/examples/*) .ci/run
 
 test: setup
 	$(PYTHON) -m pytest

@@ -143,9 +143,11 @@ def _spelled_out() -> dict[str, str]:
 def _machine_of(preset: str) -> str | None:
     """The machine of a preset by the name of its file; None: it has one of its own."""
     text = (PRESETS / f"{preset}.yaml").read_text()
-    if match := re.search(r"^system:(?: +|\n(?: .*\n)*? +base: *)([\w-]+) *(?:#.*)?$", text, re.M):
-        return match[1] if match[1] in list_systems() else None
-    base = re.search(r"^base: *([\w-]+)(?:\.yaml)? *(?:#.*)?$", text, re.M)
+    section = re.search(r"^system:(.*(?:\n +.*)*)", text, re.M)
+    named = section and re.search(r"^ *(?:\{?(?:.*\n)?.*\bbase: *)?([\w-]+)", section[1])
+    if named and named[1] in list_systems():
+        return named[1]
+    base = re.search(r"^base: *([\w-]+)", text, re.M)
     return _machine_of(base[1]) if base and base[1] in list_presets() else None
 
 

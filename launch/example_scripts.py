@@ -1,4 +1,4 @@
-"""The job scripts beside this module, for those who submit by hand: what `rn50 submit` writes."""
+"""The job scripts in `examples/`, for those who submit by hand: what `rn50 submit` writes."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ HAND_SCRIPTS: dict[str, tuple[str, int, tuple[str, ...]]] = {
 
 
 def hand_script(name: str) -> str:
-    """The text of `scripts/NAME`."""
+    """The text of `launch/examples/NAME`."""
     scheduler, runs, config = HAND_SCRIPTS[name]
     run = load(config[0], config[1:]).run
     job = run.system.job
-    place = Place(config, home=job.home, python=job.python, name=f"scripts/{name}")
+    place = Place(config, home=job.home, python=job.python, name=f"launch/examples/{name}")
     return job_script(run, scheduler, place, runs)

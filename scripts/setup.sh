@@ -221,8 +221,8 @@ if [ -n "$stack_only" ]; then exit; fi
 if [ -n "$gpu" ]; then link_cuda; fi
 quietly "installing rn50" "${pip[@]}" install --no-deps --no-build-isolation -e .
 # What is installed in place pip does not compile: every command's first start would.
-quietly "compiling rn50" "$venv/bin/python" -m compileall -q config data logging scaling scripts \
-  train rn50/__init__.py
+quietly "compiling rn50" "$venv/bin/python" -m compileall -q bench cli compliance \
+  config data gpu_bringup launch logging report scaling sweep train rn50/__init__.py
 quietly "building the optimizer's kernel" "$venv/bin/python" -m rn50.train.kernels
 quietly "checking the stack" "$venv/bin/python" -c \
   'import horovod.mxnet as hvd, mlperf_logging.mllog, nvidia.dali; assert hvd.gloo_built()'

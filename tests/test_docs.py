@@ -71,7 +71,7 @@ def missing(page: str) -> list[str]:
 @pytest.mark.parametrize(
     ("page", "names"),
     [
-        ("`config/schema.py`, `scripts/*.sub` and `docs/`", []),
+        ("`config/schema.py`, `launch/examples/*.sub` and `docs/`", []),
         ("`config/system/NAME.bind`, `config/quick.yaml` in `train/<class>/x.JPEG`", []),
         ("`config/nothing.py`", ["config/nothing.py"]),
         ("```bash\nrn50 log show ../shared/data/log.txt\n```\n", ["../shared/data/log.txt"]),

@@ -146,7 +146,7 @@ def test_log_check_starts_without_the_argument_parser(root: Path) -> None:
     """Completion and --version are Typer's, and a check of a log does not wait for it."""
     code = (
         "import sys\n"
-        "from rn50.scripts import entry\n"
+        "from rn50.cli import entry\n"
         "sys.argv = ['rn50', 'log', 'check', '--no-official', sys.argv[1]]\n"
         "try:\n    entry.main()\nexcept SystemExit:\n    pass\n"
         "assert not {'typer', 'rich', 'pydantic'} & set(sys.modules)\n"

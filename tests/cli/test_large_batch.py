@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from rn50.cli import large_batch
 from rn50.cli.large_batch import (
     BATCHES,
     CURVES,
@@ -25,7 +26,6 @@ from rn50.cli.large_batch import (
 from rn50.config.errors import UserError
 from rn50.config.load import load
 from rn50.config.plan import build_plan
-from rn50.sweep import large_batch
 
 
 def row(case: Case, accuracy: float) -> Row:

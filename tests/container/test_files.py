@@ -11,7 +11,22 @@ import pytest
 from rn50.launch.engine_environment import Environment
 from rn50.launch.environment_record import describe_environment
 
-ROOMS = ("config", "data", "logging", "scaling", "scripts", "train", "rn50")
+ROOMS = (
+    "bench",
+    "cli",
+    "compliance",
+    "config",
+    "data",
+    "gpu_bringup",
+    "launch",
+    "logging",
+    "report",
+    "scaling",
+    "scripts",
+    "sweep",
+    "train",
+    "rn50",
+)
 
 
 def test_the_context_holds_the_rooms_and_nothing_else(root: Path) -> None:

@@ -81,7 +81,7 @@ def test_every_golden_file_has_its_case_and_passes_shellcheck() -> None:
 
 @pytest.mark.parametrize("name", HAND_SCRIPTS)
 def test_a_script_to_submit_by_hand_is_the_text_that_submit_writes(root: Path, name: str) -> None:
-    path = root / "scripts" / name
+    path = root / "launch/examples" / name
     text = hand_script(name)
     if os.environ.get("ACCEPT") == "1":
         path.write_text(text)
@@ -91,7 +91,7 @@ def test_a_script_to_submit_by_hand_is_the_text_that_submit_writes(root: Path, n
 
 
 def test_every_script_to_submit_by_hand_is_held_to_it(root: Path) -> None:
-    found = {path.name for path in (root / "scripts").glob("*.sub")}
+    found = {path.name for path in (root / "launch/examples").glob("*.sub")}
     assert found == {name for name in HAND_SCRIPTS if name.endswith(".sub")}
 
 
