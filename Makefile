@@ -1,6 +1,6 @@
 # make test: the whole suite, format, lint, types and shell lint among it. make check: the same.
 # make fuzz MINUTES=30 JOBS=2: cases of every kind with new seeds (tests/fuzz); 1 where one is wrong.
-.PHONY: setup test check fuzz lint format clean distclean container-test gpu-test
+.PHONY: setup test check fuzz lint architecture format clean distclean container-test gpu-test
 PYTHON := .venv/bin/python
 ROOMS := bench cli compliance config data gpu_bringup launch logging report scaling scripts sweep train tests
 SHELL_SCRIPTS := run_and_time.sh $(wildcard scripts/*.sh) $(wildcard launch/examples/*) .ci/run
@@ -33,6 +33,10 @@ gpu-test:
 # Builds the image and runs smoke in it; as root where there is no base image (docs/containers.md).
 container-test: setup
 	scripts/container_test.sh $(BASE_IMAGE)
+
+# The picture of the rooms and their imports, from the sources.
+architecture: setup
+	$(PYTHON) -m tests.rooms
 
 format: setup
 	.venv/bin/ruff format .

@@ -1,31 +1,21 @@
-import ast
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parent.parent
-# A room imports from those before it: its own line's rooms excepted, all lines above.
-ORDER = (
-    {"config"},
-    {"data", "logging", "scaling"},
-    {"compliance", "train"},
-    {"report"},
-    {"launch", "gpu_bringup"},
-    {"sweep", "bench"},
-    {"cli"},
-)
-ROOMS = tuple(sorted(room for rooms in ORDER for room in rooms))
+from tests.rooms import ORDER, PICTURE, ROOMS, ROOT, draw, imports, modules_imported, sources
+
 MAY_IMPORT = {
-    room: set().union(*ORDER[:level]) for level, rooms in enumerate(ORDER) for room in rooms
+    room: {other for row in ORDER[:level] for other in row}
+    for level, row in enumerate(ORDER)
+    for room in row
 }
 LARGEST_SHARE = 1 / 6
 FRAMEWORKS = ("mxnet", "horovod", "nvidia.dali")
 
-FILES = sorted(path for room in ROOMS for path in (ROOT / room).rglob("*.py"))
+FILES = sources()
 
 
 def file_id(path: Path) -> str:
@@ -34,16 +24,6 @@ def file_id(path: Path) -> str:
 
 def in_fresh_python(code: str) -> None:
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
-
-
-def imports(path: Path) -> Iterator[tuple[int, str]]:
-    """(level, dotted name) of every import statement, those inside functions too."""
-    for node in ast.walk(ast.parse(path.read_text(), str(path))):
-        if isinstance(node, ast.Import):
-            yield from ((0, alias.name) for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            base = f"{node.module}." if node.module else ""
-            yield from ((node.level, f"{base}{alias.name}") for alias in node.names)
 
 
 def modules(room: str) -> list[str]:
@@ -136,25 +116,6 @@ def test_rooms_import_one_way_only(path: Path) -> None:
         assert level <= depth + 1, f"{name}: above the package"
 
 
-def module_of(path: Path) -> str:
-    return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
-
-
-def modules_imported() -> dict[str, set[str]]:
-    """Of each module those of ours that it imports, anywhere in it."""
-    known = {module_of(path) for path in FILES}
-    found: dict[str, set[str]] = {}
-    for path in FILES:
-        package = list(path.relative_to(ROOT).parts[:-1])
-        targets = set()
-        for level, name in imports(path):
-            if level:
-                full = ".".join([*package[: len(package) - level + 1], name])
-                targets |= {full, full.rpartition(".")[0]} & known
-        found[module_of(path)] = targets - {module_of(path)}
-    return found
-
-
 @pytest.mark.xfail(
     reason="train.run, train.recovery and train.results: until the trainer owns its state"
 )
@@ -164,6 +125,10 @@ def test_no_modules_import_each_other_in_a_circle() -> None:
     while leaves := {name for name, targets in imported.items() if not targets}:
         imported = {n: t - leaves for n, t in imported.items() if n not in leaves}
     assert not imported, f"in a circle, or on the way to one: {sorted(imported)}"
+
+
+def test_the_picture_of_the_rooms_is_as_they_are() -> None:
+    assert PICTURE.read_text() == draw(), "make architecture"
 
 
 def test_no_room_is_a_sixth_of_the_code() -> None:

@@ -1,0 +1,145 @@
+"""Which room imports which, read from the sources, and the picture of it in `docs/`.
+
+python -m tests.rooms        writes docs/architecture.svg anew
+"""
+
+from __future__ import annotations
+
+import ast
+import io
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+ORDER: tuple[dict[str, float], ...] = (
+    {"config": 1.0},
+    {"data": 0.0, "logging": 1.0, "scaling": 2.0},
+    {"train": 0.0, "compliance": 2.0},
+    {"gpu_bringup": -0.3, "report": 1.6},
+    {"launch": 1.0},
+    {"bench": 0.4, "sweep": 1.6},
+    {"cli": 1.0},
+)
+"""A room imports from the rows before its own and from no other room; with the place of its box in
+the row, in columns of the picture."""
+ROOMS = tuple(sorted(room for row in ORDER for room in row))
+PICTURE = ROOT / "docs/architecture.svg"
+_PURPOSE = {
+    "config": "schema, plan, benchmark facts, presets",
+    "data": "images: pack, check, stage, DALI pipelines",
+    "logging": "MLPerf log, metrics, timeline; parser",
+    "scaling": "cost models, predictor, published figures",
+    "train": "one rank: start-up, loop, allreduce, LARS",
+    "compliance": "closed-division rules for configs and logs, score",
+    "report": "comparison, charts, HTML report",
+    "launch": "launchers, watchdog, schedulers, job scripts",
+    "gpu_bringup": "first checks on a GPU",
+    "bench": "side-by-side benchmarks",
+    "sweep": "hyper-parameter search",
+    "cli": "the rn50 command",
+}
+_BOX_IN = (2.75, 0.62)
+_ROW_IN, _COLUMN_IN = 1.1, 3.1
+
+
+def sources() -> list[Path]:
+    """The Python files of all rooms."""
+    return sorted(path for room in ROOMS for path in (ROOT / room).rglob("*.py"))
+
+
+def imports(path: Path) -> Iterator[tuple[int, str]]:
+    """(level, dotted name) of every import statement, those inside functions too."""
+    for node in ast.walk(ast.parse(path.read_text(), str(path))):
+        if isinstance(node, ast.Import):
+            yield from ((0, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = f"{node.module}." if node.module else ""
+            yield from ((node.level, f"{base}{alias.name}") for alias in node.names)
+
+
+def modules_imported() -> dict[str, set[str]]:
+    """Of each module (`train.loop`) the modules of this package that it imports."""
+    known = {module_of(path) for path in sources()}
+    found: dict[str, set[str]] = {}
+    for path in sources():
+        package = list(path.relative_to(ROOT).parts[:-1])
+        targets = set()
+        for level, name in imports(path):
+            if level:
+                full = ".".join([*package[: len(package) - level + 1], name])
+                targets |= {full, full.rpartition(".")[0]} & known
+        found[module_of(path)] = targets - {module_of(path)}
+    return found
+
+
+def module_of(path: Path) -> str:
+    return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+
+
+def rooms_imported() -> dict[str, set[str]]:
+    """Of each room the rooms that it imports."""
+    found: dict[str, set[str]] = {room: set() for room in ROOMS}
+    for module, targets in modules_imported().items():
+        room = module.partition(".")[0]
+        found[room] |= {target.partition(".")[0] for target in targets} - {room}
+    return found
+
+
+def direct(imported: dict[str, set[str]]) -> dict[str, set[str]]:
+    """Without the imports that follow from others: cli -> config follows from cli -> bench."""
+    return {
+        room: {t for t in targets if not any(t in imported[other] for other in targets - {t})}
+        for room, targets in imported.items()
+    }
+
+
+def draw() -> str:
+    """The rooms as boxes, the lowest at the bottom, and an arrow for each direct import."""
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    mpl.rcParams.update({"svg.hashsalt": "rn50", "svg.fonttype": "none"})
+    import matplotlib.pyplot as plt
+    from matplotlib.patches import FancyBboxPatch
+
+    width, height = _BOX_IN
+    size = (3.3 * _COLUMN_IN, len(ORDER) * _ROW_IN)
+    figure, axes = plt.subplots(figsize=size)
+    axes.set(xlim=(0, size[0]), ylim=(0, size[1]))
+    axes.set_axis_off()
+    figure.subplots_adjust(0, 0, 1, 1)
+    centre = {
+        room: ((column + 0.8) * _COLUMN_IN, (level + 0.5) * _ROW_IN)
+        for level, row in enumerate(ORDER)
+        for room, column in row.items()
+    }
+    for room, (x, y) in centre.items():
+        corner = (x - width / 2, y - height / 2)
+        axes.add_patch(
+            FancyBboxPatch(
+                corner, width, height, boxstyle="round,pad=0.02", fc="#eef3f8", ec="#456", zorder=3
+            )
+        )
+        axes.text(
+            x, y + 0.12, f"{room}/", ha="center", va="center", weight="bold", size=11, zorder=4
+        )
+        axes.text(x, y - 0.14, _PURPOSE[room], ha="center", va="center", size=8, zorder=4)
+    for room, targets in sorted(direct(rooms_imported()).items()):
+        for target in sorted(targets):
+            (x, y), (to_x, to_y) = centre[room], centre[target]
+            axes.annotate(
+                "",
+                (to_x + 0.12 * (x - to_x), to_y + height / 2 + 0.03),
+                (x + 0.12 * (to_x - x), y - height / 2 - 0.03),
+                arrowprops={"arrowstyle": "->", "color": "#456", "lw": 1},
+                zorder=2,
+            )
+    svg = io.StringIO()
+    figure.savefig(svg, format="svg", metadata={"Date": None, "Creator": None})
+    plt.close(figure)
+    return svg.getvalue()
+
+
+if __name__ == "__main__":
+    PICTURE.write_text(draw())
+    print(f"{PICTURE} written")
