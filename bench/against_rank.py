@@ -18,23 +18,25 @@ from mxnet import autograd, nd
 from ..config.atomic import write_file
 from ..train.loop import train_steps
 from ..train.networks import build_networks
-from ..train.run import Rank
+from ..train.run import log_point
+from ..train.seeding import stream_seeds
+from ..train.trainer import Trainer
 from .rank import main_of, rank_rounds, start_rank
 
 
 class Example:
     """Horovod's example: the baseline, not part of the trainer."""
 
-    def __init__(self, rank: Rank) -> None:
+    def __init__(self, rank: Trainer) -> None:
         run = rank.run
         self.net, _, _ = build_networks(
             run.model,
             run.data.classes,
             crop_px=run.data.crop_px,
-            seed=rank.seeds["weights"],
+            seed=stream_seeds(run.seed or 0)["weights"],
             ctx=rank.ctx,
         )
-        self.next_batch = rank.train_source.next
+        self.next_batch = rank.sources.train.next
         self.batch, self.log_every = run.batch.per_rank, rank.plan.log_every_steps
         self.loss = mx.gluon.loss.SoftmaxCrossEntropyLoss()
         self.metric = mx.metric.CompositeEvalMetric(
@@ -66,7 +68,7 @@ def main(config: str, out: str, contender: str, rounds: str, steps: str) -> None
     count = int(steps)
     figures: dict[str, list[float]] = {"wall_s": [], "cpu_s": []}
     example = Example(rank) if contender == "horovod" else None
-    trainer = rank.trainer()
+    trainer = rank.steps
     for turn in rank_rounds(rank, out, rounds):
         rank.comm.barrier()
         start, start_cpu = time.perf_counter(), time.process_time()
@@ -76,14 +78,14 @@ def main(config: str, out: str, contender: str, rounds: str, steps: str) -> None
             for point in train_steps(
                 trainer, turn * count + 1, (turn + 1) * count, rank.plan.log_every_steps
             ):
-                rank.write_metrics(point)
+                log_point(rank, point)
         nd.waitall()
         rank.comm.barrier()
         if turn:  # the first round warms up
             figures["wall_s"].append((time.perf_counter() - start) / count)
             figures["cpu_s"].append((time.process_time() - start_cpu) / count)
     rank.comm.stop()
-    if rank.session.place.rank == 0:
+    if rank.context.process.rank == 0:
         write_file(Path(out) / "bench.json", json.dumps(figures))
 
 

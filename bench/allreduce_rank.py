@@ -19,7 +19,7 @@ from ..config.atomic import write_file
 from ..config.load import load
 from ..logging.timeline import Timeline
 from ..scaling.cost import torus_grid
-from ..train.placement import find_placement
+from ..train.process_info import read_process_info
 from .rank import main_of
 
 Sum = Callable[[], None]
@@ -102,7 +102,7 @@ class Horovod:
         from ..train.comm import Communicator
         from ..train.connection import Connection
 
-        connection = Connection(run, Timeline(0), over_mpi=find_placement().over_mpi)
+        connection = Connection(run, Timeline(0), over_mpi=read_process_info().over_mpi)
         self._comm = Communicator(mx.cpu(), connection)
         self._comm.start()
         self.rank, self.size = self._comm.rank, self._comm.size

@@ -11,8 +11,11 @@ from pathlib import Path
 from mxnet import nd
 
 from ..config.atomic import write_file
+from ..train.checkpointer import Checkpointer
 from ..train.loop import train_steps
+from ..train.run import log_point
 from ..train.watchdog import VARIABLE, Heart
+from ..train.weights import quick_digest
 from .rank import main_of, rank_rounds, start_rank
 
 
@@ -22,7 +25,8 @@ def main(config: str, out: str, rounds: str) -> None:
     Guarded: a checkpoint and a comparison of replicas at the end of the epoch, and a watchdog.
     """
     rank = start_rank(config, out)
-    trainer, plan = rank.trainer(), rank.plan
+    trainer, plan = rank.steps, rank.plan
+    checkpointer = Checkpointer(rank)
     steps = plan.epoch_end_step(1)
     seconds: dict[str, list[float]] = {"guarded_s": [], "bare_s": []}
     step = 0
@@ -30,24 +34,24 @@ def main(config: str, out: str, rounds: str) -> None:
         for name in ("guarded_s", "bare_s") if turn % 2 else ("bare_s", "guarded_s"):
             heart = None
             if name == "guarded_s":
-                heart = Heart(os.environ[VARIABLE], rank.session, sys.exit)
+                heart = Heart(os.environ[VARIABLE], rank.context, sys.exit)
             rank.comm.barrier()
             start = time.perf_counter()
             for point in train_steps(trainer, step + 1, step + steps, plan.log_every_steps):
-                rank.write_metrics(point)
+                log_point(rank, point)
             step += steps
             if heart is not None:
-                rank.recovery.check_replicas(turn)
-                rank.recovery.begin()
+                rank.comm.check_replicas(quick_digest(rank.model.net), f"after epoch {turn}")
+                checkpointer.save()
             nd.waitall()
             rank.comm.barrier()
             if turn:  # the first round warms up
                 seconds[name].append(time.perf_counter() - start)
             if heart is not None:
                 heart.stop()
-    rank.recovery.finish()
+    checkpointer.finish()
     rank.comm.stop()
-    if rank.session.place.rank == 0:
+    if rank.context.process.rank == 0:
         write_file(Path(out) / "bench.json", json.dumps(seconds))
 
 

@@ -26,12 +26,12 @@ def main(config: str, out: str, rules: str, rounds: str, steps: str) -> None:
         rules: groupings as in `comm.groups`, separated by semicolons.
     """
     rank = start_rank(config, out)
-    images, labels = (array.copy() for array in rank.train_source.next())
+    images, labels = (array.copy() for array in rank.sources.train.next())
     still = Settings(0.0, 0.0, rank.plan.global_batch_size)
 
     def compute() -> None:
         with autograd.record():
-            losses = rank.loss(rank.net(images), labels)
+            losses = rank.model.loss(rank.model.net(images), labels)
         losses.backward()
 
     def step() -> None:
@@ -55,9 +55,9 @@ def main(config: str, out: str, rules: str, rounds: str, steps: str) -> None:
     seconds: dict[str, dict[str, list[float]]] = {}
     for turn in rank_rounds(rank, out, rounds):
         for rule in rules.split(";"):
-            rank.comm.plan_groups(rule, trainable(rank.net), rank.run.comm.wire)
-            rank.net.hybridize(static_alloc=True, static_shape=True)  # gradients have moved
-            updater = Updater(trainable(rank.net), rank.run.optimizer, ctx=rank.ctx)
+            rank.comm.plan_groups(rule, trainable(rank.model.net), rank.run.comm.wire)
+            rank.model.net.hybridize(static_alloc=True, static_shape=True)  # gradients have moved
+            updater = Updater(trainable(rank.model.net), rank.run.optimizer, ctx=rank.ctx)
             step()  # compiles; places in the response cache, memory of the new arrays
             for name, run in kinds.items():
                 nd.waitall()
@@ -71,7 +71,7 @@ def main(config: str, out: str, rules: str, rounds: str, steps: str) -> None:
                     mine = seconds.setdefault(rule, {}).setdefault(name, [])
                     mine.append((time.perf_counter() - start) / int(steps))
     rank.comm.stop()
-    if rank.session.place.rank == 0:
+    if rank.context.process.rank == 0:
         write_file(Path(out) / "bench.json", json.dumps(seconds))
 
 

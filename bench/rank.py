@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING
 from ..config.atomic import write_file
 from ..config.load import load
 from ..train.__main__ import EXIT_FAILED, one_line
-from ..train.placement import find_placement
+from ..train.context import RunContext
+from ..train.process_info import read_process_info
 from ..train.progress import Progress
-from ..train.session import Session
 from .rounds import count_rounds
 
 if TYPE_CHECKING:
-    from ..train.run import Rank
+    from ..train.trainer import Trainer
 
 
 def main_of(body: Callable[..., None]) -> None:
@@ -32,7 +32,7 @@ def main_of(body: Callable[..., None]) -> None:
     try:
         body(*sys.argv[1:])
     except BaseException as error:  # whatever it was, the others must not wait
-        place, out = find_placement(), Path(sys.argv[2])
+        place, out = read_process_info(), Path(sys.argv[2])
         failure = {"rank": place.rank, "host": place.host, "phase": "benchmark", "step": 0}
         traceback.print_exc()
         with suppress(OSError):
@@ -42,19 +42,17 @@ def main_of(body: Callable[..., None]) -> None:
         os._exit(EXIT_FAILED)
 
 
-def start_rank(config: str, out: str) -> Rank:
+def start_rank(config: str, out: str) -> Trainer:
     """The rank that this process is, of `config`, after start-up; its log goes to `out`."""
     loaded = load(config)
-    session = Session(loaded, Path(out), find_placement())
-    session.progress = Progress(session.plan, loaded.run.eval.target, shown=False)
-    session.prepare()
-    from ..train.run import Rank
+    context = RunContext(loaded, Path(out), read_process_info())
+    context.progress = Progress(context.plan, loaded.run.eval.target, shown=False)
+    context.prepare()
+    from ..train.trainer import start_up
 
-    rank = Rank(session)
-    rank.start_up()
-    return rank
+    return start_up(context)
 
 
-def rank_rounds(rank: Rank, out: str, rounds: str) -> Iterator[int]:
+def rank_rounds(rank: Trainer, out: str, rounds: str) -> Iterator[int]:
     """The rounds of a benchmark on ranks, noted in `out` by rank 0 alone."""
-    return count_rounds(Path(out), int(rounds), noted=rank.session.place.rank == 0)
+    return count_rounds(Path(out), int(rounds), noted=rank.context.process.rank == 0)

@@ -10,6 +10,7 @@ from mxnet import nd
 
 from ..config.atomic import write_file
 from ..train.loop import train_steps
+from ..train.run import log_point
 from .rank import main_of, rank_rounds, start_rank
 
 
@@ -20,7 +21,7 @@ def main(config: str, out: str, rounds: str, steps: str) -> None:
     processor seconds of all ranks together over wall seconds.
     """
     rank = start_rank(config, out)
-    count, trainer = int(steps), rank.trainer()
+    count, trainer = int(steps), rank.steps
     figures: dict[str, list[float]] = {"step_s": [], "busy_cores": []}
     for turn in rank_rounds(rank, out, rounds):
         rank.comm.barrier()
@@ -28,7 +29,7 @@ def main(config: str, out: str, rounds: str, steps: str) -> None:
         for point in train_steps(
             trainer, turn * count + 1, (turn + 1) * count, rank.plan.log_every_steps
         ):
-            rank.write_metrics(point)
+            log_point(rank, point)
         nd.waitall()
         rank.comm.barrier()
         seconds = time.perf_counter() - start
@@ -37,7 +38,7 @@ def main(config: str, out: str, rounds: str, steps: str) -> None:
             figures["step_s"].append(seconds / count)
             figures["busy_cores"].append(float(cpu.asscalar()) / seconds)
     rank.comm.stop()
-    if rank.session.place.rank == 0:
+    if rank.context.process.rank == 0:
         write_file(Path(out) / "bench.json", json.dumps(figures))
 
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 from ..config.atomic import write_file
 from ..config.load import load
-from ..train.placement import find_placement
+from ..train.context import RunContext
+from ..train.process_info import read_process_info
 from ..train.progress import Progress
-from ..train.session import Session
 from .rank import main_of
 
 
@@ -21,19 +21,17 @@ def main(config: str, out: str, connect_delay_s: str) -> None:
             connections between many ranks.
     """
     loaded = load(config)
-    session = Session(loaded, Path(out), find_placement())
-    session.progress = Progress(session.plan, loaded.run.eval.target, shown=False)
-    session.connection.delay_s = float(connect_delay_s)
-    session.prepare()
-    session.begin_connecting()
-    with session.timeline.span("load MXNet and Horovod"):
-        from ..train.run import Rank
+    context = RunContext(loaded, Path(out), read_process_info())
+    context.progress = Progress(context.plan, loaded.run.eval.target, shown=False)
+    context.connection.delay_s = float(connect_delay_s)
+    context.prepare()
+    context.begin_connecting()
+    with context.timeline.span("load MXNet and Horovod"):
+        from ..train.trainer import start_up
 
-    rank = Rank(session)
-    rank.start_up()
-    rank.comm.stop()
-    if session.place.rank == 0:
-        figures = {"init_s": session.init_s, "spans": json.loads(session.timeline.to_json())}
+    start_up(context).comm.stop()
+    if context.process.rank == 0:
+        figures = {"init_s": context.init_s, "spans": json.loads(context.timeline.to_json())}
         write_file(Path(out) / "bench.json", json.dumps(figures))
 
 

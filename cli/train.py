@@ -17,8 +17,8 @@ from ..launch.ending import asked_by, rank_failed, read_standing, run_ended, run
 from ..launch.launchers import new_run_folder, refuse_run
 from ..launch.resume import close_attempt
 from ..launch.run import close_result, load_for_launch, save_config, try_report, write_result
-from ..train.__main__ import Report, check_place, run_rank
-from ..train.placement import Placement, find_placement
+from ..train.__main__ import Report, check_ranks, run_rank
+from ..train.process_info import ProcessInfo, read_process_info
 from .console import EXIT_BAD, EXIT_STOPPED, Tracking
 
 
@@ -31,17 +31,17 @@ def train_by_hand(config: str, overrides: list[str], out: Path | None) -> int:
     Raises:
         UserError: before anything is written.
     """
-    place = find_placement()
+    place = read_process_info()
     loaded = load(config, overrides)
-    check_place(loaded.run, place)
+    check_ranks(loaded.run, place)
     if out is not None and place.rank == 0:
         refuse_run(out)
-    if place.size == 1:
+    if place.world_size == 1:
         loaded = load_for_launch(config, overrides, None)
         with Tracking() as track:
             prepare(loaded.run.data, track, loaded.origins)
     elif out is None:
-        raise UserError(f"--out: one folder for all {place.size} ranks expected, found none")
+        raise UserError(f"--out: one folder for all {place.world_size} ranks expected, found none")
     else:
         check_before_run(loaded.run.data, loaded.origins)
     folder = out or new_run_folder(loaded.run)
@@ -60,7 +60,7 @@ def train_by_hand(config: str, overrides: list[str], out: Path | None) -> int:
 class _Spoken(Report):
     """Rank 0 writes result.json to its end and says the last line."""
 
-    def __init__(self, loaded: Loaded, folder: Path, place: Placement) -> None:
+    def __init__(self, loaded: Loaded, folder: Path, place: ProcessInfo) -> None:
         super().__init__()
         self._run, self._folder, self._place = loaded.run, folder, place
         self._stopped_by: int | None = None

@@ -116,9 +116,6 @@ def test_rooms_import_one_way_only(path: Path) -> None:
         assert level <= depth + 1, f"{name}: above the package"
 
 
-@pytest.mark.xfail(
-    reason="train.run, train.recovery and train.results: until the trainer owns its state"
-)
 def test_no_modules_import_each_other_in_a_circle() -> None:
     imported = modules_imported()
     assert imported["train.run"] >= {"train.loop", "data.sampling"}

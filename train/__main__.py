@@ -22,13 +22,13 @@ from ..config.errors import UserError
 from ..config.load import load
 from ..config.plan import build_plan
 from ..config.schema import Run
+from .context import RunContext
 from .host_reads import HostReads
-from .limits import Hopeless
-from .placement import Placement, find_placement
+from .limits import NonRetryableError
+from .process_info import ProcessInfo, read_process_info
 from .rank_lock import FolderInUse, FolderLock
 from .resume import read_checkpoint
 from .seeding import draw_seed
-from .session import Session
 from .support import check_supported
 from .watchdog import SCRATCH, VARIABLE, Heart
 
@@ -86,30 +86,30 @@ def run_rank(
     # Before any library starts a thread: all of them inherit the mask, and one thread waits for
     # the signal, so that a main thread blocked inside MXNet or MPI cannot miss it.
     signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM, signal.SIGINT))
-    place = find_placement()
-    session = None
+    process = read_process_info()
+    context = None
     heart: Heart | None = None
-    lock = FolderLock(partial(_taken_over, place))
+    lock = FolderLock(partial(_taken_over, process))
     try:
         loaded = load(config, overrides)
-        check_place(loaded.run, place)
+        check_ranks(loaded.run, process)
         if loaded.run.seed is None:
             loaded = load(config, [*overrides, f"seed={draw_seed()}"])
         check_supported(loaded.run)
         resumed = None if resume is None else read_checkpoint(resume, loaded)
-        if place.rank == 0:
+        if process.rank == 0:
             lock.take(out)  # before the log is opened, which empties it
-        session = Session(loaded, out, place, resumed)
-        stopper = partial(_stop_on_signal, session, lock, report)
+        context = RunContext(loaded, out, process, resumed)
+        stopper = partial(_stop_on_signal, context, lock, report)
         threading.Thread(target=stopper, daemon=True).start()
         if address := os.environ.get(VARIABLE):
-            heart = Heart(address, session, partial(_end, session, lock))
-        session.prepare()
-        session.begin_connecting()
-        with session.timeline.span("load MXNet and Horovod"):
-            from .run import Rank
+            heart = Heart(address, context, partial(_end, context, lock))
+        context.prepare()
+        context.begin_connecting()
+        with context.timeline.span("load MXNet and Horovod"):
+            from .run import train_and_evaluate
         faulthandler.enable()  # a crash ends the process; MXNet's and MPI's own handlers can hang
-        Rank(session, reads).train()
+        train_and_evaluate(context, reads)
         if heart is not None:
             heart.stop()
         lock.release()
@@ -117,18 +117,18 @@ def run_rank(
         print(f"rn50: error: {error}", file=sys.stderr, flush=True)
         os._exit(EXIT_USAGE)
     except BaseException as error:  # whatever it was, the other ranks must not wait for this one
-        _fail(error, session, lock, place, out, heart, report)
+        _fail(error, context, lock, process, out, heart, report)
 
 
-def check_place(run: Run, place: Placement) -> None:
+def check_ranks(run: Run, process: ProcessInfo) -> None:
     """Raise UserError where the ranks are not the config's, or have no seed in common."""
     ranks = build_plan(run).ranks
-    if ranks != place.size:
+    if ranks != process.world_size:
         raise UserError(
             f"system.nodes x system.ranks_per_node = {ranks} ranks expected, "
-            f"found {place.size}: start them with `rn50 launch`"
+            f"found {process.world_size}: start them with `rn50 launch`"
         )
-    if run.seed is None and place.size > 1:
+    if run.seed is None and process.world_size > 1:
         raise UserError(
             f"seed: one for all {ranks} ranks expected, such as seed=1, found none: "
             "`rn50 launch` draws one"
@@ -137,9 +137,9 @@ def check_place(run: Run, place: Placement) -> None:
 
 def _fail(
     error: BaseException,
-    session: Session | None,
+    context: RunContext | None,
     lock: FolderLock,
-    place: Placement,
+    process: ProcessInfo,
     out: Path,
     heart: Heart | None,
     report: Report,
@@ -147,26 +147,26 @@ def _fail(
     """Say why in one line and in a file, close the log, end this process at once."""
     reason = one_line(error)
     failure = {
-        "rank": place.rank,
-        "host": place.host,
-        "phase": session.timeline.phase if session else "start",
-        "step": session.step if session else 0,
+        "rank": process.rank,
+        "host": process.host,
+        "phase": context.timeline.phase if context else "start",
+        "step": context.state.step if context else 0,
         "reason": reason,
-        "hopeless": isinstance(error, Hopeless),
+        "hopeless": isinstance(error, NonRetryableError),
     }
     if heart is not None:
         heart.tell_failure(failure)  # first: out of memory, anything may end the process from here
     if not isinstance(error, UserError):
         traceback.print_exc()
-    if session is not None:
+    if context is not None:
         with suppress(UserError):  # a full disk has been told of already
-            session.log.abort()
-        if place.rank == 0:
+            context.log.abort()
+        if process.rank == 0:
             with suppress(OSError):  # the reason counts more
-                write_own(out / "timeline.json", session.timeline.to_json())
+                write_own(out / "timeline.json", context.timeline.to_json())
     report.failed(failure)
     try:
-        write_own(out / f"failure_{place.rank}.json", json.dumps(failure) + "\n")
+        write_own(out / f"failure_{process.rank}.json", json.dumps(failure) + "\n")
     except OSError as problem:
         print(f"{out}: cannot write: {problem.strerror}", file=sys.stderr)
     sys.stderr.flush()
@@ -174,21 +174,21 @@ def _fail(
     os._exit(EXIT_FAILED)  # no exit handlers: Horovod's would wait for the other ranks
 
 
-def _end(session: Session, lock: FolderLock, reason: str) -> NoReturn:
+def _end(context: RunContext, lock: FolderLock, reason: str) -> NoReturn:
     """End this process from the watchdog's thread: its main thread may never come back."""
-    place = session.place
+    process = context.process
     with suppress(UserError):
-        session.log.abort()
-    print(f"rank {place.rank} on {place.host}: {reason}", file=sys.stderr, flush=True)
+        context.log.abort()
+    print(f"rank {process.rank} on {process.host}: {reason}", file=sys.stderr, flush=True)
     if folder := os.environ.get(SCRATCH):  # the launcher, which would do it, may be gone
         shutil.rmtree(folder, ignore_errors=True)
     lock.release()
     os._exit(EXIT_FAILED)
 
 
-def _taken_over(place: Placement, reason: str) -> NoReturn:
+def _taken_over(process: ProcessInfo, reason: str) -> NoReturn:
     """End at once, and leave the log alone: it is another's."""
-    print(f"rank {place.rank} on {place.host}: {reason}", file=sys.stderr, flush=True)
+    print(f"rank {process.rank} on {process.host}: {reason}", file=sys.stderr, flush=True)
     os._exit(EXIT_FAILED)
 
 
@@ -202,15 +202,15 @@ def one_line(error: BaseException) -> str:
     return text[:500] if isinstance(error, UserError) else f"{kind}: {text}"[:500]
 
 
-def _stop_on_signal(session: Session, lock: FolderLock, report: Report) -> None:
+def _stop_on_signal(context: RunContext, lock: FolderLock, report: Report) -> None:
     """Ask for a checkpoint and an orderly end; where that takes too long, end."""
     number = signal.sigwait((signal.SIGTERM, signal.SIGINT))
-    if session.request_stop():
+    if context.request_stop():
         report.stopping(number)
-        if report.over.wait(session.run.limits.grace_s):
+        if report.over.wait(context.run.limits.grace_s):
             return
     with suppress(UserError):
-        session.log.abort()
+        context.log.abort()
     report.stopped(number)
     lock.release()
     os._exit(128 + number)

@@ -26,6 +26,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from ..config.atomic import create_new, partial_beside
 from ..config.errors import UserError
 from ..config.reading import open_file
+from .state import Count, TrainState
 
 MAGIC = b"RN50CKP1"
 DIGEST_BYTES = 32
@@ -36,7 +37,16 @@ MOST_BYTES = 4 << 30
 """Of a file: ResNet-50's on 2,048 ranks takes 0.7 GB."""
 _MOST_VALUES = 1 << 40
 
-Whole = Annotated[int, Field(ge=0)]
+
+class LossScaleState(BaseModel):
+    """Of `LossScaler.state_dict`."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+
+    value: float
+    growth_tracker: Count = 0
+    checks: tuple[tuple[Count, float, bool], ...] = ()
+    """(step, scale, were its gradients finite?), not heeded yet."""
 
 
 class Meta(BaseModel):
@@ -44,30 +54,24 @@ class Meta(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
-    step: Whole
-    """The last step in the weights; with the seed it is the place in the data as well."""
-    place: Whole
-    """Places of the endless row of images used up."""
-    log_state: Literal["run", "epoch", "trained"]
-    """Where the MLPerf log was: between blocks, in an epoch, or between two epochs of a block."""
-    log_bytes: Whole
-    metrics_bytes: Whole
+    state: TrainState
+    """How far training had come; with the seed it is the place in the data as well."""
+    log_bytes: Count
+    metrics_bytes: Count
     run_started_unix_s: float
-    training_s: float
     previous_lr: float
     """The learning rate of the last step: what momentum correction goes by."""
-    loss_scale: float
-    loss_scale_clean_steps: Whole = 0
-    loss_scale_answers: tuple[tuple[Whole, float, bool], ...] = ()
-    """(step, scale, were its gradients finite?), not heeded yet."""
-    accuracy: float | None
-    """Of the last evaluation."""
-    best_accuracy: float | None
+    loss_scale: LossScaleState
     ranks: Annotated[int, Field(ge=1)]
     seeds: dict[str, int]
     """Of every random stream."""
     config_sha256: str
     config: dict[str, Any]
+
+    @property
+    def step(self) -> int:
+        """The last step in the weights."""
+        return self.state.step
 
 
 class _Array(BaseModel):
@@ -75,7 +79,7 @@ class _Array(BaseModel):
 
     name: str
     dtype: Literal["float32", "float16", "int32"]
-    shape: tuple[Whole, ...] = Field(max_length=8)
+    shape: tuple[Count, ...] = Field(max_length=8)
 
     @field_validator("shape")
     @classmethod

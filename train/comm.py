@@ -21,7 +21,7 @@ from ..config.errors import UserError
 from .buckets import lay_out_gradients
 from .connection import Connection
 from .gpu import gpu_number
-from .limits import Hopeless
+from .limits import NonRetryableError
 from .torus import Torus
 
 CONNECT_BYTES = 1 << 20
@@ -156,7 +156,7 @@ class Communicator:
         """Compare a digest over all ranks with one small allgather.
 
         Raises:
-            Hopeless: naming the ranks that differ from the majority (from rank 0 on a tie).
+            NonRetryableError: naming the ranks that differ from the majority (a tie: from rank 0).
         """
         if self.size == 1:
             return
@@ -164,7 +164,7 @@ class Communicator:
         everyone = hvd.allgather(nd.array(mine[None], dtype="int32"), name="digest").asnumpy()
         rows = [row.tobytes() for row in everyone]
         if odd := differing_ranks(rows):
-            raise Hopeless(
+            raise NonRetryableError(
                 f"replicas differ {when}: ranks {', '.join(map(str, odd))} of {self.size} "
                 "hold other weights than the rest; same seed, config and library versions expected"
             )

@@ -25,7 +25,7 @@ class Accuracy(NamedTuple):
         return self.correct / self.total
 
 
-def agree_on_bn_statistics(
+def sync_bn_statistics(
     statistics: Sequence[Any], comm: Communicator, *, mode: str, active_ranks: int
 ) -> None:
     """Make the batch-norm statistics of all ranks one, in fp32.

@@ -10,11 +10,11 @@ REQUESTED, OUT_OF_TIME = range(2)
 REASONS = ("asked to stop", "time budget (limits.time_s) spent")
 
 
-class StopRun(Exception):
+class StopTraining(Exception):
     """All ranks stop here, together and in good order: checkpoint, log, exit."""
 
 
-class Hopeless(UserError):
+class NonRetryableError(UserError):
     """The run has failed in a way in which it would fail again from its last checkpoint."""
 
 
@@ -33,14 +33,22 @@ def agreed_stop(totals: list[float]) -> str | None:
     return next((reason for reason, n in zip(REASONS, totals, strict=True) if n), None)
 
 
+def check_epoch_budget(epoch: int, budget: int | None) -> None:
+    """Raise StopTraining where `limits.epochs` epochs have been trained."""
+    if epoch == budget:
+        raise StopTraining(f"budget of {epoch} epochs (limits.epochs) spent")
+
+
 def check_loss(loss: float, step: int) -> None:
-    """Raise Hopeless for a loss that is no number: weights or gradients are none either."""
+    """Raise NonRetryableError for a loss that is no number: neither are weights or gradients."""
     if not math.isfinite(loss):
-        raise Hopeless(f"a finite loss expected, found {loss} at step {step}: training diverged")
+        raise NonRetryableError(
+            f"a finite loss expected, found {loss} at step {step}: training diverged"
+        )
 
 
 def check_learning(correct: int, total: int, classes: int, epoch: int) -> None:
-    """Raise Hopeless for an accuracy that guessing would reach too.
+    """Raise NonRetryableError for an accuracy that guessing would reach too.
 
     Guessing gets a binomial number right; four standard deviations above its mean it does so in
     one of 30,000 evaluations.
@@ -48,7 +56,7 @@ def check_learning(correct: int, total: int, classes: int, epoch: int) -> None:
     chance = 1 / classes
     limit = chance + 4 * math.sqrt(chance * (1 - chance) / total)
     if correct / total <= limit:
-        raise Hopeless(
+        raise NonRetryableError(
             f"accuracy above chance ({limit:.4f} for {classes} classes) expected after epoch "
             f"{epoch} (limits.learning_by), found {correct / total:.4f}"
         )

@@ -16,7 +16,7 @@ from .pace import Pace
 from .schedule import Settings
 
 
-class Trainer(NamedTuple):
+class StepContext(NamedTuple):
     """All that a training step needs."""
 
     net: HybridBlock
@@ -36,9 +36,9 @@ class LogPoint(NamedTuple):
     loss_sum: nd.NDArray
 
 
-def train_steps(trainer: Trainer, first: int, last: int, log_every: int) -> Iterator[LogPoint]:
+def train_steps(context: StepContext, first: int, last: int, log_every: int) -> Iterator[LogPoint]:
     """Train steps `first` to `last`, both included, counted from 1; yield every `log_every`."""
-    net, loss, next_batch, comm, updater, settings_at, pace = trainer
+    net, loss, next_batch, comm, updater, settings_at, pace = context
     loss_sum, steps = 0, 0
     for step in range(first, last + 1):
         batch = next_batch()
@@ -54,13 +54,15 @@ def train_steps(trainer: Trainer, first: int, last: int, log_every: int) -> Iter
             loss_sum, steps = 0, 0
 
 
-def idle_steps(trainer: Trainer, first: int, last: int, log_every: int) -> Iterator[LogPoint]:
+def zero_gradient_steps(
+    context: StepContext, first: int, last: int, log_every: int
+) -> Iterator[LogPoint]:
     """The same steps on a rank without a share of the batch: zeros to the sum, the same update."""
-    zero, steps = nd.zeros(1, trainer.comm.ctx), 0
+    zero, steps = nd.zeros(1, context.comm.ctx), 0
     for step in range(first, last + 1):
-        trainer.comm.clear()
-        trainer.comm.reduce()
-        trainer.updater.step(step, trainer.settings_at(step))
+        context.comm.clear()
+        context.comm.reduce()
+        context.updater.step(step, context.settings_at(step))
         nd.waitall()  # this rank computes nothing that could overlap; bounds the queue
         steps += 1
         if step % log_every == 0:

@@ -9,20 +9,20 @@ Gradients are looked at once they are summed, so all ranks see, and do, the same
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 from mxnet import nd
 
 from ..config.values import LOSS_SCALES, dynamic_start
 from .host_reads import HostReads
-from .limits import Hopeless
+from .limits import NonRetryableError
 from .pace import RUN_AHEAD_STEPS
 
 DOUBLE_AFTER_STEPS = 2000
 """Without an overflow, as MXNet's and NVIDIA's AMP."""
-LEAST, MOST = LOSS_SCALES
-LAG_STEPS = RUN_AHEAD_STEPS + 2
+MIN_SCALE, MAX_SCALE = LOSS_SCALES
+CHECK_DELAY_STEPS = RUN_AHEAD_STEPS + 2
 """From a step to the one whose losses can heed it. `Pace` has waited for a loss that needed the
 weights of that step, so its answer is read, not waited for."""
 
@@ -31,14 +31,14 @@ class Scale(NamedTuple):
     """The factor, and the steps without an overflow since it changed."""
 
     value: float
-    clean_steps: int = 0
+    growth_tracker: int = 0
 
 
-class Answer(NamedTuple):
+class OverflowCheck(NamedTuple):
     """Were the gradients of a step, taken at a scale, finite?"""
 
     step: int
-    used: float
+    scale: float
     finite: bool | nd.NDArray
 
 
@@ -48,9 +48,9 @@ def next_scale(scale: Scale, used: float, finite: bool) -> Scale | None:
     Steps that were under way when the scale was halved overflow once more; that halves nothing.
     """
     if not finite:
-        return Scale(min(scale.value, used / 2)) if used > LEAST else None
-    if scale.clean_steps + 1 < DOUBLE_AFTER_STEPS or 2 * scale.value > MOST:
-        return scale._replace(clean_steps=scale.clean_steps + 1)
+        return Scale(min(scale.value, used / 2)) if used > MIN_SCALE else None
+    if scale.growth_tracker + 1 < DOUBLE_AFTER_STEPS or 2 * scale.value > MAX_SCALE:
+        return scale._replace(growth_tracker=scale.growth_tracker + 1)
     return Scale(2 * scale.value)
 
 
@@ -93,7 +93,7 @@ class LossScaler:
     def reset(self) -> None:
         """The state of a new run."""
         self.scale = self._start
-        self._answers: deque[Answer] = deque()
+        self._checks: deque[OverflowCheck] = deque()
         self.finite: float | nd.NDArray = 1.0
         """1, or 0 after a step whose gradients were not: a factor of its learning rates."""
 
@@ -101,13 +101,13 @@ class LossScaler:
         """The factor of the losses of `step`.
 
         Raises:
-            Hopeless: gradients overflow at the smallest scale too.
+            NonRetryableError: gradients overflow at the smallest scale too.
         """
-        while self._answers and self._answers[0].step <= step - LAG_STEPS:
-            asked, used, finite = self._answers.popleft()
+        while self._checks and self._checks[0].step <= step - CHECK_DELAY_STEPS:
+            asked, used, finite = self._checks.popleft()
             following = next_scale(self.scale, used, self._reads.finite(finite))
             if following is None:
-                raise Hopeless(
+                raise NonRetryableError(
                     f"finite gradients expected, found others at step {asked} though the loss "
                     f"scale (model.loss_scale) has come down to {used:g}"
                 )
@@ -123,7 +123,7 @@ class LossScaler:
             self._head = value, nd.full(losses.shape, value, losses.context)
         return self._head[1]
 
-    def guard(self, step: int) -> None:
+    def zero_nonfinite(self, step: int) -> None:
         """Enqueue: all summed gradients of `step` become zero if any is not finite."""
         if not self.is_dynamic:
             return
@@ -134,14 +134,18 @@ class LossScaler:
         for row, zeros in self._rows:
             nd.where(finite, row, zeros, out=row)
         self.finite = finite
-        self._answers.append(Answer(step, used, finite))
+        self._checks.append(OverflowCheck(step, used, finite))
 
-    def state(self) -> tuple[Scale, tuple[tuple[int, float, bool], ...]]:
-        """For a checkpoint, when everything enqueued is done: what the next steps will heed."""
-        return self.scale, tuple(
-            (a.step, a.used, self._reads.finite(a.finite)) for a in self._answers
-        )
+    def state_dict(self) -> dict[str, Any]:
+        """The scale, and the checks that the next steps will heed; for when everything enqueued is
+        done."""
+        return {
+            **self.scale._asdict(),
+            "checks": tuple((c.step, c.scale, self._reads.finite(c.finite)) for c in self._checks),
+        }
 
-    def restore(self, scale: Scale, answers: Sequence[tuple[int, float, bool]]) -> None:
-        """Go on where `state` was."""
-        self.scale, self._answers = scale, deque(Answer(*answer) for answer in answers)
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on where `state_dict` was taken; a constant scale stays the config's."""
+        if self.is_dynamic:
+            self.scale = Scale(state["value"], state["growth_tracker"])
+            self._checks = deque(OverflowCheck(*check) for check in state["checks"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zlib
+from collections.abc import Mapping
 from typing import Any
 
 import mxnet as mx
@@ -133,6 +134,31 @@ def copy_parameters(source: Network, target: Network) -> None:
         if source.layout != target.layout and array.ndim == 4:
             array = array.transpose(TO_NCHW)
         array.copyto(theirs.list_data()[0])
+
+
+class BatchNormStatistics:
+    """Running means and variances of a network: each rank's own between evaluations."""
+
+    def __init__(self, net: HybridBlock) -> None:
+        self._parameters = bn_statistics(net)
+
+    def reset(self) -> None:
+        """Those of a network that has seen no image."""
+        for p in self._parameters:
+            p.list_data()[0][:] = 0 if p.name.endswith("mean") else 1
+
+    def state_dict(self) -> dict[str, mx.nd.NDArray]:
+        """Arrays on the device; complete once everything enqueued is done (`nd.waitall`)."""
+        return {f"statistics/{p.name}": p.list_data()[0] for p in self._parameters}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        load_arrays(self.state_dict(), state)
+
+
+def load_arrays(arrays: Mapping[str, mx.nd.NDArray], values: Mapping[str, Any]) -> None:
+    """Fill arrays in place from host arrays of the same names, shapes and types."""
+    for name, array in arrays.items():
+        array[:] = mx.nd.array(values[name], dtype=array.dtype)
 
 
 def trainable(net: HybridBlock) -> list[Any]:

@@ -7,7 +7,7 @@ do.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import mxnet as mx
@@ -20,6 +20,7 @@ from . import kernels
 from .loss_scale import LossScaler
 from .schedule import Settings, akiba_sgd_share
 
+PREVIOUS_LR = "previous_lr"
 MAX_TENSORS_PER_CALL = 60
 """MXNet's multi-tensor operators corrupt memory above this, unchecked."""
 
@@ -82,7 +83,7 @@ class Updater:
             "trust_decay_factor": repr(self._trust_decay_factor),
         }
         self.previous_lr = 0.0
-        """Of the last step; with `state` it is all that one step leaves for the next."""
+        """Of the last step."""
         self.trusts: nd.NDArray | None = None
         """Trust ratios of the last step, one for each tensor (own operator only)."""
         self._kinds: list[tuple[list[Tensor], nd.NDArray]] = []
@@ -104,7 +105,7 @@ class Updater:
         Gradients arrive summed over all images and ranks and are divided by the batch. Those of
         a step that overflowed count for nothing: momentum alone moves the weights.
         """
-        self.scaler.guard(step)
+        self.scaler.zero_nonfinite(step)
         momentum = now.momentum
         if self._rule.momentum_correction and self.previous_lr:
             momentum *= now.lr / self.previous_lr
@@ -122,14 +123,24 @@ class Updater:
             for square in self._squares:
                 square[:] = 0
 
-    def state(self) -> dict[str, nd.NDArray]:
-        """Velocities, float32 masters and Akiba's squares by name: what a checkpoint keeps."""
+    def arrays(self) -> dict[str, nd.NDArray]:
+        """Velocities, float32 masters and Akiba's squares by name."""
         arrays = {f"velocity/{t.name}": t.arrays[2] for t in self._tensors}
         arrays |= {f"master/{t.name}": t.arrays[3] for t in self._tensors if t.has_master}
         if self._settings.variant == "akiba":
             named = zip(self._tensors, self._squares, strict=True)
             arrays |= {f"square/{t.name}": square for t, square in named}
         return arrays
+
+    def state_dict(self) -> dict[str, Any]:
+        """All that one step leaves for the next: `arrays` and the last learning rate."""
+        return {PREVIOUS_LR: self.previous_lr, **self.arrays()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on where `state_dict` was taken; arrays may be the host's."""
+        self.previous_lr = state[PREVIOUS_LR]
+        for name, array in self.arrays().items():
+            array[:] = nd.array(state[name], dtype=array.dtype)
 
     def _rescale(self, now: Settings) -> float:
         return 1 / (now.global_batch_size * self.scaler.scale.value)

@@ -119,10 +119,18 @@ def _check_batches(found: Checkpoint, plan: Plan) -> None:
                 f"batch: a global batch of {old.global_batch_size} expected, as in {found.path}, "
                 f"found {new.global_batch_size}: keep ranks x {_PER_RANK}"
             )
-    if plan.images_after(found.meta.step) != found.meta.place:
+    state = found.meta.state
+    if (samples := plan.images_after(state.step)) != state.samples:
         raise UserError(
-            f"{found.path}: place {plan.images_after(found.meta.step)} after step "
-            f"{found.meta.step} expected, found {found.meta.place}"
+            f"{found.path}: {samples} samples after step {state.step} expected, "
+            f"found {state.samples}"
+        )
+    trained = state.epochs_trained
+    first, last = plan.epoch_end_step(trained), plan.epoch_end_step(trained + 1)
+    if not first <= state.step <= last or state.epochs_evaluated > state.epochs_trained:
+        raise UserError(
+            f"{found.path}: {trained} epochs trained and {state.epochs_evaluated} "
+            f"evaluated do not fit step {state.step}"
         )
 
 

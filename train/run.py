@@ -1,330 +1,219 @@
-"""One rank of one run, phase by phase: start-up, clock, epochs, evaluations, stop."""
+"""A run on one rank, phase by phase: start-up, epochs, evaluations, stop."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import NamedTuple
 
 import mxnet as mx
-from mxnet import autograd, nd
+from mxnet import nd
 
 from ..data.sampling import eval_batches
-from . import kernels
-from .comm import Communicator, context
-from .evaluate import Accuracy, agree_on_bn_statistics, evaluate
+from .checkpointer import Checkpointer
+from .context import RunContext
+from .evaluate import Accuracy, evaluate, sync_bn_statistics
 from .host_reads import HostReads
-from .limits import StopRun, agreed_stop, check_loss
-from .loop import LogPoint, Trainer, idle_steps, train_steps
-from .loss_scale import LossScaler
-from .networks import bn_statistics, build_networks, copy_parameters, image_shape, trainable
-from .optimizer import Updater
-from .pace import Pace
-from .recovery import Recovery
-from .results import write_gaps, write_result
-from .schedule import Settings, step_settings
-from .seeding import stream_seed, stream_seeds
-from .session import Session
-from .startup import Stage, run_stages
-from .support import decodes_on_gpu
-from .weights import weights_digest
-
-if TYPE_CHECKING:  # DALI loads in a stage of its own
-    from ..data.pipeline import Batch, Source
+from .limits import (
+    OUT_OF_TIME,
+    StopTraining,
+    agreed_stop,
+    check_epoch_budget,
+    check_learning,
+    check_loss,
+)
+from .loop import LogPoint, train_steps, zero_gradient_steps
+from .networks import bn_statistics, copy_parameters
+from .pace import boundaries
+from .seeding import stream_seed
+from .state import Block, blocks_left, is_within_epoch, log_position
+from .trainer import Trainer, start_up
+from .weights import quick_digest
 
 
-class Rank:
-    """Network, data, communicator and optimizer of one rank.
+class Evaluation(NamedTuple):
+    """Accuracy, and when (perf_counter) the first batch was enqueued and the counts were known."""
+
+    accuracy: Accuracy
+    entered_s: float
+    ended_s: float
+
+
+class Stopwatch:
+    """Time in epochs, read at log points and at ends of epochs."""
+
+    def __init__(self) -> None:
+        self._last_s = time.monotonic()
+
+    def lap_s(self) -> float:
+        """Since the last call."""
+        last_s, self._last_s = self._last_s, time.monotonic()
+        return self._last_s - last_s
+
+
+def train_and_evaluate(context: RunContext, reads: HostReads | None = None) -> None:
+    """Run to the target or to the last evaluation; rank 0 leaves the files of a run."""
+    trainer = start_up(context, reads)
+    checkpointer = Checkpointer(trainer)
+    try:
+        reached = train_blocks(trainer, checkpointer)
+        context.log.run_stop(success=reached)
+        trainer.log.result(trainer.model.net, reached=reached)
+    except StopTraining as stop:  # on all ranks at the same step
+        checkpointer.save_now()
+        context.log.abort()
+        trainer.log.result(trainer.model.net, reached=False, stopped=str(stop))
+    checkpointer.finish()
+    trainer.comm.stop()
+
+
+def train_blocks(trainer: Trainer, checkpointer: Checkpointer) -> bool:
+    """Blocks of epochs, an evaluation after each, until the target or the last evaluation.
+
+    Returns:
+        whether the target was reached.
+    """
+    context, plan, state = trainer.context, trainer.plan, trainer.context.state
+    last_evaluated_s: float | None = None
+    for block in blocks_left(plan, state):
+        if log_position(plan, state) == "run":
+            context.log.block_start(block.first_epoch, block.last_epoch - block.first_epoch + 1)
+        stopwatch = Stopwatch()
+        for epoch in range(state.epochs_trained + 1, block.last_epoch + 1):
+            train_epoch(trainer, checkpointer, epoch, stopwatch)
+            if epoch < block.last_epoch:
+                checkpointer.save_if_due()
+                check_epoch_budget(epoch, trainer.run.limits.epochs)
+        nd.waitall()  # batch-norm statistics are final only now; ends the interval
+        state.training_s += stopwatch.lap_s()
+        trained_s = time.perf_counter()
+        found = evaluate_epoch(trainer, block.last_epoch)
+        context.log.block_stop(block.first_epoch)
+        log_gaps(trainer, block, found.entered_s - trained_s, last_evaluated_s)
+        last_evaluated_s = found.ended_s
+        is_best = state.record_evaluation(block.last_epoch, found.accuracy.fraction)
+        if found.accuracy.fraction >= trainer.run.eval.target:
+            return True
+        if plan.learning_by_steps <= state.step and block.last_epoch < plan.eval_epochs[-1]:
+            check_learning(*found.accuracy, trainer.run.data.classes, block.last_epoch)
+        checkpointer.save_if_due(is_best=is_best)
+        check_epoch_budget(block.last_epoch, trainer.run.limits.epochs)
+    return False
+
+
+def train_epoch(
+    trainer: Trainer, checkpointer: Checkpointer, epoch: int, stopwatch: Stopwatch
+) -> None:
+    """The steps of one epoch; nothing here waits for the device between two epochs."""
+    context, plan, state = trainer.context, trainer.plan, trainer.context.state
+    segment, last = plan.segment_of_epoch(epoch), plan.epoch_end_step(epoch)
+    if not is_within_epoch(plan, state):
+        if segment.first_epoch == epoch > 1:
+            trainer.log.batch_change(epoch, segment.global_batch_size)
+        context.log.epoch_start(epoch)
+    seed_dropout(trainer, epoch)
+    active = context.process.rank < segment.active_ranks
+    steps = train_steps if active else zero_gradient_steps
+    with context.timeline.span(f"epoch {epoch}"):
+        for point in steps(trainer.steps, state.step + 1, last, plan.log_every_steps):
+            log_point(trainer, point, stopwatch.lap_s())
+            if checkpointer.saves_within_epochs and checkpointer.save_if_due():
+                seed_dropout(trainer, epoch)
+    state.advance(plan, last, stopwatch.lap_s())
+    state.epochs_trained = epoch
+    context.log.epoch_stop(epoch)
+
+
+def seed_dropout(trainer: Trainer, epoch: int) -> None:
+    """MXNet's generator, of which no state can be had: seeded anew wherever a run may go on."""
+    if trainer.run.model.network == "resnet":
+        return
+    step = trainer.context.state.step - trainer.plan.epoch_end_step(epoch - 1)
+    key = (epoch, trainer.context.process.rank, *((step,) if step else ()))
+    mx.random.seed(stream_seed(trainer.run.seed or 0, "dropout", *key) & 0x7FFFFFFF)
+
+
+def log_point(trainer: Trainer, point: LogPoint, training_s: float = 0.0) -> None:
+    """Mean loss over all ranks; reading it waits for this step's forward, no further.
+
+    With it travels whether a rank wants to stop.
+
+    Raises:
+        NonRetryableError, StopTraining: on all ranks alike.
+    """
+    context, budget_s = trainer.context, trainer.run.limits.time_s
+    context.state.advance(trainer.plan, point.step, training_s)
+    if budget_s is not None and context.metrics.elapsed_s >= budget_s:
+        context.stop(OUT_OF_TIME)
+    flags = nd.array(context.stop.flags, trainer.ctx)
+    sums = trainer.comm.sum_losses(nd.concat(point.loss_sum.reshape(1), flags, dim=0))
+    loss_sum, *requests = trainer.reads.losses(sums)
+    now, scaler = trainer.steps.settings_at(point.step), trainer.model.updater.scaler
+    loss = loss_sum / (point.steps * now.global_batch_size)
+    scale = scaler.scale.value if scaler.is_dynamic else None
+    trainer.log.train(point.step, loss, now, scale)
+    check_loss(loss, point.step)
+    if reason := agreed_stop(requests):
+        raise StopTraining(reason)
+
+
+def evaluate_epoch(trainer: Trainer, epoch: int) -> Evaluation:
+    """Accuracy over the whole evaluation set, with the batch-norm statistics agreed on.
+
+    The caller has waited for all of training.
+    """
+    context, run, plan = trainer.context, trainer.run, trainer.plan
+    start_s = context.metrics.elapsed_s
+    with logged_evaluation(context, epoch):
+        if run.limits.check_replicas:
+            digest = quick_digest(trainer.model.net)
+            trainer.comm.check_replicas(digest, f"after epoch {epoch}")
+        sync_bn_statistics(
+            bn_statistics(trainer.model.net),
+            trainer.comm,
+            mode=run.eval.bn_stats,
+            active_ranks=plan.segment_of_epoch(epoch).active_ranks,
+        )
+        copy_parameters(trainer.model.net, trainer.model.eval_net)
+        entered_s = time.perf_counter()
+        accuracy = evaluate(
+            trainer.model.eval_net,
+            trainer.next_eval_batch,
+            trainer.comm,
+            batches=eval_batches(run.data.eval_samples, plan.ranks, run.eval.batch_per_rank),
+            samples=run.data.eval_samples,
+            reads=trainer.reads,
+        )
+    ended_s = time.perf_counter()
+    context.log.eval_accuracy(epoch, accuracy.fraction)
+    trainer.log.evaluation(epoch, accuracy, start_s)
+    return Evaluation(accuracy, entered_s, ended_s)
+
+
+@contextmanager
+def logged_evaluation(context: RunContext, epoch: int) -> Iterator[None]:
+    """`eval_start`, a span of the timeline, `eval_stop`."""
+    context.log.eval_start(epoch)
+    with context.timeline.span(f"evaluate {epoch}"):
+        yield
+    context.log.eval_stop(epoch)
+
+
+def log_gaps(
+    trainer: Trainer, block: Block, entry_s: float, last_evaluated_s: float | None
+) -> None:
+    """What lay between the steps of a block.
 
     Args:
-        reads: how numbers come to the host (a test bed without numbers gives its own).
-        ctx: where it trains, if not where the config and the launcher say.
+        entry_s: from the end of training to the first evaluation batch enqueued.
+        last_evaluated_s: when the accuracy before this block was known; from then to the first
+            step enqueued an evaluation's exit took.
     """
-
-    def __init__(
-        self, session: Session, reads: HostReads | None = None, ctx: mx.Context | None = None
-    ) -> None:
-        self.session = session
-        self.reads = reads or HostReads()
-        self.run = session.run
-        self.plan = session.plan
-        self.seeds = stream_seeds(session.run.seed or 0)
-        self.ctx = ctx or context(session.run.system.device, session.place.local_rank)
-        if self.ctx.device_type == "cpu":  # our optimizer's operator is a CPU's
-            kernels.load()
-        self.comm = Communicator(self.ctx, session.connection)
-        self.settings_at = step_settings(session.run, session.plan)
-        # The window of the throughput figure: since the last log point or evaluation.
-        self.window_s, self.window_images = 0.0, 0
-        self.training_s = 0.0
-        self.recovery = Recovery(self)
-        self.pace = Pace()
-        self.evaluated_at_s: float | None = None
-
-    def train(self) -> None:
-        """Run to the target or to the last evaluation; rank 0 leaves the files of a run."""
-        self.start_up()
-        try:
-            self.train_blocks()
-        except StopRun as stop:  # on all ranks at the same step
-            self.recovery.save()
-            self.training_s = self.recovery.training_s()
-            self.session.log.abort()
-            write_result(self, reached=False, stopped=str(stop))
-        self.recovery.finish()
-        self.comm.stop()
-
-    def start_up(self) -> None:
-        """Everything that does not need the data; ends with the clock running on all ranks."""
-        stages = [
-            Stage("open connections", self.comm.start),
-            Stage("build pipelines", self.build_pipelines),
-            Stage("build network", self.build_network),
-            Stage("warm up network", self.warm_up, ("build network",)),
-            Stage(
-                "agree on weights", self.agree_on_weights, ("open connections", "warm up network")
-            ),
-        ]
-        run_stages(stages, self.session.timeline, serial=self.run.startup.serial)
-        self.session.start_clock([p.name for p in trainable(self.net)])
-        self.window_s = self.session.metrics.elapsed_s
-        self.window_images = self.plan.images_after(self.session.step)
-        self.comm.barrier()  # nobody touches the data before rank 0 has started the clock
-
-    def build_pipelines(self) -> None:
-        # Imported here: DALI loads within this stage, beside the others.
-        from ..data.pipeline import build_eval_source, build_train_source
-
-        where: Any = {
-            "rank": self.session.place.rank,
-            "device_id": self.ctx.device_id if decodes_on_gpu(self.run) else None,
-        }
-        self.train_source = build_train_source(
-            self.run.data,
-            self.plan,
-            seeds=self.seeds,
-            first_step=self.session.step + 1,
-            layout=self.run.model.layout,
-            **where,
-        )
-        self.eval_source = build_eval_source(
-            self.run.data,
-            batch_per_rank=self.run.eval.batch_per_rank,
-            ranks=self.plan.ranks,
-            **where,
-        )
-
-    def build_network(self) -> None:
-        model = self.run.model
-        if self.run.eval.bn_stats == "batch":  # keep the last batch's statistics, no average
-            model = model.model_copy(update={"bn_momentum": 0.0})
-        self.net, self.eval_net, self.loss = build_networks(
-            model,
-            self.run.data.classes,
-            crop_px=self.run.data.crop_px,
-            seed=self.seeds["weights"],
-            ctx=self.ctx,
-        )
-        comm = self.run.comm
-        self.comm.plan_groups(comm.groups, trainable(self.net), comm.wire)
-        self.updater = Updater(
-            trainable(self.net),
-            self.run.optimizer,
-            ctx=self.ctx,
-            scaler=LossScaler(
-                self.run.model.loss_scale,
-                self.comm.buckets,
-                batch=max(segment.global_batch_size for segment in self.plan.segments),
-                reads=self.reads,
-            ),
-            epoch_at=self.plan.epoch_at,
-        )
-
-    def warm_up(self, *_: None) -> None:
-        """A step and an evaluation batch on zeros: memory is taken, kernels are made.
-
-        Weights keep their bits (learning rate 0), batch-norm statistics are put back.
-        """
-        batch, eval_batch = self.run.batch.per_rank, self.run.eval.batch_per_rank
-        side = self.run.data.crop_px
-        with autograd.record():
-            logits = self.net(nd.zeros(image_shape(self.net, batch, side), self.ctx))
-            losses = self.loss(logits, nd.zeros(batch, self.ctx))
-        losses.backward(self.updater.scaler.head_gradients(1, losses))
-        self.updater.step(1, Settings(0.0, 0.0, self.plan.global_batch_size))
-        copy_parameters(self.net, self.eval_net)
-        self.eval_net(nd.zeros(image_shape(self.eval_net, eval_batch, side), self.ctx))
-        nd.waitall()
-        self.updater.reset()
-        for p in bn_statistics(self.net):
-            p.data(self.ctx)[:] = 0 if p.name.endswith("mean") else 1
-        nd.waitall()
-        self.recovery.restore()
-        self.digest = weights_digest(self.net, trained=True)
-
-    def agree_on_weights(self, *_: None) -> None:
-        """All ranks hold the same weights: drawn alike and compared, or rank 0's by broadcast.
-
-        Ends with one reduction, so that each group has its connections and its place in Horovod's
-        response cache.
-        """
-        if self.run.startup.weights == "broadcast" and self.session.resumed is None:
-            self.comm.broadcast_(self.net.collect_params())
-            self.digest = weights_digest(self.net, trained=True)
-        self.comm.check_replicas(self.digest, "after start-up")
-        self.comm.reduce()
-        nd.waitall()
-
-    def batches_of(self, source: Source) -> Callable[[], Batch]:
-        """Its batches where the network is; what a CPU has decoded is copied to a GPU."""
-        if source.device_id is not None or self.ctx == mx.cpu():
-            return source.next
-        return lambda: source.next().to(self.ctx)
-
-    def trainer(self) -> Trainer:
-        """What the hot loop needs of this rank."""
-        return Trainer(
-            self.net,
-            self.loss,
-            self.batches_of(self.train_source),
-            self.comm,
-            self.updater,
-            self.settings_at,
-            self.pace,
-        )
-
-    def train_blocks(self) -> None:
-        """Blocks of epochs, an evaluation after each, until the target or the last evaluation."""
-        log, first_epoch, reached = self.session.log, 1, False
-        for eval_epoch in self.plan.eval_epochs:
-            if not self.recovery.has_evaluated(eval_epoch):
-                if log.state == "run":
-                    log.block_start(first_epoch, eval_epoch - first_epoch + 1)
-                self.block_start_s = self.session.metrics.elapsed_s
-                for epoch in range(first_epoch, eval_epoch + 1):
-                    self.train_epoch(epoch)
-                nd.waitall()  # batch-norm statistics are final only now; ends the interval
-                self.training_s += self.session.metrics.elapsed_s - self.block_start_s
-                trained_at_s, last_evaluated_at_s = time.perf_counter(), self.evaluated_at_s
-                accuracy = self.evaluate_epoch(eval_epoch)
-                log.block_stop(first_epoch)
-                write_gaps(self, first_epoch, eval_epoch, trained_at_s, last_evaluated_at_s)
-                reached = accuracy.fraction >= self.run.eval.target
-                if reached:
-                    break
-                self.recovery.after_evaluation(eval_epoch, accuracy)
-            first_epoch = eval_epoch + 1
-        log.run_stop(success=reached)
-        write_result(self, reached=reached)
-
-    def train_epoch(self, epoch: int) -> None:
-        """The steps of one epoch; nothing here waits for the device between two epochs."""
-        session, segment = self.session, self.plan.segment_of_epoch(epoch)
-        if self.recovery.has_trained(epoch):
-            return
-        if session.log.state != "epoch":  # else the run goes on in the middle of one
-            if segment.first_epoch == epoch > 1:
-                session.change_batch(epoch, segment.global_batch_size)
-            session.log.epoch_start(epoch)
-        self.seed_dropout(epoch)
-        active = session.place.rank < segment.active_ranks
-        first, last = session.step + 1, self.plan.epoch_end_step(epoch)
-        with session.timeline.span(f"epoch {epoch}"):
-            steps = train_steps if active else idle_steps
-            for point in steps(self.trainer(), first, last, self.plan.log_every_steps):
-                self.write_metrics(point)
-                if self.recovery.after_log_point(point.step):
-                    self.seed_dropout(epoch)
-        session.step = last
-        session.log.epoch_stop(epoch)
-        self.recovery.after_epoch(epoch)
-
-    def seed_dropout(self, epoch: int) -> None:
-        """MXNet's generator, of which no state can be had: seeded anew wherever a run may go on."""
-        if self.run.model.network == "resnet":
-            return
-        step = self.session.step - self.plan.epoch_end_step(epoch - 1)
-        key = (epoch, self.session.place.rank, *((step,) if step else ()))
-        mx.random.seed(stream_seed(self.run.seed or 0, "dropout", *key) & 0x7FFFFFFF)
-
-    def write_metrics(self, point: LogPoint) -> None:
-        """Mean loss over all ranks; reading it waits for this step's forward, no further.
-
-        With it travels whether a rank wants to stop.
-
-        Raises:
-            Hopeless, StopRun: on all ranks alike.
-        """
-        session = self.session
-        session.step = point.step
-        flags = nd.array(self.recovery.stop_flags(), self.ctx)
-        sums = self.comm.sum_losses(nd.concat(point.loss_sum.reshape(1), flags, dim=0))
-        loss_sum, *requests = self.reads.losses(sums)
-        now = self.settings_at(point.step)
-        images = point.steps * now.global_batch_size
-        loss = loss_sum / images
-        if session.place.rank == 0:
-            self.report_loss(point.step, loss, now)
-        check_loss(loss, point.step)
-        if reason := agreed_stop(requests):
-            raise StopRun(reason)
-
-    def report_loss(self, step: int, loss: float, now: Settings) -> None:
-        """Rank 0's line of a log point."""
-        session, scaler = self.session, self.updater.scaler
-        session.compare_clocks()
-        now_s = session.metrics.elapsed_s
-        done = self.plan.images_after(step)
-        images_per_s = (done - self.window_images) / (now_s - self.window_s)
-        self.window_s, self.window_images = now_s, done
-        session.metrics.write(
-            "train",
-            step=step,
-            epoch=self.plan.epoch_at(step),
-            loss=loss,
-            images_per_s=images_per_s,
-            **now._asdict(),
-            **({"loss_scale": scaler.scale.value} if scaler.is_dynamic else {}),
-        )
-        session.progress.trained(step, loss, now.lr, images_per_s, now_s)
-
-    def evaluate_epoch(self, epoch: int) -> Accuracy:
-        """Accuracy over the whole evaluation set, with the batch-norm statistics agreed on."""
-        session, samples = self.session, self.run.data.eval_samples
-        session.log.eval_start(epoch)
-        start_s = session.metrics.elapsed_s
-        with session.timeline.span(f"evaluate {epoch}"):
-            self.recovery.check_replicas(epoch)
-            agree_on_bn_statistics(
-                bn_statistics(self.net),
-                self.comm,
-                mode=self.run.eval.bn_stats,
-                active_ranks=self.plan.segment_of_epoch(epoch).active_ranks,
-            )
-            copy_parameters(self.net, self.eval_net)
-            self.eval_entered_at_s = time.perf_counter()
-            batches = eval_batches(samples, self.plan.ranks, self.run.eval.batch_per_rank)
-            accuracy = evaluate(
-                self.eval_net,
-                self.batches_of(self.eval_source),
-                self.comm,
-                batches=batches,
-                samples=samples,
-                reads=self.reads,
-            )
-        self.evaluated_at_s = time.perf_counter()
-        self.recovery.accuracy = accuracy.fraction
-        session.log.eval_stop(epoch)
-        session.log.eval_accuracy(epoch, accuracy.fraction)
-        now_s = session.metrics.elapsed_s
-        session.metrics.write(
-            "eval",
-            epoch=epoch,
-            step=session.step,
-            accuracy=accuracy.fraction,
-            eval_s=now_s - start_s,
-            **accuracy._asdict(),
-        )
-        session.progress.evaluated(epoch, accuracy.correct, accuracy.total, now_s)
-        self.window_s, self.window_images = now_s, self.plan.images_after(session.step)
-        return accuracy
+    pace = trainer.steps.pace
+    enqueued_s = pace.first_enqueued_s
+    ends = [trainer.plan.epoch_end_step(e) for e in range(block.first_epoch, block.last_epoch)]
+    between = boundaries(pace.take(), ends)
+    if between is not None and enqueued_s is not None:
+        exit_s = None if last_evaluated_s is None else enqueued_s - last_evaluated_s
+        trainer.log.gaps(block, between, entry_s=entry_s, exit_s=exit_s)

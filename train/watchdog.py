@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from ..config.errors import UserError
-from .session import Session
+from .context import RunContext
 
 VARIABLE = "RN50_WATCHDOG"
 """Set by the launcher: HOST:PORT:TOKEN."""
@@ -43,14 +43,14 @@ class Heart:
 
     Args:
         address: content of `VARIABLE`.
-        session: this rank.
+        context: of this rank.
         end: called with a reason when the watchdog is gone; must not return.
     """
 
-    def __init__(self, address: str, session: Session, end: Callable[[str], Any]) -> None:
+    def __init__(self, address: str, context: RunContext, end: Callable[[str], Any]) -> None:
         host, port, token = address.rsplit(":", 2)
-        self._session, self._end = session, end
-        self._patience_s = 3 * session.run.watchdog.silence_s
+        self._context, self._end = context, end
+        self._patience_s = 3 * context.run.watchdog.silence_s
         try:
             self._socket = socket.create_connection((host, int(port)), self._patience_s)
         except OSError as error:
@@ -60,8 +60,8 @@ class Heart:
             ) from None
         self._lock = threading.Lock()
         self._over = False
-        place = session.place
-        self._send({"token": token, "rank": place.rank, "host": place.host, "pid": os.getpid()})
+        process = context.process
+        self._send({"token": token, "rank": process.rank, "host": process.host, "pid": os.getpid()})
         threading.Thread(target=self._beat, name="watchdog", daemon=True).start()
 
     def tell_failure(self, failure: dict[str, Any]) -> None:
@@ -80,10 +80,10 @@ class Heart:
             self._socket.sendall(json.dumps(message).encode() + b"\n")
 
     def _beat(self) -> None:
-        session, told_s, told = self._session, 0.0, ("", -1)
+        context, told_s, told = self._context, 0.0, ("", -1)
         heard_s = beaten_s = time.monotonic()
         while not self._over:
-            now_s, place = time.monotonic(), (session.timeline.phase, session.step)
+            now_s, place = time.monotonic(), (context.timeline.phase, context.state.step)
             heard_s += suspended_s(beaten_s, now_s)
             beaten_s = now_s
             try:
@@ -104,7 +104,7 @@ class Heart:
             time.sleep(TICK_S)
 
     def _stop(self) -> None:
-        if not self._session.request_stop():
+        if not self._context.request_stop():
             self._end("asked to stop during start-up")
 
     def _lost(self, reason: str) -> None:

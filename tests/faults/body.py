@@ -16,13 +16,15 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import psutil
 
 from rn50.train import __main__ as entry
-from rn50.train import checkpoint, keeper, run
+from rn50.train import checkpoint, checkpointer, run, trainer
+from rn50.train.process_info import read_process_info
 
 fault, phase, victim, mark, *rest = sys.argv[1:]
 MIDDLE = 31
@@ -104,63 +106,77 @@ FAULTS: dict[str, Callable[[], Any]] = {
 }
 
 
-class Fated(run.Rank):
-    """The rank with the fault at one of its moments; `nan` and `bit flip` are done to weights."""
+def strike(model: Any = None) -> None:
+    """Do it, once, on the victim; `nan` and `bit flip` are done to weights."""
+    if read_process_info().rank != int(victim) or Path(mark).exists():
+        return
+    Path(mark).write_text(f"{time.time()!r} {os.environ.get('RN50_SCRATCH', '')}")
+    if fault == "NaN":
+        model.net.collect_params()["fc_weight"].data()[:] = float("nan")
+    elif fault == "bit flip":
+        weight = model.net.collect_params()["fc_weight"].data()
+        weight[0, 0] = weight[0, 0] * (1 + 2**-23)
+    else:
+        FAULTS[fault]()
 
-    def _strike(self) -> None:
-        if self.session.place.rank != int(victim) or Path(mark).exists():
-            return
-        Path(mark).write_text(f"{time.time()!r} {os.environ.get('RN50_SCRATCH', '')}")
-        if fault == "NaN":
-            self.net.collect_params()["fc_weight"].data()[:] = float("nan")
-        elif fault == "bit flip":
-            weight = self.net.collect_params()["fc_weight"].data()
-            weight[0, 0] = weight[0, 0] * (1 + 2**-23)
-        else:
-            FAULTS[fault]()
 
-    def build_network(self) -> None:
-        if phase == "start-up":
-            self._strike()
-        super().build_network()
-        if phase == "checkpoint":
-            self._strike_in_checkpoint()
+def before_building(*arguments: Any) -> Any:
+    """In start-up: before the network is there."""
+    strike()
+    return build_model(*arguments)
 
-    def _strike_in_checkpoint(self) -> None:
-        sync, collect = os.fsync, keeper.collect
 
-        def syncing(number: int) -> None:
-            self._strike()  # half of the checkpoint is on the disk
-            sync(number)
+def during_checkpoints() -> None:
+    """Half of a checkpoint is on the disk, or it is about to be collected."""
+    sync, collect = os.fsync, checkpointer.collect
 
-        def collecting(*arguments: Any) -> Any:
-            self._strike()
-            return collect(*arguments)
+    def syncing(number: int) -> None:
+        strike()
+        sync(number)
 
-        if victim == "0" and not fault.startswith("disk"):
-            checkpoint.os.fsync = syncing  # type: ignore[assignment]
-        else:
-            keeper.collect = collecting
+    def collecting(*arguments: Any) -> Any:
+        strike()
+        return collect(*arguments)
 
-    def train_blocks(self) -> None:
-        moments = {"first step": ("train_source", 1), "mid-epoch": ("train_source", MIDDLE)}
-        moments["evaluation"] = ("eval_source", 1)
-        if phase in moments:
-            name, at = moments[phase]
-            source = getattr(self, name)
-            following, calls = source.next, 0
+    if victim == "0" and not fault.startswith("disk"):
+        checkpoint.os.fsync = syncing  # type: ignore[assignment]
+    else:
+        checkpointer.collect = collecting
 
-            def next_batch() -> Any:
-                nonlocal calls
-                calls += 1
-                if calls == at:
-                    self._strike()
-                return following()
 
-            source.next = next_batch
-        super().train_blocks()
+def before_batch(trainer_: Any, name: str, at: int) -> Any:
+    """The trainer with a fault before one batch, counted from 1."""
+    following, calls = getattr(trainer_.steps if name == "next_batch" else trainer_, name), 0
 
+    def next_batch() -> Any:
+        nonlocal calls
+        calls += 1
+        if calls == at:
+            strike(trainer_.model)
+        return following()
+
+    if name == "next_batch":
+        return replace(trainer_, steps=trainer_.steps._replace(next_batch=next_batch))
+    return replace(trainer_, next_eval_batch=next_batch)
+
+
+def fated_start_up(*arguments: Any) -> Any:
+    """Start-up of a rank to which something happens later."""
+    started = start_up(*arguments)
+    if phase == "checkpoint":
+        during_checkpoints()
+    return before_batch(started, *MOMENTS[phase]) if phase in MOMENTS else started
+
+
+MOMENTS = {
+    "first step": ("next_batch", 1),
+    "mid-epoch": ("next_batch", MIDDLE),
+    "evaluation": ("next_eval_batch", 1),
+}
+build_model, start_up = trainer.build_model, run.start_up
 
 if __name__ == "__main__":
-    run.Rank = Fated  # type: ignore[misc]
+    if phase == "start-up":
+        trainer.build_model = before_building
+    run.start_up = fated_start_up
     entry.main(rest)

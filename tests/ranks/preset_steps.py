@@ -20,13 +20,14 @@ import numpy as np
 from mxnet import nd
 
 from rn50.config.load import load
+from rn50.train.context import RunContext
 from rn50.train.loop import train_steps
 from rn50.train.networks import trainable
-from rn50.train.placement import Placement
+from rn50.train.process_info import ProcessInfo
 from rn50.train.progress import Progress
-from rn50.train.run import Rank
-from rn50.train.session import Session
+from rn50.train.run import evaluate_epoch, log_point
 from rn50.train.support import check_supported
+from rn50.train.trainer import Trainer, start_up
 
 STEPS = 2
 
@@ -35,23 +36,22 @@ def two_steps(name: str, overrides: list[str], out: Path) -> dict[str, Any]:
     """A run of the preset cut off after `STEPS` steps, then evaluated: calls and order of `run`."""
     loaded = load(name, overrides)
     check_supported(loaded.run)
-    session = Session(loaded, out, Placement("none", 0, 1, 0, "here"))
-    session.progress = Progress(session.plan, loaded.run.eval.target, shown=False)
-    session.prepare()
-    rank = Rank(session)
-    rank.start_up()
-    before = dict(weights(rank))
-    session.log.block_start(1, 1)
-    session.log.epoch_start(1)
-    for point in train_steps(rank.trainer(), 1, STEPS, log_every=1):
-        rank.write_metrics(point)
-    session.log.epoch_stop(1)
+    context = RunContext(loaded, out, ProcessInfo("none", 0, 1, 0, "here"))
+    context.progress = Progress(context.plan, loaded.run.eval.target, shown=False)
+    context.prepare()
+    trainer = start_up(context)
+    before = dict(weights(trainer))
+    context.log.block_start(1, 1)
+    context.log.epoch_start(1)
+    for point in train_steps(trainer.steps, 1, STEPS, log_every=1):
+        log_point(trainer, point)
+    context.log.epoch_stop(1)
     nd.waitall()
-    after = dict(weights(rank))
-    accuracy = rank.evaluate_epoch(1)
-    session.log.block_stop(1)
-    session.log.run_stop(success=False)
-    everything = [p.data().asnumpy() for p in rank.net.collect_params().values()]
+    after = dict(weights(trainer))
+    accuracy = evaluate_epoch(trainer, 1).accuracy
+    context.log.block_stop(1)
+    context.log.run_stop(success=False)
+    everything = [p.data().asnumpy() for p in trainer.model.net.collect_params().values()]
     lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
     return {
         "train": [line for line in lines if line["kind"] == "train"],
@@ -60,12 +60,12 @@ def two_steps(name: str, overrides: list[str], out: Path) -> dict[str, Any]:
         "not_finite": sum(int((~np.isfinite(array)).sum()) for array in everything),
         "tensors": len(before),
         "unchanged": [key for key in before if np.array_equal(before[key], after[key])],
-        "log_state": session.log.state,
+        "log_state": context.log.state,
     }
 
 
-def weights(rank: Rank) -> Iterator[tuple[str, Any]]:
-    for parameter in trainable(rank.net):
+def weights(trainer: Trainer) -> Iterator[tuple[str, Any]]:
+    for parameter in trainable(trainer.model.net):
         yield parameter.name, parameter.data().asnumpy()
 
 

@@ -1,4 +1,7 @@
-"""What single ranks run in tests: `python rank_bodies.py NAME`, then what `rn50.train` takes."""
+"""What single ranks run in tests: `python rank_bodies.py NAME`, then what `rn50.train` takes.
+
+Each name replaces one function of the trainer by one that does a little more.
+"""
 
 from __future__ import annotations
 
@@ -6,79 +9,79 @@ import itertools
 import os
 import sys
 import time
+from typing import Any
 
 import mxnet as mx
+import numpy as np
 
 from rn50.train import __main__ as entry
-from rn50.train import run
-from rn50.train.host_reads import HostReads
-from rn50.train.session import Session
+from rn50.train import run, trainer
+from rn50.train.context import RunContext
+
+build_model, build_sources, log_point = trainer.build_model, trainer.build_sources, run.log_point
 
 
-class OtherWeights(run.Rank):
+def other_weights(context: RunContext, *more: Any) -> Any:
     """Rank 1 differs from the rest by the last bit of one weight."""
-
-    def build_network(self) -> None:
-        super().build_network()
-        if self.session.place.rank == 1:
-            import numpy as np
-
-            weight = self.net.collect_params()["fc_weight"].data()
-            weight[0, 0] = np.nextafter(weight[0, 0].asnumpy(), np.float32(np.inf))
+    model = build_model(context, *more)
+    if context.process.rank == 1:
+        weight = model.net.collect_params()["fc_weight"].data()
+        weight[0, 0] = np.nextafter(weight[0, 0].asnumpy(), np.float32(np.inf))
+    return model
 
 
-class EarlyReader(run.Rank):
+def early_reader(context: RunContext, *more: Any) -> Any:
     """Rank 0 reads the data set before the clock starts."""
+    sources = build_sources(context, *more)
+    if context.process.rank == 0:
+        sources.train.next()
+    return sources
 
-    def build_pipelines(self) -> None:
-        super().build_pipelines()
-        if self.session.place.rank == 0:
-            self.train_source.next()
 
-
-class Raises(run.Rank):
+def raises(rank: trainer.Trainer, *more: Any) -> None:
     """Rank 1 fails in the middle of training, and rank 0 waits for its gradients."""
-
-    def write_metrics(self, point: object) -> None:
-        if self.session.place.rank == 1:
-            raise ZeroDivisionError("the disk is on fire")
-        super().write_metrics(point)
+    if rank.context.process.rank == 1:
+        raise ZeroDivisionError("the disk is on fire")
+    log_point(rank, *more)
 
 
-class Stops(run.Rank):
+def stops(rank: trainer.Trainer, *more: Any) -> None:
     """Rank 0 hangs after its first log point, so that a signal finds it in the middle."""
-
-    def write_metrics(self, point: object) -> None:
-        super().write_metrics(point)
-        if self.session.place.rank == 0:
-            print("hanging", os.getpid(), flush=True)
-            time.sleep(600)
+    log_point(rank, *more)
+    if rank.context.process.rank == 0:
+        print("hanging", os.getpid(), flush=True)
+        time.sleep(600)
 
 
-class Overflows(run.Rank):
+def overflows(context: RunContext, comm: Any, *more: Any) -> Any:
     """Rank 1's gradients of some steps are infinite before they are summed."""
+    # The first sum is that of start-up.
+    reduce, steps = comm.reduce, itertools.count(context.state.step)
 
-    def build_network(self) -> None:
-        super().build_network()
-        # The first sum is that of start-up.
-        reduce, steps = self.comm.reduce, itertools.count(self.session.step)
+    def overflowing_reduce() -> None:
+        if next(steps) in (18, 19, 40) and context.process.rank == 1:
+            comm.buckets[1][7] = float("inf")
+        reduce()
 
-        def overflowing_reduce() -> None:
-            if next(steps) in (18, 19, 40) and self.session.place.rank == 1:
-                self.comm.buckets[1][7] = float("inf")
-            reduce()
-
-        self.comm.reduce = overflowing_reduce
+    comm.reduce = overflowing_reduce
+    return build_model(context, comm, *more)
 
 
-class OnSecondCpu(run.Rank):
+def on_second_cpu(*_: Any) -> mx.Context:
     """Trains on cpu(1): MXNet refuses an operator whose arrays are not all there."""
+    return mx.cpu(1)
 
-    def __init__(self, session: Session, reads: HostReads | None = None) -> None:
-        super().__init__(session, reads, ctx=mx.cpu(1))
 
+BODIES: dict[str, tuple[Any, str, Any]] = {
+    "OtherWeights": (trainer, "build_model", other_weights),
+    "EarlyReader": (trainer, "build_sources", early_reader),
+    "Raises": (run, "log_point", raises),
+    "Stops": (run, "log_point", stops),
+    "Overflows": (trainer, "build_model", overflows),
+    "OnSecondCpu": (trainer, "device_context", on_second_cpu),
+}
 
 if __name__ == "__main__":
     name, *arguments = sys.argv[1:]
-    run.Rank = getattr(sys.modules[__name__], name)
+    setattr(*BODIES[name])
     entry.main(arguments)

@@ -12,7 +12,7 @@ from rn50.config.load import load
 from rn50.logging.timeline import Timeline
 from rn50.train.comm import Communicator, context
 from rn50.train.connection import Connection
-from rn50.train.placement import find_placement
+from rn50.train.process_info import read_process_info
 
 STEPS = 3
 WIDTHS = (7, 33, 100, 5)
@@ -22,9 +22,9 @@ def main(config: str, out: str) -> None:
     """Reduce random gradients `STEPS` times; rank 0 writes the largest relative error."""
     run = load(config).run
     ranks = run.system.nodes * run.system.ranks_per_node
-    connection = Connection(run, Timeline(0), over_mpi=find_placement().over_mpi)
+    connection = Connection(run, Timeline(0), over_mpi=read_process_info().over_mpi)
     connection.begin()
-    ctx = context(run.system.device, find_placement().local_rank)
+    ctx = context(run.system.device, read_process_info().local_rank)
     comm = Communicator(ctx, connection)
     comm.start()
     net = nn.Sequential(prefix="")

@@ -12,17 +12,17 @@ import pytest
 from rn50.config.errors import UserError
 from rn50.config.load import load
 from rn50.logging.parse import read_events
-from rn50.train.__main__ import check_place
-from rn50.train.placement import Placement
+from rn50.train.__main__ import check_ranks
+from rn50.train.process_info import ProcessInfo
 
 
 def test_ranks_by_hand_need_a_seed_in_common() -> None:
     run = load("smoke").run
-    check_place(run.model_copy(update={"seed": 1}), Placement("mpirun", 0, 2, 0, "h"))
+    check_ranks(run.model_copy(update={"seed": 1}), ProcessInfo("mpirun", 0, 2, 0, "h"))
     with pytest.raises(UserError, match="seed: one for all 2 ranks expected, such as seed=1"):
-        check_place(run, Placement("mpirun", 0, 2, 0, "h"))
+        check_ranks(run, ProcessInfo("mpirun", 0, 2, 0, "h"))
     with pytest.raises(UserError, match="2 ranks expected, found 1: start them with"):
-        check_place(run, Placement("none", 0, 1, 0, "h"))
+        check_ranks(run, ProcessInfo("none", 0, 1, 0, "h"))
 
 
 @pytest.mark.slow

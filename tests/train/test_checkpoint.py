@@ -17,8 +17,9 @@ import pytest
 from rn50.config.errors import UserError
 from rn50.config.load import load
 from rn50.train import checkpoint
-from rn50.train.checkpoint import BEST, DIGEST_BYTES, MAGIC, Meta
+from rn50.train.checkpoint import BEST, DIGEST_BYTES, MAGIC, LossScaleState, Meta
 from rn50.train.resume import check_config, differences_in_bits, resumed_config
+from rn50.train.state import TrainState
 
 CONFIG = ("smoke", ["seed=1"])
 
@@ -26,19 +27,16 @@ CONFIG = ("smoke", ["seed=1"])
 def meta(step: int = 7, **changes: Any) -> Meta:
     loaded = load(*CONFIG)
     values: dict[str, Any] = {
-        "step": step,
-        "place": step * 20,
-        "log_state": "epoch",
+        "state": TrainState(
+            step=step, samples=step * 20, training_s=3.25, accuracy=0.5, best_accuracy=0.75
+        ),
         "log_bytes": 100,
         "metrics_bytes": 50,
         "run_started_unix_s": 1.5,
-        "training_s": 3.25,
         "previous_lr": 0.1 + 0.2,
-        "loss_scale": 0.5,
-        "loss_scale_clean_steps": 17,
-        "loss_scale_answers": ((6, 1.0, False), (7, 0.5, True)),
-        "accuracy": None,
-        "best_accuracy": None,
+        "loss_scale": LossScaleState(
+            value=0.5, growth_tracker=17, checks=((6, 1.0, False), (7, 0.5, True))
+        ),
         "ranks": 2,
         "seeds": {"weights": 2**62},
         "config_sha256": loaded.sha256,
@@ -114,7 +112,7 @@ def array_header(**changes: object) -> dict[str, object]:
         (hostile(array_header(shape=[0, 10**400])), "sides of an array expected"),
         (hostile(array_header(shape=[3]), bytes(8)), "12 bytes of arrays expected, found 8"),
         (hostile(array_header(code="import os"), bytes(8)), r"arrays\.0\.code"),
-        (hostile({"meta": {"step": "1"}, "arrays": []}), r"meta\.step"),
+        (hostile({"meta": {"state": {"step": "1"}}, "arrays": []}), r"meta\.state\.step"),
         (hostile({**array_header(), "__class__": "os.system"}, bytes(8)), "__class__"),
     ],
 )
@@ -226,8 +224,19 @@ def test_another_rank_count_keeps_the_global_batch_and_says_so(good: Path, tmp_p
         check_config(found, other)
 
 
-def test_a_place_that_does_not_fit_its_step_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / checkpoint.file_name(7)
-    checkpoint.write(path, meta(place=139), arrays())
-    with pytest.raises(UserError, match="place 140 after step 7 expected, found 139"):
+@pytest.mark.parametrize(
+    ("state", "words"),
+    [
+        (TrainState(step=7, samples=139), "140 samples after step 7 expected, found 139"),
+        (TrainState(step=7, samples=140, epochs_trained=1), "1 epochs trained and 0 evaluated do"),
+        (TrainState(step=7, samples=140, epochs_evaluated=1), "0 epochs trained and 1 evaluated"),
+        (TrainState(step=51, samples=1020), "0 epochs trained .* do not fit step 51"),
+    ],
+)
+def test_a_state_that_does_not_fit_its_step_is_refused(
+    tmp_path: Path, state: TrainState, words: str
+) -> None:
+    path = tmp_path / checkpoint.file_name(state.step)
+    checkpoint.write(path, meta(state=state), arrays())
+    with pytest.raises(UserError, match=words):
         check_config(checkpoint.read(path), load(*CONFIG))

@@ -13,7 +13,7 @@ from rn50.train.comm import differing_ranks
 from rn50.train.limits import (
     OUT_OF_TIME,
     REQUESTED,
-    Hopeless,
+    NonRetryableError,
     StopRequest,
     agreed_stop,
     check_learning,
@@ -23,7 +23,7 @@ from rn50.train.limits import (
 
 @pytest.mark.parametrize("loss", [math.nan, math.inf, -math.inf])
 def test_a_loss_that_is_no_number_ends_the_run(loss: float) -> None:
-    with pytest.raises(Hopeless, match=r"a finite loss expected, found .* at step 8"):
+    with pytest.raises(NonRetryableError, match=r"a finite loss expected, found .* at step 8"):
         check_loss(loss, 8)
     check_loss(1e30, 8)
 
@@ -42,7 +42,7 @@ def test_chance_is_told_from_learning(
     correct: int, total: int, classes: int, guessed: bool
 ) -> None:
     if guessed:
-        with pytest.raises(Hopeless, match="above chance"):
+        with pytest.raises(NonRetryableError, match="above chance"):
             check_learning(correct, total, classes, 5)
     else:
         check_learning(correct, total, classes, 5)

@@ -21,8 +21,15 @@ from rn50.config.load import load
 from rn50.config.schema import Model, Optimizer
 from rn50.launch.run import launch
 from rn50.train import checkpoint, loss_scale
-from rn50.train.limits import Hopeless
-from rn50.train.loss_scale import LAG_STEPS, LEAST, MOST, LossScaler, Scale, next_scale
+from rn50.train.limits import NonRetryableError
+from rn50.train.loss_scale import (
+    CHECK_DELAY_STEPS,
+    MAX_SCALE,
+    MIN_SCALE,
+    LossScaler,
+    Scale,
+    next_scale,
+)
 from rn50.train.networks import Loss
 from rn50.train.optimizer import Updater
 from rn50.train.schedule import Settings
@@ -35,7 +42,7 @@ BAD = (np.inf, -np.inf, np.nan)
 
 def test_an_overflow_halves_once_however_many_steps_were_under_way() -> None:
     scale = Scale(1024.0, 7)
-    for _ in range(LAG_STEPS):
+    for _ in range(CHECK_DELAY_STEPS):
         found = next_scale(scale, 1024.0, False)
         assert found == Scale(512.0)
         scale = found
@@ -50,28 +57,28 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("soon")
 def test_it_doubles_after_so_many_steps_up_to_a_bound() -> None:
-    scales, scale = [], Scale(MOST / 2)
+    scales, scale = [], Scale(MAX_SCALE / 2)
     for _ in range(9):
         following = next_scale(scale, scale.value, True)
         assert following is not None
         scale = following
         scales.append(scale.value)
-    assert scales == [MOST / 2] * 2 + [MOST] * 7
+    assert scales == [MAX_SCALE / 2] * 2 + [MAX_SCALE] * 7
 
 
 @pytest.mark.usefixtures("soon")
-@given(st.lists(st.booleans(), max_size=80), st.floats(LEAST, MOST))
+@given(st.lists(st.booleans(), max_size=80), st.floats(MIN_SCALE, MAX_SCALE))
 def test_it_stays_within_bounds_and_ends_at_the_lower_one(
     answers: list[bool], start: float
 ) -> None:
-    scale, under_way = Scale(start), [start] * LAG_STEPS
+    scale, under_way = Scale(start), [start] * CHECK_DELAY_STEPS
     for finite in answers:
         used = under_way.pop(0)
         following = next_scale(scale, used, finite)
         if following is None:
-            assert used <= LEAST and not finite
+            assert used <= MIN_SCALE and not finite
             return
-        assert LEAST / 2 <= following.value <= MOST
+        assert MIN_SCALE / 2 <= following.value <= MAX_SCALE
         changed = following.value / scale.value
         assert changed <= 1 and following.value < used if not finite else changed in (1, 2)
         scale = following
@@ -126,30 +133,34 @@ def test_gradients_are_scaled_and_losses_are_not() -> None:
 def test_one_bad_value_clears_all_gradients_and_the_host_hears_later(bad: float) -> None:
     flat = [nd.ones(200), nd.ones(70, dtype="float16"), nd.ones(90, dtype="float16")]
     scaler = LossScaler("dynamic(256)", flat)
-    scaler.guard(1)
+    scaler.zero_nonfinite(1)
     assert all((g.asnumpy() == 1).all() for g in flat) and scaler.finite.asscalar() == 1
     flat[1][5] = bad
-    scaler.guard(2)
+    scaler.zero_nonfinite(2)
     assert not any(g.asnumpy().any() for g in flat) and scaler.finite.asscalar() == 0
-    assert [scaler.value_at(step) for step in range(3, 2 + LAG_STEPS)] == [256.0] * (LAG_STEPS - 1)
-    assert scaler.value_at(2 + LAG_STEPS) == 128.0
+    assert [scaler.value_at(step) for step in range(3, 2 + CHECK_DELAY_STEPS)] == [256.0] * (
+        CHECK_DELAY_STEPS - 1
+    )
+    assert scaler.value_at(2 + CHECK_DELAY_STEPS) == 128.0
 
 
 def test_a_constant_scale_looks_at_nothing() -> None:
     flat = [nd.full(4, np.nan)]
     scaler = LossScaler(8.0, flat)
-    scaler.guard(1)
+    scaler.zero_nonfinite(1)
     assert np.isnan(flat[0].asnumpy()).all() and scaler.finite == 1
 
 
 def test_at_its_end_it_says_so() -> None:
     flat = [nd.ones(4)]
-    scaler = LossScaler(f"dynamic({2 * LEAST:.9f})", flat)
-    with pytest.raises(Hopeless, match=r"others at step 5 though .* has come down to 6\.1"):
+    scaler = LossScaler(f"dynamic({2 * MIN_SCALE:.9f})", flat)
+    with pytest.raises(
+        NonRetryableError, match=r"others at step 5 though .* has come down to 6\.1"
+    ):
         for step in range(1, 100):
             scaler.value_at(step)
             flat[0][:] = np.nan
-            scaler.guard(step)
+            scaler.zero_nonfinite(step)
 
 
 @pytest.mark.parametrize(

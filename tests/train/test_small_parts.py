@@ -14,7 +14,7 @@ from rn50.launch.engine_environment import ALGORITHMS, engine_environment, torus
 from rn50.logging.timeline import Timeline
 from rn50.train.__main__ import one_line
 from rn50.train.comm import differing_ranks
-from rn50.train.placement import find_placement
+from rn50.train.process_info import read_process_info
 from rn50.train.seeding import STREAMS, stream_seed, stream_seeds
 from rn50.train.startup import Stage, run_stages
 from rn50.train.support import check_supported
@@ -55,7 +55,7 @@ def test_streams_do_not_collide() -> None:
     ],
 )
 def test_placement(variables: dict[str, str], expected: tuple[object, ...]) -> None:
-    assert find_placement(variables)[:4] == expected
+    assert read_process_info(variables)[:4] == expected
 
 
 @pytest.mark.parametrize(("backend", "algorithm"), ALGORITHMS)

@@ -9,54 +9,58 @@ from pathlib import Path
 import pytest
 
 from rn50.config.load import load
+from rn50.train.context import RunContext
 from rn50.train.limits import REQUESTED
-from rn50.train.placement import Placement
-from rn50.train.session import Session
+from rn50.train.process_info import ProcessInfo
 from rn50.train.watchdog import Heart
 from tests.waiting import wait_until
 
 
 @pytest.fixture
-def session(tmp_path: Path) -> Session:
+def context(tmp_path: Path) -> RunContext:
     """A rank above 0, which writes nothing, before it has begun."""
     loaded = load("quick", ["watchdog.silence_s=60", "watchdog.stall_s=100"])
-    return Session(loaded, tmp_path, Placement("none", 1, 2, 1, "here"))
+    return RunContext(loaded, tmp_path, ProcessInfo("none", 1, 2, 1, "here"))
 
 
-def end(session: Session) -> None:
-    session.log.state = "run"
-    session.log.abort()
+def start(context: RunContext) -> None:
+    """Its clock runs: all start-up has been done."""
+    context.prepare()
+    context.start_clock([])
 
 
-def test_before_the_clock_there_is_nothing_to_save(session: Session) -> None:
-    assert not session.request_stop()
-    assert not any(session.stop.flags)
+def test_before_the_clock_there_is_nothing_to_save(context: RunContext) -> None:
+    assert not context.request_stop()
+    assert not any(context.stop.flags)
 
 
-@pytest.mark.parametrize("state", ["run", "epoch", "trained", "eval"])
-def test_a_rank_that_trains_is_to_end_in_order(session: Session, state: str) -> None:
-    session.log.state = state
-    assert session.request_stop()
-    assert session.stop.flags[REQUESTED] == 1
+def test_a_rank_that_trains_is_to_end_in_order(context: RunContext) -> None:
+    start(context)
+    assert context.request_stop()
+    assert context.stop.flags[REQUESTED] == 1
 
 
-def test_a_second_request_leaves_a_rank_that_has_ended_alone(session: Session) -> None:
-    end(session)
-    assert session.request_stop()
+def test_a_second_request_leaves_a_rank_that_has_ended_alone(context: RunContext) -> None:
+    start(context)
+    assert context.request_stop()
+    context.log.abort()
+    assert context.request_stop()
 
 
-@pytest.mark.parametrize("ended", [False, True])
-def test_the_launchers_word_ends_a_rank_in_start_up_only(session: Session, ended: bool) -> None:
-    if ended:
-        end(session)
+@pytest.mark.parametrize("started", [False, True])
+def test_the_launchers_word_ends_a_rank_in_start_up_only(
+    context: RunContext, started: bool
+) -> None:
+    if started:
+        start(context)
     reasons: list[str] = []
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = f"127.0.0.1:{server.getsockname()[1]}:token"
-        heart = Heart(address, session, reasons.append)
+        heart = Heart(address, context, reasons.append)
         connection, _ = server.accept()
         with connection, connection.makefile("rb") as lines:
             assert json.loads(lines.readline())["rank"] == 1
             connection.sendall(b"stop\n")
-            wait_until(lambda: reasons or session.stop.flags[REQUESTED])
+            wait_until(lambda: reasons or context.stop.flags[REQUESTED])
             heart.stop()
-    assert reasons == ([] if ended else ["asked to stop during start-up"])
+    assert reasons == ([] if started else ["asked to stop during start-up"])

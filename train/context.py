@@ -1,4 +1,4 @@
-"""What a rank is and what it writes: place, plan, log, metrics, timeline. Loads no framework."""
+"""One process of a run before MXNet is loaded: its config, plan, files, clock and progress."""
 
 from __future__ import annotations
 
@@ -17,60 +17,70 @@ from .checkpoint import Checkpoint
 from .connection import Connection
 from .gpu import check_machine
 from .limits import REQUESTED, StopRequest
-from .placement import Placement
+from .process_info import ProcessInfo
 from .progress import Progress, warn
 from .repeated import steps_repeated
 from .resume import last_stamp_unix_s
+from .state import TrainState, log_position
 from .support import decodes_on_gpu
 
 
-class Session:
-    """One rank's side of a run that exists before MXNet does. Ranks above 0 write nothing.
+class RunContext:
+    """What a rank needs besides the framework's objects. Ranks above 0 write no log.
 
     Raises:
         UserError: the run is for GPUs, and this machine's are none that a rank can use.
     """
 
     def __init__(
-        self, loaded: Loaded, out: Path, place: Placement, resumed: Checkpoint | None = None
+        self,
+        loaded: Loaded,
+        out: Path,
+        process: ProcessInfo,
+        resumed: Checkpoint | None = None,
     ) -> None:
         if loaded.run.system.device == "gpu":  # first: nothing has been written or read yet
-            check_machine(place.local_rank, decodes=decodes_on_gpu(loaded.run))
+            check_machine(process.local_rank, decodes=decodes_on_gpu(loaded.run))
         self.run = loaded.run
         self.loaded = loaded
         self.config_sha256 = loaded.sha256
         self.resumed = resumed
         """Where the run goes on, if it does not begin."""
         self.plan = build_plan(self.run)
+        self.state = resumed.meta.state.model_copy() if resumed else TrainState()
+        """How far training has come: written by `run.py` alone, read by the heartbeat too."""
         self.out = out
-        self.place = place
-        first = place.rank == 0
+        self.process = process
+        first = process.rank == 0
         self.clock = Clock(last_stamp_unix_s(out) if first and resumed else 0.0)
         """Gives all stamps and times of the run's files."""
         self.log = MLPerfLog(
             out / "result_0.txt" if first else None,
             self.clock,
-            resumed=resumed.meta.log_state if resumed else None,
+            resumed=log_position(self.plan, self.state) if resumed else None,
         )
         self.metrics = Metrics(
             out / "metrics.jsonl" if first else None, self.clock, resumed=resumed is not None
         )
         self.progress = Progress(self.plan, self.run.eval.target, shown=first)
-        self.timeline = Timeline(place.rank, self.clock)
-        self.connection = Connection(self.run, self.timeline, over_mpi=place.over_mpi)
+        self.timeline = Timeline(process.rank, self.clock)
+        self.connection = Connection(self.run, self.timeline, over_mpi=process.over_mpi)
         self.stop = StopRequest()
-        self.step = resumed.meta.step if resumed else 0
-        """The step known to be enqueued: where a rank was when it failed."""
+        self.run_started_unix_s = resumed.meta.run_started_unix_s if resumed else None
+        """When the run's clock started; None: not yet."""
+        self.init_s = 0.0
+        """From the start of initialization to the end of `start_clock`."""
+        self._init_start_s = self.clock.unix_s
+        self._probe: DataProbe | None = None
 
     def prepare(self) -> None:
         """Drop the caches of the data set, watch it from then on, start the init clock."""
         self._init_start_s = self.clock.unix_s
-        self._probe: DataProbe | None = None
         if self.resumed is not None:  # its clock runs already
             return
         self.log.submission(self.run)
         with self.timeline.span("cache clear"):
-            if self.place.local_rank == 0:
+            if self.process.local_rank == 0:
                 folder = Path(self.run.data.path)
                 drop_caches(folder)
                 self._probe = DataProbe(folder)
@@ -89,27 +99,23 @@ class Session:
         A request may come twice, the second when the first has been obeyed: a rank that writes its
         checkpoint or takes leave of the others must not be ended by that.
         """
-        if self.log.clock_started:
-            self.stop(REQUESTED)
-        return self.log.clock_started
-
-    def change_batch(self, epoch: int, global_batch_size: int) -> None:
-        """Tell logs and people of a new batch size, in force from `epoch` on."""
-        self.log.batch_change(epoch, global_batch_size)
-        self.progress.say(f"  epoch {epoch}: global batch {global_batch_size} from here on")
+        if self.run_started_unix_s is None:
+            return False
+        self.stop(REQUESTED)
+        return True
 
     def start_clock(self, tensors: Sequence[str]) -> None:
         """End of init: hyper-parameters, proof that the data is untouched, `run_start`.
 
         The clock of a run that goes on has not stopped since it began.
         """
-        if self.resumed is not None:
+        if self.run_started_unix_s is not None:
             self.init_s = self.clock.unix_s - self._init_start_s
-            self.run_started_unix_s = self.resumed.meta.run_started_unix_s
-            repeated = steps_repeated(self.out, self.step)
-            self.log.resume(self.step, ranks=self.plan.ranks, repeated=repeated)
+            step = self.state.step
+            repeated = steps_repeated(self.out, step)
+            self.log.resume(step, ranks=self.plan.ranks, repeated=repeated)
             self.metrics.start_clock(self.run_started_unix_s)
-            if self.place.rank == 0 and self.clock.behind_s:
+            if self.process.rank == 0 and self.clock.behind_s:
                 warn(
                     f"the wall clock is {self.clock.behind_s:.1f} s behind the last stamp of the "
                     "interrupted run; stamps go on from that one, so that the time between the two "
@@ -120,19 +126,8 @@ class Session:
         if self._probe is not None and (others := self._probe.check_untouched()):
             self.progress.say(f"note: another process reads {', '.join(others)} at the same time")
         self.log.init_stop()
-        self.init_s = self.clock.unix_s - self._init_start_s
-        self.run_started_unix_s = self.clock.unix_s
+        now_s = self.clock.unix_s
+        self.init_s = now_s - self._init_start_s
         self.log.run_start(self.run)
-        self.metrics.start_clock(self.run_started_unix_s)
-
-    def compare_clocks(self) -> None:
-        """Note a jump of the host's wall clock: a warning, a record, a key of the log. Rank 0's."""
-        by_s = self.clock.look()
-        if by_s is None:
-            return
-        warn(
-            f"the wall clock jumped by {by_s:+.1f} s by step {self.step}; the run's stamps follow "
-            "the monotonic clock and did not"
-        )
-        self.metrics.write("wall_clock_jump", step=self.step, by_s=by_s)
-        self.log.clock_jump(by_s)
+        self.metrics.start_clock(now_s)
+        self.run_started_unix_s = now_s

@@ -7,7 +7,7 @@ import socket
 from collections.abc import Mapping
 from typing import NamedTuple
 
-# launcher: (rank, size, local rank)
+# launcher: (rank, world size, local rank)
 _VARIABLES = {
     "horovodrun": ("HOROVOD_RANK", "HOROVOD_SIZE", "HOROVOD_LOCAL_RANK"),
     "mpirun": ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"),
@@ -15,10 +15,10 @@ _VARIABLES = {
 }
 
 
-class Placement(NamedTuple):
+class ProcessInfo(NamedTuple):
     launcher: str
     rank: int
-    size: int
+    world_size: int
     local_rank: int
     host: str
 
@@ -28,11 +28,11 @@ class Placement(NamedTuple):
         return self.launcher in ("mpirun", "srun")
 
 
-def find_placement(environment: Mapping[str, str] = os.environ) -> Placement:
-    """The place of this process among the ranks; rank 0 of 1 without a launcher."""
+def read_process_info(environment: Mapping[str, str] = os.environ) -> ProcessInfo:
+    """This process among the ranks; rank 0 of 1 without a launcher."""
     host = socket.gethostname()
     for launcher, names in _VARIABLES.items():
         if all(name in environment for name in names):
-            rank, size, local_rank = (int(environment[name]) for name in names)
-            return Placement(launcher, rank, size, local_rank, host)
-    return Placement("none", 0, 1, 0, host)
+            rank, world_size, local_rank = (int(environment[name]) for name in names)
+            return ProcessInfo(launcher, rank, world_size, local_rank, host)
+    return ProcessInfo("none", 0, 1, 0, host)

@@ -1,0 +1,124 @@
+"""What rank 0 writes of training: lines for people, metrics.jsonl, result.json, timeline.json."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from ..config.atomic import write_own
+from .context import RunContext
+from .evaluate import Accuracy
+from .pace import Boundaries
+from .progress import warn
+from .schedule import Settings
+from .state import Block
+from .weights import weights_digest
+
+
+class RunLog:
+    """Observes a run: it is told of events and nothing is decided by what it holds."""
+
+    def __init__(self, context: RunContext) -> None:
+        self._context = context
+        # The window of the throughput figure: since the last log point or evaluation.
+        self._window_s = context.metrics.elapsed_s
+        self._window_samples = context.plan.images_after(context.state.step)
+
+    def batch_change(self, epoch: int, global_batch_size: int) -> None:
+        """A new batch size is in force from `epoch` on."""
+        self._context.log.batch_change(epoch, global_batch_size)
+        self._context.progress.say(
+            f"  epoch {epoch}: global batch {global_batch_size} from here on"
+        )
+
+    def train(self, step: int, loss: float, now: Settings, loss_scale: float | None) -> None:
+        """A log point: the mean loss over all ranks since the last one."""
+        context = self._context
+        if context.process.rank != 0:
+            return
+        self._compare_clocks()
+        now_s, samples = context.metrics.elapsed_s, context.plan.images_after(step)
+        images_per_s = (samples - self._window_samples) / (now_s - self._window_s)
+        self._window_s, self._window_samples = now_s, samples
+        context.metrics.write(
+            "train",
+            step=step,
+            epoch=context.plan.epoch_at(step),
+            loss=loss,
+            images_per_s=images_per_s,
+            **now._asdict(),
+            **({} if loss_scale is None else {"loss_scale": loss_scale}),
+        )
+        context.progress.trained(step, loss, now.lr, images_per_s, now_s)
+
+    def evaluation(self, epoch: int, accuracy: Accuracy, start_s: float) -> None:
+        """An evaluation that began at `start_s` of the run's clock."""
+        context, now_s = self._context, self._context.metrics.elapsed_s
+        context.metrics.write(
+            "eval",
+            epoch=epoch,
+            step=context.state.step,
+            accuracy=accuracy.fraction,
+            eval_s=now_s - start_s,
+            **accuracy._asdict(),
+        )
+        context.progress.evaluated(epoch, accuracy.correct, accuracy.total, now_s)
+        self._window_s = now_s
+        self._window_samples = context.plan.images_after(context.state.step)
+
+    def gaps(
+        self, block: Block, between: Boundaries, *, entry_s: float, exit_s: float | None
+    ) -> None:
+        """Time between the steps of a block: at epoch boundaries and at an evaluation's ends."""
+        self._context.metrics.write(
+            "gaps",
+            first_epoch=block.first_epoch,
+            last_epoch=block.last_epoch,
+            step_s=between.step_s,
+            epoch_boundaries_s=between.epoch_boundary_s,
+            eval_entry_s=entry_s,
+            eval_exit_s=exit_s,
+        )
+
+    def result(self, net: Any, *, reached: bool, stopped: str | None = None) -> None:
+        """result.json and timeline.json; the launcher adds the official verdict."""
+        context, state, plan = self._context, self._context.state, self._context.plan
+        time_s = context.metrics.elapsed_s
+        if context.process.rank != 0:
+            return
+        self._compare_clocks()
+        result = {
+            "status": "success" if reached else "aborted",
+            "time_to_train_s": time_s,
+            "init_s": context.init_s,
+            "epochs": int(plan.epoch_at(state.step) + 1e-9),
+            "eval_accuracy": state.accuracy,
+            "target": context.run.eval.target,
+            "images_per_s": state.samples / state.training_s,
+            "ranks": plan.ranks,
+            "global_batch_size": plan.global_batch_size,
+            "config_sha256": context.config_sha256,
+            "seed": context.run.seed,
+            "weights_digest": weights_digest(net).hex(),
+            "clock": context.clock.comparison(),
+        }
+        if stopped is not None:
+            result["stopped"] = f"{stopped} at step {state.step}"
+        if context.resumed is not None:
+            result["resumed_after_step"] = context.resumed.meta.step
+        write_own(context.out / "result.json", json.dumps(result, indent=1) + "\n")
+        write_own(context.out / "timeline.json", context.timeline.to_json())
+
+    def _compare_clocks(self) -> None:
+        """Note a jump of the host's wall clock: a warning, a record, a key of the log."""
+        context = self._context
+        by_s = context.clock.look()
+        if by_s is None:
+            return
+        step = context.state.step
+        warn(
+            f"the wall clock jumped by {by_s:+.1f} s by step {step}; the run's stamps follow "
+            "the monotonic clock and did not"
+        )
+        context.metrics.write("wall_clock_jump", step=step, by_s=by_s)
+        context.log.clock_jump(by_s)

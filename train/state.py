@@ -1,0 +1,97 @@
+"""What a run has come to: the trainer's memory. Loads no framework.
+
+Every part of a trainer that changes has `state_dict` and `load_state_dict`; this one says how far
+training has come. The place in the data follows from it: order and windows of images are pure
+functions of the seed and the number of samples consumed (`data/sampling.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, Literal, NamedTuple, Protocol
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from ..config.plan import Plan
+
+Count = Annotated[int, Field(ge=0)]
+
+
+class Stateful(Protocol):
+    """A part of the trainer that a checkpoint keeps."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Arrays on their device and plain values, by name."""
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on where `state_dict` was taken."""
+
+
+class TrainState(BaseModel):
+    """Progress of a run: the same on all ranks, except for the times."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+
+    step: Count = 0
+    """Optimizer steps that are known to be enqueued, from 1."""
+    samples: Count = 0
+    """Samples consumed after `step`, padding included."""
+    epochs_trained: Count = 0
+    epochs_evaluated: Count = 0
+    """The last epoch after which an evaluation was done."""
+    training_s: float = 0.0
+    """Time spent in epochs, without evaluations."""
+    accuracy: float | None = None
+    """Of the last evaluation."""
+    best_accuracy: float | None = None
+
+    def advance(self, plan: Plan, step: int, training_s: float) -> None:
+        """Steps up to `step` are enqueued; they took `training_s` since the last call."""
+        self.step, self.samples = step, plan.images_after(step)
+        self.training_s += training_s
+
+    def record_evaluation(self, epoch: int, accuracy: float) -> bool:
+        """Note the accuracy after `epoch`; returns whether it is the best so far."""
+        self.epochs_evaluated, self.accuracy = epoch, accuracy
+        if self.best_accuracy is not None and accuracy <= self.best_accuracy:
+            return False
+        self.best_accuracy = accuracy
+        return True
+
+    def state_dict(self) -> dict[str, Any]:
+        return self.model_dump()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        for name, value in TrainState.model_validate(dict(state)):
+            setattr(self, name, value)
+
+
+class Block(NamedTuple):
+    """Epochs (from 1, both included) up to an evaluation."""
+
+    first_epoch: int
+    last_epoch: int
+
+
+def blocks_left(plan: Plan, state: TrainState) -> Iterator[Block]:
+    """The blocks that still have to be trained or evaluated; the first may be partly trained."""
+    first_epoch = 1
+    for last_epoch in plan.eval_epochs:
+        if last_epoch > state.epochs_evaluated:
+            yield Block(first_epoch, last_epoch)
+        first_epoch = last_epoch + 1
+
+
+def is_within_epoch(plan: Plan, state: TrainState) -> bool:
+    """Are some steps of the next epoch done?"""
+    return state.step > plan.epoch_end_step(state.epochs_trained)
+
+
+def log_position(plan: Plan, state: TrainState) -> Literal["run", "epoch", "trained"]:
+    """Where the MLPerf log of a run in this state stands.
+
+    Between two blocks, in an epoch, or between two epochs of a block.
+    """
+    if is_within_epoch(plan, state):
+        return "epoch"
+    return "trained" if state.epochs_trained > state.epochs_evaluated else "run"

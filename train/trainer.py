@@ -1,0 +1,242 @@
+"""The objects that train one rank, and the start-up that builds them in overlapped stages."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import mxnet as mx
+from mxnet import autograd, nd
+
+from ..config.plan import Plan
+from ..config.schema import Run
+from . import kernels
+from .checkpoint_state import restore
+from .comm import Communicator
+from .comm import context as device_context
+from .context import RunContext
+from .host_reads import HostReads
+from .loop import StepContext
+from .loss_scale import LossScaler
+from .networks import (
+    BatchNormStatistics,
+    Loss,
+    build_networks,
+    copy_parameters,
+    image_shape,
+    trainable,
+)
+from .optimizer import Updater
+from .pace import Pace
+from .run_log import RunLog
+from .schedule import Settings, step_settings
+from .seeding import stream_seeds
+from .startup import Stage, run_stages
+from .support import decodes_on_gpu
+from .weights import weights_digest
+
+if TYPE_CHECKING:  # DALI loads in a stage of its own
+    from ..data.pipeline import Batch, Source
+
+
+class Sources(NamedTuple):
+    """The data of one rank; nothing is read before the first batch."""
+
+    train: Source
+    evaluation: Source
+
+
+class Model(NamedTuple):
+    """Networks, loss and optimizer. The evaluation network has parameters of its own."""
+
+    net: Any
+    eval_net: Any
+    loss: Loss
+    updater: Updater
+
+
+@dataclass(frozen=True)
+class Trainer:
+    """One rank after start-up. What changes in a run is in `context.state` and in these objects."""
+
+    context: RunContext
+    ctx: mx.Context
+    comm: Communicator
+    model: Model
+    statistics: BatchNormStatistics
+    sources: Sources
+    steps: StepContext
+    next_eval_batch: Callable[[], Batch]
+    reads: HostReads
+    log: RunLog
+
+    @property
+    def run(self) -> Run:
+        return self.context.run
+
+    @property
+    def plan(self) -> Plan:
+        return self.context.plan
+
+
+def start_up(context: RunContext, reads: HostReads | None = None) -> Trainer:
+    """Everything that does not need the data; ends with the clock running on all ranks.
+
+    Args:
+        reads: how numbers come to the host (a test bed without numbers gives its own).
+    """
+    run, reads = context.run, reads or HostReads()
+    ctx = device_context(run.system.device, context.process.local_rank)
+    if ctx.device_type == "cpu":  # our optimizer's operator is a CPU's
+        kernels.load()
+    comm = Communicator(ctx, context.connection)
+    stages = [
+        Stage("open connections", comm.start),
+        Stage("build pipelines", partial(build_sources, context, ctx)),
+        Stage("build network", partial(build_model, context, comm, reads)),
+        Stage("warm up network", partial(warm_up, context, ctx), ("build network",)),
+        Stage(
+            "agree on weights",
+            partial(verify_replicas, context, comm),
+            ("open connections", "build network", "warm up network"),
+        ),
+    ]
+    built = run_stages(stages, context.timeline, serial=run.startup.serial)
+    model, sources = built["build network"], built["build pipelines"]
+    context.start_clock([p.name for p in trainable(model.net)])
+    comm.barrier()  # nobody touches the data before rank 0 has started the clock
+    return Trainer(
+        context=context,
+        ctx=ctx,
+        comm=comm,
+        model=model,
+        statistics=BatchNormStatistics(model.net),
+        sources=sources,
+        steps=StepContext(
+            net=model.net,
+            loss=model.loss,
+            next_batch=batches_of(sources.train, ctx),
+            comm=comm,
+            updater=model.updater,
+            settings_at=step_settings(run, context.plan),
+            pace=Pace(),
+        ),
+        next_eval_batch=batches_of(sources.evaluation, ctx),
+        reads=reads,
+        log=RunLog(context),
+    )
+
+
+def build_sources(context: RunContext, ctx: mx.Context) -> Sources:
+    """DALI's pipelines, from the step at which the run stands."""
+    # Imported here: DALI loads within this stage, beside the others.
+    from ..data.pipeline import build_eval_source, build_train_source
+
+    run, plan = context.run, context.plan
+    where: Any = {
+        "rank": context.process.rank,
+        "device_id": ctx.device_id if decodes_on_gpu(run) else None,
+    }
+    train = build_train_source(
+        run.data,
+        plan,
+        seeds=stream_seeds(run.seed or 0),
+        first_step=context.state.step + 1,
+        layout=run.model.layout,
+        **where,
+    )
+    evaluation = build_eval_source(
+        run.data, batch_per_rank=run.eval.batch_per_rank, ranks=plan.ranks, **where
+    )
+    return Sources(train, evaluation)
+
+
+def build_model(context: RunContext, comm: Communicator, reads: HostReads) -> Model:
+    """Networks with seeded weights; their gradients in the communicator's groups."""
+    run, model = context.run, context.run.model
+    if run.eval.bn_stats == "batch":  # keep the last batch's statistics, no average
+        model = model.model_copy(update={"bn_momentum": 0.0})
+    net, eval_net, loss = build_networks(
+        model,
+        run.data.classes,
+        crop_px=run.data.crop_px,
+        seed=stream_seeds(run.seed or 0)["weights"],
+        ctx=comm.ctx,
+    )
+    comm.plan_groups(run.comm.groups, trainable(net), run.comm.wire)
+    scaler = LossScaler(
+        run.model.loss_scale,
+        comm.buckets,
+        batch=max(segment.global_batch_size for segment in context.plan.segments),
+        reads=reads,
+    )
+    updater = Updater(
+        trainable(net),
+        run.optimizer,
+        ctx=comm.ctx,
+        scaler=scaler,
+        epoch_at=context.plan.epoch_at,
+    )
+    return Model(net, eval_net, loss, updater)
+
+
+def warm_up(context: RunContext, ctx: mx.Context, model: Model) -> bytes:
+    """A step on zeros for every batch of the run and an evaluation batch: memory is taken, kernels
+    are made. The digest of the weights that the run starts with.
+
+    Weights keep their bits (learning rate 0), batch-norm statistics are put back.
+    """
+    run, side = context.run, context.run.data.crop_px
+    net, eval_net, loss, updater = model
+    for batch in warm_up_batches(context.plan, context.state.step):
+        with autograd.record():
+            losses = loss(net(nd.zeros(image_shape(net, batch, side), ctx)), nd.zeros(batch, ctx))
+        losses.backward(updater.scaler.head_gradients(1, losses))
+    updater.step(1, Settings(0.0, 0.0, context.plan.global_batch_size))
+    copy_parameters(net, eval_net)
+    eval_net(nd.zeros(image_shape(eval_net, run.eval.batch_per_rank, side), ctx))
+    nd.waitall()
+    updater.reset()
+    statistics = BatchNormStatistics(net)
+    statistics.reset()
+    nd.waitall()
+    if context.resumed is not None:
+        restore(context.resumed, context, net, updater, statistics)
+    return weights_digest(net, trained=True)
+
+
+def warm_up_batches(plan: Plan, step: int) -> list[int]:
+    """Images per rank of all segments that follow `step`; that of the next step comes last.
+
+    A static graph holds one shape at a time: what a later segment needs (memory in MXNet's pool,
+    oneDNN's and cuDNN's kernels) is made here and kept, and the next step finds its own shape.
+    """
+    present = plan.segment_of_step(step + 1)
+    left = plan.segments[plan.segments.index(present) :]
+    others = {segment.per_rank for segment in left} - {present.per_rank}
+    return [*sorted(others), present.per_rank]
+
+
+def verify_replicas(
+    context: RunContext, comm: Communicator, _: None, model: Model, digest: bytes
+) -> None:
+    """All ranks hold the same weights: drawn alike and compared, or rank 0's by broadcast.
+
+    Ends with one reduction, so that each group has its connections and its place in Horovod's
+    response cache.
+    """
+    if context.run.startup.weights == "broadcast" and context.resumed is None:
+        comm.broadcast_(model.net.collect_params())
+        digest = weights_digest(model.net, trained=True)
+    comm.check_replicas(digest, "after start-up")
+    comm.reduce()
+    nd.waitall()
+
+
+def batches_of(source: Source, ctx: mx.Context) -> Callable[[], Batch]:
+    """Its batches where the network is; what a CPU has decoded is copied to a GPU."""
+    if source.device_id is not None or ctx == mx.cpu():
+        return source.next
+    return lambda: source.next().to(ctx)
