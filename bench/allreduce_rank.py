@@ -105,7 +105,7 @@ class Horovod:
         connection = Connection(run, Timeline(0), over_mpi=read_process_info().over_mpi)
         self._comm = Communicator(mx.cpu(), connection)
         self._comm.start()
-        self.rank, self.size = self._comm.rank, self._comm.size
+        self.rank, self.size = self._comm.rank, self._comm.world_size
         self.columns = max(1, len(connection.columns))
         self._zeros = mx.nd.zeros
 

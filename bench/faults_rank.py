@@ -12,9 +12,9 @@ from mxnet import nd
 
 from ..config.atomic import write_file
 from ..train.checkpointer import Checkpointer
+from ..train.heartbeat import WATCHDOG_ENV, HeartbeatClient
 from ..train.loop import train_steps
 from ..train.run import log_point
-from ..train.watchdog import VARIABLE, Heart
 from ..train.weights import quick_digest
 from .rank import main_of, rank_rounds, start_rank
 
@@ -32,23 +32,23 @@ def main(config: str, out: str, rounds: str) -> None:
     step = 0
     for turn in rank_rounds(rank, out, rounds):
         for name in ("guarded_s", "bare_s") if turn % 2 else ("bare_s", "guarded_s"):
-            heart = None
+            heartbeat = None
             if name == "guarded_s":
-                heart = Heart(os.environ[VARIABLE], rank.context, sys.exit)
+                heartbeat = HeartbeatClient(os.environ[WATCHDOG_ENV], rank.context, sys.exit)
             rank.comm.barrier()
             start = time.perf_counter()
             for point in train_steps(trainer, step + 1, step + steps, plan.log_every_steps):
                 log_point(rank, point)
             step += steps
-            if heart is not None:
+            if heartbeat is not None:
                 rank.comm.check_replicas(quick_digest(rank.model.net), f"after epoch {turn}")
                 checkpointer.save()
             nd.waitall()
             rank.comm.barrier()
             if turn:  # the first round warms up
                 seconds[name].append(time.perf_counter() - start)
-            if heart is not None:
-                heart.stop()
+            if heartbeat is not None:
+                heartbeat.stop()
     checkpointer.finish()
     rank.comm.stop()
     if rank.context.process.rank == 0:

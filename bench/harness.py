@@ -24,7 +24,7 @@ from ..config.plan import build_plan
 from ..config.progress import Tracker
 from ..data.prepare import prepare
 from ..launch.launchers import build_job, pick_launcher, run_job
-from ..train.support import check_supported
+from ..train.capabilities import check_supported
 from .rounds import read_rounds
 
 Progress = Callable[[int, int], None]

@@ -73,7 +73,7 @@ class _Spoken(Report):
                 read_standing(self._folder),
                 self._folder,
                 same_again(self._folder),
-                hopeless=failure["hopeless"],
+                hopeless=not failure["retryable"],
             )
             close_attempt(self._folder)
             close_result(self._folder, self._run, ending)

@@ -23,7 +23,7 @@ import psutil
 from ..config.atomic import open_own, write_own
 from ..config.errors import UserError
 from ..config.schema import Run
-from ..train.watchdog import SCRATCH
+from ..train.heartbeat import SCRATCH_ENV
 from .disk_reserve import give_back
 from .engine_environment import Controller, Environment, backend_of, engine_environment
 from .failure import LABEL, explain_failure, read_failures
@@ -118,7 +118,7 @@ def run_job(job: Job, launcher: str, out: Path, run: Run | None = None) -> None:
     """Run `job`, show rank 0's output, keep errors in `out`/stderr.log, leave no process behind.
 
     Args:
-        run: whose ranks are watched (train/watchdog.py); None: nobody is, as in benchmarks.
+        run: whose ranks are watched (train/heartbeat.py); None: nobody is, as in benchmarks.
 
     Raises:
         UserError: a rank failed: which, where, why, in one line.
@@ -272,7 +272,7 @@ def _scratch(monitor: Monitor | None, *, one_machine: bool) -> Iterator[dict[str
         with tempfile.TemporaryDirectory(
             prefix="rn50-", dir=parent, ignore_cleanup_errors=True
         ) as folder:
-            places = ("TMPDIR", "OMPI_MCA_btl_vader_backing_directory", SCRATCH)
+            places = ("TMPDIR", "OMPI_MCA_btl_vader_backing_directory", SCRATCH_ENV)
             yield {**added, **dict.fromkeys(places, folder)}
     finally:
         if monitor is not None:

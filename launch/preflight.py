@@ -17,8 +17,8 @@ from ..config.errors import UserError
 from ..config.finding import ERROR, NOTE, SEVERITIES, Finding
 from ..config.memory import device_bytes, largest_batch, rank_bytes
 from ..config.schema import Run
+from ..train.capabilities import check_supported, decodes_on_gpu
 from ..train.gpu import Gpus, check_capability, check_machine, dotted
-from ..train.support import check_supported, decodes_on_gpu
 from .ending import RULE_HERE
 from .engine_environment import Controller, backend_of, engine_environment
 from .environment_record import mxnet_distribution

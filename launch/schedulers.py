@@ -12,7 +12,7 @@ from typing import ClassVar
 
 from ..config.errors import UserError
 from ..config.schema import Run
-from ..train.watchdog import VARIABLE
+from ..train.heartbeat import WATCHDOG_ENV
 from .engine_environment import ENGINE_PREFIXES
 
 
@@ -107,7 +107,7 @@ class Scheduler:
     def ranks(self, run: Run) -> list[str]:
         """Tokens that start a command on every rank, in shell syntax."""
         tokens = self._mpirun(run.system.nodes, run.system.ranks_per_node)
-        return [*tokens, "-x", VARIABLE] if is_watched(run) else tokens
+        return [*tokens, "-x", WATCHDOG_ENV] if is_watched(run) else tokens
 
     def per_node(self, run: Run) -> list[str]:
         """Tokens that start a command once a node."""

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ..config.schema import Watchdog
-from ..train.watchdog import VARIABLE, WAITS, suspended_s
+from ..train.heartbeat import IN_ENGINE_SUFFIX, WATCHDOG_ENV, suspended_s
 from .failure import GONE
 from .host_limits import describe_silent
 
@@ -42,7 +42,7 @@ class Beat:
     def waits(self) -> bool:
         """Does it most likely wait for other ranks?"""
         phase, _, at = self.place
-        return phase in _JOINING or at.endswith(WAITS)
+        return phase in _JOINING or at.endswith(IN_ENGINE_SUFFIX)
 
     def report(self, reason: str) -> dict[str, Any]:
         phase, step, _ = self.place
@@ -96,7 +96,7 @@ class Monitor:
     def environment(self) -> dict[str, str]:
         """What the ranks need to know."""
         port = self._listener.getsockname()[1]
-        return {VARIABLE: f"{self._host}:{port}:{self._token}"}
+        return {WATCHDOG_ENV: f"{self._host}:{port}:{self._token}"}
 
     @property
     def unheard(self) -> frozenset[int]:
@@ -162,7 +162,7 @@ class Monitor:
             if self._stop_sent:  # to those that were there
                 self._answer(beat, b"stop\n")
         elif "failure" in message:
-            known = ("rank", "host", "phase", "step", "reason", "hopeless")
+            known = ("rank", "host", "phase", "step", "reason", "retryable")
             self.failures.append({name: message["failure"][name] for name in known})
             self._forget(beat)
         elif "done" in message:

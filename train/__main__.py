@@ -22,15 +22,15 @@ from ..config.errors import UserError
 from ..config.load import load
 from ..config.plan import build_plan
 from ..config.schema import Run
+from .capabilities import check_supported
 from .context import RunContext
+from .heartbeat import SCRATCH_ENV, WATCHDOG_ENV, HeartbeatClient
 from .host_reads import HostReads
 from .limits import NonRetryableError
 from .process_info import ProcessInfo, read_process_info
 from .rank_lock import FolderInUse, FolderLock
 from .resume import read_checkpoint
 from .seeding import draw_seed
-from .support import check_supported
-from .watchdog import SCRATCH, VARIABLE, Heart
 
 EXIT_USAGE, EXIT_FAILED = 2, 3
 _FRAMES = ("Traceback", "Stack trace", "Stacktrace", "File ", "[frame", "[bt]")
@@ -44,7 +44,7 @@ class Report:
         """Set by who sees to the end of the run: a signal's grace no longer ends the process."""
 
     def failed(self, failure: Mapping[str, Any]) -> None:
-        """`failure`: rank, host, phase, step, reason, hopeless. The process ends next."""
+        """`failure`: rank, host, phase, step, reason, retryable. The process ends next."""
         print("rank {rank} on {host} in {phase}: {reason}".format(**failure), file=sys.stderr)
 
     def stopping(self, number: int) -> None:
@@ -88,7 +88,7 @@ def run_rank(
     signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM, signal.SIGINT))
     process = read_process_info()
     context = None
-    heart: Heart | None = None
+    heartbeat: HeartbeatClient | None = None
     lock = FolderLock(partial(_taken_over, process))
     try:
         loaded = load(config, overrides)
@@ -102,22 +102,22 @@ def run_rank(
         context = RunContext(loaded, out, process, resumed)
         stopper = partial(_stop_on_signal, context, lock, report)
         threading.Thread(target=stopper, daemon=True).start()
-        if address := os.environ.get(VARIABLE):
-            heart = Heart(address, context, partial(_end, context, lock))
+        if address := os.environ.get(WATCHDOG_ENV):
+            heartbeat = HeartbeatClient(address, context, partial(_end, context, lock))
         context.prepare()
         context.begin_connecting()
         with context.timeline.span("load MXNet and Horovod"):
             from .run import train_and_evaluate
         faulthandler.enable()  # a crash ends the process; MXNet's and MPI's own handlers can hang
         train_and_evaluate(context, reads)
-        if heart is not None:
-            heart.stop()
+        if heartbeat is not None:
+            heartbeat.stop()
         lock.release()
     except FolderInUse as error:
         print(f"rn50: error: {error}", file=sys.stderr, flush=True)
         os._exit(EXIT_USAGE)
     except BaseException as error:  # whatever it was, the other ranks must not wait for this one
-        _fail(error, context, lock, process, out, heart, report)
+        _fail(error, context, lock, process, out, heartbeat, report)
 
 
 def check_ranks(run: Run, process: ProcessInfo) -> None:
@@ -141,7 +141,7 @@ def _fail(
     lock: FolderLock,
     process: ProcessInfo,
     out: Path,
-    heart: Heart | None,
+    heartbeat: HeartbeatClient | None,
     report: Report,
 ) -> NoReturn:
     """Say why in one line and in a file, close the log, end this process at once."""
@@ -152,10 +152,12 @@ def _fail(
         "phase": context.timeline.phase if context else "start",
         "step": context.state.step if context else 0,
         "reason": reason,
-        "hopeless": isinstance(error, NonRetryableError),
+        "retryable": not isinstance(error, NonRetryableError),
     }
-    if heart is not None:
-        heart.tell_failure(failure)  # first: out of memory, anything may end the process from here
+    if heartbeat is not None:
+        heartbeat.report_failure(
+            failure
+        )  # first: out of memory, anything may end the process from here
     if not isinstance(error, UserError):
         traceback.print_exc()
     if context is not None:
@@ -180,7 +182,7 @@ def _end(context: RunContext, lock: FolderLock, reason: str) -> NoReturn:
     with suppress(UserError):
         context.log.abort()
     print(f"rank {process.rank} on {process.host}: {reason}", file=sys.stderr, flush=True)
-    if folder := os.environ.get(SCRATCH):  # the launcher, which would do it, may be gone
+    if folder := os.environ.get(SCRATCH_ENV):  # the launcher, which would do it, may be gone
         shutil.rmtree(folder, ignore_errors=True)
     lock.release()
     os._exit(EXIT_FAILED)

@@ -41,7 +41,7 @@ class Communicator:
     def __init__(self, ctx: mx.Context, connection: Connection | None = None) -> None:
         self.ctx = ctx
         self._connection = connection
-        self.rank, self.size = 0, 1
+        self.rank, self.world_size = 0, 1
         self._torus = Torus(connection) if connection and connection.rows else None
         self.buckets: list[nd.NDArray] = []
         """The gradients, group by group."""
@@ -54,13 +54,13 @@ class Communicator:
         else:
             self._connection.wait()
             hvd.init(process_sets=self._connection.process_sets)  # joined: the Python side alone
-        self.rank, self.size = hvd.rank(), hvd.size()
-        if self.size > 1 and self.ctx.device_type == "gpu" and not hvd.nccl_built():
+        self.rank, self.world_size = hvd.rank(), hvd.size()
+        if self.world_size > 1 and self.ctx.device_type == "gpu" and not hvd.nccl_built():
             raise UserError(
                 "Horovod over NCCL for GPU ranks expected, found one built without it: "
                 "scripts/setup.sh --gpu where nvcc 11 or Debian's archive can be had"
             )
-        if self.size > 1:
+        if self.world_size > 1:
             parts = self._torus.columns if self._torus else 1
             first = nd.zeros(CONNECT_BYTES // 4 // parts * parts, self.ctx)
             self.sum_(first, "connect", 0)
@@ -94,7 +94,7 @@ class Communicator:
         A group leaves as soon as backward has written its gradients; names are fixed, so that
         Horovod's response cache answers instead of a negotiation.
         """
-        if self.size == 1:
+        if self.world_size == 1:
             return
         for number, bucket in enumerate(self.buckets):
             name, priority = f"group{number}", len(self.buckets) - number
@@ -126,11 +126,11 @@ class Communicator:
 
     def sum_losses(self, losses: nd.NDArray) -> nd.NDArray:
         """A loss summed over all ranks, still on the device."""
-        return losses if self.size == 1 else hvd.allreduce(losses, op=hvd.Sum, name="loss")
+        return losses if self.world_size == 1 else hvd.allreduce(losses, op=hvd.Sum, name="loss")
 
     def average_(self, arrays: Sequence[nd.NDArray], name: str, active_ranks: int) -> None:
         """Replace arrays by their mean over the first `active_ranks` ranks, on all ranks."""
-        if self.size == 1:
+        if self.world_size == 1:
             return
         share = 1 / active_ranks if self.rank < active_ranks else 0.0
         for array in arrays:
@@ -139,7 +139,7 @@ class Communicator:
 
     def gather(self, flat: nd.NDArray) -> NDArray[np.float32]:
         """A flat float32 array of every rank, as (ranks, values) on the host."""
-        if self.size == 1:
+        if self.world_size == 1:
             return flat.asnumpy()[None]
         return hvd.allgather(flat.reshape((1, -1)), name="gather").asnumpy()
 
@@ -149,7 +149,7 @@ class Communicator:
 
     def barrier(self) -> None:
         """Wait until all ranks are here (Horovod for MXNet has no barrier of its own)."""
-        if self.size > 1:
+        if self.world_size > 1:
             hvd.allreduce(nd.zeros(1, self.ctx), op=hvd.Sum, name="barrier").wait_to_read()
 
     def check_replicas(self, digest: bytes, when: str) -> None:
@@ -158,14 +158,14 @@ class Communicator:
         Raises:
             NonRetryableError: naming the ranks that differ from the majority (a tie: from rank 0).
         """
-        if self.size == 1:
+        if self.world_size == 1:
             return
         mine = np.frombuffer(digest[:16], dtype=np.int32)
         everyone = hvd.allgather(nd.array(mine[None], dtype="int32"), name="digest").asnumpy()
         rows = [row.tobytes() for row in everyone]
         if odd := differing_ranks(rows):
             raise NonRetryableError(
-                f"replicas differ {when}: ranks {', '.join(map(str, odd))} of {self.size} "
+                f"replicas differ {when}: ranks {', '.join(map(str, odd))} of {self.world_size} "
                 "hold other weights than the rest; same seed, config and library versions expected"
             )
 

@@ -13,6 +13,7 @@ from ..logging.clock import Clock
 from ..logging.metrics import Metrics
 from ..logging.mlperf import MLPerfLog
 from ..logging.timeline import Timeline
+from .capabilities import decodes_on_gpu
 from .checkpoint import Checkpoint
 from .connection import Connection
 from .gpu import check_machine
@@ -22,7 +23,6 @@ from .progress import Progress, warn
 from .repeated import steps_repeated
 from .resume import last_stamp_unix_s
 from .state import TrainState, log_position
-from .support import decodes_on_gpu
 
 
 class RunContext:

@@ -13,7 +13,7 @@ from ..config.errors import UserError
 from ..data.pipeline import Batch
 from .comm import Communicator
 from .host_reads import HostReads
-from .pace import RUN_AHEAD_STEPS
+from .run_ahead import RUN_AHEAD_STEPS
 
 
 class Accuracy(NamedTuple):

@@ -12,7 +12,7 @@ from ..data.pipeline import Batch
 from .comm import Communicator
 from .networks import Loss
 from .optimizer import Updater
-from .pace import Pace
+from .run_ahead import RunAheadLimiter
 from .schedule import Settings
 
 
@@ -25,7 +25,7 @@ class StepContext(NamedTuple):
     comm: Communicator
     updater: Updater
     settings_at: Callable[[int], Settings]
-    pace: Pace
+    limit_run_ahead: RunAheadLimiter
 
 
 class LogPoint(NamedTuple):
@@ -38,7 +38,7 @@ class LogPoint(NamedTuple):
 
 def train_steps(context: StepContext, first: int, last: int, log_every: int) -> Iterator[LogPoint]:
     """Train steps `first` to `last`, both included, counted from 1; yield every `log_every`."""
-    net, loss, next_batch, comm, updater, settings_at, pace = context
+    net, loss, next_batch, comm, updater, settings_at, limit_run_ahead = context
     loss_sum, steps = 0, 0
     for step in range(first, last + 1):
         batch = next_batch()
@@ -48,7 +48,7 @@ def train_steps(context: StepContext, first: int, last: int, log_every: int) -> 
         comm.reduce()
         updater.step(step, settings_at(step))
         loss_sum, steps = losses.sum() + loss_sum, steps + 1
-        pace(step, losses, batch)
+        limit_run_ahead(step, losses, batch)
         if step % log_every == 0:
             yield LogPoint(step, steps, loss_sum)
             loss_sum, steps = 0, 0

@@ -17,14 +17,14 @@ from mxnet import nd
 from ..config.values import LOSS_SCALES, dynamic_start
 from .host_reads import HostReads
 from .limits import NonRetryableError
-from .pace import RUN_AHEAD_STEPS
+from .run_ahead import RUN_AHEAD_STEPS
 
 DOUBLE_AFTER_STEPS = 2000
 """Without an overflow, as MXNet's and NVIDIA's AMP."""
 MIN_SCALE, MAX_SCALE = LOSS_SCALES
 CHECK_DELAY_STEPS = RUN_AHEAD_STEPS + 2
-"""From a step to the one whose losses can heed it. `Pace` has waited for a loss that needed the
-weights of that step, so its answer is read, not waited for."""
+"""From a step to the one whose losses can heed it. `RunAheadLimiter` has waited for a loss that
+needed the weights of that step, so its check is read, not waited for."""
 
 
 class Scale(NamedTuple):
@@ -43,7 +43,7 @@ class OverflowCheck(NamedTuple):
 
 
 def next_scale(scale: Scale, used: float, finite: bool) -> Scale | None:
-    """The scale after an answer about gradients that were taken at `used`; None: at its end.
+    """The scale after a check of gradients that were taken at `used`; None: at its end.
 
     Steps that were under way when the scale was halved overflow once more; that halves nothing.
     """

@@ -13,10 +13,10 @@ from mxnet.gluon import HybridBlock
 
 from ..config.schema import Model
 from .alexnet import AlexNet
+from .capabilities import check_network
 from .googlenet import GoogLeNet
 from .layers import TO_NCHW, TO_NHWC, Network
 from .resnet import ResNet
-from .support import check_network
 
 CLASSIFIER = "fc_weight"
 """The last dense layer of every network here."""

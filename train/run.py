@@ -25,7 +25,7 @@ from .limits import (
 )
 from .loop import LogPoint, train_steps, zero_gradient_steps
 from .networks import bn_statistics, copy_parameters
-from .pace import boundaries
+from .run_ahead import boundaries
 from .seeding import stream_seed
 from .state import Block, blocks_left, is_within_epoch, log_position
 from .trainer import Trainer, start_up
@@ -210,10 +210,10 @@ def log_gaps(
         last_evaluated_s: when the accuracy before this block was known; from then to the first
             step enqueued an evaluation's exit took.
     """
-    pace = trainer.steps.pace
-    enqueued_s = pace.first_enqueued_s
+    limiter = trainer.steps.limit_run_ahead
+    enqueued_s = limiter.first_enqueued_s
     ends = [trainer.plan.epoch_end_step(e) for e in range(block.first_epoch, block.last_epoch)]
-    between = boundaries(pace.take(), ends)
+    between = boundaries(limiter.drain_step_times(), ends)
     if between is not None and enqueued_s is not None:
         exit_s = None if last_evaluated_s is None else enqueued_s - last_evaluated_s
         trainer.log.gaps(block, between, entry_s=entry_s, exit_s=exit_s)

@@ -8,8 +8,8 @@ from typing import Any
 from ..config.atomic import write_own
 from .context import RunContext
 from .evaluate import Accuracy
-from .pace import Boundaries
 from .progress import warn
+from .run_ahead import EpochBoundaryTimes
 from .schedule import Settings
 from .state import Block
 from .weights import weights_digest
@@ -67,7 +67,7 @@ class RunLog:
         self._window_samples = context.plan.images_after(context.state.step)
 
     def gaps(
-        self, block: Block, between: Boundaries, *, entry_s: float, exit_s: float | None
+        self, block: Block, between: EpochBoundaryTimes, *, entry_s: float, exit_s: float | None
     ) -> None:
         """Time between the steps of a block: at epoch boundaries and at an evaluation's ends."""
         self._context.metrics.write(

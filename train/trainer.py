@@ -13,6 +13,7 @@ from mxnet import autograd, nd
 from ..config.plan import Plan
 from ..config.schema import Run
 from . import kernels
+from .capabilities import decodes_on_gpu
 from .checkpoint_state import restore
 from .comm import Communicator
 from .comm import context as device_context
@@ -29,12 +30,11 @@ from .networks import (
     trainable,
 )
 from .optimizer import Updater
-from .pace import Pace
+from .run_ahead import RunAheadLimiter
 from .run_log import RunLog
 from .schedule import Settings, step_settings
 from .seeding import stream_seeds
 from .startup import Stage, run_stages
-from .support import decodes_on_gpu
 from .weights import weights_digest
 
 if TYPE_CHECKING:  # DALI loads in a stage of its own
@@ -121,7 +121,7 @@ def start_up(context: RunContext, reads: HostReads | None = None) -> Trainer:
             comm=comm,
             updater=model.updater,
             settings_at=step_settings(run, context.plan),
-            pace=Pace(),
+            limit_run_ahead=RunAheadLimiter(),
         ),
         next_eval_batch=batches_of(sources.evaluation, ctx),
         reads=reads,

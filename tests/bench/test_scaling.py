@@ -21,7 +21,7 @@ from rn50.bench.scaling import (
 )
 from rn50.config.errors import UserError
 from rn50.config.load import load
-from rn50.train.support import check_supported
+from rn50.train.capabilities import check_supported
 
 
 def test_weak_and_strong_share_the_job_in_which_they_are_the_same() -> None:

@@ -172,7 +172,7 @@ def test_what_counts_as_interrupted(
 def test_a_run_that_would_fail_again_is_not_interrupted(tmp_path: Path) -> None:
     folder = a_run(tmp_path / "run", 1, status="failed")
     failure = {"rank": 0, "host": "a", "phase": "train", "step": 2, "reason": "NaN"}
-    (folder / "failure_0.json").write_text(json.dumps(failure | {"hopeless": True}))
+    (folder / "failure_0.json").write_text(json.dumps(failure | {"retryable": False}))
     assert not is_interrupted(folder)
 
 

@@ -19,8 +19,8 @@ from rn50.config.schema import Run
 from rn50.gpu_bringup import fatbin
 from rn50.launch.job_script import Place, job_script
 from rn50.launch.schedulers import SCHEDULERS
+from rn50.train.capabilities import check_accelerator
 from rn50.train.gpu import SUPPORTED
-from rn50.train.support import check_accelerator
 
 pytestmark = pytest.mark.slow
 

@@ -13,7 +13,7 @@ import pytest
 from rn50.config.schema import Watchdog
 from rn50.launch.failure import GONE, explain_failure
 from rn50.launch.watchdog import Monitor, oom_kills
-from rn50.train.watchdog import VARIABLE, main_thread, suspended_s
+from rn50.train.heartbeat import WATCHDOG_ENV, main_thread, suspended_s
 from tests.waiting import wait_until
 
 PATIENCE_S = 60.0
@@ -23,7 +23,7 @@ class Rank:
     """A rank's connection, message by message."""
 
     def __init__(self, monitor: Monitor, rank: int, token: str | None = None) -> None:
-        host, port, right = monitor.environment[VARIABLE].rsplit(":", 2)
+        host, port, right = monitor.environment[WATCHDOG_ENV].rsplit(":", 2)
         self.socket = socket.create_connection((host, int(port)), PATIENCE_S)
         self.say(token=token or right, rank=rank, host=f"h{rank}", pid=1)
 
@@ -55,7 +55,14 @@ def test_a_rank_that_is_gone_is_named_with_its_place(monitor: Monitor) -> None:
 
 def test_a_rank_that_has_said_why_or_is_done_is_not_lost(monitor: Monitor) -> None:
     ranks = [Rank(monitor, 0), Rank(monitor, 1)]
-    told = {"rank": 1, "host": "h1", "phase": "epoch 1", "step": 2, "reason": "x", "hopeless": True}
+    told = {
+        "rank": 1,
+        "host": "h1",
+        "phase": "epoch 1",
+        "step": 2,
+        "reason": "x",
+        "retryable": False,
+    }
     ranks[1].say(failure={**told, "more": "ignored"})
     ranks[0].say(done=True)
     assert wait_until(lambda: monitor.failures) == [told]
@@ -118,7 +125,7 @@ def test_a_rank_that_never_reports_is_missed(monitor: Monitor) -> None:
     ],
 )
 def test_a_stranger_is_cut_off_and_changes_nothing(monitor: Monitor, data: bytes) -> None:
-    host, port, _ = monitor.environment[VARIABLE].rsplit(":", 2)
+    host, port, _ = monitor.environment[WATCHDOG_ENV].rsplit(":", 2)
     with socket.create_connection((host, int(port)), PATIENCE_S) as stranger:
         try:
             stranger.sendall(data)
@@ -182,7 +189,7 @@ LOST = {"rank": 1, "host": "h", "phase": "epoch 1", "step": 5, "reason": GONE}
 
 
 def test_the_cause_comes_before_its_consequences() -> None:
-    peer = {"rank": 0, "host": "h", "phase": "epoch 1", "step": 5, "hopeless": False}
+    peer = {"rank": 0, "host": "h", "phase": "epoch 1", "step": 5, "retryable": True}
     follows = {**peer, "reason": "MXNetError: Horovod has been shut down"}
     stderr = "mpirun noticed that process rank 1 with PID 0 on node h exited on signal 9 (Killed)."
     told = explain_failure([follows], stderr, 137, lost=LOST)
@@ -200,4 +207,4 @@ def test_the_kernel_counts_what_it_killed_for_memory() -> None:
 
 
 def test_a_rank_says_where_its_main_thread_is() -> None:
-    assert main_thread() == "outside rn50" or "train/watchdog.py" in main_thread()
+    assert main_thread() == "outside rn50" or "train/heartbeat.py" in main_thread()

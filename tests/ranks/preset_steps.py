@@ -20,13 +20,13 @@ import numpy as np
 from mxnet import nd
 
 from rn50.config.load import load
+from rn50.train.capabilities import check_supported
 from rn50.train.context import RunContext
 from rn50.train.loop import train_steps
 from rn50.train.networks import trainable
 from rn50.train.process_info import ProcessInfo
 from rn50.train.progress import Progress
 from rn50.train.run import evaluate_epoch, log_point
-from rn50.train.support import check_supported
 from rn50.train.trainer import Trainer, start_up
 
 STEPS = 2

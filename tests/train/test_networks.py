@@ -13,6 +13,7 @@ from mxnet import autograd
 from rn50.config.errors import UserError
 from rn50.config.load import load
 from rn50.config.schema import Model
+from rn50.train.capabilities import check_supported
 from rn50.train.googlenet import LocalNorm
 from rn50.train.networks import (
     Loss,
@@ -23,7 +24,6 @@ from rn50.train.networks import (
     image_shape,
     trainable,
 )
-from rn50.train.support import check_supported
 from rn50.train.weights import weights_digest
 
 # Small enough to run, with their crop sizes: every network, stem and kind of block.

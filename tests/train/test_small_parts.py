@@ -13,11 +13,11 @@ from rn50.config.load import load
 from rn50.launch.engine_environment import ALGORITHMS, engine_environment, torus_grid
 from rn50.logging.timeline import Timeline
 from rn50.train.__main__ import one_line
+from rn50.train.capabilities import check_supported
 from rn50.train.comm import differing_ranks
 from rn50.train.process_info import read_process_info
 from rn50.train.seeding import STREAMS, stream_seed, stream_seeds
 from rn50.train.startup import Stage, run_stages
-from rn50.train.support import check_supported
 
 
 def test_seeds_are_pinned() -> None:

@@ -10,9 +10,9 @@ import pytest
 
 from rn50.config.load import load
 from rn50.train.context import RunContext
+from rn50.train.heartbeat import HeartbeatClient
 from rn50.train.limits import REQUESTED
 from rn50.train.process_info import ProcessInfo
-from rn50.train.watchdog import Heart
 from tests.waiting import wait_until
 
 
@@ -56,11 +56,11 @@ def test_the_launchers_word_ends_a_rank_in_start_up_only(
     reasons: list[str] = []
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = f"127.0.0.1:{server.getsockname()[1]}:token"
-        heart = Heart(address, context, reasons.append)
+        heartbeat = HeartbeatClient(address, context, reasons.append)
         connection, _ = server.accept()
         with connection, connection.makefile("rb") as lines:
             assert json.loads(lines.readline())["rank"] == 1
             connection.sendall(b"stop\n")
             wait_until(lambda: reasons or context.stop.flags[REQUESTED])
-            heart.stop()
+            heartbeat.stop()
     assert reasons == ([] if started else ["asked to stop during start-up"])

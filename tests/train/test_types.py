@@ -15,9 +15,9 @@ from rn50.config.errors import UserError
 from rn50.config.load import load
 from rn50.config.names import list_presets
 from rn50.config.schema import Model, Run
+from rn50.train.capabilities import check_supported
 from rn50.train.layers import Network
 from rn50.train.networks import Loss, build_network, image_shape
-from rn50.train.support import check_supported
 
 KEYS = ("network", "dtype", "layout")
 CHOICES = [get_args(Model.model_fields[key].annotation) for key in KEYS]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rn50.train.pace import RUN_AHEAD_STEPS, Boundaries, Pace, boundaries
+from rn50.train.run_ahead import RUN_AHEAD_STEPS, EpochBoundaryTimes, RunAheadLimiter, boundaries
 
 
 class Loss:
@@ -17,31 +17,31 @@ class Loss:
 
 def test_the_host_waits_for_the_loss_of_two_steps_ago() -> None:
     waited: list[int] = []
-    pace = Pace()
+    limiter = RunAheadLimiter()
     for step in range(1, 8):
-        pace(step, Loss(waited, step), object())
+        limiter(step, Loss(waited, step), object())
         assert step - len(waited) <= RUN_AHEAD_STEPS + 1
     assert waited == [2, 3, 4, 5]
-    assert [step for step, _ in pace.take()] == waited
-    assert pace.take() == []
+    assert [step for step, _ in limiter.drain_step_times()] == waited
+    assert limiter.drain_step_times() == []
 
 
 def test_taking_ends_the_interval() -> None:
-    pace = Pace()
-    assert pace.first_enqueued_s is None
+    limiter = RunAheadLimiter()
+    assert limiter.first_enqueued_s is None
     for step in range(1, 6):
-        pace(step, Loss([], step), object())
-    first = pace.first_enqueued_s
+        limiter(step, Loss([], step), object())
+    first = limiter.first_enqueued_s
     assert first is not None
-    pace.take()
-    assert pace.first_enqueued_s is None
-    pace(6, Loss([], 6), object())
-    assert pace.first_enqueued_s is not None and pace.first_enqueued_s > first
+    limiter.drain_step_times()
+    assert limiter.first_enqueued_s is None
+    limiter(6, Loss([], 6), object())
+    assert limiter.first_enqueued_s is not None and limiter.first_enqueued_s > first
 
 
 def test_boundaries_are_told_from_plain_steps() -> None:
     done = [(2, 0.0), (3, 1.0), (4, 2.0), (5, 3.5), (6, 4.5), (7, 5.5), (8, 6.5), (9, 9.5)]
-    assert boundaries(done, [4, 8]) == Boundaries(1.0, (1.5, 3.0))
+    assert boundaries(done, [4, 8]) == EpochBoundaryTimes(1.0, (1.5, 3.0))
 
 
 @pytest.mark.parametrize("done", [[], [(3, 1.0)], [(3, 1.0), (5, 2.0)], [(4, 1.0), (5, 2.0)]])

@@ -14,7 +14,7 @@ RUN_AHEAD_STEPS = 2
 and holds a batch of images for every step in it (38 MB for 64 images of 224 px)."""
 
 
-class Pace:
+class RunAheadLimiter:
     """Called after each enqueued step; keeps the host `RUN_AHEAD_STEPS` ahead of the device.
 
     The wait for the loss of two steps ago is the only one in the loop, and its end tells when that
@@ -26,7 +26,7 @@ class Pace:
         self._running: deque[tuple[int, Any, Any]] = deque()
         self._done: list[tuple[int, float]] = []
         self.first_enqueued_s: float | None = None
-        """When the first step since `take` was enqueued (perf_counter)."""
+        """When the first step since `drain_step_times` was enqueued (perf_counter)."""
 
     def __call__(self, step: int, losses: Any, batch: Any) -> None:
         """Note an enqueued step; its batch is kept until it has been used."""
@@ -39,7 +39,7 @@ class Pace:
             self._done.append((ahead, time.perf_counter()))
             self._running.popleft()  # the step before that one is done with its batch
 
-    def take(self) -> list[tuple[int, float]]:
+    def drain_step_times(self) -> list[tuple[int, float]]:
         """(step, time at which its forward was done) since the last call; ends the interval.
 
         For a point where everything enqueued has been waited for.
@@ -50,7 +50,7 @@ class Pace:
         return done
 
 
-class Boundaries(NamedTuple):
+class EpochBoundaryTimes(NamedTuple):
     """Time from step to step, in seconds, of a block of epochs."""
 
     step_s: float
@@ -59,11 +59,13 @@ class Boundaries(NamedTuple):
     """From the last step of an epoch to the first of the next, for each boundary in the block."""
 
 
-def boundaries(done: Sequence[tuple[int, float]], last_steps: Sequence[int]) -> Boundaries | None:
+def boundaries(
+    done: Sequence[tuple[int, float]], last_steps: Sequence[int]
+) -> EpochBoundaryTimes | None:
     """Sort the intervals between consecutive steps into plain ones and epoch boundaries.
 
     Args:
-        done: from `Pace.take`.
+        done: from `RunAheadLimiter.drain_step_times`.
         last_steps: the last step of each epoch.
 
     Returns:
@@ -75,4 +77,4 @@ def boundaries(done: Sequence[tuple[int, float]], last_steps: Sequence[int]) -> 
     for (step, start_s), (following, stop_s) in pairwise(done):
         if following == step + 1:
             (between if step in lasts else plain).append(stop_s - start_s)
-    return Boundaries(statistics.median(plain), tuple(between)) if plain else None
+    return EpochBoundaryTimes(statistics.median(plain), tuple(between)) if plain else None

@@ -22,27 +22,27 @@ from typing import Any
 from ..config.errors import UserError
 from .context import RunContext
 
-VARIABLE = "RN50_WATCHDOG"
+WATCHDOG_ENV = "RN50_WATCHDOG"
 """Set by the launcher: HOST:PORT:TOKEN."""
-SCRATCH = "RN50_SCRATCH"
+SCRATCH_ENV = "RN50_SCRATCH"
 """Set by the launcher: the folder of the job's temporary files, where it is on one machine."""
 PERIOD_S = 1.0
-"""Between two messages from the same place; another place is told within `TICK_S`."""
+"""Between two messages from the same place; another place is last_sent within `TICK_S`."""
 TICK_S = 0.1
 PAUSE_S = 1.0
 """Longer between two looks at a clock: this process was suspended, most likely with all others
 (`scontrol suspend`, a virtual machine that stood still)."""
 _PACKAGE = str(Path(__file__).parent.parent)
 _ENGINES = ("/mxnet/", "/horovod/")
-WAITS = " (in an engine)"
+IN_ENGINE_SUFFIX = " (in an engine)"
 """Ends a place in which a rank most likely waits for others."""
 
 
-class Heart:
+class HeartbeatClient:
     """Beats in a thread of its own, also while the main thread is inside an engine.
 
     Args:
-        address: content of `VARIABLE`.
+        address: content of `WATCHDOG_ENV`.
         context: of this rank.
         end: called with a reason when the watchdog is gone; must not return.
     """
@@ -64,7 +64,7 @@ class Heart:
         self._send({"token": token, "rank": process.rank, "host": process.host, "pid": os.getpid()})
         threading.Thread(target=self._beat, name="watchdog", daemon=True).start()
 
-    def tell_failure(self, failure: dict[str, Any]) -> None:
+    def report_failure(self, failure: dict[str, Any]) -> None:
         """Why this rank ends, in case its disk does not take it."""
         with suppress(OSError):
             self._send({"failure": failure})
@@ -80,26 +80,26 @@ class Heart:
             self._socket.sendall(json.dumps(message).encode() + b"\n")
 
     def _beat(self) -> None:
-        context, told_s, told = self._context, 0.0, ("", -1)
-        heard_s = beaten_s = time.monotonic()
+        context, last_sent_s, last_sent = self._context, 0.0, ("", -1)
+        last_received_s = last_tick_s = time.monotonic()
         while not self._over:
             now_s, place = time.monotonic(), (context.timeline.phase, context.state.step)
-            heard_s += suspended_s(beaten_s, now_s)
-            beaten_s = now_s
+            last_received_s += suspended_s(last_tick_s, now_s)
+            last_tick_s = now_s
             try:
-                if place != told or now_s > told_s + PERIOD_S:
+                if place != last_sent or now_s > last_sent_s + PERIOD_S:
                     self._send({"phase": place[0], "step": place[1], "at": main_thread()})
-                    told_s, told = now_s, place
+                    last_sent_s, last_sent = now_s, place
                 if select.select([self._socket], [], [], 0)[0]:
                     data = self._socket.recv(4096)
                     if not data:
                         raise ConnectionResetError
-                    heard_s = now_s
+                    last_received_s = now_s
                     if b"stop" in data:
                         self._stop()
             except OSError:
                 self._lost("the launcher is gone")
-            if now_s > heard_s + self._patience_s:
+            if now_s > last_received_s + self._patience_s:
                 self._lost(f"nothing heard of the launcher for {self._patience_s:g} s")
             time.sleep(TICK_S)
 
@@ -128,6 +128,6 @@ def main_thread() -> str:
         name = frame.f_code.co_filename
         if name.startswith(_PACKAGE):
             where = f"{name[len(_PACKAGE) + 1 :]}:{frame.f_lineno} {frame.f_code.co_name}"
-            return where + (WAITS if waits else "")
+            return where + (IN_ENGINE_SUFFIX if waits else "")
         frame = frame.f_back
     return "outside rn50"
