@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,13 +22,13 @@ from ..launch.launchers import Asked
 from ..report.drawing import finish, new_figure, save
 from ..scaling.machine import Machine, known_precisions
 from ..scaling.step import build, step_time
-from .harness import machine, spread
+from .harness import Outcome, in_turn, ratio_spread, spread
 
 KINDS = ("read", "decode", "full", "mxnet", "jpeg")
 
 
-def bench_input(loaded: Loaded, *, passes: int, images: int, track: Tracker) -> dict[str, Any]:
-    """Images per processor second of each kind, passes in turn; decoders have one thread each."""
+def bench_input(loaded: Loaded, *, passes: int, images: int, track: Tracker) -> Outcome:
+    """Images per CPU-second of each kind, passes in turn; decoders have one thread each."""
     prepare(loaded.run.data, track, loaded.origins)
     if not loaded.run.data.augment:
         raise UserError("data.augment: true expected, found false")
@@ -43,38 +44,30 @@ def bench_input(loaded: Loaded, *, passes: int, images: int, track: Tracker) -> 
                     workers[kind] = _start(config, kind, images)
             if asked.name:
                 raise KeyboardInterrupt(asked.name)
-            for number in range(passes):
-                for kind in KINDS if number % 2 else reversed(KINDS):
-                    seconds = _ask(workers[kind], kind)
-                    rates[kind].append(seconds["images"] / seconds["processor_s"])
-                progress(number + 1, passes)
+            for kind in in_turn(KINDS, passes, progress):
+                seconds = _ask(workers[kind], kind)
+                rates[kind].append(seconds["images"] / seconds["cpu_s"])
         finally:
             for worker in workers.values():
                 worker.kill()
                 worker.communicate()
-    full = rates["full"]
-
-    def over(kind: str) -> dict[str, float]:
-        return spread([a / b for a, b in zip(full, rates[kind], strict=True)])
-
     table = load_table(Path(loaded.run.data.path), "train")
-    return {
-        "ratios": {
-            "our pipeline / mx.io.ImageRecordIter": over("mxnet"),
-            "our pipeline / bare JPEG decoding": over("jpeg"),
+    return Outcome(
+        ratios={
+            "our pipeline / mx.io.ImageRecordIter": ratio_spread(rates["full"], rates["mxnet"]),
+            "our pipeline / bare JPEG decoding": ratio_spread(rates["full"], rates["jpeg"]),
         },
-        "figures": {
-            **{f"{kind}: images per processor second": spread(r) for kind, r in rates.items()},
-            "augment: processor ms an image (full less decode)": spread(
-                [1e3 / a - 1e3 / b for a, b in zip(full, rates["decode"], strict=True)]
+        figures={
+            **{f"{kind}: images per CPU-second": spread(r) for kind, r in rates.items()},
+            "augment: CPU ms an image (full less decode)": spread(
+                [1e3 / a - 1e3 / b for a, b in zip(rates["full"], rates["decode"], strict=True)]
             ),
             "kB an image (mean)": float(table["length"].mean()) / 1e3,
             "pixels a side (mean)": float((table["height"] + table["width"]).mean()) / 2,
             "crop px": loaded.run.data.crop_px,
         },
-        "measurements": {"images per processor second": rates},
-        "machine": machine(),
-    }
+        measurements={"images per CPU-second": rates},
+    )
 
 
 def largest_batch(system: System) -> int:
@@ -93,6 +86,14 @@ def _model(system: System) -> Machine:
     return build(system.name, system, known[0] if known else "fp16")
 
 
+def with_roofline(outcome: Outcome, system: System, batch: int) -> Outcome:
+    """The same measurements beside what limits a GPU of a described machine."""
+    lines, draw = roofline(outcome.figures, system, batch)
+    more = {f"{line}: images/s a GPU": rate for line, rate in lines.items()}
+    figures = outcome.figures | more | {"limit": limit_of(lines)}
+    return replace(outcome, figures=figures, draw=draw)
+
+
 def roofline(
     figures: dict[str, Any], system: System, batch: int
 ) -> tuple[dict[str, float], Callable[[Path], None]]:
@@ -105,7 +106,7 @@ def roofline(
     about = model.performance
     train = batch / step_time(model, 1, batch).total_s
     cores, per_node = system.cores_per_rank, system.ranks_per_node
-    rate = {k: figures[f"{k}: images per processor second"]["median"] for k in ("decode", "full")}
+    rate = {k: figures[f"{k}: images per CPU-second"]["median"] for k in ("decode", "full")}
     lines = {
         "read": about.read_bytes_per_s / per_node / (figures["kB an image (mean)"] * 1e3),
         f"decode on {cores} cores": rate["decode"] * cores,

@@ -1,6 +1,6 @@
 """`python -m rn50.bench.input_worker CONFIG KIND IMAGES`: one way for images to come in, measured.
 
-Each line on stdin is a pass; the answer on stdout is its seconds of wall and of processor (all
+Each line on stdin is a pass; the answer on stdout is its wall and CPU seconds (all
 threads of this process). A process of its own for each kind: MXNet and Pillow each bring a libjpeg.
 """
 
@@ -130,7 +130,7 @@ KINDS: dict[str, Callable[[Run], Callable[[], Any]]] = {
 }
 
 
-def _processor_s() -> float:
+def _cpu_s() -> float:
     used = resource.getrusage(resource.RUSAGE_SELF)
     return used.ru_utime + used.ru_stime
 
@@ -145,15 +145,15 @@ def main(config: str, kind: str, images: int) -> None:
     print("ready", flush=True)
     # From the end of a pass to that of the next: readers work ahead while they wait for their turn
     # (MXNet's decodes a chunk of up to 64 MB), and who takes those images has to pay for them.
-    processor = _processor_s()
+    cpu_s = _cpu_s()
     for _ in sys.stdin:
         wall = time.perf_counter()
         for _ in range(batches):
             step()
-        before, processor = processor, _processor_s()
+        before_s, cpu_s = cpu_s, _cpu_s()
         seconds = {
             "wall_s": time.perf_counter() - wall,
-            "processor_s": processor - before,
+            "cpu_s": cpu_s - before_s,
             "images": batches * run.batch.per_rank,
         }
         print(json.dumps(seconds), flush=True)

@@ -10,18 +10,16 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, NamedTuple
 
 from ..compliance.official import installed_version
 from ..config.errors import UserError
 from ..config.load import load
 from ..config.plan import build_plan
-from ..config.progress import Tracker
 from ..logging.clock import Clock
 from ..logging.mlperf import MLPerfLog
-from .harness import machine, spread
+from .harness import Job, Option, Outcome, bench, ratio_spread, scaled
 
 _RULESET = "4.0.0"
 _EPOCH_S = 50.0  # about as long as eight A100 take
@@ -72,16 +70,24 @@ class Cost(NamedTuple):
     peak_mb: float
 
 
-def bench_log(*, megabytes: int, rounds: int, track: Tracker) -> dict[str, Any]:
-    """Time and peak memory of both checkers on one ordinary log and on a huge one.
+@bench("log")
+def log(
+    job: Job,
+    *,
+    megabytes: Annotated[int, Option("Size of the huge log.", min=1, max=10_000)] = 100,
+    rounds: Annotated[int, Option("Rounds on the ordinary log.", min=1)] = 5,
+) -> Outcome:
+    """Our log check against the official checker: time and memory on one log and on 100 MB.
 
-    The ordinary log is what the writer of this harness leaves of a run of 37 epochs; the huge one
-    is the same with `tracked_stats` records before run_stop.
+    Each runs as a process of its own, ours as `rn50 log check --no-official`, and on the ordinary
+    log also inside one process. The ratios are CPU time, theirs over ours.
+
+    Example: `rn50 bench log --megabytes 100`
     """
     with tempfile.TemporaryDirectory(prefix="rn50-bench-") as scratch:
         folder = Path(scratch)
-        ordinary = _write_ordinary(folder / "result_0.txt")
-        huge = _write_huge(ordinary, folder / "huge.txt", megabytes * 1_000_000)
+        ordinary = write_ordinary(folder / "result_0.txt")
+        huge = write_huge(ordinary, folder / "huge.txt", megabytes * 1_000_000)
         contenders = {
             "ours": ["rn50", "log", "check", "--no-official"],
             "official": [
@@ -92,50 +98,53 @@ def bench_log(*, megabytes: int, rounds: int, track: Tracker) -> dict[str, Any]:
         # pip compiles the official checker; ours may have been compiled by nothing yet.
         environment = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
         environment["PYTHONPYCACHEPREFIX"] = str(folder / "bytecode")
-        progress = track("checking logs")
-        for start in contenders.values():
-            _run([*start, str(ordinary)], folder, environment)
-        costs: dict[str, list[Cost]] = {}
+        progress = job.track("checking logs")
+
+        def check(name: str, path: Path) -> Cost:
+            return _run([*contenders[name], str(path)], folder, environment)
+
+        for name in contenders:
+            check(name, ordinary)
+        costs: dict[str, list[Cost]] = {name: [] for name in contenders}
         for number in range(rounds):
             progress(number, rounds + 2)
-            for name, start in contenders.items():
-                costs.setdefault(name, []).append(
-                    _run([*start, str(ordinary)], folder, environment)
-                )
+            for name in contenders:
+                costs[name].append(check(name, ordinary))
         progress(rounds, rounds + 2)
-        inside = {name: _inside(name, ordinary, folder, times=20) for name in ("ours", "official")}
+        inside = {name: _inside(name, ordinary, folder, times=20) for name in contenders}
         progress(rounds + 1, rounds + 2)
-        big = {
-            name: _run([*start, str(huge)], folder, environment)
-            for name, start in contenders.items()
-        }
+        big = {name: [check(name, huge)] for name in contenders}
         progress(rounds + 2, rounds + 2)
         size_mb = ordinary.stat().st_size / 1e6
-    return {
-        "ratios": {
-            f"{megabytes} MB: official / ours": spread([big["official"].cpu_s / big["ours"].cpu_s]),
-            "ordinary log: official / ours": _ratio(costs["official"], costs["ours"]),
-            "ordinary log, one process: official / ours": spread(
-                [a / b for a, b in zip(inside["official"], inside["ours"], strict=True)]
-            ),
+    cpu_s = {name: [cost.cpu_s for cost in found] for name, found in costs.items()}
+    big_s = {name: [cost.cpu_s for cost in found] for name, found in big.items()}
+    return Outcome(
+        ratios={
+            f"{what}: official / ours": ratio_spread(seconds["official"], seconds["ours"])
+            for what, seconds in (
+                (f"{megabytes} MB", big_s),
+                ("ordinary log", cpu_s),
+                ("ordinary log, one process", inside),
+            )
         },
-        "figures": {
+        figures={
             "ordinary log KB": size_mb * 1e3,
-            **_figures(f"{megabytes} MB", {name: [cost] for name, cost in big.items()}),
+            **_figures(f"{megabytes} MB", big),
             **_figures("ordinary log", costs),
-            "ordinary log, one process, ours ms": statistics.median(inside["ours"]) * 1e3,
-            "ordinary log, one process, official ms": statistics.median(inside["official"]) * 1e3,
+            **{
+                f"ordinary log, one process, {name} ms": statistics.median(found) * 1e3
+                for name, found in inside.items()
+            },
             "official checker": installed_version(),
         },
-        "measurements": {
+        measurements={
             "CPU ms": {
-                **{f"ordinary log, {name}": [1e3 * c.cpu_s for c in costs[name]] for name in costs},
-                **{f"one process, {name}": [1e3 * s for s in inside[name]] for name in inside},
+                **{f"ordinary log, {name}": scaled(found, 1e3) for name, found in cpu_s.items()},
+                **{f"one process, {name}": scaled(found, 1e3) for name, found in inside.items()},
             },
-            f"CPU s, {megabytes} MB": {name: [cost.cpu_s] for name, cost in big.items()},
+            f"CPU s, {megabytes} MB": big_s,
         },
-        "machine": machine(),
-    }
+    )
 
 
 def _figures(what: str, costs: dict[str, list[Cost]]) -> dict[str, float]:
@@ -145,10 +154,6 @@ def _figures(what: str, costs: dict[str, list[Cost]]) -> dict[str, float]:
         found[f"{what}, {name} wall ms"] = 1e3 * statistics.median(c.wall_s for c in costs[name])
         found[f"{what}, {name} peak MB"] = max(cost.peak_mb for cost in costs[name])
     return found
-
-
-def _ratio(theirs: Sequence[Cost], ours: Sequence[Cost]) -> dict[str, float]:
-    return spread([a.cpu_s / b.cpu_s for a, b in zip(theirs, ours, strict=True)])
 
 
 def _run(arguments: list[str], folder: Path, environment: dict[str, str]) -> Cost:
@@ -211,7 +216,7 @@ class _StandingClock(Clock):
         self.now_s += seconds
 
 
-def _write_ordinary(path: Path) -> Path:
+def write_ordinary(path: Path) -> Path:
     """The log of a run that converges at its last evaluation, as our writer leaves it."""
     loaded = load("dgxa100_8", ["seed=1", f"ruleset={_RULESET}"])
     run, plan = loaded.run, build_plan(loaded.run)
@@ -239,7 +244,7 @@ def _write_ordinary(path: Path) -> Path:
     return path
 
 
-def _write_huge(ordinary: Path, path: Path, size: int) -> Path:
+def write_huge(ordinary: Path, path: Path, size: int) -> Path:
     *records, stop = ordinary.read_text().splitlines(keepends=True)
     stamp = stop.split('"time_ms": ')[1].split(",")[0]
     stats = (

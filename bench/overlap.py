@@ -1,4 +1,4 @@
-"""`rn50 bench loop --overlap`: what of communication backward hides, and whether that can be told.
+"""`rn50 bench overlap`: what of communication backward hides, and whether that can be told.
 
 A step, its computing alone and its communication alone are timed in turn; exposed is the step less
 its computing, hidden is 1 - exposed / communication. Where communication is a few per cent of
@@ -7,50 +7,152 @@ computing, exposed is a small difference of two large times: such figures are ma
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from ..config.errors import UserError
-from ..config.load import Loaded
 from ..config.plan import build_plan
-from ..config.progress import Tracker
-from ..data.prepare import prepare
-from ..launch.launchers import pick_launcher
+from ..config.schema import Comm
 from ..report.drawing import error_bars, finish, new_figure, save
-from .harness import machine, measure_on_ranks, ratio_spread, spread
+from .harness import Job, Option, Outcome, bench, ratio_spread, spread, wall_s
+from .jobs import load_ready, measure_on_ranks
 from .resolution import MARK, MOST_UNCERTAIN, half_width, is_resolvable, why_not
 
+if TYPE_CHECKING:
+    from ..train.trainer import Trainer
 
-def bench_overlap(
-    loaded: Loaded,
-    launcher: str | None,
+
+def time_kinds(out: Path, rules: str, rounds: str, steps: str) -> dict[str, dict[str, list[float]]]:
+    """Seconds of the three kinds of step on one rank, for each grouping in turn.
+
+    Args:
+        rules: groupings as in `comm.groups`, separated by semicolons.
+    """
+    from .rank import alternate_on_ranks, rank_rounds, started_trainer
+
+    count = int(steps)
+    seconds: dict[str, dict[str, list[float]]] = {rule: {} for rule in rules.split(";")}
+    with started_trainer(out) as trainer:
+        kinds_of = _kinds_of_steps(trainer, count)
+        for number in rank_rounds(trainer, out, rounds):
+            for rule in seconds:
+                samples = alternate_on_ranks(trainer, kinds_of(rule), iter([number]))
+                for kind, found in wall_s(samples, each=count).items():
+                    seconds[rule].setdefault(kind, []).extend(found)
+    return seconds
+
+
+def _kinds_of_steps(trainer: Trainer, count: int) -> Callable[[str], dict[str, Callable[[], None]]]:
+    """A function that regroups the gradients and returns what to time, `count` steps each.
+
+    The learning rate is 0: the weights stay.
+    """
+    from mxnet import autograd, nd
+
+    from ..train.networks import trainable
+    from ..train.optimizer import Updater
+    from ..train.schedule import Settings
+
+    images, labels = (array.copy() for array in trainer.sources.train.next())
+    still = Settings(0.0, 0.0, trainer.plan.global_batch_size)
+
+    def compute() -> None:
+        with autograd.record():
+            losses = trainer.model.loss(trainer.model.net(images), labels)
+        losses.backward()
+
+    def step(updater: Updater, *, reduces: bool) -> None:
+        compute()
+        if reduces:
+            trainer.comm.reduce()
+        updater.step(1, still)
+
+    def reduce() -> None:
+        trainer.comm.reduce()
+        nd.waitall()  # one after the other, as steps need them
+
+    def repeated(run: Callable[[], None]) -> Callable[[], None]:
+        def many() -> None:
+            for _ in range(count):
+                run()
+
+        return many
+
+    def kinds_of(rule: str) -> dict[str, Callable[[], None]]:
+        trainer.comm.plan_groups(rule, trainable(trainer.model.net), trainer.run.comm.wire)
+        trainer.model.net.hybridize(static_alloc=True, static_shape=True)  # gradients have moved
+        updater = Updater(trainable(trainer.model.net), trainer.run.optimizer, ctx=trainer.ctx)
+        whole = partial(step, updater, reduces=True)
+        whole()  # compiles; places in the response cache, memory of the new arrays
+        return {
+            "step": repeated(whole),
+            "computing": repeated(partial(step, updater, reduces=False)),
+            "communication": repeated(reduce),
+        }
+
+    return kinds_of
+
+
+@bench(
+    "overlap", rank=time_kinds, config="quick", takes_ranks=True, plot="Draw each grouping as SVG"
+)
+def overlap(
+    job: Job,
     *,
-    groupings: Sequence[str],
-    rounds: int,
-    steps: int,
-    track: Tracker,
-) -> dict[str, Any]:
-    """Computing, communication and what of it is exposed, for each grouping in turn."""
-    name, ranks = pick_launcher(launcher), build_plan(loaded.run).ranks
-    if ranks < 2:
-        raise UserError("--overlap: two ranks or more expected, found 1: it has nothing to send")
-    prepare(loaded.run.data, track, loaded.origins)
+    groupings: Annotated[
+        str, Option("As in `comm.groups`, with semicolons.")
+    ] = "single;equal_count(4);equal_bytes(4);equal_bytes(8);cubic(3)",
+    rounds: Annotated[int, Option("Rounds; each times every grouping.", min=1)] = 10,
+    steps: Annotated[int, Option("Steps of each kind in a round.", min=1)] = 20,
+) -> Outcome:
+    """What of communication backward hides: a step, its computing and its communication alone.
+
+    For each grouping in turn. Exposed is the step less its computing, hidden is the rest of the
+    communication.
+
+    Example: `scripts/netlab.sh run 2 350 100 -- rn50 bench overlap quick`
+    """
+    rules = parse_groupings(groupings)
+    loaded = job.load()
+    if (ranks := build_plan(loaded.run).ranks) < 2:
+        raise UserError("bench overlap: two ranks or more expected, found 1: nothing to send")
+    load_ready(job)
     seconds = measure_on_ranks(
-        *(loaded, name, "bench_overlap", ";".join(groupings), str(rounds), str(steps)),
-        progress=track("timing steps"),
+        *(loaded, job.launcher, "overlap", ";".join(rules), rounds, steps),
+        progress=job.track("timing steps"),
     )
-    return {
-        "ratios": {},
-        "rows": overlap_rows(seconds),
-        "figures": {
+    rows = overlap_rows(seconds)
+    line = unresolved_line(rows)
+    return Outcome(
+        rows=rows,
+        figures={
             "ranks": ranks,
             "batch per rank": loaded.run.batch.per_rank,
             "most uncertain hidden part that counts": MOST_UNCERTAIN,
         },
-        "machine": machine() | {"launcher": name},
-    }
+        machine={"launcher": job.launcher},
+        header=OVERLAP_HEADER,
+        table=overlap_table(rows),
+        notes=[line] if line else [],
+        draw=lambda path: plot_overlap(rows, path),
+    )
+
+
+def parse_groupings(text: str) -> list[str]:
+    """`single;cubic(3)` -> rules, each as `comm.groups` takes it."""
+    rules = text.split(";")
+    for rule in rules:
+        try:
+            Comm(groups=rule)
+        except ValueError:
+            raise UserError(
+                "--groupings: rules of comm.groups with semicolons expected, such as "
+                f"single;cubic(3); found {rule}"
+            ) from None
+    return rules
 
 
 def overlap_rows(seconds: Mapping[str, Mapping[str, Sequence[float]]]) -> list[dict[str, Any]]:
@@ -93,7 +195,7 @@ def overlap_rows(seconds: Mapping[str, Mapping[str, Sequence[float]]]) -> list[d
 _KINDS = ("step", "computing", "communication", "exposed")
 OVERLAP_HEADER = (
     *("groups", *(f"{kind} ms" for kind in _KINDS), "comm/comp"),
-    *("hidden", "least", "most", "+-", "n"),
+    *("hidden", "min", "max", "+-", "n"),
 )
 
 
@@ -143,7 +245,7 @@ def plot_overlap(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
             label=kind,
         )
     left.set_yticks(places, [row["groups"] for row in rows], fontsize=8)
-    left.set_xlabel("ms a step (median, least, most)")
+    left.set_xlabel("ms a step (median, min, max)")
     for place, row in zip(places, rows, strict=True):
         if row["resolvable"]:
             error = row["hidden_uncertainty"]

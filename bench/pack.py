@@ -3,78 +3,80 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import tempfile
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Optional
 
 from ..data.listing import list_images
 from ..data.pack import pack_images
-from .harness import machine, spread
+from .harness import Argument, Job, Option, Outcome, alternate, bench, spread, wall_s
 
 _BLOCK_FILES = 1000
 
 
-def bench_pack(
-    images: Path,
-    scratch: Path | None,
+RATIO = {f"speed of packing / {name}": (name, "pack") for name in ("copy in Python", "cat")}
+
+
+@bench("pack", RATIO)
+def pack(
+    job: Job,
     *,
-    processes: int,
-    passes: int,
-    progress: Callable[[int, int], None] = lambda done, total: None,
-) -> dict[str, Any]:
-    """Packing and two plain copies in turn, each from its list of files to closed output.
+    images: Annotated[Path, Argument("An image folder.")],
+    scratch: Annotated[
+        Optional[Path],  # noqa: UP045 (Typer reads this at run time)
+        Option("Where to write; default: beside the images."),
+    ] = None,
+    processes: Annotated[
+        Optional[int],  # noqa: UP045
+        Option("Processes that check images; default: a core each.", min=1),
+    ] = None,
+    passes: Annotated[int, Option("How often each, in turn.", min=1)] = 5,
+) -> Outcome:
+    """Packing against copying the same files into one file on the same disk.
 
     Packing has its own listing, checks, digests and processes in its time. The copies are a loop
     of Python and `cat` on a list of names that they are given.
 
-    Args:
-        images: an image folder, in a layout of files (not tars).
-        scratch: where all of them write; default: beside `images`.
-        processes: of packing.
-        passes: how often each.
-        progress: called with (done, total) passes.
+    Example: `rn50 bench pack images --passes 7`
     """
     listing = list_images(images).splits
     paths = [source.path for split in listing.values() for source in split]
     total_bytes = sum(Path(path).stat().st_size for path in paths)
-    seconds: dict[str, list[float]] = {"pack": [], "copy in Python": [], "cat": []}
+    workers = processes or len(os.sched_getaffinity(0))
+    progress = job.track("packing and copying in turn")
     with tempfile.TemporaryDirectory(prefix=".bench-pack-", dir=scratch or images.parent) as folder:
-        names = Path(folder) / "names"
+        names, out = Path(folder) / "names", Path(folder) / "out"
         names.write_bytes(b"\0".join(os.fsencode(path) for path in paths))
-        run: dict[str, Callable[[Path], object]] = {
-            "pack": lambda out: pack_images(images, out, processes=processes),
-            "copy in Python": lambda out: _copy(paths, out),
-            "cat": lambda out: _cat(names, out),
-        }
-        for number in range(passes):
-            order = list(seconds) if number % 2 else list(reversed(seconds))
-            for name in order:
-                out = Path(folder) / f"{name}-{number}"
-                begun = time.perf_counter()
-                run[name](out)
-                seconds[name].append(time.perf_counter() - begun)
-                _remove(out)
-            progress(number + 1, passes)
-    packing = seconds["pack"]
-    return {
-        "ratios": {
-            f"speed of packing / {name}": spread(
-                [other / ours for other, ours in zip(seconds[name], packing, strict=True)]
+        seconds = wall_s(
+            alternate(
+                {
+                    "pack": lambda: pack_images(images, out, processes=workers),
+                    "copy in Python": lambda: _copy(paths, out),
+                    "cat": lambda: _cat(names, out),
+                },
+                _counted(passes, progress),
+                barrier=lambda: _remove(out),
             )
-            for name in ("copy in Python", "cat")
-        },
-        "figures": {
-            **{f"{name}: s": spread(taken) for name, taken in seconds.items()},
+        )
+    return Outcome(
+        seconds=seconds,
+        figures={
+            **{f"{name}: s": spread(found) for name, found in seconds.items()},
             "files": len(paths),
             "MB": total_bytes / 1e6,
-            "processes": processes,
+            "processes": workers,
         },
-        "measurements": {"s": seconds},
-        "machine": machine(),
-    }
+        measurements={"s": seconds},
+    )
+
+
+def _counted(passes: int, progress: Callable[[int, int], None]) -> Iterator[int]:
+    for number in range(1, passes + 1):
+        yield number
+        progress(number, passes)
 
 
 def _copy(paths: list[str], out: Path) -> None:
@@ -90,9 +92,8 @@ def _cat(names: Path, out: Path) -> None:
 
 
 def _remove(out: Path) -> None:
-    for path in sorted(out.iterdir()) if out.is_dir() else []:
-        path.unlink()
+    """What the one before has written, so that every contender finds the same disk."""
     if out.is_dir():
-        out.rmdir()
+        shutil.rmtree(out)
     else:
-        out.unlink()
+        out.unlink(missing_ok=True)

@@ -3,24 +3,23 @@
 Brookhaven's experiment. Weak: the batch of a rank is fixed; strong: the global batch is. Efficiency
 against ranks is throughput over that of one rank times the ranks; against cores, times the cores
 that the ranks can have, which is what remains to be judged where ranks share cores; against
-processor time, images for each second of it, which other work on the machine hardly changes.
+CPU-seconds, images for each of them, which other work on the machine hardly changes.
 """
 
 from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple, Optional
 
 from ..config.errors import UserError
 from ..config.load import Loaded
-from ..config.progress import Tracker
 from ..data.prepare import prepare
 from ..report.drawing import error_bars, finish, new_panels, save
-from .comm import LoadFor
-from .harness import machine, measure_on_ranks, spread
+from .harness import Job, Option, Outcome, bench, in_turn, machine, parse_counts, spread
+from .jobs import measure_on_ranks
 
 _PLAIN = ("model.width=64", "model.stem=imagenet", "model.zero_gamma=false", "model.depth=50")
 MODELS: dict[str, tuple[str, ...]] = {
@@ -63,7 +62,7 @@ def per_rank(mode: str, ranks: int, batch: int, global_batch: int) -> int:
 
 
 def common_batch(batch: int, ranks: Sequence[int]) -> int:
-    """The least global batch that every rank count divides, from `batch` on each of the most."""
+    """The smallest global batch that every rank count divides, from `batch` on each of the most."""
     together = math.lcm(*ranks)
     return -(-batch * ranks[-1] // together) * together
 
@@ -84,64 +83,94 @@ def plan_cases(
     }
 
 
-def bench_scaling(
-    load_for: LoadFor,
-    launcher: str,
-    *,
-    models: Sequence[str],
-    modes: Sequence[str],
-    ranks: Sequence[int],
-    global_batch: int | None,
-    passes: int,
-    rounds: int,
-    steps: int,
-    track: Tracker,
-) -> dict[str, Any]:
-    """Each job `passes` times, in alternating order; a pass's figure is the median of its rounds.
+def time_rounds(out: Path, rounds: str, steps: str) -> dict[str, list[float]]:
+    """Train on one rank, round after round, each until the last rank has finished.
 
-    Raises:
-        UserError: an unknown network or mode, rank counts without 1, or a failed rank.
+    `step_s`: wall seconds a step; `busy_cores`: CPU-seconds of all ranks together a wall second.
     """
-    _check("--models", models, tuple(MODELS))
-    _check("--modes", modes, MODES)
-    if ranks[0] != 1 or list(ranks) != sorted(set(ranks)):
+    from mxnet import nd
+
+    from .rank import alternate_on_ranks, next_steps, rank_rounds, started_trainer
+
+    count = int(steps)
+    with started_trainer(out) as trainer:
+        contenders = {"steps": next_steps(trainer, count)}
+        (samples,) = alternate_on_ranks(
+            trainer, contenders, rank_rounds(trainer, out, rounds)
+        ).values()
+        mine = nd.array([sample.cpu_s for sample in samples], trainer.ctx)
+        cpu_s = trainer.comm.sum_losses(mine).asnumpy().tolist()
+    return {
+        "step_s": [sample.wall_s / count for sample in samples],
+        "busy_cores": [s / sample.wall_s for s, sample in zip(cpu_s, samples, strict=True)],
+    }
+
+
+@bench(
+    "scaling",
+    rank=time_rounds,
+    config="cpu_small",
+    plot="Write throughput against ranks as SVG",
+)
+def scaling(
+    job: Job,
+    *,
+    models: Annotated[str, Option("alexnet, googlenet, resnet50.")] = "alexnet,googlenet,resnet50",
+    ranks: Annotated[str, Option("Rank counts from 1 on.")] = "1,2,4",
+    modes: Annotated[
+        str, Option("weak: a rank's batch is fixed; strong: the global batch.")
+    ] = "weak,strong",
+    global_batch: Annotated[
+        Optional[int],  # noqa: UP045 (Typer reads this at run time)
+        Option(
+            "For strong; default: `batch.per_rank` x the most ranks, so that all divide it.", min=1
+        ),
+    ] = None,
+    passes: Annotated[int, Option("Jobs of each case, in turn.", min=1)] = 3,
+    rounds: Annotated[int, Option("Rounds of a job.", min=1)] = 3,
+    steps: Annotated[int, Option("Steps of a round.", min=1)] = 4,
+) -> Outcome:
+    """Networks x rank counts, weak and strong: images/s, seconds per epoch, efficiency.
+
+    The real trainer on the config's images, with the real (not narrowed) networks. Where ranks
+    share cores, marked `*`, only the efficiency against cores says something of the program.
+
+    Example: `rn50 bench scaling cpu_small --models resnet50 --ranks 1,2,4 --plot scaling.svg`
+    """
+    counts, names, kinds = parse_counts("--ranks", ranks), models.split(","), modes.split(",")
+    _check("--models", names, tuple(MODELS))
+    _check("--modes", kinds, MODES)
+    if counts[0] != 1 or counts != sorted(set(counts)):
         raise UserError(
-            f"--ranks: 1 and rising counts expected, found {','.join(map(str, ranks))}: "
-            "efficiency is against one rank"
+            f"--ranks: 1 and rising counts expected, found {ranks}: efficiency is against one rank"
         )
-    base = load_for([], 1)
+    base = job.load(ranks=1)
     batch = base.run.batch.per_rank
-    cases = plan_cases(models, modes, ranks, batch, global_batch or common_batch(batch, ranks))
-    loaded = {case: _load(load_for, case) for case in dict.fromkeys(cases.values())}
-    prepare(base.run.data, track, base.origins)
-    progress = track("training")
+    cases = plan_cases(names, kinds, counts, batch, global_batch or common_batch(batch, counts))
+    loaded = {case: _load(job, case) for case in dict.fromkeys(cases.values())}
+    prepare(base.run.data, job.track, base.origins)
     images_per_s: dict[Case, list[float]] = {case: [] for case in loaded}
     busy: dict[Case, list[float]] = {case: [] for case in loaded}
-    for number in range(passes):
-        order = list(loaded) if number % 2 == 0 else list(loaded)[::-1]
-        for done, case in enumerate(order):
-            progress(number * len(order) + done, passes * len(order))
-            arguments = ("bench_scaling", str(rounds), str(steps))
-            measured = measure_on_ranks(loaded[case], launcher, *arguments)
-            step_s = statistics.median(measured["step_s"])
-            images_per_s[case].append(case.ranks * case.per_rank / step_s)
-            busy[case].append(statistics.median(measured["busy_cores"]))
-    progress(passes * len(loaded), passes * len(loaded))
+    for case in in_turn(list(loaded), passes, job.track("training")):
+        measured = measure_on_ranks(loaded[case], job.launcher, "scaling", rounds, steps)
+        step_s = statistics.median(measured["step_s"])
+        images_per_s[case].append(case.ranks * case.per_rank / step_s)
+        busy[case].append(statistics.median(measured["busy_cores"]))
     points = [
         Point(model, mode, case, images_per_s[case], busy[case])
         for (model, mode, _), case in cases.items()
     ]
     cores = machine()["cores"] // base.run.system.cores_per_rank
     rows = scaling_rows(points, cores=cores, train_samples=base.run.data.train_samples)
-    return {
-        "ratios": {
+    return Outcome(
+        ratios={
             f"{row['model']}, {row['mode']}, {row['ranks']} ranks: efficiency against cores": row[
                 "efficiency_cores"
             ]
             for row in rows
             if row["ranks"] > 1
         },
-        "figures": {
+        figures={
             "rows": rows,
             "config": base.run.name,
             "crop_px": base.run.data.crop_px,
@@ -149,8 +178,15 @@ def bench_scaling(
             "steps_per_round": steps,
             "rounds_per_pass": rounds,
         },
-        "machine": machine() | {"launcher": launcher},
-    }
+        machine={"launcher": job.launcher},
+        header=TABLE_HEADER,
+        table=table_rows(rows),
+        notes=[f"* more ranks than the {machine()['cores']} cores: they share them"]
+        if any(row["shares_cores"] for row in rows)
+        else [],
+        shows_figures=False,
+        draw=lambda path: plot_scaling(rows, machine()["cores"], path),
+    )
 
 
 def _check(option: str, given: Sequence[str], known: Sequence[str]) -> None:
@@ -159,8 +195,9 @@ def _check(option: str, given: Sequence[str], known: Sequence[str]) -> None:
             raise UserError(f"{option}: {', '.join(known)} expected, found {name}")
 
 
-def _load(load_for: Callable[[Sequence[str], int], Loaded], case: Case) -> Loaded:
-    return load_for([*MODELS[case.model], _LR, f"batch.per_rank={case.per_rank}"], case.ranks)
+def _load(job: Job, case: Case) -> Loaded:
+    settings = (*MODELS[case.model], _LR, f"batch.per_rank={case.per_rank}")
+    return job.load(*settings, ranks=case.ranks)
 
 
 def scaling_rows(
@@ -191,9 +228,7 @@ def scaling_rows(
                 "speedup": spread(speedups),
                 "efficiency_ranks": spread([s / ranks for s in speedups]),
                 "efficiency_cores": spread([s / min(ranks, cores) for s in speedups]),
-                "efficiency_processor": spread(
-                    _ratios(_images_per_processor_s(point), _images_per_processor_s(one))
-                ),
+                "efficiency_cpu": spread(_ratios(_images_per_cpu_s(point), _images_per_cpu_s(one))),
                 "busy_cores": spread(point.busy_cores),
                 "shares_cores": ranks > cores,
             }
@@ -205,14 +240,14 @@ def _ratios(mine: Sequence[float], others: Sequence[float]) -> list[float]:
     return [one / other for one, other in zip(mine, others, strict=True)]
 
 
-def _images_per_processor_s(point: Point) -> list[float]:
-    """Images for each second of processor time: what other work on the machine leaves as it is."""
+def _images_per_cpu_s(point: Point) -> list[float]:
+    """Images for each CPU-second: what other work on the machine leaves as it is."""
     return _ratios(point.images_per_s, point.busy_cores)
 
 
 TABLE_HEADER = (
-    *("model", "mode", "ranks", "batch", "global", "images/s", "least", "most", "n", "s/epoch"),
-    *("speed-up", "eff./ranks", "eff./cores", "eff./cpu s", "busy cores"),
+    *("model", "mode", "ranks", "batch", "global", "images/s", "min", "max", "n", "s/epoch"),
+    *("speed-up", "eff./ranks", "eff./cores", "eff./CPU-s", "busy cores"),
 )
 
 
@@ -229,7 +264,7 @@ def table_rows(rows: Sequence[Mapping[str, Any]]) -> list[tuple[str, ...]]:
                 f"{row[key]['median']:.2f}"
                 for key in ("speedup", "efficiency_ranks", "efficiency_cores")
             ),
-            *(f"{row[key]['median']:.2f}" for key in ("efficiency_processor", "busy_cores")),
+            *(f"{row[key]['median']:.2f}" for key in ("efficiency_cpu", "busy_cores")),
         )
         for row in rows
     ]
@@ -252,5 +287,5 @@ def plot_scaling(rows: Sequence[Mapping[str, Any]], cores: int, path: Path) -> N
             axis.annotate(text, (row["ranks"], rate), (4, -12), textcoords="offset points")
         axis.set(title=", ".join(panel), xlabel="ranks", ylim=(0, None), xticks=ranks)
         finish(axis, legend=axis is axes[0])
-    axes[0].set_ylabel("images/s (median, least, most)")
+    axes[0].set_ylabel("images/s (median, min, max)")
     save(figure, path)

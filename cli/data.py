@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Optional
 import typer
 
 from ..config.errors import UserError
-from .bench import Plot, bench_app, print_bench, print_figures
+from .bench import print_outcome
 from .console import (
     EXIT_BAD,
     TYPER_OPTIONS,
@@ -271,35 +271,6 @@ def data_prepare(config: Config = "quick", overrides: Overrides = None) -> None:
     say(f"ready: {describe_data(loaded.run.data, manifest)}")
 
 
-@bench_app.command("pack")
-def bench_pack(
-    images: Annotated[Path, typer.Argument(help="An image folder.")],
-    scratch: Annotated[
-        Optional[Path],  # noqa: UP045
-        typer.Option(help="Where to write; default: beside the images."),
-    ] = None,
-    processes: Processes = None,
-    passes: Annotated[int, typer.Option(min=1, help="How often each, in turn.")] = 5,
-    plot: Plot = None,
-    as_json: Json = False,
-) -> None:
-    """Packing against copying the same files into one file on the same disk.
-
-    Example: `rn50 bench pack images --passes 7`
-    """
-    from ..bench.pack import bench_pack as run_bench
-
-    with Measuring() as track:
-        figures = run_bench(
-            images,
-            scratch,
-            processes=processes or len(os.sched_getaffinity(0)),
-            passes=passes,
-            progress=track("packing and copying in turn"),
-        )
-    print_bench(track, figures, as_json, plot)
-
-
 @data_app.command("bench")
 def data_bench(
     config: Config = "quick",
@@ -328,11 +299,11 @@ def data_bench(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Images per processor second: read, decode, all of it; MXNet's reader; bare JPEG decoding.
+    """Images per CPU-second: read, decode, all of it; MXNet's reader; bare JPEG decoding.
 
     Example: `rn50 data bench --like-imagenet --system dgxa100 --plot roofline.svg`
     """
-    from ..bench.input import bench_input, largest_batch, limit_of, roofline
+    from ..bench.input import bench_input, largest_batch, with_roofline
     from ..config.load import load, load_system
 
     name, more = split_config(config, overrides)
@@ -342,15 +313,7 @@ def data_bench(
         raise UserError("--batch-per-gpu: --system expected beside it, found none")
     batch = 0 if described is None else batch_per_gpu or largest_batch(described)
     with Measuring() as track:
-        result = bench_input(loaded, passes=passes, images=images, track=track)
+        outcome = bench_input(loaded, passes=passes, images=images, track=track)
     if described is not None:
-        lines, draw = roofline(result["figures"], described, batch)
-        result["figures"] |= {f"{line}: images/s a GPU": rate for line, rate in lines.items()}
-        result["figures"]["limit"] = limit_of(lines)
-    if described is None:
-        print_bench(track, result, as_json, plot)
-        return
-    print_figures(result, as_json)
-    if plot:
-        draw(plot)
-    track.print_end(plot, as_json=as_json)
+        outcome = with_roofline(outcome, described, batch)
+    print_outcome(track, outcome, as_json, plot)

@@ -7,15 +7,22 @@ from pathlib import Path
 
 import pytest
 
-from rn50.bench import comm as bench_comm
-from rn50.bench import overlap as bench_overlap
-from rn50.bench import resolution
-from rn50.bench.comm import NotPossible, Sum, allreduce_table, plan_allreduces
-from rn50.bench.harness import measure_on_ranks
-from rn50.bench.overlap import overlap_rows, overlap_table, unresolved_line
+from rn50.bench import NAMES, resolution
+from rn50.bench.allreduce import (
+    ALLREDUCE_HEADER,
+    AllreduceSample,
+    NotPossible,
+    allreduce_rows,
+    allreduce_table,
+    plan_allreduces,
+    refusal_lines,
+)
+from rn50.bench.harness import alternate, in_turn, ratio_spread
+from rn50.bench.jobs import measure_on_ranks
+from rn50.bench.overlap import overlap_rows, overlap_table, plot_overlap, unresolved_line
 from rn50.bench.rounds import count_rounds, read_rounds
 from rn50.bench.scaling import common_batch
-from rn50.cli.bench import print_figures, ratio_rows
+from rn50.cli.bench import print_figures, ratio_rows, renamed
 from rn50.config.errors import UserError
 from rn50.launch.run import load_for_launch
 from rn50.report.drawing import draw_measurements, save
@@ -25,7 +32,7 @@ ALGORITHMS = ["ring", "recursive_halving_doubling", "torus_2d"]
 
 def plan(*ranks: int, layers: tuple[str, ...] = ("mpi",), launcher: str = "mpirun", **more: object):
     return plan_allreduces(
-        lambda overrides, count: load_for_launch("smoke", list(overrides), count),
+        lambda *overrides, ranks: load_for_launch("smoke", list(overrides), ranks),
         launcher,
         layers=layers,
         algorithms=more.get("algorithms", ALGORITHMS),
@@ -63,16 +70,16 @@ def test_what_no_rank_count_and_no_launcher_can_do_is_an_error_before_anything_s
 
 
 def test_the_table_has_a_row_for_what_is_not_possible() -> None:
-    sums = [Sum("mpi", "ring", 2, size, [0.001]) for size in (64_000, 4_000)]
+    sums = [AllreduceSample("mpi", "ring", 2, size, [0.001]) for size in (64_000, 4_000)]
     refused = [NotPossible("mpi", name, 2, "a reason") for name in ("torus_2d", "double_tree")]
-    table = allreduce_table(bench_comm.allreduce_rows(sums, None), refused)
+    table = allreduce_table(allreduce_rows(sums, None), refused)
     assert [row[2:4] for row in table] == [
         *(("4000", "ring"), ("64000", "ring")),
         *(("-", "torus_2d"), ("-", "double_tree")),
     ]
     assert [row[5] for row in table] == ["1.00", "1.00", "not possible", "not possible"]
-    assert {len(row) for row in table} == {len(bench_comm.ALLREDUCE_HEADER)}
-    assert bench_comm.refusal_lines(refused) == [
+    assert {len(row) for row in table} == {len(ALLREDUCE_HEADER)}
+    assert refusal_lines(refused) == [
         "not possible: torus_2d on 2 ranks, double_tree on 2 ranks: a reason"
     ]
 
@@ -170,7 +177,7 @@ def test_a_part_of_a_delay_is_marked_where_it_is_noise(capsys) -> None:
         "part": part | {"uncertainty": 3.0, "resolvable": False},
     }
     assert ratio_rows(ratios)[1] == ("part", "?", "?", "?", "1")
-    print_figures({"ratios": ratios, "figures": {"ranks": 2}}, as_json=False)
+    print_figures(ratios, {"ranks": 2})
     out = capsys.readouterr().out
     assert "?: not resolvable: part: the rounds differ by so much that it is known to +-3.00" in out
     assert "14" not in out
@@ -184,6 +191,59 @@ def test_half_a_width_grows_with_the_spread_and_shrinks_with_the_rounds() -> Non
     assert many is not None and many < 0.15
     both = resolution.half_width([[1.0, 2.0]], 2, 2)
     assert both == pytest.approx(2**0.5 * two)
+
+
+# --- contenders in turn, names --------------------------------------------------------------------
+
+
+def test_contenders_alternate_and_the_first_round_warms_up() -> None:
+    called: list[str] = []
+    contenders = {name: lambda name=name: called.append(name) for name in ("a", "b")}
+    samples = alternate(
+        contenders,
+        range(3),
+        barrier=lambda: called.append("barrier"),
+        finish=lambda: called.append("finish"),
+    )
+    assert called == [
+        word for name in ("b", "a", "a", "b", "b", "a") for word in ("barrier", name, "finish")
+    ]
+    assert {name: len(found) for name, found in samples.items()} == {"a": 2, "b": 2}
+    assert all(one.wall_s >= 0 and one.cpu_s >= 0 for found in samples.values() for one in found)
+
+
+def test_jobs_in_turn_say_how_many_are_done() -> None:
+    done: list[tuple[int, int]] = []
+    order = list(in_turn(["a", "b"], 2, lambda *progress: done.append(progress)))
+    assert order == ["b", "a", "a", "b"]
+    assert done == [(number, 4) for number in range(5)]
+
+
+def test_a_ratio_is_of_pairs_of_the_same_round() -> None:
+    assert ratio_spread([2.0, 9.0], [1.0, 3.0]) == {"median": 2.5, "min": 2.0, "max": 3.0, "n": 2}
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("gaps smoke --epochs 4", "epoch-overhead smoke --epochs 4"),
+        ("faults --json", "guard-overhead --json"),
+        ("loop quick --against horovod --passes 2", "horovod-baseline quick --passes 2"),
+        ("loop --against=horovod quick", "horovod-baseline quick"),
+        ("loop --overlap quick --steps 3", "overlap quick --steps 3"),
+        ("loop quick --steps 3", "loop quick --steps 3"),
+    ],
+)
+def test_names_of_the_last_release_are_those_of_today(old: str, new: str) -> None:
+    assert renamed(old.split())[0] == new.split()
+
+
+def test_an_old_name_works_with_a_warning_and_is_not_listed(rn50) -> None:
+    done = rn50("bench", "gaps", "--help")
+    assert done.returncode == 0 and "rn50 bench epoch-overhead" in done.stdout
+    assert done.stderr == "rn50: warning: bench gaps: is bench epoch-overhead now\n"
+    listed = rn50("bench", "--help").stdout
+    assert all(name in listed for name in NAMES) and "gaps" not in listed
 
 
 # --- progress, plots, failures --------------------------------------------------------------------
@@ -210,16 +270,16 @@ def test_measurements_are_drawn_the_same_each_time(tmp_path: Path) -> None:
     assert "images/s (each measurement" in text and "trainer / bare loop" in text
     rows = overlap_rows(times(0.15, 0.0, 0.01)) + overlap_rows(times(0.001, 0.0, 0.1))
     for name in ("three.svg", "four.svg"):
-        bench_overlap.plot_overlap(rows, tmp_path / name)
+        plot_overlap(rows, tmp_path / name)
     text = (tmp_path / "three.svg").read_text()
     assert text == (tmp_path / "four.svg").read_text()
     assert text.count("not resolvable") == 1
 
 
 def test_one_rank_has_nothing_to_hide(rn50) -> None:
-    done = rn50("bench", "loop", "smoke", "--overlap", "--ranks", "1")
+    done = rn50("bench", "overlap", "smoke", "--ranks", "1")
     assert done.returncode == 2
-    assert "--overlap: two ranks or more expected, found 1" in done.stderr
+    assert "bench overlap: two ranks or more expected, found 1" in done.stderr
 
 
 def test_what_this_device_cannot_do_is_refused_before_ranks_start(rn50, smoke_data: Path) -> None:
@@ -228,8 +288,10 @@ def test_what_this_device_cannot_do_is_refused_before_ranks_start(rn50, smoke_da
     assert "model.dtype: float32 or bfloat16 expected on a cpu, found float16" in done.stderr
 
 
-def test_gaps_need_an_epoch_boundary_within_a_block(rn50) -> None:
-    done = rn50("bench", "gaps", "smoke", "eval.period=1", "eval.offset=0", "--epochs", "4")
+def test_epoch_overhead_needs_an_epoch_boundary_within_a_block(rn50) -> None:
+    done = rn50(
+        "bench", "epoch-overhead", "smoke", "eval.period=1", "eval.offset=0", "--epochs", "4"
+    )
     assert done.returncode == 2
     assert "eval.period: blocks of at least 2 epochs expected" in done.stderr
 
@@ -239,7 +301,7 @@ def test_a_failed_rank_leaves_its_reason_and_its_output(smoke_data: Path, tmp_pa
     overrides = [f"data.path={smoke_data}", f"system.results={tmp_path}"]
     loaded = load_for_launch("smoke", overrides, 2)
     with pytest.raises(UserError) as caught:
-        measure_on_ranks(loaded, "mpirun", "bench_loop", "many", "1")  # rounds that are no number
+        measure_on_ranks(loaded, "mpirun", "loop", "many", "1")  # rounds that are no number
     reason, _, details = str(caught.value).partition("; details: ")
     assert " failed in benchmark at step 0: ValueError: invalid literal for int()" in reason
     log = Path(details)

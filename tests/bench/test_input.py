@@ -21,7 +21,7 @@ def test_every_way_in_is_measured_and_drawn_against_a_machine(
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     rates = {
-        kind: found["figures"][f"{kind}: images per processor second"]["median"]
+        kind: found["figures"][f"{kind}: images per CPU-second"]["median"]
         for kind in ("read", "decode", "full", "mxnet", "jpeg")
     }
     assert min(rates.values()) > 0

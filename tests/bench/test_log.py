@@ -6,16 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from rn50.bench.log import _write_huge, _write_ordinary, bench_log
+from rn50.bench.harness import BENCHMARKS, Job
+from rn50.bench.log import write_huge, write_ordinary
 from rn50.compliance.check_log import check_log
 
 
 @pytest.mark.slow
 def test_both_checkers_side_by_side() -> None:
     done: list[tuple[int, int]] = []
-    found = bench_log(
-        megabytes=3, rounds=2, track=lambda _: lambda *progress: done.append(progress[:2])
-    )
+    job = Job(lambda _: lambda *progress: done.append(progress[:2]))
+    found = BENCHMARKS["log"].measure(job, megabytes=3, rounds=2).to_json()
     for what, n in (("3 MB", 1), ("ordinary log", 2), ("ordinary log, one process", 20)):
         ratio = found["ratios"][f"{what}: official / ours"]
         assert ratio["n"] == n and 0 < ratio["min"] <= ratio["median"] <= ratio["max"]
@@ -25,8 +25,8 @@ def test_both_checkers_side_by_side() -> None:
 
 
 def test_both_logs_pass(tmp_path: Path) -> None:
-    ordinary = _write_ordinary(tmp_path / "result_0.txt")
-    huge = _write_huge(ordinary, tmp_path / "huge.txt", 200_000)
+    ordinary = write_ordinary(tmp_path / "result_0.txt")
+    huge = write_huge(ordinary, tmp_path / "huge.txt", 200_000)
     assert huge.stat().st_size > 190_000
     for path in (ordinary, huge):
         found = check_log(path, "4.0.0")

@@ -56,7 +56,7 @@ def test_efficiencies_are_of_the_same_pass_and_count_cores_once() -> None:
     assert two["efficiency_cores"]["median"] == two["efficiency_ranks"]["median"] == 0.875
     assert four["efficiency_ranks"]["median"] == pytest.approx(0.45)
     assert four["efficiency_cores"]["median"] == pytest.approx(0.9)
-    assert two["efficiency_processor"]["median"] == two["efficiency_cores"]["median"]
+    assert two["efficiency_cpu"]["median"] == two["efficiency_cores"]["median"]
     assert [row["shares_cores"] for row in (one, two, four)] == [False, False, True]
     assert (one["epoch_s"]["min"], one["epoch_s"]["max"]) == (20, 40)
     assert [row[2] for row in table_rows([one, two, four])] == ["1", "2", "4*"]

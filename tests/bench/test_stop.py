@@ -51,9 +51,13 @@ def test_a_benchmark_on_ranks(
 @pytest.mark.parametrize(
     ("arguments", "doing", "begun"),
     [
-        (["bench", "optimizer", "--rounds", "100000"], "timing LARS steps", "bench_optimizer"),
+        (["bench", "optimizer", "--rounds", "100000"], "timing LARS steps", ".bench optimizer"),
         (["bench", "log", "--rounds", "1000"], "checking logs", "runpy"),
-        (["data", "bench", "smoke", "--passes", "1000"], "timing ways in", "bench_worker"),
+        (
+            ["data", "bench", "smoke", "--passes", "1000"],
+            "timing ways in",
+            "input_worker",
+        ),
     ],
 )
 def test_a_benchmark_in_processes_of_its_own(

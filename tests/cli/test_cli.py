@@ -197,7 +197,7 @@ def test_bench_loop_compares_on_real_ranks(rn50, smoke_data: Path) -> None:
         (("allreduce", "--algorithms", "rings"), "comm.algorithm"),
         (("startup", "--ranks", "0"), "--ranks: whole numbers with commas expected"),
         (("loop", "--against", "torch"), "--against: horovod expected, found torch"),
-        (("loop", "--overlap", "--groupings", "cube(3)"), "--groupings: rules of comm.groups"),
+        (("overlap", "--groupings", "cube(3)"), "--groupings: rules of comm.groups"),
     ],
 )
 def test_bench_refuses_what_it_cannot_read(rn50, arguments, message) -> None:
@@ -210,7 +210,7 @@ def test_bench_refuses_what_it_cannot_read(rn50, arguments, message) -> None:
 @pytest.mark.slow
 def test_bench_overlap_on_real_ranks(rn50, smoke_data: Path) -> None:
     done = rn50(
-        *("bench", "loop", "smoke", "--overlap", "--groupings", "single;equal_bytes(3)"),
+        *("bench", "overlap", "smoke", "--groupings", "single;equal_bytes(3)"),
         *("--rounds", "2", "--steps", "3", "--json", f"data.path={smoke_data}"),
     )
     assert done.returncode == 0, done.stderr
@@ -225,8 +225,10 @@ def test_bench_overlap_on_real_ranks(rn50, smoke_data: Path) -> None:
 
 
 @pytest.mark.slow
-def test_bench_gaps_on_real_ranks(rn50, smoke_data: Path) -> None:
-    done = rn50("bench", "gaps", "smoke", "--epochs", "8", "--json", f"data.path={smoke_data}")
+def test_bench_epoch_overhead_on_real_ranks(rn50, smoke_data: Path) -> None:
+    done = rn50(
+        "bench", "epoch-overhead", "smoke", "--epochs", "8", "--json", f"data.path={smoke_data}"
+    )
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     ratio = found["ratios"]["step over an epoch's boundary / plain step"]

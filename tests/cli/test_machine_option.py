@@ -66,8 +66,8 @@ def test_submit_lays_the_same_ranks(rn50) -> None:
         ("bench", "allreduce"),
         ("bench", "startup"),
         ("bench", "scaling"),
-        ("bench", "faults"),
-        ("bench", "gaps"),
+        ("bench", "guard-overhead"),
+        ("bench", "epoch-overhead"),
         ("data", "bench", "smoke"),
     ],
 )

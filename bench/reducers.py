@@ -1,4 +1,4 @@
-"""One rank of `rn50 bench allreduce`: allreduces of several sizes, by MPI alone or as we train.
+"""What `rn50 bench allreduce` times on a rank: MPI alone, or the trainer's communicator.
 
 `mpi` calls Open MPI's C functions and nothing else: the network and the algorithm. `horovod` is the
 trainer's communicator: the same plus Horovod's negotiation and MXNet's engine.
@@ -7,22 +7,15 @@ trainer's communicator: the same plus Horovod's negotiation and MXNet's engine.
 from __future__ import annotations
 
 import ctypes
-import json
-import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from ..config.atomic import write_file
-from ..config.load import load
 from ..logging.timeline import Timeline
 from ..scaling.cost import torus_grid
 from ..train.process_info import read_process_info
-from .rank import main_of
 
-Sum = Callable[[], None]
 IN_PLACE = ctypes.c_void_p(1)  # MPI_IN_PLACE of Open MPI
 
 
@@ -48,7 +41,7 @@ class Mpi:
     def array(self, length: int) -> Any:
         return np.empty(length, np.float32)
 
-    def prepare(self, flat: Any) -> Sum:
+    def prepare(self, flat: Any) -> Callable[[], None]:
         count = len(flat)
         out = ctypes.c_void_p(flat.ctypes.data)
         kind, add = self._float, self._sum
@@ -70,10 +63,10 @@ class Mpi:
 
     def slowest(self, seconds: list[float]) -> list[float]:
         values = np.array(seconds, np.float32)
-        out, most = ctypes.c_void_p(values.ctypes.data), self._constant("ompi_mpi_op_max")
+        out, largest = ctypes.c_void_p(values.ctypes.data), self._constant("ompi_mpi_op_max")
         self._call(
             *("Allreduce", IN_PLACE, out, len(values), self._float),
-            *(ctypes.byref(most), self._world),
+            *(ctypes.byref(largest), self._world),
         )
         return values.tolist()
 
@@ -112,7 +105,7 @@ class Horovod:
     def array(self, length: int) -> Any:
         return self._zeros(length)
 
-    def prepare(self, flat: Any) -> Sum:
+    def prepare(self, flat: Any) -> Callable[[], None]:
         def run() -> None:
             self._comm.sum_(flat, f"sum{flat.size}", 0)
             flat.wait_to_read()
@@ -130,49 +123,3 @@ class Horovod:
 
     def stop(self) -> None:
         self._comm.stop()
-
-
-def sums_in_a_row(size_bytes: int) -> int:
-    """Sums that one measurement is the mean of.
-
-    Ranks leave the barrier before it up to a latency apart, and the first waits for the last: with
-    a single sum of 4 KB on two hosts one step and two steps both took 10.3 ms, at 5 ms a step.
-    """
-    return max(1, min(10, 1_000_000 // size_bytes))
-
-
-def main(config: str, out: str, layer: str, sizes_bytes: str, rounds: str) -> None:
-    """Time `rounds` sums of each size; rank 0 writes the seconds to `out`/bench.json.
-
-    The first sum of each size is checked and not timed.
-    """
-    run = load(config).run
-    ranks: Any = Mpi(run.comm.algorithm) if layer == "mpi" else Horovod(run)
-    seconds: dict[int, list[float]] = {}
-    for size_bytes in map(int, sizes_bytes.split(",")):
-        length = -(-size_bytes // 4 // ranks.columns) * ranks.columns
-        flat = ranks.array(length)
-        flat[:] = ranks.rank + 1
-        add = ranks.prepare(flat)
-        add()
-        right = ranks.size * (ranks.size + 1) / 2
-        found = flat if layer == "mpi" else flat.asnumpy()
-        if not np.all(found == right):
-            raise RuntimeError(f"{run.comm.algorithm}: sum {right} expected, found {found[:4]}")
-        flat[:] = 0
-        count = sums_in_a_row(size_bytes)
-        for _ in range(int(rounds)):
-            ranks.barrier()
-            start = time.perf_counter()
-            for _ in range(count):
-                add()
-            seconds.setdefault(size_bytes, []).append((time.perf_counter() - start) / count)
-    # Ranks leave a barrier one after the other; the first of them sees the whole sum.
-    seconds = {size_bytes: ranks.slowest(times) for size_bytes, times in seconds.items()}
-    ranks.stop()
-    if ranks.rank == 0:
-        write_file(Path(out) / "bench.json", json.dumps(seconds))
-
-
-if __name__ == "__main__":
-    main_of(main)

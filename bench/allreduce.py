@@ -1,30 +1,155 @@
-"""`rn50 bench allreduce` and `startup`: what the ranks do between them, measured and modelled."""
+"""`rn50 bench allreduce`: allreduces over size, algorithm and ranks, measured and modelled."""
 
 from __future__ import annotations
 
 import math
+import re
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 from ..config.errors import UserError
-from ..config.load import Loaded
-from ..config.progress import Tracker
-from ..data.prepare import prepare
+from ..config.load import Loaded, load
 from ..launch.launchers import build_job
 from ..report.drawing import finish, new_panels, save
-from ..scaling.cost import allreduce
+from ..scaling.cost import allreduce as cost_of
 from ..scaling.netlab import Point, calibrate_link, calibration_points, predict_s
 from ..scaling.topology import Link, flat
-from .harness import machine, measure_on_ranks, ratio_spread, spread
-from .resolution import half_width, is_resolvable
+from .harness import (
+    Job,
+    Option,
+    Outcome,
+    alternate,
+    bench,
+    in_turn,
+    parse_counts,
+    ranks_text,
+    spread,
+    wall_s,
+)
+from .jobs import measure_on_ranks
 
-LoadFor = Callable[[Sequence[str], int], Loaded]
-"""(overrides, ranks) -> config."""
+LAYERS = ("mpi", "horovod")
 
 
-class Sum(NamedTuple):
+def time_sizes(out: Path, layer: str, sizes_bytes: str, rounds: str) -> dict[str, list[float]]:
+    """Seconds of an allreduce of each size on one rank: those of the slowest.
+
+    The first of each size is checked and not timed.
+    """
+    import numpy as np
+
+    from .reducers import Horovod, Mpi
+
+    run = load(str(out / "config.yaml")).run
+    ranks: Any = Mpi(run.comm.algorithm) if layer == "mpi" else Horovod(run)
+    seconds: dict[str, list[float]] = {}
+    for size_bytes in map(int, sizes_bytes.split(",")):
+        length = -(-size_bytes // 4 // ranks.columns) * ranks.columns
+        flat_array = ranks.array(length)
+        flat_array[:] = ranks.rank + 1
+        add = ranks.prepare(flat_array)
+        add()
+        right = ranks.size * (ranks.size + 1) / 2
+        found = flat_array if layer == "mpi" else flat_array.asnumpy()
+        if not np.all(found == right):
+            raise RuntimeError(f"{run.comm.algorithm}: sum {right} expected, found {found[:4]}")
+        flat_array[:] = 0
+        repeats = repeats_per_sample(size_bytes)
+        contenders = {str(size_bytes): _repeated(add, repeats)}
+        turns = range(1, int(rounds) + 1)
+        seconds |= wall_s(alternate(contenders, turns, barrier=ranks.barrier), each=repeats)
+    # Ranks leave a barrier one after the other; the first of them sees the whole sum.
+    seconds = {size: ranks.slowest(times) for size, times in seconds.items()}
+    ranks.stop()
+    return seconds
+
+
+def _repeated(add: Callable[[], None], repeats: int) -> Callable[[], None]:
+    def run() -> None:
+        for _ in range(repeats):
+            add()
+
+    return run
+
+
+def repeats_per_sample(size_bytes: int) -> int:
+    """Sums that one measurement is the mean of.
+
+    Ranks leave the barrier before it up to a latency apart, and the first waits for the last: with
+    a single sum of 4 KB on two hosts one step and two steps both took 10.3 ms, at 5 ms a step.
+    """
+    return max(1, min(10, 1_000_000 // size_bytes))
+
+
+@bench(
+    "allreduce",
+    rank=time_sizes,
+    config="smoke",
+    plot="Write time against size, with the model, as SVG",
+)
+def allreduce(
+    job: Job,
+    *,
+    ranks: Annotated[str, Option("Rank counts, such as `2,4,8`.")] = "2,4",
+    sizes: Annotated[str, Option("Message sizes; k and M are powers of 1000.")] = "4k,64k,1M,25M",
+    algorithms: Annotated[
+        str, Option("As in `comm.algorithm`, grids too: `torus_2d(4x2)`.")
+    ] = "ring,recursive_doubling,recursive_halving_doubling,torus_2d",
+    layers: Annotated[
+        str, Option("`mpi`: the algorithm alone; `horovod`: as training calls it.")
+    ] = "mpi,horovod",
+    rounds: Annotated[int, Option("Measurements of each size in a pass.", min=1)] = 5,
+    passes: Annotated[int, Option("Passes over all algorithms in turn.", min=1)] = 2,
+) -> Outcome:
+    """Allreduce over size x algorithm x ranks: time, bandwidth and steps against the cost model.
+
+    The model's latency and bandwidth come from two of the measured rings. Under
+    `scripts/netlab.sh run` the ranks are on emulated hosts.
+
+    Example: `rn50 bench allreduce --ranks 2,4 --sizes 4k,1M,25M --plot allreduce.svg`
+    """
+    wanted = layers.split(",")
+    if not set(wanted) <= set(LAYERS):
+        raise UserError(f"--layers: mpi or horovod or both expected, found {layers}")
+    cases, refused = plan_allreduces(
+        *(job.load, job.launcher),
+        layers=wanted,
+        algorithms=re.findall(r"[^,(]+(?:\([^)]*\))?", algorithms),
+        ranks=parse_counts("--ranks", ranks),
+    )
+    samples = _measure(job, cases, parse_sizes(sizes), rounds, passes)
+    link = fit_link(samples)
+    rows = allreduce_rows(samples, link)
+    return Outcome(
+        figures={
+            "link": link and link._asdict(),
+            "rows": rows,
+            "not_possible": [one._asdict() for one in refused],
+        },
+        header=ALLREDUCE_HEADER,
+        table=allreduce_table(rows, refused),
+        notes=[*refusal_lines(refused), *([_link_line(link)] if link else [])],
+        shows_figures=False,
+        draw=lambda path: plot_allreduce(samples, link, path),
+    )
+
+
+def _link_line(link: Link) -> str:
+    rate = 1 / link.beta_s_per_byte / 1e6
+    return f"model: {link.alpha_s * 1e6:.0f} us a message, {rate:.1f} MB/s, from two rings"
+
+
+def parse_sizes(text: str) -> list[int]:
+    """`4k,1M,300` -> bytes."""
+    if not re.fullmatch(r"[1-9]\d{0,8}[kM]?(,[1-9]\d{0,8}[kM]?)*", text):
+        raise UserError(f"--sizes: bytes with commas expected, such as 4k,1M; found {text}")
+    unit = {"k": 1_000, "M": 1_000_000}
+    return [int(part.rstrip("kM")) * unit.get(part[-1], 1) for part in text.split(",")]
+
+
+class AllreduceSample(NamedTuple):
     """Repeated measurements of one allreduce."""
 
     layer: str
@@ -56,7 +181,7 @@ class NotPossible(NamedTuple):
 
 
 def plan_allreduces(
-    load_for: LoadFor,
+    load: Callable[..., Loaded],
     launcher: str,
     *,
     layers: Sequence[str],
@@ -77,7 +202,7 @@ def plan_allreduces(
         for layer in layers:
             for algorithm in algorithms:
                 case = Case(layer, algorithm, count)
-                loaded = load_for([f"comm.algorithm={algorithm}"], count)
+                loaded = load(f"comm.algorithm={algorithm}", ranks=count)
                 reason = _why_not(loaded, launcher, case)
                 if reason is None:
                     possible[case] = loaded
@@ -102,36 +227,25 @@ def _why_not(loaded: Loaded, launcher: str, case: Case) -> str | None:
     return None
 
 
-def bench_allreduce(
-    cases: Mapping[Case, Loaded],
-    launcher: str,
-    *,
-    sizes_bytes: Sequence[int],
-    rounds: int,
-    passes: int,
-    progress: Callable[[int, int], None],
-) -> list[Sum]:
-    """Every size of every case, the cases in turn, `passes` times.
-
-    Raises:
-        UserError: a rank that failed.
-    """
-    sums: dict[tuple[str, str, int, int], list[float]] = {}
-    arguments = (",".join(map(str, sizes_bytes)), str(rounds))
-    for number in range(passes):
-        for done, (case, loaded) in enumerate(cases.items()):
-            progress(number * len(cases) + done, passes * len(cases))
-            measured = measure_on_ranks(loaded, launcher, "bench_allreduce", case.layer, *arguments)
-            for size, seconds in measured.items():
-                sums.setdefault((*case, int(size)), []).extend(seconds)
-    progress(passes * len(cases), passes * len(cases))
-    return [Sum(*key, seconds) for key, seconds in sums.items()]
+def _measure(
+    job: Job, cases: Mapping[Case, Loaded], sizes_bytes: Sequence[int], rounds: int, passes: int
+) -> list[AllreduceSample]:
+    """Every size of every case, the cases in turn, `passes` times."""
+    seconds: dict[tuple[str, str, int, int], list[float]] = {}
+    sizes = ",".join(map(str, sizes_bytes))
+    for case in in_turn(list(cases), passes, job.track("measuring allreduces")):
+        measured = measure_on_ranks(
+            cases[case], job.launcher, "allreduce", case.layer, sizes, rounds
+        )
+        for size, found in measured.items():
+            seconds.setdefault((*case, int(size)), []).extend(found)
+    return [AllreduceSample(*key, found) for key, found in seconds.items()]
 
 
-def fit_link(sums: Iterable[Sum]) -> Link | None:
+def fit_link(samples: Iterable[AllreduceSample]) -> Link | None:
     """The network's latency and bandwidth from two rings, a small and a large one, of MPI alone
     where it was measured; None where the points do not tell."""
-    rings = [s for s in sums if s.algorithm == "ring"]
+    rings = [s for s in samples if s.algorithm == "ring"]
     pure = [s.point for s in rings if s.layer == "mpi"] or [s.point for s in rings]
     largest = max((point.ranks for point in pure), default=0)
     try:
@@ -142,13 +256,13 @@ def fit_link(sums: Iterable[Sum]) -> Link | None:
         return None
 
 
-def allreduce_rows(sums: Sequence[Sum], link: Link | None) -> list[dict[str, Any]]:
+def allreduce_rows(samples: Sequence[AllreduceSample], link: Link | None) -> list[dict[str, Any]]:
     """One row a measurement: time, bandwidth, steps, the model's time and its error.
 
     Bus bandwidth is 2 (p - 1) / p n / time: what a link carries where all carry the same.
     """
     rows = []
-    for s in sums:
+    for s in samples:
         time_s = s.point.seconds
         network = flat(s.ranks, link or Link(1.0, 1.0))
         model_s = predict_s(s.point, link) if link else None
@@ -158,7 +272,7 @@ def allreduce_rows(sums: Sequence[Sum], link: Link | None) -> list[dict[str, Any
                 "algorithm": s.algorithm,
                 "ranks": s.ranks,
                 "bytes": s.n_bytes,
-                "steps": allreduce(_modelled(s.algorithm), network, s.n_bytes).steps,
+                "steps": cost_of(_modelled(s.algorithm), network, s.n_bytes).steps,
                 **{f"{name}_s": value for name, value in spread(s.seconds).items() if name != "n"},
                 "n": len(s.seconds),
                 "bus_bytes_per_s": 2 * (s.ranks - 1) / s.ranks * s.n_bytes / time_s,
@@ -170,7 +284,7 @@ def allreduce_rows(sums: Sequence[Sum], link: Link | None) -> list[dict[str, Any
 
 
 ALLREDUCE_HEADER = (
-    *("layer", "ranks", "bytes", "algorithm", "steps", "ms", "least", "most", "n"),
+    *("layer", "ranks", "bytes", "algorithm", "steps", "ms", "min", "max", "n"),
     *("bus MB/s", "model ms", "error"),
 )
 
@@ -213,15 +327,19 @@ def refusal_lines(refused: Sequence[NotPossible]) -> list[str]:
     ]
 
 
-def plot_allreduce(sums: Sequence[Sum], link: Link | None, path: Path) -> None:
+def plot_allreduce(samples: Sequence[AllreduceSample], link: Link | None, path: Path) -> None:
     """Time against size, one panel for each layer and rank count; the model as dashed lines."""
-    panels = sorted({(s.ranks, s.layer) for s in sums})
-    algorithms = list(dict.fromkeys(s.algorithm for s in sums))
+    panels = sorted({(s.ranks, s.layer) for s in samples})
+    algorithms = list(dict.fromkeys(s.algorithm for s in samples))
     figure, axes = new_panels(len(panels), 4.4)
     for axis, (ranks, layer) in zip(axes, panels, strict=True):
         for number, algorithm in enumerate(algorithms):
             mine = sorted(
-                (s for s in sums if (s.ranks, s.layer, s.algorithm) == (ranks, layer, algorithm)),
+                (
+                    s
+                    for s in samples
+                    if (s.ranks, s.layer, s.algorithm) == (ranks, layer, algorithm)
+                ),
                 key=lambda s: s.n_bytes,
             )
             if not mine:
@@ -247,84 +365,10 @@ def plot_allreduce(sums: Sequence[Sum], link: Link | None, path: Path) -> None:
         axis.set(xscale="log", yscale="log", xlabel="bytes", title=f"{ranks} ranks, {layer}")
         finish(axis, legend=axis is axes[0])
         axis.sharey(axes[0])
-    axes[0].set_ylabel("seconds (median, least, most); dashed: model")
+    axes[0].set_ylabel("seconds (median, min, max); dashed: model")
     save(figure, path)
-
-
-def ranks_text(count: int) -> str:
-    """`1 rank`, `2 ranks`."""
-    return f"{count} rank{'s' * (count != 1)}"
 
 
 def _modelled(algorithm: str) -> str:
     """What stands for `auto` in the cost model: the ring, the engines' choice for gradients."""
     return "ring" if algorithm == "auto" else algorithm
-
-
-STARTUPS = {
-    "serial + broadcast": ["startup.serial=true", "startup.weights=broadcast"],
-    "serial + seed": ["startup.serial=true", "startup.weights=seed"],
-    "overlapped + seed": ["startup.serial=false", "startup.weights=seed"],
-}
-
-
-def bench_startup(
-    load_for: LoadFor,
-    launcher: str,
-    *,
-    ranks: Sequence[int],
-    rounds: int,
-    delay_s: float,
-    track: Tracker,
-) -> dict[str, Any]:
-    """init_start to run_start of each start-up, in alternation, with connecting as it is and with
-    `delay_s` more."""
-    loaded = load_for([], ranks[0])
-    prepare(loaded.run.data, track, loaded.origins)
-    progress = track("starting up")
-    delays = [0.0, delay_s] if delay_s else [0.0]
-    seconds: dict[tuple[int, float, str], list[float]] = {}
-    cases = [(count, delay, name) for count in ranks for delay in delays for name in STARTUPS]
-    for turn in range(rounds):
-        for done, (count, delay, name) in enumerate(cases if turn % 2 else cases[::-1]):
-            progress(turn * len(cases) + done, rounds * len(cases))
-            loaded = load_for(STARTUPS[name], count)
-            measured = measure_on_ranks(loaded, launcher, "bench_startup", str(delay))
-            seconds.setdefault((count, delay, name), []).append(measured["init_s"])
-    progress(rounds * len(cases), rounds * len(cases))
-    ratios: dict[str, Any] = {}
-    for count in ranks:
-        for delay in delays:
-            usual = seconds[count, delay, "serial + broadcast"]
-            for name in list(STARTUPS)[1:]:
-                ratios[
-                    f"{ranks_text(count)}, connecting +{delay:g} s: {name} / serial + broadcast"
-                ] = ratio_spread(seconds[count, delay, name], usual)
-        if delay_s:
-            ours = "overlapped + seed"
-            plain, late = seconds[count, 0.0, ours], seconds[count, delay_s, ours]
-            hidden = 1 - (statistics.median(late) - statistics.median(plain)) / delay_s
-            error_s = half_width([plain, late], len(plain), len(late))
-            uncertainty = None if error_s is None else error_s / delay_s
-            ratios[f"{ranks_text(count)}: part of the delay hidden (of medians)"] = {
-                **spread([hidden]),
-                "uncertainty": uncertainty,
-                "resolvable": is_resolvable(uncertainty),
-            }
-    figures = {
-        f"{ranks_text(count)}, +{delay:g} s, {name}: seconds": spread(values)
-        for (count, delay, name), values in sorted(seconds.items())
-    }
-    measurements = {
-        f"s, {ranks_text(count)}, connecting +{delay:g} s": {
-            name: seconds[count, delay, name] for name in STARTUPS
-        }
-        for count in ranks
-        for delay in delays
-    }
-    return {
-        "ratios": ratios,
-        "figures": figures,
-        "measurements": measurements,
-        "machine": machine() | {"launcher": launcher},
-    }

@@ -1,0 +1,133 @@
+"""`rn50 bench horovod-baseline`: our trainer against Horovod's own example, jobs in turn.
+
+The pattern is that of Horovod's MXNet ResNet-50 example, written here from the public API: gluon's
+loss, `hvd.broadcast_parameters`, `hvd.DistributedTrainer` with its default fusion, a metric updated
+at each step and read at each log interval. Network, weights, batches and ranks are the same.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from ..config.plan import build_plan
+from .harness import Job, Option, Outcome, bench, in_turn, scaled, spread
+from .jobs import load_ready, measure_on_ranks
+
+if TYPE_CHECKING:
+    from ..train.trainer import Trainer
+
+OURS, BASELINE = "ours", "Horovod's example"
+RATIO = {"our throughput / Horovod's example": (BASELINE, OURS)}
+BASELINE_ENV = ("OMP_NUM_THREADS", "HOROVOD_CPU_OPERATIONS", "OMPI_MCA_mpi_yield_when_idle")
+"""What the baseline gets of our settings: its cores, its backend, and that a waiting rank yields;
+without the last, ranks that share cores starve each other."""
+_ENVIRONMENTS: dict[str, Callable[[Mapping[str, str]], Mapping[str, str]]] = {
+    OURS: lambda ours: ours,
+    BASELINE: lambda ours: {key: ours[key] for key in BASELINE_ENV if key in ours},
+}
+
+
+def time_contender(out: Path, contender: str, rounds: str, steps: str) -> dict[str, list[float]]:
+    """Wall and CPU seconds a step of one contender, on one rank."""
+    from .rank import alternate_on_ranks, next_steps, rank_rounds, started_trainer
+
+    count = int(steps)
+    with started_trainer(out) as trainer:
+        run = next_steps(trainer, count) if contender == OURS else _example(trainer, count)
+        turns = rank_rounds(trainer, out, rounds)
+        (samples,) = alternate_on_ranks(trainer, {contender: run}, turns).values()
+    return {
+        "wall_s": [sample.wall_s / count for sample in samples],
+        "cpu_s": [sample.cpu_s / count for sample in samples],
+    }
+
+
+def _example(trainer: Trainer, steps: int) -> Callable[[], None]:
+    """Horovod's example: `steps` of its steps at each call. No part of the trainer."""
+    import horovod.mxnet as hvd
+    import mxnet as mx
+    from mxnet import autograd
+
+    from ..train.networks import build_networks
+    from ..train.seeding import stream_seeds
+
+    run, log_every = trainer.run, trainer.plan.log_every_steps
+    net, _, _ = build_networks(
+        *(run.model, run.data.classes),
+        crop_px=run.data.crop_px,
+        seed=stream_seeds(run.seed or 0)["weights"],
+        ctx=trainer.ctx,
+    )
+    cross_entropy = mx.gluon.loss.SoftmaxCrossEntropyLoss()
+    metric = mx.metric.CompositeEvalMetric(
+        [mx.metric.Accuracy(), mx.metric.TopKAccuracy(min(5, run.data.classes))]
+    )
+    parameters = net.collect_params()
+    hvd.broadcast_parameters(parameters, root_rank=0)
+    options = {"momentum": run.optimizer.momentum, "wd": run.optimizer.weight_decay}
+    options["learning_rate"] = run.optimizer.base_lr
+    stepper = hvd.DistributedTrainer(parameters, mx.optimizer.create("sgd", **options))
+
+    def train() -> None:
+        for number in range(1, steps + 1):
+            images, labels = trainer.sources.train.next()
+            with autograd.record():
+                output = net(images)
+                loss = cross_entropy(output, labels)
+            loss.backward()
+            stepper.step(run.batch.per_rank)
+            metric.update([labels], [output])
+            if number % log_every == 0:
+                metric.get()
+
+    return train
+
+
+@bench("horovod-baseline", RATIO, rank=time_contender, config="quick", takes_ranks=True)
+def horovod_baseline(
+    job: Job,
+    *,
+    rounds: Annotated[int, Option("Rounds of each job.", min=1)] = 10,
+    steps: Annotated[int, Option("Steps of each round.", min=1)] = 20,
+    passes: Annotated[int, Option("Jobs of each, in turn.", min=1)] = 3,
+) -> Outcome:
+    """Trainer against DistributedTrainer as Horovod's own MXNet example uses it, jobs in turn.
+
+    Each has its own settings of the engines; network, weights, data, batch and ranks are the same.
+
+    Example: `rn50 bench horovod-baseline quick --passes 3`
+    """
+    loaded = load_ready(job)
+    step_s: dict[str, list[float]] = {OURS: [], BASELINE: []}
+    cpu_s: dict[str, list[float]] = {OURS: [], BASELINE: []}
+    progress = job.track("timing ours and Horovod's example in turn")
+    for contender in in_turn(list(step_s), passes, progress):
+        measured = measure_on_ranks(
+            *(loaded, job.launcher, "horovod-baseline", contender, rounds, steps),
+            environment=_ENVIRONMENTS[contender],
+        )
+        step_s[contender] += measured["wall_s"]
+        cpu_s[contender] += measured["cpu_s"]
+    ranks, per_rank = build_plan(loaded.run).ranks, loaded.run.batch.per_rank
+    step_ms = {name: scaled(found, 1e3) for name, found in step_s.items()}
+    return Outcome(
+        seconds=step_s,
+        figures={
+            **{f"{name}: ms a step": spread(found) for name, found in step_ms.items()},
+            **{
+                f"{name}: CPU ms a step of rank 0": spread(scaled(found, 1e3))
+                for name, found in cpu_s.items()
+            },
+            **{
+                f"{name}: images/s (median)": ranks * per_rank / statistics.median(found)
+                for name, found in step_s.items()
+            },
+            "ranks": ranks,
+            "batch per rank": per_rank,
+        },
+        measurements={"ms a step": step_ms},
+        machine={"launcher": job.launcher},
+    )

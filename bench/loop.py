@@ -1,0 +1,84 @@
+"""`rn50 bench loop`: the trainer's loop and a bare loop, timed in alternation."""
+
+from __future__ import annotations
+
+import itertools
+import statistics
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from ..config.plan import build_plan
+from .harness import Job, Option, Outcome, bench, wall_s
+from .jobs import load_ready, measure_on_ranks
+
+if TYPE_CHECKING:
+    from ..train.trainer import Trainer
+
+RATIO = {"trainer / bare loop throughput": ("bare loop", "trainer")}
+
+
+def time_loops(out: Path, rounds: str, steps: str) -> dict[str, list[float]]:
+    """Seconds of both loops on one rank."""
+    from .rank import alternate_on_ranks, next_steps, rank_rounds, started_trainer
+
+    with started_trainer(out) as trainer:
+        bare = _bare_steps(trainer, int(steps))
+        contenders = {"trainer": next_steps(trainer, int(steps)), "bare loop": bare}
+        return wall_s(alternate_on_ranks(trainer, contenders, rank_rounds(trainer, out, rounds)))
+
+
+def _bare_steps(trainer: Trainer, count: int) -> Callable[[], None]:
+    """Forward, backward, grouped allreduce, fused update on one batch: nothing else."""
+    from mxnet import autograd
+
+    images, labels = (array.copy() for array in trainer.sources.train.next())
+    numbers = itertools.count(1)
+
+    def run() -> None:
+        for step in itertools.islice(numbers, count):
+            with autograd.record():
+                losses = trainer.model.loss(trainer.model.net(images), labels)
+            losses.backward(trainer.model.updater.scaler.head_gradients(step, losses))
+            trainer.comm.reduce()
+            trainer.model.updater.step(step, trainer.steps.settings_at(1))
+
+    return run
+
+
+@bench("loop", RATIO, rank=time_loops, config="quick", takes_ranks=True)
+def loop(
+    job: Job,
+    *,
+    rounds: Annotated[int, Option("Rounds; each times both loops.", min=1)] = 10,
+    steps: Annotated[int, Option("Steps a loop in each round.", min=1)] = 20,
+) -> Outcome:
+    """Trainer against a bare loop: the same model, batch and ranks, data already in memory.
+
+    The bare loop is forward, backward, grouped allreduce and fused update on one batch that never
+    changes. The ratio is trainer throughput over bare throughput; 1 means that the pipeline, the
+    log and everything else around the step cost nothing.
+
+    Example: `rn50 bench loop quick --rounds 10 --steps 20`
+    """
+    loaded = load_ready(job)
+    progress = job.track("timing rounds")
+    seconds = measure_on_ranks(loaded, job.launcher, "loop", rounds, steps, progress=progress)
+    ranks, per_rank = build_plan(loaded.run).ranks, loaded.run.batch.per_rank
+    images_per_s = {
+        name: [steps * ranks * per_rank / s for s in found] for name, found in seconds.items()
+    }
+    return Outcome(
+        seconds=seconds,
+        figures={
+            **{
+                f"{name} images/s (median)": statistics.median(r)
+                for name, r in images_per_s.items()
+            },
+            "ranks": ranks,
+            "batch per rank": per_rank,
+            "steps per round": steps,
+        },
+        measurements={"images/s": images_per_s},
+        machine={"launcher": job.launcher},
+    )
