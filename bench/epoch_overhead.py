@@ -11,7 +11,8 @@ from typing import Annotated, Any
 from ..config.errors import UserError
 from ..config.load import Loaded
 from ..config.plan import build_plan
-from ..launch.launchers import build_job, run_job
+from ..launch.launchers import build_job
+from ..launch.supervisor import run_job
 from .harness import Job, Option, Outcome, bench, spread
 from .jobs import load_ready, scratch_folder
 

@@ -18,7 +18,7 @@ from ..config.machine import System
 from ..config.progress import Tracker
 from ..data.dataset import load_table
 from ..data.prepare import prepare
-from ..launch.launchers import Asked
+from ..launch.supervisor import StopSignals
 from ..report.drawing import finish, new_figure, save
 from ..scaling.machine import Machine, known_precisions
 from ..scaling.step import build, step_time
@@ -39,11 +39,11 @@ def bench_input(loaded: Loaded, *, passes: int, images: int, track: Tracker) -> 
         config.write_text(loaded.to_yaml())
         workers: dict[str, subprocess.Popen[str]] = {}
         try:
-            with Asked() as asked:  # a signal within Popen would leave a worker running
+            with StopSignals() as stop:  # a signal within Popen would leave a worker running
                 for kind in KINDS:
                     workers[kind] = _start(config, kind, images)
-            if asked.name:
-                raise KeyboardInterrupt(asked.name)
+            if stop.name:
+                raise KeyboardInterrupt(stop.name)
             for kind in in_turn(KINDS, passes, progress):
                 seconds = _ask(workers[kind], kind)
                 rates[kind].append(seconds["images"] / seconds["cpu_s"])

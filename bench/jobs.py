@@ -16,7 +16,8 @@ from ..config.atomic import write_file
 from ..config.errors import UserError
 from ..config.load import Loaded
 from ..data.prepare import prepare
-from ..launch.launchers import build_job, run_job
+from ..launch.launchers import build_job
+from ..launch.supervisor import run_job
 from ..train.capabilities import check_supported
 from .harness import Job
 from .rounds import read_rounds

@@ -31,8 +31,7 @@ TYPER_OPTIONS: dict[str, Any] = {
     "add_completion": False,
 }
 
-LAUNCHER_NAMES = ("mpirun", "gloo", "srun")
-SCHEDULER_NAMES = ("slurm", "sge", "pbs", "lsf", "local")
+LAUNCHER_NAMES = ("mpirun", "gloo", "srun", "hydra", "jsrun")
 
 
 def choices(names: Sequence[str]) -> dict[str, Any]:

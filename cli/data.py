@@ -235,11 +235,12 @@ def data_stage(
     Example: `srun --ntasks-per-node=1 rn50 data stage dgxa100_8 --to /scratch/rn50_data`
     """
     from ..config.load import load
+    from ..config.local_rank import local_rank
     from ..data import stage
 
     if to is None:
         raise UserError("--to: a folder on the node's own disk expected, found none")
-    rank = stage.local_rank()
+    rank = local_rank()
     source = Path(load(*split_config(config, overrides)).run.data.path)
     if source.resolve() == to.resolve():
         raise UserError(f"--to: another folder than data.path expected, found {to}")

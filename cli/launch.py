@@ -92,7 +92,7 @@ def launch(
     from ..launch.verdict import is_good
 
     run, chosen = wanted.loaded.run, pick_launcher(launcher)
-    problems = refusals(run, (LAUNCHERS[chosen][1],))
+    problems = refusals(run, (LAUNCHERS[chosen].controller,))
     if runs_here(run, chosen):
         problems += obstacles_here(run, Here.read())
     refuse(problems)

@@ -34,7 +34,7 @@ def on_machine(config: str, overrides: Sequence[str], name: str | None) -> list[
     if not any(text.startswith(_PLACE) for text in overrides):
         return [f"system={json.dumps(name)}", *overrides]  # which keeps the ranks
     run = load(config, overrides).run
-    ranks = run.system.nodes * run.system.ranks_per_node
+    ranks = run.system.world_size
     per_node = min(ranks, machine.ranks_per_node)
     if ranks % per_node and not all(any(t.startswith(k) for t in overrides) for k in _PLACE):
         raise UserError(

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Optional, TextIO
 
 import typer
 
+from ..config.names import SCHEDULER_NAMES
 from ..launch.ending import Stopped, asked_by, job_ended, job_left
 from .console import (
     EXIT_BAD,
-    SCHEDULER_NAMES,
     Config,
     Json,
     Overrides,
@@ -77,7 +77,7 @@ def submit(
         print(plan.script, end="")
         print(
             f"# would launch: {of.nodes} nodes x {of.ranks_per_node} = "
-            f"{of.nodes * of.ranks_per_node} ranks, "
+            f"{of.world_size} ranks, "
             f"{runs} run{'s' * (runs > 1)} of at most {of.job.walltime} in all"
         )
         stdin = " <job.sh" if plan.scheduler.from_stdin else ""

@@ -14,9 +14,9 @@ from ..config.reading import read_object
 from ..data.dataset import check_before_run
 from ..data.prepare import prepare
 from ..launch.ending import asked_by, rank_failed, read_standing, run_ended, run_stopped, same_again
-from ..launch.launchers import new_run_folder, refuse_run
 from ..launch.resume import close_attempt
 from ..launch.run import close_result, load_for_launch, save_config, try_report, write_result
+from ..launch.run_files import new_run_folder, refuse_run
 from ..train.__main__ import Report, check_ranks, run_rank
 from ..train.process_info import ProcessInfo, read_process_info
 from .console import EXIT_BAD, EXIT_STOPPED, Tracking

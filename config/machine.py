@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
+from .names import SchedulerName
 from .values import (
     LARGEST,
     MOST,
@@ -228,7 +229,7 @@ class System(Section):
     )
     cores_per_rank: Workers = Field(default=1, description="Processor cores that a rank may use.")
     interconnect: Text = Field(default="shared memory", description="The network, for reports.")
-    scheduler: Literal["local", "slurm", "sge", "pbs", "lsf"] = Field(
+    scheduler: SchedulerName = Field(
         default="local", description="Where rn50 submit hands jobs in."
     )
     results: Text = Field(
@@ -257,9 +258,14 @@ class System(Section):
         default=Job(), exclude=True, description="How rn50 submit asks for the machine."
     )
 
+    @property
+    def world_size(self) -> int:
+        """Ranks of a run."""
+        return self.nodes * self.ranks_per_node
+
     @model_validator(mode="after")
     def _check(self) -> System:
-        if self.nodes * self.ranks_per_node > MOST_RANKS:
+        if self.world_size > MOST_RANKS:
             raise ValueError(
                 f"nodes: at most {MOST_RANKS:,} ranks on all nodes expected, found {self.nodes} x "
                 f"{self.ranks_per_node}"

@@ -112,7 +112,7 @@ class Plan:
 
 def build_plan(run: Run) -> Plan:
     """Derive the plan of `run`. Raises UserError where its parts contradict each other."""
-    ranks = run.system.nodes * run.system.ranks_per_node
+    ranks = run.system.world_size
     segments: list[Segment] = []
     for first_epoch, per_rank, active in _batches(run):
         active = ranks if active is None else active

@@ -231,8 +231,13 @@ def _record() -> Holder:
         token=os.urandom(8).hex(),
         command=command if len(command) <= 200 else f"{command[:197]}...",
         since=time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime()),
-        job=next((os.environ[name] for name in _JOB_IDS if os.environ.get(name)), "")[:80],
+        job=scheduler_job(),
     )
+
+
+def scheduler_job() -> str:
+    """The id of the scheduler's job that this process belongs to; empty: of none."""
+    return next((os.environ[name] for name in _JOB_IDS if os.environ.get(name)), "")[:80]
 
 
 def _boot_id() -> str:

@@ -16,24 +16,8 @@ from ..config.errors import UserError
 from ..config.manifest import MOST_BYTES, SPLITS, SUFFIXES, File, Manifest, load_manifest
 from ..config.reading import open_file, read_file
 
-_LOCAL_RANKS = (
-    *("OMPI_COMM_WORLD_LOCAL_RANK", "MV2_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID"),
-    *("PALS_LOCAL_RANKID", "JSM_NAMESPACE_LOCAL_RANK", "HOROVOD_LOCAL_RANK", "SLURM_LOCALID"),
-)
 _BLOCK_BYTES = 4 << 20
 _POLL_S = 0.2
-
-
-def local_rank(environment: Mapping[str, str] = os.environ) -> int:
-    """The number of this process on its node, from any launcher's environment; 0 without one.
-
-    The launcher's own variable is asked before Slurm's: mpirun within an allocation starts its
-    ranks from one Slurm task, so that all of them see SLURM_LOCALID 0.
-    """
-    for name in _LOCAL_RANKS:
-        if environment.get(name, "").isdecimal():
-            return int(environment[name])
-    return 0
 
 
 def stage(

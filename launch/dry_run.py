@@ -53,10 +53,10 @@ def describe_launch(
     """
     run, plan, name = loaded.run, build_plan(loaded.run), pick_launcher(launcher)
     here = here or Here.read()
-    problems = refusals(run, (LAUNCHERS[name][1],))
+    problems = refusals(run, (LAUNCHERS[name].controller,))
     if not problems:
         job, environment = build_job(run, name, command)
-        words = LAUNCHERS[name][0](job)
+        words = LAUNCHERS[name].command(job)
         algorithm, why = environment.algorithm
     else:
         words, algorithm, why = [], run.comm.algorithm, ""

@@ -119,7 +119,7 @@ def engine_environment(
     if backend == "nccl":
         _check_on_nccl(algorithm, run.system.nodes, controller)
     elif algorithm == "torus_2d":
-        torus_grid(run.comm.algorithm, run.system.nodes * run.system.ranks_per_node)
+        torus_grid(run.comm.algorithm, run.system.world_size)
     wanted = {
         "OMP_NUM_THREADS": str(run.system.cores_per_rank),
         # Groups are static: Horovod keeps them as they are and answers from its response cache.
@@ -193,7 +193,7 @@ def choose_algorithm(run: Run, backend: Backend, controller: Controller = "mpi")
     docs/communication.md). On NCCL it needs the machine's `performance` and more than one node.
     Without these, and on Gloo, auto is the engine's own choice.
     """
-    system, ranks = run.system, run.system.nodes * run.system.ranks_per_node
+    system, ranks = run.system, run.system.world_size
     if run.comm.algorithm != "auto" or ranks == 1:
         return Choice(run.comm.algorithm)
     message = message_bytes(run)

@@ -12,8 +12,8 @@ from ..config.reading import read_object
 from .host_limits import NO_MEMORY, Limits, shortages
 from .refusal import quote_refusal
 
-GONE = "its process is gone"
-"""What the watchdog says of a rank whose process ended without a word."""
+PROCESS_EXITED = "its process is gone"
+"""The reason of a rank whose process ended before it reported one."""
 _WORDS = {
     "Killed": signal.SIGKILL,
     "Segmentation fault": signal.SIGSEGV,
@@ -21,7 +21,7 @@ _WORDS = {
     "Bus error": signal.SIGBUS,
 }
 _WORD = f"(?P<word>{'|'.join(_WORDS)})"
-# What launchers say of a rank that ended without a word of its own.
+# What launchers print of a rank that reported nothing itself.
 _KILLED = (
     re.compile(r"process rank (?P<rank>\d+) .*exited on signal (?P<signal>\d+)"),
     re.compile(rf"^\[(?P<rank>\d+)\]<stderr>:{_WORD}", re.M),
@@ -38,8 +38,8 @@ _BUILT_IN = re.compile(r"/tmp/pip-wheel-\w+/horovod_\w+/")
 """Where Horovod was compiled: 70 characters of each of its messages."""
 LABEL = re.compile(r"^\[(?P<rank>\d+)\]<std(out|err)>:")
 """What horovodrun puts before a rank's line."""
-# What the other ranks say when one is gone.
-_CONSEQUENCES = (
+# What the other ranks raise once one is gone.
+SECONDARY_ERRORS = (
     "Horovod has been shut down",
     "Horovod has not been initialized",
     "Connection reset by peer",
@@ -75,7 +75,7 @@ def explain_failure(
     code: int,
     *,
     lost: Mapping[str, Any] | None = None,
-    unheard: Collection[int] = (),
+    not_connected: Collection[int] = (),
     out_of_memory: bool = False,
     limits: Limits | None = None,
 ) -> str:
@@ -88,12 +88,12 @@ def explain_failure(
         stderr: what launcher and ranks wrote there.
         code: the launcher's exit code.
         lost: the rank that the watchdog found gone, silent or without progress, and where it was.
-        unheard: ranks that had not reached the watchdog: it can only have seen what followed.
+        not_connected: ranks that had not reached the watchdog: it can only have seen what followed.
         out_of_memory: the kernel has killed a process here meanwhile.
         limits: of this machine, as its ranks had them.
     """
     stderr = _BUILT_IN.sub("", stderr)
-    why = _cause(failures, stderr, code, lost, unheard, out_of_memory=out_of_memory)
+    why = _cause(failures, stderr, code, lost, not_connected, out_of_memory=out_of_memory)
     short = shortages(why, stderr, limits) if limits else ""
     if short and why.endswith(")"):
         return f"{why[:-1]}; {short})"
@@ -105,21 +105,21 @@ def _cause(
     stderr: str,
     code: int,
     lost: Mapping[str, Any] | None,
-    unheard: Collection[int],
+    not_connected: Collection[int],
     *,
     out_of_memory: bool,
 ) -> str:
-    told = "rank {rank} on {host} failed in {phase} at step {step}: {reason}"
+    template = "rank {rank} on {host} failed in {phase} at step {step}: {reason}"
     for failure in failures:
-        if failure["reason"] == GONE:  # written for a rank that could not: what killed it is below
+        if failure["reason"] == PROCESS_EXITED:
             lost = lost or failure
-        elif not any(text in failure["reason"] for text in _CONSEQUENCES):
-            return told.format(**failure)
-    if lost is not None and lost["reason"] != GONE:
-        return told.format(**lost)  # found before anybody was killed: we did that
+        elif not any(text in failure["reason"] for text in SECONDARY_ERRORS):
+            return template.format(**failure)
+    if lost is not None and lost["reason"] != PROCESS_EXITED:
+        return template.format(**lost)  # found before anybody was killed: we did that
     ends = [match for pattern in _KILLED for match in pattern.finditer(stderr)]
     # One that had not reached the watchdog yet took those along that had.
-    for match in sorted(ends, key=lambda match: int(match["rank"]) not in unheard):
+    for match in sorted(ends, key=lambda match: int(match["rank"]) not in not_connected):
         found = match.groupdict()
         if "word" in found:
             number = int(_WORDS[found["word"]])
@@ -132,21 +132,22 @@ def _cause(
             killed += f": {_CUT}"
         if lost is not None and lost["rank"] == int(found["rank"]):
             if number != signal.SIGKILL:  # which leaves no time for words: those there are others'
-                killed += _last_words(lost["rank"], stderr)
-            return told.format(**{**lost, "reason": killed})
-        if lost is None or int(found["rank"]) in unheard:
+                killed += crash_message(lost["rank"], stderr)
+            return template.format(**{**lost, "reason": killed})
+        if lost is None or int(found["rank"]) in not_connected:
             return f"rank {found['rank']} was {killed}"
     if lost is not None:
-        return told.format(**{**lost, "reason": GONE + _last_words(lost["rank"], stderr)})
+        exited = PROCESS_EXITED + crash_message(lost["rank"], stderr)
+        return template.format(**{**lost, "reason": exited})
     if failures:
-        return told.format(**failures[0])
+        return template.format(**failures[0])
     said = quote_refusal(stderr)
     return f"the launcher ended with exit code {code} before any rank reported" + (
         f": {said}" if said else ""
     )
 
 
-def _last_words(rank: int, stderr: str) -> str:
+def crash_message(rank: int, stderr: str) -> str:
     """What a rank's runtime said of a crash, and whether memory was short, in brackets."""
     lines = [(line, LABEL.match(line)) for line in stderr.splitlines()]
     stderr = "\n".join(

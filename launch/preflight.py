@@ -49,8 +49,8 @@ def refuse(problems: Sequence[str]) -> None:
 
 
 def runs_here(run: Run, launcher: str) -> bool:
-    """Is it certain that ranks start on this machine? Not with srun, nor on several nodes."""
-    return run.system.nodes == 1 and launcher != "srun"
+    """Whether it is certain that ranks start on this machine: on one node, and not by srun."""
+    return run.system.nodes == 1 and not LAUNCHERS[launcher].may_start_elsewhere
 
 
 def refusals(run: Run, controllers: Sequence[Controller] = ("mpi", "gloo")) -> list[str]:
@@ -73,13 +73,14 @@ def _check_engines(run: Run, controller: Controller) -> None:
 def launcher_note(run: Run) -> str:
     """Which launchers cannot start `run`, where others can; else empty."""
     why = {}
-    for name, (_, controller) in LAUNCHERS.items():
-        if refused := refusals(run, (controller,)):
+    for name, one in LAUNCHERS.items():
+        if refused := refusals(run, (one.controller,)):
             why[name] = refused[0]
     if not why or len(why) == len(LAUNCHERS) or refusals(run):
         return ""
-    others = " or ".join(name for name in LAUNCHERS if name not in why)
-    return f"only with --launcher {others}: {next(iter(why.values()))}"
+    *others, last = (name for name in LAUNCHERS if name not in why)
+    others_or_last = f"{', '.join(others)} or {last}" if others else last
+    return f"only with --launcher {others_or_last}: {next(iter(why.values()))}"
 
 
 def obstacles_here(run: Run, here: Here) -> list[str]:

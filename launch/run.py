@@ -42,10 +42,14 @@ from .ending import (
 )
 from .engine_environment import Environment
 from .environment_record import describe_environment
-from .launchers import LAUNCHERS, build_job, new_run_folder, pick_launcher, run_job
+from .failure import explain_failure, read_failures
+from .host_limits import read_limits
+from .launchers import LAUNCHERS, build_job, pick_launcher
 from .preflight import idle_gpus_note, refusals, refuse
 from .resume import begin_attempt, close_attempt, is_hopeless
+from .run_files import new_run_folder
 from .run_lock import driven_by_another, hold_run
+from .supervisor import RankFailed, run_job
 from .verdict import check_note, errors_of, target_note, verdict_lines
 
 _MOST_WARNINGS = 5
@@ -69,20 +73,27 @@ def launch(
     launcher: str | None,
     track: Tracker,
     *,
+    default_launcher: str | None = None,
+    out: Path | None = None,
     recorded: Path | None = None,
     resume: Path | None = None,
     max_restarts: int = 0,
     program: Sequence[str] = RANK,
     again: str | None = None,
+    stopped_by: Callable[[BaseException, Path], str] = lambda stop, _: asked_by(stop),
 ) -> dict[str, Any]:
     """Run `loaded` to its end; returns the content of result.json.
 
     Args:
+        launcher: asked for by name; the command to go on with names it too.
+        default_launcher: where none is asked for; None: what this machine has.
+        out: the new run's folder; None: one below `system.results`.
         recorded: the folder of a recorded run to compare with, in a line and in result.json.
         resume: the folder of an interrupted run to go on with, instead of a new one.
         max_restarts: how often to go on from the newest checkpoint after a failed rank.
         program: what one rank is started with.
         again: the command that starts this run; default: with its config.yaml.
+        stopped_by: says what stopped the run in a folder, given the KeyboardInterrupt.
 
     Raises:
         UserError: before the ranks start.
@@ -90,57 +101,41 @@ def launch(
         Stopped: a signal ended it.
     """
     run = loaded.run
-    plan = build_plan(run)
-    name = pick_launcher(launcher)
-    refuse(refusals(run, (LAUNCHERS[name][1],)))
+    name = pick_launcher(launcher or default_launcher)
+    refuse(refusals(run, (LAUNCHERS[name].controller,)))
     job, environment = build_job(run, name, ())  # its refusals before data or a folder is made
-    started: list[str] = []
-
-    def noted(task: str) -> Callable[[int, int], None]:
-        started.append(task)
-        return track(task)
-
-    try:
-        manifest = prepare(run.data, noted, loaded.origins)
-    except KeyboardInterrupt as stop:
-        doing = started[-1] if started else "checking the image set"
-        raise Stopped(data_stopped(asked_by(stop), doing, run.data.path, again or "")) from None
-    out = resume or new_run_folder(run)
+    manifest = _prepare(loaded, track, again or "")
+    out = resume or out or new_run_folder(run)
     again = again or same_again(out)
     with hold_run(out):
         # Before the try: a stop while the last attempt still writes there must not close its log.
         found = begin_attempt(out, loaded) if resume else None
         try:
-            reserve(out)
-            save_config(loaded, out)
-            command = [*program, str(out / "config.yaml"), "--out", str(out)]
-            described = describe_environment(environment, name, command)
-            write_own(out / "environment.json", json.dumps(described, indent=1) + "\n")
-            announce(loaded, plan, environment, name, out, manifest)
+            command = begin_run(loaded, out, environment, name, program, manifest)
             while True:
                 from_file = ["--resume", str(found.path)] if found else []
                 try:
                     run_job(job._replace(command=[*command, *from_file]), name, out, run)
+                    check_result(out)
                     break
                 except UserError as error:
                     close_attempt(out)
-                    reason, hopeless = str(error), is_hopeless(out)
-                    if max_restarts and not hopeless:
+                    line = str(error)
+                    reason = error.reason if isinstance(error, RankFailed) else line
+                    if max_restarts and not is_hopeless(out):
                         max_restarts -= 1
-                        print(f"rn50: {reason}", file=sys.stderr, flush=True)
+                        print(f"rn50: {line}", file=sys.stderr, flush=True)
                         try:
                             found = begin_attempt(out, loaded)
                             continue
                         except UserError as refused:
-                            reason = f"no restart: {refused}"
-                    ending = rank_failed(
-                        reason, read_standing(out), out, again, launcher, hopeless=hopeless
-                    )
-                    close_result(out, run, ending)
-                    raise Failed(f"{reason}{ending.what_next}", ending) from None
+                            line = reason = f"no restart: {refused}"
+                    ending = end_failed(run, out, reason, again, launcher)
+                    raise Failed(f"{line}{ending.what_next}", ending) from None
         except KeyboardInterrupt as stop:
             close_attempt(out)
-            ending = run_stopped(asked_by(stop), read_standing(out), out, again, launcher)
+            by = stopped_by(stop, out)
+            ending = run_stopped(by, read_standing(out), out, again, launcher)
             with suppress(KeyboardInterrupt):  # a second one: the report is not worth a wait
                 close_result(out, run, ending)
             raise Stopped(ending) from None
@@ -148,6 +143,56 @@ def launch(
             return conclude(run, out, recorded, again=again, launcher=launcher)
         except KeyboardInterrupt as stop:
             raise Stopped(check_stopped(asked_by(stop), out)) from None
+
+
+def _prepare(loaded: Loaded, track: Tracker, again: str) -> Manifest:
+    """The image set, made where it is missing and can be drawn."""
+    doing = "checking the image set"
+
+    def noted(task: str) -> Callable[[int, int], None]:
+        nonlocal doing
+        doing = task
+        return track(task)
+
+    try:
+        return prepare(loaded.run.data, noted, loaded.origins)
+    except KeyboardInterrupt as stop:
+        path = loaded.run.data.path
+        raise Stopped(data_stopped(asked_by(stop), doing, path, again)) from None
+
+
+def begin_run(
+    loaded: Loaded,
+    out: Path,
+    environment: Environment,
+    launcher: str,
+    program: Sequence[str],
+    manifest: Manifest,
+) -> list[str]:
+    """Write what the ranks will read and say what runs; returns the command of a rank."""
+    reserve(out)
+    save_config(loaded, out)
+    command = [*program, str(out / "config.yaml"), "--out", str(out)]
+    described = describe_environment(environment, launcher, command)
+    write_own(out / "environment.json", json.dumps(described, indent=1) + "\n")
+    announce(loaded, build_plan(loaded.run), environment, launcher, out, manifest)
+    return command
+
+
+def check_result(out: Path) -> None:
+    """Raises RankFailed where no result is there: srun has ended with 0 without a start."""
+    if not (out / "result.json").is_file():
+        text = read_ends(out / "stderr.log")
+        why = explain_failure(read_failures(out), text, 0, limits=read_limits())
+        raise RankFailed(why, out / "stderr.log")
+
+
+def end_failed(run: Run, out: Path, reason: str, again: str, launcher: str | None = None) -> Ending:
+    """result.json and report of a run of which a rank failed; its log is closed already."""
+    hopeless = is_hopeless(out)
+    ending = rank_failed(reason, read_standing(out), out, again, launcher, hopeless=hopeless)
+    close_result(out, run, ending)
+    return ending
 
 
 def close_result(out: Path, run: Run, ending: Ending) -> None:

@@ -1,4 +1,4 @@
-"""What the folder of a run may hold where a run begins or goes on in it.
+"""The folder of a run: a new one, and what it may hold where a run begins or goes on in it.
 
 Launcher, ranks and job scripts write files of known names there. A link of such a name would lead
 them to another file of the user's, a FIFO would hold them up.
@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import os
 import stat
+import time
 from pathlib import Path
 
 from ..config.errors import UserError
+from ..config.schema import Run
 
 CHECKPOINTS = "checkpoint"
 _FILES = (
@@ -36,3 +38,30 @@ def refuse_planted(out: Path) -> None:
     if folder.is_symlink() or (os.path.lexists(folder) and not folder.is_dir()):
         found = "a link" if folder.is_symlink() else "something else"
         raise UserError(f"{folder}: a folder or none expected, found {found}")
+
+
+def new_run_folder(run: Run) -> Path:
+    """`results/<name>/<UTC time>/`, created. Raises UserError where it cannot be."""
+    parent = Path(run.system.results) / run.name
+    stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
+    for suffix in ("", *(f"-{n}" for n in range(2, 100))):
+        folder = parent / f"{stamp}{suffix}"
+        try:
+            folder.mkdir(parents=True)
+        except FileExistsError:
+            continue
+        except OSError as error:
+            raise UserError(f"{folder}: cannot create: {error.strerror}") from None
+        return folder
+    raise UserError(f"{parent}: cannot create a new folder for this run")
+
+
+def refuse_run(folder: Path) -> None:
+    """Raises UserError where a run has left its files in `folder`: another would replace them.
+
+    Likewise where something lies there by which a file elsewhere would be written.
+    """
+    for name in ("config.yaml", "result_0.txt", "metrics.jsonl", "result.json"):
+        if os.path.lexists(folder / name):
+            raise UserError(f"--out: {folder}: a folder without a run expected, found its {name}")
+    refuse_planted(folder)

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from typing import ClassVar
 
 from ..config.errors import UserError
+from ..config.names import SchedulerName
 from ..config.schema import Run
 from ..train.heartbeat import WATCHDOG_ENV
 from .engine_environment import ENGINE_PREFIXES
@@ -57,7 +58,7 @@ def asks_for_gpus(run: Run, resource: str, pattern: str) -> bool:
 class Scheduler:
     """Base: Open MPI's mpirun over a host file in `$folder/hosts`."""
 
-    name: ClassVar[str]
+    name: ClassVar[SchedulerName]
     command: ClassVar[tuple[str, ...]]
     """Submits; the script's name follows, on stdin where `from_stdin`."""
     from_stdin: ClassVar[bool] = False
@@ -152,7 +153,7 @@ class Slurm(Scheduler):
         # A rank that fails ends the step: without --kill-on-bad-exit the others wait for ever.
         return [
             *("srun", "--mpi=pmix", "--kill-on-bad-exit=1", f"--nodes={system.nodes}"),
-            f"--ntasks={system.nodes * system.ranks_per_node}",
+            f"--ntasks={system.world_size}",
             f"--ntasks-per-node={system.ranks_per_node}",
             *(f"--cpus-per-task={system.cores_per_rank}", "--cpu-bind=none"),
             "--export=ALL",
@@ -185,7 +186,7 @@ class Sge(Scheduler):
         if job.resource:
             yield f"#$ -l {word(job.resource)}={system.nodes}"
         else:
-            yield f"#$ -pe mpi {system.nodes * system.ranks_per_node}"
+            yield f"#$ -pe mpi {system.world_size}"
         if job.account:
             yield f"#$ -P {word(job.account)}"
         if job.queue:

@@ -17,8 +17,8 @@ from ..config.errors import UserError
 from ..config.load import Loaded
 from ..config.reading import read_file, read_object
 from .job_script import Place, job_script
-from .launchers import new_run_folder
 from .preflight import refusals, refuse
+from .run_files import new_run_folder
 from .schedulers import SCHEDULERS, Scheduler
 
 ROOT = Path(__file__).resolve().parent.parent

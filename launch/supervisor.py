@@ -1,26 +1,264 @@
-"""A command of ranks under the watchdog: `python -m rn50.launch.supervisor OUT -- COMMAND ...`.
-
-For job scripts that start ranks with a scheduler's own launcher, such as plain srun, which waits
-for ever for a rank that was killed or stopped. OUT holds the config.yaml that the ranks run; errors
-go to OUT/stderr.log. On SIGTERM the ranks write a checkpoint and end.
-
-Exit 0: all ranks ended well; 2: another process uses the folder; 3: one failed (which and why in
-one line); 130: stopped by a signal.
-"""
+"""A launcher's process while it runs: watched, stopped in order, and gone when this returns."""
 
 from __future__ import annotations
 
+import ctypes
+import json
+import os
+import signal
+import subprocess
 import sys
-from collections.abc import Sequence
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from types import FrameType
+from typing import IO
 
+import psutil
+
+from ..config.atomic import open_own, write_own
 from ..config.errors import UserError
 from ..config.load import load
+from ..config.schema import Run
+from ..train.heartbeat import SCRATCH_ENV
+from .disk_reserve import give_back
+from .failure import LABEL, explain_failure, read_failures
 from .host_limits import check_open_files, read_limits
-from .launchers import run_watched
+from .launchers import LAUNCHERS, Job
 from .resume import close_attempt
 from .run_lock import hold_run
-from .watchdog import Monitor
+from .watchdog import Watchdog, oom_kills
+
+GRACE_S = 10.0
+"""Time between asking processes to stop and killing them."""
+FAILED_GRACE_S = 2.0
+"""The same once a rank has failed: the rest can only wait for it."""
+POLL_S = 0.05
+EXIT_RANK_LOST = 1
+_PR_SET_CHILD_SUBREAPER = 36
+
+
+class RankFailed(UserError):
+    """A rank failed, or the launcher did; `reason` is the line without where the details are."""
+
+    def __init__(self, reason: str, log: Path) -> None:
+        super().__init__(f"{reason}; details: {log}")
+        self.reason = reason
+
+
+def run_job(job: Job, launcher: str, out: Path, run: Run | None = None) -> None:
+    """Run `job`, show rank 0's output, keep errors in `out`/stderr.log, leave no process behind.
+
+    Args:
+        run: whose ranks are watched (train/heartbeat.py); None: nobody is, as in benchmarks.
+
+    Raises:
+        RankFailed: which rank, where, why, in one line.
+        UserError: the folder is gone.
+        KeyboardInterrupt: the user or the scheduler asked to stop; everything has been stopped.
+    """
+    one_machine = job.nodes == 1 and not LAUNCHERS[launcher].may_start_elsewhere
+    watchdog = None
+    if run is not None and run.watchdog.enabled:
+        watchdog = Watchdog(run.watchdog, job.ranks, one_machine=one_machine)
+    with _scratch(watchdog, one_machine=one_machine) as added:
+        job = job._replace(environment={**job.environment, **added})
+        grace_s = run.limits.grace_s if run else 0.0
+        run_watched(LAUNCHERS[launcher].command(job), job.environment, out, watchdog, grace_s)
+
+
+def run_watched(
+    tokens: Sequence[str],
+    environment: Mapping[str, str],
+    out: Path,
+    watchdog: Watchdog | None,
+    stop_grace_s: float,
+) -> None:
+    """Run a launcher's command line under `watchdog`; otherwise as `run_job`."""
+    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)  # orphaned ranks become our children
+    log_path, kills = out / "stderr.log", oom_kills()
+    # Read through this handle at the end: somebody may have removed the folder meanwhile.
+    descriptor = open_own(log_path, os.O_RDWR | os.O_TRUNC)
+    with os.fdopen(descriptor, "w+", errors="replace") as log, StopSignals() as stop:
+        child = subprocess.Popen(
+            tokens,
+            env=os.environ | dict(environment),
+            stdout=subprocess.PIPE,
+            stderr=log,
+            text=True,
+            errors="replace",
+            start_new_session=True,  # Ctrl-C reaches us alone; we pass it on
+        )
+        assert child.stdout is not None
+        relay = threading.Thread(target=_relay, args=(child.stdout,), daemon=True)
+        relay.start()
+        grace_s = GRACE_S
+        try:
+            code = wait_for_launcher(child, watchdog, stop)
+            if code != 0:
+                grace_s = FAILED_GRACE_S
+        except KeyboardInterrupt:
+            if watchdog is not None:
+                watchdog.request_stop()
+                _wait_for_end(child, stop, stop_grace_s)
+            raise
+        finally:
+            stop_descendants(grace_s)
+            child.wait()
+            relay.join(timeout=GRACE_S)
+        log.seek(0)
+        stderr = log.read() if code != 0 else ""
+    if code != 0:
+        out_of_memory = oom_kills() > kills
+        raise _explain(out, watchdog, stderr, code, out_of_memory=out_of_memory)
+
+
+def _explain(
+    out: Path, watchdog: Watchdog | None, stderr: str, code: int, *, out_of_memory: bool
+) -> UserError:
+    """Why the job failed; what the watchdog knows is left in `out` for whoever reads it later."""
+    lost = (watchdog.failed_rank or watchdog.lost) if watchdog else None
+    reported = watchdog.failures if watchdog else []
+    why = explain_failure(
+        [*reported, *read_failures(out)],
+        stderr,
+        code,
+        lost=lost,
+        not_connected=watchdog.not_connected if watchdog else frozenset(),
+        out_of_memory=out_of_memory,
+        limits=read_limits(),
+    )
+    if not out.is_dir():
+        return UserError(
+            f"{out}: the run's folder is gone, removed or renamed while the run was in "
+            f"progress: {why}"
+        )
+    if watchdog is not None:
+        give_back(out)
+        for failure in [*reported, *([lost] if lost else [])]:  # of ranks that could not write it
+            path = out / f"failure_{failure['rank']}.json"
+            with suppress(OSError):
+                if not os.path.lexists(path) or not path.lstat().st_size:
+                    write_own(path, json.dumps(failure) + "\n")
+    return RankFailed(why, out / "stderr.log")
+
+
+class StopSignals:
+    """SIGINT and SIGTERM as facts to look at, within the context.
+
+    A handler that raises does so anywhere: within `Popen.poll` it left a lock held, and the wait
+    for that process never ended (one in twenty `scancel`s on a busy machine).
+    """
+
+    def __init__(self) -> None:
+        self.name = ""
+        """Of the first signal; empty: none has come."""
+        self.forced = False
+        """Ctrl-C a second time. SIGTERM comes twice where a scheduler and its script both send."""
+
+    def __enter__(self) -> StopSignals:
+        numbers = (signal.SIGINT, signal.SIGTERM)
+        self._previous = {number: signal.signal(number, self._note) for number in numbers}
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)
+
+    def _note(self, number: int, _: FrameType | None) -> None:
+        self.forced = self.forced or (bool(self.name) and number == signal.SIGINT)
+        self.name = self.name or signal.Signals(number).name
+
+
+def wait_for_launcher(
+    child: subprocess.Popen[str], watchdog: Watchdog | None, stop: StopSignals
+) -> int:
+    """The exit code of the launcher; not 0 as soon as the watchdog has found a failed rank.
+
+    Raises KeyboardInterrupt once asked to stop, unless all has ended well by then.
+    """
+    code = None
+    while code is None and not stop.name:
+        if watchdog is not None and watchdog.failed_rank is not None:
+            return EXIT_RANK_LOST
+        time.sleep(POLL_S)
+        code = child.poll()
+    if code is None or (stop.name and code != 0):
+        raise KeyboardInterrupt(stop.name)
+    return code
+
+
+def _wait_for_end(child: subprocess.Popen[str], stop: StopSignals, grace_s: float) -> None:
+    """Until the launcher ends, at most for a while."""
+    until_s = time.monotonic() + grace_s
+    while child.poll() is None and time.monotonic() < until_s and not stop.forced:
+        time.sleep(POLL_S)
+
+
+@contextmanager
+def _scratch(watchdog: Watchdog | None, *, one_machine: bool) -> Iterator[dict[str, str]]:
+    """Variables for the ranks of one job: their watchdog, and a place for the engines' files.
+
+    On one machine that is a folder of their own, in memory where Open MPI wants shared memory,
+    which is removed with whatever a killed rank has left there.
+    """
+    added = watchdog.environment if watchdog else {}
+    shared = Path("/dev/shm")
+    parent = str(shared) if shared.is_dir() else None
+    try:
+        if not one_machine:
+            yield added
+            return
+        with tempfile.TemporaryDirectory(
+            prefix="rn50-", dir=parent, ignore_cleanup_errors=True
+        ) as folder:
+            places = ("TMPDIR", "OMPI_MCA_btl_vader_backing_directory", SCRATCH_ENV)
+            yield {**added, **dict.fromkeys(places, folder)}
+    finally:
+        if watchdog is not None:
+            watchdog.close()
+
+
+def stop_descendants(grace_s: float = GRACE_S) -> None:
+    """Ask every process below this one to stop, then kill what is left."""
+    alive = psutil.Process().children(recursive=True)
+    for process in alive:
+        _signal(process, signal.SIGTERM)
+        _signal(process, signal.SIGCONT)
+    _, alive = psutil.wait_procs(alive, timeout=grace_s)
+    # horovodrun's semaphores are removed by a process that outlives it for just that.
+    trackers = [process for process in alive if _is_tracker(process)]
+    for process in alive:
+        if process not in trackers:
+            _signal(process, signal.SIGKILL)
+    _, alive = psutil.wait_procs(alive, timeout=grace_s)
+    for process in alive:
+        _signal(process, signal.SIGKILL)
+
+
+def _is_tracker(process: psutil.Process) -> bool:
+    with suppress(psutil.Error):
+        return any("multiprocessing.resource_tracker" in word for word in process.cmdline())
+    return False
+
+
+def _signal(process: psutil.Process, number: int) -> None:
+    with suppress(psutil.NoSuchProcess):
+        process.send_signal(number)
+
+
+def _relay(stdout: IO[str]) -> None:
+    read = True
+    for line in stdout:
+        if read:
+            try:
+                print(LABEL.sub("", line), end="", flush=True)
+            except BrokenPipeError:  # `| head`: the ranks go on all the same
+                read = False
+
 
 EXIT_USAGE, EXIT_FAILED, EXIT_STOPPED = 2, 3, 130
 
@@ -41,16 +279,15 @@ def main(arguments: list[str]) -> int:
 
 def watch(out: Path, command: Sequence[str]) -> int:
     """Run the command in the folder `out`, which nobody else uses; returns the exit code."""
-    monitor = None
+    watchdog = None
     try:
         check_open_files(read_limits())
         run = load(out / "config.yaml").run
         system = run.system
         if run.watchdog.enabled:
-            ranks = system.nodes * system.ranks_per_node
-            monitor = Monitor(run.watchdog, ranks, one_machine=system.nodes == 1)
-        environment = monitor.environment if monitor else {}
-        run_watched(command, environment, out, monitor, run.limits.grace_s)
+            watchdog = Watchdog(run.watchdog, system.world_size, one_machine=system.nodes == 1)
+        environment = watchdog.environment if watchdog else {}
+        run_watched(command, environment, out, watchdog, run.limits.grace_s)
     except UserError as error:
         close_attempt(out)
         print(f"rn50: error: {error}", file=sys.stderr)
@@ -59,8 +296,8 @@ def watch(out: Path, command: Sequence[str]) -> int:
         close_attempt(out)
         return EXIT_STOPPED
     finally:
-        if monitor is not None:
-            monitor.close()
+        if watchdog is not None:
+            watchdog.close()
     return 0
 
 

@@ -26,6 +26,11 @@ AVAILABILITY = {
 """log.status as the system page words it from ruleset 4.0.0 on."""
 
 
+def system_id(run: Run) -> str:
+    """The machine's name as a submission's folders have it: `ABCI_n512`."""
+    return f"{re.sub(r'[^A-Za-z0-9.-]+', '_', run.system.name)}_n{run.system.nodes}"
+
+
 def read_machine(root: Path = Path("/")) -> dict[str, str]:
     """What Linux says of this machine: processor, sockets, cores, caches, memory, system.
 
@@ -107,7 +112,7 @@ def describe_system(
         "hw_notes": UNKNOWN,
         "framework": f"MXNet {version or NOT_INSTALLED} ({mxnet})",
         "other_software_stack": ", ".join(software),
-        "sw_notes": f"{system.nodes * system.ranks_per_node} ranks, {system.scheduler}",
+        "sw_notes": f"{system.world_size} ranks, {system.scheduler}",
     }
 
 

@@ -1,4 +1,4 @@
-"""The watchdog: hears every rank over TCP and says when the job has to end, and because of whom."""
+"""The watchdog: every rank reports to it over TCP, and it says which rank the job must end for."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import selectors
 import socket
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from ..config.schema import Watchdog
+from ..config.schema import Watchdog as Settings
 from ..train.heartbeat import IN_ENGINE_SUFFIX, WATCHDOG_ENV, suspended_s
-from .failure import GONE
+from .failure import PROCESS_EXITED
 from .host_limits import describe_silent
 
 DEATH_GRACE_S = 5.0
@@ -26,21 +26,21 @@ _JOINING = ("join ranks", "open connections", "agree on weights")
 """Stages of start-up in which a rank waits for others."""
 
 
-class Beat:
+class RankStatus:
     """What is known of one rank."""
 
-    def __init__(self, connection: socket.socket) -> None:
+    def __init__(self, connection: socket.socket, now_s: float) -> None:
         self.connection = connection
         self.buffer = b""
         self.rank: int | None = None
         self.host = ""
         self.pid = 0
         self.place: tuple[str, int, str] = ("start", 0, "")
-        self.heard_s = self.moved_s = time.monotonic()
+        self.last_received_s = self.last_progress_s = now_s
 
     @property
     def waits(self) -> bool:
-        """Does it most likely wait for other ranks?"""
+        """Whether it most likely waits for other ranks."""
         phase, _, at = self.place
         return phase in _JOINING or at.endswith(IN_ENGINE_SUFFIX)
 
@@ -55,19 +55,28 @@ class Beat:
         }
 
 
-class Monitor:
-    """Listens in a thread. Read `verdict`, `failures` and `lost` at any time.
+class Watchdog:
+    """Listens in a thread. Read `failed_rank`, `failures` and `lost` at any time.
 
     Args:
         settings: the config's watchdog section.
         ranks: how many will report.
         one_machine: listen on this machine's own address alone.
+        clock: monotonic, in seconds.
     """
 
-    def __init__(self, settings: Watchdog, ranks: int, *, one_machine: bool) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        ranks: int,
+        *,
+        one_machine: bool,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._settings = settings
         self._missing = set(range(ranks))
-        self._start_s = self._judged_s = time.monotonic()
+        self._clock = clock
+        self._start_s = self._evaluated_s = clock()
         self._token = secrets.token_hex(16)
         self._listener = socket.create_server(
             ("127.0.0.1" if one_machine else "", 0), backlog=4096, reuse_port=False
@@ -78,16 +87,16 @@ class Monitor:
         self._listener.setblocking(False)
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._listener, selectors.EVENT_READ, None)
-        self._beats: dict[int, Beat] = {}
-        self._over = False
+        self._statuses: dict[int, RankStatus] = {}
+        self._closed = False
         self._stop_sent = False
         self._stop_wanted = False
         self.failures: list[dict[str, Any]] = []
-        """What ranks said of their own end, in this order."""
+        """What ranks reported of their own end, in this order."""
         self.lost: dict[str, Any] | None = None
         """The first rank whose process ended without a word, and where it was."""
         self._lost_s = 0.0
-        self.verdict: dict[str, Any] | None = None
+        self.failed_rank: dict[str, Any] | None = None
         """The job must end because of this rank."""
         self._thread = threading.Thread(target=self._listen, name="watchdog", daemon=True)
         self._thread.start()
@@ -99,8 +108,8 @@ class Monitor:
         return {WATCHDOG_ENV: f"{self._host}:{port}:{self._token}"}
 
     @property
-    def unheard(self) -> frozenset[int]:
-        """Ranks that have not said a word yet."""
+    def not_connected(self) -> frozenset[int]:
+        """Ranks that have not connected yet."""
         return frozenset(self._missing)
 
     def request_stop(self) -> None:
@@ -108,127 +117,130 @@ class Monitor:
         self._stop_wanted = True
 
     def close(self) -> None:
-        """Hang up."""
-        self._over = True
+        """End the thread and close every connection."""
+        self._closed = True
         self._thread.join()
         for key in list(self._selector.get_map().values()):
             key.fileobj.close()  # type: ignore[union-attr]
         self._selector.close()
 
     def _listen(self) -> None:
-        while not self._over:
+        while not self._closed:
             for key, _ in self._selector.select(_TICK_S):
                 if key.data is None:
                     connection, _address = self._listener.accept()
                     connection.setblocking(False)
-                    self._selector.register(connection, selectors.EVENT_READ, Beat(connection))
+                    status = RankStatus(connection, self._clock())
+                    self._selector.register(connection, selectors.EVENT_READ, status)
                 else:
-                    self._hear(key.data)
+                    self._read(key.data)
             if self._stop_wanted and not self._stop_sent:
                 self._stop_sent = True
-                for beat in self._beats.values():
-                    self._answer(beat, b"stop\n")
-            self._judge(time.monotonic())
+                for status in self._statuses.values():
+                    self._reply(status, b"stop\n")
+            self._evaluate(self._clock())
 
-    def _hear(self, beat: Beat) -> None:
+    def _read(self, status: RankStatus) -> None:
         try:
-            data = beat.connection.recv(65536)
+            data = status.connection.recv(65536)
         except BlockingIOError:
             return
         except OSError:
             data = b""
-        beat.buffer += data
-        lines = beat.buffer.split(b"\n")
-        beat.buffer = lines.pop()
+        status.buffer += data
+        lines = status.buffer.split(b"\n")
+        status.buffer = lines.pop()
         try:
             for line in lines:
-                self._take(beat, json.loads(line))
-            if len(beat.buffer) > _MAX_LINE_BYTES:
+                self._handle(status, json.loads(line))
+            if len(status.buffer) > _MAX_LINE_BYTES:
                 raise ValueError
         except (ValueError, TypeError, KeyError, RecursionError):
             data = b""  # not one of ours
         if not data:
-            self._end(beat)
+            self._on_disconnect(status)
 
-    def _take(self, beat: Beat, message: Mapping[str, Any]) -> None:
-        now_s = time.monotonic()
-        if beat.rank is None:
+    def _handle(self, status: RankStatus, message: Mapping[str, Any]) -> None:
+        now_s = self._clock()
+        if status.rank is None:
             if not secrets.compare_digest(str(message["token"]), self._token):
                 raise ValueError
-            beat.rank, beat.host = int(message["rank"]), str(message["host"])[:100]
-            beat.pid = int(message["pid"])
-            self._beats[beat.rank] = beat
-            self._missing.discard(beat.rank)
+            status.rank, status.host = int(message["rank"]), str(message["host"])[:100]
+            status.pid = int(message["pid"])
+            self._statuses[status.rank] = status
+            self._missing.discard(status.rank)
             if self._stop_sent:  # to those that were there
-                self._answer(beat, b"stop\n")
+                self._reply(status, b"stop\n")
         elif "failure" in message:
             known = ("rank", "host", "phase", "step", "reason", "retryable")
             self.failures.append({name: message["failure"][name] for name in known})
-            self._forget(beat)
+            self._unregister(status)
         elif "done" in message:
-            self._forget(beat)
+            self._unregister(status)
         else:
             place = (str(message["phase"])[:100], int(message["step"]), str(message["at"])[:200])
-            if place[:2] != beat.place[:2]:
-                beat.moved_s = now_s
-            beat.place = place
-        beat.heard_s = now_s
-        self._answer(beat, b"beat\n")
+            if place[:2] != status.place[:2]:
+                status.last_progress_s = now_s
+            status.place = place
+        status.last_received_s = now_s
+        self._reply(status, b"beat\n")
 
-    def _answer(self, beat: Beat, text: bytes) -> None:
+    def _reply(self, status: RankStatus, text: bytes) -> None:
         try:
-            beat.connection.send(text)
+            status.connection.send(text)
         except BlockingIOError:
-            pass  # its own silence will tell
+            pass  # silence_s decides
         except OSError:
-            self._end(beat)
+            self._on_disconnect(status)
 
-    def _forget(self, beat: Beat) -> None:
+    def _unregister(self, status: RankStatus) -> None:
         """Its end has been explained; whatever it does now is no news."""
-        self._beats.pop(beat.rank if beat.rank is not None else -1, None)
+        self._statuses.pop(status.rank if status.rank is not None else -1, None)
 
-    def _end(self, beat: Beat) -> None:
-        if beat.connection.fileno() != -1:
-            self._selector.unregister(beat.connection)
-            beat.connection.close()
-        if self._beats.get(beat.rank if beat.rank is not None else -1) is beat:
-            self._forget(beat)
+    def _on_disconnect(self, status: RankStatus) -> None:
+        if status.connection.fileno() != -1:
+            self._selector.unregister(status.connection)
+            status.connection.close()
+        if self._statuses.get(status.rank if status.rank is not None else -1) is status:
+            self._unregister(status)
             if self.lost is None:
-                self.lost = beat.report(GONE)
-                self._lost_s = time.monotonic()
+                self.lost = status.report(PROCESS_EXITED)
+                self._lost_s = self._clock()
 
-    def _judge(self, now_s: float) -> None:
-        if self.verdict is not None:
+    def _evaluate(self, now_s: float) -> None:
+        if self.failed_rank is not None:
             return
-        pause_s, self._judged_s = suspended_s(self._judged_s, now_s), now_s
+        pause_s, self._evaluated_s = suspended_s(self._evaluated_s, now_s), now_s
         if pause_s:
             self._start_s += pause_s
             self._lost_s += pause_s
-            for beat in self._beats.values():  # some may have been heard since
-                beat.heard_s = min(now_s, beat.heard_s + pause_s)
-                beat.moved_s = min(now_s, beat.moved_s + pause_s)
+            for status in self._statuses.values():  # some may have been heard since
+                status.last_received_s = min(now_s, status.last_received_s + pause_s)
+                status.last_progress_s = min(now_s, status.last_progress_s + pause_s)
         if self.lost is not None and now_s > self._lost_s + DEATH_GRACE_S:
-            self.verdict = self.lost
+            self.failed_rank = self.lost
             return
         if self._missing and now_s > self._start_s + self._settings.start_s:
-            absent = Beat(self._listener)
+            absent = RankStatus(self._listener, now_s)
             absent.rank, absent.host = min(self._missing), "an unknown host"
-            self.verdict = absent.report(f"not heard of in {self._settings.start_s:g} s")
+            self.failed_rank = absent.report(f"not heard of in {self._settings.start_s:g} s")
             return
-        silent = [b for b in self._beats.values() if now_s > b.heard_s + self._settings.silence_s]
+        connected = list(self._statuses.values())
+        silent_since_s = now_s - self._settings.silence_s
+        silent = [status for status in connected if status.last_received_s < silent_since_s]
         if silent:
-            beat = min(silent, key=lambda b: b.heard_s)
-            here = beat.host == socket.gethostname()
-            about = describe_silent(beat.pid, self._token) if here else None
+            status = min(silent, key=lambda status: status.last_received_s)
+            here = status.host == socket.gethostname()
+            about = describe_silent(status.pid, self._token) if here else None
             about = about or "stopped, or its network is cut"
-            self.verdict = beat.report(f"silent for {self._settings.silence_s:g} s: {about}")
+            self.failed_rank = status.report(f"silent for {self._settings.silence_s:g} s: {about}")
             return
-        still = [b for b in self._beats.values() if now_s > b.moved_s + self._settings.stall_s]
-        if still and len(still) == len(self._beats):
+        stalled_since_s = now_s - self._settings.stall_s
+        if connected and all(status.last_progress_s < stalled_since_s for status in connected):
             # All wait for one. It is behind the others, or not where one waits for others.
-            beat = min(still, key=lambda b: (b.place[1], b.waits))
-            self.verdict = beat.report(
-                f"no progress for {self._settings.stall_s:g} s, at {beat.place[2]}"
+            status = min(connected, key=lambda status: (status.place[1], status.waits))
+            self.failed_rank = status.report(
+                f"no progress for {self._settings.stall_s:g} s, at {status.place[2]}"
             )
 
 

@@ -48,7 +48,7 @@ def find_source(argument: str) -> Source:
     run = load(config, within=config.parent).run if config.is_file() else None
     if run is not None:
         check_network(run, str(config))
-        gpus = gpus or run.system.nodes * run.system.ranks_per_node
+        gpus = gpus or run.system.world_size
     if gpus is None:
         raise UserError(
             f"{log}: LOG:GPUS expected (a log does not say on how many GPUs it ran, and no "

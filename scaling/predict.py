@@ -200,7 +200,7 @@ def on_system(run: Run, system: System, gpus: int | None = None) -> Run:
     Raises:
         UserError: a number of GPUs that fills no whole nodes.
     """
-    ranks = run.system.nodes * run.system.ranks_per_node if gpus is None else gpus
+    ranks = run.system.world_size if gpus is None else gpus
     per_node = min(ranks, system.ranks_per_node)
     if not 1 <= ranks <= MAX_GPUS or ranks % per_node:
         raise UserError(f"--gpus: a multiple of {per_node or 1} (a node) expected, found {ranks}")

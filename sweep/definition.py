@@ -15,7 +15,7 @@ from pydantic import AfterValidator, Field, ValidationError, model_validator
 from ..config.errors import UserError
 from ..config.leaves import Leaf, Origin, flatten, nest
 from ..config.load import Loaded, explain, load, merge
-from ..config.names import file_beside
+from ..config.names import SchedulerName, file_beside
 from ..config.plan import build_plan
 from ..config.values import Epoch, Float, Fraction, Int, Name, Positive, Seconds, Section, Text
 from ..config.yaml_file import read_layers
@@ -175,7 +175,7 @@ class Sweep(Section):
     # Drawn at random before TPE.
     startup_trials: Annotated[int, Field(strict=True, ge=1, le=_MAX_TRIALS)] = 10
     pruner: Pruner = Pruner()
-    scheduler: Literal["local", "slurm", "sge", "pbs", "lsf"] = "local"
+    scheduler: SchedulerName = "local"
     launcher: Literal["mpirun", "gloo"] | None = None
     limit_s: Seconds | None = None
 

@@ -29,7 +29,7 @@ from ..config.progress import Advance
 from ..config.reading import read_file
 from ..data.prepare import prepare
 from ..launch.ending import Stopped, asked_by, sweep_stopped, was_stopped
-from ..launch.launchers import Asked
+from ..launch.supervisor import StopSignals
 from .definition import LoadedSweep, difference
 from .study import Study, training_seed, wanted_trials
 from .trial import (
@@ -195,14 +195,14 @@ class Driver:
         Signals are looked at between two steps: one that interrupted a step could leave a trial
         running that is in no list.
         """
-        with Asked() as asked:
+        with StopSignals() as stop_signals:
             try:
                 for trial in self._study.running():
                     self._take_over(trial)
-                while self._go_on() and not asked.name:
+                while self._go_on() and not stop_signals.name:
                     time.sleep(POLL_S)
-                if asked.name and self._remaining():
-                    raise KeyboardInterrupt(asked.name)
+                if stop_signals.name and self._remaining():
+                    raise KeyboardInterrupt(stop_signals.name)
             except BaseException:
                 self.stopped = tuple(self._active)
                 if self._active:

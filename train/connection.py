@@ -37,7 +37,7 @@ class Connection:
         self._timeline = timeline
         self._over_mpi = over_mpi
         self._mpi: ctypes.CDLL | None = None
-        ranks = run.system.nodes * run.system.ranks_per_node
+        ranks = run.system.world_size
         self.rows: list[ProcessSet] = []
         self.columns: list[ProcessSet] = []
         if run.system.device == "cpu" and run.comm.algorithm.startswith("torus_2d"):

@@ -7,12 +7,7 @@ import socket
 from collections.abc import Mapping
 from typing import NamedTuple
 
-# launcher: (rank, world size, local rank)
-_VARIABLES = {
-    "horovodrun": ("HOROVOD_RANK", "HOROVOD_SIZE", "HOROVOD_LOCAL_RANK"),
-    "mpirun": ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"),
-    "srun": ("PMIX_RANK", "SLURM_NTASKS", "SLURM_LOCALID"),
-}
+from ..config.local_rank import LAUNCHED_BY
 
 
 class ProcessInfo(NamedTuple):
@@ -25,14 +20,14 @@ class ProcessInfo(NamedTuple):
     @property
     def over_mpi(self) -> bool:
         """MPI joins the ranks; else Gloo does, or there is but one."""
-        return self.launcher in ("mpirun", "srun")
+        return self.launcher not in ("horovodrun", "none")
 
 
 def read_process_info(environment: Mapping[str, str] = os.environ) -> ProcessInfo:
     """This process among the ranks; rank 0 of 1 without a launcher."""
     host = socket.gethostname()
-    for launcher, names in _VARIABLES.items():
-        if all(name in environment for name in names):
+    for launcher, *names in (variables[:4] for variables in LAUNCHED_BY):
+        if all(environment.get(name, "").isdecimal() for name in names):
             rank, world_size, local_rank = (int(environment[name]) for name in names)
             return ProcessInfo(launcher, rank, world_size, local_rank, host)
     return ProcessInfo("none", 0, 1, 0, host)

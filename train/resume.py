@@ -94,7 +94,7 @@ def resumed_config(found: Checkpoint, overrides: list[str], source: Path) -> Loa
         UserError: the global batch is no multiple of the number of ranks.
     """
     loaded = load_recorded(source, overrides)
-    ranks = loaded.run.system.nodes * loaded.run.system.ranks_per_node
+    ranks = loaded.run.system.world_size
     given = any(text.partition("=")[0] == _PER_RANK for text in overrides)
     batch = loaded.run.batch
     if ranks == found.meta.ranks or given or batch.changes or batch.active_ranks:

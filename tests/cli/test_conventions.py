@@ -14,11 +14,12 @@ from pathlib import Path
 import pytest
 
 from rn50 import __version__
-from rn50.cli.console import LAUNCHER_NAMES, SCHEDULER_NAMES, fit_columns
+from rn50.cli.console import LAUNCHER_NAMES, fit_columns
 from rn50.compliance.ruleset import parse_ruleset
 from rn50.config.benchmark import RULESETS, ruleset_name
 from rn50.config.errors import UserError
 from rn50.config.load import load
+from rn50.config.names import SCHEDULER_NAMES
 from rn50.launch.launchers import LAUNCHERS
 from rn50.launch.schedulers import SCHEDULERS
 

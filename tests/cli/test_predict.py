@@ -152,7 +152,7 @@ def write_run(
     """A run's folder: its resolved config and a log of its batch."""
     folder.mkdir()
     run = load(preset, [*RUN, *overrides])
-    ranks = run.run.system.nodes * run.run.system.ranks_per_node
+    ranks = run.run.system.world_size
     (folder / "config.yaml").write_text(run.to_yaml())
     write_log(
         folder / "result_0.txt",

@@ -152,7 +152,7 @@ class Walked(NamedTuple):
 
 def walk(run: Run) -> list[Walked]:
     """Every step of a run of whole epochs, one batch at a time, from the config alone."""
-    ranks = run.system.nodes * run.system.ranks_per_node
+    ranks = run.system.world_size
     samples, batch = run.data.train_samples, (run.batch.per_rank, run.batch.active_ranks or ranks)
     changes = {change.after_epoch: change for change in run.batch.changes}
     walked: list[Walked] = []

@@ -131,7 +131,7 @@ every_recipe = pytest.mark.parametrize("name", RECIPES)
 
 
 def ranks_of(run: Run) -> int:
-    return run.system.nodes * run.system.ranks_per_node
+    return run.system.world_size
 
 
 def batches_of(run: Run) -> tuple[tuple[int, int], ...]:

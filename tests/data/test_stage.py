@@ -6,8 +6,9 @@ import pytest
 from PIL import Image
 
 from rn50.config.errors import UserError
+from rn50.config.local_rank import local_rank
 from rn50.data.pack import pack_images
-from rn50.data.stage import local_rank, remove, stage, wait_until_staged
+from rn50.data.stage import remove, stage, wait_until_staged
 
 
 @pytest.fixture

@@ -18,8 +18,9 @@ from rn50.config.plan import build_plan
 from rn50.launch import resume as attempts
 from rn50.launch.ending import Ending, read_standing
 from rn50.launch.failure import explain_failure, read_failures
-from rn50.launch.launchers import refuse_run, run_watched
 from rn50.launch.run import close_result, save_config, write_result
+from rn50.launch.run_files import refuse_run
+from rn50.launch.supervisor import run_watched
 from rn50.logging.metrics import Metrics
 from rn50.logging.mlperf import MLPerfLog
 from rn50.sweep.trial import cancel_job, evaluations, read_end, read_place, start

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from rn50.launch.failure import GONE, explain_failure
+from rn50.launch.failure import PROCESS_EXITED, explain_failure
 
 OWN = {"rank": 1, "host": "h", "phase": "epoch 2", "step": 7, "reason": "UserError: bad record"}
 ECHO = OWN | {"rank": 0, "reason": "MXNetError: Horovod has been shut down. This was caused by"}
@@ -35,12 +35,12 @@ def test_the_cause_comes_first(
 
 
 def test_a_rank_killed_before_it_reached_the_watchdog_is_the_one_named() -> None:
-    gone = OWN | {"rank": 1, "reason": GONE}  # what mpirun did about it
-    told = explain_failure([], MPIRUN, 137, lost=gone, unheard={3})
+    gone = OWN | {"rank": 1, "reason": PROCESS_EXITED}  # what mpirun did about it
+    told = explain_failure([], MPIRUN, 137, lost=gone, not_connected={3})
     assert told == "rank 3 was killed by SIGKILL"
     assert "rank 1 on h" in explain_failure([], MPIRUN, 137, lost=gone)
     gloo = "[1]<stderr>:terminate called\n[1]<stderr>:Aborted\n[0]<stderr>:Killed\n"
-    told = explain_failure([], gloo, 137, lost=gone, unheard={0})
+    told = explain_failure([], gloo, 137, lost=gone, not_connected={0})
     assert told == "rank 0 was killed by SIGKILL"
 
 
@@ -57,7 +57,7 @@ CRASH = "terminate called without an active exception\n"
     ],
 )
 def test_an_abort_for_want_of_memory_says_so(before: str, expected: str) -> None:
-    gone = OWN | {"reason": GONE}
+    gone = OWN | {"reason": PROCESS_EXITED}
     told = explain_failure([], before + CRASH + ABORTED, 9, lost=gone)
     assert told.startswith("rank 1 on h failed in epoch 2 at step 7: killed by SIGABRT (")
     assert expected in told
@@ -74,5 +74,5 @@ def test_an_abort_for_want_of_memory_says_so(before: str, expected: str) -> None
     ],
 )
 def test_a_rank_that_mpi_ended_says_why(stderr: str, words: str) -> None:
-    told = explain_failure([OWN | {"reason": GONE}], stderr, 1)
-    assert f"{GONE} ({words}" in told
+    told = explain_failure([OWN | {"reason": PROCESS_EXITED}], stderr, 1)
+    assert f"{PROCESS_EXITED} ({words}" in told

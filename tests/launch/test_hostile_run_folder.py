@@ -14,10 +14,11 @@ from rn50.config.errors import UserError
 from rn50.config.load import load
 from rn50.launch.ending import read_standing
 from rn50.launch.failure import read_failures
-from rn50.launch.launchers import refuse_run, run_watched
 from rn50.launch.resume import LOG, METRICS, begin_attempt, close_attempt, load_resumed
 from rn50.launch.run import close_result, save_config, warnings_in, write_result
+from rn50.launch.run_files import refuse_run
 from rn50.launch.submit import last_result
+from rn50.launch.supervisor import run_watched
 from rn50.logging.metrics import Metrics
 from rn50.logging.mlperf import MLPerfLog, last_stamp_unix_s
 from rn50.sweep.trial import evaluations, read_end, read_place

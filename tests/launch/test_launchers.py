@@ -10,45 +10,85 @@ from rn50.config.errors import UserError
 from rn50.config.load import load
 from rn50.launch.engine_environment import Environment
 from rn50.launch.environment_record import PACKAGES, describe_environment, installed_packages
-from rn50.launch.launchers import (
-    Job,
-    build_job,
-    gloo_command,
-    mpirun_command,
-    new_run_folder,
-    pick_launcher,
-    srun_command,
-)
+from rn50.launch.launchers import LAUNCHERS, Job, allocated_hosts, build_job, pick_launcher
 from rn50.launch.run import load_for_launch, result_line
+from rn50.launch.run_files import new_run_folder
 from rn50.train.gpu import Gpu, Gpus
 
 COMMAND = ("python", "-m", "rn50.train", "c.yaml")
 
 
-def test_mpirun_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("os.geteuid", lambda: 1000)
-    one_node = Job(COMMAND, 2, 2, {"B": "2", "A": "1"})
-    assert mpirun_command(one_node) == [
-        *("mpirun", "-np", "2", "--oversubscribe", "--bind-to", "none"),
-        *("-x", "A", "-x", "B", *COMMAND),
-    ]
-    monkeypatch.setattr("os.geteuid", lambda: 0)
-    many = mpirun_command(Job(COMMAND, 2048, 4, {}))
-    assert many[6:] == ["--map-by", "ppr:4:node", "--allow-run-as-root", *COMMAND]
+ONE_NODE = Job(COMMAND, 2, 2, {"B": "2", "A": "1"})
+MANY = Job(COMMAND, 2048, 4, {"A": "1"}, cores_per_node=80, gpus_per_node=4)
+HOSTS = Job(COMMAND, 4, 2, {}, hosts=("h1", "h2"))
 
 
-def test_gloo_tokens() -> None:
-    tokens = gloo_command(Job(COMMAND, 2, 2, {}))
-    assert Path(tokens[0]).name == "horovodrun"
-    assert tokens[1:] == ["--gloo", "-np", "2", *COMMAND]
+@pytest.mark.parametrize(
+    ("launcher", "job", "tokens"),
+    [
+        ("mpirun", ONE_NODE, "mpirun -np 2 --oversubscribe --bind-to none -x A -x B"),
+        ("mpirun", MANY, "mpirun -np 2048 --oversubscribe --bind-to none --map-by ppr:4:node -x A"),
+        (
+            "mpirun",
+            HOSTS,
+            "mpirun -np 4 --oversubscribe --bind-to none --host h1:2,h2:2 --map-by ppr:2:node",
+        ),
+        ("hydra", ONE_NODE, "mpiexec.hydra -n 2 -ppn 2 -bind-to none -genvlist A,B"),
+        ("hydra", HOSTS, "mpiexec.hydra -n 4 -ppn 2 -hosts h1,h2 -bind-to none"),
+        ("gloo", ONE_NODE, "horovodrun --gloo -np 2"),
+        ("gloo", HOSTS, "horovodrun --gloo -np 4 -H h1:2,h2:2"),
+        (
+            "srun",
+            MANY,
+            "srun --mpi=pmix --kill-on-bad-exit=1 --nodes=512 --ntasks=2048 --ntasks-per-node=4 "
+            "--cpu-bind=none --export=ALL",
+        ),
+        ("jsrun", MANY, "jsrun -n 512 -r 1 -a 4 -c 80 -g 4 -b none"),
+        ("jsrun", MANY.once_per_node(COMMAND), "jsrun -n 512 -r 1 -a 1 -c 80 -g 4 -b none"),
+    ],
+)
+def test_a_job_as_each_launcher_takes_it(launcher: str, job: Job, tokens: str) -> None:
+    found = LAUNCHERS[launcher].command(job)
+    assert [Path(found[0]).name, *found[1:]] == [*tokens.split(), *COMMAND]
 
 
-def test_srun_tokens_and_that_an_allocation_takes_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    tokens = srun_command(Job(COMMAND, 2048, 4, {"A": "1"}))
-    assert tokens[:2] == ["srun", "--mpi=pmix"]
-    assert {"--nodes=512", "--ntasks=2048", "--ntasks-per-node=4"} < set(tokens)
-    assert "--kill-on-bad-exit=1" in tokens
-    assert tokens[-len(COMMAND) :] == list(COMMAND)
+def test_root_has_to_ask_mpirun() -> None:
+    assert "--allow-run-as-root" in LAUNCHERS["mpirun"].command(ONE_NODE._replace(as_root=True))
+
+
+def test_srun_is_told_the_cores_that_the_allocation_gives_a_task(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("SLURM_CPUS_PER_TASK", "20")
+    job, _ = build_job(load("smoke").run, "srun", COMMAND)
+    assert job.environment["SRUN_CPUS_PER_TASK"] == "20"
+
+
+def test_the_hosts_of_an_allocation(tmp_path: Path) -> None:
+    file = tmp_path / "hosts"
+    file.write_text("n1 4 all.q UNDEFINED\nn1\n\nn2\n")
+    assert allocated_hosts({"PE_HOSTFILE": str(file)}) == ("n1", "n2")
+    assert allocated_hosts({"PBS_NODEFILE": str(file), "RN50_HOSTS": ""}) == ("n1", "n2")
+    assert allocated_hosts({}) == ()
+    with pytest.raises(UserError, match="RN50_HOSTS: /nowhere: No such file"):
+        allocated_hosts({"RN50_HOSTS": "/nowhere"})
+
+
+def test_several_nodes_get_what_the_engines_read(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "hosts").write_text("n1\nn2\nn3\n")
+    monkeypatch.setenv("RN50_HOSTS", str(tmp_path / "hosts"))
+    monkeypatch.setenv("NCCL_DEBUG", "WARN")
+    monkeypatch.setenv("MY_PASSWORD", "hunter2")
+    job, _ = build_job(load("smoke", ["system.nodes=2"]).run, "mpirun", COMMAND)
+    assert job.hosts == ("n1", "n2")
+    assert job.environment["NCCL_DEBUG"] == "WARN" and "PATH" in job.environment
+    assert "MY_PASSWORD" not in job.environment
+    assert build_job(load("smoke").run, "mpirun", COMMAND)[0].hosts == ()
+
+
+def test_in_an_allocation_of_slurm_srun_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shutil.which", lambda name: f"/usr/bin/{name}")
     assert pick_launcher(None) == "mpirun"
     monkeypatch.setenv("SLURM_JOB_ID", "7")
@@ -64,11 +104,11 @@ def test_what_the_user_has_set_goes_to_all_nodes(monkeypatch: pytest.MonkeyPatch
     job, environment = build_job(load("smoke").run, "mpirun", COMMAND)
     assert environment.kept == {"OMP_NUM_THREADS": "7"}
     assert job.environment["OMP_NUM_THREADS"] == "7"
-    assert "OMP_NUM_THREADS" in mpirun_command(job)
+    assert "OMP_NUM_THREADS" in LAUNCHERS["mpirun"].command(job)
 
 
 def test_unknown_launcher_is_refused() -> None:
-    with pytest.raises(UserError, match="mpirun, gloo, srun expected, found ssh"):
+    with pytest.raises(UserError, match="mpirun, gloo, srun, hydra, jsrun expected, found ssh"):
         pick_launcher("ssh")
 
 

@@ -118,11 +118,11 @@ def test_memory_of_devices_and_networks_without_an_estimate() -> None:
 
 def test_a_launcher_that_cannot_is_named_with_those_that_can() -> None:
     note = launcher_note(load("quick", ["comm.algorithm=recursive_doubling"]).run)
-    assert note.startswith("only with --launcher mpirun or srun: comm.algorithm: one that gloo")
+    assert note.startswith("only with --launcher mpirun, srun, hydra or jsrun: comm.algorithm: ")
     assert launcher_note(load("quick").run) == ""
     assert launcher_note(load("quick", ["comm.algorithm=double_tree"]).run) == ""
     on_gpus = load("abci_2048_open", ["comm.algorithm=hierarchical"]).run
-    assert launcher_note(on_gpus).startswith("only with --launcher mpirun or srun: ")
+    assert launcher_note(on_gpus).startswith("only with --launcher mpirun, srun, hydra or")
 
 
 def test_where_ranks_start() -> None:

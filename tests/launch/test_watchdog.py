@@ -10,20 +10,21 @@ from typing import Any
 
 import pytest
 
-from rn50.config.schema import Watchdog
-from rn50.launch.failure import GONE, explain_failure
-from rn50.launch.watchdog import Monitor, oom_kills
+from rn50.config.schema import Watchdog as Settings
+from rn50.launch.failure import PROCESS_EXITED, explain_failure
+from rn50.launch.watchdog import Watchdog, oom_kills
 from rn50.train.heartbeat import WATCHDOG_ENV, main_thread, suspended_s
 from tests.waiting import wait_until
 
 PATIENCE_S = 60.0
+EXITED = {"reason": PROCESS_EXITED}
 
 
 class Rank:
     """A rank's connection, message by message."""
 
-    def __init__(self, monitor: Monitor, rank: int, token: str | None = None) -> None:
-        host, port, right = monitor.environment[WATCHDOG_ENV].rsplit(":", 2)
+    def __init__(self, watchdog: Watchdog, rank: int, token: str | None = None) -> None:
+        host, port, right = watchdog.environment[WATCHDOG_ENV].rsplit(":", 2)
         self.socket = socket.create_connection((host, int(port)), PATIENCE_S)
         self.say(token=token or right, rank=rank, host=f"h{rank}", pid=1)
 
@@ -35,81 +36,75 @@ class Rank:
 
 
 @pytest.fixture
-def monitor(request: pytest.FixtureRequest) -> Iterator[Monitor]:
-    settings = Watchdog(**getattr(request, "param", {}))
-    monitor = Monitor(settings, 2, one_machine=True)
-    yield monitor
-    monitor.close()
+def watchdog(request: pytest.FixtureRequest) -> Iterator[Watchdog]:
+    settings = Settings(**getattr(request, "param", {}))
+    watchdog = Watchdog(settings, 2, one_machine=True)
+    yield watchdog
+    watchdog.close()
 
 
-def test_a_rank_that_is_gone_is_named_with_its_place(monitor: Monitor) -> None:
-    ranks = [Rank(monitor, 0), Rank(monitor, 1)]
+def test_a_rank_that_is_gone_is_named_with_its_place(watchdog: Watchdog) -> None:
+    ranks = [Rank(watchdog, 0), Rank(watchdog, 1)]
     ranks[1].beat("epoch 3", 120)
     ranks[1].socket.close()
-    lost = wait_until(lambda: monitor.lost)
-    assert lost == {"rank": 1, "host": "h1", "phase": "epoch 3", "step": 120, "reason": GONE}
+    lost = wait_until(lambda: watchdog.lost)
+    assert lost == {"rank": 1, "host": "h1", "phase": "epoch 3", "step": 120} | EXITED
     ranks[0].socket.close()  # what follows from the first is not news
-    verdict = wait_until(lambda: monitor.verdict)
-    assert verdict is not None and verdict["rank"] == 1
+    failed = wait_until(lambda: watchdog.failed_rank)
+    assert failed is not None and failed["rank"] == 1
 
 
-def test_a_rank_that_has_said_why_or_is_done_is_not_lost(monitor: Monitor) -> None:
-    ranks = [Rank(monitor, 0), Rank(monitor, 1)]
-    told = {
-        "rank": 1,
-        "host": "h1",
-        "phase": "epoch 1",
-        "step": 2,
-        "reason": "x",
-        "retryable": False,
-    }
+def test_a_rank_that_has_said_why_or_is_done_is_not_lost(watchdog: Watchdog) -> None:
+    ranks = [Rank(watchdog, 0), Rank(watchdog, 1)]
+    place = {"rank": 1, "host": "h1", "phase": "epoch 1", "step": 2}
+    told = {**place, "reason": "x", "retryable": False}
     ranks[1].say(failure={**told, "more": "ignored"})
     ranks[0].say(done=True)
-    assert wait_until(lambda: monitor.failures) == [told]
+    assert wait_until(lambda: watchdog.failures) == [told]
     for rank in ranks:
         rank.socket.close()
     time.sleep(0.6)
-    assert monitor.lost is None and monitor.verdict is None
+    assert watchdog.lost is None and watchdog.failed_rank is None
 
 
-@pytest.mark.parametrize("monitor", [{"silence_s": 0.5}], indirect=True)
-def test_a_silent_rank_is_found_while_others_beat(monitor: Monitor) -> None:
-    ranks = [Rank(monitor, 0), Rank(monitor, 1)]
+@pytest.mark.parametrize("watchdog", [{"silence_s": 0.5}], indirect=True)
+def test_a_silent_rank_is_found_while_others_beat(watchdog: Watchdog) -> None:
+    ranks = [Rank(watchdog, 0), Rank(watchdog, 1)]
 
     def beat() -> Any:
         ranks[0].beat("epoch 1", 7)
-        return monitor.verdict
+        return watchdog.failed_rank
 
-    verdict = wait_until(beat)
-    assert verdict["rank"] == 1 and verdict["reason"].startswith("silent for 0.5 s")
+    failed = wait_until(beat)
+    assert failed["rank"] == 1 and failed["reason"].startswith("silent for 0.5 s")
 
 
-@pytest.mark.parametrize("monitor", [{"stall_s": 0.5}], indirect=True)
+@pytest.mark.parametrize("watchdog", [{"stall_s": 0.5}], indirect=True)
 @pytest.mark.parametrize("culprit_waits", [False, True])
 def test_of_ranks_that_stand_still_the_one_behind_is_blamed(
-    monitor: Monitor, culprit_waits: bool
+    watchdog: Watchdog, culprit_waits: bool
 ) -> None:
     """The lowest step; of equals the one that does not wait for others."""
-    ranks = [Rank(monitor, 0), Rank(monitor, 1)]
+    ranks = [Rank(watchdog, 0), Rank(watchdog, 1)]
     waits, fetches = "train/comm.py:120 barrier (in an engine)", "data/pipeline.py:90 next"
 
     def beat() -> Any:
         ranks[0].beat("epoch 1", 10, waits)
         ranks[1].beat("epoch 1", 9 if culprit_waits else 10, waits if culprit_waits else fetches)
-        return monitor.verdict
+        return watchdog.failed_rank
 
-    verdict = wait_until(beat)
-    assert verdict["rank"] == 1 and "no progress for 0.5 s" in verdict["reason"]
+    failed = wait_until(beat)
+    assert failed["rank"] == 1 and "no progress for 0.5 s" in failed["reason"]
 
 
-@pytest.mark.parametrize("monitor", [{"start_s": 0.5}], indirect=True)
-def test_a_rank_that_never_reports_is_missed(monitor: Monitor) -> None:
-    rank = Rank(monitor, 0)
+@pytest.mark.parametrize("watchdog", [{"start_s": 0.5}], indirect=True)
+def test_a_rank_that_never_reports_is_missed(watchdog: Watchdog) -> None:
+    rank = Rank(watchdog, 0)
 
     def move(step: list[int] = [0]) -> Any:  # noqa: B006
         step[0] += 1
         rank.beat("epoch 1", step[0])
-        return monitor.verdict
+        return watchdog.failed_rank
 
     assert wait_until(move)["rank"] == 1
 
@@ -124,43 +119,55 @@ def test_a_rank_that_never_reports_is_missed(monitor: Monitor) -> None:
         b'{"token": "guess", "rank": 0, "host": "h", "pid": 1}\n',
     ],
 )
-def test_a_stranger_is_cut_off_and_changes_nothing(monitor: Monitor, data: bytes) -> None:
-    host, port, _ = monitor.environment[WATCHDOG_ENV].rsplit(":", 2)
+def test_a_stranger_is_cut_off_and_changes_nothing(watchdog: Watchdog, data: bytes) -> None:
+    host, port, _ = watchdog.environment[WATCHDOG_ENV].rsplit(":", 2)
     with socket.create_connection((host, int(port)), PATIENCE_S) as stranger:
         try:
             stranger.sendall(data)
             assert stranger.recv(10) == b""
         except ConnectionResetError:
             pass
-    rank = Rank(monitor, 0)
+    rank = Rank(watchdog, 0)
     assert rank.socket.recv(5) == b"beat\n"
-    assert monitor.lost is None and monitor.failures == []
+    assert watchdog.lost is None and watchdog.failures == []
+
+
+class Clock:
+    """A clock that the test moves."""
+
+    def __init__(self) -> None:
+        self.now_s = 100.0
+
+    def __call__(self) -> float:
+        return self.now_s
 
 
 @pytest.mark.parametrize("heard_since", [False, True])
-def test_time_in_which_nobody_ran_is_no_silence(monitor: Monitor, heard_since: bool) -> None:
-    """An hour suspended, by a clock of the test's own; then a rank is silent, and found in time."""
-    ranks = [Rank(monitor, 0), Rank(monitor, 1)]
-    wait_until(lambda: not monitor.unheard)
-    monitor._over = True
-    monitor._thread.join()
-    suspended_s, now_s = 3600.0, time.monotonic()
-    monitor._judge(now_s)
-    now_s += suspended_s
-    if heard_since:  # before the watchdog looked at its clock again
-        for beat in monitor._beats.values():
-            beat.heard_s = beat.moved_s = now_s
-    monitor._judge(now_s)
-    assert monitor.verdict is None
-    silence_s = 0.0
-    while monitor.verdict is None:
-        silence_s += 0.25
-        monitor._beats[0].heard_s = now_s + silence_s
-        monitor._judge(now_s + silence_s)
-    assert monitor.verdict["rank"] == 1
-    assert 9 < silence_s <= 10.25  # watchdog.silence_s, less what had passed before
-    for rank in ranks:
-        rank.socket.close()
+def test_an_hour_of_suspension_makes_no_rank_silent(heard_since: bool) -> None:
+    """Afterwards a rank that is silent is found in time, however the others went on."""
+    clock = Clock()
+    watchdog = Watchdog(Settings(), 2, one_machine=True, clock=clock)
+    try:
+        ranks = [Rank(watchdog, 0), Rank(watchdog, 1)]
+        assert [rank.socket.recv(5) for rank in ranks] == [b"beat\n"] * 2
+        clock.now_s += 3600.0
+        if heard_since:
+            for rank in ranks:
+                rank.beat("epoch 1", 1)
+            assert [rank.socket.recv(5) for rank in ranks] == [b"beat\n"] * 2
+        time.sleep(1.0)  # four looks
+        assert watchdog.failed_rank is None
+        silence_s = 0.0
+        while watchdog.failed_rank is None:
+            silence_s += 0.9  # less than what counts as suspended
+            clock.now_s += 0.9
+            ranks[0].beat("epoch 1", 2)
+            assert ranks[0].socket.recv(5) == b"beat\n"
+            time.sleep(0.6)
+        assert watchdog.failed_rank["rank"] == 1
+        assert 9 < silence_s <= 11.8  # watchdog.silence_s, and two looks
+    finally:
+        watchdog.close()
 
 
 def test_what_counts_as_suspended() -> None:
@@ -168,24 +175,24 @@ def test_what_counts_as_suspended() -> None:
     assert suspended_s(5.0, 3605.0) == 3600
 
 
-def test_a_wish_to_stop_reaches_all_ranks(monitor: Monitor) -> None:
-    ranks = [Rank(monitor, 0), Rank(monitor, 1)]
+def test_a_wish_to_stop_reaches_all_ranks(watchdog: Watchdog) -> None:
+    ranks = [Rank(watchdog, 0), Rank(watchdog, 1)]
     assert [rank.socket.recv(5) for rank in ranks] == [b"beat\n"] * 2
-    monitor.request_stop()
+    watchdog.request_stop()
     assert [rank.socket.recv(5) for rank in ranks] == [b"stop\n"] * 2
 
 
-def test_a_wish_to_stop_reaches_a_rank_that_joins_later(monitor: Monitor) -> None:
+def test_a_wish_to_stop_reaches_a_rank_that_joins_later(watchdog: Watchdog) -> None:
     """Ctrl-C in start-up: such a rank trained on until the launcher's grace was over."""
-    first = Rank(monitor, 0)
+    first = Rank(watchdog, 0)
     assert first.socket.recv(5) == b"beat\n"
-    monitor.request_stop()
+    watchdog.request_stop()
     assert first.socket.recv(5) == b"stop\n"
-    late = Rank(monitor, 1)
+    late = Rank(watchdog, 1)
     assert late.socket.recv(5) == b"stop\n"
 
 
-LOST = {"rank": 1, "host": "h", "phase": "epoch 1", "step": 5, "reason": GONE}
+LOST = {"rank": 1, "host": "h", "phase": "epoch 1", "step": 5, "reason": PROCESS_EXITED}
 
 
 def test_the_cause_comes_before_its_consequences() -> None:
@@ -197,7 +204,7 @@ def test_the_cause_comes_before_its_consequences() -> None:
     assert "out of memory" in explain_failure([], stderr, 137, lost=LOST, out_of_memory=True)
     silent = {**LOST, "reason": "silent for 10 s"}
     assert explain_failure([follows], stderr, 137, lost=silent).endswith("silent for 10 s")
-    assert explain_failure([follows], "", 1, lost=LOST).endswith(GONE)
+    assert explain_failure([follows], "", 1, lost=LOST).endswith(PROCESS_EXITED)
     said = {**peer, "reason": "ValueError: x"}
     assert explain_failure([follows, said], stderr, 1, lost=LOST).endswith("ValueError: x")
 

@@ -21,7 +21,7 @@ WIDTHS = (7, 33, 100, 5)
 def main(config: str, out: str) -> None:
     """Reduce random gradients `STEPS` times; rank 0 writes the largest relative error."""
     run = load(config).run
-    ranks = run.system.nodes * run.system.ranks_per_node
+    ranks = run.system.world_size
     connection = Connection(run, Timeline(0), over_mpi=read_process_info().over_mpi)
     connection.begin()
     ctx = context(run.system.device, read_process_info().local_rank)

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from rn50.config.load import load
-from rn50.launch.launchers import build_job, run_job
+from rn50.launch.launchers import build_job
+from rn50.launch.supervisor import run_job
 
 pytestmark = pytest.mark.slow
 BODY = Path(__file__).with_name("sum_body.py")

@@ -17,8 +17,9 @@ import pytest
 from rn50.compliance.official import check_officially
 from rn50.config.errors import UserError
 from rn50.config.load import load
-from rn50.launch.launchers import build_job, run_job
+from rn50.launch.launchers import build_job
 from rn50.launch.run import load_for_launch
+from rn50.launch.supervisor import run_job
 from rn50.logging.parse import Event, read_events
 from tests.waiting import leave_nothing
 

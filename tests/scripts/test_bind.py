@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from rn50.config.local_rank import LAUNCHED_BY
+
 TOPOLOGIES = Path(__file__).resolve().parent.parent / "golden" / "topologies"
 CHOICE = re.compile(
     r"bind: local rank (\d+) of (\d+): GPU (\S+)(?: \(\S+\))?, NUMA node (\S+), cores (\S+), "
@@ -204,3 +206,13 @@ def test_here_it_binds_and_becomes_the_command(script: Path) -> None:
         assert done.stdout.split()[1] == match[5]
         taken.append(match[5])
     assert taken[0] != taken[1]
+
+
+def test_launchers_are_asked_in_the_order_of_the_table(root: Path) -> None:
+    text = (root / "scripts/bind.sh").read_text().replace("\\\n", "")
+    found = {name: re.search(rf"^{name}=\$\(first (.*)\)", text, re.M) for name in ("rank", "size")}
+    asked = {name: match[1].split() for name, match in found.items() if match}
+    assert asked == {
+        "rank": [names.local_rank for names in LAUNCHED_BY],
+        "size": [names.local_size for names in LAUNCHED_BY if names.local_size],
+    }
