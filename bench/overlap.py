@@ -82,7 +82,9 @@ def _kinds_of_steps(trainer: Trainer, count: int) -> Callable[[str], dict[str, C
         return many
 
     def kinds_of(rule: str) -> dict[str, Callable[[], None]]:
-        trainer.comm.plan_groups(rule, trainable(trainer.model.net), trainer.run.comm.wire)
+        trainer.comm.plan_groups(
+            rule, trainable(trainer.model.net), trainer.run.comm.gradient_dtype
+        )
         trainer.model.net.hybridize(static_alloc=True, static_shape=True)  # gradients have moved
         updater = Updater(trainable(trainer.model.net), trainer.run.optimizer, ctx=trainer.ctx)
         whole = partial(step, updater, reduces=True)

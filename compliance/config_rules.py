@@ -315,9 +315,9 @@ def _images(draft: Draft) -> Iterator[Breach]:
     for key, on in (("data.augment", data.augment), ("data.flip", data.flip)):
         if not on:
             yield Breach(key, on, "true")
-    if data.plain_from_epoch is not None:
+    if data.no_augment_from_epoch is not None:
         why = "augmentation ends before the run"
-        yield Breach("data.plain_from_epoch", data.plain_from_epoch, "none", why)
+        yield Breach("data.no_augment_from_epoch", data.no_augment_from_epoch, "none", why)
 
 
 def _network(draft: Draft) -> Iterator[Breach]:

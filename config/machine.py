@@ -127,7 +127,7 @@ class Performance(Section):
     jitter: Fraction = Field(
         default=0.01, description="Standard deviation of a rank's computing time, as a share of it."
     )
-    interrupted: Fraction = Field(
+    os_noise_fraction: Fraction = Field(
         default=1e-5, description="Share of a rank's time that rare interruptions take."
     )
     bn_group_samples: Annotated[int, Field(strict=True, ge=0, le=MOST)] = Field(

@@ -44,7 +44,7 @@ class Plan:
     decay_steps: int = 0
     log_every_steps: int = 1
     checkpoint_every_steps: int = 1
-    learning_by_steps: int = 0
+    min_accuracy_by_steps: int = 0
     eval_epochs: tuple[int, ...] = ()
 
     @property
@@ -157,7 +157,7 @@ def build_plan(run: Run) -> Plan:
         decay_steps=decay,
         log_every_steps=max(1, plan.steps(run.log.every, total)),
         checkpoint_every_steps=max(1, plan.steps(run.checkpoint.every, total)),
-        learning_by_steps=plan.steps(run.limits.learning_by, total),
+        min_accuracy_by_steps=plan.steps(run.limits.min_accuracy_by, total),
         eval_epochs=evals,
     )
 

@@ -22,6 +22,7 @@ from .finding import plain
 from .leaves import is_within
 from .load import merge
 from .names import PRESETS, list_presets
+from .renamed import today
 from .schema import Run
 from .values import Form, Section
 from .yaml_file import read_layers
@@ -82,7 +83,7 @@ def find_keys(word: str) -> list[Key]:
     """
     keys = all_keys()
     plain_paths = {path.replace("[]", ""): path for path in keys}
-    wanted = word.strip().rstrip(".").replace("[]", "")
+    wanted = today(word.strip().rstrip(".").replace("[]", ""))
     exact = plain_paths.get(wanted)
     if exact is not None:
         return [key for key in keys.values() if is_within(key.path.replace("[]", ""), wanted)]

@@ -109,7 +109,7 @@ class Data(Section):
         description="Smallest and largest width over height of a window.",
     )
     flip: Bool = Field(default=True, description="Mirror half of the training images.")
-    plain_from_epoch: Epoch | None = Field(
+    no_augment_from_epoch: Epoch | None = Field(
         default=None,
         description="From this epoch (counted from 1) on as with augment false; null: never.",
     )
@@ -354,7 +354,7 @@ class Comm(Section):
     cycle_ms: Positive = Field(
         default=1.0, description="How often Horovod looks for ready gradients."
     )
-    wire: Literal["model", "float16"] = Field(
+    gradient_dtype: Literal["model", "float16"] = Field(
         default="model", description="Type in which they travel: that of the model, or float16."
     )
 
@@ -434,7 +434,7 @@ class Limits(Section):
     epochs: Epoch | None = Field(
         default=None, description="Budget of epochs; null: none. The run can be resumed."
     )
-    learning_by: Length = Field(
+    min_accuracy_by: Length = Field(
         default=Duration(50, "%"),
         description="From here on accuracy at chance level ends the run.",
     )

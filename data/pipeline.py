@@ -238,7 +238,7 @@ def build_train_source(
     records = RecordFile(folder / "train.rec", table)
     order = sampling.TrainOrder(plan, seeds["shuffle"])
     steps = order.active_steps(rank, first_step)
-    plain_from = data.plain_from_epoch if data.augment else 1
+    plain_from = data.no_augment_from_epoch if data.augment else 1
 
     def feed(_: int) -> tuple[Any, ...]:
         numbers, places, epochs = order.batch(next(steps), rank)

@@ -228,7 +228,7 @@ def message_bytes(run: Run) -> float:
     model = run.model
     network = model.network if model.network != "resnet" else f"resnet{model.depth}"
     scale = (model.width / 64) ** 2 if model.network == "resnet" else 1.0
-    half = model.dtype == "float16" or run.comm.wire == "float16"
+    half = model.dtype == "float16" or run.comm.gradient_dtype == "float16"
     total = PARAMETERS[network] * scale * (2 if half else 4)
     sizes = [1] * 161
     rule = run.comm.groups

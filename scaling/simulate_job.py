@@ -71,7 +71,7 @@ def simulate_job(
         seed=seed,
     )
     quiet_s = step.total_s - step.straggler_s - step.bn_sync_s - step.input_s
-    jitter_s = straggler_s(gpus, compute_s, quiet_s, jitter=about.jitter, interrupted=0.0)
+    jitter_s = straggler_s(gpus, compute_s, quiet_s, jitter=about.jitter, os_noise_fraction=0.0)
     return {
         "ranks": gpus,
         "steps": len(result.step_s),

@@ -87,7 +87,9 @@ def step_time(
     compute = growing + fixed
     sync = _bn_sync_s(machine, gpus, batch)
     busy = compute + exposed_s + sync
-    straggler = straggler_s(gpus, compute, busy, jitter=about.jitter, interrupted=about.interrupted)
+    straggler = straggler_s(
+        gpus, compute, busy, jitter=about.jitter, os_noise_fraction=about.os_noise_fraction
+    )
     local = min(gpus, machine.system.ranks_per_node)
     fed = local * batch / about.node_images_per_s if about.node_images_per_s else 0.0
     return Step(
@@ -133,19 +135,19 @@ def with_grid(machine: Machine, gpus: int, algorithm: str) -> str:
 
 
 def straggler_s(
-    ranks: int, compute_s: float, busy_s: float, *, jitter: float, interrupted: float
+    ranks: int, compute_s: float, busy_s: float, *, jitter: float, os_noise_fraction: float
 ) -> float:
     """How much longer the slowest of p ranks takes: ordinary jitter, and rare interruptions.
 
     Jitter is normal with sigma = jitter x compute: the expected maximum of p draws is about
     sigma z((p - 3/8) / (p + 1/4)) (Blom 1958), sqrt(2 ln p) in the limit. Interruptions of PAUSE_S
-    take the share `interrupted` of a rank's time; while they are rare, the step waits for all of
-    them: PAUSE (1 - exp(-p interrupted t / PAUSE)), linear in p at first (Petrini et al. 2003).
+    take the share f = `os_noise_fraction` of a rank's time; while they are rare, the step waits for
+    all of them: PAUSE (1 - exp(-p f t / PAUSE)), linear in p at first (Petrini et al. 2003).
     """
     if ranks == 1:
         return 0.0
     sigmas = NormalDist().inv_cdf((ranks - 0.375) / (ranks + 0.25))
-    waits = PAUSE_S * -math.expm1(-ranks * interrupted * busy_s / PAUSE_S)
+    waits = PAUSE_S * -math.expm1(-ranks * os_noise_fraction * busy_s / PAUSE_S)
     return jitter * compute_s * sigmas + waits
 
 

@@ -21,11 +21,12 @@ from typing import Annotated, Any, BinaryIO, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from ..config.atomic import create_new, partial_beside
 from ..config.errors import UserError
 from ..config.reading import open_file
+from ..config.renamed import rename_tree
 from .state import Count, TrainState
 
 MAGIC = b"RN50CKP1"
@@ -66,7 +67,8 @@ class Meta(BaseModel):
     seeds: dict[str, int]
     """Of every random stream."""
     config_sha256: str
-    config: dict[str, Any]
+    config: Annotated[dict[str, Any], AfterValidator(rename_tree)]
+    """As `Loaded.to_dict` gave it; a key that had another name then has today's."""
 
     @property
     def step(self) -> int:

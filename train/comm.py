@@ -73,7 +73,7 @@ class Communicator:
         if self._connection is not None:
             self._connection.leave()
 
-    def plan_groups(self, rule: str, parameters: Sequence[Any], wire: str) -> None:
+    def plan_groups(self, rule: str, parameters: Sequence[Any], gradient_dtype: str) -> None:
         """Fix the groups in which `reduce` sends the gradients, and the type on the wire.
 
         From here on the gradients of `parameters` are views into the groups' arrays. Needs no
@@ -82,8 +82,8 @@ class Communicator:
         parts = self._torus.columns if self._torus else 1
         self.buckets = lay_out_gradients(parameters, rule, self.ctx, parts=parts)
         self._halves = [
-            nd.zeros(b.shape, self.ctx, dtype=wire)
-            if wire == "float16" and b.dtype != np.float16
+            nd.zeros(b.shape, self.ctx, dtype=gradient_dtype)
+            if gradient_dtype == "float16" and b.dtype != np.float16
             else None
             for b in self.buckets
         ]

@@ -58,5 +58,5 @@ def check_learning(correct: int, total: int, classes: int, epoch: int) -> None:
     if correct / total <= limit:
         raise NonRetryableError(
             f"accuracy above chance ({limit:.4f} for {classes} classes) expected after epoch "
-            f"{epoch} (limits.learning_by), found {correct / total:.4f}"
+            f"{epoch} (limits.min_accuracy_by), found {correct / total:.4f}"
         )

@@ -95,7 +95,7 @@ def train_blocks(trainer: Trainer, checkpointer: Checkpointer) -> bool:
         is_best = state.record_evaluation(block.last_epoch, found.accuracy.fraction)
         if found.accuracy.fraction >= trainer.run.eval.target:
             return True
-        if plan.learning_by_steps <= state.step and block.last_epoch < plan.eval_epochs[-1]:
+        if plan.min_accuracy_by_steps <= state.step and block.last_epoch < plan.eval_epochs[-1]:
             check_learning(*found.accuracy, trainer.run.data.classes, block.last_epoch)
         checkpointer.save_if_due(is_best=is_best)
         check_epoch_budget(block.last_epoch, trainer.run.limits.epochs)

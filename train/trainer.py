@@ -165,7 +165,7 @@ def build_model(context: RunContext, comm: Communicator, reads: HostReads) -> Mo
         seed=stream_seeds(run.seed or 0)["weights"],
         ctx=comm.ctx,
     )
-    comm.plan_groups(run.comm.groups, trainable(net), run.comm.wire)
+    comm.plan_groups(run.comm.groups, trainable(net), run.comm.gradient_dtype)
     scaler = LossScaler(
         run.model.loss_scale,
         comm.buckets,

@@ -55,7 +55,7 @@ def test_the_open_preset_is_told_each_choice() -> None:
         "optimizer.momentum",
         "data.area",
         "data.aspect",
-        "data.plain_from_epoch",
+        "data.no_augment_from_epoch",
         "86,016 is above the largest point 67,840: needs its own RCP",
     ):
         assert words in said

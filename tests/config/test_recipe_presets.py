@@ -237,13 +237,13 @@ def test_closed_preset_keeps_the_closed_limits(name: str) -> None:
     assert (run.model.network, run.model.depth) == ("resnet", 50)
     assert (run.data.area, run.data.aspect) == ((0.05, 1.0), (3 / 4, 4 / 3))
     assert run.data.augment
-    assert run.data.plain_from_epoch is None
+    assert run.data.no_augment_from_epoch is None
     assert (run.eval.period, run.eval.target) == (4, 0.759)
 
 
 def test_fujitsus_last_five_epochs_see_plain_images() -> None:
     run = load("abci_2048_open").run
-    assert run.data.plain_from_epoch == 90 - 5 + 1
+    assert run.data.no_augment_from_epoch == 90 - 5 + 1
 
 
 @pytest.mark.parametrize("name", ["sony_2176", "sony_4096"])
@@ -319,14 +319,14 @@ def test_goyals_warmup_starts_at_the_rate_of_256_images() -> None:
 def test_akiba_has_fp16_on_the_wire_alone() -> None:
     run = load("akiba_1024").run
     assert (run.optimizer.variant, run.eval.bn_stats) == ("akiba", "batch")
-    assert (run.model.dtype, run.comm.wire) == ("float32", "float16")
+    assert (run.model.dtype, run.comm.gradient_dtype) == ("float32", "float16")
 
 
 @pytest.mark.parametrize("name", [name for name in RECIPES if name.startswith("you_")])
 def test_yous_lars_runs_in_fp32_on_cpus(name: str) -> None:
     run = load(name).run
     assert (run.optimizer.variant, run.system.device) == ("you", "cpu")
-    assert run.comm.wire == "model"
+    assert run.comm.gradient_dtype == "model"
     assert (run.schedule.shape, run.schedule.power) == ("poly", 2)
 
 

@@ -47,9 +47,9 @@ def test_a_network_trains_and_evaluates_to_its_target(
         ("you", (*HALF, "eval.bn_stats=local")),
         ("reference", (*HALF, "eval.bn_stats=batch")),
         ("nvidia", (*HALF, "model.loss_scale=dynamic", "comm.groups=single")),
-        ("fujitsu", (*HALF, "comm.wire=float16", "comm.groups=cubic(3)")),
-        ("sony", ("comm.wire=float16", "eval.bn_stats=batch")),
-        ("akiba", ("comm.wire=float16", "eval.bn_stats=batch")),
+        ("fujitsu", (*HALF, "comm.gradient_dtype=float16", "comm.groups=cubic(3)")),
+        ("sony", ("comm.gradient_dtype=float16", "eval.bn_stats=batch")),
+        ("akiba", ("comm.gradient_dtype=float16", "eval.bn_stats=batch")),
     ],
 )
 def test_every_optimizer_runs_to_its_end(

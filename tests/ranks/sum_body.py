@@ -34,7 +34,7 @@ def main(config: str, out: str) -> None:
     net.initialize(ctx=ctx)
     net.cast(run.model.dtype)
     parameters = [p for p in net.collect_params().values() if p.grad_req != "null"]
-    comm.plan_groups(run.comm.groups, parameters, run.comm.wire)
+    comm.plan_groups(run.comm.groups, parameters, run.comm.gradient_dtype)
     worst = 0.0
     for step in range(STEPS):
         shapes = [p.shape for p in parameters]

@@ -51,13 +51,15 @@ def test_the_sum_is_the_plain_sum(
 
 
 def test_sums_that_travel_as_float16_are_as_good_as_float16(tmp_path: Path) -> None:
-    worst = worst_error(tmp_path, "gloo", 2, "comm.wire=float16", "comm.groups=equal_count(2)")
+    worst = worst_error(
+        tmp_path, "gloo", 2, "comm.gradient_dtype=float16", "comm.groups=equal_count(2)"
+    )
     assert 1e-5 < worst < 2e-2  # 11 bits of at most 8
 
 
 @pytest.mark.parametrize("wire", ["model", "float16"])
 def test_a_float16_model_sums_on_either_wire(wire: str, tmp_path: Path) -> None:
-    overrides = [f"comm.wire={wire}", "model.dtype=float16", "comm.groups=equal_bytes(3)"]
+    overrides = [f"comm.gradient_dtype={wire}", "model.dtype=float16", "comm.groups=equal_bytes(3)"]
     assert 1e-5 < worst_error(tmp_path, "gloo", 2, *overrides) < 2e-2
 
 

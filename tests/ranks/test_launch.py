@@ -220,7 +220,7 @@ def test_a_failed_rank_ends_the_job_with_one_line(
     "overrides",
     [
         ("batch.active_ranks=1", "eval.bn_stats=batch"),  # the second rank idles
-        ("model.loss_scale=dynamic", "optimizer.variant=nvidia", "comm.wire=float16"),
+        ("model.loss_scale=dynamic", "optimizer.variant=nvidia", "comm.gradient_dtype=float16"),
     ],
 )
 def test_nothing_of_a_run_lies_on_another_device(

@@ -111,14 +111,16 @@ def test_auto_is_the_faster_of_ring_and_trees() -> None:
 def test_stragglers_follow_extreme_values_and_then_interruptions() -> None:
     """Expected maximum of p normal draws: 1.03 sigma at 5, 3.24 sigma at 1,000 (tables of order
     statistics: 1.163, 3.241)."""
-    five = straggler_s(5, 1.0, 1.0, jitter=1.0, interrupted=0.0)
-    thousand = straggler_s(1000, 1.0, 1.0, jitter=1.0, interrupted=0.0)
+    five = straggler_s(5, 1.0, 1.0, jitter=1.0, os_noise_fraction=0.0)
+    thousand = straggler_s(1000, 1.0, 1.0, jitter=1.0, os_noise_fraction=0.0)
     assert five == pytest.approx(1.163, rel=0.02)
     assert thousand == pytest.approx(3.241, rel=0.01)
-    rare = [straggler_s(p, 0.0, 0.05, jitter=0.0, interrupted=1e-6) for p in (1000, 2000)]
+    rare = [straggler_s(p, 0.0, 0.05, jitter=0.0, os_noise_fraction=1e-6) for p in (1000, 2000)]
     assert rare[1] == pytest.approx(2 * rare[0], rel=0.01)
-    assert straggler_s(10**9, 0.0, 0.05, jitter=0.0, interrupted=1e-3) == pytest.approx(PAUSE_S)
-    assert straggler_s(1, 1.0, 1.0, jitter=1.0, interrupted=1.0) == 0
+    assert straggler_s(10**9, 0.0, 0.05, jitter=0.0, os_noise_fraction=1e-3) == pytest.approx(
+        PAUSE_S
+    )
+    assert straggler_s(1, 1.0, 1.0, jitter=1.0, os_noise_fraction=1.0) == 0
 
 
 def test_batch_norm_groups_are_nvidias() -> None:

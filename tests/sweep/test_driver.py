@@ -41,7 +41,7 @@ overrides:
     eval_samples: 100
   eval: {{period: 1, offset: 0, target: 0.999}}
   log.every: 1 steps
-  limits.learning_by: 1000 epochs  # so few images teach nothing by half of two epochs
+  limits.min_accuracy_by: 1000 epochs  # so few images teach nothing by half of two epochs
   schedule.length: {epochs} epochs
   system: {{results: {folder}/results, ranks_per_node: {ranks}}}
 parameters:
