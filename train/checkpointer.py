@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
-
-from numpy.typing import NDArray
 
 from . import checkpoint
 from .checkpoint import LossScaleState, Meta
-from .checkpoint_state import collect
+from .checkpoint_state import Snapshot, collect
 from .progress import warn
 from .seeding import stream_seeds
 from .trainer import Trainer
@@ -50,16 +46,21 @@ class Checkpointer:
 
     def save(self, *, is_best: bool = False) -> None:
         """Copy everything to the host; the disk gets it from a thread."""
-        trainer, context = self._trainer, self._trainer.context
-        self._saved_step = context.state.step
+        trainer, context, state = self._trainer, self._trainer.context, self._trainer.context.state
+        self._saved_step = state.step
         before = context.timeline.phase
         with context.timeline.span("checkpoint"):
-            arrays = collect(
-                trainer.model.net, trainer.model.updater, trainer.statistics, trainer.comm
+            snapshot = collect(
+                trainer.model.net,
+                trainer.model.updater,
+                trainer.statistics,
+                trainer.comm,
+                busy=self._writer.busy,
             )
         context.timeline.phase = before  # the writer has a thread of its own
-        if context.process.rank == 0 and not self._writer.busy:
-            self._writer.begin(self._meta(), arrays, is_best=is_best)
+        if snapshot is not None:
+            meta = self._meta() if context.process.rank == 0 else None
+            self._writer.begin(snapshot, state.step, meta, is_best=is_best)
 
     def finish(self) -> None:
         """Wait until the last checkpoint is on disk."""
@@ -83,10 +84,10 @@ class Checkpointer:
 
 
 class AsyncCheckpointWriter:
-    """Writes checkpoints in a thread; keeps the newest `keep` and the best. Rank 0's.
+    """Writes this rank's part of checkpoints in a thread.
 
-    A checkpoint that cannot be written (a full disk) costs a warning, not the run; those before it
-    stay whole.
+    Rank 0 writes the manifest too, and keeps the newest `keep` checkpoints and the best. One that
+    cannot be written (a full disk) costs a warning, not the run; those before it stay whole.
     """
 
     def __init__(self, folder: Path, keep: int) -> None:
@@ -100,25 +101,30 @@ class AsyncCheckpointWriter:
         """Is the last one still being written?"""
         return self._running is not None and not self._running.done()
 
-    def begin(self, meta: Meta, arrays: Mapping[str, NDArray[Any]], *, is_best: bool) -> None:
-        """Start writing; the arrays must not change any more."""
-        self._running = self._pool.submit(self._write, meta, arrays, is_best)
+    def begin(self, snapshot: Snapshot, step: int, meta: Meta | None, *, is_best: bool) -> None:
+        """Start writing; the arrays must not change any more. `meta`: rank 0's alone."""
+        self._running = self._pool.submit(self._write, snapshot, step, meta, is_best)
 
     def finish(self) -> None:
         """Wait until all is written."""
         if self._running is not None:
             self._running.result()
 
-    def _write(self, meta: Meta, arrays: Mapping[str, NDArray[Any]], is_best: bool) -> None:
-        path = self._folder / checkpoint.file_name(meta.step)
+    def _write(self, snapshot: Snapshot, step: int, meta: Meta | None, is_best: bool) -> None:
+        path = self._folder / checkpoint.file_name(step)
         try:
             self._folder.mkdir(exist_ok=True)
-            checkpoint.write(path, meta, arrays)
-            if is_best:
-                checkpoint.mark_best(path)
-            checkpoint.prune(self._folder, self._keep)
+            if meta is not None:
+                checkpoint.write(path, meta, snapshot.arrays, snapshot.others)
+                if is_best:
+                    checkpoint.mark_best(path)
+                checkpoint.prune(self._folder, self._keep)
+            elif snapshot.own is not None:
+                checkpoint.write_part(path, snapshot.own, snapshot.data)
+                if is_best:
+                    checkpoint.mark_best(path, snapshot.own)
         except OSError as error:
             warn(
-                f"no checkpoint of step {meta.step}: {path}: cannot write: {error.strerror}; "
+                f"no checkpoint of step {step}: {path}: cannot write: {error.strerror}; "
                 "training goes on"
             )

@@ -15,7 +15,6 @@ import horovod.mxnet as hvd
 import mxnet as mx
 import numpy as np
 from mxnet import nd
-from numpy.typing import NDArray
 
 from ..config.errors import UserError
 from .buckets import lay_out_gradients
@@ -137,11 +136,13 @@ class Communicator:
             array *= share
         hvd.grouped_allreduce_(list(arrays), op=hvd.Sum, name=name)
 
-    def gather(self, flat: nd.NDArray) -> NDArray[np.float32]:
-        """A flat float32 array of every rank, as (ranks, values) on the host."""
+    def gather_bytes(self, data: bytes, name: str) -> list[bytes]:
+        """A few bytes of every rank, as many of each (a multiple of 4), by rank."""
         if self.world_size == 1:
-            return flat.asnumpy()[None]
-        return hvd.allgather(flat.reshape((1, -1)), name="gather").asnumpy()
+            return [data]
+        mine = np.frombuffer(data, dtype=np.int32)
+        everyone = hvd.allgather(nd.array(mine[None], dtype="int32"), name=name).asnumpy()
+        return [row.tobytes() for row in everyone]
 
     def broadcast_(self, parameters: dict[str, Any]) -> None:
         """Rank 0's parameters to everybody: the usual start, kept for comparison."""
@@ -158,12 +159,7 @@ class Communicator:
         Raises:
             NonRetryableError: naming the ranks that differ from the majority (a tie: from rank 0).
         """
-        if self.world_size == 1:
-            return
-        mine = np.frombuffer(digest[:16], dtype=np.int32)
-        everyone = hvd.allgather(nd.array(mine[None], dtype="int32"), name="digest").asnumpy()
-        rows = [row.tobytes() for row in everyone]
-        if odd := differing_ranks(rows):
+        if odd := differing_ranks(self.gather_bytes(digest[:16], "digest")):
             raise NonRetryableError(
                 f"replicas differ {when}: ranks {', '.join(map(str, odd))} of {self.world_size} "
                 "hold other weights than the rest; same seed, config and library versions expected"

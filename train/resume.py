@@ -39,7 +39,10 @@ def last_stamp_unix_s(out: Path) -> float:
 
 
 def read_checkpoint(path: Path, loaded: Loaded) -> Checkpoint:
-    """The checkpoint at `path`. Raises UserError where it is damaged or not of this config."""
+    """The manifest at `path`. Raises UserError where it is damaged or not of this config.
+
+    Each rank checks the parts that it reads when it reads them (`checkpoint_state.restore`).
+    """
     found = checkpoint.read(path)
     check_config(found, loaded)
     return found

@@ -67,7 +67,8 @@ def test_nobody_guesses_the_name_of_what_is_written_beside(
     checkpoint.mark_best(path)
     with new_folder(folder / "set") as made:
         (made / "x").write_text("new")
-    written = {"page.html", path.name, "best.ckpt", "set"}
+    parts = {f"{name}_0000000007.model.safetensors" for name in ("step", "best")}
+    written = {"page.html", path.name, "best.ckpt", "set", *parts}
     assert {entry.name for entry in set(folder.iterdir()) - planted} == written
     monkeypatch.setattr(atomic.secrets, "token_hex", lambda _: "guessed")
     (folder / ".page.html.partial-guessed").symlink_to(precious)

@@ -134,9 +134,9 @@ def during_checkpoints() -> None:
         strike()
         sync(number)
 
-    def collecting(*arguments: Any) -> Any:
+    def collecting(*arguments: Any, **options: Any) -> Any:
         strike()
-        return collect(*arguments)
+        return collect(*arguments, **options)
 
     if victim == "0" and not fault.startswith("disk"):
         checkpoint.os.fsync = syncing  # type: ignore[assignment]

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import random
-import struct
-import tempfile
 from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
@@ -42,6 +40,7 @@ _WRITTEN = (
     *(".lock", ".rank_0.lock", ".reserve", "failure_²_.json"),
 )
 _INTERRUPTED = "interrupted_0.txt"
+_MODEL = "step_0000000010.model.safetensors"
 _OF_TRIAL = ("output.log", "config.yaml", "run/result.json", "run/metrics.jsonl", "run")
 _OUTPUTS = (
     "",
@@ -85,8 +84,10 @@ def run_case(seed: int, folder: Path) -> Case:
     (run / "metrics.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
     (run / "checkpoint").mkdir()
     number = rng.choice((0, 100, 100, 1 << 20, 1 << 40, 1 << 62))
-    whole = _checkpoint() if rng.random() < 0.3 else _whole_checkpoint(number)
-    (run / "checkpoint" / checkpoint.file_name(10)).write_bytes(whole)
+    if rng.random() < 0.3:
+        (run / "checkpoint" / checkpoint.file_name(10)).write_bytes(_checkpoint())
+    else:
+        _write_checkpoint(run / "checkpoint", number)
     (run / "trials/trial_0000/run").mkdir(parents=True)
     (run / "trials/trial_0000/output.log").write_text(
         rng.choice(_OUTPUTS) + rng.choice(("", "rn50: error: a: b\n", odd_json(rng)[:9000]))
@@ -101,9 +102,8 @@ def run_case(seed: int, folder: Path) -> Case:
             attempt.mkdir(exist_ok=True)
             path = run / "attempt_1" / rng.choice(("result.json", "metrics.jsonl", _INTERRUPTED))
         if rng.random() < 0.3:
-            path = (
-                run / "checkpoint" / rng.choice((checkpoint.file_name(10), "step_0000000020.ckpt"))
-            )
+            names = (checkpoint.file_name(10), "step_0000000020.ckpt", _MODEL)
+            path = run / "checkpoint" / rng.choice(names)
         done.append(f"{path.name}: {_hostile(rng, path)}")
     steps: tuple[Step, ...] = (
         ("launch", "--resume", str(run), "--dry-run"),
@@ -229,7 +229,7 @@ def _journal(rng: random.Random) -> str:
     return "".join(json.dumps(line) + "\n" for line in lines)
 
 
-def _whole_checkpoint(size_bytes: int) -> bytes:
+def _write_checkpoint(folder: Path, size_bytes: int) -> None:
     """A checkpoint that can be gone on with, whose log is said to have so many bytes."""
     loaded = load("quick", ["seed=1"])
     plan = build_plan(loaded.run)
@@ -245,10 +245,7 @@ def _whole_checkpoint(size_bytes: int) -> bytes:
         config_sha256=loaded.sha256,
         config=loaded.to_dict(),
     )
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "c"
-        checkpoint.write(path, meta, {})
-        return path.read_bytes()
+    checkpoint.write(folder / checkpoint.file_name(10), meta, {})
 
 
 def _reading(rng: random.Random, name: str) -> tuple[Step, ...]:
@@ -345,9 +342,6 @@ def _config() -> str:
 
 @lru_cache(maxsize=1)
 def _checkpoint() -> bytes:
-    """A checkpoint whose header says too much of arrays, with its right digest."""
-    import hashlib
-
-    header = b'{"meta": {}, "arrays": []}'
-    body = checkpoint.MAGIC + struct.pack("<Q", len(header)) + header
-    return body + hashlib.blake2b(body, digest_size=checkpoint.DIGEST_BYTES).digest()
+    """A manifest that does not say what it should, with its right digest."""
+    body = b'{"format":"rn50 checkpoint 2","meta":{},"parts":[]'
+    return body + f',"digest":"{checkpoint.digest_of(body)}"}}\n'.encode()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import random
@@ -13,11 +12,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from safetensors.numpy import load_file, save
 
 from rn50.config.errors import UserError
 from rn50.config.load import load
 from rn50.train import checkpoint
-from rn50.train.checkpoint import BEST, DIGEST_BYTES, MAGIC, LossScaleState, Meta
+from rn50.train.checkpoint import BEST, Checkpoint, LossScaleState, Meta, Part, digest_of
 from rn50.train.resume import check_config, differences_in_bits, resumed_config
 from rn50.train.state import TrainState
 
@@ -54,69 +54,115 @@ def arrays() -> dict[str, Any]:
     }
 
 
-@pytest.fixture
-def good(tmp_path: Path) -> Path:
-    path = tmp_path / checkpoint.file_name(7)
-    checkpoint.write(path, meta(), arrays())
+def of_rank(rank: int, values: float = 2.0) -> tuple[Part, bytes]:
+    """The part of a rank above 0."""
+    data = save({"statistics/a": np.full(3, values, np.float32)})
+    return Part(rank=rank, size_bytes=len(data), digest=digest_of(data)), data
+
+
+def shapes(of: dict[str, Any]) -> dict[str, tuple[tuple[int, ...], str]]:
+    return {name: (array.shape, array.dtype.name) for name, array in of.items()}
+
+
+def write(folder: Path, step: int = 7) -> Path:
+    """A checkpoint of two ranks; its manifest."""
+    path = folder / checkpoint.file_name(step)
+    part, data = of_rank(1)
+    checkpoint.write_part(path, part, data)
+    checkpoint.write(path, meta(step), arrays(), [part])
     return path
 
 
+@pytest.fixture
+def good(tmp_path: Path) -> Path:
+    return write(tmp_path)
+
+
+def whole(path: Path) -> Checkpoint:
+    found = checkpoint.read(path)
+    found.verify()
+    return found
+
+
 def test_what_goes_in_comes_out_bit_for_bit(good: Path) -> None:
-    found = checkpoint.read(good)
+    found = whole(good)
     assert found.meta == meta()
+    held = found.load(found.part_of(0), shapes(arrays()))
     for name, array in arrays().items():
-        assert found.arrays[name].dtype == array.dtype and found.arrays[name].shape == array.shape
-        assert found.arrays[name].tobytes() == array.tobytes()
-    assert [path.name for path in good.parent.iterdir()] == [good.name]
+        assert held[name].dtype == array.dtype and held[name].shape == array.shape
+        assert held[name].tobytes() == array.tobytes()
+    assert found.load(found.part_of(1), {"statistics/a": ((3,), "float32")})["statistics/a"][0] == 2
+    assert found.part_of(5) == found.part_of(0), "a rank without a part has rank 0's statistics"
+    names = {"step_0000000007" + end for end in (".ckpt", ".model.safetensors")}
+    assert {path.name for path in good.parent.iterdir()} == {
+        *names,
+        "step_0000000007.rank_00001.safetensors",
+    }
 
 
-def test_any_cut_and_any_flipped_bit_is_found(good: Path) -> None:
-    whole = good.read_bytes()
+def test_others_can_read_the_parts(good: Path) -> None:
+    path = good.with_suffix(".model.safetensors")
+    assert load_file(path)["weight/a"].tobytes() == arrays()["weight/a"].tobytes()
+    assert path.read_bytes() == save(arrays()), "bit by bit what the library would write"
+    assert json.loads(good.read_text())["meta"]["state"]["step"] == 7
+
+
+def test_any_cut_and_any_flipped_bit_of_any_file_is_found(good: Path) -> None:
     chosen = random.Random(0)
-    for size in (0, 1, 8, 15, 16, len(whole) - 1, *chosen.sample(range(len(whole)), 30)):
-        good.write_bytes(whole[:size])
-        with pytest.raises(UserError, match=good.name):
-            checkpoint.read(good)
-    for place in chosen.sample(range(len(whole)), 100):
-        damaged = bytearray(whole)
-        damaged[place] ^= 1 << chosen.randrange(8)
-        good.write_bytes(damaged)
-        with pytest.raises(UserError, match=good.name):
-            checkpoint.read(good)
+    for path in sorted(good.parent.iterdir()):
+        text = path.read_bytes()
+        for size in {0, 1, 8, 15, 16, len(text) - 1, *chosen.choices(range(len(text)), k=30)}:
+            path.write_bytes(text[:size])
+            with pytest.raises(UserError, match=path.name):
+                whole(good)
+        for place in chosen.choices(range(len(text)), k=100):
+            damaged = bytearray(text)
+            damaged[place] ^= 1 << chosen.randrange(8)
+            path.write_bytes(damaged)
+            with pytest.raises(UserError, match=path.name):
+                whole(good)
+        path.write_bytes(text)
 
 
-def hostile(header: object, body: bytes = b"", length: int | None = None) -> bytes:
-    """A file whose digest is right whatever the rest is."""
-    text = header if isinstance(header, bytes) else json.dumps(header).encode()
-    start = MAGIC + struct.pack("<Q", len(text) if length is None else length) + text + body
-    return start + hashlib.blake2b(start, digest_size=DIGEST_BYTES).digest()
+def hostile(body: object) -> bytes:
+    """A manifest whose digest is right whatever the rest is."""
+    text = body if isinstance(body, bytes) else json.dumps(body, separators=(",", ":")).encode()
+    text = text.removesuffix(b"}")
+    return text + f',"digest":"{digest_of(text)}"}}\n'.encode()
 
 
-def array_header(**changes: object) -> dict[str, object]:
-    array = {"name": "weight/a", "dtype": "float32", "shape": [2]} | changes
-    return {"meta": meta().model_dump(mode="json"), "arrays": [array]}
+def manifest(*parts: dict[str, object], **changes: object) -> dict[str, object]:
+    """A manifest of two ranks; `parts`: changes to rank 0's, and to more of them."""
+    usual = {"rank": 0, "size_bytes": 8, "digest": "0" * 64}
+    values = {"format": FORMAT, "meta": meta().model_dump(mode="json")}
+    return values | {"parts": [usual | part for part in parts or ({},)]} | changes
+
+
+FORMAT = "rn50 checkpoint 2"
 
 
 @pytest.mark.parametrize(
     ("data", "words"),
     [
         (b"\x80\x04\x95 a pickle, perhaps" * 4, "something else"),
-        (hostile(b"{"), "header"),
-        (hostile(b"[" * 100_000), "header"),
-        (hostile(b"\xff\xfe"), "header"),
-        (hostile({}, length=1 << 60), "a header within the file"),
-        (hostile(array_header(dtype="object"), bytes(8)), r"arrays\.0\.dtype"),
-        (hostile(array_header(shape=[-2]), bytes(8)), r"arrays\.0\.shape"),
-        (hostile(array_header(shape=[2**62, 2**62]), bytes(8)), "sides of an array expected"),
-        (hostile(array_header(shape=[0, 2**63])), "sides of an array expected"),
-        (hostile(array_header(shape=[0, 10**400])), "sides of an array expected"),
-        (hostile(array_header(shape=[3]), bytes(8)), "12 bytes of arrays expected, found 8"),
-        (hostile(array_header(code="import os"), bytes(8)), r"arrays\.0\.code"),
-        (hostile({"meta": {"state": {"step": "1"}}, "arrays": []}), r"meta\.state\.step"),
-        (hostile({**array_header(), "__class__": "os.system"}, bytes(8)), "__class__"),
+        (hostile(b"{"), "something else"),
+        (hostile(b'{"format":"rn50 checkpoint ' + b"[" * 100_000), "torn or damaged"),
+        (hostile(b'{"format":"rn50 checkpoint \xff\xfe'), "torn or damaged"),
+        (hostile(manifest(format="rn50 checkpoint 3")), "format"),
+        (hostile(manifest({"size_bytes": -1})), r"parts\.0\.size_bytes"),
+        (hostile(manifest({"size_bytes": 1 << 60})), "bytes of parts expected"),
+        (hostile(manifest({"digest": "../../etc"})), r"parts\.0\.digest"),
+        (hostile(manifest({"name": "../../etc"})), r"parts\.0\.name"),
+        (hostile(manifest({"rank": "0"})), r"parts\.0\.rank"),
+        (hostile(manifest({"rank": 1})), "rank 0's first"),
+        (hostile(manifest({}, {"rank": 2})), "parts of different ranks"),
+        (hostile(manifest({}, {"rank": 1}, {"rank": 1})), "parts of different ranks"),
+        (hostile(manifest(parts=[])), "parts of different ranks"),
+        (hostile(manifest(meta={"state": {"step": "1"}})), r"meta\.state\.step"),
+        (hostile({**manifest(), "__class__": "os.system"}), "__class__"),
     ],
 )
-def test_a_hostile_file_is_one_line(tmp_path: Path, data: bytes, words: str) -> None:
+def test_a_hostile_manifest_is_one_line(tmp_path: Path, data: bytes, words: str) -> None:
     path = tmp_path / "step_0000000001.ckpt"
     path.write_bytes(data)
     with pytest.raises(UserError, match=words) as caught:
@@ -124,48 +170,120 @@ def test_a_hostile_file_is_one_line(tmp_path: Path, data: bytes, words: str) -> 
     assert "\n" not in str(caught.value) and len(str(caught.value)) < 600
 
 
+def tensors(header: object, body: bytes = b"", length: int | None = None) -> bytes:
+    text = header if isinstance(header, bytes) else json.dumps(header).encode()
+    return struct.pack("<Q", len(text) if length is None else length) + text + body
+
+
+def about(dtype: str, shape: list[int], end: int) -> dict[str, object]:
+    return {"a": {"dtype": dtype, "shape": shape, "data_offsets": [0, end]}}
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        (b"", "torn or damaged"),
+        (tensors(b"{"), "torn or damaged"),
+        (tensors(b"[" * 100_000), "torn or damaged"),
+        (tensors({}, length=1 << 60), "torn or damaged"),
+        (tensors(about("O", [2], 8), bytes(8)), "torn or damaged"),
+        (tensors(about("F32", [2**62, 2**62], 8), bytes(8)), "torn or damaged"),
+        (tensors(about("F32", [3], 12), bytes(8)), "torn or damaged"),
+        (tensors(about("F32", [2], 8) | {"b": 1}, bytes(8)), "torn or damaged"),
+        (tensors(about("F64", [1], 8), bytes(8)), r"a: float32 \[2\] expected, found F64 \[1\]"),
+        (tensors(about("F32", [1, 2], 8), bytes(8)), r"found float32 \[1, 2\]"),
+        (tensors({}), r"a: float32 \[2\] expected, found no such array"),
+    ],
+)
+def test_a_hostile_part_with_the_right_digest_is_one_line(
+    good: Path, data: bytes, words: str
+) -> None:
+    part = Part(rank=1, size_bytes=len(data), digest=digest_of(data))
+    checkpoint.write_part(good, part, data)
+    checkpoint.write(good, meta(), arrays(), [part])
+    found = whole(good)
+    with pytest.raises(UserError, match=words) as caught:
+        found.load(found.part_of(1), {"a": ((2,), "float32")})
+    assert "\n" not in str(caught.value) and len(str(caught.value)) < 700
+
+
 @pytest.mark.parametrize(("size", "words"), [(3 << 30, "torn or damaged"), (1 << 40, "at most")])
-def test_a_hole_in_place_of_arrays_is_not_read(tmp_path: Path, size: int, words: str) -> None:
-    path = tmp_path / "step_0000000001.ckpt"
-    path.write_bytes(hostile(array_header())[:-DIGEST_BYTES])
-    os.truncate(path, size)
+@pytest.mark.parametrize("suffix", [".ckpt", ".model.safetensors"])
+def test_a_hole_in_place_of_a_file_is_not_read(
+    good: Path, suffix: str, size: int, words: str
+) -> None:
+    os.truncate(good.with_suffix(suffix), size)
     tracemalloc.start()
-    with pytest.raises(UserError, match=words):
-        checkpoint.read(path)
+    with pytest.raises(UserError, match="at most" if suffix == ".ckpt" else words):
+        whole(good)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 20 << 20
 
 
+@pytest.mark.parametrize("name", ["step_0000000007.ckpt", "step_0000000007.model.safetensors"])
+def test_a_link_out_of_the_folder_is_not_followed(good: Path, name: str) -> None:
+    (good.parent / "sub").mkdir()
+    for path in list(good.parent.glob("step_*")):
+        path.rename(good.parent / "sub" / path.name)
+        if path.name != name:
+            os.link(good.parent / "sub" / path.name, path)
+    inner = good.parent / "sub" / "inner"
+    inner.mkdir()
+    for path in good.parent.glob("step_*"):
+        path.rename(inner / path.name)
+    (inner / name).symlink_to(good.parent / "sub" / name)
+    with pytest.raises(UserError, match=r"a link out of .*, which is not followed"):
+        whole(inner / good.name)
+
+
 def test_a_torn_newest_file_costs_one_checkpoint(tmp_path: Path) -> None:
-    for step in (5, 10, 15):
-        checkpoint.write(tmp_path / checkpoint.file_name(step), meta(step), arrays())
+    for step in (5, 10, 15, 20):
+        write(tmp_path, step)
     newest = tmp_path / checkpoint.file_name(15)
     newest.write_bytes(newest.read_bytes()[:-10])
+    (tmp_path / "step_0000000020.rank_00001.safetensors").unlink()  # its rank died before
     (tmp_path / "step_0000000099.ckpt").mkdir()  # not even a file
     (tmp_path / "step_evil.ckpt").write_bytes(b"")  # not one of ours
     found, problems = checkpoint.newest(tmp_path)
     assert found is not None and found.meta.step == 10
-    assert len(problems) == 2 and "torn or damaged" in problems[1]
+    assert len(problems) == 3
+    assert "rank_00001.safetensors: cannot read: No such file" in problems[1]
+    assert "torn or damaged" in problems[2]
     assert checkpoint.newest(tmp_path / "missing") == (None, [])
 
 
 def test_the_newest_and_the_best_are_kept(tmp_path: Path) -> None:
     for step in (1, 2, 3, 4):
-        path = tmp_path / checkpoint.file_name(step)
-        checkpoint.write(path, meta(step), arrays())
-        if step == 1:
+        path = write(tmp_path, step)
+        if step < 3:
+            checkpoint.mark_best(path, of_rank(1)[0])
             checkpoint.mark_best(path)
         checkpoint.prune(tmp_path, 2)
-    assert [checkpoint.read(path).meta.step for path in checkpoint.listed(tmp_path)] == [3, 4]
-    assert checkpoint.read(tmp_path / BEST).meta.step == 1
+    assert [whole(path).meta.step for path in checkpoint.listed(tmp_path)] == [3, 4]
+    assert whole(tmp_path / BEST).meta.step == 2
+    assert len(list(tmp_path.iterdir())) == 3 * 3, "three files each"
+
+
+def test_one_that_lacks_a_part_does_not_push_another_out(tmp_path: Path) -> None:
+    """The manifest may be there before the part of a rank whose disk is slower."""
+    for step in (1, 2, 3):
+        write(tmp_path, step)
+    late = tmp_path / "step_0000000003.rank_00001.safetensors"
+    data = late.read_bytes()
+    late.unlink()
+    checkpoint.prune(tmp_path, 2)
+    assert len(checkpoint.listed(tmp_path)) == 3
+    late.write_bytes(data)
+    checkpoint.prune(tmp_path, 2)
+    assert [whole(path).meta.step for path in checkpoint.listed(tmp_path)] == [2, 3]
 
 
 def test_a_write_that_fails_leaves_the_old_file_and_no_rest(
     good: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The disk is full when the file is synced."""
-    before = good.read_bytes()
+    before = {path.name: path.read_bytes() for path in good.parent.iterdir()}
 
     def full(_: int) -> None:
         raise OSError(28, "No space left on device")
@@ -173,8 +291,7 @@ def test_a_write_that_fails_leaves_the_old_file_and_no_rest(
     monkeypatch.setattr(checkpoint.os, "fsync", full)
     with pytest.raises(OSError, match="No space"):
         checkpoint.write(good, meta(8), arrays())
-    assert good.read_bytes() == before
-    assert [path.name for path in good.parent.iterdir()] == [good.name]
+    assert {path.name: path.read_bytes() for path in good.parent.iterdir()} == before
 
 
 @pytest.mark.parametrize(
