@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Optional
+from typing import TYPE_CHECKING, Annotated, Any, Optional
 
 import typer
 
@@ -12,7 +12,6 @@ from .console import EXIT_BAD, TYPER_OPTIONS, Json, print_table, say, with_unit
 
 if TYPE_CHECKING:
     from ..compliance.score import Score
-    from ..report.summary import Summary
 
 log_app = typer.Typer(help="Read MLPerf logs.", **TYPER_OPTIONS)
 
@@ -35,39 +34,39 @@ def log_show(
     """
     from ..compliance.check_log import FAIL, check_log
     from ..launch.verdict import ON_THE_TARGET, errors_of
-    from ..report.summary import find_logs, summarise
+    from ..report.show import find_logs, shown
 
-    summaries = [(log, summarise(log), check_log(log, official=False)) for log in find_logs(path)]
+    summaries = [(log, shown(log), check_log(log, official=False)) for log in find_logs(path)]
     if as_json:
-        content = [one._asdict() | {"verdict": check.verdict} for _, one, check in summaries]
+        content = [one | {"verdict": check.verdict} for _, one, check in summaries]
         print(json.dumps(content[0] if len(content) == 1 else content, indent=1))
         return
     for number, (log, summary, check) in enumerate(summaries):
         if number:
             print()
-        own_target = summary.target is not None and set(errors_of(check)) == ON_THE_TARGET
+        own_target = summary["target"] is not None and set(errors_of(check)) == ON_THE_TARGET
         failed = check.verdict == FAIL and not own_target
         _print_summary(log, summary, check.cause if failed else None)
 
 
-def _print_summary(log: Path, summary: Summary, fault: str | None) -> None:
+def _print_summary(log: Path, summary: dict[str, Any], fault: str | None) -> None:
     """`fault`: why `log check` fails the log, so that its times are no result."""
-    accuracy = with_unit(summary.eval_accuracy, "", 5)
-    if summary.target is not None:
-        accuracy += f", target {summary.target:g}"
+    accuracy = with_unit(summary["eval_accuracy"], "", 5)
+    if summary["target"] is not None:
+        accuracy += f", target {summary['target']:g}"
     rows = [("log check", f"FAIL: {fault}")] if fault else []
     rows += [
-        ("status", summary.status or "no run_stop: the run did not finish"),
-        ("time to train", with_unit(summary.time_to_train_s, "s", 3)),
-        ("init (not counted)", with_unit(summary.init_s, "s", 2)),
-        ("epochs", with_unit(summary.epochs, "", 0)),
+        ("status", summary["status"] or "no run_stop: the run did not finish"),
+        ("time to train", with_unit(summary["time_to_train_s"], "s", 3)),
+        ("init (not counted)", with_unit(summary["init_s"], "s", 2)),
+        ("epochs", with_unit(summary["epochs"], "", 0)),
         ("top-1 accuracy", accuracy),
-        ("global batch", str(summary.global_batch_size or "-")),
-        ("training rate", with_unit(summary.images_per_s, "images/s", 1)),
+        ("global batch", str(summary["global_batch_size"] or "-")),
+        ("training rate", with_unit(summary["images_per_s"], "images/s", 1)),
     ]
     rows += [
         (f"epoch {epoch:g}", f"{accuracy:.5f} after {seconds:.1f} s")
-        for epoch, accuracy, seconds in summary.evaluations
+        for epoch, accuracy, seconds in summary["evaluations"]
     ]
     say(str(log))
     print_table(("", ""), rows)

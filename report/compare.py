@@ -14,16 +14,16 @@ from ..compliance.submission import check_folder
 from ..config.errors import UserError
 from ..config.leaves import flatten
 from .divergence import Divergence, diverge
-from .figures import Figures, in_order, show
 from .run_folder import Subject, read_subjects
+from .run_summary import RunSummary, in_order, show
 
 MAX_COLUMNS = 26
 MISSING = "-"
-_TIMES: tuple[tuple[str, str, Callable[[Figures], float | None]], ...] = (
+_TIMES: tuple[tuple[str, str, Callable[[RunSummary], float | None]], ...] = (
     ("time to target", "s", lambda run: run.reached.time_s if run.reached else None),
     ("time to train (run_start to run_stop)", "s", lambda run: run.run_s),
     ("init (init_start to init_stop)", "s", lambda run: run.init_s),
-    ("init_stop to run_start", "s", lambda run: run.gap_s),
+    ("init_stop to run_start", "s", lambda run: run.start_gap_s),
     ("time per epoch", "s", lambda run: run.epoch_s),
     ("time per evaluation", "s", lambda run: run.eval_s),
     ("training rate", "images/s", lambda run: run.images_per_s),
@@ -129,7 +129,7 @@ def _parameters(subjects: Sequence[Subject]) -> tuple[Row, ...]:
     return tuple(rows)
 
 
-def _values(runs: Iterable[Figures], name: str) -> Iterable[str | None]:
+def _values(runs: Iterable[RunSummary], name: str) -> Iterable[str | None]:
     for run in runs:
         value = run.parameters.get(name)
         if isinstance(value, list):
@@ -154,7 +154,7 @@ def _config(subjects: Sequence[Subject]) -> tuple[Row, ...]:
 
 
 def _time_row(
-    subjects: Sequence[Subject], name: str, unit: str, read: Callable[[Figures], float | None]
+    subjects: Sequence[Subject], name: str, unit: str, read: Callable[[RunSummary], float | None]
 ) -> Row:
     cells = []
     for subject in subjects:

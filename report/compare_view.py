@@ -9,8 +9,8 @@ from ..config.finding import number
 from ..logging.places import job_of, run_folders
 from .compare import Comparison, judged
 from .divergence import Divergence
-from .figures import Figures, show
 from .run_folder import Subject
+from .run_summary import RunSummary, show
 
 
 def name_of(subject: Subject) -> str:
@@ -68,7 +68,7 @@ def to_json(comparison: Comparison) -> dict[str, Any]:
     }
 
 
-def _run_json(path: Path, digest: str, run: Figures) -> dict[str, Any]:
+def _run_json(path: Path, digest: str, run: RunSummary) -> dict[str, Any]:
     return {
         "path": str(path),
         "sha256": digest,
@@ -77,7 +77,7 @@ def _run_json(path: Path, digest: str, run: Figures) -> dict[str, Any]:
         "target": run.target,
         "parameters": {key: _json_value(value) for key, value in run.parameters.items()},
         "init_s": run.init_s,
-        "init_stop_to_run_start_s": run.gap_s,
+        "init_stop_to_run_start_s": run.start_gap_s,
         "time_to_train_s": run.run_s,
         "time_to_target_s": run.reached.time_s if run.reached else None,
         "epochs_to_target": run.reached.epoch if run.reached else None,

@@ -20,8 +20,8 @@ from ..config.image_set import SYNTHETIC
 from ..config.leaves import flatten
 from ..config.load import Loaded
 from ..config.schema import PLACES
-from .figures import Figures
 from .run_folder import Subject
+from .run_summary import RunSummary
 
 _SIGMAS = 3.0
 _MAX_GAP_EPOCHS = 5.0
@@ -130,7 +130,7 @@ def _values(subject: Subject, from_log: bool) -> Iterator[tuple[str, float | Non
         )
 
 
-def _curve(runs: Sequence[Figures]) -> dict[float, list[float]]:
+def _curve(runs: Sequence[RunSummary]) -> dict[float, list[float]]:
     """Accuracies of all runs by epoch, epochs rising."""
     found: dict[float, list[float]] = {}
     for run in runs:
@@ -164,6 +164,6 @@ def _spread(a: _Point, b: _Point, images: float) -> float:
     return math.sqrt(max(pooled, p * (1 - p) / images))
 
 
-def _eval_images(runs: Sequence[Figures]) -> float:
+def _eval_images(runs: Sequence[RunSummary]) -> float:
     images = number(runs[0].parameters.get("eval_samples")) if runs else None
     return images if images is not None and images >= 1 else benchmark.IMAGENET_EVAL_SAMPLES

@@ -11,8 +11,8 @@ from ..compliance.check_log import ON_THE_SET, Check
 from ..config.finding import NOTE, number
 from .compare import MISSING, amount
 from .compare_view import name_of
-from .figures import Figures, show
 from .run_folder import LogFigures, Subject
+from .run_summary import RunSummary, show
 
 
 class Fact(NamedTuple):
@@ -148,7 +148,7 @@ def beside_the_set(check: Check) -> str | None:
     return f"PASS by every rule that applies: the set is not ImageNet, so {do_not}."
 
 
-def _time(runs: Sequence[Figures]) -> Fact:
+def _time(runs: Sequence[RunSummary]) -> Fact:
     """Only a run that reached its target has a time to train."""
     reached = [run.run_s for run in runs if run.run_s is not None and run.reached]
     stopped = [run.run_s for run in runs if run.run_s is not None]
@@ -190,13 +190,13 @@ def run_rows(subject: Subject, checks: Sequence[Check]) -> list[tuple[Check, tup
     return rows
 
 
-def batch_of(run: Figures) -> float | None:
+def batch_of(run: RunSummary) -> float | None:
     """The global batch, where the log has one."""
     batch = number(run.parameters.get("global_batch_size"))
     return batch if batch is not None and batch > 0 else None
 
 
-def clocks(run: Figures) -> list[Clock]:
+def clocks(run: RunSummary) -> list[Clock]:
     """The clocks of a run. What a clock leaves out matters as much as what it shows."""
     training = sum(one.duration_s for one in run.epochs) if run.epochs else None
     evaluation = sum(one.duration_s for one in run.evals) if run.evals else None
@@ -217,7 +217,7 @@ def clocks(run: Figures) -> list[Clock]:
             amount(run.init_s, "s"),
             "init_start to init_stop. Leaves out the start of the processes",
         ),
-        Clock("Init to run", amount(run.gap_s, "s"), "init_stop to run_start: in no clock"),
+        Clock("Init to run", amount(run.start_gap_s, "s"), "init_stop to run_start: in no clock"),
         Clock(
             "Training",
             amount(training, "s"),
@@ -231,7 +231,7 @@ def clocks(run: Figures) -> list[Clock]:
     ]
 
 
-def shares(run: Figures) -> list[Share]:
+def shares(run: RunSummary) -> list[Share]:
     """Parts of the time to train; none where the log's intervals contradict it."""
     total = run.run_s
     parts = {

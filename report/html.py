@@ -19,11 +19,11 @@ from ..compliance.submission import check_folder
 from . import headline
 from .compare import Comparison, Row, amount, compare
 from .compare_view import divergence_lines, name_of
-from .figures import show
 from .phases import span_totals, start_up, step_times
 from .plots import accuracy_plots, schedule_plots, training_plots
 from .prediction_plots import Outlook
 from .run_folder import RunFolder, Subject
+from .run_summary import show
 
 _MAX_ROWS = 1000  # of environment.json; a run of this harness writes some 50
 TEMPLATE = Path(__file__).with_name("report.html.j2")

@@ -8,7 +8,7 @@ from statistics import median
 from typing import Any, NamedTuple
 
 from ..config.finding import number
-from .figures import show
+from .run_summary import show
 
 _MAX_BARS = 60
 _MAX_TOTALS = 100

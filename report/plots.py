@@ -9,9 +9,9 @@ from markupsafe import Markup
 
 from .charts import Mark, Series, line_chart
 from .compare import Comparison
-from .figures import Figures
 from .phases import Course, course, pairs
 from .run_folder import Subject
+from .run_summary import RunSummary
 
 _SETTINGS = (
     ("lr", "Learning rate"),
@@ -67,7 +67,7 @@ def accuracy_plots(comparison: Comparison) -> list[Plot]:
     return plots
 
 
-def training_plots(train: Sequence[dict[str, Any]], run: Figures | None) -> list[Plot]:
+def training_plots(train: Sequence[dict[str, Any]], run: RunSummary | None) -> list[Plot]:
     """Throughput and loss as measured; for a bare log the throughput of its epochs."""
     rates = pairs(train, "time_s", "images_per_s") or _rates_of_epochs(run)
     losses = pairs(train, "epoch", "loss")
@@ -124,7 +124,7 @@ def _accuracy(subject: Subject, letter: str, style: int, x: str) -> Series:
     return Series(letter, tuple(lines), style, dots=True)
 
 
-def _rates_of_epochs(run: Figures | None) -> tuple[tuple[float, float], ...]:
+def _rates_of_epochs(run: RunSummary | None) -> tuple[tuple[float, float], ...]:
     """(end of the epoch or block, images/s during it)."""
     samples = run.parameters.get("train_samples") if run else None
     if run is None or not isinstance(samples, int):

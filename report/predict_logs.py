@@ -19,7 +19,7 @@ from ..config.schema import Run
 from ..logging.parse import Event, read_events
 from ..scaling.calibrate import Measurement
 from ..scaling.predict import check_network, precision_of
-from .summary import find_log
+from .show import find_log
 
 _ENVIRONMENT_BYTES = 1 << 20
 

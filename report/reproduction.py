@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 from ..config.errors import UserError
 from ..config.leaves import flatten
 from .divergence import diverge, without_places
-from .figures import Evaluation, show
 from .run_folder import RunFolder, Subject, read_folder
+from .run_summary import Evaluation, show
 
 _MAX_REASONS = 5
 

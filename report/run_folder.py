@@ -18,7 +18,7 @@ from ..config.reading import open_file, read_file
 from ..logging.metrics_read import Series, read_metrics
 from ..logging.parse import Log, read_log
 from ..logging.places import MOST_LOGS, config_of, job_of, log_folders, run_folders
-from .figures import Figures, figures, show
+from .run_summary import RunSummary, show, summarise
 
 _RESULT = re.compile(r"result_\d+\.txt")
 _JSON_BYTES = 1 << 20
@@ -52,7 +52,7 @@ class LogFigures(NamedTuple):
     path: Path
     digest: str
     log: Log
-    figures: Figures
+    figures: RunSummary
 
 
 class Subject(NamedTuple):
@@ -70,11 +70,11 @@ class Subject(NamedTuple):
     """Logs that could not be read, one line each."""
 
     @property
-    def first(self) -> Figures | None:
+    def first(self) -> RunSummary | None:
         return self.logs[0].figures if self.logs else None
 
     @property
-    def runs(self) -> tuple[Figures, ...]:
+    def runs(self) -> tuple[RunSummary, ...]:
         return tuple(log.figures for log in self.logs)
 
 
@@ -147,7 +147,7 @@ def read_folder(path: Path) -> Subject:
 def read_figures(path: Path, target: float | None) -> LogFigures:
     """Read one log and take its figures."""
     log = read_log(path)
-    return LogFigures(path, _digest(path), log, figures(log.events, target))
+    return LogFigures(path, _digest(path), log, summarise(log.events, target))
 
 
 def read_run_folder(path: Path) -> RunFolder:

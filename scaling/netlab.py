@@ -1,4 +1,4 @@
-"""A link from two timed allreduces, and how well it predicts the others. Pure.
+"""A link from two timed allreduces, and the time it predicts for the others. Pure.
 
 For networks one can measure: emulated hosts, or one's own cluster over MPI or Gloo. The two
 parameters absorb what they must: reduction and copies go into beta, software into alpha.
@@ -6,10 +6,8 @@ parameters absorb what they must: reduction and copies go into beta, software in
 
 from __future__ import annotations
 
-import csv
 import math
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -18,7 +16,6 @@ from .cost import allreduce
 from .topology import Link, flat
 
 EAGER_BYTES = 64 << 10  # Open MPI, btl_tcp_eager_limit
-REFERENCE = Path(__file__).parent / "published" / "netlab_reference.csv"
 
 
 class Point(NamedTuple):
@@ -28,15 +25,6 @@ class Point(NamedTuple):
     seconds: float
     algorithm: str
     ranks: int
-
-
-class Check(NamedTuple):
-    """A measurement with its prediction; `error` is predicted / measured - 1."""
-
-    point: Point
-    predicted_s: float
-    error: float
-    calibrated: bool
 
 
 def calibrate_link(points: Sequence[Point], eager_bytes: float = EAGER_BYTES) -> Link:
@@ -78,27 +66,3 @@ def calibration_points(points: Iterable[Point]) -> list[Point]:
     small = min(rings, key=lambda point: point.n_bytes)
     large = min(rings, key=lambda point: abs(math.log(point.n_bytes / 25e6)))
     return [small, large]
-
-
-def check_points(points: Sequence[Point]) -> tuple[Link, list[Check]]:
-    """The link that two of the points give, and all points against it, worst first."""
-    chosen = calibration_points(points)
-    link = calibrate_link(chosen)
-    checks = [
-        Check(point, time_s, time_s / point.seconds - 1, any(point is one for one in chosen))
-        for point in points
-        for time_s in [predict_s(point, link)]
-    ]
-    return link, sorted(checks, key=lambda check: -abs(check.error))
-
-
-def read_reference(path: Path = REFERENCE) -> dict[str, list[Point]]:
-    """Measured points by network and rank count, as `1000 Mbit/s 0.25 ms, 8 ranks`."""
-    networks: dict[str, list[Point]] = {}
-    with path.open(newline="") as file:
-        for row in csv.DictReader(file):
-            ranks = int(row["ranks"])
-            name = f"{row['mbit_per_s']} Mbit/s {row['one_way_ms']} ms, {ranks} ranks"
-            point = Point(float(row["bytes"]), float(row["seconds"]), row["algorithm"], ranks)
-            networks.setdefault(name, []).append(point)
-    return networks

@@ -19,7 +19,7 @@ from rn50.compliance.logged_run import Case
 from rn50.logging.keeping import FIRST
 from rn50.logging.parse import read_log
 from rn50.logging.wanted import CHECKED
-from rn50.report.summary import summarise
+from rn50.report.show import shown
 from tests.compliance.log_text import (
     Edit,
     Record,
@@ -183,7 +183,7 @@ def test_more_than_can_be_kept_has_no_verdict(tmp_path: Path) -> None:
     assert "could not be kept" in found.cause
     assert "(seed)" in found.cause
     assert "\n" not in found.cause
-    assert summarise(path).status == "success"  # the room of its key is its own
+    assert shown(path)["status"] == "success"  # the room of its key is its own
 
 
 def test_of_copies_their_place_and_time_are_kept(tmp_path: Path) -> None:

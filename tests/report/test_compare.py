@@ -1,4 +1,4 @@
-"""Figures of logs, comparisons of them, and `rn50 log compare`."""
+"""RunSummary of logs, comparisons of them, and `rn50 log compare`."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from rn50.logging.parse import read_log
 from rn50.report.compare import amount, compare, read_all
 from rn50.report.compare_view import divergence_lines, to_json
 from rn50.report.divergence import Divergence, diverge, first_bit
-from rn50.report.figures import Figures, figures, show
 from rn50.report.run_folder import Subject, read_figures, read_folder, read_subjects
+from rn50.report.run_summary import RunSummary, summarise
 from tests.compliance.log_text import Run, drop, find, good_run, last, meta, put, write
 
 SHARED = Path(os.environ.get("RN50_SHARED", Path(__file__).resolve().parents[2].parent / "shared"))
@@ -35,11 +35,11 @@ RULESETS = ("0.6.0", "0.7.0", "1.1.0", "4.0.0")
 EPOCHS = range(3, 36, 4)
 
 
-def of(tmp_path: Path, *edits: Callable[[Run], object], ruleset: str = "4.0.0") -> Figures:
+def of(tmp_path: Path, *edits: Callable[[Run], object], ruleset: str = "4.0.0") -> RunSummary:
     run = good_run(ruleset)
     for edit in edits:
         edit(run)
-    return figures(read_log(write(tmp_path / "log.txt", run, ruleset)).events)
+    return summarise(read_log(write(tmp_path / "log.txt", run, ruleset)).events)
 
 
 def with_curve(curve: Callable[[int], float]) -> Run:
@@ -73,7 +73,7 @@ def invoke(*arguments: str) -> tuple[int, str, str]:
 def test_clocks_are_seconds_in_every_format(tmp_path: Path, ruleset: str) -> None:
     run = of(tmp_path, ruleset=ruleset)
     assert run.init_s == pytest.approx(60, abs=0.3)
-    assert run.gap_s == pytest.approx(0.010)
+    assert run.start_gap_s == pytest.approx(0.010)
     assert run.epoch_s == pytest.approx(1.0)
     assert run.eval_s == pytest.approx(0.5)
     assert run.run_s is not None
@@ -92,7 +92,7 @@ def test_optimizers_share_the_names_of_their_parameters(tmp_path: Path) -> None:
     names = []
     for optimizer in ("lars", "sgd"):
         path = write(tmp_path / "log.txt", good_run(optimizer=optimizer))
-        names.append(set(figures(read_log(path).events).parameters))
+        names.append(set(summarise(read_log(path).events).parameters))
     assert names[0] - names[1] == {"epsilon"}
     assert names[1] - names[0] == {"model_bn_span"}
     assert {"base_learning_rate", "momentum", "weight_decay", "optimizer"} <= names[0] & names[1]

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import csv
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -11,12 +16,44 @@ from rn50.scaling.netlab import (
     Point,
     calibrate_link,
     calibration_points,
-    check_points,
     predict_s,
-    read_reference,
 )
 
 FUZZ = settings(max_examples=60)
+REFERENCE = Path(__file__).resolve().parents[2] / "scaling/published/netlab_reference.csv"
+
+
+class Check(NamedTuple):
+    """A measurement with its prediction; `error` is predicted / measured - 1."""
+
+    point: Point
+    predicted_s: float
+    error: float
+    calibrated: bool
+
+
+def check_points(points: Sequence[Point]) -> tuple[Link, list[Check]]:
+    """The link that two of the points give, and all points against it, worst first."""
+    chosen = calibration_points(points)
+    link = calibrate_link(chosen)
+    checks = [
+        Check(point, time_s, time_s / point.seconds - 1, any(point is one for one in chosen))
+        for point in points
+        for time_s in [predict_s(point, link)]
+    ]
+    return link, sorted(checks, key=lambda check: -abs(check.error))
+
+
+def read_reference() -> dict[str, list[Point]]:
+    """Measured points by network and rank count, as `1000 Mbit/s 0.25 ms, 8 ranks`."""
+    networks: dict[str, list[Point]] = {}
+    with REFERENCE.open(newline="") as file:
+        for row in csv.DictReader(file):
+            ranks = int(row["ranks"])
+            name = f"{row['mbit_per_s']} Mbit/s {row['one_way_ms']} ms, {ranks} ranks"
+            point = Point(float(row["bytes"]), float(row["seconds"]), row["algorithm"], ranks)
+            networks.setdefault(name, []).append(point)
+    return networks
 
 
 def timed(link: Link, algorithm: str, ranks: int, n_bytes: float) -> Point:

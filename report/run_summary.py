@@ -1,4 +1,4 @@
-"""Figures of one run from the records of its log: curve, clocks, hyper-parameters.
+"""RunSummary of one run from the records of its log: curve, clocks, hyper-parameters.
 
 Whatever a log holds, these functions return what can be made of it and never raise on content.
 """
@@ -53,7 +53,7 @@ class Interval(NamedTuple):
         return self.stop_s - self.start_s
 
 
-class Figures(NamedTuple):
+class RunSummary(NamedTuple):
     """What a log says of its run; None where it does not say."""
 
     submission: dict[str, str]
@@ -61,7 +61,7 @@ class Figures(NamedTuple):
     status: str | None
     init_s: float | None
     """init_start to init_stop."""
-    gap_s: float | None
+    start_gap_s: float | None
     """init_stop to run_start: nobody's clock."""
     run_s: float | None
     """run_start to run_stop: the time to train."""
@@ -70,6 +70,12 @@ class Figures(NamedTuple):
     epochs: tuple[Interval, ...]
     """Training, by epochs where they are logged, else by blocks, else between evaluations."""
     evals: tuple[Interval, ...]
+
+    @property
+    def start_s(self) -> float | None:
+        """init_start to run_start: what lies before the clock."""
+        parts = (self.init_s, self.start_gap_s)
+        return None if parts[0] is None or parts[1] is None else parts[0] + parts[1]
 
     @property
     def reached(self) -> Evaluation | None:
@@ -99,8 +105,8 @@ class Figures(NamedTuple):
         return samples * epochs / seconds if samples and seconds > 1e-6 else None
 
 
-def figures(events: Sequence[Event], target: float | None = None) -> Figures:
-    """The figures of one log; `target` where it is known not to be the benchmark's."""
+def summarise(events: Sequence[Event], target: float | None = None) -> RunSummary:
+    """What one log says; `target` where it is known not to be the benchmark's."""
     clock_ms = _first_time(events, "run_start")
     init_ms, ready_ms = _first_time(events, "init_start"), _first_time(events, "init_stop")
     stops = [event for event in events if event.key == "run_stop"]
@@ -113,7 +119,7 @@ def figures(events: Sequence[Event], target: float | None = None) -> Figures:
     between = _between_evaluations(evaluations)
     if _total_s(training) < 0.5 * _total_s(between):
         training = between  # such as v0.6 Google, which logs most blocks as lasting 0 s
-    return Figures(
+    return RunSummary(
         submission={
             name: show(value)
             for name in _SUBMISSION
@@ -122,7 +128,7 @@ def figures(events: Sequence[Event], target: float | None = None) -> Figures:
         parameters=_parameters(events),
         status=show(status) if status is not None else None,
         init_s=_seconds(init_ms, ready_ms),
-        gap_s=_seconds(ready_ms, clock_ms),
+        start_gap_s=_seconds(ready_ms, clock_ms),
         run_s=_seconds(clock_ms, _first_time(events, "run_stop")),
         target=benchmark.TARGET_ACCURACY if target is None else target,
         evaluations=evaluations,

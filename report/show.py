@@ -1,0 +1,61 @@
+"""What `rn50 log show` says of a log: time to train, epochs, accuracy, init time, images/s."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from ..compliance.submission import find_results
+from ..config.errors import UserError
+from ..logging.parse import read_log
+from ..logging.places import log_folders, run_folders
+from .run_folder import target_of
+from .run_summary import summarise
+
+
+def find_log(path: Path) -> Path:
+    """The one log that PATH means: a file, or result_0.txt of a run's folder or of a job's first.
+
+    Raises:
+        UserError: there is none.
+    """
+    if not path.is_dir():
+        return path
+    log = next(iter(run_folders(path)), path) / "result_0.txt"
+    if not log.is_file():
+        raise UserError(f"{path}: result_0.txt expected in it, found none")
+    return log
+
+
+def find_logs(path: Path) -> list[Path]:
+    """All logs that PATH means: a file, or those of a run, a job or a submission.
+
+    Raises:
+        UserError: there is none.
+    """
+    if not path.is_dir():
+        return [path]
+    return [log for folder in log_folders(path) for log in find_results(folder)]
+
+
+def shown(path: Path) -> dict[str, Any]:
+    """What `rn50 log show --json` says of a log; None where the log does not say it."""
+    log = read_log(path)
+    run = summarise(log.events)
+    batch = log.value("global_batch_size")
+    last = run.evaluations[-1] if run.evaluations else None
+    return {
+        "status": run.status,
+        "time_to_train_s": run.run_s,
+        "init_s": run.start_s,
+        "epochs": last.epoch if last else None,
+        "eval_accuracy": last.accuracy if last else None,
+        "global_batch_size": batch if isinstance(batch, int) else None,
+        "images_per_s": run.images_per_s,
+        "evaluations": [
+            (one.epoch, one.accuracy, one.time_s)
+            for one in run.evaluations
+            if one.epoch is not None and one.time_s is not None
+        ],
+        "target": target_of(path.parent),  # the config's own; a log does not say it
+    }
