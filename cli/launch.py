@@ -29,6 +29,7 @@ from .console import (
 
 if TYPE_CHECKING:
     from ..config.load import Loaded
+    from ..launch.job import Request
 
 
 class _Wanted(NamedTuple):
@@ -59,6 +60,15 @@ def launch(
     max_restarts: Annotated[
         int, typer.Option(min=0, help="Go on by itself so often after a failed rank.")
     ] = 0,
+    runs: Annotated[
+        int, typer.Option(min=1, max=100, help="Runs one after the other, a fresh seed each.")
+    ] = 1,
+    job: Annotated[
+        Optional[Path],  # noqa: UP045
+        typer.Option(
+            help="As a job script: run in this folder, output in its job.log; again: go on there."
+        ),
+    ] = None,
     dry_run: Annotated[
         bool,
         typer.Option("--dry-run", help="Say what would run and what it takes; start nothing."),
@@ -70,10 +80,11 @@ def launch(
     A `config.yaml` beside a log is a recorded run: a line says whether this one repeated its
     accuracy curve, and `repeats` in result.json. The last line says how the run ended and how to go
     on, as do `reason` and `next` in result.json. With --json that file's content is all of the
-    standard output.
+    standard output. Several runs share a folder that is laid out as a submission.
 
     Exit 0: target reached and the official checker passes (a target of one's own below the closed
-    division's: but for that); 1: not; 2: bad input or a failed rank; 130: stopped by a signal.
+    division's: but for that); 1: not; 2: bad input or a failed rank; 130: stopped by a signal. With
+    --runs or --job: 0, all runs; 1; 2: bad input; 3: a failed rank; 143: stopped by a signal.
 
     Example: `rn50 launch quick --ranks 2 --launcher gloo seed=1`
 
@@ -81,6 +92,17 @@ def launch(
 
     Example: `rn50 launch --resume latest`
     """
+    if (runs > 1 or job is not None) and not dry_run:
+        if resume is not None or as_json:
+            raise UserError("--runs, --job: neither --resume nor --json expected beside them")
+        from ..launch.job import Request
+        from .machine_option import on_machine
+
+        name, texts = split_config(config or "quick", overrides)
+        texts = on_machine(name, texts, system)
+        if ranks is not None:
+            texts = [*texts, "system.nodes=1", f"system.ranks_per_node={ranks}"]
+        raise typer.Exit(_run_job(Request(name, tuple(texts), runs, launcher, max_restarts), job))
     wanted = _load(config, overrides, ranks, system, resume, draw=not dry_run)
     if dry_run:
         _say_what_would_run(wanted, launcher, as_json)
@@ -117,6 +139,23 @@ def launch(
     if as_json:
         print(json.dumps(result, indent=1))
     raise typer.Exit(0 if is_good(result) else EXIT_BAD)
+
+
+def _run_job(request: Request, folder: Path | None) -> int:
+    """All runs in one folder; returns the exit code, which its file exit_code has too."""
+    from ..config.load import load
+    from ..launch.job import run_all
+    from ..launch.job_folder import open_job
+    from ..launch.run_files import new_run_folder
+    from .log import log_score
+
+    first = folder or new_run_folder(load(request.config, list(request.overrides)).run)
+    with open_job(first, log=folder is not None) as job, Tracking() as track:
+        run_all(job, request, track)
+        if request.runs > 1 and job.exit_code <= EXIT_BAD:
+            with contextlib.suppress(typer.Exit, UserError):  # the runs' own verdict counts
+                log_score([job.folder])
+    return job.exit_code
 
 
 def _load(

@@ -16,7 +16,7 @@ from ..config.atomic import write_own
 from ..config.errors import UserError
 from ..config.load import Loaded
 from ..config.reading import read_file, read_object
-from .job_script import Place, job_script
+from .job_script import JobPaths, job_script
 from .preflight import refusals, refuse
 from .run_files import new_run_folder
 from .schedulers import SCHEDULERS, Scheduler
@@ -42,14 +42,14 @@ def plan_submission(loaded: Loaded, scheduler: str, runs: int, folder: Path) -> 
         raise UserError(f"--scheduler: {', '.join(SCHEDULERS)} expected, found {scheduler}")
     refuse(refusals(loaded.run, ("mpi",)))
     dialect, job = SCHEDULERS[scheduler], loaded.run.system.job
-    place = Place(
+    paths = JobPaths(
         config=(str(folder / "config.yaml"),),
         start=str(Path.cwd()),
         folder=str(folder),
         home=job.home or str(ROOT),
         python=job.python or (f"{job.home}/.venv/bin/python" if job.home else sys.executable),
     )
-    script = job_script(loaded.run, scheduler, place, runs)
+    script = job_script(loaded.run, scheduler, paths, runs)
     options = [] if scheduler == "local" else list(job.options)
     command = [*dialect.command, *options, *([] if dialect.from_stdin else ["job.sh"])]
     return Submission(dialect, folder, script, command)
@@ -158,7 +158,7 @@ def is_alive(scheduler: Scheduler, job: str) -> bool:
         text=True,
         check=False,
     )
-    if re.search(scheduler.gone, done.stdout + done.stderr):
+    if re.search(scheduler.ended_pattern, done.stdout + done.stderr):
         return False
     return done.returncode != 0 or bool(done.stdout.strip())
 

@@ -7,7 +7,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -21,15 +20,12 @@ import psutil
 
 from ..config.atomic import open_own, write_own
 from ..config.errors import UserError
-from ..config.load import load
 from ..config.schema import Run
 from ..train.heartbeat import SCRATCH_ENV
 from .disk_reserve import give_back
 from .failure import LABEL, explain_failure, read_failures
-from .host_limits import check_open_files, read_limits
+from .host_limits import read_limits
 from .launchers import LAUNCHERS, Job
-from .resume import close_attempt
-from .run_lock import hold_run
 from .watchdog import Watchdog, oom_kills
 
 GRACE_S = 10.0
@@ -258,48 +254,3 @@ def _relay(stdout: IO[str]) -> None:
                 print(LABEL.sub("", line), end="", flush=True)
             except BrokenPipeError:  # `| head`: the ranks go on all the same
                 read = False
-
-
-EXIT_USAGE, EXIT_FAILED, EXIT_STOPPED = 2, 3, 130
-
-
-def main(arguments: list[str]) -> int:
-    """Lock the folder, run the command; one line for whatever goes wrong."""
-    if len(arguments) < 3 or arguments[1] != "--":
-        print(f"rn50: error: OUT -- COMMAND expected, found {arguments}", file=sys.stderr)
-        return EXIT_USAGE
-    out, command = Path(arguments[0]), arguments[2:]
-    try:
-        with hold_run(out):
-            return watch(out, command)
-    except UserError as error:
-        print(f"rn50: error: {error}", file=sys.stderr)
-        return EXIT_USAGE
-
-
-def watch(out: Path, command: Sequence[str]) -> int:
-    """Run the command in the folder `out`, which nobody else uses; returns the exit code."""
-    watchdog = None
-    try:
-        check_open_files(read_limits())
-        run = load(out / "config.yaml").run
-        system = run.system
-        if run.watchdog.enabled:
-            watchdog = Watchdog(run.watchdog, system.world_size, one_machine=system.nodes == 1)
-        environment = watchdog.environment if watchdog else {}
-        run_watched(command, environment, out, watchdog, run.limits.grace_s)
-    except UserError as error:
-        close_attempt(out)
-        print(f"rn50: error: {error}", file=sys.stderr)
-        return EXIT_FAILED
-    except KeyboardInterrupt:
-        close_attempt(out)
-        return EXIT_STOPPED
-    finally:
-        if watchdog is not None:
-            watchdog.close()
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

@@ -17,8 +17,7 @@ from rn50.config.load import load
 from rn50.config.names import list_presets
 from rn50.config.schema import Run
 from rn50.gpu_bringup import fatbin
-from rn50.launch.job_script import Place, job_script
-from rn50.launch.schedulers import SCHEDULERS
+from rn50.launch.launchers import LAUNCHERS, build_job
 from rn50.train.capabilities import check_accelerator
 from rn50.train.gpu import SUPPORTED
 
@@ -32,17 +31,6 @@ names = {line.rstrip().split(maxsplit=5)[-1] for line in open("/proc/self/maps")
 wanted = r"lib(cudart|cudnn|cublas|cufft|curand|cusolver|nccl|nvrtc)[^/]*$"
 print(json.dumps({"nccl": bool(hvd.nccl_built()), "gloo": bool(hvd.gloo_built()),
                   "libraries": sorted(n for n in names if re.search(wanted, n))}))
-"""
-
-
-# An interpreter that does nothing, but for the watchdog, which starts what follows "--".
-WATCH = """#!/bin/bash
-case "$*" in
-  *rn50.launch.supervisor*)
-    while [[ $1 != -- ]]; do shift; done
-    shift
-    exec "$@" ;;
-esac
 """
 
 
@@ -96,33 +84,13 @@ def test_a_clusters_old_modules_do_not_come_first(
     check_own(load_libraries(**{**driver, "LD_LIBRARY_PATH": path}), site)
 
 
-@pytest.mark.parametrize("scheduler", SCHEDULERS)
-def test_a_job_script_starts_ranks_that_find_their_libraries(
-    scheduler: str, driver: dict[str, str], site: Path, root: Path, tmp_path: Path
+@pytest.mark.parametrize("launcher", LAUNCHERS)
+def test_every_launcher_starts_ranks_that_find_their_libraries(
+    launcher: str, driver: dict[str, str], site: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The whole script runs; its launchers are stubs, which start what a rank begins with once."""
-    stubs = tmp_path / "stubs"
-    stubs.mkdir()
-    for name in ("srun", "mpirun", "jsrun"):
-        (stubs / name).write_text('#!/bin/bash\nenv >"$SEEN/rank"\n')
-        (stubs / name).chmod(0o755)
-    python = stubs / "python"
-    python.write_text(WATCH)
-    python.chmod(0o755)
-    run = load("dgxa100_8", [f"system.scheduler={scheduler}", "system.job.stage=null"]).run
-    place = Place(("smoke",), str(tmp_path), str(tmp_path / "job"), str(root), str(python))
-    (tmp_path / "job.sh").write_text(job_script(run, scheduler, place))
-    (tmp_path / "job" / "run_0").mkdir(parents=True)
-    (tmp_path / "hosts").write_text("h1\n")
-    hosts = ("PBS_NODEFILE", "PE_HOSTFILE", "RN50_HOSTS")
-    environment = {
-        "PATH": f"{stubs}:/usr/bin:/bin",
-        "SEEN": str(tmp_path),
-        **dict.fromkeys(hosts, str(tmp_path / "hosts")),
-    }
-    subprocess.run(["bash", tmp_path / "job.sh"], env=environment, cwd=tmp_path, check=False)
-    seen = (tmp_path / "rank").read_text()
-    of_a_rank = dict(re.findall(r"^([A-Z][A-Z0-9_]*)=(.*)$", seen, re.M))
+    monkeypatch.setattr("os.environ", {"PATH": "/usr/bin:/bin"})
+    job, _ = build_job(load("dgxa100_8", ["system.nodes=2"]).run, launcher, ())
+    of_a_rank = dict(job.environment)
     assert of_a_rank["CUDA_MODULE_LOADING"] == "LAZY"
     path = f"{of_a_rank.get('LD_LIBRARY_PATH', '')}:{driver['LD_LIBRARY_PATH']}".strip(":")
     check_own(load_libraries(**{**of_a_rank, **driver, "LD_LIBRARY_PATH": path}), site)

@@ -18,7 +18,9 @@ import pytest
 
 from rn50.launch import job_steps as steps
 from rn50.launch.disk_reserve import give_back, reserve
-from rn50.launch.job_steps import EXIT_HAD_ENDED, EXIT_MISSED, describe_stop
+from rn50.launch.job import describe_stop
+from rn50.launch.job_folder import EXIT_MISSED
+from rn50.launch.job_steps import EXIT_HAD_ENDED
 from rn50.launch.resume import close_attempt
 from rn50.logging.parse import read_events
 from rn50.train import checkpoint
@@ -160,9 +162,8 @@ def test_a_full_disk_is_one_line_and_the_right_exit_code(
 
 @pytest.fixture
 def arguments(tmp_path: Path, smoke_data: Path) -> list[str]:
-    """`steps begin`, of the first run of a job."""
-    rest = ["--scheduler", "local", "--seed=7", f"--data={smoke_data}", "--", "smoke"]
-    return ["begin", str(tmp_path / "job/run_0"), *rest]
+    """`job_steps begin`, of the first run of a job."""
+    return ["begin", str(tmp_path / "job/run_0"), str(smoke_data), "smoke", "seed=7"]
 
 
 def seed_of(out: Path) -> str:
@@ -224,7 +225,7 @@ def test_a_folder_in_use_is_refused_by_both_steps(
         before = content(out)
         capsys.readouterr()
         assert steps.main(arguments) == 2
-        assert steps.main(["end", str(out), "2", "", "10", "local"]) == 2
+        assert steps.main(["end", str(out), "2", "", "10"]) == 2
         errors = capsys.readouterr().err.splitlines()
         assert len(errors) == 2
         assert all(f"{out}: in use by process {holder.pid} on" in line for line in errors)
@@ -271,7 +272,7 @@ LIMIT = "slurmstepd: error: *** STEP 8.0 ON node1 CANCELLED AT 2026-11-22T10:51:
     ],
 )
 def test_of_a_stop_only_what_is_known_is_said(stderr: str, walltime: str | None, told: str) -> None:
-    assert describe_stop("TERM", 312, walltime, stderr) == told
+    assert describe_stop("SIGTERM", 312, walltime, stderr) == told
 
 
 def test_the_reserve_is_there_until_something_fails(tmp_path: Path) -> None:

@@ -111,7 +111,7 @@ def test_two_nodes_give_the_log_of_a_local_run(rn50, smoke_data: Path) -> None:
     run = folder / "run_0"
     assert check_officially(run / "result_0.txt", "4.0.0").verdict == "PASS"
     environment = json.loads((run / "environment.json").read_text())
-    assert environment["launcher"] == "slurm"
+    assert environment["launcher"] == "srun"
     assert environment["variables"]["HOROVOD_CPU_OPERATIONS"] == "MPI"
     assert (run / "stderr.log").read_text().count("bind: local rank 0 of 1") == 2
     page = json.loads((folder / "systems/local_n2.json").read_text())

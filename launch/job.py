@@ -1,0 +1,200 @@
+"""A job: its runs, one after the other, in one folder that is laid out as a submission.
+
+`rn50 launch --job FOLDER --runs N` in a job script. FOLDER holds run_0, run_1, ... as `rn50 launch`
+leaves them, results/ and systems/ as a submission wants them, job.log and exit_code.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+from ..config.atomic import write_own
+from ..config.errors import UserError
+from ..config.load import Loaded, load
+from ..config.progress import Tracker
+from ..config.reading import read_ends, read_file
+from ..config.schema import Run
+from ..data.lock import scheduler_job
+from ..train.gpu import read_gpus
+from ..train.seeding import draw_seed
+from .ending import Ending, Failed, Stopped, asked_by
+from .environment_record import installed_packages
+from .every_node import DROP_CACHES, bind, run_once_per_node, staged
+from .job_folder import EXIT_FAILED, EXIT_MISSED, EXIT_STOPPED, EXIT_USAGE, OpenJob
+from .launchers import pick_launcher
+from .preflight import Here, obstacles_here, refuse, runs_here
+from .resume import is_hopeless, is_interrupted, load_attempt, read_result
+from .run import RANK, launch
+from .run_files import refuse_planted
+from .run_lock import check_free
+from .system_description import describe_system, read_machine, system_id
+from .verdict import is_good
+
+_LONGEST_LOG_BYTES = 256 << 20
+_CANCELLED = re.compile(
+    r"\*\*\* (?:STEP|JOB) \S+ ON \S+ (?P<said>CANCELLED) AT \S+(?P<why>[^*]*)\*"
+)
+
+
+class Request(NamedTuple):
+    """The runs that a job is asked for."""
+
+    config: str
+    overrides: tuple[str, ...]
+    runs: int
+    launcher: str | None
+    """None: what this machine has."""
+    max_restarts: int = 0
+
+
+def run_all(job: OpenJob, request: Request, track: Tracker) -> None:
+    """Run what is left to do of `request` in `job`; its exit code is in `job.exit_code`."""
+    try:
+        job.exit_code = EXIT_USAGE
+        launcher = pick_launcher(request.launcher)
+        run = load(request.config, list(request.overrides)).run
+        if request.runs > 1 and run.seed is not None:
+            expected = f"none for {request.runs} runs (each draws its own)"
+            raise UserError(f"seed: {expected} expected, found {run.seed}")
+        if runs_here(run, launcher):
+            refuse(obstacles_here(run, Here.read()))
+        describe_machine(run, job.folder)
+        with staged(run, (request.config, *request.overrides), launcher) as overrides:
+            request = request._replace(
+                overrides=(*request.overrides, *overrides), launcher=launcher
+            )
+            job.exit_code = 0
+            for number in range(request.runs):
+                job.exit_code = max(job.exit_code, _run_one(job, number, request, run, track))
+                if job.exit_code > EXIT_MISSED:
+                    return
+    except UserError as error:
+        job.exit_code = EXIT_USAGE
+        for line in str(error).splitlines():
+            print(f"rn50: error: {line}", file=sys.stderr, flush=True)
+    except OSError as error:  # such as a full disk
+        job.exit_code = EXIT_FAILED
+        where = error.filename or job.folder
+        print(f"rn50: error: {where}: {error.strerror or error}", file=sys.stderr, flush=True)
+    except KeyboardInterrupt as stop:
+        job.exit_code = EXIT_STOPPED
+        by = stop.ending.line if isinstance(stop, Stopped) else f"stopped by {asked_by(stop)}"
+        print(f"rn50: error: {by}", file=sys.stderr, flush=True)
+
+
+def _run_one(job: OpenJob, number: int, request: Request, run: Run, track: Tracker) -> int:
+    """Run number `number` of the job, or what is left of it; returns its exit code."""
+    out = job.run(number)
+    todo = next_run(out, request.config, request.overrides)
+    if todo is None:
+        return 0 if read_result(out).get("status") == "success" else EXIT_MISSED
+    if run.system.job.drop_caches:
+        run_once_per_node(run, pick_launcher(request.launcher), DROP_CACHES)
+
+    def stopped_by(stop: BaseException, out: Path) -> str:
+        walltime = run.system.job.walltime if scheduler_job() else None
+        seconds = round(time.monotonic() - job.start_s)
+        return describe_stop(asked_by(stop), seconds, walltime, read_ends(out / "stderr.log"))
+
+    try:
+        result = launch(
+            todo.loaded,
+            None,
+            track,
+            default_launcher=request.launcher,
+            out=out,
+            resume=out if todo.resumes else None,
+            max_restarts=request.max_restarts,
+            program=(*bind(run), *RANK),
+            stopped_by=stopped_by,
+        )
+        keep_log(job, run, number)
+        return 0 if is_good(result) else EXIT_MISSED
+    except (Failed, Stopped) as error:
+        keep_log(job, run, number)
+        say_ending(out, error.ending)
+        if isinstance(error, Stopped):
+            return EXIT_STOPPED
+        return EXIT_MISSED if is_hopeless(out) else EXIT_FAILED
+
+
+class ToDo(NamedTuple):
+    """A run that a job begins or goes on with."""
+
+    loaded: Loaded
+    resumes: bool
+
+
+def next_run(out: Path, config: str, overrides: Sequence[str]) -> ToDo | None:
+    """What is to be done in the folder of a run; None: it has ended in a start before.
+
+    Raises:
+        UserError: the config is not the run's, or another process uses the folder.
+    """
+    refuse_planted(out)
+    if not (out / "config.yaml").is_file():
+        loaded = load(config, list(overrides))
+        if loaded.run.seed is None:
+            loaded = load(config, [*overrides, f"seed={draw_seed()}"])
+        try:
+            out.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UserError(f"{out}: cannot create: {error.strerror}") from None
+        return ToDo(loaded, resumes=False)
+    check_free(out)
+    if not is_interrupted(out):
+        print(f"{out}: has ended in a start before, is left as it is", flush=True)
+        return None
+    result = read_result(out)
+    known = str(result.get("reason") or result.get("stopped") or "")
+    restarts = os.environ.get("SLURM_RESTART_COUNT", "0")
+    requeued = f"; Slurm has requeued the job {restarts} x" if restarts != "0" else ""
+    why = known or "left no result: killed, or its node failed"
+    loaded = load_attempt(out, config, [o for o in overrides if not o.startswith("seed=")])
+    print(f"{out}: the start before: {why}{requeued}", flush=True)
+    return ToDo(loaded, resumes=True)
+
+
+def describe_machine(run: Run, folder: Path) -> None:
+    """Write the machine's page of the submission."""
+    page = describe_system(run, read_machine(), installed_packages(), read_gpus())
+    systems = folder / "systems"
+    systems.mkdir(exist_ok=True)
+    write_own(systems / f"{system_id(run)}.json", json.dumps(page, indent=2) + "\n")
+
+
+def keep_log(job: OpenJob, run: Run, number: int) -> None:
+    """The log of a run among those of the submission."""
+    source, folder = job.run(number) / "result_0.txt", job.results(run)
+    if source.is_file():
+        with suppress(OSError):  # such as a full disk
+            folder.mkdir(parents=True, exist_ok=True)
+            content = read_file(source, _LONGEST_LOG_BYTES, within=job.folder)
+            write_own(folder / f"result_{number}.txt", content)
+
+
+def say_ending(out: Path, ending: Ending) -> None:
+    """The two lines of a run that did not come to its end by itself."""
+    log = out / "stderr.log"
+    print(f"rn50: error: {ending.reason}; details: {log}", file=sys.stderr, flush=True)
+    print(f"{out}{ending.what_next}", file=sys.stderr, flush=True)
+
+
+def describe_stop(signal: str, seconds: int, walltime: str | None, stderr: str) -> str:
+    """The signal, when it came, and what Slurm said of it: nothing else is known.
+
+    A cancelled job, one that is preempted or requeued, a failed node, and the end of the time all
+    arrive as the same signal.
+    """
+    of = f" of {walltime}" if walltime else ""
+    said = [" ".join(f"{m['said']}{m['why']}".split()).lower() for m in _CANCELLED.finditer(stderr)]
+    slurm = f" (Slurm: {said[-1]})" if said else ""
+    return f"{signal} after {seconds} s{of}{slurm}"

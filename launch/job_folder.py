@@ -1,0 +1,133 @@
+"""The folder of a job: its lock, its log, its exit code; a second start writes over nothing.
+
+While the first runs a second one is refused, after an interruption it goes on in the same folder,
+and after the end of all runs it gets FOLDER.2. job.log and exit_code are the newest start's; those
+before are job.1.log, exit_code.1 and so on.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import platform
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from ..config.atomic import open_own, write_own
+from ..config.benchmark import BENCHMARK
+from ..config.errors import UserError
+from ..config.reading import read_ends, read_file
+from ..config.schema import Run
+from ..data.lock import scheduler_job
+from .system_description import system_id
+
+EXIT_MISSED, EXIT_USAGE, EXIT_FAILED, EXIT_STOPPED = 1, 2, 3, 143
+"""Of a job: a run ended short of its target; bad input; a rank failed; a signal."""
+
+
+class OpenJob:
+    """The folder of a job that this process runs."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.exit_code = EXIT_FAILED
+        """Of the job; stays so where an error of ours ends it."""
+        self.start_s = time.monotonic()
+
+    def run(self, number: int) -> Path:
+        """The folder of a run."""
+        return self.folder / f"run_{number}"
+
+    @property
+    def exit_code_file(self) -> Path:
+        return self.folder / "exit_code"
+
+    def results(self, run: Run) -> Path:
+        """Where a submission has the logs of its runs."""
+        return self.folder / "results" / system_id(run) / BENCHMARK
+
+
+@contextmanager
+def open_job(first: Path, *, log: bool) -> Iterator[OpenJob]:
+    """Be the only one that runs the job in `first`, or in the folder that follows after its end.
+
+    Args:
+        log: this process's output goes to the folder's job.log from here on.
+
+    Raises:
+        UserError: another process runs it, or the folder cannot be made.
+    """
+    folder, starts = first, 1
+    while _exit_code(folder) in ("0", "1"):
+        starts += 1
+        folder = first.with_name(f"{first.name}.{starts}")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = _lock(folder)
+    except OSError as error:
+        raise UserError(f"{folder}: cannot create: {error.strerror}") from None
+    job = OpenJob(folder)
+    past = next(n for n in range(1, sys.maxsize) if not (folder / f"job.{n}.log").exists())
+    for name, kept in (("job.log", f"job.{past}.log"), ("exit_code", f"exit_code.{past}")):
+        with suppress(FileNotFoundError):
+            (folder / name).rename(folder / kept)
+    if log:
+        _redirect(folder / "job.log")
+    write_own(job.exit_code_file, "running\n")
+    try:
+        yield job
+    finally:
+        _write_in_place(job.exit_code_file, f"{job.exit_code}\n")
+        os.close(lock)
+
+
+def _exit_code(folder: Path) -> str:
+    with suppress(OSError):
+        return read_file(folder / "exit_code", 16).decode(errors="replace").strip()
+    return ""
+
+
+def _lock(folder: Path) -> int:
+    """The descriptor of the job's lock file: the kernel's lock goes with this process."""
+    path = folder / ".job.lock"
+    descriptor = open_own(path, os.O_RDWR)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        holder = read_ends(path).strip()
+        os.close(descriptor)
+        raise UserError(f"{folder}: in use by {holder}") from None
+    except OSError:
+        pass  # a file system without locks: each run has one that needs none
+    job = f", job {scheduler_job()}" if scheduler_job() else ""
+    since = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    text = f"process {os.getpid()} on {platform.node()}{job}, since {since}\n"
+    os.ftruncate(descriptor, 0)
+    os.pwrite(descriptor, text.encode(), 0)
+    return descriptor
+
+
+def _redirect(log: Path) -> None:
+    """All output to `log` from here on, that of the processes to come as well."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    descriptor = open_own(log, os.O_WRONLY | os.O_APPEND)
+    for number in (1, 2):
+        os.dup2(descriptor, number)
+    os.close(descriptor)
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.close(nothing)
+    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+
+
+def _write_in_place(path: Path, text: str) -> None:
+    """A full disk has room for what takes no more than the file has already."""
+    with suppress(OSError):
+        descriptor = open_own(path, os.O_WRONLY)
+        os.pwrite(descriptor, text.encode(), 0)
+        os.ftruncate(descriptor, len(text))
+        os.close(descriptor)

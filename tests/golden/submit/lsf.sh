@@ -1,0 +1,22 @@
+#!/usr/bin/env bash
+#BSUB -J abci_2048_open
+#BSUB -nnodes 512
+#BSUB -W 01:00
+#BSUB -P CSC000
+#BSUB -q batch
+#
+# abci_2048_open: 512 nodes x 4 ranks, on lsf.
+# Written by `rn50 submit`; may be edited and submitted by hand.
+set -euo pipefail
+
+start=/home/user/rn50
+folder=results/job
+home=/opt/rn50
+python=/opt/rn50/.venv/bin/python
+config=(results/job/config.yaml)
+cd -- "$start"
+export PYTHONPATH="$home${PYTHONPATH:+:$PYTHONPATH}"
+
+# Output: $folder/job.log. Started again it goes on, and writes over nothing.
+exec "$python" -m rn50.cli.entry launch --job="$folder" \
+  --launcher jsrun --runs 5 -- "${config[@]}"

@@ -1,0 +1,124 @@
+#!/usr/bin/env bash
+#PBS -N abci_2048_open
+#PBS -l select=512:ncpus=40:mpiprocs=4:ompthreads=10:ngpus=4
+#PBS -l place=scatter:excl
+#PBS -l walltime=01:00:00
+#PBS -j oe
+#PBS -P grp1
+#PBS -q rt_HF
+#
+# abci_2048_open: 512 nodes x 4 ranks, on pbs.
+# Written by `rn50 submit`; may be edited and submitted by hand.
+set -euo pipefail
+
+start=/home/user/rn50
+folder=results/job
+home=/opt/rn50
+python=/opt/rn50/.venv/bin/python
+config=(results/job/config.yaml)
+cd -- "$start"
+export PYTHONPATH="$home${PYTHONPATH:+:$PYTHONPATH}"
+
+set +u  # modules are not written for it
+# shellcheck source=/dev/null
+[[ -n $(type -t module) ]] || source "${MODULESHOME:-/usr/share/modules}/init/bash"
+module load cuda/9.2 cudnn/7.5 nccl/2.4 openmpi/2.1.6
+set -u
+
+# What the engines read. A variable that is set already stays, and the run says so.
+default() { export "$1=${!1-$2}"; }
+default CUDA_MODULE_LOADING LAZY
+default HOROVOD_CYCLE_TIME 0.2
+default HOROVOD_DISABLE_GROUP_FUSION 1
+default HOROVOD_TORUS_ALLREDUCE 1
+default MXNET_CUDNN_AUTOTUNE_DEFAULT 0
+default MXNET_CUDNN_LIB_CHECKING 0
+default MXNET_EXEC_BULK_EXEC_MAX_NODE_TRAIN_BWD 25
+default MXNET_EXEC_BULK_EXEC_MAX_NODE_TRAIN_FWD 999
+default OMP_NUM_THREADS 10
+
+data="${PBS_LOCALDIR:?a node-local folder expected}"/rn50_data
+container=(singularity exec --nv --bind "$start:$start" --bind "${data%/*}:${data%/*}" --pwd
+  "$start" /apps/rn50.sif)
+# The allocation's hosts, each once, with its slots.
+hosts=$(awk '!seen[$1]++ { printf "%s%s:4", comma, $1; comma = "," }' "${SGE_JOB_HOSTLIST:-${PE_HOSTFILE:-${PBS_NODEFILE:-${RN50_HOSTS:?a file with the names of the hosts, one a line, expected}}}}")
+if [[ $EUID -eq 0 ]]; then
+  export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+fi
+# The other nodes get what the engines read, whoever set it, and what modules set.
+exports=()
+pattern='^(NCCL_|HOROVOD_|MXNET_|DALI_|CUDA_|UCX_|OMP_|KMP_|GOMP_|OMPI_MCA_|OPENBLAS_)|^(PATH|LD_LIBRARY_PATH|PYTHONPATH)$'
+while read -r name; do
+  if [[ $name =~ $pattern ]]; then exports+=(-x "$name"); fi
+done < <(compgen -e)
+ranks=(mpirun -np 2048 --oversubscribe --bind-to none --map-by ppr:4:node --host "$hosts"
+  "${exports[@]}" "${container[@]}" "$home/scripts/bind.sh" --table abci)
+per_node=(mpirun -np 512 --oversubscribe --bind-to none --map-by ppr:1:node --host "$hosts"
+  "${exports[@]}")
+once=("${container[@]}")
+
+mkdir -p -- "$folder"
+exec 9>>"$folder/.job.lock"
+locked=0
+flock -n 9 || locked=$?  # above 1: a file system without locks
+if ((locked == 1)); then
+  echo "rn50: error: $folder: in use by $(<"$folder/.job.lock")" >&2
+  exit 2
+fi
+echo "process $$ on $HOSTNAME, job ${PBS_JOBID:-}, since $(date -u +%FT%TZ)" >"$folder/.job.lock"
+exec >>"$folder/job.log" 2>&1 </dev/null
+# shellcheck disable=SC2317,SC2329  # called by the trap
+finish() {
+  code=$?
+  "${per_node[@]}" "${staging[@]}" --remove -- "${config[@]}" || true
+  # In place: a full disk has room for that.
+  echo "$code" 1<>"$folder/exit_code" || true
+  truncate -s "$((${#code} + 1))" "$folder/exit_code" || true
+}
+stopped='' child=''
+# shellcheck disable=SC2317,SC2329  # called by the traps
+stop() {
+  stopped=$1
+  if [[ -n $child ]]; then kill -TERM "$child" || true; else exit 143; fi
+}
+trap 'stop SIGTERM' TERM
+trap 'stop SIGINT' INT
+# Once a node: copied to its own disk, every byte checked there.
+staging=("${container[@]}" "$python" -m rn50.cli.entry data stage --to "$data")
+trap finish EXIT
+echo running >"$folder/exit_code"
+"${per_node[@]}" mkdir -p -- "${data%/*}"
+"${once[@]}" "$python" -m rn50.cli.entry data prepare -- "${config[@]}"
+"${per_node[@]}" "${staging[@]}" -- "${config[@]}"
+
+steps=("${once[@]}" "$python" -m rn50.launch.job_steps)
+failed=0
+for ((n = 0; n < 5; n++)); do
+  out=$folder/run_$n code=0
+  "${steps[@]}" begin "$out" "$data" "${config[@]}" || code=$?
+  if ((code == 10 || code == 11)); then # this run ended in a start before this one
+    failed=$((failed | (code - 10)))
+    continue
+  fi
+  if ((code)); then exit "$code"; fi
+  train=("$python" -m rn50.train "$out/config.yaml" --out "$out")
+  if [[ -s $out/resume_from ]]; then # interrupted: on from its checkpoint
+    train+=(--resume "$(<"$out/resume_from")")
+  fi
+  "${per_node[@]}" bash -c 'sync
+    { echo 3 >/proc/sys/vm/drop_caches; } 2>/dev/null ||
+      sudo -n sysctl -q vm.drop_caches=3'
+  "${ranks[@]}" "${train[@]}" 2>"$out/stderr.log" &
+  child=$!
+  wait "$child" || code=$?
+  if [[ -n $stopped ]]; then wait "$child" || code=$?; fi
+  child='' end=0
+  "${steps[@]}" end "$out" "$code" "$stopped" "$SECONDS" || end=$?
+  if [[ -n $stopped ]]; then exit 143; fi
+  # 1: short of its target, the next one may start; above: a rank failed.
+  if ((end > 1)); then exit "$end"; fi
+  failed=$((failed | end))
+done
+"${once[@]}" "$python" -m rn50.cli.entry log score \
+  "$folder/results/ABCI_n512/resnet" || true
+exit "$failed"
