@@ -315,7 +315,7 @@ sampler: grid
 
 def test_the_script_to_submit_by_hand_runs(root: Path, tmp_path: Path, smoke_data: Path) -> None:
     """`sbatch launch/examples/smoke_slurm.sub` in a checkout, here one of links."""
-    for name in ("rn50", "scripts"):
+    for name in ("rn50", "launch"):
         (tmp_path / name).symlink_to(root / name)
     (tmp_path / ".venv").symlink_to(sys.prefix)
     (tmp_path / "datasets").mkdir()
