@@ -20,7 +20,7 @@ from rn50.report.compare import amount, compare, read_all
 from rn50.report.compare_view import divergence_lines, to_json
 from rn50.report.divergence import Divergence, diverge, first_bit
 from rn50.report.run_folder import Subject, read_figures, read_folder, read_subjects
-from rn50.report.run_summary import RunSummary, summarise
+from rn50.report.run_summary import RunSummary, show, summarise
 from tests.compliance.log_text import Run, drop, find, good_run, last, meta, put, write
 
 SHARED = Path(os.environ.get("RN50_SHARED", Path(__file__).resolve().parents[2].parent / "shared"))
