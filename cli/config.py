@@ -103,7 +103,7 @@ def config_check(
     else:
         say(f"{result.verdict} {config}: {result.cause} (ruleset {result.ruleset})")
         for finding in result.findings:
-            say(f"  {finding.severity:7} {finding.id}: {finding.message}")
+            say(f"  {finding.severity:7} {finding.rule}: {finding.message}")
         facts = [(key, yaml_value(value)) for key, value in result.facts.items()]
         print_table(("", ""), facts, free=(1,))
         words = [config, *(("--system", system) if system else ()), *(overrides or [])]

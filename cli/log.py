@@ -72,37 +72,20 @@ def _print_summary(log: Path, summary: dict[str, Any], fault: str | None) -> Non
     print_table(("", ""), rows)
 
 
-@log_app.command("check")
-def log_check(
-    paths: Annotated[
-        list[Path],
-        typer.Argument(
-            help="Logs; folders of runs, jobs, submissions (results/SYSTEM/resnet in them).",
-            metavar="PATH...",
-        ),
-    ],
-    ruleset: Ruleset = None,
-    strict: Annotated[
-        bool, typer.Option("--strict", help="Policy findings fail too: exit 1.")
-    ] = False,
-    official: Annotated[
-        Optional[bool],  # noqa: UP045
-        typer.Option(help="Run the official checker too; default: unless a log is huge."),
-    ] = None,
-    as_json: Json = False,
-) -> None:
-    """Hold logs to the MLPerf rules of their round: one verdict, its cause, what to do.
+@log_app.command(
+    "check",
+    add_help_option=False,
+    context_settings={
+        "ignore_unknown_options": True,
+        "allow_extra_args": True,
+        "allow_interspersed_args": False,
+    },
+)
+def log_check(context: typer.Context) -> None:
+    """Hold logs to the MLPerf rules of their round: one verdict, its cause, what to do."""
+    from .log_check import main
 
-    Verdicts: PASS; POLICY (passes, but breaks rules that no tool checks); FAIL; CANNOT_READ. Next
-    to ours stands the verdict of the official checker. Any round's logs, whoever wrote them.
-
-    Exit 0: PASS or POLICY; 1: FAIL, with `--strict` POLICY too; 2: CANNOT_READ.
-
-    Example: `rn50 log check results/quick/20261121T080000Z/result_0.txt`
-    """
-    from .check_command import run_check
-
-    raise typer.Exit(run_check(paths, ruleset, strict=strict, official=official, as_json=as_json))
+    raise typer.Exit(main(context.args))
 
 
 @log_app.command("score")
@@ -151,7 +134,7 @@ def log_rules(
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Every rule: id, rulesets, severity, source, what it checks.
+    """Every rule: code, name, what it judges, rulesets, severity, what it checks, source.
 
     Example: `rn50 log rules`
     """
@@ -162,7 +145,7 @@ def log_rules(
     elif markdown:
         print(render_markdown(), end="")
     else:
-        print_table(COLUMNS[:-1], [row[:-1] for row in rows()], free=(4,))
+        print_table(COLUMNS[:-1], [row[:-1] for row in rows()], free=(6,))
 
 
 def _print_score(score: Score) -> None:

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import signal
-import sys
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
-from ..config.errors import UserError
-from ..config.finding import printable
-from ..launch.ending import Stopped, asked_by, command_stopped, interrupt
+from ..launch.ending import interrupt
 from . import report as cli_report  # noqa: F401 (adds its commands to log_app)
 from .bench import bench_app
 from .config import config_app
-from .console import EXIT_STOPPED, EXIT_USAGE, TYPER_OPTIONS, print_version, say
+from .console import TYPER_OPTIONS, print_version
 from .data import data_app
 from .launch import launch, train
 from .log import log_app
@@ -52,35 +49,13 @@ class _Interrupted(Exception):
         self.stop = stop
 
 
-def main() -> None:
-    """Entry point: user errors are one line each on stderr and exit code 2, never a traceback.
-
-    Ctrl-C and SIGTERM are one line too, which says how to go on, and exit code 130.
-    """
+def run() -> None:
+    """Read the arguments and run the command; `entry` tells its errors."""
+    signal.signal(signal.SIGTERM, interrupt)
     try:
-        signal.signal(signal.SIGTERM, interrupt)
         app()
-    except UserError as error:
-        for line in str(error).split("\n"):
-            print(f"rn50: error: {line}", file=sys.stderr)
-        sys.exit(EXIT_USAGE)
-    except OSError as error:
-        where = f"{error.filename}: " if error.filename else ""
-        print(f"rn50: error: {printable(f'{where}{error.strerror or error}')}", file=sys.stderr)
-        sys.exit(EXIT_USAGE)
     except _Interrupted as interrupted:
-        _end_stopped(interrupted.stop)
-    except KeyboardInterrupt as stop:  # while the arguments were read
-        _end_stopped(stop)
-
-
-def _end_stopped(stop: KeyboardInterrupt) -> NoReturn:
-    if isinstance(stop, Stopped):
-        ending = stop.ending
-    else:
-        ending = command_stopped(asked_by(stop), sys.argv[1:])
-    say(f"rn50: {ending.line}", to=sys.stderr)
-    sys.exit(EXIT_STOPPED)
+        raise interrupted.stop from None
 
 
 @app.callback()

@@ -10,9 +10,8 @@ from ..config.finding import ERROR, NOTE, POLICY, Finding, plain, printable
 from ..logging.events import CannotRead, Log
 from ..logging.opening import open_pipe
 from ..logging.parse import read_log
-from ..logging.wanted import CHECKED
-from .log_rules import apply
-from .logged_run import Case
+from .log_rules import apply, checked_keys
+from .logged_run import LoggedRun
 from .official import NOT_RUN, Official, check_officially, installed_version
 from .ruleset import find_ruleset
 
@@ -28,13 +27,16 @@ _OFFICIAL_RECORD_BYTES = 1 << 16
 
 _NAMING_KEYS = ("submission_division", "submission_benchmark", "opt_name")
 _WORD = re.compile(r"[A-Za-z0-9_]{1,40}")
-_ROUND_ONLY_WARNED = {"1.1.0": ("WEIGHT_INIT_MISSING", "WEIGHT_INIT_NAMES")}
+_ROUND_ONLY_WARNED = {"1.1.0": ("missing-weight-initialization", "weight-initialization-names")}
 """Errors today that were warnings in the round itself (mlcommons/logging 63c9709, 4c04112)."""
 
-JOINED = "JOINED"
+UNREADABLE = ("MLP000", "unreadable")
+OFFICIAL_FAILS = ("MLP008", "official-checker-fails")
+"""Codes and names of what no rule finds."""
+_JOINED = "joined-records"
 
-ON_THE_SET = frozenset({"R05", "R06"})
-"""Rules that want ImageNet's number of images."""
+ON_THE_SET = frozenset({"eval-samples", "train-samples"})
+"""Names of the rules that want ImageNet's number of images."""
 
 
 class Check(NamedTuple):
@@ -49,7 +51,7 @@ class Check(NamedTuple):
     findings: tuple[Finding, ...]
     difference: str = ""
     round_verdict: str | None = None
-    case: Case | None = None
+    run: LoggedRun | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """As `rn50 log check --json` prints it."""
@@ -82,34 +84,34 @@ def check_log(path: Path, ruleset: str | None = None, *, official: bool | None =
         UserError: a ruleset that has no ResNet.
     """
     try:
-        log = read_log(path, CHECKED)
+        log = read_log(path, checked_keys(), others=False)
     except CannotRead as error:
         found = find_ruleset(path, None, ruleset)
         # It may read records that this parser does not, whose values are unknown.
         unread = "records that cannot be read" if error.records else None
-        referee = _referee(path, None, found.name, official, unread)
-        return _unreadable(path, error, found.name, found.source, referee)
+        official_check = _run_official_checker(path, None, found.name, official, unread)
+        return _unreadable(path, error, found.name, found.source, official_check)
     try:
         found = find_ruleset(path, log, ruleset)
         _all_kept(path, log)
     except CannotRead as error:
         own = find_ruleset(path, log, None)
         return _unreadable(path, error, own.name, own.source, None)
-    case = Case(log, found.name, found.doubts)
-    referee = _referee(path, log, found.name, official)
-    findings = no_milder(tuple(apply(case)), referee)
+    run = LoggedRun(log, found.name, found.doubts)
+    official_check = _run_official_checker(path, log, found.name, official)
+    findings = no_milder(tuple(apply(run)), official_check)
     verdict = verdict_of(findings)
     return Check(
         path,
         verdict,
-        _cause(case, findings),
+        _cause(run, findings),
         found.name,
         found.source,
-        referee,
+        official_check,
         findings,
-        _difference(verdict, findings, referee),
+        _difference(verdict, findings, official_check),
         round_verdict(found.name, findings),
-        case,
+        run,
     )
 
 
@@ -130,46 +132,50 @@ def verdict_of(findings: tuple[Finding, ...]) -> str:
     return FAIL if ERROR in severities else POLICY_VERDICT if POLICY in severities else PASS
 
 
-def no_milder(findings: tuple[Finding, ...], referee: Official | None) -> tuple[Finding, ...]:
+def no_milder(
+    findings: tuple[Finding, ...], official_check: Official | None
+) -> tuple[Finding, ...]:
     """The findings, headed by one of the official checker's failure where they have no error: what
     it fails is no valid result, whatever it saw. (Of a line with two records it sees the last
-    alone: JOINED.)"""
-    if referee is None or referee.verdict != FAIL or verdict_of(findings) == FAIL:
+    alone: joined-records.)"""
+    if official_check is None or official_check.verdict != FAIL or verdict_of(findings) == FAIL:
         return findings
-    if any(finding.id == JOINED for finding in findings):
+    if any(finding.name == _JOINED for finding in findings):
         return findings
-    reasons = [line.split(":::")[0].strip(" :") for line in referee.messages]
+    reasons = [line.split(":::")[0].strip(" :") for line in official_check.messages]
     failed = [reason for reason in reasons if " failed" in reason] or reasons
     reason = printable(" ".join(failed)[:200])
     message = f"the official checker fails it: {reason}"
-    own = Finding("OFFICIAL", ERROR, None, "PASS of the official checker", FAIL, message)
+    code, name = OFFICIAL_FAILS
+    own = Finding(code, ERROR, None, "PASS of the official checker", FAIL, message, name=name)
     return (own, *findings)
 
 
 def round_verdict(ruleset: str, findings: tuple[Finding, ...]) -> str | None:
     """The verdict with the checker of the round; None where it is today's."""
     only_warned = _ROUND_ONLY_WARNED.get(ruleset, ())
-    if not any(finding.id in only_warned for finding in findings):
+    if not any(finding.name in only_warned for finding in findings):
         return None
-    return verdict_of(tuple(f for f in findings if f.id not in only_warned))
+    return verdict_of(tuple(f for f in findings if f.name not in only_warned))
 
 
 def _unreadable(
-    path: Path, error: CannotRead, ruleset: str, source: str, referee: Official | None
+    path: Path, error: CannotRead, ruleset: str, source: str, official_check: Official | None
 ) -> Check:
-    finding = Finding("READ", ERROR, None, "an MLPerf log", error.reason, error.reason)
-    return Check(path, CANNOT_READ, error.reason, ruleset, source, referee, (finding,))
+    code, name = UNREADABLE
+    finding = Finding(code, ERROR, None, "an MLPerf log", error.reason, error.reason, name=name)
+    return Check(path, CANNOT_READ, error.reason, ruleset, source, official_check, (finding,))
 
 
-def _cause(case: Case, findings: tuple[Finding, ...]) -> str:
+def _cause(run: LoggedRun, findings: tuple[Finding, ...]) -> str:
     """One sentence: what explains the first error, else that error, else the first policy finding,
     else how the run ended."""
     if findings and findings[0].severity != NOTE:
         return _root(findings).message
-    time_s = "" if case.run_ms is None else f" after {case.run_ms / 1000:.3f} s"
-    if not case.needs_target or not case.passing:
+    time_s = "" if run.run_ms is None else f" after {run.run_ms / 1000:.3f} s"
+    if not run.needs_target or not run.evaluations_at_target:
         return f"complete run{time_s}"
-    target = case.passing[0]
+    target = run.evaluations_at_target[0]
     epoch = "" if target.epoch is None else f" at epoch {plain(target.epoch)}"
     return f"converged: {plain(target.accuracy)}{epoch}, run_stop success{time_s}"
 
@@ -181,11 +187,11 @@ def _root(findings: tuple[Finding, ...]) -> Finding:
     return next(why, worst)
 
 
-def _referee(
-    path: Path, log: Log | None, ruleset: str, wanted: bool | None, unread: str | None = None
+def _run_official_checker(
+    path: Path, log: Log | None, ruleset: str, asked: bool | None, unread: str | None = None
 ) -> Official | None:
     """The official verdict; None where nobody wants it, NOT_RUN where it would not be safe."""
-    if wanted is False:
+    if asked is False:
         return None
     if open_pipe(path) is not None:
         once = "read from a pipe, which can be read once: save it to a file first"
@@ -194,12 +200,12 @@ def _referee(
         return None
     size = path.stat().st_size
     reason = unread
-    if reason is None and size > (OFFICIAL_BYTES if wanted is None else _OFFICIAL_MOST_BYTES):
+    if reason is None and size > (OFFICIAL_BYTES if asked is None else _OFFICIAL_MOST_BYTES):
         orders = "; --official runs it" if size <= _OFFICIAL_MOST_BYTES else ""
         reason = f"{size / 1e6:.0f} MB would take it {size / 1e6 * 0.3:.0f} s{orders}"
     if reason is None and log is not None:
         reason = _unsafe(log)
-        if reason is None and wanted is None and log.longest_bytes > _OFFICIAL_RECORD_BYTES:
+        if reason is None and asked is None and log.longest_bytes > _OFFICIAL_RECORD_BYTES:
             reason = f"a record of {log.longest_bytes:,} bytes would hold it up; --official runs it"
     if reason is not None:
         return Official(NOT_RUN, installed_version(), ruleset, (reason,))
@@ -227,15 +233,20 @@ def _unsafe(log: Log) -> str | None:
     return None
 
 
-def _difference(verdict: str, findings: tuple[Finding, ...], referee: Official | None) -> str:
+def _difference(
+    verdict: str, findings: tuple[Finding, ...], official_check: Official | None
+) -> str:
     """Why the two verdicts differ, where they do."""
-    if referee is None or referee.verdict == NOT_RUN:
+    if official_check is None or official_check.verdict == NOT_RUN:
         return ""
     ours_fails = verdict == FAIL
-    if ours_fails == (referee.verdict != PASS):
+    if ours_fails == (official_check.verdict != PASS):
         return ""
     if ours_fails:
-        return f"the official checker does not test {findings[0].id}: {findings[0].message}"
-    if any(finding.id == JOINED for finding in findings):
+        return f"the official checker does not test {findings[0].rule}: {findings[0].message}"
+    if any(finding.name == _JOINED for finding in findings):
         return "the official checker reads the last record of a line alone"
-    return f"the official checker says {referee.verdict}: " + " ".join(referee.messages)[:200]
+    return (
+        f"the official checker says {official_check.verdict}: "
+        + " ".join(official_check.messages)[:200]
+    )

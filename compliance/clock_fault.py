@@ -6,17 +6,17 @@ from itertools import pairwise
 
 from ..config.finding import printable
 from ..logging.events import Event
-from .logged_run import SAME_MS, Case
+from .logged_run import SAME_MS, LoggedRun
 
 _UNITS = ((1e-3, "seconds"), (1e3, "microseconds"), (1e6, "nanoseconds"))
 _UNIT_SLACK = 0.01  # a run of half a year
 _WRITERS_STEPS = 3
 
 
-def clock_fault(case: Case) -> str:
+def clock_fault(run: LoggedRun) -> str:
     """What makes the stamps of a log go back, as far as its records tell; "" where they do not."""
     events = sorted(
-        (e for key in case.logged_keys() for e in case.all(key) if e.time_ms > 0),
+        (e for key in run.logged_keys() for e in run.all(key) if e.time_ms > 0),
         key=lambda event: event.order,
     )
     back = [at for at, (a, b) in enumerate(pairwise(events), 1) if b.time_ms < a.time_ms]
@@ -31,7 +31,9 @@ def clock_fault(case: Case) -> str:
         by_s = (before.time_ms - after.time_ms) / 1000
         if by_s * 1000 >= SAME_MS:
             return f"from line {after.line} on the clock is {by_s:.3f} s or more behind"
-    if len(back) >= _WRITERS_STEPS and (case.copies > 1 or len({e.namespace for e in events}) > 1):
+    if len(back) >= _WRITERS_STEPS and (
+        run.duplicate_writers > 1 or len({e.namespace for e in events}) > 1
+    ):
         return "records of several writers, not sorted by time"
     return ""
 

@@ -9,10 +9,10 @@ division, such as a learning rate for another batch, is found in all.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any
 
 from ..config import benchmark
 from ..config.finding import ERROR, NOTE, POLICY, SEVERITIES, WARNING, Finding, plain, shown
@@ -24,45 +24,81 @@ from ..config.names import is_file
 from ..config.plan import Plan, build_plan
 from ..config.schema import Run
 from ..config.variants import optimizer_rule
-from . import constraints
+from . import limits  # noqa: F401 (registers the limits that judge configs too)
 from . import rcp as convergence
 from .published_lr import family_of, published_range
+from .rule import CONFIG, RULES_TEXT, Setting, Violation, rule, rules_on
+
+NOT_IMAGENET = ("MLP762", "not-imagenet")
+"""Code and name of the note on what is left out for another set."""
+_TABLE = f"{RULES_TEXT} lines 834-857"
+_REFERENCE = "the reference, retired_benchmarks/resnet-tf2"
+_RCP = "mlcommons/logging 4.1.68, rcp_checker"
 
 
-class Breach(NamedTuple):
-    """What a rule found at a key of the config; `severity` where it differs from the rule's."""
+@dataclass(frozen=True)
+class ConfigUnderCheck:
+    """A config and what follows from it, with the settings that its log will have."""
 
-    key: str
-    found: Any
-    expected: str
-    why: str = ""
-    severity: str | None = None
-
-
-class Draft(NamedTuple):
-    """A config and what follows from it."""
-
-    run: Run
+    loaded: Loaded
     plan: Plan
+
+    @property
+    def run(self) -> Run:
+        return self.loaded.run
 
     @property
     def batch(self) -> int:
         return self.plan.global_batch_size
 
-
-@dataclass(frozen=True)
-class ConfigRule:
-    """`scope`: the closed division, the closed division on ImageNet, or always."""
-
-    id: str
-    severity: str
-    scope: Literal["closed", "imagenet", "always"]
-    check: Callable[[Draft], Iterator[Breach]]
+    @property
+    def ruleset(self) -> str:
+        return self.run.ruleset
 
     @property
-    def what(self) -> str:
-        """What it checks: the function's docstring."""
-        return " ".join((self.check.__doc__ or "").split())
+    def division(self) -> str:
+        return self.run.division
+
+    @property
+    def optimizer(self) -> str | None:
+        """lars or sgd; None for any other."""
+        name = self.run.optimizer.name
+        return name if name in benchmark.OPTIMIZERS else None
+
+    def absent(self, _key: str) -> bool:
+        """A config has a value for every key."""
+        return False
+
+    def settings(self, name: str) -> list[Setting]:
+        """The value of a hyper-parameter as the log will have it; nothing for what is not the
+        config's to say."""
+        own = self.run.optimizer
+        values: dict[str, tuple[str, Any]] = {
+            "optimizer": ("optimizer.variant", own.name),
+            "end_lr": ("schedule.end_lr", self.run.schedule.end_lr),
+            "decay_power": ("schedule.power", self.run.schedule.power),
+            "epsilon": ("optimizer.epsilon", optimizer_rule(own).epsilon),
+            "weight_decay": ("optimizer.weight_decay", own.weight_decay),
+            "base_lr": ("optimizer.base_lr", own.base_lr),
+            f"{'sgd' if own.name == 'sgd' else 'lars'}_momentum": (
+                "optimizer.momentum",
+                own.momentum,
+            ),
+            "label_smoothing": ("model.label_smoothing", self.run.model.label_smoothing),
+            "train_samples": ("data.train_samples", self.run.data.train_samples),
+            "eval_samples": ("data.eval_samples", self.run.data.eval_samples),
+            "submission_status": ("log.status", self.run.log.status),
+        }
+        return [self.setting(*values[name])] if name in values else []
+
+    def setting(self, key: str, value: Any) -> Setting:
+        """A value and where it comes from."""
+        origin = self.loaded.origin(key)
+        return Setting(f"{key} ({origin})", value, origin.line)
+
+    def violation(self, key: str, actual: Any, expected: str, why: str = "") -> Violation:
+        """That another value of a key was expected."""
+        return self.setting(key, actual).violation(expected, why)
 
 
 @dataclass(frozen=True)
@@ -93,17 +129,17 @@ _VERDICTS = {ERROR: "FAIL", POLICY: "POLICY", WARNING: "WARN", NOTE: "PASS"}
 
 def check_config(loaded: Loaded) -> ConfigCheck:
     """Hold a config to the closed division. Raises UserError where its parts contradict."""
-    draft = Draft(loaded.run, build_plan(loaded.run))
-    run = draft.run
+    config = ConfigUnderCheck(loaded, build_plan(loaded.run))
+    run = config.run
     findings = []
-    for rule in RULES:
-        if rule.scope == "imagenet" and not run.data.is_imagenet:
+    for each in RULES:
+        exempt = each.exempt_if_synthetic and not run.data.is_imagenet
+        if exempt or each.optimizer not in (None, config.optimizer):
             continue
-        for breach in rule.check(draft):
-            severity = breach.severity or rule.severity
-            if run.division == "open" and rule.scope != "always":
-                severity = NOTE
-            findings.append(_finding(rule.id, severity, breach, loaded))
+        # What the rules fix is free in the open division; what fits no division is not.
+        in_open = each.open_severity if each.judges == CONFIG else NOTE
+        for violation in each.check(config):
+            findings.append(each.finding(violation, in_open if run.division == "open" else None))
     choices = len([finding for finding in findings if finding.severity == NOTE])
     if run.division == "closed" and not run.data.is_imagenet:
         findings.append(_another_set(loaded))
@@ -118,16 +154,8 @@ def check_config(loaded: Loaded) -> ConfigCheck:
     else:
         cause = "within the closed division"
     return ConfigCheck(
-        _VERDICTS[worst], cause, run.division, run.ruleset, tuple(findings), facts(draft)
+        _VERDICTS[worst], cause, run.division, run.ruleset, tuple(findings), facts(config)
     )
-
-
-def _finding(rule: str, severity: str, breach: Breach, loaded: Loaded) -> Finding:
-    origin = loaded.origin(breach.key)
-    why = f": {breach.why}" if breach.why else ""
-    text = shown(breach.found)
-    message = f"{breach.key} ({origin}) is {text}, expected {breach.expected}{why}"
-    return Finding(rule, severity, origin.line, breach.expected, text, message)
 
 
 def _another_set(loaded: Loaded) -> Finding:
@@ -139,18 +167,19 @@ def _another_set(loaded: Loaded) -> Finding:
         "hyper-parameters and evaluation"
     )
     expected = f"{benchmark.IMAGENET_CLASSES} classes"
-    return Finding("R05", NOTE, origin.line, expected, str(classes), message)
+    code, name = NOT_IMAGENET
+    return Finding(code, NOTE, origin.line, expected, str(classes), message, name=name)
 
 
-def facts(draft: Draft) -> dict[str, Any]:
+def facts(config: ConfigUnderCheck) -> dict[str, Any]:
     """What the config means in numbers."""
-    plan, run = draft.plan, draft.run
-    batches = math.ceil(plan.train_samples / draft.batch)
-    padding = batches * draft.batch - plan.train_samples if run.data.last_batch == "pad" else 0
+    plan, run = config.plan, config.run
+    batches = math.ceil(plan.train_samples / config.batch)
+    padding = batches * config.batch - plan.train_samples if run.data.last_batch == "pad" else 0
     memory = rank_bytes(run)
     found: dict[str, Any] = {
         "ranks": plan.ranks,
-        "global_batch_size": draft.batch,
+        "global_batch_size": config.batch,
         "steps_per_epoch": plan.steps_per_epoch,
         "padding_images": padding,
         "padding_percent": round(100 * padding / plan.train_samples, 3),
@@ -161,10 +190,10 @@ def facts(draft: Draft) -> dict[str, Any]:
         "evaluations": len(plan.eval_epochs),
         "memory_per_rank_gb": None if memory is None else round(memory / 1e9, 2),
     }
-    about = published_range(run, draft.batch)
+    about = published_range(run, config.batch)
     if about is not None:
         found["published_base_lr"] = [float(f"{value:.3g}") for value in (about.low, about.high)]
-    reference = convergence.reference(draft.batch, run.ruleset)
+    reference = convergence.reference(config.batch, run.ruleset)
     if reference is None or not run.data.is_imagenet or run.model.network != "resnet":
         return found
     known = not math.isnan(reference.mean)
@@ -181,149 +210,132 @@ def facts(draft: Draft) -> dict[str, Any]:
     return found
 
 
-def _optimizer(draft: Draft) -> Iterator[Breach]:
-    """The optimizer is lars or sgd."""
-    if draft.run.optimizer.name not in benchmark.OPTIMIZERS:
-        allowed = " or ".join(benchmark.OPTIMIZERS)
-        yield Breach("optimizer.variant", draft.run.optimizer.variant, f"a variant of {allowed}")
-
-
-def _end_lr(draft: Draft) -> Iterator[Breach]:
-    """The end learning rate is 0.0001."""
-    found = draft.run.schedule.end_lr
-    if found != benchmark.END_LR:
-        yield Breach("schedule.end_lr", found, plain(benchmark.END_LR))
-
-
-def _power(draft: Draft) -> Iterator[Breach]:
-    """The learning rate decays with power 2."""
-    found = draft.run.schedule.power
-    if found != benchmark.DECAY_POWER:
-        severity = POLICY if draft.run.optimizer.name == "sgd" else None
-        yield Breach("schedule.power", found, plain(benchmark.DECAY_POWER), severity=severity)
-
-
-def _shape(draft: Draft) -> Iterator[Breach]:
+@rule("MLP754", "decay-shape", POLICY, _TABLE, judges=CONFIG, open_severity=NOTE)
+def _shape(config: ConfigUnderCheck) -> Iterator[Violation]:
     """The learning rate decays by a polynomial."""
-    if draft.run.schedule.shape != "poly":
-        yield Breach("schedule.shape", draft.run.schedule.shape, "poly")
+    if config.run.schedule.shape != "poly":
+        yield config.violation("schedule.shape", config.run.schedule.shape, "poly")
 
 
-def _epsilon(draft: Draft) -> Iterator[Breach]:
-    """LARS has epsilon 0."""
-    if draft.run.optimizer.name == "lars":
-        found = optimizer_rule(draft.run.optimizer).epsilon
-        if found != benchmark.LARS_EPSILON:
-            yield Breach("optimizer.epsilon", found, plain(benchmark.LARS_EPSILON))
-
-
-def _eta(draft: Draft) -> Iterator[Breach]:
+@rule(
+    *("MLP755", "lars-eta", POLICY),
+    _TABLE,
+    judges=CONFIG,
+    open_severity=NOTE,
+    exempt_if_synthetic=True,
+)
+def _eta(config: ConfigUnderCheck) -> Iterator[Violation]:
     """LARS has eta 0.001, as the reference."""
-    if draft.run.optimizer.name == "lars":
-        found = optimizer_rule(draft.run.optimizer).eta
-        if found != benchmark.LARS_ETA:
-            yield Breach("optimizer.eta", found, f"{plain(benchmark.LARS_ETA)}, as the reference")
+    if config.run.optimizer.name == "lars":
+        actual = optimizer_rule(config.run.optimizer).eta
+        if actual != benchmark.LARS_ETA:
+            yield config.violation(
+                "optimizer.eta", actual, f"{plain(benchmark.LARS_ETA)}, as the reference"
+            )
 
 
-def _weight_decay(draft: Draft) -> Iterator[Breach]:
-    """The weight decay is 0.0001 x 2^N."""
-    found = draft.run.optimizer.weight_decay
-    if not constraints.weight_decay_fits(found):
-        unit = plain(benchmark.WEIGHT_DECAY_UNIT)
-        near = constraints.nearest_weight_decays(found)
-        yield Breach("optimizer.weight_decay", found, f"{unit} x 2^N", near)
+@rule("MLP763", "free-momentum", NOTE, f"{RULES_TEXT} line 839", judges=CONFIG)
+def _free_momentum(config: ConfigUnderCheck) -> Iterator[Violation]:
+    """Where LARS may have any momentum, one other than 0.9 is pointed out in an open config."""
+    actual, free = (
+        config.run.optimizer.momentum,
+        config.batch >= benchmark.MOMENTUM_FREE_BEYOND_DOUBT,
+    )
+    differs = config.optimizer == "lars" and actual != benchmark.MOMENTUM
+    if differs and free and config.division == "open":
+        why = f"free in the closed division too at a batch of {config.batch:,}"
+        yield config.violation("optimizer.momentum", actual, plain(benchmark.MOMENTUM), why)
 
 
-def _base_lr(draft: Draft) -> Iterator[Breach]:
-    """The base learning rate of SGD is 0.001 x k."""
-    found = draft.run.optimizer.base_lr
-    if draft.run.optimizer.name == "sgd" and not constraints.sgd_lr_fits(found):
-        yield Breach("optimizer.base_lr", found, "0.001 x k, k an integer")
-
-
-def _momentum(draft: Draft) -> Iterator[Breach]:
-    """Momentum is 0.9: for SGD always, for LARS below a batch of 32k."""
-    name, found = draft.run.optimizer.name, draft.run.optimizer.momentum
-    severity = constraints.momentum_severity(name, found, draft.batch)
-    if severity is not None:
-        why = f"the batch is {draft.batch:,}"
-        yield Breach("optimizer.momentum", found, constraints.momentum_rule(name), why, severity)
-    elif name == "lars" and found != benchmark.MOMENTUM and draft.run.division == "open":
-        why = f"free in the closed division too at a batch of {draft.batch:,}"
-        yield Breach("optimizer.momentum", found, plain(benchmark.MOMENTUM), why)
-
-
-def _label_smoothing(draft: Draft) -> Iterator[Breach]:
-    """Label smoothing is 0 or 0.1."""
-    found = draft.run.model.label_smoothing
-    if found not in benchmark.LABEL_SMOOTHING:
-        yield Breach("model.label_smoothing", found, "0 or 0.1")
-
-
-def _cadence(draft: Draft) -> Iterator[Breach]:
+@rule(
+    *("MLP803", "evaluation-cadence", POLICY),
+    f"{RULES_TEXT} lines 939, 443",
+    judges=CONFIG,
+    open_severity=NOTE,
+)
+def _cadence(config: ConfigUnderCheck) -> Iterator[Violation]:
     """Evaluations come every 4 epochs."""
-    found = draft.run.eval.period
-    if found != benchmark.EVAL_PERIOD_EPOCHS:
-        yield Breach("eval.period", found, str(benchmark.EVAL_PERIOD_EPOCHS))
+    actual = config.run.eval.period
+    if actual != benchmark.EVAL_PERIOD_EPOCHS:
+        yield config.violation("eval.period", actual, str(benchmark.EVAL_PERIOD_EPOCHS))
 
 
-def _target(draft: Draft) -> Iterator[Breach]:
+@rule(
+    *("MLP304", "target-not-reached", ERROR),
+    f"{RULES_TEXT} lines 441, 491",
+    judges=CONFIG,
+    open_severity=NOTE,
+)
+def _target(config: ConfigUnderCheck) -> Iterator[Violation]:
     """The run stops at 0.759 or above."""
-    found = draft.run.eval.target
-    if found < benchmark.TARGET_ACCURACY:
+    actual = config.run.eval.target
+    if actual < benchmark.TARGET_ACCURACY:
         why = "a run that stops there is none of the closed division"
-        if draft.run.division == "closed":
+        if config.run.division == "closed":
             why += "; division=open takes any target"
-        yield Breach("eval.target", found, f"at least {benchmark.TARGET_ACCURACY}", why)
+        yield config.violation("eval.target", actual, f"at least {benchmark.TARGET_ACCURACY}", why)
 
 
-def _late_target(draft: Draft) -> Iterator[Breach]:
+@rule(
+    *("MLP307", "trained-past-target", NOTE),
+    f"{RULES_TEXT} line 491",
+    judges=CONFIG,
+    exempt_if_synthetic=True,
+)
+def _late_target(config: ConfigUnderCheck) -> Iterator[Violation]:
     """The run does not go on past 0.759."""
-    found = draft.run.eval.target
-    if found > benchmark.TARGET_ACCURACY:
+    actual = config.run.eval.target
+    if actual > benchmark.TARGET_ACCURACY:
         why = "training goes on past the target"
-        yield Breach("eval.target", found, str(benchmark.TARGET_ACCURACY), why)
+        yield config.violation("eval.target", actual, str(benchmark.TARGET_ACCURACY), why)
 
 
-def _samples(draft: Draft) -> Iterator[Breach]:
-    """The data set is ImageNet's: 1,281,167 and 50,000 images in 1,000 classes."""
-    data = draft.run.data
-    for key, found, expected in (
-        ("data.train_samples", data.train_samples, benchmark.IMAGENET_TRAIN_SAMPLES),
-        ("data.eval_samples", data.eval_samples, benchmark.IMAGENET_EVAL_SAMPLES),
-        ("data.classes", data.classes, benchmark.IMAGENET_CLASSES),
-    ):
-        if found != expected:
-            yield Breach(key, found, str(expected))
-
-
-def _images(draft: Draft) -> Iterator[Breach]:
+@rule(
+    *("MLP756", "image-preparation", POLICY),
+    _REFERENCE,
+    judges=CONFIG,
+    open_severity=NOTE,
+    exempt_if_synthetic=True,
+)
+def _images(config: ConfigUnderCheck) -> Iterator[Violation]:
     """Images are prepared as in the reference: crop, area, aspect, flip, to the last epoch."""
-    data = draft.run.data
+    data = config.run.data
     slack = 1e-2  # the rules say 0.75 to 1.33
     if data.crop_px != benchmark.CROP_PX:
-        yield Breach("data.crop_px", data.crop_px, str(benchmark.CROP_PX))
+        yield config.violation("data.crop_px", data.crop_px, str(benchmark.CROP_PX))
     if data.eval_resize_px != benchmark.EVAL_RESIZE_PX:
-        yield Breach("data.eval_resize_px", data.eval_resize_px, str(benchmark.EVAL_RESIZE_PX))
-    for key, found, expected in (
+        yield config.violation(
+            "data.eval_resize_px", data.eval_resize_px, str(benchmark.EVAL_RESIZE_PX)
+        )
+    for key, actual, expected in (
         ("data.area", data.area, benchmark.CROP_AREA),
         ("data.aspect", data.aspect, benchmark.CROP_ASPECT),
     ):
-        if any(abs(a - b) > slack for a, b in zip(found, expected, strict=True)):
-            said = " to ".join(plain(round(value, 4)) for value in found)
-            yield Breach(key, said, " to ".join(plain(round(value, 4)) for value in expected))
+        if any(abs(a - b) > slack for a, b in zip(actual, expected, strict=True)):
+            said = " to ".join(plain(round(value, 4)) for value in actual)
+            yield config.violation(
+                key, said, " to ".join(plain(round(value, 4)) for value in expected)
+            )
     for key, on in (("data.augment", data.augment), ("data.flip", data.flip)):
         if not on:
-            yield Breach(key, on, "true")
+            yield config.violation(key, on, "true")
     if data.no_augment_from_epoch is not None:
         why = "augmentation ends before the run"
-        yield Breach("data.no_augment_from_epoch", data.no_augment_from_epoch, "none", why)
+        key = "data.no_augment_from_epoch"
+        yield config.violation(key, data.no_augment_from_epoch, "none", why)
 
 
-def _network(draft: Draft) -> Iterator[Breach]:
+@rule(
+    *("MLP757", "network", POLICY),
+    _REFERENCE,
+    judges=CONFIG,
+    open_severity=NOTE,
+    exempt_if_synthetic=True,
+)
+def _network(config: ConfigUnderCheck) -> Iterator[Violation]:
     """The network is ResNet-50 v1.5 with the reference's batch norm."""
-    model = draft.run.model
-    for key, found, expected in (
+    model = config.run.model
+    for key, actual, expected in (
         ("model.network", model.network, "resnet"),
         ("model.depth", model.depth, 50),
         ("model.width", model.width, 64),
@@ -332,137 +344,136 @@ def _network(draft: Draft) -> Iterator[Breach]:
         ("model.bn_momentum", model.bn_momentum, benchmark.BN_MOMENTUM),
         ("model.bn_epsilon", model.bn_epsilon, benchmark.BN_EPSILON),
     ):
-        if found != expected:
-            yield Breach(key, found, shown(expected))
+        if actual != expected:
+            yield config.violation(key, actual, shown(expected))
 
 
-def _batch_control(draft: Draft) -> Iterator[Breach]:
+@rule("MLP758", "batch-changes", POLICY, _TABLE, judges=CONFIG, open_severity=NOTE)
+def _batch_control(config: ConfigUnderCheck) -> Iterator[Violation]:
     """The batch stays the same through the run."""
-    if draft.run.batch.changes:
-        found = [change.per_rank for change in draft.run.batch.changes]
-        yield Breach("batch.changes", found, "none", "a second batch size has no log key")
-
-
-def _seed(draft: Draft) -> Iterator[Breach]:
-    """The seed is drawn fresh for every run, not a constant."""
-    if draft.run.seed is not None:
-        why = "the rules allow the clock or urandom, and no two runs the same"
-        yield Breach("seed", draft.run.seed, "none (rn50 launch draws one)", why)
-
-
-def _rcp_covers(draft: Draft) -> Iterator[Breach]:
-    """A reference convergence point covers the batch."""
-    reference = convergence.reference(draft.batch, draft.run.ruleset)
-    if reference is not None and reference.kind == "above":
-        largest = reference.batches[0]
-        yield Breach(
-            "batch.per_rank",
-            draft.run.batch.per_rank,
-            f"a global batch up to {largest:,}",
-            f"{draft.batch:,} is above the largest point {largest:,}: needs its own RCP",
+    if config.run.batch.changes:
+        actual = [change.per_rank for change in config.run.batch.changes]
+        yield config.violation(
+            "batch.changes", actual, "none", "a second batch size has no log key"
         )
 
 
-def _rcp_reached(draft: Draft) -> Iterator[Breach]:
+@rule(
+    *("MLP906", "seed-not-fresh", POLICY),
+    f"{RULES_TEXT} lines 166-183",
+    judges=CONFIG,
+    open_severity=NOTE,
+    exempt_if_synthetic=True,
+)
+def _seed(config: ConfigUnderCheck) -> Iterator[Violation]:
+    """The seed is drawn fresh for every run, not a constant."""
+    if config.run.seed is not None:
+        why = "the rules allow the clock or urandom, and no two runs the same"
+        yield config.violation("seed", config.run.seed, "none (rn50 launch draws one)", why)
+
+
+@rule(
+    *("MLP752", "batch-without-reference", ERROR),
+    _RCP,
+    judges=CONFIG,
+    open_severity=NOTE,
+    exempt_if_synthetic=True,
+)
+def _rcp_covers(config: ConfigUnderCheck) -> Iterator[Violation]:
+    """A reference convergence point covers the batch."""
+    reference = convergence.reference(config.batch, config.run.ruleset)
+    if reference is not None and reference.kind == "above":
+        largest = reference.batches[0]
+        yield config.violation(
+            "batch.per_rank",
+            config.run.batch.per_rank,
+            f"a global batch up to {largest:,}",
+            f"{config.batch:,} is above the largest point {largest:,}: needs its own RCP",
+        )
+
+
+@rule(
+    *("MLP753", "shorter-than-reference", ERROR),
+    _RCP,
+    judges=CONFIG,
+    open_severity=NOTE,
+    exempt_if_synthetic=True,
+)
+def _rcp_reached(config: ConfigUnderCheck) -> Iterator[Violation]:
     """The run is long enough to converge within the reference's epochs."""
-    reference = convergence.reference(draft.batch, draft.run.ruleset)
+    reference = convergence.reference(config.batch, config.run.ruleset)
     if reference is None or math.isnan(reference.mean):
         return
-    last = draft.plan.eval_epochs[-1]
+    last = config.plan.eval_epochs[-1]
     if last < reference.minimum:
         why = (
             f"evaluated last after epoch {last}, the RCP test accepts from {reference.minimum:.2f}"
         )
-        found = str(draft.run.schedule.length)
-        yield Breach("schedule.length", found, f"{math.ceil(reference.mean)} epochs or more", why)
+        actual = str(config.run.schedule.length)
+        yield config.violation(
+            "schedule.length", actual, f"{math.ceil(reference.mean)} epochs or more", why
+        )
 
 
-def _rcp_scaled(draft: Draft) -> Iterator[Breach]:
+@rule("MLP759", "score-scaled-down", NOTE, _RCP, judges=CONFIG, exempt_if_synthetic=True)
+def _rcp_scaled(config: ConfigUnderCheck) -> Iterator[Violation]:
     """An evaluation that would be accepted but scaled down is pointed out."""
-    reference = convergence.reference(draft.batch, draft.run.ruleset)
+    reference = convergence.reference(config.batch, config.run.ruleset)
     if reference is None or math.isnan(reference.mean):
         return
-    stop = next((e for e in draft.plan.eval_epochs if e >= reference.minimum), None)
+    stop = next((e for e in config.plan.eval_epochs if e >= reference.minimum), None)
     if stop is not None and stop < reference.mean:
-        yield Breach(
+        yield config.violation(
             "eval.offset",
-            draft.run.eval.offset,
+            config.run.eval.offset,
             f"an evaluation at the RCP mean, {reference.mean:.2f} epochs",
             f"converging at epoch {stop} multiplies the score by {reference.mean / stop:.6f}",
         )
 
 
-def _long_warmup(draft: Draft) -> Iterator[Breach]:
+@rule("MLP760", "long-warmup", NOTE, "likely a mistake", judges=CONFIG)
+def _long_warmup(config: ConfigUnderCheck) -> Iterator[Violation]:
     """The warm-up takes less than half of the run."""
-    plan = draft.plan
+    plan = config.plan
     if plan.warmup_steps * 2 > plan.total_steps:
-        found = str(draft.run.schedule.warmup)
+        actual = str(config.run.schedule.warmup)
         why = f"{plan.warmup_steps} of {plan.total_steps} steps"
-        yield Breach("schedule.warmup", found, "less than half of the run", why)
+        yield config.violation("schedule.warmup", actual, "less than half of the run", why)
 
 
-def _status(draft: Draft) -> Iterator[Breach]:
-    """The submission status is one of the round's words."""
-    allowed = benchmark.statuses(draft.run.ruleset)
-    if draft.run.log.status not in allowed:
-        yield Breach("log.status", draft.run.log.status, ", ".join(allowed))
-
-
-def _counts(draft: Draft) -> Iterator[Breach]:
+@rule("MLP051", "image-set-counts", ERROR, "the manifest of the image set", judges=CONFIG)
+def _counts(config: ConfigUnderCheck) -> Iterator[Violation]:
     """The config's counts are those of the image set, where that can be seen."""
-    folder = Path(draft.run.data.path)
+    folder = Path(config.run.data.path)
     if not is_file(folder / FILE_NAME):
         return
     for key, count in zip(COUNTS, load_manifest(folder).counts, strict=True):
-        found = getattr(draft.run.data, key.removeprefix("data."))
-        if found != count:
-            yield Breach(key, found, str(count), f"as in {folder / FILE_NAME}")
+        actual = getattr(config.run.data, key.removeprefix("data."))
+        if actual != count:
+            yield config.violation(key, actual, str(count), f"as in {folder / FILE_NAME}")
 
 
-def _lr_for_batch(draft: Draft) -> Iterator[Breach]:
+@rule(
+    "MLP751", "unusual-learning-rate", WARNING, "published recipes (docs/recipes.md)", judges=CONFIG
+)
+def _lr_for_batch(config: ConfigUnderCheck) -> Iterator[Violation]:
     """The base learning rate is in the range of the published recipes for optimizer and batch."""
-    own = draft.run.optimizer.base_lr
-    about = published_range(draft.run, draft.batch)
+    own = config.run.optimizer.base_lr
+    about = published_range(config.run, config.batch)
     if about is None or about.supports(own):
         return
     low, high = (f"{value:.3g}" for value in (about.low, about.high))
     span = low if low == high else f"{low} to {high}"
-    family = {"lars": "LARS", "sgd": "SGD"}.get(family_of(draft.run.optimizer))
+    family = {"lars": "LARS", "sgd": "SGD"}.get(family_of(config.run.optimizer))
     named = f" with {family}" if family else ""
     near, other = about.same_lr, about.same_batch
-    yield Breach(
+    yield config.violation(
         "optimizer.base_lr",
         own,
-        f"about {span} at a global batch of {draft.batch:,}{named}",
+        f"about {span} at a global batch of {config.batch:,}{named}",
         f"{near.base_lr:.3g} is made for a batch of {near.batch:,} ({near.source}), and the recipe "
         f"nearest to yours has {other.base_lr:.3g} at {other.batch:,} ({other.source})",
     )
 
 
-RULES = (
-    ConfigRule("COUNTS", ERROR, "always", _counts),
-    ConfigRule("LR_FOR_BATCH", WARNING, "always", _lr_for_batch),
-    ConfigRule("OPT_NAME", ERROR, "closed", _optimizer),
-    ConfigRule("END_LR", ERROR, "closed", _end_lr),
-    ConfigRule("POWER", ERROR, "closed", _power),
-    ConfigRule("EPSILON", ERROR, "closed", _epsilon),
-    ConfigRule("WEIGHT_DECAY", ERROR, "closed", _weight_decay),
-    ConfigRule("SGD_BASE_LR", ERROR, "closed", _base_lr),
-    ConfigRule("SUBMISSION_VALUES", ERROR, "closed", _status),
-    ConfigRule("R02", ERROR, "closed", _target),
-    ConfigRule("RCP", ERROR, "imagenet", _rcp_covers),
-    ConfigRule("RCP_LENGTH", ERROR, "imagenet", _rcp_reached),
-    ConfigRule("R07", POLICY, "closed", _momentum),
-    ConfigRule("R11", POLICY, "closed", _label_smoothing),
-    ConfigRule("R04", POLICY, "closed", _cadence),
-    ConfigRule("SHAPE", POLICY, "closed", _shape),
-    ConfigRule("ETA", POLICY, "imagenet", _eta),
-    ConfigRule("R05", POLICY, "imagenet", _samples),
-    ConfigRule("IMAGES", POLICY, "imagenet", _images),
-    ConfigRule("NETWORK", POLICY, "imagenet", _network),
-    ConfigRule("BATCH_CONTROL", POLICY, "closed", _batch_control),
-    ConfigRule("S2", POLICY, "imagenet", _seed),
-    ConfigRule("R03", NOTE, "imagenet", _late_target),
-    ConfigRule("RCP_FACTOR", NOTE, "imagenet", _rcp_scaled),
-    ConfigRule("WARMUP", NOTE, "closed", _long_warmup),
-)
+RULES = rules_on(CONFIG)

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from ..config import benchmark
 from ..config.finding import number
 from ..logging.events import Event, Log
+from .rule import Setting
 from .ruleset import Doubt
 
 SAME_MS = 1000
@@ -22,14 +23,28 @@ _LEAST_SHARE = 0.1
 0.94 to 1 (all others)."""
 _LEAST_INTERVALS = 2
 
-_PREAMBLE = frozenset({*benchmark.SUBMISSION_KEYS, "cache_clear", "init_start"})
-
-_OF_THE_RUN = frozenset(
-    {
-        *(f"{kind}_{end}" for kind in ("block", "epoch", "eval") for end in ("start", "stop")),
-        *("init_stop", "run_start", "train_samples", "eval_samples", "eval_accuracy"),
-    }
+_PREAMBLE = (*benchmark.SUBMISSION_KEYS, "cache_clear", "init_start")
+CONTEXT_KEYS = (*_PREAMBLE, "opt_name", "run_start", "run_stop")
+"""Which run it is, in which division, with which optimizer: no rule has to declare these."""
+INTERVAL_KEYS = tuple(
+    f"{kind}_{end}" for kind in ("block", "epoch", "eval") for end in ("start", "stop")
 )
+RESULT_KEYS = ("run_start", "run_stop", "eval_accuracy")
+_OF_THE_RUN = frozenset(
+    {*INTERVAL_KEYS, "init_stop", "run_start", "train_samples", "eval_samples", "eval_accuracy"}
+)
+
+_SETTING_KEYS = {
+    "optimizer": "opt_name",
+    "end_lr": "{optimizer}_opt_end_learning_rate",
+    "decay_power": "{optimizer}_opt_learning_rate_decay_poly_power",
+    "epsilon": "lars_epsilon",
+    "weight_decay": "{optimizer}_opt_weight_decay",
+    "base_lr": "{optimizer}_opt_base_learning_rate",
+    "lars_momentum": "lars_opt_momentum",
+    "sgd_momentum": "sgd_opt_momentum",
+}
+"""The log's names of what configs and logs both have."""
 
 
 def median(values: Iterable[float]) -> float:
@@ -49,7 +64,7 @@ class Evaluation(NamedTuple):
     accuracy: float
 
 
-class Case:
+class LoggedRun:
     """What the rules ask about one log under one ruleset."""
 
     def __init__(self, log: Log, ruleset: str, doubts: tuple[Doubt, ...] = ()) -> None:
@@ -68,8 +83,17 @@ class Case:
         """Records of a key in the first run."""
         return self._index.get(key, [])
 
+    def settings(self, name: str) -> list[Setting]:
+        """What the log has of a hyper-parameter; of a name without a key of its own, of that key
+        or, of label smoothing, of every key that ends so."""
+        key = _SETTING_KEYS.get(name, name).format(optimizer=self.optimizer)
+        keys = [key]
+        if name == "label_smoothing":
+            keys = [each for each in self.logged_keys() if each.endswith(name)]
+        return [as_setting(event) for each in keys for event in self.all(each)]
+
     def first(self, key: str) -> Event | None:
-        events = self._index.get(key)
+        events = self.all(key)
         return events[0] if events else None
 
     def value(self, key: str) -> Any:
@@ -155,15 +179,15 @@ class Case:
         return found
 
     @cached_property
-    def on_the_clock(self) -> list[Evaluation]:
+    def timed_evaluations(self) -> list[Evaluation]:
         """Evaluations between run_start and the last run_stop, by their place in the log."""
         begin, end = self._clock_orders
         return [e for e in self.evaluations if begin < e.order < end]
 
     @cached_property
-    def passing(self) -> list[Evaluation]:
+    def evaluations_at_target(self) -> list[Evaluation]:
         """Evaluations on the clock that reach the target."""
-        return [e for e in self.on_the_clock if reaches_target(e.accuracy)]
+        return [e for e in self.timed_evaluations if reaches_target(e.accuracy)]
 
     @cached_property
     def best(self) -> Evaluation | None:
@@ -184,7 +208,7 @@ class Case:
         return (
             bool(stops)
             and all(stop.metadata.get("status") == "success" for stop in stops)
-            and (bool(self.passing) or not self.needs_target)
+            and (bool(self.evaluations_at_target) or not self.needs_target)
             and self.run_ms is not None
             and self.run_ms > 0
         )
@@ -193,7 +217,7 @@ class Case:
     def coarse_ms(self) -> int:
         """What the stamps of evaluations are multiples of, where that is more than a millisecond,
         up to a second; else 0."""
-        stamps = [e.time_ms for e in self.on_the_clock]
+        stamps = [e.time_ms for e in self.timed_evaluations]
         if not stamps or any(not stamp.is_integer() for stamp in map(float, stamps)):
             return 0
         step_ms = math.gcd(SAME_MS, *map(int, stamps))
@@ -203,10 +227,10 @@ class Case:
     def epoch_ms(self) -> float | None:
         """Time of an epoch, the median between evaluations up to the first at target; None where
         fewer than three evaluations tell."""
-        end = self.passing[0].order if self.passing else math.inf
+        end = self.evaluations_at_target[0].order if self.evaluations_at_target else math.inf
         times = [
             (other.time_ms - one.time_ms) / (other.epoch - one.epoch)
-            for one, other in pairwise(e for e in self.on_the_clock if e.order <= end)
+            for one, other in pairwise(e for e in self.timed_evaluations if e.order <= end)
             if one.epoch is not None and other.epoch is not None and other.epoch - one.epoch >= 1
         ]
         return median(times) if len(times) >= _LEAST_INTERVALS else None
@@ -228,7 +252,7 @@ class Case:
         if not self.converged or self.stop is None:
             return None
         before = [e for e in self.evaluations if e.order < self.stop.order]
-        begin = self.passing[0].order if self.passing else math.inf
+        begin = self.evaluations_at_target[0].order if self.evaluations_at_target else math.inf
         for one, other in pairwise(before):
             if one.order >= begin and self.too_soon(one, other):
                 return None if one.epoch is None else round(one.epoch, 3)
@@ -236,10 +260,15 @@ class Case:
         return None if last is None else round(last, 3)
 
     @cached_property
-    def copies(self) -> int:
+    def duplicate_writers(self) -> int:
         """How often the log has its run_start within a second: ranks that all wrote."""
         starts = self.all("run_start")
         return sum(abs(e.time_ms - starts[0].time_ms) <= SAME_MS for e in starts)
+
+
+def as_setting(event: Event) -> Setting:
+    """A record as a value and where it stands."""
+    return Setting(f"{event.key} (line {event.line})", event.value, event.line)
 
 
 def reaches_target(accuracy: float) -> bool:

@@ -15,7 +15,11 @@ from . import rcp as convergence
 from .check_log import CANNOT_READ, FAIL, Check
 from .rcp import Verdict
 
-_NO_CLOCK = ("TWO_RUNS", "R17", "R22")  # errors that leave no run time to trust
+_NO_CLOCK = (
+    "two-runs",
+    "several-clocks",
+    "run-time-not-positive",
+)  # errors that leave no run time to trust
 
 
 class RunScore(NamedTuple):
@@ -35,7 +39,7 @@ class RunScore(NamedTuple):
 def newest(checks: Sequence[Check]) -> str:
     """The ruleset that a submission is held to: the newest of those of its logs that can be read
     (of all, where none can)."""
-    rulesets = {check.ruleset for check in checks if check.case is not None}
+    rulesets = {check.ruleset for check in checks if check.run is not None}
     rulesets = rulesets or {check.ruleset for check in checks}
     return max(rulesets, key=benchmark.RULESETS.index)
 
@@ -44,16 +48,16 @@ def judge_convergence(checks: Sequence[Check]) -> Verdict | None:
     """The RCP test on the runs by the newest of their rulesets; None where that round has none, or
     the runs have no common batch size. A run whose batch is no number did not converge with it, and
     the one that may fail, whatever for, has no epochs that count."""
-    cases = [check.case for check in checks if check.case is not None]
-    batches = {case.batch for case in cases if case.batch is not None}
+    logged = [check.run for check in checks if check.run is not None]
+    batches = {run.batch for run in logged if run.batch is not None}
     ruleset = newest(checks)
     if len(batches) != 1 or not convergence.kept_points(ruleset):
         return None
     out = left_out([run_score(check) for check in checks])
     epochs = [
         None
-        if check.case is None or check.case.batch is None or at in out
-        else check.case.convergence_epoch
+        if check.run is None or check.run.batch is None or at in out
+        else check.run.convergence_epoch
         for at, check in enumerate(checks)
     ]
     return convergence.judge(epochs, batches.pop(), ruleset)
@@ -69,13 +73,13 @@ def left_out(runs: Sequence[RunScore]) -> set[int]:
 
 
 def run_score(check: Check) -> RunScore:
-    case = check.case
-    if case is None:
+    run = check.run
+    if run is None:
         return RunScore(check.path, None, False, None, None, check.cause, check.cause)
-    broken = any(finding.id in _NO_CLOCK for finding in check.findings)
-    minutes = None if case.run_ms is None or broken else case.run_ms / 60_000
-    last = case.on_the_clock[-1] if case.on_the_clock else None
-    converged = case.converged and minutes is not None
+    broken = any(finding.name in _NO_CLOCK for finding in check.findings)
+    minutes = None if run.run_ms is None or broken else run.run_ms / 60_000
+    last = run.timed_evaluations[-1] if run.timed_evaluations else None
+    converged = run.converged and minutes is not None
     return RunScore(
         check.path,
         minutes,

@@ -16,8 +16,8 @@ from typing import NamedTuple
 from ..config import benchmark
 from ..config.finding import ERROR, POLICY, number, plain
 from ..logging.events import Event
-from .logged_run import SAME_MS, Case, Evaluation, median
-from .rule import Found
+from .logged_run import SAME_MS, Evaluation, LoggedRun, median
+from .rule import Violation
 
 _CERTAIN_STAMPS, _CERTAIN_ACCURACIES = 7.0, 5.5
 """Decades. 350 published sets have 3,500 pairs of runs, a pair some 100 places where a stretch may
@@ -47,7 +47,7 @@ _MOST_EVALUATIONS = 100
 _EPOCHS = ("epoch_start", "epoch_stop", "block_stop", "eval_start", "eval_stop", "eval_accuracy")
 _VARIES = 0.01  # share by which an interval that a log has once or twice differs at least
 
-Named = tuple[str, Case]
+Named = tuple[str, LoggedRun]
 
 
 class _Course(NamedTuple):
@@ -68,9 +68,9 @@ class _Curve(NamedTuple):
     image: float
 
 
-def same_stamps(cases: Sequence[Named]) -> Iterator[Found]:
+def same_stamps(runs: Sequence[Named]) -> Iterator[Violation]:
     """Pairs of runs whose stamps are equal, also after a shift, throughout or over a part."""
-    courses = [(name, _course(case)) for name, case in cases[:_MOST_RUNS]]
+    courses = [(name, _course(run)) for name, run in runs[:_MOST_RUNS]]
     groups: dict[str, list[tuple[str, int]]] = {}
     taken: set[str] = set()
     for (name, one), (other_name, other) in combinations(courses, 2):
@@ -89,7 +89,7 @@ def same_stamps(cases: Sequence[Named]) -> Iterator[Found]:
     for name, others in groups.items():
         names = ", ".join([name, *(other for other, _ in others)])
         length = min(length for _, length in others)
-        yield Found(
+        yield Violation(
             f"{names} are one run: {length} intervals between their stamps in a row are equal to "
             "the millisecond",
             None,
@@ -100,15 +100,15 @@ def same_stamps(cases: Sequence[Named]) -> Iterator[Found]:
         )
 
 
-def _course(case: Case) -> _Course:
+def _course(run: LoggedRun) -> _Course:
     events: list[Event] = sorted(
-        (e for key in _EPOCHS for e in case.during(key)[:_MOST_EVENTS]),
+        (e for key in _EPOCHS for e in run.during(key)[:_MOST_EVENTS]),
         key=lambda event: event.order,
     )
-    if case.start is not None:
-        events.insert(0, case.start)
-    if case.stop is not None:
-        events.append(case.stop)
+    if run.start is not None:
+        events.insert(0, run.start)
+    if run.stop is not None:
+        events.append(run.stop)
     by_epoch: dict[tuple[str, float], float] = {}
     by_place: dict[tuple[str, float], float] = {}
     places: dict[str, int] = {}
@@ -180,10 +180,10 @@ def _same_stretch(
     return best
 
 
-def same_accuracies(cases: Sequence[Named]) -> Iterator[Found]:
+def same_accuracies(runs: Sequence[Named]) -> Iterator[Violation]:
     """Pairs of runs whose accuracies are equal or near at the same epochs or places, throughout or
     in many of them; and sets of which that holds as a whole."""
-    curves = [(name, _curve(case)) for name, case in cases[:_MOST_RUNS]]
+    curves = [(name, _curve(run)) for name, run in runs[:_MOST_RUNS]]
     groups: dict[str, list[tuple[str, int, bool]]] = {}
     taken: set[str] = set()
     for (name, one), (other_name, other) in combinations(curves, 2):
@@ -218,8 +218,8 @@ def same_accuracies(cases: Sequence[Named]) -> Iterator[Found]:
         yield _same_curve(text, 0, POLICY)
 
 
-def _same_curve(text: str, equal: int, severity: str) -> Found:
-    return Found(
+def _same_curve(text: str, equal: int, severity: str) -> Violation:
+    return Violation(
         text,
         None,
         "runs with seeds, and so accuracies, of their own",
@@ -258,23 +258,23 @@ def _common(one: dict[float, float], other: dict[float, float]) -> list[float]:
     return common if len(common) >= 3 else []
 
 
-def _curve(case: Case) -> _Curve:
+def _curve(run: LoggedRun) -> _Curve:
     """The accuracies of one run, without what a diverged run repeats."""
     by_epoch: dict[float, float] = {}
     by_place: dict[float, float] = {}
     before: Evaluation | None = None
-    for evaluation in case.on_the_clock:
+    for evaluation in run.timed_evaluations:
         stuck = before is not None and before.accuracy == evaluation.accuracy
         if evaluation.accuracy > _CHANCE_LEVEL and not stuck:
             by_place[len(by_place)] = evaluation.accuracy
             if evaluation.epoch is not None:
                 by_epoch.setdefault(evaluation.epoch, evaluation.accuracy)
         before = evaluation
-    return _Curve(by_epoch, by_place, 1 / _images(case))
+    return _Curve(by_epoch, by_place, 1 / _images(run))
 
 
-def _images(case: Case) -> float:
-    logged = number(case.value("eval_samples"))
+def _images(run: LoggedRun) -> float:
+    logged = number(run.value("eval_samples"))
     most = benchmark.IMAGENET_EVAL_SAMPLES
     return most if logged is None else min(most, max(1.0, logged))
 

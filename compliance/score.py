@@ -100,9 +100,9 @@ def score_checks(folder: Path, judged: Sequence[Check], *, scale: bool | None = 
         scale: as of `score_folder`.
     """
     *checks, whole = judged
-    cases = [check.case for check in checks if check.case is not None]
+    logged = [check.run for check in checks if check.run is not None]
     name = newest(checks)
-    division = next((case.division for case in cases if case.division), None)
+    division = next((run.division for run in logged if run.division), None)
     runs = [run_score(check) for check in checks]
     window, outside = _median_window(checks, runs)
     scored, mean_min = _olympic([runs[at] for at in window])
@@ -141,7 +141,7 @@ def _median_window(
     everything = list(range(len(runs)))
     if len(runs) <= benchmark.RUNS:
         return everything, ()
-    starts = [None if check.case is None else check.case.start for check in checks]
+    starts = [None if check.run is None else check.run.start for check in checks]
     unknown = next((c.path.name for c, s in zip(checks, starts, strict=True) if s is None), None)
     if unknown is not None:
         return everything, (f"no order of launch: {printable(unknown)} has no run_start",)

@@ -5,20 +5,20 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from ..config import benchmark
 from ..config.errors import UserError
-from ..config.finding import ERROR, NOTE, POLICY, Finding, number, plain, printable, shown
+from ..config.finding import ERROR, NOTE, POLICY, number, plain, printable, shown
 from ..config.reading import read_file
 from ..logging.places import MOST_LOGS, RESULT_FILES, job_of, run_folders
 from . import rcp as convergence
 from .check_log import CANNOT_READ, FAIL, POLICY_VERDICT, Check, check_log, verdict_of
-from .logged_run import Case
-from .rule import RULES_TEXT, Found
+from .logged_run import INTERVAL_KEYS, RESULT_KEYS, LoggedRun
+from .rule import FOLDER, RULES_TEXT, Violation, rule, rules_on
 from .run_scores import judge_convergence, newest
 from .same_run import all_chips, same_accuracies, same_stamps
 
@@ -37,28 +37,14 @@ class Submission:
     """Where a system description belongs, if the folder lies in a submission package."""
 
     @property
-    def cases(self) -> list[tuple[str, Case]]:
-        """(file name, case) of the logs that can be read."""
-        return [(c.path.name, c.case) for c in self.checks if c.case is not None]
+    def runs(self) -> list[tuple[str, LoggedRun]]:
+        """(file name, run) of the logs that can be read."""
+        return [(c.path.name, c.run) for c in self.checks if c.run is not None]
 
     @property
     def closed(self) -> bool:
         """Any log that says closed makes it a closed submission."""
-        return any(case.division != "open" for _, case in self.cases)
-
-
-class SetRule(NamedTuple):
-    """A rule on a submission."""
-
-    id: str
-    severity: str
-    source: str
-    check: Callable[[Submission], Iterator[Found]]
-
-    @property
-    def what(self) -> str:
-        """What it checks: the function's docstring."""
-        return " ".join((self.check.__doc__ or "").split())
+        return any(run.division != "open" for _, run in self.runs)
 
 
 _NUMBERED = re.compile(r"result_(?:0|[1-9][0-9]*)\.txt")
@@ -92,33 +78,28 @@ def check_folder(
     system, system_path = _read_system(folder)
     submission = Submission(folder, checks, system, system_path)
     findings = tuple(
-        Finding(
-            rule.id,
-            found.severity or rule.severity,
-            found.line,
-            found.expected,
-            found.found,
-            found.message,
-            found.advice,
-        )
-        for rule in SET_RULES
-        for found in rule.check(submission)
+        each.finding(violation) for each in SET_RULES for violation in each.check(submission)
     )
-    if any(finding.id == "SAME_RUN" for finding in findings):
+    copied = next((finding for finding in findings if finding.name == "copied-run"), None)
+    if copied is not None:
         findings = tuple(
-            f._replace(caused_by="SAME_RUN") if f.id == "SAME_CURVE" else f for f in findings
+            f._replace(caused_by=copied.id) if f.name == "copied-accuracies" else f
+            for f in findings
         )
     order = (ERROR, POLICY, NOTE)
     findings = tuple(sorted(findings, key=lambda finding: order.index(finding.severity)))
     good = sum(check.verdict not in (FAIL, CANNOT_READ) for check in checks)
     cause = f"{good} of {len(checks)} runs pass"
     verdict = verdict_of(findings)
-    frowned = next((check for check in checks if check.verdict == POLICY_VERDICT), None)
+    first_policy_violation = next(
+        (check for check in checks if check.verdict == POLICY_VERDICT), None
+    )
     if findings and findings[0].severity != NOTE:
         cause = findings[0].message
-    elif frowned is not None:
+    elif first_policy_violation is not None:
         verdict = POLICY_VERDICT
-        cause += f", with policy findings ({frowned.path.name}: {frowned.cause})"
+        where, why = first_policy_violation.path.name, first_policy_violation.cause
+        cause += f", with policy findings ({where}: {why})"
     ruleset_by = next(check for check in checks if check.ruleset == newest(checks))
     source = ruleset_by.ruleset_source
     whole = Check(folder, verdict, cause, ruleset_by.ruleset, source, None, findings)
@@ -138,22 +119,24 @@ def _check_each(
         yield known[place]._replace(path=path)
 
 
-def _one_round(submission: Submission) -> Iterator[Found]:
+@rule("MLP905", "mixed-rounds", POLICY, f"{RULES_TEXT} line 62", judges=FOLDER)
+def _one_round(submission: Submission) -> Iterator[Violation]:
     """All logs are of one round; the runs as a set are held to the newest."""
-    first = submission.cases[:1]
-    other = [pair for pair in submission.cases if pair[1].ruleset != first[0][1].ruleset][:1]
-    for (name, case), (other_name, other_case) in zip(first, other, strict=False):
-        yield Found(
-            f"{name} is of ruleset {case.ruleset}, {other_name} of {other_case.ruleset}: the set "
+    first = submission.runs[:1]
+    other = [pair for pair in submission.runs if pair[1].ruleset != first[0][1].ruleset][:1]
+    for (name, run), (other_name, other_run) in zip(first, other, strict=False):
+        yield Violation(
+            f"{name} is of ruleset {run.ruleset}, {other_name} of {other_run.ruleset}: the set "
             f"is held to {newest(submission.checks)}",
             None,
             "logs of one round",
-            f"{case.ruleset} and {other_case.ruleset}",
+            f"{run.ruleset} and {other_run.ruleset}",
             "--ruleset decides for all of them",
         )
 
 
-def _five_runs(submission: Submission) -> Iterator[Found]:
+@rule("MLP901", "five-runs", ERROR, f"{RULES_TEXT} lines 509, 954; {_PACKAGE}", judges=FOLDER)
+def _five_runs(submission: Submission) -> Iterator[Violation]:
     """Five result_*.txt, numbered from 0, of which at most one is no valid run."""
     count = len(submission.checks)
     others = sorted(
@@ -163,7 +146,7 @@ def _five_runs(submission: Submission) -> Iterator[Found]:
     )
     if others:
         listed = printable(", ".join(others[:4])) + (" ..." if len(others) > 4 else "")
-        yield Found(
+        yield Violation(
             f"{listed}: no runs of a submission, which are result_0.txt, result_1.txt ...",
             severity=NOTE,
         )
@@ -172,7 +155,7 @@ def _five_runs(submission: Submission) -> Iterator[Found]:
         more = ""
         if count > benchmark.RUNS:
             more = "; of more the window of five with the median score is submitted (log score)"
-        yield Found(
+        yield Violation(
             f"{count} run{'s' if count > 1 else ''}, expected {benchmark.RUNS}{more}",
             None,
             str(benchmark.RUNS),
@@ -185,14 +168,14 @@ def _five_runs(submission: Submission) -> Iterator[Found]:
     if len(failed) > allowed:
         names = ", ".join(c.path.name for c in failed)
         runs = "1 run is" if len(failed) == 1 else f"{len(failed)} runs are"
-        yield Found(
+        yield Violation(
             f"{runs} not valid ({names}), {allowed} of {count} may fail: {failed[0].cause}",
             None,
             f"at most {allowed}",
             str(len(failed)),
         )
     elif failed:
-        yield Found(
+        yield Violation(
             f"{failed[0].path.name} is not a valid run and counts as the slowest: "
             f"{failed[0].cause}",
             severity=NOTE,
@@ -209,16 +192,22 @@ def _is_ours(folder: Path) -> bool:
     return (folder / "result.json").is_file() or (job is not None and bool(run_folders(job)))
 
 
-def _seeds(submission: Submission) -> Iterator[Found]:
+@rule(
+    *("MLP906", "seed-not-fresh", POLICY),
+    f"{RULES_TEXT} lines 166-183; {_PACKAGE}, seed_checker",
+    judges=FOLDER,
+    keys=("seed",),
+)
+def _seeds(submission: Submission) -> Iterator[Violation]:
     """Closed, from 1.0.0 on: each run logs an integer seed, no two runs the same in one place."""
     if not submission.closed:
         return
     taken: dict[tuple[str, str, int], str] = {}
     without = []
-    for name, case in submission.cases:
-        if not case.at_least("1.0.0"):
+    for name, run in submission.runs:
+        if not run.at_least("1.0.0"):
             continue
-        events = case.all("seed")
+        events = run.all("seed")
         if not events:
             without.append(name)
         own = set()
@@ -228,7 +217,7 @@ def _seeds(submission: Submission) -> Iterator[Found]:
                 if seed != event.value and isinstance(event.value, float):
                     raise ValueError
             except (TypeError, ValueError, OverflowError):
-                yield Found(
+                yield Violation(
                     f"{name} line {event.line}: seed {shown(event.value)} is no integer",
                     event.line,
                     "an integer",
@@ -238,7 +227,7 @@ def _seeds(submission: Submission) -> Iterator[Found]:
             place = (shown(event.metadata.get("file")), shown(event.metadata.get("lineno")), seed)
             own.add(place)
             if place in taken and taken[place] != name:
-                yield Found(
+                yield Violation(
                     f"{taken[place]} and {name} have the same seed {seed}",
                     event.line,
                     "a fresh seed for every run",
@@ -247,7 +236,7 @@ def _seeds(submission: Submission) -> Iterator[Found]:
                 )
         taken |= dict.fromkeys(own, name)
     if without:
-        yield Found(
+        yield Violation(
             f"no seed in {', '.join(without)}",
             None,
             "a seed in every log",
@@ -256,7 +245,7 @@ def _seeds(submission: Submission) -> Iterator[Found]:
         )
 
 
-_ALIKE = (
+_SAME_IN_ALL = (
     "submission_division",
     "submission_org",
     "submission_platform",
@@ -269,17 +258,23 @@ _ALIKE = (
 )
 
 
-def _alike(submission: Submission) -> Iterator[Found]:
+@rule(
+    *("MLP907", "different-hyperparameters", POLICY),
+    f"{RULES_TEXT} line 62",
+    judges=FOLDER,
+    keys=_SAME_IN_ALL,
+)
+def _same_hyperparameters(submission: Submission) -> Iterator[Violation]:
     """All runs have one division, organisation, platform, batch, optimizer and hyper-parameters,
     and the division of the system description."""
-    cases = submission.cases
-    for key in dict.fromkeys(_ALIKE):
-        values = [(name, case.value(key)) for name, case in cases if case.all(key)]
+    runs = submission.runs
+    for key in dict.fromkeys(_SAME_IN_ALL):
+        values = [(name, run.value(key)) for name, run in runs if run.all(key)]
         if not values:
             continue
         other = next((pair for pair in values if not _equal(pair[1], values[0][1])), None)
         if other is not None:
-            yield Found(
+            yield Violation(
                 f"{key} is {shown(values[0][1])} in {values[0][0]} and {shown(other[1])} in "
                 f"{other[0]}",
                 None,
@@ -290,15 +285,15 @@ def _alike(submission: Submission) -> Iterator[Found]:
         return
     declared = submission.system.get("division")
     if not isinstance(declared, str):
-        yield Found(
+        yield Violation(
             f"division of the system description is {shown(declared)}, expected closed or open",
             severity=NOTE,
         )
     else:
-        for name, case in cases:
-            logged = case.value("submission_division")
+        for name, run in runs:
+            logged = run.value("submission_division")
             if logged != declared:
-                yield Found(
+                yield Violation(
                     f"submission_division is {shown(logged)} in {name}, the system description "
                     f"says {shown(declared)}",
                     None,
@@ -313,11 +308,17 @@ def _equal(one: Any, other: Any) -> bool:
     return bool(one == other) or (one != one and other != other)
 
 
-def _system(submission: Submission) -> Iterator[Found]:
+@rule(
+    *("MLP908", "system-description", POLICY),
+    f"{_PACKAGE}, system_desc_checker",
+    judges=FOLDER,
+    keys=("global_batch_size",),
+)
+def _system(submission: Submission) -> Iterator[Violation]:
     """The system description is there, and its accelerators divide the global batch."""
     if submission.system is None:
         if submission.system_path is not None:
-            yield Found(
+            yield Violation(
                 f"no system description {submission.system_path.name} in "
                 f"{submission.system_path.parent}",
                 None,
@@ -325,7 +326,7 @@ def _system(submission: Submission) -> Iterator[Found]:
                 "none",
             )
         else:
-            yield Found(
+            yield Violation(
                 "no system description: the folder lies in no submission package "
                 "(ORG/results/SYSTEM/resnet, ORG/systems/SYSTEM.json)",
                 severity=NOTE,
@@ -334,52 +335,70 @@ def _system(submission: Submission) -> Iterator[Found]:
     chips = all_chips(submission.system)
     if chips is None:
         counts = [submission.system.get(k) for k in ("number_of_nodes", "accelerators_per_node")]
-        yield Found(
+        yield Violation(
             "number_of_nodes and accelerators_per_node of the system description are "
             f"{shown(counts[0])} and {shown(counts[1])}, expected counts",
             severity=NOTE,
         )
         return
-    for name, case in submission.cases:
-        if case.batch is not None and chips > 0 and case.batch % chips:
-            yield Found(
-                f"global_batch_size {plain(case.batch)} ({name}) is no multiple of the "
+    for name, run in submission.runs:
+        if run.batch is not None and chips > 0 and run.batch % chips:
+            yield Violation(
+                f"global_batch_size {plain(run.batch)} ({name}) is no multiple of the "
                 f"{chips} accelerators of the system description",
                 None,
                 f"a multiple of {chips}",
-                plain(case.batch),
+                plain(run.batch),
                 severity=NOTE,
             )
             return
 
 
-def _same_stamps(submission: Submission) -> Iterator[Found]:
+@rule(
+    *("MLP902", "copied-run", ERROR),
+    f"{RULES_TEXT} lines 509, 954: five runs",
+    judges=FOLDER,
+    keys=(*RESULT_KEYS, *INTERVAL_KEYS),
+)
+def _same_stamps(submission: Submission) -> Iterator[Violation]:
     """No two logs have equal stamps, or stamps that are equal after a shift: not throughout, nor
     over a stretch that is no coincidence."""
-    yield from same_stamps(submission.cases)
+    yield from same_stamps(submission.runs)
 
 
-def _same_accuracies(submission: Submission) -> Iterator[Found]:
+@rule(
+    *("MLP903", "copied-accuracies", ERROR),
+    f"{RULES_TEXT} lines 166-183, 509, 954",
+    judges=FOLDER,
+    keys=(*RESULT_KEYS, "eval_samples"),
+)
+def _same_accuracies(submission: Submission) -> Iterator[Violation]:
     """No two logs have the same accuracies at the same epochs or places, weighed by their digits:
     throughout, or in four places of five, an error; in many, or all nearer than seeds give in two
     runs or along the whole set, policy."""
-    yield from same_accuracies(submission.cases)
+    yield from same_accuracies(submission.runs)
 
 
-def _chips(submission: Submission) -> Iterator[Found]:
+@rule(
+    *("MLP909", "impossible-accelerator-rate", POLICY),
+    "peak of the largest accelerator, 4.0e4 images/s",
+    judges=FOLDER,
+    keys=(*RESULT_KEYS, "train_samples"),
+)
+def _chips(submission: Submission) -> Iterator[Violation]:
     """The accelerators of the system description can have trained so fast: up to 1e5 images/s
     each."""
     chips = None if submission.system is None else all_chips(submission.system)
     if not chips:
         return
-    for name, case in submission.cases:
-        target = case.passing[0] if case.passing else None
-        if target is None or target.epoch is None or case.run_ms is None or case.run_ms <= 0:
+    for name, run in submission.runs:
+        target = run.evaluations_at_target[0] if run.evaluations_at_target else None
+        if target is None or target.epoch is None or run.run_ms is None or run.run_ms <= 0:
             continue
-        rate = target.epoch * benchmark.IMAGENET_TRAIN_SAMPLES / (case.run_ms / 1000) / chips
+        rate = target.epoch * benchmark.IMAGENET_TRAIN_SAMPLES / (run.run_ms / 1000) / chips
         most = benchmark.IMPOSSIBLE_IMAGES_PER_S_A_CHIP
-        if rate > most and case.value("train_samples") == benchmark.IMAGENET_TRAIN_SAMPLES:
-            yield Found(
+        if rate > most and run.value("train_samples") == benchmark.IMAGENET_TRAIN_SAMPLES:
+            yield Violation(
                 f"{name}: {rate:.2g} images/s for each of the {chips} accelerators of the system "
                 "description",
                 None,
@@ -390,7 +409,13 @@ def _chips(submission: Submission) -> Iterator[Found]:
             return
 
 
-def _rcp(submission: Submission) -> Iterator[Found]:
+@rule(
+    *("MLP904", "faster-than-reference", ERROR),
+    "mlcommons/logging 4.1.68, rcp_checker",
+    judges=FOLDER,
+    keys=(*RESULT_KEYS, "global_batch_size"),
+)
+def _rcp(submission: Submission) -> Iterator[Violation]:
     """Closed, from 1.0.0 on: the runs do not converge faster than the reference allows."""
     if not submission.closed or len(submission.checks) < benchmark.RUNS:
         return
@@ -398,8 +423,8 @@ def _rcp(submission: Submission) -> Iterator[Found]:
     if verdict is None or verdict.passed or verdict.reference is None:
         return
     if verdict.mean is None and len(_invalid(submission)) > benchmark.RUNS_THAT_MAY_FAIL:
-        return  # S1 says it
-    yield Found(
+        return  # five-runs says it
+    yield Violation(
         f"RCP test: {verdict.reason}",
         None,
         "a reference convergence point, and not fewer epochs than it",
@@ -408,14 +433,20 @@ def _rcp(submission: Submission) -> Iterator[Found]:
     )
 
 
-def _matched(submission: Submission) -> Iterator[Found]:
+@rule(
+    *("MLP910", "differs-from-reference", NOTE),
+    f"{RULES_TEXT} lines 541-546",
+    judges=FOLDER,
+    keys=("global_batch_size", *benchmark.LARS_KEYS),
+)
+def _matched(submission: Submission) -> Iterator[Violation]:
     """Where the batch has a reference point, differences to its hyper-parameters are shown."""
-    if not submission.cases or not submission.closed:
+    if not submission.runs or not submission.closed:
         return
-    name, case = submission.cases[0]
-    points = convergence.kept_points(case.ruleset)
-    point = next((p for p in points if p.batch == case.batch), None)
-    if point is None or case.optimizer != "lars":
+    name, run = submission.runs[0]
+    points = convergence.kept_points(run.ruleset)
+    point = next((p for p in points if p.batch == run.batch), None)
+    if point is None or run.optimizer != "lars":
         return
     logged = {
         "lars_opt_base_learning_rate": point.base_lr,
@@ -424,26 +455,15 @@ def _matched(submission: Submission) -> Iterator[Found]:
         "lars_opt_weight_decay": point.weight_decay,
     }
     parts = [
-        f"{key} {shown(case.value(key))} against {plain(expected)}"
+        f"{key} {shown(run.value(key))} against {plain(expected)}"
         for key, expected in logged.items()
-        if number(case.value(key)) != expected
+        if number(run.value(key)) != expected
     ]
     if parts:
-        yield Found(f"the reference point of batch {point.batch} ({name}): {', '.join(parts)}")
+        yield Violation(f"the reference point of batch {point.batch} ({name}): {', '.join(parts)}")
 
 
-SET_RULES = (
-    SetRule("S1", ERROR, f"{RULES_TEXT} lines 509, 954; {_PACKAGE}", _five_runs),
-    SetRule("SAME_RUN", ERROR, f"{RULES_TEXT} lines 509, 954: five runs", _same_stamps),
-    SetRule("SAME_CURVE", ERROR, f"{RULES_TEXT} lines 166-183, 509, 954", _same_accuracies),
-    SetRule("RCP", ERROR, "mlcommons/logging 4.1.68, rcp_checker", _rcp),
-    SetRule("ROUND", POLICY, f"{RULES_TEXT} line 62", _one_round),
-    SetRule("S2", POLICY, f"{RULES_TEXT} lines 166-183; {_PACKAGE}, seed_checker", _seeds),
-    SetRule("R20", POLICY, f"{RULES_TEXT} line 62", _alike),
-    SetRule("SYSTEM", POLICY, f"{_PACKAGE}, system_desc_checker", _system),
-    SetRule("CHIPS", POLICY, "peak of the largest accelerator, 4.0e4 images/s", _chips),
-    SetRule("S3", NOTE, f"{RULES_TEXT} lines 541-546", _matched),
-)
+SET_RULES = rules_on(FOLDER)
 
 
 def _read_system(folder: Path) -> tuple[dict[str, Any] | None, Path | None]:

@@ -16,7 +16,8 @@ class Finding(NamedTuple):
 
     `severity`: error (the official checker fails it, or there is no valid result), policy (the
     rules forbid it and no tool checks it), warning (no rule forbids it, and it is likely a mistake)
-    or note. `caused_by`: the id of the finding that explains this one; "" where none does.
+    or note. `id` and `name`: the rule's code and name. `caused_by`: the code of the finding that
+    explains this one; "" where none does.
     """
 
     id: str
@@ -27,6 +28,12 @@ class Finding(NamedTuple):
     message: str
     advice: str = ""
     caused_by: str = ""
+    name: str = ""
+
+    @property
+    def rule(self) -> str:
+        """Code and name, as people are shown them."""
+        return f"{self.id} {self.name}".rstrip()
 
 
 def printable(text: str) -> str:

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from ..compliance.config_rules import ConfigCheck
 
 GO_ON, START_AGAIN = "go on with", "start again with"
-RULE_HERE = "RUNS_HERE"
-"""Id of what `config check` notes of this machine alone."""
+CANNOT_RUN_HERE = ("MLP062", "cannot-run-here")
+"""Code and name of what `config check` notes of this machine alone."""
 _STOPPED_BY = "stopped by "
 _CONTINUED = (("data", "pack"), ("data", "stage"), ("sweep",))
 """Commands that, given once more, go on where they were stopped."""
@@ -311,7 +311,7 @@ def config_checked(check: ConfigCheck, words: Sequence[str], nodes: int) -> Endi
     if check.verdict == "FAIL":
         key = re.match(r"[a-z_.]+", check.cause)
         advice, command = "what it means", ["config", "explain", *([key[0]] if key else [])]
-    elif any(finding.id == RULE_HERE for finding in check.findings):
+    elif any(finding.id == CANNOT_RUN_HERE[0] for finding in check.findings):
         advice, command = "not on this machine; to a scheduler with", ["submit", *words]
     elif nodes > 1:
         advice, command = f"to a scheduler of {nodes} nodes with", ["submit", *words]

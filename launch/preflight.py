@@ -19,13 +19,13 @@ from ..config.memory import device_bytes, largest_batch, rank_bytes
 from ..config.schema import Run
 from ..train.capabilities import check_supported, decodes_on_gpu
 from ..train.gpu import Gpus, check_capability, check_machine, dotted
-from .ending import RULE_HERE
+from .ending import CANNOT_RUN_HERE
 from .engine_environment import Controller, backend_of, engine_environment
 from .environment_record import mxnet_distribution
 from .free_memory import free_memory_bytes
 from .launchers import LAUNCHERS
 
-RULE = "RUNS"
+CANNOT_RUN = ("MLP061", "cannot-run")
 """Id of what `config check` finds of any machine."""
 
 
@@ -123,6 +123,11 @@ def idle_gpus_note(run: Run, gpus: Gpus | None) -> str:
     )
 
 
+def _finding(rule: tuple[str, str], severity: str, message: str) -> Finding:
+    code, name = rule
+    return Finding(code, severity, None, "", "", message, name=name)
+
+
 def check_whether_it_runs(
     check: ConfigCheck, run: Run, here: Here | None = None, missing: Sequence[str] = ()
 ) -> ConfigCheck:
@@ -133,16 +138,16 @@ def check_whether_it_runs(
         missing: what is wrong with the image set here, one line each.
     """
     never = refusals(run)
-    found = [Finding(RULE, ERROR, None, "", "", text) for text in never]
+    found = [_finding(CANNOT_RUN, ERROR, text) for text in never]
     if note := launcher_note(run):
-        found.append(Finding(RULE, NOTE, None, "", "", note))
+        found.append(_finding(CANNOT_RUN, NOTE, note))
     for line in missing:
-        found.append(Finding(RULE_HERE, NOTE, None, "", "", f"not on this machine: {line}"))
+        found.append(_finding(CANNOT_RUN_HERE, NOTE, f"not on this machine: {line}"))
     if run.system.nodes == 1:
         obstacles = obstacles_here(run, here or Here.read())
         for one in obstacles:  # what to do instead is for who launches it here
             text = f"not on this machine: {one.partition('; ')[0]}"
-            found.append(Finding(RULE_HERE, NOTE, None, "", "", text))
+            found.append(_finding(CANNOT_RUN_HERE, NOTE, text))
     findings = sorted((*found, *check.findings), key=lambda one: SEVERITIES.index(one.severity))
     check = replace(check, findings=tuple(findings))
     return replace(check, verdict="FAIL", cause=never[0]) if never else check

@@ -10,11 +10,10 @@ push another one out. Where a record that says something new finds no room, the 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
 from typing import Any
 
+from .checked_keys import READ_METADATA, CheckedKeys
 from .events import MLL, MLLOG, Event, Overflow
-from .wanted import CHECKED, FIXED, READ_METADATA, SECOND, SMOOTHING
 
 FIRST = 500
 """Records of one key that are kept, whatever they say; published logs have up to 161."""
@@ -29,8 +28,8 @@ _NAMES = 1000
 """Names that no rule knows and that are counted one by one; all others together are "..."."""
 _OTHERS = "..."
 _FAMILY_NAMES = 200
-_SECOND = 10
-"""Records of one key of a renamed second value that are kept: the rule reads the first."""
+_SAMPLED = 10
+"""Records that are kept of a key that is known by its beginning alone: rules read the first."""
 _NAME_CHARACTERS = 100
 _LARGE_CHARACTERS, _LARGE_BRACKETS, _LARGE_ENTRIES = 8192, 40, 60
 _SHALLOW_CHARACTERS = 300
@@ -72,11 +71,11 @@ class Keeper:
     """The records of one log, as far as they are kept.
 
     Args:
-        keys: keep these keys alone; None: all.
+        checked: the keys of which no record may be lost unseen.
     """
 
-    def __init__(self, keys: Collection[str] | None) -> None:
-        self.keys = keys
+    def __init__(self, checked: CheckedKeys) -> None:
+        self._checked = checked
         self.counts: dict[str, int] = {}
         self.unkept: dict[str, int] = {}
         self.overflow: Overflow | None = None
@@ -96,14 +95,14 @@ class Keeper:
         return key
 
     def _name(self, key: str) -> str:
-        if key in FIXED:
+        if key in self._checked.named:
             return key
         if len(key) > _NAME_CHARACTERS:
             half = _NAME_CHARACTERS // 2
             key = f"{key[:half]}...{key[-half:]}"
             if key in self.counts:
                 return key
-        if key in CHECKED:
+        if key in self._checked:
             self._family_names += 1
             return key if self._family_names <= _FAMILY_NAMES else _OTHERS
         self._names += 1
@@ -135,12 +134,12 @@ class Keeper:
             plain: its key and its text from there on, where copies are to be known by them.
         """
         checked = True
-        if name not in FIXED:
-            checked = event.key in CHECKED
-            second = event.key.startswith(SECOND) and not event.key.endswith(SMOOTHING)
-            if name == _OTHERS or (second and self.counts[name] > _SECOND):
+        if name not in self._checked.named:
+            checked = event.key in self._checked
+            sampled = self._checked.is_sampled(event.key)
+            if name == _OTHERS or (sampled and self.counts[name] > _SAMPLED):
                 self.pass_over(name)
-                if checked and not second:
+                if checked and not sampled:
                     self._no_room(event)
                 return
             event = event._replace(key=name)
@@ -169,7 +168,7 @@ class Keeper:
 
     def _own_room(self, name: str, size: int) -> bool:
         """Is it one of a key's first records, for which no other key can take the room?"""
-        if name not in FIXED or self.counts[name] > FIRST:
+        if name not in self._checked.named or self.counts[name] > FIRST:
             return False
         taken = self._own_bytes.get(name, 0) + size
         if taken > _OWN_ROOM:

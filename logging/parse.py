@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Generator, Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from .checked_keys import RUN_KEYS, RUN_KEYS_ALONE, CheckedKeys
 from .events import (
     MLL,
     MLLOG,
@@ -34,7 +35,6 @@ from .repeats import look_for_repeats
 from .rounds import guess_ruleset, stamped_before_mlperf
 from .stamps import Stamps
 from .troubles import Troubles, salvaged_key
-from .wanted import CHECKED, FIXED, RUN_KEYS
 
 __all__ = ["CannotRead", "Event", "Log", "Problem", "StepBack", "read_events", "read_log"]
 
@@ -68,23 +68,24 @@ _NOT_TEXTUAL = re.compile(rb"[^%b]" % re.escape(_TEXTUAL))
 _DECODER = json.JSONDecoder()
 _CHUNK_BYTES = 1 << 20
 _LINE_BYTES = 1 << 20
-_WANTED = 2000  # names of keys whose fate is remembered
+_REMEMBERED_KEYS = 2000
 _WHOLE_LINES = 100
 
 
-def read_log(path: Path, keys: Collection[str] | None = None) -> Log:
+def read_log(path: Path, checked: CheckedKeys = RUN_KEYS_ALONE, *, others: bool = True) -> Log:
     """Read a log once, in memory that does not grow with the file.
 
     Args:
         path: the log, or an open descriptor as the system names it (/dev/stdin, /dev/fd/63).
-        keys: keep the records of these keys alone; the others are read and counted.
+        checked: the keys that somebody looks at: none of their records is lost unseen.
+        others: keep records of other keys too, as far as there is room; they are counted anyway.
 
     Raises:
         CannotRead: no such file, or nothing in it that has rules: empty, another format, v0.5.
     """
     try:
         with open_log(path) as file:
-            reader = _Reader(keys)
+            reader = _Reader(checked, others)
             reader.read(file)
     except OSError as error:
         raise CannotRead(path, f"cannot read: {error.strerror}") from None
@@ -106,26 +107,29 @@ def read_events(path: Path) -> list[Event]:
 class _Reader:
     """One pass over a file."""
 
-    def __init__(self, keys: Collection[str] | None) -> None:
-        self.keeper = Keeper(keys)
-        self.keys = keys
+    def __init__(self, checked: CheckedKeys, others: bool) -> None:
+        self.keeper = Keeper(checked)
+        self.checked = checked
+        self.others = others
         self.head = b""
         self.size = 0
         self.lines = 0
         self.old_records = 0
         self.troubles = Troubles()
-        self.stamps = Stamps(self.troubles)
+        self.stamps = Stamps(self.troubles, checked)
         self.dialects = {MLLOG: 0, MLL: 0}
         self.known: dict[str, set[str]] = {MLLOG: set(), MLL: set()}
-        """Keys of each dialect that rules read."""
+        """Checked keys of each dialect."""
         self.first: dict[str, Event] = {}
         self.first_run: dict[str, Event] = {}
         self.odd_bytes = OddBytes(0, 0, 0)
         self.whole_lines = 0
         self.joined_count = self.joined_line = self.first_joined = 0
         self.longest = 0
-        self.wanted: dict[bytes, str] = {}
-        """Keys of plain lines: "" if the key is wanted, else its name."""
+        self.seen_keys: set[bytes] = set()
+        """Keys of plain lines of which one was read whole."""
+        self.skipped_keys: dict[bytes, str] = {}
+        """Those of them that are not kept, with their names."""
         self.plain: tuple[bytes, bytes] | None = None
         """Of the line that is being read: its key and text, by which copies of it are found."""
 
@@ -172,7 +176,7 @@ class _Reader:
             position = 0
             while (token := data.find(_ANY_TOKEN, position, end)) != -1:
                 number += data.count(b"\n", position, token)
-                if self.keys is not None:
+                if not self.others:
                     plain = _PLAIN.match(data, token, end)
                     if plain is not None and self._pass_over(number, plain):
                         position = plain.end()
@@ -197,20 +201,24 @@ class _Reader:
         self.odd_bytes = OddBytes(count + len(odd), nul + odd.count(0), line)
 
     def _pass_over(self, number: int, plain: re.Match[bytes]) -> bool:
-        """Count a plain record of an unwanted key, or one more copy; False: it must be read."""
+        """Count a plain record of a skipped key, or one more copy; False: it must be read."""
         stamp, raw_key = plain.groups()
-        name = self.wanted.get(raw_key)
+        name = self.skipped_keys.get(raw_key)
+        skipped = name is not None
         if name is None:
             name = raw_key.decode()
-            fixed = name in FIXED
-            if fixed or len(self.wanted) < _WANTED:
-                kept = self.keys is None or name in self.keys
-                self.wanted[raw_key] = "" if kept else name
-            if fixed or len(self.wanted) < _WANTED or name in CHECKED or MLLOG not in self.first:
-                return False
+            if raw_key not in self.seen_keys:
+                checked = name in self.checked
+                if name in self.checked.named or len(self.seen_keys) < _REMEMBERED_KEYS:
+                    self.seen_keys.add(raw_key)
+                    if not checked:
+                        self.skipped_keys[raw_key] = name
+                    return False
+                if checked or MLLOG not in self.first:
+                    return False
+                skipped = True
         alike = None
-        if not name:
-            name = raw_key.decode()
+        if not skipped:
             if self.keeper.counts.get(name, 0) < FIRST:
                 return False
             rest = plain.string[plain.end(2) : plain.end()]
@@ -259,7 +267,7 @@ class _Reader:
         why = f'one blank expected after ":::MLLOG", found {found}'
         content, _ = self._decoded(text, match.end())
         key = key_of(content)
-        if key is not None and key not in CHECKED:
+        if key is not None and key not in self.checked:
             message = f"{why}: the official parser does not see this record ({cut(key)})"
             self.troubles.note(number, "token", key, message)
             return
@@ -387,7 +395,7 @@ class _Reader:
         names = len(content) + (len(value) if isinstance(value, dict) else 0)
         names += len(metadata) if isinstance(metadata, dict) else 0
         if text.count(":") != names:  # every name has one
-            look_for_repeats(self.troubles, number, key, text)
+            look_for_repeats(self.troubles, self.checked, number, key, text)
         time_ms = self.stamps.read(number, key, content, seconds)
         if "value" not in content or "metadata" not in content:
             for name in ("value", "metadata"):
@@ -413,18 +421,18 @@ class _Reader:
         )
         if dialect not in self.first:
             self.first[dialect] = event
-        if key in FIXED:
+        if key in self.checked.named:
             self.known[dialect].add(key)
             if key in RUN_KEYS and dialect not in self.first_run:
                 self.first_run[dialect] = event
         name = self.keeper.count(key)
-        if self.keys is None or key in self.keys:
+        if self.others or key in self.checked:
             self.keeper.keep(event, name, dialect, text, self.plain)
         else:
             self.keeper.pass_over(name)
 
     def log(self, path: Path) -> Log:
-        """What was read, in the dialect that has more of the keys that rules read."""
+        """What was read, in the dialect that has more of the checked keys."""
         weight = {d: (len(self.known[d]), self.dialects[d]) for d in (MLLOG, MLL)}
         dialect = MLLOG if weight[MLLOG] >= weight[MLL] else MLL
         other = MLL if dialect == MLLOG else MLLOG
@@ -445,7 +453,7 @@ class _Reader:
             other_dialect=self.first.get(other),
             other_run=self.first_run.get(other),
             overflow=self.keeper.overflow,
-            odd_stamps=[*self.stamps.odd.values(), *stamped_before_mlperf(events)],
+            odd_stamps=[*self.stamps.odd.values(), *stamped_before_mlperf(events, self.checked)],
             odd_bytes=self.odd_bytes,
             joined=JoinedLines(self.joined_count, self.first_joined),
             counts=self.keeper.counts,

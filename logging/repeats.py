@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from .checked_keys import READ_NAMES, CheckedKeys
 from .events import cut, type_name
 from .troubles import Troubles
-from .wanted import CHECKED, READ_NAMES
 
 
-def look_for_repeats(troubles: Troubles, number: int, key: str, text: str) -> None:
+def look_for_repeats(
+    troubles: Troubles, checked: CheckedKeys, number: int, key: str, text: str
+) -> None:
     """Names that come twice in one object: which value holds is up to who reads it."""
     try:
         found = _repeats(text)
@@ -24,7 +26,7 @@ def look_for_repeats(troubles: Troubles, number: int, key: str, text: str) -> No
                 values[name] = value
                 continue
             keys = [one for one in (key, value, values[name]) if isinstance(one, str)]
-            if key not in CHECKED and not (name == "key" and any(k in CHECKED for k in keys)):
+            if key not in checked and not (name == "key" and any(k in checked for k in keys)):
                 continue
             said = f'record ({cut(key)}) has "{cut(name)}" twice'
             if _same_value(value, values[name]):

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from .checked_keys import CheckedKeys
 from .events import MLL, Event, OddStamps, cut
 from .stamps import LATEST_MS
-from .wanted import CHECKED
 
 # First month whose logs belong to a round: its checker appeared about then (mlcommons/logging tags
 # 0.7 2020-06, 1.0 2021-05, 1.1 2021-10, 2.0 2022-05, 2.1 2022-10, 3.0 2023-05, 3.1 2023-09,
@@ -33,7 +33,7 @@ def guess_ruleset(dialect: str, events: list[Event]) -> str | None:
     return next((name for name, first_ms in _ROUND_FROM_MS if start >= first_ms), "0.7.0")
 
 
-def stamped_before_mlperf(events: list[Event]) -> list[OddStamps]:
+def stamped_before_mlperf(events: list[Event], keys: CheckedKeys) -> list[OddStamps]:
     """Stamps from before 2018, where no record has a later one: of a clock that was never set, of
     another unit, or moved."""
     if any(_FIRST_MS <= e.time_ms < LATEST_MS for e in events):
@@ -41,6 +41,6 @@ def stamped_before_mlperf(events: list[Event]) -> list[OddStamps]:
     early = [e for e in events if 0 < e.time_ms < _FIRST_MS]
     if not early:
         return []
-    first, checked = early[0], any(e.key in CHECKED for e in early)
+    first, checked = early[0], any(e.key in keys for e in early)
     text = f"{first.time_ms:.0f}"
     return [OddStamps("early", checked, len(early), first.line, cut(first.key), text)]

@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextlib
 from typing import Any
 
+from .checked_keys import CheckedKeys
 from .events import MLL, MLLOG, OddStamps, StepBack, cut, type_name
 from .troubles import Troubles
-from .wanted import CHECKED
 
 LATEST_MS = 4_102_444_800_000
 """The end of the year 2099. What is later is no time, but microseconds or nanoseconds."""
@@ -43,10 +43,11 @@ class Clock:
 class Stamps:
     """Of one log, in the order of its records."""
 
-    def __init__(self, troubles: Troubles) -> None:
+    def __init__(self, troubles: Troubles, checked: CheckedKeys) -> None:
         self.odd: dict[tuple[str, bool], OddStamps] = {}
         self.clocks = {MLLOG: Clock(), MLL: Clock()}
         self._troubles = troubles
+        self._checked = checked
 
     def read(
         self, line: int, key: str, content: dict[str, Any], seconds: str | None
@@ -91,12 +92,14 @@ class Stamps:
         huge = isinstance(stamp, int) or stamp not in (float("inf"), float("-inf"))
         found = "a huge number" if huge and stamp == stamp else type_name(stamp)
         message = f"time_ms of {cut(key)} is no time: {found}"
-        if key in CHECKED or isinstance(stamp, int):  # such an integer ends the official parser
+        if key in self._checked or isinstance(
+            stamp, int
+        ):  # such an integer ends the official parser
             self._troubles.problem(line, "type", key, message, True)
         else:
             self._troubles.note(line, "type", key, message)
 
     def _note(self, kind: str, line: int, key: str, stamp: str) -> None:
-        sort = kind, key in CHECKED
+        sort = kind, key in self._checked
         first = self.odd.get(sort) or OddStamps(*sort, 0, line, cut(key), stamp)
         self.odd[sort] = first._replace(records=first.records + 1)

@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from ..compliance.log_rules import checked_keys
 from ..config.errors import UserError
 from ..config.finding import number
 from ..config.load import Loaded, load
@@ -146,7 +147,7 @@ def read_folder(path: Path) -> Subject:
 
 def read_figures(path: Path, target: float | None) -> LogFigures:
     """Read one log and take its figures."""
-    log = read_log(path)
+    log = read_log(path, checked_keys())
     return LogFigures(path, _digest(path), log, summarise(log.events, target))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from ..compliance.log_rules import checked_keys
 from ..compliance.submission import find_results
 from ..config.errors import UserError
 from ..logging.parse import read_log
@@ -40,7 +41,7 @@ def find_logs(path: Path) -> list[Path]:
 
 def shown(path: Path) -> dict[str, Any]:
     """What `rn50 log show --json` says of a log; None where the log does not say it."""
-    log = read_log(path)
+    log = read_log(path, checked_keys())
     run = summarise(log.events)
     batch = log.value("global_batch_size")
     last = run.evaluations[-1] if run.evaluations else None

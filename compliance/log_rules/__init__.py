@@ -1,41 +1,37 @@
-"""All rules of the log check, causes before consequences, and what they find in a case."""
+"""The rules on logs, one file a topic: a new file in this folder is found by itself."""
 
 from __future__ import annotations
 
+import os
+from functools import cache
+from importlib import import_module
+
 from ...config.finding import SEVERITIES, Finding
+from ...logging.checked_keys import CheckedKeys
 from ..causes import explain
-from ..logged_run import Case
-from ..rule import Rule
-from . import accuracy as rules_accuracy
-from . import clock as rules_clock
-from . import copies as rules_copies
-from . import epochs as rules_epochs
-from . import events as rules_events
-from . import hyperparameters as rules_hyper
-from . import pace as rules_pace
-from . import records as rules_records
-from . import result as rules_result
-from . import round_060 as rules_060
-from . import training as rules_training
+from ..logged_run import CONTEXT_KEYS, LoggedRun
+from ..rule import ANY_KEY, LOG, rules_on
 
-RULES: tuple[Rule, ...] = (
-    *rules_records.RULES,
-    *rules_events.RULES,
-    *rules_copies.RULES,
-    *rules_result.RULES,
-    *rules_training.RULES,
-    *rules_pace.RULES,
-    *rules_clock.RULES,
-    *rules_060.RULES,
-    *rules_hyper.RULES,
-    *rules_epochs.RULES,
-    *rules_accuracy.RULES,
-)
+for _file in sorted(os.listdir(__path__[0])):  # noqa: PTH208 (glob compiles a pattern: 1 ms)
+    if _file.endswith(".py") and _file != "__init__.py":
+        import_module(f".{_file[:-3]}", __name__)
+
+RULES = rules_on(LOG)
+
+_FOLDER_KEYS = ("seed",)
+"""Keys that rules on folders alone read: `submission` does not load with a log's check."""
 
 
-def apply(case: Case) -> list[Finding]:
+@cache
+def checked_keys() -> CheckedKeys:
+    """The keys of records that a rule reads: what the parser has to keep."""
+    patterns = {key for rule in RULES for key in rule.keys} - {ANY_KEY}
+    return CheckedKeys({*CONTEXT_KEYS, *_FOLDER_KEYS, *patterns})
+
+
+def apply(run: LoggedRun) -> list[Finding]:
     """What breaks any rule: errors first, of one severity causes before what they explain, else in
     the order of `RULES`."""
-    found = [finding for rule in RULES if rule.applies(case) for finding in rule.findings(case)]
-    found = explain(case, found)
+    found = [finding for rule in RULES if rule.applies(run) for finding in rule.findings(run)]
+    found = explain(run, found)
     return sorted(found, key=lambda f: (SEVERITIES.index(f.severity), f.caused_by != ""))

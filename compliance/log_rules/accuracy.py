@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 
 from ...config import benchmark
 from ...config.finding import number, plain, shown
-from ..logged_run import Evaluation, reaches_target
-from ..rule import NOTE, POLICY, RULES_TEXT, Case, Found, rule
+from ..logged_run import RESULT_KEYS, Evaluation, LoggedRun, reaches_target
+from ..rule import NOTE, POLICY, RULES_TEXT, Violation, rule
 
 _MEAN_OF_FLOATS = 1e-6
 """Rounding of means that were summed in float32: published ones lie up to 1.6e-7 beside a count
@@ -28,20 +28,24 @@ _FEWEST_EPOCHS = 10
 """Half of the fewest published (20; v0.7 SIAT)."""
 
 
-@rule("ACCURACY_RANGE", POLICY, "an accuracy is a fraction of images")
-def accuracy_range(case: Case) -> Iterator[Found]:
+@rule(
+    *("MLP811", "accuracy-out-of-range", POLICY),
+    "an accuracy is a fraction of images",
+    keys=("eval_accuracy",),
+)
+def accuracy_range(run: LoggedRun) -> Iterator[Violation]:
     """No accuracy of a run that reached the target is negative or above 1; NaN is a note."""
-    if not any(reaches_target(e.accuracy) for e in case.evaluations):
-        return  # R02 says it
+    if not any(reaches_target(e.accuracy) for e in run.evaluations):
+        return  # target-not-reached says it
     for severity in (POLICY, NOTE):
-        for event in case.all("eval_accuracy"):
+        for event in run.all("eval_accuracy"):
             value = event.value
             if isinstance(value, bool) or not isinstance(value, int | float):
                 continue
             out = not math.isnan(value) and not 0 <= value <= benchmark.HIGHEST_ACCURACY
             if (severity == POLICY and out) or (severity == NOTE and math.isnan(value)):
                 text = "NaN" if math.isnan(value) else shown(value)
-                yield Found(
+                yield Violation(
                     f"eval_accuracy (line {event.line}) is {text}, no fraction of images",
                     event.line,
                     "a fraction from 0 to 1",
@@ -108,17 +112,21 @@ def _near(value: float, images: int, slack: float) -> bool:
     return abs(value - round(value * images) / images) <= slack * 1.001
 
 
-@rule("IMAGES", POLICY, f"{RULES_TEXT} lines 443, 939: every image is evaluated once")
-def accuracies_are_counts(case: Case) -> Iterator[Found]:
+@rule(
+    *("MLP812", "accuracy-not-a-count", POLICY),
+    f"{RULES_TEXT} lines 443, 939: every image is evaluated once",
+    keys=(*RESULT_KEYS, "eval_samples"),
+)
+def accuracies_are_counts(run: LoggedRun) -> Iterator[Violation]:
     """Accuracies are counts over eval_samples (or 50,000) images: single ones that are not, or
     counts over fewer images throughout, are policy; a log of another form (a mean over padded
     batches, a larger padded set) is a note."""
-    fractions = [e for e in case.on_the_clock if 0 < e.accuracy < benchmark.HIGHEST_ACCURACY]
+    fractions = [e for e in run.timed_evaluations if 0 < e.accuracy < benchmark.HIGHEST_ACCURACY]
     fractions = fractions[-_MOST_EVALUATIONS:]
     if len(fractions) < 3:
         return
     grid = _Grid([e.accuracy for e in fractions])
-    logged = number(case.value("eval_samples"))
+    logged = number(run.value("eval_samples"))
     sizes = [benchmark.IMAGENET_EVAL_SAMPLES]
     if logged is not None and logged.is_integer() and 1 < logged <= 10**7:
         sizes.append(int(logged))
@@ -133,7 +141,7 @@ def accuracies_are_counts(case: Case) -> Iterator[Found]:
         return
     fewer = grid.images(min(best + best // 3, _MOST_IMAGES), best)
     if fewer is not None:
-        yield Found(
+        yield Violation(
             f"all {len(fractions)} accuracies are counts over {fewer:,} images, not {best:,}",
             odd[0].line,
             f"multiples of 1/{best:,}",
@@ -145,8 +153,8 @@ def accuracies_are_counts(case: Case) -> Iterator[Found]:
     yield _no_count(odd[0], best, f"nor are {len(odd) - 1} others", NOTE)
 
 
-def _no_count(one: Evaluation, images: int, rest: str, severity: str) -> Found:
-    return Found(
+def _no_count(one: Evaluation, images: int, rest: str, severity: str) -> Violation:
+    return Violation(
         f"eval_accuracy (line {one.line}) {plain(one.accuracy)} is no count over {images:,} images"
         + (f", {rest}" if rest else ""),
         one.line,
@@ -163,16 +171,20 @@ def _tail(chance: float, of: int, fit: int) -> float:
     return sum(math.comb(of, k) * chance**k * (1 - chance) ** (of - k) for k in terms)
 
 
-@rule("LEAP", POLICY, "published accuracy curves")
-def credible_rise(case: Case) -> Iterator[Found]:
+@rule(
+    *("MLP813", "accuracy-leap", POLICY),
+    "published accuracy curves",
+    keys=(*RESULT_KEYS, "train_samples"),
+)
+def credible_rise(run: LoggedRun) -> Iterator[Violation]:
     """The target is not reached from far below in one step of evaluations, nor before epoch 10."""
-    if not case.needs_target or not case.passing:
+    if not run.needs_target or not run.evaluations_at_target:
         return
-    if case.value("train_samples") not in (None, benchmark.IMAGENET_TRAIN_SAMPLES):
-        return  # another task; R06 says it
-    target = case.passing[0]
+    if run.value("train_samples") not in (None, benchmark.IMAGENET_TRAIN_SAMPLES):
+        return  # another task; train-samples says it
+    target = run.evaluations_at_target[0]
     if target.epoch is not None and 0 <= target.epoch < _FEWEST_EPOCHS:
-        yield Found(
+        yield Violation(
             f"{plain(target.accuracy)} at epoch {plain(target.epoch)} (line {target.line}): the "
             "fewest published epochs to the target are 20",
             target.line,
@@ -181,12 +193,14 @@ def credible_rise(case: Case) -> Iterator[Found]:
             "a model that was trained before run_start is no run",
         )
         return
-    before = [e for e in case.on_the_clock if e.order < target.order and e.epoch != target.epoch]
+    before = [
+        e for e in run.timed_evaluations if e.order < target.order and e.epoch != target.epoch
+    ]
     if not before:
         return
     rise = target.accuracy - before[-1].accuracy
     if rise > _LEAP:
-        yield Found(
+        yield Violation(
             f"accuracy leaps from {plain(before[-1].accuracy)} (line {before[-1].line}) to "
             f"{plain(target.accuracy)} (line {target.line})",
             target.line,
@@ -194,6 +208,3 @@ def credible_rise(case: Case) -> Iterator[Found]:
             f"{rise:.3f}",
             "no published run rises by more than 0.10 to the target",
         )
-
-
-RULES = (accuracy_range, accuracies_are_counts, credible_rise)

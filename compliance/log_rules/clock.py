@@ -8,8 +8,8 @@ from ...config import benchmark
 from ...config.finding import number, plain, printable, shown
 from ...logging.events import Event
 from ..clock_fault import clock_fault
-from ..logged_run import SAME_MS
-from ..rule import CHECKER, ERROR, NOTE, POLICY, RULES_TEXT, Case, Found, between, rule
+from ..logged_run import SAME_MS, LoggedRun
+from ..rule import ANY_KEY, CHECKER, ERROR, NOTE, POLICY, RULES_TEXT, Violation, between, rule
 
 _FROM_070 = between("0.7.0")
 _YEAR_2001_MS = 1e12
@@ -17,18 +17,22 @@ _SECONDS = (1.2e9, 4.1e9)
 """Unix seconds of 2008 to 2099."""
 
 
-@rule("INIT_LIMIT", ERROR, f"{CHECKER}, common.yaml; {RULES_TEXT} line 489")
-def init_limit(case: Case) -> Iterator[Found]:
+@rule(
+    *("MLP501", "init-too-long", ERROR),
+    f"{CHECKER}, common.yaml; {RULES_TEXT} line 489",
+    keys=("init_start", "init_stop", "submission_division"),
+)
+def init_limit(run: LoggedRun) -> Iterator[Violation]:
     """Every init_stop comes less than the limit after the first init_start before it: 20 min, from
     1.0.0 on 30, in the open division from 2.0.0 on 240."""
-    begins, stops = case.all("init_start"), case.all("init_stop")
+    begins, stops = run.all("init_start"), run.all("init_stop")
     if not begins or not stops:
         return
     took_ms, stop = max(_init_times(begins, stops), key=lambda one: one[0])
-    limit_ms = 1000 * benchmark.init_limit_s(case.ruleset, case.division or "closed")
-    division = case.first("submission_division")
-    if case.at_least("2.0.0") and division is not None and division.order > stop.order:
-        yield Found(
+    limit_ms = 1000 * benchmark.init_limit_s(run.ruleset, run.division or "closed")
+    division = run.first("submission_division")
+    if run.at_least("2.0.0") and division is not None and division.order > stop.order:
+        yield Violation(
             f"submission_division (line {division.line}) is logged after init_stop "
             f"(line {stop.line}): the official checker then allows no time for init",
             division.line,
@@ -38,7 +42,7 @@ def init_limit(case: Case) -> Iterator[Found]:
         )
     elif took_ms >= limit_ms:
         which = "" if stop is stops[0] else f" to the init_stop of line {stop.line}"
-        yield Found(
+        yield Violation(
             f"initialisation took {took_ms / 1000:.3f} s{which}, must be below "
             f"{limit_ms / 1000:g} s",
             stop.line,
@@ -47,7 +51,7 @@ def init_limit(case: Case) -> Iterator[Found]:
             "the clock starts when the limit is over",
         )
     elif limit_ms - took_ms <= SAME_MS:
-        yield Found(
+        yield Violation(
             f"initialisation took {took_ms / 1000:.3f} s, "
             f"{limit_ms - took_ms:g} ms below the limit",
             stop.line,
@@ -68,24 +72,29 @@ def _init_times(begins: list[Event], stops: list[Event]) -> Iterator[tuple[float
         yield stop.time_ms - earliest_ms, stop
 
 
-@rule("R13", POLICY, f"{RULES_TEXT} line 491: the clock may not be paused", in_open=NOTE)
-def clock_steady(case: Case) -> Iterator[Found]:
+@rule(
+    *("MLP503", "time-goes-back", POLICY),
+    f"{RULES_TEXT} line 491: the clock may not be paused",
+    open_severity=NOTE,
+    keys=("run_start", "run_stop", ANY_KEY),
+)
+def clock_steady(run: LoggedRun) -> Iterator[Violation]:
     """Stamps do not go back from record to record by a second or more; less is a note."""
-    steps = case.log.steps_back
-    if case.second_run_line is not None:
-        steps = [step for step in steps if step.line < case.second_run_line]
+    steps = run.log.steps_back
+    if run.second_run_line is not None:
+        steps = [step for step in steps if step.line < run.second_run_line]
     if not steps:
         return
     worst = max(steps, key=lambda step: step.by_ms)
-    ranks = case.copies > 1
+    ranks = run.duplicate_writers > 1
     if worst.by_ms < SAME_MS and ranks:
-        return  # COPIES says it
-    if case.run_ms is not None and case.run_ms <= 0:
-        return  # R22 says it
-    why = clock_fault(case)
-    count = max(len(steps), case.log.step_back_count if case.second_run_line is None else 0)
+        return  # copied-records says it
+    if run.run_ms is not None and run.run_ms <= 0:
+        return  # run-time-not-positive says it
+    why = clock_fault(run)
+    count = max(len(steps), run.log.step_back_count if run.second_run_line is None else 0)
     most = plain(round(worst.by_ms / 1000, 3))
-    yield Found(
+    yield Violation(
         f"time goes back {count} x, most by {most} s at line {worst.line} "
         f"({printable(worst.key)[:60]})" + (f": {why}" if why else ""),
         worst.line,
@@ -99,16 +108,20 @@ def clock_steady(case: Case) -> Iterator[Found]:
 _TIMED = frozenset({"init_start", "init_stop", "run_start", "run_stop", "eval_accuracy"})
 
 
-@rule("R14", NOTE, f"{RULES_TEXT} line 491")
-def stamps_there(case: Case) -> Iterator[Found]:
+@rule(
+    *("MLP502", "zero-stamp", NOTE),
+    f"{RULES_TEXT} line 491",
+    keys=("run_start", "run_stop", "init_start", "init_stop", ANY_KEY),
+)
+def stamps_there(run: LoggedRun) -> Iterator[Violation]:
     """No record is stamped 0; on init, run and evaluation events that is an error. No init or run
     event is stamped before 2001: policy, in seconds where milliseconds are expected an error."""
     for key in ("run_start", "run_stop", "init_start", "init_stop"):
-        early = next((e for e in case.all(key) if 0 < e.time_ms < _YEAR_2001_MS), None)
+        early = next((e for e in run.all(key) if 0 < e.time_ms < _YEAR_2001_MS), None)
         if early is None:
             continue
         seconds = _SECONDS[0] <= early.time_ms <= _SECONDS[1]
-        yield Found(
+        yield Violation(
             f"{key} (line {early.line}) is stamped {plain(early.time_ms)}, in 1970"
             + (": seconds where milliseconds are expected" if seconds else ""),
             early.line,
@@ -118,7 +131,7 @@ def stamps_there(case: Case) -> Iterator[Found]:
             ERROR if seconds else POLICY,
         )
         break
-    zero = [e for key in case.logged_keys() for e in case.all(key) if e.time_ms == 0]
+    zero = [e for key in run.logged_keys() for e in run.all(key) if e.time_ms == 0]
     if not zero:
         return
     keys = sorted({event.key for event in zero})
@@ -126,7 +139,7 @@ def stamps_there(case: Case) -> Iterator[Found]:
     severity = ERROR if timed else None
     first = min((e for e in zero if not timed or e.key in timed), key=lambda e: e.order)
     names = ", ".join(printable(key)[:40] for key in (timed or keys)[:6])
-    yield Found(
+    yield Violation(
         f"zero time stamps on {names}",
         first.line,
         "the time of the event",
@@ -136,19 +149,24 @@ def stamps_there(case: Case) -> Iterator[Found]:
     )
 
 
-@rule("R15", POLICY, f"{RULES_TEXT} lines 489, 491", in_open=NOTE)
-def run_starts_in_time(case: Case) -> Iterator[Found]:
+@rule(
+    *("MLP504", "late-run-start", POLICY),
+    f"{RULES_TEXT} lines 489, 491",
+    open_severity=NOTE,
+    keys=("init_start", "init_stop", "run_start"),
+)
+def run_starts_in_time(run: LoggedRun) -> Iterator[Violation]:
     """run_start comes within the init limit of the first init_start, not init_stop alone."""
-    begins, start, stop = case.all("init_start"), case.start, case.first("init_stop")
+    begins, start, stop = run.all("init_start"), run.start, run.first("init_stop")
     if not begins or start is None:
         return
     first_ms = min(e.time_ms for e in begins)
-    limit_ms = 1000 * benchmark.init_limit_s(case.ruleset, case.division or "closed")
+    limit_ms = 1000 * benchmark.init_limit_s(run.ruleset, run.division or "closed")
     if stop is not None and stop.time_ms - first_ms >= limit_ms:
-        return  # INIT_LIMIT says it
+        return  # init-too-long says it
     gap_ms = start.time_ms - first_ms
     if first_ms > 0 and gap_ms > limit_ms:
-        yield Found(
+        yield Violation(
             f"run_start is {gap_ms / 1000:.1f} s after init_start, the limit is "
             f"{limit_ms / 1000:g} s",
             start.line,
@@ -158,15 +176,20 @@ def run_starts_in_time(case: Case) -> Iterator[Found]:
         )
 
 
-@rule("R15b", POLICY, f"{RULES_TEXT} lines 489, 491", in_open=NOTE)
-def init_before_run(case: Case) -> Iterator[Found]:
+@rule(
+    *("MLP505", "run-start-before-init-stop", POLICY),
+    f"{RULES_TEXT} lines 489, 491",
+    open_severity=NOTE,
+    keys=("init_stop", "run_start"),
+)
+def init_before_run(run: LoggedRun) -> Iterator[Violation]:
     """run_start is not stamped before init_stop: else the init times are those of another time."""
-    stop, start = case.first("init_stop"), case.start
+    stop, start = run.first("init_stop"), run.start
     if stop is None or start is None or start.time_ms <= 0 or stop.time_ms <= 0:
         return
     ahead_ms = stop.time_ms - start.time_ms
     if ahead_ms > 0 and start.order > stop.order and ahead_ms >= SAME_MS:
-        yield Found(
+        yield Violation(
             f"run_start is stamped {ahead_ms / 1000:.3f} s before init_stop: "
             "the init limit is not proven",
             start.line,
@@ -175,14 +198,19 @@ def init_before_run(case: Case) -> Iterator[Found]:
         )
 
 
-@rule("R16", POLICY, f"{RULES_TEXT} line 220", in_open=NOTE)
-def caches_cleared(case: Case) -> Iterator[Found]:
+@rule(
+    *("MLP506", "cache-not-cleared", POLICY),
+    f"{RULES_TEXT} line 220",
+    open_severity=NOTE,
+    keys=("cache_clear",),
+)
+def caches_cleared(run: LoggedRun) -> Iterator[Violation]:
     """cache_clear says true; null or a text is a note."""
-    for event in case.all("cache_clear"):
+    for event in run.all("cache_clear"):
         if event.value is True or event.value == 1:
             continue
         denied = event.value is False or event.value == 0
-        yield Found(
+        yield Violation(
             f"cache_clear (line {event.line}) is {shown(event.value)}",
             event.line,
             "true",
@@ -193,14 +221,19 @@ def caches_cleared(case: Case) -> Iterator[Found]:
         return
 
 
-@rule("R16b", POLICY, f"{RULES_TEXT} line 220", in_open=NOTE)
-def caches_cleared_first(case: Case) -> Iterator[Found]:
+@rule(
+    *("MLP507", "cache-clear-after-init-start", POLICY),
+    f"{RULES_TEXT} line 220",
+    open_severity=NOTE,
+    keys=("cache_clear", "init_start", "run_start"),
+)
+def caches_cleared_first(run: LoggedRun) -> Iterator[Violation]:
     """cache_clear is logged before init_start."""
-    clear, begin, start = case.first("cache_clear"), case.first("init_start"), case.start
+    clear, begin, start = run.first("cache_clear"), run.first("init_start"), run.start
     if clear is None or begin is None or clear.order < begin.order:
         return
     if start is None or clear.order < start.order:
-        yield Found(
+        yield Violation(
             f"cache_clear (line {clear.line}) is logged after init_start (line {begin.line})",
             clear.line,
             "before init_start",
@@ -208,12 +241,17 @@ def caches_cleared_first(case: Case) -> Iterator[Found]:
         )
 
 
-@rule("R16c", POLICY, f"{RULES_TEXT} line 220", in_open=NOTE)
-def caches_cleared_before_the_clock(case: Case) -> Iterator[Found]:
+@rule(
+    *("MLP508", "cache-clear-after-run-start", POLICY),
+    f"{RULES_TEXT} line 220",
+    open_severity=NOTE,
+    keys=("cache_clear", "run_start"),
+)
+def caches_cleared_before_the_clock(run: LoggedRun) -> Iterator[Violation]:
     """cache_clear is not logged after run_start alone."""
-    clear, start = case.first("cache_clear"), case.start
+    clear, start = run.first("cache_clear"), run.start
     if clear is not None and start is not None and clear.order > start.order:
-        yield Found(
+        yield Violation(
             f"cache_clear (line {clear.line}) is logged after run_start (line {start.line})",
             clear.line,
             "before init_start",
@@ -221,10 +259,14 @@ def caches_cleared_before_the_clock(case: Case) -> Iterator[Found]:
         )
 
 
-@rule("RESUMED", POLICY, "key of this harness; the clock may not be paused")
-def resumed(case: Case) -> Iterator[Found]:
+@rule(
+    *("MLP509", "resumed-run", POLICY),
+    "key of this harness; the clock may not be paused",
+    keys=("run_resumed",),
+)
+def resumed(run: LoggedRun) -> Iterator[Violation]:
     """The run was not interrupted: one that went on from a checkpoint says so in `run_resumed`."""
-    for event in case.all("run_resumed"):
+    for event in run.all("run_resumed"):
         repeated = number(event.metadata.get("steps_repeated"))
         if repeated is None:
             said = "steps after its checkpoint, if any, were trained twice and logged once"
@@ -232,7 +274,7 @@ def resumed(case: Case) -> Iterator[Found]:
             said = "it had stopped there in order, so no step was trained twice"
         else:
             said = f"{plain(repeated)} or more steps were trained twice and logged once"
-        yield Found(
+        yield Violation(
             f"interrupted and resumed after step {shown(event.value)}: {said}; its clock ran on "
             "meanwhile",
             event.line,
@@ -242,11 +284,16 @@ def resumed(case: Case) -> Iterator[Found]:
         )
 
 
-@rule("CLOCK_JUMP", NOTE, "key of this harness; training_rules.adoc line 491", in_open=NOTE)
-def clock_jump(case: Case) -> Iterator[Found]:
+@rule(
+    *("MLP510", "wall-clock-jump", NOTE),
+    "key of this harness; training_rules.adoc line 491",
+    open_severity=NOTE,
+    keys=("wall_clock_jump",),
+)
+def clock_jump(run: LoggedRun) -> Iterator[Violation]:
     """The host's wall clock did not jump: a run that saw it do so says so in `wall_clock_jump`."""
-    for event in case.all("wall_clock_jump"):
-        yield Found(
+    for event in run.all("wall_clock_jump"):
+        yield Violation(
             f"the host's wall clock jumped by {shown(event.value)} s; the stamps follow the "
             "monotonic clock and did not",
             event.line,
@@ -254,17 +301,3 @@ def clock_jump(case: Case) -> Iterator[Found]:
             f"a jump by {shown(event.value)} s",
             "let NTP set the hosts' clocks before a run",
         )
-
-
-RULES = (
-    init_limit,
-    stamps_there,
-    clock_steady,
-    run_starts_in_time,
-    init_before_run,
-    caches_cleared,
-    caches_cleared_first,
-    caches_cleared_before_the_clock,
-    resumed,
-    clock_jump,
-)

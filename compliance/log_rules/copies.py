@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from ...config import benchmark
 from ...config.finding import plain, printable, shown
 from ...logging.events import Event
-from ..logged_run import SAME_MS
-from ..rule import CHECKER, ERROR, NOTE, RULES_TEXT, Case, Found, rule
+from ..logged_run import SAME_MS, LoggedRun
+from ..rule import CHECKER, ERROR, NOTE, RULES_TEXT, Violation, rule
 
 _LOG_IT = "log it once, from rank 0"
 _ONCE = (
@@ -29,30 +29,33 @@ _ONCE_060 = (
 _ONCE_CLOSED = ("global_batch_size", "opt_name", "gradient_accumulation_steps")
 
 
-def once_keys(case: Case) -> list[str]:
-    """Keys that the checker wants exactly once in this case."""
+_ONCE_KEYS = (*_ONCE, *_ONCE_060, *_ONCE_CLOSED, *benchmark.LARS_KEYS, *benchmark.SGD_KEYS)
+
+
+def once_keys(run: LoggedRun) -> list[str]:
+    """Keys that the checker wants exactly once in this run."""
     keys = [key for key in _ONCE if key not in ("submission_poc_name", "submission_entry")]
-    if case.ruleset == "0.6.0":
+    if run.ruleset == "0.6.0":
         keys = [key for key in _ONCE if not key.endswith("_samples")]
         return [*keys, *_ONCE_060]
-    if case.division != "open":
-        keys += [key for key in _ONCE_CLOSED if case.at_least("1.0.0") or "gradient" not in key]
+    if run.division != "open":
+        keys += [key for key in _ONCE_CLOSED if run.at_least("1.0.0") or "gradient" not in key]
         keys += {"lars": benchmark.LARS_KEYS, "sgd": benchmark.SGD_KEYS}.get(
-            case.optimizer or "", ()
+            run.optimizer or "", ()
         )
     return keys
 
 
-@rule("DIFFERENT_VALUES", ERROR, f"{CHECKER}, EXACTLY_ONE")
-def different_values(case: Case) -> Iterator[Found]:
+@rule("MLP202", "different-values", ERROR, f"{CHECKER}, EXACTLY_ONE", keys=_ONCE_KEYS)
+def different_values(run: LoggedRun) -> Iterator[Violation]:
     """A key that may come once does not come again with another value."""
-    for key in once_keys(case):
-        events = case.all(key)
+    for key in once_keys(run):
+        events = run.all(key)
         if len(events) < 2:
             continue
         other = next((e for e in events if e.value != events[0].value), None)
         if other is not None:
-            yield Found(
+            yield Violation(
                 f"{key} is {shown(events[0].value)} in line {events[0].line} "
                 f"and {shown(other.value)} in line {other.line}",
                 other.line,
@@ -62,24 +65,24 @@ def different_values(case: Case) -> Iterator[Found]:
             )
 
 
-@rule("COPIES", NOTE, f"{CHECKER}, warnings of EXACTLY_ONE")
-def copies(case: Case) -> Iterator[Found]:
+@rule("MLP203", "copied-records", NOTE, f"{CHECKER}, warnings of EXACTLY_ONE", keys=_ONCE_KEYS)
+def copies(run: LoggedRun) -> Iterator[Violation]:
     """Records that may come once do so; copies with the same value are the ranks' or nodes'."""
-    if case.second_run_line is not None:
+    if run.second_run_line is not None:
         return
     repeated = [
         key
-        for key in once_keys(case)
-        if len(case.all(key)) > 1 and (key not in _CLOCK or _alike(case.all(key)))
+        for key in once_keys(run)
+        if len(run.all(key)) > 1 and (key not in _CLOCK or _alike(run.all(key)))
     ]
     if not repeated:
         return
-    count = max(case.log.counts[key] for key in repeated)
-    spread = max(_spread_ms(case.all(key)) for key in repeated)
-    first = case.all(repeated[0])[1]
+    count = max(run.log.counts[key] for key in repeated)
+    spread = max(_spread_ms(run.all(key)) for key in repeated)
+    first = run.all(repeated[0])[1]
     what = f"{len(repeated)} keys" if len(repeated) > 3 else ", ".join(repeated)
-    who = f"{count} ranks wrote" if case.copies > 1 else f"{count} writers logged"
-    yield Found(
+    who = f"{count} ranks wrote" if run.duplicate_writers > 1 else f"{count} writers logged"
+    yield Violation(
         f"{who} the same records ({what}; spread {plain(spread)} ms)",
         first.line,
         "one record of each",
@@ -88,18 +91,19 @@ def copies(case: Case) -> Iterator[Found]:
     )
 
 
-@rule("UNKEPT", NOTE, "bounded memory of this checker")
-def unkept(case: Case) -> Iterator[Found]:
+@rule("MLP204", "unkept-records", NOTE, "bounded memory of this checker")
+def unkept(run: LoggedRun) -> Iterator[Violation]:
     """The log is short enough for every record to be kept."""
-    from ...logging.wanted import CHECKED
+    from . import checked_keys  # all rules are known once one runs
 
-    more = {key: n for key, n in case.log.unkept.items() if key in CHECKED}
+    checked = checked_keys()
+    more = {key: n for key, n in run.log.unkept.items() if key in checked}
     if more:
         total = sum(more.values())
         names = ", ".join(sorted(more)[:4])
-        yield Found(
+        yield Violation(
             f"{total:,} repeated records were counted, not kept ({names} ...)",
-            found=f"{total:,}",
+            actual=f"{total:,}",
         )
 
 
@@ -116,11 +120,15 @@ def _spread_ms(events: list[Event]) -> float:
     return max(e.time_ms for e in events) - min(e.time_ms for e in events)
 
 
-@rule("R17", ERROR, f"{RULES_TEXT} lines 487-491: one clock")
-def one_clock(case: Case) -> Iterator[Found]:
+@rule(
+    *("MLP201", "several-clocks", ERROR),
+    f"{RULES_TEXT} lines 487-491: one clock",
+    keys=("run_start", "run_stop"),
+)
+def one_clock(run: LoggedRun) -> Iterator[Violation]:
     """run_start and run_stop come once; copies agree in status and lie within a second."""
     for key in _CLOCK:
-        events = case.all(key)
+        events = run.all(key)
         if len(events) < 2:
             continue
         first = events[0]
@@ -131,7 +139,7 @@ def one_clock(case: Case) -> Iterator[Found]:
                 f"{printable(str(e.metadata.get('status')))[:40]} (line {e.line})"
                 for e in events[:3]
             )
-            yield Found(
+            yield Violation(
                 f"{len(events)} {key}: {said}; an official score would use the first",
                 events[1].line,
                 "one status",
@@ -139,7 +147,7 @@ def one_clock(case: Case) -> Iterator[Found]:
                 "the log must say once how the run ended",
             )
         elif spread > SAME_MS:
-            yield Found(
+            yield Violation(
                 f"{len(events)} {key}, {spread / 1000:.3f} s apart (lines {first.line} and "
                 f"{events[-1].line}): an official score would use the first",
                 events[1].line,
@@ -149,26 +157,17 @@ def one_clock(case: Case) -> Iterator[Found]:
             )
 
 
-@rule("HIDDEN", NOTE, "v1.0 Intel logs")
-def hidden(case: Case) -> Iterator[Found]:
+@rule("MLP205", "hidden-value", NOTE, "v1.0 Intel logs", keys=("duplicate_*",))
+def hidden(run: LoggedRun) -> Iterator[Violation]:
     """No value hides under a renamed key (duplicate_...)."""
-    keys = [key for key in case.logged_keys() if key.startswith("duplicate_")]
+    keys = [key for key in run.logged_keys() if key.startswith("duplicate_")]
     if keys:
-        event = case.all(keys[0])[0]
+        event = run.all(keys[0])[0]
         names = ", ".join(printable(key)[:60] for key in keys[:4])
         more = f" and {len(keys) - 4} more" if len(keys) > 4 else ""
-        yield Found(
+        yield Violation(
             f"{names}{more} (from line {event.line} on) hide second values",
             event.line,
             "one value under its own key",
             shown(event.value),
         )
-
-
-RULES = (
-    one_clock,
-    different_values,
-    copies,
-    unkept,
-    hidden,
-)

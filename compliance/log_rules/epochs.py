@@ -6,23 +6,29 @@ from collections.abc import Iterator
 
 from ...config import benchmark
 from ...config.finding import number, plain, shown
-from ..constraints import cadence_problem
-from ..rule import NOTE, POLICY, RULES_TEXT, Case, Found, between, rule
+from ..limits import FROM_070, cadence_problem
+from ..logged_run import RESULT_KEYS, LoggedRun
+from ..rule import NOTE, POLICY, RULES_TEXT, Violation, rule
 from .training import EPOCH_KEYS, EPOCH_NAMES
 
-_FROM_070 = between("0.7.0")
 _MOST_EVALUATIONS = 100  # of the search for one out of place; published runs have up to 90
 
 
-@rule("R04", POLICY, f"{RULES_TEXT} lines 939, 443", rulesets=_FROM_070, in_open=NOTE)
-def cadence(case: Case) -> Iterator[Found]:
+@rule(
+    *("MLP803", "evaluation-cadence", POLICY),
+    f"{RULES_TEXT} lines 939, 443",
+    rulesets=FROM_070,
+    open_severity=NOTE,
+    keys=RESULT_KEYS,
+)
+def cadence(run: LoggedRun) -> Iterator[Violation]:
     """Evaluations come every 4 epochs, the first after epoch 1 to 4."""
-    events = case.during("eval_accuracy")
+    events = run.during("eval_accuracy")
     epochs = [e for event in events if (e := number(event.metadata.get("epoch_num"))) is not None]
     problem = cadence_problem(sorted(set(epochs)))
     if problem is not None:
-        cause = "" if _out_of_place(epochs) is None else "EPOCH_ORDER"
-        yield Found(
+        cause = "" if _out_of_place(epochs) is None else "epochs-out-of-order"
+        yield Violation(
             f"evaluated not every {benchmark.EVAL_PERIOD_EPOCHS} epochs: {problem}",
             events[0].line,
             f"every {benchmark.EVAL_PERIOD_EPOCHS} epochs from epoch 1-4 on",
@@ -47,37 +53,12 @@ def _out_of_place(epochs: list[float]) -> int | None:
     return None
 
 
-def _count(case: Case, key: str, expected: int) -> Iterator[Found]:
-    event = case.first(key)
-    if event is None or event.value == "" or number(event.value) == expected:
-        return
-    yield Found(
-        f"{key} (line {event.line}) is {shown(event.value)}, expected {expected}",
-        event.line,
-        str(expected),
-        shown(event.value),
-        "the count of images, neither batches nor a padded count",
-    )
-
-
-@rule("R05", POLICY, f"{RULES_TEXT} line 443", rulesets=_FROM_070, in_open=NOTE)
-def eval_samples(case: Case) -> Iterator[Found]:
-    """eval_samples is 50,000: evaluation is as thorough as the reference's."""
-    yield from _count(case, "eval_samples", benchmark.IMAGENET_EVAL_SAMPLES)
-
-
-@rule("R06", POLICY, f"{RULES_TEXT} line 251", rulesets=_FROM_070, in_open=NOTE)
-def train_samples(case: Case) -> Iterator[Found]:
-    """train_samples is 1,281,167: each image once an epoch."""
-    yield from _count(case, "train_samples", benchmark.IMAGENET_TRAIN_SAMPLES)
-
-
-def _first_epoch(case: Case) -> tuple[float, int] | None:
+def _first_epoch(run: LoggedRun) -> tuple[float, int] | None:
     """(smallest epoch number of blocks and epochs, its line); of evaluations if there are none."""
     found = []
     for keys in (("block_start", "epoch_start"), ("eval_start", "eval_accuracy")):
         for key in keys:
-            for event in case.all(key):
+            for event in run.all(key):
                 for name in ("first_epoch_num", "epoch_num"):
                     epoch = number(event.metadata.get(name))
                     if epoch is not None:
@@ -87,12 +68,17 @@ def _first_epoch(case: Case) -> tuple[float, int] | None:
     return None
 
 
-@rule("R12", POLICY, f"{RULES_TEXT} line 208", in_open=NOTE)
-def epochs_from_one(case: Case) -> Iterator[Found]:
+@rule(
+    *("MLP804", "epochs-from-zero", POLICY),
+    f"{RULES_TEXT} line 208",
+    open_severity=NOTE,
+    keys=EPOCH_KEYS,
+)
+def epochs_from_one(run: LoggedRun) -> Iterator[Violation]:
     """Epochs are numbered from 1, not from 0."""
-    first = _first_epoch(case)
+    first = _first_epoch(run)
     if first is not None and first[0] < 1:
-        yield Found(
+        yield Violation(
             f"the first epoch has number {plain(first[0])} (line {first[1]})",
             first[1],
             "1",
@@ -101,12 +87,12 @@ def epochs_from_one(case: Case) -> Iterator[Found]:
         )
 
 
-@rule("R12b", NOTE, f"{RULES_TEXT} line 208")
-def epochs_not_later(case: Case) -> Iterator[Found]:
+@rule("MLP805", "late-first-epoch", NOTE, f"{RULES_TEXT} line 208", keys=EPOCH_KEYS)
+def epochs_not_later(run: LoggedRun) -> Iterator[Violation]:
     """The first epoch number in the log is not above 1."""
-    first = _first_epoch(case)
+    first = _first_epoch(run)
     if first is not None and first[0] > 1:
-        yield Found(
+        yield Violation(
             f"the first epoch number in the log is {plain(first[0])} (line {first[1]})",
             first[1],
             "1",
@@ -114,15 +100,20 @@ def epochs_not_later(case: Case) -> Iterator[Found]:
         )
 
 
-@rule("EPOCH_NUMBER", POLICY, f"{RULES_TEXT} line 208", in_open=NOTE)
-def epochs_are_numbers(case: Case) -> Iterator[Found]:
+@rule(
+    *("MLP806", "epoch-not-a-number", POLICY),
+    f"{RULES_TEXT} line 208",
+    open_severity=NOTE,
+    keys=EPOCH_KEYS,
+)
+def epochs_are_numbers(run: LoggedRun) -> Iterator[Violation]:
     """Epochs and counts of epochs, where an event of training or evaluation has them, are numbers:
     rules that compare them see no others."""
-    for event in (e for key in EPOCH_KEYS for e in case.all(key)):
+    for event in (e for key in EPOCH_KEYS for e in run.all(key)):
         for name in EPOCH_NAMES:
             if name in event.metadata and number(event.metadata[name]) is None:
                 text = shown(event.metadata[name])
-                yield Found(
+                yield Violation(
                     f"{event.key} (line {event.line}): {name} is {text}, expected a number",
                     event.line,
                     "a number",
@@ -130,13 +121,3 @@ def epochs_are_numbers(case: Case) -> Iterator[Found]:
                     "without it there is no epoch to converge",
                 )
                 return
-
-
-RULES = (
-    eval_samples,
-    train_samples,
-    cadence,
-    epochs_from_one,
-    epochs_not_later,
-    epochs_are_numbers,
-)

@@ -10,37 +10,42 @@ from typing import NamedTuple
 from ...config import benchmark
 from ...config.finding import number, plain
 from ...logging.events import Event
-from ..rule import ERROR, NOTE, POLICY, Case, Found, rule
+from ..logged_run import INTERVAL_KEYS, RESULT_KEYS, LoggedRun
+from ..rule import ERROR, NOTE, POLICY, Violation, rule
 from .training import EPOCH_KEYS, epoch_of, severity_of
 
 _SLOW_SHARE = 0.25  # of the fastest published run: below it, stamps do not come in bursts
 
 
-@rule("THROUGHPUT", ERROR, "published results; peak of the largest published machine")
-def possible_rate(case: Case) -> Iterator[Found]:
+@rule(
+    *("MLP411", "impossible-throughput", ERROR),
+    "published results; peak of the largest published machine",
+    keys=(*RESULT_KEYS, *INTERVAL_KEYS, "train_samples"),
+)
+def possible_rate(run: LoggedRun) -> Iterator[Violation]:
     """The target is not reached faster than any machine trains: above 7e7 images/s (ten times the
     fastest published run) is an error, above twice that run policy. An epoch has ImageNet's images
     for the error, in the open division as many as logged (that ImageNet's would be an error is
     policy there), and as many as logged for the policy."""
-    if not case.passing or case.start is None or case.run_ms is None or case.run_ms <= 0:
+    if not run.evaluations_at_target or run.start is None or run.run_ms is None or run.run_ms <= 0:
         return
-    target = case.passing[0]
+    target = run.evaluations_at_target[0]
     epochs = target.epoch
     if epochs is None or not 1 <= epochs <= benchmark.MOST_LOGGED_EPOCHS:
-        epochs = _highest_epoch(case)
-    time_ms = min(case.run_ms, max(target.time_ms - case.start.time_ms, 0.0))
-    if target.time_ms < case.start.time_ms:
-        return  # OFF_THE_CLOCK says it
-    images = _epoch_samples(case) * epochs
+        epochs = _highest_epoch(run)
+    time_ms = min(run.run_ms, max(target.time_ms - run.start.time_ms, 0.0))
+    if target.time_ms < run.start.time_ms:
+        return  # target-off-the-clock says it
+    images = _epoch_samples(run) * epochs
     most = benchmark.IMPOSSIBLE_IMAGES_PER_S * time_ms / 1000
     impossible = images > most
     beyond = benchmark.IMAGENET_TRAIN_SAMPLES * epochs > most
     if beyond:
         images = max(images, benchmark.IMAGENET_TRAIN_SAMPLES * epochs)
-    fast = _said_samples(case) * epochs > 2 * benchmark.FASTEST_IMAGES_PER_S * time_ms / 1000
+    fast = _said_samples(run) * epochs > 2 * benchmark.FASTEST_IMAGES_PER_S * time_ms / 1000
     if not (beyond or fast):
         return
-    yield Found(
+    yield Violation(
         f"{plain(epochs)} epochs in {time_ms / 1000:.3f} s (line {target.line}): no machine "
         f"trains {f'{images / time_ms * 1000:.2g} images/s' if time_ms else 'in no time'}, the "
         f"fastest published run has {benchmark.FASTEST_IMAGES_PER_S:.2g}",
@@ -52,23 +57,23 @@ def possible_rate(case: Case) -> Iterator[Found]:
     )
 
 
-def _epoch_samples(case: Case) -> float:
+def _epoch_samples(run: LoggedRun) -> float:
     """Images of an epoch: ImageNet's; in the open division as logged, where the log says it."""
-    return _said_samples(case) if case.division == "open" else benchmark.IMAGENET_TRAIN_SAMPLES
+    return _said_samples(run) if run.division == "open" else benchmark.IMAGENET_TRAIN_SAMPLES
 
 
-def _said_samples(case: Case) -> float:
-    """Images of an epoch as logged (R06 is about it), ImageNet's where it is not."""
-    logged = number(case.value("train_samples"))
+def _said_samples(run: LoggedRun) -> float:
+    """Images of an epoch as logged (train-samples is about it), ImageNet's where it is not."""
+    logged = number(run.value("train_samples"))
     return logged if logged is not None and logged > 0 else benchmark.IMAGENET_TRAIN_SAMPLES
 
 
-def _highest_epoch(case: Case) -> float:
+def _highest_epoch(run: LoggedRun) -> float:
     """The highest epoch, of those that can be, that any event on the clock has; at least 1."""
     named = (
         epoch_of(event, name)
         for key in EPOCH_KEYS
-        for event in case.during(key)
+        for event in run.during(key)
         for name in ("epoch_num", "first_epoch_num")
     )
     return max(
@@ -76,24 +81,28 @@ def _highest_epoch(case: Case) -> float:
     )
 
 
-@rule("NO_TIME", POLICY, "published results; the log against itself")
-def epochs_take_time(case: Case) -> Iterator[Found]:
+@rule(
+    *("MLP412", "impossible-epoch-time", POLICY),
+    "published results; the log against itself",
+    keys=(*RESULT_KEYS, "epoch_start", "epoch_stop", "train_samples"),
+)
+def epochs_take_time(run: LoggedRun) -> Iterator[Violation]:
     """No epoch and no interval between evaluations is shorter than any machine needs, or between
     evaluations than a tenth of what the run itself takes on its way to the target; where most are,
     their stamps were taken later, a note. (Stamps in whole seconds may be off by one.)"""
-    passes = _intervals(case)
-    run_ms, samples = case.run_ms, _epoch_samples(case)
-    last = case.on_the_clock[-1].epoch if case.on_the_clock else None
+    passes = _intervals(run)
+    run_ms, samples = run.run_ms, _epoch_samples(run)
+    last = run.timed_evaluations[-1].epoch if run.timed_evaluations else None
     for intervals in passes:
         least_ms = 1000 * samples / benchmark.IMPOSSIBLE_IMAGES_PER_S
-        odd = [o for o in intervals if o.time_ms + case.coarse_ms < least_ms * o.epochs]
+        odd = [o for o in intervals if o.time_ms + run.coarse_ms < least_ms * o.epochs]
         if not odd or run_ms is None or run_ms <= 0:
             continue
         fast = (last or 0.0) * samples > _SLOW_SHARE * benchmark.FASTEST_IMAGES_PER_S * (
             run_ms / 1000
         )
         one = odd[0]
-        yield Found(
+        yield Violation(
             f"{one.what} took {plain(round(one.time_ms, 3))} ms (line {one.line}), no machine "
             f"trains {plain(one.epochs)} epoch{'' if one.epochs == 1 else 's'} in that time",
             one.line,
@@ -103,20 +112,24 @@ def epochs_take_time(case: Case) -> Iterator[Found]:
             NOTE if fast else severity_of(len(odd), len(intervals)),
         )
         return
-    yield from _too_fast_for_itself(case)
+    yield from _too_fast_for_itself(run)
 
 
-def _too_fast_for_itself(case: Case) -> Iterator[Found]:
-    own_ms = case.epoch_ms
-    pairs = list(pairwise(case.on_the_clock))
-    odd = [(one, other) for one, other in pairs if case.too_soon(one, other)]
+def _too_fast_for_itself(run: LoggedRun) -> Iterator[Violation]:
+    own_ms = run.epoch_ms
+    pairs = list(pairwise(run.timed_evaluations))
+    odd = [(one, other) for one, other in pairs if run.too_soon(one, other)]
     if not odd or own_ms is None:
         return
-    late = [pair for pair in odd if case.passing and pair[1].order > case.passing[0].order]
+    late = [
+        pair
+        for pair in odd
+        if run.evaluations_at_target and pair[1].order > run.evaluations_at_target[0].order
+    ]
     one, other = (late or odd)[0]
     epochs = (other.epoch or 0.0) - (one.epoch or 0.0)
     took_ms = other.time_ms - one.time_ms
-    yield Found(
+    yield Violation(
         f"from the evaluation of epoch {plain(one.epoch or 0.0)} to that of "
         f"{plain(other.epoch or 0.0)} it took {plain(round(took_ms, 3))} ms (line {other.line}); "
         f"up to the target this run takes {plain(round(own_ms * epochs))} ms for as many epochs",
@@ -135,16 +148,16 @@ class _Interval(NamedTuple):
     time_ms: float
 
 
-def _intervals(case: Case) -> Iterator[list[_Interval]]:
+def _intervals(run: LoggedRun) -> Iterator[list[_Interval]]:
     """Epochs before the target, and the stretches between evaluations, each kind by itself."""
-    end = case.passing[0].order if case.passing else math.inf
+    end = run.evaluations_at_target[0].order if run.evaluations_at_target else math.inf
     begun: dict[float, Event] = {}
     found = []
-    for event in case.during("epoch_start"):
+    for event in run.during("epoch_start"):
         epoch = epoch_of(event)
         if epoch is not None and epoch > 0 and event.time_ms > 0:
             begun.setdefault(epoch, event)
-    for event in case.during("epoch_stop"):
+    for event in run.during("epoch_stop"):
         epoch = epoch_of(event)
         start = None if epoch is None else begun.pop(epoch, None)
         if start is None or epoch is None or event.time_ms <= 0:
@@ -153,7 +166,7 @@ def _intervals(case: Case) -> Iterator[list[_Interval]]:
         if took_ms >= 0 and start.order < event.order < end:
             found.append(_Interval(f"epoch {plain(epoch)}", event.line, 1.0, took_ms))
     yield found
-    rising = [e for e in case.on_the_clock if e.epoch is not None and e.time_ms > 0]
+    rising = [e for e in run.timed_evaluations if e.epoch is not None and e.time_ms > 0]
     yield [
         _Interval(
             f"from the evaluation of epoch {plain(one.epoch)} to that of {plain(other.epoch)} it",
@@ -167,9 +180,3 @@ def _intervals(case: Case) -> Iterator[list[_Interval]]:
         and 1 <= other.epoch - one.epoch <= benchmark.MOST_LOGGED_EPOCHS
         and other.time_ms >= one.time_ms
     ]
-
-
-RULES = (
-    possible_rate,
-    epochs_take_time,
-)

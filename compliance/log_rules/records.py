@@ -6,54 +6,55 @@ from collections.abc import Iterator
 
 from ...config.finding import number, plain, printable
 from ...logging.events import MLL, cut
-from ..rule import CHECKER, ERROR, NOTE, POLICY, Case, Found, rule
+from ..logged_run import LoggedRun
+from ..rule import CHECKER, ERROR, NOTE, POLICY, Violation, rule
 
 
-@rule("RECORDS", ERROR, f"{CHECKER}, mlp_parser")
-def records(case: Case) -> Iterator[Found]:
+@rule("MLP001", "broken-record", ERROR, f"{CHECKER}, mlp_parser")
+def records(run: LoggedRun) -> Iterator[Violation]:
     """Every record is whole: one blank after its token, JSON with one key, value, metadata and
     time, nothing after it. Two values under one name are none, as readers differ in which holds.
     (The official parser takes the last, and does not see what follows a token with a tab.)"""
-    for problem in case.log.problems:
+    for problem in run.log.problems:
         if problem.kind == "truncated":
-            yield Found(
-                _truncated(case, problem.line, problem.key),
+            yield Violation(
+                _truncated(run, problem.line, problem.key),
                 problem.line,
                 "a whole record",
                 "the end of the file",
                 "the job was killed or the disk was full: run again",
             )
         else:
-            yield Found(
+            yield Violation(
                 f"line {problem.line}: {printable(problem.message)}",
                 problem.line,
                 "a whole record",
                 printable(problem.message),
                 "write from rank 0 alone, one record a line, nothing else on that line",
             )
-    more = case.log.problem_count - len(case.log.problems)
+    more = run.log.problem_count - len(run.log.problems)
     if more > 0:
-        yield Found(f"{more} more records cannot be read", found=str(more), expected="0")
+        yield Violation(f"{more} more records cannot be read", actual=str(more), expected="0")
 
 
-@rule("ODD_RECORDS", NOTE, f"{CHECKER}, mlp_parser")
-def odd_records(case: Case) -> Iterator[Found]:
+@rule("MLP003", "odd-record", NOTE, f"{CHECKER}, mlp_parser")
+def odd_records(run: LoggedRun) -> Iterator[Violation]:
     """Nothing is odd about a record that loses nothing: a name that comes twice with one value, a
     record of another format, or of a key that no rule reads behind a token with a tab. (A 0.6.0 log
     with records of another format fails: its parser cannot read them.)"""
-    for note in case.log.notes:
-        yield Found(f"line {note.line}: {printable(note.message)}", note.line)
-    other = case.log.other_dialect
+    for note in run.log.notes:
+        yield Violation(f"line {note.line}: {printable(note.message)}", note.line)
+    other = run.log.other_dialect
     if other is not None:
-        mine = case.log.dialect
-        yield Found(
+        mine = run.log.dialect
+        yield Violation(
             f"line {other.line}: a record of another format ({printable(cut(other.key))}) among "
             f":::{mine} records",
             other.line,
             "one format",
             "two",
             "",
-            ERROR if case.ruleset == "0.6.0" else None,
+            ERROR if run.ruleset == "0.6.0" else None,
         )
 
 
@@ -61,14 +62,14 @@ _HOW_BAD = {"text": NOTE, "early": POLICY}
 _LATE = ((1e17, "nanoseconds?"), (1e14, "microseconds?"), (0.0, "a time after 2099"))
 
 
-@rule("STAMPS", ERROR, "a clock that cannot be right")
-def stamps(case: Case) -> Iterator[Found]:
+@rule("MLP002", "impossible-stamp", ERROR, "a clock that cannot be right")
+def stamps(run: LoggedRun) -> Iterator[Violation]:
     """Stamps are milliseconds since 1970 (0.6.0: seconds), not negative, not of the next century:
     with microseconds or an impossible time there is no result. That none is of 2018 or later, when
     MLPerf began, is policy. On keys that no rule reads, and where a number stands as a text (the
-    official parser reads it), it is a note. R14 has stamps of 0."""
-    unit = "seconds" if case.log.dialect == MLL else "milliseconds"
-    for odd in case.log.odd_stamps:
+    official parser reads it), it is a note. zero-stamp has stamps of 0."""
+    unit = "seconds" if run.log.dialect == MLL else "milliseconds"
+    for odd in run.log.odd_stamps:
         some = f"{odd.records} records, the first" if odd.records > 1 else "record"
         stamp = printable(odd.stamp)
         what = f"is text {stamp}"
@@ -79,7 +80,7 @@ def stamps(case: Case) -> Iterator[Found]:
         elif odd.kind == "late":
             size = float(odd.stamp)
             what = f"is {stamp}: " + next(name for least, name in _LATE if size >= least)
-        yield Found(
+        yield Violation(
             f"the stamp of {some} in line {odd.line} ({printable(odd.key)}) {what}",
             odd.line,
             f"{unit} since 1970, a number",
@@ -89,15 +90,15 @@ def stamps(case: Case) -> Iterator[Found]:
         )
 
 
-@rule("ODD_BYTES", NOTE, "a page that a file system lost; a file that was written over")
-def odd_bytes(case: Case) -> Iterator[Found]:
+@rule("MLP004", "odd-bytes", NOTE, "a page that a file system lost; a file that was written over")
+def odd_bytes(run: LoggedRun) -> Iterator[Violation]:
     """The file is text: no zero bytes, no control characters but those of terminals."""
-    odd = case.log.odd_bytes
+    odd = run.log.odd_bytes
     if odd.bytes:
         zeros = (
             f"{odd.zeros:,} of them zero: a page that the disk lost?" if odd.zeros else "no text"
         )
-        yield Found(
+        yield Violation(
             f"{odd.bytes:,} bytes that no text has, from line {odd.line} on ({zeros})",
             odd.line,
             "text",
@@ -106,25 +107,25 @@ def odd_bytes(case: Case) -> Iterator[Found]:
         )
 
 
-def _truncated(case: Case, line: int, key: str | None) -> str:
+def _truncated(run: LoggedRun, line: int, key: str | None) -> str:
     parts = [f"truncated: line {line} ends inside a record" + (f" ({key})" if key else "")]
-    if case.log.events:
-        last = case.log.events[-1]
+    if run.log.events:
+        last = run.log.events[-1]
         epoch = number(last.metadata.get("epoch_num"))
         at = f" epoch {plain(epoch)}" if epoch is not None else ""
         parts.append(f"last complete record {printable(last.key)}{at}")
-    if not case.all("run_stop"):
+    if not run.all("run_stop"):
         parts.append("no run_stop")
     return "; ".join(parts)
 
 
-@rule("RULESET", POLICY, "a log is held to the rules of its round")
-def ruleset(case: Case) -> Iterator[Found]:
+@rule("MLP005", "ruleset-contradicted", POLICY, "a log is held to the rules of its round")
+def ruleset(run: LoggedRun) -> Iterator[Violation]:
     """Nothing beside the log contradicts the round that it is held to: not the folder of an earlier
     round than its dates or format; a config.yaml beside it that does is a note, as it decides
     nothing. (`--ruleset` decides alone; dates before the folder's round are usual.)"""
-    for doubt in case.doubts:
-        yield Found(
+    for doubt in run.doubts:
+        yield Violation(
             doubt.message,
             None,
             doubt.expected,
@@ -134,13 +135,13 @@ def ruleset(case: Case) -> Iterator[Found]:
         )
 
 
-@rule("JOINED", NOTE, "a newline that was lost between two writers")
-def joined(case: Case) -> Iterator[Found]:
+@rule("MLP006", "joined-records", NOTE, "a newline that was lost between two writers")
+def joined(run: LoggedRun) -> Iterator[Violation]:
     """One record a line. (The official checker reads the last record of a line alone.)"""
-    joined = case.log.joined
+    joined = run.log.joined
     if joined.lines:
         more = f" and {joined.lines - 1} more lines hold" if joined.lines > 1 else " holds"
-        yield Found(
+        yield Violation(
             f"line {joined.first}{more} two records (newline lost); the official checker sees the "
             "last alone",
             joined.first,
@@ -150,13 +151,13 @@ def joined(case: Case) -> Iterator[Found]:
         )
 
 
-@rule("TWO_RUNS", ERROR, f"{CHECKER}, init_start before init_stop")
-def two_runs(case: Case) -> Iterator[Found]:
+@rule("MLP007", "two-runs", ERROR, f"{CHECKER}, init_start before init_stop")
+def two_runs(run: LoggedRun) -> Iterator[Violation]:
     """A file holds one run: no second one after it, and none in the records of the other format
     (:::MLL, :::MLLOG)."""
-    log, other = case.log, case.log.other_run
+    log, other = run.log, run.log.other_run
     if other is not None:
-        yield Found(
+        yield Violation(
             f"two runs in one file: one in :::{log.dialect} records, one in records of the other "
             f"format ({other.key}, line {other.line})",
             other.line,
@@ -164,26 +165,15 @@ def two_runs(case: Case) -> Iterator[Found]:
             "another one in another format",
             "give each run its own result_N.txt",
         )
-    second = case.second_run_line
+    second = run.second_run_line
     if second is None:
         return
-    lines = [event.line for event in case.log.events]
+    lines = [event.line for event in run.log.events]
     before = max((line for line in lines if line < second), default=second)
-    yield Found(
+    yield Violation(
         f"two runs in one file: lines {lines[0]}-{before} and {second}-{lines[-1]}",
         second,
         "one run",
         "another one starts here",
         "give each run its own result_N.txt; the first one is judged here",
     )
-
-
-RULES = (
-    records,
-    stamps,
-    odd_records,
-    odd_bytes,
-    ruleset,
-    joined,
-    two_runs,
-)

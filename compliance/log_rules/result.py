@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from ...config import benchmark
 from ...config.finding import number, plain, printable, shown
 from ..clock_fault import clock_fault
-from ..logged_run import SAME_MS, Evaluation, reaches_target
-from ..rule import CHECKER, ERROR, NOTE, POLICY, RULES_TEXT, Case, Found, rule
+from ..logged_run import INTERVAL_KEYS, RESULT_KEYS, SAME_MS, Evaluation, LoggedRun, reaches_target
+from ..rule import ANY_KEY, CHECKER, ERROR, NOTE, POLICY, RULES_TEXT, Violation, rule
 
 _TARGET = f"in [{benchmark.TARGET_ACCURACY}, {plain(benchmark.HIGHEST_ACCURACY)})"
 
@@ -21,23 +21,27 @@ def _at(evaluation: Evaluation) -> str:
     return f"epoch {plain(evaluation.epoch)}"
 
 
-@rule("R22", ERROR, "a clock that cannot be right")
-def clock_forward(case: Case) -> Iterator[Found]:
+@rule(
+    *("MLP301", "run-time-not-positive", ERROR),
+    "a clock that cannot be right",
+    keys=("run_start", "run_stop", ANY_KEY),
+)
+def clock_forward(run: LoggedRun) -> Iterator[Violation]:
     """run_stop is stamped later than run_start."""
-    run_ms = case.run_ms
-    if run_ms is None or case.stop is None or run_ms > 0:
+    run_ms = run.run_ms
+    if run_ms is None or run.stop is None or run_ms > 0:
         return
-    stop = case.stop.line
+    stop = run.stop.line
     if run_ms == 0:
-        yield Found(
+        yield Violation(
             f"run time 0 s: run_start and run_stop (line {stop}) have one stamp",
             stop,
             "above 0",
             "0",
         )
     else:
-        why = clock_fault(case)
-        yield Found(
+        why = clock_fault(run)
+        yield Violation(
             f"run_stop (line {stop}) is {-run_ms / 1000:g} s before run_start"
             + (f": {why}" if why else ""),
             stop,
@@ -46,20 +50,24 @@ def clock_forward(case: Case) -> Iterator[Found]:
         )
 
 
-@rule("R02", ERROR, f"{RULES_TEXT} lines 441, 491; {CHECKER}, closed_resnet.yaml")
-def converged(case: Case) -> Iterator[Found]:
+@rule(
+    *("MLP304", "target-not-reached", ERROR),
+    f"{RULES_TEXT} lines 441, 491; {CHECKER}, closed_resnet.yaml",
+    keys=RESULT_KEYS,
+)
+def converged(run: LoggedRun) -> Iterator[Violation]:
     """The target was reached: an eval_accuracy in [0.759, 1) (open from 1.0.0 on: one below 1)."""
     numbers = [
-        event.value for event in case.all("eval_accuracy") if isinstance(event.value, int | float)
+        event.value for event in run.all("eval_accuracy") if isinstance(event.value, int | float)
     ]
     if not numbers:
-        return  # EVAL_ACCURACY says it
-    unread = "EVAL_ACCURACY" if len(numbers) < len(case.all("eval_accuracy")) else ""
-    if not case.needs_target:
+        return  # missing-accuracy says it
+    unread = "missing-accuracy" if len(numbers) < len(run.all("eval_accuracy")) else ""
+    if not run.needs_target:
         if not any(value < benchmark.HIGHEST_ACCURACY for value in numbers):
-            yield Found(
+            yield Violation(
                 f"no eval_accuracy is a fraction below 1: {shown(numbers[0])}",
-                case.all("eval_accuracy")[0].line,
+                run.all("eval_accuracy")[0].line,
                 "below 1",
                 shown(numbers[0]),
                 caused_by=unread,
@@ -67,18 +75,18 @@ def converged(case: Case) -> Iterator[Found]:
         return
     if any(reaches_target(value) for value in numbers):
         return
-    if case.stop is None or "eval_accuracy" in case.log.lost_keys:
+    if run.stop is None or "eval_accuracy" in run.log.lost_keys:
         return  # a consequence of the run not ending, or of the record that was torn
-    severity = POLICY if case.ruleset == "0.6.0" else None  # its checker has no threshold
-    best = case.best
-    status = case.status
+    severity = POLICY if run.ruleset == "0.6.0" else None  # its checker has no threshold
+    best = run.best
+    status = run.status
     said = ""
     if isinstance(status, str):
         said = f"; run_stop says {printable(status)[:40]}"
-    last = case.all("eval_accuracy")[-1].line
-    odd = _odd_accuracy(case)
+    last = run.all("eval_accuracy")[-1].line
+    odd = _odd_accuracy(run)
     if odd is not None:
-        yield Found(
+        yield Violation(
             f"{odd}{said}", last, _TARGET, shown(numbers[-1]), "log a fraction", severity, unread
         )
     elif best is not None:
@@ -90,12 +98,12 @@ def converged(case: Case) -> Iterator[Found]:
             text += " (rounds to it but is below)"
         text += said
         advice = "one such run in five is allowed"
-        yield Found(text, best.line, _TARGET, plain(best.accuracy), advice, severity, unread)
+        yield Violation(text, best.line, _TARGET, plain(best.accuracy), advice, severity, unread)
 
 
-def _odd_accuracy(case: Case) -> str | None:
+def _odd_accuracy(run: LoggedRun) -> str | None:
     """Accuracies that are no fractions: NaN, percent, exactly one."""
-    for event in reversed(case.all("eval_accuracy")):
+    for event in reversed(run.all("eval_accuracy")):
         value = event.value
         if isinstance(value, bool) or not isinstance(value, int | float):
             continue
@@ -107,22 +115,22 @@ def _odd_accuracy(case: Case) -> str | None:
         if value > benchmark.HIGHEST_ACCURACY:
             percent = "looks like percent, expected a fraction" if value <= 100 else "no accuracy"
             return f"{place}: {plain(value)} {percent}"
-        if case.best is not None:
+        if run.best is not None:
             return None
     return None
 
 
-@rule("R02b", ERROR, f"{RULES_TEXT} lines 441, 491")
-def target_on_the_clock(case: Case) -> Iterator[Found]:
+@rule("MLP302", "target-outside-run", ERROR, f"{RULES_TEXT} lines 441, 491", keys=RESULT_KEYS)
+def target_on_the_clock(run: LoggedRun) -> Iterator[Violation]:
     """The target was reached between run_start and run_stop."""
-    if not case.needs_target or case.ruleset == "0.6.0" or case.passing:
+    if not run.needs_target or run.ruleset == "0.6.0" or run.evaluations_at_target:
         return
-    outside = [e for e in case.evaluations if reaches_target(e.accuracy)]
-    if not outside or case.start is None or case.stop is None:
+    outside = [e for e in run.evaluations if reaches_target(e.accuracy)]
+    if not outside or run.start is None or run.stop is None:
         return
-    late = outside[0].order > case.stop.order
-    event = case.stop if late else case.start
-    yield Found(
+    late = outside[0].order > run.stop.order
+    event = run.stop if late else run.start
+    yield Violation(
         f"{plain(outside[0].accuracy)} ({_at(outside[0])}, line {outside[0].line}) is logged "
         f"{'after' if late else 'before'} {event.key} (line {event.line})",
         outside[0].line,
@@ -132,15 +140,15 @@ def target_on_the_clock(case: Case) -> Iterator[Found]:
     )
 
 
-@rule("OFF_THE_CLOCK", ERROR, f"{RULES_TEXT} lines 441, 491")
-def target_stamped_on_the_clock(case: Case) -> Iterator[Found]:
+@rule("MLP303", "target-off-the-clock", ERROR, f"{RULES_TEXT} lines 441, 491", keys=RESULT_KEYS)
+def target_stamped_on_the_clock(run: LoggedRun) -> Iterator[Violation]:
     """An evaluation at target is stamped between run_start and run_stop, to a second or 1 % of the
     run, whichever is less."""
-    start, stop = case.start, case.stop
-    if not case.needs_target or start is None or stop is None or (case.run_ms or 0) <= 0:
+    start, stop = run.start, run.stop
+    if not run.needs_target or start is None or stop is None or (run.run_ms or 0) <= 0:
         return
-    stamped = [e for e in case.passing if e.time_ms != 0]
-    begin_ms, end_ms = start.time_ms - case.slack_ms, stop.time_ms + case.slack_ms
+    stamped = [e for e in run.evaluations_at_target if e.time_ms != 0]
+    begin_ms, end_ms = start.time_ms - run.slack_ms, stop.time_ms + run.slack_ms
     if not stamped or start.time_ms <= 0 or any(begin_ms <= e.time_ms <= end_ms for e in stamped):
         return
     one = stamped[0]
@@ -148,7 +156,7 @@ def target_stamped_on_the_clock(case: Case) -> Iterator[Found]:
     event = stop if late else start
     away_s = abs(one.time_ms - event.time_ms) / 1000
     where = f"{away_s:.3f} s {'after' if late else 'before'} {event.key}"
-    yield Found(
+    yield Violation(
         f"{plain(one.accuracy)} ({_at(one)}, line {one.line}) is stamped {where} "
         f"(line {event.line})",
         one.line,
@@ -158,10 +166,14 @@ def target_stamped_on_the_clock(case: Case) -> Iterator[Found]:
     )
 
 
-@rule("R01", ERROR, f"{RULES_TEXT} lines 441, 509; {CHECKER}, 0.6.0 common.yaml")
-def success(case: Case) -> Iterator[Found]:
+@rule(
+    *("MLP305", "run-not-successful", ERROR),
+    f"{RULES_TEXT} lines 441, 509; {CHECKER}, 0.6.0 common.yaml",
+    keys=("run_stop",),
+)
+def success(run: LoggedRun) -> Iterator[Violation]:
     """run_stop says success, in these letters."""
-    for event in case.all("run_stop"):
+    for event in run.all("run_stop"):
         if "status" not in event.metadata or event.metadata["status"] == "success":
             continue
         status = event.metadata["status"]
@@ -169,7 +181,7 @@ def success(case: Case) -> Iterator[Found]:
         hint = ""
         if isinstance(status, str) and status.strip().lower() == "success":
             hint = ": must be lower case"
-        yield Found(
+        yield Violation(
             f"run_stop (line {event.line}) says {text}{hint}",
             event.line,
             "success",
@@ -179,25 +191,29 @@ def success(case: Case) -> Iterator[Found]:
         return
 
 
-@rule("STATUS_VALUE", NOTE, "v1.0 and v1.1 Graphcore logs")
-def status_value(case: Case) -> Iterator[Found]:
+@rule("MLP308", "contradicting-status", NOTE, "v1.0 and v1.1 Graphcore logs", keys=("run_stop",))
+def status_value(run: LoggedRun) -> Iterator[Violation]:
     """The value of run_stop does not contradict its status."""
-    event = case.stop
+    event = run.stop
     if event is not None and isinstance(event.value, dict):
         said = event.value.get("success")
-        if isinstance(said, bool) and said != (case.status == "success"):
-            yield Found(
+        if isinstance(said, bool) and said != (run.status == "success"):
+            yield Violation(
                 f"run_stop (line {event.line}): value says success {str(said).lower()}, "
-                f"status says {shown(case.status)}; only the status counts",
+                f"status says {shown(run.status)}; only the status counts",
                 event.line,
             )
 
 
-@rule("RANKS_DISAGREE", ERROR, f"{RULES_TEXT} line 443: one accuracy of the whole system")
-def ranks_agree(case: Case) -> Iterator[Found]:
+@rule(
+    *("MLP306", "ranks-disagree", ERROR),
+    f"{RULES_TEXT} line 443: one accuracy of the whole system",
+    keys=RESULT_KEYS,
+)
+def ranks_agree(run: LoggedRun) -> Iterator[Violation]:
     """Several accuracies of one evaluation agree about the target; where all do, it is a note."""
     groups: dict[float, list[Evaluation]] = defaultdict(list)
-    for evaluation in case.on_the_clock:
+    for evaluation in run.timed_evaluations:
         if evaluation.epoch is not None:
             groups[evaluation.epoch].append(evaluation)
     for epoch, group in ((n, one) for n, all_ in groups.items() for one in _at_once(all_)):
@@ -209,13 +225,13 @@ def ranks_agree(case: Case) -> Iterator[Found]:
         split = 0 < good < len(group)
         if split:
             text += f", only {good} at target"
-        yield Found(
+        yield Violation(
             text,
             group[0].line,
             "one accuracy over all images",
             f"{len(group)}",
             "sum the counts of all ranks and log them once",
-            None if split and case.needs_target else NOTE,
+            None if split and run.needs_target else NOTE,
         )
 
 
@@ -230,16 +246,16 @@ def _at_once(evaluations: list[Evaluation]) -> Iterator[list[Evaluation]]:
     yield group
 
 
-@rule("R03", NOTE, f"{RULES_TEXT} line 491")
-def stops_at_target(case: Case) -> Iterator[Found]:
+@rule("MLP307", "trained-past-target", NOTE, f"{RULES_TEXT} line 491", keys=RESULT_KEYS)
+def stops_at_target(run: LoggedRun) -> Iterator[Violation]:
     """Training ends with the first evaluation that reaches the target."""
-    passing = case.passing
-    if not passing or not case.needs_target:
+    passing = run.evaluations_at_target
+    if not passing or not run.needs_target:
         return
-    later = [e for e in case.on_the_clock if e.order > passing[0].order]
+    later = [e for e in run.timed_evaluations if e.order > passing[0].order]
     later = [e for e in later if e.epoch != passing[0].epoch]
     if later:
-        yield Found(
+        yield Violation(
             f"target reached at {_at(passing[0])}, training went on to {_at(later[-1])}: "
             "time overstated, RCP test made easier",
             passing[0].line,
@@ -248,18 +264,22 @@ def stops_at_target(case: Case) -> Iterator[Found]:
         )
 
 
-@rule("R18", NOTE, "intervals of a successful run")
-def pairs(case: Case) -> Iterator[Found]:
+@rule(
+    *("MLP309", "unpaired-events", NOTE),
+    "intervals of a successful run",
+    keys=(*INTERVAL_KEYS, *RESULT_KEYS),
+)
+def pairs(run: LoggedRun) -> Iterator[Violation]:
     """In a successful run starts and stops of blocks, epochs and evaluations pair up."""
-    if not case.converged:
+    if not run.converged:
         return
     for kind in ("block", "epoch", "eval"):
         start, stop = f"{kind}_start", f"{kind}_stop"
-        if case.log.unkept.get(start) or case.log.unkept.get(stop):
+        if run.log.unkept.get(start) or run.log.unkept.get(stop):
             continue
-        starts, stops = case.all(start), case.all(stop)
+        starts, stops = run.all(start), run.all(stop)
         if starts and stops and len(starts) != len(stops):
-            yield Found(
+            yield Violation(
                 f"{len(starts)} {start} against {len(stops)} {stop}",
                 starts[-1].line,
                 "pairs",
@@ -267,16 +287,20 @@ def pairs(case: Case) -> Iterator[Found]:
             )
 
 
-@rule("R19", NOTE, f"{RULES_TEXT}: batch = batch per accelerator x accelerators x accumulation")
-def batch_divides(case: Case) -> Iterator[Found]:
+@rule(
+    *("MLP310", "indivisible-batch", NOTE),
+    f"{RULES_TEXT}: batch = batch per accelerator x accelerators x accumulation",
+    keys=("global_batch_size", "gradient_accumulation_steps"),
+)
+def batch_divides(run: LoggedRun) -> Iterator[Violation]:
     """The batch is a multiple of the accumulation steps. A batch or a number of steps that is no
     integer, steps below 1 and a batch above the set of ImageNet are policy: no run has them."""
-    batch, event = case.batch, case.first("global_batch_size")
+    batch, event = run.batch, run.first("global_batch_size")
     if batch is None or event is None:
         return
     if batch > benchmark.IMAGENET_TRAIN_SAMPLES:
         most = f"up to {benchmark.IMAGENET_TRAIN_SAMPLES:,}"
-        yield Found(
+        yield Violation(
             f"global_batch_size {plain(batch)} is more than all images of an epoch",
             event.line,
             most,
@@ -285,7 +309,7 @@ def batch_divides(case: Case) -> Iterator[Found]:
             POLICY,
         )
     if not batch.is_integer():
-        yield Found(
+        yield Violation(
             f"global_batch_size {plain(batch)} is not an integer",
             event.line,
             "an integer",
@@ -293,12 +317,12 @@ def batch_divides(case: Case) -> Iterator[Found]:
             "",
             POLICY,
         )
-    steps_event = case.first("gradient_accumulation_steps")
+    steps_event = run.first("gradient_accumulation_steps")
     steps = number(steps_event.value) if steps_event is not None else None
     if steps_event is None or steps is None or steps <= 0:
         return
     if not steps.is_integer():
-        yield Found(
+        yield Violation(
             f"gradient_accumulation_steps {plain(steps)} is not an integer",
             steps_event.line,
             "an integer from 1 on",
@@ -307,24 +331,10 @@ def batch_divides(case: Case) -> Iterator[Found]:
             POLICY,
         )
     elif batch % steps and batch.is_integer():
-        yield Found(
+        yield Violation(
             f"global_batch_size {plain(batch)} is no multiple of "
             f"gradient_accumulation_steps {plain(steps)}",
             steps_event.line,
             "an integer that divides the batch",
             plain(steps),
         )
-
-
-RULES = (
-    clock_forward,
-    target_on_the_clock,
-    target_stamped_on_the_clock,
-    converged,
-    success,
-    ranks_agree,
-    stops_at_target,
-    status_value,
-    pairs,
-    batch_divides,
-)

@@ -7,19 +7,25 @@ from collections.abc import Callable, Iterator
 from ...config import benchmark
 from ...config.finding import number, plain, shown
 from ...logging.events import Event
-from ..rule import CHECKER, ERROR, Case, Found, rule
+from ..logged_run import INTERVAL_KEYS, LoggedRun
+from ..rule import CHECKER, ERROR, Violation, rule
 
 _060 = ("0.6.0",)
 _SOURCE = f"{CHECKER}, training_0.6.0"
 
 
-@rule("CACHE_CLEAR_VALUE", ERROR, f"{_SOURCE}/common.yaml", rulesets=_060)
-def cache_clear_value(case: Case) -> Iterator[Found]:
+@rule(
+    *("MLP601", "invalid-cache-clear-060", ERROR),
+    f"{_SOURCE}/common.yaml",
+    rulesets=_060,
+    keys=("cache_clear", "init_start"),
+)
+def cache_clear_value(run: LoggedRun) -> Iterator[Violation]:
     """cache_clear is true, and logged before init_start."""
-    begin = case.first("init_start")
-    for event in case.all("cache_clear"):
+    begin = run.first("init_start")
+    for event in run.all("cache_clear"):
         if event.value != True:  # noqa: E712 (1 passes officially too)
-            yield Found(
+            yield Violation(
                 f"cache_clear (line {event.line}) is {shown(event.value)}, must be true",
                 event.line,
                 "true",
@@ -27,7 +33,7 @@ def cache_clear_value(case: Case) -> Iterator[Found]:
             )
             return
         if begin is not None and event.order > begin.order:
-            yield Found(
+            yield Violation(
                 f"cache_clear (line {event.line}) is logged after init_start (line {begin.line})",
                 event.line,
                 "before init_start",
@@ -36,13 +42,18 @@ def cache_clear_value(case: Case) -> Iterator[Found]:
             return
 
 
-@rule("EVENTS_MISSING", ERROR, f"{_SOURCE}/common.yaml", rulesets=_060)
-def events_missing(case: Case) -> Iterator[Found]:
+@rule(
+    *("MLP602", "missing-event-060", ERROR),
+    f"{_SOURCE}/common.yaml",
+    rulesets=_060,
+    keys=INTERVAL_KEYS,
+)
+def events_missing(run: LoggedRun) -> Iterator[Violation]:
     """Blocks, epochs and evaluations all have their start and stop records."""
     keys = [f"{kind}_{end}" for kind in ("epoch", "eval", "block") for end in ("start", "stop")]
-    missing = [key for key in keys if case.absent(key)]
+    missing = [key for key in keys if run.absent(key)]
     if missing:
-        yield Found(f"no {', '.join(missing)} in the log", None, ", ".join(missing), "none")
+        yield Violation(f"no {', '.join(missing)} in the log", None, ", ".join(missing), "none")
 
 
 class _State:
@@ -165,10 +176,15 @@ _STEPS: dict[str, Callable[[_State, Event], str | None]] = {
 }
 
 
-@rule("NESTING", ERROR, f"{_SOURCE}/common.yaml", rulesets=_060)
-def nesting(case: Case) -> Iterator[Found]:
+@rule(
+    *("MLP603", "misnested-events-060", ERROR),
+    f"{_SOURCE}/common.yaml",
+    rulesets=_060,
+    keys=tuple(_STEPS),
+)
+def nesting(run: LoggedRun) -> Iterator[Violation]:
     """Blocks hold epochs 1, 2, 3 ..., evaluated in turn, each evaluation with its accuracy."""
-    events = sorted((e for key in _STEPS for e in case.all(key)), key=lambda event: event.order)
+    events = sorted((e for key in _STEPS for e in run.all(key)), key=lambda event: event.order)
     state = _State()
     first: tuple[Event, str] | None = None
     count = 0
@@ -180,7 +196,7 @@ def nesting(case: Case) -> Iterator[Found]:
     if first is not None:
         event, problem = first
         more = f" (and {count - 1} more records out of place)" if count > 1 else ""
-        yield Found(
+        yield Violation(
             f"{event.key} (line {event.line}): {problem}{more}",
             event.line,
             "blocks, epochs and evaluations nested in order",
@@ -188,68 +204,73 @@ def nesting(case: Case) -> Iterator[Found]:
         )
 
 
-@rule("HYPERPARAMETERS_060", ERROR, f"{_SOURCE}/resnet.yaml", rulesets=_060)
-def hyperparameters(case: Case) -> Iterator[Found]:
+_ONCE = (
+    "global_batch_size",
+    "opt_name",
+    "opt_base_learning_rate",
+    "opt_learning_rate_warmup_epochs",
+    "model_bn_span",
+)
+_OWN = {
+    "sgd": ("opt_learning_rate_decay_boundary_epochs",),
+    "lars": (
+        "lars_opt_learning_rate_decay_steps",
+        "lars_opt_learning_rate_decay_poly_power",
+        "lars_opt_weight_decay",
+        "lars_epsilon",
+    ),
+}
+
+
+@rule(
+    *("MLP604", "invalid-hyperparameter-060", ERROR),
+    f"{_SOURCE}/resnet.yaml",
+    rulesets=_060,
+    keys=(*_ONCE, *(key for keys in _OWN.values() for key in keys)),
+)
+def hyperparameters(run: LoggedRun) -> Iterator[Violation]:
     """Batch, base learning rate, warm-up and bn_span are logged and above 0; opt_name is lars or
     sgd and has its own keys once."""
-    once = (
-        "global_batch_size",
-        "opt_name",
-        "opt_base_learning_rate",
-        "opt_learning_rate_warmup_epochs",
-        "model_bn_span",
-    )
-    missing = [key for key in once if case.absent(key)]
+    missing = [key for key in _ONCE if run.absent(key)]
     if missing:
-        yield Found(f"no {', '.join(missing)} in the log", None, ", ".join(missing), "none")
-    above = [key for key in once if key != "opt_name"]
-    above += ["lars_opt_learning_rate_decay_steps", "lars_opt_learning_rate_decay_poly_power"]
-    for key in [*above, "lars_opt_weight_decay", "lars_epsilon"]:
-        for event in case.all(key):
+        yield Violation(f"no {', '.join(missing)} in the log", None, ", ".join(missing), "none")
+    above = [key for key in _ONCE if key != "opt_name"]
+    for key in [*above, *_OWN["lars"]]:
+        for event in run.all(key):
             value = number(event.value)
             if value is None or value < 0 or (value == 0 and key != "lars_epsilon"):
                 text = shown(event.value)
-                yield Found(
+                yield Violation(
                     f"{key} (line {event.line}) is {text}, expected above 0",
                     event.line,
                     "above 0",
                     text,
                 )
                 break
-    for event in case.all("opt_learning_rate_decay_boundary_epochs"):
+    for event in run.all("opt_learning_rate_decay_boundary_epochs"):
         if not isinstance(event.value, list | str | dict) or not event.value:
             text = shown(event.value)
-            yield Found(f"{event.key} (line {event.line}) is {text}", event.line, "epochs", text)
+            yield Violation(
+                f"{event.key} (line {event.line}) is {text}", event.line, "epochs", text
+            )
             break
-    name = case.value("opt_name")
-    if case.all("opt_name") and name not in benchmark.OPTIMIZERS:
-        event = case.all("opt_name")[0]
-        yield Found(
+    name = run.value("opt_name")
+    if run.all("opt_name") and name not in benchmark.OPTIMIZERS:
+        event = run.all("opt_name")[0]
+        yield Violation(
             f"opt_name {shown(name)} (line {event.line}): allowed are lars, sgd",
             event.line,
             "lars or sgd",
             shown(name),
         )
         return
-    own = {
-        "sgd": ("opt_learning_rate_decay_boundary_epochs",),
-        "lars": (
-            "lars_opt_learning_rate_decay_steps",
-            "lars_opt_learning_rate_decay_poly_power",
-            "lars_opt_weight_decay",
-            "lars_epsilon",
-        ),
-    }
-    for optimizer, keys in own.items():
+    for optimizer, keys in _OWN.items():
         for key in keys:
-            count, due = len(case.all(key)), int(name == optimizer)
+            count, due = len(run.all(key)), int(name == optimizer)
             if count != due:
-                yield Found(
+                yield Violation(
                     f"{key} is logged {count} x, expected {due} x for opt_name {shown(name)}",
                     None,
                     str(due),
                     str(count),
                 )
-
-
-RULES = (cache_clear_value, events_missing, nesting, hyperparameters)

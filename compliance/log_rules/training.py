@@ -16,8 +16,8 @@ from typing import NamedTuple
 from ...config import benchmark
 from ...config.finding import number, plain, shown
 from ...logging.events import Event
-from ..logged_run import SAME_MS
-from ..rule import ERROR, NOTE, POLICY, RULES_TEXT, Case, Found, rule
+from ..logged_run import INTERVAL_KEYS, RESULT_KEYS, SAME_MS, LoggedRun
+from ..rule import ERROR, NOTE, POLICY, RULES_TEXT, Violation, rule
 
 EPOCH_KEYS = (
     *("eval_accuracy", "eval_start", "eval_stop"),
@@ -37,13 +37,17 @@ def epoch_of(event: Event, name: str = "epoch_num") -> float | None:
     return number(event.metadata.get(name))
 
 
-@rule("EPOCH_VALUES", POLICY, f"{RULES_TEXT} line 208: epochs are counted from 1")
-def epoch_values(case: Case) -> Iterator[Found]:
+@rule(
+    *("MLP403", "impossible-epoch", POLICY),
+    f"{RULES_TEXT} line 208: epochs are counted from 1",
+    keys=EPOCH_KEYS,
+)
+def epoch_values(run: LoggedRun) -> Iterator[Violation]:
     """Epoch numbers and counts are numbers that can be: not negative, not above 1,000, and whole
     where most of the log's are."""
     found: list[tuple[Event, str, float]] = []
     for key in EPOCH_KEYS:
-        for event in case.all(key):
+        for event in run.all(key):
             for name in EPOCH_NAMES:
                 value = epoch_of(event, name)
                 if value is not None:
@@ -54,7 +58,7 @@ def epoch_values(case: Case) -> Iterator[Found]:
     if not wrong:
         return
     event, name, value = wrong[0]
-    yield Found(
+    yield Violation(
         f"{event.key} (line {event.line}): {name} is {plain(value)}, "
         + ("no epoch of a run" if absurd else "a part of an epoch"),
         event.line,
@@ -66,9 +70,11 @@ def epoch_values(case: Case) -> Iterator[Found]:
 
 
 @rule(
-    "EPOCH_ORDER", POLICY, f"{RULES_TEXT} lines 208, 939: one pass of epochs, each evaluated once"
+    *("MLP404", "epochs-out-of-order", POLICY),
+    f"{RULES_TEXT} lines 208, 939: one pass of epochs, each evaluated once",
+    keys=(*RESULT_KEYS, "eval_start", "epoch_start", "block_start"),
 )
-def epoch_order(case: Case) -> Iterator[Found]:
+def epoch_order(run: LoggedRun) -> Iterator[Violation]:
     """Epochs are started and evaluated in rising order, and none is evaluated again with another
     accuracy. (Copies within a second are the ranks'; the same epoch again otherwise is a note, as
     are blocks that all start again.)"""
@@ -78,7 +84,7 @@ def epoch_order(case: Case) -> Iterator[Found]:
         latest: Event | None = None
         seen: dict[float, Event] = {}
         others: dict[float, Event] = {}
-        for event in case.during(key):
+        for event in run.during(key):
             epoch = epoch_of(event, name)
             if epoch is None:
                 continue
@@ -90,7 +96,7 @@ def epoch_order(case: Case) -> Iterator[Found]:
                     continue
                 other = before if event.value != before.value else others.get(epoch)
                 if key == "eval_accuracy" and other is not None:
-                    one_number = len({epoch_of(e) for e in case.during(key)}) == 1
+                    one_number = len({epoch_of(e) for e in run.during(key)}) == 1
                     yield _again(event, other, epoch, NOTE if one_number else None)
                     return
                 if event.time_ms <= before.time_ms:
@@ -101,7 +107,7 @@ def epoch_order(case: Case) -> Iterator[Found]:
                     blocks_again.append((event, before, epoch))
             elif latest is not None and epoch < (epoch_of(latest, name) or 0.0):
                 if event.time_ms >= latest.time_ms:
-                    yield Found(
+                    yield Violation(
                         f"{key} (line {event.line}) goes back to epoch {plain(epoch)} after epoch "
                         f"{plain(epoch_of(latest, name) or 0.0)} (line {latest.line})",
                         event.line,
@@ -110,15 +116,15 @@ def epoch_order(case: Case) -> Iterator[Found]:
                         "one run trains and evaluates its epochs in order",
                     )
                     return
-                continue  # lines out of order, stamps in order: R13 says it
+                continue  # lines out of order, stamps in order: time-goes-back says it
             seen.setdefault(epoch, event)
             latest = event if latest is None or epoch > (epoch_of(latest, name) or 0) else latest
     # Graphcore's evaluation after training starts every block again: half of all.
-    severity = severity_of(len(blocks_again), len(case.during("block_start")))
+    severity = severity_of(len(blocks_again), len(run.during("block_start")))
     if severity == NOTE:
         blocks_again = []
     for event, before, epoch in (blocks_again or notes)[:1]:
-        yield Found(
+        yield Violation(
             f"{event.key} (line {event.line}) has epoch {plain(epoch)} again (line {before.line})",
             event.line,
             "each epoch once",
@@ -128,8 +134,8 @@ def epoch_order(case: Case) -> Iterator[Found]:
         )
 
 
-def _again(event: Event, before: Event, epoch: float, severity: str | None) -> Found:
-    return Found(
+def _again(event: Event, before: Event, epoch: float, severity: str | None) -> Violation:
+    return Violation(
         f"epoch {plain(epoch)} is evaluated again: {shown(before.value)} (line {before.line}), "
         f"then {shown(event.value)} (line {event.line})",
         event.line,
@@ -140,19 +146,23 @@ def _again(event: Event, before: Event, epoch: float, severity: str | None) -> F
     )
 
 
-@rule("BEFORE_CLOCK", POLICY, f"{RULES_TEXT} lines 487-491: the clock runs while the model trains")
-def no_training_before_the_clock(case: Case) -> Iterator[Found]:
+@rule(
+    *("MLP402", "epoch-before-run-start", POLICY),
+    f"{RULES_TEXT} lines 487-491: the clock runs while the model trains",
+    keys=("run_start", "run_stop", "epoch_start"),
+)
+def no_training_before_the_clock(run: LoggedRun) -> Iterator[Violation]:
     """No epoch starts before run_start, by its place in the log or, by more than a second or 1 % of
-    the run, by its stamp. (A block before run_start is an error, EPOCH_METADATA.)"""
-    start = case.start
+    the run, by its stamp. (A block before run_start is an error, missing-epoch-metadata.)"""
+    start = run.start
     if start is None:
         return
-    for event in case.all("epoch_start"):
+    for event in run.all("epoch_start"):
         by_ms = start.time_ms - event.time_ms
-        stamped = by_ms > case.slack_ms and event.time_ms > 0
+        stamped = by_ms > run.slack_ms and event.time_ms > 0
         if event.order < start.order or stamped:
             where = f"{by_ms / 1000:.3f} s before" if stamped else "before"
-            yield Found(
+            yield Violation(
                 f"epoch_start (line {event.line}) {'is stamped' if stamped else 'stands'} {where} "
                 f"run_start (line {start.line})",
                 event.line,
@@ -163,18 +173,22 @@ def no_training_before_the_clock(case: Case) -> Iterator[Found]:
             return
 
 
-@rule("BEFORE_TRAINING", ERROR, f"{RULES_TEXT} lines 441, 491: a run trains to the target")
-def target_after_training(case: Case) -> Iterator[Found]:
+@rule(
+    *("MLP401", "target-before-training", ERROR),
+    f"{RULES_TEXT} lines 441, 491: a run trains to the target",
+    keys=(*RESULT_KEYS, "block_start", "epoch_start"),
+)
+def target_after_training(run: LoggedRun) -> Iterator[Violation]:
     """The target is reached after training began: a block or an epoch starts before it."""
-    if not case.needs_target or not case.passing:
+    if not run.needs_target or not run.evaluations_at_target:
         return
-    starts = [event for key in ("block_start", "epoch_start") for event in case.all(key)]
+    starts = [event for key in ("block_start", "epoch_start") for event in run.all(key)]
     if not starts:
         return
     first = min(starts, key=lambda event: event.order)
-    target = case.passing[0]
+    target = run.evaluations_at_target[0]
     if target.order < first.order:
-        yield Found(
+        yield Violation(
             f"the target is reached (line {target.line}) before any training: the first "
             f"{first.key} is line {first.line}",
             target.line,
@@ -184,10 +198,10 @@ def target_after_training(case: Case) -> Iterator[Found]:
         )
 
 
-def _untrained(case: Case) -> tuple[list[tuple[Event, float, float]], int]:
+def _untrained(run: LoggedRun) -> tuple[list[tuple[Event, float, float]], int]:
     """(evaluation, its epoch, highest epoch in training so far) of those ahead of training; of."""
     events = sorted(
-        (e for key in ("block_start", "epoch_start", "eval_accuracy") for e in case.during(key)),
+        (e for key in ("block_start", "epoch_start", "eval_accuracy") for e in run.during(key)),
         key=lambda event: event.order,
     )
     reach: float | None = None
@@ -206,7 +220,7 @@ def _untrained(case: Case) -> tuple[list[tuple[Event, float, float]], int]:
             begun = epoch_of(event) if event.key == "epoch_start" else _last_of_block(event)
             if begun is not None:
                 reach = max(reach or 0.0, begun)
-    begun = len(case.during("block_start")) + len(case.during("epoch_start"))
+    begun = len(run.during("block_start")) + len(run.during("epoch_start"))
     # Where nothing that begins has an epoch, one block may stand for all, but not for none.
     return (ahead, of) if reach is not None or 0 < 2 * begun < of else ([], of)
 
@@ -216,16 +230,20 @@ def _last_of_block(event: Event) -> float | None:
     return None if first is None or count is None else first + count - 1
 
 
-@rule("UNTRAINED", POLICY, f"{RULES_TEXT} line 939: an evaluation is of the epochs before it")
-def evaluated_epochs_trained(case: Case) -> Iterator[Found]:
+@rule(
+    *("MLP405", "evaluated-untrained-epoch", POLICY),
+    f"{RULES_TEXT} line 939: an evaluation is of the epochs before it",
+    keys=(*RESULT_KEYS, "epoch_start", "block_start"),
+)
+def evaluated_epochs_trained(run: LoggedRun) -> Iterator[Violation]:
     """An evaluation is of an epoch that blocks or epochs before it have trained. (Where that is so
     throughout and training is hardly logged, it is policy too.)"""
-    ahead, of = _untrained(case)
+    ahead, of = _untrained(run)
     if not ahead:
         return
-    begun = len(case.during("block_start")) + len(case.during("epoch_start"))
+    begun = len(run.during("block_start")) + len(run.during("epoch_start"))
     event, epoch, reach = ahead[0]
-    yield Found(
+    yield Violation(
         f"eval_accuracy (line {event.line}) is of epoch {plain(epoch)}, but training has come to "
         f"epoch {plain(reach)} before it",
         event.line,
@@ -246,34 +264,38 @@ class _Block(NamedTuple):
         return self.first + self.epochs
 
 
-def _blocks(case: Case) -> list[_Block]:
+def _blocks(run: LoggedRun) -> list[_Block]:
     """Blocks with their numbers; copies and repeated ones (of one first epoch) once."""
     found: dict[float, _Block] = {}
-    for event in case.during("block_start"):
+    for event in run.during("block_start"):
         first, count = epoch_of(event, "first_epoch_num"), epoch_of(event, "epoch_count")
         if first is not None and count is not None:
             found.setdefault(first, _Block(event, first, count))
     return list(found.values())
 
 
-@rule("BLOCKS", POLICY, f"{RULES_TEXT} line 208: blocks of epochs; the log against itself")
-def blocks_fit(case: Case) -> Iterator[Found]:
+@rule(
+    *("MLP406", "inconsistent-blocks", POLICY),
+    f"{RULES_TEXT} line 208: blocks of epochs; the log against itself",
+    keys=(*RESULT_KEYS, *INTERVAL_KEYS),
+)
+def blocks_fit(run: LoggedRun) -> Iterator[Violation]:
     """Each block begins where the one before it ends, holds the epochs that are evaluated in it,
     and has epochs where the others log theirs."""
-    blocks = _blocks(case)
-    found = [*_gaps(case, blocks), *_evaluated_elsewhere(case, blocks), *_empty(case, blocks)]
+    blocks = _blocks(run)
+    found = [*_gaps(run, blocks), *_evaluated_elsewhere(run, blocks), *_empty(run, blocks)]
     policy = [one for one in found if one.severity == POLICY]
     yield from (policy or found)[:1]
 
 
-def _without_start(case: Case, blocks: Sequence[_Block]) -> set[float]:
-    """First epochs of blocks whose start alone is missing: R18 says it."""
-    stops = (epoch_of(event, "first_epoch_num") for event in case.during("block_stop"))
+def _without_start(run: LoggedRun, blocks: Sequence[_Block]) -> set[float]:
+    """First epochs of blocks whose start alone is missing: unpaired-events says it."""
+    stops = (epoch_of(event, "first_epoch_num") for event in run.during("block_stop"))
     return {first for first in stops if first is not None} - {block.first for block in blocks}
 
 
-def _gaps(case: Case, blocks: Sequence[_Block]) -> Iterator[Found]:
-    lost = _without_start(case, blocks)
+def _gaps(run: LoggedRun, blocks: Sequence[_Block]) -> Iterator[Violation]:
+    lost = _without_start(run, blocks)
     pairs = [
         (one, other)
         for one, other in pairwise(blocks)
@@ -287,7 +309,7 @@ def _gaps(case: Case, blocks: Sequence[_Block]) -> Iterator[Found]:
     ]
     if odd:
         one, other = odd[0]
-        yield Found(
+        yield Violation(
             f"block_start (line {one.event.line}) has {plain(one.epochs)} epochs from "
             f"{plain(one.first)}, the next block (line {other.event.line}) begins at epoch "
             f"{plain(other.first)}",
@@ -299,13 +321,13 @@ def _gaps(case: Case, blocks: Sequence[_Block]) -> Iterator[Found]:
         )
 
 
-def _evaluated_elsewhere(case: Case, blocks: Sequence[_Block]) -> Iterator[Found]:
+def _evaluated_elsewhere(run: LoggedRun, blocks: Sequence[_Block]) -> Iterator[Violation]:
     if not blocks:
         return
     at, of = -1, 0
-    lost = sorted(_without_start(case, blocks))
+    lost = sorted(_without_start(run, blocks))
     odd: list[tuple[Event, float, _Block]] = []
-    for event in case.during("eval_accuracy"):
+    for event in run.during("eval_accuracy"):
         while at + 1 < len(blocks) and blocks[at + 1].event.order < event.order:
             at += 1
         epoch = epoch_of(event)
@@ -319,7 +341,7 @@ def _evaluated_elsewhere(case: Case, blocks: Sequence[_Block]) -> Iterator[Found
             odd.append((event, epoch, block))
     if odd:
         event, epoch, block = odd[0]
-        yield Found(
+        yield Violation(
             f"eval_accuracy (line {event.line}) is of epoch {plain(epoch)}, in a block of "
             f"{plain(block.epochs)} epochs from {plain(block.first)} (line {block.event.line})",
             event.line,
@@ -330,15 +352,15 @@ def _evaluated_elsewhere(case: Case, blocks: Sequence[_Block]) -> Iterator[Found
         )
 
 
-def _empty(case: Case, blocks: Sequence[_Block]) -> Iterator[Found]:
-    events = (*case.during("epoch_start"), *case.during("epoch_stop"))
+def _empty(run: LoggedRun, blocks: Sequence[_Block]) -> Iterator[Violation]:
+    events = (*run.during("epoch_start"), *run.during("epoch_stop"))
     epochs = sorted({epoch for event in events if (epoch := epoch_of(event)) is not None})
     if not epochs:
         return
     odd = [b for b in blocks if bisect_left(epochs, b.first - 1) >= bisect_left(epochs, b.end)]
     if odd:
         block = odd[0]
-        yield Found(
+        yield Violation(
             f"block_start (line {block.event.line}): none of its {plain(block.epochs)} epochs from "
             f"{plain(block.first)} is logged as trained",
             block.event.line,
@@ -349,18 +371,22 @@ def _empty(case: Case, blocks: Sequence[_Block]) -> Iterator[Found]:
         )
 
 
-@rule("STOP_FIRST", POLICY, "an interval cannot end before it begins")
-def starts_before_stops(case: Case) -> Iterator[Found]:
+@rule(
+    *("MLP407", "stop-before-start", POLICY),
+    "an interval cannot end before it begins",
+    keys=(*RESULT_KEYS, *INTERVAL_KEYS),
+)
+def starts_before_stops(run: LoggedRun) -> Iterator[Violation]:
     """No epoch, block or evaluation stops before it starts."""
     for kind in ("eval", "epoch", "block"):
         name = "first_epoch_num" if kind == "block" else "epoch_num"
-        starts = case.during(f"{kind}_start")
+        starts = run.during(f"{kind}_start")
         first: dict[float, Event] = {}
         for event in starts:
             epoch = epoch_of(event, name)
             if epoch is not None:
                 first.setdefault(epoch, event)
-        stops = case.during(f"{kind}_stop")
+        stops = run.during(f"{kind}_stop")
         odd = [
             (event, first[epoch])
             for event in stops
@@ -368,7 +394,7 @@ def starts_before_stops(case: Case) -> Iterator[Found]:
         ]
         if odd:
             stop, start = odd[0]
-            yield Found(
+            yield Violation(
                 f"{kind}_stop (line {stop.line}) of epoch {plain(epoch_of(stop, name) or 0.0)} "
                 f"stands before its {kind}_start (line {start.line})",
                 stop.line,
@@ -377,14 +403,3 @@ def starts_before_stops(case: Case) -> Iterator[Found]:
                 "",
                 severity_of(len(odd), len(stops)),
             )
-
-
-RULES = (
-    target_after_training,
-    no_training_before_the_clock,
-    epoch_values,
-    epoch_order,
-    evaluated_epochs_trained,
-    blocks_fit,
-    starts_before_stops,
-)

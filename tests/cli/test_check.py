@@ -11,7 +11,7 @@ import psutil
 import pytest
 from typer.testing import CliRunner, Result
 
-from rn50.cli.entry import quick_check
+from rn50.cli import log_check
 from rn50.cli.main import app
 from rn50.config.errors import UserError
 from tests.compliance.log_text import Edit, drop, good_run, meta, put, vary, write
@@ -66,7 +66,10 @@ def test_the_official_verdict_stands_beside_ours(tmp_path: Path) -> None:
     path = log(tmp_path, meta("run_stop", "status", "aborted"))
     done = invoke("log", "check", path)
     assert "official checker 4.1.68: PASS" in done.stdout
-    assert "the two differ: the official checker does not test R01" in done.stdout
+    assert (
+        "the two differ: the official checker does not test MLP305 run-not-successful"
+        in done.stdout
+    )
     content = json.loads(invoke("log", "check", "--json", path).stdout)
     assert content["official"] == {"verdict": "PASS", "version": "4.1.68"}
 
@@ -75,28 +78,36 @@ def test_the_official_verdict_stands_beside_ours(tmp_path: Path) -> None:
     "arguments",
     [[], ["--json"], ["--strict"], ["--ruleset", "4.0"], ["--ruleset", "1.0", "--json"]],
 )
-def test_the_quick_way_is_the_same_command(
+def test_the_command_of_the_group_is_the_same(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str]
 ) -> None:
     path = log(tmp_path, put("eval_samples", 100))
     done = invoke("log", "check", "--no-official", path, *arguments)
-    code = quick_check(["--no-official", str(path), *arguments])
+    code = log_check.main(["--no-official", str(path), *arguments])
     assert (code, capsys.readouterr().out) == (done.exit_code, done.stdout)
 
 
 @pytest.mark.parametrize(
-    "arguments",
+    ("arguments", "words"),
     [
-        [],
-        ["--help"],
-        ["x", "--bad"],
-        ["--ruleset"],
-        ["x", "--ruleset", "--json"],
-        ["x", "--ruleset", "9.9"],
+        ([], "the following arguments are required: PATH"),
+        (["x", "--bad"], "unrecognized arguments: --bad"),
+        (["--ruleset"], "argument --ruleset: expected one argument"),
+        (["x", "--ruleset", "--json"], "argument --ruleset: expected one argument"),
+        (["x", "--ruleset", "9.9"], "no ResNet rules in 9.9"),
     ],
 )
-def test_help_and_mistakes_are_left_to_typer(arguments: list[str]) -> None:
-    assert quick_check(arguments) is None
+def test_a_mistake_in_the_arguments_is_one_line(rn50, arguments: list[str], words: str) -> None:
+    done = rn50("log", "check", *arguments)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("rn50: error: ") and done.stderr.count("\n") == 1
+    assert words in done.stderr
+
+
+def test_options_may_stand_between_paths(tmp_path: Path) -> None:
+    one, other = log(tmp_path), log(tmp_path, name="result_1.txt")
+    done = invoke("log", "check", one, "--json", other, "--no-official")
+    assert [found["path"] for found in json.loads(done.stdout)] == [str(one), str(other)]
 
 
 def test_a_missing_file_is_one_line(tmp_path: Path) -> None:
@@ -155,7 +166,7 @@ def test_no_score_is_exit_1(tmp_path: Path) -> None:
 
 
 def test_rules() -> None:
-    assert "R22" in invoke("log", "rules").stdout
+    assert "run-time-not-positive" in invoke("log", "rules").stdout
     assert invoke("log", "rules", "--markdown").stdout.startswith("# Rules\n")
 
 

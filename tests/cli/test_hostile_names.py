@@ -9,6 +9,7 @@ import pytest
 from PIL import Image
 from typer.testing import CliRunner
 
+from rn50.cli import entry
 from rn50.cli import main as cli
 from rn50.cli.console import Tracking, print_table
 from rn50.config.errors import UserError
@@ -49,7 +50,7 @@ def said(
     """What the command itself, the handler of errors included, prints."""
     monkeypatch.setattr(sys, "argv", ["rn50", *arguments])
     with pytest.raises(SystemExit):
-        cli.main()
+        entry.main()
     return capsys.readouterr()
 
 

@@ -19,14 +19,19 @@ def judged(folder: Path, edit: Edit, ruleset: str = "4.0.0") -> Check:
 
 
 def explained(found: Check) -> dict[str, str]:
-    return {finding.id: finding.caused_by for finding in found.findings}
+    names = {finding.id: finding.name for finding in found.findings}
+    return {finding.name: names.get(finding.caused_by, "") for finding in found.findings}
 
 
 def test_a_run_without_start_names_the_start(tmp_path: Path) -> None:
     found = judged(tmp_path, drop("run_start"))
     assert found.cause.startswith("no run_start")
-    assert explained(found)["RUN_STOP"] == explained(found)["EPOCH_METADATA"] == "RUN_START"
-    assert explained(found)["RUN_START"] == ""
+    assert (
+        explained(found)["misplaced-run-stop"]
+        == explained(found)["missing-epoch-metadata"]
+        == "misplaced-run-start"
+    )
+    assert explained(found)["misplaced-run-start"] == ""
 
 
 def an_hour_back(run: Run) -> None:
@@ -36,7 +41,7 @@ def an_hour_back(run: Run) -> None:
 
 def test_a_clock_that_is_set_back_explains_epochs_before_it(tmp_path: Path) -> None:
     found = judged(tmp_path, an_hour_back)
-    assert explained(found)["BEFORE_CLOCK"] == "R22"
+    assert explained(found)["epoch-before-run-start"] == "run-time-not-positive"
     assert found.cause.startswith("run_stop")
 
 
@@ -47,7 +52,7 @@ def test_init_in_seconds_is_named_before_its_length(tmp_path: Path, key: str) ->
 
     found = judged(tmp_path, edit)
     assert f"{key} (line" in found.cause and "seconds where milliseconds" in found.cause
-    assert explained(found).get("INIT_LIMIT", "R14") == "R14"
+    assert explained(found).get("init-too-long", "zero-stamp") == "zero-stamp"
 
 
 def copies_and_ten_minutes_back(run: Run) -> None:
@@ -58,9 +63,9 @@ def copies_and_ten_minutes_back(run: Run) -> None:
 
 def test_copies_explain_no_step_of_seconds(tmp_path: Path) -> None:
     found = judged(tmp_path, copies_and_ten_minutes_back)
-    back = next(f for f in found.findings if f.id == "R13")
+    back = next(f for f in found.findings if f.name == "time-goes-back")
     assert (back.severity, back.caused_by) == (POLICY, "")
-    assert "COPIES" in explained(found)
+    assert "copied-records" in explained(found)
 
 
 def test_a_spread_is_a_plain_number(tmp_path: Path) -> None:
@@ -71,7 +76,9 @@ def test_a_spread_is_a_plain_number(tmp_path: Path) -> None:
             record.time_ms += 1.2e6
 
     found = judged(tmp_path, edit)
-    assert "spread 1200000 ms" in next(f.message for f in found.findings if f.id == "COPIES")
+    assert "spread 1200000 ms" in next(
+        f.message for f in found.findings if f.name == "copied-records"
+    )
 
 
 @pytest.mark.parametrize("value", [None, "0.75", True])
@@ -99,7 +106,7 @@ def in_no_time_to_epoch(epochs: int, apart_ms: float) -> Edit:
 def test_epochs_in_no_time_are_not_those_of_convergence(tmp_path: Path) -> None:
     """The RCP test is made easier by training on, not by saying so."""
     for apart_ms, epoch in ((100, 35), (4500, 59)):
-        case = judged(tmp_path, in_no_time_to_epoch(59, apart_ms)).case
+        case = judged(tmp_path, in_no_time_to_epoch(59, apart_ms)).run
         assert case is not None
         assert case.convergence_epoch == epoch
 
@@ -120,7 +127,7 @@ def test_stamps_in_whole_seconds_are_no_epochs_in_no_time(tmp_path: Path) -> Non
             record.time_ms = record.time_ms // 1000 * 1000
 
     found = judged(tmp_path, edit)
-    assert "NO_TIME" not in explained(found)
+    assert "impossible-epoch-time" not in explained(found)
 
 
 REASONS = (
@@ -130,14 +137,14 @@ REASONS = (
 
 
 def test_no_verdict_is_milder_than_the_official_one() -> None:
-    note = Finding("COPIES", NOTE, 1, "", "", "copies")
+    note = Finding("MLP203", NOTE, 1, "", "", "copies", name="copied-records")
     failed = Official("FAIL", "4.1.68", "4.0.0", REASONS)
     first, second = no_milder((note,), failed)
-    assert (first.id, first.severity, second) == ("OFFICIAL", ERROR, note)
+    assert (first.name, first.severity, second) == ("official-checker-fails", ERROR, note)
     assert first.message.endswith("CHECK for 'init_stop' failed in line 26")
 
-    error = Finding("R02", ERROR, 1, "", "", "did not converge")
-    joined = Finding("JOINED", NOTE, 1, "", "", "two records")
+    error = Finding("MLP304", ERROR, 1, "", "", "did not converge", name="target-not-reached")
+    joined = Finding("MLP006", NOTE, 1, "", "", "two records", name="joined-records")
     for findings in ((error, note), (joined,)):
         assert no_milder(findings, failed) == findings
     for other in (None, failed._replace(verdict="PASS"), failed._replace(verdict="NOT_RUN")):

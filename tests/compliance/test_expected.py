@@ -27,10 +27,10 @@ pytestmark = pytest.mark.skipif(not ROWS, reason="no published logs beside this 
 
 CAUSES = {
     "NOT_CONVERGED": "did not converge",
-    "WEIGHT_INIT_MISSING": "no weights_initialization",
-    "WEIGHT_INIT_NAMES": "weights_initialization names other",
-    "MISSING_SUBMISSION_KEYS": "no submission_",
-    "NO_RUN_STOP": "no run_stop",
+    "missing-weight-initialization": "no weights_initialization",
+    "weight-initialization-names": "weights_initialization names other",
+    "missing-submission-key": "no submission_",
+    "no-run-stop": "no run_stop",
     "NO_RECORDS": "found none in",
 }
 OURS = {
@@ -55,11 +55,13 @@ def test_real_logs(row: list[str]) -> None:
     said = notes(row)
     if "cause" in said:
         assert CAUSES[said["cause"].split("+")[0]] in found.cause
-    if found.case is None:
+    if found.run is None:
         return
-    ids = {finding.id for finding in found.findings}
+    ids = {finding.name for finding in found.findings}
     beyond = [part.split()[0] for part in said.get("beyond_checker", "").split("; ") if part]
-    assert set(beyond) - ids <= {"R20"}  # R20 there refers to a file that is not included
+    assert set(beyond) - ids <= {
+        "different-hyperparameters"
+    }  # different-hyperparameters there refers to a file that is not included
     if row[4] != "-" and row[4] != row[2]:
         assert found.round_verdict in ("PASS", "POLICY")
 
@@ -76,7 +78,7 @@ def test_mutants(row: list[str]) -> None:
     assert found.official.verdict == row[2].split()[0]
     assert found.verdict in OURS[row[3]]
     if row[3] == "PASS with warning":
-        assert {"COPIES", "JOINED"} & {finding.id for finding in found.findings}
+        assert {"copied-records", "joined-records"} & {finding.name for finding in found.findings}
     assert found.ruleset == check_log(LOGS / row[0], official=False).ruleset
 
 

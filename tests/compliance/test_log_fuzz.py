@@ -12,13 +12,13 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from rn50.cli.check_command import check_lines
+from rn50.cli.log_check import check_lines
 from rn50.compliance.check_log import Check, check_log
+from rn50.compliance.log_rules import checked_keys
 from rn50.compliance.score import score_folder
 from rn50.compliance.submission import check_folder
 from rn50.config.finding import SEVERITIES
 from rn50.logging.parse import CannotRead, read_log
-from rn50.logging.wanted import CHECKED
 from tests.compliance.log_text import good_run
 
 RULESETS = st.sampled_from([None, "0.6.0", "0.7.0", "1.1.0", "2.0.0", "4.0.0"])
@@ -43,7 +43,7 @@ VALUES = st.recursive(
     ),
     max_leaves=5,
 )
-KEYS = st.one_of(st.sampled_from(sorted(CHECKED)), VALUES)
+KEYS = st.one_of(st.sampled_from(sorted(checked_keys().named)), VALUES)
 
 
 @pytest.fixture(scope="module")
@@ -171,7 +171,7 @@ HOSTILE = [
 
 
 @pytest.mark.parametrize("value", HOSTILE)
-@pytest.mark.parametrize("key", sorted(CHECKED))
+@pytest.mark.parametrize("key", sorted(checked_keys().named))
 def test_a_hostile_value_has_no_effect(folder: Path, key: str, value: str) -> None:
     """In every key that the check reads: nothing printed but text, nothing opened."""
     run = good_run()

@@ -19,6 +19,7 @@ import pytest
 from mlperf_logging.compliance_checker import mlp_compliance
 
 from rn50.compliance.check_log import Check, check_log
+from rn50.compliance.rule import code_of
 from rn50.config.finding import Finding
 from rn50.logging.parse import CannotRead, read_log
 from tests.compliance.log_text import Edit, Record, find, good_run, put, shift, write
@@ -54,7 +55,7 @@ def checked(path: Path, lines: Lines, ruleset: str = "4.0.0") -> Check:
 
 
 def of(found: Check, rule: str) -> Finding:
-    return next(finding for finding in found.findings if finding.id == rule)
+    return next(finding for finding in found.findings if finding.name == rule)
 
 
 @pytest.mark.parametrize(
@@ -76,18 +77,18 @@ def test_two_values_under_one_name(tmp_path: Path, once: str, twice: str) -> Non
         lines[at] = lines[at].replace(once, twice)
         found = checked(tmp_path / "log.txt", lines)
         assert found.verdict == "FAIL"
-        assert (of(found, "RECORDS").line, "twice" in found.cause) == (at + 1, True)
+        assert (of(found, "broken-record").line, "twice" in found.cause) == (at + 1, True)
 
 
 def test_one_value_twice_is_a_note(tmp_path: Path) -> None:
     lines = good_lines()
     lines[3] = re.sub(r'("value": "[a-z]+", )', r"\1\1", lines[3])
     found = checked(tmp_path / "log.txt", lines)
-    assert (found.verdict, of(found, "ODD_RECORDS").line) == ("PASS", 4)
+    assert (found.verdict, of(found, "odd-record").line) == ("PASS", 4)
     lines = good_lines()
     lines[5] = lines[5].replace('"lineno": 7', '"lineno": 7, "lineno": 8')  # no rule reads it
     found = checked(tmp_path / "log.txt", lines)
-    assert (found.verdict, of(found, "ODD_RECORDS").line) == ("PASS", 6)
+    assert (found.verdict, of(found, "odd-record").line) == ("PASS", 6)
 
 
 @pytest.mark.parametrize("odd", ["", "\t", "  \t"[2:], "\xa0", ":", ": ", "\x00", "\x0b", "\u2003"])
@@ -99,12 +100,12 @@ def test_no_single_blank_after_the_token(tmp_path: Path, odd: str) -> None:
         lines[at] = lines[at].replace(":::MLLOG ", f":::MLLOG{odd}")
         found = checked(tmp_path / "log.txt", lines)
         assert found.verdict == "FAIL", found
-        assert of(found, "RECORDS").line == at + 1
+        assert of(found, "broken-record").line == at + 1
         assert not any(f.message.startswith("no ") for f in found.findings)
     lines = good_lines()
     lines.insert(50, lines[0].replace(":::MLLOG ", f":::MLLOG{odd}").replace('"sub', '"xsub'))
     found = checked(tmp_path / "log.txt", lines)
-    assert (found.verdict, of(found, "ODD_RECORDS").line) == ("PASS", 51)
+    assert (found.verdict, of(found, "odd-record").line) == ("PASS", 51)
 
 
 @pytest.mark.parametrize(
@@ -143,7 +144,7 @@ def test_a_record_of_v06_in_another_form(tmp_path: Path, form: str) -> None:
             continue
         found = checked(path, lines, "0.6.0")
         assert found.verdict == "FAIL"
-        assert of(found, "RECORDS").line == at + 1
+        assert of(found, "broken-record").line == at + 1
         assert not official_passes(path, "0.6.0")
 
 
@@ -165,8 +166,8 @@ def test_a_stamp_that_is_no_time(tmp_path: Path, key: str, stamp: float) -> None
     find(run, key).time_ms = stamp
     found = check_log(write(tmp_path / "log.txt", run), "4.0.0", official=False)
     assert found.verdict == "FAIL"
-    assert of(found, "STAMPS").severity == "error"
-    assert f"({key})" in of(found, "STAMPS").message
+    assert of(found, "impossible-stamp").severity == "error"
+    assert f"({key})" in of(found, "impossible-stamp").message
 
 
 @pytest.mark.parametrize(("times", "words"), [(1e3, "microseconds?"), (1e6, "nanoseconds?")])
@@ -176,7 +177,7 @@ def test_a_log_in_microseconds_is_read_and_fails(tmp_path: Path, times: float, w
         record.time_ms *= times
     found = check_log(write(tmp_path / "log.txt", run), official=False)
     assert (found.verdict, words in found.cause) == ("FAIL", True), found.cause
-    assert sum(finding.id == "STAMPS" for finding in found.findings) == 1
+    assert sum(finding.name == "impossible-stamp" for finding in found.findings) == 1
 
 
 @pytest.mark.parametrize("ruleset", ["0.6.0", "4.0.0"])
@@ -186,7 +187,7 @@ def test_a_log_before_1970_is_read_and_fails(tmp_path: Path, ruleset: str) -> No
         record.time_ms *= -1
     found = check_log(write(tmp_path / "log.txt", run, ruleset), ruleset, official=False)
     assert found.verdict == "FAIL"
-    assert "before 1970" in of(found, "STAMPS").message
+    assert "before 1970" in of(found, "impossible-stamp").message
 
 
 @pytest.mark.parametrize("stamp", ["9" * 400, "9" * 30, "1.2.3", "NaN", "Infinity", "-Infinity"])
@@ -197,7 +198,7 @@ def test_a_stamp_without_end(tmp_path: Path, stamp: str, ruleset: str) -> None:
     lines[-1] = re.sub(pattern, stamp, lines[-1])
     found = checked(tmp_path / "log.txt", lines, ruleset)
     assert found.verdict == "FAIL"
-    assert of(found, "RECORDS").line == len(lines)
+    assert of(found, "broken-record").line == len(lines)
     assert "inf s" not in found.cause
 
 
@@ -205,7 +206,7 @@ def test_a_text_as_stamp_is_a_note(tmp_path: Path) -> None:
     lines = [re.sub(r'"time_ms": ([\d.]+)', r'"time_ms": "\1"', line) for line in good_lines()]
     found = checked(tmp_path / "log.txt", lines)
     assert found.verdict == "PASS"
-    assert f"{len(lines)} records" in of(found, "STAMPS").message
+    assert f"{len(lines)} records" in of(found, "impossible-stamp").message
     assert official_passes(tmp_path / "log.txt", "4.0.0")
 
 
@@ -216,7 +217,7 @@ def test_an_odd_stamp_of_a_key_without_rules_is_a_note(tmp_path: Path, stamp: st
     lines.insert(40, re.sub(r'(?<="time_ms": )[\d.]+', stamp, odd))
     found = checked(tmp_path / "log.txt", lines)
     assert found.verdict == "PASS"
-    assert {finding.id for finding in found.findings} <= {"STAMPS", "ODD_RECORDS"}
+    assert {finding.name for finding in found.findings} <= {"impossible-stamp", "odd-record"}
     assert found.findings
 
 
@@ -230,8 +231,8 @@ def test_many_small_steps_back_are_one_large_one(tmp_path: Path) -> None:
         record.time_ms -= 10 * step_ms
     run[at + 1 : at + 1] = ladder
     found = check_log(write(tmp_path / "log.txt", run), "4.0.0", official=False)
-    assert of(found, "R13").severity == "policy"
-    assert "most by 9 s" in of(found, "R13").message
+    assert of(found, "time-goes-back").severity == "policy"
+    assert "most by 9 s" in of(found, "time-goes-back").message
 
 
 # --- bytes --------------------------------------------------------------------------------------
@@ -243,7 +244,7 @@ def test_bytes_that_no_text_has_are_a_note(tmp_path: Path, junk: bytes) -> None:
     path = tmp_path / "log.txt"
     path.write_bytes(b"".join([*lines[:60], junk, *lines[60:]]))
     found = check_log(path, "4.0.0", official=False)
-    assert (found.verdict, of(found, "ODD_BYTES").line) == ("PASS", 61)
+    assert (found.verdict, of(found, "odd-bytes").line) == ("PASS", 61)
 
 
 def test_a_lost_page_explains_what_is_missing(tmp_path: Path) -> None:
@@ -254,14 +255,18 @@ def test_a_lost_page_explains_what_is_missing(tmp_path: Path) -> None:
         path.write_bytes(content[:start] + b"\0" * 4096 + content[start + 4096 :])
         found = check_log(path, "4.0.0", official=False)
         assert found.verdict in ("FAIL", "POLICY")
-        assert "ODD_BYTES" in {finding.id for finding in found.findings}
+        assert "odd-bytes" in {finding.name for finding in found.findings}
         first = found.findings[0]
         assert (
-            first.severity == "policy" or first.id == "RECORDS" or first.caused_by == "ODD_BYTES"
+            first.severity == "policy"
+            or first.name == "broken-record"
+            or first.caused_by == code_of("odd-bytes")
         ), found.findings
         for finding in found.findings:
             if finding.found == "none":
-                assert finding.caused_by in ("RECORDS", "ODD_BYTES"), finding
+                assert finding.caused_by in (code_of("broken-record"), code_of("odd-bytes")), (
+                    finding
+                )
 
 
 # --- two formats --------------------------------------------------------------------------------
@@ -296,7 +301,7 @@ def test_records_of_the_other_format_do_not_choose_the_rules(tmp_path: Path) -> 
     junk = ':::MLL 1560000000.0 junk: {"value": 1, "metadata": {}}\n'
     found = checked(tmp_path / "log.txt", [*good_lines(), *[junk] * 500])
     assert (found.verdict, found.ruleset) == ("PASS", "4.0.0")
-    assert of(found, "ODD_RECORDS").severity == "note"
+    assert of(found, "odd-record").severity == "note"
 
 
 # --- the short way and the long way -------------------------------------------------------------
@@ -324,9 +329,9 @@ def test_other_words_mean_the_same(tmp_path: Path, way: Callable[[str], str]) ->
         one = checked(tmp_path / "log.txt", plain)
         other = checked(tmp_path / "log.txt", [way(line) for line in plain])
         assert one.findings == other.findings
-        assert one.case is not None and other.case is not None
-        assert one.case.log.events == other.case.log.events
-        assert one.case.log.counts == other.case.log.counts
+        assert one.run is not None and other.run is not None
+        assert one.run.log.events == other.run.log.events
+        assert one.run.log.counts == other.run.log.counts
 
 
 # --- what a log is read from --------------------------------------------------------------------
@@ -422,10 +427,12 @@ def test_a_config_beside_a_log_does_not_choose_its_ruleset(tmp_path: Path, rules
     (tmp_path / "config.yaml").write_text(f"ruleset: {ruleset}\n")
     found = check_log(path, official=False)
     assert (found.verdict, found.ruleset) == (alone.verdict, "4.0.0")
-    assert [f for f in found.findings if f.id != "RULESET"] == list(alone.findings)
-    assert of(found, "RULESET").severity == "note"
+    assert [f for f in found.findings if f.name != "ruleset-contradicted"] == list(alone.findings)
+    assert of(found, "ruleset-contradicted").severity == "note"
     assert check_log(path, "0.7", official=False).ruleset == "0.7.0"
-    assert "RULESET" not in {f.id for f in check_log(path, "0.7", official=False).findings}
+    assert "ruleset-contradicted" not in {
+        f.name for f in check_log(path, "0.7", official=False).findings
+    }
 
 
 @pytest.mark.parametrize("folder", ["v0.7", "training_results_v1.0", "v3.1"])
@@ -434,7 +441,7 @@ def test_a_folder_of_an_earlier_round_is_not_believed(tmp_path: Path, folder: st
     path = write(tmp_path / folder / "result_0.txt", good_run())
     found = check_log(path, official=False)
     assert (found.ruleset, found.ruleset_source) == ("4.0.0", "dates in the log")
-    assert (found.verdict, of(found, "RULESET").severity) == ("POLICY", "policy")
+    assert (found.verdict, of(found, "ruleset-contradicted").severity) == ("POLICY", "policy")
 
 
 def test_a_config_says_what_nothing_else_does(tmp_path: Path) -> None:
@@ -446,7 +453,10 @@ def test_a_config_says_what_nothing_else_does(tmp_path: Path) -> None:
     (tmp_path / "config.yaml").write_text("ruleset: 3.0.0\n")
     found = check_log(path, official=False)
     assert (found.ruleset, found.ruleset_source) == ("3.0.0", "config.yaml beside it")
-    assert "nothing but config.yaml beside it says the ruleset" in of(found, "RULESET").message
+    assert (
+        "nothing but config.yaml beside it says the ruleset"
+        in of(found, "ruleset-contradicted").message
+    )
     other = tmp_path / "other"
     other.mkdir()
     (tmp_path / "config.yaml").rename(other / "config.yaml")
@@ -475,8 +485,8 @@ def test_a_log_from_before_mlperf_is_no_log_without_dates(
     (tmp_path / place / "config.yaml").write_text("ruleset: 0.7.0\n")
     found = check_log(path, official=False)
     assert (found.verdict, found.ruleset) == ("POLICY", "4.0.0")
-    assert of(found, "STAMPS").severity == "policy"
-    assert "before MLPerf began (2018)" in of(found, "STAMPS").message
+    assert of(found, "impossible-stamp").severity == "policy"
+    assert "before MLPerf began (2018)" in of(found, "impossible-stamp").message
     assert check_log(path, "4.0.0", official=False).verdict == "POLICY"
 
 
@@ -493,7 +503,7 @@ def test_a_submitter_names_no_round(tmp_path: Path, path: str, ruleset: str) -> 
     (tmp_path / path).mkdir(parents=True)
     found = check_log(write(tmp_path / path / "result_0.txt", good_run("3.0.0")), official=False)
     assert (found.ruleset, found.verdict) == (ruleset, "POLICY")
-    assert "folders of the path say 4.0.0 and 3.1.0" in of(found, "RULESET").message
+    assert "folders of the path say 4.0.0 and 3.1.0" in of(found, "ruleset-contradicted").message
 
 
 def test_a_token_inside_a_text_fails_as_it_does_officially(tmp_path: Path) -> None:

@@ -306,176 +306,400 @@ def fewer_images(run: Run) -> None:
 
 
 CASES = (
-    Case("NO_NUMBER", POLICY, put("gradient_accumulation_steps", True), "PASS", "is true"),
-    Case("NO_NUMBER", POLICY, put("global_batch_size", True), "PASS", "is true"),
-    Case("NO_NUMBER", POLICY, put("lars_epsilon", False), "PASS", "is false"),
-    Case("NO_NUMBER", POLICY, one("eval_accuracy", 3, value=True), "PASS", "is true"),
-    Case("NO_NUMBER", POLICY, put("lars_opt_momentum", math.inf), "PASS", "infinite"),
-    Case("OFF_THE_CLOCK", ERROR, one("eval_accuracy", -1, by_ms=3.6e6), "PASS", "after run_stop"),
-    Case("OFF_THE_CLOCK", ERROR, one("eval_accuracy", -1, by_ms=-3.6e6), "PASS", "before run_sta"),
-    Case("BEFORE_TRAINING", ERROR, at_once, "PASS", "before any training"),
-    Case("THROUGHPUT", ERROR, faster(1000), "PASS", "35 epochs in 0.0"),
-    Case("THROUGHPUT", POLICY, faster(12), "PASS", "no machine"),
-    Case("BEFORE_CLOCK", POLICY, clock_after_epochs, "FAIL", "2.001 s before run_start"),
-    Case("BEFORE_CLOCK", POLICY, one("run_start", 0, by_ms=2500), "PASS", "s before run_start"),
-    Case("EPOCH_VALUES", POLICY, one("epoch_start", 7, epoch_num=-3), "PASS", "epoch_num is -3"),
-    Case("EPOCH_VALUES", POLICY, one("eval_stop", 3, epoch_num=1e9), "PASS", "no epoch"),
-    Case("EPOCH_VALUES", POLICY, one("epoch_stop", 3, epoch_num=3.5), "PASS", "a part of"),
-    Case("EPOCH_ORDER", POLICY, one("eval_accuracy", 4, epoch_num=5), "PASS", "goes back to"),
-    Case("EPOCH_ORDER", POLICY, one("block_start", 4, first_epoch_num=2), "PASS", "goes back to"),
-    Case("EPOCH_ORDER", POLICY, evaluated_again, "PASS", "epoch 35 is evaluated again: 0.7584"),
-    Case("UNTRAINED", POLICY, one("eval_accuracy", 4, epoch_num=27), "PASS", "has come to epoch 1"),
-    Case("UNTRAINED", POLICY, hardly_trained, "PASS", "has come to epoch 3"),
-    Case("R19", POLICY, put("global_batch_size", 2_000_000), "PASS", "all images of an epoch"),
-    Case("BLOCKS", POLICY, one("block_start", 4, epoch_count=40), "PASS", "40 epochs from 16"),
-    Case("BLOCKS", POLICY, one("eval_accuracy", 6, epoch_num=19.9), "PASS", "in a block of 4"),
-    Case("STOP_FIRST", POLICY, stops_first, "PASS", "before its eval_start"),
-    Case("NO_TIME", POLICY, no_time, "PASS", "epoch 13 took 1 ms"),
-    Case("ACCURACY_RANGE", POLICY, one("eval_accuracy", 1, value=-0.2), "PASS", "-0.2, no frac"),
-    Case("ACCURACY_RANGE", POLICY, one("eval_accuracy", 1, value=1.2), "PASS", "1.2, no fraction"),
-    Case("ACCURACY_RANGE", NOTE, one("eval_accuracy", 1, value=math.nan), "PASS", "NaN, no frac"),
-    Case("IMAGES", POLICY, one("eval_accuracy", -1, value=0.75913), "PASS", "8 others are"),
-    Case("IMAGES", POLICY, fewer_images, "PASS", "counts over 49,984 images, not 50,000"),
-    Case("LEAP", POLICY, one("eval_accuracy", -2, value=0.3), "PASS", "leaps from 0.3"),
-    Case("MISSING_SUBMISSION_KEYS", ERROR, drop("submission_org"), "FAIL", "no submission_org"),
+    Case("not-a-number", POLICY, put("gradient_accumulation_steps", True), "PASS", "is true"),
+    Case("not-a-number", POLICY, put("global_batch_size", True), "PASS", "is true"),
+    Case("not-a-number", POLICY, put("lars_epsilon", False), "PASS", "is false"),
+    Case("not-a-number", POLICY, one("eval_accuracy", 3, value=True), "PASS", "is true"),
     Case(
-        "MISSING_SUBMISSION_KEYS",
+        "not-a-number",
+        POLICY,
+        put("lars_opt_momentum", math.inf),
+        "PASS",
+        "is inf, expected a number",
+    ),
+    Case(
+        "target-off-the-clock",
+        ERROR,
+        one("eval_accuracy", -1, by_ms=3.6e6),
+        "PASS",
+        "after run_stop",
+    ),
+    Case(
+        "target-off-the-clock",
+        ERROR,
+        one("eval_accuracy", -1, by_ms=-3.6e6),
+        "PASS",
+        "before run_sta",
+    ),
+    Case("target-before-training", ERROR, at_once, "PASS", "before any training"),
+    Case("impossible-throughput", ERROR, faster(1000), "PASS", "35 epochs in 0.0"),
+    Case("impossible-throughput", POLICY, faster(12), "PASS", "no machine"),
+    Case("epoch-before-run-start", POLICY, clock_after_epochs, "FAIL", "2.001 s before run_start"),
+    Case(
+        "epoch-before-run-start",
+        POLICY,
+        one("run_start", 0, by_ms=2500),
+        "PASS",
+        "s before run_start",
+    ),
+    Case(
+        "impossible-epoch", POLICY, one("epoch_start", 7, epoch_num=-3), "PASS", "epoch_num is -3"
+    ),
+    Case("impossible-epoch", POLICY, one("eval_stop", 3, epoch_num=1e9), "PASS", "no epoch"),
+    Case("impossible-epoch", POLICY, one("epoch_stop", 3, epoch_num=3.5), "PASS", "a part of"),
+    Case(
+        "epochs-out-of-order", POLICY, one("eval_accuracy", 4, epoch_num=5), "PASS", "goes back to"
+    ),
+    Case(
+        "epochs-out-of-order",
+        POLICY,
+        one("block_start", 4, first_epoch_num=2),
+        "PASS",
+        "goes back to",
+    ),
+    Case(
+        "epochs-out-of-order",
+        POLICY,
+        evaluated_again,
+        "PASS",
+        "epoch 35 is evaluated again: 0.7584",
+    ),
+    Case(
+        "evaluated-untrained-epoch",
+        POLICY,
+        one("eval_accuracy", 4, epoch_num=27),
+        "PASS",
+        "has come to epoch 1",
+    ),
+    Case("evaluated-untrained-epoch", POLICY, hardly_trained, "PASS", "has come to epoch 3"),
+    Case(
+        "indivisible-batch",
+        POLICY,
+        put("global_batch_size", 2_000_000),
+        "PASS",
+        "all images of an epoch",
+    ),
+    Case(
+        "inconsistent-blocks",
+        POLICY,
+        one("block_start", 4, epoch_count=40),
+        "PASS",
+        "40 epochs from 16",
+    ),
+    Case(
+        "inconsistent-blocks",
+        POLICY,
+        one("eval_accuracy", 6, epoch_num=19.9),
+        "PASS",
+        "in a block of 4",
+    ),
+    Case("stop-before-start", POLICY, stops_first, "PASS", "before its eval_start"),
+    Case("impossible-epoch-time", POLICY, no_time, "PASS", "epoch 13 took 1 ms"),
+    Case(
+        "accuracy-out-of-range",
+        POLICY,
+        one("eval_accuracy", 1, value=-0.2),
+        "PASS",
+        "-0.2, no frac",
+    ),
+    Case(
+        "accuracy-out-of-range",
+        POLICY,
+        one("eval_accuracy", 1, value=1.2),
+        "PASS",
+        "1.2, no fraction",
+    ),
+    Case(
+        "accuracy-out-of-range",
+        NOTE,
+        one("eval_accuracy", 1, value=math.nan),
+        "PASS",
+        "NaN, no frac",
+    ),
+    Case(
+        "accuracy-not-a-count",
+        POLICY,
+        one("eval_accuracy", -1, value=0.75913),
+        "PASS",
+        "8 others are",
+    ),
+    Case(
+        "accuracy-not-a-count",
+        POLICY,
+        fewer_images,
+        "PASS",
+        "counts over 49,984 images, not 50,000",
+    ),
+    Case("accuracy-leap", POLICY, one("eval_accuracy", -2, value=0.3), "PASS", "leaps from 0.3"),
+    Case("missing-submission-key", ERROR, drop("submission_org"), "FAIL", "no submission_org"),
+    Case(
+        "missing-submission-key",
         ERROR,
         drop("submission_poc_name"),
         "FAIL",
         "no submission_poc_name",
         "0.6.0",
     ),
-    Case("SUBMISSION_VALUES", ERROR, put("submission_org", ""), "FAIL", "is empty"),
-    Case("SUBMISSION_VALUES", ERROR, put("submission_status", "preview"), "FAIL", "cloud", "0.6.0"),
+    Case("invalid-submission-value", ERROR, put("submission_org", ""), "FAIL", "is empty"),
     Case(
-        "SUBMISSION_VALUES",
+        "invalid-submission-value",
+        ERROR,
+        put("submission_status", "preview"),
+        "FAIL",
+        "cloud",
+        "0.6.0",
+    ),
+    Case(
+        "invalid-submission-value",
         ERROR,
         put("submission_division", "Closed"),
         "CRASH",
         'did you mean "closed"',
     ),
-    Case("SUBMISSION_VALUES", ERROR, put("submission_benchmark", "resnet50"), "CRASH", "resnet"),
-    Case("TWO_RUNS", ERROR, twice, "FAIL", "two runs in one file: lines 1-"),
-    Case("NO_RUN_STOP", ERROR, drop("run_stop"), "FAIL", "did not finish: no run_stop. Best"),
-    Case("RUN_STOP", ERROR, meta("run_stop", "status", ...), "FAIL", "has no status"),
-    Case("RUN_STOP", ERROR, move("run_stop", "run_start"), "FAIL", "before any run_start"),
-    Case("RUN_START", ERROR, drop("run_start"), "FAIL", "no run_start"),
-    Case("RUN_START", ERROR, move("run_start", "init_stop"), "FAIL", "before init_stop"),
-    Case("INIT", ERROR, drop("init_start"), "FAIL", "no init_start"),
-    Case("INIT", ERROR, drop("init_stop"), "FAIL", "no init_stop"),
-    Case("INIT", ERROR, move("init_start", "run_start"), "FAIL", "init_start"),
-    Case("RESUMED", POLICY, goes_on_from_a_checkpoint, "PASS", "resumed after step 1200"),
-    Case("CLOCK_JUMP", NOTE, sees_the_wall_clock_jump, "PASS", "jumped by -3600.5 s"),
-    Case("INIT_LIMIT", ERROR, init_of(1800), "FAIL", "took 1800.000 s, must be below 1800 s"),
-    Case("INIT_LIMIT", NOTE, init_of(1799.999), "PASS", "1 ms below the limit"),
-    Case("INIT_LIMIT", ERROR, init_of(1200), "FAIL", "below 1200 s", "0.7.0"),
-    Case("INIT_LIMIT", ERROR, init_of(1200), "FAIL", "below 1200 s", "0.6.0"),
-    Case("INIT_LIMIT", ERROR, init_of(14_400), "FAIL", "below 14400 s", "2.0.0", "open"),
     Case(
-        "INIT_LIMIT",
+        "invalid-submission-value",
+        ERROR,
+        put("submission_benchmark", "resnet50"),
+        "CRASH",
+        "resnet",
+    ),
+    Case("two-runs", ERROR, twice, "FAIL", "two runs in one file: lines 1-"),
+    Case("no-run-stop", ERROR, drop("run_stop"), "FAIL", "did not finish: no run_stop. Best"),
+    Case("misplaced-run-stop", ERROR, meta("run_stop", "status", ...), "FAIL", "has no status"),
+    Case(
+        "misplaced-run-stop", ERROR, move("run_stop", "run_start"), "FAIL", "before any run_start"
+    ),
+    Case("misplaced-run-start", ERROR, drop("run_start"), "FAIL", "no run_start"),
+    Case("misplaced-run-start", ERROR, move("run_start", "init_stop"), "FAIL", "before init_stop"),
+    Case("misplaced-init", ERROR, drop("init_start"), "FAIL", "no init_start"),
+    Case("misplaced-init", ERROR, drop("init_stop"), "FAIL", "no init_stop"),
+    Case("misplaced-init", ERROR, move("init_start", "run_start"), "FAIL", "init_start"),
+    Case("resumed-run", POLICY, goes_on_from_a_checkpoint, "PASS", "resumed after step 1200"),
+    Case("wall-clock-jump", NOTE, sees_the_wall_clock_jump, "PASS", "jumped by -3600.5 s"),
+    Case("init-too-long", ERROR, init_of(1800), "FAIL", "took 1800.000 s, must be below 1800 s"),
+    Case("init-too-long", NOTE, init_of(1799.999), "PASS", "1 ms below the limit"),
+    Case("init-too-long", ERROR, init_of(1200), "FAIL", "below 1200 s", "0.7.0"),
+    Case("init-too-long", ERROR, init_of(1200), "FAIL", "below 1200 s", "0.6.0"),
+    Case("init-too-long", ERROR, init_of(14_400), "FAIL", "below 14400 s", "2.0.0", "open"),
+    Case(
+        "init-too-long",
         ERROR,
         move("submission_division", "run_start"),
         "FAIL",
         "logged after init_stop",
     ),
-    Case("R17", ERROR, again("run_stop", metadata={"status": "aborted"}), "PASS", "aborted"),
-    Case("R17", ERROR, again("run_stop", 60_000), "PASS", "60.000 s apart"),
-    Case("DIFFERENT_VALUES", ERROR, again("global_batch_size", value=1536), "FAIL", "1536"),
-    Case("COPIES", NOTE, ranks, "PASS", "4 ranks wrote the same records"),
-    Case("COPIES", NOTE, again("submission_org"), "PASS", "submission_org"),
-    Case("CACHE_CLEAR", ERROR, drop("cache_clear"), "FAIL", "no cache_clear"),
     Case(
-        "MISSING_EPOCH_EVENTS",
+        "several-clocks",
+        ERROR,
+        again("run_stop", metadata={"status": "aborted"}),
+        "PASS",
+        "aborted",
+    ),
+    Case("several-clocks", ERROR, again("run_stop", 60_000), "PASS", "60.000 s apart"),
+    Case("different-values", ERROR, again("global_batch_size", value=1536), "FAIL", "1536"),
+    Case("copied-records", NOTE, ranks, "PASS", "4 ranks wrote the same records"),
+    Case("copied-records", NOTE, again("submission_org"), "PASS", "submission_org"),
+    Case("no-cache-clear", ERROR, drop("cache_clear"), "FAIL", "no cache_clear"),
+    Case(
+        "missing-epoch-event",
         ERROR,
         drop("block_start", "epoch_start"),
         "FAIL",
         "neither block_start nor epoch_start",
     ),
-    Case("EPOCH_METADATA", ERROR, meta("eval_start", "epoch_num", ...), "FAIL", "no epoch_num"),
-    Case("EPOCH_METADATA", ERROR, meta("block_start", "epoch_count", 0), "FAIL", "is 0"),
-    Case("EPOCH_METADATA", ERROR, move("block_start", "run_start"), "FAIL", "before run_start"),
-    Case("SAMPLES", ERROR, drop("eval_samples"), "FAIL", "no eval_samples"),
-    Case("SAMPLES", ERROR, put("train_samples", ""), "FAIL", "is empty"),
-    Case("EVAL_ACCURACY", ERROR, drop("eval_accuracy"), "FAIL", "no eval_accuracy"),
-    Case("EVAL_ACCURACY", ERROR, put("eval_accuracy", None), "CRASH", "is null"),
-    Case("EVAL_ACCURACY", ERROR, put("eval_accuracy", "0.8"), "CRASH", 'text "0.8"'),
-    Case("HIDDEN", NOTE, hide, "PASS", "duplicate_opt_name"),
-    Case("R22", ERROR, shift("run_stop", -92_664_000), "PASS", "before run_start"),
-    Case("R02", ERROR, never_reached, "FAIL", "best 0.7589 at epoch 35, target 0.759"),
-    Case("R02", ERROR, percent, "FAIL", "looks like percent"),
-    Case("R02", ERROR, gone_bad, "FAIL", "NaN"),
-    Case("R02", ERROR, never_reached, "FAIL", "best 0.7589", "0.7.0", "open"),
-    Case("R02", POLICY, never_reached, "PASS", "best 0.7589", "0.6.0"),
-    Case("R02", ERROR, percent, "FAIL", "fraction", "4.0.0", "open"),
-    Case("R02b", ERROR, after_the_clock, "PASS", "is logged after run_stop"),
-    Case("R01", ERROR, meta("run_stop", "status", "aborted"), "PASS", "says aborted"),
-    Case("R01", ERROR, meta("run_stop", "status", "SUCCESS"), "PASS", "must be lower case"),
-    Case("R01", ERROR, meta("run_stop", "status", "aborted"), "FAIL", "says aborted", "0.6.0"),
     Case(
-        "STATUS_VALUE",
+        "missing-epoch-metadata",
+        ERROR,
+        meta("eval_start", "epoch_num", ...),
+        "FAIL",
+        "no epoch_num",
+    ),
+    Case("missing-epoch-metadata", ERROR, meta("block_start", "epoch_count", 0), "FAIL", "is 0"),
+    Case(
+        "missing-epoch-metadata",
+        ERROR,
+        move("block_start", "run_start"),
+        "FAIL",
+        "before run_start",
+    ),
+    Case("missing-samples", ERROR, drop("eval_samples"), "FAIL", "no eval_samples"),
+    Case("missing-samples", ERROR, put("train_samples", ""), "FAIL", "is empty"),
+    Case("missing-accuracy", ERROR, drop("eval_accuracy"), "FAIL", "no eval_accuracy"),
+    Case("missing-accuracy", ERROR, put("eval_accuracy", None), "CRASH", "is null"),
+    Case("missing-accuracy", ERROR, put("eval_accuracy", "0.8"), "CRASH", 'text "0.8"'),
+    Case("hidden-value", NOTE, hide, "PASS", "duplicate_opt_name"),
+    Case(
+        "run-time-not-positive", ERROR, shift("run_stop", -92_664_000), "PASS", "before run_start"
+    ),
+    Case(
+        "target-not-reached", ERROR, never_reached, "FAIL", "best 0.7589 at epoch 35, target 0.759"
+    ),
+    Case("target-not-reached", ERROR, percent, "FAIL", "looks like percent"),
+    Case("target-not-reached", ERROR, gone_bad, "FAIL", "NaN"),
+    Case("target-not-reached", ERROR, never_reached, "FAIL", "best 0.7589", "0.7.0", "open"),
+    Case("target-not-reached", POLICY, never_reached, "PASS", "best 0.7589", "0.6.0"),
+    Case("target-not-reached", ERROR, percent, "FAIL", "fraction", "4.0.0", "open"),
+    Case("target-outside-run", ERROR, after_the_clock, "PASS", "is logged after run_stop"),
+    Case(
+        "run-not-successful", ERROR, meta("run_stop", "status", "aborted"), "PASS", "says aborted"
+    ),
+    Case(
+        "run-not-successful",
+        ERROR,
+        meta("run_stop", "status", "SUCCESS"),
+        "PASS",
+        "must be lower case",
+    ),
+    Case(
+        "run-not-successful",
+        ERROR,
+        meta("run_stop", "status", "aborted"),
+        "FAIL",
+        "says aborted",
+        "0.6.0",
+    ),
+    Case(
+        "contradicting-status",
         NOTE,
         put("run_stop", {"success": False}),
         "PASS",
         "only the status counts",
         "2.0.0",
     ),
-    Case("RANKS_DISAGREE", ERROR, eight_ranks, "PASS", "8 accuracies 0.7564-0.7592, only 1"),
-    Case("R03", NOTE, goes_on, "PASS", "reached at epoch 31, training went on to epoch 35"),
-    Case("R13", POLICY, shift("run_start", -30_000), "PASS", "time goes back 1 x, most by 29.99"),
-    Case("R13", NOTE, shift("run_start", -20), "PASS", "0.01 s"),
-    Case("R13", NOTE, shift("run_start", -30_000), "PASS", "time goes back", "4.0.0", "open"),
-    Case("R14", NOTE, lambda run: setattr(find(run, "opt_name"), "time_ms", 0), "PASS", "opt_name"),
+    Case("ranks-disagree", ERROR, eight_ranks, "PASS", "8 accuracies 0.7564-0.7592, only 1"),
     Case(
-        "R14",
+        "trained-past-target",
+        NOTE,
+        goes_on,
+        "PASS",
+        "reached at epoch 31, training went on to epoch 35",
+    ),
+    Case(
+        "time-goes-back",
+        POLICY,
+        shift("run_start", -30_000),
+        "PASS",
+        "time goes back 1 x, most by 29.99",
+    ),
+    Case("time-goes-back", NOTE, shift("run_start", -20), "PASS", "0.01 s"),
+    Case(
+        "time-goes-back",
+        NOTE,
+        shift("run_start", -30_000),
+        "PASS",
+        "time goes back",
+        "4.0.0",
+        "open",
+    ),
+    Case(
+        "zero-stamp",
+        NOTE,
+        lambda run: setattr(find(run, "opt_name"), "time_ms", 0),
+        "PASS",
+        "opt_name",
+    ),
+    Case(
+        "zero-stamp",
         ERROR,
         lambda run: setattr(find(run, "eval_accuracy"), "time_ms", 0),
         "PASS",
         "eval_accuracy",
     ),
-    Case("R14", ERROR, in_seconds, "PASS", "seconds where milliseconds are expected"),
-    Case("R14", POLICY, since_boot, "PASS", "in 1970"),
-    Case("R14", ERROR, one_in_seconds("init_start"), "FAIL", "init_start (line 7) is stamped"),
-    Case("R15", POLICY, shift("run_start", 1_800_000), "PASS", "the limit is 1800 s"),
-    Case("R15b", POLICY, shift("run_start", -30_000), "PASS", "before init_stop"),
-    Case("R16", POLICY, put("cache_clear", False), "PASS", "is false"),
-    Case("R16", NOTE, put("cache_clear", None), "PASS", "is null"),
-    Case("R16b", POLICY, move("cache_clear", "seed"), "PASS", "after init_start"),
-    Case("R16c", POLICY, move("cache_clear", "train_samples"), "PASS", "after run_start"),
-    Case("R18", NOTE, again("epoch_start"), "PASS", "36 epoch_start against 35"),
-    Case("R19", NOTE, put("gradient_accumulation_steps", 5), "PASS", "no multiple of"),
-    Case("R19", POLICY, put("global_batch_size", 7.5), "PASS", "not an integer"),
-    Case("R19", POLICY, put("gradient_accumulation_steps", 0.5), "PASS", "not an integer"),
-    Case("INIT_LIMIT", ERROR, an_early_init_stop, "FAIL", "to the init_stop of line"),
-    Case("SUBMISSION_VALUES", POLICY, put("submission_org", None), "PASS", "is null, no name"),
-    Case("SUBMISSION_VALUES", POLICY, put("submission_platform", "  "), "PASS", "no name"),
-    Case("R11", POLICY, smooth_again, "PASS", "is 0.3"),
-    Case("RANKS_DISAGREE", ERROR, until_it_passes, "PASS", "only 1 at target"),
-    Case("EVAL_ACCURACY", POLICY, one("eval_accuracy", 0, value=None), "PASS", "null", "0.6.0"),
-    Case("EPOCH_NUMBER", POLICY, meta("block_start", "epoch_count", True), "PASS", "is true"),
-    Case("UNTRAINED", POLICY, nothing_trained, "PASS", "has come to epoch 0"),
-    Case("THROUGHPUT", ERROR, in_no_time_on_few, "PASS", "35 epochs in"),
-    Case("THROUGHPUT", POLICY, in_no_time_on_few, "PASS", "35 epochs in", division="open"),
-    Case("NO_TIME", POLICY, goes_on_in_no_time, "PASS", "this run takes"),
-    Case("CACHE_CLEAR_VALUE", ERROR, put("cache_clear", None), "FAIL", "must be true", "0.6.0"),
-    Case("EVENTS_MISSING", ERROR, drop("block_stop"), "FAIL", "no block_stop", "0.6.0"),
-    Case("NESTING", ERROR, skip_epoch, "FAIL", "epoch_start", "0.6.0"),
-    Case("NESTING", ERROR, drop("eval_accuracy"), "FAIL", "no accuracy", "0.6.0"),
-    Case("HYPERPARAMETERS_060", ERROR, put("model_bn_span", 0), "FAIL", "above 0", "0.6.0"),
-    Case("HYPERPARAMETERS_060", ERROR, drop("lars_epsilon"), "FAIL", "logged 0 x", "0.6.0"),
-    Case("HYPERPARAMETERS_060", ERROR, put("opt_name", "adam"), "FAIL", "lars, sgd", "0.6.0"),
-    Case("OPT_NAME", ERROR, put("opt_name", "adam"), "CRASH", "allowed are lars, sgd"),
-    Case("OPT_NAME", ERROR, put("opt_name", "LARS"), "CRASH", 'did you mean "lars"'),
-    Case("OPT_NAME", ERROR, drop("opt_name"), "FAIL", "no opt_name"),
-    Case("BATCH_SIZE", ERROR, drop("global_batch_size"), "FAIL", "no global_batch_size"),
-    Case("BATCH_SIZE", ERROR, put("global_batch_size", "1536"), "FAIL", 'text "1536"'),
-    Case("BATCH_SIZE", ERROR, put("global_batch_size", 0), "FAIL", "is 0"),
-    Case("BATCH_SIZE", ERROR, put("global_batch_size", 10**400), "PASS", "is inf"),
+    Case("zero-stamp", ERROR, in_seconds, "PASS", "seconds where milliseconds are expected"),
+    Case("zero-stamp", POLICY, since_boot, "PASS", "in 1970"),
     Case(
-        "HYPERPARAMETERS_MISSING", ERROR, drop("lars_opt_momentum"), "FAIL", "no lars_opt_momentum"
+        "zero-stamp", ERROR, one_in_seconds("init_start"), "FAIL", "init_start (line 7) is stamped"
+    ),
+    Case("late-run-start", POLICY, shift("run_start", 1_800_000), "PASS", "the limit is 1800 s"),
+    Case(
+        "run-start-before-init-stop",
+        POLICY,
+        shift("run_start", -30_000),
+        "PASS",
+        "before init_stop",
+    ),
+    Case("cache-not-cleared", POLICY, put("cache_clear", False), "PASS", "is false"),
+    Case("cache-not-cleared", NOTE, put("cache_clear", None), "PASS", "is null"),
+    Case(
+        "cache-clear-after-init-start",
+        POLICY,
+        move("cache_clear", "seed"),
+        "PASS",
+        "after init_start",
     ),
     Case(
-        "HYPERPARAMETERS_MISSING",
+        "cache-clear-after-run-start",
+        POLICY,
+        move("cache_clear", "train_samples"),
+        "PASS",
+        "after run_start",
+    ),
+    Case("unpaired-events", NOTE, again("epoch_start"), "PASS", "36 epoch_start against 35"),
+    Case(
+        "indivisible-batch", NOTE, put("gradient_accumulation_steps", 5), "PASS", "no multiple of"
+    ),
+    Case("indivisible-batch", POLICY, put("global_batch_size", 7.5), "PASS", "not an integer"),
+    Case(
+        "indivisible-batch",
+        POLICY,
+        put("gradient_accumulation_steps", 0.5),
+        "PASS",
+        "not an integer",
+    ),
+    Case("init-too-long", ERROR, an_early_init_stop, "FAIL", "to the init_stop of line"),
+    Case(
+        "invalid-submission-value",
+        POLICY,
+        put("submission_org", None),
+        "PASS",
+        "is null, expected a name",
+    ),
+    Case(
+        "invalid-submission-value",
+        POLICY,
+        put("submission_platform", "  "),
+        "PASS",
+        "expected a name",
+    ),
+    Case("label-smoothing", POLICY, smooth_again, "PASS", "is 0.3"),
+    Case("ranks-disagree", ERROR, until_it_passes, "PASS", "only 1 at target"),
+    Case("missing-accuracy", POLICY, one("eval_accuracy", 0, value=None), "PASS", "null", "0.6.0"),
+    Case("epoch-not-a-number", POLICY, meta("block_start", "epoch_count", True), "PASS", "is true"),
+    Case("evaluated-untrained-epoch", POLICY, nothing_trained, "PASS", "has come to epoch 0"),
+    Case("impossible-throughput", ERROR, in_no_time_on_few, "PASS", "35 epochs in"),
+    Case(
+        "impossible-throughput", POLICY, in_no_time_on_few, "PASS", "35 epochs in", division="open"
+    ),
+    Case("impossible-epoch-time", POLICY, goes_on_in_no_time, "PASS", "this run takes"),
+    Case(
+        "invalid-cache-clear-060", ERROR, put("cache_clear", None), "FAIL", "must be true", "0.6.0"
+    ),
+    Case("missing-event-060", ERROR, drop("block_stop"), "FAIL", "no block_stop", "0.6.0"),
+    Case("misnested-events-060", ERROR, skip_epoch, "FAIL", "epoch_start", "0.6.0"),
+    Case("misnested-events-060", ERROR, drop("eval_accuracy"), "FAIL", "no accuracy", "0.6.0"),
+    Case("invalid-hyperparameter-060", ERROR, put("model_bn_span", 0), "FAIL", "above 0", "0.6.0"),
+    Case("invalid-hyperparameter-060", ERROR, drop("lars_epsilon"), "FAIL", "logged 0 x", "0.6.0"),
+    Case(
+        "invalid-hyperparameter-060", ERROR, put("opt_name", "adam"), "FAIL", "lars, sgd", "0.6.0"
+    ),
+    Case("invalid-optimizer", ERROR, put("opt_name", "adam"), "CRASH", "expected lars or sgd"),
+    Case("invalid-optimizer", ERROR, put("opt_name", "LARS"), "CRASH", 'did you mean "lars"'),
+    Case("invalid-optimizer", ERROR, drop("opt_name"), "FAIL", "no opt_name"),
+    Case("invalid-batch-size", ERROR, drop("global_batch_size"), "FAIL", "no global_batch_size"),
+    Case(
+        "invalid-batch-size",
+        ERROR,
+        put("global_batch_size", "1536"),
+        "FAIL",
+        'is "1536", expected a number',
+    ),
+    Case("invalid-batch-size", ERROR, put("global_batch_size", 0), "FAIL", "is 0"),
+    Case("invalid-batch-size", ERROR, put("global_batch_size", 10**400), "PASS", "is inf"),
+    Case(
+        "missing-hyperparameter", ERROR, drop("lars_opt_momentum"), "FAIL", "no lars_opt_momentum"
+    ),
+    Case(
+        "missing-hyperparameter",
         ERROR,
         drop("model_bn_span"),
         "FAIL",
@@ -484,22 +708,30 @@ CASES = (
         "closed",
         "sgd",
     ),
-    Case("END_LR", ERROR, put("lars_opt_end_learning_rate", 0), "FAIL", "fixed to 0.0001"),
     Case(
-        "END_LR",
+        "end-learning-rate", ERROR, put("lars_opt_end_learning_rate", 0), "FAIL", "expected 0.0001"
+    ),
+    Case(
+        "end-learning-rate",
         ERROR,
         put("sgd_opt_end_learning_rate", 1e-3),
         "FAIL",
-        "fixed to 0.0001",
+        "expected 0.0001",
         optimizer="sgd",
     ),
-    Case("POWER", ERROR, put("lars_opt_learning_rate_decay_poly_power", 1), "FAIL", "fixed to 2"),
-    Case("EPSILON", ERROR, put("lars_epsilon", 1e-9), "FAIL", "fixed to 0"),
-    Case("WEIGHT_DECAY", ERROR, put("lars_opt_weight_decay", 0), "FAIL", "for example 5e-05"),
-    Case("WEIGHT_DECAY", ERROR, put("lars_opt_weight_decay", 3e-5), "FAIL", "2.5e-05 and 5e-05"),
-    Case("WEIGHT_DECAY", ERROR, put("lars_opt_weight_decay", -1e-4), "FAIL", "0.0001 x 2^N"),
     Case(
-        "SGD_BASE_LR",
+        "lars-decay-power",
+        ERROR,
+        put("lars_opt_learning_rate_decay_poly_power", 1),
+        "FAIL",
+        "expected 2",
+    ),
+    Case("lars-epsilon", ERROR, put("lars_epsilon", 1e-9), "FAIL", "expected 0"),
+    Case("weight-decay", ERROR, put("lars_opt_weight_decay", 0), "FAIL", "for example 5e-05"),
+    Case("weight-decay", ERROR, put("lars_opt_weight_decay", 3e-5), "FAIL", "2.5e-05 and 5e-05"),
+    Case("weight-decay", ERROR, put("lars_opt_weight_decay", -1e-4), "FAIL", "0.0001 x 2^N"),
+    Case(
+        "sgd-base-learning-rate",
         ERROR,
         put("sgd_opt_base_learning_rate", 0.0005),
         "FAIL",
@@ -507,52 +739,79 @@ CASES = (
         optimizer="sgd",
     ),
     Case(
-        "ACCUMULATION",
+        "invalid-accumulation",
         ERROR,
         drop("gradient_accumulation_steps"),
         "FAIL",
         "closed logs need it since 1.0.0",
         "1.0.0",
     ),
-    Case("ACCUMULATION", ERROR, put("gradient_accumulation_steps", 0), "FAIL", "is 0"),
+    Case("invalid-accumulation", ERROR, put("gradient_accumulation_steps", 0), "FAIL", "is 0"),
     Case(
-        "WEIGHT_INIT_MISSING",
+        "missing-weight-initialization",
         ERROR,
         drop("weights_initialization"),
         "FAIL",
         "161 tensors",
         "2.1.0",
     ),
-    Case("WEIGHT_INIT_NAMES", ERROR, wrong_name, "FAIL", "2 missing", "1.1.0"),
-    Case("R07", POLICY, put("lars_opt_momentum", 0.95), "PASS", "expected 0.9 below a batch"),
-    Case("R07", POLICY, put("lars_opt_momentum", None), "PASS", "expected a number"),
-    Case("R08", POLICY, put("sgd_opt_momentum", 0.95), "PASS", "expected 0.9", optimizer="sgd"),
+    Case("weight-initialization-names", ERROR, wrong_name, "FAIL", "2 missing", "1.1.0"),
     Case(
-        "R09",
+        "lars-momentum",
         POLICY,
-        put("sgd_opt_learning_rate_decay_poly_power", 1),
+        put("lars_opt_momentum", 0.95),
         "PASS",
-        "fixed to 2",
+        "expected 0.9 below a batch",
+    ),
+    Case("lars-momentum", POLICY, put("lars_opt_momentum", None), "PASS", "expected a number"),
+    Case(
+        "sgd-momentum",
+        POLICY,
+        put("sgd_opt_momentum", 0.95),
+        "PASS",
+        "expected 0.9",
         optimizer="sgd",
     ),
     Case(
-        "R10",
+        "sgd-decay-power",
+        POLICY,
+        put("sgd_opt_learning_rate_decay_poly_power", 1),
+        "PASS",
+        "expected 2",
+        optimizer="sgd",
+    ),
+    Case(
+        "invalid-schedule-length",
         POLICY,
         put("sgd_opt_learning_rate_decay_steps", "pow2"),
         "PASS",
         "an integer from 0 on",
         optimizer="sgd",
     ),
-    Case("R10", POLICY, put("lars_opt_learning_rate_warmup_epochs", -5), "PASS", "from 0 on"),
-    Case("R10", POLICY, put("lars_opt_base_learning_rate", math.nan), "PASS", "is nan"),
-    Case("R11", POLICY, smooth, "PASS", "expected 0 or 0.1"),
-    Case("R05", POLICY, put("eval_samples", 3125), "PASS", "expected 50000"),
-    Case("R06", POLICY, put("train_samples", 10), "PASS", "expected 1281167"),
-    Case("R06", NOTE, put("train_samples", 10), "PASS", "expected 1281167", "4.0.0", "open"),
-    Case("R04", POLICY, every_eight, "PASS", "gaps of 8 epochs"),
-    Case("R12", POLICY, from_zero, "PASS", "number 0"),
-    Case("R12b", NOTE, later_start, "PASS", "is 2"),
-    Case("EPOCH_NUMBER", POLICY, meta("eval_accuracy", "epoch_num", "x"), "PASS", "a number"),
+    Case(
+        "invalid-schedule-length",
+        POLICY,
+        put("lars_opt_learning_rate_warmup_epochs", -5),
+        "PASS",
+        "from 0 on",
+    ),
+    Case(
+        "invalid-schedule-length",
+        POLICY,
+        put("lars_opt_base_learning_rate", math.nan),
+        "PASS",
+        "is nan",
+    ),
+    Case("label-smoothing", POLICY, smooth, "PASS", "expected 0 or 0.1"),
+    Case("eval-samples", POLICY, put("eval_samples", 3125), "PASS", "expected 50000"),
+    Case("train-samples", POLICY, put("train_samples", 10), "PASS", "expected 1281167"),
+    Case(
+        "train-samples", NOTE, put("train_samples", 10), "PASS", "expected 1281167", "4.0.0", "open"
+    ),
+    Case("evaluation-cadence", POLICY, every_eight, "PASS", "gaps of 8 epochs"),
+    Case("epochs-from-zero", POLICY, from_zero, "PASS", "number 0"),
+    Case("late-first-epoch", NOTE, later_start, "PASS", "is 2"),
+    Case("epoch-not-a-number", POLICY, meta("eval_accuracy", "epoch_num", "x"), "PASS", "a number"),
 )
 
 
@@ -585,7 +844,7 @@ def test_a_broken_rule_is_found(tmp_path: Path, case: Case) -> None:
     run = good_run(case.ruleset, case.division, case.optimizer)
     case.edit(run)
     found = checked(tmp_path, run, case.ruleset)
-    own = [finding for finding in found.findings if finding.id == case.rule]
+    own = [finding for finding in found.findings if finding.name == case.rule]
     assert own, found.findings
     assert any(
         case.words in finding.message and finding.severity == case.severity for finding in own
@@ -611,10 +870,10 @@ def test_records_of_one_line_keep_their_order(tmp_path: Path) -> None:
         text = "".join(text.rsplit("\n", 1))
     path.write_text(text + "\n")
     found = check_log(path, "4.0.0", official=False)
-    assert [finding.id for finding in found.findings] == ["JOINED"]
+    assert [finding.name for finding in found.findings] == ["joined-records"]
     path.write_text(text.replace("\n", " "))
     found = check_log(path, "4.0.0", official=False)
-    assert [finding.id for finding in found.findings] == ["JOINED"]
+    assert [finding.name for finding in found.findings] == ["joined-records"]
 
 
 def test_a_log_cut_anywhere_has_one_cause(tmp_path: Path) -> None:
@@ -624,12 +883,14 @@ def test_a_log_cut_anywhere_has_one_cause(tmp_path: Path) -> None:
         path = tmp_path / "result_0.txt"
         path.write_text(text[:-20])
         found = check_log(path, "4.0.0", official=False)
-        assert [f.id for f in found.findings if f.severity == ERROR] == ["RECORDS"], found.findings
+        assert [f.name for f in found.findings if f.severity == ERROR] == ["broken-record"], (
+            found.findings
+        )
         assert found.cause.startswith(f"truncated: line {records} ends inside a record")
         path.write_text(text)
         found = check_log(path, "4.0.0", official=False)
         if records > 24:
-            assert [f.id for f in found.findings if f.severity == ERROR] == ["NO_RUN_STOP"]
+            assert [f.name for f in found.findings if f.severity == ERROR] == ["no-run-stop"]
 
 
 def broken_records(text: str) -> str:
@@ -639,12 +900,17 @@ def broken_records(text: str) -> str:
 @pytest.mark.parametrize(
     ("edit", "id_", "words", "verdict"),
     [
-        (broken_records, "RECORDS", "does not belong there", "FAIL"),
-        (lambda t: t.replace('"key"', '"kee"', 1), "RECORDS", '"key"', "FAIL"),
-        (lambda t: t.replace('"time_ms"', '"time_s"', 1), "RECORDS", "time_s", "FAIL"),
-        (lambda t: t.replace('"lineno": 7}}\n', '"lineno": 7', 1), "RECORDS", "cannot be", "FAIL"),
-        (lambda t: t[:-30], "RECORDS", "truncated: line", "FAIL"),
-        (lambda t: t.replace("\n", "", 1), "JOINED", "holds two records", "PASS"),
+        (broken_records, "broken-record", "does not belong there", "FAIL"),
+        (lambda t: t.replace('"key"', '"kee"', 1), "broken-record", '"key"', "FAIL"),
+        (lambda t: t.replace('"time_ms"', '"time_s"', 1), "broken-record", "time_s", "FAIL"),
+        (
+            lambda t: t.replace('"lineno": 7}}\n', '"lineno": 7', 1),
+            "broken-record",
+            "cannot be",
+            "FAIL",
+        ),
+        (lambda t: t[:-30], "broken-record", "truncated: line", "FAIL"),
+        (lambda t: t.replace("\n", "", 1), "joined-records", "holds two records", "PASS"),
     ],
 )
 def test_records_that_are_not_whole(
@@ -653,7 +919,7 @@ def test_records_that_are_not_whole(
     path = write(tmp_path / "result_0.txt", good_run())
     path.write_text(edit(path.read_text()))  # type: ignore[operator]
     found = check_log(path, "4.0.0")
-    assert [words in f.message for f in found.findings if f.id == id_][:1] == [True], found
+    assert [words in f.message for f in found.findings if f.name == id_][:1] == [True], found
     assert found.verdict == verdict
     assert found.official is not None
     assert found.official.verdict in ("FAIL", "CRASH")
@@ -664,20 +930,25 @@ def test_what_is_beyond_the_memory_limit_is_said(tmp_path: Path) -> None:
     at = run.index(last(run, "epoch_start"))
     run[at:at] = [find(run, "epoch_start")] * 600
     found = checked(tmp_path, run, official=False)
-    assert "UNKEPT" in {finding.id for finding in found.findings}
+    assert "unkept-records" in {finding.name for finding in found.findings}
 
 
 def test_every_rule_has_a_case() -> None:
-    by_test = {case.rule for case in CASES} | {"RECORDS", "JOINED", "UNKEPT"}
-    by_test |= {"STAMPS", "ODD_RECORDS", "ODD_BYTES", "RULESET"}  # test_odd_records.py
-    assert {rule.id for rule in RULES} == by_test
+    by_test = {case.rule for case in CASES} | {"broken-record", "joined-records", "unkept-records"}
+    by_test |= {
+        "impossible-stamp",
+        "odd-record",
+        "odd-bytes",
+        "ruleset-contradicted",
+    }  # test_odd_records.py
+    assert {rule.name for rule in RULES} == by_test
 
 
 def test_every_rule_says_what_it_checks_and_where_it_comes_from() -> None:
-    ids = [rule.id for rule in RULES]
+    ids = [rule.name for rule in RULES]
     assert len(set(ids)) == len(ids)
     for rule in RULES:
-        assert rule.what.endswith((".", ")", '"'))
+        assert rule.description.endswith((".", ")", '"'))
         assert rule.source
 
 

@@ -41,7 +41,7 @@ def test_coarse_stamps_make_no_copies(tmp_path: Path, folder: str, unit_ms: int,
                 more_ms = unit_ms / 2 if how == "to the nearest" else 0
                 record.time_ms = (record.time_ms + more_ms) // unit_ms * unit_ms
         runs.append((ruleset, run))
-    assert severities(of_set(tmp_path, runs), "SAME_RUN", "SAME_CURVE") == set()
+    assert severities(of_set(tmp_path, runs), "copied-run", "copied-accuracies") == set()
 
 
 def renumbered(run: Run, by: int) -> None:
@@ -74,8 +74,8 @@ def test_copies_are_known_without_their_epochs(
                 record.value += number / 300
         runs.append((ruleset, run))
     found = of_set(tmp_path, runs)
-    assert severities(found, "SAME_RUN") == {"error"}
-    assert severities(found, "SAME_CURVE") == (set() if touched else {"error"})
+    assert severities(found, "copied-run") == {"error"}
+    assert severities(found, "copied-accuracies") == (set() if touched else {"error"})
 
 
 @SETS
@@ -88,7 +88,7 @@ def test_a_set_of_one_curve_with_noise(tmp_path: Path, seed: int, noise: float) 
         if record.key == "eval_accuracy":
             moved = record.value + random.gauss(0, noise)
             record.value = round(max(moved, 0.759) if record.value >= 0.759 else moved, 5)
-    assert severities(of_set(tmp_path, runs), "SAME_CURVE") == {"policy"}
+    assert severities(of_set(tmp_path, runs), "copied-accuracies") == {"policy"}
 
 
 @pytest.mark.parametrize("seed", [None, 7])
@@ -102,7 +102,7 @@ def test_one_accuracy_of_its_own_or_one_seed_excuse_no_copy(
         for record in run:
             if record.key == "seed" and seed is not None:
                 record.value = seed
-    assert severities(of_set(tmp_path, runs[:4]), "SAME_CURVE") == {"policy"}  # 7 of 9 equal
+    assert severities(of_set(tmp_path, runs[:4]), "copied-accuracies") == {"policy"}  # 7 of 9 equal
     accuracies[4].value -= 0.01
     (tmp_path / "two").mkdir()
-    assert severities(of_set(tmp_path / "two", runs[3:]), "SAME_CURVE") == {"error"}
+    assert severities(of_set(tmp_path / "two", runs[3:]), "copied-accuracies") == {"error"}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+from rn50.cli import entry
 from rn50.cli import main as cli
 from rn50.cli.console import Tracking
 from rn50.launch import run as launch
@@ -24,4 +25,4 @@ def job() -> None:
 
 if __name__ == "__main__":
     cli.app = job  # type: ignore[assignment]
-    cli.main()
+    entry.main()

@@ -90,7 +90,7 @@ def test_resumed_is_uninterrupted(
     assert [key for key in found if key != "run_resumed"] == expected
     assert (folder / "attempt_1" / "interrupted_0.txt").is_file()
     check = check_log(folder / "result_0.txt", "4.0.0", official=False)
-    assert "RESUMED" in {finding.id for finding in check.findings}
+    assert "resumed-run" in {finding.name for finding in check.findings}
 
 
 def test_a_torn_checkpoint_and_a_wall_clock_set_back_cost_time_not_bits(

@@ -21,17 +21,17 @@ from tests.fuzz.runner import MOST_S, TooLong
 _EDITS = tuple(edit for edit in logs.EDITS if edit.__name__ not in ("_flood", "_noise"))
 _MOST_S = 2
 JOINED: dict[str, str] = {
-    "JOINED": "two records on a line: the official checker reads the last alone, both are there",
+    "joined-records": "two records on a line: the official checker reads the last alone",
 }
 """Findings with which the two may differ in both directions."""
 STRICTER: dict[str, str] = {
-    "RECORDS": "records that the official parser does not see or takes for something else: a tab "
-    "after the token, the other format's, a name twice, a stamp that is no time",
-    "R01": "a status that is not success: from 0.7.0 on the official checker takes any",
-    "TWO_RUNS": "a second run in records that the official parser does not see",
+    "broken-record": "records that the official parser does not see or takes for something else: "
+    "a tab after the token, another format, a name twice, a stamp that is no time",
+    "run-not-successful": "a status that is not success: from 0.7.0 on officially any will do",
+    "two-runs": "a second run in records that the official parser does not see",
 }
 """Rules of the official checker that ours holds a log to where it does not itself."""
-_THEIRS = {rule.id for rule in RULES if CHECKER in rule.source}
+_THEIRS = {rule.name for rule in RULES if CHECKER in rule.source}
 
 
 def case(seed: int, folder: Path) -> Case:
@@ -47,7 +47,7 @@ def case(seed: int, folder: Path) -> Case:
 
     def compare() -> None:
         ours = check_log(path, ruleset, official=False)
-        if ours.case is None or _unsafe(ours.case.log):
+        if ours.run is None or _unsafe(ours.run.log):
             return
         theirs = judge(path, ours.ruleset)
         if theirs is not None and (problem := difference(ours, theirs)):
@@ -80,10 +80,10 @@ def judge(path: Path, ruleset: str) -> str | None:
 def difference(ours: Check, theirs: str) -> str | None:
     """What is not meant about two verdicts, or None."""
     json.dumps(ours.to_dict(), allow_nan=False)
-    if any(finding.id in JOINED for finding in ours.findings):
+    if any(finding.name in JOINED for finding in ours.findings):
         return None
     if theirs == "PASS":
-        errors = {finding.id for finding in ours.findings if finding.severity == "error"}
+        errors = {finding.name for finding in ours.findings if finding.severity == "error"}
         if errors and errors <= _THEIRS - set(STRICTER):
             return f"the official checker passes what ours fails by {errors}: {ours.cause}"
         return None

@@ -71,7 +71,7 @@ def test_no_preset_is_refused_for_this_machines_sake(
     checked = check_whether_it_runs(plain, loaded.run, Here(1 << 30, "mxnet"))
     assert (checked.verdict, checked.cause) == (plain.verdict, plain.cause)
     if loaded.run.system.device == "gpu" and loaded.run.system.nodes == 1:
-        (note,) = (f.message for f in checked.findings if f.id == "RUNS_HERE")
+        (note,) = (f.message for f in checked.findings if f.name == "cannot-run-here")
         assert note.startswith("not on this machine: system.device: an NVIDIA driver")
         assert "use system.device=cpu" not in note
 

@@ -55,7 +55,7 @@ def test_five_runs_make_a_submission(
     checked = rn50("log", "check", str(folder))
     assert checked.returncode == 0, checked.stdout
     assert "5 of 5 runs pass" in checked.stdout
-    assert "S1" not in checked.stdout and "SYSTEM" not in checked.stdout
+    assert "five-runs" not in checked.stdout and "system-description" not in checked.stdout
     assert re.search(r"^score [0-9.]+ min", log, re.M)
 
     page = folder / "systems/local_n1.json"

@@ -48,7 +48,8 @@ def test_a_first_success_is_no_warning(tmp_path: Path) -> None:
     assert good
     assert lines == [
         "check: PASS by every rule that applies (events, clock, hyper-parameters: ruleset 4.0.0, "
-        "closed); the set is not ImageNet, so R05 and R06 (its size) do not (rn50 log check F)"
+        "closed); the set is not ImageNet, so eval-samples and train-samples (its size) do not "
+        "(rn50 log check F)"
     ]
 
 

@@ -89,7 +89,9 @@ def test_the_config_of_a_job_does_not_overrule_its_logs(job: Path) -> None:
         ("4.0.0", "dates in the log")
     }
     for one in checked[:-1]:
-        (finding,) = (finding for finding in one["findings"] if finding["id"] == "RULESET")
+        (finding,) = (
+            finding for finding in one["findings"] if finding["name"] == "ruleset-contradicted"
+        )
         assert finding["severity"] == "note"
         assert "config.yaml of the job says 3.1.0" in finding["message"]
 
@@ -120,7 +122,7 @@ def test_a_job_of_one_run_is_that_run(tmp_path: Path) -> None:
     assert "Reached 0.45 top-1" in write_report(job).read_text()
     whole = json.loads(invoke("log", "check", "--json", "--no-official", job).stdout)[-1]
     assert whole["verdict"] != "FAIL"
-    assert [f["severity"] for f in whole["findings"] if f["id"] == "S1"] == ["note"]
+    assert [f["severity"] for f in whole["findings"] if f["name"] == "five-runs"] == ["note"]
 
 
 def test_a_job_without_a_log_says_how_its_run_ended(tmp_path: Path) -> None:
@@ -155,10 +157,13 @@ def test_a_submission_of_others_is_no_job(tmp_path: Path) -> None:
 
 def test_rules_for_programs() -> None:
     rules = json.loads(invoke("log", "rules", "--json").stdout)
-    by_id = {rule["id"]: rule for rule in rules}
+    by_id = {rule["name"]: rule for rule in rules}
     assert len(by_id) > 30
-    assert by_id["R05"]["severity"] == "policy" and "4.0.0" in by_id["R05"]["rulesets"]
-    assert by_id["S1"]["rulesets"] is None
+    assert (
+        by_id["eval-samples"]["severity"] == "policy"
+        and "4.0.0" in by_id["eval-samples"]["rulesets"]
+    )
+    assert by_id["five-runs"]["rulesets"] is None
     assert {key for rule in rules for key in rule} == {
-        *("id", "rulesets", "severity", "open", "checks", "source")
+        *("id", "name", "judges", "rulesets", "severity", "open", "checks", "source", "keys")
     }

@@ -195,7 +195,7 @@ def test_findings_are_listed(run_folder: Path) -> None:
     last(run, "run_stop").metadata["status"] = "aborted"
     write(run_folder / "result_0.txt", run)
     text = Shape(page_of(run_folder)).text
-    assert "FAIL" in text and "R01" in text
+    assert "FAIL" in text and "run-not-successful" in text
     assert "run_stop says aborted" in text
 
 
@@ -270,9 +270,9 @@ def test_the_top_says_how_the_run_ended(
     [
         (
             [put("eval_samples", 400), put("train_samples", 1000)],
-            "so R05 and R06 (its size) do not.",
+            "so eval-samples and train-samples (its size) do not.",
         ),
-        ([put("eval_samples", 400)], "so R05 (its size) does not."),
+        ([put("eval_samples", 400)], "so eval-samples (its size) does not."),
         ([put("eval_samples", 400), meta("run_stop", "status", "aborted")], None),
         ([], None),
     ],

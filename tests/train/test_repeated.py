@@ -52,7 +52,7 @@ def test_log_check_says_no_more_than_is_known(tmp_path: Path, metadata: str, sai
     lines = GOLDEN.read_text().splitlines()
     log = tmp_path / "result_0.txt"
     log.write_text("\n".join([*lines[:-1], resumed, lines[-1]]) + "\n")
-    found = [f for f in check_log(log, "4.0.0", official=False).findings if f.id == "RESUMED"]
+    found = [f for f in check_log(log, "4.0.0", official=False).findings if f.name == "resumed-run"]
     assert len(found) == 1
     assert said in found[0].message
 

@@ -1,0 +1,343 @@
+"""The closed division's limits on single values, each written once: it judges configs and logs.
+
+A limit asks for a setting by its name: a logged run gives the records that have it, a config under
+check its key. Source: training_rules.adoc (v0.7 to v4.0), table of lines 834-857.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from typing import Any
+
+from ..config import benchmark
+from ..config.finding import ERROR, NOTE, POLICY, number, plain
+from .rule import (
+    BOTH,
+    CHECKER,
+    RULES_TEXT,
+    HasSettings,
+    Setting,
+    Violation,
+    as_official,
+    between,
+    rule,
+)
+
+CLOSED = f"{CHECKER}, closed_resnet.yaml"
+LARS = f"{CHECKER}, closed_resnet_lars.yaml"
+SGD = f"{CHECKER}, closed_resnet_sgd.yaml"
+_LARS_AND_SGD = f"{LARS}, closed_resnet_sgd.yaml"
+FROM_070 = between("0.7.0")
+_INTEGER = 1e-5  # the official checker's is_integer
+
+
+def _judge(
+    run: HasSettings,
+    name: str,
+    fits: Callable[[Any], bool],
+    expected: str,
+    why: str = "",
+    advice: str = "any other value belongs to the open division",
+) -> Iterator[Violation]:
+    """The first value of a setting that does not fit."""
+    for setting in run.settings(name):
+        if not fits(setting.value):
+            yield setting.violation(expected, why, advice=advice)
+            return
+
+
+def _fixed(run: HasSettings, name: str, expected: float) -> Iterator[Violation]:
+    # false is 0 and true 1 here, as officially; not-a-number says it
+    return _judge(run, name, lambda value: as_official(value) == expected, plain(expected))
+
+
+def is_integer(value: float) -> bool:
+    """As the official checker rounds."""
+    return math.isfinite(value) and abs(round(value) - value) < _INTEGER
+
+
+@rule(
+    *("MLP102", "invalid-submission-value", ERROR),
+    f"{CHECKER}, common.yaml",
+    judges=BOTH,
+    keys=benchmark.SUBMISSION_KEYS_060,
+)
+def submission_values(run: HasSettings) -> Iterator[Violation]:
+    """org and platform are not empty (other values that name nobody, null or blanks, are policy);
+    division, status and benchmark are allowed words."""
+    allowed = {
+        "submission_division": benchmark.DIVISIONS,
+        "submission_status": benchmark.statuses(run.ruleset),
+        "submission_benchmark": (benchmark.BENCHMARK,),
+    }
+    keys = benchmark.SUBMISSION_KEYS
+    if run.ruleset == "0.6.0":
+        keys = benchmark.SUBMISSION_KEYS_060
+    for key in keys:
+        for setting in list(run.settings(key))[:1]:
+            value, words = setting.value, allowed.get(key)
+            if words is not None and value not in words:
+                yield _wrong_word(setting, words)
+            elif words is None and value == "":
+                yield Violation(f"{setting.place} is empty", setting.line, "a name", '""')
+            elif key in ("submission_org", "submission_platform") and not (
+                isinstance(value, str) and value.strip()
+            ):
+                yield setting.violation("a name", severity=POLICY)
+
+
+def _wrong_word(setting: Setting, words: tuple[str, ...]) -> Violation:
+    hint = ""
+    if isinstance(setting.value, str) and setting.value.lower() in words:
+        hint = f'did you mean "{setting.value.lower()}"?'
+    return setting.violation(" or ".join(words), hint, advice="the case of letters counts")
+
+
+@rule(
+    *("MLP702", "invalid-optimizer", ERROR),
+    CLOSED,
+    judges=BOTH,
+    open_severity=None,
+    keys=("opt_name",),
+)
+def optimizer_name(run: HasSettings) -> Iterator[Violation]:
+    """The optimizer is lars or sgd; a log says which."""
+    if run.absent("opt_name"):
+        yield Violation("no opt_name in the log", None, "lars or sgd", "none")
+    for setting in run.settings("optimizer"):
+        if setting.value not in benchmark.OPTIMIZERS:
+            hint = ""
+            if isinstance(setting.value, str) and setting.value.lower() in benchmark.OPTIMIZERS:
+                hint = f'did you mean "{setting.value.lower()}"?'
+            advice = "any other optimizer belongs to the open division"
+            yield setting.violation(" or ".join(benchmark.OPTIMIZERS), hint, advice=advice)
+            return
+
+
+@rule(
+    *("MLP705", "end-learning-rate", ERROR),
+    _LARS_AND_SGD,
+    judges=BOTH,
+    rulesets=FROM_070,
+    open_severity=None,
+    keys=("lars_opt_end_learning_rate", "sgd_opt_end_learning_rate"),
+)
+def end_lr(run: HasSettings) -> Iterator[Violation]:
+    """The end learning rate is 0.0001."""
+    yield from _fixed(run, "end_lr", benchmark.END_LR)
+
+
+@rule(
+    *("MLP706", "lars-decay-power", ERROR),
+    LARS,
+    judges=BOTH,
+    rulesets=FROM_070,
+    optimizer="lars",
+    open_severity=None,
+    keys=("lars_opt_learning_rate_decay_poly_power",),
+)
+def lars_power(run: HasSettings) -> Iterator[Violation]:
+    """LARS decays with power 2."""
+    yield from _fixed(run, "decay_power", benchmark.DECAY_POWER)
+
+
+@rule(
+    *("MLP707", "lars-epsilon", ERROR),
+    LARS,
+    judges=BOTH,
+    rulesets=FROM_070,
+    optimizer="lars",
+    open_severity=None,
+    keys=("lars_epsilon",),
+)
+def lars_epsilon(run: HasSettings) -> Iterator[Violation]:
+    """LARS has epsilon 0."""
+    yield from _fixed(run, "epsilon", benchmark.LARS_EPSILON)
+
+
+@rule(
+    *("MLP708", "weight-decay", ERROR),
+    _LARS_AND_SGD,
+    judges=BOTH,
+    rulesets=FROM_070,
+    open_severity=None,
+    keys=("lars_opt_weight_decay", "sgd_opt_weight_decay"),
+)
+def weight_decay(run: HasSettings) -> Iterator[Violation]:
+    """The weight decay is 0.0001 x 2^N."""
+    expected = f"{plain(benchmark.WEIGHT_DECAY_UNIT)} x 2^N"
+    for setting in run.settings("weight_decay"):
+        ratio = (as_official(setting.value) or 0.0) / benchmark.WEIGHT_DECAY_UNIT
+        if not (0 < ratio < math.inf):
+            yield setting.violation(expected, "for example 5e-05")
+            return
+        power = math.log2(ratio)
+        if not is_integer(power):
+            below = math.floor(power)
+            near = (f"{benchmark.WEIGHT_DECAY_UNIT * 2.0**n:g}" for n in (below, below + 1))
+            yield setting.violation(expected, f"nearest allowed {' and '.join(near)}")
+            return
+
+
+@rule(
+    *("MLP709", "sgd-base-learning-rate", ERROR),
+    SGD,
+    judges=BOTH,
+    rulesets=FROM_070,
+    optimizer="sgd",
+    open_severity=None,
+    keys=("sgd_opt_base_learning_rate",),
+)
+def sgd_base_lr(run: HasSettings) -> Iterator[Violation]:
+    """The base learning rate of SGD is 0.001 x k."""
+
+    def fits(value: object) -> bool:
+        lr = as_official(value)
+        return lr is not None and is_integer(lr / benchmark.SGD_LR_UNIT)
+
+    yield from _judge(run, "base_lr", fits, "0.001 x k, k an integer")
+
+
+def _momentum_severity(optimizer: str, momentum: float, batch: float | None) -> str | None:
+    """How bad a momentum is; None: fine. Free for LARS from a batch of 32k on."""
+    if math.isclose(momentum, benchmark.MOMENTUM, rel_tol=1e-9):
+        return None
+    if optimizer == "lars" and batch is not None:
+        if batch >= benchmark.MOMENTUM_FREE_BEYOND_DOUBT:
+            return None
+        if batch >= benchmark.MOMENTUM_FREE_FROM_BATCH:
+            return NOTE
+    return POLICY
+
+
+def _momentum(run: HasSettings, optimizer: str) -> Iterator[Violation]:
+    if run.optimizer not in (optimizer, None):
+        return
+    for setting in list(run.settings(f"{optimizer}_momentum"))[:1]:
+        value = number(setting.value)
+        if value is None:
+            yield setting.violation("a number")
+            continue
+        severity = _momentum_severity(optimizer, value, run.batch)
+        if severity is not None:
+            expected = plain(benchmark.MOMENTUM)
+            if optimizer == "lars":
+                expected += f" below a batch of {benchmark.MOMENTUM_FREE_FROM_BATCH:,}"
+            why = "" if run.batch is None else f"the batch is {run.batch:,g}"
+            if severity == NOTE:
+                why += "; the rules say 32k, which is not defined"
+            yield setting.violation(expected, why, severity=severity)
+
+
+@rule(
+    *("MLP713", "lars-momentum", POLICY),
+    f"{RULES_TEXT} line 839",
+    judges=BOTH,
+    rulesets=FROM_070,
+    open_severity=NOTE,
+    keys=("lars_opt_momentum", "global_batch_size"),
+)
+def lars_momentum(run: HasSettings) -> Iterator[Violation]:
+    """LARS momentum is 0.9 for a batch below 32k (32,000; up to 32,767 a note)."""
+    yield from _momentum(run, "lars")
+
+
+@rule(
+    *("MLP714", "sgd-momentum", POLICY),
+    f"{RULES_TEXT} line 852",
+    judges=BOTH,
+    rulesets=FROM_070,
+    open_severity=NOTE,
+    keys=("sgd_opt_momentum", "global_batch_size"),
+)
+def sgd_momentum(run: HasSettings) -> Iterator[Violation]:
+    """SGD momentum is 0.9."""
+    yield from _momentum(run, "sgd")
+
+
+@rule(
+    *("MLP715", "sgd-decay-power", POLICY),
+    f"{RULES_TEXT} line 849",
+    judges=BOTH,
+    rulesets=FROM_070,
+    optimizer="sgd",
+    open_severity=NOTE,
+    keys=("sgd_opt_learning_rate_decay_poly_power",),
+)
+def sgd_power(run: HasSettings) -> Iterator[Violation]:
+    """SGD decays with power 2."""
+    yield from _fixed(run, "decay_power", benchmark.DECAY_POWER)
+
+
+@rule(
+    *("MLP717", "label-smoothing", POLICY),
+    f"{RULES_TEXT} lines 844, 855",
+    judges=BOTH,
+    rulesets=FROM_070,
+    open_severity=NOTE,
+    keys=("*label_smoothing",),
+)
+def label_smoothing(run: HasSettings) -> Iterator[Violation]:
+    """Label smoothing, where a log has it, is 0 or 0.1."""
+    wrong: set[str] = set()
+    for setting in run.settings("label_smoothing"):
+        key = setting.place.partition(" ")[0]
+        if number(setting.value) not in benchmark.LABEL_SMOOTHING and key not in wrong:
+            wrong.add(key)
+            yield setting.violation("0 or 0.1")
+
+
+def _count(run: HasSettings, key: str, expected: int) -> Iterator[Violation]:
+    for setting in list(run.settings(key))[:1]:
+        if setting.value != "" and number(setting.value) != expected:  # missing-samples says ""
+            advice = "the count of images, neither batches nor a padded count"
+            yield setting.violation(str(expected), advice=advice)
+
+
+@rule(
+    *("MLP801", "eval-samples", POLICY),
+    f"{RULES_TEXT} line 443",
+    judges=BOTH,
+    rulesets=FROM_070,
+    open_severity=NOTE,
+    exempt_if_synthetic=True,
+    keys=("eval_samples",),
+)
+def eval_samples(run: HasSettings) -> Iterator[Violation]:
+    """eval_samples is 50,000: evaluation is as thorough as the reference's."""
+    yield from _count(run, "eval_samples", benchmark.IMAGENET_EVAL_SAMPLES)
+
+
+@rule(
+    *("MLP802", "train-samples", POLICY),
+    f"{RULES_TEXT} line 251",
+    judges=BOTH,
+    rulesets=FROM_070,
+    open_severity=NOTE,
+    exempt_if_synthetic=True,
+    keys=("train_samples",),
+)
+def train_samples(run: HasSettings) -> Iterator[Violation]:
+    """train_samples is 1,281,167: each image once an epoch."""
+    yield from _count(run, "train_samples", benchmark.IMAGENET_TRAIN_SAMPLES)
+
+
+def cadence_problem(epochs: list[float]) -> str | None:
+    """What is wrong with the evaluated epochs (rising, distinct); None: every 4, from 1-4 on.
+
+    One at epoch 0, before training, is harmless.
+    """
+    trained = [epoch for epoch in epochs if epoch > 0]
+    if not trained:
+        return None
+    period, slack = benchmark.EVAL_PERIOD_EPOCHS, 0.05
+    gaps = [after - before for before, after in pairwise(trained)]
+    odd = sorted({plain(round(gap, 3)) for gap in gaps if abs(gap - period) > slack})
+    parts = []
+    if trained[0] > period + slack:
+        parts.append(f"the first at epoch {plain(trained[0])}")
+    if odd:
+        parts.append(f"gaps of {', '.join(odd[:6])} epochs")
+    return " and ".join(parts) or None
