@@ -190,8 +190,8 @@ def test_of_copies_their_place_and_time_are_kept(tmp_path: Path) -> None:
     stamps = [1_714_000_000_000 + n for n in range(3000)]
     stamps[1000], stamps[2000] = 0, 1_714_000_000_000 + DAY_MS
     path.write_text("".join(line("run_stop", None, s, status="success") for s in stamps))
-    for keys in (checked_keys(), None):
-        log = read_log(path, keys)
+    for others in (False, True):
+        log = read_log(path, checked_keys(), others=others)
         kept = [event.line - 1 for event in log.all("run_stop")]
         assert kept == [*range(FIRST), FIRST, 1000, 2000, 2999]
         assert [event.time_ms for event in log.all("run_stop")] == [stamps[n] for n in kept]
