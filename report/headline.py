@@ -141,7 +141,7 @@ def facts(subject: Subject) -> list[Fact]:
 
 def beside_the_set(check: Check) -> str | None:
     """Where all that a log breaks are rules for ImageNet's size: that the others hold."""
-    broken = sorted({found.id for found in check.findings if found.severity != NOTE})
+    broken = sorted({found.name for found in check.findings if found.severity != NOTE})
     if not broken or not ON_THE_SET.issuperset(broken):
         return None
     do_not = f"{' and '.join(broken)} (its size) {'do' if len(broken) > 1 else 'does'} not"
