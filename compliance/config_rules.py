@@ -27,7 +27,7 @@ from ..config.variants import optimizer_rule
 from . import limits  # noqa: F401 (registers the limits that judge configs too)
 from . import rcp as convergence
 from .published_lr import family_of, published_range
-from .rule import CONFIG, RULES_TEXT, Setting, Violation, rule, rules_on
+from .rule import CLOSED_ONLY, CLOSED_POLICY, CONFIG, RULES_TEXT, Setting, Violation, rule, rules_on
 
 NOT_IMAGENET = ("MLP762", "not-imagenet")
 """Code and name of the note on what is left out for another set."""
@@ -210,20 +210,14 @@ def facts(config: ConfigUnderCheck) -> dict[str, Any]:
     return found
 
 
-@rule("MLP754", "decay-shape", POLICY, _TABLE, judges=CONFIG, open_severity=NOTE)
+@rule("MLP754", "decay-shape", CLOSED_POLICY, _TABLE, judges=CONFIG)
 def _shape(config: ConfigUnderCheck) -> Iterator[Violation]:
     """The learning rate decays by a polynomial."""
     if config.run.schedule.shape != "poly":
         yield config.violation("schedule.shape", config.run.schedule.shape, "poly")
 
 
-@rule(
-    *("MLP755", "lars-eta", POLICY),
-    _TABLE,
-    judges=CONFIG,
-    open_severity=NOTE,
-    exempt_if_synthetic=True,
-)
+@rule("MLP755", "lars-eta", CLOSED_POLICY, _TABLE, judges=CONFIG, exempt_if_synthetic=True)
 def _eta(config: ConfigUnderCheck) -> Iterator[Violation]:
     """LARS has eta 0.001, as the reference."""
     if config.run.optimizer.name == "lars":
@@ -247,12 +241,7 @@ def _free_momentum(config: ConfigUnderCheck) -> Iterator[Violation]:
         yield config.violation("optimizer.momentum", actual, plain(benchmark.MOMENTUM), why)
 
 
-@rule(
-    *("MLP803", "evaluation-cadence", POLICY),
-    f"{RULES_TEXT} lines 939, 443",
-    judges=CONFIG,
-    open_severity=NOTE,
-)
+@rule("MLP803", "evaluation-cadence", CLOSED_POLICY, f"{RULES_TEXT} lines 939, 443", judges=CONFIG)
 def _cadence(config: ConfigUnderCheck) -> Iterator[Violation]:
     """Evaluations come every 4 epochs."""
     actual = config.run.eval.period
@@ -260,12 +249,7 @@ def _cadence(config: ConfigUnderCheck) -> Iterator[Violation]:
         yield config.violation("eval.period", actual, str(benchmark.EVAL_PERIOD_EPOCHS))
 
 
-@rule(
-    *("MLP304", "target-not-reached", ERROR),
-    f"{RULES_TEXT} lines 441, 491",
-    judges=CONFIG,
-    open_severity=NOTE,
-)
+@rule("MLP304", "target-not-reached", CLOSED_ONLY, f"{RULES_TEXT} lines 441, 491", judges=CONFIG)
 def _target(config: ConfigUnderCheck) -> Iterator[Violation]:
     """The run stops at 0.759 or above."""
     actual = config.run.eval.target
@@ -277,8 +261,7 @@ def _target(config: ConfigUnderCheck) -> Iterator[Violation]:
 
 
 @rule(
-    *("MLP307", "trained-past-target", NOTE),
-    f"{RULES_TEXT} line 491",
+    *("MLP307", "trained-past-target", NOTE, f"{RULES_TEXT} line 491"),
     judges=CONFIG,
     exempt_if_synthetic=True,
 )
@@ -291,10 +274,8 @@ def _late_target(config: ConfigUnderCheck) -> Iterator[Violation]:
 
 
 @rule(
-    *("MLP756", "image-preparation", POLICY),
-    _REFERENCE,
+    *("MLP756", "image-preparation", CLOSED_POLICY, _REFERENCE),
     judges=CONFIG,
-    open_severity=NOTE,
     exempt_if_synthetic=True,
 )
 def _images(config: ConfigUnderCheck) -> Iterator[Violation]:
@@ -325,13 +306,7 @@ def _images(config: ConfigUnderCheck) -> Iterator[Violation]:
         yield config.violation(key, data.no_augment_from_epoch, "none", why)
 
 
-@rule(
-    *("MLP757", "network", POLICY),
-    _REFERENCE,
-    judges=CONFIG,
-    open_severity=NOTE,
-    exempt_if_synthetic=True,
-)
+@rule("MLP757", "network", CLOSED_POLICY, _REFERENCE, judges=CONFIG, exempt_if_synthetic=True)
 def _network(config: ConfigUnderCheck) -> Iterator[Violation]:
     """The network is ResNet-50 v1.5 with the reference's batch norm."""
     model = config.run.model
@@ -348,7 +323,7 @@ def _network(config: ConfigUnderCheck) -> Iterator[Violation]:
             yield config.violation(key, actual, shown(expected))
 
 
-@rule("MLP758", "batch-changes", POLICY, _TABLE, judges=CONFIG, open_severity=NOTE)
+@rule("MLP758", "batch-changes", CLOSED_POLICY, _TABLE, judges=CONFIG)
 def _batch_control(config: ConfigUnderCheck) -> Iterator[Violation]:
     """The batch stays the same through the run."""
     if config.run.batch.changes:
@@ -359,10 +334,8 @@ def _batch_control(config: ConfigUnderCheck) -> Iterator[Violation]:
 
 
 @rule(
-    *("MLP906", "seed-not-fresh", POLICY),
-    f"{RULES_TEXT} lines 166-183",
+    *("MLP906", "seed-not-fresh", CLOSED_POLICY, f"{RULES_TEXT} lines 166-183"),
     judges=CONFIG,
-    open_severity=NOTE,
     exempt_if_synthetic=True,
 )
 def _seed(config: ConfigUnderCheck) -> Iterator[Violation]:
@@ -373,11 +346,7 @@ def _seed(config: ConfigUnderCheck) -> Iterator[Violation]:
 
 
 @rule(
-    *("MLP752", "batch-without-reference", ERROR),
-    _RCP,
-    judges=CONFIG,
-    open_severity=NOTE,
-    exempt_if_synthetic=True,
+    "MLP752", "batch-without-reference", CLOSED_ONLY, _RCP, judges=CONFIG, exempt_if_synthetic=True
 )
 def _rcp_covers(config: ConfigUnderCheck) -> Iterator[Violation]:
     """A reference convergence point covers the batch."""
@@ -393,11 +362,7 @@ def _rcp_covers(config: ConfigUnderCheck) -> Iterator[Violation]:
 
 
 @rule(
-    *("MLP753", "shorter-than-reference", ERROR),
-    _RCP,
-    judges=CONFIG,
-    open_severity=NOTE,
-    exempt_if_synthetic=True,
+    "MLP753", "shorter-than-reference", CLOSED_ONLY, _RCP, judges=CONFIG, exempt_if_synthetic=True
 )
 def _rcp_reached(config: ConfigUnderCheck) -> Iterator[Violation]:
     """The run is long enough to converge within the reference's epochs."""

@@ -16,6 +16,8 @@ from ..config.finding import ERROR, NOTE, POLICY, number, plain
 from .rule import (
     BOTH,
     CHECKER,
+    CLOSED_ERROR,
+    CLOSED_POLICY,
     RULES_TEXT,
     HasSettings,
     Setting,
@@ -59,8 +61,7 @@ def is_integer(value: float) -> bool:
 
 
 @rule(
-    *("MLP102", "invalid-submission-value", ERROR),
-    f"{CHECKER}, common.yaml",
+    *("MLP102", "invalid-submission-value", ERROR, f"{CHECKER}, common.yaml"),
     judges=BOTH,
     keys=benchmark.SUBMISSION_KEYS_060,
 )
@@ -95,13 +96,7 @@ def _wrong_word(setting: Setting, words: tuple[str, ...]) -> Violation:
     return setting.violation(" or ".join(words), hint, advice="the case of letters counts")
 
 
-@rule(
-    *("MLP702", "invalid-optimizer", ERROR),
-    CLOSED,
-    judges=BOTH,
-    open_severity=None,
-    keys=("opt_name",),
-)
+@rule("MLP702", "invalid-optimizer", CLOSED_ERROR, CLOSED, judges=BOTH, keys=("opt_name",))
 def optimizer_name(run: HasSettings) -> Iterator[Violation]:
     """The optimizer is lars or sgd; a log says which."""
     if run.absent("opt_name"):
@@ -117,11 +112,9 @@ def optimizer_name(run: HasSettings) -> Iterator[Violation]:
 
 
 @rule(
-    *("MLP705", "end-learning-rate", ERROR),
-    _LARS_AND_SGD,
+    *("MLP705", "end-learning-rate", CLOSED_ERROR, _LARS_AND_SGD),
     judges=BOTH,
     rulesets=FROM_070,
-    open_severity=None,
     keys=("lars_opt_end_learning_rate", "sgd_opt_end_learning_rate"),
 )
 def end_lr(run: HasSettings) -> Iterator[Violation]:
@@ -130,12 +123,10 @@ def end_lr(run: HasSettings) -> Iterator[Violation]:
 
 
 @rule(
-    *("MLP706", "lars-decay-power", ERROR),
-    LARS,
+    *("MLP706", "lars-decay-power", CLOSED_ERROR, LARS),
     judges=BOTH,
     rulesets=FROM_070,
     optimizer="lars",
-    open_severity=None,
     keys=("lars_opt_learning_rate_decay_poly_power",),
 )
 def lars_power(run: HasSettings) -> Iterator[Violation]:
@@ -144,12 +135,10 @@ def lars_power(run: HasSettings) -> Iterator[Violation]:
 
 
 @rule(
-    *("MLP707", "lars-epsilon", ERROR),
-    LARS,
+    *("MLP707", "lars-epsilon", CLOSED_ERROR, LARS),
     judges=BOTH,
     rulesets=FROM_070,
     optimizer="lars",
-    open_severity=None,
     keys=("lars_epsilon",),
 )
 def lars_epsilon(run: HasSettings) -> Iterator[Violation]:
@@ -158,11 +147,9 @@ def lars_epsilon(run: HasSettings) -> Iterator[Violation]:
 
 
 @rule(
-    *("MLP708", "weight-decay", ERROR),
-    _LARS_AND_SGD,
+    *("MLP708", "weight-decay", CLOSED_ERROR, _LARS_AND_SGD),
     judges=BOTH,
     rulesets=FROM_070,
-    open_severity=None,
     keys=("lars_opt_weight_decay", "sgd_opt_weight_decay"),
 )
 def weight_decay(run: HasSettings) -> Iterator[Violation]:
@@ -182,12 +169,10 @@ def weight_decay(run: HasSettings) -> Iterator[Violation]:
 
 
 @rule(
-    *("MLP709", "sgd-base-learning-rate", ERROR),
-    SGD,
+    *("MLP709", "sgd-base-learning-rate", CLOSED_ERROR, SGD),
     judges=BOTH,
     rulesets=FROM_070,
     optimizer="sgd",
-    open_severity=None,
     keys=("sgd_opt_base_learning_rate",),
 )
 def sgd_base_lr(run: HasSettings) -> Iterator[Violation]:
@@ -232,11 +217,9 @@ def _momentum(run: HasSettings, optimizer: str) -> Iterator[Violation]:
 
 
 @rule(
-    *("MLP713", "lars-momentum", POLICY),
-    f"{RULES_TEXT} line 839",
+    *("MLP713", "lars-momentum", CLOSED_POLICY, f"{RULES_TEXT} line 839"),
     judges=BOTH,
     rulesets=FROM_070,
-    open_severity=NOTE,
     keys=("lars_opt_momentum", "global_batch_size"),
 )
 def lars_momentum(run: HasSettings) -> Iterator[Violation]:
@@ -245,11 +228,9 @@ def lars_momentum(run: HasSettings) -> Iterator[Violation]:
 
 
 @rule(
-    *("MLP714", "sgd-momentum", POLICY),
-    f"{RULES_TEXT} line 852",
+    *("MLP714", "sgd-momentum", CLOSED_POLICY, f"{RULES_TEXT} line 852"),
     judges=BOTH,
     rulesets=FROM_070,
-    open_severity=NOTE,
     keys=("sgd_opt_momentum", "global_batch_size"),
 )
 def sgd_momentum(run: HasSettings) -> Iterator[Violation]:
@@ -258,12 +239,10 @@ def sgd_momentum(run: HasSettings) -> Iterator[Violation]:
 
 
 @rule(
-    *("MLP715", "sgd-decay-power", POLICY),
-    f"{RULES_TEXT} line 849",
+    *("MLP715", "sgd-decay-power", CLOSED_POLICY, f"{RULES_TEXT} line 849"),
     judges=BOTH,
     rulesets=FROM_070,
     optimizer="sgd",
-    open_severity=NOTE,
     keys=("sgd_opt_learning_rate_decay_poly_power",),
 )
 def sgd_power(run: HasSettings) -> Iterator[Violation]:
@@ -272,11 +251,9 @@ def sgd_power(run: HasSettings) -> Iterator[Violation]:
 
 
 @rule(
-    *("MLP717", "label-smoothing", POLICY),
-    f"{RULES_TEXT} lines 844, 855",
+    *("MLP717", "label-smoothing", CLOSED_POLICY, f"{RULES_TEXT} lines 844, 855"),
     judges=BOTH,
     rulesets=FROM_070,
-    open_severity=NOTE,
     keys=("*label_smoothing",),
 )
 def label_smoothing(run: HasSettings) -> Iterator[Violation]:
@@ -297,11 +274,9 @@ def _count(run: HasSettings, key: str, expected: int) -> Iterator[Violation]:
 
 
 @rule(
-    *("MLP801", "eval-samples", POLICY),
-    f"{RULES_TEXT} line 443",
+    *("MLP801", "eval-samples", CLOSED_POLICY, f"{RULES_TEXT} line 443"),
     judges=BOTH,
     rulesets=FROM_070,
-    open_severity=NOTE,
     exempt_if_synthetic=True,
     keys=("eval_samples",),
 )
@@ -311,11 +286,9 @@ def eval_samples(run: HasSettings) -> Iterator[Violation]:
 
 
 @rule(
-    *("MLP802", "train-samples", POLICY),
-    f"{RULES_TEXT} line 251",
+    *("MLP802", "train-samples", CLOSED_POLICY, f"{RULES_TEXT} line 251"),
     judges=BOTH,
     rulesets=FROM_070,
-    open_severity=NOTE,
     exempt_if_synthetic=True,
     keys=("train_samples",),
 )

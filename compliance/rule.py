@@ -25,7 +25,10 @@ LOG, CONFIG, BOTH, FOLDER = "log", "config", "log, config", "folder"
 ANY_KEY = "*"
 """Among a rule's keys: it looks at every record that the parser keeps, for whatever rule."""
 
-_SAME = "same"
+CLOSED_ERROR = (ERROR, None)
+CLOSED_POLICY = (POLICY, NOTE)
+CLOSED_ONLY = (ERROR, NOTE)
+"""Severities in the closed and in the open division; None: not a rule there."""
 
 
 class Violation(NamedTuple):
@@ -152,24 +155,23 @@ _NAMES: dict[str, str] = {}
 def rule(
     code: str,
     name: str,
-    severity: str,
+    severity: str | tuple[str, str | None],
     source: str,
     *,
     keys: Iterable[str] = (),
     judges: str = LOG,
     rulesets: tuple[str, ...] = benchmark.RULESETS,
     optimizer: str | None = None,
-    open_severity: str | None = _SAME,
     exempt_if_synthetic: bool = False,
 ) -> Callable[[Callable[[Any], Iterator[Violation]]], Rule]:
     """Make a rule of a function and register it. One code may judge a log and a config by two
-    functions."""
+    functions. `severity`: of both divisions, or one for each."""
+    usual, in_open = severity if isinstance(severity, tuple) else (severity, severity)
 
     def register(check: Callable[[Any], Iterator[Violation]]) -> Rule:
-        own = severity if open_severity == _SAME else open_severity
         made = Rule(
-            *(code, name, severity, source, tuple(keys), check),
-            *(judges, rulesets, optimizer, own, exempt_if_synthetic),
+            *(code, name, usual, source, tuple(keys), check),
+            *(judges, rulesets, optimizer, in_open, exempt_if_synthetic),
         )
         if _CODES.setdefault(name, code) != code or _NAMES.setdefault(code, name) != name:
             other = _NAMES.get(code, name)

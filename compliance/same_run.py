@@ -89,14 +89,13 @@ def same_stamps(runs: Sequence[Named]) -> Iterator[Violation]:
     for name, others in groups.items():
         names = ", ".join([name, *(other for other, _ in others)])
         length = min(length for _, length in others)
-        yield Violation(
+        text = (
             f"{names} are one run: {length} intervals between their stamps in a row are equal to "
-            "the millisecond",
-            None,
-            "runs with times of their own",
-            f"{length} equal intervals",
-            "every run of a submission is trained anew",
-            ERROR,
+            "the millisecond"
+        )
+        advice = "every run of a submission is trained anew"
+        yield Violation(
+            text, None, "runs with times of their own", f"{length} equal intervals", advice, ERROR
         )
 
 

@@ -146,10 +146,8 @@ def _five_runs(submission: Submission) -> Iterator[Violation]:
     )
     if others:
         listed = printable(", ".join(others[:4])) + (" ..." if len(others) > 4 else "")
-        yield Violation(
-            f"{listed}: no runs of a submission, which are result_0.txt, result_1.txt ...",
-            severity=NOTE,
-        )
+        text = f"{listed}: no runs of a submission, which are result_0.txt, result_1.txt ..."
+        yield Violation(text, severity=NOTE)
     if count != benchmark.RUNS:
         alone = count == 1 and _is_ours(submission.folder)
         more = ""
@@ -168,18 +166,13 @@ def _five_runs(submission: Submission) -> Iterator[Violation]:
     if len(failed) > allowed:
         names = ", ".join(c.path.name for c in failed)
         runs = "1 run is" if len(failed) == 1 else f"{len(failed)} runs are"
-        yield Violation(
-            f"{runs} not valid ({names}), {allowed} of {count} may fail: {failed[0].cause}",
-            None,
-            f"at most {allowed}",
-            str(len(failed)),
-        )
+        text = f"{runs} not valid ({names}), {allowed} of {count} may fail: {failed[0].cause}"
+        yield Violation(text, None, f"at most {allowed}", str(len(failed)))
     elif failed:
-        yield Violation(
-            f"{failed[0].path.name} is not a valid run and counts as the slowest: "
-            f"{failed[0].cause}",
-            severity=NOTE,
+        text = (
+            f"{failed[0].path.name} is not a valid run and counts as the slowest: {failed[0].cause}"
         )
+        yield Violation(text, severity=NOTE)
 
 
 def _invalid(submission: Submission) -> list[Check]:
@@ -193,8 +186,7 @@ def _is_ours(folder: Path) -> bool:
 
 
 @rule(
-    *("MLP906", "seed-not-fresh", POLICY),
-    f"{RULES_TEXT} lines 166-183; {_PACKAGE}, seed_checker",
+    *("MLP906", "seed-not-fresh", POLICY, f"{RULES_TEXT} lines 166-183; {_PACKAGE}, seed_checker"),
     judges=FOLDER,
     keys=("seed",),
 )
@@ -217,32 +209,20 @@ def _seeds(submission: Submission) -> Iterator[Violation]:
                 if seed != event.value and isinstance(event.value, float):
                     raise ValueError
             except (TypeError, ValueError, OverflowError):
-                yield Violation(
-                    f"{name} line {event.line}: seed {shown(event.value)} is no integer",
-                    event.line,
-                    "an integer",
-                    shown(event.value),
-                )
+                text = f"{name} line {event.line}: seed {shown(event.value)} is no integer"
+                yield Violation(text, event.line, "an integer", shown(event.value))
                 continue
             place = (shown(event.metadata.get("file")), shown(event.metadata.get("lineno")), seed)
             own.add(place)
             if place in taken and taken[place] != name:
-                yield Violation(
-                    f"{taken[place]} and {name} have the same seed {seed}",
-                    event.line,
-                    "a fresh seed for every run",
-                    str(seed),
-                    "draw it from the clock or from urandom",
-                )
+                text = f"{taken[place]} and {name} have the same seed {seed}"
+                advice = "draw it from the clock or from urandom"
+                yield Violation(text, event.line, "a fresh seed for every run", str(seed), advice)
         taken |= dict.fromkeys(own, name)
     if without:
-        yield Violation(
-            f"no seed in {', '.join(without)}",
-            None,
-            "a seed in every log",
-            "none",
-            "log the root seed under the key seed",
-        )
+        text = f"no seed in {', '.join(without)}"
+        advice = "log the root seed under the key seed"
+        yield Violation(text, None, "a seed in every log", "none", advice)
 
 
 _SAME_IN_ALL = (
@@ -259,8 +239,7 @@ _SAME_IN_ALL = (
 
 
 @rule(
-    *("MLP907", "different-hyperparameters", POLICY),
-    f"{RULES_TEXT} line 62",
+    *("MLP907", "different-hyperparameters", POLICY, f"{RULES_TEXT} line 62"),
     judges=FOLDER,
     keys=_SAME_IN_ALL,
 )
@@ -285,21 +264,17 @@ def _same_hyperparameters(submission: Submission) -> Iterator[Violation]:
         return
     declared = submission.system.get("division")
     if not isinstance(declared, str):
-        yield Violation(
-            f"division of the system description is {shown(declared)}, expected closed or open",
-            severity=NOTE,
-        )
+        text = f"division of the system description is {shown(declared)}, expected closed or open"
+        yield Violation(text, severity=NOTE)
     else:
         for name, run in runs:
             logged = run.value("submission_division")
             if logged != declared:
-                yield Violation(
+                text = (
                     f"submission_division is {shown(logged)} in {name}, the system description "
-                    f"says {shown(declared)}",
-                    None,
-                    shown(declared),
-                    shown(logged),
+                    f"says {shown(declared)}"
                 )
+                yield Violation(text, None, shown(declared), shown(logged))
                 break
 
 
@@ -309,8 +284,7 @@ def _equal(one: Any, other: Any) -> bool:
 
 
 @rule(
-    *("MLP908", "system-description", POLICY),
-    f"{_PACKAGE}, system_desc_checker",
+    *("MLP908", "system-description", POLICY, f"{_PACKAGE}, system_desc_checker"),
     judges=FOLDER,
     keys=("global_batch_size",),
 )
@@ -318,13 +292,11 @@ def _system(submission: Submission) -> Iterator[Violation]:
     """The system description is there, and its accelerators divide the global batch."""
     if submission.system is None:
         if submission.system_path is not None:
-            yield Violation(
+            text = (
                 f"no system description {submission.system_path.name} in "
-                f"{submission.system_path.parent}",
-                None,
-                "a JSON object",
-                "none",
+                f"{submission.system_path.parent}"
             )
+            yield Violation(text, None, "a JSON object", "none")
         else:
             yield Violation(
                 "no system description: the folder lies in no submission package "
@@ -343,20 +315,16 @@ def _system(submission: Submission) -> Iterator[Violation]:
         return
     for name, run in submission.runs:
         if run.batch is not None and chips > 0 and run.batch % chips:
-            yield Violation(
+            text = (
                 f"global_batch_size {plain(run.batch)} ({name}) is no multiple of the "
-                f"{chips} accelerators of the system description",
-                None,
-                f"a multiple of {chips}",
-                plain(run.batch),
-                severity=NOTE,
+                f"{chips} accelerators of the system description"
             )
+            yield Violation(text, None, f"a multiple of {chips}", plain(run.batch), severity=NOTE)
             return
 
 
 @rule(
-    *("MLP902", "copied-run", ERROR),
-    f"{RULES_TEXT} lines 509, 954: five runs",
+    *("MLP902", "copied-run", ERROR, f"{RULES_TEXT} lines 509, 954: five runs"),
     judges=FOLDER,
     keys=(*RESULT_KEYS, *INTERVAL_KEYS),
 )
@@ -367,8 +335,7 @@ def _same_stamps(submission: Submission) -> Iterator[Violation]:
 
 
 @rule(
-    *("MLP903", "copied-accuracies", ERROR),
-    f"{RULES_TEXT} lines 166-183, 509, 954",
+    *("MLP903", "copied-accuracies", ERROR, f"{RULES_TEXT} lines 166-183, 509, 954"),
     judges=FOLDER,
     keys=(*RESULT_KEYS, "eval_samples"),
 )
@@ -410,8 +377,7 @@ def _chips(submission: Submission) -> Iterator[Violation]:
 
 
 @rule(
-    *("MLP904", "faster-than-reference", ERROR),
-    "mlcommons/logging 4.1.68, rcp_checker",
+    *("MLP904", "faster-than-reference", ERROR, "mlcommons/logging 4.1.68, rcp_checker"),
     judges=FOLDER,
     keys=(*RESULT_KEYS, "global_batch_size"),
 )
@@ -434,8 +400,7 @@ def _rcp(submission: Submission) -> Iterator[Violation]:
 
 
 @rule(
-    *("MLP910", "differs-from-reference", NOTE),
-    f"{RULES_TEXT} lines 541-546",
+    *("MLP910", "differs-from-reference", NOTE, f"{RULES_TEXT} lines 541-546"),
     judges=FOLDER,
     keys=("global_batch_size", *benchmark.LARS_KEYS),
 )

@@ -34,6 +34,7 @@ from .values import (
     Text,
     Triple,
     Workers,
+    default,
 )
 
 PLACES = ("data.path", "system.results")
@@ -48,95 +49,85 @@ class Synthetic(Section):
     hold for it, unless it says `synthetic: {}` (or a key of it) as well.
     """
 
-    classes: Annotated[int, Field(strict=True, ge=2, le=10)] = Field(
-        default=10, description="Texture classes to draw."
+    classes: Annotated[int, Field(strict=True, ge=2, le=10)] = default(
+        10, "Texture classes to draw."
     )
-    train_samples: Drawn = Field(default=4000, description="Training images to draw.")
-    eval_samples: Drawn = Field(default=1000, description="Evaluation images to draw.")
-    min_px: Annotated[int, Field(strict=True, ge=16, le=1024)] = Field(
-        default=40, description="Smallest height and width of an image."
+    train_samples: Drawn = default(4000, "Training images to draw.")
+    eval_samples: Drawn = default(1000, "Evaluation images to draw.")
+    min_px: Annotated[int, Field(strict=True, ge=16, le=1024)] = default(
+        40, "Smallest height and width of an image."
     )
-    max_px: Annotated[int, Field(strict=True, ge=16, le=1024)] = Field(
-        default=56, description="Largest height and width of an image."
+    max_px: Annotated[int, Field(strict=True, ge=16, le=1024)] = default(
+        56, "Largest height and width of an image."
     )
-    seed: Annotated[int, Field(strict=True, ge=0, lt=2**63)] = Field(
-        default=0, description="Of all that is random in the images."
+    seed: Annotated[int, Field(strict=True, ge=0, lt=2**63)] = default(
+        0, "Of all that is random in the images."
     )
 
 
 class Data(Section):
     """Images on disk and what is done to them on the way to the network."""
 
-    path: Text = Field(
-        default="datasets/imagenet",
-        description="Folder of the packed image set (rn50 data pack makes one). Relative to the "
+    path: Text = default(
+        "datasets/imagenet",
+        "Folder of the packed image set (rn50 data pack makes one). Relative to the "
         "YAML that holds it; by default and on the command line to the working folder.",
     )
-    synthetic: Synthetic | None = Field(
-        default=None,
-        description="What to draw where data.path is missing; null: nothing.",
+    synthetic: Synthetic | None = default(
+        None, "What to draw where data.path is missing; null: nothing."
     )
-    classes: Count = Field(
-        default=benchmark.IMAGENET_CLASSES,
-        description="Classes of the set. Not given: those of data.synthetic, else of the set's "
+    classes: Count = default(
+        benchmark.IMAGENET_CLASSES,
+        "Classes of the set. Not given: those of data.synthetic, else of the set's "
         "manifest.json, else ImageNet's.",
     )
-    train_samples: Count = Field(
-        default=benchmark.IMAGENET_TRAIN_SAMPLES,
-        description="Training images of the set. Not given: as data.classes.",
+    train_samples: Count = default(
+        benchmark.IMAGENET_TRAIN_SAMPLES, "Training images of the set. Not given: as data.classes."
     )
-    eval_samples: Count = Field(
-        default=benchmark.IMAGENET_EVAL_SAMPLES,
-        description="Evaluation images of the set. Not given: as data.classes.",
+    eval_samples: Count = default(
+        benchmark.IMAGENET_EVAL_SAMPLES, "Evaluation images of the set. Not given: as data.classes."
     )
-    crop_px: Annotated[int, Field(strict=True, ge=8, le=1024)] = Field(
-        default=benchmark.CROP_PX, description="Height and width of what the network sees."
+    crop_px: Annotated[int, Field(strict=True, ge=8, le=1024)] = default(
+        benchmark.CROP_PX, "Height and width of what the network sees."
     )
-    eval_resize_px: Annotated[int, Field(strict=True, ge=8, le=1024)] = Field(
-        default=benchmark.EVAL_RESIZE_PX,
-        description="Shorter side to which an evaluation image is resized before its centre of "
+    eval_resize_px: Annotated[int, Field(strict=True, ge=8, le=1024)] = default(
+        benchmark.EVAL_RESIZE_PX,
+        "Shorter side to which an evaluation image is resized before its centre of "
         "crop_px is cut out; at least crop_px.",
     )
-    augment: Bool = Field(
-        default=True, description="Train on random windows; false: on the centre, as in evaluation."
+    augment: Bool = default(
+        True, "Train on random windows; false: on the centre, as in evaluation."
     )
-    area: tuple[Fraction, Fraction] = Field(
-        default=benchmark.CROP_AREA,
-        description="Smallest and largest share of the image in a window.",
+    area: tuple[Fraction, Fraction] = default(
+        benchmark.CROP_AREA, "Smallest and largest share of the image in a window."
     )
-    aspect: tuple[Positive, Positive] = Field(
-        default=benchmark.CROP_ASPECT,
-        description="Smallest and largest width over height of a window.",
+    aspect: tuple[Positive, Positive] = default(
+        benchmark.CROP_ASPECT, "Smallest and largest width over height of a window."
     )
-    flip: Bool = Field(default=True, description="Mirror half of the training images.")
-    no_augment_from_epoch: Epoch | None = Field(
-        default=None,
-        description="From this epoch (counted from 1) on as with augment false; null: never.",
+    flip: Bool = default(True, "Mirror half of the training images.")
+    no_augment_from_epoch: Epoch | None = default(
+        None, "From this epoch (counted from 1) on as with augment false; null: never."
     )
-    interpolation: Literal["linear", "linear_antialias", "cubic"] = Field(
-        default="linear", description="How windows are resized."
+    interpolation: Literal["linear", "linear_antialias", "cubic"] = default(
+        "linear", "How windows are resized."
     )
-    mean: Triple = Field(
-        default=benchmark.RGB_MEAN, description="Subtracted from red, green and blue (0 to 255)."
+    mean: Triple = default(benchmark.RGB_MEAN, "Subtracted from red, green and blue (0 to 255).")
+    std: Triple = default(
+        benchmark.RGB_STD, "By which red, green and blue are divided then; above 0."
     )
-    std: Triple = Field(
-        default=benchmark.RGB_STD,
-        description="By which red, green and blue are divided then; above 0.",
-    )
-    last_batch: Literal["mix", "pad"] = Field(
-        default="mix",
-        description="An epoch's last batch that is not full. mix: runs over into the next epoch; "
+    last_batch: Literal["mix", "pad"] = default(
+        "mix",
+        "An epoch's last batch that is not full. mix: runs over into the next epoch; "
         "pad: is filled with images of its own epoch, so that steps an epoch are whole.",
     )
-    decoder: Literal["auto", "cpu", "gpu"] = Field(
-        default="auto",
-        description="What decodes, resizes and normalises; auto: the device that trains.",
+    decoder: Literal["auto", "cpu", "gpu"] = default(
+        "auto", "What decodes, resizes and normalises; auto: the device that trains."
     )
-    decode_threads: Workers = Field(default=1, description="Threads of a rank's image pipeline.")
-    prefetch: Workers = Field(default=2, description="Batches that the image pipeline works ahead.")
-    skip_bad: Annotated[int, Field(strict=True, ge=0, le=MOST)] = Field(
-        default=0,
-        description="Training records of a rank that may fail to decode; in the place of each "
+    decode_threads: Workers = default(1, "Threads of a rank's image pipeline.")
+    prefetch: Workers = default(2, "Batches that the image pipeline works ahead.")
+    skip_bad: Annotated[int, Field(strict=True, ge=0, le=MOST)] = default(
+        0,
+        "Training records of a rank that may fail to decode; in the place of each "
         "comes another image of its batch. Evaluation leaves out nothing.",
     )
 
@@ -164,53 +155,48 @@ class Data(Section):
 class Model(Section):
     """The network, its precision and its loss."""
 
-    network: Literal["resnet", "alexnet", "googlenet"] = Field(
-        default="resnet",
-        description="resnet is v1.5; depth, width, stem, norm and zero_gamma are of it alone.",
+    network: Literal["resnet", "alexnet", "googlenet"] = default(
+        "resnet", "resnet is v1.5; depth, width, stem, norm and zero_gamma are of it alone."
     )
-    depth: Literal["tiny", 18, 34, 50, 101, 152] = Field(
-        default=50, description="Layers of a ResNet; tiny: one unit a stage, for tests."
+    depth: Literal["tiny", 18, 34, 50, 101, 152] = default(
+        50, "Layers of a ResNet; tiny: one unit a stage, for tests."
     )
-    width: Annotated[int, Field(strict=True, ge=4, le=256)] = Field(
-        default=64, description="Channels after the first convolution; 64 is the real ResNet."
+    width: Annotated[int, Field(strict=True, ge=4, le=256)] = default(
+        64, "Channels after the first convolution; 64 is the real ResNet."
     )
-    stem: Literal["imagenet", "small"] = Field(
-        default="imagenet",
-        description="The first layers. imagenet: 7x7 with stride 2 and max pooling, the real ones; "
+    stem: Literal["imagenet", "small"] = default(
+        "imagenet",
+        "The first layers. imagenet: 7x7 with stride 2 and max pooling, the real ones; "
         "small: one 3x3 convolution, for small images.",
     )
-    norm: Literal["batch", "none"] = Field(default="batch", description="Batch norm, or none.")
-    dtype: Literal["float32", "float16", "bfloat16"] = Field(
-        default="float32",
-        description="Of layers and gradients. float16: on GPUs, with fp32 master weights; "
+    norm: Literal["batch", "none"] = default("batch", "Batch norm, or none.")
+    dtype: Literal["float32", "float16", "bfloat16"] = default(
+        "float32",
+        "Of layers and gradients. float16: on GPUs, with fp32 master weights; "
         "bfloat16: on CPUs, weights stay float32.",
     )
-    layout: Literal["NCHW", "NHWC"] = Field(
-        default="NCHW",
-        description="Order in memory of images, maps and convolutions in training; NHWC on GPUs "
+    layout: Literal["NCHW", "NHWC"] = default(
+        "NCHW",
+        "Order in memory of images, maps and convolutions in training; NHWC on GPUs "
         "alone. Weights and function are the same.",
     )
-    loss_scale: LossScale = Field(
-        default=1.0,
-        description="By which each image's loss is multiplied, so that float16 gradients do not "
+    loss_scale: LossScale = default(
+        1.0,
+        "By which each image's loss is multiplied, so that float16 gradients do not "
         "vanish; dynamic: found during the run.",
     )
-    bn_momentum: Fraction = Field(
-        default=benchmark.BN_MOMENTUM,
-        description="Share of its old value in batch norm's running average.",
+    bn_momentum: Fraction = default(
+        benchmark.BN_MOMENTUM, "Share of its old value in batch norm's running average."
     )
-    bn_epsilon: Positive = Field(
-        default=benchmark.BN_EPSILON, description="Added to the variance in batch norm."
+    bn_epsilon: Positive = default(benchmark.BN_EPSILON, "Added to the variance in batch norm.")
+    zero_gamma: Bool = default(
+        False, "Start the last batch norm of each residual unit at 0, not at 1."
     )
-    zero_gamma: Bool = Field(
-        default=False, description="Start the last batch norm of each residual unit at 0, not at 1."
+    label_smoothing: Annotated[float, Field(strict=True, ge=0, lt=1)] = default(
+        0.1, "Probability that the target distribution takes from the true class."
     )
-    label_smoothing: Annotated[float, Field(strict=True, ge=0, lt=1)] = Field(
-        default=0.1,
-        description="Probability that the target distribution takes from the true class.",
-    )
-    smoothing_form: Literal["others", "uniform"] = Field(
-        default="others", description="Who gets it: the other classes, or all of them evenly."
+    smoothing_form: Literal["others", "uniform"] = default(
+        "others", "Who gets it: the other classes, or all of them evenly."
     )
 
 
@@ -219,29 +205,28 @@ class BatchChange(Section):
 
     after_epoch: Epoch = Field(description="The last epoch with the batch before.")
     per_rank: Count = Field(description="Images per step on one rank from then on.")
-    active_ranks: Count | None = Field(
-        default=None, description="Ranks with a share of the batch from then on; null: all."
+    active_ranks: Count | None = default(
+        None, "Ranks with a share of the batch from then on; null: all."
     )
 
 
 class Batch(Section):
     """Images per optimizer step; the global batch is that of a rank times the active ranks."""
 
-    per_rank: Count = Field(default=32, description="Images per step on one rank.")
-    active_ranks: Count | None = Field(
-        default=None,
-        description="Ranks with a share of the batch; the others add zeros. null: all.",
+    per_rank: Count = default(32, "Images per step on one rank.")
+    active_ranks: Count | None = default(
+        None, "Ranks with a share of the batch; the others add zeros. null: all."
     )
-    changes: tuple[BatchChange, ...] = Field(
-        default=(), description="Batch-size control: other batches from given, rising epochs on."
+    changes: tuple[BatchChange, ...] = default(
+        (), "Batch-size control: other batches from given, rising epochs on."
     )
-    follow: Literal["none", "lr", "momentum"] = Field(
-        default="none",
-        description="What keeps the noise scale lr N / (B (1 - momentum)) of the reference batch "
+    follow: Literal["none", "lr", "momentum"] = default(
+        "none",
+        "What keeps the noise scale lr N / (B (1 - momentum)) of the reference batch "
         "when the batch changes: nothing, the learning rate (in proportion), or the momentum.",
     )
-    reference: Count | None = Field(
-        default=None, description="Global batch whose noise scale is kept; null: the first."
+    reference: Count | None = default(
+        None, "Global batch whose noise scale is kept; null: the first."
     )
 
     @model_validator(mode="after")
@@ -255,33 +240,28 @@ class Batch(Section):
 class Optimizer(Section):
     """The update rule (docs/recipes.md)."""
 
-    variant: Literal["sgd", "you", "reference", "nvidia", "fujitsu", "sony", "akiba"] = Field(
-        default="nvidia",
-        description="A published set of the keys below that are not given: sgd is momentum SGD, "
+    variant: Literal["sgd", "you", "reference", "nvidia", "fujitsu", "sony", "akiba"] = default(
+        "nvidia",
+        "A published set of the keys below that are not given: sgd is momentum SGD, "
         "akiba RMSprop handing over to SGD, the others are LARS.",
     )
-    base_lr: Positive = Field(
-        default=10.5,
-        description="Learning rate after warm-up. It goes with optimizer and global batch: "
+    base_lr: Positive = default(
+        10.5,
+        "Learning rate after warm-up. It goes with optimizer and global batch: "
         "rn50 config check compares it with the published recipes.",
     )
-    momentum: Annotated[float, Field(strict=True, ge=0, lt=1)] = Field(
-        default=0.9, description="Share of the last update in the next."
+    momentum: Annotated[float, Field(strict=True, ge=0, lt=1)] = default(
+        0.9, "Share of the last update in the next."
     )
-    weight_decay: NonNegative = Field(
-        default=5e-5, description="Factor of the weights in their gradient."
-    )
-    momentum_correction: Bool | None = Field(
-        default=None,
-        description="Multiply momentum by the ratio of this step's learning rate to the last's; "
+    weight_decay: NonNegative = default(5e-5, "Factor of the weights in their gradient.")
+    momentum_correction: Bool | None = default(
+        None,
+        "Multiply momentum by the ratio of this step's learning rate to the last's; "
         "null: as the variant.",
     )
-    eta: Positive | None = Field(
-        default=None, description="LARS's trust coefficient; null: the variant's."
-    )
-    epsilon: NonNegative | None = Field(
-        default=None,
-        description="Added to the denominator of LARS's trust ratio; null: the variant's.",
+    eta: Positive | None = default(None, "LARS's trust coefficient; null: the variant's.")
+    epsilon: NonNegative | None = default(
+        None, "Added to the denominator of LARS's trust ratio; null: the variant's."
     )
 
     @property
@@ -300,31 +280,22 @@ class Milestone(Section):
 class Schedule(Section):
     """The learning rate over the run: linear warm-up, then a shape."""
 
-    shape: Literal["poly", "cosine", "step", "sony_b"] = Field(
-        default="poly",
-        description="poly: to end_lr over decay with power; cosine: likewise; step: the factors of "
+    shape: Literal["poly", "cosine", "step", "sony_b"] = default(
+        "poly",
+        "poly: to end_lr over decay with power; cosine: likewise; step: the factors of "
         "milestones; sony_b: Sony's configuration B, which ignores the other keys.",
     )
-    length: Length = Field(
-        default=Duration(37, "epochs"),
-        description="The run ends here if it has not reached its target.",
+    length: Length = default(
+        Duration(37, "epochs"), "The run ends here if it has not reached its target."
     )
-    warmup: Length = Field(
-        default=Duration(2, "epochs"), description="Linear rise from warmup_start_lr to base_lr."
+    warmup: Length = default(Duration(2, "epochs"), "Linear rise from warmup_start_lr to base_lr.")
+    warmup_start_lr: NonNegative = default(0.0, "Learning rate of the first step.")
+    decay: Length | None = default(
+        None, "Length of the fall after warm-up; null: the rest of the run."
     )
-    warmup_start_lr: NonNegative = Field(
-        default=0.0, description="Learning rate of the first step."
-    )
-    decay: Length | None = Field(
-        default=None, description="Length of the fall after warm-up; null: the rest of the run."
-    )
-    power: Positive = Field(default=benchmark.DECAY_POWER, description="Exponent of shape poly.")
-    end_lr: NonNegative = Field(
-        default=benchmark.END_LR, description="Learning rate at the end of poly and cosine."
-    )
-    milestones: tuple[Milestone, ...] = Field(
-        default=(), description="Of shape step, and of it alone."
-    )
+    power: Positive = default(benchmark.DECAY_POWER, "Exponent of shape poly.")
+    end_lr: NonNegative = default(benchmark.END_LR, "Learning rate at the end of poly and cosine.")
+    milestones: tuple[Milestone, ...] = default((), "Of shape step, and of it alone.")
 
     @model_validator(mode="after")
     def _check(self) -> Schedule:
@@ -343,52 +314,43 @@ class Schedule(Section):
 class Comm(Section):
     """How gradients travel between ranks (docs/communication.md)."""
 
-    groups: Groups = Field(
-        default="equal_bytes(8)",
-        description="Which gradients travel together, in static groups, last layers first.",
+    groups: Groups = default(
+        "equal_bytes(8)", "Which gradients travel together, in static groups, last layers first."
     )
-    algorithm: Algorithm = Field(
-        default="auto",
-        description="How they are summed; auto: what the engine, ranks and network suggest.",
+    algorithm: Algorithm = default(
+        "auto", "How they are summed; auto: what the engine, ranks and network suggest."
     )
-    cycle_ms: Positive = Field(
-        default=1.0, description="How often Horovod looks for ready gradients."
-    )
-    gradient_dtype: Literal["model", "float16"] = Field(
-        default="model", description="Type in which they travel: that of the model, or float16."
+    cycle_ms: Positive = default(1.0, "How often Horovod looks for ready gradients.")
+    gradient_dtype: Literal["model", "float16"] = default(
+        "model", "Type in which they travel: that of the model, or float16."
     )
 
 
 class Startup(Section):
     """The way from process start to the first step (docs/startup.md)."""
 
-    serial: Bool = Field(default=False, description="One stage after the other, for comparison.")
-    weights: Literal["seed", "broadcast"] = Field(
-        default="seed",
-        description="Where a rank's first weights come from: the seed, the same on all, or rank 0.",
+    serial: Bool = default(False, "One stage after the other, for comparison.")
+    weights: Literal["seed", "broadcast"] = default(
+        "seed", "Where a rank's first weights come from: the seed, the same on all, or rank 0."
     )
 
 
 class Eval(Section):
     """When and how accuracy is measured, and the accuracy that ends the run."""
 
-    target: Annotated[float, Field(strict=True, gt=0, lt=1)] = Field(
-        default=benchmark.TARGET_ACCURACY,
-        description="Top-1 accuracy that ends the run as a success. The closed division's is the "
+    target: Annotated[float, Field(strict=True, gt=0, lt=1)] = default(
+        benchmark.TARGET_ACCURACY,
+        "Top-1 accuracy that ends the run as a success. The closed division's is the "
         "default; a lower one needs division open.",
     )
-    period: Epoch = Field(
-        default=benchmark.EVAL_PERIOD_EPOCHS, description="Epochs from one evaluation to the next."
+    period: Epoch = default(benchmark.EVAL_PERIOD_EPOCHS, "Epochs from one evaluation to the next.")
+    offset: Annotated[int, Field(strict=True, ge=0, lt=MOST_EPOCHS)] = default(
+        0, "Epoch offset + 1 is the first that is evaluated; 0 to period - 1."
     )
-    offset: Annotated[int, Field(strict=True, ge=0, lt=MOST_EPOCHS)] = Field(
-        default=0, description="Epoch offset + 1 is the first that is evaluated; 0 to period - 1."
-    )
-    batch_per_rank: Count = Field(
-        default=125, description="Images per evaluation step on one rank."
-    )
-    bn_stats: Literal["local", "average", "batch"] = Field(
-        default="average",
-        description="Batch norm's statistics in evaluation. local: each rank's running ones; "
+    batch_per_rank: Count = default(125, "Images per evaluation step on one rank.")
+    bn_stats: Literal["local", "average", "batch"] = default(
+        "average",
+        "Batch norm's statistics in evaluation. local: each rank's running ones; "
         "average: those averaged over the ranks; batch: of the last training batch.",
     )
 
@@ -404,92 +366,78 @@ class Eval(Section):
 class Checkpoint(Section):
     """What is kept so that an interrupted run goes on (docs/reliability.md)."""
 
-    enabled: Bool = Field(default=True, description="Write checkpoints.")
-    every: Length = Field(
-        default=Duration(10, "%"),
-        description="Least training between two; written at the end of an epoch, and at log points "
+    enabled: Bool = default(True, "Write checkpoints.")
+    every: Length = default(
+        Duration(10, "%"),
+        "Least training between two; written at the end of an epoch, and at log points "
         "too where this is shorter than an epoch.",
     )
-    keep: Count = Field(default=2, description="Newest checkpoints that stay on disk.")
+    keep: Count = default(2, "Newest checkpoints that stay on disk.")
 
 
 class Watchdog(Section):
     """When a rank counts as lost (docs/reliability.md)."""
 
-    enabled: Bool = Field(default=True, description="End the run when a rank is lost.")
-    start_s: Seconds = Field(default=300.0, description="Longest time to its first sign of life.")
-    silence_s: Seconds = Field(
-        default=10.0, description="Longest time from one sign of life to the next."
-    )
-    stall_s: Seconds = Field(default=300.0, description="Longest time on the same step or phase.")
+    enabled: Bool = default(True, "End the run when a rank is lost.")
+    start_s: Seconds = default(300.0, "Longest time to its first sign of life.")
+    silence_s: Seconds = default(10.0, "Longest time from one sign of life to the next.")
+    stall_s: Seconds = default(300.0, "Longest time on the same step or phase.")
 
 
 class Limits(Section):
     """What ends a run early."""
 
-    time_s: Seconds | None = Field(
-        default=None,
-        description="Budget of time from run_start on; null: none. The run can be resumed.",
+    time_s: Seconds | None = default(
+        None, "Budget of time from run_start on; null: none. The run can be resumed."
     )
-    epochs: Epoch | None = Field(
-        default=None, description="Budget of epochs; null: none. The run can be resumed."
+    epochs: Epoch | None = default(None, "Budget of epochs; null: none. The run can be resumed.")
+    min_accuracy_by: Length = default(
+        Duration(50, "%"), "From here on accuracy at chance level ends the run."
     )
-    min_accuracy_by: Length = Field(
-        default=Duration(50, "%"),
-        description="From here on accuracy at chance level ends the run.",
+    check_replicas: Bool = default(
+        True, "Compare the weights of all ranks at each evaluation; end if they differ."
     )
-    check_replicas: Bool = Field(
-        default=True,
-        description="Compare the weights of all ranks at each evaluation; end if they differ.",
-    )
-    grace_s: Seconds = Field(
-        default=10.0, description="From a request to stop to the last checkpoint, at most."
-    )
+    grace_s: Seconds = default(10.0, "From a request to stop to the last checkpoint, at most.")
 
 
 class Log(Section):
     """Who submits, and how often metrics are written."""
 
-    org: Text = Field(default="rn50", description="Organisation, as the MLPerf log names it.")
-    status: Literal["onprem", "cloud", "research", "preview"] = Field(
-        default="research", description="Submission status, as the MLPerf log names it."
+    org: Text = default("rn50", "Organisation, as the MLPerf log names it.")
+    status: Literal["onprem", "cloud", "research", "preview"] = default(
+        "research", "Submission status, as the MLPerf log names it."
     )
-    every: Length = Field(
-        default=Duration(20, "steps"), description="From one line of metrics to the next."
-    )
+    every: Length = default(Duration(20, "steps"), "From one line of metrics to the next.")
 
 
 class Run(Section):
     """One run: the root of the tree."""
 
-    name: Name = Field(
-        default="run", description="Name of the config; its runs lie in RESULTS/NAME/TIME."
+    name: Name = default("run", "Name of the config; its runs lie in RESULTS/NAME/TIME.")
+    division: Literal["open", "closed"] = default(
+        "closed", "MLPerf's: closed holds to the rules, open leaves all choices."
     )
-    division: Literal["open", "closed"] = Field(
-        default="closed",
-        description="MLPerf's: closed holds to the rules, open leaves all choices.",
+    ruleset: Ruleset = default(
+        benchmark.RULESETS[-1], "MLPerf round whose rules and log format hold."
     )
-    ruleset: Ruleset = Field(
-        default=benchmark.RULESETS[-1], description="MLPerf round whose rules and log format hold."
+    seed: Annotated[int, Field(strict=True, ge=0, lt=2**63)] | None = default(
+        None, "Of weights, shuffle and augmentation; null: drawn for each run."
     )
-    seed: Annotated[int, Field(strict=True, ge=0, lt=2**63)] | None = Field(
-        default=None, description="Of weights, shuffle and augmentation; null: drawn for each run."
-    )
-    deterministic: Bool = Field(
-        default=False,
-        description="On a GPU too, kernels that give the same bits in every run; they are slower. "
+    deterministic: Bool = default(
+        False,
+        "On a GPU too, kernels that give the same bits in every run; they are slower. "
         "On a CPU all do.",
     )
-    system: System = Field(default=System(), description="The machine.")
-    data: Data = Field(default=Data(), description="The image set and its preparation.")
-    model: Model = Field(default=Model(), description="The network.")
-    batch: Batch = Field(default=Batch(), description="Images per step.")
-    optimizer: Optimizer = Field(default=Optimizer(), description="The update rule.")
-    schedule: Schedule = Field(default=Schedule(), description="The learning rate over the run.")
-    comm: Comm = Field(default=Comm(), description="How gradients travel.")
-    startup: Startup = Field(default=Startup(), description="From process start to the first step.")
-    eval: Eval = Field(default=Eval(), description="When accuracy is measured, and the target.")
-    checkpoint: Checkpoint = Field(default=Checkpoint(), description="What a run goes on from.")
-    watchdog: Watchdog = Field(default=Watchdog(), description="When a rank counts as lost.")
-    limits: Limits = Field(default=Limits(), description="What ends a run early.")
-    log: Log = Field(default=Log(), description="The MLPerf log and metrics.")
+    system: System = default(System(), "The machine.")
+    data: Data = default(Data(), "The image set and its preparation.")
+    model: Model = default(Model(), "The network.")
+    batch: Batch = default(Batch(), "Images per step.")
+    optimizer: Optimizer = default(Optimizer(), "The update rule.")
+    schedule: Schedule = default(Schedule(), "The learning rate over the run.")
+    comm: Comm = default(Comm(), "How gradients travel.")
+    startup: Startup = default(Startup(), "From process start to the first step.")
+    eval: Eval = default(Eval(), "When accuracy is measured, and the target.")
+    checkpoint: Checkpoint = default(Checkpoint(), "What a run goes on from.")
+    watchdog: Watchdog = default(Watchdog(), "When a rank counts as lost.")
+    limits: Limits = default(Limits(), "What ends a run early.")
+    log: Log = default(Log(), "The MLPerf log and metrics.")

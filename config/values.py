@@ -194,6 +194,11 @@ Ruleset = Annotated[
 ]
 
 
+def default(value: Any, meaning: str) -> Any:
+    """A key that may be left out: its default, and its meaning for the reference."""
+    return Field(default=value, description=meaning)
+
+
 class Section(BaseModel):
     """Base of all sections: frozen, and a key that is not declared is an error."""
 

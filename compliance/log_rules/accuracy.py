@@ -29,8 +29,7 @@ _FEWEST_EPOCHS = 10
 
 
 @rule(
-    *("MLP811", "accuracy-out-of-range", POLICY),
-    "an accuracy is a fraction of images",
+    *("MLP811", "accuracy-out-of-range", POLICY, "an accuracy is a fraction of images"),
     keys=("eval_accuracy",),
 )
 def accuracy_range(run: LoggedRun) -> Iterator[Violation]:
@@ -45,13 +44,12 @@ def accuracy_range(run: LoggedRun) -> Iterator[Violation]:
             out = not math.isnan(value) and not 0 <= value <= benchmark.HIGHEST_ACCURACY
             if (severity == POLICY and out) or (severity == NOTE and math.isnan(value)):
                 text = "NaN" if math.isnan(value) else shown(value)
+                message = f"eval_accuracy (line {event.line}) is {text}, no fraction of images"
+                advice = (
+                    "NaN means that training diverged" if severity == NOTE else "log a fraction"
+                )
                 yield Violation(
-                    f"eval_accuracy (line {event.line}) is {text}, no fraction of images",
-                    event.line,
-                    "a fraction from 0 to 1",
-                    text,
-                    "NaN means that training diverged" if severity == NOTE else "log a fraction",
-                    severity,
+                    message, event.line, "a fraction from 0 to 1", text, advice, severity
                 )
                 return
 
@@ -154,14 +152,13 @@ def accuracies_are_counts(run: LoggedRun) -> Iterator[Violation]:
 
 
 def _no_count(one: Evaluation, images: int, rest: str, severity: str) -> Violation:
-    return Violation(
+    text = (
         f"eval_accuracy (line {one.line}) {plain(one.accuracy)} is no count over {images:,} images"
-        + (f", {rest}" if rest else ""),
-        one.line,
-        f"a multiple of 1/{images:,}",
-        plain(one.accuracy),
-        "the accuracy is the number of correct images over all images",
-        severity,
+        + (f", {rest}" if rest else "")
+    )
+    advice = "the accuracy is the number of correct images over all images"
+    return Violation(
+        text, one.line, f"a multiple of 1/{images:,}", plain(one.accuracy), advice, severity
     )
 
 
@@ -172,8 +169,7 @@ def _tail(chance: float, of: int, fit: int) -> float:
 
 
 @rule(
-    *("MLP813", "accuracy-leap", POLICY),
-    "published accuracy curves",
+    *("MLP813", "accuracy-leap", POLICY, "published accuracy curves"),
     keys=(*RESULT_KEYS, "train_samples"),
 )
 def credible_rise(run: LoggedRun) -> Iterator[Violation]:

@@ -9,7 +9,18 @@ from ...config.finding import number, plain, printable, shown
 from ...logging.events import Event
 from ..clock_fault import clock_fault
 from ..logged_run import SAME_MS, LoggedRun
-from ..rule import ANY_KEY, CHECKER, ERROR, NOTE, POLICY, RULES_TEXT, Violation, between, rule
+from ..rule import (
+    ANY_KEY,
+    CHECKER,
+    CLOSED_POLICY,
+    ERROR,
+    NOTE,
+    POLICY,
+    RULES_TEXT,
+    Violation,
+    between,
+    rule,
+)
 
 _FROM_070 = between("0.7.0")
 _YEAR_2001_MS = 1e12
@@ -18,8 +29,7 @@ _SECONDS = (1.2e9, 4.1e9)
 
 
 @rule(
-    *("MLP501", "init-too-long", ERROR),
-    f"{CHECKER}, common.yaml; {RULES_TEXT} line 489",
+    *("MLP501", "init-too-long", ERROR, f"{CHECKER}, common.yaml; {RULES_TEXT} line 489"),
     keys=("init_start", "init_stop", "submission_division"),
 )
 def init_limit(run: LoggedRun) -> Iterator[Violation]:
@@ -32,14 +42,12 @@ def init_limit(run: LoggedRun) -> Iterator[Violation]:
     limit_ms = 1000 * benchmark.init_limit_s(run.ruleset, run.division or "closed")
     division = run.first("submission_division")
     if run.at_least("2.0.0") and division is not None and division.order > stop.order:
-        yield Violation(
+        text = (
             f"submission_division (line {division.line}) is logged after init_stop "
-            f"(line {stop.line}): the official checker then allows no time for init",
-            division.line,
-            "before init_stop",
-            "after",
-            "log the submission keys first",
+            f"(line {stop.line}): the official checker then allows no time for init"
         )
+        advice = "log the submission keys first"
+        yield Violation(text, division.line, "before init_stop", "after", advice)
     elif took_ms >= limit_ms:
         which = "" if stop is stops[0] else f" to the init_stop of line {stop.line}"
         yield Violation(
@@ -51,14 +59,11 @@ def init_limit(run: LoggedRun) -> Iterator[Violation]:
             "the clock starts when the limit is over",
         )
     elif limit_ms - took_ms <= SAME_MS:
+        text = (
+            f"initialisation took {took_ms / 1000:.3f} s, {limit_ms - took_ms:g} ms below the limit"
+        )
         yield Violation(
-            f"initialisation took {took_ms / 1000:.3f} s, "
-            f"{limit_ms - took_ms:g} ms below the limit",
-            stop.line,
-            f"below {limit_ms / 1000:g} s",
-            f"{took_ms / 1000:.3f} s",
-            "",
-            NOTE,
+            text, stop.line, f"below {limit_ms / 1000:g} s", f"{took_ms / 1000:.3f} s", "", NOTE
         )
 
 
@@ -73,9 +78,8 @@ def _init_times(begins: list[Event], stops: list[Event]) -> Iterator[tuple[float
 
 
 @rule(
-    *("MLP503", "time-goes-back", POLICY),
+    *("MLP503", "time-goes-back", CLOSED_POLICY),
     f"{RULES_TEXT} line 491: the clock may not be paused",
-    open_severity=NOTE,
     keys=("run_start", "run_stop", ANY_KEY),
 )
 def clock_steady(run: LoggedRun) -> Iterator[Violation]:
@@ -109,8 +113,7 @@ _TIMED = frozenset({"init_start", "init_stop", "run_start", "run_stop", "eval_ac
 
 
 @rule(
-    *("MLP502", "zero-stamp", NOTE),
-    f"{RULES_TEXT} line 491",
+    *("MLP502", "zero-stamp", NOTE, f"{RULES_TEXT} line 491"),
     keys=("run_start", "run_stop", "init_start", "init_stop", ANY_KEY),
 )
 def stamps_there(run: LoggedRun) -> Iterator[Violation]:
@@ -139,20 +142,12 @@ def stamps_there(run: LoggedRun) -> Iterator[Violation]:
     severity = ERROR if timed else None
     first = min((e for e in zero if not timed or e.key in timed), key=lambda e: e.order)
     names = ", ".join(printable(key)[:40] for key in (timed or keys)[:6])
-    yield Violation(
-        f"zero time stamps on {names}",
-        first.line,
-        "the time of the event",
-        "0",
-        "",
-        severity,
-    )
+    text = f"zero time stamps on {names}"
+    yield Violation(text, first.line, "the time of the event", "0", "", severity)
 
 
 @rule(
-    *("MLP504", "late-run-start", POLICY),
-    f"{RULES_TEXT} lines 489, 491",
-    open_severity=NOTE,
+    *("MLP504", "late-run-start", CLOSED_POLICY, f"{RULES_TEXT} lines 489, 491"),
     keys=("init_start", "init_stop", "run_start"),
 )
 def run_starts_in_time(run: LoggedRun) -> Iterator[Violation]:
@@ -177,9 +172,7 @@ def run_starts_in_time(run: LoggedRun) -> Iterator[Violation]:
 
 
 @rule(
-    *("MLP505", "run-start-before-init-stop", POLICY),
-    f"{RULES_TEXT} lines 489, 491",
-    open_severity=NOTE,
+    *("MLP505", "run-start-before-init-stop", CLOSED_POLICY, f"{RULES_TEXT} lines 489, 491"),
     keys=("init_stop", "run_start"),
 )
 def init_before_run(run: LoggedRun) -> Iterator[Violation]:
@@ -198,33 +191,23 @@ def init_before_run(run: LoggedRun) -> Iterator[Violation]:
         )
 
 
-@rule(
-    *("MLP506", "cache-not-cleared", POLICY),
-    f"{RULES_TEXT} line 220",
-    open_severity=NOTE,
-    keys=("cache_clear",),
-)
+@rule("MLP506", "cache-not-cleared", CLOSED_POLICY, f"{RULES_TEXT} line 220", keys=("cache_clear",))
 def caches_cleared(run: LoggedRun) -> Iterator[Violation]:
     """cache_clear says true; null or a text is a note."""
     for event in run.all("cache_clear"):
         if event.value is True or event.value == 1:
             continue
         denied = event.value is False or event.value == 0
+        text = f"cache_clear (line {event.line}) is {shown(event.value)}"
+        advice = "flush the caches or reboot before the run, and say true"
         yield Violation(
-            f"cache_clear (line {event.line}) is {shown(event.value)}",
-            event.line,
-            "true",
-            shown(event.value),
-            "flush the caches or reboot before the run, and say true",
-            None if denied else NOTE,
+            text, event.line, "true", shown(event.value), advice, None if denied else NOTE
         )
         return
 
 
 @rule(
-    *("MLP507", "cache-clear-after-init-start", POLICY),
-    f"{RULES_TEXT} line 220",
-    open_severity=NOTE,
+    *("MLP507", "cache-clear-after-init-start", CLOSED_POLICY, f"{RULES_TEXT} line 220"),
     keys=("cache_clear", "init_start", "run_start"),
 )
 def caches_cleared_first(run: LoggedRun) -> Iterator[Violation]:
@@ -233,35 +216,24 @@ def caches_cleared_first(run: LoggedRun) -> Iterator[Violation]:
     if clear is None or begin is None or clear.order < begin.order:
         return
     if start is None or clear.order < start.order:
-        yield Violation(
-            f"cache_clear (line {clear.line}) is logged after init_start (line {begin.line})",
-            clear.line,
-            "before init_start",
-            "after",
-        )
+        text = f"cache_clear (line {clear.line}) is logged after init_start (line {begin.line})"
+        yield Violation(text, clear.line, "before init_start", "after")
 
 
 @rule(
-    *("MLP508", "cache-clear-after-run-start", POLICY),
-    f"{RULES_TEXT} line 220",
-    open_severity=NOTE,
+    *("MLP508", "cache-clear-after-run-start", CLOSED_POLICY, f"{RULES_TEXT} line 220"),
     keys=("cache_clear", "run_start"),
 )
 def caches_cleared_before_the_clock(run: LoggedRun) -> Iterator[Violation]:
     """cache_clear is not logged after run_start alone."""
     clear, start = run.first("cache_clear"), run.start
     if clear is not None and start is not None and clear.order > start.order:
-        yield Violation(
-            f"cache_clear (line {clear.line}) is logged after run_start (line {start.line})",
-            clear.line,
-            "before init_start",
-            "after run_start",
-        )
+        text = f"cache_clear (line {clear.line}) is logged after run_start (line {start.line})"
+        yield Violation(text, clear.line, "before init_start", "after run_start")
 
 
 @rule(
-    *("MLP509", "resumed-run", POLICY),
-    "key of this harness; the clock may not be paused",
+    *("MLP509", "resumed-run", POLICY, "key of this harness; the clock may not be paused"),
     keys=("run_resumed",),
 )
 def resumed(run: LoggedRun) -> Iterator[Violation]:
@@ -285,9 +257,7 @@ def resumed(run: LoggedRun) -> Iterator[Violation]:
 
 
 @rule(
-    *("MLP510", "wall-clock-jump", NOTE),
-    "key of this harness; training_rules.adoc line 491",
-    open_severity=NOTE,
+    *("MLP510", "wall-clock-jump", NOTE, "key of this harness; training_rules.adoc line 491"),
     keys=("wall_clock_jump",),
 )
 def clock_jump(run: LoggedRun) -> Iterator[Violation]:

@@ -82,13 +82,8 @@ def copies(run: LoggedRun) -> Iterator[Violation]:
     first = run.all(repeated[0])[1]
     what = f"{len(repeated)} keys" if len(repeated) > 3 else ", ".join(repeated)
     who = f"{count} ranks wrote" if run.duplicate_writers > 1 else f"{count} writers logged"
-    yield Violation(
-        f"{who} the same records ({what}; spread {plain(spread)} ms)",
-        first.line,
-        "one record of each",
-        f"up to {count}",
-        _LOG_IT,
-    )
+    text = f"{who} the same records ({what}; spread {plain(spread)} ms)"
+    yield Violation(text, first.line, "one record of each", f"up to {count}", _LOG_IT)
 
 
 @rule("MLP204", "unkept-records", NOTE, "bounded memory of this checker")
@@ -101,10 +96,8 @@ def unkept(run: LoggedRun) -> Iterator[Violation]:
     if more:
         total = sum(more.values())
         names = ", ".join(sorted(more)[:4])
-        yield Violation(
-            f"{total:,} repeated records were counted, not kept ({names} ...)",
-            actual=f"{total:,}",
-        )
+        text = f"{total:,} repeated records were counted, not kept ({names} ...)"
+        yield Violation(text, actual=f"{total:,}")
 
 
 _CLOCK = ("run_start", "run_stop")
@@ -121,8 +114,7 @@ def _spread_ms(events: list[Event]) -> float:
 
 
 @rule(
-    *("MLP201", "several-clocks", ERROR),
-    f"{RULES_TEXT} lines 487-491: one clock",
+    *("MLP201", "several-clocks", ERROR, f"{RULES_TEXT} lines 487-491: one clock"),
     keys=("run_start", "run_stop"),
 )
 def one_clock(run: LoggedRun) -> Iterator[Violation]:
@@ -139,13 +131,9 @@ def one_clock(run: LoggedRun) -> Iterator[Violation]:
                 f"{printable(str(e.metadata.get('status')))[:40]} (line {e.line})"
                 for e in events[:3]
             )
-            yield Violation(
-                f"{len(events)} {key}: {said}; an official score would use the first",
-                events[1].line,
-                "one status",
-                said,
-                "the log must say once how the run ended",
-            )
+            text = f"{len(events)} {key}: {said}; an official score would use the first"
+            advice = "the log must say once how the run ended"
+            yield Violation(text, events[1].line, "one status", said, advice)
         elif spread > SAME_MS:
             yield Violation(
                 f"{len(events)} {key}, {spread / 1000:.3f} s apart (lines {first.line} and "
@@ -165,9 +153,5 @@ def hidden(run: LoggedRun) -> Iterator[Violation]:
         event = run.all(keys[0])[0]
         names = ", ".join(printable(key)[:60] for key in keys[:4])
         more = f" and {len(keys) - 4} more" if len(keys) > 4 else ""
-        yield Violation(
-            f"{names}{more} (from line {event.line} on) hide second values",
-            event.line,
-            "one value under its own key",
-            shown(event.value),
-        )
+        text = f"{names}{more} (from line {event.line} on) hide second values"
+        yield Violation(text, event.line, "one value under its own key", shown(event.value))

@@ -8,17 +8,15 @@ from ...config import benchmark
 from ...config.finding import number, plain, shown
 from ..limits import FROM_070, cadence_problem
 from ..logged_run import RESULT_KEYS, LoggedRun
-from ..rule import NOTE, POLICY, RULES_TEXT, Violation, rule
+from ..rule import CLOSED_POLICY, NOTE, RULES_TEXT, Violation, rule
 from .training import EPOCH_KEYS, EPOCH_NAMES
 
 _MOST_EVALUATIONS = 100  # of the search for one out of place; published runs have up to 90
 
 
 @rule(
-    *("MLP803", "evaluation-cadence", POLICY),
-    f"{RULES_TEXT} lines 939, 443",
+    *("MLP803", "evaluation-cadence", CLOSED_POLICY, f"{RULES_TEXT} lines 939, 443"),
     rulesets=FROM_070,
-    open_severity=NOTE,
     keys=RESULT_KEYS,
 )
 def cadence(run: LoggedRun) -> Iterator[Violation]:
@@ -68,23 +66,13 @@ def _first_epoch(run: LoggedRun) -> tuple[float, int] | None:
     return None
 
 
-@rule(
-    *("MLP804", "epochs-from-zero", POLICY),
-    f"{RULES_TEXT} line 208",
-    open_severity=NOTE,
-    keys=EPOCH_KEYS,
-)
+@rule("MLP804", "epochs-from-zero", CLOSED_POLICY, f"{RULES_TEXT} line 208", keys=EPOCH_KEYS)
 def epochs_from_one(run: LoggedRun) -> Iterator[Violation]:
     """Epochs are numbered from 1, not from 0."""
     first = _first_epoch(run)
     if first is not None and first[0] < 1:
-        yield Violation(
-            f"the first epoch has number {plain(first[0])} (line {first[1]})",
-            first[1],
-            "1",
-            plain(first[0]),
-            "number epochs from 1",
-        )
+        text = f"the first epoch has number {plain(first[0])} (line {first[1]})"
+        yield Violation(text, first[1], "1", plain(first[0]), "number epochs from 1")
 
 
 @rule("MLP805", "late-first-epoch", NOTE, f"{RULES_TEXT} line 208", keys=EPOCH_KEYS)
@@ -92,20 +80,11 @@ def epochs_not_later(run: LoggedRun) -> Iterator[Violation]:
     """The first epoch number in the log is not above 1."""
     first = _first_epoch(run)
     if first is not None and first[0] > 1:
-        yield Violation(
-            f"the first epoch number in the log is {plain(first[0])} (line {first[1]})",
-            first[1],
-            "1",
-            plain(first[0]),
-        )
+        text = f"the first epoch number in the log is {plain(first[0])} (line {first[1]})"
+        yield Violation(text, first[1], "1", plain(first[0]))
 
 
-@rule(
-    *("MLP806", "epoch-not-a-number", POLICY),
-    f"{RULES_TEXT} line 208",
-    open_severity=NOTE,
-    keys=EPOCH_KEYS,
-)
+@rule("MLP806", "epoch-not-a-number", CLOSED_POLICY, f"{RULES_TEXT} line 208", keys=EPOCH_KEYS)
 def epochs_are_numbers(run: LoggedRun) -> Iterator[Violation]:
     """Epochs and counts of epochs, where an event of training or evaluation has them, are numbers:
     rules that compare them see no others."""
@@ -113,11 +92,7 @@ def epochs_are_numbers(run: LoggedRun) -> Iterator[Violation]:
         for name in EPOCH_NAMES:
             if name in event.metadata and number(event.metadata[name]) is None:
                 text = shown(event.metadata[name])
-                yield Violation(
-                    f"{event.key} (line {event.line}): {name} is {text}, expected a number",
-                    event.line,
-                    "a number",
-                    text,
-                    "without it there is no epoch to converge",
-                )
+                message = f"{event.key} (line {event.line}): {name} is {text}, expected a number"
+                advice = "without it there is no epoch to converge"
+                yield Violation(message, event.line, "a number", text, advice)
                 return

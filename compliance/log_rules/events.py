@@ -16,8 +16,7 @@ _NAMES = ("submission_org", "submission_platform")
 
 
 @rule(
-    *("MLP101", "missing-submission-key", ERROR),
-    f"{CHECKER}, common.yaml",
+    *("MLP101", "missing-submission-key", ERROR, f"{CHECKER}, common.yaml"),
     keys=benchmark.SUBMISSION_KEYS_060,
 )
 def submission_keys(run: LoggedRun) -> Iterator[Violation]:
@@ -80,18 +79,13 @@ def run_stop(run: LoggedRun) -> Iterator[Violation]:
             )
             return
         if "status" not in event.metadata:
-            yield Violation(
-                f"run_stop (line {event.line}) has no status: expected success or aborted",
-                event.line,
-                "metadata.status",
-                "none",
-            )
+            text = f"run_stop (line {event.line}) has no status: expected success or aborted"
+            yield Violation(text, event.line, "metadata.status", "none")
             return
 
 
 @rule(
-    *("MLP105", "misplaced-run-start", ERROR),
-    f"{CHECKER}, common.yaml",
+    *("MLP105", "misplaced-run-start", ERROR, f"{CHECKER}, common.yaml"),
     keys=("run_start", "init_stop"),
 )
 def run_start(run: LoggedRun) -> Iterator[Violation]:
@@ -102,17 +96,12 @@ def run_start(run: LoggedRun) -> Iterator[Violation]:
     stop = run.first("init_stop")
     event = run.start
     if event is not None and stop is not None and event.order < stop.order:
-        yield Violation(
-            f"run_start (line {event.line}) stands before init_stop (line {stop.line})",
-            event.line,
-            "init_stop first",
-            "run_start",
-        )
+        text = f"run_start (line {event.line}) stands before init_stop (line {stop.line})"
+        yield Violation(text, event.line, "init_stop first", "run_start")
 
 
 @rule(
-    *("MLP106", "misplaced-init", ERROR),
-    f"{CHECKER}, common.yaml",
+    *("MLP106", "misplaced-init", ERROR, f"{CHECKER}, common.yaml"),
     keys=("init_start", "init_stop", "run_start"),
 )
 def init(run: LoggedRun) -> Iterator[Violation]:
@@ -127,36 +116,23 @@ def init(run: LoggedRun) -> Iterator[Violation]:
     end = min(ends, key=lambda e: e.order, default=None)
     for event in run.all("init_start"):
         if end is not None and event.order > end.order:
-            yield Violation(
-                f"init_start (line {event.line}) stands after {end.key} (line {end.line})",
-                event.line,
-                "before init_stop and run_start",
-                "after",
-            )
+            text = f"init_start (line {event.line}) stands after {end.key} (line {end.line})"
+            yield Violation(text, event.line, "before init_stop and run_start", "after")
             break
     begin = run.first("init_start")
     for event in run.all("init_stop"):
         if begin is not None and event.order < begin.order:
-            yield Violation(
-                f"init_stop (line {event.line}) stands before init_start (line {begin.line})",
-                event.line,
-                "init_start first",
-                "init_stop",
-            )
+            text = f"init_stop (line {event.line}) stands before init_start (line {begin.line})"
+            yield Violation(text, event.line, "init_start first", "init_stop")
             break
         if start is not None and event.order > start.order:
-            yield Violation(
-                f"init_stop (line {event.line}) stands after run_start (line {start.line})",
-                event.line,
-                "init_stop first",
-                "run_start",
-            )
+            text = f"init_stop (line {event.line}) stands after run_start (line {start.line})"
+            yield Violation(text, event.line, "init_stop first", "run_start")
             break
 
 
 @rule(
-    *("MLP108", "missing-epoch-event", ERROR),
-    f"{CHECKER}, common.yaml",
+    *("MLP108", "missing-epoch-event", ERROR, f"{CHECKER}, common.yaml"),
     rulesets=_FROM_070,
     keys=INTERVAL_KEYS,
 )
@@ -179,8 +155,7 @@ _OTHER_COUNT = {"3.1.0": "step_num", "4.0.0": "samples_count"}
 
 
 @rule(
-    *("MLP109", "missing-epoch-metadata", ERROR),
-    f"{CHECKER}, common.yaml and *_resnet.yaml",
+    *("MLP109", "missing-epoch-metadata", ERROR, f"{CHECKER}, common.yaml and *_resnet.yaml"),
     rulesets=_FROM_070,
     keys=(*INTERVAL_KEYS, "eval_accuracy", "run_start"),
 )
@@ -214,12 +189,8 @@ def epoch_metadata(run: LoggedRun) -> Iterator[Violation]:
     ):
         for event in run.all(key):
             if name not in event.metadata and alternative not in event.metadata:
-                yield Violation(
-                    f"{key} (line {event.line}) has no {name}",
-                    event.line,
-                    f"metadata.{name}",
-                    "none",
-                )
+                text = f"{key} (line {event.line}) has no {name}"
+                yield Violation(text, event.line, f"metadata.{name}", "none")
                 break
 
 
@@ -247,8 +218,7 @@ def _block_problem(event: Event, other: str | None) -> Violation | None:
 
 
 @rule(
-    *("MLP110", "missing-samples", ERROR),
-    f"{CHECKER}, common.yaml",
+    *("MLP110", "missing-samples", ERROR, f"{CHECKER}, common.yaml"),
     rulesets=_FROM_070,
     keys=("train_samples", "eval_samples"),
 )

@@ -10,7 +10,16 @@ from ...config import benchmark
 from ...config.finding import number, shown
 from ..limits import CLOSED, FROM_070, LARS
 from ..logged_run import LoggedRun, as_setting
-from ..rule import CHECKER, ERROR, NOTE, POLICY, RULES_TEXT, Violation, as_official, between, rule
+from ..rule import (
+    CHECKER,
+    CLOSED_ERROR,
+    CLOSED_POLICY,
+    RULES_TEXT,
+    Violation,
+    as_official,
+    between,
+    rule,
+)
 
 _NUMBERS = (
     "global_batch_size",
@@ -23,12 +32,7 @@ _NUMBERS = (
 )
 
 
-@rule(
-    *("MLP701", "not-a-number", POLICY),
-    f"{CHECKER} compares true as 1",
-    open_severity=NOTE,
-    keys=_NUMBERS,
-)
+@rule("MLP701", "not-a-number", CLOSED_POLICY, f"{CHECKER} compares true as 1", keys=_NUMBERS)
 def numbers_are_numbers(run: LoggedRun) -> Iterator[Violation]:
     """Counts, accuracies and hyper-parameters are no booleans and not infinite. (What other rules
     say of their values they say of true as 1, of false as 0, as the official checker does.)"""
@@ -41,9 +45,7 @@ def numbers_are_numbers(run: LoggedRun) -> Iterator[Violation]:
                 return
 
 
-@rule(
-    "MLP703", "invalid-batch-size", ERROR, CLOSED, open_severity=None, keys=("global_batch_size",)
-)
+@rule("MLP703", "invalid-batch-size", CLOSED_ERROR, CLOSED, keys=("global_batch_size",))
 def batch_size(run: LoggedRun) -> Iterator[Violation]:
     """global_batch_size is logged, a number above 0."""
     event = run.first("global_batch_size")
@@ -54,23 +56,17 @@ def batch_size(run: LoggedRun) -> Iterator[Violation]:
 
 
 @rule(
-    *("MLP710", "invalid-accumulation", ERROR),
-    f"{CHECKER}, closed_common.yaml",
+    *("MLP710", "invalid-accumulation", CLOSED_ERROR, f"{CHECKER}, closed_common.yaml"),
     rulesets=between("1.0.0"),
-    open_severity=None,
     keys=("gradient_accumulation_steps",),
 )
 def accumulation(run: LoggedRun) -> Iterator[Violation]:
     """gradient_accumulation_steps is logged, above 0 (from 1.0.0 on)."""
     key = "gradient_accumulation_steps"
     if run.absent(key):
-        yield Violation(
-            f"no {key} in the log: closed logs need it since 1.0.0",
-            None,
-            "a number above 0",
-            "none",
-            "log it once before init_stop, 1 without accumulation",
-        )
+        text = f"no {key} in the log: closed logs need it since 1.0.0"
+        advice = "log it once before init_stop, 1 without accumulation"
+        yield Violation(text, None, "a number above 0", "none", advice)
     for event in run.all(key):
         if (as_official(event.value) or 0) <= 0:
             yield as_setting(event).violation("a number above 0")
@@ -81,30 +77,22 @@ _WEIGHT_RULESETS = benchmark.WEIGHT_NAMES_RULESETS
 
 
 @rule(
-    *("MLP711", "missing-weight-initialization", ERROR),
-    CLOSED,
+    *("MLP711", "missing-weight-initialization", CLOSED_ERROR, CLOSED),
     rulesets=_WEIGHT_RULESETS,
-    open_severity=None,
     keys=("weights_initialization",),
 )
 def weights_logged(run: LoggedRun) -> Iterator[Violation]:
     """weights_initialization is logged (the checker of the v1.1 round only warned)."""
     if run.absent("weights_initialization"):
         count = len(benchmark.weight_names())
-        yield Violation(
-            f"no weights_initialization in the log: {count} tensors expected",
-            None,
-            f"{count} records with metadata.tensor",
-            "none",
-            "log one record a tensor after init_start",
-        )
+        text = f"no weights_initialization in the log: {count} tensors expected"
+        advice = "log one record a tensor after init_start"
+        yield Violation(text, None, f"{count} records with metadata.tensor", "none", advice)
 
 
 @rule(
-    *("MLP712", "weight-initialization-names", ERROR),
-    CLOSED,
+    *("MLP712", "weight-initialization-names", CLOSED_ERROR, CLOSED),
     rulesets=_WEIGHT_RULESETS,
-    open_severity=None,
     keys=("weights_initialization",),
 )
 def weights_named(run: LoggedRun) -> Iterator[Violation]:
@@ -134,10 +122,8 @@ def weights_named(run: LoggedRun) -> Iterator[Violation]:
 
 
 @rule(
-    *("MLP704", "missing-hyperparameter", ERROR),
-    f"{LARS}, closed_resnet_sgd.yaml",
+    *("MLP704", "missing-hyperparameter", CLOSED_ERROR, f"{LARS}, closed_resnet_sgd.yaml"),
     rulesets=FROM_070,
-    open_severity=None,
     keys=(*benchmark.LARS_KEYS, *benchmark.SGD_KEYS),
 )
 def hyperparameters_logged(run: LoggedRun) -> Iterator[Violation]:
@@ -164,10 +150,8 @@ _SCHEDULE = {
 
 
 @rule(
-    *("MLP716", "invalid-schedule-length", POLICY),
-    f"{RULES_TEXT} lines 850, 854",
+    *("MLP716", "invalid-schedule-length", CLOSED_POLICY, f"{RULES_TEXT} lines 850, 854"),
     rulesets=FROM_070,
-    open_severity=NOTE,
     keys=tuple(key for keys in _SCHEDULE.values() for key in keys),
 )
 def schedule_lengths(run: LoggedRun) -> Iterator[Violation]:

@@ -82,8 +82,7 @@ def _highest_epoch(run: LoggedRun) -> float:
 
 
 @rule(
-    *("MLP412", "impossible-epoch-time", POLICY),
-    "published results; the log against itself",
+    *("MLP412", "impossible-epoch-time", POLICY, "published results; the log against itself"),
     keys=(*RESULT_KEYS, "epoch_start", "epoch_stop", "train_samples"),
 )
 def epochs_take_time(run: LoggedRun) -> Iterator[Violation]:

@@ -17,20 +17,14 @@ def records(run: LoggedRun) -> Iterator[Violation]:
     (The official parser takes the last, and does not see what follows a token with a tab.)"""
     for problem in run.log.problems:
         if problem.kind == "truncated":
-            yield Violation(
-                _truncated(run, problem.line, problem.key),
-                problem.line,
-                "a whole record",
-                "the end of the file",
-                "the job was killed or the disk was full: run again",
-            )
+            text = _truncated(run, problem.line, problem.key)
+            advice = "the job was killed or the disk was full: run again"
+            yield Violation(text, problem.line, "a whole record", "the end of the file", advice)
         else:
+            text = f"line {problem.line}: {printable(problem.message)}"
+            advice = "write from rank 0 alone, one record a line, nothing else on that line"
             yield Violation(
-                f"line {problem.line}: {printable(problem.message)}",
-                problem.line,
-                "a whole record",
-                printable(problem.message),
-                "write from rank 0 alone, one record a line, nothing else on that line",
+                text, problem.line, "a whole record", printable(problem.message), advice
             )
     more = run.log.problem_count - len(run.log.problems)
     if more > 0:
@@ -47,14 +41,12 @@ def odd_records(run: LoggedRun) -> Iterator[Violation]:
     other = run.log.other_dialect
     if other is not None:
         mine = run.log.dialect
-        yield Violation(
+        text = (
             f"line {other.line}: a record of another format ({printable(cut(other.key))}) among "
-            f":::{mine} records",
-            other.line,
-            "one format",
-            "two",
-            "",
-            ERROR if run.ruleset == "0.6.0" else None,
+            f":::{mine} records"
+        )
+        yield Violation(
+            text, other.line, "one format", "two", "", ERROR if run.ruleset == "0.6.0" else None
         )
 
 
@@ -98,13 +90,9 @@ def odd_bytes(run: LoggedRun) -> Iterator[Violation]:
         zeros = (
             f"{odd.zeros:,} of them zero: a page that the disk lost?" if odd.zeros else "no text"
         )
-        yield Violation(
-            f"{odd.bytes:,} bytes that no text has, from line {odd.line} on ({zeros})",
-            odd.line,
-            "text",
-            f"{odd.bytes:,} other bytes",
-            "records may be missing there",
-        )
+        text = f"{odd.bytes:,} bytes that no text has, from line {odd.line} on ({zeros})"
+        advice = "records may be missing there"
+        yield Violation(text, odd.line, "text", f"{odd.bytes:,} other bytes", advice)
 
 
 def _truncated(run: LoggedRun, line: int, key: str | None) -> str:
@@ -125,13 +113,10 @@ def ruleset(run: LoggedRun) -> Iterator[Violation]:
     round than its dates or format; a config.yaml beside it that does is a note, as it decides
     nothing. (`--ruleset` decides alone; dates before the folder's round are usual.)"""
     for doubt in run.doubts:
+        text = doubt.message
+        advice = "--ruleset decides"
         yield Violation(
-            doubt.message,
-            None,
-            doubt.expected,
-            doubt.found,
-            "--ruleset decides",
-            NOTE if doubt.harmless else None,
+            text, None, doubt.expected, doubt.found, advice, NOTE if doubt.harmless else None
         )
 
 
@@ -157,23 +142,17 @@ def two_runs(run: LoggedRun) -> Iterator[Violation]:
     (:::MLL, :::MLLOG)."""
     log, other = run.log, run.log.other_run
     if other is not None:
-        yield Violation(
+        text = (
             f"two runs in one file: one in :::{log.dialect} records, one in records of the other "
-            f"format ({other.key}, line {other.line})",
-            other.line,
-            "one run",
-            "another one in another format",
-            "give each run its own result_N.txt",
+            f"format ({other.key}, line {other.line})"
         )
+        advice = "give each run its own result_N.txt"
+        yield Violation(text, other.line, "one run", "another one in another format", advice)
     second = run.second_run_line
     if second is None:
         return
     lines = [event.line for event in run.log.events]
     before = max((line for line in lines if line < second), default=second)
-    yield Violation(
-        f"two runs in one file: lines {lines[0]}-{before} and {second}-{lines[-1]}",
-        second,
-        "one run",
-        "another one starts here",
-        "give each run its own result_N.txt; the first one is judged here",
-    )
+    text = f"two runs in one file: lines {lines[0]}-{before} and {second}-{lines[-1]}"
+    advice = "give each run its own result_N.txt; the first one is judged here"
+    yield Violation(text, second, "one run", "another one starts here", advice)

@@ -22,8 +22,7 @@ def _at(evaluation: Evaluation) -> str:
 
 
 @rule(
-    *("MLP301", "run-time-not-positive", ERROR),
-    "a clock that cannot be right",
+    *("MLP301", "run-time-not-positive", ERROR, "a clock that cannot be right"),
     keys=("run_start", "run_stop", ANY_KEY),
 )
 def clock_forward(run: LoggedRun) -> Iterator[Violation]:
@@ -33,21 +32,14 @@ def clock_forward(run: LoggedRun) -> Iterator[Violation]:
         return
     stop = run.stop.line
     if run_ms == 0:
-        yield Violation(
-            f"run time 0 s: run_start and run_stop (line {stop}) have one stamp",
-            stop,
-            "above 0",
-            "0",
-        )
+        text = f"run time 0 s: run_start and run_stop (line {stop}) have one stamp"
+        yield Violation(text, stop, "above 0", "0")
     else:
         why = clock_fault(run)
-        yield Violation(
-            f"run_stop (line {stop}) is {-run_ms / 1000:g} s before run_start"
-            + (f": {why}" if why else ""),
-            stop,
-            "later than run_start",
-            f"{run_ms / 1000:g} s",
+        text = f"run_stop (line {stop}) is {-run_ms / 1000:g} s before run_start" + (
+            f": {why}" if why else ""
         )
+        yield Violation(text, stop, "later than run_start", f"{run_ms / 1000:g} s")
 
 
 @rule(
@@ -156,14 +148,12 @@ def target_stamped_on_the_clock(run: LoggedRun) -> Iterator[Violation]:
     event = stop if late else start
     away_s = abs(one.time_ms - event.time_ms) / 1000
     where = f"{away_s:.3f} s {'after' if late else 'before'} {event.key}"
-    yield Violation(
+    text = (
         f"{plain(one.accuracy)} ({_at(one)}, line {one.line}) is stamped {where} "
-        f"(line {event.line})",
-        one.line,
-        "a stamp between run_start and run_stop",
-        where,
-        "the clock may stop only once the target is reached",
+        f"(line {event.line})"
     )
+    advice = "the clock may stop only once the target is reached"
+    yield Violation(text, one.line, "a stamp between run_start and run_stop", where, advice)
 
 
 @rule(
@@ -181,13 +171,9 @@ def success(run: LoggedRun) -> Iterator[Violation]:
         hint = ""
         if isinstance(status, str) and status.strip().lower() == "success":
             hint = ": must be lower case"
-        yield Violation(
-            f"run_stop (line {event.line}) says {text}{hint}",
-            event.line,
-            "success",
-            text,
-            "one run of five may fail; it counts as the slowest",
-        )
+        message = f"run_stop (line {event.line}) says {text}{hint}"
+        advice = "one run of five may fail; it counts as the slowest"
+        yield Violation(message, event.line, "success", text, advice)
         return
 
 
@@ -265,8 +251,7 @@ def stops_at_target(run: LoggedRun) -> Iterator[Violation]:
 
 
 @rule(
-    *("MLP309", "unpaired-events", NOTE),
-    "intervals of a successful run",
+    *("MLP309", "unpaired-events", NOTE, "intervals of a successful run"),
     keys=(*INTERVAL_KEYS, *RESULT_KEYS),
 )
 def pairs(run: LoggedRun) -> Iterator[Violation]:
@@ -279,12 +264,8 @@ def pairs(run: LoggedRun) -> Iterator[Violation]:
             continue
         starts, stops = run.all(start), run.all(stop)
         if starts and stops and len(starts) != len(stops):
-            yield Violation(
-                f"{len(starts)} {start} against {len(stops)} {stop}",
-                starts[-1].line,
-                "pairs",
-                f"{len(starts)} and {len(stops)}",
-            )
+            text = f"{len(starts)} {start} against {len(stops)} {stop}"
+            yield Violation(text, starts[-1].line, "pairs", f"{len(starts)} and {len(stops)}")
 
 
 @rule(
@@ -300,41 +281,21 @@ def batch_divides(run: LoggedRun) -> Iterator[Violation]:
         return
     if batch > benchmark.IMAGENET_TRAIN_SAMPLES:
         most = f"up to {benchmark.IMAGENET_TRAIN_SAMPLES:,}"
-        yield Violation(
-            f"global_batch_size {plain(batch)} is more than all images of an epoch",
-            event.line,
-            most,
-            plain(batch),
-            "",
-            POLICY,
-        )
+        text = f"global_batch_size {plain(batch)} is more than all images of an epoch"
+        yield Violation(text, event.line, most, plain(batch), "", POLICY)
     if not batch.is_integer():
-        yield Violation(
-            f"global_batch_size {plain(batch)} is not an integer",
-            event.line,
-            "an integer",
-            plain(batch),
-            "",
-            POLICY,
-        )
+        text = f"global_batch_size {plain(batch)} is not an integer"
+        yield Violation(text, event.line, "an integer", plain(batch), "", POLICY)
     steps_event = run.first("gradient_accumulation_steps")
     steps = number(steps_event.value) if steps_event is not None else None
     if steps_event is None or steps is None or steps <= 0:
         return
     if not steps.is_integer():
-        yield Violation(
-            f"gradient_accumulation_steps {plain(steps)} is not an integer",
-            steps_event.line,
-            "an integer from 1 on",
-            plain(steps),
-            "",
-            POLICY,
-        )
+        text = f"gradient_accumulation_steps {plain(steps)} is not an integer"
+        yield Violation(text, steps_event.line, "an integer from 1 on", plain(steps), "", POLICY)
     elif batch % steps and batch.is_integer():
-        yield Violation(
+        text = (
             f"global_batch_size {plain(batch)} is no multiple of "
-            f"gradient_accumulation_steps {plain(steps)}",
-            steps_event.line,
-            "an integer that divides the batch",
-            plain(steps),
+            f"gradient_accumulation_steps {plain(steps)}"
         )
+        yield Violation(text, steps_event.line, "an integer that divides the batch", plain(steps))

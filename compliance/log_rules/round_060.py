@@ -15,8 +15,7 @@ _SOURCE = f"{CHECKER}, training_0.6.0"
 
 
 @rule(
-    *("MLP601", "invalid-cache-clear-060", ERROR),
-    f"{_SOURCE}/common.yaml",
+    *("MLP601", "invalid-cache-clear-060", ERROR, f"{_SOURCE}/common.yaml"),
     rulesets=_060,
     keys=("cache_clear", "init_start"),
 )
@@ -25,26 +24,17 @@ def cache_clear_value(run: LoggedRun) -> Iterator[Violation]:
     begin = run.first("init_start")
     for event in run.all("cache_clear"):
         if event.value != True:  # noqa: E712 (1 passes officially too)
-            yield Violation(
-                f"cache_clear (line {event.line}) is {shown(event.value)}, must be true",
-                event.line,
-                "true",
-                shown(event.value),
-            )
+            text = f"cache_clear (line {event.line}) is {shown(event.value)}, must be true"
+            yield Violation(text, event.line, "true", shown(event.value))
             return
         if begin is not None and event.order > begin.order:
-            yield Violation(
-                f"cache_clear (line {event.line}) is logged after init_start (line {begin.line})",
-                event.line,
-                "before init_start",
-                "after",
-            )
+            text = f"cache_clear (line {event.line}) is logged after init_start (line {begin.line})"
+            yield Violation(text, event.line, "before init_start", "after")
             return
 
 
 @rule(
-    *("MLP602", "missing-event-060", ERROR),
-    f"{_SOURCE}/common.yaml",
+    *("MLP602", "missing-event-060", ERROR, f"{_SOURCE}/common.yaml"),
     rulesets=_060,
     keys=INTERVAL_KEYS,
 )
@@ -177,8 +167,7 @@ _STEPS: dict[str, Callable[[_State, Event], str | None]] = {
 
 
 @rule(
-    *("MLP603", "misnested-events-060", ERROR),
-    f"{_SOURCE}/common.yaml",
+    *("MLP603", "misnested-events-060", ERROR, f"{_SOURCE}/common.yaml"),
     rulesets=_060,
     keys=tuple(_STEPS),
 )
@@ -196,12 +185,8 @@ def nesting(run: LoggedRun) -> Iterator[Violation]:
     if first is not None:
         event, problem = first
         more = f" (and {count - 1} more records out of place)" if count > 1 else ""
-        yield Violation(
-            f"{event.key} (line {event.line}): {problem}{more}",
-            event.line,
-            "blocks, epochs and evaluations nested in order",
-            problem,
-        )
+        text = f"{event.key} (line {event.line}): {problem}{more}"
+        yield Violation(text, event.line, "blocks, epochs and evaluations nested in order", problem)
 
 
 _ONCE = (
@@ -223,8 +208,7 @@ _OWN = {
 
 
 @rule(
-    *("MLP604", "invalid-hyperparameter-060", ERROR),
-    f"{_SOURCE}/resnet.yaml",
+    *("MLP604", "invalid-hyperparameter-060", ERROR, f"{_SOURCE}/resnet.yaml"),
     rulesets=_060,
     keys=(*_ONCE, *(key for keys in _OWN.values() for key in keys)),
 )
@@ -240,12 +224,8 @@ def hyperparameters(run: LoggedRun) -> Iterator[Violation]:
             value = number(event.value)
             if value is None or value < 0 or (value == 0 and key != "lars_epsilon"):
                 text = shown(event.value)
-                yield Violation(
-                    f"{key} (line {event.line}) is {text}, expected above 0",
-                    event.line,
-                    "above 0",
-                    text,
-                )
+                message = f"{key} (line {event.line}) is {text}, expected above 0"
+                yield Violation(message, event.line, "above 0", text)
                 break
     for event in run.all("opt_learning_rate_decay_boundary_epochs"):
         if not isinstance(event.value, list | str | dict) or not event.value:
@@ -257,20 +237,12 @@ def hyperparameters(run: LoggedRun) -> Iterator[Violation]:
     name = run.value("opt_name")
     if run.all("opt_name") and name not in benchmark.OPTIMIZERS:
         event = run.all("opt_name")[0]
-        yield Violation(
-            f"opt_name {shown(name)} (line {event.line}): allowed are lars, sgd",
-            event.line,
-            "lars or sgd",
-            shown(name),
-        )
+        text = f"opt_name {shown(name)} (line {event.line}): allowed are lars, sgd"
+        yield Violation(text, event.line, "lars or sgd", shown(name))
         return
     for optimizer, keys in _OWN.items():
         for key in keys:
             count, due = len(run.all(key)), int(name == optimizer)
             if count != due:
-                yield Violation(
-                    f"{key} is logged {count} x, expected {due} x for opt_name {shown(name)}",
-                    None,
-                    str(due),
-                    str(count),
-                )
+                text = f"{key} is logged {count} x, expected {due} x for opt_name {shown(name)}"
+                yield Violation(text, None, str(due), str(count))

@@ -38,8 +38,7 @@ def epoch_of(event: Event, name: str = "epoch_num") -> float | None:
 
 
 @rule(
-    *("MLP403", "impossible-epoch", POLICY),
-    f"{RULES_TEXT} line 208: epochs are counted from 1",
+    *("MLP403", "impossible-epoch", POLICY, f"{RULES_TEXT} line 208: epochs are counted from 1"),
     keys=EPOCH_KEYS,
 )
 def epoch_values(run: LoggedRun) -> Iterator[Violation]:
@@ -124,13 +123,11 @@ def epoch_order(run: LoggedRun) -> Iterator[Violation]:
     if severity == NOTE:
         blocks_again = []
     for event, before, epoch in (blocks_again or notes)[:1]:
+        text = (
+            f"{event.key} (line {event.line}) has epoch {plain(epoch)} again (line {before.line})"
+        )
         yield Violation(
-            f"{event.key} (line {event.line}) has epoch {plain(epoch)} again (line {before.line})",
-            event.line,
-            "each epoch once",
-            "again",
-            "",
-            severity if blocks_again else NOTE,
+            text, event.line, "each epoch once", "again", "", severity if blocks_again else NOTE
         )
 
 
@@ -372,8 +369,7 @@ def _empty(run: LoggedRun, blocks: Sequence[_Block]) -> Iterator[Violation]:
 
 
 @rule(
-    *("MLP407", "stop-before-start", POLICY),
-    "an interval cannot end before it begins",
+    *("MLP407", "stop-before-start", POLICY, "an interval cannot end before it begins"),
     keys=(*RESULT_KEYS, *INTERVAL_KEYS),
 )
 def starts_before_stops(run: LoggedRun) -> Iterator[Violation]:
