@@ -25,126 +25,11 @@ d73e20f), and the official tools, mlcommons/logging 4.1.68.
 
 Findings have the code and the name of their rule; in `--json` they are `id` and `name`, and
 `caused_by` is a code. No rule finds {unreadable} (a log that cannot be read)
-and {official} (where no rule here fails the log).
+and {official} (where no rule here fails the log). The ids of before
+November 2026: [old codes](rules_old_codes.md).
 
 """
-_OLD_HEAD = """
-## Old codes
-
-Until issue 16 findings had these ids. Programs that read `id` or `caused_by` look them up here.
-
-"""
-
 COLUMNS = ("code", "name", "judges", "rulesets", "severity", "open", "checks", "source")
-
-OLD_CODES = {
-    "ACCUMULATION": "MLP710",
-    "ACCURACY_RANGE": "MLP811",
-    "BATCH_CONTROL": "MLP758",
-    "BATCH_SIZE": "MLP703",
-    "BEFORE_CLOCK": "MLP402",
-    "BEFORE_TRAINING": "MLP401",
-    "BLOCKS": "MLP406",
-    "CACHE_CLEAR": "MLP107",
-    "CACHE_CLEAR_VALUE": "MLP601",
-    "CHIPS": "MLP909",
-    "CLOCK_JUMP": "MLP510",
-    "COPIES": "MLP203",
-    "COUNTS": "MLP051",
-    "DIFFERENT_VALUES": "MLP202",
-    "END_LR": "MLP705",
-    "EPOCH_METADATA": "MLP109",
-    "EPOCH_NUMBER": "MLP806",
-    "EPOCH_ORDER": "MLP404",
-    "EPOCH_VALUES": "MLP403",
-    "EPSILON": "MLP707",
-    "ETA": "MLP755",
-    "EVAL_ACCURACY": "MLP111",
-    "EVENTS_MISSING": "MLP602",
-    "HIDDEN": "MLP205",
-    "HYPERPARAMETERS_060": "MLP604",
-    "HYPERPARAMETERS_MISSING": "MLP704",
-    "IMAGES": "MLP812, MLP756",
-    "INIT": "MLP106",
-    "INIT_LIMIT": "MLP501",
-    "JOINED": "MLP006",
-    "LEAP": "MLP813",
-    "LR_FOR_BATCH": "MLP751",
-    "MISSING_EPOCH_EVENTS": "MLP108",
-    "MISSING_SUBMISSION_KEYS": "MLP101",
-    "NESTING": "MLP603",
-    "NETWORK": "MLP757",
-    "NO_NUMBER": "MLP701",
-    "NO_RUN_STOP": "MLP103",
-    "NO_TIME": "MLP412",
-    "ODD_BYTES": "MLP004",
-    "ODD_RECORDS": "MLP003",
-    "OFFICIAL": "MLP008",
-    "OFF_THE_CLOCK": "MLP303",
-    "OPT_NAME": "MLP702",
-    "POWER": "MLP706, MLP715",
-    "R01": "MLP305",
-    "R02": "MLP304",
-    "R02b": "MLP302",
-    "R03": "MLP307",
-    "R04": "MLP803",
-    "R05": "MLP801, MLP802, MLP762",
-    "R06": "MLP802",
-    "R07": "MLP713, MLP714, MLP763",
-    "R08": "MLP714",
-    "R09": "MLP715",
-    "R10": "MLP716",
-    "R11": "MLP717",
-    "R12": "MLP804",
-    "R12b": "MLP805",
-    "R13": "MLP503",
-    "R14": "MLP502",
-    "R15": "MLP504",
-    "R15b": "MLP505",
-    "R16": "MLP506",
-    "R16b": "MLP507",
-    "R16c": "MLP508",
-    "R17": "MLP201",
-    "R18": "MLP309",
-    "R19": "MLP310",
-    "R20": "MLP907",
-    "R22": "MLP301",
-    "RANKS_DISAGREE": "MLP306",
-    "RCP": "MLP904, MLP752",
-    "RCP_FACTOR": "MLP759",
-    "RCP_LENGTH": "MLP753",
-    "READ": "MLP000",
-    "RECORDS": "MLP001",
-    "RESUMED": "MLP509",
-    "ROUND": "MLP905",
-    "RULESET": "MLP005",
-    "RUNS": "MLP061",
-    "RUNS_HERE": "MLP062",
-    "RUN_START": "MLP105",
-    "RUN_STOP": "MLP104",
-    "S1": "MLP901",
-    "S2": "MLP906",
-    "S3": "MLP910",
-    "SAME_CURVE": "MLP903",
-    "SAME_RUN": "MLP902",
-    "SAMPLES": "MLP110",
-    "SGD_BASE_LR": "MLP709",
-    "SHAPE": "MLP754",
-    "STAMPS": "MLP002",
-    "STATUS_VALUE": "MLP308",
-    "STOP_FIRST": "MLP407",
-    "SUBMISSION_VALUES": "MLP102",
-    "SYSTEM": "MLP908",
-    "THROUGHPUT": "MLP411",
-    "TWO_RUNS": "MLP007",
-    "UNKEPT": "MLP204",
-    "UNTRAINED": "MLP405",
-    "WARMUP": "MLP760",
-    "WEIGHT_DECAY": "MLP708",
-    "WEIGHT_INIT_MISSING": "MLP711",
-    "WEIGHT_INIT_NAMES": "MLP712",
-}
-"""Ids before issue 16, and the codes of today; several where one id had several meanings."""
 
 
 def _all_rules() -> list[Rule]:
@@ -181,14 +66,9 @@ def to_json() -> list[dict[str, Any]]:
 def render_markdown() -> str:
     """The whole page."""
     head = _HEAD.format(unreadable=" ".join(UNREADABLE), official=" ".join(OFFICIAL_FAILS))
-    old = ((old, new) for old, new in OLD_CODES.items())
-    return head + _table(COLUMNS, rows()) + _OLD_HEAD + _table(("old", "code"), old)
-
-
-def _table(columns: tuple[str, ...], cells: Iterator[tuple[str, ...]]) -> str:
-    lines = [f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
-    lines += [f"| {' | '.join(cell.replace('|', '/') for cell in row)} |" for row in cells]
-    return "\n".join(lines) + "\n"
+    lines = [f"| {' | '.join(COLUMNS)} |", "|---" * len(COLUMNS) + "|"]
+    lines += [f"| {' | '.join(cell.replace('|', '/') for cell in row)} |" for row in rows()]
+    return head + "\n".join(lines) + "\n"
 
 
 def _span(rulesets: tuple[str, ...]) -> str:

@@ -34,12 +34,22 @@ CAUSES = {
     "NO_RECORDS": "found none in",
 }
 CODES = {
-    **{"R01": {"MLP305"}, "R04": {"MLP803"}, "R05": {"MLP801", "MLP802"}, "R06": {"MLP802"}},
-    **{"R07": {"MLP713", "MLP714"}, "R08": {"MLP714"}, "R12": {"MLP804"}, "R12b": {"MLP805"}},
-    **{"R13": {"MLP503"}, "R14": {"MLP502"}, "R15b": {"MLP505"}, "R16": {"MLP506"}},
-    **{"R16b": {"MLP507"}, "R18": {"MLP309"}},
+    "R01": {"MLP305"},
+    "R04": {"MLP803"},
+    "R05": {"MLP801", "MLP802"},
+    "R06": {"MLP802"},
+    "R07": {"MLP713", "MLP714"},
+    "R08": {"MLP714"},
+    "R12": {"MLP804"},
+    "R12b": {"MLP805"},
+    "R13": {"MLP503"},
+    "R14": {"MLP502"},
+    "R15b": {"MLP505"},
+    "R16": {"MLP506"},
+    "R16b": {"MLP507"},
+    "R18": {"MLP309"},
 }
-"""The table's codes are those of before (docs/rules.md, "Old codes"). R20 refers there to a file
+"""The table's codes are those of before (docs/rules_old_codes.md). R20 refers there to a file
 that is not included."""
 OURS = {
     "PASS": ("PASS", "POLICY"),
