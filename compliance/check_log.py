@@ -75,13 +75,12 @@ class Check(NamedTuple):
 def check_log(path: Path, ruleset: str | None = None, *, official: bool | None = None) -> Check:
     """Judge one log.
 
+    Raises UserError: a ruleset that has no ResNet.
+
     Args:
         path: the log.
         ruleset: the round whose rules hold; None: found from the log.
         official: run the official checker too; None: unless the log is huge.
-
-    Raises:
-        UserError: a ruleset that has no ResNet.
     """
     try:
         log = read_log(path, checked_keys(), others=False)

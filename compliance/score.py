@@ -80,13 +80,12 @@ def _rcp_dict(rcp: Verdict) -> dict[str, Any]:
 def score_folder(folder: Path, ruleset: str | None = None, *, scale: bool | None = None) -> Score:
     """Score the result files of a folder.
 
+    Raises UserError: no result files, or a ruleset without ResNet.
+
     Args:
         folder: the submission.
         ruleset: None: found from the first log.
         scale: multiply the mean by the factor; None: as the round did (from 2.1.0 on).
-
-    Raises:
-        UserError: no result files, or a ruleset without ResNet.
     """
     return score_checks(folder, check_folder(folder, ruleset, official=False), scale=scale)
 

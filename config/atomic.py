@@ -31,11 +31,8 @@ else, or it is itself a mount point, as a container's `-v FILE:FILE` makes it.""
 
 @contextmanager
 def new_folder(out: Path) -> Iterator[Path]:
-    """A temporary folder beside `out` that becomes `out` at the end; removed on any error.
-
-    Raises:
-        UserError: `out` exists and is not an empty folder, or its parent cannot be written.
-    """
+    """A temporary folder beside `out` that becomes `out` at the end; removed on any error. Raises
+    UserError: `out` exists and is not an empty folder, or its parent cannot be written."""
     refuse_content(out)
     target = follow_links(out)
     partial = partial_beside(target)
@@ -67,10 +64,7 @@ def write_file(path: Path, content: str | bytes) -> None:
     """Write `content` to `path`: a regular file is replaced as a whole, by way of one beside it.
 
     The file keeps its mode and owner. One that can be written but not replaced (see `_IN_PLACE`),
-    devices and FIFOs are written where they are.
-
-    Raises:
-        OSError: it cannot be written.
+    devices and FIFOs are written where they are. Raises OSError: it cannot be written.
     """
     data = content.encode() if isinstance(content, str) else content
     about = _about(path)
@@ -90,14 +84,9 @@ def write_file(path: Path, content: str | bytes) -> None:
 def write_within(folder: Path, name: str, content: str | bytes, hint: str = "") -> Path:
     """Write a file of a name of ours into a folder that somebody else may have made.
 
-    A regular file is replaced as a whole. A link, a FIFO or a device of that name was
-    made by another, and is left alone. `hint` says what else could be done.
-
-    Returns:
-        its path.
-
-    Raises:
-        UserError: one line: something else of that name, or it cannot be written.
+    A regular file is replaced as a whole. A link, a FIFO or a device of that name was made by
+    another, and is left alone. `hint` says what else could be done. Returns its path. Raises
+    UserError: one line: something else of that name, or it cannot be written.
     """
     path = folder / name
     try:
@@ -111,10 +100,8 @@ def write_within(folder: Path, name: str, content: str | bytes, hint: str = "") 
 def write_own(path: Path, content: str | bytes) -> None:
     """Write a file of ours with a name that others can guess, such as a run's result.json.
 
-    As `write_file`, but nothing is followed, opened or waited for that is no regular file.
-
-    Raises:
-        OSError: something else of that name, or it cannot be written.
+    As `write_file`, but nothing is followed, opened or waited for that is no regular file. Raises
+    OSError: something else of that name, or it cannot be written.
     """
     data = content.encode() if isinstance(content, str) else content
     about = os.lstat(path) if os.path.lexists(path) else None
@@ -135,10 +122,8 @@ def write_own(path: Path, content: str | bytes) -> None:
 def write_output(path: Path, content: str | bytes) -> None:
     """Write what an option such as `--out` asked for.
 
-    Args:
-        path: a file, written by `write_file`, or an open descriptor: `-` (standard output),
-            /dev/stdout, /dev/fd/63 (a shell's `>(...)`).
-        content: all of it.
+    `path`: a file, written by `write_file`, or an open descriptor: `-` (standard output),
+    /dev/stdout, /dev/fd/63 (a shell's `>(...)`). `content`: all of it.
 
     Raises:
         UserError: it cannot be written.
@@ -161,10 +146,7 @@ def write_output(path: Path, content: str | bytes) -> None:
 
 def check_output(path: Path) -> None:
     """Refuse a path that `write_output` could not write, before hours of work; touches nothing.
-
-    Raises:
-        UserError: a folder, no folder to make it in, or no permission.
-    """
+    Raises UserError: a folder, no folder to make it in, or no permission."""
     if _descriptor(path) is not None:
         return
     try:
@@ -214,25 +196,16 @@ def partial_beside(target: Path) -> Path:
 
 
 def create_new(path: Path) -> int:
-    """A descriptor to write a file that is not there yet; never one that a link leads to.
-
-    Raises:
-        OSError: something of that name is there, or it cannot be made.
-    """
+    """A descriptor to write a file that is not there yet; never one that a link leads to. Raises
+    OSError: something of that name is there, or it cannot be made."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     return os.open(path, flags, 0o666)
 
 
 def open_own(path: Path, flags: int) -> int:
     """A descriptor of a file of ours with a name that others can guess, such as a lock's; made
-    where it is missing.
-
-    Args:
-        flags: how to open it, such as O_RDWR.
-
-    Raises:
-        OSError: a link or anything but a regular file of that name, or it cannot be opened.
-    """
+    where it is missing. `flags`: how to open it, such as O_RDWR. Raises OSError: a link or anything
+    but a regular file of that name, or it cannot be opened."""
     flags |= os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     try:
         descriptor = os.open(path, flags, 0o666)
@@ -248,11 +221,8 @@ def open_own(path: Path, flags: int) -> int:
 
 def own_folder(path: Path) -> None:
     """Make a folder of ours with a name that others can guess, unless it is there from before.
-
-    Raises:
-        OSError: a link or another thing of that name, or something in it that is no regular file:
-            somebody else may have planted it.
-    """
+    Raises OSError: a link or another thing of that name, or something in it that is no regular
+    file: somebody else may have planted it."""
     path.mkdir(parents=True, exist_ok=True)
     if path.is_symlink():
         raise OSError(errno.ELOOP, "a link, which is not followed", str(path))

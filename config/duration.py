@@ -46,14 +46,13 @@ class Duration:
 def to_steps(duration: Duration, steps_per_epoch: float, total_steps: int | None = None) -> int:
     """Whole steps in `duration`, rounded to the nearest.
 
+    Raises ValueError: "%" without `total_steps`.
+
     Args:
         duration: the length to convert.
         steps_per_epoch: optimizer steps in one pass over the data; a fraction where the last
             partial batch is mixed with the next epoch.
         total_steps: steps of the whole run, needed for "%" only.
-
-    Raises:
-        ValueError: "%" without `total_steps`.
     """
     if duration.unit == "steps":
         return int(duration.value)

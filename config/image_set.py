@@ -41,10 +41,8 @@ def forget_other_set(leaves: dict[str, Leaf], layer: Layer) -> None:
 def fill_counts(leaves: dict[str, Leaf], *, from_manifest: bool = True) -> None:
     """Set the counts that no layer gives, where the set to be drawn or a manifest has them.
 
-    `from_manifest`: whether a manifest may be read.
-
-    Raises:
-        UserError: the manifest is needed and cannot be read.
+    `from_manifest`: whether a manifest may be read. Raises UserError: the manifest is needed and
+    cannot be read.
     """
     missing = [key for key in COUNTS if key not in leaves]
     path = _path_in(leaves)

@@ -78,16 +78,14 @@ def load(
     """Read a preset name or YAML path, apply `key.path=value` overrides, validate.
 
     `system=NAME` among the overrides puts the machine of that name in the place of the config's,
-    with as many ranks.
+    with as many ranks. Raises UserError: unreadable file, bad YAML, or bad values: every problem,
+    one line each.
 
     Args:
         config: the name or path.
         overrides: the command line's.
         within: the folder of somebody else in which the config lies: nothing outside is read, be
             it by a link, as a `base` or as the manifest of `data.path`.
-
-    Raises:
-        UserError: unreadable file, bad YAML, or bad values: every problem, one line each.
     """
     path = find_config(config) if within is None else Path(config)
     leaves = merge([*read_layers(path, within=within), *parse_overrides(overrides)])
@@ -125,9 +123,7 @@ def load_system(name: str, ruleset: str | None = None) -> System:
     """A machine by its name in `config/system/` (case and dashes do not matter) or YAML path.
 
     `ruleset` takes the file with the software of that round, where there is one (NAME_v07.yaml).
-
-    Raises:
-        UserError: no such machine (the message lists them), or bad values.
+    Raises UserError: no such machine (the message lists them), or bad values.
     """
     try:
         path = find_system(name, Path(), ruleset)

@@ -44,11 +44,8 @@ def list_systems() -> list[str]:
 
 
 def find_config(config: str | Path) -> Path:
-    """The file a CONFIG argument means: a path, or the bare name of a preset.
-
-    Raises:
-        UserError: neither is there.
-    """
+    """The file a CONFIG argument means: a path, or the bare name of a preset. Raises UserError:
+    neither is there."""
     path = Path(config)
     preset = PRESETS / f"{config}.yaml"
     try:
@@ -67,10 +64,7 @@ def find_config(config: str | Path) -> Path:
 
 def find_base(value: str, folder: Path) -> Path:
     """The file that `base: value` means in a YAML file in `folder`: a path or a preset's name.
-
-    Raises:
-        UserError: neither; says what was expected and where it looked.
-    """
+    Raises UserError: neither; says what was expected and where it looked."""
     if (beside := file_beside(value, folder)) is not None:
         return beside
     if value in list_presets():
@@ -94,11 +88,8 @@ def find_system(name: str, folder: Path, ruleset: str | None = None) -> Path:
     """The file of a machine: a path relative to `folder`, or a name in `system/`.
 
     Case, dashes and dots of a name do not matter, and what a machine's file calls it will do too
-    (NVIDIA DGX A100). `ruleset` takes the file with the software of
-    that round, where there is one (NAME_v07.yaml).
-
-    Raises:
-        UserError: neither; lists the machines and names the nearest.
+    (NVIDIA DGX A100). `ruleset` takes the file with the software of that round, where there is one
+    (NAME_v07.yaml). Raises UserError: neither; lists the machines and names the nearest.
     """
     if (beside := file_beside(name, folder)) is not None:
         return beside

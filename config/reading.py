@@ -39,13 +39,12 @@ _KINDS = (
 def open_file(path: Path, most_bytes: int | None = None, *, within: Path | None = None) -> BinaryIO:
     """Open a regular file for reading, without waiting.
 
+    Raises OSError: it cannot be opened, is not a regular file, is larger, or lies elsewhere.
+
     Args:
         path: the file; symbolic links are followed.
         most_bytes: the largest file of its kind that makes sense; None: any, for what is streamed.
         within: the folder that the file must lie in once every link is followed; None: anywhere.
-
-    Raises:
-        OSError: it cannot be opened, is not a regular file, is larger, or lies elsewhere.
     """
     descriptor = os.open(path, _FLAGS)
     try:

@@ -77,10 +77,7 @@ def recipes() -> dict[str, dict[str, tuple[str, ...]]]:
 
 def find_keys(word: str) -> list[Key]:
     """The keys that a word means: a key, a section with its keys, a key's last name, or a prefix.
-
-    Raises:
-        UserError: none; names the nearest.
-    """
+    Raises UserError: none; names the nearest."""
     keys = all_keys()
     plain_paths = {path.replace("[]", ""): path for path in keys}
     wanted = today(word.strip().rstrip(".").replace("[]", ""))

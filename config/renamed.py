@@ -33,11 +33,8 @@ def today(key: str) -> str:
 
 
 def rename_leaves(leaves: Iterable[tuple[str, Leaf]]) -> list[tuple[str, Leaf]]:
-    """The leaves of one file or of the command line under today's names; warns once of each.
-
-    Raises:
-        UserError: a file that has a key under both names.
-    """
+    """The leaves of one file or of the command line under today's names; warns once of each. Raises
+    UserError: a file that has a key under both names."""
     leaves = list(leaves)
     named = {key: leaf.origin for key, leaf in leaves}
     renamed = []

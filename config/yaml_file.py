@@ -63,6 +63,8 @@ def read_layers(
 ) -> list[Layer]:
     """The layers of a YAML file, the lowest first.
 
+    Raises UserError: unreadable, not YAML, or a base that is not there.
+
     Args:
         path: of the file.
         section: the section whose keys the file has; "": it has sections.
@@ -70,9 +72,6 @@ def read_layers(
         load: what has been read before as part of it.
         within: the folder of somebody else that the file must lie in; its bases are names of
             presets and machines, never files.
-
-    Raises:
-        UserError: unreadable, not YAML, or a base that is not there.
     """
     load = load or _Load()
     load.add(path, 1, 0)
@@ -96,10 +95,7 @@ def machine_layers(
 
 def parse_overrides(overrides: Iterable[str]) -> list[Layer]:
     """The layers of the command line: a machine that it names, then its keys; the last counts.
-
-    Raises:
-        UserError: no KEY.PATH=VALUE, bad YAML, or no such machine.
-    """
+    Raises UserError: no KEY.PATH=VALUE, bad YAML, or no such machine."""
     own: list[tuple[str, Leaf]] = []
     machine: list[Layer] = []
     for text in overrides:

@@ -187,11 +187,7 @@ def run_ended(
     launcher: str | None = None,
 ) -> Ending:
     """A run whose ranks all ended in order: at its target, at its last epoch, or when asked to.
-
-    Args:
-        result: of result.json.
-        length: of the schedule.
-    """
+    `result`: of result.json. `length`: of the schedule."""
     accuracy, target = number(result.get("eval_accuracy")), number(result.get("target")) or 0.0
     reached = "no evaluation" if accuracy is None else f"accuracy {accuracy:.4f}"
     epochs = result.get("epochs", 0)
@@ -229,11 +225,8 @@ def job_left(by: str, scheduler: str, job: str, folder: Path, cancel: str) -> En
 
 
 def job_ended(scheduler: str, job: str, code: int, folder: Path, last: Mapping[str, Any]) -> Ending:
-    """`submit --wait` at the end of its job.
-
-    Args:
-        last: result.json of the job's last run; empty where there is none.
-    """
+    """`submit --wait` at the end of its job. `last`: result.json of the job's last run; empty where
+    there is none."""
     why = f", {last['reason']}" if last.get("reason") else ""
     command = str(last.get("next", ""))
     advice = f"its log: {folder / 'job.log'}" + ("; go on with" if command else "")
@@ -259,12 +252,8 @@ def sweep_stopped(by: str, ended: int, wanted: int, ran: int, folder: Path, agai
 def sweep_ended(
     states: Mapping[str, int], best: int | None, folder: Path, *, again: str, report_only: bool
 ) -> Ending:
-    """A sweep that came to its end, or a look at one that has not.
-
-    Args:
-        states: how many trials are complete, pruned, fail, running.
-        best: number of the best trial; None: none is complete.
-    """
+    """A sweep that came to its end, or a look at one that has not. `states`: how many trials are
+    complete, pruned, fail, running. `best`: number of the best trial; None: none is complete."""
     counts = ", ".join(f"{count} {state}" for state, count in states.items()) or "none yet"
     reason = f"trials: {counts}; their values, reasons and plots"
     if report_only and states.get("running"):
@@ -276,12 +265,8 @@ def sweep_ended(
 
 
 def measuring_stopped(by: str, doing: str, arguments: Sequence[str]) -> Ending:
-    """A benchmark that a signal stopped: half of it compares nothing.
-
-    Args:
-        doing: what it was at, such as `timing rounds, 3 of 11`; empty: it had not begun.
-        arguments: of `rn50`.
-    """
+    """A benchmark that a signal stopped: half of it compares nothing. `doing`: what it was at, such
+    as `timing rounds, 3 of 11`; empty: it had not begun. `arguments`: of `rn50`."""
     place = f" while {doing}" if doing else ""
     again = shlex.join(["rn50", *arguments])
     return Ending(f"{_STOPPED_BY}{by}{place}; no result is kept", "", START_AGAIN, again)
@@ -302,12 +287,8 @@ def minutes(seconds: float) -> str:
 
 
 def config_checked(check: ConfigCheck, words: Sequence[str], nodes: int) -> Ending:
-    """`config check`: the verdict once more, below the facts, and what it leaves to do.
-
-    Args:
-        words: the config, its machine and overrides, as given.
-        nodes: of its system.
-    """
+    """`config check`: the verdict once more, below the facts, and what it leaves to do. `words`:
+    the config, its machine and overrides, as given. `nodes`: of its system."""
     if check.verdict == "FAIL":
         key = re.match(r"[a-z_.]+", check.cause)
         advice, command = "what it means", ["config", "explain", *([key[0]] if key else [])]
@@ -321,11 +302,8 @@ def config_checked(check: ConfigCheck, words: Sequence[str], nodes: int) -> Endi
 
 
 def command_stopped(by: str, arguments: Sequence[str]) -> Ending:
-    """Any command that a signal stopped before it had anything to show for.
-
-    Args:
-        arguments: of `rn50`.
-    """
+    """Any command that a signal stopped before it had anything to show for. `arguments`: of
+    `rn50`."""
     goes_on = any(tuple(arguments[: len(words)]) == words for words in _CONTINUED)
     advice = GO_ON if goes_on else START_AGAIN
     return Ending(f"{_STOPPED_BY}{by}", "", advice, shlex.join(["rn50", *arguments]))

@@ -103,10 +103,8 @@ def engine_environment(
 ) -> Environment:
     """The engines' environment for `run`, given what is `present` already.
 
-    `controller`: the launcher's, which on NCCL decides too what there is to choose from.
-
-    Raises:
-        UserError: the backend does not offer the algorithm, or the ranks do not form its grid.
+    `controller`: the launcher's, which on NCCL decides too what there is to choose from. Raises
+    UserError: the backend does not offer the algorithm, or the ranks do not form its grid.
     """
     chosen = choose_algorithm(run, backend, controller)
     algorithm = chosen.name.partition("(")[0]  # torus_2d(2x4): the grid is not theirs

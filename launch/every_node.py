@@ -34,13 +34,8 @@ def bind(run: Run) -> list[str]:
 @contextmanager
 def staged(run: Run, config: Sequence[str], launcher: str) -> Iterator[tuple[str, ...]]:
     """The set on every node's own disk within the block; gives the overrides of a run there.
-
-    Args:
-        config: CONFIG and overrides.
-
-    Raises:
-        UserError: a node has no such folder, or its copy fails.
-    """
+    `config`: CONFIG and overrides. Raises UserError: a node has no such folder, or its copy
+    fails."""
     if run.system.job.stage is None:
         yield ()
         return
@@ -70,11 +65,7 @@ def node_folder(value: str) -> str:
 
 
 def run_once_per_node(run: Run, launcher: str, command: Sequence[str]) -> None:
-    """Run a command on every node of the job.
-
-    Raises:
-        UserError: it fails on one.
-    """
+    """Run a command on every node of the job. Raises UserError: it fails on one."""
     job, _ = build_job(run, launcher, command)
     _call(LAUNCHERS[launcher].command(job.once_per_node(command)), job)
 

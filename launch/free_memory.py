@@ -8,11 +8,8 @@ from pathlib import Path
 
 
 def free_memory_bytes(root: Path = Path("/")) -> int | None:
-    """Memory free for new processes: without that of the page cache; None: not known.
-
-    Args:
-        root: where `proc` and `sys` lie.
-    """
+    """Memory free for new processes: without that of the page cache; None: not known. `root`: where
+    `proc` and `sys` lie."""
     found = [_available(root), *_left_in_groups(root)]
     return min((size for size in found if size is not None), default=None)
 

@@ -72,12 +72,9 @@ def check_open_files(limits: Limits) -> None:
 
 
 def shortages(reason: str, stderr: str, limits: Limits) -> str:
-    """What was short when a job failed because of `reason`; empty where nothing shows it.
-
-    Args:
-        reason: why the job failed, as far as is known.
-        stderr: of launcher and ranks: a sign found there alone is quoted.
-    """
+    """What was short when a job failed because of `reason`; empty where nothing shows it. `reason`:
+    why the job failed, as far as is known. `stderr`: of launcher and ranks: a sign found there
+    alone is quoted."""
     words = []
     if found := _NO_FILES.search(reason) or _NO_FILES.search(stderr):
         words.append(
@@ -103,10 +100,7 @@ def _quoted(found: re.Match[str] | None, reason: str, fact: str) -> str:
 
 def describe_silent(pid: int, token: str) -> str | None:
     """What the kernel says of a process of this machine that is silent; None: it is not here.
-
-    Args:
-        token: part of its environment: a number alone may be another's.
-    """
+    `token`: part of its environment: a number alone may be another's."""
     folder = Path(f"/proc/{pid}")
     try:
         if token.encode() not in (folder / "environ").read_bytes():

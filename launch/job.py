@@ -134,11 +134,8 @@ class ToDo(NamedTuple):
 
 
 def next_run(out: Path, config: str, overrides: Sequence[str]) -> ToDo | None:
-    """What is to be done in the folder of a run; None: it has ended in a start before.
-
-    Raises:
-        UserError: the config is not the run's, or another process uses the folder.
-    """
+    """What is to be done in the folder of a run; None: it has ended in a start before. Raises
+    UserError: the config is not the run's, or another process uses the folder."""
     refuse_planted(out)
     if not (out / "config.yaml").is_file():
         loaded = load(config, list(overrides))

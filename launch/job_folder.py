@@ -53,13 +53,8 @@ class OpenJob:
 @contextmanager
 def open_job(first: Path, *, log: bool) -> Iterator[OpenJob]:
     """Be the only one that runs the job in `first`, or in the folder that follows after its end.
-
-    Args:
-        log: this process's output goes to the folder's job.log from here on.
-
-    Raises:
-        UserError: another process runs it, or the folder cannot be made.
-    """
+    `log`: this process's output goes to the folder's job.log from here on. Raises UserError:
+    another process runs it, or the folder cannot be made."""
     folder, starts = first, 1
     while _exit_code(folder) in ("0", "1"):
         starts += 1

@@ -36,11 +36,8 @@ class JobPaths(NamedTuple):
 
 
 def job_script(run: Run, scheduler: str, paths: JobPaths, runs: int = 1) -> str:
-    """The text to submit, which may be edited and submitted by hand as well.
-
-    Raises:
-        UserError: what the scheduler or the container cannot express.
-    """
+    """The text to submit, which may be edited and submitted by hand as well. Raises UserError: what
+    the scheduler or the container cannot express."""
     dialect = SCHEDULERS[scheduler]
     _check(run, scheduler, paths, runs)
     sections = [_head(run, dialect, paths), _names(run, dialect, paths), _modules(run)]

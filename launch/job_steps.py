@@ -61,12 +61,8 @@ def begin(out: Path, config: str, overrides: Sequence[str]) -> int:
 
 
 def end(out: Path, code: int, signal: str, seconds: int) -> int:
-    """Judge the run in `out`, whose launcher ended with `code`; returns the exit code.
-
-    Args:
-        signal: the name of the one that stopped the job; empty: none did.
-        seconds: since the job started.
-    """
+    """Judge the run in `out`, whose launcher ended with `code`; returns the exit code. `signal`:
+    the name of the one that stopped the job; empty: none did. `seconds`: since the job started."""
     run = load(out / "config.yaml").run
     job, number = OpenJob(out.parent), int(out.name.partition("_")[2])
     with hold_run(out):

@@ -176,11 +176,8 @@ def pick_launcher(wanted: str | None) -> str:
 
 
 def allocated_hosts(environment: Mapping[str, str] = os.environ) -> tuple[str, ...]:
-    """The hosts that a scheduler without a launcher of its own has given, each once.
-
-    Raises:
-        UserError: the file that should name them cannot be read.
-    """
+    """The hosts that a scheduler without a launcher of its own has given, each once. Raises
+    UserError: the file that should name them cannot be read."""
     variable = next((name for name in HOST_FILES if environment.get(name)), None)
     if variable is None:
         return ()
@@ -192,11 +189,8 @@ def allocated_hosts(environment: Mapping[str, str] = os.environ) -> tuple[str, .
 
 
 def build_job(run: Run, launcher: str, command: Sequence[str]) -> tuple[Job, Environment]:
-    """The job that runs `command` on every rank of `run`, and the engines' environment.
-
-    Raises:
-        UserError: the engines refuse the config, or this shell's limits are too low for a launcher.
-    """
+    """The job that runs `command` on every rank of `run`, and the engines' environment. Raises
+    UserError: the engines refuse the config, or this shell's limits are too low for a launcher."""
     check_open_files(read_limits())
     controller, system = LAUNCHERS[launcher].controller, run.system
     environment = engine_environment(run, backend_of(run, controller), os.environ, controller)

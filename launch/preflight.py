@@ -54,11 +54,8 @@ def runs_here(run: Run, launcher: str) -> bool:
 
 
 def refusals(run: Run, controllers: Sequence[Controller] = ("mpi", "gloo")) -> list[str]:
-    """Why `run` cannot run on any machine of its kind, one line each; empty: it can.
-
-    Args:
-        controllers: of the launchers that may start it; one that can is enough.
-    """
+    """Why `run` cannot run on any machine of its kind, one line each; empty: it can. `controllers`:
+    of the launchers that may start it; one that can is enough."""
     found = _refused(partial(check_supported, run))
     engines = [_refused(partial(_check_engines, run, one)) for one in controllers]
     if all(engines):
@@ -132,11 +129,8 @@ def check_whether_it_runs(
     check: ConfigCheck, run: Run, here: Here | None = None, missing: Sequence[str] = ()
 ) -> ConfigCheck:
     """A config's check with what stands in its way: errors; notes, where it is this machine alone.
-
-    Args:
-        here: this machine; default: as it is now.
-        missing: what is wrong with the image set here, one line each.
-    """
+    `here`: this machine; default: as it is now. `missing`: what is wrong with the image set here,
+    one line each."""
     never = refusals(run)
     found = [_finding(CANNOT_RUN, ERROR, text) for text in never]
     if note := launcher_note(run):

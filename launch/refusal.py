@@ -33,11 +33,8 @@ _RAISED = re.compile(r"^(?:[\w.]*(?:Error|Exception)|_queue\.Empty)\b.*", re.M)
 
 
 def quote_refusal(stderr: str) -> str:
-    """The sentence in which a launcher said why it ended; empty where it said nothing.
-
-    Args:
-        stderr: of mpirun, srun, jsrun or horovodrun.
-    """
+    """The sentence in which a launcher said why it ended; empty where it said nothing. `stderr`: of
+    mpirun, srun, jsrun or horovodrun."""
     for said in _sentences(stderr):
         if text := " ".join(said.split()):
             return (

@@ -50,10 +50,8 @@ def load_resumed(
 ) -> tuple[Path, Loaded]:
     """(folder, config) of an interrupted run: a path, or `latest`, that of `config` or of all.
 
-    Without `config` the run's own is taken.
-
-    Raises:
-        UserError: there is nothing to go on from, it is in use, or the config is another.
+    Without `config` the run's own is taken. Raises UserError: there is nothing to go on from, it is
+    in use, or the config is another.
     """
     if ranks is not None:
         overrides = [*overrides, "system.nodes=1", f"system.ranks_per_node={ranks}"]
@@ -78,10 +76,7 @@ def load_resumed(
 
 def load_attempt(folder: Path, config: str, overrides: list[str]) -> Loaded:
     """The config with which a job's interrupted run goes on: the job's, with the run's own seed.
-
-    Raises:
-        UserError: it is another than that of the checkpoint.
-    """
+    Raises UserError: it is another than that of the checkpoint."""
     found, _ = checkpoint.newest(folder / "checkpoint")
     seed = (
         found.meta.config.get("seed") if found else load_recorded(folder / "config.yaml").run.seed
@@ -95,10 +90,8 @@ def load_attempt(folder: Path, config: str, overrides: list[str]) -> Loaded:
 def begin_attempt(out: Path, loaded: Loaded) -> Checkpoint | None:
     """Put aside what the last attempt left, cut the log where its checkpoint was taken.
 
-    The caller holds the run (run_lock.hold_run).
-
-    Returns:
-        the newest whole checkpoint; None: there is none, the run begins anew.
+    The caller holds the run (run_lock.hold_run). Returns the newest whole checkpoint; None: there
+    is none, the run begins anew.
 
     Raises:
         FolderInUse: a rank of the last attempt still writes there, or another driver took over.

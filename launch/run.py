@@ -265,18 +265,9 @@ def conclude(
     again: str | None = None,
     launcher: str | None = None,
 ) -> dict[str, Any]:
-    """After the ranks ended well: checkers, report, the RESULT line, the last line.
-
-    Args:
-        again: the command that starts this run; default: with its config.yaml.
-        launcher: the one that was asked for by name.
-
-    Returns:
-        the content of result.json.
-
-    Raises:
-        UserError: the ranks left none.
-    """
+    """After the ranks ended well: checkers, report, the RESULT line, the last line. `again`: the
+    command that starts this run; default: with its config.yaml. `launcher`: the one that was asked
+    for by name. Returns the content of result.json. Raises UserError: the ranks left none."""
     give_back(out)
     result = read_object(out / "result.json")
     if not result:

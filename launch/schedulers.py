@@ -16,11 +16,8 @@ from ..config.schema import Run
 
 
 def require_token(value: str) -> str:
-    """`value`, if it is one word that no scheduler's directive parser can misread.
-
-    Raises:
-        UserError: it is not.
-    """
+    """`value`, if it is one word that no scheduler's directive parser can misread. Raises
+    UserError: it is not."""
     if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.,:=+@/-]*", value):
         expected = "one word of letters, digits and _ . , : = + @ / -"
         raise UserError(f"{expected} expected, found {value!r}")
@@ -29,10 +26,7 @@ def require_token(value: str) -> str:
 
 def asks_for_gpus(run: Run, resource: str, pattern: str) -> bool:
     """Has a script to ask for the ranks' GPUs, since `resource` and system.job.options do not?
-
-    Args:
-        pattern: matches what asks for them, in the words of the submission command.
-    """
+    `pattern`: matches what asks for them, in the words of the submission command."""
     words = " ".join([resource, *run.system.job.options])
     return run.system.device == "gpu" and not re.search(pattern, words)
 

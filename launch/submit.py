@@ -56,11 +56,8 @@ def plan_submission(loaded: Loaded, scheduler: str, runs: int, folder: Path) -> 
 
 
 def submit(loaded: Loaded, scheduler: str, runs: int) -> tuple[Submission, str]:
-    """Make the job's folder and submit from there; returns the job's id.
-
-    Raises:
-        UserError: the scheduler's command is missing or refuses.
-    """
+    """Make the job's folder and submit from there; returns the job's id. Raises UserError: the
+    scheduler's command is missing or refuses."""
     if (
         scheduler in SCHEDULERS
         and shutil.which(program := SCHEDULERS[scheduler].command[0]) is None
@@ -105,11 +102,8 @@ def _start_here(plan: Submission) -> str:
 
 
 def wait(plan: Submission, job: str, poll_s: float = POLL_S, settle_s: float = SETTLE_S) -> int:
-    """Wait until the scheduler no longer knows the job as alive; the exit code it left.
-
-    Raises:
-        UserError: it left none; what the scheduler says of it.
-    """
+    """Wait until the scheduler no longer knows the job as alive; the exit code it left. Raises
+    UserError: it left none; what the scheduler says of it."""
     while is_alive(plan.scheduler, job):
         time.sleep(poll_s)
     until = time.monotonic() + settle_s

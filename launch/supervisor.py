@@ -48,8 +48,7 @@ class RankFailed(UserError):
 def run_job(job: Job, launcher: str, out: Path, run: Run | None = None) -> None:
     """Run `job`, show rank 0's output, keep errors in `out`/stderr.log, leave no process behind.
 
-    Args:
-        run: whose ranks are watched (train/heartbeat.py); None: nobody is, as in benchmarks.
+    `run`: whose ranks are watched (train/heartbeat.py); None: nobody is, as in benchmarks.
 
     Raises:
         RankFailed: which rank, where, why, in one line.

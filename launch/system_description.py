@@ -32,11 +32,8 @@ def system_id(run: Run) -> str:
 
 
 def read_machine(root: Path = Path("/")) -> dict[str, str]:
-    """What Linux says of this machine: processor, sockets, cores, caches, memory, system.
-
-    Args:
-        root: where `proc`, `sys` and `etc` lie.
-    """
+    """What Linux says of this machine: processor, sockets, cores, caches, memory, system. `root`:
+    where `proc`, `sys` and `etc` lie."""
     cpus = sorted((root / "sys/devices/system/cpu").glob("cpu[0-9]*"))
     places = [
         (_text(cpu / "topology/physical_package_id"), _text(cpu / "topology/core_id"))

@@ -23,10 +23,7 @@ both."""
 
 def is_good(result: Mapping[str, Any]) -> bool:
     """Did a run reach its config's target with a log to which the checkers object in nothing else?
-
-    Args:
-        result: of result.json, as `conclude` leaves it.
-    """
+    `result`: of result.json, as `conclude` leaves it."""
     passes = result["official_checker"]["verdict"] == "PASS"
     only_the_target = set(result["check"]["errors"]) == ON_THE_TARGET
     return result["status"] == "success" and (passes or only_the_target)
@@ -38,12 +35,8 @@ def errors_of(check: Check) -> list[str]:
 
 
 def verdict_lines(run: Run, check: Check, result: Mapping[str, Any], out: Path) -> list[str]:
-    """What the checkers say of a run that has ended in order.
-
-    Args:
-        check: the official checker's verdict within it.
-        result: of result.json.
-    """
+    """What the checkers say of a run that has ended in order. `check`: the official checker's
+    verdict within it. `result`: of result.json."""
     more = f"(rn50 log check {out})"
     if "stopped" in result:
         return [f"check: none: the run was stopped before its end {more}"]

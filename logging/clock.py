@@ -15,12 +15,9 @@ _READS = 10
 
 
 class Clock:
-    """Every stamp and every duration of a run comes from one of these.
-
-    Args:
-        not_before_unix_s: the last stamp of the run so far, where it goes on: stamps never run
-            back, even if the wall clock was set back meanwhile.
-    """
+    """Every stamp and every duration of a run comes from one of these. `not_before_unix_s`: the
+    last stamp of the run so far, where it goes on: stamps never run back, even if the wall clock
+    was set back meanwhile."""
 
     def __init__(self, not_before_unix_s: float = 0.0) -> None:
         wall_s, self._begun_monotonic_s = _read_both()

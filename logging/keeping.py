@@ -68,11 +68,8 @@ class _Alike:
 
 
 class Keeper:
-    """The records of one log, as far as they are kept.
-
-    Args:
-        checked: the keys of which no record may be lost unseen.
-    """
+    """The records of one log, as far as they are kept. `checked`: the keys of which no record may
+    be lost unseen."""
 
     def __init__(self, checked: CheckedKeys) -> None:
         self._checked = checked

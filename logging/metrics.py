@@ -14,15 +14,9 @@ from .clock import Clock
 
 
 class Metrics:
-    """Appends records with a `kind` and the seconds since `start_clock`.
-
-    Args:
-        path: written anew, or with `resumed` continued; None: nothing is written.
-        clock: of the run; None: one that starts now.
-
-    Raises:
-        UserError: it cannot be opened, or a link or no regular file has its name.
-    """
+    """Appends records with a `kind` and the seconds since `start_clock`. `path`: written anew, or
+    with `resumed` continued; None: nothing is written. `clock`: of the run; None: one that starts
+    now. Raises UserError: it cannot be opened, or a link or no regular file has its name."""
 
     def __init__(
         self, path: Path | None, clock: Clock | None = None, *, resumed: bool = False

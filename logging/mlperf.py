@@ -267,10 +267,8 @@ def close_interrupted(path: Path) -> None:
     """run_stop "aborted" at the end of a log whose writer was killed with its clock running.
 
     A line cut in its middle is ended, not repaired. Nothing for a log that is closed, or whose
-    clock never started.
-
-    Raises:
-        OSError: it cannot be read or written, or is no regular file of its folder.
+    clock never started. Raises OSError: it cannot be read or written, or is no regular file of its
+    folder.
     """
     text = read_file(path, _MOST_BYTES, within=path.parent)
     if f'"key": "{key.RUN_START}"'.encode() not in text:

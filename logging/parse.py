@@ -75,13 +75,12 @@ _WHOLE_LINES = 100
 def read_log(path: Path, checked: CheckedKeys = RUN_KEYS_ALONE, *, others: bool = True) -> Log:
     """Read a log once, in memory that does not grow with the file.
 
+    Raises CannotRead: no such file, or nothing in it that has rules: empty, another format, v0.5.
+
     Args:
         path: the log, or an open descriptor as the system names it (/dev/stdin, /dev/fd/63).
         checked: the keys that somebody looks at: none of their records is lost unseen.
         others: keep records of other keys too, as far as there is room; they are counted anyway.
-
-    Raises:
-        CannotRead: no such file, or nothing in it that has rules: empty, another format, v0.5.
     """
     try:
         with open_log(path) as file:

@@ -41,11 +41,8 @@ def look_for_repeats(
 
 
 def _repeats(text: str) -> list[list[tuple[str, Any]]]:
-    """The objects of a JSON text that have a name more than once, as lists of (name, value).
-
-    Raises:
-        RecursionError: it is nested too deeply.
-    """
+    """The objects of a JSON text that have a name more than once, as lists of (name, value). Raises
+    RecursionError: it is nested too deeply."""
     found: list[list[tuple[str, Any]]] = []
 
     def look(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

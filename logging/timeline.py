@@ -12,11 +12,8 @@ from .clock import Clock
 
 
 class Timeline:
-    """Spans with wall-clock start, so that those of several processes line up.
-
-    Args:
-        clock: of the run; None: one that starts now.
-    """
+    """Spans with wall-clock start, so that those of several processes line up. `clock`: of the run;
+    None: one that starts now."""
 
     def __init__(self, rank: int, clock: Clock | None = None) -> None:
         self._rank = rank
