@@ -298,10 +298,8 @@ def train_samples(run: HasSettings) -> Iterator[Violation]:
 
 
 def cadence_problem(epochs: list[float]) -> str | None:
-    """What is wrong with the evaluated epochs (rising, distinct); None: every 4, from 1-4 on.
-
-    One at epoch 0, before training, is harmless.
-    """
+    """What is wrong with the evaluated epochs (rising, distinct); None: every 4, from 1-4 on. One
+    at epoch 0, before training, is harmless."""
     trained = [epoch for epoch in epochs if epoch > 0]
     if not trained:
         return None

@@ -123,11 +123,9 @@ def points(ruleset: str) -> tuple[Point, ...]:
 
 @lru_cache(maxsize=len(benchmark.RULESETS))
 def kept_points(ruleset: str) -> tuple[Point, ...]:
-    """The records that are matched and interpolated.
-
-    Out go those with a smaller batch than the fastest, then, walking upwards once, each that is
-    slower than the straight line between its neighbours.
-    """
+    """The records that are matched and interpolated. Out go those with a smaller batch than the
+    fastest, then, walking upwards once, each that is slower than the straight line between its
+    neighbours."""
     everything = points(ruleset)
     if not everything:
         return ()
@@ -144,10 +142,8 @@ def kept_points(ruleset: str) -> tuple[Point, ...]:
 
 
 def reference(batch: float, ruleset: str) -> Reference | None:
-    """What the runs of a batch are held to; None before 1.0.0.
-
-    Above the largest point there is nothing to be held to: mean and minimum are NaN.
-    """
+    """What the runs of a batch are held to; None before 1.0.0. Above the largest point there is
+    nothing to be held to: mean and minimum are NaN."""
     kept = kept_points(ruleset)
     if not kept:
         return None
@@ -214,10 +210,8 @@ def _between(batch: float, low: Point, high: Point, at_low: float, at_high: floa
 
 
 def _minimum(mean: float, stdev: float, runs: int) -> float:
-    """The smallest mean that a one-sided pooled t-test accepts, found as the tool finds it.
-
-    The tool bisects to 1e-4; so does this, around the closed form, to end on the same number.
-    """
+    """The smallest mean that a one-sided pooled t-test accepts, found as the tool finds it. The
+    tool bisects to 1e-4; so does this, around the closed form, to end on the same number."""
     if stdev == 0:
         return mean
     spread = stdev * math.sqrt(1 / runs + 1 / _SUBMITTED)

@@ -62,10 +62,8 @@ def follow_links(path: Path) -> Path:
 
 def write_file(path: Path, content: str | bytes) -> None:
     """Write `content` to `path`: a regular file is replaced as a whole, by way of one beside it.
-
     The file keeps its mode and owner. One that can be written but not replaced (see `_IN_PLACE`),
-    devices and FIFOs are written where they are. Raises OSError: it cannot be written.
-    """
+    devices and FIFOs are written where they are. Raises OSError: it cannot be written."""
     data = content.encode() if isinstance(content, str) else content
     about = _about(path)
     if about is not None and not stat.S_ISREG(about.st_mode):
@@ -98,11 +96,9 @@ def write_within(folder: Path, name: str, content: str | bytes, hint: str = "") 
 
 
 def write_own(path: Path, content: str | bytes) -> None:
-    """Write a file of ours with a name that others can guess, such as a run's result.json.
-
-    As `write_file`, but nothing is followed, opened or waited for that is no regular file. Raises
-    OSError: something else of that name, or it cannot be written.
-    """
+    """Write a file of ours with a name that others can guess, such as a run's result.json. As
+    `write_file`, but nothing is followed, opened or waited for that is no regular file. Raises
+    OSError: something else of that name, or it cannot be written."""
     data = content.encode() if isinstance(content, str) else content
     about = os.lstat(path) if os.path.lexists(path) else None
     if about is not None and not stat.S_ISREG(about.st_mode):
@@ -176,9 +172,7 @@ def _said(path: Path) -> str:
 
 def _descriptor(path: Path) -> int | None:
     """The open descriptor that `path` names, if it does: it is written from where it stands.
-
-    Opening /dev/stdout anew would begin at the start of the file that a shell's `>>` appends to.
-    """
+    Opening /dev/stdout anew would begin at the start of the file that a shell's `>>` appends to."""
     return _STDOUT if str(path) == "-" else named_descriptor(path)
 
 

@@ -96,10 +96,8 @@ WEIGHT_NAMES_RULESETS = ("1.1.0", "2.0.0", "2.1.0")
 
 
 def ruleset_name(written: object, known: Sequence[str] = RULESETS) -> str | None:
-    """The ruleset that somebody wrote as 4.0.0, 4.0, v4.0 or, in YAML, the number 4.0.
-
-    None: none of `known`.
-    """
+    """The ruleset that somebody wrote as 4.0.0, 4.0, v4.0 or, in YAML, the number 4.0. None: none
+    of `known`."""
     text = str(written).strip().lower().removeprefix("v")
     name = f"{text}.0" if re.fullmatch(r"\d\.\d", text) else text
     return name if name in known else None

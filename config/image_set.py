@@ -24,11 +24,9 @@ DRAWN = Origin(SYNTHETIC)
 
 
 def forget_other_set(leaves: dict[str, Leaf], layer: Layer) -> None:
-    """Before `layer` is put over `leaves`: drop what they say of another set than the layer's.
-
-    A layer that names `data.synthetic` too, be it as `{}`, keeps what is to be drawn: the same
-    images, at its own path.
-    """
+    """Before `layer` is put over `leaves`: drop what they say of another set than the layer's. A
+    layer that names `data.synthetic` too, be it as `{}`, keeps what is to be drawn: the same
+    images, at its own path."""
     path = layer.last(PATH)
     if path is None or _is_same_folder(path.value, _path_in(leaves)):
         return
@@ -40,10 +38,8 @@ def forget_other_set(leaves: dict[str, Leaf], layer: Layer) -> None:
 
 def fill_counts(leaves: dict[str, Leaf], *, from_manifest: bool = True) -> None:
     """Set the counts that no layer gives, where the set to be drawn or a manifest has them.
-
     `from_manifest`: whether a manifest may be read. Raises UserError: the manifest is needed and
-    cannot be read.
-    """
+    cannot be read."""
     missing = [key for key in COUNTS if key not in leaves]
     path = _path_in(leaves)
     if not missing or ("data" in leaves and leaves["data"].value != {}):

@@ -26,11 +26,8 @@ class Leaf(NamedTuple):
 
 
 class Layer(NamedTuple):
-    """Leaves in the order in which they were written.
-
-    `machine`: the first layer of a machine that takes the place of the one in the layers below.
-    `of_machine`: any layer of its file.
-    """
+    """Leaves in the order in which they were written. `machine`: the first layer of a machine that
+    takes the place of the one in the layers below. `of_machine`: any layer of its file."""
 
     leaves: tuple[tuple[str, Leaf], ...]
     machine: bool = False
@@ -51,10 +48,8 @@ def is_within(key: str, section: str) -> bool:
 
 
 def put(leaves: dict[str, Leaf], key: str, leaf: Leaf) -> None:
-    """Set one leaf; a section it replaces goes, and so does a scalar above it.
-
-    An empty mapping changes nothing in a section that is there.
-    """
+    """Set one leaf; a section it replaces goes, and so does a scalar above it. An empty mapping
+    changes nothing in a section that is there."""
     if leaf.value == {} and any(other.startswith(f"{key}.") for other in leaves):
         return
     for other in list(leaves):

@@ -98,11 +98,8 @@ def load(
 
 
 def merge(layers: Iterable[Layer]) -> dict[str, Leaf]:
-    """The leaves of all layers, each over those before it.
-
-    A machine takes the place of the one below, with as many ranks, unless a layer above it says how
-    many nodes or ranks there are.
-    """
+    """The leaves of all layers, each over those before it. A machine takes the place of the one
+    below, with as many ranks, unless a layer above it says how many nodes or ranks there are."""
     leaves: dict[str, Leaf] = {}
     ranks: int | None = None
     for layer in layers:
@@ -137,10 +134,8 @@ def load_system(name: str, ruleset: str | None = None) -> System:
 
 
 def system_yaml(system: System) -> str:
-    """A machine with its performance as YAML text that `load_system` reads back.
-
-    Where results go is no part of a machine, and left out where it is the default.
-    """
+    """A machine with its performance as YAML text that `load_system` reads back. Where results go
+    is no part of a machine, and left out where it is the default."""
     tree = _system_tree(system)
     if system.results == System().results:
         del tree["results"]

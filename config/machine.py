@@ -42,11 +42,9 @@ class Point(Section):
 
 
 class Compute(Section):
-    """Time of a step without exposed communication: fixed_s + per image x batch ^ exponent.
-
-    Two points fix both constants; with `fixed_s` given one point fixes `per image`, and two fix it
-    and the exponent (TPU).
-    """
+    """Time of a step without exposed communication: fixed_s + per image x batch ^ exponent. Two
+    points fix both constants; with `fixed_s` given one point fixes `per image`, and two fix it and
+    the exponent (TPU)."""
 
     points: tuple[Point, ...] = Field(
         description="Measured steps: one, or two of different batches where fixed_s is not given."

@@ -114,10 +114,8 @@ def find_system(name: str, folder: Path, ruleset: str | None = None) -> Path:
 
 
 def _meant(value: str, folder: Path, name: str, known: Mapping[str, str]) -> str:
-    """The end of a message: the file that lacks its ending, else the nearest of the names.
-
-    `known`: from what `name` is compared with to the name as one writes it.
-    """
+    """The end of a message: the file that lacks its ending, else the nearest of the names. `known`:
+    from what `name` is compared with to the name as one writes it."""
     if file_beside(f"{value}.yaml", folder) is not None:
         return f'; did you mean "{value}.yaml"?'
     near = difflib.get_close_matches(name, known, n=1)
@@ -165,10 +163,8 @@ def is_file(path: Path) -> bool:
 
 
 def resolve(value: str, folder: Path) -> str:
-    """A path that stands in a YAML file in `folder`, as seen from the current folder.
-
-    Relative where it lies within that, absolute elsewhere. Links are left as they are.
-    """
+    """A path that stands in a YAML file in `folder`, as seen from the current folder. Relative
+    where it lies within that, absolute elsewhere. Links are left as they are."""
     joined = folder / expand_home(value)
     path = Path(os.path.abspath(joined))  # noqa: PTH100 (resolve() would follow links)
     here = Path.cwd()

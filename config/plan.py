@@ -14,10 +14,8 @@ from .values import MOST_EPOCHS
 
 @dataclass(frozen=True)
 class Segment:
-    """A part of the run with one batch. Steps and places count from 0, epochs from 1.
-
-    Places number the endless row of training images (see `data/sampling.py`).
-    """
+    """A part of the run with one batch. Steps and places count from 0, epochs from 1. Places number
+    the endless row of training images (see `data/sampling.py`)."""
 
     first_epoch: int
     first_step: int

@@ -7,10 +7,8 @@ from typing import Protocol
 
 
 class Advance(Protocol):
-    """Progress of a named task: `done` of `total` pieces, and in words what it is at.
-
-    `begun`: pieces' worth of work on those that are not done.
-    """
+    """Progress of a named task: `done` of `total` pieces, and in words what it is at. `begun`:
+    pieces' worth of work on those that are not done."""
 
     def __call__(self, done: int, total: int, detail: str = "", begun: float = 0.0) -> None: ...
 

@@ -39,11 +39,8 @@ _BOUNDS = {Ge: "{} or more", Gt: "above {}", Le: "at most {}", Lt: "below {}"}
 
 
 class Key(NamedTuple):
-    """One key, or a section of keys.
-
-    `path`: dotted; `[]` stands for each entry of a list of sections. `values` and `default`: empty
-    for a section, but for one that can be null.
-    """
+    """One key, or a section of keys. `path`: dotted; `[]` stands for each entry of a list of
+    sections. `values` and `default`: empty for a section, but for one that can be null."""
 
     path: str
     meaning: str
@@ -61,10 +58,8 @@ def all_keys() -> dict[str, Key]:
 
 @lru_cache(maxsize=1)
 def recipes() -> dict[str, dict[str, tuple[str, ...]]]:
-    """Per key: each value that presets give it, as YAML, and their names.
-
-    Left out: their own names, what all have from `base`, and how fast their machines are.
-    """
+    """Per key: each value that presets give it, as YAML, and their names. Left out: their own
+    names, what all have from `base`, and how fast their machines are."""
     found: dict[str, dict[str, tuple[str, ...]]] = {}
     for name in sorted(list_presets()):
         for path, (value, origin) in merge(read_layers(PRESETS / f"{name}.yaml")).items():

@@ -44,10 +44,8 @@ machine, and changes no result."""
 
 class Synthetic(Section):
     """The embedded image set: texture classes, drawn when the config's own `data.path` is missing.
-
     A config that names another `data.path` names another set: this section of its base does not
-    hold for it, unless it says `synthetic: {}` (or a key of it) as well.
-    """
+    hold for it, unless it says `synthetic: {}` (or a key of it) as well."""
 
     classes: Annotated[int, Field(strict=True, ge=2, le=10)] = default(
         10, "Texture classes to draw."

@@ -24,10 +24,8 @@ _MAX_NODES = 2000  # keys and values, aliases written out; the whole schema has 
 
 
 def compose_file(path: Path, within: Path | None = None) -> Node | None:
-    """The root node of a YAML file; None: it is empty.
-
-    `within`: the folder that it must lie in (`reading.open_file`). Raises UserError.
-    """
+    """The root node of a YAML file; None: it is empty. `within`: the folder that it must lie in
+    (`reading.open_file`). Raises UserError."""
     try:
         raw = read_file(path, _MAX_BYTES, within=within)
     except OSError as error:

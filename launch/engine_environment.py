@@ -101,11 +101,9 @@ def backend_of(run: Run, on_cpu: Controller) -> Backend:
 def engine_environment(
     run: Run, backend: Backend, present: Mapping[str, str], controller: Controller = "mpi"
 ) -> Environment:
-    """The engines' environment for `run`, given what is `present` already.
-
-    `controller`: the launcher's, which on NCCL decides too what there is to choose from. Raises
-    UserError: the backend does not offer the algorithm, or the ranks do not form its grid.
-    """
+    """The engines' environment for `run`, given what is `present` already. `controller`: the
+    launcher's, which on NCCL decides too what there is to choose from. Raises UserError: the
+    backend does not offer the algorithm, or the ranks do not form its grid."""
     chosen = choose_algorithm(run, backend, controller)
     algorithm = chosen.name.partition("(")[0]  # torus_2d(2x4): the grid is not theirs
     if (backend, algorithm) not in ALGORITHMS:
@@ -151,11 +149,9 @@ def engine_environment(
 
 
 def _check_on_nccl(algorithm: str, nodes: int, controller: Controller) -> None:
-    """Refuse what Horovod 0.28.1 would silently replace by NCCL's own allreduce.
-
-    operations.cc: both count only where `size != local_size`, and the hierarchical one is there
-    only with MPI (it sums over nodes by MPI_Allreduce; the torus does by NCCL).
-    """
+    """Refuse what Horovod 0.28.1 would silently replace by NCCL's own allreduce. operations.cc:
+    both count only where `size != local_size`, and the hierarchical one is there only with MPI (it
+    sums over nodes by MPI_Allreduce; the torus does by NCCL)."""
     if algorithm in ("torus_2d", "hierarchical") and nodes < 2:
         raise UserError(
             f"comm.algorithm: two nodes or more expected for {algorithm} on nccl, found {nodes}"

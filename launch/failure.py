@@ -50,11 +50,8 @@ SECONDARY_ERRORS = (
 
 
 def read_failures(out: Path) -> list[dict[str, Any]]:
-    """What failed ranks left in `out`/failure_*.json, oldest first.
-
-    One of another shape is left out: a rank was killed while it wrote, or no rank wrote it;
-    stderr.log still has its words.
-    """
+    """What failed ranks left in `out`/failure_*.json, oldest first. One of another shape is left
+    out: a rank was killed while it wrote, or no rank wrote it; stderr.log still has its words."""
     paths = sorted(out.glob("failure_*.json"), key=lambda path: path.lstat().st_mtime_ns)
     found = map(read_object, paths)
     return [failure for failure in found if _is_failure(failure)]

@@ -20,10 +20,8 @@ def _available(root: Path) -> int | None:
 
 
 def _left_in_groups(root: Path) -> Iterator[int]:
-    """What the limits of this process's memory cgroup and of those above it leave.
-
-    In a container the path may be the host's: a folder that is not there is passed over.
-    """
+    """What the limits of this process's memory cgroup and of those above it leave. In a container
+    the path may be the host's: a folder that is not there is passed over."""
     mounts = root / "sys/fs/cgroup"
     for line in _text(root / "proc/self/cgroup").splitlines():
         number, controllers, path = (*line.split(":", 2), "", "")[:3]

@@ -186,11 +186,9 @@ def say_ending(out: Path, ending: Ending) -> None:
 
 
 def describe_stop(signal: str, seconds: int, walltime: str | None, stderr: str) -> str:
-    """The signal, when it came, and what Slurm said of it: nothing else is known.
-
-    A cancelled job, one that is preempted or requeued, a failed node, and the end of the time all
-    arrive as the same signal.
-    """
+    """The signal, when it came, and what Slurm said of it: nothing else is known. A cancelled job,
+    one that is preempted or requeued, a failed node, and the end of the time all arrive as the same
+    signal."""
     of = f" of {walltime}" if walltime else ""
     said = [" ".join(f"{m['said']}{m['why']}".split()).lower() for m in _CANCELLED.finditer(stderr)]
     slurm = f" (Slurm: {said[-1]})" if said else ""

@@ -124,10 +124,8 @@ class Horovodrun(Launcher):
 
 
 class Srun(Launcher):
-    """Slurm's launcher, within an allocation; ranks find each other by PMIx.
-
-    Without --kill-on-bad-exit the others would wait for ever for a rank that failed.
-    """
+    """Slurm's launcher, within an allocation; ranks find each other by PMIx. Without
+    --kill-on-bad-exit the others would wait for ever for a rank that failed."""
 
     name, program, product, may_start_elsewhere = "srun", "srun", "Slurm", True
 
@@ -138,10 +136,8 @@ class Srun(Launcher):
 
 
 class Jsrun(Launcher):
-    """LSF's launcher at Summit: one resource set a node, so that a rank sees all its GPUs.
-
-    jsrun, like srun, takes the whole environment along.
-    """
+    """LSF's launcher at Summit: one resource set a node, so that a rank sees all its GPUs. jsrun,
+    like srun, takes the whole environment along."""
 
     name, program, product, may_start_elsewhere = "jsrun", "jsrun", "LSF", True
 

@@ -49,10 +49,8 @@ def load_resumed(
     where: str, config: str | None, overrides: list[str], ranks: int | None
 ) -> tuple[Path, Loaded]:
     """(folder, config) of an interrupted run: a path, or `latest`, that of `config` or of all.
-
     Without `config` the run's own is taken. Raises UserError: there is nothing to go on from, it is
-    in use, or the config is another.
-    """
+    in use, or the config is another."""
     if ranks is not None:
         overrides = [*overrides, "system.nodes=1", f"system.ranks_per_node={ranks}"]
     folder = _latest(config, overrides) if where == "latest" else Path(where)
@@ -146,11 +144,9 @@ def begin_attempt(out: Path, loaded: Loaded) -> Checkpoint | None:
 
 
 def close_attempt(out: Path) -> None:
-    """After a failure: end the log where rank 0 could not, remove half a checkpoint.
-
-    Gives back what was reserved on the disk, for this and for what is to be said. A folder that
-    another driver has taken over is left alone.
-    """
+    """After a failure: end the log where rank 0 could not, remove half a checkpoint. Gives back
+    what was reserved on the disk, for this and for what is to be said. A folder that another driver
+    has taken over is left alone."""
     if driven_by_another(out) is not None:
         return
     give_back(out)
@@ -196,10 +192,8 @@ def _latest(config: str | None, overrides: list[str]) -> Path:
 
 
 def is_interrupted(folder: Path) -> bool:
-    """Did the run in `folder` end before its time, and would it not fail again the same way?
-
-    A run that reached its target, or trained to its last epoch without, has ended.
-    """
+    """Did the run in `folder` end before its time, and would it not fail again the same way? A run
+    that reached its target, or trained to its last epoch without, has ended."""
     result = read_result(folder)
     if result.get("status") == "success" or is_hopeless(folder):
         return False
@@ -224,10 +218,8 @@ def _exists(out: Path, number: int) -> bool:
 
 
 def _copy_start(out: Path, name: str, size_bytes: int, attempts: int, target: Path) -> None:
-    """Copy the first `size_bytes` of `name` to `target`: what takes its place.
-
-    Where going on was interrupted before, the file is in an `attempt_<n>/` alone: the newest.
-    """
+    """Copy the first `size_bytes` of `name` to `target`: what takes its place. Where going on was
+    interrupted before, the file is in an `attempt_<n>/` alone: the newest."""
     sizes = []
     for folder in (out, *(out / f"attempt_{n}" for n in range(attempts - 1, 0, -1))):
         source = folder / (name if folder == out else _KEPT[name])

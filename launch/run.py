@@ -196,11 +196,9 @@ def end_failed(run: Run, out: Path, reason: str, again: str, launcher: str | Non
 
 
 def close_result(out: Path, run: Run, ending: Ending) -> None:
-    """result.json and report of a run that did not come to its end by itself.
-
-    What ranks that ended in order have written there stays, with the ending beside it. A folder
-    that another driver has taken over is left alone.
-    """
+    """result.json and report of a run that did not come to its end by itself. What ranks that ended
+    in order have written there stays, with the ending beside it. A folder that another driver has
+    taken over is left alone."""
     if driven_by_another(out) is not None:
         return
     result = read_object(out / "result.json") or {"status": "failed", "seed": run.seed}

@@ -82,10 +82,8 @@ def remove_rank_lock(out: Path) -> None:
 
 
 def driven_by_another(out: Path) -> Holder | None:
-    """Who drives the run in `out`, if that is another process than this one.
-
-    One that was suspended finds so after it has gone on: its lock was taken over.
-    """
+    """Who drives the run in `out`, if that is another process than this one. One that was suspended
+    finds so after it has gone on: its lock was taken over."""
     holder = read_holder(out / LOCK)
     ours = (platform.node(), os.getpid())
     return None if holder is None or (holder.host, holder.pid) == ours else holder

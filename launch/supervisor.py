@@ -142,11 +142,9 @@ def _explain(
 
 
 class StopSignals:
-    """SIGINT and SIGTERM as facts to look at, within the context.
-
-    A handler that raises does so anywhere: within `Popen.poll` it left a lock held, and the wait
-    for that process never ended (one in twenty `scancel`s on a busy machine).
-    """
+    """SIGINT and SIGTERM as facts to look at, within the context. A handler that raises does so
+    anywhere: within `Popen.poll` it left a lock held, and the wait for that process never ended
+    (one in twenty `scancel`s on a busy machine)."""
 
     def __init__(self) -> None:
         self.name = ""
@@ -195,11 +193,9 @@ def _wait_for_end(child: subprocess.Popen[str], stop: StopSignals, grace_s: floa
 
 @contextmanager
 def _scratch(watchdog: Watchdog | None, *, one_machine: bool) -> Iterator[dict[str, str]]:
-    """Variables for the ranks of one job: their watchdog, and a place for the engines' files.
-
-    On one machine that is a folder of their own, in memory where Open MPI wants shared memory,
-    which is removed with whatever a killed rank has left there.
-    """
+    """Variables for the ranks of one job: their watchdog, and a place for the engines' files. On
+    one machine that is a folder of their own, in memory where Open MPI wants shared memory, which
+    is removed with whatever a killed rank has left there."""
     added = watchdog.environment if watchdog else {}
     shared = Path("/dev/shm")
     parent = str(shared) if shared.is_dir() else None

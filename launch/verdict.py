@@ -97,10 +97,8 @@ def target_note(run: Run) -> str:
 
 
 def check_note(check: ConfigCheck) -> str:
-    """What `config check` objects to in a config that is to run; empty where it does not.
-
-    The target is `target_note`'s, and what the rules forbid and no tool checks is said at the end.
-    """
+    """What `config check` objects to in a config that is to run; empty where it does not. The
+    target is `target_note`'s, and what the rules forbid and no tool checks is said at the end."""
     found = [
         finding.message
         for finding in check.findings

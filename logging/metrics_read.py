@@ -36,11 +36,8 @@ class Series(NamedTuple):
 
 
 def read_metrics(path: Path, within: Path | None = None) -> Series:
-    """The records of a metrics.jsonl: their kinds and numbers.
-
-    A torn line, such as a killed run leaves, is skipped. Raises OSError: no regular file of that
-    size `within` the folder.
-    """
+    """The records of a metrics.jsonl: their kinds and numbers. A torn line, such as a killed run
+    leaves, is skipped. Raises OSError: no regular file of that size `within` the folder."""
     kept: dict[str, list[tuple[int, dict[str, Any]]]] = {}
     seen: Counter[str] = Counter()
     steps: dict[str, int] = {}

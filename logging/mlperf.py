@@ -58,10 +58,8 @@ def _official_name(tensor: str) -> str:
 
 
 class _Handler(logging.FileHandler):
-    """A log that cannot be written ends the run, where logging would go on without it.
-
-    It is never one that a link of its name leads to.
-    """
+    """A log that cannot be written ends the run, where logging would go on without it. It is never
+    one that a link of its name leads to."""
 
     def _open(self) -> TextIOWrapper:
         flags = os.O_APPEND if self.mode == "a" else os.O_TRUNC
@@ -123,11 +121,9 @@ class MLPerfLog:
         self._start(key.INIT_START)
 
     def hyperparameters(self, run: Run, plan: Plan, tensors: Sequence[str] = ()) -> None:
-        """Seed, batch, optimizer and schedule: the keys of the optimizer in use alone.
-
-        `tensors` are those whose weights have been initialised; the rulesets that want them get
-        one record each.
-        """
+        """Seed, batch, optimizer and schedule: the keys of the optimizer in use alone. `tensors`
+        are those whose weights have been initialised; the rulesets that want them get one record
+        each."""
         self._enter("hyperparameters")
         values: dict[str, Any] = {
             key.SEED: run.seed,
@@ -174,10 +170,8 @@ class MLPerfLog:
         return 0 if self._path is None else self._path.stat().st_size
 
     def resume(self, step: int, *, ranks: int, repeated: int | None = None) -> None:
-        """The run goes on after `step`: a key of our own; its clock has never stopped.
-
-        `repeated`: steps after it that are trained a second time; None: not known.
-        """
+        """The run goes on after `step`: a key of our own; its clock has never stopped. `repeated`:
+        steps after it that are trained a second time; None: not known."""
         known = {} if repeated is None else {"steps_repeated": repeated}
         self._event(RESUMED, step, ranks=ranks, **known)
 
@@ -264,12 +258,9 @@ class MLPerfLog:
 
 
 def close_interrupted(path: Path) -> None:
-    """run_stop "aborted" at the end of a log whose writer was killed with its clock running.
-
-    A line cut in its middle is ended, not repaired. Nothing for a log that is closed, or whose
-    clock never started. Raises OSError: it cannot be read or written, or is no regular file of its
-    folder.
-    """
+    """run_stop "aborted" at the end of a log whose writer was killed with its clock running. A line
+    cut in its middle is ended, not repaired. Nothing for a log that is closed, or whose clock never
+    started. Raises OSError: it cannot be read or written, or is no regular file of its folder."""
     text = read_file(path, _MOST_BYTES, within=path.parent)
     if f'"key": "{key.RUN_START}"'.encode() not in text:
         return

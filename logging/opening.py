@@ -14,12 +14,9 @@ MOST_BYTES = 1 << 30
 
 
 def open_log(path: Path) -> BinaryIO:
-    """Open a log for one pass over it.
-
-    A FIFO by its name is refused, as its other end may never come; one that is open already, such
-    as `rn50 log check <(zcat result_0.txt.gz)` has it, is read. Raises OSError: it cannot be
-    opened, or is neither of the two.
-    """
+    """Open a log for one pass over it. A FIFO by its name is refused, as its other end may never
+    come; one that is open already, such as `rn50 log check <(zcat result_0.txt.gz)` has it, is
+    read. Raises OSError: it cannot be opened, or is neither of the two."""
     descriptor = open_pipe(path)
     if descriptor is not None:
         return os.fdopen(os.dup(descriptor), "rb")

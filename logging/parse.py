@@ -338,10 +338,8 @@ class _Reader:
     def _whole_line(
         self, raw: bytes, start: int, after: int, head: int
     ) -> tuple[Any, str, int] | None:
-        """(content, text, end) of a record with a token inside one of its texts.
-
-        At most a few such lines are tried: each costs the whole line.
-        """
+        """(content, text, end) of a record with a token inside one of its texts. At most a few such
+        lines are tried: each costs the whole line."""
         if after == -1 or self.whole_lines >= _WHOLE_LINES:
             return None
         self.whole_lines += 1
