@@ -8,7 +8,7 @@ import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Annotated, Optional
+from typing import Annotated
 
 from ..data.listing import list_images
 from ..data.pack import pack_images
@@ -25,13 +25,9 @@ def pack(
     job: Job,
     *,
     images: Annotated[Path, Argument("An image folder.")],
-    scratch: Annotated[
-        Optional[Path],  # noqa: UP045 (Typer reads this at run time)
-        Option("Where to write; default: beside the images."),
-    ] = None,
+    scratch: Annotated[Path | None, Option("Where to write; default: beside the images.")] = None,
     processes: Annotated[
-        Optional[int],  # noqa: UP045
-        Option("Processes that check images; default: a core each.", min=1),
+        int | None, Option("Processes that check images; default: a core each.", min=1)
     ] = None,
     passes: Annotated[int, Option("How often each, in turn.", min=1)] = 5,
 ) -> Outcome:

@@ -12,7 +12,7 @@ import math
 import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple, Optional
+from typing import Annotated, Any, NamedTuple
 
 from ..config.errors import UserError
 from ..config.load import Loaded
@@ -121,7 +121,7 @@ def scaling(
         str, Option("weak: a rank's batch is fixed; strong: the global batch.")
     ] = "weak,strong",
     global_batch: Annotated[
-        Optional[int],  # noqa: UP045 (Typer reads this at run time)
+        int | None,
         Option(
             "For strong; default: `batch.per_rank` x the most ranks, so that all divide it.", min=1
         ),

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, Optional, get_args, get_type_hints
+from typing import Annotated, Any, get_args, get_type_hints
 
 import typer
 from typer.core import TyperGroup
@@ -141,10 +141,7 @@ def _parameters(benchmark: Any) -> Iterator[inspect.Parameter]:
         shared = [("config", Config, benchmark.config), ("overrides", Overrides, None)]
         shared += [("ranks", Ranks, None)] if benchmark.takes_ranks else []
         shared += [("launcher", Launcher, None), ("system", SystemName, None)]
-    plot = Annotated[
-        Optional[Path],  # noqa: UP045 (Typer reads this at run time)
-        output_file(benchmark.plot),
-    ]
+    plot = Annotated[Path | None, output_file(benchmark.plot)]
     for name, annotation, default in (
         *shared,
         *own,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated, Optional
+from typing import Annotated
 
 import typer
 
@@ -115,7 +115,7 @@ def config_check(
 @config_app.command("explain")
 def config_explain(
     key: Annotated[
-        Optional[str],  # noqa: UP045 (Typer reads this at run time)
+        str | None,
         typer.Argument(
             help="A key, its beginning or a section; default: all.",
             autocompletion=complete_key,
@@ -123,7 +123,7 @@ def config_explain(
         ),
     ] = None,
     write: Annotated[
-        Optional[Path],  # noqa: UP045
+        Path | None,
         typer.Option(
             help="Put the reference of all keys into a page, as docs/config.md has it.",
             metavar="PAGE",

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Sequence
 from contextlib import redirect_stdout
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Optional, TextIO
+from typing import Annotated, Any, TextIO
 
 import typer
 
@@ -82,7 +82,7 @@ Config = Annotated[
     ),
 ]
 Overrides = Annotated[
-    Optional[list[str]],  # noqa: UP045 (Typer reads this at run time)
+    list[str] | None,
     typer.Argument(help="`key.path=value`, such as `batch.per_rank=16`.", show_default=False),
 ]
 
@@ -133,11 +133,11 @@ Json = Annotated[
     bool, typer.Option("--json", help="Print JSON for programs.", callback=_json_alone)
 ]
 Ranks = Annotated[
-    Optional[int],  # noqa: UP045
+    int | None,
     typer.Option(min=1, help="Ranks on this machine, instead of the config's nodes and ranks."),
 ]
 SystemName = Annotated[
-    Optional[str],  # noqa: UP045
+    str | None,
     typer.Option(
         "--system",
         help="A machine of `config/system/`, or its YAML: the config's ranks on its nodes.",
@@ -146,7 +146,7 @@ SystemName = Annotated[
     ),
 ]
 Launcher = Annotated[
-    Optional[str],  # noqa: UP045
+    str | None,
     typer.Option(
         help="Default: srun in a Slurm job, else mpirun if there is.", **choices(LAUNCHER_NAMES)
     ),

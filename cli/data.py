@@ -6,7 +6,7 @@ import json
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Optional
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -32,8 +32,7 @@ from .measuring import Measuring
 data_app = typer.Typer(help="Make, pack, verify and stage image sets.", **TYPER_OPTIONS)
 
 Processes = Annotated[
-    Optional[int],  # noqa: UP045 (Typer reads this at run time)
-    typer.Option(min=1, help="Processes; default: one for each core."),
+    int | None, typer.Option(min=1, help="Processes; default: one for each core.")
 ]
 MOST_NAMED = 20
 LIKE_IMAGENET = (
@@ -89,7 +88,7 @@ def data_pack(
     shuffle_seed: Annotated[int, typer.Option(min=0, help="Order of the records.")] = 0,
     processes: Processes = None,
     hold_out: Annotated[
-        Optional[float],  # noqa: UP045
+        float | None,
         typer.Option(
             min=0.001,
             max=0.999,
@@ -97,8 +96,7 @@ def data_pack(
         ),
     ] = None,
     val_labels: Annotated[
-        Optional[Path],  # noqa: UP045
-        typer.Option(help="Classes of a flat val; default: a known name beside it."),
+        Path | None, typer.Option(help="Classes of a flat val; default: a known name beside it.")
     ] = None,
     skip_bad: Annotated[int, typer.Option(min=0, help="Leave out so many bad files.")] = 0,
     decode: Annotated[bool, typer.Option("--decode", help="Decode all; failing is bad.")] = False,
@@ -219,10 +217,7 @@ def data_verify(
 def data_stage(
     config: Config,
     overrides: Overrides = None,
-    to: Annotated[
-        Optional[Path],  # noqa: UP045
-        typer.Option(help="Folder to make on the node's own disk."),
-    ] = None,
+    to: Annotated[Path | None, typer.Option(help="Folder to make on the node's own disk.")] = None,
     remove: Annotated[bool, typer.Option("--remove", help="Delete the staged set.")] = False,
     wait_s: Annotated[
         float, typer.Option(min=0, help="Other local ranks wait so long; 0: they return at once.")
@@ -282,7 +277,7 @@ def data_bench(
     passes: Annotated[int, typer.Option(min=1, help="Passes of each way in, in turn.")] = 7,
     images: Annotated[int, typer.Option(min=1, help="Images a pass.")] = 640,
     system: Annotated[
-        Optional[str],  # noqa: UP045
+        str | None,
         typer.Option(
             "--system",
             metavar="MACHINE",
@@ -291,12 +286,11 @@ def data_bench(
         ),
     ] = None,
     batch_per_gpu: Annotated[
-        Optional[int],  # noqa: UP045
+        int | None,
         typer.Option(min=1, help="Of --system; default: the largest it has a known speed for."),
     ] = None,
     plot: Annotated[
-        Optional[Path],  # noqa: UP045
-        output_file("Draw as SVG: the roofline of --system, or the measurements"),
+        Path | None, output_file("Draw as SVG: the roofline of --system, or the measurements")
     ] = None,
     as_json: Json = False,
 ) -> None:

@@ -7,7 +7,7 @@ import json
 import shlex
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NamedTuple, Optional
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
@@ -43,7 +43,7 @@ class _Wanted(NamedTuple):
 
 def launch(
     config: Annotated[
-        Optional[str],  # noqa: UP045
+        str | None,
         typer.Argument(
             help="A preset or a YAML file; default: quick, or the config to resume.",
             autocompletion=complete_preset,
@@ -54,8 +54,7 @@ def launch(
     launcher: Launcher = None,
     system: SystemName = None,
     resume: Annotated[
-        Optional[str],  # noqa: UP045
-        typer.Option(help="Go on with an interrupted run: its folder, or `latest`."),
+        str | None, typer.Option(help="Go on with an interrupted run: its folder, or `latest`.")
     ] = None,
     max_restarts: Annotated[
         int, typer.Option(min=0, help="Go on by itself so often after a failed rank.")
@@ -64,14 +63,13 @@ def launch(
         int, typer.Option(min=1, max=100, help="Runs one after the other, a fresh seed each.")
     ] = 1,
     job: Annotated[
-        Optional[Path],  # noqa: UP045
+        Path | None,
         typer.Option(
             help="As a job script: run in this folder, output in its job.log; again: go on there."
         ),
     ] = None,
     dry_run: Annotated[
-        bool,
-        typer.Option("--dry-run", help="Say what would run and what it takes; start nothing."),
+        bool, typer.Option("--dry-run", help="Say what would run and what it takes; start nothing.")
     ] = False,
     as_json: Json = False,
 ) -> None:
@@ -212,7 +210,7 @@ def train(
     config: Config,
     overrides: Overrides = None,
     out: Annotated[
-        Optional[Path],  # noqa: UP045
+        Path | None,
         typer.Option(
             help="Folder for the run's files, no other run's; default: a new one below `results/`."
         ),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Optional
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -16,8 +16,7 @@ if TYPE_CHECKING:
 log_app = typer.Typer(help="Read MLPerf logs.", **TYPER_OPTIONS)
 
 Ruleset = Annotated[
-    Optional[str],  # noqa: UP045 (Typer reads this at run time)
-    typer.Option(help="Rules of a round, such as 4.0.0; default: found from the log."),
+    str | None, typer.Option(help="Rules of a round, such as 4.0.0; default: found from the log.")
 ]
 
 
@@ -99,7 +98,7 @@ def log_score(
     ],
     ruleset: Ruleset = None,
     scale: Annotated[
-        Optional[bool],  # noqa: UP045
+        bool | None,
         typer.Option(help="Multiply by the RCP factor; default: as in the round (from 2.1.0 on)."),
     ] = None,
     as_json: Json = False,

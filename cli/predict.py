@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Optional
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -23,14 +23,14 @@ _MOST_FACTOR = 1_000_000
 _MOST_RANK_STEPS = 5_000_000
 """Of a simulation: about a minute (2,048 ranks x 1,000 steps in 14 groups take 20 s of a core)."""
 Arguments = Annotated[
-    Optional[list[str]],  # noqa: UP045 (Typer reads these at run time)
+    list[str] | None,
     typer.Argument(
         help="A config and its overrides; with --calibrate: run folders or LOG:GPUS.",
         show_default=False,
     ),
 ]
 Name = Annotated[
-    Optional[str],  # noqa: UP045
+    str | None,
     typer.Option(
         "--system",
         metavar="MACHINE",
@@ -40,49 +40,39 @@ Name = Annotated[
     ),
 ]
 Gpus = Annotated[
-    Optional[int],  # noqa: UP045
-    typer.Option(help="Accelerators; instead of the config's nodes and ranks."),
+    int | None, typer.Option(help="Accelerators; instead of the config's nodes and ranks.")
 ]
-BatchPerGpu = Annotated[
-    Optional[int],  # noqa: UP045
-    typer.Option(help="Images per accelerator and step."),
-]
+BatchPerGpu = Annotated[int | None, typer.Option(help="Images per accelerator and step.")]
 EpochsOption = Annotated[
-    Optional[float],  # noqa: UP045
+    float | None,
     typer.Option("--epochs", help="Epochs of the run; default: what published runs needed."),
 ]
 Algorithm = Annotated[
-    Optional[str],  # noqa: UP045
-    typer.Option(help="Allreduce: auto, ring, torus_2d, hierarchical, double_tree, ..."),
+    str | None, typer.Option(help="Allreduce: auto, ring, torus_2d, hierarchical, double_tree, ...")
 ]
 GroupRule = Annotated[
-    Optional[str],  # noqa: UP045
+    str | None,
     typer.Option("--groups", help="Gradient groups: cubic(3), equal_bytes(8), single, ..."),
 ]
 Precision = Annotated[
-    Optional[str],  # noqa: UP045
-    typer.Option(help="fp16, fp32 or tf32; default: the config's, or fp16."),
+    str | None, typer.Option(help="fp16, fp32 or tf32; default: the config's, or fp16.")
 ]
 Ruleset = Annotated[
-    Optional[str],  # noqa: UP045
+    str | None,
     typer.Option(
         help="Round whose recipes set the epochs (and the software, where a system has several)."
     ),
 ]
 Plot = Annotated[
-    Optional[Path],  # noqa: UP045
+    Path | None,
     output_file(
         "Draw as SVG: the curve over GPUs, the step, algorithms, overlap; --validate: rows"
     ),
 ]
 Plots = Annotated[
-    Optional[Path],  # noqa: UP045
-    typer.Option(help="Folder for the same plots, each in a file of its own."),
+    Path | None, typer.Option(help="Folder for the same plots, each in a file of its own.")
 ]
-Out = Annotated[
-    Optional[Path],  # noqa: UP045
-    output_file("With --calibrate: write the fitted system's YAML here"),
-]
+Out = Annotated[Path | None, output_file("With --calibrate: write the fitted system's YAML here")]
 Steps = Annotated[int, typer.Option(min=1, max=10_000, help="Steps to simulate.")]
 Seed = Annotated[int, typer.Option(min=0, help="Of the simulation.")]
 SlowNode = Annotated[float, typer.Option(min=1.0, help="One node computes so many times as long.")]
@@ -90,7 +80,7 @@ SlowLinkFactor = Annotated[
     float, typer.Option("--slow-link", min=1.0, help="One node's messages take so many times.")
 ]
 FailStep = Annotated[
-    Optional[int],  # noqa: UP045
+    int | None,
     typer.Option(min=1, help="A node fails after this step; restart from a checkpoint 10 s later."),
 ]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import Annotated, Optional
+from typing import Annotated
 
 import typer
 
@@ -22,10 +22,7 @@ Paths = Annotated[
 @log_app.command("compare")
 def log_compare(
     paths: Paths,
-    plot: Annotated[
-        Optional[Path],  # noqa: UP045 (Typer reads this at run time)
-        output_file("Draw accuracy by epoch and by time as SVG"),
-    ] = None,
+    plot: Annotated[Path | None, output_file("Draw accuracy by epoch and by time as SVG")] = None,
     as_json: Json = False,
 ) -> None:
     """Put logs, runs or submissions side by side; each is held against the first.
@@ -78,22 +75,21 @@ def log_report(
         Path, typer.Argument(help="A log, the folder of a run, or a submission's directory.")
     ],
     others: Annotated[
-        Optional[list[Path]],  # noqa: UP045
+        list[Path] | None,
         typer.Option("--compare", help="A log or folder to compare with; may be repeated."),
     ] = None,
     out: Annotated[
-        Optional[Path],  # noqa: UP045
-        output_file("The file; default: report.html in the folder, for a log here"),
+        Path | None, output_file("The file; default: report.html in the folder, for a log here")
     ] = None,
     system: Annotated[
-        Optional[str],  # noqa: UP045
+        str | None,
         typer.Option(
             help="Predict the recipe on this machine (`config/system/`); default: on its own.",
             autocompletion=complete_system,
         ),
     ] = None,
     gpus: Annotated[
-        Optional[int],  # noqa: UP045
+        int | None,
         typer.Option(min=1, help="Accelerators of the prediction; default: the run's ranks."),
     ] = None,
 ) -> None:

@@ -6,7 +6,7 @@ import json
 import shlex
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Optional, TextIO
+from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from ..launch.submit import Submission
 
 SchedulerName = Annotated[
-    Optional[str],  # noqa: UP045 (Typer reads this at run time)
+    str | None,
     typer.Option("--scheduler", help="Default: the system's.", **choices(SCHEDULER_NAMES)),
 ]
 Runs = Annotated[

@@ -7,7 +7,7 @@ import shlex
 import sys
 from collections import Counter
 from pathlib import Path
-from typing import Annotated, Optional
+from typing import Annotated
 
 import typer
 
@@ -24,8 +24,7 @@ def sweep(
         bool, typer.Option("--report", help="Run nothing: results of the trials so far.")
     ] = False,
     plot: Annotated[
-        Optional[Path],  # noqa: UP045 (Typer reads this at run time)
-        output_file("Draw history, parameters and their importance as one SVG too"),
+        Path | None, output_file("Draw history, parameters and their importance as one SVG too")
     ] = None,
     as_json: Json = False,
 ) -> None:
