@@ -12,7 +12,7 @@ from typing import Annotated, Any, NamedTuple
 from ..config.errors import UserError
 from ..config.load import Loaded, load
 from ..launch.launchers import build_job
-from ..report.drawing import finish, new_panels, save
+from ..report.charts import finish, new_panels, save
 from ..scaling.cost import allreduce as cost_of
 from ..scaling.netlab import Point, calibrate_link, calibration_points, predict_s
 from ..scaling.topology import Link, flat

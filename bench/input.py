@@ -19,7 +19,7 @@ from ..config.progress import Tracker
 from ..data.dataset import load_table
 from ..data.prepare import prepare
 from ..launch.supervisor import StopSignals
-from ..report.drawing import finish, new_figure, save
+from ..report.charts import finish, new_figure, save
 from ..scaling.machine import Machine, known_precisions
 from ..scaling.step import build, step_time
 from .harness import Outcome, in_turn, ratio_spread, spread

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from ..config.errors import UserError
 from ..config.plan import build_plan
 from ..config.schema import Comm
-from ..report.drawing import error_bars, finish, new_figure, save
+from ..report.charts import error_bars, finish, new_figure, save
 from .harness import Job, Option, Outcome, bench, ratio_spread, spread, wall_s
 from .jobs import load_ready, measure_on_ranks
 from .resolution import MARK, MOST_UNCERTAIN, half_width, is_resolvable, why_not

@@ -17,7 +17,7 @@ from typing import Annotated, Any, NamedTuple
 from ..config.errors import UserError
 from ..config.load import Loaded
 from ..data.prepare import prepare
-from ..report.drawing import error_bars, finish, new_panels, save
+from ..report.charts import error_bars, finish, new_panels, save
 from .harness import Job, Option, Outcome, bench, in_turn, machine, parse_counts, spread
 from .jobs import measure_on_ranks
 

@@ -179,7 +179,7 @@ def print_outcome(track: Measuring, outcome: Any, as_json: bool, plot: Path | No
     if plot is not None and outcome.draw:
         outcome.draw(plot)
     elif plot is not None:
-        from ..report.drawing import draw_measurements, save
+        from ..report.charts import draw_measurements, save
 
         shown = {name: r for name, r in outcome.ratios.items() if r.get("resolvable", True)}
         save(draw_measurements(outcome.measurements, shown), plot)

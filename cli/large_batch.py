@@ -20,7 +20,7 @@ from typing import NamedTuple
 from ..config.errors import UserError
 from ..launch.ending import GO_ON, Ending, interrupt
 from ..launch.run import launch, load_for_launch
-from ..report.drawing import finish, new_figure, save
+from ..report.charts import finish, new_figure, save
 from .console import EXIT_STOPPED, EXIT_USAGE
 
 BATCHES = (20, 50, 125, 250, 500)

@@ -260,7 +260,7 @@ def _predict(job: Job, plot: Path | None, plots: Path | None, as_json: bool) -> 
         _print_prediction(answer)
     if plot is None and plots is None:
         return
-    from ..report.predict_plots import write_plot, write_plots
+    from ..report.prediction import write_plot, write_plots
 
     files = write_plots(answer, plots) if plots is not None else []
     if plot is not None:
@@ -272,46 +272,19 @@ def _predict(job: Job, plot: Path | None, plots: Path | None, as_json: bool) -> 
 
 
 def _print_prediction(answer: Prediction) -> None:
-    first, step = answer.phases[0], answer.step
-    low_s, high_s = answer.time_interval_s
-    step_low, step_high = answer.step_interval_s
-    print_table(
-        (f"{answer.job.name}: {answer.job.gpus} x {first.batch}", "", "90 % interval"),
-        [
-            (
-                "step",
-                f"{step.total_s * 1e3:.2f} ms",
-                f"{step_low * 1e3:.2f} to {step_high * 1e3:.2f} ms",
-            ),
-            ("training rate", f"{answer.images_per_s:,.0f} images/s", ""),
-            ("efficiency", f"{answer.efficiency:.1%}", "of computation alone"),
-            (
-                "epochs",
-                f"{answer.epochs:g}",
-                "{:.0f} to {:.0f}".format(*answer.epochs_interval),
-            ),
-            ("time to train", f"{answer.run.total_s:.1f} s", f"{low_s:.1f} to {high_s:.1f} s"),
-        ],
-    )
-    print()
-    _print_shares("one step", {k: v * 1e3 for k, v in step.parts.items()}, "ms")
-    print()
-    _print_shares("the run", answer.run.parts, "s")
+    from ..report.prediction import share_rows, summary_rows
+
+    head = f"{answer.job.name}: {answer.job.gpus} x {answer.phases[0].batch}"
+    print_table((head, "", "90 % interval"), summary_rows(answer))
+    step_ms = {name: value * 1e3 for name, value in answer.step.parts.items()}
+    for title, parts, unit in (("one step", step_ms, "ms"), ("the run", answer.run.parts, "s")):
+        print()
+        print_table((title, "time", "share"), share_rows(parts, unit))
     points = "; ".join(
         f"{p['gpus']} x {p['batch']}: {p['step_ms']:.2f} ms ({p['source']})"
         for p in answer.to_dict()["calibrated_on"]
     )
     print(f"\ncalibrated on {points}")
-
-
-def _print_shares(title: str, parts: dict[str, float], unit: str) -> None:
-    total = sum(parts.values())
-    rows = [
-        (name.removesuffix("_s").replace("_", " "), f"{value:.3f} {unit}", f"{value / total:.1%}")
-        for name, value in parts.items()
-        if value
-    ]
-    print_table((title, "time", "share"), rows)
 
 
 def _validate(as_json: bool, plot: Path | None) -> None:
@@ -321,7 +294,7 @@ def _validate(as_json: bool, plot: Path | None) -> None:
 
     rows = validate()
     if plot is not None:
-        from ..report.predict_plots import write_validation
+        from ..report.prediction import write_validation
 
         write_validation(rows, plot)
     summaries = [summarise(rows, kind) for kind in ("step", "time")]

@@ -39,7 +39,7 @@ def log_compare(
 
     comparison = compare(read_all(paths))
     if plot is not None:
-        from ..report.compare_plot import write_plot
+        from ..report.plots import write_plot
 
         write_plot(comparison, plot)
     if as_json:

@@ -40,7 +40,7 @@ def sweep(
     Example: `rn50 sweep config/sweeps/quick_lr.yaml --report --plot sweep.svg`
     """
     from ..config.load import load_system
-    from ..report.drawing import save
+    from ..report.charts import save
     from ..sweep.definition import load_sweep
     from ..sweep.driver import open_study, run_sweep, sweep_folder
     from ..sweep.plots import draw_together

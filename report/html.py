@@ -21,7 +21,7 @@ from .compare import Comparison, Row, amount, compare
 from .compare_view import divergence_lines, name_of
 from .phases import span_totals, start_up, step_times
 from .plots import accuracy_plots, schedule_plots, training_plots
-from .prediction_plots import Outlook
+from .prediction_section import Outlook
 from .run_folder import RunFolder, Subject
 from .run_summary import show
 

@@ -1,16 +1,19 @@
-"""The charts of a report: accuracy, loss, throughput, schedule. Each with its numbers."""
+"""The charts of a report and of a comparison: accuracy, loss, throughput, schedule."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from markupsafe import Markup
 
-from .charts import Mark, Series, line_chart
+from ..config.errors import UserError
+from .charts import Series, draw_lines, new_panels, page_chart, save
 from .compare import Comparison
+from .compare_view import name_of
 from .phases import Course, course, pairs
-from .run_folder import Subject
 from .run_summary import RunSummary
 
 _SETTINGS = (
@@ -18,6 +21,9 @@ _SETTINGS = (
     ("momentum", "Momentum"),
     ("global_batch_size", "Global batch"),
 )
+_PLACES = {"epoch": "epoch", "time_s": "seconds after run_start"}
+"""What accuracy is drawn against: field of an evaluation -> name of the axis."""
+_LONGEST = 40
 
 
 class Plot(NamedTuple):
@@ -35,34 +41,39 @@ class Schedule(NamedTuple):
     constants: tuple[Course, ...]
 
 
+def write_plot(comparison: Comparison, path: Path) -> None:
+    """Write the curves of `rn50 log compare`: accuracy by epoch and by time.
+
+    Raises:
+        UserError: no subject has an evaluation with an epoch or a time.
+    """
+    names = zip(comparison.letters, map(name_of, comparison.subjects), strict=True)
+    labels = [f"{letter} {name}"[:_LONGEST] for letter, name in names]
+    figure, panels = new_panels(len(_PLACES), 4.8)
+    found = [_accuracy(comparison, place, labels) for place in _PLACES]
+    if not any(found):
+        raise UserError("--plot: a log with evaluations expected, found none")
+    for axes, series, x_label in zip(panels, found, _PLACES.values(), strict=True):
+        draw_lines(axes, series, x_label=x_label, marks=_targets(comparison))
+        axes.set(ylabel="top-1 accuracy", xlim=(0, None), ylim=(0, 1))
+    save(figure, path)
+
+
 def accuracy_plots(comparison: Comparison) -> list[Plot]:
     """Accuracy against epochs and against time, all subjects in each."""
-    by_epoch = [
-        _accuracy(subject, letter, i, "epoch")
-        for i, (letter, subject) in enumerate(_named(comparison))
-    ]
-    by_time = [
-        _accuracy(subject, letter, i, "time_s")
-        for i, (letter, subject) in enumerate(_named(comparison))
-    ]
-    targets = dict.fromkeys(run.target for run in comparison.subjects[0].runs)
-    marks = [Mark(f"target {target:g}", target) for target in targets]
     plots = []
-    for slug, title, series, x_label in (
-        ("accuracy-epoch", "Top-1 accuracy by epoch", by_epoch, "epoch"),
-        ("accuracy-time", "Top-1 accuracy by time", by_time, "seconds after run_start"),
-    ):
-        drawn = [one for one in series if one.lines]
-        chart = line_chart(
-            slug,
-            title,
-            drawn,
-            x_label=x_label,
-            marks=marks,
-            from_zero=True,
-            spread_x=slug == "accuracy-time",
-        )
-        if chart:
+    for place, x_label in _PLACES.items():
+        title = f"Top-1 accuracy by {place.removesuffix('_s')}"
+        if series := _accuracy(comparison, place, comparison.letters):
+            draw = partial(
+                draw_lines,
+                series=series,
+                x_label=x_label,
+                marks=_targets(comparison),
+                from_zero=True,
+                spread_x=place == "time_s",
+            )
+            chart = page_chart(f"accuracy-{place}", title, draw)
             plots.append(Plot(title, "fraction of the evaluation images", chart))
     return plots
 
@@ -72,16 +83,12 @@ def training_plots(train: Sequence[dict[str, Any]], run: RunSummary | None) -> l
     rates = pairs(train, "time_s", "images_per_s") or _rates_of_epochs(run)
     losses = pairs(train, "epoch", "loss")
     candidates = (
-        ("throughput", "Throughput", "images/s", rates, "seconds after run_start", True),
-        ("loss", "Training loss", "mean over all ranks", losses, "epoch", False),
+        ("Throughput", "images/s", rates, "seconds after run_start", True),
+        ("Training loss", "mean over all ranks", losses, "epoch", False),
     )
     return [
-        Plot(
-            title,
-            unit,
-            line_chart(slug, title, [Series(title, (points,))], x_label=x, from_zero=zero),
-        )
-        for slug, title, unit, points, x, zero in candidates
+        _line(title, unit, points, x_label, from_zero=zero)
+        for title, unit, points, x_label, zero in candidates
         if len(points) > 1
     ]
 
@@ -89,39 +96,44 @@ def training_plots(train: Sequence[dict[str, Any]], run: RunSummary | None) -> l
 def schedule_plots(train: Sequence[dict[str, Any]]) -> Schedule:
     """Learning rate, momentum and batch as the steps used them."""
     found = [c for key, name in _SETTINGS if (c := course(train, key, name)) is not None]
-    plots = [
-        Plot(
-            one.name,
-            "as run",
-            line_chart(
-                one.name.lower().replace(" ", "-"),
-                one.name,
-                [Series(one.name, (one.points,))],
-                x_label="epoch",
-                from_zero=True,
-            ),
-        )
-        for one in found
-        if one.constant is None
-    ]
-    return Schedule(tuple(plots), tuple(one for one in found if one.constant is not None))
+    return Schedule(
+        tuple(
+            _line(c.name, "as run", c.points, "epoch", from_zero=True)
+            for c in found
+            if c.constant is None
+        ),
+        tuple(c for c in found if c.constant is not None),
+    )
 
 
-def _named(comparison: Comparison) -> list[tuple[str, Subject]]:
-    return list(zip(comparison.letters, comparison.subjects, strict=True))
+def _line(
+    title: str, unit: str, points: Sequence[tuple[float, float]], x_label: str, *, from_zero: bool
+) -> Plot:
+    draw = partial(
+        draw_lines, series=[Series(title, [points])], x_label=x_label, from_zero=from_zero
+    )
+    return Plot(title, unit, page_chart(title.lower().replace(" ", "-"), title, draw))
 
 
-def _accuracy(subject: Subject, letter: str, style: int, x: str) -> Series:
-    lines = []
-    for run in subject.runs:
-        points = [
-            (float(place), one.accuracy)
-            for one in run.evaluations
-            if (place := getattr(one, x)) is not None and place >= 0
+def _accuracy(comparison: Comparison, place: str, labels: Sequence[str]) -> list[Series]:
+    """The curves of each subject that has any; empty where none has."""
+    series = []
+    for label, subject in zip(labels, comparison.subjects, strict=True):
+        lines = [
+            sorted(
+                (at, one.accuracy)
+                for one in run.evaluations
+                if (at := getattr(one, place)) is not None and at >= 0
+            )
+            for run in subject.runs
         ]
-        if points:
-            lines.append(tuple(sorted(points)))
-    return Series(letter, tuple(lines), style, dots=True)
+        series.append(Series(label, [line for line in lines if line]))
+    return series if any(one.lines for one in series) else []
+
+
+def _targets(comparison: Comparison) -> list[tuple[str, float]]:
+    targets = dict.fromkeys(run.target for run in comparison.subjects[0].runs)
+    return [(f"target {target:g}", target) for target in targets]
 
 
 def _rates_of_epochs(run: RunSummary | None) -> tuple[tuple[float, float], ...]:

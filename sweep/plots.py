@@ -7,7 +7,7 @@ from itertools import accumulate
 from math import log10
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..report.drawing import finish, new_figure
+from ..report.charts import finish, new_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -12,7 +12,7 @@ from ..compliance.config_rules import check_config
 from ..config.atomic import write_within
 from ..config.leaves import yaml_value
 from ..config.load import Loaded
-from ..report.drawing import svg
+from ..report.charts import svg
 from .definition import LoadedSweep
 from .plots import Search, draw_plots
 from .study import REASON, SECONDS, Study, training_seed

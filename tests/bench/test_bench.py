@@ -25,7 +25,7 @@ from rn50.bench.scaling import common_batch
 from rn50.cli.bench import print_figures, ratio_rows, renamed
 from rn50.config.errors import UserError
 from rn50.launch.run import load_for_launch
-from rn50.report.drawing import draw_measurements, save
+from rn50.report.charts import draw_measurements, save
 
 ALGORITHMS = ["ring", "recursive_halving_doubling", "torus_2d"]
 

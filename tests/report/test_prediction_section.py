@@ -28,8 +28,11 @@ def test_a_run_on_a_described_machine_is_predicted_on_it(tmp_path: Path) -> None
     text = " ".join(Shape(page).text.split())
     expected = predict(job_of_config(load("dgxa100_n128").run))
     assert "would take on NVIDIA DGX A100, 1,024 x 35 images" in text
-    assert f"{expected.step.total_s * 1e3:.4g} ms" in text
-    assert f"{expected.run.total_s:,.4g} s" in text
+    assert f"{expected.step.total_s * 1e3:.2f} ms" in text
+    assert f"{expected.run.total_s:.1f} s" in text
+    assert f"{expected.step.backward_s * 1e3:.3f} ms" in text
+    for axis in ("time to train, s", "message, MB", "ms from the start of the step"):
+        assert axis in text
     assert_inert(page)
 
 
@@ -41,8 +44,8 @@ def test_the_same_recipe_on_another_machine(tmp_path: Path) -> None:
     smaller = outlook(subject, "abci", gpus=16)
     assert smaller is not None
     assert smaller.size == "16 x 35 images"
-    assert sum(part.width for part in smaller.step) == pytest.approx(100)
-    assert all(0 <= part.left <= part.left + part.width <= 100.001 for part in smaller.overlap)
+    shares = [float(share.rstrip("%")) for _, _, share in smaller.step]
+    assert sum(shares) == pytest.approx(100, abs=0.1 * len(shares))
 
 
 @pytest.mark.parametrize("preset", ["quick", "smoke", "you_alexnet_32k"])
@@ -66,9 +69,8 @@ def test_a_bare_log_needs_its_number_of_accelerators(tmp_path: Path) -> None:
         outlook(subject, "dgxa100", 7)
     found = outlook(subject, "dgxa100", 8)
     assert found is not None
-    assert [row[0] for row in found.rows if row[3]] == [
-        "Step", "Throughput", "Time to train", "Epochs",
-    ]  # fmt: skip
+    seen = [row[0] for row in found.rows if row[3]]
+    assert seen == ["step", "training rate", "epochs", "time to train"]
 
 
 def test_a_recipe_keeps_its_ranks_on_another_machine() -> None:

@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -19,7 +20,7 @@ from rn50.config.errors import UserError
 from rn50.config.load import load
 from rn50.launch.run import try_report
 from rn50.report import write as report_module
-from rn50.report.charts import Mark, Series, line_chart, tick_text, ticks
+from rn50.report.charts import Series, draw_lines, page_chart, tick_text
 from rn50.report.compare import compare
 from rn50.report.compare_view import to_json
 from rn50.report.html import render_report
@@ -187,7 +188,11 @@ def test_all_of_a_run_is_on_its_page(run_folder: Path) -> None:
         load("smoke", ["seed=7", "eval.target=0.7"]).sha256,
     ):
         assert said in shape.text, said
-    assert shape.tags.count("svg") == 2 * 5  # five charts, each with a drawing inside
+    assert shape.tags.count("svg") == 5
+    ids = [value for name, value in shape.attributes if name == "id"]
+    assert len(ids) == len(set(ids))
+    links = [value for name, value in shape.attributes if name == "href"]
+    assert {str(link).removeprefix("#") for link in links} <= set(ids)
 
 
 def test_findings_are_listed(run_folder: Path) -> None:
@@ -551,45 +556,61 @@ def test_settings_that_never_change_are_constant() -> None:
 
 
 @pytest.mark.parametrize(
-    ("low", "high", "expected"),
-    [
-        (0, 1, (0, 0.2, 0.4, 0.6, 0.8, 1)),
-        (0, 0.759, (0, 0.2, 0.4, 0.6, 0.8)),
-        (0.3, 2.3, (0, 0.5, 1, 1.5, 2, 2.5)),
-        (0, 0, (0, 0.2)),
-        (7, 7, (6, 8)),
-        (0, 43595, (0, 10000, 20000, 30000, 40000, 50000)),
-    ],
-)
-def test_ticks_are_round_and_hold_the_values(
-    low: float, high: float, expected: tuple[float, ...]
-) -> None:
-    assert ticks(low, high) == expected
-
-
-@pytest.mark.parametrize(
     ("value", "text"), [(0.25, "0.25"), (1500, "1,500"), (15000, "15k"), (3.5e6, "3.5M"), (0, "0")]
 )
 def test_tick_text(value: float, text: str) -> None:
     assert tick_text(value) == text
 
 
+def chart_of(*series: Series, **choices: Any) -> str:
+    def draw(axes: Any) -> None:
+        draw_lines(axes, series, **choices)
+
+    return page_chart("slug", "Accuracy", draw)
+
+
 def test_a_chart_says_what_it_shows() -> None:
-    chart = line_chart(
-        "slug", "Loss", [Series("A", (((1, 3), (2, 1)),))], x_label="epoch", marks=[Mark("goal", 2)]
+    chart = chart_of(
+        Series("A", [[(1, 3), (2, 1)]]),
+        Series("B", [[(1, 2)]]),
+        x_label="epoch",
+        marks=[("goal", 2)],
     )
-    assert '<title id="slug-t">Loss. A: from 3 to 1</title>' in chart
-    assert 'role="img"' in chart and ">goal<" in chart and ">epoch<" in chart
+    assert '<title id="slug-t">Accuracy. A: from 3 to 1; goal: from 2 to 2</title>' in chart
+    assert 'role="img"' in chart
+    for text in ("A", "B", "goal", "epoch"):
+        assert f">{text}</text>" in chart
 
 
-def test_no_chart_of_nothing() -> None:
-    assert line_chart("slug", "Loss", [Series("A", ((),))], x_label="epoch") == ""
+def test_a_chart_takes_its_ink_from_the_page() -> None:
+    chart = chart_of(Series("A", [[(1, 3), (2, 1)]]), x_label="epoch")
+    colours = set(re.findall(r"(?:fill|stroke): ([^;\"]+)", chart))
+    assert colours == {"none", "currentColor", "#2f7fd6", "#b0b0b0"}  # the line, the grid
+
+
+def test_names_are_text_and_no_formulas() -> None:
+    chart = chart_of(Series("$x^2$ <b>", [[(1, 3), (2, 1)]]), Series("B", []), x_label="epoch")
+    assert ">$x^2$ &lt;b&gt;</text>" in chart
+
+
+@pytest.mark.parametrize("log", [False, True])
+def test_ticks_are_short(log: bool) -> None:
+    lines = [[(1, 0), (20_000, 1)]]
+    chart = chart_of(
+        Series("A", lines), Series("B", [[(1, 0), (20, 1)]]), x_label="s", spread_x=log
+    )
+    assert ">10k</text>" in chart and (">3</text>" in chart) == log
 
 
 def test_lines_of_very_different_length_get_a_logarithmic_axis() -> None:
-    series = [Series(n, (((end / 9, 0), (end, 1)),)) for n, end in (("A", 20), ("B", 9000))]
-    chart = line_chart("slug", "Accuracy", series, x_label="s", spread_x=True)
+    series = [Series(n, [[(end / 9, 0), (end, 1)]]) for n, end in (("A", 20), ("B", 9000))]
+    chart = chart_of(*series, x_label="s", spread_x=True)
     assert ">10</text>" in chart and ">1,000</text>" in chart
+
+
+def test_values_beyond_all_bounds_are_not_drawn() -> None:
+    chart = chart_of(Series("A", [[(1, 3), (2, 1e300), (3, 1)]]), Series("B", []), x_label="epoch")
+    assert "A: from 3 to 1" in chart
 
 
 PAGE_PX = (816 - 106, 1056 - 106)
@@ -633,7 +654,7 @@ def test_text_of_charts_keeps_its_size(opened: Chromium, run_folder: Path) -> No
     for width in (1280, 400):
         opened.open(page, width=width)
         sizes.append(
-            opened.value("document.querySelector('.chart .tick').getBoundingClientRect().height")
+            opened.value("document.querySelector('.chart text').getBoundingClientRect().height")
         )
     assert sizes[0] == sizes[1] > 9
 

@@ -1,0 +1,158 @@
+"""A prediction for people: its rows, and its charts for files and pages."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from ..config.atomic import write_within
+from ..config.errors import UserError
+from ..scaling.predict import Prediction, curve
+from ..scaling.step import ALGORITHMS, allreduce_curve
+from .charts import INK, finish, new_figure, new_panels, save, svg
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+    from ..scaling.validate import Row
+
+
+class Chart(NamedTuple):
+    """A chart that draws itself on the axes it is given."""
+
+    name: str
+    title: str
+    draw: Callable[[Axes], None]
+
+
+def summary_rows(answer: Prediction) -> list[tuple[str, str, str]]:
+    """Name, prediction, 90 % interval."""
+    low_s, high_s = answer.time_interval_s
+    step_low, step_high = (value * 1e3 for value in answer.step_interval_s)
+    epochs = "{:.0f} to {:.0f}".format(*answer.epochs_interval)
+    return [
+        ("step", f"{answer.step.total_s * 1e3:.2f} ms", f"{step_low:.2f} to {step_high:.2f} ms"),
+        ("training rate", f"{answer.images_per_s:,.0f} images/s", ""),
+        ("efficiency", f"{answer.efficiency:.1%}", "of computation alone"),
+        ("epochs", f"{answer.epochs:g}", epochs),
+        ("time to train", f"{answer.run.total_s:.1f} s", f"{low_s:.1f} to {high_s:.1f} s"),
+    ]
+
+
+def share_rows(parts: Mapping[str, float], unit: str) -> list[tuple[str, str, str]]:
+    """Name, time and share of the parts that take any."""
+    total = sum(parts.values())
+    return [
+        (name.removesuffix("_s").replace("_", " "), f"{value:.3f} {unit}", f"{value / total:.1%}")
+        for name, value in parts.items()
+        if value
+    ]
+
+
+def charts(answer: Prediction) -> list[Chart]:
+    """The curve over GPUs, the step over GPUs, the algorithms, and the overlap in one step."""
+    points = curve(answer)
+    return [
+        Chart("time_to_train", "Time to train by GPUs", lambda axes: _time(points, axes)),
+        Chart("step", "Where a step goes, by GPUs", lambda axes: _step_parts(points, axes)),
+        Chart("algorithms", "One allreduce by its size", lambda axes: _algorithms(answer, axes)),
+        Chart("overlap", "One step: computation and groups", lambda axes: _overlap(answer, axes)),
+    ]
+
+
+def write_plots(answer: Prediction, folder: Path) -> list[Path]:
+    """All plots into `folder`, made where it is missing, each in a file of its own."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"--plots: {folder}: a folder expected: {error.strerror}") from None
+    files = []
+    for chart in charts(answer):
+        figure = new_figure()
+        _draw_titled(answer, chart, figure.subplots())
+        files.append(write_within(folder, f"{chart.name}.svg", svg(figure)))
+    return files
+
+
+def write_plot(answer: Prediction, path: Path) -> None:
+    """All plots as the panels of one figure."""
+    figure = new_figure(12.0, 7.6)
+    for axes, chart in zip(figure.subplots(2, 2).flat, charts(answer), strict=True):
+        _draw_titled(answer, chart, axes)
+    save(figure, path)
+
+
+def _draw_titled(answer: Prediction, chart: Chart, axes: Axes) -> None:
+    chart.draw(axes)
+    job = answer.job
+    axes.set_title(f"{chart.title}: {job.name}, {job.gpus} x {answer.phases[0].batch}")
+
+
+def write_validation(rows: Sequence[Row], path: Path) -> None:
+    """Published against predicted, a panel for steps and one for times to train."""
+    units = {"step": "ms a step", "time": "s to train"}
+    figure, panels = new_panels(len(units), 4.4)
+    for axes, (kind, unit) in zip(panels, units.items(), strict=True):
+        for calibrated, mark, label in ((False, ".", "predicted"), (True, "x", "calibrated on")):
+            mine = [row for row in rows if row.kind == kind and row.calibrated == calibrated]
+            published = [row.published for row in mine]
+            axes.plot(published, [row.predicted for row in mine], mark, alpha=0.6, label=label)
+        ends = [row.published for row in rows if row.kind == kind]
+        line = [min(ends), max(ends)]
+        for factor, style, label in ((1, "-", "equal"), (0.9, ":", "10 % off"), (1.1, ":", "_")):
+            off = [factor * end for end in line]
+            axes.plot(line, off, color=INK, lw=0.8, ls=style, label=label)
+        axes.set(xscale="log", yscale="log", xlabel=f"published, {unit}", ylabel=f"ours, {unit}")
+        finish(axes)
+    save(figure, path)
+
+
+def _time(points: Sequence[Prediction], axes: Axes) -> None:
+    gpus = [point.job.gpus for point in points]
+    axes.loglog(gpus, [p.run.total_s for p in points], "o-", ms=4, label="time to train")
+    low, high = zip(*(p.time_interval_s for p in points), strict=True)
+    axes.fill_between(gpus, low, high, alpha=0.2, lw=0, label="90 % interval")
+    axes.set(xlabel="GPUs", ylabel="time to train, s")
+    right = axes.twinx()
+    right.plot(gpus, [100 * p.efficiency for p in points], "s--", ms=3, color="C1")
+    right.set(ylabel="efficiency, %", ylim=(0, 105))
+    right.spines["right"].set_visible(True)
+    finish(axes)
+
+
+def _step_parts(points: Sequence[Prediction], axes: Axes) -> None:
+    bottom = [0.0] * len(points)
+    labels = [f"{point.job.gpus}" for point in points]
+    for name in points[0].step.parts:
+        heights = [point.step.parts[name] * 1e3 for point in points]
+        if any(heights):
+            axes.bar(labels, heights, bottom=bottom, label=name[:-2].replace("_", " "))
+            bottom = [b + h for b, h in zip(bottom, heights, strict=True)]
+    axes.set(xlabel="GPUs", ylabel="ms", ylim=(0, 1.6 * max(bottom)))
+    axes.tick_params(axis="x", rotation=45)
+    finish(axes)
+
+
+def _algorithms(answer: Prediction, axes: Axes) -> None:
+    for name in ALGORITHMS if answer.job.gpus > 1 else ():
+        points = allreduce_curve(answer.machine, answer.job.gpus, name)
+        axes.loglog(*zip(*points, strict=True), label=name.replace("_", " "))
+    axes.set(xlabel="message, MB", ylabel="allreduce, ms")
+    finish(axes)
+
+
+def _overlap(answer: Prediction, axes: Axes) -> None:
+    """Groups of gradients on the network while backward goes on; `|`: when each is ready."""
+    step = answer.step
+    forward = (step.forward_s + step.launch_s * 0.35) * 1e3
+    end = max([group.ready_s for group in step.groups], default=step.backward_s) * 1e3
+    axes.barh("compute", forward, color="C0", label="forward")
+    axes.barh("compute", end, left=forward, color="C9", label="backward")
+    for number, group in enumerate(step.groups):
+        start, stop = forward + group.start_s * 1e3, forward + group.end_s * 1e3
+        axes.barh("allreduce", stop - start, left=start, color=f"C{1 + number % 8}")
+        axes.plot(forward + group.ready_s * 1e3, "allreduce", "|", color=INK, ms=14)
+    axes.axvline(forward + end, color=INK, lw=0.8, ls=":")
+    axes.set(xlabel="ms from the start of the step; |: a group is ready")
+    finish(axes)
