@@ -60,7 +60,10 @@ def bad(tmp_path: Path) -> Path:
             ["command line: batch.per_rank: expected a valid integer"],
         ),
         (["launch", "quick", "batch"], ["'batch': an override KEY.PATH=VALUE expected"]),
-        (["launch", "quick", "--launcher", "ssh"], ["mpirun, gloo, srun, hydra, jsrun expected, found ssh"]),
+        (
+            ["launch", "quick", "--launcher", "ssh"],
+            ["mpirun, gloo, srun, hydra, jsrun expected, found ssh"],
+        ),
         (["launch", "smoke", "data.path={bad}/nowhere"], ["a packed image set expected"]),
         (
             ["launch", "quick", "model.dtype=float16"],
