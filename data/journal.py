@@ -156,21 +156,17 @@ class Journal:
         self._lines.flush()
 
     def commit(self, chunk: Chunk, rows: bytes) -> None:
-        """Make a chunk part of the set: its bytes are in the record file already."""
+        """Make a chunk part of the set and of its digest; its bytes are in the record file."""
         written = 0
         while written < len(rows):
             written += self._rows.write(rows[written:])
         self._lines.write(json.dumps(chunk) + "\n")
         self._lines.flush()
         self.chunks.append(chunk)
-        self.end = chunk.end
-
-    def digest(self, start: int, end: int) -> None:
-        """Take the bytes [start, end) of the record file into the SHA-256 of the split."""
-        while start < end:
-            block = os.pread(self.descriptor, min(_BLOCK_BYTES, end - start), start)
+        while self.end < chunk.end:
+            block = os.pread(self.descriptor, min(_BLOCK_BYTES, chunk.end - self.end), self.end)
             self.sha.update(block)
-            start += len(block)
+            self.end += len(block)
 
     def close(self) -> None:
         for file in (self._rows, self._lines):

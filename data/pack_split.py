@@ -6,15 +6,13 @@ import ctypes
 import gc
 import multiprocessing
 import os
-import queue
 import signal
-import threading
 import zlib
 from collections import deque
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import closing, contextmanager
+from contextlib import closing
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -73,15 +71,10 @@ def pack_split(
                 take(chunk)
             first = len(journal.chunks)
             progress(min(first * CHUNK_IMAGES, len(sources)))
-            with (
-                _digesting(journal) as follow,
-                closing(_chunks(journal, split, sources, processes, decode)) as chunks,
-            ):
+            with closing(_chunks(journal, split, sources, processes, decode)) as chunks:
                 for chunk, rows in chunks:
                     take(chunk)
-                    start = journal.end
                     journal.commit(chunk, rows)
-                    follow(start, chunk.end)
                     progress(min(len(journal.chunks) * CHUNK_IMAGES, len(sources)))
             records = File(bytes=journal.end, sha256=journal.sha.hexdigest())
         finally:
@@ -98,30 +91,6 @@ def pack_split(
         ) from None
     pixels = int(table["height"].astype(np.int64) @ table["width"].astype(np.int64))
     return Packed(table["label"], pixels, records, odd)
-
-
-@contextmanager
-def _digesting(journal: Journal) -> Iterator[Callable[[int, int], None]]:
-    """A thread that follows the commits with the digest (it holds no lock while it hashes)."""
-    spans: queue.SimpleQueue[tuple[int, int] | None] = queue.SimpleQueue()
-    failed: list[OSError] = []
-
-    def work() -> None:
-        while (span := spans.get()) is not None:
-            try:
-                journal.digest(*span)
-            except OSError as error:
-                failed.append(error)
-
-    thread = threading.Thread(target=work, name="digest")
-    thread.start()
-    try:
-        yield lambda start, end: spans.put((start, end))
-    finally:
-        spans.put(None)
-        thread.join()
-    if failed:
-        raise failed[0]
 
 
 # --- the workers --------------------------------------------------------------------------------

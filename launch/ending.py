@@ -324,7 +324,7 @@ def callable_here(command: str) -> str:
 
 def read_standing(folder: Path) -> Standing:
     """How far the run in `folder` came; never raises on content."""
-    from ..train.checkpoint import listed  # numpy: 0.1 s that no other command needs
+    from ..train.checkpoint_folder import listed  # numpy: 0.1 s that no other command needs
 
     checkpoints = listed(folder / "checkpoint")
     newest = int(checkpoints[-1].stem.partition("_")[2]) if checkpoints else None

@@ -17,7 +17,7 @@ from ..config.errors import UserError
 from ..config.load import Loaded, load
 from ..config.reading import open_file, read_object
 from ..logging.mlperf import close_interrupted
-from ..train import checkpoint
+from ..train import checkpoint_folder
 from ..train.checkpoint import Checkpoint
 from ..train.rank_lock import FolderInUse
 from ..train.resume import (
@@ -75,7 +75,7 @@ def load_resumed(
 def load_attempt(folder: Path, config: str, overrides: list[str]) -> Loaded:
     """The config with which a job's interrupted run goes on: the job's, with the run's own seed.
     Raises UserError: it is another than that of the checkpoint."""
-    found, _ = checkpoint.newest(folder / "checkpoint")
+    found, _ = checkpoint_folder.newest(folder / "checkpoint")
     seed = (
         found.meta.config.get("seed") if found else load_recorded(folder / "config.yaml").run.seed
     )
@@ -99,7 +99,7 @@ def begin_attempt(out: Path, loaded: Loaded) -> Checkpoint | None:
         raise FolderInUse(out, other_driver)
     refuse_planted(out)
     wait_for_rank(out)
-    found, problems = checkpoint.newest(out / "checkpoint")
+    found, problems = checkpoint_folder.newest(out / "checkpoint")
     for problem in problems:
         print(f"rn50: warning: {problem}; the one before is taken", file=sys.stderr, flush=True)
     number = next((n for n in range(1, _MOST_ATTEMPTS + 1) if not _exists(out, n)), None)
@@ -151,8 +151,8 @@ def close_attempt(out: Path) -> None:
         return
     give_back(out)
     remove_rank_lock(out)
-    checkpoint.remove_partial(out / "checkpoint")
-    checkpoint.remove_partial(out)
+    checkpoint_folder.remove_partial(out / "checkpoint")
+    checkpoint_folder.remove_partial(out)
     if (out / LOG).is_file():
         with suppress(UserError, OSError):  # a disk that was the reason takes no end either
             close_interrupted(out / LOG)
@@ -173,7 +173,7 @@ def _latest(config: str | None, overrides: list[str]) -> Path:
     runs = ("*", "*/run_*") if config else ("*/*", "*/*/run_*")
     last_written = {}
     for folder in (path.parent for name in runs for path in parent.glob(f"{name}/checkpoint")):
-        checkpoints = checkpoint.listed(folder / "checkpoint")
+        checkpoints = checkpoint_folder.listed(folder / "checkpoint")
         if checkpoints and is_interrupted(folder):
             with suppress(OSError):
                 last_written[folder] = checkpoints[-1].stat().st_mtime_ns
@@ -206,7 +206,7 @@ def read_result(folder: Path) -> dict[str, Any]:
 
 
 def _newest(folder: Path) -> Checkpoint:
-    found, problems = checkpoint.newest(folder / "checkpoint")
+    found, problems = checkpoint_folder.newest(folder / "checkpoint")
     if found is None:
         because = f": {problems[0]}" if problems else ""
         raise UserError(f"--resume: a whole checkpoint expected, found none in {folder}{because}")

@@ -1,29 +1,56 @@
-"""When a run is saved, and the thread that writes it."""
+"""When a run is saved, what of it, and the thread that writes it."""
 
 from __future__ import annotations
 
+import struct
+from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from pathlib import Path
+from typing import Any, NamedTuple
+
+from mxnet import nd
+from numpy.typing import NDArray
+from safetensors.numpy import save
 
 from . import checkpoint
-from .checkpoint import LossScaleState, Meta
-from .checkpoint_state import Snapshot, collect
+from .checkpoint import DIGEST_BYTES, Part
+from .checkpoint_folder import mark_best, prune
+from .networks import Weights
 from .progress import warn
 from .seeding import stream_seeds
+from .state import LossScaleState, Meta
 from .trainer import Trainer
 
 
+class Snapshot(NamedTuple):
+    """What this rank writes of a checkpoint, on the host."""
+
+    arrays: Mapping[str, NDArray[Any]]
+    """Of rank 0; of the others none."""
+    parts: tuple[Part, ...] = ()
+    """Of ranks above 0: on rank 0 all, for the manifest; on another its own, if it has one."""
+    data: bytes = b""
+    """Its own part."""
+    meta: Meta | None = None
+    """Rank 0's."""
+
+
 class Checkpointer:
-    """Saves a trainer: called on all ranks alike, between steps."""
+    """Saves a trainer: called on all ranks alike, between steps.
+
+    A thread writes this rank's part; rank 0 writes the manifest too, and keeps the newest `keep`
+    checkpoints and the best. One that cannot be written (a full disk) costs a warning, not the run;
+    those before it stay whole.
+    """
 
     def __init__(self, trainer: Trainer) -> None:
         self._trainer = trainer
-        context, settings = trainer.context, trainer.run.checkpoint
-        self._enabled = settings.enabled
+        self._settings = trainer.run.checkpoint
         self._every_steps = trainer.plan.checkpoint_every_steps
-        self._writer = AsyncCheckpointWriter(context.out / "checkpoint", settings.keep)
-        self._saved_step = context.state.step
+        self._saved_step = trainer.context.state.step
         self.saves_within_epochs = self._every_steps < trainer.plan.steps_per_epoch
+        self._folder = trainer.context.out / "checkpoint"
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
+        self._running: Future[None] | None = None
 
     def save_if_due(self, *, is_best: bool = False) -> bool:
         """A checkpoint where the interval is over, or where the evaluation just done is the best.
@@ -32,99 +59,104 @@ class Checkpointer:
             whether one was taken.
         """
         is_due = self._trainer.context.state.step >= self._saved_step + self._every_steps
-        if not self._enabled or not (is_due or is_best):
+        if not self._settings.enabled or not (is_due or is_best):
             return False
         self.save(is_best=is_best)
         return True
 
     def save_now(self) -> None:
         """A checkpoint of this very step, on disk when this returns."""
-        if self._enabled:
-            self._writer.finish()
+        if self._settings.enabled:
+            self.finish()
             self.save()
-            self._writer.finish()
+            self.finish()
 
     def save(self, *, is_best: bool = False) -> None:
         """Copy everything to the host; the disk gets it from a thread."""
-        trainer, context, state = self._trainer, self._trainer.context, self._trainer.context.state
-        self._saved_step = state.step
+        context = self._trainer.context
+        self._saved_step = context.state.step
         before = context.timeline.phase
         with context.timeline.span("checkpoint"):
-            snapshot = collect(
-                trainer.model.net,
-                trainer.model.updater,
-                trainer.statistics,
-                trainer.comm,
-                busy=self._writer.busy,
-            )
-        context.timeline.phase = before  # the writer has a thread of its own
+            is_writing = self._running is not None and not self._running.done()
+            snapshot = collect(self._trainer, busy=is_writing)
+        context.timeline.phase = before  # the thread is not what this rank does
         if snapshot is not None:
-            meta = self._meta() if context.process.rank == 0 else None
-            self._writer.begin(snapshot, state.step, meta, is_best=is_best)
+            self._running = self._pool.submit(self._write, snapshot, self._saved_step, is_best)
 
     def finish(self) -> None:
         """Wait until the last checkpoint is on disk."""
-        self._writer.finish()
-
-    def _meta(self) -> Meta:
-        context, updater = self._trainer.context, self._trainer.model.updater
-        assert context.run_started_unix_s is not None  # start-up is over
-        return Meta(
-            state=context.state.model_copy(),
-            log_bytes=context.log.size_bytes,
-            metrics_bytes=context.metrics.size_bytes,
-            run_started_unix_s=context.run_started_unix_s,
-            previous_lr=updater.previous_lr,
-            loss_scale=LossScaleState(**updater.scaler.state_dict()),
-            ranks=context.plan.ranks,
-            seeds=stream_seeds(context.run.seed or 0),
-            config_sha256=context.config_sha256,
-            config=context.loaded.to_dict(),
-        )
-
-
-class AsyncCheckpointWriter:
-    """Writes this rank's part of checkpoints in a thread.
-
-    Rank 0 writes the manifest too, and keeps the newest `keep` checkpoints and the best. One that
-    cannot be written (a full disk) costs a warning, not the run; those before it stay whole.
-    """
-
-    def __init__(self, folder: Path, keep: int) -> None:
-        self._folder = folder
-        self._keep = keep
-        self._pool = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
-        self._running: Future[None] | None = None
-
-    @property
-    def busy(self) -> bool:
-        """Is the last one still being written?"""
-        return self._running is not None and not self._running.done()
-
-    def begin(self, snapshot: Snapshot, step: int, meta: Meta | None, *, is_best: bool) -> None:
-        """Start writing; the arrays must not change any more. `meta`: rank 0's alone."""
-        self._running = self._pool.submit(self._write, snapshot, step, meta, is_best)
-
-    def finish(self) -> None:
-        """Wait until all is written."""
         if self._running is not None:
             self._running.result()
 
-    def _write(self, snapshot: Snapshot, step: int, meta: Meta | None, is_best: bool) -> None:
+    def _write(self, snapshot: Snapshot, step: int, is_best: bool) -> None:
         path = self._folder / checkpoint.file_name(step)
         try:
             self._folder.mkdir(exist_ok=True)
-            if meta is not None:
-                checkpoint.write(path, meta, snapshot.arrays, snapshot.others)
+            if snapshot.meta is not None:
+                checkpoint.write(path, snapshot.meta, snapshot.arrays, snapshot.parts)
                 if is_best:
-                    checkpoint.mark_best(path)
-                checkpoint.prune(self._folder, self._keep)
-            elif snapshot.own is not None:
-                checkpoint.write_part(path, snapshot.own, snapshot.data)
+                    mark_best(path)
+                prune(self._folder, self._settings.keep)
+                return
+            for part in snapshot.parts:
+                checkpoint.write_part(path, part, snapshot.data)
                 if is_best:
-                    checkpoint.mark_best(path, snapshot.own)
+                    mark_best(path, part)
         except OSError as error:
             warn(
                 f"no checkpoint of step {step}: {path}: cannot write: {error.strerror}; "
                 "training goes on"
             )
+
+
+def collect(trainer: Trainer, *, busy: bool = False) -> Snapshot | None:
+    """Everything that training has made, copied to the host. All ranks call this.
+
+    Batch-norm statistics are each rank's own between evaluations and stay there: what the ranks
+    tell each other is 48 bytes, the digest and size of each one's part.
+
+    Args:
+        busy: this rank still writes its last part.
+
+    Returns:
+        None where any rank is busy.
+    """
+    nd.waitall()  # batch-norm statistics change after the engine calls them readable
+    model, comm = trainer.model, trainer.comm
+    own = _on_host(trainer.statistics.state_dict())
+    data = save(own)
+    row = struct.pack("<qq", len(data), busy) + bytes.fromhex(checkpoint.digest_of(data))
+    rows = comm.gather_bytes(row, "checkpoint")
+    parts = []
+    for rank, row in enumerate(rows):
+        size_bytes, is_busy = struct.unpack("<qq", row[:-DIGEST_BYTES])
+        if is_busy:
+            return None
+        if row != rows[0]:
+            digest = row[-DIGEST_BYTES:].hex()
+            parts.append(Part(rank=rank, size_bytes=size_bytes, digest=digest))
+    if comm.rank != 0:
+        return Snapshot({}, tuple(part for part in parts if part.rank == comm.rank), data)
+    arrays = _on_host({**Weights(model.net).state_dict(), **model.updater.arrays()})
+    return Snapshot(arrays | own, tuple(parts), meta=_meta(trainer))
+
+
+def _meta(trainer: Trainer) -> Meta:
+    context, updater = trainer.context, trainer.model.updater
+    assert context.run_started_unix_s is not None  # start-up is over
+    return Meta(
+        state=context.state.model_copy(),
+        log_bytes=context.log.size_bytes,
+        metrics_bytes=context.metrics.size_bytes,
+        run_started_unix_s=context.run_started_unix_s,
+        previous_lr=updater.previous_lr,
+        loss_scale=LossScaleState(**updater.scaler.state_dict()),
+        ranks=context.plan.ranks,
+        seeds=stream_seeds(context.run.seed or 0),
+        config_sha256=context.config_sha256,
+        config=context.loaded.to_dict(),
+    )
+
+
+def _on_host(arrays: Mapping[str, nd.NDArray]) -> dict[str, NDArray[Any]]:
+    return {name: array.asnumpy() for name, array in arrays.items()}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import mxnet as mx
@@ -136,23 +136,44 @@ def copy_parameters(source: Network, target: Network) -> None:
         array.copyto(theirs.list_data()[0])
 
 
-class BatchNormStatistics:
-    """Running means and variances of a network: each rank's own between evaluations."""
+class ParameterArrays:
+    """The arrays of some of a network's parameters, by kind and name."""
+
+    kind = ""
+
+    def __init__(self, parameters: Sequence[Any]) -> None:
+        self._parameters = parameters
+
+    def state_dict(self) -> dict[str, mx.nd.NDArray]:
+        """Arrays on the device; complete once everything enqueued is done (`nd.waitall`)."""
+        return {f"{self.kind}/{p.name}": p.list_data()[0] for p in self._parameters}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Fill the arrays in place from the host's of the same names."""
+        load_arrays(self.state_dict(), state)
+
+
+class Weights(ParameterArrays):
+    """What is trained: the same on all ranks."""
+
+    kind = "weight"
 
     def __init__(self, net: HybridBlock) -> None:
-        self._parameters = bn_statistics(net)
+        super().__init__(trainable(net))
+
+
+class BatchNormStatistics(ParameterArrays):
+    """Running means and variances: each rank's own between evaluations."""
+
+    kind = "statistics"
+
+    def __init__(self, net: HybridBlock) -> None:
+        super().__init__(bn_statistics(net))
 
     def reset(self) -> None:
         """Those of a network that has seen no image."""
         for p in self._parameters:
             p.list_data()[0][:] = 0 if p.name.endswith("mean") else 1
-
-    def state_dict(self) -> dict[str, mx.nd.NDArray]:
-        """Arrays on the device; complete once everything enqueued is done (`nd.waitall`)."""
-        return {f"statistics/{p.name}": p.list_data()[0] for p in self._parameters}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        load_arrays(self.state_dict(), state)
 
 
 def load_arrays(arrays: Mapping[str, mx.nd.NDArray], values: Mapping[str, Any]) -> None:

@@ -18,6 +18,7 @@ from ..config.schema import Optimizer
 from ..config.variants import Rule, optimizer_rule
 from . import kernels
 from .loss_scale import LossScaler
+from .networks import load_arrays
 from .schedule import Settings, akiba_sgd_share
 
 PREVIOUS_LR = "previous_lr"
@@ -139,8 +140,7 @@ class Updater:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on where `state_dict` was taken; arrays may be the host's."""
         self.previous_lr = state[PREVIOUS_LR]
-        for name, array in self.arrays().items():
-            array[:] = nd.array(state[name], dtype=array.dtype)
+        load_arrays(self.arrays(), state)
 
     def _rescale(self, now: Settings) -> float:
         return 1 / (now.global_batch_size * self.scaler.scale.value)

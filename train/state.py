@@ -8,23 +8,14 @@ functions of the seed and the number of samples consumed (`data/sampling.py`).
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Annotated, Any, Literal, NamedTuple, Protocol
+from typing import Annotated, Any, Literal, NamedTuple
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from ..config.plan import Plan
+from ..config.renamed import rename_tree
 
 Count = Annotated[int, Field(ge=0)]
-
-
-class Stateful(Protocol):
-    """A part of the trainer that a checkpoint keeps."""
-
-    def state_dict(self) -> dict[str, Any]:
-        """Arrays on their device and plain values, by name."""
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on where `state_dict` was taken."""
 
 
 class TrainState(BaseModel):
@@ -64,6 +55,45 @@ class TrainState(BaseModel):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         for name, value in TrainState.model_validate(dict(state)):
             setattr(self, name, value)
+
+
+class Strict(BaseModel):
+    """A part of a checkpoint's manifest."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+
+
+class LossScaleState(Strict):
+    """Of `LossScaler.state_dict`."""
+
+    value: float
+    growth_tracker: Count = 0
+    checks: tuple[tuple[Count, float, bool], ...] = ()
+    """(step, scale, were its gradients finite?), not heeded yet."""
+
+
+class Meta(Strict):
+    """Where a run was: everything but the arrays."""
+
+    state: TrainState
+    """How far training had come; with the seed it is the place in the data as well."""
+    log_bytes: Count
+    metrics_bytes: Count
+    run_started_unix_s: float
+    previous_lr: float
+    """The learning rate of the last step: what momentum correction goes by."""
+    loss_scale: LossScaleState
+    ranks: Annotated[int, Field(ge=1)]
+    seeds: dict[str, int]
+    """Of every random stream."""
+    config_sha256: str
+    config: Annotated[dict[str, Any], AfterValidator(rename_tree)]
+    """As `Loaded.to_dict` gave it; a key that had another name then has today's."""
+
+    @property
+    def step(self) -> int:
+        """The last step in the weights."""
+        return self.state.step
 
 
 class Block(NamedTuple):

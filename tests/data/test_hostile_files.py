@@ -28,7 +28,7 @@ from rn50.data.lock import hold
 from rn50.data.pack import BadFilesError, pack_images
 from rn50.data.stage import stage
 from rn50.launch.disk_reserve import reserve
-from rn50.train import checkpoint
+from rn50.train import checkpoint, checkpoint_folder
 from tests.data.test_dataset_checks import edit_table, reseal
 from tests.data.test_stage import packed  # noqa: F401 (a fixture)
 from tests.fuzz.records import jpeg_of_scans
@@ -64,7 +64,7 @@ def test_nobody_guesses_the_name_of_what_is_written_beside(
     write_file(folder / "page.html", "new")
     path = folder / checkpoint.file_name(7)
     checkpoint.write(path, meta(), arrays())
-    checkpoint.mark_best(path)
+    checkpoint_folder.mark_best(path)
     with new_folder(folder / "set") as made:
         (made / "x").write_text("new")
     parts = {f"{name}_0000000007.model.safetensors" for name in ("step", "best")}

@@ -24,7 +24,7 @@ from typing import NamedTuple
 import psutil
 
 from rn50.logging.parse import read_events
-from rn50.train import checkpoint
+from rn50.train import checkpoint_folder
 
 ROOT = Path(__file__).resolve().parents[2]
 LAUNCHERS = ("mpirun", "gloo")
@@ -256,7 +256,7 @@ def _problems(
         if started and events[-1].metadata.get("status") != "aborted":
             yield "no run_stop aborted at the end of the log"
         # The last one may lack the part of a rank that was killed while it wrote it.
-        yield from checkpoint.newest(run / "checkpoint")[1][1:]
+        yield from checkpoint_folder.newest(run / "checkpoint")[1][1:]
         left = [*run.rglob(".*.partial-*"), *run.glob(".*")]
         yield from (f"{path.name} left" for path in left)
         if not (run / "result.json").is_file():

@@ -14,7 +14,7 @@ import pytest
 
 from rn50.compliance.check_log import check_log
 from rn50.logging.parse import read_events
-from rn50.train import checkpoint
+from rn50.train import checkpoint_folder
 
 pytestmark = pytest.mark.slow
 LAUNCHERS = ["gloo", *(["mpirun"] if shutil.which("mpirun") else [])]
@@ -101,7 +101,7 @@ def test_a_torn_checkpoint_and_a_wall_clock_set_back_cost_time_not_bits(
     text = re.sub(r'(?<="time_ms": )\d+', lambda ms: str(int(ms[0]) + 3_600_000), log.read_text())
     log.write_text(text)  # as if the wall clock had been an hour ahead
     last_ms = max(event.time_ms for event in read_events(log))
-    newest = checkpoint.listed(folder / "checkpoint")[-1]
+    newest = checkpoint_folder.listed(folder / "checkpoint")[-1]
     newest.write_bytes(newest.read_bytes()[:1000])
     done = resume(rn50, folder, "--launcher", LAUNCHERS[-1])
     assert f"{newest}: torn or damaged" in done.stderr

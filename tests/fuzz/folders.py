@@ -24,7 +24,7 @@ from rn50.logging.mlperf import MLPerfLog
 from rn50.sweep.trial import cancel_job, evaluations, read_end, read_place, start
 from rn50.train import checkpoint
 from rn50.train.repeated import last_log_point, stopped_at
-from rn50.train.state import TrainState
+from rn50.train.state import LossScaleState, Meta, TrainState
 from tests.compliance.log_text import good_run
 from tests.fuzz.case import Case, Step, rng_of
 from tests.fuzz.configs import keys
@@ -233,13 +233,13 @@ def _write_checkpoint(folder: Path, size_bytes: int) -> None:
     """A checkpoint that can be gone on with, whose log is said to have so many bytes."""
     loaded = load("quick", ["seed=1"])
     plan = build_plan(loaded.run)
-    meta = checkpoint.Meta(
+    meta = Meta(
         state=TrainState(step=10, samples=plan.images_after(10), training_s=1.0),
         log_bytes=size_bytes,
         metrics_bytes=size_bytes,
         run_started_unix_s=1e9,
         previous_lr=0.1,
-        loss_scale=checkpoint.LossScaleState(value=1.0),
+        loss_scale=LossScaleState(value=1.0),
         ranks=plan.ranks,
         seeds={},
         config_sha256=loaded.sha256,

@@ -23,7 +23,7 @@ from rn50.launch.job_folder import EXIT_MISSED
 from rn50.launch.job_steps import EXIT_HAD_ENDED
 from rn50.launch.resume import close_attempt
 from rn50.logging.parse import read_events
-from rn50.train import checkpoint
+from rn50.train import checkpoint_folder
 from tests.waiting import leave_nothing, wait_until
 
 SHORT = (
@@ -63,7 +63,7 @@ def test_a_second_start_waits_its_turn_goes_on_and_overwrites_nothing(
 ) -> None:
     job, folder = submit(rn50, smoke_data)
     run, log = folder / "run_0", folder / "job.log"
-    wait_until(lambda: checkpoint.listed(run / "checkpoint"))
+    wait_until(lambda: checkpoint_folder.listed(run / "checkpoint"))
     refused = start(folder)
     assert refused.returncode == 2 and refused.stdout == ""
     assert re.fullmatch(
@@ -84,7 +84,7 @@ def test_a_second_start_waits_its_turn_goes_on_and_overwrites_nothing(
     psutil.wait_procs(family, timeout=60)
     leave_nothing(run)
     first_log = log.read_text()
-    first_stop = checkpoint.listed(run / "checkpoint")[-1]
+    first_stop = checkpoint_folder.listed(run / "checkpoint")[-1]
 
     again = start(folder)
     assert again.returncode == 0, log.read_text()
@@ -139,7 +139,7 @@ def test_a_full_disk_is_one_line_and_the_right_exit_code(
         *(f"data.path={smoke_data}", f"system.results={small_disk}/results"),
     )
     folder = Path(re.search(r" in (\S+) \(", process.stdout.readline())[1])
-    wait_until(lambda: checkpoint.listed(folder / "run_0/checkpoint"))
+    wait_until(lambda: checkpoint_folder.listed(folder / "run_0/checkpoint"))
     with (small_disk / "filler").open("wb", buffering=0) as file, suppress(OSError):
         while True:
             file.write(bytes(4096))

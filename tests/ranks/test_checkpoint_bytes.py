@@ -11,7 +11,7 @@ import pytest
 from safetensors.numpy import load_file, save
 
 from rn50.config.load import load
-from rn50.train import checkpoint
+from rn50.train import checkpoint, checkpoint_folder
 from rn50.train.networks import build_networks, trainable
 
 pytestmark = pytest.mark.slow
@@ -49,7 +49,7 @@ def test_bytes_of_a_checkpoint(rn50: Any, smoke_data: Path, ranks: int) -> None:
     )
     folder = rn50.run_folder() / "checkpoint"
     of_rank_0, of_others = expected_bytes()
-    found = {path: checkpoint.read(path) for path in checkpoint.listed(folder)}
+    found = {path: checkpoint.read(path) for path in checkpoint_folder.listed(folder)}
     evaluated = {path for path, c in found.items() if c.meta.state.epochs_evaluated}
     right_after = {p for p in evaluated if found[p].meta.step % (100 // ranks) == 0}
     assert right_after and len(found) > len(right_after)

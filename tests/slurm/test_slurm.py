@@ -18,7 +18,7 @@ import pytest
 from rn50.compliance.official import check_officially
 from rn50.config.load import load
 from rn50.logging.parse import Event, read_events
-from rn50.train import checkpoint
+from rn50.train import checkpoint_folder
 from tests.waiting import leave_nothing, wait_until
 
 pytestmark = pytest.mark.slow
@@ -193,7 +193,7 @@ def one_node(rn50, smoke_data: Path, *more: str) -> tuple[subprocess.Popen[str],
 
 
 def wait_for_checkpoint(folder: Path) -> None:
-    wait_until(lambda: checkpoint.listed(folder / "run_0/checkpoint"))
+    wait_until(lambda: checkpoint_folder.listed(folder / "run_0/checkpoint"))
 
 
 def test_a_requeued_job_goes_on_and_a_second_one_waits_its_turn(rn50, smoke_data: Path) -> None:

@@ -16,10 +16,10 @@ from safetensors.numpy import load_file, save
 
 from rn50.config.errors import UserError
 from rn50.config.load import load
-from rn50.train import checkpoint
-from rn50.train.checkpoint import BEST, Checkpoint, LossScaleState, Meta, Part, digest_of
+from rn50.train import checkpoint, checkpoint_folder
+from rn50.train.checkpoint import BEST, Checkpoint, Part, digest_of
 from rn50.train.resume import check_config, differences_in_bits, resumed_config
-from rn50.train.state import TrainState
+from rn50.train.state import LossScaleState, Meta, TrainState
 
 CONFIG = ("smoke", ["seed=1"])
 
@@ -245,22 +245,22 @@ def test_a_torn_newest_file_costs_one_checkpoint(tmp_path: Path) -> None:
     (tmp_path / "step_0000000020.rank_00001.safetensors").unlink()  # its rank died before
     (tmp_path / "step_0000000099.ckpt").mkdir()  # not even a file
     (tmp_path / "step_evil.ckpt").write_bytes(b"")  # not one of ours
-    found, problems = checkpoint.newest(tmp_path)
+    found, problems = checkpoint_folder.newest(tmp_path)
     assert found is not None and found.meta.step == 10
     assert len(problems) == 3
     assert "rank_00001.safetensors: cannot read: No such file" in problems[1]
     assert "torn or damaged" in problems[2]
-    assert checkpoint.newest(tmp_path / "missing") == (None, [])
+    assert checkpoint_folder.newest(tmp_path / "missing") == (None, [])
 
 
 def test_the_newest_and_the_best_are_kept(tmp_path: Path) -> None:
     for step in (1, 2, 3, 4):
         path = write(tmp_path, step)
         if step < 3:
-            checkpoint.mark_best(path, of_rank(1)[0])
-            checkpoint.mark_best(path)
-        checkpoint.prune(tmp_path, 2)
-    assert [whole(path).meta.step for path in checkpoint.listed(tmp_path)] == [3, 4]
+            checkpoint_folder.mark_best(path, of_rank(1)[0])
+            checkpoint_folder.mark_best(path)
+        checkpoint_folder.prune(tmp_path, 2)
+    assert [whole(path).meta.step for path in checkpoint_folder.listed(tmp_path)] == [3, 4]
     assert whole(tmp_path / BEST).meta.step == 2
     assert len(list(tmp_path.iterdir())) == 3 * 3, "three files each"
 
@@ -272,11 +272,11 @@ def test_one_that_lacks_a_part_does_not_push_another_out(tmp_path: Path) -> None
     late = tmp_path / "step_0000000003.rank_00001.safetensors"
     data = late.read_bytes()
     late.unlink()
-    checkpoint.prune(tmp_path, 2)
-    assert len(checkpoint.listed(tmp_path)) == 3
+    checkpoint_folder.prune(tmp_path, 2)
+    assert len(checkpoint_folder.listed(tmp_path)) == 3
     late.write_bytes(data)
-    checkpoint.prune(tmp_path, 2)
-    assert [whole(path).meta.step for path in checkpoint.listed(tmp_path)] == [2, 3]
+    checkpoint_folder.prune(tmp_path, 2)
+    assert [whole(path).meta.step for path in checkpoint_folder.listed(tmp_path)] == [2, 3]
 
 
 def test_a_write_that_fails_leaves_the_old_file_and_no_rest(

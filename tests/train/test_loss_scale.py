@@ -20,7 +20,7 @@ from rn50.config.errors import UserError
 from rn50.config.load import load
 from rn50.config.schema import Model, Optimizer
 from rn50.launch.run import launch
-from rn50.train import checkpoint, loss_scale
+from rn50.train import checkpoint, checkpoint_folder, loss_scale
 from rn50.train.limits import NonRetryableError
 from rn50.train.loss_scale import (
     CHECK_DELAY_STEPS,
@@ -232,7 +232,7 @@ def test_a_run_halves_its_scale_and_resumes_with_it(smoke_data: Path, tmp_path: 
         (whole,) = tmp_path.glob("*/*")
         resumed = tmp_path / "resumed"
         shutil.copytree(whole, resumed)
-        first, *later = checkpoint.listed(resumed / "checkpoint")
+        first, *later = checkpoint_folder.listed(resumed / "checkpoint")
         assert first.name == checkpoint.file_name(20) and later
         for path in later:
             path.unlink()
