@@ -21,10 +21,10 @@ from .jobs import load_ready, scratch_folder
 def epoch_overhead(
     job: Job, *, epochs: Annotated[int, Option("Epochs to train.", min=2)] = 16
 ) -> Outcome:
-    """What lies between two epochs, and around an evaluation, beyond a plain step.
+    """Time between two epochs, and around an evaluation, beyond a plain step.
 
     Trains all epochs and compares the time from the last step of one to the first of the next with
-    that between two steps inside. Times are those of the device, taken without a wait.
+    that between two steps inside. Times are those of the device; measuring adds no wait.
 
     Example: `rn50 bench epoch-overhead quick --epochs 16`
     """

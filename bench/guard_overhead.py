@@ -49,9 +49,10 @@ def time_epochs(out: Path, rounds: str) -> dict[str, list[float]]:
 def guard_overhead(
     job: Job, *, rounds: Annotated[int, Option("Epochs of each kind, in turn.", min=1)] = 10
 ) -> Outcome:
-    """What safety costs: epochs with all guards against epochs with none, in alternation.
+    """Cost of the guards: epochs with all of them and epochs with none, in alternation.
 
-    Guarded: a checkpoint and a comparison of all ranks' weights after the epoch, and a watchdog.
+    The guards are a checkpoint and a comparison of all ranks' weights after the epoch, and a
+    watchdog.
 
     Example: `rn50 bench guard-overhead quick --rounds 10`
     """

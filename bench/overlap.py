@@ -105,14 +105,14 @@ def overlap(
     job: Job,
     *,
     groupings: Annotated[
-        str, Option("As in `comm.groups`, with semicolons.")
+        str, Option("As in `comm.groups`, separated by semicolons.")
     ] = "single;equal_count(4);equal_bytes(4);equal_bytes(8);cubic(3)",
     rounds: Annotated[int, Option("Rounds; each times every grouping.", min=1)] = 10,
     steps: Annotated[int, Option("Steps of each kind in a round.", min=1)] = 20,
 ) -> Outcome:
-    """What of communication backward hides: a step, its computing and its communication alone.
+    """How much communication backward hides: a step, its computation and its communication alone.
 
-    For each grouping in turn. Exposed is the step less its computing, hidden is the rest of the
+    For each grouping in turn. Exposed is the step less its computation, hidden is the rest of the
     communication.
 
     Example: `scripts/netlab.sh run 2 350 100 -- rn50 bench overlap quick`

@@ -29,12 +29,12 @@ def pack(
     processes: Annotated[
         int | None, Option("Processes that check images; default: a core each.", min=1)
     ] = None,
-    passes: Annotated[int, Option("How often each, in turn.", min=1)] = 5,
+    passes: Annotated[int, Option("Passes of each, in turn.", min=1)] = 5,
 ) -> Outcome:
     """Packing against copying the same files into one file on the same disk.
 
-    Packing has its own listing, checks, digests and processes in its time. The copies are a loop
-    of Python and `cat` on a list of names that they are given.
+    The time of packing includes listing, checks, digests and starting processes. The copies are a
+    Python loop and `cat`, with the list of names given.
 
     Example: `rn50 bench pack images --passes 7`
     """

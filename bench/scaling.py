@@ -132,8 +132,8 @@ def scaling(
 ) -> Outcome:
     """Networks x rank counts, weak and strong: images/s, seconds per epoch, efficiency.
 
-    The real trainer on the config's images, with the real (not narrowed) networks. Where ranks
-    share cores, marked `*`, only the efficiency against cores says something of the program.
+    The real trainer on the config's images, with networks of full width. If ranks share cores
+    (marked `*`), only the efficiency per core is meaningful.
 
     Example: `rn50 bench scaling cpu_small --models resnet50 --ranks 1,2,4 --plot scaling.svg`
     """

@@ -57,12 +57,12 @@ def startup(
     ranks: Annotated[str, Option("Rank counts, such as `2,4,8`.")] = "2,4",
     rounds: Annotated[int, Option("Rounds; each times every start-up.", min=1)] = 5,
     connect_delay_s: Annotated[
-        float, Option("Connecting takes so much longer in half of the runs.", min=0, max=600)
+        float, Option("Delay of connecting in half of the runs.", min=0, max=600)
     ] = 3.0,
 ) -> Outcome:
-    """init_start to run_start: serial + broadcast (what everyone does), serial + seed, ours.
+    """init_start to run_start: serial + broadcast (the usual way), serial + seed, overlapped.
 
-    Connections between many ranks take time that nobody computes in; the delay stands for them.
+    The delay takes the place of connecting many ranks, in which no rank computes.
 
     Example: `rn50 bench startup quick --ranks 4 --rounds 5`
     """

@@ -54,7 +54,9 @@ class Benchmarks(TyperGroup):
         return super().resolve_command(ctx, args)
 
 
-bench_app = typer.Typer(help="Measure side by side in one run.", cls=Benchmarks, **TYPER_OPTIONS)
+bench_app = typer.Typer(
+    help="Benchmarks: contenders in alternation, in one run.", cls=Benchmarks, **TYPER_OPTIONS
+)
 
 
 def renamed(args: list[str]) -> tuple[list[str], str]:

@@ -24,7 +24,7 @@ from .console import (
     say,
 )
 
-config_app = typer.Typer(help="Look at configs and check them.", **TYPER_OPTIONS)
+config_app = typer.Typer(help="Show, compare and check configs.", **TYPER_OPTIONS)
 
 
 @config_app.command("show")
@@ -78,12 +78,12 @@ def config_check(
     system: SystemName = None,
     as_json: Json = False,
 ) -> None:
-    """Hold a config to the closed division before it runs, and its parts to each other.
+    """Check a config against the closed division and for consistency, before it runs.
 
-    An open one is told its choices. FAIL: the official checker would refuse the run, counts are not
-    the image set's, or no machine of its kind can run it; POLICY: the rules forbid it and no tool
-    checks it; WARN: likely a mistake, such as a learning rate for another batch. What this machine
-    alone cannot run is a note.
+    FAIL: the official checker would refuse the run, the counts are not those of the image set, or
+    no machine of its kind can run it. POLICY: the rules forbid it and no tool checks it. WARN:
+    likely a mistake, such as a learning rate for another batch. Notes list the choices of an open
+    config that the closed division forbids, and what only this machine cannot run.
 
     Exit 0: PASS, WARN or POLICY; 1: FAIL, with `--strict` WARN and POLICY too.
 
@@ -125,7 +125,7 @@ def config_explain(
     write: Annotated[
         Path | None,
         typer.Option(
-            help="Put the reference of all keys into a page, as docs/config.md has it.",
+            help="Write the reference of all keys into a page such as docs/config.md.",
             metavar="PAGE",
         ),
     ] = None,
@@ -172,7 +172,7 @@ def config_explain(
 @config_app.command("list")
 def config_list(
     systems: Annotated[
-        bool, typer.Option("--systems", help="The machines that `system=NAME` takes, instead.")
+        bool, typer.Option("--systems", help="List the machines for `system=NAME` instead.")
     ] = False,
     as_json: Json = False,
 ) -> None:

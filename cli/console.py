@@ -140,7 +140,7 @@ SystemName = Annotated[
     str | None,
     typer.Option(
         "--system",
-        help="A machine of `config/system/`, or its YAML: the config's ranks on its nodes.",
+        help="Run the config's ranks on this machine: a name in `config/system/` or a YAML file.",
         show_default=False,
         autocompletion=complete_system,
     ),
@@ -148,7 +148,7 @@ SystemName = Annotated[
 Launcher = Annotated[
     str | None,
     typer.Option(
-        help="Default: srun in a Slurm job, else mpirun if there is.", **choices(LAUNCHER_NAMES)
+        help="Default: srun in a Slurm job, else mpirun if installed.", **choices(LAUNCHER_NAMES)
     ),
 ]
 

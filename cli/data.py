@@ -98,14 +98,16 @@ def data_pack(
     val_labels: Annotated[
         Path | None, typer.Option(help="Classes of a flat val; default: a known name beside it.")
     ] = None,
-    skip_bad: Annotated[int, typer.Option(min=0, help="Leave out so many bad files.")] = 0,
-    decode: Annotated[bool, typer.Option("--decode", help="Decode all; failing is bad.")] = False,
+    skip_bad: Annotated[int, typer.Option(min=0, help="Leave out up to this many bad files.")] = 0,
+    decode: Annotated[
+        bool, typer.Option("--decode", help="Decode every image; those that fail count as bad.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Pack images into RecordIO: original bytes, index, sample table, manifest.
 
-    Bad files (unreadable, no JPEG or PNG) are all named in one go. Killed, the same command goes on
-    where it was, to the same bytes.
+    All bad files (unreadable, no JPEG or PNG) are reported together. If it is killed, the same
+    command continues where it was and gives the same bytes.
 
     Example: `rn50 data pack photos datasets/mine --hold-out 0.2`
 
@@ -175,7 +177,9 @@ def _described(folder: Path, manifest: Manifest) -> dict[str, Any]:
 @data_app.command("verify")
 def data_verify(
     folder: Annotated[Path, typer.Argument(help="A packed set.")],
-    full: Annotated[bool, typer.Option("--full", help="Every byte, decode every image.")] = False,
+    full: Annotated[
+        bool, typer.Option("--full", help="Check every byte, decode every image.")
+    ] = False,
     sample: Annotated[int, typer.Option(min=1, help="Records to decode of each split.")] = 1000,
     processes: Processes = None,
     as_json: Json = False,
@@ -220,12 +224,12 @@ def data_stage(
     to: Annotated[Path | None, typer.Option(help="Folder to make on the node's own disk.")] = None,
     remove: Annotated[bool, typer.Option("--remove", help="Delete the staged set.")] = False,
     wait_s: Annotated[
-        float, typer.Option(min=0, help="Other local ranks wait so long; 0: they return at once.")
+        float, typer.Option(min=0, help="Time that other local ranks wait; 0: they return at once.")
     ] = 0.0,
 ) -> None:
     """Copy the set of a config to this node's disk: once a node, by local rank 0, with checksums.
 
-    Prints the folder. Killed, the same command goes on.
+    Prints the folder. If it is killed, the same command continues.
 
     Example: `srun --ntasks-per-node=1 rn50 data stage dgxa100_8 --to /scratch/rn50_data`
     """
@@ -253,7 +257,7 @@ def data_stage(
 
 @data_app.command("prepare")
 def data_prepare(config: Config = "quick", overrides: Overrides = None) -> None:
-    """Make sure that the set a config names is there: drawn and packed if it is synthetic.
+    """Make sure that a config's image set exists: draw and pack it if it is synthetic.
 
     Example: `rn50 data prepare quick`
     """
@@ -274,7 +278,7 @@ def data_bench(
     like_imagenet: Annotated[
         bool, typer.Option("--like-imagenet", help="Drawn images of ImageNet's size, 224 px crops.")
     ] = False,
-    passes: Annotated[int, typer.Option(min=1, help="Passes of each way in, in turn.")] = 7,
+    passes: Annotated[int, typer.Option(min=1, help="Passes of each reader, in turn.")] = 7,
     images: Annotated[int, typer.Option(min=1, help="Images a pass.")] = 640,
     system: Annotated[
         str | None,
@@ -287,7 +291,7 @@ def data_bench(
     ] = None,
     batch_per_gpu: Annotated[
         int | None,
-        typer.Option(min=1, help="Of --system; default: the largest it has a known speed for."),
+        typer.Option(min=1, help="With --system; default: the largest with a known speed."),
     ] = None,
     plot: Annotated[
         Path | None, output_file("Draw as SVG: the roofline of --system, or the measurements")

@@ -54,10 +54,10 @@ def launch(
     launcher: Launcher = None,
     system: SystemName = None,
     resume: Annotated[
-        str | None, typer.Option(help="Go on with an interrupted run: its folder, or `latest`.")
+        str | None, typer.Option(help="Continue an interrupted run: its folder, or `latest`.")
     ] = None,
     max_restarts: Annotated[
-        int, typer.Option(min=0, help="Go on by itself so often after a failed rank.")
+        int, typer.Option(min=0, help="Restarts from the last checkpoint after a failed rank.")
     ] = 0,
     runs: Annotated[
         int, typer.Option(min=1, max=100, help="Runs one after the other, a fresh seed each.")
@@ -65,24 +65,25 @@ def launch(
     job: Annotated[
         Path | None,
         typer.Option(
-            help="As a job script: run in this folder, output in its job.log; again: go on there."
+            help="For job scripts: run or continue in this folder, output in its job.log."
         ),
     ] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Say what would run and what it takes; start nothing.")
+        bool,
+        typer.Option("--dry-run", help="Print what would run and what it needs; start nothing."),
     ] = False,
     as_json: Json = False,
 ) -> None:
     """Run a config on this machine or allocation: data, ranks, log, official checker.
 
-    A `config.yaml` beside a log is a recorded run: a line says whether this one repeated its
-    accuracy curve, and `repeats` in result.json. The last line says how the run ended and how to go
-    on, as do `reason` and `next` in result.json. With --json that file's content is all of the
-    standard output. Several runs share a folder that is laid out as a submission.
+    The last line gives the reason for the end and the command to continue with, as do `reason` and
+    `next` in result.json. If CONFIG is the `config.yaml` of a recorded run, a line (`repeats` in
+    result.json) says whether this run repeated its accuracy curve. --json prints result.json and
+    nothing else. Several runs share a folder with the layout of a submission.
 
-    Exit 0: target reached and the official checker passes (a target of one's own below the closed
-    division's: but for that); 1: not; 2: bad input or a failed rank; 130: stopped by a signal. With
-    --runs or --job: 0, all runs; 1; 2: bad input; 3: a failed rank; 143: stopped by a signal.
+    Exit 0: target reached and the official checker passes (apart from a target below the closed
+    division's); 1: not; 2: bad input or a failed rank; 130: stopped by a signal. With --runs or
+    --job: 0: so did all runs; 1: not; 2: bad input; 3: a failed rank; 143: stopped by a signal.
 
     Example: `rn50 launch quick --ranks 2 --launcher gloo seed=1`
 
@@ -211,12 +212,10 @@ def train(
     overrides: Overrides = None,
     out: Annotated[
         Path | None,
-        typer.Option(
-            help="Folder for the run's files, no other run's; default: a new one below `results/`."
-        ),
+        typer.Option(help="Folder of this run alone; default: a new one in `results/`."),
     ] = None,
 ) -> None:
-    """Train as one rank: what launchers start. By hand it is a run on one rank.
+    """Train as one rank. Launchers start this command; by hand it is a run on one rank.
 
     Exit 0: target reached; 1: not; 2: bad input; 3: it failed; 130: stopped by a signal.
 

@@ -13,7 +13,7 @@ from .console import EXIT_BAD, TYPER_OPTIONS, Json, print_table, say, with_unit
 if TYPE_CHECKING:
     from ..compliance.score import Score
 
-log_app = typer.Typer(help="Read MLPerf logs.", **TYPER_OPTIONS)
+log_app = typer.Typer(help="Check, score and compare MLPerf logs.", **TYPER_OPTIONS)
 
 Ruleset = Annotated[
     str | None, typer.Option(help="Rules of a round, such as 4.0.0; default: found from the log.")
@@ -81,7 +81,7 @@ def _print_summary(log: Path, summary: dict[str, Any], fault: str | None) -> Non
     },
 )
 def log_check(context: typer.Context) -> None:
-    """Hold logs to the MLPerf rules of their round: one verdict, its cause, what to do."""
+    """Check logs against the MLPerf rules of their round: one verdict, its cause, what to do."""
     from .log_check import main
 
     raise typer.Exit(main(context.args))
@@ -129,7 +129,7 @@ def log_score(
 @log_app.command("rules")
 def log_rules(
     markdown: Annotated[
-        bool, typer.Option("--markdown", help="As docs/rules.md has them.")
+        bool, typer.Option("--markdown", help="Print the page docs/rules.md.")
     ] = False,
     as_json: Json = False,
 ) -> None:

@@ -18,10 +18,10 @@ from ..config.errors import UserError
 from ..config.finding import printable
 from ..logging.places import log_folders
 
-HELP = """Hold logs to the MLPerf rules of their round: one verdict, its cause, what to do.
+HELP = """Check logs against the MLPerf rules of their round: one verdict, its cause, what to do.
 
-Verdicts: PASS; POLICY (passes, but breaks rules that no tool checks); FAIL; CANNOT_READ. Next to
-ours stands the verdict of the official checker. Any round's logs, whoever wrote them.
+Verdicts: PASS; POLICY (passes, but breaks rules that no tool checks); FAIL; CANNOT_READ. The
+verdict of the official checker is printed beside ours. Reads logs of any round, by any program.
 
 Exit 0: PASS or POLICY; 1: FAIL, with --strict POLICY too; 2: CANNOT_READ.
 

@@ -65,4 +65,4 @@ def root(
         typer.Option("--version", is_eager=True, callback=print_version, help="Print the version."),
     ] = False,
 ) -> None:
-    """Train ResNet-50 against the clock, MLPerf style, and prove it."""
+    """Train ResNet-50 against the clock in the style of MLPerf, and check the result."""

@@ -34,8 +34,8 @@ Name = Annotated[
     typer.Option(
         "--system",
         metavar="MACHINE",
-        help="A name (`rn50 config list --systems`) or a YAML file; with CONFIG: its recipe put "
-        "there with as many ranks, the same as `system=MACHINE`.",
+        help="A name (`rn50 config list --systems`) or a YAML file; with CONFIG: moves its "
+        "recipe there and keeps the number of ranks, as `system=MACHINE` does.",
         autocompletion=complete_system,
     ),
 ]
@@ -74,10 +74,11 @@ Plots = Annotated[
 ]
 Out = Annotated[Path | None, output_file("With --calibrate: write the fitted system's YAML here")]
 Steps = Annotated[int, typer.Option(min=1, max=10_000, help="Steps to simulate.")]
-Seed = Annotated[int, typer.Option(min=0, help="Of the simulation.")]
-SlowNode = Annotated[float, typer.Option(min=1.0, help="One node computes so many times as long.")]
+Seed = Annotated[int, typer.Option(min=0, help="Seed of the simulation.")]
+SlowNode = Annotated[float, typer.Option(min=1.0, help="Factor by which one node computes slower.")]
 SlowLinkFactor = Annotated[
-    float, typer.Option("--slow-link", min=1.0, help="One node's messages take so many times.")
+    float,
+    typer.Option("--slow-link", min=1.0, help="Factor by which one node's messages are slower."),
 ]
 FailStep = Annotated[
     int | None,
@@ -99,14 +100,20 @@ def predict(
     plots: Plots = None,
     as_json: Json = False,
     validate: Annotated[
-        bool, typer.Option("--validate", help="Every published figure against ours, worst first.")
+        bool,
+        typer.Option(
+            "--validate", help="Compare every published figure with the model, worst first."
+        ),
     ] = False,
     calibrate: Annotated[
         bool, typer.Option("--calibrate", help="Fit a machine to the runs named as arguments.")
     ] = False,
     out: Out = None,
     simulate: Annotated[
-        bool, typer.Option("--simulate", help="Discrete events: every rank, message and delay.")
+        bool,
+        typer.Option(
+            "--simulate", help="Simulate every rank, message and delay as discrete events."
+        ),
     ] = False,
     steps: Steps = 20,
     seed: Seed = 0,

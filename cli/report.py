@@ -25,7 +25,7 @@ def log_compare(
     plot: Annotated[Path | None, output_file("Draw accuracy by epoch and by time as SVG")] = None,
     as_json: Json = False,
 ) -> None:
-    """Put logs, runs or submissions side by side; each is held against the first.
+    """Compare logs, runs or submissions side by side, each with the first.
 
     Hyper-parameters with differences marked `*`, clocks, accuracy by epoch and seconds, and the
     first evaluation at which two curves differ by more than the run-to-run spread.

@@ -47,12 +47,12 @@ def submit(
     wait: Annotated[
         bool,
         typer.Option(
-            "--wait", help="Until the job has ended; exit 1 where it failed or missed its target."
+            "--wait", help="Wait for the end of the job; exit 1 if it failed or missed its target."
         ),
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Write a config's job script and hand it to a scheduler; `docs/clusters.md`.
+    """Write a config's job script and submit it to a scheduler (`docs/clusters.md`).
 
     Exit 0: submitted, with `--wait` all runs reached their target; 1: not; 2: bad input;
     130: stopped by a signal while it waited (the job goes on).

@@ -28,7 +28,7 @@ def sweep(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Search a config's parameters with Optuna; the same command goes on with a search.
+    """Search a config's parameters with Optuna; the same command continues a search.
 
     Leaves trials.json, best.yaml (a preset) and plots in `results/<sweep>/`. A driver or a trial
     may be killed at any time. Ctrl-C stops the running trials; the same command runs them again.
