@@ -43,7 +43,7 @@ machine, and changes no result."""
 
 
 class Synthetic(Section):
-    """The embedded image set: texture classes, drawn when the config's own `data.path` is missing.
+    """The generated image set: texture classes, drawn if the config's own `data.path` is missing.
     A config that names another `data.path` names another set: this section of its base does not
     hold for it, unless it says `synthetic: {}` (or a key of it) as well."""
 

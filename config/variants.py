@@ -1,4 +1,4 @@
-"""Published optimizer variants: what each scales, decays and adds. Facts, sources in recipes.
+"""Published optimizer variants: what each scales, decays and adds (docs/recipes.md).
 
 LARS in all of them: v <- mu v + lr trust (g / B + wd w);  w <- w - v, and
 trust = eta |w| / (|g| / B + wd' |w| + epsilon) on scaled tensors, 1 where a norm is 0.

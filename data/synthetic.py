@@ -1,4 +1,4 @@
-"""The embedded image set: ten texture classes, drawn from a seed, as real JPEG files.
+"""The generated image set: ten texture classes, drawn from a seed, as real JPEG files.
 
 Classes differ by texture and structure alone: colours, contrast, size, phase, scale and noise are
 drawn at random for every image, so nothing but the pattern tells them apart. Layout as ImageNet's:

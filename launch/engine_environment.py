@@ -149,9 +149,11 @@ def engine_environment(
 
 
 def _check_on_nccl(algorithm: str, nodes: int, controller: Controller) -> None:
-    """Refuse what Horovod 0.28.1 would silently replace by NCCL's own allreduce. operations.cc:
-    both count only where `size != local_size`, and the hierarchical one is there only with MPI (it
-    sums over nodes by MPI_Allreduce; the torus does by NCCL)."""
+    """Refuse what Horovod 0.28.1 would silently replace by NCCL's own allreduce.
+
+    In its horovod/common/operations.cc both apply only if `size != local_size`, and the
+    hierarchical one needs MPI (it sums over nodes by MPI_Allreduce; the torus does by NCCL).
+    """
     if algorithm in ("torus_2d", "hierarchical") and nodes < 2:
         raise UserError(
             f"comm.algorithm: two nodes or more expected for {algorithm} on nccl, found {nodes}"

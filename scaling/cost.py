@@ -36,7 +36,7 @@ __all__ = [
 ]
 
 SEGMENT_BYTES = 1 << 20  # Open MPI's choice for its segmented ring
-TREE_CHUNK_BYTES = 256 << 10  # NCCL, tuning.cc: "the latency of a 256kB chunk"
+TREE_CHUNK_BYTES = 256 << 10  # NVIDIA/nccl, src/graph/tuning.cc: "the latency of a 256kB chunk"
 
 
 class Cost(NamedTuple):

@@ -34,7 +34,7 @@ class Communicator:
     Args:
         ctx: where gradients live.
         connection: joined or joining; without one this rank is alone. Every algorithm but the 2D
-            torus on CPUs is the engines' own, chosen by environment variables (environment.py).
+            torus on CPUs is the engines' own, chosen by variables of launch/engine_environment.py.
     """
 
     def __init__(self, ctx: mx.Context, connection: Connection | None = None) -> None:

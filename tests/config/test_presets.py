@@ -107,7 +107,8 @@ def test_facts_of_the_benchmark() -> None:
 
 
 def test_fujitsus_published_hyper_parameters() -> None:
-    """JobScripts/parameters of training_results_v0.6 (see reference: mlperf_rules, section 16)."""
+    """mlcommons/training_results_v0.6, Fujitsu/benchmarks/resnet/implementations/mxnet,
+    JobScripts/parameters."""
     loaded: Loaded = load("abci_2048_open")
     run = loaded.run
     assert run.division == "open"

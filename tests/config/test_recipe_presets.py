@@ -153,7 +153,7 @@ def test_header_says_what_it_reproduces_how_to_run_it_and_where_it_comes_from(na
     remark = (
         ""
         if load(name).run.system.device == "cpu"
-        else "          (run on a fake GPU alone: docs/gpu.md)"
+        else "          (run only on a fake GPU: docs/gpu.md)"
     )
     assert 3 <= len(header) <= 8
     assert any(character.isdigit() for character in header[0])
