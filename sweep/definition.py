@@ -116,6 +116,42 @@ class Parameter(Section):
         return value if self.unit is None else f"{value!r} {self.unit}"
 
 
+class Dependent(Section):
+    """The value of one config key by that of a parameter: a table, or factor x value ^ power."""
+
+    of: Text
+    table: tuple[tuple[Scalar, Scalar], ...] | None = None
+    factor: Float | None = None
+    power: Float = 1.0
+
+    @model_validator(mode="after")
+    def _check(self) -> Dependent:
+        if (self.table is None) == (self.factor is None):
+            found = "none" if self.table is None else "both"
+            raise ValueError(f"of: a table or a factor beside it expected, found {found}")
+        return self
+
+    def problem(self, parameters: Mapping[str, Parameter]) -> str | None:
+        """Why it has no value for some value of its parameter."""
+        parameter = parameters.get(self.of)
+        if parameter is None:
+            return f"of: one of parameters ({', '.join(parameters)}) expected, found {self.of}"
+        values = parameter.choice or (parameter.limits if self.table is None else ())
+        if self.table is None:
+            bad = [v for v in values if isinstance(v, bool | str) or v is None or v <= 0]
+            return f"factor: numbers above 0 in {self.of} expected, found {bad[0]}" if bad else None
+        missing = [value for value in values if value not in dict(self.table)]
+        if missing or not values:
+            wanted = f"a row for {missing[0]}" if missing else "a choice"
+            return f"table: {wanted} of {self.of} expected, found none"
+        return None
+
+    def value(self, of: Any) -> Any:
+        return (
+            dict(self.table)[of] if self.table is not None else (self.factor or 0) * of**self.power
+        )
+
+
 class Objective(Section):
     """What makes a trial good: top-1 at an epoch (most), or seconds or epochs to target (least)."""
 
@@ -161,12 +197,13 @@ class Pruner(Section):
 
 
 class Sweep(Section):
-    """One search: the root of the tree. `parameters` and `overrides` have dotted config keys."""
+    """One search: the root of the tree. Keys of a config are dotted in it."""
 
     name: Name
     config: Text = "quick"
     overrides: dict[str, Any] = Field(default_factory=dict)
     parameters: dict[str, Parameter]
+    dependent: dict[str, Dependent] = Field(default_factory=dict)
     objective: Objective = Objective()
     trials: Annotated[int, Field(strict=True, ge=1, le=_MAX_TRIALS)] = 20
     parallel: Annotated[int, Field(strict=True, ge=1, le=1000)] = 1
@@ -183,6 +220,11 @@ class Sweep(Section):
     def _check(self) -> Sweep:
         if not self.parameters:
             raise ValueError("parameters: at least one expected, found none")
+        for key, dependent in self.dependent.items():
+            if key in self.parameters:
+                raise ValueError(f"dependent.{key}: a key beside those of parameters expected")
+            if problem := dependent.problem(self.parameters):
+                raise ValueError(f"dependent.{key}.{problem}")
         if self.sampler == "grid":
             for key, parameter in self.parameters.items():
                 if not (parameter.choice or parameter.integer or parameter.step):
@@ -213,9 +255,12 @@ class LoadedSweep:
     origins: Mapping[str, Origin]
 
     def overrides_of(self, values: Mapping[str, Any]) -> list[str]:
-        """`key.path=value` of the sweep's overrides and of a trial's drawn values."""
+        """`key.path=value` of the sweep's overrides, a trial's drawn values and what depends on
+        them."""
         drawn = {key: self.sweep.parameters[key].in_config(value) for key, value in values.items()}
-        return [override(key, value) for key, value in {**self.sweep.overrides, **drawn}.items()]
+        more = {key: one.value(values[one.of]) for key, one in self.sweep.dependent.items()}
+        given = {**self.sweep.overrides, **drawn, **more}
+        return [override(key, value) for key, value in given.items()]
 
     def load_trial(self, config: Path | str, values: Mapping[str, Any], *more: str) -> Loaded:
         """The config of a trial. Raises UserError where its values do not make one."""
@@ -227,6 +272,8 @@ class LoadedSweep:
         """What must be the same when a sweep goes on; all trials are then comparable."""
         tree = self.sweep.model_dump(mode="json")
         kept = {key: value for key, value in tree.items() if key not in FREE_KEYS}
+        if not kept["dependent"]:  # of a sweep that began before there was any
+            del kept["dependent"]
         return {**kept, "resolved_config_sha256": self.base.sha256}
 
 
@@ -292,21 +339,22 @@ def _place(tree: dict[str, Any], key: str, leaf: Leaf) -> None:
     section, _, rest = key.partition(".")
     if section == "overrides" and rest:
         tree.setdefault("overrides", {})[rest] = leaf.value
-    elif section == "parameters" and "." in rest:
+    elif section in ("parameters", "dependent") and "." in rest:
         path, _, kind = rest.rpartition(".")
-        nest(tree.setdefault("parameters", {}).setdefault(path, {}), kind, leaf.value)
+        nest(tree.setdefault(section, {}).setdefault(path, {}), kind, leaf.value)
     else:
         nest(tree, key, leaf.value)
 
 
 def _unknown_keys(sweep: Sweep, base: Loaded, origins: Mapping[str, Origin]) -> Iterator[str]:
-    """A line for each parameter that is no key of a config, or one the sweep itself sets."""
+    """A line for each key to vary that is none of a config, or one the sweep itself sets."""
     known = [key for key, _ in flatten(base.to_dict())]
-    for key in sweep.parameters:
-        where = next(o for k, o in origins.items() if k.startswith(f"parameters.{key}"))
+    varied = [("parameters", key) for key in sweep.parameters]
+    for section, key in (*varied, *(("dependent", key) for key in sweep.dependent)):
+        where = next(o for k, o in origins.items() if k.startswith(f"{section}.{key}"))
         if key in ("name", "system.results"):
-            yield f"{where}: parameters.{key}: a key that the sweep does not set itself expected"
+            yield f"{where}: {section}.{key}: a key that the sweep does not set itself expected"
         elif key not in known:
             near = difflib.get_close_matches(key, known, n=1)
             hint = f"; did you mean {near[0]}?" if near else "; `rn50 config show` lists them"
-            yield f"{where}: parameters.{key}: a key of the config expected{hint}"
+            yield f"{where}: {section}.{key}: a key of the config expected{hint}"

@@ -276,7 +276,7 @@ class Driver:
         number, folder = trial.number, self._trial_folder(trial.number)
         folder.mkdir(parents=True, exist_ok=True)
         own = [f"name={folder.name}", f"system.results={json.dumps(str(folder.parent))}"]
-        if self._loaded.base.run.seed is None:
+        if self._loaded.base.run.seed is None and "seed" not in trial.params:
             own.append(f"seed={training_seed(self._loaded.sweep, number)}")
         try:
             loaded = self._loaded.load_trial(self._loaded.sweep.config, trial.params, *own)

@@ -83,16 +83,17 @@ def best_preset(loaded: LoadedSweep, best: FrozenTrial) -> str:
     The seed is left out (the rules want a fresh one); a config that the closed division refuses
     says `division: open`, and why.
     """
-    run = loaded.base.run
     name = f"name={loaded.sweep.name}_best"
     preset = loaded.load_trial(loaded.sweep.config, best.params, name, "seed=null")
+    seed = best.params.get("seed") or loaded.base.run.seed
+    seed = seed or training_seed(loaded.sweep, best.number)
     notes = [
         f"Best of {loaded.sweep.trials} trials of sweep {loaded.sweep.name}: trial {best.number}, "
         f"{objective_label(loaded)} {best.value:g}.",
         "  rn50 launch best.yaml",
         "Searched: "
         + ", ".join(f"{key} {yaml_value(value)}" for key, value in best.params.items())
-        + f". The trial's seed was {run.seed or training_seed(loaded.sweep, best.number)}.",
+        + f". The trial's seed was {seed}.",
     ]
     check = check_config(preset)
     if check.verdict == "FAIL":

@@ -11,7 +11,9 @@ from hypothesis import strategies as st
 from rn50.config.errors import UserError
 from rn50.config.load import load
 from rn50.config.names import PRESETS
+from rn50.config.plan import build_plan
 from rn50.sweep.definition import Parameter, difference, load_sweep, override
+from rn50.sweep.study import wanted_trials
 
 GOOD = """
 name: a
@@ -52,6 +54,64 @@ def test_each_sweep_of_ours_reads(path: Path) -> None:
     assert loaded.sweep.name == path.stem
     first = {key: p.first() for key, p in loaded.sweep.parameters.items()}
     loaded.load_trial(loaded.sweep.config, first)
+
+
+def test_values_that_depend_on_a_drawn_one(tmp_path: Path) -> None:
+    more = """
+dependent:
+  optimizer.momentum: {of: batch.per_rank, table: [[5, 0.8], [10, 0.9]]}
+  optimizer: {weight_decay: {of: batch.per_rank, factor: 0.001, power: 2}}
+"""
+    loaded = load_sweep(write(tmp_path, GOOD + more))
+    values = {"optimizer.base_lr": 0.1, "schedule.warmup": 1.5}
+    for batch, momentum, decay in ((5, 0.8, 0.025), (10, 0.9, 0.1)):
+        found = loaded.load_trial("smoke", {**values, "batch.per_rank": batch}).run.optimizer
+        assert (found.momentum, found.weight_decay) == (momentum, pytest.approx(decay))
+    assert "dependent" not in load_sweep(write(tmp_path, GOOD)).definition()
+
+
+@pytest.mark.parametrize(
+    ("definition", "expected"),
+    [
+        (
+            "optimizer.eta: {of: batch.per_rank}",
+            "a table or a factor beside it expected, found none",
+        ),
+        ("optimizer.eta: {of: seed, factor: 1}", "of: one of parameters (optimizer.base_lr, sched"),
+        ("optimizer.base_lr: {of: batch.per_rank, factor: 1}", "a key beside those of parameters"),
+        (
+            "optimizer.eta: {of: batch.per_rank, table: [[5, 1]]}",
+            "dependent.optimizer.eta.table: a row for 10 of batch.per_rank expected, found none",
+        ),
+        (
+            "optimizer.eta: {of: optimizer.base_lr, table: [[5, 1]]}",
+            "table: a choice of optimizer.base_lr expected, found none",
+        ),
+        ("optimizer.etaa: {of: batch.per_rank, factor: 1}", "did you mean optimizer.eta?"),
+        ("name: {of: batch.per_rank, factor: 1}", "dependent.name: a key that the sweep does not"),
+    ],
+)
+def test_a_dependent_value_that_there_is_not_always(
+    tmp_path: Path, definition: str, expected: str
+) -> None:
+    with pytest.raises(UserError) as caught:
+        load_sweep(write(tmp_path, f"{GOOD}dependent:\n  {definition}\n"))
+    assert expected in str(caught.value)
+    assert "sweep.yaml" in str(caught.value)
+
+
+@pytest.mark.parametrize(("name", "power"), [("sgd", 1.0), ("sgd_sqrt", 0.5), ("lars", 0.5)])
+def test_the_large_batch_study(name: str, power: float) -> None:
+    loaded = load_sweep(PRESETS / "sweeps" / f"large_batch_{name}.yaml")
+    assert wanted_trials(loaded.sweep) == 15
+    for batch in (20, 50, 125, 250, 500):
+        run = loaded.load_trial("smoke", {"batch.per_rank": batch, "seed": 3}).run
+        plan = build_plan(run)
+        assert (plan.global_batch_size, plan.epochs, plan.eval_epochs) == (batch, 8, (8,))
+        assert (plan.total_steps, plan.warmup_steps) == (8 * 1000 / batch, 2 * 1000 / batch)
+        assert run.optimizer.base_lr == pytest.approx(0.05 * (batch / 20) ** power)
+        assert (run.seed, run.optimizer.variant) == (3, "nvidia" if name == "lars" else "sgd")
+        assert name != "lars" or run.optimizer.eta == 0.4
 
 
 def test_a_config_beside_the_sweep_and_a_base_of_it(tmp_path: Path) -> None:
