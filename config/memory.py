@@ -5,18 +5,9 @@ from __future__ import annotations
 import re
 
 from .machine import System
+from .resnet_stages import UNITS
 from .schema import Model, Run
 
-# Bottlenecks of each depth by stage (He et al., 1512.03385); 18 and 34 have basic blocks, which the
-# estimate treats as bottlenecks of a quarter of their width.
-_UNITS = {
-    "tiny": (1, 1, 1, 1),
-    18: (2, 2, 2, 2),
-    34: (3, 4, 6, 3),
-    50: (3, 4, 6, 3),
-    101: (3, 4, 23, 3),
-    152: (3, 8, 36, 3),
-}
 _BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
 _KEPT_PER_OUTPUT = 2
 """A convolution's output and its normalised copy; ReLU works in place."""
@@ -30,13 +21,16 @@ _HOST_FACTOR = {"batch": 2.9, "none": 2.3}
 
 
 def activations_per_image(model: Model, crop_px: int) -> int:
-    """Convolution outputs of one image in the forward pass: 11.1 M for ResNet-50 at 224 pixels."""
+    """Convolution outputs of one image in the forward pass: 11.1 M for ResNet-50 at 224 pixels.
+
+    The basic blocks of depths 18 and 34 count as bottlenecks of a quarter of their width.
+    """
     width = model.width
     imagenet = model.stem == "imagenet"
     side = -(-crop_px // 2) if imagenet else crop_px
     total = side * side * width
     side = -(-side // 2) if imagenet else side
-    for stage, units in enumerate(_UNITS[model.depth]):
+    for stage, units in enumerate(UNITS[model.depth]):
         channels = width << stage
         for unit in range(units):
             before = side
@@ -50,7 +44,7 @@ def parameters(model: Model) -> int:
     """Parameters of a bottleneck ResNet without its classifier: 23.5 M for ResNet-50."""
     width = model.width
     total, inputs = (49 if model.stem == "imagenet" else 9) * 3 * width, width
-    for stage, units in enumerate(_UNITS[model.depth]):
+    for stage, units in enumerate(UNITS[model.depth]):
         channels = width << stage
         for unit in range(units):
             total += channels * (inputs + 9 * channels + 4 * channels)

@@ -7,11 +7,12 @@ from typing import Literal, NamedTuple
 
 from ..config.errors import UserError
 from ..config.schema import Run
-from ..scaling.cost import Link, fastest, torus_grid
+from ..scaling.cost import fastest, torus_grid
 from ..scaling.groups import gradient_groups
 from ..scaling.machine import known_precisions
 from ..scaling.netlab import EAGER_BYTES
 from ..scaling.step import build, group_cost_s
+from ..scaling.topology import Link
 
 Backend = Literal["mpi", "gloo", "nccl"]
 Controller = Literal["mpi", "gloo"]

@@ -13,7 +13,6 @@ is not overlapped with the wire: segments, whose purpose that is, come out as sl
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -80,15 +79,13 @@ def compile_allreduce(
     return Program(tuple(stage._replace(wire_s=stage.wire_s * n_bytes) for stage in unit))
 
 
-def run(clocks: Times, program: Program, noise: Callable[[int], Times] | None = None) -> Times:
-    """The ranks' clocks after the allreduce; `noise` draws factors on the latencies of a round."""
+def run(clocks: Times, program: Program) -> Times:
+    """The ranks' clocks after the allreduce."""
     clocks = clocks.copy()
     heard = np.empty_like(clocks)
     for stage in program.stages:
         arrival_s = stage.latency_s + stage.wire_s
         for _ in range(stage.repeat):
-            if noise is not None:
-                arrival_s = stage.latency_s * noise(len(stage.src)) + stage.wire_s
             if stage.everyone:
                 if stage.rings is None:
                     np.take(clocks, stage.src, out=heard, mode="clip")  # the mode without a copy

@@ -1,19 +1,19 @@
 """Allreduce algorithms as messages: rounds of (src, dst, slice, add or replace), over NumPy. Pure.
 
 What `cost.py` states, these do: tests run them on arrays, where every rank must end with the sum,
-and count their rounds and bytes; `simulate.py` lets clocks run on them. A buffer of whole
+and count their rounds and bytes; `simulate.py` runs clocks on them. A buffer of whole
 elements (int n) is cut into whole chunks, one of bytes (float n) into equal ones.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from .cost import SEGMENT_BYTES, Cost, grid, parse_algorithm
+from .cost import SEGMENT_BYTES, grid, parse_algorithm
 
 Ranks: TypeAlias = NDArray[np.int64]
 Offsets: TypeAlias = NDArray[np.int64] | NDArray[np.float64]
@@ -38,29 +38,6 @@ def schedule(
     if ranks == 1:
         return iter(())
     return SCHEDULES[name](ranks, n, sides or default_grid or grid(ranks))
-
-
-def execute(rounds: Iterable[Round], buffers: Sequence[NDArray[np.generic]]) -> None:
-    """Run the messages on one buffer per rank, in place; a round sends what it found."""
-    for messages in rounds:
-        pieces = [
-            (dst, slice(int(start), int(stop)), buffers[src][int(start) : int(stop)].copy())
-            for src, dst, start, stop in zip(*messages[:4], strict=True)
-        ]
-        for dst, where, piece in pieces:
-            if messages.reduce:
-                buffers[dst][where] += piece  # type: ignore[misc]
-            else:
-                buffers[dst][where] = piece
-
-
-def count(rounds: Iterable[Round], ranks: int) -> Cost:
-    """Rounds, and the most that one rank sends; no time."""
-    steps, sent = 0, np.zeros(ranks)
-    for messages in rounds:
-        steps += 1
-        sent += np.bincount(messages.src, messages.stop - messages.start, minlength=ranks)
-    return Cost(0.0, steps, float(sent.max()))
 
 
 def _edges(start: Offsets, stop: Offsets, chunks: int) -> Offsets:

@@ -11,29 +11,7 @@ from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from ..config.errors import UserError
-from .topology import Link, Node, Topology, flat
-
-__all__ = [
-    "ALGORITHMS",
-    "Cost",
-    "Link",
-    "Node",
-    "Topology",
-    "allreduce",
-    "best_grid",
-    "double_tree",
-    "fastest",
-    "flat",
-    "grid",
-    "hierarchical",
-    "parse_algorithm",
-    "recursive_doubling",
-    "recursive_halving_doubling",
-    "ring",
-    "segmented_ring",
-    "torus_2d",
-    "torus_grid",
-]
+from .topology import Link, Topology, flat
 
 SEGMENT_BYTES = 1 << 20  # Open MPI's choice for its segmented ring
 TREE_CHUNK_BYTES = 256 << 10  # NVIDIA/nccl, src/graph/tuning.cc: "the latency of a 256kB chunk"
@@ -84,23 +62,6 @@ def segmented_ring(
     message_s, reduce_s = link.message_s(segment), segment * link.gamma_s_per_byte
     scatter_s = rounds * max(message_s, reduce_s) + min(message_s, reduce_s)
     return Cost(scatter_s + rounds * message_s, 2 * rounds, 2 * rounds * segment)
-
-
-def recursive_doubling(ranks: int, n_bytes: float, link: Link) -> Cost:
-    """log2(p) (alpha + n beta + n gamma): whole buffers, for small n (Thakur et al. 2005).
-
-    p no power of two: the extra ranks fold onto neighbours first and get the sum at the end.
-    """
-    return _recursive_doubling(ranks, n_bytes, lambda _: link)
-
-
-def recursive_halving_doubling(ranks: int, n_bytes: float, link: Link) -> Cost:
-    """2 log2(p) alpha + 2(p-1)/p n beta + (p-1)/p n gamma (Rabenseifner 2004).
-
-    p = q + r, q = 2^k < p: r ranks fold onto neighbours first (alpha + n beta + n gamma) and get
-    the sum at the end (alpha + n beta), as in MPICH: 2 log2(q) + 2 rounds.
-    """
-    return _halving_doubling(ranks, n_bytes, lambda _: link)
 
 
 def torus_2d(rows: int, columns: int, n_bytes: float, inside: Link, across: Link) -> Cost:
@@ -157,13 +118,17 @@ def double_tree(
 
 
 def _recursive_doubling(ranks: int, n_bytes: float, link_at: Callable[[int], Link]) -> Cost:
+    """log2(p) (alpha + n beta + n gamma): whole buffers, for small n (Thakur et al. 2005)."""
     doublings = ranks.bit_length() - 1
     time_s = sum(link_at(1 << k).reduced_s(n_bytes) for k in range(doublings))
     return _folded(ranks, n_bytes, link_at(1), Cost(time_s, doublings, doublings * n_bytes))
 
 
 def _halving_doubling(ranks: int, n_bytes: float, link_at: Callable[[int], Link]) -> Cost:
-    """Half the data goes to the neighbour, a quarter two away, ...: most of it stays near."""
+    """2 log2(p) alpha + 2(p-1)/p n beta + (p-1)/p n gamma (Rabenseifner 2004).
+
+    Half the data goes to the neighbour, a quarter two away, ...: most of it stays near.
+    """
     doublings = ranks.bit_length() - 1
     time_s = sent = 0.0
     for k in range(doublings):
@@ -174,6 +139,8 @@ def _halving_doubling(ranks: int, n_bytes: float, link_at: Callable[[int], Link]
 
 
 def _folded(ranks: int, n_bytes: float, link: Link, core: Cost) -> Cost:
+    """p = q + r, q = 2^k < p: r ranks fold onto neighbours first (alpha + n beta + n gamma) and get
+    the sum at the end (alpha + n beta), as in MPICH."""
     if ranks & (ranks - 1) == 0:
         return core
     fold_s = link.reduced_s(n_bytes) + link.message_s(n_bytes)
@@ -235,22 +202,6 @@ def topology_grid(topology: Topology) -> tuple[int, int]:
     return grid(topology.ranks)
 
 
-def _on_ring(topology: Topology, n_bytes: float, _: tuple[int, int]) -> Cost:
-    return ring(topology.ranks, n_bytes, topology.ring(1, topology.ranks))
-
-
-def _on_segmented_ring(topology: Topology, n_bytes: float, _: tuple[int, int]) -> Cost:
-    return segmented_ring(topology.ranks, n_bytes, topology.ring(1, topology.ranks))
-
-
-def _on_doubling(topology: Topology, n_bytes: float, _: tuple[int, int]) -> Cost:
-    return _recursive_doubling(topology.ranks, n_bytes, topology.exchange)
-
-
-def _on_halving_doubling(topology: Topology, n_bytes: float, _: tuple[int, int]) -> Cost:
-    return _halving_doubling(topology.ranks, n_bytes, topology.exchange)
-
-
 def _on_torus(topology: Topology, n_bytes: float, sides: tuple[int, int]) -> Cost:
     rows, columns = sides
     inside, across = topology.ring(1, columns), topology.ring(columns, rows)
@@ -263,20 +214,17 @@ def _on_hierarchical(topology: Topology, n_bytes: float, sides: tuple[int, int])
     return hierarchical(rows, columns, n_bytes, topology.ring(1, columns), leaders)
 
 
-def _on_double_tree(topology: Topology, n_bytes: float, _: tuple[int, int]) -> Cost:
-    node = topology.node
-    return double_tree(topology.nodes, node.ranks, n_bytes, node.inside, topology.one_flow())
-
-
 # comm.algorithm -> cost on a topology, given the grid (rows, columns) for those that have one.
 ALGORITHMS: dict[str, Callable[[Topology, float, tuple[int, int]], Cost]] = {
-    "ring": _on_ring,
-    "segmented_ring": _on_segmented_ring,
-    "recursive_doubling": _on_doubling,
-    "recursive_halving_doubling": _on_halving_doubling,
+    "ring": lambda on, n, _: ring(on.ranks, n, on.ring(1, on.ranks)),
+    "segmented_ring": lambda on, n, _: segmented_ring(on.ranks, n, on.ring(1, on.ranks)),
+    "recursive_doubling": lambda on, n, _: _recursive_doubling(on.ranks, n, on.exchange),
+    "recursive_halving_doubling": lambda on, n, _: _halving_doubling(on.ranks, n, on.exchange),
     "torus_2d": _on_torus,
     "hierarchical": _on_hierarchical,
-    "double_tree": _on_double_tree,
+    "double_tree": lambda on, n, _: double_tree(
+        on.nodes, on.node.ranks, n, on.node.inside, on.one_flow()
+    ),
 }
 
 
@@ -292,10 +240,3 @@ def fastest(n_bytes: float, ranks: int, link: Link, offered: Iterable[str]) -> s
     """The cheapest of the `offered` algorithms on a flat network; the first of equals."""
     network = flat(ranks, link)
     return min(offered, key=lambda name: allreduce(name, network, n_bytes).time_s)
-
-
-def best_grid(topology: Topology, n_bytes: float) -> tuple[int, int]:
-    """The (rows, columns) with the cheapest torus on this machine."""
-    ranks = topology.ranks
-    sides = [(ranks // x, x) for x in range(1, ranks + 1) if ranks % x == 0]
-    return min(sides, key=lambda yx: _on_torus(topology, n_bytes, yx).time_s)

@@ -12,11 +12,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
+from ..config.resnet_stages import UNITS
 from .groups import gradient_groups
 
 CROP_PX = 224
 CLASSES = 1000
-DEPTHS = (3, 4, 6, 3)
 WIDTH = 64
 
 FLOPS_PER_BYTE = 70.0
@@ -96,7 +96,7 @@ def resnet50() -> tuple[tuple[Layer, ...], tuple[Tensor, ...]]:
 
     convolution("", "conv0", 7, 3, WIDTH, CROP_PX, 2)
     px, channels = CROP_PX // 4, WIDTH
-    for stage, units in enumerate(DEPTHS, start=1):
+    for stage, units in enumerate(UNITS[50], start=1):
         width = WIDTH << (stage - 1)
         for unit in range(1, units + 1):
             stride = 2 if unit == 1 and stage > 1 else 1
@@ -181,8 +181,3 @@ def _group(tensors: Sequence[Tensor], precision: str, layers: int) -> Group:
         ready=ready_shares()[first],
         ready_fixed=(layers - first) / layers,
     )
-
-
-def payload_bytes(precision: str) -> int:
-    """All gradients of a step."""
-    return sum(tensor.gradient_bytes(precision) for tensor in resnet50()[1])

@@ -9,7 +9,7 @@ from .clocks import SlowLink
 from .layers import wire_groups
 from .machine import topology_of
 from .predict import Job
-from .simulate import Failure, Faults, Jitter, SlowNode, simulate
+from .simulate import Failure, Faults, SlowNode, simulate
 from .step import build, step_time, straggler_s, with_grid
 
 CHECKPOINT_STEPS = 10
@@ -42,7 +42,7 @@ def simulate_job(
         raise UserError("--simulate: two GPUs or more expected, found 1")
     step = step_time(machine, gpus, first.batch, groups=job.groups, algorithm=job.algorithm)
     compute_s = machine.compute_s(first.batch) - step.optimizer_s
-    start_s = compute_s - step.backward_s - _backward_launch_s(step.groups, step.backward_s)
+    start_s = compute_s - max(group.ready_s for group in step.groups)
     planned = wire_groups(job.groups or about.groups, job.precision)
     largest = max(step.groups, key=lambda group: group.n_bytes)
     algorithm = largest.algorithm
@@ -66,7 +66,7 @@ def simulate_job(
         algorithm=with_grid(machine, gpus, algorithm),
         update_s=step.optimizer_s,
         launch_s=about.launch_s,
-        jitter=Jitter("normal", about.jitter) if about.jitter else Jitter(),
+        jitter=about.jitter,
         faults=faults,
         seed=seed,
     )
@@ -86,8 +86,3 @@ def simulate_job(
         "total_s": float(result.total_s),
         "lost_s": float(result.lost_s),
     }
-
-
-def _backward_launch_s(groups: Any, backward_s: float) -> float:
-    """The share of launches in backward: what the last group waits for beyond `backward_s`."""
-    return max(group.ready_s for group in groups) - backward_s

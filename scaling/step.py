@@ -159,19 +159,14 @@ def bn_group(machine: Machine, gpus: int, batch: int) -> int:
     return size
 
 
+@lru_cache(maxsize=256)
 def build(name: str, system: System, precision: str = "fp16") -> Machine:
     """The model of a system, its constants solved from its points."""
-    return _build(name, system, precision)
 
+    def step_s(machine: Machine, gpus: int, batch: int) -> float:
+        return step_time(machine, gpus, batch).total_s
 
-@lru_cache(maxsize=256)
-def _build(name: str, system: System, precision: str) -> Machine:
-    return build_machine(
-        name,
-        system,
-        precision,
-        lambda machine, gpus, batch: step_time(machine, gpus, batch).total_s,
-    )
+    return build_machine(name, system, precision, step_s)
 
 
 def _bn_sync_s(machine: Machine, gpus: int, batch: int) -> float:

@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from statistics import mean
-from typing import Any
 
 from ..config.load import load, load_system
 from .epochs import read_table
@@ -115,26 +114,13 @@ def left_out() -> list[str]:
 
 def _mlperf_rows() -> Iterator[Row]:
     for row in read_table("mlperf_runs.csv"):
-        if not row["machine"]:
-            continue
-        name = f"{row['version']} {row['org']} {row['system']}"
-        gpus, batch = int(row["n_accelerators"]), int(row["batch_per_accelerator"])
-        step_ms = float(row["ms_per_step"])
-        epochs = _middle([float(epoch) for epoch in row["epochs"].split(";")])
-        job = _job(row["machine"], gpus, batch, epochs, per_node=int(row["accel_per_node"]))
-        answer = predict(job)
-        common: dict[str, Any] = {
-            "source": "mlperf_runs",
-            "machine": row["machine"],
-            "name": name,
-            "gpus": gpus,
-            "batch": batch,
-            "reason": _reason(name),
-        }
-        fitted = _is_point(answer, gpus, batch, step_ms)
-        yield _step_row(answer, step_ms, fitted, common)
-        if row["score_s"]:
-            yield _time_row(answer, float(row["score_s"]), fitted, common)
+        if row["machine"]:
+            gpus, batch = int(row["n_accelerators"]), int(row["batch_per_accelerator"])
+            epochs = _middle([float(epoch) for epoch in row["epochs"].split(";")])
+            job = _job(row["machine"], gpus, batch, epochs, per_node=int(row["accel_per_node"]))
+            name = f"{row['version']} {row['org']} {row['system']}"
+            figures = float(row["ms_per_step"]), float(row["score_s"] or 0)
+            yield from _rows("mlperf_runs", row["machine"], name, job, *figures)
 
 
 def _table_rows() -> Iterator[Row]:
@@ -148,24 +134,12 @@ def _table_rows() -> Iterator[Row]:
             precision=precision,
             algorithm=ALGORITHM_OF_VARIANT.get(row["variant"]),
         )
-        answer = predict(job)
         name = f"{row['table']} {row['system']} {precision} {row['variant']}"
-        common: dict[str, Any] = {
-            "source": row["table"],
-            "machine": row["machine"],
-            "name": name,
-            "gpus": gpus,
-            "batch": batch,
-            "reason": _reason(name),
-        }
         step_ms = float(
             row["ms_per_step"] or gpus * batch / float(row["images_per_s"] or "inf") * 1e3
         )
-        fitted = _is_point(answer, gpus, batch, step_ms)
-        if step_ms:
-            yield _step_row(answer, step_ms, fitted, common)
-        if row["time_to_train_s"]:
-            yield _time_row(answer, float(row["time_to_train_s"]), fitted, common)
+        time_s = float(row["time_to_train_s"] or 0)
+        yield from _rows(row["table"], row["machine"], name, job, step_ms, time_s)
 
 
 def _sony_runs() -> Iterator[Row]:
@@ -175,29 +149,26 @@ def _sony_runs() -> Iterator[Row]:
         run = load(preset).run
         system = stack.model_copy(update={"nodes": run.system.nodes})
         job = job_of_config(run.model_copy(update={"system": system}), groups="single")
-        answer = predict(job)
-        common: dict[str, Any] = {
-            "source": "sony_tables_3_5",
-            "machine": "abci_nnl",
-            "name": f"Sony {preset}",
-            "gpus": job.gpus,
-            "batch": job.segments[0].batch,
-            "reason": _reason(preset) or "what its clock starts and stops at is not said",
-        }
-        yield _time_row(answer, float(time_s), False, common)
+        (row,) = _rows("sony_tables_3_5", "abci_nnl", f"Sony {preset}", job, 0.0, float(time_s))
+        yield replace(row, reason=row.reason or "what its clock starts and stops at is not said")
 
 
-def _step_row(answer: Prediction, step_ms: float, fitted: bool, common: dict[str, Any]) -> Row:
-    low, high = (1e3 * value for value in answer.step_interval_s)
-    mine = answer.step.total_s * 1e3
-    return Row("step", published=step_ms, predicted=mine, low=low, high=high,
-               calibrated=fitted, **common)  # fmt: skip
-
-
-def _time_row(answer: Prediction, time_s: float, fitted: bool, common: dict[str, Any]) -> Row:
-    low, high = answer.time_interval_s
-    return Row("time", published=time_s, predicted=answer.run.total_s, low=low, high=high,
-               calibrated=fitted, **common)  # fmt: skip
+def _rows(
+    source: str, machine: str, name: str, job: Job, step_ms: float, time_s: float
+) -> Iterator[Row]:
+    """What was published of one job, its step or its time or both (0: not said), against ours."""
+    answer, batch = predict(job), job.segments[0].batch
+    step_interval_ms = [1e3 * value for value in answer.step_interval_s]
+    for kind, published, predicted, (low, high) in (
+        ("step", step_ms, answer.step.total_s * 1e3, step_interval_ms),
+        ("time", time_s, answer.run.total_s, answer.time_interval_s),
+    ):
+        if published:
+            yield Row(
+                *(kind, source, machine, name, job.gpus, batch, published, predicted, low, high),
+                calibrated=_is_point(answer, job.gpus, batch, step_ms),
+                reason=next((why for word, why in KNOWN_REASONS.items() if word in name), ""),
+            )
 
 
 _load_system = lru_cache(load_system)
@@ -228,7 +199,3 @@ def _middle(epochs: Sequence[float]) -> float:
 
 def _epoch_list(text: str) -> list[float]:
     return [float(epoch) for epoch in text.replace("-", ";").split(";")]
-
-
-def _reason(name: str) -> str:
-    return next((reason for word, reason in KNOWN_REASONS.items() if word in name), "")

@@ -10,6 +10,7 @@ from typing import Any
 
 from mxnet.gluon import nn
 
+from ..config.resnet_stages import BASIC_DEPTHS, UNITS
 from ..config.schema import Model
 from .layers import Network
 
@@ -17,16 +18,6 @@ from .layers import Network
 Block = tuple[tuple[int, int], ...]
 BASIC: Block = ((3, 1), (3, 1))
 BOTTLENECK: Block = ((1, 1), (3, 1), (1, 4))
-
-# Each depth: its block, and how many of it the four stages have.
-STAGES: dict[int | str, tuple[Block, tuple[int, ...]]] = {
-    "tiny": (BOTTLENECK, (1, 1, 1, 1)),
-    18: (BASIC, (2, 2, 2, 2)),
-    34: (BASIC, (3, 4, 6, 3)),
-    50: (BOTTLENECK, (3, 4, 6, 3)),
-    101: (BOTTLENECK, (3, 4, 23, 3)),
-    152: (BOTTLENECK, (3, 8, 36, 3)),
-}
 
 
 class Unit(nn.HybridBlock):
@@ -132,7 +123,8 @@ class ResNet(Network):
             else:  # crops of 32 px keep their resolution
                 self.body.add(Unit(model, "conv0", 3, width, kernel=3, prefix=""))
             channels = width
-            block, depths = STAGES[model.depth]
+            block = BASIC if model.depth in BASIC_DEPTHS else BOTTLENECK
+            depths = UNITS[model.depth]
             for stage, units in enumerate(depths, start=1):
                 stage_width = width << (stage - 1)
                 for unit in range(1, units + 1):

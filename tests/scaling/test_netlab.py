@@ -11,13 +11,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rn50.scaling.cost import ALGORITHMS, Link
+from rn50.scaling.cost import ALGORITHMS
 from rn50.scaling.netlab import (
     Point,
     calibrate_link,
     calibration_points,
     predict_s,
 )
+from rn50.scaling.topology import Link
 
 FUZZ = settings(max_examples=60)
 REFERENCE = Path(__file__).resolve().parents[2] / "scaling/published/netlab_reference.csv"

@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
+from statistics import NormalDist
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rn50.scaling.clocks import Program, compile_allreduce, run
-from rn50.scaling.cost import Link, Node, Topology, allreduce, flat
+from rn50.scaling.cost import allreduce
 from rn50.scaling.overlap import exposed
 from rn50.scaling.simulate import (
-    DISTRIBUTIONS,
     Failure,
     Faults,
-    Jitter,
     Result,
     SlowLink,
     SlowNode,
     simulate,
 )
+from rn50.scaling.topology import Link, Node, Topology, flat
 
 FUZZ = settings(max_examples=40)
 LINK = Link(1e-5, 1e-9, 2e-10)
@@ -137,7 +138,7 @@ def on_abci(steps: int = 4, algorithm: str = "torus_2d", **options: object) -> R
 
 
 def test_a_step_is_the_sum_of_its_parts() -> None:
-    run = on_abci(jitter=Jitter("normal", 0.02), update_s=0.001)
+    run = on_abci(jitter=0.02, update_s=0.001)
     parts = 0.0383 + run.straggler_s + run.exposed_s + 0.001
     assert run.step_s == pytest.approx(parts, rel=1e-12)
     assert run.total_s == pytest.approx(run.step_s.sum())
@@ -145,35 +146,27 @@ def test_a_step_is_the_sum_of_its_parts() -> None:
 
 
 def test_the_same_seed_gives_the_same_steps() -> None:
-    options = {"jitter": Jitter("lognormal", 0.05), "network_jitter": Jitter("exponential", 1.0)}
-    first, again, other = (on_abci(2, seed=seed, **options) for seed in (1, 1, 2))
+    first, again, other = (on_abci(2, seed=seed, jitter=0.05) for seed in (1, 1, 2))
     assert (first.step_s == again.step_s).all()
     assert (first.step_s != other.step_s).all()
-    still = on_abci(2, seed=1, jitter=options["jitter"])
-    assert (still.latest_rank == first.latest_rank).all()  # own stream for the network
-    assert (still.step_s < first.step_s).all()
+    assert (on_abci(2, seed=1).step_s < first.step_s).all()
 
 
 @pytest.mark.parametrize("ranks", [4, 64, 1024])
 def test_waiting_for_the_slowest_is_the_largest_of_p(ranks: int) -> None:
-    """E[max of p exponentials] = spread (1 + 1/2 + ... + 1/p)."""
+    """E[max of p normals], by numerical integration of its density."""
     run = simulate(
-        400,
+        2000,
         groups=[(1.0, 8.0)],
         compute_s=1.0,
         topology=flat(ranks, Link(0.0, 0.0)),
         algorithm="recursive_doubling",
-        jitter=Jitter("exponential", 0.01),
+        jitter=0.01,
     )
-    expected = 0.01 * sum(1 / k for k in range(1, ranks + 1))
+    z = np.linspace(-8, 8, 4001)
+    below = np.array([NormalDist().cdf(value) for value in z])
+    expected = 0.01 * float((z[1:] * np.diff(below**ranks)).sum())
     assert run.straggler_s.mean() == pytest.approx(expected, rel=0.05)
-
-
-@pytest.mark.parametrize("kind", ["normal", "lognormal"])
-def test_jitter_has_mean_one(kind: str) -> None:
-    factors = DISTRIBUTIONS[kind](np.random.default_rng(0), 100_000, 0.1)
-    assert factors.mean() == pytest.approx(1.0, abs=0.002)
-    assert factors.std() == pytest.approx(0.1, rel=0.02)
 
 
 def test_one_slow_node_holds_up_all() -> None:
@@ -182,7 +175,6 @@ def test_one_slow_node_holds_up_all() -> None:
     slow = on_abci(faults=Faults(slow_node=SlowNode(100, 1.5)))
     assert slow.straggler_s[0] == pytest.approx(0.5 * 0.0383, rel=1e-9)
     assert (slow.straggler_s[1:] > 0.4 * 0.0383).all()
-    assert set(slow.latest_rank // 4) == {100}
     assert (slow.step_s > plain.step_s + 0.25 * 0.0383).all()
 
 
@@ -206,20 +198,10 @@ def test_a_failure_costs_the_restart_and_the_steps_since_the_checkpoint() -> Non
     assert on_abci(3, faults=Faults(failure=failure)).lost_s == 0
 
 
-def test_the_timeline_shows_one_step_in_order() -> None:
-    run = on_abci(3, jitter=Jitter("normal", 0.02))
-    names = [span.name for span in run.timeline]
-    assert names == ["forward and backward", *(f"group {i}" for i in range(1, 6)), "update"]
-    for span in run.timeline:
-        assert span.first_start_s <= span.last_start_s
-        assert span.first_end_s <= span.last_end_s
-    assert run.timeline[-1].last_end_s == pytest.approx(run.step_s[-1])
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(("nodes", "algorithm"), [(512, "ring"), (2048, "torus_2d(64x128)")])
 def test_2048_and_8192_ranks_run(nodes: int, algorithm: str) -> None:
-    run = on_abci(20, algorithm, topology=ABCI._replace(nodes=nodes), jitter=Jitter("normal", 0.02))
+    run = on_abci(20, algorithm, topology=ABCI._replace(nodes=nodes), jitter=0.02)
     assert len(run.step_s) == 20
 
 
@@ -227,7 +209,6 @@ def test_2048_and_8192_ranks_run(nodes: int, algorithm: str) -> None:
     "options",
     [
         {"algorithm": "fastest"},
-        {"jitter": Jitter("cauchy", 1.0)},
         {"faults": Faults(slow_node=SlowNode(512, 2.0))},
         {"faults": Faults(slow_link=SlowLink(0, 2.0)), "topology": Topology(NODE, 1)},
     ],

@@ -8,9 +8,10 @@ import pytest
 
 from rn50.config import benchmark
 from rn50.config.load import load
+from rn50.config.resnet_stages import UNITS
 from rn50.config.schema import Model
 from rn50.train.networks import bn_statistics, build_networks, trainable
-from rn50.train.resnet import STAGES, Residual, ResNet
+from rn50.train.resnet import Residual, ResNet
 
 
 def parameters_of(model: Model, classes: int) -> list[tuple[str, tuple[int, ...]]]:
@@ -55,7 +56,7 @@ def test_quick_has_the_real_depth() -> None:
     assert len(parameters_of(run.model, run.data.classes)) == 161
 
 
-@pytest.mark.parametrize("depth", STAGES)
+@pytest.mark.parametrize("depth", UNITS)
 def test_depth_is_that_of_its_name(depth: int | str) -> None:
     """Convolutions without projections, and the classifier, are the layers that a name counts."""
     if depth == "tiny":
@@ -72,7 +73,7 @@ def test_stride_is_on_the_first_3x3(depth: int) -> None:
     net = ResNet(Model(depth=depth, width=4), 10, prefix="")
     blocks = [block for block in net.body._children.values() if isinstance(block, Residual)]
     strided = 0 if depth == 18 else 1
-    units = STAGES[depth][1]
+    units = UNITS[depth]
     places = [(stage, unit) for stage, n in enumerate(units) for unit in range(n)]
     for (stage, unit), block in zip(places, blocks, strict=True):
         found = [conv.conv._kwargs["stride"] for conv in block.branch]
