@@ -24,6 +24,7 @@ from .rule import (
     Violation,
     as_official,
     between,
+    missing,
     rule,
 )
 
@@ -63,7 +64,7 @@ def is_integer(value: float) -> bool:
 @rule(
     *("MLP102", "invalid-submission-value", ERROR, f"{CHECKER}, common.yaml"),
     judges=BOTH,
-    keys=benchmark.SUBMISSION_KEYS_060,
+    keys=benchmark.submission_keys("0.6.0"),
 )
 def submission_values(run: HasSettings) -> Iterator[Violation]:
     """org and platform are not empty (other values that name nobody, null or blanks, are policy);
@@ -73,14 +74,11 @@ def submission_values(run: HasSettings) -> Iterator[Violation]:
         "submission_status": benchmark.statuses(run.ruleset),
         "submission_benchmark": (benchmark.BENCHMARK,),
     }
-    keys = benchmark.SUBMISSION_KEYS
-    if run.ruleset == "0.6.0":
-        keys = benchmark.SUBMISSION_KEYS_060
-    for key in keys:
+    for key in benchmark.submission_keys(run.ruleset):
         for setting in list(run.settings(key))[:1]:
             value, words = setting.value, allowed.get(key)
             if words is not None and value not in words:
-                yield _wrong_word(setting, words)
+                yield _wrong_word(setting, words, "the case of letters counts")
             elif words is None and value == "":
                 yield Violation(f"{setting.place} is empty", setting.line, "a name", '""')
             elif key in ("submission_org", "submission_platform") and not (
@@ -89,25 +87,21 @@ def submission_values(run: HasSettings) -> Iterator[Violation]:
                 yield setting.violation("a name", severity=POLICY)
 
 
-def _wrong_word(setting: Setting, words: tuple[str, ...]) -> Violation:
+def _wrong_word(setting: Setting, words: tuple[str, ...], advice: str) -> Violation:
     hint = ""
     if isinstance(setting.value, str) and setting.value.lower() in words:
         hint = f'did you mean "{setting.value.lower()}"?'
-    return setting.violation(" or ".join(words), hint, advice="the case of letters counts")
+    return setting.violation(" or ".join(words), hint, advice=advice)
 
 
 @rule("MLP702", "invalid-optimizer", CLOSED_ERROR, CLOSED, judges=BOTH, keys=("opt_name",))
 def optimizer_name(run: HasSettings) -> Iterator[Violation]:
     """The optimizer is lars or sgd; a log says which."""
-    if run.absent("opt_name"):
-        yield Violation("no opt_name in the log", None, "lars or sgd", "none")
+    yield from missing(run, ["opt_name"], "lars or sgd")
     for setting in run.settings("optimizer"):
         if setting.value not in benchmark.OPTIMIZERS:
-            hint = ""
-            if isinstance(setting.value, str) and setting.value.lower() in benchmark.OPTIMIZERS:
-                hint = f'did you mean "{setting.value.lower()}"?'
             advice = "any other optimizer belongs to the open division"
-            yield setting.violation(" or ".join(benchmark.OPTIMIZERS), hint, advice=advice)
+            yield _wrong_word(setting, benchmark.OPTIMIZERS, advice)
             return
 
 

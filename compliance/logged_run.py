@@ -268,7 +268,7 @@ class LoggedRun:
 
 def as_setting(event: Event) -> Setting:
     """A record as a value and where it stands."""
-    return Setting(f"{event.key} (line {event.line})", event.value, event.line)
+    return Setting(event.place, event.value, event.line)
 
 
 def reaches_target(accuracy: float) -> bool:

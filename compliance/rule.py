@@ -146,6 +146,15 @@ class Rule(NamedTuple):
         )
 
 
+def missing(
+    run: HasSettings, keys: Iterable[str], expected: str = "", advice: str = "", why: str = ""
+) -> Iterator[Violation]:
+    """That the log has no record of keys, in one violation; nothing where none is absent."""
+    names = ", ".join(key for key in keys if run.absent(key))
+    if names:
+        yield Violation(f"no {names} in the log{why}", None, expected or names, "none", advice)
+
+
 _REGISTERED: dict[tuple[str, str], Rule] = {}
 """By code and what is judged."""
 _CODES: dict[str, str] = {"": ""}

@@ -49,7 +49,6 @@ SUBMISSION_KEYS: tuple[str, ...] = (
     "submission_status",
     "submission_benchmark",
 )
-SUBMISSION_KEYS_060: tuple[str, ...] = (*SUBMISSION_KEYS, "submission_poc_name", "submission_entry")
 RUNS = 5
 RUNS_THAT_MAY_FAIL = 1
 MOST_LOGGED_EPOCHS = 1000
@@ -115,6 +114,12 @@ def init_limit_s(ruleset: str, division: str) -> float:
     if not at_least(ruleset, "1.0.0"):
         return 20 * 60
     return 240 * 60 if division == "open" and at_least(ruleset, "2.0.0") else 30 * 60
+
+
+def submission_keys(ruleset: str) -> tuple[str, ...]:
+    """The keys that name a submission in a round's logs."""
+    more = ("submission_poc_name", "submission_entry") if ruleset == "0.6.0" else ()
+    return (*SUBMISSION_KEYS, *more)
 
 
 def statuses(ruleset: str) -> tuple[str, ...]:

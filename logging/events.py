@@ -27,6 +27,11 @@ class Event(NamedTuple):
     order: int = 0
     """Its place among all records: two of one line have one line number."""
 
+    @property
+    def place(self) -> str:
+        """Key and line, as messages name a record."""
+        return f"{self.key} (line {self.line})"
+
 
 class Problem(NamedTuple):
     """A record that is not whole. `lost`: nothing of it is among the events."""

@@ -12,7 +12,7 @@ from ..rule import CHECKER, ERROR, NOTE, RULES_TEXT, Violation, rule
 
 _LOG_IT = "log it once, from rank 0"
 _ONCE = (
-    *benchmark.SUBMISSION_KEYS_060,
+    *benchmark.submission_keys("0.6.0"),
     "init_stop",
     "run_start",
     "run_stop",

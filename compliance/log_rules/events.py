@@ -2,137 +2,117 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from ...config import benchmark
 from ...config.finding import number, plain, shown
 from ...logging.events import Event, type_name
 from ..logged_run import INTERVAL_KEYS, LoggedRun
-from ..rule import CHECKER, ERROR, POLICY, Violation, as_official, between, rule
+from ..rule import CHECKER, ERROR, POLICY, Violation, as_official, between, missing, rule
 
+_COMMON = f"{CHECKER}, common.yaml"
 _LOG_IT = "log it once, from rank 0"
 _FROM_070 = between("0.7.0")
-_NAMES = ("submission_org", "submission_platform")
+_SAMPLES = ("train_samples", "eval_samples")
 
 
 @rule(
-    *("MLP101", "missing-submission-key", ERROR, f"{CHECKER}, common.yaml"),
-    keys=benchmark.SUBMISSION_KEYS_060,
+    *("MLP101", "missing-submission-key", ERROR, _COMMON), keys=benchmark.submission_keys("0.6.0")
 )
 def submission_keys(run: LoggedRun) -> Iterator[Violation]:
     """submission_org, _platform, _division, _status and _benchmark are logged (0.6.0: also
     _poc_name and _entry)."""
-    wanted = benchmark.SUBMISSION_KEYS
-    if run.ruleset == "0.6.0":
-        wanted = benchmark.SUBMISSION_KEYS_060
-    missing = [key for key in wanted if run.absent(key)]
-    if missing:
-        names = ", ".join(missing)
-        yield Violation(
-            f"no {names} in the log", None, names, "none", f"log each of them ({_LOG_IT})"
-        )
+    keys = benchmark.submission_keys(run.ruleset)
+    yield from missing(run, keys, advice=f"log each of them ({_LOG_IT})")
 
 
-@rule("MLP107", "no-cache-clear", ERROR, f"{CHECKER}, common.yaml", keys=("cache_clear",))
+@rule("MLP107", "no-cache-clear", ERROR, _COMMON, keys=("cache_clear",))
 def cache_clear(run: LoggedRun) -> Iterator[Violation]:
     """cache_clear is logged at least once."""
-    if run.absent("cache_clear"):
-        yield Violation(
-            "no cache_clear in the log", None, "at least one", "none", "log it before init"
-        )
+    yield from missing(run, ["cache_clear"], "at least one", "log it before init")
 
 
-@rule("MLP103", "no-run-stop", ERROR, f"{CHECKER}, common.yaml", keys=("run_stop", "eval_accuracy"))
+@rule("MLP103", "no-run-stop", ERROR, _COMMON, keys=("run_stop", "eval_accuracy"))
 def run_stop_exists(run: LoggedRun) -> Iterator[Violation]:
     """The run ended: run_stop is there."""
-    if run.all("run_stop") or run.log.lost_keys & {"run_stop"}:
-        return
-    if run.log.truncated:
-        return  # broken-record says it
-    best = run.best
+    if run.all("run_stop") or "run_stop" in run.log.lost_keys or run.log.truncated:
+        return  # broken-record says it of a log that was cut
     text = "run did not finish: no run_stop"
-    if best is not None:
-        text += f". Best accuracy {plain(best.accuracy)}{_at_epoch(best.epoch)}"
-    yield Violation(
-        text, run.log.lines, "run_stop", "none", "the job was killed: one such run in five may be"
-    )
+    if run.best is not None:
+        at = "" if run.best.epoch is None else f" at epoch {plain(run.best.epoch)}"
+        text += f". Best accuracy {plain(run.best.accuracy)}{at}"
+    advice = "the job was killed: one such run in five may be"
+    yield Violation(text, run.log.lines, "run_stop", "none", advice)
 
 
-def _at_epoch(epoch: float | None) -> str:
-    return "" if epoch is None else f" at epoch {plain(epoch)}"
+def _first(found: Iterable[Violation | None]) -> Iterator[Violation]:
+    yield from [violation for violation in found if violation is not None][:1]
 
 
-@rule(
-    "MLP104", "misplaced-run-stop", ERROR, f"{CHECKER}, common.yaml", keys=("run_start", "run_stop")
-)
+def _without(event: Event, name: str, why: str = "") -> Violation:
+    return Violation(f"{event.place} has no {name}{why}", event.line, f"metadata.{name}", "none")
+
+
+def _stands(event: Event, where: str, other: Event, first: str) -> Violation:
+    """That a record stands `where`, before or after, in relation to another, and should not."""
+    last = other if event.key == first else event
+    text = f"{event.place} stands {where} {other.place}"
+    return Violation(text, event.line, f"{first} first", last.key)
+
+
+def _before_run_start(run: LoggedRun, event: Event, what: str) -> Violation | None:
+    if run.start is not None and event.order > run.start.order:
+        return None
+    text = f"{event.place} stands before {what}"
+    cause = "misplaced-run-start" if run.start is None else ""
+    return Violation(text, event.line, "run_start first", event.key, caused_by=cause)
+
+
+@rule("MLP104", "misplaced-run-stop", ERROR, _COMMON, keys=("run_start", "run_stop"))
 def run_stop(run: LoggedRun) -> Iterator[Violation]:
     """run_stop comes after run_start and carries metadata.status."""
-    start = run.start
-    for event in run.all("run_stop"):
-        if start is None or event.order < start.order:
-            yield Violation(
-                f"run_stop (line {event.line}) stands before any run_start",
-                event.line,
-                "run_start first",
-                "run_stop",
-                caused_by="misplaced-run-start" if start is None else "",
-            )
-            return
-        if "status" not in event.metadata:
-            text = f"run_stop (line {event.line}) has no status: expected success or aborted"
-            yield Violation(text, event.line, "metadata.status", "none")
-            return
+
+    def problem(event: Event) -> Violation | None:
+        statusless = "status" not in event.metadata
+        return _before_run_start(run, event, "any run_start") or (
+            _without(event, "status", ": expected success or aborted") if statusless else None
+        )
+
+    yield from _first(map(problem, run.all("run_stop")))
 
 
-@rule(
-    *("MLP105", "misplaced-run-start", ERROR, f"{CHECKER}, common.yaml"),
-    keys=("run_start", "init_stop"),
-)
+@rule("MLP105", "misplaced-run-start", ERROR, _COMMON, keys=("run_start", "init_stop"))
 def run_start(run: LoggedRun) -> Iterator[Violation]:
     """run_start is there, after init_stop."""
     if run.absent("run_start"):
         yield Violation("no run_start: the clock never started", None, "run_start", "none")
-        return
-    stop = run.first("init_stop")
-    event = run.start
+    event, stop = run.start, run.first("init_stop")
     if event is not None and stop is not None and event.order < stop.order:
-        text = f"run_start (line {event.line}) stands before init_stop (line {stop.line})"
-        yield Violation(text, event.line, "init_stop first", "run_start")
+        yield _stands(event, "before", stop, "init_stop")
 
 
-@rule(
-    *("MLP106", "misplaced-init", ERROR, f"{CHECKER}, common.yaml"),
-    keys=("init_start", "init_stop", "run_start"),
-)
+@rule("MLP106", "misplaced-init", ERROR, _COMMON, keys=("init_start", "init_stop", "run_start"))
 def init(run: LoggedRun) -> Iterator[Violation]:
     """init_start and init_stop are logged, in this order and before run_start."""
-    missing = [key for key in ("init_start", "init_stop") if run.absent(key)]
-    if missing:
-        yield Violation(
-            f"no {' and '.join(missing)} in the log", None, " and ".join(missing), "none"
-        )
-    stop, start = run.first("init_stop"), run.start
-    ends = [e for e in (stop, start) if e is not None]
-    end = min(ends, key=lambda e: e.order, default=None)
+    yield from missing(run, ["init_start", "init_stop"])
+    begin, stop, start = run.first("init_start"), run.first("init_stop"), run.start
+    end = min((e for e in (stop, start) if e), key=lambda e: e.order, default=None)
     for event in run.all("init_start"):
         if end is not None and event.order > end.order:
-            text = f"init_start (line {event.line}) stands after {end.key} (line {end.line})"
+            text = f"{event.place} stands after {end.place}"
             yield Violation(text, event.line, "before init_stop and run_start", "after")
             break
-    begin = run.first("init_start")
     for event in run.all("init_stop"):
         if begin is not None and event.order < begin.order:
-            text = f"init_stop (line {event.line}) stands before init_start (line {begin.line})"
-            yield Violation(text, event.line, "init_start first", "init_stop")
+            yield _stands(event, "before", begin, "init_start")
             break
         if start is not None and event.order > start.order:
-            text = f"init_stop (line {event.line}) stands after run_start (line {start.line})"
-            yield Violation(text, event.line, "init_stop first", "run_start")
+            yield _stands(event, "after", start, "init_stop")
             break
 
 
 @rule(
-    *("MLP108", "missing-epoch-event", ERROR, f"{CHECKER}, common.yaml"),
+    *("MLP108", "missing-epoch-event", ERROR, _COMMON),
     rulesets=_FROM_070,
     keys=INTERVAL_KEYS,
 )
@@ -145,9 +125,8 @@ def epoch_events(run: LoggedRun) -> Iterator[Violation]:
         ("eval_stop", "block_stop"),
     ):
         if run.absent(one) and run.absent(other):
-            yield Violation(
-                f"neither {one} nor {other} in the log", None, f"{one} or {other}", "none"
-            )
+            text = f"neither {one} nor {other} in the log"
+            yield Violation(text, None, f"{one} or {other}", "none")
 
 
 _OTHER_COUNT = {"3.1.0": "step_num", "4.0.0": "samples_count"}
@@ -163,22 +142,9 @@ def epoch_metadata(run: LoggedRun) -> Iterator[Violation]:
     """Epoch and evaluation events carry their epoch; blocks start after run_start and have a count
     of epochs above 0."""
     other = _OTHER_COUNT.get(run.ruleset)
-    start = run.start.order if run.start else None
-    for event in run.all("block_start"):
-        if start is None or event.order < start:
-            yield Violation(
-                f"block_start (line {event.line}) stands before run_start",
-                event.line,
-                "run_start first",
-                "block_start",
-                caused_by="misplaced-run-start" if run.start is None else "",
-            )
-            break
-    for event in run.all("block_start"):
-        found = _block_problem(event, other)
-        if found is not None:
-            yield found
-            break
+    blocks = run.all("block_start")
+    yield from _first(_before_run_start(run, event, "run_start") for event in blocks)
+    yield from _first(_block_problem(event, other) for event in blocks)
     for key, name, alternative in (
         ("block_stop", "first_epoch_num", other),
         ("epoch_start", "epoch_num", None),
@@ -187,65 +153,49 @@ def epoch_metadata(run: LoggedRun) -> Iterator[Violation]:
         ("eval_stop", "epoch_num", other),
         ("eval_accuracy", "epoch_num", None if run.division else other),
     ):
-        for event in run.all(key):
-            if name not in event.metadata and alternative not in event.metadata:
-                text = f"{key} (line {event.line}) has no {name}"
-                yield Violation(text, event.line, f"metadata.{name}", "none")
-                break
+        named = {name, alternative}
+        yield from _first(_without(e, name) for e in run.all(key) if not named & e.metadata.keys())
 
 
 def _block_problem(event: Event, other: str | None) -> Violation | None:
-    place = f"block_start (line {event.line})"
     data = event.metadata
-    if "epoch_count" not in data:
-        if other is not None and other in data:
-            value = number(data[other])
-            if value is None or value < 0:
-                return Violation(
-                    f"{place}: {other} is {shown(data[other])}", event.line, "0 or more", ""
-                )
+    if "epoch_count" not in data and other is not None and other in data:
+        value = number(data[other])
+        if value is not None and value >= 0:
             return None
-        return Violation(f"{place} has no epoch_count", event.line, "metadata.epoch_count", "none")
-    if "first_epoch_num" not in data:
-        return Violation(
-            f"{place} has no first_epoch_num", event.line, "metadata.first_epoch_num", "none"
-        )
+        text = f"{event.place}: {other} is {shown(data[other])}"
+        return Violation(text, event.line, "0 or more", "")
+    for name in ("epoch_count", "first_epoch_num"):
+        if name not in data:
+            return _without(event, name)
     count = as_official(data["epoch_count"])
-    if count is None or count <= 0:
-        text = shown(data["epoch_count"])
-        return Violation(f"{place}: epoch_count is {text}", event.line, "above 0", text)
-    return None
+    if count is not None and count > 0:
+        return None
+    found = shown(data["epoch_count"])
+    return Violation(f"{event.place}: epoch_count is {found}", event.line, "above 0", found)
 
 
-@rule(
-    *("MLP110", "missing-samples", ERROR, f"{CHECKER}, common.yaml"),
-    rulesets=_FROM_070,
-    keys=("train_samples", "eval_samples"),
-)
+@rule("MLP110", "missing-samples", ERROR, _COMMON, rulesets=_FROM_070, keys=_SAMPLES)
 def samples(run: LoggedRun) -> Iterator[Violation]:
     """train_samples and eval_samples are logged and not empty."""
-    for key in ("train_samples", "eval_samples"):
-        event = run.first(key)
-        if run.absent(key):
-            yield Violation(f"no {key} in the log", None, key, "none", _LOG_IT)
-        elif event is not None and event.value == "":
-            yield Violation(f"{key} (line {event.line}) is empty", event.line, "a count", '""')
+    for key in _SAMPLES:
+        yield from missing(run, [key], advice=_LOG_IT)
+        for event in run.all(key)[:1]:
+            if event.value == "":
+                yield Violation(f"{event.place} is empty", event.line, "a count", '""')
 
 
 @rule("MLP111", "missing-accuracy", ERROR, f"{CHECKER}, *_resnet.yaml", keys=("eval_accuracy",))
 def eval_accuracy(run: LoggedRun) -> Iterator[Violation]:
     """eval_accuracy is logged, as numbers (0.6.0: policy, as its checker takes anything)."""
-    if run.absent("eval_accuracy"):
-        yield Violation("no eval_accuracy in the log", None, "at least one", "none")
+    yield from missing(run, ["eval_accuracy"], "at least one")
     for event in run.all("eval_accuracy"):
         if not isinstance(event.value, int | float):  # not-a-number says it of true and false
-            what = f"text {shown(event.value)}" if isinstance(event.value, str) else ""
+            actual = shown(event.value)
+            what = f"text {actual}" if isinstance(event.value, str) else type_name(event.value)
             yield Violation(
-                f"eval_accuracy (line {event.line}) is {what or type_name(event.value)}, "
-                "expected a number",
-                event.line,
-                "a fraction such as 0.7592",
-                shown(event.value),
+                f"{event.place} is {what}, expected a number",
+                *(event.line, "a fraction such as 0.7592", actual),
                 "log the top-1 accuracy itself",
                 POLICY if run.ruleset == "0.6.0" else None,
             )

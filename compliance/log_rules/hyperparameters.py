@@ -18,6 +18,7 @@ from ..rule import (
     Violation,
     as_official,
     between,
+    missing,
     rule,
 )
 
@@ -51,8 +52,7 @@ def batch_size(run: LoggedRun) -> Iterator[Violation]:
     event = run.first("global_batch_size")
     if event is not None and (as_official(event.value) or 0) <= 0:
         yield as_setting(event).violation("a number above 0")
-    elif run.absent("global_batch_size"):
-        yield Violation("no global_batch_size in the log", None, "global_batch_size", "none")
+    yield from missing(run, ["global_batch_size"])
 
 
 @rule(
@@ -63,37 +63,37 @@ def batch_size(run: LoggedRun) -> Iterator[Violation]:
 def accumulation(run: LoggedRun) -> Iterator[Violation]:
     """gradient_accumulation_steps is logged, above 0 (from 1.0.0 on)."""
     key = "gradient_accumulation_steps"
-    if run.absent(key):
-        text = f"no {key} in the log: closed logs need it since 1.0.0"
-        advice = "log it once before init_stop, 1 without accumulation"
-        yield Violation(text, None, "a number above 0", "none", advice)
+    advice = "log it once before init_stop, 1 without accumulation"
+    why = ": closed logs need it since 1.0.0"
+    yield from missing(run, [key], "a number above 0", advice, why)
     for event in run.all(key):
         if (as_official(event.value) or 0) <= 0:
             yield as_setting(event).violation("a number above 0")
             return
 
 
-_WEIGHT_RULESETS = benchmark.WEIGHT_NAMES_RULESETS
+_WEIGHTS = ("weights_initialization",)
 
 
 @rule(
     *("MLP711", "missing-weight-initialization", CLOSED_ERROR, CLOSED),
-    rulesets=_WEIGHT_RULESETS,
-    keys=("weights_initialization",),
+    rulesets=benchmark.WEIGHT_NAMES_RULESETS,
+    keys=_WEIGHTS,
 )
 def weights_logged(run: LoggedRun) -> Iterator[Violation]:
     """weights_initialization is logged (the checker of the v1.1 round only warned)."""
-    if run.absent("weights_initialization"):
-        count = len(benchmark.weight_names())
-        text = f"no weights_initialization in the log: {count} tensors expected"
-        advice = "log one record a tensor after init_start"
-        yield Violation(text, None, f"{count} records with metadata.tensor", "none", advice)
+    count = len(benchmark.weight_names())
+    expected, advice = (
+        f"{count} records with metadata.tensor",
+        "log one record a tensor after init_start",
+    )
+    yield from missing(run, _WEIGHTS, expected, advice, f": {count} tensors expected")
 
 
 @rule(
     *("MLP712", "weight-initialization-names", CLOSED_ERROR, CLOSED),
-    rulesets=_WEIGHT_RULESETS,
-    keys=("weights_initialization",),
+    rulesets=benchmark.WEIGHT_NAMES_RULESETS,
+    keys=_WEIGHTS,
 )
 def weights_named(run: LoggedRun) -> Iterator[Violation]:
     """weights_initialization names exactly the 161 tensors of the reference."""
@@ -103,13 +103,15 @@ def weights_named(run: LoggedRun) -> Iterator[Violation]:
     tensors = [event.metadata.get("tensor") for event in events]
     names = Counter(name if isinstance(name, str) else shown(name) for name in tensors)
     wanted = benchmark.weight_names()
-    missing = sorted(wanted - set(names))
-    extra = sorted(set(names) - wanted)
-    twice = sorted(name for name, count in names.items() if count > 1)
+    twice = (name for name, count in names.items() if count > 1)
     parts = [
         f"{len(group)} {what} ({', '.join(shown(name) for name in group[:3])}"
         f"{', ...' if len(group) > 3 else ''})"
-        for what, group in (("missing", missing), ("unknown", extra), ("more than once", twice))
+        for what, group in (
+            ("missing", sorted(wanted - set(names))),
+            ("unknown", sorted(set(names) - wanted)),
+            ("more than once", sorted(twice)),
+        )
         if group
     ]
     if parts:
@@ -129,10 +131,7 @@ def weights_named(run: LoggedRun) -> Iterator[Violation]:
 def hyperparameters_logged(run: LoggedRun) -> Iterator[Violation]:
     """Every hyper-parameter of the optimizer in use is logged."""
     due = {"lars": benchmark.LARS_KEYS, "sgd": benchmark.SGD_KEYS}.get(run.optimizer or "", ())
-    missing = [key for key in due if run.absent(key)]
-    if missing:
-        names = ", ".join(missing)
-        yield Violation(f"no {names} in the log", None, names, "none", "log each before init_stop")
+    yield from missing(run, due, advice="log each before init_stop")
 
 
 _SCHEDULE = {

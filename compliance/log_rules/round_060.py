@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 from ...config import benchmark
 from ...config.finding import number, plain, shown
 from ...logging.events import Event
-from ..logged_run import INTERVAL_KEYS, LoggedRun
-from ..rule import CHECKER, ERROR, Violation, rule
+from ..logged_run import INTERVAL_KEYS, LoggedRun, as_setting
+from ..rule import CHECKER, ERROR, Violation, missing, rule
+from .training import EPOCH_KEYS, epoch_of
 
 _060 = ("0.6.0",)
 _SOURCE = f"{CHECKER}, training_0.6.0"
@@ -24,11 +25,10 @@ def cache_clear_value(run: LoggedRun) -> Iterator[Violation]:
     begin = run.first("init_start")
     for event in run.all("cache_clear"):
         if event.value != True:  # noqa: E712 (1 passes officially too)
-            text = f"cache_clear (line {event.line}) is {shown(event.value)}, must be true"
-            yield Violation(text, event.line, "true", shown(event.value))
+            yield as_setting(event).violation("true")
             return
         if begin is not None and event.order > begin.order:
-            text = f"cache_clear (line {event.line}) is logged after init_start (line {begin.line})"
+            text = f"{event.place} is logged after {begin.place}"
             yield Violation(text, event.line, "before init_start", "after")
             return
 
@@ -41,152 +41,124 @@ def cache_clear_value(run: LoggedRun) -> Iterator[Violation]:
 def events_missing(run: LoggedRun) -> Iterator[Violation]:
     """Blocks, epochs and evaluations all have their start and stop records."""
     keys = [f"{kind}_{end}" for kind in ("epoch", "eval", "block") for end in ("start", "stop")]
-    missing = [key for key in keys if run.absent(key)]
-    if missing:
-        yield Violation(f"no {', '.join(missing)} in the log", None, ", ".join(missing), "none")
+    yield from missing(run, keys)
 
 
 class _State:
-    """Where the run is, as the 0.6.0 checker tracks it; None: an epoch that was no number."""
+    """Where the run is, as the 0.6.0 checker tracks it: a method for each event, which says what is
+    wrong with it. An epoch of None was no number."""
 
     def __init__(self) -> None:
-        self.run_started = self.run_stopped = False
+        self.running = False
         self.in_block = self.in_epoch = self.in_eval = False
         self.accuracy_printed = True
         self.last_epoch: float | None = 0
         self.last_eval: float | None = 0
         self.block_first_epoch: float | None = -1
+        self._stopped = False
 
+    def step(self, event: Event) -> str | None:
+        """Follow one event."""
+        name = "first_epoch_num" if event.key.startswith("block") else "epoch_num"
+        inside = self.running or event.key in ("run_start", "run_stop")
+        problem: str | None = getattr(self, event.key)(epoch_of(event, name), event)
+        if event.key.endswith("_start") and not inside:
+            return "outside run_start to run_stop"
+        return problem
 
-def _run_start(state: _State, _: Event) -> str | None:
-    state.run_started = True
-    return None
-
-
-def _run_stop(state: _State, _: Event) -> str | None:
-    state.run_stopped = True
-    return "inside an evaluation" if state.in_eval else None
-
-
-def _epoch_start(state: _State, event: Event) -> str | None:
-    epoch = number(event.metadata.get("epoch_num"))
-    problem = None
-    if not state.run_started or state.run_stopped:
-        problem = "outside run_start to run_stop"
-    elif state.in_epoch:
-        problem = "inside another epoch"
-    elif epoch is None or epoch != (state.last_epoch or 0) + 1:
-        problem = f"epoch {_named(epoch)} after epoch {_named(state.last_epoch)}"
-    state.in_epoch = True
-    state.last_epoch = epoch
-    return problem
-
-
-def _epoch_stop(state: _State, event: Event) -> str | None:
-    epoch = number(event.metadata.get("epoch_num"))
-    fits = state.in_epoch and epoch is not None and epoch == state.last_epoch
-    state.in_epoch = False
-    return None if fits else f"epoch {_named(epoch)} is not the one that was started"
-
-
-def _eval_start(state: _State, event: Event) -> str | None:
-    epoch = number(event.metadata.get("epoch_num"))
-    problem = None
-    if not state.run_started or state.run_stopped:
-        problem = "outside run_start to run_stop"
-    elif state.in_eval:
-        problem = "inside another evaluation"
-    elif not state.accuracy_printed:
-        problem = "the evaluation before it logged no accuracy"
-    elif epoch is None or not (state.last_eval or 0) < epoch <= (state.last_epoch or 0):
-        problem = f"epoch {_named(epoch)} is not a new epoch that was trained"
-    state.in_eval, state.accuracy_printed, state.last_eval = True, False, epoch
-    return problem
-
-
-def _eval_stop(state: _State, event: Event) -> str | None:
-    epoch = number(event.metadata.get("epoch_num"))
-    fits = state.in_eval and epoch is not None and epoch == state.last_eval
-    state.in_eval = False
-    return None if fits else f"epoch {_named(epoch)} is not the one under evaluation"
-
-
-def _eval_accuracy(state: _State, event: Event) -> str | None:
-    epoch = number(event.metadata.get("epoch_num"))
-    state.accuracy_printed = True
-    if epoch is not None and epoch == state.last_eval:
+    def run_start(self, _epoch: float | None, _event: Event) -> str | None:
+        self.running = not self._stopped
         return None
-    return f"epoch {_named(epoch)} is not the one under evaluation"
 
+    def run_stop(self, _epoch: float | None, _event: Event) -> str | None:
+        self.running, self._stopped = False, True
+        return "inside an evaluation" if self.in_eval else None
 
-def _block_start(state: _State, event: Event) -> str | None:
-    first = number(event.metadata.get("first_epoch_num"))
-    count = number(event.metadata.get("epoch_count"))
-    due = state.last_eval if state.in_epoch else (state.last_epoch or 0) + 1
-    problem = None
-    if not state.run_started or state.run_stopped:
-        problem = "outside run_start to run_stop"
-    elif state.in_block:
-        problem = "inside another block"
-    elif first is None or first != due:
-        problem = f"first epoch {_named(first)}, expected {_named(due)}"
-    elif count is None or count <= 0:
-        problem = f"epoch_count {_named(count)}, expected above 0"
-    state.in_block, state.accuracy_printed, state.block_first_epoch = True, True, first
-    return problem
+    def epoch_start(self, epoch: float | None, _event: Event) -> str | None:
+        problem = None
+        if self.in_epoch:
+            problem = "inside another epoch"
+        elif epoch is None or epoch != (self.last_epoch or 0) + 1:
+            problem = f"epoch {_named(epoch)} after epoch {_named(self.last_epoch)}"
+        self.in_epoch, self.last_epoch = True, epoch
+        return problem
 
+    def epoch_stop(self, epoch: float | None, _event: Event) -> str | None:
+        fits = self.in_epoch and epoch is not None and epoch == self.last_epoch
+        self.in_epoch = False
+        return None if fits else f"epoch {_named(epoch)} is not the one that was started"
 
-def _block_stop(state: _State, event: Event) -> str | None:
-    first = number(event.metadata.get("first_epoch_num"))
-    problem = None
-    if not state.in_block:
-        problem = "no block was started"
-    elif not state.accuracy_printed:
-        problem = "its evaluation logged no accuracy"
-    elif first is None or first != state.block_first_epoch:
-        problem = f"first epoch {_named(first)} is not the block's"
-    state.in_block = False
-    return problem
+    def eval_start(self, epoch: float | None, _event: Event) -> str | None:
+        problem = None
+        if self.in_eval:
+            problem = "inside another evaluation"
+        elif not self.accuracy_printed:
+            problem = "the evaluation before it logged no accuracy"
+        elif epoch is None or not (self.last_eval or 0) < epoch <= (self.last_epoch or 0):
+            problem = f"epoch {_named(epoch)} is not a new epoch that was trained"
+        self.in_eval, self.accuracy_printed, self.last_eval = True, False, epoch
+        return problem
+
+    def eval_stop(self, epoch: float | None, _event: Event) -> str | None:
+        was_in_eval, self.in_eval = self.in_eval, False
+        return self._under_evaluation(epoch, was_in_eval)
+
+    def eval_accuracy(self, epoch: float | None, _event: Event) -> str | None:
+        self.accuracy_printed = True
+        return self._under_evaluation(epoch, True)
+
+    def _under_evaluation(self, epoch: float | None, fits: bool) -> str | None:
+        fits = fits and epoch is not None and epoch == self.last_eval
+        return None if fits else f"epoch {_named(epoch)} is not the one under evaluation"
+
+    def block_start(self, first: float | None, event: Event) -> str | None:
+        count = epoch_of(event, "epoch_count")
+        due = self.last_eval if self.in_epoch else (self.last_epoch or 0) + 1
+        problem = None
+        if self.in_block:
+            problem = "inside another block"
+        elif first is None or first != due:
+            problem = f"first epoch {_named(first)}, expected {_named(due)}"
+        elif count is None or count <= 0:
+            problem = f"epoch_count {_named(count)}, expected above 0"
+        self.in_block, self.accuracy_printed, self.block_first_epoch = True, True, first
+        return problem
+
+    def block_stop(self, first: float | None, _event: Event) -> str | None:
+        problem = None
+        if not self.in_block:
+            problem = "no block was started"
+        elif not self.accuracy_printed:
+            problem = "its evaluation logged no accuracy"
+        elif first is None or first != self.block_first_epoch:
+            problem = f"first epoch {_named(first)} is not the block's"
+        self.in_block = False
+        return problem
 
 
 def _named(value: float | None) -> str:
     return "?" if value is None else plain(value)
 
 
-_STEPS: dict[str, Callable[[_State, Event], str | None]] = {
-    "run_start": _run_start,
-    "run_stop": _run_stop,
-    "epoch_start": _epoch_start,
-    "epoch_stop": _epoch_stop,
-    "eval_start": _eval_start,
-    "eval_stop": _eval_stop,
-    "eval_accuracy": _eval_accuracy,
-    "block_start": _block_start,
-    "block_stop": _block_stop,
-}
+_NESTED = ("run_start", "run_stop", *EPOCH_KEYS)
 
 
 @rule(
     *("MLP603", "misnested-events-060", ERROR, f"{_SOURCE}/common.yaml"),
     rulesets=_060,
-    keys=tuple(_STEPS),
+    keys=_NESTED,
 )
 def nesting(run: LoggedRun) -> Iterator[Violation]:
     """Blocks hold epochs 1, 2, 3 ..., evaluated in turn, each evaluation with its accuracy."""
-    events = sorted((e for key in _STEPS for e in run.all(key)), key=lambda event: event.order)
     state = _State()
-    first: tuple[Event, str] | None = None
-    count = 0
-    for event in events:
-        problem = _STEPS[event.key](state, event)
-        if problem is not None:
-            count += 1
-            first = first or (event, problem)
-    if first is not None:
-        event, problem = first
-        more = f" (and {count - 1} more records out of place)" if count > 1 else ""
-        text = f"{event.key} (line {event.line}): {problem}{more}"
-        yield Violation(text, event.line, "blocks, epochs and evaluations nested in order", problem)
+    events = sorted((e for key in _NESTED for e in run.all(key)), key=lambda event: event.order)
+    steps = [(event, state.step(event)) for event in events]
+    wrong = [(event, problem) for event, problem in steps if problem is not None]
+    if wrong:
+        event, problem = wrong[0]
+        more = f" (and {len(wrong) - 1} more records out of place)" if len(wrong) > 1 else ""
+        expected = "blocks, epochs and evaluations nested in order"
+        yield Violation(f"{event.place}: {problem}{more}", event.line, expected, problem)
 
 
 _ONCE = (
@@ -215,9 +187,7 @@ _OWN = {
 def hyperparameters(run: LoggedRun) -> Iterator[Violation]:
     """Batch, base learning rate, warm-up and bn_span are logged and above 0; opt_name is lars or
     sgd and has its own keys once."""
-    missing = [key for key in _ONCE if run.absent(key)]
-    if missing:
-        yield Violation(f"no {', '.join(missing)} in the log", None, ", ".join(missing), "none")
+    yield from missing(run, _ONCE)
     above = [key for key in _ONCE if key != "opt_name"]
     for key in [*above, *_OWN["lars"]]:
         for event in run.all(key):
