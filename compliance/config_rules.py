@@ -11,10 +11,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
 from ..config import benchmark
+from ..config.duration import Duration
 from ..config.finding import ERROR, NOTE, POLICY, SEVERITIES, WARNING, Finding, plain, shown
 from ..config.image_set import COUNTS
 from ..config.load import Loaded
@@ -31,6 +34,8 @@ from .rule import CLOSED_ONLY, CLOSED_POLICY, CONFIG, RULES_TEXT, Setting, Viola
 
 NOT_IMAGENET = ("MLP762", "not-imagenet")
 """Code and name of the note on what is left out for another set."""
+config_rule = partial(rule, judges=CONFIG)
+imagenet_rule = partial(config_rule, exempt_if_synthetic=True)
 _TABLE = f"{RULES_TEXT} lines 834-857"
 _REFERENCE = "the reference, retired_benchmarks/resnet-tf2"
 _RCP = "mlcommons/logging 4.1.68, rcp_checker"
@@ -69,36 +74,60 @@ class ConfigUnderCheck:
         """A config has a value for every key."""
         return False
 
+    @property
+    def reference(self) -> convergence.Reference | None:
+        """What the RCP test holds the batch to."""
+        return convergence.reference(self.batch, self.ruleset)
+
+    def value(self, key: str) -> Any:
+        """The value of a key by its dotted path; a duration as text."""
+        value = attrgetter(key)(self.run)
+        return str(value) if isinstance(value, Duration) else value
+
     def settings(self, name: str) -> list[Setting]:
         """The value of a hyper-parameter as the log will have it; nothing for what is not the
         config's to say."""
         own = self.run.optimizer
-        values: dict[str, tuple[str, Any]] = {
-            "optimizer": ("optimizer.variant", own.name),
-            "end_lr": ("schedule.end_lr", self.run.schedule.end_lr),
-            "decay_power": ("schedule.power", self.run.schedule.power),
-            "epsilon": ("optimizer.epsilon", optimizer_rule(own).epsilon),
-            "weight_decay": ("optimizer.weight_decay", own.weight_decay),
-            "base_lr": ("optimizer.base_lr", own.base_lr),
-            f"{'sgd' if own.name == 'sgd' else 'lars'}_momentum": (
-                "optimizer.momentum",
-                own.momentum,
-            ),
-            "label_smoothing": ("model.label_smoothing", self.run.model.label_smoothing),
-            "train_samples": ("data.train_samples", self.run.data.train_samples),
-            "eval_samples": ("data.eval_samples", self.run.data.eval_samples),
-            "submission_status": ("log.status", self.run.log.status),
-        }
-        return [self.setting(*values[name])] if name in values else []
+        if name.endswith("_momentum"):
+            name = name if name == f"{'sgd' if own.name == 'sgd' else 'lars'}_momentum" else ""
+        if name == "optimizer":
+            return [self.setting("optimizer.variant", own.name)]
+        if name == "epsilon":
+            return [self.setting("optimizer.epsilon", optimizer_rule(own).epsilon)]
+        return [self.setting(_SETTINGS[name])] if name in _SETTINGS else []
 
-    def setting(self, key: str, value: Any) -> Setting:
-        """A value and where it comes from."""
+    def setting(self, key: str, value: Any = None) -> Setting:
+        """A value, by default the config's own, and where it comes from."""
         origin = self.loaded.origin(key)
-        return Setting(f"{key} ({origin})", value, origin.line)
+        return Setting(
+            f"{key} ({origin})", self.value(key) if value is None else value, origin.line
+        )
 
-    def violation(self, key: str, actual: Any, expected: str, why: str = "") -> Violation:
+    def violation(self, key: str, expected: str, why: str = "", actual: Any = None) -> Violation:
         """That another value of a key was expected."""
         return self.setting(key, actual).violation(expected, why)
+
+    def held_to(
+        self, key: str, expected: Any, why: str = "", said: str = ""
+    ) -> Iterator[Violation]:
+        """That a key has this value and no other."""
+        if self.value(key) != expected:
+            yield self.violation(key, said or shown(expected), why)
+
+
+_SETTINGS = {
+    "end_lr": "schedule.end_lr",
+    "decay_power": "schedule.power",
+    "weight_decay": "optimizer.weight_decay",
+    "base_lr": "optimizer.base_lr",
+    "lars_momentum": "optimizer.momentum",
+    "sgd_momentum": "optimizer.momentum",
+    "label_smoothing": "model.label_smoothing",
+    "train_samples": "data.train_samples",
+    "eval_samples": "data.eval_samples",
+    "submission_status": "log.status",
+}
+"""The keys of what a log has as well."""
 
 
 @dataclass(frozen=True)
@@ -193,7 +222,7 @@ def facts(config: ConfigUnderCheck) -> dict[str, Any]:
     about = published_range(run, config.batch)
     if about is not None:
         found["published_base_lr"] = [float(f"{value:.3g}") for value in (about.low, about.high)]
-    reference = convergence.reference(config.batch, run.ruleset)
+    reference = config.reference
     if reference is None or not run.data.is_imagenet or run.model.network != "resnet":
         return found
     known = not math.isnan(reference.mean)
@@ -210,222 +239,165 @@ def facts(config: ConfigUnderCheck) -> dict[str, Any]:
     return found
 
 
-@rule("MLP754", "decay-shape", CLOSED_POLICY, _TABLE, judges=CONFIG)
+@config_rule("MLP754", "decay-shape", CLOSED_POLICY, _TABLE)
 def _shape(config: ConfigUnderCheck) -> Iterator[Violation]:
     """The learning rate decays by a polynomial."""
-    if config.run.schedule.shape != "poly":
-        yield config.violation("schedule.shape", config.run.schedule.shape, "poly")
+    yield from config.held_to("schedule.shape", "poly", said="poly")
 
 
-@rule("MLP755", "lars-eta", CLOSED_POLICY, _TABLE, judges=CONFIG, exempt_if_synthetic=True)
+@imagenet_rule("MLP755", "lars-eta", CLOSED_POLICY, _TABLE)
 def _eta(config: ConfigUnderCheck) -> Iterator[Violation]:
     """LARS has eta 0.001, as the reference."""
-    if config.run.optimizer.name == "lars":
-        actual = optimizer_rule(config.run.optimizer).eta
-        if actual != benchmark.LARS_ETA:
-            yield config.violation(
-                "optimizer.eta", actual, f"{plain(benchmark.LARS_ETA)}, as the reference"
-            )
+    actual = optimizer_rule(config.run.optimizer).eta
+    if config.run.optimizer.name == "lars" and actual != benchmark.LARS_ETA:
+        expected = f"{plain(benchmark.LARS_ETA)}, as the reference"
+        yield config.violation("optimizer.eta", expected, actual=actual)
 
 
-@rule("MLP763", "free-momentum", NOTE, f"{RULES_TEXT} line 839", judges=CONFIG)
+@config_rule("MLP763", "free-momentum", NOTE, f"{RULES_TEXT} line 839")
 def _free_momentum(config: ConfigUnderCheck) -> Iterator[Violation]:
     """Where LARS may have any momentum, one other than 0.9 is pointed out in an open config."""
-    actual, free = (
-        config.run.optimizer.momentum,
-        config.batch >= benchmark.MOMENTUM_FREE_BEYOND_DOUBT,
-    )
-    differs = config.optimizer == "lars" and actual != benchmark.MOMENTUM
-    if differs and free and config.division == "open":
+    free = config.batch >= benchmark.MOMENTUM_FREE_BEYOND_DOUBT
+    if free and config.optimizer == "lars" and config.division == "open":
         why = f"free in the closed division too at a batch of {config.batch:,}"
-        yield config.violation("optimizer.momentum", actual, plain(benchmark.MOMENTUM), why)
+        yield from config.held_to("optimizer.momentum", benchmark.MOMENTUM, why)
 
 
-@rule("MLP803", "evaluation-cadence", CLOSED_POLICY, f"{RULES_TEXT} lines 939, 443", judges=CONFIG)
+@config_rule("MLP803", "evaluation-cadence", CLOSED_POLICY, f"{RULES_TEXT} lines 939, 443")
 def _cadence(config: ConfigUnderCheck) -> Iterator[Violation]:
     """Evaluations come every 4 epochs."""
-    actual = config.run.eval.period
-    if actual != benchmark.EVAL_PERIOD_EPOCHS:
-        yield config.violation("eval.period", actual, str(benchmark.EVAL_PERIOD_EPOCHS))
+    yield from config.held_to("eval.period", benchmark.EVAL_PERIOD_EPOCHS)
 
 
-@rule("MLP304", "target-not-reached", CLOSED_ONLY, f"{RULES_TEXT} lines 441, 491", judges=CONFIG)
+@config_rule("MLP304", "target-not-reached", CLOSED_ONLY, f"{RULES_TEXT} lines 441, 491")
 def _target(config: ConfigUnderCheck) -> Iterator[Violation]:
     """The run stops at 0.759 or above."""
-    actual = config.run.eval.target
-    if actual < benchmark.TARGET_ACCURACY:
+    if config.run.eval.target < benchmark.TARGET_ACCURACY:
         why = "a run that stops there is none of the closed division"
         if config.run.division == "closed":
             why += "; division=open takes any target"
-        yield config.violation("eval.target", actual, f"at least {benchmark.TARGET_ACCURACY}", why)
+        yield config.violation("eval.target", f"at least {benchmark.TARGET_ACCURACY}", why)
 
 
-@rule(
-    *("MLP307", "trained-past-target", NOTE, f"{RULES_TEXT} line 491"),
-    judges=CONFIG,
-    exempt_if_synthetic=True,
-)
+@imagenet_rule("MLP307", "trained-past-target", NOTE, f"{RULES_TEXT} line 491")
 def _late_target(config: ConfigUnderCheck) -> Iterator[Violation]:
     """The run does not go on past 0.759."""
-    actual = config.run.eval.target
-    if actual > benchmark.TARGET_ACCURACY:
+    if config.run.eval.target > benchmark.TARGET_ACCURACY:
         why = "training goes on past the target"
-        yield config.violation("eval.target", actual, str(benchmark.TARGET_ACCURACY), why)
+        yield config.violation("eval.target", str(benchmark.TARGET_ACCURACY), why)
 
 
-@rule(
-    *("MLP756", "image-preparation", CLOSED_POLICY, _REFERENCE),
-    judges=CONFIG,
-    exempt_if_synthetic=True,
-)
+@imagenet_rule("MLP756", "image-preparation", CLOSED_POLICY, _REFERENCE)
 def _images(config: ConfigUnderCheck) -> Iterator[Violation]:
     """Images are prepared as in the reference: crop, area, aspect, flip, to the last epoch."""
-    data = config.run.data
     slack = 1e-2  # the rules say 0.75 to 1.33
-    if data.crop_px != benchmark.CROP_PX:
-        yield config.violation("data.crop_px", data.crop_px, str(benchmark.CROP_PX))
-    if data.eval_resize_px != benchmark.EVAL_RESIZE_PX:
-        yield config.violation(
-            "data.eval_resize_px", data.eval_resize_px, str(benchmark.EVAL_RESIZE_PX)
-        )
-    for key, actual, expected in (
-        ("data.area", data.area, benchmark.CROP_AREA),
-        ("data.aspect", data.aspect, benchmark.CROP_ASPECT),
+    yield from config.held_to("data.crop_px", benchmark.CROP_PX)
+    yield from config.held_to("data.eval_resize_px", benchmark.EVAL_RESIZE_PX)
+    for key, expected in (
+        ("data.area", benchmark.CROP_AREA),
+        ("data.aspect", benchmark.CROP_ASPECT),
     ):
+        actual = config.value(key)
         if any(abs(a - b) > slack for a, b in zip(actual, expected, strict=True)):
-            said = " to ".join(plain(round(value, 4)) for value in actual)
-            yield config.violation(
-                key, said, " to ".join(plain(round(value, 4)) for value in expected)
+            said, wanted = (
+                " to ".join(plain(round(value, 4)) for value in pair) for pair in (actual, expected)
             )
-    for key, on in (("data.augment", data.augment), ("data.flip", data.flip)):
-        if not on:
-            yield config.violation(key, on, "true")
-    if data.no_augment_from_epoch is not None:
-        why = "augmentation ends before the run"
-        key = "data.no_augment_from_epoch"
-        yield config.violation(key, data.no_augment_from_epoch, "none", why)
+            yield config.violation(key, wanted, actual=said)
+    yield from config.held_to("data.augment", True)
+    yield from config.held_to("data.flip", True)
+    why = "augmentation ends before the run"
+    yield from config.held_to("data.no_augment_from_epoch", None, why, "none")
 
 
-@rule("MLP757", "network", CLOSED_POLICY, _REFERENCE, judges=CONFIG, exempt_if_synthetic=True)
+@imagenet_rule("MLP757", "network", CLOSED_POLICY, _REFERENCE)
 def _network(config: ConfigUnderCheck) -> Iterator[Violation]:
     """The network is ResNet-50 v1.5 with the reference's batch norm."""
-    model = config.run.model
-    for key, actual, expected in (
-        ("model.network", model.network, "resnet"),
-        ("model.depth", model.depth, 50),
-        ("model.width", model.width, 64),
-        ("model.stem", model.stem, "imagenet"),
-        ("model.norm", model.norm, "batch"),
-        ("model.bn_momentum", model.bn_momentum, benchmark.BN_MOMENTUM),
-        ("model.bn_epsilon", model.bn_epsilon, benchmark.BN_EPSILON),
+    for key, expected in (
+        ("model.network", "resnet"),
+        ("model.depth", 50),
+        ("model.width", 64),
+        ("model.stem", "imagenet"),
+        ("model.norm", "batch"),
+        ("model.bn_momentum", benchmark.BN_MOMENTUM),
+        ("model.bn_epsilon", benchmark.BN_EPSILON),
     ):
-        if actual != expected:
-            yield config.violation(key, actual, shown(expected))
+        yield from config.held_to(key, expected)
 
 
-@rule("MLP758", "batch-changes", CLOSED_POLICY, _TABLE, judges=CONFIG)
+@config_rule("MLP758", "batch-changes", CLOSED_POLICY, _TABLE)
 def _batch_control(config: ConfigUnderCheck) -> Iterator[Violation]:
     """The batch stays the same through the run."""
-    if config.run.batch.changes:
-        actual = [change.per_rank for change in config.run.batch.changes]
-        yield config.violation(
-            "batch.changes", actual, "none", "a second batch size has no log key"
-        )
+    batches = [change.per_rank for change in config.run.batch.changes]
+    if batches:
+        why = "a second batch size has no log key"
+        yield config.violation("batch.changes", "none", why, actual=batches)
 
 
-@rule(
-    *("MLP906", "seed-not-fresh", CLOSED_POLICY, f"{RULES_TEXT} lines 166-183"),
-    judges=CONFIG,
-    exempt_if_synthetic=True,
-)
+@imagenet_rule("MLP906", "seed-not-fresh", CLOSED_POLICY, f"{RULES_TEXT} lines 166-183")
 def _seed(config: ConfigUnderCheck) -> Iterator[Violation]:
     """The seed is drawn fresh for every run, not a constant."""
-    if config.run.seed is not None:
-        why = "the rules allow the clock or urandom, and no two runs the same"
-        yield config.violation("seed", config.run.seed, "none (rn50 launch draws one)", why)
+    why = "the rules allow the clock or urandom, and no two runs the same"
+    yield from config.held_to("seed", None, why, "none (rn50 launch draws one)")
 
 
-@rule(
-    "MLP752", "batch-without-reference", CLOSED_ONLY, _RCP, judges=CONFIG, exempt_if_synthetic=True
-)
+@imagenet_rule("MLP752", "batch-without-reference", CLOSED_ONLY, _RCP)
 def _rcp_covers(config: ConfigUnderCheck) -> Iterator[Violation]:
     """A reference convergence point covers the batch."""
-    reference = convergence.reference(config.batch, config.run.ruleset)
+    reference = config.reference
     if reference is not None and reference.kind == "above":
         largest = reference.batches[0]
-        yield config.violation(
-            "batch.per_rank",
-            config.run.batch.per_rank,
-            f"a global batch up to {largest:,}",
-            f"{config.batch:,} is above the largest point {largest:,}: needs its own RCP",
-        )
+        why = f"{config.batch:,} is above the largest point {largest:,}: needs its own RCP"
+        yield config.violation("batch.per_rank", f"a global batch up to {largest:,}", why)
 
 
-@rule(
-    "MLP753", "shorter-than-reference", CLOSED_ONLY, _RCP, judges=CONFIG, exempt_if_synthetic=True
-)
+@imagenet_rule("MLP753", "shorter-than-reference", CLOSED_ONLY, _RCP)
 def _rcp_reached(config: ConfigUnderCheck) -> Iterator[Violation]:
     """The run is long enough to converge within the reference's epochs."""
-    reference = convergence.reference(config.batch, config.run.ruleset)
-    if reference is None or math.isnan(reference.mean):
-        return
-    last = config.plan.eval_epochs[-1]
-    if last < reference.minimum:
-        why = (
-            f"evaluated last after epoch {last}, the RCP test accepts from {reference.minimum:.2f}"
-        )
-        actual = str(config.run.schedule.length)
+    reference, last = config.reference, config.plan.eval_epochs[-1]
+    if reference is not None and last < reference.minimum:  # of a batch above all points: NaN
+        accepts = f"the RCP test accepts from {reference.minimum:.2f}"
+        why = f"evaluated last after epoch {last}, {accepts}"
         yield config.violation(
-            "schedule.length", actual, f"{math.ceil(reference.mean)} epochs or more", why
+            "schedule.length", f"{math.ceil(reference.mean)} epochs or more", why
         )
 
 
-@rule("MLP759", "score-scaled-down", NOTE, _RCP, judges=CONFIG, exempt_if_synthetic=True)
+@imagenet_rule("MLP759", "score-scaled-down", NOTE, _RCP)
 def _rcp_scaled(config: ConfigUnderCheck) -> Iterator[Violation]:
     """An evaluation that would be accepted but scaled down is pointed out."""
-    reference = convergence.reference(config.batch, config.run.ruleset)
-    if reference is None or math.isnan(reference.mean):
+    reference = config.reference
+    if reference is None:
         return
     stop = next((e for e in config.plan.eval_epochs if e >= reference.minimum), None)
     if stop is not None and stop < reference.mean:
-        yield config.violation(
-            "eval.offset",
-            config.run.eval.offset,
-            f"an evaluation at the RCP mean, {reference.mean:.2f} epochs",
-            f"converging at epoch {stop} multiplies the score by {reference.mean / stop:.6f}",
-        )
+        expected = f"an evaluation at the RCP mean, {reference.mean:.2f} epochs"
+        why = f"converging at epoch {stop} multiplies the score by {reference.mean / stop:.6f}"
+        yield config.violation("eval.offset", expected, why)
 
 
-@rule("MLP760", "long-warmup", NOTE, "likely a mistake", judges=CONFIG)
+@config_rule("MLP760", "long-warmup", NOTE, "likely a mistake")
 def _long_warmup(config: ConfigUnderCheck) -> Iterator[Violation]:
     """The warm-up takes less than half of the run."""
     plan = config.plan
     if plan.warmup_steps * 2 > plan.total_steps:
-        actual = str(config.run.schedule.warmup)
         why = f"{plan.warmup_steps} of {plan.total_steps} steps"
-        yield config.violation("schedule.warmup", actual, "less than half of the run", why)
+        yield config.violation("schedule.warmup", "less than half of the run", why)
 
 
-@rule("MLP051", "image-set-counts", ERROR, "the manifest of the image set", judges=CONFIG)
+@config_rule("MLP051", "image-set-counts", ERROR, "the manifest of the image set")
 def _counts(config: ConfigUnderCheck) -> Iterator[Violation]:
     """The config's counts are those of the image set, where that can be seen."""
     folder = Path(config.run.data.path)
-    if not is_file(folder / FILE_NAME):
-        return
-    for key, count in zip(COUNTS, load_manifest(folder).counts, strict=True):
-        actual = getattr(config.run.data, key.removeprefix("data."))
-        if actual != count:
-            yield config.violation(key, actual, str(count), f"as in {folder / FILE_NAME}")
+    if is_file(folder / FILE_NAME):
+        for key, count in zip(COUNTS, load_manifest(folder).counts, strict=True):
+            yield from config.held_to(key, count, f"as in {folder / FILE_NAME}")
 
 
-@rule(
-    "MLP751", "unusual-learning-rate", WARNING, "published recipes (docs/recipes.md)", judges=CONFIG
-)
+@config_rule("MLP751", "unusual-learning-rate", WARNING, "published recipes (docs/recipes.md)")
 def _lr_for_batch(config: ConfigUnderCheck) -> Iterator[Violation]:
     """The base learning rate is in the range of the published recipes for optimizer and batch."""
-    own = config.run.optimizer.base_lr
     about = published_range(config.run, config.batch)
-    if about is None or about.supports(own):
+    if about is None or about.supports(config.run.optimizer.base_lr):
         return
     low, high = (f"{value:.3g}" for value in (about.low, about.high))
     span = low if low == high else f"{low} to {high}"
@@ -434,7 +406,6 @@ def _lr_for_batch(config: ConfigUnderCheck) -> Iterator[Violation]:
     near, other = about.same_lr, about.same_batch
     yield config.violation(
         "optimizer.base_lr",
-        own,
         f"about {span} at a global batch of {config.batch:,}{named}",
         f"{near.base_lr:.3g} is made for a batch of {near.batch:,} ({near.source}), and the recipe "
         f"nearest to yours has {other.base_lr:.3g} at {other.batch:,} ({other.source})",

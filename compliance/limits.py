@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -33,6 +34,7 @@ LARS = f"{CHECKER}, closed_resnet_lars.yaml"
 SGD = f"{CHECKER}, closed_resnet_sgd.yaml"
 _LARS_AND_SGD = f"{LARS}, closed_resnet_sgd.yaml"
 FROM_070 = between("0.7.0")
+limit = partial(rule, judges=BOTH, rulesets=FROM_070)
 _INTEGER = 1e-5  # the official checker's is_integer
 
 
@@ -105,10 +107,8 @@ def optimizer_name(run: HasSettings) -> Iterator[Violation]:
             return
 
 
-@rule(
+@limit(
     *("MLP705", "end-learning-rate", CLOSED_ERROR, _LARS_AND_SGD),
-    judges=BOTH,
-    rulesets=FROM_070,
     keys=("lars_opt_end_learning_rate", "sgd_opt_end_learning_rate"),
 )
 def end_lr(run: HasSettings) -> Iterator[Violation]:
@@ -116,10 +116,8 @@ def end_lr(run: HasSettings) -> Iterator[Violation]:
     yield from _fixed(run, "end_lr", benchmark.END_LR)
 
 
-@rule(
+@limit(
     *("MLP706", "lars-decay-power", CLOSED_ERROR, LARS),
-    judges=BOTH,
-    rulesets=FROM_070,
     optimizer="lars",
     keys=("lars_opt_learning_rate_decay_poly_power",),
 )
@@ -128,22 +126,14 @@ def lars_power(run: HasSettings) -> Iterator[Violation]:
     yield from _fixed(run, "decay_power", benchmark.DECAY_POWER)
 
 
-@rule(
-    *("MLP707", "lars-epsilon", CLOSED_ERROR, LARS),
-    judges=BOTH,
-    rulesets=FROM_070,
-    optimizer="lars",
-    keys=("lars_epsilon",),
-)
+@limit("MLP707", "lars-epsilon", CLOSED_ERROR, LARS, optimizer="lars", keys=("lars_epsilon",))
 def lars_epsilon(run: HasSettings) -> Iterator[Violation]:
     """LARS has epsilon 0."""
     yield from _fixed(run, "epsilon", benchmark.LARS_EPSILON)
 
 
-@rule(
+@limit(
     *("MLP708", "weight-decay", CLOSED_ERROR, _LARS_AND_SGD),
-    judges=BOTH,
-    rulesets=FROM_070,
     keys=("lars_opt_weight_decay", "sgd_opt_weight_decay"),
 )
 def weight_decay(run: HasSettings) -> Iterator[Violation]:
@@ -162,10 +152,8 @@ def weight_decay(run: HasSettings) -> Iterator[Violation]:
             return
 
 
-@rule(
+@limit(
     *("MLP709", "sgd-base-learning-rate", CLOSED_ERROR, SGD),
-    judges=BOTH,
-    rulesets=FROM_070,
     optimizer="sgd",
     keys=("sgd_opt_base_learning_rate",),
 )
@@ -210,10 +198,8 @@ def _momentum(run: HasSettings, optimizer: str) -> Iterator[Violation]:
             yield setting.violation(expected, why, severity=severity)
 
 
-@rule(
+@limit(
     *("MLP713", "lars-momentum", CLOSED_POLICY, f"{RULES_TEXT} line 839"),
-    judges=BOTH,
-    rulesets=FROM_070,
     keys=("lars_opt_momentum", "global_batch_size"),
 )
 def lars_momentum(run: HasSettings) -> Iterator[Violation]:
@@ -221,10 +207,8 @@ def lars_momentum(run: HasSettings) -> Iterator[Violation]:
     yield from _momentum(run, "lars")
 
 
-@rule(
+@limit(
     *("MLP714", "sgd-momentum", CLOSED_POLICY, f"{RULES_TEXT} line 852"),
-    judges=BOTH,
-    rulesets=FROM_070,
     keys=("sgd_opt_momentum", "global_batch_size"),
 )
 def sgd_momentum(run: HasSettings) -> Iterator[Violation]:
@@ -232,10 +216,8 @@ def sgd_momentum(run: HasSettings) -> Iterator[Violation]:
     yield from _momentum(run, "sgd")
 
 
-@rule(
+@limit(
     *("MLP715", "sgd-decay-power", CLOSED_POLICY, f"{RULES_TEXT} line 849"),
-    judges=BOTH,
-    rulesets=FROM_070,
     optimizer="sgd",
     keys=("sgd_opt_learning_rate_decay_poly_power",),
 )
@@ -244,10 +226,8 @@ def sgd_power(run: HasSettings) -> Iterator[Violation]:
     yield from _fixed(run, "decay_power", benchmark.DECAY_POWER)
 
 
-@rule(
+@limit(
     *("MLP717", "label-smoothing", CLOSED_POLICY, f"{RULES_TEXT} lines 844, 855"),
-    judges=BOTH,
-    rulesets=FROM_070,
     keys=("*label_smoothing",),
 )
 def label_smoothing(run: HasSettings) -> Iterator[Violation]:
@@ -267,10 +247,8 @@ def _count(run: HasSettings, key: str, expected: int) -> Iterator[Violation]:
             yield setting.violation(str(expected), advice=advice)
 
 
-@rule(
+@limit(
     *("MLP801", "eval-samples", CLOSED_POLICY, f"{RULES_TEXT} line 443"),
-    judges=BOTH,
-    rulesets=FROM_070,
     exempt_if_synthetic=True,
     keys=("eval_samples",),
 )
@@ -279,10 +257,8 @@ def eval_samples(run: HasSettings) -> Iterator[Violation]:
     yield from _count(run, "eval_samples", benchmark.IMAGENET_EVAL_SAMPLES)
 
 
-@rule(
+@limit(
     *("MLP802", "train-samples", CLOSED_POLICY, f"{RULES_TEXT} line 251"),
-    judges=BOTH,
-    rulesets=FROM_070,
     exempt_if_synthetic=True,
     keys=("train_samples",),
 )

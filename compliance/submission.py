@@ -7,6 +7,7 @@ import os
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from .rule import FOLDER, RULES_TEXT, Violation, rule, rules_on
 from .run_scores import judge_convergence, newest
 from .same_run import all_chips, same_accuracies, same_stamps
 
+folder_rule = partial(rule, judges=FOLDER)
 _SYSTEM_BYTES = 1 << 20
 _PACKAGE = "mlcommons/logging 4.1.68, package_checker"
 
@@ -119,7 +121,7 @@ def _check_each(
         yield known[place]._replace(path=path)
 
 
-@rule("MLP905", "mixed-rounds", POLICY, f"{RULES_TEXT} line 62", judges=FOLDER)
+@folder_rule("MLP905", "mixed-rounds", POLICY, f"{RULES_TEXT} line 62")
 def _one_round(submission: Submission) -> Iterator[Violation]:
     """All logs are of one round; the runs as a set are held to the newest."""
     first = submission.runs[:1]
@@ -135,7 +137,7 @@ def _one_round(submission: Submission) -> Iterator[Violation]:
         )
 
 
-@rule("MLP901", "five-runs", ERROR, f"{RULES_TEXT} lines 509, 954; {_PACKAGE}", judges=FOLDER)
+@folder_rule("MLP901", "five-runs", ERROR, f"{RULES_TEXT} lines 509, 954; {_PACKAGE}")
 def _five_runs(submission: Submission) -> Iterator[Violation]:
     """Five result_*.txt, numbered from 0, of which at most one is no valid run."""
     count = len(submission.checks)
@@ -185,9 +187,8 @@ def _is_ours(folder: Path) -> bool:
     return (folder / "result.json").is_file() or (job is not None and bool(run_folders(job)))
 
 
-@rule(
+@folder_rule(
     *("MLP906", "seed-not-fresh", POLICY, f"{RULES_TEXT} lines 166-183; {_PACKAGE}, seed_checker"),
-    judges=FOLDER,
     keys=("seed",),
 )
 def _seeds(submission: Submission) -> Iterator[Violation]:
@@ -238,10 +239,8 @@ _SAME_IN_ALL = (
 )
 
 
-@rule(
-    *("MLP907", "different-hyperparameters", POLICY, f"{RULES_TEXT} line 62"),
-    judges=FOLDER,
-    keys=_SAME_IN_ALL,
+@folder_rule(
+    "MLP907", "different-hyperparameters", POLICY, f"{RULES_TEXT} line 62", keys=_SAME_IN_ALL
 )
 def _same_hyperparameters(submission: Submission) -> Iterator[Violation]:
     """All runs have one division, organisation, platform, batch, optimizer and hyper-parameters,
@@ -283,9 +282,8 @@ def _equal(one: Any, other: Any) -> bool:
     return bool(one == other) or (one != one and other != other)
 
 
-@rule(
+@folder_rule(
     *("MLP908", "system-description", POLICY, f"{_PACKAGE}, system_desc_checker"),
-    judges=FOLDER,
     keys=("global_batch_size",),
 )
 def _system(submission: Submission) -> Iterator[Violation]:
@@ -323,9 +321,8 @@ def _system(submission: Submission) -> Iterator[Violation]:
             return
 
 
-@rule(
+@folder_rule(
     *("MLP902", "copied-run", ERROR, f"{RULES_TEXT} lines 509, 954: five runs"),
-    judges=FOLDER,
     keys=(*RESULT_KEYS, *INTERVAL_KEYS),
 )
 def _same_stamps(submission: Submission) -> Iterator[Violation]:
@@ -334,9 +331,8 @@ def _same_stamps(submission: Submission) -> Iterator[Violation]:
     yield from same_stamps(submission.runs)
 
 
-@rule(
+@folder_rule(
     *("MLP903", "copied-accuracies", ERROR, f"{RULES_TEXT} lines 166-183, 509, 954"),
-    judges=FOLDER,
     keys=(*RESULT_KEYS, "eval_samples"),
 )
 def _same_accuracies(submission: Submission) -> Iterator[Violation]:
@@ -346,10 +342,9 @@ def _same_accuracies(submission: Submission) -> Iterator[Violation]:
     yield from same_accuracies(submission.runs)
 
 
-@rule(
+@folder_rule(
     *("MLP909", "impossible-accelerator-rate", POLICY),
     "peak of the largest accelerator, 4.0e4 images/s",
-    judges=FOLDER,
     keys=(*RESULT_KEYS, "train_samples"),
 )
 def _chips(submission: Submission) -> Iterator[Violation]:
@@ -376,9 +371,8 @@ def _chips(submission: Submission) -> Iterator[Violation]:
             return
 
 
-@rule(
+@folder_rule(
     *("MLP904", "faster-than-reference", ERROR, "mlcommons/logging 4.1.68, rcp_checker"),
-    judges=FOLDER,
     keys=(*RESULT_KEYS, "global_batch_size"),
 )
 def _rcp(submission: Submission) -> Iterator[Violation]:
@@ -399,9 +393,8 @@ def _rcp(submission: Submission) -> Iterator[Violation]:
     )
 
 
-@rule(
+@folder_rule(
     *("MLP910", "differs-from-reference", NOTE, f"{RULES_TEXT} lines 541-546"),
-    judges=FOLDER,
     keys=("global_batch_size", *benchmark.LARS_KEYS),
 )
 def _matched(submission: Submission) -> Iterator[Violation]:
