@@ -9,6 +9,7 @@ link of that name, which would lead to another file of the user's.
 from __future__ import annotations
 
 import errno
+import json
 import os
 import secrets
 import select
@@ -18,6 +19,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 from .errors import UserError
 from .reading import named_descriptor
@@ -113,6 +115,11 @@ def write_own(path: Path, content: str | bytes) -> None:
         if about is None or error.errno not in _IN_PLACE:
             raise
         _write_descriptor(open_own(path, os.O_WRONLY | os.O_TRUNC), data)
+
+
+def write_json(path: Path, content: Any) -> None:
+    """`write_own` of JSON, indented for people."""
+    write_own(path, json.dumps(content, indent=1) + "\n")
 
 
 def write_output(path: Path, content: str | bytes) -> None:

@@ -95,6 +95,14 @@ def read_ends(path: Path) -> str:
         return ""
 
 
+def read_text(path: Path) -> str:
+    """The text of a small file of the kernel, such as one in /proc; nothing where there is none."""
+    try:
+        return path.read_text(errors="replace").strip()
+    except OSError:
+        return ""
+
+
 def contains(path: Path, words: bytes) -> bool:
     """Whether a file has these words in it; refusals as of `read_ends`."""
     before = b""

@@ -12,6 +12,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from ..config.reading import read_text
 from ..train.gpu import Gpus, dotted, read_gpus
 from .engine_environment import ENGINE_PREFIXES, Environment
 
@@ -56,7 +57,7 @@ def describe_environment(
         "python": platform.python_version(),
         "packages": installed_packages(),
         "gpus": describe_gpus(read_gpus()),
-        "mpi": _first_line("mpirun", "--version"),
+        "mpi": (_output("mpirun", "--version") or "").partition("\n")[0] or None,
         "git": _git(),
         "launcher": launcher,
         "command": list(command),
@@ -100,40 +101,24 @@ def describe_gpus(gpus: Gpus | None) -> dict[str, Any] | None:
 
 def processor() -> str:
     """The model's name as the kernel has it."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.processor()
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor()
+    named = re.search(r"^model name\s*: *(.*)", read_text(Path("/proc/cpuinfo")), re.M)
+    return named[1].strip() if named else platform.processor()
 
 
-def _first_line(*command: str) -> str | None:
+def _output(*command: str) -> str | None:
+    """What a command prints; None where there is none of that name, or it fails."""
     if shutil.which(command[0]) is None:
         return None
     done = subprocess.run(command, capture_output=True, text=True, check=False)
-    lines = done.stdout.splitlines()
-    return lines[0] if lines else None
+    return None if done.returncode else done.stdout.strip()
 
 
 def _git() -> dict[str, Any] | None:
     """Commit of the program's own repository, and whether tracked files differ from it."""
-    root = Path(__file__).resolve().parent.parent
     told = os.environ.get("RN50_COMMIT")  # by a container, which holds no repository
     if told:
         return {"commit": told.removesuffix("-dirty"), "modified": told.endswith("-dirty")}
-    if shutil.which("git") is None:
-        return None
-    git = ["git", "-C", str(root)]
-    commit = subprocess.run(
-        [*git, "rev-parse", "HEAD"], capture_output=True, text=True, check=False
-    )
-    if commit.returncode:
-        return None
-    status = subprocess.run(
-        [*git, "status", "--porcelain", "--untracked-files=no"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    return {"commit": commit.stdout.strip(), "modified": bool(status.stdout.strip())}
+    git = ("git", "-C", str(Path(__file__).resolve().parent.parent))
+    commit = _output(*git, "rev-parse", "HEAD")
+    changes = _output(*git, "status", "--porcelain", "--untracked-files=no")
+    return None if commit is None else {"commit": commit, "modified": bool(changes)}

@@ -6,6 +6,8 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from ..config.reading import read_text
+
 
 def free_memory_bytes(root: Path = Path("/")) -> int | None:
     """Memory free for new processes: without that of the page cache; None: not known. `root`: where
@@ -15,7 +17,7 @@ def free_memory_bytes(root: Path = Path("/")) -> int | None:
 
 
 def _available(root: Path) -> int | None:
-    match = re.search(r"^MemAvailable:\s*(\d+) kB", _text(root / "proc/meminfo"), re.M)
+    match = re.search(r"^MemAvailable:\s*(\d+) kB", read_text(root / "proc/meminfo"), re.M)
     return int(match[1]) * 1024 if match else None
 
 
@@ -23,7 +25,7 @@ def _left_in_groups(root: Path) -> Iterator[int]:
     """What the limits of this process's memory cgroup and of those above it leave. In a container
     the path may be the host's: a folder that is not there is passed over."""
     mounts = root / "sys/fs/cgroup"
-    for line in _text(root / "proc/self/cgroup").splitlines():
+    for line in read_text(root / "proc/self/cgroup").splitlines():
         number, controllers, path = (*line.split(":", 2), "", "")[:3]
         if number == "0" and not controllers:
             files, top = ("memory.max", "memory.current", "inactive_file"), mounts
@@ -42,15 +44,8 @@ def _left_in_groups(root: Path) -> Iterator[int]:
 
 
 def _left(group: Path, limit: str, usage: str, cache: str) -> int | None:
-    bound, used = _text(group / limit).strip(), _text(group / usage).strip()
+    bound, used = read_text(group / limit), read_text(group / usage)
     if not (bound.isdigit() and used.isdigit()):  # "max", or no such group
         return None
-    cached = re.search(rf"^{cache} (\d+)$", _text(group / "memory.stat"), re.M)
+    cached = re.search(rf"^{cache} (\d+)$", read_text(group / "memory.stat"), re.M)
     return max(0, int(bound) - int(used) + (int(cached[1]) if cached else 0))
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(errors="replace")
-    except OSError:
-        return ""

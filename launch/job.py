@@ -24,15 +24,14 @@ from ..config.reading import read_ends, read_file
 from ..config.schema import Run
 from ..data.lock import scheduler_job
 from ..train.gpu import read_gpus
-from ..train.seeding import draw_seed
 from .ending import Ending, Failed, Stopped, asked_by
 from .environment_record import installed_packages
 from .every_node import DROP_CACHES, bind, run_once_per_node, staged
 from .job_folder import EXIT_FAILED, EXIT_MISSED, EXIT_STOPPED, EXIT_USAGE, OpenJob
 from .launchers import pick_launcher
-from .preflight import Here, obstacles_here, refuse, runs_here
+from .preflight import Here, obstacles_here, refuse, refuse_common_seed, runs_here
 from .resume import is_hopeless, is_interrupted, load_attempt, read_result
-from .run import RANK, launch
+from .run import RANK, launch, load_for_launch
 from .run_files import refuse_planted
 from .run_lock import check_free
 from .system_description import describe_system, read_machine, system_id
@@ -61,9 +60,7 @@ def run_all(job: OpenJob, request: Request, track: Tracker) -> None:
         job.exit_code = EXIT_USAGE
         launcher = pick_launcher(request.launcher)
         run = load(request.config, list(request.overrides)).run
-        if request.runs > 1 and run.seed is not None:
-            expected = f"none for {request.runs} runs (each draws its own)"
-            raise UserError(f"seed: {expected} expected, found {run.seed}")
+        refuse_common_seed(run, request.runs)
         if runs_here(run, launcher):
             refuse(obstacles_here(run, Here.read()))
         describe_machine(run, job.folder)
@@ -138,9 +135,7 @@ def next_run(out: Path, config: str, overrides: Sequence[str]) -> ToDo | None:
     UserError: the config is not the run's, or another process uses the folder."""
     refuse_planted(out)
     if not (out / "config.yaml").is_file():
-        loaded = load(config, list(overrides))
-        if loaded.run.seed is None:
-            loaded = load(config, [*overrides, f"seed={draw_seed()}"])
+        loaded = load_for_launch(config, list(overrides), None)
         try:
             out.mkdir(parents=True, exist_ok=True)
         except OSError as error:

@@ -15,6 +15,7 @@ from typing import NamedTuple
 from ..config.errors import UserError
 from ..config.schema import Run
 from .container_script import bash_array, container_sections
+from .preflight import refuse_common_seed
 from .schedulers import SCHEDULERS, Scheduler, require_token
 
 
@@ -51,9 +52,7 @@ def job_script(run: Run, scheduler: str, paths: JobPaths, runs: int = 1) -> str:
 
 def _check(run: Run, scheduler: str, paths: JobPaths, runs: int) -> None:
     job = run.system.job
-    if runs > 1 and run.seed is not None:
-        expected = f"none for {runs} runs (each draws its own)"
-        raise UserError(f"seed: {expected} expected, found {run.seed}")
+    refuse_common_seed(run, runs)
     if job.container and job.engine == "pyxis" and scheduler != "slurm":
         raise UserError(f"system.job.engine: singularity expected with {scheduler}, found pyxis")
     if job.container and re.search(r"[:,\n]", paths.start or ""):

@@ -48,6 +48,13 @@ def refuse(problems: Sequence[str]) -> None:
         raise UserError(*problems)
 
 
+def refuse_common_seed(run: Run, runs: int) -> None:
+    """Raises UserError where several runs would have one seed."""
+    if runs > 1 and run.seed is not None:
+        expected = f"none for {runs} runs (each draws its own)"
+        raise UserError(f"seed: {expected} expected, found {run.seed}")
+
+
 def runs_here(run: Run, launcher: str) -> bool:
     """Whether it is certain that ranks start on this machine: on one node, and not by srun."""
     return run.system.nodes == 1 and not LAUNCHERS[launcher].may_start_elsewhere

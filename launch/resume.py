@@ -45,14 +45,19 @@ _MOST_BYTES = 256 << 20
 """Of a log or metrics file: metrics have 150 bytes a line."""
 
 
+def with_ranks(overrides: list[str], ranks: int | None) -> list[str]:
+    """Overrides and `--ranks`, where it is given."""
+    more = [] if ranks is None else ["system.nodes=1", f"system.ranks_per_node={ranks}"]
+    return [*overrides, *more]
+
+
 def load_resumed(
     where: str, config: str | None, overrides: list[str], ranks: int | None
 ) -> tuple[Path, Loaded]:
     """(folder, config) of an interrupted run: a path, or `latest`, that of `config` or of all.
     Without `config` the run's own is taken. Raises UserError: there is nothing to go on from, it is
     in use, or the config is another."""
-    if ranks is not None:
-        overrides = [*overrides, "system.nodes=1", f"system.ranks_per_node={ranks}"]
+    overrides = with_ranks(overrides, ranks)
     folder = _latest(config, overrides) if where == "latest" else Path(where)
     source = folder / "config.yaml"
     if not source.is_file():
@@ -102,7 +107,9 @@ def begin_attempt(out: Path, loaded: Loaded) -> Checkpoint | None:
     found, problems = checkpoint_folder.newest(out / "checkpoint")
     for problem in problems:
         print(f"rn50: warning: {problem}; the one before is taken", file=sys.stderr, flush=True)
-    number = next((n for n in range(1, _MOST_ATTEMPTS + 1) if not _exists(out, n)), None)
+    number = next(
+        (n for n in range(1, _MOST_ATTEMPTS + 1) if not os.path.lexists(out / f"attempt_{n}")), None
+    )
     if number is None:
         raise UserError(f"{out}: fewer than {_MOST_ATTEMPTS} folders attempt_<n> expected")
     begun: dict[str, Path] = {}
@@ -211,10 +218,6 @@ def _newest(folder: Path) -> Checkpoint:
         because = f": {problems[0]}" if problems else ""
         raise UserError(f"--resume: a whole checkpoint expected, found none in {folder}{because}")
     return found
-
-
-def _exists(out: Path, number: int) -> bool:
-    return os.path.lexists(out / f"attempt_{number}")
 
 
 def _copy_start(out: Path, name: str, size_bytes: int, attempts: int, target: Path) -> None:

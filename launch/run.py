@@ -13,7 +13,7 @@ from typing import Any
 from ..compliance.check_log import Check, check_log
 from ..compliance.config_rules import check_config
 from ..compliance.official import check_officially
-from ..config.atomic import write_own
+from ..config.atomic import write_json, write_own
 from ..config.errors import UserError
 from ..config.load import Loaded, load
 from ..config.manifest import Manifest
@@ -46,7 +46,7 @@ from .failure import explain_failure, read_failures
 from .host_limits import read_limits
 from .launchers import LAUNCHERS, build_job, pick_launcher
 from .preflight import idle_gpus_note, refusals, refuse
-from .resume import begin_attempt, close_attempt, is_hopeless
+from .resume import begin_attempt, close_attempt, is_hopeless, with_ranks
 from .run_files import new_run_folder
 from .run_lock import driven_by_another, hold_run
 from .supervisor import RankFailed, run_job
@@ -60,8 +60,7 @@ def load_for_launch(
     config: str, overrides: list[str], ranks: int | None, *, draw: bool = True
 ) -> Loaded:
     """The config as the ranks will see it: `--ranks` applied, a fresh seed drawn if it has none."""
-    if ranks is not None:
-        overrides = [*overrides, "system.nodes=1", f"system.ranks_per_node={ranks}"]
+    overrides = with_ranks(overrides, ranks)
     loaded = load(config, overrides)
     if loaded.run.seed is None and draw:
         loaded = load(config, [*overrides, f"seed={draw_seed()}"])
@@ -174,7 +173,7 @@ def begin_run(
     save_config(loaded, out)
     command = [*program, str(out / "config.yaml"), "--out", str(out)]
     described = describe_environment(environment, launcher, command)
-    write_own(out / "environment.json", json.dumps(described, indent=1) + "\n")
+    write_json(out / "environment.json", described)
     announce(loaded, build_plan(loaded.run), environment, launcher, out, manifest)
     return command
 
@@ -252,7 +251,7 @@ def save_config(loaded: Loaded, out: Path) -> None:
     """Write config.yaml, which runs the same again, and origins.json."""
     write_own(out / "config.yaml", loaded.to_yaml())
     origins = {path: str(origin) for path, _, origin in loaded.leaves()}
-    write_own(out / "origins.json", json.dumps(origins, indent=1) + "\n")
+    write_json(out / "origins.json", origins)
 
 
 def conclude(
@@ -306,7 +305,7 @@ def conclude(
 
 def write_result(out: Path, result: dict[str, Any]) -> None:
     """Write result.json."""
-    write_own(out / "result.json", json.dumps(result, indent=1) + "\n")
+    write_json(out / "result.json", result)
 
 
 def try_report(out: Path, check: Check | None = None) -> None:

@@ -55,15 +55,30 @@ class Scheduler:
     submitted_from: ClassVar[str] = "$PWD"
     """Shell word, in the job: the folder in which it was submitted."""
 
+    account_directive: ClassVar[str] = ""
+    queue_directive: ClassVar[str] = ""
+    """What stands before system.job.account and system.job.queue."""
+
     def directives(self, run: Run) -> Iterator[str]:
         """The lines at the top of the script."""
         raise NotImplementedError
+
+    def who_pays(self, run: Run) -> Iterator[str]:
+        """Account and queue, where the config names them."""
+        job = run.system.job
+        for directive, value in (
+            (self.account_directive, job.account),
+            (self.queue_directive, job.queue),
+        ):
+            if value:
+                yield f"{directive}{require_token(value)}"
 
 
 class Slurm(Scheduler):
     """sbatch and srun; `--wait` asks squeue (`sbatch --wait` polls with ever longer pauses)."""
 
     name = "slurm"
+    account_directive, queue_directive = "#SBATCH --account=", "#SBATCH --partition="
     launcher = "srun"
     command = ("sbatch", "--parsable")
     id_pattern = r"(\d+)"
@@ -83,8 +98,9 @@ class Slurm(Scheduler):
         yield f"#SBATCH --time={require_token(job.walltime)}"
         yield "#SBATCH --exclusive"
         yield "#SBATCH --no-requeue"
-        named = (("account", job.account), ("partition", job.queue), ("gres", job.resource))
-        yield from (f"#SBATCH --{key}={require_token(value)}" for key, value in named if value)
+        yield from self.who_pays(run)
+        if job.resource:
+            yield f"#SBATCH --gres={require_token(job.resource)}"
         gres = f"--gres={job.resource}" if job.resource else ""
         if asks_for_gpus(run, gres, r"(--gres[= ](none|\S*\bgpu)|--gpus|(^| )-G)"):
             yield f"#SBATCH --gpus-per-node={system.ranks_per_node}"
@@ -94,6 +110,7 @@ class Sge(Scheduler):
     """Grid Engine as at ABCI: `resource` (rt_F) is a node type; the group is `-g` of qsub."""
 
     name = "sge"
+    account_directive, queue_directive = "#$ -P ", "#$ -q "
     command = ("qsub", "-terse")
     id_pattern = r"(\d+)"
     job_id = "${JOB_ID:-}"
@@ -103,11 +120,7 @@ class Sge(Scheduler):
 
     def directives(self, run: Run) -> Iterator[str]:
         system, job = run.system, run.system.job
-        yield (
-            f"#$ -N {require_token(run.name)}"
-            if run.name[:1].isalpha()
-            else f"#$ -N j{require_token(run.name)}"
-        )
+        yield f"#$ -N {'' if run.name[:1].isalpha() else 'j'}{require_token(run.name)}"
         yield "#$ -S /bin/bash"
         yield "#$ -cwd"
         yield "#$ -j y"
@@ -116,16 +129,14 @@ class Sge(Scheduler):
             yield f"#$ -l {require_token(job.resource)}={system.nodes}"
         else:
             yield f"#$ -pe mpi {system.world_size}"
-        if job.account:
-            yield f"#$ -P {require_token(job.account)}"
-        if job.queue:
-            yield f"#$ -q {require_token(job.queue)}"
+        yield from self.who_pays(run)
 
 
 class Pbs(Scheduler):
     """OpenPBS and PBS Professional: one chunk a node."""
 
     name = "pbs"
+    account_directive, queue_directive = "#PBS -P ", "#PBS -q "
     job_id = "${PBS_JOBID:-}"
     submitted_from = "$PBS_O_WORKDIR"
     command = ("qsub",)
@@ -145,16 +156,14 @@ class Pbs(Scheduler):
         yield "#PBS -l place=scatter:excl"
         yield f"#PBS -l walltime={require_token(job.walltime)}"
         yield "#PBS -j oe"
-        if job.account:
-            yield f"#PBS -P {require_token(job.account)}"
-        if job.queue:
-            yield f"#PBS -q {require_token(job.queue)}"
+        yield from self.who_pays(run)
 
 
 class Lsf(Scheduler):
     """LSF as at Summit, where jsrun starts the ranks."""
 
     name = "lsf"
+    account_directive, queue_directive = "#BSUB -P ", "#BSUB -q "
     launcher = "jsrun"
     command = ("bsub",)
     from_stdin = True
@@ -169,10 +178,7 @@ class Lsf(Scheduler):
         yield f"#BSUB -J {require_token(run.name)}"
         yield f"#BSUB -nnodes {run.system.nodes}"
         yield f"#BSUB -W {require_token(job.walltime)[:-3]}"
-        if job.account:
-            yield f"#BSUB -P {require_token(job.account)}"
-        if job.queue:
-            yield f"#BSUB -q {require_token(job.queue)}"
+        yield from self.who_pays(run)
 
 
 class Local(Scheduler):

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -72,15 +73,8 @@ def submit(loaded: Loaded, scheduler: str, runs: int) -> tuple[Submission, str]:
     write_own(plan.folder / "job.sh", plan.script)
     if scheduler == "local":
         return plan, _start_here(plan)
-    done = subprocess.run(
-        plan.command,
-        cwd=plan.folder,
-        input=plan.script if plan.scheduler.from_stdin else None,
-        stdin=None if plan.scheduler.from_stdin else subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    script = plan.script if plan.scheduler.from_stdin else ""
+    done = _call(plan.command, script, plan.folder)
     match = re.search(plan.scheduler.id_pattern, done.stdout)
     if done.returncode != 0 or match is None:
         said = " ".join((done.stderr or done.stdout).split())[:500] or "nothing"
@@ -121,18 +115,20 @@ def wait(plan: Submission, job: str, poll_s: float = POLL_S, settle_s: float = S
     )
 
 
+def _call(
+    command: Sequence[str], stdin: str = "", folder: Path | None = None
+) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command, cwd=folder, input=stdin, capture_output=True, text=True, check=False
+    )
+
+
 def how_it_ended(scheduler: Scheduler, job: str) -> str:
     """What the scheduler says of a job's end: `JobState=NODE_FAIL Reason=NodeDown ...`."""
     if not scheduler.end_command:
         return ""
     try:
-        done = subprocess.run(
-            [*scheduler.end_command, job],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        done = _call([*scheduler.end_command, job])
     except OSError:
         return ""
     return " ".join(re.findall(scheduler.end_pattern, done.stdout))
@@ -145,13 +141,7 @@ def is_alive(scheduler: Scheduler, job: str) -> bool:
             return os.waitpid(int(job), os.WNOHANG)[0] == 0
         except ChildProcessError:
             return False
-    done = subprocess.run(
-        [*scheduler.state_command, job],
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = _call([*scheduler.state_command, job])
     if re.search(scheduler.ended_pattern, done.stdout + done.stderr):
         return False
     return done.returncode != 0 or bool(done.stdout.strip())

@@ -11,6 +11,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
+from ..config.reading import read_text
 from ..config.schema import Run
 from ..train.gpu import Gpus
 from .environment_record import processor
@@ -36,18 +37,18 @@ def read_machine(root: Path = Path("/")) -> dict[str, str]:
     where `proc`, `sys` and `etc` lie."""
     cpus = sorted((root / "sys/devices/system/cpu").glob("cpu[0-9]*"))
     places = [
-        (_text(cpu / "topology/physical_package_id"), _text(cpu / "topology/core_id"))
+        (read_text(cpu / "topology/physical_package_id"), read_text(cpu / "topology/core_id"))
         for cpu in cpus
         if (cpu / "topology").is_dir()
     ]
     sockets = len({socket for socket, _ in places}) or 1
     caches = {}
     for index in sorted((root / "sys/devices/system/cpu/cpu0/cache").glob("index*")):
-        kind = {"Data": "d", "Instruction": "i"}.get(_text(index / "type"), "")
-        caches[f"L{_text(index / 'level')}{kind}"] = _text(index / "size")
-    memory = re.search(r"MemTotal:\s*(\d+) kB", _text(root / "proc/meminfo"))
-    release = re.search(r'^PRETTY_NAME="?([^"\n]*)', _text(root / "etc/os-release"), re.M)
-    khz = _text(root / "sys/devices/system/cpu/cpu0/cpufreq/cpuinfo_max_freq")
+        kind = {"Data": "d", "Instruction": "i"}.get(read_text(index / "type"), "")
+        caches[f"L{read_text(index / 'level')}{kind}"] = read_text(index / "size")
+    memory = re.search(r"MemTotal:\s*(\d+) kB", read_text(root / "proc/meminfo"))
+    release = re.search(r'^PRETTY_NAME="?([^"\n]*)', read_text(root / "etc/os-release"), re.M)
+    khz = read_text(root / "sys/devices/system/cpu/cpu0/cpufreq/cpuinfo_max_freq")
     return {
         "host_processors_per_node": str(sockets),
         "host_processor_model_name": processor(),
@@ -111,10 +112,3 @@ def describe_system(
         "other_software_stack": ", ".join(software),
         "sw_notes": f"{system.world_size} ranks, {system.scheduler}",
     }
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(errors="replace").strip()
-    except OSError:
-        return UNKNOWN

@@ -18,7 +18,6 @@ from rn50.config.errors import UserError
 from rn50.config.load import load
 from rn50.config.machine import Job
 from rn50.config.schema import Run
-from rn50.launch.example_scripts import EXAMPLES, example_script
 from rn50.launch.job_script import JobPaths, job_script
 from rn50.launch.schedulers import SCHEDULERS
 from rn50.launch.system_description import system_id
@@ -90,10 +89,20 @@ def test_every_script_passes_shellcheck(scheduler: str, nodes: int, container: s
     assert done.returncode == 0, done.stdout
 
 
+EXAMPLES: dict[str, tuple[str, tuple[str, ...]]] = {
+    # scheduler, CONFIG and overrides
+    "smoke_slurm.sub": ("slurm", ("smoke", "system.nodes=2", "system.ranks_per_node=1")),
+    "smoke_local.sh": ("local", ("smoke",)),
+}
+
+
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_a_script_to_submit_by_hand_is_the_text_that_submit_writes(root: Path, name: str) -> None:
     path = root / "launch/examples" / name
-    text = example_script(name)
+    scheduler, config = EXAMPLES[name]
+    run = load(config[0], config[1:]).run
+    paths = JobPaths(config, home=run.system.job.home, python=run.system.job.python)
+    text = job_script(run, scheduler, paths._replace(name=f"launch/examples/{name}"))
     if os.environ.get("ACCEPT") == "1":
         path.write_text(text)
     assert path.is_file() and path.read_text() == text, f"ACCEPT=1 pytest {__file__}"
