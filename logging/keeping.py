@@ -78,7 +78,6 @@ class Keeper:
         self.overflow: Overflow | None = None
         self._events: dict[str, list[Event]] = {MLLOG: [], MLL: []}
         self._alike: dict[tuple[str, str, str], _Alike] = {}
-        self._plain: dict[tuple[bytes, bytes], _Alike] = {}
         self._own_bytes: dict[str, int] = {}
         self._bytes = {True: 0, False: 0}
         self._names = 0
@@ -109,26 +108,10 @@ class Keeper:
         """A counted record is not kept."""
         self.unkept[name] = self.unkept.get(name, 0) + 1
 
-    def seen(self, raw_key: bytes, rest: bytes) -> _Alike | None:
-        """The records that have this text from their key on, if there were any beyond the first."""
-        return self._plain.get((raw_key, rest))
-
-    def keep(
-        self,
-        event: Event,
-        name: str,
-        dialect: str,
-        text: str,
-        plain: tuple[bytes, bytes] | None = None,
-    ) -> None:
+    def keep(self, event: Event, name: str, dialect: str, text: str) -> None:
         """Keep a counted record, or know it for a copy of one.
 
-        Args:
-            event: the record.
-            name: as `count` gave it.
-            dialect: MLLOG or MLL.
-            text: its JSON.
-            plain: its key and its text from there on, where copies are to be known by them.
+        `name`: as `count` gave it. `dialect`: MLLOG or MLL. `text`: its JSON.
         """
         checked = True
         if name not in self._checked.named:
@@ -142,14 +125,11 @@ class Keeper:
             event = event._replace(key=name)
         entries = text.count(",")
         event = _bounded(event, text, entries)
-        alike = None
         if self.counts[name] > FIRST:
             print_ = (dialect, name, repr((event.value, event.metadata)))
             alike = self._alike.get(print_)
             if alike is not None:
                 alike.again(event.line, event.time_ms, event.order)
-                if plain is not None and self._room(checked, len(plain[1])):
-                    self._plain[plain] = alike
                 return
         size = _bytes_of(text, entries)
         if not self._own_room(name, size) and not self._room(checked, size):
@@ -159,9 +139,7 @@ class Keeper:
             return
         self._events[dialect].append(event)
         if self.counts[name] > FIRST:
-            alike = self._alike[print_] = _Alike(event)
-            if plain is not None:
-                self._plain[plain] = alike
+            self._alike[print_] = _Alike(event)
 
     def _own_room(self, name: str, size: int) -> bool:
         """Is it one of a key's first records, for which no other key can take the room?"""

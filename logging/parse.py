@@ -28,7 +28,7 @@ from .events import (
     cut,
     type_name,
 )
-from .keeping import FIRST, Keeper
+from .keeping import Keeper
 from .opening import MOST_BYTES, open_log
 from .record_text import decode, key_of, stripped, word
 from .repeats import look_for_repeats
@@ -46,19 +46,6 @@ _CUT_TOKENS = (_ANY_TOKEN, b":::MLL", b":::MLLO", b":::MLLOG")
 _MLL_RECORD = re.compile(r":::MLL (-?[0-9.]+) ([A-Za-z0-9_]+) ?:\s+")
 _ODD_MLLOG = re.compile(r':::MLLOG([^\w{\["]{0,200})(?=\{\s*")')
 
-# A whole line as mllog writes it, from the token on: what a record that nobody wants is recognised
-# by, three times as fast as by reading its JSON. Anything else about a line, such as an escape in a
-# text, takes the long way.
-_TEXT = rb'"[^"\\:\x00-\x1f]*"'
-_SCALAR = rb"(?:-?(?:0|[1-9]\d{0,14})(?:\.\d{1,20})?(?:e[+-]?\d{1,2})?|null|true|false|%b)" % _TEXT
-_PLAIN = re.compile(
-    rb':::MLLOG \{"namespace": %b, "time_ms": ([1-9]\d{9,11}|[1-3]\d{12}), '
-    rb'"event_type": "[A-Z_]{1,30}", "key": "([a-z_0-9]{1,60})", '
-    rb'"value": (?:%b|\{"[a-z_0-9]{1,60}": %b\}), '
-    rb'"metadata": \{"file": %b, "lineno": (?:0|[1-9]\d{0,8})(?:, "[a-z_]{1,60}": %b)*\}\}\r?\n'
-    % (_TEXT, _SCALAR, _SCALAR, _TEXT, _SCALAR)
-)
-
 # What no text has: control characters other than those of terminals and line ends, and DEL.
 _TEXTUAL = bytes(
     b for b in range(256) if (b >= 32 and b != 127) or b in b"\a\b\t\n\v\f\r\x0e\x0f\x1b"
@@ -68,7 +55,6 @@ _NOT_TEXTUAL = re.compile(rb"[^%b]" % re.escape(_TEXTUAL))
 _DECODER = json.JSONDecoder()
 _CHUNK_BYTES = 1 << 20
 _LINE_BYTES = 1 << 20
-_REMEMBERED_KEYS = 2000
 _WHOLE_LINES = 100
 
 
@@ -125,12 +111,6 @@ class _Reader:
         self.whole_lines = 0
         self.joined_count = self.joined_line = self.first_joined = 0
         self.longest = 0
-        self.seen_keys: set[bytes] = set()
-        """Keys of plain lines of which one was read whole."""
-        self.skipped_keys: dict[bytes, str] = {}
-        """Those of them that are not kept, with their names."""
-        self.plain: tuple[bytes, bytes] | None = None
-        """Of the line that is being read: its key and text, by which copies of it are found."""
 
     def read(self, file: BinaryIO) -> None:
         for number, raw, ended in self._marked_lines(file):
@@ -175,15 +155,8 @@ class _Reader:
             position = 0
             while (token := data.find(_ANY_TOKEN, position, end)) != -1:
                 number += data.count(b"\n", position, token)
-                if not self.others:
-                    plain = _PLAIN.match(data, token, end)
-                    if plain is not None and self._pass_over(number, plain):
-                        position = plain.end()
-                        number += 1
-                        continue
                 position = data.find(b"\n", token, end) + 1
                 yield number, data[token : position - 1], True
-                self.plain = None
                 number += 1
             number += data.count(b"\n", position, end)
             carry = data[end:]
@@ -198,44 +171,6 @@ class _Reader:
             line = number + chunk.count(b"\n", 0, first.start())
         count, nul, _ = self.odd_bytes
         self.odd_bytes = OddBytes(count + len(odd), nul + odd.count(0), line)
-
-    def _pass_over(self, number: int, plain: re.Match[bytes]) -> bool:
-        """Count a plain record of a skipped key, or one more copy; False: it must be read."""
-        stamp, raw_key = plain.groups()
-        name = self.skipped_keys.get(raw_key)
-        skipped = name is not None
-        if name is None:
-            name = raw_key.decode()
-            if raw_key not in self.seen_keys:
-                checked = name in self.checked
-                if name in self.checked.named or len(self.seen_keys) < _REMEMBERED_KEYS:
-                    self.seen_keys.add(raw_key)
-                    if not checked:
-                        self.skipped_keys[raw_key] = name
-                    return False
-                if checked or MLLOG not in self.first:
-                    return False
-                skipped = True
-        alike = None
-        if not skipped:
-            if self.keeper.counts.get(name, 0) < FIRST:
-                return False
-            rest = plain.string[plain.end(2) : plain.end()]
-            alike = self.keeper.seen(raw_key, rest)
-            if alike is None:
-                self.plain = raw_key, rest
-                return False
-        time_ms = int(stamp)
-        order = self.dialects[MLLOG] = self.dialects[MLLOG] + 1
-        if plain.end() - plain.start() > self.longest:
-            self.longest = plain.end() - plain.start()
-        self.stamps.clocks[MLLOG].pass_by(number, name, time_ms)
-        name = self.keeper.count(name)
-        if alike is None:
-            self.keeper.pass_over(name)
-        else:
-            alike.again(number, time_ms, order)
-        return True
 
     def _part_of_a_long_line(
         self, number: int, data: bytes
@@ -406,6 +341,12 @@ class _Reader:
             return
         order = self.dialects[dialect] = self.dialects[dialect] + 1
         self.stamps.clocks[dialect].pass_by(number, key, time_ms)
+        name = self.keeper.count(key)
+        wanted = self.others or key in self.checked
+        if not wanted:
+            self.keeper.pass_over(name)
+            if dialect in self.first:
+                return
         event = Event(
             number,
             time_ms,
@@ -422,11 +363,8 @@ class _Reader:
             self.known[dialect].add(key)
             if key in RUN_KEYS and dialect not in self.first_run:
                 self.first_run[dialect] = event
-        name = self.keeper.count(key)
-        if self.others or key in self.checked:
-            self.keeper.keep(event, name, dialect, text, self.plain)
-        else:
-            self.keeper.pass_over(name)
+        if wanted:
+            self.keeper.keep(event, name, dialect, text)
 
     def log(self, path: Path) -> Log:
         """What was read, in the dialect that has more of the checked keys."""
