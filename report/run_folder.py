@@ -176,7 +176,7 @@ def read_run_folder(path: Path) -> RunFolder:
     except UserError as error:
         first, *more = str(error).splitlines()
         also = f" (and {len(more)} more)" if more else ""
-        notes.append(f"config.yaml: left out: {show(first)}{also}")
+        notes.append(f"config.yaml: left out: {show(first, 400)}{also}")
     origins = read("origins.json", read_json, {})
     metrics = read("metrics.jsonl", partial(read_metrics, within=path), Series())
     notes += [

@@ -1,3 +1,4 @@
+import re
 import subprocess
 import sys
 from collections import Counter
@@ -187,3 +188,23 @@ def test_room_names_no_framework_even_inside_functions(room: str, framework: str
     for path in FILES:
         if path.relative_to(ROOT).parts[0] == room:
             assert not [n for _, n in imports(path) if f"{n}.".startswith(f"{framework}.")]
+
+
+STARTED_AS = {"cli/launch.py": "rn50 launch", "train/__main__.py": '"rn50.train"'}
+BUILT_BY = {"train/kernels/update.cc": "kernels"}
+
+
+def test_the_readmes_road_leads_from_file_to_file() -> None:
+    """Each of its files is imported, or started by its name, by one of those before it."""
+    section = (ROOT / "README.md").read_text().split("## From the command to the gradient")[1]
+    road = re.findall(r"^\| `([\w./]+)` \|", section.split("\n## ")[0], re.M)
+    assert 5 <= len(road) <= 10
+    for place, name in enumerate(road[1:], 1):
+        module = re.escape(name.removesuffix(".py").replace("/", "."))
+        room, _, leaf = module.rpartition(r"\.")
+        way = (
+            re.escape((STARTED_AS | BUILT_BY).get(name, ""))
+            or rf"from \.+({room})?\.?{leaf} import"
+        )
+        before = [(ROOT / earlier).read_text() for earlier in road[:place]]
+        assert any(re.search(way, text) for text in before), f"nothing before leads to {name}"
