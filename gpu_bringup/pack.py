@@ -30,7 +30,7 @@ from ..data.synthetic import make_images
 from .fatbin import FatbinError
 from .thin import thin
 
-PROGRAM = Path(__file__).resolve().parents[2]
+PROGRAM = Path(__file__).resolve().parents[1]
 ROOMS = ("config", "data", "logging", "scaling", "scripts", "train")
 
 # Distributions: build tools, tests, and what only sweeps, reports and plots need.
