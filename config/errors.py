@@ -17,8 +17,8 @@ class UserError(Exception):
 
 
 def show(value: object) -> str:
-    """A value in a message: as Python writes it, so on one line, and short. The middle of a long one
-    is left out: a path's last part says most."""
+    """A value in a message: as Python writes it, so on one line, and short. Of a long one the
+    middle is left out: a path's last part says most."""
     text = repr(value)
     half = (_SHOWN_CHARACTERS - 3) // 2
     return text if len(text) <= _SHOWN_CHARACTERS else f"{text[:half]}...{text[-half:]}"
