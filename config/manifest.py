@@ -84,6 +84,11 @@ class Manifest(BaseModel):
         train, evaluation = (self.splits[split].samples for split in SPLITS)
         return Counts(len(self.classes), train, evaluation)
 
+    @property
+    def files(self) -> dict[str, File]:
+        """Every file of the set by its name."""
+        return {f"{s}.{x}": self.splits[s].files[x] for s in SPLITS for x in SUFFIXES}
+
     def to_json(self) -> str:
         unmarked = {"drawn"} if self.drawn is None else None  # the bytes that older versions write
         return json.dumps(self.model_dump(exclude=unmarked), indent=1) + "\n"

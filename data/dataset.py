@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from ..config.errors import UserError, show
 from ..config.image_set import wrong_counts
 from ..config.leaves import Origin
-from ..config.manifest import FILE_NAME, SPLITS, SUFFIXES, File, Manifest, load_manifest
+from ..config.manifest import FILE_NAME, SPLITS, File, Manifest, load_manifest
 from ..config.reading import open_file
 from ..config.schema import Data
 from . import recordio
@@ -107,8 +107,8 @@ def check_before_run(data: Data, origins: Mapping[str, Origin] | None = None) ->
     manifest = load_manifest(folder)
     if problems := [*wrong_counts(data, manifest.counts, folder / FILE_NAME, origins or {})]:
         raise UserError(*problems)
+    _check_sizes(folder, manifest)
     for split in SPLITS:
-        _check_sizes(folder, split, manifest)
         _check_index(folder, split, manifest, sample=2)
     return manifest
 
@@ -135,11 +135,11 @@ def verify(
         UserError: the first fault, with file, offset and what was found.
     """
     manifest = load_manifest(folder)
+    _check_sizes(folder, manifest)
+    for name, file in manifest.files.items() if sample is None else ():
+        _check_digest(folder / name, file)
     tables = {}
     for split in SPLITS:
-        _check_sizes(folder, split, manifest)
-        for suffix in SUFFIXES if sample is None else ():
-            _check_digest(folder / f"{split}.{suffix}", manifest.splits[split].files[suffix])
         table = _check_index(folder, split, manifest, sample=0)
         count = len(table) if sample is None else min(sample, len(table))
         tables[split] = table[np.linspace(0, len(table) - 1, count).astype(int)]
@@ -173,13 +173,12 @@ def digest_file(path: Path) -> File:
     return File(bytes=size, sha256=sha.hexdigest())
 
 
-def _check_sizes(folder: Path, split: str, manifest: Manifest) -> None:
-    for suffix in SUFFIXES:
-        path = folder / f"{split}.{suffix}"
-        wanted = manifest.splits[split].files[suffix].bytes
+def _check_sizes(folder: Path, manifest: Manifest) -> None:
+    for name, file in manifest.files.items():
+        path, wanted = folder / name, file.bytes
         try:
-            with open_file(path) as file:
-                found = os.fstat(file.fileno()).st_size
+            with open_file(path) as opened:
+                found = os.fstat(opened.fileno()).st_size
         except OSError as error:
             raise UserError(f"{path}: {error.strerror}") from None
         if found != wanted:

@@ -43,11 +43,8 @@ def partial_folder(out: Path) -> Path:
 
 
 class Workspace:
-    """`.NAME.partial` beside `out`: locked while in use, kept if anything in it is worth it.
-
-    Raises:
-        UserError: another process packs into it, or it cannot be made.
-    """
+    """`.NAME.partial` beside `out`: locked while in use, kept if anything in it is worth it. Raises
+    UserError: another process packs into it, or it cannot be made."""
 
     def __init__(
         self, out: Path, orders: Mapping[str, Sequence[Source]], options: Sequence[Any]

@@ -14,7 +14,6 @@ import fcntl
 import json
 import os
 import platform
-import re
 import shlex
 import sys
 import threading
@@ -249,16 +248,9 @@ def _boot_id() -> str:
 
 def _is_own_disk(path: Path) -> bool:
     """Whether `path` is on a file system that no other machine writes."""
-    place = os.path.realpath(path)
-    longest, kind = "", ""
-    try:
-        mounts = Path("/proc/self/mountinfo").read_text().splitlines()
-    except OSError:
-        return False
-    for line in mounts:
-        before, _, behind = line.partition(" - ")
-        point = re.sub(r"\\([0-7]{3})", lambda octal: chr(int(octal[1], 8)), before.split(" ")[4])
-        inside = place == point or place.startswith(point.rstrip("/") + "/")
-        if inside and len(point) >= len(longest):
-            longest, kind = point, behind.split(" ")[0]
-    return kind in _OWN_DISK
+    import psutil  # only who takes a lock needs it
+
+    place = Path(os.path.realpath(path))
+    mounts = [m for m in psutil.disk_partitions(all=True) if place.is_relative_to(m.mountpoint)]
+    mounts.sort(key=lambda mount: len(mount.mountpoint))  # of one place the last counts
+    return bool(mounts) and mounts[-1].fstype in _OWN_DISK

@@ -167,11 +167,8 @@ class Source:
         return fed
 
     def _replace_broken(self, cause: str) -> None:
-        """Go on from the batch that failed, without the images that do not decode.
-
-        Raises:
-            UserError: there are more than may be skipped, or none alone is at fault.
-        """
+        """Go on from the batch that failed, without the images that do not decode. Raises
+        UserError: there are more than may be skipped, or none alone is at fault."""
         pending = [*self._alive, *self._again][-(self._fed - self._returned) :]
         mended, found = [], False
         for fed in pending:

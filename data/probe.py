@@ -53,11 +53,8 @@ class DataProbe:
         return sorted(names)
 
     def check_untouched(self) -> list[str]:
-        """End the watch; returns the names of files that other processes read meanwhile.
-
-        Raises:
-            UserError: this process opened a record or index file.
-        """
+        """End the watch; returns the names of files that other processes read meanwhile. Raises
+        UserError: this process opened a record or index file."""
         names = self.touched()
         if self._fd >= 0:
             os.close(self._fd)

@@ -7,7 +7,7 @@ import hashlib
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -38,15 +38,14 @@ def stage(
             manifest, no space.
     """
     manifest, target = load_manifest(source), follow_links(target)
-    wanted = {f"{s}.{x}": manifest.splits[s].files[x] for s in SPLITS for x in SUFFIXES}
-    total = sum(file.bytes for file in wanted.values())
+    total = sum(file.bytes for file in manifest.files.values())
     try:
         with _locked(target):
-            if not _is_staged(source, target, wanted):
+            if not _is_staged(source, target, manifest):
                 partial = _partial(target)
                 own_folder(partial)
                 done = 0
-                for name, file in wanted.items():
+                for name, file in manifest.files.items():
                     for copied in _copy(source / name, partial / name, file):
                         progress(done + copied, total)
                     done += file.bytes
@@ -62,18 +61,14 @@ def stage(
 
 
 def remove(target: Path) -> None:
-    """Delete the staged set and what an unfinished copy left; nothing else.
-
-    Raises:
-        UserError: `target` is there and is no packed set, or cannot be deleted.
-    """
+    """Delete the staged set and what an unfinished copy left; nothing else. Raises UserError:
+    `target` is there and is no packed set, or cannot be deleted."""
     target = follow_links(target)
     if target.exists() and any(target.iterdir()):
         load_manifest(target)
     try:
-        for name in (f"{s}.{x}" for s in SPLITS for x in SUFFIXES):
+        for name in (*(f"{s}.{x}" for s in SPLITS for x in SUFFIXES), "manifest.json"):
             (target / name).unlink(missing_ok=True)
-        (target / "manifest.json").unlink(missing_ok=True)
         if target.exists():
             target.rmdir()
         shutil.rmtree(_partial(target), ignore_errors=True)
@@ -83,23 +78,17 @@ def remove(target: Path) -> None:
 
 
 def wait_until_staged(source: Path, target: Path, timeout_s: float) -> None:
-    """What the other ranks of a node do: return when local rank 0 is done.
-
-    Raises:
-        UserError: it was not within `timeout_s`.
-    """
+    """What the other ranks of a node do: return when local rank 0 is done. Raises UserError: it was
+    not within `timeout_s`."""
     manifest = load_manifest(source)
-    wanted = {f"{s}.{x}": manifest.splits[s].files[x] for s in SPLITS for x in SUFFIXES}
     deadline = time.monotonic() + timeout_s
-    while not _is_staged(source, target, wanted, waiting=True):
+    while not _is_staged(source, target, manifest, waiting=True):
         if time.monotonic() > deadline:
             raise UserError(f"{target}: a staged set expected within {timeout_s:g} s, found none")
         time.sleep(_POLL_S)
 
 
-def _is_staged(
-    source: Path, target: Path, wanted: Mapping[str, File], *, waiting: bool = False
-) -> bool:
+def _is_staged(source: Path, target: Path, manifest: Manifest, *, waiting: bool = False) -> bool:
     """The set at `target` is that of `source`, by manifest and sizes."""
     if not target.is_dir() or not any(target.iterdir()):
         return False
@@ -113,7 +102,7 @@ def _is_staged(
             f"{target}: no folder yet, or the set of {source} expected, found something else "
             "(`rn50 data stage --remove` deletes a set that was staged there)"
         )
-    for name, file in wanted.items():
+    for name, file in manifest.files.items():
         found = (target / name).stat().st_size if (target / name).is_file() else 0
         if found != file.bytes:
             raise UserError(f"{target / name}: {file.bytes} bytes expected, found {found}")

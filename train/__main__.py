@@ -13,7 +13,6 @@ import threading
 import traceback
 from collections.abc import Mapping
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -78,46 +77,116 @@ def run_rank(
     reads: HostReads | None = None,
     report: Report | None = None,
 ) -> None:
-    """Load the config, check it against the launcher's ranks, train.
-
-    A failure ends the process: it is told to `report`.
-    """
-    report = report or Report()
+    """Load the config, check it against the launcher's ranks, train. A failure is told to `report`
+    and ends the process."""
     # Before any library starts a thread: all of them inherit the mask, and one thread waits for
     # the signal, so that a main thread blocked inside MXNet or MPI cannot miss it.
     signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM, signal.SIGINT))
-    process = read_process_info()
-    context = None
-    heartbeat: HeartbeatClient | None = None
-    lock = FolderLock(partial(_taken_over, process))
+    rank = _Rank(out, report or Report())
     try:
         loaded = load(config, overrides)
-        check_ranks(loaded.run, process)
+        check_ranks(loaded.run, rank.process)
         if loaded.run.seed is None:
             loaded = load(config, [*overrides, f"seed={draw_seed()}"])
         check_supported(loaded.run)
         resumed = None if resume is None else read_checkpoint(resume, loaded)
-        if process.rank == 0:
-            lock.take(out)  # before the log is opened, which empties it
-        context = RunContext(loaded, out, process, resumed)
-        stopper = partial(_stop_on_signal, context, lock, report)
-        threading.Thread(target=stopper, daemon=True).start()
+        if rank.process.rank == 0:
+            rank.lock.take(out)  # before the log is opened, which empties it
+        rank.context = context = RunContext(loaded, out, rank.process, resumed)
+        threading.Thread(target=rank.stop_on_signal, args=(context,), daemon=True).start()
         if address := os.environ.get(WATCHDOG_ENV):
-            heartbeat = HeartbeatClient(address, context, partial(_end, context, lock))
+            rank.heartbeat = HeartbeatClient(address, context, rank.end)
         context.prepare()
         context.begin_connecting()
         with context.timeline.span("load MXNet and Horovod"):
             from .run import train_and_evaluate
         faulthandler.enable()  # a crash ends the process; MXNet's and MPI's own handlers can hang
         train_and_evaluate(context, reads)
-        if heartbeat is not None:
-            heartbeat.stop()
-        lock.release()
+        if rank.heartbeat is not None:
+            rank.heartbeat.stop()
+        rank.lock.release()
     except FolderInUse as error:
         print(f"rn50: error: {error}", file=sys.stderr, flush=True)
         os._exit(EXIT_USAGE)
     except BaseException as error:  # whatever it was, the other ranks must not wait for this one
-        _fail(error, context, lock, process, out, heartbeat, report)
+        rank.fail(error)
+
+
+class _Rank:
+    """This process and what it holds, with all the ways in which it ends at once. None runs exit
+    handlers: Horovod's would wait for the other ranks."""
+
+    def __init__(self, out: Path, report: Report) -> None:
+        self.process = read_process_info()
+        self.lock = FolderLock(self._taken_over)
+        self.context: RunContext | None = None
+        self.heartbeat: HeartbeatClient | None = None
+        self._out, self._report = out, report
+
+    def fail(self, error: BaseException) -> NoReturn:
+        """Say why in one line and in a file, close the log, end."""
+        context, process = self.context, self.process
+        failure = {
+            "rank": process.rank,
+            "host": process.host,
+            "phase": context.timeline.phase if context else "start",
+            "step": context.state.step if context else 0,
+            "reason": one_line(error),
+            "retryable": not isinstance(error, NonRetryableError),
+        }
+        # First: out of memory, anything may end the process from here.
+        if self.heartbeat is not None:
+            self.heartbeat.report_failure(failure)
+        if not isinstance(error, UserError):
+            traceback.print_exc()
+        self._close_log()
+        if context is not None and process.rank == 0:
+            with suppress(OSError):  # the reason counts more
+                write_own(self._out / "timeline.json", context.timeline.to_json())
+        self._report.failed(failure)
+        try:
+            write_own(self._out / f"failure_{process.rank}.json", json.dumps(failure) + "\n")
+        except OSError as problem:
+            print(f"{self._out}: cannot write: {problem.strerror}", file=sys.stderr)
+        self._exit(EXIT_FAILED)
+
+    def end(self, reason: str) -> NoReturn:
+        """From the watchdog's thread: the main thread may never come back."""
+        self._close_log()
+        self._say(reason)
+        if folder := os.environ.get(SCRATCH_ENV):  # the launcher, which would do it, may be gone
+            shutil.rmtree(folder, ignore_errors=True)
+        self._exit(EXIT_FAILED)
+
+    def stop_on_signal(self, context: RunContext) -> None:
+        """Ask for a checkpoint and an orderly end; where that takes too long, end."""
+        number = signal.sigwait((signal.SIGTERM, signal.SIGINT))
+        if context.request_stop():
+            self._report.stopping(number)
+            if self._report.over.wait(context.run.limits.grace_s):
+                return
+        self._close_log()
+        self._report.stopped(number)
+        self._exit(128 + number)
+
+    def _taken_over(self, reason: str) -> NoReturn:
+        """The log is another's now."""
+        self._say(reason)
+        os._exit(EXIT_FAILED)
+
+    def _say(self, reason: str) -> None:
+        process = self.process
+        print(f"rank {process.rank} on {process.host}: {reason}", file=sys.stderr, flush=True)
+
+    def _close_log(self) -> None:
+        if self.context is not None:
+            with suppress(UserError):  # a full disk has been told of already
+                self.context.log.abort()
+
+    def _exit(self, code: int) -> NoReturn:
+        sys.stderr.flush()
+        self.lock.release()
+        os._exit(code)
 
 
 def check_ranks(run: Run, process: ProcessInfo) -> None:
@@ -135,65 +204,6 @@ def check_ranks(run: Run, process: ProcessInfo) -> None:
         )
 
 
-def _fail(
-    error: BaseException,
-    context: RunContext | None,
-    lock: FolderLock,
-    process: ProcessInfo,
-    out: Path,
-    heartbeat: HeartbeatClient | None,
-    report: Report,
-) -> NoReturn:
-    """Say why in one line and in a file, close the log, end this process at once."""
-    reason = one_line(error)
-    failure = {
-        "rank": process.rank,
-        "host": process.host,
-        "phase": context.timeline.phase if context else "start",
-        "step": context.state.step if context else 0,
-        "reason": reason,
-        "retryable": not isinstance(error, NonRetryableError),
-    }
-    if heartbeat is not None:
-        heartbeat.report_failure(
-            failure
-        )  # first: out of memory, anything may end the process from here
-    if not isinstance(error, UserError):
-        traceback.print_exc()
-    if context is not None:
-        with suppress(UserError):  # a full disk has been told of already
-            context.log.abort()
-        if process.rank == 0:
-            with suppress(OSError):  # the reason counts more
-                write_own(out / "timeline.json", context.timeline.to_json())
-    report.failed(failure)
-    try:
-        write_own(out / f"failure_{process.rank}.json", json.dumps(failure) + "\n")
-    except OSError as problem:
-        print(f"{out}: cannot write: {problem.strerror}", file=sys.stderr)
-    sys.stderr.flush()
-    lock.release()
-    os._exit(EXIT_FAILED)  # no exit handlers: Horovod's would wait for the other ranks
-
-
-def _end(context: RunContext, lock: FolderLock, reason: str) -> NoReturn:
-    """End this process from the watchdog's thread: its main thread may never come back."""
-    process = context.process
-    with suppress(UserError):
-        context.log.abort()
-    print(f"rank {process.rank} on {process.host}: {reason}", file=sys.stderr, flush=True)
-    if folder := os.environ.get(SCRATCH_ENV):  # the launcher, which would do it, may be gone
-        shutil.rmtree(folder, ignore_errors=True)
-    lock.release()
-    os._exit(EXIT_FAILED)
-
-
-def _taken_over(process: ProcessInfo, reason: str) -> NoReturn:
-    """End at once, and leave the log alone: it is another's."""
-    print(f"rank {process.rank} on {process.host}: {reason}", file=sys.stderr, flush=True)
-    os._exit(EXIT_FAILED)
-
-
 def one_line(error: BaseException) -> str:
     """An error as one line; MXNet's and DALI's spread over many, stack frames among them."""
     kind = type(error).__name__
@@ -202,20 +212,6 @@ def one_line(error: BaseException) -> str:
     empty = "out of memory" if isinstance(error, MemoryError) else "no message"
     text = " ".join(lines).removeprefix(f"{kind}: ") or empty
     return text[:500] if isinstance(error, UserError) else f"{kind}: {text}"[:500]
-
-
-def _stop_on_signal(context: RunContext, lock: FolderLock, report: Report) -> None:
-    """Ask for a checkpoint and an orderly end; where that takes too long, end."""
-    number = signal.sigwait((signal.SIGTERM, signal.SIGINT))
-    if context.request_stop():
-        report.stopping(number)
-        if report.over.wait(context.run.limits.grace_s):
-            return
-    with suppress(UserError):
-        context.log.abort()
-    report.stopped(number)
-    lock.release()
-    os._exit(128 + number)
 
 
 if __name__ == "__main__":

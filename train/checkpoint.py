@@ -96,12 +96,8 @@ class Checkpoint(NamedTuple):
         return next((part for part in self.parts if part.rank == rank), self.parts[0])
 
     def load(self, part: Part, shapes: Shapes) -> dict[str, NDArray[Any]]:
-        """The arrays of a part, whose digest is checked.
-
-        Raises:
-            UserError: it is torn or damaged, or an array is missing, has another shape or type, or
-                is not among `shapes`; one line.
-        """
+        """The arrays of a part, whose digest is checked. Raises UserError: it is torn or damaged,
+        or an array is missing, has another shape or type, or is not among `shapes`; one line."""
         from safetensors import SafetensorError, safe_open  # ranks need it, commands do not
 
         path = self.file_of(part)
@@ -193,11 +189,8 @@ def _safetensors(arrays: Mapping[str, NDArray[Any]]) -> list[Any]:
 
 
 def read(path: Path) -> Checkpoint:
-    """Read a manifest.
-
-    Raises:
-        UserError: it cannot be read, is torn or damaged, or is no checkpoint; one line.
-    """
+    """Read a manifest. Raises UserError: it cannot be read, is torn or damaged, or is no
+    checkpoint; one line."""
     try:
         text = read_file(path, _MAX_MANIFEST_BYTES, within=path.parent)
     except OSError as error:

@@ -25,12 +25,8 @@ def restore(
     """Put what `checkpointer.collect` took back into place.
 
     At another rank count every rank gets the mean of the batch-norm statistics of the ranks that
-    took part: what an evaluation would have made of them.
-
-    Raises:
-        UserError: a part is torn or damaged, or an array is missing, has another shape or type, or
-            belongs to nothing here.
-    """
+    took part: what an evaluation would have made of them. Raises UserError: a part is torn or
+    damaged, or an array is missing, has another shape or type, or belongs to nothing here."""
     weights, plan = Weights(net), context.plan
     shapes = _shapes(statistics.state_dict())
     expected = {**shapes, **_shapes(weights.state_dict()), **_shapes(updater.arrays())}

@@ -54,10 +54,7 @@ class Checkpointer:
 
     def save_if_due(self, *, is_best: bool = False) -> bool:
         """A checkpoint where the interval is over, or where the evaluation just done is the best.
-
-        Returns:
-            whether one was taken.
-        """
+        Returns whether one was taken."""
         is_due = self._trainer.context.state.step >= self._saved_step + self._every_steps
         if not self._settings.enabled or not (is_due or is_best):
             return False

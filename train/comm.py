@@ -154,11 +154,8 @@ class Communicator:
             hvd.allreduce(nd.zeros(1, self.ctx), op=hvd.Sum, name="barrier").wait_to_read()
 
     def check_replicas(self, digest: bytes, when: str) -> None:
-        """Compare a digest over all ranks with one small allgather.
-
-        Raises:
-            NonRetryableError: naming the ranks that differ from the majority (a tie: from rank 0).
-        """
+        """Compare a digest over all ranks with one small allgather. Raises NonRetryableError:
+        naming the ranks that differ from the majority (a tie: from rank 0)."""
         if odd := differing_ranks(self.gather_bytes(digest[:16], "digest")):
             raise NonRetryableError(
                 f"replicas differ {when}: ranks {', '.join(map(str, odd))} of {self.world_size} "

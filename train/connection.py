@@ -27,11 +27,8 @@ _THREAD_MULTIPLE = 3  # what Horovod asks MPI for
 
 
 class Connection:
-    """The ranks of `run`, and for a torus on CPUs the process sets of its rows and columns.
-
-    Raises:
-        UserError: the ranks do not form the grid that `comm.algorithm` asks for.
-    """
+    """The ranks of `run`, and for a torus on CPUs the process sets of its rows and columns. Raises
+    UserError: the ranks do not form the grid that `comm.algorithm` asks for."""
 
     def __init__(self, run: Run, timeline: Timeline, *, over_mpi: bool) -> None:
         self._timeline = timeline

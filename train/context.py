@@ -26,11 +26,8 @@ from .state import TrainState, log_position
 
 
 class RunContext:
-    """What a rank needs besides the framework's objects. Ranks above 0 write no log.
-
-    Raises:
-        UserError: the run is for GPUs, and this machine's are none that a rank can use.
-    """
+    """What a rank needs besides the framework's objects. Ranks above 0 write no log. Raises
+    UserError: the run is for GPUs, and this machine's are none that a rank can use."""
 
     def __init__(
         self,

@@ -98,11 +98,8 @@ class LossScaler:
         """1, or 0 after a step whose gradients were not: a factor of its learning rates."""
 
     def value_at(self, step: int) -> float:
-        """The factor of the losses of `step`.
-
-        Raises:
-            NonRetryableError: gradients overflow at the smallest scale too.
-        """
+        """The factor of the losses of `step`. Raises NonRetryableError: gradients overflow at the
+        smallest scale too."""
         while self._checks and self._checks[0].step <= step - CHECK_DELAY_STEPS:
             asked, used, finite = self._checks.popleft()
             following = next_scale(self.scale, used, self._reads.finite(finite))

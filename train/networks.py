@@ -67,11 +67,8 @@ class Loss(HybridBlock):
 
 
 def build_network(model: Model, classes: int, *, crop_px: int) -> Network:
-    """The network without weights; every shape and type is known.
-
-    Raises:
-        UserError: a setting that the network does not have, or crops too small for it.
-    """
+    """The network without weights; every shape and type is known. Raises UserError: a setting that
+    the network does not have, or crops too small for it."""
     check_network(model, crop_px)
     net: Network
     if model.network == "alexnet":

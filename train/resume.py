@@ -75,12 +75,8 @@ def differences_in_bits(found: Checkpoint, loaded: Loaded) -> list[str]:
 
 
 def load_recorded(source: Path, overrides: Sequence[str] = ()) -> Loaded:
-    """The config in a run's folder with overrides.
-
-    Raises:
-        UserError: as of `load`, or it would be read from outside of its folder: by a link, or by a
-            `base` that is no name.
-    """
+    """The config in a run's folder with overrides. Raises UserError: as of `load`, or it would be
+    read from outside of its folder: by a link, or by a `base` that is no name."""
     read_layers(source, within=source.parent)
     return load(source, overrides)  # with the image set that the overrides name
 

@@ -69,11 +69,8 @@ def train_and_evaluate(context: RunContext, reads: HostReads | None = None) -> N
 
 
 def train_blocks(trainer: Trainer, checkpointer: Checkpointer) -> bool:
-    """Blocks of epochs, an evaluation after each, until the target or the last evaluation.
-
-    Returns:
-        whether the target was reached.
-    """
+    """Blocks of epochs, an evaluation after each, until the target or the last evaluation. Returns
+    whether the target was reached."""
     context, plan, state = trainer.context, trainer.plan, trainer.context.state
     last_evaluated_s: float | None = None
     for block in blocks_left(plan, state):
@@ -137,11 +134,8 @@ def seed_dropout(trainer: Trainer, epoch: int) -> None:
 def log_point(trainer: Trainer, point: LogPoint, training_s: float = 0.0) -> None:
     """Mean loss over all ranks; reading it waits for this step's forward, no further.
 
-    With it travels whether a rank wants to stop.
-
-    Raises:
-        NonRetryableError, StopTraining: on all ranks alike.
-    """
+    With it travels whether a rank wants to stop. Raises NonRetryableError, StopTraining: on all
+    ranks alike."""
     context, budget_s = trainer.context, trainer.run.limits.time_s
     context.state.advance(trainer.plan, point.step, training_s)
     if budget_s is not None and context.metrics.elapsed_s >= budget_s:
