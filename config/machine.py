@@ -101,7 +101,7 @@ class Performance(Section):
         False, "A torus as square as the ranks allow, instead of nodes x local ranks."
     )
     launch_s: NonNegative = default(
-        2e-5, "What a gradient group costs before its first message, in simulations."
+        2e-5, "Cost of a gradient group before its first message, in simulations."
     )
     jitter: Fraction = default(
         0.01, "Standard deviation of a rank's computing time, as a share of it."
@@ -110,14 +110,14 @@ class Performance(Section):
         1e-5, "Share of a rank's time that rare interruptions take."
     )
     bn_group_samples: Annotated[int, Field(strict=True, ge=0, le=MOST)] = default(
-        0, "Ranks share batch-norm statistics until they hold so many images; 0: never."
+        0, "Ranks share batch-norm statistics up to this number of images; 0: never."
     )
     bn_exchange_s: NonNegative = default(
         1.2e-5, "One exchange of batch-norm statistics between two ranks."
     )
     node_images_per_s: Positive | None = default(None, "Images that a node decodes; null: enough.")
     startup_s: NonNegative = default(1.0, "run_start to the first epoch.")
-    first_epoch_s: NonNegative = default(0.3, "What the first epoch takes longer.")
+    first_epoch_s: NonNegative = default(0.3, "Time that the first epoch takes longer.")
     read_bytes_per_s: Positive = default(
         1e9, "Rate at which a node reads the image set in the first epoch."
     )
@@ -131,7 +131,7 @@ class Performance(Section):
 class Job(Section):
     """How `rn50 submit` asks a scheduler for this machine (docs/clusters.md)."""
 
-    account: Word | None = default(None, "Account or group that pays.")
+    account: Word | None = default(None, "Account or group that is charged.")
     queue: Word | None = default(None, "Partition or queue.")
     resource: Word | None = default(
         None,
@@ -148,7 +148,7 @@ class Job(Section):
         "pyxis", "What starts the container; pyxis: with Slurm alone."
     )
     mounts: tuple[Mount, ...] = default(
-        (), "Folders of the node that the container sees, besides the working folder."
+        (), "Folders of the node that are mounted in the container, besides the working folder."
     )
     home: Text | None = default(
         None, "The checkout on the nodes (in a container: inside it); null: this one."
@@ -173,7 +173,7 @@ class Job(Section):
 
 
 class System(Section):
-    """The machine. Says nothing about learning."""
+    """The machine; it has no hyper-parameters."""
 
     name: Text = default("local", "The machine's name, for reports and submissions.")
     device: Literal["cpu", "gpu"] = default("cpu", "What a rank computes on.")
@@ -187,7 +187,7 @@ class System(Section):
     ranks_per_node: Ranks = default(2, "Ranks (processes, each with its device) of a node.")
     cores_per_rank: Workers = default(1, "Processor cores that a rank may use.")
     interconnect: Text = default("shared memory", "The network, for reports.")
-    scheduler: SchedulerName = default("local", "Where rn50 submit hands jobs in.")
+    scheduler: SchedulerName = default("local", "Scheduler to which rn50 submit submits jobs.")
     results: Text = default(
         "results",
         "Folder below which each run gets its own, NAME/TIME. Relative to the YAML "

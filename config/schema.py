@@ -160,11 +160,11 @@ class Model(Section):
         50, "Layers of a ResNet; tiny: one unit a stage, for tests."
     )
     width: Annotated[int, Field(strict=True, ge=4, le=256)] = default(
-        64, "Channels after the first convolution; 64 is the real ResNet."
+        64, "Channels after the first convolution; the published ResNet has 64."
     )
     stem: Literal["imagenet", "small"] = default(
         "imagenet",
-        "The first layers. imagenet: 7x7 with stride 2 and max pooling, the real ones; "
+        "The first layers. imagenet: 7x7 with stride 2 and max pooling, as published; "
         "small: one 3x3 convolution, for small images.",
     )
     norm: Literal["batch", "none"] = default("batch", "Batch norm, or none.")
@@ -194,7 +194,7 @@ class Model(Section):
         0.1, "Probability that the target distribution takes from the true class."
     )
     smoothing_form: Literal["others", "uniform"] = default(
-        "others", "Who gets it: the other classes, or all of them evenly."
+        "others", "Which classes receive it: the others, or all of them evenly."
     )
 
 
@@ -245,7 +245,7 @@ class Optimizer(Section):
     )
     base_lr: Positive = default(
         10.5,
-        "Learning rate after warm-up. It goes with optimizer and global batch: "
+        "Learning rate after warm-up. It belongs to an optimizer and a global batch: "
         "rn50 config check compares it with the published recipes.",
     )
     momentum: Annotated[float, Field(strict=True, ge=0, lt=1)] = default(
@@ -313,14 +313,15 @@ class Comm(Section):
     """How gradients travel between ranks (docs/communication.md)."""
 
     groups: Groups = default(
-        "equal_bytes(8)", "Which gradients travel together, in static groups, last layers first."
+        "equal_bytes(8)",
+        "Which gradients are reduced together, in static groups, last layers first.",
     )
     algorithm: Algorithm = default(
         "auto", "How they are summed; auto: what the engine, ranks and network suggest."
     )
     cycle_ms: Positive = default(1.0, "How often Horovod looks for ready gradients.")
     gradient_dtype: Literal["model", "float16"] = default(
-        "model", "Type in which they travel: that of the model, or float16."
+        "model", "Type in which gradients are sent: that of the model, or float16."
     )
 
 
@@ -329,7 +330,7 @@ class Startup(Section):
 
     serial: Bool = default(False, "One stage after the other, for comparison.")
     weights: Literal["seed", "broadcast"] = default(
-        "seed", "Where a rank's first weights come from: the seed, the same on all, or rank 0."
+        "seed", "Source of a rank's first weights: the seed, equal on all ranks, or rank 0."
     )
 
 
@@ -367,7 +368,7 @@ class Checkpoint(Section):
     enabled: Bool = default(True, "Write checkpoints.")
     every: Length = default(
         Duration(10, "%"),
-        "Least training between two; written at the end of an epoch, and at log points "
+        "Minimum training between two; written at the end of an epoch, and at log points "
         "too where this is shorter than an epoch.",
     )
     keep: Count = default(2, "Newest checkpoints that stay on disk.")
@@ -377,8 +378,8 @@ class Watchdog(Section):
     """When a rank counts as lost (docs/reliability.md)."""
 
     enabled: Bool = default(True, "End the run when a rank is lost.")
-    start_s: Seconds = default(300.0, "Longest time to its first sign of life.")
-    silence_s: Seconds = default(10.0, "Longest time from one sign of life to the next.")
+    start_s: Seconds = default(300.0, "Longest time to a rank's connection.")
+    silence_s: Seconds = default(10.0, "Longest time from one message of a rank to the next.")
     stall_s: Seconds = default(300.0, "Longest time on the same step or phase.")
 
 
