@@ -14,12 +14,12 @@ from .values import MOST_EPOCHS
 
 @dataclass(frozen=True)
 class Segment:
-    """A part of the run with one batch. Steps and places count from 0, epochs from 1. Places number
-    the endless row of training images (see `data/sampling.py`)."""
+    """A part of the run with one batch. Steps and samples count from 0, epochs from 1. Samples
+    are positions in the stream of training images (see `data/sampling.py`)."""
 
     first_epoch: int
     first_step: int
-    first_place: int
+    first_sample: int
     per_rank: int
     active_ranks: int
 
@@ -62,8 +62,8 @@ class Plan:
     def segment_of_step(self, step: int) -> Segment:
         return next(s for s in reversed(self.segments) if s.first_step < step)
 
-    def row_per_epoch(self, segment: Segment) -> int:
-        """Places of the row that one epoch of a segment takes, the padding of "pad" included."""
+    def samples_per_epoch(self, segment: Segment) -> int:
+        """Samples that one epoch of a segment takes, the padding of "pad" included."""
         batch = segment.global_batch_size
         if self.last_batch == "pad":
             return math.ceil(self.train_samples / batch) * batch
@@ -75,17 +75,17 @@ class Plan:
             return 0
         segment = self.segment_of_epoch(epoch)
         if self.last_batch == "pad":
-            places = (epoch - segment.first_epoch + 1) * self.row_per_epoch(segment)
+            samples = (epoch - segment.first_epoch + 1) * self.samples_per_epoch(segment)
         else:
-            places = epoch * self.train_samples - segment.first_place
-        return segment.first_step + math.ceil(places / segment.global_batch_size)
+            samples = epoch * self.train_samples - segment.first_sample
+        return segment.first_step + math.ceil(samples / segment.global_batch_size)
 
     def images_after(self, step: int) -> int:
-        """Places of the row consumed once `step` is done: images trained on, padding included."""
+        """Samples consumed once `step` is done: images trained on, padding included."""
         if step < 1:
             return 0
         segment = self.segment_of_step(step)
-        return segment.first_place + (step - segment.first_step) * segment.global_batch_size
+        return segment.first_sample + (step - segment.first_step) * segment.global_batch_size
 
     def epoch_at(self, step: int) -> float:
         """Epochs done once `step` is done, as a fraction."""
@@ -95,7 +95,7 @@ class Plan:
         if self.last_batch == "mix":
             return self.images_after(step) / self.train_samples
         within = (step - segment.first_step) * segment.global_batch_size
-        return segment.first_epoch - 1 + within / self.row_per_epoch(segment)
+        return segment.first_epoch - 1 + within / self.samples_per_epoch(segment)
 
     def steps(self, duration: Duration, total_steps: int | None = None) -> int:
         """Whole steps in a duration from the start of the run."""

@@ -49,13 +49,8 @@ def pack_split(
     progress: Callable[[int], None],
 ) -> Packed:
     """Write rec, idx and npy of `split` from `sources` in their order; continues what is there.
-
-    Args:
-        watch: called with each file that is no ordinary JPEG, as it is met.
-
-    Raises:
-        UserError: a write that failed.
-    """
+    `watch`: called with each file that is no ordinary JPEG, as it is met. Raises UserError: a write
+    that failed."""
     path = workspace.folder / f"{split}.rec"
     try:
         journal = Journal(workspace.folder, split, sources, TABLE.itemsize)

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, NoReturn
 
 import mxnet as mx
 import numpy as np
+from numpy.typing import NDArray
 from nvidia.dali import Pipeline, fn, types
 
 from ..config.errors import UserError
@@ -30,6 +31,7 @@ _INTERPOLATION: dict[str, dict[str, Any]] = {
     "linear_antialias": {"interp_type": types.DALIInterpType.INTERP_LINEAR, "antialias": True},
     "cubic": {"interp_type": types.DALIInterpType.INTERP_CUBIC, "antialias": False},
 }
+Bytes = NDArray[np.uint8]
 NOT_COUNTED = -1
 """Label of an image that only fills an evaluation batch; no class has it."""
 
@@ -50,9 +52,9 @@ class RecordFile:
         self.path = path
         self._table = table
         self._map: mmap.mmap | None = None
-        self._bytes: np.ndarray[Any, np.dtype[np.uint8]] | None = None
+        self._bytes: Bytes | None = None
 
-    def images(self, numbers: sampling.Indices) -> list[np.ndarray[Any, np.dtype[np.uint8]]]:
+    def images(self, numbers: sampling.Indices) -> list[Bytes]:
         """The stored bytes of the chosen images. Opens the file on first use."""
         data = self._bytes if self._bytes is not None else self._open()
         rows = self._table[numbers]
@@ -62,16 +64,11 @@ class RecordFile:
             for start, length in zip(starts, rows["length"].tolist(), strict=True)
         ]
 
-    def offset_of(self, image: np.ndarray[Any, np.dtype[np.uint8]]) -> int:
-        """Where the record of one of `images` starts."""
-        if self._bytes is not None and np.shares_memory(image, self._bytes):
-            return int(image.ctypes.data - self._bytes.ctypes.data) - recordio.HEADER_BYTES
-        for number in np.flatnonzero(self._table["length"] == 0):
-            if np.array_equal(self.images(np.array([number]))[0], image):
-                return int(self._table["offset"][number])
-        raise ValueError("an image of this file expected")
+    def offset(self, number: int) -> int:
+        """Where the record of an image starts."""
+        return int(self._table["offset"][number])
 
-    def _open(self) -> np.ndarray[Any, np.dtype[np.uint8]]:
+    def _open(self) -> Bytes:
         with open_file(self.path) as file:
             self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         end = int(self._table["offset"][-1]) + int(self._table["length"][-1])
@@ -80,7 +77,7 @@ class RecordFile:
         self._bytes = np.frombuffer(self._map, np.uint8)
         return self._bytes
 
-    def _reassemble(self, start: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
+    def _reassemble(self, start: int) -> Bytes:
         with open_file(self.path) as file:
             record = recordio.read(file, start - recordio.HEADER_BYTES, str(self.path))
         return np.frombuffer(record.image, np.uint8)
@@ -91,8 +88,9 @@ class Source:
 
     Args:
         graph: DALI graph from the fed inputs to (images, labels).
-        feed: the inputs of batch 0, 1, 2, ..., images first; called `prefetch` batches ahead.
-        inputs: how many arrays `feed` returns.
+        feed: (numbers of images, inputs: the images, ...) of batch 0, 1, 2, ...; called `prefetch`
+            batches ahead.
+        inputs: how many inputs `feed` returns.
         records: the record file, to name in errors.
         batch_per_rank: the largest batch.
         skip_bad: how many records may fail to decode; each is replaced by the first good image of
@@ -164,7 +162,7 @@ class Source:
             fed = self._feed(self._fed)
             self._fed += 1
         self._alive.append(fed)
-        return fed
+        return fed[1:]
 
     def _replace_broken(self, cause: str) -> None:
         """Go on from the batch that failed, without the images that do not decode. Raises
@@ -172,25 +170,27 @@ class Source:
         pending = [*self._alive, *self._again][-(self._fed - self._returned) :]
         mended, found = [], False
         for fed in pending:
-            good = [self._decodes_or_counts(fed, number, cause) for number in range(len(fed[0]))]
+            good = [self._decodes_or_counts(fed, place, cause) for place in range(len(fed[0]))]
             found = found or False in good
             if True not in good:
                 self._refuse("", f"a whole batch that does not decode ({cause})")
             first = good.index(True)
-            take = [number if is_good else first for number, is_good in enumerate(good)]
-            mended.append(([fed[0][n] for n in take], *(values[take] for values in fed[1:])))
+            take = [place if is_good else first for place, is_good in enumerate(good)]
+            numbers, images, *others = fed
+            kept = [images[place] for place in take]
+            mended.append((numbers[take], kept, *(values[take] for values in others)))
         if not found:
             self._refuse("", cause)
         self._again = deque(mended)
         self._pipeline = self._build(self._next_inputs, self._batch_per_rank)
 
-    def _decodes_or_counts(self, fed: tuple[Any, ...], number: int, cause: str) -> bool:
+    def _decodes_or_counts(self, fed: tuple[Any, ...], place: int, cause: str) -> bool:
         """Does one image of a batch decode by itself, in the window that was asked for?"""
-        one = tuple(values[number : number + 1] for values in fed)
+        one = tuple(values[place : place + 1] for values in fed[1:])
         try:
             self._build(lambda: one, 1).run()
         except RuntimeError:
-            self._count(self._records.offset_of(fed[0][number]), cause)
+            self._count(self._records.offset(fed[0][place]), cause)
             return False
         return True
 
@@ -238,19 +238,19 @@ def build_train_source(
     plain_from = data.no_augment_from_epoch if data.augment else 1
 
     def feed(_: int) -> tuple[Any, ...]:
-        numbers, places, epochs = order.batch(next(steps), rank)
+        numbers, positions, epochs = order.batch(next(steps), rank)
         heights, widths = sampling.sizes(table, numbers)
         anchors, shapes = sampling.crop_windows(
-            heights, widths, places, seeds["augment"], area=data.area, aspect=data.aspect
+            heights, widths, positions, seeds["augment"], area=data.area, aspect=data.aspect
         )
         if plain_from is not None and epochs[-1] >= plain_from:
             plain = sampling.centre_windows(heights, widths, data.crop_px / data.eval_resize_px)
             chosen = (epochs >= plain_from)[:, None]
             anchors = np.where(chosen, plain[0], anchors)
             shapes = np.where(chosen, plain[1], shapes)
-        mirror = sampling.flips(places, seeds["flip"], enabled=data.flip)
+        mirror = sampling.flips(positions, seeds["flip"], enabled=data.flip)
         labels = table["label"][numbers].astype(np.float32)
-        return records.images(numbers), labels, anchors, shapes, mirror
+        return numbers, records.images(numbers), labels, anchors, shapes, mirror
 
     def whole(jpegs: Any, labels: Any, anchors: Any, shapes: Any, mirror: Any) -> tuple[Any, Any]:
         images = fn.decoders.image_slice(
@@ -293,7 +293,7 @@ def build_eval_source(
             data.eval_samples, step % batches, rank=rank, ranks=ranks, batch_per_rank=batch_per_rank
         )
         labels = np.where(counts, table["label"][numbers], NOT_COUNTED).astype(np.float32)
-        return records.images(numbers), labels
+        return numbers, records.images(numbers), labels
 
     def graph(jpegs: Any, labels: Any) -> tuple[Any, Any]:
         images = fn.decoders.image(jpegs, device=_decoder(device_id), adjust_orientation=False)

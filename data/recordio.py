@@ -8,6 +8,7 @@ an aligned place the record is split there and the number left out, as dmlc-core
 
 from __future__ import annotations
 
+import re
 import struct
 from typing import BinaryIO, NamedTuple
 
@@ -42,15 +43,9 @@ def encode(label: float, record_id: int, image: bytes) -> list[bytes]:
     if _MAGIC_BYTES not in image:  # nor in the header: no label or number has it
         return [_WORDS.pack(MAGIC, length) + header, image, _PADDING[length % 4]]
     parts = _split_at_magic(header + image)
+    flags = [_FIRST, *[_MIDDLE] * (len(parts) - 2), _LAST] if len(parts) > 1 else [_WHOLE]
     chunks = []
-    for number, part in enumerate(parts):
-        flag = _MIDDLE
-        if len(parts) == 1:
-            flag = _WHOLE
-        elif number == 0:
-            flag = _FIRST
-        elif number == len(parts) - 1:
-            flag = _LAST
+    for flag, part in zip(flags, parts, strict=True):
         words = _WORDS.pack(MAGIC, flag << _LENGTH_BITS | len(part))
         chunks += [words, part, _PADDING[len(part) % 4]]
     return chunks
@@ -100,14 +95,9 @@ def read(file: BinaryIO, offset: int, name: str) -> Record:
 
 
 def _split_at_magic(payload: bytes) -> list[bytes]:
-    parts = []
-    start = 0
-    found = payload.find(_MAGIC_BYTES)
-    while found != -1:
-        if found % 4:
-            found = payload.find(_MAGIC_BYTES, found + 1)
-            continue
-        parts.append(payload[start:found])
-        start = found + 4
-        found = payload.find(_MAGIC_BYTES, start)
+    parts, start = [], 0
+    for found in re.finditer(re.escape(_MAGIC_BYTES), payload):  # two cannot overlap
+        if found.start() % 4 == 0:
+            parts.append(payload[start : found.start()])
+            start = found.end()
     return [*parts, payload[start:]]

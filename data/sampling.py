@@ -1,11 +1,11 @@
 """Which image each rank sees at each step, and through which window. Pure functions of the seed.
 
-The images of a run form one endless row: a fresh permutation of the whole set for every epoch, one
-after the other. Step s takes the next `global_batch_size` places of the row and rank r its r-th
-share of them. So every epoch shows every image exactly once over all ranks, whatever the number of
-ranks and the batch; the row does not depend on either, and the place in it is all there is to
-resume. Crop windows and flips are keyed by (seed, place in the row): the same image gets the same
-window on any machine.
+The images of a run form one endless sample stream: a fresh permutation of the whole set for every
+epoch, one after the other. Step s takes the next `global_batch_size` positions of the stream and
+rank r its r-th share of them. So every epoch shows every image exactly once over all ranks,
+whatever the number of ranks and the batch; the stream does not depend on either, and the position
+in it is all there is to resume. Crop windows and flips are keyed by (seed, position): the same
+image gets the same window on any machine.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ Floats = NDArray[np.float32]
 _ATTEMPTS = 10
 
 
-class Picks(NamedTuple):
-    """Images of one rank's batch: their numbers, places in the row, and epochs (from 1)."""
+class BatchIndices(NamedTuple):
+    """Of one rank's batch: numbers of images, positions in the sample stream, epochs (from 1)."""
 
     images: Indices
-    places: Indices
+    positions: Indices
     epochs: Indices
 
 
@@ -44,7 +44,7 @@ def epoch_order(samples: int, seed: int, epoch: int) -> Indices:
 
 
 class TrainOrder:
-    """Places in the endless row to image numbers.
+    """Positions in the sample stream to image numbers.
 
     The permutation of the next epoch is drawn in a thread while this one is used: at 1.28 million
     images it takes as long as a step of a large machine, and would stand between two epochs.
@@ -69,23 +69,23 @@ class TrainOrder:
             if rank < self._plan.segment_of_step(step).active_ranks:
                 yield step
 
-    def batch(self, step: int, rank: int) -> Picks:
+    def batch(self, step: int, rank: int) -> BatchIndices:
         """The share of `rank` in the batch of `step`, counted from 1."""
         segment = self._plan.segment_of_step(step)
-        first = segment.first_place + (step - 1 - segment.first_step) * segment.global_batch_size
+        first = segment.first_sample + (step - 1 - segment.first_step) * segment.global_batch_size
         first += rank * segment.per_rank
-        places = np.arange(first, first + segment.per_rank, dtype=np.int64)
-        row = self._plan.row_per_epoch(segment)
-        start = 0 if self._plan.last_batch == "mix" else segment.first_place
-        epochs, within = np.divmod(places - start, row)
+        positions = np.arange(first, first + segment.per_rank, dtype=np.int64)
+        per_epoch = self._plan.samples_per_epoch(segment)
+        start = 0 if self._plan.last_batch == "mix" else segment.first_sample
+        epochs, within = np.divmod(positions - start, per_epoch)
         if self._plan.last_batch == "pad":
             epochs += segment.first_epoch - 1
-            within %= self._plan.train_samples  # the padded places
+            within %= self._plan.train_samples  # the padded positions
         images = np.empty(segment.per_rank, np.int64)
         for epoch in np.unique(epochs):
             chosen = epochs == epoch
             images[chosen] = self._order(int(epoch))[within[chosen]]
-        return Picks(images, places, epochs + 1)
+        return BatchIndices(images, positions, epochs + 1)
 
     def _order(self, epoch: int) -> Indices:
         for wanted in (epoch, epoch + 1):
@@ -124,7 +124,7 @@ def eval_batch(
 def crop_windows(
     heights: Floats,
     widths: Floats,
-    places: Indices,
+    positions: Indices,
     seed: int,
     *,
     area: tuple[float, float],
@@ -136,8 +136,8 @@ def crop_windows(
     image, else the largest centred window within the aspect range: the Inception crop of the
     MLPerf reference, with torchvision's and DALI's number of attempts.
     """
-    batch = len(places)
-    u = uniforms(places, seed, 4 * _ATTEMPTS).reshape(batch, _ATTEMPTS, 4)
+    batch = len(positions)
+    u = uniforms(positions, seed, 4 * _ATTEMPTS).reshape(batch, _ATTEMPTS, 4)
     pixels = (heights * widths)[:, None]
     target = pixels * (area[0] + (area[1] - area[0]) * u[..., 0])
     low, high = np.log(aspect[0]), np.log(aspect[1])
@@ -163,21 +163,21 @@ def centre_windows(heights: Floats, widths: Floats, fraction: float) -> tuple[Fl
     return ((1 - shape) / 2).astype(np.float32), shape.astype(np.float32)
 
 
-def flips(places: Indices, seed: int, *, enabled: bool = True) -> NDArray[np.int32]:
+def flips(positions: Indices, seed: int, *, enabled: bool = True) -> NDArray[np.int32]:
     """0 or 1 for each image: mirror it?"""
     if not enabled:
-        return np.zeros(len(places), np.int32)
-    return (uniforms(places, seed, 1)[:, 0] < 0.5).astype(np.int32)
+        return np.zeros(len(positions), np.int32)
+    return (uniforms(positions, seed, 1)[:, 0] < 0.5).astype(np.int32)
 
 
-def uniforms(places: Indices, seed: int, count: int) -> NDArray[np.float64]:
-    """`count` numbers in [0, 1) for each place, a function of (seed, place, column) alone.
+def uniforms(positions: Indices, seed: int, count: int) -> NDArray[np.float64]:
+    """`count` numbers in [0, 1) for each position, a function of (seed, position, column) alone.
 
     SplitMix64's finaliser over a counter: one vectorised pass for the whole batch, where a
     generator object for each image would cost 20 us apiece (Steele et al., OOPSLA 2014).
     """
     with np.errstate(over="ignore"):
-        counter = places.astype(np.uint64)[:, None] * np.uint64(count) + np.arange(
+        counter = positions.astype(np.uint64)[:, None] * np.uint64(count) + np.arange(
             count, dtype=np.uint64
         )
         z = np.uint64(seed) + (counter + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)

@@ -110,14 +110,8 @@ def collect(trainer: Trainer, *, busy: bool = False) -> Snapshot | None:
     """Everything that training has made, copied to the host. All ranks call this.
 
     Batch-norm statistics are each rank's own between evaluations and stay there: what the ranks
-    tell each other is 48 bytes, the digest and size of each one's part.
-
-    Args:
-        busy: this rank still writes its last part.
-
-    Returns:
-        None where any rank is busy.
-    """
+    tell each other is 48 bytes, the digest and size of each one's part. `busy`: this rank still
+    writes its last part. Returns None where any rank is busy."""
     nd.waitall()  # batch-norm statistics change after the engine calls them readable
     model, comm = trainer.model, trainer.comm
     own = _on_host(trainer.statistics.state_dict())

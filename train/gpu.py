@@ -121,13 +121,8 @@ def gpu_number(local_rank: int, found: int, visible: str | None) -> int:
 
 def check_machine(local_rank: int, *, decodes: bool) -> None:
     """Refuse a machine on which this rank's GPU would fail, before anything else is done.
-
-    Args:
-        decodes: does DALI decode on the GPU too?
-
-    Raises:
-        UserError: no driver, no GPU for this rank, or one that MXNet, DALI or Horovod cannot use.
-    """
+    `decodes`: does DALI decode on the GPU too? Raises UserError: no driver, no GPU for this rank,
+    or one that MXNet, DALI or Horovod cannot use."""
     found = read_gpus()
     if found is None:
         raise UserError(

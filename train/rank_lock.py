@@ -21,12 +21,9 @@ class FolderInUse(UserError):
 
 
 class FolderLock:
-    """Rank 0's, until `release`; of the other ranks: none.
-
-    Args:
-        lost: called, from a thread, with the reason, if another has taken the folder over: this
-            process was held up for so long that it counted as dead.
-    """
+    """Rank 0's, until `release`; of the other ranks: none. `lost`: called, from a thread, with the
+    reason, if another has taken the folder over: this process was held up for so long that it
+    counted as dead."""
 
     def __init__(self, lost: Callable[[str], object]) -> None:
         self._lost = lost

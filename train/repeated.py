@@ -14,11 +14,8 @@ def steps_repeated(out: Path, step: int) -> int | None:
     """Steps after `step`, where the run in `out` goes on, that the last attempt had trained.
 
     Exact for an attempt that ended in order, as its result.json says; else from below, by its last
-    log point. None: not known; a rank that was killed may have trained on after that point.
-
-    Args:
-        out: the run's folder; `attempt_<n>/` holds what earlier attempts left.
-    """
+    log point. None: not known; a rank that was killed may have trained on after that point. `out`:
+    the run's folder; `attempt_<n>/` holds what earlier attempts left."""
     attempts = {
         int(found[1]): path
         for path in out.glob("attempt_*")

@@ -82,11 +82,8 @@ class Trainer:
 
 
 def start_up(context: RunContext, reads: HostReads | None = None) -> Trainer:
-    """Everything that does not need the data; ends with the clock running on all ranks.
-
-    Args:
-        reads: how numbers come to the host (a test bed without numbers gives its own).
-    """
+    """Everything that does not need the data; ends with the clock running on all ranks. `reads`:
+    how numbers come to the host (a test bed without numbers gives its own)."""
     run, reads = context.run, reads or HostReads()
     ctx = device_context(run.system.device, context.process.local_rank)
     if ctx.device_type == "cpu":  # our optimizer's operator is a CPU's

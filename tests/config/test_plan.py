@@ -223,16 +223,16 @@ def test_a_plan_is_the_row_walked_step_by_step(run: Run) -> None:
 def test_segments_follow_each_other_without_gap_or_overlap(run: Run) -> None:
     plan = build_plan(run)
     first = plan.segments[0]
-    assert (first.first_epoch, first.first_step, first.first_place) == (1, 0, 0)
+    assert (first.first_epoch, first.first_step, first.first_sample) == (1, 0, 0)
     assert [s.first_epoch - 1 for s in plan.segments[1:]] == [
         change.after_epoch for change in run.batch.changes
     ]
     for before, after in pairwise(plan.segments):
         steps = after.first_step - before.first_step
         assert steps >= after.first_epoch - before.first_epoch
-        assert after.first_place - before.first_place == steps * before.global_batch_size
+        assert after.first_sample - before.first_sample == steps * before.global_batch_size
         assert after.first_step == plan.epoch_end_step(after.first_epoch - 1)
-        assert after.first_place == plan.images_after(after.first_step)
+        assert after.first_sample == plan.images_after(after.first_step)
         assert plan.segment_of_step(after.first_step) == before
         assert plan.segment_of_step(after.first_step + 1) == after
 
@@ -248,11 +248,11 @@ def test_an_epoch_is_over_at_its_last_step_and_not_before(run: Run) -> None:
         if run.data.last_batch == "pad":
             assert plan.epoch_at(last) == epoch
             row = plan.images_after(last) - plan.images_after(plan.epoch_end_step(epoch - 1))
-            assert row == plan.row_per_epoch(plan.segment_of_epoch(epoch))
+            assert row == plan.samples_per_epoch(plan.segment_of_epoch(epoch))
         else:
             assert plan.images_after(last - 1) < epoch * plan.train_samples
             assert plan.images_after(last) >= epoch * plan.train_samples
-            assert plan.row_per_epoch(plan.segment_of_epoch(epoch)) == plan.train_samples
+            assert plan.samples_per_epoch(plan.segment_of_epoch(epoch)) == plan.train_samples
 
 
 @given(run=changing_runs(), part=st.floats(0, 1))

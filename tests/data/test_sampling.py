@@ -46,22 +46,22 @@ def changing_plans(draw: st.DrawFn, last_batch: str) -> Plan:
 ANY_PLAN = st.one_of(changing_plans("mix"), changing_plans("pad"))
 
 
-def steps_of(order: sampling.TrainOrder, plan: Plan, steps: int) -> list[sampling.Picks]:
+def steps_of(order: sampling.TrainOrder, plan: Plan, steps: int) -> list[sampling.BatchIndices]:
     """The global batches of the first steps: the shares of the active ranks one after the other."""
     found = []
     for step in range(1, steps + 1):
         active = plan.segment_of_step(step).active_ranks
         shares = [order.batch(step, rank) for rank in range(active)]
         found.append(
-            sampling.Picks(*(np.concatenate(column) for column in zip(*shares, strict=True)))
+            sampling.BatchIndices(*(np.concatenate(column) for column in zip(*shares, strict=True)))
         )
     return found
 
 
-def row(plan: Plan, steps: int, seed: int) -> sampling.Picks:
+def row(plan: Plan, steps: int, seed: int) -> sampling.BatchIndices:
     """Images, places and epochs of `steps` steps of one batch: (steps, global batch)."""
     columns = zip(*steps_of(sampling.TrainOrder(plan, seed), plan, steps), strict=True)
-    return sampling.Picks(*(np.array(column) for column in columns))
+    return sampling.BatchIndices(*(np.array(column) for column in columns))
 
 
 def float_sizes(*pixels: int) -> NDArray[np.float32]:
@@ -108,7 +108,7 @@ def test_a_step_takes_the_same_images_on_any_number_of_ranks(
     rows = [row(plan, 5, seed) for plan in plans]
     for images, places, epochs in rows[1:]:
         assert np.array_equal(images, rows[0].images)
-        assert np.array_equal(places, rows[0].places)
+        assert np.array_equal(places, rows[0].positions)
         assert np.array_equal(epochs, rows[0].epochs)
 
 
@@ -151,7 +151,7 @@ def test_steps_take_the_row_without_gap_or_overlap_across_changes(plan: Plan, se
     done = 0
     for step, picks in enumerate(steps, start=1):
         batch = plan.segment_of_step(step).global_batch_size
-        assert picks.places.tolist() == list(range(done, done + batch))
+        assert picks.positions.tolist() == list(range(done, done + batch))
         assert picks.images.shape == picks.epochs.shape == (batch,)
         done += batch
         assert plan.images_after(step) == done
@@ -171,7 +171,7 @@ def test_mixed_epochs_show_every_image_once_whatever_the_changes(plan: Plan, see
             images[epochs == epoch], sampling.epoch_order(samples, seed, epoch - 1)
         )
         last = next(
-            i for i, picks in enumerate(steps, 1) if picks.places[-1] >= epoch * samples - 1
+            i for i, picks in enumerate(steps, 1) if picks.positions[-1] >= epoch * samples - 1
         )
         assert plan.epoch_end_step(epoch) == last
 
@@ -199,7 +199,7 @@ def test_a_rank_is_active_in_the_steps_in_which_it_has_a_share(plan: Plan, seed:
     order = sampling.TrainOrder(plan, seed)
     steps = range(1, plan.total_steps + 1)
     for rank in range(plan.ranks):
-        shares = [s for s in steps if order.batch(s, rank).places[0] < plan.images_after(s)]
+        shares = [s for s in steps if order.batch(s, rank).positions[0] < plan.images_after(s)]
         found = list(islice(order.active_steps(rank), len(shares) + 1))
         assert found[: len(shares)] == shares
         idle_to_the_end = rank >= plan.segments[-1].active_ranks
