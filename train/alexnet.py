@@ -11,7 +11,7 @@ from typing import Any
 from mxnet.gluon import nn
 
 from ..config.schema import Model
-from .layers import ChannelsFirst, Network
+from .layers import ChannelsFirst, Network, build_convolution
 
 # Maps, kernel, stride, padding, and whether a 3x3 maximum with stride 2 follows.
 CONVOLUTIONS = (
@@ -38,18 +38,8 @@ class AlexNet(Network):
         with self.name_scope():
             channels, side = 3, crop_px
             for number, (maps, kernel, stride, padding, pooled) in enumerate(CONVOLUTIONS, start=1):
-                self.body.add(
-                    nn.Conv2D(
-                        maps,
-                        kernel,
-                        stride,
-                        padding,
-                        activation="relu",
-                        layout=model.layout,
-                        in_channels=channels,
-                        prefix=f"conv{number}_",
-                    )
-                )
+                name, sizes = f"conv{number}", (channels, maps, kernel, stride, padding)
+                self.body.add(build_convolution(model.layout, name, *sizes))
                 channels, side = maps, (side + 2 * padding - kernel) // stride + 1
                 if pooled:
                     self.body.add(nn.MaxPool2D(3, 2, layout=model.layout))

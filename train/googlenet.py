@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from mxnet.gluon import nn
 
 from ..config.schema import Model
-from .layers import TO_NCHW, TO_NHWC, Network
+from .layers import TO_NCHW, TO_NHWC, Network, build_convolution
 
 
 class Maps(NamedTuple):
@@ -41,22 +41,6 @@ DROPOUT = 0.4
 # The paper names local response normalisation without its numbers; these are AlexNet's (Krizhevsky
 # et al., 2012, section 3.3). MXNet divides alpha by nsize, that paper does not.
 LRN = {"nsize": 5, "alpha": 5 * 1e-4, "beta": 0.75, "knorm": 2.0}
-
-
-def build_convolution(
-    layout: str, name: str, in_channels: int, channels: int, kernel: int, stride: int = 1
-) -> nn.Conv2D:
-    """A convolution with bias and ReLU that keeps the resolution but for its stride."""
-    return nn.Conv2D(
-        channels,
-        kernel,
-        stride,
-        kernel // 2,
-        activation="relu",
-        layout=layout,
-        in_channels=in_channels,
-        prefix=f"{name}_",
-    )
 
 
 def build_reduction(layout: str) -> nn.MaxPool2D:

@@ -39,3 +39,25 @@ class ChannelsFirst(nn.HybridBlock):
 
     def hybrid_forward(self, F: Any, x: Any) -> Any:
         return x if self._layout == "NCHW" else F.transpose(x, axes=TO_NCHW)
+
+
+def build_convolution(
+    layout: str,
+    name: str,
+    in_channels: int,
+    channels: int,
+    kernel: int,
+    stride: int = 1,
+    padding: int | None = None,
+) -> nn.Conv2D:
+    """A convolution with bias and ReLU; by default it keeps the resolution but for its stride."""
+    return nn.Conv2D(
+        channels,
+        kernel,
+        stride,
+        kernel // 2 if padding is None else padding,
+        activation="relu",
+        layout=layout,
+        in_channels=in_channels,
+        prefix=f"{name}_",
+    )
