@@ -6,23 +6,24 @@ import math
 import re
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import product
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
 from ..config.errors import UserError
 from ..config.load import Loaded, load
 from ..launch.launchers import build_job
-from ..report.charts import finish, new_panels, save
+from ..report.charts import error_bars, finish, new_panels, save
 from ..scaling.cost import allreduce as cost_of
 from ..scaling.netlab import Point, calibrate_link, calibration_points, predict_s
 from ..scaling.topology import Link, flat
 from .harness import (
     Job,
-    Option,
     Outcome,
     alternate,
     bench,
     in_turn,
+    option,
     parse_counts,
     ranks_text,
     spread,
@@ -92,16 +93,16 @@ def repeats_per_sample(size_bytes: int) -> int:
 def allreduce(
     job: Job,
     *,
-    ranks: Annotated[str, Option("Rank counts, such as `2,4,8`.")] = "2,4",
-    sizes: Annotated[str, Option("Message sizes; k and M are powers of 1000.")] = "4k,64k,1M,25M",
+    ranks: Annotated[str, option("Rank counts, such as `2,4,8`.")] = "2,4",
+    sizes: Annotated[str, option("Message sizes; k and M are powers of 1000.")] = "4k,64k,1M,25M",
     algorithms: Annotated[
-        str, Option("As in `comm.algorithm`, grids too: `torus_2d(4x2)`.")
+        str, option("As in `comm.algorithm`, grids too: `torus_2d(4x2)`.")
     ] = "ring,recursive_doubling,recursive_halving_doubling,torus_2d",
     layers: Annotated[
-        str, Option("`mpi`: the algorithm alone; `horovod`: as training calls it.")
+        str, option("`mpi`: the algorithm alone; `horovod`: as training calls it.")
     ] = "mpi,horovod",
-    rounds: Annotated[int, Option("Measurements of each size in a pass.", min=1)] = 5,
-    passes: Annotated[int, Option("Passes over all algorithms in turn.", min=1)] = 2,
+    rounds: Annotated[int, option("Measurements of each size in a pass.", min=1)] = 5,
+    passes: Annotated[int, option("Passes over all algorithms in turn.", min=1)] = 2,
 ) -> Outcome:
     """Allreduce over size x algorithm x ranks: time, bandwidth and steps against the cost model.
 
@@ -119,20 +120,20 @@ def allreduce(
         algorithms=re.findall(r"[^,(]+(?:\([^)]*\))?", algorithms),
         ranks=parse_counts("--ranks", ranks),
     )
-    samples = _measure(job, cases, parse_sizes(sizes), rounds, passes)
-    link = fit_link(samples)
-    rows = allreduce_rows(samples, link)
+    measured = _measure(job, cases, parse_sizes(sizes), rounds, passes)
+    link = fit_link(measured)
+    rows = allreduce_rows(measured, link)
     return Outcome(
         figures={
             "link": link and link._asdict(),
             "rows": rows,
-            "not_possible": [one._asdict() for one in refused],
+            "not_possible": [case._asdict() | {"reason": why} for case, why in refused.items()],
         },
         header=ALLREDUCE_HEADER,
         table=allreduce_table(rows, refused),
         notes=[*refusal_lines(refused), *([_link_line(link)] if link else [])],
         shows_figures=False,
-        draw=lambda path: plot_allreduce(samples, link, path),
+        draw=lambda path: plot_allreduce(measured, link, path),
     )
 
 
@@ -149,20 +150,6 @@ def parse_sizes(text: str) -> list[int]:
     return [int(part.rstrip("kM")) * unit.get(part[-1], 1) for part in text.split(",")]
 
 
-class AllreduceSample(NamedTuple):
-    """Repeated measurements of one allreduce."""
-
-    layer: str
-    algorithm: str
-    ranks: int
-    n_bytes: int
-    seconds: list[float]
-
-    @property
-    def point(self) -> Point:
-        return Point(self.n_bytes, statistics.median(self.seconds), self.algorithm, self.ranks)
-
-
 class Case(NamedTuple):
     """One job of `bench allreduce`."""
 
@@ -171,13 +158,17 @@ class Case(NamedTuple):
     ranks: int
 
 
-class NotPossible(NamedTuple):
-    """A case that cannot be measured, and why."""
+class Measured(NamedTuple):
+    """Repeated measurements of one allreduce."""
 
-    layer: str
-    algorithm: str
-    ranks: int
-    reason: str
+    case: Case
+    n_bytes: int
+    seconds: list[float]
+
+    @property
+    def point(self) -> Point:
+        median_s = statistics.median(self.seconds)
+        return Point(self.n_bytes, median_s, self.case.algorithm, self.case.ranks)
 
 
 def plan_allreduces(
@@ -187,8 +178,8 @@ def plan_allreduces(
     layers: Sequence[str],
     algorithms: Sequence[str],
     ranks: Sequence[int],
-) -> tuple[dict[Case, Loaded], list[NotPossible]]:
-    """Every layer x algorithm x rank count: those to measure, and those that nobody can.
+) -> tuple[dict[Case, Loaded], dict[Case, str]]:
+    """Every layer x algorithm x rank count: those to measure, and why the others cannot be.
 
     Not possible is an algorithm that the backend does not offer, a grid that the ranks do not
     form, one rank alone, and MPI alone under a launcher that starts no MPI ranks.
@@ -197,19 +188,16 @@ def plan_allreduces(
         UserError: what is no algorithm at all, or nothing that is possible.
     """
     possible: dict[Case, Loaded] = {}
-    refused: list[NotPossible] = []
-    for count in ranks:
-        for layer in layers:
-            for algorithm in algorithms:
-                case = Case(layer, algorithm, count)
-                loaded = load(f"comm.algorithm={algorithm}", ranks=count)
-                reason = _why_not(loaded, launcher, case)
-                if reason is None:
-                    possible[case] = loaded
-                else:
-                    refused.append(NotPossible(*case, reason))
+    refused: dict[Case, str] = {}
+    for count, layer, algorithm in product(ranks, layers, algorithms):
+        case = Case(layer, algorithm, count)
+        loaded = load(f"comm.algorithm={algorithm}", ranks=count)
+        if reason := _why_not(loaded, launcher, case):
+            refused[case] = reason
+        else:
+            possible[case] = loaded
     if not possible:
-        raise UserError(f"bench allreduce: nothing to measure: {refused[0].reason}")
+        raise UserError(f"bench allreduce: nothing to measure: {next(iter(refused.values()))}")
     return possible, refused
 
 
@@ -229,53 +217,50 @@ def _why_not(loaded: Loaded, launcher: str, case: Case) -> str | None:
 
 def _measure(
     job: Job, cases: Mapping[Case, Loaded], sizes_bytes: Sequence[int], rounds: int, passes: int
-) -> list[AllreduceSample]:
+) -> list[Measured]:
     """Every size of every case, the cases in turn, `passes` times."""
-    seconds: dict[tuple[str, str, int, int], list[float]] = {}
+    seconds: dict[tuple[Case, int], list[float]] = {}
     sizes = ",".join(map(str, sizes_bytes))
     for case in in_turn(list(cases), passes, job.track("measuring allreduces")):
-        measured = measure_on_ranks(
-            cases[case], job.launcher, "allreduce", case.layer, sizes, rounds
-        )
-        for size, found in measured.items():
-            seconds.setdefault((*case, int(size)), []).extend(found)
-    return [AllreduceSample(*key, found) for key, found in seconds.items()]
+        found = measure_on_ranks(cases[case], job.launcher, "allreduce", case.layer, sizes, rounds)
+        for size, times in found.items():
+            seconds.setdefault((case, int(size)), []).extend(times)
+    return [Measured(*key, times) for key, times in seconds.items()]
 
 
-def fit_link(samples: Iterable[AllreduceSample]) -> Link | None:
+def fit_link(measured: Iterable[Measured]) -> Link | None:
     """The network's latency and bandwidth from two rings, a small and a large one, of MPI alone
     where it was measured; None where the points do not tell."""
-    rings = [s for s in samples if s.algorithm == "ring"]
-    pure = [s.point for s in rings if s.layer == "mpi"] or [s.point for s in rings]
+    rings = [one for one in measured if one.case.algorithm == "ring"]
+    pure = [one.point for one in rings if one.case.layer == "mpi"] or [one.point for one in rings]
     largest = max((point.ranks for point in pure), default=0)
     try:
-        return calibrate_link(
-            calibration_points([point for point in pure if point.ranks == largest])
-        )
+        return calibrate_link(calibration_points(p for p in pure if p.ranks == largest))
     except ValueError:
         return None
 
 
-def allreduce_rows(samples: Sequence[AllreduceSample], link: Link | None) -> list[dict[str, Any]]:
+def allreduce_rows(measured: Sequence[Measured], link: Link | None) -> list[dict[str, Any]]:
     """One row a measurement: time, bandwidth, steps, the model's time and its error.
 
     Bus bandwidth is 2 (p - 1) / p n / time: what a link carries where all carry the same.
     """
     rows = []
-    for s in samples:
-        time_s = s.point.seconds
-        network = flat(s.ranks, link or Link(1.0, 1.0))
-        model_s = predict_s(s.point, link) if link else None
+    for case, n_bytes, seconds in measured:
+        found = spread(seconds)
+        time_s = found["median"]
+        # What `auto` is in the model: the ring, the engines' choice for gradients.
+        point = Point(n_bytes, time_s, case.algorithm.replace("auto", "ring"), case.ranks)
+        network = flat(case.ranks, link or Link(1.0, 1.0))
+        model_s = predict_s(point, link) if link else None
         rows.append(
             {
-                "layer": s.layer,
-                "algorithm": s.algorithm,
-                "ranks": s.ranks,
-                "bytes": s.n_bytes,
-                "steps": cost_of(_modelled(s.algorithm), network, s.n_bytes).steps,
-                **{f"{name}_s": value for name, value in spread(s.seconds).items() if name != "n"},
-                "n": len(s.seconds),
-                "bus_bytes_per_s": 2 * (s.ranks - 1) / s.ranks * s.n_bytes / time_s,
+                **case._asdict(),
+                "bytes": n_bytes,
+                "steps": cost_of(point.algorithm, network, n_bytes).steps,
+                **{f"{name}_s": found[name] for name in ("median", "min", "max")},
+                "n": found["n"],
+                "bus_bytes_per_s": 2 * (case.ranks - 1) / case.ranks * n_bytes / time_s,
                 "model_s": model_s,
                 "model_error": model_s / time_s - 1 if model_s else None,
             }
@@ -290,7 +275,7 @@ ALLREDUCE_HEADER = (
 
 
 def allreduce_table(
-    rows: Sequence[dict[str, Any]], refused: Sequence[NotPossible]
+    rows: Sequence[dict[str, Any]], refused: Mapping[Case, str]
 ) -> list[tuple[str, ...]]:
     """Rows for people, by layer, ranks and size; what is not possible ends its rank count."""
     cells: list[tuple[tuple[str, int, float], tuple[str, ...]]] = [
@@ -308,67 +293,41 @@ def allreduce_table(
         )
         for row in rows
     ]
-    for one in refused:
-        texts = (one.layer, str(one.ranks), "-", one.algorithm, "-", "not possible")
+    for layer, algorithm, ranks in refused:
+        texts = (layer, str(ranks), "-", algorithm, "-", "not possible")
         blank = ("-",) * (len(ALLREDUCE_HEADER) - len(texts))
-        cells.append(((one.layer, one.ranks, math.inf), (*texts, *blank)))
+        cells.append(((layer, ranks, math.inf), (*texts, *blank)))
     return [texts for _, texts in sorted(cells, key=lambda cell: cell[0])]
 
 
-def refusal_lines(refused: Sequence[NotPossible]) -> list[str]:
+def refusal_lines(refused: Mapping[Case, str]) -> list[str]:
     """Why what is not possible is not, a line for each reason."""
-    by_reason: dict[str, list[str]] = {}
-    for one in refused:
-        named = f"{one.algorithm} on {ranks_text(one.ranks)}"
-        by_reason.setdefault(one.reason, []).append(named)
-    return [
-        f"not possible: {', '.join(dict.fromkeys(named))}: {reason}"
-        for reason, named in by_reason.items()
-    ]
+    by_reason: dict[str, dict[str, None]] = {}
+    for case, reason in refused.items():
+        by_reason.setdefault(reason, {})[f"{case.algorithm} on {ranks_text(case.ranks)}"] = None
+    return [f"not possible: {', '.join(named)}: {reason}" for reason, named in by_reason.items()]
 
 
-def plot_allreduce(samples: Sequence[AllreduceSample], link: Link | None, path: Path) -> None:
+def plot_allreduce(measured: Sequence[Measured], link: Link | None, path: Path) -> None:
     """Time against size, one panel for each layer and rank count; the model as dashed lines."""
-    panels = sorted({(s.ranks, s.layer) for s in samples})
-    algorithms = list(dict.fromkeys(s.algorithm for s in samples))
+    panels = sorted({(one.case.ranks, one.case.layer) for one in measured})
+    cases = dict.fromkeys(one.case for one in measured)
+    colours = {name: f"C{i}" for i, name in enumerate(dict.fromkeys(c.algorithm for c in cases))}
     figure, axes = new_panels(len(panels), 4.4)
     for axis, (ranks, layer) in zip(axes, panels, strict=True):
-        for number, algorithm in enumerate(algorithms):
-            mine = sorted(
-                (
-                    s
-                    for s in samples
-                    if (s.ranks, s.layer, s.algorithm) == (ranks, layer, algorithm)
-                ),
-                key=lambda s: s.n_bytes,
-            )
-            if not mine:
-                continue
-            sizes = [s.n_bytes for s in mine]
-            times = [s.point.seconds for s in mine]
-            low = [t - min(s.seconds) for t, s in zip(times, mine, strict=True)]
-            high = [max(s.seconds) - t for t, s in zip(times, mine, strict=True)]
+        for case in (case for case in cases if (case.ranks, case.layer) == (ranks, layer)):
+            mine = sorted((one for one in measured if one.case == case), key=lambda o: o.n_bytes)
+            sizes, colour = [one.n_bytes for one in mine], colours[case.algorithm]
+            middle, bars = error_bars([spread(one.seconds) for one in mine])
             axis.errorbar(
-                sizes,
-                times,
-                [low, high],
-                color=f"C{number}",
-                marker="o",
-                ms=3,
-                lw=1.2,
-                capsize=2,
-                label=algorithm,
-            )
+                *(sizes, middle, bars), color=colour, marker="o", ms=3, lw=1.2, capsize=2,
+                label=case.algorithm,
+            )  # fmt: skip
             if link:
-                model = [predict_s(s.point, link) for s in mine]
-                axis.plot(sizes, model, color=f"C{number}", ls="--", lw=0.8)
+                model = [predict_s(one.point, link) for one in mine]
+                axis.plot(sizes, model, color=colour, ls="--", lw=0.8)
         axis.set(xscale="log", yscale="log", xlabel="bytes", title=f"{ranks} ranks, {layer}")
         finish(axis, legend=axis is axes[0])
         axis.sharey(axes[0])
     axes[0].set_ylabel("seconds (median, min, max); dashed: model")
     save(figure, path)
-
-
-def _modelled(algorithm: str) -> str:
-    """What stands for `auto` in the cost model: the ring, the engines' choice for gradients."""
-    return "ring" if algorithm == "auto" else algorithm

@@ -13,13 +13,13 @@ from ..config.load import Loaded
 from ..config.plan import build_plan
 from ..launch.launchers import build_job
 from ..launch.supervisor import run_job
-from .harness import Job, Option, Outcome, bench, spread
+from .harness import Job, Outcome, bench, option, spread
 from .jobs import load_ready, scratch_folder
 
 
 @bench("epoch-overhead", config="quick", takes_ranks=True)
 def epoch_overhead(
-    job: Job, *, epochs: Annotated[int, Option("Epochs to train.", min=2)] = 16
+    job: Job, *, epochs: Annotated[int, option("Epochs to train.", min=2)] = 16
 ) -> Outcome:
     """Time between two epochs, and around an evaluation, beyond a plain step.
 
@@ -55,7 +55,6 @@ def epoch_overhead(
             "ranks": plan.ranks,
         },
         measurements={"ms": ms},
-        machine={"launcher": job.launcher},
     )
 
 

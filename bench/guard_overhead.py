@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Annotated
 
 from ..config.plan import build_plan
-from .harness import Job, Option, Outcome, bench, spread, wall_s
+from .harness import Job, Outcome, bench, option, spread, wall_s
 from .jobs import load_ready, measure_on_ranks
 
 RATIO = {"guarded / bare epoch": ("guarded", "bare")}
@@ -47,7 +47,7 @@ def time_epochs(out: Path, rounds: str) -> dict[str, list[float]]:
 
 @bench("guard-overhead", RATIO, rank=time_epochs, config="quick", takes_ranks=True)
 def guard_overhead(
-    job: Job, *, rounds: Annotated[int, Option("Epochs of each kind, in turn.", min=1)] = 10
+    job: Job, *, rounds: Annotated[int, option("Epochs of each kind, in turn.", min=1)] = 10
 ) -> Outcome:
     """Cost of the guards: epochs with all of them and epochs with none, in alternation.
 
@@ -72,5 +72,4 @@ def guard_overhead(
             "ranks": plan.ranks,
         },
         measurements={"s an epoch": seconds},
-        machine={"launcher": job.launcher},
     )

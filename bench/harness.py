@@ -12,6 +12,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
+import typer
+
 from ..config.errors import UserError
 from ..config.load import Loaded
 from ..config.progress import Tracker
@@ -22,18 +24,9 @@ T = TypeVar("T")
 # --- the table ------------------------------------------------------------------------------------
 
 
-class Option(NamedTuple):
+def option(help: str, **limits: float) -> Any:
     """An option of a benchmark's command, as an annotation of its driver's keyword argument."""
-
-    help: str
-    min: float | None = None
-    max: float | None = None
-
-
-class Argument(NamedTuple):
-    """A positional argument of a benchmark's command."""
-
-    help: str
+    return typer.Option(help=help, **limits)  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True)
@@ -102,7 +95,8 @@ class Benchmark:
             label: ratio_spread(outcome.seconds[over], outcome.seconds[under])
             for label, (over, under) in self.ratio.items()
         }
-        return replace(outcome, ratios=ratios | outcome.ratios)
+        where = {"launcher": job.launcher} if job.launcher else {}
+        return replace(outcome, ratios=ratios | outcome.ratios, machine=where | outcome.machine)
 
 
 BENCHMARKS: dict[str, Benchmark] = {}

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from ..config.plan import build_plan
-from .harness import Job, Option, Outcome, bench, in_turn, scaled, spread
+from .harness import Job, Outcome, bench, in_turn, option, scaled, spread
 from .jobs import load_ready, measure_on_ranks
 
 if TYPE_CHECKING:
@@ -90,9 +90,9 @@ def _example(trainer: Trainer, steps: int) -> Callable[[], None]:
 def horovod_baseline(
     job: Job,
     *,
-    rounds: Annotated[int, Option("Rounds of each job.", min=1)] = 10,
-    steps: Annotated[int, Option("Steps of each round.", min=1)] = 20,
-    passes: Annotated[int, Option("Jobs of each, in turn.", min=1)] = 3,
+    rounds: Annotated[int, option("Rounds of each job.", min=1)] = 10,
+    steps: Annotated[int, option("Steps of each round.", min=1)] = 20,
+    passes: Annotated[int, option("Jobs of each, in turn.", min=1)] = 3,
 ) -> Outcome:
     """Trainer against DistributedTrainer as Horovod's own MXNet example uses it, jobs in turn.
 
@@ -129,5 +129,4 @@ def horovod_baseline(
             "batch per rank": per_rank,
         },
         measurements={"ms a step": step_ms},
-        machine={"launcher": job.launcher},
     )

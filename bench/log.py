@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import statistics
 import subprocess
 import sys
@@ -17,9 +16,10 @@ from ..compliance.official import installed_version
 from ..config.errors import UserError
 from ..config.load import load
 from ..config.plan import build_plan
+from ..launch.supervisor import StopSignals
 from ..logging.clock import Clock
 from ..logging.mlperf import MLPerfLog
-from .harness import Job, Option, Outcome, bench, ratio_spread, scaled
+from .harness import Job, Outcome, bench, option, ratio_spread, scaled
 
 _RULESET = "4.0.0"
 _EPOCH_S = 50.0  # about as long as eight A100 take
@@ -47,8 +47,7 @@ print(json.dumps(seconds))
 
 # Runs a module and leaves the peak of its own memory: what wait() tells includes the parent's.
 _MEASURED = """
-import runpy, signal, sys
-signal.pthread_sigmask(signal.SIG_SETMASK, ())  # the parent started it with some blocked
+import runpy, sys
 peak, module, *sys.argv[1:] = sys.argv[1:]
 try:
     if module == "rn50":
@@ -74,8 +73,8 @@ class Cost(NamedTuple):
 def log(
     job: Job,
     *,
-    megabytes: Annotated[int, Option("Size of the huge log.", min=1, max=10_000)] = 100,
-    rounds: Annotated[int, Option("Rounds on the ordinary log.", min=1)] = 5,
+    megabytes: Annotated[int, option("Size of the huge log.", min=1, max=10_000)] = 100,
+    rounds: Annotated[int, option("Rounds on the ordinary log.", min=1)] = 5,
 ) -> Outcome:
     """Our log check against the official checker: time and memory on one log and on 100 MB.
 
@@ -149,10 +148,10 @@ def log(
 
 def _figures(what: str, costs: dict[str, list[Cost]]) -> dict[str, float]:
     found = {}
-    for name in costs:
-        found[f"{what}, {name} CPU ms"] = 1e3 * statistics.median(c.cpu_s for c in costs[name])
-        found[f"{what}, {name} wall ms"] = 1e3 * statistics.median(c.wall_s for c in costs[name])
-        found[f"{what}, {name} peak MB"] = max(cost.peak_mb for cost in costs[name])
+    for name, each in costs.items():
+        found[f"{what}, {name} CPU ms"] = 1e3 * statistics.median(cost.cpu_s for cost in each)
+        found[f"{what}, {name} wall ms"] = 1e3 * statistics.median(cost.wall_s for cost in each)
+        found[f"{what}, {name} peak MB"] = max(cost.peak_mb for cost in each)
     return found
 
 
@@ -160,9 +159,7 @@ def _run(arguments: list[str], folder: Path, environment: dict[str, str]) -> Cos
     """Run a checker to its end; a verdict other than pass is an error of the benchmark."""
     peak = folder / "peak"
     start = time.perf_counter()
-    # A stop within Popen would leave the child behind, writing into a folder that is removed.
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))
-    try:
+    with StopSignals() as stop:  # a signal within Popen would leave the checker running
         process = subprocess.Popen(
             [sys.executable, "-c", _MEASURED, str(peak), *arguments],
             cwd=folder,
@@ -170,11 +167,9 @@ def _run(arguments: list[str], folder: Path, environment: dict[str, str]) -> Cos
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )
-    except BaseException:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-        raise
     try:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        if stop.name:
+            raise KeyboardInterrupt(stop.name)
         _, status, usage = os.wait4(process.pid, 0)
     except BaseException:  # a signal: the checker need not have got it
         process.kill()
@@ -202,18 +197,9 @@ def _inside(name: str, log: Path, folder: Path, *, times: int) -> list[float]:
 
 
 class _StandingClock(Clock):
-    """A clock that stands still but for `pass_s`."""
+    """A clock that stands still but where it is set."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.now_s = super().unix_s
-
-    @property
-    def unix_s(self) -> float:
-        return self.now_s
-
-    def pass_s(self, seconds: float) -> None:
-        self.now_s += seconds
+    unix_s = 1.7e9  # type: ignore[assignment]
 
 
 def write_ordinary(path: Path) -> Path:
@@ -233,7 +219,7 @@ def write_ordinary(path: Path) -> Path:
         log.block_start(first, last - first + 1)
         for epoch in range(first, last + 1):
             log.epoch_start(epoch)
-            clock.pass_s(_EPOCH_S)
+            clock.unix_s += _EPOCH_S
             log.epoch_stop(epoch)
         log.eval_start(last)
         log.eval_stop(last)

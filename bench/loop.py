@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from ..config.plan import build_plan
-from .harness import Job, Option, Outcome, bench, wall_s
+from .harness import Job, Outcome, bench, option, wall_s
 from .jobs import load_ready, measure_on_ranks
 
 if TYPE_CHECKING:
@@ -50,8 +50,8 @@ def _bare_steps(trainer: Trainer, count: int) -> Callable[[], None]:
 def loop(
     job: Job,
     *,
-    rounds: Annotated[int, Option("Rounds; each times both loops.", min=1)] = 10,
-    steps: Annotated[int, Option("Steps a loop in each round.", min=1)] = 20,
+    rounds: Annotated[int, option("Rounds; each times both loops.", min=1)] = 10,
+    steps: Annotated[int, option("Steps a loop in each round.", min=1)] = 20,
 ) -> Outcome:
     """Trainer against a bare loop: the same model, batch and ranks, data already in memory.
 
@@ -80,5 +80,4 @@ def loop(
             "steps per round": steps,
         },
         measurements={"images/s": images_per_s},
-        machine={"launcher": job.launcher},
     )

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from ..config.errors import UserError
-from .harness import Job, Option, Outcome, alternate, bench, scaled, wall_s
+from .harness import Job, Outcome, alternate, bench, option, scaled, wall_s
 from .jobs import following
 from .rounds import count_rounds
 
@@ -52,8 +52,8 @@ def time_steps(out: Path, rounds: str) -> dict[str, Any]:
 def optimizer(
     job: Job,
     *,
-    rounds: Annotated[int, Option("Rounds; each times every contender.", min=1)] = 15,
-    threads: Annotated[int, Option("OpenMP threads.", min=1)] = 1,
+    rounds: Annotated[int, option("Rounds; each times every contender.", min=1)] = 15,
+    threads: Annotated[int, option("OpenMP threads.", min=1)] = 1,
 ) -> Outcome:
     """One LARS step of ResNet-50: ours, MXNet's own, a textbook loop, and the memory floor.
 

@@ -17,7 +17,7 @@ from ..config.errors import UserError
 from ..config.plan import build_plan
 from ..config.schema import Comm
 from ..report.charts import error_bars, finish, new_figure, save
-from .harness import Job, Option, Outcome, bench, ratio_spread, spread, wall_s
+from .harness import Job, Outcome, bench, option, ratio_spread, spread, wall_s
 from .jobs import load_ready, measure_on_ranks
 from .resolution import MARK, MOST_UNCERTAIN, half_width, is_resolvable, why_not
 
@@ -105,10 +105,10 @@ def overlap(
     job: Job,
     *,
     groupings: Annotated[
-        str, Option("As in `comm.groups`, separated by semicolons.")
+        str, option("As in `comm.groups`, separated by semicolons.")
     ] = "single;equal_count(4);equal_bytes(4);equal_bytes(8);cubic(3)",
-    rounds: Annotated[int, Option("Rounds; each times every grouping.", min=1)] = 10,
-    steps: Annotated[int, Option("Steps of each kind in a round.", min=1)] = 20,
+    rounds: Annotated[int, option("Rounds; each times every grouping.", min=1)] = 10,
+    steps: Annotated[int, option("Steps of each kind in a round.", min=1)] = 20,
 ) -> Outcome:
     """How much communication backward hides: a step, its computation and its communication alone.
 
@@ -135,7 +135,6 @@ def overlap(
             "batch per rank": loaded.run.batch.per_rank,
             "most uncertain hidden part that counts": MOST_UNCERTAIN,
         },
-        machine={"launcher": job.launcher},
         header=OVERLAP_HEADER,
         table=overlap_table(rows),
         notes=[line] if line else [],

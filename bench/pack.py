@@ -10,9 +10,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Annotated
 
+import typer
+
 from ..data.listing import list_images
 from ..data.pack import pack_images
-from .harness import Argument, Job, Option, Outcome, alternate, bench, spread, wall_s
+from .harness import Job, Outcome, alternate, bench, option, spread, wall_s
 
 _BLOCK_FILES = 1000
 
@@ -24,12 +26,12 @@ RATIO = {f"speed of packing / {name}": (name, "pack") for name in ("copy in Pyth
 def pack(
     job: Job,
     *,
-    images: Annotated[Path, Argument("An image folder.")],
-    scratch: Annotated[Path | None, Option("Where to write; default: beside the images.")] = None,
+    images: Annotated[Path, typer.Argument(help="An image folder.")],
+    scratch: Annotated[Path | None, option("Where to write; default: beside the images.")] = None,
     processes: Annotated[
-        int | None, Option("Processes that check images; default: a core each.", min=1)
+        int | None, option("Processes that check images; default: a core each.", min=1)
     ] = None,
-    passes: Annotated[int, Option("Passes of each, in turn.", min=1)] = 5,
+    passes: Annotated[int, option("Passes of each, in turn.", min=1)] = 5,
 ) -> Outcome:
     """Packing against copying the same files into one file on the same disk.
 

@@ -18,7 +18,7 @@ from ..config.errors import UserError
 from ..config.load import Loaded
 from ..data.prepare import prepare
 from ..report.charts import error_bars, finish, new_panels, save
-from .harness import Job, Option, Outcome, bench, in_turn, machine, parse_counts, spread
+from .harness import Job, Outcome, bench, in_turn, machine, option, parse_counts, spread
 from .jobs import measure_on_ranks
 
 _PLAIN = ("model.width=64", "model.stem=imagenet", "model.zero_gamma=false", "model.depth=50")
@@ -115,20 +115,20 @@ def time_rounds(out: Path, rounds: str, steps: str) -> dict[str, list[float]]:
 def scaling(
     job: Job,
     *,
-    models: Annotated[str, Option("alexnet, googlenet, resnet50.")] = "alexnet,googlenet,resnet50",
-    ranks: Annotated[str, Option("Rank counts from 1 on.")] = "1,2,4",
+    models: Annotated[str, option("alexnet, googlenet, resnet50.")] = "alexnet,googlenet,resnet50",
+    ranks: Annotated[str, option("Rank counts from 1 on.")] = "1,2,4",
     modes: Annotated[
-        str, Option("weak: a rank's batch is fixed; strong: the global batch.")
+        str, option("weak: a rank's batch is fixed; strong: the global batch.")
     ] = "weak,strong",
     global_batch: Annotated[
         int | None,
-        Option(
+        option(
             "For strong; default: `batch.per_rank` x the most ranks, so that all divide it.", min=1
         ),
     ] = None,
-    passes: Annotated[int, Option("Jobs of each case, in turn.", min=1)] = 3,
-    rounds: Annotated[int, Option("Rounds of a job.", min=1)] = 3,
-    steps: Annotated[int, Option("Steps of a round.", min=1)] = 4,
+    passes: Annotated[int, option("Jobs of each case, in turn.", min=1)] = 3,
+    rounds: Annotated[int, option("Rounds of a job.", min=1)] = 3,
+    steps: Annotated[int, option("Steps of a round.", min=1)] = 4,
 ) -> Outcome:
     """Networks x rank counts, weak and strong: images/s, seconds per epoch, efficiency.
 
@@ -178,7 +178,6 @@ def scaling(
             "steps_per_round": steps,
             "rounds_per_pass": rounds,
         },
-        machine={"launcher": job.launcher},
         header=TABLE_HEADER,
         table=table_rows(rows),
         notes=[f"* more ranks than the {machine()['cores']} cores: they share them"]

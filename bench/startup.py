@@ -8,10 +8,10 @@ from typing import Annotated, Any
 
 from .harness import (
     Job,
-    Option,
     Outcome,
     bench,
     in_turn,
+    option,
     parse_counts,
     ranks_text,
     ratio_spread,
@@ -54,10 +54,10 @@ def start_up(out: Path, connect_delay_s: str) -> dict[str, Any]:
 def startup(
     job: Job,
     *,
-    ranks: Annotated[str, Option("Rank counts, such as `2,4,8`.")] = "2,4",
-    rounds: Annotated[int, Option("Rounds; each times every start-up.", min=1)] = 5,
+    ranks: Annotated[str, option("Rank counts, such as `2,4,8`.")] = "2,4",
+    rounds: Annotated[int, option("Rounds; each times every start-up.", min=1)] = 5,
     connect_delay_s: Annotated[
-        float, Option("Delay of connecting in half of the runs.", min=0, max=600)
+        float, option("Delay of connecting in half of the runs.", min=0, max=600)
     ] = 3.0,
 ) -> Outcome:
     """init_start to run_start: serial + broadcast (the usual way), serial + seed, overlapped.
@@ -101,7 +101,6 @@ def startup(
             for count in counts
             for delay in delays
         },
-        machine={"launcher": job.launcher},
     )
 
 

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, get_args, get_type_hints
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
@@ -103,10 +103,10 @@ def command_of(benchmark: Any) -> Callable[..., None]:
             outcome = benchmark.measure(make_job(track), **given)
         print_outcome(track, outcome, as_json, plot)
 
-    parameters = {p.name: p for p in _parameters(benchmark)}
+    parameters = list(_parameters(benchmark))
     command.__name__, command.__doc__ = benchmark.run.__name__, benchmark.run.__doc__
-    command.__annotations__ = {name: p.annotation for name, p in parameters.items()}
-    command.__signature__ = inspect.Signature(list(parameters.values()))  # type: ignore[attr-defined]
+    command.__annotations__ = {p.name: p.annotation for p in parameters}
+    command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     return command
 
 
@@ -132,36 +132,22 @@ def _job_maker(benchmark: Any, given: dict[str, Any]) -> Callable[[Measuring], A
 
 
 def _parameters(benchmark: Any) -> Iterator[inspect.Parameter]:
-    own = [
-        (p.name, _typer_option(hint), p.default)
-        for p in inspect.signature(benchmark.run).parameters.values()
-        if p.name != "job"
-        for hint in [get_type_hints(benchmark.run, include_extras=True)[p.name]]
-    ]
+    """Those that all commands with a config have, the driver's own, and those that all have."""
     shared: list[tuple[str, Any, Any]] = []
     if benchmark.config is not None:
         shared = [("config", Config, benchmark.config), ("overrides", Overrides, None)]
         shared += [("ranks", Ranks, None)] if benchmark.takes_ranks else []
         shared += [("launcher", Launcher, None), ("system", SystemName, None)]
+    _, *own = inspect.signature(benchmark.run, eval_str=True).parameters.values()
     plot = Annotated[Path | None, output_file(benchmark.plot)]
     for name, annotation, default in (
         *shared,
-        *own,
+        *((p.name, p.annotation, p.default) for p in own),
         ("plot", plot, None),
         ("as_json", Json, False),
     ):
         kind = inspect.Parameter.KEYWORD_ONLY
         yield inspect.Parameter(name, kind, default=default, annotation=annotation)
-
-
-def _typer_option(hint: Any) -> Any:
-    """A driver's annotation as Typer reads it."""
-    from ..bench.harness import Argument
-
-    kind, about = get_args(hint)
-    if isinstance(about, Argument):
-        return Annotated[kind, typer.Argument(help=about.help)]
-    return Annotated[kind, typer.Option(help=about.help, min=about.min, max=about.max)]
 
 
 # --- what is printed ------------------------------------------------------------------------------
