@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import inspect
-import json
 import sys
 from collections.abc import Callable, Iterator
 from functools import cache
@@ -26,6 +25,7 @@ from .console import (
     Ranks,
     SystemName,
     output_file,
+    print_json,
     print_table,
 )
 from .machine_option import put_config
@@ -156,7 +156,7 @@ def _parameters(benchmark: Any) -> Iterator[inspect.Parameter]:
 def print_outcome(track: Measuring, outcome: Any, as_json: bool, plot: Path | None) -> None:
     """The table or the figures, the plot, and the last line."""
     if as_json:
-        print(json.dumps(outcome.to_json(), indent=1))
+        print_json(outcome.to_json())
     else:
         if outcome.table:
             print_table(outcome.header, outcome.table)

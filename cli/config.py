@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated
 
@@ -20,6 +19,7 @@ from .console import (
     SystemName,
     complete_key,
     complete_preset,
+    print_json,
     print_table,
     say,
 )
@@ -54,7 +54,7 @@ def config_show(
     if as_json:
         origins = {path: str(origin) for path, _, origin in loaded.leaves()}
         shown = {"config": loaded.to_dict(), "sha256": loaded.sha256, "origins": origins}
-        print(json.dumps(shown, indent=1))
+        print_json(shown)
         return
     rows = [(path, yaml_value(value), str(origin)) for path, value, origin in loaded.leaves()]
     print_table(("key", "value", "from"), rows, free=(1,))
@@ -99,7 +99,7 @@ def config_check(
     missing = find_data(loaded.run.data, loaded.origins)[1] if names_own_data(loaded) else []
     result = check_whether_it_runs(check_config(loaded), loaded.run, missing=missing)
     if as_json:
-        print(json.dumps(result.to_dict(), indent=1))
+        print_json(result.to_dict())
     else:
         say(f"{result.verdict} {config}: {result.cause} (ruleset {result.ruleset})")
         for finding in result.findings:
@@ -154,7 +154,7 @@ def config_explain(
         return
     found = [*reference.all_keys().values()] if key is None else reference.find_keys(key)
     if as_json:
-        print(json.dumps([reference.to_dict(item) for item in found], indent=1))
+        print_json([reference.to_dict(item) for item in found])
     elif len(found) == 1:
         print("\n".join(reference.render(found[0])))
         if found[0].path == "optimizer.base_lr":
@@ -188,7 +188,7 @@ def config_list(
         first = (folder / f"{name}.yaml").read_text().splitlines()[0]
         rows.append((name, first.lstrip("# ")))
     if as_json:
-        print(json.dumps(dict(rows), indent=1))
+        print_json(dict(rows))
         return
     print_table(("machine" if systems else "preset", "what"), rows)
 
@@ -211,7 +211,7 @@ def config_diff(
     keys = sorted(key for key in one | other if one.get(key) != other.get(key))
     if as_json:
         found = [{"key": key, "left": one.get(key), "right": other.get(key)} for key in keys]
-        print(json.dumps({"left": left, "right": right, "differences": found}, indent=1))
+        print_json({"left": left, "right": right, "differences": found})
     elif keys:
         values = [(one.get(key, "-"), other.get(key, "-")) for key in keys]
         rows = [(key, *map(yaml_value, pair)) for key, pair in zip(keys, values, strict=True)]

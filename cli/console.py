@@ -5,6 +5,7 @@ No framework loads here, and rich (40 ms) only where it draws: checking a log ta
 
 from __future__ import annotations
 
+import json
 import sys
 import time
 from collections.abc import Callable, Collection, Sequence
@@ -136,6 +137,13 @@ Ranks = Annotated[
     int | None,
     typer.Option(min=1, help="Ranks on this machine, instead of the config's nodes and ranks."),
 ]
+
+
+def machine_option(help: str) -> Any:
+    """`--system MACHINE`, a name or a YAML file."""
+    return typer.Option("--system", metavar="MACHINE", help=help, autocompletion=complete_system)
+
+
 SystemName = Annotated[
     str | None,
     typer.Option(
@@ -239,6 +247,11 @@ class Tracking:
 def pace(per_s: float) -> str:
     """A rate of pieces of work, by the piece where one takes seconds."""
     return f"{per_s:,.0f}/s" if per_s >= 1 else f"{1 / per_s:,.0f} s each"
+
+
+def print_json(content: Any, **options: Any) -> None:
+    """What `--json` prints."""
+    print(json.dumps(content, indent=1, **options))
 
 
 def say(line: str, *, to: TextIO | None = None) -> None:

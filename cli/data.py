@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from pathlib import Path
@@ -19,8 +18,9 @@ from .console import (
     Json,
     Overrides,
     Tracking,
-    complete_system,
+    machine_option,
     output_file,
+    print_json,
     say,
     split_config,
 )
@@ -139,11 +139,11 @@ def data_pack(
         if as_json:
             files = [file.model_dump(exclude={"kept"}) for file in error.files]
             found = {"packed": False, "bad_files": files, "warnings": warnings}
-            print(json.dumps({"folder": str(out)} | found, indent=1))
+            print_json({"folder": str(out)} | found)
         raise
     if as_json:
         packed = {"packed": True, "warnings": warnings}
-        print(json.dumps(_described(out, manifest) | packed, indent=1))
+        print_json(_described(out, manifest) | packed)
         return
     counts = ", ".join(f"{split.samples:,} {name}" for name, split in manifest.splits.items())
     say(f"{out}: {counts} images in {len(manifest.classes):,} classes")
@@ -205,14 +205,14 @@ def data_verify(
         except UserError as error:
             if as_json:
                 found = {"folder": str(folder), "whole": False, "problem": str(error)}
-                print(json.dumps(found, indent=1))
+                print_json(found)
             print(f"rn50: error: {error}", file=sys.stderr)
             raise typer.Exit(EXIT_BAD) from None
     records = sum(split.samples for split in manifest.splits.values())
     looked = records if full else sum(min(sample, s.samples) for s in manifest.splits.values())
     if as_json:
         counted = {"whole": True, "problem": None, "records": records, "decoded": looked}
-        print(json.dumps(_described(folder, manifest) | counted, indent=1))
+        print_json(_described(folder, manifest) | counted)
     else:
         say(f"{folder}: whole, {records:,} records, {looked:,} of them decoded")
 
@@ -281,13 +281,7 @@ def data_bench(
     passes: Annotated[int, typer.Option(min=1, help="Passes of each reader, in turn.")] = 7,
     images: Annotated[int, typer.Option(min=1, help="Images a pass.")] = 640,
     system: Annotated[
-        str | None,
-        typer.Option(
-            "--system",
-            metavar="MACHINE",
-            help="The roofline of this machine: a name or a YAML file.",
-            autocompletion=complete_system,
-        ),
+        str | None, machine_option("The roofline of this machine: a name or a YAML file.")
     ] = None,
     batch_per_gpu: Annotated[
         int | None,

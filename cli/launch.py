@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import shlex
 import sys
 from pathlib import Path
@@ -24,6 +23,7 @@ from .console import (
     SystemName,
     Tracking,
     complete_preset,
+    print_json,
     split_config,
 )
 
@@ -133,10 +133,10 @@ def launch(
     except (Failed, Stopped) as error:
         result = read_object(Path(error.ending.folder) / "result.json")
         if as_json and result:
-            print(json.dumps(result, indent=1), flush=True)
+            print_json(result)
         raise
     if as_json:
-        print(json.dumps(result, indent=1))
+        print_json(result)
     raise typer.Exit(0 if is_good(result) else EXIT_BAD)
 
 
@@ -195,7 +195,7 @@ def _say_what_would_run(wanted: _Wanted, launcher: str | None, as_json: bool) ->
         resume=wanted.resume,
     )
     if as_json:
-        print(json.dumps(found, indent=1))
+        print_json(found)
     else:
         print(f"{found['name']}: dry run, nothing is started")
         for name, value in rows(found):

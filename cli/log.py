@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .console import EXIT_BAD, TYPER_OPTIONS, Json, print_table, say, with_unit
+from .console import EXIT_BAD, TYPER_OPTIONS, Json, print_json, print_table, say, with_unit
 
 if TYPE_CHECKING:
     from ..compliance.score import Score
@@ -38,7 +37,7 @@ def log_show(
     summaries = [(log, shown(log), check_log(log, official=False)) for log in find_logs(path)]
     if as_json:
         content = [one | {"verdict": check.verdict} for _, one, check in summaries]
-        print(json.dumps(content[0] if len(content) == 1 else content, indent=1))
+        print_json(content[0] if len(content) == 1 else content)
         return
     for number, (log, summary, check) in enumerate(summaries):
         if number:
@@ -118,7 +117,7 @@ def log_score(
     scores = [score_folder(folder, ruleset, scale=scale) for folder in found]
     if as_json:
         content = [score.to_dict() for score in scores]
-        print(json.dumps(content[0] if len(content) == 1 else content, indent=1, allow_nan=False))
+        print_json(content[0] if len(content) == 1 else content, allow_nan=False)
     else:
         for score in scores:
             _print_score(score)
@@ -140,7 +139,7 @@ def log_rules(
     from ..compliance.rules_page import COLUMNS, render_markdown, rows, to_json
 
     if as_json:
-        print(json.dumps(to_json(), indent=1))
+        print_json(to_json())
     elif markdown:
         print(render_markdown(), end="")
     else:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,7 +10,7 @@ import typer
 
 from ..config.atomic import is_stdout, write_output
 from ..config.errors import UserError, show
-from .console import Json, complete_system, output_file, print_table, say
+from .console import Json, machine_option, output_file, print_json, print_table, say
 
 if TYPE_CHECKING:
     from ..config.machine import System
@@ -22,82 +21,58 @@ _MOST_FACTOR = 1_000_000
 """By which a node may be slower: what takes a million times as long stands still."""
 _MOST_RANK_STEPS = 5_000_000
 """Of a simulation: about a minute (2,048 ranks x 1,000 steps in 14 groups take 20 s of a core)."""
-Arguments = Annotated[
-    list[str] | None,
-    typer.Argument(
-        help="A config and its overrides; with --calibrate: run folders or LOG:GPUS.",
-        show_default=False,
-    ),
-]
-Name = Annotated[
-    str | None,
-    typer.Option(
-        "--system",
-        metavar="MACHINE",
-        help="A name (`rn50 config list --systems`) or a YAML file; with CONFIG: moves its "
-        "recipe there and keeps the number of ranks, as `system=MACHINE` does.",
-        autocompletion=complete_system,
-    ),
-]
-Gpus = Annotated[
-    int | None, typer.Option(help="Accelerators; instead of the config's nodes and ranks.")
-]
-BatchPerGpu = Annotated[int | None, typer.Option(help="Images per accelerator and step.")]
-EpochsOption = Annotated[
-    float | None,
-    typer.Option("--epochs", help="Epochs of the run; default: what published runs needed."),
-]
-Algorithm = Annotated[
-    str | None, typer.Option(help="Allreduce: auto, ring, torus_2d, hierarchical, double_tree, ...")
-]
-GroupRule = Annotated[
-    str | None,
-    typer.Option("--groups", help="Gradient groups: cubic(3), equal_bytes(8), single, ..."),
-]
-Precision = Annotated[
-    str | None, typer.Option(help="fp16, fp32 or tf32; default: the config's, or fp16.")
-]
-Ruleset = Annotated[
-    str | None,
-    typer.Option(
-        help="Round whose recipes set the epochs (and the software, where a system has several)."
-    ),
-]
-Plot = Annotated[
-    Path | None,
-    output_file(
-        "Draw as SVG: the curve over GPUs, the step, algorithms, overlap; --validate: rows"
-    ),
-]
-Plots = Annotated[
-    Path | None, typer.Option(help="Folder for the same plots, each in a file of its own.")
-]
-Out = Annotated[Path | None, output_file("With --calibrate: write the fitted system's YAML here")]
-Steps = Annotated[int, typer.Option(min=1, max=10_000, help="Steps to simulate.")]
-Seed = Annotated[int, typer.Option(min=0, help="Seed of the simulation.")]
-SlowNode = Annotated[float, typer.Option(min=1.0, help="Factor by which one node computes slower.")]
-SlowLinkFactor = Annotated[
-    float,
-    typer.Option("--slow-link", min=1.0, help="Factor by which one node's messages are slower."),
-]
-FailStep = Annotated[
-    int | None,
-    typer.Option(min=1, help="A node fails after this step; restart from a checkpoint 10 s later."),
-]
 
 
 def predict(
-    arguments: Arguments = None,
-    system: Name = None,
-    gpus: Gpus = None,
-    batch_per_gpu: BatchPerGpu = None,
-    epochs: EpochsOption = None,
-    algorithm: Algorithm = None,
-    groups: GroupRule = None,
-    precision: Precision = None,
-    ruleset: Ruleset = None,
-    plot: Plot = None,
-    plots: Plots = None,
+    arguments: Annotated[
+        list[str] | None,
+        typer.Argument(
+            help="A config and its overrides; with --calibrate: run folders or LOG:GPUS.",
+            show_default=False,
+        ),
+    ] = None,
+    system: Annotated[
+        str | None,
+        machine_option(
+            "A name (`rn50 config list --systems`) or a YAML file; with CONFIG: moves its recipe "
+            "there and keeps the number of ranks, as `system=MACHINE` does."
+        ),
+    ] = None,
+    gpus: Annotated[
+        int | None, typer.Option(help="Accelerators; instead of the config's nodes and ranks.")
+    ] = None,
+    batch_per_gpu: Annotated[
+        int | None, typer.Option(help="Images per accelerator and step.")
+    ] = None,
+    epochs: Annotated[
+        float | None, typer.Option(help="Epochs of the run; default: what published runs needed.")
+    ] = None,
+    algorithm: Annotated[
+        str | None,
+        typer.Option(help="Allreduce: auto, ring, torus_2d, hierarchical, double_tree, ..."),
+    ] = None,
+    groups: Annotated[
+        str | None, typer.Option(help="Gradient groups: cubic(3), equal_bytes(8), single, ...")
+    ] = None,
+    precision: Annotated[
+        str | None, typer.Option(help="fp16, fp32 or tf32; default: the config's, or fp16.")
+    ] = None,
+    ruleset: Annotated[
+        str | None,
+        typer.Option(
+            help="Round whose recipes set the epochs (and the software, where a system "
+            "has several)."
+        ),
+    ] = None,
+    plot: Annotated[
+        Path | None,
+        output_file(
+            "Draw as SVG: the curve over GPUs, the step, algorithms, overlap; --validate: rows"
+        ),
+    ] = None,
+    plots: Annotated[
+        Path | None, typer.Option(help="Folder for the same plots, each in a file of its own.")
+    ] = None,
     as_json: Json = False,
     validate: Annotated[
         bool,
@@ -108,18 +83,29 @@ def predict(
     calibrate: Annotated[
         bool, typer.Option("--calibrate", help="Fit a machine to the runs named as arguments.")
     ] = False,
-    out: Out = None,
+    out: Annotated[
+        Path | None, output_file("With --calibrate: write the fitted system's YAML here")
+    ] = None,
     simulate: Annotated[
         bool,
         typer.Option(
             "--simulate", help="Simulate every rank, message and delay as discrete events."
         ),
     ] = False,
-    steps: Steps = 20,
-    seed: Seed = 0,
-    slow_node: SlowNode = 1.0,
-    slow_link: SlowLinkFactor = 1.0,
-    fail_step: FailStep = None,
+    steps: Annotated[int, typer.Option(min=1, max=10_000, help="Steps to simulate.")] = 20,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the simulation.")] = 0,
+    slow_node: Annotated[
+        float, typer.Option(min=1.0, help="Factor by which one node computes slower.")
+    ] = 1.0,
+    slow_link: Annotated[
+        float, typer.Option(min=1.0, help="Factor by which one node's messages are slower.")
+    ] = 1.0,
+    fail_step: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="A node fails after this step; restart from a checkpoint 10 s later."
+        ),
+    ] = None,
 ) -> None:
     """Step time, images/s and time to train on a described machine, and where the time goes.
 
@@ -262,7 +248,7 @@ def _predict(job: Job, plot: Path | None, plots: Path | None, as_json: bool) -> 
 
     answer = run_predict(job)
     if as_json:
-        print(json.dumps(answer.to_dict(), indent=1))
+        print_json(answer.to_dict())
     else:
         _print_prediction(answer)
     if plot is None and plots is None:
@@ -306,15 +292,12 @@ def _validate(as_json: bool, plot: Path | None) -> None:
         write_validation(rows, plot)
     summaries = [summarise(rows, kind) for kind in ("step", "time")]
     if as_json:
-        print(
-            json.dumps(
-                {
-                    "summary": [asdict(summary) for summary in summaries],
-                    "rows": [{**asdict(row), "error": round(row.error, 5)} for row in rows],
-                    "left_out": left_out(),
-                },
-                indent=1,
-            )
+        print_json(
+            {
+                "summary": [asdict(summary) for summary in summaries],
+                "rows": [{**asdict(row), "error": round(row.error, 5)} for row in rows],
+                "left_out": left_out(),
+            }
         )
         return
     print_table(
@@ -371,20 +354,17 @@ def _calibrate(
     if out is not None:
         write_output(out, text)
     if as_json and not predicted_too:
-        print(
-            json.dumps(
-                {
-                    "system": base.name,
-                    "precision": precision,
-                    "fixed_ms": round(fit.fixed_s * 1e3, 4),
-                    "per_image_ms": round(fit.per_image_s * 1e3, 5),
-                    "jitter": fit.jitter,
-                    "constants": list(fit.constants),
-                    "residual": None if fit.residual is None else round(fit.residual, 5),
-                    "runs": [run._asdict() for run in runs],
-                },
-                indent=1,
-            )
+        print_json(
+            {
+                "system": base.name,
+                "precision": precision,
+                "fixed_ms": round(fit.fixed_s * 1e3, 4),
+                "per_image_ms": round(fit.per_image_s * 1e3, 5),
+                "jitter": fit.jitter,
+                "constants": list(fit.constants),
+                "residual": None if fit.residual is None else round(fit.residual, 5),
+                "runs": [run._asdict() for run in runs],
+            }
         )
     if not as_json:
         for run in runs:
@@ -423,7 +403,7 @@ def _simulate(job: Job, steps: int, seed: int, faults: dict[str, Any], as_json: 
         )
     figures = simulate_job(job, steps, seed, **faults)
     if as_json:
-        print(json.dumps(figures, indent=1))
+        print_json(figures)
         return
     print_table(
         (f"{job.name}: {job.gpus} ranks, {steps} steps", "value"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -10,7 +9,7 @@ from typing import Annotated
 import typer
 
 from ..config.atomic import is_stdout
-from .console import Json, complete_system, output_file, print_table, say
+from .console import Json, machine_option, output_file, print_json, print_table, say
 from .log import log_app
 
 Paths = Annotated[
@@ -43,7 +42,7 @@ def log_compare(
 
         write_plot(comparison, plot)
     if as_json:
-        print(json.dumps(to_json(comparison), indent=1, allow_nan=False))
+        print_json(to_json(comparison), allow_nan=False)
         return
     letters = comparison.letters
     named = zip(letters, comparison.subjects, strict=True)
@@ -83,9 +82,8 @@ def log_report(
     ] = None,
     system: Annotated[
         str | None,
-        typer.Option(
-            help="Predict the recipe on this machine (`config/system/`); default: on its own.",
-            autocompletion=complete_system,
+        machine_option(
+            "Predict the recipe on this machine (`config/system/`); default: on its own."
         ),
     ] = None,
     gpus: Annotated[

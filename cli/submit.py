@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 import sys
 from pathlib import Path
@@ -19,6 +18,7 @@ from .console import (
     Overrides,
     SystemName,
     choices,
+    print_json,
     say,
     split_config,
 )
@@ -71,7 +71,7 @@ def submit(
         plan = jobs.plan_submission(loaded, name, runs, folder)
         if as_json:
             shown = {"script": plan.script, "command": plan.command, "folder": str(folder)}
-            print(json.dumps(shown, indent=1))
+            print_json(shown)
             return
         of = loaded.run.system
         print(plan.script, end="")
@@ -102,7 +102,7 @@ def submit(
         raise Stopped(job_left(asked_by(stop), name, job, plan.folder, cancel)) from None
     finally:
         if as_json:
-            print(json.dumps(found, indent=1), flush=True)
+            print_json(found)
     if code:
         raise typer.Exit(EXIT_BAD)
 

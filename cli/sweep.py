@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 import sys
 from collections import Counter
@@ -12,7 +11,7 @@ from typing import Annotated
 import typer
 
 from ..launch.ending import sweep_ended
-from .console import EXIT_BAD, Json, SystemName, Tracking, output_file, print_table
+from .console import EXIT_BAD, Json, SystemName, Tracking, output_file, print_json, print_table
 
 
 def sweep(
@@ -61,7 +60,7 @@ def sweep(
             )
     found = write_results(loaded, study, folder)
     if as_json:
-        print(json.dumps(found, indent=1, allow_nan=False))
+        print_json(found, allow_nan=False)
     else:
         print_table(*table(found))
         for key, share in found["importances"].items():
