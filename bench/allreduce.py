@@ -181,11 +181,9 @@ def plan_allreduces(
 ) -> tuple[dict[Case, Loaded], dict[Case, str]]:
     """Every layer x algorithm x rank count: those to measure, and why the others cannot be.
 
-    Not possible is an algorithm that the backend does not offer, a grid that the ranks do not
-    form, one rank alone, and MPI alone under a launcher that starts no MPI ranks.
-
-    Raises:
-        UserError: what is no algorithm at all, or nothing that is possible.
+    Not possible is an algorithm that the backend does not offer, a grid that the ranks do not form,
+    one rank alone, and MPI alone under a launcher that starts no MPI ranks. Raises UserError: what
+    is no algorithm at all, or nothing that is possible.
     """
     possible: dict[Case, Loaded] = {}
     refused: dict[Case, str] = {}

@@ -71,11 +71,8 @@ def bench_input(loaded: Loaded, *, passes: int, images: int, track: Tracker) -> 
 
 
 def largest_batch(system: System) -> int:
-    """The largest batch of a GPU that the speed of `system` is known for.
-
-    Raises:
-        UserError: a machine that nothing is known of.
-    """
+    """The largest batch of a GPU that the speed of `system` is known for. Raises UserError: a
+    machine that nothing is known of."""
     machine = _model(system)
     return max(point.batch for point in getattr(machine.performance, machine.precision).points)
 

@@ -26,10 +26,7 @@ def train_by_hand(config: str, overrides: list[str], out: Path | None) -> int:
     """Train as one rank in this process; returns the exit code, where the run came to an end.
 
     Started by mpirun or the like it is one of several ranks: these need a seed and a folder in
-    common, and rank 0 alone prints and writes.
-
-    Raises:
-        UserError: before anything is written.
+    common, and rank 0 alone prints and writes. Raises UserError: before anything is written.
     """
     place = read_process_info()
     loaded = load(config, overrides)

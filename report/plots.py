@@ -42,11 +42,8 @@ class Schedule(NamedTuple):
 
 
 def write_plot(comparison: Comparison, path: Path) -> None:
-    """Write the curves of `rn50 log compare`: accuracy by epoch and by time.
-
-    Raises:
-        UserError: no subject has an evaluation with an epoch or a time.
-    """
+    """Write the curves of `rn50 log compare`: accuracy by epoch and by time. Raises UserError: no
+    subject has an evaluation with an epoch or a time."""
     names = zip(comparison.letters, map(name_of, comparison.subjects), strict=True)
     labels = [f"{letter} {name}"[:_LONGEST] for letter, name in names]
     figure, panels = new_panels(len(_PLACES), 4.8)

@@ -38,10 +38,8 @@ class Source(NamedTuple):
 
 def find_source(argument: str) -> Source:
     """The run that `PATH` (its folder, or a log in one) or `PATH:GPUS` (any MLPerf log) means.
-
-    Raises:
-        UserError: unreadable, a config of another network, or nothing that says how many GPUs.
-    """
+    Raises UserError: unreadable, a config of another network, or nothing that says how many
+    GPUs."""
     path, gpus = _split(argument)
     log = find_log(path)
     config = log.parent / "config.yaml"
@@ -81,11 +79,8 @@ def check_device(source: Source, system: System) -> None:
 
 
 def common_precision(sources: Sequence[Source], system: System, asked: str | None) -> str:
-    """What the runs computed in: fp16, fp32 or tf32; `asked`, or fp16, where no config says.
-
-    Raises:
-        UserError: runs of different precisions, or another one asked for.
-    """
+    """What the runs computed in: fp16, fp32 or tf32; `asked`, or fp16, where no config says. Raises
+    UserError: runs of different precisions, or another one asked for."""
     found = {source.config: precision_of(source.run, system) for source in sources if source.run}
     if len(set(found.values())) > 1:
         told = ", ".join(f"{precision} in {path}" for path, precision in found.items())
@@ -109,11 +104,8 @@ def _recorded_capabilities(folder: Path) -> set[str]:
 
 
 def read_measurement(source: Source) -> Measurement:
-    """Step time of a run, and the clocks around it.
-
-    Raises:
-        UserError: unreadable, no epochs in it, or not this benchmark.
-    """
+    """Step time of a run, and the clocks around it. Raises UserError: unreadable, no epochs in it,
+    or not this benchmark."""
     log, gpus = source.log, source.gpus
     events = read_events(log)
     _check_benchmark(events, source)

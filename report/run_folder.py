@@ -80,11 +80,8 @@ class Subject(NamedTuple):
 
 
 def read_subjects(path: Path) -> list[Subject]:
-    """The subjects of a path: one, or one for each directory of logs below it.
-
-    Raises:
-        UserError: nothing readable there.
-    """
+    """The subjects of a path: one, or one for each directory of logs below it. Raises UserError:
+    nothing readable there."""
     if not path.is_dir():
         target = target_of(path.parent)
         return [Subject(path, (path,), (read_figures(path, target),), None, ())]
@@ -122,11 +119,8 @@ def _readable(folders: Iterable[Path]) -> list[Subject]:
 
 
 def read_folder(path: Path) -> Subject:
-    """A run's folder, or a submission's directory, whatever of it can be read.
-
-    Raises:
-        UserError: no log in it can be read, and it is not a run's folder either.
-    """
+    """A run's folder, or a submission's directory, whatever of it can be read. Raises UserError: no
+    log in it can be read, and it is not a run's folder either."""
     config = config_of(path)
     folder = read_run_folder(config.parent) if os.path.lexists(config) else None
     target = _target(folder)

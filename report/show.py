@@ -16,10 +16,7 @@ from .run_summary import summarise
 
 def find_log(path: Path) -> Path:
     """The one log that PATH means: a file, or result_0.txt of a run's folder or of a job's first.
-
-    Raises:
-        UserError: there is none.
-    """
+    Raises UserError: there is none."""
     if not path.is_dir():
         return path
     log = next(iter(run_folders(path)), path) / "result_0.txt"
@@ -29,11 +26,8 @@ def find_log(path: Path) -> Path:
 
 
 def find_logs(path: Path) -> list[Path]:
-    """All logs that PATH means: a file, or those of a run, a job or a submission.
-
-    Raises:
-        UserError: there is none.
-    """
+    """All logs that PATH means: a file, or those of a run, a job or a submission. Raises UserError:
+    there is none."""
     if not path.is_dir():
         return [path]
     return [log for folder in log_folders(path) for log in find_results(folder)]

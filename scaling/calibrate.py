@@ -58,11 +58,7 @@ class Calibration:
 def calibrate(
     name: str, base: System, runs: Sequence[Measurement], precision: str = "fp16"
 ) -> Calibration:
-    """Fit `base` to `runs`.
-
-    Raises:
-        UserError: no run, or runs that no rising line explains.
-    """
+    """Fit `base` to `runs`. Raises UserError: no run, or runs that no rising line explains."""
     if not runs:
         raise UserError("--calibrate: one log or more expected, found none")
     about = base.performance or Performance()

@@ -158,11 +158,8 @@ def grid(ranks: int) -> tuple[int, int]:
 
 
 def parse_algorithm(algorithm: str, ranks: int) -> tuple[str, tuple[int, int] | None]:
-    """`torus_2d(2x4)` -> torus_2d, (2, 4): rows x columns. No brackets: no grid.
-
-    Raises:
-        ValueError: unknown algorithm, or a grid that does not hold `ranks`.
-    """
+    """`torus_2d(2x4)` -> torus_2d, (2, 4): rows x columns. No brackets: no grid. Raises ValueError:
+    unknown algorithm, or a grid that does not hold `ranks`."""
     name, bracket, rest = algorithm.partition("(")
     if name not in ALGORITHMS or (bracket and name not in ("torus_2d", "hierarchical")):
         raise ValueError(f"one of {', '.join(ALGORITHMS)} expected, found {algorithm}")
@@ -178,11 +175,8 @@ def parse_algorithm(algorithm: str, ranks: int) -> tuple[str, tuple[int, int] | 
 
 
 def torus_grid(algorithm: str, ranks: int) -> tuple[int, int]:
-    """(rows, columns) of `torus_2d` (as square as the rank count allows) or `torus_2d(RxC)`.
-
-    Raises:
-        UserError: the ranks do not form that grid, or none with two rows and two columns.
-    """
+    """(rows, columns) of `torus_2d` (as square as the rank count allows) or `torus_2d(RxC)`. Raises
+    UserError: the ranks do not form that grid, or none with two rows and two columns."""
     try:
         rows, columns = parse_algorithm(algorithm, ranks)[1] or grid(ranks)
     except ValueError as error:

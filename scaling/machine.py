@@ -59,11 +59,8 @@ def known_precisions(about: Performance) -> list[str]:
 def build_machine(
     name: str, system: System, precision: str, step_s: Callable[[Machine, int, int], float]
 ) -> Machine:
-    """Solve the constants so that `step_s(machine, gpus, batch)` passes through the points.
-
-    Raises:
-        UserError: no performance section, or none for the precision.
-    """
+    """Solve the constants so that `step_s(machine, gpus, batch)` passes through the points. Raises
+    UserError: no performance section, or none for the precision."""
     about = system.performance
     if about is None:
         raise UserError(

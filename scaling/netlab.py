@@ -31,11 +31,9 @@ def calibrate_link(points: Sequence[Point], eager_bytes: float = EAGER_BYTES) ->
     """alpha and beta for which the cost model gives the two points (least squares if more).
 
     Every cost is linear in both: T = A alpha + B beta, A its hops (three each where a message
-    exceeds `eager_bytes`, see `Link`), B the bytes on its path. Choose a small and a large one
-    that many rounds go into: a ring of 4 KB and one of 25 MB.
-
-    Raises:
-        ValueError: fewer than two points, or points that give no positive alpha and beta.
+    exceeds `eager_bytes`, see `Link`), B the bytes on its path. Choose a small and a large one that
+    many rounds go into: a ring of 4 KB and one of 25 MB. Raises ValueError: fewer than two points,
+    or points that give no positive alpha and beta.
     """
     if len(points) < 2:
         raise ValueError(f"two measured allreduces expected, found {len(points)}")

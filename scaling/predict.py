@@ -137,11 +137,8 @@ def job_of_system(name: str, system: System, gpus: int, batch: int, **choices: A
 
 
 def job_of_config(run: Run, **choices: Any) -> Job:
-    """The job a config describes, its batch schedule included.
-
-    Raises:
-        UserError: another network than ResNet-50, another data set, or contradictions.
-    """
+    """The job a config describes, its batch schedule included. Raises UserError: another network
+    than ResNet-50, another data set, or contradictions."""
     check_network(run, run.name)
     if run.data.train_samples != IMAGENET_TRAIN_SAMPLES:
         raise UserError(
@@ -195,11 +192,8 @@ def check_network(run: Run, source: str) -> None:
 
 
 def on_system(run: Run, system: System, gpus: int | None = None) -> Run:
-    """The recipe of `run` on another machine: the same ranks (or `gpus`), laid on its nodes.
-
-    Raises:
-        UserError: a number of GPUs that fills no whole nodes.
-    """
+    """The recipe of `run` on another machine: the same ranks (or `gpus`), laid on its nodes. Raises
+    UserError: a number of GPUs that fills no whole nodes."""
     ranks = run.system.world_size if gpus is None else gpus
     per_node = min(ranks, system.ranks_per_node)
     if not 1 <= ranks <= MAX_GPUS or ranks % per_node:

@@ -31,9 +31,7 @@ def simulate_job(
 
     The simulation knows neither rare interruptions nor synchronised batch norm nor input:
     `closed_form_ms` is what the model says without those, for comparison; `predicted_ms` is all.
-
-    Raises:
-        UserError: a fault that the simulation cannot place.
+    Raises UserError: a fault that the simulation cannot place.
     """
     machine = build(job.name, job.system, job.precision)
     first = job.segments[0]

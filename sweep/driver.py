@@ -122,10 +122,7 @@ def open_study(loaded: LoadedSweep) -> Study:
 @contextmanager
 def only_driver(folder: Path) -> Iterator[None]:
     """Hold `folder`/driver.lock; the kernel gives it back when the process ends, however it ends.
-
-    Raises:
-        UserError: another driver has it.
-    """
+    Raises UserError: another driver has it."""
     path = folder / "driver.lock"
     try:
         descriptor = open_own(path, os.O_RDWR)
@@ -148,11 +145,8 @@ def only_driver(folder: Path) -> Iterator[None]:
 
 
 def keep_definition(loaded: LoadedSweep, folder: Path) -> None:
-    """Write `folder`/sweep.json, or hold the sweep to the one that is there.
-
-    Raises:
-        UserError: what is searched or how it is judged is not what it was: the keys.
-    """
+    """Write `folder`/sweep.json, or hold the sweep to the one that is there. Raises UserError: what
+    is searched or how it is judged is not what it was: the keys."""
     path, mine = folder / "sweep.json", loaded.definition()
     if not os.path.lexists(path):
         write_within(folder, path.name, json.dumps(mine, indent=1) + "\n")

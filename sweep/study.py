@@ -49,11 +49,8 @@ class Study:
     """The journal of one sweep. Only the driver that holds its lock may open it."""
 
     def __init__(self, sweep: Sweep, journal: Path) -> None:
-        """Open or begin the journal.
-
-        Raises:
-            UserError: the journal cannot be read: not a journal, or damaged within.
-        """
+        """Open or begin the journal. Raises UserError: the journal cannot be read: not a journal,
+        or damaged within."""
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
         self._sweep = sweep
@@ -155,12 +152,9 @@ class Study:
 def check_trials(
     trials: Sequence[FrozenTrial], distributions: Mapping[str, BaseDistribution]
 ) -> None:
-    """Hold what a journal says of its trials to what a driver writes there.
-
-    Raises:
-        ValueError: a number that is none or not finite, several values, a reason that is no text, a
-            parameter that is drawn from elsewhere.
-    """
+    """Hold what a journal says of its trials to what a driver writes there. Raises ValueError: a
+    number that is none or not finite, several values, a reason that is no text, a parameter that is
+    drawn from elsewhere."""
     for trial in trials:
         where = f"trial {trial.number}"
         values = [] if trial.values is None else list(trial.values)

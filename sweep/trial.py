@@ -80,10 +80,7 @@ def trial_command(sweep: Sweep, config: Path) -> list[str]:
 
 def start(command: Sequence[str], folder: Path) -> subprocess.Popen[bytes]:
     """Start a trial, its output in `folder`/output.log, out of reach of a Ctrl-C for the driver.
-
-    Raises:
-        OSError: the output cannot be written, or something else of its name is there.
-    """
+    Raises OSError: the output cannot be written, or something else of its name is there."""
     descriptor = open_own(folder / OUTPUT, os.O_WRONLY | os.O_TRUNC)
     with os.fdopen(descriptor, "wb") as output:
         return subprocess.Popen(
