@@ -15,8 +15,8 @@ _HEAD = """# Rules
 
 Written by `rn50 log rules --markdown`; do not edit.
 
-`rn50 log check` holds a log to the rules that judge a log, and a folder to those that judge a
-folder too; `rn50 config check` holds a config to the rules that judge a config. Severity *error*:
+`rn50 log check` applies the rules that judge logs, and to a folder also those that judge folders;
+`rn50 config check` applies the rules that judge configs. Severity *error*:
 the official verifier fails it, or there is no valid result; *policy*: the rules forbid it and no
 tool checks it; *warning*: no rule forbids it, and it is likely a mistake; *note*: worth knowing.
 The column *open* is the severity of a log in the open division (-: no rule there); a config of the
@@ -24,8 +24,8 @@ open division gets notes. Sources: training_rules.adoc of mlcommons/training_pol
 d73e20f), and the official tools, mlcommons/logging 4.1.68.
 
 Findings have the code and the name of their rule; in `--json` they are `id` and `name`, and
-`caused_by` is a code. No rule finds {unreadable} (a log that cannot be read)
-and {official} (where no rule here fails the log). The ids of before
+`caused_by` is a code. Two findings come from no rule: {unreadable} (a log that cannot be read)
+and {official} (if no rule here fails the log). Ids used before
 November 2026: [old codes](rules_old_codes.md).
 
 """

@@ -123,7 +123,7 @@ def _check_each(
 
 @folder_rule("MLP905", "mixed-rounds", POLICY, f"{RULES_TEXT} line 62")
 def _one_round(submission: Submission) -> Iterator[Violation]:
-    """All logs are of one round; the runs as a set are held to the newest."""
+    """All logs are of one round; the rules of the newest apply to the set."""
     first = submission.runs[:1]
     other = [pair for pair in submission.runs if pair[1].ruleset != first[0][1].ruleset][:1]
     for (name, run), (other_name, other_run) in zip(first, other, strict=False):

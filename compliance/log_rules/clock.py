@@ -151,7 +151,7 @@ def stamps_there(run: LoggedRun) -> Iterator[Violation]:
     keys=("init_start", "init_stop", "run_start"),
 )
 def run_starts_in_time(run: LoggedRun) -> Iterator[Violation]:
-    """run_start comes within the init limit of the first init_start, not init_stop alone."""
+    """run_start, and not only init_stop, comes within the init limit of the first init_start."""
     begins, start, stop = run.all("init_start"), run.start, run.first("init_stop")
     if not begins or start is None:
         return
@@ -193,7 +193,7 @@ def init_before_run(run: LoggedRun) -> Iterator[Violation]:
 
 @rule("MLP506", "cache-not-cleared", CLOSED_POLICY, f"{RULES_TEXT} line 220", keys=("cache_clear",))
 def caches_cleared(run: LoggedRun) -> Iterator[Violation]:
-    """cache_clear says true; null or a text is a note."""
+    """cache_clear is true; null or a text is a note."""
     for event in run.all("cache_clear"):
         if event.value is True or event.value == 1:
             continue
@@ -225,7 +225,7 @@ def caches_cleared_first(run: LoggedRun) -> Iterator[Violation]:
     keys=("cache_clear", "run_start"),
 )
 def caches_cleared_before_the_clock(run: LoggedRun) -> Iterator[Violation]:
-    """cache_clear is not logged after run_start alone."""
+    """cache_clear is not logged only after run_start."""
     clear, start = run.first("cache_clear"), run.start
     if clear is not None and start is not None and clear.order > start.order:
         text = f"cache_clear (line {clear.line}) is logged after run_start (line {start.line})"
@@ -237,7 +237,7 @@ def caches_cleared_before_the_clock(run: LoggedRun) -> Iterator[Violation]:
     keys=("run_resumed",),
 )
 def resumed(run: LoggedRun) -> Iterator[Violation]:
-    """The run was not interrupted: one that went on from a checkpoint says so in `run_resumed`."""
+    """The run was not interrupted; one resumed from a checkpoint logs `run_resumed`."""
     for event in run.all("run_resumed"):
         repeated = number(event.metadata.get("steps_repeated"))
         if repeated is None:
@@ -261,7 +261,7 @@ def resumed(run: LoggedRun) -> Iterator[Violation]:
     keys=("wall_clock_jump",),
 )
 def clock_jump(run: LoggedRun) -> Iterator[Violation]:
-    """The host's wall clock did not jump: a run that saw it do so says so in `wall_clock_jump`."""
+    """The host's wall clock did not jump during the run, which would log `wall_clock_jump`."""
     for event in run.all("wall_clock_jump"):
         yield Violation(
             f"the host's wall clock jumped by {shown(event.value)} s; the stamps follow the "

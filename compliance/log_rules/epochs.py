@@ -87,7 +87,7 @@ def epochs_not_later(run: LoggedRun) -> Iterator[Violation]:
 @rule("MLP806", "epoch-not-a-number", CLOSED_POLICY, f"{RULES_TEXT} line 208", keys=EPOCH_KEYS)
 def epochs_are_numbers(run: LoggedRun) -> Iterator[Violation]:
     """Epochs and counts of epochs, where an event of training or evaluation has them, are numbers:
-    rules that compare them see no others."""
+    rules that compare them skip others."""
     for event in (e for key in EPOCH_KEYS for e in run.all(key)):
         for name in EPOCH_NAMES:
             if name in event.metadata and number(event.metadata[name]) is None:

@@ -12,9 +12,9 @@ from ..rule import CHECKER, ERROR, NOTE, POLICY, Violation, rule
 
 @rule("MLP001", "broken-record", ERROR, f"{CHECKER}, mlp_parser")
 def records(run: LoggedRun) -> Iterator[Violation]:
-    """Every record is whole: one blank after its token, JSON with one key, value, metadata and
-    time, nothing after it. Two values under one name are none, as readers differ in which holds.
-    (The official parser takes the last, and does not see what follows a token with a tab.)"""
+    """Every record is complete: one blank after its token, JSON with one key, value, metadata and
+    time, nothing after it. Two values under one name break it, because readers differ in which they
+    take. (The official parser takes the last, and skips what follows a token with a tab.)"""
     for problem in run.log.problems:
         if problem.kind == "truncated":
             text = _truncated(run, problem.line, problem.key)
@@ -33,9 +33,9 @@ def records(run: LoggedRun) -> Iterator[Violation]:
 
 @rule("MLP003", "odd-record", NOTE, f"{CHECKER}, mlp_parser")
 def odd_records(run: LoggedRun) -> Iterator[Violation]:
-    """Nothing is odd about a record that loses nothing: a name that comes twice with one value, a
-    record of another format, or of a key that no rule reads behind a token with a tab. (A 0.6.0 log
-    with records of another format fails: its parser cannot read them.)"""
+    """No record has a harmless oddity: a name twice with one value, another format, or a token with
+    a tab before a key that no rule reads. (A 0.6.0 log with records of another format fails: its
+    parser cannot read them.)"""
     for note in run.log.notes:
         yield Violation(f"line {note.line}: {printable(note.message)}", note.line)
     other = run.log.other_dialect
@@ -57,8 +57,8 @@ _LATE = ((1e17, "nanoseconds?"), (1e14, "microseconds?"), (0.0, "a time after 20
 @rule("MLP002", "impossible-stamp", ERROR, "a clock that cannot be right")
 def stamps(run: LoggedRun) -> Iterator[Violation]:
     """Stamps are milliseconds since 1970 (0.6.0: seconds), not negative, not of the next century:
-    with microseconds or an impossible time there is no result. That none is of 2018 or later, when
-    MLPerf began, is policy. On keys that no rule reads, and where a number stands as a text (the
+    with microseconds or an impossible time there is no result. If none is of 2018 or later, when
+    MLPerf began, that is policy. On keys that no rule reads, and for a number written as text (the
     official parser reads it), it is a note. zero-stamp has stamps of 0."""
     unit = "seconds" if run.log.dialect == MLL else "milliseconds"
     for odd in run.log.odd_stamps:
@@ -109,8 +109,8 @@ def _truncated(run: LoggedRun, line: int, key: str | None) -> str:
 
 @rule("MLP005", "ruleset-contradicted", POLICY, "a log is held to the rules of its round")
 def ruleset(run: LoggedRun) -> Iterator[Violation]:
-    """Nothing beside the log contradicts the round that it is held to: not the folder of an earlier
-    round than its dates or format; a config.yaml beside it that does is a note, as it decides
+    """Nothing beside the log contradicts the round whose rules apply: not the folder of an earlier
+    round than its dates or format. A config.yaml beside it that does is a note, because it decides
     nothing. (`--ruleset` decides alone; dates before the folder's round are usual.)"""
     for doubt in run.doubts:
         text = doubt.message

@@ -162,7 +162,7 @@ def target_stamped_on_the_clock(run: LoggedRun) -> Iterator[Violation]:
     keys=("run_stop",),
 )
 def success(run: LoggedRun) -> Iterator[Violation]:
-    """run_stop says success, in these letters."""
+    """The status of run_stop is success, spelled so."""
     for event in run.all("run_stop"):
         if "status" not in event.metadata or event.metadata["status"] == "success":
             continue

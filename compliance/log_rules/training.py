@@ -42,8 +42,8 @@ def epoch_of(event: Event, name: str = "epoch_num") -> float | None:
     keys=EPOCH_KEYS,
 )
 def epoch_values(run: LoggedRun) -> Iterator[Violation]:
-    """Epoch numbers and counts are numbers that can be: not negative, not above 1,000, and whole
-    where most of the log's are."""
+    """Epoch numbers and counts are possible: not negative, not above 1,000, and whole if most of
+    the log's are."""
     found: list[tuple[Event, str, float]] = []
     for key in EPOCH_KEYS:
         for event in run.all(key):
