@@ -1,12 +1,20 @@
 # make test: the whole suite, format, lint, types and shell lint among it. make check: the same.
+# make test-fast: what starts no process, in a minute.
 # make fuzz MINUTES=30 JOBS=2: cases of every kind with new seeds (tests/fuzz); 1 where one is wrong.
-.PHONY: setup test check fuzz lint architecture format clean distclean container-test gpu-test
+.PHONY: setup test test-fast check fuzz lint architecture format clean distclean container-test gpu-test
 PYTHON := .venv/bin/python
 ROOMS := bench cli compliance config data gpu_bringup launch logging report scaling scripts sweep train tests
 SHELL_SCRIPTS := run_and_time.sh $(wildcard scripts/*.sh) $(wildcard launch/examples/*) .ci/run
 
+# Most of the suite's time is waiting, for ranks to start and for patience to end: more processes
+# than cores, each with whole files.
+TEST_PROCESSES := 3
 test: setup
-	$(PYTHON) -m pytest
+	$(PYTHON) -m pytest -n $(TEST_PROCESSES) --dist loadgroup
+
+# For the edit loop: no ranks and no commands.
+test-fast: setup
+	$(PYTHON) -m pytest -n $(TEST_PROCESSES) --dist loadgroup --fast
 
 check: test
 

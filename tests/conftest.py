@@ -25,13 +25,43 @@ ROOT = Path(__file__).resolve().parent.parent
 CHECKS = (HealthCheck.too_slow, HealthCheck.function_scoped_fixture)
 settings.register_profile("search", deadline=None, suppress_health_check=CHECKS)
 settings.register_profile("same", settings.get_profile("search"), derandomize=True)
+settings.register_profile("fast", settings.get_profile("same"), max_examples=10)
 settings.load_profile("same")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """With `-n`: the tests of a file run in one process and share its fixtures."""
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--fast",
+        action="store_true",
+        help="neither slow tests nor files that start processes; ten examples of a property",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("--fast"):
+        settings.load_profile("fast")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """With `-n` the tests of a file run in one process, as they share its fixtures, and files with
+    slow tests come first: a long one that comes last would run alone."""
+    if config.getoption("--fast"):
+        left_out = [item for item in items if _is_slow(item) or _starts_processes(item)]
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item not in set(left_out)]
+    slow_files = {item.path for item in items if _is_slow(item)}
+    items.sort(key=lambda item: item.path not in slow_files)
     for item in items:
         item.add_marker(pytest.mark.xdist_group(item.nodeid.partition("::")[0]))
+
+
+def _is_slow(item: pytest.Item) -> bool:
+    return item.get_closest_marker("slow") is not None
+
+
+def _starts_processes(item: pytest.Item) -> bool:
+    module = getattr(item, "module", None)
+    return "rn50" in getattr(item, "fixturenames", ()) or hasattr(module, "subprocess")
 
 
 @pytest.fixture(scope="session")
