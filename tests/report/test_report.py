@@ -411,7 +411,7 @@ VALUES = st.one_of(
 )
 
 
-@settings(max_examples=80)
+@settings(max_examples=25)
 @given(
     st.lists(st.tuples(st.integers(0, 95), VALUES, VALUES, st.floats(-1e15, 1e15)), max_size=12),
     st.lists(st.dictionaries(st.sampled_from(list(train_records()[0])), VALUES), max_size=4),
