@@ -74,7 +74,7 @@ def largest_batch(system: System) -> int:
     """The largest batch of a GPU that the speed of `system` is known for. Raises UserError: a
     machine that nothing is known of."""
     machine = _model(system)
-    return max(point.batch for point in getattr(machine.performance, machine.precision).points)
+    return max(point.batch for point in machine.points)
 
 
 def _model(system: System) -> Machine:

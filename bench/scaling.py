@@ -49,6 +49,11 @@ class Point(NamedTuple):
     images_per_s: list[float]
     busy_cores: list[float]
 
+    @property
+    def images_per_cpu_s(self) -> list[float]:
+        """What other work on the machine leaves as it is."""
+        return _ratios(self.images_per_s, self.busy_cores)
+
 
 def per_rank(mode: str, ranks: int, batch: int, global_batch: int) -> int:
     """Images of a rank in a step. Raises UserError where the global batch does not divide."""
@@ -227,7 +232,7 @@ def scaling_rows(
                 "speedup": spread(speedups),
                 "efficiency_ranks": spread([s / ranks for s in speedups]),
                 "efficiency_cores": spread([s / min(ranks, cores) for s in speedups]),
-                "efficiency_cpu": spread(_ratios(_images_per_cpu_s(point), _images_per_cpu_s(one))),
+                "efficiency_cpu": spread(_ratios(point.images_per_cpu_s, one.images_per_cpu_s)),
                 "busy_cores": spread(point.busy_cores),
                 "shares_cores": ranks > cores,
             }
@@ -237,11 +242,6 @@ def scaling_rows(
 
 def _ratios(mine: Sequence[float], others: Sequence[float]) -> list[float]:
     return [one / other for one, other in zip(mine, others, strict=True)]
-
-
-def _images_per_cpu_s(point: Point) -> list[float]:
-    """Images for each CPU-second: what other work on the machine leaves as it is."""
-    return _ratios(point.images_per_s, point.busy_cores)
 
 
 TABLE_HEADER = (

@@ -394,7 +394,7 @@ def _fit_in_words(fit: Calibration) -> str:
 
 
 def _simulate(job: Job, steps: int, seed: int, faults: dict[str, Any], as_json: bool) -> None:
-    from ..scaling.simulate_job import simulate_job
+    from ..scaling.simulate import simulate_job
 
     if job.gpus * steps > _MOST_RANK_STEPS:
         raise UserError(

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ..config.errors import UserError
-from ..config.machine import Compute, Performance, System
+from ..config.machine import Compute, Performance, Point, System
 from .topology import Link, Node, Topology
 
 GAMMA_S_PER_BYTE = 1e-12
@@ -30,6 +30,12 @@ class Machine:
     fixed_s: float
     per_image_s: float
     exponent: float
+
+    @property
+    def points(self) -> tuple[Point, ...]:
+        """What its speed is known from."""
+        points: tuple[Point, ...] = getattr(self.performance, self.precision).points
+        return (*points, *self.performance.other_points)
 
     def growing_s(self, batch: float) -> float:
         """The part of a step's computation that grows with the batch of a rank."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -97,7 +96,7 @@ class Prediction:
             "time_to_train_s": round(self.run.total_s, 3),
             "interval": [round(value, 3) for value in self.time_interval_s],
             "breakdown": {
-                "step_ms": {_ms(name): round(value * 1e3, 4) for name, value in step.parts.items()},
+                "step_ms": {name[:-2]: round(v * 1e3, 4) for name, v in step.parts.items()},
                 "run_s": {name[:-2]: round(v, 4) for name, v in self.run.parts.items()},
             },
             "step_time_interval_ms": [round(value * 1e3, 4) for value in self.step_interval_s],
@@ -114,7 +113,7 @@ class Prediction:
             "init_s": self.machine.performance.init_s,
             "calibrated_on": [
                 {"gpus": p.gpus, "batch": p.batch, "step_ms": p.step_s * 1e3, "source": p.source}
-                for p in (*_points(self.machine), *self.machine.performance.other_points)
+                for p in self.machine.points
             ],
             "accuracy_by_epoch": [
                 [epoch, round(top1, 4)]
@@ -281,9 +280,8 @@ def curve(answer: Prediction) -> list[Prediction]:
 
 def step_sigma(machine: Machine, gpus: int, batch: int) -> float:
     """Relative error of a step: grows with the distance from the calibrated points."""
-    points = [*_points(machine), *machine.performance.other_points]
-    far = max(0.0, math.log2(gpus / max(point.gpus for point in points)))
-    batches = [point.batch for point in points]
+    far = max(0.0, math.log2(gpus / max(point.gpus for point in machine.points)))
+    batches = [point.batch for point in machine.points]
     small = max(0.0, math.log2(min(batches) / batch), math.log2(batch / max(batches)))
     return math.hypot(
         SIGMA_MODEL, SIGMA_PER_DOUBLING_OF_GPUS * far, SIGMA_PER_HALVING_OF_BATCH * small
@@ -320,11 +318,3 @@ def _checked(job: Job) -> Job:
     except ValueError as error:
         raise UserError(f"--groups or --algorithm: {error}") from None
     return job
-
-
-def _points(machine: Machine) -> Sequence[Any]:
-    return getattr(machine.performance, machine.precision).points
-
-
-def _ms(name: str) -> str:
-    return name[:-2]

@@ -182,12 +182,10 @@ def _job(machine: str, gpus: int, batch: int, epochs: float, per_node: int | Non
 
 
 def _is_point(answer: Prediction, gpus: int, batch: int, step_ms: float) -> bool:
-    about = answer.machine.performance
-    points = (*getattr(about, answer.job.precision).points, *about.other_points)
     return any(
         (point.gpus, point.batch) == (gpus, batch)
         and math.isclose(point.step_s * 1e3, step_ms, rel_tol=1e-4)
-        for point in points
+        for point in answer.machine.points
     )
 
 

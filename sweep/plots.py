@@ -7,7 +7,7 @@ from itertools import accumulate
 from math import log10
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..report.charts import finish, new_figure
+from ..report.charts import INK, finish, new_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -39,9 +39,8 @@ def draw_plots(search: Search) -> dict[str, Figure]:
 
 def draw_together(search: Search) -> Figure:
     """All plots in one figure, one below the other."""
-    sizes = [size(search) for _, size in PLOTS.values()]
-    figure = new_figure(max(width for width, _ in sizes), sum(height for _, height in sizes))
-    heights = [height for _, height in sizes]
+    widths, heights = zip(*(size(search) for _, size in PLOTS.values()), strict=True)
+    figure = new_figure(max(widths), sum(heights))
     panels = figure.subplots(len(PLOTS), 1, height_ratios=heights)
     for axes, (draw, _) in zip(panels, PLOTS.values(), strict=True):
         draw(search, axes)
@@ -60,13 +59,8 @@ def _history(search: Search, axes: Axes) -> None:
     for state, mark, colour in (("pruned", "|", "C1"), ("fail", "x", "C3")):
         found = [t["trial"] for t in trials if t["state"] == state]
         if found:
-            transform = axes.get_xaxis_transform()
-            axes.plot(
-                *(found, [0.03] * len(found), mark),
-                color=colour,
-                transform=transform,
-                label=state,
-            )
+            low = [0.03] * len(found), axes.get_xaxis_transform()  # along the bottom
+            axes.plot(found, low[0], mark, color=colour, transform=low[1], label=state)
     axes.set(xlabel="trial", ylabel=search.label)
     axes.locator_params(axis="x", integer=True)
     finish(axes)
@@ -97,31 +91,25 @@ def _parallel(search: Search, axes: Axes) -> None:
     names = [*keys, search.label]
     columns = [[t["parameters"][key] for t in done] for key in keys]
     columns.append([t["value"] for t in done])
-    scaled = [
-        place(column, log=key in search.log_keys)
-        for key, column in zip(names, columns, strict=True)
-    ]
+    scaled = [place(c, log=n in search.log_keys) for n, c in zip(names, columns, strict=True)]
     order = sorted(range(len(done)), key=lambda i: done[i]["value"], reverse=not search.maximize)
-    colours = colormaps["viridis"]
     for rank, i in enumerate(order):  # the best last, on top
-        share = rank / max(1, len(order) - 1)
+        is_best = rank == len(order) - 1
         axes.plot(
-            range(len(names)),
             [column[i] for column in scaled],
-            color=colours(share),
-            lw=2.2 if rank == len(order) - 1 else 1.0,
+            color=colormaps["viridis"](rank / max(1, len(order) - 1)),
+            lw=2.2 if is_best else 1.0,
             alpha=0.9,
         )
     for x, column in enumerate(columns):
-        axes.axvline(x, color="grey", lw=0.8)
+        axes.axvline(x, color=INK, lw=0.8, alpha=0.5)
         for value, y in sorted(set(zip(map(_text, column), scaled[x], strict=True))):
             if len(set(map(_text, column))) <= 6 or y in (0.0, 1.0):
                 axes.text(x + 0.03, y, value, fontsize=7, va="center")
     axes.set_xticks(range(len(names)), names, fontsize=8)
     axes.set_yticks([])
     axes.set_xlim(-0.1, len(names) - 0.6)
-    for spine in axes.spines.values():
-        spine.set_visible(False)
+    axes.spines[:].set_visible(False)
 
 
 PLOTS: dict[str, tuple[Callable[[Search, Axes], None], Callable[[Search], tuple[float, float]]]] = {

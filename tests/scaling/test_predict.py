@@ -13,7 +13,7 @@ from rn50.config.load import load, load_system, system_yaml
 from rn50.config.names import list_presets
 from rn50.scaling.calibrate import Measurement, calibrate
 from rn50.scaling.predict import Prediction, job_of_config, job_of_system, predict
-from rn50.scaling.simulate_job import simulate_job
+from rn50.scaling.simulate import simulate_job
 from rn50.scaling.step import build, step_time
 
 FUZZ = settings(max_examples=40)

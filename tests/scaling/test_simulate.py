@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from rn50.scaling.clocks import Program, compile_allreduce, run
 from rn50.scaling.cost import allreduce
-from rn50.scaling.overlap import exposed
 from rn50.scaling.simulate import (
     Failure,
     Faults,
@@ -20,6 +19,7 @@ from rn50.scaling.simulate import (
     SlowNode,
     simulate,
 )
+from rn50.scaling.step import exposed
 from rn50.scaling.topology import Link, Node, Topology, flat
 
 FUZZ = settings(max_examples=40)
