@@ -1,7 +1,5 @@
 """The verdict on a log, its one cause, and the official checker's verdict next to it."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any, NamedTuple

@@ -1,7 +1,5 @@
 """The official compliance checker, run apart: its verdict, its version, never its traceback."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 from typing import NamedTuple

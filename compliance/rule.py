@@ -5,8 +5,6 @@ folder of runs. The decorator registers the rule; codes are in the order in whic
 severity are listed, so a rule whose findings explain others has the lower code.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple, Protocol
 

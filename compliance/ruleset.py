@@ -8,8 +8,6 @@ a round's results (training_results_v4.0) counts, else the outermost: what lies 
 name of a system, is the submitter's. Stamps that are no dates of MLPerf are no absent ones.
 """
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import NamedTuple

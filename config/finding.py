@@ -1,7 +1,5 @@
 """What a check finds: the shape that config checks and log checks share."""
 
-from __future__ import annotations
-
 import json
 import math
 from typing import Any, NamedTuple

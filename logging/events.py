@@ -1,7 +1,5 @@
 """What a log is made of once it is read: events, what is wrong with its records, its counts."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from pathlib import Path
