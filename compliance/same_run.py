@@ -218,14 +218,9 @@ def same_accuracies(runs: Sequence[Named]) -> Iterator[Violation]:
 
 
 def _same_curve(text: str, equal: int, severity: str) -> Violation:
-    return Violation(
-        text,
-        None,
-        "runs with seeds, and so accuracies, of their own",
-        f"{equal} equal accuracies",
-        "every run of a submission is trained anew, with a seed of its own",
-        severity,
-    )
+    expected = "runs with seeds, and so accuracies, of their own"
+    advice = "every run of a submission is trained anew, with a seed of its own"
+    return Violation(text, None, expected, f"{equal} equal accuracies", advice, severity)
 
 
 def _near_set(curves: Sequence[tuple[str, _Curve]]) -> list[str]:

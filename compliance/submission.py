@@ -127,14 +127,13 @@ def _one_round(submission: Submission) -> Iterator[Violation]:
     first = submission.runs[:1]
     other = [pair for pair in submission.runs if pair[1].ruleset != first[0][1].ruleset][:1]
     for (name, run), (other_name, other_run) in zip(first, other, strict=False):
-        yield Violation(
+        text = (
             f"{name} is of ruleset {run.ruleset}, {other_name} of {other_run.ruleset}: the set "
-            f"is held to {newest(submission.checks)}",
-            None,
-            "logs of one round",
-            f"{run.ruleset} and {other_run.ruleset}",
-            "--ruleset decides for all of them",
+            f"is held to {newest(submission.checks)}"
         )
+        expected = "logs of one round"
+        actual = f"{run.ruleset} and {other_run.ruleset}"
+        yield Violation(text, None, expected, actual, "--ruleset decides for all of them")
 
 
 @folder_rule("MLP901", "five-runs", ERROR, f"{RULES_TEXT} lines 509, 954; {_PACKAGE}")
@@ -360,14 +359,13 @@ def _chips(submission: Submission) -> Iterator[Violation]:
         rate = target.epoch * benchmark.IMAGENET_TRAIN_SAMPLES / (run.run_ms / 1000) / chips
         most = benchmark.IMPOSSIBLE_IMAGES_PER_S_A_CHIP
         if rate > most and run.value("train_samples") == benchmark.IMAGENET_TRAIN_SAMPLES:
-            yield Violation(
+            text = (
                 f"{name}: {rate:.2g} images/s for each of the {chips} accelerators of the system "
-                "description",
-                None,
-                f"up to {most:.2g} images/s",
-                f"{rate:.2g} images/s",
-                "number_of_nodes and accelerators_per_node are those of the runs",
+                "description"
             )
+            expected = f"up to {most:.2g} images/s"
+            advice = "number_of_nodes and accelerators_per_node are those of the runs"
+            yield Violation(text, None, expected, f"{rate:.2g} images/s", advice)
             return
 
 
@@ -384,13 +382,10 @@ def _rcp(submission: Submission) -> Iterator[Violation]:
         return
     if verdict.mean is None and len(_invalid(submission)) > benchmark.RUNS_THAT_MAY_FAIL:
         return  # five-runs says it
-    yield Violation(
-        f"RCP test: {verdict.reason}",
-        None,
-        "a reference convergence point, and not fewer epochs than it",
-        "none" if verdict.mean is None else f"{verdict.mean:g} epochs",
-        "supply a reference with at least 10 runs",
-    )
+    text = f"RCP test: {verdict.reason}"
+    expected = "a reference convergence point, and not fewer epochs than it"
+    actual = "none" if verdict.mean is None else f"{verdict.mean:g} epochs"
+    yield Violation(text, None, expected, actual, "supply a reference with at least 10 runs")
 
 
 @folder_rule(

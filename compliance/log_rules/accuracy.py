@@ -139,13 +139,11 @@ def accuracies_are_counts(run: LoggedRun) -> Iterator[Violation]:
         return
     fewer = grid.images(min(best + best // 3, _MOST_IMAGES), best)
     if fewer is not None:
+        text = f"all {len(fractions)} accuracies are counts over {fewer:,} images, not {best:,}"
+        actual = f"multiples of 1/{fewer:,}"
+        severity = POLICY if fewer < best else NOTE
         yield Violation(
-            f"all {len(fractions)} accuracies are counts over {fewer:,} images, not {best:,}",
-            odd[0].line,
-            f"multiples of 1/{best:,}",
-            f"multiples of 1/{fewer:,}",
-            "evaluate every image",
-            POLICY if fewer < best else NOTE,
+            text, odd[0].line, f"multiples of 1/{best:,}", actual, "evaluate every image", severity
         )
         return
     yield _no_count(odd[0], best, f"nor are {len(odd) - 1} others", NOTE)
@@ -180,14 +178,13 @@ def credible_rise(run: LoggedRun) -> Iterator[Violation]:
         return  # another task; train-samples says it
     target = run.evaluations_at_target[0]
     if target.epoch is not None and 0 <= target.epoch < _FEWEST_EPOCHS:
-        yield Violation(
+        text = (
             f"{plain(target.accuracy)} at epoch {plain(target.epoch)} (line {target.line}): the "
-            "fewest published epochs to the target are 20",
-            target.line,
-            f"epoch {_FEWEST_EPOCHS} or later",
-            plain(target.epoch),
-            "a model that was trained before run_start is no run",
+            "fewest published epochs to the target are 20"
         )
+        expected = f"epoch {_FEWEST_EPOCHS} or later"
+        advice = "a model that was trained before run_start is no run"
+        yield Violation(text, target.line, expected, plain(target.epoch), advice)
         return
     before = [
         e for e in run.timed_evaluations if e.order < target.order and e.epoch != target.epoch
@@ -196,11 +193,10 @@ def credible_rise(run: LoggedRun) -> Iterator[Violation]:
         return
     rise = target.accuracy - before[-1].accuracy
     if rise > _LEAP:
-        yield Violation(
+        text = (
             f"accuracy leaps from {plain(before[-1].accuracy)} (line {before[-1].line}) to "
-            f"{plain(target.accuracy)} (line {target.line})",
-            target.line,
-            f"a rise by at most {_LEAP} between two evaluations",
-            f"{rise:.3f}",
-            "no published run rises by more than 0.10 to the target",
+            f"{plain(target.accuracy)} (line {target.line})"
         )
+        expected = f"a rise by at most {_LEAP} between two evaluations"
+        advice = "no published run rises by more than 0.10 to the target"
+        yield Violation(text, target.line, expected, f"{rise:.3f}", advice)

@@ -98,15 +98,13 @@ def clock_steady(run: LoggedRun) -> Iterator[Violation]:
     why = clock_fault(run)
     count = max(len(steps), run.log.step_back_count if run.second_run_line is None else 0)
     most = plain(round(worst.by_ms / 1000, 3))
-    yield Violation(
+    text = (
         f"time goes back {count} x, most by {most} s at line {worst.line} "
-        f"({printable(worst.key)[:60]})" + (f": {why}" if why else ""),
-        worst.line,
-        "stamps that rise",
-        f"{most} s back",
-        "one process with one clock writes the log",
-        None if worst.by_ms >= SAME_MS else NOTE,
+        f"({printable(worst.key)[:60]})" + (f": {why}" if why else "")
     )
+    advice = "one process with one clock writes the log"
+    severity = None if worst.by_ms >= SAME_MS else NOTE
+    yield Violation(text, worst.line, "stamps that rise", f"{most} s back", advice, severity)
 
 
 _TIMED = frozenset({"init_start", "init_stop", "run_start", "run_stop", "eval_accuracy"})
@@ -161,14 +159,13 @@ def run_starts_in_time(run: LoggedRun) -> Iterator[Violation]:
         return  # init-too-long says it
     gap_ms = start.time_ms - first_ms
     if first_ms > 0 and gap_ms > limit_ms:
-        yield Violation(
+        text = (
             f"run_start is {gap_ms / 1000:.1f} s after init_start, the limit is "
-            f"{limit_ms / 1000:g} s",
-            start.line,
-            f"at most {limit_ms / 1000:g} s",
-            f"{gap_ms / 1000:.1f} s",
-            "the clock starts when the limit is over, whatever init_stop says",
+            f"{limit_ms / 1000:g} s"
         )
+        expected = f"at most {limit_ms / 1000:g} s"
+        advice = "the clock starts when the limit is over, whatever init_stop says"
+        yield Violation(text, start.line, expected, f"{gap_ms / 1000:.1f} s", advice)
 
 
 @rule(
@@ -182,13 +179,12 @@ def init_before_run(run: LoggedRun) -> Iterator[Violation]:
         return
     ahead_ms = stop.time_ms - start.time_ms
     if ahead_ms > 0 and start.order > stop.order and ahead_ms >= SAME_MS:
-        yield Violation(
+        text = (
             f"run_start is stamped {ahead_ms / 1000:.3f} s before init_stop: "
-            "the init limit is not proven",
-            start.line,
-            "later than init_stop",
-            f"{ahead_ms / 1000:.3f} s earlier",
+            "the init limit is not proven"
         )
+        expected = "later than init_stop"
+        yield Violation(text, start.line, expected, f"{ahead_ms / 1000:.3f} s earlier")
 
 
 @rule("MLP506", "cache-not-cleared", CLOSED_POLICY, f"{RULES_TEXT} line 220", keys=("cache_clear",))
@@ -246,14 +242,13 @@ def resumed(run: LoggedRun) -> Iterator[Violation]:
             said = "it had stopped there in order, so no step was trained twice"
         else:
             said = f"{plain(repeated)} or more steps were trained twice and logged once"
-        yield Violation(
+        text = (
             f"interrupted and resumed after step {shown(event.value)}: {said}; its clock ran on "
-            "meanwhile",
-            event.line,
-            "one uninterrupted run",
-            f"resumed after step {shown(event.value)}",
-            "submit runs that were not interrupted",
+            "meanwhile"
         )
+        expected = "one uninterrupted run"
+        actual = f"resumed after step {shown(event.value)}"
+        yield Violation(text, event.line, expected, actual, "submit runs that were not interrupted")
 
 
 @rule(
@@ -263,11 +258,10 @@ def resumed(run: LoggedRun) -> Iterator[Violation]:
 def clock_jump(run: LoggedRun) -> Iterator[Violation]:
     """The host's wall clock did not jump during the run, which would log `wall_clock_jump`."""
     for event in run.all("wall_clock_jump"):
-        yield Violation(
+        text = (
             f"the host's wall clock jumped by {shown(event.value)} s; the stamps follow the "
-            "monotonic clock and did not",
-            event.line,
-            "a wall clock that runs evenly",
-            f"a jump by {shown(event.value)} s",
-            "let NTP set the hosts' clocks before a run",
+            "monotonic clock and did not"
         )
+        expected = "a wall clock that runs evenly"
+        advice = "let NTP set the hosts' clocks before a run"
+        yield Violation(text, event.line, expected, f"a jump by {shown(event.value)} s", advice)

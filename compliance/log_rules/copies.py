@@ -55,14 +55,13 @@ def different_values(run: LoggedRun) -> Iterator[Violation]:
             continue
         other = next((e for e in events if e.value != events[0].value), None)
         if other is not None:
-            yield Violation(
+            text = (
                 f"{key} is {shown(events[0].value)} in line {events[0].line} "
-                f"and {shown(other.value)} in line {other.line}",
-                other.line,
-                "one value",
-                f"{shown(events[0].value)} and {shown(other.value)}",
-                "the ranks disagree, or two runs were mixed",
+                f"and {shown(other.value)} in line {other.line}"
             )
+            actual = f"{shown(events[0].value)} and {shown(other.value)}"
+            advice = "the ranks disagree, or two runs were mixed"
+            yield Violation(text, other.line, "one value", actual, advice)
 
 
 @rule("MLP203", "copied-records", NOTE, f"{CHECKER}, warnings of EXACTLY_ONE", keys=_ONCE_KEYS)

@@ -26,14 +26,10 @@ def cadence(run: LoggedRun) -> Iterator[Violation]:
     problem = cadence_problem(sorted(set(epochs)))
     if problem is not None:
         cause = "" if _out_of_place(epochs) is None else "epochs-out-of-order"
-        yield Violation(
-            f"evaluated not every {benchmark.EVAL_PERIOD_EPOCHS} epochs: {problem}",
-            events[0].line,
-            f"every {benchmark.EVAL_PERIOD_EPOCHS} epochs from epoch 1-4 on",
-            problem,
-            "keep the cadence to the end",
-            caused_by=cause,
-        )
+        text = f"evaluated not every {benchmark.EVAL_PERIOD_EPOCHS} epochs: {problem}"
+        expected = f"every {benchmark.EVAL_PERIOD_EPOCHS} epochs from epoch 1-4 on"
+        advice = "keep the cadence to the end"
+        yield Violation(text, events[0].line, expected, problem, advice, caused_by=cause)
 
 
 def _out_of_place(epochs: list[float]) -> int | None:

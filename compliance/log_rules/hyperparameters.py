@@ -115,12 +115,9 @@ def weights_named(run: LoggedRun) -> Iterator[Violation]:
         if group
     ]
     if parts:
-        yield Violation(
-            f"weights_initialization names other tensors than the reference: {'; '.join(parts)}",
-            events[0].line,
-            f"the {len(wanted)} names of the reference, once each",
-            f"{len(events)} records",
-        )
+        text = f"weights_initialization names other tensors than the reference: {'; '.join(parts)}"
+        expected = f"the {len(wanted)} names of the reference, once each"
+        yield Violation(text, events[0].line, expected, f"{len(events)} records")
 
 
 @rule(

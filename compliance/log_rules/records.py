@@ -72,14 +72,10 @@ def stamps(run: LoggedRun) -> Iterator[Violation]:
         elif odd.kind == "late":
             size = float(odd.stamp)
             what = f"is {stamp}: " + next(name for least, name in _LATE if size >= least)
-        yield Violation(
-            f"the stamp of {some} in line {odd.line} ({printable(odd.key)}) {what}",
-            odd.line,
-            f"{unit} since 1970, a number",
-            stamp,
-            "" if odd.kind == "text" else f"stamp every record with Unix {unit}",
-            _HOW_BAD.get(odd.kind, ERROR) if odd.checked else NOTE,
-        )
+        text = f"the stamp of {some} in line {odd.line} ({printable(odd.key)}) {what}"
+        advice = "" if odd.kind == "text" else f"stamp every record with Unix {unit}"
+        severity = _HOW_BAD.get(odd.kind, ERROR) if odd.checked else NOTE
+        yield Violation(text, odd.line, f"{unit} since 1970, a number", stamp, advice, severity)
 
 
 @rule("MLP004", "odd-bytes", NOTE, "a page that a file system lost; a file that was written over")
@@ -126,14 +122,13 @@ def joined(run: LoggedRun) -> Iterator[Violation]:
     joined = run.log.joined
     if joined.lines:
         more = f" and {joined.lines - 1} more lines hold" if joined.lines > 1 else " holds"
-        yield Violation(
+        text = (
             f"line {joined.first}{more} two records (newline lost); the official checker sees the "
-            "last alone",
-            joined.first,
-            "one record a line",
-            f"{joined.lines} lines with more",
-            "write every record with its newline in one call",
+            "last alone"
         )
+        expected = "one record a line"
+        advice = "write every record with its newline in one call"
+        yield Violation(text, joined.first, expected, f"{joined.lines} lines with more", advice)
 
 
 @rule("MLP007", "two-runs", ERROR, f"{CHECKER}, init_start before init_stop")

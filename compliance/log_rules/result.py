@@ -211,14 +211,10 @@ def ranks_agree(run: LoggedRun) -> Iterator[Violation]:
         split = 0 < good < len(group)
         if split:
             text += f", only {good} at target"
-        yield Violation(
-            text,
-            group[0].line,
-            "one accuracy over all images",
-            f"{len(group)}",
-            "sum the counts of all ranks and log them once",
-            None if split and run.needs_target else NOTE,
-        )
+        expected = "one accuracy over all images"
+        advice = "sum the counts of all ranks and log them once"
+        severity = None if split and run.needs_target else NOTE
+        yield Violation(text, group[0].line, expected, f"{len(group)}", advice, severity)
 
 
 def _at_once(evaluations: list[Evaluation]) -> Iterator[list[Evaluation]]:
@@ -241,13 +237,12 @@ def stops_at_target(run: LoggedRun) -> Iterator[Violation]:
     later = [e for e in run.timed_evaluations if e.order > passing[0].order]
     later = [e for e in later if e.epoch != passing[0].epoch]
     if later:
-        yield Violation(
+        text = (
             f"target reached at {_at(passing[0])}, training went on to {_at(later[-1])}: "
-            "time overstated, RCP test made easier",
-            passing[0].line,
-            "run_stop at the first evaluation at target",
-            f"{len(later)} more",
+            "time overstated, RCP test made easier"
         )
+        expected = "run_stop at the first evaluation at target"
+        yield Violation(text, passing[0].line, expected, f"{len(later)} more")
 
 
 @rule(

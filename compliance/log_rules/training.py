@@ -57,14 +57,13 @@ def epoch_values(run: LoggedRun) -> Iterator[Violation]:
     if not wrong:
         return
     event, name, value = wrong[0]
+    text = f"{event.key} (line {event.line}): {name} is {plain(value)}, " + (
+        "no epoch of a run" if absurd else "a part of an epoch"
+    )
+    expected = f"a whole number up to {benchmark.MOST_LOGGED_EPOCHS:,}"
+    severity = POLICY if absurd else severity_of(len(parts), len(found))
     yield Violation(
-        f"{event.key} (line {event.line}): {name} is {plain(value)}, "
-        + ("no epoch of a run" if absurd else "a part of an epoch"),
-        event.line,
-        f"a whole number up to {benchmark.MOST_LOGGED_EPOCHS:,}",
-        plain(value),
-        "log the number of the epoch",
-        POLICY if absurd else severity_of(len(parts), len(found)),
+        text, event.line, expected, plain(value), "log the number of the epoch", severity
     )
 
 
@@ -132,15 +131,13 @@ def epoch_order(run: LoggedRun) -> Iterator[Violation]:
 
 
 def _again(event: Event, before: Event, epoch: float, severity: str | None) -> Violation:
-    return Violation(
+    text = (
         f"epoch {plain(epoch)} is evaluated again: {shown(before.value)} (line {before.line}), "
-        f"then {shown(event.value)} (line {event.line})",
-        event.line,
-        "one evaluation of an epoch",
-        f"{shown(before.value)} and {shown(event.value)}",
-        "the first evaluation of an epoch counts; the next one comes 4 epochs later",
-        severity,
+        f"then {shown(event.value)} (line {event.line})"
     )
+    actual = f"{shown(before.value)} and {shown(event.value)}"
+    advice = "the first evaluation of an epoch counts; the next one comes 4 epochs later"
+    return Violation(text, event.line, "one evaluation of an epoch", actual, advice, severity)
 
 
 @rule(
@@ -159,14 +156,13 @@ def no_training_before_the_clock(run: LoggedRun) -> Iterator[Violation]:
         stamped = by_ms > run.slack_ms and event.time_ms > 0
         if event.order < start.order or stamped:
             where = f"{by_ms / 1000:.3f} s before" if stamped else "before"
-            yield Violation(
+            text = (
                 f"epoch_start (line {event.line}) {'is stamped' if stamped else 'stands'} {where} "
-                f"run_start (line {start.line})",
-                event.line,
-                "run_start before the first epoch",
-                "an epoch before run_start",
-                "the clock starts before the first image is touched",
+                f"run_start (line {start.line})"
             )
+            expected = "run_start before the first epoch"
+            advice = "the clock starts before the first image is touched"
+            yield Violation(text, event.line, expected, "an epoch before run_start", advice)
             return
 
 
@@ -185,14 +181,13 @@ def target_after_training(run: LoggedRun) -> Iterator[Violation]:
     first = min(starts, key=lambda event: event.order)
     target = run.evaluations_at_target[0]
     if target.order < first.order:
-        yield Violation(
+        text = (
             f"the target is reached (line {target.line}) before any training: the first "
-            f"{first.key} is line {first.line}",
-            target.line,
-            "training, then its evaluation",
-            "an evaluation at target first",
-            "a model that was trained before run_start is no run",
+            f"{first.key} is line {first.line}"
         )
+        expected = "training, then its evaluation"
+        advice = "a model that was trained before run_start is no run"
+        yield Violation(text, target.line, expected, "an evaluation at target first", advice)
 
 
 def _untrained(run: LoggedRun) -> tuple[list[tuple[Event, float, float]], int]:
@@ -338,15 +333,13 @@ def _evaluated_elsewhere(run: LoggedRun, blocks: Sequence[_Block]) -> Iterator[V
             odd.append((event, epoch, block))
     if odd:
         event, epoch, block = odd[0]
-        yield Violation(
+        text = (
             f"eval_accuracy (line {event.line}) is of epoch {plain(epoch)}, in a block of "
-            f"{plain(block.epochs)} epochs from {plain(block.first)} (line {block.event.line})",
-            event.line,
-            f"an epoch from {plain(block.first)} to {plain(block.end - 1)}",
-            plain(epoch),
-            "log the epochs that a block trains",
-            severity_of(len(odd), of),
+            f"{plain(block.epochs)} epochs from {plain(block.first)} (line {block.event.line})"
         )
+        expected = f"an epoch from {plain(block.first)} to {plain(block.end - 1)}"
+        advice = "log the epochs that a block trains"
+        yield Violation(text, event.line, expected, plain(epoch), advice, severity_of(len(odd), of))
 
 
 def _empty(run: LoggedRun, blocks: Sequence[_Block]) -> Iterator[Violation]:
@@ -357,15 +350,13 @@ def _empty(run: LoggedRun, blocks: Sequence[_Block]) -> Iterator[Violation]:
     odd = [b for b in blocks if bisect_left(epochs, b.first - 1) >= bisect_left(epochs, b.end)]
     if odd:
         block = odd[0]
-        yield Violation(
+        text = (
             f"block_start (line {block.event.line}): none of its {plain(block.epochs)} epochs from "
-            f"{plain(block.first)} is logged as trained",
-            block.event.line,
-            "epoch_start records of the block",
-            "none",
-            "",
-            severity_of(len(odd), len(blocks)),
+            f"{plain(block.first)} is logged as trained"
         )
+        expected = "epoch_start records of the block"
+        severity = severity_of(len(odd), len(blocks))
+        yield Violation(text, block.event.line, expected, "none", "", severity)
 
 
 @rule(
@@ -390,12 +381,10 @@ def starts_before_stops(run: LoggedRun) -> Iterator[Violation]:
         ]
         if odd:
             stop, start = odd[0]
-            yield Violation(
+            text = (
                 f"{kind}_stop (line {stop.line}) of epoch {plain(epoch_of(stop, name) or 0.0)} "
-                f"stands before its {kind}_start (line {start.line})",
-                stop.line,
-                f"{kind}_start first",
-                f"{kind}_stop first",
-                "",
-                severity_of(len(odd), len(stops)),
+                f"stands before its {kind}_start (line {start.line})"
             )
+            expected = f"{kind}_start first"
+            severity = severity_of(len(odd), len(stops))
+            yield Violation(text, stop.line, expected, f"{kind}_stop first", "", severity)
