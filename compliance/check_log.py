@@ -170,9 +170,9 @@ def _cause(run: LoggedRun, findings: tuple[Finding, ...]) -> str:
     if findings and findings[0].severity != NOTE:
         return _root(findings).message
     time_s = "" if run.run_ms is None else f" after {run.run_ms / 1000:.3f} s"
-    if not run.needs_target or not run.evaluations_at_target:
+    target = run.target
+    if not run.needs_target or target is None:
         return f"complete run{time_s}"
-    target = run.evaluations_at_target[0]
     epoch = "" if target.epoch is None else f" at epoch {plain(target.epoch)}"
     return f"converged: {plain(target.accuracy)}{epoch}, run_stop success{time_s}"
 

@@ -74,6 +74,7 @@ class LoggedRun:
         second = _second_run(log)
         self.second_run_line = second.line if second is not None else None
         self._during: dict[str, list[Event]] = {}
+        self._numbered: dict[str, list[tuple[float, Event]]] = {}
         self._index = log.by_key
         if second is not None:
             end = second.order
@@ -106,6 +107,13 @@ class LoggedRun:
             begin, end = self._clock_orders
             self._during[key] = [e for e in self.all(key) if begin < e.order < end]
         return self._during[key]
+
+    def numbered(self, key: str) -> list[tuple[float, Event]]:
+        """Of `during`, those whose epoch is a number, with it."""
+        if key not in self._numbered:
+            epochs = ((epoch_of(event), event) for event in self.during(key))
+            self._numbered[key] = [(epoch, event) for epoch, event in epochs if epoch is not None]
+        return self._numbered[key]
 
     @cached_property
     def _clock_orders(self) -> tuple[int, float]:
@@ -174,8 +182,8 @@ class LoggedRun:
         for event in self.all("eval_accuracy"):
             accuracy = number(event.value)
             if accuracy is not None:
-                epoch = number(event.metadata.get("epoch_num"))
-                found.append(Evaluation(event.order, event.line, event.time_ms, epoch, accuracy))
+                where = event.order, event.line, event.time_ms
+                found.append(Evaluation(*where, epoch_of(event), accuracy))
         return found
 
     @cached_property
@@ -188,6 +196,16 @@ class LoggedRun:
     def evaluations_at_target(self) -> list[Evaluation]:
         """Evaluations on the clock that reach the target."""
         return [e for e in self.timed_evaluations if reaches_target(e.accuracy)]
+
+    @cached_property
+    def target(self) -> Evaluation | None:
+        """The first of them, at which the run should end."""
+        return self.evaluations_at_target[0] if self.evaluations_at_target else None
+
+    @property
+    def target_order(self) -> float:
+        """Its place among all records; infinite where there is none."""
+        return math.inf if self.target is None else self.target.order
 
     @cached_property
     def best(self) -> Evaluation | None:
@@ -227,10 +245,10 @@ class LoggedRun:
     def epoch_ms(self) -> float | None:
         """Time of an epoch, the median between evaluations up to the first at target; None where
         fewer than three evaluations tell."""
-        end = self.evaluations_at_target[0].order if self.evaluations_at_target else math.inf
+        to_target = [e for e in self.timed_evaluations if e.order <= self.target_order]
         times = [
             (other.time_ms - one.time_ms) / (other.epoch - one.epoch)
-            for one, other in pairwise(e for e in self.timed_evaluations if e.order <= end)
+            for one, other in pairwise(to_target)
             if one.epoch is not None and other.epoch is not None and other.epoch - one.epoch >= 1
         ]
         return median(times) if len(times) >= _LEAST_INTERVALS else None
@@ -252,9 +270,8 @@ class LoggedRun:
         if not self.converged or self.stop is None:
             return None
         before = [e for e in self.evaluations if e.order < self.stop.order]
-        begin = self.evaluations_at_target[0].order if self.evaluations_at_target else math.inf
         for one, other in pairwise(before):
-            if one.order >= begin and self.too_soon(one, other):
+            if one.order >= self.target_order and self.too_soon(one, other):
                 return None if one.epoch is None else round(one.epoch, 3)
         last = before[-1].epoch if before else None
         return None if last is None else round(last, 3)
@@ -264,6 +281,12 @@ class LoggedRun:
         """How often the log has its run_start within a second: ranks that all wrote."""
         starts = self.all("run_start")
         return sum(abs(e.time_ms - starts[0].time_ms) <= SAME_MS for e in starts)
+
+
+def epoch_of(event: Event, name: str = "") -> float | None:
+    """A number of its metadata, by default its epoch's; a block has that of its first."""
+    usual = "first_epoch_num" if event.key.startswith("block") else "epoch_num"
+    return number(event.metadata.get(name or usual))
 
 
 def as_setting(event: Event) -> Setting:

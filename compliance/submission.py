@@ -353,7 +353,7 @@ def _chips(submission: Submission) -> Iterator[Violation]:
     if not chips:
         return
     for name, run in submission.runs:
-        target = run.evaluations_at_target[0] if run.evaluations_at_target else None
+        target = run.target
         if target is None or target.epoch is None or run.run_ms is None or run.run_ms <= 0:
             continue
         rate = target.epoch * benchmark.IMAGENET_TRAIN_SAMPLES / (run.run_ms / 1000) / chips

@@ -172,11 +172,11 @@ def _tail(chance: float, of: int, fit: int) -> float:
 )
 def credible_rise(run: LoggedRun) -> Iterator[Violation]:
     """The target is not reached from far below in one step of evaluations, nor before epoch 10."""
-    if not run.needs_target or not run.evaluations_at_target:
+    target = run.target
+    if not run.needs_target or target is None:
         return
     if run.value("train_samples") not in (None, benchmark.IMAGENET_TRAIN_SAMPLES):
         return  # another task; train-samples says it
-    target = run.evaluations_at_target[0]
     if target.epoch is not None and 0 <= target.epoch < _FEWEST_EPOCHS:
         text = (
             f"{plain(target.accuracy)} at epoch {plain(target.epoch)} (line {target.line}): the "

@@ -21,15 +21,15 @@ _MOST_EVALUATIONS = 100  # of the search for one out of place; published runs ha
 )
 def cadence(run: LoggedRun) -> Iterator[Violation]:
     """Evaluations come every 4 epochs, the first after epoch 1 to 4."""
-    events = run.during("eval_accuracy")
-    epochs = [e for event in events if (e := number(event.metadata.get("epoch_num"))) is not None]
+    epochs = [epoch for epoch, _ in run.numbered("eval_accuracy")]
     problem = cadence_problem(sorted(set(epochs)))
     if problem is not None:
         cause = "" if _out_of_place(epochs) is None else "epochs-out-of-order"
         text = f"evaluated not every {benchmark.EVAL_PERIOD_EPOCHS} epochs: {problem}"
         expected = f"every {benchmark.EVAL_PERIOD_EPOCHS} epochs from epoch 1-4 on"
         advice = "keep the cadence to the end"
-        yield Violation(text, events[0].line, expected, problem, advice, caused_by=cause)
+        line = run.during("eval_accuracy")[0].line
+        yield Violation(text, line, expected, problem, advice, caused_by=cause)
 
 
 def _out_of_place(epochs: list[float]) -> int | None:

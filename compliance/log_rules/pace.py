@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from itertools import pairwise
 from typing import NamedTuple
@@ -10,9 +9,9 @@ from typing import NamedTuple
 from ...config import benchmark
 from ...config.finding import number, plain
 from ...logging.events import Event
-from ..logged_run import INTERVAL_KEYS, RESULT_KEYS, LoggedRun
+from ..logged_run import INTERVAL_KEYS, RESULT_KEYS, LoggedRun, epoch_of
 from ..rule import ERROR, NOTE, POLICY, Violation, rule
-from .training import EPOCH_KEYS, epoch_of, severity_of
+from .training import EPOCH_KEYS, severity_of
 
 _SLOW_SHARE = 0.25  # of the fastest published run: below it, stamps do not come in bursts
 
@@ -27,9 +26,9 @@ def possible_rate(run: LoggedRun) -> Iterator[Violation]:
     fastest published run) is an error, above twice that run policy. An epoch has ImageNet's images
     for the error, in the open division as many as logged (that ImageNet's would be an error is
     policy there), and as many as logged for the policy."""
-    if not run.evaluations_at_target or run.start is None or run.run_ms is None or run.run_ms <= 0:
+    target = run.target
+    if target is None or run.start is None or run.run_ms is None or run.run_ms <= 0:
         return
-    target = run.evaluations_at_target[0]
     epochs = target.epoch
     if epochs is None or not 1 <= epochs <= benchmark.MOST_LOGGED_EPOCHS:
         epochs = _highest_epoch(run)
@@ -120,11 +119,7 @@ def _too_fast_for_itself(run: LoggedRun) -> Iterator[Violation]:
     odd = [(one, other) for one, other in pairs if run.too_soon(one, other)]
     if not odd or own_ms is None:
         return
-    late = [
-        pair
-        for pair in odd
-        if run.evaluations_at_target and pair[1].order > run.evaluations_at_target[0].order
-    ]
+    late = [pair for pair in odd if pair[1].order > run.target_order]
     one, other = (late or odd)[0]
     epochs = (other.epoch or 0.0) - (one.epoch or 0.0)
     took_ms = other.time_ms - one.time_ms
@@ -149,20 +144,17 @@ class _Interval(NamedTuple):
 
 def _intervals(run: LoggedRun) -> Iterator[list[_Interval]]:
     """Epochs before the target, and the stretches between evaluations, each kind by itself."""
-    end = run.evaluations_at_target[0].order if run.evaluations_at_target else math.inf
     begun: dict[float, Event] = {}
     found = []
-    for event in run.during("epoch_start"):
-        epoch = epoch_of(event)
-        if epoch is not None and epoch > 0 and event.time_ms > 0:
+    for epoch, event in run.numbered("epoch_start"):
+        if epoch > 0 and event.time_ms > 0:
             begun.setdefault(epoch, event)
-    for event in run.during("epoch_stop"):
-        epoch = epoch_of(event)
-        start = None if epoch is None else begun.pop(epoch, None)
-        if start is None or epoch is None or event.time_ms <= 0:
+    for epoch, event in run.numbered("epoch_stop"):
+        start = begun.pop(epoch, None)
+        if start is None or event.time_ms <= 0:
             continue
         took_ms = event.time_ms - start.time_ms
-        if took_ms >= 0 and start.order < event.order < end:
+        if took_ms >= 0 and start.order < event.order < run.target_order:
             found.append(_Interval(f"epoch {plain(epoch)}", event.line, 1.0, took_ms))
     yield found
     rising = [e for e in run.timed_evaluations if e.epoch is not None and e.time_ms > 0]

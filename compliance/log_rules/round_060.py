@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from ...config import benchmark
 from ...config.finding import number, plain, shown
 from ...logging.events import Event
-from ..logged_run import INTERVAL_KEYS, LoggedRun, as_setting
+from ..logged_run import INTERVAL_KEYS, LoggedRun, as_setting, epoch_of
 from ..rule import CHECKER, ERROR, Violation, missing, rule
-from .training import EPOCH_KEYS, epoch_of
+from .training import EPOCH_KEYS
 
 _060 = ("0.6.0",)
 _SOURCE = f"{CHECKER}, training_0.6.0"
@@ -59,9 +59,8 @@ class _State:
 
     def step(self, event: Event) -> str | None:
         """Follow one event."""
-        name = "first_epoch_num" if event.key.startswith("block") else "epoch_num"
         inside = self.running or event.key in ("run_start", "run_stop")
-        problem: str | None = getattr(self, event.key)(epoch_of(event, name), event)
+        problem: str | None = getattr(self, event.key)(epoch_of(event), event)
         if event.key.endswith("_start") and not inside:
             return "outside run_start to run_stop"
         return problem

@@ -14,9 +14,9 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from ...config import benchmark
-from ...config.finding import number, plain, shown
+from ...config.finding import plain, shown
 from ...logging.events import Event
-from ..logged_run import INTERVAL_KEYS, RESULT_KEYS, SAME_MS, LoggedRun
+from ..logged_run import INTERVAL_KEYS, RESULT_KEYS, SAME_MS, LoggedRun, epoch_of
 from ..rule import ERROR, NOTE, POLICY, RULES_TEXT, Violation, rule
 
 EPOCH_KEYS = (
@@ -33,10 +33,6 @@ def severity_of(odd: int, of: int) -> str:
     return POLICY if 2 * odd < of else NOTE
 
 
-def epoch_of(event: Event, name: str = "epoch_num") -> float | None:
-    return number(event.metadata.get(name))
-
-
 @rule(
     *("MLP403", "impossible-epoch", POLICY, f"{RULES_TEXT} line 208: epochs are counted from 1"),
     keys=EPOCH_KEYS,
@@ -44,13 +40,13 @@ def epoch_of(event: Event, name: str = "epoch_num") -> float | None:
 def epoch_values(run: LoggedRun) -> Iterator[Violation]:
     """Epoch numbers and counts are possible: not negative, not above 1,000, and whole if most of
     the log's are."""
-    found: list[tuple[Event, str, float]] = []
-    for key in EPOCH_KEYS:
-        for event in run.all(key):
-            for name in EPOCH_NAMES:
-                value = epoch_of(event, name)
-                if value is not None:
-                    found.append((event, name, value))
+    found = [
+        (event, name, value)
+        for key in EPOCH_KEYS
+        for event in run.all(key)
+        for name in EPOCH_NAMES
+        if (value := epoch_of(event, name)) is not None
+    ]
     parts = [entry for entry in found if abs(entry[2] - round(entry[2])) > _WHOLE_SLACK]
     absurd = [e for e in found if not 0 <= e[2] <= benchmark.MOST_LOGGED_EPOCHS]
     wrong = absurd or parts
@@ -78,15 +74,12 @@ def epoch_order(run: LoggedRun) -> Iterator[Violation]:
     are blocks that all start again.)"""
     notes, blocks_again = [], []
     for key in ("eval_accuracy", "eval_start", "epoch_start", "block_start"):
-        name = "first_epoch_num" if key == "block_start" else "epoch_num"
-        latest: Event | None = None
+        latest: tuple[float, Event] | None = None
         seen: dict[float, Event] = {}
         others: dict[float, Event] = {}
-        for event in run.during(key):
-            epoch = epoch_of(event, name)
-            if epoch is None:
-                continue
+        for epoch, event in run.numbered(key):
             before = seen.get(epoch)
+            falls = latest is not None and epoch < latest[0]
             if before is not None:
                 if abs(event.time_ms - before.time_ms) <= SAME_MS:
                     if event.value != before.value:
@@ -101,22 +94,22 @@ def epoch_order(run: LoggedRun) -> Iterator[Violation]:
                     pass
                 elif key != "block_start":
                     notes.append((event, before, epoch))
-                elif latest is not None and epoch < (epoch_of(latest, name) or 0.0):
+                elif falls:
                     blocks_again.append((event, before, epoch))
-            elif latest is not None and epoch < (epoch_of(latest, name) or 0.0):
-                if event.time_ms >= latest.time_ms:
+            elif latest is not None and falls:
+                if event.time_ms >= latest[1].time_ms:
                     yield Violation(
                         f"{key} (line {event.line}) goes back to epoch {plain(epoch)} after epoch "
-                        f"{plain(epoch_of(latest, name) or 0.0)} (line {latest.line})",
+                        f"{plain(latest[0])} (line {latest[1].line})",
                         event.line,
                         "epochs in rising order",
-                        f"{plain(epoch)} after {plain(epoch_of(latest, name) or 0.0)}",
+                        f"{plain(epoch)} after {plain(latest[0])}",
                         "one run trains and evaluates its epochs in order",
                     )
                     return
                 continue  # lines out of order, stamps in order: time-goes-back says it
             seen.setdefault(epoch, event)
-            latest = event if latest is None or epoch > (epoch_of(latest, name) or 0) else latest
+            latest = (epoch, event) if latest is None or epoch > latest[0] else latest
     # Graphcore's evaluation after training starts every block again: half of all.
     severity = severity_of(len(blocks_again), len(run.during("block_start")))
     if severity == NOTE:
@@ -173,13 +166,13 @@ def no_training_before_the_clock(run: LoggedRun) -> Iterator[Violation]:
 )
 def target_after_training(run: LoggedRun) -> Iterator[Violation]:
     """The target is reached after training began: a block or an epoch starts before it."""
-    if not run.needs_target or not run.evaluations_at_target:
+    target = run.target
+    if not run.needs_target or target is None:
         return
     starts = [event for key in ("block_start", "epoch_start") for event in run.all(key)]
     if not starts:
         return
     first = min(starts, key=lambda event: event.order)
-    target = run.evaluations_at_target[0]
     if target.order < first.order:
         text = (
             f"the target is reached (line {target.line}) before any training: the first "
@@ -259,9 +252,9 @@ class _Block(NamedTuple):
 def _blocks(run: LoggedRun) -> list[_Block]:
     """Blocks with their numbers; copies and repeated ones (of one first epoch) once."""
     found: dict[float, _Block] = {}
-    for event in run.during("block_start"):
-        first, count = epoch_of(event, "first_epoch_num"), epoch_of(event, "epoch_count")
-        if first is not None and count is not None:
+    for first, event in run.numbered("block_start"):
+        count = epoch_of(event, "epoch_count")
+        if count is not None:
             found.setdefault(first, _Block(event, first, count))
     return list(found.values())
 
@@ -282,8 +275,8 @@ def blocks_fit(run: LoggedRun) -> Iterator[Violation]:
 
 def _without_start(run: LoggedRun, blocks: Sequence[_Block]) -> set[float]:
     """First epochs of blocks whose start alone is missing: unpaired-events says it."""
-    stops = (epoch_of(event, "first_epoch_num") for event in run.during("block_stop"))
-    return {first for first in stops if first is not None} - {block.first for block in blocks}
+    stops = {first for first, _ in run.numbered("block_stop")}
+    return stops - {block.first for block in blocks}
 
 
 def _gaps(run: LoggedRun, blocks: Sequence[_Block]) -> Iterator[Violation]:
@@ -319,11 +312,10 @@ def _evaluated_elsewhere(run: LoggedRun, blocks: Sequence[_Block]) -> Iterator[V
     at, of = -1, 0
     lost = sorted(_without_start(run, blocks))
     odd: list[tuple[Event, float, _Block]] = []
-    for event in run.during("eval_accuracy"):
+    for epoch, event in run.numbered("eval_accuracy"):
         while at + 1 < len(blocks) and blocks[at + 1].event.order < event.order:
             at += 1
-        epoch = epoch_of(event)
-        if at < 0 or epoch is None:
+        if at < 0:
             continue
         block = blocks[at]
         of += 1
@@ -343,8 +335,8 @@ def _evaluated_elsewhere(run: LoggedRun, blocks: Sequence[_Block]) -> Iterator[V
 
 
 def _empty(run: LoggedRun, blocks: Sequence[_Block]) -> Iterator[Violation]:
-    events = (*run.during("epoch_start"), *run.during("epoch_stop"))
-    epochs = sorted({epoch for event in events if (epoch := epoch_of(event)) is not None})
+    logged = (*run.numbered("epoch_start"), *run.numbered("epoch_stop"))
+    epochs = sorted({epoch for epoch, _ in logged})
     if not epochs:
         return
     odd = [b for b in blocks if bisect_left(epochs, b.first - 1) >= bisect_left(epochs, b.end)]
@@ -366,25 +358,17 @@ def _empty(run: LoggedRun, blocks: Sequence[_Block]) -> Iterator[Violation]:
 def starts_before_stops(run: LoggedRun) -> Iterator[Violation]:
     """No epoch, block or evaluation stops before it starts."""
     for kind in ("eval", "epoch", "block"):
-        name = "first_epoch_num" if kind == "block" else "epoch_num"
-        starts = run.during(f"{kind}_start")
         first: dict[float, Event] = {}
-        for event in starts:
-            epoch = epoch_of(event, name)
-            if epoch is not None:
-                first.setdefault(epoch, event)
-        stops = run.during(f"{kind}_stop")
+        for epoch, event in run.numbered(f"{kind}_start"):
+            first.setdefault(epoch, event)
         odd = [
-            (event, first[epoch])
-            for event in stops
-            if (epoch := epoch_of(event, name)) in first and event.order < first[epoch].order
+            (epoch, stop)
+            for epoch, stop in run.numbered(f"{kind}_stop")
+            if epoch in first and stop.order < first[epoch].order
         ]
         if odd:
-            stop, start = odd[0]
-            text = (
-                f"{kind}_stop (line {stop.line}) of epoch {plain(epoch_of(stop, name) or 0.0)} "
-                f"stands before its {kind}_start (line {start.line})"
-            )
+            epoch, stop = odd[0]
+            text = f"{stop.place} of epoch {plain(epoch)} stands before its {first[epoch].place}"
             expected = f"{kind}_start first"
-            severity = severity_of(len(odd), len(stops))
+            severity = severity_of(len(odd), len(run.during(f"{kind}_stop")))
             yield Violation(text, stop.line, expected, f"{kind}_stop first", "", severity)
