@@ -9,7 +9,15 @@ from collections.abc import Iterator
 from ...config import benchmark
 from ...config.finding import number, plain, printable, shown
 from ..clock_fault import clock_fault
-from ..logged_run import INTERVAL_KEYS, RESULT_KEYS, SAME_MS, Evaluation, LoggedRun, reaches_target
+from ..logged_run import (
+    INTERVAL_KEYS,
+    RESULT_KEYS,
+    SAME_MS,
+    Evaluation,
+    LoggedRun,
+    as_setting,
+    reaches_target,
+)
 from ..rule import ANY_KEY, CHECKER, ERROR, NOTE, POLICY, RULES_TEXT, Violation, rule
 
 _TARGET = f"in [{benchmark.TARGET_ACCURACY}, {plain(benchmark.HIGHEST_ACCURACY)})"
@@ -276,21 +284,15 @@ def batch_divides(run: LoggedRun) -> Iterator[Violation]:
         return
     if batch > benchmark.IMAGENET_TRAIN_SAMPLES:
         most = f"up to {benchmark.IMAGENET_TRAIN_SAMPLES:,}"
-        text = f"global_batch_size {plain(batch)} is more than all images of an epoch"
-        yield Violation(text, event.line, most, plain(batch), "", POLICY)
+        yield as_setting(event).violation(most, "all images of an epoch", severity=POLICY)
     if not batch.is_integer():
-        text = f"global_batch_size {plain(batch)} is not an integer"
-        yield Violation(text, event.line, "an integer", plain(batch), "", POLICY)
+        yield as_setting(event).violation("an integer", severity=POLICY)
     steps_event = run.first("gradient_accumulation_steps")
     steps = number(steps_event.value) if steps_event is not None else None
     if steps_event is None or steps is None or steps <= 0:
         return
     if not steps.is_integer():
-        text = f"gradient_accumulation_steps {plain(steps)} is not an integer"
-        yield Violation(text, steps_event.line, "an integer from 1 on", plain(steps), "", POLICY)
+        yield as_setting(steps_event).violation("an integer from 1 on", severity=POLICY)
     elif batch % steps and batch.is_integer():
-        text = (
-            f"global_batch_size {plain(batch)} is no multiple of "
-            f"gradient_accumulation_steps {plain(steps)}"
-        )
-        yield Violation(text, steps_event.line, "an integer that divides the batch", plain(steps))
+        why = f"global_batch_size is {plain(batch)}"
+        yield as_setting(steps_event).violation("an integer that divides the batch", why)
