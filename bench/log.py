@@ -47,13 +47,14 @@ print(json.dumps(seconds))
 
 # Runs a module and leaves the peak of its own memory: what wait() tells includes the parent's.
 _MEASURED = """
-import runpy, sys
+import sys
 peak, module, *sys.argv[1:] = sys.argv[1:]
 try:
     if module == "rn50":
         from rn50.cli.entry import main
         main()
     else:
+        import runpy  # `python -m` pays for it, the script `rn50` does not
         runpy.run_module(module, run_name="__main__", alter_sys=True)
 finally:
     with open("/proc/self/status") as status, open(peak, "w") as file:

@@ -672,7 +672,7 @@ CASES = (
     ),
     Case("impossible-epoch-time", POLICY, goes_on_in_no_time, "PASS", "this run takes"),
     Case(
-        "invalid-cache-clear-060", ERROR, put("cache_clear", None), "FAIL", "must be true", "0.6.0"
+        "invalid-cache-clear-060", ERROR, put("cache_clear", None), "FAIL", "expected true", "0.6.0"
     ),
     Case("missing-event-060", ERROR, drop("block_stop"), "FAIL", "no block_stop", "0.6.0"),
     Case("misnested-events-060", ERROR, skip_epoch, "FAIL", "epoch_start", "0.6.0"),
