@@ -12,13 +12,13 @@ from pydantic import Field, model_validator
 from .names import SchedulerName
 from .values import (
     LARGEST,
-    MOST,
     MOST_RANKS,
     Bool,
     Count,
     Fraction,
     Groups,
     Mount,
+    Natural,
     NonNegative,
     Positive,
     Ranks,
@@ -85,9 +85,7 @@ class Performance(Section):
     network_efficiency: Annotated[float, Field(strict=True, gt=0, le=1)] = default(
         0.8, "Share of a network card's rate that messages get."
     )
-    rack_nodes: Annotated[int, Field(strict=True, ge=0, le=MOST)] = default(
-        0, "Nodes of a rack; 0: no racks."
-    )
+    rack_nodes: Natural = default(0, "Nodes of a rack; 0: no racks.")
     oversubscription: Annotated[float, Field(strict=True, ge=1, le=LARGEST)] = default(
         1.0, "Of a rack's way out: its nodes' rates over the rate upwards."
     )
@@ -109,7 +107,7 @@ class Performance(Section):
     os_noise_fraction: Fraction = default(
         1e-5, "Share of a rank's time that rare interruptions take."
     )
-    bn_group_samples: Annotated[int, Field(strict=True, ge=0, le=MOST)] = default(
+    bn_group_samples: Natural = default(
         0, "Ranks share batch-norm statistics up to this number of images; 0: never."
     )
     bn_exchange_s: NonNegative = default(

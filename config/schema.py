@@ -14,9 +14,9 @@ from . import benchmark
 from .duration import Duration
 from .machine import System
 from .values import (
-    MOST,
     MOST_EPOCHS,
     Algorithm,
+    BelowOne,
     Bool,
     Count,
     Drawn,
@@ -26,11 +26,14 @@ from .values import (
     Length,
     LossScale,
     Name,
+    Natural,
     NonNegative,
+    Pixels,
     Positive,
     Ruleset,
     Seconds,
     Section,
+    Seed,
     Text,
     Triple,
     Workers,
@@ -58,9 +61,7 @@ class Synthetic(Section):
     max_px: Annotated[int, Field(strict=True, ge=16, le=1024)] = default(
         56, "Largest height and width of an image."
     )
-    seed: Annotated[int, Field(strict=True, ge=0, lt=2**63)] = default(
-        0, "Of all that is random in the images."
-    )
+    seed: Seed = default(0, "Of all that is random in the images.")
 
 
 class Data(Section):
@@ -85,10 +86,8 @@ class Data(Section):
     eval_samples: Count = default(
         benchmark.IMAGENET_EVAL_SAMPLES, "Evaluation images of the set. Not given: as data.classes."
     )
-    crop_px: Annotated[int, Field(strict=True, ge=8, le=1024)] = default(
-        benchmark.CROP_PX, "Height and width of what the network sees."
-    )
-    eval_resize_px: Annotated[int, Field(strict=True, ge=8, le=1024)] = default(
+    crop_px: Pixels = default(benchmark.CROP_PX, "Height and width of what the network sees.")
+    eval_resize_px: Pixels = default(
         benchmark.EVAL_RESIZE_PX,
         "Shorter side to which an evaluation image is resized before its centre of "
         "crop_px is cut out; at least crop_px.",
@@ -123,7 +122,7 @@ class Data(Section):
     )
     decode_threads: Workers = default(1, "Threads of a rank's image pipeline.")
     prefetch: Workers = default(2, "Batches that the image pipeline works ahead.")
-    skip_bad: Annotated[int, Field(strict=True, ge=0, le=MOST)] = default(
+    skip_bad: Natural = default(
         0,
         "Training records of a rank that may fail to decode; in the place of each "
         "comes another image of its batch. Evaluation leaves out nothing.",
@@ -190,7 +189,7 @@ class Model(Section):
     zero_gamma: Bool = default(
         False, "Start the last batch norm of each residual unit at 0, not at 1."
     )
-    label_smoothing: Annotated[float, Field(strict=True, ge=0, lt=1)] = default(
+    label_smoothing: BelowOne = default(
         0.1, "Probability that the target distribution takes from the true class."
     )
     smoothing_form: Literal["others", "uniform"] = default(
@@ -248,9 +247,7 @@ class Optimizer(Section):
         "Learning rate after warm-up. It belongs to an optimizer and a global batch: "
         "rn50 config check compares it with the published recipes.",
     )
-    momentum: Annotated[float, Field(strict=True, ge=0, lt=1)] = default(
-        0.9, "Share of the last update in the next."
-    )
+    momentum: BelowOne = default(0.9, "Share of the last update in the next.")
     weight_decay: NonNegative = default(5e-5, "Factor of the weights in their gradient.")
     momentum_correction: Bool | None = default(
         None,
@@ -419,7 +416,7 @@ class Run(Section):
     ruleset: Ruleset = default(
         benchmark.RULESETS[-1], "MLPerf round whose rules and log format hold."
     )
-    seed: Annotated[int, Field(strict=True, ge=0, lt=2**63)] | None = default(
+    seed: Seed | None = default(
         None, "Of weights, shuffle and augmentation; null: drawn for each run."
     )
     deterministic: Bool = default(

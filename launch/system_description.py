@@ -17,6 +17,13 @@ from ..train.gpu import Gpus
 from .environment_record import processor
 
 UNKNOWN = ""
+_UNTOLD = (
+    *("host_processor_interconnect", "host_storage_type", "host_storage_capacity"),
+    *("host_networking_topology", "host_memory_configuration", "accelerator_host_interconnect"),
+    *("accelerator_frequency", "accelerator_on-chip_memories", "accelerator_memory_configuration"),
+    *("accelerator_interconnect_topology", "cooling", "hw_notes"),
+)
+"""Keys that the page must have and neither a config nor Linux tells."""
 NOT_INSTALLED = "(not installed here)"
 AVAILABILITY = {
     "onprem": "Available on-premise",
@@ -82,32 +89,20 @@ def describe_system(
     found = gpus.devices if gpus and count else ()
     if gpus and gpus.driver_release:
         software.append(f"NVIDIA driver {gpus.driver_release}")
-    return {
+    return dict.fromkeys(_UNTOLD, UNKNOWN) | {
         "submitter": run.log.org,
         "division": run.division,
         "status": AVAILABILITY.get(run.log.status, run.log.status),
         "system_name": system.name,
         "number_of_nodes": str(system.nodes),
         **machine,
-        "host_processor_interconnect": UNKNOWN,
-        "host_storage_type": UNKNOWN,
-        "host_storage_capacity": UNKNOWN,
         "host_networking": system.interconnect,
-        "host_networking_topology": UNKNOWN,
-        "host_memory_configuration": UNKNOWN,
         "accelerators_per_node": str(count),
         "accelerator_model_name": (
             (found[0].name if found else system.accelerator) if count else "N/A"
         ),
-        "accelerator_host_interconnect": UNKNOWN,
-        "accelerator_frequency": UNKNOWN,
-        "accelerator_on-chip_memories": UNKNOWN,
-        "accelerator_memory_configuration": UNKNOWN,
         "accelerator_memory_capacity": f"{memory} GB" if count and name and memory else UNKNOWN,
         "accelerator_interconnect": system.interconnect if count else UNKNOWN,
-        "accelerator_interconnect_topology": UNKNOWN,
-        "cooling": UNKNOWN,
-        "hw_notes": UNKNOWN,
         "framework": f"MXNet {version or NOT_INSTALLED} ({mxnet})",
         "other_software_stack": ", ".join(software),
         "sw_notes": f"{system.world_size} ranks, {system.scheduler}",

@@ -105,20 +105,18 @@ class MLPerfLog:
     def submission(self, run: Run) -> None:
         """Who ran what, in which division."""
         self._enter("submission")
-        self._event(key.SUBMISSION_BENCHMARK, benchmark.BENCHMARK)
-        self._event(key.SUBMISSION_ORG, run.log.org)
-        self._event(key.SUBMISSION_DIVISION, run.division)
-        self._event(key.SUBMISSION_STATUS, run.log.status)
-        self._event(key.SUBMISSION_PLATFORM, run.system.name)
+        self._write(key.SUBMISSION_BENCHMARK, benchmark.BENCHMARK)
+        self._write(key.SUBMISSION_ORG, run.log.org)
+        self._write(key.SUBMISSION_DIVISION, run.division)
+        self._write(key.SUBMISSION_STATUS, run.log.status)
+        self._write(key.SUBMISSION_PLATFORM, run.system.name)
 
     def cache_clear(self) -> None:
         """The caches of the data set have been dropped."""
-        self._enter(key.CACHE_CLEAR)
-        self._event(key.CACHE_CLEAR, True)
+        self._write(key.CACHE_CLEAR, True)
 
     def init_start(self) -> None:
-        self._enter(key.INIT_START)
-        self._start(key.INIT_START)
+        self._write(key.INIT_START)
 
     def hyperparameters(self, run: Run, plan: Plan, tensors: Sequence[str] = ()) -> None:
         """Seed, batch, optimizer and schedule: the keys of the optimizer in use alone. `tensors`
@@ -148,21 +146,19 @@ class MLPerfLog:
         else:
             values[key.OPT_LR_WARMUP_EPOCHS] = round(warmup_epochs, 6)
         for name, value in values.items():
-            self._event(name, value)
+            self._write(name, value)
         if run.ruleset in benchmark.WEIGHT_NAMES_RULESETS:
             for tensor in tensors:
-                self._event(key.WEIGHTS_INITIALIZATION, None, tensor=_official_name(tensor))
+                self._write(key.WEIGHTS_INITIALIZATION, None, tensor=_official_name(tensor))
 
     def init_stop(self) -> None:
-        self._enter(key.INIT_STOP)
-        self._end(key.INIT_STOP)
+        self._write(key.INIT_STOP)
 
     def run_start(self, run: Run) -> None:
         """The clock starts. Nothing may have read the data set before."""
-        self._enter(key.RUN_START)
-        self._start(key.RUN_START)
-        self._event(key.TRAIN_SAMPLES, run.data.train_samples)
-        self._event(key.EVAL_SAMPLES, run.data.eval_samples)
+        self._write(key.RUN_START)
+        self._write(key.TRAIN_SAMPLES, run.data.train_samples)
+        self._write(key.EVAL_SAMPLES, run.data.eval_samples)
 
     @property
     def size_bytes(self) -> int:
@@ -173,54 +169,47 @@ class MLPerfLog:
         """The run goes on after `step`: a key of our own; its clock has never stopped. `repeated`:
         steps after it that are trained a second time; None: not known."""
         known = {} if repeated is None else {"steps_repeated": repeated}
-        self._event(RESUMED, step, ranks=ranks, **known)
+        self._write(RESUMED, step, ranks=ranks, **known)
 
     def clock_jump(self, by_s: float) -> None:
         """The host's wall clock has jumped, a key of our own: these stamps have not."""
         if self.clock_runs:
-            self._event(CLOCK_JUMP, by_s)
+            self._write(CLOCK_JUMP, by_s)
 
     def block_start(self, first_epoch: int, epochs: int) -> None:
-        self._enter(key.BLOCK_START)
-        self._start(key.BLOCK_START, first_epoch_num=first_epoch, epoch_count=epochs)
+        self._write(key.BLOCK_START, first_epoch_num=first_epoch, epoch_count=epochs)
 
     def batch_change(self, epoch: int, global_batch_size: int) -> None:
         """Batch-size control: a key of our own, as a second global_batch_size breaks the rules."""
         if self.state not in ("block", "trained"):
             raise RuntimeError(f"batch change not allowed in state {self.state}")
-        self._event("global_batch_size_change", global_batch_size, epoch_num=epoch)
+        self._write("global_batch_size_change", global_batch_size, epoch_num=epoch)
 
     def epoch_start(self, epoch: int) -> None:
-        self._enter(key.EPOCH_START)
-        self._start(key.EPOCH_START, epoch_num=epoch)
+        self._write(key.EPOCH_START, epoch_num=epoch)
 
     def epoch_stop(self, epoch: int) -> None:
-        self._enter(key.EPOCH_STOP)
-        self._end(key.EPOCH_STOP, epoch_num=epoch)
+        self._write(key.EPOCH_STOP, epoch_num=epoch)
 
     def eval_start(self, epoch: int) -> None:
-        self._enter(key.EVAL_START)
-        self._start(key.EVAL_START, epoch_num=epoch)
+        self._write(key.EVAL_START, epoch_num=epoch)
 
     def eval_stop(self, epoch: int) -> None:
-        self._enter(key.EVAL_STOP)
-        self._end(key.EVAL_STOP, epoch_num=epoch)
+        self._write(key.EVAL_STOP, epoch_num=epoch)
 
     def eval_accuracy(self, epoch: int, accuracy: float) -> None:
         """Top-1 as a fraction of all evaluation images."""
-        self._enter(key.EVAL_ACCURACY)
-        self._event(key.EVAL_ACCURACY, accuracy, epoch_num=epoch)
+        self._write(key.EVAL_ACCURACY, accuracy, epoch_num=epoch)
 
     def block_stop(self, first_epoch: int) -> None:
-        self._enter(key.BLOCK_STOP)
-        self._end(key.BLOCK_STOP, first_epoch_num=first_epoch)
+        self._write(key.BLOCK_STOP, first_epoch_num=first_epoch)
 
     def run_stop(self, *, success: bool) -> None:
         """The clock stops: success only after an evaluation at or above the target."""
         if self.state != "run":
             raise RuntimeError(f"run_stop not allowed in state {self.state}")
         self.state = "done"
-        self._end(key.RUN_STOP, status=key.SUCCESS if success else key.ABORTED)
+        self._write(key.RUN_STOP, status=key.SUCCESS if success else key.ABORTED)
 
     @property
     def clock_started(self) -> bool:
@@ -236,7 +225,7 @@ class MLPerfLog:
         """run_stop "aborted" from wherever the run is; nothing if its clock is not running."""
         if self.clock_runs:
             self.state = "done"
-            self._end(key.RUN_STOP, status=key.ABORTED)
+            self._write(key.RUN_STOP, status=key.ABORTED)
 
     def _enter(self, event: str) -> None:
         allowed, state = _ORDER[event]
@@ -244,17 +233,15 @@ class MLPerfLog:
             raise RuntimeError(f"{event} not allowed in state {self.state}")
         self.state = state
 
-    def _event(self, name: str, value: Any, **metadata: Any) -> None:
+    def _write(self, name: str, value: Any = None, **metadata: Any) -> None:
+        """An event, an interval's start or its end, as its name says, where it may come."""
+        if name in _ORDER:
+            self._enter(name)
         if self._logger is not None:
-            self._logger.event(name, value, metadata or None, time_ms=self._clock.unix_ms)
-
-    def _start(self, name: str, **metadata: Any) -> None:
-        if self._logger is not None:
-            self._logger.start(name, None, metadata or None, time_ms=self._clock.unix_ms)
-
-    def _end(self, name: str, **metadata: Any) -> None:
-        if self._logger is not None:
-            self._logger.end(name, None, metadata or None, time_ms=self._clock.unix_ms)
+            ends = {"_start": self._logger.start, "_stop": self._logger.end}
+            write = next((way for end, way in ends.items() if name.endswith(end)), None)
+            write = write or self._logger.event
+            write(name, value, metadata or None, time_ms=self._clock.unix_ms)
 
 
 def close_interrupted(path: Path) -> None:

@@ -636,15 +636,19 @@ CASES = (
     ),
     Case("unpaired-events", NOTE, again("epoch_start"), "PASS", "36 epoch_start against 35"),
     Case(
-        "indivisible-batch", NOTE, put("gradient_accumulation_steps", 5), "PASS", "no multiple of"
+        "indivisible-batch",
+        NOTE,
+        put("gradient_accumulation_steps", 5),
+        "PASS",
+        "divides the batch",
     ),
-    Case("indivisible-batch", POLICY, put("global_batch_size", 7.5), "PASS", "not an integer"),
+    Case("indivisible-batch", POLICY, put("global_batch_size", 7.5), "PASS", "expected an integer"),
     Case(
         "indivisible-batch",
         POLICY,
         put("gradient_accumulation_steps", 0.5),
         "PASS",
-        "not an integer",
+        "expected an integer",
     ),
     Case("init-too-long", ERROR, an_early_init_stop, "FAIL", "to the init_stop of line"),
     Case(
