@@ -88,7 +88,6 @@ def stage_all(environment: Path, stage: Path, sm: int, images: int) -> None:
     for library in (environment / "lib").glob("*.so"):  # the optimizer's kernel for CPUs
         shutil.copy(library, stage / "lib")
     stub_libraries(site)
-    link_cuda(site)
     for library in site.glob("horovod/**/*.so"):  # 60 MB of it are for debuggers
         subprocess.run(["strip", "--strip-debug", library], check=True)
     for room in ROOMS:
@@ -198,14 +197,6 @@ def stub_libraries(site: Path) -> None:
             )
             source.unlink()
             script.unlink()
-
-
-def link_cuda(site: Path) -> None:
-    """Beside MXNet, whose library looks there first, links to all CUDA libraries."""
-    for library in site.glob("nvidia/*/lib/*.so*"):
-        link = site / "mxnet" / library.name
-        if link.parent.is_dir() and not link.is_symlink():
-            link.symlink_to(os.path.relpath(library, link.parent))
 
 
 def bring_libraries(stage: Path) -> None:

@@ -57,6 +57,7 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (site / "pip-23.0.dist-info/RECORD").write_text("pip/__init__.py,,\n")
     codes = [Code(2, 50, os.urandom(1 << 20)), Code(2, 90, b"B" * 64)]
     library(site / "nvidia/demo/lib/libdemo.so.1", nv_fatbin=fat_binary(codes))
+    (site / "mxnet/libdemo.so.1").symlink_to("../nvidia/demo/lib/libdemo.so.1")
     # Does not compress: there are several pieces, also where Python itself comes small.
     (site / "mxnet/noise.bin").write_bytes(os.urandom(2 * PIECE_BYTES))
     return folder
