@@ -29,7 +29,8 @@ def explain_missing(path: str, written_at: Origin | None = None) -> str:
     own = _own_folder(written_at)
     meant = _from_here(folder, own) or _near_miss(folder)
     if images is not None:
-        pack = f"pack them with `rn50 data pack {_word(images)} {_word(_beside(images))}`"
+        packed = images.with_name(f"{images.name}_packed")
+        pack = f"pack them with `rn50 data pack {_word(images)} {_word(packed)}`"
     else:
         target = "FOLDER" if _has_content(folder) else _word(Path(path))
         make = "make one" if target == "FOLDER" else "make it"
@@ -151,10 +152,6 @@ def _as_written(found: Path, path: str, own: Path | None) -> str:
     if own is not None:
         return os.path.relpath(found, own)
     return str(found) if Path(path).is_absolute() else os.path.relpath(found)
-
-
-def _beside(images: Path) -> Path:
-    return images.with_name(f"{images.name}_packed")
 
 
 def _word(path: Path) -> str:

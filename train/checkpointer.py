@@ -144,7 +144,7 @@ def _meta(trainer: Trainer) -> Meta:
         loss_scale=LossScaleState(**updater.scaler.state_dict()),
         ranks=context.plan.ranks,
         seeds=stream_seeds(context.run.seed or 0),
-        config_sha256=context.config_sha256,
+        config_sha256=context.loaded.sha256,
         config=context.loaded.to_dict(),
     )
 

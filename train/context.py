@@ -40,7 +40,6 @@ class RunContext:
             check_machine(process.local_rank, decodes=decodes_on_gpu(loaded.run))
         self.run = loaded.run
         self.loaded = loaded
-        self.config_sha256 = loaded.sha256
         self.resumed = resumed
         """Where the run goes on, if it does not begin."""
         self.plan = build_plan(self.run)
@@ -69,6 +68,12 @@ class RunContext:
         """From the start of initialization to the end of `start_clock`."""
         self._init_start_s = self.clock.unix_s
         self._probe: DataProbe | None = None
+
+    @property
+    def elapsed_s(self) -> float:
+        """Since the run's clock started."""
+        assert self.run_started_unix_s is not None
+        return self.clock.unix_s - self.run_started_unix_s
 
     def prepare(self) -> None:
         """Drop the caches of the data set, watch it from then on, start the init clock."""

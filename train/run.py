@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import NamedTuple
 
 import mxnet as mx
@@ -138,7 +136,7 @@ def log_point(trainer: Trainer, point: LogPoint, training_s: float = 0.0) -> Non
     ranks alike."""
     context, budget_s = trainer.context, trainer.run.limits.time_s
     context.state.advance(trainer.plan, point.step, training_s)
-    if budget_s is not None and context.metrics.elapsed_s >= budget_s:
+    if budget_s is not None and context.elapsed_s >= budget_s:
         context.stop(OUT_OF_TIME)
     flags = nd.array(context.stop.flags, trainer.ctx)
     sums = trainer.comm.sum_losses(nd.concat(point.loss_sum.reshape(1), flags, dim=0))
@@ -158,8 +156,9 @@ def evaluate_epoch(trainer: Trainer, epoch: int) -> Evaluation:
     The caller has waited for all of training.
     """
     context, run, plan = trainer.context, trainer.run, trainer.plan
-    start_s = context.metrics.elapsed_s
-    with logged_evaluation(context, epoch):
+    start_s = context.elapsed_s
+    context.log.eval_start(epoch)
+    with context.timeline.span(f"evaluate {epoch}"):
         if run.limits.check_replicas:
             digest = quick_digest(trainer.model.net)
             trainer.comm.check_replicas(digest, f"after epoch {epoch}")
@@ -179,19 +178,11 @@ def evaluate_epoch(trainer: Trainer, epoch: int) -> Evaluation:
             samples=run.data.eval_samples,
             reads=trainer.reads,
         )
+    context.log.eval_stop(epoch)
     ended_s = time.perf_counter()
     context.log.eval_accuracy(epoch, accuracy.fraction)
     trainer.log.evaluation(epoch, accuracy, start_s)
     return Evaluation(accuracy, entered_s, ended_s)
-
-
-@contextmanager
-def logged_evaluation(context: RunContext, epoch: int) -> Iterator[None]:
-    """`eval_start`, a span of the timeline, `eval_stop`."""
-    context.log.eval_start(epoch)
-    with context.timeline.span(f"evaluate {epoch}"):
-        yield
-    context.log.eval_stop(epoch)
 
 
 def log_gaps(

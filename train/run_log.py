@@ -21,7 +21,7 @@ class RunLog:
     def __init__(self, context: RunContext) -> None:
         self._context = context
         # The window of the throughput figure: since the last log point or evaluation.
-        self._window_s = context.metrics.elapsed_s
+        self._window_s = context.elapsed_s
         self._window_samples = context.plan.images_after(context.state.step)
 
     def batch_change(self, epoch: int, global_batch_size: int) -> None:
@@ -37,7 +37,7 @@ class RunLog:
         if context.process.rank != 0:
             return
         self._compare_clocks()
-        now_s, samples = context.metrics.elapsed_s, context.plan.images_after(step)
+        now_s, samples = context.elapsed_s, context.plan.images_after(step)
         images_per_s = (samples - self._window_samples) / (now_s - self._window_s)
         self._window_s, self._window_samples = now_s, samples
         context.metrics.write(
@@ -53,7 +53,7 @@ class RunLog:
 
     def evaluation(self, epoch: int, accuracy: Accuracy, start_s: float) -> None:
         """An evaluation that began at `start_s` of the run's clock."""
-        context, now_s = self._context, self._context.metrics.elapsed_s
+        context, now_s = self._context, self._context.elapsed_s
         context.metrics.write(
             "eval",
             epoch=epoch,
@@ -83,7 +83,7 @@ class RunLog:
     def result(self, net: Any, *, reached: bool, stopped: str | None = None) -> None:
         """result.json and timeline.json; the launcher adds the official verdict."""
         context, state, plan = self._context, self._context.state, self._context.plan
-        time_s = context.metrics.elapsed_s
+        time_s = context.elapsed_s
         if context.process.rank != 0:
             return
         self._compare_clocks()
@@ -97,7 +97,7 @@ class RunLog:
             "images_per_s": state.samples / state.training_s,
             "ranks": plan.ranks,
             "global_batch_size": plan.global_batch_size,
-            "config_sha256": context.config_sha256,
+            "config_sha256": context.loaded.sha256,
             "seed": context.run.seed,
             "weights_digest": weights_digest(net).hex(),
             "clock": context.clock.comparison(),

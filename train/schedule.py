@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from functools import partial
+from typing import Any, NamedTuple
 
 from ..config.plan import Plan
 from ..config.schema import Run
@@ -38,13 +39,10 @@ def step_settings(run: Run, plan: Plan) -> Callable[[int], Settings]:
 def _lr_of_shape(run: Run, plan: Plan) -> Callable[[int], float]:
     s, base_lr = run.schedule, run.optimizer.base_lr
     milestones = [(plan.epoch_end_step(m.after_epoch), m.factor) for m in s.milestones]
+    ends: dict[str, Any] = {"base_lr": base_lr, "end_lr": s.end_lr, "decay_steps": plan.decay_steps}
     decays: dict[str, Callable[[int], float]] = {
-        "poly": lambda step: poly(
-            step, base_lr=base_lr, end_lr=s.end_lr, power=s.power, decay_steps=plan.decay_steps
-        ),
-        "cosine": lambda step: cosine(
-            step, base_lr=base_lr, end_lr=s.end_lr, decay_steps=plan.decay_steps
-        ),
+        "poly": partial(poly, power=s.power, **ends),
+        "cosine": partial(cosine, **ends),
         "step": lambda step: base_lr * factor_at(step + plan.warmup_steps, milestones),
     }
 
