@@ -17,7 +17,7 @@ from ..compliance.check_log import Check, check_log
 from ..compliance.score import score_checks
 from ..compliance.submission import check_folder
 from . import headline
-from .compare import Comparison, Row, amount, compare
+from .compare import Row, amount, compare
 from .compare_view import divergence_lines, name_of
 from .phases import span_totals, start_up, step_times
 from .plots import accuracy_plots, schedule_plots, training_plots
@@ -93,7 +93,7 @@ def render_report(
         start_up=start_up(folder.spans) if folder else None,
         outlook=outlook,
         comparison=comparison,
-        legend=_legend(comparison),
+        legend=list(zip(comparison.letters, map(name_of, comparison.subjects), strict=True)),
         sentences=divergence_lines(comparison) if others else [],
         compared=bool(others),
         environment=_environment(folder),
@@ -112,11 +112,6 @@ def _breakable(text: str) -> Markup:
 def _finalize(value: Any) -> Any:
     """Text of a log without what a terminal or a text direction would obey."""
     return value if isinstance(value, Markup) or not isinstance(value, str) else show(value, 2000)
-
-
-def _legend(comparison: Comparison) -> list[tuple[str, str]]:
-    named = zip(comparison.letters, comparison.subjects, strict=True)
-    return [(letter, name_of(subject)) for letter, subject in named]
 
 
 def _environment(folder: RunFolder | None) -> list[Row]:

@@ -123,14 +123,11 @@ def _differences(old: RunFolder | None, new: RunFolder | None) -> list[str]:
     if old.config is not None and new.config is not None:
         then, now = without_places(old.config), without_places(new.config)
         found += _differing(then, now, list({**then, **now}))
-    then, now = (_surroundings(folder.environment) for folder in (old, new))
-    return found + _differing(then, now, list(then))
-
-
-def _surroundings(environment: dict[str, Any]) -> dict[str, Any]:
-    return dict(
-        flatten({key: environment.get(key) for key in ("launcher", "processor", "packages")})
+    around = ("launcher", "processor", "packages")
+    then, now = (
+        dict(flatten({key: folder.environment.get(key) for key in around})) for folder in (old, new)
     )
+    return found + _differing(then, now, list(then))
 
 
 def _differing(then: dict[str, Any], now: dict[str, Any], keys: list[str]) -> list[str]:

@@ -162,7 +162,10 @@ def read_run_folder(path: Path) -> RunFolder:
 
     def read_json(file: Path, most_bytes: int = _JSON_BYTES) -> dict[str, Any]:
         text = read_file(file, most_bytes, within=path)
-        return _mapping(text.decode(encoding="utf-8", errors="replace"))
+        value = json.loads(text.decode(encoding="utf-8", errors="replace"))
+        if not isinstance(value, dict):
+            raise ValueError("a JSON object expected")
+        return value
 
     config = None
     try:
@@ -232,24 +235,14 @@ def _target(folder: RunFolder | None) -> float | None:
     return number(folder.result.get("target"))
 
 
-def _mapping(text: str) -> dict[str, Any]:
-    value = json.loads(text)
-    if not isinstance(value, dict):
-        raise ValueError("a JSON object expected")
-    return value
-
-
 def _spans(trace: dict[str, Any]) -> tuple[dict[str, Any], ...]:
     """The complete spans ("X") of a Chrome trace, by their start."""
     events = trace.get("traceEvents")
-    spans = [span for span in _iterable(events) if isinstance(span, dict) and _is_span(span)]
+    events = events if isinstance(events, list) else []
+    spans = [span for span in events if isinstance(span, dict) and _is_span(span)]
     return tuple(sorted(spans, key=lambda span: (span["ts"], -span["dur"])))
 
 
 def _is_span(span: dict[str, Any]) -> bool:
     times = number(span.get("ts")), number(span.get("dur"))
     return span.get("ph") == "X" and None not in times and (times[1] or 0) >= 0
-
-
-def _iterable(value: Any) -> Iterable[Any]:
-    return value if isinstance(value, list) else ()

@@ -123,7 +123,8 @@ def summarise(events: Sequence[Event], target: float | None = None) -> RunSummar
         submission={
             name: show(value)
             for name in _SUBMISSION
-            if (value := _first_value(events, f"submission_{name}")) is not None
+            for value in [e.value for e in events if e.key == f"submission_{name}"][:1]
+            if value is not None
         },
         parameters=_parameters(events),
         status=show(status) if status is not None else None,
@@ -270,10 +271,6 @@ def _epoch(event: Event) -> float | None:
 
 def _first_time(events: Sequence[Event], key: str) -> float | None:
     return next((e.time_ms for e in events if e.key == key and e.time_ms > 0), None)
-
-
-def _first_value(events: Sequence[Event], key: str) -> Any:
-    return next((event.value for event in events if event.key == key), None)
 
 
 def _seconds(start_ms: float | None, stop_ms: float | None) -> float | None:
