@@ -26,6 +26,7 @@ from .harness import (
     option,
     parse_counts,
     ranks_text,
+    repeated,
     spread,
     wall_s,
 )
@@ -58,21 +59,13 @@ def time_sizes(out: Path, layer: str, sizes_bytes: str, rounds: str) -> dict[str
             raise RuntimeError(f"{run.comm.algorithm}: sum {right} expected, found {found[:4]}")
         flat_array[:] = 0
         repeats = repeats_per_sample(size_bytes)
-        contenders = {str(size_bytes): _repeated(add, repeats)}
+        contenders = {str(size_bytes): repeated(add, repeats)}
         turns = range(1, int(rounds) + 1)
         seconds |= wall_s(alternate(contenders, turns, barrier=ranks.barrier), each=repeats)
     # Ranks leave a barrier one after the other; the first of them sees the whole sum.
     seconds = {size: ranks.slowest(times) for size, times in seconds.items()}
     ranks.stop()
     return seconds
-
-
-def _repeated(add: Callable[[], None], repeats: int) -> Callable[[], None]:
-    def run() -> None:
-        for _ in range(repeats):
-            add()
-
-    return run
 
 
 def repeats_per_sample(size_bytes: int) -> int:

@@ -166,6 +166,16 @@ def alternate(
     return samples
 
 
+def repeated(run: Callable[[], object], count: int) -> Callable[[], None]:
+    """What calls `run` so often."""
+
+    def many() -> None:
+        for _ in range(count):
+            run()
+
+    return many
+
+
 def wall_s(samples: Mapping[str, Sequence[Sample]], each: int = 1) -> dict[str, list[float]]:
     """contender -> wall seconds of each measurement, divided by the `each` pieces it is of."""
     return {name: [one.wall_s / each for one in found] for name, found in samples.items()}

@@ -17,7 +17,7 @@ from ..config.errors import UserError
 from ..config.plan import build_plan
 from ..config.schema import Comm
 from ..report.charts import error_bars, finish, new_figure, save
-from .harness import Job, Outcome, bench, option, ratio_spread, spread, wall_s
+from .harness import Job, Outcome, bench, option, ratio_spread, repeated, spread, wall_s
 from .jobs import load_ready, measure_on_ranks
 from .resolution import MARK, MOST_UNCERTAIN, half_width, is_resolvable, why_not
 
@@ -74,13 +74,6 @@ def _kinds_of_steps(trainer: Trainer, count: int) -> Callable[[str], dict[str, C
         trainer.comm.reduce()
         nd.waitall()  # one after the other, as steps need them
 
-    def repeated(run: Callable[[], None]) -> Callable[[], None]:
-        def many() -> None:
-            for _ in range(count):
-                run()
-
-        return many
-
     def kinds_of(rule: str) -> dict[str, Callable[[], None]]:
         trainer.comm.plan_groups(
             rule, trainable(trainer.model.net), trainer.run.comm.gradient_dtype
@@ -90,9 +83,9 @@ def _kinds_of_steps(trainer: Trainer, count: int) -> Callable[[str], dict[str, C
         whole = partial(step, updater, reduces=True)
         whole()  # compiles; places in the response cache, memory of the new arrays
         return {
-            "step": repeated(whole),
-            "computing": repeated(partial(step, updater, reduces=False)),
-            "communication": repeated(reduce),
+            "step": repeated(whole, count),
+            "computing": repeated(partial(step, updater, reduces=False), count),
+            "communication": repeated(reduce, count),
         }
 
     return kinds_of

@@ -85,10 +85,6 @@ def _ring(ranks: int, n: float, _: tuple[int, int]) -> Rounds:
     return _rings(np.arange(ranks)[None, :], *_whole(n, 1))
 
 
-def _segmented_ring(ranks: int, n: float, _: tuple[int, int]) -> Rounds:
-    return segmented_ring(ranks, n, SEGMENT_BYTES)
-
-
 def segmented_ring(ranks: int, n: float, segment: float) -> Rounds:
     """The ring with every message sent in segments of at most `segment`."""
     k = max(1, int(np.ceil(n / ranks / segment)))
@@ -206,7 +202,7 @@ def _double_tree(ranks: int, n: float, _: tuple[int, int]) -> Rounds:
 
 SCHEDULES: dict[str, Callable[[int, float, tuple[int, int]], Rounds]] = {
     "ring": _ring,
-    "segmented_ring": _segmented_ring,
+    "segmented_ring": lambda ranks, n, _: segmented_ring(ranks, n, SEGMENT_BYTES),
     "recursive_doubling": _recursive_doubling,
     "recursive_halving_doubling": _halving_doubling,
     "torus_2d": _torus_2d,

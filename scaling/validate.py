@@ -116,7 +116,7 @@ def _mlperf_rows() -> Iterator[Row]:
     for row in read_table("mlperf_runs.csv"):
         if row["machine"]:
             gpus, batch = int(row["n_accelerators"]), int(row["batch_per_accelerator"])
-            epochs = _middle([float(epoch) for epoch in row["epochs"].split(";")])
+            epochs = _epochs(row["epochs"])
             job = _job(row["machine"], gpus, batch, epochs, per_node=int(row["accel_per_node"]))
             name = f"{row['version']} {row['org']} {row['system']}"
             figures = float(row["ms_per_step"]), float(row["score_s"] or 0)
@@ -128,7 +128,7 @@ def _table_rows() -> Iterator[Row]:
         gpus = int(row["n_accelerators"])
         batch = int(row["batch_per_accelerator"] or UNNAMED_BATCH)
         precision = row["precision"].replace("bf16", "fp16")
-        epochs = _middle(_epoch_list(row["epochs"])) if row["epochs"] else 90.0
+        epochs = _epochs(row["epochs"].replace("-", ";")) if row["epochs"] else 90.0
         job = replace(
             _job(row["machine"], gpus, batch, epochs),
             precision=precision,
@@ -189,11 +189,7 @@ def _is_point(answer: Prediction, gpus: int, batch: int, step_ms: float) -> bool
     )
 
 
-def _middle(epochs: Sequence[float]) -> float:
-    """Mean of the middle three of five, as the score is."""
-    ordered = sorted(epochs)
+def _epochs(runs: str) -> float:
+    """Of `60;60;64;60;60`: mean of the middle three of five, as the score is."""
+    ordered = sorted(float(epochs) for epochs in runs.split(";"))
     return mean(ordered[1:-1] if len(ordered) == SCORED_RUNS else ordered)
-
-
-def _epoch_list(text: str) -> list[float]:
-    return [float(epoch) for epoch in text.replace("-", ";").split(";")]

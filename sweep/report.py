@@ -11,7 +11,6 @@ from optuna.trial import FrozenTrial
 from ..compliance.config_rules import check_config
 from ..config.atomic import write_within
 from ..config.leaves import yaml_value
-from ..config.load import Loaded
 from ..report.charts import svg
 from .definition import LoadedSweep
 from .plots import Search, draw_plots
@@ -101,12 +100,8 @@ def best_preset(loaded: LoadedSweep, best: FrozenTrial) -> str:
         more = (name, "seed=null", "division=open")
         preset = loaded.load_trial(loaded.sweep.config, best.params, *more)
     header = "".join(f"# {' '.join(note.split())}\n" for note in notes)
-    return header + _without_seed(preset)
-
-
-def _without_seed(preset: Loaded) -> str:
     lines = preset.to_yaml().splitlines(keepends=True)
-    return "".join(line for line in lines if not line.startswith("seed:"))
+    return header + "".join(line for line in lines if not line.startswith("seed:"))
 
 
 def table(found: dict[str, Any]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:

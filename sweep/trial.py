@@ -193,13 +193,10 @@ def evaluations(folder: Path) -> list[Evaluation]:
                 with suppress(*_NO_RECORD):
                     record = json.loads(line)
                     epoch, accuracy = int(record["epoch"]), float(record["accuracy"])
-                    if record["kind"] == "eval" and _is_evaluation(epoch, accuracy):
+                    known = 0 <= epoch < _MOST_EVALUATIONS and 0 <= accuracy <= 1
+                    if record["kind"] == "eval" and known:
                         found.append(Evaluation(epoch, accuracy))
     return found
-
-
-def _is_evaluation(epoch: int, accuracy: float) -> bool:
-    return 0 <= epoch < _MOST_EVALUATIONS and 0 <= accuracy <= 1
 
 
 def read_place(folder: Path) -> Place:
