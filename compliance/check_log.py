@@ -24,7 +24,7 @@ _OFFICIAL_RECORD_BYTES = 1 << 16
 """It takes 2 s for a record of 64 KB, and four times as long for one of twice the length."""
 
 _NAMING_KEYS = ("submission_division", "submission_benchmark", "opt_name")
-_WORD = re.compile(r"[A-Za-z0-9_]{1,40}")
+_WORD = r"[A-Za-z0-9_]{1,40}"
 _ROUND_ONLY_WARNED = {"1.1.0": ("missing-weight-initialization", "weight-initialization-names")}
 """Errors today that were warnings in the round itself (mlcommons/logging 63c9709, 4c04112)."""
 
@@ -217,7 +217,7 @@ def _unsafe(log: Log) -> str | None:
     open_alone = all(event.value == "open" for event in log.all("submission_division"))
     for key in _NAMING_KEYS[:-1] if open_alone else _NAMING_KEYS:
         values = [event.value for event in log.all(key)]
-        if any(not isinstance(v, str) or not _WORD.fullmatch(v) for v in values):
+        if any(not isinstance(v, str) or not re.fullmatch(_WORD, v) for v in values):
             return f"unsafe value of {key}"
     for problem in log.problems:
         # Of the others it reads nothing either. The key of one that was skipped is a guess.

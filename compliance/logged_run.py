@@ -1,7 +1,5 @@
 """One run as the rules see it: its records, ruleset, division, clock and evaluations."""
 
-from __future__ import annotations
-
 import math
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator

@@ -9,8 +9,8 @@ from .events import Problem, cut
 _KEPT_PROBLEMS = 50
 _KEPT_NOTES = 20
 _KEPT_LOST = 200
-_LIKE_MLL_RECORD = re.compile(r":::MLL\s*[-+]?[\d.]+\D")
-_SALVAGED_KEY = re.compile(r'"key": ?"([^"]{1,100})"|:::MLL\s+[\d.+-]+\s+([A-Za-z0-9_]{1,100}) ?:')
+_LIKE_MLL_RECORD = r":::MLL\s*[-+]?[\d.]+\D"
+_SALVAGED_KEY = r'"key": ?"([^"]{1,100})"|:::MLL\s+[\d.+-]+\s+([A-Za-z0-9_]{1,100}) ?:'
 
 
 class Troubles:
@@ -50,7 +50,7 @@ class Troubles:
         self.form_count += 1
         if len(self.forms) < _KEPT_PROBLEMS:
             found = f'":::MLL SECONDS KEY: {{json}}" expected, found {text[:60]!r}'
-            like_one = bool(_LIKE_MLL_RECORD.match(text))
+            like_one = bool(re.match(_LIKE_MLL_RECORD, text))
             self.forms.append(Problem(line, "form", salvaged_key(text), found, like_one))
 
     def settle(self, *, mll: bool) -> None:
@@ -73,5 +73,5 @@ class Troubles:
 
 def salvaged_key(text: str) -> str | None:
     """The key of a record that cannot be read, where it can be seen."""
-    match = _SALVAGED_KEY.search(text[:4000])
+    match = re.search(_SALVAGED_KEY, text[:4000])
     return re.sub(r"\W", "", match[1] or match[2]) or None if match else None

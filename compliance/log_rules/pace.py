@@ -1,7 +1,5 @@
 """Rules on pace: no run trains faster than machines do, nor faster than it does itself."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from itertools import pairwise
 from typing import NamedTuple

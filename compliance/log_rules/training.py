@@ -6,8 +6,6 @@ throughout is its implementation's habit, a note; what is odd in the minority of
 the rest of the log, a policy finding; what leaves no valid result is an error.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
