@@ -25,6 +25,18 @@ def reserve(out: Path) -> None:
 
 
 def give_back(out: Path) -> None:
-    """Make the room free."""
+    """Make the room free. A line that the full disk has cut short in a log to which this process
+    writes ends here, so that the reason of the failure stands on a line of its own."""
     with suppress(OSError):
         (out / _NAME).unlink(missing_ok=True)
+    for descriptor in (1, 2):
+        with suppress(OSError):
+            size_bytes = os.fstat(descriptor).st_size  # of a terminal or a pipe: 0
+            if size_bytes and _last_byte(Path(f"/proc/self/fd/{descriptor}"), size_bytes) != b"\n":
+                os.write(descriptor, b"\n")
+
+
+def _last_byte(path: Path, size_bytes: int) -> bytes:
+    with path.open("rb") as file:
+        file.seek(size_bytes - 1)
+        return file.read(1)

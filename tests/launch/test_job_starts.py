@@ -8,6 +8,7 @@ import os
 import re
 import signal
 import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -283,3 +284,15 @@ def test_the_reserve_is_there_until_something_fails(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
     give_back(tmp_path)
     reserve(tmp_path / "nowhere")
+
+
+def test_a_line_that_a_full_disk_has_cut_ends_before_the_reason(tmp_path: Path) -> None:
+    reserve(tmp_path)
+    code = (
+        "import sys; from pathlib import Path; from rn50.launch.disk_reserve import give_back; "
+        "sys.stdout.write('warning: no check'); sys.stdout.flush(); "
+        "give_back(Path(sys.argv[1])); give_back(Path(sys.argv[1])); print('error: full')"
+    )
+    with (tmp_path / "job.log").open("w") as log:
+        subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=True, stdout=log)
+    assert (tmp_path / "job.log").read_text() == "warning: no check\nerror: full\n"
