@@ -42,6 +42,7 @@ def pytest_configure(config: pytest.Config) -> None:
         settings.load_profile("fast")
 
 
+@pytest.hookimpl(tryfirst=True)  # xdist reads the mark in a hook of its own
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """With `-n` the tests of a file run in one process, as they share its fixtures, and files with
     slow tests come first: a long one that comes last would run alone."""
