@@ -9,12 +9,13 @@ SHELL_SCRIPTS := run_and_time.sh $(wildcard scripts/*.sh) $(wildcard launch/exam
 # Most of the suite's time is waiting, for ranks to start and for patience to end: more processes
 # than cores, each with whole files.
 TEST_PROCESSES := 3
+PARALLEL := -n $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder
 test: setup
-	$(PYTHON) -m pytest -n $(TEST_PROCESSES) --dist loadgroup
+	$(PYTHON) -m pytest $(PARALLEL)
 
 # For the edit loop: no ranks and no commands.
 test-fast: setup
-	$(PYTHON) -m pytest -n $(TEST_PROCESSES) --dist loadgroup --fast
+	$(PYTHON) -m pytest $(PARALLEL) --fast
 
 check: test
 

@@ -42,18 +42,15 @@ def pytest_configure(config: pytest.Config) -> None:
         settings.load_profile("fast")
 
 
-@pytest.hookimpl(tryfirst=True)  # xdist reads the mark in a hook of its own
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """With `-n` the tests of a file run in one process, as they share its fixtures, and files with
-    slow tests come first: a long one that comes last would run alone."""
+    """Files with slow tests come first: of several processes that run files, the one with a long
+    file at the end would be alone."""
     if config.getoption("--fast"):
         left_out = [item for item in items if _is_slow(item) or _starts_processes(item)]
         config.hook.pytest_deselected(items=left_out)
         items[:] = [item for item in items if item not in set(left_out)]
     slow_files = {item.path for item in items if _is_slow(item)}
     items.sort(key=lambda item: item.path not in slow_files)
-    for item in items:
-        item.add_marker(pytest.mark.xdist_group(item.nodeid.partition("::")[0]))
 
 
 def _is_slow(item: pytest.Item) -> bool:

@@ -68,6 +68,7 @@ class Communicator:
     def stop(self) -> None:
         """Leave in good order: everything enqueued is done first, or Horovod aborts."""
         nd.waitall()
+        self.barrier()  # the first to shut down would abort what another row of a torus still sums
         hvd.shutdown()
         if self._connection is not None:
             self._connection.leave()
