@@ -15,6 +15,7 @@ from .values import (
     MOST_RANKS,
     Bool,
     Count,
+    Exponent,
     Fraction,
     Groups,
     Mount,
@@ -53,7 +54,7 @@ class Compute(Section):
         default=None,
         description="The part of a step that does not grow with the batch; null: from points.",
     )
-    batch_exponent: Positive = Field(
+    batch_exponent: Exponent = Field(
         default=1.0, description="With which the rest grows with the batch."
     )
 
