@@ -15,6 +15,7 @@ from .values import (
     MOST_RANKS,
     Bool,
     Count,
+    Exponent,
     Fraction,
     Groups,
     Mount,
@@ -52,7 +53,7 @@ class Compute(Section):
     fixed_s: NonNegative | None = default(
         None, "The part of a step that does not grow with the batch; null: from points."
     )
-    batch_exponent: Positive = default(1.0, "With which the rest grows with the batch.")
+    batch_exponent: Exponent = default(1.0, "With which the rest grows with the batch.")
 
     @model_validator(mode="after")
     def _check(self) -> Compute:

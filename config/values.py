@@ -151,6 +151,8 @@ Positive = Annotated[float, Field(strict=True, ge=SMALLEST, le=LARGEST)]
 Seconds = Annotated[float, Field(strict=True, ge=SMALLEST, le=MOST_S)]
 BelowOne = Annotated[float, Field(strict=True, ge=0, lt=1)]
 Fraction = Annotated[float, Field(strict=True, ge=0, le=1)]
+Exponent = Annotated[float, Field(strict=True, ge=SMALLEST, le=4)]
+"""Of a batch: an image takes the same at any batch (1), or somewhat less at large ones."""
 Bool = Annotated[bool, Field(strict=True)]
 Name = Annotated[
     str,

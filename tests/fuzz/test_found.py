@@ -168,6 +168,12 @@ def test_a_number_beyond_its_bound(override: str) -> None:
     assert len(str(found.value).splitlines()) == 1
 
 
+def test_a_step_that_grows_beyond_all_numbers() -> None:
+    key = "system.performance.fp16.batch_exponent"
+    with pytest.raises(UserError, match=f"{key}: expected .*, found 500"):
+        load("dgx1_8", [f"{key}=500"])
+
+
 @pytest.mark.parametrize(
     "words",
     [
