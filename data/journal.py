@@ -10,20 +10,19 @@ import os
 import shutil
 import time
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..config.atomic import open_own, own_folder
 from ..config.errors import UserError
-from ..config.manifest import SPLITS
-from ..config.reading import open_file, read_file
+from ..config.manifest import FILE_NAME, Manifest
 from .listing import Source
 
 CHUNK_IMAGES = 128
 """Images that are committed together: 14 MB of ImageNet in the memory of each worker."""
 _WAIT_S = 20.0
-_BAD_FILES = "bad_files.txt"
+_KEY_BYTES = 65  # the first line of a journal
 _BLOCK_BYTES = 1 << 20
 
 
@@ -35,6 +34,7 @@ class Chunk(NamedTuple):
     samples: int  # so far
     stamp: int  # of the sizes and times of its sources
     odd: list[dict[str, Any]]
+    rows: str  # of the sample table, in base64
 
 
 def partial_folder(out: Path) -> Path:
@@ -44,14 +44,12 @@ def partial_folder(out: Path) -> Path:
 
 class Workspace:
     """`.NAME.partial` beside `out`: locked while in use, kept if anything in it is worth it. Raises
-    UserError: another process packs into it, or it cannot be made."""
+    UserError: another process packs into it, or a file of it cannot be made or written."""
 
-    def __init__(
-        self, out: Path, orders: Mapping[str, Sequence[Source]], options: Sequence[Any]
-    ) -> None:
-        self.out = out
+    def __init__(self, out: Path, options: Sequence[Any]) -> None:
+        """`options`: those that change the result."""
+        self.out, self.options = out, options
         self.folder = partial_folder(out)
-        self._key = _key(orders, options)
 
     def __enter__(self) -> Workspace:
         try:
@@ -62,59 +60,32 @@ class Workspace:
             where = self.out if nowhere or error.filename is None else error.filename
             raise UserError(f"{where}: cannot create: {error.strerror}") from None
         self._take_lock()
-        if self._is_of_the_same():
-            return self
-        for path in self.folder.iterdir():  # of other images or another seed
-            if path.name != "lock":
-                path.unlink()
-        try:
-            (self.folder / "key").write_text(self._key)
-        except OSError as error:
-            raise UserError(f"{self.folder / 'key'}: cannot write: {error.strerror}") from None
         return self
 
-    def _is_of_the_same(self) -> bool:
-        """Whether what lies there was packed of the same images in the same way."""
-        try:
-            return read_file(self.folder / "key", len(self._key)) == self._key.encode()
-        except OSError:
-            return False
-
-    @property
-    def committed(self) -> bool:
-        """Whether a part of the images is packed for good, from where the next call goes on."""
-        return any(
-            path.exists() and path.stat().st_size > 0
-            for path in (self.folder / f"{split}.journal" for split in SPLITS)
-        )
-
-    def __exit__(self, kind: object, *_: object) -> None:
-        if kind is not None and not self.committed:
+    def __exit__(self, kind: object, error: object, _: object) -> None:
+        journals = self.folder.glob("*.journal")
+        committed = any(path.stat().st_size > _KEY_BYTES for path in journals)
+        if kind is not None and not committed:
             shutil.rmtree(self.folder, ignore_errors=True)
         os.close(self._lock)
-
-    def finish(self, manifest: str) -> None:
-        """Write the manifest, remove what only packing needs, and become `out`."""
-        try:
-            (self.folder / "manifest.json").write_text(manifest)
-            for split in SPLITS:
-                for suffix in ("journal", "rows"):
-                    (self.folder / f"{split}.{suffix}").unlink(missing_ok=True)
-            for name in ("key", "lock", _BAD_FILES):
-                (self.folder / name).unlink(missing_ok=True)
-            self.folder.replace(self.out)
-        except OSError as error:
+        if isinstance(error, OSError):
+            kept = " (the same command goes on from here)" if committed else ""
             raise UserError(
-                f"{error.filename or self.out}: cannot write: {error.strerror}"
+                f"{error.filename or self.out}: cannot write: {error.strerror or error}{kept}"
             ) from None
+
+    def finish(self, manifest: Manifest) -> None:
+        """Write the manifest, remove what only packing needs, and become `out`."""
+        (self.folder / FILE_NAME).write_text(manifest.to_json())
+        for path in self.folder.iterdir():
+            if path.name not in (FILE_NAME, *manifest.files):
+                path.unlink()
+        self.folder.replace(self.out)
 
     def list_bad(self, lines: Sequence[str]) -> Path:
         """Write the list of bad files, which stays until the packing is complete; its path."""
-        path = self.folder / _BAD_FILES
-        try:
-            path.write_text("".join(f"{line}\n" for line in lines), errors="surrogateescape")
-        except OSError as error:
-            raise UserError(f"{path}: cannot write: {error.strerror}") from None
+        path = self.folder / "bad_files.txt"
+        path.write_text("".join(f"{line}\n" for line in lines), errors="surrogateescape")
         return path
 
     def _take_lock(self) -> None:
@@ -134,68 +105,61 @@ class Workspace:
 
 
 class Journal:
-    """What is committed of one split: records, rows of the table and a line for each chunk."""
+    """What is committed of one split: its records, and a line for each chunk behind a key that
+    names what is packed; what lies there of other images or another seed is dropped."""
 
-    def __init__(self, folder: Path, split: str, sources: Sequence[Source], row_bytes: int) -> None:
-        self.records = folder / f"{split}.rec"
-        self._row_bytes = row_bytes
+    def __init__(self, workspace: Workspace, split: str, sources: Sequence[Source]) -> None:
+        self.chunks: list[Chunk] = []
+        self.end = 0
         self.sha = hashlib.sha256()
-        self.chunks = self._read(folder / f"{split}.journal", sources)
-        samples = self.chunks[-1].samples if self.chunks else 0
-        self.end = self.chunks[-1].end if self.chunks else 0
-        self.descriptor = open_own(self.records, os.O_RDWR)
+        self.descriptor = open_own(workspace.folder / f"{split}.rec", os.O_RDWR)
+        journal = open_own(workspace.folder / f"{split}.journal", os.O_RDWR)
+        self._lines = os.fdopen(journal, "r+b")
+        key = _key(sources, workspace.options)
+        found = [line for line in self._lines if line.endswith(b"\n")]  # else torn by a kill
+        kept = found[:1] if found[:1] == [key] else []
+        if kept:
+            self._take_over(found[1:], sources)
+            kept += found[1 : 1 + len(self.chunks)]
         os.ftruncate(self.descriptor, self.end)
-        self._rows = (folder / f"{split}.rows").open("ab", buffering=0)
-        self._rows.truncate(samples * row_bytes)
-        self._lines = (folder / f"{split}.journal").open("w")
-        for chunk in self.chunks:
-            self._lines.write(json.dumps(chunk) + "\n")
-        self._lines.flush()
+        self._lines.truncate(sum(map(len, kept)))
+        self._lines.seek(0, os.SEEK_END)
+        if not kept:
+            self._write(key)
 
-    def commit(self, chunk: Chunk, rows: bytes) -> None:
+    def commit(self, chunk: Chunk) -> Chunk:
         """Make a chunk part of the set and of its digest; its bytes are in the record file."""
-        written = 0
-        while written < len(rows):
-            written += self._rows.write(rows[written:])
-        self._lines.write(json.dumps(chunk) + "\n")
-        self._lines.flush()
+        self._write(json.dumps(chunk).encode() + b"\n")
         self.chunks.append(chunk)
         while self.end < chunk.end:
             block = os.pread(self.descriptor, min(_BLOCK_BYTES, chunk.end - self.end), self.end)
             self.sha.update(block)
             self.end += len(block)
+        return chunk
 
     def close(self) -> None:
-        for file in (self._rows, self._lines):
-            file.close()
+        self._lines.close()
         os.close(self.descriptor)
 
-    def _read(self, path: Path, sources: Sequence[Source]) -> list[Chunk]:
+    def _write(self, line: bytes) -> None:
+        self._lines.write(line)
+        self._lines.flush()
+
+    def _take_over(self, lines: Sequence[bytes], sources: Sequence[Source]) -> None:
         """The committed chunks whose bytes and sources are as they were."""
-        rows = path.with_suffix(".rows")
-        if not path.exists() or not rows.exists() or not self.records.exists():
-            return []
-        chunks: list[Chunk] = []
-        start = 0
-        with open_file(self.records) as records:
-            for number, line in enumerate(path.read_bytes().splitlines(keepends=True)):
+        with open(self.descriptor, "rb", closefd=False) as records:
+            for number, line in enumerate(lines):
                 try:
                     chunk = Chunk(*json.loads(line))
                 except (ValueError, TypeError):
-                    break  # torn by the kill
-                content = records.read(chunk.end - start)
+                    break  # torn by a power failure
+                content = records.read(chunk.end - self.end)
                 part = sources[number * CHUNK_IMAGES : (number + 1) * CHUNK_IMAGES]
-                if (
-                    not line.endswith(b"\n")
-                    or zlib.crc32(content) != chunk.crc32
-                    or chunk.samples * self._row_bytes > rows.stat().st_size
-                    or _stamp_on_disk(part) != chunk.stamp
-                ):
+                if zlib.crc32(content) != chunk.crc32 or _stamp_on_disk(part) != chunk.stamp:
                     break
                 self.sha.update(content)
-                chunks.append(chunk)
-                start = chunk.end
-        return chunks
+                self.chunks.append(chunk)
+                self.end = chunk.end
 
 
 def stamp(times: Sequence[tuple[int, int]]) -> int:
@@ -216,10 +180,9 @@ def _stamp_on_disk(sources: Sequence[Source]) -> int:
     return stamp(times)
 
 
-def _key(orders: Mapping[str, Sequence[Source]], options: Sequence[Any]) -> str:
-    """Names what is packed: every source in order, and the options that change the result."""
+def _key(sources: Sequence[Source], options: Sequence[Any]) -> bytes:
+    """A line that names what is packed: every source in order, and the options."""
     sha = hashlib.sha256(json.dumps(list(options)).encode())
-    for split, sources in orders.items():
-        lines = [f"{s.label} {s.name} {s.offset} {s.length}" for s in sources]
-        sha.update(f"{split} {len(lines)}\n".encode() + "\n".join(lines).encode(errors="replace"))
-    return sha.hexdigest()
+    lines = [f"{s.label} {s.name} {s.offset} {s.length}" for s in sources]
+    sha.update("\n".join(lines).encode(errors="replace"))
+    return f"{sha.hexdigest()}\n".encode()

@@ -103,7 +103,7 @@ def pack_images(
     processes = processes or len(os.sched_getaffinity(0))
     orders = {split: _shuffled(listing.splits[split], shuffle_seed) for split in SPLITS}
     total = sum(map(len, orders.values()))
-    with Workspace(target, orders, (shuffle_seed, decode)) as workspace:
+    with Workspace(target, (shuffle_seed, decode)) as workspace:
         found: dict[str, Packed] = {}
         before = 0
         watch = _first_bad(skip_bad, warn)
@@ -137,7 +137,7 @@ def pack_images(
             odd_files=odd,
             drawn=drawn,
         )
-        workspace.finish(manifest.to_json())
+        workspace.finish(manifest)
     return manifest
 
 

@@ -8,17 +8,18 @@ import multiprocessing
 import os
 import signal
 import zlib
+from base64 import b64decode, b64encode
 from collections import deque
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import closing
+from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..config.errors import UserError
 from ..config.manifest import File, OddFile
 from . import recordio
 from .dataset import TABLE
@@ -49,42 +50,32 @@ def pack_split(
     progress: Callable[[int], None],
 ) -> Packed:
     """Write rec, idx and npy of `split` from `sources` in their order; continues what is there.
-    `watch`: called with each file that is no ordinary JPEG, as it is met. Raises UserError: a write
+    `watch`: called with each file that is no ordinary JPEG, as it is met. Raises OSError: a write
     that failed."""
-    path = workspace.folder / f"{split}.rec"
+    odd: list[OddFile] = []
+    done = 0
     try:
-        journal = Journal(workspace.folder, split, sources, TABLE.itemsize)
-        try:
-            odd: list[OddFile] = []
-
-            def take(chunk: Chunk) -> None:
+        with (
+            closing(Journal(workspace, split, sources)) as journal,
+            closing(_chunks(journal, split, sources, processes, decode)) as chunks,
+        ):
+            for chunk in chain(tuple(journal.chunks), chunks):
                 for file in chunk.odd:
                     odd.append(OddFile(**file))
                     watch(odd[-1])
-
-            for chunk in journal.chunks:
-                take(chunk)
-            first = len(journal.chunks)
-            progress(min(first * CHUNK_IMAGES, len(sources)))
-            with closing(_chunks(journal, split, sources, processes, decode)) as chunks:
-                for chunk, rows in chunks:
-                    take(chunk)
-                    journal.commit(chunk, rows)
-                    progress(min(len(journal.chunks) * CHUNK_IMAGES, len(sources)))
-            records = File(bytes=journal.end, sha256=journal.sha.hexdigest())
-        finally:
-            journal.close()
-        table = np.fromfile(workspace.folder / f"{split}.rows", TABLE)
+                done = min(done + CHUNK_IMAGES, len(sources))
+                progress(done)
+        rows = b"".join(b64decode(chunk.rows) for chunk in journal.chunks)
+        table = np.frombuffer(rows, TABLE)
         offsets = table["offset"].tolist()
         with (workspace.folder / f"{split}.idx").open("w") as idx:
             idx.writelines(f"{number}\t{offset}\n" for number, offset in enumerate(offsets))
         np.save(workspace.folder / f"{split}.npy", table)
     except OSError as error:
-        kept = " (the same command goes on from here)" if workspace.committed else ""
-        raise UserError(
-            f"{error.filename or path}: cannot write: {error.strerror or error}{kept}"
-        ) from None
+        error.filename = error.filename or workspace.folder / f"{split}.rec"
+        raise
     pixels = int(table["height"].astype(np.int64) @ table["width"].astype(np.int64))
+    records = File(bytes=journal.end, sha256=journal.sha.hexdigest())
     return Packed(table["label"], pixels, records, odd)
 
 
@@ -107,8 +98,8 @@ _job: _Job
 
 def _chunks(
     journal: Journal, split: str, sources: Sequence[Source], processes: int, decode: bool
-) -> Generator[tuple[Chunk, bytes], None, None]:
-    """(chunk, rows of its table), in order, from the first that is not committed on."""
+) -> Generator[Chunk, None, None]:
+    """The chunks in order from the first that is not committed on, each once it is."""
     first = len(journal.chunks)
     numbers = range(first, -(-len(sources) // CHUNK_IMAGES))
     samples = journal.chunks[-1].samples if journal.chunks else 0
@@ -118,14 +109,14 @@ def _chunks(
     pool = ProcessPoolExecutor(
         max(1, min(processes, len(numbers))), context, _begin, (job, os.getpid())
     )
-    ahead: deque[Future[tuple[Chunk, bytes]]] = deque()
+    ahead: deque[Future[Chunk]] = deque()
     try:
         for number in numbers:
             ahead.append(pool.submit(_pack_chunk, number))
             if len(ahead) > 2 * processes:
-                yield ahead.popleft().result()
+                yield journal.commit(ahead.popleft().result())
         while ahead:
-            yield ahead.popleft().result()
+            yield journal.commit(ahead.popleft().result())
     except BrokenProcessPool:
         raise OSError(0, "a worker process was killed") from None
     finally:
@@ -144,7 +135,7 @@ def _begin(job: _Job, parent: int) -> None:
     _job = job
 
 
-def _pack_chunk(number: int) -> tuple[Chunk, bytes]:
+def _pack_chunk(number: int) -> Chunk:
     """Read and encode a chunk, wait for its place in the file, write it there."""
     try:
         first = number * CHUNK_IMAGES
@@ -172,14 +163,14 @@ def _pack_chunk(number: int) -> tuple[Chunk, bytes]:
     table["label"] = [source.label for source, _, _, _ in images]
     table["height"] = [height for _, _, height, _ in images]
     table["width"] = [width for _, _, _, width in images]
-    chunk = Chunk(
+    return Chunk(
         end=start + size,
         crc32=zlib.crc32(content),
         samples=begun + len(records),
         stamp=stamp(times),
         odd=odd,
+        rows=b64encode(table.tobytes()).decode(),
     )
-    return chunk, table.tobytes()
 
 
 def _take_place(number: int, size: int, samples: int) -> tuple[int, int]:
