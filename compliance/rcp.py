@@ -6,10 +6,14 @@ t-test, without SciPy. Closed division, rulesets 1.0.0 to 4.0.0.
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Sequence
 from functools import lru_cache
+from pathlib import Path
 from typing import NamedTuple
+
+import mlperf_logging
 
 from ..config import benchmark
 
@@ -35,8 +39,6 @@ class Point(NamedTuple):
     warmup_epochs: float
     momentum: float
     weight_decay: float
-    decay_steps: float
-    bn_span: int
 
     @property
     def mean(self) -> float:
@@ -69,56 +71,26 @@ class Verdict(NamedTuple):
     factor: float
 
 
-def _point(batch: int, epochs: str, *hyperparameters: float) -> Point:
-    base_lr, warmup, momentum, weight_decay, decay_steps, bn_span = hyperparameters
-    runs = tuple(map(int, epochs.split()))
-    return Point(batch, runs, base_lr, warmup, momentum, weight_decay, decay_steps, int(bn_span))
-
-
-_OF_1632 = "34 34 34 35 35 37 35 35 33 35 35 37 37 35 35 34 35"
-_OF_3264 = "36 35 34 34 36 35 35 35 35 37 35 35 35 36 35"
-_OF_4096 = "39 42 40 41 39 40 41 39 40 39"
-_OF_32768 = "56 56 55 56 56 56 56 56 57 56"
-_OF_67840 = "86 87 86 87 86 85 86 86 86 85 86 86 86 86 86 85 86 86 87 85 85 86 85 87 86 85 85 86"
-_8192 = _point(8192, "42 44 43 41 41 41 42 42 43 41", 17, 5, 0.9, 2e-4, 6095, 64)
-_65536 = _point(65536, "83 85 84 86 85 85 83 84 85 85", 24.699, 31, 0.951807, 1e-4, 1133, 128)
-_POINTS_100 = (
-    _point(1632, _OF_1632, 7.4, 2, 0.9, 5e-5, 35, 204),
-    _point(2048, "38 39 38 39 38 39 38 39 38 38", 8.5, 5, 0.9, 2e-3, 22530, 64),
-    _point(3264, _OF_3264, 10.5, 2, 0.9, 5e-5, 37, 204),
-    _point(4096, _OF_4096, 10, 5, 0.9, 2e-3, 42, 64),
-    _8192,
-    _point(
-        13056, "44 45 47 45 45 45 45 44 44 44 45 45 45 45 44 44", 12.8, 9, 0.94, 2.5e-5, 48, 204
-    ),
-    _point(32768, _OF_32768, 21.2, 16, 0.94, 2e-5, 58, 128),
-    _point(64480, "88 87 86 86 86 86 86 86 84 86", 26, 31, 0.951807, 1e-4, 90, 155),
-    _65536,
-)
-_POINTS_110 = (
-    _point(1632, _OF_1632, 7.4, 2, 0.9, 5e-5, 27476, 204),
-    _point(3264, _OF_3264, 10.5, 2, 0.9, 5e-5, 14523, 204),
-    _point(4096, _OF_4096, 10, 5, 0.9, 2e-4, 13137, 64),
-    _8192,
-    _point(13056, "46 46 44 46 45 46 45 45 45 46", 12.8, 9, 0.9, 2.5e-5, 4710, 204),
-    _point(32768, _OF_32768, 21.2, 16, 0.94, 2.5e-5, 2267, 128),
-    _point(49152, "68 68 68 68 69 68 68 67 69 67", 19.405, 24, 0.951807, 1e-4, 1846, 256),
-    _point(58880, "80 81 80 78 80 80 81 79 80 80", 23.246, 29, 0.951807, 1e-4, 1785, 230),
-    _65536,
-)
-_POINTS_200 = (
-    *_POINTS_110,
-    _point(67840, _OF_67840, 24.699, 31, 0.951807, 1e-4, 1133, 424),
-)
-
-
+@lru_cache(maxsize=len(benchmark.RULESETS))
 def points(ruleset: str) -> tuple[Point, ...]:
-    """All records of a ruleset by rising batch; none before 1.0.0."""
+    """All records of a ruleset by rising batch, from the tool's own file; none before 1.0.0."""
     if not benchmark.at_least(ruleset, FIRST_RULESET):
         return ()
-    if ruleset == "1.0.0":
-        return _POINTS_100
-    return _POINTS_110 if ruleset == "1.1.0" else _POINTS_200
+    file = Path(mlperf_logging.__path__[0], f"rcp_checker/training_{ruleset}/rcps_resnet.json")
+    found = []
+    for record in json.loads(file.read_bytes()).values():
+        logged = record["Hyperparams"]
+        found.append(
+            Point(
+                record["BS"],
+                tuple(record["Epochs to converge"]),
+                logged["opt_base_learning_rate"],
+                logged["opt_learning_rate_warmup_epochs"],
+                logged["opt_momentum"],
+                logged["opt_weight_decay"],
+            )
+        )
+    return tuple(sorted(found))
 
 
 @lru_cache(maxsize=len(benchmark.RULESETS))

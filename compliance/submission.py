@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -15,7 +13,7 @@ from ..config import benchmark
 from ..config.errors import UserError
 from ..config.finding import ERROR, NOTE, POLICY, number, plain, printable, shown
 from ..config.reading import read_file
-from ..logging.places import MOST_LOGS, RESULT_FILES, job_of, run_folders
+from ..logging.places import RESULT_FILES, RESULT_NAME, job_of, results_in, run_folders
 from . import rcp as convergence
 from .check_log import CANNOT_READ, FAIL, POLICY_VERDICT, Check, check_log, verdict_of
 from .logged_run import INTERVAL_KEYS, RESULT_KEYS, LoggedRun
@@ -49,27 +47,14 @@ class Submission:
         return any(run.division != "open" for _, run in self.runs)
 
 
-_NUMBERED = re.compile(r"result_(?:0|[1-9][0-9]*)\.txt")
-
-
 def find_results(folder: Path) -> list[Path]:
-    """The result files of a folder by number; links out of it are not followed.
-
-    Raises UserError where there is none.
-    """
-    home = os.path.realpath(folder)  # resolve() raises where links go in a circle
-    files = [
-        path
-        for path in folder.glob(RESULT_FILES)
-        if _NUMBERED.fullmatch(path.name) and path.is_file() and path.resolve().is_relative_to(home)
-    ]
+    """The result files of a folder by number. Raises UserError where there is none."""
+    files = results_in(folder)
     if not files:
         below = len({path.parent for path in folder.glob(f"*/{RESULT_FILES}")})
         hint = f"; {below} below it have them: {folder}/*" if below else ""
         raise UserError(f"{folder}: {RESULT_FILES} expected in it, found none{hint}")
-    if len(files) > MOST_LOGS:
-        raise UserError(f"{folder}: at most {MOST_LOGS} logs expected, found {len(files)}")
-    return sorted(files, key=lambda path: (len(path.name), path.name))
+    return files
 
 
 def check_folder(
@@ -143,7 +128,7 @@ def _five_runs(submission: Submission) -> Iterator[Violation]:
     others = sorted(
         path.name
         for path in submission.folder.glob(RESULT_FILES)
-        if not _NUMBERED.fullmatch(path.name)
+        if not RESULT_NAME.fullmatch(path.name)
     )
     if others:
         listed = printable(", ".join(others[:4])) + (" ..." if len(others) > 4 else "")

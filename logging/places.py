@@ -6,11 +6,15 @@ results/SYSTEM/resnet/result_0.txt, result_1.txt, ...
 
 from __future__ import annotations
 
+import os
+import re
 from pathlib import Path
 
 from ..config.benchmark import BENCHMARK
+from ..config.errors import UserError
 
 RESULT_FILES = "result_*.txt"
+RESULT_NAME = re.compile(r"result_(?:0|[1-9][0-9]*)\.txt")
 MOST_LOGS = 200  # of a folder; published ones have up to 50
 
 
@@ -21,6 +25,22 @@ def log_folders(path: Path) -> list[Path]:
         return [path]
     found = (folder for folder in path.glob(f"results/*/{BENCHMARK}") if _is_in(folder, path))
     return sorted(folder for folder in found if any(folder.glob(RESULT_FILES))) or [path]
+
+
+def results_in(folder: Path) -> list[Path]:
+    """The result files of a folder by number; links out of it are not followed. Raises UserError:
+    more than any submission has."""
+    home = os.path.realpath(folder)  # resolve() raises where links go in a circle
+    files = [
+        path
+        for path in folder.glob(RESULT_FILES)
+        if RESULT_NAME.fullmatch(path.name)
+        and path.is_file()
+        and path.resolve().is_relative_to(home)
+    ]
+    if len(files) > MOST_LOGS:
+        raise UserError(f"{folder}: at most {MOST_LOGS} logs expected, found {len(files)}")
+    return sorted(files, key=lambda path: (len(path.name), path.name))
 
 
 def _is_in(folder: Path, top: Path) -> bool:

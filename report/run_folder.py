@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import re
 from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
@@ -18,10 +17,17 @@ from ..config.load import Loaded, load
 from ..config.reading import open_file, read_file
 from ..logging.metrics_read import Series, read_metrics
 from ..logging.parse import Log, read_log
-from ..logging.places import MOST_LOGS, config_of, job_of, log_folders, run_folders
+from ..logging.places import (
+    MOST_LOGS,
+    RESULT_FILES,
+    config_of,
+    job_of,
+    log_folders,
+    results_in,
+    run_folders,
+)
 from .run_summary import RunSummary, show, summarise
 
-_RESULT = re.compile(r"result_\d+\.txt")
 _JSON_BYTES = 1 << 20
 _TRACE_BYTES = 8 << 20
 """Some 60,000 spans; read as JSON they take up to 30 times as much."""
@@ -85,7 +91,7 @@ def read_subjects(path: Path) -> list[Subject]:
     if not path.is_dir():
         target = target_of(path.parent)
         return [Subject(path, (path,), (read_figures(path, target),), None, ())]
-    if _logs_in(path):
+    if results_in(path):
         return [read_folder(path)]
     runs, folders = run_folders(path), log_folders(path)
     if len(runs) == 1 or (runs and folders == [path]):  # such as a job whose ranks never started
@@ -94,7 +100,7 @@ def read_subjects(path: Path) -> list[Subject]:
         return _readable(folders)
     if (path / "config.yaml").is_file():
         return [read_folder(path)]
-    below = sorted({log.parent for log in path.rglob("result_*.txt") if _is_log(log)})
+    below = sorted(f for f in {log.parent for log in path.rglob(RESULT_FILES)} if results_in(f))
     jobs = {job_of(folder) for folder in below}
     below = [folder for folder in below if folder.absolute().parent not in jobs]  # its own copies
     if not below:
@@ -128,7 +134,7 @@ def read_folder(path: Path) -> Subject:
         folder = folder._replace(path=path, result={}, metrics=(), spans=())
     logs: list[LogFigures] = []
     notes: list[str] = []
-    files = _logs_in(path)
+    files = results_in(path)
     for file in files:
         try:
             logs.append(read_figures(file, target))
@@ -191,21 +197,6 @@ def read_run_folder(path: Path) -> RunFolder:
         notes=tuple(notes),
         thinned=bool(metrics.thinned),
     )
-
-
-def _logs_in(path: Path) -> list[Path]:
-    found = sorted(
-        (file for file in path.glob("result_*.txt") if _is_log(file)),
-        key=lambda file: (len(file.name), file.name),  # result_10 after result_9
-    )
-    if len(found) > MOST_LOGS:
-        raise UserError(f"{path}: at most {MOST_LOGS} logs expected, found {len(found)}")
-    return found
-
-
-def _is_log(file: Path) -> bool:
-    """A result file of the folder itself: links may lead anywhere and are not followed."""
-    return bool(_RESULT.fullmatch(file.name)) and not file.is_symlink() and file.is_file()
 
 
 def _digest(path: Path) -> str:
