@@ -11,13 +11,16 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from itertools import combinations, pairwise
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from ..config import benchmark
 from ..config.finding import ERROR, POLICY, number, plain
 from ..logging.events import Event
-from .logged_run import SAME_MS, Evaluation, LoggedRun, median
-from .rule import Violation
+from .logged_run import INTERVAL_KEYS, RESULT_KEYS, SAME_MS, Evaluation, LoggedRun, median
+from .rule import FOLDER, RULES_TEXT, Violation, rule
+
+if TYPE_CHECKING:
+    from .submission import Submission
 
 _CERTAIN_STAMPS, _CERTAIN_ACCURACIES = 7.0, 5.5
 """Decades. 350 published sets have 3,500 pairs of runs, a pair some 100 places where a stretch may
@@ -47,8 +50,6 @@ _MOST_EVALUATIONS = 100
 _EPOCHS = ("epoch_start", "epoch_stop", "block_stop", "eval_start", "eval_stop", "eval_accuracy")
 _VARIES = 0.01  # share by which an interval that a log has once or twice differs at least
 
-Named = tuple[str, LoggedRun]
-
 
 class _Course(NamedTuple):
     """When each event of a run came, in order: by key and epoch, and by key and place among those
@@ -68,9 +69,15 @@ class _Curve(NamedTuple):
     image: float
 
 
-def same_stamps(runs: Sequence[Named]) -> Iterator[Violation]:
-    """Pairs of runs whose stamps are equal, also after a shift, throughout or over a part."""
-    courses = [(name, _course(run)) for name, run in runs[:_MOST_RUNS]]
+@rule(
+    *("MLP902", "copied-run", ERROR, f"{RULES_TEXT} lines 509, 954: five runs"),
+    judges=FOLDER,
+    keys=(*RESULT_KEYS, *INTERVAL_KEYS),
+)
+def same_stamps(submission: Submission) -> Iterator[Violation]:
+    """No two logs have equal stamps, or stamps that are equal after a shift: not throughout, nor
+    over a stretch that is no coincidence."""
+    courses = [(name, _course(run)) for name, run in submission.runs[:_MOST_RUNS]]
     groups: dict[str, list[tuple[str, int]]] = {}
     taken: set[str] = set()
     for (name, one), (other_name, other) in combinations(courses, 2):
@@ -179,10 +186,16 @@ def _same_stretch(
     return best
 
 
-def same_accuracies(runs: Sequence[Named]) -> Iterator[Violation]:
-    """Pairs of runs whose accuracies are equal or near at the same epochs or places, throughout or
-    in many of them; and sets of which that holds as a whole."""
-    curves = [(name, _curve(run)) for name, run in runs[:_MOST_RUNS]]
+@rule(
+    *("MLP903", "copied-accuracies", ERROR, f"{RULES_TEXT} lines 166-183, 509, 954"),
+    judges=FOLDER,
+    keys=(*RESULT_KEYS, "eval_samples"),
+)
+def same_accuracies(submission: Submission) -> Iterator[Violation]:
+    """No two logs have the same accuracies at the same epochs or places, weighed by their digits:
+    throughout, or in four places of five, an error; in many, or all nearer than seeds give in two
+    runs or along the whole set, policy."""
+    curves = [(name, _curve(run)) for name, run in submission.runs[:_MOST_RUNS]]
     groups: dict[str, list[tuple[str, int, bool]]] = {}
     taken: set[str] = set()
     for (name, one), (other_name, other) in combinations(curves, 2):
@@ -291,11 +304,3 @@ def _surprise(decades: Sequence[float]) -> float:
     terms = [k * math.log(total) - math.lgamma(k + 1) for k in range(len(decades))]
     most = max(terms)
     return (total - most - math.log(sum(math.exp(term - most) for term in terms))) / math.log(10)
-
-
-def all_chips(system: dict[str, object]) -> int | None:
-    """Accelerators (of nodes without, nodes) of a system description; None: no counts, or none."""
-    counts = [str(system.get(key)) for key in ("number_of_nodes", "accelerators_per_node")]
-    if not all(count.isascii() and count.isdigit() and len(count) < 10 for count in counts):
-        return None
-    return int(counts[0]) * max(1, int(counts[1])) or None

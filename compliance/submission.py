@@ -15,11 +15,11 @@ from ..config.finding import ERROR, NOTE, POLICY, number, plain, printable, show
 from ..config.reading import read_file
 from ..logging.places import RESULT_FILES, RESULT_NAME, job_of, results_in, run_folders
 from . import rcp as convergence
+from . import same_run  # noqa: F401 (registers its rules)
 from .check_log import CANNOT_READ, FAIL, POLICY_VERDICT, Check, check_log, verdict_of
-from .logged_run import INTERVAL_KEYS, RESULT_KEYS, LoggedRun
+from .logged_run import RESULT_KEYS, LoggedRun
 from .rule import FOLDER, RULES_TEXT, Violation, rule, rules_on
 from .run_scores import judge_convergence, newest
-from .same_run import all_chips, same_accuracies, same_stamps
 
 folder_rule = partial(rule, judges=FOLDER)
 _SYSTEM_BYTES = 1 << 20
@@ -45,6 +45,15 @@ class Submission:
     def closed(self) -> bool:
         """Any log that says closed makes it a closed submission."""
         return any(run.division != "open" for _, run in self.runs)
+
+    @property
+    def chips(self) -> int | None:
+        """Accelerators (of nodes without, nodes) of the description; None: no counts, or none."""
+        system = self.system or {}
+        counts = [str(system.get(key)) for key in ("number_of_nodes", "accelerators_per_node")]
+        if not all(count.isascii() and count.isdigit() and len(count) < 10 for count in counts):
+            return None
+        return int(counts[0]) * max(1, int(counts[1])) or None
 
 
 def find_results(folder: Path) -> list[Path]:
@@ -286,7 +295,7 @@ def _system(submission: Submission) -> Iterator[Violation]:
                 severity=NOTE,
             )
         return
-    chips = all_chips(submission.system)
+    chips = submission.chips
     if chips is None:
         counts = [submission.system.get(k) for k in ("number_of_nodes", "accelerators_per_node")]
         yield Violation(
@@ -306,27 +315,6 @@ def _system(submission: Submission) -> Iterator[Violation]:
 
 
 @folder_rule(
-    *("MLP902", "copied-run", ERROR, f"{RULES_TEXT} lines 509, 954: five runs"),
-    keys=(*RESULT_KEYS, *INTERVAL_KEYS),
-)
-def _same_stamps(submission: Submission) -> Iterator[Violation]:
-    """No two logs have equal stamps, or stamps that are equal after a shift: not throughout, nor
-    over a stretch that is no coincidence."""
-    yield from same_stamps(submission.runs)
-
-
-@folder_rule(
-    *("MLP903", "copied-accuracies", ERROR, f"{RULES_TEXT} lines 166-183, 509, 954"),
-    keys=(*RESULT_KEYS, "eval_samples"),
-)
-def _same_accuracies(submission: Submission) -> Iterator[Violation]:
-    """No two logs have the same accuracies at the same epochs or places, weighed by their digits:
-    throughout, or in four places of five, an error; in many, or all nearer than seeds give in two
-    runs or along the whole set, policy."""
-    yield from same_accuracies(submission.runs)
-
-
-@folder_rule(
     *("MLP909", "impossible-accelerator-rate", POLICY),
     "peak of the largest accelerator, 4.0e4 images/s",
     keys=(*RESULT_KEYS, "train_samples"),
@@ -334,7 +322,7 @@ def _same_accuracies(submission: Submission) -> Iterator[Violation]:
 def _chips(submission: Submission) -> Iterator[Violation]:
     """The accelerators of the system description can have trained so fast: up to 1e5 images/s
     each."""
-    chips = None if submission.system is None else all_chips(submission.system)
+    chips = submission.chips
     if not chips:
         return
     for name, run in submission.runs:
