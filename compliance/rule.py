@@ -13,6 +13,7 @@ from ..config.finding import ERROR as ERROR
 from ..config.finding import NOTE as NOTE
 from ..config.finding import POLICY as POLICY
 from ..config.finding import Finding, number, shown
+from ..logging.events import Event
 
 CHECKER = "mlcommons/logging 4.1.68, compliance_checker"
 RULES_TEXT = "training_rules.adoc"
@@ -40,6 +41,21 @@ class Violation(NamedTuple):
     advice: str = ""
     severity: str | None = None
     caused_by: str = ""
+
+    @classmethod
+    def at(
+        cls,
+        event: Event,
+        what: str,
+        expected: str = "",
+        actual: str = "",
+        advice: str = "",
+        severity: str | None = None,
+        caused_by: str = "",
+    ) -> "Violation":
+        """About a record, whose key and line stand before `what`."""
+        text = f"{event.place} {what}"
+        return cls(text, event.line, expected, actual, advice, severity, caused_by)
 
 
 class Setting(NamedTuple):

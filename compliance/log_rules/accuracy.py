@@ -44,13 +44,11 @@ def accuracy_range(run: LoggedRun) -> Iterator[Violation]:
             out = not math.isnan(value) and not 0 <= value <= benchmark.HIGHEST_ACCURACY
             if (severity == POLICY and out) or (severity == NOTE and math.isnan(value)):
                 text = "NaN" if math.isnan(value) else shown(value)
-                message = f"eval_accuracy (line {event.line}) is {text}, no fraction of images"
+                what = f"is {text}, no fraction of images"
                 advice = (
                     "NaN means that training diverged" if severity == NOTE else "log a fraction"
                 )
-                yield Violation(
-                    message, event.line, "a fraction from 0 to 1", text, advice, severity
-                )
+                yield Violation.at(event, what, "a fraction from 0 to 1", text, advice, severity)
                 return
 
 

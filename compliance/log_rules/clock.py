@@ -42,12 +42,9 @@ def init_limit(run: LoggedRun) -> Iterator[Violation]:
     limit_ms = 1000 * benchmark.init_limit_s(run.ruleset, run.division or "closed")
     division = run.first("submission_division")
     if run.at_least("2.0.0") and division is not None and division.order > stop.order:
-        text = (
-            f"submission_division (line {division.line}) is logged after init_stop "
-            f"(line {stop.line}): the official checker then allows no time for init"
-        )
+        what = f"is logged after {stop.place}: the official checker then allows no time for init"
         advice = "log the submission keys first"
-        yield Violation(text, division.line, "before init_stop", "after", advice)
+        yield Violation.at(division, what, "before init_stop", "after", advice)
     elif took_ms >= limit_ms:
         which = "" if stop is stops[0] else f" to the init_stop of line {stop.line}"
         yield Violation(
@@ -122,25 +119,22 @@ def stamps_there(run: LoggedRun) -> Iterator[Violation]:
         if early is None:
             continue
         seconds = _SECONDS[0] <= early.time_ms <= _SECONDS[1]
-        yield Violation(
-            f"{key} (line {early.line}) is stamped {plain(early.time_ms)}, in 1970"
-            + (": seconds where milliseconds are expected" if seconds else ""),
-            early.line,
-            "milliseconds since 1970",
-            plain(early.time_ms),
-            "a time in other units is no time of this run",
-            ERROR if seconds else POLICY,
-        )
+        stamp = plain(early.time_ms)
+        why = ": seconds where milliseconds are expected" if seconds else ""
+        what = f"is stamped {stamp}, in 1970{why}"
+        advice = "a time in other units is no time of this run"
+        bad = ERROR if seconds else POLICY
+        yield Violation.at(early, what, "milliseconds since 1970", stamp, advice, bad)
         break
     zero = [e for key in run.logged_keys() for e in run.all(key) if e.time_ms == 0]
     if not zero:
         return
     keys = sorted({event.key for event in zero})
     timed = [key for key in keys if key in _TIMED]
-    severity = ERROR if timed else None
     first = min((e for e in zero if not timed or e.key in timed), key=lambda e: e.order)
     names = ", ".join(printable(key)[:40] for key in (timed or keys)[:6])
     text = f"zero time stamps on {names}"
+    severity = ERROR if timed else None
     yield Violation(text, first.line, "the time of the event", "0", "", severity)
 
 
@@ -193,12 +187,10 @@ def caches_cleared(run: LoggedRun) -> Iterator[Violation]:
     for event in run.all("cache_clear"):
         if event.value is True or event.value == 1:
             continue
-        denied = event.value is False or event.value == 0
-        text = f"cache_clear (line {event.line}) is {shown(event.value)}"
+        severity = None if event.value is False or event.value == 0 else NOTE
+        actual = shown(event.value)
         advice = "flush the caches or reboot before the run, and say true"
-        yield Violation(
-            text, event.line, "true", shown(event.value), advice, None if denied else NOTE
-        )
+        yield Violation.at(event, f"is {actual}", "true", actual, advice, severity)
         return
 
 
@@ -212,8 +204,7 @@ def caches_cleared_first(run: LoggedRun) -> Iterator[Violation]:
     if clear is None or begin is None or clear.order < begin.order:
         return
     if start is None or clear.order < start.order:
-        text = f"cache_clear (line {clear.line}) is logged after init_start (line {begin.line})"
-        yield Violation(text, clear.line, "before init_start", "after")
+        yield Violation.at(clear, f"is logged after {begin.place}", "before init_start", "after")
 
 
 @rule(
@@ -224,8 +215,8 @@ def caches_cleared_before_the_clock(run: LoggedRun) -> Iterator[Violation]:
     """cache_clear is not logged only after run_start."""
     clear, start = run.first("cache_clear"), run.start
     if clear is not None and start is not None and clear.order > start.order:
-        text = f"cache_clear (line {clear.line}) is logged after run_start (line {start.line})"
-        yield Violation(text, clear.line, "before init_start", "after run_start")
+        what = f"is logged after {start.place}"
+        yield Violation.at(clear, what, "before init_start", "after run_start")
 
 
 @rule(

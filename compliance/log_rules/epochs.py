@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ...config import benchmark
-from ...config.finding import number, plain, shown
+from ...config.finding import number, plain
 from ..limits import FROM_070, cadence_problem
 from ..logged_run import RESULT_KEYS, LoggedRun
-from ..rule import CLOSED_POLICY, NOTE, RULES_TEXT, Violation, rule
+from ..rule import CLOSED_POLICY, NOTE, RULES_TEXT, Setting, Violation, rule
 from .training import EPOCH_KEYS, EPOCH_NAMES
 
 _MOST_EVALUATIONS = 100  # of the search for one out of place; published runs have up to 90
@@ -87,8 +87,7 @@ def epochs_are_numbers(run: LoggedRun) -> Iterator[Violation]:
     for event in (e for key in EPOCH_KEYS for e in run.all(key)):
         for name in EPOCH_NAMES:
             if name in event.metadata and number(event.metadata[name]) is None:
-                text = shown(event.metadata[name])
-                message = f"{event.key} (line {event.line}): {name} is {text}, expected a number"
+                setting = Setting(f"{event.place}: {name}", event.metadata[name], event.line)
                 advice = "without it there is no epoch to converge"
-                yield Violation(message, event.line, "a number", text, advice)
+                yield setting.violation("a number", advice=advice)
                 return

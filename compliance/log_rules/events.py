@@ -50,22 +50,21 @@ def _first(found: Iterable[Violation | None]) -> Iterator[Violation]:
 
 
 def _without(event: Event, name: str, why: str = "") -> Violation:
-    return Violation(f"{event.place} has no {name}{why}", event.line, f"metadata.{name}", "none")
+    return Violation.at(event, f"has no {name}{why}", f"metadata.{name}", "none")
 
 
 def _stands(event: Event, where: str, other: Event, first: str) -> Violation:
     """That a record stands `where`, before or after, in relation to another, and should not."""
     last = other if event.key == first else event
-    text = f"{event.place} stands {where} {other.place}"
-    return Violation(text, event.line, f"{first} first", last.key)
+    return Violation.at(event, f"stands {where} {other.place}", f"{first} first", last.key)
 
 
 def _before_run_start(run: LoggedRun, event: Event, what: str) -> Violation | None:
     if run.start is not None and event.order > run.start.order:
         return None
-    text = f"{event.place} stands before {what}"
     cause = "misplaced-run-start" if run.start is None else ""
-    return Violation(text, event.line, "run_start first", event.key, caused_by=cause)
+    before = f"stands before {what}"
+    return Violation.at(event, before, "run_start first", event.key, caused_by=cause)
 
 
 @rule("MLP104", "misplaced-run-stop", ERROR, _COMMON, keys=("run_start", "run_stop"))
@@ -99,8 +98,8 @@ def init(run: LoggedRun) -> Iterator[Violation]:
     end = min((e for e in (stop, start) if e), key=lambda e: e.order, default=None)
     for event in run.all("init_start"):
         if end is not None and event.order > end.order:
-            text = f"{event.place} stands after {end.place}"
-            yield Violation(text, event.line, "before init_stop and run_start", "after")
+            expected = "before init_stop and run_start"
+            yield Violation.at(event, f"stands after {end.place}", expected, "after")
             break
     for event in run.all("init_stop"):
         if begin is not None and event.order < begin.order:
@@ -182,7 +181,7 @@ def samples(run: LoggedRun) -> Iterator[Violation]:
         yield from missing(run, [key], advice=_LOG_IT)
         for event in run.all(key)[:1]:
             if event.value == "":
-                yield Violation(f"{event.place} is empty", event.line, "a count", '""')
+                yield Violation.at(event, "is empty", "a count", '""')
 
 
 @rule("MLP111", "missing-accuracy", ERROR, f"{CHECKER}, *_resnet.yaml", keys=("eval_accuracy",))
@@ -193,10 +192,10 @@ def eval_accuracy(run: LoggedRun) -> Iterator[Violation]:
         if not isinstance(event.value, int | float):  # not-a-number says it of true and false
             actual = shown(event.value)
             what = f"text {actual}" if isinstance(event.value, str) else type_name(event.value)
-            yield Violation(
-                f"{event.place} is {what}, expected a number",
-                *(event.line, "a fraction such as 0.7592", actual),
-                "log the top-1 accuracy itself",
+            yield Violation.at(
+                event,
+                f"is {what}, expected a number",
+                *("a fraction such as 0.7592", actual, "log the top-1 accuracy itself"),
                 POLICY if run.ruleset == "0.6.0" else None,
             )
             break

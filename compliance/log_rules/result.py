@@ -35,19 +35,16 @@ def _at(evaluation: Evaluation) -> str:
 )
 def clock_forward(run: LoggedRun) -> Iterator[Violation]:
     """run_stop is stamped later than run_start."""
-    run_ms = run.run_ms
-    if run_ms is None or run.stop is None or run_ms > 0:
+    run_ms, stop = run.run_ms, run.stop
+    if run_ms is None or stop is None or run_ms > 0:
         return
-    stop = run.stop.line
     if run_ms == 0:
-        text = f"run time 0 s: run_start and run_stop (line {stop}) have one stamp"
-        yield Violation(text, stop, "above 0", "0")
+        text = f"run time 0 s: run_start and {stop.place} have one stamp"
+        yield Violation(text, stop.line, "above 0", "0")
     else:
         why = clock_fault(run)
-        text = f"run_stop (line {stop}) is {-run_ms / 1000:g} s before run_start" + (
-            f": {why}" if why else ""
-        )
-        yield Violation(text, stop, "later than run_start", f"{run_ms / 1000:g} s")
+        what = f"is {-run_ms / 1000:g} s before run_start" + (f": {why}" if why else "")
+        yield Violation.at(stop, what, "later than run_start", f"{run_ms / 1000:g} s")
 
 
 @rule(
@@ -129,13 +126,13 @@ def target_on_the_clock(run: LoggedRun) -> Iterator[Violation]:
     if not outside or run.start is None or run.stop is None:
         return
     late = outside[0].order > run.stop.order
-    event = run.stop if late else run.start
+    side, event = ("after", run.stop) if late else ("before", run.start)
     yield Violation(
         f"{plain(outside[0].accuracy)} ({_at(outside[0])}, line {outside[0].line}) is logged "
-        f"{'after' if late else 'before'} {event.key} (line {event.line})",
+        f"{side} {event.place}",
         outside[0].line,
         "the target between run_start and run_stop",
-        f"{'after run_stop' if late else 'before run_start'}",
+        f"{side} {event.key}",
         "the clock may stop only once the target is reached",
     )
 
@@ -155,11 +152,9 @@ def target_stamped_on_the_clock(run: LoggedRun) -> Iterator[Violation]:
     late = one.time_ms > end_ms
     event = stop if late else start
     away_s = abs(one.time_ms - event.time_ms) / 1000
-    where = f"{away_s:.3f} s {'after' if late else 'before'} {event.key}"
-    text = (
-        f"{plain(one.accuracy)} ({_at(one)}, line {one.line}) is stamped {where} "
-        f"(line {event.line})"
-    )
+    side = f"{away_s:.3f} s {'after' if late else 'before'}"
+    text = f"{plain(one.accuracy)} ({_at(one)}, line {one.line}) is stamped {side} {event.place}"
+    where = f"{side} {event.key}"
     advice = "the clock may stop only once the target is reached"
     yield Violation(text, one.line, "a stamp between run_start and run_stop", where, advice)
 
@@ -179,9 +174,8 @@ def success(run: LoggedRun) -> Iterator[Violation]:
         hint = ""
         if isinstance(status, str) and status.strip().lower() == "success":
             hint = ": must be lower case"
-        message = f"run_stop (line {event.line}) says {text}{hint}"
         advice = "one run of five may fail; it counts as the slowest"
-        yield Violation(message, event.line, "success", text, advice)
+        yield Violation.at(event, f"says {text}{hint}", "success", text, advice)
         return
 
 

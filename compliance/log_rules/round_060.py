@@ -28,8 +28,8 @@ def cache_clear_value(run: LoggedRun) -> Iterator[Violation]:
             yield as_setting(event).violation("true")
             return
         if begin is not None and event.order > begin.order:
-            text = f"{event.place} is logged after {begin.place}"
-            yield Violation(text, event.line, "before init_start", "after")
+            what = f"is logged after {begin.place}"
+            yield Violation.at(event, what, "before init_start", "after")
             return
 
 
@@ -192,16 +192,12 @@ def hyperparameters(run: LoggedRun) -> Iterator[Violation]:
         for event in run.all(key):
             value = number(event.value)
             if value is None or value < 0 or (value == 0 and key != "lars_epsilon"):
-                text = shown(event.value)
-                message = f"{key} (line {event.line}) is {text}, expected above 0"
-                yield Violation(message, event.line, "above 0", text)
+                yield as_setting(event).violation("above 0")
                 break
     for event in run.all("opt_learning_rate_decay_boundary_epochs"):
         if not isinstance(event.value, list | str | dict) or not event.value:
             text = shown(event.value)
-            yield Violation(
-                f"{event.key} (line {event.line}) is {text}", event.line, "epochs", text
-            )
+            yield Violation.at(event, f"is {text}", "epochs", text)
             break
     name = run.value("opt_name")
     if run.all("opt_name") and name not in benchmark.OPTIMIZERS:

@@ -96,12 +96,12 @@ def epoch_order(run: LoggedRun) -> Iterator[Violation]:
                     blocks_again.append((event, before, epoch))
             elif latest is not None and falls:
                 if event.time_ms >= latest[1].time_ms:
-                    yield Violation(
-                        f"{key} (line {event.line}) goes back to epoch {plain(epoch)} after epoch "
-                        f"{plain(latest[0])} (line {latest[1].line})",
-                        event.line,
+                    back, high = plain(epoch), plain(latest[0])
+                    yield Violation.at(
+                        event,
+                        f"goes back to epoch {back} after epoch {high} (line {latest[1].line})",
                         "epochs in rising order",
-                        f"{plain(epoch)} after {plain(latest[0])}",
+                        f"{back} after {high}",
                         "one run trains and evaluates its epochs in order",
                     )
                     return
@@ -113,12 +113,9 @@ def epoch_order(run: LoggedRun) -> Iterator[Violation]:
     if severity == NOTE:
         blocks_again = []
     for event, before, epoch in (blocks_again or notes)[:1]:
-        text = (
-            f"{event.key} (line {event.line}) has epoch {plain(epoch)} again (line {before.line})"
-        )
-        yield Violation(
-            text, event.line, "each epoch once", "again", "", severity if blocks_again else NOTE
-        )
+        what = f"has epoch {plain(epoch)} again (line {before.line})"
+        bad = severity if blocks_again else NOTE
+        yield Violation.at(event, what, "each epoch once", "again", severity=bad)
 
 
 def _again(event: Event, before: Event, epoch: float, severity: str | None) -> Violation:
@@ -146,14 +143,14 @@ def no_training_before_the_clock(run: LoggedRun) -> Iterator[Violation]:
         by_ms = start.time_ms - event.time_ms
         stamped = by_ms > run.slack_ms and event.time_ms > 0
         if event.order < start.order or stamped:
-            where = f"{by_ms / 1000:.3f} s before" if stamped else "before"
-            text = (
-                f"epoch_start (line {event.line}) {'is stamped' if stamped else 'stands'} {where} "
-                f"run_start (line {start.line})"
+            where = f"is stamped {by_ms / 1000:.3f} s before" if stamped else "stands before"
+            yield Violation.at(
+                event,
+                f"{where} {start.place}",
+                "run_start before the first epoch",
+                "an epoch before run_start",
+                "the clock starts before the first image is touched",
             )
-            expected = "run_start before the first epoch"
-            advice = "the clock starts before the first image is touched"
-            yield Violation(text, event.line, expected, "an epoch before run_start", advice)
             return
 
 
@@ -226,10 +223,9 @@ def evaluated_epochs_trained(run: LoggedRun) -> Iterator[Violation]:
         return
     begun = len(run.during("block_start")) + len(run.during("epoch_start"))
     event, epoch, reach = ahead[0]
-    yield Violation(
-        f"eval_accuracy (line {event.line}) is of epoch {plain(epoch)}, but training has come to "
-        f"epoch {plain(reach)} before it",
-        event.line,
+    yield Violation.at(
+        event,
+        f"is of epoch {plain(epoch)}, but training has come to epoch {plain(reach)} before it",
         f"an epoch up to {plain(reach)}",
         plain(epoch),
         "log each evaluation after the epochs it evaluates",
@@ -292,11 +288,10 @@ def _gaps(run: LoggedRun, blocks: Sequence[_Block]) -> Iterator[Violation]:
     ]
     if odd:
         one, other = odd[0]
-        yield Violation(
-            f"block_start (line {one.event.line}) has {plain(one.epochs)} epochs from "
-            f"{plain(one.first)}, the next block (line {other.event.line}) begins at epoch "
-            f"{plain(other.first)}",
-            one.event.line,
+        yield Violation.at(
+            one.event,
+            f"has {plain(one.epochs)} epochs from {plain(one.first)}, the next block "
+            f"(line {other.event.line}) begins at epoch {plain(other.first)}",
             f"a block that begins at epoch {plain(one.end)}",
             plain(other.first),
             "log the epochs that a block trains",
@@ -323,13 +318,15 @@ def _evaluated_elsewhere(run: LoggedRun, blocks: Sequence[_Block]) -> Iterator[V
             odd.append((event, epoch, block))
     if odd:
         event, epoch, block = odd[0]
-        text = (
-            f"eval_accuracy (line {event.line}) is of epoch {plain(epoch)}, in a block of "
-            f"{plain(block.epochs)} epochs from {plain(block.first)} (line {block.event.line})"
+        yield Violation.at(
+            event,
+            f"is of epoch {plain(epoch)}, in a block of {plain(block.epochs)} epochs from "
+            f"{plain(block.first)} (line {block.event.line})",
+            f"an epoch from {plain(block.first)} to {plain(block.end - 1)}",
+            plain(epoch),
+            "log the epochs that a block trains",
+            severity_of(len(odd), of),
         )
-        expected = f"an epoch from {plain(block.first)} to {plain(block.end - 1)}"
-        advice = "log the epochs that a block trains"
-        yield Violation(text, event.line, expected, plain(epoch), advice, severity_of(len(odd), of))
 
 
 def _empty(run: LoggedRun, blocks: Sequence[_Block]) -> Iterator[Violation]:
@@ -366,7 +363,7 @@ def starts_before_stops(run: LoggedRun) -> Iterator[Violation]:
         ]
         if odd:
             epoch, stop = odd[0]
-            text = f"{stop.place} of epoch {plain(epoch)} stands before its {first[epoch].place}"
-            expected = f"{kind}_start first"
+            what = f"of epoch {plain(epoch)} stands before its {first[epoch].place}"
             severity = severity_of(len(odd), len(run.during(f"{kind}_stop")))
-            yield Violation(text, stop.line, expected, f"{kind}_stop first", "", severity)
+            first_of = f"{kind}_start first", f"{kind}_stop first"
+            yield Violation.at(stop, what, *first_of, severity=severity)
