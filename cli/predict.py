@@ -70,9 +70,6 @@ def predict(
             "Draw as SVG: the curve over GPUs, the step, algorithms, overlap; --validate: rows"
         ),
     ] = None,
-    plots: Annotated[
-        Path | None, typer.Option(help="Folder for the same plots, each in a file of its own.")
-    ] = None,
     as_json: Json = False,
     validate: Annotated[
         bool,
@@ -125,10 +122,8 @@ def predict(
     """
     if out is not None and not calibrate:
         raise UserError("--out: --calibrate expected beside it, found none")
-    for option, given in (("--plot", plot), ("--plots", plots)):
-        if given is not None and (simulate or (validate and option == "--plots")):
-            other = "--simulate" if simulate else "--validate"
-            raise UserError(f"{option}: without {other} expected, found both")
+    if plot is not None and simulate:
+        raise UserError("--plot: without --simulate expected, found both")
     if validate:
         _validate(as_json, plot)
         return
@@ -152,9 +147,8 @@ def predict(
     }
     if calibrate:
         wanted = gpus is not None or batch_per_gpu is not None
-        if not wanted and (plot or plots):
-            option = "--plot" if plot else "--plots"
-            raise UserError(f"{option}: --gpus and --batch-per-gpu expected beside it, found none")
+        if not wanted and plot:
+            raise UserError("--plot: --gpus and --batch-per-gpu expected beside it, found none")
         fitted, choices["precision"] = _calibrate(
             arguments or [], system, precision, out, as_json=as_json, predicted_too=wanted
         )
@@ -172,7 +166,7 @@ def predict(
         faults = {"slow_node": slow_node, "slow_link": slow_link, "fail_step": fail_step}
         _simulate(job, steps, seed, faults, as_json)
         return
-    _predict(job, plot, plots, as_json)
+    _predict(job, plot, as_json)
 
 
 def _check_numbers(given: dict[str, tuple[float | None, float]]) -> None:
@@ -243,7 +237,7 @@ def dated_machine(machine: str | None, ruleset: str | None) -> str | None:
         raise UserError(f"--system: {error}") from None
 
 
-def _predict(job: Job, plot: Path | None, plots: Path | None, as_json: bool) -> None:
+def _predict(job: Job, plot: Path | None, as_json: bool) -> None:
     from ..scaling.predict import predict as run_predict
 
     answer = run_predict(job)
@@ -251,17 +245,13 @@ def _predict(job: Job, plot: Path | None, plots: Path | None, as_json: bool) -> 
         print_json(answer.to_dict())
     else:
         _print_prediction(answer)
-    if plot is None and plots is None:
+    if plot is None:
         return
-    from ..report.prediction import write_plot, write_plots
+    from ..report.prediction import write_plot
 
-    files = write_plots(answer, plots) if plots is not None else []
-    if plot is not None:
-        write_plot(answer, plot)
-        files += [] if is_stdout(plot) else [plot]
-    if not as_json:
-        for file in files:
-            say(f"{file}: drawn")
+    write_plot(answer, plot)
+    if not as_json and not is_stdout(plot):
+        say(f"{plot}: drawn")
 
 
 def _print_prediction(answer: Prediction) -> None:

@@ -6,11 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from ..config.atomic import write_within
-from ..config.errors import UserError
 from ..scaling.predict import Prediction, curve
 from ..scaling.step import ALGORITHMS, allreduce_curve
-from .charts import INK, finish, new_figure, new_panels, save, svg
+from .charts import INK, finish, new_figure, new_panels, save
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -61,32 +59,14 @@ def charts(answer: Prediction) -> list[Chart]:
     ]
 
 
-def write_plots(answer: Prediction, folder: Path) -> list[Path]:
-    """All plots into `folder`, made where it is missing, each in a file of its own."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(f"--plots: {folder}: a folder expected: {error.strerror}") from None
-    files = []
-    for chart in charts(answer):
-        figure = new_figure()
-        _draw_titled(answer, chart, figure.subplots())
-        files.append(write_within(folder, f"{chart.name}.svg", svg(figure)))
-    return files
-
-
 def write_plot(answer: Prediction, path: Path) -> None:
     """All plots as the panels of one figure."""
     figure = new_figure(12.0, 7.6)
+    of = f"{answer.job.name}, {answer.job.gpus} x {answer.phases[0].batch}"
     for axes, chart in zip(figure.subplots(2, 2).flat, charts(answer), strict=True):
-        _draw_titled(answer, chart, axes)
+        chart.draw(axes)
+        axes.set_title(f"{chart.title}: {of}")
     save(figure, path)
-
-
-def _draw_titled(answer: Prediction, chart: Chart, axes: Axes) -> None:
-    chart.draw(axes)
-    job = answer.job
-    axes.set_title(f"{chart.title}: {job.name}, {job.gpus} x {answer.phases[0].batch}")
 
 
 def write_validation(rows: Sequence[Row], path: Path) -> None:

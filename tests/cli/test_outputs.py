@@ -20,7 +20,7 @@ from tests.cli.test_predict import write_log
 INPUTS = {"rn50 data pack --val-labels", "rn50 log report --compare"}
 EDITED = {"rn50 config explain --write"}  # a page that has to be there
 FOLDERS = {
-    *("rn50 data stage --to", "rn50 train --out", "rn50 predict --plots"),
+    *("rn50 data stage --to", "rn50 train --out"),
     *("rn50 bench pack --scratch", "rn50 launch --job"),
 }
 
