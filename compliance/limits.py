@@ -19,12 +19,12 @@ from .rule import (
     CHECKER,
     CLOSED_ERROR,
     CLOSED_POLICY,
+    FROM_070,
     RULES_TEXT,
     HasSettings,
     Setting,
     Violation,
     as_official,
-    between,
     missing,
     rule,
 )
@@ -33,23 +33,18 @@ CLOSED = f"{CHECKER}, closed_resnet.yaml"
 LARS = f"{CHECKER}, closed_resnet_lars.yaml"
 SGD = f"{CHECKER}, closed_resnet_sgd.yaml"
 _LARS_AND_SGD = f"{LARS}, closed_resnet_sgd.yaml"
-FROM_070 = between("0.7.0")
 limit = partial(rule, judges=BOTH, rulesets=FROM_070)
 _INTEGER = 1e-5  # the official checker's is_integer
 
 
 def _judge(
-    run: HasSettings,
-    name: str,
-    fits: Callable[[Any], bool],
-    expected: str,
-    why: str = "",
-    advice: str = "any other value belongs to the open division",
+    run: HasSettings, name: str, fits: Callable[[Any], bool], expected: str
 ) -> Iterator[Violation]:
     """The first value of a setting that does not fit."""
     for setting in run.settings(name):
         if not fits(setting.value):
-            yield setting.violation(expected, why, advice=advice)
+            advice = "any other value belongs to the open division"
+            yield setting.violation(expected, advice=advice)
             return
 
 

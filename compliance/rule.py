@@ -224,7 +224,9 @@ def as_official(value: object) -> float | None:
     return number(int(value) if isinstance(value, bool) else value)
 
 
-def between(first: str, last: str = benchmark.RULESETS[-1]) -> tuple[str, ...]:
-    """The rulesets from one to another."""
-    order = benchmark.RULESETS
-    return order[order.index(first) : order.index(last) + 1]
+def since(first: str) -> tuple[str, ...]:
+    """The rulesets from one on."""
+    return benchmark.RULESETS[benchmark.RULESETS.index(first) :]
+
+
+FROM_070 = since("0.7.0")

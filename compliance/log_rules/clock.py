@@ -18,11 +18,9 @@ from ..rule import (
     POLICY,
     RULES_TEXT,
     Violation,
-    between,
     rule,
 )
 
-_FROM_070 = between("0.7.0")
 _YEAR_2001_MS = 1e12
 _SECONDS = (1.2e9, 4.1e9)
 """Unix seconds of 2008 to 2099."""

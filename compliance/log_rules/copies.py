@@ -9,8 +9,9 @@ from ...config.finding import plain, printable, shown
 from ...logging.events import Event
 from ..logged_run import SAME_MS, LoggedRun
 from ..rule import CHECKER, ERROR, NOTE, RULES_TEXT, Violation, rule
+from . import round_060
+from .events import LOG_IT
 
-_LOG_IT = "log it once, from rank 0"
 _ONCE = (
     *benchmark.submission_keys("0.6.0"),
     "init_stop",
@@ -19,17 +20,10 @@ _ONCE = (
     "train_samples",
     "eval_samples",
 )
-_ONCE_060 = (
-    "global_batch_size",
-    "opt_name",
-    "model_bn_span",
-    "opt_base_learning_rate",
-    "opt_learning_rate_warmup_epochs",
-)
 _ONCE_CLOSED = ("global_batch_size", "opt_name", "gradient_accumulation_steps")
 
 
-_ONCE_KEYS = (*_ONCE, *_ONCE_060, *_ONCE_CLOSED, *benchmark.LARS_KEYS, *benchmark.SGD_KEYS)
+_ONCE_KEYS = (*_ONCE, *round_060.ONCE, *_ONCE_CLOSED, *benchmark.LARS_KEYS, *benchmark.SGD_KEYS)
 
 
 def once_keys(run: LoggedRun) -> list[str]:
@@ -37,7 +31,7 @@ def once_keys(run: LoggedRun) -> list[str]:
     keys = [key for key in _ONCE if key not in ("submission_poc_name", "submission_entry")]
     if run.ruleset == "0.6.0":
         keys = [key for key in _ONCE if not key.endswith("_samples")]
-        return [*keys, *_ONCE_060]
+        return [*keys, *round_060.ONCE]
     if run.division != "open":
         keys += [key for key in _ONCE_CLOSED if run.at_least("1.0.0") or "gradient" not in key]
         keys += {"lars": benchmark.LARS_KEYS, "sgd": benchmark.SGD_KEYS}.get(
@@ -82,7 +76,7 @@ def copies(run: LoggedRun) -> Iterator[Violation]:
     what = f"{len(repeated)} keys" if len(repeated) > 3 else ", ".join(repeated)
     who = f"{count} ranks wrote" if run.duplicate_writers > 1 else f"{count} writers logged"
     text = f"{who} the same records ({what}; spread {plain(spread)} ms)"
-    yield Violation(text, first.line, "one record of each", f"up to {count}", _LOG_IT)
+    yield Violation(text, first.line, "one record of each", f"up to {count}", LOG_IT)
 
 
 @rule("MLP204", "unkept-records", NOTE, "bounded memory of this checker")

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 from ...config import benchmark
 from ...config.finding import number, plain
-from ..limits import FROM_070, cadence_problem
+from ..limits import cadence_problem
 from ..logged_run import RESULT_KEYS, LoggedRun
-from ..rule import CLOSED_POLICY, NOTE, RULES_TEXT, Setting, Violation, rule
+from ..rule import CLOSED_POLICY, FROM_070, NOTE, RULES_TEXT, Setting, Violation, rule
 from .training import EPOCH_KEYS, EPOCH_NAMES
 
 _MOST_EVALUATIONS = 100  # of the search for one out of place; published runs have up to 90

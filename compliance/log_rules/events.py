@@ -8,11 +8,10 @@ from ...config import benchmark
 from ...config.finding import number, plain, shown
 from ...logging.events import Event, type_name
 from ..logged_run import INTERVAL_KEYS, LoggedRun
-from ..rule import CHECKER, ERROR, POLICY, Violation, as_official, between, missing, rule
+from ..rule import CHECKER, ERROR, FROM_070, POLICY, Violation, as_official, missing, rule
 
 _COMMON = f"{CHECKER}, common.yaml"
-_LOG_IT = "log it once, from rank 0"
-_FROM_070 = between("0.7.0")
+LOG_IT = "log it once, from rank 0"
 _SAMPLES = ("train_samples", "eval_samples")
 
 
@@ -23,7 +22,7 @@ def submission_keys(run: LoggedRun) -> Iterator[Violation]:
     """submission_org, _platform, _division, _status and _benchmark are logged (0.6.0: also
     _poc_name and _entry)."""
     keys = benchmark.submission_keys(run.ruleset)
-    yield from missing(run, keys, advice=f"log each of them ({_LOG_IT})")
+    yield from missing(run, keys, advice=f"log each of them ({LOG_IT})")
 
 
 @rule("MLP107", "no-cache-clear", ERROR, _COMMON, keys=("cache_clear",))
@@ -112,7 +111,7 @@ def init(run: LoggedRun) -> Iterator[Violation]:
 
 @rule(
     *("MLP108", "missing-epoch-event", ERROR, _COMMON),
-    rulesets=_FROM_070,
+    rulesets=FROM_070,
     keys=INTERVAL_KEYS,
 )
 def epoch_events(run: LoggedRun) -> Iterator[Violation]:
@@ -134,7 +133,7 @@ _OTHER_COUNT = {"3.1.0": "step_num", "4.0.0": "samples_count"}
 
 @rule(
     *("MLP109", "missing-epoch-metadata", ERROR, f"{CHECKER}, common.yaml and *_resnet.yaml"),
-    rulesets=_FROM_070,
+    rulesets=FROM_070,
     keys=(*INTERVAL_KEYS, "eval_accuracy", "run_start"),
 )
 def epoch_metadata(run: LoggedRun) -> Iterator[Violation]:
@@ -174,11 +173,11 @@ def _block_problem(event: Event, other: str | None) -> Violation | None:
     return Violation(f"{event.place}: epoch_count is {found}", event.line, "above 0", found)
 
 
-@rule("MLP110", "missing-samples", ERROR, _COMMON, rulesets=_FROM_070, keys=_SAMPLES)
+@rule("MLP110", "missing-samples", ERROR, _COMMON, rulesets=FROM_070, keys=_SAMPLES)
 def samples(run: LoggedRun) -> Iterator[Violation]:
     """train_samples and eval_samples are logged and not empty."""
     for key in _SAMPLES:
-        yield from missing(run, [key], advice=_LOG_IT)
+        yield from missing(run, [key], advice=LOG_IT)
         for event in run.all(key)[:1]:
             if event.value == "":
                 yield Violation.at(event, "is empty", "a count", '""')

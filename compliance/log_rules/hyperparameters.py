@@ -8,18 +8,19 @@ from collections.abc import Iterator
 
 from ...config import benchmark
 from ...config.finding import number, shown
-from ..limits import CLOSED, FROM_070, LARS
+from ..limits import CLOSED, LARS
 from ..logged_run import LoggedRun, as_setting
 from ..rule import (
     CHECKER,
     CLOSED_ERROR,
     CLOSED_POLICY,
+    FROM_070,
     RULES_TEXT,
     Violation,
     as_official,
-    between,
     missing,
     rule,
+    since,
 )
 
 _NUMBERS = (
@@ -57,7 +58,7 @@ def batch_size(run: LoggedRun) -> Iterator[Violation]:
 
 @rule(
     *("MLP710", "invalid-accumulation", CLOSED_ERROR, f"{CHECKER}, closed_common.yaml"),
-    rulesets=between("1.0.0"),
+    rulesets=since("1.0.0"),
     keys=("gradient_accumulation_steps",),
 )
 def accumulation(run: LoggedRun) -> Iterator[Violation]:

@@ -160,13 +160,14 @@ def nesting(run: LoggedRun) -> Iterator[Violation]:
         yield Violation(f"{event.place}: {problem}{more}", event.line, expected, problem)
 
 
-_ONCE = (
+ONCE = (
     "global_batch_size",
     "opt_name",
     "opt_base_learning_rate",
     "opt_learning_rate_warmup_epochs",
     "model_bn_span",
 )
+"""Hyper-parameters that the checker of 0.6.0 wants exactly once."""
 _OWN = {
     "sgd": ("opt_learning_rate_decay_boundary_epochs",),
     "lars": (
@@ -181,13 +182,13 @@ _OWN = {
 @rule(
     *("MLP604", "invalid-hyperparameter-060", ERROR, f"{_SOURCE}/resnet.yaml"),
     rulesets=_060,
-    keys=(*_ONCE, *(key for keys in _OWN.values() for key in keys)),
+    keys=(*ONCE, *(key for keys in _OWN.values() for key in keys)),
 )
 def hyperparameters(run: LoggedRun) -> Iterator[Violation]:
     """Batch, base learning rate, warm-up and bn_span are logged and above 0; opt_name is lars or
     sgd and has its own keys once."""
-    yield from missing(run, _ONCE)
-    above = [key for key in _ONCE if key != "opt_name"]
+    yield from missing(run, ONCE)
+    above = [key for key in ONCE if key != "opt_name"]
     for key in [*above, *_OWN["lars"]]:
         for event in run.all(key):
             value = number(event.value)
