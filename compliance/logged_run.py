@@ -10,8 +10,7 @@ from typing import Any, NamedTuple
 from ..config import benchmark
 from ..config.finding import number
 from ..logging.events import Event, Log
-from .rule import Setting
-from .ruleset import Doubt
+from .rule import Setting, Violation
 
 SAME_MS = 1000
 """Copies of a record, from ranks or nodes, lie within a second."""
@@ -65,7 +64,7 @@ class Evaluation(NamedTuple):
 class LoggedRun:
     """What the rules ask about one log under one ruleset."""
 
-    def __init__(self, log: Log, ruleset: str, doubts: tuple[Doubt, ...] = ()) -> None:
+    def __init__(self, log: Log, ruleset: str, doubts: tuple[Violation, ...] = ()) -> None:
         self.log = log
         self.ruleset = ruleset
         self.doubts = doubts

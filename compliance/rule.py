@@ -74,15 +74,22 @@ class Setting(NamedTuple):
         return Violation(message, self.line, expected, actual, advice, severity)
 
 
-class HasSettings(Protocol):
-    """What the limits of the closed division ask a logged run and a config alike."""
+class Judged(Protocol):
+    """What decides which rules apply to a logged run or a config."""
 
     @property
     def ruleset(self) -> str: ...
 
     @property
+    def division(self) -> str | None: ...
+
+    @property
     def optimizer(self) -> str | None:
         """lars or sgd; None for any other."""
+
+
+class HasSettings(Judged, Protocol):
+    """What the limits of the closed division ask a logged run and a config alike."""
 
     @property
     def batch(self) -> float | None:
@@ -93,17 +100,6 @@ class HasSettings(Protocol):
 
     def absent(self, key: str, /) -> bool:
         """Is a record of this key missing?"""
-
-
-class _Judged(Protocol):
-    @property
-    def ruleset(self) -> str: ...
-
-    @property
-    def division(self) -> str | None: ...
-
-    @property
-    def optimizer(self) -> str | None: ...
 
 
 class Rule(NamedTuple):
@@ -128,7 +124,7 @@ class Rule(NamedTuple):
         """What it checks: the function's docstring."""
         return " ".join((self.check.__doc__ or "").split())
 
-    def applies(self, run: _Judged) -> bool:
+    def applies(self, run: Judged) -> bool:
         """Is it a rule for this log?"""
         return (
             run.ruleset in self.rulesets
@@ -136,7 +132,7 @@ class Rule(NamedTuple):
             and self.optimizer in (None, run.optimizer)
         )
 
-    def findings(self, run: _Judged) -> Iterator[Finding]:
+    def findings(self, run: Judged) -> Iterator[Finding]:
         """What breaks this rule in a log to which it applies."""
         usual = self.open_severity if run.division == "open" else self.severity
         for violation in self.check(run):

@@ -14,23 +14,15 @@ from typing import NamedTuple
 
 from ..config import benchmark
 from ..config.errors import UserError
-from ..config.finding import shown
+from ..config.finding import NOTE, shown
 from ..config.reading import open_file
 from ..logging.events import MLL, CannotRead, Log
 from ..logging.places import config_of
+from .rule import Violation
 
 _ROUND_FOLDER = re.compile(r"(training_results_)?v(\d\.\d)(?:\.0)?")
 _CONFIG_LINE = re.compile(rb"^ruleset: *['\"]?(v?\d[\d.]*)", re.MULTILINE)
 _CONFIG_BYTES = 1 << 16
-
-
-class Doubt(NamedTuple):
-    """Something beside a log that says another ruleset. `harmless`: nothing hung on it."""
-
-    message: str
-    expected: str
-    found: str
-    harmless: bool
 
 
 class Ruleset(NamedTuple):
@@ -38,7 +30,7 @@ class Ruleset(NamedTuple):
 
     name: str
     source: str
-    doubts: tuple[Doubt, ...] = ()
+    doubts: tuple[Violation, ...] = ()
 
 
 def parse_ruleset(text: str) -> str:
@@ -66,20 +58,25 @@ def find_ruleset(path: Path, log: Log | None, given: str | None) -> Ruleset:
     folders, written = _from_path(path), _from_config(path)
     folder = folders[0] if folders else None
     found = _found(log, folder, written, path)
-    doubts = []
+    doubts: list[Violation] = []
+
+    def doubt(message: str, expected: str, actual: object, severity: str | None = None) -> None:
+        advice = "--ruleset decides"
+        doubts.append(Violation(message, None, expected, str(actual), advice, severity))
+
     if log is not None and found.source == _config_source(path):
         message = f"nothing but {found.source} says the ruleset: the log has no stamps"
-        doubts.append(Doubt(message, "dates in the log", "none", harmless=True))
+        doubt(message, "dates in the log", "none", NOTE)
     other = next((name for name in folders if name != folder), None)
     if other is not None:
         message = f"folders of the path say {folder} and {other}: judged by {found.name}"
-        doubts.append(Doubt(message, "one round", f"{folder} and {other}", harmless=False))
+        doubt(message, "one round", f"{folder} and {other}")
     if found.source != "path" and folder not in (None, found.name):
         message = f"the folder says {folder}, {found.source} {found.name}: judged by {found.name}"
-        doubts.append(Doubt(message, found.name, str(folder), harmless=False))
+        doubt(message, found.name, folder)
     if written not in (None, found.name):
         message = f"{_config_source(path)} says {written}, {found.source} {found.name}, which holds"
-        doubts.append(Doubt(message, found.name, str(written), harmless=True))
+        doubt(message, found.name, written, NOTE)
     return found._replace(doubts=tuple(doubts))
 
 

@@ -108,12 +108,7 @@ def ruleset(run: LoggedRun) -> Iterator[Violation]:
     """Nothing beside the log contradicts the round whose rules apply: not the folder of an earlier
     round than its dates or format. A config.yaml beside it that does is a note, because it decides
     nothing. (`--ruleset` decides alone; dates before the folder's round are usual.)"""
-    for doubt in run.doubts:
-        text = doubt.message
-        advice = "--ruleset decides"
-        yield Violation(
-            text, None, doubt.expected, doubt.found, advice, NOTE if doubt.harmless else None
-        )
+    yield from run.doubts
 
 
 @rule("MLP006", "joined-records", NOTE, "a newline that was lost between two writers")
