@@ -11,16 +11,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from itertools import combinations, pairwise
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple, Protocol
 
 from ..config import benchmark
 from ..config.finding import ERROR, POLICY, number, plain
 from ..logging.events import Event
 from .logged_run import INTERVAL_KEYS, RESULT_KEYS, SAME_MS, Evaluation, LoggedRun, median
 from .rule import FOLDER, RULES_TEXT, Violation, rule
-
-if TYPE_CHECKING:
-    from .submission import Submission
 
 _CERTAIN_STAMPS, _CERTAIN_ACCURACIES = 7.0, 5.5
 """Decades. 350 published sets have 3,500 pairs of runs, a pair some 100 places where a stretch may
@@ -51,6 +48,13 @@ _EPOCHS = ("epoch_start", "epoch_stop", "block_stop", "eval_start", "eval_stop",
 _VARIES = 0.01  # share by which an interval that a log has once or twice differs at least
 
 
+class HasRuns(Protocol):
+    """What these rules ask a submission: its runs with the names of their files."""
+
+    @property
+    def runs(self) -> list[tuple[str, LoggedRun]]: ...
+
+
 class _Course(NamedTuple):
     """When each event of a run came, in order: by key and epoch, and by key and place among those
     of the key (epochs may be renumbered, or no numbers); `decades`: what it tells that an interval
@@ -74,7 +78,7 @@ class _Curve(NamedTuple):
     judges=FOLDER,
     keys=(*RESULT_KEYS, *INTERVAL_KEYS),
 )
-def same_stamps(submission: Submission) -> Iterator[Violation]:
+def same_stamps(submission: HasRuns) -> Iterator[Violation]:
     """No two logs have equal stamps, or stamps that are equal after a shift: not throughout, nor
     over a stretch that is no coincidence."""
     courses = [(name, _course(run)) for name, run in submission.runs[:_MOST_RUNS]]
@@ -191,7 +195,7 @@ def _same_stretch(
     judges=FOLDER,
     keys=(*RESULT_KEYS, "eval_samples"),
 )
-def same_accuracies(submission: Submission) -> Iterator[Violation]:
+def same_accuracies(submission: HasRuns) -> Iterator[Violation]:
     """No two logs have the same accuracies at the same epochs or places, weighed by their digits:
     throughout, or in four places of five, an error; in many, or all nearer than seeds give in two
     runs or along the whole set, policy."""
