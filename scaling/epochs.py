@@ -9,6 +9,8 @@ from __future__ import annotations
 import csv
 import math
 from functools import lru_cache
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from typing import NamedTuple
 
@@ -93,19 +95,10 @@ def _monotone(era: str) -> tuple[list[float], list[float], float]:
     """Batches, epochs that never fall (pool adjacent violators), and the scatter around them."""
     points = sorted(_points(era))
     blocks: list[list[tuple[float, float]]] = []
-    for batch, epochs in points:
-        if blocks and blocks[-1][-1][0] == batch:
-            blocks[-1].append((batch, epochs))
-        else:
-            blocks.append([(batch, epochs)])
-    merged = True
-    while merged:
-        merged = False
-        for left in range(len(blocks) - 1):
-            if _mean(blocks[left]) > _mean(blocks[left + 1]):
-                blocks[left : left + 2] = [blocks[left] + blocks[left + 1]]
-                merged = True
-                break
+    for _, same_batch in groupby(points, key=itemgetter(0)):
+        blocks.append(list(same_batch))
+        while len(blocks) > 1 and _mean(blocks[-2]) > _mean(blocks[-1]):
+            blocks[-2:] = [blocks[-2] + blocks[-1]]
     batches = [float(np.mean([batch for batch, _ in block])) for block in blocks]
     means = [_mean(block) for block in blocks]
     fit = np.interp([batch for batch, _ in points], batches, means)

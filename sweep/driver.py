@@ -7,21 +7,19 @@ meanwhile are read; those that were lost are run again with the same values and 
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
-import platform
 import subprocess
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
 import psutil
 from optuna.trial import FrozenTrial
 
-from ..config.atomic import open_own, write_own, write_within
+from ..config.atomic import write_own, write_within
 from ..config.errors import UserError
 from ..config.finding import number as number_of
 from ..config.plan import build_plan
@@ -29,6 +27,7 @@ from ..config.progress import Advance
 from ..config.reading import read_file
 from ..data.prepare import prepare
 from ..launch.ending import Stopped, asked_by, sweep_stopped, was_stopped
+from ..launch.run_lock import hold_run
 from ..launch.supervisor import StopSignals
 from .definition import LoadedSweep, difference
 from .study import Study, training_seed, wanted_trials
@@ -92,7 +91,7 @@ def run_sweep(loaded: LoadedSweep, track: Callable[[str], Advance], say: Say, ag
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UserError(f"{folder}: cannot create: {error.strerror}") from None
-    with only_driver(folder):
+    with hold_run(folder):
         keep_definition(loaded, folder)
         if loaded.sweep.scheduler == "local":
             # once: two trials would both draw it
@@ -114,34 +113,9 @@ def open_study(loaded: LoadedSweep) -> Study:
     folder = sweep_folder(loaded)
     if not (folder / "journal.log").is_file():
         raise UserError(f"{folder}: a sweep that has begun expected, found none")
-    with only_driver(folder):
+    with hold_run(folder):
         keep_definition(loaded, folder)
         return Study(loaded.sweep, folder / "journal.log")
-
-
-@contextmanager
-def only_driver(folder: Path) -> Iterator[None]:
-    """Hold `folder`/driver.lock; the kernel gives it back when the process ends, however it ends.
-    Raises UserError: another driver has it."""
-    path = folder / "driver.lock"
-    try:
-        descriptor = open_own(path, os.O_RDWR)
-    except OSError as error:
-        raise UserError(f"{path}: cannot open: {error.strerror}") from None
-    with os.fdopen(descriptor, "r+", errors="replace") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            other = file.read(_MOST_BYTES).strip()
-            raise UserError(
-                f"{folder}: no other driver on this sweep expected, found {other[:100]}"
-            ) from None
-        except OSError as error:
-            raise UserError(f"{path}: cannot lock: {error.strerror}") from None
-        file.truncate(0)
-        file.write(f"process {os.getpid()} on {platform.node()}\n")
-        file.flush()
-        yield
 
 
 def keep_definition(loaded: LoadedSweep, folder: Path) -> None:
@@ -333,10 +307,8 @@ class Driver:
         del self._active[active.number]
         ask_to_stop(active.folder, self._loaded.sweep.scheduler)
         if isinstance(active.process, subprocess.Popen):
-            try:
+            with suppress(subprocess.TimeoutExpired):
                 active.process.wait(timeout=20)
-            except subprocess.TimeoutExpired:
-                active.process.kill()
         clean_up(active.folder, self._loaded.sweep.scheduler)
         if isinstance(active.process, subprocess.Popen):
             active.process.wait()

@@ -223,7 +223,7 @@ def wanted_trials(sweep: Sweep) -> int:
     """How many trials there will be: a grid has no more than its combinations."""
     if sweep.sampler != "grid":
         return sweep.trials
-    return min(sweep.trials, math.prod(len(grid_values(p)) for p in sweep.parameters.values()))
+    return min(sweep.trials, math.prod(p.grid_count for p in sweep.parameters.values()))
 
 
 def make_sampler(sweep: Sweep, number: int) -> optuna.samplers.BaseSampler:

@@ -155,7 +155,7 @@ def sweep_case(seed: int, folder: Path) -> Case:
         left.mkdir(parents=True)
         text = rng.choice(("", '{"op_code": 0}\n', odd_json(rng), *[_journal(rng)] * 5))
         (left / "journal.log").write_text(text.encode("utf-8", "replace").decode())
-        name = rng.choice(("sweep.json", "journal.log", "driver.lock", "trials.json", "best.yaml"))
+        name = rng.choice(("sweep.json", "journal.log", ".lock", "trials.json", "best.yaml"))
         done.append(f"{name}: {_hostile(rng, left / name)}")
     command = ("sweep", "sweep.yaml", "--report", *rng.choice(((), ("--json",))))
     return Case(f"{text[:300]} {done}", (command,))

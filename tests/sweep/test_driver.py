@@ -11,9 +11,10 @@ import psutil
 import pytest
 
 from rn50.config.errors import UserError
+from rn50.launch.run_lock import hold_run
 from rn50.logging.parse import read_events
 from rn50.sweep.definition import Sweep, load_sweep
-from rn50.sweep.driver import keep_definition, only_driver
+from rn50.sweep.driver import keep_definition, open_study, sweep_folder
 from rn50.sweep.study import Study
 from rn50.sweep.trial import (
     MARK,
@@ -184,11 +185,16 @@ def test_ctrl_c_stops_the_trials_and_the_next_driver_runs_them_again(
 
 
 def test_two_drivers_do_not_share_a_sweep(tmp_path: Path) -> None:
-    mine = f"found process {os.getpid()} on "
-    with only_driver(tmp_path), pytest.raises(UserError, match=mine), only_driver(tmp_path):
-        pass
-    with only_driver(tmp_path):
-        pass
+    path = tmp_path / "sweep.yaml"
+    path.write_text(SWEEP.format(folder=tmp_path, epochs=2, ranks=1))
+    loaded = load_sweep(path)
+    folder = sweep_folder(loaded)
+    folder.mkdir(parents=True)
+    (folder / "journal.log").touch()
+    mine = f"in use by process {os.getpid()} on "
+    with hold_run(folder), pytest.raises(UserError, match=mine):
+        open_study(loaded)
+    open_study(loaded)
 
 
 def test_a_sweep_goes_on_only_with_its_own_definition(tmp_path: Path) -> None:
