@@ -7,10 +7,8 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from ..config.errors import UserError
 from ..config.load import Loaded
@@ -84,32 +82,27 @@ def _model(system: System) -> Machine:
 
 
 def with_roofline(outcome: Outcome, system: System, batch: int) -> Outcome:
-    """The same measurements beside what limits a GPU of a described machine."""
-    lines, draw = roofline(outcome.figures, system, batch)
-    more = {f"{line}: images/s a GPU": rate for line, rate in lines.items()}
-    figures = outcome.figures | more | {"limit": limit_of(lines)}
-    return replace(outcome, figures=figures, draw=draw)
+    """The same measurements beside what limits a GPU of a described machine.
 
-
-def roofline(
-    figures: dict[str, Any], system: System, batch: int
-) -> tuple[dict[str, float], Callable[[Path], None]]:
-    """Input rates a GPU of a described machine has its cores for, against its training rate.
-
-    Returns (images/s a GPU by line, a function that writes the SVG). The rate a core is that of
+    Input rates that a GPU has its cores for, against its training rate: the rate a core is that of
     the machine measured on, the training rate that of `rn50 predict`.
     """
+    figures = outcome.figures
     model = _model(system)
     about = model.performance
     train = batch / step_time(model, 1, batch).total_s
     cores, per_node = system.cores_per_rank, system.ranks_per_node
     rate = {k: figures[f"{k}: images per CPU-second"]["median"] for k in ("decode", "full")}
-    lines = {
+    inputs = {
         "read": about.read_bytes_per_s / per_node / (figures["kB an image (mean)"] * 1e3),
         f"decode on {cores} cores": rate["decode"] * cores,
         f"decode and augment on {cores} cores": rate["full"] * cores,
-        f"training, batch {batch}": train,
     }
+    lowest = min(inputs, key=lambda line: inputs[line])
+    share = f"{inputs[lowest] / train:.2f} of what"
+    limit = f"{lowest} is the limit, {share} training needs"
+    if train <= inputs[lowest]:
+        limit = f"training is the limit, input has {share} it needs"
 
     def draw(path: Path) -> None:
         figure = new_figure()
@@ -120,31 +113,23 @@ def roofline(
             axes.plot(counts, [rate[kind] * c for c in counts], color=f"C{number}", label=label)
         axes.plot(
             counts,
-            [min(train, rate["full"] * c, lines["read"]) for c in counts],
+            [min(train, rate["full"] * c, inputs["read"]) for c in counts],
             color="black",
             linewidth=3,
             alpha=0.35,
             label="step rate: the lowest",
         )
         axes.axhline(train, color="C2", label=f"training, batch {batch}")
-        axes.axhline(lines["read"], color="C3", linestyle="--", label="read_bytes_per_s")
+        axes.axhline(inputs["read"], color="C3", linestyle="--", label="read_bytes_per_s")
         axes.axvline(cores, color="grey", linestyle=":", label=f"{cores} cores a GPU")
         axes.set(xlabel="cores a GPU", ylabel="images/s a GPU", ylim=(0, 1.5 * train))
         axes.set_title(f"{system.name}: what limits a step")
         finish(axes)
         save(figure, path)
 
-    return lines, draw
-
-
-def limit_of(lines: dict[str, float]) -> str:
-    """The lowest line in words, and by how much."""
-    name = min(lines, key=lambda line: lines[line])
-    training = next(rate for line, rate in lines.items() if line.startswith("training"))
-    if name.startswith("training"):
-        others = [rate for line, rate in lines.items() if not line.startswith("training")]
-        return f"training is the limit, input has {min(others) / training:.2f} of what it needs"
-    return f"{name} is the limit, {lines[name] / training:.2f} of what training needs"
+    lines = inputs | {f"training, batch {batch}": train}
+    more = {f"{line}: images/s a GPU": value for line, value in lines.items()}
+    return replace(outcome, figures=figures | more | {"limit": limit}, draw=draw)
 
 
 def _start(config: Path, kind: str, images: int) -> subprocess.Popen[str]:

@@ -66,19 +66,13 @@ def write_file(path: Path, content: str | bytes) -> None:
     """Write `content` to `path`: a regular file is replaced as a whole, by way of one beside it.
     The file keeps its mode and owner. One that can be written but not replaced (see `_IN_PLACE`),
     devices and FIFOs are written where they are. Raises OSError: it cannot be written."""
-    data = content.encode() if isinstance(content, str) else content
     about = _about(path)
     if about is not None and not stat.S_ISREG(about.st_mode):
-        _write_through(path, about, data)
+        _write_through(path, about, content)
         return
     if about is not None and not os.access(path, os.W_OK):  # a rename would not ask
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
-    try:
-        _replace(follow_links(path), about, data)
-    except OSError as error:
-        if about is None or error.errno not in _IN_PLACE:
-            raise
-        _write_descriptor(os.open(path, os.O_WRONLY | os.O_TRUNC | os.O_CLOEXEC), data)
+    _replace(follow_links(path), about, content)
 
 
 def write_within(folder: Path, name: str, content: str | bytes, hint: str = "") -> Path:
@@ -101,7 +95,6 @@ def write_own(path: Path, content: str | bytes) -> None:
     """Write a file of ours with a name that others can guess, such as a run's result.json. As
     `write_file`, but nothing is followed, opened or waited for that is no regular file. Raises
     OSError: something else of that name, or it cannot be written."""
-    data = content.encode() if isinstance(content, str) else content
     about = os.lstat(path) if os.path.lexists(path) else None
     if about is not None and not stat.S_ISREG(about.st_mode):
         raise OSError(
@@ -109,12 +102,7 @@ def write_own(path: Path, content: str | bytes) -> None:
             "a regular file or none expected, found something else of that name",
             str(path),
         )
-    try:
-        _replace(path, about, data)
-    except OSError as error:
-        if about is None or error.errno not in _IN_PLACE:
-            raise
-        _write_descriptor(open_own(path, os.O_WRONLY | os.O_TRUNC), data)
+    _replace(path, about, content)
 
 
 def write_json(path: Path, content: Any) -> None:
@@ -139,8 +127,7 @@ def write_output(path: Path, content: str | bytes) -> None:
             return
         if descriptor == _STDOUT and sys.__stdout__ is None:  # its number may be another file's now
             raise OSError(errno.EBADF, "it is closed")
-        data = content.encode() if isinstance(content, str) else content
-        _write_descriptor(os.dup(descriptor), data)
+        _write_descriptor(os.dup(descriptor), content)
     except OSError as error:
         if descriptor == _STDOUT and error.errno == errno.EPIPE:
             raise  # `| head`: the end of every command that prints
@@ -232,7 +219,8 @@ def own_folder(path: Path) -> None:
             raise OSError(errno.EINVAL, "a regular file expected", entry.path)
 
 
-def _replace(target: Path, about: os.stat_result | None, data: bytes) -> None:
+def _replace(target: Path, about: os.stat_result | None, content: str | bytes) -> None:
+    """Write a file by way of one beside it, or where it is if that cannot be (`_IN_PLACE`)."""
     partial = partial_beside(target)
     try:
         descriptor = create_new(partial)
@@ -242,8 +230,13 @@ def _replace(target: Path, about: os.stat_result | None, data: bytes) -> None:
         except OSError:
             os.close(descriptor)
             raise
-        _write_descriptor(descriptor, data)
+        _write_descriptor(descriptor, content)
         partial.replace(target)
+    except OSError as error:
+        if about is None or error.errno not in _IN_PLACE:
+            raise
+        flags = os.O_WRONLY | os.O_TRUNC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        _write_descriptor(os.open(target, flags), content)
     finally:
         with suppress(OSError):
             partial.unlink(missing_ok=True)
@@ -257,10 +250,10 @@ def _keep_owner_and_mode(descriptor: int, about: os.stat_result) -> None:
         os.fchmod(descriptor, stat.S_IMODE(about.st_mode))
 
 
-def _write_through(path: Path, about: os.stat_result, data: bytes) -> None:
+def _write_through(path: Path, about: os.stat_result, content: str | bytes) -> None:
     flags = os.O_WRONLY | os.O_CLOEXEC | os.O_NOCTTY
     if not stat.S_ISFIFO(about.st_mode):
-        _write_descriptor(os.open(path, flags), data)
+        _write_descriptor(os.open(path, flags), content)
         return
     try:
         descriptor = os.open(path, flags | os.O_NONBLOCK)
@@ -270,13 +263,13 @@ def _write_through(path: Path, about: os.stat_result, data: bytes) -> None:
             raise
         print(f"rn50: {path}: waiting for a reader of this FIFO", file=sys.stderr, flush=True)
         descriptor = os.open(path, flags)
-    _write_descriptor(descriptor, data)
+    _write_descriptor(descriptor, content)
 
 
-def _write_descriptor(descriptor: int, data: bytes) -> None:
+def _write_descriptor(descriptor: int, content: str | bytes) -> None:
     """Write all of it and close; an error of either is raised."""
     with os.fdopen(descriptor, "wb", buffering=0) as file:
-        left = memoryview(data)
+        left = memoryview(content.encode() if isinstance(content, str) else content)
         while left:
             written = file.write(left)
             if written is None:  # a pipe that is full, opened without blocking by who gave it to us

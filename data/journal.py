@@ -38,7 +38,7 @@ class Chunk(NamedTuple):
 
 
 def partial_folder(out: Path) -> Path:
-    """Where the set `out` lies while it is packed."""
+    """Where the set `out` lies while it is packed or staged."""
     return out.parent / f".{out.name}.partial"
 
 

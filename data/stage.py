@@ -15,6 +15,7 @@ from ..config.atomic import follow_links, open_own, own_folder
 from ..config.errors import UserError
 from ..config.manifest import MOST_BYTES, SPLITS, SUFFIXES, File, Manifest, load_manifest
 from ..config.reading import open_file, read_file
+from .journal import partial_folder
 
 _BLOCK_BYTES = 4 << 20
 _POLL_S = 0.2
@@ -42,7 +43,7 @@ def stage(
     try:
         with _locked(target):
             if not _is_staged(source, target, manifest):
-                partial = _partial(target)
+                partial = partial_folder(target)
                 own_folder(partial)
                 done = 0
                 for name, file in manifest.files.items():
@@ -71,7 +72,7 @@ def remove(target: Path) -> None:
             (target / name).unlink(missing_ok=True)
         if target.exists():
             target.rmdir()
-        shutil.rmtree(_partial(target), ignore_errors=True)
+        shutil.rmtree(partial_folder(target), ignore_errors=True)
         _lock_path(target).unlink(missing_ok=True)
     except OSError as error:
         raise UserError(f"{error.filename or target}: cannot remove: {error.strerror}") from None
@@ -138,10 +139,6 @@ def _copy(source: Path, target: Path, wanted: File) -> Iterator[int]:
             f"{source}: {wanted.bytes} bytes with SHA-256 {wanted.sha256[:12]}... expected "
             f"(manifest.json), copied {done} with {sha.hexdigest()[:12]}... to {target}"
         )
-
-
-def _partial(target: Path) -> Path:
-    return target.parent / f".{target.name}.partial"
 
 
 def _lock_path(target: Path) -> Path:

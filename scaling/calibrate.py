@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from ..config.benchmark import IMAGENET_EVAL_SAMPLES
 from ..config.errors import UserError
 from ..config.machine import Compute, Performance, Point, System
 from .step import build, step_time
@@ -114,6 +115,6 @@ def _clocks(about: Performance, runs: Sequence[Measurement]) -> dict[str, object
     if largest.startup_s is not None:
         update["startup_s"] = largest.startup_s
     if largest.evaluation_s is not None:
-        images_s = 50_000 / largest.gpus / about.eval_images_per_s
+        images_s = IMAGENET_EVAL_SAMPLES / largest.gpus / about.eval_images_per_s
         update["eval_fixed_s"] = max(0.0, largest.evaluation_s - images_s)
     return update

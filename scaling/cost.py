@@ -85,12 +85,7 @@ def hierarchical(rows: int, columns: int, n_bytes: float, inside: Link, across: 
 
 
 def double_tree(
-    nodes: int,
-    ranks_per_node: int,
-    n_bytes: float,
-    inside: Link,
-    across: Link,
-    chunk_bytes: float = TREE_CHUNK_BYTES,
+    nodes: int, ranks_per_node: int, n_bytes: float, inside: Link, across: Link
 ) -> Cost:
     """Two binary trees, a rank inner in one and leaf in the other, each with n/2 (NCCL 2.4).
 
@@ -102,7 +97,7 @@ def double_tree(
     """
     if nodes * ranks_per_node == 1:
         return FREE
-    chunks = max(1, math.ceil(n_bytes / 2 / chunk_bytes))
+    chunks = max(1, math.ceil(n_bytes / 2 / TREE_CHUNK_BYTES))
     chunk = n_bytes / 2 / chunks
     chain, levels = ranks_per_node - 1, math.ceil(math.log2(nodes))
     fill_s = chain * (inside.message_s(chunk) + inside.reduced_s(chunk))

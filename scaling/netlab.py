@@ -27,17 +27,17 @@ class Point(NamedTuple):
     ranks: int
 
 
-def calibrate_link(points: Sequence[Point], eager_bytes: float = EAGER_BYTES) -> Link:
+def calibrate_link(points: Sequence[Point]) -> Link:
     """alpha and beta for which the cost model gives the two points (least squares if more).
 
     Every cost is linear in both: T = A alpha + B beta, A its hops (three each where a message
-    exceeds `eager_bytes`, see `Link`), B the bytes on its path. Choose a small and a large one that
+    exceeds EAGER_BYTES, see `Link`), B the bytes on its path. Choose a small and a large one that
     many rounds go into: a ring of 4 KB and one of 25 MB. Raises ValueError: fewer than two points,
     or points that give no positive alpha and beta.
     """
     if len(points) < 2:
         raise ValueError(f"two measured allreduces expected, found {len(points)}")
-    unit = Link(1.0, 0.0, 0.0, eager_bytes), Link(0.0, 1.0, 0.0, eager_bytes)
+    unit = Link(1.0, 0.0, 0.0, EAGER_BYTES), Link(0.0, 1.0, 0.0, EAGER_BYTES)
     parts = np.array([[predict_s(point, link) for link in unit] for point in points])
     seconds = np.array([point.seconds for point in points])
     scaled = parts / seconds[:, None]
@@ -48,7 +48,7 @@ def calibrate_link(points: Sequence[Point], eager_bytes: float = EAGER_BYTES) ->
     (alpha_s, beta), _, rank, _ = np.linalg.lstsq(scaled / size, np.ones(len(points)), rcond=None)
     if rank < 2 or not (alpha_s > 0 and beta > 0):
         raise ValueError("a small and a large allreduce expected: no positive alpha and beta fit")
-    return Link(float(alpha_s / size[0]), float(beta / size[1]), 0.0, eager_bytes)
+    return Link(float(alpha_s / size[0]), float(beta / size[1]), 0.0, EAGER_BYTES)
 
 
 def predict_s(point: Point, link: Link) -> float:

@@ -6,7 +6,13 @@ import math
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ..config.benchmark import CROP_PX, EVAL_PERIOD_EPOCHS, IMAGENET_TRAIN_SAMPLES
+from ..config.benchmark import (
+    CROP_PX,
+    EVAL_PERIOD_EPOCHS,
+    IMAGENET_TRAIN_SAMPLES,
+    RESNET50_TENSORS,
+    TARGET_ACCURACY,
+)
 from ..config.errors import UserError
 from ..config.machine import System
 from ..config.plan import build_plan
@@ -159,7 +165,7 @@ def job_of_config(run: Run, **choices: Any) -> Job:
         "offset": run.eval.offset,
         "bn_average": run.eval.bn_stats != "local",
     }
-    if run.division == "open" or len(plan.segments) > 1 or run.eval.target != 0.759:
+    if run.division == "open" or len(plan.segments) > 1 or run.eval.target != TARGET_ACCURACY:
         settings["epochs"] = float(plan.eval_epochs[-1])
     settings.update({key: value for key, value in choices.items() if value is not None})
     return _checked(Job(run.system.name, run.system, plan.ranks, tuple(segments), **settings))
@@ -312,7 +318,7 @@ def _checked(job: Job) -> Job:
         raise UserError(f"--epochs: 1 to {MOST_EPOCHS} expected, found {job.epochs:g}")
     try:
         if job.groups is not None:
-            gradient_groups(job.groups, [1] * 161)
+            gradient_groups(job.groups, [1] * RESNET50_TENSORS)
         if job.algorithm not in (None, "auto"):
             parse_algorithm(str(job.algorithm), job.gpus)
     except ValueError as error:

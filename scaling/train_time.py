@@ -53,9 +53,9 @@ class TrainTime:
         return math.fsum(self.parts.values())
 
 
-def steps_per_epoch(ranks: int, batch: int, samples: int = IMAGENET_TRAIN_SAMPLES) -> int:
+def steps_per_epoch(ranks: int, batch: int) -> int:
     """ceil(floor(N / p) / b): every rank pads its own last batch."""
-    return max(1, math.ceil(max(1, samples // ranks) / batch))
+    return max(1, math.ceil(max(1, IMAGENET_TRAIN_SAMPLES // ranks) / batch))
 
 
 def plan_phase(
