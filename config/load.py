@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any, get_origin
 
 from pydantic import BaseModel, ValidationError
-from pydantic.fields import FieldInfo
 from ruamel.yaml import YAML
 
 from .errors import UserError, show
@@ -22,7 +21,7 @@ from .leaves import Layer, Leaf, Origin, flatten, put, remove, tree_of
 from .machine import System
 from .names import find_config, find_system
 from .schema import Run
-from .values import NAME
+from .values import NAME, section_of
 from .yaml_file import RELATIVE_TO, WORKING_FOLDER, machine_layers, parse_overrides, read_layers
 
 # What pydantic says in its own terms, by the type of the error.
@@ -213,12 +212,7 @@ def _section_at(loc: tuple[int | str, ...], root: type[BaseModel]) -> type[BaseM
         if section is None or part not in section.model_fields:
             return None
         field = section.model_fields[str(part)]
-        section = _section_of(field)
+        section, _ = section_of(field.annotation)
         if get_origin(field.annotation) is dict:
             next(parts, None)  # the user's own key
     return section
-
-
-def _section_of(field: FieldInfo) -> type[BaseModel] | None:
-    kinds = getattr(field.annotation, "__args__", (field.annotation,))
-    return next((k for k in kinds if isinstance(k, type) and issubclass(k, BaseModel)), None)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from .duration import Duration, to_steps
 from .errors import UserError
@@ -111,7 +111,7 @@ class Plan:
 def build_plan(run: Run) -> Plan:
     """Derive the plan of `run`. Raises UserError where its parts contradict each other."""
     ranks = run.system.world_size
-    segments: list[Segment] = []
+    plan = Plan(ranks, run.data.train_samples, run.data.last_batch, ())
     for first_epoch, per_rank, active in _batches(run):
         active = ranks if active is None else active
         if active > ranks:
@@ -121,10 +121,9 @@ def build_plan(run: Run) -> Plan:
                 f"batch.per_rank: {per_rank} on {active} ranks makes a global batch of "
                 f"{per_rank * active}, more than the {run.data.train_samples} training images"
             )
-        so_far = Plan(ranks, run.data.train_samples, run.data.last_batch, tuple(segments))
-        step = so_far.epoch_end_step(first_epoch - 1)
-        segments.append(Segment(first_epoch, step, so_far.images_after(step), per_rank, active))
-    plan = Plan(ranks, run.data.train_samples, run.data.last_batch, tuple(segments))
+        step = plan.epoch_end_step(first_epoch - 1)
+        segment = Segment(first_epoch, step, plan.images_after(step), per_rank, active)
+        plan = replace(plan, segments=(*plan.segments, segment))
     epochs = _epochs(plan, run.schedule.length)
     total = plan.epoch_end_step(epochs)
     warmup = plan.steps(run.schedule.warmup, total)
@@ -144,11 +143,8 @@ def build_plan(run: Run) -> Plan:
             f"eval.offset: no evaluation in {epochs} epochs with period {run.eval.period} and "
             f"offset {run.eval.offset} (epoch e is evaluated when (e - 1) mod period = offset)"
         )
-    return Plan(
-        ranks=ranks,
-        train_samples=run.data.train_samples,
-        last_batch=run.data.last_batch,
-        segments=plan.segments,
+    return replace(
+        plan,
         epochs=epochs,
         total_steps=total,
         warmup_steps=warmup,

@@ -24,7 +24,7 @@ from .load import merge
 from .names import PRESETS, list_presets
 from .renamed import today
 from .schema import Run
-from .values import Form, Section
+from .values import Form, Section, section_of
 from .yaml_file import read_layers
 
 BEGIN, END = "<!-- keys: begin -->", "<!-- keys: end -->"
@@ -169,7 +169,7 @@ def _keys_of(section: type[Section], prefix: str) -> Iterator[Key]:
     for name, field in section.model_fields.items():
         path = f"{prefix}{name}"
         meaning = field.description or ""
-        below, many = _section_of(field.annotation)
+        below, many = section_of(field.annotation)
         unit = next((unit for end, unit in _UNITS.items() if name.endswith(end)), "")
         default, values = _default(field), _values(field.annotation, tuple(field.metadata))
         is_key = below is None or many
@@ -182,17 +182,6 @@ def _keys_of(section: type[Section], prefix: str) -> Iterator[Key]:
                 values = default = ""
             yield Key(path, about, "", values, default, is_section=True)
             yield from _keys_of(below, f"{path}.")
-
-
-def _section_of(annotation: Any) -> tuple[type[Section] | None, bool]:
-    """(the section that a field holds, whether it holds a list of them)."""
-    if isinstance(annotation, type) and issubclass(annotation, Section):
-        return annotation, False
-    for part in get_args(annotation):
-        found, many = _section_of(part)
-        if found is not None:
-            return found, many or get_origin(annotation) is tuple
-    return None, False
 
 
 def _default(field: FieldInfo) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args, get_origin
 
 from pydantic import (
     AfterValidator,
@@ -207,3 +207,14 @@ class Section(BaseModel):
     """Base of all sections: frozen, and a key that is not declared is an error."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+def section_of(annotation: Any) -> tuple[type[Section] | None, bool]:
+    """(the section that a field holds, whether it holds a list of them)."""
+    if isinstance(annotation, type) and issubclass(annotation, Section):
+        return annotation, False
+    for part in get_args(annotation):
+        found, many = section_of(part)
+        if found is not None:
+            return found, many or get_origin(annotation) is tuple
+    return None, False

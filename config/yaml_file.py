@@ -15,14 +15,22 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from ruamel.yaml.nodes import MappingNode, Node, ScalarNode
+from ruamel.yaml.nodes import MappingNode, Node
 
 from .errors import UserError, show
 from .leaves import Layer, Leaf, Origin, flatten
 from .names import PRESETS, expand_home, find_base, find_file, find_system, resolve
 from .renamed import rename_leaves
 from .schema import PLACES
-from .yaml_nodes import check_collection, compose_file, compose_value, construct, kind_of, line_of
+from .yaml_nodes import (
+    Pairs,
+    compose_file,
+    compose_value,
+    construct,
+    kind_of,
+    line_of,
+    pairs_of,
+)
 
 RELATIVE_TO, WORKING_FOLDER = "relative_to", "working_folder"
 _SYSTEM = "system"
@@ -32,7 +40,6 @@ _PLACE = re.compile(rf"(overrides\.|parameters\.)?({'|'.join(map(re.escape, PLAC
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_ -]*")
 _MOST_FILES = 32  # a preset of a preset on a machine takes five
 _MOST_KEYS = 4000  # of all files; each file may have some 1000, the whole schema has 200
-_Pairs = dict[str, tuple[Node, Node]]
 _Find = Callable[[str, Path], Path]
 
 
@@ -134,7 +141,7 @@ class _Reader:
 
     def read(self, root: MappingNode) -> list[Layer]:
         prefix = f"{self._section}." if self._section else ""
-        pairs = self._pairs(root, prefix, 0)
+        pairs = pairs_of(root, Origin(str(self._path), line_of(root)), self._section, 0)
         folder = self._folder_of_paths(pairs.pop(RELATIVE_TO, None))
         self._walk(pairs, prefix, 0)
         self._load.add(self._path, 0, len(self._own))
@@ -154,30 +161,14 @@ class _Reader:
             )
         return None
 
-    def _pairs(self, node: MappingNode, prefix: str, depth: int) -> _Pairs:
-        """The keys of a mapping, each with the nodes of key and value."""
-        check_collection(node, Origin(str(self._path), line_of(node)), prefix.rstrip("."), depth)
-        pairs: _Pairs = {}
-        for key_node, value_node in node.value:
-            where = Origin(str(self._path), line_of(key_node))
-            if not isinstance(key_node, ScalarNode):
-                raise UserError(f"{where}: a plain key expected")
-            key = str(key_node.value)
-            if key in pairs:
-                raise UserError(
-                    f"{where}: {prefix}{key}: each key once expected, "
-                    f"found again (first on line {line_of(pairs[key][0])})"
-                )
-            pairs[key] = (key_node, value_node)
-        return pairs
-
-    def _walk(self, pairs: _Pairs, prefix: str, depth: int) -> None:
+    def _walk(self, pairs: Pairs, prefix: str, depth: int) -> None:
         if "base" in pairs:
             self._read_base(*pairs.pop("base"), prefix.rstrip("."))
         for key, (key_node, value_node) in pairs.items():
             dotted = f"{prefix}{key}"
             if isinstance(value_node, MappingNode) and value_node.value:
-                below = self._pairs(value_node, f"{dotted}.", depth + 1)
+                where = Origin(str(self._path), line_of(value_node))
+                below = pairs_of(value_node, where, dotted, depth + 1)
                 self._walk(below, f"{dotted}.", depth + 1)
                 continue
             origin = Origin(short(self._path), line_of(key_node))

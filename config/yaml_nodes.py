@@ -13,12 +13,13 @@ from typing import Any
 
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
-from ruamel.yaml.nodes import Node, ScalarNode, SequenceNode
+from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
 from .errors import UserError, show
 from .leaves import Origin
 from .reading import read_file
 
+Pairs = dict[str, tuple[Node, Node]]
 _MAX_BYTES = 1 << 16
 _BRACKET = re.compile(rb"[\[\]{}]")
 _MAX_DEPTH = 20
@@ -81,11 +82,12 @@ def _brackets_open(raw: bytes) -> int:
 
 def construct(node: Node, where: Origin, key: str, depth: int) -> Any:
     """Plain Python value of a YAML 1.2 core-schema node; tags and deep nesting are refused."""
-    if not isinstance(node, ScalarNode):
-        check_collection(node, where, key, depth)
-        if isinstance(node, SequenceNode):
-            return [construct(item, where, key, depth + 1) for item in node.value]
-        return {str(k.value): construct(v, where, key, depth + 1) for k, v in node.value}
+    if isinstance(node, SequenceNode):
+        _check_collection(node, where, key, depth)
+        return [construct(item, where, key, depth + 1) for item in node.value]
+    if isinstance(node, MappingNode):
+        pairs = pairs_of(node, where, key, depth)
+        return {name: construct(v, where, key, depth + 1) for name, (_, v) in pairs.items()}
     kind = str(node.tag).rpartition(":")[2]
     if kind not in ("str", "int", "float", "bool", "null"):
         raise UserError(
@@ -100,7 +102,27 @@ def construct(node: Node, where: Origin, key: str, depth: int) -> Any:
     return value
 
 
-def check_collection(node: Node, where: Origin, key: str, depth: int) -> None:
+def pairs_of(node: MappingNode, where: Origin, key: str, depth: int) -> Pairs:
+    """The keys of a mapping, each with the nodes of key and value. Raises UserError: a key that is
+    no text, or is there twice."""
+    _check_collection(node, where, key, depth)
+    prefix = f"{key}." if key else ""
+    pairs: Pairs = {}
+    for key_node, value_node in node.value:
+        place = where if where.line is None else where._replace(line=line_of(key_node))
+        if not isinstance(key_node, ScalarNode):
+            raise UserError(f"{place}: a plain key expected")
+        name = str(key_node.value)
+        if name in pairs:
+            raise UserError(
+                f"{place}: {prefix}{name}: each key once expected, "
+                f"found again (first on line {line_of(pairs[name][0])})"
+            )
+        pairs[name] = (key_node, value_node)
+    return pairs
+
+
+def _check_collection(node: Node, where: Origin, key: str, depth: int) -> None:
     """Refuse a list or mapping with a tag of its own, or too deep."""
     place = f"{where}: {key}" if key else f"{where}"
     if depth > _MAX_DEPTH:

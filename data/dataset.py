@@ -222,20 +222,16 @@ def _check_index(folder: Path, split: str, manifest: Manifest, *, sample: int) -
             f"{path}: does not match {record_path.name}: {len(table)} offsets up to "
             f"{table['offset'].max()} expected, found {len(index)} up to {index[:, -1].max()}"
         )
-    too_high = np.flatnonzero(table["label"] >= len(manifest.classes))
-    if len(too_high):
-        row = table[too_high[0]]
-        raise UserError(
-            f"{record_path}: record at byte {row['offset']}: a label below "
-            f"{len(manifest.classes)} expected, found {row['label']} ({len(too_high)} such)"
-        )
-    pixels = table["height"].astype(np.int64) * table["width"]
-    if len(larger := np.flatnonzero(pixels > MOST_PIXELS)):
-        row = table[larger[0]]
-        raise UserError(
-            f"{record_path}: record at byte {row['offset']}: at most {MOST_PIXELS:,} pixels "
-            f"expected, found {row['width']} x {row['height']} ({len(larger)} such)"
-        )
+    classes, pixels = len(manifest.classes), table["height"].astype(np.int64) * table["width"]
+    for refused, wanted, found in (
+        (table["label"] >= classes, f"a label below {classes}", "{0[label]}"),
+        (pixels > MOST_PIXELS, f"at most {MOST_PIXELS:,} pixels", "{0[width]} x {0[height]}"),
+    ):
+        if len(rows := table[refused]):
+            raise UserError(
+                f"{record_path}: record at byte {rows[0]['offset']}: {wanted} expected, "
+                f"found {found.format(rows[0])} ({len(rows)} such)"
+            )
     with open_file(record_path) as file:
         for row in table[[0, -1]][:sample]:
             _check_record(file, record_path, row, decode=False)

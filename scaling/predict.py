@@ -23,7 +23,7 @@ from .epochs import LEVEL_SIGMAS, Epochs, accuracy_curve, epochs_to_target, eval
 from .groups import gradient_groups
 from .machine import Machine
 from .step import Step, build, step_time
-from .train_time import Phase, TrainTime, plan_phase, steps_per_epoch, train_time
+from .train_time import Phase, TrainTime, steps_per_epoch, train_time
 
 SIGMA_MODEL = 0.05
 """Relative error of a step near its calibration: vendors with the same parts differ by as much."""
@@ -297,15 +297,11 @@ def step_sigma(machine: Machine, gpus: int, batch: int) -> float:
 def _phases(machine: Machine, job: Job, epochs: float) -> tuple[Phase, ...]:
     starts = [segment.first_epoch - 1 for segment in job.segments]
     ends = [*starts[1:], math.inf]
+    choice = {"groups": job.groups, "algorithm": job.algorithm}
     return tuple(
-        plan_phase(
-            machine,
-            min(end, epochs) - start,
-            segment.ranks,
-            segment.batch,
-            steps=segment.steps_per_epoch,
-            groups=job.groups,
-            algorithm=job.algorithm,
+        Phase(
+            *(min(end, epochs) - start, segment.ranks, segment.batch, segment.steps_per_epoch),
+            step_s=step_time(machine, segment.ranks, segment.batch, **choice).total_s,
         )
         for segment, start, end in zip(job.segments, starts, ends, strict=True)
         if start < epochs

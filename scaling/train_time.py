@@ -12,7 +12,7 @@ from dataclasses import dataclass, fields
 
 from ..config.benchmark import IMAGENET_EVAL_SAMPLES, IMAGENET_TRAIN_SAMPLES
 from .machine import Machine
-from .step import group_cost_s, step_time
+from .step import group_cost_s
 
 DATASET_BYTES = 140e9
 """ImageNet's training set as RecordIO: 1,281,167 JPEG of 110 KB."""
@@ -56,21 +56,6 @@ class TrainTime:
 def steps_per_epoch(ranks: int, batch: int) -> int:
     """ceil(floor(N / p) / b): every rank pads its own last batch."""
     return max(1, math.ceil(max(1, IMAGENET_TRAIN_SAMPLES // ranks) / batch))
-
-
-def plan_phase(
-    machine: Machine,
-    epochs: float,
-    ranks: int,
-    batch: int,
-    *,
-    steps: float | None = None,
-    groups: str | None = None,
-    algorithm: str | None = None,
-) -> Phase:
-    """A phase of constant batch with its step time."""
-    step = step_time(machine, ranks, batch, groups=groups, algorithm=algorithm)
-    return Phase(epochs, ranks, batch, steps or steps_per_epoch(ranks, batch), step.total_s)
 
 
 def train_time(

@@ -353,6 +353,10 @@ schedule: {warmup: 5}
         ("? [a]\n: 1\n", "x.yaml:1: a plain key expected"),
         ("name: a\nseed: 1\nname: b\n", r"x.yaml:3: name: each key once .*first on line 1"),
         ("eval:\n  offset: 1\n  offset: 2\n", "x.yaml:3: eval.offset: each key once"),
+        (
+            "batch:\n  changes:\n  - {after_epoch: 1,\n     after_epoch: 2, per_rank: 4}\n",
+            "x.yaml:4: batch.changes.after_epoch: each key once expected.*first on line 3",
+        ),
         ("a: " + "[" * 40 + "]" * 40, "x.yaml:1: a: at most 20 levels expected"),
         ("a: " + "{a: " * 40 + "1" + "}" * 40, r"x.yaml:1: a[.a]*: at most 20 levels expected"),
         ("#" * 70_000, "x.yaml: cannot read: at most 65,536 bytes expected, found 70,000"),

@@ -16,8 +16,8 @@ from rn50.scaling.epochs import (
     read_table,
     stop_epoch,
 )
-from rn50.scaling.step import build
-from rn50.scaling.train_time import evaluation_s, plan_phase, steps_per_epoch, train_time
+from rn50.scaling.step import build, step_time
+from rn50.scaling.train_time import Phase, evaluation_s, steps_per_epoch, train_time
 
 FUZZ = settings(max_examples=100)
 
@@ -107,7 +107,8 @@ def test_accuracy_curve_dips_with_large_batches_and_ends_at_the_target() -> None
 
 def test_clocks_add_up_and_reading_counts_once() -> None:
     machine = build("dgx1", load_system("dgx1"))
-    phase = plan_phase(machine, 60, 8, 208)
+    step_s = step_time(machine, 8, 208).total_s
+    phase = Phase(60, 8, 208, steps_per_epoch(8, 208), step_s)
     run = train_time(machine, [phase], 15, 8)
     assert sum(run.parts.values()) == pytest.approx(run.total_s)
     assert run.training_s == pytest.approx(60 * 770 * phase.step_s)
