@@ -90,7 +90,10 @@ def check_log(path: Path, ruleset: str | None = None, *, official: bool | None =
         return _unreadable(path, error, found.name, found.source, official_check)
     try:
         found = find_ruleset(path, log, ruleset)
-        _all_kept(path, log)
+        if (more := log.overflow) is not None:  # a rule might read what was not kept: no verdict
+            why = "are more than a log of one run has and could not be kept"
+            what = f"{more.records:,} records that say something new"
+            raise CannotRead(path, f"{what}, from line {more.line} ({more.key}) on, {why}")
     except CannotRead as error:
         own = find_ruleset(path, log, None)
         return _unreadable(path, error, own.name, own.source, None)
@@ -110,17 +113,6 @@ def check_log(path: Path, ruleset: str | None = None, *, official: bool | None =
         round_verdict(found.name, findings),
         run,
     )
-
-
-def _all_kept(path: Path, log: Log) -> None:
-    """Raises CannotRead where a record that a rule would read was not kept: no verdict."""
-    more = log.overflow
-    if more is not None:
-        raise CannotRead(
-            path,
-            f"{more.records:,} records that say something new, from line {more.line} ({more.key}) "
-            "on, are more than a log of one run has and could not be kept",
-        )
 
 
 def verdict_of(findings: tuple[Finding, ...]) -> str:
@@ -168,20 +160,15 @@ def _cause(run: LoggedRun, findings: tuple[Finding, ...]) -> str:
     """One sentence: what explains the first error, else that error, else the first policy finding,
     else how the run ended."""
     if findings and findings[0].severity != NOTE:
-        return _root(findings).message
+        worst = findings[0]
+        why = (f for f in findings if f.id == worst.caused_by and not f.caused_by)
+        return next(why, worst).message
     time_s = "" if run.run_ms is None else f" after {run.run_ms / 1000:.3f} s"
     target = run.target
     if not run.needs_target or target is None:
         return f"complete run{time_s}"
     epoch = "" if target.epoch is None else f" at epoch {plain(target.epoch)}"
     return f"converged: {plain(target.accuracy)}{epoch}, run_stop success{time_s}"
-
-
-def _root(findings: tuple[Finding, ...]) -> Finding:
-    """The worst finding, or what explains it."""
-    worst = findings[0]
-    why = (f for f in findings if f.id == worst.caused_by and not f.caused_by)
-    return next(why, worst)
 
 
 def _run_official_checker(

@@ -114,7 +114,8 @@ def score_checks(folder: Path, judged: Sequence[Check], *, scale: bool | None = 
         scale = benchmark.at_least(name, convergence.SCALED_FROM)
     scaled = applies and scale and factor != 1.0
     score = mean_min * factor if mean_min is not None and scaled else mean_min
-    published = _published_factor(folder)
+    committees = read_object(folder / "scaling.json", _SCALING_BYTES)
+    published = number(committees.get("scaling_factor"))
     return Score(
         folder,
         whole.verdict,
@@ -183,11 +184,6 @@ def _olympic(runs: list[RunScore]) -> tuple[list[RunScore], float | None]:
     ]
     kept = [run.minutes for run in runs if not run.dropped and run.minutes is not None]
     return runs, sum(kept) / len(kept) if kept else None
-
-
-def _published_factor(folder: Path) -> float | None:
-    """Of the committee's scaling.json, if there is one that can be read."""
-    return number(read_object(folder / "scaling.json", _SCALING_BYTES).get("scaling_factor"))
 
 
 def _notes(

@@ -44,7 +44,8 @@ def read_metrics(path: Path, within: Path | None = None) -> Series:
     values = 0
     with open_file(path, MOST_BYTES, within=within) as file:
         for number, line in enumerate(_lines(file)):
-            kind = _plain_kind(line)
+            match = _KIND.match(line)
+            kind = match[1].decode() if match else ""
             if seen[kind] % steps.get(kind, 1):
                 seen[kind] += 1  # left out without reading its JSON
                 continue
@@ -77,11 +78,6 @@ def _lines(file: BinaryIO) -> Iterator[bytes]:
             continue
         while (rest := file.readline(_LINE_BYTES)) and not rest.endswith(b"\n"):
             pass
-
-
-def _plain_kind(line: bytes) -> str:
-    match = _KIND.match(line)
-    return match[1].decode() if match else ""
 
 
 def _record(line: bytes) -> dict[str, Any] | None:
