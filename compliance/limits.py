@@ -91,7 +91,7 @@ def _wrong_word(setting: Setting, words: tuple[str, ...], advice: str) -> Violat
     return setting.violation(" or ".join(words), hint, advice=advice)
 
 
-@rule("MLP702", "invalid-optimizer", CLOSED_ERROR, CLOSED, judges=BOTH, keys=("opt_name",))
+@rule("MLP702", "invalid-optimizer", CLOSED_ERROR, CLOSED, judges=BOTH)
 def optimizer_name(run: HasSettings) -> Iterator[Violation]:
     """The optimizer is lars or sgd; a log says which."""
     yield from missing(run, ["opt_name"], "lars or sgd")

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from ..config import benchmark
 from ..config.finding import number
+from ..logging.checked_keys import RUN_KEYS
 from ..logging.events import Event, Log
 from .rule import Setting, Violation
 
@@ -21,15 +22,10 @@ _LEAST_SHARE = 0.1
 _LEAST_INTERVALS = 2
 
 _PREAMBLE = (*benchmark.SUBMISSION_KEYS, "cache_clear", "init_start")
-CONTEXT_KEYS = (*_PREAMBLE, "opt_name", "run_start", "run_stop")
-"""Which run it is, in which division, with which optimizer: no rule has to declare these."""
-INTERVAL_KEYS = tuple(
-    f"{kind}_{end}" for kind in ("block", "epoch", "eval") for end in ("start", "stop")
-)
-RESULT_KEYS = ("run_start", "run_stop", "eval_accuracy")
-_OF_THE_RUN = frozenset(
-    {*INTERVAL_KEYS, "init_stop", "run_start", "train_samples", "eval_samples", "eval_accuracy"}
-)
+CONTEXT_KEYS = (*_PREAMBLE, "opt_name", *RUN_KEYS)
+"""Which run it is, in which division, with which optimizer, and its events: no rule has to declare
+these."""
+_OF_THE_RUN = {*RUN_KEYS, "train_samples", "eval_samples"} - {"init_start", "run_stop"}
 
 _SETTING_KEYS = {
     "optimizer": "opt_name",

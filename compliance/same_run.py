@@ -16,7 +16,7 @@ from typing import NamedTuple, Protocol
 from ..config import benchmark
 from ..config.finding import ERROR, POLICY, number, plain
 from ..logging.events import Event
-from .logged_run import INTERVAL_KEYS, RESULT_KEYS, SAME_MS, Evaluation, LoggedRun, median
+from .logged_run import SAME_MS, Evaluation, LoggedRun, median
 from .rule import FOLDER, RULES_TEXT, Violation, rule
 
 _CERTAIN_STAMPS, _CERTAIN_ACCURACIES = 7.0, 5.5
@@ -73,11 +73,7 @@ class _Curve(NamedTuple):
     image: float
 
 
-@rule(
-    *("MLP902", "copied-run", ERROR, f"{RULES_TEXT} lines 509, 954: five runs"),
-    judges=FOLDER,
-    keys=(*RESULT_KEYS, *INTERVAL_KEYS),
-)
+@rule("MLP902", "copied-run", ERROR, f"{RULES_TEXT} lines 509, 954: five runs", judges=FOLDER)
 def same_stamps(submission: HasRuns) -> Iterator[Violation]:
     """No two logs have equal stamps, or stamps that are equal after a shift: not throughout, nor
     over a stretch that is no coincidence."""
@@ -193,7 +189,7 @@ def _same_stretch(
 @rule(
     *("MLP903", "copied-accuracies", ERROR, f"{RULES_TEXT} lines 166-183, 509, 954"),
     judges=FOLDER,
-    keys=(*RESULT_KEYS, "eval_samples"),
+    keys=("eval_samples",),
 )
 def same_accuracies(submission: HasRuns) -> Iterator[Violation]:
     """No two logs have the same accuracies at the same epochs or places, weighed by their digits:

@@ -17,7 +17,7 @@ from ..logging.places import RESULT_FILES, RESULT_NAME, job_of, results_in, run_
 from . import rcp as convergence
 from . import same_run  # noqa: F401 (registers its rules)
 from .check_log import CANNOT_READ, FAIL, POLICY_VERDICT, Check, check_log, verdict_of
-from .logged_run import RESULT_KEYS, LoggedRun
+from .logged_run import LoggedRun
 from .rule import FOLDER, RULES_TEXT, Violation, rule, rules_on
 from .run_scores import judge_convergence, newest
 
@@ -317,7 +317,7 @@ def _system(submission: Submission) -> Iterator[Violation]:
 @folder_rule(
     *("MLP909", "impossible-accelerator-rate", POLICY),
     "peak of the largest accelerator, 4.0e4 images/s",
-    keys=(*RESULT_KEYS, "train_samples"),
+    keys=("train_samples",),
 )
 def _chips(submission: Submission) -> Iterator[Violation]:
     """The accelerators of the system description can have trained so fast: up to 1e5 images/s
@@ -344,7 +344,7 @@ def _chips(submission: Submission) -> Iterator[Violation]:
 
 @folder_rule(
     *("MLP904", "faster-than-reference", ERROR, "mlcommons/logging 4.1.68, rcp_checker"),
-    keys=(*RESULT_KEYS, "global_batch_size"),
+    keys=("global_batch_size",),
 )
 def _rcp(submission: Submission) -> Iterator[Violation]:
     """Closed, from 1.0.0 on: the runs do not converge faster than the reference allows."""

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from ...config import benchmark
 from ...config.finding import number, plain, shown
-from ..logged_run import RESULT_KEYS, Evaluation, LoggedRun, reaches_target
+from ..logged_run import Evaluation, LoggedRun, reaches_target
 from ..rule import NOTE, POLICY, RULES_TEXT, Violation, rule
 
 _MEAN_OF_FLOATS = 1e-6
@@ -28,10 +28,7 @@ _FEWEST_EPOCHS = 10
 """Half of the fewest published (20; v0.7 SIAT)."""
 
 
-@rule(
-    *("MLP811", "accuracy-out-of-range", POLICY, "an accuracy is a fraction of images"),
-    keys=("eval_accuracy",),
-)
+@rule("MLP811", "accuracy-out-of-range", POLICY, "an accuracy is a fraction of images")
 def accuracy_range(run: LoggedRun) -> Iterator[Violation]:
     """No accuracy of a run that reached the target is negative or above 1; NaN is a note."""
     if not any(reaches_target(e.accuracy) for e in run.evaluations):
@@ -111,7 +108,7 @@ def _near(value: float, images: int, slack: float) -> bool:
 @rule(
     *("MLP812", "accuracy-not-a-count", POLICY),
     f"{RULES_TEXT} lines 443, 939: every image is evaluated once",
-    keys=(*RESULT_KEYS, "eval_samples"),
+    keys=("eval_samples",),
 )
 def accuracies_are_counts(run: LoggedRun) -> Iterator[Violation]:
     """Accuracies are counts over eval_samples (or 50,000) images: single ones that are not, or
@@ -164,10 +161,7 @@ def _tail(chance: float, of: int, fit: int) -> float:
     return sum(math.comb(of, k) * chance**k * (1 - chance) ** (of - k) for k in terms)
 
 
-@rule(
-    *("MLP813", "accuracy-leap", POLICY, "published accuracy curves"),
-    keys=(*RESULT_KEYS, "train_samples"),
-)
+@rule("MLP813", "accuracy-leap", POLICY, "published accuracy curves", keys=("train_samples",))
 def credible_rise(run: LoggedRun) -> Iterator[Violation]:
     """The target is not reached from far below in one step of evaluations, nor before epoch 10."""
     target = run.target

@@ -26,10 +26,7 @@ _SECONDS = (1.2e9, 4.1e9)
 """Unix seconds of 2008 to 2099."""
 
 
-@rule(
-    *("MLP501", "init-too-long", ERROR, f"{CHECKER}, common.yaml; {RULES_TEXT} line 489"),
-    keys=("init_start", "init_stop", "submission_division"),
-)
+@rule("MLP501", "init-too-long", ERROR, f"{CHECKER}, common.yaml; {RULES_TEXT} line 489")
 def init_limit(run: LoggedRun) -> Iterator[Violation]:
     """Every init_stop comes less than the limit after the first init_start before it: 20 min, from
     1.0.0 on 30, in the open division from 2.0.0 on 240."""
@@ -75,7 +72,7 @@ def _init_times(begins: list[Event], stops: list[Event]) -> Iterator[tuple[float
 @rule(
     *("MLP503", "time-goes-back", CLOSED_POLICY),
     f"{RULES_TEXT} line 491: the clock may not be paused",
-    keys=("run_start", "run_stop", ANY_KEY),
+    keys=(ANY_KEY,),
 )
 def clock_steady(run: LoggedRun) -> Iterator[Violation]:
     """Stamps do not go back from record to record by a second or more; less is a note."""
@@ -105,10 +102,7 @@ def clock_steady(run: LoggedRun) -> Iterator[Violation]:
 _TIMED = frozenset({"init_start", "init_stop", "run_start", "run_stop", "eval_accuracy"})
 
 
-@rule(
-    *("MLP502", "zero-stamp", NOTE, f"{RULES_TEXT} line 491"),
-    keys=("run_start", "run_stop", "init_start", "init_stop", ANY_KEY),
-)
+@rule("MLP502", "zero-stamp", NOTE, f"{RULES_TEXT} line 491", keys=(ANY_KEY,))
 def stamps_there(run: LoggedRun) -> Iterator[Violation]:
     """No record is stamped 0; on init, run and evaluation events that is an error. No init or run
     event is stamped before 2001: policy, in seconds where milliseconds are expected an error."""
@@ -136,10 +130,7 @@ def stamps_there(run: LoggedRun) -> Iterator[Violation]:
     yield Violation(text, first.line, "the time of the event", "0", "", severity)
 
 
-@rule(
-    *("MLP504", "late-run-start", CLOSED_POLICY, f"{RULES_TEXT} lines 489, 491"),
-    keys=("init_start", "init_stop", "run_start"),
-)
+@rule("MLP504", "late-run-start", CLOSED_POLICY, f"{RULES_TEXT} lines 489, 491")
 def run_starts_in_time(run: LoggedRun) -> Iterator[Violation]:
     """run_start, and not only init_stop, comes within the init limit of the first init_start."""
     begins, start, stop = run.all("init_start"), run.start, run.first("init_stop")
@@ -160,10 +151,7 @@ def run_starts_in_time(run: LoggedRun) -> Iterator[Violation]:
         yield Violation(text, start.line, expected, f"{gap_ms / 1000:.1f} s", advice)
 
 
-@rule(
-    *("MLP505", "run-start-before-init-stop", CLOSED_POLICY, f"{RULES_TEXT} lines 489, 491"),
-    keys=("init_stop", "run_start"),
-)
+@rule("MLP505", "run-start-before-init-stop", CLOSED_POLICY, f"{RULES_TEXT} lines 489, 491")
 def init_before_run(run: LoggedRun) -> Iterator[Violation]:
     """run_start is not stamped before init_stop: else the init times are those of another time."""
     stop, start = run.first("init_stop"), run.start
@@ -179,7 +167,7 @@ def init_before_run(run: LoggedRun) -> Iterator[Violation]:
         yield Violation(text, start.line, expected, f"{ahead_ms / 1000:.3f} s earlier")
 
 
-@rule("MLP506", "cache-not-cleared", CLOSED_POLICY, f"{RULES_TEXT} line 220", keys=("cache_clear",))
+@rule("MLP506", "cache-not-cleared", CLOSED_POLICY, f"{RULES_TEXT} line 220")
 def caches_cleared(run: LoggedRun) -> Iterator[Violation]:
     """cache_clear is true; null or a text is a note."""
     for event in run.all("cache_clear"):
@@ -192,10 +180,7 @@ def caches_cleared(run: LoggedRun) -> Iterator[Violation]:
         return
 
 
-@rule(
-    *("MLP507", "cache-clear-after-init-start", CLOSED_POLICY, f"{RULES_TEXT} line 220"),
-    keys=("cache_clear", "init_start", "run_start"),
-)
+@rule("MLP507", "cache-clear-after-init-start", CLOSED_POLICY, f"{RULES_TEXT} line 220")
 def caches_cleared_first(run: LoggedRun) -> Iterator[Violation]:
     """cache_clear is logged before init_start."""
     clear, begin, start = run.first("cache_clear"), run.first("init_start"), run.start
@@ -205,10 +190,7 @@ def caches_cleared_first(run: LoggedRun) -> Iterator[Violation]:
         yield Violation.at(clear, f"is logged after {begin.place}", "before init_start", "after")
 
 
-@rule(
-    *("MLP508", "cache-clear-after-run-start", CLOSED_POLICY, f"{RULES_TEXT} line 220"),
-    keys=("cache_clear", "run_start"),
-)
+@rule("MLP508", "cache-clear-after-run-start", CLOSED_POLICY, f"{RULES_TEXT} line 220")
 def caches_cleared_before_the_clock(run: LoggedRun) -> Iterator[Violation]:
     """cache_clear is not logged only after run_start."""
     clear, start = run.first("cache_clear"), run.start

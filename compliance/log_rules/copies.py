@@ -106,10 +106,7 @@ def _spread_ms(events: list[Event]) -> float:
     return max(e.time_ms for e in events) - min(e.time_ms for e in events)
 
 
-@rule(
-    *("MLP201", "several-clocks", ERROR, f"{RULES_TEXT} lines 487-491: one clock"),
-    keys=("run_start", "run_stop"),
-)
+@rule("MLP201", "several-clocks", ERROR, f"{RULES_TEXT} lines 487-491: one clock")
 def one_clock(run: LoggedRun) -> Iterator[Violation]:
     """run_start and run_stop come once; copies agree in status and lie within a second."""
     for key in _CLOCK:

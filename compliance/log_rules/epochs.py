@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from ...config import benchmark
 from ...config.finding import number, plain
 from ..limits import cadence_problem
-from ..logged_run import RESULT_KEYS, LoggedRun
+from ..logged_run import LoggedRun
 from ..rule import CLOSED_POLICY, FROM_070, NOTE, RULES_TEXT, Setting, Violation, rule
 from .training import EPOCH_KEYS, EPOCH_NAMES
 
@@ -15,9 +15,7 @@ _MOST_EVALUATIONS = 100  # of the search for one out of place; published runs ha
 
 
 @rule(
-    *("MLP803", "evaluation-cadence", CLOSED_POLICY, f"{RULES_TEXT} lines 939, 443"),
-    rulesets=FROM_070,
-    keys=RESULT_KEYS,
+    "MLP803", "evaluation-cadence", CLOSED_POLICY, f"{RULES_TEXT} lines 939, 443", rulesets=FROM_070
 )
 def cadence(run: LoggedRun) -> Iterator[Violation]:
     """Evaluations come every 4 epochs, the first after epoch 1 to 4."""
@@ -62,7 +60,7 @@ def _first_epoch(run: LoggedRun) -> tuple[float, int] | None:
     return None
 
 
-@rule("MLP804", "epochs-from-zero", CLOSED_POLICY, f"{RULES_TEXT} line 208", keys=EPOCH_KEYS)
+@rule("MLP804", "epochs-from-zero", CLOSED_POLICY, f"{RULES_TEXT} line 208")
 def epochs_from_one(run: LoggedRun) -> Iterator[Violation]:
     """Epochs are numbered from 1, not from 0."""
     first = _first_epoch(run)
@@ -71,7 +69,7 @@ def epochs_from_one(run: LoggedRun) -> Iterator[Violation]:
         yield Violation(text, first[1], "1", plain(first[0]), "number epochs from 1")
 
 
-@rule("MLP805", "late-first-epoch", NOTE, f"{RULES_TEXT} line 208", keys=EPOCH_KEYS)
+@rule("MLP805", "late-first-epoch", NOTE, f"{RULES_TEXT} line 208")
 def epochs_not_later(run: LoggedRun) -> Iterator[Violation]:
     """The first epoch number in the log is not above 1."""
     first = _first_epoch(run)
@@ -80,7 +78,7 @@ def epochs_not_later(run: LoggedRun) -> Iterator[Violation]:
         yield Violation(text, first[1], "1", plain(first[0]))
 
 
-@rule("MLP806", "epoch-not-a-number", CLOSED_POLICY, f"{RULES_TEXT} line 208", keys=EPOCH_KEYS)
+@rule("MLP806", "epoch-not-a-number", CLOSED_POLICY, f"{RULES_TEXT} line 208")
 def epochs_are_numbers(run: LoggedRun) -> Iterator[Violation]:
     """Epochs and counts of epochs, where an event of training or evaluation has them, are numbers:
     rules that compare them skip others."""

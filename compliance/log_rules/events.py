@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from ...config import benchmark
 from ...config.finding import number, plain, shown
 from ...logging.events import Event, type_name
-from ..logged_run import INTERVAL_KEYS, LoggedRun
+from ..logged_run import LoggedRun
 from ..rule import CHECKER, ERROR, FROM_070, POLICY, Violation, as_official, missing, rule
 
 _COMMON = f"{CHECKER}, common.yaml"
@@ -15,9 +15,7 @@ LOG_IT = "log it once, from rank 0"
 _SAMPLES = ("train_samples", "eval_samples")
 
 
-@rule(
-    *("MLP101", "missing-submission-key", ERROR, _COMMON), keys=benchmark.submission_keys("0.6.0")
-)
+@rule("MLP101", "missing-submission-key", ERROR, _COMMON, keys=benchmark.submission_keys("0.6.0"))
 def submission_keys(run: LoggedRun) -> Iterator[Violation]:
     """submission_org, _platform, _division, _status and _benchmark are logged (0.6.0: also
     _poc_name and _entry)."""
@@ -25,13 +23,13 @@ def submission_keys(run: LoggedRun) -> Iterator[Violation]:
     yield from missing(run, keys, advice=f"log each of them ({LOG_IT})")
 
 
-@rule("MLP107", "no-cache-clear", ERROR, _COMMON, keys=("cache_clear",))
+@rule("MLP107", "no-cache-clear", ERROR, _COMMON)
 def cache_clear(run: LoggedRun) -> Iterator[Violation]:
     """cache_clear is logged at least once."""
     yield from missing(run, ["cache_clear"], "at least one", "log it before init")
 
 
-@rule("MLP103", "no-run-stop", ERROR, _COMMON, keys=("run_stop", "eval_accuracy"))
+@rule("MLP103", "no-run-stop", ERROR, _COMMON)
 def run_stop_exists(run: LoggedRun) -> Iterator[Violation]:
     """The run ended: run_stop is there."""
     if run.all("run_stop") or "run_stop" in run.log.lost_keys or run.log.truncated:
@@ -66,7 +64,7 @@ def _before_run_start(run: LoggedRun, event: Event, what: str) -> Violation | No
     return Violation.at(event, before, "run_start first", event.key, caused_by=cause)
 
 
-@rule("MLP104", "misplaced-run-stop", ERROR, _COMMON, keys=("run_start", "run_stop"))
+@rule("MLP104", "misplaced-run-stop", ERROR, _COMMON)
 def run_stop(run: LoggedRun) -> Iterator[Violation]:
     """run_stop comes after run_start and carries metadata.status."""
 
@@ -79,7 +77,7 @@ def run_stop(run: LoggedRun) -> Iterator[Violation]:
     yield from _first(map(problem, run.all("run_stop")))
 
 
-@rule("MLP105", "misplaced-run-start", ERROR, _COMMON, keys=("run_start", "init_stop"))
+@rule("MLP105", "misplaced-run-start", ERROR, _COMMON)
 def run_start(run: LoggedRun) -> Iterator[Violation]:
     """run_start is there, after init_stop."""
     if run.absent("run_start"):
@@ -89,7 +87,7 @@ def run_start(run: LoggedRun) -> Iterator[Violation]:
         yield _stands(event, "before", stop, "init_stop")
 
 
-@rule("MLP106", "misplaced-init", ERROR, _COMMON, keys=("init_start", "init_stop", "run_start"))
+@rule("MLP106", "misplaced-init", ERROR, _COMMON)
 def init(run: LoggedRun) -> Iterator[Violation]:
     """init_start and init_stop are logged, in this order and before run_start."""
     yield from missing(run, ["init_start", "init_stop"])
@@ -109,11 +107,7 @@ def init(run: LoggedRun) -> Iterator[Violation]:
             break
 
 
-@rule(
-    *("MLP108", "missing-epoch-event", ERROR, _COMMON),
-    rulesets=FROM_070,
-    keys=INTERVAL_KEYS,
-)
+@rule("MLP108", "missing-epoch-event", ERROR, _COMMON, rulesets=FROM_070)
 def epoch_events(run: LoggedRun) -> Iterator[Violation]:
     """Blocks or epochs start and stop; evaluations lie between their own or block events."""
     for one, other in (
@@ -134,7 +128,6 @@ _OTHER_COUNT = {"3.1.0": "step_num", "4.0.0": "samples_count"}
 @rule(
     *("MLP109", "missing-epoch-metadata", ERROR, f"{CHECKER}, common.yaml and *_resnet.yaml"),
     rulesets=FROM_070,
-    keys=(*INTERVAL_KEYS, "eval_accuracy", "run_start"),
 )
 def epoch_metadata(run: LoggedRun) -> Iterator[Violation]:
     """Epoch and evaluation events carry their epoch; blocks start after run_start and have a count
@@ -183,7 +176,7 @@ def samples(run: LoggedRun) -> Iterator[Violation]:
                 yield Violation.at(event, "is empty", "a count", '""')
 
 
-@rule("MLP111", "missing-accuracy", ERROR, f"{CHECKER}, *_resnet.yaml", keys=("eval_accuracy",))
+@rule("MLP111", "missing-accuracy", ERROR, f"{CHECKER}, *_resnet.yaml")
 def eval_accuracy(run: LoggedRun) -> Iterator[Violation]:
     """eval_accuracy is logged, as numbers (0.6.0: policy, as its checker takes anything)."""
     yield from missing(run, ["eval_accuracy"], "at least one")

@@ -10,8 +10,6 @@ from ...config import benchmark
 from ...config.finding import number, plain, printable, shown
 from ..clock_fault import clock_fault
 from ..logged_run import (
-    INTERVAL_KEYS,
-    RESULT_KEYS,
     SAME_MS,
     Evaluation,
     LoggedRun,
@@ -29,10 +27,7 @@ def _at(evaluation: Evaluation) -> str:
     return f"epoch {plain(evaluation.epoch)}"
 
 
-@rule(
-    *("MLP301", "run-time-not-positive", ERROR, "a clock that cannot be right"),
-    keys=("run_start", "run_stop", ANY_KEY),
-)
+@rule("MLP301", "run-time-not-positive", ERROR, "a clock that cannot be right", keys=(ANY_KEY,))
 def clock_forward(run: LoggedRun) -> Iterator[Violation]:
     """run_stop is stamped later than run_start."""
     run_ms, stop = run.run_ms, run.stop
@@ -50,7 +45,6 @@ def clock_forward(run: LoggedRun) -> Iterator[Violation]:
 @rule(
     *("MLP304", "target-not-reached", ERROR),
     f"{RULES_TEXT} lines 441, 491; {CHECKER}, closed_resnet.yaml",
-    keys=RESULT_KEYS,
 )
 def converged(run: LoggedRun) -> Iterator[Violation]:
     """The target was reached: an eval_accuracy in [0.759, 1) (open from 1.0.0 on: one below 1)."""
@@ -117,7 +111,7 @@ def _odd_accuracy(run: LoggedRun) -> str | None:
     return None
 
 
-@rule("MLP302", "target-outside-run", ERROR, f"{RULES_TEXT} lines 441, 491", keys=RESULT_KEYS)
+@rule("MLP302", "target-outside-run", ERROR, f"{RULES_TEXT} lines 441, 491")
 def target_on_the_clock(run: LoggedRun) -> Iterator[Violation]:
     """The target was reached between run_start and run_stop."""
     if not run.needs_target or run.ruleset == "0.6.0" or run.evaluations_at_target:
@@ -137,7 +131,7 @@ def target_on_the_clock(run: LoggedRun) -> Iterator[Violation]:
     )
 
 
-@rule("MLP303", "target-off-the-clock", ERROR, f"{RULES_TEXT} lines 441, 491", keys=RESULT_KEYS)
+@rule("MLP303", "target-off-the-clock", ERROR, f"{RULES_TEXT} lines 441, 491")
 def target_stamped_on_the_clock(run: LoggedRun) -> Iterator[Violation]:
     """An evaluation at target is stamped between run_start and run_stop, to a second or 1 % of the
     run, whichever is less."""
@@ -162,7 +156,6 @@ def target_stamped_on_the_clock(run: LoggedRun) -> Iterator[Violation]:
 @rule(
     *("MLP305", "run-not-successful", ERROR),
     f"{RULES_TEXT} lines 441, 509; {CHECKER}, 0.6.0 common.yaml",
-    keys=("run_stop",),
 )
 def success(run: LoggedRun) -> Iterator[Violation]:
     """The status of run_stop is success, spelled so."""
@@ -179,7 +172,7 @@ def success(run: LoggedRun) -> Iterator[Violation]:
         return
 
 
-@rule("MLP308", "contradicting-status", NOTE, "v1.0 and v1.1 Graphcore logs", keys=("run_stop",))
+@rule("MLP308", "contradicting-status", NOTE, "v1.0 and v1.1 Graphcore logs")
 def status_value(run: LoggedRun) -> Iterator[Violation]:
     """The value of run_stop does not contradict its status."""
     event = run.stop
@@ -193,11 +186,7 @@ def status_value(run: LoggedRun) -> Iterator[Violation]:
             )
 
 
-@rule(
-    *("MLP306", "ranks-disagree", ERROR),
-    f"{RULES_TEXT} line 443: one accuracy of the whole system",
-    keys=RESULT_KEYS,
-)
+@rule("MLP306", "ranks-disagree", ERROR, f"{RULES_TEXT} line 443: one accuracy of the whole system")
 def ranks_agree(run: LoggedRun) -> Iterator[Violation]:
     """Several accuracies of one evaluation agree about the target; where all do, it is a note."""
     groups: dict[float, list[Evaluation]] = defaultdict(list)
@@ -230,7 +219,7 @@ def _at_once(evaluations: list[Evaluation]) -> Iterator[list[Evaluation]]:
     yield group
 
 
-@rule("MLP307", "trained-past-target", NOTE, f"{RULES_TEXT} line 491", keys=RESULT_KEYS)
+@rule("MLP307", "trained-past-target", NOTE, f"{RULES_TEXT} line 491")
 def stops_at_target(run: LoggedRun) -> Iterator[Violation]:
     """Training ends with the first evaluation that reaches the target."""
     passing = run.evaluations_at_target
@@ -247,10 +236,7 @@ def stops_at_target(run: LoggedRun) -> Iterator[Violation]:
         yield Violation(text, passing[0].line, expected, f"{len(later)} more")
 
 
-@rule(
-    *("MLP309", "unpaired-events", NOTE, "intervals of a successful run"),
-    keys=(*INTERVAL_KEYS, *RESULT_KEYS),
-)
+@rule("MLP309", "unpaired-events", NOTE, "intervals of a successful run")
 def pairs(run: LoggedRun) -> Iterator[Violation]:
     """In a successful run starts and stops of blocks, epochs and evaluations pair up."""
     if not run.converged:

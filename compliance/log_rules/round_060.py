@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from ...config import benchmark
 from ...config.finding import number, plain, shown
 from ...logging.events import Event
-from ..logged_run import INTERVAL_KEYS, LoggedRun, as_setting, epoch_of
+from ..logged_run import LoggedRun, as_setting, epoch_of
 from ..rule import CHECKER, ERROR, Violation, missing, rule
 from .training import EPOCH_KEYS
 
@@ -15,11 +15,7 @@ _060 = ("0.6.0",)
 _SOURCE = f"{CHECKER}, training_0.6.0"
 
 
-@rule(
-    *("MLP601", "invalid-cache-clear-060", ERROR, f"{_SOURCE}/common.yaml"),
-    rulesets=_060,
-    keys=("cache_clear", "init_start"),
-)
+@rule("MLP601", "invalid-cache-clear-060", ERROR, f"{_SOURCE}/common.yaml", rulesets=_060)
 def cache_clear_value(run: LoggedRun) -> Iterator[Violation]:
     """cache_clear is true, and logged before init_start."""
     begin = run.first("init_start")
@@ -33,11 +29,7 @@ def cache_clear_value(run: LoggedRun) -> Iterator[Violation]:
             return
 
 
-@rule(
-    *("MLP602", "missing-event-060", ERROR, f"{_SOURCE}/common.yaml"),
-    rulesets=_060,
-    keys=INTERVAL_KEYS,
-)
+@rule("MLP602", "missing-event-060", ERROR, f"{_SOURCE}/common.yaml", rulesets=_060)
 def events_missing(run: LoggedRun) -> Iterator[Violation]:
     """Blocks, epochs and evaluations all have their start and stop records."""
     keys = [f"{kind}_{end}" for kind in ("epoch", "eval", "block") for end in ("start", "stop")]
@@ -142,11 +134,7 @@ def _named(value: float | None) -> str:
 _NESTED = ("run_start", "run_stop", *EPOCH_KEYS)
 
 
-@rule(
-    *("MLP603", "misnested-events-060", ERROR, f"{_SOURCE}/common.yaml"),
-    rulesets=_060,
-    keys=_NESTED,
-)
+@rule("MLP603", "misnested-events-060", ERROR, f"{_SOURCE}/common.yaml", rulesets=_060)
 def nesting(run: LoggedRun) -> Iterator[Violation]:
     """Blocks hold epochs 1, 2, 3 ..., evaluated in turn, each evaluation with its accuracy."""
     state = _State()

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from ...config import benchmark
 from ...config.finding import plain, shown
 from ...logging.events import Event
-from ..logged_run import INTERVAL_KEYS, RESULT_KEYS, SAME_MS, LoggedRun, epoch_of
+from ..logged_run import SAME_MS, LoggedRun, epoch_of
 from ..rule import ERROR, NOTE, POLICY, RULES_TEXT, Violation, rule
 
 EPOCH_KEYS = (
@@ -31,10 +31,7 @@ def severity_of(odd: int, of: int) -> str:
     return POLICY if 2 * odd < of else NOTE
 
 
-@rule(
-    *("MLP403", "impossible-epoch", POLICY, f"{RULES_TEXT} line 208: epochs are counted from 1"),
-    keys=EPOCH_KEYS,
-)
+@rule("MLP403", "impossible-epoch", POLICY, f"{RULES_TEXT} line 208: epochs are counted from 1")
 def epoch_values(run: LoggedRun) -> Iterator[Violation]:
     """Epoch numbers and counts are possible: not negative, not above 1,000, and whole if most of
     the log's are."""
@@ -64,7 +61,6 @@ def epoch_values(run: LoggedRun) -> Iterator[Violation]:
 @rule(
     *("MLP404", "epochs-out-of-order", POLICY),
     f"{RULES_TEXT} lines 208, 939: one pass of epochs, each evaluated once",
-    keys=(*RESULT_KEYS, "eval_start", "epoch_start", "block_start"),
 )
 def epoch_order(run: LoggedRun) -> Iterator[Violation]:
     """Epochs are started and evaluated in rising order, and none is evaluated again with another
@@ -131,7 +127,6 @@ def _again(event: Event, before: Event, epoch: float, severity: str | None) -> V
 @rule(
     *("MLP402", "epoch-before-run-start", POLICY),
     f"{RULES_TEXT} lines 487-491: the clock runs while the model trains",
-    keys=("run_start", "run_stop", "epoch_start"),
 )
 def no_training_before_the_clock(run: LoggedRun) -> Iterator[Violation]:
     """No epoch starts before run_start, by its place in the log or, by more than a second or 1 % of
@@ -157,7 +152,6 @@ def no_training_before_the_clock(run: LoggedRun) -> Iterator[Violation]:
 @rule(
     *("MLP401", "target-before-training", ERROR),
     f"{RULES_TEXT} lines 441, 491: a run trains to the target",
-    keys=(*RESULT_KEYS, "block_start", "epoch_start"),
 )
 def target_after_training(run: LoggedRun) -> Iterator[Violation]:
     """The target is reached after training began: a block or an epoch starts before it."""
@@ -213,7 +207,6 @@ def _last_of_block(event: Event) -> float | None:
 @rule(
     *("MLP405", "evaluated-untrained-epoch", POLICY),
     f"{RULES_TEXT} line 939: an evaluation is of the epochs before it",
-    keys=(*RESULT_KEYS, "epoch_start", "block_start"),
 )
 def evaluated_epochs_trained(run: LoggedRun) -> Iterator[Violation]:
     """An evaluation is of an epoch that blocks or epochs before it have trained. (Where that is so
@@ -256,7 +249,6 @@ def _blocks(run: LoggedRun) -> list[_Block]:
 @rule(
     *("MLP406", "inconsistent-blocks", POLICY),
     f"{RULES_TEXT} line 208: blocks of epochs; the log against itself",
-    keys=(*RESULT_KEYS, *INTERVAL_KEYS),
 )
 def blocks_fit(run: LoggedRun) -> Iterator[Violation]:
     """Each block begins where the one before it ends, holds the epochs that are evaluated in it,
@@ -346,10 +338,7 @@ def _empty(run: LoggedRun, blocks: Sequence[_Block]) -> Iterator[Violation]:
         yield Violation(text, block.event.line, expected, "none", "", severity)
 
 
-@rule(
-    *("MLP407", "stop-before-start", POLICY, "an interval cannot end before it begins"),
-    keys=(*RESULT_KEYS, *INTERVAL_KEYS),
-)
+@rule("MLP407", "stop-before-start", POLICY, "an interval cannot end before it begins")
 def starts_before_stops(run: LoggedRun) -> Iterator[Violation]:
     """No epoch, block or evaluation stops before it starts."""
     for kind in ("eval", "epoch", "block"):

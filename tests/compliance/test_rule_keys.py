@@ -70,13 +70,7 @@ def undeclared(each: Rule, log: Log, ruleset: str) -> set[str]:
         return set()
     declared = CheckedKeys((*each.keys, *CONTEXT_KEYS))
     own = {key for key in run.asked if not key.startswith("None_")}  # of no known optimizer
-    # What every reader of logs keeps counts only where the rule says it.
-    named = {*each.keys, *CONTEXT_KEYS}
-    return {key for key in own if key not in named and not _in_family(key, declared)}
-
-
-def _in_family(key: str, declared: CheckedKeys) -> bool:
-    return key.startswith(declared.prefixes) or key.endswith(declared.suffixes)
+    return {key for key in own if key not in declared}
 
 
 def logs(folder: Path) -> Iterator[tuple[Log, str]]:
