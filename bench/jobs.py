@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ..config.atomic import write_file
-from ..config.errors import UserError
+from ..config.errors import UserError, failing_as
 from ..config.load import Loaded
 from ..data.prepare import prepare
 from ..launch.launchers import build_job
@@ -94,11 +94,9 @@ def scratch_folder(loaded: Loaded) -> Iterator[Path]:
     It is removed, unless a rank failed: then it stays, as `bench_failed_...`, with stderr.log.
     """
     results = Path(loaded.run.system.results)
-    try:
+    with failing_as(f"{results}: cannot create a folder in it"):
         results.mkdir(parents=True, exist_ok=True)
         out = Path(tempfile.mkdtemp(prefix=".bench-", dir=results))
-    except OSError as error:
-        raise UserError(f"{results}: cannot create a folder in it: {error.strerror}") from None
     try:
         write_file(out / "config.yaml", loaded.to_yaml())
         yield out

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ..config.errors import UserError
+from ..config.errors import UserError, failing_as
 from ..config.load import Loaded, load
 from ..config.reading import read_object
 from ..data.dataset import check_before_run
@@ -42,12 +42,10 @@ def train_by_hand(config: str, overrides: list[str], out: Path | None) -> int:
     else:
         check_before_run(loaded.run.data, loaded.origins)
     folder = out or new_run_folder(loaded.run)
-    try:
+    with failing_as(f"{folder}: cannot create"):
         folder.mkdir(parents=True, exist_ok=True)
         if place.rank == 0:
             save_config(loaded, folder)
-    except OSError as error:
-        raise UserError(f"{folder}: cannot create: {error.strerror}") from None
     report = _Spoken(loaded, folder, place)
     run_rank(config, [*overrides, f"seed={loaded.run.seed}"], folder, report=report)
     report.over.set()

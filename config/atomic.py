@@ -21,7 +21,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from .errors import UserError
+from .errors import UserError, failing_as
 from .reading import named_descriptor
 
 _STDOUT = 1
@@ -38,10 +38,8 @@ def new_folder(out: Path) -> Iterator[Path]:
     refuse_content(out)
     target = follow_links(out)
     partial = partial_beside(target)
-    try:
+    with failing_as(f"{out}: cannot create"):
         partial.mkdir(parents=True)
-    except OSError as error:
-        raise UserError(f"{out}: cannot create: {error.strerror}") from None
     try:
         yield partial
         partial.replace(target)
@@ -139,10 +137,8 @@ def check_output(path: Path) -> None:
     Raises UserError: a folder, no folder to make it in, or no permission."""
     if _descriptor(path) is not None:
         return
-    try:
+    with failing_as(f"{path}: cannot write"):
         about = _about(path)
-    except OSError as error:
-        raise UserError(f"{path}: cannot write: {error.strerror}") from None
     if about is not None and stat.S_ISDIR(about.st_mode):
         raise UserError(f"{path}: a file expected, found a folder")
     target = follow_links(path)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from .finding import printable
 
 _SHOWN_CHARACTERS = 80
@@ -14,6 +17,15 @@ class UserError(Exception):
 
     def __str__(self) -> str:
         return "\n".join(printable(str(line)) for line in self.args)
+
+
+@contextmanager
+def failing_as(what: str) -> Iterator[None]:
+    """Turn an OSError of the block into a UserError: `what` failed, and the system's reason."""
+    try:
+        yield
+    except OSError as error:
+        raise UserError(f"{what}: {error.strerror}") from None
 
 
 def show(value: object) -> str:

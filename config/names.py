@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal, get_args
 
-from .errors import UserError, show
+from .errors import UserError, failing_as, show
 
 SchedulerName = Literal["slurm", "sge", "pbs", "lsf", "local"]
 SCHEDULER_NAMES: tuple[SchedulerName, ...] = get_args(SchedulerName)
@@ -48,15 +48,13 @@ def find_config(config: str | Path) -> Path:
     neither is there."""
     path = Path(config)
     preset = PRESETS / f"{config}.yaml"
-    try:
+    with failing_as(f"{config}: cannot read"):
         if path.is_file():
             return path
         if preset.parent == PRESETS and preset.is_file():
             return preset
         there = "is no regular file" if path.exists() else "no such file"
         kind = "is a folder" if path.is_dir() else there
-    except OSError as error:
-        raise UserError(f"{config}: cannot read: {error.strerror}") from None
     hint = _meant(str(config), Path(), path.stem, {name: name for name in list_presets()})
     hint = hint or "; `rn50 config list` shows the presets"
     raise UserError(f"{config}: {kind}, and no preset of that name{hint}")

@@ -15,7 +15,7 @@ from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
-from .errors import UserError, show
+from .errors import UserError, failing_as, show
 from .leaves import Origin
 from .reading import read_file
 
@@ -30,10 +30,8 @@ _MAX_NODES = 2000  # keys and values, aliases written out; the whole schema has 
 def compose_file(path: Path, within: Path | None = None) -> Node | None:
     """The root node of a YAML file; None: it is empty. `within`: the folder that it must lie in
     (`reading.open_file`). Raises UserError."""
-    try:
+    with failing_as(f"{path}: cannot read"):
         raw = read_file(path, _MAX_BYTES, within=within)
-    except OSError as error:
-        raise UserError(f"{path}: cannot read: {error.strerror}") from None
     if _brackets_open(raw) > _MAX_BRACKETS:
         raise UserError(f"{path}: at most {_MAX_DEPTH} levels expected, found more")
     try:

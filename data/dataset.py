@@ -26,7 +26,7 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from ..config.errors import UserError, show
+from ..config.errors import UserError, failing_as, show
 from ..config.image_set import wrong_counts
 from ..config.leaves import Origin
 from ..config.manifest import FILE_NAME, SPLITS, File, Manifest, load_manifest
@@ -176,11 +176,8 @@ def digest_file(path: Path) -> File:
 def _check_sizes(folder: Path, manifest: Manifest) -> None:
     for name, file in manifest.files.items():
         path, wanted = folder / name, file.bytes
-        try:
-            with open_file(path) as opened:
-                found = os.fstat(opened.fileno()).st_size
-        except OSError as error:
-            raise UserError(f"{path}: {error.strerror}") from None
+        with failing_as(str(path)), open_file(path) as opened:
+            found = os.fstat(opened.fileno()).st_size
         if found != wanted:
             raise UserError(f"{path}: {wanted} bytes expected (manifest.json), found {found}")
 

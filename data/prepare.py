@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from ..config.atomic import follow_links
-from ..config.errors import UserError
+from ..config.errors import UserError, failing_as
 from ..config.image_set import SYNTHETIC, wrong_counts
 from ..config.leaves import Origin
 from ..config.manifest import Counts, Manifest
@@ -42,10 +42,8 @@ def prepare(data: Data, track: Tracker, origins: Mapping[str, Origin] | None = N
         if data.synthetic is None or not is_free(folder):
             raise UserError(explain_missing(data.path, (origins or {}).get("data.path")))
         _check_counts(data, data.synthetic, origins or {})
-        try:
+        with failing_as(f"{folder}: cannot create"):
             _draw_once(folder, data.synthetic, track)
-        except OSError as error:
-            raise UserError(f"{folder}: cannot create: {error.strerror}") from None
     manifest = check_before_run(data, origins)
     _check_drawn(data, manifest)
     return manifest

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ..config.atomic import write_own
-from ..config.errors import UserError
+from ..config.errors import UserError, failing_as
 from ..config.load import Loaded, load
 from ..config.progress import Tracker
 from ..config.reading import read_ends, read_file
@@ -136,10 +136,8 @@ def next_run(out: Path, config: str, overrides: Sequence[str]) -> ToDo | None:
     refuse_planted(out)
     if not (out / "config.yaml").is_file():
         loaded = load_for_launch(config, list(overrides), None)
-        try:
+        with failing_as(f"{out}: cannot create"):
             out.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise UserError(f"{out}: cannot create: {error.strerror}") from None
         return ToDo(loaded, resumes=False)
     check_free(out)
     if not is_interrupted(out):

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from ..config.atomic import open_own, write_own
 from ..config.benchmark import BENCHMARK
-from ..config.errors import UserError
+from ..config.errors import UserError, failing_as
 from ..config.reading import read_ends, read_file
 from ..config.schema import Run
 from ..data.lock import scheduler_job
@@ -59,11 +59,9 @@ def open_job(first: Path, *, log: bool) -> Iterator[OpenJob]:
     while _exit_code(folder) in ("0", "1"):
         starts += 1
         folder = first.with_name(f"{first.name}.{starts}")
-    try:
+    with failing_as(f"{folder}: cannot create"):
         folder.mkdir(parents=True, exist_ok=True)
         lock = _lock(folder)
-    except OSError as error:
-        raise UserError(f"{folder}: cannot create: {error.strerror}") from None
     job = OpenJob(folder)
     past = next(n for n in range(1, sys.maxsize) if not (folder / f"job.{n}.log").exists())
     for name, kept in (("job.log", f"job.{past}.log"), ("exit_code", f"exit_code.{past}")):

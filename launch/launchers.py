@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import ClassVar, NamedTuple
 
-from ..config.errors import UserError
+from ..config.errors import UserError, failing_as
 from ..config.schema import Run
 from .engine_environment import (
     ENGINE_PREFIXES,
@@ -177,10 +177,8 @@ def allocated_hosts(environment: Mapping[str, str] = os.environ) -> tuple[str, .
     variable = next((name for name in HOST_FILES if environment.get(name)), None)
     if variable is None:
         return ()
-    try:
+    with failing_as(f"{variable}: {environment[variable]}"):
         lines = Path(environment[variable]).read_text(errors="replace").splitlines()
-    except OSError as error:
-        raise UserError(f"{variable}: {environment[variable]}: {error.strerror}") from None
     return tuple(dict.fromkeys(line.split()[0] for line in lines if line.strip()))
 
 

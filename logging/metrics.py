@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from ..config.atomic import open_own
-from ..config.errors import UserError
+from ..config.errors import failing_as
 from .clock import Clock
 
 
@@ -48,15 +48,11 @@ class Metrics:
                 k: None if isinstance(v, float) and not math.isfinite(v) else v
                 for k, v in record.items()
             }
-            try:
+            with failing_as(f"{self._path}: cannot write"):
                 self._file.write(json.dumps(finite, allow_nan=False) + "\n")
-            except OSError as error:
-                raise UserError(f"{self._path}: cannot write: {error.strerror}") from None
 
 
 def _open(path: Path, *, resumed: bool) -> TextIO:
-    try:
+    with failing_as(f"{path}: cannot open"):
         descriptor = open_own(path, os.O_WRONLY | (os.O_APPEND if resumed else os.O_TRUNC))
-    except OSError as error:
-        raise UserError(f"{path}: cannot open: {error.strerror}") from None
     return os.fdopen(descriptor, "a" if resumed else "w", buffering=1)

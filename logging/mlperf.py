@@ -19,7 +19,7 @@ from mlperf_logging.mllog.mllog import MLLogger
 
 from ..config import benchmark
 from ..config.atomic import open_own
-from ..config.errors import UserError
+from ..config.errors import UserError, failing_as
 from ..config.plan import Plan
 from ..config.reading import open_file, read_file
 from ..config.schema import Run
@@ -63,10 +63,8 @@ class _Handler(logging.FileHandler):
 
     def _open(self) -> TextIOWrapper:
         flags = os.O_APPEND if self.mode == "a" else os.O_TRUNC
-        try:
+        with failing_as(f"{self.baseFilename}: cannot open"):
             descriptor = open_own(Path(self.baseFilename), os.O_WRONLY | flags)
-        except OSError as error:
-            raise UserError(f"{self.baseFilename}: cannot open: {error.strerror}") from None
         return cast(TextIOWrapper, os.fdopen(descriptor, self.mode))
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: ARG002

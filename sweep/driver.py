@@ -20,7 +20,7 @@ import psutil
 from optuna.trial import FrozenTrial
 
 from ..config.atomic import write_own, write_within
-from ..config.errors import UserError
+from ..config.errors import UserError, failing_as
 from ..config.finding import number as number_of
 from ..config.plan import build_plan
 from ..config.progress import Advance
@@ -87,10 +87,8 @@ def run_sweep(loaded: LoadedSweep, track: Callable[[str], Advance], say: Say, ag
         Stopped: a signal ended it; its trials have been stopped and are run again later.
     """
     folder = sweep_folder(loaded)
-    try:
+    with failing_as(f"{folder}: cannot create"):
         folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(f"{folder}: cannot create: {error.strerror}") from None
     with hold_run(folder):
         keep_definition(loaded, folder)
         if loaded.sweep.scheduler == "local":

@@ -27,7 +27,7 @@ from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock
 from optuna.trial import FrozenTrial, TrialState
 
 from ..config.atomic import open_own
-from ..config.errors import UserError
+from ..config.errors import UserError, failing_as
 from ..config.finding import number, shown
 from ..config.reading import read_file
 from ..train.seeding import stream_seed
@@ -187,10 +187,8 @@ def mend(journal: Path) -> None:
         return
     if journal.is_symlink():
         raise UserError(f"{journal}: a regular file expected, found a link")
-    try:
+    with failing_as(f"{journal}: cannot read"):
         content = read_file(journal, _MOST_BYTES, within=journal.parent)
-    except OSError as error:
-        raise UserError(f"{journal}: cannot read: {error.strerror}") from None
     whole = content.rfind(b"\n") + 1
     if whole < len(content):
         with os.fdopen(open_own(journal, os.O_RDWR), "rb+") as file:

@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from pydantic import Field, ValidationError, model_validator
 
 from ..config.atomic import create_new, partial_beside
-from ..config.errors import UserError
+from ..config.errors import UserError, failing_as
 from ..config.reading import open_file, read_file
 from .state import Count, Meta, Strict
 
@@ -191,10 +191,8 @@ def _safetensors(arrays: Mapping[str, NDArray[Any]]) -> list[Any]:
 def read(path: Path) -> Checkpoint:
     """Read a manifest. Raises UserError: it cannot be read, is torn or damaged, or is no
     checkpoint; one line."""
-    try:
+    with failing_as(f"{path}: cannot read"):
         text = read_file(path, _MAX_MANIFEST_BYTES, within=path.parent)
-    except OSError as error:
-        raise UserError(f"{path}: cannot read: {error.strerror}") from None
     body, end = text[:-_OWN_DIGEST_BYTES], text[-_OWN_DIGEST_BYTES:]
     found = _OWN_DIGEST.fullmatch(end)
     if not text.startswith(b'{"format":"rn50 checkpoint '):
@@ -213,7 +211,7 @@ def read(path: Path) -> Checkpoint:
 def _checked(path: Path, part: Part) -> BinaryIO:
     """A part, open, with the size and digest that its manifest says; read in small pieces."""
     digest = hashlib.blake2b(digest_size=DIGEST_BYTES)
-    try:
+    with failing_as(f"{path}: cannot read"):
         file = open_file(path, MAX_BYTES, within=path.parent)
         try:
             size_bytes = os.fstat(file.fileno()).st_size
@@ -229,8 +227,6 @@ def _checked(path: Path, part: Part) -> BinaryIO:
         except BaseException:
             file.close()
             raise
-    except OSError as error:
-        raise UserError(f"{path}: cannot read: {error.strerror}") from None
 
 
 def _check_shapes(path: Path, tensors: Any, expected: Shapes) -> None:
