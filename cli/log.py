@@ -159,7 +159,7 @@ def _print_score(score: Score) -> None:
         )
         for run in score.runs
     ]
-    say(f"{score.verdict} {score.folder}: {score.cause}")
+    say(f"{score.verdict} {score.path}: {score.cause}")
     print_table(("run", "minutes", "epochs", "accuracy", ""), rows)
     times = [run.minutes for run in score.runs if run.minutes is not None]
     if len(times) > 1:
@@ -181,4 +181,5 @@ def _print_score(score: Score) -> None:
     else:
         valid = ", of no valid submission" if score.verdict == FAIL else ""
         scaled = f" x {score.scaling_factor:.10f}" if score.scaled else ""
-        print(f"score {score.score_min:.6f} min = olympic mean {score.mean_min:.6f}{scaled}{valid}")
+        mean = f"olympic mean {score.unscaled_min:.6f}"
+        print(f"score {score.score_min:.6f} min = {mean}{scaled}{valid}")

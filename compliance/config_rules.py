@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import partial
 from operator import attrgetter
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..config import benchmark
 from ..config.duration import Duration
@@ -130,27 +130,19 @@ _SETTINGS = {
 """The keys of what a log has as well."""
 
 
-@dataclass(frozen=True)
-class ConfigCheck:
+class ConfigCheck(NamedTuple):
     """PASS, WARN, POLICY or FAIL, the cause, the findings, and what the config means in numbers."""
 
     verdict: str
     cause: str
     division: str
     ruleset: str
-    findings: tuple[Finding, ...]
     facts: dict[str, Any]
+    findings: tuple[Finding, ...]
 
     def to_dict(self) -> dict[str, Any]:
         """As `rn50 config check --json` prints it."""
-        return {
-            "verdict": self.verdict,
-            "cause": self.cause,
-            "division": self.division,
-            "ruleset": self.ruleset,
-            "facts": self.facts,
-            "findings": [finding._asdict() for finding in self.findings],
-        }
+        return self._asdict() | {"findings": [finding._asdict() for finding in self.findings]}
 
 
 _VERDICTS = {ERROR: "FAIL", POLICY: "POLICY", WARNING: "WARN", NOTE: "PASS"}
@@ -183,7 +175,7 @@ def check_config(loaded: Loaded) -> ConfigCheck:
     else:
         cause = "within the closed division"
     return ConfigCheck(
-        _VERDICTS[worst], cause, run.division, run.ruleset, tuple(findings), facts(config)
+        _VERDICTS[worst], cause, run.division, run.ruleset, facts(config), tuple(findings)
     )
 
 

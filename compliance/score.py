@@ -29,33 +29,25 @@ class Score(NamedTuple):
     """`score_min` is None where there is none; it includes `scaling_factor` if `scaled`. `verdict`
     and `cause` are those of the folder's check as a submission: a score of a FAIL is no result."""
 
-    folder: Path
+    path: Path
     verdict: str
     cause: str
     ruleset: str
     division: str | None
-    runs: tuple[RunScore, ...]
-    mean_min: float | None
     score_min: float | None
+    unscaled_min: float | None
+    """The olympic mean."""
     scaling_factor: float
     scaled: bool
     published_factor: float | None
     rcp: Verdict | None
+    runs: tuple[RunScore, ...]
     notes: tuple[str, ...]
 
     def to_dict(self) -> dict[str, Any]:
         """As `rn50 log score --json` prints it."""
-        return {
-            "path": str(self.folder),
-            "verdict": self.verdict,
-            "cause": self.cause,
-            "ruleset": self.ruleset,
-            "division": self.division,
-            "score_min": self.score_min,
-            "unscaled_min": self.mean_min,
-            "scaling_factor": self.scaling_factor,
-            "scaled": self.scaled,
-            "published_factor": self.published_factor,
+        return self._asdict() | {
+            "path": str(self.path),
             "rcp": None if self.rcp is None else _rcp_dict(self.rcp),
             "runs": [run._asdict() | {"path": str(run.path)} for run in self.runs],
             "notes": list(self.notes),
@@ -122,13 +114,13 @@ def score_checks(folder: Path, judged: Sequence[Check], *, scale: bool | None = 
         whole.cause,
         name,
         division,
-        tuple(runs),
-        mean_min,
         score,
+        mean_min,
         factor,
         scaled,
         published,
         rcp,
+        tuple(runs),
         (*outside, *_notes(scored, division, rcp, factor, scaled, published)),
     )
 

@@ -7,7 +7,6 @@ hold on this one, where ranks are to run here: `launch` refuses, `config check` 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import partial
 from importlib import metadata
 from typing import NamedTuple
@@ -150,8 +149,8 @@ def check_whether_it_runs(
             text = f"not on this machine: {one.partition('; ')[0]}"
             found.append(_finding(CANNOT_RUN_HERE, NOTE, text))
     findings = sorted((*found, *check.findings), key=lambda one: SEVERITIES.index(one.severity))
-    check = replace(check, findings=tuple(findings))
-    return replace(check, verdict="FAIL", cause=never[0]) if never else check
+    check = check._replace(findings=tuple(findings))
+    return check._replace(verdict="FAIL", cause=never[0]) if never else check
 
 
 def _beyond_the_device(run: Run) -> list[str]:

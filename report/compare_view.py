@@ -56,9 +56,7 @@ def to_json(comparison: Comparison) -> dict[str, Any]:
             {
                 "left": "A",
                 "right": letter,
-                "compared": found.compared,
-                "interpolated": found.interpolated,
-                "basis": found.basis,
+                **found._asdict(),
                 "parting": found.parting._asdict() if found.parting else None,
                 "first_bit": found.first_bit._asdict() if found.first_bit else None,
             }
