@@ -8,7 +8,7 @@ at each step and read at each log interval. Network, weights, batches and ranks 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -24,10 +24,6 @@ RATIO = {"our throughput / Horovod's example": (BASELINE, OURS)}
 BASELINE_ENV = ("OMP_NUM_THREADS", "HOROVOD_CPU_OPERATIONS", "OMPI_MCA_mpi_yield_when_idle")
 """What the baseline gets of our settings: its cores, its backend, and that a waiting rank yields;
 without the last, ranks that share cores starve each other."""
-_ENVIRONMENTS: dict[str, Callable[[Mapping[str, str]], Mapping[str, str]]] = {
-    OURS: lambda ours: ours,
-    BASELINE: lambda ours: {key: ours[key] for key in BASELINE_ENV if key in ours},
-}
 
 
 def time_contender(out: Path, contender: str, rounds: str, steps: str) -> dict[str, list[float]]:
@@ -107,7 +103,7 @@ def horovod_baseline(
     for contender in in_turn(list(step_s), passes, progress):
         measured = measure_on_ranks(
             *(loaded, job.launcher, "horovod-baseline", contender, rounds, steps),
-            environment=_ENVIRONMENTS[contender],
+            settings=None if contender == OURS else BASELINE_ENV,
         )
         step_s[contender] += measured["wall_s"]
         cpu_s[contender] += measured["cpu_s"]

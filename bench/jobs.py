@@ -7,7 +7,7 @@ import shutil
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -40,7 +40,7 @@ def measure_on_ranks(
     launcher: str,
     name: str,
     *arguments: object,
-    environment: Callable[[Mapping[str, str]], Mapping[str, str]] = lambda ours: ours,
+    settings: Collection[str] | None = None,
     watch: bool = False,
     progress: Progress | None = None,
 ) -> Any:
@@ -48,7 +48,7 @@ def measure_on_ranks(
 
     Args:
         arguments: of the rank body; it gets them as texts.
-        environment: turns the engines' settings that the config asks for into others.
+        settings: which of the engines' settings that the config asks for to make; None: all.
         watch: start a watchdog to which ranks may report.
         progress: called with (done, total) rounds, as rank 0 notes them.
     """
@@ -56,8 +56,10 @@ def measure_on_ranks(
     with scratch_folder(loaded) as out, following(out, progress):
         command = [sys.executable, "-m", "rn50.bench", name, str(out), *map(str, arguments)]
         job, _ = build_job(loaded.run, launcher, command)
-        watched = loaded.run if watch else None
-        run_job(job._replace(environment=environment(job.environment)), launcher, out, watched)
+        if settings is not None:
+            made = {name: value for name, value in job.environment.items() if name in settings}
+            job = job._replace(environment=made)
+        run_job(job, launcher, out, loaded.run if watch else None)
         return json.loads((out / "bench.json").read_text())
 
 

@@ -187,14 +187,9 @@ LossScale = Annotated[float | str, BeforeValidator(_parse_loss_scale), _LOSS_SCA
 Triple = tuple[Float, Float, Float]
 
 
-def _parse_ruleset(value: Any) -> Any:
-    """As people write it, too: 4.0, v4.0."""
-    return benchmark.ruleset_name(value) or value
-
-
 Ruleset = Annotated[
     Literal[benchmark.RULESETS],  # type: ignore[valid-type]
-    BeforeValidator(_parse_ruleset),
+    BeforeValidator(lambda written: benchmark.ruleset_name(written) or written),
 ]
 
 

@@ -16,7 +16,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-import psutil
 from optuna.trial import FrozenTrial
 
 from ..config.atomic import write_own, write_within
@@ -55,18 +54,19 @@ class Active(NamedTuple):
 
     number: int
     folder: Path
-    process: subprocess.Popen[bytes] | psutil.Process
+    process: subprocess.Popen[bytes] | None
+    """Of ours."""
     last_epoch: int
     """Its last evaluation ends it anyway."""
 
     def has_ended(self) -> bool:
-        if isinstance(self.process, subprocess.Popen):
+        if self.process is not None:
             return self.process.poll() is not None
         return find_main(self.folder) is None
 
     @property
     def code(self) -> int | None:
-        return self.process.returncode if isinstance(self.process, subprocess.Popen) else None
+        return None if self.process is None else self.process.returncode
 
 
 def sweep_folder(loaded: LoadedSweep) -> Path:
@@ -211,10 +211,9 @@ class Driver:
     def _take_over(self, trial: FrozenTrial) -> None:
         """Go on with a trial that an earlier driver started: watch, read, or run it again."""
         folder = self._trial_folder(trial.number)
-        process = find_main(folder)
-        if process is not None:
+        if find_main(folder) is not None:
             self._say(f"trial {trial.number}: still running, taken over")
-            self._watch_from_now(trial, folder, process)
+            self._watch_from_now(trial, folder, None)
             return
         clean_up(folder, self._loaded.sweep.scheduler)
         ended = read_end(folder, None) if folder.exists() else Ended("failed", "", {})
@@ -257,7 +256,7 @@ class Driver:
         self._watch_from_now(trial, folder, process)
 
     def _watch_from_now(
-        self, trial: FrozenTrial, folder: Path, process: subprocess.Popen[bytes] | psutil.Process
+        self, trial: FrozenTrial, folder: Path, process: subprocess.Popen[bytes] | None
     ) -> None:
         last = self._last_epoch(trial)
         self._active[trial.number] = Active(trial.number, folder, process, last)
@@ -304,11 +303,11 @@ class Driver:
         """End a trial whose result is known: nothing of it is waited for but its processes."""
         del self._active[active.number]
         ask_to_stop(active.folder, self._loaded.sweep.scheduler)
-        if isinstance(active.process, subprocess.Popen):
+        if active.process is not None:
             with suppress(subprocess.TimeoutExpired):
                 active.process.wait(timeout=20)
         clean_up(active.folder, self._loaded.sweep.scheduler)
-        if isinstance(active.process, subprocess.Popen):
+        if active.process is not None:
             active.process.wait()
 
     def _settle(self, number: int, folder: Path, ended: Ended) -> None:

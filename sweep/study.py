@@ -262,6 +262,5 @@ def training_seed(sweep: Sweep, number: int) -> int:
     return stream_seed(sweep.seed, "trial", number)
 
 
-def _seed(sweep: Sweep, *key: str | int) -> int:
-    stream, *rest = key
-    return stream_seed(sweep.seed, str(stream), *rest) & _SEED_MASK
+def _seed(sweep: Sweep, stream: str, *numbers: int) -> int:
+    return stream_seed(sweep.seed, stream, *numbers) & _SEED_MASK
