@@ -146,12 +146,10 @@ def machine_option(help: str) -> Any:
 
 SystemName = Annotated[
     str | None,
-    typer.Option(
-        "--system",
-        help="Run the config's ranks on this machine: a name in `config/system/` or a YAML file.",
-        show_default=False,
-        autocompletion=complete_system,
-    ),
+    machine_option("Run the config's ranks on it: a name in `config/system/` or a YAML file."),
+]
+Runs = Annotated[
+    int, typer.Option(min=1, max=100, help="Runs one after the other, a fresh seed each.")
 ]
 Launcher = Annotated[
     str | None,

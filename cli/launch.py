@@ -20,6 +20,7 @@ from .console import (
     Launcher,
     Overrides,
     Ranks,
+    Runs,
     SystemName,
     Tracking,
     complete_preset,
@@ -59,9 +60,7 @@ def launch(
     max_restarts: Annotated[
         int, typer.Option(min=0, help="Restarts from the last checkpoint after a failed rank.")
     ] = 0,
-    runs: Annotated[
-        int, typer.Option(min=1, max=100, help="Runs one after the other, a fresh seed each.")
-    ] = 1,
+    runs: Runs = 1,
     job: Annotated[
         Path | None,
         typer.Option(
@@ -95,28 +94,23 @@ def launch(
         if resume is not None or as_json:
             raise UserError("--runs, --job: neither --resume nor --json expected beside them")
         from ..launch.job import Request
+        from ..launch.resume import with_ranks
         from .machine_option import on_machine
 
         name, texts = split_config(config or "quick", overrides)
-        texts = on_machine(name, texts, system)
-        if ranks is not None:
-            texts = [*texts, "system.nodes=1", f"system.ranks_per_node={ranks}"]
+        texts = with_ranks(on_machine(name, texts, system), ranks)
         raise typer.Exit(_run_job(Request(name, tuple(texts), runs, launcher, max_restarts), job))
     wanted = _load(config, overrides, ranks, system, resume, draw=not dry_run)
     if dry_run:
         _say_what_would_run(wanted, launcher, as_json)
         return
     from ..config.reading import read_object
-    from ..launch.launchers import LAUNCHERS, pick_launcher
-    from ..launch.preflight import Here, obstacles_here, refusals, refuse, runs_here
+    from ..launch.launchers import pick_launcher
+    from ..launch.preflight import problems_with, refuse
     from ..launch.run import launch as run_launch
     from ..launch.verdict import is_good
 
-    run, chosen = wanted.loaded.run, pick_launcher(launcher)
-    problems = refusals(run, (LAUNCHERS[chosen].controller,))
-    if runs_here(run, chosen):
-        problems += obstacles_here(run, Here.read())
-    refuse(problems)
+    refuse(problems_with(wanted.loaded.run, pick_launcher(launcher)))
     again = None if wanted.resume else shlex.join(["rn50", *sys.argv[1:]])
     aside = contextlib.redirect_stdout(sys.stderr) if as_json else contextlib.nullcontext()
     try:

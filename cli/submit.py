@@ -16,6 +16,7 @@ from .console import (
     Config,
     Json,
     Overrides,
+    Runs,
     SystemName,
     choices,
     print_json,
@@ -29,9 +30,6 @@ if TYPE_CHECKING:
 SchedulerName = Annotated[
     str | None,
     typer.Option("--scheduler", help="Default: the system's.", **choices(SCHEDULER_NAMES)),
-]
-Runs = Annotated[
-    int, typer.Option(min=1, max=100, help="Runs one after the other, a fresh seed each.")
 ]
 
 

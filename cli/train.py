@@ -13,7 +13,7 @@ from ..config.load import Loaded, load
 from ..config.reading import read_object
 from ..data.dataset import check_before_run
 from ..data.prepare import prepare
-from ..launch.ending import asked_by, rank_failed, read_standing, run_ended, run_stopped, same_again
+from ..launch.ending import asked_by, rank_failed, read_standing, run_ended, run_stopped
 from ..launch.resume import close_attempt
 from ..launch.run import close_result, load_for_launch, save_config, try_report, write_result
 from ..launch.run_files import new_run_folder, refuse_run
@@ -67,7 +67,6 @@ class _Spoken(Report):
                 str(failure["reason"]),
                 read_standing(self._folder),
                 self._folder,
-                same_again(self._folder),
                 hopeless=not failure["retryable"],
             )
             close_attempt(self._folder)
@@ -89,13 +88,8 @@ class _Spoken(Report):
         result = read_object(self._folder / "result.json") if self._place.rank == 0 else {}
         if not result:
             return 0
-        ending = run_ended(
-            result,
-            read_standing(self._folder),
-            self._folder,
-            same_again(self._folder),
-            length=self._run.schedule.length,
-        )
+        standing, length = read_standing(self._folder), self._run.schedule.length
+        ending = run_ended(result, standing, self._folder, length=length)
         write_result(self._folder, result | ending.to_dict())
         try_report(self._folder)
         print(ending.line, flush=True)
@@ -105,7 +99,6 @@ class _Spoken(Report):
         if self._place.rank != 0 or self._stopped_by is None:
             return
         by = asked_by(KeyboardInterrupt(signal.Signals(self._stopped_by).name))
-        standing = read_standing(self._folder)
-        ending = run_stopped(by, standing, self._folder, same_again(self._folder))
+        ending = run_stopped(by, read_standing(self._folder), self._folder)
         close_result(self._folder, self._run, ending)
         print(f"rn50: {ending.line}", file=sys.stderr, flush=True)

@@ -23,6 +23,7 @@ from ..config.errors import UserError
 from ..config.finding import number, plain
 from ..config.reading import contains
 from ..train.limits import REASONS, REQUESTED
+from ..train.progress import clock_time
 from ..train.repeated import last_log_point, stopped_at
 
 if TYPE_CHECKING:
@@ -139,13 +140,17 @@ def check_stopped(by: str, folder: Path) -> Ending:
 
 
 def run_stopped(
-    by: str, standing: Standing, folder: Path, again: str, launcher: str | None = None
+    by: str,
+    standing: Standing,
+    folder: Path,
+    again: str | None = None,
+    launcher: str | None = None,
 ) -> Ending:
     """A run that a signal stopped.
 
     Args:
         by: of `asked_by`.
-        again: the command that started it.
+        again: the command that started it; default: with its config.yaml.
         launcher: the one that was asked for by name.
     """
     reason = f"{_STOPPED_BY}{by} {standing.text}"
@@ -156,7 +161,7 @@ def rank_failed(
     reason: str,
     standing: Standing,
     folder: Path,
-    again: str,
+    again: str | None = None,
     launcher: str | None = None,
     *,
     hopeless: bool = False,
@@ -171,9 +176,11 @@ def rank_failed(
     return Ending(reason, str(folder), *_onward(standing, folder, again, launcher))
 
 
-def _onward(standing: Standing, folder: Path, again: str, launcher: str | None) -> tuple[str, str]:
+def _onward(
+    standing: Standing, folder: Path, again: str | None, launcher: str | None
+) -> tuple[str, str]:
     if standing.checkpoint is None:
-        return START_AGAIN, again
+        return START_AGAIN, again or same_again(folder)
     return GO_ON, resume_command(folder, *(("--launcher", launcher) if launcher else ()))
 
 
@@ -181,7 +188,7 @@ def run_ended(
     result: Mapping[str, Any],
     standing: Standing,
     folder: Path,
-    again: str,
+    again: str | None = None,
     *,
     length: Duration,
     launcher: str | None = None,
@@ -199,7 +206,8 @@ def run_ended(
         reason = f"target {plain(target)} missed: {reached} after epoch {epochs}, the last"
         advice = "it cannot be resumed, as its schedule is over; try more epochs"
         more = Duration(math.ceil(1.5 * length.value), length.unit)
-        return Ending(reason, str(folder), advice, with_override(again, f"schedule.length={more}"))
+        command = with_override(again or same_again(folder), f"schedule.length={more}")
+        return Ending(reason, str(folder), advice, command)
     kept = standing.checkpoint
     reason = f"{stopped} ({'no checkpoint' if kept is None else f'checkpoint of step {kept}'})"
     advice, command = _onward(standing, folder, again, launcher)
@@ -276,14 +284,7 @@ def measured(seconds: float, plot: Path | None, *, as_json: bool) -> Ending:
     """A benchmark that came to its end: where its results are."""
     drawn = f"; plot: {plot}" if plot is not None else ""
     kept = "results: the JSON above" if as_json else "results: above (--json keeps all of them)"
-    return Ending(f"measured in {minutes(seconds)}; {kept}{drawn}")
-
-
-def minutes(seconds: float) -> str:
-    """`0:42`, `12:03`, `1:02:03`."""
-    hours, rest = divmod(round(seconds), 3600)
-    tail = f"{rest % 60:02}"
-    return f"{hours}:{rest // 60:02}:{tail}" if hours else f"{rest // 60}:{tail}"
+    return Ending(f"measured in {clock_time(seconds)}; {kept}{drawn}")
 
 
 def config_checked(check: ConfigCheck, words: Sequence[str], nodes: int) -> Ending:

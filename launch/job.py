@@ -29,7 +29,7 @@ from .environment_record import installed_packages
 from .every_node import DROP_CACHES, bind, run_once_per_node, staged
 from .job_folder import EXIT_FAILED, EXIT_MISSED, EXIT_STOPPED, EXIT_USAGE, OpenJob
 from .launchers import pick_launcher
-from .preflight import Here, obstacles_here, refuse, refuse_common_seed, runs_here
+from .preflight import problems_with, refuse, refuse_common_seed
 from .resume import is_hopeless, is_interrupted, load_attempt, read_result
 from .run import RANK, launch, load_for_launch
 from .run_files import refuse_planted
@@ -61,8 +61,7 @@ def run_all(job: OpenJob, request: Request, track: Tracker) -> None:
         launcher = pick_launcher(request.launcher)
         run = load(request.config, list(request.overrides)).run
         refuse_common_seed(run, request.runs)
-        if runs_here(run, launcher):
-            refuse(obstacles_here(run, Here.read()))
+        refuse(problems_with(run, launcher))
         describe_machine(run, job.folder)
         with staged(run, (request.config, *request.overrides), launcher) as overrides:
             request = request._replace(
@@ -73,14 +72,8 @@ def run_all(job: OpenJob, request: Request, track: Tracker) -> None:
                 job.exit_code = max(job.exit_code, _run_one(job, number, request, run, track))
                 if job.exit_code > EXIT_MISSED:
                     return
-    except UserError as error:
-        job.exit_code = EXIT_USAGE
-        for line in str(error).splitlines():
-            print(f"rn50: error: {line}", file=sys.stderr, flush=True)
-    except OSError as error:  # such as a full disk
-        job.exit_code = EXIT_FAILED
-        where = error.filename or job.folder
-        print(f"rn50: error: {where}: {error.strerror or error}", file=sys.stderr, flush=True)
+    except (UserError, OSError) as error:
+        job.exit_code = say_error(error, job.folder)
     except KeyboardInterrupt as stop:
         job.exit_code = EXIT_STOPPED
         by = stop.ending.line if isinstance(stop, Stopped) else f"stopped by {asked_by(stop)}"
@@ -169,6 +162,16 @@ def keep_log(job: OpenJob, run: Run, number: int) -> None:
             folder.mkdir(parents=True, exist_ok=True)
             content = read_file(source, _LONGEST_LOG_BYTES, within=job.folder)
             write_own(folder / f"result_{number}.txt", content)
+
+
+def say_error(error: UserError | OSError, folder: Path) -> int:
+    """What ends a job that works in `folder`, a line a problem; its exit code."""
+    text, code = str(error), EXIT_USAGE
+    if isinstance(error, OSError):  # such as a full disk
+        text, code = f"{error.filename or folder}: {error.strerror or error}", EXIT_FAILED
+    for line in text.splitlines():
+        print(f"rn50: error: {line}", file=sys.stderr, flush=True)
+    return code
 
 
 def say_ending(out: Path, ending: Ending) -> None:

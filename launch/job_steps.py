@@ -23,12 +23,12 @@ from ..config.errors import UserError
 from ..config.load import load
 from ..config.reading import read_ends
 from ..data.dataset import check_before_run
-from .ending import read_standing, run_stopped, same_again
+from .ending import read_standing, run_stopped
 from .engine_environment import backend_of, engine_environment
 from .failure import explain_failure, read_failures
 from .host_limits import read_limits
-from .job import describe_machine, describe_stop, keep_log, next_run, say_ending
-from .job_folder import EXIT_FAILED, EXIT_MISSED, EXIT_USAGE, OpenJob
+from .job import describe_machine, describe_stop, keep_log, next_run, say_ending, say_error
+from .job_folder import EXIT_FAILED, EXIT_MISSED, OpenJob
 from .preflight import refusals, refuse
 from .resume import begin_attempt, close_attempt, is_hopeless, read_result
 from .run import RANK, begin_run, close_result, conclude, end_failed
@@ -71,15 +71,15 @@ def end(out: Path, code: int, signal: str, seconds: int) -> int:
             result = conclude(run, out)
             keep_log(job, run, number)
             return 0 if is_good(result) else EXIT_MISSED
-        text, again = read_ends(out / "stderr.log"), same_again(out)
+        text = read_ends(out / "stderr.log")
         close_attempt(out)
         if signal:
             by = describe_stop(signal, seconds, run.system.job.walltime, text)
-            ending = run_stopped(by, read_standing(out), out, again)
+            ending = run_stopped(by, read_standing(out), out)
             close_result(out, run, ending)
         else:
             reason = explain_failure(read_failures(out), text, code, limits=read_limits())
-            ending = end_failed(run, out, reason, again)
+            ending = end_failed(run, out, reason)
         keep_log(job, run, number)
         say_ending(out, ending)
         return EXIT_MISSED if is_hopeless(out) else EXIT_FAILED
@@ -94,14 +94,8 @@ def main(arguments: list[str]) -> int:
             case ["end", out, code, signal, seconds]:
                 return end(Path(out), int(code), signal, int(seconds))
         raise UserError(f"begin or end and their arguments expected, found {arguments}")
-    except UserError as error:
-        for line in str(error).splitlines():
-            print(f"rn50: error: {line}", file=sys.stderr)
-        return EXIT_USAGE
-    except OSError as error:  # such as a full disk
-        where = error.filename or arguments[1]
-        print(f"rn50: error: {where}: {error.strerror or error}", file=sys.stderr)
-        return EXIT_FAILED
+    except (UserError, OSError) as error:
+        return say_error(error, Path(arguments[1] if len(arguments) > 1 else ""))
 
 
 if __name__ == "__main__":

@@ -59,6 +59,13 @@ def runs_here(run: Run, launcher: str) -> bool:
     return run.system.nodes == 1 and not LAUNCHERS[launcher].may_start_elsewhere
 
 
+def problems_with(run: Run, launcher: str, here: Here | None = None) -> list[str]:
+    """Why `launcher` cannot run `run`, on any machine or on this one; empty: it can. `here`: this
+    machine; default: as it is now."""
+    found = refusals(run, (LAUNCHERS[launcher].controller,))
+    return found + (obstacles_here(run, here or Here.read()) if runs_here(run, launcher) else [])
+
+
 def refusals(run: Run, controllers: Sequence[Controller] = ("mpi", "gloo")) -> list[str]:
     """Why `run` cannot run on any machine of its kind, one line each; empty: it can. `controllers`:
     of the launchers that may start it; one that can is enough."""

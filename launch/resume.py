@@ -30,15 +30,13 @@ from ..train.resume import (
 )
 from .disk_reserve import give_back, reserve
 from .failure import read_failures
-from .run_files import refuse_planted
+from .run_files import COPIED, refuse_planted
 from .run_lock import check_free, driven_by_another, remove_rank_lock, wait_for_rank
 
 METRICS = "metrics.jsonl"
 _KEPT = {LOG: INTERRUPTED_LOG} | {
     name: name for name in (METRICS, "stderr.log", "result.json", "timeline.json", "report.html")
 }
-_REPLACED = ("config.yaml", "origins.json", "environment.json")
-"""Written anew for the next attempt, which may run elsewhere or on another number of ranks."""
 _MOST_ATTEMPTS = 9_999
 _PIECE_BYTES = 1 << 20
 _MOST_BYTES = 256 << 20
@@ -130,7 +128,7 @@ def begin_attempt(out: Path, loaded: Loaded) -> Checkpoint | None:
             (out / name).replace(kept / new_name)
     for path in out.glob("failure_*.json"):
         path.replace(kept / path.name)
-    for name in _REPLACED:
+    for name in COPIED:
         if (out / name).is_file():
             with open_file(out / name, within=out) as file:
                 _copy(file, os.fstat(file.fileno()).st_size, kept / name)

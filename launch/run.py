@@ -38,7 +38,6 @@ from .ending import (
     read_standing,
     run_ended,
     run_stopped,
-    same_again,
 )
 from .engine_environment import Environment
 from .environment_record import describe_environment
@@ -105,7 +104,6 @@ def launch(
     job, environment = build_job(run, name, ())  # its refusals before data or a folder is made
     manifest = _prepare(loaded, track, again or "")
     out = resume or out or new_run_folder(run)
-    again = again or same_again(out)
     with hold_run(out):
         # Before the try: a stop while the last attempt still writes there must not close its log.
         found = begin_attempt(out, loaded) if resume else None
@@ -186,7 +184,9 @@ def check_result(out: Path) -> None:
         raise RankFailed(why, out / "stderr.log")
 
 
-def end_failed(run: Run, out: Path, reason: str, again: str, launcher: str | None = None) -> Ending:
+def end_failed(
+    run: Run, out: Path, reason: str, again: str | None = None, launcher: str | None = None
+) -> Ending:
     """result.json and report of a run of which a rank failed; its log is closed already."""
     hopeless = is_hopeless(out)
     ending = rank_failed(reason, read_standing(out), out, again, launcher, hopeless=hopeless)
@@ -285,7 +285,7 @@ def conclude(
         result,
         read_standing(out),
         out,
-        again or same_again(out),
+        again,
         length=run.schedule.length,
         launcher=launcher,
     )

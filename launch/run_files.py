@@ -15,14 +15,16 @@ from ..config.errors import UserError
 from ..config.schema import Run
 
 CHECKPOINTS = "checkpoint"
+COPIED = ("config.yaml", "origins.json", "environment.json")
+"""Of which each attempt keeps a copy: they are written anew for the next one, which may run
+elsewhere or on another number of ranks."""
+_MOST_BYTES = 16 << 20
+"""Of one of these; they have some kB."""
 _FILES = (
-    *("config.yaml", "origins.json", "environment.json", "result_0.txt", "metrics.jsonl"),
+    *(*COPIED, "result_0.txt", "metrics.jsonl"),
     *("result.json", "timeline.json", "stderr.log", "report.html", "resume_from"),
 )
 _PATTERNS = ("failure_*.json",)
-_COPIED = ("config.yaml", "origins.json", "environment.json")
-_MOST_BYTES = 16 << 20
-"""Of what each attempt keeps a copy of; they have some kB."""
 
 
 def refuse_planted(out: Path) -> None:
@@ -31,7 +33,7 @@ def refuse_planted(out: Path) -> None:
         if os.path.lexists(path) and not stat.S_ISREG(path.lstat().st_mode):
             found = "a link" if path.is_symlink() else "something else"
             raise UserError(f"{path}: a regular file or none expected, found {found}")
-    for path in (out / name for name in _COPIED):
+    for path in (out / name for name in COPIED):
         if os.path.lexists(path) and path.lstat().st_size > _MOST_BYTES:
             raise UserError(f"{path}: at most {_MOST_BYTES:,} bytes expected")
     folder = out / CHECKPOINTS

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import sys
+from typing import TYPE_CHECKING
 
-from ..config.plan import Plan
+if TYPE_CHECKING:  # commands use `clock_time`
+    from ..config.plan import Plan
 
 WARNING = "rn50: warning: "
 """Begins a warning, in stderr.log as well: there the launcher looks for it."""
@@ -40,8 +42,8 @@ class Progress:
         width = len(str(self._last_step))
         self.say(
             f"  epoch {epoch:5.2f}  step {step:{width}}/{self._last_step}  loss {loss:.4f}  "
-            f"lr {lr:.4g}  {images_per_s:.0f} images/s  {_clock(elapsed_s)} elapsed  "
-            f"at most {_clock(left_s)} left"
+            f"lr {lr:.4g}  {images_per_s:.0f} images/s  {clock_time(elapsed_s)} elapsed  "
+            f"at most {clock_time(left_s)} left"
         )
 
     def evaluated(self, epoch: int, correct: int, total: int, elapsed_s: float) -> None:
@@ -50,11 +52,12 @@ class Progress:
         self.say(
             f"* epoch {epoch}: accuracy {correct / total:.4f} ({correct}/{total}) "
             f"{sign} target {self._target}  "
-            f"{_clock(elapsed_s)} elapsed"
+            f"{clock_time(elapsed_s)} elapsed"
         )
 
 
-def _clock(seconds: float) -> str:
+def clock_time(seconds: float) -> str:
+    """`0:42`, `12:03`, `1:02:03`."""
     minutes, seconds = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"

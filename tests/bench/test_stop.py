@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from rn50.cli.measuring import Measuring
-from rn50.launch.ending import Stopped, measured, measuring_stopped, minutes
+from rn50.launch.ending import Stopped, measured, measuring_stopped
+from rn50.train.progress import clock_time
 from tests.waiting import leave_nothing, wait_until
 
 pytestmark = pytest.mark.slow
@@ -110,4 +111,4 @@ def test_the_last_line_says_where_the_results_are() -> None:
     assert measured(42.4, None, as_json=False).line.startswith("measured in 0:42; results: above")
     line = measured(3723, Path("a.svg"), as_json=True).line
     assert line == "measured in 1:02:03; results: the JSON above; plot: a.svg"
-    assert [minutes(s) for s in (0, 59.6, 3599)] == ["0:00", "1:00", "59:59"]
+    assert [clock_time(s) for s in (0, 59.6, 3599)] == ["0:00", "1:00", "59:59"]
