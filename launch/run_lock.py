@@ -10,15 +10,14 @@ from __future__ import annotations
 
 import os
 import platform
-import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from ..config.errors import UserError
-from ..data.lock import HeldError, Holder, hold, read_holder
-from ..train.rank_lock import RANK_LOCK, FolderInUse
+from ..data.lock import Holder, read_holder
+from ..train.rank_lock import RANK_LOCK, FolderInUse, hold_folder
 
 LOCK = ".lock"
 RANK_GRACE_S = 20.0
@@ -35,17 +34,8 @@ def hold_run(out: Path) -> Iterator[None]:
         FolderInUse: another process does; its line says which, where and since when.
         UserError: the folder takes no lock file.
     """
-    held = hold(out / LOCK, wait=False, tell=_tell(out))
-    try:
-        held.__enter__()
-    except HeldError as error:
-        raise FolderInUse(out, error.holder) from None
-    except OSError as error:
-        raise UserError(f"{out}: cannot lock: {error.strerror}") from None
-    try:
+    with hold_folder(out, LOCK):
         yield
-    finally:
-        held.__exit__(None, None, None)
 
 
 def wait_for_rank(out: Path, grace_s: float = RANK_GRACE_S) -> None:
@@ -59,13 +49,11 @@ def wait_for_rank(out: Path, grace_s: float = RANK_GRACE_S) -> None:
     until_s = time.monotonic() + grace_s
     while path.exists():
         try:
-            with hold(path, wait=False, tell=_tell(out)):
+            with hold_folder(out, RANK_LOCK):
                 return
-        except OSError as error:
-            raise UserError(f"{path}: cannot lock: {error.strerror}") from None
-        except HeldError as error:
+        except FolderInUse:
             if time.monotonic() > until_s:
-                raise FolderInUse(out, error.holder) from None
+                raise
             if not told:
                 told = True
                 print(f"{out}: waiting for rank 0 of the run before to end", flush=True)
@@ -74,10 +62,9 @@ def wait_for_rank(out: Path, grace_s: float = RANK_GRACE_S) -> None:
 
 def remove_rank_lock(out: Path) -> None:
     """Remove what a rank 0 that was killed on this machine has left of its lock."""
-    path = out / RANK_LOCK
-    holder = read_holder(path)
+    holder = read_holder(out / RANK_LOCK)
     if holder is not None and holder.host == platform.node():
-        with suppress(HeldError, OSError), hold(path, wait=False, tell=_tell(out)):
+        with suppress(UserError), hold_folder(out, RANK_LOCK):
             pass
 
 
@@ -93,10 +80,3 @@ def check_free(out: Path) -> None:
     """Raises UserError where a process drives the run in `out`, or it takes no lock file."""
     with hold_run(out):
         pass
-
-
-def _tell(out: Path) -> Callable[[Holder | None], None]:
-    def tell(holder: Holder | None) -> None:
-        print(f"{out}: looking whether {holder or 'its holder'} is still at work", file=sys.stderr)
-
-    return tell

@@ -12,7 +12,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Mapping
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -21,13 +21,14 @@ from ..config.errors import UserError
 from ..config.load import load
 from ..config.plan import build_plan
 from ..config.schema import Run
+from ..data.lock import Holder
 from .capabilities import check_supported
 from .context import RunContext
 from .heartbeat import SCRATCH_ENV, WATCHDOG_ENV, HeartbeatClient
 from .host_reads import HostReads
 from .limits import NonRetryableError
 from .process_info import ProcessInfo, read_process_info
-from .rank_lock import FolderInUse, FolderLock
+from .rank_lock import RANK_LOCK, FolderInUse, hold_folder
 from .resume import read_checkpoint
 from .seeding import draw_seed
 
@@ -91,7 +92,8 @@ def run_rank(
         check_supported(loaded.run)
         resumed = None if resume is None else read_checkpoint(resume, loaded)
         if rank.process.rank == 0:
-            rank.lock.take(out)  # before the log is opened, which empties it
+            # Before the log is opened, which empties it.
+            rank.held.enter_context(hold_folder(out, RANK_LOCK, lost=rank.taken_over))
         rank.context = context = RunContext(loaded, out, rank.process, resumed)
         threading.Thread(target=rank.stop_on_signal, args=(context,), daemon=True).start()
         if address := os.environ.get(WATCHDOG_ENV):
@@ -104,7 +106,7 @@ def run_rank(
         train_and_evaluate(context, reads)
         if rank.heartbeat is not None:
             rank.heartbeat.stop()
-        rank.lock.release()
+        rank.release()
     except FolderInUse as error:
         print(f"rn50: error: {error}", file=sys.stderr, flush=True)
         os._exit(EXIT_USAGE)
@@ -118,7 +120,8 @@ class _Rank:
 
     def __init__(self, out: Path, report: Report) -> None:
         self.process = read_process_info()
-        self.lock = FolderLock(self._taken_over)
+        self.held = ExitStack()
+        """Of rank 0: the lock of the folder."""
         self.context: RunContext | None = None
         self.heartbeat: HeartbeatClient | None = None
         self._out, self._report = out, report
@@ -169,10 +172,16 @@ class _Rank:
         self._report.stopped(number)
         self._exit(128 + number)
 
-    def _taken_over(self, reason: str) -> NoReturn:
-        """The log is another's now."""
-        self._say(reason)
+    def taken_over(self, holder: Holder) -> NoReturn:
+        """From the lock's thread: the log is another's now, as this process was held up for so long
+        that it counted as dead."""
+        self._say(f"{self._out}: taken over by {holder}")
         os._exit(EXIT_FAILED)
+
+    def release(self) -> None:
+        """Give the lock back; this process ends without unwinding."""
+        with suppress(OSError):
+            self.held.close()
 
     def _say(self, reason: str) -> None:
         process = self.process
@@ -185,7 +194,7 @@ class _Rank:
 
     def _exit(self, code: int) -> NoReturn:
         sys.stderr.flush()
-        self.lock.release()
+        self.release()
         os._exit(code)
 
 

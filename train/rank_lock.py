@@ -1,13 +1,14 @@
-"""The lock of the rank that writes log, metrics and checkpoints: one rank 0 a folder, ever."""
+"""The locks in the folder of a run: one driver, and one rank that writes log and checkpoints."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import ExitStack, suppress
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from ..config.errors import UserError
-from ..data.lock import HeldError, Holder, hold
+from ..data.lock import HeldError, Holder, Lost, hold
 
 RANK_LOCK = ".rank_0.lock"
 
@@ -20,37 +21,24 @@ class FolderInUse(UserError):
         super().__init__(f"{out}: in use by {who}: wait for its end, or stop it first")
 
 
-class FolderLock:
-    """Rank 0's, until `release`; of the other ranks: none. `lost`: called, from a thread, with the
-    reason, if another has taken the folder over: this process was held up for so long that it
-    counted as dead."""
+@contextmanager
+def hold_folder(out: Path, name: str, lost: Lost | None = None) -> Iterator[None]:
+    """Be the only one that holds the lock file `name` of `out`, within the block. `lost`: as of
+    `data.lock.hold`.
 
-    def __init__(self, lost: Callable[[str], object]) -> None:
-        self._lost = lost
-        self._held = ExitStack()
+    Raises:
+        FolderInUse: another process does; its line says which, where and since when.
+        UserError: the folder takes no lock file.
+    """
 
-    def take(self, out: Path) -> None:
-        """Be the only rank 0 that writes into `out`.
+    def tell(holder: Holder | None) -> None:
+        print(f"{out}: looking whether {holder or 'its holder'} is still at work", file=sys.stderr)
 
-        Raises:
-            FolderInUse: another one is.
-            UserError: the folder takes no lock file.
-        """
-
-        def tell(holder: Holder | None) -> None:
-            print(f"{out}: looking whether {holder or 'its holder'} is still at work", flush=True)
-
-        def taken_over(holder: Holder) -> None:
-            self._lost(f"{out}: taken over by {holder}")
-
+    with ExitStack() as held:
         try:
-            self._held.enter_context(hold(out / RANK_LOCK, wait=False, tell=tell, lost=taken_over))
+            held.enter_context(hold(out / name, wait=False, tell=tell, lost=lost))
         except HeldError as error:
             raise FolderInUse(out, error.holder) from None
         except OSError as error:
-            raise UserError(f"{out}: cannot lock: {error.strerror}") from None
-
-    def release(self) -> None:
-        """Give it back, where a process ends without unwinding."""
-        with suppress(OSError):
-            self._held.close()
+            raise UserError(f"{out / name}: cannot lock: {error.strerror}") from None
+        yield

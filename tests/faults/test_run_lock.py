@@ -120,7 +120,7 @@ def test_the_second_is_told_who_holds_it(tmp_path: Path) -> None:
 
 
 def test_a_folder_that_takes_no_lock_is_one_line(tmp_path: Path) -> None:
-    told = "nowhere: cannot lock: No such file"
+    told = "nowhere/.lock: cannot lock: No such file"
     with pytest.raises(UserError, match=told), hold_run(tmp_path / "nowhere"):
         pytest.fail("held")
 
