@@ -19,8 +19,7 @@ from ..data.prepare import prepare
 from ..launch.launchers import build_job
 from ..launch.supervisor import run_job
 from ..train.capabilities import check_supported
-from .harness import Job
-from .rounds import read_rounds
+from .harness import Job, read_rounds
 
 Progress = Callable[[int, int], None]
 POLL_S = 0.5
@@ -65,7 +64,7 @@ def measure_on_ranks(
 
 @contextmanager
 def following(out: Path, progress: Progress | None) -> Iterator[None]:
-    """Call `progress` for each round that a rank notes in `out` (bench/rounds.py)."""
+    """Call `progress` for each round that a rank notes in `out` (`count_rounds`)."""
     if progress is None:
         yield
         return

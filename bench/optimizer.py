@@ -20,9 +20,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from ..config.errors import UserError
-from .harness import Job, Outcome, alternate, bench, option, scaled, wall_s
+from .harness import Job, Outcome, alternate, bench, count_rounds, option, scaled, wall_s
 from .jobs import following
-from .rounds import count_rounds
 
 if TYPE_CHECKING:
     from mxnet import gluon

@@ -12,8 +12,7 @@ from ..config.load import load
 from ..train.context import RunContext
 from ..train.process_info import read_process_info
 from ..train.progress import Progress
-from .harness import Sample, alternate
-from .rounds import count_rounds
+from .harness import Sample, alternate, count_rounds
 
 if TYPE_CHECKING:
     from ..train.trainer import Trainer

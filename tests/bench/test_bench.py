@@ -17,10 +17,9 @@ from rn50.bench.allreduce import (
     plan_allreduces,
     refusal_lines,
 )
-from rn50.bench.harness import alternate, in_turn, ratio_spread
+from rn50.bench.harness import alternate, count_rounds, in_turn, ratio_spread, read_rounds
 from rn50.bench.jobs import measure_on_ranks
 from rn50.bench.overlap import overlap_rows, overlap_table, plot_overlap, unresolved_line
-from rn50.bench.rounds import count_rounds, read_rounds
 from rn50.bench.scaling import common_batch
 from rn50.cli.bench import print_figures, ratio_rows, renamed
 from rn50.config.errors import UserError
