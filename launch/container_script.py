@@ -53,13 +53,7 @@ def _commands(run: Run, dialect: Scheduler) -> Iterator[str]:
         before.append('"${exports[@]}"')
     if dialect.launcher == "srun":
         yield 'export SRUN_CPUS_PER_TASK="${SLURM_CPUS_PER_TASK:-}"'
-    ranks = Job(
-        [*before, inside, *bind],
-        system.world_size,
-        system.ranks_per_node,
-        cores_per_node=system.ranks_per_node * system.cores_per_rank,
-        gpus_per_node=system.ranks_per_node if system.device == "gpu" else 0,
-    )
+    ranks = Job.of(run, [*before, inside, *bind])
     launcher = LAUNCHERS[dialect.launcher]
     yield bash_array("ranks", launcher.command(ranks))
     if job.stage or job.drop_caches:

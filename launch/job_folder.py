@@ -41,10 +41,6 @@ class OpenJob:
         """The folder of a run."""
         return self.folder / f"run_{number}"
 
-    @property
-    def exit_code_file(self) -> Path:
-        return self.folder / "exit_code"
-
     def results(self, run: Run) -> Path:
         """Where a submission has the logs of its runs."""
         return self.folder / "results" / system_id(run) / BENCHMARK
@@ -67,13 +63,14 @@ def open_job(first: Path, *, log: bool) -> Iterator[OpenJob]:
     for name, kept in (("job.log", f"job.{past}.log"), ("exit_code", f"exit_code.{past}")):
         with suppress(FileNotFoundError):
             (folder / name).rename(folder / kept)
+    exit_code = folder / "exit_code"
     if log:
         _redirect(folder / "job.log")
-    write_own(job.exit_code_file, "running\n")
+    write_own(exit_code, "running\n")
     try:
         yield job
     finally:
-        _write_in_place(job.exit_code_file, f"{job.exit_code}\n")
+        _write_in_place(exit_code, f"{job.exit_code}\n")
         os.close(lock)
 
 

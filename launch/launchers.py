@@ -43,6 +43,18 @@ class Job(NamedTuple):
     gpus_per_node: int = 0
     as_root: bool = False
 
+    @classmethod
+    def of(cls, run: Run, command: Sequence[str]) -> Job:
+        """`command` on every rank of `run`."""
+        system = run.system
+        return cls(
+            command,
+            system.world_size,
+            system.ranks_per_node,
+            cores_per_node=system.ranks_per_node * system.cores_per_rank,
+            gpus_per_node=system.ranks_per_node if system.device == "gpu" else 0,
+        )
+
     @property
     def nodes(self) -> int:
         """Nodes that the ranks fill."""
@@ -194,14 +206,6 @@ def build_job(run: Run, launcher: str, command: Sequence[str]) -> tuple[Job, Env
         variables = {name: os.environ[name] for name in wanted} | variables
     if cores := os.environ.get("SLURM_CPUS_PER_TASK"):  # srun ignores it from 22.05 on
         variables = {"SRUN_CPUS_PER_TASK": cores} | variables
-    job = Job(
-        command,
-        system.world_size,
-        system.ranks_per_node,
-        variables,
-        hosts=allocated_hosts()[: system.nodes] if system.nodes > 1 else (),
-        cores_per_node=system.ranks_per_node * system.cores_per_rank,
-        gpus_per_node=system.ranks_per_node if system.device == "gpu" else 0,
-        as_root=os.geteuid() == 0,
-    )
-    return job, environment
+    hosts = allocated_hosts()[: system.nodes] if system.nodes > 1 else ()
+    job = Job.of(run, command)
+    return job._replace(environment=variables, hosts=hosts, as_root=os.geteuid() == 0), environment

@@ -4,8 +4,6 @@
 #   scripts/container_app.sh FOLDER
 set -euo pipefail
 cd "$(dirname "$0")/.."
-.venv/bin/python -m compileall -q bench cli compliance config data gpu_bringup launch logging report scaling sweep train \
-  rn50/__init__.py
 mkdir -p "${1:?a folder expected}"
 find . -path ./.venv -prune -o -type d \( -name datasets -o -name results \) -prune -o \
   ! -type d ! -name datasets ! -name results ! -name .setup.lock -print0 |

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
-from ..config.atomic import write_own
+from ..config.atomic import write_json, write_own
 from .context import RunContext
 from .evaluate import Accuracy
 from .progress import warn
@@ -106,7 +105,7 @@ class RunLog:
             result["stopped"] = f"{stopped} at step {state.step}"
         if context.resumed is not None:
             result["resumed_after_step"] = context.resumed.meta.step
-        write_own(context.out / "result.json", json.dumps(result, indent=1) + "\n")
+        write_json(context.out / "result.json", result)
         write_own(context.out / "timeline.json", context.timeline.to_json())
 
     def _compare_clocks(self) -> None:
