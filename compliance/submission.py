@@ -241,8 +241,6 @@ def _same_hyperparameters(submission: Submission) -> Iterator[Violation]:
     runs = submission.runs
     for key in dict.fromkeys(_SAME_IN_ALL):
         values = [(name, run.value(key)) for name, run in runs if run.all(key)]
-        if not values:
-            continue
         other = next((pair for pair in values if not _equal(pair[1], values[0][1])), None)
         if other is not None:
             yield Violation(

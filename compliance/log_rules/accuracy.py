@@ -33,20 +33,15 @@ def accuracy_range(run: LoggedRun) -> Iterator[Violation]:
     """No accuracy of a run that reached the target is negative or above 1; NaN is a note."""
     if not any(reaches_target(e.accuracy) for e in run.evaluations):
         return  # target-not-reached says it
-    for severity in (POLICY, NOTE):
-        for event in run.all("eval_accuracy"):
-            value = event.value
-            if isinstance(value, bool) or not isinstance(value, int | float):
-                continue
-            out = not math.isnan(value) and not 0 <= value <= benchmark.HIGHEST_ACCURACY
-            if (severity == POLICY and out) or (severity == NOTE and math.isnan(value)):
-                text = "NaN" if math.isnan(value) else shown(value)
-                what = f"is {text}, no fraction of images"
-                advice = (
-                    "NaN means that training diverged" if severity == NOTE else "log a fraction"
-                )
-                yield Violation.at(event, what, "a fraction from 0 to 1", text, advice, severity)
-                return
+    logged = [event for event in run.all("eval_accuracy") if type(event.value) in (int, float)]
+    odd = [event for event in logged if not 0 <= event.value <= benchmark.HIGHEST_ACCURACY]
+    odd.sort(key=lambda event: math.isnan(event.value))  # a number that is none comes last
+    for event in odd[:1]:
+        text, advice, severity = shown(event.value), "log a fraction", POLICY
+        if math.isnan(event.value):
+            text, advice, severity = "NaN", "NaN means that training diverged", NOTE
+        what = f"is {text}, no fraction of images"
+        yield Violation.at(event, what, "a fraction from 0 to 1", text, advice, severity)
 
 
 def _places(value: float) -> int:

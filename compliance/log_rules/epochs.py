@@ -47,14 +47,14 @@ def _out_of_place(epochs: list[float]) -> int | None:
 
 def _first_epoch(run: LoggedRun) -> tuple[float, int] | None:
     """(smallest epoch number of blocks and epochs, its line); of evaluations if there are none."""
-    found = []
     for keys in (("block_start", "epoch_start"), ("eval_start", "eval_accuracy")):
-        for key in keys:
-            for event in run.all(key):
-                for name in ("first_epoch_num", "epoch_num"):
-                    epoch = number(event.metadata.get(name))
-                    if epoch is not None:
-                        found.append((epoch, event.line))
+        found = [
+            (epoch, event.line)
+            for key in keys
+            for event in run.all(key)
+            for name in ("first_epoch_num", "epoch_num")
+            if (epoch := number(event.metadata.get(name))) is not None
+        ]
         if found:
             return min(found)
     return None
