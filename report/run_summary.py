@@ -258,15 +258,9 @@ def _intervals(
 
 def _epoch(event: Event) -> float | None:
     """The epoch of a record, which some published logs give as its value."""
-    for value in (
-        event.metadata.get("epoch_num"),
-        event.metadata.get("first_epoch_num"),
-        event.value,
-    ):
-        epoch = number(value)
-        if epoch is not None:
-            return epoch
-    return None
+    metadata = event.metadata
+    values = (metadata.get("epoch_num"), metadata.get("first_epoch_num"), event.value)
+    return next((epoch for value in values if (epoch := number(value)) is not None), None)
 
 
 def _first_time(events: Sequence[Event], key: str) -> float | None:
