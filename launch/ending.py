@@ -330,11 +330,8 @@ def read_standing(folder: Path) -> Standing:
     checkpoints = listed(folder / "checkpoint")
     newest = int(checkpoints[-1].stem.partition("_")[2]) if checkpoints else None
     started = contains(folder / "result_0.txt", b'"key": "run_start"')
-    return Standing(_last_step(folder), newest, started)
-
-
-def _last_step(folder: Path) -> int:
-    return max(last_log_point(folder) or 0, stopped_at(folder) or 0)
+    step = max(last_log_point(folder) or 0, stopped_at(folder) or 0)
+    return Standing(step, newest, started)
 
 
 def _quoted(path: Path) -> str:

@@ -1,13 +1,14 @@
 """What a run has come to: the trainer's memory. Loads no framework.
 
-Every part of a trainer that changes has `state_dict` and `load_state_dict`; this one says how far
-training has come. The place in the data follows from it: order and windows of images are pure
-functions of the seed and the number of samples consumed (`data/sampling.py`).
+Every other part of a trainer that changes has `state_dict` and `load_state_dict`; this one, part of
+a checkpoint's manifest, says how far training has come. The place in the data follows from it:
+order and windows of images are pure functions of the seed and the number of samples consumed
+(`data/sampling.py`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
@@ -48,13 +49,6 @@ class TrainState(BaseModel):
             return False
         self.best_accuracy = accuracy
         return True
-
-    def state_dict(self) -> dict[str, Any]:
-        return self.model_dump()
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        for name, value in TrainState.model_validate(dict(state)):
-            setattr(self, name, value)
 
 
 class Strict(BaseModel):
