@@ -19,10 +19,10 @@ BODY = Path(__file__).with_name("sum_body.py")
 MPI = pytest.mark.skipif(shutil.which("mpirun") is None, reason="no Open MPI on this machine")
 ALGORITHMS = ("ring", "segmented_ring", "recursive_doubling", "recursive_halving_doubling")
 CASES = [
-    *(("mpirun", algorithm, ranks) for algorithm in ALGORITHMS for ranks in (2, 3, 4, 6)),
-    ("mpirun", "recursive_halving_doubling", 8),
-    ("mpirun", "ring", 8),
-    *(("mpirun", "torus_2d", ranks) for ranks in (4, 6, 8)),
+    # A count that is odd and one that is a power of two; then one that is neither, in more rounds.
+    *(("mpirun", algorithm, ranks) for algorithm in ALGORITHMS for ranks in (3, 4)),
+    ("mpirun", "recursive_halving_doubling", 6),
+    ("mpirun", "torus_2d", 6),
     ("mpirun", "torus_2d(4x2)", 8),
     ("gloo", "ring", 3),
     ("gloo", "torus_2d", 4),
