@@ -81,18 +81,28 @@ def alarm() -> Iterator[None]:
     signal.signal(signal.SIGALRM, before)
 
 
-@pytest.fixture(scope="session")
-def smoke_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A small set like that of `smoke`: an epoch of two ranks is 20 steps, not 50. A run costs 5
-    CPU-seconds less, and its ranks' start costs 9."""
+def packed(folder: Path, samples: str) -> Path:
+    """A drawn set like that of `smoke`; `samples`: what differs, as YAML."""
     from rn50.config.load import load
     from rn50.data.prepare import prepare
 
-    folder = tmp_path_factory.mktemp("datasets") / "smoke"
-    small = "{train_samples: 400, eval_samples: 200}"
-    run = load("smoke", [f"data.path={folder}", f"data.synthetic={small}"]).run
+    run = load("smoke", [f"data.path={folder}", f"data.synthetic={samples}"]).run
     prepare(run.data, lambda name: lambda done, total: None)
     return folder
+
+
+@pytest.fixture(scope="session")
+def smoke_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The packed set of `smoke`."""
+    return packed(tmp_path_factory.mktemp("datasets") / "smoke", "{}")
+
+
+@pytest.fixture(scope="session")
+def small_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same in small: an epoch of two ranks is 20 steps, not 50. For runs that need not learn
+    much: one of four epochs costs 5 CPU-seconds less, and its start 9."""
+    folder = tmp_path_factory.mktemp("datasets") / "small"
+    return packed(folder, "{train_samples: 400, eval_samples: 200}")
 
 
 class Rn50:

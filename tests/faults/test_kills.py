@@ -15,15 +15,15 @@ from tests.waiting import wait_until
 pytestmark = pytest.mark.slow
 
 
-def test_a_killed_rank_costs_time_not_bits(smoke_data: Path, tmp_path: Path) -> None:
+def test_a_killed_rank_costs_time_not_bits(small_data: Path, tmp_path: Path) -> None:
     """kill -9 in training, `--max-restarts 1`."""
 
     def first_checkpoint(results: Path) -> None:
         wait_until(lambda: list(results.glob("*/*/checkpoint/step_*.ckpt")))
 
     patience = ("watchdog.silence_s=60", "watchdog.stall_s=300")
-    start("gloo", smoke_data, tmp_path, *patience).communicate(timeout=300)
-    kill = kill_once("gloo", smoke_data, 1, first_checkpoint, *patience)
+    start("gloo", small_data, tmp_path, *patience).communicate(timeout=300)
+    kill = kill_once("gloo", small_data, 1, first_checkpoint, *patience)
     assert judge(kill, result_of(tmp_path)["weights_digest"], BUSY_BOUND_S) == []
     assert kill["went_on"].startswith("going on after step ")
 

@@ -18,10 +18,10 @@ from rn50.train import checkpoint_folder
 
 pytestmark = pytest.mark.slow
 LAUNCHERS = ["gloo", *(["mpirun"] if shutil.which("mpirun") else [])]
-# Four epochs of 50 steps, evaluated after 2 and 4; checkpoints every 20 steps.
+# Four epochs of 20 steps, evaluated after 2 and 4.
 RUN = (
     *("smoke", "seed=1", "schedule.length=4 epochs", "eval.period=2", "eval.offset=1"),
-    *("eval.target=0.999", "log.every=5 steps"),
+    *("eval.target=0.999", "log.every=5 steps", "checkpoint.every=8 steps"),
 )
 
 
@@ -38,12 +38,12 @@ def bits(folder: Path) -> tuple[str, float]:
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory, smoke_data: Path) -> Path:
+def whole(tmp_path_factory: pytest.TempPathFactory, small_data: Path) -> Path:
     """The folder of the run that nobody interrupts; its bits do not depend on the launcher."""
     from tests.conftest import Rn50
 
     rn50 = Rn50(tmp_path_factory.mktemp("whole"))
-    rn50("launch", *RUN, f"data.path={smoke_data}", f"system.results={rn50.results}")
+    rn50("launch", *RUN, f"data.path={small_data}", f"system.results={rn50.results}")
     return rn50.run_folder()
 
 
@@ -69,13 +69,13 @@ def resume(rn50: Any, folder: Path, *more: str) -> subprocess.CompletedProcess[s
 
 @pytest.mark.parametrize(
     ("sign", "launcher"),
-    [("step  35/", LAUNCHERS[0]), ("* epoch 2", LAUNCHERS[-1]), ("", LAUNCHERS[-1])],
+    [("step 15/", LAUNCHERS[0]), ("* epoch 2", LAUNCHERS[-1]), ("", LAUNCHERS[-1])],
 )
 def test_resumed_is_uninterrupted(
-    rn50: Any, smoke_data: Path, whole: Path, launcher: str, sign: str
+    rn50: Any, small_data: Path, whole: Path, launcher: str, sign: str
 ) -> None:
     """In the first epoch, after an evaluation, at the end of an epoch without one."""
-    folder = interrupt(rn50, smoke_data, launcher, sign)
+    folder = interrupt(rn50, small_data, launcher, sign)
     stopped = json.loads((folder / "result.json").read_text())
     assert stopped["status"] == "aborted"
     assert stopped["stopped"].startswith("asked to stop at step " if sign else "budget of 3 epochs")
@@ -94,9 +94,9 @@ def test_resumed_is_uninterrupted(
 
 
 def test_a_torn_checkpoint_and_a_wall_clock_set_back_cost_time_not_bits(
-    rn50: Any, smoke_data: Path, whole: Path
+    rn50: Any, small_data: Path, whole: Path
 ) -> None:
-    folder = interrupt(rn50, smoke_data, LAUNCHERS[-1])
+    folder = interrupt(rn50, small_data, LAUNCHERS[-1])
     log = folder / "result_0.txt"
     text = re.sub(r'(?<="time_ms": )\d+', lambda ms: str(int(ms[0]) + 3_600_000), log.read_text())
     log.write_text(text)  # as if the wall clock had been an hour ahead
@@ -115,9 +115,9 @@ def test_a_torn_checkpoint_and_a_wall_clock_set_back_cost_time_not_bits(
 
 
 def test_another_rank_count_goes_on_and_says_that_bits_differ(
-    rn50: Any, smoke_data: Path, whole: Path
+    rn50: Any, small_data: Path, whole: Path
 ) -> None:
-    folder = interrupt(rn50, smoke_data, LAUNCHERS[-1])
+    folder = interrupt(rn50, small_data, LAUNCHERS[-1])
     done = resume(rn50, folder, "--ranks", "4", "--launcher", LAUNCHERS[-1])
     assert "system.ranks_per_node 2 -> 4" in done.stdout and "bits will differ" in done.stdout
     assert [r["step"] for r in records(folder)] == [r["step"] for r in records(whole)]
@@ -125,8 +125,8 @@ def test_another_rank_count_goes_on_and_says_that_bits_differ(
     assert ours != theirs and abs(ours - theirs) < 0.2, "batch norm over 5 images, not 10"
 
 
-def test_another_config_is_refused(rn50: Any, smoke_data: Path) -> None:
-    folder = interrupt(rn50, smoke_data, LAUNCHERS[-1], "step  35/")
+def test_another_config_is_refused(rn50: Any, small_data: Path) -> None:
+    folder = interrupt(rn50, small_data, LAUNCHERS[-1], "step 15/")
     log = (folder / "result_0.txt").read_bytes()
     done = rn50("launch", "--resume", str(folder), "optimizer.base_lr=0.06")
     assert done.returncode == 2
