@@ -14,6 +14,7 @@ class Official(NamedTuple):
 
     verdict: str
     version: str
+    ruleset: str
     messages: tuple[str, ...]
 
 
@@ -47,12 +48,12 @@ def check_officially(log: Path, ruleset: str) -> Official:
                 check=False,
             )
         except subprocess.TimeoutExpired:
-            return Official("CRASH", version, (f"no verdict in {_TIMEOUT_S} s",))
+            return Official("CRASH", version, ruleset, (f"no verdict in {_TIMEOUT_S} s",))
     lines = done.stderr.splitlines()
     messages = tuple(line for line in lines if not line.startswith("INFO") and line.strip())
     if done.returncode == 0:
-        return Official("PASS", version, messages)
+        return Official("PASS", version, ruleset, messages)
     crashed = any(line.startswith("Traceback (most recent call last)") for line in lines)
     if done.returncode != 1 or crashed:  # 2: it does not know the ruleset
-        return Official("CRASH", version, messages[-1:])
-    return Official("FAIL", version, messages)
+        return Official("CRASH", version, ruleset, messages[-1:])
+    return Official("FAIL", version, ruleset, messages)

@@ -138,7 +138,7 @@ REASONS = (
 
 def test_no_verdict_is_milder_than_the_official_one() -> None:
     note = Finding("MLP203", NOTE, 1, "", "", "copies", name="copied-records")
-    failed = Official("FAIL", "4.1.68", REASONS)
+    failed = Official("FAIL", "4.1.68", "4.0.0", REASONS)
     first, second = no_milder((note,), failed)
     assert (first.name, first.severity, second) == ("official-checker-fails", ERROR, note)
     assert first.message.endswith("CHECK for 'init_stop' failed in line 26")

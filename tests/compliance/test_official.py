@@ -58,6 +58,7 @@ def test_a_good_log_passes(tmp_path: Path, config: str, ruleset: str) -> None:
     official = check_run(tmp_path, config, f"ruleset={ruleset}")
     assert official.messages == ()
     assert official.verdict == "PASS"
+    assert official.ruleset == ruleset
 
 
 def test_an_open_log_passes(tmp_path: Path) -> None:
