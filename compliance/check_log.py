@@ -179,7 +179,7 @@ def _run_official_checker(
         return None
     if open_pipe(path) is not None:
         once = "read from a pipe, which can be read once: save it to a file first"
-        return Official(NOT_RUN, installed_version(), (once,))
+        return Official(NOT_RUN, installed_version(), ruleset, (once,))
     if not path.is_file():
         return None
     size = path.stat().st_size
@@ -192,7 +192,7 @@ def _run_official_checker(
         if reason is None and asked is None and log.longest_bytes > _OFFICIAL_RECORD_BYTES:
             reason = f"a record of {log.longest_bytes:,} bytes would hold it up; --official runs it"
     if reason is not None:
-        return Official(NOT_RUN, installed_version(), (reason,))
+        return Official(NOT_RUN, installed_version(), ruleset, (reason,))
     return check_officially(path, ruleset)
 
 
