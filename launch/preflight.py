@@ -15,6 +15,7 @@ from ..compliance.config_rules import ConfigCheck
 from ..config.errors import UserError
 from ..config.finding import ERROR, NOTE, SEVERITIES, Finding
 from ..config.memory import device_bytes, largest_batch, rank_bytes
+from ..config.plan import build_plan
 from ..config.schema import Run
 from ..train.capabilities import check_supported, decodes_on_gpu
 from ..train.gpu import Gpus, check_capability, check_machine, dotted
@@ -69,7 +70,7 @@ def problems_with(run: Run, launcher: str, here: Here | None = None) -> list[str
 def refusals(run: Run, controllers: Sequence[Controller] = ("mpi", "gloo")) -> list[str]:
     """Why `run` cannot run on any machine of its kind, one line each; empty: it can. `controllers`:
     of the launchers that may start it; one that can is enough."""
-    found = _refused(partial(check_supported, run))
+    found = _refused(partial(build_plan, run)) + _refused(partial(check_supported, run))
     engines = [_refused(partial(_check_engines, run, one)) for one in controllers]
     if all(engines):
         found += engines[0]

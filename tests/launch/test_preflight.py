@@ -59,6 +59,16 @@ def test_what_launch_refuses_check_and_submit_refuse(
     assert not list(tmp_path.iterdir())
 
 
+def test_a_schedule_without_an_evaluation_leaves_no_folder(tmp_path: Path) -> None:
+    short = ("schedule.length=20 steps", "schedule.warmup=5 steps")
+    loaded = load("quick", [*short, f"system.results={tmp_path}"])
+    with pytest.raises(UserError, match=r"eval\.offset: no evaluation in 1 epochs"):
+        plan_submission(loaded, "slurm", 1, tmp_path)
+    with pytest.raises(UserError, match=r"eval\.offset: no evaluation in 1 epochs"):
+        launch(loaded, "mpirun", lambda name: lambda done, total: None)
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.parametrize("name", sorted(set(list_presets()) - {"dgxh100_8"}))
 def test_no_preset_is_refused_for_this_machines_sake(
     name: str, monkeypatch: pytest.MonkeyPatch
