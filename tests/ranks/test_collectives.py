@@ -64,11 +64,11 @@ def test_a_float16_model_sums_on_either_wire(wire: str, tmp_path: Path) -> None:
 
 
 @MPI
-def test_a_run_on_a_torus_reaches_its_target(rn50, smoke_data: Path) -> None:
+def test_a_run_on_a_torus_reaches_its_target(rn50, small_data: Path) -> None:
     done = rn50(
         *("launch", "smoke", "--ranks", "4", "--launcher", "mpirun", "seed=1"),
-        *("comm.algorithm=torus_2d", "batch.per_rank=5"),
-        *(f"data.path={smoke_data}", f"system.results={rn50.results}"),
+        *("comm.algorithm=torus_2d", "batch.per_rank=5", "eval.target=0.5"),
+        *(f"data.path={small_data}", f"system.results={rn50.results}"),
     )
     assert done.returncode == 0, done.stderr
     assert "RESULT success" in done.stdout

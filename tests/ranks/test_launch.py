@@ -135,7 +135,7 @@ def test_batch_control_with_a_rank_that_drops_out(rn50, smoke_data: Path) -> Non
 
 
 def test_same_bits_however_busy_the_machine(rn50, small_data: Path) -> None:
-    """Four copies of one run compete for the cores: timing changes, the weights do not.
+    """Three copies of one run compete for the cores: timing changes, the weights do not.
 
     Caught an evaluation net that shared weights with the training net: inference rewrote their
     layout while the optimizer wrote them (3 digests in 5 runs).
@@ -146,12 +146,12 @@ def test_same_bits_however_busy_the_machine(rn50, small_data: Path) -> None:
             *(*FOUR_EPOCHS, f"data.path={small_data}"),
             f"system.results={rn50.results / str(number)}",
         )
-        for number in range(4)
+        for number in range(3)
     ]
     for run in runs:
         run.communicate(timeout=300)
     results = [json.loads(path.read_text()) for path in rn50.results.glob("*/*/*/result.json")]
-    assert len(results) == 4
+    assert len(results) == 3
     assert len({result["weights_digest"] for result in results}) == 1
 
 

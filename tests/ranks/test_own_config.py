@@ -18,13 +18,14 @@ name: mine
 data: {path: ../images}
 system: {results: ../runs}
 log: {every: 5 steps}
+eval: {target: 0.5}
 """
 
 
 @pytest.fixture
-def place(tmp_path: Path, smoke_data: Path) -> Path:
+def place(tmp_path: Path, small_data: Path) -> Path:
     """`configs/mine.yaml`, and the set in `images`: nothing of it in the current folder."""
-    shutil.copytree(smoke_data, tmp_path / "images")
+    shutil.copytree(small_data, tmp_path / "images")
     (tmp_path / "configs").mkdir()
     (tmp_path / "configs/mine.yaml").write_text(MINE)
     return tmp_path
@@ -62,7 +63,7 @@ def test_a_job_with_staged_copies_trains_on_the_counts_of_the_set(rn50, place: P
     assert json.loads(result.read_text())["status"] == "success"
     data = load(result.parent / "config.yaml").run.data
     assert (data.path, data.synthetic) == (f"{place}/disk/rn50_data", None)
-    assert (data.classes, data.train_samples, data.eval_samples) == (4, 1000, 400)
+    assert (data.classes, data.train_samples, data.eval_samples) == (4, 400, 200)
     assert not (place / "disk/rn50_data").exists()  # removed at the end
 
 
