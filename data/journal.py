@@ -138,8 +138,10 @@ class Journal:
         return chunk
 
     def close(self) -> None:
-        self._lines.close()
-        os.close(self.descriptor)
+        try:
+            self._lines.close()  # writes what a full disk did not take, and fails again
+        finally:
+            os.close(self.descriptor)
 
     def _write(self, line: bytes) -> None:
         self._lines.write(line)

@@ -98,6 +98,7 @@ def draw() -> str:
     import matplotlib as mpl
 
     mpl.use("Agg")
+    mpl.rcdefaults()  # another test may have drawn in the style of the reports
     mpl.rcParams.update({"svg.hashsalt": "rn50", "svg.fonttype": "none"})
     import matplotlib.pyplot as plt
     from matplotlib.patches import FancyBboxPatch
