@@ -12,7 +12,7 @@ from typing import Annotated, Any, NamedTuple
 
 from ..config.errors import UserError
 from ..config.load import Loaded, load
-from ..launch.launchers import build_job
+from ..launch.launchers import LAUNCHERS, build_job
 from ..report.charts import error_bars, finish, new_panels, save
 from ..scaling.cost import allreduce as cost_of
 from ..scaling.netlab import Point, calibrate_link, calibration_points, predict_s
@@ -193,8 +193,8 @@ def plan_allreduces(
 
 
 def _why_not(loaded: Loaded, launcher: str, case: Case) -> str | None:
-    if case.layer == "mpi" and launcher != "mpirun":
-        return f"the layer mpi needs --launcher mpirun, found {launcher}"
+    if case.layer == "mpi" and LAUNCHERS[launcher].controller != "mpi":
+        return f"the layer mpi needs a launcher of MPI, found {launcher}"
     if case.ranks < 2:
         return "two ranks or more expected: one has nothing to send"
     try:

@@ -1,6 +1,6 @@
 """What `rn50 bench allreduce` times on a rank: MPI alone, or the trainer's communicator.
 
-`mpi` calls Open MPI's C functions and nothing else: the network and the algorithm. `horovod` is the
+`mpi` calls MPI's C functions and nothing else: the network and the algorithm. `horovod` is the
 trainer's communicator: the same plus Horovod's negotiation and MXNet's engine.
 """
 
@@ -12,22 +12,26 @@ from typing import Any
 
 import numpy as np
 
+from ..config.errors import UserError
 from ..logging.timeline import Timeline
 from ..scaling.cost import torus_grid
+from ..train.mpi_library import handles, horovods_mpi
 from ..train.process_info import read_process_info
-
-IN_PLACE = ctypes.c_void_p(1)  # MPI_IN_PLACE of Open MPI
 
 
 class Mpi:
     """MPI by ctypes: allreduce, or the torus in three steps on communicators of its own."""
 
     def __init__(self, algorithm: str) -> None:
-        self._mpi = ctypes.CDLL("libmpi.so.40", mode=ctypes.RTLD_GLOBAL)
+        found = horovods_mpi()
+        if found is None or found.family is None:
+            what = "none" if found is None else found.product
+            raise UserError(f"--layers mpi: a Horovod over a known MPI expected, found {what}")
+        self._mpi = ctypes.CDLL(found.path, mode=ctypes.RTLD_GLOBAL)
         self._call("Init", None, None)
-        self._world = ctypes.c_void_p(ctypes.addressof(self._constant("ompi_mpi_comm_world")))
-        self._float = ctypes.byref(self._constant("ompi_mpi_float"))
-        self._sum = ctypes.byref(self._constant("ompi_mpi_op_sum"))
+        self._handles = handles(self._mpi, found.family)
+        self._world = self._handles.constant("COMM_WORLD")
+        self._float, self._sum = map(self._handles.constant, ("FLOAT", "SUM"))
         rank, size = ctypes.c_int(), ctypes.c_int()
         self._call("Comm_rank", self._world, ctypes.byref(rank))
         self._call("Comm_size", self._world, ctypes.byref(size))
@@ -44,16 +48,16 @@ class Mpi:
     def prepare(self, flat: Any) -> Callable[[], None]:
         count = len(flat)
         out = ctypes.c_void_p(flat.ctypes.data)
-        kind, add = self._float, self._sum
+        kind, add, in_place = self._float, self._sum, self._handles.in_place
         if self.columns == 1:
-            return lambda: self._call("Allreduce", IN_PLACE, out, count, kind, add, self._world)
+            return lambda: self._call("Allreduce", in_place, out, count, kind, add, self._world)
         part = np.empty(count // self.columns, np.float32)
         here = ctypes.c_void_p(part.ctypes.data)
         counts = (ctypes.c_int * self.columns)(*[len(part)] * self.columns)
 
         def torus() -> None:
             self._call("Reduce_scatter", out, here, counts, kind, add, self._row)
-            self._call("Allreduce", IN_PLACE, here, len(part), kind, add, self._column)
+            self._call("Allreduce", in_place, here, len(part), kind, add, self._column)
             self._call("Allgather", here, len(part), kind, out, len(part), kind, self._row)
 
         return torus
@@ -63,21 +67,18 @@ class Mpi:
 
     def slowest(self, seconds: list[float]) -> list[float]:
         values = np.array(seconds, np.float32)
-        out, largest = ctypes.c_void_p(values.ctypes.data), self._constant("ompi_mpi_op_max")
+        out, largest = ctypes.c_void_p(values.ctypes.data), self._handles.constant("MAX")
         self._call(
-            *("Allreduce", IN_PLACE, out, len(values), self._float),
-            *(ctypes.byref(largest), self._world),
+            *("Allreduce", self._handles.in_place, out, len(values), self._float),
+            *(largest, self._world),
         )
         return values.tolist()
 
     def stop(self) -> None:
         self._call("Finalize")
 
-    def _constant(self, name: str) -> ctypes.c_char:
-        return ctypes.c_char.in_dll(self._mpi, name)
-
-    def _split(self, color: int) -> ctypes.c_void_p:
-        new = ctypes.c_void_p()
+    def _split(self, color: int) -> ctypes.c_int | ctypes.c_void_p:
+        new = self._handles.communicator()
         self._call("Comm_split", self._world, color, self.rank, ctypes.byref(new))
         return new
 

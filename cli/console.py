@@ -32,7 +32,7 @@ TYPER_OPTIONS: dict[str, Any] = {
     "add_completion": False,
 }
 
-LAUNCHER_NAMES = ("mpirun", "gloo", "srun", "hydra", "jsrun")
+LAUNCHER_NAMES = ("mpirun", "gloo", "srun", "hydra", "jsrun", "pals", "aprun")
 
 
 def choices(names: Sequence[str]) -> dict[str, Any]:
@@ -154,7 +154,8 @@ Runs = Annotated[
 Launcher = Annotated[
     str | None,
     typer.Option(
-        help="Default: srun in a Slurm job, else mpirun if installed.", **choices(LAUNCHER_NAMES)
+        help="Default: srun in a Slurm job, else that of Horovod's MPI, else gloo.",
+        **choices(LAUNCHER_NAMES),
     ),
 ]
 

@@ -13,6 +13,7 @@ from ..scaling.machine import known_precisions
 from ..scaling.netlab import EAGER_BYTES
 from ..scaling.step import build, group_cost_s
 from ..scaling.topology import Link
+from ..train.mpi_library import PRODUCTS, Family
 
 Backend = Literal["mpi", "gloo", "nccl"]
 Controller = Literal["mpi", "gloo"]
@@ -23,35 +24,72 @@ _SEND_BUFFER_BYTES = 64 << 10
 
 
 def _tuned(**choices: str) -> dict[str, str]:
-    """Open MPI's algorithm by number for collectives of its `tuned` component."""
-    return {"OMPI_MCA_coll_tuned_use_dynamic_rules": "1"} | {
-        f"OMPI_MCA_coll_tuned_{name}": number for name, number in choices.items()
-    }
+    """Open MPI's algorithm by number for collectives of its `tuned` component, and Open MPI 5's
+    `han`, which would sum within the nodes first, behind it (priority 35 there, tuned 30)."""
+    chosen = {f"OMPI_MCA_coll_tuned_{name}": number for name, number in choices.items()}
+    rules = {"OMPI_MCA_coll_tuned_use_dynamic_rules": "1", "OMPI_MCA_coll_han_priority": "0"}
+    return rules | chosen
 
 
-# (backend, comm.algorithm) -> settings. NCCL rows: never run on a GPU; as text, and the
-# torus on a fake NCCL (tests/gpu).
-ALGORITHMS: dict[tuple[Backend, str], dict[str, str]] = {
-    ("mpi", "auto"): {},
-    ("mpi", "recursive_doubling"): _tuned(allreduce_algorithm="3"),
-    ("mpi", "ring"): _tuned(allreduce_algorithm="4"),
-    ("mpi", "segmented_ring"): _tuned(
-        allreduce_algorithm="5", allreduce_algorithm_segmentsize=str(_SEGMENT_BYTES)
-    ),
-    ("mpi", "recursive_halving_doubling"): _tuned(allreduce_algorithm="6"),
-    # The three steps of train/torus.py, each as a ring; Open MPI's own choice for a reduce-scatter
-    # of some MB is twice as slow.
-    ("mpi", "torus_2d"): _tuned(
-        allreduce_algorithm="4", reduce_scatter_algorithm="3", allgatherv_algorithm="3"
-    ),
-    ("gloo", "auto"): {},
-    ("gloo", "ring"): {},  # the only one that Horovod asks of Gloo
-    ("gloo", "torus_2d"): {},
-    ("nccl", "auto"): {},
-    ("nccl", "ring"): {"NCCL_ALGO": "Ring"},
-    ("nccl", "double_tree"): {"NCCL_ALGO": "Tree"},
-    ("nccl", "torus_2d"): {"HOROVOD_TORUS_ALLREDUCE": "1"},
-    ("nccl", "hierarchical"): {"HOROVOD_HIERARCHICAL_ALLREDUCE": "1"},
+def _mpich(**choices: str) -> dict[str, str]:
+    """MPICH's algorithms by name, for any size and in any place: not those of its devices."""
+    chosen = {f"MPIR_CVAR_{key.upper()}_INTRA_ALGORITHM": name for key, name in choices.items()}
+    return {"MPIR_CVAR_DEVICE_COLLECTIVES": "none"} | chosen
+
+
+def _intel(**choices: str) -> dict[str, str]:
+    """Intel MPI's algorithms by number."""
+    return {f"I_MPI_ADJUST_{name.upper()}": number for name, number in choices.items()}
+
+
+# The engine (an MPI, Gloo or NCCL) -> comm.algorithm -> settings. Intel's rows: as text. NCCL's:
+# never run on a GPU; as text, and the torus on a fake NCCL (tests/gpu). The torus over MPI is the
+# three steps of train/torus.py, each as a ring where there is a choice; Open MPI's own one for a
+# reduce-scatter of some MB is twice as slow.
+ALGORITHMS: dict[str, dict[str, dict[str, str]]] = {
+    "openmpi": {
+        "auto": {},
+        "recursive_doubling": _tuned(allreduce_algorithm="3"),
+        "ring": _tuned(allreduce_algorithm="4"),
+        "segmented_ring": _tuned(
+            allreduce_algorithm="5", allreduce_algorithm_segmentsize=str(_SEGMENT_BYTES)
+        ),
+        "recursive_halving_doubling": _tuned(allreduce_algorithm="6"),
+        "torus_2d": _tuned(
+            allreduce_algorithm="4", reduce_scatter_algorithm="3", allgatherv_algorithm="3"
+        ),
+    },
+    "mpich": {
+        "auto": {},
+        "recursive_doubling": _mpich(allreduce="recursive_doubling"),
+        # Of the blocking ones MPICH 4.0 has no ring; of those that it starts and waits for, it has.
+        "ring": _mpich(allreduce="nb", iallreduce="tsp_ring"),
+        "recursive_halving_doubling": _mpich(allreduce="reduce_scatter_allgather"),
+        "torus_2d": _mpich(
+            allreduce="nb", iallreduce="tsp_ring", reduce_scatter="pairwise", allgatherv="ring"
+        ),
+    },
+    "intel": {
+        "auto": {},
+        "recursive_doubling": _intel(allreduce="1"),
+        "ring": _intel(allreduce="8"),
+        "recursive_halving_doubling": _intel(allreduce="2"),
+        "torus_2d": _intel(allreduce="8", reduce_scatter="2", allgatherv="3"),
+    },
+    # These read neither Open MPI's nor MPICH's settings for sure.
+    **{name: {"auto": {}, "torus_2d": {}} for name in ("spectrum", "mvapich", "cray", "mpi")},
+    "gloo": {
+        "auto": {},
+        "ring": {},  # the only one that Horovod asks of Gloo
+        "torus_2d": {},
+    },
+    "nccl": {
+        "auto": {},
+        "ring": {"NCCL_ALGO": "Ring"},
+        "double_tree": {"NCCL_ALGO": "Tree"},
+        "torus_2d": {"HOROVOD_TORUS_ALLREDUCE": "1"},
+        "hierarchical": {"HOROVOD_HIERARCHICAL_ALLREDUCE": "1"},
+    },
 }
 
 # Backend -> settings with any algorithm. The bulk sizes are NVIDIA's for this benchmark (training
@@ -72,9 +110,19 @@ SETTINGS: dict[Backend, dict[str, str]] = {
 }
 
 
+# Ranks share cores here: a rank that waits gives its core away instead of spinning. MVAPICH would
+# bind each rank, with all of its threads, to one core.
+_SHARING: dict[Family | None, dict[str, str]] = {
+    "openmpi": {"OMPI_MCA_mpi_yield_when_idle": "1"},
+    "spectrum": {"OMPI_MCA_mpi_yield_when_idle": "1"},
+    "mpich": {"MPIR_CVAR_POLLS_BEFORE_YIELD": "1"},
+    "mvapich": {"MV2_ENABLE_AFFINITY": "0"},
+}
+
 ENGINE_PREFIXES = (
-    *("NCCL_", "HOROVOD_", "MXNET_", "DALI_", "CUDA_", "UCX_"),
-    *("OMP_", "KMP_", "GOMP_", "OMPI_MCA_", "OPENBLAS_"),
+    *("NCCL_", "HOROVOD_", "MXNET_", "DALI_", "CUDA_", "UCX_", "FI_"),
+    *("OMP_", "KMP_", "GOMP_", "OPENBLAS_"),
+    *("OMPI_MCA_", "PRTE_MCA_", "MPICH_", "MPIR_CVAR_", "I_MPI_", "MV2_"),
 )
 """What the engines read begins so; anything else of the environment is nobody's business."""
 
@@ -100,17 +148,28 @@ def backend_of(run: Run, on_cpu: Controller) -> Backend:
 
 
 def engine_environment(
-    run: Run, backend: Backend, present: Mapping[str, str], controller: Controller = "mpi"
+    run: Run,
+    backend: Backend,
+    present: Mapping[str, str],
+    controller: Controller = "mpi",
+    mpi: Family | None = "openmpi",
 ) -> Environment:
-    """The engines' environment for `run`, given what is `present` already. `controller`: the
-    launcher's, which on NCCL decides too what there is to choose from. Raises UserError: the
-    backend does not offer the algorithm, or the ranks do not form its grid."""
-    chosen = choose_algorithm(run, backend, controller)
+    """The engines' environment for `run`, given what is `present` already.
+
+    Args:
+        controller: the launcher's, which on NCCL decides too what there is to choose from.
+        mpi: whose MPI Horovod was linked to; None: that is not known.
+
+    Raises:
+        UserError: the backend does not offer the algorithm, or the ranks do not form its grid.
+    """
+    offered = algorithms_of(backend, mpi)
+    chosen = choose_algorithm(run, backend, controller, mpi)
     algorithm = chosen.name.partition("(")[0]  # torus_2d(2x4): the grid is not theirs
-    if (backend, algorithm) not in ALGORITHMS:
-        offered = ", ".join(name for kind, name in ALGORITHMS if kind == backend)
+    if algorithm not in offered:
+        engine = backend if backend != "mpi" or mpi is None else PRODUCTS[mpi]
         raise UserError(
-            f"comm.algorithm: one that {backend} offers expected ({offered}), "
+            f"comm.algorithm: one that {engine} offers expected ({', '.join(offered)}), "
             f"found {run.comm.algorithm}"
         )
     if backend == "nccl":
@@ -125,11 +184,11 @@ def engine_environment(
         "MXNET_CUDNN_AUTOTUNE_DEFAULT": "0",
         **SETTINGS[backend],
         **({"MXNET_ENFORCE_DETERMINISM": "1"} if run.deterministic and backend == "nccl" else {}),
-        **ALGORITHMS[backend, algorithm],
+        **offered[algorithm],
     }
     if backend == "mpi":
-        # Ranks share cores here: a rank that waits gives its core away instead of spinning.
-        wanted["OMPI_MCA_mpi_yield_when_idle"] = "1"
+        wanted |= _SHARING.get(mpi, {})
+    if backend == "mpi" and mpi == "openmpi":
         # Over TCP: send, never put. Puts make exchanges between two ranks nearly half duplex
         # (25 MB, 4 ranks, 200 Mbit/s, recursive halving/doubling: 2.6 s against 1.7 s).
         wanted["OMPI_MCA_btl_tcp_flags"] = "1"
@@ -147,6 +206,11 @@ def engine_environment(
     }
     settings = {name: value for name, value in wanted.items() if name not in kept}
     return Environment(settings, kept, chosen)
+
+
+def algorithms_of(backend: Backend, mpi: Family | None) -> Mapping[str, dict[str, str]]:
+    """`comm.algorithm` -> settings, for each that what moves the gradients offers."""
+    return ALGORITHMS[backend if backend != "mpi" or mpi is None else mpi]
 
 
 def _check_on_nccl(algorithm: str, nodes: int, controller: Controller) -> None:
@@ -182,22 +246,28 @@ TORUS_GAIN = 0.9
 """NCCL tunes itself for each message; it is overruled where another way takes at most this part."""
 
 
-def choose_algorithm(run: Run, backend: Backend, controller: Controller = "mpi") -> Choice:
+def choose_algorithm(
+    run: Run,
+    backend: Backend,
+    controller: Controller = "mpi",
+    mpi: Family | None = "openmpi",
+) -> Choice:
     """`comm.algorithm`; for `auto` the one that the cost model of `scaling` finds cheapest.
 
     Over MPI that needs `system.link_latency_s` and `system.link_bytes_per_s` and looks at the
-    algorithms of Open MPI (our torus pays three negotiations of Horovod where they pay one; see
-    docs/communication.md). On NCCL it needs the machine's `performance` and more than one node.
-    Without these, and on Gloo, auto is the engine's own choice.
+    algorithms that this MPI can be told to use (our torus pays three negotiations of Horovod where
+    they pay one; see docs/communication.md). On NCCL it needs the machine's `performance` and more
+    than one node. Without these, and on Gloo, auto is the engine's own choice.
     """
     system, ranks = run.system, run.system.world_size
     if run.comm.algorithm != "auto" or ranks == 1:
         return Choice(run.comm.algorithm)
     message = message_bytes(run)
-    offered = [name for kind, name in ALGORITHMS if kind == backend and name != "auto"]
-    if backend == "mpi" and system.link_latency_s and system.link_bytes_per_s:
+    offered = [name for name in algorithms_of(backend, mpi) if name != "auto"]
+    flat = [name for name in offered if name != "torus_2d"]
+    if backend == "mpi" and flat and system.link_latency_s and system.link_bytes_per_s:
         link = Link(system.link_latency_s, 1 / system.link_bytes_per_s, 0.0, EAGER_BYTES)
-        name = fastest(message, ranks, link, [name for name in offered if name != "torus_2d"])
+        name = fastest(message, ranks, link, flat)
         return Choice(
             name,
             f"{name} for messages of {message / 1e6:.1f} MB over {ranks} ranks at "

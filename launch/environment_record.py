@@ -14,6 +14,7 @@ from typing import Any
 
 from ..config.reading import read_text
 from ..train.gpu import Gpus, dotted, read_gpus
+from ..train.mpi_library import horovods_mpi, library_version
 from .engine_environment import ENGINE_PREFIXES, Environment
 
 PACKAGES = (
@@ -57,7 +58,7 @@ def describe_environment(
         "python": platform.python_version(),
         "packages": installed_packages(),
         "gpus": describe_gpus(read_gpus()),
-        "mpi": (_output("mpirun", "--version") or "").partition("\n")[0] or None,
+        "mpi": _mpi(),
         "git": _git(),
         "launcher": launcher,
         "command": list(command),
@@ -103,6 +104,13 @@ def processor() -> str:
     """The model's name as the kernel has it."""
     named = re.search(r"^model name\s*: *(.*)", read_text(Path("/proc/cpuinfo")), re.M)
     return named[1].strip() if named else platform.processor()
+
+
+def _mpi() -> str | None:
+    """What the MPI that Horovod was linked to says it is."""
+    library = horovods_mpi()
+    said = library_version(library.path) if library else ""
+    return " ".join(said.partition("\n")[0].split()) or None
 
 
 def _output(*command: str) -> str | None:

@@ -23,10 +23,18 @@ _WORDS = {
 _WORD = f"(?P<word>{'|'.join(_WORDS)})"
 # What launchers print of a rank that reported nothing itself.
 _KILLED = (
-    re.compile(r"process rank (?P<rank>\d+) .*exited on signal (?P<signal>\d+)"),
+    re.compile(r"process rank (?P<rank>\d+) .*exited on\s+signal (?P<signal>\d+)"),
     re.compile(rf"^\[(?P<rank>\d+)\]<stderr>:{_WORD}", re.M),
     re.compile(rf"^srun: error: \S+: tasks? (?P<rank>\d+).*: {_WORD}", re.M),
-    re.compile(r"Process name: (?P<rank>\d+)\s+Exit code: (?P<code>1[3-9]\d)"),  # 128 + signal
+    re.compile(
+        r"Process name: (?:\[\S+,)?(?P<rank>\d+)\]?\s+Exit code:\s+(?P<code>1[3-9]\d)"
+    ),  # 128 + signal
+    # Hydra, newer ones with the rank.
+    re.compile(
+        r"^=   (?:RANK (?P<rank>\d+) )?PID \d+ RUNNING AT (?:.*\n)+?"
+        r".*EXIT STRING: .* \(signal (?P<signal>\d+)\)",
+        re.M,
+    ),
 )
 _CUT = "a file in use, such as a record file, was cut short, its disk failed, or /dev/shm is full"
 """What SIGBUS means here: record files, and what ranks of one machine share, are memory-mapped."""
@@ -116,8 +124,8 @@ def _cause(
         return template.format(**lost)  # found before anybody was killed: we did that
     ends = [match for pattern in _KILLED for match in pattern.finditer(stderr)]
     # One that had not reached the watchdog yet took those along that had.
-    for match in sorted(ends, key=lambda match: int(match["rank"]) not in not_connected):
-        found = match.groupdict()
+    for match in sorted(ends, key=lambda match: _rank_of(match, lost) not in not_connected):
+        found, rank = match.groupdict(), _rank_of(match, lost)
         if "word" in found:
             number = int(_WORDS[found["word"]])
         else:
@@ -127,12 +135,12 @@ def _cause(
             killed += " (the kernel was out of memory)"
         if number == signal.SIGBUS:
             killed += f": {_CUT}"
-        if lost is not None and lost["rank"] == int(found["rank"]):
+        if lost is not None and lost["rank"] == rank:
             if number != signal.SIGKILL:  # which leaves no time for words: those there are others'
                 killed += crash_message(lost["rank"], stderr)
             return template.format(**{**lost, "reason": killed})
-        if lost is None or int(found["rank"]) in not_connected:
-            return f"rank {found['rank']} was {killed}"
+        if lost is None or rank in not_connected:
+            return f"{'a rank' if rank is None else f'rank {rank}'} was {killed}"
     if lost is not None:
         exited = PROCESS_EXITED + crash_message(lost["rank"], stderr)
         return template.format(**{**lost, "reason": exited})
@@ -142,6 +150,14 @@ def _cause(
     return f"the launcher ended with exit code {code} before any rank reported" + (
         f": {said}" if said else ""
     )
+
+
+def _rank_of(match: re.Match[str], lost: Mapping[str, Any] | None) -> int | None:
+    """Which rank a launcher means. Hydra before 4.1 names only its process: then that is the first
+    one which the watchdog found gone."""
+    if match["rank"]:
+        return int(match["rank"])
+    return int(lost["rank"]) if lost is not None else None
 
 
 def crash_message(rank: int, stderr: str) -> str:

@@ -103,4 +103,6 @@ def _launch(run: Run, dialect: Scheduler, runs: int) -> Iterator[str]:
         yield ': "${RN50_HOSTS:?a file with the names of the hosts, one a line, expected}"'
     yield "# Output: $folder/job.log. Started again it goes on, and writes over nothing."
     yield 'exec "$python" -m rn50.cli.entry launch --job="$folder" \\'
-    yield f'  --launcher {dialect.launcher} --runs {runs} -- "${{config[@]}}"'
+    # Without one of the scheduler's own, that of the MPI which Horovod is linked to.
+    launcher = "" if dialect.launcher == "mpirun" else f"--launcher {dialect.launcher} "
+    yield f'  {launcher}--runs {runs} -- "${{config[@]}}"'

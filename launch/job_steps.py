@@ -29,6 +29,7 @@ from .failure import explain_failure, read_failures
 from .host_limits import read_limits
 from .job import describe_machine, describe_stop, keep_log, next_run, say_ending, say_error
 from .job_folder import EXIT_FAILED, EXIT_MISSED, OpenJob
+from .launchers import family_here
 from .preflight import refusals, refuse
 from .resume import begin_attempt, close_attempt, is_hopeless, read_result
 from .run import RANK, begin_run, close_result, conclude, end_failed
@@ -54,7 +55,8 @@ def begin(out: Path, config: str, overrides: Sequence[str]) -> int:
         (out / RESUME_FROM).unlink(missing_ok=True)
         if found is not None:
             write_own(out / RESUME_FROM, f"{found.path}\n")
-        environment = engine_environment(run, backend_of(run, "mpi"), os.environ)
+        backend = backend_of(run, "mpi")
+        environment = engine_environment(run, backend, os.environ, mpi=family_here())
         begin_run(todo.loaded, out, environment, run.system.scheduler, RANK, manifest)
         describe_machine(run, out.parent)
     return 0

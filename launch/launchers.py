@@ -7,7 +7,9 @@ allocation and in every scheduler's job script.
 from __future__ import annotations
 
 import os
+import re
 import shutil
+import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -15,6 +17,7 @@ from typing import ClassVar, NamedTuple
 
 from ..config.errors import UserError, failing_as
 from ..config.schema import Run
+from ..train.mpi_library import MPICH_ABI, PRODUCTS, Family, MpiLibrary, horovods_mpi
 from .engine_environment import (
     ENGINE_PREFIXES,
     Controller,
@@ -42,6 +45,8 @@ class Job(NamedTuple):
     cores_per_node: int = 1
     gpus_per_node: int = 0
     as_root: bool = False
+    pmi: str = "pmix"
+    """What srun is to offer the ranks to find each other by: a name of `srun --mpi=list`."""
 
     @classmethod
     def of(cls, run: Run, command: Sequence[str]) -> Job:
@@ -75,6 +80,8 @@ class Launcher:
     """What coordinates Horovod's processes."""
     may_start_elsewhere: ClassVar[bool] = False
     """Ranks of one node may run on another machine than the one that starts them."""
+    families: ClassVar[tuple[Family, ...]] = tuple(PRODUCTS)
+    """Whose MPI it can join the ranks of."""
 
     def command(self, job: Job) -> list[str]:
         """The command line that starts `job`."""
@@ -86,9 +93,11 @@ class Launcher:
 
 
 class OpenMpi(Launcher):
-    """Takes its hosts from the scheduler's allocation, unless they are given."""
+    """Takes its hosts from the scheduler's allocation, unless they are given. Open MPI 5 (PRRTE)
+    takes these options as Open MPI 4 does, without a warning (4.1.4, 5.0.7)."""
 
     name, program, product = "mpirun", "mpirun", "Open MPI"
+    families = ("openmpi", "spectrum")
 
     def command(self, job: Job) -> list[str]:
         tokens = ["mpirun", "-np", str(job.ranks), "--oversubscribe", "--bind-to", "none"]
@@ -103,11 +112,17 @@ class OpenMpi(Launcher):
             tokens += ["-x", name]
         return [*tokens, *job.command]
 
+    def is_installed(self) -> bool:
+        """Whether the PATH's mpirun is not MPICH's."""
+        found = shutil.which(self.program)
+        return found is not None and Path(found).resolve().name != Hydra.program
+
 
 class Hydra(Launcher):
-    """The process manager of MPICH, MVAPICH2 and Intel MPI."""
+    """The process manager of MPICH, MVAPICH2 and Intel MPI; their mpirun is the same program."""
 
     name, program, product = "hydra", "mpiexec.hydra", "MPICH"
+    families = MPICH_ABI
 
     def command(self, job: Job) -> list[str]:
         tokens = ["mpiexec.hydra", "-n", str(job.ranks), "-ppn", str(job.ranks_per_node)]
@@ -136,13 +151,13 @@ class Horovodrun(Launcher):
 
 
 class Srun(Launcher):
-    """Slurm's launcher, within an allocation; ranks find each other by PMIx. Without
-    --kill-on-bad-exit the others would wait for ever for a rank that failed."""
+    """Slurm's launcher, within an allocation. Without --kill-on-bad-exit the others would wait for
+    ever for a rank that failed."""
 
     name, program, product, may_start_elsewhere = "srun", "srun", "Slurm", True
 
     def command(self, job: Job) -> list[str]:
-        tokens = ["srun", "--mpi=pmix", "--kill-on-bad-exit=1", f"--nodes={job.nodes}"]
+        tokens = ["srun", f"--mpi={job.pmi}", "--kill-on-bad-exit=1", f"--nodes={job.nodes}"]
         tokens += [f"--ntasks={job.ranks}", f"--ntasks-per-node={job.ranks_per_node}"]
         return [*tokens, "--cpu-bind=none", "--export=ALL", *job.command]
 
@@ -161,17 +176,63 @@ class Jsrun(Launcher):
         return [*tokens, "-b", "none", *job.command]
 
 
+class Pals(Launcher):
+    """HPE Cray's own mpiexec, within an allocation of PBS; it takes the whole environment along."""
+
+    name, program, product = "pals", "mpiexec", "HPE Cray PALS"
+    families = ("cray", "mpich")
+
+    def command(self, job: Job) -> list[str]:
+        tokens = ["mpiexec", "-n", str(job.ranks), "--ppn", str(job.ranks_per_node)]
+        if job.hosts:
+            tokens += ["--hosts", ",".join(job.hosts)]
+        return [*tokens, "--cpu-bind", "none", *job.command]
+
+
+class Aprun(Launcher):
+    """The launcher of Cray's older machines (ALPS), and PALS's stand-in for it."""
+
+    name, program, product = "aprun", "aprun", "Cray"
+    families = ("cray", "mpich")
+
+    def command(self, job: Job) -> list[str]:
+        tokens = ["aprun", "-n", str(job.ranks), "-N", str(job.ranks_per_node)]
+        cores = str(job.cores_per_node // job.ranks_per_node)
+        return [*tokens, "-d", cores, "-cc", "none", *job.command]
+
+
 LAUNCHERS: dict[str, Launcher] = {
-    launcher.name: launcher for launcher in (OpenMpi(), Horovodrun(), Srun(), Hydra(), Jsrun())
+    launcher.name: launcher
+    for launcher in (OpenMpi(), Horovodrun(), Srun(), Hydra(), Jsrun(), Pals(), Aprun())
 }
+OF_FAMILY: dict[Family, str] = {
+    **dict.fromkeys(MPICH_ABI, "hydra"),
+    "openmpi": "mpirun",
+    "spectrum": "mpirun",
+    "cray": "pals",
+}
+"""Without a scheduler's own launcher."""
+
+_PMI: dict[Family, tuple[str, ...]] = {
+    **dict.fromkeys(MPICH_ABI, ("pmi2", "pmix")),
+    "openmpi": ("pmix", "pmi2"),
+    "spectrum": ("pmix",),
+    "cray": ("cray_shasta", "pmi2", "pmix"),
+}
+"""What srun may offer to the ranks of an MPI, the best first."""
 
 
 def pick_launcher(wanted: str | None) -> str:
-    """The launcher asked for; else srun in a Slurm allocation, else mpirun if any, else gloo."""
+    """The launcher asked for; else srun in a Slurm allocation, else that of the MPI which Horovod
+    was linked to if any, else gloo. Raises UserError: what cannot start the ranks here."""
+    library = horovods_mpi()
     if wanted is None:
         if "SLURM_JOB_ID" in os.environ and LAUNCHERS["srun"].is_installed():
             return "srun"
-        return "mpirun" if LAUNCHERS["mpirun"].is_installed() else "gloo"
+        if library is None:
+            return "gloo"
+        own = OF_FAMILY[library.family] if library.family else "mpirun"
+        return own if LAUNCHERS[own].is_installed() else "gloo"
     if wanted not in LAUNCHERS:
         raise UserError(f"--launcher: {', '.join(LAUNCHERS)} expected, found {wanted}")
     launcher = LAUNCHERS[wanted]
@@ -180,7 +241,57 @@ def pick_launcher(wanted: str | None) -> str:
             f"--launcher {wanted}: {launcher.product}'s {launcher.program} on the PATH expected, "
             "found none"
         )
+    if launcher.controller == "mpi":
+        _check_family(launcher, library)
     return wanted
+
+
+def _check_family(launcher: Launcher, library: MpiLibrary | None) -> None:
+    """Refuse what would start ranks of which each is alone."""
+    if library is None:
+        raise UserError(
+            f"--launcher {launcher.name}: a Horovod built with MPI expected, found one without; "
+            "install an MPI and run scripts/setup.sh again, or use --launcher gloo"
+        )
+    if library.family and library.family not in launcher.families:
+        able = ", ".join(one.name for one in LAUNCHERS.values() if library.family in one.families)
+        raise UserError(
+            f"--launcher {launcher.name}: one that joins ranks of {library.product} expected, to "
+            f"which Horovod was linked ({able}), found {launcher.product}'s"
+        )
+
+
+def pick_pmi(listed: Sequence[str], family: Family | None) -> str:
+    """What srun is to offer ranks of `family`, out of what it has. Raises UserError: nothing that
+    they speak. `listed`: by `srun --mpi=list`; empty: unknown."""
+    wanted = _PMI[family or "openmpi"]
+    found = next((name for name in wanted if name in listed), None)
+    if found is None and listed:
+        raise UserError(
+            f"srun --mpi=list: {' or '.join(wanted)} expected for "
+            f"{PRODUCTS[family] if family else 'MPI'}, found {', '.join(listed)}"
+        )
+    return found or wanted[0]
+
+
+def read_pmi_list(text: str) -> tuple[str, ...]:
+    """The names in the output of `srun --mpi=list`, which older ones begin with `srun: `."""
+    lines = (line.strip() for line in re.sub(r"^srun: ", "", text, flags=re.M).splitlines())
+    return tuple(line for line in lines if re.fullmatch(r"[a-z]\w*", line))
+
+
+def _listed_pmi() -> tuple[str, ...]:
+    if not LAUNCHERS["srun"].is_installed():
+        return ()
+    done = subprocess.run(["srun", "--mpi=list"], capture_output=True, text=True, check=False)
+    return read_pmi_list(done.stdout + done.stderr)
+
+
+def family_here() -> Family | None:
+    """Whose MPI Horovod was linked to, None where that is not known for sure. Where there is no
+    Horovod over MPI a job is for another machine: Open MPI's."""
+    library = horovods_mpi()
+    return library.family if library else "openmpi"
 
 
 def allocated_hosts(environment: Mapping[str, str] = os.environ) -> tuple[str, ...]:
@@ -198,8 +309,9 @@ def build_job(run: Run, launcher: str, command: Sequence[str]) -> tuple[Job, Env
     """The job that runs `command` on every rank of `run`, and the engines' environment. Raises
     UserError: the engines refuse the config, or this shell's limits are too low for a launcher."""
     check_open_files(read_limits())
-    controller, system = LAUNCHERS[launcher].controller, run.system
-    environment = engine_environment(run, backend_of(run, controller), os.environ, controller)
+    controller, system, family = LAUNCHERS[launcher].controller, run.system, family_here()
+    backend = backend_of(run, controller)
+    environment = engine_environment(run, backend, os.environ, controller, family)
     variables = environment.settings | environment.kept  # on all nodes, the user's as well
     if system.nodes > 1:  # and what modules have set, whatever engine reads it
         wanted = [n for n in os.environ if n.startswith(ENGINE_PREFIXES) or n in _PATHS]
@@ -208,4 +320,6 @@ def build_job(run: Run, launcher: str, command: Sequence[str]) -> tuple[Job, Env
         variables = {"SRUN_CPUS_PER_TASK": cores} | variables
     hosts = allocated_hosts()[: system.nodes] if system.nodes > 1 else ()
     job = Job.of(run, command)
+    if launcher == "srun":
+        job = job._replace(pmi=pick_pmi(_listed_pmi(), family))
     return job._replace(environment=variables, hosts=hosts, as_root=os.geteuid() == 0), environment

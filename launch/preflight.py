@@ -23,7 +23,7 @@ from .ending import CANNOT_RUN_HERE
 from .engine_environment import Controller, backend_of, engine_environment
 from .environment_record import mxnet_distribution
 from .free_memory import free_memory_bytes
-from .launchers import LAUNCHERS
+from .launchers import LAUNCHERS, family_here
 
 CANNOT_RUN = ("MLP061", "cannot-run")
 """Id of what `config check` finds of any machine."""
@@ -78,7 +78,7 @@ def refusals(run: Run, controllers: Sequence[Controller] = ("mpi", "gloo")) -> l
 
 
 def _check_engines(run: Run, controller: Controller) -> None:
-    engine_environment(run, backend_of(run, controller), {}, controller)
+    engine_environment(run, backend_of(run, controller), {}, controller, family_here())
 
 
 def launcher_note(run: Run) -> str:

@@ -8,12 +8,19 @@ from collections.abc import Iterator
 _DASHES = re.compile(r"^-{60,}$", re.M)
 _MOST = 300
 # Blocks of mpirun that only report that something else has ended the job.
-_ECHOES = ("Primary job  terminated", "mpirun detected that one or more", "mpirun noticed that")
+_ECHOES = (
+    "Primary job  terminated",
+    *(
+        f"{name} {words}"
+        for name in ("mpirun", "prterun")
+        for words in ("detected that one or more", "noticed that")
+    ),
+)
 # Where a block stops saying what is wrong and gives general advice.
 _ADVICE = re.compile(
     r'\n\s*(A "slot" is|This usually is caused by|You can override this|We strongly suggest'
     r"|Running as root is|Please revise|This is usually an internal|This is something that"
-    r"|Check to make sure)"
+    r"|Check to make sure|Please use the)"
 )
 _SORRY = "You were supposed to get help about:"
 _STEP = r"error: (?:execve\(\): .*|\*\*\* (?:STEP|JOB) .* \*\*\*)"
@@ -25,16 +32,20 @@ _LINES = (
     re.compile(rf"^slurmstepd\S*: (?P<said>{_STEP})", re.M),
     re.compile(r"^(?:srun|salloc|jsrun): (?P<said>(?:error|fatal): (?!\S+: tasks? \d).*)", re.M),
     re.compile(r"^(?:mpirun|horovodrun|jsrun|srun): .*(?:rror|option).*", re.M),
+    # Open MPI 5 (prterun) puts its row of dashes behind this one, not around it.
+    re.compile(r"^(?:mpirun|prterun) has detected an attempt to run as root\.", re.M),
+    # Hydra's first line: the others are its functions, from the innermost on.
+    re.compile(r"^\[(?:mpiexec|proxy)[^]]*\] \w+ \([^()]*\): (?P<said>.*)", re.M),
     re.compile(r"^PMIX ERROR: .*|(?<=\] )PMIX ERROR: OUT-OF-RESOURCE", re.M),
 )
-_FIRST = re.compile(r"Process name: (?P<rank>\d+)\s+Exit code: (?P<code>\d+)")
+_FIRST = re.compile(r"Process name: (?:\[\S+,)?(?P<rank>\d+)\]?\s+Exit code: (?P<code>\d+)")
 _SHELL = {126: "cannot be executed", 127: "no such program"}
 _RAISED = re.compile(r"^(?:[\w.]*(?:Error|Exception)|_queue\.Empty)\b.*", re.M)
 
 
 def quote_refusal(stderr: str) -> str:
     """The sentence in which a launcher said why it ended; empty where it said nothing. `stderr`: of
-    mpirun, srun, jsrun or horovodrun."""
+    mpirun, mpiexec.hydra, srun, jsrun or horovodrun."""
     for said in _sentences(stderr):
         if text := " ".join(said.split()):
             return (
@@ -59,5 +70,5 @@ def _sentences(stderr: str) -> Iterator[str]:
         meaning = f" ({_SHELL[code]})" if code in _SHELL else ""
         yield f"rank {found['rank']} ended with exit code {code}{meaning}"
     yield from reversed(_RAISED.findall(stderr))
-    lines = [line for line in stderr.splitlines() if line.strip(" -")]
+    lines = [line for line in stderr.splitlines() if line.strip(" -=")]
     yield lines[-1] if lines else ""

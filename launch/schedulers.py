@@ -36,7 +36,8 @@ class Scheduler:
 
     name: ClassVar[SchedulerName]
     launcher: ClassVar[str] = "mpirun"
-    """Of launchers.py; mpirun is told the hosts of the allocation."""
+    """Of launchers.py; mpirun, for the scheduler has none of its own, is told the hosts of the
+    allocation. In a container it is the image's, else whichever fits this machine's MPI."""
     command: ClassVar[tuple[str, ...]]
     """Submits; the script's name follows, on stdin where `from_stdin`."""
     from_stdin: ClassVar[bool] = False

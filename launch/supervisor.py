@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import json
 import os
+import re
 import signal
 import subprocess
 import tempfile
@@ -35,6 +36,7 @@ FAILED_GRACE_S = 2.0
 POLL_S = 0.05
 EXIT_RANK_LOST = 1
 _PR_SET_CHILD_SUBREAPER = 36
+_HYDRAS_ROW = re.compile(r"={70,}\n")
 
 
 class RankFailed(UserError):
@@ -88,7 +90,7 @@ def run_watched(
             start_new_session=True,  # Ctrl-C reaches us alone; we pass it on
         )
         assert child.stdout is not None
-        relay = threading.Thread(target=_relay, args=(child.stdout,), daemon=True)
+        relay = threading.Thread(target=_relay, args=(child.stdout, log.fileno()), daemon=True)
         relay.start()
         grace_s = GRACE_S
         try:
@@ -241,10 +243,15 @@ def _signal(process: psutil.Process, number: int) -> None:
         process.send_signal(number)
 
 
-def _relay(stdout: IO[str]) -> None:
-    read = True
+def _relay(stdout: IO[str], errors: int) -> None:
+    """Show what rank 0 prints; what Hydra has to say of a rank's end, below a row of its own on the
+    standard output, goes to the file `errors` with the launcher's other words."""
+    read, ended = True, False
     for line in stdout:
-        if read:
+        ended = ended or _HYDRAS_ROW.fullmatch(line) is not None
+        if ended:
+            os.write(errors, line.encode())
+        elif read:
             try:
                 print(LABEL.sub("", line), end="", flush=True)
             except BrokenPipeError:  # `| head`: the ranks go on all the same

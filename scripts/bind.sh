@@ -84,9 +84,9 @@ if [[ -n $table && $table != /* ]]; then table=$home/config/system/$table.bind; 
 
 # In the order of config/local_rank.py, which says why Slurm's come last.
 rank=$(first HOROVOD_LOCAL_RANK OMPI_COMM_WORLD_LOCAL_RANK MV2_COMM_WORLD_LOCAL_RANK \
-  MPI_LOCALRANKID PALS_LOCAL_RANKID JSM_NAMESPACE_LOCAL_RANK SLURM_LOCALID)
+  MPI_LOCALRANKID PMI_LOCAL_RANK PALS_LOCAL_RANKID JSM_NAMESPACE_LOCAL_RANK SLURM_LOCALID)
 size=$(first HOROVOD_LOCAL_SIZE OMPI_COMM_WORLD_LOCAL_SIZE MV2_COMM_WORLD_LOCAL_SIZE \
-  MPI_LOCALNRANKS JSM_NAMESPACE_LOCAL_SIZE SLURM_NTASKS_PER_NODE)
+  MPI_LOCALNRANKS PMI_LOCAL_SIZE JSM_NAMESPACE_LOCAL_SIZE SLURM_NTASKS_PER_NODE)
 rank=${rank:-0}
 size=${size:-1}
 [[ $rank =~ ^[0-9]+$ && $size =~ ^[0-9]+$ ]] || fail "numbers expected, found local rank $rank of $size"

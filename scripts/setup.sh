@@ -128,8 +128,20 @@ for tool in g++ make; do command -v "$tool" >/dev/null || missing+=("$tool"); do
 for library in libgomp:1 libquadmath:0; do # MXNet's wheel links to them
   PATH=$PATH:/sbin:/usr/sbin ldconfig -p | grep -q "${library/:/.so.}" || missing+=("${library/:/}")
 done
-has_mpi() { # to build with: Debian's openmpi-bin alone has mpicxx, but no headers
-  command -v mpirun >/dev/null && mpicxx -E -x c++ -include mpi.h /dev/null >/dev/null 2>&1
+# Puts the MPI to build with into $mpi, as openmpi-4.1.4 or mpich-4.0.2. Its headers say it: Debian's
+# openmpi-bin alone has mpicxx without them, and the mpirun of either family is called so.
+has_mpi() {
+  mpi=$(mpicxx -E -dM -x c++ -include mpi.h /dev/null 2>/dev/null | awk '
+    { gsub("\"", "", $3); defined[$2] = $3 }
+    END {
+      if (major = defined["OMPI_MAJOR_VERSION"])
+        print "openmpi-" major "." defined["OMPI_MINOR_VERSION"] "." defined["OMPI_RELEASE_VERSION"]
+      else if (version = defined["I_MPI_VERSION"]) print "intelmpi-" version
+      else if (version = defined["MVAPICH2_VERSION"]) print "mvapich2-" version
+      else if (version = defined["MPICH_VERSION"]) print "mpich-" version
+      else if (version = defined["MPI_VERSION"]) print "mpi-of-standard-" version
+    }')
+  [ -n "$mpi" ]
 }
 if ! has_mpi && may_apt; then missing+=(openmpi-bin libopenmpi-dev); fi
 if [ ${#missing[@]} -gt 0 ]; then
@@ -141,11 +153,9 @@ if [ ${#missing[@]} -gt 0 ]; then
   done
 fi
 if has_mpi; then
-  mpi=$(mpirun --version | sed -n '1s/.* //p')
-  say "Python $("$python" -V | cut -d' ' -f2), Open MPI $mpi"
+  say "Python $("$python" -V | cut -d' ' -f2), $mpi"
 else
-  mpi=
-  say "Python $("$python" -V | cut -d' ' -f2), no Open MPI: ranks talk by Gloo"
+  say "Python $("$python" -V | cut -d' ' -f2), no MPI to build with: ranks talk by Gloo"
 fi
 
 if ! [ -x "$venv/bin/python" ] || ! usable_python "$venv/bin/python"; then
@@ -191,7 +201,7 @@ install_stack() { # everything but rn50
     HOROVOD_WITH_GLOO=1)
   if [ -n "$mpi" ]; then flags+=(HOROVOD_WITH_MPI=1); else flags+=(HOROVOD_WITHOUT_MPI=1); fi
   key=$("$venv/bin/python" -c 'import sys; print(sys.implementation.cache_tag)')
-  key+=-$horovod-$mxnet-mpi${mpi:-none}-gcc$(g++ -dumpversion)-$(uname -m)
+  key+=-$horovod-$mxnet-mpi${mpi#openmpi-}-gcc$(g++ -dumpversion)-$(uname -m)
   if [ -n "$gpu" ]; then gpu_build; fi
   wheels=${XDG_CACHE_HOME:-$HOME/.cache}/rn50/wheels/${key//[^A-Za-z0-9.-]/_}
   build=

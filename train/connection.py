@@ -10,7 +10,6 @@ from __future__ import annotations
 import ctypes
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
-from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +21,7 @@ from ..config.errors import UserError
 from ..config.schema import Run
 from ..logging.timeline import Timeline
 from ..scaling.cost import torus_grid
+from .mpi_library import horovods_mpi, package_folder
 
 _THREAD_MULTIPLE = 3  # what Horovod asks MPI for
 
@@ -52,9 +52,10 @@ class Connection:
     def begin(self) -> None:
         """Start joining in a thread of its own.
 
-        Over MPI that is MPI's own part. Horovod's waits for `wait`: from then on its thread talks
-        to the other ranks in every cycle, waiting in MPI with a core that loading MXNet needs (4
-        ranks on 2 cores, 5 ms of latency: start-up in 9.4 s instead of 5.6).
+        Over MPI that is MPI's own part, if it is an MPI that is known; else nothing. Horovod's
+        waits for `wait`: from then on its thread talks to the other ranks in every cycle, waiting
+        in MPI with a core that loading MXNet needs (4 ranks on 2 cores, 5 ms of latency: start-up
+        in 9.4 s instead of 5.6).
         """
         pool = ThreadPoolExecutor(1, thread_name_prefix="join")
         self._joined = pool.submit(self._join)
@@ -66,7 +67,7 @@ class Connection:
             self._join()
         else:
             self._joined.result()
-        if self._mpi is not None:
+        if self._over_mpi:
             self._start_horovod()
 
     def leave(self) -> None:
@@ -78,9 +79,7 @@ class Connection:
         with self._timeline.span("join ranks"):
             time.sleep(self.delay_s)
             if self._over_mpi:
-                self._mpi = ctypes.CDLL("libmpi.so.40", mode=ctypes.RTLD_GLOBAL)
-                provided = ctypes.c_int()
-                self._mpi.MPI_Init_thread(None, None, _THREAD_MULTIPLE, ctypes.byref(provided))
+                self._mpi = _start_mpi()
             else:
                 self._start_horovod()
 
@@ -92,9 +91,21 @@ class Connection:
         basics.init(process_sets=self.process_sets)
 
 
+def _start_mpi() -> ctypes.CDLL | None:
+    """MPI after MPI_Init_thread, which takes the same in C whosever it is; None: whose it is is not
+    known, so that Horovod starts it."""
+    library = horovods_mpi()
+    if library is None or library.family is None:
+        return None
+    mpi = ctypes.CDLL(library.path, mode=ctypes.RTLD_GLOBAL)
+    provided = ctypes.c_int()
+    mpi.MPI_Init_thread(None, None, _THREAD_MULTIPLE, ctypes.byref(provided))
+    return mpi
+
+
 def _package(name: str) -> Path:
     """Folder of an installed package, without importing it."""
-    found = find_spec(name)
-    if found is None or not found.submodule_search_locations:
+    folder = package_folder(name)
+    if folder is None:
         raise UserError(f"{name}: an installed package expected, found none; scripts/setup.sh")
-    return Path(found.submodule_search_locations[0])
+    return folder

@@ -15,4 +15,4 @@ export PYTHONPATH="$home${PYTHONPATH:+:$PYTHONPATH}"
 
 # Output: $folder/job.log. Started again it goes on, and writes over nothing.
 exec "$python" -m rn50.cli.entry launch --job="$folder" \
-  --launcher mpirun --runs 1 -- "${config[@]}"
+  --runs 1 -- "${config[@]}"

@@ -58,7 +58,7 @@ def test_a_torus_of_too_few_ranks_is_reported_and_the_rest_planned(ranks: int) -
 def test_what_no_rank_count_and_no_launcher_can_do_is_an_error_before_anything_starts() -> None:
     with pytest.raises(UserError, match="nothing to measure: two ranks or more expected"):
         plan(1)
-    with pytest.raises(UserError, match="the layer mpi needs --launcher mpirun, found gloo"):
+    with pytest.raises(UserError, match="the layer mpi needs a launcher of MPI, found gloo"):
         plan(2, launcher="gloo")
     with pytest.raises(UserError, match=r"comm\.algorithm: expected auto, ring, "):
         plan(2, algorithms=["star", "ring"])

@@ -57,7 +57,7 @@ def launch_again() -> None:
     """Somebody goes on with this very run while it trains."""
     out = rest[rest.index("--out") + 1]
     command = [sys.executable, "-m", "rn50.cli.entry", "launch", "--resume", out]
-    foreign = ("OMPI_", "PMIX_", "HOROVOD_", "RN50_")
+    foreign = ("OMPI_", "PMIX_", "PMI_", "MPI_", "HOROVOD_", "RN50_")
     environment = {k: v for k, v in os.environ.items() if not k.startswith(foreign)}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     print(f"second launch: exit {done.returncode}, {done.stderr.strip()}", flush=True)

@@ -22,6 +22,7 @@ from typing import Any
 
 import psutil
 
+from rn50.train.process_info import read_process_info
 from tests.faults.matrix import DEATH_BOUND_S, ROOT, RUN
 
 FAILED = re.compile(r"rank \d+ (on \S+ failed in|was killed)")
@@ -47,8 +48,9 @@ def rank_process(parent: int, rank: int) -> psutil.Process | None:
             command, environment = child.cmdline(), child.environ()
         except psutil.Error:
             continue
-        number = environment.get("OMPI_COMM_WORLD_RANK", environment.get("HOROVOD_RANK"))
-        if "rn50.train" in command and number == str(rank) and "python" in Path(command[0]).name:
+        found = read_process_info(environment)
+        ours = "rn50.train" in command and "python" in Path(command[0]).name
+        if ours and found.launcher != "none" and found.rank == rank:
             return child
     return None
 
@@ -125,7 +127,7 @@ def summary(kills: Sequence[dict[str, Any]]) -> str:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--launcher", choices=("mpirun", "gloo"), required=True)
+    parser.add_argument("--launcher", choices=("mpirun", "hydra", "gloo"), required=True)
     parser.add_argument("--moments", type=int, default=30)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--data", type=Path, default=ROOT / "datasets/smoke")

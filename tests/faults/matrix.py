@@ -288,7 +288,7 @@ def _clock_problems(run: Path) -> Iterator[str]:
 
 def other_jobs() -> bool:
     """Does anybody else on this machine run ranks, whose shared memory is not ours?"""
-    names = {"mpirun", "horovodrun"}
+    names = {"mpirun", "mpiexec.hydra", "horovodrun"}
     return any(names & {process.info["name"]} for process in psutil.process_iter(["name"]))
 
 

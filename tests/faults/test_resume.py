@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 import signal
 import subprocess
 from pathlib import Path
@@ -15,9 +14,10 @@ import pytest
 from rn50.compliance.check_log import check_log
 from rn50.logging.parse import read_events
 from rn50.train import checkpoint_folder
+from tests import mpi
 
 pytestmark = pytest.mark.slow
-LAUNCHERS = ["gloo", *(["mpirun"] if shutil.which("mpirun") else [])]
+LAUNCHERS = ["gloo", *([] if mpi.WHY_NOT else [mpi.LAUNCHER])]
 # Four epochs of 20 steps, evaluated after 2 and 4.
 RUN = (
     *("smoke", "seed=1", "schedule.length=4 epochs", "eval.period=2", "eval.offset=1"),

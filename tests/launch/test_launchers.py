@@ -10,10 +10,19 @@ from rn50.config.errors import UserError
 from rn50.config.load import load
 from rn50.launch.engine_environment import Environment
 from rn50.launch.environment_record import PACKAGES, describe_environment, installed_packages
-from rn50.launch.launchers import LAUNCHERS, Job, allocated_hosts, build_job, pick_launcher
+from rn50.launch.launchers import (
+    LAUNCHERS,
+    Job,
+    allocated_hosts,
+    build_job,
+    pick_launcher,
+    pick_pmi,
+    read_pmi_list,
+)
 from rn50.launch.run import load_for_launch, result_line
 from rn50.launch.run_files import new_run_folder
 from rn50.train.gpu import Gpu, Gpus
+from rn50.train.mpi_library import Family, MpiLibrary
 
 COMMAND = ("python", "-m", "rn50.train", "c.yaml")
 
@@ -43,6 +52,15 @@ HOSTS = Job(COMMAND, 4, 2, {}, hosts=("h1", "h2"))
             "srun --mpi=pmix --kill-on-bad-exit=1 --nodes=512 --ntasks=2048 --ntasks-per-node=4 "
             "--cpu-bind=none --export=ALL",
         ),
+        (
+            "srun",
+            MANY.once_per_node(COMMAND)._replace(pmi="pmi2"),
+            "srun --mpi=pmi2 --kill-on-bad-exit=1 --nodes=512 --ntasks=512 --ntasks-per-node=1 "
+            "--cpu-bind=none --export=ALL",
+        ),
+        ("pals", MANY, "mpiexec -n 2048 --ppn 4 --cpu-bind none"),
+        ("pals", HOSTS, "mpiexec -n 4 --ppn 2 --hosts h1,h2 --cpu-bind none"),
+        ("aprun", MANY, "aprun -n 2048 -N 4 -d 20 -cc none"),
         ("jsrun", MANY, "jsrun -n 512 -r 1 -a 4 -c 80 -g 4 -b none"),
         ("jsrun", MANY.once_per_node(COMMAND), "jsrun -n 512 -r 1 -a 1 -c 80 -g 4 -b none"),
     ],
@@ -88,8 +106,96 @@ def test_several_nodes_get_what_the_engines_read(
     assert build_job(load("smoke").run, "mpirun", COMMAND)[0].hosts == ()
 
 
+OPEN_MPI, MPICH = MpiLibrary("libmpi.so.40", "openmpi"), MpiLibrary("libmpi.so.12", "mpich")
+CRAY, STRANGE = MpiLibrary("libmpi_gnu_91.so.12", "cray"), MpiLibrary("libmpi.so.0", None)
+
+
+def link_horovod(monkeypatch: pytest.MonkeyPatch, library: MpiLibrary | None) -> None:
+    monkeypatch.setattr("rn50.launch.launchers.horovods_mpi", lambda: library)
+
+
+@pytest.mark.parametrize(
+    ("library", "launcher"),
+    [(OPEN_MPI, "mpirun"), (MPICH, "hydra"), (CRAY, "pals"), (STRANGE, "mpirun"), (None, "gloo")],
+)
+def test_the_mpi_of_horovod_decides_on_the_launcher(
+    monkeypatch: pytest.MonkeyPatch, library: MpiLibrary | None, launcher: str
+) -> None:
+    monkeypatch.setattr("shutil.which", lambda name: f"/nowhere/{name}")
+    link_horovod(monkeypatch, library)
+    assert pick_launcher(None) == launcher
+
+
+@pytest.mark.parametrize(
+    ("library", "launcher", "words"),
+    [
+        (OPEN_MPI, "hydra", r"ranks of Open MPI \(libmpi.so.40\) .*\(mpirun, gloo, srun, jsrun\)"),
+        (
+            MPICH,
+            "mpirun",
+            r"ranks of MPICH \(libmpi.so.12\) .*\(gloo, srun, hydra, jsrun, pals",
+        ),
+        (None, "srun", "a Horovod built with MPI expected, found one without"),
+    ],
+)
+def test_a_launcher_of_another_mpi_is_refused(
+    monkeypatch: pytest.MonkeyPatch, library: MpiLibrary | None, launcher: str, words: str
+) -> None:
+    monkeypatch.setattr("shutil.which", lambda name: f"/nowhere/{name}")
+    link_horovod(monkeypatch, library)
+    with pytest.raises(UserError, match=f"--launcher {launcher}: .*{words}"):
+        pick_launcher(launcher)
+
+
+def test_hydra_by_the_name_of_mpirun_is_not_open_mpis(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """As /etc/alternatives has it where Debian's mpich is the one that was asked for."""
+    program = tmp_path / "mpiexec.hydra"
+    program.touch(0o755)
+    (tmp_path / "mpirun").symlink_to(program)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    link_horovod(monkeypatch, OPEN_MPI)
+    assert pick_launcher(None) == "gloo"
+    link_horovod(monkeypatch, MPICH)
+    assert pick_launcher(None) == "hydra"
+
+
+NEW_SLURM = """MPI plugin types are...
+\tnone
+\tcray_shasta
+\tpmi2
+\tpmix
+specific pmix plugin versions available: pmix_v4
+"""
+OLD_SLURM = "srun: MPI types are...\nsrun: pmi2\nsrun: openmpi\nsrun: none\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "family", "chosen"),
+    [
+        (NEW_SLURM, "openmpi", "pmix"),
+        (NEW_SLURM, "mpich", "pmi2"),
+        (NEW_SLURM, "cray", "cray_shasta"),
+        (NEW_SLURM, None, "pmix"),
+        (OLD_SLURM, "openmpi", "pmi2"),
+        ("", "mpich", "pmi2"),
+    ],
+)
+def test_srun_offers_what_the_mpi_speaks(text: str, family: Family | None, chosen: str) -> None:
+    """`text`: of `srun --mpi=list`, of Slurm 22.05 and of 18.08."""
+    assert pick_pmi(read_pmi_list(text), family) == chosen
+
+
+def test_a_slurm_that_speaks_with_no_such_mpi_is_refused() -> None:
+    expected = r"srun --mpi=list: pmix expected for Spectrum MPI, found pmi2, openmpi, none"
+    with pytest.raises(UserError, match=expected):
+        pick_pmi(read_pmi_list(OLD_SLURM), "spectrum")
+
+
 def test_in_an_allocation_of_slurm_srun_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shutil.which", lambda name: f"/usr/bin/{name}")
+    link_horovod(monkeypatch, OPEN_MPI)
     assert pick_launcher(None) == "mpirun"
     monkeypatch.setenv("SLURM_JOB_ID", "7")
     assert pick_launcher(None) == "srun"
@@ -108,7 +214,9 @@ def test_what_the_user_has_set_goes_to_all_nodes(monkeypatch: pytest.MonkeyPatch
 
 
 def test_unknown_launcher_is_refused() -> None:
-    with pytest.raises(UserError, match="mpirun, gloo, srun, hydra, jsrun expected, found ssh"):
+    with pytest.raises(
+        UserError, match="mpirun, gloo, srun, hydra, jsrun, pals, aprun expected, found"
+    ):
         pick_launcher("ssh")
 
 

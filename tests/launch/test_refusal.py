@@ -39,6 +39,20 @@ SAID = {
     "mpirun_badhostfile": "Open RTE was unable to open the hostfile: /nowhere/hosts",
     "mpirun_files": "No network interfaces were found for out-of-band communications. We require "
     "at least one available network for out-of-band messaging.",
+    "mpirun5_slots": "There are not enough slots available in the system to satisfy the 8 slots "
+    "that were requested by the application: hostname Either request fewer procs for your "
+    "application, or make more slots available for use.",
+    "mpirun5_root": "prterun has detected an attempt to run as root.",
+    "mpirun5_noprog": "prterun was unable to launch the specified application as it lacked "
+    "permissions to execute an executable: Executable: /nowhere/prog Node: vm while attempting to "
+    "start process rank 0.",
+    "mpirun5_nohost": "ssh: Could not resolve hostname nohost1: Name or service not known",
+    "mpirun5_badhostfile": "PRTE was unable to open the hostfile: /nowhere/hosts",
+    "mpirun5_badopt": "An unrecognized option was included on the mpirun command line: Option: "
+    "--nonsense",
+    "hydra_noprog": "execvp error on file /nowhere/prog (No such file or directory)",
+    "hydra_badopt": "unrecognized argument nonsense",
+    "hydra_badhosts": "unable to open host file: /nowhere/hosts",
     "srun_nodes": "error: Only allocated 1 nodes asked for 2",
     "srun_noprog": "error: execve(): /nowhere/prog: No such file or directory",
     "srun_mpi": "error: Couldn't find the specified plugin name for mpi/pmix_v9 looking at all "

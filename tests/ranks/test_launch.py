@@ -21,18 +21,11 @@ from rn50.launch.launchers import build_job
 from rn50.launch.run import load_for_launch
 from rn50.launch.supervisor import run_job
 from rn50.logging.parse import Event, read_events
+from rn50.train.process_info import read_process_info
+from tests.mpi import EVERY_LAUNCHER
 from tests.waiting import leave_nothing
 
 pytestmark = pytest.mark.slow
-LAUNCHERS = [
-    "gloo",
-    pytest.param(
-        "mpirun",
-        marks=pytest.mark.skipif(
-            shutil.which("mpirun") is None, reason="no Open MPI on this machine"
-        ),
-    ),
-]
 FOUR_EPOCHS = ("schedule.length=4 epochs", "eval.period=2", "eval.offset=1", "eval.target=0.999")
 GOLDEN = Path(__file__).parent.parent / "golden" / "smoke_result_0.txt"
 
@@ -50,7 +43,7 @@ def shape(events: list[Event]) -> list[tuple[str, object, dict[str, object]]]:
     ]
 
 
-@pytest.mark.parametrize("launcher", LAUNCHERS)
+@pytest.mark.parametrize("launcher", EVERY_LAUNCHER)
 def test_smoke_from_images_to_a_clean_log(rn50, smoke_data: Path, launcher: str) -> None:
     done = rn50(
         *("launch", "smoke", "--launcher", launcher, "seed=1"),
@@ -188,7 +181,7 @@ def run_body(name: str, launcher: str, out: Path, *overrides: str) -> None:
     run_job(job, launcher, out)
 
 
-@pytest.mark.parametrize("launcher", LAUNCHERS)
+@pytest.mark.parametrize("launcher", EVERY_LAUNCHER)
 @pytest.mark.parametrize(
     ("body", "reason"),
     [
@@ -257,15 +250,14 @@ def start_and_wait(rn50, launcher: str, smoke_data: Path, *more: str):
     for child in psutil.Process(process.pid).children(recursive=True):
         command = child.cmdline()
         if "rn50.train" in command and "python" in Path(command[0]).name:
-            environment = child.environ()
-            number = environment.get("OMPI_COMM_WORLD_RANK", environment.get("HOROVOD_RANK"))
-            if number is not None:  # horovodrun's own command line names the module too
-                ranks[int(number)] = child.pid
+            process_info = read_process_info(child.environ())
+            if process_info.launcher != "none":  # horovodrun's own line names the module too
+                ranks[process_info.rank] = child.pid
     assert sorted(ranks) == [0, 1]
     return process, folder, ranks
 
 
-@pytest.mark.parametrize("launcher", LAUNCHERS)
+@pytest.mark.parametrize("launcher", EVERY_LAUNCHER)
 def test_a_killed_rank_ends_the_job(rn50, smoke_data: Path, launcher: str) -> None:
     process, folder, ranks = start_and_wait(rn50, launcher, smoke_data)
     os.kill(ranks[1], signal.SIGKILL)
@@ -279,7 +271,7 @@ def test_a_killed_rank_ends_the_job(rn50, smoke_data: Path, launcher: str) -> No
     assert "The run failed" in (folder / "report.html").read_text()
 
 
-@pytest.mark.parametrize("launcher", LAUNCHERS)
+@pytest.mark.parametrize("launcher", EVERY_LAUNCHER)
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_ctrl_c_leaves_nothing_behind(
     rn50, smoke_data: Path, launcher: str, number: signal.Signals

@@ -213,6 +213,6 @@ def test_launchers_are_asked_in_the_order_of_the_table(root: Path) -> None:
     found = {name: re.search(rf"^{name}=\$\(first (.*)\)", text, re.M) for name in ("rank", "size")}
     asked = {name: match[1].split() for name, match in found.items() if match}
     assert asked == {
-        "rank": [names.local_rank for names in LAUNCHED_BY],
-        "size": [names.local_size for names in LAUNCHED_BY if names.local_size],
+        "rank": list(dict.fromkeys(names.local_rank for names in LAUNCHED_BY)),
+        "size": [*dict.fromkeys(names.local_size for names in LAUNCHED_BY if names.local_size)],
     }

@@ -15,6 +15,7 @@ from rn50.logging.timeline import Timeline
 from rn50.train.__main__ import one_line
 from rn50.train.capabilities import check_supported
 from rn50.train.comm import differing_ranks
+from rn50.train.mpi_library import PRODUCTS, Family
 from rn50.train.process_info import read_process_info
 from rn50.train.seeding import STREAMS, stream_seed, stream_seeds
 from rn50.train.startup import Stage, run_stages
@@ -52,25 +53,87 @@ def test_streams_do_not_collide() -> None:
             {"PMIX_RANK": "2", "SLURM_NTASKS": "4", "SLURM_LOCALID": "0"},
             ("srun", 2, 4, 0),
         ),
+        # srun --mpi=pmi2
+        ({"PMI_RANK": "2", "PMI_SIZE": "4", "SLURM_LOCALID": "0"}, ("srun", 2, 4, 0)),
+        # srun --mpi=cray_shasta
+        (
+            {"PALS_RANKID": "3", "SLURM_STEP_NUM_TASKS": "4", "SLURM_LOCALID": "1"},
+            ("srun", 3, 4, 1),
+        ),
+        # Hydra within an allocation of Slurm, whose LOCALID is that of Hydra's own daemon.
+        (
+            {
+                "PMI_RANK": "1",
+                "PMI_SIZE": "2",
+                "MPI_LOCALRANKID": "1",
+                "SLURM_LOCALID": "0",
+                "SLURM_NTASKS": "1",
+            },
+            ("hydra", 1, 2, 1),
+        ),
+        # PALS's mpiexec, which says both.
+        (
+            {
+                "PMI_RANK": "5",
+                "PMI_SIZE": "8",
+                "PMI_LOCAL_RANK": "1",
+                "PMI_LOCAL_SIZE": "4",
+                "PALS_RANKID": "5",
+                "PALS_LOCAL_RANKID": "1",
+            },
+            ("pals", 5, 8, 1),
+        ),
+        # Slurm's batch script is no rank.
+        ({"SLURM_PROCID": "0", "SLURM_NTASKS": "4", "SLURM_LOCALID": "0"}, ("none", 0, 1, 0)),
     ],
 )
 def test_placement(variables: dict[str, str], expected: tuple[object, ...]) -> None:
     assert read_process_info(variables)[:4] == expected
 
 
-@pytest.mark.parametrize(("backend", "algorithm"), ALGORITHMS)
-def test_every_algorithm_of_the_table_is_set(backend: str, algorithm: str) -> None:
+@pytest.mark.parametrize(
+    ("engine", "algorithm"),
+    [(engine, algorithm) for engine, offered in ALGORITHMS.items() for algorithm in offered],
+)
+def test_every_algorithm_of_the_table_is_set(engine: str, algorithm: str) -> None:
     shape = ["system.nodes=2", "system.ranks_per_node=2"]
     run = load("quick", [f"comm.algorithm={algorithm}", *shape]).run
-    settings = engine_environment(run, backend, {}).settings
-    assert settings.items() >= ALGORITHMS[backend, algorithm].items()
+    backend = engine if engine in ("gloo", "nccl") else "mpi"
+    family = engine if engine in PRODUCTS else None
+    settings = engine_environment(run, backend, {}, mpi=family).settings
+    assert settings.items() >= ALGORITHMS[engine][algorithm].items()
     assert settings["HOROVOD_DISABLE_GROUP_FUSION"] == "1"
 
 
-def test_what_the_backend_lacks_is_refused_by_name() -> None:
-    run = load("quick", ["comm.algorithm=double_tree"]).run
-    with pytest.raises(UserError, match=r"mpi offers expected \(auto, rec.*found double_tree"):
-        engine_environment(run, "mpi", {})
+def test_every_mpi_has_its_table() -> None:
+    assert set(ALGORITHMS) == {*PRODUCTS, "mpi", "gloo", "nccl"}
+
+
+@pytest.mark.parametrize(
+    ("mpi", "algorithm", "words"),
+    [
+        ("openmpi", "double_tree", r"Open MPI offers expected \(auto, rec.*found double_tree"),
+        ("mpich", "segmented_ring", r"MPICH offers expected \(auto, rec.*found segmented_ring"),
+        ("cray", "ring", r"Cray MPICH offers expected \(auto, torus_2d\), found ring"),
+        (None, "ring", r"mpi offers expected \(auto, torus_2d\), found ring"),
+    ],
+)
+def test_what_the_backend_lacks_is_refused_by_name(
+    mpi: Family | None, algorithm: str, words: str
+) -> None:
+    run = load("quick", [f"comm.algorithm={algorithm}"]).run
+    with pytest.raises(UserError, match="comm.algorithm: one that " + words):
+        engine_environment(run, "mpi", {}, mpi=mpi)
+
+
+@pytest.mark.parametrize("mpi", [*PRODUCTS, None])
+def test_no_mpi_is_told_what_another_reads(mpi: Family | None) -> None:
+    settings = engine_environment(load("quick").run, "mpi", {}, mpi=mpi).settings
+    foreign = {"OMPI_MCA_", "MPIR_CVAR_", "I_MPI_", "MV2_"} - {
+        {"openmpi": "OMPI_MCA_", "spectrum": "OMPI_MCA_", "mpich": "MPIR_CVAR_"}.get(mpi or ""),
+        {"intel": "I_MPI_", "mvapich": "MV2_"}.get(mpi or ""),
+    }
+    assert not [name for name in settings if name.startswith(tuple(foreign))]
 
 
 @pytest.mark.parametrize(

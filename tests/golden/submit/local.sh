@@ -15,4 +15,4 @@ export PYTHONPATH="$home${PYTHONPATH:+:$PYTHONPATH}"
 : "${RN50_HOSTS:?a file with the names of the hosts, one a line, expected}"
 # Output: $folder/job.log. Started again it goes on, and writes over nothing.
 exec "$python" -m rn50.cli.entry launch --job="$folder" \
-  --launcher mpirun --runs 5 -- "${config[@]}"
+  --runs 5 -- "${config[@]}"

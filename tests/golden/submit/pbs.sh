@@ -47,7 +47,7 @@ if [[ $EUID -eq 0 ]]; then
 fi
 # The other nodes get what the engines read, whoever set it, and what modules set.
 exports=()
-pattern='^(NCCL_|HOROVOD_|MXNET_|DALI_|CUDA_|UCX_|OMP_|KMP_|GOMP_|OMPI_MCA_|OPENBLAS_)|^(PATH|LD_LIBRARY_PATH|PYTHONPATH)$'
+pattern='^(NCCL_|HOROVOD_|MXNET_|DALI_|CUDA_|UCX_|FI_|OMP_|KMP_|GOMP_|OPENBLAS_|OMPI_MCA_|PRTE_MCA_|MPICH_|MPIR_CVAR_|I_MPI_|MV2_)|^(PATH|LD_LIBRARY_PATH|PYTHONPATH)$'
 while read -r name; do
   if [[ $name =~ $pattern ]]; then exports+=(-x "$name"); fi
 done < <(compgen -e)

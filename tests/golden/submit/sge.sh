@@ -26,4 +26,4 @@ set -u
 
 # Output: $folder/job.log. Started again it goes on, and writes over nothing.
 exec "$python" -m rn50.cli.entry launch --job="$folder" \
-  --launcher mpirun --runs 5 -- "${config[@]}"
+  --runs 5 -- "${config[@]}"

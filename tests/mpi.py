@@ -1,0 +1,27 @@
+"""The MPI of this machine, for tests that run over whichever there is."""
+
+from __future__ import annotations
+
+import pytest
+
+from rn50.launch.engine_environment import ALGORITHMS
+from rn50.launch.launchers import LAUNCHERS, OF_FAMILY
+from rn50.train.mpi_library import horovods_mpi
+
+_LIBRARY = horovods_mpi()
+FAMILY = _LIBRARY.family if _LIBRARY else None
+LAUNCHER = OF_FAMILY[FAMILY] if FAMILY else "mpirun"
+"""That of the MPI which Horovod was linked to."""
+
+WHY_NOT = (
+    ""
+    if FAMILY and LAUNCHERS[LAUNCHER].is_installed()
+    else f"no {LAUNCHERS[LAUNCHER].program} here for an MPI that Horovod was linked to"
+)
+NEEDED = pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT or "there is one")
+EVERY_LAUNCHER = ["gloo", pytest.param(LAUNCHER, marks=NEEDED)]
+
+
+def offers(algorithm: str) -> bool:
+    """Whether this MPI can be told to use `algorithm`."""
+    return bool(FAMILY) and algorithm.partition("(")[0] in ALGORITHMS[FAMILY]

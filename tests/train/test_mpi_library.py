@@ -1,0 +1,123 @@
+"""Which MPI Horovod was linked to, on libraries that are built here and on Horovod's own."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from rn50.train.mpi_library import (
+    MpiLibrary,
+    family_of,
+    horovods_mpi,
+    library_version,
+    linked_mpi,
+    package_folder,
+    read_linked,
+)
+
+pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="no g++ on this machine")
+ASK = """extern "C" int MPI_Get_library_version(char *text, int *length) {
+  const char *words = "%s"; for (*length = 0; (*text++ = *words++); ++*length); return 0; }"""
+MVAPICH = "MVAPICH2 Version      : 2.3.7"
+
+
+def compile_library(path: Path, source: str, *options: str) -> Path:
+    """A shared library whose own name is that of its file."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    subprocess.run(
+        [
+            *("g++", "-shared", "-fPIC", "-o", path, "-x", "c++", "-", "-x", "none"),
+            *(f"-Wl,-soname,{path.name}", "-Wl,--no-as-needed", *options),
+        ],
+        input=source,
+        text=True,
+        check=True,
+    )
+    return path
+
+
+def loaders_choice(library: Path, name: str) -> str:
+    """Where the loader itself finds `name` for `library`."""
+    done = subprocess.run(["ldd", library], capture_output=True, text=True, check=True)
+    match = re.search(rf"{re.escape(name)} => (\S+)", done.stdout)
+    assert match, done.stdout
+    return match[1]
+
+
+@pytest.mark.parametrize("tags", ["--enable-new-dtags", "--disable-new-dtags"])
+def test_the_library_is_the_loaders_choice(
+    tags: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """RUNPATH comes after LD_LIBRARY_PATH and RPATH before; $ORIGIN is the library's folder."""
+    beside = compile_library(tmp_path / "own/lib/libmpi.so.12", ASK % MVAPICH)
+    other = compile_library(tmp_path / "other/libmpi.so.12", ASK % "MPICH Version: 4.0.2")
+    horovod = compile_library(
+        tmp_path / "own/mpi_lib.so", "", f"-Wl,{tags}", "-Wl,-rpath,$ORIGIN/lib", str(beside)
+    )
+    assert linked_mpi(horovod) == MpiLibrary(str(beside), "mvapich")
+    monkeypatch.setenv("LD_LIBRARY_PATH", f"/nowhere:{other.parent}")
+    chosen = Path(loaders_choice(horovod, "libmpi.so.12")).resolve()
+    assert chosen == (other if "enable" in tags else beside)
+    # The same name is loaded in this process already: what is asked is the first one's version.
+    found = linked_mpi(horovod)
+    assert found and Path(found.path) == chosen
+
+
+def test_horovods_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    package = package_folder("horovod")
+    assert package
+    (library,) = (package / "mxnet").glob("mpi_lib*.so")
+    found = horovods_mpi()
+    if found is None:
+        assert "libmpi" not in " ".join(read_linked(library).needed)
+        pytest.skip("Horovod was built without MPI here")
+    listed = loaders_choice(library, Path(found.path).name)
+    assert Path(listed).is_file() and found.family == family_of(library_version(listed))
+
+
+@pytest.mark.parametrize(
+    ("name", "version", "family"),
+    [
+        ("libmpi.so.40", "", "openmpi"),
+        ("libmpi.so.20", "", "openmpi"),
+        ("libmpi_ibm.so.3", "", "spectrum"),
+        ("libmpi_gnu_91.so.12", "", "cray"),
+        ("libmpich.so.12", "MPICH Version: 4.0.2", "mpich"),
+        ("libmpi.so.0", "FUJITSU MPI Library 4.0.1", None),
+        ("libmpi_usempif08.so.40", "", None),
+    ],
+)
+def test_whose_it_is(name: str, version: str, family: str | None, tmp_path: Path) -> None:
+    """By its name; a name that says nothing is asked for its version, in a place of its own."""
+    mpi = compile_library(tmp_path / name, ASK % version)
+    linked = compile_library(tmp_path / "mpi_lib.so", "", f"-Wl,-rpath,{tmp_path}", str(mpi))
+    found = linked_mpi(linked)
+    if "usempi" in name:
+        assert found is None
+    else:
+        assert found == MpiLibrary(str(mpi), family)
+
+
+@pytest.mark.parametrize(
+    ("version", "family"),
+    [
+        ("Open MPI v4.1.4, package: Debian OpenMPI, ident: 4.1.4", "openmpi"),
+        ("IBM Spectrum MPI v10.3.1.2 (Open MPI based)", "spectrum"),
+        ("Intel(R) MPI Library 2021.9 for Linux* OS", "intel"),
+        (MVAPICH, "mvapich"),
+        ("MPI VERSION    : CRAY MPICH version 8.1.28 (ANL base 3.4a2)", "cray"),
+        ("MPICH Version:\t4.0.2\nMPICH Release date:\tThu Apr  7 12:34:45 CDT 2022", "mpich"),
+        ("", None),
+    ],
+)
+def test_what_a_library_says_of_itself(version: str, family: str | None) -> None:
+    assert family_of(version) == family
+
+
+def test_what_is_no_library_of_64_bits_is_linked_to_nothing(tmp_path: Path) -> None:
+    (tmp_path / "mpi_lib.so").write_bytes(b"\x7fELF\x01\x01" + bytes(100))
+    assert linked_mpi(tmp_path / "mpi_lib.so") is None

@@ -1,0 +1,205 @@
+"""Which MPI Horovod was linked to: read from its own library, found as the loader finds it.
+
+Nothing is loaded but MPI's library, and that only where its name does not tell whose it is. Neither
+a file of this name nor the `mpirun` on the PATH can tell: both families have one.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+import re
+import struct
+from collections.abc import Callable, Iterator, Mapping
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+Family = Literal["openmpi", "spectrum", "mpich", "intel", "mvapich", "cray"]
+PRODUCTS: dict[Family, str] = {
+    "openmpi": "Open MPI",
+    "spectrum": "Spectrum MPI",
+    "mpich": "MPICH",
+    "intel": "Intel MPI",
+    "mvapich": "MVAPICH",
+    "cray": "Cray MPICH",
+}
+MPICH_ABI: tuple[Family, ...] = ("mpich", "intel", "mvapich", "cray")
+"""Handles are numbers, by the common binary interface of 2013; in the others pointers."""
+
+# libmpi_cxx and libmpicxx are for C++ and come with the one that is looked for.
+_MPI = re.compile(r"libmpi(?:ch)?(?:_(?!cxx|mpifh|usempi)\w+)?\.so\b.*")
+# libmpi.so.12 is MPICH's and its kin's, and was Open MPI 1.10's: those are asked.
+_BY_NAME: tuple[tuple[str, Family], ...] = (
+    (r"libmpi\.so\.[2-9]0\b", "openmpi"),
+    (r"libmpi_ibm\.", "spectrum"),
+    (r"libmpi(ch)?_(cray|gnu|intel|nvidia|amd|aocc|pgi)", "cray"),
+)
+# In this order: MPICH's descendants may name it too.
+_BY_VERSION: tuple[tuple[str, Family], ...] = (
+    ("Spectrum MPI", "spectrum"),
+    ("Open MPI", "openmpi"),
+    ("Intel(R) MPI", "intel"),
+    ("MVAPICH", "mvapich"),
+    ("CRAY MPICH", "cray"),
+    ("MPICH Version", "mpich"),
+)
+_LONGEST_VERSION = 8192  # MPICH's MPI_MAX_LIBRARY_VERSION_STRING, the largest
+
+_PT_LOAD, _PT_DYNAMIC = 1, 2
+_DT_NEEDED, _DT_STRTAB, _DT_RPATH, _DT_RUNPATH = 1, 5, 15, 29
+
+
+class MpiLibrary(NamedTuple):
+    """MPI's library as dlopen takes it, and whose it is; None: not known for sure."""
+
+    path: str
+    family: Family | None
+
+    @property
+    def product(self) -> str:
+        """For messages."""
+        product = PRODUCTS[self.family] if self.family else "an MPI that is not known"
+        return f"{product} ({Path(self.path).name})"
+
+
+class Linked(NamedTuple):
+    """What a shared library asks of the loader."""
+
+    needed: tuple[str, ...]
+    rpath: tuple[str, ...]
+    """Searched before LD_LIBRARY_PATH."""
+    runpath: tuple[str, ...]
+    """Searched after it, and in place of `rpath`."""
+
+
+@cache
+def horovods_mpi() -> MpiLibrary | None:
+    """The MPI that Horovod for MXNet was linked to; None: it was built without, or is not there."""
+    package = package_folder("horovod")
+    libraries = sorted((package / "mxnet").glob("mpi_lib*.so")) if package else []
+    return linked_mpi(libraries[0]) if libraries else None
+
+
+def package_folder(name: str) -> Path | None:
+    """Folder of an installed package, without importing it."""
+    found = find_spec(name)
+    locations = found.submodule_search_locations if found else None
+    return Path(locations[0]) if locations else None
+
+
+def linked_mpi(library: Path) -> MpiLibrary | None:
+    """The MPI that `library` was linked to; None: to none."""
+    linked = read_linked(library)
+    name = next((name for name in linked.needed if _MPI.fullmatch(name)), None)
+    if name is None:
+        return None
+    path = find_library(name, linked, library.parent)
+    family = next((family for form, family in _BY_NAME if re.match(form, name)), None)
+    return MpiLibrary(path, family or family_of(library_version(path)))
+
+
+def family_of(version: str) -> Family | None:
+    """Whose library it is, by what its MPI_Get_library_version says."""
+    return next((family for words, family in _BY_VERSION if words in version), None)
+
+
+def library_version(path: str) -> str:
+    """What MPI_Get_library_version says, which needs no MPI_Init; empty: it cannot be asked."""
+    text, length = ctypes.create_string_buffer(_LONGEST_VERSION), ctypes.c_int()
+    try:
+        ask = ctypes.CDLL(path).MPI_Get_library_version
+    except (OSError, AttributeError):  # not there, or of before MPI 3
+        return ""
+    ask(text, ctypes.byref(length))
+    return text.value.decode(errors="replace")
+
+
+def find_library(
+    name: str, linked: Linked, origin: Path, environment: Mapping[str, str] = os.environ
+) -> str:
+    """The file that the loader opens for `name`; the name alone where it asks its cache."""
+    by_user = environment.get("LD_LIBRARY_PATH", "").replace(";", ":").split(":")
+    for folder in (*linked.rpath, *filter(None, by_user), *linked.runpath):
+        path = Path(re.sub(r"\$(ORIGIN|\{ORIGIN\})", str(origin), folder)) / name
+        if path.is_file():
+            return str(path)
+    return name
+
+
+def read_linked(library: Path) -> Linked:
+    """The names and folders of `library`'s dynamic section (ELF, 64 bit, little-endian)."""
+    with (
+        library.open("rb") as file,
+        mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content,
+    ):
+        if content[:6] != b"\x7fELF\x02\x01":
+            return Linked((), (), ())
+        loaded = list(_segments(content, _PT_LOAD))
+        entries = [
+            entry
+            for offset, _, size in _segments(content, _PT_DYNAMIC)
+            for entry in struct.iter_unpack("<qQ", content[offset : offset + size])
+        ]
+        address = next(value for tag, value in entries if tag == _DT_STRTAB)
+        strings = next(
+            address - start + offset
+            for offset, start, size in loaded
+            if start <= address < start + size
+        )
+
+        def texts(wanted: int) -> tuple[str, ...]:
+            places = (strings + value for tag, value in entries if tag == wanted)
+            return tuple(content[at : content.find(b"\0", at)].decode() for at in places)
+
+        runpath, rpath = _folders(texts(_DT_RUNPATH)), _folders(texts(_DT_RPATH))
+        return Linked(texts(_DT_NEEDED), () if runpath else rpath, runpath)
+
+
+def _folders(lists: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(folder for text in lists for folder in text.split(":") if folder)
+
+
+def _segments(content: mmap.mmap, wanted: int) -> Iterator[tuple[int, int, int]]:
+    """(offset in the file, address, size in the file) of the segments of a type."""
+    (table,) = struct.unpack_from("<Q", content, 32)
+    size, count = struct.unpack_from("<HH", content, 54)
+    for number in range(count):
+        kind, _, offset, address, _, in_file = struct.unpack_from(
+            "<IIQQQQ", content, table + number * size
+        )
+        if kind == wanted:
+            yield offset, address, in_file
+
+
+_INT_HANDLES = {"COMM_WORLD": 0x44000000, "FLOAT": 0x4C00040A, "SUM": 0x58000003, "MAX": 0x58000001}
+_SYMBOLS = {
+    "COMM_WORLD": "ompi_mpi_comm_world",
+    "FLOAT": "ompi_mpi_float",
+    "SUM": "ompi_mpi_op_sum",
+    "MAX": "ompi_mpi_op_max",
+}
+
+
+class Handles(NamedTuple):
+    """How a family's C functions take what is not a number or a buffer."""
+
+    constant: Callable[[str], ctypes.c_int | ctypes.c_void_p]
+    """MPI_COMM_WORLD, MPI_FLOAT, MPI_SUM or MPI_MAX by its name without MPI_."""
+    communicator: type[ctypes.c_int | ctypes.c_void_p]
+    in_place: ctypes.c_void_p
+
+
+def handles(library: ctypes.CDLL, family: Family) -> Handles:
+    """Those of a loaded `library`."""
+    if family in MPICH_ABI:
+        return Handles(
+            lambda name: ctypes.c_int(_INT_HANDLES[name]), ctypes.c_int, ctypes.c_void_p(-1)
+        )
+
+    def address(name: str) -> ctypes.c_void_p:
+        return ctypes.c_void_p(ctypes.addressof(ctypes.c_char.in_dll(library, _SYMBOLS[name])))
+
+    return Handles(address, ctypes.c_void_p, ctypes.c_void_p(1))
