@@ -1,5 +1,5 @@
 # make test: the whole suite, format, lint, types and shell lint among it. make check: the same.
-# make test-fast: what starts no process, in a minute.
+# make test TESTS=tests/config: some of it. make test-fast: what starts no process, in a minute.
 # make fuzz MINUTES=30 JOBS=2: cases of every kind with new seeds (tests/fuzz); 1 where one is wrong.
 .PHONY: setup test test-fast check fuzz lint architecture format clean distclean container-test gpu-test
 PYTHON := .venv/bin/python
@@ -11,7 +11,7 @@ SHELL_SCRIPTS := run_and_time.sh $(wildcard scripts/*.sh) $(wildcard launch/exam
 TEST_PROCESSES := 3
 PARALLEL := -n $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder
 test: setup
-	$(PYTHON) -m pytest $(PARALLEL)
+	$(PYTHON) -m pytest $(PARALLEL) $(TESTS)
 
 # For the edit loop: no ranks and no commands.
 test-fast: setup
@@ -42,6 +42,12 @@ gpu-test:
 # Builds the image and runs smoke in it; as root where there is no base image (docs/containers.md).
 container-test: setup
 	scripts/container_test.sh $(BASE_IMAGE)
+
+# The README's two commands in fresh Debian 12 and 13, over three MPIs; as root (docs/portability.md).
+# ROOTS=bookworm,trixie,mpich: which.
+.PHONY: portability-test
+portability-test:
+	scripts/portability_test.sh $(if $(ROOTS),--roots $(ROOTS)) --write docs/portability.md
 
 # The picture of the rooms and their imports, from the sources.
 architecture: setup
