@@ -106,6 +106,9 @@ def run_watched(
             stop_descendants(grace_s)
             child.wait()
             relay.join(timeout=GRACE_S)
+        # Hydra finds nothing wrong with a rank that exits with 0 without MPI_Finalize.
+        if watchdog is not None and watchdog.lost and not (out / "result.json").is_file():
+            code = code or EXIT_RANK_LOST
         log.seek(0)
         stderr = log.read() if code != 0 else ""
     if code != 0:

@@ -143,7 +143,14 @@ has_mpi() {
     }')
   [ -n "$mpi" ]
 }
-if ! has_mpi && may_apt; then missing+=(openmpi-bin libopenmpi-dev); fi
+mpi_has_headers() { # though there may be no compiler yet that has_mpi could ask
+  local word
+  for word in $(mpicxx -show 2>/dev/null || true); do
+    if [[ $word == -I* && -f ${word#-I}/mpi.h ]]; then return; fi
+  done
+  return 1
+}
+if ! has_mpi && ! mpi_has_headers && may_apt; then missing+=(openmpi-bin libopenmpi-dev); fi
 if [ ${#missing[@]} -gt 0 ]; then
   may_apt || fail "${missing[*]} expected, found none; install them (as root: apt-get install ${missing[*]})"
   apt_install "${missing[@]}" ||
