@@ -32,7 +32,8 @@ VOLUME ["/data", "/results"]
 
 # --- cpu: everything that the requirements decide, then rn50 itself ------------------------------
 FROM runtime AS cpu-stack
-COPY requirements.txt ./
+COPY requirements requirements
+COPY train/mxnet_import.py train/
 COPY scripts/setup.sh scripts/
 RUN scripts/setup.sh --stack
 
@@ -52,7 +53,9 @@ ENTRYPOINT ["/opt/rn50/run_and_time.sh"]
 # --- gpu: the same over NCCL ---------------------------------------------------------------------
 FROM ${CUDA_IMAGE} AS gpu-stack
 WORKDIR /opt/rn50
-COPY requirements.txt requirements-gpu.txt ./
+COPY requirements-gpu.txt ./
+COPY requirements requirements
+COPY train/mxnet_import.py train/
 COPY scripts/setup.sh scripts/setup_gpu.sh scripts/nvcc.sh scripts/
 RUN scripts/setup.sh --gpu --stack
 

@@ -1,7 +1,7 @@
 # make test: the whole suite, format, lint, types and shell lint among it. make check: the same.
 # make test TESTS=tests/config: some of it. make test-fast: what starts no process, in a minute.
 # make fuzz MINUTES=30 JOBS=2: cases of every kind with new seeds (tests/fuzz); 1 where one is wrong.
-.PHONY: setup test test-fast check fuzz lint architecture format clean distclean container-test gpu-test
+.PHONY: setup locks test test-fast check fuzz lint architecture format clean distclean container-test gpu-test
 PYTHON := .venv/bin/python
 ROOMS := bench cli compliance config data gpu_bringup launch logging report scaling scripts sweep train tests
 SHELL_SCRIPTS := run_and_time.sh $(wildcard scripts/*.sh) $(wildcard launch/examples/*) .ci/run
@@ -26,6 +26,10 @@ fuzz: setup
 
 setup:
 	@scripts/setup.sh
+
+# The newest versions of what requirements.txt names, with hashes, for each Python.
+locks: setup
+	scripts/locks.sh
 
 lint: setup
 	.venv/bin/ruff format --check .

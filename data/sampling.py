@@ -13,7 +13,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -177,9 +177,8 @@ def uniforms(positions: Indices, seed: int, count: int) -> NDArray[np.float64]:
     generator object for each image would cost 20 us apiece (Steele et al., OOPSLA 2014).
     """
     with np.errstate(over="ignore"):
-        counter = positions.astype(np.uint64)[:, None] * np.uint64(count) + np.arange(
-            count, dtype=np.uint64
-        )
+        columns = np.arange(count, dtype=np.uint64)
+        counter: NDArray[Any] = positions.astype(np.uint64)[:, None] * np.uint64(count) + columns
         z = np.uint64(seed) + (counter + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
         z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
         z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import io
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,8 +20,12 @@ from ..config.atomic import new_folder
 from ..config.errors import UserError
 from ..config.schema import Synthetic
 
-Plane = NDArray[np.float32]
+Plane = NDArray[np.floating[Any]]  # float32, which NumPy 2's types forget
 JPEG_QUALITY = 90
+
+
+# A scalar that meets a plane is Python's own: NumPy 2 would turn the plane into float64 for one of
+# NumPy's, NumPy 1 does not, and the images would differ.
 
 
 def _waves(phase: Plane) -> Plane:
@@ -30,7 +35,7 @@ def _waves(phase: Plane) -> Plane:
 
 def _gradient(y: Plane, x: Plane, rng: np.random.Generator) -> Plane:
     angle = rng.uniform(0, 2 * np.pi)
-    ramp = np.cos(angle) * y + np.sin(angle) * x
+    ramp = float(np.cos(angle)) * y + float(np.sin(angle)) * x
     return (ramp - ramp.min()) / np.ptp(ramp)
 
 
@@ -43,7 +48,7 @@ def _vertical(y: Plane, x: Plane, rng: np.random.Generator) -> Plane:
 
 
 def _diagonal(y: Plane, x: Plane, rng: np.random.Generator) -> Plane:
-    return _waves((y + rng.choice((-1.0, 1.0)) * x) * 0.7)
+    return _waves((y + float(rng.choice((-1.0, 1.0))) * x) * 0.7)
 
 
 def _checker(y: Plane, x: Plane, _: np.random.Generator) -> Plane:
@@ -60,9 +65,14 @@ def _grid(y: Plane, x: Plane, rng: np.random.Generator) -> Plane:
 
 
 def _rings(y: Plane, x: Plane, rng: np.random.Generator) -> Plane:
-    centre_y = rng.uniform(y.min() + 0.35 * np.ptp(y), y.max() - 0.35 * np.ptp(y))
-    centre_x = rng.uniform(x.min() + 0.35 * np.ptp(x), x.max() - 0.35 * np.ptp(x))
+    centre_y, centre_x = _middle(y, rng), _middle(x, rng)
     return _waves(np.hypot(y - centre_y, x - centre_x))
+
+
+def _middle(along: Plane, rng: np.random.Generator) -> float:
+    low, high = float(along.min()), float(along.max())
+    margin = 0.35 * float(np.ptp(along))
+    return rng.uniform(low + margin, high - margin)
 
 
 def _blocks(y: Plane, x: Plane, rng: np.random.Generator) -> Plane:

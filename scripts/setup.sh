@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Makes .venv: a suitable Python, pinned requirements, Horovod built for MXNet. Safe to run again:
-# seconds when nothing has changed.
+# Makes .venv: a suitable Python, locked requirements, Horovod built for MXNet. Safe to run again:
+# seconds when nothing has changed. PYTHON=/path/to/python names the one for a new environment.
 #   scripts/setup.sh          CPU ranks over MPI (installed where it may be) and Gloo
 #   scripts/setup.sh --gpu    GPU ranks over NCCL; no GPU and no driver is needed to set up
 #   ... --into FOLDER         another environment than .venv, beside it
@@ -8,9 +8,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-horovod=0.28.1
-build_tools=("setuptools<66" wheel "cmake==3.31.10" "cloudpickle==3.1.2" "psutil==7.2.2"
-  "PyYAML==6.0.3" "packaging==26.3")
+newest_compiler=14 # of those that Horovod's build was tried with; oldest: 11
 
 say() { printf '[setup %3d s] %s\n' "$SECONDS" "$*" >&2; }
 fail() {
@@ -29,16 +27,30 @@ quietly() {
   }
 }
 
-usable_python() { # 3.10 or 3.11 with venv and pip
-  "$1" -c 'import sys, venv, ensurepip; sys.exit(not (3, 10) <= sys.version_info < (3, 12))' \
+usable_python() { # 3.10 to 3.13 with venv and pip
+  "$1" -c 'import sys, venv, ensurepip; sys.exit(not (3, 10) <= sys.version_info < (3, 14))' \
     >/dev/null 2>&1
 }
 
-find_python() {
-  local name
-  for name in ${PYTHON:+"$PYTHON"} python3.11 python3.10 python3 /usr/bin/python3.11 /usr/bin/python3; do
+find_python() { # the one that PYTHON names, or the newest of the PATH and the system
+  local name names=(python3.{13..10} python3 /usr/bin/python3.{13..10} /usr/bin/python3)
+  if [ -n "${PYTHON:-}" ]; then names=("$PYTHON"); fi
+  for name in "${names[@]}"; do
     if usable_python "$name"; then
       command -v "$name"
+      return
+    fi
+  done
+  return 1
+}
+
+# The g++ to build Horovod with: CXX, the system's own, or the newest beside it that has been tried.
+find_compiler() {
+  local name release
+  for name in ${CXX:-} g++ g++-{14..11}; do
+    release=$("$name" -dumpversion 2>/dev/null) || continue
+    if [ "${release%%.*}" -le $newest_compiler ]; then
+      echo "$name"
       return
     fi
   done
@@ -87,7 +99,7 @@ print_of() { # print_of cpu|gpu FILE...
   local kind=$1
   shift
   if [ "$kind" = gpu ]; then set -- "$@" requirements-gpu.txt scripts/setup_gpu.sh scripts/nvcc.sh; fi
-  echo "$kind $(cat requirements.txt scripts/setup.sh "$@" | sha256sum)"
+  echo "$kind $(cat requirements/*.txt scripts/setup.sh "$@" | sha256sum)"
 }
 holds() { [ -f "$1" ] && grep -qxF "$2" "$1"; } # holds STAMP PRINT
 kind=${gpu:+gpu}
@@ -117,11 +129,11 @@ if command -v flock >/dev/null; then
 fi
 
 python=$(find_python) || {
-  may_apt && apt_install python3 python3-venv || true
+  if [ -z "${PYTHON:-}" ] && may_apt; then apt_install python3 python3-venv || true; fi
   python=$(find_python) ||
-    fail "Python 3.10 or 3.11 with venv expected (MXNet 1.9.1 has no later one), found $(
-      python3 --version 2>&1 || true
-    ); name one by PYTHON=/path/to/python"
+    fail "Python 3.10 to 3.13 with venv expected${PYTHON:+ of PYTHON=$PYTHON}, found $(
+      "${PYTHON:-python3}" --version 2>&1 | sed 1q || true
+    ); install one (Debian: apt-get install python3 python3-venv) or name one by PYTHON=/path/to/python"
 }
 missing=()
 for tool in g++ make; do command -v "$tool" >/dev/null || missing+=("$tool"); done
@@ -159,10 +171,15 @@ if [ ${#missing[@]} -gt 0 ]; then
     command -v "$tool" >/dev/null || fail "$tool expected, found none"
   done
 fi
+if ! cxx=$(find_compiler); then
+  if may_apt; then apt_install g++-14 || apt_install g++-13 || true; fi
+  cxx=$(find_compiler) || cxx=g++ # a newer one: nobody has tried it, but it may do
+fi
+found="Python $("$python" -V | cut -d' ' -f2), $cxx $("$cxx" -dumpfullversion)"
 if has_mpi; then
-  say "Python $("$python" -V | cut -d' ' -f2), $mpi"
+  say "$found, $mpi"
 else
-  say "Python $("$python" -V | cut -d' ' -f2), no MPI to build with: ranks talk by Gloo"
+  say "$found, no MPI to build with: ranks talk by Gloo"
 fi
 
 if ! [ -x "$venv/bin/python" ] || ! usable_python "$venv/bin/python"; then
@@ -172,35 +189,54 @@ fi
 rm -f "$stamp"
 : >"$log"
 pip=("$venv/bin/python" -m pip --disable-pip-version-check)
+locked=("${pip[@]}" install --no-deps --require-hashes) # a lock names all that is needed
+
+# With train/mxnet_import.py, without which MXNet does not load over NumPy 2: Horovod's CMake asks it
+# for its folders before rn50 is installed.
+use_mxnet_import() {
+  mkdir -p "$venv/mxnet_import"
+  cp train/mxnet_import.py "$venv/mxnet_import/"
+  echo 'import sys, mxnet_import; sys.meta_path.insert(0, mxnet_import.MXNetFinder())' \
+    >"$venv/mxnet_import/sitecustomize.py"
+  with_mxnet=(env "PYTHONPATH=$venv/mxnet_import${PYTHONPATH:+:$PYTHONPATH}")
+}
 
 build_horovod() {
   local partial=$wheels.partial-$$
   rm -rf "$partial"
-  mkdir -p "$partial"
-  env PATH="$venv/bin:$PATH" "${flags[@]}" \
-    "${pip[@]}" wheel --no-cache-dir --no-deps --no-build-isolation "horovod==$horovod" \
-    -w "$partial"
-  rm -rf "$wheels"
+  mkdir -p "$partial/source"
+  "${pip[@]}" download --no-deps --no-cache-dir --no-build-isolation --no-binary :all: \
+    --require-hashes -r requirements/horovod.txt -d "$partial"
+  tar -xzf "$partial"/horovod-*.tar.gz -C "$partial/source" --strip-components=1
+  # An operator that nothing calls assigns to a const member, which g++ 14 does not let pass.
+  sed -i '/ span &operator=(const span &other)/,/^  }/d' \
+    "$partial/source/third_party/flatbuffers/include/flatbuffers/stl_emulation.h"
+  # Headers that its sources leave to others to include, which those of g++ 13 no longer do.
+  "${with_mxnet[@]}" PATH="$venv/bin:$PATH" CXX="$cxx" \
+    CXXFLAGS="${CXXFLAGS:-} -include string -include cstdint -include memory -include stdexcept" \
+    "${flags[@]}" "${pip[@]}" wheel --no-deps --no-build-isolation "$partial/source" -w "$partial"
+  rm -rf "$partial/source" "$partial"/*.tar.gz "$wheels"
   mv "$partial" "$wheels"
 }
 install_stack() { # everything but rn50
   rm -f "$stack_stamp"
-  requirements=$venv/requirements.txt
-  mxnet=$(grep '^mxnet' requirements${gpu:+-gpu}.txt)
-  cp requirements.txt "$requirements"
-  if [ -n "$stack_only" ]; then sed -i '/^# Tests and checks/,/^$/d' "$requirements"; fi
-  if [ -n "$gpu" ]; then
-    sed -i '/^mxnet/d' "$requirements"
-    cat requirements-gpu.txt >>"$requirements"
-  fi
+  use_mxnet_import
+  local lock requirements=$venv/requirements.txt
+  lock=requirements/$("$venv/bin/python" -c 'import sys; print("py%d%d" % sys.version_info[:2])').txt
+  mxnet=$(cat "$lock" ${gpu:+requirements-gpu.txt} | sed -n 's/^\(mxnet[^ ]*\).*/\1/p' | tail -n 1)
+  cp "$lock" "$requirements"
+  if [ -n "$stack_only" ]; then sed -i '/^# To test/,$d' "$requirements"; fi
+  if [ -n "$gpu" ]; then sed -i '/^mxnet==/,/[^\\]$/d' "$requirements"; fi
   if [ -n "$gpu" ]; then other="mxnet"; else other="mxnet-cu112"; fi
   if "${pip[@]}" show -q "$other" 2>/dev/null; then # both hold the package mxnet
     quietly "removing $other" "${pip[@]}" uninstall -y mxnet mxnet-cu112
     rm -rf "$venv"/lib/python3.*/site-packages/mxnet # the links among what was installed
   fi
-  before_build=("${build_tools[@]}" "$mxnet" "$(grep '^numpy' requirements.txt)")
-  if [ -n "$gpu" ]; then before_build+=(-r requirements-gpu.txt); fi # MXNet links to all of it
-  quietly "installing ${mxnet%%=*} and build tools" "${pip[@]}" install "${before_build[@]}"
+  sed '/^# To run/,$d' "$requirements" >"$venv/build.txt"
+  quietly "installing what Horovod is built with" "${locked[@]}" -r "$venv/build.txt"
+  if [ -n "$gpu" ]; then # MXNet links to all of it
+    quietly "installing ${mxnet%%=*}" "${pip[@]}" install --no-deps -r requirements-gpu.txt
+  fi
   if [ -n "$gpu" ]; then link_cuda; fi
 
   # The build takes minutes, so its wheel is kept for every checkout of this user.
@@ -208,27 +244,29 @@ install_stack() { # everything but rn50
     HOROVOD_WITH_GLOO=1)
   if [ -n "$mpi" ]; then flags+=(HOROVOD_WITH_MPI=1); else flags+=(HOROVOD_WITHOUT_MPI=1); fi
   key=$("$venv/bin/python" -c 'import sys; print(sys.implementation.cache_tag)')
-  key+=-$horovod-$mxnet-mpi${mpi#openmpi-}-gcc$(g++ -dumpversion)-$(uname -m)
+  key+=-$(sed -n 's/^horovod==\([^ ]*\).*/\1/p' requirements/horovod.txt)
+  key+=-$mxnet-mpi${mpi#openmpi-}-gcc$("$cxx" -dumpversion)-$(uname -m)
   if [ -n "$gpu" ]; then gpu_build; fi
   wheels=${XDG_CACHE_HOME:-$HOME/.cache}/rn50/wheels/${key//[^A-Za-z0-9.-]/_}
   build=
   if ! ls "$wheels"/horovod-*.whl >/dev/null 2>&1; then
-    say "building Horovod $horovod for MXNet in the background (2 to 5 minutes on two cores)"
+    say "building Horovod for MXNet in the background (2 to 5 minutes on two cores)"
     build_horovod >>"$venv/horovod.log" 2>&1 &
     build=$!
   fi
-  quietly "installing the requirements" "${pip[@]}" install -r "$requirements"
+  quietly "installing the requirements" "${locked[@]}" -r "$requirements"
   if [ -n "$build" ]; then
     say "waiting for Horovod"
     wait "$build" || {
       tail -n 15 "$venv/horovod.log" >&2
-      fail "building Horovod failed; the whole output is in $venv/horovod.log"
+      fail "building Horovod with $cxx $("$cxx" -dumpversion) failed (g++ 11 to $newest_compiler are known" \
+        "to do: apt-get install g++-13); the whole output is in $venv/horovod.log"
     }
   fi
   quietly "installing Horovod" "${pip[@]}" install --no-deps --force-reinstall "$wheels"/horovod-*.whl
   if [ -n "$stack_only" ]; then quietly "removing cmake" "${pip[@]}" uninstall -y cmake; fi
   if [ -n "${toolkit:-}" ]; then
-    quietly "checking Horovod over NCCL" "$venv/bin/python" -c \
+    quietly "checking Horovod over NCCL" "${with_mxnet[@]}" "$venv/bin/python" -c \
       'import horovod.mxnet as hvd; assert hvd.nccl_built(), hvd.nccl_built()'
   fi
   write_stamp "$stack_stamp"
@@ -242,6 +280,6 @@ quietly "compiling rn50" "$venv/bin/python" -m compileall -q bench cli complianc
   config data gpu_bringup launch logging report scaling sweep train rn50/__init__.py
 quietly "building the optimizer's kernel" "$venv/bin/python" -m rn50.train.kernels
 quietly "checking the stack" "$venv/bin/python" -c \
-  'import horovod.mxnet as hvd, mlperf_logging.mllog, nvidia.dali; assert hvd.gloo_built()'
+  'import rn50, horovod.mxnet as hvd, mlperf_logging.mllog, nvidia.dali; assert hvd.gloo_built()'
 write_stamp "$stamp" pyproject.toml
 say "ready: source ${venv#"$PWD"/}/bin/activate, then rn50 --help"

@@ -17,6 +17,9 @@ from hypothesis import HealthCheck, settings
 # MXNet's older libjpeg ("library is 80, caller expects 62"). The program never has both at once.
 from PIL import Image  # noqa: F401
 
+# Before any test imports MXNet, whose finder the package installs.
+from rn50.train import mxnet_import  # noqa: F401
+
 ROOT = Path(__file__).resolve().parent.parent
 
 # A busy machine must not fail a property: nothing is timed, and the examples are the same in every

@@ -1,19 +1,24 @@
-"""The first `import mxnet` of a process, without packages that MXNet imports and a run never uses.
+"""The first `import mxnet` of a process: over any NumPy, without packages that a run never uses.
+
+MXNet 1.9.1 is from 2022. Names that NumPy has dropped since are set on numpy before MXNet executes.
 
 Importing MXNet 1.9.1 takes 1.5 CPU-seconds. Half of that is SciPy, which MXNet treats as optional
 (statistics of its quantization and of its test helpers), and setuptools, which stands in for
 `distutils` to compare three version numbers. Every rank pays for both, and a shared file system for
-some 600 files a rank. `rn50/__init__.py` installs the finder, so Horovod's import counts too.
+some 600 files a rank. `rn50/__init__.py` installs the finder, so Horovod's import counts too;
+`scripts/setup.sh` does it for Horovod's build, to whose CMake Python must print nothing else.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
+from typing import NoReturn
 
 
 class MXNetFinder(MetaPathFinder):
@@ -30,6 +35,7 @@ class MXNetFinder(MetaPathFinder):
         execute = spec.loader.exec_module
 
         def exec_module(module: ModuleType) -> None:
+            restore_numpy_names()
             with stand_ins():
                 execute(module)
 
@@ -51,6 +57,57 @@ def stand_ins() -> Iterator[None]:
     finally:
         for name in placed:
             sys.modules.pop(name, None)
+
+
+def restore_numpy_names() -> None:
+    """Set on numpy what it lacks of the names MXNet uses; they stay, for some are used later."""
+    import numpy
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # some NumPy versions have a name still, and warn of it
+        lacking = {n: stands for n, stands in numpy_names().items() if not hasattr(numpy, n)}
+    for name, stands in lacking.items():
+        setattr(numpy, name, stands)
+
+
+def numpy_names() -> dict[str, object]:
+    """Removed names that MXNet's sources use, and what they stood for. A test reads the sources."""
+    import numpy as np
+
+    return {
+        # mxnet/numpy/utils.py copies these seven; NumPy 2.0 removed them (bool: only 1.24 to 1.26).
+        "PZERO": 0.0,
+        "NZERO": -0.0,
+        "PINF": np.inf,
+        "NINF": -np.inf,
+        "NAN": np.nan,
+        "NaN": np.nan,
+        "bool": bool,
+        # The estimator's event handlers, when they are made; removed in 2.0.
+        "Inf": np.inf,
+        # mxnet/numpy_dispatch_protocol.py looks these three up by their names; removed in 2.0.
+        "round_": np.round,
+        "product": np.prod,
+        "sometrue": np.any,
+        # mxnet/numpy/fallback.py copies what follows, up to `rate`. Removed in 2.0 or later:
+        "alltrue": np.all,
+        "in1d": lambda a, b, **settings: np.isin(np.ravel(a), b, **settings),
+        "msort": lambda a: np.sort(a, axis=0),
+        "trapz": getattr(np, "trapezoid", None),
+        # Finance, which NumPy 1.20 to 1.23 have as functions that raise, and later ones not at all:
+        **{name: _refusal(name) for name in ("mirr", "npv", "pmt", "ppmt", "pv", "rate")},
+        # MXNet's own `pad` asks whether its mode is a numpy.compat.basestring; removed in 2.0.
+        "compat": SimpleNamespace(basestring=str),
+        # The chi-square test of mxnet/test_utils.py; removed in 1.24.
+        "int": int,
+    }
+
+
+def _refusal(name: str) -> Callable[..., NoReturn]:
+    def refuse(*_arguments: object, **_settings: object) -> NoReturn:
+        raise RuntimeError(f"numpy.{name} was removed from NumPy 1.20 (NEP 32)")
+
+    return refuse
 
 
 class _Version(tuple[int, ...]):

@@ -34,13 +34,14 @@ def test_the_context_holds_the_rooms_and_nothing_else(root: Path) -> None:
     lines = [line for line in (root / ".dockerignore").read_text().splitlines() if line[:1] != "#"]
     assert lines[0] == "*"
     let_in = {line[1:] for line in lines if line.startswith("!")}
-    files = {"LICENSE", "pyproject.toml", "requirements*.txt", "run_and_time.sh"}
+    files = {"LICENSE", "pyproject.toml", "requirements", "requirements*.txt", "run_and_time.sh"}
     assert let_in == {*ROOMS, *files}
 
 
 def test_versions_have_one_home(root: Path) -> None:
     """What requirements*.txt and setup.sh pin is named in no other file of the container."""
-    pins = re.findall(r"==([\w.]+)", "".join(f.read_text() for f in root.glob("requirements*.txt")))
+    files = [*root.glob("requirements*.txt"), *root.glob("requirements/*.txt")]
+    pins = re.findall(r"==([\w.]+)", "".join(file.read_text() for file in files))
     assert len(pins) > 50
     for file in (root / "Dockerfile", *(root / "scripts").glob("container_*.sh")):
         words = set(re.findall(r"[\w.]+", file.read_text()))

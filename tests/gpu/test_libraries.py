@@ -25,7 +25,7 @@ pytestmark = pytest.mark.slow
 
 # Imports as a rank does, then names every loaded CUDA library and what Horovod was built with.
 LOAD = """
-import json, re, mxnet, horovod.mxnet as hvd
+import json, re, rn50, mxnet, horovod.mxnet as hvd
 mxnet.nd.ones(1, mxnet.gpu(0)).wait_to_read()
 names = {line.rstrip().split(maxsplit=5)[-1] for line in open("/proc/self/maps") if ".so" in line}
 wanted = r"lib(cudart|cudnn|cublas|cufft|curand|cusolver|nccl|nvrtc)[^/]*$"

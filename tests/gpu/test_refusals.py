@@ -84,7 +84,10 @@ def test_ranks_beyond_the_gpus_are_refused(fake_environment: Path, tmp_path: Pat
 def test_mxnets_kernels_do_not_load_on_hopper(fake_environment: Path) -> None:
     """What the refusal comes before: CUDA's own answer, from the wheel's real fat binaries."""
     done = subprocess.run(
-        [sys.executable, "-c", "import mxnet as mx; (mx.nd.ones(4, mx.gpu(0)) * 2).asnumpy()"],
+        [
+            *(sys.executable, "-c"),
+            "import rn50, mxnet as mx; (mx.nd.ones(4, mx.gpu(0)) * 2).asnumpy()",
+        ],
         env=os.environ | {"FAKECUDA_CAPABILITY": "9.0"},
         capture_output=True,
         text=True,

@@ -10,6 +10,9 @@ import sys
 import time
 from pathlib import Path
 
+import rn50  # noqa: F401  before MXNet, whose finder it installs
+
+# isort: split
 import horovod.mxnet as hvd
 import mxnet as mx
 

@@ -16,6 +16,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import rn50  # noqa: F401  before MXNet, whose finder it installs
+
+# isort: split
 import numpy as np
 from mxnet import nd
 

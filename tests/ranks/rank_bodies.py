@@ -11,6 +11,9 @@ import sys
 import time
 from typing import Any
 
+import rn50  # noqa: F401  before MXNet, whose finder it installs
+
+# isort: split
 import mxnet as mx
 import numpy as np
 

@@ -5,6 +5,9 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+import rn50  # noqa: F401  before MXNet, whose finder it installs
+
+# isort: split
 import numpy as np
 from mxnet.gluon import nn
 

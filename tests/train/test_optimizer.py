@@ -262,8 +262,9 @@ def test_kernel_does_not_depend_on_threads() -> None:
     import sys
 
     program = (
-        "import mxnet as mx, numpy as np, hashlib\n"
+        "import hashlib\n"
         "from rn50.train import kernels\n"
+        "import mxnet as mx, numpy as np\n"
         "rng = np.random.default_rng(0)\n"
         "a = [mx.nd.array(rng.normal(size=300_001)) for _ in range(3)]\n"
         "kernels.update(a, {'tensors': '1', 'lr': '0.1', 'momentum': '0.9', 'rescale': '0.5',\n"

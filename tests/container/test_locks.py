@@ -1,0 +1,105 @@
+"""The locks that scripts/setup.sh installs: complete, hashed, and MXNet the same everywhere."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+PYTHONS = ("310", "311", "312", "313")
+DECIDING = ("mxnet", "nvidia-dali-cuda120", "mlperf-logging")
+"""What decides bits and verdicts."""
+
+
+def packages(lock: str) -> dict[str, tuple[str, list[str]]]:
+    """Name -> version and hashes, of every package of a lock."""
+    blocks = re.findall(r"^([\w.-]+)==(\S+) \\\n((?:    --hash=\S+(?: \\)?\n)+)", lock, re.M)
+    return {name: (version, hashes.split()[::2]) for name, version, hashes in blocks}
+
+
+def asked_for(requirements: str, python: tuple[int, int]) -> set[str]:
+    """The names of requirements.txt for one Python."""
+    found = re.findall(
+        r'^([\w.-]+)[^\s;]*(?:; python_version (\S+) "3\.(\d+)")?', requirements, re.M
+    )
+    holds = {"<": lambda minor: python < (3, minor), ">=": lambda minor: python >= (3, minor)}
+    named = (name for name, sign, minor in found if not sign or holds[sign](int(minor)))
+    return {re.sub(r"[._]", "-", name).lower() for name in named}
+
+
+@pytest.mark.parametrize("python", PYTHONS)
+def test_a_lock_has_all_that_is_asked_for_with_hashes(root: Path, python: str) -> None:
+    lock = (root / f"requirements/py{python}.txt").read_text()
+    found = packages(lock)
+    assert len(found) == lock.count("==") > 70
+    assert all(hashes and all("sha256:" in h for h in hashes) for _, hashes in found.values())
+    asked = asked_for((root / "requirements.txt").read_text(), (3, int(python[1:])))
+    assert len(asked) > 20
+    assert not asked - found.keys()
+    sections = re.findall("^# (To .*)", lock, re.M)
+    assert sections == ["To build", "To run", "To test"]  # setup.sh divides a lock at these
+    numpy_major = found["numpy"][0].split(".")[0]
+    assert numpy_major == ("1" if python < "312" else "2")
+
+
+def test_what_decides_results_is_the_same_for_every_python(root: Path) -> None:
+    locks = [packages((root / f"requirements/py{python}.txt").read_text()) for python in PYTHONS]
+    for name in DECIDING:
+        assert len({lock[name][0] for lock in locks}) == 1, name
+
+
+@pytest.mark.parametrize(
+    ("version", "asked"), [((3, 11), {"a-b", "numpy"}), ((3, 12), {"a-b", "numpy", "c"})]
+)
+def test_markers_are_read(version: tuple[int, int], asked: set[str]) -> None:
+    text = 'numpy==1; python_version < "3.12" # why\nA.b==2\n# no\nc; python_version >= "3.12"\n'
+    assert asked_for(text + 'numpy; python_version >= "3.12"\n', version) == asked
+
+
+def test_set_up_refuses_a_python_that_does_not_suit(root: Path, tmp_path: Path) -> None:
+    python = tmp_path / "my python"
+    python.write_text('#!/bin/sh\n[ "$1" = --version ] && echo Python 3.9.2\n')
+    python.chmod(0o755)
+    done = subprocess.run(
+        [root / "scripts/setup.sh", "--into", tmp_path / "new"],
+        env=os.environ | {"PYTHON": str(python)},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 1
+    assert done.stderr.startswith(
+        f"setup: error: Python 3.10 to 3.13 with venv expected of PYTHON={python}, found "
+        "Python 3.9.2; install one"
+    )
+    assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize(
+    ("compilers", "chosen"),
+    [
+        ({"g++": "12"}, "g++"),
+        ({"g++": "14.2.0", "g++-13": "13"}, "g++"),
+        ({"g++": "15", "g++-13": "13", "g++-12": "12"}, "g++-13"),
+        ({"g++": "16"}, ""),
+        ({}, ""),
+    ],
+)
+def test_the_compiler_is_the_systems_own_or_the_newest_that_suits(
+    root: Path, tmp_path: Path, compilers: dict[str, str], chosen: str
+) -> None:
+    for name, version in compilers.items():
+        (tmp_path / name).write_text(f"#!/bin/bash\necho {version}\n")
+        (tmp_path / name).chmod(0o755)
+    script = (root / "scripts/setup.sh").read_text()
+    parts = re.findall(r"^newest_compiler=.*\n|^find_compiler\(\) \{\n(?:.*\n)*?\}\n", script, re.M)
+    assert len(parts) == 2
+    done = subprocess.run(
+        ["/bin/bash", "-euo", "pipefail", "-c", "".join(parts) + "find_compiler"],
+        env={"PATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+    )
+    assert (done.stdout.strip(), done.returncode) == (chosen, 0 if chosen else 1)
