@@ -19,10 +19,12 @@ from rn50.compliance.official import check_officially
 from rn50.config.load import load
 from rn50.logging.parse import Event, read_events
 from rn50.train import checkpoint_folder
+from rn50.train.mpi_library import MPICH_ABI
+from tests import mpi
 from tests.waiting import leave_nothing, wait_until
 
 pytestmark = pytest.mark.slow
-PROGRAMS = ("slurmctld", "slurmd", "sbatch", "munged", "mpirun")
+PROGRAMS = ("slurmctld", "slurmd", "sbatch", "munged")
 LONG = ("schedule.length=400 epochs", "eval.period=200", "eval.offset=199", "eval.target=0.999")
 TWO_NODES = ("system.nodes=2", "system.ranks_per_node=1")
 
@@ -33,6 +35,8 @@ def missing() -> str | None:
     for program in PROGRAMS:
         if shutil.which(program, path=path) is None:
             return f"no {program} on this machine (apt: slurmctld slurmd slurm-client munge)"
+    if mpi.WHY_NOT or mpi.FAMILY in MPICH_ABI:  # by PMI2, which Slurm brings along
+        return mpi.WHY_NOT or None
     listed = subprocess.run(
         ["find", "/usr/lib", "-name", "libpmix.so", "-print", "-quit"],
         capture_output=True,
@@ -119,7 +123,7 @@ def test_two_nodes_give_the_log_of_a_local_run(rn50, smoke_data: Path) -> None:
     assert page["number_of_nodes"] == "2"
 
     done = rn50(
-        *("launch", "smoke", "--launcher", "mpirun", "seed=1"),
+        *("launch", "smoke", "--launcher", mpi.LAUNCHER, "seed=1"),
         *(f"data.path={smoke_data}", f"system.results={rn50.results / 'local'}"),
     )
     assert done.returncode == 0, done.stderr
