@@ -76,3 +76,35 @@ def test_an_abort_for_want_of_memory_says_so(before: str, expected: str) -> None
 def test_a_rank_that_mpi_ended_says_why(stderr: str, words: str) -> None:
     told = explain_failure([OWN | {"reason": PROCESS_EXITED}], stderr, 1)
     assert f"{PROCESS_EXITED} ({words}" in told
+
+
+HYDRA_SAYS = """
+===================================================================================
+=   BAD TERMINATION OF ONE OF YOUR APPLICATION PROCESSES
+=   {rank}PID 21467 RUNNING AT vm
+=   EXIT CODE: 9
+=   CLEANING UP REMAINING PROCESSES
+=   YOU CAN IGNORE THE BELOW CLEANUP MESSAGES
+===================================================================================
+YOUR APPLICATION TERMINATED WITH THE EXIT STRING: Killed (signal 9)
+"""
+PRTERUN_SAYS = """prterun noticed that process rank 1 with PID 18792 on node vm exited on
+signal 9 (Killed).
+"""
+
+
+@pytest.mark.parametrize(
+    ("said", "reason"),
+    [
+        (HYDRA_SAYS.format(rank="RANK 1 "), "rank 1 was killed by SIGKILL"),
+        (HYDRA_SAYS.format(rank=""), "a rank was killed by SIGKILL"),
+        (PRTERUN_SAYS, "rank 1 was killed by SIGKILL"),
+    ],
+)
+def test_a_killed_rank_in_the_words_of_each_mpi(said: str, reason: str) -> None:
+    """MPICH 4.0.2's Hydra, recorded, names a process; newer ones the rank. Open MPI 5.0.7 has a
+    line break in its sentence."""
+    assert explain_failure([], said, 137) == reason
+    lost = {"rank": 1, "host": "h", "phase": "epoch 1", "step": 3, "reason": PROCESS_EXITED}
+    expected = "rank 1 on h failed in epoch 1 at step 3: killed by SIGKILL"
+    assert explain_failure([], said, 137, lost=lost) == expected
