@@ -194,7 +194,7 @@ def test_a_slurm_that_speaks_with_no_such_mpi_is_refused() -> None:
 
 
 def test_in_an_allocation_of_slurm_srun_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("shutil.which", lambda name: f"/usr/bin/{name}")
+    monkeypatch.setattr("shutil.which", lambda name: f"/nowhere/{name}")
     link_horovod(monkeypatch, OPEN_MPI)
     assert pick_launcher(None) == "mpirun"
     monkeypatch.setenv("SLURM_JOB_ID", "7")
