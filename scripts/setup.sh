@@ -275,6 +275,10 @@ if ! stack_is_done; then install_stack; fi # not ||, within which no failure wou
 if [ -n "$stack_only" ]; then exit; fi
 if [ -n "$gpu" ]; then link_cuda; fi
 quietly "installing rn50" "${pip[@]}" install --no-deps --no-build-isolation -e .
+# horovodrun imports MXNet to see what Horovod has: over NumPy 2 it cannot, and finds no Gloo, unless
+# rn50 is loaded before (train/mxnet_import.py).
+grep -q '^import rn50' "$venv/bin/horovodrun" ||
+  sed -i 's/^from horovod/import rn50\n&/' "$venv/bin/horovodrun"
 # What is installed in place pip does not compile: every command's first start would.
 quietly "compiling rn50" "$venv/bin/python" -m compileall -q bench cli compliance \
   config data gpu_bringup launch logging report scaling sweep train rn50/__init__.py
