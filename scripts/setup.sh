@@ -8,7 +8,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-newest_compiler=14 # of those that Horovod's build was tried with; oldest: 11
+newest_compiler=14 # of those that Horovod's build was tried with; oldest: 12
 
 say() { printf '[setup %3d s] %s\n' "$SECONDS" "$*" >&2; }
 fail() {
@@ -47,7 +47,7 @@ find_python() { # the one that PYTHON names, or the newest of the PATH and the s
 # The g++ to build Horovod with: CXX, the system's own, or the newest beside it that has been tried.
 find_compiler() {
   local name release
-  for name in ${CXX:-} g++ g++-{14..11}; do
+  for name in ${CXX:-} g++ g++-{14..12}; do
     release=$("$name" -dumpversion 2>/dev/null) || continue
     if [ "${release%%.*}" -le $newest_compiler ]; then
       echo "$name"
@@ -259,8 +259,8 @@ install_stack() { # everything but rn50
     say "waiting for Horovod"
     wait "$build" || {
       tail -n 15 "$venv/horovod.log" >&2
-      fail "building Horovod with $cxx $("$cxx" -dumpversion) failed (g++ 11 to $newest_compiler are known" \
-        "to do: apt-get install g++-13); the whole output is in $venv/horovod.log"
+      fail "building Horovod with $cxx $("$cxx" -dumpversion) failed; g++ 12 to $newest_compiler are known to" \
+        "do (apt-get install g++-$newest_compiler or g++-12); the whole output is in $venv/horovod.log"
     }
   fi
   quietly "installing Horovod" "${pip[@]}" install --no-deps --force-reinstall "$wheels"/horovod-*.whl
