@@ -1,7 +1,7 @@
 # rn50 in a container; docs/containers.md has the commands.
 #   --target cpu (default)   CPU ranks over MPI or Gloo
 #   --target gpu             GPU ranks over NCCL, CUDA 11.8 from pip; not run on a GPU
-# Any Debian or Ubuntu with Python 3.10 or 3.11 will do as BASE_IMAGE. Versions are pinned in
+# Any Debian or Ubuntu with Python 3.10 to 3.13 will do as BASE_IMAGE. Versions are pinned in
 # requirements*.txt and scripts/setup*.sh alone; apt's are those of the dated base.
 ARG BASE_IMAGE=debian:bookworm-20250520-slim
 # Where Horovod is built over NCCL: with nvcc 11 of the image's PATH, else with Debian's
@@ -13,8 +13,8 @@ WORKDIR /opt/rn50
 # hadolint ignore=DL3008
 RUN export DEBIAN_FRONTEND=noninteractive \
     && apt-get update \
-    && if ! { command -v python3.11 || command -v python3.10; }; then apt-get install -y \
-        --no-install-recommends python3; fi \
+    && if ! { command -v python3.13 || command -v python3.12 || command -v python3.11 \
+        || command -v python3.10; }; then apt-get install -y --no-install-recommends python3; fi \
     && apt-get install -y --no-install-recommends \
         ca-certificates libgomp1 libquadmath0 openmpi-bin openssh-client \
     && rm -rf /var/lib/apt/lists/* \

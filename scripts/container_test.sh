@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Builds the image's target cpu and holds runs in it against runs outside. `make container-test`.
-#   scripts/container_test.sh [BASE_IMAGE]     default: a Debian 12 made with debootstrap (root)
-# ENGINE=podman or docker; default: docker where its daemon answers, else podman.
+#   scripts/container_test.sh [BASE_IMAGE]     default: a Debian made with debootstrap (root)
+# SUITE=bookworm (default) or trixie: which. ENGINE=podman or docker; default: docker where its daemon
+# answers, else podman.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 image=rn50:cpu-test
@@ -19,8 +20,10 @@ scratch=$(mktemp -d "${TMPDIR:-/tmp}/rn50-container.XXXXXX")
 trap 'rm -rf "$scratch"' EXIT
 
 if [ -z "$base" ]; then
-  base=localhost/rn50-base:bookworm
-  "$ENGINE" image inspect "$base" >/dev/null 2>&1 || scripts/container_base.sh "$base" "$ENGINE"
+  suite=${SUITE:-bookworm}
+  base=localhost/rn50-base:$suite
+  "$ENGINE" image inspect "$base" >/dev/null 2>&1 ||
+    scripts/container_base.sh "$base" "$ENGINE" "$suite"
 fi
 # Podman's defaults want to raise limits and a pure cgroup version, which some machines refuse.
 if [ "$ENGINE" = podman ] && ! podman run --rm "$base" true 2>/dev/null; then

@@ -56,7 +56,7 @@ def read_root(logs: Path) -> Root:
         environment.get("python") or "?",
         environment.get("packages", {}).get("numpy") or "?",
         compiler_of(log),
-        environment.get("mpi") or "?",
+        (environment.get("mpi") or "?").partition(",")[0],  # Open MPI adds who built it, and when
         f"`{result['weights_digest']}`" if result.get("weights_digest") else "?",
         set_up_of(log),
         f"{record['smoke_s']} s",
