@@ -28,7 +28,7 @@ from rn50.train import checkpoint_folder
 from tests.waiting import leave_nothing, wait_until
 
 SHORT = (
-    *("system.nodes=1", "schedule.length=40 epochs", "eval.period=4", "eval.offset=3"),
+    *("system.nodes=1", "schedule.length=40 epochs", "eval.period=10", "eval.offset=9"),
     *("eval.target=0.3", "division=open", "log.every=5 steps", "checkpoint.every=20 steps"),
     "watchdog.silence_s=60",
 )
