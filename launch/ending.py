@@ -20,10 +20,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..config.duration import Duration
 from ..config.errors import UserError
-from ..config.finding import number, plain
+from ..config.finding import clock_time, number, plain
 from ..config.reading import contains
 from ..train.limits import REASONS, REQUESTED
-from ..train.progress import clock_time
 from ..train.repeated import last_log_point, stopped_at
 
 if TYPE_CHECKING:

@@ -107,7 +107,7 @@ def processor() -> str:
 
 
 def _mpi() -> str | None:
-    """What the MPI that Horovod was linked to says it is."""
+    """Name and version of the MPI that Horovod was linked to, from its own library."""
     library = horovods_mpi()
     said = library_version(library.path) if library else ""
     return " ".join(said.partition("\n")[0].split()) or None

@@ -36,8 +36,9 @@ class Scheduler:
 
     name: ClassVar[SchedulerName]
     launcher: ClassVar[str] = "mpirun"
-    """Of launchers.py; mpirun, for the scheduler has none of its own, is told the hosts of the
-    allocation. In a container it is the image's, else whichever fits this machine's MPI."""
+    """A row of launchers.py. `mpirun`: the scheduler has no launcher of its own, and the job script
+    names the hosts of the allocation; a container's MPI has it, else `mpirun` stands for the
+    launcher of this machine's MPI."""
     command: ClassVar[tuple[str, ...]]
     """Submits; the script's name follows, on stdin where `from_stdin`."""
     from_stdin: ClassVar[bool] = False

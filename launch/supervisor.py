@@ -247,8 +247,8 @@ def _signal(process: psutil.Process, number: int) -> None:
 
 
 def _relay(stdout: IO[str], errors: int) -> None:
-    """Show what rank 0 prints; what Hydra has to say of a rank's end, below a row of its own on the
-    standard output, goes to the file `errors` with the launcher's other words."""
+    """Show what rank 0 prints; Hydra's message on the end of a rank, below a row of its own on the
+    standard output, goes to the file `errors`, as the launchers' other messages do."""
     read, ended = True, False
     for line in stdout:
         ended = ended or _HYDRAS_ROW.fullmatch(line) is not None

@@ -173,7 +173,7 @@ if [ ${#missing[@]} -gt 0 ]; then
 fi
 if ! cxx=$(find_compiler); then
   if may_apt; then apt_install g++-14 || apt_install g++-13 || true; fi
-  cxx=$(find_compiler) || cxx=g++ # a newer one: nobody has tried it, but it may do
+  cxx=$(find_compiler) || cxx=g++ # a newer one: not tried, and it may do
 fi
 found="Python $("$python" -V | cut -d' ' -f2), $cxx $("$cxx" -dumpfullversion)"
 if has_mpi; then

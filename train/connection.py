@@ -92,8 +92,8 @@ class Connection:
 
 
 def _start_mpi() -> ctypes.CDLL | None:
-    """MPI after MPI_Init_thread, which takes the same in C whosever it is; None: whose it is is not
-    known, so that Horovod starts it."""
+    """MPI after MPI_Init_thread, whose arguments are the same in every MPI; None: the MPI's family
+    is not known, and Horovod starts it."""
     library = horovods_mpi()
     if library is None or library.family is None:
         return None

@@ -1,7 +1,7 @@
 """Which MPI Horovod was linked to: read from its own library, found as the loader finds it.
 
-Nothing is loaded but MPI's library, and that only where its name does not tell whose it is. Neither
-a file of this name nor the `mpirun` on the PATH can tell: both families have one.
+Nothing is loaded but MPI's library, and that only where its name is not that of one family. The
+presence of a libmpi.so or of an `mpirun` on the PATH decides nothing: both families have them.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _DT_NEEDED, _DT_STRTAB, _DT_RPATH, _DT_RUNPATH = 1, 5, 15, 29
 
 
 class MpiLibrary(NamedTuple):
-    """MPI's library as dlopen takes it, and whose it is; None: not known for sure."""
+    """MPI's library as dlopen takes it, and its family; None: not known for sure."""
 
     path: str
     family: Family | None

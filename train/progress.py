@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:  # commands use `clock_time`
-    from ..config.plan import Plan
+from ..config.finding import clock_time
+from ..config.plan import Plan
 
 WARNING = "rn50: warning: "
 """Begins a warning, in stderr.log as well: there the launcher looks for it."""
@@ -54,10 +53,3 @@ class Progress:
             f"{sign} target {self._target}  "
             f"{clock_time(elapsed_s)} elapsed"
         )
-
-
-def clock_time(seconds: float) -> str:
-    """`0:42`, `12:03`, `1:02:03`."""
-    minutes, seconds = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"

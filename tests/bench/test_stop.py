@@ -11,7 +11,7 @@ import pytest
 
 from rn50.cli.measuring import Measuring
 from rn50.launch.ending import Stopped, measured, measuring_stopped
-from rn50.train.progress import clock_time
+from rn50.config.finding import clock_time
 from tests.waiting import leave_nothing, wait_until
 
 pytestmark = pytest.mark.slow
