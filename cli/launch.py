@@ -61,6 +61,14 @@ def launch(
         int, typer.Option(min=0, help="Restarts from the last checkpoint after a failed rank.")
     ] = 0,
     runs: Runs = 1,
+    profile: Annotated[
+        str | None,
+        typer.Option(
+            help="Record every operation of these steps on all ranks in timeline.json, for "
+            "Perfetto: a number, or the first and last as 101-120.",
+            metavar="STEPS",
+        ),
+    ] = None,
     job: Annotated[
         Path | None,
         typer.Option(
@@ -86,10 +94,14 @@ def launch(
 
     Example: `rn50 launch quick --ranks 2 --launcher gloo seed=1`
 
+    Example: `rn50 launch quick --profile 20`
+
     Example: `rn50 launch dgxa100_8 --dry-run`
 
     Example: `rn50 launch --resume latest`
     """
+    if profile is not None:
+        overrides = [*(overrides or []), f"log.profile={profile}"]
     if (runs > 1 or job is not None) and not dry_run:
         if resume is not None or as_json:
             raise UserError("--runs, --job: neither --resume nor --json expected beside them")

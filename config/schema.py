@@ -30,6 +30,7 @@ from .values import (
     NonNegative,
     Pixels,
     Positive,
+    Profiled,
     Ruleset,
     Seconds,
     Section,
@@ -404,6 +405,9 @@ class Log(Section):
         "research", "Submission status, as the MLPerf log names it."
     )
     every: Length = default(Duration(20, "steps"), "From one line of metrics to the next.")
+    profile: Profiled | None = default(
+        None, "Steps with every operation in timeline.json, such as 20 or 101-120; null: none."
+    )
 
 
 class Run(Section):

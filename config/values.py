@@ -48,6 +48,8 @@ _LOSS_SCALE = Form(
     "a number from 1e-15 to 1e15, dynamic, or dynamic(FIRST), FIRST from {:g} to {:.0f}, "
     "such as dynamic(0.5)".format(*LOSS_SCALES)
 )
+MOST_PROFILED = 1000
+_PROFILED = Form(f"a number of steps or FIRST-LAST, at most {MOST_PROFILED:,} steps")
 NAME = Form("letters, digits, dots, dashes (the first a letter or digit)")
 _PRINTABLE = Form("printable text on one line")
 _WORD = Form("one word of letters, digits and _ . , : = + @ / -")
@@ -103,6 +105,29 @@ def dynamic_start(loss_scale: object, batch: int) -> float | None:
     if match is None:
         return None
     return float(match[1]) if match[1] else 2.0 ** math.floor(math.log2(65536 / batch))
+
+
+def _parse_profiled(value: Any) -> str:
+    try:
+        steps = profiled_steps(str(value))
+    except ValueError:
+        steps = range(0)
+    if isinstance(value, bool | float) or not 0 < len(steps) <= MOST_PROFILED:
+        raise ValueError(_PROFILED)
+    return str(value)
+
+
+def profiled_steps(text: str | None) -> range:
+    """The steps of `log.profile`; those of a mere number begin after the first ten, in which caches
+    fill. Raises ValueError: it is neither a number nor two."""
+    if text is None:
+        return range(0)
+    match = re.fullmatch(r"([1-9]\d{0,8})(?:-([1-9]\d{0,8}))?", text)
+    if match is None:
+        raise ValueError(text)
+    if match[2] is None:
+        return range(11, 11 + int(match[1]))
+    return range(int(match[1]), int(match[2]) + 1)
 
 
 def _check_printable(value: str) -> str:
@@ -183,6 +208,7 @@ Walltime = Annotated[
 Length = Annotated[Duration, BeforeValidator(_parse_duration), PlainSerializer(str), _DURATION]
 Groups = Annotated[str, BeforeValidator(_parse_groups), _GROUPS]
 Algorithm = Annotated[str, BeforeValidator(_parse_algorithm), _ALGORITHM]
+Profiled = Annotated[str, BeforeValidator(_parse_profiled), _PROFILED]
 LossScale = Annotated[float | str, BeforeValidator(_parse_loss_scale), _LOSS_SCALE]
 Triple = tuple[Float, Float, Float]
 

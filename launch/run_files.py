@@ -22,7 +22,7 @@ _MOST_BYTES = 16 << 20
 """Of one of these; they have some kB."""
 _FILES = (
     *(*COPIED, "result_0.txt", "metrics.jsonl"),
-    *("result.json", "timeline.json", "stderr.log", "report.html", "resume_from"),
+    *("result.json", "ranks.json", "timeline.json", "stderr.log", "report.html", "resume_from"),
 )
 _PATTERNS = ("failure_*.json",)
 

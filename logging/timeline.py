@@ -18,7 +18,7 @@ class Timeline:
     def __init__(self, rank: int, clock: Clock | None = None) -> None:
         self._rank = rank
         self._clock = clock or Clock()
-        self._spans: list[dict[str, Any]] = []
+        self.spans: list[dict[str, Any]] = []
         self.phase = "start"
         """Name of the span entered last: what a rank was doing when it failed."""
 
@@ -32,19 +32,19 @@ class Timeline:
         finally:
             self.add(name, start, self._clock.unix_s)
 
-    def add(self, name: str, start: float, stop: float) -> None:
-        """Record a span by its start and stop in Unix seconds."""
-        self._spans.append(
+    def add(self, name: str, start: float, stop: float, row: str | None = None) -> None:
+        """Record a span by its start and stop in Unix seconds; its row: the thread's by default."""
+        self.spans.append(
             {
                 "name": name,
                 "ph": "X",
                 "ts": round(start * 1e6),
                 "dur": round((stop - start) * 1e6),
                 "pid": self._rank,
-                "tid": threading.current_thread().name,
+                "tid": row or threading.current_thread().name,
             }
         )
 
     def to_json(self) -> str:
         """Chrome trace JSON, times in microseconds."""
-        return json.dumps({"traceEvents": self._spans, "displayTimeUnit": "ms"}, indent=0) + "\n"
+        return json.dumps({"traceEvents": self.spans, "displayTimeUnit": "ms"}, indent=0) + "\n"

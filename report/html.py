@@ -17,6 +17,7 @@ from ..compliance.check_log import Check, check_log
 from ..compliance.score import score_checks
 from ..compliance.submission import check_folder
 from . import headline
+from .breakdown import rank_spread, step_breakdown
 from .compare import Row, amount, compare
 from .compare_view import divergence_lines, name_of
 from .phases import span_totals, start_up, step_times
@@ -88,6 +89,10 @@ def render_report(
         shares=headline.shares(first) if first else [],
         training=training_plots(train, first),
         steps=step_times(train, first and headline.batch_of(first)),
+        breakdown=step_breakdown(
+            folder.records("steps") if folder else [], outlook.parts_s if outlook else None
+        ),
+        ranks=rank_spread(folder.ranks) if folder else None,
         totals=span_totals(folder.spans) if folder else [],
         schedule=schedule_plots(train),
         start_up=start_up(folder.spans) if folder else None,

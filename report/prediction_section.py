@@ -28,6 +28,8 @@ class Outlook(NamedTuple):
     step: list[tuple[str, str, str]]
     """Parts of a step: name, time, share."""
     plots: list[Plot]
+    parts_s: dict[str, float]
+    """The same parts by their names in scaling/step.py, in seconds."""
 
 
 def outlook(subject: Subject, system: str | None = None, gpus: int | None = None) -> Outlook | None:
@@ -96,6 +98,7 @@ def _drawn(answer: Prediction, subject: Subject) -> Outlook:
         ]
         if answer.job.gpus > 1
         else [],
+        parts_s=answer.step.parts,
     )
 
 

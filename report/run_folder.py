@@ -43,6 +43,7 @@ class RunFolder(NamedTuple):
     config: Loaded | None
     metrics: tuple[dict[str, Any], ...]
     spans: tuple[dict[str, Any], ...]
+    ranks: dict[str, Any]
     notes: tuple[str, ...]
     """What could not be read, one line each."""
     thinned: bool = False
@@ -131,7 +132,7 @@ def read_folder(path: Path) -> Subject:
     folder = read_run_folder(config.parent) if os.path.lexists(config) else None
     target = _target(folder)
     if folder is not None and config.parent != path:  # of the first of several runs
-        folder = folder._replace(path=path, result={}, metrics=(), spans=())
+        folder = folder._replace(path=path, result={}, metrics=(), spans=(), ranks={})
     logs: list[LogFigures] = []
     notes: list[str] = []
     files = results_in(path)
@@ -194,6 +195,7 @@ def read_run_folder(path: Path) -> RunFolder:
         config=config,
         metrics=metrics.records,
         spans=read("timeline.json", lambda file: _spans(read_json(file, _TRACE_BYTES)), ()),
+        ranks=read("ranks.json", partial(read_json, most_bytes=_TRACE_BYTES), {}),
         notes=tuple(notes),
         thinned=bool(metrics.thinned),
     )

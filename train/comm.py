@@ -44,6 +44,9 @@ class Communicator:
         self._torus = Torus(connection) if connection and connection.rows else None
         self.buckets: list[nd.NDArray] = []
         """The gradients, group by group."""
+        self.written_last: list[nd.NDArray] = []
+        """Of the groups the last that backward completes, of each type (batch norm's may be its
+        own)."""
         self._halves: list[nd.NDArray | None] = []
 
     def start(self) -> None:
@@ -81,6 +84,7 @@ class Communicator:
         """
         parts = self._torus.columns if self._torus else 1
         self.buckets = lay_out_gradients(parameters, rule, self.ctx, parts=parts)
+        self.written_last = list({b.dtype: b for b in self.buckets}.values())
         self._halves = [
             nd.zeros(b.shape, self.ctx, dtype=gradient_dtype)
             if gradient_dtype == "float16" and b.dtype != np.float16

@@ -1,4 +1,7 @@
-"""The hot loop: fetch, forward, backward, reduce, update. It runs ahead of the device."""
+"""The hot loop: fetch, forward, backward, reduce, update. It runs ahead of the device.
+
+`times` notes on the device when each phase is done; the host waits for none of it.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +15,10 @@ from ..data.pipeline import Batch
 from .comm import Communicator
 from .networks import Loss
 from .optimizer import Updater
+from .profile_window import ProfileWindow
 from .run_ahead import RunAheadLimiter
 from .schedule import Settings
+from .step_times import StepTimes
 
 
 class StepContext(NamedTuple):
@@ -26,6 +31,8 @@ class StepContext(NamedTuple):
     updater: Updater
     settings_at: Callable[[int], Settings]
     limit_run_ahead: RunAheadLimiter
+    times: StepTimes
+    profile: ProfileWindow
 
 
 class LogPoint(NamedTuple):
@@ -38,17 +45,24 @@ class LogPoint(NamedTuple):
 
 def train_steps(context: StepContext, first: int, last: int, log_every: int) -> Iterator[LogPoint]:
     """Train steps `first` to `last`, both included, counted from 1; yield every `log_every`."""
-    net, loss, next_batch, comm, updater, settings_at, limit_run_ahead = context
+    net, loss, next_batch, comm, updater, settings_at, limit_run_ahead, times, profile = context
     loss_sum, steps = 0, 0
     for step in range(first, last + 1):
+        profile(step)
+        times.ask(step)
         batch = next_batch()
+        times.batch()
         with autograd.record():
             losses = loss(net(batch.images), batch.labels)
+        times.forward(losses)
         losses.backward(updater.scaler.head_gradients(step, losses))
+        times.backward(comm)
         comm.reduce()
+        times.reduction(comm)
         updater.step(step, settings_at(step))
+        times.update(updater.written_last)
         loss_sum, steps = losses.sum() + loss_sum, steps + 1
-        limit_run_ahead(step, losses, batch)
+        limit_run_ahead(losses, batch)
         if step % log_every == 0:
             yield LogPoint(step, steps, loss_sum)
             loss_sum, steps = 0, 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import mxnet as mx
 from mxnet import nd
@@ -23,6 +23,7 @@ from .limits import (
 )
 from .loop import LogPoint, train_steps, zero_gradient_steps
 from .networks import bn_statistics, copy_parameters
+from .rank_table import gather_ranks
 from .run_ahead import boundaries
 from .seeding import stream_seed
 from .state import Block, blocks_left, is_within_epoch, log_position
@@ -57,13 +58,26 @@ def train_and_evaluate(context: RunContext, reads: HostReads | None = None) -> N
     try:
         reached = train_blocks(trainer, checkpointer)
         context.log.run_stop(success=reached)
-        trainer.log.result(trainer.model.net, reached=reached)
+        trainer.log.result(trainer.model.net, reached=reached, ranks=rank_table(trainer))
     except StopTraining as stop:  # on all ranks at the same step
         checkpointer.save_now()
         context.log.abort()
-        trainer.log.result(trainer.model.net, reached=False, stopped=str(stop))
+        table = rank_table(trainer)
+        trainer.log.result(trainer.model.net, reached=False, ranks=table, stopped=str(stop))
     checkpointer.finish()
     trainer.comm.stop()
+    trainer.log.timeline()
+
+
+def rank_table(trainer: Trainer) -> dict[str, list[Any]]:
+    """What each rank needed; all ranks call it at the end."""
+    trainer.steps.profile.end()
+    return gather_ranks(
+        trainer.comm,
+        trainer.context.process.host,
+        trainer.steps.times.all_ms(),
+        trainer.usage.used(),
+    )
 
 
 def train_blocks(trainer: Trainer, checkpointer: Checkpointer) -> bool:
@@ -145,6 +159,8 @@ def log_point(trainer: Trainer, point: LogPoint, training_s: float = 0.0) -> Non
     loss = loss_sum / (point.steps * now.global_batch_size)
     scale = scaler.scale.value if scaler.is_dynamic else None
     trainer.log.train(point.step, loss, now, scale)
+    trainer.usage.sample()
+    trainer.log.step_times(point.step, trainer.steps.times.log_point())
     check_loss(loss, point.step)
     if reason := agreed_stop(requests):
         raise StopTraining(reason)
@@ -192,13 +208,13 @@ def log_gaps(
 
     Args:
         entry_s: from the end of training to the first evaluation batch enqueued.
-        last_evaluated_s: when the accuracy before this block was known; from then to the first
-            step enqueued an evaluation's exit took.
+        last_evaluated_s: when the accuracy before this block was known; from then until the host
+            had the first batch an evaluation's exit took.
     """
-    limiter = trainer.steps.limit_run_ahead
-    enqueued_s = limiter.first_enqueued_s
+    trainer.steps.limit_run_ahead.clear()
+    begun_s = trainer.steps.times.block_begun_s
     ends = [trainer.plan.epoch_end_step(e) for e in range(block.first_epoch, block.last_epoch)]
-    between = boundaries(limiter.drain_step_times(), ends)
-    if between is not None and enqueued_s is not None:
-        exit_s = None if last_evaluated_s is None else enqueued_s - last_evaluated_s
+    between = boundaries(trainer.steps.times.end_block(), ends)
+    if between is not None:
+        exit_s = None if last_evaluated_s is None else begun_s - last_evaluated_s
         trainer.log.gaps(block, between, entry_s=entry_s, exit_s=exit_s)

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from ..config.atomic import write_json, write_own
 from .context import RunContext
 from .evaluate import Accuracy
+from .profile_window import merge
 from .progress import warn
+from .rank_table import energy_j
 from .run_ahead import EpochBoundaryTimes
 from .schedule import Settings
 from .state import Block
+from .step_times import percentiles
 from .weights import weights_digest
 
 
@@ -50,6 +57,11 @@ class RunLog:
         )
         context.progress.trained(step, loss, now.lr, images_per_s, now_s)
 
+    def step_times(self, step: int, phases_ms: NDArray[np.float32]) -> None:
+        """Rank 0's steps since the last log point, as far as they are done: (steps, columns)."""
+        if self._context.process.rank == 0 and len(phases_ms):
+            self._context.metrics.write("steps", step=step, **percentiles(phases_ms))
+
     def evaluation(self, epoch: int, accuracy: Accuracy, start_s: float) -> None:
         """An evaluation that began at `start_s` of the run's clock."""
         context, now_s = self._context, self._context.elapsed_s
@@ -79,8 +91,15 @@ class RunLog:
             eval_exit_s=exit_s,
         )
 
-    def result(self, net: Any, *, reached: bool, stopped: str | None = None) -> None:
-        """result.json and timeline.json; the launcher adds the official verdict."""
+    def result(
+        self,
+        net: Any,
+        *,
+        reached: bool,
+        ranks: dict[str, list[Any]],
+        stopped: str | None = None,
+    ) -> None:
+        """result.json and ranks.json; the launcher adds the official verdict."""
         context, state, plan = self._context, self._context.state, self._context.plan
         time_s = context.elapsed_s
         if context.process.rank != 0:
@@ -105,8 +124,18 @@ class RunLog:
             result["stopped"] = f"{stopped} at step {state.step}"
         if context.resumed is not None:
             result["resumed_after_step"] = context.resumed.meta.step
+        if (energy := energy_j(ranks)) is not None:
+            result["energy_j"] = energy
         write_json(context.out / "result.json", result)
-        write_own(context.out / "timeline.json", context.timeline.to_json())
+        table = {"elapsed_s": time_s, "ranks": ranks}
+        write_own(context.out / "ranks.json", json.dumps(table) + "\n")
+
+    def timeline(self) -> None:
+        """timeline.json, with what all ranks have profiled; for when all ranks are done."""
+        context = self._context
+        if context.process.rank == 0:
+            merge(context.out, context.timeline)
+            write_own(context.out / "timeline.json", context.timeline.to_json())
 
     def _compare_clocks(self) -> None:
         """Note a jump of the host's wall clock: a warning, a record, a key of the log."""

@@ -29,12 +29,16 @@ from .networks import (
     image_shape,
     trainable,
 )
+from .nvtx import phase_ranges
 from .optimizer import Updater
+from .profile_window import ProfileWindow
 from .run_ahead import RunAheadLimiter
 from .run_log import RunLog
 from .schedule import Settings, step_settings
 from .seeding import stream_seeds
 from .startup import Stage, run_stages
+from .step_times import StepTimes
+from .usage import Usage
 from .weights import weights_digest
 
 if TYPE_CHECKING:  # DALI loads in a stage of its own
@@ -71,6 +75,7 @@ class Trainer:
     next_eval_batch: Callable[[], Batch]
     reads: HostReads
     log: RunLog
+    usage: Usage
 
     @property
     def run(self) -> Run:
@@ -104,6 +109,10 @@ def start_up(context: RunContext, reads: HostReads | None = None) -> Trainer:
     model, sources = built["build network"], built["build pipelines"]
     context.start_clock([p.name for p in trainable(model.net)])
     comm.barrier()  # nobody touches the data before rank 0 has started the clock
+    times = StepTimes(
+        context.plan.log_every_steps,
+        *([phase_ranges()] if ctx.device_type == "gpu" else []),
+    )
     return Trainer(
         context=context,
         ctx=ctx,
@@ -119,10 +128,16 @@ def start_up(context: RunContext, reads: HostReads | None = None) -> Trainer:
             updater=model.updater,
             settings_at=step_settings(run, context.plan),
             limit_run_ahead=RunAheadLimiter(),
+            times=times,
+            profile=ProfileWindow(context, times),
         ),
         next_eval_batch=batches_of(sources.evaluation, ctx),
         reads=reads,
         log=RunLog(context),
+        usage=Usage(
+            device_id=ctx.device_id if ctx.device_type == "gpu" else None,
+            reads_host=context.process.local_rank == 0,
+        ),
     )
 
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from rn50.cli.measuring import Measuring
-from rn50.launch.ending import Stopped, measured, measuring_stopped
 from rn50.config.finding import clock_time
+from rn50.launch.ending import Stopped, measured, measuring_stopped
 from tests.waiting import leave_nothing, wait_until
 
 pytestmark = pytest.mark.slow

@@ -1,4 +1,4 @@
-"""The fused optimizer operator for CPUs: built once beside the environment, loaded into MXNet."""
+"""Our own C and C++, built once beside the environment: the optimizer for CPUs, the time stamp."""
 
 from __future__ import annotations
 
@@ -17,35 +17,41 @@ from mxnet._ctypes.ndarray import _imperative_invoke
 
 from ...config.errors import UserError
 
-SOURCE = Path(__file__).with_name("update.cc")
+_HERE = Path(__file__).parent
+SOURCE = _HERE / "update.cc"
+STAMP_SOURCE = _HERE / "stamp.c"
 
 
-def library_path() -> Path:
-    """Where the library lies; its name changes with its making, so a stale one is never loaded."""
-    digest = hashlib.sha256(SOURCE.read_bytes() + Path(__file__).read_bytes()).hexdigest()[:12]
-    return Path(sys.prefix) / "lib" / f"librn50_update-{digest}.so"
+def library_path(source: Path) -> Path:
+    """Where its library lies; the name changes with its making, so a stale one is never loaded."""
+    digest = hashlib.sha256(source.read_bytes() + Path(__file__).read_bytes()).hexdigest()[:12]
+    return Path(sys.prefix) / "lib" / f"librn50_{source.stem}-{digest}.so"
 
 
-def build() -> Path:
-    """Compile the library if it is missing (`scripts/setup.sh` does this); safe side by side."""
-    path = library_path()
+def build(source: Path) -> Path:
+    """Compile a library if it is missing (`scripts/setup.sh` does this); safe side by side."""
+    path = library_path(source)
     if path.exists():
         return path
     if shutil.which("g++") is None:
-        raise UserError("g++ expected (to build the optimizer's kernel), found none")
-    package = Path(mx.__file__).parent
+        raise UserError(f"g++ expected (to build {source.name}), found none")
     partial = path.with_suffix(f".{secrets.token_hex(8)}.so")
-    command = [
-        *("g++", "-std=c++17", "-O2", "-fopenmp", "-fPIC", "-shared", f"-I{package / 'include'}"),
-        # Horovod makes MXNet's symbols global, and MXNet holds classes of the same names as
-        # lib_api.cc: without these two the library would use MXNet's and crash.
-        *("-fno-gnu-unique", "-Wl,-Bsymbolic"),
-        *(str(SOURCE), str(package / "src" / "lib_api.cc"), "-o", str(partial)),
-    ]
+    command = ["g++", "-O2", "-fPIC", "-shared", str(source), "-o", str(partial)]
+    if source == SOURCE:
+        package = Path(mx.__file__).parent
+        command += [
+            *("-std=c++17", "-fopenmp", f"-I{package / 'include'}"),
+            str(package / "src" / "lib_api.cc"),
+            # Horovod makes MXNet's symbols global, and MXNet holds classes of the same names as
+            # lib_api.cc: without these two the library would use MXNet's and crash.
+            *("-fno-gnu-unique", "-Wl,-Bsymbolic"),
+        ]
+    else:
+        command[1:1] = ["-x", "c"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         first = next((line for line in done.stderr.splitlines() if "error" in line), done.stderr)
-        raise UserError(f"{SOURCE.name}: g++ failed: {first}")
+        raise UserError(f"{source.name}: g++ failed: {first}")
     partial.replace(path)
     return path
 
@@ -57,7 +63,7 @@ def load() -> int:
     Returns its handle. `mx.library.load` would also generate every Python operator anew (1 s).
     """
     library = mx.base._LIB
-    mx.base.check_call(library.MXLoadLib(str(build()).encode(), 0))
+    mx.base.check_call(library.MXLoadLib(str(build(SOURCE)).encode(), 0))
     handle = ctypes.c_void_p()
     mx.base.check_call(library.NNGetOpHandle(b"rn50_update", ctypes.byref(handle)))
     assert handle.value is not None

@@ -1,6 +1,7 @@
-"""`python -m rn50.train.kernels`: build the library now."""
+"""`python -m rn50.train.kernels`: build the libraries now."""
 
-from . import build
+from . import SOURCE, STAMP_SOURCE, build
 
 if __name__ == "__main__":
-    print(build())
+    for source in (SOURCE, STAMP_SOURCE):
+        print(build(source))

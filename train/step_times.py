@@ -1,0 +1,228 @@
+"""Where a step's time goes on the device, stamped by MXNet's engine and awaited by nobody.
+
+After each phase of a step an operation is enqueued that reads what the phase writes and notes the
+time (train/kernels/stamp.c). It costs 6 us of a core, measured, and holds up nothing: the phase
+that follows reads the same arrays, and only the reduction of the gradients that backward writes
+last waits for the stamp before it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import time
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import NamedTuple
+
+import mxnet as mx
+import numpy as np
+from mxnet import nd
+from numpy.typing import NDArray
+
+from ..logging.timeline import Timeline
+from . import kernels
+from .comm import Communicator
+from .run_ahead import RUN_AHEAD_STEPS
+
+PHASES = ("host", "input", "forward", "backward", "reduction", "update")
+"""Of a step, one after the other, from the end of one update to the end of the next:
+
+host: the device waits, as the host has not asked for the batch yet (log points, checkpoints);
+input: it waits for the batch; forward; backward: to the gradient that is written last; reduction:
+to the last group's sum, what backward has not hidden (exposed); update.
+"""
+COLUMNS = (*PHASES, "input_lead")
+"""What is kept of a step; input_lead: how long its batch was at hand before the device was free."""
+_ASKED, _BATCH, _FORWARD, _BACKWARD, _REDUCTION, _UPDATE = range(6)  # columns: ends of phases
+
+
+class _Push(NamedTuple):
+    """What every stamp is enqueued with: an operation of a CPU, on the engine's threads for those
+    that go first, so that it does not wait behind the operations of the step."""
+
+    stamp: ctypes.c_void_p
+    context: _Context
+    kind: ctypes.c_int
+
+
+class _Context(ctypes.Structure):  # of include/mxnet/base.h
+    _fields_ = (("device", ctypes.c_int), ("number", ctypes.c_int32))
+
+
+_CPU, _CPU_PRIORITIZED = 1, 3  # Context::kCPU, FnProperty::kCPUPrioritized (mxnet/engine.h)
+
+
+@cache
+def _load() -> _Push:
+    library = ctypes.CDLL(str(kernels.build(kernels.STAMP_SOURCE)))
+    stamp = ctypes.cast(library.rn50_stamp, ctypes.c_void_p)
+    return _Push(stamp, _Context(_CPU, 0), ctypes.c_int(_CPU_PRIORITIZED))
+
+
+class StepTimes:
+    """The phases of every step of this rank.
+
+    Args:
+        most_steps: from one `log_point` to the next.
+        begin_range: names what the host enqueues next, for NVIDIA's profilers.
+    """
+
+    def __init__(
+        self, most_steps: int, begin_range: Callable[[str], None] = lambda _: None
+    ) -> None:
+        self._begin_range = begin_range
+        self._push = _load()
+        # A row for each step that is under way, or over and not yet taken.
+        self._stamps = np.full((most_steps + 2 * RUN_AHEAD_STEPS + 1, 6), np.nan)
+        self._next, self._last = 1, 0
+        """First step not yet taken, and the last one asked for."""
+        self._begun_s = np.nan
+        """End of the update before `_next`; NaN: something else than a step lay between."""
+        self._past_ms: list[NDArray[np.float32]] = []  # 24 bytes a step
+        self._block: list[tuple[int, float]] = []
+        self.detailed = range(0)
+        """Steps of which every group of gradients is stamped too."""
+        self._profiled: dict[int, NDArray[np.float64]] = {}
+        """Of those steps: their stamps, and a (groups, 2) of when backward had written a group and
+        when its sum was there."""
+        self._groups: dict[int, NDArray[np.float64]] = {}
+        self.block_begun_s = np.nan
+        """When the first batch of the block was at hand (perf_counter)."""
+
+    def ask(self, step: int) -> None:
+        """The host asks for the batch of a step."""
+        if np.isnan(self._begun_s) and self._last < self._next:
+            self._next = step
+        self._last = step
+        self._begin_range("input")
+        row = self._row
+        row[:] = np.nan
+        row[_ASKED] = time.perf_counter()
+
+    def batch(self) -> None:
+        """The host has the batch."""
+        self._begin_range("forward")
+        self._row[_BATCH] = now_s = time.perf_counter()
+        if np.isnan(self.block_begun_s):
+            self.block_begun_s = now_s
+
+    def forward(self, losses: nd.NDArray) -> None:
+        """Called when all of forward is enqueued; `losses` are what it writes last."""
+        self._begin_range("backward")
+        self._stamp(_FORWARD, [losses])
+
+    def backward(self, comm: Communicator) -> None:
+        """Called when backward is enqueued, the reduction not yet."""
+        self._begin_range("reduction")
+        self._stamp(_BACKWARD, comm.written_last)
+        if self._last in self.detailed:
+            self._groups[self._last] = np.full((len(comm.buckets), 2), np.nan)
+            self._stamp_groups(comm, 0)
+
+    def reduction(self, comm: Communicator) -> None:
+        """Called when the reduction of all gradients is enqueued."""
+        self._begin_range("update")
+        self._stamp(_REDUCTION, comm.buckets)
+        if self._last in self.detailed:
+            self._stamp_groups(comm, 1)
+
+    def update(self, weights: Sequence[nd.NDArray]) -> None:
+        """Called when the update is enqueued."""
+        self._begin_range("loss, log, checkpoint")
+        self._stamp(_UPDATE, weights)
+
+    def log_point(self) -> NDArray[np.float32]:
+        """(steps, columns) in ms of the steps done since the last call. Waits for nothing."""
+        steps = np.arange(max(self._next, self._last + 1 - len(self._stamps)), self._last + 1)
+        stamps = self._stamps[steps % len(self._stamps)]
+        over = int(np.logical_and.accumulate(~np.isnan(stamps[:, _UPDATE])).sum())
+        steps, stamps = steps[:over], stamps[:over]
+        found = phases_ms(stamps, self._begun_s)
+        if over:
+            self._next, self._begun_s = int(steps[-1]) + 1, stamps[-1, _UPDATE]
+            self._past_ms.append(found)
+            self._profiled |= {
+                step: row.copy()
+                for step, row in zip(steps.tolist(), stamps, strict=True)
+                if step in self.detailed
+            }
+            self._block += zip(steps.tolist(), stamps[:, _FORWARD].tolist(), strict=True)
+        return found
+
+    def end_block(self) -> list[tuple[int, float]]:
+        """Something else than steps comes next, such as an evaluation; all that was enqueued is
+        done. (step, time at which its forward was done) of the block."""
+        self.log_point()
+        self._begun_s = self.block_begun_s = np.nan
+        block, self._block = self._block, []
+        return block
+
+    def all_ms(self) -> NDArray[np.float32]:
+        """(steps, columns) of all steps that were taken."""
+        return np.concatenate([np.empty((0, len(COLUMNS)), np.float32), *self._past_ms])
+
+    def add_profiled(self, timeline: Timeline, later_s: float) -> None:
+        """The detailed steps as spans: their phases, and each group's way from backward to its sum.
+        `later_s`: of the timeline's clock against perf_counter."""
+        for step, stamps in self._profiled.items():
+            asked, batch, *_, update = stamps + later_s
+            timeline.add(f"next batch {step}", asked, batch, "host")
+            before = self._profiled.get(step - 1, stamps)[
+                _UPDATE if step - 1 in self._profiled else _ASKED
+            ]
+            ends = np.maximum.accumulate([before, *stamps]) + later_s
+            timeline.add(f"step {step}", ends[0], update, "steps")
+            for phase, begin, end in zip(PHASES, ends, ends[1:], strict=False):
+                if end > begin:
+                    timeline.add(phase, begin, end, "phases")
+            for number, (written, summed) in enumerate(self._groups[step] + later_s):
+                timeline.add(f"allreduce group {number}", written, summed, f"group {number}")
+
+    @property
+    def _row(self) -> NDArray[np.float64]:
+        row: NDArray[np.float64] = self._stamps[self._last % len(self._stamps)]
+        return row
+
+    def _stamp(self, column: int, arrays: Sequence[nd.NDArray]) -> None:
+        self._enqueue(self._row, column, arrays)
+
+    def _stamp_groups(self, comm: Communicator, column: int) -> None:
+        for row, bucket in zip(self._groups[self._last], comm.buckets, strict=True):
+            self._enqueue(row, column, [bucket])
+
+    def _enqueue(self, row: NDArray[np.float64], column: int, arrays: Sequence[nd.NDArray]) -> None:
+        """The stamp that follows the last writing of the arrays."""
+        handles = (ctypes.c_void_p * len(arrays))(*(array.handle for array in arrays))
+        address = row.ctypes.data + column * row.itemsize
+        mx.base.check_call(
+            mx.base._LIB.MXEnginePushSyncND(
+                *(self._push.stamp, ctypes.c_void_p(address), None),
+                ctypes.byref(self._push.context),
+                *(handles, len(arrays), None, 0),
+                *(ctypes.byref(self._push.kind), 0, b"rn50_stamp"),
+            )
+        )
+
+
+def phases_ms(stamps: NDArray[np.float64], begun_s: float) -> NDArray[np.float32]:
+    """(steps, columns) in ms, from (steps, 6) stamps and the end of the update before them; NaN:
+    the first step begins when its batch is asked for. What ends before the phase before it took 0.
+    """
+    before = np.concatenate([[begun_s], stamps[:-1, _UPDATE]])[: len(stamps)]
+    before = np.where(np.isnan(before), stamps[:, _ASKED], before)
+    ends = np.maximum.accumulate(np.column_stack([before, stamps]), axis=1)
+    lead = np.maximum(0.0, before - stamps[:, _BATCH])
+    return (1e3 * np.column_stack([np.diff(ends, axis=1), lead])).astype(np.float32)
+
+
+def percentiles(ms: NDArray[np.float32]) -> dict[str, float]:
+    """Of (steps, columns) the median and the 90th percentile of the step and of each column:
+    `step_p50_ms`, `forward_p90_ms`; and the longest step."""
+    step = ms[:, : len(PHASES)].sum(axis=1)
+    columns = {"step": step, **dict(zip(COLUMNS, ms.T, strict=True))}
+    found = {
+        f"{name}_p{share}_ms": float(np.percentile(column, share))
+        for name, column in columns.items()
+        for share in (50, 90)
+    }
+    return {**found, "step_max_ms": float(step.max())}
