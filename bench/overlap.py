@@ -3,10 +3,14 @@
 A step, its computing alone and its communication alone are timed in turn; exposed is the step less
 its computing, hidden is 1 - exposed / communication. Where communication is a few per cent of
 computing, exposed is a small difference of two large times: such figures are marked.
+
+The same step with the stamps of train/step_times.py shows what they cost, and what they call
+exposed: from the end of backward to the last sum, without what communication slows in backward.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -26,22 +30,28 @@ if TYPE_CHECKING:
 
 
 def time_kinds(out: Path, rules: str, rounds: str, steps: str) -> dict[str, dict[str, list[float]]]:
-    """Seconds of the three kinds of step on one rank, for each grouping in turn.
+    """Seconds of each kind of step on one rank, and of `reduction` by the stamps, for each grouping
+    in turn.
 
     Args:
         rules: groupings as in `comm.groups`, separated by semicolons.
     """
+    from ..train.step_times import PHASES
     from .rank import alternate_on_ranks, rank_rounds, started_trainer
 
     count = int(steps)
     seconds: dict[str, dict[str, list[float]]] = {rule: {} for rule in rules.split(";")}
     with started_trainer(out) as trainer:
-        kinds_of = _kinds_of_steps(trainer, count)
+        kinds_of, times = _kinds_of_steps(trainer, count), trainer.steps.times
         for number in rank_rounds(trainer, out, rounds):
             for rule in seconds:
                 samples = alternate_on_ranks(trainer, kinds_of(rule), iter([number]))
-                for kind, found in wall_s(samples, each=count).items():
-                    seconds[rule].setdefault(kind, []).extend(found)
+                found = wall_s(samples, each=count)
+                times.end_block()
+                reduction_ms = times.all_ms()[-count:, PHASES.index("reduction")]
+                found["reduction"] = [float(reduction_ms.mean()) / 1e3]
+                for kind, values in found.items():
+                    seconds[rule].setdefault(kind, []).extend(values)
     return seconds
 
 
@@ -70,6 +80,22 @@ def _kinds_of_steps(trainer: Trainer, count: int) -> Callable[[str], dict[str, C
             trainer.comm.reduce()
         updater.step(1, still)
 
+    times, numbers = trainer.steps.times, itertools.count(1)
+
+    def stamped(updater: Updater) -> None:
+        """As train/loop.py has it."""
+        times.ask(next(numbers))
+        times.batch()
+        with autograd.record():
+            losses = trainer.model.loss(trainer.model.net(images), labels)
+        times.forward(losses)
+        losses.backward()
+        times.backward(trainer.comm)
+        trainer.comm.reduce()
+        times.reduction(trainer.comm)
+        updater.step(1, still)
+        times.update(updater.written_last)
+
     def reduce() -> None:
         trainer.comm.reduce()
         nd.waitall()  # one after the other, as steps need them
@@ -86,6 +112,7 @@ def _kinds_of_steps(trainer: Trainer, count: int) -> Callable[[str], dict[str, C
             "step": repeated(whole, count),
             "computing": repeated(partial(step, updater, reduces=False), count),
             "communication": repeated(reduce, count),
+            "stamped": repeated(partial(stamped, updater), count),
         }
 
     return kinds_of
@@ -107,6 +134,8 @@ def overlap(
 
     For each grouping in turn. Exposed is the step less its computation, hidden is the rest of the
     communication.
+
+    `reduction` is what a run's own stamps call exposed; `stamped/step` is what they cost.
 
     Example: `scripts/netlab.sh run 2 350 100 -- rn50 bench overlap quick`
     """
@@ -156,7 +185,8 @@ def overlap_rows(seconds: Mapping[str, Mapping[str, Sequence[float]]]) -> list[d
     spread of exposed from round to round, pooled over all groupings, over communication.
 
     Args:
-        seconds: grouping -> `step`, `computing`, `communication` -> a value for each round.
+        seconds: grouping -> `step`, `computing`, `communication`, `stamped`, `reduction` -> a value
+            for each round.
     """
     exposed = {
         rule: [s - c for s, c in zip(kinds["step"], kinds["computing"], strict=True)]
@@ -174,6 +204,8 @@ def overlap_rows(seconds: Mapping[str, Mapping[str, Sequence[float]]]) -> list[d
                 "computing_s": spread(kinds["computing"]),
                 "communication_s": spread(communication),
                 "exposed_s": spread(exposed[rule]),
+                "reduction_s": spread(kinds["reduction"]),
+                "stamped_per_step": ratio_spread(kinds["stamped"], kinds["step"]),
                 "hidden": ratio_spread(
                     [m - e for e, m in zip(exposed[rule], communication, strict=True)],
                     communication,
@@ -189,7 +221,7 @@ def overlap_rows(seconds: Mapping[str, Mapping[str, Sequence[float]]]) -> list[d
 _KINDS = ("step", "computing", "communication", "exposed")
 OVERLAP_HEADER = (
     *("groups", *(f"{kind} ms" for kind in _KINDS), "comm/comp"),
-    *("hidden", "min", "max", "+-", "n"),
+    *("hidden", "min", "max", "+-", "n", "reduction ms", "stamped/step"),
 )
 
 
@@ -204,6 +236,8 @@ def overlap_table(rows: Sequence[Mapping[str, Any]]) -> list[tuple[str, ...]]:
             *(f"{row['hidden'][key]:.2f}" for key in ("min", "max")),
             "-" if row["hidden_uncertainty"] is None else f"{row['hidden_uncertainty']:.2f}",
             str(row["hidden"]["n"]),
+            f"{row['reduction_s']['median'] * 1e3:.1f}",
+            f"{row['stamped_per_step']['median']:.3f}",
         )
         for row in rows
     ]

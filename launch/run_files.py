@@ -36,10 +36,10 @@ def refuse_planted(out: Path) -> None:
     for path in (out / name for name in COPIED):
         if os.path.lexists(path) and path.lstat().st_size > _MOST_BYTES:
             raise UserError(f"{path}: at most {_MOST_BYTES:,} bytes expected")
-    folder = out / CHECKPOINTS
-    if folder.is_symlink() or (os.path.lexists(folder) and not folder.is_dir()):
-        found = "a link" if folder.is_symlink() else "something else"
-        raise UserError(f"{folder}: a folder or none expected, found {found}")
+    for folder in (out / CHECKPOINTS, out / "profile"):
+        if folder.is_symlink() or (os.path.lexists(folder) and not folder.is_dir()):
+            found = "a link" if folder.is_symlink() else "something else"
+            raise UserError(f"{folder}: a folder or none expected, found {found}")
 
 
 def new_run_folder(run: Run) -> Path:

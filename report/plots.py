@@ -61,7 +61,8 @@ def accuracy_plots(comparison: Comparison) -> list[Plot]:
     plots = []
     for place, x_label in _PLACES.items():
         title = f"Top-1 accuracy by {place.removesuffix('_s')}"
-        if series := _accuracy(comparison, place, comparison.letters):
+        series = _accuracy(comparison, place, comparison.letters)
+        if any(len(line) > 1 for one in series for line in one.lines):  # a point is a number
             draw = partial(
                 draw_lines,
                 series=series,

@@ -191,7 +191,7 @@ def test_room_names_no_framework_even_inside_functions(room: str, framework: str
 
 
 STARTED_AS = {"cli/launch.py": "rn50 launch", "train/__main__.py": '"rn50.train"'}
-BUILT_BY = {"train/kernels/update.cc": "kernels"}
+BUILT_BY = {"train/kernels/update.cc": "kernels", "train/kernels/stamp.c": "kernels"}
 
 
 def test_the_readmes_road_leads_from_file_to_file() -> None:

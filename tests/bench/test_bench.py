@@ -123,6 +123,8 @@ def times(
             "step": [0.3 + exposed_s + noise for noise in noise_s],
             "computing": [0.3] * len(noise_s),
             "communication": [communication_s] * len(noise_s),
+            "reduction": [exposed_s] * len(noise_s),
+            "stamped": [0.3 + exposed_s] * len(noise_s),
         }
     }
 

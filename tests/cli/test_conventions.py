@@ -6,6 +6,7 @@ import json
 import os
 import pty
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -94,15 +95,16 @@ def test_a_difference_for_programs(rn50) -> None:
 
 def completed(shell: str, *words: str) -> set[str]:
     """What the shell itself offers for the last of `words`."""
+    program = shlex.quote(str(PROGRAM))
     if shell == "bash":
         line = " ".join(f"'{word}'" for word in words)
         script = (
-            f"source <(_RN50_COMPLETE=source_bash {PROGRAM}); complete -p rn50 >/dev/null; "
+            f"source <(_RN50_COMPLETE=source_bash {program}); complete -p rn50 >/dev/null; "
             f"COMP_WORDS=({line}); COMP_CWORD={len(words) - 1}; _rn50_completion rn50; "
             'printf "%s\\n" "${COMPREPLY[@]}"'
         )
     else:
-        script = f"_RN50_COMPLETE=source_fish {PROGRAM} | source; complete -C '{' '.join(words)}'"
+        script = f"_RN50_COMPLETE=source_fish {program} | source; complete -C '{' '.join(words)}'"
     environment = os.environ | {"PATH": f"{PROGRAM.parent}:{os.environ['PATH']}"}
     command = [shell, "-c", script]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)

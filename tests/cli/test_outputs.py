@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import stat
 import subprocess
 import sys
@@ -141,13 +142,13 @@ def test_a_run_is_not_written_over_another(rn50, tmp_path: Path, name: str) -> N
 
 
 def test_a_closed_or_unread_standard_output(log: str) -> None:
-    program = Path(sys.executable).with_name("rn50")
+    program = shlex.quote(str(Path(sys.executable).with_name("rn50")))
     for redirection, code, said in (
         (">&-", 2, "rn50: error: standard output: cannot write: it is closed\n"),
         (">/dev/full", 2, "rn50: error: standard output: cannot write: No space left on device\n"),
         ("| true", 0, ""),
     ):
-        shell = f"{program} log report {log} --out - {redirection}"
+        shell = f"{program} log report {shlex.quote(log)} --out - {redirection}"
         done = subprocess.run(["bash", "-c", shell], capture_output=True, text=True, check=False)
         assert (done.returncode, done.stderr) == (code, said)
 
@@ -171,7 +172,7 @@ def test_no_command_ends_in_python_s_own_words(
     assert done.returncode == 2
     assert done.stderr.startswith("rn50: error: ") and done.stderr.count("\n") == 1
     assert "No space left on device" in done.stderr
-    shell = f"{' '.join(words)} | true"
+    shell = f"{shlex.join(words)} | true"
     done = subprocess.run(
         ["bash", "-c", shell], stderr=subprocess.PIPE, env=environment, text=True, check=False
     )
@@ -180,12 +181,12 @@ def test_no_command_ends_in_python_s_own_words(
 
 def test_a_shells_own_redirections(log: str, tmp_path: Path) -> None:
     """`>(...)` is a pipe below /dev/fd; what `>>` appends to keeps its beginning."""
-    program = Path(sys.executable).with_name("rn50")
+    program = shlex.quote(str(Path(sys.executable).with_name("rn50")))
     kept = tmp_path / "kept"
     kept.write_text("first\n")
     shell = (
-        f"{program} log report {log} --out /dev/stdout >>{kept}\n"
-        f"{program} log report {log} --out >(cat >{tmp_path}/piped; echo done)"
+        f"{program} log report {shlex.quote(log)} --out /dev/stdout >>{kept}\n"
+        f"{program} log report {shlex.quote(log)} --out >(cat >{tmp_path}/piped; echo done)"
     )
     done = subprocess.run(["bash", "-c", shell], capture_output=True, text=True, check=True)
     text = kept.read_text()

@@ -42,7 +42,7 @@ def test_a_rehearsal(smoke_data: Path) -> None:
     )
     assert said["time"] == "unknown: no performance figures for this system"
     assert said["config check"].startswith(f"{found['check']['verdict']}: ")
-    assert "horovodrun --gloo -np 2 python -m rn50.train" in said["command"]
+    assert re.search(r"horovodrun'? --gloo -np 2 python -m rn50.train", said["command"])
 
 
 def test_a_published_run_with_its_predicted_time() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -189,8 +190,9 @@ def test_a_refused_submission_is_one_line(tmp_path: Path, monkeypatch: pytest.Mo
 def test_where_things_lie(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
     plan = plan_submission(load("smoke"), "slurm", 1, Path("f"))
-    assert f"start={tmp_path}\n" in plan.script and f"home={ROOT}\n" in plan.script
-    assert f"python={sys.executable}\n" in plan.script
+    assert f"start={tmp_path}\n" in plan.script
+    assert f"home={shlex.quote(str(ROOT))}\n" in plan.script
+    assert f"python={shlex.quote(sys.executable)}\n" in plan.script
     there = load("smoke", ["system.job.home=/opt/rn50"])
     assert (
         "python=/opt/rn50/.venv/bin/python\n"

@@ -46,7 +46,7 @@ def shape(events: list[Event]) -> list[tuple[str, object, dict[str, object]]]:
 @pytest.mark.parametrize("launcher", EVERY_LAUNCHER)
 def test_smoke_from_images_to_a_clean_log(rn50, smoke_data: Path, launcher: str) -> None:
     done = rn50(
-        *("launch", "smoke", "--launcher", launcher, "seed=1"),
+        *("launch", "smoke", "--launcher", launcher, "seed=1", "--profile", "5"),
         *(f"data.path={smoke_data}", f"system.results={rn50.results}"),
     )
     assert done.returncode == 0, done.stderr
@@ -64,12 +64,26 @@ def test_smoke_from_images_to_a_clean_log(rn50, smoke_data: Path, launcher: str)
     assert result["reason"].startswith(reached) and "next" not in result
     assert "POLICY" not in done.stdout  # a first success is no warning
     assert check_officially(folder / "result_0.txt", "4.0.0").messages == ()
-    for kind, count in (("train", 10), ("eval", 1), ("gaps", 1)):
+    for kind, count in (("train", 10), ("steps", 10), ("eval", 1), ("gaps", 1)):
         lines = [json.loads(line) for line in (folder / "metrics.jsonl").open()]
         assert len([line for line in lines if line["kind"] == kind]) >= count
     spans = json.loads((folder / "timeline.json").read_text())["traceEvents"]
     names = {span["name"] for span in spans}
     assert {"join ranks", "open connections", "build network", "epoch 1"} <= names
+    # The five steps that were profiled, on both ranks: phases, groups, operators, Horovod's own.
+    rows = {(span["pid"], span["tid"].rstrip(" 0123456789")) for span in spans}
+    ours = {"steps", "phases", "host", "group", "MXNet's engine, thread"}
+    assert {(rank, row) for rank in (0, 1) for row in ours} <= rows
+    assert (0, "Horovod, allreduce.group") in rows
+    steps = {span["name"] for span in spans if span["pid"] == 1}
+    assert {f"step {number}" for number in range(11, 16)} <= steps
+    begun, ended = (f(s["ts"] for s in spans if s["tid"] == "steps") for f in (min, max))
+    operators = [s["ts"] for s in spans if s["tid"].startswith("MXNet")]
+    assert begun - 1e6 < min(operators) and max(operators) < ended + 60e6  # one clock
+    assert not (folder / "profile").exists()
+    table = json.loads((folder / "ranks.json").read_text())["ranks"]
+    assert table["steps"] == [200, 200] and len(set(table["host"])) == 1
+    assert all(0 < ms < 60_000 for ms in (*table["step_p50_ms"], *table["backward_p90_ms"]))
     assert json.loads((folder / "environment.json").read_text())["launcher"] == launcher
     assert json.loads((folder / "origins.json").read_text())["seed"] == "command line"
     assert f"{result['eval_accuracy']:.4f}" in (folder / "report.html").read_text()

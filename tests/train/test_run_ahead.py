@@ -19,24 +19,12 @@ def test_the_host_waits_for_the_loss_of_two_steps_ago() -> None:
     waited: list[int] = []
     limiter = RunAheadLimiter()
     for step in range(1, 8):
-        limiter(step, Loss(waited, step), object())
+        limiter(Loss(waited, step), object())
         assert step - len(waited) <= RUN_AHEAD_STEPS + 1
     assert waited == [2, 3, 4, 5]
-    assert [step for step, _ in limiter.drain_step_times()] == waited
-    assert limiter.drain_step_times() == []
-
-
-def test_taking_ends_the_interval() -> None:
-    limiter = RunAheadLimiter()
-    assert limiter.first_enqueued_s is None
-    for step in range(1, 6):
-        limiter(step, Loss([], step), object())
-    first = limiter.first_enqueued_s
-    assert first is not None
-    limiter.drain_step_times()
-    assert limiter.first_enqueued_s is None
-    limiter(6, Loss([], 6), object())
-    assert limiter.first_enqueued_s is not None and limiter.first_enqueued_s > first
+    limiter.clear()
+    limiter(Loss(waited, 8), object())
+    assert waited == [2, 3, 4, 5]
 
 
 def test_boundaries_are_told_from_plain_steps() -> None:

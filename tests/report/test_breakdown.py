@@ -1,0 +1,90 @@
+"""Where a step went, in a report: phases, ranks, hosts; of files that anybody may have written."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rn50.report.breakdown import PHASES, rank_spread, step_breakdown
+from rn50.scaling.step import Step
+from rn50.train.step_times import PHASES as MEASURED
+
+FIGURES = ("forward_p50_ms", "backward_p50_ms", "reduction_p50_ms", "step_p50_ms", "cpu_s")
+
+
+def records(points: int = 3) -> list[dict[str, Any]]:
+    return [
+        {
+            "kind": "steps",
+            "step": 20 * n,
+            **{f"{name}_p50_ms": 10.0 * n for name in PHASES},
+            **{f"{name}_p90_ms": 20.0 * n for name in PHASES},
+            "step_p50_ms": 60.0 * n, "step_p90_ms": 120.0 * n, "step_max_ms": 200.0 * n,
+        }
+        for n in range(1, points + 1)
+    ]
+
+
+def table(hosts: list[str], **columns: list[Any]) -> dict[str, Any]:
+    default = {name: [10.0] * len(hosts) for name in FIGURES}
+    return {"elapsed_s": 20.0, "ranks": {"host": hosts, **default, **columns}}
+
+
+def test_the_phases_are_those_that_are_measured() -> None:
+    assert set(PHASES) == set(MEASURED)
+
+
+def test_shares_and_what_a_prediction_says() -> None:
+    parts = Step(0.01, 0.02, 0.003, 0.004, 0.005, 0.001, 0.002, 0.0, ()).parts
+    found = step_breakdown(records(), parts)
+    assert found is not None and found.points == 3
+    assert [row.share for row in found.rows] == pytest.approx([1 / 6] * 6)
+    by_name = {row.name: row for row in found.rows}
+    assert by_name["forward"].median_ms == 20 and by_name["forward"].slow_ms == 40
+    assert by_name["reduction"].predicted_ms == pytest.approx(8)
+    predicted_ms = [row.predicted_ms for row in found.rows]
+    assert sum(ms for ms in predicted_ms if ms is not None) == pytest.approx(
+        1e3 * sum(parts.values())
+    )
+    assert [plot.title for plot in found.plots] == ["Where a step goes", "Time of a step"]
+    single = step_breakdown(records(1))
+    assert single is not None and single.plots == ()  # a point is a number
+    assert single.rows[0].predicted_ms is None
+    assert step_breakdown([]) is None
+    assert step_breakdown([{"kind": "steps", "step_p50_ms": 1.0}]) is None
+
+
+def test_the_slowest_rank_and_host_are_named() -> None:
+    hosts = ["a", "a", "b", "b"]
+    found = rank_spread(table(hosts, backward_p50_ms=[10.0, 11.0, 30.0, 31.0]))
+    assert found is not None and found.ranks == 4
+    computing = found.rows[0]
+    assert (computing.least, computing.most) == ("20.00 ms", "41.00 ms")
+    assert computing.at == "rank 3 on b"
+    assert [host for host, *_ in found.hosts] == ["b", "a"]
+    assert found.rows[-1].name == "cores busy" and found.rows[-1].middle == "0.500 cores"
+    assert found.energy is None
+
+
+def test_energy_is_named_with_its_source() -> None:
+    found = rank_spread(table(["a", "a"], host_energy_j=[500.0, None], gpu_energy_j=[1e3, 2e3]))
+    assert found is not None
+    assert found.energy == "500.0 J by 1 ranks' packages (RAPL), 3,000.0 J by 2 ranks' GPUs (NVML)"
+    assert found.hosts == ()
+
+
+anything = st.recursive(
+    st.none() | st.booleans() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner),
+    max_leaves=8,
+)
+
+
+@given(anything, st.sampled_from(["host", "cpu_s", "forward_p50_ms", "host_energy_j"]))
+def test_foreign_content_is_left_out(content: Any, column: str) -> None:
+    rank_spread({"ranks": content, "elapsed_s": content})
+    spread = rank_spread({"elapsed_s": 1.0, "ranks": {**table(["a"])["ranks"], column: content}})
+    assert spread is None or spread.ranks >= 1
