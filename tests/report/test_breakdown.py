@@ -22,7 +22,9 @@ def records(points: int = 3) -> list[dict[str, Any]]:
             "step": 20 * n,
             **{f"{name}_p50_ms": 10.0 * n for name in PHASES},
             **{f"{name}_p90_ms": 20.0 * n for name in PHASES},
-            "step_p50_ms": 60.0 * n, "step_p90_ms": 120.0 * n, "step_max_ms": 200.0 * n,
+            "step_p50_ms": 60.0 * n,
+            "step_p90_ms": 120.0 * n,
+            "step_max_ms": 200.0 * n,
         }
         for n in range(1, points + 1)
     ]
