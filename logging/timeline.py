@@ -46,5 +46,11 @@ class Timeline:
         )
 
     def to_json(self) -> str:
-        """Chrome trace JSON, times in microseconds."""
-        return json.dumps({"traceEvents": self.spans, "displayTimeUnit": "ms"}, indent=0) + "\n"
+        """Chrome trace JSON, times in microseconds; each rank is a process of that name."""
+        ranks = sorted({span["pid"] for span in self.spans})
+        names = [
+            {"name": "process_name", "ph": "M", "pid": rank, "args": {"name": f"rank {rank}"}}
+            for rank in ranks
+        ]
+        trace = {"traceEvents": names + self.spans, "displayTimeUnit": "ms"}
+        return json.dumps(trace, indent=0) + "\n"

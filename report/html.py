@@ -6,6 +6,7 @@ escaped by the template and freed of control characters, so what a log says cann
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -104,6 +105,7 @@ def render_report(
         environment=_environment(folder),
         config=_config(folder),
         config_sha256=folder.config.sha256 if folder and folder.config else None,
+        repeat=shlex.join(["rn50", "launch", str(folder.path / "config.yaml")]) if folder else "",
         notes=[*subject.notes, *(folder.notes if folder else ())],
         amount=amount,
     )

@@ -55,7 +55,7 @@ def test_ranks_above_0_write_no_metrics(tmp_path: Path, monkeypatch: pytest.Monk
 def spans_of(timeline: Timeline) -> list[dict[str, object]]:
     trace = json.loads(timeline.to_json())
     assert trace["displayTimeUnit"] == "ms"
-    return list(trace["traceEvents"])
+    return [event for event in trace["traceEvents"] if event["ph"] == "X"]
 
 
 def test_a_timeline_is_a_chrome_trace() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import threading
 import time
 
@@ -229,7 +228,7 @@ def test_stages_run_after_what_they_need(serial: bool) -> None:
     ]
     assert run_stages(stages, timeline, serial=serial) == {"a": 2, "b": 3, "c": 6}
     assert order[-1] == "c"
-    spans = json.loads(timeline.to_json())["traceEvents"]
+    spans = timeline.spans
     assert {span["name"] for span in spans} == {"a", "b", "c"}
 
 
