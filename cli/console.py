@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Sequence
 from contextlib import redirect_stdout
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, TextIO
+from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
 
@@ -20,6 +20,9 @@ from ..config.atomic import check_output, is_stdout
 from ..config.errors import UserError
 from ..config.finding import printable
 from ..config.progress import Advance
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 EXIT_BAD = 1
 EXIT_USAGE = 2
@@ -260,7 +263,7 @@ def say(line: str, *, to: TextIO | None = None) -> None:
 
 FREE_CELLS = 12
 """What a free column keeps at least: a long number is broken once, not into letters."""
-_GAP = "  "
+GAP = "  "
 
 
 def print_table(
@@ -278,8 +281,6 @@ def print_table(
     """
     from rich.cells import cell_len
     from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
 
     rows = [tuple(map(printable, row)) for row in rows]
     columns = list(zip(header, *rows, strict=True))
@@ -291,25 +292,36 @@ def print_table(
         ]
         for number in free:
             least[number] = min(least[number], FREE_CELLS)
-        fitting = fit_columns(widths, least, console.width - len(_GAP) * (len(columns) - 1))
+        fitting = fit_columns(widths, least, console.width - len(GAP) * (len(columns) - 1))
         if fitting is None:
             print("\n".join(stack_rows(header, rows, console.width)))
             return
         widths = fitting
-    table = Table(box=None, show_header=any(header), show_edge=False, padding=(0, 0))
-    for number, (title, width) in enumerate(zip(header, widths, strict=True)):
-        table.add_column(Text(title), width=width, overflow="fold")
-        if number + 1 < len(widths):
-            table.add_column(width=len(_GAP))
-    for row in rows:
-        table.add_row(*[cell for text in row for cell in (Text(text), "")][:-1])
-    wide = Console(width=max(sum(widths) + len(_GAP) * len(widths), 1))
+    table = plain_table(header, rows, widths)
+    wide = Console(width=max(sum(widths) + len(GAP) * len(widths), 1))
     if console.is_terminal:
         wide.print(table)
         return
     with wide.capture() as shown:
         wide.print(table)
     print("\n".join(line.rstrip() for line in shown.get().splitlines()))
+
+
+def plain_table(
+    header: Sequence[str], rows: Sequence[Sequence[str]], widths: Sequence[int]
+) -> Table:
+    """A table without lines; nothing in its cells is read as markup."""
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, show_header=any(header), show_edge=False, padding=(0, 0))
+    for number, (title, width) in enumerate(zip(header, widths, strict=True)):
+        table.add_column(Text(title), width=width, overflow="fold")
+        if number + 1 < len(widths):
+            table.add_column(width=len(GAP))
+    for row in rows:
+        table.add_row(*[cell for text in row for cell in (Text(text), "")][:-1])
+    return table
 
 
 def fit_columns(natural: Sequence[int], least: Sequence[int], available: int) -> list[int] | None:
@@ -338,8 +350,8 @@ def stack_rows(header: Sequence[str], rows: Sequence[Sequence[str]], width: int)
             text = f"{title}: {cell}" if title else cell
             lines += textwrap.wrap(
                 *(text, max(width, FREE_CELLS)),
-                initial_indent=_GAP,
-                subsequent_indent=_GAP * 2,
+                initial_indent=GAP,
+                subsequent_indent=GAP * 2,
                 break_long_words=False,
                 break_on_hyphens=False,
             )

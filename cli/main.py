@@ -17,6 +17,7 @@ from .data import data_app
 from .launch import launch, train
 from .log import log_app
 from .predict import predict
+from .runs import runs
 from .submit import submit
 from .sweep import sweep
 
@@ -40,6 +41,7 @@ app.command("launch")(launch)
 app.command("train")(train)
 app.command("predict")(predict)
 app.command("submit")(submit)
+app.command("runs")(runs)
 app.command("sweep")(sweep)
 
 

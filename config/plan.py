@@ -56,6 +56,15 @@ class Plan:
         exact = self.train_samples / self.global_batch_size
         return exact if self.last_batch == "mix" else math.ceil(exact)
 
+    @property
+    def last_step(self) -> int:
+        """The last step that is trained: it ends the epoch of the last evaluation."""
+        return self.epoch_end_step(self.eval_epochs[-1])
+
+    def images_left(self, step: int) -> int:
+        """Images still to be trained on at most once `step` is done."""
+        return self.images_after(self.last_step) - self.images_after(step)
+
     def segment_of_epoch(self, epoch: int) -> Segment:
         return next(s for s in reversed(self.segments) if s.first_epoch <= epoch)
 

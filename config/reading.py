@@ -120,16 +120,8 @@ def contains(path: Path, words: bytes) -> bool:
 def read_object(path: Path, most_bytes: int = _OBJECT_BYTES) -> dict[str, Any]:
     """The JSON object in a file; an empty one where there is none, or it is not of its folder."""
     try:
-        return parse_object(read_file(path, most_bytes, within=path.parent).decode())
-    except (OSError, ValueError):
-        return {}
-
-
-def parse_object(text: str) -> dict[str, Any]:
-    """A JSON object; an empty one where the text is none."""
-    try:
-        value = json.loads(text)
-    except (ValueError, RecursionError):
+        value = json.loads(read_file(path, most_bytes, within=path.parent).decode())
+    except (OSError, ValueError, RecursionError):
         return {}
     return value if isinstance(value, dict) else {}
 

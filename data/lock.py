@@ -127,6 +127,41 @@ def read_holder(path: Path) -> Holder | None:
     return holder if good and all(type(number) is int for number in numbers) else None
 
 
+def is_held(path: Path) -> bool:
+    """Whether the holder on record is at work, as far as a look shows. The lock is not tried: that
+    could be in the way of a process that wants it.
+
+    A holder on this machine has the file open. One elsewhere has raised its count by the file's
+    time, so that its clock and ours may differ by STALE_S less a beat."""
+    holder = read_holder(path)
+    if holder is None:
+        return False
+    if (holder.host, holder.boot_id) == (platform.node(), _boot_id()):
+        return has_open(holder.pid, path)
+    try:
+        return time.time() - path.stat().st_mtime < STALE_S
+    except OSError:
+        return False
+
+
+def has_open(pid: int, path: Path) -> bool:
+    """Whether a process of this machine has the file open; of another user's: whether it runs."""
+    try:
+        with os.scandir(f"/proc/{pid}/fd") as descriptors:
+            return any(_leads_to(found.path, path) for found in descriptors)
+    except PermissionError:
+        return True
+    except OSError:
+        return False
+
+
+def _leads_to(descriptor: str, path: Path) -> bool:
+    try:
+        return path.samefile(descriptor)
+    except OSError:  # closed meanwhile
+        return False
+
+
 def _take(path: Path, ours: Holder, tell: Tell) -> int | None:
     """The descriptor of the lock file, now held; None: another process holds it."""
     taken: bool | None = None

@@ -10,6 +10,7 @@ from __future__ import annotations
 import fcntl
 import os
 import platform
+import re
 import sys
 import time
 from collections.abc import Iterator
@@ -21,9 +22,10 @@ from ..config.benchmark import BENCHMARK
 from ..config.errors import UserError, failing_as
 from ..config.reading import read_ends, read_file
 from ..config.schema import Run
-from ..data.lock import scheduler_job
+from ..data.lock import has_open, scheduler_job
 from .system_description import system_id
 
+JOB_LOCK = ".job.lock"
 EXIT_MISSED, EXIT_USAGE, EXIT_FAILED, EXIT_STOPPED = 1, 2, 3, 143
 """Of a job: a run ended short of its target; bad input; a rank failed; a signal."""
 
@@ -52,7 +54,7 @@ def open_job(first: Path, *, log: bool) -> Iterator[OpenJob]:
     `log`: this process's output goes to the folder's job.log from here on. Raises UserError:
     another process runs it, or the folder cannot be made."""
     folder, starts = first, 1
-    while _exit_code(folder) in ("0", "1"):
+    while exit_code_of(folder) in ("0", "1"):
         starts += 1
         folder = first.with_name(f"{first.name}.{starts}")
     with failing_as(f"{folder}: cannot create"):
@@ -74,15 +76,23 @@ def open_job(first: Path, *, log: bool) -> Iterator[OpenJob]:
         os.close(lock)
 
 
-def _exit_code(folder: Path) -> str:
+def exit_code_of(folder: Path) -> str:
+    """What its exit_code says: a number, `running`, or nothing."""
     with suppress(OSError):
         return read_file(folder / "exit_code", 16).decode(errors="replace").strip()
     return ""
 
 
+def is_driven(folder: Path) -> bool:
+    """Whether the process that runs a job has its lock file open; one elsewhere counts as if."""
+    holder = re.match(r"process (\d{1,9}) on ([^\s,]+)", read_ends(folder / JOB_LOCK))
+    elsewhere = holder is None or holder[2] != platform.node()
+    return elsewhere or has_open(int(holder[1]), folder / JOB_LOCK)
+
+
 def _lock(folder: Path) -> int:
     """The descriptor of the job's lock file: the kernel's lock goes with this process."""
-    path = folder / ".job.lock"
+    path = folder / JOB_LOCK
     descriptor = open_own(path, os.O_RDWR)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

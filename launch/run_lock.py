@@ -17,9 +17,8 @@ from pathlib import Path
 
 from ..config.errors import UserError
 from ..data.lock import Holder, read_holder
-from ..train.rank_lock import RANK_LOCK, FolderInUse, hold_folder
+from ..train.rank_lock import LOCK, RANK_LOCK, FolderInUse, hold_folder
 
-LOCK = ".lock"
 RANK_GRACE_S = 20.0
 """For ranks whose launcher was killed to end: they do within three times `watchdog.silence_s` at
 most, mostly at once."""

@@ -13,10 +13,13 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ..config.atomic import write_own
+from ..config.atomic import write_json, write_own
 from ..config.errors import UserError
+from ..config.finding import printable
 from ..config.load import Loaded
-from ..config.reading import read_file, read_object
+from ..config.reading import read_ends, read_file, read_object
+from ..report.runs import FAILED, KILLED, QUEUED, RUNNING, STOPPED, SUBMISSION
+from .job_folder import EXIT_STOPPED, exit_code_of, is_driven
 from .job_script import JobPaths, job_script
 from .preflight import refusals, refuse
 from .run_files import new_run_folder
@@ -27,6 +30,11 @@ POLL_S = 2.0
 _EXIT_CODE_BYTES = 16
 SETTLE_S = 10.0
 """Time for a file of the job to show up here once the scheduler has forgotten the job."""
+
+
+_LOOK_S = 10.0
+"""For a scheduler that does not answer, where nobody waits for the job."""
+_BEFORE = "no run has begun"
 
 
 class Submission(NamedTuple):
@@ -72,14 +80,21 @@ def submit(loaded: Loaded, scheduler: str, runs: int) -> tuple[Submission, str]:
     write_own(plan.folder / "config.yaml", loaded.to_yaml())
     write_own(plan.folder / "job.sh", plan.script)
     if scheduler == "local":
-        return plan, _start_here(plan)
+        return plan, _noted(plan, _start_here(plan))
     script = plan.script if plan.scheduler.from_stdin else ""
     done = _call(plan.command, script, plan.folder)
     match = re.search(plan.scheduler.id_pattern, done.stdout)
     if done.returncode != 0 or match is None:
         said = " ".join((done.stderr or done.stdout).split())[:500] or "nothing"
         raise UserError(f"{plan.command[0]} ended with exit code {done.returncode}: {said}")
-    return plan, match[1]
+    return plan, _noted(plan, match[1])
+
+
+def _noted(plan: Submission, job: str) -> str:
+    """`job`, noted in its folder for `rn50 runs`; it has been submitted in any case."""
+    with suppress(OSError):
+        write_json(plan.folder / SUBMISSION, {"scheduler": plan.scheduler.name, "job": job})
+    return job
 
 
 def _start_here(plan: Submission) -> str:
@@ -115,11 +130,60 @@ def wait(plan: Submission, job: str, poll_s: float = POLL_S, settle_s: float = S
     )
 
 
+def look_at(folder: Path, scheduler: str | None, job: str | None) -> tuple[str, str]:
+    """(status, why) of a job in whose folder no run has begun, in the words of `rn50 runs`.
+    `scheduler`, `job`: as SUBMISSION has them."""
+    code = exit_code_of(folder)
+    if code.isdecimal():
+        said = [line for line in read_ends(folder / "job.log").splitlines() if line.strip()]
+        status = STOPPED if code == str(EXIT_STOPPED) else FAILED
+        return status, printable(said[-1][:500]) if said else f"exit code {code}"
+    begun = code == "running"
+    if scheduler not in SCHEDULERS or not re.fullmatch(r"\d[\w.\[\]-]*", job or ""):
+        known = begun and is_driven(folder)
+        return (RUNNING, _BEFORE) if known else (FAILED, "not known to any scheduler")
+    assert scheduler is not None and job is not None
+    dialect = SCHEDULERS[scheduler]
+    if not dialect.state_command:
+        state = "" if Path("/proc", job).is_dir() else None
+    elif shutil.which(dialect.state_command[0]) is None:
+        state = f"{dialect.state_command[0]} is not on this machine"
+    else:
+        state = state_of(dialect, job, _LOOK_S)
+    if state is None or (begun and not is_driven(folder)):
+        return KILLED, f"{scheduler} job {job} ended without an exit code"
+    about = f"{scheduler} job {job}" + f": {state}" * bool(state)
+    return (RUNNING, f"{about}: {_BEFORE}") if begun else (QUEUED, about)
+
+
+def state_of(scheduler: Scheduler, job: str, timeout_s: float | None = None) -> str | None:
+    """What the scheduler says of a job, in short; None: it no longer has it. A query that fails is
+    no answer: empty."""
+    try:
+        done = _call([*scheduler.state_command, job], timeout_s=timeout_s)
+    except subprocess.TimeoutExpired:
+        return ""
+    said = done.stdout.strip()
+    ended = re.search(scheduler.ended_pattern, done.stdout + done.stderr)
+    if ended or (done.returncode == 0 and not said):
+        return None
+    return printable(said) if re.fullmatch(r"\S{1,40}", said) else ""
+
+
 def _call(
-    command: Sequence[str], stdin: str = "", folder: Path | None = None
+    command: Sequence[str],
+    stdin: str = "",
+    folder: Path | None = None,
+    timeout_s: float | None = None,
 ) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        command, cwd=folder, input=stdin, capture_output=True, text=True, check=False
+        command,
+        cwd=folder,
+        input=stdin,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=timeout_s,
     )
 
 
@@ -141,10 +205,7 @@ def is_alive(scheduler: Scheduler, job: str) -> bool:
             return os.waitpid(int(job), os.WNOHANG)[0] == 0
         except ChildProcessError:
             return False
-    done = _call([*scheduler.state_command, job])
-    if re.search(scheduler.ended_pattern, done.stdout + done.stderr):
-        return False
-    return done.returncode != 0 or bool(done.stdout.strip())
+    return state_of(scheduler, job) is not None
 
 
 def last_result(folder: Path) -> dict[str, Any]:

@@ -7,6 +7,7 @@ and again where need be: what is left is spread evenly over the run.
 from __future__ import annotations
 
 import json
+import os
 import re
 import sys
 from collections import Counter
@@ -21,6 +22,10 @@ from ..config.reading import open_file
 MOST_BYTES = 256 << 20
 """A million records of this harness."""
 _LINE_BYTES = 1 << 16
+_TAIL_BYTES = 1 << 20
+"""Some 7,000 records: more than lie between two evaluations."""
+_MOST_TORN = 8
+"""Lines looked at for a whole record; the last one alone may be torn."""
 _MOST_VALUES = 500_000  # of all records kept, some 40 MB; a training record has ten
 _MOST_KINDS = 16
 _MOST_KEYS = 24
@@ -68,6 +73,30 @@ def read_metrics(path: Path, within: Path | None = None) -> Series:
     in_order = sorted((pair for pairs in kept.values() for pair in pairs), key=lambda pair: pair[0])
     thinned = {kind: step for kind, step in steps.items() if step > 1}
     return Series(tuple(record for _, record in in_order), thinned)
+
+
+def newest_records(path: Path, *kinds: str) -> dict[str, dict[str, Any]]:
+    """The last whole record of each kind near the end of a metrics.jsonl, which may be being
+    written; a kind is missing where there is none, and all of them where no file can be read."""
+    try:
+        with open_file(path, within=path.parent) as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - _TAIL_BYTES))
+            tail = file.read(_TAIL_BYTES)
+    except OSError:
+        return {}
+    found = {kind: _newest(tail, b'{"kind": "%b"' % kind.encode()) for kind in kinds}
+    return {kind: record for kind, record in found.items() if record is not None}
+
+
+def _newest(tail: bytes, start: bytes) -> dict[str, Any] | None:
+    at = len(tail)
+    for _ in range(_MOST_TORN):
+        if (at := tail.rfind(start, 0, at)) < 0:
+            break
+        line, end, _ = tail[at : at + _LINE_BYTES].partition(b"\n")
+        if end and (record := _record(line)) is not None:
+            return record
+    return None
 
 
 def _lines(file: BinaryIO) -> Iterator[bytes]:

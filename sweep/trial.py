@@ -21,9 +21,10 @@ from typing import Any, NamedTuple
 import psutil
 
 from ..config.atomic import open_own
+from ..config.finding import number
 from ..config.reading import open_file, read_ends, read_object
 from ..launch.schedulers import SCHEDULERS
-from ..logging.metrics_read import MOST_BYTES
+from ..logging.metrics_read import MOST_BYTES, newest_records
 from .definition import Sweep
 
 MARK = "RN50_SWEEP_TRIAL"
@@ -34,8 +35,6 @@ _CANCEL = re.compile(
     r"\(to stop it: (?P<command>\w+) (?P=job)\)"
 )
 """What `rn50 submit` says of its job; an id begins with a digit at every scheduler."""
-_TAIL_BYTES = 1 << 16
-"""Of metrics.jsonl: some hundred records."""
 _LINE_BYTES = 1 << 16
 _MOST_EVALUATIONS = 10_000
 """Of a trial: one an epoch."""
@@ -201,18 +200,10 @@ def evaluations(folder: Path) -> list[Evaluation]:
 
 def read_place(folder: Path) -> Place:
     """How far a trial's newest run is, from the end of its metrics.jsonl."""
-    epoch, accuracy = 0.0, None
     path = _newest(folder, "metrics.jsonl")
-    if path is not None:
-        with suppress(OSError), open_file(path, within=path.parent) as file:
-            file.seek(max(0, os.fstat(file.fileno()).st_size - _TAIL_BYTES))
-            for line in file.read(_TAIL_BYTES).splitlines():
-                with suppress(*_NO_RECORD):
-                    record = json.loads(line)
-                    epoch = max(epoch, float(record["epoch"]))
-                    if record["kind"] == "eval":
-                        accuracy = float(record["accuracy"])
-    return Place(epoch, accuracy)
+    last = newest_records(path, "train", "eval") if path is not None else {}
+    epochs = [number(record.get("epoch")) or 0.0 for record in last.values()]
+    return Place(max(epochs, default=0.0), number(last.get("eval", {}).get("accuracy")))
 
 
 def read_end(folder: Path, code: int | None) -> Ended:

@@ -25,8 +25,7 @@ class Progress:
         self._plan = plan
         self._target = target
         self._shown = shown
-        self._last_step = plan.epoch_end_step(plan.eval_epochs[-1])
-        self._last_images = plan.images_after(self._last_step)
+        self._last_step = plan.last_step
 
     def say(self, text: str) -> None:
         if self._shown:
@@ -37,7 +36,7 @@ class Progress:
     ) -> None:
         """One line at a log point."""
         epoch = self._plan.epoch_at(step)
-        left_s = (self._last_images - self._plan.images_after(step)) / images_per_s
+        left_s = self._plan.images_left(step) / images_per_s
         width = len(str(self._last_step))
         self.say(
             f"  epoch {epoch:5.2f}  step {step:{width}}/{self._last_step}  loss {loss:.4f}  "

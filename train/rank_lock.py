@@ -10,7 +10,7 @@ from pathlib import Path
 from ..config.errors import UserError
 from ..data.lock import HeldError, Holder, Lost, hold
 
-RANK_LOCK = ".rank_0.lock"
+LOCK, RANK_LOCK = ".lock", ".rank_0.lock"
 
 
 class FolderInUse(UserError):

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from ..config.reading import parse_object, read_ends, read_object
+from ..config.reading import read_object
+from ..logging.metrics_read import newest_records
 
 _ATTEMPT = re.compile(r"attempt_([0-9]{1,9})")
 
@@ -38,9 +39,7 @@ def stopped_at(folder: Path) -> int | None:
 
 
 def last_log_point(folder: Path) -> int | None:
-    """The step of the last line of its metrics.jsonl that has one."""
-    for line in reversed(read_ends(folder / "metrics.jsonl").splitlines()):
-        step = parse_object(line).get("step")
-        if type(step) is int and step >= 0:
-            return step
-    return None
+    """The newest step that its metrics.jsonl has."""
+    last = newest_records(folder / "metrics.jsonl", "train", "eval")
+    steps = [record.get("step") for record in last.values()]
+    return max((step for step in steps if type(step) is int and step >= 0), default=None)

@@ -31,6 +31,14 @@ LONG = (
 BUSY = r"in use by process {pid} on \S+ \(`.*launch smoke.*`, since \d{{4}}-.* UTC\): wait for"
 
 
+def listed(rn50: Any) -> dict[str, Any]:
+    """The one run, as `rn50 runs` lists it."""
+    done = rn50("runs", str(rn50.results), "--json")
+    assert done.returncode == 0, done.stderr
+    (row,) = json.loads(done.stdout)
+    return row
+
+
 def refused(done: subprocess.CompletedProcess[str], folder: Path, pid: int) -> bool:
     assert done.returncode == 2, done.stdout + done.stderr
     line = done.stderr.strip()
@@ -45,6 +53,10 @@ def test_a_run_has_one_driver_and_a_killed_one_is_followed(rn50: Any, smoke_data
     wait_until(lambda: list(rn50.results.glob("*/*/checkpoint/step_*.ckpt")))
     folder = rn50.run_folder()
     log = folder / "result_0.txt"
+    row = listed(rn50)
+    assert (row["folder"], row["status"], row["ranks"]) == (str(folder), "running", 2)
+    assert 0 < row["progress"]["step"] < row["progress"]["steps"] == 2000
+    assert row["progress"]["loss"] > 0 and row["progress"]["left_s"] > 0 < row["images_per_s"]
     assert refused(rn50("launch", "--resume", str(folder)), folder, first.pid)
     done = rn50("launch", "smoke", "--resume", "latest", *settings)
     assert "but this one" in done.stderr and f"process {first.pid}" in done.stderr
@@ -64,6 +76,8 @@ def test_a_run_has_one_driver_and_a_killed_one_is_followed(rn50: Any, smoke_data
     again = rn50("launch", "--resume", str(folder), "limits.time_s=1")
     assert again.returncode == 1, again.stderr
     assert not rank_0.is_running()
+    row = listed(rn50)
+    assert (row["status"], row["resumable"], row["verdict"]) == ("stopped", True, None)
     events = [event.key for event in read_events(log)]
     assert (events.count("run_resumed"), events.count("run_stop")) == (1, 1)
     assert not [path.name for path in folder.iterdir() if path.name.startswith(".")]

@@ -121,6 +121,8 @@ def run_case(seed: int, folder: Path) -> Case:
         lambda: (evaluations(run.parent), read_place(run.parent), read_end(run.parent, None)),
         *_reading(rng, "results/quick/20261122T100000Z"),
         ("log", "report", "results/quick"),
+        ("runs", "results"),
+        ("runs", "--json", str(run)),
     )
     return Case(f"{done}", tuple(rng.choices(steps, k=3)))
 

@@ -16,10 +16,12 @@ import pytest
 
 from rn50.config.errors import UserError
 from rn50.config.load import load
+from rn50.launch.job_folder import open_job
 from rn50.launch.schedulers import SCHEDULERS
-from rn50.launch.submit import ROOT, is_alive, plan_submission, submit, wait
+from rn50.launch.submit import ROOT, is_alive, look_at, plan_submission, submit, wait
 from rn50.launch.system_description import describe_system, read_machine
 from rn50.logging.parse import read_events
+from rn50.report.runs import read_runs
 from rn50.train.gpu import Gpu, Gpus
 from tests.waiting import wait_until
 
@@ -164,18 +166,50 @@ def test_submission_and_waiting(name: str, tmp_path: Path, monkeypatch: pytest.M
     assert (plan.folder / "job.sh").read_text() == plan.script
     if plan.scheduler.from_stdin:
         assert (plan.folder / "seen").read_text() == plan.script
+    assert json.loads((plan.folder / "submission.json").read_text()) == {
+        "scheduler": name,
+        "job": job,
+    }
+    (row,) = read_runs([tmp_path])
+    assert (row.folder, row.scheduler, row.job, row.status) == (plan.folder, name, job, "")
     program(tmp_path, state, "echo RUNNING")
+    assert look_at(plan.folder, name, job) == ("queued", f"{name} job {job}: RUNNING")
     assert is_alive(plan.scheduler, job)
     program(tmp_path, state, "echo cannot reach the server >&2; exit 1")
     assert is_alive(plan.scheduler, job)
     program(tmp_path, state, f"echo '{gone}' >&2; exit 1")
     assert not is_alive(plan.scheduler, job)
+    assert look_at(plan.folder, name, job)[0] == "killed"
     program(tmp_path, "scontrol", "echo 'JobId=42 JobState=NODE_FAIL Reason=NodeDown TimeLimit=1'")
     known = r" \(JobState=NODE_FAIL Reason=NodeDown\)" if name == "slurm" else ""
     with pytest.raises(UserError, match=f"ended without an exit code{known}: its script was kil"):
         wait(plan, job, poll_s=0.01, settle_s=0.05)
     (plan.folder / "exit_code").write_text("3\n")
     assert wait(plan, job, poll_s=0.01) == 3
+    (plan.folder / "job.log").write_text("data: ...\nrn50: error: data.path: a\x1bb\n\n")
+    failed = ("failed", "rn50: error: data.path: a\\x1bb")
+    assert look_at(plan.folder, name, job) == failed
+
+
+def test_a_job_that_has_begun_and_no_run_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert look_at(tmp_path, None, None) == ("failed", "not known to any scheduler")
+    assert look_at(tmp_path, "slurm", "-w x")[0] == "failed"  # no id, and never an option
+    with open_job(tmp_path, log=False):
+        assert look_at(tmp_path, None, None) == ("running", "no run has begun")
+        assert look_at(tmp_path, "local", str(os.getpid()))[0] == "running"
+    (tmp_path / "exit_code").write_text("running\n")
+    assert look_at(tmp_path, "local", str(os.getpid()))[0] == "killed"  # its lock is not open
+    (tmp_path / "exit_code").write_text("143\n")
+    assert look_at(tmp_path, None, None) == ("stopped", "exit code 143")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    (tmp_path / "exit_code").unlink()
+    asked = look_at(tmp_path, "slurm", "42")
+    assert asked == ("queued", "slurm job 42: squeue is not on this machine")
+    program(tmp_path, "squeue", "exec /bin/sleep 60")
+    monkeypatch.setattr("rn50.launch.submit._LOOK_S", 0.2)
+    assert look_at(tmp_path, "slurm", "42") == ("queued", "slurm job 42")
 
 
 def test_a_refused_submission_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,338 @@
+"""`rn50 runs`: by files and locks, while they are written, and whatever lies in the folders."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from rn50.cli.main import app
+from rn50.cli.runs import _table
+from rn50.config.load import load
+from rn50.report.runs import Progress, RunRow, read_runs
+from tests.data.test_lock import holder_elsewhere, start_holder
+from tests.launch.test_hostile_run_folder import PLANTED, WRITTEN
+from tests.waiting import wait_until
+
+CONFIG = load("smoke", ["seed=1"]).to_yaml()
+SUCCESS = {
+    "status": "success",
+    "time_to_train_s": 49.342,
+    "eval_accuracy": 0.957,
+    "target": 0.9,
+    "images_per_s": 266.8,
+    "ranks": 2,
+    "reason": "target 0.9 reached",
+    "official_checker": {"verdict": "PASS"},
+    "check": {"verdict": "POLICY"},
+}
+TRAIN = {"kind": "train", "time_s": 12.5, "step": 25, "epoch": 0.5, "loss": 1.25}
+TRAIN |= {"images_per_s": 250.0}
+EVAL = {"kind": "eval", "time_s": 11.0, "epoch": 1, "step": 20, "accuracy": 0.5}
+
+
+def make_run(folder: Path, result: Any = None, records: tuple[Any, ...] = (TRAIN,)) -> Path:
+    """The folder of a run with a checkpoint."""
+    (folder / "checkpoint").mkdir(parents=True)
+    (folder / "checkpoint/step_0000000020.ckpt").write_text("")
+    (folder / "config.yaml").write_text(CONFIG)
+    (folder / "environment.json").write_text("{}")
+    lines = [json.dumps(record) + "\n" for record in records]
+    (folder / "metrics.jsonl").write_text("".join(lines))
+    if result is not None:
+        (folder / "result.json").write_text(json.dumps(result))
+    return folder
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    return make_run(tmp_path / "smoke/20261122T125959Z")
+
+
+@pytest.fixture
+def held(run: Path) -> Iterator[subprocess.Popen[str]]:
+    """A process that drives the run."""
+    process = start_holder(run / ".lock")
+    yield process
+    process.kill()
+    process.communicate()
+
+
+def only(folder: Path) -> RunRow:
+    (row,) = read_runs([folder])
+    return row
+
+
+RESUMES = {"reason": "stopped by Ctrl-C at step 25", "next": "rn50 launch --resume x"}
+
+
+@pytest.mark.parametrize(
+    ("result", "status", "resumable"),
+    [
+        (SUCCESS, "success", False),
+        ({"status": "aborted", "reason": "target 0.9 missed"}, "missed", False),
+        ({"status": "aborted", "stopped": "asked to stop at step 25", **RESUMES}, "stopped", True),
+        ({"status": "failed", **RESUMES}, "stopped", True),
+        ({"status": "aborted", "stopped": "asked to stop"}, "stopped", True),  # by its rank alone
+        ({"status": "failed", **RESUMES, "reason": "rank 1 failed"}, "failed", True),
+        ({"status": "failed", "reason": "training diverged"}, "failed", False),
+        (None, "failed", True),
+    ],
+)
+def test_what_became_of_a_run(tmp_path: Path, result: Any, status: str, resumable: bool) -> None:
+    row = only(make_run(tmp_path / "r", result, (EVAL, TRAIN)))
+    assert (row.status, row.resumable, row.name, row.ranks) == (status, resumable, "smoke", 2)
+    if status != "success":
+        assert (row.time_to_train_s, row.elapsed_s, row.eval_accuracy) == (None, 12.5, 0.5)
+        assert (row.target, row.images_per_s) == (0.8, 250.0)
+    else:
+        assert (row.time_to_train_s, row.eval_accuracy, row.target) == (49.342, 0.957, 0.9)
+        assert row.verdict == "POLICY"
+    (tmp_path / "r/checkpoint/step_0000000020.ckpt").unlink()
+    assert not only(tmp_path).resumable
+
+
+def test_a_rank_says_why_it_failed(run: Path) -> None:
+    (run / "failure_0.json").write_text(json.dumps({"reason": "no\nspace"}))
+    assert (only(run).status, only(run).reason) == ("failed", "no\\nspace")
+
+
+def test_a_run_is_followed_while_it_is_written(run: Path, held: subprocess.Popen[str]) -> None:
+    row = only(run)
+    assert (row.status, row.resumable, row.started) == ("running", False, "2026-11-22T12:59:59Z")
+    assert row.progress is not None
+    # 1,000 images on two ranks of 10: 50 steps an epoch; the 8th is evaluated last.
+    assert row.progress == Progress(25, 400, 0.5, 8, 1.25, 375 * 20 / 250)
+    with (run / "metrics.jsonl").open("a") as file:
+        file.write(json.dumps(EVAL) + "\n" + json.dumps(TRAIN | {"step": 30}) + "\n")
+        file.write('{"kind": "train", "step": 35, "epo')  # being written
+        file.flush()
+        row = only(run)
+        assert row.progress is not None and row.progress.step == 30
+        assert row.eval_accuracy == 0.5
+    held.kill()
+    held.communicate()
+    row = only(run)
+    assert (run / ".lock").exists()
+    assert (row.status, row.resumable, row.progress) == ("killed", True, None)
+
+
+def test_a_look_takes_no_lock(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (run / ".lock").write_text("")
+    monkeypatch.setattr("fcntl.flock", lambda *_: pytest.fail("locked"))
+    before = (run / ".lock").stat()
+    assert only(run).status == "killed"
+    assert (run / ".lock").stat().st_mtime_ns == before.st_mtime_ns
+
+
+def test_a_run_on_another_machine_lives_as_long_as_its_lock_is_written(run: Path) -> None:
+    holder_elsewhere(run / ".rank_0.lock")
+    assert only(run).status == "running"
+    os.utime(run / ".rank_0.lock", (0, time.time() - 60))
+    assert only(run).status == "killed"
+
+
+def test_runs_of_jobs_and_sweeps_are_found_and_links_are_not(tmp_path: Path) -> None:
+    results = tmp_path / "results"
+    plain = make_run(results / "smoke/20261122T125959Z", SUCCESS)
+    job = results / "smoke/20261123T000000Z"
+    of_job = [make_run(job / f"run_{n}", SUCCESS) for n in range(2)]
+    (job / "job.sh").write_text("")
+    (job / "submission.json").write_text('{"scheduler": "slurm", "job": "42"}')
+    trial = make_run(results / "search/trial_0000/smoke/20261121T000000Z/run_0", SUCCESS)
+    (trial.parent / "exit_code").write_text("0\n")
+    (results / "search/trial_0000/config.yaml").write_text(CONFIG)
+    (results / "search/.lock").write_text("")
+    make_run(plain / "attempt_1", SUCCESS)  # of a run: no run of its own
+    (results / "again").symlink_to(plain)
+    (results / "round").symlink_to(results)
+    rows = read_runs([results, plain])
+    assert [row.folder for row in rows] == [*reversed(of_job), plain, trial]
+    assert [row.job for row in rows] == ["42", "42", None, None]
+
+
+@pytest.mark.usefixtures("alarm")
+@pytest.mark.parametrize("kind", PLANTED)
+def test_nothing_planted_is_followed_or_waited_for(tmp_path: Path, kind: str) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "secret").write_text('{"status": "success", "reason": "s3cret", "name": "s3cret"}\n')
+    for name in (*WRITTEN, ".lock", ".rank_0.lock", "submission.json", "checkpoint"):
+        run = make_run(tmp_path / "results" / name / "run_0")
+        place = run if name != "submission.json" else run.parent
+        if name == "checkpoint":
+            (run / name).rename(run / "away")
+        (place / name).unlink(missing_ok=True)
+        PLANTED[kind](place / name, outside)
+        (run.parent / "exit_code").write_text("0")
+    rows = read_runs([tmp_path / "results"])
+    assert len(rows) == len(WRITTEN) + 4
+    assert "s3cret" not in repr(rows)
+
+
+ODD: tuple[Callable[[Path], object], ...] = (
+    lambda run: (run / "result.json").write_text('{"status": "success", "check": 1'),
+    lambda run: (run / "result.json").write_text("[" * 100_000),
+    lambda run: (run / "result.json").write_text(
+        json.dumps({key: {"a": [1e999]} for key in (*SUCCESS, "next", "stopped")})
+    ),
+    lambda run: (run / "result.json").write_text(
+        json.dumps({**SUCCESS, "ranks": 1e300, "check": {"verdict": "\x1b[2J" * 999}})
+    ),
+    lambda run: (run / "config.yaml").write_text(
+        "name: \x1b]0;x\x07\n  nodes: 9\neval:\n  target: x"
+    ),
+    lambda run: (run / "config.yaml").write_bytes(b"\xff\x00" * 9),
+    lambda run: (run / "metrics.jsonl").write_text('{"kind": "train"' * 60_000),
+    lambda run: (run / "metrics.jsonl").write_text(
+        '{"kind": "train", "step": 1e400, "loss": "x", "images_per_s": -1, "time_s": true}\n'
+    ),
+    lambda run: (run / "metrics.jsonl").write_text(
+        json.dumps(TRAIN | {"step": 1 << 60, "images_per_s": 1e-320}) + "\n"
+    ),
+    lambda run: (run / "failure_0.json").write_text('{"reason": ["x"]}'),
+    lambda run: (run / "exit_code").write_text("\x1b[2J"),
+)
+
+
+@pytest.mark.parametrize("number", range(len(ODD)))
+def test_odd_content_is_no_error_and_steers_no_terminal(
+    run: Path, held: subprocess.Popen[str], number: int
+) -> None:
+    ODD[number](run)
+    for lock in (True, False):
+        if not lock:
+            held.kill()
+            held.communicate()
+        for more in ((), ("--json",)):
+            done = CliRunner().invoke(app, ["runs", str(run.parents[1]), *more])
+            assert done.exit_code == 0, done.output
+            assert not [c for c in done.output if not c.isprintable() and c != "\n"]
+            assert len(done.output) < 4000
+
+
+def test_the_end_of_a_long_log_is_enough(run: Path) -> None:
+    """A gigabyte of it is not read: it would take seconds of CPU time."""
+    with (run / "metrics.jsonl").open("r+b") as file:
+        file.truncate(1 << 30)
+        file.seek(0, os.SEEK_END)
+        file.write(b"\n" + json.dumps(EVAL | {"accuracy": 0.75}).encode() + b"\n")
+    before_s = time.process_time()
+    assert only(run).eval_accuracy == 0.75
+    assert time.process_time() - before_s < 0.5
+
+
+def test_what_is_known_of_ended_runs_is_not_read_again(tmp_path: Path) -> None:
+    ended, killed = make_run(tmp_path / "a", SUCCESS), make_run(tmp_path / "b")
+    (killed / ".lock").write_text("")
+    known = {row.folder: row for row in read_runs([tmp_path])}
+    for folder in (ended, killed):
+        (folder / "result.json").write_text(json.dumps(SUCCESS | {"images_per_s": 1.0}))
+    rates = {row.folder: row.images_per_s for row in read_runs([tmp_path], known)}
+    assert rates == {ended: 266.8, killed: 1.0}
+
+
+# --- the command --------------------------------------------------------------------------------
+
+
+def listed(*arguments: str) -> list[dict[str, Any]]:
+    done = CliRunner().invoke(app, ["runs", "--json", *arguments])
+    assert done.exit_code == 0, done.output
+    return json.loads(done.stdout)
+
+
+def test_filters(tmp_path: Path) -> None:
+    for day in range(1, 6):
+        result = SUCCESS if day % 2 else {"status": "failed", "reason": "rank 1 failed"}
+        run = make_run(tmp_path / f"a/2026110{day}T000000Z", result)
+        if day == 5:
+            (run / "config.yaml").write_text(CONFIG.replace("name: smoke", "name: mine"))
+    top = str(tmp_path)
+    assert [row["started"][8:10] for row in listed(top)] == ["05", "04", "03", "02", "01"]
+    assert [row["started"][8:10] for row in listed(top, "--newest", "2")] == ["05", "04"]
+    assert [row["name"] for row in listed(top, "--name", "mi*")] == ["mine"]
+    assert len(listed(top, "--status", "failed", "--newest", "1")) == 1
+    assert len(listed(top, "--status", "failed", "--status", "success")) == 5
+    assert listed(str(tmp_path / "a/20261103T000000Z"))[0]["time_to_train_s"] == 49.342
+    for wrong in (["--status", "done"], [str(tmp_path / "nothing")], ["--watch", "--json"]):
+        assert CliRunner().invoke(app, ["runs", *wrong]).exit_code != 0
+    done = CliRunner().invoke(app, ["runs", str(tmp_path), "--status", "queued"])
+    assert done.exit_code == 0 and done.stderr == f"no runs below {tmp_path}\n"
+
+
+@pytest.mark.parametrize("width", [80, 120, None])
+def test_columns_fit_the_terminal(tmp_path: Path, width: int | None) -> None:
+    results = tmp_path / "results"
+    make_run(results / "smoke/20261122T125959Z", SUCCESS)
+    make_run(results / "dgxa100_n128/20261122T125958Z", None, (EVAL, TRAIN))
+    rows = read_runs([results])
+    header, cells = _table(rows, width, results)
+    wide = sum(max(map(len, column)) + 2 for column in zip(header, *cells, strict=True)) - 2
+    kept = {"status", "time (s)", "top-1", "resume"} | (
+        {"verdict", "images/s"} if width != 80 else set()
+    )
+    assert kept <= set(header)
+    assert width is None or wide <= width
+    assert cells[0][1] == "smoke/20261122T125959Z" and "49.3" in cells[0]
+    assert "(12.5)" in cells[1]
+
+
+@pytest.mark.parametrize("columns", [80, 120])
+def test_live(run: Path, held: subprocess.Popen[str], columns: int) -> None:
+    make_run(run.with_name("20261121T000000Z"), SUCCESS)
+    command = [Path(sys.executable).with_name("rn50"), "runs", "--watch", str(run.parents[1])]
+    leader, follower = pty.openpty()
+    environment = os.environ | {"COLUMNS": str(columns), "LINES": "24", "TERM": "xterm"}
+    process = subprocess.Popen(command, stdout=follower, env=environment)
+    os.close(follower)
+    os.set_blocking(leader, False)
+    shown = b""
+
+    def text() -> str:
+        nonlocal shown
+        with suppress(OSError):
+            shown += os.read(leader, 1 << 16)
+        return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", shown.decode(errors="replace"))
+
+    wait_until(lambda: "0.50/" in text(), 30)
+    with (run / "metrics.jsonl").open("a") as file:
+        file.write(json.dumps(EVAL) + "\n" + json.dumps(TRAIN | {"step": 150}) + "\n")
+    wait_until(lambda: "3.00/" in text() and "0.5000" in text(), 30)
+    (run / "result.json").write_text(json.dumps(SUCCESS | {"eval_accuracy": 0.9125}))
+    held.communicate("")  # the driver ends
+    wait_until(lambda: (text(), process.poll())[1] is not None, 30)
+    os.close(leader)
+    assert process.returncode == 0
+    lines = text().replace("\r", "\n").splitlines()
+    assert max(map(len, lines)) <= columns
+    assert any("0.9125" in line and "success" in line for line in lines)
+
+
+def test_live_without_a_terminal_is_lines(
+    run: Path, held: subprocess.Popen[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks = [
+        lambda: None,
+        lambda: (run / "metrics.jsonl").write_text(json.dumps(TRAIN | {"step": 50}) + "\n"),
+        lambda: None,
+        lambda: held.kill() or held.communicate(),
+    ]
+    monkeypatch.setattr("rn50.cli.runs.time.sleep", lambda _: looks.pop(0)())
+    done = CliRunner().invoke(app, ["runs", "--watch", str(run)])
+    assert done.exit_code == 0
+    assert done.stdout.splitlines() == [
+        f"{run}: epoch 0.50 of 8, loss 1.2500, 250.0 images/s, at most 0:30 left",
+        f"{run}: epoch 1.00 of 8, loss 1.2500, 250.0 images/s, at most 0:28 left",
+        f"{run}: killed, its processes are gone and left no result",
+    ]
