@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ..config.errors import UserError
-from ..config.finding import printable
+from ..config.finding import clock_time, printable
 from ..report.runs import OPEN, RUNNING, STATUSES, Progress, RunRow, read_runs
-from ..train.progress import clock_time
 from .console import GAP, Json, choices, plain_table, print_json, print_table, say
 
 if TYPE_CHECKING:
@@ -157,14 +156,17 @@ def _below(folder: Path, top: Path) -> str:
     return printable(str(folder if name == Path() else name))
 
 
+def _title(below: Path, names: Sequence[str]) -> str:
+    title = printable(f"run in {below}")
+    return title if below.name and len(title) <= max(map(len, names)) else "run"
+
+
 def _table(
     rows: Sequence[RunRow], width: int | None, below: Path
 ) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
     """Header and cells; of so many columns as fit into `width`."""
-    cells = {
-        "status": [_status(row) for row in rows],
-        f"run in {printable(str(below))}": [_below(row.folder, below) for row in rows],
-    }
+    names = [_below(row.folder, below) for row in rows]
+    cells = {"status": [_status(row) for row in rows], _title(below, names): names}
     cells |= {title: [cell(row) for row in rows] for title, cell in _COLUMNS.items()}
     widths = {title: max(map(len, (title, *texts))) for title, texts in cells.items()}
     for title in _LEFT_OUT_FIRST:
@@ -251,15 +253,16 @@ def _bars(rows: Sequence[RunRow], below: Path) -> RenderableType:
     from rich.text import Text
 
     table = Table(box=None, padding=(0, len(GAP), 0, 0), pad_edge=False, expand=True)
-    table.add_column(Text(f"run in {printable(str(below))}"), overflow="fold")
+    names = [_below(row.folder, below) for row in rows]
+    table.add_column(Text(_title(below, names)), overflow="fold")
     table.add_column("progress", ratio=1, min_width=6)
     for title in ("epoch", "loss", "top-1", "images/s", "left"):
         table.add_column(title, no_wrap=True)
-    for row in rows:
+    for name, row in zip(names, rows, strict=True):
         at = row.progress or Progress(0, 1, 0.0, 0, None, None)
         waiting = "start-up" if row.status == RUNNING else row.status
         table.add_row(
-            Text(_below(row.folder, below)),
+            Text(name),
             ProgressBar(total=at.steps, completed=at.step),
             f"{at.epoch:.2f}/{at.epochs}" if at.step else waiting,
             _figure(at.loss, ".4f"),

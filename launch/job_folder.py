@@ -86,8 +86,9 @@ def exit_code_of(folder: Path) -> str:
 def is_driven(folder: Path) -> bool:
     """Whether the process that runs a job has its lock file open; one elsewhere counts as if."""
     holder = re.match(r"process (\d{1,9}) on ([^\s,]+)", read_ends(folder / JOB_LOCK))
-    elsewhere = holder is None or holder[2] != platform.node()
-    return elsewhere or has_open(int(holder[1]), folder / JOB_LOCK)
+    if holder is None or holder[2] != platform.node():
+        return True
+    return has_open(int(holder[1]), folder / JOB_LOCK)
 
 
 def _lock(folder: Path) -> int:

@@ -169,7 +169,7 @@ def test_nothing_planted_is_followed_or_waited_for(tmp_path: Path, kind: str) ->
     outside.mkdir()
     (outside / "secret").write_text('{"status": "success", "reason": "s3cret", "name": "s3cret"}\n')
     for name in (*WRITTEN, ".lock", ".rank_0.lock", "submission.json", "checkpoint"):
-        run = make_run(tmp_path / "results" / name / "run_0")
+        run = make_run(tmp_path / f"results/of_{name}/run_0")
         place = run if name != "submission.json" else run.parent
         if name == "checkpoint":
             (run / name).rename(run / "away")
@@ -312,9 +312,9 @@ def test_live(run: Path, held: subprocess.Popen[str], columns: int) -> None:
     (run / "result.json").write_text(json.dumps(SUCCESS | {"eval_accuracy": 0.9125}))
     held.communicate("")  # the driver ends
     wait_until(lambda: (text(), process.poll())[1] is not None, 30)
+    lines = text().replace("\r", "\n").splitlines()
     os.close(leader)
     assert process.returncode == 0
-    lines = text().replace("\r", "\n").splitlines()
     assert max(map(len, lines)) <= columns
     assert any("0.9125" in line and "success" in line for line in lines)
 
