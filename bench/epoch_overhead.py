@@ -12,9 +12,10 @@ from ..config.errors import UserError
 from ..config.load import Loaded
 from ..config.plan import build_plan
 from ..launch.launchers import build_job
+from ..launch.scratch import scratch_folder
 from ..launch.supervisor import run_job
 from .harness import Job, Outcome, bench, option, spread
-from .jobs import load_ready, scratch_folder
+from .jobs import load_ready
 
 
 @bench("epoch-overhead", config="quick", takes_ranks=True)
@@ -60,7 +61,7 @@ def epoch_overhead(
 
 def _train(loaded: Loaded, launcher: str) -> list[dict[str, Any]]:
     """The metrics of a whole run."""
-    with scratch_folder(loaded) as out:
+    with scratch_folder(loaded, "bench") as out:
         command = [sys.executable, "-m", "rn50.train", str(out / "config.yaml"), "--out", str(out)]
         with redirect_stdout(sys.stderr):  # the run's progress
             run_job(build_job(loaded.run, launcher, command)[0], launcher, out)

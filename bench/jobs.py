@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import json
-import shutil
 import sys
-import tempfile
 import threading
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from ..config.atomic import write_file
-from ..config.errors import UserError, failing_as
 from ..config.load import Loaded
 from ..data.prepare import prepare
 from ..launch.launchers import build_job
+from ..launch.scratch import scratch_folder
 from ..launch.supervisor import run_job
 from ..train.capabilities import check_supported
 from .harness import Job, read_rounds
@@ -52,7 +49,7 @@ def measure_on_ranks(
         progress: called with (done, total) rounds, as rank 0 notes them.
     """
     check_supported(loaded.run)
-    with scratch_folder(loaded) as out, following(out, progress):
+    with scratch_folder(loaded, "bench") as out, following(out, progress):
         command = [sys.executable, "-m", "rn50.bench", name, str(out), *map(str, arguments)]
         job, _ = build_job(loaded.run, launcher, command)
         if settings is not None:
@@ -86,26 +83,3 @@ def following(out: Path, progress: Progress | None) -> Iterator[None]:
     finally:
         over.set()
         follower.join()
-
-
-@contextmanager
-def scratch_folder(loaded: Loaded) -> Iterator[Path]:
-    """A folder below the results, where all nodes can read, with `config.yaml` in it.
-
-    It is removed, unless a rank failed: then it stays, as `bench_failed_...`, with stderr.log.
-    """
-    results = Path(loaded.run.system.results)
-    with failing_as(f"{results}: cannot create a folder in it"):
-        results.mkdir(parents=True, exist_ok=True)
-        out = Path(tempfile.mkdtemp(prefix=".bench-", dir=results))
-    try:
-        write_file(out / "config.yaml", loaded.to_yaml())
-        yield out
-    except UserError as error:
-        if str(out) not in str(error):
-            raise
-        kept = results / f"bench_failed_{out.name.removeprefix('.bench-')}"
-        out.rename(kept)
-        raise UserError(*str(error).replace(str(out), str(kept)).split("\n")) from None
-    finally:
-        shutil.rmtree(out, ignore_errors=True)

@@ -14,6 +14,8 @@ from .bench import bench_app
 from .config import config_app
 from .console import TYPER_OPTIONS, print_version
 from .data import data_app
+from .evaluate import evaluate
+from .export import export_app
 from .launch import launch, train
 from .log import log_app
 from .predict import predict
@@ -37,8 +39,10 @@ app.add_typer(config_app, name="config")
 app.add_typer(data_app, name="data")
 app.add_typer(log_app, name="log")
 app.add_typer(bench_app, name="bench")
+app.add_typer(export_app, name="export")
 app.command("launch")(launch)
 app.command("train")(train)
+app.command("evaluate")(evaluate)
 app.command("predict")(predict)
 app.command("submit")(submit)
 app.command("runs")(runs)

@@ -95,9 +95,10 @@ class Checkpoint(NamedTuple):
         """Where the statistics of `rank` are."""
         return next((part for part in self.parts if part.rank == rank), self.parts[0])
 
-    def load(self, part: Part, shapes: Shapes) -> dict[str, NDArray[Any]]:
+    def load(self, part: Part, shapes: Shapes, *, some: bool = False) -> dict[str, NDArray[Any]]:
         """The arrays of a part, whose digest is checked. Raises UserError: it is torn or damaged,
-        or an array is missing, has another shape or type, or is not among `shapes`; one line."""
+        or an array is missing, has another shape or type, or is not among `shapes`; one line.
+        `some`: the part may hold others, which are left out."""
         from safetensors import SafetensorError, safe_open  # ranks need it, commands do not
 
         path = self.file_of(part)
@@ -107,7 +108,7 @@ class Checkpoint(NamedTuple):
                 # By the descriptor: what has been checked is what is read.
                 safe_open(f"/proc/self/fd/{file.fileno()}", framework="numpy") as tensors,
             ):
-                _check_shapes(path, tensors, shapes)
+                _check_shapes(path, tensors, shapes, some=some)
                 return {name: tensors.get_tensor(name) for name in shapes}
         except SafetensorError as error:
             raise UserError(f"{path}: torn or damaged: {error}"[:400]) from None
@@ -229,14 +230,14 @@ def _checked(path: Path, part: Part) -> BinaryIO:
             raise
 
 
-def _check_shapes(path: Path, tensors: Any, expected: Shapes) -> None:
+def _check_shapes(path: Path, tensors: Any, expected: Shapes, *, some: bool) -> None:
     """Of an open safetensors file, whose library has checked that they fit its size."""
     held = {}
     for name in tensors.keys():  # noqa: SIM118
         about = tensors.get_slice(name)
         dtype = about.get_dtype()
         held[name] = tuple(about.get_shape()), _DTYPES.get(dtype, dtype)
-    for name in sorted(held.keys() | expected.keys()):
+    for name in sorted(expected if some else held.keys() | expected.keys()):
         if held.get(name) != expected.get(name):
             wanted, is_there = (
                 "no such array" if pair is None else f"{pair[1]} {list(pair[0])}"

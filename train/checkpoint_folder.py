@@ -31,6 +31,21 @@ def newest(folder: Path) -> tuple[Checkpoint | None, list[str]]:
     return None, problems
 
 
+def chosen(path: Path) -> Checkpoint:
+    """The checkpoint that a path means: a manifest itself, or of a run's folder the best, else the
+    newest whole one. Its parts are checked where they are read. Raises UserError: there is none."""
+    if path.suffix == ".ckpt":
+        return read(path)
+    folder = path / "checkpoint"
+    if os.path.lexists(folder / BEST):
+        return read(folder / BEST)
+    found, problems = newest(folder)
+    if found is None:
+        because = f": {problems[0]}" if problems else ""
+        raise UserError(f"{folder}: a whole checkpoint expected in it, found none{because}")
+    return found
+
+
 def listed(folder: Path) -> list[Path]:
     """Manifests by step, oldest first; whole or not."""
     return [path for path, kind, _ in _files(folder) if (kind, path.suffix) == ("step", ".ckpt")]

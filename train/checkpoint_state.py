@@ -1,4 +1,4 @@
-"""A checkpoint's arrays back into a trainer."""
+"""A checkpoint's arrays back into a trainer, or into a network alone."""
 
 from __future__ import annotations
 
@@ -9,10 +9,12 @@ import numpy as np
 from mxnet import nd
 from numpy.typing import NDArray
 
+from ..config.plan import build_plan
 from .checkpoint import Checkpoint, Shapes
 from .context import RunContext
 from .networks import BatchNormStatistics, Weights
 from .optimizer import PREVIOUS_LR, Updater
+from .resume import recorded_run
 
 
 def restore(
@@ -27,30 +29,53 @@ def restore(
     At another rank count every rank gets the mean of the batch-norm statistics of the ranks that
     took part: what an evaluation would have made of them. Raises UserError: a part is torn or
     damaged, or an array is missing, has another shape or type, or belongs to nothing here."""
-    weights, plan = Weights(net), context.plan
+    weights = Weights(net)
     shapes = _shapes(statistics.state_dict())
     expected = {**shapes, **_shapes(weights.state_dict()), **_shapes(updater.arrays())}
     model = found.load(found.parts[0], expected)
     weights.load_state_dict(model)
     updater.load_state_dict({**model, PREVIOUS_LR: found.meta.previous_lr})
     updater.scaler.load_state_dict(found.meta.loss_scale.model_dump())
+    held = _statistics(found, model, shapes, context.process.rank, context.plan.ranks)
+    statistics.load_state_dict(held)
+    nd.waitall()
+
+
+def restore_network(found: Checkpoint, net: Any, *, rank: int = 0, ranks: int = 1) -> None:
+    """Fill the weights and batch-norm statistics of a network of the checkpoint's own layout and
+    types, on one of `ranks` ranks. Statistics at another rank count, errors: as of `restore`."""
+    weights, statistics = Weights(net), BatchNormStatistics(net)
+    shapes = _shapes(statistics.state_dict())
+    model = found.load(found.parts[0], {**shapes, **_shapes(weights.state_dict())}, some=True)
+    weights.load_state_dict(model)
+    statistics.load_state_dict(_statistics(found, model, shapes, rank, ranks))
+    nd.waitall()
+
+
+def active_ranks(found: Checkpoint) -> int:
+    """How many ranks had a share of the batch when the checkpoint was written."""
+    plan = build_plan(recorded_run(found))
+    return plan.segment_of_epoch(max(1, round(plan.epoch_at(found.meta.step)))).active_ranks
+
+
+def _statistics(
+    found: Checkpoint, model: Mapping[str, NDArray[Any]], shapes: Shapes, rank: int, ranks: int
+) -> Mapping[str, NDArray[Any]]:
+    """The batch-norm statistics for a rank; `model`: the arrays of rank 0's part."""
 
     def of_rank(rank: int) -> Mapping[str, NDArray[Any]]:
         part = found.part_of(rank)
         return model if part.rank == 0 else found.load(part, shapes)
 
-    if plan.ranks == found.meta.ranks:
-        statistics.load_state_dict(of_rank(context.process.rank))
-    else:
-        epoch = max(1, round(plan.epoch_at(found.meta.step)))
-        active = min(plan.segment_of_epoch(epoch).active_ranks, found.meta.ranks)
-        sums = {name: np.zeros(shape) for name, (shape, _) in shapes.items()}
-        for rank in range(active):  # one part in memory at a time
-            values = of_rank(rank)
-            for name, total in sums.items():
-                total += values[name]
-        statistics.load_state_dict({name: total / active for name, total in sums.items()})
-    nd.waitall()
+    if ranks == found.meta.ranks or len(found.parts) == 1:
+        return of_rank(rank)
+    active = active_ranks(found)
+    sums = {name: np.zeros(shape) for name, (shape, _) in shapes.items()}
+    for rank in range(active):  # one part in memory at a time
+        values = of_rank(rank)
+        for name, total in sums.items():
+            total += values[name]
+    return {name: total / active for name, total in sums.items()}
 
 
 def _shapes(arrays: Mapping[str, nd.NDArray]) -> Shapes:

@@ -61,11 +61,11 @@ class Checkpointer:
         self.save(is_best=is_best)
         return True
 
-    def save_now(self) -> None:
+    def save_now(self, *, is_best: bool = False) -> None:
         """A checkpoint of this very step, on disk when this returns."""
         if self._settings.enabled:
             self.finish()
-            self.save()
+            self.save(is_best=is_best)
             self.finish()
 
     def save(self, *, is_best: bool = False) -> None:

@@ -1,4 +1,5 @@
-"""Exact top-1 over the whole evaluation set: integer counts, every image once, padding excluded."""
+"""Exact top-1 and top-5 over the whole evaluation set: integer counts, every image once, padding
+excluded."""
 
 from __future__ import annotations
 
@@ -15,10 +16,14 @@ from .comm import Communicator
 from .host_reads import HostReads
 from .run_ahead import RUN_AHEAD_STEPS
 
+TOP = 5
+
 
 class Accuracy(NamedTuple):
     correct: int
     total: int
+    correct_top5: int
+    """Images whose class is among the five highest logits."""
 
     @property
     def fraction(self) -> float:
@@ -64,25 +69,28 @@ def evaluate(
 
     Args:
         net: answers images with logits, of any float type.
-        reads: brings the two counts to the host.
+        reads: brings the three counts to the host.
 
     Raises:
         UserError: the ranks together did not see exactly `samples` images.
     """
     hits: Any = 0
+    near: Any = 0
     seen: Any = 0
     running: deque[Any] = deque()
     for _ in range(batches):
         images, labels = next_batch()
         # float16 counts classes up to 2,048 only, and MXNet compares equal types alone.
-        found = net(images).astype("float32", copy=False).argmax(axis=1)
-        hits = (found == labels).sum() + hits
+        logits = net(images).astype("float32", copy=False)
+        hits = (logits.argmax(axis=1) == labels).sum() + hits
+        highest = logits.topk(k=min(TOP, logits.shape[1]))
+        near = nd.broadcast_equal(highest, labels.reshape((-1, 1))).sum() + near
         seen = (labels >= 0).sum() + seen
-        running.append((hits, images))
+        running.append((near, images))
         if len(running) > RUN_AHEAD_STEPS:
             running.popleft()[0].wait_to_read()  # as in the loop: bounds the queue
-    counts = comm.sum_counts(nd.concat(hits.reshape(1), seen.reshape(1), dim=0))
-    correct, total = reads.counts(counts)
+    sums = (count.reshape(1) for count in (hits, near, seen))
+    correct, correct_top5, total = reads.counts(comm.sum_counts(nd.concat(*sums, dim=0)))
     if total != samples:
         raise UserError(f"evaluation: {samples} images expected, found {total}")
-    return Accuracy(correct, total)
+    return Accuracy(correct, total, correct_top5)

@@ -16,10 +16,11 @@ class HostReads:
         """The loss summed over all ranks since the last log point, and the ranks' stop flags."""
         return sums.asnumpy().tolist()
 
-    def counts(self, counts: Any) -> tuple[int, int]:
-        """(images classified correctly, images seen) of an evaluation, over all ranks."""
-        correct, total = (int(count) for count in counts.asnumpy())
-        return correct, total
+    def counts(self, counts: Any) -> tuple[int, int, int]:
+        """(images classified correctly, those with their class among the five highest, images seen)
+        of an evaluation, over all ranks."""
+        correct, correct_top5, total = (int(count) for count in counts.asnumpy())
+        return correct, correct_top5, total
 
     def finite(self, flag: Any) -> bool:
         """Were all gradients of a step finite? `flag` is 0 or 1, on the device or (resumed) not."""

@@ -107,11 +107,18 @@ def resumed_config(found: Checkpoint, overrides: list[str], source: Path) -> Loa
     return load_recorded(source, [*overrides, f"{_PER_RANK}={per_rank}"])
 
 
-def _check_batches(found: Checkpoint, plan: Plan) -> None:
+def recorded_run(found: Checkpoint) -> Run:
+    """The config that a checkpoint was written by. Raises UserError: it holds none."""
     try:
-        then = build_plan(Run.model_validate(found.meta.config))
+        run = Run.model_validate(found.meta.config)
+        build_plan(run)
     except (ValidationError, UserError) as error:
         raise UserError(f"{found.path}: its config is none: {str(error)[:200]!r}") from None
+    return run
+
+
+def _check_batches(found: Checkpoint, plan: Plan) -> None:
+    then = build_plan(recorded_run(found))
     for old, new in zip(then.segments, plan.segments, strict=True):
         if old.global_batch_size != new.global_batch_size:
             raise UserError(

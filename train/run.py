@@ -59,6 +59,8 @@ def train_and_evaluate(context: RunContext, reads: HostReads | None = None) -> N
         reached = train_blocks(trainer, checkpointer)
         context.log.run_stop(success=reached)
         trainer.log.result(trainer.model.net, reached=reached, ranks=rank_table(trainer))
+        if reached:  # the model that the run was for; its clock has stopped
+            checkpointer.save_now(is_best=True)
     except StopTraining as stop:  # on all ranks at the same step
         checkpointer.save_now()
         context.log.abort()
@@ -105,7 +107,8 @@ def train_blocks(trainer: Trainer, checkpointer: Checkpointer) -> bool:
         if found.accuracy.fraction >= trainer.run.eval.target:
             return True
         if plan.min_accuracy_by_steps <= state.step and block.last_epoch < plan.eval_epochs[-1]:
-            check_learning(*found.accuracy, trainer.run.data.classes, block.last_epoch)
+            correct, total, _ = found.accuracy
+            check_learning(correct, total, trainer.run.data.classes, block.last_epoch)
         checkpointer.save_if_due(is_best=is_best)
         check_epoch_budget(block.last_epoch, trainer.run.limits.epochs)
     return False

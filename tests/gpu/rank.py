@@ -44,11 +44,12 @@ class Answers(HostReads):
         self.save()
         return [1.0, *(0.0 for _ in read[1:])]
 
-    def counts(self, counts: Any) -> tuple[int, int]:
+    def counts(self, counts: Any) -> tuple[int, int, int]:
         super().counts(counts)
         accuracy = self._accuracies.pop(0) if len(self._accuracies) > 1 else self._accuracies[0]
         self.save()
-        return round(accuracy * self._samples), self._samples
+        correct = round(accuracy * self._samples)
+        return correct, correct, self._samples
 
     def finite(self, flag: Any) -> bool:
         super().finite(flag)

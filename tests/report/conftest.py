@@ -54,9 +54,9 @@ class Chromium:
             self._page(f"{domain}.enable")
 
     def open(
-        self, path: Path, *, width: int = 1280, dark: bool = False, paper: bool = False
+        self, path: Path | str, *, width: int = 1280, dark: bool = False, paper: bool = False
     ) -> None:
-        """Load a file at a window width and wait for it; `paper`: with the styles of print."""
+        """Load a file, or a URL, at a window width and wait; `paper`: with the styles of print."""
         self.messages.clear()
         self.requests.clear()
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
@@ -69,7 +69,8 @@ class Chromium:
             deviceScaleFactor=1,
             mobile=False,
         )
-        self._page("Page.navigate", url=path.resolve().as_uri())
+        url = path if isinstance(path, str) else path.resolve().as_uri()
+        self._page("Page.navigate", url=url)
         self._wait_for("Page.loadEventFired")
 
     def value(self, expression: str) -> Any:

@@ -1,0 +1,112 @@
+"""`rn50 export`: runs and trained models for other tools."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from .console import TYPER_OPTIONS, output_file, say
+from .evaluate import RunOrCheckpoint
+
+if TYPE_CHECKING:
+    from ..report.export import Exported
+
+export_app = typer.Typer(help="Export runs and trained models to other tools.", **TYPER_OPTIONS)
+
+Runs = Annotated[list[Path], typer.Argument(help="Folders of runs or of jobs.", metavar="RUN...")]
+
+
+def _read(paths: list[Path]) -> list[Exported]:
+    from ..report.export import read_runs
+
+    runs = read_runs(paths)
+    for run in runs:
+        for note in run.folder.notes:
+            say(f"rn50: note: {run.folder.path}: {note}", to=sys.stderr)
+    return runs
+
+
+@export_app.command("csv")
+def export_csv(paths: Runs, out: Annotated[Path, output_file("The table")] = Path("-")) -> None:
+    """The records of runs as one table: a row for each record, a column for each number.
+
+    Example: `rn50 export csv results/quick/* --out runs.csv`
+    """
+    from ..config.atomic import write_output
+    from ..report.export import to_csv
+
+    write_output(out, to_csv(_read(paths)))
+
+
+@export_app.command("tensorboard")
+def export_tensorboard(
+    paths: Runs,
+    out: Annotated[
+        Path, typer.Option(help="TensorBoard's folder; each run gets one below it.")
+    ] = Path("tensorboard"),
+) -> None:
+    """The records, config and result of runs as TensorBoard's event files.
+
+    An export of the same run replaces the one before. Needs tensorboardX (`docs/export.md`).
+
+    Example: `rn50 export tensorboard results/quick/* --out tensorboard`
+    """
+    from ..report.export import to_tensorboard
+
+    to_tensorboard(_read(paths), out)
+    say(f"tensorboard --logdir {shlex.quote(str(out))}")
+
+
+@export_app.command("mlflow")
+def export_mlflow(
+    paths: Runs,
+    out: Annotated[Path, typer.Option(help="Folder of MLflow's file store.")] = Path("mlruns"),
+) -> None:
+    """The records, config and result of runs into a local file store of MLflow.
+
+    An export of the same run replaces the one before. Needs mlflow (`docs/export.md`).
+
+    Example: `rn50 export mlflow results/quick/* --out mlruns`
+    """
+    from ..report.export import to_mlflow
+
+    to_mlflow(_read(paths), out)
+    store = shlex.quote(out.resolve().as_uri())
+    say(f"MLFLOW_ALLOW_FILE_STORE=true mlflow ui --backend-store-uri {store}")
+
+
+@export_app.command("model")
+def export_model(
+    path: RunOrCheckpoint,
+    out: Annotated[Path, typer.Option(help="The new folder for the model's files.")] = Path(
+        "model"
+    ),
+    onnx: Annotated[
+        bool, typer.Option("--onnx", help="ONNX too; needs onnx (`docs/export.md`).")
+    ] = False,
+) -> None:
+    """A checkpoint as MXNet's symbol and parameters, which MXNet loads without rn50, and as ONNX.
+
+    The network of evaluation in float32: images (NCHW) to logits. model.json says how images have
+    to be prepared.
+
+    Example: `rn50 export model results/smoke/20261123T050000Z --out model --onnx`
+    """
+    from ..config.atomic import new_folder, refuse_content
+    from ..report.export import extra
+    from ..train.checkpoint_folder import chosen
+
+    refuse_content(out)
+    if onnx:
+        extra("onnx", "onnx")
+    found = chosen(path)
+    from ..train.model_export import export_model as write
+
+    with new_folder(out) as folder:
+        write(found, folder, onnx=onnx)
+    for file in sorted(out.iterdir()):
+        say(str(file))

@@ -1,0 +1,81 @@
+"""`rn50 evaluate`: a checkpoint scored again by the evaluation of its run, on ranks."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+from ..config.errors import UserError
+from ..config.leaves import flatten
+from ..config.load import Loaded
+from ..config.plan import build_plan
+from ..config.progress import Tracker
+from ..config.reading import read_object
+from ..data.prepare import prepare
+from ..train import checkpoint_folder
+from ..train.capabilities import check_supported
+from ..train.checkpoint import Checkpoint
+from ..train.resume import FREE, load_recorded, recorded_run
+from ..train.state import log_position
+from .launchers import build_job, pick_launcher
+from .resume import with_ranks
+from .scratch import scratch_folder
+from .supervisor import run_job
+
+_ASKED = ("data.", "model.", "eval.bn_stats")
+"""What the accuracy of given weights depends on."""
+
+
+def evaluate(
+    path: Path, overrides: list[str], ranks: int | None, launcher: str | None, track: Tracker
+) -> dict[str, Any]:
+    """Score a checkpoint; returns what `rn50 evaluate --json` prints.
+
+    Args:
+        path: a checkpoint, or the folder of a run.
+        overrides: `key.path=value` over the config of the run.
+        ranks: on this machine; None: the run's own.
+
+    Raises:
+        UserError: no such checkpoint, no images, or a rank failed.
+    """
+    found = checkpoint_folder.chosen(path)
+    source = found.path.parent.parent / "config.yaml"
+    if not source.is_file():
+        raise UserError(f"{source}: the config of the checkpoint's run expected, found none")
+    loaded = load_recorded(source, with_ranks(overrides, ranks))
+    run = loaded.run
+    check_supported(run)
+    prepare(run.data, track, loaded.origins)
+    name = pick_launcher(launcher)
+    with scratch_folder(loaded, "evaluate") as out:
+        result = out / "score.json"
+        words = [str(out / "config.yaml"), str(found.path.absolute()), str(result)]
+        job, _ = build_job(run, name, [sys.executable, "-m", "rn50.train.score", *words])
+        run_job(job, name, out)
+        counts = read_object(result)
+    recorded = _recorded(found, loaded)
+    accuracy = counts["correct"] / counts["total"]
+    return {
+        "checkpoint": str(found.path),
+        "step": found.meta.step,
+        "epochs": found.meta.state.epochs_trained,
+        "ranks": run.system.world_size,
+        **counts,
+        "accuracy": accuracy,
+        "accuracy_top5": counts["correct_top5"] / counts["total"],
+        "recorded_accuracy": recorded,
+        "as_recorded": None if recorded is None else accuracy == recorded,
+    }
+
+
+def _recorded(found: Checkpoint, loaded: Loaded) -> float | None:
+    """The accuracy that the run itself found for these weights; None: it has not evaluated them, or
+    this evaluation is another."""
+    state, then, now = found.meta.state, dict(flatten(found.meta.config)), loaded.to_dict()
+    asked = {k: v for k, v in flatten(now) if k.startswith(_ASKED) and not k.startswith(FREE)}
+    is_same = all(then.get(key) == value for key, value in asked.items())
+    statistics_fit = len(found.parts) == 1 or loaded.run.system.world_size == found.meta.ranks
+    is_evaluated = log_position(build_plan(recorded_run(found)), state) == "run"
+    return state.accuracy if is_same and statistics_fit and is_evaluated else None

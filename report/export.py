@@ -1,0 +1,217 @@
+"""The records of runs for other tools: a CSV table, TensorBoard's event files, MLflow's file store.
+
+All of it comes from the files of a run, whoever made them. TensorBoard's and MLflow's libraries are
+extras (pyproject.toml).
+"""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import importlib
+import io
+import os
+import re
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from importlib import metadata
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ..config.atomic import write_within
+from ..config.errors import UserError, failing_as, show
+from ..config.finding import number
+from ..config.leaves import flatten
+from ..logging.places import run_folders
+from .run_folder import RunFolder, read_folder
+
+_KEY = re.compile(r"[A-Za-z_]\w{0,59}")
+_OUTCOME = ("time_to_train_s", "eval_accuracy", "images_per_s", "epochs", "init_s", "ranks")
+"""Of result.json, the numbers by which runs are compared."""
+_MOST_METRICS, _MOST_PARAMETERS = 1000, 100  # that MLflow takes at once
+_MOST_CHARACTERS = 500  # of a parameter, as MLflow takes it
+
+
+class Point(NamedTuple):
+    """One number of one record of metrics.jsonl."""
+
+    tag: str
+    """`train/loss`: kind and key."""
+    step: int
+    unix_s: float
+    value: float
+
+
+class Exported(NamedTuple):
+    """A run as other tools take it."""
+
+    name: str
+    folder: RunFolder
+    start_unix_s: float
+    """Its `run_start`, where the seconds of its records begin."""
+
+    def points(self) -> Iterator[Point]:
+        """All numbers, record by record; a record without a step has that of the one before."""
+        step = 0
+        for record in self.folder.metrics:
+            step = _step(record, step)
+            unix_s = self.start_unix_s + (number(record.get("time_s")) or 0.0)
+            for key, value in _numbers(record).items():
+                yield Point(f"{record.get('kind')}/{key}", step, unix_s, value)
+
+    def parameters(self) -> dict[str, Any]:
+        """The leaves of its config."""
+        config = self.folder.config
+        return dict(flatten(config.to_dict())) if config else {}
+
+    def outcome(self) -> dict[str, float]:
+        """What it came to, in numbers."""
+        found = {key: number(self.folder.result.get(key)) for key in _OUTCOME}
+        return {key: value for key, value in found.items() if value is not None}
+
+
+def read_runs(paths: Sequence[Path]) -> list[Exported]:
+    """The runs of folders; a job's folder means its runs. Raises UserError: one has no records, or
+    two have the same name."""
+    runs = [_read(folder) for path in paths for folder in run_folders(path) or [path]]
+    names = [run.name for run in runs]
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        raise UserError(f"RUN: runs with different names expected, found {show(twice)} twice")
+    return runs
+
+
+def _read(path: Path) -> Exported:
+    subject = read_folder(path) if (path / "metrics.jsonl").is_file() else None
+    if subject is None or (folder := subject.folder) is None or not folder.metrics:
+        raise UserError(f"{path / 'metrics.jsonl'}: the records of a run expected, found none")
+    events = subject.logs[0].log.events if subject.logs else ()
+    starts = (event.time_ms for event in events if event.key == "run_start")
+    parts = path.resolve().parts
+    name = "/".join(parts[-3 if re.fullmatch(r"run_\d+", parts[-1]) else -2 :])
+    return Exported(name, folder, next(starts, 0.0) / 1000)
+
+
+def _step(record: Mapping[str, Any], before: int) -> int:
+    step = number(record.get("step"))
+    return before if step is None else int(step)
+
+
+def _numbers(record: Mapping[str, Any]) -> dict[str, float]:
+    """Its numbers but for those that say when."""
+    found = {key: number(value) for key, value in record.items() if _KEY.fullmatch(key)}
+    return {k: v for k, v in found.items() if v is not None and k not in ("step", "time_s")}
+
+
+# --- CSV ------------------------------------------------------------------------------------------
+
+
+def to_csv(runs: Sequence[Exported]) -> str:
+    """A table with a row for each record, and a column for each key that a record has."""
+    rows = [
+        {
+            "run": run.name,
+            "kind": record.get("kind"),
+            "unix_s": run.start_unix_s + (number(record.get("time_s")) or 0.0),
+            **{key: record.get(key) for key in ("time_s", "step")},
+            **_numbers(record),
+        }
+        for run in runs
+        for record in run.folder.metrics
+    ]
+    text = io.StringIO()
+    columns = list(dict.fromkeys(key for row in rows for key in row))
+    table = csv.DictWriter(text, columns, lineterminator="\n")
+    table.writeheader()
+    table.writerows(rows)
+    return text.getvalue()
+
+
+# --- TensorBoard ----------------------------------------------------------------------------------
+
+
+def to_tensorboard(runs: Sequence[Exported], out: Path) -> None:
+    """An event file for each run, in a folder of its name below `out`; it replaces that of an
+    earlier export. Raises UserError: it cannot be written, or tensorboardX is not installed."""
+    tensorboard = extra("tensorboardX", "tensorboard")
+    from tensorboardX.summary import hparams
+
+    for run in runs:
+        with tempfile.TemporaryDirectory() as scratch:
+            with tensorboard.SummaryWriter(scratch) as writer:
+                for point in run.points():
+                    writer.add_scalar(point.tag, point.value, point.step, walltime=point.unix_s)
+                outcome = run.outcome()
+                plain = {key: _plain(value) for key, value in run.parameters().items()}
+                for summary in hparams(plain, {f"result/{key}": 0 for key in outcome}):
+                    writer.file_writer.add_summary(summary)
+                for key, value in outcome.items():
+                    writer.add_scalar(f"result/{key}", value, walltime=run.start_unix_s)
+            (events,) = Path(scratch).iterdir()
+            data = events.read_bytes()
+        folder = out / run.name
+        with failing_as(f"{folder}: cannot create"):
+            folder.mkdir(parents=True, exist_ok=True)
+        write_within(folder, "events.out.tfevents.0.rn50", data)
+
+
+def _plain(value: Any) -> Any:
+    return value if isinstance(value, bool | int | float | str) else str(value)
+
+
+# --- MLflow ---------------------------------------------------------------------------------------
+
+
+def to_mlflow(runs: Sequence[Exported], out: Path) -> None:
+    """A run in the file store `out` for each, in the experiment of its config's name; it replaces
+    that of an earlier export. Raises UserError: MLflow is not installed, or cannot write there."""
+    # MLflow 3.17 refuses its file store without this: it gets no new features.
+    os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")
+    mlflow = extra("mlflow", "mlflow")
+    try:
+        client = mlflow.MlflowClient(tracking_uri=out.resolve().as_uri())
+        for run in runs:
+            _log_run(client, run)
+    except (mlflow.MlflowException, OSError) as error:
+        raise UserError(
+            f"{out}: a file store of MLflow expected: {' '.join(str(error).split())}"[:400]
+        ) from None
+
+
+def _log_run(client: Any, run: Exported) -> None:
+    from mlflow.entities import Metric, Param
+
+    config = run.folder.config
+    name = config.run.name if config else run.name
+    known = client.get_experiment_by_name(name)
+    experiment = known.experiment_id if known else client.create_experiment(name)
+    place = hashlib.sha256(os.fsencode(run.folder.path.resolve())).hexdigest()
+    for earlier in client.search_runs([experiment], f"tags.rn50_folder = '{place}'"):
+        client.delete_run(earlier.info.run_id)
+    start_ms, status = round(run.start_unix_s * 1000), run.folder.result.get("status")
+    tags = {"rn50_folder": place, "status": show(status)}
+    made = client.create_run(experiment, start_ms, tags, run_name=run.name).info.run_id
+    points = [Metric(p.tag, p.value, round(p.unix_s * 1000), p.step) for p in run.points()]
+    end_ms, step = (points[-1].timestamp, points[-1].step) if points else (start_ms, 0)
+    points += [Metric(f"result/{k}", value, end_ms, step) for k, value in run.outcome().items()]
+    for start in range(0, len(points), _MOST_METRICS):
+        client.log_batch(made, metrics=points[start : start + _MOST_METRICS])
+    leaves = run.parameters().items()
+    parameters = [Param(key, str(value)[:_MOST_CHARACTERS]) for key, value in leaves]
+    for start in range(0, len(parameters), _MOST_PARAMETERS):
+        client.log_batch(made, params=parameters[start : start + _MOST_PARAMETERS])
+    client.set_terminated(made, "FINISHED" if status == "success" else "FAILED", end_ms)
+
+
+# --- extras ---------------------------------------------------------------------------------------
+
+
+def extra(module: str, name: str) -> Any:
+    """An optional package. Raises UserError: it is not installed; the line has pip's command."""
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        wanted = (line for line in metadata.requires("rn50") or () if f'"{name}"' in line)
+        package = " ".join(f"'{line.partition(';')[0].strip()}'" for line in wanted)
+        raise UserError(
+            f"{module}: an installed package expected, found none ({error}): pip install {package}"
+        ) from None

@@ -1,0 +1,249 @@
+"""A real run of two ranks for other tools: its records, its model, its evaluation once more."""
+
+from __future__ import annotations
+
+import csv
+import json
+import shutil
+import subprocess
+import sys
+import time
+import urllib.request
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rn50.config.errors import UserError
+from rn50.config.load import load
+from rn50.config.reading import read_object
+from rn50.report.export import extra, read_runs, to_mlflow, to_tensorboard
+from rn50.train import checkpoint_folder
+from tests.conftest import Rn50, packed
+from tests.report.conftest import Chromium
+
+TAGS = {"train/loss", "train/lr", "train/images_per_s", "eval/accuracy", "eval/correct_top5"}
+PLAIN_MXNET = """
+import sys
+import mxnet as mx, numpy as np
+images, labels = (np.load(path) for path in sys.argv[2:])
+symbol, arguments, states = mx.model.load_checkpoint(sys.argv[1], 0)
+net = symbol.bind(mx.cpu(), {"data": mx.nd.array(images), **arguments}, aux_states=states)
+logits = net.forward(is_train=False)[0].asnumpy()
+assert not any(name.startswith("rn50") for name in sys.modules)
+np.save(sys.argv[1] + "-logits.npy", logits)
+print((logits.argmax(axis=1) == labels).sum())
+"""
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that reaches its target; ten classes, so that top-5 is not all."""
+    rn50 = Rn50(tmp_path_factory.mktemp("export") / "results")
+    drawn = "{train_samples: 400, eval_samples: 200, classes: 10}"
+    data = packed(rn50.results.parent / "set", drawn)
+    done = rn50(
+        *("launch", "smoke", "--ranks", "2", "seed=1", "schedule.length=3 epochs"),
+        *("eval.period=1", "eval.offset=0", "eval.target=0.15", "log.every=5 steps"),
+        *(f"data.path={data}", f"data.synthetic={drawn}"),
+        f"system.results={rn50.results}",
+    )
+    assert done.returncode in (0, 1), done.stderr
+    return rn50.run_folder()
+
+
+def evaluations(run: Path) -> list[dict[str, Any]]:
+    lines = (run / "metrics.jsonl").read_text().splitlines()
+    return [record for record in map(json.loads, lines) if record["kind"] == "eval"]
+
+
+# --- the model ------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_the_model_of_a_run_that_reached_its_target_is_kept(run: Path) -> None:
+    assert read_object(run / "result.json")["status"] == "success"
+    best, last = checkpoint_folder.chosen(run), evaluations(run)[-1]
+    best.verify()
+    assert best.path.name == "best.ckpt" and len(best.parts) == 1
+    assert (best.meta.step, best.meta.state.accuracy) == (last["step"], last["accuracy"])
+
+
+@pytest.mark.slow
+def test_an_evaluation_again_finds_the_recorded_counts(rn50: Rn50, run: Path) -> None:
+    done = rn50("evaluate", str(run), "--json")
+    found, recorded = json.loads(done.stdout), evaluations(run)[-1]
+    assert (done.returncode, found["as_recorded"], found["ranks"]) == (0, True, 2)
+    for key in ("correct", "correct_top5", "total", "accuracy", "step"):
+        assert found[key] == recorded[key]
+    assert found["correct"] < found["correct_top5"] < found["total"]
+    assert not list(run.parent.parent.glob(".evaluate-*"))
+
+
+@pytest.mark.slow
+def test_plain_mxnet_scores_the_exported_model_as_the_run_did(
+    rn50: Rn50, run: Path, tmp_path: Path
+) -> None:
+    """The run's own evaluation images go to programs that do not know rn50."""
+    from rn50.data.pipeline import build_eval_source
+
+    with_onnx = has("onnx")
+    out, data = tmp_path / "model", load(str(run / "config.yaml")).run.data
+    done = rn50("export", "model", str(run), "--out", str(out), *["--onnx"] * with_onnx)
+    assert done.returncode == 0, done.stderr
+    made = ["model-0000.params", "model-symbol.json", "model.json", *["model.onnx"] * with_onnx]
+    assert [path.name for path in sorted(out.iterdir())] == made
+    about, last = json.loads((out / "model.json").read_text()), evaluations(run)[-1]
+    assert (about["accuracy"], about["step"]) == (last["accuracy"], last["step"])
+    assert about["input"]["centre_crop_px"] == data.crop_px
+    batch = build_eval_source(data, batch_per_rank=data.eval_samples, rank=0, ranks=1).next()
+    images, labels = tmp_path / "images.npy", tmp_path / "labels.npy"
+    np.save(images, batch.images.asnumpy())
+    np.save(labels, batch.labels.asnumpy())
+    words = [sys.executable, "-c", PLAIN_MXNET, str(out / "model"), str(images), str(labels)]
+    counted = subprocess.run(words, cwd="/", capture_output=True, text=True, check=False)
+    assert counted.stdout.split()[-1:] == [str(last["correct"])], counted.stderr
+    if not (with_onnx and has("onnxruntime")):
+        pytest.skip("no onnx, onnxruntime here: the MXNet half has passed")
+    import onnxruntime
+
+    session = onnxruntime.InferenceSession(out / "model.onnx", providers=["CPUExecutionProvider"])
+    (logits,) = session.run(None, {"data": np.load(images)})
+    np.testing.assert_allclose(logits, np.load(f"{out}/model-logits.npy"), rtol=1e-4, atol=1e-4)
+
+
+def has(module: str) -> bool:
+    try:
+        extra(module, module)
+    except UserError:
+        return False
+    return True
+
+
+@pytest.mark.slow
+def test_what_has_no_checkpoint_or_a_damaged_one_is_one_line(
+    rn50: Rn50, run: Path, tmp_path: Path
+) -> None:
+    copy = shutil.copytree(run, tmp_path / "copy")
+    part = next((copy / "checkpoint").glob("best_*.safetensors"))
+    data = bytearray(part.read_bytes())
+    data[-1] ^= 1
+    part.write_bytes(data)
+    out = tmp_path / "model"
+    done = rn50("export", "model", str(copy), "--out", str(out))
+    assert done.returncode == 2 and done.stderr.count("\n") == 1
+    assert f"{part}: torn or damaged: its digest does not fit" in done.stderr
+    shutil.rmtree(copy / "checkpoint")
+    for command in (["evaluate", str(copy)], ["export", "model", str(copy), "--out", str(out)]):
+        done = rn50(*command)
+        wanted = f"{copy}/checkpoint: a whole checkpoint expected in it, found none"
+        assert (done.returncode, done.stderr) == (2, f"rn50: error: {wanted}\n")
+    assert not out.exists()
+
+
+# --- the records ----------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_a_table_has_all_records(rn50: Rn50, run: Path) -> None:
+    done = rn50("export", "csv", str(run), str(run.parent / run.name))
+    assert done.returncode == 2 and "different names expected" in done.stderr
+    done = rn50("export", "csv", str(run))
+    rows = list(csv.DictReader(done.stdout.splitlines()))
+    records = list(map(json.loads, (run / "metrics.jsonl").read_text().splitlines()))
+    assert [row["kind"] for row in rows] == [record["kind"] for record in records]
+    for row, record in zip(rows, records, strict=True):
+        for key in record.keys() & {"loss", "accuracy", "lr", "step", "time_s"}:
+            assert float(row[key]) == record[key]
+    assert {row["run"] for row in rows} == {f"smoke/{run.name}"}
+    stamps = [float(row["unix_s"]) for row in rows]
+    assert all(a <= b for a, b in pairwise(stamps))
+    assert abs(stamps[0] - (run / "config.yaml").stat().st_mtime) < 60
+
+
+@pytest.mark.slow
+def test_tensorboard_reads_every_point(run: Path, tmp_path: Path) -> None:
+    pytest.importorskip("tensorboardX", reason="no tensorboardX here")
+    events = pytest.importorskip(
+        "tensorboard.backend.event_processing.event_accumulator", reason="no tensorboard here"
+    )
+    for _ in range(2):  # the second export replaces the first
+        to_tensorboard(read_runs([run]), tmp_path)
+    read = events.EventAccumulator(str(tmp_path / "smoke" / run.name))
+    read.Reload()
+    assert set(read.Tags()["scalars"]) >= TAGS
+    for evaluation, scalar in zip(evaluations(run), read.Scalars("eval/accuracy"), strict=True):
+        assert scalar.step == evaluation["step"]
+        assert scalar.value == pytest.approx(evaluation["accuracy"])
+
+
+@pytest.mark.slow
+def test_tensorboard_shows_a_run_in_a_browser(
+    chromium: Chromium, run: Path, tmp_path: Path
+) -> None:
+    pytest.importorskip("tensorboardX", reason="no tensorboardX here")
+    pytest.importorskip("tensorboard", reason="no tensorboard here")
+    to_tensorboard(read_runs([run]), tmp_path)
+    program = [str(Path(sys.executable).with_name("tensorboard")), "--port", "0"]
+    words = [*program, "--logdir", str(tmp_path), "--load_fast", "false"]
+    process = subprocess.Popen(words, stderr=subprocess.PIPE, text=True)
+    try:
+        assert process.stderr is not None
+        url = next(w for line in process.stderr for w in line.split() if w.startswith("http://"))
+        wait_for(lambda: "eval/accuracy" in fetch(f"{url}data/plugin/scalars/tags"))
+        chromium.open(f"{url}#timeseries")
+        for words in (f"smoke/{run.name}", "train/loss", "eval/accuracy"):
+            wait_for(lambda words=words: words in chromium.value("document.body.innerText"))
+        chromium.open(f"{url}#hparams")
+        wait_for(lambda: "optimizer.base_lr" in chromium.value(DEEP_TEXT))
+    finally:
+        process.terminate()
+        process.wait()
+
+
+DEEP_TEXT = """(function text(node) {
+  return [...node.childNodes].map(n => n.nodeType == 3 ? n.data : text(n)).join(" ")
+    + (node.shadowRoot ? text(node.shadowRoot) : "");
+})(document.body)"""
+
+
+def fetch(url: str) -> str:
+    return urllib.request.urlopen(url, timeout=10).read().decode()
+
+
+def wait_for(ready: Any, most_s: float = 60.0) -> None:
+    until_s = time.monotonic() + most_s
+    while not ready():
+        assert time.monotonic() < until_s
+        time.sleep(0.5)
+
+
+@pytest.mark.slow
+def test_mlflow_reads_every_point(run: Path, tmp_path: Path) -> None:
+    tracking = pytest.importorskip("mlflow.tracking", reason="no mlflow here")
+    for _ in range(2):
+        to_mlflow(read_runs([run]), tmp_path / "store")
+    client = tracking.MlflowClient((tmp_path / "store").as_uri())
+    experiment = client.get_experiment_by_name("smoke").experiment_id
+    (found,) = client.search_runs([experiment])
+    assert found.info.status == "FINISHED"
+    assert found.info.run_name == f"smoke/{run.name}"
+    assert found.data.params["seed"] == "1"
+    assert set(found.data.metrics) >= TAGS | {"result/time_to_train_s"}
+    history = client.get_metric_history(found.info.run_id, "eval/accuracy")
+    pairs = [(point.step, point.value) for point in history]
+    assert pairs == [(one["step"], one["accuracy"]) for one in evaluations(run)]
+
+
+@pytest.mark.parametrize(
+    ("module", "name"), [("tensorboardX", "tensorboard"), ("mlflow", "mlflow"), ("onnx", "onnx")]
+)
+def test_a_missing_extra_names_pips_command(
+    module: str, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(UserError, match=rf"^{module}: an installed .*: pip install '{module}") as e:
+        extra(module, name)
+    assert "\n" not in str(e.value)

@@ -1,0 +1,99 @@
+"""A checkpoint as files that other programs load: MXNet's symbol and parameters, and ONNX.
+
+The network is the one of evaluation, from float32 images in NCHW to logits; float16 and bfloat16
+runs and those with channels last become that without a change of any weight.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import mxnet as mx
+import numpy as np
+
+from ..config.schema import Run
+from .checkpoint import Checkpoint
+from .checkpoint_state import restore_network
+from .networks import build_network, copy_parameters, image_shape
+from .resume import recorded_run
+
+PREFIX = "model"
+_EPOCH = 0  # the number that MXNet's file names have
+_OPSET = 13, 7
+"""ONNX's operator set, and the version of its files that goes with it."""
+
+
+def export_model(found: Checkpoint, folder: Path, *, onnx: bool) -> None:
+    """Write `model-symbol.json`, `model-0000.params` and `model.json`, which says what the images
+    have to be, with `onnx` `model.onnx` too. Raises UserError: the checkpoint is damaged, or is not
+    of the network that its config names."""
+    run = recorded_run(found)
+    net = build_evaluation_network(found, run)
+    shape = image_shape(net, 1, run.data.crop_px)
+    net.hybridize()
+    net(mx.nd.zeros(shape)).wait_to_read()  # MXNet exports what it has run
+    prefix = folder / PREFIX
+    net.export(str(prefix), _EPOCH)
+    (folder / f"{PREFIX}.json").write_text(json.dumps(describe(found, run), indent=1) + "\n")
+    if onnx:
+        write_onnx(prefix, shape)
+
+
+def build_evaluation_network(found: Checkpoint, run: Run) -> Any:
+    """The network with the checkpoint's weights, in float32 and NCHW, on the CPU."""
+    plain = run.model.model_copy(update={"dtype": "float32", "layout": "NCHW"})
+    nets = [
+        build_network(model, run.data.classes, crop_px=run.data.crop_px)
+        for model in (run.model, plain)
+    ]
+    for net in nets:
+        net.initialize(mx.init.Zero())
+    trained, exported = nets
+    restore_network(found, trained)
+    copy_parameters(trained, exported)
+    return exported
+
+
+def describe(found: Checkpoint, run: Run) -> dict[str, Any]:
+    """What a program needs besides the files: the images of evaluation, and where it comes from."""
+    data, state = run.data, found.meta.state
+    return {
+        "input": {
+            "name": "data",
+            "layout": "NCHW",
+            "dtype": "float32",
+            "channels": "RGB, 0 to 255, minus mean, divided by std",
+            "mean": data.mean,
+            "std": data.std,
+            "resize_shorter_px": data.eval_resize_px,
+            "interpolation": data.interpolation,
+            "centre_crop_px": data.crop_px,
+        },
+        "output": {"logits": data.classes},
+        "network": run.model.model_dump(mode="json"),
+        "step": state.step,
+        "epochs": state.epochs_trained,
+        "accuracy": state.accuracy,
+        "config_sha256": found.meta.config_sha256,
+    }
+
+
+def write_onnx(prefix: Path, shape: tuple[int, ...]) -> None:
+    """`prefix`.onnx from MXNet's two files, for any number of images at once; ONNX checks it."""
+    import onnx
+    from mxnet.onnx import export_model as convert
+
+    path = f"{prefix}.onnx"
+    files = f"{prefix}-symbol.json", f"{prefix}-{_EPOCH:04d}.params"
+    shapes = [("images", *shape[1:])]
+    convert(*files, [shape], np.float32, path, dynamic=True, dynamic_input_shapes=shapes)
+    model = onnx.load(path)
+    # MXNet writes operators of this set, and the newest that onnx knows as its number.
+    model.opset_import[0].version, model.ir_version = _OPSET
+    held = {weights.name for weights in model.graph.initializer}
+    for value in [value for value in model.graph.input if value.name in held]:
+        model.graph.input.remove(value)  # as an input a weight is no constant: slower, warnings
+    onnx.checker.check_model(model, full_check=True)
+    onnx.save(model, path)
