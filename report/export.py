@@ -28,6 +28,7 @@ from .run_folder import RunFolder, read_folder
 _KEY = re.compile(r"[A-Za-z_]\w{0,59}")
 _OUTCOME = ("time_to_train_s", "eval_accuracy", "images_per_s", "epochs", "init_s", "ranks")
 """Of result.json, the numbers by which runs are compared."""
+_LEARNING = ("batch.", "comm.", "model.", "optimizer.", "schedule.", "seed")
 _MOST_METRICS, _MOST_PARAMETERS = 1000, 100  # that MLflow takes at once
 _MOST_CHARACTERS = 500  # of a parameter, as MLflow takes it
 
@@ -141,8 +142,9 @@ def to_tensorboard(runs: Sequence[Exported], out: Path) -> None:
                 for point in run.points():
                     writer.add_scalar(point.tag, point.value, point.step, walltime=point.unix_s)
                 outcome = run.outcome()
-                plain = {key: _plain(value) for key, value in run.parameters().items()}
-                for summary in hparams(plain, {f"result/{key}": 0 for key in outcome}):
+                for summary in hparams(
+                    _hyperparameters(run), {f"result/{key}": 0 for key in outcome}
+                ):
                     writer.file_writer.add_summary(summary)
                 for key, value in outcome.items():
                     writer.add_scalar(f"result/{key}", value, walltime=run.start_unix_s)
@@ -154,8 +156,12 @@ def to_tensorboard(runs: Sequence[Exported], out: Path) -> None:
         write_within(folder, "events.out.tfevents.0.rn50", data)
 
 
-def _plain(value: Any) -> Any:
-    return value if isinstance(value, bool | int | float | str) else str(value)
+def _hyperparameters(run: Exported) -> dict[str, Any]:
+    """What a run learns by, where it is a plain value: all 120 keys of a config would hide it in
+    TensorBoard, which shows the first few."""
+    leaves = run.parameters().items()
+    learning = {key: value for key, value in leaves if key.startswith(_LEARNING)}
+    return {k: v for k, v in learning.items() if isinstance(v, bool | int | float | str)}
 
 
 # --- MLflow ---------------------------------------------------------------------------------------
