@@ -292,7 +292,9 @@ def build_eval_source(
         numbers, counts = sampling.eval_batch(
             data.eval_samples, step % batches, rank=rank, ranks=ranks, batch_per_rank=batch_per_rank
         )
-        labels = np.where(counts, table["label"][numbers].astype(np.float32), np.float32(NOT_COUNTED))
+        labels = np.where(
+            counts, table["label"][numbers].astype(np.float32), np.float32(NOT_COUNTED)
+        )
         return numbers, records.images(numbers), labels
 
     def graph(jpegs: Any, labels: Any) -> tuple[Any, Any]:
