@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..config.load import load
 from ..train.context import RunContext
@@ -27,13 +27,14 @@ def quiet_context(out: Path) -> RunContext:
 
 
 @contextmanager
-def started_trainer(out: Path) -> Iterator[Trainer]:
-    """This rank's trainer after start-up; it leaves the other ranks at the end."""
+def started_trainer(out: Path, sources: Callable[..., Any] | None = None) -> Iterator[Trainer]:
+    """This rank's trainer after start-up; it leaves the other ranks at the end. `sources`: makes
+    its data; None: from the config's set."""
     context = quiet_context(out)
     context.prepare()
     from ..train.trainer import start_up
 
-    trainer = start_up(context)
+    trainer = start_up(context, sources=sources)
     yield trainer
     trainer.comm.stop()
 

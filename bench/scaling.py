@@ -1,25 +1,30 @@
 """`rn50 bench scaling`: networks x rank counts, weak and strong; throughput and efficiency.
 
-Brookhaven's experiment. Weak: the batch of a rank is fixed; strong: the global batch is. Efficiency
-against ranks is throughput over that of one rank times the ranks; against cores, times the cores
-that the ranks can have, which is what remains to be judged where ranks share cores; against
-CPU-seconds, images for each of them, which other work on the machine hardly changes.
+Brookhaven's experiment. Weak: the batch of a rank is fixed; strong: the global batch is.
 """
 
 from __future__ import annotations
 
 import math
-import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated
 
 from ..config.errors import UserError
 from ..config.load import Loaded
 from ..data.prepare import prepare
-from ..report.charts import error_bars, finish, new_panels, save
-from .harness import Job, Outcome, bench, in_turn, machine, option, parse_counts, spread
-from .jobs import measure_on_ranks
+from ..report.charts import finish, new_panels, save
+from .curves import (
+    LOW_LR,
+    Case,
+    Curves,
+    curve_rows,
+    curves_outcome,
+    draw_curve,
+    measure_in_turn,
+    time_rounds,
+)
+from .harness import Job, Outcome, bench, option, parse_counts
 
 _PLAIN = ("model.width=64", "model.stem=imagenet", "model.zero_gamma=false", "model.depth=50")
 MODELS: dict[str, tuple[str, ...]] = {
@@ -29,30 +34,6 @@ MODELS: dict[str, tuple[str, ...]] = {
 }
 """What makes each network of a config: the real ones, whatever its own is narrowed to."""
 MODES = ("weak", "strong")
-_LR = "optimizer.base_lr=0.001"  # one at which each of them stays finite
-
-
-class Case(NamedTuple):
-    """One job: a network on `ranks` ranks with `per_rank` images each."""
-
-    model: str
-    ranks: int
-    per_rank: int
-
-
-class Point(NamedTuple):
-    """One measured point of one curve; `images_per_s` has a value for each pass."""
-
-    model: str
-    mode: str
-    case: Case
-    images_per_s: list[float]
-    busy_cores: list[float]
-
-    @property
-    def images_per_cpu_s(self) -> list[float]:
-        """What other work on the machine leaves as it is."""
-        return _ratios(self.images_per_s, self.busy_cores)
 
 
 def per_rank(mode: str, ranks: int, batch: int, global_batch: int) -> int:
@@ -88,32 +69,16 @@ def plan_cases(
     }
 
 
-def time_rounds(out: Path, rounds: str, steps: str) -> dict[str, list[float]]:
-    """Train on one rank, round after round, each until the last rank has finished.
+def time_on_images(out: Path, rounds: str, steps: str) -> dict[str, list[float]]:
+    """One rank, on the config's images."""
+    from .rank import started_trainer
 
-    `step_s`: wall seconds a step; `busy_cores`: CPU-seconds of all ranks together a wall second.
-    """
-    from mxnet import nd
-
-    from .rank import alternate_on_ranks, next_steps, rank_rounds, started_trainer
-
-    count = int(steps)
-    with started_trainer(out) as trainer:
-        contenders = {"steps": next_steps(trainer, count)}
-        (samples,) = alternate_on_ranks(
-            trainer, contenders, rank_rounds(trainer, out, rounds)
-        ).values()
-        mine = nd.array([sample.cpu_s for sample in samples], trainer.ctx)
-        cpu_s = trainer.comm.sum_losses(mine).asnumpy().tolist()
-    return {
-        "step_s": [sample.wall_s / count for sample in samples],
-        "busy_cores": [s / sample.wall_s for s, sample in zip(cpu_s, samples, strict=True)],
-    }
+    return time_rounds(started_trainer(out), out, rounds, steps)
 
 
 @bench(
     "scaling",
-    rank=time_rounds,
+    rank=time_on_images,
     config="cpu_small",
     plot="Write throughput against ranks as SVG",
 )
@@ -154,42 +119,19 @@ def scaling(
     cases = plan_cases(names, kinds, counts, batch, global_batch or common_batch(batch, counts))
     loaded = {case: _load(job, case) for case in dict.fromkeys(cases.values())}
     prepare(base.run.data, job.track, base.origins)
-    images_per_s: dict[Case, list[float]] = {case: [] for case in loaded}
-    busy: dict[Case, list[float]] = {case: [] for case in loaded}
-    for case in in_turn(list(loaded), passes, job.track("training")):
-        measured = measure_on_ranks(loaded[case], job.launcher, "scaling", rounds, steps)
-        step_s = statistics.median(measured["step_s"])
-        images_per_s[case].append(case.ranks * case.per_rank / step_s)
-        busy[case].append(statistics.median(measured["busy_cores"]))
-    points = [
-        Point(model, mode, case, images_per_s[case], busy[case])
-        for (model, mode, _), case in cases.items()
-    ]
-    cores = machine()["cores"] // base.run.system.cores_per_rank
-    rows = scaling_rows(points, cores=cores, train_samples=base.run.data.train_samples)
-    return Outcome(
-        ratios={
-            f"{row['model']}, {row['mode']}, {row['ranks']} ranks: efficiency against cores": row[
-                "efficiency_cores"
-            ]
-            for row in rows
-            if row["ranks"] > 1
-        },
-        figures={
-            "rows": rows,
-            "config": base.run.name,
-            "crop_px": base.run.data.crop_px,
-            "train_samples": base.run.data.train_samples,
-            "steps_per_round": steps,
-            "rounds_per_pass": rounds,
-        },
-        header=TABLE_HEADER,
-        table=table_rows(rows),
-        notes=[f"* more ranks than the {machine()['cores']} cores: they share them"]
-        if any(row["shares_cores"] for row in rows)
-        else [],
-        shows_figures=False,
-        draw=lambda path: plot_scaling(rows, machine()["cores"], path),
+    points = measure_in_turn(job, "scaling", loaded, passes=passes, rounds=rounds, steps=steps)
+    curves: Curves = {
+        (name, kind): curve_rows([points[cases[name, kind, n]] for n in counts], base.run)
+        for name in names
+        for kind in kinds
+    }
+    return curves_outcome(
+        curves,
+        ("model", "mode"),
+        base.run,
+        steps_per_round=steps,
+        rounds_per_pass=rounds,
+        draw=lambda path: plot_scaling(curves, path),
     )
 
 
@@ -200,91 +142,16 @@ def _check(option: str, given: Sequence[str], known: Sequence[str]) -> None:
 
 
 def _load(job: Job, case: Case) -> Loaded:
-    settings = (*MODELS[case.model], _LR, f"batch.per_rank={case.per_rank}")
+    settings = (*MODELS[case.model], LOW_LR, f"batch.per_rank={case.per_rank}")
     return job.load(*settings, ranks=case.ranks)
 
 
-def scaling_rows(
-    points: Sequence[Point], *, cores: int, train_samples: int
-) -> list[dict[str, Any]]:
-    """One row a point, each figure with median, extremes and n.
-
-    A pass's efficiency is against the same pass's one rank.
-
-    Args:
-        cores: how many ranks can have their cores to themselves.
-        train_samples: images of an epoch.
-    """
-    alone = {(p.model, p.mode): p for p in points if p.case.ranks == 1}
-    rows = []
-    for point in points:
-        ranks, one = point.case.ranks, alone[point.model, point.mode]
-        speedups = _ratios(point.images_per_s, one.images_per_s)
-        rows.append(
-            {
-                "model": point.model,
-                "mode": point.mode,
-                "ranks": ranks,
-                "per_rank": point.case.per_rank,
-                "global_batch": ranks * point.case.per_rank,
-                "images_per_s": spread(point.images_per_s),
-                "epoch_s": spread([train_samples / rate for rate in point.images_per_s]),
-                "speedup": spread(speedups),
-                "efficiency_ranks": spread([s / ranks for s in speedups]),
-                "efficiency_cores": spread([s / min(ranks, cores) for s in speedups]),
-                "efficiency_cpu": spread(_ratios(point.images_per_cpu_s, one.images_per_cpu_s)),
-                "busy_cores": spread(point.busy_cores),
-                "shares_cores": ranks > cores,
-            }
-        )
-    return rows
-
-
-def _ratios(mine: Sequence[float], others: Sequence[float]) -> list[float]:
-    return [one / other for one, other in zip(mine, others, strict=True)]
-
-
-TABLE_HEADER = (
-    *("model", "mode", "ranks", "batch", "global", "images/s", "min", "max", "n", "s/epoch"),
-    *("speed-up", "eff./ranks", "eff./cores", "eff./CPU-s", "busy cores"),
-)
-
-
-def table_rows(rows: Sequence[Mapping[str, Any]]) -> list[tuple[str, ...]]:
-    """The rows for people; `*` marks ranks that share cores."""
-    return [
-        (
-            *(row["model"], row["mode"], f"{row['ranks']}{'*' if row['shares_cores'] else ''}"),
-            *(str(row["per_rank"]), str(row["global_batch"])),
-            *(f"{row['images_per_s'][key]:.1f}" for key in ("median", "min", "max")),
-            str(row["images_per_s"]["n"]),
-            f"{row['epoch_s']['median']:.1f}",
-            *(
-                f"{row[key]['median']:.2f}"
-                for key in ("speedup", "efficiency_ranks", "efficiency_cores")
-            ),
-            *(f"{row[key]['median']:.2f}" for key in ("efficiency_cpu", "busy_cores")),
-        )
-        for row in rows
-    ]
-
-
-def plot_scaling(rows: Sequence[Mapping[str, Any]], cores: int, path: Path) -> None:
-    """Throughput against ranks, a panel for each network and mode; dashed: one rank times the
-    cores that the ranks can have."""
-    panels = list(dict.fromkeys((row["model"], row["mode"]) for row in rows))
-    figure, axes = new_panels(len(panels))
-    for axis, panel in zip(axes, panels, strict=True):
-        mine = [row for row in rows if (row["model"], row["mode"]) == panel]
-        ranks = [row["ranks"] for row in mine]
-        medians, bars = error_bars([row["images_per_s"] for row in mine])
-        axis.errorbar(ranks, medians, bars, marker="o", ms=4, capsize=3, label="measured")
-        ideal = [medians[0] * min(count, cores) for count in ranks]
-        axis.plot(ranks, ideal, "--", color="grey", lw=1, label="one rank x its cores")
-        for row, rate in zip(mine, medians, strict=True):
-            text = f"{row['efficiency_cores']['median']:.0%}"
-            axis.annotate(text, (row["ranks"], rate), (4, -12), textcoords="offset points")
-        axis.set(title=", ".join(panel), xlabel="ranks", ylim=(0, None), xticks=ranks)
-        finish(axis, legend=axis is axes[0])
-    axes[0].set_ylabel("images/s (median, min, max)")
+def plot_scaling(curves: Curves, path: Path) -> None:
+    """Throughput against ranks, a panel for each network and mode."""
+    figure, panels = new_panels(len(curves))
+    for axes, (names, rows) in zip(panels, curves.items(), strict=True):
+        draw_curve(axes, rows, "measured")
+        axes.set_title(", ".join(names))
+        finish(axes, legend=False)
+    panels[0].set_ylabel("images/s (median, min, max)")
     save(figure, path)

@@ -266,8 +266,24 @@ FREE_CELLS = 12
 GAP = "  "
 
 
+PAGE_CELLS = 120
+"""Width of a page of text on a pipe."""
+
+
+def page_cells() -> int:
+    """Width of the terminal, or of a page on a pipe."""
+    from rich.console import Console
+
+    console = Console()
+    return console.width if console.is_terminal else PAGE_CELLS
+
+
 def print_table(
-    header: tuple[str, ...], rows: Sequence[tuple[str, ...]], free: Collection[int] = ()
+    header: tuple[str, ...],
+    rows: Sequence[tuple[str, ...]],
+    free: Collection[int] = (),
+    right: Collection[int] = (),
+    paged: bool = False,
 ) -> None:
     """A plain table, on a pipe as wide as it needs to be.
 
@@ -275,29 +291,36 @@ def print_table(
     even that is too wide, each row is a block of lines.
 
     Args:
-        header: a title for each column, "" for none.
+        header: a title for each column, "" for none; it may have several lines.
         rows: cells as text; nothing in them obeys a terminal's orders.
         free: columns, such as values, whose words may be broken where there is no room.
+        right: columns that end at the right.
+        paged: on a pipe no wider than a page.
     """
     from rich.cells import cell_len
     from rich.console import Console
 
     rows = [tuple(map(printable, row)) for row in rows]
     columns = list(zip(header, *rows, strict=True))
-    widths = [max(map(cell_len, cells)) for cells in columns]
+    widths = [
+        max(cell_len(line) for cell in cells for line in cell.split("\n")) for cells in columns
+    ]
     console = Console()
-    if console.is_terminal:
+    if console.is_terminal or paged:
+        page = page_cells()
         least = [
-            max(cell_len(word) for cell in cells for word in cell.split()) for cells in columns
+            max((cell_len(word) for cell in cells for word in cell.split()), default=0)
+            for cells in columns
         ]
         for number in free:
             least[number] = min(least[number], FREE_CELLS)
-        fitting = fit_columns(widths, least, console.width - len(GAP) * (len(columns) - 1))
+        fitting = fit_columns(widths, least, page - len(GAP) * (len(columns) - 1))
         if fitting is None:
-            print("\n".join(stack_rows(header, rows, console.width)))
+            titles = [title.replace("\n", " ") for title in header]
+            print("\n".join(stack_rows(titles, rows, page)))
             return
         widths = fitting
-    table = plain_table(header, rows, widths)
+    table = plain_table(header, rows, widths, right)
     wide = Console(width=max(sum(widths) + len(GAP) * len(widths), 1))
     if console.is_terminal:
         wide.print(table)
@@ -308,7 +331,10 @@ def print_table(
 
 
 def plain_table(
-    header: Sequence[str], rows: Sequence[Sequence[str]], widths: Sequence[int]
+    header: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    widths: Sequence[int],
+    right: Collection[int] = (),
 ) -> Table:
     """A table without lines; nothing in its cells is read as markup."""
     from rich.table import Table
@@ -316,7 +342,8 @@ def plain_table(
 
     table = Table(box=None, show_header=any(header), show_edge=False, padding=(0, 0))
     for number, (title, width) in enumerate(zip(header, widths, strict=True)):
-        table.add_column(Text(title), width=width, overflow="fold")
+        justify: Any = "right" if number in right else "left"
+        table.add_column(Text(title), width=width, overflow="fold", justify=justify)
         if number + 1 < len(widths):
             table.add_column(width=len(GAP))
     for row in rows:

@@ -9,9 +9,9 @@ from pathlib import Path
 def drop_caches(folder: Path) -> None:
     """Evict every file of `folder` from the page cache (posix_fadvise DONTNEED).
 
-    Dirty pages cannot be evicted, so they are written first.
+    Dirty pages cannot be evicted, so they are written first. `rn50 bench throughput` has no folder.
     """
-    for path in sorted(folder.iterdir()):
+    for path in sorted(folder.iterdir()) if folder.is_dir() else ():
         descriptor = os.open(path, os.O_RDONLY)
         try:
             os.fdatasync(descriptor)

@@ -32,6 +32,8 @@ INK = "#191b1f"
 COLOURS = ("#2f7fd6", "#d9730d", "#2f9e58", "#d64545", "#8a63c9",
            "#9c6b3f", "#c95ba1", "#8b9098", "#a09a12", "#1f9fb2")  # fmt: skip
 """Of series; they can be told from white and from nearly black."""
+STYLES = ("-", "--", ":", "-.")
+"""Of the first ten series, the next ten, ..."""
 _MAX_POINTS = 600
 _DOTS_UP_TO = 60
 _LOG_FROM_RATIO = 20.0
@@ -132,6 +134,7 @@ def draw_lines(
             points = [*points[: -1 : math.ceil(len(points) / _MAX_POINTS)], points[-1]]
             x, y = zip(*points, strict=True)
             axes.plot(x, y, marker=marker, ms=3, lw=1.5, color=COLOURS[number % len(COLOURS)],
+                      ls=STYLES[number // len(COLOURS) % len(STYLES)],
                       label=label, zorder=3 - number / 100)  # fmt: skip
             label = "_"  # one entry in the legend for all lines of a series
             ends.append(x[-1])

@@ -17,19 +17,35 @@ from .divergence import Divergence, diverge
 from .run_folder import Subject, read_subjects
 from .run_summary import RunSummary, in_order, show
 
-MAX_COLUMNS = 26
+MOST_SUBJECTS = 100
 MISSING = "-"
-_TIMES: tuple[tuple[str, str, Callable[[RunSummary], float | None]], ...] = (
-    ("time to target", "s", lambda run: run.reached.time_s if run.reached else None),
-    ("time to train (run_start to run_stop)", "s", lambda run: run.run_s),
-    ("init (init_start to init_stop)", "s", lambda run: run.init_s),
-    ("init_stop to run_start", "s", lambda run: run.start_gap_s),
-    ("time per epoch", "s", lambda run: run.epoch_s),
-    ("time per evaluation", "s", lambda run: run.eval_s),
-    ("training rate", "images/s", lambda run: run.images_per_s),
-    ("epochs to target", "", lambda run: run.reached.epoch if run.reached else None),
-    ("best accuracy", "", lambda run: run.best.accuracy if run.best else None),
-    ("target", "", lambda run: run.target),
+_LOG_CHECK = "log check"
+
+
+class Clock(NamedTuple):
+    """A figure of a run; `key` names it in JSON."""
+
+    key: str
+    name: str
+    unit: str
+    read: Callable[[RunSummary], float | None]
+
+    def of(self, subject: Subject) -> list[float]:
+        """Of each run of a subject that has it."""
+        return [value for run in subject.runs if (value := self.read(run)) is not None]
+
+
+CLOCKS = (
+    Clock("time_to_target_s", "time to target", "s", lambda r: r.reached and r.reached.time_s),
+    Clock("time_to_train_s", "time to train (run_start to run_stop)", "s", lambda r: r.run_s),
+    Clock("init_s", "init (init_start to init_stop)", "s", lambda r: r.init_s),
+    Clock("init_stop_to_run_start_s", "init_stop to run_start", "s", lambda r: r.start_gap_s),
+    Clock("epoch_s", "time per epoch", "s", lambda r: r.epoch_s),
+    Clock("eval_s", "time per evaluation", "s", lambda r: r.eval_s),
+    Clock("images_per_s", "training rate", "images/s", lambda r: r.images_per_s),
+    Clock("epochs_to_target", "epochs to target", "", lambda r: r.reached and r.reached.epoch),
+    Clock("best_accuracy", "best accuracy", "", lambda r: r.best and r.best.accuracy),
+    Clock("target", "target", "", lambda r: r.target),
 )
 
 
@@ -42,7 +58,7 @@ class Row(NamedTuple):
 
 
 class Comparison(NamedTuple):
-    """Any number of subjects; each is held against the first. Letters A, B, ... name them."""
+    """Subjects, each held against the first. Letters A, B, ..., Z, AA, AB, ... name them."""
 
     subjects: tuple[Subject, ...]
     submissions: tuple[Row, ...]
@@ -57,20 +73,31 @@ class Comparison(NamedTuple):
 
     @property
     def letters(self) -> tuple[str, ...]:
-        return tuple(string.ascii_uppercase[: len(self.subjects)])
+        return tuple(map(letter, range(len(self.subjects))))
+
+    @property
+    def verdicts(self) -> tuple[str, ...]:
+        """Of each subject, as `judged` says them."""
+        return next(row.cells for row in self.submissions if row.name == _LOG_CHECK)
+
+
+def letter(number: int) -> str:
+    """0 -> A, 25 -> Z, 26 -> AA."""
+    before, last = divmod(number, len(string.ascii_uppercase))
+    return (letter(before - 1) if before else "") + string.ascii_uppercase[last]
 
 
 def compare(subjects: Sequence[Subject]) -> Comparison:
     """Put subjects side by side. Raises UserError: too many, or none with a readable log."""
-    if not 1 <= len(subjects) <= MAX_COLUMNS:
-        raise UserError(f"1 to {MAX_COLUMNS} logs or folders expected, found {len(subjects)}")
+    if not 1 <= len(subjects) <= MOST_SUBJECTS:
+        raise UserError(f"1 to {MOST_SUBJECTS} logs or folders expected, found {len(subjects)}")
     first = subjects[0]
     return Comparison(
         subjects=tuple(subjects),
         submissions=_submissions(subjects),
         parameters=_parameters(subjects),
         config=_config(subjects),
-        times=tuple(_time_row(subjects, *entry) for entry in _TIMES),
+        times=tuple(_time_row(subjects, clock) for clock in CLOCKS),
         curve=_curve(subjects),
         divergences=tuple(diverge(first, other) for other in subjects[1:]),
         same_files=tuple(_same_files(subjects)),
@@ -90,13 +117,14 @@ def amount(value: float | None, unit: str = "") -> str:
     """A number for people: about five digits, thousands marked, its unit."""
     if value is None:
         return MISSING
-    if not unit:
-        text = f"{value:.6g}"
-    else:
-        size = abs(value)
-        digits = 3 if size < 10 else 2 if size < 100 else 1 if size < 10_000 else 0
-        text = f"{value:,.{digits}f}"
+    text = f"{value:,.{decimals(value)}f}" if unit else f"{value:.6g}"
     return f"{text} {unit}".rstrip()
+
+
+def decimals(value: float) -> int:
+    """Digits after the point of an amount with a unit."""
+    size = abs(value)
+    return 3 if size < 10 else 2 if size < 100 else 1 if size < 10_000 else 0
 
 
 def _submissions(subjects: Sequence[Subject]) -> tuple[Row, ...]:
@@ -105,7 +133,7 @@ def _submissions(subjects: Sequence[Subject]) -> tuple[Row, ...]:
         cells = [_joined(run.submission.get(name) for run in s.runs) for s in subjects]
         rows.append(_row(name, cells))
     rows.append(_row("runs", [str(len(subject.logs)) for subject in subjects]))
-    rows.append(_row("log check", [judged(subject) for subject in subjects]))
+    rows.append(_row(_LOG_CHECK, [judged(subject) for subject in subjects]))
     statuses = [_joined(run.status or "no run_stop" for run in s.runs) for s in subjects]
     return (*rows, _row("run_stop", statuses))
 
@@ -153,20 +181,18 @@ def _config(subjects: Sequence[Subject]) -> tuple[Row, ...]:
     return tuple(rows)
 
 
-def _time_row(
-    subjects: Sequence[Subject], name: str, unit: str, read: Callable[[RunSummary], float | None]
-) -> Row:
+def _time_row(subjects: Sequence[Subject], clock: Clock) -> Row:
     cells = []
-    for subject in subjects:
-        known = [value for run in subject.runs if (value := read(run)) is not None]
+    for known in map(clock.of, subjects):
         if not known:
             cells.append(MISSING)
         elif len(known) == 1 or min(known) == max(known):
-            cells.append(amount(known[0], unit))
+            cells.append(amount(known[0], clock.unit))
         else:
-            span = f"{amount(min(known), '_').rstrip(' _')} to {amount(max(known), unit)}"
-            cells.append(f"{amount(median(known), unit)} ({span})" if unit else span)
-    return Row(name, tuple(cells), differs=name == "target" and _differs(cells))
+            low, high = amount(min(known), "_").rstrip(" _"), amount(max(known), clock.unit)
+            span = f"{low} to {high}"
+            cells.append(f"{amount(median(known), clock.unit)} ({span})" if clock.unit else span)
+    return Row(clock.name, tuple(cells), differs=clock.key == "target" and _differs(cells))
 
 
 def _curve(subjects: Sequence[Subject]) -> tuple[Row, ...]:
@@ -213,7 +239,7 @@ def _same_files(subjects: Sequence[Subject]) -> Iterable[str]:
     for (i, left), (j, right) in combinations(enumerate(subjects), 2):
         shared = {log.digest for log in left.logs} & {log.digest for log in right.logs}
         if shared:
-            one, other = string.ascii_uppercase[i], string.ascii_uppercase[j]
+            one, other = letter(i), letter(j)
             yield (
                 f"{one} and {other}: {len(shared)} of their logs "
                 f"{'is' if len(shared) == 1 else 'are'} the same run "

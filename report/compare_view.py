@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from ..config.finding import number
 from ..logging.places import job_of, run_folders
-from .compare import Comparison, judged
+from .compare import CLOCKS, Comparison
+from .compare_runs import Column
 from .divergence import Divergence
 from .run_folder import Subject
 from .run_summary import RunSummary, show
@@ -37,19 +39,31 @@ def divergence_lines(comparison: Comparison) -> list[str]:
     return lines
 
 
-def to_json(comparison: Comparison) -> dict[str, Any]:
-    """For programs: numbers as logged, nothing rounded."""
+def to_json(
+    comparison: Comparison, columns: Sequence[Column] = (), order: Sequence[int] | None = None
+) -> dict[str, Any]:
+    """For programs: numbers as logged, nothing rounded.
+
+    Args:
+        comparison: what is shown.
+        columns: of the table with a row a run; each subject has its row.
+        order: of the subjects, by number; None: as they were given.
+    """
+    subjects = [
+        {
+            "letter": letter,
+            "path": str(subject.path),
+            "verdict": verdict,
+            "notes": list(subject.notes),
+            "row": {column.key: column.values[number] for column in columns},
+            "runs": [_run_json(log.path, log.digest, log.figures) for log in subject.logs],
+        }
+        for number, (letter, subject, verdict) in enumerate(
+            zip(comparison.letters, comparison.subjects, comparison.verdicts, strict=True)
+        )
+    ]
     return {
-        "subjects": [
-            {
-                "letter": letter,
-                "path": str(subject.path),
-                "verdict": judged(subject),
-                "notes": list(subject.notes),
-                "runs": [_run_json(log.path, log.digest, log.figures) for log in subject.logs],
-            }
-            for letter, subject in zip(comparison.letters, comparison.subjects, strict=True)
-        ],
+        "subjects": subjects if order is None else [subjects[number] for number in order],
         "differing_parameters": [row.name for row in comparison.parameters if row.differs],
         "config_differences": {row.name: list(row.cells) for row in comparison.config},
         "divergences": [
@@ -72,17 +86,8 @@ def _run_json(path: Path, digest: str, run: RunSummary) -> dict[str, Any]:
         "sha256": digest,
         "submission": run.submission,
         "status": run.status,
-        "target": run.target,
         "parameters": {key: _json_value(value) for key, value in run.parameters.items()},
-        "init_s": run.init_s,
-        "init_stop_to_run_start_s": run.start_gap_s,
-        "time_to_train_s": run.run_s,
-        "time_to_target_s": run.reached.time_s if run.reached else None,
-        "epochs_to_target": run.reached.epoch if run.reached else None,
-        "best_accuracy": run.best.accuracy if run.best else None,
-        "epoch_s": run.epoch_s,
-        "eval_s": run.eval_s,
-        "images_per_s": run.images_per_s,
+        **{clock.key: clock.read(run) for clock in CLOCKS},
         "evaluations": [
             {"epoch": one.epoch, "time_s": one.time_s, "accuracy": one.accuracy}
             for one in run.evaluations

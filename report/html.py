@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, StrictUndefined
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from ..compliance.check_log import Check, check_log
@@ -28,7 +28,7 @@ from .run_folder import RunFolder, Subject
 from .run_summary import show
 
 _MAX_ROWS = 1000  # of environment.json; a run of this harness writes some 50
-TEMPLATE = Path(__file__).with_name("report.html.j2")
+TEMPLATE = "report.html.j2"
 
 
 def judge(subject: Subject) -> tuple[Check, ...]:
@@ -57,7 +57,59 @@ def render_report(
     comparison = compare([subject, *others])
     folder, shown = subject.folder, headline.shown_log(subject)
     first = shown.figures if shown else None
+    train = folder.records("train") if folder else []
+    several = len(subject.files) > 1
+    checks = judge(subject)
+    return (
+        environment()
+        .get_template(TEMPLATE)
+        .render(
+            title=headline.title(subject),
+            place=str(subject.path),
+            started=headline.started(subject),
+            outcome=headline.outcome(subject),
+            go_on=headline.go_on(subject),
+            data=data or headline.data_logged(subject),
+            facts=headline.facts(subject),
+            reached=any(run.reached for run in subject.runs),
+            runs=headline.run_rows(subject, checks) if several else [],
+            verdicts=checks[:-1] if several else checks,
+            submission=checks[-1] if several else None,
+            score=score_checks(subject.path, checks) if several else None,
+            accuracy=accuracy_plots(comparison),
+            shown=shown,
+            clocks=headline.clocks(first) if first else [],
+            shares=headline.shares(first) if first else [],
+            training=training_plots(train, first),
+            steps=step_times(train, first and headline.batch_of(first)),
+            breakdown=step_breakdown(
+                folder.records("steps") if folder else [], outlook.parts_s if outlook else None
+            ),
+            ranks=rank_spread(folder.ranks) if folder else None,
+            totals=span_totals(folder.spans) if folder else [],
+            schedule=schedule_plots(train),
+            start_up=start_up(folder.spans) if folder else None,
+            outlook=outlook,
+            comparison=comparison,
+            legend=list(zip(comparison.letters, map(name_of, comparison.subjects), strict=True)),
+            sentences=divergence_lines(comparison) if others else [],
+            compared=bool(others),
+            environment=_environment(folder),
+            config=_config(folder),
+            config_sha256=folder.config.sha256 if folder and folder.config else None,
+            repeat=shlex.join(["rn50", "launch", str(folder.path / "config.yaml")])
+            if folder
+            else "",
+            notes=[*subject.notes, *(folder.notes if folder else ())],
+            amount=amount,
+        )
+    )
+
+
+def environment() -> Environment:
+    """The templates of pages: all text is escaped and freed of what a reader's screen obeys."""
     settings = Environment(
+        loader=FileSystemLoader(Path(__file__).parent),
         autoescape=True,
         undefined=StrictUndefined,
         finalize=_finalize,
@@ -67,48 +119,7 @@ def render_report(
     )
     settings.filters["breakable"] = _breakable
     settings.filters["beside_the_set"] = headline.beside_the_set
-    template = settings.from_string(TEMPLATE.read_text(encoding="utf-8"))
-    train = folder.records("train") if folder else []
-    several = len(subject.files) > 1
-    checks = judge(subject)
-    return template.render(
-        title=headline.title(subject),
-        place=str(subject.path),
-        started=headline.started(subject),
-        outcome=headline.outcome(subject),
-        go_on=headline.go_on(subject),
-        data=data or headline.data_logged(subject),
-        facts=headline.facts(subject),
-        reached=any(run.reached for run in subject.runs),
-        runs=headline.run_rows(subject, checks) if several else [],
-        verdicts=checks[:-1] if several else checks,
-        submission=checks[-1] if several else None,
-        score=score_checks(subject.path, checks) if several else None,
-        accuracy=accuracy_plots(comparison),
-        shown=shown,
-        clocks=headline.clocks(first) if first else [],
-        shares=headline.shares(first) if first else [],
-        training=training_plots(train, first),
-        steps=step_times(train, first and headline.batch_of(first)),
-        breakdown=step_breakdown(
-            folder.records("steps") if folder else [], outlook.parts_s if outlook else None
-        ),
-        ranks=rank_spread(folder.ranks) if folder else None,
-        totals=span_totals(folder.spans) if folder else [],
-        schedule=schedule_plots(train),
-        start_up=start_up(folder.spans) if folder else None,
-        outlook=outlook,
-        comparison=comparison,
-        legend=list(zip(comparison.letters, map(name_of, comparison.subjects), strict=True)),
-        sentences=divergence_lines(comparison) if others else [],
-        compared=bool(others),
-        environment=_environment(folder),
-        config=_config(folder),
-        config_sha256=folder.config.sha256 if folder and folder.config else None,
-        repeat=shlex.join(["rn50", "launch", str(folder.path / "config.yaml")]) if folder else "",
-        notes=[*subject.notes, *(folder.notes if folder else ())],
-        amount=amount,
-    )
+    return settings
 
 
 def _breakable(text: str) -> Markup:

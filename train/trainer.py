@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import mxnet as mx
 from mxnet import autograd, nd
@@ -42,7 +42,15 @@ from .usage import Usage
 from .weights import weights_digest
 
 if TYPE_CHECKING:  # DALI loads in a stage of its own
-    from ..data.pipeline import Batch, Source
+    from ..data.pipeline import Batch
+
+
+class Source(Protocol):
+    """Gives one batch after the other; `device_id`: the GPU that it leaves them on, if any."""
+
+    device_id: int | None
+
+    def next(self) -> Batch: ...
 
 
 class Sources(NamedTuple):
@@ -86,9 +94,18 @@ class Trainer:
         return self.context.plan
 
 
-def start_up(context: RunContext, reads: HostReads | None = None) -> Trainer:
-    """Everything that does not need the data; ends with the clock running on all ranks. `reads`:
-    how numbers come to the host (a test bed without numbers gives its own)."""
+def start_up(
+    context: RunContext,
+    reads: HostReads | None = None,
+    sources: Callable[[RunContext, mx.Context], Sources] | None = None,
+) -> Trainer:
+    """Everything that does not need the data; ends with the clock running on all ranks.
+
+    Args:
+        context: the process.
+        reads: how numbers come to the host (a test bed without numbers gives its own).
+        sources: makes the data of this rank; None: from the config's set.
+    """
     run, reads = context.run, reads or HostReads()
     ctx = device_context(run.system.device, context.process.local_rank)
     if ctx.device_type == "cpu":  # our optimizer's operator is a CPU's
@@ -96,7 +113,7 @@ def start_up(context: RunContext, reads: HostReads | None = None) -> Trainer:
     comm = Communicator(ctx, context.connection)
     stages = [
         Stage("open connections", comm.start),
-        Stage("build pipelines", partial(build_sources, context, ctx)),
+        Stage("build pipelines", partial(sources or build_sources, context, ctx)),
         Stage("build network", partial(build_model, context, comm, reads)),
         Stage("warm up network", partial(warm_up, context, ctx), ("build network",)),
         Stage(
@@ -106,7 +123,7 @@ def start_up(context: RunContext, reads: HostReads | None = None) -> Trainer:
         ),
     ]
     built = run_stages(stages, context.timeline, serial=run.startup.serial)
-    model, sources = built["build network"], built["build pipelines"]
+    model, data = built["build network"], built["build pipelines"]
     context.start_clock([p.name for p in trainable(model.net)])
     comm.barrier()  # nobody touches the data before rank 0 has started the clock
     times = StepTimes(
@@ -119,11 +136,11 @@ def start_up(context: RunContext, reads: HostReads | None = None) -> Trainer:
         comm=comm,
         model=model,
         statistics=BatchNormStatistics(model.net),
-        sources=sources,
+        sources=data,
         steps=StepContext(
             net=model.net,
             loss=model.loss,
-            next_batch=batches_of(sources.train, ctx),
+            next_batch=batches_of(data.train, ctx),
             comm=comm,
             updater=model.updater,
             settings_at=step_settings(run, context.plan),
@@ -131,7 +148,7 @@ def start_up(context: RunContext, reads: HostReads | None = None) -> Trainer:
             times=times,
             profile=ProfileWindow(context, times),
         ),
-        next_eval_batch=batches_of(sources.evaluation, ctx),
+        next_eval_batch=batches_of(data.evaluation, ctx),
         reads=reads,
         log=RunLog(context),
         usage=Usage(

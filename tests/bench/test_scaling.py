@@ -9,18 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rn50.bench.scaling import (
-    MODELS,
-    Case,
-    Point,
-    per_rank,
-    plan_cases,
-    plot_scaling,
-    scaling_rows,
-    table_rows,
-)
+from rn50.bench import curves
+from rn50.bench.curves import Case, Point, curve_rows, curves_outcome
+from rn50.bench.scaling import MODELS, per_rank, plan_cases, plot_scaling
+from rn50.bench.throughput import plot_throughput
 from rn50.config.errors import UserError
 from rn50.config.load import load
+from rn50.config.schema import Run
 from rn50.train.capabilities import check_supported
 
 
@@ -45,39 +40,63 @@ def test_strong_keeps_the_global_batch_or_says_no(ranks: int, batch: int, total:
 
 def point(ranks: int, *images_per_s: float) -> Point:
     busy = [float(min(ranks, 2))] * len(images_per_s)
-    return Point("resnet50", "weak", Case("resnet50", ranks, 8), list(images_per_s), busy)
+    return Point(Case("resnet50", ranks, 8), list(images_per_s), busy)
 
 
-def test_efficiencies_are_of_the_same_pass_and_count_cores_once() -> None:
-    points = [point(1, 10.0, 20.0), point(2, 20.0, 30.0), point(4, 16.0, 40.0)]
-    one, two, four = scaling_rows(points, cores=2, train_samples=400)
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch) -> Run:
+    """400 images an epoch, on a machine of two cores."""
+    monkeypatch.setattr(curves, "machine", lambda: {"cores": 2})
+    return load("quick", ["data.train_samples=400", "system.cores_per_rank=1"]).run
+
+
+def test_efficiencies_are_of_the_same_pass_and_count_cores_once(run: Run) -> None:
+    points = [point(1, 10.0, 20.0), point(4, 16.0, 40.0), point(2, 20.0, 30.0)]
+    one, two, four = rows = curve_rows(points, run)
     assert one["efficiency_ranks"] == {"median": 1, "min": 1, "max": 1, "n": 2}
     assert two["speedup"] == {"median": 1.75, "min": 1.5, "max": 2.0, "n": 2}
     assert two["efficiency_cores"]["median"] == two["efficiency_ranks"]["median"] == 0.875
+    assert two["images_per_s_a_rank"] == {"median": 12.5, "min": 10, "max": 15, "n": 2}
     assert four["efficiency_ranks"]["median"] == pytest.approx(0.45)
     assert four["efficiency_cores"]["median"] == pytest.approx(0.9)
     assert two["efficiency_cpu"]["median"] == two["efficiency_cores"]["median"]
-    assert [row["shares_cores"] for row in (one, two, four)] == [False, False, True]
     assert (one["epoch_s"]["min"], one["epoch_s"]["max"]) == (20, 40)
-    assert [row[2] for row in table_rows([one, two, four])] == ["1", "2", "4*"]
+    outcome = curves_outcome({("b", "c"): rows}, ["model"], run, draw=print)
+    assert [line[:2] for line in outcome.table] == [("b", "1"), ("b", "2"), ("b", "4*")]
+    assert list(outcome.ratios) == [
+        f"b, c, {ranks} ranks: efficiency against cores" for ranks in (2, 4)
+    ]
+    assert outcome.notes == ["* more ranks than the 2 cores: they share them"]
 
 
-def test_plot_is_the_same_each_time(tmp_path: Path) -> None:
-    rows = scaling_rows([point(1, 10.0), point(2, 19.0)], cores=2, train_samples=100)
+def test_without_one_rank_the_fewest_are_the_measure(run: Run) -> None:
+    _, four = curve_rows([point(2, 20.0), point(4, 30.0)], run)
+    assert four["efficiency_ranks"]["median"] == 0.75
+    assert four["efficiency_cores"]["median"] == 1.5  # four ranks on the two cores of two
+    gpus = load("dgx1_8", ["system.cores_per_rank=5"]).run
+    _, four = curve_rows([point(2, 20.0), point(4, 30.0)], gpus)
+    assert four["efficiency_cores"]["median"] == 0.75  # a GPU each, whatever cores there are
+
+
+def test_plots_are_the_same_each_time(run: Run, tmp_path: Path) -> None:
+    rows = curve_rows([point(1, 10.0), point(2, 19.0)], run)
     for name in ("a.svg", "b.svg"):
-        plot_scaling(rows, 2, tmp_path / name)
-    assert (tmp_path / "a.svg").read_bytes() == (tmp_path / "b.svg").read_bytes()
-    assert b"<svg" in (tmp_path / "a.svg").read_bytes()
+        plot_scaling({("resnet50", "weak"): rows}, tmp_path / name)
+        plot_throughput({("batch 8",): rows, ("batch 16",): rows}, "quick", tmp_path / f"t{name}")
+    for one, other in (("a.svg", "b.svg"), ("ta.svg", "tb.svg")):
+        assert (tmp_path / one).read_bytes() == (tmp_path / other).read_bytes()
+    text = (tmp_path / "ta.svg").read_text()
+    assert "<svg" in text and "batch 16" in text and "95%" in text
 
 
 @pytest.mark.parametrize("model", MODELS)
 @pytest.mark.parametrize("config", ["quick", "cpu_small", "dgx1_8"])
 def test_the_networks_are_the_real_ones(model: str, config: str) -> None:
     small = ["data.crop_px=64", "data.eval_resize_px=72", "model.dtype=float32"]
-    run = load(config, [*small, *MODELS[model], "system.device=cpu"]).run
-    check_supported(run)
-    assert run.model.network == model.removesuffix("50")
-    assert (run.model.width, run.model.stem, run.model.depth) == (64, "imagenet", 50)
+    real = load(config, [*small, *MODELS[model], "system.device=cpu"]).run
+    check_supported(real)
+    assert real.model.network == model.removesuffix("50")
+    assert (real.model.width, real.model.stem, real.model.depth) == (64, "imagenet", 50)
 
 
 @pytest.mark.parametrize(
@@ -121,3 +140,39 @@ def test_a_small_study(rn50, tmp_path: Path) -> None:
     assert rows[1]["images_per_s"] == rows[3]["images_per_s"]  # one job for both
     assert "<svg" in plot.read_text()
     assert not list(tmp_path.glob(".bench-*"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["--ranks", "2,1"], "--ranks: rising numbers expected, found 2,1"),
+        (["--batch", "8,8"], "--batch: rising numbers expected, found 8,8"),
+        (["--batch", "1e3"], "--batch: whole numbers with commas expected"),
+        (["model.dtype=float16"], "model.dtype: float32 or bfloat16 expected on a cpu"),
+    ],
+)
+def test_throughput_refuses_in_one_line(rn50, arguments: list[str], expected: str) -> None:
+    done = rn50("bench", "throughput", "smoke", *arguments)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert [expected in line for line in done.stderr.splitlines()] == [True]
+
+
+@pytest.mark.slow
+def test_throughput_needs_no_images(rn50, tmp_path: Path) -> None:
+    plot = tmp_path / "throughput.svg"
+    done = rn50(
+        *("bench", "throughput", "smoke", "data.classes=300", "data.crop_px=48", "--json"),
+        *(f"data.path={tmp_path}/none", f"system.results={tmp_path}", "--plot", str(plot)),
+        *("--ranks", "1,2", "--batch", "6", "--passes", "1", "--rounds", "2", "--steps", "2"),
+    )
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    one, two = found["figures"]["rows"]
+    assert (found["figures"]["classes"], found["figures"]["crop_px"]) == (300, 48)
+    assert [(row["ranks"], row["global_batch"]) for row in (one, two)] == [(1, 6), (2, 12)]
+    assert two["images_per_s"]["median"] == 2 * two["images_per_s_a_rank"]["median"] > 0
+    speedup = two["images_per_s"]["median"] / one["images_per_s"]["median"]
+    assert two["speedup"]["median"] == pytest.approx(speedup)
+    assert list(found["ratios"]) == ["batch 6, 2 ranks: efficiency against cores"]
+    assert "batch 6" in plot.read_text()
+    assert [path.name for path in tmp_path.iterdir()] == ["throughput.svg"]
