@@ -75,6 +75,13 @@ def launch(
             help="For job scripts: run or continue in this folder, output in its job.log."
         ),
     ] = None,
+    requeue: Annotated[
+        str | None,
+        typer.Option(
+            metavar="COMMAND",
+            help="For job scripts: what puts the job back into its queue after SIGUSR1.",
+        ),
+    ] = None,
     dry_run: Annotated[
         bool,
         typer.Option("--dry-run", help="Print what would run and what it needs; start nothing."),
@@ -111,7 +118,10 @@ def launch(
 
         name, texts = split_config(config or "quick", overrides)
         texts = with_ranks(on_machine(name, texts, system), ranks)
-        raise typer.Exit(_run_job(Request(name, tuple(texts), runs, launcher, max_restarts), job))
+        request = Request(name, tuple(texts), runs, launcher, max_restarts, requeue)
+        raise typer.Exit(_run_job(request, job))
+    if requeue is not None:
+        raise UserError("--requeue: --job expected beside it, found none")
     wanted = _load(config, overrides, ranks, system, resume, draw=not dry_run)
     if dry_run:
         _say_what_would_run(wanted, launcher, as_json)
@@ -149,7 +159,7 @@ def launch(
 def _run_job(request: Request, folder: Path | None) -> int:
     """All runs in one folder; returns the exit code, which its file exit_code has too."""
     from ..config.load import load
-    from ..launch.job import run_all
+    from ..launch.job import put_back, run_all
     from ..launch.job_folder import open_job
     from ..launch.run_files import new_run_folder
     from .log import log_score
@@ -160,7 +170,7 @@ def _run_job(request: Request, folder: Path | None) -> int:
         if request.runs > 1 and job.exit_code <= EXIT_BAD:
             with contextlib.suppress(typer.Exit, UserError):  # the runs' own verdict counts
                 log_score([job.folder])
-    return job.exit_code
+    return put_back(request.requeue) if request.requeue and job.requeue else job.exit_code
 
 
 def _load(

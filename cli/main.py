@@ -9,6 +9,7 @@ import typer
 from typer.core import TyperGroup
 
 from ..launch.ending import interrupt
+from ..train.limits import STOP_SIGNALS
 from . import report as cli_report  # noqa: F401 (adds its commands to log_app)
 from .bench import bench_app
 from .config import config_app
@@ -57,7 +58,8 @@ class _Interrupted(Exception):
 
 def run() -> None:
     """Read the arguments and run the command; `entry` tells its errors."""
-    signal.signal(signal.SIGTERM, interrupt)
+    for number in STOP_SIGNALS:
+        signal.signal(number, interrupt)
     try:
         app()
     except _Interrupted as interrupted:

@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
 
+from ..config.errors import UserError
 from ..config.names import SCHEDULER_NAMES
 from ..launch.ending import Stopped, asked_by, job_ended, job_left
 from .console import (
     EXIT_BAD,
-    Config,
     Json,
     Overrides,
-    Runs,
     SystemName,
     choices,
+    complete_preset,
     print_json,
     say,
     split_config,
@@ -34,13 +34,37 @@ SchedulerName = Annotated[
 
 
 def submit(
-    config: Config = "quick",
+    config: Annotated[
+        str | None,
+        typer.Argument(
+            help="A preset or a YAML file; default: quick, or the config to resume.",
+            autocompletion=complete_preset,
+        ),
+    ] = None,
     overrides: Overrides = None,
     scheduler: SchedulerName = None,
+    requeue: Annotated[
+        bool,
+        typer.Option(
+            "--requeue",
+            help="Stop in order before the time limit, go back into the queue and continue.",
+        ),
+    ] = False,
+    resume: Annotated[
+        str | None,
+        typer.Option(help="Continue an interrupted job or run: its folder, or `latest`."),
+    ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print the script and the commands; submit nothing.")
     ] = False,
-    runs: Runs = 1,
+    runs: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            max=100,
+            help="Runs one after the other, a fresh seed each.  [default: 1, or those of the job]",
+        ),
+    ] = None,
     system: SystemName = None,
     wait: Annotated[
         bool,
@@ -56,17 +80,35 @@ def submit(
     130: stopped by a signal while it waited (the job goes on).
 
     Example: `rn50 submit abci_2048_open --scheduler sge --runs 5 --dry-run`
+
+    Example: `rn50 submit dgxa100_8 --requeue --dry-run`
+
+    Example: `rn50 submit --resume latest --wait`
     """
     from ..config.load import load
     from ..launch import submit as jobs
     from .machine_option import on_machine
 
-    preset, texts = split_config(config, overrides)
-    loaded = load(preset, on_machine(preset, texts, system))
-    name = scheduler or loaded.run.system.scheduler
+    preset, texts = split_config(config or "quick", overrides)
+    if requeue:
+        texts = [*texts, "system.job.requeue=true"]
+    if resume is None:
+        loaded = load(preset, on_machine(preset, texts, system))
+        last = jobs.Last()
+        texts = []  # which config.yaml has
+    else:
+        from ..launch.interrupted import find_interrupted
+
+        if system is not None:
+            raise UserError(
+                "--system: a new job expected, found --resume; system=NAME goes with it"
+            )
+        own = preset if config is not None and "=" not in config else None
+        loaded, last = find_interrupted(resume, own, texts)
+    name, runs = scheduler or last.scheduler or loaded.run.system.scheduler, runs or last.runs
     if dry_run:
-        folder = Path(loaded.run.system.results) / loaded.run.name / "job"
-        plan = jobs.plan_submission(loaded, name, runs, folder)
+        folder = last.folder or Path(loaded.run.system.results) / loaded.run.name / "job"
+        plan = jobs.plan_submission(loaded, name, runs, folder, texts)
         if as_json:
             shown = {"script": plan.script, "command": plan.command, "folder": str(folder)}
             print_json(shown)
@@ -81,9 +123,9 @@ def submit(
         stdin = " <job.sh" if plan.scheduler.from_stdin else ""
         print(f"# would submit, in {folder}: {shlex.join(plan.command)}{stdin}")
         return
-    plan, job = jobs.submit(loaded, name, runs)
+    plan, job = jobs.submit(loaded, name, runs, last.folder, texts)
     cancel = f"{plan.scheduler.cancel_command} {job}"
-    found: dict[str, Any] = {
+    told: dict[str, Any] = {
         "job": job,
         "scheduler": name,
         "folder": str(plan.folder),
@@ -95,12 +137,12 @@ def submit(
         print(f"{name} job {job} in {plan.folder} (to stop it: {cancel})", file=aside, flush=True)
         if wait:
             code = _wait(plan, name, job, aside)
-            found["exit_code"] = code
+            told["exit_code"] = code
     except KeyboardInterrupt as stop:
         raise Stopped(job_left(asked_by(stop), name, job, plan.folder, cancel)) from None
     finally:
         if as_json:
-            print_json(found)
+            print_json(told)
     if code:
         raise typer.Exit(EXIT_BAD)
 

@@ -138,6 +138,11 @@ class Job(Section):
         "besides. null: one GPU a rank where system.device is gpu.",
     )
     walltime: Walltime = default("01:00:00", "Longest time of the job, all runs in it.")
+    requeue: Bool = default(
+        False,
+        "Stop in order before walltime ends, go back into the queue and continue from the "
+        "checkpoint; continue after a preemption or a failed node.",
+    )
     options: tuple[Text, ...] = default(
         (), "Further words of the submission command, such as [-g, GROUP] at ABCI."
     )

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from ..config.schema import Run
 from .engine_environment import ENGINE_PREFIXES, backend_of, engine_environment
 from .launchers import HOST_FILES, LAUNCHERS, Job
-from .schedulers import Scheduler
+from .schedulers import LIMIT_SIGNAL, Scheduler
 from .system_description import system_id
 
 CONTAINER = "rn50"
@@ -123,6 +123,10 @@ def _begin(run: Run, dialect: Scheduler) -> Iterator[str]:
     yield '  echo "rn50: error: $folder: in use by $(<"$folder/.job.lock")" >&2'
     yield "  exit 2"
     yield "fi"
+    requeue = job.requeue and dialect.requeue_command
+    if requeue:
+        yield 'kept() { compgen -G "$folder/run_*/checkpoint/step_*.ckpt" || true; }'
+        yield "before=$(kept)"
     name = f", job {dialect.job_id}" if dialect.job_id else ""
     yield f'echo "process $$ on $HOSTNAME{name}, since $(date -u +%FT%TZ)" >"$folder/.job.lock"'
     yield 'exec >>"$folder/job.log" 2>&1 </dev/null'
@@ -134,6 +138,11 @@ def _begin(run: Run, dialect: Scheduler) -> Iterator[str]:
     yield "  # In place: a full disk has room for that."
     yield '  echo "$code" 1<>"$folder/exit_code" || true'
     yield '  truncate -s "$((${#code} + 1))" "$folder/exit_code" || true'
+    if requeue:
+        yield "  # Without a new checkpoint it would go on like this for ever."
+        yield f'  if [[ $stopped == {LIMIT_SIGNAL} && $(kept) != "$before" ]]; then'
+        yield f"    {requeue}"
+        yield "  fi"
     yield "}"
     yield "stopped='' child=''"
     yield "# shellcheck disable=SC2317,SC2329  # called by the traps"
@@ -143,6 +152,8 @@ def _begin(run: Run, dialect: Scheduler) -> Iterator[str]:
     yield "}"
     yield "trap 'stop SIGTERM' TERM"
     yield "trap 'stop SIGINT' INT"
+    if requeue:
+        yield f"trap 'stop {LIMIT_SIGNAL}' {LIMIT_SIGNAL[3:]}"
     if job.stage:
         yield "# Once a node: copied to its own disk, every byte checked there."
         stage = ['"${container[@]}" "$python"', '-m rn50.cli.entry data stage --to "$data"']

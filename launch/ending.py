@@ -32,6 +32,7 @@ GO_ON, START_AGAIN = "go on with", "start again with"
 CANNOT_RUN_HERE = ("MLP062", "cannot-run-here")
 """Code and name of what `config check` notes of this machine alone."""
 _STOPPED_BY = "stopped by "
+_RESUME = "rn50 launch --resume"
 _CONTINUED = (("data", "pack"), ("data", "stage"), ("sweep",))
 """Commands that, given once more, go on where they were stopped."""
 
@@ -116,7 +117,7 @@ def same_again(folder: Path) -> str:
 
 def resume_command(folder: Path, *more: str) -> str:
     """What goes on with the run in `folder`."""
-    return shlex.join(["rn50", "launch", "--resume", str(folder), *more])
+    return f"{_RESUME} {shlex.join([str(folder), *more])}"
 
 
 def was_stopped(result: Mapping[str, Any]) -> bool:
@@ -236,6 +237,8 @@ def job_ended(scheduler: str, job: str, code: int, folder: Path, last: Mapping[s
     there is none."""
     why = f", {last['reason']}" if last.get("reason") else ""
     command = str(last.get("next", ""))
+    if scheduler != "local" and command.startswith(_RESUME):
+        command = shlex.join(["rn50", "submit", "--resume", str(folder)])
     advice = f"its log: {folder / 'job.log'}" + ("; go on with" if command else "")
     return Ending(
         f"{scheduler} job {job} ended with exit code {code}{why}", str(folder), advice, command

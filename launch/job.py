@@ -9,6 +9,8 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
+import subprocess
 import sys
 import time
 from collections.abc import Sequence
@@ -34,6 +36,7 @@ from .resume import is_hopeless, is_interrupted, load_attempt, read_result
 from .run import RANK, launch, load_for_launch
 from .run_files import refuse_planted
 from .run_lock import check_free
+from .schedulers import LIMIT_SIGNAL
 from .system_description import describe_system, read_machine, system_id
 from .verdict import is_good
 
@@ -52,10 +55,14 @@ class Request(NamedTuple):
     launcher: str | None
     """None: what this machine has."""
     max_restarts: int = 0
+    requeue: str | None = None
+    """For a shell: puts the job back into its queue once it was stopped by LIMIT_SIGNAL."""
 
 
 def run_all(job: OpenJob, request: Request, track: Tracker) -> None:
-    """Run what is left to do of `request` in `job`; its exit code is in `job.exit_code`."""
+    """Run what is left to do of `request` in `job`; `job.exit_code` and `job.requeue` say how it
+    ended."""
+    before = job.checkpoints()
     try:
         job.exit_code = EXIT_USAGE
         launcher = pick_launcher(request.launcher)
@@ -71,13 +78,26 @@ def run_all(job: OpenJob, request: Request, track: Tracker) -> None:
             for number in range(request.runs):
                 job.exit_code = max(job.exit_code, _run_one(job, number, request, run, track))
                 if job.exit_code > EXIT_MISSED:
-                    return
+                    break
     except (UserError, OSError) as error:
         job.exit_code = say_error(error, job.folder)
     except KeyboardInterrupt as stop:
         job.exit_code = EXIT_STOPPED
-        by = stop.ending.line if isinstance(stop, Stopped) else f"stopped by {asked_by(stop)}"
-        print(f"rn50: error: {by}", file=sys.stderr, flush=True)
+        job.stop = stop.ending.line if isinstance(stop, Stopped) else f"stopped by {asked_by(stop)}"
+        print(f"rn50: error: {job.stop}", file=sys.stderr, flush=True)
+    if request.requeue and LIMIT_SIGNAL in job.stop.split():
+        job.requeue = job.checkpoints() != before
+        if not job.requeue:
+            why = "a new checkpoint expected, found none: it would go on like this for ever"
+            print(f"rn50: error: not requeued: {why}", file=sys.stderr, flush=True)
+
+
+def put_back(command: str) -> int:
+    """Put this job, which has stopped and left its folder, back into its queue with `command`, for
+    a shell. Returns the exit code to end with."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # as a job gets that is requeued
+    print(f"back into the queue: {command}", flush=True)
+    return subprocess.run(["bash", "-c", command], check=False).returncode or EXIT_STOPPED
 
 
 def _run_one(job: OpenJob, number: int, request: Request, run: Run, track: Tracker) -> int:
@@ -112,6 +132,7 @@ def _run_one(job: OpenJob, number: int, request: Request, run: Run, track: Track
         keep_log(job, run, number)
         say_ending(out, error.ending)
         if isinstance(error, Stopped):
+            job.stop = error.ending.reason
             return EXIT_STOPPED
         return EXIT_MISSED if is_hopeless(out) else EXIT_FAILED
 
@@ -181,11 +202,11 @@ def say_ending(out: Path, ending: Ending) -> None:
     print(f"{out}{ending.what_next}", file=sys.stderr, flush=True)
 
 
-def describe_stop(signal: str, seconds: int, walltime: str | None, stderr: str) -> str:
+def describe_stop(by: str, seconds: int, walltime: str | None, stderr: str) -> str:
     """The signal, when it came, and what Slurm said of it: nothing else is known. A cancelled job,
     one that is preempted or requeued, a failed node, and the end of the time all arrive as the same
     signal."""
     of = f" of {walltime}" if walltime else ""
     said = [" ".join(f"{m['said']}{m['why']}".split()).lower() for m in _CANCELLED.finditer(stderr)]
     slurm = f" (Slurm: {said[-1]})" if said else ""
-    return f"{signal} after {seconds} s{of}{slurm}"
+    return f"{by} after {seconds} s{of}{slurm}"

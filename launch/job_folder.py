@@ -23,11 +23,14 @@ from ..config.errors import UserError, failing_as
 from ..config.reading import read_ends, read_file
 from ..config.schema import Run
 from ..data.lock import has_open, scheduler_job
+from .run_files import CHECKPOINTS, is_run
 from .system_description import system_id
 
 JOB_LOCK = ".job.lock"
 EXIT_MISSED, EXIT_USAGE, EXIT_FAILED, EXIT_STOPPED = 1, 2, 3, 143
 """Of a job: a run ended short of its target; bad input; a rank failed; a signal."""
+ENDED = (str(0), str(EXIT_MISSED))
+"""Exit codes of a job of which nothing is left to do."""
 
 
 class OpenJob:
@@ -38,10 +41,19 @@ class OpenJob:
         self.exit_code = EXIT_FAILED
         """Of the job; stays so where an error of ours ends it."""
         self.start_s = time.monotonic()
+        self.stop = ""
+        """Why it was stopped; empty: it was not."""
+        self.requeue = False
+        """Is it to go back into its queue?"""
 
     def run(self, number: int) -> Path:
-        """The folder of a run."""
-        return self.folder / f"run_{number}"
+        """The folder of a run; of a job that goes on with a run of `rn50 launch`, its own."""
+        return self.folder if is_run(self.folder) else self.folder / f"run_{number}"
+
+    def checkpoints(self) -> set[Path]:
+        """Those of all runs."""
+        name = f"{CHECKPOINTS}/step_*.ckpt"
+        return {*self.folder.glob(name), *self.folder.glob(f"run_*/{name}")}
 
     def results(self, run: Run) -> Path:
         """Where a submission has the logs of its runs."""
@@ -54,17 +66,14 @@ def open_job(first: Path, *, log: bool) -> Iterator[OpenJob]:
     `log`: this process's output goes to the folder's job.log from here on. Raises UserError:
     another process runs it, or the folder cannot be made."""
     folder, starts = first, 1
-    while exit_code_of(folder) in ("0", "1"):
+    while exit_code_of(folder) in ENDED:
         starts += 1
         folder = first.with_name(f"{first.name}.{starts}")
     with failing_as(f"{folder}: cannot create"):
         folder.mkdir(parents=True, exist_ok=True)
         lock = _lock(folder)
     job = OpenJob(folder)
-    past = next(n for n in range(1, sys.maxsize) if not (folder / f"job.{n}.log").exists())
-    for name, kept in (("job.log", f"job.{past}.log"), ("exit_code", f"exit_code.{past}")):
-        with suppress(FileNotFoundError):
-            (folder / name).rename(folder / kept)
+    put_aside(folder)
     exit_code = folder / "exit_code"
     if log:
         _redirect(folder / "job.log")
@@ -74,6 +83,14 @@ def open_job(first: Path, *, log: bool) -> Iterator[OpenJob]:
     finally:
         _write_in_place(exit_code, f"{job.exit_code}\n")
         os.close(lock)
+
+
+def put_aside(folder: Path) -> None:
+    """Number what the start before left: job.1.log, exit_code.1 and so on."""
+    past = next(n for n in range(1, sys.maxsize) if not (folder / f"job.{n}.log").exists())
+    for name, kept in (("job.log", f"job.{past}.log"), ("exit_code", f"exit_code.{past}")):
+        with suppress(FileNotFoundError):
+            (folder / name).rename(folder / kept)
 
 
 def exit_code_of(folder: Path) -> str:

@@ -105,4 +105,6 @@ def _launch(run: Run, dialect: Scheduler, runs: int) -> Iterator[str]:
     yield 'exec "$python" -m rn50.cli.entry launch --job="$folder" \\'
     # Without one of the scheduler's own, that of the MPI which Horovod is linked to.
     launcher = "" if dialect.launcher == "mpirun" else f"--launcher {dialect.launcher} "
+    if run.system.job.requeue and dialect.requeue_command:
+        yield '  --requeue "{}" \\'.format(dialect.requeue_command.replace('"', '\\"'))
     yield f'  {launcher}--runs {runs} -- "${{config[@]}}"'

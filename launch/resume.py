@@ -57,7 +57,7 @@ def load_resumed(
     Without `config` the run's own is taken. Raises UserError: there is nothing to go on from, it is
     in use, or the config is another."""
     overrides = with_ranks(overrides, ranks)
-    folder = _latest(config, overrides) if where == "latest" else Path(where)
+    folder = latest_interrupted(config, overrides) if where == "latest" else Path(where)
     source = folder / "config.yaml"
     if not source.is_file():
         raise UserError(f"--resume: the folder of a run expected, found no {source}")
@@ -170,7 +170,7 @@ def is_hopeless(out: Path) -> bool:
     return any(f.get("retryable") is False or f.get("hopeless") is True for f in failures)
 
 
-def _latest(config: str | None, overrides: list[str]) -> Path:
+def latest_interrupted(config: str | None, overrides: list[str]) -> Path:
     """The run that was interrupted last, of those that nobody drives; runs of jobs as well."""
     if config is None:  # of any preset: the overrides are that one's
         overrides = [text for text in overrides if text.startswith("system.results=")]

@@ -58,6 +58,11 @@ def new_run_folder(run: Run) -> Path:
     raise UserError(f"{parent}: cannot create a new folder for this run")
 
 
+def is_run(folder: Path) -> bool:
+    """Is this the folder of a run, begun by a launcher, rather than that of a job?"""
+    return (folder / "environment.json").is_file()
+
+
 def refuse_run(folder: Path) -> None:
     """Raises UserError where a run has left its files in `folder`: another would replace them.
 

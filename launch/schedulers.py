@@ -6,6 +6,7 @@ in directives, where no quoting is safe, are tokens of an allow-list.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator
 from typing import ClassVar
@@ -13,6 +14,15 @@ from typing import ClassVar
 from ..config.errors import UserError
 from ..config.names import SchedulerName
 from ..config.schema import Run
+
+LIMIT_SIGNAL = "SIGUSR1"
+"""What a job with system.job.requeue gets before its time ends."""
+EXIT_REQUEUE = 99
+"""Grid Engine, and LSF with -Q, put a job that ends with it back into its queue."""
+_AFTER_GRACE_S = 60
+"""For result, report and staged data, between `limits.grace_s` and the end of the time."""
+_EARLY_S = 60
+"""Slurm sends the signal up to a minute early; a job is to have as much before it at least."""
 
 
 def require_token(value: str) -> str:
@@ -29,6 +39,21 @@ def asks_for_gpus(run: Run, resource: str, pattern: str) -> bool:
     `pattern`: matches what asks for them, in the words of the submission command."""
     words = " ".join([resource, *run.system.job.options])
     return run.system.device == "gpu" and not re.search(pattern, words)
+
+
+def _limit_s(run: Run) -> tuple[int, int]:
+    """Seconds of system.job.walltime, and how many before its end the signal comes. Raises
+    UserError: too little would be left to train."""
+    walltime = require_token(run.system.job.walltime)
+    hours, minutes, seconds = map(int, walltime.split(":"))
+    total_s = 3600 * hours + 60 * minutes + seconds
+    before_s = math.ceil(run.limits.grace_s) + _AFTER_GRACE_S
+    if total_s < before_s + 2 * _EARLY_S:
+        raise UserError(
+            f"system.job.walltime: at least {before_s + 2 * _EARLY_S} s expected with "
+            f"system.job.requeue, which stops the job {before_s} s before, found {walltime}"
+        )
+    return total_s, before_s
 
 
 class Scheduler:
@@ -52,6 +77,8 @@ class Scheduler:
     end_pattern: ClassVar[str] = ""
     """The parts of that answer that say it."""
     cancel_command: ClassVar[str] = ""
+    requeue_command: ClassVar[str] = ""
+    """Shell text with which a job puts itself back into its queue; empty: it cannot."""
     job_id: ClassVar[str] = ""
     """Shell word, in the job: its id."""
     submitted_from: ClassVar[str] = "$PWD"
@@ -90,6 +117,7 @@ class Slurm(Scheduler):
     end_command = ("scontrol", "show", "job", "-o")
     end_pattern = r"\b(?:JobState|Reason|ExitCode)=\S+"
     cancel_command = "scancel"
+    requeue_command = f'scontrol requeue "{job_id}" || true'
 
     def directives(self, run: Run) -> Iterator[str]:
         system, job = run.system, run.system.job
@@ -99,7 +127,12 @@ class Slurm(Scheduler):
         yield f"#SBATCH --cpus-per-task={system.cores_per_rank}"
         yield f"#SBATCH --time={require_token(job.walltime)}"
         yield "#SBATCH --exclusive"
-        yield "#SBATCH --no-requeue"
+        if job.requeue:
+            yield "#SBATCH --requeue"
+            yield "#SBATCH --open-mode=append"  # of slurm-ID.out, what comes before job.log
+            yield f"#SBATCH --signal=B:{LIMIT_SIGNAL[3:]}@{_limit_s(run)[1]}"
+        else:
+            yield "#SBATCH --no-requeue"
         yield from self.who_pays(run)
         if job.resource:
             yield f"#SBATCH --gres={require_token(job.resource)}"
@@ -119,6 +152,7 @@ class Sge(Scheduler):
     state_command = ("qstat", "-j")
     ended_pattern = r"do not exist|does not exist|Unknown"
     cancel_command = "qdel"
+    requeue_command = f"exit {EXIT_REQUEUE}"
 
     def directives(self, run: Run) -> Iterator[str]:
         system, job = run.system, run.system.job
@@ -127,6 +161,10 @@ class Sge(Scheduler):
         yield "#$ -cwd"
         yield "#$ -j y"
         yield f"#$ -l h_rt={require_token(job.walltime)}"
+        if job.requeue:
+            total_s, before_s = _limit_s(run)
+            yield "#$ -r y"
+            yield f"#$ -l s_rt={total_s - before_s}"  # where SIGUSR1 comes
         if job.resource:
             yield f"#$ -l {require_token(job.resource)}={system.nodes}"
         else:
@@ -157,6 +195,8 @@ class Pbs(Scheduler):
         yield f"#PBS -l select={chunk}{f':{require_token(job.resource)}' if job.resource else ''}"
         yield "#PBS -l place=scatter:excl"
         yield f"#PBS -l walltime={require_token(job.walltime)}"
+        if job.requeue:
+            yield "#PBS -r y"
         yield "#PBS -j oe"
         yield from self.who_pays(run)
 
@@ -174,12 +214,18 @@ class Lsf(Scheduler):
     state_command = ("bjobs", "-noheader", "-o", "stat")
     ended_pattern = r"DONE|EXIT|is not found"
     cancel_command = "bkill"
+    requeue_command = f"exit {EXIT_REQUEUE}"
 
     def directives(self, run: Run) -> Iterator[str]:
         job = run.system.job
         yield f"#BSUB -J {require_token(run.name)}"
         yield f"#BSUB -nnodes {run.system.nodes}"
         yield f"#BSUB -W {require_token(job.walltime)[:-3]}"
+        if job.requeue:
+            yield "#BSUB -r"
+            yield f'#BSUB -Q "{EXIT_REQUEUE}"'
+            yield f"#BSUB -wa {LIMIT_SIGNAL[3:]}"
+            yield f"#BSUB -wt {math.ceil(_limit_s(run)[1] / 60)}"
         yield from self.who_pays(run)
 
 
@@ -191,7 +237,8 @@ class Local(Scheduler):
     cancel_command = "kill"
 
     def directives(self, run: Run) -> Iterator[str]:
-        del run  # nobody reads any
+        if run.system.job.requeue:
+            raise UserError("system.job.requeue: slurm, sge, pbs or lsf expected, found local")
         return iter(())
 
 

@@ -19,7 +19,7 @@ from ..config.finding import printable
 from ..config.load import Loaded
 from ..config.reading import read_ends, read_file, read_object
 from ..report.runs import FAILED, KILLED, QUEUED, RUNNING, STOPPED, SUBMISSION
-from .job_folder import EXIT_STOPPED, exit_code_of, is_driven
+from .job_folder import EXIT_STOPPED, exit_code_of, is_driven, put_aside
 from .job_script import JobPaths, job_script
 from .preflight import refusals, refuse
 from .run_files import new_run_folder
@@ -27,6 +27,8 @@ from .schedulers import SCHEDULERS, Scheduler
 
 ROOT = Path(__file__).resolve().parent.parent
 POLL_S = 2.0
+JOB_ID = re.compile(r"\d[\w.\[\]-]*")
+"""Of every scheduler; never an option of its commands."""
 _EXIT_CODE_BYTES = 16
 SETTLE_S = 10.0
 """Time for a file of the job to show up here once the scheduler has forgotten the job."""
@@ -45,14 +47,26 @@ class Submission(NamedTuple):
     """Run in `folder`; the script is its stdin where the scheduler wants that."""
 
 
-def plan_submission(loaded: Loaded, scheduler: str, runs: int, folder: Path) -> Submission:
-    """What would be submitted from the current folder, with the job's files in `folder`."""
+class Last(NamedTuple):
+    """The submission that another goes on with; its defaults: none."""
+
+    folder: Path | None = None
+    scheduler: str | None = None
+    """None: not known, as of a run of `rn50 launch`."""
+    runs: int = 1
+
+
+def plan_submission(
+    loaded: Loaded, scheduler: str, runs: int, folder: Path, overrides: Sequence[str] = ()
+) -> Submission:
+    """What would be submitted from the current folder, with the job's files in `folder`.
+    `overrides`: which its config.yaml does not have."""
     if scheduler not in SCHEDULERS:
         raise UserError(f"--scheduler: {', '.join(SCHEDULERS)} expected, found {scheduler}")
     refuse(refusals(loaded.run, ("mpi",)))
     dialect, job = SCHEDULERS[scheduler], loaded.run.system.job
     paths = JobPaths(
-        config=(str(folder / "config.yaml"),),
+        config=(str(folder / "config.yaml"), *overrides),
         start=str(Path.cwd()),
         folder=str(folder),
         home=job.home or str(ROOT),
@@ -64,8 +78,15 @@ def plan_submission(loaded: Loaded, scheduler: str, runs: int, folder: Path) -> 
     return Submission(dialect, folder, script, command)
 
 
-def submit(loaded: Loaded, scheduler: str, runs: int) -> tuple[Submission, str]:
-    """Make the job's folder and submit from there; returns the job's id. Raises UserError: the
+def submit(
+    loaded: Loaded,
+    scheduler: str,
+    runs: int,
+    folder: Path | None = None,
+    overrides: Sequence[str] = (),
+) -> tuple[Submission, str]:
+    """Submit from the job's folder; returns the job's id. `folder`: of an interrupted job or run
+    that this one goes on with, given `overrides`; None: a new one. Raises UserError: the
     scheduler's command is missing or refuses."""
     if (
         scheduler in SCHEDULERS
@@ -76,25 +97,26 @@ def submit(loaded: Loaded, scheduler: str, runs: int) -> tuple[Submission, str]:
             "--dry-run prints the script"
         )
     plan_submission(loaded, scheduler, runs, Path("-"))  # refuses before a folder is made
-    plan = plan_submission(loaded, scheduler, runs, new_run_folder(loaded.run))
-    write_own(plan.folder / "config.yaml", loaded.to_yaml())
+    plan = plan_submission(loaded, scheduler, runs, folder or new_run_folder(loaded.run), overrides)
+    if folder is None:
+        write_own(plan.folder / "config.yaml", loaded.to_yaml())
+    put_aside(plan.folder)
     write_own(plan.folder / "job.sh", plan.script)
-    if scheduler == "local":
-        return plan, _noted(plan, _start_here(plan))
+    job = _start_here(plan) if scheduler == "local" else _queue(plan)
+    with suppress(OSError):  # it has been submitted in any case
+        write_json(plan.folder / SUBMISSION, {"scheduler": scheduler, "job": job, "runs": runs})
+    return plan, job
+
+
+def _queue(plan: Submission) -> str:
+    """Hand the script to the scheduler; the job's id."""
     script = plan.script if plan.scheduler.from_stdin else ""
     done = _call(plan.command, script, plan.folder)
     match = re.search(plan.scheduler.id_pattern, done.stdout)
     if done.returncode != 0 or match is None:
         said = " ".join((done.stderr or done.stdout).split())[:500] or "nothing"
         raise UserError(f"{plan.command[0]} ended with exit code {done.returncode}: {said}")
-    return plan, _noted(plan, match[1])
-
-
-def _noted(plan: Submission, job: str) -> str:
-    """`job`, noted in its folder for `rn50 runs`; it has been submitted in any case."""
-    with suppress(OSError):
-        write_json(plan.folder / SUBMISSION, {"scheduler": plan.scheduler.name, "job": job})
-    return job
+    return match[1]
 
 
 def _start_here(plan: Submission) -> str:
@@ -139,7 +161,7 @@ def look_at(folder: Path, scheduler: str | None, job: str | None) -> tuple[str, 
         status = STOPPED if code == str(EXIT_STOPPED) else FAILED
         return status, printable(said[-1][:500]) if said else f"exit code {code}"
     begun = code == "running"
-    if scheduler not in SCHEDULERS or not re.fullmatch(r"\d[\w.\[\]-]*", job or ""):
+    if scheduler not in SCHEDULERS or not JOB_ID.fullmatch(job or ""):
         known = begun and is_driven(folder)
         return (RUNNING, _BEFORE) if known else (FAILED, "not known to any scheduler")
     assert scheduler is not None and job is not None
@@ -210,7 +232,8 @@ def is_alive(scheduler: Scheduler, job: str) -> bool:
 
 def last_result(folder: Path) -> dict[str, Any]:
     """result.json of a job's newest run; empty where there is none."""
-    paths = sorted(folder.glob("run_*/result.json"), key=lambda path: path.lstat().st_mtime_ns)
+    found = [*folder.glob("result.json"), *folder.glob("run_*/result.json")]
+    paths = sorted(found, key=lambda path: path.lstat().st_mtime_ns)
     return read_object(paths[-1]) if paths else {}
 
 

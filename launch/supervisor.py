@@ -23,6 +23,7 @@ from ..config.atomic import open_own, write_own
 from ..config.errors import UserError
 from ..config.schema import Run
 from ..train.heartbeat import SCRATCH_ENV
+from ..train.limits import STOP_SIGNALS
 from .disk_reserve import give_back
 from .failure import LABEL, explain_failure, read_failures
 from .host_limits import read_limits
@@ -147,8 +148,8 @@ def _explain(
 
 
 class StopSignals:
-    """SIGINT and SIGTERM as facts to look at, within the context. A handler that raises does so
-    anywhere: within `Popen.poll` it left a lock held, and the wait for that process never ended
+    """Ctrl-C and STOP_SIGNALS as facts to look at, within the context. A handler that raises does
+    so anywhere: within `Popen.poll` it left a lock held, and the wait for that process never ended
     (one in twenty `scancel`s on a busy machine)."""
 
     def __init__(self) -> None:
@@ -158,7 +159,7 @@ class StopSignals:
         """Ctrl-C a second time. SIGTERM comes twice where a scheduler and its script both send."""
 
     def __enter__(self) -> StopSignals:
-        numbers = (signal.SIGINT, signal.SIGTERM)
+        numbers = (signal.SIGINT, *STOP_SIGNALS)
         self._previous = {number: signal.signal(number, self._note) for number in numbers}
         return self
 

@@ -31,7 +31,7 @@ STATUSES = (QUEUED, RUNNING, SUCCESS, MISSED, STOPPED, FAILED, KILLED)
 OPEN = (QUEUED, RUNNING)
 """Of these more is to come without anybody's doing."""
 SUBMISSION = "submission.json"
-"""In the folder of a job: its scheduler and its id there."""
+"""In the folder of a job: its scheduler, its id there and how many runs it has."""
 
 _LOCKS = {LOCK, RANK_LOCK}
 _OF_A_RUN = {"environment.json", "metrics.jsonl", "result.json", RANK_LOCK}
@@ -126,12 +126,12 @@ def find_runs(folder: Path, depth: int = _DEPTH, job: Path | None = None) -> Ite
         return
     names = frozenset(kinds)
     below = sorted(name for name, is_folder in kinds.items() if is_folder and name[0] != ".")
-    if names & _OF_A_JOB:
+    if names & _OF_A_RUN:
+        yield Found(folder, names, job)  # with a job's files too where a job has taken it up
+    elif names & _OF_A_JOB:
         runs = [name for name in below if _RUN_OF_A_JOB.fullmatch(name)]
         found = [one for name in runs for one in find_runs(folder / name, 0, folder)]
         yield from found or [Found(folder, names, folder)]
-    elif names & _OF_A_RUN:
-        yield Found(folder, names, job)
     elif depth:
         for name in below:
             yield from find_runs(folder / name, depth - 1)

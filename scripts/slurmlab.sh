@@ -110,6 +110,7 @@ KillWait=30
 Prolog=$dir/prolog.sh
 ReturnToService=2
 SlurmdTimeout=30
+SlurmdDebug=verbose
 SlurmdParameters=config_overrides
 AccountingStorageType=accounting_storage/none
 JobAcctGatherType=jobacct_gather/none

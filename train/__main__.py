@@ -26,7 +26,7 @@ from .capabilities import check_supported
 from .context import RunContext
 from .heartbeat import SCRATCH_ENV, WATCHDOG_ENV, HeartbeatClient
 from .host_reads import HostReads
-from .limits import NonRetryableError
+from .limits import STOP_SIGNALS, NonRetryableError
 from .process_info import ProcessInfo, read_process_info
 from .rank_lock import RANK_LOCK, FolderInUse, hold_folder
 from .resume import read_checkpoint
@@ -82,7 +82,7 @@ def run_rank(
     and ends the process."""
     # Before any library starts a thread: all of them inherit the mask, and one thread waits for
     # the signal, so that a main thread blocked inside MXNet or MPI cannot miss it.
-    signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM, signal.SIGINT))
+    signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, *STOP_SIGNALS))
     rank = _Rank(out, report or Report())
     try:
         loaded = load(config, overrides)
@@ -163,7 +163,7 @@ class _Rank:
 
     def stop_on_signal(self, context: RunContext) -> None:
         """Ask for a checkpoint and an orderly end; where that takes too long, end."""
-        number = signal.sigwait((signal.SIGTERM, signal.SIGINT))
+        number = signal.sigwait((signal.SIGINT, *STOP_SIGNALS))
         if context.request_stop():
             self._report.stopping(number)
             if self._report.over.wait(context.run.limits.grace_s):

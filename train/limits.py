@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import math
+import signal
 
 from ..config.errors import UserError
 
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
+"""Of schedulers: the end, and the warning before it. Ctrl-C (SIGINT) besides."""
 REQUESTED, OUT_OF_TIME = range(2)
 REASONS = ("asked to stop", "time budget (limits.time_s) spent")
 

@@ -180,7 +180,7 @@ def test_a_job_that_has_ended_says_what_its_last_run_says() -> None:
     found = job_ended("slurm", "42", 143, FOLDER, last)
     assert found.line == (
         f"slurm job 42 ended with exit code 143, {last['reason']}: {FOLDER}; "
-        f"its log: {FOLDER}/job.log; go on with: {RESUME}"
+        f"its log: {FOLDER}/job.log; go on with: rn50 submit --resume {FOLDER}"
     )
     nothing = job_ended("slurm", "42", 0, FOLDER, {})
     assert nothing.line == (

@@ -81,6 +81,7 @@ def test_every_golden_file_has_its_case_and_passes_shellcheck() -> None:
 def test_every_script_passes_shellcheck(scheduler: str, nodes: int, container: str) -> None:
     overrides = [f"system.nodes={nodes}", "system.job.engine=singularity", "comm.algorithm=ring"]
     overrides += ["system.job.drop_caches=true", "system.job.stage=$TMPDIR/x"]
+    overrides.append(f"system.job.requeue={scheduler != 'local'}")
     run = load("abci_2048_open", [*overrides, *([container] if container else [])]).run
     text = job_script(run, scheduler, PATHS, runs=2)
     done = subprocess.run(
@@ -168,6 +169,61 @@ def test_gpus_are_asked_for_once(
         assert len(set(found)) == 1 and text.count(asked) == (1 if scheduler != "lsf" else 2)
 
 
+EXIT_99 = '  --requeue "exit 99" \\'
+SCONTROL = '  --requeue "scontrol requeue \\"${SLURM_JOB_ID:-}\\" || true" \\'
+
+
+@pytest.mark.parametrize(
+    ("scheduler", "lines"),
+    [
+        ("slurm", ["#SBATCH --requeue", "#SBATCH --open-mode=append",
+                   "#SBATCH --signal=B:USR1@75", SCONTROL]),
+        ("sge", ["#$ -r y", "#$ -l s_rt=3525", EXIT_99]),
+        ("pbs", ["#PBS -r y"]),
+        ("lsf", ["#BSUB -r", '#BSUB -Q "99"', "#BSUB -wa USR1", "#BSUB -wt 2", EXIT_99]),
+    ],
+)  # fmt: skip
+def test_a_job_that_is_to_be_requeued_asks_for_it_and_for_a_warning(
+    scheduler: str, lines: list[str]
+) -> None:
+    plain = ["limits.grace_s=14.5"]
+    before, after = (
+        job_script(load("smoke", [*plain, *more]).run, scheduler, PATHS).splitlines()
+        for more in ([], ["system.job.requeue=true"])
+    )
+    assert [line for line in after if line not in before] == lines
+    assert "#SBATCH --no-requeue" not in after
+
+
+@pytest.mark.parametrize("trained", [True, False])
+def test_a_container_job_goes_back_into_its_queue_with_a_new_checkpoint_alone(
+    tmp_path: Path, trained: bool
+) -> None:
+    """Else one whose time is too short would come back for ever."""
+    checkpoint = tmp_path / "job/run_0/checkpoint/step_0000000020.ckpt"
+    checkpoint.parent.mkdir(parents=True)
+    commands = {
+        "srun": f"""if [[ " $* " == *" rn50.train "* ]]; then
+          {f"touch {checkpoint}" if trained else ":"}
+          kill -USR1 $PPID
+          exec sleep 60
+        fi""",
+        "scontrol": f'echo "$*" >{tmp_path}/asked',
+    }
+    for name, text in commands.items():
+        (tmp_path / name).write_text(f"#!/bin/bash\n{text}\n")
+        (tmp_path / name).chmod(0o755)
+    run = load("smoke", ["system.job.container=image", "system.job.requeue=true"]).run
+    paths = JobPaths(("smoke",), str(tmp_path), "job", str(tmp_path), "python")
+    (tmp_path / "job.sh").write_text(job_script(run, "slurm", paths))
+    environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "SLURM_JOB_ID": "7"}
+    done = subprocess.run(["bash", tmp_path / "job.sh"], env=environment, check=False)
+    assert done.returncode == 143, (tmp_path / "job/job.log").read_text()
+    assert (tmp_path / "job/exit_code").read_text() == "143\n"
+    asked = [path.read_text() for path in tmp_path.glob("asked")]
+    assert asked == (["requeue 7\n"] if trained else [])
+
+
 @pytest.mark.parametrize("scheduler", SCHEDULERS)
 def test_no_script_needs_a_path_to_cudas_libraries(scheduler: str) -> None:
     """`env -i` would do: what a script hands on of LD_LIBRARY_PATH is the user's own modules'."""
@@ -180,6 +236,13 @@ def test_no_script_needs_a_path_to_cudas_libraries(scheduler: str) -> None:
     [
         ("slurm", ["seed=3"], 5, "seed: none for 5 runs"),
         ("sge", ["system.job.container=image"], 1, "singularity expected with sge"),
+        ("local", ["system.job.requeue=true"], 1, "requeue: slurm, sge, pbs or lsf expected"),
+        (
+            "slurm",
+            ["system.job.requeue=true", "system.job.walltime='00:03:09'"],
+            1,
+            "walltime: at least 190 s expected",
+        ),
     ],
 )
 def test_what_cannot_be_expressed_is_refused(
@@ -193,7 +256,7 @@ def test_what_cannot_be_expressed_is_refused(
     ("override", "message"),
     [
         ("system.job.acount=x", "unknown key; did you mean account?"),
-        ("system.job.color=x", "valid here: account, queue, resource, walltime, options"),
+        ("system.job.color=x", "valid here: account, queue, resource, walltime, requeue"),
         ("system.job.account='a b'", "one word of letters"),
         ("system.job.queue=\"a\\nb\"", "one word of letters"),
         ("system.job.walltime=1h", "expected HH:MM:SS"),

@@ -119,6 +119,27 @@ def test_a_second_start_waits_its_turn_goes_on_and_overwrites_nothing(
     assert len(seeds) == 2, "a run of its own"
 
 
+@pytest.mark.slow
+def test_a_run_that_was_interrupted_goes_on_as_a_job_in_its_folder(
+    rn50: Any, smoke_data: Path
+) -> None:
+    results = (f"data.path={smoke_data}", f"system.results={rn50.results}")
+    process = rn50.start("launch", "smoke", *SHORT, *results)
+    wait_until(lambda: list(rn50.results.glob("*/*/checkpoint/step_*.ckpt")))
+    process.send_signal(signal.SIGUSR1)
+    _, err = process.communicate(timeout=180)
+    assert process.returncode == 130 and "rn50: stopped by SIGUSR1 at step " in err, err
+    run = rn50.run_folder()
+    done = rn50("submit", "--resume", "latest", "--wait", results[1])
+    assert done.returncode == 0, done.stdout + done.stderr + (run / "job.log").read_text()
+    assert re.match(rf"local job \d+ in {run} ", done.stdout)
+    assert f"{run}: going on after step " in (run / "job.log").read_text()
+    keys = [event.key for event in read_events(run / "result_0.txt")]
+    assert (keys.count("run_start"), keys.count("run_resumed")) == (1, 1)
+    refused = rn50("submit", "--resume", str(run))
+    assert refused.returncode == 2 and f"{run} has ended" in refused.stderr
+
+
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     if os.geteuid() != 0:

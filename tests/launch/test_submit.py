@@ -169,6 +169,7 @@ def test_submission_and_waiting(name: str, tmp_path: Path, monkeypatch: pytest.M
     assert json.loads((plan.folder / "submission.json").read_text()) == {
         "scheduler": name,
         "job": job,
+        "runs": 1,
     }
     (row,) = read_runs([tmp_path])
     assert (row.folder, row.scheduler, row.job, row.status) == (plan.folder, name, job, "")

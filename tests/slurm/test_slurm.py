@@ -21,6 +21,7 @@ from rn50.logging.parse import Event, read_events
 from rn50.train import checkpoint_folder
 from rn50.train.mpi_library import MPICH_ABI
 from tests import mpi
+from tests.conftest import Rn50
 from tests.waiting import leave_nothing, wait_until
 
 pytestmark = pytest.mark.slow
@@ -135,6 +136,16 @@ def test_two_nodes_give_the_log_of_a_local_run(rn50, smoke_data: Path) -> None:
     assert results[0]["weights_digest"] == results[1]["weights_digest"]
 
 
+def ranks_of(folder: Path) -> list[psutil.Process]:
+    return [
+        p
+        for p in psutil.process_iter(["cmdline"])
+        if "rn50.train" in (p.info["cmdline"] or [])
+        and str(folder / "run_0") in p.info["cmdline"]
+        and Path(p.info["cmdline"][0]).name.startswith("python")
+    ]
+
+
 @pytest.mark.parametrize(
     ("signal_", "reason"),
     [(signal.SIGKILL, "killed by SIGKILL"), (signal.SIGSTOP, "silent for 10 s")],
@@ -144,14 +155,7 @@ def test_a_killed_or_stopped_rank_fails_the_job_at_once(
 ) -> None:
     process, job, folder = submit(rn50, smoke_data, "log.every=5 steps", *LONG)
     wait_for_training(folder)
-    ranks = [
-        p
-        for p in psutil.process_iter(["cmdline"])
-        if "rn50.train" in (p.info["cmdline"] or [])
-        and str(folder / "run_0") in p.info["cmdline"]
-        and Path(p.info["cmdline"][0]).name.startswith("python")
-    ]
-    (victim,) = [p for p in ranks if p.environ().get("SLURM_PROCID") == "1"]
+    (victim,) = [p for p in ranks_of(folder) if p.environ().get("SLURM_PROCID") == "1"]
     os.kill(victim.pid, signal_)
     out, err = process.communicate(timeout=180)
     assert process.returncode == 1, out + err
@@ -182,26 +186,46 @@ def test_scancel_closes_the_log_and_leaves_nothing(rn50, smoke_data: Path) -> No
     leave_nothing(folder / "run_0")
 
 
+SHORT = (
+    *("system.nodes=1", "system.ranks_per_node=1", "division=open", "eval.target=0.3", "seed=1"),
+    *("log.every=5 steps", "checkpoint.every=20 steps", "eval.period=4", "eval.offset=3"),
+)
+"""One rank, which reaches its target after 200 steps, with checkpoints meanwhile."""
+
+
 def one_node(rn50, smoke_data: Path, *more: str) -> tuple[subprocess.Popen[str], str, Path]:
-    """A job that reaches its target after 200 steps, with checkpoints meanwhile."""
-    return submit(
-        *(rn50, smoke_data, "system.nodes=1", "division=open", "eval.target=0.3"),
-        *(
-            "log.every=5 steps",
-            "checkpoint.every=20 steps",
-            "eval.period=4",
-            "eval.offset=3",
-            *more,
-        ),
-    )
+    return submit(rn50, smoke_data, *SHORT, *more)
 
 
 def wait_for_checkpoint(folder: Path) -> None:
     wait_until(lambda: checkpoint_folder.listed(folder / "run_0/checkpoint"))
 
 
-def test_a_requeued_job_goes_on_and_a_second_one_waits_its_turn(rn50, smoke_data: Path) -> None:
-    process, job, folder = one_node(rn50, smoke_data, "system.job.options=[--requeue]")
+def digest(run: Path) -> str:
+    return json.loads((run / "result.json").read_text())["weights_digest"]
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(smoke_data: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The digest of the weights with which SHORT ends where nothing interrupts it."""
+    rn50 = Rn50(tmp_path_factory.mktemp("uninterrupted"))
+    results = (f"data.path={smoke_data}", f"system.results={rn50.results}")
+    done = rn50("launch", "smoke", "--launcher", mpi.LAUNCHER, *SHORT, *results)
+    assert done.returncode == 0, done.stderr
+    return digest(rn50.run_folder())
+
+
+def begin_at_once(job: str) -> None:
+    """A requeued job, which Slurm leaves in its queue for two minutes; all its time is left."""
+    wait_until(lambda: state_of(job) == "PENDING")
+    now = [f"jobid={job}", "starttime=now", "timelimit=60"]
+    subprocess.run(["scontrol", "update", *now], check=True)
+
+
+def test_a_requeued_job_goes_on_and_a_second_one_waits_its_turn(
+    rn50, smoke_data: Path, uninterrupted: str
+) -> None:
+    process, job, folder = one_node(rn50, smoke_data, "--requeue")
     wait_for_checkpoint(folder)
     second = subprocess.run(
         ["sbatch", "--parsable", "job.sh"], cwd=folder, capture_output=True, text=True, check=True
@@ -214,8 +238,7 @@ def test_a_requeued_job_goes_on_and_a_second_one_waits_its_turn(rn50, smoke_data
     assert not (folder / "job.1.log").exists()
 
     subprocess.run(["scontrol", "requeue", job], check=True)
-    wait_until(lambda: state_of(job) == "PENDING")
-    subprocess.run(["scontrol", "update", f"jobid={job}", "starttime=now"], check=True)
+    begin_at_once(job)
     out, err = process.communicate(timeout=300)
     log = (folder / "job.log").read_text()
     assert process.returncode == 0, out + err + log
@@ -226,6 +249,55 @@ def test_a_requeued_job_goes_on_and_a_second_one_waits_its_turn(rn50, smoke_data
     assert (folder / "exit_code.1").read_text() == "143\n"
     keys = [event.key for event in read_events(folder / "run_0/result_0.txt")]
     assert (keys.count("run_start"), keys.count("run_resumed")) == (1, 1)
+    assert digest(folder / "run_0") == uninterrupted
+
+
+def test_a_job_near_its_time_limit_goes_back_into_its_queue_and_goes_on(
+    rn50, lab: Path, smoke_data: Path, uninterrupted: str
+) -> None:
+    process, job, folder = one_node(rn50, smoke_data, "--requeue", "watchdog.silence_s=120")
+    wait_for_checkpoint(folder)
+    (rank,) = ranks_of(folder)
+    rank.suspend()  # Slurm looks at its time limits every 30 s: they cost no processor time
+    subprocess.run(["scontrol", "update", f"jobid={job}", "timelimit=1"], check=True)
+    told = re.compile(rf"sent signal {int(signal.SIGUSR1)} to pid \d+ StepId={job}\.batch")
+    logs = list(lab.parent.glob("log/slurmd-*"))
+    wait_until(lambda: any(told.search(log.read_text()) for log in logs))
+    rank.resume()
+    wait_until(lambda: state_of(job) == "PENDING")
+    refused = rn50("submit", "--resume", str(folder))
+    assert refused.returncode == 2
+    assert f"found slurm job {job} in its queue or running" in refused.stderr
+    begin_at_once(job)
+    out, err = process.communicate(timeout=300)
+    assert process.returncode == 0, out + err + (folder / "job.log").read_text()
+    stopped = r"stopped by SIGUSR1 after \d+ s of 01:00:00 at step \d+ \(checkpoint of step \d+\)"
+    before = (folder / "job.1.log").read_text()
+    assert (
+        re.search(stopped, before) and f'\nback into the queue: scontrol requeue "{job}"' in before
+    )
+    log = (folder / "job.log").read_text()
+    assert re.search(rf"the start before: {stopped}; Slurm has requeued the job 1 x", log)
+    assert (folder / "exit_code.1").read_text() == "143\n"
+    assert digest(folder / "run_0") == uninterrupted
+
+
+def test_a_cancelled_job_goes_on_in_a_new_one(rn50, smoke_data: Path, uninterrupted: str) -> None:
+    process, job, folder = one_node(rn50, smoke_data)
+    wait_for_checkpoint(folder)
+    subprocess.run(["scancel", job], check=True)
+    out, err = process.communicate(timeout=180)
+    assert process.returncode == 1, out + err
+    assert out.rstrip().endswith(f"rn50 submit --resume {folder}")
+    results = f"system.results={rn50.results}"
+    done = rn50("submit", "--resume", "latest", "--wait", results)
+    assert done.returncode == 0, done.stdout + done.stderr + (folder / "job.log").read_text()
+    new = re.match(rf"slurm job (\d+) in {folder} ", done.stdout)
+    assert new and new[1] != job
+    assert (folder / "exit_code.1").read_text() == "143\n"
+    assert digest(folder / "run_0") == uninterrupted
+    ended = rn50("submit", "--resume", str(folder))
+    assert ended.returncode == 2 and f"{folder} has ended" in ended.stderr
 
 
 def test_a_failed_node_is_called_that(rn50, smoke_data: Path) -> None:

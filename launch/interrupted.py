@@ -1,0 +1,74 @@
+"""What `rn50 submit --resume` goes on with: an interrupted job, or a run of `rn50 launch`."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from pathlib import Path
+
+from ..config.errors import UserError
+from ..config.load import Loaded, load
+from ..config.reading import read_object
+from ..report.runs import SUBMISSION
+from .job_folder import ENDED, exit_code_of
+from .resume import is_interrupted, latest_interrupted, load_attempt
+from .run_files import is_run, refuse_planted
+from .run_lock import check_free
+from .schedulers import SCHEDULERS
+from .submit import JOB_ID, Last, is_alive
+
+_MOST_RUNS = 100
+
+
+def find_interrupted(where: str, config: str | None, overrides: list[str]) -> tuple[Loaded, Last]:
+    """The job in the folder `where`, or the one of the run that was interrupted last (`latest`, of
+    `config` or of all). Raises UserError: it has ended, is in its queue or runs, or the overrides
+    make another training of it."""
+    if config is not None and where != "latest":
+        raise UserError(f"--resume {where}: no CONFIG beside a folder expected, found {config}")
+    folder = latest_interrupted(config, overrides) if where == "latest" else Path(where)
+    if re.fullmatch(r"run_\d+", folder.name) and (folder.parent / "config.yaml").is_file():
+        folder = folder.parent
+    source = folder / "config.yaml"
+    if not source.is_file():
+        raise UserError(f"--resume: the folder of a job or of a run expected, found no {source}")
+    known = read_object(folder / SUBMISSION)
+    scheduler = known.get("scheduler")
+    if not isinstance(scheduler, str) or scheduler not in SCHEDULERS:
+        scheduler = None
+    _refuse_queued(folder, scheduler, known.get("job"))
+    loaded = load(str(source), overrides)
+    if is_run(folder) and loaded.run.system.job.container:
+        raise UserError(f"--resume: the folder of a job expected for a container, found {folder}")
+    _refuse_ended(folder, overrides)
+    runs = known.get("runs")
+    runs = runs if type(runs) is int and 1 <= runs <= _MOST_RUNS else 1
+    return loaded, Last(folder, scheduler, runs)
+
+
+def _refuse_queued(folder: Path, scheduler: str | None, job: object) -> None:
+    """A requeued job has the folder of one that was interrupted."""
+    if scheduler is None or not isinstance(job, str) or not JOB_ID.fullmatch(job):
+        return
+    dialect = SCHEDULERS[scheduler]
+    can_tell = dialect.state_command and shutil.which(dialect.state_command[0])
+    if can_tell and is_alive(dialect, job):
+        raise UserError(
+            f"--resume: {folder}: an interrupted job expected, found {scheduler} job {job} in its "
+            f"queue or running (to stop it: {dialect.cancel_command} {job})"
+        )
+
+
+def _refuse_ended(folder: Path, overrides: list[str]) -> None:
+    if exit_code_of(folder) in ENDED:
+        raise UserError(f"--resume: an interrupted job expected, {folder} has ended")
+    without_seed = [text for text in overrides if not text.startswith("seed=")]
+    for run in [folder] if is_run(folder) else sorted(folder.glob("run_*")):
+        refuse_planted(run)
+        if not (run / "config.yaml").is_file():
+            continue
+        check_free(run)
+        if is_interrupted(run):
+            load_attempt(run, str(folder / "config.yaml"), without_seed)
+        elif run == folder:
+            raise UserError(f"--resume: an interrupted run expected, {folder} has ended")
