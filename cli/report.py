@@ -122,7 +122,7 @@ def _print_rows(comparison: Comparison, columns: Sequence[Column], order: Sequen
         taken = sum(min(NAME_CELLS, max(map(len, cells))) + 2 for cells in lead)
         if group != RESULTS:
             print(f"\n{group}")
-        for number, block in enumerate(_blocks(found, page - taken)):
+        for number, block in enumerate(_blocks(found, page - taken, page - 5)):
             if number:
                 print()
             titles = ["", "run"][: len(lead)] + [fold_title(one) for one in block]
@@ -142,10 +142,9 @@ def _print_rows(comparison: Comparison, columns: Sequence[Column], order: Sequen
         print(textwrap.fill("the same in all: " + ", ".join(map(" ".join, same)), page))
 
 
-def _blocks(columns: Iterable[Column], width: int) -> Iterator[list[Column]]:
-    """Columns that fit into one table, and those that follow."""
+def _blocks(columns: Iterable[Column], left: int, width: int) -> Iterator[list[Column]]:
+    """Columns that fit into one table, and those that follow; the first has `left` cells."""
     block: list[Column] = []
-    left = width
     for column in columns:
         longest = max(map(len, (*column.cells, *fold_title(column).split("\n"))))
         needed = 2 + min(longest, NAME_CELLS)

@@ -6,6 +6,7 @@ escaped by the template and freed of control characters, so what a log says cann
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -123,8 +124,8 @@ def environment() -> Environment:
 
 
 def _breakable(text: str) -> Markup:
-    """A long name that may break after an underscore or a dot."""
-    return escape(show(text)).replace("_", Markup("_<wbr>")).replace(".", Markup(".<wbr>"))
+    """A long name that may break after an underscore, a dot or a slash."""
+    return Markup(re.sub(r"([_./])", r"\1<wbr>", str(escape(show(text)))))
 
 
 def _finalize(value: Any) -> Any:
