@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from fnmatch import fnmatchcase
 from functools import lru_cache
 from pathlib import Path
@@ -14,7 +14,7 @@ import typer
 
 from ..config.errors import UserError
 from ..config.finding import clock_time, printable
-from ..report.runs import OPEN, RUNNING, STATUSES, Progress, RunRow, read_runs
+from ..report.runs import OPEN, QUEUED, RUNNING, STATUSES, Progress, RunRow, read_runs
 from .console import GAP, Json, choices, plain_table, print_json, print_table, say
 
 if TYPE_CHECKING:
@@ -25,6 +25,8 @@ _LOOK_S = 1.0
 """Between two looks at what the ranks have written."""
 _ASK_S = 10.0
 """Between two questions to a scheduler about one job."""
+_MOST_QUESTIONS = 20
+"""About interrupted jobs: each is a process of some 10 ms here and work for a shared server."""
 
 Cell = Callable[[RunRow], str]
 
@@ -107,7 +109,7 @@ def runs(
     known: dict[Path, RunRow] = {}
 
     def look() -> list[RunRow]:
-        rows = [_with_its_job(row) for row in read_runs(places, known)]
+        rows = list(_with_jobs(read_runs(places, known)))
         known.update((row.folder, row) for row in rows)
         fitting = [
             row
@@ -127,12 +129,22 @@ def runs(
         say(f"no runs below {', '.join(map(str, places))}", to=sys.stderr)
 
 
-def _with_its_job(row: RunRow) -> RunRow:
-    """A row of a job in which no run has begun with what its scheduler says."""
-    if row.status:
-        return row
-    status, reason = _look_at(row.folder, row.scheduler, row.job, int(time.monotonic() / _ASK_S))
-    return row._replace(status=status, reason=reason)
+def _with_jobs(rows: Sequence[RunRow]) -> Iterator[RunRow]:
+    """The rows with what schedulers say: of jobs in which no run has begun, and of the newest jobs
+    whose runs were interrupted, which may be in a queue again."""
+    at, questions = int(time.monotonic() / _ASK_S), _MOST_QUESTIONS
+    for row in rows:
+        job = (row.job_folder or row.folder, row.scheduler, row.job, at)
+        if not row.status:
+            status, reason = _look_at(*job)
+            yield row._replace(status=status, reason=reason)
+        elif row.resumable and row.job and questions:
+            questions -= 1
+            queued = _back_in_queue(*job)
+            again = row._replace(status=QUEUED, resumable=False, reason=queued)
+            yield again if queued else row
+        else:
+            yield row
 
 
 @lru_cache(maxsize=1024)
@@ -141,6 +153,14 @@ def _look_at(folder: Path, scheduler: str | None, job: str | None, at: int) -> t
 
     del at
     return look_at(folder, scheduler, job)
+
+
+@lru_cache(maxsize=1024)
+def _back_in_queue(folder: Path, scheduler: str | None, job: str | None, at: int) -> str:
+    from ..launch.submit import back_in_queue
+
+    del at
+    return back_in_queue(folder, scheduler, job)
 
 
 def _terminal_width() -> int | None:

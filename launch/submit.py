@@ -19,7 +19,7 @@ from ..config.finding import printable
 from ..config.load import Loaded
 from ..config.reading import read_ends, read_file, read_object
 from ..report.runs import FAILED, KILLED, QUEUED, RUNNING, STOPPED, SUBMISSION
-from .job_folder import EXIT_STOPPED, exit_code_of, is_driven, put_aside
+from .job_folder import ENDED, EXIT_STOPPED, exit_code_of, is_driven, put_aside
 from .job_script import JobPaths, job_script
 from .preflight import refusals, refuse
 from .run_files import new_run_folder
@@ -161,26 +161,43 @@ def look_at(folder: Path, scheduler: str | None, job: str | None) -> tuple[str, 
         status = STOPPED if code == str(EXIT_STOPPED) else FAILED
         return status, printable(said[-1][:500]) if said else f"exit code {code}"
     begun = code == "running"
-    if scheduler not in SCHEDULERS or not JOB_ID.fullmatch(job or ""):
+    if not _is_known(scheduler, job):
         known = begun and is_driven(folder)
         return (RUNNING, _BEFORE) if known else (FAILED, "not known to any scheduler")
-    assert scheduler is not None and job is not None
-    dialect = SCHEDULERS[scheduler]
-    if not dialect.state_command:
-        state = "" if Path("/proc", job).is_dir() else None
-    elif shutil.which(dialect.state_command[0]) is None:
-        state = f"{dialect.state_command[0]} is not on this machine"
-    else:
-        state = state_of(dialect, job, _LOOK_S)
+    about = f"{scheduler} job {job}"
+    state = _state_here(str(scheduler), str(job))
     if state is None or (begun and not is_driven(folder)):
-        return KILLED, f"{scheduler} job {job} ended without an exit code"
-    about = f"{scheduler} job {job}" + f": {state}" * bool(state)
+        return KILLED, f"{about} ended without an exit code"
+    about += f": {state}" * bool(state)
     return (RUNNING, f"{about}: {_BEFORE}") if begun else (QUEUED, about)
 
 
+def back_in_queue(folder: Path, scheduler: str | None, job: str | None) -> str:
+    """What the scheduler says of a job whose run was interrupted, if it has it still or again, as
+    when it was requeued; else nothing. A process here is in no queue."""
+    if scheduler == "local" or not _is_known(scheduler, job) or exit_code_of(folder) in ENDED:
+        return ""
+    state = _state_here(str(scheduler), str(job))
+    return f"{scheduler} job {job}: {state}" if state else ""
+
+
+def _is_known(scheduler: str | None, job: str | None) -> bool:
+    return scheduler in SCHEDULERS and JOB_ID.fullmatch(job or "") is not None
+
+
+def _state_here(scheduler: str, job: str) -> str | None:
+    """As of `state_of`, also where the scheduler's programs are not on this machine: empty."""
+    dialect = SCHEDULERS[scheduler]
+    if not dialect.state_command:
+        return "" if Path("/proc", job).is_dir() else None
+    if shutil.which(dialect.state_command[0]) is None:
+        return ""
+    return state_of(dialect, job, _LOOK_S)
+
+
 def state_of(scheduler: Scheduler, job: str, timeout_s: float | None = None) -> str | None:
-    """What the scheduler says of a job, in short; None: it no longer has it. A query that fails is
-    no answer: empty."""
+    """What the scheduler says of a job, if in a word; None: it no longer has it. A query that fails
+    is no answer: empty."""
     try:
         done = _call([*scheduler.state_command, job], timeout_s=timeout_s)
     except subprocess.TimeoutExpired:
@@ -189,7 +206,9 @@ def state_of(scheduler: Scheduler, job: str, timeout_s: float | None = None) -> 
     ended = re.search(scheduler.ended_pattern, done.stdout + done.stderr)
     if ended or (done.returncode == 0 and not said):
         return None
-    return printable(said) if re.fullmatch(r"\S{1,40}", said) else ""
+    if done.returncode != 0:
+        return ""
+    return printable(said) if re.fullmatch(r"\S{1,40}", said) else "queued or running"
 
 
 def _call(

@@ -93,12 +93,15 @@ class RunRow(NamedTuple):
     scheduler: str | None = None
     job: str | None = None
     """Its id at the scheduler."""
+    job_folder: Path | None = None
     progress: Progress | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON."""
         progress = self.progress and self.progress._asdict()
-        return self._asdict() | {"folder": str(self.folder), "progress": progress}
+        job_folder = self.job_folder and str(self.job_folder)
+        paths = {"folder": str(self.folder), "job_folder": job_folder}
+        return self._asdict() | paths | {"progress": progress}
 
 
 def read_runs(folders: list[Path], known: Mapping[Path, RunRow] | None = None) -> list[RunRow]:
@@ -127,7 +130,8 @@ def find_runs(folder: Path, depth: int = _DEPTH, job: Path | None = None) -> Ite
     names = frozenset(kinds)
     below = sorted(name for name, is_folder in kinds.items() if is_folder and name[0] != ".")
     if names & _OF_A_RUN:
-        yield Found(folder, names, job)  # with a job's files too where a job has taken it up
+        taken_up = bool(names & _OF_A_JOB)  # a run of `rn50 launch` that a job goes on with
+        yield Found(folder, names, folder if taken_up else job)
     elif names & _OF_A_JOB:
         runs = [name for name in below if _RUN_OF_A_JOB.fullmatch(name)]
         found = [one for name in runs for one in find_runs(folder / name, 0, folder)]
@@ -151,8 +155,9 @@ def read_run(found: Found) -> RunRow:
         ranks=_ranks(config),
         scheduler=_text(submission.get("scheduler")),
         job=_text(submission.get("job")),
+        job_folder=job,
     )
-    if job == folder:
+    if not names & _OF_A_RUN:
         return row
     result = read_object(folder / "result.json") if "result.json" in names else {}
     status, reason = _status(folder, names, result)

@@ -18,7 +18,7 @@ from rn50.config.errors import UserError
 from rn50.config.load import load
 from rn50.launch.job_folder import open_job
 from rn50.launch.schedulers import SCHEDULERS
-from rn50.launch.submit import ROOT, is_alive, look_at, plan_submission, submit, wait
+from rn50.launch.submit import ROOT, back_in_queue, is_alive, look_at, plan_submission, submit, wait
 from rn50.launch.system_description import describe_system, read_machine
 from rn50.logging.parse import read_events
 from rn50.report.runs import read_runs
@@ -207,10 +207,15 @@ def test_a_job_that_has_begun_and_no_run_of_it(
     monkeypatch.setenv("PATH", str(tmp_path))
     (tmp_path / "exit_code").unlink()
     asked = look_at(tmp_path, "slurm", "42")
-    assert asked == ("queued", "slurm job 42: squeue is not on this machine")
+    assert asked == ("queued", "slurm job 42")
     program(tmp_path, "squeue", "exec /bin/sleep 60")
     monkeypatch.setattr("rn50.launch.submit._LOOK_S", 0.2)
     assert look_at(tmp_path, "slurm", "42") == ("queued", "slurm job 42")
+    assert back_in_queue(tmp_path, "slurm", "42") == ""  # no answer
+    program(tmp_path, "squeue", "echo PENDING")
+    assert back_in_queue(tmp_path, "slurm", "42") == "slurm job 42: PENDING"
+    (tmp_path / "exit_code").write_text("0\n")
+    assert back_in_queue(tmp_path, "slurm", "42") == ""  # it has ended; this is another's
 
 
 def test_a_refused_submission_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

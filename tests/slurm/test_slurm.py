@@ -252,6 +252,25 @@ def test_a_requeued_job_goes_on_and_a_second_one_waits_its_turn(
     assert digest(folder / "run_0") == uninterrupted
 
 
+def listed(rn50) -> dict[str, object]:
+    """The one run, as `rn50 runs` lists it."""
+    done = rn50("runs", str(rn50.results), "--json")
+    assert done.returncode == 0, done.stderr
+    (row,) = json.loads(done.stdout)
+    return row
+
+
+def test_a_job_is_listed_before_it_begins(rn50, smoke_data: Path) -> None:
+    options = ("system.job.options=[--hold]", f"system.results={rn50.results}")
+    done = rn50("submit", "smoke", "--scheduler", "slurm", "--json", *options)
+    job = json.loads(done.stdout)["job"]
+    row = listed(rn50)
+    assert (row["status"], row["reason"]) == ("queued", f"slurm job {job}: PENDING")
+    subprocess.run(["scancel", job], check=True)
+    assert settled_state(job) == "CANCELLED"
+    wait_until(lambda: listed(rn50)["status"] == "killed")
+
+
 def test_a_job_near_its_time_limit_goes_back_into_its_queue_and_goes_on(
     rn50, lab: Path, smoke_data: Path, uninterrupted: str
 ) -> None:
@@ -265,6 +284,9 @@ def test_a_job_near_its_time_limit_goes_back_into_its_queue_and_goes_on(
     wait_until(lambda: any(told.search(log.read_text()) for log in logs))
     rank.resume()
     wait_until(lambda: state_of(job) == "PENDING")
+    row = listed(rn50)
+    assert (row["status"], row["reason"]) == ("queued", f"slurm job {job}: PENDING")
+    assert row["folder"] == str(folder / "run_0") and not row["resumable"]
     refused = rn50("submit", "--resume", str(folder))
     assert refused.returncode == 2
     assert f"found slurm job {job} in its queue or running" in refused.stderr
