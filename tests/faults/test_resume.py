@@ -29,7 +29,7 @@ def records(folder: Path) -> list[dict[str, Any]]:
     """What was learned and when, without clocks."""
     kept = ("kind", "step", "epoch", "loss", "lr", "momentum", "correct", "total")
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").open()]
-    return [{k: v for k, v in x.items() if k in kept} for x in lines if x["kind"] != "gaps"]
+    return [{k: v for k, v in x.items() if k in kept} for x in lines if x["kind"] in ("train", "eval")]
 
 
 def bits(folder: Path) -> tuple[str, float]:
