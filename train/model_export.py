@@ -6,6 +6,7 @@ runs and those with channels last become that without a change of any weight.
 
 from __future__ import annotations
 
+import importlib
 import json
 from pathlib import Path
 from typing import Any
@@ -84,7 +85,10 @@ def write_onnx(prefix: Path, shape: tuple[int, ...]) -> None:
     """`prefix`.onnx from MXNet's two files, for any number of images at once; ONNX checks it."""
     import onnx
     from mxnet.onnx import export_model as convert
+    from mxnet.onnx.mx2onnx import _op_translations
 
+    for number in ("12", "13"):  # imported without ONNX (mxnet_import.py), they hold no operator
+        importlib.reload(getattr(_op_translations, f"_op_translations_opset{number}"))
     path = f"{prefix}.onnx"
     files = f"{prefix}-symbol.json", f"{prefix}-{_EPOCH:04d}.params"
     shapes = [("images", *shape[1:])]

@@ -5,8 +5,10 @@ MXNet 1.9.1 is from 2022. Names that NumPy has dropped since are set on numpy be
 Importing MXNet 1.9.1 takes 1.5 CPU-seconds. Half of that is SciPy, which MXNet treats as optional
 (statistics of its quantization and of its test helpers), and setuptools, which stands in for
 `distutils` to compare three version numbers. Every rank pays for both, and a shared file system for
-some 600 files a rank. `rn50/__init__.py` installs the finder, so Horovod's import counts too;
-`scripts/setup.sh` does it for Horovod's build, to whose CMake Python must print nothing else.
+some 600 files a rank. ONNX, where that extra is installed, would crash them: it loads protobuf
+while another thread loads MXNet's library (6 of 6 runs over Gloo, onnx 1.18, protobuf 7.36).
+`rn50/__init__.py` installs the finder, so Horovod's import counts too; `scripts/setup.sh` does it
+for Horovod's build, to whose CMake Python must print nothing else.
 """
 
 from __future__ import annotations
@@ -45,11 +47,16 @@ class MXNetFinder(MetaPathFinder):
 
 @contextmanager
 def stand_ins() -> Iterator[None]:
-    """No SciPy, and `distutils.version` with the two classes that MXNet imports from it. A module
-    that is loaded already stays what it is; afterwards all of them can be imported as usual."""
+    """No SciPy, no ONNX, and `distutils.version` with the two classes that MXNet imports from it. A
+    module that is loaded already stays what it is; afterwards all can be imported as usual."""
     version = ModuleType("distutils.version")
     version.LooseVersion = version.StrictVersion = _Version  # type: ignore[attr-defined]
-    modules = {"scipy": None, "distutils": ModuleType("distutils"), "distutils.version": version}
+    modules = {
+        "scipy": None,
+        "onnx": None,
+        "distutils": ModuleType("distutils"),
+        "distutils.version": version,
+    }
     placed = {name: module for name, module in modules.items() if name not in sys.modules}
     sys.modules.update(placed)  # type: ignore[arg-type]
     try:

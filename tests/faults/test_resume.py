@@ -29,7 +29,8 @@ def records(folder: Path) -> list[dict[str, Any]]:
     """What was learned and when, without clocks."""
     kept = ("kind", "step", "epoch", "loss", "lr", "momentum", "correct", "total")
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").open()]
-    return [{k: v for k, v in x.items() if k in kept} for x in lines if x["kind"] in ("train", "eval")]
+    learned = (line for line in lines if line["kind"] in ("train", "eval"))
+    return [{key: value for key, value in line.items() if key in kept} for line in learned]
 
 
 def bits(folder: Path) -> tuple[str, float]:
