@@ -117,7 +117,7 @@ class Slurm(Scheduler):
     end_command = ("scontrol", "show", "job", "-o")
     end_pattern = r"\b(?:JobState|Reason|ExitCode)=\S+"
     cancel_command = "scancel"
-    requeue_command = f'scontrol requeue "{job_id}" || true'
+    requeue_command = f'scontrol requeue "{job_id}"'
 
     def directives(self, run: Run) -> Iterator[str]:
         system, job = run.system, run.system.job

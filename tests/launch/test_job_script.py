@@ -170,7 +170,7 @@ def test_gpus_are_asked_for_once(
 
 
 EXIT_99 = '  --requeue "exit 99" \\'
-SCONTROL = '  --requeue "scontrol requeue \\"${SLURM_JOB_ID:-}\\" || true" \\'
+SCONTROL = '  --requeue "scontrol requeue \\"${SLURM_JOB_ID:-}\\"" \\'
 
 
 @pytest.mark.parametrize(
