@@ -28,6 +28,9 @@ _ASK_S = 10.0
 _MOST_QUESTIONS = 20
 """About interrupted jobs: each is a process of some 10 ms here and work for a shared server."""
 
+_BESIDE_NAMES = 56
+"""Columns of a live table that progress, epoch (12.34/100), loss, top-1, images/s and left take."""
+
 Cell = Callable[[RunRow], str]
 
 
@@ -257,7 +260,7 @@ def _picture(rows: Sequence[RunRow], below: Path, width: int, height: int) -> Re
     at_work = [row for row in rows if row.status in OPEN]
     ended = [row for row in rows if row.status not in OPEN]
     room = max(height - len(at_work) - 5, 3)
-    parts: list[RenderableType] = [_bars(at_work, below)] if at_work else []
+    parts: list[RenderableType] = [_bars(at_work, below, width)] if at_work else []
     if ended:
         header, cells = _table(ended[:room], width, below)
         widths = [max(map(len, column)) for column in zip(header, *cells, strict=True)]
@@ -267,14 +270,15 @@ def _picture(rows: Sequence[RunRow], below: Path, width: int, height: int) -> Re
     return Group(*parts)
 
 
-def _bars(rows: Sequence[RunRow], below: Path) -> RenderableType:
+def _bars(rows: Sequence[RunRow], below: Path, width: int) -> RenderableType:
     from rich.progress_bar import ProgressBar
     from rich.table import Table
     from rich.text import Text
 
     table = Table(box=None, padding=(0, len(GAP), 0, 0), pad_edge=False, expand=True)
     names = [_below(row.folder, below) for row in rows]
-    table.add_column(Text(_title(below, names)), overflow="fold")
+    room = max(width - _BESIDE_NAMES, 12)  # Rich would leave out the last column
+    table.add_column(Text(_title(below, names)), overflow="fold", max_width=room)
     table.add_column("progress", ratio=1, min_width=6)
     for title in ("epoch", "loss", "top-1", "images/s", "left"):
         table.add_column(title, no_wrap=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import pty
@@ -15,10 +16,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 from typer.testing import CliRunner
 
 from rn50.cli.main import app
-from rn50.cli.runs import _table
+from rn50.cli.runs import _picture, _table
 from rn50.config.load import load
 from rn50.report.runs import Progress, RunRow, read_runs
 from tests.data.test_lock import holder_elsewhere, start_holder
@@ -294,6 +296,22 @@ def test_columns_fit_the_terminal(tmp_path: Path, width: int | None) -> None:
     assert width is None or wide <= width
     assert cells[0][1] == "smoke/20261122T125959Z" and "49.3" in cells[0]
     assert "(12.5)" in cells[1]
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_a_long_name_takes_no_figure_from_the_live_table(tmp_path: Path, width: int) -> None:
+    top = Path("results")
+    row = RunRow(top / "abci_2048_closed_32k/20270102T000000Z/run_10", "running", None, None)
+    at = Progress(1400, 2000, 70.25, 100, 0.5967, 4532.0)
+    row = row._replace(progress=at, eval_accuracy=0.75, images_per_s=123456.7)
+    rows = [row, row._replace(status="queued", progress=None), row._replace(status="success")]
+    console = Console(width=width, file=io.StringIO())
+    console.print(_picture(rows, top, width, 24))
+    lines = console.file.getvalue().splitlines()
+    assert max(map(len, lines)) <= width
+    figures = ["70.25/100", "0.5967", "0.7500", "123,456.7", "1:15:32"]
+    assert any(line.split()[-5:] == figures for line in lines)
+    assert any("queued" in line for line in lines)
 
 
 @pytest.mark.parametrize("columns", [80, 120])
