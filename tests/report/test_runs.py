@@ -221,6 +221,7 @@ def test_odd_content_is_no_error_and_steers_no_terminal(
     run: Path, held: subprocess.Popen[str], number: int
 ) -> None:
     ODD[number](run)
+    make_run(run.with_name("x\x1b]0;owned\x07\n[red]y"))
     for lock in (True, False):
         if not lock:
             held.kill()
@@ -229,7 +230,7 @@ def test_odd_content_is_no_error_and_steers_no_terminal(
             done = CliRunner().invoke(app, ["runs", str(run.parents[1]), *more])
             assert done.exit_code == 0, done.output
             assert not [c for c in done.output if not c.isprintable() and c != "\n"]
-            assert len(done.output) < 4000
+            assert len(done.output) < 4000 and "[red]y" in done.output
 
 
 def test_the_end_of_a_long_log_is_enough(run: Path) -> None:
