@@ -124,7 +124,8 @@ def test_a_run_that_was_interrupted_goes_on_as_a_job_in_its_folder(
     rn50: Any, smoke_data: Path
 ) -> None:
     results = (f"data.path={smoke_data}", f"system.results={rn50.results}")
-    process = rn50.start("launch", "smoke", *SHORT, *results)
+    short = ("system.ranks_per_node=1", "eval.period=1", "eval.offset=0", "eval.target=0.2")
+    process = rn50.start("launch", "smoke", *SHORT, *short, *results)
     wait_until(lambda: list(rn50.results.glob("*/*/checkpoint/step_*.ckpt")))
     process.send_signal(signal.SIGUSR1)
     _, err = process.communicate(timeout=180)
