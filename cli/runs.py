@@ -70,7 +70,7 @@ def runs(
         list[Path] | None,
         typer.Argument(
             help="Folders of runs or above runs; default: results.",
-            metavar="[FOLDER]...",
+            metavar="FOLDER",
             show_default=False,
         ),
     ] = None,

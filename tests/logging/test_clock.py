@@ -66,7 +66,7 @@ def test_log_metrics_and_timeline_share_it(tmp_path: Path, monkeypatch: pytest.M
         log.clock_jump(-HOUR_S)
         log.abort()
     assert 0 <= metrics.elapsed_s < 60
-    assert 0 <= timeline._spans[0]["dur"] < 60e6
+    assert 0 <= timeline.spans[0]["dur"] < 60e6
     text = (tmp_path / "log.txt").read_text()
     assert text.index('"block_start"') < text.index('"wall_clock_jump", "value": -3600.0')
     stamps = [int(line.split('"time_ms": ')[1].split(",")[0]) for line in text.splitlines()]
