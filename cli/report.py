@@ -115,14 +115,14 @@ def _print_rows(comparison: Comparison, columns: Sequence[Column], order: Sequen
     from ..report.compare_runs import RESULTS, shared_parameters
     from ..report.compare_view import name_of
 
-    page = page_cells()
+    page, letter_cells = page_cells(), 2 + max(map(len, comparison.letters))
     leads = {RESULTS: [comparison.letters, tuple(map(name_of, comparison.subjects))]}
     for group, found in groupby(columns, key=lambda column: column.group):
         lead = leads.get(group, [comparison.letters])
         taken = sum(min(NAME_CELLS, max(map(len, cells))) + 2 for cells in lead)
         if group != RESULTS:
             print(f"\n{group}")
-        for number, block in enumerate(_blocks(found, page - taken, page - 5)):
+        for number, block in enumerate(_blocks(found, page - taken, page - letter_cells)):
             if number:
                 print()
             titles = ["", "run"][: len(lead)] + [fold_title(one) for one in block]

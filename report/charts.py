@@ -39,6 +39,9 @@ _DOTS_UP_TO = 60
 _LOG_FROM_RATIO = 20.0
 _LARGEST = 1e15
 _LEGEND_ROWS = 5
+MOST_WITHIN = 10
+"""Entries of a legend within the axes; a longer one would cover what is drawn and stands below."""
+_BELOW = {"ncols": 7, "columnspacing": 1.0, "handlelength": 1.6}
 
 
 class Series(NamedTuple):
@@ -94,7 +97,9 @@ def finish(axes: Axes, *, legend: bool = True) -> None:
         elif isinstance(axis.get_major_formatter(), ScalarFormatter):
             axis.set_major_formatter(tick_text)
     labels = axes.get_legend_handles_labels()[1]
-    if legend and labels:
+    if legend and len(labels) > MOST_WITHIN:
+        axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.2), **_BELOW)
+    elif legend and labels:
         axes.legend(ncols=math.ceil(len(labels) / _LEGEND_ROWS))
 
 
@@ -114,6 +119,7 @@ def draw_lines(
     marks: Sequence[tuple[str, float]] = (),
     from_zero: bool = False,
     spread_x: bool = False,
+    legend: bool = True,
 ) -> None:
     """Lines with their names, and levels to compare them with.
 
@@ -123,6 +129,7 @@ def draw_lines(
         marks: (name, level), drawn across.
         from_zero: the y axis begins at 0.
         spread_x: a logarithmic x axis where the lines end at very different places.
+        legend: where there are several lines.
     """
     ends = []
     for number, (label, lines) in enumerate(series):
@@ -145,7 +152,7 @@ def draw_lines(
         axes.set_ylim(bottom=0)
     if spread_x and min(ends, default=0) > 0 and max(ends) / min(ends) > _LOG_FROM_RATIO:
         axes.set_xscale("log")
-    finish(axes, legend=len(series) + len(marks) > 1)
+    finish(axes, legend=legend and len(series) + len(marks) > 1)
 
 
 def svg(figure: Figure, **options: Any) -> str:
@@ -169,12 +176,20 @@ def page_chart(slug: str, title: str, draw: Callable[[Axes], None]) -> Markup:
         title: what the chart shows, for those who do not see it.
         draw: draws on the axes that it is given.
     """
-    width_in, height_in = (px / 72 for px in PAGE_PX)
-    figure = new_figure(width_in, height_in, layout=None)  # a layout takes half as long again
+    width_px, height_px = PAGE_PX
+    figure = new_figure(width_px / 72, height_px / 72, layout=None)  # layout: half as long again
     axes = figure.subplots()
     draw(axes)
-    right = 0.98 if len(figure.axes) == 1 else 0.86
-    figure.subplots_adjust(left=0.15, right=right, bottom=0.18, top=0.97)
+    entries = len(axes.get_legend_handles_labels()[1])
+    below_px = 16 * math.ceil(entries / _BELOW["ncols"]) if entries > MOST_WITHIN else 0
+    height_px += below_px
+    figure.set_figheight(height_px / 72)
+    figure.subplots_adjust(
+        left=0.15,
+        right=0.98 if len(figure.axes) == 1 else 0.86,
+        bottom=(0.18 * PAGE_PX[1] + below_px) / height_px,
+        top=1 - 0.03 * PAGE_PX[1] / height_px,
+    )
     for artist in figure.findobj():
         artist.set_clip_on(False)  # a page refers to nothing by url(...)
     text = svg(figure, transparent=True)
@@ -186,7 +201,14 @@ def page_chart(slug: str, title: str, draw: Callable[[Axes], None]) -> Markup:
     return Markup(
         '<svg class="chart" role="img" viewBox="0 0 {} {}" aria-labelledby="{}-t">'
         '<title id="{}-t">{}</title>{}'
-    ).format(*PAGE_PX, slug, slug, f"{title}. {said}", Markup(body.replace(INK, "currentColor")))
+    ).format(
+        width_px,
+        height_px,
+        slug,
+        slug,
+        f"{title}. {said}",
+        Markup(body.replace(INK, "currentColor")),
+    )
 
 
 def _ends(axes: Axes) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any, NamedTuple
 from markupsafe import Markup
 
 from ..config.errors import UserError
-from .charts import Series, draw_lines, new_panels, page_chart, save
+from .charts import MOST_WITHIN, PANEL_IN, Series, draw_lines, new_panels, page_chart, save
 from .compare import Comparison
 from .compare_view import name_of
 from .phases import Course, course, pairs
@@ -24,6 +25,7 @@ _SETTINGS = (
 _PLACES = {"epoch": "epoch", "time_s": "seconds after run_start"}
 """What accuracy is drawn against: field of an evaluation -> name of the axis."""
 _LONGEST = 40
+_LEGEND_LINE_IN = 0.18
 
 
 class Plot(NamedTuple):
@@ -50,9 +52,22 @@ def write_plot(comparison: Comparison, path: Path) -> None:
     found = [_accuracy(comparison, place, labels) for place in _PLACES]
     if not any(found):
         raise UserError("--plot: a log with evaluations expected, found none")
-    for axes, series, x_label in zip(panels, found, _PLACES.values(), strict=True):
-        draw_lines(axes, series, x_label=x_label, marks=_targets(comparison))
-        axes.set(ylabel="top-1 accuracy", xlim=(0, None), ylim=(0, 1))
+    many = len(labels) >= MOST_WITHIN
+    for axes, series, (place, x_label) in zip(panels, found, _PLACES.items(), strict=True):
+        draw_lines(
+            *(axes, series),
+            x_label=x_label,
+            marks=_targets(comparison),
+            spread_x=place == "time_s",
+            legend=not many,
+        )
+        axes.set(ylabel="top-1 accuracy", ylim=(0, 1))
+        if axes.get_xscale() == "linear":
+            axes.set_xlim(left=0)
+    if many:  # one for both panels
+        handles, names_shown = panels[0].get_legend_handles_labels()
+        figure.set_figheight(PANEL_IN + _LEGEND_LINE_IN * math.ceil(len(names_shown) / 3))
+        figure.legend(handles, names_shown, loc="outside lower center", ncols=3)
     save(figure, path)
 
 

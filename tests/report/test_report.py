@@ -582,6 +582,18 @@ def test_a_chart_says_what_it_shows() -> None:
         assert f">{text}</text>" in chart
 
 
+def test_the_legend_of_many_lines_stands_below_them() -> None:
+    heights = {}
+    for count in (3, 22):
+        lines = [Series(f"line {n}", [[(0, n), (1, n + 1)]]) for n in range(count)]
+        chart = page_chart("a", "A", lambda axes, lines=lines: draw_lines(axes, lines, x_label="x"))
+        heights[count] = int(re.search(r'viewBox="0 0 358 (\d+)"', chart)[1])
+        assert chart.count(">line 1<") == 1
+        dashes = len(set(re.findall(r"stroke-dasharray: ([^;]+)", chart)))
+        assert dashes == (0 if count == 3 else 2)  # ten colours, then dashed, then dotted
+    assert heights == {3: 240, 22: 240 + 4 * 16}
+
+
 def test_a_chart_takes_its_ink_from_the_page() -> None:
     chart = chart_of(Series("A", [[(1, 3), (2, 1)]]), x_label="epoch")
     colours = set(re.findall(r"(?:fill|stroke): ([^;\"]+)", chart))
