@@ -98,7 +98,7 @@ def throughput(
 
     Example: `rn50 bench throughput quick --ranks 1,2 --batch 32,64 --plot throughput.svg`
 
-    Example: `rn50 bench throughput cpu_small data.classes=1000 data.crop_px=224 --batch 4 --steps 1`
+    Example: `rn50 bench throughput cpu_small data.classes=1000 data.crop_px=224 --batch 4`
     """
     counts = _rising("--ranks", ranks)
     base = job.load(*_PLAIN, ranks=counts[0])
