@@ -23,10 +23,9 @@ Runs = Annotated[list[Path], typer.Argument(help="Folders of runs or of jobs.", 
 def _read(paths: list[Path]) -> list[Exported]:
     from ..report.export import read_runs
 
-    runs = read_runs(paths)
-    for run in runs:
-        for note in run.folder.notes:
-            say(f"rn50: note: {run.folder.path}: {note}", to=sys.stderr)
+    runs, notes = read_runs(paths)
+    for note in notes:
+        say(f"rn50: note: {note}", to=sys.stderr)
     return runs
 
 

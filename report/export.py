@@ -71,20 +71,29 @@ class Exported(NamedTuple):
         return {key: value for key, value in found.items() if value is not None}
 
 
-def read_runs(paths: Sequence[Path]) -> list[Exported]:
-    """The runs of folders; a job's folder means its runs. Raises UserError: one has no records, or
-    two have the same name."""
-    runs = [_read(folder) for path in paths for folder in run_folders(path) or [path]]
+def read_runs(paths: Sequence[Path]) -> tuple[list[Exported], list[str]]:
+    """(runs of the folders, notes on what is left out); a job's folder means its runs. Raises
+    UserError: none has records, or two have the same name."""
+    folders = [folder for path in paths for folder in run_folders(path) or [path]]
+    found = [_read(folder) for folder in folders]
+    runs = [run for run in found if run is not None]
+    notes = [
+        f"{folder / 'metrics.jsonl'}: the records of a run expected, found none"
+        for folder, run in zip(folders, found, strict=True)
+        if run is None
+    ]
+    if not runs:
+        raise UserError(*notes)
     names = [run.name for run in runs]
     if twice := next((name for name in names if names.count(name) > 1), None):
         raise UserError(f"RUN: runs with different names expected, found {show(twice)} twice")
-    return runs
+    return runs, notes + [f"{run.folder.path}: {note}" for run in runs for note in run.folder.notes]
 
 
-def _read(path: Path) -> Exported:
+def _read(path: Path) -> Exported | None:
     subject = read_folder(path) if (path / "metrics.jsonl").is_file() else None
     if subject is None or (folder := subject.folder) is None or not folder.metrics:
-        raise UserError(f"{path / 'metrics.jsonl'}: the records of a run expected, found none")
+        return None
     events = subject.logs[0].log.events if subject.logs else ()
     starts = (event.time_ms for event in events if event.key == "run_start")
     parts = path.resolve().parts
