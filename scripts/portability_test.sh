@@ -100,8 +100,9 @@ apart() {
   local log=$store/logs/$1/log.txt code=0
   shift
   # In the background, so that a signal ends the wait. SIGKILL reaches all of it: setpriv's from
-  # here, --kill-child's from unshare, the kernel's from the first process of a namespace.
-  timeout -k 10 "$limit_s" setpriv --pdeathsig KILL \
+  # here to timeout and from there to unshare, --kill-child's from unshare, the kernel's from the
+  # first process of a namespace.
+  setpriv --pdeathsig KILL timeout -k 10 "$limit_s" setpriv --pdeathsig KILL \
     unshare --mount-proc --pid --ipc --fork --kill-child "$@" >>"$log" 2>&1 </dev/null &
   child=$!
   wait "$child" || code=$?
