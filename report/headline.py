@@ -112,6 +112,15 @@ def data_logged(subject: Subject) -> str | None:
     return f"{train:,.0f} training and {evaluation:,.0f} evaluation images, by the log"
 
 
+def _top5(subject: Subject, epoch: float | None) -> str:
+    """Of the evaluation after `epoch`, from metrics.jsonl, which a bare log has not."""
+    for record in subject.folder.records("eval") if subject.folder else ():
+        correct, total = number(record.get("correct_top5")), number(record.get("total"))
+        if number(record.get("epoch")) == epoch and correct is not None and total:
+            return f"; top-5 {correct / total:.4f}"
+    return ""
+
+
 def facts(subject: Subject) -> list[Fact]:
     runs = subject.runs
     if not runs:
@@ -121,9 +130,8 @@ def facts(subject: Subject) -> list[Fact]:
     shown = next((run.reached for run in runs if run.reached), None) or runs[0].best
     if shown is not None:
         epoch = "" if shown.epoch is None else f", epoch {shown.epoch:g}"
-        found.append(
-            Fact("Top-1", f"{shown.accuracy:.4f}", "", f"target {runs[0].target:g}{epoch}")
-        )
+        note = f"target {runs[0].target:g}{epoch}{_top5(subject, shown.epoch)}"
+        found.append(Fact("Top-1", f"{shown.accuracy:.4f}", "", note))
     rates = [run.images_per_s for run in runs if run.images_per_s is not None]
     if rates:
         found.append(

@@ -142,7 +142,7 @@ def read_folder(path: Path) -> Subject:
         except UserError as error:
             notes.extend(str(error).splitlines())
     if not logs and folder is None:
-        raise UserError(*notes)
+        raise UserError(*(notes or [f"{path}: a log or the config of a run expected, found none"]))
     return Subject(path, tuple(files), tuple(logs), folder, tuple(notes))
 
 

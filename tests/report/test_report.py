@@ -29,6 +29,8 @@ from rn50.report.run_folder import read_folder, read_subjects
 from rn50.report.write import write_report
 from tests.compliance.log_text import Edit, Run, find, good_run, last, meta, put, write
 from tests.report.conftest import Chromium
+from tests.report.test_breakdown import records as step_records
+from tests.report.test_breakdown import table as rank_table
 
 SHARED = Path(os.environ.get("RN50_SHARED", Path(__file__).resolve().parents[2].parent / "shared"))
 LOGS = SHARED / "data/mlperf_logs/logs"
@@ -80,8 +82,11 @@ def run_folder(tmp_path: Path) -> Path:
     (folder / "config.yaml").write_text(loaded.to_yaml())
     origins = {path: str(origin) for path, _, origin in loaded.leaves()}
     (folder / "origins.json").write_text(json.dumps(origins))
-    lines = "".join(json.dumps(record) + "\n" for record in train_records())
+    evaluation = {"kind": "eval", "epoch": 35, "correct": 7, "correct_top5": 9, "total": 10}
+    records = [*train_records(), *step_records(), evaluation]
+    lines = "".join(json.dumps(record) + "\n" for record in records)
     (folder / "metrics.jsonl").write_text(lines)
+    (folder / "ranks.json").write_text(json.dumps(rank_table(["node-17", "node-18"])))
     (folder / "timeline.json").write_text(json.dumps({"traceEvents": SPANS}))
     environment = {"host": "node-17", "packages": {"mxnet": "1.9.1"}, "command": ["a", "b"]}
     (folder / "environment.json").write_text(json.dumps(environment))
@@ -165,7 +170,7 @@ def test_all_of_a_run_is_on_its_page(run_folder: Path) -> None:
     shape = Shape(page_of(run_folder))
     for said in (
         "smoke",  # its name
-        "target 0.7, epoch 35",
+        "target 0.7, epoch 35; top-5 0.9000",
         "MLCommons compliance checker 4.1.68",
         "PASS",
         "Top-1 accuracy by epoch",
@@ -178,8 +183,11 @@ def test_all_of_a_run_is_on_its_page(run_folder: Path) -> None:
         "4.500 s of stages in 3.500 s",  # of the start-up
         "connect ranks",
         "startup_0",
-        "Time of a step, between 10 log points",
-        "100.0 ms",
+        "Rank 0, as its device did it: medians of 3 log points",
+        "exposed: from the end of backward",
+        "rank 0 on node-17",
+        "By host, the slowest first",
+        f"rn50 launch {run_folder}/config.yaml",
         "node-17",
         "packages.mxnet",
         "base_learning_rate",
@@ -188,7 +196,7 @@ def test_all_of_a_run_is_on_its_page(run_folder: Path) -> None:
         load("smoke", ["seed=7", "eval.target=0.7"]).sha256,
     ):
         assert said in shape.text, said
-    assert shape.tags.count("svg") == 5
+    assert shape.tags.count("svg") == 7
     ids = [value for name, value in shape.attributes if name == "id"]
     assert len(ids) == len(set(ids))
     links = [value for name, value in shape.attributes if name == "href"]
