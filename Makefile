@@ -15,7 +15,7 @@ test: setup
 
 # For the edit loop: no ranks and no commands.
 test-fast: setup
-	$(PYTHON) -m pytest $(PARALLEL) --fast
+	$(PYTHON) -m pytest $(PARALLEL) -n 2 --fast
 
 check: test
 

@@ -32,6 +32,9 @@ settings.register_profile("fast", settings.get_profile("same"), max_examples=10)
 settings.load_profile("same")
 
 
+_OF_PROCESSES = ("container", "faults", "gpu", "portability", "ranks", "slurm")
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--fast",
@@ -43,6 +46,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("--fast"):
         settings.load_profile("fast")
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """With --fast, folders whose files all start processes are not even imported."""
+    fast = config.getoption("--fast")
+    return True if fast and collection_path.name in _OF_PROCESSES else None
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

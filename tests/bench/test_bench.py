@@ -261,6 +261,7 @@ def test_rounds_are_noted_when_they_are_over(tmp_path: Path) -> None:
     assert read_rounds(tmp_path) is None
 
 
+@pytest.mark.slow
 def test_measurements_are_drawn_the_same_each_time(tmp_path: Path) -> None:
     measurements = {"images/s": {"trainer": [1.0, 2.0], "bare loop": [1.5]}, "s": {"a": [3.0]}}
     ratios = {"trainer / bare loop": {"median": 1.0, "min": 0.9, "max": 1.1}}

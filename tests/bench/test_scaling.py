@@ -78,6 +78,7 @@ def test_without_one_rank_the_fewest_are_the_measure(run: Run) -> None:
     assert four["efficiency_cores"]["median"] == 0.75  # a GPU each, whatever cores there are
 
 
+@pytest.mark.slow
 def test_plots_are_the_same_each_time(run: Run, tmp_path: Path) -> None:
     rows = curve_rows([point(1, 10.0), point(2, 19.0)], run)
     for name in ("a.svg", "b.svg"):

@@ -59,6 +59,7 @@ def harmless(text: str) -> None:
     assert not [line for line in text.split("\n") if line.startswith("PASS y")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "command",
     [

@@ -84,6 +84,7 @@ def edit(run: Run, rng: random.Random) -> None:
         record.time_ms += rng.choice([-5, 5, -5000, 5000, -2e6, 2e6])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ruleset", benchmark.RULESETS)
 def test_random_edits(tmp_path: Path, ruleset: str) -> None:
     rng = random.Random(ruleset)

@@ -237,6 +237,7 @@ PIECES = st.sampled_from(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=500)
 @given(st.one_of(st.lists(PIECES, max_size=25).map("".join), st.text(max_size=80)))
 @example("base: dgxa100_8.yaml\nbatch: {per_rank: 160145}\n")
@@ -256,6 +257,7 @@ def test_no_yaml_raises_anything_but_a_user_error(folder: Path, text: str) -> No
 NUMBERS = st.one_of(st.integers(), st.floats(), st.sampled_from([1e-320, 1e308, 0.9, 1e-4]))
 
 
+@pytest.mark.slow
 @settings(max_examples=500)
 @given(
     st.sampled_from(["dgxa100_8", "abci_2048_open", "quick", "sony_2176"]),

@@ -64,6 +64,7 @@ def notes(row: list[str]) -> dict[str, str]:
     return dict(part.split("=", 1) for part in row[12].split(" ## ") if "=" in part)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("row", REAL, ids=lambda row: row[0])
 def test_real_logs(row: list[str]) -> None:
     found = check_log(LOGS / row[0], row[1])
@@ -87,6 +88,7 @@ def test_the_ruleset_of_a_real_log_is_found(row: list[str]) -> None:
     assert check_log(LOGS / row[0], official=False).ruleset == row[1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("row", MUTANTS, ids=lambda row: row[0])
 def test_mutants(row: list[str]) -> None:
     found = check_log(LOGS / row[0], row[1])

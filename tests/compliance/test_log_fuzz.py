@@ -89,6 +89,7 @@ def test_random_bytes(folder: Path, content: bytes, ruleset: str | None) -> None
     judge(folder, content, ruleset)
 
 
+@pytest.mark.slow
 @settings(max_examples=500)
 @given(
     st.sampled_from(sorted(GOOD)),
@@ -107,6 +108,7 @@ def test_mutated_and_cut_logs(
     judge(folder, bytes(content)[: end % (2 * len(content))], None)
 
 
+@pytest.mark.slow
 @settings(max_examples=250)
 @given(
     st.lists(
@@ -133,6 +135,7 @@ def test_any_values_under_known_keys(
     judge(folder, "".join(lines).encode("utf-8", "surrogatepass"), ruleset)
 
 
+@pytest.mark.slow
 @settings(max_examples=120)
 @given(
     st.lists(st.tuples(st.integers(0, 10**6), VALUES, st.integers(0, 3)), min_size=1, max_size=3),

@@ -414,6 +414,7 @@ def test_a_stray_stamp_is_named(
         assert ("in seconds" in told[0].message) == (factor != 1)
 
 
+@pytest.mark.slow
 @EVERYWHERE
 @given(logs, st.lists(st.floats(0, 900), min_size=1, max_size=7), st.booleans())
 def test_ranks_that_all_write_are_no_nonsense(
@@ -508,6 +509,7 @@ def of_set(folder: Path, runs: list[tuple[str, Run]]) -> Check:
 SETS = settings(EVERYWHERE, max_examples=12)
 
 
+@pytest.mark.slow
 @SETS
 @given(logs, st.integers(0, 10**12), st.integers(0, 4))
 def test_one_log_five_times(tmp_path: Path, name: str, shift_ms: int, own: int) -> None:
@@ -583,6 +585,7 @@ def test_runs_of_their_own_are_not_taken_for_one(tmp_path: Path, name: str, seed
     assert severities(found, "copied-run", "copied-accuracies") == set()
 
 
+@pytest.mark.slow
 def test_runs_of_thousands_of_evaluations(tmp_path: Path) -> None:
     """No count of evaluations is too many for the arithmetic."""
     runs = []

@@ -52,6 +52,7 @@ def check_run(folder: Path, config: str, *overrides: str, accuracy: float = 0.8)
     return check_officially(path, run.ruleset)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("config", CLOSED)
 @pytest.mark.parametrize("ruleset", RULESETS)
 def test_a_good_log_passes(tmp_path: Path, config: str, ruleset: str) -> None:
@@ -132,6 +133,7 @@ def published() -> list[tuple[str, str, str]]:
     return [(row[0], row[1], row[2]) for row in rows if row[0].startswith("logs/")]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not published(), reason="no published logs beside this checkout")
 @pytest.mark.parametrize(("log", "ruleset", "verdict"), published())
 def test_the_verdict_on_published_logs(log: str, ruleset: str, verdict: str) -> None:

@@ -36,6 +36,7 @@ def test_records_and_pruning(official: tuple[str, object]) -> None:
     assert [point.batch for point in kept_points(ruleset)] == kept
 
 
+@pytest.mark.slow
 def test_means_and_limits_are_those_of_the_tool(official: tuple[str, object]) -> None:
     ruleset, tool = official
     rng = random.Random(ruleset)

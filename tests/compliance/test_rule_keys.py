@@ -95,6 +95,7 @@ def logs(folder: Path) -> Iterator[tuple[Log, str]]:
             yield read_log(path, checked_keys(), others=False), ruleset
 
 
+@pytest.mark.slow
 def test_no_rule_reads_a_key_that_it_does_not_declare(tmp_path: Path) -> None:
     found: dict[str, set[str]] = {}
     for log, ruleset in logs(tmp_path):
@@ -125,6 +126,7 @@ def test_every_declared_key_is_kept() -> None:
     assert "tracked_stats" not in checked_keys()
 
 
+@pytest.mark.slow
 def test_no_rule_reads_metadata_that_long_records_lose(tmp_path: Path) -> None:
     asked: set[str] = set()
     for log, ruleset in logs(tmp_path):

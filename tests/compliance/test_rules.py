@@ -825,6 +825,7 @@ def checked(
     return check_log(write(folder / "result_0.txt", run, ruleset), ruleset, official=official)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("division", ["closed", "open"])
 @pytest.mark.parametrize("optimizer", ["lars", "sgd"])
 @pytest.mark.parametrize(
@@ -843,6 +844,7 @@ def test_a_good_run_breaks_no_rule(
     assert found.difference == ""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES, ids=lambda c: f"{c.rule}-{c.words[:30]}")
 def test_a_broken_rule_is_found(tmp_path: Path, case: Case) -> None:
     run = good_run(case.ruleset, case.division, case.optimizer)

@@ -24,6 +24,7 @@ published = pytest.mark.skipif(
 )
 
 
+@pytest.mark.slow
 @published
 @SETS
 @given(
@@ -58,6 +59,7 @@ def unnumbered(run: Run, by: int) -> None:
                 record.metadata[name] = f"epoch {record.metadata[name]}"
 
 
+@pytest.mark.slow
 @SETS
 @given(logs, st.sampled_from([renumbered, unnumbered]), st.booleans())
 def test_copies_are_known_without_their_epochs(

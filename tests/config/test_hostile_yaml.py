@@ -54,6 +54,7 @@ def test_a_long_chain_without_a_branch_ends_too(tmp_path: Path) -> None:
     assert load(nested(tmp_path, 20, "base: NEXT\n")).run.name == "run"
 
 
+@pytest.mark.slow
 def test_many_keys_in_many_bases_end(tmp_path: Path) -> None:
     """Each file is small enough; together they are not: every leaf is held against all others."""
     for level in range(6):

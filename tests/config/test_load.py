@@ -288,6 +288,7 @@ def test_an_unknown_key_is_told_the_nearest(folder: Path, text: str, told: str) 
     assert error_of(text) == told
 
 
+@pytest.mark.slow
 @FUZZ
 @given(after=st.lists(st.integers(1, 9), max_size=5))
 @example(after=[2, 2])
@@ -436,6 +437,7 @@ def test_the_saved_config_reads_back_the_same(folder: Path, name: str) -> None:
     assert again.sha256 == loaded.sha256
 
 
+@pytest.mark.slow
 @FUZZ
 @given(
     org=st.text(min_size=1, max_size=20).filter(str.isprintable),
@@ -559,6 +561,7 @@ def test_random_keys_and_values_raise_nothing_else(
     load_or_refuse(text.encode(errors="replace"))
 
 
+@pytest.mark.slow
 @FUZZ
 @given(
     st.lists(

@@ -242,6 +242,7 @@ def test_the_message_lists_the_machines(folder: Path) -> None:
         load("quick", ["system=nothing like it"])
 
 
+@pytest.mark.slow
 def test_a_preset_copied_elsewhere_is_the_same_preset(folder: Path) -> None:
     """Its bases are names, and its paths are relative to the working folder."""
     for name in list_presets():

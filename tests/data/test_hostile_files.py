@@ -275,6 +275,7 @@ def test_a_bomb_in_a_record_is_not_decoded(tmp_path: Path, plant: Callable[[Path
     in_little_memory(decode)
 
 
+@pytest.mark.slow
 def test_an_index_that_is_a_hole_is_not_read(packed: Path) -> None:  # noqa: F811
     """600 MB of nothing, beside a table of as many rows."""
     rows = 15_000_000
@@ -308,6 +309,7 @@ def test_a_table_that_tells_of_a_bomb_is_refused(packed: Path) -> None:  # noqa:
         verify(packed, sample=1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("plant", [fifo, zeros, sparse])
 @pytest.mark.parametrize("name", ["manifest.json", "train.rec", "val.idx", "val.npy"])
 def test_a_set_of_hostile_files_is_one_error(

@@ -460,6 +460,7 @@ def test_records_spoilt_since_the_checks_are_named(tmp_path: Path, make: Any, sp
     assert "\n" not in str(e.value)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("prefetch", [1, 3])
 def test_records_that_do_not_decode_are_replaced_within_their_batch_up_to_a_limit(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], prefetch: int

@@ -93,6 +93,7 @@ def test_every_image_once_an_epoch_over_all_ranks(
         assert sorted(seen) == list(range(samples))
 
 
+@pytest.mark.slow
 @FUZZ
 @given(
     samples=st.integers(1, 60),
@@ -233,6 +234,7 @@ def test_active_steps_end_where_a_rank_has_no_share_to_come(
         assert list(order.active_steps(2)) == expected
 
 
+@pytest.mark.slow
 @FUZZ
 @given(plan=ANY_PLAN, seed=SEEDS, data=st.data())
 def test_any_step_can_be_asked_for_first_across_changes(

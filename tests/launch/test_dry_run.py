@@ -26,6 +26,7 @@ def described(config: str, *overrides: str) -> dict[str, Any]:
     return describe_launch(load(config, overrides), "gloo", COMMAND, here=HERE)
 
 
+@pytest.mark.slow
 def test_a_rehearsal(smoke_data: Path) -> None:
     found = described("smoke", f"data.path={smoke_data}", "seed=7")
     said = dict(rows(found))

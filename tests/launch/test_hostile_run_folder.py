@@ -71,6 +71,7 @@ def content(folder: Path) -> dict[str, str]:
     return {path.name: path.read_text() for path in folder.iterdir()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", PLANTED)
 @pytest.mark.parametrize("name", WRITTEN)
 def test_a_run_with_something_planted_is_not_gone_on_with(

@@ -43,6 +43,7 @@ def watchdog(request: pytest.FixtureRequest) -> Iterator[Watchdog]:
     watchdog.close()
 
 
+@pytest.mark.slow
 def test_a_rank_that_is_gone_is_named_with_its_place(watchdog: Watchdog) -> None:
     ranks = [Rank(watchdog, 0), Rank(watchdog, 1)]
     ranks[1].beat("epoch 3", 120)
@@ -54,6 +55,7 @@ def test_a_rank_that_is_gone_is_named_with_its_place(watchdog: Watchdog) -> None
     assert failed is not None and failed["rank"] == 1
 
 
+@pytest.mark.slow
 def test_a_rank_that_has_said_why_or_is_done_is_not_lost(watchdog: Watchdog) -> None:
     ranks = [Rank(watchdog, 0), Rank(watchdog, 1)]
     place = {"rank": 1, "host": "h1", "phase": "epoch 1", "step": 2}
@@ -67,6 +69,7 @@ def test_a_rank_that_has_said_why_or_is_done_is_not_lost(watchdog: Watchdog) -> 
     assert watchdog.lost is None and watchdog.failed_rank is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("watchdog", [{"silence_s": 0.5}], indirect=True)
 def test_a_silent_rank_is_found_while_others_beat(watchdog: Watchdog) -> None:
     ranks = [Rank(watchdog, 0), Rank(watchdog, 1)]
@@ -79,6 +82,7 @@ def test_a_silent_rank_is_found_while_others_beat(watchdog: Watchdog) -> None:
     assert failed["rank"] == 1 and failed["reason"].startswith("silent for 0.5 s")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("watchdog", [{"stall_s": 0.5}], indirect=True)
 @pytest.mark.parametrize("culprit_waits", [False, True])
 def test_of_ranks_that_stand_still_the_one_behind_is_blamed(
@@ -97,6 +101,7 @@ def test_of_ranks_that_stand_still_the_one_behind_is_blamed(
     assert failed["rank"] == 1 and "no progress for 0.5 s" in failed["reason"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("watchdog", [{"start_s": 0.5}], indirect=True)
 def test_a_rank_that_never_reports_is_missed(watchdog: Watchdog) -> None:
     rank = Rank(watchdog, 0)
@@ -109,6 +114,7 @@ def test_a_rank_that_never_reports_is_missed(watchdog: Watchdog) -> None:
     assert wait_until(move)["rank"] == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "data",
     [
@@ -142,6 +148,7 @@ class Clock:
         return self.now_s
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("heard_since", [False, True])
 def test_an_hour_of_suspension_makes_no_rank_silent(heard_since: bool) -> None:
     """Afterwards a rank that is silent is found in time, however the others went on."""

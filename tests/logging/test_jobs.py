@@ -96,6 +96,7 @@ def test_the_config_of_a_job_does_not_overrule_its_logs(job: Path) -> None:
         assert "config.yaml of the job says 3.1.0" in finding["message"]
 
 
+@pytest.mark.slow
 def test_report(job: Path) -> None:
     """Against 0.759, none of the five would have reached its target."""
     path = write_report(job)

@@ -210,6 +210,7 @@ def test_a_script_of_a_log_would_not_run(
     assert "Content Security Policy" in " ".join(chromium.messages)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not ROWS, reason="no published logs beside this checkout")
 def test_published_logs_of_all_rounds_are_rows(tmp_path: Path) -> None:
     page = tmp_path / "runs.html"

@@ -23,6 +23,7 @@ def folder_of(tmp_path: Path, preset: str) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow
 def test_a_run_on_a_described_machine_is_predicted_on_it(tmp_path: Path) -> None:
     page = write_report(folder_of(tmp_path, "dgxa100_n128")).read_text()
     text = " ".join(Shape(page).text.split())
@@ -36,6 +37,7 @@ def test_a_run_on_a_described_machine_is_predicted_on_it(tmp_path: Path) -> None
     assert_inert(page)
 
 
+@pytest.mark.slow
 def test_the_same_recipe_on_another_machine(tmp_path: Path) -> None:
     (subject,) = read_subjects(folder_of(tmp_path, "dgxa100_n128"))
     there = outlook(subject, "abci")
@@ -48,6 +50,7 @@ def test_the_same_recipe_on_another_machine(tmp_path: Path) -> None:
     assert sum(shares) == pytest.approx(100, abs=0.1 * len(shares))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("preset", ["quick", "smoke", "you_alexnet_32k"])
 def test_other_recipes_have_no_outlook_unless_asked_for(tmp_path: Path, preset: str) -> None:
     (subject,) = read_subjects(folder_of(tmp_path, preset))

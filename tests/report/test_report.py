@@ -212,6 +212,7 @@ def test_findings_are_listed(run_folder: Path) -> None:
     assert "run_stop says aborted" in text
 
 
+@pytest.mark.slow
 def test_the_same_input_makes_the_same_page(run_folder: Path) -> None:
     assert page_of(run_folder) == page_of(run_folder)
 
@@ -229,6 +230,7 @@ def test_a_run_that_failed_before_its_log_has_a_page(tmp_path: Path) -> None:
     assert "The run failed: rank 1 is gone" in Shape(page_of(tmp_path)).text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("result", "told"),
     [
@@ -278,6 +280,7 @@ def test_the_top_says_how_the_run_ended(
     assert ("Next" in top) == ("next" in result)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("edits", "told"),
     [
@@ -302,6 +305,7 @@ def test_a_set_that_is_not_imagenet_is_told_calmly(
     assert (f"{beginning}{told}" in text) if told else (beginning not in text)
 
 
+@pytest.mark.slow
 def test_the_top_says_on_what_data(run_folder: Path, smoke_data: Path, tmp_path: Path) -> None:
     def top(path: Path) -> str:
         return top_of(write_report(path, tmp_path / "page.html").read_text())
@@ -332,6 +336,7 @@ def test_an_empty_log_is_a_verdict_and_a_note(tmp_path: Path) -> None:
     assert "CANNOT READ" in text and "empty file" in text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "missing",
     ["config.yaml", "origins.json", "metrics.jsonl", "timeline.json", "environment.json"],
@@ -362,6 +367,7 @@ def test_epochs_beyond_all_bounds_are_not_drawn(tmp_path: Path) -> None:
     Shape(page_of(write(tmp_path / "log.txt", run)))
 
 
+@pytest.mark.slow
 def test_a_submission_shows_its_runs_and_its_score(tmp_path: Path) -> None:
     for number in range(5):
         run = good_run()
@@ -419,6 +425,7 @@ VALUES = st.one_of(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=25)
 @given(
     st.lists(st.tuples(st.integers(0, 95), VALUES, VALUES, st.floats(-1e15, 1e15)), max_size=12),

@@ -147,6 +147,7 @@ NAMES = (
 KEYS = st.sampled_from([*NAMES.split(" "), None, 3])
 
 
+@pytest.mark.slow
 @settings(max_examples=300)
 @given(
     st.lists(

@@ -97,6 +97,7 @@ def test_rounds_and_bytes_are_the_formulas(algorithm: str, ranks: int) -> None:
     assert counted.bytes_per_rank == pytest.approx(formula.bytes_per_rank, rel=1e-12)
 
 
+@pytest.mark.slow
 @EVERY
 @pytest.mark.parametrize("ranks", [1000, 1024, 2048, 2176, 3456, 4096])
 def test_rounds_and_bytes_at_scale(algorithm: str, ranks: int) -> None:

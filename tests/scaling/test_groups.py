@@ -18,6 +18,7 @@ def bytes_of(groups: list[tuple[int, ...]], sizes: list[int]) -> list[int]:
     return [sum(sizes[tensor] for tensor in group) for group in groups]
 
 
+@pytest.mark.slow
 @FUZZ
 @given(rule=RULES, sizes=SIZES)
 def test_every_rule_takes_each_tensor_once_last_layers_first(rule: str, sizes: list[int]) -> None:

@@ -49,6 +49,7 @@ def test_one_group_without_jitter_is_the_formula(
     assert one_group(network, algorithm, n_bytes) == pytest.approx(expected, rel=1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", EXACT)
 @pytest.mark.parametrize("ranks", [2048, 3456, 8192])
 def test_the_formula_at_scale(algorithm: str, ranks: int) -> None:

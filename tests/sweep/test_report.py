@@ -40,6 +40,7 @@ def searched(folder: Path, measure: str, values: list[float]) -> tuple[LoadedSwe
     return loaded, study
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("measure", "best"), [("epochs_to_target", 2), ("accuracy, at_epoch: 4", 0)]
 )
@@ -73,6 +74,7 @@ def test_the_table_has_the_best_first_and_every_reason(tmp_path: Path) -> None:
         assert [row[-1] for row in rows[3:]] == ["no <disk>", "accuracy 0.1 after epoch 2"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("values", [[], [1.0], [5.0, 5.0, 5.0, 5.0], [4.0, 6.0, 9.0, 3.0, 2.0]])
 def test_plots_from_any_number_of_trials_the_same_each_time(
     tmp_path: Path, values: list[float]

@@ -74,6 +74,7 @@ def test_a_grid_is_tried_once_each(tmp_path: Path) -> None:
     assert len({str(sorted(trial.params.items())) for trial in study.trials}) == size
 
 
+@pytest.mark.slow
 @settings(max_examples=30)
 @given(st.integers(1, 300), st.binary(max_size=40))
 def test_a_journal_cut_anywhere_goes_on(

@@ -144,6 +144,7 @@ def test_feature_maps_of_224_px_are_those_of_the_papers(
     assert shapes == [in_layout(layout, 1, channels, side, side)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", SMALL)
 def test_a_step_gives_every_parameter_a_finite_gradient(case: str) -> None:
     model, px = SMALL[case]
@@ -158,6 +159,7 @@ def test_a_step_gives_every_parameter_a_finite_gradient(case: str) -> None:
         assert np.isfinite(gradient).all() and gradient.any(), p.name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", SMALL)
 def test_output_shape_and_copied_parameters(case: str) -> None:
     model, px = SMALL[case]
@@ -183,6 +185,7 @@ def test_names_end_as_the_optimizers_rule_expects(case: str) -> None:
     assert bool(bn_statistics(net)) == (model.network == "resnet")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", SMALL)
 def test_weights_depend_on_the_seed_alone(case: str) -> None:
     model, px = SMALL[case]
@@ -197,6 +200,7 @@ def test_weights_depend_on_the_seed_alone(case: str) -> None:
     assert digest(1, 5) != digest(2, 5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("model", "names"),
     [
@@ -222,6 +226,7 @@ def of_both_layouts(case: str, dtype: str = "float32") -> list[tuple[Any, Any, A
     return [build_networks(m, 5, crop_px=px, seed=3, ctx=mx.cpu()) for m in models]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 @pytest.mark.parametrize("case", SMALL)
 def test_weights_of_both_layouts_are_the_same_draw(case: str, dtype: str) -> None:
@@ -268,6 +273,7 @@ def channels_first_convolution(convolution: Any, transpose: Any) -> Any:
     return compute
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", SMALL)
 def test_both_layouts_are_the_same_function(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Logits, losses and all gradients; only the convolution of NHWC is another than on a GPU."""
@@ -298,6 +304,7 @@ def test_both_layouts_are_the_same_function(case: str, monkeypatch: pytest.Monke
         np.testing.assert_allclose(turned[name], expected, rtol=0, atol=close, err_msg=name)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("network", ["alexnet", "googlenet"])
 def test_dropout_follows_the_seed_of_the_thread_that_trains(network: str) -> None:
     net, _, _ = build_networks(Model(network=network), 9, crop_px=64, seed=1, ctx=mx.cpu())

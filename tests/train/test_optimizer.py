@@ -98,6 +98,7 @@ def gradients_of(step: int) -> dict[str, np.ndarray]:
     return gradients
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", ["fused", "multi_tensor"])
 @pytest.mark.parametrize("per_call", [60, 2])
 @pytest.mark.parametrize(
@@ -255,6 +256,7 @@ def test_reset_forgets_momentum() -> None:
         )
 
 
+@pytest.mark.slow
 def test_kernel_does_not_depend_on_threads() -> None:
     """Bit for bit: block sums are added in one order."""
     import os

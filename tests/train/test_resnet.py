@@ -24,6 +24,7 @@ def test_resnet50_has_161_tensors_and_25557032_parameters() -> None:
     assert sum(int(np.prod(s)) for _, s in shapes) == benchmark.RESNET50_PARAMETERS == 25_557_032
 
 
+@pytest.mark.slow
 def test_resnet50_names_order_and_values_are_pinned() -> None:
     """A changed name, order or draw would change every published run."""
     net, _, _ = build_networks(Model(), 1000, crop_px=224, seed=7, ctx=mx.cpu())

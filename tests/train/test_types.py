@@ -128,6 +128,7 @@ def test_every_preset_has_a_case_of_its_own_settings() -> None:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_types_and_shapes_of_training(case: Case) -> None:
     net = build_network(case.model, case.classes, crop_px=case.crop_px)
