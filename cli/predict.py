@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
 _MOST_FACTOR = 1_000_000
 """By which a node may be slower: what takes a million times as long stands still."""
+_LEAST_MTBF_H, _MOST_MTBF_H = 0.01, 1e9
 _MOST_RANK_STEPS = 5_000_000
 """Of a simulation: about a minute (2,048 ranks x 1,000 steps in 14 groups take 20 s of a core)."""
 
@@ -83,6 +85,14 @@ def predict(
     out: Annotated[
         Path | None, output_file("With --calibrate: write the fitted system's YAML here")
     ] = None,
+    mtbf: Annotated[
+        str | None,
+        typer.Option(
+            metavar="HOURS",
+            help="Nodes fail, one of them every so many hours on average; `published`: as often as "
+            "in studies of GPU clusters.",
+        ),
+    ] = None,
     simulate: Annotated[
         bool,
         typer.Option(
@@ -119,7 +129,11 @@ def predict(
     Example: `rn50 predict --validate`
 
     Example: `rn50 predict dgxa100_n128 --simulate --slow-node 1.2`
+
+    Example: `rn50 predict abci_2048_open --mtbf published`
     """
+    if mtbf is not None and (validate or simulate or plot is not None):
+        raise UserError("--mtbf: without --validate, --simulate and --plot expected, found both")
     if out is not None and not calibrate:
         raise UserError("--out: --calibrate expected beside it, found none")
     if plot is not None and simulate:
@@ -145,8 +159,11 @@ def predict(
         "precision": precision,
         "ruleset": _ruleset(ruleset),
     }
+    node_mtbf_h = _hours(mtbf)
     if calibrate:
         wanted = gpus is not None or batch_per_gpu is not None
+        if not wanted and mtbf is not None:
+            raise UserError("--mtbf: --gpus and --batch-per-gpu expected beside it, found none")
         if not wanted and plot:
             raise UserError("--plot: --gpus and --batch-per-gpu expected beside it, found none")
         fitted, choices["precision"] = _calibrate(
@@ -166,7 +183,26 @@ def predict(
         faults = {"slow_node": slow_node, "slow_link": slow_link, "fail_step": fail_step}
         _simulate(job, steps, seed, faults, as_json)
         return
-    _predict(job, plot, as_json)
+    if mtbf is None:
+        _predict(job, plot, as_json)
+    else:
+        _predict_with_failures(job, node_mtbf_h, as_json)
+
+
+def _hours(mtbf: str | None) -> float | None:
+    """Of `--mtbf`; None: as published."""
+    if mtbf is None or mtbf == "published":
+        return None
+    try:
+        hours = float(mtbf)
+    except ValueError:
+        hours = math.nan
+    if not _LEAST_MTBF_H <= hours <= _MOST_MTBF_H:
+        raise UserError(
+            f"--mtbf: `published` or {_LEAST_MTBF_H:g} to {_MOST_MTBF_H:,.0f} hours expected, "
+            f"found {show(mtbf)}"
+        )
+    return hours
 
 
 def _check_numbers(given: dict[str, tuple[float | None, float]]) -> None:
@@ -252,6 +288,35 @@ def _predict(job: Job, plot: Path | None, as_json: bool) -> None:
     write_plot(answer, plot)
     if not as_json and not is_stdout(plot):
         say(f"{plot}: drawn")
+
+
+def _predict_with_failures(job: Job, node_mtbf_h: float | None, as_json: bool) -> None:
+    """A prediction on nodes that fail. `node_mtbf_h` None: at each published rate."""
+    from ..report.prediction import outlook_rows, study_rows
+    from ..scaling.failures import PUBLISHED, USUAL, outlook
+    from ..scaling.predict import predict as run_predict
+
+    answer, per_node = run_predict(job), job.system.ranks_per_node
+    studies = (
+        [] if node_mtbf_h else [(s, outlook(answer, s.gpu_hours / per_node)) for s in PUBLISHED]
+    )
+    chosen = outlook(answer, node_mtbf_h or USUAL.gpu_hours / per_node)
+    if as_json:
+        found: dict[str, Any] = {"failures": chosen.to_dict()}
+        if studies:
+            found["published"] = [s._asdict() | o.to_dict() for s, o in studies]
+        print_json(answer.to_dict() | found)
+        return
+    _print_prediction(answer)
+    print()
+    if studies:
+        print_table(
+            ("failures as in", "of a node", "of the run", "none", "time"), study_rows(studies)
+        )
+        print()
+    print_table((f"a node fails every {chosen.node_mtbf_h:,.0f} h", ""), outlook_rows(chosen))
+    for study, _ in studies:
+        print(f"{study.name}: {study.source}")
 
 
 def _print_prediction(answer: Prediction) -> None:

@@ -165,6 +165,13 @@ def build_plan(run: Run) -> Plan:
     )
 
 
+def spread(global_batch: int, ranks: int) -> tuple[int, int]:
+    """(images per rank, ranks with a share) of the same global batch on at most so many ranks: all
+    shares are equal, so the largest number of ranks that divides it takes part."""
+    active = next(n for n in range(min(ranks, global_batch), 0, -1) if global_batch % n == 0)
+    return global_batch // active, active
+
+
 def _batches(run: Run) -> Iterator[tuple[int, int, int | None]]:
     """(first epoch, images per rank, active ranks) of each segment."""
     yield 1, run.batch.per_rank, run.batch.active_ranks

@@ -64,6 +64,8 @@ class Job:
     period: int = EVAL_PERIOD_EPOCHS
     offset: int | None = None
     bn_average: bool = True
+    checkpoint_epochs: float | None = None
+    """Least training between two checkpoints; None: a tenth of the run, inf: there are none."""
 
 
 @dataclass(frozen=True)
@@ -164,6 +166,9 @@ def job_of_config(run: Run, **choices: Any) -> Job:
         "period": run.eval.period,
         "offset": run.eval.offset,
         "bn_average": run.eval.bn_stats != "local",
+        "checkpoint_epochs": plan.checkpoint_every_steps / plan.steps_per_epoch
+        if run.checkpoint.enabled
+        else math.inf,
     }
     if run.division == "open" or len(plan.segments) > 1 or run.eval.target != TARGET_ACCURACY:
         settings["epochs"] = float(plan.eval_epochs[-1])

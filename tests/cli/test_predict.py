@@ -288,3 +288,34 @@ def test_bad_input_is_one_clear_line(
     assert len(errors) == 1, done.stderr
     assert expected in errors[0]
     assert "Traceback" not in done.stderr
+
+
+def test_failures_are_predicted_at_published_rates_and_at_ones_own(rn50) -> None:
+    done = rn50("predict", "abci_2048_open", "--mtbf", "published")
+    assert done.returncode == 0, done.stderr
+    for text in ("arXiv:2410.21680", "arXiv:2407.21783", "the run ends without one", "of 2044"):
+        assert text in done.stdout
+    published = json.loads(
+        rn50("predict", "abci_2048_open", "--mtbf", "published", "--json").stdout
+    )
+    assert len(published["published"]) == 4
+    own = json.loads(rn50("predict", "abci_2048_open", "--mtbf", "10", "--json").stdout)
+    assert "published" not in own
+    assert own["failures"]["run_mtbf_h"] == pytest.approx(10 / 512, rel=1e-4)
+    assert own["failures"]["expected_s"] > published["failures"]["expected_s"]
+    assert own["time_to_train_s"] == published["time_to_train_s"]
+
+
+@pytest.mark.parametrize(
+    ("more", "expected"),
+    [
+        (("--mtbf", "often"), "--mtbf: `published` or 0.01 to 1,000,000,000 hours expected"),
+        (("--mtbf", "nan"), "found 'nan'"),
+        (("--mtbf", "-1"), "found '-1'"),
+        (("--mtbf", "10", "--simulate"), "without --validate, --simulate and --plot expected"),
+    ],
+)
+def test_bad_rates_are_refused(rn50, more: tuple[str, ...], expected: str) -> None:
+    done = rn50("predict", "abci_2048_open", *more)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert expected in done.stderr
