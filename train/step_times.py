@@ -79,21 +79,23 @@ class StepTimes:
         """First step not yet taken, and the last one asked for."""
         self._begun_s = np.nan
         """End of the update before `_next`; NaN: something else than a step lay between."""
-        self._past_ms: list[NDArray[np.float32]] = []  # 24 bytes a step
+        self._past_ms: list[NDArray[np.float32]] = []  # 28 bytes a step
         self._block: list[tuple[int, float]] = []
         self.detailed = range(0)
         """Steps of which every group of gradients is stamped too."""
         self._profiled: dict[int, NDArray[np.float64]] = {}
-        """Of those steps: their stamps, and a (groups, 2) of when backward had written a group and
-        when its sum was there."""
+        """Stamps of those steps."""
         self._groups: dict[int, NDArray[np.float64]] = {}
+        """Of those steps a (groups, 2): when backward had written a group, and when its sum was
+        there."""
         self.block_begun_s = np.nan
         """When the first batch of the block was at hand (perf_counter)."""
 
     def ask(self, step: int) -> None:
         """The host asks for the batch of a step."""
-        if np.isnan(self._begun_s) and self._last < self._next:
-            self._next = step
+        if step != self._last + 1:  # the first after a resume, or epochs without this rank
+            self.log_point()
+            self._next, self._begun_s = step, np.nan
         self._last = step
         self._begin_range("input")
         row = self._row
@@ -220,10 +222,8 @@ def percentiles(ms: NDArray[np.float32]) -> dict[str, float]:
     """Of (steps, columns) the median and the 90th percentile of the step and of each column:
     `step_p50_ms`, `forward_p90_ms`; and the longest step."""
     step = ms[:, : len(PHASES)].sum(axis=1)
-    columns = {"step": step, **dict(zip(COLUMNS, ms.T, strict=True))}
-    found = {
-        f"{name}_p{share}_ms": float(np.percentile(column, share))
-        for name, column in columns.items()
-        for share in (50, 90)
-    }
+    middle, slow = np.percentile(np.column_stack([step, ms]), (50, 90), axis=0).tolist()
+    found: dict[str, float] = {}
+    for name, p50, p90 in zip(("step", *COLUMNS), middle, slow, strict=True):
+        found |= {f"{name}_p50_ms": p50, f"{name}_p90_ms": p90}
     return {**found, "step_max_ms": float(step.max())}

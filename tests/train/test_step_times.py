@@ -91,6 +91,36 @@ def test_the_engine_stamps_what_it_has_done_and_nothing_waits() -> None:
     assert {span["pid"] for span in timeline.spans} == {3}
 
 
+def take_step(times: StepTimes, step: int) -> None:
+    comm: Any = SimpleNamespace(buckets=[nd.ones(1)], written_last=[nd.ones(1)])
+    times.ask(step)
+    times.batch()
+    times.forward(nd.ones(1))
+    times.backward(comm)
+    times.reduction(comm)
+    times.update(comm.buckets)
+
+
+def test_steps_without_this_rank_are_in_no_figure() -> None:
+    """Its share of the batch is none in steps 7 to 40: it asks for no batch in them."""
+    times = StepTimes(4)
+    for step in range(1, 7):
+        take_step(times, step)
+        if step == 4:
+            nd.waitall()
+            times.log_point()
+    nd.waitall()
+    time.sleep(0.2)
+    for step in (41, 42):
+        take_step(times, step)
+    nd.waitall()
+    assert len(times.log_point()) == 2
+    assert [step for step, _ in times.end_block()] == [*range(1, 7), 41, 42]
+    ms = times.all_ms()
+    assert len(ms) == 8
+    assert ms[6, PHASES.index("host")] == 0  # what lay between is no waiting
+
+
 @pytest.mark.parametrize(
     ("text", "steps"),
     [("20", range(11, 31)), ("101-120", range(101, 121)), (None, range(0)), ("7-7", range(7, 8))],
