@@ -85,8 +85,6 @@ class Updater:
         }
         self.previous_lr = 0.0
         """Of the last step."""
-        self.written_last: list[nd.NDArray] = []
-        """The weights that a step writes last."""
         self.trusts: nd.NDArray | None = None
         """Trust ratios of the last step, one for each tensor (own operator only)."""
         self._kinds: list[tuple[list[Tensor], nd.NDArray]] = []
@@ -95,6 +93,7 @@ class Updater:
             kind = [t for t in self._tensors if (t.scaled, t.has_master) == (scaled, mp)]
             self._kinds.append((kind, nd.array([t.decay for t in kind], ctx)))
         self.written_last = [t.arrays[0] for t in (self._kinds[-1][0][-1], self._tensors[-1])]
+        """The weights that a step writes last."""
         if settings.variant == "akiba":
             self._squares = [nd.zeros_like(t.arrays[0]) for t in self._tensors]
             self._apply: Callable[[int, Settings], None] = self._apply_rmsprop_warmup
