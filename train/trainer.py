@@ -124,12 +124,14 @@ def start_up(
     ]
     built = run_stages(stages, context.timeline, serial=run.startup.serial)
     model, data = built["build network"], built["build pipelines"]
+    # Before the clock starts: both load libraries, and NVML has a start-up of its own.
+    times = StepTimes(context.plan.log_every_steps, phase_ranges())
+    usage = Usage(
+        device_id=ctx.device_id if ctx.device_type == "gpu" else None,
+        reads_host=context.process.local_rank == 0,
+    )
     context.start_clock([p.name for p in trainable(model.net)])
     comm.barrier()  # nobody touches the data before rank 0 has started the clock
-    times = StepTimes(
-        context.plan.log_every_steps,
-        *([phase_ranges()] if ctx.device_type == "gpu" else []),
-    )
     return Trainer(
         context=context,
         ctx=ctx,
@@ -151,10 +153,7 @@ def start_up(
         next_eval_batch=batches_of(data.evaluation, ctx),
         reads=reads,
         log=RunLog(context),
-        usage=Usage(
-            device_id=ctx.device_id if ctx.device_type == "gpu" else None,
-            reads_host=context.process.local_rank == 0,
-        ),
+        usage=usage,
     )
 
 
