@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import mxnet as mx
 from mxnet import nd
@@ -58,27 +58,28 @@ def train_and_evaluate(context: RunContext, reads: HostReads | None = None) -> N
     try:
         reached = train_blocks(trainer, checkpointer)
         context.log.run_stop(success=reached)
-        trainer.log.result(trainer.model.net, reached=reached, ranks=rank_table(trainer))
+        write_result(trainer, reached=reached)
         if reached:  # the model that the run was for; its clock has stopped
             checkpointer.save_now(is_best=True)
     except StopTraining as stop:  # on all ranks at the same step
         checkpointer.save_now()
         context.log.abort()
-        table = rank_table(trainer)
-        trainer.log.result(trainer.model.net, reached=False, ranks=table, stopped=str(stop))
+        write_result(trainer, reached=False, stopped=str(stop))
     checkpointer.finish()
     trainer.comm.stop()
     trainer.log.timeline()
 
 
-def rank_table(trainer: Trainer) -> dict[str, list[Any]]:
-    """What each rank needed; all ranks call it at the end."""
-    trainer.steps.profile.end()
-    return gather_ranks(
-        trainer.comm,
-        trainer.context.process.host,
-        trainer.steps.times.all_ms(),
-        trainer.usage.used(),
+def write_result(trainer: Trainer, *, reached: bool, stopped: str | None = None) -> None:
+    """The result, with what each rank needed; all ranks call it when the run's clock has stopped.
+    What it does itself is not in the run's time."""
+    context, steps = trainer.context, trainer.steps
+    time_s = context.elapsed_s
+    steps.profile.end()
+    used, host = trainer.usage.used(), context.process.host
+    ranks = gather_ranks(trainer.comm, host, steps.times.all_ms(), used)
+    trainer.log.result(
+        trainer.model.net, time_s=time_s, ranks=ranks, reached=reached, stopped=stopped
     )
 
 

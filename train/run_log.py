@@ -95,13 +95,14 @@ class RunLog:
         self,
         net: Any,
         *,
-        reached: bool,
+        time_s: float,
         ranks: dict[str, list[Any]],
-        stopped: str | None = None,
+        reached: bool,
+        stopped: str | None,
     ) -> None:
-        """result.json and ranks.json; the launcher adds the official verdict."""
+        """result.json and ranks.json, `time_s` after `run_start`; the launcher adds the official
+        verdict."""
         context, state, plan = self._context, self._context.state, self._context.plan
-        time_s = context.elapsed_s
         if context.process.rank != 0:
             return
         self._compare_clocks()
