@@ -37,8 +37,9 @@ class ProfileWindow:
         self._steps = profiled_steps(context.run.log.profile)
         times.detailed = self._steps
         self._folder = context.out / _FOLDER / f"rank_{context.process.rank}"
+        self._first = context.state.step + 1
+        """That this process trains; after a resume not 1."""
         self._running = False
-        self._ended = False
 
     def __call__(self, step: int) -> None:
         if step == self._steps.start:
@@ -49,14 +50,12 @@ class ProfileWindow:
     def end(self) -> None:
         """Stop, and write this rank's part; nothing where the window has ended already."""
         if not self._running:
-            if self._steps and not self._ended and self._context.process.rank == 0:
-                reached = self._context.state.step
-                first = self._steps.start
+            if self._steps and self._context.process.rank == 0:
                 warn(
-                    f"log.profile: nothing recorded: step {first} expected, found {reached} in all"
+                    f"log.profile: nothing recorded: step {self._steps.start} expected among those "
+                    f"trained, found {self._first} to {self._context.state.step}"
                 )
             return
-        self._ended = True
         nd.waitall()
         hvd.stop_timeline()
         mx.profiler.set_state("stop")
@@ -73,7 +72,7 @@ class ProfileWindow:
         write_own(self._folder / "spans.json", json.dumps(timeline.spans))
         for name in (_OPERATORS, _HOROVOD):
             (self._folder / name).unlink(missing_ok=True)
-        self._running = False
+        self._running, self._steps = False, range(0)
 
     def _begin(self) -> None:
         self._folder.mkdir(parents=True, exist_ok=True)
