@@ -182,8 +182,6 @@ def engine_environment(
         "HOROVOD_DISABLE_GROUP_FUSION": "1",
         "HOROVOD_CYCLE_TIME": f"{run.comm.cycle_ms:g}",
         "MXNET_CUDNN_AUTOTUNE_DEFAULT": "0",
-        # A timeline that begins while ranks run (log.profile).
-        **({"HOROVOD_TIMELINE": "DYNAMIC"} if run.log.profile else {}),
         **SETTINGS[backend],
         **({"MXNET_ENFORCE_DETERMINISM": "1"} if run.deterministic and backend == "nccl" else {}),
         **offered[algorithm],

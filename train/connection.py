@@ -8,6 +8,7 @@ libmxnet.so, which loads in 0.1 s.
 from __future__ import annotations
 
 import ctypes
+import os
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -31,6 +32,8 @@ class Connection:
     UserError: the ranks do not form the grid that `comm.algorithm` asks for."""
 
     def __init__(self, run: Run, timeline: Timeline, *, over_mpi: bool) -> None:
+        if run.log.profile:  # else Horovod starts no timeline while ranks run
+            os.environ.setdefault("HOROVOD_TIMELINE", "DYNAMIC")
         self._timeline = timeline
         self._over_mpi = over_mpi
         self._mpi: ctypes.CDLL | None = None

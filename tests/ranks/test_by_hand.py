@@ -31,7 +31,7 @@ def test_a_seed_is_drawn_and_logged(rn50, smoke_data: Path) -> None:
     seeds = []
     for _ in range(2):
         done = rn50(
-            *("train", "smoke", "system.ranks_per_node=1", "limits.epochs=1"),
+            *("train", "smoke", "system.ranks_per_node=1", "limits.epochs=1", "log.profile=3"),
             *(f"data.path={smoke_data}", f"system.results={rn50.results}"),
         )
         assert done.returncode == 1, done.stderr
@@ -44,6 +44,7 @@ def test_a_seed_is_drawn_and_logged(rn50, smoke_data: Path) -> None:
         assert result["seed"] == saved
         assert done.stdout.splitlines()[-1].startswith(f"{result['reason']}: {folder}; go on with")
         assert (folder / "report.html").is_file()
+        assert '"step 13"' in (folder / "timeline.json").read_text()
     assert seeds[0] != seeds[1]
 
 
