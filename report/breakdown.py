@@ -107,13 +107,10 @@ def _stack(records: Sequence[dict[str, Any]], axes: Axes) -> None:
     lines = [pairs(records, "step", f"{name}_p50_ms") for name in PHASES]
     whole = [line for line in lines if len(line) == len(lines[0])]
     names = [name for name, line in zip(PHASES, lines, strict=True) if len(line) == len(lines[0])]
-    axes.stackplot([x for x, _ in whole[0]], [[y for _, y in line] for line in whole], labels=names)
-    axes.set(xlabel="step", ylim=(0, 1.35 * max(map(sum, zip(*_values(whole), strict=True)))))
+    heights = [[y for _, y in line] for line in whole]
+    axes.stackplot([x for x, _ in whole[0]], heights, labels=names)
+    axes.set(xlabel="step", ylim=(0, 1.35 * max(map(sum, zip(*heights, strict=True)))))
     finish(axes)
-
-
-def _values(lines: Sequence[Sequence[tuple[float, float]]]) -> list[list[float]]:
-    return [[y for _, y in line] for line in lines]
 
 
 def _step_times(records: Sequence[dict[str, Any]], axes: Axes) -> None:
