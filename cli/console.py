@@ -85,6 +85,13 @@ Config = Annotated[
         help="A preset's name (`rn50 config list`) or a YAML file.", autocompletion=complete_preset
     ),
 ]
+ConfigToResume = Annotated[
+    str | None,
+    typer.Argument(
+        help="A preset or a YAML file; default: quick, or the config to resume.",
+        autocompletion=complete_preset,
+    ),
+]
 Overrides = Annotated[
     list[str] | None,
     typer.Argument(help="`key.path=value`, such as `batch.per_rank=16`.", show_default=False),

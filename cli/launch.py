@@ -16,6 +16,7 @@ from .console import (
     EXIT_BAD,
     EXIT_USAGE,
     Config,
+    ConfigToResume,
     Json,
     Launcher,
     Overrides,
@@ -23,7 +24,6 @@ from .console import (
     Runs,
     SystemName,
     Tracking,
-    complete_preset,
     print_json,
     split_config,
 )
@@ -43,13 +43,7 @@ class _Wanted(NamedTuple):
 
 
 def launch(
-    config: Annotated[
-        str | None,
-        typer.Argument(
-            help="A preset or a YAML file; default: quick, or the config to resume.",
-            autocompletion=complete_preset,
-        ),
-    ] = None,
+    config: ConfigToResume = None,
     overrides: Overrides = None,
     ranks: Ranks = None,
     launcher: Launcher = None,

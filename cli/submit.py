@@ -14,11 +14,11 @@ from ..config.names import SCHEDULER_NAMES
 from ..launch.ending import Stopped, asked_by, job_ended, job_left
 from .console import (
     EXIT_BAD,
+    ConfigToResume,
     Json,
     Overrides,
     SystemName,
     choices,
-    complete_preset,
     print_json,
     say,
     split_config,
@@ -34,13 +34,7 @@ SchedulerName = Annotated[
 
 
 def submit(
-    config: Annotated[
-        str | None,
-        typer.Argument(
-            help="A preset or a YAML file; default: quick, or the config to resume.",
-            autocompletion=complete_preset,
-        ),
-    ] = None,
+    config: ConfigToResume = None,
     overrides: Overrides = None,
     scheduler: SchedulerName = None,
     requeue: Annotated[
