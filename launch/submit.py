@@ -32,10 +32,8 @@ JOB_ID = re.compile(r"\d[\w.\[\]-]*")
 _EXIT_CODE_BYTES = 16
 SETTLE_S = 10.0
 """Time for a file of the job to show up here once the scheduler has forgotten the job."""
-
-
 _LOOK_S = 10.0
-"""For a scheduler that does not answer, where nobody waits for the job."""
+"""Longest time that `rn50 runs` waits for the answer of a scheduler."""
 _BEFORE = "no run has begun"
 
 
