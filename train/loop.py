@@ -74,6 +74,7 @@ def zero_gradient_steps(
     """The same steps on a rank without a share of the batch: zeros to the sum, the same update."""
     zero, steps = nd.zeros(1, context.comm.ctx), 0
     for step in range(first, last + 1):
+        context.profile(step)
         context.comm.clear()
         context.comm.reduce()
         context.updater.step(step, context.settings_at(step))
