@@ -14,6 +14,7 @@ from __future__ import annotations
 import ast
 import hashlib
 import io
+import mmap
 import os
 import warnings
 from collections.abc import Callable, Mapping
@@ -54,7 +55,10 @@ _PART_RECORDS = 256
 
 
 def load_table(folder: Path, split: str) -> Table:
-    """The sample table of a split: one row an image, in the order of the record file."""
+    """The sample table of a split: one row an image, in the order of the record file.
+
+    Mapped, not read: ImageNet's has 25.6 MB, of which the ranks of a node have one copy in memory.
+    """
     path = folder / f"{split}.npy"
     try:
         with open_file(path, _MOST_TABLE_BYTES) as file:
@@ -87,7 +91,11 @@ def _read_table(file: BinaryIO) -> Table:
     count, odd = divmod(rest, TABLE.itemsize)
     if odd or header["shape"] != (count,):
         raise ValueError(f"{rest} bytes of rows under the shape {show(header['shape'])}")
-    return np.fromfile(file, TABLE, count)
+    if count == 0:  # nothing can be mapped
+        return np.empty(0, TABLE)
+    pages = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    pages.madvise(mmap.MADV_WILLNEED)  # rows are looked up at random: in one go, not page by page
+    return np.frombuffer(pages, TABLE, count, file.tell())
 
 
 def check_before_run(data: Data, origins: Mapping[str, Origin] | None = None) -> Manifest:

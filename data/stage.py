@@ -39,10 +39,11 @@ def stage(
             manifest, no space.
     """
     manifest, target = load_manifest(source), follow_links(target)
+    text = _manifest_text(source)
     total = sum(file.bytes for file in manifest.files.values())
     try:
         with _locked(target):
-            if not _is_staged(source, target, manifest):
+            if not _is_staged(source, target, manifest, text):
                 partial = partial_folder(target)
                 own_folder(partial)
                 done = 0
@@ -81,22 +82,26 @@ def remove(target: Path) -> None:
 def wait_until_staged(source: Path, target: Path, timeout_s: float) -> None:
     """What the other ranks of a node do: return when local rank 0 is done. Raises UserError: it was
     not within `timeout_s`."""
-    manifest = load_manifest(source)
+    # Of the shared folder once: ranks that wait look at their node's disk alone.
+    manifest, text = load_manifest(source), _manifest_text(source)
     deadline = time.monotonic() + timeout_s
-    while not _is_staged(source, target, manifest, waiting=True):
+    while not _is_staged(source, target, manifest, text, waiting=True):
         if time.monotonic() > deadline:
             raise UserError(f"{target}: a staged set expected within {timeout_s:g} s, found none")
         time.sleep(_POLL_S)
 
 
-def _is_staged(source: Path, target: Path, manifest: Manifest, *, waiting: bool = False) -> bool:
-    """The set at `target` is that of `source`, by manifest and sizes."""
+def _manifest_text(folder: Path) -> bytes:
+    return read_file(folder / "manifest.json", MOST_BYTES)
+
+
+def _is_staged(
+    source: Path, target: Path, manifest: Manifest, text: bytes, *, waiting: bool = False
+) -> bool:
+    """The set at `target` is that of `source`, by its manifest's `text` and sizes."""
     if not target.is_dir() or not any(target.iterdir()):
         return False
-    path = target / "manifest.json"
-    if not path.is_file() or read_file(path, MOST_BYTES) != read_file(
-        source / "manifest.json", MOST_BYTES
-    ):
+    if not (target / "manifest.json").is_file() or _manifest_text(target) != text:
         if waiting:
             return False
         raise UserError(

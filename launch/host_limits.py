@@ -23,6 +23,8 @@ _NO_FILES = re.compile(r"Too many open files")
 _NO_SHARED = re.compile(r"PMIX ERROR: OUT-OF-RESOURCE|\[Errno 28\]|No space left on device|SIGBUS")
 LEAST_OPEN_FILES = 64
 """With two ranks mpirun hangs at 26, ends without its words at 32 and starts at 40."""
+_OWN_FILES = 32
+"""Of `rn50 launch` itself, beside a connection for every rank; it has 12 open."""
 _NEARLY_FULL_BYTES = 1 << 20
 _SMALL_BYTES = 16 << 20
 """Open MPI takes 4 MiB a rank and more of /dev/shm; a smaller mount was made too small."""
@@ -62,13 +64,22 @@ def read_limits() -> Limits:
     )
 
 
-def check_open_files(limits: Limits) -> None:
-    """Raises UserError where the launchers would hang or end without being able to say why."""
-    if limits.open_files is not None and limits.open_files < LEAST_OPEN_FILES:
+def check_open_files(limits: Limits, ranks: int = 0) -> None:
+    """Raises UserError where the launchers would hang or end without being able to say why.
+    `ranks`: that connect to this process, the watchdog's."""
+    least = max(LEAST_OPEN_FILES, _OWN_FILES + ranks)
+    if limits.open_files is not None and limits.open_files < least:
         raise UserError(
-            f"ulimit -n: at least {LEAST_OPEN_FILES} open files a process expected, found "
+            f"ulimit -n: at least {least} open files a process expected, found "
             f"{limits.open_files}: too many open files for a launcher and its ranks"
+            + (f" ({ranks} connections to the watchdog)" if least > LEAST_OPEN_FILES else "")
         )
+
+
+def raise_open_files() -> None:
+    """As many open files for this process as its hard limit allows."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def shortages(reason: str, stderr: str, limits: Limits) -> str:

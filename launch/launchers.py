@@ -308,7 +308,7 @@ def allocated_hosts(environment: Mapping[str, str] = os.environ) -> tuple[str, .
 def build_job(run: Run, launcher: str, command: Sequence[str]) -> tuple[Job, Environment]:
     """The job that runs `command` on every rank of `run`, and the engines' environment. Raises
     UserError: the engines refuse the config, or this shell's limits are too low for a launcher."""
-    check_open_files(read_limits())
+    check_open_files(read_limits(), run.system.world_size if run.watchdog.enabled else 0)
     controller, system, family = LAUNCHERS[launcher].controller, run.system, family_here()
     backend = backend_of(run, controller)
     environment = engine_environment(run, backend, os.environ, controller, family)

@@ -36,7 +36,10 @@ from .run_lock import check_free, driven_by_another, remove_rank_lock, wait_for_
 METRICS = "metrics.jsonl"
 _KEPT = {LOG: INTERRUPTED_LOG} | {
     name: name
-    for name in (METRICS, "stderr.log", "result.json", "ranks.json", "timeline.json", "report.html")
+    for name in (
+        *(METRICS, "stderr.log", "result.json", "ranks.json", "timeline.json", "report.html"),
+        "launcher.json",
+    )
 }
 _MOST_ATTEMPTS = 9_999
 _PIECE_BYTES = 1 << 20

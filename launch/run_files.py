@@ -23,6 +23,7 @@ _MOST_BYTES = 16 << 20
 _FILES = (
     *(*COPIED, "result_0.txt", "metrics.jsonl"),
     *("result.json", "ranks.json", "timeline.json", "stderr.log", "report.html", "resume_from"),
+    "launcher.json",
 )
 _PATTERNS = ("failure_*.json",)
 

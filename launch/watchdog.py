@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import resource
 import secrets
 import selectors
 import socket
@@ -16,7 +15,7 @@ from typing import Any
 from ..config.schema import Watchdog as Settings
 from ..train.heartbeat import IN_ENGINE_SUFFIX, WATCHDOG_ENV, suspended_s
 from .failure import PROCESS_EXITED
-from .host_limits import describe_silent
+from .host_limits import describe_silent, raise_open_files
 
 DEATH_GRACE_S = 5.0
 """From the end of a rank's process to that of the job, if its launcher does not see to it."""
@@ -82,8 +81,7 @@ class Watchdog:
             ("127.0.0.1" if one_machine else "", 0), backlog=4096, reuse_port=False
         )
         self._host = "127.0.0.1" if one_machine else socket.gethostname()
-        _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))  # a connection for every rank
+        raise_open_files()  # a connection for every rank
         self._listener.setblocking(False)
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._listener, selectors.EVENT_READ, None)
@@ -96,6 +94,12 @@ class Watchdog:
         self.lost: dict[str, Any] | None = None
         """The first rank whose process ended without a word, and where it was."""
         self._lost_s = 0.0
+        self.connected_s: float | None = None
+        """From the start until every rank had connected."""
+        self.messages = 0
+        """Of all ranks."""
+        self.cpu_s = 0.0
+        """Of the thread, up to its last look."""
         self.failed_rank: dict[str, Any] | None = None
         """The job must end because of this rank."""
         self._thread = threading.Thread(target=self._listen, name="watchdog", daemon=True)
@@ -125,20 +129,33 @@ class Watchdog:
         self._selector.close()
 
     def _listen(self) -> None:
+        next_look_s = 0.0
         while not self._closed:
             for key, _ in self._selector.select(_TICK_S):
                 if key.data is None:
-                    connection, _address = self._listener.accept()
-                    connection.setblocking(False)
-                    status = RankStatus(connection, self._clock())
-                    self._selector.register(connection, selectors.EVENT_READ, status)
+                    self._accept()
                 else:
                     self._read(key.data)
             if self._stop_wanted and not self._stop_sent:
                 self._stop_sent = True
-                for status in self._statuses.values():
+                for status in list(self._statuses.values()):  # one that is gone is taken out
                     self._reply(status, b"stop\n")
-            self._evaluate(self._clock())
+            # A look goes over all ranks: one a message would be their square.
+            if time.monotonic() >= next_look_s:
+                self._evaluate(self._clock())
+                self.cpu_s = time.thread_time()
+                next_look_s = time.monotonic() + _TICK_S
+
+    def _accept(self) -> None:
+        """All that wait to connect."""
+        while True:
+            try:
+                connection, _ = self._listener.accept()
+            except OSError:  # none left, or one that has hung up meanwhile
+                return
+            connection.setblocking(False)
+            status = RankStatus(connection, self._clock())
+            self._selector.register(connection, selectors.EVENT_READ, status)
 
     def _read(self, status: RankStatus) -> None:
         try:
@@ -162,6 +179,7 @@ class Watchdog:
 
     def _handle(self, status: RankStatus, message: Mapping[str, Any]) -> None:
         now_s = self._clock()
+        self.messages += 1
         if status.rank is None:
             if not secrets.compare_digest(str(message["token"]), self._token):
                 raise ValueError
@@ -169,6 +187,8 @@ class Watchdog:
             status.pid = int(message["pid"])
             self._statuses[status.rank] = status
             self._missing.discard(status.rank)
+            if not self._missing and self.connected_s is None:
+                self.connected_s = now_s - self._start_s
             if self._stop_sent:  # to those that were there
                 self._reply(status, b"stop\n")
         elif "failure" in message:

@@ -11,7 +11,7 @@ import signal
 import sys
 import threading
 import traceback
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any, NoReturn
@@ -77,9 +77,11 @@ def run_rank(
     resume: Path | None = None,
     reads: HostReads | None = None,
     report: Report | None = None,
+    train: Callable[[RunContext, HostReads | None], None] | None = None,
 ) -> None:
     """Load the config, check it against the launcher's ranks, train. A failure is told to `report`
-    and ends the process."""
+    and ends the process. `train`: takes the place of training (`bench/thin_rank.py` has no
+    MXNet)."""
     # Before any library starts a thread: all of them inherit the mask, and one thread waits for
     # the signal, so that a main thread blocked inside MXNet or MPI cannot miss it.
     signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, *STOP_SIGNALS))
@@ -99,11 +101,7 @@ def run_rank(
         if address := os.environ.get(WATCHDOG_ENV):
             rank.heartbeat = HeartbeatClient(address, context, rank.end)
         context.prepare()
-        context.begin_connecting()
-        with context.timeline.span("load MXNet and Horovod"):
-            from .run import train_and_evaluate
-        faulthandler.enable()  # a crash ends the process; MXNet's and MPI's own handlers can hang
-        train_and_evaluate(context, reads)
+        (train or _train)(context, reads)
         if rank.heartbeat is not None:
             rank.heartbeat.stop()
         rank.release()
@@ -112,6 +110,14 @@ def run_rank(
         os._exit(EXIT_USAGE)
     except BaseException as error:  # whatever it was, the other ranks must not wait for this one
         rank.fail(error)
+
+
+def _train(context: RunContext, reads: HostReads | None) -> None:
+    context.begin_connecting()
+    with context.timeline.span("load MXNet and Horovod"):
+        from .run import train_and_evaluate
+    faulthandler.enable()  # a crash ends the process; MXNet's and MPI's own handlers can hang
+    train_and_evaluate(context, reads)
 
 
 class _Rank:

@@ -37,6 +37,7 @@ DIGEST_BYTES = 32
 BEST = "best.ckpt"
 MAX_BYTES = 4 << 30
 """Of all parts: ResNet-50's on 2,048 ranks take 0.66 GB."""
+_ROW = struct.Struct(f"<qq{DIGEST_BYTES}s")
 _MAX_MANIFEST_BYTES = 16 << 20
 _PIECE_BYTES = 1 << 20
 _OWN_DIGEST = re.compile(rb',"digest":"([0-9a-f]{64})"\}\n')
@@ -129,6 +130,25 @@ def file_name(step: int) -> str:
 def digest_of(data: bytes) -> str:
     """Of a part in memory."""
     return hashlib.blake2b(data, digest_size=DIGEST_BYTES).hexdigest()
+
+
+def row_of(data: bytes, *, busy: bool) -> bytes:
+    """What a rank tells the others of its part `data`. `busy`: it still writes its last one."""
+    return _ROW.pack(len(data), busy, bytes.fromhex(digest_of(data)))
+
+
+def parts_of(rows: Sequence[bytes], rank: int) -> tuple[Part, ...] | None:
+    """What the rows of all ranks mean on `rank`: on rank 0 the parts of all whose data differ from
+    its own, for the manifest; on another its own, if it has one. None: a rank is busy."""
+    if any(_ROW.unpack(row)[1] for row in rows):
+        return None
+    others = range(1, len(rows)) if rank == 0 else (rank,)  # all on each would be their square
+    parts = []
+    for other in others:
+        if rows[other] != rows[0]:
+            size_bytes, _, digest = _ROW.unpack(rows[other])
+            parts.append(Part(rank=other, size_bytes=size_bytes, digest=digest.hex()))
+    return tuple(parts)
 
 
 def write(

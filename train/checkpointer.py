@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, NamedTuple
@@ -12,11 +11,10 @@ from numpy.typing import NDArray
 from safetensors.numpy import save
 
 from . import checkpoint
-from .checkpoint import DIGEST_BYTES, Part
+from .checkpoint import Part
 from .checkpoint_folder import mark_best, prune
 from .networks import Weights
 from .progress import warn
-from .seeding import stream_seeds
 from .state import LossScaleState, Meta
 from .trainer import Trainer
 
@@ -116,37 +114,16 @@ def collect(trainer: Trainer, *, busy: bool = False) -> Snapshot | None:
     model, comm = trainer.model, trainer.comm
     own = _on_host(trainer.statistics.state_dict())
     data = save(own)
-    row = struct.pack("<qq", len(data), busy) + bytes.fromhex(checkpoint.digest_of(data))
-    rows = comm.gather_bytes(row, "checkpoint")
-    parts = []
-    for rank, row in enumerate(rows):
-        size_bytes, is_busy = struct.unpack("<qq", row[:-DIGEST_BYTES])
-        if is_busy:
-            return None
-        if row != rows[0]:
-            digest = row[-DIGEST_BYTES:].hex()
-            parts.append(Part(rank=rank, size_bytes=size_bytes, digest=digest))
+    rows = comm.gather_bytes(checkpoint.row_of(data, busy=busy), "checkpoint")
+    parts = checkpoint.parts_of(rows, comm.rank)
+    if parts is None:
+        return None
     if comm.rank != 0:
-        return Snapshot({}, tuple(part for part in parts if part.rank == comm.rank), data)
+        return Snapshot({}, parts, data)
     arrays = _on_host({**Weights(model.net).state_dict(), **model.updater.arrays()})
-    return Snapshot(arrays | own, tuple(parts), meta=_meta(trainer))
-
-
-def _meta(trainer: Trainer) -> Meta:
-    context, updater = trainer.context, trainer.model.updater
-    assert context.run_started_unix_s is not None  # start-up is over
-    return Meta(
-        state=context.state.model_copy(),
-        log_bytes=context.log.size_bytes,
-        metrics_bytes=context.metrics.size_bytes,
-        run_started_unix_s=context.run_started_unix_s,
-        previous_lr=updater.previous_lr,
-        loss_scale=LossScaleState(**updater.scaler.state_dict()),
-        ranks=context.plan.ranks,
-        seeds=stream_seeds(context.run.seed or 0),
-        config_sha256=context.loaded.sha256,
-        config=context.loaded.to_dict(),
-    )
+    updater = model.updater
+    scale = LossScaleState(**updater.scaler.state_dict())
+    return Snapshot(arrays | own, parts, meta=trainer.context.meta(updater.previous_lr, scale))
 
 
 def _on_host(arrays: Mapping[str, nd.NDArray]) -> dict[str, NDArray[Any]]:

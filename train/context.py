@@ -22,7 +22,8 @@ from .process_info import ProcessInfo
 from .progress import Progress, warn
 from .repeated import steps_repeated
 from .resume import last_stamp_unix_s
-from .state import TrainState, log_position
+from .seeding import stream_seeds
+from .state import LossScaleState, Meta, TrainState, log_position
 
 
 class RunContext:
@@ -106,6 +107,22 @@ class RunContext:
         self.stop(REQUESTED)
         return True
 
+    def meta(self, previous_lr: float, loss_scale: LossScaleState) -> Meta:
+        """Where the run is, for a checkpoint."""
+        assert self.run_started_unix_s is not None  # start-up is over
+        return Meta(
+            state=self.state.model_copy(),
+            log_bytes=self.log.size_bytes,
+            metrics_bytes=self.metrics.size_bytes,
+            run_started_unix_s=self.run_started_unix_s,
+            previous_lr=previous_lr,
+            loss_scale=loss_scale,
+            ranks=self.plan.ranks,
+            seeds=stream_seeds(self.run.seed or 0),
+            config_sha256=self.loaded.sha256,
+            config=self.loaded.to_dict(),
+        )
+
     def start_clock(self, tensors: Sequence[str]) -> None:
         """End of init: hyper-parameters, proof that the data is untouched, `run_start`.
 
@@ -114,7 +131,7 @@ class RunContext:
         if self.run_started_unix_s is not None:
             self.init_s = self.clock.unix_s - self._init_start_s
             step = self.state.step
-            repeated = steps_repeated(self.out, step)
+            repeated = steps_repeated(self.out, step) if self.process.rank == 0 else None
             self.log.resume(step, ranks=self.plan.ranks, repeated=repeated)
             self.metrics.start_clock(self.run_started_unix_s)
             if self.process.rank == 0 and self.clock.behind_s:

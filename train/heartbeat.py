@@ -81,6 +81,8 @@ class HeartbeatClient:
 
     def _beat(self) -> None:
         context, last_sent_s, last_sent = self._context, 0.0, ("", -1)
+        incoming = select.poll()  # select() takes no descriptor above 1,023
+        incoming.register(self._socket, select.POLLIN)
         last_received_s = last_tick_s = time.monotonic()
         while not self._over:
             now_s, place = time.monotonic(), (context.timeline.phase, context.state.step)
@@ -90,7 +92,7 @@ class HeartbeatClient:
                 if place != last_sent or now_s > last_sent_s + PERIOD_S:
                     self._send({"phase": place[0], "step": place[1], "at": main_thread()})
                     last_sent_s, last_sent = now_s, place
-                if select.select([self._socket], [], [], 0)[0]:
+                if incoming.poll(TICK_S * 1000):
                     data = self._socket.recv(4096)
                     if not data:
                         raise ConnectionResetError
@@ -101,7 +103,6 @@ class HeartbeatClient:
                 self._lost("the launcher is gone")
             if now_s > last_received_s + self._patience_s:
                 self._lost(f"nothing heard of the launcher for {self._patience_s:g} s")
-            time.sleep(TICK_S)
 
     def _stop(self) -> None:
         if not self._context.request_stop():

@@ -27,13 +27,16 @@ def gather_ranks(
 
     Returns:
         host, steps, the percentiles of `step_times.percentiles`, the figures of `Used`; None stands
-        for what could not be read.
+        for what could not be read. Ranks above 0, which write none: no columns.
     """
     row = np.zeros(1, _ROW)
     times = percentiles(phases_ms) if len(phases_ms) else _NO_STEPS
     row["host"], row["steps"] = host.encode()[:64], len(phases_ms)
     row["figures"] = [*times.values(), *used]
-    rows = np.frombuffer(b"".join(comm.gather_bytes(row.tobytes(), "ranks")), _ROW)
+    everyone = comm.gather_bytes(row.tobytes(), "ranks")
+    if comm.rank != 0:
+        return {}
+    rows = np.frombuffer(b"".join(everyone), _ROW)
     figures = {name: rows["figures"][:, i].tolist() for i, name in enumerate(_FIGURES)}
     return {
         "host": [name.decode(errors="replace") for name in rows["host"].tolist()],

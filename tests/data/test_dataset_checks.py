@@ -422,3 +422,11 @@ def test_prepare_draws_nothing_of_other_sizes_than_the_config_says(
 def test_prepare_leaves_a_set_that_is_there_whatever_would_be_drawn(packed: Path) -> None:
     data = config(packed, synthetic=Synthetic(classes=2))
     assert prepare(data, silent) == load_manifest(packed)
+
+
+def test_a_table_is_mapped_not_read(packed: Path) -> None:
+    """So that the ranks of a node have one copy of ImageNet's 25.6 MB in memory."""
+    table = load_table(packed, "train")
+    maps = Path("/proc/self/maps").read_text().splitlines()
+    assert str(packed / "train.npy") in {line.split(maxsplit=5)[-1] for line in maps}
+    assert len(table) and not table.flags.writeable

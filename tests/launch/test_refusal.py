@@ -143,6 +143,9 @@ def test_too_few_open_files_are_refused() -> None:
         UserError, match=r"^ulimit -n: at least 64 open files .* found 63: too many"
     ):
         check_open_files(PLENTY._replace(open_files=LEAST_OPEN_FILES - 1))
+    check_open_files(PLENTY._replace(open_files=4096), 2048)
+    with pytest.raises(UserError, match=r"at least 2080 .* found 1024: .* \(2048 connections"):
+        check_open_files(PLENTY._replace(open_files=1024), 2048)
     assert read_limits().shared_bytes > 0
 
 

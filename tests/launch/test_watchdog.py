@@ -199,6 +199,48 @@ def test_a_wish_to_stop_reaches_a_rank_that_joins_later(watchdog: Watchdog) -> N
     assert late.socket.recv(5) == b"stop\n"
 
 
+def test_a_rank_that_is_gone_does_not_keep_a_wish_to_stop_from_the_others(
+    watchdog: Watchdog,
+) -> None:
+    """Its entry goes while the watchdog is telling all: the thread ended there."""
+    ranks = [Rank(watchdog, 0), Rank(watchdog, 1)]
+    assert [rank.socket.recv(5) for rank in ranks] == [b"beat\n"] * 2
+
+    class Gone(socket.socket):
+        def send(self, *_: Any) -> int:
+            raise BrokenPipeError
+
+    first = watchdog._statuses[0]
+    first.connection = Gone(fileno=first.connection.detach())
+    watchdog.request_stop()
+    assert ranks[1].socket.recv(5) == b"stop\n"
+
+
+def test_looks_do_not_grow_with_messages() -> None:
+    """A look goes over all ranks; one for each message would be their square."""
+    looks: list[float] = []
+
+    class Counting(Watchdog):
+        def _evaluate(self, now_s: float) -> None:
+            looks.append(now_s)
+            super()._evaluate(now_s)
+
+    count, each = 40, 25
+    begun_s = time.monotonic()
+    watchdog = Counting(Settings(), count, one_machine=True)
+    try:
+        ranks = [Rank(watchdog, number) for number in range(count)]
+        for step in range(each):
+            for rank in ranks:
+                rank.beat("epoch 1", step)
+                assert rank.socket.recv(5) == b"beat\n"  # so that none share a turn
+        most = (time.monotonic() - begun_s) / 0.25 + 2
+    finally:
+        watchdog.close()
+    assert watchdog.messages >= count * each and watchdog.connected_s is not None
+    assert len(looks) <= most < watchdog.messages
+
+
 LOST = {"rank": 1, "host": "h", "phase": "epoch 1", "step": 5, "reason": PROCESS_EXITED}
 
 

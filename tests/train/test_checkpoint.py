@@ -17,7 +17,7 @@ from safetensors.numpy import load_file, save
 from rn50.config.errors import UserError
 from rn50.config.load import load
 from rn50.train import checkpoint, checkpoint_folder
-from rn50.train.checkpoint import BEST, Checkpoint, Part, digest_of
+from rn50.train.checkpoint import BEST, Checkpoint, Part, digest_of, parts_of, row_of
 from rn50.train.resume import check_config, differences_in_bits, resumed_config
 from rn50.train.state import LossScaleState, Meta, TrainState
 
@@ -357,3 +357,17 @@ def test_a_state_that_does_not_fit_its_step_is_refused(
     checkpoint.write(path, meta(state=state), arrays())
     with pytest.raises(UserError, match=words):
         check_config(checkpoint.read(path), load(*CONFIG))
+
+
+def test_rank_0_lists_the_parts_of_all_and_each_other_rank_its_own() -> None:
+    """All parts on all ranks would be the square of the ranks."""
+    rows = [row_of(data, busy=False) for data in (b"a", b"bb", b"a", b"cc")]
+    assert [part.rank for part in parts_of(rows, 0) or ()] == [1, 3]
+    assert [parts_of(rows, rank) for rank in (1, 2, 3)] == [
+        (Part(rank=1, size_bytes=2, digest=digest_of(b"bb")),),
+        (),
+        (Part(rank=3, size_bytes=2, digest=digest_of(b"cc")),),
+    ]
+    busy = [*rows[:3], row_of(b"cc", busy=True)]
+    assert [parts_of(busy, rank) for rank in range(4)] == [None] * 4
+    assert {len(row) % 4 for row in rows} == {0}  # what comm.gather_bytes takes
