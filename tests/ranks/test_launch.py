@@ -133,6 +133,7 @@ def test_batch_control_with_a_rank_that_drops_out(rn50, smoke_data: Path) -> Non
         "batch.changes=[{after_epoch: 1, per_rank: 20}, {after_epoch: 2, per_rank: 32, "
         "active_ranks: 1}]",
         *(f"data.path={smoke_data}", f"system.results={rn50.results}", "log.every=5 steps"),
+        "log.profile=81-82",
     )
     assert done.returncode == 0, done.stderr
     assert "epoch 2: global batch 40" in done.stdout and "epoch 3: global batch 32" in done.stdout
@@ -142,6 +143,11 @@ def test_batch_control_with_a_rank_that_drops_out(rn50, smoke_data: Path) -> Non
     assert batches == pytest.approx({20: 0.9, 40: 0.95, 32: 0.9375})
     changes = [e for e in read_events(folder / "result_0.txt") if "batch_size_change" in e.key]
     assert [(e.value, e.metadata["epoch_num"]) for e in changes] == [(40, 2), (32, 3)]
+    steps = json.loads((folder / "ranks.json").read_text())["ranks"]["steps"]
+    assert steps[0] > steps[1] == 50 + 25
+    spans = json.loads((folder / "timeline.json").read_text())["traceEvents"]
+    profiled = {span["pid"] for span in spans if "engine, thread" in str(span.get("tid"))}
+    assert profiled == {0, 1}
 
 
 def test_same_bits_however_busy_the_machine(rn50, small_data: Path) -> None:
