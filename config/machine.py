@@ -43,12 +43,14 @@ class Point(Section):
 
 
 class Compute(Section):
-    """Time of a step without exposed communication: fixed_s + per image x batch ^ exponent. Two
+    """Time of a step without exposed communication: fixed_s + per image x batch ^ exponent. Points
+    refine what the data sheet says (fp16 with `tensor_flops_per_s`). Without a data sheet two
     points fix both constants; with `fixed_s` given one point fixes `per image`, and two fix it and
     the exponent (TPU)."""
 
     points: tuple[Point, ...] = Field(
-        description="Measured steps: one, or two of different batches where fixed_s is not given."
+        description="Measured steps. Without a data sheet: one, or two of different batches where "
+        "fixed_s is not given."
     )
     fixed_s: NonNegative | None = default(
         None, "The part of a step that does not grow with the batch; null: from points."
@@ -57,13 +59,14 @@ class Compute(Section):
 
     @model_validator(mode="after")
     def _check(self) -> Compute:
-        batches = [point.batch for point in self.points]
-        if not batches or (self.fixed_s is None and len(set(batches)) < 2):
-            raise ValueError(
-                "points: one expected, or two of different batches where fixed_s is not given, "
-                f"found batches {batches}"
-            )
+        if not self.points:
+            raise ValueError("points: one expected, found none")
         return self
+
+    @property
+    def fixes_a_line(self) -> bool:
+        """Whether the points fix the constants without a data sheet."""
+        return self.fixed_s is not None or len({point.batch for point in self.points}) > 1
 
 
 class Performance(Section):
@@ -76,7 +79,17 @@ class Performance(Section):
     fp16: Compute | None = default(None, "Computing in float16, calibrated on points.")
     fp32: Compute | None = default(None, "Computing in float32, calibrated on points.")
     tf32: Compute | None = default(None, "Computing in TF32, calibrated on points.")
-    memory_bytes_per_s: Positive = default(8e11, "Rate of a device's own memory.")
+    tensor_flops_per_s: Positive | None = default(
+        None,
+        "Dense 16-bit rate in the data sheet (sums in float32); null: no data sheet is used.",
+    )
+    memory_bytes_per_s: Positive = default(9e11, "Rate of a device's memory in the data sheet.")
+    memory_bytes: Positive | None = default(
+        None, "Size of a device's memory; null: every batch is taken to fit."
+    )
+    graphs: Bool = default(
+        True, "Steps are launched as CUDA graphs, as MLPerf entries from v1.0 on are."
+    )
     intra_bytes_per_s: Positive = default(5e10, "Rate of a rank's link inside a node.")
     intra_latency_s: NonNegative = default(3e-6, "Latency of a hop inside a node.")
     nics: Workers = default(1, "Network cards of a node, which its ranks share.")
@@ -109,8 +122,9 @@ class Performance(Section):
         1e-5, "Share of a rank's time that rare interruptions take."
     )
     bn_group_samples: Natural = default(
-        0, "Ranks share batch-norm statistics up to this number of images; 0: never."
+        0, "Images over which ranks share batch-norm statistics; 0: never."
     )
+    bn_group_ranks: Count = default(4, "Ranks that share batch-norm statistics at most.")
     bn_exchange_s: NonNegative = default(
         1.2e-5, "One exchange of batch-norm statistics between two ranks."
     )
@@ -125,6 +139,18 @@ class Performance(Section):
     )
     eval_images_per_s: Positive = default(1500.0, "Images that a rank evaluates.")
     init_s: NonNegative = default(60.0, "Process start to run_start; not counted.")
+
+    @model_validator(mode="after")
+    def _check(self) -> Performance:
+        sheet = self.tensor_flops_per_s is not None
+        for name, compute in (("fp16", self.fp16), ("fp32", self.fp32), ("tf32", self.tf32)):
+            if compute is None or compute.fixes_a_line or (sheet and name == "fp16"):
+                continue
+            raise ValueError(
+                f"{name}: points of two batches expected where neither fixed_s nor, for fp16, "
+                f"tensor_flops_per_s is given, found batches {[p.batch for p in compute.points]}"
+            )
+        return self
 
 
 class Job(Section):

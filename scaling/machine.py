@@ -10,6 +10,7 @@ import numpy as np
 
 from ..config.errors import UserError
 from ..config.machine import Compute, Performance, Point, System
+from .gpu import SHEET, SIGMA_FIXED, SIGMA_PER_IMAGE, SIGMA_POINT, Sheet, from_sheet
 from .topology import Link, Node, Topology
 
 GAMMA_S_PER_BYTE = 1e-12
@@ -17,6 +18,7 @@ GAMMA_S_PER_BYTE = 1e-12
 
 _ROUNDS = 40
 _CLOSE_S = 1e-10
+_CLOSE = 1e-9
 
 
 @dataclass(frozen=True)
@@ -30,12 +32,19 @@ class Machine:
     fixed_s: float
     per_image_s: float
     exponent: float
+    covariance: tuple[float, float, float] | None = None
+    """Of ln per_image_s and ln fixed_s, where a data sheet and points are weighed: the variances,
+    then the covariance."""
 
     @property
     def points(self) -> tuple[Point, ...]:
-        """What its speed is known from."""
-        points: tuple[Point, ...] = getattr(self.performance, self.precision).points
-        return (*points, *self.performance.other_points)
+        """What its speed is known from, its data sheet aside."""
+        compute: Compute | None = getattr(self.performance, self.precision)
+        return (*(compute.points if compute else ()), *self.performance.other_points)
+
+    @property
+    def has_sheet(self) -> bool:
+        return uses_sheet(self.performance, self.precision)
 
     def growing_s(self, batch: float) -> float:
         """The part of a step's computation that grows with the batch of a rank."""
@@ -57,16 +66,30 @@ def topology_of(machine: Machine, gpus: int, *, tree: bool = False) -> Topology:
     return Topology(node, nodes, about.rack_nodes, about.oversubscription)
 
 
+def uses_sheet(about: Performance, precision: str) -> bool:
+    """Whether the data sheet describes computing in `precision`."""
+    return precision == "fp16" and about.tensor_flops_per_s is not None
+
+
 def known_precisions(about: Performance) -> list[str]:
-    """Those that points are given for."""
-    return [key for key in ("fp16", "fp32", "tf32") if getattr(about, key) is not None]
+    """Those that points or a data sheet are given for."""
+    return [
+        key
+        for key in ("fp16", "fp32", "tf32")
+        if getattr(about, key) is not None or uses_sheet(about, key)
+    ]
 
 
 def build_machine(
-    name: str, system: System, precision: str, step_s: Callable[[Machine, int, int], float]
+    name: str,
+    system: System,
+    precision: str,
+    step_s: Callable[[Machine, int, int], float],
+    sheet: Sheet = SHEET,
 ) -> Machine:
-    """Solve the constants so that `step_s(machine, gpus, batch)` passes through the points. Raises
-    UserError: no performance section, or none for the precision."""
+    """The constants of computation: from the data sheet, refined by points; without a data sheet
+    those with which `step_s(machine, gpus, batch)` passes through the points. Raises UserError: no
+    performance section, or none for the precision."""
     about = system.performance
     if about is None:
         raise UserError(
@@ -75,6 +98,10 @@ def build_machine(
             "mine.yaml`), or name a described machine (`--system dgxa100`)"
         )
     compute = getattr(about, precision, None)
+    if uses_sheet(about, precision):
+        fixed_s, per_image_s = from_sheet(about, sheet)
+        blank = Machine(name, system, about, precision, fixed_s, per_image_s, 1.0)
+        return _refined(blank, compute.points if compute else (), step_s)
     if compute is None:
         known = known_precisions(about)
         raise UserError(f"{name}: precision one of {', '.join(known)} expected, found {precision}")
@@ -90,6 +117,37 @@ def build_machine(
         if max(abs(a - b) for a, b in zip(alone, before, strict=True)) < _CLOSE_S:
             break
     return machine
+
+
+def _refined(
+    sheet: Machine, points: tuple[Point, ...], step_s: Callable[[Machine, int, int], float]
+) -> Machine:
+    """The most probable constants, given those of the data sheet and the points: Gauss-Newton on
+    the logarithms, each deviation in units of its sigma."""
+    prior = np.diag([SIGMA_PER_IMAGE**-2, SIGMA_FIXED**-2])
+    offset = np.zeros(2)
+    machine, spread = sheet, np.linalg.inv(prior)
+    for _ in range(_ROUNDS):
+        misses, slopes = [], []
+        for point in points:
+            total_s = step_s(machine, point.gpus, point.batch)
+            misses.append(math.log(point.step_s / total_s))
+            slopes.append((machine.growing_s(point.batch) / total_s, machine.fixed_s / total_s))
+        jacobian = np.array(slopes).reshape(-1, 2)
+        spread = np.linalg.inv(prior + jacobian.T @ jacobian / SIGMA_POINT**2)
+        pull = jacobian.T @ np.array(misses) / SIGMA_POINT**2 - prior @ offset
+        step = spread @ pull
+        offset = offset + step
+        machine = replace(
+            sheet,
+            per_image_s=sheet.per_image_s * math.exp(offset[0]),
+            fixed_s=sheet.fixed_s * math.exp(offset[1]),
+        )
+        if np.abs(step).max() < _CLOSE:
+            break
+    return replace(
+        machine, covariance=(float(spread[0, 0]), float(spread[1, 1]), float(spread[0, 1]))
+    )
 
 
 def _through(machine: Machine, compute: Compute, alone: list[float]) -> Machine:

@@ -18,8 +18,9 @@ from ..config.machine import System
 from ..config.plan import build_plan
 from ..config.schema import Run
 from ..config.values import MOST_EPOCHS
-from .cost import parse_algorithm
+from .cost import grid, parse_algorithm
 from .epochs import LEVEL_SIGMAS, Epochs, accuracy_curve, epochs_to_target, evaluations, stop_epoch
+from .gpu import largest_batch, memory_bytes
 from .groups import gradient_groups
 from .machine import Machine
 from .step import Step, build, step_time
@@ -34,6 +35,8 @@ SIGMA_FIXED_COSTS = 0.4
 
 MAX_GPUS = 1 << 20
 CURVE_POINTS = 9
+LONGEST_TORUS = 4
+"""Length over width of a slice of a pod: the published ones have 1 to 2."""
 
 PRECISIONS = {"float16": "fp16", "bfloat16": "fp16", "float32": "fp32"}
 
@@ -138,6 +141,12 @@ def job_of_system(name: str, system: System, gpus: int, batch: int, **choices: A
         raise UserError(
             f"--batch-per-gpu: 1 to {IMAGENET_TRAIN_SAMPLES // gpus} on {gpus} GPUs expected (the "
             f"training set holds {IMAGENET_TRAIN_SAMPLES} images), found {batch}"
+        )
+    per_node = system.ranks_per_node
+    if gpus > per_node and gpus % per_node:
+        raise UserError(
+            f"--gpus: whole nodes of {name} expected, multiples of {per_node} such as "
+            f"{gpus // per_node * per_node}, found {gpus}"
         )
     segment = Segment(1, gpus, batch, steps_per_epoch(gpus, batch))
     return _checked(Job(name, system, gpus, (segment,), **choices))
@@ -290,13 +299,18 @@ def curve(answer: Prediction) -> list[Prediction]:
 
 
 def step_sigma(machine: Machine, gpus: int, batch: int) -> float:
-    """Relative error of a step: grows with the distance from the calibrated points."""
-    far = max(0.0, math.log2(gpus / max(point.gpus for point in machine.points)))
+    """Relative error of a step: grows with the distance from the points, in GPUs and in batch."""
+    known_gpus = max((point.gpus for point in machine.points), default=1)
+    far = SIGMA_PER_DOUBLING_OF_GPUS * max(0.0, math.log2(gpus / known_gpus))
+    if machine.covariance is not None:
+        total_s = step_time(machine, gpus, batch).total_s
+        growing, fixed = machine.growing_s(batch) / total_s, machine.fixed_s / total_s
+        per_image, launch, both = machine.covariance
+        constants = growing**2 * per_image + fixed**2 * launch + 2 * growing * fixed * both
+        return math.hypot(SIGMA_MODEL, math.sqrt(constants), far)
     batches = [point.batch for point in machine.points]
     small = max(0.0, math.log2(min(batches) / batch), math.log2(batch / max(batches)))
-    return math.hypot(
-        SIGMA_MODEL, SIGMA_PER_DOUBLING_OF_GPUS * far, SIGMA_PER_HALVING_OF_BATCH * small
-    )
+    return math.hypot(SIGMA_MODEL, far, SIGMA_PER_HALVING_OF_BATCH * small)
 
 
 def _phases(machine: Machine, job: Job, epochs: float) -> tuple[Phase, ...]:
@@ -313,8 +327,49 @@ def _phases(machine: Machine, job: Job, epochs: float) -> tuple[Phase, ...]:
     )
 
 
+def _check_torus(job: Job) -> None:
+    """A prime number of ranks forms no torus, only a ring."""
+    about = job.system.performance
+    if about is None or not about.square_torus or job.algorithm is not None or _is_torus(job.gpus):
+        return
+    nearest = next(
+        count
+        for away in range(1, job.gpus + 1)
+        for count in (job.gpus - away, job.gpus + away)
+        if count > 0 and _is_torus(count)
+    )
+    rows, columns = grid(job.gpus)
+    raise UserError(
+        f"--gpus: a torus at most {LONGEST_TORUS} times as long as wide expected on {job.name}, "
+        f"as of {nearest}, found {job.gpus} = {rows}x{columns}"
+    )
+
+
+def _is_torus(ranks: int) -> bool:
+    rows, columns = grid(ranks)
+    return columns <= LONGEST_TORUS * rows
+
+
+def _check_memory(job: Job) -> None:
+    """Raises UserError: a batch that no such device holds."""
+    about = job.system.performance
+    if about is None or about.memory_bytes is None:
+        return
+    largest = max(segment.batch for segment in job.segments)
+    needed = memory_bytes(largest, job.precision)
+    if needed > about.memory_bytes:
+        most = largest_batch(about.memory_bytes, job.precision)
+        raise UserError(
+            f"--batch-per-gpu (batch.per_rank): at most about {most} images in the "
+            f"{about.memory_bytes / 2**30:.0f} GiB of a {job.system.accelerator} expected, "
+            f"found {largest}, which need about {needed / 2**30:.0f} GiB"
+        )
+
+
 def _checked(job: Job) -> Job:
-    """`job`, its grouping, algorithm and epochs proved to exist."""
+    """`job`, its grouping, algorithm, epochs and memory proved to exist."""
+    _check_memory(job)
+    _check_torus(job)
     if job.epochs is not None and not 1 <= job.epochs <= MOST_EPOCHS:
         raise UserError(f"--epochs: 1 to {MOST_EPOCHS} expected, found {job.epochs:g}")
     try:

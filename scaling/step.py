@@ -15,12 +15,9 @@ from typing import NamedTuple
 
 from ..config.machine import System
 from .cost import allreduce, grid
-from .layers import BATCH_NORM_EXCHANGES, Group, backward_fraction, resnet50, wire_groups
+from .gpu import SHEET, Sheet, update_s
+from .layers import BATCH_NORM_EXCHANGES, Group, backward_fraction, wire_groups
 from .machine import Machine, build_machine, topology_of
-
-OPTIMIZER_BYTES_PER_PARAMETER = 26
-"""LARS: two norm passes (fp32 master, fp16 gradient), then read gradient, read and write master
-and momentum, write the fp16 weight: 4 + 2 + 2 + 8 + 8 + 2."""
 
 ALGORITHMS = ("ring", "torus_2d", "recursive_halving_doubling", "double_tree", "hierarchical")
 
@@ -102,8 +99,7 @@ def step_time(
     about = machine.performance
     planned = wire_groups(groups or about.groups, machine.precision)
     growing, fixed = machine.growing_s(batch), machine.fixed_s
-    update_bytes = OPTIMIZER_BYTES_PER_PARAMETER * sum(t.size for t in resnet50()[1])
-    optimizer = min(fixed, update_bytes / about.memory_bytes_per_s)
+    optimizer = min(fixed, update_s(about))
     launch = fixed - optimizer
     share = backward_fraction()
     backward = share * growing
@@ -136,8 +132,22 @@ def group_cost_s(machine: Machine, gpus: int, n_bytes: float, algorithm: str) ->
     if algorithm == "auto":
         both = [group_cost_s(machine, gpus, n_bytes, name) for name in ("ring", "double_tree")]
         return min(both, key=lambda choice: choice[1])
-    topology = topology_of(machine, gpus, tree=algorithm == "double_tree")
-    return algorithm, allreduce(with_grid(machine, gpus, algorithm), topology, n_bytes).time_s
+    costs_s = []
+    for ranks in _counts(machine, gpus, algorithm):
+        topology = topology_of(machine, ranks, tree=algorithm == "double_tree")
+        cost = allreduce(with_grid(machine, ranks, algorithm), topology, n_bytes)
+        costs_s.append(cost.time_s)
+    return algorithm, min(costs_s)
+
+
+def _counts(machine: Machine, gpus: int, algorithm: str) -> tuple[int, ...]:
+    """Ranks whose allreduce may be that of `gpus`. Halving and doubling fold ranks beyond a power
+    of two as MPICH does, which can cost more than the next power of two; Gloo's binary blocks do
+    not (Thakur et al. 2005, section 4.4), so the next power of two is the most that it takes."""
+    nodes = topology_of(machine, gpus).nodes
+    if algorithm != "recursive_halving_doubling" or nodes & (nodes - 1) == 0:
+        return (gpus,)
+    return gpus, (1 << nodes.bit_length()) * min(gpus, machine.system.ranks_per_node)
 
 
 def allreduce_curve(machine: Machine, gpus: int, algorithm: str) -> list[tuple[float, float]]:
@@ -177,28 +187,34 @@ def straggler_s(
     return jitter * compute_s * sigmas + waits
 
 
-def bn_group(machine: Machine, gpus: int, batch: int) -> int:
-    """Ranks that share batch-norm statistics: doubled until they hold `bn_group_samples`."""
-    size, local = 1, min(gpus, machine.system.ranks_per_node)
-    while size * batch < machine.performance.bn_group_samples and 2 * size <= local:
-        size *= 2
-    return size
+def bn_doublings(machine: Machine, gpus: int, batch: int) -> float:
+    """How often the group of ranks that share batch-norm statistics is doubled: log2 of
+    `bn_group_samples` over the batch, without its steps.
+
+    Entries have groups of 2 at 15 and 16 images and none at 35, and nobody has published where
+    between them groups end. So a larger batch never makes a step shorter.
+    """
+    about = machine.performance
+    ranks = min(gpus, machine.system.ranks_per_node, about.bn_group_ranks)
+    return math.log2(min(ranks, max(1.0, about.bn_group_samples / batch)))
 
 
 @lru_cache(maxsize=256)
-def build(name: str, system: System, precision: str = "fp16") -> Machine:
-    """The model of a system, its constants solved from its points."""
+def build(
+    name: str, system: System, precision: str = "fp16", sheet: Sheet = SHEET
+) -> Machine:
+    """The model of a system, its constants from its data sheet and its points."""
 
     def step_s(machine: Machine, gpus: int, batch: int) -> float:
         return step_time(machine, gpus, batch).total_s
 
-    return build_machine(name, system, precision, step_s)
+    return build_machine(name, system, precision, step_s, sheet)
 
 
 def _bn_sync_s(machine: Machine, gpus: int, batch: int) -> float:
     """One exchange per batch norm, forward and backward, where statistics are shared."""
-    doublings = math.log2(bn_group(machine, gpus, batch))
-    return BATCH_NORM_EXCHANGES * machine.performance.bn_exchange_s * doublings
+    exchanges = BATCH_NORM_EXCHANGES * bn_doublings(machine, gpus, batch)
+    return exchanges * machine.performance.bn_exchange_s
 
 
 def _communicate(

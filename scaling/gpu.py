@@ -1,0 +1,84 @@
+"""What a data sheet says of a GPU's step: two rates and the launches of its software. Pure.
+
+step alone = launches + update bytes / memory rate + batch x (FLOP / tensor rate + bytes / memory
+rate). Four constants, fitted to all MLPerf rows of data-sheet machines at once (`crossval.py` fits
+them again with rows left out, and a test compares).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from ..config.machine import Performance
+from .layers import resnet50
+
+OPTIMIZER_BYTES_PER_PARAMETER = 26
+"""LARS: two norm passes (fp32 master, fp16 gradient), then read gradient, read and write master
+and momentum, write the fp16 weight: 4 + 2 + 2 + 8 + 8 + 2."""
+
+SIGMA_PER_IMAGE, SIGMA_FIXED, SIGMA_POINT = 0.06, 0.2, 0.03
+"""Relative: how far the data sheet is off a machine's own constants, and how far entries with the
+same parts are from each other. Cross-validation is flat from 0.05 to 0.12, 0.15 to 0.5 and 0.015 to
+0.06."""
+
+WORKSPACE_BYTES = 1.0e9
+"""CUDA context, NCCL's buffers, cuDNN's workspace: assumed."""
+COPIES_OF_ACTIVATIONS = 3
+"""Output of the convolution, of batch norm, and a gradient. The largest published batches (1,000 on
+80 GB, 408 on 40, 236 on 24, 208 on 16) need 0.7 to 0.9 of the memory by this, none more than all."""
+BYTES_PER_PARAMETER = 12
+"""fp16 weight and gradient, fp32 master and momentum."""
+
+
+class Sheet(NamedTuple):
+    """The constants that all GPUs share."""
+
+    flops_per_image: float
+    """At the tensor rate: 24.5 GFLOP of forward and backward at 0.48 of it."""
+    bytes_per_image: float
+    """At the memory rate: the passes over activations that fusion leaves."""
+    launch_s: float
+    """With CUDA graphs."""
+    launch_without_graphs_s: float
+
+
+SHEET = Sheet(5.16e10, 2.67e8, 3.08e-3, 7.48e-3)
+
+
+def from_sheet(about: Performance, sheet: Sheet = SHEET) -> tuple[float, float]:
+    """(fixed_s, per_image_s) of a machine with `tensor_flops_per_s`, from its data sheet alone."""
+    assert about.tensor_flops_per_s is not None
+    launch_s = sheet.launch_s if about.graphs else sheet.launch_without_graphs_s
+    per_image_s = (
+        sheet.flops_per_image / about.tensor_flops_per_s
+        + sheet.bytes_per_image / about.memory_bytes_per_s
+    )
+    return launch_s + update_s(about), per_image_s
+
+
+def update_s(about: Performance) -> float:
+    """LARS moves its bytes at the memory's rate."""
+    return OPTIMIZER_BYTES_PER_PARAMETER * _parameters() / about.memory_bytes_per_s
+
+
+def memory_bytes(batch: float, precision: str) -> float:
+    """Device memory that training `batch` images takes, at least: activations and state."""
+    return _STATE_BYTES + batch * _image_bytes(precision)
+
+
+def largest_batch(available_bytes: float, precision: str) -> int:
+    """Images that a device's memory holds."""
+    return max(0, int((available_bytes - _STATE_BYTES) / _image_bytes(precision)))
+
+
+def _image_bytes(precision: str) -> float:
+    layers, _ = resnet50()
+    element = 4 if precision in ("fp32", "tf32") else 2
+    return COPIES_OF_ACTIVATIONS * element * sum(layer.activation_elements for layer in layers)
+
+
+def _parameters() -> int:
+    return sum(tensor.size for tensor in resnet50()[1])
+
+
+_STATE_BYTES = WORKSPACE_BYTES + BYTES_PER_PARAMETER * _parameters()
