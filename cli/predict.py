@@ -93,6 +93,12 @@ def predict(
             "in studies of GPU clusters.",
         ),
     ] = None,
+    explain: Annotated[
+        bool,
+        typer.Option(
+            "--explain", help="Say what the prediction rests on, and how far that is from it."
+        ),
+    ] = False,
     simulate: Annotated[
         bool,
         typer.Option(
@@ -125,6 +131,8 @@ def predict(
     Example: `rn50 predict --system abci --gpus 2048 --batch-per-gpu 42 --epochs 90 --plot abci.svg`
 
     Example: `rn50 predict --calibrate runs/1 runs/2 --system dgxa100 --gpus 512 --batch-per-gpu 64`
+
+    Example: `rn50 predict --system dgxh100 --gpus 2048 --batch-per-gpu 16 --explain`
 
     Example: `rn50 predict --validate`
 
@@ -184,7 +192,7 @@ def predict(
         _simulate(job, steps, seed, faults, as_json)
         return
     if mtbf is None:
-        _predict(job, plot, as_json)
+        _predict(job, plot, as_json, explain=explain)
     else:
         _predict_with_failures(job, node_mtbf_h, as_json)
 
@@ -226,14 +234,15 @@ def _ruleset(text: str | None) -> str | None:
 def _job_of_system(
     name: str, system: System, gpus: int | None, batch: int | None, choices: dict[str, Any]
 ) -> Job:
+    from ..scaling.machine import known_precisions
     from ..scaling.predict import job_of_system
 
     if gpus is None or batch is None:
         raise UserError("--system: --gpus and --batch-per-gpu expected beside it, found not both")
     given = {key: value for key, value in choices.items() if value is not None}
-    about = system.performance
-    if about is not None and "precision" not in given and about.fp16 is None:
-        given["precision"] = "fp32" if about.fp32 is not None else "tf32"
+    known = known_precisions(system.performance) if system.performance else []
+    if known:
+        given.setdefault("precision", known[0])
     return job_of_system(name, system, gpus, batch, **given)
 
 
@@ -273,7 +282,7 @@ def dated_machine(machine: str | None, ruleset: str | None) -> str | None:
         raise UserError(f"--system: {error}") from None
 
 
-def _predict(job: Job, plot: Path | None, as_json: bool) -> None:
+def _predict(job: Job, plot: Path | None, as_json: bool, *, explain: bool) -> None:
     from ..scaling.predict import predict as run_predict
 
     answer = run_predict(job)
@@ -281,6 +290,8 @@ def _predict(job: Job, plot: Path | None, as_json: bool) -> None:
         print_json(answer.to_dict())
     else:
         _print_prediction(answer)
+        if explain:
+            _print_support(answer)
     if plot is None:
         return
     from ..report.prediction import write_plot
@@ -328,16 +339,46 @@ def _print_prediction(answer: Prediction) -> None:
     for title, parts, unit in (("one step", step_ms, "ms"), ("the run", answer.run.parts, "s")):
         print()
         print_table((title, "time", "share"), share_rows(parts, unit))
-    points = "; ".join(
-        f"{p['gpus']} x {p['batch']}: {p['step_ms']:.2f} ms ({p['source']})"
-        for p in answer.to_dict()["calibrated_on"]
+    points = [
+        f"{p.gpus} x {p.batch}: {p.step_s * 1e3:.2f} ms ({p.source})" for p in answer.machine.points
+    ]
+    known = ["the data sheet"] if answer.machine.has_sheet else []
+    print(f"\ncalibrated on {'; '.join([*known, *points])}")
+
+
+def _print_support(answer: Prediction) -> None:
+    """Each row that supports the prediction, the model's own error there, and the distance."""
+    support = answer.support()
+    if support.sheet is not None:
+        sheet_fixed_s, sheet_per_image_s = support.sheet
+        print(
+            f"\nthe data sheet says {sheet_fixed_s * 1e3:.2f} ms + "
+            f"{sheet_per_image_s * 1e3:.4f} ms per image; with the points "
+            f"{answer.machine.fixed_s * 1e3:.2f} ms + {answer.machine.per_image_s * 1e3:.4f}"
+        )
+    print()
+    print_table(
+        ("supported by", "measured", "model there", "GPUs from it", "batch from it"),
+        [
+            (
+                f"{row.point.gpus} x {row.point.batch}: {row.point.source}",
+                f"{row.point.step_s * 1e3:.2f} ms",
+                f"{row.error:+.1%}",
+                f"x {row.gpus_ratio:.3g}",
+                f"x {row.batch_ratio:.3g}",
+            )
+            for row in support.rows
+        ],
     )
-    print(f"\ncalibrated on {points}")
+    print("\n1 sigma of the step: " + ", ".join(f"{k} {v:.1%}" for k, v in support.sigmas.items()))
 
 
 def _validate(as_json: bool, plot: Path | None) -> None:
     from dataclasses import asdict
 
+    from ..config.load import load_system
+    from ..config.names import list_systems
+    from ..scaling.crossval import LARGE_GPUS, count_constants, cross_validate
     from ..scaling.validate import left_out, summarise, validate
 
     rows = validate()
@@ -346,10 +387,14 @@ def _validate(as_json: bool, plot: Path | None) -> None:
 
         write_validation(rows, plot)
     summaries = [summarise(rows, kind) for kind in ("step", "time")]
+    scores = cross_validate()
+    constants = count_constants(map(load_system, list_systems()))
     if as_json:
         print_json(
             {
                 "summary": [asdict(summary) for summary in summaries],
+                "cross_validation": [asdict(score) for score in scores],
+                "constants": constants._asdict(),
                 "rows": [{**asdict(row), "error": round(row.error, 5)} for row in rows],
                 "left_out": left_out(),
             }
@@ -381,6 +426,25 @@ def _validate(as_json: bool, plot: Path | None) -> None:
         )
     for line in left_out():
         say(f"left out: {line}")
+    print("\nfp16 steps of machines with a data sheet, fitted without what is predicted:")
+    print_table(
+        (
+            *("left out at a time", "rows", "mean error", "bias", "in 90 % interval"),
+            *(f"from {LARGE_GPUS} on: rows", "mean error"),
+        ),
+        [
+            (
+                *(score.left_out, str(score.rows), f"{score.mean_absolute_error:.1%}"),
+                *(f"{score.bias:+.1%}", f"{score.within_interval:.0%}"),
+                *(str(score.large_rows), f"{score.large_mean_absolute_error:.1%}"),
+            )
+            for score in scores
+        ],
+    )
+    print(
+        f"{constants.free} constants that no data sheet gives and {constants.points} measured "
+        f"steps of machine files, for {len(rows)} published figures"
+    )
 
 
 def _calibrate(

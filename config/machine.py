@@ -79,7 +79,7 @@ class Performance(Section):
     fp16: Compute | None = default(None, "Computing in float16, calibrated on points.")
     fp32: Compute | None = default(None, "Computing in float32, calibrated on points.")
     tf32: Compute | None = default(None, "Computing in TF32, calibrated on points.")
-    tensor_flops_per_s: Positive | None = default(
+    tensor_flops_per_s: Annotated[float, Field(strict=True, gt=0, le=1e20)] | None = default(
         None,
         "Dense 16-bit rate in the data sheet (sums in float32); null: no data sheet is used.",
     )

@@ -77,6 +77,8 @@ def calibrate(
         fixed_s=fixed,
     )
     update: dict[str, object] = {precision: compute, "sources": "rn50 predict --calibrate"}
+    if precision == "fp16":  # measured on this very machine: nothing to weigh against
+        update["tensor_flops_per_s"] = None
     update.update(_clocks(about, runs))
     about = about.model_copy(update=update)
     candidates = JITTERS if len({run.gpus for run in runs}) > 1 else (about.jitter,)

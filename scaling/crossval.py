@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from statistics import mean
+from typing import NamedTuple
 
 import numpy as np
 
 from ..config.load import load_system
-from ..config.machine import Performance, Point, System
+from ..config.machine import Compute, Performance, Point, System
 from .epochs import LEVEL_SIGMAS, read_table
 from .gpu import SHEET, Sheet, update_s
 from .machine import uses_sheet
@@ -78,6 +79,43 @@ class Score:
     large_rows: int
     large_mean_absolute_error: float
     """Over those of 256 accelerators and more."""
+
+
+FACTS = {
+    *("sources", "fp16", "fp32", "tf32", "other_points", "tensor_flops_per_s", "graphs"),
+    *("memory_bytes_per_s", "memory_bytes", "nics", "nic_bytes_per_s", "rack_nodes"),
+    *("oversubscription", "groups", "algorithm", "square_torus", "init_s"),
+    *("bn_group_samples", "bn_group_ranks"),
+}
+"""What a data sheet or the entry's own description says, or what no figure hangs on."""
+
+
+class Constants(NamedTuple):
+    """What the model was given, to be held against the number of published figures."""
+
+    free: int
+    """Values that neither a data sheet nor a default gives, a value of several machines once."""
+    points: int
+    """Measured steps of machine files."""
+
+
+def count_constants(systems: Iterable[System]) -> Constants:
+    """Over all described machines, and the four constants that GPUs share."""
+    free: set[tuple[str, object]] = {("sheet", value) for value in SHEET}
+    points: set[Point] = set()
+    default = Performance()
+    for about in (system.performance for system in systems if system.performance):
+        for name in set(Performance.model_fields) - FACTS:
+            if getattr(about, name) != getattr(default, name):
+                free.add((name, getattr(about, name)))
+        for precision in ("fp16", "fp32", "tf32"):
+            compute: Compute | None = getattr(about, precision)
+            if compute is not None:
+                points.update(compute.points)
+                if compute.fixed_s is not None:
+                    free.add((precision, compute.fixed_s))
+        points.update(about.other_points)
+    return Constants(len(free), len(points))
 
 
 @lru_cache
@@ -154,13 +192,11 @@ def _large_from_small(every: Sequence[Case]) -> Iterator[Missed]:
     return _ask(large, fit_sheet(small), lambda point: point.gpus <= SMALL_GPUS)
 
 
-def _ask(
-    asked: Sequence[Case], sheet: Sheet, keep: Callable[[Point], bool]
-) -> Iterator[Missed]:
+def _ask(asked: Sequence[Case], sheet: Sheet, keep: Callable[[Point], bool]) -> Iterator[Missed]:
     for case in asked:
         machine = build(case.machine, _without_points(case.system, keep), "fp16", sheet)
         total_s = step_time(machine, case.gpus, case.batch).total_s
-        yield Missed(case, total_s, step_sigma(machine, case.gpus, case.batch))
+        yield Missed(case, total_s, step_sigma(machine, case.gpus, case.batch, total_s))
 
 
 def _is_none_of(asked: Sequence[Case]) -> Callable[[Point], bool]:

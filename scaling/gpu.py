@@ -24,8 +24,8 @@ same parts are from each other. Cross-validation is flat from 0.05 to 0.12, 0.15
 WORKSPACE_BYTES = 1.0e9
 """CUDA context, NCCL's buffers, cuDNN's workspace: assumed."""
 COPIES_OF_ACTIVATIONS = 3
-"""Output of the convolution, of batch norm, and a gradient. The largest published batches (1,000 on
-80 GB, 408 on 40, 236 on 24, 208 on 16) need 0.7 to 0.9 of the memory by this, none more than all."""
+"""Output of the convolution, of batch norm, and a gradient: assumed. By this the largest published
+batches (1,000 on 80 GB, 408 on 40, 236 on 24, 208 on 16) need 0.66 to 0.88 of the memory."""
 BYTES_PER_PARAMETER = 12
 """fp16 weight and gradient, fp32 master and momentum."""
 

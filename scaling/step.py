@@ -200,9 +200,7 @@ def bn_doublings(machine: Machine, gpus: int, batch: int) -> float:
 
 
 @lru_cache(maxsize=256)
-def build(
-    name: str, system: System, precision: str = "fp16", sheet: Sheet = SHEET
-) -> Machine:
+def build(name: str, system: System, precision: str = "fp16", sheet: Sheet = SHEET) -> Machine:
     """The model of a system, its constants from its data sheet and its points."""
 
     def step_s(machine: Machine, gpus: int, batch: int) -> float:

@@ -15,7 +15,7 @@ from rn50.config.load import load_system
 from rn50.config.machine import Compute, Point, System
 from rn50.config.names import PRESETS
 from rn50.scaling.machine import Machine
-from rn50.scaling.step import PAUSE_S, bn_group, build, group_cost_s, step_time, straggler_s
+from rn50.scaling.step import PAUSE_S, bn_doublings, build, group_cost_s, step_time, straggler_s
 
 MODELLED = [
     path.stem
@@ -31,29 +31,37 @@ def machine(name: str, precision: str = "fp16") -> Machine:
 
 
 @pytest.mark.parametrize("name", MODELLED)
-def test_a_machine_passes_through_its_points(name: str) -> None:
+def test_a_machine_without_a_data_sheet_passes_through_its_points(name: str) -> None:
+    """One with a data sheet weighs both: NVIDIA's 64 L40S are the farthest from it."""
     system = load_system(name)
     assert system.performance is not None
     for precision in ("fp16", "fp32", "tf32"):
         compute: Compute | None = getattr(system.performance, precision)
         if compute is None:
             continue
-        assert 1 <= len(compute.points) <= 2, "at most two points a system"
+        model = machine(name, precision)
         for point in compute.points:
-            step = step_time(machine(name, precision), point.gpus, point.batch)
-            off = 0.006 if name == "tpu_v4" else 1e-6  # its line would start below zero
-            assert step.total_s == pytest.approx(point.step_s, rel=off)
+            step = step_time(model, point.gpus, point.batch)
+            off = 0.02 if name == "tpu_v4" else 1e-6  # its line would start below zero
+            assert step.total_s == pytest.approx(point.step_s, rel=0.11 if model.has_sheet else off)
 
 
-@pytest.mark.parametrize("name", MODELLED)
-def test_calibrated_points_are_small(name: str) -> None:
-    about = load_system(name).performance
+def test_many_points_outweigh_the_data_sheet() -> None:
+    """One that is 20 % off moves the model by two thirds of that, ten of them by nearly all."""
+    system = load_system("dgxa100")
+    about = system.performance
     assert about is not None
-    # Nothing smaller is published.
-    limit = {"alibaba_v100": 512, "tpu_v3": 1024, "stampede2_skx": 1024}.get(name, 128)
-    for precision in ("fp16", "fp32", "tf32"):
-        compute = getattr(about, precision)
-        assert compute is None or max(p.gpus for p in compute.points) <= limit
+    bare = about.model_copy(update={"fp16": None, "other_points": ()})
+    sheet = build("a", system.model_copy(update={"performance": bare}))
+    step_s = 1.2 * step_time(sheet, 8, 408).total_s
+
+    def found(count: int) -> float:
+        points = (Point(gpus=8, batch=408, step_s=step_s, source="test"),) * count
+        known = bare.model_copy(update={"fp16": Compute(points=points)})
+        model = build("a", system.model_copy(update={"performance": known}))
+        return step_time(model, 8, 408).total_s / step_s
+
+    assert 0.85 < found(1) < 0.97 < found(10) < 1.001
 
 
 @FUZZ
@@ -75,10 +83,9 @@ def test_more_gpus_never_make_a_step_faster(name: str, batch: int, power: int) -
 
 
 @FUZZ
-@given(name=NAMES, batch=st.integers(30, 500), gpus=st.sampled_from([1, 8, 64, 1024, 4096]))
+@given(name=NAMES, batch=st.integers(1, 500), gpus=st.sampled_from([1, 8, 64, 1024, 4096]))
 def test_more_images_never_make_a_step_faster(name: str, batch: int, gpus: int) -> None:
-    """Above the batches at which batch norm is synchronised."""
-    few, many = (step_time(machine(name), gpus, b).total_s for b in (batch, batch + 8))
+    few, many = (step_time(machine(name), gpus, b).total_s for b in (batch, batch + 1))
     assert many > few
 
 
@@ -124,11 +131,12 @@ def test_stragglers_follow_extreme_values_and_then_interruptions() -> None:
 
 
 def test_batch_norm_groups_are_nvidias() -> None:
-    """Groups of 2 at batches 15 and 16, none at 35, as in NVIDIA's entries."""
+    """Groups of 2 at batches 15 and 16, none at 35, as in NVIDIA's entries; 4 at most."""
     dgx = machine("dgxa100")
-    assert [bn_group(dgx, 4320, batch) for batch in (15, 16, 35, 408)] == [2, 2, 1, 1]
+    doublings = [bn_doublings(dgx, 4320, batch) for batch in (4, 15, 16, 35, 408)]
+    assert doublings == pytest.approx([2, 1, 0.91, 0, 0], abs=0.01)
     assert step_time(dgx, 4320, 15).bn_sync_s > 0
-    assert bn_group(dgx, 1, 1) == 1
+    assert bn_doublings(dgx, 1, 1) == 0
 
 
 def test_input_holds_a_step_back() -> None:
@@ -152,8 +160,7 @@ def test_what_no_machine_can_be_is_refused() -> None:
             Point(gpus=8, batch=128, step_s=0.05, source="test"),
         )
     )
-    bad = base.model_copy(
-        update={"performance": base.performance.model_copy(update={"fp16": falling})}
-    )
+    unknown = {"fp16": falling, "tensor_flops_per_s": None}
+    bad = base.model_copy(update={"performance": base.performance.model_copy(update=unknown)})
     with pytest.raises(UserError, match="rising line"):
         build("falling", bad)
