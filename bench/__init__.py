@@ -2,7 +2,7 @@
 
 NAMES = (
     *("loop", "overlap", "horovod-baseline", "epoch-overhead", "guard-overhead"),
-    *("allreduce", "startup", "scaling", "throughput", "optimizer", "pack", "log"),
+    *("allreduce", "startup", "scale", "scaling", "throughput", "optimizer", "pack", "log"),
 )
 """The commands of `rn50 bench`, as its help lists them."""
 
