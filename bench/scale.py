@@ -36,8 +36,8 @@ from .jobs import load_ready
 
 ENDS = ("killed", "stopped", "asked")
 """A rank's process is killed; one is stopped, so that it is silent; the user asks all to stop."""
-RANK_BYTES = 9 << 20
-"""Of its own of a thin rank, with the kernel's share: 7 MB and page tables."""
+RANK_BYTES = 19 << 19
+"""Of its own of a thin rank: 8.6 MB, page tables and stacks in the kernel."""
 _RANKS_PER_NODE = 4
 _LOG_POINTS = 2
 _POLL_S = 0.02
@@ -50,7 +50,7 @@ _FITTED = {
     "launcher_mb": "MB of the launcher",
     "end_s": "s from the end of a rank, or the request, to that of the job",
     "checkpoint_bytes": "bytes of a checkpoint",
-    "read_bytes": "bytes that all ranks read to start",
+    "read_bytes": "bytes that ranks read to start, without the first of each node",
     "opens": "files that all ranks open to start",
 }
 
@@ -70,14 +70,15 @@ class Measured:
     watched_cores: float
     """Own CPU of the launcher by time, while all ranks are at work."""
     launcher_mb: float
-    rank_cpu_s: float
-    """Of a rank, on average, to its end."""
+    rank_cpu_s: float | None
+    """Of a rank, on average, to its end; None: some were killed, and their times are not known."""
     rank_mb: float
     """A rank's own pages, which it shares with no other."""
     opens: float
     """Of all ranks before the clock starts."""
     opens_by_place: Mapping[str, float]
     read_bytes: float
+    """Of the ranks that are not the first of their node."""
     end_s: float
     """To the exit of `rn50 launch`, with its report."""
     gone_s: float
@@ -144,8 +145,8 @@ def _check_room(ranks: int) -> None:
     free = psutil.virtual_memory().available
     if free < ranks * RANK_BYTES:
         raise UserError(
-            f"--ranks: at most {free // RANK_BYTES} processes of {RANK_BYTES >> 20} MiB expected "
-            f"in the {free >> 20:,} MiB of memory that are free, found {ranks}"
+            f"--ranks: at most {free // RANK_BYTES} processes of {RANK_BYTES / 2**20:g} MiB in the "
+            f"{free >> 20:,} MiB of memory that are free expected, found {ranks}"
         )
 
 
@@ -228,7 +229,7 @@ def _watch(
         messages=use["messages"],
         watched_cores=watched_cores,
         launcher_mb=own.peak_mb,
-        rank_cpu_s=(own.with_children_cpu_s - own.cpu_s) / ranks,
+        rank_cpu_s=(own.with_children_cpu_s - own.cpu_s) / ranks if end == "asked" else None,
         rank_mb=rank_mb,
         opens=sum(opens),
         opens_by_place=dict(zip(COUNTED, opens, strict=True)),
@@ -324,7 +325,9 @@ def _row(found: Sequence[Measured]) -> list[str]:
     return [
         *(f"{first.ranks:,}", first.end, of("connected_s", 2), of("launcher_cpu_s", 2)),
         *(of("watchdog_cpu_s", 2), of("watched_cores", 3), of("launcher_mb", 0)),
-        *(of("end_s", 1), of("gone_s", 1), named, of("rank_cpu_s", 3), of("rank_mb", 1)),
+        *(of("end_s", 1), of("gone_s", 1), named),
+        "-" if first.rank_cpu_s is None else of("rank_cpu_s", 3),
+        of("rank_mb", 1),
         f"{first.checkpoint_bytes / 1e6:,.1f}" if first.checkpoint_bytes else "-",
     ]
 
@@ -342,7 +345,7 @@ def plot_scale(found: Sequence[Measured], path: Path) -> None:
         "CPU seconds": {
             "launcher, with its watchdog": [(one.ranks, one.launcher_cpu_s) for one in found],
             "watchdog": [(one.ranks, one.watchdog_cpu_s) for one in found],
-            "all ranks": [(one.ranks, one.rank_cpu_s * one.ranks) for one in found],
+            "all ranks": [(o.ranks, o.rank_cpu_s * o.ranks) for o in found if o.rank_cpu_s],
         },
         "MB": {
             "launcher": [(one.ranks, one.launcher_mb) for one in found],
