@@ -134,6 +134,7 @@ class _Reader:
         self, path: Path, section: str, chain: tuple[Path, ...], load: _Load, folder: Path | None
     ) -> None:
         self._path, self._section, self._chain, self._load = path, section, chain, load
+        self._name = short(path)  # follows links: not for each key
         self._folder = folder
         """Where the files lie that it names; None: it may name none."""
         self._below: list[Layer] = []
@@ -171,7 +172,7 @@ class _Reader:
                 below = pairs_of(value_node, where, dotted, depth + 1)
                 self._walk(below, f"{dotted}.", depth + 1)
                 continue
-            origin = Origin(short(self._path), line_of(key_node))
+            origin = Origin(self._name, line_of(key_node))
             value = construct(value_node, origin, dotted, depth)
             if dotted == _SYSTEM and isinstance(value, str):
                 machine = self._found(find_system, value, f"{origin}: {_SYSTEM}")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import warnings
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +69,13 @@ def _compose(text: str) -> Node | None:
         return YAML(typ="rt", pure=True).compose(text)
 
 
+@cache
+def _safe() -> YAML:
+    """Made once: it looks for plug-ins in its package's folder, which every rank would do for each
+    of 50 values (on a shared file system at the start of thousands)."""
+    return YAML(typ="safe", pure=True)
+
+
 def _brackets_open(raw: bytes) -> int:
     """How many brackets are open at once at most, those in texts and comments among them."""
     most = depth = 0
@@ -92,7 +99,7 @@ def construct(node: Node, where: Origin, key: str, depth: int) -> Any:
             f"{where}: {key}: text, number, true, false or null expected, found {node.tag}"
         )
     try:
-        value = YAML(typ="safe", pure=True).constructor.construct_object(node)
+        value = _safe().Constructor(loader=_safe()).construct_object(node)
     except (YAMLError, ValueError, OverflowError, LookupError):
         raise UserError(f"{where}: {key}: {kind} expected, found {show(node.value)}") from None
     if isinstance(value, int) and value.bit_length() > 63:

@@ -123,7 +123,7 @@ def _row(rng: random.Random, packed: Path) -> None:
     """Table and index agree about an offset that is none; or a label, a size."""
     path = _one(rng, packed, "npy")
     try:
-        table = load_table(packed, path.stem)
+        table = load_table(packed, path.stem).copy()  # the mapped file is written over
     except Exception:
         return
     number = rng.randrange(len(table)) if len(table) else 0
