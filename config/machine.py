@@ -116,7 +116,7 @@ class Performance(Section):
         2e-5, "Cost of a gradient group before its first message, in simulations."
     )
     jitter: Fraction = default(
-        0.01, "Standard deviation of a rank's computing time, as a share of it."
+        0.005, "Standard deviation of a rank's computing time, as a share of it."
     )
     os_noise_fraction: Fraction = default(
         1e-5, "Share of a rank's time that rare interruptions take."

@@ -89,7 +89,7 @@ def calibrate(
         _fit(name, base, about.model_copy(update={"jitter": jitter}), runs, precision, constants)
         for jitter in candidates
     ]
-    return min(fits, key=lambda fit: (round(fit.error, 6), abs(fit.jitter - 0.01)))
+    return min(fits, key=lambda fit: (round(fit.error, 6), abs(fit.jitter - Performance().jitter)))
 
 
 def _fit(
