@@ -31,7 +31,8 @@ def scores() -> dict[str, Score]:
 
 
 def test_the_constants_in_use_are_those_of_the_fit() -> None:
-    assert fit_sheet(cases()) == pytest.approx(SHEET, rel=0.003)
+    """Within 2 %: what a step waits for, and so the fit, depends on them a little."""
+    assert list(fit_sheet(cases())) == pytest.approx(list(SHEET), rel=0.02)
 
 
 def test_rows_left_out_are_predicted_as_is_claimed(scores: dict[str, Score]) -> None:
