@@ -169,7 +169,7 @@ def parse_groupings(text: str) -> list[str]:
     rules = text.split(";")
     for rule in rules:
         try:
-            Comm(groups=rule)
+            Comm(groups=rule if rule != "auto" else "")
         except ValueError:
             raise UserError(
                 "--groupings: rules of comm.groups with semicolons expected, such as "

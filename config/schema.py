@@ -22,7 +22,7 @@ from .values import (
     Drawn,
     Epoch,
     Fraction,
-    Groups,
+    GroupsOrAuto,
     Length,
     LossScale,
     Name,
@@ -310,9 +310,10 @@ class Schedule(Section):
 class Comm(Section):
     """How gradients travel between ranks (docs/communication.md)."""
 
-    groups: Groups = default(
+    groups: GroupsOrAuto = default(
         "equal_bytes(8)",
-        "Which gradients are reduced together, in static groups, last layers first.",
+        "Which gradients are reduced together, in static groups, last layers first; auto: what "
+        "the network and the rate of a rank suggest.",
     )
     algorithm: Algorithm = default(
         "auto", "How they are summed; auto: what the engine, ranks and network suggest."

@@ -40,7 +40,7 @@ ALGORITHMS = (
 
 _DURATION = Form('a duration with its unit, such as "36 epochs" or "540 steps"')
 _GROUPS = Form(
-    "cubic(F), equal_bytes(N), equal_count(N), single, F and N from 1, "
+    "cubic(F), equal_bytes(N), equal_count(N), halving(N), single, F and N from 1, "
     "or a list of group sizes such as [3, 21, 57, 80]"
 )
 _ALGORITHM = Form(f"{', '.join(ALGORITHMS)} or torus_2d(ROWSxCOLUMNS)")
@@ -70,12 +70,16 @@ def _parse_groups(value: Any) -> str:
     if isinstance(value, list | tuple) and all(type(size) is int for size in value):
         value = f"explicit({','.join(map(str, value))})"
     if not isinstance(value, str) or not re.fullmatch(
-        r"single|(cubic|equal_bytes|equal_count)\([1-9]\d{0,3}\)"
+        r"single|(cubic|equal_bytes|equal_count|halving)\([1-9]\d{0,3}\)"
         r"|explicit\([1-9]\d{0,3}(,[1-9]\d{0,3}){0,999}\)",
         value,
     ):
         raise ValueError(_GROUPS)
     return value
+
+
+def _parse_groups_or_auto(value: Any) -> str:
+    return "auto" if value == "auto" else _parse_groups(value)
 
 
 def _parse_algorithm(value: Any) -> str:
@@ -207,6 +211,7 @@ Walltime = Annotated[
 ]
 Length = Annotated[Duration, BeforeValidator(_parse_duration), PlainSerializer(str), _DURATION]
 Groups = Annotated[str, BeforeValidator(_parse_groups), _GROUPS]
+GroupsOrAuto = Annotated[str, BeforeValidator(_parse_groups_or_auto), Form(f"auto, {_GROUPS.text}")]
 Algorithm = Annotated[str, BeforeValidator(_parse_algorithm), _ALGORITHM]
 Profiled = Annotated[str, BeforeValidator(_parse_profiled), _PROFILED]
 LossScale = Annotated[float | str, BeforeValidator(_parse_loss_scale), _LOSS_SCALE]

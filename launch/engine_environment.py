@@ -8,6 +8,7 @@ from typing import Literal, NamedTuple
 from ..config.errors import UserError
 from ..config.schema import Run
 from ..scaling.cost import fastest, torus_grid
+from ..scaling.grouping import choose_groups
 from ..scaling.groups import gradient_groups
 from ..scaling.machine import known_precisions
 from ..scaling.netlab import EAGER_BYTES
@@ -298,7 +299,7 @@ def message_bytes(run: Run) -> float:
     half = model.dtype == "float16" or run.comm.gradient_dtype == "float16"
     total = PARAMETERS[network] * scale * (2 if half else 4)
     sizes = [1] * 161
-    rule = run.comm.groups
+    rule = choose_groups(run).rule
     groups = (
         rule.count(",") + 1 if rule.startswith("explicit") else len(gradient_groups(rule, sizes))
     )

@@ -24,6 +24,7 @@ from ..config.schema import Run
 from ..data.describe import describe_data
 from ..data.prepare import prepare
 from ..report.reproduction import compare_with_recorded
+from ..scaling.grouping import choose_groups
 from ..train.gpu import read_gpus
 from ..train.seeding import draw_seed
 from .disk_reserve import give_back, reserve
@@ -241,6 +242,8 @@ def announce(
             print(f"note: {note}", flush=True)
     if environment.algorithm.reason:
         print(f"comm.algorithm auto: {environment.algorithm.reason}", flush=True)
+    if reason := choose_groups(run).reason:
+        print(f"comm.groups auto: {reason}", flush=True)
     settings = " ".join(f"{name}={value}" for name, value in sorted(environment.settings.items()))
     print(f"environment: {settings}", flush=True)
     for variable, value in environment.kept.items():

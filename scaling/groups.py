@@ -6,7 +6,7 @@ The ranks agree on the groups before the run, so nobody has to ask at each step 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 Group = tuple[int, ...]
 
@@ -15,8 +15,8 @@ def gradient_groups(rule: str, sizes_bytes: Sequence[int]) -> list[Group]:
     """Tensor numbers of each group, in the order in which backward completes them.
 
     Args:
-        rule: `cubic(F)`, `equal_bytes(N)`, `equal_count(N)`, `single`, or `explicit(N,N,...)`, the
-            number of tensors in each group, last layers first.
+        rule: `cubic(F)`, `equal_bytes(N)`, `equal_count(N)`, `halving(N)`, `single`, or
+            `explicit(N,N,...)`, the number of tensors in each group, last layers first.
         sizes_bytes: size of every gradient, first layer first.
 
     Raises:
@@ -32,11 +32,14 @@ def gradient_groups(rule: str, sizes_bytes: Sequence[int]) -> list[Group]:
         bounds = _equal_bounds([1] * tensors, int(argument))
     elif name == "equal_bytes":
         bounds = _equal_bounds(sizes_bytes, int(argument))
+    elif name == "halving":
+        bounds = _halving_bounds(sizes_bytes, int(argument))
     elif name == "explicit":
         bounds = _explicit_bounds(tensors, [int(size) for size in argument.split(",")])
     else:
         raise ValueError(
-            f"cubic(F), equal_bytes(N), equal_count(N), explicit(N,...) or single expected: {rule}"
+            "cubic(F), equal_bytes(N), equal_count(N), halving(N), explicit(N,...) or single "
+            f"expected: {rule}"
         )
     ends = [tensors, *bounds[:-1]]
     return [
@@ -67,11 +70,22 @@ def _explicit_bounds(tensors: int, sizes: Sequence[int]) -> list[int]:
 
 def _equal_bounds(sizes: Sequence[int], groups: int) -> list[int]:
     """Cut from the back as soon as a group holds its share of what is left."""
+    return _bounds_by_share(sizes, groups, lambda still: still)
+
+
+def _halving_bounds(sizes: Sequence[int], groups: int) -> list[int]:
+    """Each group takes half of what is left: small at the end, whose sum nothing hides."""
+    return _bounds_by_share(sizes, groups, lambda _: 2)
+
+
+def _bounds_by_share(sizes: Sequence[int], groups: int, parts: Callable[[int], int]) -> list[int]:
+    """The next group takes one of the `parts` of what is left, given how many are still to fill."""
     bounds: list[int] = []
     left, filled = sum(sizes), 0
     for index in reversed(range(len(sizes))):
         filled += sizes[index]
-        if filled * (groups - len(bounds)) >= left and len(bounds) < groups - 1:
+        still = groups - len(bounds)
+        if still > 1 and filled * parts(still) >= left:
             bounds.append(index)
             left -= filled
             filled = 0

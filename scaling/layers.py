@@ -11,13 +11,23 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 from ..config.resnet_stages import UNITS
 from .groups import gradient_groups
 
-CROP_PX = 224
-CLASSES = 1000
-WIDTH = 64
+
+class Shape(NamedTuple):
+    """What distinguishes a ResNet of bottlenecks from ResNet-50 v1.5 for ImageNet."""
+
+    depth: int | str = 50
+    width: int = 64
+    crop_px: int = 224
+    classes: int = 1000
+    stem: str = "imagenet"
+
+
+IMAGENET = Shape()
 
 FLOPS_PER_BYTE = 70.0
 """Where a layer turns from memory- to compute-bound; achieved fp16 rates of V100: 56 TFLOP/s on
@@ -76,8 +86,8 @@ class Group:
 
 
 @lru_cache
-def resnet50() -> tuple[tuple[Layer, ...], tuple[Tensor, ...]]:
-    """All 54 layers and 161 tensors, first layer first."""
+def resnet50(shape: Shape = IMAGENET) -> tuple[tuple[Layer, ...], tuple[Tensor, ...]]:
+    """All 54 layers and 161 tensors of ResNet-50, first layer first, or those of `shape`."""
     layers: list[Layer] = []
     tensors: list[Tensor] = []
 
@@ -94,10 +104,14 @@ def resnet50() -> tuple[tuple[Layer, ...], tuple[Tensor, ...]]:
         tensors.append(Tensor(f"{prefix}{norm}_gamma", c_out, "gamma", number))
         tensors.append(Tensor(f"{prefix}{norm}_beta", c_out, "beta", number))
 
-    convolution("", "conv0", 7, 3, WIDTH, CROP_PX, 2)
-    px, channels = CROP_PX // 4, WIDTH
-    for stage, units in enumerate(UNITS[50], start=1):
-        width = WIDTH << (stage - 1)
+    px, channels = shape.crop_px, shape.width
+    if shape.stem == "imagenet":
+        convolution("", "conv0", 7, 3, channels, px, 2)
+        px //= 4
+    else:
+        convolution("", "conv0", 3, 3, channels, px, 1)
+    for stage, units in enumerate(UNITS[shape.depth], start=1):
+        width = shape.width << (stage - 1)
         for unit in range(1, units + 1):
             stride = 2 if unit == 1 and stage > 1 else 1
             prefix = f"stage{stage}_unit{unit}_"
@@ -107,10 +121,10 @@ def resnet50() -> tuple[tuple[Layer, ...], tuple[Tensor, ...]]:
             if unit == 1:
                 convolution(prefix, "convsc", 1, channels, 4 * width, px, stride)
             px, channels = px // stride, 4 * width
-    weights = channels * CLASSES
-    layers.append(Layer("fc", 2 * weights, CLASSES, channels, weights))
+    weights = channels * shape.classes
+    layers.append(Layer("fc", 2 * weights, shape.classes, channels, weights))
     tensors.append(Tensor("fc_weight", weights, "weight", len(layers) - 1))
-    tensors.append(Tensor("fc_bias", CLASSES, "bias", len(layers) - 1))
+    tensors.append(Tensor("fc_bias", shape.classes, "bias", len(layers) - 1))
     return tuple(layers), tuple(tensors)
 
 
@@ -129,55 +143,55 @@ def backward_cost(layer: Layer, *, first: bool) -> float:
 
 
 @lru_cache
-def backward_shares() -> tuple[float, ...]:
+def backward_shares(shape: Shape = IMAGENET) -> tuple[float, ...]:
     """Share of each layer, first layer first, in the time of backward; the sum is 1."""
-    layers, _ = resnet50()
+    layers, _ = resnet50(shape)
     costs = [backward_cost(layer, first=number == 0) for number, layer in enumerate(layers)]
     return tuple(cost / math.fsum(costs) for cost in costs)
 
 
 @lru_cache
-def backward_fraction() -> float:
+def backward_fraction(shape: Shape = IMAGENET) -> float:
     """Share of backward in forward and backward."""
-    layers, _ = resnet50()
+    layers, _ = resnet50(shape)
     forward = math.fsum(map(forward_cost, layers))
     backward = math.fsum(backward_cost(layer, first=n == 0) for n, layer in enumerate(layers))
     return backward / (forward + backward)
 
 
 @lru_cache
-def ready_shares() -> tuple[float, ...]:
+def ready_shares(shape: Shape = IMAGENET) -> tuple[float, ...]:
     """Share of backward done when the gradients of each layer are there, first layer first."""
     done, shares = 0.0, []
-    for share in reversed(backward_shares()):
+    for share in reversed(backward_shares(shape)):
         done += share
         shares.append(min(done, 1.0))
     return tuple(reversed(shares))
 
 
 @lru_cache
-def wire_groups(rule: str, precision: str) -> tuple[Group, ...]:
+def wire_groups(rule: str, precision: str, shape: Shape = IMAGENET) -> tuple[Group, ...]:
     """The groups of `rule` over all tensors, in launch order; fp32 batch norm of a half-precision
     model is set aside and goes last, as one group (Fujitsu's rule and the trainer's)."""
-    layers, tensors = resnet50()
+    tensors = resnet50(shape)[1]
     half = precision in ("fp16", "bf16")
     sizes = [tensor.gradient_bytes(precision) for tensor in tensors]
     groups: list[Group] = []
     for numbers in gradient_groups(rule, sizes):
         mine = [tensors[i] for i in numbers if not (half and tensors[i].is_batch_norm)]
         if mine:
-            groups.append(_group(mine, precision, len(layers)))
+            groups.append(_group(mine, precision, shape))
     if half:
         norms = [tensor for tensor in tensors if tensor.is_batch_norm]
-        groups.append(_group(norms, precision, len(layers)))
+        groups.append(_group(norms, precision, shape))
     return tuple(groups)
 
 
-def _group(tensors: Sequence[Tensor], precision: str, layers: int) -> Group:
-    first = min(tensor.layer for tensor in tensors)
+def _group(tensors: Sequence[Tensor], precision: str, shape: Shape) -> Group:
+    first, layers = min(tensor.layer for tensor in tensors), len(resnet50(shape)[0])
     return Group(
         tensors=len(tensors),
         n_bytes=sum(tensor.gradient_bytes(precision) for tensor in tensors),
-        ready=ready_shares()[first],
+        ready=ready_shares(shape)[first],
         ready_fixed=(layers - first) / layers,
     )

@@ -21,6 +21,7 @@ from ..config.values import MOST_EPOCHS
 from .cost import grid, parse_algorithm
 from .epochs import LEVEL_SIGMAS, Epochs, accuracy_curve, epochs_to_target, evaluations, stop_epoch
 from .gpu import from_sheet, largest_batch, memory_bytes
+from .grouping import choose_groups
 from .groups import gradient_groups
 from .machine import Machine
 from .step import Step, build, step_time
@@ -216,7 +217,7 @@ def job_of_config(run: Run, **choices: Any) -> Job:
         steps: float = math.ceil(exact) if run.data.last_batch == "pad" else exact
         segments.append(Segment(segment.first_epoch, segment.active_ranks, segment.per_rank, steps))
     settings: dict[str, Any] = {
-        "groups": run.comm.groups,
+        "groups": choose_groups(run).rule,
         "algorithm": None if run.comm.algorithm == "auto" else run.comm.algorithm,
         "precision": precision_of(run, run.system),
         "ruleset": run.ruleset,

@@ -10,6 +10,7 @@ RULES = st.one_of(
     st.builds("cubic({})".format, st.integers(1, 50)),
     st.builds("equal_bytes({})".format, st.integers(1, 200)),
     st.builds("equal_count({})".format, st.integers(1, 200)),
+    st.builds("halving({})".format, st.integers(1, 200)),
 )
 SIZES = st.lists(st.integers(1, 10**8), min_size=1, max_size=170)
 
@@ -74,7 +75,23 @@ def test_equal_count_does_not_look_at_bytes(sizes: list[int], count: int) -> Non
     assert gradient_groups(rule, sizes) == gradient_groups(rule, [1] * len(sizes))
 
 
-@pytest.mark.parametrize("rule", ["single", "equal_bytes(1)", "equal_count(1)"])
+@FUZZ
+@given(sizes=SIZES, count=st.integers(1, 12))
+def test_halving_leaves_at_most_half_to_the_groups_that_follow(
+    sizes: list[int], count: int
+) -> None:
+    found = bytes_of(gradient_groups(f"halving({count})", sizes), sizes)
+    assert len(found) <= count
+    for number, n_bytes in enumerate(found[:-1]):
+        left = sum(found[number:])
+        assert left / 2 <= n_bytes < left / 2 + max(sizes)
+
+
+def test_halving_ends_with_two_equal_groups() -> None:
+    assert [len(group) for group in gradient_groups("halving(4)", [4] * 160)] == [80, 40, 20, 20]
+
+
+@pytest.mark.parametrize("rule", ["single", "equal_bytes(1)", "equal_count(1)", "halving(1)"])
 def test_one_group_is_everything(rule: str) -> None:
     assert gradient_groups(rule, [5, 1, 9]) == [(2, 1, 0)]
 
