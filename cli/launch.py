@@ -52,8 +52,14 @@ def launch(
         str | None, typer.Option(help="Continue an interrupted run: its folder, or `latest`.")
     ] = None,
     max_restarts: Annotated[
-        int, typer.Option(min=0, help="Restarts from the last checkpoint after a failed rank.")
-    ] = 0,
+        int | None,
+        typer.Option(
+            min=0,
+            help="Restarts from the last checkpoint after a failed rank; with "
+            "system.job.min_nodes=N on the nodes that are left.  "
+            "[default: system.job.max_restarts]",
+        ),
+    ] = None,
     runs: Runs = 1,
     profile: Annotated[
         str | None,
@@ -103,6 +109,8 @@ def launch(
     """
     if profile is not None:
         overrides = [*(overrides or []), f"log.profile={profile}"]
+    if max_restarts is not None:
+        overrides = [*(overrides or []), f"system.job.max_restarts={max_restarts}"]
     if (runs > 1 or job is not None) and not dry_run:
         if resume is not None or as_json:
             raise UserError("--runs, --job: neither --resume nor --json expected beside them")
@@ -112,7 +120,7 @@ def launch(
 
         name, texts = split_config(config or "quick", overrides)
         texts = with_ranks(on_machine(name, texts, system), ranks)
-        request = Request(name, tuple(texts), runs, launcher, max_restarts, requeue)
+        request = Request(name, tuple(texts), runs, launcher, requeue)
         raise typer.Exit(_run_job(request, job))
     if requeue is not None:
         raise UserError("--requeue: --job expected beside it, found none")
@@ -137,7 +145,6 @@ def launch(
                 track,
                 recorded=wanted.recorded,
                 resume=wanted.resume,
-                max_restarts=max_restarts,
                 again=again,
             )
     except (Failed, Stopped) as error:

@@ -169,6 +169,14 @@ class Job(Section):
         "Stop in order before walltime ends, go back into the queue and continue from the "
         "checkpoint; continue after a preemption or a failed node.",
     )
+    max_restarts: Natural = default(
+        0, "Restarts of a run from its last checkpoint after a failed rank; 0: none."
+    )
+    min_nodes: Ranks | None = default(
+        None,
+        "A restart goes on with the nodes that are left, with the same global batch, if there are "
+        "at least so many; null: with all nodes alone.",
+    )
     options: tuple[Text, ...] = default(
         (), "Further words of the submission command, such as [-g, GROUP] at ABCI."
     )

@@ -54,7 +54,6 @@ class Request(NamedTuple):
     runs: int
     launcher: str | None
     """None: what this machine has."""
-    max_restarts: int = 0
     requeue: str | None = None
     """For a shell: puts the job back into its queue once it was stopped by LIMIT_SIGNAL."""
 
@@ -122,7 +121,6 @@ def _run_one(job: OpenJob, number: int, request: Request, run: Run, track: Track
             default_launcher=request.launcher,
             out=out,
             resume=out if todo.resumes else None,
-            max_restarts=request.max_restarts,
             program=(*bind(run), *RANK),
             stopped_by=stopped_by,
         )

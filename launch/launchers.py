@@ -87,6 +87,10 @@ class Launcher:
         """The command line that starts `job`."""
         raise NotImplementedError
 
+    def hosts(self) -> tuple[str, ...]:
+        """The nodes of this allocation by name; none: they are not known."""
+        return allocated_hosts()
+
     def is_installed(self) -> bool:
         """Whether its program is on the PATH."""
         return shutil.which(self.program) is not None
@@ -152,14 +156,24 @@ class Horovodrun(Launcher):
 
 class Srun(Launcher):
     """Slurm's launcher, within an allocation. Without --kill-on-bad-exit the others would wait for
-    ever for a rank that failed."""
+    ever for a rank that failed. With hosts named a node is gone: without --overlap the step would
+    wait for the one before, which Slurm does not end as long as it expects that node back."""
 
     name, program, product, may_start_elsewhere = "srun", "srun", "Slurm", True
 
     def command(self, job: Job) -> list[str]:
         tokens = ["srun", f"--mpi={job.pmi}", "--kill-on-bad-exit=1", f"--nodes={job.nodes}"]
         tokens += [f"--ntasks={job.ranks}", f"--ntasks-per-node={job.ranks_per_node}"]
+        if job.hosts:
+            tokens += [f"--nodelist={','.join(job.hosts)}", "--overlap"]
         return [*tokens, "--cpu-bind=none", "--export=ALL", *job.command]
+
+    def hosts(self) -> tuple[str, ...]:
+        """As Slurm has them now: without a node that it has taken from a job with --no-kill."""
+        if not (job := os.environ.get("SLURM_JOB_ID")):
+            return ()
+        nodes = _output("squeue", "--noheader", f"--jobs={job}", "--format=%N").strip()
+        return tuple(_output("scontrol", "show", "hostnames", nodes).split()) if nodes else ()
 
 
 class Jsrun(Launcher):
@@ -280,6 +294,12 @@ def read_pmi_list(text: str) -> tuple[str, ...]:
     return tuple(line for line in lines if re.fullmatch(r"[a-z]\w*", line))
 
 
+def _output(*command: str) -> str:
+    """What a command prints; nothing where it fails."""
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    return done.stdout if done.returncode == 0 else ""
+
+
 def _listed_pmi() -> tuple[str, ...]:
     if not LAUNCHERS["srun"].is_installed():
         return ()
@@ -305,9 +325,12 @@ def allocated_hosts(environment: Mapping[str, str] = os.environ) -> tuple[str, .
     return tuple(dict.fromkeys(line.split()[0] for line in lines if line.strip()))
 
 
-def build_job(run: Run, launcher: str, command: Sequence[str]) -> tuple[Job, Environment]:
-    """The job that runs `command` on every rank of `run`, and the engines' environment. Raises
-    UserError: the engines refuse the config, or this shell's limits are too low for a launcher."""
+def build_job(
+    run: Run, launcher: str, command: Sequence[str], hosts: Sequence[str] = ()
+) -> tuple[Job, Environment]:
+    """The job that runs `command` on every rank of `run`, and the engines' environment. `hosts`:
+    some of the allocation; default: all that `run` wants. Raises UserError: the engines refuse the
+    config, or this shell's limits are too low for a launcher."""
     check_open_files(read_limits(), run.system.world_size if run.watchdog.enabled else 0)
     controller, system, family = LAUNCHERS[launcher].controller, run.system, family_here()
     backend = backend_of(run, controller)
@@ -318,7 +341,8 @@ def build_job(run: Run, launcher: str, command: Sequence[str]) -> tuple[Job, Env
         variables = {name: os.environ[name] for name in wanted} | variables
     if cores := os.environ.get("SLURM_CPUS_PER_TASK"):  # srun ignores it from 22.05 on
         variables = {"SRUN_CPUS_PER_TASK": cores} | variables
-    hosts = allocated_hosts()[: system.nodes] if system.nodes > 1 else ()
+    if not hosts and system.nodes > 1:
+        hosts = allocated_hosts()[: system.nodes]
     job = Job.of(run, command)
     if launcher == "srun":
         job = job._replace(pmi=pick_pmi(_listed_pmi(), family))

@@ -45,6 +45,7 @@ from .environment_record import describe_environment
 from .failure import explain_failure, read_failures
 from .host_limits import read_limits
 from .launchers import LAUNCHERS, build_job, pick_launcher
+from .nodes_left import on_nodes_left
 from .preflight import idle_gpus_note, refusals, refuse
 from .resume import begin_attempt, close_attempt, is_hopeless, with_ranks
 from .run_files import new_run_folder
@@ -76,7 +77,6 @@ def launch(
     out: Path | None = None,
     recorded: Path | None = None,
     resume: Path | None = None,
-    max_restarts: int = 0,
     program: Sequence[str] = RANK,
     again: str | None = None,
     stopped_by: Callable[[BaseException, Path], str] = lambda stop, _: asked_by(stop),
@@ -89,7 +89,6 @@ def launch(
         out: the new run's folder; None: one below `system.results`.
         recorded: the folder of a recorded run to compare with, in a line and in result.json.
         resume: the folder of an interrupted run to go on with, instead of a new one.
-        max_restarts: how often to go on from the newest checkpoint after a failed rank.
         program: what one rank is started with.
         again: the command that starts this run; default: with its config.yaml.
         stopped_by: says what stopped the run in a folder, given the KeyboardInterrupt.
@@ -110,6 +109,8 @@ def launch(
         found = begin_attempt(out, loaded) if resume else None
         try:
             command = begin_run(loaded, out, environment, name, program, manifest)
+            began, restarts = loaded, run.system.job.max_restarts
+            hosts: tuple[str, ...] = ()
             while True:
                 from_file = ["--resume", str(found.path)] if found else []
                 try:
@@ -120,11 +121,19 @@ def launch(
                     close_attempt(out)
                     line = str(error)
                     reason = error.reason if isinstance(error, RankFailed) else line
-                    if max_restarts and not is_hopeless(out):
-                        max_restarts -= 1
+                    if restarts and not is_hopeless(out):
+                        restarts -= 1
                         print(f"rn50: {line}", file=sys.stderr, flush=True)
                         try:
+                            loaded, left = on_nodes_left(began, name, out)
+                            run = loaded.run
                             found = begin_attempt(out, loaded)
+                            if left != hosts:
+                                hosts = left
+                                job, environment = build_job(run, name, (), hosts)
+                                command = begin_run(
+                                    loaded, out, environment, name, program, manifest
+                                )
                             continue
                         except UserError as refused:
                             line = reason = f"no restart: {refused}"

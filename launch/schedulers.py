@@ -133,6 +133,8 @@ class Slurm(Scheduler):
             yield f"#SBATCH --signal=B:{LIMIT_SIGNAL[3:]}@{_limit_s(run)[1]}"
         else:
             yield "#SBATCH --no-requeue"
+        if job.max_restarts and job.min_nodes is not None:
+            yield "#SBATCH --no-kill"  # when a node fails
         yield from self.who_pays(run)
         if job.resource:
             yield f"#SBATCH --gres={require_token(job.resource)}"

@@ -163,10 +163,15 @@ class MLPerfLog:
         """Of the file so far."""
         return 0 if self._path is None else self._path.stat().st_size
 
-    def resume(self, step: int, *, ranks: int, repeated: int | None = None) -> None:
-        """The run goes on after `step`: a key of our own; its clock has never stopped. `repeated`:
-        steps after it that are trained a second time; None: not known."""
+    def resume(
+        self, step: int, *, ranks: int, before: int | None = None, repeated: int | None = None
+    ) -> None:
+        """The run goes on after `step`: a key of our own; its clock has never stopped. `before`:
+        ranks until then; None: as many. `repeated`: steps after it that are trained a second time;
+        None: not known."""
         known = {} if repeated is None else {"steps_repeated": repeated}
+        if before not in (None, ranks):
+            known["ranks_before"] = before
         self._write(RESUMED, step, ranks=ranks, **known)
 
     def clock_jump(self, by_s: float) -> None:

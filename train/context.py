@@ -128,11 +128,12 @@ class RunContext:
 
         The clock of a run that goes on has not stopped since it began.
         """
-        if self.run_started_unix_s is not None:
+        if self.resumed is not None and self.run_started_unix_s is not None:
             self.init_s = self.clock.unix_s - self._init_start_s
             step = self.state.step
             repeated = steps_repeated(self.out, step) if self.process.rank == 0 else None
-            self.log.resume(step, ranks=self.plan.ranks, repeated=repeated)
+            before = self.resumed.meta.ranks
+            self.log.resume(step, ranks=self.plan.ranks, before=before, repeated=repeated)
             self.metrics.start_clock(self.run_started_unix_s)
             if self.process.rank == 0 and self.clock.behind_s:
                 warn(

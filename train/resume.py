@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from pydantic import ValidationError
 from ..config.errors import UserError
 from ..config.leaves import flatten
 from ..config.load import Loaded, load
-from ..config.plan import Plan, build_plan
+from ..config.plan import Plan, build_plan, spread
 from ..config.schema import Run
 from ..config.yaml_file import read_layers
 from ..logging import mlperf
@@ -24,8 +25,11 @@ FREE = (
     *("data.path", "data.synthetic", "data.decode_threads", "data.prefetch"),
     "eval.batch_per_rank",
 )
-_BITS = ("system.nodes", "system.ranks_per_node", "system.cores_per_rank", "system.device")
-_PER_RANK = "batch.per_rank"
+_SHARES = ("batch.per_rank", "batch.active_ranks", "batch.changes")
+_BITS = (
+    *("system.nodes", "system.ranks_per_node", "system.cores_per_rank", "system.device"),
+    *_SHARES,
+)
 
 LOG, INTERRUPTED_LOG = "result_0.txt", "interrupted_0.txt"
 """The log of a run, and the name that the log of an attempt gets below attempt_<n>/: `rn50 log
@@ -51,12 +55,12 @@ def read_checkpoint(path: Path, loaded: Loaded) -> Checkpoint:
 def check_config(found: Checkpoint, loaded: Loaded) -> None:
     """Raise UserError naming the first key in which config and checkpoint differ."""
     then, now = dict(flatten(found.meta.config)), dict(flatten(loaded.to_dict()))
-    other_ranks = build_plan(loaded.run).ranks != found.meta.ranks
+    other_ranks = loaded.run.system.world_size != found.meta.ranks
     for key in sorted(then.keys() | now.keys()):
         if then.get(key) == now.get(key) or key.startswith(FREE):
             continue
-        if key == _PER_RANK and other_ranks:
-            continue  # held to the same global batch below
+        if key in _SHARES and other_ranks:
+            continue  # held to the same global batches below
         raise UserError(
             f"{key}: {_show(then, key)} expected, as in {found.path}, found {_show(now, key)}; "
             "only the same config can go on from a checkpoint"
@@ -88,23 +92,30 @@ def resumed_config(found: Checkpoint, overrides: list[str], source: Path) -> Loa
         source: config.yaml of the run.
         overrides: `key.path=value`; where they change the number of ranks and not the batch, the
             batch of a rank follows.
-
-    Raises:
-        UserError: the global batch is no multiple of the number of ranks.
     """
     loaded = load_recorded(source, overrides)
     ranks = loaded.run.system.world_size
-    given = any(text.partition("=")[0] == _PER_RANK for text in overrides)
-    batch = loaded.run.batch
-    if ranks == found.meta.ranks or given or batch.changes or batch.active_ranks:
+    given = any(text.partition("=")[0] in _SHARES for text in overrides)
+    if ranks == found.meta.ranks or given:
         return loaded
-    per_rank, rest = divmod(batch.per_rank * found.meta.ranks, ranks)
-    if rest:
-        raise UserError(
-            f"--ranks: a divisor of the global batch {batch.per_rank * found.meta.ranks} of "
-            f"{found.path} expected, found {ranks}"
+    return load_recorded(source, [*overrides, *keep_batches(recorded_run(found), ranks)])
+
+
+def keep_batches(run: Run, ranks: int) -> list[str]:
+    """Overrides with which the global batches of `run` are those of as many of `ranks` ranks as
+    share them evenly; the others add zeros."""
+    first, *others = [
+        {"per_rank": per_rank, "active_ranks": None if active == ranks else active}
+        for per_rank, active in (
+            spread(segment.global_batch_size, ranks) for segment in build_plan(run).segments
         )
-    return load_recorded(source, [*overrides, f"{_PER_RANK}={per_rank}"])
+    ]
+    overrides = [f"batch.{key}={json.dumps(value)}" for key, value in first.items()]
+    if others:
+        after = (change.after_epoch for change in run.batch.changes)
+        changes = [{"after_epoch": n, **other} for n, other in zip(after, others, strict=True)]
+        overrides.append(f"batch.changes={json.dumps(changes)}")
+    return overrides
 
 
 def recorded_run(found: Checkpoint) -> Run:
@@ -119,12 +130,12 @@ def recorded_run(found: Checkpoint) -> Run:
 
 def _check_batches(found: Checkpoint, plan: Plan) -> None:
     then = build_plan(recorded_run(found))
-    for old, new in zip(then.segments, plan.segments, strict=True):
-        if old.global_batch_size != new.global_batch_size:
-            raise UserError(
-                f"batch: a global batch of {old.global_batch_size} expected, as in {found.path}, "
-                f"found {new.global_batch_size}: keep ranks x {_PER_RANK}"
-            )
+    expected, batches = _batches_of(then), _batches_of(plan)
+    if batches != expected:
+        raise UserError(
+            f"batch: a global batch of {expected} expected, as in {found.path}, found {batches}: "
+            "keep ranks x batch.per_rank"
+        )
     state = found.meta.state
     if (samples := plan.images_after(state.step)) != state.samples:
         raise UserError(
@@ -138,6 +149,15 @@ def _check_batches(found: Checkpoint, plan: Plan) -> None:
             f"{found.path}: {trained} epochs trained and {state.epochs_evaluated} "
             f"evaluated do not fit step {state.step}"
         )
+
+
+def _batches_of(plan: Plan) -> str:
+    """`64`, or `64, 128 from epoch 31 on`."""
+    return ", ".join(
+        str(segment.global_batch_size)
+        + (f" from epoch {segment.first_epoch} on" if segment.first_epoch > 1 else "")
+        for segment in plan.segments
+    )
 
 
 def _show(tree: Mapping[str, Any], key: str) -> str:

@@ -217,6 +217,12 @@ def resumed(run: LoggedRun) -> Iterator[Violation]:
             f"interrupted and resumed after step {shown(event.value)}: {said}; its clock ran on "
             "meanwhile"
         )
+        before, ranks = (number(event.metadata.get(key)) for key in ("ranks_before", "ranks"))
+        if before is not None and ranks is not None:
+            text += (
+                f"; from there on {plain(ranks)} ranks in the place of {plain(before)}, whose sums "
+                "round differently"
+            )
         expected = "one uninterrupted run"
         actual = f"resumed after step {shown(event.value)}"
         yield Violation(text, event.line, expected, actual, "submit runs that were not interrupted")

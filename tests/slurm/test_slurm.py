@@ -1,7 +1,8 @@
-"""`rn50 submit` on a real Slurm: munge, slurmctld and two slurmd on this machine."""
+"""`rn50 submit` on a real Slurm: munge, slurmctld and three slurmd on this machine."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -49,12 +50,12 @@ def missing() -> str | None:
 
 @pytest.fixture(scope="module")
 def lab(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """The configuration of a Slurm with two idle nodes."""
+    """The configuration of a Slurm with three idle nodes."""
     if reason := missing():
         pytest.skip(reason)
     folder = tmp_path_factory.mktemp("slurm") / "lab"
     script = root / "scripts/slurmlab.sh"
-    done = subprocess.run([script, "up", folder, "2"], capture_output=True, text=True, check=False)
+    done = subprocess.run([script, "up", folder, "3"], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     yield folder / "slurm.conf"
     subprocess.run([script, "down", folder], check=True)
@@ -326,6 +327,77 @@ def test_a_failed_node_is_called_that(rn50, smoke_data: Path) -> None:
         r"stopped by SIGTERM after .* \(Slurm: cancelled due to node failure", out + err
     )
     assert settled_state(job) == "NODE_FAIL"
+    leave_nothing(folder / "run_0")
+
+
+def power_off(lab: Path, node: str) -> None:
+    """Everything that runs on a node is gone at once: slurmd, its steps and what they started."""
+    victims = [psutil.Process(int((lab.parent / f"slurmd-{node}.pid").read_text()))]
+    for process in psutil.process_iter(["name"]):
+        with contextlib.suppress(psutil.Error, OSError):
+            if process.info["name"] == "slurmstepd":
+                files = [str(fd.readlink()) for fd in Path(f"/proc/{process.pid}/fd").iterdir()]
+                if any(f"/slurmd-{node}.log" in file for file in files):
+                    victims += [process, *process.children(recursive=True)]
+    assert len(victims) > 2, "a step ran there"
+    for process in victims:
+        process.suspend()  # none of them sees another one end
+    for process in victims:
+        process.kill()
+    wait_until(lambda: not any(psutil.pid_exists(p.pid) for p in victims[:1]))
+    (lab.parent / f"slurmd-{node}.pid").unlink(missing_ok=True)
+
+
+@pytest.fixture
+def turned_on_again(lab: Path) -> Iterator[str]:
+    """A node that a test may take down."""
+    node = "node3"
+    yield node
+    subprocess.run(["/usr/sbin/slurmd", "-f", lab, "-N", node], check=True)
+    subprocess.run(["scontrol", "update", f"nodename={node}", "state=resume"], check=False)
+    idle = ["sinfo", "-h", "-n", node, "-o", "%T"]
+    wait_until(lambda: "idle" in subprocess.run(idle, capture_output=True, text=True).stdout)
+
+
+@pytest.mark.parametrize("told", [True, False])
+def test_a_job_goes_on_with_the_nodes_that_are_left(
+    rn50, lab: Path, smoke_data: Path, turned_on_again: str, told: bool
+) -> None:
+    """`told`: the operator sets the node down. Otherwise Slurm still expects it back, and that its
+    processes do not start is all there is to know."""
+    process, job, folder = submit(
+        rn50,
+        smoke_data,
+        *("system.nodes=3", "batch.per_rank=20", "seed=1", "division=open", "eval.target=0.3"),
+        *("log.every=5 steps", "checkpoint.every=20 steps", "eval.period=4", "eval.offset=3"),
+        *("system.job.max_restarts=1", "system.job.min_nodes=2"),
+    )
+    wait_for_checkpoint(folder)
+    power_off(lab, turned_on_again)
+    if told:
+        down = [f"nodename={turned_on_again}", "state=down", "reason=test"]
+        subprocess.run(["scontrol", "update", *down], check=True)
+    out, err = process.communicate(timeout=300)
+    log = (folder / "job.log").read_text()
+    assert process.returncode == 0, out + err + log
+    assert settled_state(job) == "COMPLETED"
+    assert re.search(r"^rn50: rank 2 on \S+ failed in ", log, re.M)
+    assert "2 of 3 nodes answer: going on with node1, node2\n" in log
+    assert "global batch 60 from epoch 1 on: 30 images on each of 2 of 2 ranks" in log
+    assert re.search(
+        r"^system\.nodes 3 -> 2, batch\.per_rank 20 -> 30: .* bits will differ", log, re.M
+    )
+    assert re.search(r"^RESULT success .* ranks=2 ", log, re.M)
+    (resumed,) = [
+        event for event in read_events(folder / "run_0/result_0.txt") if event.key == "run_resumed"
+    ]
+    assert (resumed.metadata["ranks"], resumed.metadata["ranks_before"]) == (2, 3)
+    steps = [
+        json.loads(line)["step"]
+        for line in (folder / "run_0/metrics.jsonl").open()
+        if json.loads(line)["kind"] == "train"
+    ]
+    assert steps == list(range(5, steps[-1] + 1, 5))
     leave_nothing(folder / "run_0")
 
 

@@ -333,9 +333,14 @@ def test_another_rank_count_keeps_the_global_batch_and_says_so(good: Path, tmp_p
     loaded = resumed_config(found, ["system.ranks_per_node=4"], source)
     assert loaded.run.batch.per_rank == 5
     check_config(found, loaded)
-    assert differences_in_bits(found, loaded) == ["system.ranks_per_node 2 -> 4"]
-    with pytest.raises(UserError, match="a divisor of the global batch 20"):
-        resumed_config(found, ["system.ranks_per_node=3"], source)
+    assert differences_in_bits(found, loaded) == [
+        "system.ranks_per_node 2 -> 4",
+        "batch.per_rank 10 -> 5",
+    ]
+    uneven = resumed_config(found, ["system.ranks_per_node=3"], source)
+    assert (uneven.run.batch.per_rank, uneven.run.batch.active_ranks) == (10, 2)
+    check_config(found, uneven)
+    assert "batch.active_ranks None -> 2" in differences_in_bits(found, uneven)
     other = load("smoke", ["seed=1", "system.ranks_per_node=4"])
     with pytest.raises(UserError, match=r"a global batch of 20 expected.*found 40"):
         check_config(found, other)

@@ -1,0 +1,94 @@
+"""Going on without the nodes that are gone: which are left, and the config for so many."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from ..config.errors import UserError
+from ..config.load import Loaded
+from ..config.plan import build_plan
+from ..config.schema import Run
+from ..train.resume import keep_batches, load_recorded
+from .launchers import LAUNCHERS, Job, build_job
+from .preflight import problems_with, refuse
+from .supervisor import stop_descendants
+
+PROBE_S = 30.0
+"""Longest time in which a node starts a process. Slurm gives up a dead one after its MessageTimeout
+(10 s), before it calls it down (SlurmdTimeout, 300 s)."""
+_AT_ONCE = 32
+
+
+def on_nodes_left(loaded: Loaded, launcher: str, out: Path) -> tuple[Loaded, tuple[str, ...]]:
+    """(config, hosts) to go on with after a failure: `loaded`, with which the run in `out` began,
+    on as many of its nodes as are left, with its global batch. No hosts: as it began.
+
+    Raises UserError: fewer are left than system.job.min_nodes, or the config cannot run on them.
+    """
+    run = loaded.run
+    nodes, least = run.system.nodes, run.system.job.min_nodes
+    hosts = LAUNCHERS[launcher].hosts() if least is not None else ()
+    if least is None or not hosts:
+        return loaded, ()
+    answering = _answering(run, launcher, hosts)
+    if len(hosts) >= nodes and answering[:nodes] == hosts[:nodes]:
+        return loaded, ()
+    left = answering[:nodes]
+    of = f"{len(answering)} of {max(nodes, len(hosts))} nodes answer"
+    if len(left) < min(least, nodes):
+        raise UserError(f"system.job.min_nodes: {least} expected, {of} ({_shown(answering)})")
+    print(f"{of}: going on with {_shown(left)}", flush=True)
+    ranks = len(left) * run.system.ranks_per_node
+    overrides = [f"system.nodes={len(left)}", *keep_batches(run, ranks)]
+    fewer = load_recorded(out / "config.yaml", overrides)
+    refuse(problems_with(fewer.run, launcher))
+    for segment in build_plan(fewer.run).segments:
+        print(
+            f"global batch {segment.global_batch_size} from epoch {segment.first_epoch} on: "
+            f"{segment.per_rank} images on each of {segment.active_ranks} of {ranks} ranks",
+            flush=True,
+        )
+    return fewer, left
+
+
+def _answering(run: Run, launcher: str, hosts: Sequence[str]) -> tuple[str, ...]:
+    """Those of `hosts` on which the launcher starts a process."""
+    job, _ = build_job(run, launcher, ("true",))
+    job = job._replace(ranks_per_node=1)
+
+    def starts(*on: str) -> bool:
+        return _starts(launcher, job._replace(ranks=len(on), hosts=on))
+
+    if starts(*hosts):
+        return tuple(hosts)
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        found = list(pool.map(starts, hosts))
+    stop_descendants()  # what was given up
+    return tuple(host for host, starts in zip(hosts, found, strict=True) if starts)
+
+
+def _starts(launcher: str, job: Job) -> bool:
+    """Whether its processes start and end well."""
+    try:
+        done = subprocess.run(
+            LAUNCHERS[launcher].command(job),
+            env=os.environ | dict(job.environment),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            check=False,
+            timeout=PROBE_S,
+            start_new_session=True,
+        )
+    except subprocess.TimeoutExpired:
+        return False
+    return done.returncode == 0
+
+
+def _shown(hosts: Sequence[str]) -> str:
+    most = 8
+    more = f" and {len(hosts) - most} more" if len(hosts) > most else ""
+    return ", ".join(hosts[:most]) + more if hosts else "none"

@@ -1,0 +1,134 @@
+"""Which nodes are left after a failure, and the config to go on with; programs are stand-ins that
+know which nodes are dead (tests/slurm has the real ones)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from rn50.config.errors import UserError
+from rn50.config.load import Loaded, load
+from rn50.config.plan import build_plan
+from rn50.launch.launchers import LAUNCHERS
+from rn50.launch.nodes_left import on_nodes_left
+
+PROGRAMS = {
+    "squeue": 'echo "node[1-4]"',
+    "scontrol": "cat ALLOCATED",
+    # --nodelist=A,B: fails where one of them is dead, as Slurm's does.
+    "srun": """
+for word in "$@"; do
+  case $word in
+    --mpi=list) echo pmix; exit ;;
+    --nodelist=*) nodes=${word#*=} ;;
+  esac
+done
+echo "$*" >>CALLS
+for dead in $(cat DEAD); do
+  case ",$nodes," in *,$dead,*) exit 1 ;; esac
+done""",
+}
+
+
+@pytest.fixture
+def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Four nodes that answer: write names to `DEAD` and `ALLOCATED`."""
+    (tmp_path / "bin").mkdir()
+    for name, text in PROGRAMS.items():
+        for file in ("ALLOCATED", "DEAD", "CALLS"):
+            text = text.replace(file, str(tmp_path / file))
+        program = tmp_path / "bin" / name
+        program.write_text(f"#!/bin/sh\n{text}\n")
+        program.chmod(0o755)
+    (tmp_path / "ALLOCATED").write_text("node1\nnode2\nnode3\nnode4\n")
+    (tmp_path / "DEAD").write_text("")
+    (tmp_path / "CALLS").write_text("")
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    return tmp_path
+
+
+def run_of(folder: Path, *overrides: str) -> Loaded:
+    of = ("system.nodes=4", "system.ranks_per_node=2", "batch.per_rank=8", "seed=1")
+    loaded = load("smoke", [*of, "system.job.min_nodes=2", *overrides])
+    (folder / "config.yaml").write_text(loaded.to_yaml())
+    return loaded
+
+
+def test_all_answer(slurm: Path) -> None:
+    loaded = run_of(slurm)
+    assert on_nodes_left(loaded, "srun", slurm) == (loaded, ())
+    assert len((slurm / "CALLS").read_text().splitlines()) == 1, "one step on all nodes"
+
+
+def test_nobody_asked_for_fewer(slurm: Path) -> None:
+    loaded = run_of(slurm, "system.job.min_nodes=null")
+    (slurm / "DEAD").write_text("node3")
+    assert on_nodes_left(loaded, "srun", slurm) == (loaded, ())
+    assert not (slurm / "CALLS").read_text()
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_a_dead_node_goes_whether_slurm_knows_of_it_or_not(
+    slurm: Path, capfd: pytest.CaptureFixture[str], known: bool
+) -> None:
+    (slurm / "DEAD").write_text("node3")
+    if known:
+        (slurm / "ALLOCATED").write_text("node1\nnode2\nnode4\n")
+    loaded, hosts = on_nodes_left(run_of(slurm), "srun", slurm)
+    assert hosts == ("node1", "node2", "node4")
+    run = loaded.run
+    assert (run.system.nodes, run.batch.per_rank, run.batch.active_ranks) == (3, 16, 4)
+    assert run.system.job.min_nodes == 2 and run.seed == 1
+    out = capfd.readouterr().out
+    assert "3 of 4 nodes answer: going on with node1, node2, node4" in out
+    assert "global batch 64 from epoch 1 on: 16 images on each of 4 of 6 ranks" in out
+
+
+def test_a_spare_node_takes_the_place_of_a_dead_one(slurm: Path) -> None:
+    (slurm / "DEAD").write_text("node1")
+    began = run_of(slurm, "system.nodes=3", "system.job.min_nodes=3")
+    loaded, hosts = on_nodes_left(began, "srun", slurm)
+    assert hosts == ("node2", "node3", "node4")
+    assert loaded.run == began.run, "as many ranks with the same shares"
+
+
+def test_too_few_are_left(slurm: Path) -> None:
+    (slurm / "DEAD").write_text("node1 node3 node4")
+    with pytest.raises(UserError, match=r"system\.job\.min_nodes: 2 expected, 1 of 4 nodes answer"):
+        on_nodes_left(run_of(slurm), "srun", slurm)
+
+
+def test_every_batch_of_a_schedule_stays(slurm: Path) -> None:
+    changes = "batch.changes=[{after_epoch: 1, per_rank: 6}, {after_epoch: 2, per_rank: 11}]"
+    began = run_of(slurm, changes, "batch.active_ranks=7")
+    (slurm / "DEAD").write_text("node4")
+    loaded, _ = on_nodes_left(began, "srun", slurm)
+    before, after = (build_plan(x.run).segments for x in (began, loaded))
+    assert [s.global_batch_size for s in after] == [s.global_batch_size for s in before]
+    assert [s.first_step for s in after] == [s.first_step for s in before]
+    assert [(s.per_rank, s.active_ranks) for s in after] == [(14, 4), (8, 6), (22, 4)]
+
+
+def test_what_the_nodes_left_cannot_run_is_refused(slurm: Path) -> None:
+    (slurm / "DEAD").write_text("node4")
+    began = run_of(slurm, "comm.algorithm=torus_2d(4x2)")
+    with pytest.raises(UserError, match=r"torus_2d\(4x2\)"):
+        on_nodes_left(began, "srun", slurm)
+
+
+def test_hosts_of_a_file_are_probed_by_mpirun(slurm: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (slurm / "hosts").write_text("h1 slots=2\nh2 slots=2\nh3 slots=2\nh4 slots=2\n")
+    monkeypatch.setenv("RN50_HOSTS", str(slurm / "hosts"))
+    (slurm / "bin/mpirun").write_text('#!/bin/sh\ncase "$*" in *h2*) exit 1 ;; esac\n')
+    (slurm / "bin/mpirun").chmod(0o755)
+    loaded, hosts = on_nodes_left(run_of(slurm), "mpirun", slurm)
+    assert hosts == ("h1", "h3", "h4") and loaded.run.system.nodes == 3
+
+
+def test_no_names_no_change(slurm: Path) -> None:
+    """Of an allocation whose launcher alone knows its nodes."""
+    loaded = run_of(slurm)
+    assert LAUNCHERS["jsrun"].hosts() == ()
+    assert on_nodes_left(loaded, "jsrun", slurm) == (loaded, ())
