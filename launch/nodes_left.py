@@ -63,7 +63,7 @@ def _answering(run: Run, launcher: str, hosts: Sequence[str]) -> tuple[str, ...]
     def starts(*on: str) -> bool:
         return _starts(launcher, job._replace(ranks=len(on), hosts=on))
 
-    if starts(*hosts):
+    if len(hosts) > _AT_ONCE and starts(*hosts):
         return tuple(hosts)
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         found = list(pool.map(starts, hosts))

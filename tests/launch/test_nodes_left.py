@@ -10,8 +10,10 @@ import pytest
 from rn50.config.errors import UserError
 from rn50.config.load import Loaded, load
 from rn50.config.plan import build_plan
+from rn50.launch import nodes_left
 from rn50.launch.launchers import LAUNCHERS
 from rn50.launch.nodes_left import on_nodes_left
+from tests.waiting import leave_nothing
 
 PROGRAMS = {
     "squeue": 'echo "node[1-4]"',
@@ -56,10 +58,25 @@ def run_of(folder: Path, *overrides: str) -> Loaded:
     return loaded
 
 
-def test_all_answer(slurm: Path) -> None:
+@pytest.mark.parametrize(("at_once", "steps"), [(4, 4), (3, 1)])
+def test_all_answer(slurm: Path, monkeypatch: pytest.MonkeyPatch, at_once: int, steps: int) -> None:
+    """Many of them in one step."""
+    monkeypatch.setattr(nodes_left, "_AT_ONCE", at_once)
     loaded = run_of(slurm)
     assert on_nodes_left(loaded, "srun", slurm) == (loaded, ())
-    assert len((slurm / "CALLS").read_text().splitlines()) == 1, "one step on all nodes"
+    assert len((slurm / "CALLS").read_text().splitlines()) == steps
+
+
+def test_one_that_starts_nothing_in_time_is_dead(
+    slurm: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(nodes_left, "PROBE_S", 2.0)
+    slow = (slurm / "bin/srun").read_text().replace("exit 1", "sleep 600")
+    (slurm / "bin/srun").write_text(slow)
+    (slurm / "DEAD").write_text("node4")
+    _, hosts = on_nodes_left(run_of(slurm), "srun", slurm)
+    assert hosts == ("node1", "node2", "node3")
+    leave_nothing(Path("sleep 600"))
 
 
 def test_nobody_asked_for_fewer(slurm: Path) -> None:

@@ -59,9 +59,7 @@ def lab(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     assert done.returncode == 0, done.stderr
     yield folder / "slurm.conf"
     subprocess.run([script, "down", folder], check=True)
-    assert not [
-        p for p in psutil.process_iter(["cmdline"]) if str(folder) in (p.info["cmdline"] or [])
-    ]
+    leave_nothing(folder)
 
 
 @pytest.fixture(autouse=True)
@@ -355,8 +353,13 @@ def turned_on_again(lab: Path) -> Iterator[str]:
     yield node
     subprocess.run(["/usr/sbin/slurmd", "-f", lab, "-N", node], check=True)
     subprocess.run(["scontrol", "update", f"nodename={node}", "state=resume"], check=False)
-    idle = ["sinfo", "-h", "-n", node, "-o", "%T"]
-    wait_until(lambda: "idle" in subprocess.run(idle, capture_output=True, text=True).stdout)
+    pid, idle = lab.parent / f"slurmd-{node}.pid", ["sinfo", "-h", "-n", node, "-o", "%T"]
+    wait_until(
+        lambda: (
+            pid.is_file()
+            and subprocess.run(idle, capture_output=True, text=True, check=False).stdout == "idle\n"
+        )
+    )
 
 
 @pytest.mark.parametrize("told", [True, False])
