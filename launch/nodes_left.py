@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 from ..config.errors import UserError
@@ -15,7 +17,6 @@ from ..config.schema import Run
 from ..train.resume import keep_batches, load_recorded
 from .launchers import LAUNCHERS, Job, build_job
 from .preflight import problems_with, refuse
-from .supervisor import stop_descendants
 
 PROBE_S = 30.0
 """Longest time in which a node starts a process. Slurm gives up a dead one after its MessageTimeout
@@ -67,25 +68,26 @@ def _answering(run: Run, launcher: str, hosts: Sequence[str]) -> tuple[str, ...]
         return tuple(hosts)
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         found = list(pool.map(starts, hosts))
-    stop_descendants()  # what was given up
     return tuple(host for host, starts in zip(hosts, found, strict=True) if starts)
 
 
 def _starts(launcher: str, job: Job) -> bool:
-    """Whether its processes start and end well."""
+    """Whether its processes start and end well in time."""
+    child = subprocess.Popen(
+        LAUNCHERS[launcher].command(job),
+        env=os.environ | dict(job.environment),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
     try:
-        done = subprocess.run(
-            LAUNCHERS[launcher].command(job),
-            env=os.environ | dict(job.environment),
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            check=False,
-            timeout=PROBE_S,
-            start_new_session=True,
-        )
+        return child.wait(PROBE_S) == 0
     except subprocess.TimeoutExpired:
+        with suppress(ProcessLookupError):
+            os.killpg(child.pid, signal.SIGKILL)  # and what it has started
+        child.wait()
         return False
-    return done.returncode == 0
 
 
 def _shown(hosts: Sequence[str]) -> str:
