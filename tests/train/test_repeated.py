@@ -41,6 +41,7 @@ def test_a_killed_run_from_below(tmp_path: Path) -> None:
         ('{"steps_repeated": 0}', "it had stopped there in order, so no step was trained twice;"),
         ('{"steps_repeated": 60}', "60 or more steps were trained twice and logged once;"),
         ("{}", "steps after its checkpoint, if any, were trained twice and logged once;"),
+        ('{"ranks": 2, "ranks_before": 3}', "from there on 2 ranks in the place of 3, whose sums"),
     ],
 )
 def test_log_check_says_no_more_than_is_known(tmp_path: Path, metadata: str, said: str) -> None:
