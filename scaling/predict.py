@@ -425,7 +425,7 @@ def _check_memory(job: Job) -> None:
         raise UserError(
             f"--batch-per-gpu (batch.per_rank): at most about {most} images in the "
             f"{about.memory_bytes / 2**30:.0f} GiB of a {job.system.accelerator} expected, "
-            f"found {largest}, which need about {needed / 2**30:.0f} GiB"
+            f"found {largest}, which need about {needed / 2**30:.1f} GiB"
         )
 
 

