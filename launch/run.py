@@ -246,13 +246,12 @@ def announce(
         target_note(run),
         check_note(check_config(loaded)),
         idle_gpus_note(run, read_gpus()),
+        choose_groups(run).note,
     ):
         if note:
             print(f"note: {note}", flush=True)
     if environment.algorithm.reason:
         print(f"comm.algorithm auto: {environment.algorithm.reason}", flush=True)
-    if reason := choose_groups(run).reason:
-        print(f"comm.groups auto: {reason}", flush=True)
     settings = " ".join(f"{name}={value}" for name, value in sorted(environment.settings.items()))
     print(f"environment: {settings}", flush=True)
     for variable, value in environment.kept.items():

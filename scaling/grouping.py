@@ -34,6 +34,11 @@ class Grouping(NamedTuple):
     rule: str
     reason: str = ""
 
+    @property
+    def note(self) -> str:
+        """For whoever starts the run; empty where the config names the rule."""
+        return f"comm.groups auto: {self.reason}" if self.reason else ""
+
 
 def choose_groups(run: Run) -> Grouping:
     """`comm.groups`; for `auto` the candidate that leaves least exposed."""

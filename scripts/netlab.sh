@@ -10,6 +10,7 @@
 #
 # COMMAND may be `rn50 launch|bench ...`: Open MPI finds the hosts by itself, one rank on each.
 #   scripts/netlab.sh run 4 1000 250 -- rn50 bench allreduce --ranks 4
+# RN50_NETLAB_PIN=1 gives each host one core of its own (more hosts than cores: they share).
 #
 # With a delay frames pass a small switch of ours (netlab_switch.c; few kernels on clouds and in
 # containers have netem); with delay 0 a bridge, and tbf for the rate.
@@ -132,8 +133,11 @@ down() {
 on_host() { # HOST COMMAND...: with its network, its host name and its own /etc/hosts
     local host=$1
     shift
+    # RN50_NETLAB_PIN=1: host i on core i alone, as hosts do not lend each other their cores.
+    local pin=()
+    [[ ${RN50_NETLAB_PIN:-0} == 0 ]] || pin=(taskset -c $(((${host#h} - 1) % $(nproc --all))))
     # shellcheck disable=SC2016  # expanded by the inner shell
-    exec ip netns exec "$PREFIX${host#h}" unshare --uts \
+    exec "${pin[@]}" ip netns exec "$PREFIX${host#h}" unshare --uts \
         sh -c 'hostname "$0" && exec "$@"' "$host" "$@"
 }
 

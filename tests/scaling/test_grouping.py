@@ -20,6 +20,7 @@ def quick(*overrides: str) -> Run:
 def test_a_rule_that_is_given_stays() -> None:
     run = load("quick", [*LINK, "system.rank_images_per_s=100", "comm.groups=cubic(3)"]).run
     assert choose_groups(run) == ("cubic(3)", "")
+    assert choose_groups(run).note == ""
 
 
 @pytest.mark.parametrize(
@@ -42,6 +43,7 @@ def test_the_last_group_is_small_where_backward_hides_the_rest() -> None:
     assert rule.startswith("halving")
     chosen, default = (predict_overlap(run, name) for name in (rule, FALLBACK))
     assert chosen.exposed_s < default.exposed_s / 2
+    assert choose_groups(run).note.startswith(f"comm.groups auto: {rule} leaves ")
 
 
 def test_a_network_of_long_latency_gets_few_groups() -> None:
