@@ -29,13 +29,14 @@ _KILLED = (
     re.compile(
         r"Process name: (?:\[\S+,)?(?P<rank>\d+)\]?\s+Exit code:\s+(?P<code>1[3-9]\d)"
     ),  # 128 + signal
-    # Hydra, newer ones with the rank.
-    re.compile(
-        r"^=   (?:RANK (?P<rank>\d+) )?PID \d+ RUNNING AT (?:.*\n)+?"
-        r".*EXIT STRING: .* \(signal (?P<signal>\d+)\)",
-        re.M,
-    ),
 )
+_HYDRAS_END = "EXIT STRING: "
+_KILLED_BY_HYDRA = re.compile(
+    r"^=   (?:RANK (?P<rank>\d+) )?PID \d+ RUNNING AT (?:.*\n)+?"
+    rf".*{_HYDRAS_END}.* \(signal (?P<signal>\d+)\)",
+    re.M,
+)
+"""The rank only in newer ones."""
 _CUT = "a file in use, such as a record file, was cut short, its disk failed, or /dev/shm is full"
 """What SIGBUS means here: record files, and what ranks of one machine share, are memory-mapped."""
 _CRASH = re.compile(
@@ -123,6 +124,10 @@ def _cause(
     if lost is not None and lost["reason"] != PROCESS_EXITED:
         return template.format(**lost)  # found before anybody was killed: we did that
     ends = [match for pattern in _KILLED for match in pattern.finditer(stderr)]
+    # Not beyond its last end: each block there would be searched to the end of the text.
+    last = stderr.rfind(_HYDRAS_END)
+    if last >= 0:
+        ends += _KILLED_BY_HYDRA.finditer(stderr, 0, (stderr + "\n").find("\n", last))
     # One that had not reached the watchdog yet took those along that had.
     for match in sorted(ends, key=lambda match: _rank_of(match, lost) not in not_connected):
         found, rank = match.groupdict(), _rank_of(match, lost)

@@ -108,3 +108,14 @@ def test_a_killed_rank_in_the_words_of_each_mpi(said: str, reason: str) -> None:
     lost = {"rank": 1, "host": "h", "phase": "epoch 1", "step": 3, "reason": PROCESS_EXITED}
     expected = "rank 1 on h failed in epoch 1 at step 3: killed by SIGKILL"
     assert explain_failure([], said, 137, lost=lost) == expected
+
+
+def test_a_block_of_hydras_for_each_of_many_ranks(alarm: None) -> None:
+    """Without the line that ends them: each block was searched to the end of the text, 2,048 in
+    0.4 s, as many as here in minutes."""
+    block = "=   RANK {0} PID 5 RUNNING AT h\n=   KILLED BY SIGNAL: 15 (Terminated)\n"
+    stderr = "".join(block.format(rank) for rank in range(60_000))
+    lost = {"rank": 7, "host": "h", "phase": "x", "step": 1, "reason": PROCESS_EXITED}
+    assert explain_failure([], stderr, 1, lost=lost).endswith(PROCESS_EXITED)
+    stderr += "YOUR APPLICATION TERMINATED WITH THE EXIT STRING: Killed (signal 9)"
+    assert "killed by SIGKILL" in explain_failure([], stderr, 9, lost={**lost, "rank": 0})
