@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -19,8 +19,19 @@ class Timeline:
         self._rank = rank
         self._clock = clock or Clock()
         self.spans: list[dict[str, Any]] = []
-        self.phase = "start"
+        self._phase = "start"
+        self.on_phase: Callable[[], None] = lambda: None
+        """Called at each new phase."""
+
+    @property
+    def phase(self) -> str:
         """Name of the span entered last: what a rank was doing when it failed."""
+        return self._phase
+
+    @phase.setter
+    def phase(self, name: str) -> None:
+        self._phase = name
+        self.on_phase()
 
     @contextmanager
     def span(self, name: str) -> Iterator[None]:

@@ -15,6 +15,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..config.errors import UserError
+from ..config.machine import Performance
+from ..config.schema import Watchdog
 from .clocks import SlowLink, Times, compile_allreduce, run
 from .layers import wire_groups
 from .machine import topology_of
@@ -48,7 +50,19 @@ class Faults(NamedTuple):
 
 NO_FAULTS = Faults()
 CHECKPOINT_STEPS = 10
-RESTART_S = 10.0
+END_S = 2.1
+"""From the discovery of a lost rank to the launcher's end, by `rn50 bench scale` at 16 and 64 ranks
+(docs/control_plane.md)."""
+LAUNCH_S, LAUNCH_RANK_S = 1.0, 0.5e-3
+"""Serial work of a launch, by the same: CPU time of the launcher before its ranks, and of its
+watchdog for eight messages of each rank, of 60 us each, until it trains."""
+
+
+def restart_s(ranks: int, about: Performance) -> float:
+    """From a rank's failure until all `ranks` train again: found as silent, ended, launched, and
+    the machine's own start-up."""
+    control_s = Watchdog().silence_s + END_S + LAUNCH_S + ranks * LAUNCH_RANK_S
+    return control_s + about.init_s + about.startup_s
 
 
 class Result(NamedTuple):
@@ -176,7 +190,7 @@ def simulate_job(
     faults = Faults(
         slow_node=SlowNode(0, slow_node) if slow_node > 1 else None,
         slow_link=SlowLink(0, slow_link) if slow_link > 1 else None,
-        failure=Failure(fail_step, CHECKPOINT_STEPS, RESTART_S) if fail_step else None,
+        failure=Failure(fail_step, CHECKPOINT_STEPS, restart_s(gpus, about)) if fail_step else None,
     )
     topology = topology_of(machine, gpus, tree=algorithm == "double_tree")
     if faults.slow_link is not None and topology.nodes == 1:

@@ -64,3 +64,20 @@ def test_the_launchers_word_ends_a_rank_in_start_up_only(
             wait_until(lambda: reasons or context.stop.flags[REQUESTED])
             heartbeat.stop()
     assert reasons == ([] if started else ["asked to stop during start-up"])
+
+
+def test_the_launcher_is_told_of_a_new_phase_and_step(context: RunContext) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"127.0.0.1:{server.getsockname()[1]}:token"
+        heartbeat = HeartbeatClient(address, context, lambda _: None)
+        connection, _ = server.accept()
+        with connection, connection.makefile("rb") as lines:
+            places = (json.loads(line) for line in lines)
+            assert next(places)["rank"] == 1
+            first = next(places)
+            assert (first["phase"], first["step"]) == ("start", 0)
+            with context.timeline.span("build network"):
+                assert next(places)["phase"] == "build network"
+            context.state.step = 7
+            assert next(place["step"] for place in places if place["step"]) == 7
+            heartbeat.stop()
