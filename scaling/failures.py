@@ -20,9 +20,9 @@ from typing import Any, NamedTuple
 from ..config.benchmark import RESNET50_PARAMETERS
 from ..config.errors import UserError
 from ..config.plan import spread
-from ..config.schema import Watchdog
 from .cost import parse_algorithm
 from .predict import Prediction, Segment, predict
+from .simulate import restart_s
 
 HOUR_S = 3600.0
 CHECKPOINT_BYTES = 2 * 4 * RESNET50_PARAMETERS
@@ -32,8 +32,6 @@ COPY_BYTES_PER_S = 3e9
 WRITE_BYTES_PER_S = 0.4e9
 """Digest, write and fsync in rank 0's thread: 0.52 s for ResNet-50 (docs/scaling.md)."""
 _MOST_CHECKPOINTS = 10_000
-STOP_S = 2.0
-"""From the detection of a failed rank until the others are gone (`launch/supervisor.py`)."""
 
 
 class Study(NamedTuple):
@@ -193,10 +191,10 @@ def outlook(answer: Prediction, node_mtbf_h: float) -> Outlook:
     mtbf_s = node_mtbf_h * HOUR_S / math.ceil(job.gpus / per_node)
     blocking_s = CHECKPOINT_BYTES / COPY_BYTES_PER_S
     write_s = CHECKPOINT_BYTES / WRITE_BYTES_PER_S
-    restart_s = Watchdog().silence_s + STOP_S + about.init_s + about.startup_s
+    again_s = restart_s(job.gpus, about)
     at_s = checkpoint_times_s(answer)
     ours = stretches(work_s, at_s, blocking_s, write_s)
-    costs = {"mtbf_s": mtbf_s, "restart_s": restart_s}
+    costs = {"mtbf_s": mtbf_s, "restart_s": again_s}
     best = best_count(work_s, blocking_s, write_s, **costs)
     even = [work_s * n / (best + 1) for n in range(1, best + 1)]
     length_s = math.fsum(stretch.first_s for stretch in ours)
@@ -209,7 +207,7 @@ def outlook(answer: Prediction, node_mtbf_h: float) -> Outlook:
         expected_s=expected_s(ours, **costs),
         blocking_s=blocking_s,
         write_s=write_s,
-        restart_s=restart_s,
+        restart_s=again_s,
         redone_s=math.fsum(s.first_s * (s.again_s - s.first_s / 2) for s in ours) / length_s,
         checkpoints=len(at_s),
         every_epochs=answer.epochs / (len(at_s) + 1),
