@@ -82,11 +82,14 @@ def run_watched(
     stop_grace_s: float,
 ) -> None:
     """Run a launcher's command line under `watchdog`; otherwise as `run_job`."""
-    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)  # orphaned ranks become our children
     log_path, kills = out / "stderr.log", oom_kills()
     # Read through this handle at the end: somebody may have removed the folder meanwhile.
     descriptor = open_own(log_path, os.O_RDWR | os.O_TRUNC)
-    with os.fdopen(descriptor, "w+", errors="replace") as log, StopSignals() as stop:
+    with (
+        os.fdopen(descriptor, "w+", errors="replace") as log,
+        StopSignals() as stop,
+        _orphans_become_children(),
+    ):
         child = subprocess.Popen(
             tokens,
             env=os.environ | dict(environment),
@@ -121,6 +124,17 @@ def run_watched(
     if code != 0:
         out_of_memory = oom_kills() > kills
         raise _explain(out, watchdog, stderr, code, out_of_memory=out_of_memory)
+
+
+@contextmanager
+def _orphans_become_children() -> Iterator[None]:
+    """So that `stop_descendants` finds ranks whose own launcher has ended; no longer than that."""
+    libc = ctypes.CDLL(None)
+    libc.prctl(_PR_SET_CHILD_SUBREAPER, 1)
+    try:
+        yield
+    finally:
+        libc.prctl(_PR_SET_CHILD_SUBREAPER, 0)
 
 
 def _write_use(out: Path, ranks: int, watchdog: Watchdog, cpu_s: float) -> None:
