@@ -25,7 +25,7 @@ def test_orphans_of_the_launcher_are_stopped(tmp_path: Path) -> None:
 
 
 def test_later_orphans_are_no_children_of_ours(tmp_path: Path) -> None:
-    """Slurm's daemons became children of a pytest that had launched a job, and zombies when killed."""
+    """Or Slurm's daemons are children of a pytest that launched a job, and zombies once killed."""
     run_watched(["true"], {}, tmp_path, None, 0.0)
     subprocess.run(orphan(tmp_path / "pid"), check=True)
     later = psutil.Process(int((tmp_path / "pid").read_text()))
