@@ -7,44 +7,61 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from ..config.errors import UserError
-from ..config.load import Loaded
+from ..config.load import Loaded, load
 from ..config.machine import System
+from ..config.manifest import Counts
 from ..config.progress import Tracker
+from ..config.schema import Run, Synthetic
 from ..data.dataset import load_table
 from ..data.prepare import prepare
 from ..launch.supervisor import StopSignals
-from ..report.charts import finish, new_figure, save
+from ..report.charts import finish, new_panels, save
 from ..scaling.machine import Machine, known_precisions
 from ..scaling.step import build, step_time
 from .harness import Outcome, in_turn, ratio_spread, spread
 
 KINDS = ("read", "decode", "full", "mxnet", "jpeg")
+SIZES_PX = (224, 288, 352, 416, 480)
+PUBLISHED_GPUS = 8
+PUBLISHED_INPUT = {352: 9_800.0, 480: 4_900.0}
+PUBLISHED_TRAINING = {"ResNet-18": 14_000.0, "ResNet-50": 6_000.0}
+"""Images/s of a DGX-1 with eight V100: "I/O pipeline throughputs" by pixels a side, and training on
+synthetic data, of which the slides say "more than" (NVIDIA, "Making DL training times shorter",
+slides "Roofline analysis" and "Throughput comparison"). They have no rate of AlexNet."""
 
 
-def bench_input(loaded: Loaded, *, passes: int, images: int, track: Tracker) -> Outcome:
-    """Images per CPU-second of each kind, passes in turn; decoders have one thread each."""
+def bench_input(
+    loaded: Loaded, *, passes: int, images: int, track: Tracker, sizes_px: Sequence[int] = ()
+) -> Outcome:
+    """Images per CPU-second of each kind, passes in turn; decoders have one thread each. With
+    drawn images of `sizes_px` the whole pipeline is timed besides."""
     prepare(loaded.run.data, track, loaded.origins)
     if not loaded.run.data.augment:
         raise UserError("data.augment: true expected, found false")
-    rates: dict[str, list[float]] = {kind: [] for kind in KINDS}
-    progress = track("timing ways in, in turn")
+    ways = {kind: (kind, loaded) for kind in KINDS}
     with tempfile.TemporaryDirectory(prefix="rn50-bench-") as scratch:
-        config = Path(scratch) / "config.yaml"
-        config.write_text(loaded.to_yaml())
+        for px in sizes_px:
+            ways[f"{px} px"] = "full", _drawn(loaded.run, Path(scratch) / f"{px}", px, track)
+        rates: dict[str, list[float]] = {way: [] for way in ways}
+        progress = track("timing ways in, in turn")
         workers: dict[str, subprocess.Popen[str]] = {}
         try:
             with StopSignals() as stop:  # a signal within Popen would leave a worker running
-                for kind in KINDS:
-                    workers[kind] = _start(config, kind, images)
+                for way, (kind, its) in ways.items():
+                    config = Path(scratch) / f"{way}.yaml"
+                    config.write_text(its.to_yaml())
+                    workers[way] = _start(config, kind, images)
             if stop.name:
                 raise KeyboardInterrupt(stop.name)
-            for kind in in_turn(KINDS, passes, progress):
-                seconds = _ask(workers[kind], kind)
-                rates[kind].append(seconds["images"] / seconds["cpu_s"])
+            for way in in_turn(tuple(ways), passes, progress):
+                seconds = _ask(workers[way], way)
+                rates[way].append(seconds["images"] / seconds["cpu_s"])
         finally:
             for worker in workers.values():
                 worker.kill()
@@ -56,7 +73,7 @@ def bench_input(loaded: Loaded, *, passes: int, images: int, track: Tracker) -> 
             "our pipeline / bare JPEG decoding": ratio_spread(rates["full"], rates["jpeg"]),
         },
         figures={
-            **{f"{kind}: images per CPU-second": spread(r) for kind, r in rates.items()},
+            **{f"{way}: images per CPU-second": spread(r) for way, r in rates.items()},
             "augment: CPU ms an image (full less decode)": spread(
                 [1e3 / a - 1e3 / b for a, b in zip(rates["full"], rates["decode"], strict=True)]
             ),
@@ -66,6 +83,17 @@ def bench_input(loaded: Loaded, *, passes: int, images: int, track: Tracker) -> 
         },
         measurements={"images per CPU-second": rates},
     )
+
+
+def _drawn(run: Run, folder: Path, px: int, track: Tracker) -> Loaded:
+    """A config that trains as `run` on images of `px` pixels a side, drawn into `folder`."""
+    drawn = Synthetic(train_samples=64, eval_samples=10, min_px=px, max_px=px)
+    more = {field: getattr(drawn, field) for field in Counts._fields}
+    more |= {"path": str(folder), "synthetic": drawn, "shards": None}
+    small = load("smoke").run  # of a batch that the set holds
+    small = small.model_copy(update={"data": run.data.model_copy(update=more)})
+    prepare(small.data, track)
+    return Loaded(small, {})
 
 
 def largest_batch(system: System) -> int:
@@ -93,6 +121,7 @@ def with_roofline(outcome: Outcome, system: System, batch: int) -> Outcome:
     train = batch / step_time(model, 1, batch).total_s
     cores, per_node = system.cores_per_rank, system.ranks_per_node
     rate = {k: figures[f"{k}: images per CPU-second"]["median"] for k in ("decode", "full")}
+    by_px = {px: figures[f"{px} px: images per CPU-second"]["median"] * cores for px in SIZES_PX}
     inputs = {
         "read": about.read_bytes_per_s / per_node / (figures["kB an image (mean)"] * 1e3),
         f"decode on {cores} cores": rate["decode"] * cores,
@@ -105,8 +134,7 @@ def with_roofline(outcome: Outcome, system: System, batch: int) -> Outcome:
         limit = f"training is the limit, input has {share} it needs"
 
     def draw(path: Path) -> None:
-        figure = new_figure()
-        axes = figure.subplots()
+        figure, (axes, by_size) = new_panels(2, 6.4)
         counts = list(range(1, max(2 * cores, round(1.3 * train / rate["full"])) + 1))
         for number, kind in enumerate(("decode", "full")):
             label = "decode" if kind == "decode" else "decode and augment"
@@ -125,11 +153,29 @@ def with_roofline(outcome: Outcome, system: System, batch: int) -> Outcome:
         axes.set(xlabel="cores a GPU", ylabel="images/s a GPU", ylim=(0, 1.5 * train))
         axes.set_title(f"{system.name}: what limits a step")
         finish(axes)
+        by_size.axhline(train, color="C2", label=f"training, batch {batch}")
+        _draw_by_size(by_size, by_px, f"decode and augment on {cores} cores")
+        by_size.set_ylim(0, 1.5 * max(train, *by_px.values()))
+        by_size.set_title(f"{system.name}: by image size")
         save(figure, path)
 
     lines = inputs | {f"training, batch {batch}": train}
+    lines |= {f"input at {px} px on {cores} cores": value for px, value in by_px.items()}
     more = {f"{line}: images/s a GPU": value for line, value in lines.items()}
     return replace(outcome, figures=figures | more | {"limit": limit}, draw=draw)
+
+
+def _draw_by_size(axes: Any, by_px: Mapping[int, float], label: str) -> None:
+    """Measured input rates of a GPU by image size, beside what is published of a DGX-1's."""
+    axes.plot([*by_px], [*by_px.values()], color="C1", marker="o", label=label)
+    whose = "DGX-1, NVIDIA's slides"
+    published = [total / PUBLISHED_GPUS for total in PUBLISHED_INPUT.values()]
+    axes.plot([*PUBLISHED_INPUT], published, "kD", label=f"input ({whose})")
+    for number, (network, total) in enumerate(PUBLISHED_TRAINING.items(), start=4):
+        label = f"training {network}, at least ({whose})"
+        axes.axhline(total / PUBLISHED_GPUS, color=f"C{number}", linestyle="--", label=label)
+    axes.set(xlabel="pixels a side, as stored", ylabel="images/s a GPU")
+    finish(axes)
 
 
 def _start(config: Path, kind: str, images: int) -> subprocess.Popen[str]:

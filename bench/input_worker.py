@@ -23,7 +23,7 @@ from ..config.schema import Run
 from ..data import recordio
 from ..data.dataset import load_table
 
-SEEDS = {"shuffle": 1, "augment": 2, "flip": 3}
+SEEDS = {"shuffle": 1, "augment": 2, "flip": 3, "operations": 4}
 
 
 def _full(run: Run) -> Callable[[], Any]:

@@ -37,7 +37,6 @@ def measure_on_ranks(
     name: str,
     *arguments: object,
     settings: Collection[str] | None = None,
-    watch: bool = False,
     progress: Progress | None = None,
 ) -> Any:
     """Run the rank body of benchmark `name` on the ranks of `loaded`; returns what rank 0 left.
@@ -45,7 +44,6 @@ def measure_on_ranks(
     Args:
         arguments: of the rank body; it gets them as texts.
         settings: which of the engines' settings that the config asks for to make; None: all.
-        watch: start a watchdog to which ranks may report.
         progress: called with (done, total) rounds, as rank 0 notes them.
     """
     check_supported(loaded.run)
@@ -55,7 +53,7 @@ def measure_on_ranks(
         if settings is not None:
             made = {name: value for name, value in job.environment.items() if name in settings}
             job = job._replace(environment=made)
-        run_job(job, launcher, out, loaded.run if watch else None)
+        run_job(job, launcher, out)
         return json.loads((out / "bench.json").read_text())
 
 

@@ -31,7 +31,7 @@ Seconds = dict[tuple[int, float, str], list[float]]
 
 
 def start_up(out: Path, connect_delay_s: str) -> dict[str, Any]:
-    """Start up as a run does, on one rank: the seconds of init and of each stage.
+    """Start up as a run does, on one rank: the seconds of init, and of reading what the run is.
 
     Args:
         connect_delay_s: time that connecting takes longer, asleep: the stand-in for NCCL's
@@ -40,6 +40,7 @@ def start_up(out: Path, connect_delay_s: str) -> dict[str, Any]:
     from .rank import quiet_context
 
     context = quiet_context(out)
+    identity_s = context.timeline.spans[0]["dur"] / 1e6
     context.connection.delay_s = float(connect_delay_s)
     context.prepare()
     context.begin_connecting()
@@ -47,7 +48,7 @@ def start_up(out: Path, connect_delay_s: str) -> dict[str, Any]:
         from ..train.trainer import start_up as start_trainer
 
     start_trainer(context).comm.stop()
-    return {"init_s": context.init_s}
+    return {"init_s": context.init_s, "identity_s": identity_s}
 
 
 @bench("startup", rank=start_up, config="quick")
@@ -71,10 +72,12 @@ def startup(
     load_ready(job, ranks=counts[0])
     cases = [(count, delay, name) for count in counts for delay in delays for name in STARTUPS]
     seconds: Seconds = {case: [] for case in cases}
+    identity_s: list[float] = []
     for count, delay, name in in_turn(cases, rounds, job.track("starting up")):
         loaded = job.load(*STARTUPS[name], ranks=count)
         measured = measure_on_ranks(loaded, job.launcher, "startup", delay)
         seconds[count, delay, name].append(measured["init_s"])
+        identity_s.append(measured["identity_s"])
     ratios: dict[str, Any] = {}
     for count in counts:
         for delay in delays:
@@ -93,7 +96,8 @@ def startup(
         figures={
             f"{ranks_text(count)}, +{delay:g} s, {name}: seconds": spread(found)
             for (count, delay, name), found in sorted(seconds.items())
-        },
+        }
+        | {"before that, sources and packages read: seconds": spread(identity_s)},
         measurements={
             f"s, {ranks_text(count)}, connecting +{delay:g} s": {
                 name: seconds[count, delay, name] for name in STARTUPS

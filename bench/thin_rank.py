@@ -31,6 +31,7 @@ from ..train import __main__ as rank_main
 from ..train import checkpoint, checkpoint_folder
 from ..train.context import RunContext
 from ..train.host_reads import HostReads
+from ..train.identity import identity_of
 from ..train.limits import agreed_stop
 from ..train.state import LossScaleState
 from .exchange import Member
@@ -129,7 +130,7 @@ def main(arguments: list[str]) -> int:
     to the others, as by a launcher that takes no notice: the watchdog has to."""
     ranks, per_node, model_values = map(int, arguments[:3])
     options = rank_main.parse(arguments[3:])
-    load(options.config)  # what that imports and makes once is shared too
+    identity_of(load(options.config))  # what that imports, reads and makes once is shared too
     gc.collect()
     gc.freeze()  # a collection would write to every page, and so copy it
     for rank in range(ranks):

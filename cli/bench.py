@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import inspect
-import sys
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
@@ -15,7 +14,6 @@ from typer.core import TyperGroup
 
 from ..bench import NAMES, module_name
 from ..bench.resolution import MARK, why_not
-from ..config.errors import UserError
 from .console import (
     TYPER_OPTIONS,
     Config,
@@ -31,9 +29,6 @@ from .console import (
 from .machine_option import put_config
 from .measuring import Measuring
 
-OLD_NAMES = {"gaps": "epoch-overhead", "faults": "guard-overhead"}
-"""Commands of release 0.1 and their names of today; they go with the next release."""
-
 
 class Benchmarks(TyperGroup):
     """The commands of `rn50 bench`, loaded when one of them is asked for: that takes 0.3 s."""
@@ -46,38 +41,10 @@ class Benchmarks(TyperGroup):
     def commands(self, _: Any) -> None:
         """Click gives the commands that are registered on the app: none."""
 
-    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        given = list(args)
-        args, old = renamed(given)
-        if args != given and not ctx.resilient_parsing:
-            print(f"rn50: warning: bench {old}: is bench {args[0]} now", file=sys.stderr)
-        return super().resolve_command(ctx, args)
-
 
 bench_app = typer.Typer(
     help="Benchmarks: contenders in alternation, in one run.", cls=Benchmarks, **TYPER_OPTIONS
 )
-
-
-def renamed(args: list[str]) -> tuple[list[str], str]:
-    """Arguments of `rn50 bench` under today's names, and what of them was old."""
-    name, rest = args[0], args[1:]
-    if name in OLD_NAMES:
-        return [OLD_NAMES[name], *rest], name
-    if name != "loop":
-        return args, ""
-    words = " ".join(rest).replace("--against=", "--against ").split(" ")
-    if "--against" in words:
-        place = words.index("--against")
-        if (value := words[place + 1 : place + 2]) != ["horovod"]:
-            raise UserError(f"--against: horovod expected, found {''.join(value) or 'nothing'}")
-        if "--overlap" in words:
-            raise UserError("--overlap: without --against expected, found both")
-        del words[place : place + 2]
-        return ["horovod-baseline", *words], "loop --against horovod"
-    if "--overlap" in words:
-        return ["overlap", *(word for word in words if word != "--overlap")], "loop --overlap"
-    return args, ""
 
 
 @cache

@@ -229,30 +229,37 @@ def data_stage(
 ) -> None:
     """Copy the set of a config to this node's disk: once a node, by local rank 0, with checksums.
 
+    With `data.shards: node` only the training records of this node's ranks are copied.
     Prints the folder. If it is killed, the same command continues.
 
     Example: `srun --ntasks-per-node=1 rn50 data stage dgxa100_8 --to /scratch/rn50_data`
     """
-    from ..config.load import load
     from ..config.local_rank import local_rank
+    from ..config.manifest import WHOLE, Part
+    from ..config.recorded import DATA, load_named
     from ..data import stage
+    from ..train.process_info import read_process_info
 
     if to is None:
         raise UserError("--to: a folder on the node's own disk expected, found none")
     rank = local_rank()
-    source = Path(load(*split_config(config, overrides)).run.data.path)
+    run = load_named(*split_config(config, overrides), DATA).run
+    source, part = Path(run.data.path), WHOLE
+    if run.data.shards:
+        place, nodes = read_process_info(), run.system.nodes
+        part = Part(place.rank * nodes // place.world_size, nodes)
     if source.resolve() == to.resolve():
         raise UserError(f"--to: another folder than data.path expected, found {to}")
     if rank:
         if wait_s and not remove:
-            stage.wait_until_staged(source, to, wait_s)
+            stage.wait_until_staged(source, to, wait_s, part)
     elif remove:
         stage.remove(to)
         say(f"{to}: removed")
     else:
         with Tracking() as track:
-            stage.stage(source, to, progress=track("copying bytes"))
-        say(f"{to}: staged")
+            stage.stage(source, to, part, progress=track("copying bytes"))
+        say(f"{to}: staged, {part}")
 
 
 @data_app.command("prepare")
@@ -261,11 +268,11 @@ def data_prepare(config: Config = "quick", overrides: Overrides = None) -> None:
 
     Example: `rn50 data prepare quick`
     """
-    from ..config.load import load
+    from ..config.recorded import DATA, load_named
     from ..data.describe import describe_data
     from ..data.prepare import prepare
 
-    loaded = load(*split_config(config, overrides))
+    loaded = load_named(*split_config(config, overrides), DATA)
     with Tracking() as track:
         manifest = prepare(loaded.run.data, track, loaded.origins)
     say(f"ready: {describe_data(loaded.run.data, manifest)}")
@@ -296,17 +303,19 @@ def data_bench(
 
     Example: `rn50 data bench --like-imagenet --system dgxa100 --plot roofline.svg`
     """
-    from ..bench.input import bench_input, largest_batch, with_roofline
-    from ..config.load import load, load_system
+    from ..bench.input import SIZES_PX, bench_input, largest_batch, with_roofline
+    from ..config.load import load_system
+    from ..config.recorded import DATA, load_named
 
     name, more = split_config(config, overrides)
-    loaded = load(name, [*(LIKE_IMAGENET if like_imagenet else ()), *more])
+    loaded = load_named(name, [*(LIKE_IMAGENET if like_imagenet else ()), *more], DATA)
     described = load_system(system) if system else None
     if described is None and batch_per_gpu is not None:
         raise UserError("--batch-per-gpu: --system expected beside it, found none")
     batch = 0 if described is None else batch_per_gpu or largest_batch(described)
     with Measuring() as track:
-        outcome = bench_input(loaded, passes=passes, images=images, track=track)
+        sizes = SIZES_PX if described is not None else ()
+        outcome = bench_input(loaded, passes=passes, images=images, track=track, sizes_px=sizes)
     if described is not None:
         outcome = with_roofline(outcome, described, batch)
     print_outcome(track, outcome, as_json, plot)

@@ -26,7 +26,7 @@ def main() -> None:
             stream.reconfigure(errors="backslashreplace")
     code: object = 0
     try:
-        _command(sys.argv[1:])
+        _command(sys.argv[1:] or ["--help"])
     except SystemExit as done:
         code = done.code
     except UserError as error:
@@ -48,7 +48,7 @@ def _command(arguments: list[str]) -> None:
     if arguments[:2] != ["log", "check"]:
         from .main import run
 
-        run()
+        run(arguments)
         return
     # Nothing that modules make is garbage before the end, and the end frees it without a search:
     # of 52 ms that the check of a small log took, the collector's were 8.

@@ -60,24 +60,6 @@ def export_tensorboard(
     say(f"tensorboard --logdir {shlex.quote(str(out))}")
 
 
-@export_app.command("mlflow")
-def export_mlflow(
-    paths: Runs,
-    out: Annotated[Path, typer.Option(help="Folder of MLflow's file store.")] = Path("mlruns"),
-) -> None:
-    """The records, config and result of runs into a local file store of MLflow.
-
-    An export of the same run replaces the one before. Needs mlflow (`docs/export.md`).
-
-    Example: `rn50 export mlflow results/quick/* --out mlruns`
-    """
-    from ..report.export import to_mlflow
-
-    to_mlflow(_read(paths), out)
-    store = shlex.quote(out.resolve().as_uri())
-    say(f"MLFLOW_ALLOW_FILE_STORE=true mlflow ui --backend-store-uri {store}")
-
-
 @export_app.command("model")
 def export_model(
     path: RunOrCheckpoint,

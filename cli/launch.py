@@ -159,14 +159,19 @@ def launch(
 
 def _run_job(request: Request, folder: Path | None) -> int:
     """All runs in one folder; returns the exit code, which its file exit_code has too."""
-    from ..config.load import load
+    from ..config.recorded import JOB, load_named
     from ..launch.job import put_back, run_all
     from ..launch.job_folder import open_job
     from ..launch.run_files import new_run_folder
     from .log import log_score
 
-    first = folder or new_run_folder(load(request.config, list(request.overrides)).run)
-    with open_job(first, log=folder is not None) as job, Tracking() as track:
+    # Whether the folder's own config may decide so much, `submit` has asked the user.
+    if folder is None or Path(request.config) != folder / "config.yaml":
+        run = load_named(request.config, request.overrides, JOB).run
+    with (
+        open_job(folder or new_run_folder(run), log=folder is not None) as job,
+        Tracking() as track,
+    ):
         run_all(job, request, track)
         if request.runs > 1 and job.exit_code <= EXIT_BAD:
             with contextlib.suppress(typer.Exit, UserError):  # the runs' own verdict counts

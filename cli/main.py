@@ -56,12 +56,12 @@ class _Interrupted(Exception):
         self.stop = stop
 
 
-def run() -> None:
-    """Read the arguments and run the command; `entry` tells its errors."""
+def run(arguments: list[str]) -> None:
+    """Run the command that `arguments` name; `entry` tells its errors."""
     for number in STOP_SIGNALS:
         signal.signal(number, interrupt)
     try:
-        app()
+        app(arguments)
     except _Interrupted as interrupted:
         raise interrupted.stop from None
 

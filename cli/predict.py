@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -266,7 +267,8 @@ def _job_of_config(
     placed = on_machine(config, overrides, dated_machine(machine, choices["ruleset"]))
     run = load(config, placed).run
     if gpus is not None:  # laid on whole nodes of the machine, however many ranks the recipe had
-        run = on_system(run, load(config, [*placed, "system.nodes=1"]).run.system, gpus)
+        choices["system"] = load(config, [*placed, "system.nodes=1"]).run.system
+        run = on_system(run, choices["system"], gpus)
     return job_of_config(run, **choices)
 
 
@@ -282,10 +284,18 @@ def dated_machine(machine: str | None, ruleset: str | None) -> str | None:
         raise UserError(f"--system: {error}") from None
 
 
-def _predict(job: Job, plot: Path | None, as_json: bool, *, explain: bool) -> None:
+def _answer(job: Job) -> Prediction:
+    """The prediction, with a warning on stderr for each point that the model misses."""
     from ..scaling.predict import predict as run_predict
 
     answer = run_predict(job)
+    for line in answer.warnings():
+        say(f"rn50: warning: {line}", to=sys.stderr)
+    return answer
+
+
+def _predict(job: Job, plot: Path | None, as_json: bool, *, explain: bool) -> None:
+    answer = _answer(job)
     if as_json:
         print_json(answer.to_dict())
     else:
@@ -305,9 +315,8 @@ def _predict_with_failures(job: Job, node_mtbf_h: float | None, as_json: bool) -
     """A prediction on nodes that fail. `node_mtbf_h` None: at each published rate."""
     from ..report.prediction import outlook_rows, study_rows
     from ..scaling.failures import PUBLISHED, USUAL, outlook
-    from ..scaling.predict import predict as run_predict
 
-    answer, per_node = run_predict(job), job.system.ranks_per_node
+    answer, per_node = _answer(job), job.system.ranks_per_node
     studies = (
         [] if node_mtbf_h else [(s, outlook(answer, s.gpu_hours / per_node)) for s in PUBLISHED]
     )

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ..config.errors import UserError
-from ..config.finding import clock_time, printable
+from ..config.finding import clock_time, number, printable
 from ..report.runs import OPEN, QUEUED, RUNNING, STATUSES, Progress, RunRow, read_runs
 from .console import GAP, Json, choices, plain_table, print_json, print_table, say
 
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
 RESULTS = Path("results")
+_FIGURES = 12
+"""Characters of a number that a table shows in full."""
 _LOOK_S = 1.0
 """Between two looks at what the ranks have written."""
 _ASK_S = 10.0
@@ -35,7 +37,10 @@ Cell = Callable[[RunRow], str]
 
 
 def _figure(value: float | None, form: str) -> str:
-    return "" if value is None else format(value, form)
+    if number(value) is None:
+        return ""
+    text = format(value, form)
+    return text if len(text) <= _FIGURES else f"{value:.3g}"  # 1e308 has 309 digits
 
 
 def _status(row: RunRow) -> str:
@@ -46,8 +51,8 @@ def _status(row: RunRow) -> str:
 def _time(row: RunRow) -> str:
     """In brackets where the target was not reached: that is no time to train."""
     if row.time_to_train_s is not None:
-        return f"{row.time_to_train_s:.1f}"
-    return "" if row.elapsed_s is None else f"({row.elapsed_s:.1f})"
+        return _figure(row.time_to_train_s, ".1f")
+    return "" if row.elapsed_s is None else f"({_figure(row.elapsed_s, '.1f')})"
 
 
 _COLUMNS: dict[str, Cell] = {

@@ -79,7 +79,7 @@ def submit(
 
     Example: `rn50 submit --resume latest --wait`
     """
-    from ..config.load import load
+    from ..config.recorded import JOB, load_named
     from ..launch import submit as jobs
     from .machine_option import on_machine
 
@@ -87,7 +87,7 @@ def submit(
     if requeue:
         texts = [*texts, "system.job.requeue=true"]
     if resume is None:
-        loaded = load(preset, on_machine(preset, texts, system))
+        loaded = load_named(preset, on_machine(preset, texts, system), JOB)
         last = jobs.Last()
         texts = []  # which config.yaml has
     else:

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from ..config.errors import UserError, failing_as
-from ..config.load import Loaded, load
+from ..config.load import Loaded
 from ..config.reading import read_object
+from ..config.recorded import load_named
 from ..data.dataset import check_before_run
 from ..data.prepare import prepare
 from ..launch.ending import asked_by, rank_failed, read_standing, run_ended, run_stopped
@@ -29,7 +30,7 @@ def train_by_hand(config: str, overrides: list[str], out: Path | None) -> int:
     common, and rank 0 alone prints and writes. Raises UserError: before anything is written.
     """
     place = read_process_info()
-    loaded = load(config, overrides)
+    loaded = load_named(config, overrides)
     check_ranks(loaded.run, place)
     if out is not None and place.rank == 0:
         refuse_run(out)

@@ -13,8 +13,7 @@ _OF_LOST_RECORDS = frozenset(
         *("missing-epoch-event", "missing-event-060", "misnested-events-060"),
         *("missing-weight-initialization", "weight-initialization-names"),
         *("target-not-reached", "evaluation-cadence", "late-first-epoch", "unpaired-events"),
-        *("inconsistent-blocks", "evaluated-untrained-epoch", "stop-before-start"),
-        *("epochs-out-of-order", "accuracy-leap", "target-before-training"),
+        *("untrained-epoch", "epochs-out-of-order", "target-before-training"),
         *("invalid-hyperparameter-060",),
     }
 )
@@ -23,8 +22,7 @@ _OF_STAMPS = frozenset(
     {
         *("init-too-long", "time-goes-back", "zero-stamp", "late-run-start"),
         *("run-start-before-init-stop", "several-clocks", "run-time-not-positive"),
-        *("impossible-throughput", "impossible-epoch-time", "epochs-out-of-order"),
-        *("stop-before-start", "ranks-disagree"),
+        *("impossible-rate", "epochs-out-of-order", "ranks-disagree"),
     }
 )
 
@@ -39,26 +37,14 @@ _CAUSES: dict[str, tuple[str, ...]] = {
     "late-run-start": ("zero-stamp",),
     "epoch-before-run-start": ("run-time-not-positive", "several-clocks", "zero-stamp"),
     "target-off-the-clock": ("several-clocks", "zero-stamp"),
-    "impossible-throughput": ("several-clocks", "zero-stamp", "target-before-training"),
-    "accuracy-leap": ("target-before-training", "impossible-epoch", "epochs-out-of-order"),
-    "impossible-epoch-time": (
-        *("zero-stamp", "target-before-training", "impossible-throughput"),
-        *("impossible-epoch",),
-    ),
+    "impossible-rate": ("several-clocks", "zero-stamp", "target-before-training"),
+    "evaluation-cadence": ("epochs-out-of-order",),
     "epochs-out-of-order": ("target-before-training", "impossible-epoch"),
-    "evaluated-untrained-epoch": (
-        *("target-before-training", "impossible-epoch", "epochs-out-of-order"),
-    ),
-    "inconsistent-blocks": (
-        *("target-before-training", "impossible-epoch", "epochs-out-of-order"),
-        *("evaluated-untrained-epoch",),
-    ),
-    "stop-before-start": ("impossible-epoch", "epochs-out-of-order"),
+    "untrained-epoch": ("target-before-training", "impossible-epoch", "epochs-out-of-order"),
     "epochs-from-zero": ("impossible-epoch",),
-    "unpaired-events": ("impossible-epoch", "stop-before-start"),
+    "unpaired-events": ("impossible-epoch",),
     "misnested-events-060": (
-        *("impossible-epoch", "target-before-training", "epochs-out-of-order"),
-        *("inconsistent-blocks", "stop-before-start"),
+        *("impossible-epoch", "target-before-training", "epochs-out-of-order", "untrained-epoch"),
     ),
 }
 """What explains a finding if both are there, the first cause first."""
@@ -79,6 +65,7 @@ def explain(run: LoggedRun, findings: list[Finding]) -> list[Finding]:
     )
     wrong_clock = any(odd.checked and odd.kind not in ("text", "early") for odd in log.odd_stamps)
 
+    hidden = [one.meant for one in log.look_alikes]
     codes = {finding.id for finding in findings}
     serious = {f.name for f in findings if f.severity != NOTE or f.name in _NOTES_THAT_EXPLAIN}
 
@@ -89,6 +76,8 @@ def explain(run: LoggedRun, findings: list[Finding]) -> list[Finding]:
             return finding.caused_by
         if wrong_clock and finding.name in _OF_STAMPS:
             return "impossible-stamp"
+        if finding.found == "none" and any(key in finding.message for key in hidden):
+            return "look-alike-name"
         if missing and finding.found == "none" and finding.line is None:
             return missing
         out_of_order = finding.expected.endswith(" first")

@@ -211,6 +211,8 @@ def facts(config: ConfigUnderCheck) -> dict[str, Any]:
         "evaluations": len(plan.eval_epochs),
         "memory_per_rank_gb": None if memory is None else round(memory / 1e9, 2),
     }
+    if run.schedule.shape in ("poly", "cosine"):
+        found |= {"decay_steps": plan.decay_steps, "decay_from": run.schedule.decay_from}
     about = published_range(run, config.batch)
     if about is not None:
         found["published_base_lr"] = [float(f"{value:.3g}") for value in (about.low, about.high)]
@@ -233,8 +235,9 @@ def facts(config: ConfigUnderCheck) -> dict[str, Any]:
 
 @config_rule("MLP754", "decay-shape", CLOSED_POLICY, _TABLE)
 def _shape(config: ConfigUnderCheck) -> Iterator[Violation]:
-    """The learning rate decays by a polynomial."""
+    """The learning rate decays by a polynomial, counted from the end of the warm-up."""
     yield from config.held_to("schedule.shape", "poly", said="poly")
+    yield from config.held_to("schedule.decay_from", "warmup_end", "as the reference counts")
 
 
 @imagenet_rule("MLP755", "lars-eta", CLOSED_POLICY, _TABLE)
@@ -299,6 +302,8 @@ def _images(config: ConfigUnderCheck) -> Iterator[Violation]:
     yield from config.held_to("data.flip", True)
     why = "augmentation ends before the run"
     yield from config.held_to("data.no_augment_from_epoch", None, why, "none")
+    for name in config.run.data.augmentation.ranges:
+        yield from config.held_to(f"data.augmentation.{name}", None, said="none")
 
 
 @imagenet_rule("MLP757", "network", CLOSED_POLICY, _REFERENCE)

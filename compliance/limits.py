@@ -14,6 +14,7 @@ from typing import Any
 
 from ..config import benchmark
 from ..config.finding import ERROR, NOTE, POLICY, number, plain
+from ..logging.look_alike import looks_like, spelled_out
 from .rule import (
     BOTH,
     CHECKER,
@@ -35,6 +36,8 @@ SGD = f"{CHECKER}, closed_resnet_sgd.yaml"
 _LARS_AND_SGD = f"{LARS}, closed_resnet_sgd.yaml"
 limit = partial(rule, judges=BOTH, rulesets=FROM_070)
 _INTEGER = 1e-5  # the official checker's is_integer
+_FLOAT32 = 1e-7
+"""Relative rounding of a number that was printed from float32: 0.9 as 0.8999999761581421."""
 
 
 def _judge(
@@ -85,9 +88,13 @@ def submission_values(run: HasSettings) -> Iterator[Violation]:
 
 
 def _wrong_word(setting: Setting, words: tuple[str, ...], advice: str) -> Violation:
-    hint = ""
-    if isinstance(setting.value, str) and setting.value.lower() in words:
-        hint = f'did you mean "{setting.value.lower()}"?'
+    hint, meant = "", looks_like(setting.value, words) if isinstance(setting.value, str) else None
+    if meant is not None and setting.value.lower() != meant:
+        actual = spelled_out(setting.value)
+        text = f"{setting.place} is {actual}, which looks like {meant} and is another word"
+        return Violation(text, setting.line, " or ".join(words), actual, advice=advice)
+    if meant is not None:
+        hint = f'did you mean "{meant}"?'
     return setting.violation(" or ".join(words), hint, advice=advice)
 
 
@@ -164,7 +171,7 @@ def sgd_base_lr(run: HasSettings) -> Iterator[Violation]:
 
 def _momentum_severity(optimizer: str, momentum: float, batch: float | None) -> str | None:
     """How bad a momentum is; None: fine. Free for LARS from a batch of 32k on."""
-    if math.isclose(momentum, benchmark.MOMENTUM, rel_tol=1e-9):
+    if math.isclose(momentum, benchmark.MOMENTUM, rel_tol=_FLOAT32):
         return None
     if optimizer == "lars" and batch is not None:
         if batch >= benchmark.MOMENTUM_FREE_BEYOND_DOUBT:
@@ -230,7 +237,9 @@ def label_smoothing(run: HasSettings) -> Iterator[Violation]:
     wrong: set[str] = set()
     for setting in run.settings("label_smoothing"):
         key = setting.place.partition(" ")[0]
-        if number(setting.value) not in benchmark.LABEL_SMOOTHING and key not in wrong:
+        value = number(setting.value)
+        near = (math.isclose(value or 0.0, s, rel_tol=_FLOAT32) for s in benchmark.LABEL_SMOOTHING)
+        if (value is None or not any(near)) and key not in wrong:
             wrong.add(key)
             yield setting.violation("0 or 0.1")
 

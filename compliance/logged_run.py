@@ -4,7 +4,6 @@ import math
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from functools import cached_property
-from itertools import pairwise
 from typing import Any, NamedTuple
 
 from ..config import benchmark
@@ -15,11 +14,6 @@ from .rule import Setting, Violation
 
 SAME_MS = 1000
 """Copies of a record, from ranks or nodes, lie within a second."""
-
-_LEAST_SHARE = 0.1
-"""Of the time of a run's epochs: between evaluations of published runs 0.41 (2.0, 4,096 TPUs) and
-0.94 to 1 (all others)."""
-_LEAST_INTERVALS = 2
 
 _PREAMBLE = (*benchmark.SUBMISSION_KEYS, "cache_clear", "init_start")
 CONTEXT_KEYS = (*_PREAMBLE, "opt_name", *RUN_KEYS)
@@ -40,13 +34,6 @@ _SETTING_KEYS = {
 """The log's names of what configs and logs both have."""
 
 
-def median(values: Iterable[float]) -> float:
-    """Of one value or more. Python's own costs 8 ms of a command's start: it loads `decimal`."""
-    ordered = sorted(values)
-    middle = len(ordered) // 2
-    return (ordered[middle] + ordered[-middle - 1]) / 2
-
-
 class Evaluation(NamedTuple):
     """An `eval_accuracy` with a number; epoch None where there is no number."""
 
@@ -55,6 +42,14 @@ class Evaluation(NamedTuple):
     time_ms: float
     epoch: float | None
     accuracy: float
+
+
+class Trained(NamedTuple):
+    """How many epochs were trained before an evaluation, and up to which from 1 on none is missing
+    (None in a log without `epoch_start`)."""
+
+    epochs: int
+    whole: int | None
 
 
 class LoggedRun:
@@ -235,39 +230,52 @@ class LoggedRun:
         return step_ms if step_ms > 1 else 0
 
     @cached_property
-    def epoch_ms(self) -> float | None:
-        """Time of an epoch, the median between evaluations up to the first at target; None where
-        fewer than three evaluations tell."""
-        to_target = [e for e in self.timed_evaluations if e.order <= self.target_order]
-        times = [
-            (other.time_ms - one.time_ms) / (other.epoch - one.epoch)
-            for one, other in pairwise(to_target)
-            if one.epoch is not None and other.epoch is not None and other.epoch - one.epoch >= 1
-        ]
-        return median(times) if len(times) >= _LEAST_INTERVALS else None
+    def trained(self) -> dict[int, Trained]:
+        """What was trained before each `eval_accuracy`, by its place in the log. An epoch is
+        trained once it has started and then stopped; in a log without `epoch_start`, once a block
+        that claims it has begun. Epochs counted from 0 start one lower than they stop or are
+        evaluated in some logs (v2.0 MosaicML)."""
+        by_epoch = bool(self.all("epoch_start"))
+        keys = ("epoch_start", "epoch_stop") if by_epoch else ("block_start",)
+        events = [event for key in (*keys, "eval_accuracy") for event in self.all(key)]
+        started: set[int] = set()
+        done: set[int] = set()
+        whole, found = 0, {}
+        for event in sorted(events, key=lambda event: event.order):
+            if event.key == "eval_accuracy":
+                while whole + 1 in done:
+                    whole += 1
+                found[event.order] = Trained(len(done), whole + (0 in done) if by_epoch else None)
+            elif event.key == "block_start":
+                done |= epochs_of(event)
+            elif (epoch := epoch_of(event)) is not None and _is_possible(epoch):
+                number_ = round(epoch)
+                if event.key == "epoch_start":
+                    started.add(number_)
+                elif number_ in started:
+                    done.add(number_)
+                elif 0 in started and number_ - 1 in started:
+                    done.add(number_ - 1)
+        return found
 
-    def too_soon(self, one: Evaluation, other: Evaluation) -> bool:
-        """Whether an evaluation follows another sooner than this run can have trained between."""
-        if one.epoch is None or other.epoch is None or self.epoch_ms is None:
-            return False
-        epochs = other.epoch - one.epoch
-        took_ms = other.time_ms - one.time_ms
-        if not 1 <= epochs <= benchmark.MOST_LOGGED_EPOCHS or took_ms < 0:
-            return False  # other rules say it
-        return took_ms + self.coarse_ms < _LEAST_SHARE * self.epoch_ms * epochs
+    def epochs_to(self, evaluation: Evaluation) -> float | None:
+        """Epochs that were trained for an evaluation: what its record claims, but no more than the
+        log has before it; None where neither says a number of epochs that can be."""
+        claimed, before = evaluation.epoch, self.trained[evaluation.order].epochs
+        if claimed is not None and not _is_possible(claimed):
+            claimed = None
+        if not before and not self.all("epoch_start"):
+            return None if claimed is None else round(claimed, 3)
+        return before if claimed is None else round(min(claimed, before), 3)
 
     @cached_property
     def convergence_epoch(self) -> float | None:
-        """Epoch of the last evaluation before run_stop, as the RCP test takes it; None: failed.
-        Evaluations that follow the target sooner than the run trains are none."""
-        if not self.converged or self.stop is None:
-            return None
-        before = [e for e in self.evaluations if e.order < self.stop.order]
-        for one, other in pairwise(before):
-            if one.order >= self.target_order and self.too_soon(one, other):
-                return None if one.epoch is None else round(one.epoch, 3)
-        last = before[-1].epoch if before else None
-        return None if last is None else round(last, 3)
+        """Epochs to convergence for the RCP test: those trained for the first evaluation at or
+        above the target, whatever is trained after it (of an open run that reaches none, for the
+        last evaluation). None: the run did not converge."""
+        last = self.timed_evaluations[-1] if self.timed_evaluations else None
+        counts = self.target or last
+        return self.epochs_to(counts) if self.converged and counts is not None else None
 
     @cached_property
     def duplicate_writers(self) -> int:
@@ -276,10 +284,28 @@ class LoggedRun:
         return sum(abs(e.time_ms - starts[0].time_ms) <= SAME_MS for e in starts)
 
 
+def spread_ms(events: Iterable[Event]) -> float:
+    """From the earliest stamp to the latest, without stamps of 0."""
+    stamps = [event.time_ms for event in events if event.time_ms > 0]
+    return max(stamps, default=0.0) - min(stamps, default=0.0)
+
+
 def epoch_of(event: Event, name: str = "") -> float | None:
     """A number of its metadata, by default its epoch's; a block has that of its first."""
     usual = "first_epoch_num" if event.key.startswith("block") else "epoch_num"
     return number(event.metadata.get(name or usual))
+
+
+def _is_possible(epoch: float) -> bool:
+    return 0 <= epoch <= benchmark.MOST_LOGGED_EPOCHS
+
+
+def epochs_of(event: Event) -> set[int]:
+    """The epochs that a block claims, of those that a run can have."""
+    first, count = epoch_of(event), epoch_of(event, "epoch_count")
+    if first is None or count is None or not _is_possible(first):
+        return set()
+    return set(range(round(first), round(first + min(count, benchmark.MOST_LOGGED_EPOCHS))))
 
 
 def as_setting(event: Event) -> Setting:
@@ -293,22 +319,26 @@ def reaches_target(accuracy: float) -> bool:
 
 
 def _second_run(log: Log) -> Event | None:
-    """Where another run begins: its preamble or start, after the first one has begun."""
-    starts = log.all("run_start")
-    if len(starts) < 2:
-        return None
-    stops = log.all("run_stop")
-    begin, stop = starts[0].order, stops[0].order if stops else math.inf
+    """Where another run begins: its preamble, `init_start` or `run_start`, after the first one has
+    begun (an `init_start`: after the first `init_stop`)."""
+    stop = log.first("run_stop")
+    stop_order = math.inf if stop is None else stop.order
     preamble = sorted(
         (event for key in _PREAMBLE for event in log.all(key)), key=lambda event: event.order
     )
     orders = [event.order for event in preamble]
-    for again in starts[1:]:
-        ended = begin < stop < again.order
-        if ended or again.time_ms - starts[0].time_ms > SAME_MS:
-            at = bisect_right(orders, max(stop, begin) if ended else begin)
-            if at < len(orders) and orders[at] < again.order:
-                return preamble[at]
-            if ended:
-                return again
+    for key, other in (("run_start", "run_start"), ("init_start", "init_stop")):
+        first = log.first(other)
+        if first is None:
+            continue
+        for again in log.all(key)[1:]:
+            ended = first.order < stop_order < again.order
+            apart = again.order > first.order and abs(again.time_ms - first.time_ms) > SAME_MS
+            if ended or apart:
+                begin = stop_order if ended else first.order
+                at = bisect_right(orders, begin)
+                if at < len(orders) and orders[at] < again.order:
+                    return preamble[at]
+                if ended:
+                    return again
     return None

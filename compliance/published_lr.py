@@ -26,7 +26,7 @@ from ..config.yaml_file import read_layers
 from . import rcp as convergence
 
 SLACK = 2.0
-"""Recipes of one batch differ by half among themselves (21.2 and 31.2 at 32,768): up to so many
+"""Recipes of one batch differ by a third among themselves (21.2 and 29 at 32,768): up to so many
 times outside their range is not commented on."""
 _NEAR = 4.0
 """Recipes up to so many times the batch, or that part of it, count for its range."""

@@ -78,13 +78,13 @@ def run_score(check: Check) -> RunScore:
         return RunScore(check.path, None, False, None, None, check.cause, check.cause)
     broken = any(finding.name in _NO_CLOCK for finding in check.findings)
     minutes = None if run.run_ms is None or broken else run.run_ms / 60_000
-    last = run.timed_evaluations[-1] if run.timed_evaluations else None
+    last = run.target or (run.timed_evaluations[-1] if run.timed_evaluations else None)
     converged = run.converged and minutes is not None
     return RunScore(
         check.path,
         minutes,
         converged,
-        last.epoch if last else None,
+        run.epochs_to(last) if last else None,
         last.accuracy if last else None,
         "" if converged else check.cause,
         check.cause if (check.round_verdict or check.verdict) in (FAIL, CANNOT_READ) else "",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -12,6 +13,7 @@ from typing import Any
 from ..config import benchmark
 from ..config.errors import UserError
 from ..config.finding import ERROR, NOTE, POLICY, number, plain, printable, shown
+from ..config.names import PRESETS, list_systems
 from ..config.reading import read_file
 from ..logging.places import RESULT_FILES, RESULT_NAME, job_of, results_in, run_folders
 from . import rcp as convergence
@@ -22,7 +24,11 @@ from .rule import FOLDER, RULES_TEXT, Violation, rule, rules_on
 from .run_scores import judge_convergence, newest
 
 folder_rule = partial(rule, judges=FOLDER)
+_OF_COPIES = ("copied-accuracies", "shared-moments")
 _SYSTEM_BYTES = 1 << 20
+_EPOCH_IMAGES = benchmark.IMAGENET_TRAIN_SAMPLES
+_SHEET = re.compile(r"^accelerator: (.+?)$.*?^  tensor_flops_per_s: ([\d.e]+)", re.M | re.S)
+_MODEL = re.compile(r"[A-Z]+\d+[A-Z]*")
 _PACKAGE = "mlcommons/logging 4.1.68, package_checker"
 
 
@@ -79,8 +85,7 @@ def check_folder(
     copied = next((finding for finding in findings if finding.name == "copied-run"), None)
     if copied is not None:
         findings = tuple(
-            f._replace(caused_by=copied.id) if f.name == "copied-accuracies" else f
-            for f in findings
+            f._replace(caused_by=copied.id) if f.name in _OF_COPIES else f for f in findings
         )
     order = (ERROR, POLICY, NOTE)
     findings = tuple(sorted(findings, key=lambda finding: order.index(finding.severity)))
@@ -314,30 +319,42 @@ def _system(submission: Submission) -> Iterator[Violation]:
 
 @folder_rule(
     *("MLP909", "impossible-accelerator-rate", POLICY),
-    "peak of the largest accelerator, 4.0e4 images/s",
+    "data sheets of config/system/*.yaml; 24.6 GFLOP an image",
     keys=("train_samples",),
 )
 def _chips(submission: Submission) -> Iterator[Violation]:
-    """The accelerators of the system description can have trained so fast: up to 1e5 images/s
-    each."""
-    chips = submission.chips
-    if not chips:
-        return
-    for name, run in submission.runs:
-        target = run.target
-        if target is None or target.epoch is None or run.run_ms is None or run.run_ms <= 0:
+    """The accelerators of the system description can have trained so fast: at most at the peak of
+    their data sheets' tensor cores, or at 2.5e15 FLOP/s each if they have none here."""
+    chips, system = submission.chips, submission.system or {}
+    name = shown(system.get("accelerator_model_name", "accelerators"))
+    flops = peak_flops_per_s(name) or benchmark.IMPOSSIBLE_FLOPS_PER_CHIP
+    for file, run in submission.runs if chips else ():
+        epochs = run.convergence_epoch
+        if not epochs or not run.run_ms or run.value("train_samples") != _EPOCH_IMAGES:
             continue
-        rate = target.epoch * benchmark.IMAGENET_TRAIN_SAMPLES / (run.run_ms / 1000) / chips
-        most = benchmark.IMPOSSIBLE_IMAGES_PER_S_A_CHIP
-        if rate > most and run.value("train_samples") == benchmark.IMAGENET_TRAIN_SAMPLES:
-            text = (
-                f"{name}: {rate:.2g} images/s for each of the {chips} accelerators of the system "
-                "description"
+        rate = epochs * _EPOCH_IMAGES / (run.run_ms / 1000)
+        most = (chips or 0) * flops / benchmark.TRAINING_FLOPS_PER_IMAGE
+        if rate > most:
+            yield Violation(
+                message=f"{file}: {rate:.2g} images/s; the tensor cores of {chips} x {name} allow "
+                f"{most:.2g} at their peak",
+                expected=f"up to {most:.2g} images/s",
+                actual=f"{rate:.2g} images/s",
+                advice="the system description is of the machine that ran",
             )
-            expected = f"up to {most:.2g} images/s"
-            advice = "number_of_nodes and accelerators_per_node are those of the runs"
-            yield Violation(text, None, expected, f"{rate:.2g} images/s", advice)
             return
+
+
+def peak_flops_per_s(accelerator: str) -> float | None:
+    """The highest tensor rate of the data sheets in `config/system/` of an accelerator, known by
+    a word of its name (A100, L40S, H100); None: no such sheet."""
+    words = set(_MODEL.findall(accelerator.upper()))
+    rates = []
+    for name in list_systems():
+        sheet = _SHEET.search((PRESETS / f"system/{name}.yaml").read_text())
+        if sheet is not None and words.intersection(_MODEL.findall(sheet[1])[:1]):
+            rates.append(float(sheet[2]))
+    return max(rates, default=None)
 
 
 @folder_rule(

@@ -1,15 +1,16 @@
-"""How many ranks a config has, and how they lie on the nodes of another machine. Pure.
+"""What a machine keeps of the layers below: ranks of a recipe, the network of its points. Pure.
 
 Ranks and batch are the recipe's: its learning rate goes with them. So another machine gets as many
-ranks as the recipe had, unless something says how many nodes or ranks there are.
+ranks as the recipe had, unless something says how many nodes or ranks there are. Points explained
+with another network than theirs would make the device itself faster or slower.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from .leaves import Layer, Leaf, Origin
-from .machine import System
+from .leaves import Layer, Leaf, Origin, put, remove
+from .machine import MeasuredOn, System
 
 NODES, RANKS_PER_NODE = "system.nodes", "system.ranks_per_node"
 _KEPT = "{} ranks, as before"
@@ -17,6 +18,27 @@ _DEFAULTS = {
     NODES: System.model_fields["nodes"].default,
     RANKS_PER_NODE: System.model_fields["ranks_per_node"].default,
 }
+
+_NETWORK = {name: f"system.performance.{name}" for name in MeasuredOn.model_fields}
+_NETWORK["ranks_per_node"] = RANKS_PER_NODE
+
+
+def keep_network(leaves: dict[str, Leaf], layer: Layer) -> None:
+    """Before `layer` is put: note beside the points in `leaves` the network that it changes. Points
+    in `layer` itself are measured on its own."""
+    before = {
+        name: leaves.get(key, Leaf(MeasuredOn.model_fields[name].default, Origin("default")))
+        for name, key in _NETWORK.items()
+    }
+    after = {name: layer.last(key) or before[name] for name, key in _NETWORK.items()}
+    changes = any(after[name].value != leaf.value for name, leaf in before.items())
+    for precision in ("fp16", "fp32", "tf32"):
+        points, noted = (f"system.performance.{precision}.{k}" for k in ("points", "measured_on"))
+        if layer.mentions(points):
+            remove(leaves, noted)
+        elif changes and points in leaves and not any(k.startswith(f"{noted}.") for k in leaves):
+            for name, leaf in before.items():
+                put(leaves, f"{noted}.{name}", leaf)
 
 
 def says_ranks(layer: Layer) -> bool:
@@ -39,8 +61,9 @@ def lay_out(leaves: dict[str, Leaf], ranks: int) -> None:
         return
     per_node = next(count for count in range(min(most, ranks), 0, -1) if ranks % count == 0)
     origin = Origin(_KEPT.format(ranks))
-    leaves[NODES] = Leaf(ranks // per_node, origin)
-    leaves[RANKS_PER_NODE] = Leaf(per_node, origin)
+    placed = {NODES: Leaf(ranks // per_node, origin), RANKS_PER_NODE: Leaf(per_node, origin)}
+    keep_network(leaves, Layer(tuple(placed.items())))
+    leaves.update(placed)
 
 
 def _count(leaves: Mapping[str, Leaf], key: str) -> int:

@@ -6,7 +6,7 @@ import difflib
 import hashlib
 import io
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_origin
@@ -16,10 +16,10 @@ from ruamel.yaml import YAML
 
 from .errors import UserError, show
 from .image_set import fill_counts, forget_other_set
-from .layout import lay_out, ranks_of, says_ranks
+from .layout import keep_network, lay_out, ranks_of, says_ranks
 from .leaves import Layer, Leaf, Origin, flatten, put, remove, tree_of
 from .machine import System
-from .names import find_config, find_system
+from .names import find_config, find_system, recorded_in
 from .schema import Run
 from .values import NAME, section_of
 from .yaml_file import RELATIVE_TO, WORKING_FOLDER, machine_layers, parse_overrides, read_layers
@@ -72,7 +72,11 @@ class Loaded:
 
 
 def load(
-    config: str | Path, overrides: Sequence[str] = (), *, within: Path | None = None
+    config: str | Path,
+    overrides: Sequence[str] = (),
+    *,
+    within: Path | None = None,
+    inspect: Callable[[Mapping[str, Leaf]], None] | None = None,
 ) -> Loaded:
     """Read a preset name or YAML path, apply `key.path=value` overrides, validate.
 
@@ -84,11 +88,15 @@ def load(
         config: the name or path.
         overrides: the command line's.
         within: the folder of somebody else in which the config lies: nothing outside is read, be
-            it by a link, as a `base` or as the manifest of `data.path`.
+            it by a link, as a `base` or, without `inspect`, as the manifest of `data.path`.
+        inspect: gets the leaves before anything that they name is read; what it raises is raised.
     """
     path = find_config(config) if within is None else Path(config)
-    leaves = merge([*read_layers(path, within=within), *parse_overrides(overrides)])
-    fill_counts(leaves, from_manifest=within is None)
+    layers = read_layers(path, within=within or recorded_in(path))
+    leaves = merge([*layers, *parse_overrides(overrides)])
+    if inspect is not None:
+        inspect(leaves)
+    fill_counts(leaves, from_manifest=within is None or inspect is not None)
     try:
         run = Run.model_validate(tree_of(leaves))
     except ValidationError as error:
@@ -106,6 +114,7 @@ def merge(layers: Iterable[Layer]) -> dict[str, Leaf]:
             ranks = ranks or ranks_of(leaves)
             remove(leaves, "system", keep=("system.results",))  # where results go is no part of it
         forget_other_set(leaves, layer)
+        keep_network(leaves, layer)
         for key, leaf in layer.leaves:
             put(leaves, key, leaf)
         if says_ranks(layer):

@@ -42,54 +42,9 @@ class Point(Section):
     source: Text = Field(description="Where it was measured or published.")
 
 
-class Compute(Section):
-    """Time of a step without exposed communication: fixed_s + per image x batch ^ exponent. Points
-    refine what the data sheet says (fp16 with `tensor_flops_per_s`). Without a data sheet two
-    points fix both constants; with `fixed_s` given one point fixes `per image`, and two fix it and
-    the exponent (TPU)."""
+class Waiting(Section):
+    """What a step waits for beside its computation: network, stragglers, batch norm, input."""
 
-    points: tuple[Point, ...] = Field(
-        description="Measured steps. Without a data sheet: one, or two of different batches where "
-        "fixed_s is not given."
-    )
-    fixed_s: NonNegative | None = default(
-        None, "The part of a step that does not grow with the batch; null: from points."
-    )
-    batch_exponent: Exponent = default(1.0, "With which the rest grows with the batch.")
-
-    @model_validator(mode="after")
-    def _check(self) -> Compute:
-        if not self.points:
-            raise ValueError("points: one expected, found none")
-        return self
-
-    @property
-    def fixes_a_line(self) -> bool:
-        """Whether the points fix the constants without a data sheet."""
-        return self.fixed_s is not None or len({point.batch for point in self.points}) > 1
-
-
-class Performance(Section):
-    """What `rn50 predict` knows of a machine (docs/scaling.md). Rates are per direction."""
-
-    sources: Text = default("-", "Where the constants come from.")
-    other_points: tuple[Point, ...] = default(
-        (), "Measured steps that a constant below was set on."
-    )
-    fp16: Compute | None = default(None, "Computing in float16, calibrated on points.")
-    fp32: Compute | None = default(None, "Computing in float32, calibrated on points.")
-    tf32: Compute | None = default(None, "Computing in TF32, calibrated on points.")
-    tensor_flops_per_s: Annotated[float, Field(strict=True, gt=0, le=1e20)] | None = default(
-        None,
-        "Dense 16-bit rate in the data sheet (sums in float32); null: no data sheet is used.",
-    )
-    memory_bytes_per_s: Positive = default(9e11, "Rate of a device's memory in the data sheet.")
-    memory_bytes: Positive | None = default(
-        None, "Size of a device's memory; null: every batch is taken to fit."
-    )
-    graphs: Bool = default(
-        True, "Steps are launched as CUDA graphs, as MLPerf entries from v1.0 on are."
-    )
     intra_bytes_per_s: Positive = default(5e10, "Rate of a rank's link inside a node.")
     intra_latency_s: NonNegative = default(3e-6, "Latency of a hop inside a node.")
     nics: Workers = default(1, "Network cards of a node, which its ranks share.")
@@ -129,6 +84,67 @@ class Performance(Section):
         1.2e-5, "One exchange of batch-norm statistics between two ranks."
     )
     node_images_per_s: Positive | None = default(None, "Images that a node decodes; null: enough.")
+
+
+class MeasuredOn(Waiting):
+    """The network of the machine on which points were measured."""
+
+    ranks_per_node: Ranks = default(2, "Ranks of a node there.")
+
+
+class Compute(Section):
+    """Time of a step without exposed communication: fixed_s + per image x batch ^ exponent. Points
+    refine what the data sheet says (fp16 with `tensor_flops_per_s`). Without a data sheet two
+    points fix both constants; with `fixed_s` given one point fixes `per image`, and two fix it and
+    the exponent (TPU)."""
+
+    points: tuple[Point, ...] = Field(
+        description="Measured steps. Without a data sheet: one, or two of different batches where "
+        "fixed_s is not given."
+    )
+    fixed_s: NonNegative | None = default(
+        None, "The part of a step that does not grow with the batch; null: from points."
+    )
+    batch_exponent: Exponent = default(1.0, "With which the rest grows with the batch.")
+    measured_on: MeasuredOn | None = default(
+        None,
+        "The network of the points; null: this machine's. Set automatically where a file or the "
+        "command line overrides the network of a machine and keeps its points.",
+    )
+
+    @model_validator(mode="after")
+    def _check(self) -> Compute:
+        if not self.points:
+            raise ValueError("points: one expected, found none")
+        return self
+
+    @property
+    def fixes_a_line(self) -> bool:
+        """Whether the points fix the constants without a data sheet."""
+        return self.fixed_s is not None or len({point.batch for point in self.points}) > 1
+
+
+class Performance(Waiting):
+    """What `rn50 predict` knows of a machine (docs/scaling.md). Rates are per direction."""
+
+    sources: Text = default("-", "Where the constants come from.")
+    other_points: tuple[Point, ...] = default(
+        (), "Measured steps that a constant below was set on."
+    )
+    fp16: Compute | None = default(None, "Computing in float16, calibrated on points.")
+    fp32: Compute | None = default(None, "Computing in float32, calibrated on points.")
+    tf32: Compute | None = default(None, "Computing in TF32, calibrated on points.")
+    tensor_flops_per_s: Annotated[float, Field(strict=True, gt=0, le=1e20)] | None = default(
+        None,
+        "Dense 16-bit rate in the data sheet (sums in float32); null: no data sheet is used.",
+    )
+    memory_bytes_per_s: Positive = default(9e11, "Rate of a device's memory in the data sheet.")
+    memory_bytes: Positive | None = default(
+        None, "Size of a device's memory; null: every batch is taken to fit."
+    )
+    graphs: Bool = default(
+        True, "Steps are launched as CUDA graphs, as MLPerf entries from v1.0 on are."
+    )
     startup_s: NonNegative = default(1.0, "run_start to the first epoch.")
     first_epoch_s: NonNegative = default(0.3, "Time that the first epoch takes longer.")
     read_bytes_per_s: Positive = default(

@@ -5,6 +5,7 @@ It stands here, and not beside the records, because a config takes its counts fr
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from pathlib import Path
@@ -40,6 +41,9 @@ class Split(BaseModel):
     samples: Annotated[int, Field(strict=True, ge=1)]
     class_counts: list[int]
     files: dict[str, File]
+    chunks: list[tuple[int, int]] = []
+    """(end, CRC-32) of successive pieces of the record file, by which a part of it is checked.
+    Empty: packed by an older version."""
 
 
 class OddFile(BaseModel):
@@ -50,6 +54,24 @@ class OddFile(BaseModel):
     path: str
     found: str
     kept: bool
+
+
+class Part(NamedTuple):
+    """One of several parts of the training images, as `data.shards` divides them."""
+
+    number: Annotated[int, Field(strict=True, ge=0)]
+    """From 0."""
+    parts: Annotated[int, Field(strict=True, ge=1)]
+
+    def __str__(self) -> str:
+        return f"part {self.number}/{self.parts}" if self.parts > 1 else "all training records"
+
+    def images(self, samples: int) -> tuple[int, int]:
+        """[first, last) of `samples` images; parts differ by at most one image."""
+        return samples * self.number // self.parts, samples * (self.number + 1) // self.parts
+
+
+WHOLE = Part(0, 1)
 
 
 class Counts(NamedTuple):
@@ -71,6 +93,8 @@ class Manifest(BaseModel):
     odd_files: list[OddFile] = []
     drawn: Synthetic | None = None
     """What the images were drawn with, where `prepare` drew them."""
+    part: Part = WHOLE
+    """The records that train.rec holds; the rest of the file is a hole."""
 
     @property
     def is_drawn(self) -> bool:
@@ -89,13 +113,21 @@ class Manifest(BaseModel):
         """Every file of the set by its name."""
         return {f"{s}.{x}": self.splits[s].files[x] for s in SPLITS for x in SUFFIXES}
 
+    @property
+    def digest(self) -> str:
+        """Of the content of the set's files, wherever they lie: a copy has the same."""
+        files = "".join(f"{name} {file.sha256}\n" for name, file in self.files.items())
+        return hashlib.sha256(files.encode()).hexdigest()[:16]
+
     def to_json(self) -> str:
-        unmarked = {"drawn"} if self.drawn is None else None  # the bytes that older versions write
+        # The bytes that older versions write, where nothing is said.
+        unmarked = {key for key in ("drawn", "part") if getattr(self, key) in (None, WHOLE)}
         return json.dumps(self.model_dump(exclude=unmarked), indent=1) + "\n"
 
 
-def load_manifest(folder: Path) -> Manifest:
-    """Read `folder`/manifest.json. Raises UserError naming file and key."""
+def load_manifest(folder: Path, part: Part | None = None) -> Manifest:
+    """Read `folder`/manifest.json. `part`: the training records that must be there; None: any.
+    Raises UserError naming file and key."""
     path = folder / FILE_NAME
     try:
         text = read_file(path, MOST_BYTES)
@@ -116,4 +148,9 @@ def load_manifest(folder: Path) -> Manifest:
     for split in SPLITS:
         if split not in manifest.splits or set(manifest.splits[split].files) != set(SUFFIXES):
             raise UserError(f"{path}: splits.{split}: files {', '.join(SUFFIXES)} expected")
+    number, parts = found = manifest.part
+    if not number < parts <= manifest.splits["train"].samples:
+        raise UserError(f"{path}: part: a number below that of parts expected, found {found}")
+    if part is not None and found not in (WHOLE, part):
+        raise UserError(f"{path}: {part} expected (see data.shards), found {found}")
     return manifest

@@ -146,6 +146,13 @@ def _plain(name: str) -> str:
     return re.sub(r"[ ._-]", "", name.lower())
 
 
+def recorded_in(config: Path) -> Path | None:
+    """The folder of the run or the job that recorded this config; None: it is of neither."""
+    of_a_run = ("origins.json", "metrics.jsonl", "result_0.txt")
+    files = (config.with_name(name) for name in (*of_a_run, "submission.json", "exit_code"))
+    return config.parent if config.name == "config.yaml" and any(map(is_file, files)) else None
+
+
 def file_beside(value: str, folder: Path) -> Path | None:
     """The file at a path relative to `folder`, or absolute; None: there is none."""
     path = Path(resolve(value, folder))

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from .duration import Duration, to_steps
 from .errors import UserError
+from .manifest import Part
 from .schema import Run
 from .values import MOST_EPOCHS
 
@@ -36,10 +37,14 @@ class Plan:
     train_samples: int
     last_batch: str
     segments: tuple[Segment, ...]
+    parts: int = 1
+    """Of the set, each read by the ranks of one node (`data.shards`); 1: all ranks read all."""
     epochs: int = 0
     total_steps: int = 0
     warmup_steps: int = 0
     decay_steps: int = 0
+    warmup_images: float = 0
+    decay_images: float = 0
     log_every_steps: int = 1
     checkpoint_every_steps: int = 1
     min_accuracy_by_steps: int = 0
@@ -71,6 +76,10 @@ class Plan:
     def segment_of_step(self, step: int) -> Segment:
         return next(s for s in reversed(self.segments) if s.first_step < step)
 
+    def part_of(self, rank: int) -> Part:
+        """The part of the set that `rank` reads; ranks of a node follow each other."""
+        return Part(rank * self.parts // self.ranks, self.parts)
+
     def samples_per_epoch(self, segment: Segment) -> int:
         """Samples that one epoch of a segment takes, the padding of "pad" included."""
         batch = segment.global_batch_size
@@ -82,12 +91,20 @@ class Plan:
         """The step that completes `epoch`: all its images have been seen once by then."""
         if epoch < 1:
             return 0
+        if self.last_batch == "mix":
+            return self.step_at(epoch * self.train_samples)
         segment = self.segment_of_epoch(epoch)
-        if self.last_batch == "pad":
-            samples = (epoch - segment.first_epoch + 1) * self.samples_per_epoch(segment)
-        else:
-            samples = epoch * self.train_samples - segment.first_sample
-        return segment.first_step + math.ceil(samples / segment.global_batch_size)
+        samples = (epoch - segment.first_epoch + 1) * self.samples_per_epoch(segment)
+        return segment.first_step + samples // segment.global_batch_size
+
+    def step_at(self, images: float) -> int:
+        """The first step after which so many images have been trained on."""
+        segment = next((s for s in reversed(self.segments) if s.first_sample < images), None)
+        if segment is None:
+            return 0
+        return segment.first_step + math.ceil(
+            (images - segment.first_sample) / segment.global_batch_size
+        )
 
     def images_after(self, step: int) -> int:
         """Samples consumed once `step` is done: images trained on, padding included."""
@@ -117,10 +134,27 @@ class Plan:
         return start + round((duration.value - whole) * (stop - start))
 
 
+def momentum_for_batch(
+    follow: str, batch: int, reference_batch: int, reference_momentum: float
+) -> float:
+    """Momentum at a global batch, from that of a reference batch. The learning rate cancels.
+
+    Args:
+        follow: "momentum" keeps the noise scale lr N / (B (1 - m)) (Smith and Le, 1711.00489): 54K
+            from 0.9 at 32K gives 0.9407, near what later entries found by tuning.
+            "momentum_as_printed" is Sony's formula (1811.05233 section 3.2) with its dashes read as
+            products, NoiseScale = LR 32 1024 / (1 - 0.9) and Momentum = 1 - LR B / NoiseScale: 54K
+            gives 0.831, and momentum falls as the batch grows.
+    """
+    ratio = reference_batch / batch if follow == "momentum" else batch / reference_batch
+    return 1 - (1 - reference_momentum) * ratio
+
+
 def build_plan(run: Run) -> Plan:
     """Derive the plan of `run`. Raises UserError where its parts contradict each other."""
     ranks = run.system.world_size
-    plan = Plan(ranks, run.data.train_samples, run.data.last_batch, ())
+    parts = run.system.nodes if run.data.shards else 1
+    plan = Plan(ranks, run.data.train_samples, run.data.last_batch, (), parts)
     for first_epoch, per_rank, active in _batches(run):
         active = ranks if active is None else active
         if active > ranks:
@@ -133,17 +167,16 @@ def build_plan(run: Run) -> Plan:
         step = plan.epoch_end_step(first_epoch - 1)
         segment = Segment(first_epoch, step, plan.images_after(step), per_rank, active)
         plan = replace(plan, segments=(*plan.segments, segment))
+        least = run.system.job.min_nodes
+        if run.data.shards and (plan.last_batch, active, least) != ("pad", ranks, None):
+            raise UserError(
+                "data.shards: node needs data.last_batch: pad, all ranks active and no "
+                f"system.job.min_nodes, found {plan.last_batch}, {active} of {ranks} and {least}"
+            )
+    _check_momentum(run, plan)
     epochs = _epochs(plan, run.schedule.length)
     total = plan.epoch_end_step(epochs)
-    warmup = plan.steps(run.schedule.warmup, total)
-    if warmup >= total:
-        raise UserError(
-            f"schedule.warmup: less than the whole run ({total} steps) expected, "
-            f"found {run.schedule.warmup} = {warmup} steps"
-        )
-    decay = total - warmup
-    if run.schedule.decay is not None:
-        decay = plan.steps(run.schedule.decay, total)
+    plan = _with_schedule(replace(plan, epochs=epochs, total_steps=total), run)
     evals = tuple(
         epoch for epoch in range(1, epochs + 1) if (epoch - 1) % run.eval.period == run.eval.offset
     )
@@ -154,14 +187,50 @@ def build_plan(run: Run) -> Plan:
         )
     return replace(
         plan,
-        epochs=epochs,
-        total_steps=total,
-        warmup_steps=warmup,
-        decay_steps=decay,
         log_every_steps=max(1, plan.steps(run.log.every, total)),
         checkpoint_every_steps=max(1, plan.steps(run.checkpoint.every, total)),
         min_accuracy_by_steps=plan.steps(run.limits.min_accuracy_by, total),
         eval_epochs=evals,
+    )
+
+
+def _with_schedule(plan: Plan, run: Run) -> Plan:
+    """`plan` with the lengths of warm-up and decay, in steps and in images trained on.
+
+    With one batch and the decay counted from the warm-up, both are whole steps. Otherwise epochs
+    are exact: set sizes of images, which a step may pass (Sony, arXiv:1811.05233 section 3.2).
+    """
+    schedule, total, mixes = run.schedule, plan.total_steps, plan.last_batch == "mix"
+    from_start = schedule.decay_from == "run_start"
+    exact = len(plan.segments) > 1 or from_start
+
+    def end(duration: Duration, start: float) -> float:
+        """Images trained on at the end of `duration`, which starts at so many."""
+        first = plan.step_at(start)
+        if exact and duration.unit == "epochs":
+            if mixes:
+                return start + duration.value * plan.train_samples
+            duration, first = Duration(plan.epoch_at(first) + duration.value, "epochs"), 0
+        return plan.images_after(first + plan.steps(duration, total))
+
+    warmup_images = end(schedule.warmup, 0)
+    warmup = plan.step_at(warmup_images)
+    if warmup >= total:
+        raise UserError(
+            f"schedule.warmup: less than the whole run ({total} steps) expected, "
+            f"found {schedule.warmup} = {warmup} steps"
+        )
+    first = 0 if from_start else warmup_images
+    if schedule.decay is not None:
+        last = end(schedule.decay, first)
+    else:
+        last = plan.epochs * plan.train_samples if exact and mixes else plan.images_after(total)
+    return replace(
+        plan,
+        warmup_steps=warmup,
+        warmup_images=warmup_images,
+        decay_steps=plan.step_at(last) - plan.step_at(first),
+        decay_images=last - first,
     )
 
 
@@ -177,6 +246,17 @@ def _batches(run: Run) -> Iterator[tuple[int, int, int | None]]:
     yield 1, run.batch.per_rank, run.batch.active_ranks
     for change in run.batch.changes:
         yield change.after_epoch + 1, change.per_rank, change.active_ranks
+
+
+def _check_momentum(run: Run, plan: Plan) -> None:
+    follow, reference = run.batch.follow, run.batch.reference or plan.global_batch_size
+    for batch in (segment.global_batch_size for segment in plan.segments):
+        momentum = momentum_for_batch(follow, batch, reference, run.optimizer.momentum)
+        if follow.startswith("momentum") and momentum < 0:
+            raise UserError(
+                f"batch.follow: {follow} gives momentum {momentum:.4g} at a global batch of "
+                f"{batch} (reference {reference}); expected 0 or more"
+            )
 
 
 def _epochs(plan: Plan, length: Duration) -> int:

@@ -22,7 +22,6 @@ from .finding import plain
 from .leaves import is_within
 from .load import merge
 from .names import PRESETS, list_presets
-from .renamed import today
 from .schema import Run
 from .values import Form, Section, section_of
 from .yaml_file import read_layers
@@ -75,7 +74,7 @@ def find_keys(word: str) -> list[Key]:
     Raises UserError: none; names the nearest."""
     keys = all_keys()
     plain_paths = {path.replace("[]", ""): path for path in keys}
-    wanted = today(word.strip().rstrip(".").replace("[]", ""))
+    wanted = word.strip().rstrip(".").replace("[]", "")
     exact = plain_paths.get(wanted)
     if exact is not None:
         return [key for key in keys.values() if is_within(key.path.replace("[]", ""), wanted)]

@@ -21,6 +21,8 @@ from .values import (
     Count,
     Drawn,
     Epoch,
+    Factor,
+    Float,
     Fraction,
     GroupsOrAuto,
     Length,
@@ -31,6 +33,7 @@ from .values import (
     Pixels,
     Positive,
     Profiled,
+    Range,
     Ruleset,
     Seconds,
     Section,
@@ -63,6 +66,24 @@ class Synthetic(Section):
         56, "Largest height and width of an image."
     )
     seed: Seed = default(0, "Of all that is random in the images.")
+
+
+class Augmentation(Section):
+    """Further operations on the random window: for each a range, from which every image draws, or
+    null: off. They are those of nnabla's F.image_augmentation (docs/recipes.md)."""
+
+    padding: Range[Fraction] | None = default(None, "Border around the window, in its sides.")
+    scale: Range[Factor] | None = default(None, "Enlargement about a random place.")
+    aspect: Range[Factor] | None = default(None, "Stretch of the width over that of the height.")
+    rotation_deg: Range[Float] | None = default(None, "Rotation of the image.")
+    brightness: Range[Float] | None = default(None, "Added to each channel; 1 is white less black.")
+    contrast: Range[Factor] | None = default(None, "Factor about mid-grey, one for each channel.")
+    noise: Range[Fraction] | None = default(None, "Standard deviation; 1 is white less black.")
+
+    @property
+    def ranges(self) -> dict[str, tuple[float, float]]:
+        """The operations that are on."""
+        return self.model_dump(exclude_none=True)
 
 
 class Data(Section):
@@ -99,12 +120,15 @@ class Data(Section):
     area: tuple[Fraction, Fraction] = default(
         benchmark.CROP_AREA, "Smallest and largest share of the image in a window."
     )
-    aspect: tuple[Positive, Positive] = default(
+    aspect: Range[Positive] = default(
         benchmark.CROP_ASPECT, "Smallest and largest width over height of a window."
     )
     flip: Bool = default(True, "Mirror half of the training images.")
+    augmentation: Augmentation = default(Augmentation(), "Operations on the random window.")
     no_augment_from_epoch: Epoch | None = default(
-        None, "From this epoch (counted from 1) on as with augment false; null: never."
+        None,
+        "From this epoch (counted from 1) on images as in evaluation: the centre, not mirrored, "
+        "in stored order; null: never.",
     )
     interpolation: Literal["linear", "linear_antialias", "cubic"] = default(
         "linear", "How windows are resized."
@@ -117,6 +141,11 @@ class Data(Section):
         "mix",
         "An epoch's last batch that is not full. mix: runs over into the next epoch; "
         "pad: is filled with images of its own epoch, so that steps an epoch are whole.",
+    )
+    shards: Literal["node"] | None = default(
+        None,
+        "node: every node reads one part of the set and shuffles within it, so that its disk "
+        "needs that part alone; with last_batch pad. null: every epoch shuffles the whole set.",
     )
     decoder: Literal["auto", "cpu", "gpu"] = default(
         "auto", "What decodes, resizes and normalises; auto: the device that trains."
@@ -138,14 +167,16 @@ class Data(Section):
     def _check(self) -> Data:
         if not 0 < self.area[0] <= self.area[1]:
             raise ValueError(f"area: 0 < lowest <= highest expected, found {list(self.area)}")
-        if self.aspect[0] > self.aspect[1]:
-            raise ValueError(f"aspect: lowest <= highest expected, found {list(self.aspect)}")
         if min(self.std) <= 0:
             raise ValueError(f"std: three numbers above 0 expected, found {list(self.std)}")
         if self.eval_resize_px < self.crop_px:
             raise ValueError(
                 f"eval_resize_px: at least crop_px ({self.crop_px}) expected, "
                 f"found {self.eval_resize_px}"
+            )
+        if self.augmentation.ranges and self.interpolation != "linear":
+            raise ValueError(
+                f"interpolation: linear expected beside augmentation, found {self.interpolation}"
             )
         return self
 
@@ -218,10 +249,11 @@ class Batch(Section):
     changes: tuple[BatchChange, ...] = default(
         (), "Batch-size control: other batches from given, rising epochs on."
     )
-    follow: Literal["none", "lr", "momentum"] = default(
+    follow: Literal["none", "lr", "momentum", "momentum_as_printed"] = default(
         "none",
         "What keeps the noise scale lr N / (B (1 - momentum)) of the reference batch "
-        "when the batch changes: nothing, the learning rate (in proportion), or the momentum.",
+        "when the batch changes: nothing, the learning rate (in proportion), or the momentum. "
+        "momentum_as_printed: Sony's printed formula, by which momentum falls as the batch grows.",
     )
     reference: Count | None = default(
         None, "Global batch whose noise scale is kept; null: the first."
@@ -257,7 +289,9 @@ class Optimizer(Section):
     )
     eta: Positive | None = default(None, "LARS's trust coefficient; null: the variant's.")
     epsilon: NonNegative | None = default(
-        None, "Added to the denominator of LARS's trust ratio; null: the variant's."
+        None,
+        "Added to the denominator of LARS's trust ratio (variant sony: only to one below it); "
+        "null: the variant's.",
     )
 
     @property
@@ -285,9 +319,17 @@ class Schedule(Section):
         Duration(37, "epochs"), "The run ends here if it has not reached its target."
     )
     warmup: Length = default(Duration(2, "epochs"), "Linear rise from warmup_start_lr to base_lr.")
-    warmup_start_lr: NonNegative = default(0.0, "Learning rate of the first step.")
+    warmup_start_lr: NonNegative = default(
+        0.0, "Learning rate where the warm-up starts, one step before the first."
+    )
     decay: Length | None = default(
-        None, "Length of the fall after warm-up; null: the rest of the run."
+        None, "Length of the fall from where decay_from says; null: to the end of the run."
+    )
+    decay_from: Literal["warmup_end", "run_start", "first_step_after_warmup"] = default(
+        "warmup_end",
+        "Where poly and cosine start to count; both begin after the warm-up. warmup_end: at its "
+        "last step; first_step_after_warmup: at the next one, which still has base_lr; run_start: "
+        "at the start of the run, so the warm-up ends with a drop below base_lr (Caffe's poly).",
     )
     power: Positive = default(benchmark.DECAY_POWER, "Exponent of shape poly.")
     end_lr: NonNegative = default(benchmark.END_LR, "Learning rate at the end of poly and cosine.")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, get_args, get_origin
+from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
 
 from pydantic import (
     AfterValidator,
@@ -140,6 +140,12 @@ def _check_printable(value: str) -> str:
     return value
 
 
+def _check_range(value: tuple[float, float]) -> tuple[float, float]:
+    if value[0] > value[1]:
+        raise ValueError("lowest <= highest")
+    return value
+
+
 def _matches(pattern: str, form: Form) -> AfterValidator:
     def check(value: str) -> str:
         if not re.fullmatch(pattern, value):
@@ -180,6 +186,7 @@ Positive = Annotated[float, Field(strict=True, ge=SMALLEST, le=LARGEST)]
 Seconds = Annotated[float, Field(strict=True, ge=SMALLEST, le=MOST_S)]
 BelowOne = Annotated[float, Field(strict=True, ge=0, lt=1)]
 Fraction = Annotated[float, Field(strict=True, ge=0, le=1)]
+Factor = Annotated[float, Field(strict=True, ge=0.01, le=100)]
 Exponent = Annotated[float, Field(strict=True, ge=SMALLEST, le=4)]
 """Of a batch: an image takes the same at any batch (1), or somewhat less at large ones."""
 Bool = Annotated[bool, Field(strict=True)]
@@ -216,6 +223,8 @@ Algorithm = Annotated[str, BeforeValidator(_parse_algorithm), _ALGORITHM]
 Profiled = Annotated[str, BeforeValidator(_parse_profiled), _PROFILED]
 LossScale = Annotated[float | str, BeforeValidator(_parse_loss_scale), _LOSS_SCALE]
 Triple = tuple[Float, Float, Float]
+_Number = TypeVar("_Number", bound=float)
+Range = Annotated[tuple[_Number, _Number], AfterValidator(_check_range)]
 
 
 Ruleset = Annotated[

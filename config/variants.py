@@ -2,6 +2,10 @@
 
 LARS in all of them: v <- mu v + lr trust (g / B + wd w);  w <- w - v, and
 trust = eta |w| / (|g| / B + wd' |w| + epsilon) on scaled tensors, 1 where a norm is 0.
+`sony` has NNabla's rule for epsilon (`Rule.epsilon_only_below`).
+
+Step 1 of the abstract by You et al. prints beta times the norm of grad w where 1708.03888 has beta
+|w|, which `you` computes. It gives 0 where |w| is 0, so such weights would stay 0; ours gives 1.
 """
 
 from __future__ import annotations
@@ -27,6 +31,9 @@ class Rule:
     """Multiply mu by lr_t / lr_(t-1), once a step: the learning rate sits inside v."""
     decay_times_base_lr: bool = False
     """Fujitsu: wd' is wd x base LR, and does not follow the schedule."""
+    epsilon_only_below: bool = False
+    """NNabla: epsilon is added only to a denominator below it. The trust is 1 only where |w| is 0
+    or below epsilon, so that a zero gradient leaves eta / wd', and weight decay its effect."""
 
 
 VARIANTS = {
@@ -40,8 +47,9 @@ VARIANTS = {
     "nvidia": Rule(WEIGHTS, ("weight", "bias"), momentum_correction=True),
     # Fujitsu v0.6, JobScripts/parameters.
     "fujitsu": Rule(WEIGHTS, WEIGHTS, 0.0025, 1e-9, decay_times_base_lr=True),
-    # Sony (1811.05233): NNL's defaults.
-    "sony": Rule(WEIGHTS, WEIGHTS, 0.01, 1e-6),
+    # Sony (1811.05233): the defaults of NNabla's solver (nnabla, src/nbla/solver/generic/lars.cpp;
+    # nnabla-ext-cuda, lars.cu). It scales every parameter and decays all of them at one rate.
+    "sony": Rule(ALL, ALL, 0.01, 1e-6, epsilon_only_below=True),
     # Akiba et al. (1711.04325): RMSprop warm-up, no LARS.
     "akiba": Rule((), WEIGHTS),
 }

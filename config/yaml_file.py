@@ -20,7 +20,6 @@ from ruamel.yaml.nodes import MappingNode, Node
 from .errors import UserError, show
 from .leaves import Layer, Leaf, Origin, flatten
 from .names import PRESETS, expand_home, find_base, find_file, find_system, resolve
-from .renamed import rename_leaves
 from .schema import PLACES
 from .yaml_nodes import (
     Pairs,
@@ -123,8 +122,7 @@ def _parse_override(text: str) -> Iterable[tuple[str, Leaf]]:
         raise UserError(f"{text!r}: an override KEY.PATH=VALUE expected, such as batch.per_rank=16")
     node = compose_value(value, _COMMAND_LINE, key)
     plain = None if node is None else construct(node, _COMMAND_LINE, key, 0)
-    leaves = [(path, Leaf(leaf, _COMMAND_LINE)) for path, leaf in flatten({key: plain})]
-    return rename_leaves(leaves)
+    return [(path, Leaf(leaf, _COMMAND_LINE)) for path, leaf in flatten({key: plain})]
 
 
 class _Reader:
@@ -146,7 +144,7 @@ class _Reader:
         folder = self._folder_of_paths(pairs.pop(RELATIVE_TO, None))
         self._walk(pairs, prefix, 0)
         self._load.add(self._path, 0, len(self._own))
-        own = tuple((key, _placed(key, leaf, folder)) for key, leaf in rename_leaves(self._own))
+        own = tuple((key, _placed(key, leaf, folder)) for key, leaf in self._own)
         return [*self._below, Layer(own)]
 
     def _folder_of_paths(self, pair: tuple[Node, Node] | None) -> Path | None:

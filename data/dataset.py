@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 from ..config.errors import UserError, failing_as, show
 from ..config.image_set import wrong_counts
 from ..config.leaves import Origin
-from ..config.manifest import FILE_NAME, SPLITS, File, Manifest, load_manifest
+from ..config.manifest import FILE_NAME, SPLITS, WHOLE, File, Manifest, load_manifest
 from ..config.reading import open_file
 from ..config.schema import Data
 from . import recordio
@@ -112,7 +112,7 @@ def check_before_run(data: Data, origins: Mapping[str, Origin] | None = None) ->
             that does not fit the manifest.
     """
     folder = Path(data.path)
-    manifest = load_manifest(folder)
+    manifest = load_manifest(folder, None if data.shards else WHOLE)
     if problems := [*wrong_counts(data, manifest.counts, folder / FILE_NAME, origins or {})]:
         raise UserError(*problems)
     _check_sizes(folder, manifest)
@@ -142,7 +142,7 @@ def verify(
     Raises:
         UserError: the first fault, with file, offset and what was found.
     """
-    manifest = load_manifest(folder)
+    manifest = load_manifest(folder, WHOLE)
     _check_sizes(folder, manifest)
     for name, file in manifest.files.items() if sample is None else ():
         _check_digest(folder / name, file)
@@ -237,8 +237,9 @@ def _check_index(folder: Path, split: str, manifest: Manifest, *, sample: int) -
                 f"{record_path}: record at byte {rows[0]['offset']}: {wanted} expected, "
                 f"found {found.format(rows[0])} ({len(rows)} such)"
             )
+    first, last = manifest.part.images(len(table)) if split == "train" else (0, len(table))
     with open_file(record_path) as file:
-        for row in table[[0, -1]][:sample]:
+        for row in table[[first, last - 1]][:sample]:
             _check_record(file, record_path, row, decode=False)
     return table
 

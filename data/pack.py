@@ -131,6 +131,7 @@ def pack_images(
                     samples=len(found[split].labels),
                     class_counts=counts[split],
                     files=_files(workspace.folder, split, found[split].records),
+                    chunks=found[split].chunks,
                 )
                 for split in SPLITS
             },

@@ -32,12 +32,14 @@ _DEAD = -1
 
 
 class Packed(NamedTuple):
-    """What a split holds: labels by record, pixels, the record file's digest, odd files."""
+    """What a split holds: labels by record, pixels, the record file's digest, odd files, (end,
+    CRC-32) of each chunk."""
 
     labels: NDArray[np.uint32]
     pixels: int
     records: File
     odd: list[OddFile]
+    chunks: list[tuple[int, int]]
 
 
 def pack_split(
@@ -76,7 +78,8 @@ def pack_split(
         raise
     pixels = int(table["height"].astype(np.int64) @ table["width"].astype(np.int64))
     records = File(bytes=journal.end, sha256=journal.sha.hexdigest())
-    return Packed(table["label"], pixels, records, odd)
+    crcs = [(chunk.end, chunk.crc32) for chunk in journal.chunks]
+    return Packed(table["label"], pixels, records, odd, crcs)
 
 
 # --- the workers --------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ file is opened by the first batch, not before: that is the first touch of the da
 
 from __future__ import annotations
 
+import math
 import mmap
 import sys
 from collections import deque
@@ -20,6 +21,7 @@ from numpy.typing import NDArray
 from nvidia.dali import Pipeline, fn, types
 
 from ..config.errors import UserError
+from ..config.manifest import load_manifest
 from ..config.plan import Plan
 from ..config.reading import open_file
 from ..config.schema import Data
@@ -224,18 +226,23 @@ def build_train_source(
     layout: str = "NCHW",
 ) -> Source:
     """The training stream of one rank from `first_step` on: random windows (or centre crops),
-    flips, endless.
+    flips, the operations of `data.augmentation`, endless.
 
     A batch has the size of its step; steps in which the rank has no share are left out. `seeds`
-    holds the streams `shuffle`, `augment` and `flip`. `graph` stands in for decoding, resizing and
-    normalising where a part of it is to be measured. `layout` is that of the images.
+    holds the streams `shuffle`, `augment`, `flip` and `operations`. `graph` stands in for decoding,
+    resizing, augmenting and normalising where a part of it is to be measured. `layout` is that of
+    the images.
     """
     folder = Path(data.path)
+    if data.shards:
+        load_manifest(folder, plan.part_of(rank))
     table = load_table(folder, "train")
     records = RecordFile(folder / "train.rec", table)
-    order = sampling.TrainOrder(plan, seeds["shuffle"])
+    plain_from = data.no_augment_from_epoch or math.inf
+    order = sampling.TrainOrder(plan, seeds["shuffle"], plain_from)
     steps = order.active_steps(rank, first_step)
-    plain_from = data.no_augment_from_epoch if data.augment else 1
+    ranges = {} if graph else data.augmentation.ranges
+    tile = sampling.noise_tile(seeds["operations"], data.crop_px) if ranges else None
 
     def feed(_: int) -> tuple[Any, ...]:
         numbers, positions, epochs = order.batch(next(steps), rank)
@@ -243,16 +250,23 @@ def build_train_source(
         anchors, shapes = sampling.crop_windows(
             heights, widths, positions, seeds["augment"], area=data.area, aspect=data.aspect
         )
-        if plain_from is not None and epochs[-1] >= plain_from:
-            plain = sampling.centre_windows(heights, widths, data.crop_px / data.eval_resize_px)
-            chosen = (epochs >= plain_from)[:, None]
-            anchors = np.where(chosen, plain[0], anchors)
-            shapes = np.where(chosen, plain[1], shapes)
-        mirror = sampling.flips(positions, seeds["flip"], enabled=data.flip)
+        plain = epochs >= plain_from
+        centred = plain | (not data.augment)
+        if centred.any():
+            centre = sampling.centre_windows(heights, widths, data.crop_px / data.eval_resize_px)
+            anchors = np.where(centred[:, None], centre[0], anchors)
+            shapes = np.where(centred[:, None], centre[1], shapes)
+        mirror = sampling.flips(positions, seeds["flip"], enabled=data.flip) * ~plain
         labels = table["label"][numbers].astype(np.float32)
-        return numbers, records.images(numbers), labels, anchors, shapes, mirror
+        fed = numbers, records.images(numbers), labels, anchors, shapes, mirror
+        if not ranges:
+            return fed
+        seed = seeds["operations"]
+        return *fed, *sampling.operations(positions, seed, ranges, centred, data.crop_px)
 
-    def whole(jpegs: Any, labels: Any, anchors: Any, shapes: Any, mirror: Any) -> tuple[Any, Any]:
+    def whole(
+        jpegs: Any, labels: Any, anchors: Any, shapes: Any, mirror: Any, *operations: Any
+    ) -> tuple[Any, Any]:
         images = fn.decoders.image_slice(
             jpegs,
             anchors,
@@ -261,16 +275,19 @@ def build_train_source(
             device=_decoder(device_id),
             adjust_orientation=False,  # as the reference: pixels as stored, EXIF not applied
         )
-        images = fn.resize(
-            images, size=(data.crop_px, data.crop_px), **_INTERPOLATION[data.interpolation]
-        )
+        if ranges:
+            images = _augment(images, operations, tile, data.crop_px)
+        else:
+            images = fn.resize(
+                images, size=(data.crop_px, data.crop_px), **_INTERPOLATION[data.interpolation]
+            )
         return _normalise(images, data, mirror, layout), _to_device(labels, device_id)
 
     largest = max(segment.per_rank for segment in plan.segments)
     return Source(
         graph or whole,
         feed,
-        inputs=5,
+        inputs=8 if ranges else 5,
         records=records,
         batch_per_rank=largest,
         data=data,
@@ -313,6 +330,22 @@ def build_eval_source(
         data=data,
         device_id=device_id,
     )
+
+
+def _augment(images: Any, operations: tuple[Any, ...], tile: Any, crop_px: int) -> Any:
+    """The operations of `data.augmentation` in DALI: one bilinear resampling of the window, whose
+    border is repeated outside, then contrast, brightness and noise. Float HWC, 0 to 255."""
+    matrices, colours, starts = operations
+    if images.device == "gpu":
+        matrices, colours = matrices.gpu(), colours.gpu()
+    floats = types.DALIDataType.FLOAT
+    shape = images.shape(dtype=floats, device=images.device)
+    matrices = matrices * fn.reshape(fn.stack(shape[1], shape[0]), shape=[2, 1])
+    images = fn.warp_affine(images, matrices, size=(crop_px, crop_px), dtype=floats)
+    tile = types.Constant(tile, device=images.device)
+    noise = fn.slice(tile, start=starts, shape=[3 * crop_px**2], axes=[0])
+    noise = fn.reshape(noise, shape=[crop_px, crop_px, 3], layout="HWC")
+    return images * colours[0] + colours[1] + noise * colours[2]
 
 
 def _normalise(images: Any, data: Data, mirror: Any, layout: str = "NCHW") -> Any:

@@ -4,20 +4,24 @@ The images of a run form one endless sample stream: a fresh permutation of the w
 epoch, one after the other. Step s takes the next `global_batch_size` positions of the stream and
 rank r its r-th share of them. So every epoch shows every image exactly once over all ranks,
 whatever the number of ranks and the batch; the stream does not depend on either, and the position
-in it is all there is to resume. Crop windows and flips are keyed by (seed, position): the same
-image gets the same window on any machine.
+in it is all there is to resume. With `data.shards: node` each node has a stream of its own, over
+its part of the set, and takes its share of every batch from it; the number of nodes has to stay.
+Crop windows, flips and the operations of `data.augmentation` are keyed by (seed, position): the
+same image gets the same window on any machine.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ..config.manifest import WHOLE, Part
 from ..config.plan import Plan
 from .dataset import Table
 
@@ -38,9 +42,12 @@ def _generator(seed: int, *key: int) -> np.random.Generator:
     return np.random.Generator(np.random.Philox(np.random.SeedSequence((seed, *key))))
 
 
-def epoch_order(samples: int, seed: int, epoch: int) -> Indices:
-    """The order of all images in one epoch (0-based), from the shuffle stream's seed."""
-    return _generator(seed, epoch).permutation(samples)
+def epoch_order(samples: int, seed: int, epoch: int, part: Part = WHOLE) -> Indices:
+    """The order of all images in one epoch (0-based), or of those of a part, from the shuffle
+    stream's seed."""
+    first, last = part.images(samples)
+    key = (epoch,) if part == WHOLE else (epoch, *part)
+    return first + _generator(seed, *key).permutation(last - first)
 
 
 class TrainOrder:
@@ -53,13 +60,15 @@ class TrainOrder:
         plan: samples and batches. `last_batch` "mix" lets the last batch of an epoch run over into
             the next; "pad" fills it from the front of its own epoch, which then ends with a step.
         seed: of the shuffle stream.
+        stored_from: from this epoch on (counted from 1) images come in stored order.
     """
 
-    def __init__(self, plan: Plan, seed: int) -> None:
+    def __init__(self, plan: Plan, seed: int, stored_from: float = math.inf) -> None:
         self._plan = plan
         self._seed = seed
+        self._stored_from = stored_from
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="epoch-order")
-        self._orders: dict[int, Future[Indices]] = {}
+        self._orders: dict[tuple[int, Part], Future[Indices]] = {}
 
     def active_steps(self, rank: int, first: int = 1) -> Iterator[int]:
         """Steps from `first` on in which `rank` has a share of the batch; ends with the last."""
@@ -78,23 +87,27 @@ class TrainOrder:
         per_epoch = self._plan.samples_per_epoch(segment)
         start = 0 if self._plan.last_batch == "mix" else segment.first_sample
         epochs, within = np.divmod(positions - start, per_epoch)
+        part = self._plan.part_of(rank)
+        lowest, beyond = part.images(self._plan.train_samples)
         if self._plan.last_batch == "pad":
             epochs += segment.first_epoch - 1
-            within %= self._plan.train_samples  # the padded positions
-        images = np.empty(segment.per_rank, np.int64)
-        for epoch in np.unique(epochs):
+            batch = segment.global_batch_size // part.parts  # of the ranks that share the part
+            steps, places = np.divmod(within, segment.global_batch_size)
+            within = (steps * batch + places % batch) % (beyond - lowest)  # the padded positions
+        images = lowest + within
+        for epoch in np.unique(epochs[epochs + 1 < self._stored_from]):
             chosen = epochs == epoch
-            images[chosen] = self._order(int(epoch))[within[chosen]]
+            images[chosen] = self._order(int(epoch), part)[within[chosen]]
         return BatchIndices(images, positions, epochs + 1)
 
-    def _order(self, epoch: int) -> Indices:
+    def _order(self, epoch: int, part: Part) -> Indices:
         for wanted in (epoch, epoch + 1):
-            if wanted not in self._orders:
-                self._orders[wanted] = self._thread.submit(
-                    epoch_order, self._plan.train_samples, self._seed, wanted
+            if (wanted, part) not in self._orders:
+                self._orders[wanted, part] = self._thread.submit(
+                    epoch_order, self._plan.train_samples, self._seed, wanted, part
                 )
-        self._orders.pop(epoch - 2, None)
-        return self._orders[epoch].result()
+        self._orders.pop((epoch - 2, part), None)
+        return self._orders[epoch, part].result()
 
 
 def eval_shard(samples: int, rank: int, ranks: int) -> tuple[int, int]:
@@ -168,6 +181,54 @@ def flips(positions: Indices, seed: int, *, enabled: bool = True) -> NDArray[np.
     if not enabled:
         return np.zeros(len(positions), np.int32)
     return (uniforms(positions, seed, 1)[:, 0] < 0.5).astype(np.int32)
+
+
+def operations(
+    positions: Indices,
+    seed: int,
+    ranges: Mapping[str, tuple[float, float]],
+    off: NDArray[np.bool_],
+    crop_px: int,
+) -> tuple[Floats, Floats, NDArray[np.int32]]:
+    """The operations of `data.augmentation` on a batch, drawn as nnabla's F.image_augmentation
+    draws them, without its radial distortion (src/nbla/function/generic/image_augmentation.cpp).
+
+    Args:
+        ranges: of the operations that are on.
+        off: (batch,), the images that stay as they are.
+        crop_px: side of the output.
+
+    Returns:
+        (batch, 2, 3), matrices from output pixels (x, y, 1) to shares of the window (x, y);
+        (batch, 3, 3), factor, summand and noise (0 to 255) of each channel;
+        (batch, 1), where the image's noise starts in `noise_tile`.
+    """
+    u = uniforms(positions, seed, 14)
+
+    def draw(name: str, neutral: int, first: int, count: int = 1) -> NDArray[np.float64]:
+        low, high = ranges.get(name, (neutral, neutral))
+        part = u[:, first : first + count]
+        drawn = low * (high / low) ** part if neutral else low + (high - low) * part
+        return np.where(off[:, None], neutral, drawn)
+
+    padding, angle = draw("padding", 0, 0), np.deg2rad(draw("rotation_deg", 0, 1))
+    stretch = np.sqrt(draw("aspect", 1, 2))
+    view = np.hstack([1 / stretch, stretch]) / draw("scale", 1, 3)
+    turn = np.hstack([np.cos(angle), -np.sin(angle), np.sin(angle), np.cos(angle)])
+    linear = turn.reshape(-1, 2, 2) * view[:, None]
+    centre = u[:, 4:6] * (1 + 2 * padding - view) + view / 2 - padding
+    matrices = np.dstack([linear / crop_px, centre - linear.sum(axis=2) / 2])
+    gain, noise = draw("contrast", 1, 6, 3), 255 * draw("noise", 0, 12)
+    summand = (255 * draw("brightness", 0, 9, 3) - 127.5) * gain + 127.5
+    colours = np.stack([gain, summand, np.repeat(noise, 3, axis=1)], axis=1)
+    starts = (u[:, 13:] * (3 * crop_px**2 + 1)).astype(np.int32)
+    return matrices.astype(np.float32), colours.astype(np.float32), starts
+
+
+def noise_tile(seed: int, crop_px: int) -> Floats:
+    """Standard normal noise, flat and twice as long as an image. Each image takes a part of it: the
+    same on any rank, without the state of a generator that a resumed run would have to restore."""
+    return _generator(seed).standard_normal(6 * crop_px**2).astype(np.float32)
 
 
 def uniforms(positions: Indices, seed: int, count: int) -> NDArray[np.float64]:

@@ -1,4 +1,8 @@
-"""A packed set on the node's own disk: copied once a node, checked on the way, taken up again."""
+"""A packed set on the node's own disk: copied once a node, checked on the way, taken up again.
+
+Of a set that is larger than the disk a node can hold its part (`data.shards`): train.rec then has
+its whole size, but only the records of the part take space. All else is copied whole.
+"""
 
 from __future__ import annotations
 
@@ -7,14 +11,26 @@ import hashlib
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterator
+import zlib
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 from ..config.atomic import follow_links, open_own, own_folder
 from ..config.errors import UserError
-from ..config.manifest import MOST_BYTES, SPLITS, SUFFIXES, File, Manifest, load_manifest
+from ..config.manifest import (
+    MOST_BYTES,
+    SPLITS,
+    SUFFIXES,
+    WHOLE,
+    File,
+    Manifest,
+    Part,
+    load_manifest,
+)
 from ..config.reading import open_file, read_file
+from .dataset import load_table
 from .journal import partial_folder
 
 _BLOCK_BYTES = 4 << 20
@@ -22,37 +38,49 @@ _POLL_S = 0.2
 
 
 def stage(
-    source: Path, target: Path, *, progress: Callable[[int, int], None] = lambda done, total: None
+    source: Path,
+    target: Path,
+    part: Part = WHOLE,
+    *,
+    progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Manifest:
     """Copy the packed set `source` to `target`, which appears when every digest is right.
 
-    What an earlier copy that was killed left is taken up again, after a check of its bytes. A
-    target that holds the same set already is left as it is.
+    What an earlier copy that was killed left is taken up again, after a check of its bytes; a part
+    of train.rec is copied anew. A target that holds the same set already is left as it is.
 
     Args:
         source: a packed set.
         target: folder to make, on a disk of this node.
+        part: the training records to copy, with what else is in their chunks.
         progress: called with (bytes done, bytes in all).
 
     Raises:
         UserError: no packed set, another one at `target`, bytes that are not those of the
             manifest, no space.
     """
-    manifest, target = load_manifest(source), follow_links(target)
-    text = _manifest_text(source)
+    manifest, text = _wanted(source, part)
+    target = follow_links(target)
     total = sum(file.bytes for file in manifest.files.values())
+    copy_records = _copy
+    if part != WHOLE:
+        chunks = _chunks_of(source, manifest)
+        total += sum(end - start for start, end, _ in chunks) - manifest.files["train.rec"].bytes
+        copy_records = partial(_copy_chunks, chunks)
     try:
         with _locked(target):
             if not _is_staged(source, target, manifest, text):
-                partial = partial_folder(target)
-                own_folder(partial)
+                unfinished = partial_folder(target)
+                own_folder(unfinished)
                 done = 0
                 for name, file in manifest.files.items():
-                    for copied in _copy(source / name, partial / name, file):
+                    copy = copy_records if name == "train.rec" else _copy
+                    copied = 0
+                    for copied in copy(source / name, unfinished / name, file):
                         progress(done + copied, total)
-                    done += file.bytes
-                shutil.copyfile(source / "manifest.json", partial / "manifest.json")
-                partial.replace(target)
+                    done += copied
+                (unfinished / "manifest.json").write_bytes(text)
+                unfinished.replace(target)
             progress(total, total)
     except OSError as error:
         raise UserError(
@@ -79,16 +107,25 @@ def remove(target: Path) -> None:
         raise UserError(f"{error.filename or target}: cannot remove: {error.strerror}") from None
 
 
-def wait_until_staged(source: Path, target: Path, timeout_s: float) -> None:
+def wait_until_staged(source: Path, target: Path, timeout_s: float, part: Part = WHOLE) -> None:
     """What the other ranks of a node do: return when local rank 0 is done. Raises UserError: it was
     not within `timeout_s`."""
     # Of the shared folder once: ranks that wait look at their node's disk alone.
-    manifest, text = load_manifest(source), _manifest_text(source)
+    manifest, text = _wanted(source, part)
     deadline = time.monotonic() + timeout_s
     while not _is_staged(source, target, manifest, text, waiting=True):
         if time.monotonic() > deadline:
             raise UserError(f"{target}: a staged set expected within {timeout_s:g} s, found none")
         time.sleep(_POLL_S)
+
+
+def _wanted(source: Path, part: Part) -> tuple[Manifest, bytes]:
+    """The manifest that a copy of `source`, or of a part of it, has, and its text."""
+    manifest, text = load_manifest(source, WHOLE), _manifest_text(source)
+    if part == WHOLE:
+        return manifest, text
+    manifest = manifest.model_copy(update={"part": part})
+    return manifest, manifest.to_json().encode()
 
 
 def _manifest_text(folder: Path) -> bytes:
@@ -144,6 +181,48 @@ def _copy(source: Path, target: Path, wanted: File) -> Iterator[int]:
             f"{source}: {wanted.bytes} bytes with SHA-256 {wanted.sha256[:12]}... expected "
             f"(manifest.json), copied {done} with {sha.hexdigest()[:12]}... to {target}"
         )
+
+
+def _chunks_of(source: Path, manifest: Manifest) -> list[tuple[int, int, int]]:
+    """(start, end, CRC-32) of the chunks of train.rec with records of the manifest's part."""
+    train = manifest.splits["train"]
+    ends = [0, *(end for end, _ in train.chunks)]
+    if ends[-1] != train.files["rec"].bytes or ends != sorted(ends):
+        raise UserError(
+            f"{source / 'manifest.json'}: splits.train.chunks: checksums of train.rec expected, "
+            "found none (older versions write none: pack the set again, or stage all of it)"
+        )
+    offsets = [*load_table(source, "train")["offset"].tolist(), ends[-1]]
+    first, last = (offsets[image] for image in manifest.part.images(len(offsets) - 1))
+    chunks = zip(ends, train.chunks, strict=False)
+    return [(start, end, crc) for start, (end, crc) in chunks if start < last and end > first]
+
+
+def _copy_chunks(
+    chunks: Sequence[tuple[int, int, int]], source: Path, target: Path, whole: File
+) -> Iterator[int]:
+    """Copy `chunks` to their places in a file of full size, the rest of which is a hole; yields
+    bytes done, checks the CRC-32 of each."""
+    done = 0
+    with os.fdopen(open_own(target, os.O_RDWR), "r+b") as out, open_file(source) as file:
+        out.truncate(0)
+        out.truncate(whole.bytes)
+        for start, end, wanted in chunks:
+            found = 0
+            file.seek(start)
+            out.seek(start)
+            while block := file.read(min(_BLOCK_BYTES, end - file.tell())):
+                found = zlib.crc32(block, found)
+                done += out.write(block)
+                yield done
+            if found != wanted:
+                target.unlink()
+                raise UserError(
+                    f"{source}: CRC-32 {wanted:08x} of bytes {start} to {end} expected "
+                    f"(manifest.json), copied {found:08x}"
+                )
+        out.flush()
+        os.fsync(out.fileno())
 
 
 def _lock_path(target: Path) -> Path:

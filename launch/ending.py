@@ -112,12 +112,13 @@ def asked_by(stop: BaseException) -> str:
 
 def same_again(folder: Path) -> str:
     """What starts the run in `folder` anew."""
-    return f"rn50 launch {_quoted(folder / 'config.yaml')}"
+    return shlex.join(["rn50", "launch", str(folder / "config.yaml"), *_words(folder, "RUN")])
 
 
 def resume_command(folder: Path, *more: str) -> str:
     """What goes on with the run in `folder`."""
-    return f"{_RESUME} {shlex.join([str(folder), *more])}"
+    words = _words(folder, "RESUME")
+    return f"{_RESUME} {shlex.join([str(folder), *more, *words])}"
 
 
 def was_stopped(result: Mapping[str, Any]) -> bool:
@@ -238,7 +239,8 @@ def job_ended(scheduler: str, job: str, code: int, folder: Path, last: Mapping[s
     why = f", {last['reason']}" if last.get("reason") else ""
     command = str(last.get("next", ""))
     if scheduler != "local" and command.startswith(_RESUME):
-        command = shlex.join(["rn50", "submit", "--resume", str(folder)])
+        words = _words(folder, "RESUME_JOB")
+        command = shlex.join(["rn50", "submit", "--resume", str(folder), *words])
     advice = f"its log: {folder / 'job.log'}" + ("; go on with" if command else "")
     return Ending(
         f"{scheduler} job {job} ended with exit code {code}{why}", str(folder), advice, command
@@ -334,6 +336,13 @@ def read_standing(folder: Path) -> Standing:
     started = contains(folder / "result_0.txt", b'"key": "run_start"')
     step = max(last_log_point(folder) or 0, stopped_at(folder) or 0)
     return Standing(step, newest, started)
+
+
+def _words(folder: Path, commands: str) -> list[str]:
+    """What a command for the user's own run has to say, as its config alone may not decide it."""
+    from ..config import recorded  # pydantic: 0.1 s
+
+    return recorded.words_to_repeat(folder, getattr(recorded, commands))
 
 
 def _quoted(path: Path) -> str:

@@ -7,8 +7,9 @@ import shutil
 from pathlib import Path
 
 from ..config.errors import UserError
-from ..config.load import Loaded, load
+from ..config.load import Loaded
 from ..config.reading import read_object
+from ..config.recorded import RESUME_JOB, load_recorded
 from ..report.runs import SUBMISSION
 from .job_folder import ENDED, exit_code_of
 from .resume import is_interrupted, latest_interrupted, load_attempt
@@ -37,7 +38,7 @@ def find_interrupted(where: str, config: str | None, overrides: list[str]) -> tu
     if not isinstance(scheduler, str) or scheduler not in SCHEDULERS:
         scheduler = None
     _refuse_queued(folder, scheduler, known.get("job"))
-    loaded = load(str(source), overrides)
+    loaded = load_recorded(source, overrides, RESUME_JOB)
     if is_run(folder) and loaded.run.system.job.container:
         raise UserError(f"--resume: the folder of a job expected for a container, found {folder}")
     _refuse_ended(folder, overrides)

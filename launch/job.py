@@ -147,7 +147,7 @@ def next_run(out: Path, config: str, overrides: Sequence[str]) -> ToDo | None:
     UserError: the config is not the run's, or another process uses the folder."""
     refuse_planted(out)
     if not (out / "config.yaml").is_file():
-        loaded = load_for_launch(config, list(overrides), None)
+        loaded = load_for_launch(config, list(overrides), None, own=True)
         with failing_as(f"{out}: cannot create"):
             out.mkdir(parents=True, exist_ok=True)
         return ToDo(loaded, resumes=False)

@@ -11,10 +11,10 @@ from contextlib import suppress
 from pathlib import Path
 
 from ..config.errors import UserError
-from ..config.load import Loaded
+from ..config.load import Loaded, load
 from ..config.plan import build_plan
 from ..config.schema import Run
-from ..train.resume import keep_batches, load_recorded
+from ..train.resume import keep_batches
 from .launchers import LAUNCHERS, Job, build_job
 from .preflight import problems_with, refuse
 
@@ -45,7 +45,7 @@ def on_nodes_left(loaded: Loaded, launcher: str, out: Path) -> tuple[Loaded, tup
     print(f"{of}: going on with {_shown(left)}", flush=True)
     ranks = len(left) * run.system.ranks_per_node
     overrides = [f"system.nodes={len(left)}", *keep_batches(run, ranks)]
-    fewer = load_recorded(out / "config.yaml", overrides)
+    fewer = load(out / "config.yaml", overrides)
     refuse(problems_with(fewer.run, launcher))
     for segment in build_plan(fewer.run).segments:
         print(

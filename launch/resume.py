@@ -9,13 +9,15 @@ from __future__ import annotations
 import os
 import sys
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from ..config.atomic import create_new, partial_beside
-from ..config.errors import UserError
+from ..config.errors import UserError, failing_as
 from ..config.load import Loaded, load
-from ..config.reading import open_file, read_object
+from ..config.reading import read_file, read_object
+from ..config.recorded import RESUME, load_named
 from ..logging.mlperf import close_interrupted
 from ..train import checkpoint_folder
 from ..train.checkpoint import Checkpoint
@@ -23,9 +25,10 @@ from ..train.rank_lock import FolderInUse
 from ..train.resume import (
     INTERRUPTED_LOG,
     LOG,
+    METRICS,
     check_config,
     differences_in_bits,
-    load_recorded,
+    other_origin,
     resumed_config,
 )
 from .disk_reserve import give_back, reserve
@@ -33,7 +36,6 @@ from .failure import read_failures
 from .run_files import COPIED, refuse_planted
 from .run_lock import check_free, driven_by_another, remove_rank_lock, wait_for_rank
 
-METRICS = "metrics.jsonl"
 _KEPT = {LOG: INTERRUPTED_LOG} | {
     name: name
     for name in (
@@ -41,8 +43,9 @@ _KEPT = {LOG: INTERRUPTED_LOG} | {
         "launcher.json",
     )
 }
+_ENDED = {"success": "reached its target", "aborted": "been trained to its last epoch"}
+"""Statuses of runs that nothing stopped."""
 _MOST_ATTEMPTS = 9_999
-_PIECE_BYTES = 1 << 20
 _MOST_BYTES = 256 << 20
 """Of a log or metrics file: metrics have 150 bytes a line."""
 
@@ -66,15 +69,17 @@ def load_resumed(
         raise UserError(f"--resume: the folder of a run expected, found no {source}")
     refuse_planted(folder)
     check_free(folder)
-    if read_result(folder).get("status") == "success":
-        raise UserError(f"--resume: an interrupted run expected, {folder} has reached its target")
-    found = _newest(folder)
+    result = read_result(folder)
+    if "stopped" not in result and (how := _ENDED.get(str(result.get("status")))):
+        raise UserError(f"--resume: an interrupted run expected, {folder} has {how}")
+    found = checkpoint_folder.newest_expected(folder / "checkpoint")
     if config is None:
         loaded = resumed_config(found, overrides, source)
     else:
-        loaded = load(config, overrides)
+        loaded = load_named(config, overrides, RESUME)
         if loaded.run.seed is None:
-            loaded = load(config, [*overrides, f"seed={found.meta.config.get('seed')}"])
+            overrides = [*overrides, f"seed={found.meta.config.get('seed')}"]
+            loaded = load_named(config, overrides, RESUME)
     check_config(found, loaded)
     return folder, loaded
 
@@ -83,9 +88,8 @@ def load_attempt(folder: Path, config: str, overrides: list[str]) -> Loaded:
     """The config with which a job's interrupted run goes on: the job's, with the run's own seed.
     Raises UserError: it is another than that of the checkpoint."""
     found, _ = checkpoint_folder.newest(folder / "checkpoint")
-    seed = (
-        found.meta.config.get("seed") if found else load_recorded(folder / "config.yaml").run.seed
-    )
+    own = folder / "config.yaml"
+    seed = found.meta.config.get("seed") if found else load(own, within=folder).run.seed
     loaded = load(config, [*overrides, f"seed={seed}"])
     if found:
         check_config(found, loaded)
@@ -95,8 +99,9 @@ def load_attempt(folder: Path, config: str, overrides: list[str]) -> Loaded:
 def begin_attempt(out: Path, loaded: Loaded) -> Checkpoint | None:
     """Put aside what the last attempt left, cut the log where its checkpoint was taken.
 
-    The caller holds the run (run_lock.hold_run). Returns the newest whole checkpoint; None: there
-    is none, the run begins anew.
+    The caller holds the run (run_lock.hold_run). Returns the newest whole checkpoint whose log is
+    there; where that is so of none, the newest whole one, and the log has a gap. None: there is no
+    checkpoint, the run begins anew.
 
     Raises:
         FolderInUse: a rank of the last attempt still writes there, or another driver took over.
@@ -106,25 +111,36 @@ def begin_attempt(out: Path, loaded: Loaded) -> Checkpoint | None:
         raise FolderInUse(out, other_driver)
     refuse_planted(out)
     wait_for_rank(out)
-    found, problems = checkpoint_folder.newest(out / "checkpoint")
-    for problem in problems:
-        print(f"rn50: warning: {problem}; the one before is taken", file=sys.stderr, flush=True)
     number = next(
         (n for n in range(1, _MOST_ATTEMPTS + 1) if not os.path.lexists(out / f"attempt_{n}")), None
     )
     if number is None:
         raise UserError(f"{out}: fewer than {_MOST_ATTEMPTS} folders attempt_<n> expected")
+    for failure in read_failures(out):  # replicas differed: what was saved since they last agreed
+        if type(step := failure.get("agreed_step")) is int:
+            checkpoint_folder.remove_after(out / "checkpoint", step)
+    folder = out / "checkpoint"
+    found, warnings = checkpoint_folder.newest(folder, partial(_check_logs, out, number))
+    if found is None and (found := checkpoint_folder.newest(folder)[0]):
+        warnings.append(f"{found.path.name} is taken all the same, and the log has a gap")
+    for warning in [*warnings, *(other_origin(found) if found else ())]:
+        print(f"rn50: warning: {warning}", file=sys.stderr, flush=True)
     begun: dict[str, Path] = {}
-    if found is not None:
-        sizes = {LOG: found.meta.log_bytes, METRICS: found.meta.metrics_bytes}
-        begun = {name: partial_beside(out / name) for name in sizes}
-        try:
-            for name, partial in begun.items():
-                _copy_start(out, name, sizes[name], number, partial)
-        except BaseException:
-            for partial in begun.values():
-                partial.unlink(missing_ok=True)
-            raise
+    try:
+        for name, size_bytes in _log_sizes(found).items() if found else ():
+            begun[name] = partial_beside(out / name)
+            # With a gap there may be the end that the last attempt was given.
+            lines = _start_of(out, name, size_bytes, number).splitlines(keepends=True)
+            went_on = [line for line in lines if b'"key": "run_stop"' not in line]
+            with (
+                failing_as(f"{out / name}: cannot copy"),
+                os.fdopen(create_new(begun[name]), "wb") as file,
+            ):
+                file.writelines(went_on)
+    except BaseException:
+        for path in begun.values():
+            path.unlink(missing_ok=True)
+        raise
     kept = out / f"attempt_{number}"
     kept.mkdir()
     for name, new_name in _KEPT.items():
@@ -134,14 +150,14 @@ def begin_attempt(out: Path, loaded: Loaded) -> Checkpoint | None:
         path.replace(kept / path.name)
     for name in COPIED:
         if (out / name).is_file():
-            with open_file(out / name, within=out) as file:
-                _copy(file, os.fstat(file.fileno()).st_size, kept / name)
+            (kept / name).write_bytes(read_file(out / name, _MOST_BYTES, within=out))
     reserve(out)
     if found is None:
         print(f"{out}: no checkpoint yet: from the beginning", flush=True)
         return None
-    for name, partial in begun.items():
-        partial.replace(out / name)
+    for name, path in begun.items():
+        path.replace(out / name)
+    checkpoint_folder.remove_after(out / "checkpoint", found.meta.step)
     print(f"{out}: going on after step {found.meta.step} ({found.path.name})", flush=True)
     if other := differences_in_bits(found, loaded):
         print(
@@ -214,38 +230,34 @@ def read_result(folder: Path) -> dict[str, Any]:
     return read_object(folder / "result.json")
 
 
-def _newest(folder: Path) -> Checkpoint:
-    found, problems = checkpoint_folder.newest(folder / "checkpoint")
-    if found is None:
-        because = f": {problems[0]}" if problems else ""
-        raise UserError(f"--resume: a whole checkpoint expected, found none in {folder}{because}")
-    return found
+def _log_sizes(found: Checkpoint) -> dict[str, int]:
+    return {LOG: found.meta.log_bytes, METRICS: found.meta.metrics_bytes}
 
 
-def _copy_start(out: Path, name: str, size_bytes: int, attempts: int, target: Path) -> None:
-    """Copy the first `size_bytes` of `name` to `target`: what takes its place. Where going on was
-    interrupted before, the file is in an `attempt_<n>/` alone: the newest."""
-    sizes = []
+def _check_logs(out: Path, attempts: int, found: Checkpoint) -> None:
+    """Raise UserError where less is left of a log than when the checkpoint was written."""
+    for name, size_bytes in _log_sizes(found).items():
+        if (here := len(_start_of(out, name, size_bytes, attempts))) < size_bytes:
+            raise UserError(
+                f"{out / name}: {size_bytes} bytes of whole lines expected, as when "
+                f"{found.path.name} was written, found {here}"
+            )
+
+
+def _start_of(out: Path, name: str, size_bytes: int, attempts: int) -> bytes:
+    """The whole lines in the first `size_bytes` of `name`: fewer bytes after a crash of the file
+    system, which may leave zeros. Where going on was interrupted before, the file is in an
+    `attempt_<n>/` alone."""
+    longest = b""
     for folder in (out, *(out / f"attempt_{n}" for n in range(attempts - 1, 0, -1))):
         source = folder / (name if folder == out else _KEPT[name])
         try:
-            with open_file(source, _MOST_BYTES, within=out) as file:
-                sizes.append(os.fstat(file.fileno()).st_size)
-                if sizes[-1] >= size_bytes:
-                    _copy(file, size_bytes, target)
-                    return
+            text = read_file(source, _MOST_BYTES, within=out)[:size_bytes]
         except FileNotFoundError:
-            sizes.append(0)
+            continue
         except OSError as error:
             raise UserError(f"{source}: cannot copy: {error.strerror}") from None
-    raise UserError(
-        f"{out / name}: at least {size_bytes} bytes expected, as when its checkpoint was "
-        f"written, found {sizes[0]}"
-    )
-
-
-def _copy(source: BinaryIO, size_bytes: int, target: Path) -> None:
-    """Copy so many bytes of an open file to one that is not there yet."""
-    with os.fdopen(create_new(target), "wb") as file:
-        while size_bytes and (piece := source.read(min(size_bytes, _PIECE_BYTES))):
-            size_bytes -= file.write(piece)
+        longest = max(longest, text[: text.rfind(b"\n") + 1], key=len)
+        if len(longest) == size_bytes:
+            break
+    return longest

@@ -20,6 +20,7 @@ from ..config.manifest import Manifest
 from ..config.plan import Plan, build_plan
 from ..config.progress import Tracker
 from ..config.reading import read_ends, read_object
+from ..config.recorded import load_named
 from ..config.schema import Run
 from ..data.describe import describe_data
 from ..data.prepare import prepare
@@ -58,13 +59,14 @@ RANK = (sys.executable, "-m", "rn50.train")
 
 
 def load_for_launch(
-    config: str, overrides: list[str], ranks: int | None, *, draw: bool = True
+    config: str, overrides: list[str], ranks: int | None, *, draw: bool = True, own: bool = False
 ) -> Loaded:
-    """The config as the ranks will see it: `--ranks` applied, a fresh seed drawn if it has none."""
-    overrides = with_ranks(overrides, ranks)
-    loaded = load(config, overrides)
+    """The config as the ranks will see it: `--ranks` applied, a fresh seed drawn if it has none.
+    `own`: it is that of a job, which the user has submitted."""
+    overrides, read = with_ranks(overrides, ranks), load if own else load_named
+    loaded = read(config, overrides)
     if loaded.run.seed is None and draw:
-        loaded = load(config, [*overrides, f"seed={draw_seed()}"])
+        loaded = read(config, [*overrides, f"seed={draw_seed()}"])
     return loaded
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -18,6 +19,7 @@ from ..config.errors import UserError
 from ..config.finding import printable
 from ..config.load import Loaded
 from ..config.reading import read_ends, read_file, read_object
+from ..config.recorded import leads_out
 from ..report.runs import FAILED, KILLED, QUEUED, RUNNING, STOPPED, SUBMISSION
 from .job_folder import ENDED, EXIT_STOPPED, exit_code_of, is_driven, put_aside
 from .job_script import JobPaths, job_script
@@ -63,8 +65,10 @@ def plan_submission(
         raise UserError(f"--scheduler: {', '.join(SCHEDULERS)} expected, found {scheduler}")
     refuse(refusals(loaded.run, ("mpi",)))
     dialect, job = SCHEDULERS[scheduler], loaded.run.system.job
+    data = loaded.run.data.path  # `rn50 data prepare` asks for it as well
+    more = (f"data.path={json.dumps(data)}",) if leads_out(data, folder) else ()
     paths = JobPaths(
-        config=(str(folder / "config.yaml"), *overrides),
+        config=(str(folder / "config.yaml"), *overrides, *more),
         start=str(Path.cwd()),
         folder=str(folder),
         home=job.home or str(ROOT),

@@ -9,18 +9,21 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Mapping
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from ..config.schema import Watchdog as Settings
 from ..train.heartbeat import IN_ENGINE_SUFFIX, WATCHDOG_ENV, suspended_s
+from ..train.identity import differences, differing_ranks
 from .failure import PROCESS_EXITED
 from .host_limits import describe_silent, raise_open_files
 
 DEATH_GRACE_S = 5.0
 """From the end of a rank's process to that of the job, if its launcher does not see to it."""
 _TICK_S = 0.25
-_MAX_LINE_BYTES = 8192
+_MAX_LINE_BYTES = 65536
+_MOST_DIFFERENCES = 4
 _JOINING = ("join ranks", "open connections", "agree on weights")
 """Stages of start-up in which a rank waits for others."""
 
@@ -34,6 +37,7 @@ class RankStatus:
         self.rank: int | None = None
         self.host = ""
         self.pid = 0
+        self.identity = ""
         self.place: tuple[str, int, str] = ("start", 0, "")
         self.last_received_s = self.last_progress_s = now_s
 
@@ -184,15 +188,16 @@ class Watchdog:
             if not secrets.compare_digest(str(message["token"]), self._token):
                 raise ValueError
             status.rank, status.host = int(message["rank"]), str(message["host"])[:100]
-            status.pid = int(message["pid"])
+            status.pid, status.identity = int(message["pid"]), str(message["identity"])
             self._statuses[status.rank] = status
             self._missing.discard(status.rank)
             if not self._missing and self.connected_s is None:
                 self.connected_s = now_s - self._start_s
+                self._compare_identities()
             if self._stop_sent:  # to those that were there
                 self._reply(status, b"stop\n")
         elif "failure" in message:
-            known = ("rank", "host", "phase", "step", "reason", "retryable")
+            known = ("rank", "host", "phase", "step", "reason", "retryable", "agreed_step")
             self.failures.append({name: message["failure"][name] for name in known})
             self._unregister(status)
         elif "done" in message:
@@ -204,6 +209,16 @@ class Watchdog:
             status.place = place
         status.last_received_s = now_s
         self._reply(status, b"beat\n")
+
+    def _compare_identities(self) -> None:
+        """Name a rank that is not of the others' run, before they wait for each other."""
+        statuses = [status for _, status in sorted(self._statuses.items())]
+        if odd := differing_ranks([status.identity for status in statuses]):
+            usual = next(status for n, status in enumerate(statuses) if n not in odd)
+            tables = (json.loads(status.identity) for status in (usual, statuses[odd[0]]))
+            what = "; ".join(islice(differences(*tables), _MOST_DIFFERENCES))
+            reason = f"differs from rank {usual.rank} on {usual.host}: {what}"
+            self.failed_rank = self.failed_rank or statuses[odd[0]].report(reason)
 
     def _reply(self, status: RankStatus, text: bytes) -> None:
         try:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import cached_property
+
+from .look_alike import skeleton
 
 RUN_KEYS = frozenset(
     {
@@ -27,6 +30,14 @@ class CheckedKeys:
         return key in self.named or (
             isinstance(key, str) and (key.startswith(self.prefixes) or key.endswith(self.suffixes))
         )
+
+    @cached_property
+    def _by_skeleton(self) -> dict[str, str]:
+        return {skeleton(key): key for key in self.named}
+
+    def meant_by(self, key: str) -> str | None:
+        """The key with a name of its own that another one looks like."""
+        return self._by_skeleton.get(skeleton(key[:100]))
 
     def is_sampled(self, key: str) -> bool:
         """Is it known by its beginning alone? Of such a family the first records of a key tell."""

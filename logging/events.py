@@ -73,6 +73,14 @@ class Overflow(NamedTuple):
     records: int
 
 
+class LookAlike(NamedTuple):
+    """A record whose key looks like one that a rule reads, `meant`, and is another."""
+
+    line: int
+    key: str
+    meant: str
+
+
 class JoinedLines(NamedTuple):
     """Lines that hold more than one whole record: how many, and the number of the first."""
 
@@ -125,6 +133,8 @@ class Log(NamedTuple):
     overflow: Overflow | None
     odd_stamps: list[OddStamps]
     odd_bytes: OddBytes
+    look_alikes: list[LookAlike]
+    """The first of them."""
     joined: JoinedLines
     counts: Mapping[str, int]
     unkept: Mapping[str, int]

@@ -104,6 +104,10 @@ class Keeper:
         self._names += 1
         return key if self._names <= _NAMES else _OTHERS
 
+    def is_new(self, name: str) -> bool:
+        """Has this name, as `count` gave it, been counted once, or among all others?"""
+        return self.counts[name] == 1 or name == _OTHERS
+
     def pass_over(self, name: str) -> None:
         """A counted record is not kept."""
         self.unkept[name] = self.unkept.get(name, 0) + 1

@@ -128,7 +128,7 @@ class MLPerfLog:
             key.GRADIENT_ACCUMULATION_STEPS: 1,
             key.OPT_NAME: run.optimizer.name,
         }
-        warmup_epochs = plan.warmup_steps / plan.steps_per_epoch
+        warmup_epochs = plan.warmup_images / plan.samples_per_epoch(plan.segments[0])
         prefix = f"{run.optimizer.name}_opt"
         values |= {
             f"{prefix}_base_learning_rate": run.optimizer.base_lr,
@@ -163,16 +163,11 @@ class MLPerfLog:
         """Of the file so far."""
         return 0 if self._path is None else self._path.stat().st_size
 
-    def resume(
-        self, step: int, *, ranks: int, before: int | None = None, repeated: int | None = None
-    ) -> None:
-        """The run goes on after `step`: a key of our own; its clock has never stopped. `before`:
-        ranks until then; None: as many. `repeated`: steps after it that are trained a second time;
-        None: not known."""
-        known = {} if repeated is None else {"steps_repeated": repeated}
-        if before not in (None, ranks):
-            known["ranks_before"] = before
-        self._write(RESUMED, step, ranks=ranks, **known)
+    def resume(self, step: int, **known: int | None) -> None:
+        """The run goes on after `step`: a key of our own; its clock has never stopped. `known`:
+        ranks, ranks_before if they were others, steps_repeated after `step`, and lost_bytes of this
+        log where a crash of the file system cut it short."""
+        self._write(RESUMED, step, **{k: v for k, v in known.items() if v is not None})
 
     def clock_jump(self, by_s: float) -> None:
         """The host's wall clock has jumped, a key of our own: these stamps have not."""

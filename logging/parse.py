@@ -22,6 +22,7 @@ from .events import (
     Event,
     JoinedLines,
     Log,
+    LookAlike,
     OddBytes,
     Problem,
     StepBack,
@@ -57,6 +58,7 @@ _DECODER = json.JSONDecoder()
 _CHUNK_BYTES = 1 << 20
 _LINE_BYTES = 1 << 20
 _WHOLE_LINES = 100
+_LOOK_ALIKES = 20
 
 
 def read_log(path: Path, checked: CheckedKeys = RUN_KEYS_ALONE, *, others: bool = True) -> Log:
@@ -109,6 +111,7 @@ class _Reader:
         self.first: dict[str, Event] = {}
         self.first_run: dict[str, Event] = {}
         self.odd_bytes = OddBytes(0, 0, 0)
+        self.look_alikes: list[LookAlike] = []
         self.whole_lines = 0
         self.joined_count = self.joined_line = self.first_joined = 0
         self.longest = 0
@@ -346,6 +349,9 @@ class _Reader:
         wanted = self.others or key in self.checked
         if not wanted:
             self.keeper.pass_over(name)
+            new = self.keeper.is_new(name) and len(self.look_alikes) < _LOOK_ALIKES
+            if new and (meant := self.checked.meant_by(key)) is not None:
+                self.look_alikes.append(LookAlike(number, cut(key), meant))
             if dialect in self.first:
                 return
         event = Event(
@@ -391,6 +397,7 @@ class _Reader:
             overflow=self.keeper.overflow,
             odd_stamps=[*self.stamps.odd.values(), *stamped_before_mlperf(events, self.checked)],
             odd_bytes=self.odd_bytes,
+            look_alikes=self.look_alikes,
             joined=JoinedLines(self.joined_count, self.first_joined),
             counts=self.keeper.counts,
             unkept=self.keeper.unkept,

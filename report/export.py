@@ -1,16 +1,13 @@
-"""The records of runs for other tools: a CSV table, TensorBoard's event files, MLflow's file store.
+"""The records of runs for other tools: a CSV table, TensorBoard's event files.
 
-All of it comes from the files of a run, whoever made them. TensorBoard's and MLflow's libraries are
-extras (pyproject.toml).
+It reads only the files of a run. TensorBoard's library is an extra (pyproject.toml).
 """
 
 from __future__ import annotations
 
 import csv
-import hashlib
 import importlib
 import io
-import os
 import re
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,7 +17,7 @@ from typing import Any, NamedTuple
 
 from ..config.atomic import write_within
 from ..config.errors import UserError, failing_as, show
-from ..config.finding import number
+from ..config.finding import number, printable
 from ..config.leaves import flatten
 from ..logging.places import run_folders
 from .run_folder import RunFolder, read_folder
@@ -29,8 +26,6 @@ _KEY = re.compile(r"[A-Za-z_]\w{0,59}")
 _OUTCOME = ("time_to_train_s", "eval_accuracy", "images_per_s", "epochs", "init_s", "ranks")
 """Of result.json, the numbers by which runs are compared."""
 _LEARNING = ("batch.", "comm.", "model.", "optimizer.", "schedule.", "seed")
-_MOST_METRICS, _MOST_PARAMETERS = 1000, 100  # that MLflow takes at once
-_MOST_CHARACTERS = 500  # of a parameter, as MLflow takes it
 
 
 class Point(NamedTuple):
@@ -116,11 +111,12 @@ def _numbers(record: Mapping[str, Any]) -> dict[str, float]:
 
 
 def to_csv(runs: Sequence[Exported]) -> str:
-    """A table with a row for each record, and a column for each key that a record has."""
+    """A table with a row for each record, and a column for each key that a record has. Its texts
+    are printable, and none is a formula to a spreadsheet."""
     rows = [
         {
-            "run": run.name,
-            "kind": record.get("kind"),
+            "run": _cell(run.name),
+            "kind": _cell(record.get("kind")),
             "unix_s": run.start_unix_s + (number(record.get("time_s")) or 0.0),
             **{key: record.get(key) for key in ("time_s", "step")},
             **_numbers(record),
@@ -134,6 +130,15 @@ def to_csv(runs: Sequence[Exported]) -> str:
     table.writeheader()
     table.writerows(rows)
     return text.getvalue()
+
+
+def _cell(value: Any) -> Any:
+    """Numbers as they are; a text that would begin a formula behind a quotation mark, which
+    spreadsheets do not show."""
+    if value is None or number(value) is not None:
+        return value
+    mark = "'" if str(value).startswith(("=", "+", "-", "@", "\t", "\r")) else ""
+    return mark + printable(str(value))
 
 
 # --- TensorBoard ----------------------------------------------------------------------------------
@@ -171,50 +176,6 @@ def _hyperparameters(run: Exported) -> dict[str, Any]:
     leaves = run.parameters().items()
     learning = {key: value for key, value in leaves if key.startswith(_LEARNING)}
     return {k: v for k, v in learning.items() if isinstance(v, bool | int | float | str)}
-
-
-# --- MLflow ---------------------------------------------------------------------------------------
-
-
-def to_mlflow(runs: Sequence[Exported], out: Path) -> None:
-    """A run in the file store `out` for each, in the experiment of its config's name; it replaces
-    that of an earlier export. Raises UserError: MLflow is not installed, or cannot write there."""
-    # MLflow 3.17 refuses its file store without this: it gets no new features.
-    os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")
-    mlflow = extra("mlflow", "mlflow")
-    try:
-        client = mlflow.MlflowClient(tracking_uri=out.resolve().as_uri())
-        for run in runs:
-            _log_run(client, run)
-    except (mlflow.MlflowException, OSError) as error:
-        raise UserError(
-            f"{out}: a file store of MLflow expected: {' '.join(str(error).split())}"[:400]
-        ) from None
-
-
-def _log_run(client: Any, run: Exported) -> None:
-    from mlflow.entities import Metric, Param
-
-    config = run.folder.config
-    name = config.run.name if config else run.name
-    known = client.get_experiment_by_name(name)
-    experiment = known.experiment_id if known else client.create_experiment(name)
-    place = hashlib.sha256(os.fsencode(run.folder.path.resolve())).hexdigest()
-    for earlier in client.search_runs([experiment], f"tags.rn50_folder = '{place}'"):
-        client.delete_run(earlier.info.run_id)
-    start_ms, status = round(run.start_unix_s * 1000), run.folder.result.get("status")
-    tags = {"rn50_folder": place, "status": show(status)}
-    made = client.create_run(experiment, start_ms, tags, run_name=run.name).info.run_id
-    points = [Metric(p.tag, p.value, round(p.unix_s * 1000), p.step) for p in run.points()]
-    end_ms, step = (points[-1].timestamp, points[-1].step) if points else (start_ms, 0)
-    points += [Metric(f"result/{k}", value, end_ms, step) for k, value in run.outcome().items()]
-    for start in range(0, len(points), _MOST_METRICS):
-        client.log_batch(made, metrics=points[start : start + _MOST_METRICS])
-    leaves = run.parameters().items()
-    parameters = [Param(key, str(value)[:_MOST_CHARACTERS]) for key, value in leaves]
-    for start in range(0, len(parameters), _MOST_PARAMETERS):
-        client.log_batch(made, params=parameters[start : start + _MOST_PARAMETERS])
-    client.set_terminated(made, "FINISHED" if status == "success" else "FAILED", end_ms)
 
 
 # --- extras ---------------------------------------------------------------------------------------

@@ -151,8 +151,8 @@ def _targets(comparison: Comparison) -> list[tuple[str, float]]:
 
 def _rates_of_epochs(run: RunSummary | None) -> tuple[tuple[float, float], ...]:
     """(end of the epoch or block, images/s during it)."""
-    samples = run.parameters.get("train_samples") if run else None
-    if run is None or not isinstance(samples, int):
+    samples = run.train_samples if run else None
+    if run is None or samples is None:
         return ()
     return tuple(
         (one.stop_s, samples * one.epochs / one.duration_s)

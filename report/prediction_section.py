@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from ..config.errors import UserError
-from ..config.finding import number
 from ..config.load import load_system
 from ..config.machine import System
 from ..config.names import PRESETS
@@ -50,12 +49,13 @@ def outlook(subject: Subject, system: str | None = None, gpus: int | None = None
         if config is None or machine is None:
             return None
         try:
-            return _drawn(predict(job_of_config(on_system(config.run, machine, gpus))), subject)
+            job = job_of_config(on_system(config.run, machine, gpus), system=machine)
+            return _drawn(predict(job), subject)
         except UserError:  # nobody asked: another network or data set has no outlook
             return None
     machine = load_system(system)
     if config is not None:
-        job = job_of_config(on_system(config.run, machine, gpus))
+        job = job_of_config(on_system(config.run, machine, gpus), system=machine)
     else:
         job = _job_of_log(subject, system, machine, gpus)
     return _drawn(predict(job), subject)
@@ -114,7 +114,7 @@ def _as_run(subject: Subject) -> dict[str, str]:
         if batch:
             seen["step"] = f"{batch / rate * 1e3:.2f} ms"
     if run.reached:
-        samples = number(run.parameters.get("train_samples"))
+        samples = run.train_samples
         real = "" if samples is None or samples > 1e6 else " (another data set)"
         if run.run_s is not None:
             seen["time to train"] = f"{run.run_s:,.1f} s{real}"

@@ -97,9 +97,16 @@ class RunSummary(NamedTuple):
         return _median(one.duration_s for one in self.evals)
 
     @property
+    def train_samples(self) -> float | None:
+        """Training images; those of the benchmark where the log has no count (v0.6 needs none)."""
+        is_benchmark = self.submission.get("benchmark") == benchmark.BENCHMARK
+        usual = benchmark.IMAGENET_TRAIN_SAMPLES if is_benchmark else None
+        return number(self.parameters.get("train_samples", usual))
+
+    @property
     def images_per_s(self) -> float | None:
         """Training images over the time of the epochs."""
-        samples = number(self.parameters.get("train_samples"))
+        samples = self.train_samples
         seconds = _total_s(self.epochs)
         epochs = sum(one.epochs for one in self.epochs)
         return samples * epochs / seconds if samples and seconds > 1e-6 else None

@@ -55,6 +55,19 @@ class Machine:
         return self.fixed_s + self.growing_s(batch)
 
 
+def as_measured(machine: Machine) -> Machine:
+    """`machine` with the network on which its points were measured, which explains them."""
+    compute: Compute | None = getattr(machine.performance, machine.precision)
+    if compute is None or compute.measured_on is None:
+        return machine
+    network = dict(compute.measured_on)
+    placed = {"ranks_per_node": network.pop("ranks_per_node")}
+    system = machine.system.model_copy(update=placed)
+    return replace(
+        machine, system=system, performance=machine.performance.model_copy(update=network)
+    )
+
+
 def topology_of(machine: Machine, gpus: int, *, tree: bool = False) -> Topology:
     """The nodes that `gpus` ranks fill; `tree`: with NCCL's tree latency, which is its own."""
     about, per_node = machine.performance, min(gpus, machine.system.ranks_per_node)

@@ -20,10 +20,10 @@ from ..config.schema import Run
 from ..config.values import MOST_EPOCHS
 from .cost import grid, parse_algorithm
 from .epochs import LEVEL_SIGMAS, Epochs, accuracy_curve, epochs_to_target, evaluations, stop_epoch
-from .gpu import from_sheet, largest_batch, memory_bytes
+from .gpu import SIGMA_POINT, from_sheet, largest_batch, memory_bytes
 from .grouping import choose_groups
 from .groups import gradient_groups
-from .machine import Machine
+from .machine import Machine, as_measured
 from .step import Step, build, step_time
 from .train_time import Phase, TrainTime, steps_per_epoch, train_time
 
@@ -130,10 +130,11 @@ class Prediction:
     def support(self) -> Support:
         """What the step rests on: the data sheet, the points, and the distance from them."""
         machine, first = self.machine, self.phases[0]
+        measured = as_measured(machine)
         rows = [
             SupportingRow(
                 point,
-                step_time(machine, point.gpus, point.batch).total_s / point.step_s - 1,
+                step_time(measured, point.gpus, point.batch).total_s / point.step_s - 1,
                 first.ranks / point.gpus,
                 first.batch / point.batch,
             )
@@ -144,6 +145,17 @@ class Prediction:
         )
         sheet = from_sheet(machine.performance) if machine.has_sheet else None
         return Support(sheet, nearest, self.sigmas)
+
+    def warnings(self) -> list[str]:
+        """A line for each point of the fit that is missed by more than three of its sigmas."""
+        return [
+            f"{self.job.name}: {point.gpus} x {point.batch}: {point.step_s * 1e3:.2f} ms "
+            f"published, {point.step_s * (1 + error) * 1e3:.2f} ms modelled: more than three "
+            "sigmas away"
+            for point, error, *_ in self.support().rows
+            if abs(math.log1p(error)) > 3 * SIGMA_POINT
+            and point not in self.machine.performance.other_points
+        ]
 
     def to_dict(self) -> dict[str, Any]:
         """What `rn50 predict --json` prints: figures for programs, and what else is known."""
@@ -174,6 +186,7 @@ class Prediction:
                 for p in self.machine.points
             ],
             "data_sheet": self.machine.has_sheet,
+            "warnings": self.warnings(),
             "step_sigmas": {name: round(sigma, 4) for name, sigma in self.sigmas.items()},
             "accuracy_by_epoch": [
                 [epoch, round(top1, 4)]
@@ -217,6 +230,7 @@ def job_of_config(run: Run, **choices: Any) -> Job:
         steps: float = math.ceil(exact) if run.data.last_batch == "pad" else exact
         segments.append(Segment(segment.first_epoch, segment.active_ranks, segment.per_rank, steps))
     settings: dict[str, Any] = {
+        "system": run.system,
         "groups": choose_groups(run).rule,
         "algorithm": None if run.comm.algorithm == "auto" else run.comm.algorithm,
         "precision": precision_of(run, run.system),
@@ -231,7 +245,7 @@ def job_of_config(run: Run, **choices: Any) -> Job:
     if run.division == "open" or len(plan.segments) > 1 or run.eval.target != TARGET_ACCURACY:
         settings["epochs"] = float(plan.eval_epochs[-1])
     settings.update({key: value for key, value in choices.items() if value is not None})
-    return _checked(Job(run.system.name, run.system, plan.ranks, tuple(segments), **settings))
+    return _checked(Job(run.system.name, gpus=plan.ranks, segments=tuple(segments), **settings))
 
 
 NETWORK = {
@@ -260,8 +274,9 @@ def check_network(run: Run, source: str) -> None:
 
 
 def on_system(run: Run, system: System, gpus: int | None = None) -> Run:
-    """The recipe of `run` on another machine: the same ranks (or `gpus`), laid on its nodes. Raises
-    UserError: a number of GPUs that fills no whole nodes."""
+    """The recipe of `run` on another machine: the same ranks (or `gpus`), laid on its nodes. Its
+    points are those of whole nodes, so `job_of_config` takes `system` beside it. Raises UserError:
+    a number of GPUs that fills no whole nodes."""
     ranks = run.system.world_size if gpus is None else gpus
     per_node = min(ranks, system.ranks_per_node)
     if not 1 <= ranks <= MAX_GPUS or ranks % per_node:

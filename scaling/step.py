@@ -17,7 +17,7 @@ from ..config.machine import System
 from .cost import allreduce, grid
 from .gpu import SHEET, Sheet, update_s
 from .layers import BATCH_NORM_EXCHANGES, Group, backward_fraction, wire_groups
-from .machine import Machine, build_machine, topology_of
+from .machine import Machine, as_measured, build_machine, topology_of
 
 ALGORITHMS = ("ring", "torus_2d", "recursive_halving_doubling", "double_tree", "hierarchical")
 
@@ -204,7 +204,7 @@ def build(name: str, system: System, precision: str = "fp16", sheet: Sheet = SHE
     """The model of a system, its constants from its data sheet and its points."""
 
     def step_s(machine: Machine, gpus: int, batch: int) -> float:
-        return step_time(machine, gpus, batch).total_s
+        return step_time(as_measured(machine), gpus, batch).total_s
 
     return build_machine(name, system, precision, step_s, sheet)
 

@@ -13,7 +13,11 @@ from .epochs import read_table
 from .predict import Job, Prediction, job_of_config, job_of_system, predict
 
 # Settings of a published variant; the rest of a row's recipe is the system's own.
-ALGORITHM_OF_VARIANT = {"flat ring allreduce": "ring", "hierarchical allreduce": "hierarchical"}
+ALGORITHM_OF_VARIANT = {
+    "flat ring allreduce": "ring",
+    "hierarchical allreduce": "hierarchical",
+    "2D-Torus 48x72": "torus_2d(48x72)",  # the only grid of Sony's Table 6 that is not the squarest
+}
 
 # Horovod PR 542 names no batch: that at which one V100 has its rate (DeepLearningExamples, fp32).
 UNNAMED_BATCH = 96
@@ -21,7 +25,24 @@ UNNAMED_BATCH = 96
 SCORED_RUNS = 5
 
 # Total time of runs with batch-size control, target 0.75 (Mikami et al., Tables 3 and 5).
-SONY_RUNS_S = {"sony_1024": 505, "sony_2176": 224, "sony_3456": 122, "sony_4096": 129}
+SONY_RUNS_S = {
+    "sony_1024": 505,
+    "sony_2176": 224,
+    "sony_3456": 122,
+    "sony_3456_64k": 115,
+    "sony_4096": 129,
+}
+
+# What `left_out` prints of a row in scaling_tables.csv without a machine, by column.
+QUOTED = {
+    "n_accelerators": "{} accelerators",
+    "global_batch_size": "batch {}",
+    "epochs": "{} epochs",
+    "time_to_train_s": "{} s",
+    "efficiency_pct": "efficiency {} %",
+    "top1_pct": "top-1 {} %",
+    "variant": "{}",
+}
 
 # Why a row is not a fair test of the model, where that is known. The row counts all the same.
 KNOWN_REASONS = {
@@ -36,6 +57,10 @@ KNOWN_REASONS = {
     "sony_1024": "their reference run on earlier software; 1,024 GPUs of Table 6 are 2.4 x faster",
     "sony_2176": "earlier software",
     "Horovod": "network, GPU and batch not named",
+    "abci_2048xV100_mxnet": "one of ABCI's points is this run's rate divided by its efficiency",
+    "akiba_2017": "MN-1's only point is this run's rate divided by its efficiency",
+    "fujitsu_2019": "epochs not published: 90 assumed; its rate is a lower bound",
+    "ying_2018": "software before v0.6; epochs not published: 90 assumed",
 }
 
 
@@ -104,12 +129,17 @@ def summarise(rows: Sequence[Row], kind: str) -> Summary:
 
 
 def left_out() -> list[str]:
-    """Published rows that no model of ours covers, and why."""
-    return [
+    """Published rows without a machine that could predict them: a line with figures and reason."""
+    lines = [
         f"{row['version']} {row['org']} {row['system']}: a CPU-only system, without a step time"
         for row in read_table("mlperf_runs.csv")
         if not row["machine"]
     ]
+    for row in read_table("scaling_tables.csv"):
+        if not row["machine"]:
+            figures = ", ".join(form.format(row[key]) for key, form in QUOTED.items() if row[key])
+            lines.append(f"{row['table']} {row['system']}: {figures}: {row['left_out']}")
+    return lines
 
 
 def _mlperf_rows() -> Iterator[Row]:
@@ -125,6 +155,8 @@ def _mlperf_rows() -> Iterator[Row]:
 
 def _table_rows() -> Iterator[Row]:
     for row in read_table("scaling_tables.csv"):
+        if not row["machine"]:
+            continue
         gpus = int(row["n_accelerators"])
         batch = int(row["batch_per_accelerator"] or UNNAMED_BATCH)
         precision = row["precision"].replace("bf16", "fp16")

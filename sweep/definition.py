@@ -17,6 +17,7 @@ from ..config.leaves import Leaf, Origin, flatten, nest
 from ..config.load import Loaded, explain, load, merge
 from ..config.names import SchedulerName, file_beside
 from ..config.plan import build_plan
+from ..config.recorded import load_named
 from ..config.values import Epoch, Float, Fraction, Int, Name, Positive, Seconds, Section, Text
 from ..config.yaml_file import read_layers
 
@@ -316,7 +317,7 @@ def load_sweep(path: Path, machine: str | None = None) -> LoadedSweep:
         sweep = sweep.model_copy(update={"overrides": {**sweep.overrides, "system": machine}})
     origins = {key: leaf.origin for key, leaf in leaves.items()}
     config = str(file_beside(sweep.config, path.parent) or sweep.config)
-    base = load(config, [override(key, value) for key, value in sweep.overrides.items()])
+    base = load_named(config, [override(key, value) for key, value in sweep.overrides.items()])
     problems = list(_unknown_keys(sweep, base, origins))
     if problems:
         raise UserError(*problems)

@@ -160,9 +160,9 @@ def check_trials(
         values = [] if trial.values is None else list(trial.values)
         if len(values) > 1 or (trial.state == TrialState.COMPLETE and not values):
             raise ValueError(f"{where}: {len(values)} values, its state is {trial.state.name}")
-        numbers = [*values, *trial.intermediate_values.values()]
-        numbers += [v for v in trial.params.values() if not isinstance(v, bool | str)]
-        numbers += [v for key, v in trial.user_attrs.items() if key == SECONDS]
+        numbers = [*values, *trial.intermediate_values.values(), trial.user_attrs.get(SECONDS, 0)]
+        choices = [k for k, d in distributions.items() if isinstance(d, CategoricalDistribution)]
+        numbers += [v for key, v in trial.params.items() if key not in choices]
         for value in numbers:
             if number(value) is None:
                 raise ValueError(f"{where}: a finite number expected, found {value!r}"[:200])

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import signal
 import stat
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -39,13 +41,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--fast",
         action="store_true",
-        help="neither slow tests nor files that start processes; ten examples of a property",
+        help="neither slow tests nor those that start processes; ten examples of a property",
     )
 
 
 def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("--fast"):
         settings.load_profile("fast")
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # a shell's background job; inherited
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
@@ -70,8 +74,23 @@ def _is_slow(item: pytest.Item) -> bool:
 
 
 def _starts_processes(item: pytest.Item) -> bool:
-    module = getattr(item, "module", None)
-    return "rn50" in getattr(item, "fixturenames", ()) or hasattr(module, "subprocess")
+    name = getattr(item, "originalname", item.name)
+    return "rn50" in getattr(item, "fixturenames", ()) or name in _process_starters(item.path)
+
+
+@cache
+def _process_starters(path: Path) -> set[str]:
+    """The tests, fixtures and helpers of a file that use `subprocess`, themselves or through one
+    another."""
+    uses = {
+        node.name: {getattr(n, "id", getattr(n, "arg", "")) for n in ast.walk(node)}
+        for node in ast.parse(path.read_text()).body
+        if isinstance(node, ast.FunctionDef | ast.ClassDef)
+    }
+    found = {"subprocess"}
+    while more := {name for name in uses.keys() - found if uses[name] & found}:
+        found |= more
+    return found
 
 
 @pytest.fixture(scope="session")

@@ -117,6 +117,7 @@ def test_rooms_import_one_way_only(path: Path) -> None:
         assert level <= depth + 1, f"{name}: above the package"
 
 
+@pytest.mark.slow
 def test_no_modules_import_each_other_in_a_circle() -> None:
     imported = modules_imported()
     assert imported["train.run"] >= {"train.loop", "data.sampling"}
@@ -125,6 +126,7 @@ def test_no_modules_import_each_other_in_a_circle() -> None:
     assert not imported, f"in a circle, or on the way to one: {sorted(imported)}"
 
 
+@pytest.mark.slow
 def test_the_picture_of_the_rooms_is_as_they_are() -> None:
     assert PICTURE.read_text() == draw(), "make architecture"
 

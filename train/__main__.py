@@ -142,6 +142,7 @@ class _Rank:
             "step": context.state.step if context else 0,
             "reason": one_line(error),
             "retryable": not isinstance(error, NonRetryableError),
+            "agreed_step": getattr(error, "agreed_step", None),
         }
         # First: out of memory, anything may end the process from here.
         if self.heartbeat is not None:

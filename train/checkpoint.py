@@ -152,15 +152,22 @@ def parts_of(rows: Sequence[bytes], rank: int) -> tuple[Part, ...] | None:
 
 
 def write(
-    path: Path, meta: Meta, arrays: Mapping[str, NDArray[Any]], others: Sequence[Part] = ()
+    path: Path,
+    meta: Meta,
+    arrays: Mapping[str, NDArray[Any]],
+    others: Sequence[Part] = (),
+    logs: Sequence[Path] = (),
 ) -> None:
     """Write rank 0's part, `arrays`, and then the manifest `path`. Raises OSError.
 
-    `others`: the parts that other ranks write.
+    `others`: the parts that other ranks write. `logs`: the files, all in one folder, whose lengths
+    `meta` has; they are on the disk before the manifest is.
     """
     model = Part(rank=0, size_bytes=0, digest="0" * 64)
     size_bytes, digest = _write_whole(model.beside(path), _safetensors(arrays))
     model = model.model_copy(update={"size_bytes": size_bytes, "digest": digest})
+    for log in (*logs, *(log.parent for log in logs[:1])):
+        _sync(log)
     manifest = _Manifest(meta=meta, parts=(model, *others)).model_dump_json().encode()
     manifest = manifest.removesuffix(b"}")
     _write_whole(path, [manifest, f',"digest":"{digest_of(manifest)}"}}\n'.encode()])
@@ -186,12 +193,17 @@ def _write_whole(path: Path, pieces: Sequence[Any]) -> tuple[int, str]:
         partial.replace(path)
     finally:
         partial.unlink(missing_ok=True)
-    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
+    _sync(path.parent)
     return size_bytes, digest.hexdigest()
+
+
+def _sync(path: Path) -> None:
+    """What has been written to a file, or to the list of a folder, is on the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _safetensors(arrays: Mapping[str, NDArray[Any]]) -> list[Any]:

@@ -18,13 +18,17 @@ from .checkpoint import BEST, Checkpoint, Part, read
 _NAME = re.compile(r"(step|best)_(\d{10})\.(?:ckpt|(?:model|rank_\d{5,7})\.safetensors)")
 
 
-def newest(folder: Path) -> tuple[Checkpoint | None, list[str]]:
-    """The newest whole checkpoint of a folder, and what is wrong with those that are newer."""
+def newest(
+    folder: Path, check: Callable[[Checkpoint], None] = lambda _: None
+) -> tuple[Checkpoint | None, list[str]]:
+    """The newest whole checkpoint of a folder, and what is wrong with those that are newer.
+    `check`: raises UserError for one that is not to be taken."""
     problems: list[str] = []
     for path in reversed(listed(folder)):
         try:
             found = read(path)
             found.verify()
+            check(found)
             return found, problems
         except UserError as error:
             problems.append(str(error))
@@ -37,8 +41,11 @@ def chosen(path: Path) -> Checkpoint:
     if path.suffix == ".ckpt":
         return read(path)
     folder = path / "checkpoint"
-    if os.path.lexists(folder / BEST):
-        return read(folder / BEST)
+    return read(folder / BEST) if os.path.lexists(folder / BEST) else newest_expected(folder)
+
+
+def newest_expected(folder: Path) -> Checkpoint:
+    """The newest whole checkpoint of a folder. Raises UserError: there is none."""
     found, problems = newest(folder)
     if found is None:
         because = f": {problems[0]}" if problems else ""
@@ -51,21 +58,24 @@ def listed(folder: Path) -> list[Path]:
     return [path for path, kind, _ in _files(folder) if (kind, path.suffix) == ("step", ".ckpt")]
 
 
-def prune(folder: Path, keep: int) -> None:
-    """Remove what is older than the newest `keep` checkpoints (the best has names of its own).
+def prune(folder: Path, keep: int, agreed_step: int | None = None) -> None:
+    """Remove what is older than the newest `keep` checkpoints (the best has names of its own), but
+    for the newest that is no newer than `agreed_step`, if it is given.
 
     One that lacks a part of another rank, whose disk is slower, does not count yet.
     """
-    kept = 0
+    kept: list[int] = []
     for path in reversed(listed(folder)):
         with suppress(UserError):
-            kept += _is_there(read(path))
-        if kept == keep:
-            break
-    else:
-        return
-    first = int(path.stem.partition("_")[2])
-    _remove(folder, "step", lambda step: step < first)
+            kept += [read(path).meta.step] if _is_there(read(path)) else []
+    if len(kept) >= keep:
+        agreed = next((step for step in kept if step <= (agreed_step or 0)), None)
+        _remove(folder, "step", lambda step: step < kept[keep - 1] and step != agreed)
+
+
+def remove_after(folder: Path, step: int) -> None:
+    """Remove the checkpoints of later steps than `step`."""
+    _remove(folder, "step", lambda other: other > step)
 
 
 def mark_best(path: Path, part: Part | None = None) -> None:

@@ -15,6 +15,7 @@ from .checkpoint import Part
 from .checkpoint_folder import mark_best, prune
 from .networks import Weights
 from .progress import warn
+from .resume import LOG, METRICS
 from .state import LossScaleState, Meta
 from .trainer import Trainer
 
@@ -88,10 +89,13 @@ class Checkpointer:
         try:
             self._folder.mkdir(exist_ok=True)
             if snapshot.meta is not None:
-                checkpoint.write(path, snapshot.meta, snapshot.arrays, snapshot.parts)
+                logs = [self._folder.parent / name for name in (LOG, METRICS)]
+                checkpoint.write(path, snapshot.meta, snapshot.arrays, snapshot.parts, logs)
                 if is_best:
                     mark_best(path)
-                prune(self._folder, self._settings.keep)
+                checked = self._trainer.run.limits.check_replicas
+                agreed_step = self._trainer.comm.agreed_step if checked else None
+                prune(self._folder, self._settings.keep, agreed_step)
                 return
             for part in snapshot.parts:
                 checkpoint.write_part(path, part, snapshot.data)

@@ -7,8 +7,8 @@ waits. `start`, `stop`, `barrier`, `gather` and `check_replicas` do: they are be
 from __future__ import annotations
 
 import os
-from collections import Counter
-from collections.abc import Sequence
+import socket
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import horovod.mxnet as hvd
@@ -20,10 +20,13 @@ from ..config.errors import UserError
 from .buckets import lay_out_gradients
 from .connection import Connection
 from .gpu import gpu_number
-from .limits import NonRetryableError
+from .identity import differing_ranks
+from .limits import ReplicasDifferError
 from .torus import Torus
 
 CONNECT_BYTES = 1 << 20
+_MOST_SHOWN = 4
+"""Ranks that differ, by name."""
 WIRE_SCALE = 2.0**-7
 """Applied to gradients (sums over a rank's images) that travel as float16, so that they fit."""
 
@@ -48,6 +51,8 @@ class Communicator:
         """Of the groups the last that backward completes, of each type (batch norm's may be its
         own)."""
         self._halves: list[nd.NDArray | None] = []
+        self.agreed_step: int | None = None
+        """The last step after which all ranks held the same weights; None: never compared."""
 
     def start(self) -> None:
         """Join the other ranks and open the connections with a first allreduce."""
@@ -158,22 +163,28 @@ class Communicator:
         if self.world_size > 1:
             hvd.allreduce(nd.zeros(1, self.ctx), op=hvd.Sum, name="barrier").wait_to_read()
 
-    def check_replicas(self, digest: bytes, when: str) -> None:
-        """Compare a digest over all ranks with one small allgather. Raises NonRetryableError:
-        naming the ranks that differ from the majority (a tie: from rank 0)."""
-        if odd := differing_ranks(self.gather_bytes(digest[:16], "digest")):
-            raise NonRetryableError(
-                f"replicas differ {when}: ranks {', '.join(map(str, odd))} of {self.world_size} "
-                "hold other weights than the rest; same seed, config and library versions expected"
-            )
-
-
-def differing_ranks(digests: Sequence[bytes]) -> list[int]:
-    """Ranks whose digest is not that of the majority; a tie is decided for rank 0's."""
-    counts = Counter(digests)
-    most = max(counts.values())
-    common = digests[0] if counts[digests[0]] == most else counts.most_common(1)[0][0]
-    return [rank for rank, digest in enumerate(digests) if digest != common]
+    def check_replicas(self, digests: Mapping[str, bytes], when: str, step: int) -> None:
+        """Compare what ranks must have in common with one small allgather: 16 bytes of each part,
+        such as the weights after `step`. Raises ReplicasDifferError: naming the ranks that differ
+        from the majority (a tie: from rank 0), their hosts, and in what."""
+        rows = self.gather_bytes(b"".join(digests.values()), "digest")
+        odd: dict[int, list[str]] = {}
+        for number, part in enumerate(digests):
+            for rank in differing_ranks([row[16 * number : 16 * number + 16] for row in rows]):
+                odd.setdefault(rank, []).append(part)
+        if not odd:
+            self.agreed_step = step
+            return
+        hosts = self.gather_bytes(socket.gethostname().encode()[:64].ljust(64, b"\0"), "hosts")
+        shown = "; ".join(
+            f"rank {rank} on {hosts[rank].rstrip(bytes(1)).decode()} in {', '.join(parts)}"
+            for rank, parts in sorted(odd.items())[:_MOST_SHOWN]
+        )
+        cause = ": a fault of memory or node there, or another config" if len(digests) == 1 else ""
+        raise ReplicasDifferError(
+            f"replicas differ {when}: {len(odd)} of {self.world_size} ranks, {shown}{cause}",
+            self.agreed_step,
+        )
 
 
 def context(device: str, local_rank: int) -> mx.Context:

@@ -17,11 +17,12 @@ from .capabilities import decodes_on_gpu
 from .checkpoint import Checkpoint
 from .connection import Connection
 from .gpu import check_machine
+from .identity import identity_of
 from .limits import REQUESTED, StopRequest
 from .process_info import ProcessInfo
 from .progress import Progress, warn
 from .repeated import steps_repeated
-from .resume import last_stamp_unix_s
+from .resume import LOG, METRICS, last_stamp_unix_s
 from .seeding import stream_seeds
 from .state import LossScaleState, Meta, TrainState, log_position
 
@@ -52,15 +53,19 @@ class RunContext:
         self.clock = Clock(last_stamp_unix_s(out) if first and resumed else 0.0)
         """Gives all stamps and times of the run's files."""
         self.log = MLPerfLog(
-            out / "result_0.txt" if first else None,
+            out / LOG if first else None,
             self.clock,
             resumed=log_position(self.plan, self.state) if resumed else None,
         )
         self.metrics = Metrics(
-            out / "metrics.jsonl" if first else None, self.clock, resumed=resumed is not None
+            out / METRICS if first else None, self.clock, resumed=resumed is not None
         )
         self.progress = Progress(self.plan, self.run.eval.target, shown=first)
         self.timeline = Timeline(process.rank, self.clock)
+        begun_s = self.clock.unix_s
+        self.identity = identity_of(loaded)
+        """What this rank must have in common with all others."""
+        self.timeline.add("read identity", begun_s, self.clock.unix_s)
         self.connection = Connection(self.run, self.timeline, over_mpi=process.over_mpi)
         self.stop = StopRequest()
         self.run_started_unix_s = resumed.meta.run_started_unix_s if resumed else None
@@ -121,6 +126,8 @@ class RunContext:
             seeds=stream_seeds(self.run.seed or 0),
             config_sha256=self.loaded.sha256,
             config=self.loaded.to_dict(),
+            image_set=self.identity["image set"]["manifest"],
+            code=self.identity["code"]["rn50"],
         )
 
     def start_clock(self, tensors: Sequence[str]) -> None:
@@ -132,8 +139,15 @@ class RunContext:
             self.init_s = self.clock.unix_s - self._init_start_s
             step = self.state.step
             repeated = steps_repeated(self.out, step) if self.process.rank == 0 else None
-            before = self.resumed.meta.ranks
-            self.log.resume(step, ranks=self.plan.ranks, before=before, repeated=repeated)
+            before, ranks = self.resumed.meta.ranks, self.plan.ranks
+            lost_bytes = self.resumed.meta.log_bytes - self.log.size_bytes
+            self.log.resume(
+                step,
+                ranks=ranks,
+                steps_repeated=repeated,
+                lost_bytes=lost_bytes if lost_bytes > 0 else None,
+                ranks_before=before if before != ranks else None,
+            )
             self.metrics.start_clock(self.run_started_unix_s)
             if self.process.rank == 0 and self.clock.behind_s:
                 warn(

@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from mxnet import nd
-from mxnet.gluon import HybridBlock
 
 from ..config.errors import UserError
 from ..data.pipeline import Batch
@@ -23,7 +22,7 @@ class Accuracy(NamedTuple):
     correct: int
     total: int
     correct_top5: int
-    """Images whose class is among the five highest logits."""
+    """Images whose class is among the five highest scores."""
 
     @property
     def fraction(self) -> float:
@@ -57,40 +56,48 @@ def sync_bn_statistics(
 
 
 def evaluate(
-    net: HybridBlock,
+    scores_of: Callable[[nd.NDArray], Sequence[nd.NDArray]],
     next_batch: Callable[[], Batch],
     comm: Communicator,
     *,
     batches: int,
     samples: int,
     reads: HostReads,
-) -> Accuracy:
+) -> list[Accuracy]:
     """Count hits over `batches` batches on every rank and add them up.
 
     Args:
-        net: answers images with logits, of any float type.
-        reads: brings the three counts to the host.
+        scores_of: answers images with one array (image, class) for each classifier that is
+            scored: logits or probabilities, of any float type.
+        reads: brings the three counts of a classifier to the host.
 
     Raises:
         UserError: the ranks together did not see exactly `samples` images.
     """
-    hits: Any = 0
-    near: Any = 0
-    seen: Any = 0
+    totals: list[nd.NDArray] = []
     running: deque[Any] = deque()
     for _ in range(batches):
         images, labels = next_batch()
-        # float16 counts classes up to 2,048 only, and MXNet compares equal types alone.
-        logits = net(images).astype("float32", copy=False)
-        hits = (logits.argmax(axis=1) == labels).sum() + hits
-        highest = logits.topk(k=min(TOP, logits.shape[1]))
-        near = nd.broadcast_equal(highest, labels.reshape((-1, 1))).sum() + near
-        seen = (labels >= 0).sum() + seen
-        running.append((near, images))
+        counts = [_counts(scores, labels) for scores in scores_of(images)]
+        totals = [a + b for a, b in zip(totals, counts, strict=True)] if totals else counts
+        running.append((totals[-1], images))
         if len(running) > RUN_AHEAD_STEPS:
             running.popleft()[0].wait_to_read()  # as in the loop: bounds the queue
-    sums = (count.reshape(1) for count in (hits, near, seen))
-    correct, correct_top5, total = reads.counts(comm.sum_counts(nd.concat(*sums, dim=0)))
-    if total != samples:
-        raise UserError(f"evaluation: {samples} images expected, found {total}")
-    return Accuracy(correct, total, correct_top5)
+    found = []
+    for counts in totals:
+        correct, correct_top5, total = reads.counts(comm.sum_counts(counts))
+        if total != samples:
+            raise UserError(f"evaluation: {samples} images expected, found {total}")
+        found.append(Accuracy(correct, total, correct_top5))
+    return found
+
+
+def _counts(scores: nd.NDArray, labels: nd.NDArray) -> nd.NDArray:
+    """Images whose class is the highest score, among the five highest, and images, without padding
+    (label -1)."""
+    # float16 counts classes up to 2,048 only, and MXNet compares equal types alone.
+    scores = scores.astype("float32", copy=False)
+    highest = scores.topk(k=min(TOP, scores.shape[1]))
+    hits = (scores.argmax(axis=1) == labels).sum()
+    near = nd.broadcast_equal(highest, labels.reshape((-1, 1))).sum()
+    return nd.concat(*(n.reshape(1) for n in (hits, near, (labels >= 0).sum())), dim=0)

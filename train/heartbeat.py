@@ -64,7 +64,9 @@ class HeartbeatClient:
         self._news = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         context.timeline.on_phase = lambda: os.eventfd_write(self._news, 1)
         process = context.process
-        self._send({"token": token, "rank": process.rank, "host": process.host, "pid": os.getpid()})
+        identity = json.dumps(context.identity)
+        about = {"rank": process.rank, "host": process.host, "pid": os.getpid()}
+        self._send({"token": token, **about, "identity": identity})
         threading.Thread(target=self._beat, name="watchdog", daemon=True).start()
 
     def report_failure(self, failure: dict[str, Any]) -> None:

@@ -21,6 +21,15 @@ class NonRetryableError(UserError):
     """The run has failed in a way in which it would fail again from its last checkpoint."""
 
 
+class ReplicasDifferError(UserError):
+    """The weights of the ranks differ, or what they are computed from. Those of `agreed_step` were
+    the same on all: a run goes on from a checkpoint that is no newer. None: from any."""
+
+    def __init__(self, message: str, agreed_step: int | None) -> None:
+        super().__init__(message)
+        self.agreed_step = agreed_step
+
+
 class StopRequest:
     """Why this rank would like to stop; the ranks agree at the next log point."""
 

@@ -82,6 +82,7 @@ class Updater:
             "etas": ",".join(repr(self._rule.eta) if t.scaled else "0" for t in self._tensors),
             "decays": ",".join(repr(t.decay) for t in self._tensors),
             "trust_decay_factor": repr(self._trust_decay_factor),
+            "epsilon_only_below": str(int(self._rule.epsilon_only_below)),
         }
         self.previous_lr = 0.0
         """Of the last step."""
@@ -190,10 +191,15 @@ class Updater:
         )
         g = nd.sqrt(nd.multi_sum_sq(*(self._squarable(t.arrays[1]) for t in tensors), **options))
         g = g * self._rescale(now)
-        trust = (
-            self._rule.eta * w / (g + self._trust_decay_factor * decays * w + self._rule.epsilon)
-        )
-        return nd.where((w > 0) * (g > 0), trust, nd.ones_like(trust))
+        epsilon, denominator = self._rule.epsilon, g + self._trust_decay_factor * decays * w
+        if self._rule.epsilon_only_below:
+            denominator = denominator + epsilon * (denominator < epsilon)
+            scaled = (w > 0) * (w >= epsilon) * (denominator > 0)
+        else:
+            denominator = denominator + epsilon
+            scaled = (w > 0) * (g > 0)
+        trust = self._rule.eta * w / denominator
+        return nd.where(scaled, trust, nd.ones_like(trust))
 
     @staticmethod
     def _squarable(gradient: nd.NDArray) -> nd.NDArray:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +11,14 @@ from pydantic import ValidationError
 
 from ..config.errors import UserError
 from ..config.leaves import flatten
-from ..config.load import Loaded, load
+from ..config.load import Loaded
 from ..config.plan import Plan, build_plan, spread
+from ..config.recorded import RESUME, load_recorded
 from ..config.schema import Run
-from ..config.yaml_file import read_layers
 from ..logging import mlperf
 from . import checkpoint
 from .checkpoint import Checkpoint
+from .identity import code_digest, image_set_in
 
 # What may differ: none of it changes what is learned, or it changes bits only and that is said.
 FREE = (
@@ -31,6 +32,7 @@ _BITS = (
     *_SHARES,
 )
 
+METRICS = "metrics.jsonl"
 LOG, INTERRUPTED_LOG = "result_0.txt", "interrupted_0.txt"
 """The log of a run, and the name that the log of an attempt gets below attempt_<n>/: `rn50 log
 check` looks at every result_*.txt as a run's own."""
@@ -53,11 +55,13 @@ def read_checkpoint(path: Path, loaded: Loaded) -> Checkpoint:
 
 
 def check_config(found: Checkpoint, loaded: Loaded) -> None:
-    """Raise UserError naming the first key in which config and checkpoint differ."""
+    """Raise UserError naming the first key in which config and checkpoint differ, or both image
+    sets."""
     then, now = dict(flatten(found.meta.config)), dict(flatten(loaded.to_dict()))
     other_ranks = loaded.run.system.world_size != found.meta.ranks
+    bound = ("system.nodes",) if loaded.run.data.shards else ()  # each node has its part
     for key in sorted(then.keys() | now.keys()):
-        if then.get(key) == now.get(key) or key.startswith(FREE):
+        if then.get(key) == now.get(key) or (key.startswith(FREE) and key not in bound):
             continue
         if key in _SHARES and other_ranks:
             continue  # held to the same global batches below
@@ -66,6 +70,23 @@ def check_config(found: Checkpoint, loaded: Loaded) -> None:
             "only the same config can go on from a checkpoint"
         )
     _check_batches(found, build_plan(loaded.run))
+    folder, expected = Path(loaded.run.data.path), found.meta.image_set
+    # None here, as on the login node of a cluster: each rank looks where it runs.
+    if expected and (here := image_set_in(folder)) not in (None, expected):
+        raise UserError(
+            f"data.path: the image set of manifest {expected} expected, as in {found.path}, found "
+            f"{here} in {folder}; a run resumes with the same image set only, wherever it lies"
+        )
+
+
+def other_origin(found: Checkpoint) -> list[str]:
+    """What is to be told of the version of rn50 that wrote a checkpoint."""
+    if (then := found.meta.code) == (here := code_digest()):
+        return []
+    by = (
+        f"by other sources of rn50, {then}, here {here}" if then else "before image sets were noted"
+    )
+    return [f"{found.path}: written {by}: the bits may differ from those without interruption"]
 
 
 def differences_in_bits(found: Checkpoint, loaded: Loaded) -> list[str]:
@@ -78,13 +99,6 @@ def differences_in_bits(found: Checkpoint, loaded: Loaded) -> list[str]:
     ]
 
 
-def load_recorded(source: Path, overrides: Sequence[str] = ()) -> Loaded:
-    """The config in a run's folder with overrides. Raises UserError: as of `load`, or it would be
-    read from outside of its folder: by a link, or by a `base` that is no name."""
-    read_layers(source, within=source.parent)
-    return load(source, overrides)  # with the image set that the overrides name
-
-
 def resumed_config(found: Checkpoint, overrides: list[str], source: Path) -> Loaded:
     """The config of a run that goes on: its own with overrides, its global batch kept.
 
@@ -93,12 +107,12 @@ def resumed_config(found: Checkpoint, overrides: list[str], source: Path) -> Loa
         overrides: `key.path=value`; where they change the number of ranks and not the batch, the
             batch of a rank follows.
     """
-    loaded = load_recorded(source, overrides)
+    loaded = load_recorded(source, overrides, RESUME)
     ranks = loaded.run.system.world_size
     given = any(text.partition("=")[0] in _SHARES for text in overrides)
     if ranks == found.meta.ranks or given:
         return loaded
-    return load_recorded(source, [*overrides, *keep_batches(recorded_run(found), ranks)])
+    return load_recorded(source, [*overrides, *keep_batches(recorded_run(found), ranks)], RESUME)
 
 
 def keep_batches(run: Run, ranks: int) -> list[str]:

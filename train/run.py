@@ -180,8 +180,8 @@ def evaluate_epoch(trainer: Trainer, epoch: int) -> Evaluation:
     context.log.eval_start(epoch)
     with context.timeline.span(f"evaluate {epoch}"):
         if run.limits.check_replicas:
-            digest = quick_digest(trainer.model.net)
-            trainer.comm.check_replicas(digest, f"after epoch {epoch}")
+            digests = {"weights": quick_digest(trainer.model.net)}
+            trainer.comm.check_replicas(digests, f"after epoch {epoch}", context.state.step)
         sync_bn_statistics(
             bn_statistics(trainer.model.net),
             trainer.comm,
@@ -190,8 +190,8 @@ def evaluate_epoch(trainer: Trainer, epoch: int) -> Evaluation:
         )
         copy_parameters(trainer.model.net, trainer.model.eval_net)
         entered_s = time.perf_counter()
-        accuracy = evaluate(
-            trainer.model.eval_net,
+        (accuracy,) = evaluate(
+            lambda images: [trainer.model.eval_net(images)],
             trainer.next_eval_batch,
             trainer.comm,
             batches=eval_batches(run.data.eval_samples, plan.ranks, run.eval.batch_per_rank),

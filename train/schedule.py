@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from ..config.plan import Plan
+from ..config.plan import Plan, momentum_for_batch
 from ..config.schema import Run
 
 
@@ -29,40 +29,46 @@ def step_settings(run: Run, plan: Plan) -> Callable[[int], Settings]:
         lr, momentum = lr_at(step), run.optimizer.momentum
         if run.batch.follow == "lr":
             lr *= batch / first_batch
-        elif run.batch.follow == "momentum":
-            momentum = momentum_for_batch(batch, first_batch, momentum)
+        elif run.batch.follow != "none":
+            momentum = momentum_for_batch(run.batch.follow, batch, first_batch, momentum)
         return Settings(lr, momentum, batch)
 
     return at
 
 
 def _lr_of_shape(run: Run, plan: Plan) -> Callable[[int], float]:
-    s, base_lr = run.schedule, run.optimizer.base_lr
+    """Learning rate by step. The shapes follow the images trained on, in steps of the first batch:
+    with one batch these are the steps themselves, to the last bit."""
+    s, base_lr, batch = run.schedule, run.optimizer.base_lr, plan.global_batch_size
+    warmup_steps = plan.warmup_images / batch
+    origin = 0.0 if s.decay_from == "run_start" else warmup_steps
+    late = int(s.decay_from == "first_step_after_warmup")
     milestones = [(plan.epoch_end_step(m.after_epoch), m.factor) for m in s.milestones]
-    ends: dict[str, Any] = {"base_lr": base_lr, "end_lr": s.end_lr, "decay_steps": plan.decay_steps}
-    decays: dict[str, Callable[[int], float]] = {
+    ends = {"base_lr": base_lr, "end_lr": s.end_lr, "decay_steps": plan.decay_images / batch}
+    decays: dict[str, Callable[[float], float]] = {
         "poly": partial(poly, power=s.power, **ends),
         "cosine": partial(cosine, **ends),
-        "step": lambda step: base_lr * factor_at(step + plan.warmup_steps, milestones),
     }
 
     def lr(step: int) -> float:
         if s.shape == "sony_b":
             return sony_b(plan.images_after(step) / plan.train_samples)
-        if step <= plan.warmup_steps:
-            return warmup(step, plan.warmup_steps, start_lr=s.warmup_start_lr, base_lr=base_lr)
-        return decays[s.shape](step - plan.warmup_steps)
+        if (done := plan.images_after(step) / batch) <= warmup_steps:
+            return warmup(done, warmup_steps, start_lr=s.warmup_start_lr, base_lr=base_lr)
+        if s.shape == "step":
+            return base_lr * factor_at(step, milestones)
+        return decays[s.shape](max(0.0, plan.images_after(step - late) / batch - origin))
 
     return lr
 
 
-def warmup(step: int, warmup_steps: int, *, start_lr: float, base_lr: float) -> float:
+def warmup(step: float, warmup_steps: float, *, start_lr: float, base_lr: float) -> float:
     """Linear from `start_lr` (step 0, not taken) to `base_lr` (step W): Goyal et al. 2.2."""
     return start_lr + (base_lr - start_lr) * step / warmup_steps
 
 
-def poly(step: int, *, base_lr: float, end_lr: float, power: float, decay_steps: int) -> float:
-    """end + (base - end) (1 - t / D) ** power, `step` t counted from the end of the warm-up.
+def poly(step: float, *, base_lr: float, end_lr: float, power: float, decay_steps: float) -> float:
+    """end + (base - end) (1 - t / D) ** power, `step` t counted from `schedule.decay_from`.
 
     Power 2 and D = the rest of the run in NVIDIA's entries and the TensorFlow reference; Fujitsu
     has power 2.2 and a D that ends before the run does. Constant from D on.
@@ -71,7 +77,7 @@ def poly(step: int, *, base_lr: float, end_lr: float, power: float, decay_steps:
     return end_lr + (base_lr - end_lr) * (1 - done) ** power
 
 
-def cosine(step: int, *, base_lr: float, end_lr: float, decay_steps: int) -> float:
+def cosine(step: float, *, base_lr: float, end_lr: float, decay_steps: float) -> float:
     """Half a cosine from `base_lr` to `end_lr` (DeepLearningExamples RN50v1.5)."""
     done = min(1.0, step / decay_steps) if decay_steps else 1.0
     return end_lr + (base_lr - end_lr) * 0.5 * (1 + math.cos(math.pi * done))
@@ -87,15 +93,6 @@ def sony_b(epoch: float) -> float:
     if epoch < 5:
         return 0.2 + (29 - 0.2) * epoch / 5
     return (29 if epoch < 30 else 50) * (1 - min(epoch, 90) / 90) ** 2
-
-
-def momentum_for_batch(batch: int, reference_batch: int, reference_momentum: float) -> float:
-    """Momentum that keeps the noise scale lr N / (B (1 - m)) at one learning rate (Smith and Le).
-
-    Sony prints this garbled; as products it would make momentum fall with the batch. 54K from 0.9
-    at 32K gives 0.9407, what later entries found by tuning.
-    """
-    return 1 - (1 - reference_momentum) * reference_batch / batch
 
 
 def akiba_sgd_share(epoch: float, *, centre: float = 10.0, period: float = 5.0) -> float:

@@ -1,7 +1,8 @@
-"""`python -m rn50.train.score CONFIG CHECKPOINT RESULT`: one rank that scores a checkpoint.
+"""`python -m rn50.train.score RESULT CONFIG CHECKPOINT...`: one rank that scores checkpoints.
 
-Rank 0 leaves the counts in the file RESULT. The evaluation is that of a run: its network, its
-images by DALI, its shards, its counting (`evaluate.py`).
+Rank 0 leaves the counts of each and of their ensemble in the file RESULT. The evaluation is that of
+a run: its network, its images by DALI, its shards, its counting (`evaluate.py`). Images, batch and
+device are those of the first config.
 """
 
 from __future__ import annotations
@@ -10,8 +11,10 @@ import json
 import os
 import sys
 import traceback
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from ..config.atomic import write_file
 from ..config.load import load
@@ -26,14 +29,15 @@ from .connection import Connection
 from .process_info import ProcessInfo, read_process_info
 
 
-def main(config: Path, path: Path, result: Path) -> None:
+def main(result: Path, *pairs: Path) -> None:
     """Score on this rank. If that fails, the reason is left beside `result`, as a rank that trains
     leaves it, and the process ends at once: exit handlers would wait for the other ranks."""
     place = read_process_info()
     try:
-        counts = score(load(config).run, checkpoint.read(path), place)
+        runs = [load(config).run for config in pairs[::2]]
+        counts = score(runs, [checkpoint.read(path) for path in pairs[1::2]], place)
         if place.rank == 0:
-            write_file(result, json.dumps(counts))
+            write_file(result, json.dumps({"counts": counts}))
     except BaseException as error:  # whatever it was, the others must not wait
         failure = {"rank": place.rank, "host": place.host, "phase": "evaluation", "step": 0}
         traceback.print_exc()
@@ -44,30 +48,26 @@ def main(config: Path, path: Path, result: Path) -> None:
         os._exit(EXIT_FAILED)
 
 
-def score(run: Run, found: Checkpoint, place: ProcessInfo) -> dict[str, int]:
-    """The counts of `evaluate.Accuracy` over all ranks. Batch-norm statistics are those that the
-    checkpoint holds; where they are each rank's own still, `eval.bn_stats` is done to them."""
+def score(
+    runs: Sequence[Run], found: Sequence[Checkpoint], place: ProcessInfo
+) -> list[dict[str, int]]:
+    """The counts of `evaluate.Accuracy` over all ranks: of each checkpoint, and last of their
+    ensemble, the mean of their softmax in float32. All see the same batches in one pass."""
+    run = runs[0]
     connection = Connection(run, Timeline(place.rank), over_mpi=place.over_mpi)
     connection.begin()
+    from mxnet import nd
+
     from ..data.pipeline import build_eval_source
-    from .checkpoint_state import active_ranks, restore_network
     from .comm import Communicator, context
-    from .evaluate import evaluate, sync_bn_statistics
+    from .evaluate import evaluate
     from .host_reads import HostReads
-    from .networks import bn_statistics, build_networks, copy_parameters
     from .trainer import batches_of
 
     ctx, ranks = context(run.system.device, place.local_rank), place.world_size
     comm = Communicator(ctx, connection)
     comm.start()
-    net, eval_net, _ = build_networks(
-        run.model, run.data.classes, crop_px=run.data.crop_px, seed=0, ctx=ctx
-    )
-    restore_network(found, net, rank=place.rank, ranks=ranks)
-    if len(found.parts) > 1 and ranks == found.meta.ranks:
-        mode, active = run.eval.bn_stats, active_ranks(found)
-        sync_bn_statistics(bn_statistics(net), comm, mode=mode, active_ranks=active)
-    copy_parameters(net, eval_net)
+    nets = [_network(*pair, comm, place, ctx) for pair in zip(runs, found, strict=True)]
     images = build_eval_source(
         run.data,
         batch_per_rank=run.eval.batch_per_rank,
@@ -75,8 +75,13 @@ def score(run: Run, found: Checkpoint, place: ProcessInfo) -> dict[str, int]:
         ranks=ranks,
         device_id=ctx.device_id if decodes_on_gpu(run) else None,
     )
-    accuracy = evaluate(
-        eval_net,
+
+    def scores_of(batch: Any) -> list[Any]:
+        logits = [net(batch) for net in nets]
+        return [*logits, sum(nd.softmax(one.astype("float32")) for one in logits) / len(nets)]
+
+    accuracies = evaluate(
+        scores_of,
         batches_of(images, ctx),
         comm,
         batches=eval_batches(run.data.eval_samples, ranks, run.eval.batch_per_rank),
@@ -84,7 +89,26 @@ def score(run: Run, found: Checkpoint, place: ProcessInfo) -> dict[str, int]:
         reads=HostReads(),
     )
     comm.stop()
-    return accuracy._asdict()
+    return [accuracy._asdict() for accuracy in accuracies]
+
+
+def _network(run: Run, found: Checkpoint, comm: Any, place: ProcessInfo, ctx: Any) -> Any:
+    """The evaluation network of a checkpoint. Batch-norm statistics are those that it holds; where
+    they are each rank's own still, `eval.bn_stats` is done to them."""
+    from .checkpoint_state import active_ranks, restore_network
+    from .evaluate import sync_bn_statistics
+    from .networks import bn_statistics, build_networks, copy_parameters
+
+    net, eval_net, _ = build_networks(
+        run.model, run.data.classes, crop_px=run.data.crop_px, seed=0, ctx=ctx
+    )
+    # It waits for all before: the last network's statistics were reduced under the same name.
+    restore_network(found, net, rank=place.rank, ranks=place.world_size)
+    if len(found.parts) > 1 and place.world_size == found.meta.ranks:
+        mode, active = run.eval.bn_stats, active_ranks(found)
+        sync_bn_statistics(bn_statistics(net), comm, mode=mode, active_ranks=active)
+    copy_parameters(net, eval_net)
+    return eval_net
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 
-STREAMS = ("weights", "shuffle", "augment", "flip", "dropout")
+STREAMS = ("weights", "shuffle", "augment", "flip", "operations", "dropout")
 
 
 def draw_seed() -> int:

@@ -11,10 +11,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Annotated, Any, Literal, NamedTuple
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field
 
 from ..config.plan import Plan
-from ..config.renamed import rename_tree
 
 Count = Annotated[int, Field(ge=0)]
 
@@ -81,8 +80,12 @@ class Meta(Strict):
     seeds: dict[str, int]
     """Of every random stream."""
     config_sha256: str
-    config: Annotated[dict[str, Any], AfterValidator(rename_tree)]
-    """As `Loaded.to_dict` gave it; a key that had another name then has today's."""
+    config: dict[str, Any]
+    """As `Loaded.to_dict` gave it."""
+    image_set: str = ""
+    """The digest of the image set's manifest; empty: written by a version that did not keep it."""
+    code: str = ""
+    """The digest of rn50's sources."""
 
     @property
     def step(self) -> int:

@@ -20,6 +20,7 @@ from .comm import Communicator
 from .comm import context as device_context
 from .context import RunContext
 from .host_reads import HostReads
+from .identity import part_digests
 from .loop import StepContext
 from .loss_scale import LossScaler
 from .networks import (
@@ -251,7 +252,8 @@ def warm_up_batches(plan: Plan, step: int) -> list[int]:
 def verify_replicas(
     context: RunContext, comm: Communicator, _: None, model: Model, digest: bytes
 ) -> None:
-    """All ranks hold the same weights: drawn alike and compared, or rank 0's by broadcast.
+    """All ranks hold the same weights, drawn alike and compared, or rank 0's by broadcast, and are
+    of one run (`identity.py`).
 
     Ends with one reduction, so that each group has its connections and its place in Horovod's
     response cache.
@@ -259,7 +261,8 @@ def verify_replicas(
     if context.run.startup.weights == "broadcast" and context.resumed is None:
         comm.broadcast_(model.net.collect_params())
         digest = weights_digest(model.net, trained=True)
-    comm.check_replicas(digest, "after start-up")
+    digests = {**part_digests(context.identity), "weights": digest[:16]}
+    comm.check_replicas(digests, "after start-up", context.state.step)
     comm.reduce()
     nd.waitall()
 

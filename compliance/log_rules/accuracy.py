@@ -1,31 +1,30 @@
-"""Rules on accuracies as numbers: can they be counts of correct images, does their course hold."""
+"""Rules on accuracies as numbers: can they be counts of correct images, is their course likely."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from ...config import benchmark
-from ...config.finding import number, plain, shown
+from ...config.finding import plain, shown
 from ..logged_run import Evaluation, LoggedRun, reaches_target
 from ..rule import NOTE, POLICY, RULES_TEXT, Violation, rule
 
-_MEAN_OF_FLOATS = 1e-6
-"""Rounding of means that were summed in float32: published ones lie up to 1.6e-7 beside a count
-(v1.1 Graphcore), 1/50,000 is 2e-5."""
-_ROUNDED_PLACES = 6
-"""Accuracies with more decimals were not rounded to decimals."""
-_EXACT = 1e-9
-_BY_CHANCE = 0.05
-"""Of a log whose accuracies are of no such form, that so many fit all the same."""
-_CERTAIN = 1e-3
-"""Expected number of other counts of images that fit by chance, where one is named."""
+_SUMMED_IN_FLOAT32 = 1e-6
+"""Means that were summed in float32: published ones lie up to 1.6e-7 beside a count (v1.1
+Graphcore), 1/50,000 is 2e-5."""
+_EXACT = 5e-9
+"""Rounding of accuracies with eight decimals or more. That three of them seem to be counts over any
+wrong number of images up to 50,000 has a chance of 6e-6."""
+_ALONE = 8
+"""Evaluations that are counts beside the one that is not. In a log of five decimals over a padded
+set that happens by chance once in 50."""
 _FEWEST_IMAGES = 1000
-_MOST_IMAGES, _MOST_EVALUATIONS = 100_000, 500
-_LEAP = 0.25
-"""Above every published rise to the target between two evaluations (0.10; v0.7 SIAT)."""
-_FEWEST_EPOCHS = 10
-"""Half of the fewest published (20; v0.7 SIAT)."""
+_DIVISORS = sorted(2**i * 5**k for i in range(5) for k in range(6) if 2**i * 5**k <= 3125)
+"""Of 50,000, up to a sixteenth of it. That accuracies of four decimals, as most logs have them, are
+all counts over so few images is no chance."""
+_EARLY_EPOCH, _EARLY_ACCURACY = 4, 0.6
+"""The best published accuracy at epoch 4 is below 0.6."""
 
 
 @rule("MLP811", "accuracy-out-of-range", POLICY, "an accuracy is a fraction of images")
@@ -44,60 +43,21 @@ def accuracy_range(run: LoggedRun) -> Iterator[Violation]:
         yield Violation.at(event, what, "a fraction from 0 to 1", text, advice, severity)
 
 
-def _places(value: float) -> int:
-    """Decimal places as logged."""
-    digits, _, exponent = repr(value).partition("e")
-    return len(digits.partition(".")[2].rstrip("0")) - int(exponent or 0)
-
-
-class _Grid:
-    """Whether accuracies are counts over a number of images, given the digits they are logged with:
-    rounded to the most places that the log has, or floats."""
-
-    def __init__(self, accuracies: Sequence[float]) -> None:
-        self.accuracies = accuracies
-        self.places = max(0, *(_places(value) for value in accuracies))
-        self.rounded = self.places <= _ROUNDED_PLACES
-        self.slack = max(_MEAN_OF_FLOATS, 0.5 * 10.0**-self.places)
-
-    def fits(self, value: float, images: int) -> bool:
-        """Is it a count over so many images?"""
-        return _near(value, images, _EXACT if self._needs_no_rounding(images) else self.slack)
-
-    def chance(self, images: int) -> float:
-        """That an accuracy with as many digits fits although it is no count over so many images."""
-        if self._needs_no_rounding(images):
-            return min(1.0, images / 10.0**self.places)
-        return min(1.0, 2 * self.slack * images)
-
-    def _needs_no_rounding(self, images: int) -> bool:
-        return self.rounded and 10**self.places % images == 0
-
-    def images(self, most: int, least: int) -> int | None:
-        """The number of images, up to `most`, of which all accuracies are counts; None: there is
-        none, or it is not to be told from chance. A multiple from `least` on takes the place of a
-        smaller number where the counts may be even (of three, of four ...) by chance."""
-        longest = max(self.accuracies, key=_places)
-        for slack in (0.5 * 10.0**-self.places,) if self.rounded else (_EXACT, _MEAN_OF_FLOATS):
-            chance = min(1.0, 2 * slack * most)
-            if most * chance ** len(self.accuracies) > _CERTAIN:
-                continue
-            wide = 1.01 * slack  # a plain expression: 70,000 calls would take 30 ms
-            near = [
-                n
-                for n in range(_FEWEST_IMAGES, most + 1)
-                if (longest * n + wide * n) % 1.0 <= 2 * wide * n
-            ]
-            for n in near:
-                if all(_near(a, n, slack) for a in self.accuracies):
-                    times = max(1, -(-least // n))
-                    by_chance = float(times) ** -len(self.accuracies) > _CERTAIN
-                    return n * times if by_chance and n * times <= most else n
-        return None
-
-
 def _near(value: float, images: int, slack: float) -> bool:
-    return abs(value - round(value * images) / images) <= slack * 1.001
+    """Is an accuracy a count of correct images over so many?"""
+    return abs(value - round(value * images) / images) <= slack
+
+
+def _fractions(run: LoggedRun) -> list[Evaluation]:
+    """The first evaluation of each epoch, where the whole set of ImageNet is evaluated (else
+    eval-samples says it)."""
+    if run.value("eval_samples") not in (None, benchmark.IMAGENET_EVAL_SAMPLES):
+        return []
+    first: dict[object, Evaluation] = {}
+    for one in run.timed_evaluations:
+        if 0 < one.accuracy < benchmark.HIGHEST_ACCURACY:
+            first.setdefault(one.order if one.epoch is None else one.epoch, one)
+    return list(first.values())
 
 
 @rule(
@@ -106,84 +66,67 @@ def _near(value: float, images: int, slack: float) -> bool:
     keys=("eval_samples",),
 )
 def accuracies_are_counts(run: LoggedRun) -> Iterator[Violation]:
-    """Accuracies are counts over eval_samples (or 50,000) images: single ones that are not, or
-    counts over fewer images throughout, are policy; a log of another form (a mean over padded
-    batches, a larger padded set) is a note."""
-    fractions = [e for e in run.timed_evaluations if 0 < e.accuracy < benchmark.HIGHEST_ACCURACY]
-    fractions = fractions[-_MOST_EVALUATIONS:]
-    if len(fractions) < 3:
+    """Accuracies are counts over 50,000 images: one alone that is not, or counts over fewer images
+    throughout, are policy; others (means over padded batches, a padded set) are a note."""
+    all_images = benchmark.IMAGENET_EVAL_SAMPLES
+    found = _fractions(run)
+    odd = [e for e in found if not _near(e.accuracy, all_images, _SUMMED_IN_FLOAT32)]
+    if not odd or len(found) < 3:
         return
-    grid = _Grid([e.accuracy for e in fractions])
-    logged = number(run.value("eval_samples"))
-    sizes = [benchmark.IMAGENET_EVAL_SAMPLES]
-    if logged is not None and logged.is_integer() and 1 < logged <= 10**7:
-        sizes.append(int(logged))
-    best = min(sizes, key=lambda size: sum(not grid.fits(e.accuracy, size) for e in fractions))
-    odd = [e for e in fractions if not grid.fits(e.accuracy, best)]
-    if not odd:
-        return
-    fit = len(fractions) - len(odd)
-    if 2 * len(odd) < len(fractions) and _tail(grid.chance(best), len(fractions), fit) < _BY_CHANCE:
-        one = next((e for e in odd if reaches_target(e.accuracy)), odd[0])
-        yield _no_count(one, best, f"{fit} other{'s' if fit > 1 else ''} are", POLICY)
-        return
-    fewer = grid.images(min(best + best // 3, _MOST_IMAGES), best)
-    if fewer is not None:
-        text = f"all {len(fractions)} accuracies are counts over {fewer:,} images, not {best:,}"
-        actual = f"multiples of 1/{fewer:,}"
-        severity = POLICY if fewer < best else NOTE
-        yield Violation(
-            text, odd[0].line, f"multiples of 1/{best:,}", actual, "evaluate every image", severity
-        )
-        return
-    yield _no_count(odd[0], best, f"nor are {len(odd) - 1} others", NOTE)
-
-
-def _no_count(one: Evaluation, images: int, rest: str, severity: str) -> Violation:
-    text = (
-        f"eval_accuracy (line {one.line}) {plain(one.accuracy)} is no count over {images:,} images"
-        + (f", {rest}" if rest else "")
-    )
-    advice = "the accuracy is the number of correct images over all images"
-    return Violation(
-        text, one.line, f"a multiple of 1/{images:,}", plain(one.accuracy), advice, severity
+    numbers = [e.accuracy for e in found]
+    one = numbers[-1]  # a plain expression: 49,000 calls would take twice as long
+    wide = range(_FEWEST_IMAGES, all_images)
+    fewer = (n for n in wide if abs((one * n + 0.5) % 1.0 - 0.5) <= _EXACT * n)
+    images = next((n for n in fewer if all(_near(a, n, _EXACT) for a in numbers)), None)
+    text = f"{len(odd)} of {len(found)} accuracies are no counts over {all_images:,} images"
+    if images is not None:
+        text = f"all {len(found)} accuracies are counts over {images:,} images, not {all_images:,}"
+    yield Violation(
+        message=f"eval_accuracy (line {odd[0].line}) is {plain(odd[0].accuracy)}: {text}",
+        line=odd[0].line,
+        expected=f"a multiple of 1/{all_images:,}",
+        actual=plain(odd[0].accuracy) if images is None else f"multiples of 1/{images:,}",
+        advice="the accuracy is the number of correct images over all images",
+        severity=None if images or (len(odd) == 1 and len(found) > _ALONE) else NOTE,
     )
 
 
-def _tail(chance: float, of: int, fit: int) -> float:
-    """Probability that `fit` or more of `of` fit by chance."""
-    terms = range(fit, of + 1)
-    return sum(math.comb(of, k) * chance**k * (1 - chance) ** (of - k) for k in terms)
+def _of_few_images(found: Sequence[Evaluation]) -> tuple[Evaluation, str] | None:
+    images = next((n for n in _DIVISORS if all(_near(e.accuracy, n, _EXACT) for e in found)), None)
+    if images is None or len(found) < 3:
+        return None
+    return found[-1], f"all {len(found)} accuracies are counts over {images:,} images"
 
 
-@rule("MLP813", "accuracy-leap", POLICY, "published accuracy curves", keys=("train_samples",))
-def credible_rise(run: LoggedRun) -> Iterator[Violation]:
-    """The target is not reached from far below in one step of evaluations, nor before epoch 10."""
-    target = run.target
-    if not run.needs_target or target is None:
-        return
-    if run.value("train_samples") not in (None, benchmark.IMAGENET_TRAIN_SAMPLES):
-        return  # another task; train-samples says it
-    if target.epoch is not None and 0 <= target.epoch < _FEWEST_EPOCHS:
-        text = (
-            f"{plain(target.accuracy)} at epoch {plain(target.epoch)} (line {target.line}): the "
-            "fewest published epochs to the target are 20"
-        )
-        expected = f"epoch {_FEWEST_EPOCHS} or later"
-        advice = "a model that was trained before run_start is no run"
-        yield Violation(text, target.line, expected, plain(target.epoch), advice)
-        return
-    before = [
-        e for e in run.timed_evaluations if e.order < target.order and e.epoch != target.epoch
-    ]
-    if not before:
-        return
-    rise = target.accuracy - before[-1].accuracy
-    if rise > _LEAP:
-        text = (
-            f"accuracy leaps from {plain(before[-1].accuracy)} (line {before[-1].line}) to "
-            f"{plain(target.accuracy)} (line {target.line})"
-        )
-        expected = f"a rise by at most {_LEAP} between two evaluations"
-        advice = "no published run rises by more than 0.10 to the target"
-        yield Violation(text, target.line, expected, f"{rise:.3f}", advice)
+def _equal_in_a_row(found: Sequence[Evaluation]) -> tuple[Evaluation, str] | None:
+    for one, other, third in zip(found, found[1:], found[2:], strict=False):
+        if one.accuracy == other.accuracy == third.accuracy:
+            return one, f"{plain(one.accuracy)} is the accuracy of three evaluations in a row"
+    return None
+
+
+def _high_early(found: Sequence[Evaluation]) -> tuple[Evaluation, str] | None:
+    for one in found:
+        if one.epoch is not None and one.epoch <= _EARLY_EPOCH and one.accuracy > _EARLY_ACCURACY:
+            return one, f"{plain(one.accuracy)} at epoch {plain(one.epoch)}"
+    return None
+
+
+_UNLIKELY: dict[str, Callable[[Sequence[Evaluation]], tuple[Evaluation, str] | None]] = {
+    "counts over 50,000 images": _of_few_images,
+    "accuracies that differ": _equal_in_a_row,
+    f"at most {_EARLY_ACCURACY} up to epoch {_EARLY_EPOCH}": _high_early,
+}
+"""What published logs have, and what finds the first evaluation that has something else."""
+
+
+@rule("MLP813", "unlikely-accuracy", NOTE, "published logs", keys=("eval_samples",))
+def likely_accuracies(run: LoggedRun) -> Iterator[Violation]:
+    """Accuracies are not all counts over a small part of the 50,000 images, three in a row are not
+    equal, and none up to epoch 4 is above 0.6."""
+    evaluations = _fractions(run)
+    for expected, find in _UNLIKELY.items():
+        if (found := find(evaluations)) is not None:
+            one, text = found
+            message = f"{text} (line {one.line})"
+            yield Violation(message=message, line=one.line, expected=expected, actual=text)

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from ...config import benchmark
 from ...config.finding import number, plain, printable, shown
 from ...logging.events import Event
-from ..clock_fault import clock_fault
 from ..logged_run import SAME_MS, LoggedRun
 from ..rule import (
     ANY_KEY,
@@ -87,12 +86,11 @@ def clock_steady(run: LoggedRun) -> Iterator[Violation]:
         return  # copied-records says it
     if run.run_ms is not None and run.run_ms <= 0:
         return  # run-time-not-positive says it
-    why = clock_fault(run)
     count = max(len(steps), run.log.step_back_count if run.second_run_line is None else 0)
     most = plain(round(worst.by_ms / 1000, 3))
     text = (
         f"time goes back {count} x, most by {most} s at line {worst.line} "
-        f"({printable(worst.key)[:60]})" + (f": {why}" if why else "")
+        f"({printable(worst.key)[:60]})"
     )
     advice = "one process with one clock writes the log"
     severity = None if worst.by_ms >= SAME_MS else NOTE
@@ -223,6 +221,8 @@ def resumed(run: LoggedRun) -> Iterator[Violation]:
                 f"; from there on {plain(ranks)} ranks in the place of {plain(before)}, whose sums "
                 "round differently"
             )
+        if lost := number(event.metadata.get("lost_bytes")):
+            text += f"; {plain(lost)} bytes of the log before it are lost"
         expected = "one uninterrupted run"
         actual = f"resumed after step {shown(event.value)}"
         yield Violation(text, event.line, expected, actual, "submit runs that were not interrupted")

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from ...config import benchmark
 from ...config.finding import plain, printable, shown
 from ...logging.events import Event
-from ..logged_run import SAME_MS, LoggedRun
+from ..logged_run import SAME_MS, LoggedRun, spread_ms
 from ..rule import CHECKER, ERROR, NOTE, RULES_TEXT, Violation, rule
 from . import round_060
 from .events import LOG_IT
@@ -71,7 +71,7 @@ def copies(run: LoggedRun) -> Iterator[Violation]:
     if not repeated:
         return
     count = max(run.log.counts[key] for key in repeated)
-    spread = max(_spread_ms(run.all(key)) for key in repeated)
+    spread = max(spread_ms(run.all(key)) for key in repeated)
     first = run.all(repeated[0])[1]
     what = f"{len(repeated)} keys" if len(repeated) > 3 else ", ".join(repeated)
     who = f"{count} ranks wrote" if run.duplicate_writers > 1 else f"{count} writers logged"
@@ -99,11 +99,7 @@ _CLOCK = ("run_start", "run_stop")
 def _alike(events: list[Event]) -> bool:
     """One status, and stamps within a second."""
     states = {str(event.metadata.get("status")) for event in events}
-    return len(states) == 1 and _spread_ms(events) <= SAME_MS
-
-
-def _spread_ms(events: list[Event]) -> float:
-    return max(e.time_ms for e in events) - min(e.time_ms for e in events)
+    return len(states) == 1 and spread_ms(events) <= SAME_MS
 
 
 @rule("MLP201", "several-clocks", ERROR, f"{RULES_TEXT} lines 487-491: one clock")
@@ -115,7 +111,7 @@ def one_clock(run: LoggedRun) -> Iterator[Violation]:
             continue
         first = events[0]
         states = {str(e.metadata.get("status")) for e in events}
-        spread = _spread_ms(events)
+        spread = spread_ms(events)
         if len(states) > 1:
             said = " and ".join(
                 f"{printable(str(e.metadata.get('status')))[:40]} (line {e.line})"

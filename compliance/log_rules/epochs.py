@@ -11,8 +11,6 @@ from ..logged_run import LoggedRun
 from ..rule import CLOSED_POLICY, FROM_070, NOTE, RULES_TEXT, Setting, Violation, rule
 from .training import EPOCH_KEYS, EPOCH_NAMES
 
-_MOST_EVALUATIONS = 100  # of the search for one out of place; published runs have up to 90
-
 
 @rule(
     "MLP803", "evaluation-cadence", CLOSED_POLICY, f"{RULES_TEXT} lines 939, 443", rulesets=FROM_070
@@ -22,27 +20,11 @@ def cadence(run: LoggedRun) -> Iterator[Violation]:
     epochs = [epoch for epoch, _ in run.numbered("eval_accuracy")]
     problem = cadence_problem(sorted(set(epochs)))
     if problem is not None:
-        cause = "" if _out_of_place(epochs) is None else "epochs-out-of-order"
         text = f"evaluated not every {benchmark.EVAL_PERIOD_EPOCHS} epochs: {problem}"
         expected = f"every {benchmark.EVAL_PERIOD_EPOCHS} epochs from epoch 1-4 on"
         advice = "keep the cadence to the end"
         line = run.during("eval_accuracy")[0].line
-        yield Violation(text, line, expected, problem, advice, caused_by=cause)
-
-
-def _out_of_place(epochs: list[float]) -> int | None:
-    """Where one evaluation stands without which the cadence would be kept, save for the gap that it
-    leaves, and whose epoch does not fit between its neighbours; None: there is none."""
-    if len(epochs) > _MOST_EVALUATIONS:
-        return None
-    for at, epoch in enumerate(epochs):
-        before, after = epochs[:at], epochs[at + 1 :]
-        if not before or not after or before[-1] < epoch < after[0]:
-            continue
-        mended = (before[-1] + after[0]) / 2
-        if cadence_problem(sorted({*before, mended, *after})) is None:
-            return at
-    return None
+        yield Violation(text, line, expected, problem, advice)
 
 
 def _first_epoch(run: LoggedRun) -> tuple[float, int] | None:

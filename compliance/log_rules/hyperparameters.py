@@ -152,13 +152,27 @@ _SCHEDULE = {
     keys=tuple(key for keys in _SCHEDULE.values() for key in keys),
 )
 def schedule_lengths(run: LoggedRun) -> Iterator[Violation]:
-    """Rate, decay steps and warm-up are finite numbers from 0 on; SGD decays in whole steps."""
+    """Rate, decay steps and warm-up are finite numbers from 0 on, those of SGD in whole steps or
+    epochs."""
     for key in _SCHEDULE.get(run.optimizer or "", ()):
         event = run.first(key)
         if event is None:
             continue
         value = number(event.value)
-        integral = key == "sgd_opt_learning_rate_decay_steps"
+        integral = run.optimizer == "sgd" and not key.endswith("base_learning_rate")
         if value is not None and value >= 0 and (not integral or value.is_integer()):
             continue
         yield as_setting(event).violation(f"{'an integer' if integral else 'a number'} from 0 on")
+
+
+@rule(
+    *("MLP718", "invalid-bn-span", CLOSED_POLICY),
+    "batch norm is over images of one batch",
+    keys=("model_bn_span", "global_batch_size"),
+)
+def bn_span(run: LoggedRun) -> Iterator[Violation]:
+    """model_bn_span, where it is logged, is a number from 1 to the global batch."""
+    for event in run.all("model_bn_span")[:1]:
+        span, batch = number(event.value), run.batch or math.inf
+        if span is None or not 1 <= span <= batch:
+            yield as_setting(event).violation(f"from 1 to the batch ({batch:,g})")

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ...config.finding import number, plain, printable
+from ...logging.checked_keys import READ_METADATA
 from ...logging.events import MLL, cut
-from ..logged_run import LoggedRun
-from ..rule import CHECKER, ERROR, NOTE, POLICY, Violation, rule
+from ...logging.look_alike import looks_like, spelled_out
+from ..logged_run import SAME_MS, LoggedRun, spread_ms
+from ..rule import ANY_KEY, CHECKER, ERROR, NOTE, POLICY, Violation, rule
 
 
 @rule("MLP001", "broken-record", ERROR, f"{CHECKER}, mlp_parser")
@@ -126,10 +128,25 @@ def joined(run: LoggedRun) -> Iterator[Violation]:
         yield Violation(text, joined.first, expected, f"{joined.lines} lines with more", advice)
 
 
+def _mixed_runs(run: LoggedRun) -> Iterator[Violation]:
+    """That two runs write to one file at one time: both initialise and start, more than a second
+    apart."""
+    starts = run.all("run_start")
+    if min(spread_ms(starts), spread_ms(run.all("init_stop"))) > SAME_MS:
+        yield Violation(
+            message=f"two runs in one file, their records mixed: run_start in lines "
+            f"{starts[0].line} and {starts[-1].line}",
+            line=starts[-1].line,
+            expected="one run",
+            actual="two that initialise and start at other times",
+            advice="give each run its own result_N.txt",
+        )
+
+
 @rule("MLP007", "two-runs", ERROR, f"{CHECKER}, init_start before init_stop")
 def two_runs(run: LoggedRun) -> Iterator[Violation]:
-    """A file holds one run: no second one after it, and none in the records of the other format
-    (:::MLL, :::MLLOG)."""
+    """A file holds one run: no second one after it or mixed with it, and none in the records of the
+    other format (:::MLL, :::MLLOG)."""
     log, other = run.log, run.log.other_run
     if other is not None:
         text = (
@@ -140,9 +157,35 @@ def two_runs(run: LoggedRun) -> Iterator[Violation]:
         yield Violation(text, other.line, "one run", "another one in another format", advice)
     second = run.second_run_line
     if second is None:
+        yield from _mixed_runs(run)
         return
     lines = [event.line for event in run.log.events]
     before = max((line for line in lines if line < second), default=second)
     text = f"two runs in one file: lines {lines[0]}-{before} and {second}-{lines[-1]}"
     advice = "give each run its own result_N.txt; the first one is judged here"
     yield Violation(text, second, "one run", "another one starts here", advice)
+
+
+@rule(
+    *("MLP009", "look-alike-name", POLICY),
+    "no reader finds what another name hides",
+    keys=(ANY_KEY,),
+)
+def look_alikes(run: LoggedRun) -> Iterator[Violation]:
+    """No key, and no name of metadata, looks like one that a rule reads and is another: by
+    invisible characters, letters of other scripts, case or punctuation."""
+    events = run.log.events
+    names = [
+        (next(e.line for e in events if name in e.metadata), "metadata", name, meant)
+        for name in sorted(set().union(*(e.metadata for e in events)) - READ_METADATA)
+        if (meant := looks_like(name, READ_METADATA)) is not None
+    ]
+    keys = [(one.line, "key", one.key, one.meant) for one in run.log.look_alikes]
+    for line, kind, name, meant in [*keys, *names][:20]:
+        yield Violation(
+            message=f"line {line}: {kind} {spelled_out(name)} looks like {meant} and is another",
+            line=line,
+            expected=meant,
+            actual=spelled_out(name),
+            advice="write the name in plain letters",
+        )

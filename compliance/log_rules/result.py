@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from ...config import benchmark
 from ...config.finding import number, plain, printable, shown
-from ..clock_fault import clock_fault
+from ...logging.look_alike import looks_like, spelled_out
 from ..logged_run import (
     SAME_MS,
     Evaluation,
@@ -37,8 +37,7 @@ def clock_forward(run: LoggedRun) -> Iterator[Violation]:
         text = f"run time 0 s: run_start and {stop.place} have one stamp"
         yield Violation(text, stop.line, "above 0", "0")
     else:
-        why = clock_fault(run)
-        what = f"is {-run_ms / 1000:g} s before run_start" + (f": {why}" if why else "")
+        what = f"is {-run_ms / 1000:g} s before run_start"
         yield Violation.at(stop, what, "later than run_start", f"{run_ms / 1000:g} s")
 
 
@@ -165,8 +164,10 @@ def success(run: LoggedRun) -> Iterator[Violation]:
         status = event.metadata["status"]
         text = printable(status)[:40] if isinstance(status, str) else shown(status)
         hint = ""
-        if isinstance(status, str) and status.strip().lower() == "success":
-            hint = ": must be lower case"
+        if isinstance(status, str) and looks_like(status, ("success",)):
+            lower = status.lower() == "success"
+            hint = ": must be lower case" if lower else ", which looks like success and is not"
+            text = text if lower else spelled_out(status)
         advice = "one run of five may fail; it counts as the slowest"
         yield Violation.at(event, f"says {text}{hint}", "success", text, advice)
         return

@@ -1,20 +1,17 @@
-"""Rules on the course of training: do epochs, blocks, evaluations and their stamps fit together.
+"""Rules on the course of training: is what a log claims to have trained in it, and in order.
 
-Published implementations number and group epochs in many ways (blocks named by their last epoch,
-one block for all, evaluations logged after training). So a log is held against itself: what is odd
-throughout is its implementation's habit, a note; what is odd in the minority of places contradicts
-the rest of the log, a policy finding; what leaves no valid result is an error.
+Published implementations number epochs in several ways and group them in many (blocks named by
+their last epoch, one block for all, evaluations logged after training). Where a log has no
+`epoch_start`, only its blocks say what was trained, and what is odd throughout is a habit: a note.
 """
 
-from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Sequence
-from itertools import pairwise
-from typing import NamedTuple
+import math
+from collections.abc import Iterator
 
 from ...config import benchmark
 from ...config.finding import plain, shown
 from ...logging.events import Event
-from ..logged_run import SAME_MS, LoggedRun, epoch_of
+from ..logged_run import SAME_MS, LoggedRun, epoch_of, epochs_of
 from ..rule import ERROR, NOTE, POLICY, RULES_TEXT, Violation, rule
 
 EPOCH_KEYS = (
@@ -23,12 +20,6 @@ EPOCH_KEYS = (
 )
 EPOCH_NAMES = ("epoch_num", "first_epoch_num", "epoch_count")
 _WHOLE_SLACK = 0.05  # v0.7 Google logs step counts as epochs
-_FIRST_BLOCK_SLACK = 4  # a first block that is cut short by the offset, counted in full
-
-
-def severity_of(odd: int, of: int) -> str:
-    """A contradiction where fewer than half are odd; else the log's habit."""
-    return POLICY if 2 * odd < of else NOTE
 
 
 @rule("MLP403", "impossible-epoch", POLICY, f"{RULES_TEXT} line 208: epochs are counted from 1")
@@ -52,7 +43,7 @@ def epoch_values(run: LoggedRun) -> Iterator[Violation]:
         "no epoch of a run" if absurd else "a part of an epoch"
     )
     expected = f"a whole number up to {benchmark.MOST_LOGGED_EPOCHS:,}"
-    severity = POLICY if absurd else severity_of(len(parts), len(found))
+    severity = NOTE if not absurd and 2 * len(parts) >= len(found) else POLICY
     yield Violation(
         text, event.line, expected, plain(value), "log the number of the epoch", severity
     )
@@ -64,64 +55,51 @@ def epoch_values(run: LoggedRun) -> Iterator[Violation]:
 )
 def epoch_order(run: LoggedRun) -> Iterator[Violation]:
     """Epochs are started and evaluated in rising order, and none is evaluated again with another
-    accuracy. (Copies within a second are the ranks'; the same epoch again otherwise is a note, as
-    are blocks that all start again.)"""
-    notes, blocks_again = [], []
-    for key in ("eval_accuracy", "eval_start", "epoch_start", "block_start"):
+    accuracy. (Copies within a second are the ranks'; records that are out of order by their place
+    alone are time-goes-back.)"""
+    for key in ("eval_accuracy", "epoch_start"):
         latest: tuple[float, Event] | None = None
-        seen: dict[float, Event] = {}
-        others: dict[float, Event] = {}
+        seen: set[float] = set()
         for epoch, event in run.numbered(key):
-            before = seen.get(epoch)
-            falls = latest is not None and epoch < latest[0]
-            if before is not None:
-                if abs(event.time_ms - before.time_ms) <= SAME_MS:
-                    if event.value != before.value:
-                        others.setdefault(epoch, event)
-                    continue
-                other = before if event.value != before.value else others.get(epoch)
-                if key == "eval_accuracy" and other is not None:
-                    one_number = len({epoch_of(e) for e in run.during(key)}) == 1
-                    yield _again(event, other, epoch, NOTE if one_number else None)
-                    return
-                if event.time_ms <= before.time_ms:
-                    pass
-                elif key != "block_start":
-                    notes.append((event, before, epoch))
-                elif falls:
-                    blocks_again.append((event, before, epoch))
-            elif latest is not None and falls:
-                if event.time_ms >= latest[1].time_ms:
-                    back, high = plain(epoch), plain(latest[0])
-                    yield Violation.at(
-                        event,
-                        f"goes back to epoch {back} after epoch {high} (line {latest[1].line})",
-                        "epochs in rising order",
-                        f"{back} after {high}",
-                        "one run trains and evaluates its epochs in order",
-                    )
-                    return
-                continue  # lines out of order, stamps in order: time-goes-back says it
-            seen.setdefault(epoch, event)
-            latest = (epoch, event) if latest is None or epoch > latest[0] else latest
-    # Graphcore's evaluation after training starts every block again: half of all.
-    severity = severity_of(len(blocks_again), len(run.during("block_start")))
-    if severity == NOTE:
-        blocks_again = []
-    for event, before, epoch in (blocks_again or notes)[:1]:
-        what = f"has epoch {plain(epoch)} again (line {before.line})"
-        bad = severity if blocks_again else NOTE
-        yield Violation.at(event, what, "each epoch once", "again", severity=bad)
+            new = epoch not in seen
+            seen.add(epoch)
+            if latest is None or epoch >= latest[0]:
+                latest = epoch, event
+            elif new and event.time_ms >= latest[1].time_ms:
+                back, high = plain(epoch), plain(latest[0])
+                yield Violation.at(
+                    event,
+                    what=f"goes back to epoch {back} after epoch {high} (line {latest[1].line})",
+                    expected="epochs in rising order",
+                    actual=f"{back} after {high}",
+                    advice="one run trains and evaluates its epochs in order",
+                )
+                return
+    yield from _evaluated_again(run)
 
 
-def _again(event: Event, before: Event, epoch: float, severity: str | None) -> Violation:
-    text = (
-        f"epoch {plain(epoch)} is evaluated again: {shown(before.value)} (line {before.line}), "
-        f"then {shown(event.value)} (line {event.line})"
-    )
-    actual = f"{shown(before.value)} and {shown(event.value)}"
-    advice = "the first evaluation of an epoch counts; the next one comes 4 epochs later"
-    return Violation(text, event.line, "one evaluation of an epoch", actual, advice, severity)
+def _evaluated_again(run: LoggedRun) -> Iterator[Violation]:
+    """The first epoch with several accuracies more than a second apart. (A note in a log that gives
+    all evaluations one number.)"""
+    first: dict[float, Event] = {}
+    other: dict[float, Event] = {}
+    evaluations = run.numbered("eval_accuracy")
+    for epoch, event in evaluations:
+        before = first.setdefault(epoch, event)
+        if event.value != before.value:
+            other.setdefault(epoch, event)
+        if epoch in other and abs(event.time_ms - before.time_ms) > SAME_MS:
+            values = f"{shown(before.value)} and {shown(other[epoch].value)}"
+            yield Violation(
+                message=f"epoch {plain(epoch)} is evaluated again up to line {event.line}: "
+                f"{values} (lines {before.line} and {other[epoch].line})",
+                line=event.line,
+                expected="one evaluation of an epoch",
+                actual=values,
+                advice="the first evaluation of an epoch counts; the next is 4 epochs later",
+                severity=NOTE if len({epoch for epoch, _ in evaluations}) == 1 else None,
+            )
+            return
 
 
 @rule(
@@ -172,187 +150,56 @@ def target_after_training(run: LoggedRun) -> Iterator[Violation]:
         yield Violation(text, target.line, expected, "an evaluation at target first", advice)
 
 
-def _untrained(run: LoggedRun) -> tuple[list[tuple[Event, float, float]], int]:
-    """(evaluation, its epoch, highest epoch in training so far) of those ahead of training; of."""
-    events = sorted(
-        (e for key in ("block_start", "epoch_start", "eval_accuracy") for e in run.during(key)),
-        key=lambda event: event.order,
-    )
-    reach: float | None = None
-    ahead, of = [], 0
-    for event in events:
-        if event.key == "eval_accuracy":
-            epoch = epoch_of(event)
-            if epoch is None:
-                continue
-            of += 1
-            if epoch > 0 and reach is None:
-                ahead.append((event, epoch, 0.0))
-            elif reach is not None and epoch > reach + 1:  # + 1: epochs counted from 0
-                ahead.append((event, epoch, reach))
-        else:
-            begun = epoch_of(event) if event.key == "epoch_start" else _last_of_block(event)
-            if begun is not None:
-                reach = max(reach or 0.0, begun)
-    begun = len(run.during("block_start")) + len(run.during("epoch_start"))
-    # Where nothing that begins has an epoch, one block may stand for all, but not for none.
-    return (ahead, of) if reach is not None or 0 < 2 * begun < of else ([], of)
-
-
-def _last_of_block(event: Event) -> float | None:
-    first, count = epoch_of(event, "first_epoch_num"), epoch_of(event, "epoch_count")
-    return None if first is None or count is None else first + count - 1
-
-
 @rule(
-    *("MLP405", "evaluated-untrained-epoch", POLICY),
-    f"{RULES_TEXT} line 939: an evaluation is of the epochs before it",
+    *("MLP405", "untrained-epoch", POLICY),
+    f"{RULES_TEXT} lines 208, 939: an evaluation is of the epochs before it",
 )
-def evaluated_epochs_trained(run: LoggedRun) -> Iterator[Violation]:
-    """An evaluation is of an epoch that blocks or epochs before it have trained. (Where that is so
-    throughout and training is hardly logged, it is policy too.)"""
-    ahead, of = _untrained(run)
-    if not ahead:
-        return
-    begun = len(run.during("block_start")) + len(run.during("epoch_start"))
-    event, epoch, reach = ahead[0]
-    yield Violation.at(
-        event,
-        f"is of epoch {plain(epoch)}, but training has come to epoch {plain(reach)} before it",
-        f"an epoch up to {plain(reach)}",
-        plain(epoch),
-        "log each evaluation after the epochs it evaluates",
-        POLICY if 2 * begun < of else severity_of(len(ahead), of),
-    )
-
-
-class _Block(NamedTuple):
-    event: Event
-    first: float
-    epochs: float
-
-    @property
-    def end(self) -> float:
-        return self.first + self.epochs
-
-
-def _blocks(run: LoggedRun) -> list[_Block]:
-    """Blocks with their numbers; copies and repeated ones (of one first epoch) once."""
-    found: dict[float, _Block] = {}
-    for first, event in run.numbered("block_start"):
-        count = epoch_of(event, "epoch_count")
-        if count is not None:
-            found.setdefault(first, _Block(event, first, count))
-    return list(found.values())
-
-
-@rule(
-    *("MLP406", "inconsistent-blocks", POLICY),
-    f"{RULES_TEXT} line 208: blocks of epochs; the log against itself",
-)
-def blocks_fit(run: LoggedRun) -> Iterator[Violation]:
-    """Each block begins where the one before it ends, holds the epochs that are evaluated in it,
-    and has epochs where the others log theirs."""
-    blocks = _blocks(run)
-    found = [*_gaps(run, blocks), *_evaluated_elsewhere(run, blocks), *_empty(run, blocks)]
-    policy = [one for one in found if one.severity == POLICY]
-    yield from (policy or found)[:1]
-
-
-def _without_start(run: LoggedRun, blocks: Sequence[_Block]) -> set[float]:
-    """First epochs of blocks whose start alone is missing: unpaired-events says it."""
-    stops = {first for first, _ in run.numbered("block_stop")}
-    return stops - {block.first for block in blocks}
-
-
-def _gaps(run: LoggedRun, blocks: Sequence[_Block]) -> Iterator[Violation]:
-    lost = _without_start(run, blocks)
-    pairs = [
-        (one, other)
-        for one, other in pairwise(blocks)
-        if other.first > one.first and one.end not in lost
-    ]
-    odd = [
-        (one, other)
-        for number_, (one, other) in enumerate(pairs)
-        if abs(one.end - other.first) > _WHOLE_SLACK
-        and not (number_ == 0 and 0 < one.end - other.first < _FIRST_BLOCK_SLACK)
-    ]
-    if odd:
-        one, other = odd[0]
-        yield Violation.at(
-            one.event,
-            f"has {plain(one.epochs)} epochs from {plain(one.first)}, the next block "
-            f"(line {other.event.line}) begins at epoch {plain(other.first)}",
-            f"a block that begins at epoch {plain(one.end)}",
-            plain(other.first),
-            "log the epochs that a block trains",
-            severity_of(len(odd), len(pairs)),
+def claims_were_trained(run: LoggedRun) -> Iterator[Violation]:
+    """Every epoch from 1 to that of an evaluation has started and stopped before it, and the epochs
+    that a block claims have started when the next block starts. (In a log without `epoch_start` as
+    many epochs as an evaluation claims are in blocks begun before it; a note where no evaluation
+    has them, and each has a block.)"""
+    claims = [one for one in run.evaluations if one.epoch is not None]
+    untrained = []
+    for one in claims:
+        epochs, whole = run.trained[one.order]
+        reach = epochs if whole is None else whole
+        if (one.epoch or 0.0) > reach + _WHOLE_SLACK:
+            untrained.append((one, reach))
+    by_blocks = not run.all("epoch_start") and len(run.all("block_start")) >= len(claims)
+    for one, reach in untrained[:1]:
+        yield Violation(
+            message=f"eval_accuracy (line {one.line}) is of epoch {plain(one.epoch or 0.0)}, but "
+            f"training has come to epoch {reach} before it",
+            line=one.line,
+            expected=f"an epoch up to {reach}",
+            actual=plain(one.epoch or 0.0),
+            advice="log each epoch when it starts and stops, and its evaluation after it",
+            severity=NOTE if by_blocks and len(untrained) == len(claims) else None,
         )
+    if not untrained:
+        yield from _unbegun_blocks(run)
 
 
-def _evaluated_elsewhere(run: LoggedRun, blocks: Sequence[_Block]) -> Iterator[Violation]:
-    if not blocks:
+def _unbegun_blocks(run: LoggedRun) -> Iterator[Violation]:
+    """The first block of a run to the target that claims an epoch which has not started when the
+    next block starts. (Copies of a block, of ranks or for evaluation, are the same block.)"""
+    starts = run.numbered("epoch_start")
+    if not starts or not run.converged:
         return
-    at, of = -1, 0
-    lost = sorted(_without_start(run, blocks))
-    odd: list[tuple[Event, float, _Block]] = []
-    for epoch, event in run.numbered("eval_accuracy"):
-        while at + 1 < len(blocks) and blocks[at + 1].event.order < event.order:
-            at += 1
-        if at < 0:
-            continue
-        block = blocks[at]
-        of += 1
-        if bisect_left(lost, block.end) < bisect_right(lost, epoch):
-            continue
-        if epoch > 0 and not block.first - 1 <= epoch <= block.end:
-            odd.append((event, epoch, block))
-    if odd:
-        event, epoch, block = odd[0]
-        yield Violation.at(
-            event,
-            f"is of epoch {plain(epoch)}, in a block of {plain(block.epochs)} epochs from "
-            f"{plain(block.first)} (line {block.event.line})",
-            f"an epoch from {plain(block.first)} to {plain(block.end - 1)}",
-            plain(epoch),
-            "log the epochs that a block trains",
-            severity_of(len(odd), of),
-        )
-
-
-def _empty(run: LoggedRun, blocks: Sequence[_Block]) -> Iterator[Violation]:
-    logged = (*run.numbered("epoch_start"), *run.numbered("epoch_stop"))
-    epochs = sorted({epoch for epoch, _ in logged})
-    if not epochs:
-        return
-    odd = [b for b in blocks if bisect_left(epochs, b.first - 1) >= bisect_left(epochs, b.end)]
-    if odd:
-        block = odd[0]
-        text = (
-            f"block_start (line {block.event.line}): none of its {plain(block.epochs)} epochs from "
-            f"{plain(block.first)} is logged as trained"
-        )
-        expected = "epoch_start records of the block"
-        severity = severity_of(len(odd), len(blocks))
-        yield Violation(text, block.event.line, expected, "none", "", severity)
-
-
-@rule("MLP407", "stop-before-start", POLICY, "an interval cannot end before it begins")
-def starts_before_stops(run: LoggedRun) -> Iterator[Violation]:
-    """No epoch, block or evaluation stops before it starts."""
-    for kind in ("eval", "epoch", "block"):
-        first: dict[float, Event] = {}
-        for epoch, event in run.numbered(f"{kind}_start"):
-            first.setdefault(epoch, event)
-        odd = [
-            (epoch, stop)
-            for epoch, stop in run.numbered(f"{kind}_stop")
-            if epoch in first and stop.order < first[epoch].order
-        ]
-        if odd:
-            epoch, stop = odd[0]
-            what = f"of epoch {plain(epoch)} stands before its {first[epoch].place}"
-            severity = severity_of(len(odd), len(run.during(f"{kind}_stop")))
-            first_of = f"{kind}_start first", f"{kind}_stop first"
-            yield Violation.at(stop, what, *first_of, severity=severity)
+    begun = {epoch: event.order for epoch, event in reversed(starts)}
+    blocks = dict(reversed(run.numbered("block_start")))
+    in_place = sorted(blocks.items(), key=lambda block: block[1].order)
+    ends = [*(event.order for _, event in in_place[1:]), math.inf]
+    for (first, event), end in zip(in_place, ends, strict=False):
+        missing = sorted(e for e in epochs_of(event) if begun.get(e, math.inf) >= end)
+        if missing:
+            yield Violation.at(
+                event,
+                what=f"claims {len(epochs_of(event))} epochs from {plain(first)}, but epoch "
+                f"{missing[0]} has not started when the next block or the run ends",
+                expected=f"epoch_start of epoch {missing[0]}",
+                actual="none in the block",
+                advice="log the epochs that a block trains",
+            )
+            return

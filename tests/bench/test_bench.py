@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rn50.bench import NAMES, resolution
+from rn50.bench import resolution
 from rn50.bench.allreduce import (
     ALLREDUCE_HEADER,
     Case,
@@ -21,7 +21,7 @@ from rn50.bench.harness import alternate, count_rounds, in_turn, ratio_spread, r
 from rn50.bench.jobs import measure_on_ranks
 from rn50.bench.overlap import overlap_rows, overlap_table, plot_overlap, unresolved_line
 from rn50.bench.scaling import common_batch
-from rn50.cli.bench import print_figures, ratio_rows, renamed
+from rn50.cli.bench import print_figures, ratio_rows
 from rn50.config.errors import UserError
 from rn50.launch.run import load_for_launch
 from rn50.report.charts import draw_measurements, save
@@ -224,29 +224,6 @@ def test_a_ratio_is_of_pairs_of_the_same_round() -> None:
     assert ratio_spread([2.0, 9.0], [1.0, 3.0]) == {"median": 2.5, "min": 2.0, "max": 3.0, "n": 2}
 
 
-@pytest.mark.parametrize(
-    ("old", "new"),
-    [
-        ("gaps smoke --epochs 4", "epoch-overhead smoke --epochs 4"),
-        ("faults --json", "guard-overhead --json"),
-        ("loop quick --against horovod --passes 2", "horovod-baseline quick --passes 2"),
-        ("loop --against=horovod quick", "horovod-baseline quick"),
-        ("loop --overlap quick --steps 3", "overlap quick --steps 3"),
-        ("loop quick --steps 3", "loop quick --steps 3"),
-    ],
-)
-def test_names_of_the_last_release_are_those_of_today(old: str, new: str) -> None:
-    assert renamed(old.split())[0] == new.split()
-
-
-def test_an_old_name_works_with_a_warning_and_is_not_listed(rn50) -> None:
-    done = rn50("bench", "gaps", "--help")
-    assert done.returncode == 0 and "rn50 bench epoch-overhead" in done.stdout
-    assert done.stderr == "rn50: warning: bench gaps: is bench epoch-overhead now\n"
-    listed = rn50("bench", "--help").stdout
-    assert all(name in listed for name in NAMES) and "gaps" not in listed
-
-
 # --- progress, plots, failures --------------------------------------------------------------------
 
 
@@ -288,14 +265,6 @@ def test_what_this_device_cannot_do_is_refused_before_ranks_start(rn50, smoke_da
     done = rn50("bench", "loop", "smoke", "model.dtype=float16", f"data.path={smoke_data}")
     assert done.returncode == 2
     assert "model.dtype: float32 or bfloat16 expected on a cpu, found float16" in done.stderr
-
-
-def test_epoch_overhead_needs_an_epoch_boundary_within_a_block(rn50) -> None:
-    done = rn50(
-        "bench", "epoch-overhead", "smoke", "eval.period=1", "eval.offset=0", "--epochs", "4"
-    )
-    assert done.returncode == 2
-    assert "eval.period: blocks of at least 2 epochs expected" in done.stderr
 
 
 @pytest.mark.slow

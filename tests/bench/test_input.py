@@ -1,4 +1,4 @@
-"""`rn50 data bench` and `rn50 bench pack`, small: all ways are run, and the ratios are of them."""
+"""`rn50 data bench`, small: all ways are run, and the ratios are of them."""
 
 from __future__ import annotations
 
@@ -30,16 +30,8 @@ def test_every_way_in_is_measured_and_drawn_against_a_machine(
         assert ratio["n"] == 1
         assert ratio["median"] == pytest.approx(rates["full"] / rates[kind])
     assert "is the limit" in found["figures"]["limit"]
-    assert "read_bytes_per_s" in plot.read_text()
-
-
-def test_packing_is_timed_beside_plain_copies(rn50, tmp_path: Path) -> None:
-    images = tmp_path / "images"
-    made = rn50("data", "make", str(images), "--train", "40", "--val", "10")
-    assert made.returncode == 0, made.stderr
-    done = rn50("bench", "pack", str(images), "--passes", "2", "--json")
-    assert done.returncode == 0, done.stderr
-    ratios = json.loads(done.stdout)["ratios"]
-    assert len(ratios) == 2
-    assert all(ratio["n"] == 2 and ratio["median"] > 0 for ratio in ratios.values())
-    assert [path.name for path in tmp_path.iterdir()] == ["images"]  # nothing is left of it
+    assert "read_bytes_per_s" in plot.read_text() and "input (DGX-1" in plot.read_text()
+    for px in (224, 480):  # of a GPU with 16 cores
+        a_core = found["figures"][f"{px} px: images per CPU-second"]["median"]
+        a_gpu = found["figures"][f"input at {px} px on 16 cores: images/s a GPU"]
+        assert a_gpu == pytest.approx(16 * a_core)

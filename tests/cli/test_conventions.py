@@ -27,9 +27,12 @@ from rn50.launch.schedulers import SCHEDULERS
 PROGRAM = Path(sys.executable).with_name("rn50")
 
 
-def test_version(rn50) -> None:
+def test_version_and_help(rn50) -> None:
     done = rn50("--version")
     assert (done.returncode, done.stdout) == (0, f"rn50 {__version__}\n")
+    without_arguments = rn50()
+    assert without_arguments.returncode == 0
+    assert without_arguments.stdout == rn50("--help").stdout
 
 
 def test_choices_are_shown_and_refused_with_their_list(rn50) -> None:

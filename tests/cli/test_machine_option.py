@@ -66,8 +66,6 @@ def test_submit_lays_the_same_ranks(rn50) -> None:
         ("bench", "allreduce"),
         ("bench", "startup"),
         ("bench", "scaling"),
-        ("bench", "guard-overhead"),
-        ("bench", "epoch-overhead"),
         ("data", "bench", "smoke"),
     ],
 )

@@ -22,8 +22,8 @@ INPUTS = {"rn50 data pack --val-labels", "rn50 log report --compare"}
 EDITED = {"rn50 config explain --write"}  # a page that has to be there
 FOLDERS = {
     *("rn50 data stage --to", "rn50 train --out"),
-    *("rn50 bench pack --scratch", "rn50 launch --job"),
-    *(f"rn50 export {what} --out" for what in ("model", "tensorboard", "mlflow")),
+    "rn50 launch --job",
+    *(f"rn50 export {what} --out" for what in ("model", "tensorboard")),
 }
 
 

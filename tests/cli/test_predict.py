@@ -319,3 +319,23 @@ def test_bad_rates_are_refused(rn50, more: tuple[str, ...], expected: str) -> No
     done = rn50("predict", "abci_2048_open", *more)
     assert (done.returncode, done.stdout) == (2, "")
     assert expected in done.stderr
+
+
+def test_points_that_the_model_misses_are_warned_of(rn50, tmp_path: Path) -> None:
+    """In `--json` and on stderr; the points of DGX H100 are met."""
+    file = tmp_path / "mine.yaml"
+    point = "{gpus: 8, batch: 256, step_s: 0.2, source: mine}"
+    file.write_text(f"base: dgxh100\nperformance: {{fp16: {{points: [{point}]}}}}\n")
+    size = ("--gpus", "8", "--batch-per-gpu", "256", "--json")
+    done = rn50("predict", "--system", str(file), *size)
+    (missed,) = json.loads(done.stdout)["warnings"]
+    assert missed.startswith(f"{file}: 8 x 256: 200.00 ms published, 1") and "modelled" in missed
+    assert done.stderr == f"rn50: warning: {missed}\n"
+    met = rn50("predict", "--system", "dgxh100", *size)
+    assert json.loads(met.stdout)["warnings"] == [] and met.stderr == ""
+
+
+def test_fewer_ranks_of_a_recipe_leave_the_machine_as_fast(rn50) -> None:
+    size = ("--system", "a100_pcie", "--gpus", "1", "--batch-per-gpu", "200", "--json")
+    recipe, machine = (rn50("predict", *of, *size) for of in (("dgxa100_8",), ()))
+    assert json.loads(recipe.stdout)["step_time_ms"] == json.loads(machine.stdout)["step_time_ms"]

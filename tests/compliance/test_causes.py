@@ -34,6 +34,17 @@ def test_a_run_without_start_names_the_start(tmp_path: Path) -> None:
     assert explained(found)["misplaced-run-start"] == ""
 
 
+def test_a_key_that_looks_like_another_explains_what_is_missing(tmp_path: Path) -> None:
+    def edit(run: Run) -> None:
+        find(run, "run_stop").key = "run_st\u043ep"
+
+    found = judged(tmp_path, edit)
+    assert found.verdict == "FAIL"
+    assert explained(found)["no-run-stop"] == "look-alike-name"
+    assert "key 'run_st\\u043ep' (has U+043E" in found.cause
+    assert found.cause.isascii()
+
+
 def an_hour_back(run: Run) -> None:
     for record in run[run.index(find(run, "run_start")) + 1 :]:
         record.time_ms -= 3.6e6
@@ -93,24 +104,6 @@ def test_one_accuracy_that_is_none_hides_no_failure(tmp_path: Path, value: objec
     assert "converged" not in found.cause
 
 
-def in_no_time_to_epoch(epochs: int, apart_ms: float) -> Edit:
-    def edit(run: Run) -> None:
-        stop = last(run, "run_stop")
-        for epoch in range(39, epochs + 1, 4):
-            stop.time_ms += apart_ms
-            run.insert(-1, Record("eval_accuracy", 0.7601, stop.time_ms, epoch_num=epoch))
-
-    return edit
-
-
-def test_epochs_in_no_time_are_not_those_of_convergence(tmp_path: Path) -> None:
-    """The RCP test is made easier by training on, not by saying so."""
-    for apart_ms, epoch in ((100, 35), (4500, 59)):
-        case = judged(tmp_path, in_no_time_to_epoch(59, apart_ms)).run
-        assert case is not None
-        assert case.convergence_epoch == epoch
-
-
 def test_stamps_in_whole_seconds_are_no_epochs_in_no_time(tmp_path: Path) -> None:
     """Evaluations 0.7 s apart, after training: in whole seconds some stamps are the same."""
 
@@ -127,7 +120,7 @@ def test_stamps_in_whole_seconds_are_no_epochs_in_no_time(tmp_path: Path) -> Non
             record.time_ms = record.time_ms // 1000 * 1000
 
     found = judged(tmp_path, edit)
-    assert "impossible-epoch-time" not in explained(found)
+    assert "impossible-rate" not in explained(found)
 
 
 REASONS = (

@@ -173,6 +173,7 @@ def test_a_flood_alone_fails_nothing(tmp_path: Path, flood: str) -> None:
     assert sum(found.run.log.counts.values()) == len(good_run()) + RECORDS
 
 
+@pytest.mark.slow
 def test_more_than_can_be_kept_has_no_verdict(tmp_path: Path) -> None:
     run = good_run()
     path = flooded(tmp_path / "log.txt", run, many_values, 12, 60_000)

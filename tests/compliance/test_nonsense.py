@@ -139,78 +139,6 @@ def test_two_epochs_change_places(tmp_path: Path, name: str, place: int) -> None
     assert severities(judge(tmp_path, name, edit), "epochs-out-of-order") == {"policy"}
 
 
-@EVERYWHERE
-@given(logs, places, st.integers(1, 5))
-def test_an_epoch_is_evaluated_until_it_passes(
-    tmp_path: Path, name: str, place: int, more: int
-) -> None:
-    def edit(run: Run) -> None:
-        _, record = some(run, "eval_accuracy", place)
-        at = run.index(record) + 1
-        for number in range(1, more + 1):
-            again = Record("eval_accuracy", record.value + number / 50_000, 0)
-            again.metadata = dict(record.metadata)
-            again.time_ms = record.time_ms + 2000 * number
-            run.insert(at, again)
-            at += 1
-        for later in run[at:]:
-            later.time_ms += 2000 * more
-
-    found = judge(tmp_path, name, edit)
-    assert severities(found, "epochs-out-of-order") == {"policy"}
-    assert any("is evaluated again" in f.message for f in found.findings)
-
-
-@EVERYWHERE
-@given(st.sampled_from([n for n in NAMES if " open " not in n]), st.floats(0, 500))
-def test_the_target_at_once(tmp_path: Path, name: str, after_ms: float) -> None:
-    """A target that is logged right after run_start, before any training."""
-
-    def edit(run: Run) -> None:
-        start = of(run, "run_start")[0]
-        target = of(run, "eval_accuracy")[-1]
-        run.remove(target)
-        run.insert(run.index(start) + 1, target)
-        target.time_ms = start.time_ms + after_ms
-
-    found = judge(tmp_path, name, edit)
-    assert found.verdict == "FAIL"
-    assert severities(found, "target-before-training") == {"error"}
-
-
-@EVERYWHERE
-@given(logs, st.integers(1, 9), st.booleans())
-def test_epochs_before_the_clock(tmp_path: Path, name: str, epochs: int, moved: bool) -> None:
-    """run_start after some epochs, by its place or by its stamp alone."""
-
-    def edit(run: Run) -> None:
-        start, begun = of(run, "run_start")[0], of(run, "epoch_start")[epochs]
-        start.time_ms = max(begun.time_ms, start.time_ms + 1500)
-        if moved:
-            run.remove(start)
-            run.insert(run.index(begun), start)
-
-    found = judge(tmp_path, name, edit)
-    assert found.verdict in ("POLICY", "FAIL")
-    assert severities(found, "epoch-before-run-start") == {"policy"}
-
-
-@EVERYWHERE
-@given(logs, st.sampled_from([1, 5, 20]))
-def test_no_machine_trains_so_fast(tmp_path: Path, name: str, run_ms: int) -> None:
-    """The whole run within some milliseconds, in order."""
-
-    def edit(run: Run) -> None:
-        inside = timed(run)
-        start, stop = of(run, "run_start")[0], of(run, "run_stop")[0]
-        for number, record in enumerate(inside):
-            record.time_ms = start.time_ms + run_ms * number / len(inside)
-        stop.time_ms = start.time_ms + run_ms
-
-    found = judge(tmp_path, name, edit)
-    assert severities(found, "impossible-throughput", "run-time-not-positive") == {"error"}
-
-
 ODD_EPOCHS = st.one_of(
     st.integers(-(10**9), -1),
     st.integers(1001, 10**15),
@@ -240,38 +168,7 @@ def test_a_block_of_another_length(tmp_path: Path, name: str, place: int, more: 
         blocks = of(run, "block_start")
         blocks[1 + place % (len(blocks) - 2)].metadata["epoch_count"] += more
 
-    assert severities(judge(tmp_path, name, edit), "inconsistent-blocks") == {"policy"}
-
-
-@EVERYWHERE
-@given(st.sampled_from(BLOCKED), places, st.integers(1, 900))
-def test_a_block_from_another_epoch(tmp_path: Path, name: str, place: int, by: int) -> None:
-    def edit(run: Run) -> None:
-        blocks = of(run, "block_start")
-        block = blocks[1 + place % (len(blocks) - 2)]
-        block.metadata["first_epoch_num"] += by if place % 2 else -by
-
-    found = judge(tmp_path, name, edit)
-    misnested = severities(found, "misnested-events-060")  # ruleset 0.6.0 names the epoch itself
-    assert misnested == {"error"} or "policy" in severities(
-        found, "inconsistent-blocks", "epochs-out-of-order", "impossible-epoch"
-    )
-
-
-@EVERYWHERE
-@given(st.sampled_from(BLOCKED), places, st.integers(1, 900))
-def test_a_block_that_goes_back(tmp_path: Path, name: str, place: int, by: int) -> None:
-    """Whichever block it is, to the first epoch of one before it."""
-
-    def edit(run: Run) -> None:
-        blocks = of(run, "block_start")
-        at = 2 + place % (len(blocks) - 2)
-        earlier = blocks[by % (at - 1)].metadata["first_epoch_num"]
-        blocks[at].metadata["first_epoch_num"] = earlier
-
-    assert "policy" in severities(
-        judge(tmp_path, name, edit), "inconsistent-blocks", "epochs-out-of-order"
-    )
+    assert severities(judge(tmp_path, name, edit), "untrained-epoch") == {"policy"}
 
 
 @EVERYWHERE
@@ -287,32 +184,29 @@ def test_an_evaluation_of_epochs_to_come(tmp_path: Path, name: str, place: int, 
         record.metadata["epoch_num"] += ahead
 
     found = judge(tmp_path, name, edit)
-    assert severities(found, "evaluated-untrained-epoch") == {"policy"}
+    assert severities(found, "untrained-epoch") == {"policy"}
 
 
 @EVERYWHERE
-@given(logs, places, st.sampled_from(["eval", "epoch"]))
-def test_a_stop_before_its_start(tmp_path: Path, name: str, place: int, kind: str) -> None:
-    def edit(run: Run) -> None:
-        at, start = some(run, f"{kind}_start", place)
-        stop = of(run, f"{kind}_stop")[at]
-        start.key, stop.key = stop.key, start.key
-        assert start.metadata["epoch_num"] == stop.metadata["epoch_num"]
+@given(logs, places, st.sampled_from(["dropped", "exchanged", "renamed"]))
+def test_an_epoch_that_was_not_trained(tmp_path: Path, name: str, place: int, how: str) -> None:
+    """One before the target without its stop, with it first, or under another number."""
 
-    assert severities(judge(tmp_path, name, edit), "stop-before-start") == {"policy"}
-
-
-SLOW = tuple(name for name in NAMES if "n96" not in name)
-
-
-@EVERYWHERE
-@given(st.sampled_from(SLOW), places, st.floats(0, 5))
-def test_an_epoch_in_no_time(tmp_path: Path, name: str, place: int, took_ms: float) -> None:
     def edit(run: Run) -> None:
         at, start = some(run, "epoch_start", place)
-        of(run, "epoch_stop")[at].time_ms = start.time_ms + took_ms
+        stop = of(run, "epoch_stop")[at]
+        if how == "dropped":
+            run.remove(stop)
+        elif how == "exchanged":
+            start.key, stop.key = stop.key, start.key
+        else:
+            start.metadata["epoch_num"] = stop.metadata["epoch_num"] = 900
 
-    assert severities(judge(tmp_path, name, edit), "impossible-epoch-time") == {"policy"}
+    found = judge(tmp_path, name, edit)
+    assert severities(found, "untrained-epoch") == {"policy"}
+    if how != "renamed" and (epochs := found.run and found.run.convergence_epoch):
+        whole = judge(tmp_path, name, lambda run: None).run
+        assert whole and epochs == (whole.convergence_epoch or 0) - 1
 
 
 @EVERYWHERE
@@ -338,20 +232,7 @@ def test_the_target_stamped_off_the_clock(
 
 
 @EVERYWHERE
-@given(logs, places, st.one_of(st.floats(-5, -1e-6), st.floats(1.0001, 100), st.just(float("nan"))))
-def test_an_accuracy_that_is_no_fraction(
-    tmp_path: Path, name: str, place: int, value: float
-) -> None:
-    def edit(run: Run) -> None:
-        evaluations = of(run, "eval_accuracy")
-        evaluations[place % (len(evaluations) - 1)].value = value
-
-    expected = {"note"} if value != value else {"policy"}
-    assert severities(judge(tmp_path, name, edit), "accuracy-out-of-range") == expected
-
-
-@EVERYWHERE
-@given(logs, st.integers(40_000, 49_999), st.sampled_from([6, 8, 17]))
+@given(logs, st.integers(40_000, 49_999), st.sampled_from([8, 17]))
 def test_fewer_images_than_are_said(tmp_path: Path, name: str, images: int, places_: int) -> None:
     """All accuracies are counts over fewer images, with as many decimals."""
 
@@ -388,30 +269,6 @@ def test_true_is_no_number_but_what_the_official_checker_takes_it_for(
 
     found = judge(tmp_path, name, edit)
     assert found.verdict == ("POLICY" if found.run and found.run.division == "closed" else "PASS")
-
-
-@EVERYWHERE
-@given(logs, places, st.sampled_from([1e-3, 1.0]), st.floats(3e3, 1e6))
-def test_a_stray_stamp_is_named(
-    tmp_path: Path, name: str, place: int, factor: float, behind_ms: float
-) -> None:
-    """The clock runs back because of one record: the finding says which."""
-    line = 0
-
-    def edit(run: Run) -> None:
-        nonlocal line
-        inside = [r for r in timed(run) if r.key in ("epoch_stop", "eval_start", "eval_stop")]
-        record = inside[place % len(inside)]
-        line = run.index(record) + 1
-        before_ms = run[line - 2].time_ms  # nothing is odd about 3 s less of a long epoch
-        record.time_ms = record.time_ms * factor if factor != 1 else before_ms - behind_ms
-
-    found = judge(tmp_path, name, edit)
-    told = [f for f in found.findings if f.name == "time-goes-back"]
-    assert told and told[0].severity in ("policy", "note")
-    if "HPE" not in name and "Dell" not in name:  # their clocks step back as they are
-        assert f"line {line} (" in told[0].message, told
-        assert ("in seconds" in told[0].message) == (factor != 1)
 
 
 @pytest.mark.slow
@@ -470,7 +327,8 @@ def test_an_early_init_stop_hides_no_long_init(
             record.time_ms += 4.2 * 3.6e6
         run.insert(first + 1 + place % (last_ - first), early)
 
-    assert severities(judge(tmp_path, name, edit), "init-too-long") == {"error"}
+    found = judge(tmp_path, name, edit)
+    assert severities(found, "init-too-long", "two-runs") == {"error"}
 
 
 @EVERYWHERE
@@ -509,25 +367,6 @@ def of_set(folder: Path, runs: list[tuple[str, Run]]) -> Check:
 SETS = settings(EVERYWHERE, max_examples=12)
 
 
-@pytest.mark.slow
-@SETS
-@given(logs, st.integers(0, 10**12), st.integers(0, 4))
-def test_one_log_five_times(tmp_path: Path, name: str, shift_ms: int, own: int) -> None:
-    """Another seed and another day make no other run."""
-    runs = []
-    for number in range(5):
-        ruleset, run = load(name)
-        for record in run:
-            record.time_ms += shift_ms * number * (record.time_ms > 0)
-            if record.key == "seed":
-                record.value = 100 + number
-        runs.append((ruleset, run))
-    found = of_set(tmp_path, runs)
-    assert found.verdict == "FAIL"
-    assert severities(found, "copied-run") == {"error"}
-    assert severities(found, "copied-accuracies") == {"error"}
-
-
 def copies(name: str, random: Random) -> list[tuple[str, Run]]:
     """One log five times, each with a seed and with stamps of its own."""
     runs = []
@@ -552,54 +391,11 @@ def test_the_same_accuracies_at_other_times(tmp_path: Path, name: str, seed: int
 
 
 @SETS
-@given(logs, st.integers(0, 100))
-def test_accuracies_that_were_touched_up(tmp_path: Path, name: str, seed: int) -> None:
-    """One curve, each time some images up or down, at other times."""
-    random = Random(seed)
-    runs = copies(name, random)
-    for record in (record for _, run in runs for record in run):
-        if record.key == "eval_accuracy" and 0.01 < record.value < 0.7:
-            record.value += random.randrange(-4, 5) / 50_000
-    assert severities(of_set(tmp_path, runs), "copied-accuracies") == {"policy"}
-
-
-@SETS
-@given(logs, st.integers(0, 100))
-def test_the_same_times_with_other_accuracies(tmp_path: Path, name: str, seed: int) -> None:
-    random = Random(seed)
-    runs = []
-    for _ in range(5):
-        ruleset, run = load(name)
-        for record in of(run, "eval_accuracy"):
-            record.value += random.randrange(50) / 50_000
-        runs.append((ruleset, run))
-    found = of_set(tmp_path, runs)
-    assert severities(found, "copied-run") == {"error"}
-
-
-@SETS
 @given(st.sampled_from(BUILT), st.integers(0, 10**6))
 def test_runs_of_their_own_are_not_taken_for_one(tmp_path: Path, name: str, seed: int) -> None:
     runs = [(load(name)[0], vary(load(name)[1], seed + number)) for number in range(5)]
     found = of_set(tmp_path, runs)
     assert severities(found, "copied-run", "copied-accuracies") == set()
-
-
-@pytest.mark.slow
-def test_runs_of_thousands_of_evaluations(tmp_path: Path) -> None:
-    """No count of evaluations is too many for the arithmetic."""
-    runs = []
-    for number in range(5):
-        ruleset, run = load("4.0.0 closed lars")
-        at = run.index(of(run, "run_stop")[0])
-        more = []
-        for epoch in range(36, 5_000):
-            more.append(Record("eval_accuracy", 0.5 + epoch / 1e5, run[at].time_ms))
-            more[-1].metadata = {"epoch_num": epoch}
-        run[at:at] = more
-        runs.append((ruleset, vary(run, number)))
-    found = of_set(tmp_path, runs)
-    assert found.verdict in ("POLICY", "FAIL")
 
 
 @pytest.mark.skipif(len(NAMES) == len(BUILT), reason="no published logs beside this checkout")
@@ -612,28 +408,15 @@ def test_published_sets_are_not_taken_for_one() -> None:
         "v1.0/Intel/2-nodes-16s-8376H-tensorflow",
     ):
         found = check_folder(LOGS / folder, official=False)[-1]
-        assert severities(found, "copied-run", "copied-accuracies") == set()
+        names = ("copied-run", "copied-accuracies", "shared-moments")
+        assert severities(found, *names) == set()
 
 
 NEW = frozenset(
     {
-        *(
-            "target-off-the-clock",
-            "target-before-training",
-            "impossible-throughput",
-            "impossible-epoch",
-            "epochs-out-of-order",
-            "accuracy-leap",
-        ),
-        *("epoch-before-run-start",),
-        *(
-            "evaluated-untrained-epoch",
-            "inconsistent-blocks",
-            "stop-before-start",
-            "impossible-epoch-time",
-            "accuracy-out-of-range",
-            "accuracy-not-a-count",
-            "not-a-number",
-        ),
+        *("target-off-the-clock", "target-before-training", "epoch-before-run-start"),
+        *("impossible-rate", "impossible-epoch", "epochs-out-of-order", "untrained-epoch"),
+        *("accuracy-out-of-range", "accuracy-not-a-count", "unlikely-accuracy", "not-a-number"),
+        *("look-alike-name", "invalid-bn-span"),
     }
 )

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from random import Random
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.compliance.log_text import Run
-from tests.compliance.test_nonsense import LOGS, SETS, copies, load, logs, of_set, severities
+from tests.compliance.log_text import Run, find, good_run, last, shift, vary
+from tests.compliance.test_nonsense import LOGS, SETS, load, logs, of_set, severities
 
 HONEST = (
     "v4.0/tinycorp/tinybox_green",
@@ -42,7 +41,8 @@ def test_coarse_stamps_make_no_copies(tmp_path: Path, folder: str, unit_ms: int,
                 more_ms = unit_ms / 2 if how == "to the nearest" else 0
                 record.time_ms = (record.time_ms + more_ms) // unit_ms * unit_ms
         runs.append((ruleset, run))
-    assert severities(of_set(tmp_path, runs), "copied-run", "copied-accuracies") == set()
+    found = of_set(tmp_path, runs)
+    assert severities(found, "copied-run", "copied-accuracies", "shared-moments") == set()
 
 
 def renumbered(run: Run, by: int) -> None:
@@ -80,31 +80,60 @@ def test_copies_are_known_without_their_epochs(
     assert severities(found, "copied-accuracies") == (set() if touched else {"error"})
 
 
-@SETS
-@given(st.integers(0, 100), st.sampled_from([1e-4, 2e-4, 3e-4]))
-def test_a_set_of_one_curve_with_noise(tmp_path: Path, seed: int, noise: float) -> None:
-    """Five copies at other times, each evaluation moved by less than seeds move it."""
-    random = Random(seed)
-    runs = copies("4.0.0 closed lars", random)
-    for record in (record for _, run in runs for record in run):
-        if record.key == "eval_accuracy":
-            moved = record.value + random.gauss(0, noise)
-            record.value = round(max(moved, 0.759) if record.value >= 0.759 else moved, 5)
-    assert severities(of_set(tmp_path, runs), "copied-accuracies") == {"policy"}
-
-
-@pytest.mark.parametrize("seed", [None, 7])
-def test_one_accuracy_of_its_own_or_one_seed_excuse_no_copy(
-    tmp_path: Path, seed: int | None
-) -> None:
-    runs = copies("4.0.0 closed lars", Random(1))
-    for number, (_, run) in enumerate(runs):
-        accuracies = [record for record in run if record.key == "eval_accuracy"]
-        accuracies[number].value += 0.01
+def of_five(folder: Path, edit: Callable[[int, Run], object]) -> set[tuple[str, str]]:
+    """Names and severities of what is found in five runs, hours after one another, each edited."""
+    runs = []
+    for number in range(5):
+        run = vary(good_run(), number)
+        shift("run_stop", 1000.5 * number)(run)
         for record in run:
-            if record.key == "seed" and seed is not None:
-                record.value = seed
-    assert severities(of_set(tmp_path, runs[:4]), "copied-accuracies") == {"policy"}  # 7 of 9 equal
-    accuracies[4].value -= 0.01
-    (tmp_path / "two").mkdir()
-    assert severities(of_set(tmp_path / "two", runs[3:]), "copied-accuracies") == {"error"}
+            record.time_ms += 3_600_000 * number
+        edit(number, run)
+        runs.append(("4.0.0", run))
+    names = ("copied-run", "copied-accuracies", "shared-moments")
+    return {(f.name, f.severity) for f in of_set(folder, runs).findings if f.name in names}
+
+
+def one_length(number: int, run: Run) -> None:
+    if number in (1, 3):
+        last(run, "run_stop").time_ms = find(run, "run_start").time_ms + 40_001
+
+
+def one_clearing(number: int, run: Run) -> None:
+    if number in (0, 4):
+        find(run, "cache_clear").time_ms = good_run()[0].time_ms
+
+
+def one_end(number: int, run: Run) -> None:
+    last(run, "eval_accuracy").value = 0.75932
+
+
+def one_end_of_four(number: int, run: Run) -> None:
+    last(run, "eval_accuracy").value = 0.75934 if number == 2 else 0.75932
+
+
+SHARED = ("shared-moments", "policy")
+
+
+@pytest.mark.parametrize(
+    ("edit", "found"),
+    [
+        (lambda number, run: None, set()),
+        (one_length, {SHARED}),
+        (one_clearing, {SHARED}),
+        (one_end, {SHARED}),
+        (one_end_of_four, set()),
+    ],
+)
+def test_what_no_two_runs_share(
+    tmp_path: Path, edit: Callable[[int, Run], object], found: set[tuple[str, str]]
+) -> None:
+    assert of_five(tmp_path, edit) == found
+
+
+def test_runs_at_one_time_may_share_a_clearing(tmp_path: Path) -> None:
+    def edit(number: int, run: Run) -> None:
+        for record in run:
+            record.time_ms -= 3_600_000 * number
+
+    assert of_five(tmp_path, edit) == set()

@@ -213,6 +213,18 @@ def test_a_bad_base_is_one_error_with_its_place(folder: Path, text: str, told: s
         ("data: {area: [0.5, 1, 1]}", "x.yaml:1: data.area: expected fewer values"),
         ("data: {area: 1}", "x.yaml:1: data.area: expected a list, found 1"),
         ("data: {area: [0.9, 0.1]}", "x.yaml:1: data.area: 0 < lowest <= highest expected"),
+        (
+            "data: {aspect: [2, 1]}",
+            "x.yaml:1: data.aspect: expected lowest <= highest, found .2, 1",
+        ),
+        (
+            "data:\n  augmentation:\n    scale: [1, 2]\n    shear: [0, 1]\n",
+            "x.yaml:4: data.augmentation.shear: unknown key; valid here: padding, scale",
+        ),
+        (
+            "data: {interpolation: cubic, augmentation: {noise: [0, 1]}}",
+            "x.yaml:1: data.interpolation: linear expected beside augmentation, found cubic",
+        ),
         ("data: {std: [1, 0, 1]}", "x.yaml:1: data.std: three numbers above 0 expected"),
         ("data: {crop_px: 300}", "x.yaml:1: data.eval_resize_px: at least crop_px .300."),
         ("data: 3", "x.yaml:1: data: expected a section .keys and values., found 3"),
@@ -237,7 +249,7 @@ def test_a_bad_base_is_one_error_with_its_place(folder: Path, text: str, told: s
         ("batch: {reference: 0}", "x.yaml:1: batch.reference: expected .* 1, found 0"),
         (
             "batch: {follow: batch}",
-            "x.yaml:1: batch.follow: expected 'none', 'lr' or 'momentum', found 'batch'",
+            "x.yaml:1: batch.follow: expected 'none', 'lr', .*, found 'batch'",
         ),
         ("batch: {changes: 3}", "x.yaml:1: batch.changes: expected a list, found 3"),
         ("batch: {changes: [3]}", "x.yaml:1: batch.changes: expected a section .*, found 3"),

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from rn50.config.duration import Duration
 from rn50.config.errors import UserError
 from rn50.config.load import load
-from rn50.config.plan import Plan, Segment, build_plan
+from rn50.config.plan import Plan, Segment, build_plan, spread
 from rn50.config.schema import Run
 
 
@@ -66,27 +66,10 @@ def test_epoch_ends_are_exact_integer_arithmetic(samples: int, batch: int, epoch
     assert padded.epoch_end_step(epochs) == epochs * padded.steps_per_epoch
 
 
-def test_the_fujitsu_record() -> None:
+def test_evaluations_of_the_fujitsu_record() -> None:
     plan = plan_of("abci_2048_open")
-    assert plan.ranks == 2048
-    assert plan.global_batch_size == 86_016
-    assert plan.steps_per_epoch == 15
-    assert plan.epochs == 90
-    assert plan.total_steps == 1350
-    assert plan.warmup_steps == 540
-    assert plan.decay_steps == 780
-    assert len(plan.eval_epochs) == 23
-    assert plan.eval_epochs[0] == 2
-    assert plan.eval_epochs[-1] == 90
-
-
-def test_a_single_dgx1() -> None:
-    plan = plan_of("dgx1_8")
-    assert (plan.ranks, plan.global_batch_size) == (8, 1664)
-    assert plan.total_steps == -(-37 * 1_281_167 // 1664)
-    assert plan.warmup_steps == round(2 * 1_281_167 / 1664)
-    assert plan.decay_steps == plan.total_steps - plan.warmup_steps
-    assert plan.eval_epochs == (1, 5, 9, 13, 17, 21, 25, 29, 33, 37)
+    assert (plan.ranks, plan.steps_per_epoch, plan.decay_steps) == (2048, 15, 780)
+    assert plan.eval_epochs == tuple(range(2, 91, 4))
 
 
 @pytest.mark.parametrize("offset", range(4))
@@ -125,6 +108,15 @@ def test_the_longest_warmup_leaves_one_step() -> None:
 def test_a_batch_larger_than_the_set_is_refused_with_both_numbers() -> None:
     with pytest.raises(UserError, match=r"batch\.per_rank: 1601 on 2 ranks .* 3202, .* 3200"):
         plan_of("quick", "batch.per_rank=1601")
+
+
+@pytest.mark.parametrize(("follow", "reference"), [("momentum", 641), ("momentum_as_printed", 6)])
+def test_a_momentum_below_zero_is_refused(follow: str, reference: int) -> None:
+    """At 64 images, ten times more or less than the reference."""
+    told = rf"batch\.follow: {follow} gives momentum -0\.\d+ at .* 64 \(reference {reference}\)"
+    with pytest.raises(UserError, match=told):
+        plan_of("quick", f"batch.follow={follow}", f"batch.reference={reference}")
+    assert plan_of("quick", f"batch.follow={follow}", "batch.reference=64")
 
 
 def test_a_run_without_any_evaluation_is_refused() -> None:
@@ -298,6 +290,22 @@ def test_more_active_ranks_than_ranks_are_refused(overrides: list[str]) -> None:
         plan_of("quick", *overrides)
 
 
+@pytest.mark.parametrize(
+    ("override", "found"),
+    [
+        ("data.last_batch=mix", "mix, 2 of 2 and None"),
+        ("batch.active_ranks=1", "pad, 1 of 2 and None"),
+        (CHANGE.format(8, 1), "pad, 1 of 2 and None"),
+        ("system.job.min_nodes=1", "pad, 2 of 2 and 1"),
+    ],
+)
+def test_what_parts_of_a_set_do_not_go_with_is_refused(override: str, found: str) -> None:
+    fits = ["data.shards=node", "data.last_batch=pad", CHANGE.format(8, "null")]
+    assert plan_of("quick", "system.nodes=2", "system.ranks_per_node=1", *fits).parts == 2
+    with pytest.raises(UserError, match=f"^data.shards: node needs data.last_batch: .* {found}$"):
+        plan_of("quick", *fits, override)
+
+
 def test_all_ranks_may_be_active_and_are_unless_told() -> None:
     given = plan_of("quick", "batch.active_ranks=2", CHANGE.format(8, 2))
     assert given == plan_of("quick", CHANGE.format(8, "null"))
@@ -335,3 +343,10 @@ def test_a_change_counted_by_hand(last: str, ends: list[int], done: float) -> No
     assert (plan.warmup_steps, plan.total_steps) == (ends[1], ends[2])
     assert plan.images_after(ends[1]) == 45 + 6 * (ends[1] - 5)
     assert plan.epoch_at(ends[1]) == done
+
+
+@given(st.integers(1, 200_000), st.integers(1, 5000))
+def test_the_same_global_batch_on_any_number_of_ranks(batch: int, ranks: int) -> None:
+    per_rank, active = spread(batch, ranks)
+    assert per_rank * active == batch and active <= ranks
+    assert not any(batch % n == 0 for n in range(active + 1, min(ranks, batch) + 1))

@@ -45,7 +45,7 @@ def test_every_key_of_a_config_is_there(name: str) -> None:
 @pytest.mark.parametrize("name", list_systems())
 def test_every_key_of_a_machine_is_there(name: str) -> None:
     system = load("quick", [f"system={name}"]).run.system
-    assert system.performance is not None or name in ("local", "summit", "superpod")
+    assert system.performance is not None or name in ("local", "superpod")
     for section in ("performance", "job"):
         model = getattr(system, section)
         tree = {} if model is None else model.model_dump(mode="json", exclude_none=True)

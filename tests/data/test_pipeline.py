@@ -19,7 +19,7 @@ from rn50.data.pipeline import NOT_COUNTED, Source, build_eval_source, build_tra
 from rn50.data.recordio import MAGIC
 
 TRAIN, VAL = 37, 23
-SEEDS = {"shuffle": 11, "augment": 12, "flip": 13}
+SEEDS = {"shuffle": 11, "augment": 12, "flip": 13, "operations": 14}
 Pixels = NDArray[np.uint8]
 Floats = NDArray[np.float64]
 
@@ -369,6 +369,123 @@ def test_without_augmentation_training_sees_the_centre(tmp_path: Path) -> None:
         assert np.abs(pixels - wanted).max() < 5
 
 
+@pytest.mark.parametrize("last_batch", ["mix", "pad"])
+def test_plain_epochs_show_stored_order_and_the_unmirrored_centre(
+    tmp_path: Path, last_batch: str
+) -> None:
+    """Epochs 1 and 2 shuffled and augmented, from epoch 3 on neither, from its first image on."""
+    images = [smooth(number, 40, 40 + 10 * number) for number in range(5)]
+    packed = pack(tmp_path, [encode(image) for image in images])
+    data = with_settings(packed, no_augment_from_epoch=3, last_batch=last_batch)
+    stored = load_table(Path(data.path), "train")["label"]
+    order = sampling.TrainOrder(plan_of(data, 4), SEEDS["shuffle"])
+    sources = [training(data, 2, rank, 2) for rank in (0, 1)]
+    shuffled = augmented = 0
+    for step in range(1, 12):
+        batches = [source.next() for source in sources]
+        labels = np.concatenate([batch.labels.asnumpy() for batch in batches]).astype(int)
+        pixels = np.concatenate([pixels_of(batch.images, data) for batch in batches])
+        drawn, places, epochs = order.batch(step, 0)
+        within = places % (8 if last_batch == "pad" else 5) % 5
+        plain = epochs >= 3
+        assert labels.tolist() == stored[np.where(plain, within, drawn)].tolist()
+        shuffled += (drawn != within)[~plain].sum()
+        for number, found, is_plain in zip(labels, pixels, plain, strict=True):
+            left = (10 * number + 8) // 2
+            wanted = bilinear(images[number][4:36, left : left + 32], 16, 16)
+            assert not is_plain or np.abs(found - wanted).max() < 5
+            augmented += not is_plain and np.abs(found - wanted).max() >= 5
+    assert shuffled > 4
+    assert augmented > 8
+
+
+OPERATIONS = {
+    "padding": (0.1, 0.3),
+    "scale": (0.8, 2.2),
+    "aspect": (0.7, 1.4),
+    "rotation_deg": (-40.0, 30.0),
+    "brightness": (-0.2, 0.3),
+    "contrast": (0.7, 1.2),
+    "noise": (0.02, 0.2),
+}
+
+
+def augmented_reference(image: Pixels, u: Floats, ranges: dict[str, Any], tile: Floats) -> Floats:
+    """An image after nnabla's formulas, pixel by pixel, in a view of 16 px; float64."""
+
+    def value(name: str, column: int, neutral: float) -> float:
+        low, high = ranges.get(name, (neutral, neutral))
+        if neutral == 1:
+            return float(np.exp(np.log(low) + u[column] * np.log(high / low)))
+        return float(low + u[column] * (high - low))
+
+    height, width, pad = *image.shape[:2], 16 * value("padding", 0, 0)
+    theta = value("rotation_deg", 1, 0)
+    cos, sin = np.cos(theta * np.pi / 180), np.sin(theta * np.pi / 180)
+    stretch = np.sqrt(value("aspect", 2, 1))
+    scale_x, scale_y = value("scale", 3, 1) * np.array([stretch, 1 / stretch])
+    room_x, room_y = (16 + 2 * pad) * scale_x - 16, (16 + 2 * pad) * scale_y - 16
+    out = np.empty((16, 16, 3))
+    for iy, ix in np.ndindex(16, 16):
+        dx, dy = (ix - 7.5) / scale_x, (iy - 7.5) / scale_y
+        x = (u[4] * room_x + 8) / scale_x - pad + cos * dx - sin * dy
+        y = (u[5] * room_y + 8) / scale_y - pad + sin * dx + cos * dy
+        x = np.clip(x * width / 16 - 0.5, 0, width - 1)
+        y = np.clip(y * height / 16 - 0.5, 0, height - 1)
+        left, top = min(int(x), width - 2), min(int(y), height - 2)
+        near = image[top : top + 2, left : left + 2].astype(float)
+        out[iy, ix] = np.tensordot(
+            np.outer([top + 1 - y, y - top], [left + 1 - x, x - left]), near, 2
+        )
+    brightness = np.array([value("brightness", 9 + channel, 0) for channel in range(3)])
+    contrast = np.array([value("contrast", 6 + channel, 1) for channel in range(3)])
+    start = int(u[13] * (3 * 16 * 16 + 1))
+    noise = tile[start : start + 3 * 16 * 16].reshape(16, 16, 3) * value("noise", 12, 0)
+    return 255 * ((out / 255 + brightness - 0.5) * contrast + 0.5 + noise)
+
+
+@pytest.mark.parametrize("names", [*([name] for name in OPERATIONS), list(OPERATIONS)])
+def test_each_operation_equals_a_numpy_reference(tmp_path: Path, names: list[str]) -> None:
+    """Images of 255 levels from pixel to pixel, so a place is right to 1/1000 of a pixel."""
+    sizes = [(16, 16), (20, 17), (24, 40), (37, 30), (50, 45)]
+    images = [rough(number, *size) for number, size in enumerate(sizes)]
+    packed = pack(tmp_path, [encode(image) for image in images])
+    ranges = {name: OPERATIONS[name] for name in names}
+    whole_images = {"area": (1, 1), "aspect": (0.1, 10)}
+    data = with_settings(packed, **whole_images, augmentation=ranges)
+    tile = sampling.noise_tile(SEEDS["operations"], 16).astype(float)
+    assert abs(tile.std() - 1) < 0.05
+    assert not np.array_equal(tile, sampling.noise_tile(99, 16))
+    source = training(data, 5)
+    for step in range(4):
+        places = np.arange(5 * step, 5 * step + 5)
+        u = sampling.uniforms(places, SEEDS["operations"], 14)
+        flip = sampling.flips(places, SEEDS["flip"])
+        batch, labels = source.next()
+        for index, found in enumerate(pixels_of(batch, data)):
+            image = images[int(labels.asnumpy()[index])]
+            wanted = augmented_reference(image, u[index], ranges, tile)
+            wanted = wanted[:, ::-1] if flip[index] else wanted
+            assert np.abs(found - wanted).max() < 0.25
+
+
+def test_operations_depend_on_the_place_alone_and_spare_plain_epochs(photos: Data) -> None:
+    """On any number of ranks, and from a step in which a resumed run begins, bit for bit."""
+    data = with_settings(photos, augmentation=OPERATIONS)
+    whole = training(data, 6)
+    steps = [whole.next().images.asnumpy() for _ in range(4)]
+    parts = [training(data, 2, rank, 3) for rank in range(3)]
+    for images in steps:
+        assert np.array_equal(np.concatenate([p.next().images.asnumpy() for p in parts]), images)
+    resumed = build_train_source(data, plan_of(data, 6), rank=0, seeds=SEEDS, first_step=4)
+    assert np.array_equal(resumed.next().images.asnumpy(), steps[3])
+    plain, bare = (
+        training(with_settings(d, no_augment_from_epoch=1), 7).next().images for d in (data, photos)
+    )
+    assert np.abs(pixels_of(plain, data) - pixels_of(bare, data)).max() < 0.51  # of rounding
+    assert bits(evaluation(data)) == bits(evaluation(photos))
+
+
 @pytest.mark.parametrize("mode", ["L", "CMYK", "P", "RGBA", "LA", "1"])
 def test_any_kind_of_image_becomes_three_planes(tmp_path: Path, mode: str) -> None:
     """ImageNet holds grey and CMYK files; the others a user's own folder may hold."""
@@ -539,9 +656,10 @@ def test_the_same_seeds_give_the_same_bits(photos: Data) -> None:
     assert bits(training(threaded)) == first
 
 
-@pytest.mark.parametrize("stream", ["shuffle", "augment", "flip"])
+@pytest.mark.parametrize("stream", ["shuffle", "augment", "flip", "operations"])
 def test_every_seed_has_its_effect(photos: Data, stream: str) -> None:
-    assert bits(training(photos, **{stream: 99})) != bits(training(photos))
+    data = with_settings(photos, augmentation={"noise": (0.1, 0.1)})
+    assert bits(training(data, **{stream: 99})) != bits(training(data))
 
 
 def test_ranks_split_the_very_batch_of_one_rank(photos: Data) -> None:

@@ -3,15 +3,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from rn50.config.manifest import WHOLE, Part
 from rn50.config.plan import Plan, Segment, build_plan
 from rn50.config.schema import Run
 from rn50.data import sampling
 
-FUZZ = settings(max_examples=80)
 SEEDS = st.integers(0, 2**64 - 1)
 REFERENCE = {"area": (0.05, 1.0), "aspect": (3 / 4, 4 / 3)}
 
@@ -71,7 +71,6 @@ def float_sizes(*pixels: int) -> NDArray[np.float32]:
 # --- training order -----------------------------------------------------------------------------
 
 
-@FUZZ
 @given(
     samples=st.integers(1, 60),
     ranks=st.integers(1, 7),
@@ -94,7 +93,6 @@ def test_every_image_once_an_epoch_over_all_ranks(
 
 
 @pytest.mark.slow
-@FUZZ
 @given(
     samples=st.integers(1, 60),
     per_rank=st.integers(1, 4),
@@ -113,7 +111,6 @@ def test_a_step_takes_the_same_images_on_any_number_of_ranks(
         assert np.array_equal(epochs, rows[0].epochs)
 
 
-@FUZZ
 @given(samples=st.integers(1, 60), batch=st.integers(1, 70), epochs=st.integers(1, 3), seed=SEEDS)
 def test_padded_epochs_start_a_step_and_repeat_their_own_images(
     samples: int, batch: int, epochs: int, seed: int
@@ -145,7 +142,6 @@ def test_a_step_can_be_asked_for_out_of_order(last_batch: str) -> None:
 # --- batch-size control -------------------------------------------------------------------------
 
 
-@FUZZ
 @given(plan=ANY_PLAN, seed=SEEDS)
 def test_steps_take_the_row_without_gap_or_overlap_across_changes(plan: Plan, seed: int) -> None:
     steps = steps_of(sampling.TrainOrder(plan, seed), plan, plan.total_steps)
@@ -158,7 +154,6 @@ def test_steps_take_the_row_without_gap_or_overlap_across_changes(plan: Plan, se
         assert plan.images_after(step) == done
 
 
-@FUZZ
 @given(plan=changing_plans("mix"), seed=SEEDS)
 def test_mixed_epochs_show_every_image_once_whatever_the_changes(plan: Plan, seed: int) -> None:
     """The batch in which an epoch ends has the old size to its end."""
@@ -177,7 +172,6 @@ def test_mixed_epochs_show_every_image_once_whatever_the_changes(plan: Plan, see
         assert plan.epoch_end_step(epoch) == last
 
 
-@FUZZ
 @given(plan=changing_plans("pad"), seed=SEEDS)
 def test_padded_epochs_repeat_in_their_last_batch_alone_whatever_the_changes(
     plan: Plan, seed: int
@@ -194,7 +188,6 @@ def test_padded_epochs_repeat_in_their_last_batch_alone_whatever_the_changes(
         assert mine.size - samples < len(steps[last - 1].images)
 
 
-@FUZZ
 @given(plan=ANY_PLAN, seed=SEEDS)
 def test_a_rank_is_active_in_the_steps_in_which_it_has_a_share(plan: Plan, seed: int) -> None:
     order = sampling.TrainOrder(plan, seed)
@@ -235,7 +228,6 @@ def test_active_steps_end_where_a_rank_has_no_share_to_come(
 
 
 @pytest.mark.slow
-@FUZZ
 @given(plan=ANY_PLAN, seed=SEEDS, data=st.data())
 def test_any_step_can_be_asked_for_first_across_changes(
     plan: Plan, seed: int, data: st.DataObject
@@ -259,10 +251,65 @@ def test_epochs_and_seeds_have_orders_of_their_own() -> None:
             assert np.mean(order == other) < 0.02
 
 
+# --- parts of the set that stay on their nodes ----------------------------------------------------
+
+
+@given(
+    nodes=st.integers(1, 4),
+    local=st.integers(1, 3),
+    data=st.data(),
+    seed=SEEDS,
+)
+def test_each_node_shuffles_its_own_part_and_every_image_comes_once_an_epoch(
+    nodes: int, local: int, data: st.DataObject, seed: int
+) -> None:
+    ranks = nodes * local
+    samples = data.draw(st.integers(ranks, 60))
+    per_rank = st.integers(1, samples // ranks)
+    run = {
+        "system": {"nodes": nodes, "ranks_per_node": local},
+        "data": {"train_samples": samples, "last_batch": "pad", "shards": "node"},
+        "batch": {
+            "per_rank": data.draw(per_rank),
+            "changes": [{"after_epoch": 2, "per_rank": data.draw(per_rank)}],
+        },
+        "schedule": {"length": "3 epochs", "warmup": "0 steps"},
+    }
+    plan = build_plan(Run.model_validate(run))
+    order = sampling.TrainOrder(plan, seed, stored_from=3)
+    places: list[int] = []
+    for epoch in range(1, 4):
+        steps = range(plan.epoch_end_step(epoch - 1) + 1, plan.epoch_end_step(epoch) + 1)
+        for node in range(nodes):
+            shares = [
+                order.batch(step, node * local + rank) for step in steps for rank in range(local)
+            ]
+            mine = np.concatenate([share.images for share in shares])
+            places += np.concatenate([share.positions for share in shares]).tolist()
+            part = Part(node, nodes)
+            first, last = part.images(samples)
+            assert sorted(mine[: last - first]) == list(range(first, last))
+            own = sampling.epoch_order(samples, seed, epoch - 1, part)
+            if epoch == 3:
+                own = np.arange(first, last)
+            assert np.array_equal(mine, np.resize(own, mine.size))
+            assert all((share.epochs == epoch).all() for share in shares)
+    assert sorted(places) == list(range(len(places)))  # each with a window of its own
+    bounds = [Part(node, nodes).images(samples) for node in range(nodes)]
+    assert [0, *(last for _, last in bounds)] == [*(first for first, _ in bounds), samples]
+
+
+def test_nodes_have_orders_of_their_own_and_one_node_that_of_the_set() -> None:
+    one, other = (sampling.epoch_order(200, 7, 0, Part(node, 2)) for node in (0, 1))
+    assert np.mean(one == other - 100) < 0.1
+    again = sampling.epoch_order(200, 7, 1, Part(0, 2))
+    assert np.mean(one == again) < 0.1
+    assert np.array_equal(sampling.epoch_order(200, 7, 0, WHOLE), sampling.epoch_order(200, 7, 0))
+
+
 # --- evaluation ---------------------------------------------------------------------------------
 
 
-@FUZZ
 @given(samples=st.integers(1, 300), ranks=st.integers(1, 20), per_rank=st.integers(1, 40))
 def test_every_image_is_evaluated_exactly_once(samples: int, ranks: int, per_rank: int) -> None:
     batches = sampling.eval_batches(samples, ranks, per_rank)
@@ -279,7 +326,6 @@ def test_every_image_is_evaluated_exactly_once(samples: int, ranks: int, per_ran
     assert sorted(counted) == list(range(samples))
 
 
-@FUZZ
 @given(samples=st.integers(1, 300), ranks=st.integers(1, 20), per_rank=st.integers(1, 40))
 def test_no_evaluation_batch_is_idle_on_every_rank(samples: int, ranks: int, per_rank: int) -> None:
     last = sampling.eval_batches(samples, ranks, per_rank) - 1
@@ -289,7 +335,6 @@ def test_no_evaluation_batch_is_idle_on_every_rank(samples: int, ranks: int, per
     )
 
 
-@FUZZ
 @given(samples=st.integers(1, 10**6), ranks=st.integers(1, 4096))
 def test_shards_differ_by_at_most_one_image(samples: int, ranks: int) -> None:
     shards = [sampling.eval_shard(samples, rank, ranks) for rank in range(min(ranks, 50))]
@@ -301,7 +346,6 @@ def test_shards_differ_by_at_most_one_image(samples: int, ranks: int) -> None:
 # --- crop windows -------------------------------------------------------------------------------
 
 
-@FUZZ
 @given(
     height=st.integers(20, 2000),
     width=st.integers(20, 2000),
@@ -366,7 +410,6 @@ def test_windows_of_tiny_images_hold_a_pixel(height: int, width: int) -> None:
     assert np.all(last <= size)
 
 
-@FUZZ
 @given(
     places=st.lists(st.integers(0, 2**40), min_size=1, max_size=30, unique=True),
     seed=SEEDS,

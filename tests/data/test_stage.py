@@ -7,7 +7,12 @@ from PIL import Image
 
 from rn50.config.errors import UserError
 from rn50.config.local_rank import local_rank
+from rn50.config.manifest import Part
+from rn50.config.plan import Plan, Segment
+from rn50.config.schema import Data
+from rn50.data.dataset import check_before_run, load_table, verify
 from rn50.data.pack import pack_images
+from rn50.data.pipeline import build_train_source
 from rn50.data.stage import remove, stage, wait_until_staged
 
 
@@ -116,6 +121,103 @@ def test_a_full_disk_is_named(packed: Path, tmp_path: Path) -> None:
         subprocess.run(["umount", str(disk)], check=True)
 
 
+# --- a part of the training records ---------------------------------------------------------------
+
+
+@pytest.fixture
+def chunked(tmp_path: Path) -> Path:
+    """A set of 300 training images, which are three chunks."""
+    for split, images in (("train", 300), ("val", 4)):
+        (tmp_path / "images" / split / "a").mkdir(parents=True)
+        for number in range(images):
+            image = Image.effect_noise((40, 40), number + 1)
+            image.save(tmp_path / "images" / split / "a" / f"{number}.jpg")
+    pack_images(tmp_path / "images", tmp_path / "set")
+    return tmp_path / "set"
+
+
+def data_of(folder: Path, **more: object) -> Data:
+    counts = {"classes": 1, "train_samples": 300, "eval_samples": 4}
+    sizes = {"crop_px": 16, "eval_resize_px": 20}
+    return Data.model_validate({"path": str(folder), "last_batch": "pad"} | counts | sizes | more)
+
+
+def test_a_part_holds_its_own_records_where_they_lie_in_the_whole(
+    chunked: Path, tmp_path: Path
+) -> None:
+    whole, offsets = (chunked / "train.rec").read_bytes(), load_table(chunked, "train")["offset"]
+    held = bytearray(len(whole))
+    for node in range(3):
+        target = tmp_path / f"disk{node}/set"
+        calls: list[tuple[int, int]] = []
+        stage(chunked, target, Part(node, 3), progress=lambda *done: calls.append(done))  # noqa: B023
+        assert calls == sorted(calls) and calls[-2][0] == calls[-1][1]
+        wait_until_staged(chunked, target, 0, Part(node, 3))
+        found = (target / "train.rec").read_bytes()
+        # Images 0 to 99 lie in the chunk 0 to 127, 100 to 199 in this and in 128 to 255.
+        bounds = [0, *offsets[[128, 256]].tolist(), len(whole)]
+        begin, end = bounds[(0, 0, 1)[node]], bounds[node + 1]
+        assert found == bytes(begin) + whole[begin:end] + bytes(len(whole) - end)
+        assert (target / "train.rec").stat().st_blocks * 512 < end - begin + (16 << 10)
+        held[begin:end] = found[begin:end]
+        for name in ("val.rec", "train.npy"):
+            assert (target / name).read_bytes() == (chunked / name).read_bytes()
+        check_before_run(data_of(target, shards="node"))
+    assert held == whole
+
+
+def test_a_part_reads_and_checks_the_chunks_that_it_needs(chunked: Path, tmp_path: Path) -> None:
+    content = bytearray((chunked / "train.rec").read_bytes())
+    content[-100] ^= 1  # in the last chunk
+    (chunked / "train.rec").write_bytes(content)
+    stage(chunked, tmp_path / "first", Part(0, 3))
+    with pytest.raises(UserError, match=r"train\.rec: CRC-32 .* of bytes .* copied"):
+        stage(chunked, tmp_path / "last", Part(2, 3))
+    assert not (tmp_path / "last").exists()
+
+
+def test_another_part_than_a_node_reads_is_refused_at_the_start(
+    chunked: Path, tmp_path: Path
+) -> None:
+    target = tmp_path / "set1"
+    stage(chunked, target, Part(1, 3))
+    plan = Plan(3, 300, "pad", (Segment(1, 0, 0, 10, 3),), parts=3)
+    seeds = {"shuffle": 1, "augment": 2, "flip": 3}
+    sharded = data_of(target, shards="node")
+    source = build_train_source(sharded, plan, rank=1, seeds=seeds)
+    for _ in range(20):  # two epochs, of which no record lies in a hole
+        source.next()
+    with pytest.raises(UserError, match=r"manifest\.json: part 0/3 expected .* found part 1/3"):
+        build_train_source(sharded, plan, rank=0, seeds=seeds)
+    only = r"all training records expected \(see data.shards\), found part 1/3"
+    for act in (
+        lambda: check_before_run(data_of(target)),
+        lambda: verify(target),
+        lambda: stage(target, tmp_path / "copy"),
+    ):
+        with pytest.raises(UserError, match=only):
+            act()
+    with pytest.raises(UserError, match=r"the set of .* expected, found something else"):
+        stage(chunked, target, Part(2, 3))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "told"),
+    [
+        ('"chunks"', '"chunks_"', "chunks"),
+        ('"chunks": [', '"chunks": [[9, 1], [8, 1], ', "chunks: checksums of train.rec expected"),
+        ('"format"', '"part": [3, 3], "format"', "part: a number below .* found part 3/3"),
+    ],
+)
+def test_a_manifest_that_cannot_be_divided_is_refused(
+    chunked: Path, tmp_path: Path, old: str, new: str, told: str
+) -> None:
+    manifest = chunked / "manifest.json"
+    manifest.write_text(manifest.read_text().replace(old, new, 1))
+    with pytest.raises(UserError, match=told):
+        stage(chunked, tmp_path / "part", Part(0, 3))
+
+
 @pytest.mark.parametrize(
     ("environment", "rank"),
     [
@@ -134,7 +236,12 @@ def test_only_local_rank_0_copies(packed: Path, tmp_path: Path, root: Path) -> N
     config = tmp_path / "c.yaml"
     config.write_text(f"name: c\ndata: {{path: {packed}}}\n")
     command = [sys.executable, "-m", "rn50.cli.entry", "data", "stage", str(config)]
-    command += ["--to", str(tmp_path / "disk/set")]
+    copy = [*command, "--to", str(tmp_path / "disk/set")]
     for rank, there in (("1", False), ("0", True)):
-        subprocess.run(command, check=True, env={"SLURM_LOCALID": rank, "PYTHONPATH": str(root)})
+        subprocess.run(copy, check=True, env={"SLURM_LOCALID": rank, "PYTHONPATH": str(root)})
         assert (tmp_path / "disk/set").exists() == there
+    command += ["--to", str(tmp_path / "disk/part"), "data.shards=node", "system.nodes=3"]
+    place = {"OMPI_COMM_WORLD_RANK": "4", "OMPI_COMM_WORLD_SIZE": "6"}
+    place |= {"OMPI_COMM_WORLD_LOCAL_RANK": "0", "PYTHONPATH": str(root)}
+    done = subprocess.run(command, check=True, env=place, capture_output=True, text=True)
+    assert done.stdout == f"{tmp_path / 'disk/part'}: staged, part 2/3\n"

@@ -13,7 +13,7 @@ from rn50.launch import run as launch
 BODY = str(Path(__file__).with_name("body.py"))
 
 
-def job() -> None:
+def job(_: list[str]) -> None:
     launcher, *fate = sys.argv[1:6]
     loaded = launch.load_for_launch("smoke", ["seed=1", *sys.argv[6:]], None)
     there_before = fate[2] == "-"  # then the ranks are the usual ones

@@ -108,7 +108,13 @@ def cases() -> Iterator[Case]:
                 yield Case(fault, launcher, phase, victim, said, waits.get(fault, 0.0))
     for launcher in LAUNCHERS:
         yield Case("NaN", launcher, "mid-epoch", 1, "a finite loss expected, found nan")
-        yield Case("bit flip", launcher, "mid-epoch", 1, r"replicas differ after epoch \d: ranks")
+        yield Case(
+            "bit flip",
+            launcher,
+            "mid-epoch",
+            1,
+            r"replicas differ after epoch \d: 1 of 2 ranks, rank 1 on \S+ in weights",
+        )
         full = "cannot write: No space left on device"
         # Half a checkpoint that is given up would make room again.
         none = ("checkpoint.every=100 epochs",)

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import signal
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from rn50.compliance.check_log import check_log
+from rn50.config.recorded import RESUME, words_to_repeat
 from rn50.logging.parse import read_events
 from rn50.train import checkpoint_folder
 from tests import mpi
+from tests.conftest import ROOT
 
 pytestmark = pytest.mark.slow
 LAUNCHERS = ["gloo", *([] if mpi.WHY_NOT else [mpi.LAUNCHER])]
@@ -65,7 +69,8 @@ def interrupt(rn50: Any, data: Path, launcher: str, sign: str = "") -> Path:
 
 
 def resume(rn50: Any, folder: Path, *more: str) -> subprocess.CompletedProcess[str]:
-    return rn50("launch", "--resume", str(folder), "limits.epochs=null", *more)
+    words = words_to_repeat(folder, RESUME)
+    return rn50("launch", "--resume", str(folder), "limits.epochs=null", *words, *more)
 
 
 @pytest.mark.parametrize(
@@ -81,7 +86,8 @@ def test_resumed_is_uninterrupted(
     assert stopped["status"] == "aborted"
     assert stopped["stopped"].startswith("asked to stop at step " if sign else "budget of 3 epochs")
     assert read_events(folder / "result_0.txt")[-1].metadata["status"] == "aborted"
-    done = resume(rn50, folder, "--launcher", launcher)
+    elsewhere = shutil.copytree(small_data, rn50.results / "copy")  # the same set all the same
+    done = resume(rn50, folder, "--launcher", launcher, f"data.path={elsewhere}")
     assert done.returncode == 1, done.stderr  # the target is out of reach
     assert bits(folder) == bits(whole)
     assert records(folder) == records(whole)
@@ -92,6 +98,37 @@ def test_resumed_is_uninterrupted(
     assert (folder / "attempt_1" / "interrupted_0.txt").is_file()
     check = check_log(folder / "result_0.txt", "4.0.0", official=False)
     assert "resumed-run" in {finding.name for finding in check.findings}
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        # LARS; rank 1 idles in the epoch that is resumed and has a share in the next one.
+        (
+            *("optimizer.variant=nvidia", "batch.active_ranks=1"),
+            "batch.changes=[{after_epoch: 1, per_rank: 10}]",
+        ),
+        ("optimizer.variant=akiba",),
+    ],
+    ids=["LARS", "Akiba"],
+)
+def test_resumed_is_uninterrupted_whatever_the_update(
+    rn50: Any, small_data: Path, tmp_path: Path, overrides: tuple[str, ...]
+) -> None:
+    """From the first checkpoint of a run, whose folder is copied without the later ones."""
+    rn50(
+        *("launch", *RUN, *overrides, "schedule.length=2 epochs", "checkpoint.keep=9"),
+        *(f"data.path={small_data}", f"system.results={rn50.results}"),
+    )
+    whole = rn50.run_folder()
+    folder = shutil.copytree(whole, tmp_path / "resumed")
+    for later in checkpoint_folder.listed(folder / "checkpoint")[1:]:
+        later.unlink()
+    (folder / "result.json").unlink()  # else it has ended
+    done = resume(rn50, folder)
+    assert "going on after step" in done.stdout, done.stderr
+    assert bits(folder) == bits(whole)
+    assert records(folder) == records(whole)
 
 
 def test_a_torn_checkpoint_and_a_wall_clock_set_back_cost_time_not_bits(
@@ -115,6 +152,42 @@ def test_a_torn_checkpoint_and_a_wall_clock_set_back_cost_time_not_bits(
     assert stamps == sorted(stamps)
 
 
+def test_a_log_that_a_crash_cut_short_has_a_gap_and_says_so(
+    rn50: Any, small_data: Path, whole: Path
+) -> None:
+    folder = interrupt(rn50, small_data, LAUNCHERS[-1])
+    log = folder / "result_0.txt"
+    log.write_bytes(log.read_bytes()[:1500])  # as after the loss of power
+    done = resume(rn50, folder, "--launcher", LAUNCHERS[-1])
+    assert "is taken all the same, and the log has a gap" in done.stderr
+    assert bits(folder) == bits(whole)
+    found = check_log(log, "4.0.0", official=False).findings
+    assert any("bytes of the log before it are lost" in finding.message for finding in found)
+
+
+def test_after_a_bit_flip_the_run_goes_on_from_where_replicas_agreed(
+    rn50: Any, small_data: Path, whole: Path
+) -> None:
+    """Flipped after the evaluation of step 40, found at that of step 80, two checkpoints later."""
+    command = [sys.executable, "-m", "tests.faults.job", "gloo", "bit flip", "evaluation", "1"]
+    settings = [f"data.path={small_data}", f"system.results={rn50.results}"]
+    more = ["system.job.max_restarts=1", "watchdog.silence_s=60"]
+    done = subprocess.run(
+        [*command, str(rn50.results / "mark"), *RUN[2:], *settings, *more],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1, done.stderr
+    said = (
+        r"replicas differ after epoch 4: 1 of 2 ranks, rank 1 on \S+ in weights: a fault of memory"
+    )
+    assert re.search(said, done.stderr) and "base_lr" not in done.stderr
+    assert "going on after step 40 " in done.stdout
+    assert bits(rn50.run_folder()) == bits(whole)
+
+
 def test_another_rank_count_goes_on_and_says_that_bits_differ(
     rn50: Any, small_data: Path, whole: Path
 ) -> None:
@@ -129,10 +202,16 @@ def test_another_rank_count_goes_on_and_says_that_bits_differ(
 def test_another_config_is_refused(rn50: Any, small_data: Path) -> None:
     folder = interrupt(rn50, small_data, LAUNCHERS[-1], "step 15/")
     log = (folder / "result_0.txt").read_bytes()
-    done = rn50("launch", "--resume", str(folder), "optimizer.base_lr=0.06")
+    done = resume(rn50, folder, "optimizer.base_lr=0.06")
     assert done.returncode == 2
     assert "rn50: error: optimizer.base_lr: 0.05 expected" in done.stderr
     assert (folder / "result_0.txt").read_bytes() == log
+    other = shutil.copytree(small_data, rn50.results / "other")
+    manifest = (other / "manifest.json").read_text()
+    (other / "manifest.json").write_text(re.sub('"sha256": "..', '"sha256": "00', manifest))
+    done = rn50("launch", "--resume", str(folder), f"data.path={other}")
+    assert done.returncode == 2
+    assert re.search(r"data\.path: the image set of manifest \w+ expected, .* found", done.stderr)
     done = rn50("launch", "--resume", str(folder / "nothing"))
     assert done.returncode == 2 and "the folder of a run expected" in done.stderr
     assert "Traceback" not in done.stderr

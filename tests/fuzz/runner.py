@@ -29,7 +29,9 @@ from tests.fuzz.case import Case, Generator, Step, Wrong
 MOST_BYTES = 500 << 20
 """Of memory that a case may take above what the process has before it."""
 MOST_S = 10
-"""Of time that a case may take."""
+"""Of CPU time, its children's included, that a step may take, however busy the machine is."""
+MOST_WALL_S = 300
+"""After which a step that waits for something is stopped."""
 _ADDRESSES = MOST_BYTES + (500 << 20)
 """Of address space above the process's own: what maps a file without reading it is no fault."""
 _GRACE_S = 20
@@ -129,7 +131,7 @@ class _Child:
         for line in lines:
             description, problem = json.loads(line)
             self._tell(told, description, problem)
-        if not self.ended and time.monotonic() > self._heard_s + MOST_S + _GRACE_S:
+        if not self.ended and time.monotonic() > self._heard_s + MOST_WALL_S + _GRACE_S:
             os.kill(self._number, signal.SIGKILL)
             self.ended = True
         if self.ended and self.left:
@@ -214,16 +216,17 @@ def _run_steps(case: Case, place: Path) -> str | None:
         gc.collect()
         pages = _pages(place)
         Path("/proc/self/clear_refs").write_text("5")
-        start_bytes, start_s = _status("VmRSS"), time.monotonic()
+        start_bytes, start_s = _status("VmRSS"), _cpu_s()
         try:
             problem = _alarmed(step)
-        except TooLong:
-            problem = f"more than {MOST_S} s"
+        except TooLong as limit:
+            problem = f"more than {limit}"
         taken_bytes = _status("VmHWM") - start_bytes
         if problem is None and taken_bytes > MOST_BYTES:
             problem = f"{taken_bytes >> 20} MB of memory"
-        if problem is None and time.monotonic() - start_s > MOST_S:
-            problem = f"{time.monotonic() - start_s:.1f} s"
+        taken_s = _cpu_s() - start_s
+        if problem is None and taken_s > MOST_S:
+            problem = f"more than {MOST_S} s of CPU time: {taken_s:.1f} s"
         if problem is None and seen != (now := _outside(place)):
             problem = f"touched what is outside of its folder: {seen} -> {now}"
         if problem is None:
@@ -238,14 +241,18 @@ def _shown(step: Step) -> str:
 
 
 def _alarmed(step: Step) -> str | None:
-    def ring(*_: object) -> None:
-        raise TooLong
+    def ring(number: int, _: object) -> None:
+        cpu = number == signal.SIGPROF
+        raise TooLong(f"{MOST_S} s of CPU time" if cpu else f"{MOST_WALL_S} s of waiting")
 
     signal.signal(signal.SIGALRM, ring)
-    signal.setitimer(signal.ITIMER_REAL, MOST_S)
+    signal.signal(signal.SIGPROF, ring)
+    signal.setitimer(signal.ITIMER_REAL, MOST_WALL_S)
+    signal.setitimer(signal.ITIMER_PROF, MOST_S)
     try:
         return _take(step)
     finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
         signal.setitimer(signal.ITIMER_REAL, 0)
 
 
@@ -357,6 +364,11 @@ def _leftovers(place: Path, before: dict[Path, int]) -> str | None:
 
 def _pages_differ(path: Path, before: dict[Path, int]) -> bool:
     return path.suffix == ".html" and before.get(path) != path.lstat().st_mtime_ns
+
+
+def _cpu_s() -> float:
+    """CPU time of this process and of the children that have ended."""
+    return sum(os.times()[:4])
 
 
 def _status(name: str) -> int:

@@ -36,6 +36,7 @@ def warm() -> Iterator[None]:
     logging.disable(logging.NOTSET)  # tests after these look at what is logged
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", sorted(GENERATORS))
 def test_nothing_is_found_with_fixed_seeds(kind: str) -> None:
     found = failures(GENERATORS[kind], SUITE[kind])
@@ -74,8 +75,18 @@ def _memory(folder: Path) -> None:
     bytearray(600 << 20)
 
 
-def _endless(folder: Path) -> None:
+def _waiting(folder: Path) -> None:
     time.sleep(60)
+
+
+def _endless(folder: Path) -> None:
+    while True:
+        pass
+
+
+def _endless_child(folder: Path) -> None:
+    busy = "import time\nwhile time.process_time() < 1.5: pass"
+    subprocess.run([sys.executable, "-c", busy], check=False)
 
 
 def _killed(folder: Path) -> None:
@@ -99,7 +110,9 @@ def _leak(folder: Path) -> None:
     [
         (_traceback, "RuntimeError: a bug"),
         (_memory, "MB of memory|MemoryError"),
-        (_endless, "more than 1 s"),
+        (_endless, "more than 1 s of CPU time"),
+        (_endless_child, "more than 1 s of CPU time"),
+        (_waiting, "more than 2 s of waiting"),
         (_killed, "ended the process"),
         (_outside, "outside of its folder"),
         (_half, "left .report.html.partial-1"),
@@ -109,8 +122,10 @@ def _leak(folder: Path) -> None:
 def test_a_fault_is_found_and_the_next_case_runs(
     fault: Any, words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if fault is _endless:  # the others take longer on a busy machine
+    if fault in (_endless, _endless_child):
         monkeypatch.setattr(runner, "MOST_S", 1)
+    if fault is _waiting:
+        monkeypatch.setattr(runner, "MOST_WALL_S", 2)
 
     def generator(seed: int, folder: Path) -> Case:
         steps = (lambda: fault(folder),) if seed == 1 else (("--version",),)
@@ -119,6 +134,12 @@ def test_a_fault_is_found_and_the_next_case_runs(
     (found,) = failures(generator, 3)
     assert found.seed == 1
     assert any(word in found.problem for word in words.split("|")), found.problem
+
+
+def test_waiting_for_a_busy_machine_is_no_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runner, "MOST_S", 1)
+    steps = (lambda: time.sleep(1.5),)
+    assert failures(lambda seed, folder: Case("a case that waits", steps), 1) == []
 
 
 def test_what_a_link_leads_to_stays_as_it_is(tmp_path: Path) -> None:

@@ -189,12 +189,29 @@ def two_runs(rng: random.Random, run: Run) -> None:
     run += later
 
 
+def claimed_epochs(rng: random.Random, run: Run) -> None:
+    for key in ("eval_start", "eval_stop", "eval_accuracy"):
+        last(run, key).metadata["epoch_num"] += rng.choice((1, 4, 55))
+
+
+def untrained_epoch(rng: random.Random, run: Run) -> None:
+    key = rng.choice(("epoch_start", "epoch_stop"))
+    run.remove(rng.choice([record for record in run if record.key == key]))
+
+
+def look_alike(rng: random.Random, run: Run) -> None:
+    key = rng.choice(("run_st\u043ep", "\u0435val_accuracy", "global_batch_size\u200b", "Opt_name"))
+    at = rng.randrange(1, len(run))
+    run.insert(at, Record(key, 1, run[at - 1].time_ms))
+
+
 VIOLATIONS: tuple[Violation, ...] = (
     *(two_run_stops, two_run_starts, aborted, aborted_too, no_key, never_at_target),
     *(target_after_run_stop, percent, two_batches, other_division, other_benchmark),
     *(other_weight_decay, wrong_weight_decay, wrong_end_lr, wrong_power, wrong_momentum),
     *(wrong_optimizer, other_optimizer_too, wrong_samples, other_samples, long_init),
     *(run_of_less_than_nothing, clock_back, no_cache_clear, two_runs),
+    *(claimed_epochs, untrained_epoch, look_alike),
 )
 
 

@@ -94,9 +94,15 @@ def test_json_of_a_run_is_all_on_stdout(rn50, smoke_data: Path) -> None:
     assert result == json.loads((rn50.run_folder() / "result.json").read_text())
     assert result["next"].endswith("limits.epochs=null")
     assert "images/s" in done.stderr and "RESULT aborted" in done.stderr
+
+
+@pytest.mark.slow
+def test_a_run_that_diverges_is_not_restarted(rn50, smoke_data: Path) -> None:
+    words = (f"data.path={smoke_data}", f"system.results={rn50.results}", "--max-restarts", "2")
     done = rn50("launch", "smoke", "--json", *words, "optimizer.base_lr=9.0e9")
     assert done.returncode == 2
     assert json.loads(done.stdout)["status"] == "failed"
+    assert "training diverged" in done.stderr and not list(rn50.run_folder().glob("attempt_*"))
 
 
 # --- --system -----------------------------------------------------------------------------------

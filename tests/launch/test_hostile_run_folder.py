@@ -12,6 +12,7 @@ import pytest
 from rn50.config.atomic import write_own
 from rn50.config.errors import UserError
 from rn50.config.load import load
+from rn50.config.recorded import load_recorded
 from rn50.launch.ending import read_standing
 from rn50.launch.failure import read_failures
 from rn50.launch.resume import LOG, METRICS, begin_attempt, close_attempt, load_resumed
@@ -25,7 +26,6 @@ from rn50.sweep.trial import evaluations, read_end, read_place
 from rn50.sweep.trial import start as start_trial
 from rn50.train import checkpoint
 from rn50.train.repeated import last_log_point, steps_repeated, stopped_at
-from rn50.train.resume import load_recorded
 from tests.train.test_checkpoint import CONFIG, arrays, meta
 
 pytestmark = pytest.mark.usefixtures("alarm")
@@ -61,8 +61,8 @@ def run(tmp_path: Path) -> Path:
     folder = tmp_path / "run"
     (folder / "checkpoint").mkdir(parents=True)
     checkpoint.write(folder / "checkpoint" / checkpoint.file_name(7), meta(), arrays())
-    (folder / LOG).write_text("l" * 200)
-    (folder / METRICS).write_text("m" * 200)
+    (folder / LOG).write_text(("l" * 49 + "\n") * 4)
+    (folder / METRICS).write_text(("m" * 49 + "\n") * 4)
     save_config(load(*CONFIG), folder)
     return folder
 

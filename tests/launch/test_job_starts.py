@@ -131,13 +131,13 @@ def test_a_run_that_was_interrupted_goes_on_as_a_job_in_its_folder(
     _, err = process.communicate(timeout=180)
     assert process.returncode == 130 and "rn50: stopped by SIGUSR1 at step " in err, err
     run = rn50.run_folder()
-    done = rn50("submit", "--resume", "latest", "--wait", results[1])
+    done = rn50("submit", "--resume", "latest", "--wait", *results)
     assert done.returncode == 0, done.stdout + done.stderr + (run / "job.log").read_text()
     assert re.match(rf"local job \d+ in {run} ", done.stdout)
     assert f"{run}: going on after step " in (run / "job.log").read_text()
     keys = [event.key for event in read_events(run / "result_0.txt")]
     assert (keys.count("run_start"), keys.count("run_resumed")) == (1, 1)
-    refused = rn50("submit", "--resume", str(run))
+    refused = rn50("submit", "--resume", str(run), results[0])
     assert refused.returncode == 2 and f"{run} has ended" in refused.stderr
 
 
@@ -193,6 +193,7 @@ def seed_of(out: Path) -> str:
     return re.search(r"^seed: (\d+)", (out / "config.yaml").read_text(), re.M)[1]  # type: ignore[index]
 
 
+@pytest.mark.slow
 def test_a_run_without_a_checkpoint_begins_again_with_its_own_seed(
     arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -239,7 +240,7 @@ def test_a_run_that_has_ended_is_left_as_it_is(
 def test_a_folder_in_use_is_refused_by_both_steps(
     arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from tests.faults.test_run_lock import start_holder
+    from tests.launch.test_run_lock import start_holder
 
     out = tmp_path / "job/run_0"
     assert steps.main(arguments) == 0

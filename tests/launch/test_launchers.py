@@ -207,8 +207,7 @@ def test_in_an_allocation_of_slurm_srun_is_taken(monkeypatch: pytest.MonkeyPatch
 
 def test_what_the_user_has_set_goes_to_all_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "7")
-    job, environment = build_job(load("smoke").run, "mpirun", COMMAND)
-    assert environment.kept == {"OMP_NUM_THREADS": "7"}
+    job, _ = build_job(load("smoke").run, "mpirun", COMMAND)
     assert job.environment["OMP_NUM_THREADS"] == "7"
     assert "OMP_NUM_THREADS" in LAUNCHERS["mpirun"].command(job)
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +15,17 @@ from rn50.config.errors import UserError
 from rn50.config.load import load
 from rn50.data.lock import hold
 from rn50.launch import resume as attempts
-from rn50.launch.resume import LOG, METRICS, begin_attempt, close_attempt
+from rn50.launch.resume import LOG, METRICS, begin_attempt, close_attempt, load_resumed
+from rn50.launch.run import save_config
 from rn50.launch.run_lock import LOCK
-from rn50.train import checkpoint
+from rn50.train import checkpoint, checkpoint_folder
 from rn50.train.rank_lock import RANK_LOCK, FolderInUse
 from tests.train.test_checkpoint import CONFIG, arrays, meta
 
 LOADED = load(*CONFIG)
-TEXT = {LOG: "l" * 100 + "after", METRICS: "m" * 50 + "after"}
+STARTS = {LOG: ("l" * 19 + "\n") * 5, METRICS: ("m" * 9 + "\n") * 5}
+"""When the checkpoint of step 7 was written."""
+TEXT = {name: text + "after" for name, text in STARTS.items()}
 
 
 @pytest.fixture
@@ -36,8 +41,7 @@ def run(tmp_path: Path) -> Path:
 def goes_on(run: Path) -> None:
     found = begin_attempt(run, LOADED)
     assert found is not None and found.meta.step == 7
-    assert (run / LOG).read_text() == "l" * 100
-    assert (run / METRICS).read_text() == "m" * 50
+    assert {name: (run / name).read_text() for name in STARTS} == STARTS
     assert not list(run.glob(".*.partial-*"))
 
 
@@ -47,12 +51,12 @@ def test_what_came_after_the_checkpoint_is_cut_off_and_kept(run: Path) -> None:
 
 
 def test_a_full_disk_moves_nothing(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(source: Any, size_bytes: int, target: Path) -> None:
+    def full(target: Path) -> None:
         target.write_text("half")
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     with monkeypatch.context() as patch:
-        patch.setattr(attempts, "_copy", full)
+        patch.setattr(attempts, "create_new", full)
         with pytest.raises(UserError, match=r"result_0\.txt: cannot copy: No space left"):
             begin_attempt(run, LOADED)
     assert {name: (run / name).read_text() for name in TEXT} == TEXT
@@ -77,11 +81,44 @@ def test_a_stop_between_moving_and_copying_back(run: Path, monkeypatch: pytest.M
     goes_on(run)
 
 
-def test_a_log_that_was_cut_short_is_told(run: Path) -> None:
-    (run / LOG).write_text("l" * 99)
-    with pytest.raises(UserError, match=r"at least 100 bytes expected, .*, found 99"):
-        begin_attempt(run, LOADED)
-    assert (run / LOG).exists() and not list(run.glob("attempt_*"))
+@pytest.mark.parametrize(
+    ("log", "step", "kept"),
+    [
+        ("l" * 19 + "\n" + "l" * 79, 6, 1),
+        (STARTS[LOG][:40] + "\0" * 160, 6, 1),
+        ("l" * 10, 7, 0),
+    ],
+    ids=["cut", "zeros", "no whole line"],
+)
+def test_a_log_shorter_than_its_checkpoint_says_ends_nothing(
+    run: Path, log: str, step: int, kept: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    older = meta(6, log_bytes=20, metrics_bytes=10)
+    checkpoint.write(run / "checkpoint" / checkpoint.file_name(6), older, arrays())
+    (run / LOG).write_text(log)
+    found = begin_attempt(run, LOADED)
+    assert found is not None and found.meta.step == step
+    assert (run / LOG).read_text() == STARTS[LOG][: 20 * kept]
+    assert checkpoint_folder.listed(run / "checkpoint")[-1] == found.path, "later ones do not fit"
+    said = capsys.readouterr().err
+    assert re.search(r"result_0\.txt: \d+ bytes of whole lines expected", said)
+    assert ("and the log has a gap" in said) == (kept == 0)
+
+
+def test_checkpoints_after_replicas_last_agreed_are_not_taken(run: Path) -> None:
+    failure = {"rank": 1, "host": "h", "phase": "evaluate 2", "step": 7, "reason": "x"}
+    (run / "failure_1.json").write_text(json.dumps(failure | {"agreed_step": 6}))
+    assert begin_attempt(run, LOADED) is None
+    assert not list((run / "checkpoint").iterdir())
+
+
+def test_a_run_trained_to_its_last_epoch_is_not_resumed(run: Path) -> None:
+    save_config(LOADED, run)
+    (run / "result.json").write_text('{"status": "aborted"}')
+    before = sorted(run.rglob("*"))
+    with pytest.raises(UserError, match="has been trained to its last epoch"):
+        load_resumed(str(run), None, [], None)
+    assert sorted(run.rglob("*")) == before
 
 
 def test_a_driver_that_was_taken_over_touches_nothing(run: Path) -> None:

@@ -105,7 +105,7 @@ def test_a_local_job_that_is_killed_closes_its_log(rn50, smoke_data: Path) -> No
     said = (folder / "job.log").read_text()
     assert "rn50: error: stopped by SIGTERM after" in said
     assert result["reason"].startswith("stopped by SIGTERM after")
-    assert result["next"] == f"rn50 launch --resume {folder}/run_0"
+    assert result["next"] == f"rn50 launch --resume {folder}/run_0 data.path={smoke_data}"
     last = said.splitlines()[-1]
     assert last.startswith(f"{folder}/run_0; go on with: ") and last.endswith(result["next"][4:])
     _, alive = psutil.wait_procs(family, timeout=60)

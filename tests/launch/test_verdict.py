@@ -67,7 +67,7 @@ def test_imagenet_is_held_to_everything(tmp_path: Path) -> None:
         for key, (old, new) in zip(("eval", "train"), IMAGENET, strict=True)
     ]
     lines, _ = judged(tmp_path, *sizes)
-    assert len(lines) == 1 and lines[0].startswith("check: POLICY: 0.895 at epoch 4")
+    assert len(lines) == 1 and lines[0].startswith("check: PASS: converged: 0.895 at epoch 4")
 
 
 def test_the_configs_own_target_is_a_success(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ class Rank:
     def __init__(self, watchdog: Watchdog, rank: int, token: str | None = None) -> None:
         host, port, right = watchdog.environment[WATCHDOG_ENV].rsplit(":", 2)
         self.socket = socket.create_connection((host, int(port)), PATIENCE_S)
-        self.say(token=token or right, rank=rank, host=f"h{rank}", pid=1)
+        self.say(token=token or right, rank=rank, host=f"h{rank}", pid=1, identity="{}")
 
     def say(self, **message: Any) -> None:
         self.socket.sendall(json.dumps(message).encode() + b"\n")
@@ -59,7 +59,7 @@ def test_a_rank_that_is_gone_is_named_with_its_place(watchdog: Watchdog) -> None
 def test_a_rank_that_has_said_why_or_is_done_is_not_lost(watchdog: Watchdog) -> None:
     ranks = [Rank(watchdog, 0), Rank(watchdog, 1)]
     place = {"rank": 1, "host": "h1", "phase": "epoch 1", "step": 2}
-    told = {**place, "reason": "x", "retryable": False}
+    told = {**place, "reason": "x", "retryable": False, "agreed_step": None}
     ranks[1].say(failure={**told, "more": "ignored"})
     ranks[0].say(done=True)
     assert wait_until(lambda: watchdog.failures) == [told]

@@ -197,6 +197,18 @@ def test_the_keys_of_a_lars_run(tmp_path: Path) -> None:
     assert values["global_batch_size"] == 1664
 
 
+@pytest.mark.parametrize(
+    ("name", "epochs", "decay"), [("sony_1024", 5, 3519), ("sony_2176", 34, 1030)]
+)
+def test_warmup_and_decay_are_those_that_images_give(
+    tmp_path: Path, name: str, epochs: int, decay: int
+) -> None:
+    """All of 3,519 steps from the start of the run; 56 epochs of 69,632 images: 1,030.4 steps."""
+    values = {e.key: e.value for e in full_log(tmp_path / "log.txt", load(name, ["seed=2"]).run)}
+    assert values["lars_opt_learning_rate_warmup_epochs"] == epochs
+    assert values["lars_opt_learning_rate_decay_steps"] == decay
+
+
 def test_numbers_of_epochs_and_blocks(tmp_path: Path) -> None:
     events = full_log(tmp_path / "log.txt", RUN)
     told = [
@@ -296,8 +308,10 @@ def test_a_log_is_begun_anew(tmp_path: Path) -> None:
 # --- the end of a run ---------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("event", ["", *SETUP[:-1]])
-def test_abort_before_the_clock_writes_nothing(tmp_path: Path, event: str) -> None:
+@pytest.mark.parametrize("event", ["", *SETUP[:-1], "run_stop"])
+def test_abort_before_the_clock_and_after_the_end_writes_nothing(
+    tmp_path: Path, event: str
+) -> None:
     log = after(event, tmp_path / "log.txt")
     before = (tmp_path / "log.txt").read_bytes()
     log.abort()
@@ -313,13 +327,6 @@ def test_abort_stops_a_running_clock_once(tmp_path: Path, event: str) -> None:
     assert [stop.metadata["status"] for stop in stops] == ["aborted"]
     with pytest.raises(RuntimeError, match="run_stop not allowed in state done"):
         log.run_stop(success=True)
-
-
-def test_abort_after_the_end_writes_nothing(tmp_path: Path) -> None:
-    log = after("run_stop", tmp_path / "log.txt")
-    before = (tmp_path / "log.txt").read_bytes()
-    log.abort()
-    assert (tmp_path / "log.txt").read_bytes() == before
 
 
 @pytest.mark.parametrize(("success", "status"), [(True, "success"), (False, "aborted")])

@@ -1,4 +1,5 @@
-"""A rank of test_collectives.py: `python sum_body.py CONFIG OUT`; sums against NumPy's."""
+"""A rank of test_collectives.py: `python sum_body.py CONFIG OUT`; sums, and the statistics of batch
+norm, against NumPy's."""
 
 from __future__ import annotations
 
@@ -15,6 +16,7 @@ from rn50.config.load import load
 from rn50.logging.timeline import Timeline
 from rn50.train.comm import Communicator, context
 from rn50.train.connection import Connection
+from rn50.train.evaluate import sync_bn_statistics
 from rn50.train.process_info import read_process_info
 
 STEPS = 3
@@ -22,7 +24,8 @@ WIDTHS = (7, 33, 100, 5)
 
 
 def main(config: str, out: str) -> None:
-    """Reduce random gradients `STEPS` times; rank 0 writes the largest relative error."""
+    """Reduce random gradients `STEPS` times; rank 0 writes the largest errors of the sums and of
+    the statistics."""
     run = load(config).run
     ranks = run.system.world_size
     connection = Connection(run, Timeline(0), over_mpi=read_process_info().over_mpi)
@@ -51,9 +54,31 @@ def main(config: str, out: str) -> None:
         for number, p in enumerate(parameters):
             wanted = sum(values[number] for values in drawn)
             worst = max(worst, float(np.abs(p.grad().asnumpy() - wanted).max()))
+    of_statistics = max(statistics_error(comm, mode) for mode in ("average", "batch"))
     comm.stop()
     if comm.rank == 0:
-        (Path(out) / "worst.txt").write_text(repr(worst))
+        (Path(out) / "worst.txt").write_text(f"{worst!r} {of_statistics!r}")
+
+
+def statistics_error(comm: Communicator, mode: str) -> float:
+    """The largest error of means and variances of the images of all ranks but the last, which has
+    no share of the batch."""
+    images = np.random.default_rng(5).normal(size=(comm.world_size, 50, 7))
+    images *= 1 + np.arange(comm.world_size)[:, None, None]
+    images += np.arange(comm.world_size)[:, None, None]
+    layer = nn.BatchNorm(in_channels=7)
+    layer.initialize(ctx=comm.ctx)
+    layer.running_mean.set_data(images[comm.rank].mean(axis=0))
+    layer.running_var.set_data(images[comm.rank].var(axis=0))
+    statistics = [layer.running_mean, layer.running_var]
+    sync_bn_statistics(statistics, comm, mode=mode, active_ranks=comm.world_size - 1)
+    active = images[:-1]
+    wanted = {
+        "average": (active.mean(axis=(0, 1)), active.var(axis=1).mean(axis=0)),
+        "batch": (active.mean(axis=(0, 1)), active.var(axis=(0, 1))),
+    }[mode]
+    found = [p.data().asnumpy() for p in statistics]
+    return max(float(np.abs(f - w).max()) for f, w in zip(found, wanted, strict=True))
 
 
 if __name__ == "__main__":

@@ -208,7 +208,7 @@ def run_body(name: str, launcher: str, out: Path, *overrides: str) -> None:
 @pytest.mark.parametrize(
     ("body", "reason"),
     [
-        ("OtherWeights", r"in agree on weights.*ranks 1 of 2 hold other weights"),
+        ("OtherWeights", r"in agree on weights.*1 of 2 ranks, rank 1 on .* in weights"),
         ("Raises", r"rank 1 on .* failed in epoch 1 .*ZeroDivisionError: the disk is on fire"),
     ],
 )
@@ -249,6 +249,13 @@ def test_reading_the_data_before_the_clock_is_caught(tmp_path: Path, smoke_data:
     with pytest.raises(UserError, match=r"read before run_start: train\.rec"):
         run_body("EarlyReader", "gloo", tmp_path / "run", f"data.path={smoke_data}")
     assert "run_start" not in (tmp_path / "run" / "result_0.txt").read_text()
+
+
+def test_no_rank_reads_before_the_clock_of_rank_0(tmp_path: Path, small_data: Path) -> None:
+    out, short = tmp_path / "run", ("schedule.length=2 epochs", "eval.period=2", "eval.offset=1")
+    run_body("LateClock", "gloo", out, f"data.path={small_data}", *short)
+    (started,) = [e for e in read_events(out / "result_0.txt") if e.key == "run_start"]
+    assert started.time_ms <= 1000 * float((out / "first_batch").read_text())
 
 
 def test_rank_count_must_be_the_configs(tmp_path: Path, smoke_data: Path, rn50) -> None:
@@ -312,10 +319,11 @@ def test_ctrl_c_leaves_nothing_behind(
     assert re.fullmatch(
         rf"stopped by {by} at step (\d+) \(checkpoint of step \1\)", result["reason"]
     )
-    assert result["next"] == f"rn50 launch --resume {folder} --launcher {launcher}"
+    again = f"rn50 launch --resume {folder} --launcher {launcher} data.path={smoke_data}"
+    assert result["next"] == again
     last = err.splitlines()[-1]
     assert last.startswith(f"rn50: {result['reason']}: {folder}; go on with: "), err
-    assert last.endswith(f"rn50 launch --resume {folder} --launcher {launcher}")
+    assert last.endswith(again)
 
 
 @pytest.mark.parametrize("moment", ["drawing images", "environment:"])

@@ -44,10 +44,11 @@ def test_launch_and_resume_find_the_set_beside_the_file(rn50, place: Path) -> No
     origins = json.loads((folder / "origins.json").read_text())
     assert origins["data.classes"] == str(place / "images/manifest.json")
     assert origins["data.path"].endswith("configs/mine.yaml:3")
-    again = rn50("launch", "--resume", str(folder), "limits.epochs=null")
+    data = f"data.path={place}/images"
+    again = rn50("launch", "--resume", str(folder), "limits.epochs=null", data)
     assert "RESULT success" in again.stdout, again.stderr
     shutil.move(place / "images", place / "moved")
-    gone = rn50("launch", str(folder / "config.yaml"))
+    gone = rn50("launch", str(folder / "config.yaml"), data, f"system.results={place}/runs")
     assert gone.returncode == 2
     assert f"data.path: a packed image set expected at {place}/images" in gone.stderr
     assert f"did you mean {place}/moved" in gone.stderr or "rn50 data pack" in gone.stderr

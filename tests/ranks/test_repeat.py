@@ -104,7 +104,7 @@ def test_a_run_is_repeated_from_its_own_folder(rn50, small_data: Path, tmp_path:
     recorded = rn50.run_folder()
     moved = tmp_path / "moved"
     shutil.copytree(small_data, moved)
-    done = rn50("launch", str(recorded / "config.yaml"), f"data.path={moved}")
+    done = rn50("launch", str(recorded / "config.yaml"), f"data.path={moved}", places[1])
     assert f"recorded run: {recorded}" in done.stdout, done.stderr
     assert "reproduced: same accuracy curve, bit for bit (3 evaluations, " in done.stdout
     assert re.search(r"; all \d+ losses and accuracies logged are equal; recorded", done.stdout)

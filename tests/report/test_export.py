@@ -19,7 +19,8 @@ import pytest
 from rn50.config.errors import UserError
 from rn50.config.load import load
 from rn50.config.reading import read_object
-from rn50.report.export import extra, read_runs, to_mlflow, to_tensorboard
+from rn50.config.recorded import RUN, words_to_repeat
+from rn50.report.export import extra, read_runs, to_csv, to_tensorboard
 from rn50.train import checkpoint_folder
 from tests.conftest import Rn50, packed
 from tests.report.conftest import Chromium
@@ -42,20 +43,30 @@ print((logits.argmax(axis=1) == labels).sum())
 """
 
 
-@pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run that reaches its target; ten classes, so that top-5 is not all."""
-    rn50 = Rn50(tmp_path_factory.mktemp("export") / "results")
-    drawn = "{train_samples: 400, eval_samples: 200, classes: 10}"
-    data = packed(rn50.results.parent / "set", drawn)
+DRAWN = "{train_samples: 400, eval_samples: 200, classes: 10}"
+
+
+def places(run: Path) -> list[str]:
+    return words_to_repeat(run, RUN)
+
+
+def train(folder: Path, *more: str) -> Path:
+    """A run of two ranks on ten classes, so that top-5 is not all."""
+    rn50 = Rn50(folder / "results")
     done = rn50(
         *("launch", "smoke", "--ranks", "2", "seed=1", "schedule.length=3 epochs"),
         *("eval.period=1", "eval.offset=0", "eval.target=0.15", "log.every=5 steps"),
-        *(f"data.path={data}", f"data.synthetic={drawn}"),
-        f"system.results={rn50.results}",
+        *(f"data.path={packed(folder / 'set', DRAWN)}", f"data.synthetic={DRAWN}"),
+        *(f"system.results={rn50.results}", *more),
     )
     assert done.returncode in (0, 1), done.stderr
     return rn50.run_folder()
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that reaches its target."""
+    return train(tmp_path_factory.mktemp("export"))
 
 
 def evaluations(run: Path) -> list[dict[str, Any]]:
@@ -77,13 +88,69 @@ def test_the_model_of_a_run_that_reached_its_target_is_kept(run: Path) -> None:
 
 @pytest.mark.slow
 def test_an_evaluation_again_finds_the_recorded_counts(rn50: Rn50, run: Path) -> None:
-    done = rn50("evaluate", str(run), "--json")
+    done = rn50("evaluate", str(run), *places(run), "--json")
     found, recorded = json.loads(done.stdout), evaluations(run)[-1]
     assert (done.returncode, found["as_recorded"], found["ranks"]) == (0, True, 2)
     for key in ("correct", "correct_top5", "total", "accuracy", "step"):
         assert found[key] == recorded[key]
     assert found["correct"] < found["correct_top5"] < found["total"]
     assert not list(run.parent.parent.glob(".evaluate-*"))
+
+
+def logits_of(path: Path) -> tuple[Any, Any]:
+    """(logits in float64, labels) of the evaluation images, by one checkpoint alone."""
+    import mxnet as mx
+
+    from rn50.data.pipeline import build_eval_source
+    from rn50.train.checkpoint_state import restore_network
+    from rn50.train.networks import build_networks, copy_parameters
+
+    found = checkpoint_folder.chosen(path)
+    config = load(str(found.path.parents[1] / "config.yaml")).run
+    data = config.data
+    net, eval_net, _ = build_networks(
+        config.model, data.classes, crop_px=data.crop_px, seed=0, ctx=mx.cpu()
+    )
+    restore_network(found, net)
+    copy_parameters(net, eval_net)
+    batch = build_eval_source(data, batch_per_rank=data.eval_samples, rank=0, ranks=1).next()
+    return eval_net(batch.images).asnumpy().astype(np.float64), batch.labels.asnumpy()
+
+
+def counts_of(scores: Any, labels: Any) -> tuple[int, int]:
+    """(top-1, top-5) hits."""
+    hits = np.argsort(-scores, axis=1)[:, :5] == labels[:, None]
+    return int(hits[:, 0].sum()), int(hits.any(axis=1).sum())
+
+
+@pytest.mark.slow
+def test_an_ensemble_averages_the_softmax_of_different_networks(
+    rn50: Rn50, run: Path, tmp_path: Path
+) -> None:
+    other = train(
+        tmp_path, "seed=2", "model.width=24", f"data.path={load(run / 'config.yaml').run.data.path}"
+    )
+    earlier = next((run / "checkpoint").glob("step_*.ckpt"))
+    members = [run, other, earlier]
+    done = rn50("evaluate", *map(str, members), *places(run), "--json")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    logits, (labels, *_) = zip(*map(logits_of, members), strict=True)
+    shares = [np.exp(one) / np.exp(one).sum(axis=1, keepdims=True) for one in logits]
+    expected = [counts_of(scores, labels) for scores in (*logits, np.mean(shares, axis=0))]
+    scored = [(one["correct"], one["correct_top5"]) for one in (*found["runs"], found["ensemble"])]
+    assert scored == expected
+    assert counts_of(np.mean(logits, axis=0), labels) != expected[-1]  # which these would show
+
+
+@pytest.mark.slow
+def test_runs_of_other_images_make_no_ensemble(rn50: Rn50, run: Path, tmp_path: Path) -> None:
+    other = shutil.copytree(run, tmp_path / "other")
+    config = (other / "config.yaml").read_text()
+    (other / "config.yaml").write_text(config.replace("crop_px: 24", "crop_px: 20"))
+    done = rn50("evaluate", str(run), str(other), *places(run))
+    said = f"{other}: data.crop_px 24 expected, as in {run}, found 20; the networks of an ensemble"
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1) and said in done.stderr
 
 
 @pytest.mark.slow
@@ -172,6 +239,21 @@ def test_a_table_has_all_records(rn50: Rn50, run: Path, tmp_path: Path) -> None:
     assert abs(stamps[0] - (run / "config.yaml").stat().st_mtime) < 60
 
 
+def test_a_table_holds_no_formula_and_no_control_character(tmp_path: Path) -> None:
+    run = tmp_path / "=1+1" / "x"
+    run.mkdir(parents=True)
+    (run / "config.yaml").write_text("base: smoke\n")
+    texts = ["=HYPERLINK(0)", "+1", "-1", "@x", "\t=1", "\x1b]0;x\x07", "\x9b1m", "\u202ex", -2.5]
+    lines = (json.dumps({"kind": text, "loss": -0.5}) for text in texts)
+    (run / "metrics.jsonl").write_text("\n".join(lines) + "\n")
+    table = to_csv(read_runs([run])[0])
+    assert all(text == "\n" or text.isprintable() for text in table)
+    rows = list(csv.DictReader(table.splitlines()))
+    shown = ["'=HYPERLINK(0)", "'+1", "'-1", "'@x", "'\\t=1", "\\x1b]0;x\\x07", "\\x9b1m"]
+    assert [row["kind"] for row in rows] == [*shown, "\\u202ex", "-2.5"]
+    assert {(row["run"], row["loss"]) for row in rows} == {("'=1+1/x", "-0.5")}
+
+
 @pytest.mark.slow
 def test_tensorboard_reads_every_point(run: Path, tmp_path: Path) -> None:
     pytest.importorskip("tensorboardX", reason="no tensorboardX here")
@@ -233,26 +315,7 @@ def wait_for(ready: Any, most_s: float = 60.0) -> None:
         time.sleep(0.5)
 
 
-@pytest.mark.slow
-def test_mlflow_reads_every_point(run: Path, tmp_path: Path) -> None:
-    tracking = pytest.importorskip("mlflow.tracking", reason="no mlflow here")
-    for _ in range(2):
-        to_mlflow(read_runs([run])[0], tmp_path / "store")
-    client = tracking.MlflowClient((tmp_path / "store").as_uri())
-    experiment = client.get_experiment_by_name("smoke").experiment_id
-    (found,) = client.search_runs([experiment])
-    assert found.info.status == "FINISHED"
-    assert found.info.run_name == f"smoke/{run.name}"
-    assert found.data.params["seed"] == "1"
-    assert set(found.data.metrics) >= TAGS | {"result/time_to_train_s"}
-    history = client.get_metric_history(found.info.run_id, "eval/accuracy")
-    pairs = [(point.step, point.value) for point in history]
-    assert pairs == [(one["step"], one["accuracy"]) for one in evaluations(run)]
-
-
-@pytest.mark.parametrize(
-    ("module", "name"), [("tensorboardX", "tensorboard"), ("mlflow", "mlflow"), ("onnx", "onnx")]
-)
+@pytest.mark.parametrize(("module", "name"), [("tensorboardX", "tensorboard"), ("onnx", "onnx")])
 def test_a_missing_extra_names_pips_command(
     module: str, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -299,6 +299,13 @@ def test_columns_fit_the_terminal(tmp_path: Path, width: int | None) -> None:
     assert "(12.5)" in cells[1]
 
 
+def test_a_number_that_no_run_has_stays_short(tmp_path: Path) -> None:
+    keys = ("eval_accuracy", "target", "time_to_train_s", "images_per_s", "ranks")
+    make_run(tmp_path / "r", SUCCESS | dict.fromkeys(keys, 10**308))
+    _, (cells,) = _table(read_runs([tmp_path]), None, tmp_path)
+    assert cells.count("1e+308") == len(keys)
+
+
 @pytest.mark.parametrize("width", [80, 120])
 def test_a_long_name_takes_no_figure_from_the_live_table(tmp_path: Path, width: int) -> None:
     top = Path("results")

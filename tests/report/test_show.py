@@ -70,6 +70,16 @@ def test_the_figures_of_a_run(tmp_path: Path, text: str) -> None:
     }
 
 
+@pytest.mark.parametrize(("benchmark", "samples"), [("resnet", 1_281_167), ("bert", None)])
+def test_a_resnet_log_without_a_count_has_imagenets_rate(
+    tmp_path: Path, benchmark: str, samples: int | None
+) -> None:
+    """As in round v0.6, whose rules need no count."""
+    text = RUN.replace(line(3_500, "train_samples", 1000), "")
+    found = shown(write(tmp_path, line(900, "submission_benchmark", benchmark) + text))
+    assert found["images_per_s"] == (samples and 3 * samples / 10)
+
+
 def test_events_tell_their_line_and_keep_their_values(tmp_path: Path) -> None:
     events = read_events(write(tmp_path, NOISE + RUN))
     assert len(events) == RUN.count("\n")

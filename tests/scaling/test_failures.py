@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from dataclasses import replace
 
 import numpy as np
@@ -11,7 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rn50.config.load import load, load_system
-from rn50.config.plan import spread
 from rn50.scaling.failures import (
     PUBLISHED,
     Stretch,
@@ -40,8 +40,8 @@ def simulated_s(
     now_s, done_s, on_disk_s, being_written = 0.0, 0.0, 0.0, None
     failure_s = rng.exponential(mtbf_s)
     while True:
-        todo = [at_s for at_s in checkpoints_s if at_s > done_s]
-        target_s = todo[0] if todo else work_s
+        todo = bisect_right(checkpoints_s, done_s) < len(checkpoints_s)
+        target_s = checkpoints_s[bisect_right(checkpoints_s, done_s)] if todo else work_s
         length_s = target_s - done_s + (blocking_s if todo else 0.0)
         end_s = now_s + length_s
         if being_written is not None and being_written[1] <= min(end_s, failure_s):
@@ -121,13 +121,6 @@ def test_the_rates_are_those_of_the_studies() -> None:
     assert STUDIES["Meta Llama 3, H100"] / 16_384 == pytest.approx(3, rel=0.05)
     rates = [study.gpu_hours for study in PUBLISHED]
     assert rates == sorted(rates, reverse=True)
-
-
-@given(st.integers(1, 200_000), st.integers(1, 5000))
-def test_the_same_global_batch_on_any_number_of_ranks(batch: int, ranks: int) -> None:
-    per_rank, active = spread(batch, ranks)
-    assert per_rank * active == batch and active <= ranks
-    assert not any(batch % n == 0 for n in range(active + 1, min(ranks, batch) + 1))
 
 
 def fujitsu(*overrides: str) -> Prediction:

@@ -55,6 +55,16 @@ def test_a_network_of_long_latency_gets_few_groups() -> None:
     assert counts[0] < counts[1]
 
 
+def test_gradients_sent_as_float16_cost_what_half_their_bytes_cost() -> None:
+    """The latency stays; a link of twice the rate is the same."""
+    run = quick(*LINK, "system.rank_images_per_s=100")
+    halves = quick(*LINK, "system.rank_images_per_s=100", "comm.gradient_dtype=float16")
+    fast = quick(LINK[0], "system.link_bytes_per_s=75e6", "system.rank_images_per_s=100")
+    found = predict_overlap(halves, "single")
+    assert found.exposed_s == pytest.approx(predict_overlap(fast, "single").exposed_s)
+    assert found.exposed_s < 0.6 * predict_overlap(run, "single").exposed_s
+
+
 @pytest.mark.parametrize("rate", ["1", "30", "1000", "1e6"])
 def test_nothing_that_is_offered_leaves_clearly_less_exposed(rate: str) -> None:
     run = quick(*LINK, f"system.rank_images_per_s={rate}")

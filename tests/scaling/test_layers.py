@@ -17,6 +17,7 @@ from rn50.scaling.layers import (
     resnet50,
     wire_groups,
 )
+from rn50.scaling.train_time import BATCH_NORM_STATISTICS_BYTES
 
 
 def payload_bytes(precision: str) -> int:
@@ -28,9 +29,12 @@ def test_tensors_are_those_of_the_trainers_network() -> None:
     from rn50.train.networks import trainable
     from rn50.train.resnet import ResNet
 
-    net = [(p.name, math.prod(p.shape)) for p in trainable(ResNet(Model(), 1000, prefix=""))]
+    resnet = ResNet(Model(), 1000, prefix="")
+    net = [(p.name, math.prod(p.shape)) for p in trainable(resnet)]
     _, tensors = resnet50()
     assert [(tensor.name, tensor.size) for tensor in tensors] == net
+    statistics = resnet.collect_params(".*running_(mean|var)").values()
+    assert sum(4 * math.prod(p.shape) for p in statistics) == BATCH_NORM_STATISTICS_BYTES
 
 
 def test_published_totals() -> None:

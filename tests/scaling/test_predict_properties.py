@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rn50.config.load import load_system
+from rn50.config.load import load, load_system
 from rn50.config.machine import System
 from rn50.config.names import PRESETS
 from rn50.scaling.gpu import largest_batch
 from rn50.scaling.machine import known_precisions
 from rn50.scaling.predict import Prediction, job_of_system, predict
+from rn50.scaling.step import build, step_time
 
 SYSTEMS = {
     path.stem: system
@@ -63,3 +65,67 @@ def test_the_interval_widens_away_from_the_points(name: str) -> None:
         answer = ask(name, whole, min(16, 1_281_167 // whole))
         widths.append(answer.step_interval_s[1] / answer.step.total_s)
     assert widths == sorted(widths)
+
+
+# --- what if the network were slower? ----------------------------------------------------------
+
+SLOWER = (
+    *("nic_bytes_per_s: 1e9", "nics: 1", "network_efficiency: 0.1", "jitter: 0.05"),
+    *("intra_bytes_per_s: 5e9", "intra_latency_s: 5e-5", "inter_latency_s: 5e-5"),
+    *("tree_latency_s: 9e-5", "{rack_nodes: 2, oversubscription: 9.0}"),
+)
+
+
+@pytest.mark.parametrize("name", sorted(SYSTEMS))
+def test_a_slower_network_never_makes_a_step_shorter(name: str, tmp_path: Path) -> None:
+    """By `base:` on all machines: the same computation, and no step of any size is shorter."""
+    about, node = SYSTEMS[name].performance, SYSTEMS[name].ranks_per_node
+    assert about is not None
+    file = tmp_path / "slower.yaml"
+    sizes = [1, *(n * node for n in (1, 2, 16))] if node <= 64 else [1, 64, 1024]
+    for slower in SLOWER:
+        own = slower if slower.startswith("{") else f"{{{slower}}}"
+        file.write_text(f"base: {name}\nperformance: {own}\n")
+        for precision in known_precisions(about):
+            before = build(name, SYSTEMS[name], precision)
+            after = build(name, load_system(str(file)), precision)
+            assert (after.fixed_s, after.per_image_s) == (before.fixed_s, before.per_image_s), own
+            fast, slow = ([step_time(m, n, 32).total_s for n in sizes] for m in (before, after))
+            assert all(b >= a * (1 - 1e-9) for a, b in zip(fast, slow, strict=True)), own
+            assert all(b >= a * (1 - 1e-9) for a, b in pairwise(slow)), own  # more ranks
+
+
+NICS = ["system.performance.nics=1", "system.performance.nic_bytes_per_s=3.125e9"]
+POINT = "{gpus: 64, batch: 50, step_s: 0.02, source: mine}"
+
+
+@pytest.mark.parametrize(
+    ("overrides", "fitted_on"),
+    [
+        ([], None),
+        (["system.nodes=16", *NICS], (8, 8)),
+        (["system=dgxa100", "system.nodes=16", *NICS], (8, 8)),
+        (["system=xe8545", *NICS, "system.ranks_per_node=2"], (2, 4)),
+        (["system=a100_pcie", "system.nodes=2", "system.ranks_per_node=1"], (2, 4)),
+        (["system=a40"], (2, 24)),  # eight ranks of a node that has 24
+        (["system=xe8545"], None),  # eight ranks of two nodes, as its file has them
+        (["system=xe8545", "system.ranks_per_node=8", "system.performance.nics=2"], (2, 4)),
+        ([*NICS, f"system.performance.fp16.points=[{POINT}]"], None),
+    ],
+)
+def test_points_keep_the_network_they_were_measured_on(
+    overrides: list[str], fitted_on: tuple[int, int] | None, tmp_path: Path
+) -> None:
+    """On the command line, and in the config.yaml of the run with another override on it."""
+    loaded = load("dgxh100_8", ["batch.per_rank=256", *overrides])
+    (tmp_path / "config.yaml").write_text(loaded.to_yaml())
+    again = load(tmp_path / "config.yaml", ["system.performance.launch_s=2e-5"])
+    assert again.run.system == loaded.run.system
+    changed = load(tmp_path / "config.yaml", ["system.performance.inter_latency_s=1e-3"]).run
+    machine = build("x", loaded.run.system)
+    assert build("x", changed.system).per_image_s == machine.per_image_s
+    own = load(tmp_path / "config.yaml", [f"system.performance.fp16.points=[{POINT}]"]).run
+    assert own.system.performance.fp16.measured_on is None
+    compute = loaded.run.system.performance.fp16
+    found = compute.measured_on and (compute.measured_on.nics, compute.measured_on.ranks_per_node)
+    assert found == fitted_on

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 
 import pytest
@@ -35,9 +36,19 @@ def test_no_row_is_hidden(rows: list[Row]) -> None:
     with_rate = [row for row in tables if row["images_per_s"]]
     assert len(steps) == len(published) + len(with_rate)
     times = sum(bool(row["score_s"]) for row in read_table("mlperf_runs.csv") if row["machine"])
-    times += sum(bool(row["time_to_train_s"]) for row in tables) + 4
+    times += sum(bool(row["time_to_train_s"]) for row in tables if row["machine"]) + 5
     assert sum(row.kind == "time" for row in rows) == times
-    assert len(left_out()) == 1
+    assert all(bool(row["machine"]) != bool(row["left_out"]) for row in tables)
+
+
+def test_rows_without_a_machine_are_quoted_with_their_figures_and_the_reason() -> None:
+    quoted = left_out()
+    tables = [row for row in read_table("scaling_tables.csv") if not row["machine"]]
+    assert len(quoted) == 1 + len(tables)
+    for line, row in zip(quoted[1:], tables, strict=True):
+        assert line.endswith(f": {row['left_out']}")
+        figures = [row[key] for key in ("time_to_train_s", "efficiency_pct", "top1_pct")]
+        assert any(figures) and all(figure in line for figure in figures)
 
 
 def test_worst_rows_come_first_and_say_why(rows: list[Row]) -> None:
@@ -76,8 +87,12 @@ def test_a_summary_leaves_calibrated_rows_out() -> None:
 
 
 def test_the_documented_table_is_the_one_generated(rn50, root) -> None:
-    """`rn50 predict --validate > docs/scaling/validation.txt`, its end in `docs/scaling.md`."""
+    """`rn50 predict --validate > docs/scaling/validation.txt`; its end is in `docs/scaling.md`, its
+    two mean errors in the README."""
     printed = rn50("predict", "--validate").stdout
     assert printed == (root / "docs/scaling/validation.txt").read_text()
-    page = (root / "docs/scaling.md").read_text()
-    assert "".join(printed.splitlines(keepends=True)[-11:]) in page
+    end = printed[printed.index("step: mean absolute error") :]
+    assert end in (root / "docs/scaling.md").read_text()
+    readme = (root / "README.md").read_text()
+    for error, count in re.findall(r"mean absolute error (\S+)% over (\d+) ", end):
+        assert f"{error} % of {count} " in readme

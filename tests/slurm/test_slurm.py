@@ -302,9 +302,9 @@ def test_a_job_near_its_time_limit_goes_on_from_the_queue_and_then_in_a_new_job(
     subprocess.run(["scancel", job], check=True)
     out, err = process.communicate(timeout=180)
     assert process.returncode == 1, out + err
-    assert out.rstrip().endswith(f"rn50 submit --resume {folder}")
+    assert out.rstrip().endswith(f"rn50 submit --resume {folder} data.path={smoke_data}")
     results = f"system.results={rn50.results}"
-    done = rn50("submit", "--resume", "latest", "--wait", results)
+    done = rn50("submit", "--resume", "latest", "--wait", results, f"data.path={smoke_data}")
     assert done.returncode == 0, done.stdout + done.stderr + (folder / "job.log").read_text()
     new = re.match(rf"slurm job (\d+) in {folder} ", done.stdout)
     assert new and new[1] != job

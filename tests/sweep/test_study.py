@@ -49,6 +49,7 @@ def test_a_resumed_sweep_draws_what_an_uninterrupted_one_draws(
     parameters = dict(PARAMETERS)
     if sampler == "grid":
         parameters["optimizer.base_lr"] = Parameter(choice=(0.01, 0.1, 1.0))
+        parameters["data.no_augment_from_epoch"] = Parameter(choice=(None, 8))
     sweep = make(sampler=sampler, startup_trials=3, parameters=parameters)
     whole = draw(sweep, tmp_path / "whole", 8, reopen=False)
     assert draw(sweep, tmp_path / "killed", 8, reopen=True) == whole
@@ -227,6 +228,7 @@ HOSTILE: dict[str, list[dict[str, object] | str]] = {
     "distribution of no class": [{"op_code": 5, "distribution": '{"name": "x"}'}],
     "another distribution": [{"op_code": 5, "distribution": INTEGER}],
     "parameter NaN": [{"op_code": 5, "param_value_internal": float("nan")}],
+    "parameter null": [{"op_code": 5, "param_value_internal": None}],
     "reason deep": [
         '{"op_code":8,"trial_id":0,"user_attr":{"reason":' + "[" * 500 + "]" * 500 + "}}"
     ],

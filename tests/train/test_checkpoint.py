@@ -18,7 +18,8 @@ from rn50.config.errors import UserError
 from rn50.config.load import load
 from rn50.train import checkpoint, checkpoint_folder
 from rn50.train.checkpoint import BEST, Checkpoint, Part, digest_of, parts_of, row_of
-from rn50.train.resume import check_config, differences_in_bits, resumed_config
+from rn50.train.identity import code_digest, image_set_in
+from rn50.train.resume import check_config, differences_in_bits, other_origin, resumed_config
 from rn50.train.state import LossScaleState, Meta, TrainState
 
 CONFIG = ("smoke", ["seed=1"])
@@ -265,6 +266,13 @@ def test_the_newest_and_the_best_are_kept(tmp_path: Path) -> None:
     assert len(list(tmp_path.iterdir())) == 3 * 3, "three files each"
 
 
+def test_the_newest_at_which_replicas_agreed_is_kept(tmp_path: Path) -> None:
+    for step in (1, 2, 3, 4, 5):
+        write(tmp_path, step)
+        checkpoint_folder.prune(tmp_path, 2, agreed_step=2)
+    assert [whole(path).meta.step for path in checkpoint_folder.listed(tmp_path)] == [2, 4, 5]
+
+
 def test_one_that_lacks_a_part_does_not_push_another_out(tmp_path: Path) -> None:
     """The manifest may be there before the part of a rank whose disk is slower."""
     for step in (1, 2, 3):
@@ -324,6 +332,59 @@ def test_what_changes_no_bits_may_differ(good: Path, overrides: list[str]) -> No
     loaded = load("smoke", ["seed=1", *overrides])
     check_config(checkpoint.read(good), loaded)
     assert differences_in_bits(checkpoint.read(good), loaded) == []
+
+
+def test_parts_of_a_set_need_as_many_nodes_as_before(good: Path) -> None:
+    """Each node has its own; how many ranks read it does not matter."""
+    parts = ["seed=1", "data.shards=node", "data.last_batch=pad", "system.nodes=2"]
+    then = load("smoke", [*parts, "system.ranks_per_node=1"]).to_dict()
+    checkpoint.write(good, meta(config=then), arrays(), [of_rank(1)[0]])
+    found = checkpoint.read(good)
+    check_config(found, load("smoke", [*parts, "system.ranks_per_node=2", "batch.per_rank=5"]))
+    one_node = ["system.nodes=1", "system.ranks_per_node=2"]
+    with pytest.raises(UserError, match=r"^system\.nodes: 2 expected.*found 1"):
+        check_config(found, load("smoke", [*parts, *one_node]))
+
+
+def test_the_image_set_is_known_by_its_content(tmp_path: Path) -> None:
+    """A copy elsewhere is the same set; another under the same name is not."""
+
+    def found(**of_set: str) -> Checkpoint:
+        checkpoint.write(tmp_path / "a.ckpt", meta(**of_set), arrays())
+        return checkpoint.read(tmp_path / "a.ckpt")
+
+    file = {"bytes": 1, "sha256": "0" * 64}
+    split = {"samples": 4, "class_counts": [4], "files": dict.fromkeys(("rec", "idx", "npy"), file)}
+    held = {"format": "rn50-recordio-1", "classes": list("abcd"), "shuffle_seed": 0}
+    counts = {"train": split | {"samples": 1000}, "val": split | {"samples": 400}}
+    data = tmp_path / "data"
+    data.mkdir()
+    (data / "manifest.json").write_text(json.dumps(held | {"splits": counts}))
+    here = load("smoke", ["seed=1", f"data.path={data}"])
+    digest = image_set_in(data)
+    assert digest is not None
+    check_config(found(image_set=digest), here)
+    with pytest.raises(UserError, match=f"^data.path: .* 77 expected, as in .*, found {digest} in"):
+        check_config(found(image_set="77"), here)
+    check_config(old := found(), here)
+    assert "written before image sets were noted" in other_origin(old)[0]
+    assert "written by other sources of rn50, 77, here " in other_origin(found(code="77"))[0]
+    assert other_origin(found(code=code_digest())) == []
+
+
+def test_logs_are_on_the_disk_before_a_manifest_has_their_lengths(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced = []
+    monkeypatch.setattr(
+        os, "fsync", lambda fd: synced.append(Path(f"/proc/self/fd/{fd}").readlink())
+    )
+    logs = [tmp_path / name for name in ("result_0.txt", "metrics.jsonl")]
+    for log in logs:
+        log.write_text("a")
+    checkpoint.write(tmp_path / "a.ckpt", meta(), arrays(), logs=logs)
+    last = max(n for n, path in enumerate(synced) if ".a.ckpt." in path.name)
+    assert {*logs, tmp_path} <= set(synced[:last])
 
 
 def test_another_rank_count_keeps_the_global_batch_and_says_so(good: Path, tmp_path: Path) -> None:

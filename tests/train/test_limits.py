@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rn50.train.comm import differing_ranks
+from rn50.train.identity import differing_ranks
 from rn50.train.limits import (
     OUT_OF_TIME,
     REQUESTED,

@@ -24,6 +24,7 @@ from rn50.train import checkpoint, checkpoint_folder, loss_scale
 from rn50.train.limits import NonRetryableError
 from rn50.train.loss_scale import (
     CHECK_DELAY_STEPS,
+    DOUBLE_AFTER_STEPS,
     MAX_SCALE,
     MIN_SCALE,
     LossScaler,
@@ -142,6 +143,20 @@ def test_one_bad_value_clears_all_gradients_and_the_host_hears_later(bad: float)
         CHECK_DELAY_STEPS - 1
     )
     assert scaler.value_at(2 + CHECK_DELAY_STEPS) == 128.0
+
+
+def test_a_saved_scaler_goes_on_as_it_was() -> None:
+    """One step before it doubles, with a check under way."""
+    one, other = (LossScaler(f"dynamic({start})", [nd.ones(4)]) for start in (256, 4))
+    one.scale = Scale(256.0, DOUBLE_AFTER_STEPS - 1)
+    one.zero_nonfinite(9)
+    other.load_state_dict(one.state_dict())
+    assert (
+        other.state_dict()
+        == one.state_dict()
+        == {"value": 256.0, "growth_tracker": 1999, "checks": ((9, 256.0, True),)}
+    )
+    assert [other.value_at(9 + CHECK_DELAY_STEPS - n) for n in (1, 0)] == [256.0, 512.0]
 
 
 def test_a_constant_scale_looks_at_nothing() -> None:

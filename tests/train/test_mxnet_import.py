@@ -87,6 +87,7 @@ def names_used() -> set[str]:
     return {name for file in files for name in numpy_names_in(ast.parse(file.read_text()))}
 
 
+@pytest.mark.slow
 def test_numpy_has_every_name_of_mxnets_sources() -> None:
     """With those that are set on it, of which each is used."""
     restore_numpy_names()

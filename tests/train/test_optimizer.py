@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import mxnet as mx
 import numpy as np
 import pytest
@@ -19,6 +21,8 @@ SHAPES = {
     "bn_gamma": (8,),
     "bn_beta": (8,),
     "zero_weight": (3, 5),
+    "tiny_weight": (3, 5),
+    "small_weight": (3, 5),
     "large_weight": (130, 701),
     "fc_weight": (7, 8),
     "fc_bias": (7,),
@@ -41,7 +45,11 @@ PUBLISHED = {
         ("weight",),
         *(0.0025, 1e-9, False, lambda s: s.weight_decay * s.base_lr),
     ),
-    "sony": (("weight",), ("weight",), 0.01, 1e-6, False, lambda s: s.weight_decay),
+    "sony": (
+        ("weight", "bias", "gamma", "beta"),
+        ("weight", "bias", "gamma", "beta"),
+        *(0.01, 1e-6, False, lambda s: s.weight_decay),
+    ),
 }
 
 
@@ -68,9 +76,12 @@ class Reference:
             decay = s.weight_decay if ending in decayed else 0.0
             trust = 1.0
             norm_w, norm_g = np.sqrt((w**2).sum()), np.sqrt((g**2).sum())
-            if ending in scaled and norm_w > 0 and norm_g > 0:
-                below = decay_in_trust(s) if ending in decayed else 0.0
-                trust = eta * norm_w / (norm_g + below * norm_w + epsilon)
+            below = norm_g + (decay_in_trust(s) if ending in decayed else 0.0) * norm_w
+            if s.variant == "sony":  # NNabla's lars.cpp
+                if norm_w >= epsilon:
+                    trust = eta * norm_w / (below + epsilon if below < epsilon else below)
+            elif ending in scaled and norm_w > 0 and norm_g > 0:
+                trust = eta * norm_w / (below + epsilon)
             self.v[name] = mu * self.v[name] + now.lr * trust * (g + decay * w)
             self.w[name] = w - self.v[name]
 
@@ -81,7 +92,7 @@ def build(settings: Optimizer, path: str) -> tuple[dict[str, gluon.Parameter], U
     for name, shape in SHAPES.items():
         p = gluon.Parameter(name, shape=shape)
         p.initialize(ctx=mx.cpu())
-        scale = 0.0 if name == "zero_weight" else 0.3
+        scale = {"zero_weight": 0.0, "tiny_weight": 1e-3, "small_weight": 5e-3}.get(name, 0.3)
         p.set_data(mx.nd.array(rng.normal(size=shape) * scale))
         parameters[name] = p
     updater = Updater(list(parameters.values()), settings, ctx=mx.cpu())
@@ -94,33 +105,38 @@ def gradients_of(step: int) -> dict[str, np.ndarray]:
     rng = np.random.default_rng(100 + step)
     gradients = {n: rng.normal(size=shape).astype(np.float32) for n, shape in SHAPES.items()}
     if step == 7:
-        gradients["fc_weight"][:] = 0  # a zero norm: trust 1
+        gradients["fc_weight"][:] = gradients["small_weight"][:] = 0  # a zero norm
     return gradients
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("path", ["fused", "multi_tensor"])
-@pytest.mark.parametrize("per_call", [60, 2])
+OVERRIDES: dict[str, dict[str, object]] = {
+    "published": {},
+    "corrected": {"momentum_correction": True},
+    "uncorrected": {"momentum_correction": False},
+    "eta,epsilon": {"eta": 0.03, "epsilon": 1e-2},
+}
+FAST = {
+    ("nvidia", "published", 60, "fused"),
+    ("fujitsu", "published", 60, "multi_tensor"),
+    ("sony", "eta,epsilon", 60, "fused"),
+    ("sony", "eta,epsilon", 2, "multi_tensor"),
+}
+CASES = itertools.product(PUBLISHED, OVERRIDES, [60, 2], ["fused", "multi_tensor"])
+
+
 @pytest.mark.parametrize(
-    "overrides",
-    [
-        {},
-        {"momentum_correction": True},
-        {"momentum_correction": False},
-        {"eta": 0.03, "epsilon": 1e-2},
-    ],
-    ids=lambda o: ",".join(o) or "published",
+    ("variant", "overrides", "per_call", "path"),
+    [pytest.param(*case, marks=[] if case in FAST else pytest.mark.slow) for case in CASES],
 )
-@pytest.mark.parametrize("variant", PUBLISHED)
 def test_matches_the_reference(
     variant: str,
-    overrides: dict[str, object],
+    overrides: str,
     per_call: int,
     path: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(optimizer, "MAX_TENSORS_PER_CALL", per_call)
-    s = Optimizer(variant=variant, base_lr=9.0, weight_decay=5e-2, **overrides)
+    s = Optimizer(variant=variant, base_lr=9.0, weight_decay=5e-2, **OVERRIDES[overrides])
     base_lr = 0.2 if variant == "sgd" else 9.0
     parameters, updater = build(s, path)
     reference = Reference({n: p.data().asnumpy() for n, p in parameters.items()}, s)
@@ -270,7 +286,8 @@ def test_kernel_does_not_depend_on_threads() -> None:
         "rng = np.random.default_rng(0)\n"
         "a = [mx.nd.array(rng.normal(size=300_001)) for _ in range(3)]\n"
         "kernels.update(a, {'tensors': '1', 'lr': '0.1', 'momentum': '0.9', 'rescale': '0.5',\n"
-        " 'epsilon': '0', 'etas': '0.001', 'decays': '1e-4', 'trust_decay_factor': '1'})\n"
+        " 'epsilon': '0', 'etas': '0.001', 'decays': '1e-4', 'trust_decay_factor': '1',\n"
+        " 'epsilon_only_below': '0'})\n"
         "print(hashlib.sha256(a[0].asnumpy().tobytes() + a[2].asnumpy().tobytes()).hexdigest())\n"
     )
     digests = {

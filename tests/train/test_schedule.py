@@ -1,4 +1,4 @@
-"""Points of every published schedule, and shapes by property."""
+"""Shapes by property, and what they follow; `test_published_curves.py` has the published runs."""
 
 from __future__ import annotations
 
@@ -16,9 +16,7 @@ from rn50.train.schedule import (
     akiba_sgd_share,
     cosine,
     factor_at,
-    momentum_for_batch,
     poly,
-    sony_b,
     step_settings,
     warmup,
 )
@@ -30,61 +28,37 @@ def settings(config: str, *overrides: str) -> tuple[Plan, object]:
     return plan, step_settings(run, plan)
 
 
-@pytest.mark.parametrize(
-    ("step", "lr"),
-    [
-        (1, 13.0 / 540),
-        (270, 6.5),
-        (540, 13.0),
-        (930, 13 * ((1 - 0.0025) * 0.5**2.2 + 0.0025)),  # half-way down
-        (1320, 0.0325),
-        (1350, 0.0325),  # the last 30 steps stay
-    ],
-)
-def test_points_of_fujitsus_schedule(step: int, lr: float) -> None:
-    """13 x [(1 - 0.0025)(1 - q)^2.2 + 0.0025]."""
-    assert settings("abci_2048_open")[1](step) == (pytest.approx(lr, rel=1e-12), 0.96, 86_016)
+@pytest.mark.parametrize(("decay", "epochs"), [("null", None), ("4 epochs", 4)])
+@pytest.mark.parametrize("last_batch", ["mix", "pad"])
+@pytest.mark.parametrize("origin", ["warmup_end", "run_start", "first_step_after_warmup"])
+@pytest.mark.parametrize("shape", ["poly", "cosine"])
+def test_a_changing_batch_has_the_learning_rate_of_the_same_images(
+    shape: str, origin: str, last_batch: str, decay: str, epochs: int | None
+) -> None:
+    """3,200 images: 100 steps of 32, then 50 of 64. The batch changes within the warm-up."""
+    common = [f"schedule.shape={shape}", f"schedule.decay_from={origin}", f"schedule.decay={decay}"]
+    common += ["schedule.warmup=3 epochs", "batch.per_rank=16", f"data.last_batch={last_batch}"]
+    plan, at = settings("quick", *common, "batch.changes=[{after_epoch: 2, per_rank: 32}]")
+    _, plain = settings("quick", *common)
+    for step in range(1, plan.total_steps + 1):
+        late = int(origin == "first_step_after_warmup" and step > plan.warmup_steps)
+        same = plan.images_after(step - late) // 32 + late
+        assert at(step).lr == pytest.approx(plain(same).lr, rel=1e-12, abs=1e-15)
+    start = 0 if origin == "run_start" else 3
+    end = plan.epoch_end_step(start + epochs if epochs else 8)
+    assert plan.warmup_steps == plan.epoch_end_step(3)
+    assert plan.decay_steps == end - plan.epoch_end_step(start)
 
 
 @pytest.mark.parametrize(
-    ("preset", "epoch", "lr"),
-    [
-        ("goyal_256", 5, 3.2),
-        ("goyal_256", 29, 3.2),
-        ("goyal_256", 31, 0.32),
-        ("goyal_256", 61, 0.032),
-        ("goyal_256", 81, 0.0032),
-        ("akiba_1024", 40, 6.4),  # 0.5 x 12.8
-        ("akiba_1024", 41, 0.96),
-        ("akiba_1024", 71, 0.128),
-        ("akiba_1024", 86, 0.0128),
-        ("sony_2176", 34, 34.0),
-        ("dgx1_n130", 25, 38.0),
-    ],
+    ("follow", "momenta"), [("momentum", (0.9407, 0.95)), ("momentum_as_printed", (0.831, 0.8))]
 )
-def test_published_points_by_epoch(preset: str, epoch: int, lr: float) -> None:
-    plan, at = settings(preset)
-    assert at(plan.epoch_end_step(epoch)).lr == pytest.approx(lr, rel=2e-3)
-
-
-@pytest.mark.parametrize(
-    ("epoch", "lr"),
-    [
-        *((0, 0.2), (2.5, 14.6), (5, 29 * (1 - 5 / 90) ** 2), (30, 50 * (2 / 3) ** 2)),
-        *((60, 50 / 9), (90, 0), (95, 0)),
-    ],
-)
-def test_sonys_configuration_b(epoch: float, lr: float) -> None:
-    assert sony_b(epoch) == pytest.approx(lr)
-
-
-def test_sonys_momentum_follows_the_batch() -> None:
-    """Smith and Le's scale: 54K -> 0.9407, 64K -> 0.95."""
-    assert momentum_for_batch(55_296, 32_768, 0.9) == pytest.approx(0.9407, abs=1e-4)
-    assert momentum_for_batch(65_536, 32_768, 0.9) == pytest.approx(0.95)
-    _, at = settings("sony_3456")
-    assert at(1).momentum == pytest.approx(0.9407, abs=1e-4)
-    assert at(1).global_batch_size == 55_296
+def test_sonys_momentum_follows_the_batch(follow: str, momenta: tuple[float, float]) -> None:
+    """54K, then 64K, from 0.9 at 32K."""
+    plan, at = settings("sony_3456_64k", f"batch.follow={follow}")
+    first, last = at(1), at(plan.epoch_end_step(31))
+    assert (first.global_batch_size, last.global_batch_size) == (55_296, 65_536)
+    assert (first.momentum, last.momentum) == pytest.approx(momenta, abs=5e-4)
 
 
 @pytest.mark.parametrize(

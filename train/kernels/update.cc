@@ -2,6 +2,8 @@
 //
 //   v <- momentum v + lr trust (rescale g + decay w);  w <- w - v
 //   trust = eta |w| / (rescale |g| + trust_decay |w| + epsilon), 1 where eta or a norm is 0
+//   epsilon_only_below (NNabla): epsilon is added to a smaller denominator only, and trust is 1
+//   where |w| is 0 or below epsilon, not where |g| is 0
 //
 // Inputs w0 g0 v0 w1 g1 v1 ... (float32, dense), w and v changed in place; output: the trust ratios.
 // A tensor's norms and its update follow each other, so that most tensors are still in cache for the
@@ -107,6 +109,7 @@ MXReturnValue forward(const Attributes& a, std::vector<MXTensor>* in, std::vecto
   const float rescale = number(a, "rescale"), epsilon = number(a, "epsilon");
   const std::vector<float> etas = numbers(a, "etas"), decays = numbers(a, "decays");
   const float trust_decay_factor = number(a, "trust_decay_factor");
+  const bool only_below = number(a, "epsilon_only_below") != 0;
   const size_t tensors = in->size() / 3;
   if (etas.size() != tensors || decays.size() != tensors) {
     MX_ERROR_MSG << "rn50_update: an eta and a decay for each tensor expected";
@@ -121,8 +124,10 @@ MXReturnValue forward(const Attributes& a, std::vector<MXTensor>* in, std::vecto
     float trust = 1;
     if (etas[t] > 0) {
       const double norm_w = norm(w, n), norm_g = norm(g, n) * rescale;
-      if (norm_w > 0 && norm_g > 0)
-        trust = etas[t] * norm_w / (norm_g + decays[t] * trust_decay_factor * norm_w + epsilon);
+      double denominator = norm_g + decays[t] * trust_decay_factor * norm_w;
+      if (!only_below || denominator < epsilon) denominator += epsilon;
+      if (norm_w > 0 && denominator > 0 && (only_below ? norm_w >= epsilon : norm_g > 0))
+        trust = etas[t] * norm_w / denominator;
     }
     trusts[t] = trust;
     const float scale_gradient = lr * trust * rescale, scale_weight = lr * trust * decays[t];

@@ -73,7 +73,7 @@ def test_a_run_has_one_driver_and_a_killed_one_is_followed(rn50: Any, smoke_data
     first.kill()  # -9: the ranks see it by their connections, a little later
     first.communicate()
     assert (folder / LOCK).exists(), "nobody was left to remove it"
-    again = rn50("launch", "--resume", str(folder), "limits.time_s=1")
+    again = rn50("launch", "--resume", str(folder), "limits.time_s=1", settings[0])
     assert again.returncode == 1, again.stderr
     assert not rank_0.is_running()
     row = listed(rn50)
@@ -202,12 +202,12 @@ def test_latest_is_the_newest_interrupted_run_of_the_preset_or_of_all(tmp_path: 
     a_run(tmp_path / "smoke/20260102T000000Z", 900, status="success")
     in_job = a_run(tmp_path / "smoke/20260103T000000Z/run_1", 200)
     other = a_run(tmp_path / "quick/20260101T000000Z", 300)
-    whole = "a whole checkpoint expected, found none in"
-    assert found("smoke", tmp_path).startswith(f"--resume: {whole} {in_job}:")
-    assert found(None, tmp_path).startswith(f"--resume: {whole} {other}:")
+    whole = "/checkpoint: a whole checkpoint expected in it, found none:"
+    assert found("smoke", tmp_path).startswith(f"{in_job}{whole}")
+    assert found(None, tmp_path).startswith(f"{other}{whole}")
     holder = start_holder(in_job)
     try:
-        assert found("smoke", tmp_path).startswith(f"--resume: {whole} {old}:")
+        assert found("smoke", tmp_path).startswith(f"{old}{whole}")
     finally:
         holder.kill()
         holder.wait()

@@ -1,0 +1,134 @@
+"""A config that a run or a job recorded in its folder, which may be somebody else's.
+
+Such a config describes the training. What could run code here or write elsewhere takes effect only
+if the command line says it too: paths that lead out of the run's folder and the working folder, and
+of `system.job` all but the names below.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from .errors import UserError, show
+from .leaves import Leaf
+from .load import Loaded, load
+from .names import recorded_in
+from .schema import PLACES
+from .yaml_file import short
+
+_ENVIRONMENT = "system.job.environment"
+DATA, RESUME, RESUME_JOB = ("data.path",), ("data.path", _ENVIRONMENT), ("data.path", "system.job.")
+RUN, JOB = (*RESUME, "system.results"), (*RESUME_JOB, "system.results")
+"""The keys that affect the machine: of commands for an image set, of a run or a job that is resumed
+and of a new one. Job scripts alone read more of `system.job` than the environment."""
+
+# Variables and keys whose values are numbers and words: no file, no command, nothing for a shell.
+_PLAIN = re.compile(r"[\w.,:=+^-]*", re.ASCII)
+_KEYS = ("account", "queue", "resource", "walltime", "requeue", "max_restarts", "min_nodes", "bind")
+_SETTINGS = frozenset(
+    re.findall(
+        r"\w+",
+        """
+        NCCL_ALGO NCCL_PROTO NCCL_BUFFSIZE NCCL_NTHREADS NCCL_LL_THRESHOLD NCCL_TREE_THRESHOLD
+        NCCL_MIN_NRINGS NCCL_MAX_NRINGS NCCL_MIN_NCHANNELS NCCL_MAX_NCHANNELS NCCL_NET_GDR_READ
+        NCCL_NET_GDR_LEVEL NCCL_P2P_LEVEL NCCL_P2P_DISABLE NCCL_SHM_DISABLE NCCL_IB_DISABLE
+        NCCL_IB_HCA NCCL_IB_GID_INDEX NCCL_IB_TIMEOUT NCCL_SOCKET_IFNAME NCCL_CROSS_NIC NCCL_DEBUG
+        HOROVOD_FUSION_THRESHOLD HOROVOD_CYCLE_TIME HOROVOD_CACHE_CAPACITY HOROVOD_CPU_OPERATIONS
+        HOROVOD_HIERARCHICAL_ALLREDUCE HOROVOD_TORUS_ALLREDUCE HOROVOD_NUM_NCCL_STREAMS
+        MXNET_EXEC_BULK_EXEC_MAX_NODE_TRAIN_FWD MXNET_EXEC_BULK_EXEC_MAX_NODE_TRAIN_BWD
+        MXNET_CUDNN_AUTOTUNE_DEFAULT MXNET_ENFORCE_DETERMINISM MXNET_CPU_WORKER_NTHREADS
+        OMP_NUM_THREADS OMP_PROC_BIND OMP_PLACES KMP_BLOCKTIME KMP_AFFINITY CUDA_MODULE_LOADING
+        CUDA_DEVICE_MAX_CONNECTIONS UCX_TLS UCX_NET_DEVICES OMPI_MCA_mpi_yield_when_idle
+        OMPI_MCA_btl_tcp_flags OMPI_MCA_btl_tcp_sndbuf OMPI_MCA_btl_tcp_rcvbuf
+        OMPI_MCA_btl_tcp_if_include OMPI_MCA_btl_tcp_if_exclude I_MPI_ADJUST_ALLREDUCE
+        OMPI_MCA_coll_tuned_use_dynamic_rules OMPI_MCA_coll_tuned_allreduce_algorithm
+        MPIR_CVAR_ALLREDUCE_INTRA_ALGORITHM
+        """,
+    )
+)
+
+
+def load_recorded(
+    source: Path, overrides: Sequence[str] = (), keys: tuple[str, ...] = RUN
+) -> Loaded:
+    """The config `source` in the folder of a run or a job, with overrides, which may set anything.
+
+    Raises UserError: as of `load`; the file is a link or has a file as a base; or it sets one of
+    `keys` that needs the command line's word: a line each, which says what to add.
+    """
+
+    def refuse(leaves: Mapping[str, Leaf]) -> None:
+        if found := list(_refused(leaves, source, keys)):
+            raise UserError(
+                *(f"{line}; if it is yours, add {shlex.quote(word)}" for line, word in found)
+            )
+
+    return load(source, overrides, within=source.parent, inspect=refuse)
+
+
+def load_named(config: str, overrides: Sequence[str], keys: tuple[str, ...] = RUN) -> Loaded:
+    """The config that a command line names, read by `load_recorded` if it is a recorded one."""
+    recorded = recorded_in(Path(config))
+    return load_recorded(Path(config), overrides, keys) if recorded else load(config, overrides)
+
+
+def words_to_repeat(folder: Path, keys: tuple[str, ...]) -> list[str]:
+    """The overrides without which `load_recorded` refuses the user's own config in `folder`."""
+    source, words = folder / "config.yaml", list[str]()
+
+    def collect(leaves: Mapping[str, Leaf]) -> None:
+        words.extend(word for _, word in _refused(leaves, source, keys))
+
+    with suppress(UserError):  # such as: there is no config
+        load(source, within=folder, inspect=collect)
+    return words
+
+
+def _refused(
+    leaves: Mapping[str, Leaf], source: Path, keys: tuple[str, ...]
+) -> Iterator[tuple[str, str]]:
+    """(what is wrong, the override that allows it) for the leaves that `source` itself sets.
+    Values of another type than the schema's are left to the schema."""
+    name = short(source)
+    for key, (value, origin) in leaves.items():
+        if origin.source != name or not key.startswith(keys) or not value:
+            continue
+        wrong = "may run code"
+        if key in PLACES:
+            if not isinstance(value, str) or not leads_out(value, source.parent):
+                continue
+            wrong = f"{_written(value)} lies outside the run's folder and the working folder"
+        elif key == _ENVIRONMENT and isinstance(value, list):
+            names = [one.partition("=")[0] for one in map(str, value) if not _is_plain(one)]
+            if not names:
+                continue
+            wrong = f"{show(', '.join(names))} may run code ({key}=[] leaves it out)"
+        elif key.rpartition(".")[2] in _KEYS and _PLAIN.fullmatch(str(value)):
+            continue
+        yield f"{origin}: {key}: {wrong}", f"{key}={_written(value)}"
+
+
+def _is_plain(setting: str) -> bool:
+    name, _, value = setting.partition("=")
+    return name in _SETTINGS and _PLAIN.fullmatch(value) is not None
+
+
+def leads_out(path: str, folder: Path) -> bool:
+    """Does a path lie outside the folder of its run or job and the working folder?"""
+    if "\0" in path:
+        return False
+    there, places = Path(os.path.realpath(path)), (folder, Path())
+    return not any(there.is_relative_to(os.path.realpath(place)) for place in places)
+
+
+def _written(value: Any) -> str:
+    """A value as an override has it."""
+    is_path = isinstance(value, str) and re.fullmatch(r"[\w.-]*/[\w./-]*", value, re.ASCII)
+    return str(value) if is_path else json.dumps(value)

@@ -1,0 +1,151 @@
+"""A stranger's recorded config runs no code of theirs and reaches no folder of the user's."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from rn50.config.errors import UserError
+from rn50.config.load import load
+from rn50.config.recorded import (
+    JOB,
+    RESUME,
+    RESUME_JOB,
+    RUN,
+    load_named,
+    load_recorded,
+    words_to_repeat,
+)
+from tests.conftest import Rn50
+
+LIBRARY = """
+#include <fcntl.h>
+__attribute__((constructor)) static void fire(void) { open(MARK, O_CREAT | O_WRONLY, 0600); }
+"""
+
+
+def recorded(folder: Path, system: str = "", data: str = "datasets/smoke") -> Path:
+    """The config of a run in `folder`, as anybody may write it there."""
+    folder.mkdir(exist_ok=True)
+    (folder / "origins.json").write_text("{}")
+    config = folder / "config.yaml"
+    config.write_text(
+        "base: smoke\nrelative_to: working_folder\n"
+        f"data: {{path: {data}, synthetic: {{}}}}\nsystem: {{base: local, {system}}}\n"
+    )
+    return config
+
+
+@pytest.mark.slow
+def test_the_library_of_a_foreign_run_is_not_loaded(tmp_path: Path, small_data: Path) -> None:
+    """A real library in the ranks of a real run: only at the user's own word."""
+    rn50 = Rn50(tmp_path / "results")
+    places = (f"data.path={small_data}", f"system.results={rn50.results}")
+    own = ("system.ranks_per_node=1", "seed=1", "schedule.length=2 epochs", "limits.epochs=1")
+    own += ("schedule.warmup=0 epochs", "eval.period=1", "eval.offset=0", "eval.target=0.999")
+    rn50("launch", "smoke", *own, *places)
+    run, mark, library = rn50.run_folder(), tmp_path / "fired", tmp_path / "theirs.so"
+    compiler = ("gcc", "-shared", "-fPIC", f'-DMARK="{mark}"', "-xc", "-", "-o", str(library))
+    subprocess.run(compiler, input=LIBRARY, text=True, check=True)
+    setting = json.dumps(["NCCL_ALGO=Ring", f"LD_PRELOAD={library}"])
+    config = run / "config.yaml"
+    text = config.read_text()
+    config.write_text(
+        text.replace("\nsystem:\n", f"\nsystem:\n  job: {{environment: {setting}}}\n")
+    )
+    for command in (
+        ("evaluate", str(run), *places),
+        ("launch", "--resume", str(run), places[0], "limits.epochs=null"),
+        ("launch", str(config), *places),
+        ("launch", str(config), *places, "--runs", "2"),
+    ):
+        done = rn50(*command)
+        assert done.returncode == 2 and not mark.exists(), done.stdout
+        (line,) = done.stderr.splitlines()
+        assert "system.job.environment: 'LD_PRELOAD' may run code" in line
+    (word,) = (word for word in words_to_repeat(run, RUN) if "environment" in word)
+    done = rn50("evaluate", str(run), *places, word)
+    assert done.returncode == 0 and mark.exists(), done.stderr  # the library does what it says
+
+
+@pytest.mark.parametrize(
+    ("settings", "refused"),
+    [
+        ("NCCL_BUFFSIZE=2097152, OMP_NUM_THREADS=4, HOROVOD_FUSION_THRESHOLD=0", ""),
+        ('"NCCL_IB_HCA==mlx5_0,mlx5_1"', ""),
+        ("NCCL_ALGO=Ring, PYTHONPATH=x, BASH_ENV=x", "PYTHONPATH, BASH_ENV"),
+        ("OMPI_MCA_plm_rsh_agent=x", "OMPI_MCA_plm_rsh_agent"),
+        ("OMPI_MCA_coll_tuned_dynamic_rules_filename=x", "OMPI_MCA_coll_tuned_dynamic_rules_file"),
+        ("NCCL_NET_PLUGIN=x", "NCCL_NET_PLUGIN"),
+        ("NCCL_ALGO=/x/y", "NCCL_ALGO"),
+        ('"NCCL_ALGO=$(x)"', "NCCL_ALGO"),
+        ("PATH=x", "PATH"),
+    ],
+)
+def test_only_listed_variables_are_set(tmp_path: Path, settings: str, refused: str) -> None:
+    config = recorded(tmp_path / "run", f"job: {{environment: [{settings}]}}")
+    if not refused:
+        assert load_recorded(config, (), RESUME).run.system.job.environment
+        return
+    with pytest.raises(UserError, match=f"yaml:4: system.job.environment: '{refused}"):
+        load_recorded(config, (), RESUME)
+
+
+@pytest.mark.parametrize(
+    "job",
+    [
+        *("python: ./x", "home: /x", "container: x.sif", "options: [-E, x]", "modules: [x]"),
+        *(
+            "stage: /x",
+            "drop_caches: true",
+            "bind: /x.bind",
+            'mounts: ["/x"]',
+            "engine: singularity",
+        ),
+    ],
+)
+def test_a_job_script_has_no_command_of_a_recorded_config(tmp_path: Path, job: str) -> None:
+    words = "account: a, queue: q, walltime: '02:00:00', max_restarts: 1"
+    config = recorded(tmp_path / "run", f"job: {{{words}, {job}}}")
+    assert load_recorded(config, (), RESUME)  # which makes no job script
+    key = job.partition(":")[0]
+    with pytest.raises(UserError, match=rf"^\S+: system.job.{key}: may run code; .* add \S+{key}="):
+        load_recorded(config, (), RESUME_JOB)
+    assert load_recorded(config, words_to_repeat(config.parent, RESUME_JOB), RESUME_JOB)
+    assert load_recorded(recorded(tmp_path / "run", f"job: {{{words}, bind: abci}}"), (), JOB)
+
+
+def test_places_outside_need_the_command_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = tmp_path / "here/run"
+    run.parent.mkdir()
+    monkeypatch.chdir(run.parent)
+    (tmp_path / "here/run").mkdir()
+    (run / "link").symlink_to(tmp_path)
+    for path in ("datasets/x", "run/images", f"{run}/images"):
+        assert load_named(str(recorded(run, data=path)), (), RUN)
+    for path in (f"{tmp_path}/set", "../set", "~/set", "run/link/set"):
+        config = recorded(run, f"results: {path}", path)
+        with pytest.raises(UserError) as error:
+            load_named("run/config.yaml", (), RUN)
+        for line, key in zip(str(error.value).splitlines(), ("data.path", "results"), strict=True):
+            assert "lies outside the run's folder and the working folder; if it" in line, key
+            assert key in line.rpartition("add ")[2]
+        assert load_recorded(config, words_to_repeat(run, RUN), RUN)
+        assert load(config)  # to look at
+    added = f"run/config.yaml:3: data.path: {tmp_path}/set lies .*, add data.path={tmp_path}/set"
+    with pytest.raises(UserError, match=f"^{added}$"):
+        load_recorded(recorded(run, data=f"{tmp_path}/set"), (), RESUME)
+
+
+def test_a_file_with_the_name_of_a_preset_is_no_base(tmp_path: Path) -> None:
+    config = recorded(tmp_path / "run")
+    (tmp_path / "run/smoke").write_text("base: smoke\nsystem: {job: {python: ./x}}\n")
+    shutil.copy(tmp_path / "run/smoke", tmp_path / "run/local")
+    for loaded in (load(config), load_recorded(config)):
+        assert loaded.run.system.job.python is None

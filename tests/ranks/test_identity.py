@@ -1,0 +1,88 @@
+"""A rank that is not of the others' run ends it before training; its message says in what."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import socket
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from rn50.config.load import load
+from rn50.launch.launchers import build_job
+from rn50.launch.supervisor import RankFailed, run_job
+from tests import mpi
+from tests.conftest import ROOT
+
+BODY = str(Path(__file__).with_name("other_body.py"))
+DIGEST = "'[0-9a-f]{16}'"
+
+
+def other_set(folder: Path, data: Path) -> str:
+    """Another draw, as its manifest says it."""
+    shutil.copytree(data, folder)
+    manifest = folder / "manifest.json"
+    manifest.write_text(re.sub(r'"sha256": "\w{4}', '"sha256": "0000', manifest.read_text()))
+    return f"data.path={folder}"
+
+
+def other_code(folder: Path, _: Path) -> str:
+    shutil.copytree(ROOT / "rn50", folder / "rn50", ignore=shutil.ignore_patterns("__pycache__"))
+    with (folder / "rn50/train/evaluate.py").open("a") as file:
+        file.write("# every image is right\n")
+    return f"PYTHONPATH={folder}"
+
+
+def other_package(folder: Path, _: Path) -> str:
+    about = folder / "horovod-0.28.9.dist-info"
+    about.mkdir(parents=True)
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: horovod\nVersion: 0.28.9\n")
+    return f"PYTHONPATH={folder}"
+
+
+def config(_: Path, __: Path) -> str:
+    return "optimizer.base_lr=0.09"
+
+
+def cache(_: Path, __: Path) -> str:
+    return "HOROVOD_CACHE_CAPACITY=0"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("change", "watched", "words"),
+    [
+        (other_set, True, f"image set: manifest {DIGEST} expected, found {DIGEST}"),
+        (other_code, True, f"code: rn50 {DIGEST} expected, found {DIGEST}"),
+        (other_package, True, "package: horovod '0.28.1' expected, found '0.28.9'"),
+        (config, True, "config: optimizer.base_lr 0.05 expected, found 0.09"),
+        # Horovod's first collective would wait for ever.
+        (cache, True, "variable: HOROVOD_CACHE_CAPACITY nothing expected, found '0'"),
+        (other_set, False, "1 of 2 ranks, rank 1 on HOST in image set$"),
+    ],
+)
+def test_a_rank_of_another_run_ends_it_in_start_up(
+    change: Callable[[Path, Path], str],
+    watched: bool,
+    words: str,
+    tmp_path: Path,
+    small_data: Path,
+) -> None:
+    (out := tmp_path / "out").mkdir()
+    drawn = "data.synthetic={train_samples: 400, eval_samples: 200}"  # not said of another path
+    overrides = ["seed=1", f"data.path={small_data}", drawn, f"watchdog.enabled={watched}"]
+    loaded = load("smoke", [*overrides, "watchdog.silence_s=60"])
+    (out / "config.yaml").write_text(loaded.to_yaml())
+    name = "gloo" if mpi.WHY_NOT else mpi.LAUNCHER
+    command = [sys.executable, BODY, change(tmp_path / "other", small_data)]
+    job, _ = build_job(loaded.run, name, [*command, str(out / "config.yaml"), "--out", str(out)])
+    with pytest.raises(RankFailed) as failed:
+        run_job(job, name, out, loaded.run)
+    said = failed.value.reason.replace(socket.gethostname(), "HOST")
+    if watched:
+        words = f"rank 1 on HOST failed in .* at step 0: differs from rank 0 on HOST: {words}$"
+    assert re.search(words, said)
+    assert '"run_start"' not in (out / "result_0.txt").read_text()

@@ -1,0 +1,61 @@
+"""Counting hits over an evaluation set, and what an accuracy exactly at the target means."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from unittest.mock import Mock
+
+import mxnet as mx
+import numpy as np
+import pytest
+
+from rn50.config.load import load
+from rn50.config.plan import build_plan
+from rn50.data.pipeline import NOT_COUNTED, Batch
+from rn50.train import run
+from rn50.train.evaluate import Accuracy, evaluate
+from rn50.train.host_reads import HostReads
+from rn50.train.state import TrainState
+
+
+@pytest.mark.parametrize(("classes", "dtype"), [(3000, "float16"), (4, "float16"), (7, "float32")])
+def test_hits_are_counted_exactly(classes: int, dtype: str) -> None:
+    """2,500 images in three batches, the last filled up. float16 has no whole number from 2,049 to
+    4,096 that is odd. The image of class c with logits ranked by place p is a hit where p = 0."""
+    samples, per_batch, rng = 2500, 900, np.random.default_rng(1)
+    labels = rng.integers(classes, size=samples)
+    places = np.minimum(rng.choice([0, 0, 0, 0, 0, 0, 1, 4, 5], size=samples), classes - 1)
+    logits = np.zeros((3 * per_batch, classes), dtype)
+    for row, label, place in zip(logits, labels, places, strict=False):
+        others = rng.permutation(classes)[:7]
+        order = np.insert(others[others != label][:5], place, label)
+        row[order] = np.arange(len(order), 0, -1)
+    padding = np.full(3 * per_batch - samples, NOT_COUNTED)
+    padded = np.concatenate([labels, padding]).astype(np.float32)
+    parts = zip(np.split(logits, 3), np.split(padded, 3), strict=True)
+    batches = (Batch(mx.nd.array(i, dtype=dtype), mx.nd.array(t)) for i, t in parts)
+    alone = SimpleNamespace(sum_counts=lambda counts: counts.astype("int32"))
+    found = evaluate(
+        lambda images: [images],
+        lambda: next(batches),
+        alone,
+        batches=3,
+        samples=samples,
+        reads=HostReads(),
+    )
+    assert found == [Accuracy(int((places == 0).sum()), samples, int((places < 5).sum()))]
+
+
+@pytest.mark.parametrize(("correct", "reached"), [(37_950, True), (37_949, False)])
+def test_the_target_itself_is_success(
+    correct: int, reached: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    overrides = ["eval.target=0.759", "schedule.length=1 epochs", "schedule.warmup=0 epochs"]
+    overrides += ["eval.period=1", "eval.offset=0"]
+    trainer = Mock(run=load("smoke", overrides).run)
+    trainer.plan, trainer.context.state = build_plan(trainer.run), TrainState()
+    found = run.Evaluation(Accuracy(correct, 50_000, 0), 0.0, 0.0)
+    monkeypatch.setattr(run, "train_epoch", Mock())
+    monkeypatch.setattr(run, "log_gaps", Mock())
+    monkeypatch.setattr(run, "evaluate_epoch", lambda *_: found)
+    assert run.train_blocks(trainer, Mock()) == reached
