@@ -43,7 +43,7 @@ def test_bytes_of_a_checkpoint(rn50: Any, smoke_data: Path, ranks: int) -> None:
             f"system.ranks_per_node={ranks}",
             "schedule.length=2 epochs",
         ),
-        *("eval.period=1", "eval.offset=0", "eval.target=0.999", "limits.learning_by=2 epochs"),
+        *("eval.period=1", "eval.offset=0", "eval.target=0.999", "limits.min_accuracy_by=2 epochs"),
         *("checkpoint.every=20 steps", "checkpoint.keep=99", f"data.path={smoke_data}"),
         f"system.results={rn50.results}",
     )
