@@ -6,6 +6,7 @@ python -m tests.rooms        writes docs/architecture.svg anew
 from __future__ import annotations
 
 import ast
+import functools
 import io
 from collections.abc import Iterator
 from pathlib import Path
@@ -57,6 +58,7 @@ def imports(path: Path) -> Iterator[tuple[int, str]]:
             yield from ((node.level, f"{base}{alias.name}") for alias in node.names)
 
 
+@functools.cache
 def modules_imported() -> dict[str, set[str]]:
     """Of each module (`train.loop`) the modules of this package that it imports."""
     known = {module_of(path) for path in sources()}
