@@ -36,6 +36,7 @@ lint: setup
 	.venv/bin/ruff check .
 	.venv/bin/mypy
 	.venv/bin/shellcheck $(SHELL_SCRIPTS)
+	.venv/bin/shellcheck --shell=bash --exclude=SC2154,SC2329 launch/container_job.sh  # names set by Python
 	.venv/bin/hadolint Dockerfile
 
 # The real rank on mxnet-cu112 over a fake CUDA, without a GPU. Its environment, 6 GB, lies beside .venv.
