@@ -17,13 +17,15 @@ from ..config.finding import ERROR, NOTE, SEVERITIES, Finding
 from ..config.memory import device_bytes, largest_batch, rank_bytes
 from ..config.plan import build_plan
 from ..config.schema import Run
+from ..scaling.grouping import choose_groups
 from ..train.capabilities import check_supported, decodes_on_gpu
-from ..train.gpu import Gpus, check_capability, check_machine, dotted
+from ..train.gpu import Gpus, check_capability, check_machine, dotted, read_gpus
 from .ending import CANNOT_RUN_HERE
 from .engine_environment import Controller, backend_of, engine_environment
 from .environment_record import mxnet_distribution
 from .free_memory import free_memory_bytes
 from .launchers import LAUNCHERS, family_here
+from .verdict import target_note
 
 CANNOT_RUN = ("MLP061", "cannot-run")
 """Id of what `config check` finds of any machine."""
@@ -132,6 +134,12 @@ def idle_gpus_note(run: Run, gpus: Gpus | None) -> str:
         f"this run is on the CPU, {what}; system.device=gpu, or the recipe of a GPU "
         "machine (`rn50 config list`), would use it"
     )
+
+
+def notes_on(run: Run) -> list[str]:
+    """What is to be known before a run, one line each."""
+    notes = (target_note(run), idle_gpus_note(run, read_gpus()), choose_groups(run).note)
+    return [note for note in notes if note]
 
 
 def _finding(rule: tuple[str, str], severity: str, message: str) -> Finding:

@@ -23,7 +23,7 @@ from rn50.launch.preflight import (
     refusals,
     runs_here,
 )
-from rn50.launch.run import launch
+from rn50.launch.run import Options, launch
 from rn50.launch.submit import plan_submission
 from rn50.train.gpu import Gpu, Gpus
 
@@ -54,7 +54,7 @@ def test_what_launch_refuses_check_and_submit_refuse(
     with pytest.raises(UserError) as submitted:
         plan_submission(loaded, "slurm", 1, tmp_path)
     with pytest.raises(UserError) as launched:
-        launch(loaded, "mpirun", lambda name: lambda done, total: None)
+        launch(loaded, lambda name: lambda done, total: None, Options("mpirun"))
     assert str(submitted.value) == str(launched.value) == found
     assert not list(tmp_path.iterdir())
 
@@ -65,7 +65,7 @@ def test_a_schedule_without_an_evaluation_leaves_no_folder(tmp_path: Path) -> No
     with pytest.raises(UserError, match=r"eval\.offset: no evaluation in 1 epochs"):
         plan_submission(loaded, "slurm", 1, tmp_path)
     with pytest.raises(UserError, match=r"eval\.offset: no evaluation in 1 epochs"):
-        launch(loaded, "mpirun", lambda name: lambda done, total: None)
+        launch(loaded, lambda name: lambda done, total: None, Options("mpirun"))
     assert not list(tmp_path.iterdir())
 
 
