@@ -28,7 +28,7 @@ from .preflight import (
     Here,
     check_whether_it_runs,
     notes_on,
-    obstacles_here,
+    problems_with,
     refusals,
     runs_here,
 )
@@ -51,15 +51,13 @@ def describe_launch(
     """
     run, plan, name = loaded.run, build_plan(loaded.run), pick_launcher(launcher)
     here = here or Here.read()
-    problems = refusals(run, (LAUNCHERS[name].controller,))
-    if not problems:
+    problems = problems_with(run, name, here)
+    if not refusals(run, (LAUNCHERS[name].controller,)):
         job, environment = build_job(run, name, command)
         words = LAUNCHERS[name].command(job)
         algorithm, why = environment.algorithm
     else:
         words, algorithm, why = [], run.comm.algorithm, ""
-    if runs_here(run, name):
-        problems += obstacles_here(run, here)
     data, missing = find_data(run.data, loaded.origins)
     system = run.system
     memory = rank_bytes(run)

@@ -34,7 +34,6 @@ from .launchers import pick_launcher
 from .preflight import problems_with, refuse, refuse_common_seed
 from .resume import is_hopeless, is_interrupted, load_attempt, read_result
 from .run import RANK, Options, launch, load_for_launch
-from .run_files import refuse_planted
 from .run_lock import check_free
 from .schedulers import LIMIT_SIGNAL
 from .system_description import describe_system, read_machine, system_id
@@ -146,7 +145,6 @@ class ToDo(NamedTuple):
 def next_run(out: Path, config: str, overrides: Sequence[str]) -> ToDo | None:
     """What is to be done in the folder of a run; None: it has ended in a start before. Raises
     UserError: the config is not the run's, or another process uses the folder."""
-    refuse_planted(out)
     if not (out / "config.yaml").is_file():
         loaded = load_for_launch(config, list(overrides), None, own=True)
         with failing_as(f"{out}: cannot create"):

@@ -29,7 +29,6 @@ from ..data.prepare import prepare as prepare_data
 from ..report.reproduction import compare_with_recorded
 from ..train.checkpoint import Checkpoint
 from ..train.seeding import draw_seed
-from .disk_reserve import give_back, reserve
 from .ending import (
     Ending,
     Failed,
@@ -49,7 +48,7 @@ from .launchers import LAUNCHERS, Job, build_job, pick_launcher
 from .nodes_left import on_nodes_left
 from .preflight import notes_on, refusals, refuse
 from .resume import begin_attempt, close_attempt, is_hopeless, with_ranks
-from .run_files import new_run_folder
+from .run_files import give_back, new_run_folder, reserve
 from .run_lock import driven_by_another, hold_run
 from .supervisor import RankFailed, run_job
 from .verdict import check_note, errors_of, verdict_lines
