@@ -14,7 +14,7 @@ from ..config.errors import UserError
 from ..config.load import load
 from ..launch.ending import Failed, Stopped
 from ..launch.launchers import LAUNCHERS, Job, Launcher
-from ..launch.run import launch
+from ..launch.run import Options, launch
 
 NAME = "forked"
 
@@ -38,7 +38,7 @@ def main(config: str, out: str, model_values: str) -> int:
     LAUNCHERS[NAME] = Forked()
     try:
         track = lambda _: lambda done, total: None  # noqa: E731
-        launch(load(config), NAME, track, out=Path(out), program=(model_values,))
+        launch(load(config), track, Options(NAME, out=Path(out), program=(model_values,)))
     except (Failed, Stopped, UserError) as error:
         print(f"rn50: error: {error}", file=sys.stderr, flush=True)
         return 1

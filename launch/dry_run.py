@@ -22,19 +22,16 @@ from ..data.dataset import check_before_run
 from ..data.describe import describe_data
 from ..data.missing import explain_missing
 from ..data.prepare import is_free
-from ..scaling.grouping import choose_groups
 from ..scaling.predict import job_of_config, predict
-from ..train.gpu import read_gpus
 from .launchers import LAUNCHERS, build_job, pick_launcher
 from .preflight import (
     Here,
     check_whether_it_runs,
-    idle_gpus_note,
-    obstacles_here,
+    notes_on,
+    problems_with,
     refusals,
     runs_here,
 )
-from .verdict import target_note
 
 
 def describe_launch(
@@ -54,15 +51,13 @@ def describe_launch(
     """
     run, plan, name = loaded.run, build_plan(loaded.run), pick_launcher(launcher)
     here = here or Here.read()
-    problems = refusals(run, (LAUNCHERS[name].controller,))
-    if not problems:
+    problems = problems_with(run, name, here)
+    if not refusals(run, (LAUNCHERS[name].controller,)):
         job, environment = build_job(run, name, command)
         words = LAUNCHERS[name].command(job)
         algorithm, why = environment.algorithm
     else:
         words, algorithm, why = [], run.comm.algorithm, ""
-    if runs_here(run, name):
-        problems += obstacles_here(run, here)
     data, missing = find_data(run.data, loaded.origins)
     system = run.system
     memory = rank_bytes(run)
@@ -89,15 +84,11 @@ def describe_launch(
         "memory_free_bytes": _free(run, here, here_too=runs_here(run, name)),
         "predicted": _predicted(run),
         "check": check.to_dict(),
-        "notes": list(filter(None, _notes(run))),
+        "notes": notes_on(run),
         "results": f"{system.results}/{run.name}/" if resume is None else str(resume),
         "command": list(words),
         "problems": [*problems, *missing],
     }
-
-
-def _notes(run: Run) -> tuple[str | None, ...]:
-    return target_note(run), idle_gpus_note(run, read_gpus()), choose_groups(run).note
 
 
 def rows(found: Mapping[str, Any]) -> list[tuple[str, str]]:

@@ -25,7 +25,7 @@ from ..config.plan import build_plan
 from ..config.progress import Advance
 from ..config.reading import read_file
 from ..data.prepare import prepare
-from ..launch.ending import Stopped, asked_by, sweep_stopped, was_stopped
+from ..launch.ending import Stopped, asked_by, stopped, was_stopped
 from ..launch.run_lock import hold_run
 from ..launch.supervisor import StopSignals
 from .definition import LoadedSweep, difference
@@ -101,7 +101,9 @@ def run_sweep(loaded: LoadedSweep, track: Callable[[str], Advance], say: Say, ag
         except KeyboardInterrupt as stop:
             ran = len(driver.stopped)
             ended, wanted = len(study.trials) - ran, wanted_trials(loaded.sweep)
-            ending = sweep_stopped(asked_by(stop), ended, wanted, ran, folder, again)
+            ending = stopped(
+                "sweep", asked_by(stop), again, folder, ended=ended, wanted=wanted, ran=ran
+            )
             raise Stopped(ending) from None
     return study
 

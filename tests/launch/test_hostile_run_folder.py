@@ -15,9 +15,8 @@ from rn50.config.load import load
 from rn50.config.recorded import load_recorded
 from rn50.launch.ending import read_standing
 from rn50.launch.failure import read_failures
-from rn50.launch.resume import LOG, METRICS, begin_attempt, close_attempt, load_resumed
+from rn50.launch.resume import LOG, METRICS
 from rn50.launch.run import close_result, save_config, warnings_in, write_result
-from rn50.launch.run_files import refuse_run
 from rn50.launch.submit import last_result
 from rn50.launch.supervisor import run_watched
 from rn50.logging.metrics import Metrics
@@ -69,39 +68,6 @@ def run(tmp_path: Path) -> Path:
 
 def content(folder: Path) -> dict[str, str]:
     return {path.name: path.read_text() for path in folder.iterdir()}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", PLANTED)
-@pytest.mark.parametrize("name", WRITTEN)
-def test_a_run_with_something_planted_is_not_gone_on_with(
-    run: Path, outside: Path, name: str, kind: str
-) -> None:
-    before = content(outside)
-    (run / name).unlink(missing_ok=True)
-    PLANTED[kind](run / name, outside)
-    there = sorted(run.rglob("*"))
-    with pytest.raises(UserError, match=f"{name}: a regular file or none expected|found no "):
-        load_resumed(str(run), None, [], None)
-    with pytest.raises(UserError, match=f"{name}: a regular file or none expected"):
-        begin_attempt(run, load(*CONFIG))
-    with pytest.raises(UserError, match="expected, found"):
-        refuse_run(run)
-    close_attempt(run)
-    assert sorted(run.rglob("*")) == there
-    assert content(outside) == before
-
-
-def test_checkpoints_behind_a_link_are_neither_written_nor_removed(
-    run: Path, outside: Path
-) -> None:
-    (run / "checkpoint").rename(run.parent / "away")
-    (run / "checkpoint").symlink_to(outside)
-    before = content(outside)
-    with pytest.raises(UserError, match="checkpoint: a folder or none expected, found a link"):
-        begin_attempt(run, load(*CONFIG))
-    close_attempt(run)
-    assert content(outside) == before
 
 
 @pytest.mark.parametrize("kind", ["link", "dangling", "fifo"])
@@ -182,20 +148,3 @@ def test_a_trial_says_no_evaluation_that_there_cannot_be(tmp_path: Path) -> None
         "".join(f'{{"kind": "eval", "epoch": {e}, "accuracy": {a}}}\n' for e, a in said)
     )
     assert evaluations(tmp_path) == [(4, 0.25)]
-
-
-def test_every_attempt_there_can_be(run: Path) -> None:
-    for number in range(1, 10_000):
-        (run / f"attempt_{number}").mkdir()
-    with pytest.raises(UserError, match="fewer than 9999 folders"):
-        begin_attempt(run, load(*CONFIG))
-    assert not list(run.glob(".*.partial-*"))
-
-
-def test_of_a_log_that_cannot_be_copied_no_part_stays(run: Path, outside: Path) -> None:
-    (run / METRICS).unlink()
-    (run / "attempt_1").mkdir()
-    (run / "attempt_1" / METRICS).symlink_to("/dev/zero")
-    with pytest.raises(UserError, match="cannot copy: a regular file expected, found a device"):
-        begin_attempt(run, load(*CONFIG))
-    assert not list(run.glob(".*.partial-*")) and not (run / "attempt_2").exists()
