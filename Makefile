@@ -3,7 +3,7 @@
 # make fuzz MINUTES=30 JOBS=2: cases of every kind with new seeds (tests/fuzz); 1 where one is wrong.
 .PHONY: setup locks test test-fast check fuzz lint architecture format clean distclean container-test gpu-test
 PYTHON := .venv/bin/python
-ROOMS := bench cli compliance config data gpu_bringup launch logging report scaling scripts sweep train tests
+ROOMS := bench cli compliance config data launch logging report scaling scripts sweep train tests
 SHELL_SCRIPTS := run_and_time.sh $(wildcard scripts/*.sh) $(wildcard launch/examples/*) .ci/run
 
 # Most of the suite's time is waiting, for ranks to start and for patience to end: more processes
@@ -36,6 +36,7 @@ lint: setup
 	.venv/bin/ruff check .
 	.venv/bin/mypy
 	.venv/bin/shellcheck $(SHELL_SCRIPTS)
+	.venv/bin/shellcheck --shell=bash --exclude=SC2154,SC2329 launch/container_job.sh  # names set by Python
 	.venv/bin/hadolint Dockerfile
 
 # The real rank on mxnet-cu112 over a fake CUDA, without a GPU. Its environment, 6 GB, lies beside .venv.

@@ -15,6 +15,7 @@ from .bench import bench_app
 from .config import config_app
 from .console import TYPER_OPTIONS, print_version
 from .data import data_app
+from .doctor import doctor
 from .evaluate import evaluate
 from .export import export_app
 from .launch import launch, train
@@ -47,6 +48,7 @@ app.command("evaluate")(evaluate)
 app.command("predict")(predict)
 app.command("submit")(submit)
 app.command("runs")(runs)
+app.command("doctor")(doctor)
 app.command("sweep")(sweep)
 
 

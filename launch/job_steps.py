@@ -25,7 +25,7 @@ from ..config.reading import read_ends
 from ..data.dataset import check_before_run
 from .ending import read_standing, run_stopped
 from .engine_environment import backend_of, engine_environment
-from .failure import explain_failure, read_failures
+from .failure import Evidence, explain_failure, read_failures
 from .host_limits import read_limits
 from .job import describe_machine, describe_stop, keep_log, next_run, say_ending, say_error
 from .job_folder import EXIT_FAILED, EXIT_MISSED, OpenJob
@@ -80,7 +80,8 @@ def end(out: Path, code: int, signal: str, seconds: int) -> int:
             ending = run_stopped(by, read_standing(out), out)
             close_result(out, run, ending)
         else:
-            reason = explain_failure(read_failures(out), text, code, limits=read_limits())
+            evidence = Evidence(read_failures(out), text, code, limits=read_limits())
+            reason = explain_failure(evidence)
             ending = end_failed(run, out, reason)
         keep_log(job, run, number)
         say_ending(out, ending)

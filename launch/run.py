@@ -43,7 +43,7 @@ from .ending import (
 )
 from .engine_environment import Environment
 from .environment_record import describe_environment
-from .failure import explain_failure, read_failures
+from .failure import Evidence, explain_failure, read_failures
 from .host_limits import read_limits
 from .launchers import LAUNCHERS, build_job, pick_launcher
 from .nodes_left import on_nodes_left
@@ -192,7 +192,7 @@ def check_result(out: Path) -> None:
     """Raises RankFailed where no result is there: srun has ended with 0 without a start."""
     if not (out / "result.json").is_file():
         text = read_ends(out / "stderr.log")
-        why = explain_failure(read_failures(out), text, 0, limits=read_limits())
+        why = explain_failure(Evidence(read_failures(out), text, 0, limits=read_limits()))
         raise RankFailed(why, out / "stderr.log")
 
 

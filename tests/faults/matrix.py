@@ -1,6 +1,6 @@
 """Faults x launchers x phases, done for real, held to their bounds, and written down.
 
-python -m tests.faults.matrix [--only TEXT ...] [--write docs/reliability.md]
+python -m tests.faults.matrix [--only TEXT ...] [--write docs/notebook/reliability.md]
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from rn50.config.load import load
 from rn50.config.plan import build_plan
 from rn50.launch import resume as attempts
 from rn50.launch.ending import Ending, read_standing
-from rn50.launch.failure import explain_failure, read_failures
+from rn50.launch.failure import Evidence, explain_failure, read_failures
 from rn50.launch.run import close_result, save_config, write_result
 from rn50.launch.run_files import refuse_run
 from rn50.launch.supervisor import run_watched
@@ -111,7 +111,7 @@ def run_case(seed: int, folder: Path) -> Case:
         ("log", "show", str(run), "--json"),
         ("predict", "--calibrate", str(run)),
         lambda: attempts.is_interrupted(run),
-        lambda: explain_failure(read_failures(run), "", 1),
+        lambda: explain_failure(Evidence(read_failures(run), "", 1)),
         lambda: (stopped_at(run), last_log_point(run)),
         lambda: attempts.load_resumed(str(run), None, [], None),
         lambda: _go_on(run),

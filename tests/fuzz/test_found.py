@@ -18,7 +18,7 @@ from rn50.config.load import load
 from rn50.config.manifest import load_manifest
 from rn50.data import recordio
 from rn50.data.dataset import TABLE, load_table
-from rn50.launch.failure import explain_failure, read_failures
+from rn50.launch.failure import Evidence, explain_failure, read_failures
 from rn50.launch.resume import is_hopeless, read_result
 from rn50.sweep.trial import evaluations, read_end, read_place
 
@@ -121,7 +121,8 @@ def test_a_failure_of_another_shape(tmp_path: Path, content: str) -> None:
     whole = {"rank": 1, "host": "a", "phase": "train", "step": 3, "reason": "why", "hopeless": True}
     (tmp_path / "failure_2.json").write_text(json.dumps(whole))
     assert is_hopeless(tmp_path)  # as runs of older versions left it
-    assert explain_failure(read_failures(tmp_path), "", 1).endswith("in train at step 3: why")
+    evidence = Evidence(read_failures(tmp_path), "", 1)
+    assert explain_failure(evidence).endswith("in train at step 3: why")
 
 
 @pytest.mark.parametrize(
