@@ -84,17 +84,17 @@ def _kinds_of_steps(trainer: Trainer, count: int) -> Callable[[str], dict[str, C
 
     def stamped(updater: Updater) -> None:
         """As train/loop.py has it."""
-        times.ask(next(numbers))
-        times.batch()
+        times.begin(next(numbers))
+        times.have_batch()
         with autograd.record():
             losses = trainer.model.loss(trainer.model.net(images), labels)
-        times.forward(losses)
+        times.after("forward", [losses])
         losses.backward()
-        times.backward(trainer.comm)
+        times.after("backward", trainer.comm.written_last)
         trainer.comm.reduce()
-        times.reduction(trainer.comm)
+        times.after("reduction", trainer.comm.buckets)
         updater.step(1, still)
-        times.update(updater.written_last)
+        times.after("update", updater.written_last)
 
     def reduce() -> None:
         trainer.comm.reduce()

@@ -64,7 +64,7 @@ def launch(
     profile: Annotated[
         str | None,
         typer.Option(
-            help="Record every operation of these steps on all ranks in timeline.json, for "
+            help="Record every operation of these steps on all ranks, for "
             "Perfetto: a number, or the first and last as 101-120.",
             metavar="STEPS",
         ),
