@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import redirect_stdout
 from functools import partial
 from pathlib import Path
@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TextIO
 import typer
 
 from ..config.atomic import check_output, is_stdout
+from ..config.choices import LAUNCHERS
 from ..config.errors import UserError
 from ..config.finding import printable
 from ..config.progress import Advance
@@ -35,10 +36,8 @@ TYPER_OPTIONS: dict[str, Any] = {
     "add_completion": False,
 }
 
-LAUNCHER_NAMES = ("mpirun", "gloo", "srun", "hydra", "jsrun", "pals", "aprun")
 
-
-def choices(names: Sequence[str]) -> dict[str, Any]:
+def choices(names: Iterable[str]) -> dict[str, Any]:
     """Of an option with these values: shown by --help, offered by a shell's completion.
 
     What is not among them is refused where it is used, in one line.
@@ -165,7 +164,7 @@ Launcher = Annotated[
     str | None,
     typer.Option(
         help="Default: srun in a Slurm job, else that of Horovod's MPI, else gloo.",
-        **choices(LAUNCHER_NAMES),
+        **choices(LAUNCHERS),
     ),
 ]
 

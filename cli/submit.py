@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
 
+from ..config.choices import SCHEDULERS
 from ..config.errors import UserError
-from ..config.names import SCHEDULER_NAMES
 from ..launch.ending import Stopped, asked_by, job_ended, stopped
 from .console import (
     EXIT_BAD,
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 SchedulerName = Annotated[
     str | None,
-    typer.Option("--scheduler", help="Default: the system's.", **choices(SCHEDULER_NAMES)),
+    typer.Option("--scheduler", help="Default: the system's.", **choices(SCHEDULERS)),
 ]
 
 

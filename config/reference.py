@@ -17,6 +17,7 @@ from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_ori
 from annotated_types import Ge, Gt, Le, Lt
 from pydantic.fields import FieldInfo
 
+from .choices import OneOf
 from .errors import UserError, show
 from .finding import plain
 from .leaves import is_within
@@ -29,6 +30,7 @@ from .yaml_file import read_layers
 BEGIN, END = "<!-- keys: begin -->", "<!-- keys: end -->"
 _UNITS = {  # by the end of a key's name, the longest first
     "_bytes_per_s": "bytes per second",
+    "_flops_per_s": "operations per second",
     "_images_per_s": "images per second",
     "_px": "pixels",
     "_ms": "milliseconds",
@@ -221,7 +223,7 @@ def _values(annotation: Any, metadata: tuple[Any, ...] = ()) -> str:
     while get_origin(annotation) is Annotated:
         annotation, *more = get_args(annotation)
         metadata = (*more, *metadata)
-    forms = [item for item in metadata if isinstance(item, Form)]
+    forms = [item for item in metadata if isinstance(item, Form | OneOf)]
     if forms:
         return str(forms[-1])
     origin, arguments = get_origin(annotation), get_args(annotation)

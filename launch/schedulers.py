@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from typing import ClassVar
 
 from ..config.errors import UserError
-from ..config.names import SchedulerName
 from ..config.schema import Run
 
 LIMIT_SIGNAL = "SIGUSR1"
@@ -59,7 +58,7 @@ def _limit_s(run: Run) -> tuple[int, int]:
 class Scheduler:
     """Base of all schedulers."""
 
-    name: ClassVar[SchedulerName]
+    name: ClassVar[str]
     launcher: ClassVar[str] = "mpirun"
     """A row of launchers.py. `mpirun`: the scheduler has no launcher of its own, and the job script
     names the hosts of the allocation; a container's MPI has it, else `mpirun` stands for the

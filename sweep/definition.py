@@ -12,10 +12,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, ValidationError, model_validator
 
+from ..config.choices import LauncherName, SchedulerName
 from ..config.errors import UserError
 from ..config.leaves import Leaf, Origin, flatten, nest
 from ..config.load import Loaded, explain, load, merge
-from ..config.names import SchedulerName, file_beside
+from ..config.names import file_beside
 from ..config.plan import build_plan
 from ..config.recorded import load_named
 from ..config.values import Epoch, Float, Fraction, Int, Name, Positive, Seconds, Section, Text
@@ -214,7 +215,7 @@ class Sweep(Section):
     startup_trials: Annotated[int, Field(strict=True, ge=1, le=_MAX_TRIALS)] = 10
     pruner: Pruner = Pruner()
     scheduler: SchedulerName = "local"
-    launcher: Literal["mpirun", "gloo"] | None = None
+    launcher: LauncherName | None = None
     limit_s: Seconds | None = None
 
     @model_validator(mode="after")

@@ -201,10 +201,8 @@ def test_a_bad_base_is_one_error_with_its_place(folder: Path, text: str, told: s
         ("eval:\n  period: 2\n  offset: 2\n", "x.yaml:.: eval.offset: .* expected, found 2"),
         (
             "optimizer: {variant: adam}",
-            "x.yaml:1: optimizer.variant: expected 'sgd', 'you', 'reference', 'nvidia', "
-            "'fujitsu', 'sony' or 'akiba', found 'adam'",
+            "x.yaml:1: optimizer.variant: expected sgd, you, .*, akiba, found 'adam'",
         ),
-        ("optimizer: {variant: lars}", "x.yaml:1: optimizer.variant: .*'akiba', found 'lars'"),
         ("optimizer: {base_lr: .nan}", "x.yaml:1: optimizer.base_lr: .* found nan"),
         ("optimizer: {base_lr: 1e999}", "x.yaml:1: optimizer.base_lr: .* found inf"),
         ("data: {augment: 1}", "x.yaml:1: data.augment: expected a valid boolean, found 1"),
@@ -242,9 +240,9 @@ def test_a_bad_base_is_one_error_with_its_place(folder: Path, text: str, told: s
         ("name: ../x", "x.yaml:1: name: expected letters, digits, .*, found '../x'"),
         (
             "model: {depth: 51}",
-            "x.yaml:1: model.depth: expected 'tiny', 18, 34, 50, 101 or 152, found 51",
+            "x.yaml:1: model.depth: expected tiny, 18, 34, 50, 101, 152, found 51",
         ),
-        ("model: {depth: '50'}", "x.yaml:1: model.depth: expected 'tiny', 18, .*, found '50'"),
+        ("model: {depth: '50'}", "x.yaml:1: model.depth: expected tiny, 18, .*, found '50'"),
         ("batch: {active_ranks: 0}", "x.yaml:1: batch.active_ranks: expected .* 1, found 0"),
         ("batch: {reference: 0}", "x.yaml:1: batch.reference: expected .* 1, found 0"),
         (
