@@ -137,7 +137,7 @@ def overlap(
 
     `reduction` is what a run's own stamps call exposed; `stamped/step` is what they cost.
 
-    Example: `scripts/netlab.sh run 2 350 100 -- rn50 bench overlap quick`
+    Example: `tests/lab/netlab.sh run 2 350 100 -- rn50 bench overlap quick`
     """
     rules = parse_groupings(groupings)
     loaded = job.load()
@@ -253,7 +253,7 @@ def unresolved_line(rows: Sequence[Mapping[str, Any]]) -> str | None:
         f"{MARK}: hidden part not resolvable for {', '.join(row['groups'] for row in marked)}: "
         f"communication is {min(shares):.1%} to {max(shares):.1%} of computing, and "
         + why_not([row["hidden_uncertainty"] for row in marked])
-        + ", and so would more --steps or a slower network (scripts/netlab.sh)"
+        + ", and so would more --steps or a slower network (tests/lab/netlab.sh)"
     )
 
 

@@ -53,7 +53,6 @@ def test_a_benchmark_on_ranks(
     ("arguments", "doing", "begun"),
     [
         (["bench", "optimizer", "--rounds", "100000"], "timing LARS steps", ".bench optimizer"),
-        (["bench", "log", "--rounds", "1000"], "checking logs", "runpy"),
         (
             ["data", "bench", "smoke", "--passes", "1000"],
             "timing ways in",
@@ -98,13 +97,13 @@ def test_while_its_images_are_drawn(rn50, tmp_path: Path) -> None:
 
 
 def test_a_stop_in_the_command_itself_is_an_ending(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "argv", ["rn50", "bench", "log"])
+    monkeypatch.setattr(sys, "argv", ["rn50", "bench", "loop"])
     with pytest.raises(Stopped) as caught, Measuring() as track:
-        track("checking logs")(3, 7)
+        track("timing rounds")(3, 7)
         raise KeyboardInterrupt("SIGTERM")
     ending = caught.value.ending
-    assert ending.reason.startswith("stopped by SIGTERM while checking logs, 3 of 7")
-    assert ending.next == "rn50 bench log"
+    assert ending.reason.startswith("stopped by SIGTERM while timing rounds, 3 of 7")
+    assert ending.next == "rn50 bench loop"
 
 
 def test_a_clock_time_is_short() -> None:
