@@ -62,7 +62,7 @@ _LOADED = (
     *("rn50.data.prepare", "rn50.data.jpeg", "rn50.launch.resume", "rn50.launch.failure"),
     *("rn50.scaling.predict", "rn50.scaling.simulate", "rn50.sweep.definition", "rich.table"),
     *("rn50.sweep.driver", "rn50.sweep.report", "rn50.cli.machine_option"),
-    *("rn50.report.predict_logs", "rn50.scaling.calibrate", "rn50.report.compare_view"),
+    *("rn50.report.predict_logs", "rn50.scaling.calibrate", "rn50.report.compare"),
 )
 
 
