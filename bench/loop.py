@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from ..config.plan import build_plan
-from .harness import Job, Outcome, bench, option, wall_s
+from .harness import Job, Outcome, bench, option, ratios_of, wall_s
 from .jobs import load_ready, measure_on_ranks
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def _bare_steps(trainer: Trainer, count: int) -> Callable[[], None]:
     return run
 
 
-@bench("loop", RATIO, rank=time_loops, config="quick", takes_ranks=True)
+@bench("loop", rank=time_loops, config="quick", takes_ranks=True)
 def loop(
     job: Job,
     *,
@@ -64,19 +64,17 @@ def loop(
     loaded = load_ready(job)
     progress = job.track("timing rounds")
     seconds = measure_on_ranks(loaded, job.launcher, "loop", rounds, steps, progress=progress)
-    ranks, per_rank = build_plan(loaded.run).ranks, loaded.run.batch.per_rank
-    images_per_s = {
-        name: [steps * ranks * per_rank / s for s in found] for name, found in seconds.items()
+    images = steps * build_plan(loaded.run).ranks * loaded.run.batch.per_rank
+    images_per_s = {name: [images / s for s in found] for name, found in seconds.items()}
+    medians = {
+        f"{name} images/s (median)": statistics.median(r) for name, r in images_per_s.items()
     }
     return Outcome(
-        seconds=seconds,
-        figures={
-            **{
-                f"{name} images/s (median)": statistics.median(r)
-                for name, r in images_per_s.items()
-            },
-            "ranks": ranks,
-            "batch per rank": per_rank,
+        ratios=ratios_of(seconds, RATIO),
+        figures=medians
+        | {
+            "ranks": build_plan(loaded.run).ranks,
+            "batch per rank": loaded.run.batch.per_rank,
             "steps per round": steps,
         },
         measurements={"images/s": images_per_s},

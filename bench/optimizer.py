@@ -20,7 +20,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from ..config.errors import UserError
-from .harness import Job, Outcome, alternate, bench, count_rounds, option, scaled, wall_s
+from .harness import (
+    Job,
+    Outcome,
+    alternate,
+    bench,
+    count_rounds,
+    option,
+    ratios_of,
+    scaled,
+    wall_s,
+)
 from .jobs import following
 
 if TYPE_CHECKING:
@@ -47,7 +57,7 @@ def time_steps(out: Path, rounds: str) -> dict[str, Any]:
     return {"seconds": seconds | {"floor": floor}, "parameter_bytes": parameter_bytes}
 
 
-@bench("optimizer", RATIO, rank=time_steps)
+@bench("optimizer", rank=time_steps)
 def optimizer(
     job: Job,
     *,
@@ -78,13 +88,14 @@ def optimizer(
             raise UserError(f"bench optimizer: {lines[-1]}")
         measured = json.loads((Path(scratch) / "bench.json").read_text())
     seconds: dict[str, list[float]] = measured["seconds"]
+    ms = {name: scaled(found, 1e3) for name, found in seconds.items()}
     return Outcome(
-        seconds=seconds,
+        ratios=ratios_of(seconds, RATIO),
         figures={
-            **{f"{name} ms (median)": statistics.median(s) * 1e3 for name, s in seconds.items()},
+            **{f"{name} ms (median)": statistics.median(s) for name, s in ms.items()},
             "parameter MB": measured["parameter_bytes"] / 1e6,
         },
-        measurements={"ms": {name: scaled(found, 1e3) for name, found in seconds.items()}},
+        measurements={"ms": ms},
         machine={"OpenMP threads": threads},
     )
 
