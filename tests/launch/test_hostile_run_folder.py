@@ -21,8 +21,7 @@ from rn50.launch.submit import last_result
 from rn50.launch.supervisor import run_watched
 from rn50.logging.metrics import Metrics
 from rn50.logging.mlperf import MLPerfLog, last_stamp_unix_s
-from rn50.sweep.trial import evaluations, read_end, read_place
-from rn50.sweep.trial import start as start_trial
+from rn50.sweep.trial import read_end
 from rn50.train import checkpoint
 from rn50.train.repeated import last_log_point, steps_repeated, stopped_at
 from tests.train.test_checkpoint import CONFIG, arrays, meta
@@ -89,7 +88,6 @@ def test_nothing_is_written_through_what_is_planted(
         lambda: MLPerfLog(out / LOG),
         lambda: MLPerfLog(out / LOG, resumed="run"),
         lambda: run_watched(["true"], {}, out, None, 0.0),
-        lambda: start_trial(["true"], out),
     )
     for write in writers:
         with pytest.raises((UserError, OSError)):
@@ -113,7 +111,6 @@ def test_nothing_outside_is_read_and_nothing_hangs(
     assert read_failures(out) == [] and warnings_in(out) == [] and last_result(out) == {}
     assert last_stamp_unix_s(out / LOG) == 0.0
     assert read_standing(out) == (0, None, False)
-    assert evaluations(out) == [] and read_place(out) == (0.0, None)
     assert read_end(out, None).reason == "ended without a result"
     with pytest.raises(UserError, match="cannot read"):
         load_recorded(out / "config.yaml")
@@ -138,13 +135,3 @@ def test_numbers_that_are_none(tmp_path: Path) -> None:
         (folder / METRICS).write_text('{"step": true}\n{"step": -1}\n{"step": 1e999}\n')
     assert stopped_at(tmp_path) is None and steps_repeated(tmp_path, 1) is None
     assert read_standing(tmp_path) == (0, None, False)
-
-
-def test_a_trial_says_no_evaluation_that_there_cannot_be(tmp_path: Path) -> None:
-    (tmp_path / "r").mkdir()
-    said = [(1, "NaN"), (2, "Infinity"), (3, "-1"), ("1e999", 0.5), (-1, 0.5), (10**30, 0.5)]
-    said += [(4, 0.25), (5, "[" * 9000)]
-    (tmp_path / "r" / METRICS).write_text(
-        "".join(f'{{"kind": "eval", "epoch": {e}, "accuracy": {a}}}\n' for e, a in said)
-    )
-    assert evaluations(tmp_path) == [(4, 0.25)]
