@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -60,7 +61,7 @@ def draw_plots(loaded: LoadedSweep, study: Study) -> dict[str, str]:
     import optuna.visualization.matplotlib as draw
     from matplotlib import pyplot
 
-    draws = {
+    draws: dict[str, Callable[..., Any]] = {
         "history": draw.plot_optimization_history,
         "parallel": draw.plot_parallel_coordinate,
         "importance": draw.plot_param_importances,
