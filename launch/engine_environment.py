@@ -10,6 +10,7 @@ from ..config.schema import Run
 from ..scaling.cost import fastest, torus_grid
 from ..scaling.grouping import choose_groups
 from ..scaling.groups import gradient_groups
+from ..scaling.layers import Shape, resnet50
 from ..scaling.machine import known_precisions
 from ..scaling.netlab import EAGER_BYTES
 from ..scaling.step import build, group_cost_s
@@ -231,17 +232,8 @@ def _check_on_nccl(algorithm: str, nodes: int, controller: Controller) -> None:
         )
 
 
-PARAMETERS = {
-    "resnettiny": 0.25e6,
-    "resnet18": 11.7e6,
-    "resnet34": 21.8e6,
-    "resnet50": 25.6e6,
-    "resnet101": 44.5e6,
-    "resnet152": 60.2e6,
-    "alexnet": 61.1e6,
-    "googlenet": 7.0e6,
-}
-"""Of networks of full width with 1,000 classes: enough to tell which algorithm suits a message."""
+_TENSORS = {"alexnet": (61_100_000, 16), "googlenet": (7_000_000, 173)}
+"""Parameters and tensors of the networks that `scaling.layers` does not have."""
 
 TORUS_GAIN = 0.9
 """NCCL tunes itself for each message; it is overruled where another way takes at most this part."""
@@ -293,14 +285,13 @@ def choose_algorithm(
 
 def message_bytes(run: Run) -> float:
     """Size of a typical group of gradients on the wire."""
-    model = run.model
-    network = model.network if model.network != "resnet" else f"resnet{model.depth}"
-    scale = (model.width / 64) ** 2 if model.network == "resnet" else 1.0
+    model, rule = run.model, choose_groups(run).rule
+    if model.network in _TENSORS:
+        total, count = _TENSORS[model.network]
+        sizes = [total // count] * count
+    else:
+        shape = Shape(model.depth, model.width, run.data.crop_px, run.data.classes, model.stem)
+        sizes = [tensor.size for tensor in resnet50(shape)[1]]
+    groups = rule.count(",") + 1 if "," in rule else len(gradient_groups(rule, sizes))
     half = model.dtype == "float16" or run.comm.gradient_dtype == "float16"
-    total = PARAMETERS[network] * scale * (2 if half else 4)
-    sizes = [1] * 161
-    rule = choose_groups(run).rule
-    groups = (
-        rule.count(",") + 1 if rule.startswith("explicit") else len(gradient_groups(rule, sizes))
-    )
-    return total / groups
+    return sum(sizes) * (2 if half else 4) / groups
