@@ -241,8 +241,7 @@ def _picture(rows: Sequence[RunRow], below: Path, width: int, height: int) -> Re
     parts: list[RenderableType] = [_bars(at_work, below, width)] if at_work else []
     if ended:
         header, cells = _table(ended[:room], width, below)
-        widths = [max(map(len, column)) for column in zip(header, *cells, strict=True)]
-        parts += [""] * bool(at_work) + [plain_table(header, cells, widths)]
+        parts += [""] * bool(at_work) + [plain_table(header, cells)]
     if len(ended) > room:
         parts.append(f"and {len(ended) - room} more")
     return Group(*parts)
