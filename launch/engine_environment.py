@@ -189,18 +189,7 @@ def engine_environment(
         **offered[algorithm],
     }
     if backend == "mpi":
-        wanted |= _SHARING.get(mpi, {})
-    if backend == "mpi" and mpi == "openmpi":
-        # Over TCP: send, never put. Puts make exchanges between two ranks nearly half duplex
-        # (25 MB, 4 ranks, 200 Mbit/s, recursive halving/doubling: 2.6 s against 1.7 s).
-        wanted["OMPI_MCA_btl_tcp_flags"] = "1"
-        if run.system.link_latency_s and run.system.link_bytes_per_s:
-            # No more in a socket's send buffer than two round trips carry. What lies there at the
-            # end of a step shares the link with the next step's message to another rank, and its
-            # receiver waits (25 MB, 4 ranks, recursive halving/doubling, 200 Mbit/s: 1.93 s with
-            # the kernel's buffers, 1.61 s with 64 KiB; docs/communication.md).
-            in_flight = 4 * run.system.link_latency_s * run.system.link_bytes_per_s
-            wanted["OMPI_MCA_btl_tcp_sndbuf"] = str(max(_SEND_BUFFER_BYTES, round(in_flight)))
+        wanted |= _SHARING.get(mpi, {}) | (_over_tcp(run) if mpi == "openmpi" else {})
     # The machine's own settings know best what it needs.
     wanted |= dict(setting.split("=", 1) for setting in run.system.job.environment)
     kept = {
@@ -208,6 +197,21 @@ def engine_environment(
     }
     settings = {name: value for name, value in wanted.items() if name not in kept}
     return Environment(settings, kept, chosen)
+
+
+def _over_tcp(run: Run) -> dict[str, str]:
+    """Open MPI over TCP sends and never puts: puts make exchanges between two ranks nearly half
+    duplex (25 MB, 4 ranks, 200 Mbit/s, recursive halving/doubling: 2.6 s against 1.7 s).
+
+    A socket's send buffer takes no more than two round trips carry: what lies there at the end of a
+    step shares the link with the next step's message to another rank, and its receiver waits (as
+    above: 1.93 s with the kernel's buffers, 1.61 s with 64 KiB; docs/communication.md).
+    """
+    settings = {"OMPI_MCA_btl_tcp_flags": "1"}
+    if run.system.link_latency_s and run.system.link_bytes_per_s:
+        in_flight = round(4 * run.system.link_latency_s * run.system.link_bytes_per_s)
+        settings["OMPI_MCA_btl_tcp_sndbuf"] = str(max(_SEND_BUFFER_BYTES, in_flight))
+    return settings
 
 
 def algorithms_of(backend: Backend, mpi: Family | None) -> Mapping[str, dict[str, str]]:
