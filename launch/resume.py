@@ -112,12 +112,41 @@ def begin_attempt(out: Path, loaded: Loaded) -> Checkpoint | None:
     for failure in read_failures(out):  # replicas differed: what was saved since they last agreed
         if type(step := failure.get("agreed_step")) is int:
             checkpoint_folder.remove_after(out / "checkpoint", step)
+    found = _checkpoint_to_go_on_from(out, number)
+    begun = _copy_starts(out, found, number)
+    _keep_attempt(out, out / f"attempt_{number}")
+    reserve(out)
+    if found is None:
+        print(f"{out}: no checkpoint yet: from the beginning", flush=True)
+        return None
+    for name, path in begun.items():
+        path.replace(out / name)
+    checkpoint_folder.remove_after(out / "checkpoint", found.meta.step)
+    print(f"{out}: going on after step {found.meta.step} ({found.path.name})", flush=True)
+    if other := differences_in_bits(found, loaded):
+        print(
+            f"{', '.join(other)}: sums round differently, so bits will differ from those of the "
+            "uninterrupted run",
+            flush=True,
+        )
+    return found
+
+
+def _checkpoint_to_go_on_from(out: Path, number: int) -> Checkpoint | None:
+    """The newest whole checkpoint, of those whose log is there if there is one. `number`: of the
+    attempt to be kept."""
     folder = out / "checkpoint"
     found, warnings = checkpoint_folder.newest(folder, partial(_check_logs, out, number))
     if found is None and (found := checkpoint_folder.newest(folder)[0]):
         warnings.append(f"{found.path.name} is taken all the same, and the log has a gap")
     for warning in [*warnings, *(other_origin(found) if found else ())]:
         print(f"rn50: warning: {warning}", file=sys.stderr, flush=True)
+    return found
+
+
+def _copy_starts(out: Path, found: Checkpoint | None, number: int) -> dict[str, Path]:
+    """Log and metrics up to the checkpoint, in files beside them; name -> file. Raises UserError:
+    one cannot be copied; none of the files stays."""
     begun: dict[str, Path] = {}
     try:
         for name, size_bytes in _log_sizes(found).items() if found else ():
@@ -134,7 +163,11 @@ def begin_attempt(out: Path, loaded: Loaded) -> Checkpoint | None:
         for path in begun.values():
             path.unlink(missing_ok=True)
         raise
-    kept = out / f"attempt_{number}"
+    return begun
+
+
+def _keep_attempt(out: Path, kept: Path) -> None:
+    """Put what the last attempt left into the folder `kept`."""
     kept.mkdir()
     for name, new_name in _KEPT.items():
         if (out / name).is_file():
@@ -144,21 +177,6 @@ def begin_attempt(out: Path, loaded: Loaded) -> Checkpoint | None:
     for name in COPIED:
         if (out / name).is_file():
             (kept / name).write_bytes(read_file(out / name, _MOST_BYTES, within=out))
-    reserve(out)
-    if found is None:
-        print(f"{out}: no checkpoint yet: from the beginning", flush=True)
-        return None
-    for name, path in begun.items():
-        path.replace(out / name)
-    checkpoint_folder.remove_after(out / "checkpoint", found.meta.step)
-    print(f"{out}: going on after step {found.meta.step} ({found.path.name})", flush=True)
-    if other := differences_in_bits(found, loaded):
-        print(
-            f"{', '.join(other)}: sums round differently, so bits will differ from those of the "
-            "uninterrupted run",
-            flush=True,
-        )
-    return found
 
 
 def close_attempt(out: Path) -> None:
