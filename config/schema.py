@@ -444,7 +444,7 @@ class Log(Section):
     )
     every: Length = default(Duration(20, "steps"), "From one line of metrics to the next.")
     profile: Profiled | None = default(
-        None, "Steps with every operation in timeline.json, such as 20 or 101-120; null: none."
+        None, "Steps of which every operation is recorded, such as 20 or 101-120; null: none."
     )
 
 

@@ -27,7 +27,7 @@ from rn50.data.listing import list_images
 from rn50.data.lock import hold
 from rn50.data.pack import BadFilesError, pack_images
 from rn50.data.stage import stage
-from rn50.launch.disk_reserve import reserve
+from rn50.launch.run_files import reserve
 from rn50.train import checkpoint, checkpoint_folder
 from tests.data.test_dataset_checks import edit_table, reseal
 from tests.data.test_stage import packed  # noqa: F401 (a fixture)

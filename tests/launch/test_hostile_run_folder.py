@@ -15,15 +15,13 @@ from rn50.config.load import load
 from rn50.config.recorded import load_recorded
 from rn50.launch.ending import read_standing
 from rn50.launch.failure import read_failures
-from rn50.launch.resume import LOG, METRICS, begin_attempt, close_attempt, load_resumed
+from rn50.launch.resume import LOG, METRICS
 from rn50.launch.run import close_result, save_config, warnings_in, write_result
-from rn50.launch.run_files import refuse_run
 from rn50.launch.submit import last_result
 from rn50.launch.supervisor import run_watched
 from rn50.logging.metrics import Metrics
 from rn50.logging.mlperf import MLPerfLog, last_stamp_unix_s
-from rn50.sweep.trial import evaluations, read_end, read_place
-from rn50.sweep.trial import start as start_trial
+from rn50.sweep.trial import read_end
 from rn50.train import checkpoint
 from rn50.train.repeated import last_log_point, steps_repeated, stopped_at
 from tests.train.test_checkpoint import CONFIG, arrays, meta
@@ -71,39 +69,6 @@ def content(folder: Path) -> dict[str, str]:
     return {path.name: path.read_text() for path in folder.iterdir()}
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", PLANTED)
-@pytest.mark.parametrize("name", WRITTEN)
-def test_a_run_with_something_planted_is_not_gone_on_with(
-    run: Path, outside: Path, name: str, kind: str
-) -> None:
-    before = content(outside)
-    (run / name).unlink(missing_ok=True)
-    PLANTED[kind](run / name, outside)
-    there = sorted(run.rglob("*"))
-    with pytest.raises(UserError, match=f"{name}: a regular file or none expected|found no "):
-        load_resumed(str(run), None, [], None)
-    with pytest.raises(UserError, match=f"{name}: a regular file or none expected"):
-        begin_attempt(run, load(*CONFIG))
-    with pytest.raises(UserError, match="expected, found"):
-        refuse_run(run)
-    close_attempt(run)
-    assert sorted(run.rglob("*")) == there
-    assert content(outside) == before
-
-
-def test_checkpoints_behind_a_link_are_neither_written_nor_removed(
-    run: Path, outside: Path
-) -> None:
-    (run / "checkpoint").rename(run.parent / "away")
-    (run / "checkpoint").symlink_to(outside)
-    before = content(outside)
-    with pytest.raises(UserError, match="checkpoint: a folder or none expected, found a link"):
-        begin_attempt(run, load(*CONFIG))
-    close_attempt(run)
-    assert content(outside) == before
-
-
 @pytest.mark.parametrize("kind", ["link", "dangling", "fifo"])
 def test_nothing_is_written_through_what_is_planted(
     tmp_path: Path, outside: Path, kind: str
@@ -123,7 +88,6 @@ def test_nothing_is_written_through_what_is_planted(
         lambda: MLPerfLog(out / LOG),
         lambda: MLPerfLog(out / LOG, resumed="run"),
         lambda: run_watched(["true"], {}, out, None, 0.0),
-        lambda: start_trial(["true"], out),
     )
     for write in writers:
         with pytest.raises((UserError, OSError)):
@@ -147,7 +111,6 @@ def test_nothing_outside_is_read_and_nothing_hangs(
     assert read_failures(out) == [] and warnings_in(out) == [] and last_result(out) == {}
     assert last_stamp_unix_s(out / LOG) == 0.0
     assert read_standing(out) == (0, None, False)
-    assert evaluations(out) == [] and read_place(out) == (0.0, None)
     assert read_end(out, None).reason == "ended without a result"
     with pytest.raises(UserError, match="cannot read"):
         load_recorded(out / "config.yaml")
@@ -172,30 +135,3 @@ def test_numbers_that_are_none(tmp_path: Path) -> None:
         (folder / METRICS).write_text('{"step": true}\n{"step": -1}\n{"step": 1e999}\n')
     assert stopped_at(tmp_path) is None and steps_repeated(tmp_path, 1) is None
     assert read_standing(tmp_path) == (0, None, False)
-
-
-def test_a_trial_says_no_evaluation_that_there_cannot_be(tmp_path: Path) -> None:
-    (tmp_path / "r").mkdir()
-    said = [(1, "NaN"), (2, "Infinity"), (3, "-1"), ("1e999", 0.5), (-1, 0.5), (10**30, 0.5)]
-    said += [(4, 0.25), (5, "[" * 9000)]
-    (tmp_path / "r" / METRICS).write_text(
-        "".join(f'{{"kind": "eval", "epoch": {e}, "accuracy": {a}}}\n' for e, a in said)
-    )
-    assert evaluations(tmp_path) == [(4, 0.25)]
-
-
-def test_every_attempt_there_can_be(run: Path) -> None:
-    for number in range(1, 10_000):
-        (run / f"attempt_{number}").mkdir()
-    with pytest.raises(UserError, match="fewer than 9999 folders"):
-        begin_attempt(run, load(*CONFIG))
-    assert not list(run.glob(".*.partial-*"))
-
-
-def test_of_a_log_that_cannot_be_copied_no_part_stays(run: Path, outside: Path) -> None:
-    (run / METRICS).unlink()
-    (run / "attempt_1").mkdir()
-    (run / "attempt_1" / METRICS).symlink_to("/dev/zero")
-    with pytest.raises(UserError, match="cannot copy: a regular file expected, found a device"):
-        begin_attempt(run, load(*CONFIG))
-    assert not list(run.glob(".*.partial-*")) and not (run / "attempt_2").exists()
