@@ -13,7 +13,7 @@ from ..config.recorded import RESUME_JOB, load_recorded
 from ..report.runs import SUBMISSION
 from .job_folder import ENDED, exit_code_of
 from .resume import is_interrupted, latest_interrupted, load_attempt
-from .run_files import is_run, refuse_planted
+from .run_files import is_run
 from .run_lock import check_free
 from .schedulers import SCHEDULERS
 from .submit import JOB_ID, Last, is_alive
@@ -65,7 +65,6 @@ def _refuse_ended(folder: Path, overrides: list[str]) -> None:
         raise UserError(f"--resume: an interrupted job expected, {folder} has ended")
     without_seed = [text for text in overrides if not text.startswith("seed=")]
     for run in [folder] if is_run(folder) else sorted(folder.glob("run_*")):
-        refuse_planted(run)
         if not (run / "config.yaml").is_file():
             continue
         check_free(run)

@@ -13,15 +13,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ..config.atomic import create_new, partial_beside
+from ..config.atomic import partial_beside
 from ..config.errors import UserError, failing_as
 from ..config.load import Loaded, load
 from ..config.reading import read_file, read_object
 from ..config.recorded import RESUME, load_named
+from ..data.lock import FolderInUse
 from ..logging.mlperf import close_interrupted
 from ..train import checkpoint_folder
 from ..train.checkpoint import Checkpoint
-from ..train.rank_lock import FolderInUse
 from ..train.resume import (
     INTERRUPTED_LOG,
     LOG,
@@ -33,7 +33,7 @@ from ..train.resume import (
 )
 from .disk_reserve import give_back, reserve
 from .failure import read_failures
-from .run_files import COPIED, refuse_planted
+from .run_files import COPIED
 from .run_lock import check_free, driven_by_another, remove_rank_lock, wait_for_rank
 
 _KEPT = {LOG: INTERRUPTED_LOG} | {
@@ -67,7 +67,6 @@ def load_resumed(
     source = folder / "config.yaml"
     if not source.is_file():
         raise UserError(f"--resume: the folder of a run expected, found no {source}")
-    refuse_planted(folder)
     check_free(folder)
     result = read_result(folder)
     if "stopped" not in result and (how := _ENDED.get(str(result.get("status")))):
@@ -109,7 +108,6 @@ def begin_attempt(out: Path, loaded: Loaded) -> Checkpoint | None:
     """
     if (other_driver := driven_by_another(out)) is not None:
         raise FolderInUse(out, other_driver)
-    refuse_planted(out)
     wait_for_rank(out)
     number = next(
         (n for n in range(1, _MOST_ATTEMPTS + 1) if not os.path.lexists(out / f"attempt_{n}")), None
@@ -134,7 +132,7 @@ def begin_attempt(out: Path, loaded: Loaded) -> Checkpoint | None:
             went_on = [line for line in lines if b'"key": "run_stop"' not in line]
             with (
                 failing_as(f"{out / name}: cannot copy"),
-                os.fdopen(create_new(begun[name]), "wb") as file,
+                begun[name].open("wb") as file,
             ):
                 file.writelines(went_on)
     except BaseException:

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from optuna.trial import FrozenTrial
 
-from ..config.atomic import write_own, write_within
+from ..config.atomic import write_file, write_output
 from ..config.errors import UserError, failing_as
 from ..config.finding import number as number_of
 from ..config.plan import build_plan
@@ -121,7 +121,7 @@ def keep_definition(loaded: LoadedSweep, folder: Path) -> None:
     is searched or how it is judged is not what it was: the keys."""
     path, mine = folder / "sweep.json", loaded.definition()
     if not os.path.lexists(path):
-        write_within(folder, path.name, json.dumps(mine, indent=1) + "\n")
+        write_output(path, json.dumps(mine, indent=1) + "\n")
         return
     try:
         old = json.loads(read_file(path, _MOST_BYTES, within=folder))
@@ -249,7 +249,7 @@ class Driver:
             self._fail(number, "; ".join(str(error).splitlines()), 0.0)
             return
         path = folder / "config.yaml"
-        write_own(path, loaded.to_yaml())
+        write_file(path, loaded.to_yaml())
         values = ", ".join(f"{key}={value}" for key, value in trial.params.items())
         self._say(f"trial {number}: {values}")
         process = start(trial_command(self._loaded.sweep, path), folder)

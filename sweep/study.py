@@ -26,7 +26,6 @@ from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock
 from optuna.trial import FrozenTrial, TrialState
 
-from ..config.atomic import open_own
 from ..config.errors import UserError, failing_as
 from ..config.finding import number, shown
 from ..config.reading import read_file
@@ -191,7 +190,7 @@ def mend(journal: Path) -> None:
         content = read_file(journal, _MOST_BYTES, within=journal.parent)
     whole = content.rfind(b"\n") + 1
     if whole < len(content):
-        with os.fdopen(open_own(journal, os.O_RDWR), "rb+") as file:
+        with journal.open("rb+") as file:
             file.truncate(whole)
             os.fsync(file.fileno())
 

@@ -20,7 +20,6 @@ from typing import Any, NamedTuple
 
 import psutil
 
-from ..config.atomic import open_own
 from ..config.finding import number
 from ..config.reading import open_file, read_ends, read_object
 from ..launch.schedulers import SCHEDULERS
@@ -79,9 +78,8 @@ def trial_command(sweep: Sweep, config: Path) -> list[str]:
 
 def start(command: Sequence[str], folder: Path) -> subprocess.Popen[bytes]:
     """Start a trial, its output in `folder`/output.log, out of reach of a Ctrl-C for the driver.
-    Raises OSError: the output cannot be written, or something else of its name is there."""
-    descriptor = open_own(folder / OUTPUT, os.O_WRONLY | os.O_TRUNC)
-    with os.fdopen(descriptor, "wb") as output:
+    Raises OSError: the output cannot be written."""
+    with (folder / OUTPUT).open("wb") as output:
         return subprocess.Popen(
             command,
             env=os.environ | {MARK: str(folder.resolve())},

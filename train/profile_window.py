@@ -17,7 +17,7 @@ import horovod.mxnet as hvd
 import mxnet as mx
 from mxnet import nd
 
-from ..config.atomic import write_own
+from ..config.atomic import write_file
 from ..config.values import profiled_steps
 from ..logging.timeline import Timeline
 from .context import RunContext
@@ -69,7 +69,7 @@ class ProfileWindow:
         add_operators(timeline, _read(self._folder / _OPERATORS), from_wall_s)
         if rank == 0:
             add_collectives(timeline, _read(self._folder / _HOROVOD), from_wall_s)
-        write_own(self._folder / "spans.json", json.dumps(timeline.spans))
+        write_file(self._folder / "spans.json", json.dumps(timeline.spans))
         for name in (_OPERATORS, _HOROVOD):
             (self._folder / name).unlink(missing_ok=True)
         self._running, self._steps = False, range(0)
