@@ -100,7 +100,7 @@ def allreduce(
     """Allreduce over size x algorithm x ranks: time, bandwidth and steps against the cost model.
 
     The model's latency and bandwidth come from two of the measured rings. Under
-    `scripts/netlab.sh run` the ranks are on emulated hosts.
+    `tests/lab/netlab.sh run` the ranks are on emulated hosts.
 
     Example: `rn50 bench allreduce --ranks 2,4 --sizes 4k,1M,25M --plot allreduce.svg`
     """

@@ -84,17 +84,17 @@ def _kinds_of_steps(trainer: Trainer, count: int) -> Callable[[str], dict[str, C
 
     def stamped(updater: Updater) -> None:
         """As train/loop.py has it."""
-        times.ask(next(numbers))
-        times.batch()
+        times.begin(next(numbers))
+        times.have_batch()
         with autograd.record():
             losses = trainer.model.loss(trainer.model.net(images), labels)
-        times.forward(losses)
+        times.after("forward", [losses])
         losses.backward()
-        times.backward(trainer.comm)
+        times.after("backward", trainer.comm.written_last)
         trainer.comm.reduce()
-        times.reduction(trainer.comm)
+        times.after("reduction", trainer.comm.buckets)
         updater.step(1, still)
-        times.update(updater.written_last)
+        times.after("update", updater.written_last)
 
     def reduce() -> None:
         trainer.comm.reduce()
@@ -137,7 +137,7 @@ def overlap(
 
     `reduction` is what a run's own stamps call exposed; `stamped/step` is what they cost.
 
-    Example: `scripts/netlab.sh run 2 350 100 -- rn50 bench overlap quick`
+    Example: `tests/lab/netlab.sh run 2 350 100 -- rn50 bench overlap quick`
     """
     rules = parse_groupings(groupings)
     loaded = job.load()
@@ -253,7 +253,7 @@ def unresolved_line(rows: Sequence[Mapping[str, Any]]) -> str | None:
         f"{MARK}: hidden part not resolvable for {', '.join(row['groups'] for row in marked)}: "
         f"communication is {min(shares):.1%} to {max(shares):.1%} of computing, and "
         + why_not([row["hidden_uncertainty"] for row in marked])
-        + ", and so would more --steps or a slower network (scripts/netlab.sh)"
+        + ", and so would more --steps or a slower network (tests/lab/netlab.sh)"
     )
 
 

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
 
+from ..config.choices import SCHEDULERS
 from ..config.errors import UserError
-from ..config.names import SCHEDULER_NAMES
-from ..launch.ending import Stopped, asked_by, job_ended, job_left
+from ..launch.ending import Stopped, asked_by, job_ended, stopped
 from .console import (
     EXIT_BAD,
     ConfigToResume,
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 SchedulerName = Annotated[
     str | None,
-    typer.Option("--scheduler", help="Default: the system's.", **choices(SCHEDULER_NAMES)),
+    typer.Option("--scheduler", help="Default: the system's.", **choices(SCHEDULERS)),
 ]
 
 
@@ -133,7 +133,11 @@ def submit(
             code = _wait(plan, name, job, aside)
             told["exit_code"] = code
     except KeyboardInterrupt as stop:
-        raise Stopped(job_left(asked_by(stop), name, job, plan.folder, cancel)) from None
+        log = shlex.quote(str(plan.folder / "job.log"))
+        left = stopped(
+            "waiting", asked_by(stop), cancel, plan.folder, scheduler=name, job=job, log=log
+        )
+        raise Stopped(left) from None
     finally:
         if as_json:
             print_json(told)

@@ -25,8 +25,7 @@ d73e20f), and the official tools, mlcommons/logging 4.1.68.
 
 Findings have the code and the name of their rule; in `--json` they are `id` and `name`, and
 `caused_by` is a code. Two findings come from no rule: {unreadable} (a log that cannot be read)
-and {official} (if no rule here fails the log). Ids used before
-November 2026: [old codes](rules_old_codes.md).
+and {official} (if no rule here fails the log).
 
 """
 COLUMNS = ("code", "name", "judges", "rulesets", "severity", "open", "checks", "source")

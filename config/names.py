@@ -11,12 +11,9 @@ import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal, get_args
 
 from .errors import UserError, failing_as, show
 
-SchedulerName = Literal["slurm", "sge", "pbs", "lsf", "local"]
-SCHEDULER_NAMES: tuple[SchedulerName, ...] = get_args(SchedulerName)
 PRESETS = Path(__file__).resolve().parent
 SYSTEM_ALIASES = {
     "v100": "dgx1",

@@ -1,7 +1,7 @@
 """The part of a job's script that starts containers: the host may have no Python of ours.
 
-A loop in Bash around two steps of Python in the container (`job_steps.py`), which begin and end a
-run as `rn50 launch` does. Ranks are not watched: what would watch them is inside the container.
+What is the same for every job is shell, in `container_job.sh` beside this module; here are the
+settings and the commands that it reads from variables.
 """
 
 from __future__ import annotations
@@ -9,10 +9,11 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 from ..config.schema import Run
 from .engine_environment import ENGINE_PREFIXES, backend_of, engine_environment
-from .launchers import HOST_FILES, LAUNCHERS, Job
+from .launchers import LAUNCHERS, Job
 from .schedulers import LIMIT_SIGNAL, Scheduler
 from .system_description import system_id
 
@@ -20,26 +21,37 @@ CONTAINER = "rn50"
 """Pyxis keeps the unpacked image under this name from step to step."""
 
 
-def container_sections(run: Run, dialect: Scheduler, runs: int) -> list[Iterator[str]]:
+def container_script(run: Run, dialect: Scheduler, runs: int) -> str:
     """What follows the names and modules of a script."""
-    return [_environment(run), _commands(run, dialect), _begin(run, dialect), _runs(run, runs)]
+    text = Path(__file__).with_name("container_job.sh").read_text()
+    for marker, lines in (
+        ("#: settings", _settings(run, dialect, runs)),
+        ("#: commands", _commands(run, dialect)),
+    ):
+        text = text.replace(marker, "\n".join(lines))
+    return text.rstrip("\n")
 
 
-def _environment(run: Run) -> Iterator[str]:
-    yield "# What the engines read. A variable that is set already stays, and the run says so."
-    yield 'default() { export "$1=${!1-$2}"; }'
+def _settings(run: Run, dialect: Scheduler, runs: int) -> Iterator[str]:
+    job, system = run.system.job, run.system
     settings = engine_environment(run, backend_of(run, "mpi"), {}).settings
     for name, value in sorted(settings.items()):
         yield f"default {name} {shlex.quote(value)}"
+    yield f"engine_pattern='^({'|'.join(ENGINE_PREFIXES)})|^(PATH|LD_LIBRARY_PATH|PYTHONPATH)$'"
+    yield f"launcher={dialect.launcher} nodes={system.nodes} ranks_per_node={system.ranks_per_node}"
+    yield f'runs={runs} score={system_id(run)} job_id="{dialect.job_id}"'
+    staged, drop_caches = int(job.stage is not None), int(job.drop_caches)
+    folder = f"{_shell_folder(job.stage)}/rn50_data" if job.stage else shlex.quote(run.data.path)
+    yield f"staged={staged} drop_caches={drop_caches} data={folder}"
+    can_requeue = job.requeue and dialect.requeue_command
+    yield f"limit_signal={LIMIT_SIGNAL if can_requeue else chr(39) * 2}"
+    yield "# shellcheck disable=SC2317,SC2329  # called by the trap"
+    yield f"requeue() {{ {dialect.requeue_command if can_requeue else ':'}; }}"
 
 
 def _commands(run: Run, dialect: Scheduler) -> Iterator[str]:
-    """Arrays that start a command: `ranks`, `per_node`, `once` (in the container)."""
+    """Arrays that start a command: `container`, `ranks`, `per_node`, `once` (in the container)."""
     job, system = run.system.job, run.system
-    if job.stage:
-        yield f"data={_shell_folder(job.stage)}/rn50_data"
-    else:
-        yield f"data={shlex.quote(run.data.path)}"
     yield from _container(run)
     inside, bind = '"${container[@]}"', ['"$home/scripts/bind.sh"']
     if job.bind == "none":
@@ -48,16 +60,12 @@ def _commands(run: Run, dialect: Scheduler) -> Iterator[str]:
         bind += ["--table", shlex.quote(job.bind)]
     before: list[str] = []
     if dialect.launcher == "mpirun":
-        yield from _mpirun_exports(run)
         before = ["--host", '"$hosts"'] if system.nodes > 1 else []
         before.append('"${exports[@]}"')
-    if dialect.launcher == "srun":
-        yield 'export SRUN_CPUS_PER_TASK="${SLURM_CPUS_PER_TASK:-}"'
     ranks = Job.of(run, [*before, inside, *bind])
     launcher = LAUNCHERS[dialect.launcher]
     yield bash_array("ranks", launcher.command(ranks))
-    if job.stage or job.drop_caches:
-        yield bash_array("per_node", launcher.command(ranks.once_per_node(before)))
+    yield bash_array("per_node", launcher.command(ranks.once_per_node(before)))
     once = ["srun", "--nodes=1", "--ntasks=1"] if job.engine == "pyxis" else []
     yield bash_array("once", [*once, inside])
 
@@ -79,28 +87,6 @@ def _container(run: Run) -> Iterator[str]:
     yield bash_array("container", tokens)
 
 
-def _mpirun_exports(run: Run) -> Iterator[str]:
-    """Arrays `exports`, and `hosts` where there is more than one."""
-    if run.system.nodes > 1:
-        *others, last = HOST_FILES
-        file = f"${{{last}:?a file with the names of the hosts, one a line, expected}}"
-        for name in reversed(others):
-            file = f"${{{name}:-{file}}}"
-        slots = run.system.ranks_per_node
-        print_host = f'!seen[$1]++ {{ printf "%s%s:{slots}", comma, $1; comma = "," }}'
-        yield "# The allocation's hosts, each once, with its slots."
-        yield f"hosts=$(awk '{print_host}' \"{file}\")"
-    yield "if [[ $EUID -eq 0 ]]; then"
-    yield "  export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1"
-    yield "fi"
-    yield "# The other nodes get what the engines read, whoever set it, and what modules set."
-    yield "exports=()"
-    yield f"pattern='^({'|'.join(ENGINE_PREFIXES)})|^(PATH|LD_LIBRARY_PATH|PYTHONPATH)$'"
-    yield "while read -r name; do"
-    yield '  if [[ $name =~ $pattern ]]; then exports+=(-x "$name"); fi'
-    yield "done < <(compgen -e)"
-
-
 def _shell_folder(value: str) -> str:
     """A folder as a shell word; $NAME between slashes is that variable, and has to be set."""
     parts = []
@@ -110,97 +96,6 @@ def _shell_folder(value: str) -> str:
         else:
             parts.append(shlex.quote(part) if part else "")
     return "/".join(parts)
-
-
-def _begin(run: Run, dialect: Scheduler) -> Iterator[str]:
-    """The job's lock, log and exit code, what a signal does, and the image set."""
-    job = run.system.job
-    yield 'mkdir -p -- "$folder"'
-    yield 'exec 9>>"$folder/.job.lock"'
-    yield "locked=0"
-    yield "flock -n 9 || locked=$?  # above 1: a file system without locks"
-    yield "if ((locked == 1)); then"
-    yield '  echo "rn50: error: $folder: in use by $(<"$folder/.job.lock")" >&2'
-    yield "  exit 2"
-    yield "fi"
-    requeue = job.requeue and dialect.requeue_command
-    if requeue:
-        yield 'kept() { compgen -G "$folder/run_*/checkpoint/step_*.ckpt" || true; }'
-        yield "before=$(kept)"
-    name = f", job {dialect.job_id}" if dialect.job_id else ""
-    yield f'echo "process $$ on $HOSTNAME{name}, since $(date -u +%FT%TZ)" >"$folder/.job.lock"'
-    yield 'exec >>"$folder/job.log" 2>&1 </dev/null'
-    yield "# shellcheck disable=SC2317,SC2329  # called by the trap"
-    yield "finish() {"
-    yield "  code=$?"
-    if job.stage:
-        yield '  "${per_node[@]}" "${staging[@]}" --remove -- "${config[@]}" || true'
-    yield "  # In place: a full disk has room for that."
-    yield '  echo "$code" 1<>"$folder/exit_code" || true'
-    yield '  truncate -s "$((${#code} + 1))" "$folder/exit_code" || true'
-    if requeue:
-        yield "  # Without a new checkpoint it would go on like this for ever."
-        yield f'  if [[ $stopped == {LIMIT_SIGNAL} && $(kept) != "$before" ]]; then'
-        yield f"    {requeue}"
-        yield "  fi"
-    yield "}"
-    yield "stopped='' child=''"
-    yield "# shellcheck disable=SC2317,SC2329  # called by the traps"
-    yield "stop() {"
-    yield "  stopped=$1"
-    yield '  if [[ -n $child ]]; then kill -TERM "$child" || true; else exit 143; fi'
-    yield "}"
-    yield "trap 'stop SIGTERM' TERM"
-    yield "trap 'stop SIGINT' INT"
-    if requeue:
-        yield f"trap 'stop {LIMIT_SIGNAL}' {LIMIT_SIGNAL[3:]}"
-    if job.stage:
-        yield "# Once a node: copied to its own disk, every byte checked there."
-        stage = ['"${container[@]}" "$python"', '-m rn50.cli.entry data stage --to "$data"']
-        yield bash_array("staging", stage)
-    yield "trap finish EXIT"
-    yield 'echo running >"$folder/exit_code"'
-    if job.stage:
-        yield '"${per_node[@]}" mkdir -p -- "${data%/*}"'
-    yield '"${once[@]}" "$python" -m rn50.cli.entry data prepare -- "${config[@]}"'
-    if job.stage:
-        yield '"${per_node[@]}" "${staging[@]}" -- "${config[@]}"'
-
-
-def _runs(run: Run, runs: int) -> Iterator[str]:
-    yield 'steps=("${once[@]}" "$python" -m rn50.launch.job_steps)'
-    yield "failed=0"
-    yield f"for ((n = 0; n < {runs}; n++)); do"
-    yield "  out=$folder/run_$n code=0"
-    yield '  "${steps[@]}" begin "$out" "$data" "${config[@]}" || code=$?'
-    yield "  if ((code == 10 || code == 11)); then # this run ended in a start before this one"
-    yield "    failed=$((failed | (code - 10)))"
-    yield "    continue"
-    yield "  fi"
-    yield '  if ((code)); then exit "$code"; fi'
-    yield '  train=("$python" -m rn50.train "$out/config.yaml" --out "$out")'
-    yield "  if [[ -s $out/resume_from ]]; then # interrupted: on from its checkpoint"
-    yield '    train+=(--resume "$(<"$out/resume_from")")'
-    yield "  fi"
-    if run.system.job.drop_caches:
-        yield '  "${per_node[@]}" bash -c \'sync'
-        yield "    { echo 3 >/proc/sys/vm/drop_caches; } 2>/dev/null ||"
-        yield "      sudo -n sysctl -q vm.drop_caches=3'"
-    yield '  "${ranks[@]}" "${train[@]}" 2>"$out/stderr.log" &'
-    yield "  child=$!"
-    yield '  wait "$child" || code=$?'
-    yield '  if [[ -n $stopped ]]; then wait "$child" || code=$?; fi'
-    yield "  child='' end=0"
-    yield '  "${steps[@]}" end "$out" "$code" "$stopped" "$SECONDS" || end=$?'
-    yield "  if [[ -n $stopped ]]; then exit 143; fi"
-    yield "  # 1: short of its target, the next one may start; above: a rank failed."
-    yield '  if ((end > 1)); then exit "$end"; fi'
-    yield "  failed=$((failed | end))"
-    yield "done"
-    if runs > 1:
-        yield '"${once[@]}" "$python" -m rn50.cli.entry log score \\'
-        yield f'  "$folder/results/{system_id(run)}/resnet" || true'
-    yield 'exit "$failed"'
 
 
 def bash_array(name: str, tokens: Sequence[str]) -> str:

@@ -1,53 +1,24 @@
-"""Why a job failed, in one line: the first cause, not what followed from it."""
+"""Why a job failed, in one line: the first cause, not what followed from it.
+
+`explain_failure` asks a list of small detectors; the first that finds something has the word. What
+launchers print is recorded in tests/golden/refusals/ and tests/launch/test_failure.py.
+"""
 
 from __future__ import annotations
 
 import re
 import signal
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..config.reading import read_object
 from .host_limits import NO_MEMORY, Limits, shortages
-from .refusal import quote_refusal
 
 PROCESS_EXITED = "its process is gone"
 """The reason of a rank whose process ended before it reported one."""
-_WORDS = {
-    "Killed": signal.SIGKILL,
-    "Segmentation fault": signal.SIGSEGV,
-    "Aborted": signal.SIGABRT,
-    "Bus error": signal.SIGBUS,
-}
-_WORD = f"(?P<word>{'|'.join(_WORDS)})"
-# What launchers print of a rank that reported nothing itself.
-_KILLED = (
-    re.compile(r"process rank (?P<rank>\d+) .*exited on\s+signal (?P<signal>\d+)"),
-    re.compile(rf"^\[(?P<rank>\d+)\]<stderr>:{_WORD}", re.M),
-    re.compile(rf"^srun: error: \S+: tasks? (?P<rank>\d+).*: {_WORD}", re.M),
-    re.compile(
-        r"Process name: (?:\[\S+,)?(?P<rank>\d+)\]?\s+Exit code:\s+(?P<code>1[3-9]\d)"
-    ),  # 128 + signal
-)
-_HYDRAS_END = "EXIT STRING: "
-_KILLED_BY_HYDRA = re.compile(
-    r"^=   (?:RANK (?P<rank>\d+) )?PID \d+ RUNNING AT (?:.*\n)+?"
-    rf".*{_HYDRAS_END}.* \(signal (?P<signal>\d+)\)",
-    re.M,
-)
-"""The rank only in newer ones."""
-_CUT = "a file in use, such as a record file, was cut short, its disk failed, or /dev/shm is full"
-"""What SIGBUS means here: record files, and what ranks of one machine share, are memory-mapped."""
-_CRASH = re.compile(
-    r"Fatal Python error: .*|terminate called .*(\n.*what\(\): .*)?|Segmentation fault: .*"
-    r"|Signal: (Segmentation fault|Aborted|Bus error).*|MPI_INIT failed"
-)
-_BUILT_IN = re.compile(r"/tmp/pip-wheel-\w+/horovod_\w+/")
-"""Where Horovod was compiled: 70 characters of each of its messages."""
 LABEL = re.compile(r"^\[(?P<rank>\d+)\]<std(out|err)>:")
 """What horovodrun puts before a rank's line."""
-# What the other ranks raise once one is gone.
 SECONDARY_ERRORS = (
     "Horovod has been shut down",
     "Horovod has not been initialized",
@@ -56,18 +27,79 @@ SECONDARY_ERRORS = (
     "Broken pipe",
     "Timed out waiting",
 )
+"""What the other ranks raise once one is gone."""
+_SIGNALS = {
+    "Killed": signal.SIGKILL,
+    "Segmentation fault": signal.SIGSEGV,
+    "Aborted": signal.SIGABRT,
+    "Bus error": signal.SIGBUS,
+}
+_WORD = f"(?P<word>{'|'.join(_SIGNALS)})"
+# What launchers print of a rank that a signal ended: Open MPI 4 and 5, horovodrun's shell, srun,
+# horovodrun (exit code 128 + signal), Hydra (the rank only in newer ones; 8 lines at most to the
+# signal, so that thousands of blocks are searched once).
+_KILLED = (
+    re.compile(r"process rank (?P<rank>\d+) .*exited on\s+signal (?P<signal>\d+)"),
+    re.compile(rf"^\[(?P<rank>\d+)\]<stderr>:{_WORD}", re.M),
+    re.compile(rf"^srun: error: \S+: tasks? (?P<rank>\d+).*: {_WORD}", re.M),
+    re.compile(r"Process name: (?:\[\S+,)?(?P<rank>\d+)\]?\s+Exit code:\s+(?P<code>1[3-9]\d)"),
+    re.compile(
+        r"^=   (?:RANK (?P<rank>\d+) )?PID \d+ RUNNING AT (?:.*\n){1,8}?"
+        r".*EXIT STRING: .* \(signal (?P<signal>\d+)\)",
+        re.M,
+    ),
+)
+_CUT = "a file in use, such as a record file, was cut short, its disk failed, or /dev/shm is full"
+"""What SIGBUS means here: record files, and what ranks of one machine share, are memory-mapped."""
+_CRASH = re.compile(
+    r"Fatal Python error: .*|terminate called .*(\n.*what\(\): .*)?|Segmentation fault: .*"
+    r"|Signal: (Segmentation fault|Aborted|Bus error).*|MPI_INIT failed"
+)
+# How launchers say that they start nothing: ssh; srun, salloc and jsrun; mpirun's and horovodrun's
+# parsers; Hydra; the first paragraphs of a block of Open MPI's; a Python exception of horovodrun's.
+_REFUSED = (
+    re.compile(r"^(?P<text>ssh: .*|.*Permission denied \(publickey.*|Host key verif.*)", re.M),
+    re.compile(r"^(?:srun|salloc|jsrun): (?P<text>(?:error|fatal): (?!\S+: tasks? \d).*)", re.M),
+    re.compile(r"^slurmstepd\S*: (?P<text>error: (?:execve|\*\*\*).*)", re.M),
+    re.compile(r"^(?P<text>(?:mpirun|horovodrun): .*(?:rror|option).*)", re.M),
+    re.compile(r"^\[(?:mpiexec|proxy)[^]]*\] \w+ \([^()]*\): (?P<text>.*)", re.M),
+    re.compile(
+        r"^-{60,}\n(?!Primary job|mpirun (?:detected|noticed))(?P<text>[^-](?s:.{,300}))", re.M
+    ),
+    re.compile(r"^(?P<text>(?:mpirun|prterun) has detected .*)", re.M),
+    re.compile(r"^(?P<text>(?:\w+\.)*\w+Error: .*)", re.M),
+)
+_LONGEST = 300
+_TEMPLATE = "rank {rank} on {host} failed in {phase} at step {step}: {reason}"
+
+
+class Evidence(NamedTuple):
+    """What is known of a job that failed."""
+
+    failures: Sequence[Mapping[str, Any]]
+    """Of `read_failures`."""
+    stderr: str
+    """What launcher and ranks wrote there."""
+    code: int
+    """The launcher's exit code."""
+    lost: Mapping[str, Any] | None = None
+    """The rank that the watchdog found gone, silent or without progress, and where it was."""
+    not_connected: Collection[int] = ()
+    """Ranks that had not reached the watchdog: it can only have seen what followed."""
+    out_of_memory: bool = False
+    """The kernel has killed a process here meanwhile."""
+    limits: Limits | None = None
+    """Of this machine, as its ranks had them."""
 
 
 def read_failures(out: Path) -> list[dict[str, Any]]:
     """What failed ranks left in `out`/failure_*.json, oldest first. One of another shape is left
-    out: a rank was killed while it wrote, or no rank wrote it; stderr.log still has its words."""
+    out: a rank was killed while it wrote; stderr.log still has its words."""
     paths = sorted(out.glob("failure_*.json"), key=lambda path: path.lstat().st_mtime_ns)
-    found = map(read_object, paths)
-    return [failure for failure in found if _is_failure(failure)]
+    return [failure for failure in map(read_object, paths) if _is_failure(failure)]
 
 
 def _is_failure(found: Mapping[str, Any]) -> bool:
-    """Whether it says what every rank says that fails."""
     texts = (found.get(key) for key in ("host", "phase", "reason"))
     numbers = (found.get(key) for key in ("rank", "step"))
     return all(isinstance(text, str) for text in texts) and all(
@@ -75,98 +107,99 @@ def _is_failure(found: Mapping[str, Any]) -> bool:
     )
 
 
-def explain_failure(
-    failures: Sequence[Mapping[str, Any]],
-    stderr: str,
-    code: int,
-    *,
-    lost: Mapping[str, Any] | None = None,
-    not_connected: Collection[int] = (),
-    out_of_memory: bool = False,
-    limits: Limits | None = None,
-) -> str:
-    """One line: a rank's own reason, else the signal that killed one, else what the rest saw.
-
-    In brackets what was short on this machine, where `limits` show it.
-
-    Args:
-        failures: of `read_failures`.
-        stderr: what launcher and ranks wrote there.
-        code: the launcher's exit code.
-        lost: the rank that the watchdog found gone, silent or without progress, and where it was.
-        not_connected: ranks that had not reached the watchdog: it can only have seen what followed.
-        out_of_memory: the kernel has killed a process here meanwhile.
-        limits: of this machine, as its ranks had them.
-    """
-    stderr = _BUILT_IN.sub("", stderr)
-    why = _cause(failures, stderr, code, lost, not_connected, out_of_memory=out_of_memory)
-    short = shortages(why, stderr, limits) if limits else ""
+def explain_failure(evidence: Evidence) -> str:
+    """One line: a rank's own reason, else the signal that killed one, else what the rest saw. In
+    brackets what was short on this machine, where its limits show it."""
+    detectors = (_reported, _found_by_watchdog, _killed, _gone, _secondary, _refused)
+    why = next(filter(None, (detector(evidence) for detector in detectors)))
+    short = shortages(why, evidence.stderr, evidence.limits) if evidence.limits else ""
     if short and why.endswith(")"):
         return f"{why[:-1]}; {short})"
     return f"{why} ({short})" if short else why
 
 
-def _cause(
-    failures: Sequence[Mapping[str, Any]],
-    stderr: str,
-    code: int,
-    lost: Mapping[str, Any] | None,
-    not_connected: Collection[int],
-    *,
-    out_of_memory: bool,
-) -> str:
-    template = "rank {rank} on {host} failed in {phase} at step {step}: {reason}"
-    for failure in failures:
-        if failure["reason"] == PROCESS_EXITED:
-            lost = lost or failure
-        elif not any(text in failure["reason"] for text in SECONDARY_ERRORS):
-            return template.format(**failure)
-    if lost is not None and lost["reason"] != PROCESS_EXITED:
-        return template.format(**lost)  # found before anybody was killed: we did that
-    ends = [match for pattern in _KILLED for match in pattern.finditer(stderr)]
-    # Not beyond its last end: each block there would be searched to the end of the text.
-    last = stderr.rfind(_HYDRAS_END)
-    if last >= 0:
-        ends += _KILLED_BY_HYDRA.finditer(stderr, 0, (stderr + "\n").find("\n", last))
-    # One that had not reached the watchdog yet took those along that had.
-    for match in sorted(ends, key=lambda match: _rank_of(match, lost) not in not_connected):
-        found, rank = match.groupdict(), _rank_of(match, lost)
-        if "word" in found:
-            number = int(_WORDS[found["word"]])
-        else:
-            number = int(found["signal"]) if "signal" in found else int(found["code"]) - 128
+def _reported(evidence: Evidence) -> str:
+    """The first reason that a rank gave itself and that no other rank caused."""
+    for failure in evidence.failures:
+        reason = failure["reason"]
+        if reason != PROCESS_EXITED and not any(text in reason for text in SECONDARY_ERRORS):
+            return _TEMPLATE.format(**failure)
+    return ""
+
+
+def _found_by_watchdog(evidence: Evidence) -> str:
+    """A rank that was silent or stood still before the launcher was stopped because of it."""
+    lost = _lost(evidence)
+    found = lost is not None and lost["reason"] != PROCESS_EXITED
+    return _TEMPLATE.format(**lost) if lost and found else ""
+
+
+def _killed(evidence: Evidence) -> str:
+    """A rank that a signal ended, in the words of its launcher. One that had not reached the
+    watchdog yet took those along that had."""
+    lost, away = _lost(evidence), evidence.not_connected
+    ends = list(_ends(evidence.stderr, lost))
+    for rank, number in sorted(ends, key=lambda end: end[0] not in away):
         killed = f"killed by {_signal_name(number)}"
-        if out_of_memory and number == signal.SIGKILL:
+        if evidence.out_of_memory and number == signal.SIGKILL:
             killed += " (the kernel was out of memory)"
         if number == signal.SIGBUS:
             killed += f": {_CUT}"
         if lost is not None and lost["rank"] == rank:
             if number != signal.SIGKILL:  # which leaves no time for words: those there are others'
-                killed += crash_message(lost["rank"], stderr)
-            return template.format(**{**lost, "reason": killed})
-        if lost is None or rank in not_connected:
+                killed += crash_message(lost["rank"], evidence.stderr)
+            return _TEMPLATE.format(**{**lost, "reason": killed})
+        if lost is None or rank in away:
             return f"{'a rank' if rank is None else f'rank {rank}'} was {killed}"
-    if lost is not None:
-        exited = PROCESS_EXITED + crash_message(lost["rank"], stderr)
-        return template.format(**{**lost, "reason": exited})
-    if failures:
-        return template.format(**failures[0])
-    said = quote_refusal(stderr)
-    return f"the launcher ended with exit code {code} before any rank reported" + (
-        f": {said}" if said else ""
-    )
+    return ""
 
 
-def _rank_of(match: re.Match[str], lost: Mapping[str, Any] | None) -> int | None:
-    """Which rank a launcher means. Hydra before 4.1 names only its process: then that is the first
-    one which the watchdog found gone."""
-    if match["rank"]:
-        return int(match["rank"])
-    return int(lost["rank"]) if lost is not None else None
+def _gone(evidence: Evidence) -> str:
+    """A rank whose process ended, and what its runtime printed of that."""
+    if (lost := _lost(evidence)) is None:
+        return ""
+    exited = PROCESS_EXITED + crash_message(lost["rank"], evidence.stderr)
+    return _TEMPLATE.format(**{**lost, "reason": exited})
+
+
+def _secondary(evidence: Evidence) -> str:
+    return _TEMPLATE.format(**evidence.failures[0]) if evidence.failures else ""
+
+
+def _refused(evidence: Evidence) -> str:
+    """The launcher started no rank: its own sentence, else the end of what it wrote."""
+    found = filter(None, (pattern.search(evidence.stderr) for pattern in _REFUSED))
+    text = next((match["text"].partition("\n---")[0] for match in found), "")
+    if not text:
+        text = "\n".join(evidence.stderr.strip().splitlines()[-20:])
+    shown = " ".join(text.split())[:_LONGEST]
+    ended = f"the launcher ended with exit code {evidence.code} before any rank reported"
+    return f"{ended}: {shown}" if shown else ended
+
+
+def _lost(evidence: Evidence) -> Mapping[str, Any] | None:
+    """The watchdog's finding; where it is read later, its record among the failures."""
+    gone = (one for one in evidence.failures if one["reason"] == PROCESS_EXITED)
+    return evidence.lost or next(gone, None)
+
+
+def _ends(stderr: str, lost: Mapping[str, Any] | None) -> Iterator[tuple[int | None, int]]:
+    """(rank, signal) of each rank of which a launcher says so. Hydra before 4.1 names only its
+    process: then that is the first one which the watchdog found gone."""
+    for match in (match for pattern in _KILLED for match in pattern.finditer(stderr)):
+        found = match.groupdict()
+        if "word" in found:
+            number = int(_SIGNALS[found["word"]])
+        else:
+            number = int(found["signal"]) if "signal" in found else int(found["code"]) - 128
+        if found["rank"]:
+            yield int(found["rank"]), number
+        else:
+            yield (int(lost["rank"]) if lost is not None else None), number
 
 
 def crash_message(rank: int, stderr: str) -> str:
-    """What a rank's runtime said of a crash, and whether memory was short, in brackets."""
+    """What a rank's runtime printed of a crash, and whether memory was short, in brackets."""
     lines = [(line, LABEL.match(line)) for line in stderr.splitlines()]
     stderr = "\n".join(
         line[label.end() :] if label else line

@@ -83,30 +83,22 @@ def raise_open_files() -> None:
 
 
 def shortages(reason: str, stderr: str, limits: Limits) -> str:
-    """What was short when a job failed because of `reason`; empty where nothing shows it. `reason`:
-    why the job failed, as far as is known. `stderr`: of launcher and ranks: a sign found there
-    alone is quoted."""
+    """What was short when a job failed because of `reason`; empty where nothing shows it. `stderr`:
+    of launcher and ranks: a sign found there alone is quoted."""
+    space, free, size = limits.address_space_bytes, limits.shared_free_bytes, limits.shared_bytes
+    shared_small = size < _SMALL_BYTES or free < _NEARLY_FULL_BYTES
+    ended = r"SIGABRT|SIGSEGV|SIGBUS|its process|before any rank"
     words = []
-    if found := _NO_FILES.search(reason) or _NO_FILES.search(stderr):
-        words.append(
-            _quoted(found, reason, f"open files are limited: ulimit -n {limits.open_files}")
-        )
-    memory = NO_MEMORY.search(reason) or NO_MEMORY.search(stderr)
-    if limits.address_space_bytes is not None and "ulimit -v" not in reason:
-        hit = memory or re.search(r"SIGABRT|SIGSEGV|SIGBUS|its process|before any rank", reason)
-        kb = limits.address_space_bytes >> 10
-        if hit:
-            words.append(_quoted(memory, reason, f"address space is limited: ulimit -v {kb}"))
-    shared = _NO_SHARED.search(reason) or _NO_SHARED.search(stderr)
-    small = limits.shared_bytes < _SMALL_BYTES or limits.shared_free_bytes < _NEARLY_FULL_BYTES
-    if shared and (small or shared[0].startswith("PMIX")):
-        free, size = (f"{n >> 10:,}" for n in (limits.shared_free_bytes, limits.shared_bytes))
-        words.append(_quoted(shared, reason, f"/dev/shm: {free} kB free, {size} kB in all"))
+    for sign, is_short, fact in (
+        (_NO_FILES, True, f"open files are limited: ulimit -n {limits.open_files}"),
+        (NO_MEMORY, space is not None, f"address space is limited: ulimit -v {(space or 0) >> 10}"),
+        (_NO_SHARED, shared_small, f"/dev/shm: {free >> 10:,} kB free, {size >> 10:,} kB in all"),
+    ):
+        found = sign.search(reason) or sign.search(stderr)
+        unexplained = sign is NO_MEMORY and re.search(ended, reason)
+        if is_short and (found or unexplained) and fact not in reason:
+            words.append(f"{found[0]}; {fact}" if found and found[0] not in reason else fact)
     return "; ".join(words)
-
-
-def _quoted(found: re.Match[str] | None, reason: str, fact: str) -> str:
-    return fact if found is None or found[0] in reason else f"{found[0]}; {fact}"
 
 
 def describe_silent(pid: int, token: str) -> str | None:

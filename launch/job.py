@@ -33,7 +33,7 @@ from .job_folder import EXIT_FAILED, EXIT_MISSED, EXIT_STOPPED, EXIT_USAGE, Open
 from .launchers import pick_launcher
 from .preflight import problems_with, refuse, refuse_common_seed
 from .resume import is_hopeless, is_interrupted, load_attempt, read_result
-from .run import RANK, launch, load_for_launch
+from .run import RANK, Options, launch, load_for_launch
 from .run_lock import check_free
 from .schedulers import LIMIT_SIGNAL
 from .system_description import describe_system, read_machine, system_id
@@ -115,13 +115,14 @@ def _run_one(job: OpenJob, number: int, request: Request, run: Run, track: Track
     try:
         result = launch(
             todo.loaded,
-            None,
             track,
-            default_launcher=request.launcher,
-            out=out,
-            resume=out if todo.resumes else None,
-            program=(*bind(run), *RANK),
-            stopped_by=stopped_by,
+            Options(
+                default_launcher=request.launcher,
+                out=out,
+                resume=out if todo.resumes else None,
+                program=(*bind(run), *RANK),
+                stopped_by=stopped_by,
+            ),
         )
         keep_log(job, run, number)
         return 0 if is_good(result) else EXIT_MISSED

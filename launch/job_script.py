@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from ..config.errors import UserError
 from ..config.schema import Run
-from .container_script import bash_array, container_sections
+from .container_script import bash_array, container_script
 from .preflight import refuse_common_seed
 from .schedulers import SCHEDULERS, Scheduler, require_token
 
@@ -42,11 +42,11 @@ def job_script(run: Run, scheduler: str, paths: JobPaths, runs: int = 1) -> str:
     dialect = SCHEDULERS[scheduler]
     _check(run, scheduler, paths, runs)
     sections = [_head(run, dialect, paths), _names(run, dialect, paths), _modules(run)]
+    texts = ["\n".join(section) for section in sections]
     if run.system.job.container:
-        sections += container_sections(run, dialect, runs)
+        texts.append(container_script(run, dialect, runs))
     else:
-        sections.append(_launch(run, dialect, runs))
-    texts = ("\n".join(section) for section in sections)
+        texts.append("\n".join(_launch(run, dialect, runs)))
     return "\n\n".join(text for text in texts if text) + "\n"
 
 

@@ -10,6 +10,7 @@ import os
 import sys
 from contextlib import suppress
 from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -31,9 +32,8 @@ from ..train.resume import (
     other_origin,
     resumed_config,
 )
-from .disk_reserve import give_back, reserve
 from .failure import read_failures
-from .run_files import COPIED
+from .run_files import COPIED, give_back, reserve
 from .run_lock import check_free, driven_by_another, remove_rank_lock, wait_for_rank
 
 _KEPT = {LOG: INTERRUPTED_LOG} | {
@@ -45,7 +45,6 @@ _KEPT = {LOG: INTERRUPTED_LOG} | {
 }
 _ENDED = {"success": "reached its target", "aborted": "been trained to its last epoch"}
 """Statuses of runs that nothing stopped."""
-_MOST_ATTEMPTS = 9_999
 _MOST_BYTES = 256 << 20
 """Of a log or metrics file: metrics have 150 bytes a line."""
 
@@ -109,11 +108,7 @@ def begin_attempt(out: Path, loaded: Loaded) -> Checkpoint | None:
     if (other_driver := driven_by_another(out)) is not None:
         raise FolderInUse(out, other_driver)
     wait_for_rank(out)
-    number = next(
-        (n for n in range(1, _MOST_ATTEMPTS + 1) if not os.path.lexists(out / f"attempt_{n}")), None
-    )
-    if number is None:
-        raise UserError(f"{out}: fewer than {_MOST_ATTEMPTS} folders attempt_<n> expected")
+    number = next(n for n in count(1) if not os.path.lexists(out / f"attempt_{n}"))
     for failure in read_failures(out):  # replicas differed: what was saved since they last agreed
         if type(step := failure.get("agreed_step")) is int:
             checkpoint_folder.remove_after(out / "checkpoint", step)

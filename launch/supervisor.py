@@ -25,10 +25,10 @@ from ..config.errors import UserError
 from ..config.schema import Run
 from ..train.heartbeat import SCRATCH_ENV
 from ..train.limits import STOP_SIGNALS
-from .disk_reserve import give_back
-from .failure import LABEL, explain_failure, read_failures
+from .failure import LABEL, Evidence, explain_failure, read_failures
 from .host_limits import read_limits
 from .launchers import LAUNCHERS, Job
+from .run_files import give_back
 from .watchdog import Watchdog, oom_kills
 
 GRACE_S = 10.0
@@ -157,13 +157,15 @@ def _explain(
     lost = (watchdog.failed_rank or watchdog.lost) if watchdog else None
     reported = watchdog.failures if watchdog else []
     why = explain_failure(
-        [*reported, *read_failures(out)],
-        stderr,
-        code,
-        lost=lost,
-        not_connected=watchdog.not_connected if watchdog else frozenset(),
-        out_of_memory=out_of_memory,
-        limits=read_limits(),
+        Evidence(
+            [*reported, *read_failures(out)],
+            stderr,
+            code,
+            lost=lost,
+            not_connected=watchdog.not_connected if watchdog else frozenset(),
+            out_of_memory=out_of_memory,
+            limits=read_limits(),
+        )
     )
     if not out.is_dir():
         return UserError(

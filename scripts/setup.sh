@@ -281,7 +281,7 @@ grep -q '^import rn50' "$venv/bin/horovodrun" ||
   sed -i 's/^from horovod/import rn50\n&/' "$venv/bin/horovodrun"
 # What is installed in place pip does not compile: every command's first start would.
 quietly "compiling rn50" "$venv/bin/python" -m compileall -q bench cli compliance \
-  config data gpu_bringup launch logging report scaling sweep train rn50/__init__.py
+  config data launch logging report scaling sweep train rn50/__init__.py
 quietly "building our kernels" "$venv/bin/python" -m rn50.train.kernels
 quietly "checking the stack" "$venv/bin/python" -c \
   'import rn50, horovod.mxnet as hvd, mlperf_logging.mllog, nvidia.dali; assert hvd.gloo_built()'

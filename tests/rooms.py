@@ -6,6 +6,7 @@ python -m tests.rooms        writes docs/architecture.svg anew
 from __future__ import annotations
 
 import ast
+import functools
 import io
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +16,7 @@ ORDER: tuple[dict[str, float], ...] = (
     {"config": 1.0},
     {"data": 0.0, "logging": 1.0, "scaling": 2.0},
     {"train": 0.0, "compliance": 2.0},
-    {"gpu_bringup": -0.3, "report": 1.6},
+    {"report": 1.0},
     {"launch": 1.0},
     {"bench": 0.4, "sweep": 1.6},
     {"cli": 1.0},
@@ -33,7 +34,6 @@ _PURPOSE = {
     "compliance": "closed-division rules for configs and logs, score",
     "report": "comparison, charts, HTML report",
     "launch": "launchers, watchdog, schedulers, job scripts",
-    "gpu_bringup": "first checks on a GPU",
     "bench": "side-by-side benchmarks",
     "sweep": "hyper-parameter search",
     "cli": "the rn50 command",
@@ -57,6 +57,7 @@ def imports(path: Path) -> Iterator[tuple[int, str]]:
             yield from ((node.level, f"{base}{alias.name}") for alias in node.names)
 
 
+@functools.cache
 def modules_imported() -> dict[str, set[str]]:
     """Of each module (`train.loop`) the modules of this package that it imports."""
     known = {module_of(path) for path in sources()}

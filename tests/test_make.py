@@ -32,7 +32,6 @@ def copy(root: Path, tmp_path: Path) -> Path:
         "compliance",
         "config",
         "data",
-        "gpu_bringup",
         "launch",
         "logging",
         "report",

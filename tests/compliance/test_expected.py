@@ -49,8 +49,7 @@ CODES = {
     "R16b": {"MLP507"},
     "R18": {"MLP309"},
 }
-"""The table's codes are those of before (docs/rules_old_codes.md). R20 refers there to a file
-that is not included."""
+"""The table's codes of the reference and ours. R20 refers there to a file that is not included."""
 OURS = {
     "PASS": ("PASS", "POLICY"),
     "PASS with warning": ("PASS", "POLICY"),

@@ -17,7 +17,6 @@ ROOMS = (
     "compliance",
     "config",
     "data",
-    "gpu_bringup",
     "launch",
     "logging",
     "report",

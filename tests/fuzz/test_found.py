@@ -18,9 +18,9 @@ from rn50.config.load import load
 from rn50.config.manifest import load_manifest
 from rn50.data import recordio
 from rn50.data.dataset import TABLE, load_table
-from rn50.launch.failure import explain_failure, read_failures
+from rn50.launch.failure import Evidence, explain_failure, read_failures
 from rn50.launch.resume import is_hopeless, read_result
-from rn50.sweep.trial import evaluations, read_end, read_place
+from rn50.sweep.trial import read_end
 
 DEEP = "[" * 100_000 + "]" * 100_000
 
@@ -121,36 +121,8 @@ def test_a_failure_of_another_shape(tmp_path: Path, content: str) -> None:
     whole = {"rank": 1, "host": "a", "phase": "train", "step": 3, "reason": "why", "hopeless": True}
     (tmp_path / "failure_2.json").write_text(json.dumps(whole))
     assert is_hopeless(tmp_path)  # as runs of older versions left it
-    assert explain_failure(read_failures(tmp_path), "", 1).endswith("in train at step 3: why")
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        '{"kind": "eval", "epoch": 1e999, "accuracy": 0.5}',
-        '["eval"]',
-        '"eval"',
-        '{"kind": "eval", "a": ' + DEEP + "}",
-    ],
-    ids=range(4),
-)
-def test_metrics_of_a_trial_that_are_none(tmp_path: Path, line: str) -> None:
-    (tmp_path / "run").mkdir()
-    (tmp_path / "run/metrics.jsonl").write_text(f"{line}\n")
-    assert evaluations(tmp_path) == []
-    read_place(tmp_path)
-
-
-@pytest.mark.usefixtures("alarm")
-def test_metrics_of_a_trial_with_a_hole(tmp_path: Path) -> None:
-    """8 GiB of zeros took the sweep's driver 10 to 30 s at each look."""
-    (tmp_path / "run").mkdir()
-    path = tmp_path / "run/metrics.jsonl"
-    path.write_text('{"kind": "eval", "epoch": 1, "accuracy": 0.5}\n')
-    assert len(evaluations(tmp_path)) == 1
-    os.truncate(path, 64 << 30)
-    assert evaluations(tmp_path) == []
-    read_place(tmp_path)
+    evidence = Evidence(read_failures(tmp_path), "", 1)
+    assert explain_failure(evidence).endswith("in train at step 3: why")
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from rn50.config.errors import UserError
 from rn50.config.load import load
 from rn50.config.names import list_presets
 from rn50.config.schema import Run
-from rn50.gpu_bringup import fatbin
+from rn50.launch.doctor import gpu_code
 from rn50.launch.launchers import LAUNCHERS, build_job
 from rn50.train.capabilities import check_accelerator
 from rn50.train.gpu import SUPPORTED
@@ -34,7 +34,7 @@ print(json.dumps({"nccl": bool(hvd.nccl_built()), "gloo": bool(hvd.gloo_built())
 """
 
 
-architectures = cache(fatbin.architectures)
+architectures = cache(gpu_code)
 
 
 def load_libraries(**environment: str) -> dict[str, object]:

@@ -1,84 +1,39 @@
+"""Why a job failed, out of what launchers and ranks printed; what was short on the machine."""
+
 from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
 
 import pytest
 
-from rn50.launch.failure import PROCESS_EXITED, explain_failure
+from rn50.config.errors import UserError
+from rn50.launch.failure import PROCESS_EXITED, Evidence, explain_failure
+from rn50.launch.host_limits import (
+    LEAST_OPEN_FILES,
+    Limits,
+    check_open_files,
+    describe_silent,
+    read_limits,
+)
+from tests.waiting import wait_until
 
+RECORDED = Path(__file__).resolve().parent.parent / "golden" / "refusals"
 OWN = {"rank": 1, "host": "h", "phase": "epoch 2", "step": 7, "reason": "UserError: bad record"}
+GONE = OWN | {"reason": PROCESS_EXITED}
 ECHO = OWN | {"rank": 0, "reason": "MXNetError: Horovod has been shut down. This was caused by"}
 RESET = ECHO | {"reason": "MXNetError: Connection reset by peer"}
 SIGKILL_2 = "rank 2 was killed by SIGKILL"
 MPIRUN = "mpirun noticed that process rank 3 with PID 0 on node vm exited on signal 9 (Killed)."
 SRUN = "srun: error: node2: task 1: Killed\nsrun: error: node1: task 0: Exited with exit code 143"
 GLOO = "status, thus causing the job to be terminated:\nProcess name: 2\nExit code: 137\n"
-
-
-@pytest.mark.parametrize(
-    ("failures", "stderr", "expected"),
-    [
-        ([ECHO, OWN], MPIRUN, "rank 1 on h failed in epoch 2 at step 7: UserError: bad record"),
-        ([ECHO], MPIRUN, "rank 3 was killed by SIGKILL"),
-        ([ECHO], GLOO, "rank 2 was killed by SIGKILL"),
-        ([ECHO], "[2]<stderr>:Killed\n" + GLOO.replace("2", "0").replace("137", "3"), SIGKILL_2),
-        ([ECHO], SRUN, "rank 1 was killed by SIGKILL"),
-        ([RESET], GLOO, "rank 2 was killed by SIGKILL"),
-        ([], GLOO.replace("137", "139"), "rank 2 was killed by SIGSEGV"),
-        ([ECHO], SRUN.replace("Killed", "Bus error"), "rank 1 was killed by SIGBUS: a file in use"),
-        ([ECHO], "", "rank 0 on h failed in epoch 2 at step 7: MXNetError: Horovod has been"),
-        ([], "a\n\nno slots\n", "ended with exit code 9 before any rank reported: no slots"),
-    ],
-)
-def test_the_cause_comes_first(
-    failures: list[dict[str, object]], stderr: str, expected: str
-) -> None:
-    assert expected in explain_failure(failures, stderr, 9)
-
-
-def test_a_rank_killed_before_it_reached_the_watchdog_is_the_one_named() -> None:
-    gone = OWN | {"rank": 1, "reason": PROCESS_EXITED}  # what mpirun did about it
-    told = explain_failure([], MPIRUN, 137, lost=gone, not_connected={3})
-    assert told == "rank 3 was killed by SIGKILL"
-    assert "rank 1 on h" in explain_failure([], MPIRUN, 137, lost=gone)
-    gloo = "[1]<stderr>:terminate called\n[1]<stderr>:Aborted\n[0]<stderr>:Killed\n"
-    told = explain_failure([], gloo, 137, lost=gone, not_connected={0})
-    assert told == "rank 0 was killed by SIGKILL"
-
-
-ABORTED = "mpirun noticed that process rank 1 with PID 0 on node vm exited on signal 6 (Aborted)."
+ABORTED = MPIRUN.replace("rank 3", "rank 1").replace("9 (Killed)", "6 (Aborted)")
 CRASH = "terminate called without an active exception\n"
-
-
-@pytest.mark.parametrize(
-    ("before", "expected"),
-    [
-        ("", "killed by SIGABRT (terminate called without an active exception)"),
-        ("  Error:       Cannot allocate memory (errno 12)\n", "short: Cannot allocate memory)"),
-        ("x.so: failed to map segment from shared object\n", "short: failed to map segment from"),
-    ],
-)
-def test_an_abort_for_want_of_memory_says_so(before: str, expected: str) -> None:
-    gone = OWN | {"reason": PROCESS_EXITED}
-    told = explain_failure([], before + CRASH + ABORTED, 9, lost=gone)
-    assert told.startswith("rank 1 on h failed in epoch 2 at step 7: killed by SIGABRT (")
-    assert expected in told
-    assert ("memory was short" in told) == bool(before)
-    # The launcher's record of it, read later, is explained in the same words.
-    assert explain_failure([gone], before + CRASH + ABORTED, 9) == told
-
-
-@pytest.mark.parametrize(
-    ("stderr", "words"),
-    [
-        ("x.so: failed to map segment from shared object\nno pml\n", "memory was short: failed to"),
-        ("PMIX ERROR\nIt looks like MPI_INIT failed for some reason;\n", "MPI_INIT failed)"),
-    ],
-)
-def test_a_rank_that_mpi_ended_says_why(stderr: str, words: str) -> None:
-    told = explain_failure([OWN | {"reason": PROCESS_EXITED}], stderr, 1)
-    assert f"{PROCESS_EXITED} ({words}" in told
-
-
-HYDRA_SAYS = """
+HYDRA = """
 ===================================================================================
 =   BAD TERMINATION OF ONE OF YOUR APPLICATION PROCESSES
 =   {rank}PID 21467 RUNNING AT vm
@@ -88,34 +43,140 @@ HYDRA_SAYS = """
 ===================================================================================
 YOUR APPLICATION TERMINATED WITH THE EXIT STRING: Killed (signal 9)
 """
-PRTERUN_SAYS = """prterun noticed that process rank 1 with PID 18792 on node vm exited on
-signal 9 (Killed).
-"""
+PRTERUN = (
+    "prterun noticed that process rank 1 with PID 18792 on node vm exited on\nsignal 9 (Killed)"
+)
+HERE = "rank 1 on h failed in epoch 2 at step 7: "
+PLENTY = Limits(None, 1024, 1 << 30, 1 << 30)
+SMALL_SPACE = PLENTY._replace(address_space_bytes=900_000 << 10)
+FULL = PLENTY._replace(shared_free_bytes=32 << 10, shared_bytes=64 << 10)
 
 
 @pytest.mark.parametrize(
-    ("said", "reason"),
+    ("failures", "stderr", "more", "expected"),
     [
-        (HYDRA_SAYS.format(rank="RANK 1 "), "rank 1 was killed by SIGKILL"),
-        (HYDRA_SAYS.format(rank=""), "a rank was killed by SIGKILL"),
-        (PRTERUN_SAYS, "rank 1 was killed by SIGKILL"),
+        ([ECHO, OWN], MPIRUN, {}, HERE + "UserError: bad record"),
+        ([ECHO], MPIRUN, {}, "rank 3 was killed by SIGKILL"),
+        ([ECHO], GLOO, {}, SIGKILL_2),
+        ([ECHO], "[2]<stderr>:Killed\n" + GLOO.replace("137", "3"), {}, SIGKILL_2),
+        ([ECHO], SRUN, {}, "rank 1 was killed by SIGKILL"),
+        ([RESET], GLOO, {}, SIGKILL_2),
+        ([], GLOO.replace("137", "139"), {}, "rank 2 was killed by SIGSEGV"),
+        ([ECHO], SRUN.replace("Killed", "Bus error"), {}, "killed by SIGBUS: a file in use"),
+        ([ECHO], "", {}, "rank 0 on h failed in epoch 2 at step 7: MXNetError: Horovod has been"),
+        ([], HYDRA.format(rank="RANK 1 "), {}, "rank 1 was killed by SIGKILL"),
+        ([], HYDRA.format(rank=""), {}, "a rank was killed by SIGKILL"),
+        ([], HYDRA.format(rank=""), {"lost": GONE}, HERE + "killed by SIGKILL"),
+        ([], PRTERUN, {"lost": GONE}, HERE + "killed by SIGKILL"),
+        ([], PRTERUN, {"out_of_memory": True}, "SIGKILL (the kernel was out of memory)"),
+        ([], MPIRUN, {"lost": GONE}, HERE + PROCESS_EXITED),
+        ([], MPIRUN, {"lost": GONE | {"reason": "silent for 4 s"}}, HERE + "silent for 4 s"),
+        # One that had not reached the watchdog took those along that had.
+        ([], MPIRUN, {"lost": GONE, "not_connected": {3}}, "rank 3 was killed by SIGKILL"),
+        ([], CRASH + ABORTED, {"lost": GONE}, HERE + "killed by SIGABRT (terminate called"),
+        ([GONE], "x: Cannot allocate memory\n" + CRASH, {}, "memory was short: Cannot allocate"),
+        ([GONE], "[1]<stderr>:It looks like MPI_INIT failed\n", {}, "gone (MPI_INIT failed"),
+        ([GONE], "[0]<stderr>:It looks like MPI_INIT failed\n", {}, PROCESS_EXITED),
+        ([], "a\n\nno slots\n", {}, "exit code 9 before any rank reported: a no slots"),
     ],
 )
-def test_a_killed_rank_in_the_words_of_each_mpi(said: str, reason: str) -> None:
-    """MPICH 4.0.2's Hydra, recorded, names a process; newer ones the rank. Open MPI 5.0.7 has a
-    line break in its sentence."""
-    assert explain_failure([], said, 137) == reason
-    lost = {"rank": 1, "host": "h", "phase": "epoch 1", "step": 3, "reason": PROCESS_EXITED}
-    expected = "rank 1 on h failed in epoch 1 at step 3: killed by SIGKILL"
-    assert explain_failure([], said, 137, lost=lost) == expected
+def test_the_cause_comes_first(
+    failures: list[dict[str, Any]], stderr: str, more: dict[str, Any], expected: str
+) -> None:
+    told = explain_failure(Evidence(failures, stderr, 9, **more))
+    assert expected in told
+    assert told.endswith(PROCESS_EXITED) or not expected.endswith(PROCESS_EXITED)
 
 
 def test_a_block_of_hydras_for_each_of_many_ranks(alarm: None) -> None:
-    """Without the line that ends them: each block was searched to the end of the text, 2,048 in
-    0.4 s, as many as here in minutes."""
+    """Without the line that ends them each block was once searched to the end of the text."""
     block = "=   RANK {0} PID 5 RUNNING AT h\n=   KILLED BY SIGNAL: 15 (Terminated)\n"
     stderr = "".join(block.format(rank) for rank in range(60_000))
-    lost = {"rank": 7, "host": "h", "phase": "x", "step": 1, "reason": PROCESS_EXITED}
-    assert explain_failure([], stderr, 1, lost=lost).endswith(PROCESS_EXITED)
-    stderr += "YOUR APPLICATION TERMINATED WITH THE EXIT STRING: Killed (signal 9)"
-    assert "killed by SIGKILL" in explain_failure([], stderr, 9, lost={**lost, "rank": 0})
+    assert explain_failure(Evidence([], stderr, 1, lost=GONE)).endswith(PROCESS_EXITED)
+
+
+SAID = {
+    "mpirun_slots": "There are not enough slots available in the system to satisfy the 8 slots",
+    "mpirun_ppr": "Your job has requested more processes than the ppr for this topology",
+    "mpirun_root": "mpirun has detected an attempt to run as root.",
+    "mpirun_noprog": "mpirun was unable to launch the specified application .* /nowhere/prog",
+    "mpirun_nohost": "ssh: Could not resolve hostname nohost1: Name or service not known",
+    "mpirun_badopt": 'mpirun: Error: unknown option "--nonsense"',
+    "mpirun_badhostfile": "Open RTE was unable to open the hostfile: /nowhere/hosts",
+    "mpirun_files": "No network interfaces were found for out-of-band communications",
+    "mpirun5_slots": "There are not enough slots available in the system to satisfy the 8 slots",
+    "mpirun5_root": "prterun has detected an attempt to run as root.",
+    "mpirun5_noprog": "prterun was unable to launch .* /nowhere/prog",
+    "mpirun5_nohost": "ssh: Could not resolve hostname nohost1: Name or service not known",
+    "mpirun5_badhostfile": "PRTE was unable to open the hostfile: /nowhere/hosts",
+    "mpirun5_badopt": "An unrecognized option was included on the mpirun command line",
+    "hydra_noprog": r"execvp error on file /nowhere/prog \(No such file or directory\)",
+    "hydra_badopt": "unrecognized argument nonsense",
+    "hydra_badhosts": "unable to open host file: /nowhere/hosts",
+    "srun_nodes": "error: Only allocated 1 nodes asked for 2",
+    "srun_noprog": r"error: execve\(\): /nowhere/prog: No such file or directory",
+    "srun_mpi": "error: Couldn't find the specified plugin name for mpi/pmix_v9",
+    "srun_tasks": "error: Unable to create step for job 5: More processors requested",
+    "srun_part": "error: invalid partition specified: nope",
+    "srun_noctl": "error: s_p_parse_file: cannot stat file /nowhere: No such file",
+    "horovodrun_nohost": "RuntimeError: could not connect to some hosts via ssh",
+    "horovodrun_slots": r"ValueError: Requested more processes \(4\) than there are",
+    "horovodrun_noprog": "RuntimeError: Horovod detected that one or more processes",
+    "horovodrun_badopt": "horovodrun: error: unrecognized arguments: --nonsense",
+}
+
+
+@pytest.mark.parametrize("path", sorted(RECORDED.iterdir()), ids=lambda path: path.stem)
+def test_a_launcher_that_starts_nothing_is_quoted(path: Path) -> None:
+    told = explain_failure(Evidence([], path.read_text(), 1))
+    assert re.search(f"exit code 1 before any rank reported: {SAID[path.stem]}", told), told
+    assert len(told) < 400 and "\n" not in told
+
+
+@pytest.mark.parametrize(
+    ("reason", "stderr", "limits", "short"),
+    [
+        ("[Errno 24] Too many open files", "", PLENTY, "(open files are limited: ulimit -n 1024)"),
+        ("x", "y: Too many open files", PLENTY, "(Too many open files; open files are limited"),
+        ("MemoryError", "", SMALL_SPACE, "(address space is limited: ulimit -v 900000)"),
+        (PROCESS_EXITED, "", SMALL_SPACE, "(address space is limited: ulimit -v 900000)"),
+        ("killed by SIGBUS: a file", "", FULL, "(/dev/shm: 32 kB free, 64 kB in all)"),
+        (PROCESS_EXITED, "PMIX ERROR: OUT-OF-RESOURCE in x", FULL, "(PMIX ERROR: OUT-OF-RESOURCE;"),
+        ("killed by SIGBUS: a file", "", PLENTY, ""),
+        ("ValueError: x", "", SMALL_SPACE, ""),
+        ("MemoryError", "", PLENTY, ""),
+    ],
+)
+def test_what_was_short_is_named(reason: str, stderr: str, limits: Limits, short: str) -> None:
+    told = explain_failure(Evidence([OWN | {"reason": reason}], stderr, 1, limits=limits))
+    assert short in told if short else told.endswith(reason)
+
+
+def test_too_few_open_files_are_refused() -> None:
+    check_open_files(PLENTY._replace(open_files=None))
+    check_open_files(PLENTY._replace(open_files=4096), 2048)
+    with pytest.raises(UserError, match=r"^ulimit -n: at least 64 open files .* found 63"):
+        check_open_files(PLENTY._replace(open_files=LEAST_OPEN_FILES - 1))
+    with pytest.raises(UserError, match=r"at least 2080 .* found 1024"):
+        check_open_files(PLENTY._replace(open_files=1024), 2048)
+    assert read_limits().shared_bytes > 0
+
+
+def test_a_silent_process_of_this_machine_is_looked_at() -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-c", "import time; print(1, flush=True); time.sleep(600)"],
+        env=os.environ | {"RN50_WATCHDOG": "h:1:secret"},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert process.stdout and process.stdout.readline() == "1\n"
+        assert "does not answer" in str(describe_silent(process.pid, "secret"))
+        process.send_signal(19)
+        stopped = "its process is stopped"
+        assert wait_until(lambda: re.match(stopped, describe_silent(process.pid, "secret") or ""))
+        assert describe_silent(process.pid, "another") is None
+    finally:
+        process.kill()
+        process.wait()
+    assert describe_silent(process.pid, "secret") is None

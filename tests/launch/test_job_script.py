@@ -75,19 +75,18 @@ def test_every_golden_file_has_its_case_and_passes_shellcheck() -> None:
     assert done.returncode == 0, done.stdout
 
 
-@pytest.mark.parametrize("container", ["", "system.job.container=image.sif"])
-@pytest.mark.parametrize("scheduler", SCHEDULERS)
-@pytest.mark.parametrize("nodes", [1, 2])
-def test_every_script_passes_shellcheck(scheduler: str, nodes: int, container: str) -> None:
-    overrides = [f"system.nodes={nodes}", "system.job.engine=singularity", "comm.algorithm=ring"]
-    overrides += ["system.job.drop_caches=true", "system.job.stage=$TMPDIR/x"]
-    overrides.append(f"system.job.requeue={scheduler != 'local'}")
-    run = load("abci_2048_open", [*overrides, *([container] if container else [])]).run
-    text = job_script(run, scheduler, PATHS, runs=2)
-    done = subprocess.run(
-        [SHELLCHECK, "-"], input=text, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stdout
+def test_every_script_passes_shellcheck(tmp_path: Path) -> None:
+    for scheduler in SCHEDULERS:
+        for container in ("", "image.sif"):
+            overrides = ["system.job.engine=singularity", "comm.algorithm=ring"]
+            overrides += ["system.job.drop_caches=true", "system.job.stage=$TMPDIR/x"]
+            overrides += [f"system.job.container={container}"] * bool(container)
+            overrides.append(f"system.job.requeue={scheduler != 'local'}")
+            text = job_script(load("abci_2048_open", overrides).run, scheduler, PATHS, runs=2)
+            (tmp_path / f"{scheduler}{container}.sh").write_text(text)
+    scripts = sorted(tmp_path.iterdir())
+    done = subprocess.run([SHELLCHECK, *scripts], capture_output=True, text=True, check=False)
+    assert len(scripts) == 10 and done.returncode == 0, done.stdout
 
 
 EXAMPLES: dict[str, tuple[str, tuple[str, ...]]] = {
@@ -100,6 +99,7 @@ EXAMPLES: dict[str, tuple[str, tuple[str, ...]]] = {
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_a_script_to_submit_by_hand_is_the_text_that_submit_writes(root: Path, name: str) -> None:
     path = root / "launch/examples" / name
+    assert {path.name for path in path.parent.iterdir()} == set(EXAMPLES)
     scheduler, config = EXAMPLES[name]
     run = load(config[0], config[1:]).run
     paths = JobPaths(config, home=run.system.job.home, python=run.system.job.python)
@@ -109,19 +109,6 @@ def test_a_script_to_submit_by_hand_is_the_text_that_submit_writes(root: Path, n
     assert path.is_file() and path.read_text() == text, f"ACCEPT=1 pytest {__file__}"
     done = subprocess.run([SHELLCHECK, path], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout
-
-
-def test_every_script_to_submit_by_hand_is_held_to_it(root: Path) -> None:
-    assert {path.name for path in (root / "launch/examples").iterdir()} == set(EXAMPLES)
-
-
-def test_the_script_is_a_function_of_its_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
-    before = [render(case) for case in CASES]
-    monkeypatch.setenv("OMP_NUM_THREADS", "77")
-    monkeypatch.setenv("SLURM_CPUS_PER_TASK", "77")
-    monkeypatch.setattr("os.geteuid", lambda: 1000)
-    monkeypatch.chdir("/")
-    assert [render(case) for case in CASES] == before
 
 
 @pytest.mark.parametrize("scheduler", SCHEDULERS)
@@ -142,15 +129,12 @@ def test_shape_account_and_walltime_reach_the_scheduler(scheduler: str) -> None:
         ("slurm", "superpod", ["resource=nvme:1"], "#SBATCH --gpus-per-node=4"),
         ("slurm", "superpod", ["resource=none"], None),
         ("slurm", "superpod", ["options=[--gpus-per-task=1]"], None),
-        ("slurm", "superpod", ["options=[-G, '8']"], None),
-        ("slurm", "superpod", ["account=gpus"], "#SBATCH --gpus-per-node=4"),
         ("slurm", "local", [], None),
         ("pbs", "superpod", [], ":ngpus=4"),
         ("pbs", "superpod", ["resource=ngpus=4"], ":ngpus=4"),
         ("pbs", "superpod", ["options=[-l, 'select=2:ngpus=8']"], None),
         ("pbs", "local", [], None),
         ("lsf", "superpod", ["container=x", "engine=singularity"], " -g 4 "),
-        ("lsf", "local", ["container=x", "engine=singularity"], None),
     ],
 )
 def test_gpus_are_asked_for_once(
@@ -239,13 +223,6 @@ def test_a_container_job_goes_back_into_its_queue_with_a_new_checkpoint_alone(
     assert asked == (["requeue 7\n"] if trained else [])
 
 
-@pytest.mark.parametrize("scheduler", SCHEDULERS)
-def test_no_script_needs_a_path_to_cudas_libraries(scheduler: str) -> None:
-    """`env -i` would do: what a script hands on of LD_LIBRARY_PATH is the user's own modules'."""
-    run = load("abci_2048_open", ["system=dgxa100", "system.nodes=2", "comm.algorithm=ring"]).run
-    assert "LD_LIBRARY_PATH" not in job_script(run, scheduler, PATHS)
-
-
 @pytest.mark.parametrize(
     ("scheduler", "overrides", "runs", "message"),
     [
@@ -265,30 +242,6 @@ def test_what_cannot_be_expressed_is_refused(
 ) -> None:
     with pytest.raises(UserError, match=message):
         job_script(load("smoke", overrides).run, scheduler, PATHS, runs)
-
-
-@pytest.mark.parametrize(
-    ("override", "message"),
-    [
-        ("system.job.acount=x", "unknown key; did you mean account?"),
-        ("system.job.color=x", "valid here: account, queue, resource, walltime, requeue"),
-        ("system.job.account='a b'", "one word of letters"),
-        ("system.job.queue=\"a\\nb\"", "one word of letters"),
-        ("system.job.walltime=1h", "expected HH:MM:SS"),
-        ("system.job.environment=[a b]", "expected NAME=VALUE"),
-        ("system.job.mounts=['/a:/b,c']", "expected /FOLDER"),
-    ],
-)  # fmt: skip
-def test_a_bad_field_names_the_valid_ones(override: str, message: str) -> None:
-    with pytest.raises(UserError) as caught:
-        load("smoke", [override])
-    assert message in str(caught.value)
-
-
-def test_the_job_section_makes_no_other_run() -> None:
-    plain = load("smoke")
-    assert load("smoke", ["system.job.account=g1"]).sha256 == plain.sha256
-    assert "account: g1" in load("smoke", ["system.job.account=g1"]).to_yaml()
 
 
 def test_system_id_is_a_folder_name() -> None:
@@ -342,7 +295,7 @@ def nasty_run(text: str, scheduler: str, engine: str, staged: bool) -> Run:
 
 
 @pytest.mark.slow
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(
     text=NASTY,
     staged=st.booleans(),
@@ -388,7 +341,7 @@ def test_names_inject_nothing(
 
 
 @pytest.mark.slow
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(text=NASTY, scheduler=st.sampled_from(list(SCHEDULERS)))
 @example(text="'; touch BAD; '", scheduler="slurm")
 def test_names_reach_the_one_command_unchanged(
@@ -412,15 +365,13 @@ def test_names_reach_the_one_command_unchanged(
 
 @pytest.mark.parametrize("field", ["account", "queue", "resource", "walltime"])
 @pytest.mark.parametrize("scheduler", ["slurm", "sge", "pbs", "lsf"])
-@pytest.mark.parametrize("bad", ["a\n#SBATCH --uid=0", "a b", "a'b", "$(x)", ""])
-def test_a_directive_takes_one_word_even_past_the_schema(
-    scheduler: str, field: str, bad: str
-) -> None:
+def test_a_directive_takes_one_word_even_past_the_schema(scheduler: str, field: str) -> None:
     plain = load("smoke").run
-    job = Job.model_construct(**(Job().model_dump() | {field: bad}))
-    run = plain.model_copy(update={"system": plain.system.model_copy(update={"job": job})})
-    if scheduler == "lsf" and field == "resource":
-        assert bad not in job_script(run, scheduler, PATHS) or not bad
-    elif bad or field == "walltime":
-        with pytest.raises(UserError, match="one word"):
-            job_script(run, scheduler, PATHS)
+    for bad in ("a\n#SBATCH --uid=0", "a b", "a'b", "$(x)"):
+        job = Job.model_construct(**(Job().model_dump() | {field: bad}))
+        run = plain.model_copy(update={"system": plain.system.model_copy(update={"job": job})})
+        if (scheduler, field) == ("lsf", "resource"):
+            assert bad not in job_script(run, scheduler, PATHS)
+        else:
+            with pytest.raises(UserError, match="one word"):
+                job_script(run, scheduler, PATHS)

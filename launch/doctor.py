@@ -1,0 +1,320 @@
+"""`rn50 doctor`: what of this machine a run needs, looked at or tried, one row each.
+
+The libraries are tried in processes of their own (`python -m rn50.launch.doctor LIBRARY DEVICE`):
+on a GPU that they have no code for they may crash or hang.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import mmap
+import os
+import platform
+import resource
+import socket
+import struct
+import subprocess
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from ..config.errors import UserError
+from ..train.gpu import LIBRARY, Gpu, Gpus, check_driver, dotted, read_gpus
+from .free_memory import free_memory_bytes
+from .host_limits import check_open_files, read_limits
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+OK, FAILED, NO_GPU = "ok", "failed", "no GPU"
+LEAST_SHARED_BYTES = 64 << 20
+"""Of /dev/shm: Docker's default. Open MPI takes 4 MiB a rank and more of it."""
+PATIENCE_S = 120
+"""For one process; on two busy cores they took 9 s."""
+MOST_OFF = {"float32": 0.003, "float16": 0.01}
+"""Largest difference from NumPy, as a share of the largest value; TF32 may serve as float32."""
+MOST_GREY_LEVELS = 1.5
+"""Mean difference of two decoders of one JPEG. libjpeg-turbo against itself with its quick
+transform and colours repeated as nvJPEG does it: 0.8. One pixel to the side: 14.7."""
+_MAGIC, _FATBIN, _ENTRY = struct.pack("<I", 0xBA55ED50), struct.Struct("<IHHQ"), 64
+
+
+class Row(NamedTuple):
+    """One thing that was looked at or tried."""
+
+    check: str
+    outcome: str
+    """OK, FAILED or NO_GPU."""
+    found: str
+
+
+def examine(hosts: Sequence[str]) -> Iterator[Row]:
+    """Look at this machine and try the libraries of a run on its CPU and on each GPU.
+
+    Args:
+        hosts: names that have to resolve beside this machine's own.
+    """
+    gpus = read_gpus()
+    yield from machine_rows(hosts)
+    yield from gpu_rows(gpus, mxnet_folder())
+    for device in ("cpu", *(f"gpu{number}" for number in range(len(gpus.devices) if gpus else 0))):
+        yield from try_library("mxnet", device)
+        yield from try_library("dali", device)
+    if gpus is None or not gpus.devices:
+        yield Row("MXNet and DALI on a GPU", NO_GPU, "not tried")
+
+
+# --- what is looked at ----------------------------------------------------------------------------
+
+
+def machine_rows(hosts: Sequence[str]) -> Iterator[Row]:
+    """Memory, /dev/shm, limits of the shell, names of hosts."""
+    limits, free = read_limits(), free_memory_bytes()
+    cores = len(os.sched_getaffinity(0))
+    yield Row("machine", OK, f"{platform.node()}: {cores} cores, {' '.join(platform.libc_ver())}")
+    yield Row("memory", OK, "unknown" if free is None else f"{free / 1e9:.1f} GB free")
+    shared = f"{limits.shared_free_bytes / 1e6:,.0f} MB free"
+    if limits.shared_free_bytes < LEAST_SHARED_BYTES:
+        shared += f"; {LEAST_SHARED_BYTES / 1e6:.0f} MB expected (docker run --shm-size)"
+    yield Row("/dev/shm", FAILED if "expected" in shared else OK, shared)
+    files = f"{limits.open_files or 'unlimited'} files"
+    yield _unless_refused("ulimit -n", lambda: check_open_files(limits), files)
+    locked, fabric = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0], Path("/sys/class/infiniband")
+    if locked == resource.RLIM_INFINITY:
+        yield Row("ulimit -l", OK, "unlimited")
+    elif fabric.is_dir():
+        yield Row("ulimit -l", FAILED, f"unlimited expected by InfiniBand, found {locked >> 10} kB")
+    else:
+        yield Row("ulimit -l", OK, f"{locked >> 10:,} kB; no InfiniBand here")
+    for host in (platform.node(), *hosts):
+        try:
+            address = socket.getaddrinfo(host, None)[0][4][0]
+            yield Row(f"host {host}", OK, str(address))
+        except (OSError, UnicodeError) as error:
+            yield Row(f"host {host}", FAILED, f"an address expected, found none ({error})")
+
+
+def mxnet_folder() -> Path | None:
+    """Where the installed MXNet lies; nothing of it is loaded."""
+    spec = find_spec("mxnet")
+    return Path(spec.origin).parent if spec and spec.origin else None
+
+
+def gpu_rows(gpus: Gpus | None, mxnet: Path | None) -> Iterator[Row]:
+    """The driver, each GPU against the machine code of MXNet, NCCL."""
+    if gpus is None or not gpus.devices:
+        words = f"no driver ({LIBRARY})" if gpus is None else "a driver, which shows no device"
+        yield Row("driver", NO_GPU, words)
+        return
+    release = f"{gpus.driver_release or 'unknown release'}, CUDA {dotted(gpus.driver_cuda)}"
+    yield _unless_refused("driver", lambda: check_driver(gpus.driver_cuda, decodes=True), release)
+    library = mxnet / "libmxnet.so" if mxnet else None
+    code = gpu_code(library) if library and library.exists() else {}
+    for number, gpu in enumerate(gpus.devices):
+        yield code_row(number, gpu, code)
+    yield _nccl(mxnet)
+
+
+def code_row(number: int, gpu: Gpu, code: dict[str, set[int]]) -> Row:
+    """Whether a GPU can run `code` (`gpu_code`): machine code of its own major version and no later
+    minor one, or PTX of no later version."""
+    major, minor = gpu.capability
+    of_major = {sm for sm in code.get("ELF", ()) if sm // 10 == major and sm % 10 <= minor}
+    usable = of_major | {sm for sm in code.get("PTX", ()) if sm <= 10 * major + minor}
+    texts = [f"{kind} of {', '.join(f'sm_{sm}' for sm in sorted(code[kind]))}" for kind in code]
+    has = f"MXNet has {' and '.join(texts) or 'no GPU code (scripts/setup.sh --gpu)'}"
+    name = f"{gpu.name}, compute capability {dotted(gpu.capability)}"
+    return Row(f"GPU {number}", OK if usable else FAILED, f"{name}; {has}")
+
+
+def gpu_code(library: Path) -> dict[str, set[int]]:
+    """The GPU code of a library: "ELF" (machine code) and "PTX" -> versions; 80 is sm_80.
+
+    nvcc's fat binaries, little-endian, as read from the wheels:
+
+        fat binary  u32 magic BA55ED50 | u16 version | u16 header bytes | u64 bytes of its entries
+        entry       u16 kind (1 PTX, 2 ELF) | u16 | u32 header bytes | u64 payload bytes
+                    u32 | u32 | u16 | u16 | u32 sm | ... payload
+    """
+    found: dict[str, set[int]] = {}
+    with library.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        place = data.find(_MAGIC)
+        while 0 <= place <= len(data) - _FATBIN.size:
+            _, version, header, size = _FATBIN.unpack_from(data, place)
+            end = place + header + size
+            entry = place + header
+            if (version, header) != (1, _FATBIN.size) or end > len(data):
+                end = place + 1  # the same four bytes as part of something else
+            while entry + _ENTRY <= end:
+                kind, _, skip, payload = struct.unpack_from("<HHIQ", data, entry)
+                (sm,) = struct.unpack_from("<I", data, entry + 28)
+                if kind in (1, 2):
+                    found.setdefault(("PTX", "ELF")[kind - 1], set()).add(sm)
+                entry += max(skip + payload, _ENTRY)
+            place = data.find(_MAGIC, end)
+    return found
+
+
+def _nccl(mxnet: Path | None) -> Row:
+    number = ctypes.c_int()
+    try:
+        ctypes.CDLL(f"{mxnet}/libnccl.so.2").ncclGetVersion(ctypes.byref(number))
+    except (OSError, AttributeError) as error:
+        return Row("NCCL", FAILED, f"{error} (scripts/setup.sh --gpu)")
+    major, rest = divmod(number.value, 10_000)
+    return Row("NCCL", OK, f"{major}.{rest // 100}.{rest % 100}")
+
+
+def _unless_refused(name: str, check: Callable[[], None], found: str) -> Row:
+    try:
+        check()
+    except UserError as error:
+        return Row(name, FAILED, str(error))
+    return Row(name, OK, found)
+
+
+# --- what is tried, each library and device in a process ------------------------------------------
+
+
+def try_library(library: str, device: str) -> list[Row]:
+    """The rows of a process that tries `mxnet` or `dali` on `cpu` or `gpu0`, up to its end."""
+    command = [sys.executable, "-m", "rn50.launch.doctor", library, device]
+    name = f"{library} on {device}"
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=PATIENCE_S, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return [Row(name, FAILED, f"no end within {PATIENCE_S} s")]
+    rows = [Row(*json.loads(line)) for line in done.stdout.splitlines() if line.startswith('["')]
+    if done.returncode:  # minus the number of a signal
+        last = (done.stderr.strip().splitlines() or [""])[-1]
+        rows.append(Row(name, FAILED, f"exit code {done.returncode}: {last[:200]}"))
+    return rows
+
+
+def _try_here(library: str, device: str) -> None:
+    """In the process: a line of JSON a row, each as soon as it is known."""
+    number = None if device == "cpu" else int(device.removeprefix("gpu"))
+    trials: dict[str, Callable[[], str]] = {"JPEG decoder": partial(decoder, number)}
+    if library == "mxnet":
+        import mxnet as mx
+
+        context = mx.cpu() if number is None else mx.gpu(number)
+        trials = {
+            f"{name} {dtype}": partial(trial, context, dtype)
+            for name, (trial, on_cpu) in TRIALS.items()
+            for dtype in (on_cpu if number is None else MOST_OFF)
+        }
+    for name, trial in trials.items():
+        try:
+            row = Row(f"{name} on {device}", OK, trial())
+        except Exception as error:  # whatever a library raises is what the row is for
+            lines = str(error).strip().splitlines() or [""]
+            row = Row(f"{name} on {device}", FAILED, f"{type(error).__name__}: {lines[-1][:200]}")
+        print(json.dumps(row), flush=True)
+    sys.stderr.flush()
+    os._exit(0)  # a library that lost its GPU can hang on its way out
+
+
+def copy(context: Any, dtype: str) -> str:
+    """To the device and back: no kernel."""
+    import mxnet as mx
+
+    values = np.random.default_rng(5).normal(size=(1000, 1000)).astype(dtype)
+    if not np.array_equal(mx.nd.array(values, context, dtype).asnumpy(), values):
+        raise ValueError("the values that were copied expected, found others")
+    if context.device_type == "cpu":
+        return "equal"
+    free, total = mx.context.gpu_memory_info(context.device_id)
+    return f"equal; {free / 1e9:.1f} of {total / 1e9:.1f} GB free"
+
+
+def convolution(context: Any, dtype: str) -> str:
+    """3 x 3, padded by one, forward."""
+    import mxnet as mx
+
+    rng = np.random.default_rng(5)
+    x, w = (rng.normal(size=s).astype(dtype) for s in ((8, 16, 14, 14), (32, 16, 3, 3)))
+    padded = np.pad(x.astype(np.float64), ((0, 0), (0, 0), (1, 1), (1, 1)))
+    windows = np.lib.stride_tricks.sliding_window_view(padded, (3, 3), axis=(2, 3))
+    expected = np.einsum("nchwij,ocij->nohw", windows, w.astype(np.float64))
+    data, weight = (mx.nd.array(array, context, dtype) for array in (x, w))
+    out = mx.nd.Convolution(data, weight, kernel=(3, 3), pad=(1, 1), num_filter=32, no_bias=True)
+    return _off(out.asnumpy(), expected, dtype)
+
+
+def batch_norm(context: Any, dtype: str) -> str:
+    """In training, of eight channels."""
+    import mxnet as mx
+
+    x = np.random.default_rng(5).normal(2, 3, size=(16, 8, 12, 12)).astype(dtype)
+    zeros, ones = np.zeros(8, "float32"), np.ones(8, "float32")
+    state = [mx.nd.array(array, context) for array in (ones, zeros, zeros, ones)]
+    with mx.autograd.train_mode():
+        data = mx.nd.array(x, context, dtype)
+        out = mx.nd.BatchNorm(data, *state, fix_gamma=False, eps=1e-5)
+    wide, axes = x.astype(np.float64), (0, 2, 3)
+    expected = wide - wide.mean(axis=axes, keepdims=True)
+    expected /= np.sqrt(wide.var(axis=axes, keepdims=True) + 1e-5)
+    return _off(out.asnumpy(), expected, dtype)
+
+
+TRIALS: dict[str, tuple[Callable[[Any, str], str], Iterable[str]]] = {
+    "copy": (copy, MOST_OFF),
+    "convolution": (convolution, ("float32",)),  # MXNet: "FP16 gemm on cpu not implemented"
+    "batch norm": (batch_norm, MOST_OFF),
+}
+"""Operator -> how it is tried on a context, and the types that MXNet has it for on a CPU."""
+
+
+def _off(found: NDArray[Any], expected: NDArray[Any], dtype: str) -> str:
+    share = float(np.abs(found.astype(np.float64) - expected).max() / np.abs(expected).max())
+    if not share <= MOST_OFF[dtype]:
+        raise ValueError(f"at most {MOST_OFF[dtype]} from NumPy expected, found {share:.2g}")
+    return f"{share:.1g} from NumPy"
+
+
+def decoder(device_id: int | None) -> str:
+    """DALI's decoder on the CPU against libjpeg-turbo, on a GPU against DALI's on the CPU."""
+    import simplejpeg
+
+    from ..config.schema import Synthetic
+    from ..data.synthetic import draw_split
+
+    settings = Synthetic(train_samples=10, eval_samples=10, min_px=375, max_px=500)
+    jpegs = [content for _, content in draw_split(settings, "train")]
+    expected, whose = [simplejpeg.decode_jpeg(jpeg) for jpeg in jpegs], "libjpeg-turbo"
+    if device_id is not None:
+        expected, whose = _decode(jpegs, None), "the CPU's"
+    found, luma = _decode(jpegs, device_id), np.array([0.299, 0.587, 0.114])
+    apart = [np.abs((a.astype(float) - b) @ luma) for a, b in zip(found, expected, strict=True)]
+    mean = float(np.mean([array.mean() for array in apart]))
+    if mean > MOST_GREY_LEVELS:
+        raise ValueError(f"at most {MOST_GREY_LEVELS} grey levels expected, found {mean:.1f}")
+    return f"{mean:.2g} grey levels from {whose}"
+
+
+def _decode(jpegs: Sequence[bytes], device_id: int | None) -> list[NDArray[Any]]:
+    """Height x width x RGB of each image, by DALI."""
+    from nvidia.dali import Pipeline, fn
+
+    pipeline = Pipeline(len(jpegs), 1, device_id, prefetch_queue_depth=1)
+    with pipeline:
+        encoded = fn.external_source([[np.frombuffer(jpeg, np.uint8) for jpeg in jpegs]])
+        kind = "cpu" if device_id is None else "mixed"
+        pipeline.set_outputs(fn.decoders.image(encoded, device=kind))
+    pipeline.build()
+    (images,) = pipeline.run()
+    images = images if device_id is None else images.as_cpu()
+    return [np.array(images.at(number)) for number in range(len(jpegs))]
+
+
+if __name__ == "__main__":
+    _try_here(*sys.argv[1:])

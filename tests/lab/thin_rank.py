@@ -1,0 +1,167 @@
+"""A rank with the whole control plane and no MXNet: `control_plane.py` starts thousands of them.
+
+    python -m tests.lab.thin_rank launch CONFIG OUT MODEL_VALUES          `rn50 launch` with them
+    python -m tests.lab.thin_rank RANKS RANKS_PER_NODE MODEL_VALUES CONFIG --out OUT    its program
+
+The program loads what a rank imports once and forks the ranks, which so share their pages. Each
+goes through `train/__main__.py` as a rank that trains does (config, place, locks, signals,
+watchdog, failure), then start-up, log points, checkpoint and stop by the product's own functions.
+A step is asleep; `exchange.py` stands in for Horovod.
+"""
+
+from __future__ import annotations
+
+import gc
+import hashlib
+import itertools
+import os
+import sys
+import time
+from functools import partial
+from pathlib import Path
+from typing import Any, ClassVar, NoReturn
+
+import numpy as np
+from safetensors.numpy import save
+
+from rn50.config.atomic import write_json
+from rn50.config.errors import UserError
+from rn50.config.load import load
+from rn50.config.manifest import SPLITS
+from rn50.data.dataset import load_table
+from rn50.launch.ending import Failed, Stopped
+from rn50.launch.launchers import LAUNCHERS, Job, Launcher
+from rn50.launch.run import Options, launch
+from rn50.train import __main__ as rank_main
+from rn50.train import checkpoint, checkpoint_folder
+from rn50.train.context import RunContext
+from rn50.train.host_reads import HostReads
+from rn50.train.identity import identity_of
+from rn50.train.limits import agreed_stop
+from rn50.train.state import LossScaleState
+from tests.lab.exchange import Member
+
+NAME = "forked"
+STEP_S = 1.0
+STATISTICS = 2 * 26_560
+"""In each rank's part: running mean and variance of ResNet-50's 26,560 channels."""
+
+
+class Forked(Launcher):
+    """All ranks on this machine, on as many nodes as the config has."""
+
+    name, program, product, controller = NAME, "fork", "rn50", "gloo"
+    may_start_elsewhere: ClassVar[bool] = False
+
+    def command(self, job: Job) -> list[str]:
+        module = [sys.executable, "-m", "tests.lab.thin_rank"]
+        return [*module, str(job.ranks), str(job.ranks_per_node), *job.command]
+
+    def is_installed(self) -> bool:
+        return True
+
+
+def launch_thin(config: str, out: str, model_values: str) -> int:
+    """Run to the end that the driver brings about."""
+    LAUNCHERS[NAME] = Forked()
+    try:
+        track = lambda _: lambda done, total: None  # noqa: E731
+        launch(load(config), track, Options(NAME, out=Path(out), program=(model_values,)))
+    except (Failed, Stopped, UserError) as error:
+        print(f"rn50: error: {error}", file=sys.stderr, flush=True)
+        return 1
+    return 0
+
+
+def count_opens() -> list[str]:
+    """The files that this process opens from now on, but for the kernel's."""
+    opened: list[str] = []
+
+    def audit(event: str, arguments: tuple[Any, ...]) -> None:
+        if event == "open" and isinstance(arguments[0], str | os.PathLike):
+            path = str(Path(arguments[0]).absolute())
+            if not path.startswith(("/proc/", "/sys/")):
+                opened.append(path)
+
+    sys.addaudithook(audit)
+    return opened
+
+
+def train(context: RunContext, _: HostReads | None, opened: list[str], model_values: int) -> None:
+    """In the place of training: runs until it is asked to stop. `model_values`: float32, of rank
+    0's part of the checkpoint."""
+    process, plan = context.process, context.plan
+    with context.timeline.span("build pipelines"):
+        tables = [load_table(Path(context.run.data.path), split) for split in SPLITS]
+    with context.timeline.span("open connections"):
+        ranks = Member(context.out, process.rank)
+    with context.timeline.span("agree on weights"):
+        digest = hashlib.blake2b(context.loaded.sha256.encode(), digest_size=16).digest()
+        assert set(ranks.gather(digest)) == {digest}
+    context.start_clock([])
+    ranks.sum([float(len(opened))])
+    context.timeline.phase = "epoch 1"
+    for step in itertools.count(1):
+        time.sleep(STEP_S)
+        context.state.advance(plan, step, STEP_S)
+        if step % plan.log_every_steps:
+            continue
+        loss, *requests = ranks.sum([float(len(tables)), *context.stop.flags])
+        if process.rank == 0:
+            context.metrics.write("train", step=step, loss=loss)
+        if reason := agreed_stop(requests):
+            break
+    save_now(context, ranks, model_values)
+    context.log.abort()
+    if process.rank == 0:
+        stopped = f"{reason} at step {context.state.step}"
+        write_json(context.out / "result.json", {"status": "aborted", "stopped": stopped})
+    ranks.sum([0.0])
+
+
+def save_now(context: RunContext, ranks: Member, model_values: int) -> None:
+    """A checkpoint, as `train/checkpointer.py` writes it; each rank has statistics of its own."""
+    process, folder = context.process, context.out / "checkpoint"
+    with context.timeline.span("checkpoint"):
+        own = {"statistics": np.full(STATISTICS, process.rank, np.float32)}
+        data = save(own)
+        parts = checkpoint.parts_of(ranks.gather(checkpoint.row_of(data, busy=False)), process.rank)
+        assert parts is not None
+        folder.mkdir(exist_ok=True)
+        path = folder / checkpoint.file_name(context.state.step)
+        if process.rank:
+            for part in parts:
+                checkpoint.write_part(path, part, data)
+            return
+        meta = context.meta(0.0, LossScaleState(value=1.0))
+        checkpoint.write(path, meta, {"model": np.zeros(model_values, np.float32), **own}, parts)
+        checkpoint_folder.prune(folder, context.run.checkpoint.keep)
+
+
+def main(arguments: list[str]) -> int:
+    """Fork the ranks and wait for all of them; 0 if each ended well. The others learn of a rank
+    that failed from the watchdog alone: a launcher on another node may take no notice either."""
+    ranks, per_node, model_values = map(int, arguments[:3])
+    options = rank_main.parse(arguments[3:])
+    identity_of(load(options.config))  # what that imports, reads and makes once is shared too
+    gc.collect()
+    gc.freeze()  # a collection would write to every page, and so copy it
+    for rank in range(ranks):
+        if os.fork() == 0:
+            _be(rank, ranks, per_node, model_values, options)
+    codes = [os.waitstatus_to_exitcode(os.wait()[1]) for _ in range(ranks)]
+    return int(any(codes))
+
+
+def _be(rank: int, ranks: int, per_node: int, model_values: int, options: Any) -> NoReturn:
+    """One rank; its environment is what horovodrun would give it."""
+    names = ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE")
+    for name, value in zip(names, (rank, ranks, rank % per_node, per_node), strict=True):
+        os.environ[f"HOROVOD_{name}"] = str(value)
+    body = partial(train, opened=count_opens(), model_values=model_values)
+    rank_main.run_rank(options.config, options.overrides, options.out, train=body)
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    sys.exit(launch_thin(*sys.argv[2:]) if sys.argv[1] == "launch" else main(sys.argv[1:]))
