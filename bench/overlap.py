@@ -29,9 +29,7 @@ if TYPE_CHECKING:
     from ..train.trainer import Trainer
 
 
-UNSTAMPED = SimpleNamespace(
-    **dict.fromkeys(("ask", "batch", "forward", "backward", "reduction", "update"), lambda *_: None)
-)
+UNSTAMPED = SimpleNamespace(**dict.fromkeys(("begin", "have_batch", "after"), lambda *_: None))
 """In the place of the stamps of train/step_times.py."""
 
 
@@ -78,18 +76,18 @@ def _kinds_of_steps(trainer: Trainer, count: int) -> Callable[[str], dict[str, C
 
     def step(updater: Updater, times: Any, *, reduces: bool = True) -> None:
         """As train/loop.py has it."""
-        times.ask(next(numbers))
-        times.batch()
+        times.begin(next(numbers))
+        times.have_batch()
         with autograd.record():
             losses = trainer.model.loss(trainer.model.net(images), labels)
-        times.forward(losses)
+        times.after("forward", [losses])
         losses.backward()
-        times.backward(trainer.comm)
+        times.after("backward", trainer.comm.written_last)
         if reduces:
             trainer.comm.reduce()
-        times.reduction(trainer.comm)
+        times.after("reduction", trainer.comm.buckets)
         updater.step(1, still)
-        times.update(updater.written_last)
+        times.after("update", updater.written_last)
 
     def reduce() -> None:
         trainer.comm.reduce()

@@ -11,7 +11,7 @@ import pytest
 
 from rn50.cli.measuring import Measuring
 from rn50.config.finding import clock_time
-from rn50.launch.ending import Stopped, measured, measuring_stopped
+from rn50.launch.ending import Stopped
 from tests.waiting import leave_nothing, wait_until
 
 pytestmark = pytest.mark.slow
@@ -101,13 +101,10 @@ def test_a_stop_in_the_command_itself_is_an_ending(monkeypatch: pytest.MonkeyPat
     with pytest.raises(Stopped) as caught, Measuring() as track:
         track("timing rounds")(3, 7)
         raise KeyboardInterrupt("SIGTERM")
-    assert caught.value.ending == measuring_stopped(
-        "SIGTERM", "timing rounds, 3 of 7", ["bench", "loop"]
-    )
+    ending = caught.value.ending
+    assert ending.reason.startswith("stopped by SIGTERM while timing rounds, 3 of 7")
+    assert ending.next == "rn50 bench loop"
 
 
-def test_the_last_line_says_where_the_results_are() -> None:
-    assert measured(42.4, None, as_json=False).line.startswith("measured in 0:42; results: above")
-    line = measured(3723, Path("a.svg"), as_json=True).line
-    assert line == "measured in 1:02:03; results: the JSON above; plot: a.svg"
+def test_a_clock_time_is_short() -> None:
     assert [clock_time(s) for s in (0, 59.6, 3599)] == ["0:00", "1:00", "59:59"]

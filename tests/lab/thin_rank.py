@@ -31,7 +31,7 @@ from rn50.config.manifest import SPLITS
 from rn50.data.dataset import load_table
 from rn50.launch.ending import Failed, Stopped
 from rn50.launch.launchers import LAUNCHERS, Job, Launcher
-from rn50.launch.run import launch
+from rn50.launch.run import Options, launch
 from rn50.train import __main__ as rank_main
 from rn50.train import checkpoint, checkpoint_folder
 from rn50.train.context import RunContext
@@ -66,7 +66,7 @@ def launch_thin(config: str, out: str, model_values: str) -> int:
     LAUNCHERS[NAME] = Forked()
     try:
         track = lambda _: lambda done, total: None  # noqa: E731
-        launch(load(config), NAME, track, out=Path(out), program=(model_values,))
+        launch(load(config), track, Options(NAME, out=Path(out), program=(model_values,)))
     except (Failed, Stopped, UserError) as error:
         print(f"rn50: error: {error}", file=sys.stderr, flush=True)
         return 1
