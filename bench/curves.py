@@ -61,7 +61,7 @@ class Timing(NamedTuple):
 
 
 def time_rounds(
-    started: AbstractContextManager[Trainer], out: Path, rounds: str, steps: str
+    started: AbstractContextManager[Trainer], rounds: str, steps: str
 ) -> dict[str, list[float]]:
     """Train on one rank, round after round, each until the last rank has finished.
 
@@ -69,14 +69,13 @@ def time_rounds(
     """
     from mxnet import nd
 
-    from .rank import alternate_on_ranks, next_steps, rank_rounds
+    from .rank import alternate_on_ranks, next_steps
 
     count = int(steps)
     with started as trainer:
         contenders = {"steps": next_steps(trainer, count)}
-        (samples,) = alternate_on_ranks(
-            trainer, contenders, rank_rounds(trainer, out, rounds)
-        ).values()
+        turns = range(int(rounds) + 1)
+        (samples,) = alternate_on_ranks(trainer, contenders, turns).values()
         mine = nd.array([sample.cpu_s for sample in samples], trainer.ctx)
         cpu_s = trainer.comm.sum_losses(mine).asnumpy().tolist()
     return {

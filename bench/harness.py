@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import platform
 import re
@@ -15,13 +14,11 @@ from typing import Any, NamedTuple, TypeVar
 
 import typer
 
-from ..config.atomic import write_file
 from ..config.errors import UserError
 from ..config.load import Loaded
 from ..config.progress import Tracker
 
 T = TypeVar("T")
-_ROUNDS = "rounds.json"
 
 
 # --- the table ------------------------------------------------------------------------------------
@@ -182,29 +179,6 @@ def in_turn(
 
 def _order(contenders: Sequence[T], number: int) -> Sequence[T]:
     return contenders if number % 2 else contenders[::-1]
-
-
-def count_rounds(out: Path, rounds: int, *, noted: bool = True) -> Iterator[int]:
-    """0, which warms up, to `rounds`; each is noted in `out` when the next is asked for.
-
-    Args:
-        out: the benchmark's folder.
-        rounds: those that count.
-        noted: on one rank alone, between measurements.
-    """
-    for turn in range(rounds + 1):
-        yield turn
-        if noted:
-            write_file(out / _ROUNDS, json.dumps([turn + 1, rounds + 1]))
-
-
-def read_rounds(out: Path) -> tuple[int, int] | None:
-    """(done, total) as noted in `out`, the first, which warms up, among them; None: none yet."""
-    try:
-        done, total = json.loads((out / _ROUNDS).read_text())
-    except (OSError, ValueError):
-        return None
-    return done, total
 
 
 # --- results --------------------------------------------------------------------------------------

@@ -41,13 +41,13 @@ def time_kinds(out: Path, rules: str, rounds: str, steps: str) -> dict[str, dict
         rules: groupings as in `comm.groups`, separated by semicolons.
     """
     from ..train.step_times import PHASES
-    from .rank import alternate_on_ranks, rank_rounds, started_trainer
+    from .rank import alternate_on_ranks, started_trainer
 
     count = int(steps)
     seconds: dict[str, dict[str, list[float]]] = {rule: {} for rule in rules.split(";")}
     with started_trainer(out) as trainer:
         kinds_of, times = _kinds_of_steps(trainer, count), trainer.steps.times
-        for number in rank_rounds(trainer, out, rounds):
+        for number in range(int(rounds) + 1):
             for rule in seconds:
                 samples = alternate_on_ranks(trainer, kinds_of(rule), iter([number]))
                 found = wall_s(samples, each=count)
@@ -134,10 +134,8 @@ def overlap(
     if (ranks := build_plan(loaded.run).ranks) < 2:
         raise UserError("bench overlap: two ranks or more expected, found 1: nothing to send")
     load_ready(job)
-    seconds = measure_on_ranks(
-        *(loaded, job.launcher, "overlap", ";".join(rules), rounds, steps),
-        progress=job.track("timing steps"),
-    )
+    job.track("timing steps")
+    seconds = measure_on_ranks(loaded, job.launcher, "overlap", ";".join(rules), rounds, steps)
     rows = overlap_rows(seconds)
     line = unresolved_line(rows)
     return Outcome(

@@ -47,7 +47,7 @@ def time_on_images(out: Path, rounds: str, steps: str) -> dict[str, list[float]]
     """One rank, on the config's images."""
     from .rank import started_trainer
 
-    return time_rounds(started_trainer(out), out, rounds, steps)
+    return time_rounds(started_trainer(out), rounds, steps)
 
 
 @bench(

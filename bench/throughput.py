@@ -58,7 +58,7 @@ def time_on_random(out: Path, rounds: str, steps: str) -> dict[str, list[float]]
     """One rank, on its random batch."""
     from .rank import started_trainer
 
-    return time_rounds(started_trainer(out, random_sources), out, rounds, steps)
+    return time_rounds(started_trainer(out, random_sources), rounds, steps)
 
 
 @bench(

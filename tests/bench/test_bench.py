@@ -16,7 +16,7 @@ from rn50.bench.allreduce import (
     plan_allreduces,
     refusal_lines,
 )
-from rn50.bench.harness import alternate, count_rounds, in_turn, ratio_spread, read_rounds
+from rn50.bench.harness import alternate, in_turn, ratio_spread
 from rn50.bench.jobs import measure_on_ranks
 from rn50.bench.overlap import overlap_rows, overlap_table, unresolved_line
 from rn50.cli.bench import print_figures, ratio_rows
@@ -110,24 +110,30 @@ def times(
     }
 
 
-def test_overlap_is_resolved_where_communication_is_large_against_the_noise() -> None:
-    noise_s = (-0.01, 0.01, 0.0, -0.005, 0.005)
-    (row,) = overlap_rows(times(0.15, *noise_s))
-    assert row["resolvable"]
-    # s = 7.9 ms, t of 4 degrees of freedom 2.13, five rounds: 7.5 ms of 150
-    assert row["hidden_uncertainty"] == pytest.approx(2.13 * 0.0079057 / 5**0.5 / 0.15, rel=1e-3)
-    assert overlap_table([row])[0][6] == "0.60"
-    assert unresolved_line([row]) is None
+NOISE_S = (-0.01, 0.01, 0.0, -0.005, 0.005)
+"""Of five rounds: s = 7.9 ms, t of 4 degrees of freedom 2.13, so known to +- 7.5 ms."""
 
-    (row,) = overlap_rows(times(0.009, *noise_s))  # 3 % of computing, the same noise
-    assert not row["resolvable"]
-    assert row["hidden_uncertainty"] == pytest.approx(0.837, rel=1e-2)
-    assert row["hidden"]["n"] == 5
-    assert overlap_table([row])[0][6] == "?"
+
+@pytest.mark.parametrize(
+    ("communication_s", "noise_s", "uncertainty", "hidden"),
+    [
+        (0.15, NOISE_S, 2.13 * 0.0079057 / 5**0.5 / 0.15, "0.60"),
+        (0.009, NOISE_S, 0.837, "?"),  # 3 % of computing
+        (0.15, (0.0,), None, "?"),  # one round shows no spread
+        (0.3, (-0.5, 0.3, 0.05), None, "?"),  # four ranks that share two cores
+    ],
+)
+def test_overlap_is_resolved_where_communication_is_large_against_the_noise(
+    communication_s: float, noise_s: tuple[float, ...], uncertainty: float | None, hidden: str
+) -> None:
+    (row,) = overlap_rows(times(communication_s, *noise_s))
+    assert row["resolvable"] is (hidden != "?")
+    if uncertainty:
+        assert row["hidden_uncertainty"] == pytest.approx(uncertainty, rel=1e-2)
+    assert overlap_table([row])[0][6] == hidden
     line = unresolved_line([row])
-    assert line is not None
-    assert "single: communication is 3.0% to 3.0% of computing" in line
-    assert "known to +-0.84 at best, where +-0.25 is the limit" in line
+    assert (line is None) is row["resolvable"]
+    assert line is None or "single" in line
 
 
 def test_one_lucky_grouping_is_judged_by_the_noise_of_all() -> None:
@@ -135,21 +141,6 @@ def test_one_lucky_grouping_is_judged_by_the_noise_of_all() -> None:
     noisy = times(0.05, -0.04, 0.04)["single"]
     rows = overlap_rows({"lucky": lucky, "noisy": noisy})
     assert [row["resolvable"] for row in rows] == [False, False]
-
-
-def test_one_round_tells_nothing() -> None:
-    (row,) = overlap_rows(times(0.15, 0.0))
-    assert (row["resolvable"], row["hidden_uncertainty"]) == (False, None)
-    line = unresolved_line([row])
-    assert line is not None and "one round shows no spread" in line
-
-
-def test_the_documented_measurements_are_judged_as_they_are_described() -> None:
-    """docs/communication.md: two hosts at half of computing; four ranks that share two cores."""
-    hosts = times(0.168, -0.02, 0.02, 0.01, -0.01, 0.0, hidden=0.59)
-    assert overlap_rows(hosts)[0]["resolvable"]
-    shared = times(0.3, -0.5, 0.3, 0.05, hidden=0.6)
-    assert not overlap_rows(shared)[0]["resolvable"]
 
 
 def test_a_part_of_a_delay_is_marked_where_it_is_noise(capsys) -> None:
@@ -161,8 +152,7 @@ def test_a_part_of_a_delay_is_marked_where_it_is_noise(capsys) -> None:
     assert ratio_rows(ratios)[1] == ("part", "?", "?", "?", "1")
     print_figures(ratios, {"ranks": 2})
     out = capsys.readouterr().out
-    assert "?: not resolvable: part: the rounds differ by so much that it is known to +-3.00" in out
-    assert "14" not in out
+    assert "?: not resolvable: part" in out and "+-3.00" in out and "14" not in out
 
 
 def test_half_a_width_grows_with_the_spread_and_shrinks_with_the_rounds() -> None:
@@ -171,8 +161,7 @@ def test_half_a_width_grows_with_the_spread_and_shrinks_with_the_rounds() -> Non
     assert two == pytest.approx(6.31 * 0.5**0.5 / 2**0.5)  # Student's t of one degree of freedom
     many = resolution.half_width([[1.0, 2.0] * 20], 40)
     assert many is not None and many < 0.15
-    both = resolution.half_width([[1.0, 2.0]], 2, 2)
-    assert both == pytest.approx(2**0.5 * two)
+    assert resolution.half_width([[1.0, 2.0]], 2, 2) == pytest.approx(2**0.5 * two)
 
 
 # --- contenders in turn, names --------------------------------------------------------------------
@@ -206,17 +195,6 @@ def test_a_ratio_is_of_pairs_of_the_same_round() -> None:
 
 
 # --- progress, plots, failures --------------------------------------------------------------------
-
-
-def test_rounds_are_noted_when_they_are_over(tmp_path: Path) -> None:
-    seen = []
-    for turn in count_rounds(tmp_path, 2):
-        seen.append((turn, read_rounds(tmp_path)))
-    assert seen == [(0, None), (1, (1, 3)), (2, (2, 3))]
-    assert read_rounds(tmp_path) == (3, 3)
-    list(count_rounds(tmp_path / "none", 2, noted=False))  # another rank: writes nowhere
-    (tmp_path / "rounds.json").write_text("[1")
-    assert read_rounds(tmp_path) is None
 
 
 @pytest.mark.slow
