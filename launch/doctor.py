@@ -26,8 +26,8 @@ import numpy as np
 
 from ..config.errors import UserError
 from ..train.gpu import LIBRARY, Gpu, Gpus, check_driver, dotted, read_gpus
-from .free_memory import free_memory_bytes
 from .host_limits import check_open_files, read_limits
+from .preflight import free_memory_bytes
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
