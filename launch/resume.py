@@ -14,15 +14,15 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from ..config.atomic import create_new, partial_beside
+from ..config.atomic import partial_beside
 from ..config.errors import UserError, failing_as
 from ..config.load import Loaded, load
 from ..config.reading import read_file, read_object
 from ..config.recorded import RESUME, load_named
+from ..data.lock import FolderInUse
 from ..logging.mlperf import close_interrupted
 from ..train import checkpoint_folder
 from ..train.checkpoint import Checkpoint
-from ..train.rank_lock import FolderInUse
 from ..train.resume import (
     INTERRUPTED_LOG,
     LOG,
@@ -156,7 +156,7 @@ def _copy_starts(out: Path, found: Checkpoint | None, number: int) -> dict[str, 
             went_on = [line for line in lines if b'"key": "run_stop"' not in line]
             with (
                 failing_as(f"{out / name}: cannot copy"),
-                os.fdopen(create_new(begun[name]), "wb") as file,
+                begun[name].open("wb") as file,
             ):
                 file.writelines(went_on)
     except BaseException:

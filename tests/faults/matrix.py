@@ -193,7 +193,7 @@ def run_case(case: Case, data: Path, bound_s: float = DEATH_BOUND_S) -> Outcome:
         if case.fault == TWO_FIRST:
             command = ["bash", "-c", _TWICE, "-", *command]
         if case.fault == "network cut":
-            command = [str(ROOT / "scripts/netlab.sh"), "run", "2", "0", "0", "--", *command]
+            command = [str(ROOT / "tests/lab/netlab.sh"), "run", "2", "0", "0", "--", *command]
         environment = os.environ | {"PYTHONPATH": str(ROOT)}
         begun_s = time.time()
         process = subprocess.Popen(

@@ -54,7 +54,7 @@ def lab(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     if reason := missing():
         pytest.skip(reason)
     folder = tmp_path_factory.mktemp("slurm") / "lab"
-    script = root / "scripts/slurmlab.sh"
+    script = root / "tests/lab/slurmlab.sh"
     done = subprocess.run([script, "up", folder, "3"], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     yield folder / "slurm.conf"
