@@ -146,7 +146,7 @@ class _File:
             raise UserError(f"{where}: a YAML file or a name expected, found {show(value)}")
         below = entry.key if entry.key == _SYSTEM else entry.key.rpartition(".")[0]
         section = ".".join(filter(None, (self.section, below)))
-        finders = {"": find_base, _SYSTEM: find_system}
+        finders: dict[str, Callable[[str, Path], Path]] = {"": find_base, _SYSTEM: find_system}
         base = self._found(finders.get(section, find_file), value, where)
         if section == _SYSTEM and self.section != _SYSTEM:
             return machine_layers(base, self.chain)

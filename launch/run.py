@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from ..compliance.check_log import Check, check_log
 from ..compliance.config_rules import check_config
 from ..compliance.official import check_officially
-from ..config.atomic import write_json, write_own
+from ..config.atomic import write_file, write_json
 from ..config.errors import UserError
 from ..config.load import Loaded, load
 from ..config.manifest import Manifest
@@ -289,7 +289,7 @@ def announce(plan: LaunchPlan) -> None:
 
 def save_config(loaded: Loaded, out: Path) -> None:
     """Write config.yaml, which runs the same again, and origins.json."""
-    write_own(out / "config.yaml", loaded.to_yaml())
+    write_file(out / "config.yaml", loaded.to_yaml())
     origins = {path: str(origin) for path, _, origin in loaded.leaves()}
     write_json(out / "origins.json", origins)
 

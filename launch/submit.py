@@ -14,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ..config.atomic import write_json, write_own
+from ..config.atomic import write_file, write_json
 from ..config.errors import UserError
 from ..config.finding import printable
 from ..config.load import Loaded
@@ -98,9 +98,9 @@ def submit(
     plan_submission(loaded, scheduler, runs, Path("-"))  # refuses before a folder is made
     plan = plan_submission(loaded, scheduler, runs, folder or new_run_folder(loaded.run), overrides)
     if folder is None:
-        write_own(plan.folder / "config.yaml", loaded.to_yaml())
+        write_file(plan.folder / "config.yaml", loaded.to_yaml())
     put_aside(plan.folder)
-    write_own(plan.folder / "job.sh", plan.script)
+    write_file(plan.folder / "job.sh", plan.script)
     job = _start_here(plan) if scheduler == "local" else _queue(plan)
     with suppress(OSError):  # it has been submitted in any case
         write_json(plan.folder / SUBMISSION, {"scheduler": scheduler, "job": job, "runs": runs})

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from optuna.trial import FrozenTrial, TrialState
 
-from ..config.atomic import write_own
+from ..config.atomic import write_file
 from ..config.errors import UserError, failing_as
 from ..config.finding import number as number_of
 from ..config.plan import build_plan
@@ -209,7 +209,7 @@ class Driver:
             self._fail(active, "; ".join(str(error).splitlines()))
             return
         path = folder / "config.yaml"
-        write_own(path, loaded.to_yaml())
+        write_file(path, loaded.to_yaml())
         values = ", ".join(f"{key}={value}" for key, value in trial.params.items())
         self._say(f"trial {trial.number}: {values}")
         active.process = start(trial_command(sweep, path), folder)

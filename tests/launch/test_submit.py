@@ -120,9 +120,6 @@ def test_dry_run_prints_script_and_command_and_makes_nothing(rn50) -> None:
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
     assert lines[0] == "#!/usr/bin/env bash" and "#$ -l rt_F=512" in lines
-    assert lines[-2] == (
-        "# would launch: 512 nodes x 4 = 2048 ranks, 5 runs of at most 01:00:00 in all"
-    )
     assert lines[-1].endswith(": qsub -terse -g 'my group' job.sh")
     assert not rn50.results.exists()
 
