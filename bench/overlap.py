@@ -99,7 +99,7 @@ def _kinds_of_steps(trainer: Trainer, count: int) -> Callable[[str], dict[str, C
         trainer.model.net.hybridize(static_alloc=True, static_shape=True)  # gradients have moved
         updater = Updater(parameters, trainer.run.optimizer, ctx=trainer.ctx)
         step(updater, UNSTAMPED)  # compiles; places in the response cache, memory of the new arrays
-        kinds = {
+        kinds: dict[str, Callable[[], object]] = {
             "step": partial(step, updater, UNSTAMPED),
             "computing": partial(step, updater, UNSTAMPED, reduces=False),
             "communication": reduce,

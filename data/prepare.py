@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import glob
 import os
+import shlex
 import shutil
 import tempfile
 from collections.abc import Mapping
@@ -85,7 +86,7 @@ def explain_missing(path: str, written_at: Origin | None = None) -> str:
     where = "" if written_at is None else f"{written_at}: "
     return (
         f"{where}data.path: a packed image set expected at {folder}, found {found}{near} "
-        "(make one with `rn50 data pack IMAGES FOLDER`)"
+        f"(make one with `rn50 data pack IMAGES {shlex.quote(str(folder))}`)"
     )
 
 
