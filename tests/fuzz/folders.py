@@ -109,7 +109,7 @@ def run_case(seed: int, folder: Path) -> Case:
         ("launch", "--resume", str(run), "--dry-run"),
         ("launch", "--resume", "latest", "--dry-run", "--json"),
         ("log", "show", str(run), "--json"),
-        ("predict", "--calibrate", str(run)),
+        ("predict", "calibrate", str(run)),
         lambda: attempts.is_interrupted(run),
         lambda: explain_failure(Evidence(read_failures(run), "", 1)),
         lambda: (stopped_at(run), last_log_point(run)),

@@ -81,7 +81,8 @@ def _predict(rng: random.Random, folder: Path) -> tuple[str, ...]:
         "--seed": number,
     }
     machine = rng.random() < 0.5
-    words = ["predict"]
+    simulated = rng.random() < 0.4
+    words = ["predict", *(["simulate"] if simulated else [])]
     if machine:
         words += ["--system", rng.choice((*list_systems(), "machine.yaml"))]
         words += ["--gpus", rng.choice(("8", "64", number(rng)))]
@@ -89,8 +90,8 @@ def _predict(rng: random.Random, folder: Path) -> tuple[str, ...]:
         (folder / "machine.yaml").write_text(_machine(rng))
     else:
         words.append(rng.choice(_PRESETS))
-    if rng.random() < 0.4:
-        words += ["--simulate", "--steps", rng.choice(("1", "3", _steps(rng)))]
+    if simulated:
+        words += ["--steps", rng.choice(("1", "3", _steps(rng)))]
     for name in rng.sample(sorted(options), rng.randint(0, 3)):
         words += [name, _plain(options[name](rng))]
     return (*words, *rng.choice(((), ("--json",))))

@@ -149,13 +149,13 @@ def test_a_step_that_grows_beyond_all_numbers() -> None:
 @pytest.mark.parametrize(
     "words",
     [
-        *(["--simulate", "--slow-node", "inf"], ["--simulate", "--slow-node", "nan"]),
-        *(["--simulate", "--slow-link", "1e300"], ["--epochs", "nan"], ["--epochs", "inf"]),
-        ["--gpus", "9" * 400],
+        *(["simulate", "--slow-node", "inf"], ["simulate", "--slow-node", "nan"]),
+        *(["simulate", "--slow-link", "1e300"], ["run", "--epochs", "nan"]),
+        *(["run", "--epochs", "inf"], ["run", "--gpus", "9" * 400]),
     ],
 )
 def test_a_prediction_of_no_number(words: list[str]) -> None:
-    done = CliRunner().invoke(app, ["predict", "dgxa100_8", *words, "--json"])
+    done = CliRunner().invoke(app, ["predict", words[0], "dgxa100_8", *words[1:], "--json"])
     assert isinstance(done.exception, UserError | SystemExit) and done.stdout == ""
     assert words[-2] in (done.stderr if done.exit_code == 2 else str(done.exception))
 
@@ -163,7 +163,7 @@ def test_a_prediction_of_no_number(words: list[str]) -> None:
 def test_a_slow_link_needs_two_nodes() -> None:
     """Of TPU pods, which are one node to the model, as of a single machine."""
     for system, gpus in (("tpu_v4", "64"), ("dgxa100", "8")):
-        words = ["predict", "--system", system, "--gpus", gpus, "--batch-per-gpu", "32"]
-        result = CliRunner().invoke(app, [*words, "--simulate", "--steps", "3", "--slow-link", "9"])
+        words = ["predict", "simulate", "--system", system, "--gpus", gpus, "--batch-per-gpu", "32"]
+        result = CliRunner().invoke(app, [*words, "--steps", "3", "--slow-link", "9"])
         assert isinstance(result.exception, UserError)
         assert "two nodes or more expected" in str(result.exception)
