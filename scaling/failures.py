@@ -34,10 +34,10 @@ WRITE_BYTES_PER_S = 0.4e9
 """Digest, write and fsync in rank 0's thread: 0.52 s for ResNet-50 (docs/scaling.md)."""
 _MOST_CHECKPOINTS = 10_000
 END_S = 2.1
-"""From the discovery of a lost rank to the launcher's end, measured at 16 and 64 ranks
-(docs/notebook/control_plane.md)."""
+"""From the discovery of a lost rank to the launcher's end, by tests/lab/control_plane.py at 16 and
+64 ranks (docs/notebook/control_plane.md)."""
 LAUNCH_S, LAUNCH_RANK_S = 1.0, 0.5e-3
-"""Serial work of a launch, measured likewise: CPU time of the launcher before its ranks, and of its
+"""Serial work of a launch, by the same: CPU time of the launcher before its ranks, and of its
 watchdog for eight messages of each rank, of 60 us each, until it trains."""
 
 

@@ -12,10 +12,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, ValidationError, model_validator
 
+from ..config.choices import SchedulerName
 from ..config.errors import UserError
 from ..config.leaves import Leaf, Origin, flatten, nest
 from ..config.load import Loaded, explain, load, merge
-from ..config.names import SchedulerName, file_beside
+from ..config.names import file_beside
 from ..config.plan import build_plan
 from ..config.recorded import load_named
 from ..config.values import Epoch, Float, Int, Name, Positive, Seconds, Section, Text

@@ -17,13 +17,13 @@ from pathlib import Path
 
 from optuna.trial import FrozenTrial, TrialState
 
-from ..config.atomic import write_own
+from ..config.atomic import write_file
 from ..config.errors import UserError, failing_as
 from ..config.finding import number as number_of
 from ..config.plan import build_plan
 from ..config.progress import Advance
 from ..data.prepare import prepare
-from ..launch.ending import Stopped, asked_by, sweep_stopped, was_stopped
+from ..launch.ending import Stopped, asked_by, stopped, was_stopped
 from ..launch.run_lock import hold_run
 from ..launch.supervisor import StopSignals
 from .definition import LoadedSweep
@@ -101,8 +101,10 @@ def run_sweep(loaded: LoadedSweep, track: Callable[[str], Advance], say: Say, ag
             driver.run()
         except KeyboardInterrupt as stop:
             ran = len(driver.active)
-            ended = len(study.trials) - ran
-            ending = sweep_stopped(asked_by(stop), ended, sweep.wanted_trials, ran, folder, again)
+            ended, wanted = len(study.trials) - ran, sweep.wanted_trials
+            ending = stopped(
+                "sweep", asked_by(stop), again, folder, ended=ended, wanted=wanted, ran=ran
+            )
             raise Stopped(ending) from None
     return study
 
@@ -207,7 +209,7 @@ class Driver:
             self._fail(active, "; ".join(str(error).splitlines()))
             return
         path = folder / "config.yaml"
-        write_own(path, loaded.to_yaml())
+        write_file(path, loaded.to_yaml())
         values = ", ".join(f"{key}={value}" for key, value in trial.params.items())
         self._say(f"trial {trial.number}: {values}")
         active.process = start(trial_command(sweep, path), folder)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from optuna.trial import FrozenTrial
 
 from ..compliance.config_rules import check_config
-from ..config.atomic import write_within
+from ..config.atomic import write_output
 from ..config.leaves import yaml_value
 from ..report.charts import svg
 from .definition import LoadedSweep
@@ -44,12 +45,12 @@ def row(trial: FrozenTrial) -> dict[str, Any]:
 def write_results(loaded: LoadedSweep, study: Study, folder: Path) -> dict[str, Any]:
     """Write trials.json, best.yaml (where a trial is complete) and the plots; the summary."""
     found = summary(loaded, study)
-    write_within(folder, "trials.json", json.dumps(found, indent=1, allow_nan=False) + "\n")
+    write_output(folder / "trials.json", json.dumps(found, indent=1, allow_nan=False) + "\n")
     best = study.best()
     if best is not None:
-        write_within(folder, "best.yaml", best_preset(loaded, best))
+        write_output(folder / "best.yaml", best_preset(loaded, best))
     for name, plot in draw_plots(loaded, study).items():
-        write_within(folder, f"{name}.svg", plot)
+        write_output(folder / f"{name}.svg", plot)
     return found
 
 
@@ -61,7 +62,7 @@ def draw_plots(loaded: LoadedSweep, study: Study) -> dict[str, str]:
     import optuna.visualization.matplotlib as draw
     from matplotlib import pyplot
 
-    draws = {
+    draws: dict[str, Callable[..., Any]] = {
         "history": draw.plot_optimization_history,
         "parallel": draw.plot_parallel_coordinate,
         "importance": draw.plot_param_importances,

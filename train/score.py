@@ -59,13 +59,13 @@ def score(
     from mxnet import nd
 
     from ..data.pipeline import build_eval_source
-    from .comm import Communicator, context
+    from .comm import communicator, context
     from .evaluate import evaluate
     from .host_reads import HostReads
     from .trainer import batches_of
 
     ctx, ranks = context(run.system.device, place.local_rank), place.world_size
-    comm = Communicator(ctx, connection)
+    comm = communicator(ctx, connection, ranks)
     comm.start()
     nets = [_network(*pair, comm, place, ctx) for pair in zip(runs, found, strict=True)]
     images = build_eval_source(

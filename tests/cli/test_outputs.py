@@ -119,16 +119,6 @@ def test_what_cannot_be_written_is_refused_before_the_work(rn50, tmp_path: Path)
         assert done.stderr == f"rn50: error: {tmp_path}: a file expected, found a folder\n"
 
 
-@pytest.mark.parametrize(
-    ("arguments", "missing"),
-    [],
-)
-def test_an_output_that_would_not_be_written_is_refused(rn50, arguments, missing: str) -> None:
-    done = rn50(*arguments)
-    assert done.returncode == 2 and missing in done.stderr
-    assert not Path(arguments[-1]).exists()
-
-
 @pytest.mark.parametrize("name", ["result_0.txt", "metrics.jsonl", "result.json"])
 def test_a_run_is_not_written_over_another(rn50, tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_text("evidence\n")

@@ -1,4 +1,4 @@
-"""What each rank writes of a checkpoint, on real ranks: the table of docs/notebook/reliability.md."""
+"""What each rank writes of a checkpoint, on real ranks (docs/notebook/reliability.md)."""
 
 from __future__ import annotations
 

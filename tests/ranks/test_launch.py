@@ -64,7 +64,7 @@ def test_smoke_from_images_to_a_clean_log(rn50, smoke_data: Path, launcher: str)
     assert result["reason"].startswith(reached) and "next" not in result
     assert "POLICY" not in done.stdout  # a first success is no warning
     assert check_officially(folder / "result_0.txt", "4.0.0").messages == ()
-    for kind, count in (("train", 10), ("steps", 10), ("eval", 1), ("gaps", 1)):
+    for kind, count in (("train", 10), ("steps", 10), ("eval", 1)):
         lines = [json.loads(line) for line in (folder / "metrics.jsonl").open()]
         assert len([line for line in lines if line["kind"] == kind]) >= count
     events = json.loads((folder / "timeline.json").read_text())["traceEvents"]
@@ -72,17 +72,15 @@ def test_smoke_from_images_to_a_clean_log(rn50, smoke_data: Path, launcher: str)
     spans = [event for event in events if event["ph"] == "X"]
     names = {span["name"] for span in spans}
     assert {"join ranks", "open connections", "build network", "epoch 1"} <= names
-    # The five steps that were profiled, on both ranks: phases, groups, operators, Horovod's own.
+    # The five steps that were profiled, on both ranks: phases, groups; operators and Horovod's own.
     rows = {(span["pid"], span["tid"].rstrip(" 0123456789")) for span in spans}
-    ours = {"steps", "phases", "host", "group", "MXNet's engine, thread"}
+    ours = {"steps", "phases", "host", "group"}
     assert {(rank, row) for rank in (0, 1) for row in ours} <= rows
-    assert (0, "Horovod, allreduce.group") in rows
+    profiles = [folder / "profile" / name for name in ("rank_0", "rank_1")]
+    assert all("Convolution" in (one / "mxnet.json").read_text() for one in profiles)
+    assert "allreduce.group" in (profiles[0] / "horovod.json").read_text()
     steps = {span["name"] for span in spans if span["pid"] == 1}
     assert {f"step {number}" for number in range(11, 16)} <= steps
-    begun, ended = (f(s["ts"] for s in spans if s["tid"] == "steps") for f in (min, max))
-    operators = [s["ts"] for s in spans if s["tid"].startswith("MXNet")]
-    assert begun - 1e6 < min(operators) and max(operators) < ended + 60e6  # one clock
-    assert not (folder / "profile").exists()
     table = json.loads((folder / "ranks.json").read_text())["ranks"]
     assert table["steps"] == [200, 200] and len(set(table["host"])) == 1
     assert all(0 < ms < 60_000 for ms in (*table["step_p50_ms"], *table["backward_p90_ms"]))
@@ -145,9 +143,7 @@ def test_batch_control_with_a_rank_that_drops_out(rn50, smoke_data: Path) -> Non
     assert [(e.value, e.metadata["epoch_num"]) for e in changes] == [(40, 2), (32, 3)]
     steps = json.loads((folder / "ranks.json").read_text())["ranks"]["steps"]
     assert steps[0] > steps[1] == 50 + 25
-    spans = json.loads((folder / "timeline.json").read_text())["traceEvents"]
-    profiled = {span["pid"] for span in spans if "engine, thread" in str(span.get("tid"))}
-    assert profiled == {0, 1}
+    assert len(list(folder.glob("profile/rank_*/mxnet.json"))) == 2
 
 
 def test_same_bits_however_busy_the_machine(rn50, small_data: Path) -> None:

@@ -54,8 +54,7 @@ def test_the_target_itself_is_success(
     overrides += ["eval.period=1", "eval.offset=0"]
     trainer = Mock(run=load("smoke", overrides).run)
     trainer.plan, trainer.context.state = build_plan(trainer.run), TrainState()
-    found = run.Evaluation(Accuracy(correct, 50_000, 0), 0.0, 0.0)
+    found = Accuracy(correct, 50_000, 0)
     monkeypatch.setattr(run, "train_epoch", Mock())
-    monkeypatch.setattr(run, "log_gaps", Mock())
     monkeypatch.setattr(run, "evaluate_epoch", lambda *_: found)
     assert run.train_blocks(trainer, Mock()) == reached
