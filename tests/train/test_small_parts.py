@@ -88,13 +88,6 @@ def test_placement(variables: dict[str, str], expected: tuple[object, ...]) -> N
     assert read_process_info(variables)[:4] == expected
 
 
-@pytest.mark.parametrize("override", ["model.dtype=float16", "ruleset=0.6.0"])
-def test_unsupported_is_refused_by_name(override: str) -> None:
-    with pytest.raises(UserError, match=override.partition("=")[0]):
-        check_supported(load("quick", [override]).run)
-    check_supported(load("quick").run)
-
-
 @pytest.mark.parametrize(
     ("device", "dtype", "good"),
     [
