@@ -131,7 +131,7 @@ def config_explain(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """What a key means: unit, allowed values, default, and the presets that set it.
+    """What a key means: unit, allowed values and default.
 
     Example: `rn50 config explain optimizer.base_lr`
 
@@ -154,7 +154,7 @@ def config_explain(
         return
     found = [*reference.all_keys().values()] if key is None else reference.find_keys(key)
     if as_json:
-        print_json([reference.to_dict(item) for item in found])
+        print_json([item._asdict() for item in found])
     elif len(found) == 1:
         print("\n".join(reference.render(found[0])))
         if found[0].path == "optimizer.base_lr":

@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from .names import SchedulerName
+from .choices import Algorithm, Groups, SchedulerName
 from .values import (
     LARGEST,
     MOST_RANKS,
@@ -17,7 +17,6 @@ from .values import (
     Count,
     Exponent,
     Fraction,
-    Groups,
     Mount,
     Natural,
     NonNegative,
@@ -61,9 +60,7 @@ class Waiting(Section):
     groups: Groups = default(
         "equal_count(16)", "Gradient groups where neither config nor option names any."
     )
-    algorithm: Literal[
-        "auto", "ring", "torus_2d", "recursive_halving_doubling", "double_tree", "hierarchical"
-    ] = default("auto", "Allreduce where neither config nor option names one.")
+    algorithm: Algorithm = default("auto", "Allreduce where neither config nor option names one.")
     square_torus: Bool = default(
         False, "A torus as square as the ranks allow, instead of nodes x local ranks."
     )

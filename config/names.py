@@ -11,12 +11,9 @@ import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal, get_args
 
 from .errors import UserError, failing_as, show
 
-SchedulerName = Literal["slurm", "sge", "pbs", "lsf", "local"]
-SCHEDULER_NAMES: tuple[SchedulerName, ...] = get_args(SchedulerName)
 PRESETS = Path(__file__).resolve().parent
 SYSTEM_ALIASES = {
     "v100": "dgx1",
@@ -102,8 +99,7 @@ def find_system(name: str, folder: Path, ruleset: str | None = None) -> Path:
         return PRESETS / "system" / f"{known.get(dated, stem)}.yaml"
     hint = _meant(name, folder, wanted, known)
     if name in list_presets():
-        machine = _machine_of(name)
-        hint = f"; {name} is a preset" + (f', its machine is "{machine}"' if machine else "")
+        hint = f"; {name} is a preset"
     looked = f" (looked for {show(resolve(name, folder))})" if "/" in name or "." in name else ""
     raise UserError(
         f"a YAML file or one of {', '.join(list_systems())} expected, "
@@ -128,17 +124,6 @@ def _spelled_out() -> dict[str, str]:
         if match := re.search(r"^name: (.+?)(?: +#.*)?$", text, re.M):
             found[_plain(match[1])] = stem
     return found
-
-
-def _machine_of(preset: str) -> str | None:
-    """The machine of a preset by the name of its file; None: it has one of its own."""
-    text = (PRESETS / f"{preset}.yaml").read_text()
-    section = re.search(r"^system:(.*(?:\n +.*)*)", text, re.M)
-    named = section and re.search(r"^ *(?:\{?(?:.*\n)?.*\bbase: *)?([\w-]+)", section[1])
-    if named and named[1] in list_systems():
-        return named[1]
-    base = re.search(r"^base: *([\w-]+)", text, re.M)
-    return _machine_of(base[1]) if base and base[1] in list_presets() else None
 
 
 def _plain(name: str) -> str:

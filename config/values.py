@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
+from typing import Annotated, Any, TypeVar, get_args, get_origin
 
 from pydantic import (
     AfterValidator,
@@ -18,6 +18,7 @@ from pydantic import (
 )
 
 from . import benchmark
+from .choices import OneOf
 from .duration import Duration
 
 
@@ -33,17 +34,7 @@ class Form:
 
 LOSS_SCALES = (2.0**-14, 2.0**24)
 """Between which a dynamic one moves."""
-ALGORITHMS = (
-    *("auto", "ring", "segmented_ring", "recursive_doubling", "recursive_halving_doubling"),
-    *("double_tree", "torus_2d", "hierarchical"),
-)
-
 _DURATION = Form('a duration with its unit, such as "36 epochs" or "540 steps"')
-_GROUPS = Form(
-    "cubic(F), equal_bytes(N), equal_count(N), halving(N), single, F and N from 1, "
-    "or a list of group sizes such as [3, 21, 57, 80]"
-)
-_ALGORITHM = Form(f"{', '.join(ALGORITHMS)} or torus_2d(ROWSxCOLUMNS)")
 _LOSS_SCALE = Form(
     "a number from 1e-15 to 1e15, dynamic, or dynamic(FIRST), FIRST from {:g} to {:.0f}, "
     "such as dynamic(0.5)".format(*LOSS_SCALES)
@@ -64,31 +55,6 @@ def _parse_duration(value: Any) -> Duration:
     if not isinstance(value, str):
         raise ValueError(_DURATION)
     return Duration.parse(value)
-
-
-def _parse_groups(value: Any) -> str:
-    if isinstance(value, list | tuple) and all(type(size) is int for size in value):
-        value = f"explicit({','.join(map(str, value))})"
-    if not isinstance(value, str) or not re.fullmatch(
-        r"single|(cubic|equal_bytes|equal_count|halving)\([1-9]\d{0,3}\)"
-        r"|explicit\([1-9]\d{0,3}(,[1-9]\d{0,3}){0,999}\)",
-        value,
-    ):
-        raise ValueError(_GROUPS)
-    return value
-
-
-def _parse_groups_or_auto(value: Any) -> str:
-    return "auto" if value == "auto" else _parse_groups(value)
-
-
-def _parse_algorithm(value: Any) -> str:
-    if not isinstance(value, str) or (
-        value not in ALGORITHMS
-        and not re.fullmatch(r"torus_2d\([1-9]\d{0,3}x[1-9]\d{0,3}\)", value)
-    ):
-        raise ValueError(_ALGORITHM)
-    return value
 
 
 def _parse_loss_scale(value: Any) -> float | str:
@@ -217,9 +183,6 @@ Walltime = Annotated[
     _WALLTIME,
 ]
 Length = Annotated[Duration, BeforeValidator(_parse_duration), PlainSerializer(str), _DURATION]
-Groups = Annotated[str, BeforeValidator(_parse_groups), _GROUPS]
-GroupsOrAuto = Annotated[str, BeforeValidator(_parse_groups_or_auto), Form(f"auto, {_GROUPS.text}")]
-Algorithm = Annotated[str, BeforeValidator(_parse_algorithm), _ALGORITHM]
 Profiled = Annotated[str, BeforeValidator(_parse_profiled), _PROFILED]
 LossScale = Annotated[float | str, BeforeValidator(_parse_loss_scale), _LOSS_SCALE]
 Triple = tuple[Float, Float, Float]
@@ -228,7 +191,8 @@ Range = Annotated[tuple[_Number, _Number], AfterValidator(_check_range)]
 
 
 Ruleset = Annotated[
-    Literal[benchmark.RULESETS],  # type: ignore[valid-type]
+    str,
+    OneOf(benchmark.RULESETS),
     BeforeValidator(lambda written: benchmark.ruleset_name(written) or written),
 ]
 

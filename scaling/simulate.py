@@ -51,8 +51,8 @@ class Faults(NamedTuple):
 NO_FAULTS = Faults()
 CHECKPOINT_STEPS = 10
 END_S = 2.1
-"""From the discovery of a lost rank to the launcher's end, by `rn50 bench scale` at 16 and 64 ranks
-(docs/notebook/control_plane.md)."""
+"""From the discovery of a lost rank to the launcher's end, by tests/lab/control_plane.py at 16 and
+64 ranks (docs/notebook/control_plane.md)."""
 LAUNCH_S, LAUNCH_RANK_S = 1.0, 0.5e-3
 """Serial work of a launch, by the same: CPU time of the launcher before its ranks, and of its
 watchdog for eight messages of each rank, of 60 us each, until it trains."""

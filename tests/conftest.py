@@ -36,7 +36,7 @@ settings.register_profile("fast", settings.get_profile("same"), max_examples=10)
 settings.load_profile("same")
 
 
-_OF_PROCESSES = ("container", "faults", "gpu", "portability", "ranks", "slurm")
+_OF_PROCESSES = ("container", "faults", "gpu", "ranks", "slurm")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -45,6 +45,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="neither slow tests nor those that start processes; ten examples of a property",
     )
+    parser.addoption("--nightly", action="store_true", help="tests/lab too: make test-nightly")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -56,8 +57,10 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """With --fast, folders whose files all start processes are not even imported."""
-    fast = config.getoption("--fast")
-    return True if fast and collection_path.name in _OF_PROCESSES else None
+    left_out = () if config.getoption("--nightly") else ("lab",)
+    if config.getoption("--fast"):
+        left_out += _OF_PROCESSES
+    return True if collection_path.name in left_out else None
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -260,7 +260,7 @@ def test_simulation_is_beside_the_closed_form(rn50) -> None:
         (["--system", "cray", "--gpus", "8", "--batch-per-gpu", "8"], "one of a100_pcie, "),
         (["--system", "abci"], "--gpus and --batch-per-gpu expected"),
         (["abci_2048_open", "--system", "dgxa100", "--gpus", "12"], "--gpus: a multiple of 8"),
-        (["dgx1_8", "--system", "dgxa100_8"], 'is a preset, its machine is "dgxa100"'),
+        (["dgx1_8", "--system", "dgxa100_8"], "is a preset"),
         (["quick"], "quick: ResNet-50 v1.5 at 224 px expected, found model.width 16"),
         (["dgxa100_8", "data.crop_px=192"], "found data.crop_px 192 (not 224)"),
         (["base"], "performance section in its YAML expected"),

@@ -18,11 +18,11 @@ import psutil
 import pytest
 
 from rn50.launch import job_steps as steps
-from rn50.launch.disk_reserve import give_back, reserve
 from rn50.launch.job import describe_stop
 from rn50.launch.job_folder import EXIT_MISSED
 from rn50.launch.job_steps import EXIT_HAD_ENDED
 from rn50.launch.resume import close_attempt
+from rn50.launch.run_files import give_back, reserve
 from rn50.logging.parse import read_events
 from rn50.train import checkpoint_folder
 from tests.waiting import leave_nothing, wait_until
@@ -312,7 +312,7 @@ def test_the_reserve_is_there_until_something_fails(tmp_path: Path) -> None:
 def test_a_line_that_a_full_disk_has_cut_ends_before_the_reason(tmp_path: Path) -> None:
     reserve(tmp_path)
     code = (
-        "import sys; from pathlib import Path; from rn50.launch.disk_reserve import give_back; "
+        "import sys; from pathlib import Path; from rn50.launch.run_files import give_back; "
         "sys.stdout.write('warning: no check'); sys.stdout.flush(); "
         "give_back(Path(sys.argv[1])); give_back(Path(sys.argv[1])); print('error: full')"
     )

@@ -11,6 +11,7 @@ import mxnet as mx
 import numpy as np
 import pytest
 
+from rn50.config.choices import NETWORKS
 from rn50.config.load import load
 from rn50.config.names import list_presets
 from rn50.config.schema import Model
@@ -18,7 +19,10 @@ from rn50.train.layers import Network
 from rn50.train.networks import Loss, build_network, image_shape
 
 KEYS = ("network", "dtype", "layout")
-CHOICES = [get_args(Model.model_fields[key].annotation) for key in KEYS]
+CHOICES = [
+    tuple(NETWORKS),
+    *(get_args(Model.model_fields[key].annotation) for key in ("dtype", "layout")),
+]
 TYPED = {"Convolution", "FullyConnected", "BatchNorm", "LRN", "Pooling", "Concat"}
 
 
