@@ -135,7 +135,7 @@ def test_names_end_as_the_optimizers_rule_expects(case: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", SMALL)
+@pytest.mark.parametrize("case", ["tiny", "googlenet"])
 def test_weights_depend_on_the_seed_alone(case: str) -> None:
     model, px = SMALL[case]
 
@@ -168,18 +168,17 @@ def test_initial_scale_is_he_normal_but_for_the_classifier(model: Model, names: 
     assert not any(values.any() for name, values in drawn.items() if name.endswith("bias"))
 
 
-def of_both_layouts(case: str, dtype: str = "float32") -> list[tuple[Any, Any, Any]]:
+def of_both_layouts(case: str) -> list[tuple[Any, Any, Any]]:
     """Networks of the same seed: NCHW, then NHWC."""
     model, px = SMALL[case]
-    models = [model.model_copy(update={"layout": layout, "dtype": dtype}) for layout in LAYOUTS]
+    models = [model.model_copy(update={"layout": layout}) for layout in LAYOUTS]
     return [build_networks(m, 5, crop_px=px, seed=3, ctx=mx.cpu()) for m in models]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("dtype", ["float32", "float16"])
-@pytest.mark.parametrize("case", ["18", "alexnet", "googlenet"])
-def test_weights_of_both_layouts_are_the_same_draw(case: str, dtype: str) -> None:
-    (first, first_eval, _), (last, last_eval, _) = of_both_layouts(case, dtype)
+@pytest.mark.parametrize("case", ["18", "googlenet"])
+def test_weights_of_both_layouts_are_the_same_draw(case: str) -> None:
+    (first, first_eval, _), (last, last_eval, _) = of_both_layouts(case)
     mine, theirs = first.collect_params(), last.collect_params()
     assert list(mine) == list(theirs)
     for name, p in mine.items():
