@@ -30,8 +30,8 @@ ROOT = Path(__file__).resolve().parent.parent
 # whole run of one tree. For new ones: `pytest --hypothesis-profile=search`. Fixtures are folders,
 # written anew.
 CHECKS = (HealthCheck.too_slow, HealthCheck.function_scoped_fixture)
-settings.register_profile("search", deadline=None, suppress_health_check=CHECKS)
-settings.register_profile("same", settings.get_profile("search"), derandomize=True)
+settings.register_profile("search", deadline=None, suppress_health_check=CHECKS, max_examples=500)
+settings.register_profile("same", settings.get_profile("search"), derandomize=True, max_examples=50)
 settings.register_profile("fast", settings.get_profile("same"), max_examples=10)
 settings.load_profile("same")
 
