@@ -1,6 +1,6 @@
 # make test: the whole suite, format, lint, types and shell lint among it. make check: the same.
 # make test TESTS=tests/config: some of it. make test-fast: what starts no process, in a minute.
-# make fuzz MINUTES=30 JOBS=2: cases of every kind with new seeds (tests/fuzz); 1 where one is wrong.
+# make fuzz MINUTES=30: cases of every kind with new seeds (tests/fuzz); 1 where one is wrong.
 .PHONY: setup locks test test-fast test-nightly check fuzz lint architecture format clean distclean
 .PHONY: gpu-test lab-test fault-matrix container-test portability-test
 PYTHON := .venv/bin/python
@@ -21,9 +21,8 @@ test-fast: setup
 check: test
 
 MINUTES := 5
-JOBS := 1
 fuzz: setup
-	$(PYTHON) -m tests.fuzz --minutes $(MINUTES) --jobs $(JOBS)
+	$(PYTHON) -m tests.fuzz --minutes $(MINUTES)
 
 setup:
 	@scripts/setup.sh

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import Any
 
 from .duration import Duration, to_steps
 from .errors import UserError
@@ -38,7 +39,7 @@ class Plan:
     last_batch: str
     segments: tuple[Segment, ...]
     parts: int = 1
-    """Of the set, each read by the ranks of one node (`data.shards`); 1: all ranks read all."""
+    """How many parts the set has, each read by one node (`data.shards`); 1: all ranks read all."""
     epochs: int = 0
     total_steps: int = 0
     warmup_steps: int = 0
@@ -52,12 +53,12 @@ class Plan:
 
     @property
     def global_batch_size(self) -> int:
-        """Of the first segment."""
+        """Images of a step in the first segment."""
         return self.segments[0].global_batch_size
 
     @property
     def steps_per_epoch(self) -> float:
-        """Of the first segment; a fraction where the last partial batch mixes with the next."""
+        """Steps of an epoch in the first segment; a fraction where epochs mix within a batch."""
         exact = self.train_samples / self.global_batch_size
         return exact if self.last_batch == "mix" else math.ceil(exact)
 
@@ -148,6 +149,18 @@ def momentum_for_batch(
     """
     ratio = reference_batch / batch if follow == "momentum" else batch / reference_batch
     return 1 - (1 - reference_momentum) * ratio
+
+
+def in_brief(run: Run) -> dict[str, Any]:
+    """Return what `rn50 runs` shows of a config, for files that it reads without the config."""
+    plan = build_plan(run)
+    return {
+        "name": run.name,
+        "target": run.eval.target,
+        "ranks": plan.ranks,
+        "steps": plan.last_step,
+        "epochs": plan.eval_epochs[-1],
+    }
 
 
 def build_plan(run: Run) -> Plan:

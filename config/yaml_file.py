@@ -59,7 +59,7 @@ def read_layers(
         path: of the file.
         section: the section whose keys the file has; "": it has sections.
         chain: the files of which this one is a base, for circles.
-        within: the folder of somebody else that the file must lie in; its bases are names of
+        within: the folder that a recorded file must lie in; its bases are names of
             presets and machines, never files.
     """
     with failing_as(f"{path}: cannot read"):
@@ -146,7 +146,7 @@ class _File:
             raise UserError(f"{where}: a YAML file or a name expected, found {show(value)}")
         below = entry.key if entry.key == _SYSTEM else entry.key.rpartition(".")[0]
         section = ".".join(filter(None, (self.section, below)))
-        finders = {"": find_base, _SYSTEM: find_system}
+        finders: dict[str, Callable[[str, Path], Path]] = {"": find_base, _SYSTEM: find_system}
         base = self._found(finders.get(section, find_file), value, where)
         if section == _SYSTEM and self.section != _SYSTEM:
             return machine_layers(base, self.chain)

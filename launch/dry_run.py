@@ -20,8 +20,7 @@ from ..config.plan import build_plan
 from ..config.schema import Data, Run
 from ..data.dataset import check_before_run
 from ..data.describe import describe_data
-from ..data.missing import explain_missing
-from ..data.prepare import is_free
+from ..data.prepare import explain_missing, is_free
 from ..scaling.predict import job_of_config, predict
 from .launchers import LAUNCHERS, build_job, pick_launcher
 from .preflight import Here, check_whether_it_runs, notes_on, problems_with, refusals, runs_here

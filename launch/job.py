@@ -18,7 +18,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from ..config.atomic import write_own
+from ..config.atomic import write_file
 from ..config.errors import UserError, failing_as
 from ..config.load import Loaded, load
 from ..config.progress import Tracker
@@ -169,7 +169,7 @@ def describe_machine(run: Run, folder: Path) -> None:
     page = describe_system(run, read_machine(), installed_packages(), read_gpus())
     systems = folder / "systems"
     systems.mkdir(exist_ok=True)
-    write_own(systems / f"{system_id(run)}.json", json.dumps(page, indent=2) + "\n")
+    write_file(systems / f"{system_id(run)}.json", json.dumps(page, indent=2) + "\n")
 
 
 def keep_log(job: OpenJob, run: Run, number: int) -> None:
@@ -179,7 +179,7 @@ def keep_log(job: OpenJob, run: Run, number: int) -> None:
         with suppress(OSError):  # such as a full disk
             folder.mkdir(parents=True, exist_ok=True)
             content = read_file(source, _LONGEST_LOG_BYTES, within=job.folder)
-            write_own(folder / f"result_{number}.txt", content)
+            write_file(folder / f"result_{number}.txt", content)
 
 
 def say_error(error: UserError | OSError, folder: Path) -> int:

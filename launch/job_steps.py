@@ -18,7 +18,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from ..config.atomic import write_own
+from ..config.atomic import write_file
 from ..config.errors import UserError
 from ..config.load import load
 from ..config.reading import read_ends
@@ -63,7 +63,7 @@ def begin(out: Path, config: str, overrides: Sequence[str]) -> int:
         found = begin_attempt(out, todo.loaded) if todo.resumes else None
         (out / RESUME_FROM).unlink(missing_ok=True)
         if found is not None:
-            write_own(out / RESUME_FROM, f"{found.path}\n")
+            write_file(out / RESUME_FROM, f"{found.path}\n")
         backend = backend_of(run, "mpi")
         environment = engine_environment(run, backend, os.environ, mpi=family_here())
         job = Job.of(run, rank_command(RANK, out))

@@ -14,15 +14,15 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from ..config.atomic import create_new, partial_beside
+from ..config.atomic import partial_beside
 from ..config.errors import UserError, failing_as
 from ..config.load import Loaded, load
 from ..config.reading import read_file, read_object
 from ..config.recorded import RESUME, load_named
+from ..data.lock import FolderInUse
 from ..logging.mlperf import close_interrupted
 from ..train import checkpoint_folder
 from ..train.checkpoint import Checkpoint
-from ..train.rank_lock import FolderInUse
 from ..train.resume import (
     INTERRUPTED_LOG,
     LOG,
@@ -112,38 +112,9 @@ def begin_attempt(out: Path, loaded: Loaded) -> Checkpoint | None:
     for failure in read_failures(out):  # replicas differed: what was saved since they last agreed
         if type(step := failure.get("agreed_step")) is int:
             checkpoint_folder.remove_after(out / "checkpoint", step)
-    folder = out / "checkpoint"
-    found, warnings = checkpoint_folder.newest(folder, partial(_check_logs, out, number))
-    if found is None and (found := checkpoint_folder.newest(folder)[0]):
-        warnings.append(f"{found.path.name} is taken all the same, and the log has a gap")
-    for warning in [*warnings, *(other_origin(found) if found else ())]:
-        print(f"rn50: warning: {warning}", file=sys.stderr, flush=True)
-    begun: dict[str, Path] = {}
-    try:
-        for name, size_bytes in _log_sizes(found).items() if found else ():
-            begun[name] = partial_beside(out / name)
-            # With a gap there may be the end that the last attempt was given.
-            lines = _start_of(out, name, size_bytes, number).splitlines(keepends=True)
-            went_on = [line for line in lines if b'"key": "run_stop"' not in line]
-            with (
-                failing_as(f"{out / name}: cannot copy"),
-                os.fdopen(create_new(begun[name]), "wb") as file,
-            ):
-                file.writelines(went_on)
-    except BaseException:
-        for path in begun.values():
-            path.unlink(missing_ok=True)
-        raise
-    kept = out / f"attempt_{number}"
-    kept.mkdir()
-    for name, new_name in _KEPT.items():
-        if (out / name).is_file():
-            (out / name).replace(kept / new_name)
-    for path in out.glob("failure_*.json"):
-        path.replace(kept / path.name)
-    for name in COPIED:
-        if (out / name).is_file():
-            (kept / name).write_bytes(read_file(out / name, _MOST_BYTES, within=out))
+    found = _checkpoint_to_go_on_from(out, number)
+    begun = _copy_starts(out, found, number)
+    _keep_attempt(out, out / f"attempt_{number}")
     reserve(out)
     if found is None:
         print(f"{out}: no checkpoint yet: from the beginning", flush=True)
@@ -159,6 +130,53 @@ def begin_attempt(out: Path, loaded: Loaded) -> Checkpoint | None:
             flush=True,
         )
     return found
+
+
+def _checkpoint_to_go_on_from(out: Path, number: int) -> Checkpoint | None:
+    """The newest whole checkpoint, of those whose log is there if there is one. `number`: of the
+    attempt to be kept."""
+    folder = out / "checkpoint"
+    found, warnings = checkpoint_folder.newest(folder, partial(_check_logs, out, number))
+    if found is None and (found := checkpoint_folder.newest(folder)[0]):
+        warnings.append(f"{found.path.name} is taken all the same, and the log has a gap")
+    for warning in [*warnings, *(other_origin(found) if found else ())]:
+        print(f"rn50: warning: {warning}", file=sys.stderr, flush=True)
+    return found
+
+
+def _copy_starts(out: Path, found: Checkpoint | None, number: int) -> dict[str, Path]:
+    """Log and metrics up to the checkpoint, in files beside them; name -> file. Raises UserError:
+    one cannot be copied; none of the files stays."""
+    begun: dict[str, Path] = {}
+    try:
+        for name, size_bytes in _log_sizes(found).items() if found else ():
+            begun[name] = partial_beside(out / name)
+            # With a gap there may be the end that the last attempt was given.
+            lines = _start_of(out, name, size_bytes, number).splitlines(keepends=True)
+            went_on = [line for line in lines if b'"key": "run_stop"' not in line]
+            with (
+                failing_as(f"{out / name}: cannot copy"),
+                begun[name].open("wb") as file,
+            ):
+                file.writelines(went_on)
+    except BaseException:
+        for path in begun.values():
+            path.unlink(missing_ok=True)
+        raise
+    return begun
+
+
+def _keep_attempt(out: Path, kept: Path) -> None:
+    """Put what the last attempt left into the folder `kept`."""
+    kept.mkdir()
+    for name, new_name in _KEPT.items():
+        if (out / name).is_file():
+            (out / name).replace(kept / new_name)
+    for path in out.glob("failure_*.json"):
+        path.replace(kept / path.name)
+    for name in COPIED:
+        if (out / name).is_file():
+            (kept / name).write_bytes(read_file(out / name, _MOST_BYTES, within=out))
 
 
 def close_attempt(out: Path) -> None:

@@ -15,11 +15,11 @@ from typing import Any, NamedTuple
 from ..compliance.check_log import Check, check_log
 from ..compliance.config_rules import check_config
 from ..compliance.official import check_officially
-from ..config.atomic import write_json, write_own
+from ..config.atomic import write_file, write_json
 from ..config.errors import UserError
 from ..config.load import Loaded, load
 from ..config.manifest import Manifest
-from ..config.plan import build_plan
+from ..config.plan import build_plan, in_brief
 from ..config.progress import Tracker
 from ..config.reading import read_ends, read_object
 from ..config.recorded import load_named
@@ -27,6 +27,7 @@ from ..config.schema import Run
 from ..data.describe import describe_data
 from ..data.prepare import prepare as prepare_data
 from ..report.reproduction import compare_with_recorded
+from ..report.runs import RUN
 from ..train.checkpoint import Checkpoint
 from ..train.seeding import draw_seed
 from .ending import (
@@ -224,7 +225,7 @@ def begin_run(plan: LaunchPlan) -> None:
     reserve(plan.folder)
     save_config(plan.loaded, plan.folder)
     described = describe_environment(plan.environment, plan.launcher, plan.job.command)
-    write_json(plan.folder / "environment.json", described)
+    write_json(plan.folder / "environment.json", described | {RUN: in_brief(plan.run)})
     announce(plan)
 
 
@@ -289,7 +290,7 @@ def announce(plan: LaunchPlan) -> None:
 
 def save_config(loaded: Loaded, out: Path) -> None:
     """Write config.yaml, which runs the same again, and origins.json."""
-    write_own(out / "config.yaml", loaded.to_yaml())
+    write_file(out / "config.yaml", loaded.to_yaml())
     origins = {path: str(origin) for path, _, origin in loaded.leaves()}
     write_json(out / "origins.json", origins)
 

@@ -7,7 +7,6 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from ..config.atomic import create_new
 from ..config.errors import UserError
 from ..config.schema import Run
 
@@ -52,9 +51,7 @@ def reserve(out: Path) -> None:
     """Keep room on the disk of a run, if there is any: on a full disk the end of the log,
     result.json and the line that says why find a place all the same."""
     with suppress(OSError):
-        (out / _RESERVE).unlink(missing_ok=True)
-        with os.fdopen(create_new(out / _RESERVE), "wb") as file:
-            file.write(bytes(_RESERVE_BYTES))
+        (out / _RESERVE).write_bytes(bytes(_RESERVE_BYTES))
 
 
 def give_back(out: Path) -> None:

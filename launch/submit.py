@@ -14,13 +14,14 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ..config.atomic import write_json, write_own
+from ..config.atomic import write_file, write_json
 from ..config.errors import UserError
 from ..config.finding import printable
 from ..config.load import Loaded
+from ..config.plan import in_brief
 from ..config.reading import read_ends, read_file, read_object
 from ..config.recorded import leads_out
-from ..report.runs import FAILED, KILLED, QUEUED, RUNNING, STOPPED, SUBMISSION
+from ..report.runs import FAILED, KILLED, QUEUED, RUN, RUNNING, STOPPED, SUBMISSION
 from .job_folder import EXIT_STOPPED, exit_code_of, is_driven, put_aside
 from .job_script import JobPaths, job_script
 from .preflight import refusals, refuse
@@ -98,12 +99,13 @@ def submit(
     plan_submission(loaded, scheduler, runs, Path("-"))  # refuses before a folder is made
     plan = plan_submission(loaded, scheduler, runs, folder or new_run_folder(loaded.run), overrides)
     if folder is None:
-        write_own(plan.folder / "config.yaml", loaded.to_yaml())
+        write_file(plan.folder / "config.yaml", loaded.to_yaml())
     put_aside(plan.folder)
-    write_own(plan.folder / "job.sh", plan.script)
+    write_file(plan.folder / "job.sh", plan.script)
     job = _start_here(plan) if scheduler == "local" else _queue(plan)
     with suppress(OSError):  # it has been submitted in any case
-        write_json(plan.folder / SUBMISSION, {"scheduler": scheduler, "job": job, "runs": runs})
+        about = {"scheduler": scheduler, "job": job, "runs": runs, RUN: in_brief(loaded.run)}
+        write_json(plan.folder / SUBMISSION, about)
     return plan, job
 
 

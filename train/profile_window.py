@@ -15,7 +15,7 @@ import horovod.mxnet as hvd
 import mxnet as mx
 from mxnet import nd
 
-from ..config.atomic import write_own
+from ..config.atomic import write_file
 from ..config.values import profiled_steps
 from ..logging.timeline import Timeline
 from .context import RunContext
@@ -60,7 +60,7 @@ class ProfileWindow:
         clock = self._context.clock
         timeline = Timeline(self._context.process.rank, clock)
         self._times.add_profiled(timeline, clock.unix_s - time.perf_counter())
-        write_own(self._folder / "spans.json", json.dumps(timeline.spans))
+        write_file(self._folder / "spans.json", json.dumps(timeline.spans))
         self._running, self._steps = False, range(0)
 
     def _begin(self) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..config.atomic import write_json, write_own
+from ..config.atomic import write_file, write_json
 from .context import RunContext
 from .evaluate import Accuracy
 from .profile_window import merge
@@ -110,14 +110,14 @@ class RunLog:
             result["resumed_after_step"] = context.resumed.meta.step
         write_json(context.out / "result.json", result)
         table = {"elapsed_s": time_s, "ranks": ranks}
-        write_own(context.out / "ranks.json", json.dumps(table) + "\n")
+        write_file(context.out / "ranks.json", json.dumps(table) + "\n")
 
     def timeline(self) -> None:
         """timeline.json, with what all ranks have profiled; for when all ranks are done."""
         context = self._context
         if context.process.rank == 0:
             merge(context.out, context.timeline)
-            write_own(context.out / "timeline.json", context.timeline.to_json())
+            write_file(context.out / "timeline.json", context.timeline.to_json())
 
     def _compare_clocks(self) -> None:
         """Note a jump of the host's wall clock: a warning, a record, a key of the log."""

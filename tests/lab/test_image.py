@@ -94,7 +94,7 @@ def test_a_run_from_outside_is_repeated_from_its_saved_config(box: Box, outside:
     )
     assert done.returncode == 0, done.stdout + done.stderr
     line = next(line for line in done.stdout.splitlines() if "reproduced" in line)
-    assert line.startswith("reproduced: same accuracy curve, bit for bit (1 evaluation, 0.")
+    assert line.startswith("reproduced: same accuracy curve, bit for bit (evaluations: 1 here")
     assert "losses and accuracies logged are equal" in line
     assert line.endswith("recorded run: /recorded")
     result = json.loads((box.newest() / "result.json").read_text())

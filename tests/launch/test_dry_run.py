@@ -124,7 +124,7 @@ def test_a_machine_of_ones_own(rn50, tmp_path: Path) -> None:
     done = rn50("launch", "smoke", "--system", str(machine), "--dry-run", "--json")
     assert json.loads(done.stdout)["device"] == "cpu (Own core)"
     done = rn50("submit", "smoke", "--system", str(machine), "--scheduler", "local", "--dry-run")
-    assert "# would launch: 1 nodes x 2 = 2 ranks" in done.stdout, done.stderr
+    assert "# smoke: 1 node x 2 ranks, on local." in done.stdout, done.stderr
 
 
 # --- submit -------------------------------------------------------------------------------------
