@@ -64,7 +64,8 @@ def outcome(subject: Subject) -> str:
     result = subject.folder.result if subject.folder else {}
     status, reason = result.get("status"), result.get("reason") or result.get("stopped")
     if status in ("failed", "aborted") and reason is not None:
-        return f"The run {status}: {show(reason, 2000)}."
+        ended = "failed" if status == "failed" else "was aborted"
+        return f"The run {ended}: {show(reason, 2000)}."
     if not subject.logs:
         return "No log that can be read."
     if len(subject.logs) > 1:

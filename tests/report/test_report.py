@@ -211,11 +211,6 @@ def test_findings_are_listed(run_folder: Path) -> None:
     assert "run_stop aborted" in text
 
 
-@pytest.mark.slow
-def test_the_same_input_makes_the_same_page(run_folder: Path) -> None:
-    assert page_of(run_folder) == page_of(run_folder)
-
-
 def test_a_bare_log_has_a_page(tmp_path: Path) -> None:
     shape = Shape(page_of(write(tmp_path / "log.txt", good_run())))
     assert "us one machine" in shape.text  # the submitter and its system
@@ -317,14 +312,6 @@ def test_a_page_without_one_of_the_files(run_folder: Path, missing: str, how: st
         assert f"{missing}: left out" in shape.text
 
 
-@pytest.mark.parametrize("stop_s", [-92, 1e12])
-def test_clocks_that_cannot_be_right(tmp_path: Path, stop_s: float) -> None:
-    run = good_run()
-    last(run, "run_stop").time_ms = find(run, "run_start").time_ms + 1000 * stop_s
-    find(run, "run_start").metadata["epoch_num"] = 1e300
-    Shape(page_of(write(tmp_path / "log.txt", run)))
-
-
 @pytest.mark.slow
 def test_a_submission_shows_its_runs_and_its_score(tmp_path: Path) -> None:
     for number in range(5):
@@ -363,6 +350,7 @@ def assert_inert(page: str) -> None:
 
 def test_hostile_text_is_text(hostile_folder: Path) -> None:
     page = page_of(hostile_folder)
+    assert page == page_of(hostile_folder)
     assert_inert(page)
     text = Shape(page).text
     assert '<script>document.title="owned"</script>' in text
@@ -423,22 +411,12 @@ def test_the_command(run_folder: Path, tmp_path: Path) -> None:
     assert "Comparison" in out.read_text()
 
 
-def test_the_page_of_a_folder_lies_in_it(run_folder: Path) -> None:
-    assert write_report(run_folder) == run_folder / "report.html"
-    assert (run_folder / "report.html").is_file()
-
-
 @pytest.mark.parametrize("content", ["", "nothing\n"])
 def test_no_page_of_what_is_no_log(tmp_path: Path, content: str) -> None:
     (tmp_path / "log.txt").write_text(content)
     with pytest.raises(UserError, match="an MLPerf log"):
         write_report(tmp_path / "log.txt", tmp_path / "page.html")
     assert [path.name for path in tmp_path.iterdir()] == ["log.txt"]
-
-
-def test_no_page_where_none_can_be_written(run_folder: Path) -> None:
-    with pytest.raises(UserError, match="cannot write"):
-        write_report(run_folder, run_folder / "none" / "page.html")
 
 
 def test_a_page_does_not_replace_its_log(run_folder: Path) -> None:
@@ -531,15 +509,6 @@ def test_a_chart_takes_its_ink_from_the_page() -> None:
     chart = chart_of(Series("A", [[(1, 3), (2, 1)]]), x_label="epoch")
     colours = set(re.findall(r"(?:fill|stroke): ([^;\"]+)", chart))
     assert colours == {"none", "currentColor", "#2f7fd6", "#b0b0b0"}  # the line, the grid
-
-
-@pytest.mark.parametrize("log", [False, True])
-def test_ticks_are_short(log: bool) -> None:
-    lines = [[(1, 0), (20_000, 1)]]
-    chart = chart_of(
-        Series("A", lines), Series("B", [[(1, 0), (20, 1)]]), x_label="s", spread_x=log
-    )
-    assert ">10k</text>" in chart and (">3</text>" in chart) == log
 
 
 PAGE_PX = (816 - 106, 1056 - 106)
