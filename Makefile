@@ -1,10 +1,11 @@
 # make test: the whole suite, format, lint, types and shell lint among it. make check: the same.
 # make test TESTS=tests/config: some of it. make test-fast: what starts no process, in a minute.
-# make fuzz MINUTES=30 JOBS=2: cases of every kind with new seeds (tests/fuzz); 1 where one is wrong.
-.PHONY: setup locks test test-fast check fuzz lint architecture format clean distclean container-test gpu-test
+# make fuzz MINUTES=30: cases of every kind with new seeds (tests/fuzz); 1 where one is wrong.
+.PHONY: setup locks test test-fast test-nightly check fuzz lint architecture format clean distclean
+.PHONY: gpu-test lab-test fault-matrix container-test portability-test
 PYTHON := .venv/bin/python
 ROOMS := bench cli compliance config data launch logging report scaling scripts sweep train tests
-SHELL_SCRIPTS := run_and_time.sh $(wildcard scripts/*.sh) $(wildcard launch/examples/*) .ci/run
+SHELL_SCRIPTS := run_and_time.sh $(wildcard scripts/*.sh tests/lab/*.sh) $(wildcard launch/examples/*) .ci/run
 
 # Most of the suite's time is waiting, for ranks to start and for patience to end: more processes
 # than cores, each with whole files.
@@ -20,9 +21,8 @@ test-fast: setup
 check: test
 
 MINUTES := 5
-JOBS := 1
 fuzz: setup
-	$(PYTHON) -m tests.fuzz --minutes $(MINUTES) --jobs $(JOBS)
+	$(PYTHON) -m tests.fuzz --minutes $(MINUTES)
 
 setup:
 	@scripts/setup.sh
@@ -44,15 +44,24 @@ gpu-test:
 	@scripts/setup.sh --gpu --into .venv-gpu
 	.venv-gpu/bin/python -m pytest tests/gpu
 
+# What a night is for: emulated networks, 64 thin ranks, the image, fresh Debians (root), every fault,
+# new seeds. Each is a target of its own too; docs/architecture.md has what they need.
+test-nightly: lab-test fault-matrix container-test portability-test fuzz
+
+lab-test: setup
+	$(PYTHON) -m pytest --nightly tests/lab
+
+fault-matrix: setup
+	$(PYTHON) -m tests.faults.matrix
+
 # Builds the image and runs smoke in it; as root where there is no base image (docs/containers.md).
 container-test: setup
-	scripts/container_test.sh $(BASE_IMAGE)
+	tests/lab/container_test.sh $(BASE_IMAGE)
 
 # The README's two commands in fresh Debian 12 and 13, over three MPIs; as root (docs/portability.md).
 # ROOTS=bookworm,trixie,mpich: which.
-.PHONY: portability-test
 portability-test:
-	scripts/portability_test.sh $(if $(ROOTS),--roots $(ROOTS)) --write docs/portability.md
+	tests/lab/portability_test.sh $(if $(ROOTS),--roots $(ROOTS))
 
 # The picture of the rooms and their imports, from the sources.
 architecture: setup

@@ -6,11 +6,9 @@ NAMES = (
     "horovod-baseline",
     "allreduce",
     "startup",
-    "scale",
     "scaling",
     "throughput",
     "optimizer",
-    "log",
 )
 """The commands of `rn50 bench`, as its help lists them."""
 

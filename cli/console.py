@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import redirect_stdout
 from functools import partial
 from pathlib import Path
@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TextIO
 import typer
 
 from ..config.atomic import check_output, is_stdout
+from ..config.choices import LAUNCHERS
 from ..config.errors import UserError
 from ..config.finding import printable
 from ..config.progress import Advance
@@ -35,11 +36,9 @@ TYPER_OPTIONS: dict[str, Any] = {
     "add_completion": False,
 }
 
-LAUNCHER_NAMES = ("mpirun", "gloo", "srun", "hydra", "jsrun", "pals", "aprun")
 
-
-def choices(names: Sequence[str]) -> dict[str, Any]:
-    """Of an option with these values: shown by --help, offered by a shell's completion.
+def choices(names: Iterable[str]) -> dict[str, Any]:
+    """The arguments of an option with these values: shown by --help, offered by completion.
 
     What is not among them is refused where it is used, in one line.
     """
@@ -165,7 +164,7 @@ Launcher = Annotated[
     str | None,
     typer.Option(
         help="Default: srun in a Slurm job, else that of Horovod's MPI, else gloo.",
-        **choices(LAUNCHER_NAMES),
+        **choices(LAUNCHERS),
     ),
 ]
 
@@ -189,66 +188,44 @@ class Tracking:
 
     def __enter__(self) -> Callable[[str], Advance]:
         from rich.console import Console
-        from rich.progress import (
-            BarColumn,
-            Progress,
-            ProgressColumn,
-            Task,
-            TextColumn,
-            TimeRemainingColumn,
-        )
-        from rich.text import Text
-
-        class Rate(ProgressColumn):
-            def render(self, task: Task) -> Text:
-                speed = task.finished_speed or task.speed
-                return Text(pace(speed) if speed else "")
+        from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
         text = partial(TextColumn, markup=False)  # brackets of a name are no style
-        console = Console(stderr=True)
-        self._is_terminal = console.is_terminal
         self._bars = Progress(
-            *(text("{task.description}"), BarColumn(), text("{task.fields[count]}")),
-            *(Rate(), TimeRemainingColumn(), text("{task.fields[detail]}")),
-            console=console,
-            disable=not self._is_terminal,
+            text("{task.description}"),
+            BarColumn(),
+            text("{task.fields[words]}"),
+            TimeRemainingColumn(),
+            console=Console(stderr=True),
         )
-        self._started = False
+        self._bars.disable = not self._bars.console.is_terminal
         return self._track
 
     def __exit__(self, *_: object) -> None:
-        if self._started:
-            self._bars.stop()
+        self._bars.stop()
 
     def _track(self, name: str) -> Advance:
         name = printable(name)
         print(f"{name} ...", file=sys.stderr, flush=True)
         self._bars.start()
-        self._started = True
-        task = self._bars.add_task(name, total=None, count="", detail="")
-        begun_s = told_s = time.monotonic()
-        before: float | None = None
+        task = self._bars.add_task(name, total=None, words="")
+        begun_s = printed_s = time.monotonic()
+        first: float | None = None  # work of an earlier attempt is not our rate
 
         def advance(done: int, total: int, detail: str = "", begun: float = 0.0) -> None:
-            nonlocal told_s, before
-            detail = printable(detail)
-            worked = done + begun
-            count = f"{done:,}/{total:,}"
-            self._bars.update(task, completed=worked, total=total, count=count, detail=detail)
+            nonlocal printed_s, first
+            worked, now_s = done + begun, time.monotonic()
+            first = worked if first is None else first
+            words = [f"{done:,} of {total:,}", *([printable(detail)] if detail else [])]
+            if worked > first:
+                rate = (worked - first) / max(now_s - begun_s, 1e-9)
+                words += [pace(rate), f"{(total - worked) / rate / 60:.1f} min left"]
+            self._bars.update(task, completed=worked, total=total, words=", ".join(words[:3]))
             if done == total:
                 self._bars.stop()
-            now_s = time.monotonic()
-            before = worked if before is None else before  # of an earlier attempt: not our rate
-            if self._is_terminal or now_s < told_s + REPORT_S or done >= total:
-                return
-            told = [detail] if detail else []
-            if worked > before:
-                rate = (worked - before) / (now_s - begun_s)
-                told += [pace(rate), f"{(total - worked) / rate / 60:.1f} min left"]
-            if told:
-                told_s = now_s
-                count = f"{done:,} of {total:,}"
-                print(f"{name}: {count}, {', '.join(told)}", file=sys.stderr, flush=True)
+            elif self._bars.disable and now_s >= printed_s + REPORT_S and len(words) > 1:
+                printed_s = now_s
+                print(f"{name}: {', '.join(words)}", file=sys.stderr, flush=True)
 
         return advance
 
@@ -268,13 +245,11 @@ def say(line: str, *, to: TextIO | None = None) -> None:
     print(printable(line), file=to, flush=True)
 
 
-FREE_CELLS = 12
-"""What a free column keeps at least: a long number is broken once, not into letters."""
 GAP = "  "
-
-
 PAGE_CELLS = 120
 """Width of a page of text on a pipe."""
+_WIDEST_CELLS = 10_000
+"""Width of a pipe: each row has a line, however long."""
 
 
 def page_cells() -> int:
@@ -286,110 +261,50 @@ def page_cells() -> int:
 
 
 def print_table(
-    header: tuple[str, ...],
-    rows: Sequence[tuple[str, ...]],
+    header: Sequence[str],
+    rows: Sequence[Sequence[str]],
     free: Collection[int] = (),
     right: Collection[int] = (),
     paged: bool = False,
 ) -> None:
     """A plain table, on a pipe as wide as it needs to be.
 
-    A terminal's width folds text between words, so that a key or a `file:line` stays whole; where
-    even that is too wide, each row is a block of lines.
-
     Args:
         header: a title for each column, "" for none; it may have several lines.
         rows: cells as text; nothing in them obeys a terminal's orders.
-        free: columns, such as values, whose words may be broken where there is no room.
+        free: columns, such as values, that a narrow terminal folds before the others.
         right: columns that end at the right.
         paged: on a pipe no wider than a page.
     """
-    from rich.cells import cell_len
     from rich.console import Console
 
-    rows = [tuple(map(printable, row)) for row in rows]
-    columns = list(zip(header, *rows, strict=True))
-    widths = [
-        max(cell_len(line) for cell in cells for line in cell.split("\n")) for cells in columns
-    ]
     console = Console()
-    if console.is_terminal or paged:
-        page = page_cells()
-        least = [
-            max((cell_len(word) for cell in cells for word in cell.split()), default=0)
-            for cells in columns
-        ]
-        for number in free:
-            least[number] = min(least[number], FREE_CELLS)
-        fitting = fit_columns(widths, least, page - len(GAP) * (len(columns) - 1))
-        if fitting is None:
-            titles = [title.replace("\n", " ") for title in header]
-            print("\n".join(stack_rows(titles, rows, page)))
-            return
-        widths = fitting
-    table = plain_table(header, rows, widths, right)
-    wide = Console(width=max(sum(widths) + len(GAP) * len(widths), 1))
-    if console.is_terminal:
-        wide.print(table)
-        return
-    with wide.capture() as shown:
-        wide.print(table)
+    if not console.is_terminal:
+        console = Console(width=PAGE_CELLS if paged else _WIDEST_CELLS)
+    with console.capture() as shown:
+        console.print(plain_table(header, rows, free, right))
     print("\n".join(line.rstrip() for line in shown.get().splitlines()))
 
 
 def plain_table(
     header: Sequence[str],
     rows: Sequence[Sequence[str]],
-    widths: Sequence[int],
+    free: Collection[int] = (),
     right: Collection[int] = (),
 ) -> Table:
     """A table without lines; nothing in its cells is read as markup."""
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=None, show_header=any(header), show_edge=False, padding=(0, 0))
-    for number, (title, width) in enumerate(zip(header, widths, strict=True)):
+    gap = (0, len(GAP), 0, 0)
+    table = Table(box=None, show_header=any(header), pad_edge=False, padding=gap)
+    for number, title in enumerate(header):
         justify: Any = "right" if number in right else "left"
-        table.add_column(Text(title), width=width, overflow="fold", justify=justify)
-        if number + 1 < len(widths):
-            table.add_column(width=len(GAP))
+        whole = bool(free) and number not in free
+        table.add_column(Text(title), overflow="fold", justify=justify, no_wrap=whole)
     for row in rows:
-        table.add_row(*[cell for text in row for cell in (Text(text), "")][:-1])
+        table.add_row(*(Text(printable(cell)) for cell in row))
     return table
-
-
-def fit_columns(natural: Sequence[int], least: Sequence[int], available: int) -> list[int] | None:
-    """Widths of columns that fit into `available`: the widest give way first. None: too narrow.
-
-    Args:
-        natural: width of the longest cell of each column.
-        least: what each column needs.
-    """
-    for most in range(max(natural, default=0), -1, -1):
-        widths = [max(low, min(wide, most)) for wide, low in zip(natural, least, strict=True)]
-        if sum(widths) <= available:
-            return widths
-    return None
-
-
-def stack_rows(header: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> list[str]:
-    """A table for a narrow terminal: a row's first cell on a line, the others below."""
-    import textwrap
-
-    lines = []
-    for row in rows:
-        cells = [(title, cell) for title, cell in zip(header, row, strict=True) if cell]
-        lines.append(cells[0][1] if cells else "")
-        for title, cell in cells[1:]:
-            text = f"{title}: {cell}" if title else cell
-            lines += textwrap.wrap(
-                *(text, max(width, FREE_CELLS)),
-                initial_indent=GAP,
-                subsequent_indent=GAP * 2,
-                break_long_words=False,
-                break_on_hyphens=False,
-            )
-    return lines
 
 
 def with_unit(value: float | None, unit: str, digits: int) -> str:

@@ -64,7 +64,7 @@ def launch(
     profile: Annotated[
         str | None,
         typer.Option(
-            help="Record every operation of these steps on all ranks in timeline.json, for "
+            help="Record every operation of these steps on all ranks, for "
             "Perfetto: a number, or the first and last as 101-120.",
             metavar="STEPS",
         ),
@@ -131,6 +131,7 @@ def launch(
     from ..config.reading import read_object
     from ..launch.launchers import pick_launcher
     from ..launch.preflight import problems_with, refuse
+    from ..launch.run import Options
     from ..launch.run import launch as run_launch
     from ..launch.verdict import is_good
 
@@ -141,11 +142,8 @@ def launch(
         with aside, Tracking() as track:
             result = run_launch(
                 wanted.loaded,
-                launcher,
                 track,
-                recorded=wanted.recorded,
-                resume=wanted.resume,
-                again=again,
+                Options(launcher, recorded=wanted.recorded, resume=wanted.resume, again=again),
             )
     except (Failed, Stopped) as error:
         result = read_object(Path(error.ending.folder) / "result.json")

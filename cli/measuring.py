@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 import time
 from pathlib import Path
 
+from ..config.finding import clock_time
 from ..config.progress import Advance
-from ..launch.ending import Stopped, asked_by, measured, measuring_stopped
+from ..launch.ending import Ending, Stopped, asked_by, stopped
 from .console import Tracking
 
 
@@ -35,9 +37,13 @@ class Measuring:
         self._tracking.__exit__(kind, error, trace)
         self._seconds = time.monotonic() - self._begun_s
         if isinstance(error, KeyboardInterrupt):
-            raise Stopped(measuring_stopped(asked_by(error), self._doing, sys.argv[1:])) from None
+            again, doing = shlex.join(["rn50", *sys.argv[1:]]), self._doing or "starting"
+            raise Stopped(stopped("measuring", asked_by(error), again, doing=doing)) from None
 
     def print_end(self, plot: Path | None, *, as_json: bool) -> None:
         """The last line: where the results are."""
         stream = sys.stderr if as_json else sys.stdout
-        print(measured(self._seconds, plot, as_json=as_json).line, file=stream, flush=True)
+        kept = "the JSON above" if as_json else "above (--json keeps all of them)"
+        drawn = f"; plot: {plot}" if plot is not None else ""
+        ending = Ending(f"measured in {clock_time(self._seconds)}; results: {kept}{drawn}")
+        print(ending.line, file=stream, flush=True)

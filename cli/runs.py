@@ -6,7 +6,6 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from fnmatch import fnmatchcase
-from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,7 +13,7 @@ import typer
 
 from ..config.errors import UserError
 from ..config.finding import clock_time, number, printable
-from ..report.runs import OPEN, QUEUED, RUNNING, STATUSES, Progress, RunRow, read_runs
+from ..report.runs import OPEN, RUNNING, STATUSES, Progress, RunRow, read_runs
 from .console import GAP, Json, choices, plain_table, print_json, print_table, say
 
 if TYPE_CHECKING:
@@ -25,10 +24,6 @@ _FIGURES = 12
 """Characters of a number that a table shows in full."""
 _LOOK_S = 1.0
 """Between two looks at what the ranks have written."""
-_ASK_S = 10.0
-"""Between two questions to a scheduler about one job."""
-_MOST_QUESTIONS = 20
-"""About interrupted jobs: each is a process of some 10 ms here and work for a shared server."""
 
 _BESIDE_NAMES = 56
 """Columns of a live table that progress, epoch (12.34/100), loss, top-1, images/s and left take."""
@@ -138,37 +133,15 @@ def runs(
 
 
 def _with_jobs(rows: Sequence[RunRow]) -> Iterator[RunRow]:
-    """The rows with what schedulers say: of jobs in which no run has begun, and of the newest jobs
-    whose runs were interrupted, which may be in a queue again."""
-    at, questions = int(time.monotonic() / _ASK_S), _MOST_QUESTIONS
-    for row in rows:
-        job = (row.job_folder or row.folder, row.scheduler, row.job, at)
-        if not row.status:
-            status, reason = _look_at(*job)
-            yield row._replace(status=status, reason=reason)
-        elif row.resumable and row.job and questions:
-            questions -= 1
-            queued = _back_in_queue(*job)
-            again = row._replace(status=QUEUED, resumable=False, reason=queued)
-            yield again if queued else row
-        else:
-            yield row
-
-
-@lru_cache(maxsize=1024)
-def _look_at(folder: Path, scheduler: str | None, job: str | None, at: int) -> tuple[str, str]:
+    """The rows, each with a status: those of jobs in which no run has begun have none yet."""
     from ..launch.submit import look_at
 
-    del at
-    return look_at(folder, scheduler, job)
-
-
-@lru_cache(maxsize=1024)
-def _back_in_queue(folder: Path, scheduler: str | None, job: str | None, at: int) -> str:
-    from ..launch.submit import back_in_queue
-
-    del at
-    return back_in_queue(folder, scheduler, job)
+    for row in rows:
+        if row.status:
+            yield row
+        else:
+            status, reason = look_at(row.job_folder or row.folder, row.scheduler, row.job)
+            yield row._replace(status=status, reason=reason)
 
 
 def _terminal_width() -> int | None:
@@ -268,8 +241,7 @@ def _picture(rows: Sequence[RunRow], below: Path, width: int, height: int) -> Re
     parts: list[RenderableType] = [_bars(at_work, below, width)] if at_work else []
     if ended:
         header, cells = _table(ended[:room], width, below)
-        widths = [max(map(len, column)) for column in zip(header, *cells, strict=True)]
-        parts += [""] * bool(at_work) + [plain_table(header, cells, widths)]
+        parts += [""] * bool(at_work) + [plain_table(header, cells)]
     if len(ended) > room:
         parts.append(f"and {len(ended) - room} more")
     return Group(*parts)

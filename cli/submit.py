@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
 
+from ..config.choices import SCHEDULERS
 from ..config.errors import UserError
-from ..config.names import SCHEDULER_NAMES
-from ..launch.ending import Stopped, asked_by, job_ended, job_left
+from ..launch.ending import Stopped, asked_by, job_ended, stopped
 from .console import (
     EXIT_BAD,
     ConfigToResume,
@@ -25,11 +25,12 @@ from .console import (
 )
 
 if TYPE_CHECKING:
-    from ..launch.submit import Submission
+    from ..config.load import Loaded
+    from ..launch.submit import Last, Submission
 
 SchedulerName = Annotated[
     str | None,
-    typer.Option("--scheduler", help="Default: the system's.", **choices(SCHEDULER_NAMES)),
+    typer.Option("--scheduler", help="Default: the system's.", **choices(SCHEDULERS)),
 ]
 
 
@@ -79,47 +80,19 @@ def submit(
 
     Example: `rn50 submit --resume latest --wait`
     """
-    from ..config.recorded import JOB, load_named
     from ..launch import submit as jobs
-    from .machine_option import on_machine
 
-    preset, texts = split_config(config or "quick", overrides)
     if requeue:
-        texts = [*texts, "system.job.requeue=true"]
-    if resume is None:
-        loaded = load_named(preset, on_machine(preset, texts, system), JOB)
-        last = jobs.Last()
-        texts = []  # which config.yaml has
-    else:
-        from ..launch.interrupted import find_interrupted
-
-        if system is not None:
-            raise UserError(
-                "--system: a new job expected, found --resume; system=NAME goes with it"
-            )
-        own = preset if config is not None and "=" not in config else None
-        loaded, last = find_interrupted(resume, own, texts)
+        overrides = [*(overrides or []), "system.job.requeue=true"]
+    loaded, last, texts = _wanted(config, overrides, system, resume)
     name, runs = scheduler or last.scheduler or loaded.run.system.scheduler, runs or last.runs
     if dry_run:
         folder = last.folder or Path(loaded.run.system.results) / loaded.run.name / "job"
-        plan = jobs.plan_submission(loaded, name, runs, folder, texts)
-        if as_json:
-            shown = {"script": plan.script, "command": plan.command, "folder": str(folder)}
-            print_json(shown)
-            return
-        of = loaded.run.system
-        print(plan.script, end="")
-        print(
-            f"# would launch: {of.nodes} nodes x {of.ranks_per_node} = "
-            f"{of.world_size} ranks, "
-            f"{runs} run{'s' * (runs > 1)} of at most {of.job.walltime} in all"
-        )
-        stdin = " <job.sh" if plan.scheduler.from_stdin else ""
-        print(f"# would submit, in {folder}: {shlex.join(plan.command)}{stdin}")
+        _print_plan(jobs.plan_submission(loaded, name, runs, folder, texts), as_json=as_json)
         return
     plan, job = jobs.submit(loaded, name, runs, last.folder, texts)
     cancel = f"{plan.scheduler.cancel_command} {job}"
-    told: dict[str, Any] = {
+    shown: dict[str, Any] = {
         "job": job,
         "scheduler": name,
         "folder": str(plan.folder),
@@ -131,14 +104,48 @@ def submit(
         print(f"{name} job {job} in {plan.folder} (to stop it: {cancel})", file=aside, flush=True)
         if wait:
             code = _wait(plan, name, job, aside)
-            told["exit_code"] = code
+            shown["exit_code"] = code
     except KeyboardInterrupt as stop:
-        raise Stopped(job_left(asked_by(stop), name, job, plan.folder, cancel)) from None
+        log = shlex.quote(str(plan.folder / "job.log"))
+        left = stopped(
+            "waiting", asked_by(stop), cancel, plan.folder, scheduler=name, job=job, log=log
+        )
+        raise Stopped(left) from None
     finally:
         if as_json:
-            print_json(told)
+            print_json(shown)
     if code:
         raise typer.Exit(EXIT_BAD)
+
+
+def _wanted(
+    config: str | None, overrides: list[str] | None, system: str | None, resume: str | None
+) -> tuple[Loaded, Last, list[str]]:
+    """The config, the submission that this one goes on with, and the overrides which the job's own
+    config.yaml does not have."""
+    from ..config.recorded import JOB, load_named
+    from ..launch.interrupted import find_interrupted
+    from ..launch.submit import Last
+    from .machine_option import on_machine
+
+    preset, texts = split_config(config or "quick", overrides)
+    if resume is None:
+        return load_named(preset, on_machine(preset, texts, system), JOB), Last(), []
+    if system is not None:
+        raise UserError("--system: a new job expected, found --resume; system=NAME goes with it")
+    own = preset if config is not None and "=" not in config else None
+    loaded, last = find_interrupted(resume, own, texts)
+    return loaded, last, texts
+
+
+def _print_plan(plan: Submission, *, as_json: bool) -> None:
+    if as_json:
+        folder = str(plan.folder)
+        print_json({"script": plan.script, "command": plan.command, "folder": folder})
+        return
+    print(plan.script, end="")
+    stdin = " <job.sh" if plan.scheduler.from_stdin else ""
+    print(f"# would submit, in {plan.folder}: {shlex.join(plan.command)}{stdin}")
 
 
 def _wait(plan: Submission, scheduler: str, job: str, to: TextIO) -> int:

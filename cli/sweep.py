@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from ..launch.ending import sweep_ended
-from .console import EXIT_BAD, Json, SystemName, Tracking, output_file, print_json, print_table
+from .console import EXIT_BAD, Json, SystemName, Tracking, print_json, print_table
 
 
 def sweep(
@@ -22,9 +22,6 @@ def sweep(
     report_only: Annotated[
         bool, typer.Option("--report", help="Run nothing: results of the trials so far.")
     ] = False,
-    plot: Annotated[
-        Path | None, output_file("Draw history, parameters and their importance as one SVG too")
-    ] = None,
     as_json: Json = False,
 ) -> None:
     """Search a config's parameters with Optuna; the same command continues a search.
@@ -36,14 +33,12 @@ def sweep(
 
     Example: `rn50 sweep config/sweeps/quick_lr.yaml`
 
-    Example: `rn50 sweep config/sweeps/quick_lr.yaml --report --plot sweep.svg`
+    Example: `rn50 sweep config/sweeps/quick_lr.yaml --report`
     """
     from ..config.load import load_system
-    from ..report.charts import save
     from ..sweep.definition import load_sweep
     from ..sweep.driver import open_study, run_sweep, sweep_folder
-    from ..sweep.plots import draw_together
-    from ..sweep.report import search_of, table, write_results
+    from ..sweep.report import table, write_results
 
     if system is not None:
         load_system(system)  # refused by the option's name
@@ -67,8 +62,6 @@ def sweep(
             print(f"importance {share:.2f}: {key}")
         if found["best"] is not None:
             print(f"best: trial {found['best']}; as a preset: {folder / 'best.yaml'}")
-    if plot is not None:
-        save(draw_together(search_of(loaded, found)), plot)
     states = Counter(trial["state"] for trial in found["trials"])
     ending = sweep_ended(states, found["best"], folder, again=again, report_only=report_only)
     print(ending.line, file=sys.stderr if as_json else sys.stdout, flush=True)

@@ -8,7 +8,6 @@ with its reason as `strerror`, so a caller words it as it words a missing file.
 from __future__ import annotations
 
 import errno
-import functools
 import json
 import os
 import re
@@ -52,8 +51,6 @@ def open_file(path: Path, most_bytes: int | None = None, *, within: Path | None 
         if not stat.S_ISREG(about.st_mode):
             kind = next((name for test, name in _KINDS if test(about.st_mode)), "something else")
             raise OSError(errno.EINVAL, f"a regular file expected, found {kind}", str(path))
-        if about.st_dev in _kernel_devices():
-            raise OSError(errno.EINVAL, "a file expected, found one of the kernel", str(path))
         if most_bytes is not None and about.st_size > most_bytes:
             raise OSError(
                 errno.EFBIG,
@@ -73,8 +70,6 @@ def read_file(path: Path, most_bytes: int, *, within: Path | None = None) -> byt
     """The bytes of a regular file; arguments and errors as of `open_file`."""
     with open_file(path, most_bytes, within=within) as file:
         data = file.read(most_bytes + 1)
-    if data is None:  # a file of the kernel elsewhere, such as trace_pipe, says that it is regular
-        raise OSError(errno.EAGAIN, "a file that can be read at once expected", str(path))
     if len(data) > most_bytes:  # it grew
         raise OSError(errno.EFBIG, f"at most {most_bytes:,} bytes expected", str(path))
     return data
@@ -137,14 +132,6 @@ def named_descriptor(path: Path) -> int | None:
         except OSError:
             return None
     return None
-
-
-@functools.cache
-def _kernel_devices() -> frozenset[int]:
-    """Of /proc and /sys: the size of their regular files is not true, and reading may not end."""
-    return frozenset(
-        Path(folder).stat().st_dev for folder in ("/proc", "/sys") if Path(folder).is_dir()
-    )
 
 
 def _lies_in(descriptor: int, folder: Path) -> bool:

@@ -11,11 +11,12 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from . import benchmark
+from .choices import NETWORKS, SHAPES, Algorithm, GroupsOrAuto, Network, OneOf, Shape, meanings
 from .duration import Duration
 from .machine import System
+from .resnet_stages import UNITS
 from .values import (
     MOST_EPOCHS,
-    Algorithm,
     BelowOne,
     Bool,
     Count,
@@ -24,7 +25,6 @@ from .values import (
     Factor,
     Float,
     Fraction,
-    GroupsOrAuto,
     Length,
     LossScale,
     Name,
@@ -43,6 +43,7 @@ from .values import (
     Workers,
     default,
 )
+from .variants import VARIANTS
 
 PLACES = ("data.path", "system.results")
 """Where files lie: relative to the YAML that holds them. Differs in a container and on another
@@ -184,10 +185,8 @@ class Data(Section):
 class Model(Section):
     """The network, its precision and its loss."""
 
-    network: Literal["resnet", "alexnet", "googlenet"] = default(
-        "resnet", "resnet is v1.5; depth, width, stem, norm and zero_gamma are of it alone."
-    )
-    depth: Literal["tiny", 18, 34, 50, 101, 152] = default(
+    network: Network = default("resnet", meanings(NETWORKS))
+    depth: Annotated[int | str, OneOf(UNITS)] = default(
         50, "Layers of a ResNet; tiny: one unit a stage, for tests."
     )
     width: Annotated[int, Field(strict=True, ge=4, le=256)] = default(
@@ -270,7 +269,7 @@ class Batch(Section):
 class Optimizer(Section):
     """The update rule (docs/recipes.md)."""
 
-    variant: Literal["sgd", "you", "reference", "nvidia", "fujitsu", "sony", "akiba"] = default(
+    variant: Annotated[str, OneOf(VARIANTS)] = default(
         "nvidia",
         "A published set of the keys below that are not given: sgd is momentum SGD, "
         "akiba RMSprop handing over to SGD, the others are LARS.",
@@ -297,7 +296,7 @@ class Optimizer(Section):
     @property
     def name(self) -> str:
         """The optimizer as MLPerf logs name it."""
-        return self.variant if self.variant in ("sgd", "akiba") else "lars"
+        return VARIANTS[self.variant].optimizer
 
 
 class Milestone(Section):
@@ -310,11 +309,7 @@ class Milestone(Section):
 class Schedule(Section):
     """The learning rate over the run: linear warm-up, then a shape."""
 
-    shape: Literal["poly", "cosine", "step", "sony_b"] = default(
-        "poly",
-        "poly: to end_lr over decay with power; cosine: likewise; step: the factors of "
-        "milestones; sony_b: Sony's configuration B, which ignores the other keys.",
-    )
+    shape: Shape = default("poly", meanings(SHAPES))
     length: Length = default(
         Duration(37, "epochs"), "The run ends here if it has not reached its target."
     )
@@ -449,7 +444,7 @@ class Log(Section):
     )
     every: Length = default(Duration(20, "steps"), "From one line of metrics to the next.")
     profile: Profiled | None = default(
-        None, "Steps with every operation in timeline.json, such as 20 or 101-120; null: none."
+        None, "Steps of which every operation is recorded, such as 20 or 101-120; null: none."
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
+from typing import Annotated, Any, TypeVar, get_args, get_origin
 
 from pydantic import (
     AfterValidator,
@@ -18,6 +18,7 @@ from pydantic import (
 )
 
 from . import benchmark
+from .choices import OneOf
 from .duration import Duration
 
 
@@ -32,18 +33,8 @@ class Form:
 
 
 LOSS_SCALES = (2.0**-14, 2.0**24)
-"""Between which a dynamic one moves."""
-ALGORITHMS = (
-    *("auto", "ring", "segmented_ring", "recursive_doubling", "recursive_halving_doubling"),
-    *("double_tree", "torus_2d", "hierarchical"),
-)
-
+"""The range in which a dynamic loss scale moves."""
 _DURATION = Form('a duration with its unit, such as "36 epochs" or "540 steps"')
-_GROUPS = Form(
-    "cubic(F), equal_bytes(N), equal_count(N), halving(N), single, F and N from 1, "
-    "or a list of group sizes such as [3, 21, 57, 80]"
-)
-_ALGORITHM = Form(f"{', '.join(ALGORITHMS)} or torus_2d(ROWSxCOLUMNS)")
 _LOSS_SCALE = Form(
     "a number from 1e-15 to 1e15, dynamic, or dynamic(FIRST), FIRST from {:g} to {:.0f}, "
     "such as dynamic(0.5)".format(*LOSS_SCALES)
@@ -64,31 +55,6 @@ def _parse_duration(value: Any) -> Duration:
     if not isinstance(value, str):
         raise ValueError(_DURATION)
     return Duration.parse(value)
-
-
-def _parse_groups(value: Any) -> str:
-    if isinstance(value, list | tuple) and all(type(size) is int for size in value):
-        value = f"explicit({','.join(map(str, value))})"
-    if not isinstance(value, str) or not re.fullmatch(
-        r"single|(cubic|equal_bytes|equal_count|halving)\([1-9]\d{0,3}\)"
-        r"|explicit\([1-9]\d{0,3}(,[1-9]\d{0,3}){0,999}\)",
-        value,
-    ):
-        raise ValueError(_GROUPS)
-    return value
-
-
-def _parse_groups_or_auto(value: Any) -> str:
-    return "auto" if value == "auto" else _parse_groups(value)
-
-
-def _parse_algorithm(value: Any) -> str:
-    if not isinstance(value, str) or (
-        value not in ALGORITHMS
-        and not re.fullmatch(r"torus_2d\([1-9]\d{0,3}x[1-9]\d{0,3}\)", value)
-    ):
-        raise ValueError(_ALGORITHM)
-    return value
 
 
 def _parse_loss_scale(value: Any) -> float | str:
@@ -156,19 +122,19 @@ def _matches(pattern: str, form: Form) -> AfterValidator:
 
 
 MOST = 10**9
-"""Of what is counted. ImageNet-21k has 1.4e7 images; products of two such counts are exact."""
+"""The largest count. ImageNet-21k has 1.4e7 images; products of two such counts are exact."""
 MOST_DRAWN = 10_000_000
-"""Images of a set that is drawn; eight times ImageNet."""
+"""The most images of a set that is drawn: eight times ImageNet."""
 MOST_EPOCHS = 10_000
 """Published runs take up to 90. Plans and predictions list the epochs that are evaluated."""
 MOST_RANKS = 1_000_000
-"""Of a run, on all its nodes. The largest published one has 4,096; simulations have a row each."""
+"""The most ranks of a run. The largest published one has 4,096; simulations have a row each."""
 MOST_WORKERS = 4096
-"""Threads and cores of a rank, batches in memory: no node has more cores."""
+"""The most threads and cores of a rank, batches in memory: no node has more cores."""
 MOST_S = 1e9
-"""Of time, 31 years: the kernel's waits end at 9.2e9 s."""
+"""The longest time, 31 years: the kernel's waits end at 9.2e9 s."""
 SMALLEST, LARGEST = 1e-15, 1e15
-"""Of what is measured, above 0: a femtosecond, a petabyte a second. Squares and quotients of two
+"""The range of what is measured: a femtosecond, a petabyte a second. Squares and quotients of two
 such numbers are far from where doubles overflow, so no infinity or NaN comes of a config."""
 
 Int = Annotated[int, Field(strict=True, ge=-(2**53), le=2**53)]
@@ -188,7 +154,7 @@ BelowOne = Annotated[float, Field(strict=True, ge=0, lt=1)]
 Fraction = Annotated[float, Field(strict=True, ge=0, le=1)]
 Factor = Annotated[float, Field(strict=True, ge=0.01, le=100)]
 Exponent = Annotated[float, Field(strict=True, ge=SMALLEST, le=4)]
-"""Of a batch: an image takes the same at any batch (1), or somewhat less at large ones."""
+"""The power of the batch in a step's time: 1 where an image takes the same at any batch."""
 Bool = Annotated[bool, Field(strict=True)]
 Name = Annotated[
     str,
@@ -217,9 +183,6 @@ Walltime = Annotated[
     _WALLTIME,
 ]
 Length = Annotated[Duration, BeforeValidator(_parse_duration), PlainSerializer(str), _DURATION]
-Groups = Annotated[str, BeforeValidator(_parse_groups), _GROUPS]
-GroupsOrAuto = Annotated[str, BeforeValidator(_parse_groups_or_auto), Form(f"auto, {_GROUPS.text}")]
-Algorithm = Annotated[str, BeforeValidator(_parse_algorithm), _ALGORITHM]
 Profiled = Annotated[str, BeforeValidator(_parse_profiled), _PROFILED]
 LossScale = Annotated[float | str, BeforeValidator(_parse_loss_scale), _LOSS_SCALE]
 Triple = tuple[Float, Float, Float]
@@ -228,7 +191,8 @@ Range = Annotated[tuple[_Number, _Number], AfterValidator(_check_range)]
 
 
 Ruleset = Annotated[
-    Literal[benchmark.RULESETS],  # type: ignore[valid-type]
+    str,
+    OneOf(benchmark.RULESETS),
     BeforeValidator(lambda written: benchmark.ruleset_name(written) or written),
 ]
 

@@ -11,9 +11,12 @@ Step 1 of the abstract by You et al. prints beta times the norm of grad w where 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from .benchmark import LARS_EPSILON, LARS_ETA
-from .schema import Optimizer
+
+if TYPE_CHECKING:
+    from .schema import Optimizer
 
 WEIGHTS = ("weight",)
 ALL = ("weight", "bias", "gamma", "beta")
@@ -25,6 +28,8 @@ class Rule:
 
     scaled: tuple[str, ...]
     decayed: tuple[str, ...]
+    optimizer: str = "lars"
+    """As MLPerf logs name it."""
     eta: float = LARS_ETA
     epsilon: float = LARS_EPSILON
     momentum_correction: bool = False
@@ -38,7 +43,7 @@ class Rule:
 
 VARIANTS = {
     # Plain momentum SGD, no decay on batch norm and bias (NVIDIA's MXNet SGD entries).
-    "sgd": Rule((), WEIGHTS, momentum_correction=True),
+    "sgd": Rule((), WEIGHTS, "sgd", momentum_correction=True),
     # You et al. (SysML'18 abstract, 1708.03888): nothing is excluded.
     "you": Rule(ALL, ALL),
     # TensorFlow reference: epsilon 0 falls back to Keras's 1e-7.
@@ -46,12 +51,12 @@ VARIANTS = {
     # NVIDIA v0.6 to v4.0 (SGDwFASTLARS): decays the classifier's bias as well.
     "nvidia": Rule(WEIGHTS, ("weight", "bias"), momentum_correction=True),
     # Fujitsu v0.6, JobScripts/parameters.
-    "fujitsu": Rule(WEIGHTS, WEIGHTS, 0.0025, 1e-9, decay_times_base_lr=True),
+    "fujitsu": Rule(WEIGHTS, WEIGHTS, eta=0.0025, epsilon=1e-9, decay_times_base_lr=True),
     # Sony (1811.05233): the defaults of NNabla's solver (nnabla, src/nbla/solver/generic/lars.cpp;
     # nnabla-ext-cuda, lars.cu). It scales every parameter and decays all of them at one rate.
-    "sony": Rule(ALL, ALL, 0.01, 1e-6, epsilon_only_below=True),
+    "sony": Rule(ALL, ALL, eta=0.01, epsilon=1e-6, epsilon_only_below=True),
     # Akiba et al. (1711.04325): RMSprop warm-up, no LARS.
-    "akiba": Rule((), WEIGHTS),
+    "akiba": Rule((), WEIGHTS, "akiba"),
 }
 
 

@@ -11,25 +11,24 @@ Directives, which are no keys of the config:
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from ruamel.yaml.nodes import MappingNode, Node
+from ruamel.yaml import YAML
+from ruamel.yaml.comments import CommentedMap, CommentedSeq
+from ruamel.yaml.composer import Composer, ComposerError
+from ruamel.yaml.error import YAMLError
+from ruamel.yaml.events import AliasEvent
 
-from .errors import UserError, show
-from .leaves import Layer, Leaf, Origin, flatten
+from .errors import UserError, failing_as, show
+from .leaves import Layer, Leaf, Origin
 from .names import PRESETS, expand_home, find_base, find_file, find_system, resolve
+from .reading import read_file
 from .schema import PLACES
-from .yaml_nodes import (
-    Pairs,
-    compose_file,
-    compose_value,
-    construct,
-    kind_of,
-    line_of,
-    pairs_of,
-)
 
 RELATIVE_TO, WORKING_FOLDER = "relative_to", "working_folder"
 _SYSTEM = "system"
@@ -37,35 +36,20 @@ _COMMAND_LINE = Origin("command line")
 # A sweep has keys of a config below its own.
 _PLACE = re.compile(rf"(overrides\.|parameters\.)?({'|'.join(map(re.escape, PLACES))})(\.choice)?")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_ -]*")
-_MOST_FILES = 32  # a preset of a preset on a machine takes five
-_MOST_KEYS = 4000  # of all files; each file may have some 1000, the whole schema has 200
-_Find = Callable[[str, Path], Path]
+_MOST_BYTES = 1 << 16
+_MOST_OPEN = 100  # brackets; the reader takes six seconds to refuse 2,000
 
 
-class _Load:
-    """What one load has read so far: files that are bases of each other twice over, level upon
-    level, would go on for ever."""
+class _Entry(NamedTuple):
+    """A key that is no section, by its dotted path from the file's root, and its plain value."""
 
-    def __init__(self) -> None:
-        self.files = self.keys = 0
-
-    def add(self, path: Path, files: int, keys: int) -> None:
-        self.files += files
-        self.keys += keys
-        if self.files > _MOST_FILES:
-            raise UserError(f"{path}: at most {_MOST_FILES} bases in all expected, found more")
-        if self.keys > _MOST_KEYS:
-            raise UserError(
-                f"{path}: at most {_MOST_KEYS} keys with all bases expected, found more"
-            )
+    key: str
+    value: Any
+    line: int
 
 
 def read_layers(
-    path: Path,
-    section: str = "",
-    chain: tuple[Path, ...] = (),
-    load: _Load | None = None,
-    within: Path | None = None,
+    path: Path, section: str = "", chain: tuple[Path, ...] = (), within: Path | None = None
 ) -> list[Layer]:
     """The layers of a YAML file, the lowest first.
 
@@ -75,26 +59,32 @@ def read_layers(
         path: of the file.
         section: the section whose keys the file has; "": it has sections.
         chain: the files of which this one is a base, for circles.
-        load: what has been read before as part of it.
-        within: the folder of somebody else that the file must lie in; its bases are names of
+        within: the folder that a recorded file must lie in; its bases are names of
             presets and machines, never files.
     """
-    load = load or _Load()
-    load.add(path, 1, 0)
-    root = compose_file(path, within)
-    if root is None:
+    with failing_as(f"{path}: cannot read"):
+        raw = read_file(path, _MOST_BYTES, within=within)
+    try:
+        tree = _parse(raw.decode("utf-8-sig"))
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path}: UTF-8 text expected, found byte {error.start} bad") from None
+    except YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        where = path if mark is None else f"{path}:{mark.line + 1}"
+        problem = getattr(error, "problem", None) or error
+        raise UserError(f"{where}: not valid YAML: {problem}") from None
+    if tree is None:
         return []
-    if not isinstance(root, MappingNode):
-        raise UserError(f"{path}:1: a mapping of sections expected, found {kind_of(root)}")
-    folder = path.parent if within is None else None
-    return _Reader(path, section, (*chain, path.resolve()), load, folder).read(root)
+    if not _is_plain_map(tree):
+        found = show(_plain(tree, f"{path}:1"))
+        raise UserError(f"{path}:1: a mapping of sections expected, found {found}")
+    file = _File(path, section, (*chain, path.resolve()), within is None)
+    return file.layers(list(_entries(tree, path)))
 
 
-def machine_layers(
-    path: Path, chain: tuple[Path, ...] = (), load: _Load | None = None
-) -> list[Layer]:
+def machine_layers(path: Path, chain: tuple[Path, ...] = ()) -> list[Layer]:
     """The layers of a machine's file, which takes the place of the machine in the layers below."""
-    layers = read_layers(path, _SYSTEM, chain, load) or [Layer(())]
+    layers = read_layers(path, _SYSTEM, chain) or [Layer(())]
     first, *more = [layer._replace(of_machine=True) for layer in layers]
     return [first._replace(machine=True), *more]
 
@@ -104,126 +94,13 @@ def parse_overrides(overrides: Iterable[str]) -> list[Layer]:
     Raises UserError: no KEY.PATH=VALUE, bad YAML, or no such machine."""
     own: list[tuple[str, Leaf]] = []
     machine: list[Layer] = []
-    for text in overrides:
-        for key, leaf in _parse_override(text):
-            if key in (_SYSTEM, f"{_SYSTEM}.base") and isinstance(leaf.value, str):
-                where = f"{leaf.origin}: {key}"
-                machine = machine_layers(_find(find_system, leaf.value, Path(), where))
-            else:
-                own.append((key, _placed(key, leaf, None)))
-    return [*machine, Layer(tuple(own))]
-
-
-def _parse_override(text: str) -> Iterable[tuple[str, Leaf]]:
-    """The leaves that KEY.PATH=VALUE sets: several where the value is a mapping."""
-    key, equals, value = text.partition("=")
-    key = key.strip()
-    if not equals or not key:
-        raise UserError(f"{text!r}: an override KEY.PATH=VALUE expected, such as batch.per_rank=16")
-    node = compose_value(value, _COMMAND_LINE, key)
-    plain = None if node is None else construct(node, _COMMAND_LINE, key, 0)
-    return [(path, Leaf(leaf, _COMMAND_LINE)) for path, leaf in flatten({key: plain})]
-
-
-class _Reader:
-    """Reads one file: where it is, what it is part of, and what it was found to hold."""
-
-    def __init__(
-        self, path: Path, section: str, chain: tuple[Path, ...], load: _Load, folder: Path | None
-    ) -> None:
-        self._path, self._section, self._chain, self._load = path, section, chain, load
-        self._name = short(path)  # follows links: not for each key
-        self._folder = folder
-        """Where the files lie that it names; None: it may name none."""
-        self._below: list[Layer] = []
-        self._own: list[tuple[str, Leaf]] = []
-
-    def read(self, root: MappingNode) -> list[Layer]:
-        prefix = f"{self._section}." if self._section else ""
-        pairs = pairs_of(root, Origin(str(self._path), line_of(root)), self._section, 0)
-        folder = self._folder_of_paths(pairs.pop(RELATIVE_TO, None))
-        self._walk(pairs, prefix, 0)
-        self._load.add(self._path, 0, len(self._own))
-        own = tuple((key, _placed(key, leaf, folder)) for key, leaf in self._own)
-        return [*self._below, Layer(own)]
-
-    def _folder_of_paths(self, pair: tuple[Node, Node] | None) -> Path | None:
-        """What the file's paths are relative to; None: the working folder."""
-        if pair is None:
-            return self._path.parent
-        where = Origin(str(self._path), line_of(pair[0]))
-        value = construct(pair[1], where, RELATIVE_TO, 0)
-        if value != WORKING_FOLDER:
-            raise UserError(
-                f"{where}: {RELATIVE_TO}: {WORKING_FOLDER} expected (without the key, paths are "
-                f"relative to this file), found {show(value)}"
-            )
-        return None
-
-    def _walk(self, pairs: Pairs, prefix: str, depth: int) -> None:
-        if "base" in pairs:
-            self._read_base(*pairs.pop("base"), prefix.rstrip("."))
-        for key, (key_node, value_node) in pairs.items():
-            dotted = f"{prefix}{key}"
-            if isinstance(value_node, MappingNode) and value_node.value:
-                where = Origin(str(self._path), line_of(value_node))
-                below = pairs_of(value_node, where, dotted, depth + 1)
-                self._walk(below, f"{dotted}.", depth + 1)
-                continue
-            origin = Origin(self._name, line_of(key_node))
-            value = construct(value_node, origin, dotted, depth)
-            if dotted == _SYSTEM and isinstance(value, str):
-                machine = self._found(find_system, value, f"{origin}: {_SYSTEM}")
-                self._below += machine_layers(machine, self._chain, self._load)
-            else:
-                self._own.append((dotted, Leaf(value, origin)))
-
-    def _read_base(self, key_node: Node, value_node: Node, section: str) -> None:
-        origin = Origin(str(self._path), line_of(key_node))
-        value = construct(value_node, origin, "base", 0)
-        if not isinstance(value, str) or not value:
-            raise UserError(f"{origin}: base: a YAML file or a name expected, found {show(value)}")
-        finders: dict[str, _Find] = {"": find_base, _SYSTEM: find_system}
-        find = finders.get(section, find_file)
-        base = self._found(find, value, f"{origin}: base")
-        if section == _SYSTEM and self._section != _SYSTEM:
-            self._below += machine_layers(base, self._chain, self._load)
+    for key, value, _ in (entry for text in overrides for entry in _override(text)):
+        if key in (_SYSTEM, f"{_SYSTEM}.base") and isinstance(value, str):
+            where = f"{_COMMAND_LINE}: {key}"
+            machine = machine_layers(_find(find_system, value, Path(), where))
         else:
-            self._below += read_layers(base, section, self._chain, self._load)
-
-    def _found(self, find: _Find, value: str, where: str) -> Path:
-        if self._folder is None and (find is find_file or not _NAME.fullmatch(value)):
-            raise UserError(
-                f"{where}: the name of a preset or a machine expected in a folder that is read "
-                f"(no file, which is not followed there), found {show(value)}"
-            )
-        found = _find(find, value, self._folder or PRESETS, where)
-        if found.resolve() in self._chain:
-            names = " -> ".join(link.name for link in (*self._chain, found))
-            raise UserError(f"{where}: a chain without a circle expected, found {names}")
-        return found
-
-
-def _find(find: _Find, value: str, folder: Path, where: str) -> Path:
-    try:
-        return find(value, folder)
-    except UserError as error:
-        raise UserError(f"{where}: {error}") from None
-
-
-def _placed(key: str, leaf: Leaf, folder: Path | None) -> Leaf:
-    """A leaf whose paths, relative to `folder`, are as seen from the current one (None)."""
-    if not _PLACE.fullmatch(key):
-        return leaf
-    if isinstance(leaf.value, list):
-        return leaf._replace(value=[_seen_from_here(item, folder) for item in leaf.value])
-    return leaf._replace(value=_seen_from_here(leaf.value, folder))
-
-
-def _seen_from_here(value: Any, folder: Path | None) -> Any:
-    if not isinstance(value, str) or not value:
-        return value
-    return expand_home(value) if folder is None else resolve(value, folder)
+            own.append((key, Leaf(_placed(key, value, None), _COMMAND_LINE)))
+    return [*machine, Layer(tuple(own))]
 
 
 def short(path: Path) -> str:
@@ -232,3 +109,166 @@ def short(path: Path) -> str:
         return str(path.resolve().relative_to(Path.cwd()))
     except ValueError:
         return str(path)
+
+
+@dataclass(frozen=True)
+class _File:
+    """One file that is read: where it is, what it is part of, whether it may name other files."""
+
+    path: Path
+    section: str
+    chain: tuple[Path, ...]
+    may_name_files: bool
+
+    def layers(self, entries: list[_Entry]) -> list[Layer]:
+        """The layers of its bases, those of outer sections first, and its own."""
+        bases = [entry for entry in entries if self._is_base(entry)]
+        bases.sort(key=lambda entry: entry.key.count("."))
+        below = [layer for entry in bases for layer in self._base_layers(entry)]
+        folder = self._folder_of_paths(entries)
+        name = short(self.path)
+        prefix = f"{self.section}." if self.section else ""
+        own = []
+        for entry in entries:
+            if entry not in bases and entry.key != RELATIVE_TO:
+                key = prefix + entry.key
+                own.append((key, Leaf(_placed(key, entry.value, folder), Origin(name, entry.line))))
+        return [*below, Layer(tuple(own))]
+
+    def _is_base(self, entry: _Entry) -> bool:
+        names_machine = (self.section, entry.key) == ("", _SYSTEM) and isinstance(entry.value, str)
+        return names_machine or entry.key.rpartition(".")[2] == "base"
+
+    def _base_layers(self, entry: _Entry) -> list[Layer]:
+        where = f"{self.path}:{entry.line}: {entry.key.rpartition('.')[2]}"
+        value = entry.value
+        if not isinstance(value, str) or not value:
+            raise UserError(f"{where}: a YAML file or a name expected, found {show(value)}")
+        below = entry.key if entry.key == _SYSTEM else entry.key.rpartition(".")[0]
+        section = ".".join(filter(None, (self.section, below)))
+        finders: dict[str, Callable[[str, Path], Path]] = {"": find_base, _SYSTEM: find_system}
+        base = self._found(finders.get(section, find_file), value, where)
+        if section == _SYSTEM and self.section != _SYSTEM:
+            return machine_layers(base, self.chain)
+        return read_layers(base, section, self.chain)
+
+    def _found(self, find: Callable[[str, Path], Path], value: str, where: str) -> Path:
+        if not self.may_name_files and (find is find_file or not _NAME.fullmatch(value)):
+            raise UserError(
+                f"{where}: the name of a preset or a machine expected in a folder that is read "
+                f"(no file, which is not followed there), found {show(value)}"
+            )
+        found = _find(find, value, self.path.parent if self.may_name_files else PRESETS, where)
+        if found.resolve() in self.chain:
+            names = " -> ".join(link.name for link in (*self.chain, found))
+            raise UserError(f"{where}: a chain without a circle expected, found {names}")
+        return found
+
+    def _folder_of_paths(self, entries: list[_Entry]) -> Path | None:
+        """What the file's paths are relative to; None: the working folder."""
+        entry = next((entry for entry in entries if entry.key == RELATIVE_TO), None)
+        if entry is None:
+            return self.path.parent
+        if entry.value != WORKING_FOLDER:
+            raise UserError(
+                f"{self.path}:{entry.line}: {RELATIVE_TO}: {WORKING_FOLDER} expected (without the "
+                f"key, paths are relative to this file), found {show(entry.value)}"
+            )
+        return None
+
+
+class _Composer(Composer):
+    """Refuses aliases: a few lines of them would stand for billions of values."""
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        if self.loader.parser.check_event(AliasEvent):
+            mark = self.loader.parser.get_event().start_mark
+            raise ComposerError(None, None, "a value written out expected, found an alias", mark)
+        return super().compose_node(parent, index)
+
+
+@lru_cache(maxsize=256)
+def _parse(text: str) -> Any:
+    """The tree of a YAML 1.2 text, with lines. Remembered: bases and machines are read again for
+    each of the presets. Raises YAMLError."""
+    opened = 0
+    for bracket in re.findall(r"[\[\]{}]", text):
+        opened = opened + 1 if bracket in "[{" else max(0, opened - 1)
+        if opened > _MOST_OPEN:
+            raise YAMLError("too many levels")
+    yaml = YAML(typ="rt", pure=True)
+    yaml.Composer = _Composer
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of an anchor used again: with lines of the file
+            return yaml.load(text)
+    except (ValueError, RecursionError, OverflowError, LookupError) as error:
+        raise YAMLError(str(error).partition("\n")[0]) from None
+
+
+def _override(text: str) -> list[_Entry]:
+    """What KEY.PATH=VALUE sets: several keys where the value is a mapping."""
+    key, equals, value = text.partition("=")
+    key = key.strip()
+    if not equals or not key:
+        raise UserError(f"{text!r}: an override KEY.PATH=VALUE expected, such as batch.per_rank=16")
+    try:
+        tree = _parse(value)
+    except YAMLError:
+        raise UserError(f"{_COMMAND_LINE}: {key}: {show(value)} is not valid YAML") from None
+    if _is_plain_map(tree) and tree:
+        return list(_entries(tree, None, f"{key}."))
+    return [_Entry(key, _plain(tree, f"{_COMMAND_LINE}: {key}"), 0)]
+
+
+def _entries(section: CommentedMap, path: Path | None, prefix: str = "") -> Iterator[_Entry]:
+    """What a mapping and the mappings in it set, in the order in which it is written. `path`: of
+    the file; None: the command line."""
+    for key, value in section.items():
+        line = section.lc.data[key][0] + 1
+        name = f"{prefix}{key}"
+        if _is_plain_map(value) and value:
+            yield from _entries(value, path, f"{name}.")
+        else:
+            place = f"{path}:{line}" if path else _COMMAND_LINE
+            yield _Entry(name, _plain(value, f"{place}: {name}"), line)
+
+
+def _is_plain_map(value: Any) -> bool:
+    return type(value) is CommentedMap and value.tag.value is None
+
+
+def _plain(value: Any, place: str) -> Any:
+    """A value without the parser's types. Raises UserError: a tag of its own, or a date."""
+    if _is_plain_map(value):
+        return {str(key): _plain(item, place) for key, item in value.items()}
+    if type(value) is CommentedSeq and value.tag.value is None:
+        return [_plain(item, place) for item in value]
+    if value is None or isinstance(value, bool):
+        return value
+    for kind in (int, float, str):
+        if isinstance(value, kind):
+            plain = kind(value)
+            if isinstance(plain, int) and plain.bit_length() > 63:  # has too many digits to print
+                raise UserError(f"{place}: below 2^63 expected, found {hex(plain)[:20]}...")
+            return plain
+    found = getattr(getattr(value, "tag", None), "value", None) or type(value).__name__
+    raise UserError(f"{place}: a plain list, mapping, text or number expected, found {found}")
+
+
+def _find(find: Callable[[str, Path], Path], value: str, folder: Path, where: str) -> Path:
+    try:
+        return find(value, folder)
+    except UserError as error:
+        raise UserError(f"{where}: {error}") from None
+
+
+def _placed(key: str, value: Any, folder: Path | None) -> Any:
+    """A value whose paths are relative to `folder` (None: the current one), as seen from here."""
+    if not _PLACE.fullmatch(key):
+        return value
+    if isinstance(value, list):
+        return [_placed(key, item, folder) for item in value]
+    if not isinstance(value, str) or not value:
+        return value
+    return expand_home(value) if folder is None else resolve(value, folder)

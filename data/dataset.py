@@ -11,30 +11,28 @@ labels, number and size of records". The records and the index are not read befo
 
 from __future__ import annotations
 
-import ast
 import hashlib
-import io
 import mmap
 import os
+import tokenize
 import warnings
 from collections.abc import Callable, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import nullcontext
 from itertools import repeat
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..config.errors import UserError, failing_as, show
+from ..config.errors import UserError, failing_as
 from ..config.image_set import wrong_counts
 from ..config.leaves import Origin
 from ..config.manifest import FILE_NAME, SPLITS, WHOLE, File, Manifest, load_manifest
 from ..config.reading import open_file
 from ..config.schema import Data
 from . import recordio
-from .recordio import MOST_PIXELS
 
 TABLE = np.dtype(
     [
@@ -46,11 +44,6 @@ TABLE = np.dtype(
     ]
 )
 Table = NDArray[np.void]
-_NPY_MAGIC = b"\x93NUMPY\x01\x00"
-_MOST_HEADER_BYTES = 1000  # ours has 118
-_MOST_TABLE_BYTES = TABLE.itemsize * 20_000_000  # of ImageNet-21k: 14 million rows
-_INDEX_LINE_BYTES = 2 * 21  # two numbers of 64 bits, each with what ends it
-_INDEX_PART_BYTES = 1 << 20
 _PART_RECORDS = 256
 
 
@@ -61,41 +54,21 @@ def load_table(folder: Path, split: str) -> Table:
     """
     path = folder / f"{split}.npy"
     try:
-        with open_file(path, _MOST_TABLE_BYTES) as file:
-            return _read_table(file)
+        with open_file(path) as file:
+            npy: Any = np.lib.format  # NumPy 1.23 has no types for it
+            npy.read_magic(file)
+            shape, _, dtype = npy.read_array_header_1_0(file)
+            if dtype != TABLE or len(shape) != 1:
+                raise ValueError("an array of another type")
+            if file.tell() + shape[0] * TABLE.itemsize != os.fstat(file.fileno()).st_size:
+                raise ValueError(f"another size than that of its {shape[0]:,} rows")
+            pages = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+            pages.madvise(mmap.MADV_WILLNEED)  # rows are looked up at random: read all in one go
+            return np.frombuffer(pages, TABLE, shape[0], file.tell())
     except OSError as error:
         raise UserError(f"{path}: a sample table expected: {error.strerror}") from None
-    except ValueError as error:
+    except (ValueError, tokenize.TokenError) as error:
         raise UserError(f"{path}: a sample table expected, found {error}") from None
-
-
-def _read_table(file: BinaryIO) -> Table:
-    """The one array of an .npy file of version 1.0: no archive, no objects, nothing behind it.
-
-    Raises ValueError that says what was found. NumPy's own reader takes an archive for an array,
-    and allocates what a header asks for before it looks at the file.
-    """
-    start = file.read(len(_NPY_MAGIC) + 2)
-    length = int.from_bytes(start[len(_NPY_MAGIC) :], "little")
-    if not start.startswith(_NPY_MAGIC) or length > _MOST_HEADER_BYTES:
-        raise ValueError("no array in NumPy's format 1.0")
-    try:
-        header = ast.literal_eval(file.read(length).decode("latin-1"))
-    except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
-        raise ValueError("a header that is none") from None
-    if not isinstance(header, dict) or header.get("descr") != TABLE.descr:
-        raise ValueError("an array of another type")
-    if header != {"descr": TABLE.descr, "fortran_order": False, "shape": header.get("shape")}:
-        raise ValueError("a header with other keys")
-    rest = os.fstat(file.fileno()).st_size - file.tell()
-    count, odd = divmod(rest, TABLE.itemsize)
-    if odd or header["shape"] != (count,):
-        raise ValueError(f"{rest} bytes of rows under the shape {show(header['shape'])}")
-    if count == 0:  # nothing can be mapped
-        return np.empty(0, TABLE)
-    pages = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-    pages.madvise(mmap.MADV_WILLNEED)  # rows are looked up at random: in one go, not page by page
-    return np.frombuffer(pages, TABLE, count, file.tell())
 
 
 def check_before_run(data: Data, origins: Mapping[str, Origin] | None = None) -> Manifest:
@@ -209,55 +182,30 @@ def _check_index(folder: Path, split: str, manifest: Manifest, *, sample: int) -
             f"(manifest.json), found {len(table)}"
         )
     try:
-        index = _read_index(path, _INDEX_LINE_BYTES * len(table))
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")  # NumPy only warns of a file without a line
+            index = np.loadtxt(path, dtype=np.uint64, delimiter="\t", ndmin=2)
     except OSError as error:
         raise UserError(f"{path}: lines of number<TAB>offset expected: {error.strerror}") from None
     except (ValueError, OverflowError, Warning):
         raise UserError(f"{path}: lines of number<TAB>offset expected") from None
-    if index.shape == (len(table), 2):
-        wrong = np.flatnonzero(index[:, 1] != table["offset"])
-        if len(wrong):
-            number = wrong[0]
-            raise UserError(
-                f"{path}: line {number + 1}: does not match {record_path.name}: offset "
-                f"{table['offset'][number]} expected, found {index[number, 1]}"
-            )
-    else:
+    if index.shape != (len(table), 2):
+        raise UserError(f"{path}: {len(table)} lines expected, found {len(index)}")
+    if len(wrong := np.flatnonzero(index[:, 1] != table["offset"])):
         raise UserError(
-            f"{path}: does not match {record_path.name}: {len(table)} offsets up to "
-            f"{table['offset'].max()} expected, found {len(index)} up to {index[:, -1].max()}"
+            f"{path}:{wrong[0] + 1}: does not match {record_path.name}: offset "
+            f"{table['offset'][wrong[0]]} expected, found {index[wrong[0], 1]}"
         )
-    classes, pixels = len(manifest.classes), table["height"].astype(np.int64) * table["width"]
-    for refused, wanted, found in (
-        (table["label"] >= classes, f"a label below {classes}", "{0[label]}"),
-        (pixels > MOST_PIXELS, f"at most {MOST_PIXELS:,} pixels", "{0[width]} x {0[height]}"),
-    ):
-        if len(rows := table[refused]):
-            raise UserError(
-                f"{record_path}: record at byte {rows[0]['offset']}: {wanted} expected, "
-                f"found {found.format(rows[0])} ({len(rows)} such)"
-            )
+    if len(rows := table[table["label"] >= len(manifest.classes)]):
+        raise UserError(
+            f"{record_path}: record at byte {rows[0]['offset']}: a label below "
+            f"{len(manifest.classes)} expected, found {rows[0]['label']} ({len(rows)} such)"
+        )
     first, last = manifest.part.images(len(table)) if split == "train" else (0, len(table))
     with open_file(record_path) as file:
         for row in table[[first, last - 1]][:sample]:
             _check_record(file, record_path, row, decode=False)
     return table
-
-
-def _read_index(path: Path, most_bytes: int) -> NDArray[np.uint64]:
-    """The numbers of an index, (lines, 2); a part at a time, as a hole in a file has no lines.
-
-    Raises OSError, or ValueError, OverflowError or Warning where it has other lines.
-    """
-    parts = []
-    with open_file(path, most_bytes) as file, warnings.catch_warnings():
-        warnings.simplefilter("error")  # NumPy only warns of a file without a line
-        while part := file.read(_INDEX_PART_BYTES):
-            part += file.readline(_INDEX_LINE_BYTES)
-            parts.append(np.loadtxt(io.BytesIO(part), dtype=np.uint64, delimiter="\t", ndmin=2))
-    if not parts:
-        raise ValueError
-    return np.concatenate(parts)
 
 
 def _check_record(file: Any, path: Path, row: np.void, *, decode: bool) -> None:

@@ -1,30 +1,31 @@
 """An image set in ImageNet's layout to RecordIO: original bytes, no re-encoding.
 
-Worker processes read and encode chunks of the shuffled list, take their place in the record file
-in turn and write there themselves; this process commits chunks in order to a journal and follows
-with the digest. Killed at any point, the same command goes on from the last committed chunk and
-ends with the same bytes.
+Killed at any point, the same command continues with the first part that is not complete and ends
+with the same bytes.
 """
 
 from __future__ import annotations
 
 import gc
+import hashlib
+import json
 import os
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 
 from ..config.atomic import follow_links, refuse_content
-from ..config.errors import UserError
-from ..config.manifest import FORMAT, SPLITS, SUFFIXES, File, Manifest, OddFile, Split
+from ..config.errors import UserError, failing_as
+from ..config.manifest import FILE_NAME, FORMAT, SPLITS, SUFFIXES, File, Manifest, OddFile, Split
 from ..config.schema import Synthetic
 from .dataset import digest_file
 from .describe import classes_without
-from .journal import Workspace
 from .listing import Source, list_images, named_kinds, shortened
-from .pack_split import Packed, pack_split
+from .lock import hold
+from .pack_parts import Job, PackedSplit, pack_split
 
 Progress = Callable[[int, int], None]
 Warn = Callable[[str], None]
@@ -37,24 +38,18 @@ _MS_PER_MEGAPIXEL = 2.8
 class BadFilesError(UserError):
     """More bad files than may be left out; `files` are all of them."""
 
-    def __init__(self, lines: Sequence[str], files: Sequence[OddFile]) -> None:
-        super().__init__(*lines)
+    def __init__(self, files: Sequence[OddFile], skip_bad: int, total: int) -> None:
+        lines = [f"{file.path}: {file.found}" for file in files[:_MOST_NAMED]]
+        more = "; --json names all" if len(files) > _MOST_NAMED else ""
+        super().__init__(
+            *lines,
+            f"{len(files):,} bad file(s) of {total:,} images, more than the {skip_bad} of "
+            f"--skip-bad{more}; mend or remove them, or leave them out with --skip-bad "
+            f"{len(files)} (what is packed by now is kept)",
+        )
         self.files = files
 
 
-@contextmanager
-def _no_collections() -> Iterator[None]:
-    """Without Python's garbage collector: it walks the list of a million files again and again."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
-
-
-@_no_collections()
 def pack_images(
     images: Path,
     out: Path,
@@ -85,71 +80,111 @@ def pack_images(
         val_labels: label file of a flat val.
         hold_out: without a val: the share of every class of train that is taken for it.
         drawn: what the images were drawn with, for the manifest.
-        progress: called with (images done, images in all) after each chunk.
-        warn: called with what the user should know at once: classes without evaluation images,
-            files passed over, the first bad file.
+        progress: called with (images done, images in all) after each part.
+        warn: called with what the user should know: classes without evaluation images, files passed
+            over, images that are large.
 
     Raises:
         BadFilesError: more bad files than `skip_bad`.
-        UserError: no images, a class without images, no space.
+        UserError: no images, a class without images, no space, another process packs into `out`.
     """
     refuse_content(out)
-    target = follow_links(out)  # what is renamed to a link would replace it
     listing = list_images(images, val_labels, hold_out, shuffle_seed)
     if listing.passed_over:
         warn(f"{images}: not packed: {named_kinds(listing.passed_over)}")
-    lacking = classes_without(listing.classes, listing.counts("val"))
-    _warn_of(lacking, listing.classes, images, warn)
-    processes = processes or len(os.sched_getaffinity(0))
     orders = {split: _shuffled(listing.splits[split], shuffle_seed) for split in SPLITS}
     total = sum(map(len, orders.values()))
-    with Workspace(target, (shuffle_seed, decode)) as workspace:
-        found: dict[str, Packed] = {}
+    gc.freeze()  # the collector would walk, and workers so copy, the list of a million sources
+    with _workspace(follow_links(out), _key(orders, shuffle_seed, decode=decode)) as folder:
+        found: dict[str, PackedSplit] = {}
         before = 0
-        watch = _first_bad(skip_bad, warn)
-        for split in SPLITS:
-
-            def step(done: int, before: int = before) -> None:
-                progress(before + done, total)
-
-            found[split] = pack_split(
-                workspace, split, orders[split], processes, decode, watch, step
-            )
-            before += len(orders[split])
+        for split, sources in orders.items():
+            job = Job(folder, split, sources, decode, processes or len(os.sched_getaffinity(0)))
+            found[split] = pack_split(job, _after(before, total, progress))
+            before += len(sources)
         odd = [file for split in SPLITS for file in found[split].odd]
-        _check_bad(odd, skip_bad, total, workspace)
+        bad = sorted((file for file in odd if not file.kept), key=lambda file: file.path)
+        if len(bad) > skip_bad:
+            raise BadFilesError(bad, skip_bad, total)
         counts = _count(found, listing.classes, images)
-        if (left := classes_without(listing.classes, counts["val"])) != lacking:
-            _warn_of(left, listing.classes, images, warn)
-        _warn_of_size(found.values(), warn)
+        _warn_of(found, listing.classes, counts["val"], warn)
         manifest = Manifest(
             format=FORMAT,
             classes=listing.classes,
             shuffle_seed=shuffle_seed,
             splits={
                 split: Split(
-                    samples=len(found[split].labels),
+                    samples=len(packed.table),
                     class_counts=counts[split],
-                    files=_files(workspace.folder, split, found[split].records),
-                    chunks=found[split].chunks,
+                    files=_files(folder, split, packed.records),
+                    chunks=packed.chunks,
                 )
-                for split in SPLITS
+                for split, packed in found.items()
             },
             odd_files=odd,
             drawn=drawn,
         )
-        workspace.finish(manifest)
+        (folder / FILE_NAME).write_text(manifest.to_json())
+        for path in folder.iterdir():
+            if path.name not in (FILE_NAME, *manifest.files):
+                path.unlink()
+        folder.replace(follow_links(out))
     return manifest
 
 
+@contextmanager
+def _workspace(out: Path, key: str) -> Iterator[Path]:
+    """The folder `.NAME.partial` beside `out`, held by this process alone. It stays behind an error
+    if a part in it is complete, and is emptied where it is of other images or another seed.
+
+    Raises UserError: another process packs into it, or a file of it cannot be made or written.
+    """
+    folder = out.with_name(f".{out.name}.partial")
+    with failing_as(f"{out}: cannot create"):
+        folder.mkdir(parents=True, exist_ok=True)
+    with hold(out.with_name(f".{out.name}.lock"), out):
+        try:
+            if not (folder / "key").is_file() or (folder / "key").read_text() != key:
+                shutil.rmtree(folder)
+                folder.mkdir()
+                (folder / "key").write_text(key)
+            yield folder
+        except OSError as error:
+            raise UserError(
+                f"{error.filename or out}: cannot write: {error.strerror or error} "
+                "(the same command continues with what is packed)"
+            ) from None
+        finally:
+            if folder.is_dir() and not any(folder.glob("*.part")):
+                shutil.rmtree(folder, ignore_errors=True)
+
+
+def _key(orders: Mapping[str, Sequence[Source]], seed: int, *, decode: bool) -> str:
+    """What is packed: every source in order, and the options that change the result."""
+    sha = hashlib.sha256(json.dumps([seed, decode]).encode())
+    for sources in orders.values():
+        lines = [f"{s.label} {s.name} {s.offset} {s.length}" for s in sources]
+        sha.update("\n".join(lines).encode(errors="replace"))
+    return sha.hexdigest()
+
+
+def _after(before: int, total: int, progress: Progress) -> Callable[[int], None]:
+    return lambda done: progress(before + done, total)
+
+
+def _shuffled(sources: list[Source], seed: int) -> list[Source]:
+    order = np.random.Generator(np.random.Philox(seed)).permutation(len(sources))
+    return [sources[i] for i in order]
+
+
 def _count(
-    found: Mapping[str, Packed], classes: Sequence[str], images: Path
+    found: Mapping[str, PackedSplit], classes: Sequence[str], images: Path
 ) -> dict[str, list[int]]:
     """Images of each class by split. Raises UserError for a class of train without any."""
     counts = {}
     for split, packed in found.items():
-        counts[split] = np.bincount(packed.labels, minlength=len(classes)).tolist()
-        if not len(packed.labels):
+        counts[split] = np.bincount(packed.table["label"], minlength=len(classes)).tolist()
+        if not len(packed.table):
             raise UserError(f"{images}: {split}: no image that is not bad")
     if empty := classes_without(classes, counts["train"]):
         raise UserError(f"{images}: {shortened(empty)}: no image that is not bad")
@@ -161,53 +196,17 @@ def _files(folder: Path, split: str, records: File) -> dict[str, File]:
     return {"rec": records, **others}
 
 
-def _warn_of(lacking: list[str], classes: Sequence[str], images: Path, warn: Warn) -> None:
-    if lacking:
+def _warn_of(
+    found: Mapping[str, PackedSplit], classes: Sequence[str], val: Sequence[int], warn: Warn
+) -> None:
+    if lacking := classes_without(classes, val):
         many = f"{len(lacking)} of {len(classes)} classes"
-        warn(f"{images}: val has no image of {many}: {shortened(lacking)}")
-
-
-def _warn_of_size(found: Collection[Packed], warn: Warn) -> None:
-    images = sum(len(split.labels) for split in found)
-    megapixels = sum(split.pixels for split in found) / images / 1e6
+        warn(f"val has no image of {many}: {shortened(lacking)}")
+    sides = np.concatenate([packed.table[["height", "width"]] for packed in found.values()])
+    megapixels = float(np.mean(sides["height"].astype(np.float64) * sides["width"])) / 1e6
     if megapixels > _LARGE_MEGAPIXELS:
         ms = megapixels * _MS_PER_MEGAPIXEL
         warn(
             f"the mean image has {megapixels:.1f} megapixels: every epoch decodes each again, "
             f"about {ms:.0f} ms of a core; docs/own_data.md makes photos smaller first"
         )
-
-
-def _first_bad(skip_bad: int, warn: Warn) -> Callable[[OddFile], None]:
-    """Called with every odd file: warns once, of the first bad one that is one too many."""
-    bad = 0
-
-    def watch(file: OddFile) -> None:
-        nonlocal bad
-        bad += not file.kept
-        if not file.kept and bad == skip_bad + 1:
-            warn(f"{file.path}: {file.found}; looking at the others too, to name every bad file")
-
-    return watch
-
-
-def _check_bad(odd: Sequence[OddFile], skip_bad: int, total: int, workspace: Workspace) -> None:
-    bad = sorted((file for file in odd if not file.kept), key=lambda file: file.path)
-    if len(bad) <= skip_bad:
-        return
-    lines = [f"{file.path}: {file.found}" for file in bad]
-    where = ""
-    if len(bad) > _MOST_NAMED:
-        where = f", all in {workspace.list_bad(lines)}"
-    files = "bad file" if len(bad) == 1 else "bad files"
-    found = (
-        f"{len(bad):,} {files} of {total:,} images, more than the {skip_bad} of --skip-bad{where}"
-    )
-    advice = f"mend or remove them, or leave them out with --skip-bad {len(bad)}"
-    last = f"{found}; {advice} (which goes on from what is packed by now)"
-    raise BadFilesError([*lines[:_MOST_NAMED], last], bad)
-
-
-def _shuffled(sources: list[Source], seed: int) -> list[Source]:
-    order = np.random.Generator(np.random.Philox(seed)).permutation(len(sources))
-    return [sources[i] for i in order]

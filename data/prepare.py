@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import difflib
 import glob
 import os
+import shlex
 import shutil
-import sys
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,8 +19,8 @@ from ..config.manifest import Counts, Manifest
 from ..config.progress import Tracker
 from ..config.schema import Data, Synthetic
 from .dataset import check_before_run
-from .lock import Holder, hold
-from .missing import explain_missing
+from .listing import shortened
+from .lock import hold
 from .pack import pack_images
 from .synthetic import make_images
 
@@ -61,17 +62,40 @@ def is_free(folder: Path) -> bool:
         return False
 
 
+def explain_missing(path: str, written_at: Origin | None = None) -> str:
+    """One line for a `data.path` without a packed set: where it was written, what is there, what to
+    do.
+
+    Args:
+        path: `data.path`.
+        written_at: the file and line, or the command line, that it comes from.
+    """
+    folder = Path(os.path.realpath(path))
+    try:
+        names = sorted(entry.name for entry in folder.iterdir())
+        found = f"a folder with {shortened(names, 3)}" if names else "an empty folder"
+    except NotADirectoryError:
+        found = "a file"
+    except OSError as error:
+        found = f"none ({error.strerror})"
+    near = ""
+    if folder.parent.is_dir():
+        sets = [p.parent.name for p in folder.parent.glob("[!.]*/manifest.json")]
+        if meant := difflib.get_close_matches(folder.name, sets, n=1) or sorted(sets)[:1]:
+            near = f"; did you mean {folder.with_name(meant[0])}?"
+    where = "" if written_at is None else f"{written_at}: "
+    return (
+        f"{where}data.path: a packed image set expected at {folder}, found {found}{near} "
+        f"(make one with `rn50 data pack IMAGES {shlex.quote(str(folder))}`)"
+    )
+
+
 def _draw_once(folder: Path, settings: Synthetic, track: Tracker) -> None:
     """Draw the set unless another process does so; then wait until it is there."""
-
-    def tell(holder: Holder | None) -> None:
-        who = str(holder or "another process")
-        print(f"{folder}: waiting for {who}, which draws it", file=sys.stderr, flush=True)
-
     target = follow_links(folder)
     target.parent.mkdir(parents=True, exist_ok=True)
     prefix = f".{target.name}.images-"
-    with hold(target.parent / f".{target.name}.lock", wait=True, tell=tell):
+    with hold(target.parent / f".{target.name}.lock", target, wait=True):
         if not is_free(target):
             return
         for leftover in target.parent.glob(f"{glob.escape(prefix)}*"):  # of one that was killed

@@ -14,9 +14,6 @@ from typing import BinaryIO, NamedTuple
 
 from ..config.errors import UserError
 
-MOST_PIXELS = 89_478_485
-"""Of an image: Pillow's own limit, which no image of ImageNet reaches. A PNG of some kB can claim
-thousands of times as many, and each takes 3 or 4 bytes where it is decoded."""
 MAGIC = 0xCED7230A
 _MAGIC_BYTES = struct.pack("<I", MAGIC)
 _WORDS = struct.Struct("<II")

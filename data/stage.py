@@ -6,32 +6,21 @@ its whole size, but only the records of the part take space. All else is copied 
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import os
 import shutil
 import time
 import zlib
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
-from ..config.atomic import follow_links, open_own, own_folder
+from ..config.atomic import follow_links
 from ..config.errors import UserError
-from ..config.manifest import (
-    MOST_BYTES,
-    SPLITS,
-    SUFFIXES,
-    WHOLE,
-    File,
-    Manifest,
-    Part,
-    load_manifest,
-)
+from ..config.manifest import FILE_NAME, MOST_BYTES, WHOLE, File, Manifest, Part, load_manifest
 from ..config.reading import open_file, read_file
 from .dataset import load_table
-from .journal import partial_folder
+from .lock import hold
 
 _BLOCK_BYTES = 4 << 20
 _POLL_S = 0.2
@@ -68,10 +57,11 @@ def stage(
         total += sum(end - start for start, end, _ in chunks) - manifest.files["train.rec"].bytes
         copy_records = partial(_copy_chunks, chunks)
     try:
-        with _locked(target):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with hold(_lock_path(target), target, wait=True):
             if not _is_staged(source, target, manifest, text):
-                unfinished = partial_folder(target)
-                own_folder(unfinished)
+                unfinished = _unfinished(target)
+                unfinished.mkdir(exist_ok=True)
                 done = 0
                 for name, file in manifest.files.items():
                     copy = copy_records if name == "train.rec" else _copy
@@ -79,13 +69,13 @@ def stage(
                     for copied in copy(source / name, unfinished / name, file):
                         progress(done + copied, total)
                     done += copied
-                (unfinished / "manifest.json").write_bytes(text)
+                (unfinished / FILE_NAME).write_bytes(text)
                 unfinished.replace(target)
             progress(total, total)
     except OSError as error:
         raise UserError(
             f"{error.filename or target}: cannot write: {error.strerror} "
-            "(what is copied stays, the same command goes on; --remove frees the disk)"
+            "(what is copied stays, the same command continues; --remove frees the disk)"
         ) from None
     return manifest
 
@@ -94,17 +84,16 @@ def remove(target: Path) -> None:
     """Delete the staged set and what an unfinished copy left; nothing else. Raises UserError:
     `target` is there and is no packed set, or cannot be deleted."""
     target = follow_links(target)
-    if target.exists() and any(target.iterdir()):
-        load_manifest(target)
     try:
-        for name in (*(f"{s}.{x}" for s in SPLITS for x in SUFFIXES), "manifest.json"):
-            (target / name).unlink(missing_ok=True)
+        if target.exists() and any(target.iterdir()):
+            names = [*load_manifest(target).files, FILE_NAME]
+            for name in names:
+                (target / name).unlink(missing_ok=True)
         if target.exists():
             target.rmdir()
-        shutil.rmtree(partial_folder(target), ignore_errors=True)
-        _lock_path(target).unlink(missing_ok=True)
     except OSError as error:
         raise UserError(f"{error.filename or target}: cannot remove: {error.strerror}") from None
+    shutil.rmtree(_unfinished(target), ignore_errors=True)
 
 
 def wait_until_staged(source: Path, target: Path, timeout_s: float, part: Part = WHOLE) -> None:
@@ -129,7 +118,7 @@ def _wanted(source: Path, part: Part) -> tuple[Manifest, bytes]:
 
 
 def _manifest_text(folder: Path) -> bytes:
-    return read_file(folder / "manifest.json", MOST_BYTES)
+    return read_file(folder / FILE_NAME, MOST_BYTES)
 
 
 def _is_staged(
@@ -138,7 +127,7 @@ def _is_staged(
     """The set at `target` is that of `source`, by its manifest's `text` and sizes."""
     if not target.is_dir() or not any(target.iterdir()):
         return False
-    if not (target / "manifest.json").is_file() or _manifest_text(target) != text:
+    if not (target / FILE_NAME).is_file() or _manifest_text(target) != text:
         if waiting:
             return False
         raise UserError(
@@ -156,10 +145,7 @@ def _copy(source: Path, target: Path, wanted: File) -> Iterator[int]:
     """Copy a file from where `target` ends on; yields bytes done, checks size and digest."""
     sha = hashlib.sha256()
     done = 0
-    with (
-        os.fdopen(open_own(target, os.O_RDWR | os.O_APPEND), "r+b") as out,
-        open_file(source) as file,
-    ):
+    with target.open("ab+") as out, open_file(source) as file:
         out.seek(0)
         if os.fstat(out.fileno()).st_size > wanted.bytes:
             out.truncate(0)
@@ -189,7 +175,7 @@ def _chunks_of(source: Path, manifest: Manifest) -> list[tuple[int, int, int]]:
     ends = [0, *(end for end, _ in train.chunks)]
     if ends[-1] != train.files["rec"].bytes or ends != sorted(ends):
         raise UserError(
-            f"{source / 'manifest.json'}: splits.train.chunks: checksums of train.rec expected, "
+            f"{source / FILE_NAME}: splits.train.chunks: checksums of train.rec expected, "
             "found none (older versions write none: pack the set again, or stage all of it)"
         )
     offsets = [*load_table(source, "train")["offset"].tolist(), ends[-1]]
@@ -204,8 +190,7 @@ def _copy_chunks(
     """Copy `chunks` to their places in a file of full size, the rest of which is a hole; yields
     bytes done, checks the CRC-32 of each."""
     done = 0
-    with os.fdopen(open_own(target, os.O_RDWR), "r+b") as out, open_file(source) as file:
-        out.truncate(0)
+    with target.open("wb") as out, open_file(source) as file:
         out.truncate(whole.bytes)
         for start, end, wanted in chunks:
             found = 0
@@ -226,13 +211,8 @@ def _copy_chunks(
 
 
 def _lock_path(target: Path) -> Path:
-    return target.parent / f".{target.name}.staging.lock"
+    return target.with_name(f".{target.name}.staging.lock")
 
 
-@contextmanager
-def _locked(target: Path) -> Iterator[None]:
-    """One process on this node at a time; the others wait for it."""
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with os.fdopen(open_own(_lock_path(target), os.O_WRONLY), "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
+def _unfinished(target: Path) -> Path:
+    return target.with_name(f".{target.name}.partial")

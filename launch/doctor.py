@@ -26,8 +26,8 @@ import numpy as np
 
 from ..config.errors import UserError
 from ..train.gpu import LIBRARY, Gpu, Gpus, check_driver, dotted, read_gpus
-from .free_memory import free_memory_bytes
 from .host_limits import check_open_files, read_limits
+from .preflight import free_memory_bytes
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -243,8 +243,8 @@ def convolution(context: Any, dtype: str) -> str:
     rng = np.random.default_rng(5)
     x, w = (rng.normal(size=s).astype(dtype) for s in ((8, 16, 14, 14), (32, 16, 3, 3)))
     padded = np.pad(x.astype(np.float64), ((0, 0), (0, 0), (1, 1), (1, 1)))
-    windows = np.lib.stride_tricks.sliding_window_view(padded, (3, 3), axis=(2, 3))
-    expected = np.einsum("nchwij,ocij->nohw", windows, w.astype(np.float64))
+    shifted = [padded[:, :, i : i + 14, j : j + 14] for i in range(3) for j in range(3)]
+    expected = np.einsum("knchw,ock->nohw", shifted, w.astype(np.float64).reshape(32, 16, 9))
     data, weight = (mx.nd.array(array, context, dtype) for array in (x, w))
     out = mx.nd.Convolution(data, weight, kernel=(3, 3), pad=(1, 1), num_filter=32, no_bias=True)
     return _off(out.asnumpy(), expected, dtype)

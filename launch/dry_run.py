@@ -1,6 +1,6 @@
 """`rn50 launch --dry-run`: what would run, on what, where and how long; nothing is started or made.
 
-The content is one dictionary, printed as a table or as JSON.
+The content is one dictionary, printed by the table below or as JSON.
 """
 
 from __future__ import annotations
@@ -20,21 +20,29 @@ from ..config.plan import build_plan
 from ..config.schema import Data, Run
 from ..data.dataset import check_before_run
 from ..data.describe import describe_data
-from ..data.missing import explain_missing
-from ..data.prepare import is_free
-from ..scaling.grouping import choose_groups
+from ..data.prepare import explain_missing, is_free
 from ..scaling.predict import job_of_config, predict
-from ..train.gpu import read_gpus
 from .launchers import LAUNCHERS, build_job, pick_launcher
-from .preflight import (
-    Here,
-    check_whether_it_runs,
-    idle_gpus_note,
-    obstacles_here,
-    refusals,
-    runs_here,
+from .preflight import Here, check_whether_it_runs, notes_on, problems_with, refusals, runs_here
+
+_ROWS = (
+    ("data", "{data}"),
+    ("device", "{device}, nodes: {nodes}"),
+    ("ranks", "{ranks} by {launcher}"),
+    ("recipe", "{recipe}"),
+    ("batch", "{global_batch_size} images a step"),
+    ("length", "up to {epochs} epochs, {steps} steps"),
+    ("target", "{target}, evaluated after epochs {evaluated}"),
+    ("division", "{division}, ruleset {ruleset}"),
+    ("seed", "{seed}"),
+    ("allreduce", "{algorithm} {algorithm_reason}"),
+    ("memory", "{memory}"),
+    ("time", "{predicted[text]}"),
+    ("config check", "{check[verdict]}: {check[cause]}"),
+    ("notes", "{noted}"),
+    ("results", "{results}"),
+    ("command", "{words}"),
 )
-from .verdict import target_note
 
 
 def describe_launch(
@@ -53,20 +61,14 @@ def describe_launch(
         here: this machine; default: as it is now.
     """
     run, plan, name = loaded.run, build_plan(loaded.run), pick_launcher(launcher)
-    here = here or Here.read()
-    problems = refusals(run, (LAUNCHERS[name].controller,))
-    if not problems:
+    here, system = here or Here.read(), run.system
+    words: Sequence[str] = ()
+    algorithm, why = run.comm.algorithm, ""
+    if not refusals(run, (LAUNCHERS[name].controller,)):
         job, environment = build_job(run, name, command)
         words = LAUNCHERS[name].command(job)
         algorithm, why = environment.algorithm
-    else:
-        words, algorithm, why = [], run.comm.algorithm, ""
-    if runs_here(run, name):
-        problems += obstacles_here(run, here)
     data, missing = find_data(run.data, loaded.origins)
-    system = run.system
-    memory = rank_bytes(run)
-    check = check_whether_it_runs(check_config(loaded), run, here)
     return {
         "name": run.name,
         "data": data,
@@ -85,57 +87,34 @@ def describe_launch(
         "seed": run.seed,
         "algorithm": algorithm,
         "algorithm_reason": why,
-        "memory_per_rank_bytes": memory,
+        "memory_per_rank_bytes": rank_bytes(run),
         "memory_free_bytes": _free(run, here, here_too=runs_here(run, name)),
         "predicted": _predicted(run),
-        "check": check.to_dict(),
-        "notes": list(filter(None, _notes(run))),
+        "check": check_whether_it_runs(check_config(loaded), run, here).to_dict(),
+        "notes": notes_on(run),
         "results": f"{system.results}/{run.name}/" if resume is None else str(resume),
         "command": list(words),
-        "problems": [*problems, *missing],
+        "problems": [*problems_with(run, name, here), *missing],
     }
-
-
-def _notes(run: Run) -> tuple[str | None, ...]:
-    return target_note(run), idle_gpus_note(run, read_gpus()), choose_groups(run).note
 
 
 def rows(found: Mapping[str, Any]) -> list[tuple[str, str]]:
     """The table of `describe_launch` for people."""
-    ranks, nodes, check = found["ranks"], found["nodes"], found["check"]
-    on_device = found["device"].startswith("gpu")
-    evaluations = ", ".join(map(str, found["eval_epochs"][:6]))
-    more = len(found["eval_epochs"]) - 6
     memory, free = found["memory_per_rank_bytes"], found["memory_free_bytes"]
     text = "no estimate for this network"
     if memory is not None:
         text = f"{memory / 1e9:.2f} GB a rank or more"
-        if free is not None and not on_device:
-            text += f", {ranks * memory / 1e9:.2f} GB in all"
     if free is not None:
-        text += f" ({free / 1e9:.1f} GB {'on each device' if on_device else 'free here'})"
-    return [
-        ("data", found["data"]),
-        ("device", f"{found['device']}, {nodes} node{'s' * (nodes > 1)}"),
-        ("ranks", f"{ranks} by {found['launcher']}"),
-        ("recipe", found["recipe"]),
-        ("batch", f"{found['global_batch_size']} images a step"),
-        ("length", f"up to {found['epochs']} epochs, {found['steps']} steps"),
-        (
-            "target",
-            f"{found['target']}, evaluated after epoch {evaluations}"
-            + (f" and {more} more" if more > 0 else ""),
-        ),
-        ("division", f"{found['division']}, ruleset {found['ruleset']}"),
-        ("seed", "drawn at the start" if found["seed"] is None else str(found["seed"])),
-        ("allreduce", ": ".join(filter(None, (found["algorithm"], found["algorithm_reason"])))),
-        ("memory", text),
-        ("time", _time(found["predicted"])),
-        ("config check", f"{check['verdict']}: {check['cause']}"),
-        *(("note", note) for note in found["notes"]),
-        ("results", found["results"]),
-        ("command", shlex.join(found["command"]) or "none"),
-    ]
+        text += f" ({free / 1e9:.1f} GB for each rank of a GPU, or here for all of them)"
+    texts = {
+        **found,
+        "seed": "drawn at the start" if found["seed"] is None else found["seed"],
+        "evaluated": ", ".join(map(str, found["eval_epochs"])),
+        "memory": text,
+        "noted": "; ".join(found["notes"]) or "none",
+        "words": shlex.join(found["command"]) or "none",
+    }
+    return [(name, row.format_map(texts).strip()) for name, row in _ROWS]
 
 
 def _free(run: Run, here: Here, *, here_too: bool) -> int | None:
@@ -150,12 +129,10 @@ def _recipe(run: Run) -> str:
     network: str = model.network
     if network == "resnet":
         network = f"resnet {model.depth}, {model.width} wide"
-    rule = optimizer.name
-    if optimizer.variant != rule:
-        rule += f" ({optimizer.variant})"
     return (
-        f"{network}, {run.data.crop_px} px, {model.dtype}; {rule}, base LR {optimizer.base_lr:g}, "
-        f"{schedule.shape} over {schedule.length}, warm-up {schedule.warmup}"
+        f"{network}, {run.data.crop_px} px, {model.dtype}; {optimizer.name} ({optimizer.variant}), "
+        f"base LR {optimizer.base_lr:g}, {schedule.shape} over {schedule.length}, "
+        f"warm-up {schedule.warmup}"
     )
 
 
@@ -179,20 +156,15 @@ def find_data(data: Data, origins: Mapping[str, Any]) -> tuple[str, list[str]]:
 
 def _predicted(run: Run) -> dict[str, Any]:
     """`rn50 predict` of the config on its own system; without figures for that: why."""
-    if run.system.performance is None:
-        return {"time_to_train_s": None, "reason": "no performance figures for this system"}
-    try:
-        answer = predict(job_of_config(run)).to_dict()
-    except UserError as error:
-        return {"time_to_train_s": None, "reason": str(error).splitlines()[0]}
-    return {key: answer[key] for key in ("time_to_train_s", "interval", "step_time_ms", "epochs")}
-
-
-def _time(predicted: Mapping[str, Any]) -> str:
-    if predicted["time_to_train_s"] is None:
-        return f"unknown: {predicted['reason']}"
-    low, high = predicted["interval"]
-    return (
-        f"{predicted['time_to_train_s']:.1f} s to the target predicted ({low:.1f} to {high:.1f}), "
-        f"{predicted['step_time_ms']:.2f} ms a step, {predicted['epochs']:g} epochs to it"
-    )
+    reason = "no performance figures for this system"
+    if run.system.performance is not None:
+        try:
+            answer = predict(job_of_config(run)).to_dict()
+        except UserError as error:
+            reason = str(error).splitlines()[0]
+        else:
+            keys = ("time_to_train_s", "interval", "step_time_ms", "epochs")
+            text = "{time_to_train_s:.1f} s to the target predicted ({interval[0]:.1f} to "
+            text += "{interval[1]:.1f}), {step_time_ms:.2f} ms a step, {epochs:g} epochs to it"
+            return {**{key: answer[key] for key in keys}, "text": text.format_map(answer)}
+    return {"time_to_train_s": None, "text": f"unknown: {reason}"}

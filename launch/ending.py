@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..config.duration import Duration
 from ..config.errors import UserError
-from ..config.finding import clock_time, number, plain
+from ..config.finding import number, plain
 from ..config.reading import contains
 from ..train.limits import REASONS, REQUESTED
 from ..train.repeated import last_log_point, stopped_at
@@ -129,15 +129,38 @@ def was_stopped(result: Mapping[str, Any]) -> bool:
     )
 
 
-def data_stopped(by: str, doing: str, path: str, again: str) -> Ending:
-    """A run that a signal stopped while its image set was made or checked."""
-    return Ending(f"{_STOPPED_BY}{by} while {doing}", path, START_AGAIN if again else "", again)
+STOPS: dict[str, tuple[str, str]] = {
+    "data": ("stopped by {by} while {doing}", START_AGAIN),
+    "check": (
+        "stopped by {by} after the run had ended, while it was checked",
+        "check it with",
+    ),
+    "waiting": (
+        "stopped waiting by {by}; {scheduler} job {job} goes on",
+        "see it with: tail -f {log}; cancel it with",
+    ),
+    "sweep": (
+        "stopped by {by}; {ended} of {wanted} trials have ended and are kept, {ran} run again",
+        GO_ON,
+    ),
+    "measuring": ("stopped by {by} while {doing}; no result is kept", START_AGAIN),
+    "command": ("stopped by {by}", START_AGAIN),
+    "command that goes on": ("stopped by {by}", GO_ON),
+}
+"""What a signal stopped -> (reason, advice before the command), with the names to fill in."""
 
 
-def check_stopped(by: str, folder: Path) -> Ending:
-    """A run that had ended, stopped while it was checked."""
-    reason = f"{_STOPPED_BY}{by} after the run had ended, while it was checked"
-    return Ending(reason, str(folder), "check it with", f"rn50 log check {_quoted(folder)}")
+def stopped(what: str, by: str, command: str, folder: Path | str = "", **details: object) -> Ending:
+    """A command that a signal stopped, other than a run whose ranks had started.
+
+    Args:
+        what: a row of STOPS; `details` fill it.
+        by: of `asked_by`.
+        command: what starts it again or goes on with it; empty: there is none.
+        folder: where what it made lies; empty: nothing is kept.
+    """
+    reason, advice = (text.format(by=by, **details) for text in STOPS[what])
+    return Ending(reason, str(folder), advice if command else "", command)
 
 
 def run_stopped(
@@ -202,35 +225,25 @@ def run_ended(
     if result.get("status") == "success":
         reason = f"target {plain(target)} reached: {reached} after epoch {epochs}"
         return Ending(reason, str(folder), f"its report: {folder / 'report.html'}")
-    stopped = result.get("stopped")
-    if stopped is None:
+    early = result.get("stopped")
+    if early is None:
         reason = f"target {plain(target)} missed: {reached} after epoch {epochs}, the last"
         advice = "it cannot be resumed, as its schedule is over; try more epochs"
         more = Duration(math.ceil(1.5 * length.value), length.unit)
-        command = with_override(again or same_again(folder), f"schedule.length={more}")
+        command = _with_override(again or same_again(folder), f"schedule.length={more}")
         return Ending(reason, str(folder), advice, command)
     kept = standing.checkpoint
-    reason = f"{stopped} ({'no checkpoint' if kept is None else f'checkpoint of step {kept}'})"
+    reason = f"{early} ({'no checkpoint' if kept is None else f'checkpoint of step {kept}'})"
     advice, command = _onward(standing, folder, again, launcher)
-    spent = re.search(r"\((limits\.\w+)\)", str(stopped))
+    spent = re.search(r"\((limits\.\w+)\)", str(early))
     if spent:  # the budget counts from the beginning of the run: it is spent still
-        command = with_override(command, f"{spent[1]}=null")
+        command = _with_override(command, f"{spent[1]}=null")
     return Ending(reason, str(folder), advice, command)
 
 
-def with_override(command: str, override: str) -> str:
+def _with_override(command: str, override: str) -> str:
     """`command` with one more `key.path=value`."""
     return f"{command} {shlex.quote(override)}"
-
-
-def job_left(by: str, scheduler: str, job: str, folder: Path, cancel: str) -> Ending:
-    """`submit --wait` that a signal ended: the job has not been touched."""
-    return Ending(
-        f"stopped waiting by {by}; {scheduler} job {job} goes on",
-        str(folder),
-        f"see it with: tail -f {_quoted(folder / 'job.log')}; cancel it with",
-        cancel,
-    )
 
 
 def job_ended(scheduler: str, job: str, code: int, folder: Path, last: Mapping[str, Any]) -> Ending:
@@ -247,20 +260,6 @@ def job_ended(scheduler: str, job: str, code: int, folder: Path, last: Mapping[s
     )
 
 
-def sweep_stopped(by: str, ended: int, wanted: int, ran: int, folder: Path, again: str) -> Ending:
-    """A sweep that a signal stopped.
-
-    Args:
-        ended: trials that have their result.
-        wanted: trials of the whole sweep.
-        ran: trials that were running and have been stopped.
-        again: the command, which goes on with the sweep.
-    """
-    kept = f"{ended} of {wanted} trials have ended and are kept"
-    stopped = f", {ran} that ran will run again" if ran else ""
-    return Ending(f"{_STOPPED_BY}{by}; {kept}{stopped}", str(folder), GO_ON, again)
-
-
 def sweep_ended(
     states: Mapping[str, int], best: int | None, folder: Path, *, again: str, report_only: bool
 ) -> Ending:
@@ -274,21 +273,6 @@ def sweep_ended(
         return Ending(f"no trial came to its end; {reason}", str(folder))
     best_preset = shlex.quote(str(folder / "best.yaml"))
     return Ending(reason, str(folder), "train the best with", f"rn50 launch {best_preset}")
-
-
-def measuring_stopped(by: str, doing: str, arguments: Sequence[str]) -> Ending:
-    """A benchmark that a signal stopped: half of it compares nothing. `doing`: what it was at, such
-    as `timing rounds, 3 of 11`; empty: it had not begun. `arguments`: of `rn50`."""
-    place = f" while {doing}" if doing else ""
-    again = shlex.join(["rn50", *arguments])
-    return Ending(f"{_STOPPED_BY}{by}{place}; no result is kept", "", START_AGAIN, again)
-
-
-def measured(seconds: float, plot: Path | None, *, as_json: bool) -> Ending:
-    """A benchmark that came to its end: where its results are."""
-    drawn = f"; plot: {plot}" if plot is not None else ""
-    kept = "results: the JSON above" if as_json else "results: above (--json keeps all of them)"
-    return Ending(f"measured in {clock_time(seconds)}; {kept}{drawn}")
 
 
 def config_checked(check: ConfigCheck, words: Sequence[str], nodes: int) -> Ending:
@@ -307,11 +291,10 @@ def config_checked(check: ConfigCheck, words: Sequence[str], nodes: int) -> Endi
 
 
 def command_stopped(by: str, arguments: Sequence[str]) -> Ending:
-    """Any command that a signal stopped before it had anything to show for. `arguments`: of
-    `rn50`."""
+    """Any command that a signal stopped before it had a result. `arguments`: of `rn50`."""
     goes_on = any(tuple(arguments[: len(words)]) == words for words in _CONTINUED)
-    advice = GO_ON if goes_on else START_AGAIN
-    return Ending(f"{_STOPPED_BY}{by}", "", advice, shlex.join(["rn50", *arguments]))
+    what = "command that goes on" if goes_on else "command"
+    return stopped(what, by, shlex.join(["rn50", *arguments]))
 
 
 def callable_here(command: str) -> str:
@@ -343,7 +326,3 @@ def _words(folder: Path, commands: str) -> list[str]:
     from ..config import recorded  # pydantic: 0.1 s
 
     return recorded.words_to_repeat(folder, getattr(recorded, commands))
-
-
-def _quoted(path: Path) -> str:
-    return shlex.quote(str(path))

@@ -10,6 +10,7 @@ from ..config.schema import Run
 from ..scaling.cost import fastest, torus_grid
 from ..scaling.grouping import choose_groups
 from ..scaling.groups import gradient_groups
+from ..scaling.layers import Shape, resnet50
 from ..scaling.machine import known_precisions
 from ..scaling.netlab import EAGER_BYTES
 from ..scaling.step import build, group_cost_s
@@ -188,18 +189,7 @@ def engine_environment(
         **offered[algorithm],
     }
     if backend == "mpi":
-        wanted |= _SHARING.get(mpi, {})
-    if backend == "mpi" and mpi == "openmpi":
-        # Over TCP: send, never put. Puts make exchanges between two ranks nearly half duplex
-        # (25 MB, 4 ranks, 200 Mbit/s, recursive halving/doubling: 2.6 s against 1.7 s).
-        wanted["OMPI_MCA_btl_tcp_flags"] = "1"
-        if run.system.link_latency_s and run.system.link_bytes_per_s:
-            # No more in a socket's send buffer than two round trips carry. What lies there at the
-            # end of a step shares the link with the next step's message to another rank, and its
-            # receiver waits (25 MB, 4 ranks, recursive halving/doubling, 200 Mbit/s: 1.93 s with
-            # the kernel's buffers, 1.61 s with 64 KiB; docs/communication.md).
-            in_flight = 4 * run.system.link_latency_s * run.system.link_bytes_per_s
-            wanted["OMPI_MCA_btl_tcp_sndbuf"] = str(max(_SEND_BUFFER_BYTES, round(in_flight)))
+        wanted |= _SHARING.get(mpi, {}) | (_over_tcp(run) if mpi == "openmpi" else {})
     # The machine's own settings know best what it needs.
     wanted |= dict(setting.split("=", 1) for setting in run.system.job.environment)
     kept = {
@@ -207,6 +197,21 @@ def engine_environment(
     }
     settings = {name: value for name, value in wanted.items() if name not in kept}
     return Environment(settings, kept, chosen)
+
+
+def _over_tcp(run: Run) -> dict[str, str]:
+    """Open MPI over TCP sends and never puts: puts make exchanges between two ranks nearly half
+    duplex (25 MB, 4 ranks, 200 Mbit/s, recursive halving/doubling: 2.6 s against 1.7 s).
+
+    A socket's send buffer takes no more than two round trips carry: what lies there at the end of a
+    step shares the link with the next step's message to another rank, and its receiver waits (as
+    above: 1.93 s with the kernel's buffers, 1.61 s with 64 KiB; docs/communication.md).
+    """
+    settings = {"OMPI_MCA_btl_tcp_flags": "1"}
+    if run.system.link_latency_s and run.system.link_bytes_per_s:
+        in_flight = round(4 * run.system.link_latency_s * run.system.link_bytes_per_s)
+        settings["OMPI_MCA_btl_tcp_sndbuf"] = str(max(_SEND_BUFFER_BYTES, in_flight))
+    return settings
 
 
 def algorithms_of(backend: Backend, mpi: Family | None) -> Mapping[str, dict[str, str]]:
@@ -231,17 +236,8 @@ def _check_on_nccl(algorithm: str, nodes: int, controller: Controller) -> None:
         )
 
 
-PARAMETERS = {
-    "resnettiny": 0.25e6,
-    "resnet18": 11.7e6,
-    "resnet34": 21.8e6,
-    "resnet50": 25.6e6,
-    "resnet101": 44.5e6,
-    "resnet152": 60.2e6,
-    "alexnet": 61.1e6,
-    "googlenet": 7.0e6,
-}
-"""Of networks of full width with 1,000 classes: enough to tell which algorithm suits a message."""
+_TENSORS = {"alexnet": (61_100_000, 16), "googlenet": (7_000_000, 173)}
+"""Parameters and tensors of the networks that `scaling.layers` does not have."""
 
 TORUS_GAIN = 0.9
 """NCCL tunes itself for each message; it is overruled where another way takes at most this part."""
@@ -293,14 +289,13 @@ def choose_algorithm(
 
 def message_bytes(run: Run) -> float:
     """Size of a typical group of gradients on the wire."""
-    model = run.model
-    network = model.network if model.network != "resnet" else f"resnet{model.depth}"
-    scale = (model.width / 64) ** 2 if model.network == "resnet" else 1.0
+    model, rule = run.model, choose_groups(run).rule
+    if model.network in _TENSORS:
+        total, count = _TENSORS[model.network]
+        sizes = [total // count] * count
+    else:
+        shape = Shape(model.depth, model.width, run.data.crop_px, run.data.classes, model.stem)
+        sizes = [tensor.size for tensor in resnet50(shape)[1]]
+    groups = rule.count(",") + 1 if "," in rule else len(gradient_groups(rule, sizes))
     half = model.dtype == "float16" or run.comm.gradient_dtype == "float16"
-    total = PARAMETERS[network] * scale * (2 if half else 4)
-    sizes = [1] * 161
-    rule = choose_groups(run).rule
-    groups = (
-        rule.count(",") + 1 if rule.startswith("explicit") else len(gradient_groups(rule, sizes))
-    )
-    return total / groups
+    return sum(sizes) * (2 if half else 4) / groups

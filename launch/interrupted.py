@@ -13,12 +13,10 @@ from ..config.recorded import RESUME_JOB, load_recorded
 from ..report.runs import SUBMISSION
 from .job_folder import ENDED, exit_code_of
 from .resume import is_interrupted, latest_interrupted, load_attempt
-from .run_files import is_run, refuse_planted
+from .run_files import is_run
 from .run_lock import check_free
 from .schedulers import SCHEDULERS
 from .submit import JOB_ID, Last, is_alive
-
-_MOST_RUNS = 100
 
 
 def find_interrupted(where: str, config: str | None, overrides: list[str]) -> tuple[Loaded, Last]:
@@ -41,10 +39,15 @@ def find_interrupted(where: str, config: str | None, overrides: list[str]) -> tu
     loaded = load_recorded(source, overrides, RESUME_JOB)
     if is_run(folder) and loaded.run.system.job.container:
         raise UserError(f"--resume: the folder of a job expected for a container, found {folder}")
-    _refuse_ended(folder, overrides)
+    if exit_code_of(folder) in ENDED or (is_run(folder) and not is_interrupted(folder)):
+        raise UserError(f"--resume: an interrupted job or run expected, {folder} has ended")
+    without_seed = [text for text in overrides if not text.startswith("seed=")]
+    for run in [folder] if is_run(folder) else sorted(folder.glob("run_*")):
+        if (run / "config.yaml").is_file() and is_interrupted(run):
+            check_free(run)
+            load_attempt(run, str(source), without_seed)  # refuses another training
     runs = known.get("runs")
-    runs = runs if type(runs) is int and 1 <= runs <= _MOST_RUNS else 1
-    return loaded, Last(folder, scheduler, runs)
+    return loaded, Last(folder, scheduler, runs if type(runs) is int and runs > 0 else 1)
 
 
 def _refuse_queued(folder: Path, scheduler: str | None, job: object) -> None:
@@ -58,18 +61,3 @@ def _refuse_queued(folder: Path, scheduler: str | None, job: object) -> None:
             f"--resume: {folder}: an interrupted job expected, found {scheduler} job {job} in its "
             f"queue or running (to stop it: {dialect.cancel_command} {job})"
         )
-
-
-def _refuse_ended(folder: Path, overrides: list[str]) -> None:
-    if exit_code_of(folder) in ENDED:
-        raise UserError(f"--resume: an interrupted job expected, {folder} has ended")
-    without_seed = [text for text in overrides if not text.startswith("seed=")]
-    for run in [folder] if is_run(folder) else sorted(folder.glob("run_*")):
-        refuse_planted(run)
-        if not (run / "config.yaml").is_file():
-            continue
-        check_free(run)
-        if is_interrupted(run):
-            load_attempt(run, str(folder / "config.yaml"), without_seed)
-        elif run == folder:
-            raise UserError(f"--resume: an interrupted run expected, {folder} has ended")

@@ -18,7 +18,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from ..config.atomic import write_own
+from ..config.atomic import write_file
 from ..config.errors import UserError, failing_as
 from ..config.load import Loaded, load
 from ..config.progress import Tracker
@@ -33,8 +33,7 @@ from .job_folder import EXIT_FAILED, EXIT_MISSED, EXIT_STOPPED, EXIT_USAGE, Open
 from .launchers import pick_launcher
 from .preflight import problems_with, refuse, refuse_common_seed
 from .resume import is_hopeless, is_interrupted, load_attempt, read_result
-from .run import RANK, launch, load_for_launch
-from .run_files import refuse_planted
+from .run import RANK, Options, launch, load_for_launch
 from .run_lock import check_free
 from .schedulers import LIMIT_SIGNAL
 from .system_description import describe_system, read_machine, system_id
@@ -116,13 +115,14 @@ def _run_one(job: OpenJob, number: int, request: Request, run: Run, track: Track
     try:
         result = launch(
             todo.loaded,
-            None,
             track,
-            default_launcher=request.launcher,
-            out=out,
-            resume=out if todo.resumes else None,
-            program=(*bind(run), *RANK),
-            stopped_by=stopped_by,
+            Options(
+                default_launcher=request.launcher,
+                out=out,
+                resume=out if todo.resumes else None,
+                program=(*bind(run), *RANK),
+                stopped_by=stopped_by,
+            ),
         )
         keep_log(job, run, number)
         return 0 if is_good(result) else EXIT_MISSED
@@ -145,7 +145,6 @@ class ToDo(NamedTuple):
 def next_run(out: Path, config: str, overrides: Sequence[str]) -> ToDo | None:
     """What is to be done in the folder of a run; None: it has ended in a start before. Raises
     UserError: the config is not the run's, or another process uses the folder."""
-    refuse_planted(out)
     if not (out / "config.yaml").is_file():
         loaded = load_for_launch(config, list(overrides), None, own=True)
         with failing_as(f"{out}: cannot create"):
@@ -170,7 +169,7 @@ def describe_machine(run: Run, folder: Path) -> None:
     page = describe_system(run, read_machine(), installed_packages(), read_gpus())
     systems = folder / "systems"
     systems.mkdir(exist_ok=True)
-    write_own(systems / f"{system_id(run)}.json", json.dumps(page, indent=2) + "\n")
+    write_file(systems / f"{system_id(run)}.json", json.dumps(page, indent=2) + "\n")
 
 
 def keep_log(job: OpenJob, run: Run, number: int) -> None:
@@ -180,7 +179,7 @@ def keep_log(job: OpenJob, run: Run, number: int) -> None:
         with suppress(OSError):  # such as a full disk
             folder.mkdir(parents=True, exist_ok=True)
             content = read_file(source, _LONGEST_LOG_BYTES, within=job.folder)
-            write_own(folder / f"result_{number}.txt", content)
+            write_file(folder / f"result_{number}.txt", content)
 
 
 def say_error(error: UserError | OSError, folder: Path) -> int:

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from ..config.atomic import open_own, write_own
+from ..config.atomic import write_file
 from ..config.benchmark import BENCHMARK
 from ..config.errors import UserError, failing_as
 from ..config.reading import read_ends, read_file
@@ -77,7 +77,7 @@ def open_job(first: Path, *, log: bool) -> Iterator[OpenJob]:
     exit_code = folder / "exit_code"
     if log:
         _redirect(folder / "job.log")
-    write_own(exit_code, "running\n")
+    write_file(exit_code, "running\n")
     try:
         yield job
     finally:
@@ -111,7 +111,7 @@ def is_driven(folder: Path) -> bool:
 def _lock(folder: Path) -> int:
     """The descriptor of the job's lock file: the kernel's lock goes with this process."""
     path = folder / JOB_LOCK
-    descriptor = open_own(path, os.O_RDWR)
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -132,7 +132,7 @@ def _redirect(log: Path) -> None:
     """All output to `log` from here on, that of the processes to come as well."""
     sys.stdout.flush()
     sys.stderr.flush()
-    descriptor = open_own(log, os.O_WRONLY | os.O_APPEND)
+    descriptor = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
     for number in (1, 2):
         os.dup2(descriptor, number)
     os.close(descriptor)
@@ -145,7 +145,7 @@ def _redirect(log: Path) -> None:
 def _write_in_place(path: Path, text: str) -> None:
     """A full disk has room for what takes no more than the file has already."""
     with suppress(OSError):
-        descriptor = open_own(path, os.O_WRONLY)
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o666)
         os.pwrite(descriptor, text.encode(), 0)
         os.ftruncate(descriptor, len(text))
         os.close(descriptor)

@@ -18,7 +18,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from ..config.atomic import write_own
+from ..config.atomic import write_file
 from ..config.errors import UserError
 from ..config.load import load
 from ..config.reading import read_ends
@@ -29,10 +29,19 @@ from .failure import Evidence, explain_failure, read_failures
 from .host_limits import read_limits
 from .job import describe_machine, describe_stop, keep_log, next_run, say_ending, say_error
 from .job_folder import EXIT_FAILED, EXIT_MISSED, OpenJob
-from .launchers import family_here
+from .launchers import Job, family_here
 from .preflight import refusals, refuse
 from .resume import begin_attempt, close_attempt, is_hopeless, read_result
-from .run import RANK, begin_run, close_result, conclude, end_failed
+from .run import (
+    RANK,
+    LaunchPlan,
+    Options,
+    begin_run,
+    close_result,
+    conclude,
+    end_failed,
+    rank_command,
+)
 from .run_lock import hold_run
 from .verdict import is_good
 
@@ -54,10 +63,12 @@ def begin(out: Path, config: str, overrides: Sequence[str]) -> int:
         found = begin_attempt(out, todo.loaded) if todo.resumes else None
         (out / RESUME_FROM).unlink(missing_ok=True)
         if found is not None:
-            write_own(out / RESUME_FROM, f"{found.path}\n")
+            write_file(out / RESUME_FROM, f"{found.path}\n")
         backend = backend_of(run, "mpi")
         environment = engine_environment(run, backend, os.environ, mpi=family_here())
-        begin_run(todo.loaded, out, environment, run.system.scheduler, RANK, manifest)
+        job = Job.of(run, rank_command(RANK, out))
+        launcher = run.system.scheduler
+        begin_run(LaunchPlan(todo.loaded, launcher, job, environment, out, manifest, Options()))
         describe_machine(run, out.parent)
     return 0
 
@@ -70,7 +81,7 @@ def end(out: Path, code: int, signal: str, seconds: int) -> int:
     with hold_run(out):
         (out / RESUME_FROM).unlink(missing_ok=True)
         if code == 0 and (out / "result.json").is_file():
-            result = conclude(run, out)
+            result = conclude(run, out, Options())
             keep_log(job, run, number)
             return 0 if is_good(result) else EXIT_MISSED
         text = read_ends(out / "stderr.log")
@@ -82,7 +93,7 @@ def end(out: Path, code: int, signal: str, seconds: int) -> int:
         else:
             evidence = Evidence(read_failures(out), text, code, limits=read_limits())
             reason = explain_failure(evidence)
-            ending = end_failed(run, out, reason)
+            ending = end_failed(run, out, reason, Options())
         keep_log(job, run, number)
         say_ending(out, ending)
         return EXIT_MISSED if is_hopeless(out) else EXIT_FAILED

@@ -6,9 +6,11 @@ hold on this one, where ranks are to run here: `launch` refuses, `config check` 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from functools import partial
 from importlib import metadata
+from pathlib import Path
 from typing import NamedTuple
 
 from ..compliance.config_rules import ConfigCheck
@@ -16,23 +18,26 @@ from ..config.errors import UserError
 from ..config.finding import ERROR, NOTE, SEVERITIES, Finding
 from ..config.memory import device_bytes, largest_batch, rank_bytes
 from ..config.plan import build_plan
+from ..config.reading import read_text
 from ..config.schema import Run
+from ..scaling.grouping import choose_groups
 from ..train.capabilities import check_supported, decodes_on_gpu
-from ..train.gpu import Gpus, check_capability, check_machine, dotted
+from ..train.gpu import Gpus, check_capability, check_machine, read_gpus
 from .ending import CANNOT_RUN_HERE
 from .engine_environment import Controller, backend_of, engine_environment
 from .environment_record import mxnet_distribution
-from .free_memory import free_memory_bytes
 from .launchers import LAUNCHERS, family_here
+from .verdict import target_note
 
 CANNOT_RUN = ("MLP061", "cannot-run")
 """Id of what `config check` finds of any machine."""
 
 
 class Here(NamedTuple):
-    """What of this machine a run needs; None: unknown."""
+    """What of this machine a run needs."""
 
     free_bytes: int | None
+    """Memory for new processes, of `free_memory_bytes`; None: unknown."""
     mxnet: str
     """The distribution that is installed: mxnet, or mxnet-cu112 for GPUs."""
 
@@ -40,6 +45,24 @@ class Here(NamedTuple):
     def read(cls) -> Here:
         """This machine as it is now."""
         return cls(free_memory_bytes(), mxnet_distribution())
+
+
+def free_memory_bytes(root: Path = Path("/")) -> int | None:
+    """What the kernel has for new processes without its page cache, or less where the limit of this
+    process's memory cgroup (version 2) or of one above leaves less; None: not known. `root`: where
+    `proc` and `sys` lie."""
+    available = re.search(r"^MemAvailable:\s*(\d+) kB", read_text(root / "proc/meminfo"), re.M)
+    if available is None:
+        return None
+    found = [int(available[1]) * 1024]
+    path = re.search(r"^0::/*(.*)$", read_text(root / "proc/self/cgroup"), re.M)
+    folder = root / "sys/fs/cgroup" / (path[1] if path else "")
+    for group in (folder, *folder.parents):  # in a container it may be the host's path: not there
+        limit, used = (read_text(group / f"memory.{name}") for name in ("max", "current"))
+        if limit.isdigit() and used.isdigit():
+            cache = re.search(r"^inactive_file (\d+)$", read_text(group / "memory.stat"), re.M)
+            found.append(max(0, int(limit) - int(used) + (int(cache[1]) if cache else 0)))
+    return min(found)
 
 
 def refuse(problems: Sequence[str]) -> None:
@@ -81,19 +104,6 @@ def _check_engines(run: Run, controller: Controller) -> None:
     engine_environment(run, backend_of(run, controller), {}, controller, family_here())
 
 
-def launcher_note(run: Run) -> str:
-    """Which launchers cannot start `run`, where others can; else empty."""
-    why = {}
-    for name, one in LAUNCHERS.items():
-        if refused := refusals(run, (one.controller,)):
-            why[name] = refused[0]
-    if not why or len(why) == len(LAUNCHERS) or refusals(run):
-        return ""
-    *others, last = (name for name in LAUNCHERS if name not in why)
-    others_or_last = f"{', '.join(others)} or {last}" if others else last
-    return f"only with --launcher {others_or_last}: {next(iter(why.values()))}"
-
-
 def obstacles_here(run: Run, here: Here) -> list[str]:
     """Why the ranks of one node of `run` cannot run on this machine, one line each."""
     ranks = run.system.ranks_per_node
@@ -119,19 +129,17 @@ def idle_gpus_note(run: Run, gpus: Gpus | None) -> str:
     """That this machine's GPUs are not used by a run on CPU ranks; empty where there are none."""
     if run.system.device == "gpu" or gpus is None or not gpus.devices:
         return ""
-    first, count = gpus.devices[0], len(gpus.devices)
-    what = f"{count} GPUs here ({first.name}) stay idle"
-    if count == 1:
-        what = f"1 GPU here ({first.name}) stays idle"
-    if _refused(partial(check_capability, first.name, first.capability)):
-        return (
-            f"this run is on the CPU, {what}: compute capability "
-            f"{dotted(first.capability)} is none that MXNet 1.9.1 runs on"
-        )
-    return (
-        f"this run is on the CPU, {what}; system.device=gpu, or the recipe of a GPU "
-        "machine (`rn50 config list`), would use it"
+    first = gpus.devices[0]
+    why = _refused(partial(check_capability, first.name, first.capability))
+    return f"this run is on the CPU, GPUs here stay idle ({len(gpus.devices)} x {first.name}): " + (
+        why[0] if why else "system.device=gpu, or a GPU machine's recipe, would use them"
     )
+
+
+def notes_on(run: Run) -> list[str]:
+    """What is to be known before a run, one line each."""
+    notes = (target_note(run), idle_gpus_note(run, read_gpus()), choose_groups(run).note)
+    return [note for note in notes if note]
 
 
 def _finding(rule: tuple[str, str], severity: str, message: str) -> Finding:
@@ -147,8 +155,6 @@ def check_whether_it_runs(
     one line each."""
     never = refusals(run)
     found = [_finding(CANNOT_RUN, ERROR, text) for text in never]
-    if note := launcher_note(run):
-        found.append(_finding(CANNOT_RUN, NOTE, note))
     for line in missing:
         found.append(_finding(CANNOT_RUN_HERE, NOTE, f"not on this machine: {line}"))
     if run.system.nodes == 1:

@@ -10,18 +10,19 @@ import os
 import sys
 from contextlib import suppress
 from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import Any
 
-from ..config.atomic import create_new, partial_beside
+from ..config.atomic import partial_beside
 from ..config.errors import UserError, failing_as
 from ..config.load import Loaded, load
 from ..config.reading import read_file, read_object
 from ..config.recorded import RESUME, load_named
+from ..data.lock import FolderInUse
 from ..logging.mlperf import close_interrupted
 from ..train import checkpoint_folder
 from ..train.checkpoint import Checkpoint
-from ..train.rank_lock import FolderInUse
 from ..train.resume import (
     INTERRUPTED_LOG,
     LOG,
@@ -31,9 +32,8 @@ from ..train.resume import (
     other_origin,
     resumed_config,
 )
-from .disk_reserve import give_back, reserve
 from .failure import read_failures
-from .run_files import COPIED, refuse_planted
+from .run_files import COPIED, give_back, reserve
 from .run_lock import check_free, driven_by_another, remove_rank_lock, wait_for_rank
 
 _KEPT = {LOG: INTERRUPTED_LOG} | {
@@ -45,7 +45,6 @@ _KEPT = {LOG: INTERRUPTED_LOG} | {
 }
 _ENDED = {"success": "reached its target", "aborted": "been trained to its last epoch"}
 """Statuses of runs that nothing stopped."""
-_MOST_ATTEMPTS = 9_999
 _MOST_BYTES = 256 << 20
 """Of a log or metrics file: metrics have 150 bytes a line."""
 
@@ -67,7 +66,6 @@ def load_resumed(
     source = folder / "config.yaml"
     if not source.is_file():
         raise UserError(f"--resume: the folder of a run expected, found no {source}")
-    refuse_planted(folder)
     check_free(folder)
     result = read_result(folder)
     if "stopped" not in result and (how := _ENDED.get(str(result.get("status")))):
@@ -109,48 +107,14 @@ def begin_attempt(out: Path, loaded: Loaded) -> Checkpoint | None:
     """
     if (other_driver := driven_by_another(out)) is not None:
         raise FolderInUse(out, other_driver)
-    refuse_planted(out)
     wait_for_rank(out)
-    number = next(
-        (n for n in range(1, _MOST_ATTEMPTS + 1) if not os.path.lexists(out / f"attempt_{n}")), None
-    )
-    if number is None:
-        raise UserError(f"{out}: fewer than {_MOST_ATTEMPTS} folders attempt_<n> expected")
+    number = next(n for n in count(1) if not os.path.lexists(out / f"attempt_{n}"))
     for failure in read_failures(out):  # replicas differed: what was saved since they last agreed
         if type(step := failure.get("agreed_step")) is int:
             checkpoint_folder.remove_after(out / "checkpoint", step)
-    folder = out / "checkpoint"
-    found, warnings = checkpoint_folder.newest(folder, partial(_check_logs, out, number))
-    if found is None and (found := checkpoint_folder.newest(folder)[0]):
-        warnings.append(f"{found.path.name} is taken all the same, and the log has a gap")
-    for warning in [*warnings, *(other_origin(found) if found else ())]:
-        print(f"rn50: warning: {warning}", file=sys.stderr, flush=True)
-    begun: dict[str, Path] = {}
-    try:
-        for name, size_bytes in _log_sizes(found).items() if found else ():
-            begun[name] = partial_beside(out / name)
-            # With a gap there may be the end that the last attempt was given.
-            lines = _start_of(out, name, size_bytes, number).splitlines(keepends=True)
-            went_on = [line for line in lines if b'"key": "run_stop"' not in line]
-            with (
-                failing_as(f"{out / name}: cannot copy"),
-                os.fdopen(create_new(begun[name]), "wb") as file,
-            ):
-                file.writelines(went_on)
-    except BaseException:
-        for path in begun.values():
-            path.unlink(missing_ok=True)
-        raise
-    kept = out / f"attempt_{number}"
-    kept.mkdir()
-    for name, new_name in _KEPT.items():
-        if (out / name).is_file():
-            (out / name).replace(kept / new_name)
-    for path in out.glob("failure_*.json"):
-        path.replace(kept / path.name)
-    for name in COPIED:
-        if (out / name).is_file():
-            (kept / name).write_bytes(read_file(out / name, _MOST_BYTES, within=out))
+    found = _checkpoint_to_go_on_from(out, number)
+    begun = _copy_starts(out, found, number)
+    _keep_attempt(out, out / f"attempt_{number}")
     reserve(out)
     if found is None:
         print(f"{out}: no checkpoint yet: from the beginning", flush=True)
@@ -166,6 +130,53 @@ def begin_attempt(out: Path, loaded: Loaded) -> Checkpoint | None:
             flush=True,
         )
     return found
+
+
+def _checkpoint_to_go_on_from(out: Path, number: int) -> Checkpoint | None:
+    """The newest whole checkpoint, of those whose log is there if there is one. `number`: of the
+    attempt to be kept."""
+    folder = out / "checkpoint"
+    found, warnings = checkpoint_folder.newest(folder, partial(_check_logs, out, number))
+    if found is None and (found := checkpoint_folder.newest(folder)[0]):
+        warnings.append(f"{found.path.name} is taken all the same, and the log has a gap")
+    for warning in [*warnings, *(other_origin(found) if found else ())]:
+        print(f"rn50: warning: {warning}", file=sys.stderr, flush=True)
+    return found
+
+
+def _copy_starts(out: Path, found: Checkpoint | None, number: int) -> dict[str, Path]:
+    """Log and metrics up to the checkpoint, in files beside them; name -> file. Raises UserError:
+    one cannot be copied; none of the files stays."""
+    begun: dict[str, Path] = {}
+    try:
+        for name, size_bytes in _log_sizes(found).items() if found else ():
+            begun[name] = partial_beside(out / name)
+            # With a gap there may be the end that the last attempt was given.
+            lines = _start_of(out, name, size_bytes, number).splitlines(keepends=True)
+            went_on = [line for line in lines if b'"key": "run_stop"' not in line]
+            with (
+                failing_as(f"{out / name}: cannot copy"),
+                begun[name].open("wb") as file,
+            ):
+                file.writelines(went_on)
+    except BaseException:
+        for path in begun.values():
+            path.unlink(missing_ok=True)
+        raise
+    return begun
+
+
+def _keep_attempt(out: Path, kept: Path) -> None:
+    """Put what the last attempt left into the folder `kept`."""
+    kept.mkdir()
+    for name, new_name in _KEPT.items():
+        if (out / name).is_file():
+            (out / name).replace(kept / new_name)
+    for path in out.glob("failure_*.json"):
+        path.replace(kept / path.name)
+    for name in COPIED:
+        if (out / name).is_file():
+            (kept / name).write_bytes(read_file(out / name, _MOST_BYTES, within=out))
 
 
 def close_attempt(out: Path) -> None:

@@ -4,55 +4,54 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..compliance.check_log import Check, check_log
 from ..compliance.config_rules import check_config
 from ..compliance.official import check_officially
-from ..config.atomic import write_json, write_own
+from ..config.atomic import write_file, write_json
 from ..config.errors import UserError
 from ..config.load import Loaded, load
 from ..config.manifest import Manifest
-from ..config.plan import Plan, build_plan
+from ..config.plan import build_plan
 from ..config.progress import Tracker
 from ..config.reading import read_ends, read_object
 from ..config.recorded import load_named
 from ..config.schema import Run
 from ..data.describe import describe_data
-from ..data.prepare import prepare
+from ..data.prepare import prepare as prepare_data
 from ..report.reproduction import compare_with_recorded
-from ..scaling.grouping import choose_groups
-from ..train.gpu import read_gpus
+from ..train.checkpoint import Checkpoint
 from ..train.seeding import draw_seed
-from .disk_reserve import give_back, reserve
 from .ending import (
     Ending,
     Failed,
     Stopped,
     asked_by,
-    check_stopped,
-    data_stopped,
     rank_failed,
     read_standing,
     run_ended,
     run_stopped,
+    stopped,
 )
 from .engine_environment import Environment
 from .environment_record import describe_environment
 from .failure import Evidence, explain_failure, read_failures
 from .host_limits import read_limits
-from .launchers import LAUNCHERS, build_job, pick_launcher
+from .launchers import LAUNCHERS, Job, build_job, pick_launcher
 from .nodes_left import on_nodes_left
-from .preflight import idle_gpus_note, refusals, refuse
+from .preflight import notes_on, refusals, refuse
 from .resume import begin_attempt, close_attempt, is_hopeless, with_ranks
-from .run_files import new_run_folder
+from .run_files import give_back, new_run_folder, reserve
 from .run_lock import driven_by_another, hold_run
 from .supervisor import RankFailed, run_job
-from .verdict import check_note, errors_of, target_note, verdict_lines
+from .verdict import check_note, errors_of, verdict_lines
 
 _MOST_WARNINGS = 5
 RANK = (sys.executable, "-m", "rn50.train")
@@ -70,91 +69,83 @@ def load_for_launch(
     return loaded
 
 
-def launch(
-    loaded: Loaded,
-    launcher: str | None,
-    track: Tracker,
-    *,
-    default_launcher: str | None = None,
-    out: Path | None = None,
-    recorded: Path | None = None,
-    resume: Path | None = None,
-    program: Sequence[str] = RANK,
-    again: str | None = None,
-    stopped_by: Callable[[BaseException, Path], str] = lambda stop, _: asked_by(stop),
-) -> dict[str, Any]:
-    """Run `loaded` to its end; returns the content of result.json.
+class Options(NamedTuple):
+    """How `launch` is to run a config; the defaults are those of the command."""
 
-    Args:
-        launcher: asked for by name; the command to go on with names it too.
-        default_launcher: where none is asked for; None: what this machine has.
-        out: the new run's folder; None: one below `system.results`.
-        recorded: the folder of a recorded run to compare with, in a line and in result.json.
-        resume: the folder of an interrupted run to go on with, instead of a new one.
-        program: what one rank is started with.
-        again: the command that starts this run; default: with its config.yaml.
-        stopped_by: says what stopped the run in a folder, given the KeyboardInterrupt.
+    launcher: str | None = None
+    """Asked for by name; the command to go on with names it too."""
+    default_launcher: str | None = None
+    """Where none is asked for; None: what this machine has."""
+    out: Path | None = None
+    """The new run's folder; None: one below `system.results`."""
+    resume: Path | None = None
+    """The folder of an interrupted run to go on with, instead of a new one."""
+    recorded: Path | None = None
+    """The folder of a recorded run to compare with, in a line and in result.json."""
+    program: Sequence[str] = RANK
+    """What one rank is started with."""
+    again: str | None = None
+    """The command that starts this run; None: `rn50 launch` with its config.yaml."""
+    stopped_by: Callable[[BaseException, Path], str] = lambda stop, _: asked_by(stop)
+    """Says what stopped the run in a folder, given the KeyboardInterrupt."""
+
+
+@dataclass(frozen=True)
+class LaunchPlan:
+    """One run from its first rank to its verdict; computed once, before anything is started."""
+
+    loaded: Loaded
+    launcher: str
+    job: Job
+    """With a rank's command."""
+    environment: Environment
+    folder: Path
+    manifest: Manifest
+    options: Options
+    hosts: tuple[str, ...] = ()
+    """The nodes that are left; empty: all with which the run began."""
+
+    @property
+    def run(self) -> Run:
+        return self.loaded.run
+
+
+def launch(loaded: Loaded, track: Tracker, options: Options) -> dict[str, Any]:
+    """Run `loaded` to its end; returns the content of result.json.
 
     Raises:
         UserError: before the ranks start.
         Failed: one of them failed.
         Stopped: a signal ended it.
     """
+    plan = prepare(loaded, track, options)
+    with hold_run(plan.folder):
+        run_attempts(plan)
+        try:
+            return conclude(plan.run, plan.folder, options)
+        except KeyboardInterrupt as stop:
+            command = f"rn50 log check {shlex.quote(str(plan.folder))}"
+            raise Stopped(stopped("check", asked_by(stop), command, plan.folder)) from None
+
+
+def prepare(loaded: Loaded, track: Tracker, options: Options) -> LaunchPlan:
+    """Everything before the first rank: refusals, the job, the image set, the folder."""
     run = loaded.run
-    name = pick_launcher(launcher or default_launcher)
+    name = pick_launcher(options.launcher or options.default_launcher)
     refuse(refusals(run, (LAUNCHERS[name].controller,)))
     job, environment = build_job(run, name, ())  # its refusals before data or a folder is made
-    manifest = _prepare(loaded, track, again or "")
-    out = resume or out or new_run_folder(run)
-    with hold_run(out):
-        # Before the try: a stop while the last attempt still writes there must not close its log.
-        found = begin_attempt(out, loaded) if resume else None
-        try:
-            command = begin_run(loaded, out, environment, name, program, manifest)
-            began, restarts = loaded, run.system.job.max_restarts
-            hosts: tuple[str, ...] = ()
-            while True:
-                from_file = ["--resume", str(found.path)] if found else []
-                try:
-                    run_job(job._replace(command=[*command, *from_file]), name, out, run)
-                    check_result(out)
-                    break
-                except UserError as error:
-                    close_attempt(out)
-                    line = str(error)
-                    reason = error.reason if isinstance(error, RankFailed) else line
-                    if restarts and not is_hopeless(out):
-                        restarts -= 1
-                        print(f"rn50: {line}", file=sys.stderr, flush=True)
-                        try:
-                            loaded, left = on_nodes_left(began, name, out)
-                            run = loaded.run
-                            found = begin_attempt(out, loaded)
-                            if left != hosts:
-                                hosts = left
-                                job, environment = build_job(run, name, (), hosts)
-                                command = begin_run(
-                                    loaded, out, environment, name, program, manifest
-                                )
-                            continue
-                        except UserError as refused:
-                            line = reason = f"no restart: {refused}"
-                    ending = end_failed(run, out, reason, again, launcher)
-                    raise Failed(f"{line}{ending.what_next}", ending) from None
-        except KeyboardInterrupt as stop:
-            close_attempt(out)
-            by = stopped_by(stop, out)
-            ending = run_stopped(by, read_standing(out), out, again, launcher)
-            with suppress(KeyboardInterrupt):  # a second one: the report is not worth a wait
-                close_result(out, run, ending)
-            raise Stopped(ending) from None
-        try:
-            return conclude(run, out, recorded, again=again, launcher=launcher)
-        except KeyboardInterrupt as stop:
-            raise Stopped(check_stopped(asked_by(stop), out)) from None
+    manifest = _image_set(loaded, track, options.again or "")
+    folder = options.resume or options.out or new_run_folder(run)
+    job = job._replace(command=rank_command(options.program, folder))
+    return LaunchPlan(loaded, name, job, environment, folder, manifest, options)
 
 
-def _prepare(loaded: Loaded, track: Tracker, again: str) -> Manifest:
+def rank_command(program: Sequence[str], folder: Path) -> list[str]:
+    """What one rank of the run in `folder` is started with."""
+    return [*program, str(folder / "config.yaml"), "--out", str(folder)]
+
+
+def _image_set(loaded: Loaded, track: Tracker, again: str) -> Manifest:
     """The image set, made where it is missing and can be drawn."""
     doing = "checking the image set"
 
@@ -164,28 +155,77 @@ def _prepare(loaded: Loaded, track: Tracker, again: str) -> Manifest:
         return track(task)
 
     try:
-        return prepare(loaded.run.data, noted, loaded.origins)
+        return prepare_data(loaded.run.data, noted, loaded.origins)
     except KeyboardInterrupt as stop:
         path = loaded.run.data.path
-        raise Stopped(data_stopped(asked_by(stop), doing, path, again)) from None
+        raise Stopped(stopped("data", asked_by(stop), again, path, doing=doing)) from None
 
 
-def begin_run(
-    loaded: Loaded,
-    out: Path,
-    environment: Environment,
-    launcher: str,
-    program: Sequence[str],
-    manifest: Manifest,
-) -> list[str]:
-    """Write what the ranks will read and say what runs; returns the command of a rank."""
-    reserve(out)
-    save_config(loaded, out)
-    command = [*program, str(out / "config.yaml"), "--out", str(out)]
-    described = describe_environment(environment, launcher, command)
-    write_json(out / "environment.json", described)
-    announce(loaded, build_plan(loaded.run), environment, launcher, out, manifest)
-    return command
+def run_attempts(plan: LaunchPlan) -> None:
+    """Start the ranks, and again from the last checkpoint as often as the config allows. The caller
+    holds the run. Raises as `launch` does."""
+    out, options = plan.folder, plan.options
+    # Before the try: a stop while the last attempt still writes there must not close its log.
+    found = begin_attempt(out, plan.loaded) if options.resume else None
+    try:
+        begin_run(plan)
+        now, restarts = plan, plan.run.system.job.max_restarts
+        while (error := _failure_of_attempt(now, found)) is not None:
+            now, found = _next_attempt(plan, now, error, restarts)
+            restarts -= 1
+    except KeyboardInterrupt as stop:
+        close_attempt(out)
+        by = options.stopped_by(stop, out)
+        ending = run_stopped(by, read_standing(out), out, options.again, options.launcher)
+        with suppress(KeyboardInterrupt):  # a second one: the report is not worth a wait
+            close_result(out, plan.run, ending)
+        raise Stopped(ending) from None
+
+
+def _failure_of_attempt(plan: LaunchPlan, found: Checkpoint | None) -> UserError | None:
+    """Run all ranks to their end; why they failed, None where they ended in order."""
+    from_file = ["--resume", str(found.path)] if found else []
+    job = plan.job._replace(command=[*plan.job.command, *from_file])
+    try:
+        run_job(job, plan.launcher, plan.folder, plan.run)
+        check_result(plan.folder)
+    except UserError as error:
+        close_attempt(plan.folder)
+        return error
+    return None
+
+
+def _next_attempt(
+    began: LaunchPlan, now: LaunchPlan, error: UserError, restarts: int
+) -> tuple[LaunchPlan, Checkpoint | None]:
+    """The attempt after one that failed, on the nodes that are left. Raises Failed: there is none.
+    `began`: the plan of the first attempt."""
+    out, options = now.folder, now.options
+    line = str(error)
+    reason = error.reason if isinstance(error, RankFailed) else line
+    if restarts > 0 and not is_hopeless(out):
+        print(f"rn50: {line}", file=sys.stderr, flush=True)
+        try:
+            loaded, hosts = on_nodes_left(began.loaded, began.launcher, out)
+            found = begin_attempt(out, loaded)
+            if hosts != now.hosts:
+                job, environment = build_job(loaded.run, now.launcher, began.job.command, hosts)
+                now = replace(now, loaded=loaded, job=job, environment=environment, hosts=hosts)
+                begin_run(now)
+            return now, found
+        except UserError as refused:
+            line = reason = f"no restart: {refused}"
+    ending = end_failed(now.run, out, reason, options)
+    raise Failed(f"{line}{ending.what_next}", ending) from None
+
+
+def begin_run(plan: LaunchPlan) -> None:
+    """Write what the ranks will read, and print what runs."""
+    reserve(plan.folder)
+    save_config(plan.loaded, plan.folder)
+    described = describe_environment(plan.environment, plan.launcher, plan.job.command)
+    write_json(plan.folder / "environment.json", described)
+    announce(plan)
 
 
 def check_result(out: Path) -> None:
@@ -196,12 +236,11 @@ def check_result(out: Path) -> None:
         raise RankFailed(why, out / "stderr.log")
 
 
-def end_failed(
-    run: Run, out: Path, reason: str, again: str | None = None, launcher: str | None = None
-) -> Ending:
+def end_failed(run: Run, out: Path, reason: str, options: Options) -> Ending:
     """result.json and report of a run of which a rank failed; its log is closed already."""
-    hopeless = is_hopeless(out)
-    ending = rank_failed(reason, read_standing(out), out, again, launcher, hopeless=hopeless)
+    standing, hopeless = read_standing(out), is_hopeless(out)
+    again, launcher = options.again, options.launcher
+    ending = rank_failed(reason, standing, out, again, launcher, hopeless=hopeless)
     close_result(out, run, ending)
     return ending
 
@@ -227,29 +266,17 @@ def warnings_in(out: Path) -> list[str]:
     return found
 
 
-def announce(
-    loaded: Loaded,
-    plan: Plan,
-    environment: Environment,
-    launcher: str,
-    out: Path,
-    manifest: Manifest,
-) -> None:
+def announce(plan: LaunchPlan) -> None:
     """Print what is about to run, on what, and what the engines read: ours, and the user's own."""
-    run = loaded.run
+    run, steps, environment = plan.run, build_plan(plan.run), plan.environment
     print(
-        f"{run.name}: {plan.ranks} ranks by {launcher}, global batch {plan.global_batch_size}, "
-        f"up to {plan.epochs} epochs of {plan.steps_per_epoch:g} steps, target {run.eval.target}, "
-        f"seed {run.seed}, in {out}",
+        f"{run.name}: {steps.ranks} ranks by {plan.launcher}, global batch "
+        f"{steps.global_batch_size}, up to {steps.epochs} epochs of {steps.steps_per_epoch:g} "
+        f"steps, target {run.eval.target}, seed {run.seed}, in {plan.folder}",
         flush=True,
     )
-    print(f"data: {describe_data(run.data, manifest)}", flush=True)
-    for note in (
-        target_note(run),
-        check_note(check_config(loaded)),
-        idle_gpus_note(run, read_gpus()),
-        choose_groups(run).note,
-    ):
+    print(f"data: {describe_data(run.data, plan.manifest)}", flush=True)
+    for note in (check_note(check_config(plan.loaded)), *notes_on(run)):
         if note:
             print(f"note: {note}", flush=True)
     if environment.algorithm.reason:
@@ -262,22 +289,14 @@ def announce(
 
 def save_config(loaded: Loaded, out: Path) -> None:
     """Write config.yaml, which runs the same again, and origins.json."""
-    write_own(out / "config.yaml", loaded.to_yaml())
+    write_file(out / "config.yaml", loaded.to_yaml())
     origins = {path: str(origin) for path, _, origin in loaded.leaves()}
     write_json(out / "origins.json", origins)
 
 
-def conclude(
-    run: Run,
-    out: Path,
-    recorded: Path | None = None,
-    *,
-    again: str | None = None,
-    launcher: str | None = None,
-) -> dict[str, Any]:
-    """After the ranks ended well: checkers, report, the RESULT line, the last line. `again`: the
-    command that starts this run; default: with its config.yaml. `launcher`: the one that was asked
-    for by name. Returns the content of result.json. Raises UserError: the ranks left none."""
+def conclude(run: Run, out: Path, options: Options) -> dict[str, Any]:
+    """After the ranks ended well: checkers, report, the RESULT line, the last line. Returns the
+    content of result.json. Raises UserError: the ranks left none."""
     give_back(out)
     result = read_object(out / "result.json")
     if not result:
@@ -291,17 +310,13 @@ def conclude(
     result["official_checker"] = official._asdict()
     found = {"verdict": check.verdict, "cause": check.cause, "errors": errors_of(check)}
     result["check"] = found
+    recorded = options.recorded
     repeat = compare_with_recorded(recorded, out) if recorded is not None else None
     if repeat is not None:
         result["repeats"] = repeat._asdict()
-    ending = run_ended(
-        result,
-        read_standing(out),
-        out,
-        again,
-        length=run.schedule.length,
-        launcher=launcher,
-    )
+    standing, length = read_standing(out), run.schedule.length
+    again, launcher = options.again, options.launcher
+    ending = run_ended(result, standing, out, again, length=length, launcher=launcher)
     result |= ending.to_dict()
     write_result(out, result)
     for line in verdict_lines(run, check, result, out):

@@ -1,14 +1,10 @@
-"""The folder of a run: a new one, and what it may hold where a run begins or goes on in it.
-
-Launcher, ranks and job scripts write files of known names there. A link of such a name would lead
-them to another file of the user's, a FIFO would hold them up.
-"""
+"""The folder of a run: a new one, and room on its disk for what is to be said of a failure."""
 
 from __future__ import annotations
 
 import os
-import stat
 import time
+from contextlib import suppress
 from pathlib import Path
 
 from ..config.errors import UserError
@@ -18,29 +14,9 @@ CHECKPOINTS = "checkpoint"
 COPIED = ("config.yaml", "origins.json", "environment.json")
 """Of which each attempt keeps a copy: they are written anew for the next one, which may run
 elsewhere or on another number of ranks."""
-_MOST_BYTES = 16 << 20
-"""Of one of these; they have some kB."""
-_FILES = (
-    *(*COPIED, "result_0.txt", "metrics.jsonl"),
-    *("result.json", "ranks.json", "timeline.json", "stderr.log", "report.html", "resume_from"),
-    "launcher.json",
-)
-_PATTERNS = ("failure_*.json",)
-
-
-def refuse_planted(out: Path) -> None:
-    """Raises UserError where a name that a run writes in `out` is no file or folder of its own."""
-    for path in (*(out / name for name in _FILES), *(p for t in _PATTERNS for p in out.glob(t))):
-        if os.path.lexists(path) and not stat.S_ISREG(path.lstat().st_mode):
-            found = "a link" if path.is_symlink() else "something else"
-            raise UserError(f"{path}: a regular file or none expected, found {found}")
-    for path in (out / name for name in COPIED):
-        if os.path.lexists(path) and path.lstat().st_size > _MOST_BYTES:
-            raise UserError(f"{path}: at most {_MOST_BYTES:,} bytes expected")
-    for folder in (out / CHECKPOINTS, out / "profile"):
-        if folder.is_symlink() or (os.path.lexists(folder) and not folder.is_dir()):
-            found = "a link" if folder.is_symlink() else "something else"
-            raise UserError(f"{folder}: a folder or none expected, found {found}")
+_RESERVE = ".reserve"
+_RESERVE_BYTES = 1 << 20
+"""result.json, run_stop and the lines of a job's log take some kB, a report about 300."""
 
 
 def new_run_folder(run: Run) -> Path:
@@ -65,11 +41,31 @@ def is_run(folder: Path) -> bool:
 
 
 def refuse_run(folder: Path) -> None:
-    """Raises UserError where a run has left its files in `folder`: another would replace them.
-
-    Likewise where something lies there by which a file elsewhere would be written.
-    """
+    """Raises UserError where a run has left its files in `folder`: another would replace them."""
     for name in ("config.yaml", "result_0.txt", "metrics.jsonl", "result.json"):
         if os.path.lexists(folder / name):
             raise UserError(f"--out: {folder}: a folder without a run expected, found its {name}")
-    refuse_planted(folder)
+
+
+def reserve(out: Path) -> None:
+    """Keep room on the disk of a run, if there is any: on a full disk the end of the log,
+    result.json and the line that says why find a place all the same."""
+    with suppress(OSError):
+        (out / _RESERVE).write_bytes(bytes(_RESERVE_BYTES))
+
+
+def give_back(out: Path) -> None:
+    """Make the room free. A line that the full disk has cut short in a log to which this process
+    writes ends here, so that the reason of the failure stands on a line of its own."""
+    with suppress(OSError):
+        (out / _RESERVE).unlink(missing_ok=True)
+    for descriptor in (1, 2):
+        with suppress(OSError):
+            size_bytes = os.fstat(descriptor).st_size  # of a terminal or a pipe: 0
+            if not size_bytes:
+                continue
+            with Path(f"/proc/self/fd/{descriptor}").open("rb") as file:
+                file.seek(size_bytes - 1)
+                last = file.read(1)
+            if last != b"\n":
+                os.write(descriptor, b"\n")

@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from typing import ClassVar
 
 from ..config.errors import UserError
-from ..config.names import SchedulerName
 from ..config.schema import Run
 
 LIMIT_SIGNAL = "SIGUSR1"
@@ -59,7 +58,7 @@ def _limit_s(run: Run) -> tuple[int, int]:
 class Scheduler:
     """Base of all schedulers."""
 
-    name: ClassVar[SchedulerName]
+    name: ClassVar[str]
     launcher: ClassVar[str] = "mpirun"
     """A row of launchers.py. `mpirun`: the scheduler has no launcher of its own, and the job script
     names the hosts of the allocation; a container's MPI has it, else `mpirun` stands for the
@@ -72,10 +71,6 @@ class Scheduler:
     """Tells of a job whose id follows."""
     ended_pattern: ClassVar[str] = ""
     """Matches what the state command says of a job that has ended (it says nothing: ended too)."""
-    end_command: ClassVar[tuple[str, ...]] = ()
-    """Tells how a job whose id follows has ended."""
-    end_pattern: ClassVar[str] = ""
-    """The parts of that answer that say it."""
     cancel_command: ClassVar[str] = ""
     requeue_command: ClassVar[str] = ""
     """Shell text with which a job puts itself back into its queue; empty: it cannot."""
@@ -114,8 +109,6 @@ class Slurm(Scheduler):
     job_id = "${SLURM_JOB_ID:-}"
     state_command = ("squeue", "-h", "-o", "%T", "-j")
     ended_pattern = r"Invalid job id"
-    end_command = ("scontrol", "show", "job", "-o")
-    end_pattern = r"\b(?:JobState|Reason|ExitCode)=\S+"
     cancel_command = "scancel"
     requeue_command = f'scontrol requeue "{job_id}"'
 

@@ -14,14 +14,14 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ..config.atomic import write_json, write_own
+from ..config.atomic import write_file, write_json
 from ..config.errors import UserError
 from ..config.finding import printable
 from ..config.load import Loaded
 from ..config.reading import read_ends, read_file, read_object
 from ..config.recorded import leads_out
 from ..report.runs import FAILED, KILLED, QUEUED, RUNNING, STOPPED, SUBMISSION
-from .job_folder import ENDED, EXIT_STOPPED, exit_code_of, is_driven, put_aside
+from .job_folder import EXIT_STOPPED, exit_code_of, is_driven, put_aside
 from .job_script import JobPaths, job_script
 from .preflight import refusals, refuse
 from .run_files import new_run_folder
@@ -34,9 +34,6 @@ JOB_ID = re.compile(r"\d[\w.\[\]-]*")
 _EXIT_CODE_BYTES = 16
 SETTLE_S = 10.0
 """Time for a file of the job to show up here once the scheduler has forgotten the job."""
-_LOOK_S = 10.0
-"""Longest time that `rn50 runs` waits for the answer of a scheduler."""
-_BEFORE = "no run has begun"
 
 
 class Submission(NamedTuple):
@@ -101,9 +98,9 @@ def submit(
     plan_submission(loaded, scheduler, runs, Path("-"))  # refuses before a folder is made
     plan = plan_submission(loaded, scheduler, runs, folder or new_run_folder(loaded.run), overrides)
     if folder is None:
-        write_own(plan.folder / "config.yaml", loaded.to_yaml())
+        write_file(plan.folder / "config.yaml", loaded.to_yaml())
     put_aside(plan.folder)
-    write_own(plan.folder / "job.sh", plan.script)
+    write_file(plan.folder / "job.sh", plan.script)
     job = _start_here(plan) if scheduler == "local" else _queue(plan)
     with suppress(OSError):  # it has been submitted in any case
         write_json(plan.folder / SUBMISSION, {"scheduler": scheduler, "job": job, "runs": runs})
@@ -136,7 +133,7 @@ def _start_here(plan: Submission) -> str:
 
 def wait(plan: Submission, job: str, poll_s: float = POLL_S, settle_s: float = SETTLE_S) -> int:
     """Wait until the scheduler no longer knows the job as alive; the exit code it left. Raises
-    UserError: it left none; what the scheduler says of it."""
+    UserError: it left none."""
     while is_alive(plan.scheduler, job):
         time.sleep(poll_s)
     until = time.monotonic() + settle_s
@@ -147,98 +144,33 @@ def wait(plan: Submission, job: str, poll_s: float = POLL_S, settle_s: float = S
         if time.monotonic() >= until:
             break
         time.sleep(min(poll_s, 0.2))
-    known = how_it_ended(plan.scheduler, job)
     raise UserError(
-        f"job {job} ended without an exit code{f' ({known})' if known else ''}: its script was "
-        f"killed or never began; see {plan.folder}/job.log"
+        f"job {job} ended without an exit code: its script was killed or never began; see "
+        f"{plan.folder}/job.log"
     )
 
 
 def look_at(folder: Path, scheduler: str | None, job: str | None) -> tuple[str, str]:
-    """(status, why) of a job in whose folder no run has begun, in the words of `rn50 runs`.
-    `scheduler`, `job`: as SUBMISSION has them."""
+    """(status, why) of a job in whose folder no run has begun, in the words of `rn50 runs`. The
+    scheduler is not asked. `scheduler`, `job`: as SUBMISSION has them."""
     code = exit_code_of(folder)
     if code.isdecimal():
-        said = [line for line in read_ends(folder / "job.log").splitlines() if line.strip()]
+        lines = [line for line in read_ends(folder / "job.log").splitlines() if line.strip()]
         status = STOPPED if code == str(EXIT_STOPPED) else FAILED
-        return status, printable(said[-1][:500]) if said else f"exit code {code}"
-    begun = code == "running"
-    if not _is_known(scheduler, job):
-        known = begun and is_driven(folder)
-        return (RUNNING, _BEFORE) if known else (FAILED, "not known to any scheduler")
-    about = f"{scheduler} job {job}"
-    state = _state_here(str(scheduler), str(job))
-    if state is None or (begun and not is_driven(folder)):
-        return KILLED, f"{about} ended without an exit code"
-    about += f": {state}" * bool(state)
-    return (RUNNING, f"{about}: {_BEFORE}") if begun else (QUEUED, about)
-
-
-def back_in_queue(folder: Path, scheduler: str | None, job: str | None) -> str:
-    """What the scheduler says of a job whose run was interrupted, if it has it still or again, as
-    when it was requeued; else nothing. A process here is in no queue."""
-    if scheduler == "local" or not _is_known(scheduler, job) or exit_code_of(folder) in ENDED:
-        return ""
-    state = _state_here(str(scheduler), str(job))
-    return f"{scheduler} job {job}: {state}" if state else ""
-
-
-def _is_known(scheduler: str | None, job: str | None) -> bool:
-    return scheduler in SCHEDULERS and JOB_ID.fullmatch(job or "") is not None
-
-
-def _state_here(scheduler: str, job: str) -> str | None:
-    """As of `state_of`, also where the scheduler's programs are not on this machine: empty."""
-    dialect = SCHEDULERS[scheduler]
-    if not dialect.state_command:
-        return "" if Path("/proc", job).is_dir() else None
-    if shutil.which(dialect.state_command[0]) is None:
-        return ""
-    return state_of(dialect, job, _LOOK_S)
-
-
-def state_of(scheduler: Scheduler, job: str, timeout_s: float | None = None) -> str | None:
-    """What the scheduler says of a job, if in a word; None: it no longer has it. A query that fails
-    is no answer: empty."""
-    try:
-        done = _call([*scheduler.state_command, job], timeout_s=timeout_s)
-    except subprocess.TimeoutExpired:
-        return ""
-    said = done.stdout.strip()
-    ended = re.search(scheduler.ended_pattern, done.stdout + done.stderr)
-    if ended or (done.returncode == 0 and not said):
-        return None
-    if done.returncode != 0:
-        return ""
-    return printable(said) if re.fullmatch(r"\S{1,40}", said) else "queued or running"
+        return status, printable(lines[-1][:500]) if lines else f"exit code {code}"
+    if code == "running":
+        return RUNNING if is_driven(folder) else KILLED, "no run has begun"
+    if scheduler in SCHEDULERS and JOB_ID.fullmatch(job or ""):
+        return QUEUED, f"{scheduler} job {job}"
+    return FAILED, "not known to any scheduler"
 
 
 def _call(
-    command: Sequence[str],
-    stdin: str = "",
-    folder: Path | None = None,
-    timeout_s: float | None = None,
+    command: Sequence[str], stdin: str = "", folder: Path | None = None
 ) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        command,
-        cwd=folder,
-        input=stdin,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=timeout_s,
+        command, cwd=folder, input=stdin, capture_output=True, text=True, check=False
     )
-
-
-def how_it_ended(scheduler: Scheduler, job: str) -> str:
-    """What the scheduler says of a job's end: `JobState=NODE_FAIL Reason=NodeDown ...`."""
-    if not scheduler.end_command:
-        return ""
-    try:
-        done = _call([*scheduler.end_command, job])
-    except OSError:
-        return ""
-    return " ".join(re.findall(scheduler.end_pattern, done.stdout))
 
 
 def is_alive(scheduler: Scheduler, job: str) -> bool:
@@ -248,7 +180,10 @@ def is_alive(scheduler: Scheduler, job: str) -> bool:
             return os.waitpid(int(job), os.WNOHANG)[0] == 0
         except ChildProcessError:
             return False
-    return state_of(scheduler, job) is not None
+    done = _call([*scheduler.state_command, job])
+    if re.search(scheduler.ended_pattern, done.stdout + done.stderr):
+        return False
+    return done.returncode != 0 or bool(done.stdout.strip())
 
 
 def last_result(folder: Path) -> dict[str, Any]:

@@ -20,15 +20,15 @@ from typing import IO
 
 import psutil
 
-from ..config.atomic import open_own, write_json, write_own
+from ..config.atomic import write_file, write_json
 from ..config.errors import UserError
 from ..config.schema import Run
 from ..train.heartbeat import SCRATCH_ENV
 from ..train.limits import STOP_SIGNALS
-from .disk_reserve import give_back
 from .failure import LABEL, Evidence, explain_failure, read_failures
 from .host_limits import read_limits
 from .launchers import LAUNCHERS, Job
+from .run_files import give_back
 from .watchdog import Watchdog, oom_kills
 
 GRACE_S = 10.0
@@ -84,9 +84,8 @@ def run_watched(
     """Run a launcher's command line under `watchdog`; otherwise as `run_job`."""
     log_path, kills = out / "stderr.log", oom_kills()
     # Read through this handle at the end: somebody may have removed the folder meanwhile.
-    descriptor = open_own(log_path, os.O_RDWR | os.O_TRUNC)
     with (
-        os.fdopen(descriptor, "w+", errors="replace") as log,
+        log_path.open("w+", errors="replace") as log,
         StopSignals() as stop,
         _orphans_become_children(),
     ):
@@ -179,7 +178,7 @@ def _explain(
             path = out / f"failure_{failure['rank']}.json"
             with suppress(OSError):
                 if not os.path.lexists(path) or not path.lstat().st_size:
-                    write_own(path, json.dumps(failure) + "\n")
+                    write_file(path, json.dumps(failure) + "\n")
     return RankFailed(why, out / "stderr.log")
 
 

@@ -18,6 +18,7 @@ from .environment_record import processor
 
 UNKNOWN = ""
 _UNTOLD = (
+    *("host_processor_frequency", "host_processor_caches"),
     *("host_processor_interconnect", "host_storage_type", "host_storage_capacity"),
     *("host_networking_topology", "host_memory_configuration", "accelerator_host_interconnect"),
     *("accelerator_frequency", "accelerator_on-chip_memories", "accelerator_memory_configuration"),
@@ -40,7 +41,7 @@ def system_id(run: Run) -> str:
 
 
 def read_machine(root: Path = Path("/")) -> dict[str, str]:
-    """What Linux says of this machine: processor, sockets, cores, caches, memory, system. `root`:
+    """What Linux says of this machine: processor, sockets, cores, memory, system. `root`:
     where `proc`, `sys` and `etc` lie."""
     cpus = sorted((root / "sys/devices/system/cpu").glob("cpu[0-9]*"))
     places = [
@@ -49,20 +50,13 @@ def read_machine(root: Path = Path("/")) -> dict[str, str]:
         if (cpu / "topology").is_dir()
     ]
     sockets = len({socket for socket, _ in places}) or 1
-    caches = {}
-    for index in sorted((root / "sys/devices/system/cpu/cpu0/cache").glob("index*")):
-        kind = {"Data": "d", "Instruction": "i"}.get(read_text(index / "type"), "")
-        caches[f"L{read_text(index / 'level')}{kind}"] = read_text(index / "size")
     memory = re.search(r"MemTotal:\s*(\d+) kB", read_text(root / "proc/meminfo"))
     release = re.search(r'^PRETTY_NAME="?([^"\n]*)', read_text(root / "etc/os-release"), re.M)
-    khz = read_text(root / "sys/devices/system/cpu/cpu0/cpufreq/cpuinfo_max_freq")
     return {
         "host_processors_per_node": str(sockets),
         "host_processor_model_name": processor(),
         "host_processor_core_count": str((len(set(places)) or os.cpu_count() or 1) // sockets),
         "host_processor_vcpu_count": str((len(places) or os.cpu_count() or 1) // sockets),
-        "host_processor_frequency": f"{int(khz) // 1000} MHz" if khz.isdigit() else UNKNOWN,
-        "host_processor_caches": ", ".join(f"{name} {size}" for name, size in caches.items()),
         "host_memory_capacity": f"{int(memory[1]) / 2**20:.0f} GB" if memory else UNKNOWN,
         "operating_system": release[1] if release else platform.platform(),
     }

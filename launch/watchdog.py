@@ -243,40 +243,56 @@ class Watchdog:
                 self._lost_s = self._clock()
 
     def _evaluate(self, now_s: float) -> None:
-        if self.failed_rank is not None:
-            return
+        """Look for a rank that the job must end for; the first verdict stays."""
+        if self.failed_rank is None:
+            self._leave_out_a_pause(now_s)
+            verdicts = (self._lost, self._absent, self._silent, self._stalled)
+            found = (verdict(now_s) for verdict in verdicts)
+            self.failed_rank = next(filter(None, found), None)
+
+    def _leave_out_a_pause(self, now_s: float) -> None:
+        """Shift all times by that in which this process itself did not run, such as a laptop's
+        sleep: no rank was silent then."""
         pause_s, self._evaluated_s = suspended_s(self._evaluated_s, now_s), now_s
         if pause_s:
             self._start_s += pause_s
             self._lost_s += pause_s
-            for status in self._statuses.values():  # some may have been heard since
+            for status in self._statuses.values():  # some may have reported since
                 status.last_received_s = min(now_s, status.last_received_s + pause_s)
                 status.last_progress_s = min(now_s, status.last_progress_s + pause_s)
-        if self.lost is not None and now_s > self._lost_s + DEATH_GRACE_S:
-            self.failed_rank = self.lost
-            return
-        if self._missing and now_s > self._start_s + self._settings.start_s:
-            absent = RankStatus(self._listener, now_s)
-            absent.rank, absent.host = min(self._missing), "an unknown host"
-            self.failed_rank = absent.report(f"not heard of in {self._settings.start_s:g} s")
-            return
-        connected = list(self._statuses.values())
-        silent_since_s = now_s - self._settings.silence_s
-        silent = [status for status in connected if status.last_received_s < silent_since_s]
-        if silent:
-            status = min(silent, key=lambda status: status.last_received_s)
-            here = status.host == socket.gethostname()
-            about = describe_silent(status.pid, self._token) if here else None
-            about = about or "stopped, or its network is cut"
-            self.failed_rank = status.report(f"silent for {self._settings.silence_s:g} s: {about}")
-            return
-        stalled_since_s = now_s - self._settings.stall_s
-        if connected and all(status.last_progress_s < stalled_since_s for status in connected):
-            # All wait for one. It is behind the others, or not where one waits for others.
-            status = min(connected, key=lambda status: (status.place[1], status.waits))
-            self.failed_rank = status.report(
-                f"no progress for {self._settings.stall_s:g} s, at {status.place[2]}"
-            )
+
+    def _lost(self, now_s: float) -> dict[str, Any] | None:
+        """A process has ended, and its launcher has not ended the job."""
+        return self.lost if now_s > self._lost_s + DEATH_GRACE_S else None
+
+    def _absent(self, now_s: float) -> dict[str, Any] | None:
+        """A rank has not connected in time."""
+        start_s = self._settings.start_s
+        if not self._missing or now_s <= self._start_s + start_s:
+            return None
+        absent = RankStatus(self._listener, now_s)
+        absent.rank, absent.host = min(self._missing), "an unknown host"
+        return absent.report(f"not connected after {start_s:g} s")
+
+    def _silent(self, now_s: float) -> dict[str, Any] | None:
+        """A connected rank sends nothing: its process, its node or the network stands still."""
+        silence_s, connected = self._settings.silence_s, self._statuses.values()
+        silent = [status for status in connected if status.last_received_s < now_s - silence_s]
+        if not silent:
+            return None
+        status = min(silent, key=lambda status: status.last_received_s)
+        here = status.host == socket.gethostname()
+        about = describe_silent(status.pid, self._token) if here else None
+        about = about or "stopped, or its network is cut"
+        return status.report(f"silent for {silence_s:g} s: {about}")
+
+    def _stalled(self, now_s: float) -> dict[str, Any] | None:
+        """No rank gets on: all wait for one. It is behind, or not where one waits for others."""
+        stall_s, connected = self._settings.stall_s, self._statuses.values()
+        if not connected or any(one.last_progress_s >= now_s - stall_s for one in connected):
+            return None
+        status = min(connected, key=lambda status: (status.place[1], status.waits))
+        return status.report(f"no progress for {stall_s:g} s, at {status.place[2]}")
 
 
 def oom_kills() -> int:

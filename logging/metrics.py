@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import json
 import math
-import os
 from pathlib import Path
 from typing import Any, TextIO
 
-from ..config.atomic import open_own
 from ..config.errors import failing_as
 from .clock import Clock
 
@@ -54,5 +52,4 @@ class Metrics:
 
 def _open(path: Path, *, resumed: bool) -> TextIO:
     with failing_as(f"{path}: cannot open"):
-        descriptor = open_own(path, os.O_WRONLY | (os.O_APPEND if resumed else os.O_TRUNC))
-    return os.fdopen(descriptor, "a" if resumed else "w", buffering=1)
+        return path.open("a" if resumed else "w", buffering=1)

@@ -12,13 +12,12 @@ import sys
 from collections.abc import Sequence
 from io import TextIOWrapper
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from mlperf_logging.mllog import constants as key
 from mlperf_logging.mllog.mllog import MLLogger
 
 from ..config import benchmark
-from ..config.atomic import open_own
 from ..config.errors import UserError, failing_as
 from ..config.plan import Plan
 from ..config.reading import open_file, read_file
@@ -58,14 +57,11 @@ def _official_name(tensor: str) -> str:
 
 
 class _Handler(logging.FileHandler):
-    """A log that cannot be written ends the run, where logging would go on without it. It is never
-    one that a link of its name leads to."""
+    """A log that cannot be written ends the run, where logging would go on without it."""
 
     def _open(self) -> TextIOWrapper:
-        flags = os.O_APPEND if self.mode == "a" else os.O_TRUNC
         with failing_as(f"{self.baseFilename}: cannot open"):
-            descriptor = open_own(Path(self.baseFilename), os.O_WRONLY | flags)
-        return cast(TextIOWrapper, os.fdopen(descriptor, self.mode))
+            return super()._open()
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: ARG002
         error = sys.exc_info()[1]
@@ -252,7 +248,7 @@ def close_interrupted(path: Path) -> None:
     if f'"key": "{key.RUN_STOP}"'.encode() in text:
         return
     if not text.endswith(b"\n"):
-        with os.fdopen(open_own(path, os.O_WRONLY | os.O_APPEND), "ab") as file:
+        with path.open("ab") as file:
             file.write(b"\n")
     MLPerfLog(path, Clock(last_stamp_unix_s(path)), resumed="run").abort()
 

@@ -139,7 +139,6 @@ class RankSpread(NamedTuple):
     hosts: tuple[tuple[str, int, str, str], ...]
     """The slowest in computing first: host, ranks, computing and exposed reduction a step."""
     hosts_left_out: int
-    energy: str | None
 
 
 _COMPUTING = "forward and backward"
@@ -152,7 +151,6 @@ _FIGURES = (
     ("longest step", ("step_max_ms",), 1, "ms"),
     ("memory, peak", ("memory_peak_bytes",), 1 << 30, "GiB"),
     ("GPU memory, peak", ("gpu_memory_peak_bytes",), 1 << 30, "GiB"),
-    ("GPU busy", ("gpu_busy",), 0.01, "%"),
 )
 
 
@@ -205,7 +203,6 @@ def rank_spread(content: Mapping[str, Any]) -> RankSpread | None:
         tuple(rows),
         tuple(places[:_MOST_HOSTS]) if len(places) > 1 else (),
         max(0, len(places) - _MOST_HOSTS),
-        _energy(table),
     )
 
 
@@ -227,18 +224,3 @@ def _by_host(
             means_ms.items(), key=lambda item: -item[1][0]
         )
     ]
-
-
-def _energy(table: Mapping[str, Any]) -> str | None:
-    """In words, by source; None where no counter could be read."""
-    parts = []
-    for key, name in (("host_energy_j", "packages (RAPL)"), ("gpu_energy_j", "GPUs (NVML)")):
-        values = table.get(key)
-        known = [
-            value
-            for value in map(number, values if isinstance(values, list) else [])
-            if value is not None
-        ]
-        if known:
-            parts.append(f"{amount(sum(known), 'J')} by {len(known)} ranks' {name}")
-    return ", ".join(parts) or None

@@ -15,7 +15,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ..config.atomic import write_within
+from ..config.atomic import write_output
 from ..config.errors import UserError, failing_as, show
 from ..config.finding import number, printable
 from ..config.leaves import flatten
@@ -167,7 +167,7 @@ def to_tensorboard(runs: Sequence[Exported], out: Path) -> None:
         folder = out / run.name
         with failing_as(f"{folder}: cannot create"):
             folder.mkdir(parents=True, exist_ok=True)
-        write_within(folder, "events.out.tfevents.0.rn50", data)
+        write_output(folder / "events.out.tfevents.0.rn50", data)
 
 
 def _hyperparameters(run: Exported) -> dict[str, Any]:

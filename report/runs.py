@@ -18,9 +18,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ..config.errors import UserError
 from ..config.finding import number, printable
 from ..config.reading import read_file, read_object
-from ..data.lock import is_held
+from ..data.lock import LOCK, RANK_LOCK, is_held
 from ..logging.metrics_read import newest_records
-from ..train.rank_lock import LOCK, RANK_LOCK
 
 if TYPE_CHECKING:
     from ..config.plan import Plan

@@ -7,7 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from ..compliance.check_log import Check
-from ..config.atomic import write_output, write_within
+from ..config.atomic import write_output
 from ..config.errors import UserError
 from ..config.manifest import load_manifest
 from ..data.describe import describe_data
@@ -41,7 +41,6 @@ def write_report(
     subjects = read_subjects(path)
     if len(subjects) != 1:
         raise UserError(f"{path}: one run or submission expected, found {len(subjects)} below it")
-    is_default = out is None
     if out is None:
         out = path / "report.html" if path.is_dir() else Path("report.html")
     compared = read_all(others)
@@ -58,10 +57,7 @@ def write_report(
         outlook(subjects[0], system, gpus),
         _describe_set(subjects[0]),
     )
-    if is_default:
-        write_within(out.parent, out.name, page, " (--out names another file)")
-    else:
-        write_output(out, page)
+    write_output(out, page)
     return out
 
 

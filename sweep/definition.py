@@ -5,33 +5,34 @@ from __future__ import annotations
 import difflib
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, ValidationError, model_validator
 
+from ..config.choices import SchedulerName
 from ..config.errors import UserError
 from ..config.leaves import Leaf, Origin, flatten, nest
 from ..config.load import Loaded, explain, load, merge
-from ..config.names import SchedulerName, file_beside
+from ..config.names import file_beside
 from ..config.plan import build_plan
 from ..config.recorded import load_named
-from ..config.values import Epoch, Float, Fraction, Int, Name, Positive, Seconds, Section, Text
+from ..config.values import Epoch, Float, Int, Name, Positive, Seconds, Section, Text
 from ..config.yaml_file import read_layers
 
 KINDS = ("choice", "linear", "log", "integer")
-_MAX_CHOICES = 1000
+_MAX_VALUES = 1000
 _MAX_TRIALS = 100_000  # of a sweep, and combinations of a grid: Optuna lists them all
-# May differ when a sweep goes on; the config itself counts, by its digest, not its name.
-FREE_KEYS = ("config", "trials", "parallel", "limit_s", "scheduler", "launcher")
+FREE_KEYS = {"config", "trials", "parallel", "limit_s", "scheduler"}
+"""May differ when a sweep continues; the config itself counts, by its digest, not its name."""
 
 
 def _check_scalar(value: Any) -> Any:
     if value is not None and not isinstance(value, bool | int | float | str):
         raise ValueError("text, a number, true, false or null")
-    if isinstance(value, float) and value - value != 0:
+    if isinstance(value, float) and not math.isfinite(value):
         raise ValueError("a finite number")
     return value
 
@@ -62,34 +63,25 @@ class Parameter(Section):
                 f"found {' and '.join(given) or 'none'}"
             )
         if self.choice is not None:
-            if not 1 <= len(self.choice) <= _MAX_CHOICES:
-                raise ValueError(f"choice: 1 to {_MAX_CHOICES} values expected")
-            if len({repr(value) for value in self.choice}) < len(self.choice):
+            if not 1 <= len({repr(value) for value in self.choice}) == len(self.choice):
                 raise ValueError(f"choice: each value once expected, found {list(self.choice)}")
-        else:
-            low, high = self.limits
-            if low >= high:
-                raise ValueError(f"{self.kind}: [lowest, highest] expected, found {[low, high]}")
-            if self.log is not None and low <= 0:
-                raise ValueError(f"log: numbers above 0 expected, found {[low, high]}")
-        self._check_step()
-        if self.unit is not None and self.choice is not None:
-            raise ValueError(f"unit: none beside choice expected, found {self.unit}")
+            if self.unit is not None or self.step is not None:
+                raise ValueError("choice: no unit and no step beside it expected, found one")
+            return self
+        low, high = self.limits
+        if low >= high:
+            raise ValueError(f"{given[0]}: [lowest, highest] expected, found {[low, high]}")
+        if self.log is not None and low <= 0:
+            raise ValueError(f"log: numbers above 0 expected, found {[low, high]}")
+        if self.step is not None:
+            if self.log is not None or (self.integer is not None and self.step % 1):
+                raise ValueError("step: beside linear, or whole beside integer, expected")
+            if not 1 <= (high - low) / self.step <= _MAX_VALUES:
+                raise ValueError(
+                    f"step: 1 to {_MAX_VALUES} steps between lowest and highest expected, "
+                    f"found {self.step}"
+                )
         return self
-
-    def _check_step(self) -> None:
-        if self.step is None:
-            return
-        if self.kind not in ("linear", "integer"):
-            raise ValueError(f"step: beside linear or integer alone expected, found {self.kind}")
-        if self.kind == "integer" and not float(self.step).is_integer():
-            raise ValueError(f"step: a whole number beside integer expected, found {self.step}")
-        if self.step > self.limits[1] - self.limits[0]:
-            raise ValueError(f"step: at most highest - lowest expected, found {self.step}")
-
-    @property
-    def kind(self) -> str:
-        return next(kind for kind in KINDS if getattr(self, kind) is not None)
 
     @property
     def limits(self) -> tuple[float, float]:
@@ -99,18 +91,17 @@ class Parameter(Section):
         return found
 
     @property
-    def grid_count(self) -> int:
-        """How many values a parameter that has countably many has."""
+    def values(self) -> Sequence[Any]:
+        """All values of a parameter that has countably many; empty for the others."""
         if self.choice is not None:
-            return len(self.choice)
-        low, high = self.limits
+            return self.choice
         if self.integer is not None:
-            return int(high - low) // int(self.step or 1) + 1
-        return int((high - low) / (self.step or high - low) + 1e-9) + 1
-
-    def first(self) -> Any:
-        """A value of it, to try the config with."""
-        return self.choice[0] if self.choice is not None else self.limits[0]
+            return range(self.integer[0], self.integer[1] + 1, int(self.step or 1))
+        if self.step is None:
+            return ()
+        (low, high), step = self.limits, self.step
+        count = int((high - low) / step + 1e-9) + 1
+        return [min(high, round(low + step * number, 12)) for number in range(count)]
 
     def in_config(self, value: Any) -> Any:
         """A drawn value as the config takes it: with its unit."""
@@ -133,24 +124,24 @@ class Dependent(Section):
         return self
 
     def problem(self, parameters: Mapping[str, Parameter]) -> str | None:
-        """Why it has no value for some value of its parameter."""
+        """Why it has no value for some value of its parameter; None where it has one for each."""
         parameter = parameters.get(self.of)
         if parameter is None:
             return f"of: one of parameters ({', '.join(parameters)}) expected, found {self.of}"
-        values = parameter.choice or (parameter.limits if self.table is None else ())
-        if self.table is None:
-            bad = [v for v in values if isinstance(v, bool | str) or v is None or v <= 0]
-            return f"factor: numbers above 0 in {self.of} expected, found {bad[0]}" if bad else None
-        missing = [value for value in values if value not in dict(self.table)]
-        if missing or not values:
-            wanted = f"a row for {missing[0]}" if missing else "a choice"
-            return f"table: {wanted} of {self.of} expected, found none"
+        for value in parameter.choice or parameter.limits:
+            try:
+                self.value(value)
+            except (KeyError, TypeError, ValueError, OverflowError):
+                kind = "factor: a number above 0" if self.table is None else "table: a row"
+                return f"{kind} for {self.of} {value} expected, found none"
         return None
 
     def value(self, of: Any) -> Any:
-        return (
-            dict(self.table)[of] if self.table is not None else (self.factor or 0) * of**self.power
-        )
+        """The key's value where its parameter has the value `of`. Raises KeyError, TypeError,
+        ValueError or OverflowError: there is none."""
+        if self.table is not None:
+            return dict(self.table)[of]
+        return (self.factor or 0.0) * math.pow(of, self.power)
 
 
 class Objective(Section):
@@ -174,27 +165,12 @@ class Objective(Section):
 
 
 class Pruner(Section):
-    """When a running trial is stopped early, judged by its accuracy at each evaluation.
+    """When a running trial is stopped early: median: its accuracy is worse than the median of
+    earlier trials at that epoch, once there are `startup_trials`; never before `from_epoch`."""
 
-    median: worse than the median of earlier trials at that epoch, once there are `startup_trials`;
-    halving: not among the best 1 / `reduction` at `from_epoch`, `from_epoch` x `reduction`, ...;
-    threshold: below `least`. None of them looks before `from_epoch`.
-    """
-
-    kind: Literal["none", "median", "halving", "threshold"] = "none"
+    kind: Literal["none", "median"] = "none"
     startup_trials: Annotated[int, Field(strict=True, ge=0, le=_MAX_TRIALS)] = 5
     from_epoch: Epoch = 1
-    reduction: Annotated[int, Field(strict=True, ge=2, le=1000)] = 3
-    least: Fraction | None = None
-
-    @model_validator(mode="after")
-    def _check(self) -> Pruner:
-        if (self.kind == "threshold") != (self.least is not None):
-            raise ValueError(
-                f"least: an accuracy for kind threshold alone expected, found {self.least} "
-                f"for {self.kind}"
-            )
-        return self
 
 
 class Sweep(Section):
@@ -214,7 +190,6 @@ class Sweep(Section):
     startup_trials: Annotated[int, Field(strict=True, ge=1, le=_MAX_TRIALS)] = 10
     pruner: Pruner = Pruner()
     scheduler: SchedulerName = "local"
-    launcher: Literal["mpirun", "gloo"] | None = None
     limit_s: Seconds | None = None
 
     @model_validator(mode="after")
@@ -228,23 +203,27 @@ class Sweep(Section):
                 raise ValueError(f"dependent.{key}.{problem}")
         if self.sampler == "grid":
             for key, parameter in self.parameters.items():
-                if not (parameter.choice or parameter.integer or parameter.step):
+                if not parameter.values:
                     raise ValueError(
                         f"parameters.{key}: a choice, an integer or a step for sampler grid "
-                        f"expected, found {parameter.kind}"
+                        "expected, found none"
                     )
-            combinations = math.prod(parameter.grid_count for parameter in self.parameters.values())
-            if combinations > _MAX_TRIALS:
+            if self.combinations > _MAX_TRIALS:
                 raise ValueError(
                     f"parameters: at most {_MAX_TRIALS:,} combinations for sampler grid expected, "
-                    f"found {combinations:,}"
+                    f"found {self.combinations:,}"
                 )
-        if self.scheduler != "local" and self.launcher is not None:
-            raise ValueError(
-                f"launcher: none with a scheduler (the job has its own) expected, "
-                f"found {self.launcher}"
-            )
         return self
+
+    @property
+    def combinations(self) -> int:
+        """How many combinations a grid over all parameters has."""
+        return math.prod(len(parameter.values) for parameter in self.parameters.values())
+
+    @property
+    def wanted_trials(self) -> int:
+        """How many trials there will be: a grid has no more than its combinations."""
+        return min(self.trials, self.combinations) if self.sampler == "grid" else self.trials
 
 
 @dataclass(frozen=True)
@@ -270,26 +249,14 @@ class LoadedSweep:
         return loaded
 
     def definition(self) -> dict[str, Any]:
-        """What must be the same when a sweep goes on; all trials are then comparable."""
-        tree = self.sweep.model_dump(mode="json")
-        kept = {key: value for key, value in tree.items() if key not in FREE_KEYS}
-        if not kept["dependent"]:  # of a sweep that began before there was any
-            del kept["dependent"]
-        return {**kept, "resolved_config_sha256": self.base.sha256}
+        """What must be the same when a sweep continues, by key; all trials are then comparable."""
+        tree = self.sweep.model_dump(mode="json", exclude=FREE_KEYS)
+        return {**dict(flatten(tree)), "resolved_config_sha256": self.base.sha256}
 
 
 def override(key: str, value: Any) -> str:
     """`key.path=value` that reads back as exactly `value`: JSON is YAML, but for its surrogates."""
     return f"{key}={json.dumps(value, ensure_ascii=False)}"
-
-
-def difference(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
-    """The keys in which two definitions differ, as `key: was A, is B`."""
-    before, after = dict(flatten(dict(old))), dict(flatten(dict(new)))
-    keys = [key for key in {**before, **after} if before.get(key) != after.get(key)]
-    return [
-        f"{key}: was {json.dumps(before.get(key))}, is {json.dumps(after.get(key))}" for key in keys
-    ]
 
 
 def load_sweep(path: Path, machine: str | None = None) -> LoadedSweep:

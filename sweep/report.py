@@ -1,19 +1,20 @@
-"""What a sweep leaves: trials.json, best.yaml, three plots, a table."""
+"""What a sweep leaves: trials.json, best.yaml, Optuna's plots, a table."""
 
 from __future__ import annotations
 
 import json
+import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from optuna.trial import FrozenTrial
 
 from ..compliance.config_rules import check_config
-from ..config.atomic import write_within
+from ..config.atomic import write_output
 from ..config.leaves import yaml_value
 from ..report.charts import svg
 from .definition import LoadedSweep
-from .plots import Search, draw_plots
 from .study import REASON, SECONDS, Study, training_seed
 
 
@@ -44,26 +45,39 @@ def row(trial: FrozenTrial) -> dict[str, Any]:
 def write_results(loaded: LoadedSweep, study: Study, folder: Path) -> dict[str, Any]:
     """Write trials.json, best.yaml (where a trial is complete) and the plots; the summary."""
     found = summary(loaded, study)
-    write_within(folder, "trials.json", json.dumps(found, indent=1, allow_nan=False) + "\n")
+    write_output(folder / "trials.json", json.dumps(found, indent=1, allow_nan=False) + "\n")
     best = study.best()
     if best is not None:
-        write_within(folder, "best.yaml", best_preset(loaded, best))
-    for name, figure in draw_plots(search_of(loaded, found)).items():
-        write_within(folder, f"{name}.svg", svg(figure))
+        write_output(folder / "best.yaml", best_preset(loaded, best))
+    for name, plot in draw_plots(loaded, study).items():
+        write_output(folder / f"{name}.svg", plot)
     return found
 
 
-def search_of(loaded: LoadedSweep, found: dict[str, Any]) -> Search:
-    """What the plots need of a summary."""
-    parameters = loaded.sweep.parameters
-    return Search(
-        trials=found["trials"],
-        keys=list(parameters),
-        log_keys=[key for key, p in parameters.items() if p.log is not None],
-        importances=found["importances"],
-        label=objective_label(loaded),
-        maximize=loaded.sweep.objective.is_accuracy,
-    )
+def draw_plots(loaded: LoadedSweep, study: Study) -> dict[str, str]:
+    """The plots by name, as SVG: byte for byte the same from the same trials."""
+    import matplotlib
+
+    matplotlib.use("agg")
+    import optuna.visualization.matplotlib as draw
+    from matplotlib import pyplot
+
+    draws: dict[str, Callable[..., Any]] = {
+        "history": draw.plot_optimization_history,
+        "parallel": draw.plot_parallel_coordinate,
+        "importance": draw.plot_param_importances,
+    }
+    plots = {}
+    with (
+        warnings.catch_warnings(),
+        matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "rn50"}),
+    ):
+        warnings.simplefilter("ignore")  # of too few trials, which the plots show
+        for name, plot in draws.items():
+            axes = plot(study.optuna, target_name=objective_label(loaded))
+            plots[name] = svg(axes.figure, bbox_inches="tight")
+            pyplot.close(axes.figure)
+    return plots
 
 
 def objective_label(loaded: LoadedSweep) -> str:

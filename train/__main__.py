@@ -16,19 +16,18 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
-from ..config.atomic import write_own
+from ..config.atomic import write_file
 from ..config.errors import UserError
 from ..config.load import load
 from ..config.plan import build_plan
 from ..config.schema import Run
-from ..data.lock import Holder
+from ..data.lock import RANK_LOCK, FolderInUse, Holder, hold
 from .capabilities import check_supported
 from .context import RunContext
 from .heartbeat import SCRATCH_ENV, WATCHDOG_ENV, HeartbeatClient
 from .host_reads import HostReads
 from .limits import STOP_SIGNALS, NonRetryableError
 from .process_info import ProcessInfo, read_process_info
-from .rank_lock import RANK_LOCK, FolderInUse, hold_folder
 from .resume import read_checkpoint
 from .seeding import draw_seed
 
@@ -95,7 +94,7 @@ def run_rank(
         resumed = None if resume is None else read_checkpoint(resume, loaded)
         if rank.process.rank == 0:
             # Before the log is opened, which empties it.
-            rank.held.enter_context(hold_folder(out, RANK_LOCK, lost=rank.taken_over))
+            rank.held.enter_context(hold(out / RANK_LOCK, out, lost=rank.taken_over))
         rank.context = context = RunContext(loaded, out, rank.process, resumed)
         threading.Thread(target=rank.stop_on_signal, args=(context,), daemon=True).start()
         if address := os.environ.get(WATCHDOG_ENV):
@@ -152,10 +151,10 @@ class _Rank:
         self._close_log()
         if context is not None and process.rank == 0:
             with suppress(OSError):  # the reason counts more
-                write_own(self._out / "timeline.json", context.timeline.to_json())
+                write_file(self._out / "timeline.json", context.timeline.to_json())
         self._report.failed(failure)
         try:
-            write_own(self._out / f"failure_{process.rank}.json", json.dumps(failure) + "\n")
+            write_file(self._out / f"failure_{process.rank}.json", json.dumps(failure) + "\n")
         except OSError as problem:
             print(f"{self._out}: cannot write: {problem.strerror}", file=sys.stderr)
         self._exit(EXIT_FAILED)
@@ -179,10 +178,10 @@ class _Rank:
         self._report.stopped(number)
         self._exit(128 + number)
 
-    def taken_over(self, holder: Holder) -> NoReturn:
+    def taken_over(self, holder: Holder | None) -> NoReturn:
         """From the lock's thread: the log is another's now, as this process was held up for so long
         that it counted as dead."""
-        self._say(f"{self._out}: taken over by {holder}")
+        self._say(f"{self._out}: taken over by {holder or 'another process'}")
         os._exit(EXIT_FAILED)
 
     def release(self) -> None:

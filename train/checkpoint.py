@@ -28,7 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, ValidationError, model_validator
 
-from ..config.atomic import create_new, partial_beside
+from ..config.atomic import partial_beside
 from ..config.errors import UserError, failing_as
 from ..config.reading import open_file, read_file
 from .state import Count, Meta, Strict
@@ -183,7 +183,7 @@ def _write_whole(path: Path, pieces: Sequence[Any]) -> tuple[int, str]:
     partial = partial_beside(path)
     digest = hashlib.blake2b(digest_size=DIGEST_BYTES)
     try:
-        with os.fdopen(create_new(partial), "wb") as file:
+        with partial.open("wb") as file:
             for piece in pieces:
                 digest.update(piece)
                 file.write(piece)

@@ -7,8 +7,7 @@ from pathlib import Path
 
 from ..config.load import Loaded
 from ..config.plan import build_plan
-from ..data.cache import drop_caches
-from ..data.probe import DataProbe
+from ..data.probe import DataProbe, drop_caches
 from ..logging.clock import Clock
 from ..logging.metrics import Metrics
 from ..logging.mlperf import MLPerfLog
@@ -157,8 +156,8 @@ class RunContext:
                 )
             return
         self.log.hyperparameters(self.run, self.plan, tensors)
-        if self._probe is not None and (others := self._probe.check_untouched()):
-            self.progress.say(f"note: another process reads {', '.join(others)} at the same time")
+        if self._probe is not None:
+            self._probe.check_untouched()
         self.log.init_stop()
         now_s = self.clock.unix_s
         self.init_s = now_s - self._init_start_s

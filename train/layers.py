@@ -19,6 +19,8 @@ class Network(nn.HybridBlock):
     type alone.
     """
 
+    has_dropout = True
+
     def __init__(self, model: Model, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.layout = model.layout

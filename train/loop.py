@@ -45,24 +45,24 @@ class LogPoint(NamedTuple):
 
 def train_steps(context: StepContext, first: int, last: int, log_every: int) -> Iterator[LogPoint]:
     """Train steps `first` to `last`, both included, counted from 1; yield every `log_every`."""
-    net, loss, next_batch, comm, updater, settings_at, limit_run_ahead, times, profile = context
+    comm, updater, times = context.comm, context.updater, context.times
     loss_sum, steps = 0, 0
     for step in range(first, last + 1):
-        profile(step)
-        times.ask(step)
-        batch = next_batch()
-        times.batch()
+        context.profile(step)
+        times.begin(step)
+        batch = context.next_batch()
+        times.have_batch()
         with autograd.record():
-            losses = loss(net(batch.images), batch.labels)
-        times.forward(losses)
+            losses = context.loss(context.net(batch.images), batch.labels)
+        times.after("forward", [losses])
         losses.backward(updater.scaler.head_gradients(step, losses))
-        times.backward(comm)
+        times.after("backward", comm.written_last)
         comm.reduce()
-        times.reduction(comm)
-        updater.step(step, settings_at(step))
-        times.update(updater.written_last)
+        times.after("reduction", comm.buckets)
+        updater.step(step, context.settings_at(step))
+        times.after("update", updater.written_last)
         loss_sum, steps = losses.sum() + loss_sum, steps + 1
-        limit_run_ahead(losses, batch)
+        context.limit_run_ahead(losses, batch)
         if step % log_every == 0:
             yield LogPoint(step, steps, loss_sum)
             loss_sum, steps = 0, 0

@@ -1,4 +1,4 @@
-"""Which MPI Horovod was linked to: read from its own library, found as the loader finds it.
+"""Which MPI Horovod was linked to: what the loader (`ldd`) finds for Horovod's own library.
 
 Nothing is loaded but MPI's library, and that only where its name is not that of one family. The
 presence of a libmpi.so or of an `mpirun` on the PATH decides nothing: both families have them.
@@ -7,11 +7,9 @@ presence of a libmpi.so or of an `mpirun` on the PATH decides nothing: both fami
 from __future__ import annotations
 
 import ctypes
-import mmap
-import os
 import re
-import struct
-from collections.abc import Callable, Iterator, Mapping
+import subprocess
+from collections.abc import Callable
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -48,9 +46,6 @@ _BY_VERSION: tuple[tuple[str, Family], ...] = (
 )
 _LONGEST_VERSION = 8192  # MPICH's MPI_MAX_LIBRARY_VERSION_STRING, the largest
 
-_PT_LOAD, _PT_DYNAMIC = 1, 2
-_DT_NEEDED, _DT_STRTAB, _DT_RPATH, _DT_RUNPATH = 1, 5, 15, 29
-
 
 class MpiLibrary(NamedTuple):
     """MPI's library as dlopen takes it, and its family; None: not known for sure."""
@@ -63,16 +58,6 @@ class MpiLibrary(NamedTuple):
         """For messages."""
         product = PRODUCTS[self.family] if self.family else "an MPI that is not known"
         return f"{product} ({Path(self.path).name})"
-
-
-class Linked(NamedTuple):
-    """What a shared library asks of the loader."""
-
-    needed: tuple[str, ...]
-    rpath: tuple[str, ...]
-    """Searched before LD_LIBRARY_PATH."""
-    runpath: tuple[str, ...]
-    """Searched after it, and in place of `rpath`."""
 
 
 @cache
@@ -92,13 +77,15 @@ def package_folder(name: str) -> Path | None:
 
 def linked_mpi(library: Path) -> MpiLibrary | None:
     """The MPI that `library` was linked to; None: to none."""
-    linked = read_linked(library)
-    name = next((name for name in linked.needed if _MPI.fullmatch(name)), None)
-    if name is None:
-        return None
-    path = find_library(name, linked, library.parent)
-    family = next((family for form, family in _BY_NAME if re.match(form, name)), None)
-    return MpiLibrary(path, family or family_of(library_version(path)))
+    listed = subprocess.run(["ldd", str(library)], capture_output=True, text=True, check=False)
+    for line in listed.stdout.splitlines():
+        # libmpi.so.40 => /lib/x86_64-linux-gnu/libmpi.so.40 (0x00007f58812c1000)
+        name, _, found = line.strip().partition(" => ")
+        if _MPI.fullmatch(name):
+            path = name if found == "not found" else found.rpartition(" (")[0]
+            family = next((family for form, family in _BY_NAME if re.match(form, name)), None)
+            return MpiLibrary(path, family or family_of(library_version(path)))
+    return None
 
 
 def family_of(version: str) -> Family | None:
@@ -115,63 +102,6 @@ def library_version(path: str) -> str:
         return ""
     ask(text, ctypes.byref(length))
     return text.value.decode(errors="replace")
-
-
-def find_library(
-    name: str, linked: Linked, origin: Path, environment: Mapping[str, str] = os.environ
-) -> str:
-    """The file that the loader opens for `name`; the name alone where it asks its cache."""
-    by_user = environment.get("LD_LIBRARY_PATH", "").replace(";", ":").split(":")
-    for folder in (*linked.rpath, *filter(None, by_user), *linked.runpath):
-        path = Path(re.sub(r"\$(ORIGIN|\{ORIGIN\})", str(origin), folder)) / name
-        if path.is_file():
-            return str(path)
-    return name
-
-
-def read_linked(library: Path) -> Linked:
-    """The names and folders of `library`'s dynamic section (ELF, 64 bit, little-endian)."""
-    with (
-        library.open("rb") as file,
-        mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content,
-    ):
-        if content[:6] != b"\x7fELF\x02\x01":
-            return Linked((), (), ())
-        loaded = list(_segments(content, _PT_LOAD))
-        entries = [
-            entry
-            for offset, _, size in _segments(content, _PT_DYNAMIC)
-            for entry in struct.iter_unpack("<qQ", content[offset : offset + size])
-        ]
-        address = next(value for tag, value in entries if tag == _DT_STRTAB)
-        strings = next(
-            address - start + offset
-            for offset, start, size in loaded
-            if start <= address < start + size
-        )
-
-        def texts(wanted: int) -> tuple[str, ...]:
-            places = (strings + value for tag, value in entries if tag == wanted)
-            return tuple(content[at : content.find(b"\0", at)].decode() for at in places)
-
-        runpath, rpath = _folders(texts(_DT_RUNPATH)), _folders(texts(_DT_RPATH))
-        return Linked(texts(_DT_NEEDED), () if runpath else rpath, runpath)
-
-
-def _folders(lists: tuple[str, ...]) -> tuple[str, ...]:
-    return tuple(folder for text in lists for folder in text.split(":") if folder)
-
-
-def _segments(content: mmap.mmap, wanted: int) -> Iterator[tuple[int, int, int]]:
-    """(offset in the file, address, size in the file) of the segments of a type."""
-    (table,) = struct.unpack_from("<Q", content, 32)
-    size, count = struct.unpack_from("<HH", content, 54)
-    for number in range(count):
-        kind, _, offset, address, _, in_file = struct.unpack_from(
-            "<IIQQQQ", content, table + number * size
-        )
-        if kind == wanted:
-            yield offset, address, in_file
 
 
 _INT_HANDLES = {"COMM_WORLD": 0x44000000, "FLOAT": 0x4C00040A, "SUM": 0x58000003, "MAX": 0x58000001}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import mxnet as mx
@@ -18,6 +18,12 @@ from .googlenet import GoogLeNet
 from .layers import TO_NCHW, TO_NHWC, Network
 from .resnet import ResNet
 
+NETWORKS: dict[str, Callable[[Model, int, int], Network]] = {
+    "resnet": lambda model, classes, _: ResNet(model, classes, prefix=""),
+    "alexnet": lambda model, classes, crop_px: AlexNet(model, classes, crop_px=crop_px, prefix=""),
+    "googlenet": lambda model, classes, _: GoogLeNet(model, classes, prefix=""),
+}
+"""By `model.network`, from (model, classes, height and width of a crop)."""
 CLASSIFIER = "fc_weight"
 """The last dense layer of every network here."""
 
@@ -70,13 +76,7 @@ def build_network(model: Model, classes: int, *, crop_px: int) -> Network:
     """The network without weights; every shape and type is known. Raises UserError: a setting that
     the network does not have, or crops too small for it."""
     check_network(model, crop_px)
-    net: Network
-    if model.network == "alexnet":
-        net = AlexNet(model, classes, crop_px=crop_px, prefix="")
-    elif model.network == "googlenet":
-        net = GoogLeNet(model, classes, prefix="")
-    else:
-        net = ResNet(model, classes, prefix="")
+    net = NETWORKS[model.network](model, classes, crop_px)
     if model.dtype == "float16":
         net.cast("float16")  # batch norm keeps float32 parameters
     return net
@@ -118,8 +118,7 @@ def build_networks(
     # `mx.random.seed` seeds dropout, in the thread that trains: MXNet has a generator for each
     # thread and device. With static shapes a net would keep the generator of the thread that ran
     # it first (a start-up stage's), and a seed set later would change nothing.
-    has_dropout = model.network != "resnet"
-    train_net.hybridize(static_alloc=True, static_shape=not has_dropout)
+    train_net.hybridize(static_alloc=True, static_shape=not train_net.has_dropout)
     return train_net, eval_net, loss
 
 

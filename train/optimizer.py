@@ -8,7 +8,7 @@ do.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import mxnet as mx
 import numpy as np
@@ -31,19 +31,39 @@ MAX_TENSORS_PER_CALL = 60
 AKIBA_MU2, AKIBA_EPSILON, AKIBA_RMS = 0.99, 1e-8, 3e-4
 
 
-class Tensor:
-    """A weight with gradient and velocity (float16: and master), and its update's constants."""
+class Tensor(NamedTuple):
+    """A trained tensor, and its update's constants. All arrays have the weight's shape."""
 
-    def __init__(self, parameter: Any, ctx: mx.Context, settings: Optimizer, rule: Rule) -> None:
-        self.name = parameter.name
-        ending = parameter.name.rpartition("_")[2]
-        weight = parameter.data(ctx)
-        self.arrays = [weight, parameter.grad(ctx), nd.zeros(parameter.shape, ctx)]
-        self.has_master = weight.dtype == np.float16
-        if self.has_master:  # the float32 copy that is updated; the weight follows it
-            self.arrays.append(weight.astype("float32"))
-        self.decay = settings.weight_decay if ending in rule.decayed else 0.0
-        self.scaled = ending in rule.scaled
+    name: str
+    weight: nd.NDArray
+    gradient: nd.NDArray
+    momentum: nd.NDArray
+    """float32."""
+    master: nd.NDArray | None
+    """Of a float16 weight the float32 copy that is updated; the weight follows it."""
+    decay: float
+    scaled: bool
+    """Does LARS scale its learning rate?"""
+
+    @property
+    def arrays(self) -> list[nd.NDArray]:
+        """In the order in which operators take them."""
+        arrays = [self.weight, self.gradient, self.momentum]
+        return arrays if self.master is None else [*arrays, self.master]
+
+
+def tensor_of(parameter: Any, ctx: mx.Context, settings: Optimizer, rule: Rule) -> Tensor:
+    """The tensor of a gluon parameter, without momentum."""
+    ending, weight = parameter.name.rpartition("_")[2], parameter.data(ctx)
+    return Tensor(
+        name=parameter.name,
+        weight=weight,
+        gradient=parameter.grad(ctx),
+        momentum=nd.zeros(parameter.shape, ctx),
+        master=weight.astype("float32") if weight.dtype == np.float16 else None,
+        decay=settings.weight_decay if ending in rule.decayed else 0.0,
+        scaled=ending in rule.scaled,
+    )
 
 
 class Updater:
@@ -66,8 +86,8 @@ class Updater:
         scaler: LossScaler | None = None,
         epoch_at: Callable[[int], float] = float,
     ) -> None:
-        self._settings, self._rule = settings, optimizer_rule(settings)
-        self._tensors = [Tensor(p, ctx, settings, self._rule) for p in parameters]
+        self._rule = optimizer_rule(settings)
+        self._tensors = [tensor_of(p, ctx, settings, self._rule) for p in parameters]
         self._epoch_at = epoch_at
         # Operations that run as one; 0: each alone. On a GPU each ends with a synchronization of
         # the stream (LARS on ResNet-50: 54 a step, with 64 as one 27, which is SGD's number;
@@ -90,18 +110,19 @@ class Updater:
         """Trust ratios of the last step, one for each tensor (own operator only)."""
         self._kinds: list[tuple[list[Tensor], nd.NDArray]] = []
         """Tensors that one multi-tensor operator takes, with their weight decays."""
-        for scaled, mp in sorted({(t.scaled, t.has_master) for t in self._tensors}):
-            kind = [t for t in self._tensors if (t.scaled, t.has_master) == (scaled, mp)]
+        kinds: dict[tuple[bool, bool], list[Tensor]] = {}
+        for tensor in self._tensors:
+            kinds.setdefault((tensor.scaled, tensor.master is not None), []).append(tensor)
+        for _, kind in sorted(kinds.items()):
             self._kinds.append((kind, nd.array([t.decay for t in kind], ctx)))
-        self.written_last = [t.arrays[0] for t in (self._kinds[-1][0][-1], self._tensors[-1])]
+        self.written_last = [self._kinds[-1][0][-1].weight, self._tensors[-1].weight]
         """The weights that a step writes last."""
+        self.fused = ctx.device_type == "cpu" and not self.scaler.is_dynamic
+        """Our own operator updates, else MXNet's do: ours takes its rates from the host, which
+        learns of an overflow too late."""
+        self._squares: list[nd.NDArray] = []
         if settings.variant == "akiba":
-            self._squares = [nd.zeros_like(t.arrays[0]) for t in self._tensors]
-            self._apply: Callable[[int, Settings], None] = self._apply_rmsprop_warmup
-        else:
-            # Our operator takes its rates from the host, which knows of an overflow too late.
-            fused = ctx.device_type == "cpu" and not self.scaler.is_dynamic
-            self._apply = self._apply_fused if fused else self._apply_multi_tensor
+            self._squares = [nd.zeros_like(t.weight) for t in self._tensors]
 
     def step(self, step: int, now: Settings) -> None:
         """Enqueue the update of every tensor; returns at once.
@@ -114,27 +135,30 @@ class Updater:
         if self._rule.momentum_correction and self.previous_lr:
             momentum *= now.lr / self.previous_lr
         self.previous_lr = now.lr
+        now = now._replace(momentum=momentum)
         with mx.engine.bulk(self._bulk):
-            self._apply(step, now._replace(momentum=momentum))
+            if self._squares:
+                self._apply_rmsprop_warmup(step, now)
+            elif self.fused:
+                self._apply_fused(now)
+            else:
+                self._apply_multi_tensor(now)
 
     def reset(self) -> None:
         """Forget all momentum: the state of a new run."""
         self.previous_lr = 0.0
         self.scaler.reset()
         for tensor in self._tensors:
-            tensor.arrays[2][:] = 0
-        if self._settings.variant == "akiba":
-            for square in self._squares:
-                square[:] = 0
+            tensor.momentum[:] = 0
+        for square in self._squares:
+            square[:] = 0
 
     def arrays(self) -> dict[str, nd.NDArray]:
         """Velocities, float32 masters and Akiba's squares by name."""
-        arrays = {f"velocity/{t.name}": t.arrays[2] for t in self._tensors}
-        arrays |= {f"master/{t.name}": t.arrays[3] for t in self._tensors if t.has_master}
-        if self._settings.variant == "akiba":
-            named = zip(self._tensors, self._squares, strict=True)
-            arrays |= {f"square/{t.name}": square for t, square in named}
-        return arrays
+        arrays = {f"velocity/{t.name}": t.momentum for t in self._tensors}
+        arrays |= {f"master/{t.name}": t.master for t in self._tensors if t.master is not None}
+        named_squares = zip(self._tensors, self._squares, strict=False)  # Akiba's alone has them
+        return arrays | {f"square/{t.name}": square for t, square in named_squares}
 
     def state_dict(self) -> dict[str, Any]:
         """All that one step leaves for the next: `arrays` and the last learning rate."""
@@ -148,7 +172,7 @@ class Updater:
     def _rescale(self, now: Settings) -> float:
         return 1 / (now.global_batch_size * self.scaler.scale.value)
 
-    def _apply_fused(self, _: int, now: Settings) -> None:
+    def _apply_fused(self, now: Settings) -> None:
         """CPU, constant loss scale: our own operator, one call for all tensors (train/kernels)."""
         self.trusts = kernels.update(
             self._arrays,
@@ -160,14 +184,13 @@ class Updater:
             },
         )
 
-    def _apply_multi_tensor(self, _: int, now: Settings) -> None:
+    def _apply_multi_tensor(self, now: Settings) -> None:
         """Else: MXNet's multi-tensor operators, at most 60 tensors a call."""
         options = {"momentum": now.momentum, "rescale_grad": self._rescale(now)}
         for tensors, decays in self._kinds:
-            mp = tensors[0].has_master
-            update = (
-                nd.preloaded_multi_mp_sgd_mom_update if mp else nd.preloaded_multi_sgd_mom_update
-            )
+            update = nd.preloaded_multi_mp_sgd_mom_update
+            if tensors[0].master is None:
+                update = nd.preloaded_multi_sgd_mom_update
             trusts = self._trusts(tensors, decays, now)
             lrs = now.lr * trusts * self.scaler.finite
             for start in range(0, len(tensors), MAX_TENSORS_PER_CALL):
@@ -176,7 +199,7 @@ class Updater:
                     *(array for t in part for array in t.arrays),
                     lrs[start : start + len(part)],
                     decays[start : start + len(part)],
-                    out=[t.arrays[0] for t in part],
+                    out=[t.weight for t in part],
                     num_weights=len(part),
                     **options,
                 )
@@ -186,10 +209,10 @@ class Updater:
         if not tensors[0].scaled:
             return nd.ones_like(decays)
         options = {"num_arrays": len(tensors)}
-        w = nd.sqrt(
-            nd.multi_sum_sq(*(t.arrays[-1 if t.has_master else 0] for t in tensors), **options)
-        )
-        g = nd.sqrt(nd.multi_sum_sq(*(self._squarable(t.arrays[1]) for t in tensors), **options))
+        weights = [t.weight if t.master is None else t.master for t in tensors]
+        gradients = [self._squarable(t.gradient) for t in tensors]
+        w = nd.sqrt(nd.multi_sum_sq(*weights, **options))
+        g = nd.sqrt(nd.multi_sum_sq(*gradients, **options))
         g = g * self._rescale(now)
         epsilon, denominator = self._rule.epsilon, g + self._trust_decay_factor * decays * w
         if self._rule.epsilon_only_below:
@@ -218,8 +241,8 @@ class Updater:
         sgd = akiba_sgd_share(self._epoch_at(step))
         rms = AKIBA_RMS / now.lr * (1 - sgd) if now.lr else 0.0
         for tensor, square in zip(self._tensors, self._squares, strict=True):
-            w, gradient, d = tensor.arrays[:3]
-            g = (gradient * self._rescale(now) + tensor.decay * w) * self.scaler.finite
+            w, d = tensor.weight, tensor.momentum
+            g = (tensor.gradient * self._rescale(now) + tensor.decay * w) * self.scaler.finite
             square[:] = AKIBA_MU2 * square + (1 - AKIBA_MU2) * g * g
             scale = sgd + rms / (nd.sqrt(square) + AKIBA_EPSILON)
             d[:] = now.momentum * d - scale * g

@@ -113,6 +113,8 @@ class Residual(nn.HybridBlock):
 class ResNet(Network):
     """The network: images to logits (batch, classes)."""
 
+    has_dropout = False
+
     def __init__(self, model: Model, classes: int, **kwargs: Any) -> None:
         super().__init__(model, **kwargs)
         width = model.width

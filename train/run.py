@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from typing import NamedTuple
 
 import mxnet as mx
 from mxnet import nd
@@ -24,19 +23,10 @@ from .limits import (
 from .loop import LogPoint, train_steps, zero_gradient_steps
 from .networks import bn_statistics, copy_parameters
 from .rank_table import gather_ranks
-from .run_ahead import boundaries
 from .seeding import stream_seed
-from .state import Block, blocks_left, is_within_epoch, log_position
+from .state import blocks_left, is_within_epoch, log_position
 from .trainer import Trainer, start_up
 from .weights import quick_digest
-
-
-class Evaluation(NamedTuple):
-    """Accuracy, and when (perf_counter) the first batch was enqueued and the counts were known."""
-
-    accuracy: Accuracy
-    entered_s: float
-    ended_s: float
 
 
 class Stopwatch:
@@ -76,8 +66,12 @@ def write_result(trainer: Trainer, *, reached: bool, stopped: str | None = None)
     context, steps = trainer.context, trainer.steps
     time_s = context.elapsed_s
     steps.profile.end()
-    used, host = trainer.usage.used(), context.process.host
-    ranks = gather_ranks(trainer.comm, host, steps.times.all_ms(), used)
+    ranks = gather_ranks(
+        trainer.comm,
+        host=context.process.host,
+        phases_ms=steps.times.all_ms(),
+        cpu_s=time.process_time() - trainer.cpu_begun_s,
+    )
     trainer.log.result(
         trainer.model.net, time_s=time_s, ranks=ranks, reached=reached, stopped=stopped
     )
@@ -87,7 +81,6 @@ def train_blocks(trainer: Trainer, checkpointer: Checkpointer) -> bool:
     """Blocks of epochs, an evaluation after each, until the target or the last evaluation. Returns
     whether the target was reached."""
     context, plan, state = trainer.context, trainer.plan, trainer.context.state
-    last_evaluated_s: float | None = None
     for block in blocks_left(plan, state):
         if log_position(plan, state) == "run":
             context.log.block_start(block.first_epoch, block.last_epoch - block.first_epoch + 1)
@@ -99,17 +92,16 @@ def train_blocks(trainer: Trainer, checkpointer: Checkpointer) -> bool:
                 check_epoch_budget(epoch, trainer.run.limits.epochs)
         nd.waitall()  # batch-norm statistics are final only now; ends the interval
         state.training_s += stopwatch.lap_s()
-        trained_s = time.perf_counter()
+        trainer.steps.limit_run_ahead.clear()
+        trainer.steps.times.end_block()
         found = evaluate_epoch(trainer, block.last_epoch)
         context.log.block_stop(block.first_epoch)
-        log_gaps(trainer, block, found.entered_s - trained_s, last_evaluated_s)
-        last_evaluated_s = found.ended_s
-        is_best = state.record_evaluation(block.last_epoch, found.accuracy.fraction)
-        if found.accuracy.fraction >= trainer.run.eval.target:
+        is_best = state.record_evaluation(block.last_epoch, found.fraction)
+        if found.fraction >= trainer.run.eval.target:
             return True
         if plan.min_accuracy_by_steps <= state.step and block.last_epoch < plan.eval_epochs[-1]:
-            correct, total, _ = found.accuracy
-            check_learning(correct, total, trainer.run.data.classes, block.last_epoch)
+            classes = trainer.run.data.classes
+            check_learning(found.correct, found.total, classes, block.last_epoch)
         checkpointer.save_if_due(is_best=is_best)
         check_epoch_budget(block.last_epoch, trainer.run.limits.epochs)
     return False
@@ -140,7 +132,7 @@ def train_epoch(
 
 def seed_dropout(trainer: Trainer, epoch: int) -> None:
     """MXNet's generator, of which no state can be had: seeded anew wherever a run may go on."""
-    if trainer.run.model.network == "resnet":
+    if not trainer.model.net.has_dropout:
         return
     step = trainer.context.state.step - trainer.plan.epoch_end_step(epoch - 1)
     key = (epoch, trainer.context.process.rank, *((step,) if step else ()))
@@ -163,14 +155,13 @@ def log_point(trainer: Trainer, point: LogPoint, training_s: float = 0.0) -> Non
     loss = loss_sum / (point.steps * now.global_batch_size)
     scale = scaler.scale.value if scaler.is_dynamic else None
     trainer.log.train(point.step, loss, now, scale)
-    trainer.usage.sample()
     trainer.log.step_times(point.step, trainer.steps.times.log_point())
     check_loss(loss, point.step)
     if reason := agreed_stop(requests):
         raise StopTraining(reason)
 
 
-def evaluate_epoch(trainer: Trainer, epoch: int) -> Evaluation:
+def evaluate_epoch(trainer: Trainer, epoch: int) -> Accuracy:
     """Accuracy over the whole evaluation set, with the batch-norm statistics agreed on.
 
     The caller has waited for all of training.
@@ -189,9 +180,8 @@ def evaluate_epoch(trainer: Trainer, epoch: int) -> Evaluation:
             active_ranks=plan.segment_of_epoch(epoch).active_ranks,
         )
         copy_parameters(trainer.model.net, trainer.model.eval_net)
-        entered_s = time.perf_counter()
-        (accuracy,) = evaluate(
-            lambda images: [trainer.model.eval_net(images)],
+        accuracy = evaluate(
+            trainer.model.eval_net,
             trainer.next_eval_batch,
             trainer.comm,
             batches=eval_batches(run.data.eval_samples, plan.ranks, run.eval.batch_per_rank),
@@ -199,26 +189,6 @@ def evaluate_epoch(trainer: Trainer, epoch: int) -> Evaluation:
             reads=trainer.reads,
         )
     context.log.eval_stop(epoch)
-    ended_s = time.perf_counter()
     context.log.eval_accuracy(epoch, accuracy.fraction)
     trainer.log.evaluation(epoch, accuracy, start_s)
-    return Evaluation(accuracy, entered_s, ended_s)
-
-
-def log_gaps(
-    trainer: Trainer, block: Block, entry_s: float, last_evaluated_s: float | None
-) -> None:
-    """What lay between the steps of a block.
-
-    Args:
-        entry_s: from the end of training to the first evaluation batch enqueued.
-        last_evaluated_s: when the accuracy before this block was known; from then until the host
-            had the first batch an evaluation's exit took.
-    """
-    trainer.steps.limit_run_ahead.clear()
-    begun_s = trainer.steps.times.block_begun_s
-    ends = [trainer.plan.epoch_end_step(e) for e in range(block.first_epoch, block.last_epoch)]
-    between = boundaries(trainer.steps.times.end_block(), ends)
-    if between is not None:
-        exit_s = None if last_evaluated_s is None else begun_s - last_evaluated_s
-        trainer.log.gaps(block, between, entry_s=entry_s, exit_s=exit_s)
+    return accuracy

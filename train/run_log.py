@@ -8,15 +8,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..config.atomic import write_json, write_own
+from ..config.atomic import write_file, write_json
 from .context import RunContext
 from .evaluate import Accuracy
 from .profile_window import merge
 from .progress import warn
-from .rank_table import energy_j
-from .run_ahead import EpochBoundaryTimes
 from .schedule import Settings
-from .state import Block
 from .step_times import percentiles
 from .weights import weights_digest
 
@@ -77,20 +74,6 @@ class RunLog:
         self._window_s = now_s
         self._window_samples = context.plan.images_after(context.state.step)
 
-    def gaps(
-        self, block: Block, between: EpochBoundaryTimes, *, entry_s: float, exit_s: float | None
-    ) -> None:
-        """Time between the steps of a block: at epoch boundaries and at an evaluation's ends."""
-        self._context.metrics.write(
-            "gaps",
-            first_epoch=block.first_epoch,
-            last_epoch=block.last_epoch,
-            step_s=between.step_s,
-            epoch_boundaries_s=between.epoch_boundary_s,
-            eval_entry_s=entry_s,
-            eval_exit_s=exit_s,
-        )
-
     def result(
         self,
         net: Any,
@@ -125,18 +108,16 @@ class RunLog:
             result["stopped"] = f"{stopped} at step {state.step}"
         if context.resumed is not None:
             result["resumed_after_step"] = context.resumed.meta.step
-        if (energy := energy_j(ranks)) is not None:
-            result["energy_j"] = energy
         write_json(context.out / "result.json", result)
         table = {"elapsed_s": time_s, "ranks": ranks}
-        write_own(context.out / "ranks.json", json.dumps(table) + "\n")
+        write_file(context.out / "ranks.json", json.dumps(table) + "\n")
 
     def timeline(self) -> None:
         """timeline.json, with what all ranks have profiled; for when all ranks are done."""
         context = self._context
         if context.process.rank == 0:
             merge(context.out, context.timeline)
-            write_own(context.out / "timeline.json", context.timeline.to_json())
+            write_file(context.out / "timeline.json", context.timeline.to_json())
 
     def _compare_clocks(self) -> None:
         """Note a jump of the host's wall clock: a warning, a record, a key of the log."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import ctypes
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cache
 from typing import NamedTuple
 
@@ -21,7 +21,6 @@ from numpy.typing import NDArray
 
 from ..logging.timeline import Timeline
 from . import kernels
-from .comm import Communicator
 from .run_ahead import RUN_AHEAD_STEPS
 
 PHASES = ("host", "input", "forward", "backward", "reduction", "update")
@@ -33,7 +32,7 @@ to the last group's sum, what backward has not hidden (exposed); update.
 """
 COLUMNS = (*PHASES, "input_lead")
 """What is kept of a step; input_lead: how long its batch was at hand before the device was free."""
-_ASKED, _BATCH, _FORWARD, _BACKWARD, _REDUCTION, _UPDATE = range(6)  # columns: ends of phases
+_ASKED, _BATCH, _UPDATE = (PHASES.index(phase) for phase in ("host", "input", "update"))
 
 
 class _Push(NamedTuple):
@@ -65,13 +64,11 @@ class StepTimes:
 
     Args:
         most_steps: from one `log_point` to the next.
-        begin_range: names what the host enqueues next, for NVIDIA's profilers.
+        groups: the gradients, group by group, in the order in which backward completes them.
     """
 
-    def __init__(
-        self, most_steps: int, begin_range: Callable[[str], None] = lambda _: None
-    ) -> None:
-        self._begin_range = begin_range
+    def __init__(self, most_steps: int, groups: Sequence[nd.NDArray] = ()) -> None:
+        self._group_arrays = groups
         self._push = _load()
         # A row for each step that is under way, or over and not yet taken.
         self._stamps = np.full((most_steps + 2 * RUN_AHEAD_STEPS + 1, 6), np.nan)
@@ -80,7 +77,6 @@ class StepTimes:
         self._begun_s = np.nan
         """End of the update before `_next`; NaN: something else than a step lay between."""
         self._past_ms: list[NDArray[np.float32]] = []  # 28 bytes a step
-        self._block: list[tuple[int, float]] = []
         self.detailed = range(0)
         """Steps of which every group of gradients is stamped too."""
         self._profiled: dict[int, NDArray[np.float64]] = {}
@@ -88,51 +84,31 @@ class StepTimes:
         self._groups: dict[int, NDArray[np.float64]] = {}
         """Of those steps a (groups, 2): when backward had written a group, and when its sum was
         there."""
-        self.block_begun_s = np.nan
-        """When the first batch of the block was at hand (perf_counter)."""
 
-    def ask(self, step: int) -> None:
+    def begin(self, step: int) -> None:
         """The host asks for the batch of a step."""
         if step != self._last + 1:  # the first after a resume, or epochs without this rank
             self.log_point()
             self._next, self._begun_s = step, np.nan
         self._last = step
-        self._begin_range("input")
         row = self._row
         row[:] = np.nan
         row[_ASKED] = time.perf_counter()
 
-    def batch(self) -> None:
+    def have_batch(self) -> None:
         """The host has the batch."""
-        self._begin_range("forward")
-        self._row[_BATCH] = now_s = time.perf_counter()
-        if np.isnan(self.block_begun_s):
-            self.block_begun_s = now_s
+        self._row[_BATCH] = time.perf_counter()
 
-    def forward(self, losses: nd.NDArray) -> None:
-        """Called when all of forward is enqueued; `losses` are what it writes last."""
-        self._begin_range("backward")
-        self._stamp(_FORWARD, [losses])
-
-    def backward(self, comm: Communicator) -> None:
-        """Called when backward is enqueued, the reduction not yet."""
-        self._begin_range("reduction")
-        self._stamp(_BACKWARD, comm.written_last)
-        if self._last in self.detailed:
-            self._groups[self._last] = np.full((len(comm.buckets), 2), np.nan)
-            self._stamp_groups(comm, 0)
-
-    def reduction(self, comm: Communicator) -> None:
-        """Called when the reduction of all gradients is enqueued."""
-        self._begin_range("update")
-        self._stamp(_REDUCTION, comm.buckets)
-        if self._last in self.detailed:
-            self._stamp_groups(comm, 1)
-
-    def update(self, weights: Sequence[nd.NDArray]) -> None:
-        """Called when the update is enqueued."""
-        self._begin_range("loss, log, checkpoint")
-        self._stamp(_UPDATE, weights)
+    def after(self, phase: str, arrays: Sequence[nd.NDArray]) -> None:
+        """All of a phase of `PHASES` is enqueued and nothing that follows it; `arrays` are what it
+        writes last."""
+        self._enqueue(self._row, PHASES.index(phase), arrays)
+        if self._last in self.detailed and phase in ("backward", "reduction"):
+            rows = self._groups.setdefault(
+                self._last, np.full((len(self._group_arrays), 2), np.nan)
+            )
+            for row, array in zip(rows, self._group_arrays, strict=True):
+                self._enqueue(row, int(phase == "reduction"), [array])
 
     def log_point(self) -> NDArray[np.float32]:
         """(steps, columns) in ms of the steps done since the last call. Waits for nothing."""
@@ -149,16 +125,13 @@ class StepTimes:
                 for step, row in zip(steps.tolist(), stamps, strict=True)
                 if step in self.detailed
             }
-            self._block += zip(steps.tolist(), stamps[:, _FORWARD].tolist(), strict=True)
         return found
 
-    def end_block(self) -> list[tuple[int, float]]:
+    def end_block(self) -> None:
         """Something else than steps comes next, such as an evaluation; all that was enqueued is
-        done. (step, time at which its forward was done) of the block."""
+        done."""
         self.log_point()
-        self._begun_s = self.block_begun_s = np.nan
-        block, self._block = self._block, []
-        return block
+        self._begun_s = np.nan
 
     def all_ms(self) -> NDArray[np.float32]:
         """(steps, columns) of all steps that were taken."""
@@ -186,23 +159,23 @@ class StepTimes:
         row: NDArray[np.float64] = self._stamps[self._last % len(self._stamps)]
         return row
 
-    def _stamp(self, column: int, arrays: Sequence[nd.NDArray]) -> None:
-        self._enqueue(self._row, column, arrays)
-
-    def _stamp_groups(self, comm: Communicator, column: int) -> None:
-        for row, bucket in zip(self._groups[self._last], comm.buckets, strict=True):
-            self._enqueue(row, column, [bucket])
-
     def _enqueue(self, row: NDArray[np.float64], column: int, arrays: Sequence[nd.NDArray]) -> None:
         """The stamp that follows the last writing of the arrays."""
         handles = (ctypes.c_void_p * len(arrays))(*(array.handle for array in arrays))
         address = row.ctypes.data + column * row.itemsize
         mx.base.check_call(
             mx.base._LIB.MXEnginePushSyncND(
-                *(self._push.stamp, ctypes.c_void_p(address), None),
+                self._push.stamp,
+                ctypes.c_void_p(address),
+                None,
                 ctypes.byref(self._push.context),
-                *(handles, len(arrays), None, 0),
-                *(ctypes.byref(self._push.kind), 0, b"rn50_stamp"),
+                handles,
+                len(arrays),
+                None,
+                0,
+                ctypes.byref(self._push.kind),
+                0,
+                b"rn50_stamp",
             )
         )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -16,7 +17,7 @@ from ..scaling.grouping import choose_groups
 from . import kernels
 from .capabilities import decodes_on_gpu
 from .checkpoint_state import restore
-from .comm import Communicator
+from .comm import Communicator, communicator
 from .comm import context as device_context
 from .context import RunContext
 from .host_reads import HostReads
@@ -31,7 +32,6 @@ from .networks import (
     image_shape,
     trainable,
 )
-from .nvtx import phase_ranges
 from .optimizer import Updater
 from .profile_window import ProfileWindow
 from .run_ahead import RunAheadLimiter
@@ -40,7 +40,6 @@ from .schedule import Settings, step_settings
 from .seeding import stream_seeds
 from .startup import Stage, run_stages
 from .step_times import StepTimes
-from .usage import Usage
 from .weights import weights_digest
 
 if TYPE_CHECKING:  # DALI loads in a stage of its own
@@ -85,7 +84,8 @@ class Trainer:
     next_eval_batch: Callable[[], Batch]
     reads: HostReads
     log: RunLog
-    usage: Usage
+    cpu_begun_s: float
+    """CPU time that this process had used when the clock of the run started."""
 
     @property
     def run(self) -> Run:
@@ -112,7 +112,7 @@ def start_up(
     ctx = device_context(run.system.device, context.process.local_rank)
     if ctx.device_type == "cpu":  # our optimizer's operator is a CPU's
         kernels.load()
-    comm = Communicator(ctx, context.connection)
+    comm = communicator(ctx, context.connection, context.process.world_size)
     stages = [
         Stage("open connections", comm.start),
         Stage("build pipelines", partial(sources or build_sources, context, ctx)),
@@ -126,12 +126,7 @@ def start_up(
     ]
     built = run_stages(stages, context.timeline, serial=run.startup.serial)
     model, data = built["build network"], built["build pipelines"]
-    # Before the clock starts: both load libraries, and NVML has a start-up of its own.
-    times = StepTimes(context.plan.log_every_steps, phase_ranges())
-    usage = Usage(
-        device_id=ctx.device_id if ctx.device_type == "gpu" else None,
-        reads_host=context.process.local_rank == 0,
-    )
+    times = StepTimes(context.plan.log_every_steps, comm.buckets)
     context.start_clock([p.name for p in trainable(model.net)])
     comm.barrier()  # nobody touches the data before rank 0 has started the clock
     return Trainer(
@@ -155,7 +150,7 @@ def start_up(
         next_eval_batch=batches_of(data.evaluation, ctx),
         reads=reads,
         log=RunLog(context),
-        usage=usage,
+        cpu_begun_s=time.process_time(),
     )
 
 

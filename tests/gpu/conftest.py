@@ -20,7 +20,7 @@ import pytest
 
 from rn50.config.load import load
 from rn50.launch.launchers import pick_launcher
-from rn50.launch.run import launch, load_for_launch
+from rn50.launch.run import Options, launch, load_for_launch
 from tests.gpu.runs import Done, GpuRun
 
 HERE = Path(__file__).parent
@@ -126,7 +126,8 @@ def gpu_run(
         loaded = load(config, words) if resume else load_for_launch(config, words, None)
         program = (sys.executable, str(HERE / "rank.py"), "--script", str(folder / "script.json"))
         name = pick_launcher(launcher)
-        launch(loaded, name, lambda _: lambda *_: None, program=program, resume=resume)
+        options = Options(name, program=program, resume=resume)
+        launch(loaded, lambda _: lambda *_: None, options)
         out = resume or max(folder.glob("*/*/"), key=os.path.getmtime)
         reports = [json.loads(p.read_text()) for p in sorted(out.glob("fake_*.json"))]
         for report in reports:

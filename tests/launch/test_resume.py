@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import re
@@ -13,13 +12,12 @@ import pytest
 
 from rn50.config.errors import UserError
 from rn50.config.load import load
-from rn50.data.lock import hold
+from rn50.data.lock import LOCK, RANK_LOCK, FolderInUse, hold
 from rn50.launch import resume as attempts
 from rn50.launch.resume import LOG, METRICS, begin_attempt, close_attempt, load_resumed
 from rn50.launch.run import save_config
-from rn50.launch.run_lock import LOCK
 from rn50.train import checkpoint, checkpoint_folder
-from rn50.train.rank_lock import RANK_LOCK, FolderInUse
+from tests.data.test_lock import start_holder
 from tests.train.test_checkpoint import CONFIG, arrays, meta
 
 LOADED = load(*CONFIG)
@@ -50,14 +48,13 @@ def test_what_came_after_the_checkpoint_is_cut_off_and_kept(run: Path) -> None:
     assert (run / "attempt_1" / "interrupted_0.txt").read_text() == TEXT[LOG]
 
 
-def test_a_full_disk_moves_nothing(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(target: Path) -> None:
-        target.write_text("half")
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
+def test_a_log_that_cannot_be_copied_moves_nothing(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nowhere = run / "nowhere" / "file"  # a disk that takes nothing, as far as the copy sees
     with monkeypatch.context() as patch:
-        patch.setattr(attempts, "create_new", full)
-        with pytest.raises(UserError, match=r"result_0\.txt: cannot copy: No space left"):
+        patch.setattr(attempts, "partial_beside", lambda _: nowhere)
+        with pytest.raises(UserError, match=r"result_0\.txt: cannot copy: "):
             begin_attempt(run, LOADED)
     assert {name: (run / name).read_text() for name in TEXT} == TEXT
     assert not list(run.glob("attempt_*"))
@@ -122,9 +119,9 @@ def test_a_run_trained_to_its_last_epoch_is_not_resumed(run: Path) -> None:
 
 
 def test_a_driver_that_was_taken_over_touches_nothing(run: Path) -> None:
-    with hold(run / LOCK, wait=False, tell=print):
-        record = (run / LOCK).read_text()
-        (run / LOCK).write_text(record.replace(f'"pid": {os.getpid()}', '"pid": 1'))
+    with hold(run / LOCK, run):
+        record = run / f"{LOCK}.holder"
+        record.write_text(record.read_text().replace(f'"pid": {os.getpid()}', '"pid": 1'))
         before = sorted(run.rglob("*"))
         close_attempt(run)
         with pytest.raises(FolderInUse, match="in use by process 1 "):
@@ -134,10 +131,12 @@ def test_a_driver_that_was_taken_over_touches_nothing(run: Path) -> None:
 
 
 def test_what_a_killed_rank_0_left_of_its_lock_goes(run: Path) -> None:
-    with hold(run / RANK_LOCK, wait=False, tell=print):
-        record = (run / RANK_LOCK).read_bytes()
+    with hold(run / RANK_LOCK, run):
         close_attempt(run)
         assert (run / RANK_LOCK).exists(), "it is alive"
-    (run / RANK_LOCK).write_bytes(record)
+    killed = start_holder(run / RANK_LOCK)
+    assert killed.stdout.readline() == "held\n"
+    killed.kill()
+    killed.wait()
     close_attempt(run)
     assert not (run / RANK_LOCK).exists()

@@ -18,7 +18,7 @@ from rn50.config.errors import UserError
 from rn50.config.load import load
 from rn50.launch.job_folder import open_job
 from rn50.launch.schedulers import SCHEDULERS
-from rn50.launch.submit import ROOT, back_in_queue, is_alive, look_at, plan_submission, submit, wait
+from rn50.launch.submit import ROOT, is_alive, look_at, plan_submission, submit, wait
 from rn50.launch.system_description import describe_system, read_machine
 from rn50.logging.parse import read_events
 from rn50.report.runs import read_runs
@@ -120,21 +120,7 @@ def test_dry_run_prints_script_and_command_and_makes_nothing(rn50) -> None:
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
     assert lines[0] == "#!/usr/bin/env bash" and "#$ -l rt_F=512" in lines
-    assert lines[-2] == (
-        "# would launch: 512 nodes x 4 = 2048 ranks, 5 runs of at most 01:00:00 in all"
-    )
     assert lines[-1].endswith(": qsub -terse -g 'my group' job.sh")
-    assert not rn50.results.exists()
-
-
-def test_bad_names_are_one_line(rn50) -> None:
-    done = rn50("submit", "smoke", "--scheduler", "condor", f"system.results={rn50.results}")
-    assert done.returncode == 2
-    assert done.stderr == (
-        "rn50: error: --scheduler: slurm, sge, pbs, lsf, local expected, found condor\n"
-    )
-    done = rn50("submit", "smoke", "system.job.acount=x")
-    assert "unknown key; did you mean account?" in done.stderr
     assert not rn50.results.exists()
 
 
@@ -174,16 +160,13 @@ def test_submission_and_waiting(name: str, tmp_path: Path, monkeypatch: pytest.M
     (row,) = read_runs([tmp_path])
     assert (row.folder, row.scheduler, row.job, row.status) == (plan.folder, name, job, "")
     program(tmp_path, state, "echo RUNNING")
-    assert look_at(plan.folder, name, job) == ("queued", f"{name} job {job}: RUNNING")
+    assert look_at(plan.folder, name, job) == ("queued", f"{name} job {job}")
     assert is_alive(plan.scheduler, job)
     program(tmp_path, state, "echo cannot reach the server >&2; exit 1")
     assert is_alive(plan.scheduler, job)
     program(tmp_path, state, f"echo '{gone}' >&2; exit 1")
     assert not is_alive(plan.scheduler, job)
-    assert look_at(plan.folder, name, job)[0] == "killed"
-    program(tmp_path, "scontrol", "echo 'JobId=42 JobState=NODE_FAIL Reason=NodeDown TimeLimit=1'")
-    known = r" \(JobState=NODE_FAIL Reason=NodeDown\)" if name == "slurm" else ""
-    with pytest.raises(UserError, match=f"ended without an exit code{known}: its script was kil"):
+    with pytest.raises(UserError, match="ended without an exit code"):
         wait(plan, job, poll_s=0.01, settle_s=0.05)
     (plan.folder / "exit_code").write_text("3\n")
     assert wait(plan, job, poll_s=0.01) == 3
@@ -192,30 +175,15 @@ def test_submission_and_waiting(name: str, tmp_path: Path, monkeypatch: pytest.M
     assert look_at(plan.folder, name, job) == failed
 
 
-def test_a_job_that_has_begun_and_no_run_of_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_job_in_which_no_run_has_begun(tmp_path: Path) -> None:
     assert look_at(tmp_path, None, None) == ("failed", "not known to any scheduler")
     assert look_at(tmp_path, "slurm", "-w x")[0] == "failed"  # no id, and never an option
     with open_job(tmp_path, log=False):
         assert look_at(tmp_path, None, None) == ("running", "no run has begun")
-        assert look_at(tmp_path, "local", str(os.getpid()))[0] == "running"
     (tmp_path / "exit_code").write_text("running\n")
     assert look_at(tmp_path, "local", str(os.getpid()))[0] == "killed"  # its lock is not open
     (tmp_path / "exit_code").write_text("143\n")
     assert look_at(tmp_path, None, None) == ("stopped", "exit code 143")
-    monkeypatch.setenv("PATH", str(tmp_path))
-    (tmp_path / "exit_code").unlink()
-    asked = look_at(tmp_path, "slurm", "42")
-    assert asked == ("queued", "slurm job 42")
-    program(tmp_path, "squeue", "exec /bin/sleep 60")
-    monkeypatch.setattr("rn50.launch.submit._LOOK_S", 0.2)
-    assert look_at(tmp_path, "slurm", "42") == ("queued", "slurm job 42")
-    assert back_in_queue(tmp_path, "slurm", "42") == ""  # no answer
-    program(tmp_path, "squeue", "echo PENDING")
-    assert back_in_queue(tmp_path, "slurm", "42") == "slurm job 42: PENDING"
-    (tmp_path / "exit_code").write_text("0\n")
-    assert back_in_queue(tmp_path, "slurm", "42") == ""  # it has ended; this is another's
 
 
 def test_a_refused_submission_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -248,13 +216,7 @@ def test_system_page_of_a_recorded_machine(tmp_path: Path) -> None:
     files = {
         "proc/meminfo": "MemTotal:       395997152 kB\n",
         "etc/os-release": 'NAME="CentOS Linux"\nPRETTY_NAME="CentOS Linux 7 (Core)"\n',
-        "sys/devices/system/cpu/cpu0/cpufreq/cpuinfo_max_freq": "3700000\n",
     }
-    for index, (level, kind, size) in enumerate(
-        [(1, "Data", "32K"), (1, "Instruction", "32K"), (2, "Unified", "1024K")]
-    ):
-        cache = f"sys/devices/system/cpu/cpu0/cache/index{index}"
-        files |= {f"{cache}/level": f"{level}", f"{cache}/type": kind, f"{cache}/size": size}
     for cpu in range(8):  # two sockets of two cores of two threads
         topology = f"sys/devices/system/cpu/cpu{cpu}/topology"
         files[f"{topology}/physical_package_id"] = f"{cpu % 4 // 2}\n"
@@ -263,27 +225,30 @@ def test_system_page_of_a_recorded_machine(tmp_path: Path) -> None:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
     machine = read_machine(tmp_path)
-    assert machine["host_processors_per_node"] == "2"
-    assert machine["host_processor_core_count"] == "2"
-    assert machine["host_processor_vcpu_count"] == "4"
-    assert machine["host_processor_caches"] == "L1d 32K, L1i 32K, L2 1024K"
-    assert machine["host_memory_capacity"] == "378 GB"
-    assert machine["host_processor_frequency"] == "3700 MHz"
-    assert machine["operating_system"] == "CentOS Linux 7 (Core)"
     packages = {"mxnet-cu112": "1.9.1", "horovod": "0.28.1", "nvidia-nccl-cu11": None}
     run = load("abci_2048_open").run
-    page = describe_system(run, machine, packages, None)
-    assert page["framework"] == "MXNet 1.9.1 (mxnet-cu112)"
-    assert page["other_software_stack"] == ("horovod 0.28.1, nvidia-nccl-cu11 (not installed here)")
-    assert page["accelerator_model_name"] == run.system.accelerator
     found = Gpus("535.129.03", (12, 2), (Gpu("Tesla V100-SXM2-16GB", (7, 0)),) * 4)
-    told = describe_system(run, machine, packages, found)
-    assert told["accelerator_model_name"] == "Tesla V100-SXM2-16GB"
-    assert told["other_software_stack"].endswith(", NVIDIA driver 535.129.03")
-    on_cpus = describe_system(load("smoke").run, machine, packages, found)
-    assert on_cpus["accelerator_model_name"] == "N/A"
-    assert page["number_of_nodes"] == "512" and page["accelerators_per_node"] == "4"
-    assert page["accelerator_memory_capacity"] == "16 GB"
-    assert page["status"] in ("Available on-premise", "Research, Development, or Internal (RDI)")
+    page = describe_system(run, machine, packages, found)
     assert all(isinstance(value, str) for value in page.values())
-    assert read_machine(tmp_path / "nothing")["host_processors_per_node"] == "1"
+    assert (
+        page.items()
+        >= {
+            "host_processors_per_node": "2",
+            "host_processor_core_count": "2",
+            "host_processor_vcpu_count": "4",
+            "host_memory_capacity": "378 GB",
+            "operating_system": "CentOS Linux 7 (Core)",
+            "framework": "MXNet 1.9.1 (mxnet-cu112)",
+            "other_software_stack": "horovod 0.28.1, nvidia-nccl-cu11 (not installed here), "
+            "NVIDIA driver 535.129.03",
+            "accelerator_model_name": "Tesla V100-SXM2-16GB",
+            "number_of_nodes": "512",
+            "accelerators_per_node": "4",
+            "accelerator_memory_capacity": "16 GB",
+        }.items()
+    )
+    elsewhere = describe_system(run, read_machine(tmp_path / "nothing"), packages, None)
+    assert elsewhere["accelerator_model_name"] == run.system.accelerator
+    assert (
+        describe_system(load("smoke").run, machine, packages, found)["accelerators_per_node"] == "0"
+    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -43,83 +44,54 @@ def accuracy(value: str) -> tuple[str, str]:
     return ('("key": "eval_accuracy", "value": )[0-9.]+', rf"\g<1>{value}")
 
 
-def test_a_first_success_is_no_warning(tmp_path: Path) -> None:
-    lines, good = judged(tmp_path)
-    assert good
-    assert lines == [
-        "check: PASS by every rule that applies (events, clock, hyper-parameters: ruleset 4.0.0, "
-        "closed); the set is not ImageNet, so eval-samples and train-samples (its size) do not "
-        "(rn50 log check F)"
-    ]
+ABORTED = ('"status": "success"', '"status": "aborted"')
+OPEN = ('"value": "closed"', '"value": "open"')
+MOMENTUM = ('("key": "sgd_opt_momentum", "value": )0.9', r"\g<1>0.95")
+SIZES = tuple(
+    (f'("key": "{key}_samples", "value": ){old}', rf"\g<1>{new}")
+    for key, (old, new) in zip(("eval", "train"), IMAGENET, strict=True)
+)
+LOW = {"overrides": ("eval.target=0.7",), "eval_accuracy": 0.725}
+ALL_RIGHT = {"overrides": ("eval.target=0.7",), "eval_accuracy": 1.0}
 
 
-def test_what_does_apply_is_said(tmp_path: Path) -> None:
-    wrong = ('("key": "sgd_opt_momentum", "value": )0.9', r"\g<1>0.95")
-    lines, good = judged(tmp_path, wrong)
-    assert lines[0].startswith("check: POLICY: sgd_opt_momentum (line ")
-    assert lines[1].startswith("of the rules all others apply; the set is not ImageNet")
-    assert good  # the official checker passes it
-
-
-def test_imagenet_is_held_to_everything(tmp_path: Path) -> None:
-    sizes = [
-        (f'("key": "{key}_samples", "value": ){old}', rf"\g<1>{new}")
-        for key, (old, new) in zip(("eval", "train"), IMAGENET, strict=True)
-    ]
-    lines, _ = judged(tmp_path, *sizes)
-    assert len(lines) == 1 and lines[0].startswith("check: PASS: converged: 0.895 at epoch 4")
-
-
-def test_the_configs_own_target_is_a_success(tmp_path: Path) -> None:
-    lines, good = judged(
-        tmp_path, accuracy("0.725"), overrides=("eval.target=0.7",), eval_accuracy=0.725
-    )
-    assert good
-    assert lines == [
-        "check: this config's target 0.7 is reached; the official checker says FAIL, since the "
-        "closed division's is 0.759 (division=open leaves it free) (rn50 log check F)"
-    ]
-    open_one = ('"value": "closed"', '"value": "open"')
-    lines, good = judged(
-        tmp_path,
-        accuracy("0.725"),
-        open_one,
-        overrides=("eval.target=0.7", "division=open"),
-        eval_accuracy=0.725,
-    )
-    assert good and lines[0].startswith("check: PASS by every rule that applies")
-
-
-@pytest.mark.parametrize("division", ["closed", "open"])
-def test_every_image_right_is_a_success(tmp_path: Path, division: str) -> None:
-    lines, good = judged(
-        tmp_path, accuracy("1.0"), ('"value": "closed"', f'"value": "{division}"'),
-        overrides=(f"division={division}",), eval_accuracy=1.0,
-    )  # fmt: skip
-    assert good
-    assert "takes an accuracy of 1 for an error" in lines[0]
-
-
-def test_a_log_with_another_error_is_no_success(tmp_path: Path) -> None:
-    lines, good = judged(
-        tmp_path,
-        accuracy("0.725"),
-        (".*cache_clear.*\n", ""),
-        overrides=("eval.target=0.7",),
-        eval_accuracy=0.725,
-    )
-    assert not good
-    assert any("cache_clear" in line for line in lines)
-
-
-def test_what_did_not_end_well(tmp_path: Path) -> None:
-    aborted = ('"status": "success"', '"status": "aborted"')
-    lines, good = judged(tmp_path, aborted, status="aborted")
-    assert not good
-    assert lines == ["check: FAIL: run_stop (line 37) says aborted (rn50 log check F)"]
-    stopped, good = judged(tmp_path, aborted, status="aborted", stopped="asked to stop at step 9")
-    assert not good
-    assert stopped == ["check: none: the run was stopped before its end (rn50 log check F)"]
+@pytest.mark.parametrize(
+    ("edits", "values", "good", "first", "is_imagenet"),
+    [
+        ((), {}, True, "check: PASS by every rule that applies", False),
+        ((MOMENTUM,), {}, True, "check: POLICY: sgd_opt_momentum (line ", False),
+        (SIZES, {}, True, "check: PASS: converged: 0.895 at epoch 4", True),
+        ((accuracy("0.725"),), LOW, True, "check: this config's target 0.7 is reached", False),
+        (
+            (accuracy("0.725"), OPEN),
+            LOW | {"overrides": ("eval.target=0.7", "division=open")},
+            True,
+            "check: PASS by every rule that applies",
+            False,
+        ),
+        ((accuracy("1.0"),), ALL_RIGHT, True, "check: this config's target 0.7 is", False),
+        ((accuracy("0.725"), (".*cache_clear.*\n", "")), LOW, False, "official checker: ", False),
+        ((ABORTED,), {"status": "aborted"}, False, "check: FAIL: run_stop (line 37) says", True),
+        (
+            (ABORTED,),
+            {"status": "aborted", "stopped": "asked to stop at step 9"},
+            False,
+            "check: none: the run was stopped before its end",
+            True,
+        ),
+    ],
+)
+def test_its_own_target_counts_and_the_rules_that_apply_to_its_set(
+    tmp_path: Path,
+    edits: tuple[tuple[str, str], ...],
+    values: dict[str, Any],
+    good: bool,
+    first: str,
+    is_imagenet: bool,
+) -> None:
+    lines, found = judged(tmp_path, *edits, **values)
+    assert (lines[0][: len(first)], found) == (first, good)
+    assert ("the set is not ImageNet: eval-samples and" in lines[-1]) != is_imagenet
 
 
 def test_a_low_target_is_said_beforehand() -> None:

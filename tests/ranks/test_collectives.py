@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
 import sys
 from pathlib import Path
 
@@ -16,15 +14,14 @@ from tests import mpi
 
 pytestmark = pytest.mark.slow
 BODY, LATE_BODY = (Path(__file__).with_name(name) for name in ("sum_body.py", "late_body.py"))
-ALGORITHMS = ("ring", "segmented_ring", "recursive_doubling", "recursive_halving_doubling")
 CASES = [
-    # A count that is odd and one that is a power of two; then one that is neither, in more rounds.
-    *((mpi.LAUNCHER, algorithm, ranks) for algorithm in ALGORITHMS for ranks in (3, 4)),
+    (mpi.LAUNCHER, "ring", 3),
+    (mpi.LAUNCHER, "segmented_ring", 4),
+    (mpi.LAUNCHER, "recursive_doubling", 4),
     (mpi.LAUNCHER, "recursive_halving_doubling", 6),
     (mpi.LAUNCHER, "torus_2d", 6),
-    (mpi.LAUNCHER, "torus_2d(4x2)", 8),
     ("gloo", "ring", 3),
-    ("gloo", "torus_2d", 4),
+    ("gloo", "torus_2d(2x2)", 4),
 ]
 
 
@@ -65,17 +62,15 @@ def test_who_is_done_waits_for_those_who_are_late(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.glob("summed_*")) == ["summed_2", "summed_3"]
 
 
-def test_sums_that_travel_as_float16_are_as_good_as_float16(tmp_path: Path) -> None:
-    worst = worst_error(
-        tmp_path, "gloo", 2, "comm.gradient_dtype=float16", "comm.groups=equal_count(2)"
-    )
-    assert 1e-5 < worst < 2e-2  # 11 bits of at most 8
-
-
-@pytest.mark.parametrize("wire", ["model", "float16"])
-def test_a_float16_model_sums_on_either_wire(wire: str, tmp_path: Path) -> None:
-    overrides = [f"comm.gradient_dtype={wire}", "model.dtype=float16", "comm.groups=equal_bytes(3)"]
-    assert 1e-5 < worst_error(tmp_path, "gloo", 2, *overrides) < 2e-2
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ["comm.gradient_dtype=float16", "comm.groups=equal_count(2)"],
+        ["model.dtype=float16", "comm.groups=equal_bytes(3)"],
+    ],
+)
+def test_sums_in_float16_are_as_good_as_float16(overrides: list[str], tmp_path: Path) -> None:
+    assert 1e-5 < worst_error(tmp_path, "gloo", 2, *overrides) < 2e-2  # 11 bits of at most 8
 
 
 @mpi.NEEDED
@@ -87,44 +82,3 @@ def test_a_run_on_a_torus_reaches_its_target(rn50, small_data: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert "RESULT success" in done.stdout
-
-
-NETLAB = Path(__file__).parents[2] / "scripts" / "netlab.sh"
-
-
-def why_no_netlab() -> str:
-    done = subprocess.run([NETLAB, "check"], capture_output=True, text=True, check=False)
-    return done.stderr.strip()
-
-
-@mpi.NEEDED
-@pytest.mark.parametrize("delay_us", [0, 2000])
-def test_ranks_on_emulated_hosts(tmp_path: Path, delay_us: int) -> None:
-    if reason := why_no_netlab():
-        pytest.skip(reason)
-    if mpi.LAUNCHER != "mpirun":
-        pytest.skip("the lab starts ranks on its hosts by Open MPI's settings")
-    if delay_us and not Path("/dev/net/tun").exists():
-        pytest.skip("/dev/net/tun expected (for a delay), found none")
-    rn50 = Path(sys.executable).with_name("rn50")
-    done = subprocess.run(
-        [
-            *(NETLAB, "run", "4", "200", str(delay_us), "--", rn50, "bench", "allreduce"),
-            *("--ranks", "4", "--sizes", "4k,1M", "--layers", "mpi", "--passes", "1", "--json"),
-            *("--algorithms", "ring,recursive_doubling", f"system.results={tmp_path}"),
-        ],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stderr
-    rows = {(r["algorithm"], r["bytes"]): r for r in json.loads(done.stdout)["figures"]["rows"]}
-    ring, doubling = rows["ring", 4000], rows["recursive_doubling", 4000]
-    assert (ring["steps"], doubling["steps"]) == (6, 2)
-    # What the lab is for: every step costs a delay, and no link carries more than its rate.
-    for row in (ring, doubling):
-        assert row["min_s"] > row["steps"] * delay_us / 1e6
-    assert rows["ring", 1_000_000]["bus_bytes_per_s"] < 200e6 / 8 * 1.6  # a burst of tbf's is free
-    left = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True, check=False)
-    assert "rn50-h" not in left.stdout

@@ -68,14 +68,6 @@ def test_the_slowest_rank_and_host_are_named() -> None:
     assert computing.at == "rank 3 on b"
     assert [host for host, *_ in found.hosts] == ["b", "a"]
     assert found.rows[-1].name == "cores busy" and found.rows[-1].middle == "0.500 cores"
-    assert found.energy is None
-
-
-def test_energy_is_named_with_its_source() -> None:
-    found = rank_spread(table(["a", "a"], host_energy_j=[500.0, None], gpu_energy_j=[1e3, 2e3]))
-    assert found is not None
-    assert found.energy == "500.0 J by 1 ranks' packages (RAPL), 3,000.0 J by 2 ranks' GPUs (NVML)"
-    assert found.hosts == ()
 
 
 anything = st.recursive(
@@ -85,7 +77,7 @@ anything = st.recursive(
 )
 
 
-@given(anything, st.sampled_from(["host", "cpu_s", "forward_p50_ms", "host_energy_j"]))
+@given(anything, st.sampled_from(["host", "cpu_s", "forward_p50_ms"]))
 def test_foreign_content_is_left_out(content: Any, column: str) -> None:
     rank_spread({"ranks": content, "elapsed_s": content})
     spread = rank_spread({"elapsed_s": 1.0, "ranks": {**table(["a"])["ranks"], column: content}})

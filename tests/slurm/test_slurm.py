@@ -54,7 +54,7 @@ def lab(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     if reason := missing():
         pytest.skip(reason)
     folder = tmp_path_factory.mktemp("slurm") / "lab"
-    script = root / "scripts/slurmlab.sh"
+    script = root / "tests/lab/slurmlab.sh"
     done = subprocess.run([script, "up", folder, "3"], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     yield folder / "slurm.conf"
@@ -251,25 +251,6 @@ def test_a_requeued_job_goes_on_and_a_second_one_waits_its_turn(
     assert digest(folder / "run_0") == uninterrupted
 
 
-def listed(rn50) -> dict[str, object]:
-    """The one run, as `rn50 runs` lists it."""
-    done = rn50("runs", str(rn50.results), "--json")
-    assert done.returncode == 0, done.stderr
-    (row,) = json.loads(done.stdout)
-    return row
-
-
-def test_a_job_is_listed_before_it_begins(rn50, smoke_data: Path) -> None:
-    options = ("system.job.options=[--hold]", f"system.results={rn50.results}")
-    done = rn50("submit", "smoke", "--scheduler", "slurm", "--json", *options)
-    job = json.loads(done.stdout)["job"]
-    row = listed(rn50)
-    assert (row["status"], row["reason"]) == ("queued", f"slurm job {job}: PENDING")
-    subprocess.run(["scancel", job], check=True)
-    assert settled_state(job) == "CANCELLED"
-    wait_until(lambda: listed(rn50)["status"] == "killed")
-
-
 def test_a_job_near_its_time_limit_goes_on_from_the_queue_and_then_in_a_new_job(
     rn50, lab: Path, smoke_data: Path, uninterrupted: str
 ) -> None:
@@ -283,9 +264,6 @@ def test_a_job_near_its_time_limit_goes_on_from_the_queue_and_then_in_a_new_job(
     wait_until(lambda: any(told.search(log.read_text()) for log in logs))
     rank.resume()
     wait_until(lambda: state_of(job) == "PENDING")
-    row = listed(rn50)
-    assert (row["status"], row["reason"]) == ("queued", f"slurm job {job}: PENDING")
-    assert row["folder"] == str(folder / "run_0") and not row["resumable"]
     refused = rn50("submit", "--resume", str(folder))
     assert refused.returncode == 2
     assert f"found slurm job {job} in its queue or running" in refused.stderr
@@ -412,7 +390,7 @@ def test_a_job_that_was_killed_without_a_word_is_what_slurm_says(rn50, smoke_dat
     os.kill(int(script[1]), signal.SIGKILL)
     _, err = process.communicate(timeout=180)
     assert process.returncode == 2
-    assert re.search(rf"job {job} ended without an exit code \(JobState=\w+ Reason=\S+ Exit", err)
+    assert re.search(rf"job {job} ended without an exit code", err)
     assert (folder / "exit_code").read_text() == "running\n"
     leave_nothing(folder / "run_0")
 

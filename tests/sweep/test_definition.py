@@ -9,11 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rn50.config.errors import UserError
-from rn50.config.load import load
 from rn50.config.names import PRESETS
 from rn50.config.plan import build_plan
-from rn50.sweep.definition import Parameter, difference, load_sweep, override
-from rn50.sweep.study import wanted_trials
+from rn50.config.yaml_file import parse_overrides
+from rn50.sweep.definition import Parameter, load_sweep, override
 
 GOOD = """
 name: a
@@ -52,7 +51,7 @@ def test_dotted_and_nested_keys_mean_the_same(tmp_path: Path) -> None:
 def test_each_sweep_of_ours_reads(path: Path) -> None:
     loaded = load_sweep(path)
     assert loaded.sweep.name == path.stem
-    first = {key: p.first() for key, p in loaded.sweep.parameters.items()}
+    first = {key: (p.choice or p.limits)[0] for key, p in loaded.sweep.parameters.items()}
     loaded.load_trial(loaded.sweep.config, first)
 
 
@@ -67,7 +66,6 @@ dependent:
     for batch, momentum, decay in ((5, 0.8, 0.025), (10, 0.9, 0.1)):
         found = loaded.load_trial("smoke", {**values, "batch.per_rank": batch}).run.optimizer
         assert (found.momentum, found.weight_decay) == (momentum, pytest.approx(decay))
-    assert "dependent" not in load_sweep(write(tmp_path, GOOD)).definition()
 
 
 @pytest.mark.parametrize(
@@ -81,11 +79,11 @@ dependent:
         ("optimizer.base_lr: {of: batch.per_rank, factor: 1}", "a key beside those of parameters"),
         (
             "optimizer.eta: {of: batch.per_rank, table: [[5, 1]]}",
-            "dependent.optimizer.eta.table: a row for 10 of batch.per_rank expected, found none",
+            "dependent.optimizer.eta.table: a row for batch.per_rank 10 expected, found none",
         ),
         (
             "optimizer.eta: {of: optimizer.base_lr, table: [[5, 1]]}",
-            "table: a choice of optimizer.base_lr expected, found none",
+            "table: a row for optimizer.base_lr 0.01 expected, found none",
         ),
         ("optimizer.etaa: {of: batch.per_rank, factor: 1}", "did you mean optimizer.eta?"),
         ("name: {of: batch.per_rank, factor: 1}", "dependent.name: a key that the sweep does not"),
@@ -103,7 +101,7 @@ def test_a_dependent_value_that_there_is_not_always(
 @pytest.mark.parametrize(("name", "power"), [("sgd", 1.0), ("sgd_sqrt", 0.5), ("lars", 0.5)])
 def test_the_large_batch_study(name: str, power: float) -> None:
     loaded = load_sweep(PRESETS / "sweeps" / f"large_batch_{name}.yaml")
-    assert wanted_trials(loaded.sweep) == 15
+    assert loaded.sweep.wanted_trials == 15
     for batch in (20, 50, 125, 250, 500):
         run = loaded.load_trial("smoke", {"batch.per_rank": batch, "seed": 3}).run
         plan = build_plan(run)
@@ -138,9 +136,8 @@ def test_a_config_beside_the_sweep_and_a_base_of_it(tmp_path: Path) -> None:
         ("log: [0.01, 1]", "log: [1, 0.1]", "log: [lowest, highest] expected, found [1.0, 0.1]"),
         ("log: [0.01, 1]", "log: [1]", "log.1: expected a value, found none|one value more"),
         ("log: [0.01, 1]", "log: [a, 1]", "parameters.optimizer.base_lr.log: expected a valid num"),
-        ("step: 0.5", "step: 5", "step: at most highest - lowest expected, found 5.0"),
+        ("step: 0.5", "step: 5", "step: 1 to 1000 steps between lowest and highest"),
         ("choice: [5, 10]", "choice: [5, 5]", "choice: each value once expected, found [5, 5]"),
-        ("choice: [5, 10]", "choice: []", "choice: 1 to 1000 values expected"),
         ("choice: [5, 10]", "choice: [[1]]", "text, a number, true, false or null, found [1]"),
         (
             "optimizer.base_lr",
@@ -155,11 +152,6 @@ def test_a_config_beside_the_sweep_and_a_base_of_it(tmp_path: Path) -> None:
         ("name: a", "name: a\nsampler: grid", "parameters.optimizer.base_lr: a choice, an inte"),
         ("name: a", "name: ../a", "name: expected letters, digits, dots, dashes"),
         ("name: a", "name: a\nseed: -1", "seed: expected greater than or equal to 0, found -1"),
-        (
-            "name: a",
-            "name: a\npruner: {kind: threshold}",
-            "pruner.least: an accuracy for kind threshold alone expected, found None for threshold",
-        ),
         ("batch.per_rank", "name", "parameters.name: a key that the sweep does not set itself"),
         (ALL_PARAMETERS, "", "parameters: expected one value more"),
         ("parameters:", "parameters: {}\nx:", "parameters: at least one expected, found none|x"),
@@ -186,9 +178,8 @@ SCALARS = st.one_of(
 
 @given(SCALARS)
 def test_a_value_reaches_the_config_as_it_is(value: object) -> None:
-    from rn50.config.yaml_file import _parse_override
-
-    ((key, leaf),) = _parse_override(override("a.b", value))
+    (layer,) = parse_overrides([override("a.b", value)])
+    ((key, leaf),) = layer.leaves
     assert key == "a.b"
     assert type(leaf.value) is type(value)
     assert leaf.value == value
@@ -207,11 +198,5 @@ def test_what_may_change_between_two_drivers_and_what_not(tmp_path: Path) -> Non
     old = load_sweep(write(tmp_path, GOOD)).definition()
     more = GOOD + "trials: 99\nparallel: 2\nlimit_s: 60\n"
     assert load_sweep(write(tmp_path, more)).definition() == old
-    other = load_sweep(write(tmp_path, GOOD.replace("0.01", "0.02"))).definition()
-    assert difference(old, other) == [
-        "parameters.optimizer.base_lr.log: was [0.01, 1.0], is [0.02, 1.0]"
-    ]
-    override_changed = load_sweep(write(tmp_path, GOOD.replace("4 epochs", "5 epochs")))
-    changed = difference(old, override_changed.definition())
-    assert any("resolved_config_sha256" in line for line in changed)
-    assert load("smoke").sha256 not in changed
+    for was, now in (("0.01", "0.02"), ("4 epochs", "5 epochs")):
+        assert load_sweep(write(tmp_path, GOOD.replace(was, now))).definition() != old

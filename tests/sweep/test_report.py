@@ -7,11 +7,11 @@ from itertools import takewhile
 from pathlib import Path
 
 import pytest
+from optuna.trial import TrialState
 
 from rn50.compliance.config_rules import check_config
 from rn50.config.load import load
 from rn50.sweep.definition import LoadedSweep, load_sweep
-from rn50.sweep.plots import place
 from rn50.sweep.report import table, write_results
 from rn50.sweep.study import Study
 
@@ -32,11 +32,11 @@ def searched(folder: Path, measure: str, values: list[float]) -> tuple[LoadedSwe
     path = folder / "sweep.yaml"
     path.write_text(TEXT.replace("MEASURE", measure))
     loaded = load_sweep(path)
-    study = Study(loaded.sweep, folder / "journal.log")
+    study = Study(loaded.sweep, folder, loaded.definition())
     for value in values:
-        study.complete(study.ask().number, value, 3.0)
-    study.fail(study.ask().number, "no <disk>", 1.0)
-    study.prune(study.ask().number, "accuracy 0.1 after epoch 2", 2.0)
+        study.end(study.ask().number, TrialState.COMPLETE, value=value, seconds=3.0)
+    study.end(study.ask().number, TrialState.FAIL, reason="no <disk>", seconds=1.0)
+    study.end(study.ask().number, TrialState.PRUNED, reason="accuracy 0.1 after epoch 2")
     return loaded, study
 
 
@@ -86,14 +86,4 @@ def test_plots_from_any_number_of_trials_the_same_each_time(
     write_results(loaded, study, tmp_path / "a")
     assert [(tmp_path / "a" / name).read_bytes() for name in names] == first
     assert all(b"<svg" in text for text in first)
-    assert (b"optimizer.base" in first[2]) == (len(set(values)) > 1 and len(values) > 3)
     assert (tmp_path / "a" / "best.yaml").exists() == bool(values)
-
-
-def test_places_on_an_axis() -> None:
-    assert place([1, 10, 100], log=True) == pytest.approx([0, 0.5, 1])
-    assert place([1, 3, 5], log=False) == pytest.approx([0, 0.5, 1])
-    assert place(["b", "a", "b"], log=False) == [0, 1, 0]
-    assert place([True, None], log=True) == [0, 1]
-    assert place([2.0, 2.0], log=False) == [0.5, 0.5]
-    assert place([], log=False) == []

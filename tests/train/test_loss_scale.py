@@ -16,10 +16,9 @@ from hypothesis import strategies as st
 from mxnet import autograd, gluon, nd
 
 from rn50.cli.console import Tracking
-from rn50.config.errors import UserError
 from rn50.config.load import load
 from rn50.config.schema import Model, Optimizer
-from rn50.launch.run import launch
+from rn50.launch.run import Options, launch
 from rn50.train import checkpoint, checkpoint_folder, loss_scale
 from rn50.train.limits import NonRetryableError
 from rn50.train.loss_scale import (
@@ -99,16 +98,6 @@ def test_it_stays_within_bounds_and_ends_at_the_lower_one(
 )
 def test_where_it_starts(setting: float | str, batch: int, start: float) -> None:
     assert LossScaler(setting, [nd.zeros(3)], batch=batch).value_at(1) == start
-
-
-@pytest.mark.parametrize(
-    "found", ["0", "-1", ".inf", "true", "auto", "dynamic()", "dynamic(1e9)", "dynamic(99999999)"]
-)
-def test_other_settings_are_refused(found: str) -> None:
-    with pytest.raises(
-        UserError, match=r"model\.loss_scale: expected a number from 1e-15 to 1e15, dynamic, or "
-    ):
-        load("smoke", [f"model.loss_scale={found}"])
 
 
 # --- one step -------------------------------------------------------------------------------------
@@ -192,36 +181,24 @@ def test_a_step_that_overflows_is_momentum_alone(variant: str, dtype: str) -> No
     parameter.cast(dtype)
     scaler = LossScaler("dynamic(64)", [parameter.grad().reshape(-1)])
     updater = Updater([parameter], settings, ctx=mx.cpu(), scaler=scaler, epoch_at=lambda _: 30.0)
-    (tensor,) = updater._tensors
+
+    def weight_and_velocity() -> tuple[np.ndarray, np.ndarray]:
+        held = updater.arrays()
+        weight = held.get("master/fc_weight", parameter.data())
+        return weight.asnumpy(), held["velocity/fc_weight"].asnumpy()
+
     now = Settings(0.1, 0.5, 4)
     parameter.grad()[:] = 64.0
     updater.step(1, now)
-    weight, velocity = (tensor.arrays[n].asnumpy() for n in (-1 if tensor.has_master else 0, 2))
+    weight, velocity = weight_and_velocity()
     assert velocity.any()
     parameter.grad()[:] = 64.0
     parameter.grad()[3, 3] = np.inf
     updater.step(2, now)
-    after, moved = (tensor.arrays[n].asnumpy() for n in (-1 if tensor.has_master else 0, 2))
+    after, moved = weight_and_velocity()
     np.testing.assert_allclose(moved, 0.5 * velocity, rtol=1e-6)
     step = 0.1 * moved if variant == "akiba" else moved
     np.testing.assert_allclose(after, weight + step, rtol=1e-6, atol=1e-7)
-
-
-@pytest.mark.parametrize("variant", ["sgd", "nvidia", "akiba"])
-def test_a_power_of_two_changes_no_bit(variant: str) -> None:
-    weights = []
-    for scale in (1, 1024):
-        parameter = gluon.Parameter("fc_weight", shape=(8, 8))
-        parameter.initialize(mx.init.Constant(0.5), ctx=mx.cpu())
-        scaler = LossScaler(f"dynamic({scale})", [parameter.grad().reshape(-1)])
-        settings = Optimizer(variant=variant, base_lr=0.1)
-        updater = Updater([parameter], settings, ctx=mx.cpu(), scaler=scaler)
-        for step in range(1, 9):
-            gradient = np.random.default_rng(step).normal(size=(8, 8)).astype(np.float32)
-            parameter.grad()[:] = nd.array(gradient * scaler.value_at(step))
-            updater.step(step, Settings(0.1, 0.9, 4))
-        weights.append(parameter.data().asnumpy())
-    np.testing.assert_array_equal(*weights)
 
 
 # --- a run ----------------------------------------------------------------------------------------
@@ -243,7 +220,7 @@ def test_a_run_halves_its_scale_and_resumes_with_it(smoke_data: Path, tmp_path: 
     )
     program = (sys.executable, str(BODY), "Overflows")
     with Tracking() as track:
-        launch(loaded, "gloo", track, program=program)
+        launch(loaded, track, Options("gloo", program=program))
         (whole,) = tmp_path.glob("*/*")
         resumed = tmp_path / "resumed"
         shutil.copytree(whole, resumed)
@@ -251,7 +228,7 @@ def test_a_run_halves_its_scale_and_resumes_with_it(smoke_data: Path, tmp_path: 
         assert first.name == checkpoint.file_name(20) and later
         for path in later:
             path.unlink()
-        launch(loaded, "gloo", track, program=program, resume=resumed)
+        launch(loaded, track, Options("gloo", program=program, resume=resumed))
     for folder in (whole, resumed):
         lines = [json.loads(line) for line in (folder / "metrics.jsonl").open()]
         scales = {line["step"]: line["loss_scale"] for line in lines if line["kind"] == "train"}

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # Builds the image's target cpu and holds runs in it against runs outside. `make container-test`.
-#   scripts/container_test.sh [BASE_IMAGE]     default: a Debian made with debootstrap (root)
+#   tests/lab/container_test.sh [BASE_IMAGE]     default: a Debian made with debootstrap (root)
 # SUITE=bookworm (default) or trixie: which. ENGINE=podman or docker; default: docker where its daemon
 # answers, else podman.
 set -euo pipefail
-cd "$(dirname "$0")/.."
+cd "$(dirname "$0")/../.."
 image=rn50:cpu-test
 base=${1:-}
 
@@ -23,7 +23,7 @@ if [ -z "$base" ]; then
   suite=${SUITE:-bookworm}
   base=localhost/rn50-base:$suite
   "$ENGINE" image inspect "$base" >/dev/null 2>&1 ||
-    scripts/container_base.sh "$base" "$ENGINE" "$suite"
+    tests/lab/container_base.sh "$base" "$ENGINE" "$suite"
 fi
 # Podman's defaults want to raise limits and a pure cgroup version, which some machines refuse.
 if [ "$ENGINE" = podman ] && ! podman run --rm "$base" true 2>/dev/null; then
@@ -48,4 +48,4 @@ SECONDS=0
   exit 1
 }
 echo "$ENGINE: built in $SECONDS s, $(("$("$ENGINE" image inspect -f '{{.Size}}' "$image")" / 1000000)) MB"
-RN50_ENGINE=$ENGINE RN50_IMAGE=$image "${PYTHON:-.venv/bin/python}" -m pytest tests/container
+RN50_ENGINE=$ENGINE RN50_IMAGE=$image "${PYTHON:-.venv/bin/python}" -m pytest --nightly tests/lab/test_image.py

@@ -1,15 +1,14 @@
 #!/usr/bin/env bash
 # The README's two commands on fresh machines: Debian roots of debootstrap, over three MPIs.
-#   scripts/portability_test.sh [--roots NAME,...] [--write PAGE] [--keep]     as root
+#   tests/lab/portability_test.sh [--roots NAME,...] [--keep]     as root
 #     --roots   bookworm (Debian 12, Open MPI 4.1), trixie (Debian 13, Open MPI 5.0) and mpich
 #               (Debian 12, MPICH 4.0); all three unless named
-#     --write   put the results into this page (docs/portability.md)
 #     --keep    leave the roots in place; each is removed when it is done otherwise
 # What HEAD holds is tested. Bases, packages of apt and pip, Horovod's wheels and logs stay in
 # ${RN50_ROOTS:-~/.cache/rn50/roots}. A root has mounts and processes of its own (unshare): they end
 # with this script, however it ends.
 set -euo pipefail
-cd "$(dirname "$0")/.."
+cd "$(dirname "$0")/../.."
 
 store=${RN50_ROOTS:-$HOME/.cache/rn50/roots}
 root_gb=5  # of one root, with what it takes from the caches
@@ -33,21 +32,20 @@ suite_of() { if [ "$1" = mpich ]; then echo bookworm; else echo "$1"; fi; }
 packages_of() { echo python3; if [ "$1" = mpich ]; then printf '%s\n' mpich libmpich-dev; fi; }
 
 roots=bookworm,trixie,mpich
-page=
 keep=
 while [ $# -gt 0 ]; do
   case "$1" in
-    --roots | --write)
-      [ -n "${2:-}" ] || fail "$1: a value expected, found none"
-      if [ "$1" = --roots ]; then roots=$2; else page=$2; fi
+    --roots)
+      [ -n "${2:-}" ] || fail "--roots: a value expected, found none"
+      roots=$2
       shift
       ;;
     --keep) keep=1 ;;
     -h | --help)
-      sed -n '2,10s/^# \{0,1\}//p' "$0"
+      sed -n '2,9s/^# \{0,1\}//p' "$0"
       exit 0
       ;;
-    *) fail "unknown argument $1; --roots NAME,..., --write PAGE or --keep expected" ;;
+    *) fail "unknown argument $1; --roots NAME,... or --keep expected" ;;
   esac
   shift
 done
@@ -58,7 +56,6 @@ for name in "${names[@]}"; do
     *) fail "--roots: bookworm, trixie or mpich expected, found ${name:-an empty name}" ;;
   esac
 done
-[ -z "$page" ] || [ -f "$page" ] || fail "--write: a page with markers expected, found no file $page"
 
 [ "$(id -u)" = 0 ] || fail "root expected (chroot and mounts), found user $(id -un)"
 unshare --mount --pid --fork true 2>/dev/null ||
@@ -152,7 +149,7 @@ make_root() { # make_root NAME: from the kept base, with a clean checkout and th
   base=$store/$suite.tar
   if ! [ -f "$base" ]; then
     say "$name: debootstrap of $suite"
-    apart "$name" scripts/debian_root.sh "$root" "$suite" || return
+    apart "$name" tests/lab/debian_root.sh "$root" "$suite" || return
     tar -C "$root" -cf "$base.partial" . && mv "$base.partial" "$base" || return
   else
     mkdir "$root"
@@ -206,5 +203,5 @@ commit=$(git rev-parse --short HEAD)
 if ! git diff --quiet HEAD --; then say "changes that are not committed are not tested"; fi
 for name in "${names[@]}"; do test_root "$name"; done
 code=0
-python3 -m tests.portability.results "$store/logs" "${names[@]}" ${page:+--write "$page"} || code=$?
+python3 -m tests.lab.portability "$store/logs" "${names[@]}" || code=$?
 exit "$code"

@@ -13,7 +13,7 @@ import pytest
 from rn50.train import checkpoint_folder
 from tests import mpi
 from tests.faults.matrix import ROOT
-from tests.ranks.test_collectives import NETLAB, why_no_netlab
+from tests.lab.test_netlab import NETLAB, why_no_netlab
 from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.slow, mpi.NEEDED]

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Makes a Debian base image without a registry, with scripts/debian_root.sh.
-#   scripts/container_base.sh IMAGE [ENGINE [SUITE [MIRROR]]]
+# Makes a Debian base image without a registry, with tests/lab/debian_root.sh.
+#   tests/lab/container_base.sh IMAGE [ENGINE [SUITE [MIRROR]]]
 #     as root; ENGINE podman (default) or docker; SUITE bookworm (default) or trixie
 set -euo pipefail
 image=${1:?a name for the image expected, such as localhost/rn50-base:bookworm}

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Makes a folder with a minimal Debian in it: debootstrap, and this machine's own certificates.
-#   scripts/debian_root.sh FOLDER SUITE [MIRROR]     as root; SUITE bookworm or trixie
+#   tests/lab/debian_root.sh FOLDER SUITE [MIRROR]     as root; SUITE bookworm or trixie
 set -euo pipefail
 folder=${1:?a new folder expected}
 suite=${2:?a Debian suite such as bookworm expected}

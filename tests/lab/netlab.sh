@@ -2,14 +2,14 @@
 # Emulated hosts on one machine: network namespaces h1..hN (10.77.0.1..N), each on a link of a given
 # rate and one-way delay, so that what crosses a network can be measured without one. Needs root.
 #
-#   scripts/netlab.sh run HOSTS RATE_MBIT DELAY_US -- COMMAND...   up, COMMAND on h1, down
-#   scripts/netlab.sh up HOSTS RATE_MBIT DELAY_US                  rate 0: unlimited
-#   scripts/netlab.sh exec -- COMMAND...                           on h1 of the lab that is up
-#   scripts/netlab.sh down
-#   scripts/netlab.sh check                                        can this machine do it?
+#   tests/lab/netlab.sh run HOSTS RATE_MBIT DELAY_US -- COMMAND...   up, COMMAND on h1, down
+#   tests/lab/netlab.sh up HOSTS RATE_MBIT DELAY_US                  rate 0: unlimited
+#   tests/lab/netlab.sh exec -- COMMAND...                           on h1 of the lab that is up
+#   tests/lab/netlab.sh down
+#   tests/lab/netlab.sh check                                        can this machine do it?
 #
 # COMMAND may be `rn50 launch|bench ...`: Open MPI finds the hosts by itself, one rank on each.
-#   scripts/netlab.sh run 4 1000 250 -- rn50 bench allreduce --ranks 4
+#   tests/lab/netlab.sh run 4 1000 250 -- rn50 bench allreduce --ranks 4
 # RN50_NETLAB_PIN=1 gives each host one core of its own (more hosts than cores: they share).
 #
 # With a delay frames pass a small switch of ours (netlab_switch.c; few kernels on clouds and in
@@ -80,7 +80,7 @@ up() { # HOSTS RATE_MBIT DELAY_US
     number HOSTS "$1"; number RATE_MBIT "$2"; number DELAY_US "$3"
     (( $1 >= 1 && $1 <= 64 )) || fail "HOSTS: 1 to 64 expected, found $1"
     check
-    [[ ! -e $STATE ]] || fail "a lab is up already: $STATE; scripts/netlab.sh down"
+    [[ ! -e $STATE ]] || fail "a lab is up already: $STATE; tests/lab/netlab.sh down"
     mkdir -p "$STATE"
     trap down EXIT # half a lab is none
     if [[ $3 == 0 ]]; then
@@ -144,7 +144,7 @@ on_host() { # HOST COMMAND...: with its network, its host name and its own /etc/
 execute() { # COMMAND... on h1, Open MPI and Horovod set to use the lab
     [[ ${1:-} == -- ]] && shift
     [[ $# -gt 0 ]] || usage 2
-    [[ -s $STATE/hostfile ]] || fail "no lab is up: scripts/netlab.sh up HOSTS RATE_MBIT DELAY_US"
+    [[ -s $STATE/hostfile ]] || fail "no lab is up: tests/lab/netlab.sh up HOSTS RATE_MBIT DELAY_US"
     export OMPI_MCA_plm=rsh OMPI_MCA_plm_rsh_agent=$STATE/agent OMPI_MCA_plm_rsh_no_tree_spawn=1
     export OMPI_MCA_orte_default_hostfile=$STATE/hostfile OMPI_MCA_oob_tcp_if_include=$SUBNET.0/24
     export OMPI_MCA_pml=ob1 OMPI_MCA_btl=self,tcp OMPI_MCA_btl_tcp_if_include=$SUBNET.0/24

@@ -1,11 +1,12 @@
-"""A rank with the whole control plane and no MXNet: `rn50 bench scale` starts thousands of them.
+"""A rank with the whole control plane and no MXNet: `control_plane.py` starts thousands of them.
 
-    python -m rn50.bench.thin_rank RANKS RANKS_PER_NODE MODEL_VALUES CONFIG --out OUT
+    python -m tests.lab.thin_rank launch CONFIG OUT MODEL_VALUES          `rn50 launch` with them
+    python -m tests.lab.thin_rank RANKS RANKS_PER_NODE MODEL_VALUES CONFIG --out OUT    its program
 
-is the launcher's program: it loads what a rank imports once and forks the ranks, which so share
-their pages. Each goes through `train/__main__.py` as a rank that trains does (config, place, locks,
-signals, watchdog, failure), then start-up, log points, checkpoint and stop by the product's own
-functions. A step is asleep; `bench/exchange.py` stands in for Horovod.
+The program loads what a rank imports once and forks the ranks, which so share their pages. Each
+goes through `train/__main__.py` as a rank that trains does (config, place, locks, signals,
+watchdog, failure), then start-up, log points, checkpoint and stop by the product's own functions.
+A step is asleep; `exchange.py` stands in for Horovod.
 """
 
 from __future__ import annotations
@@ -18,63 +19,75 @@ import sys
 import time
 from functools import partial
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, ClassVar, NoReturn
 
 import numpy as np
 from safetensors.numpy import save
 
-from ..config.atomic import write_json
-from ..config.load import load
-from ..config.manifest import SPLITS
-from ..data.dataset import load_table
-from ..train import __main__ as rank_main
-from ..train import checkpoint, checkpoint_folder
-from ..train.context import RunContext
-from ..train.host_reads import HostReads
-from ..train.identity import identity_of
-from ..train.limits import agreed_stop
-from ..train.state import LossScaleState
-from .exchange import Member
+from rn50.config.atomic import write_json
+from rn50.config.errors import UserError
+from rn50.config.load import load
+from rn50.config.manifest import SPLITS
+from rn50.data.dataset import load_table
+from rn50.launch.ending import Failed, Stopped
+from rn50.launch.launchers import LAUNCHERS, Job, Launcher
+from rn50.launch.run import Options, launch
+from rn50.train import __main__ as rank_main
+from rn50.train import checkpoint, checkpoint_folder
+from rn50.train.context import RunContext
+from rn50.train.host_reads import HostReads
+from rn50.train.identity import identity_of
+from rn50.train.limits import agreed_stop
+from rn50.train.state import LossScaleState
+from tests.lab.exchange import Member
 
+NAME = "forked"
 STEP_S = 1.0
 STATISTICS = 2 * 26_560
 """In each rank's part: running mean and variance of ResNet-50's 26,560 channels."""
-COUNTED = ("config", "data", "run", "other")
 
 
-class Reads:
-    """Files opened and bytes read by this process, counted from now on."""
+class Forked(Launcher):
+    """All ranks on this machine, on as many nodes as the config has."""
 
-    def __init__(self) -> None:
-        self._opened: list[str] = []
-        self._begun_bytes = _bytes_read()
-        self._counts = True
-        sys.addaudithook(self._audit)
+    name, program, product, controller = NAME, "fork", "rn50", "gloo"
+    may_start_elsewhere: ClassVar[bool] = False
 
-    def end(self, context: RunContext) -> list[float]:
-        """Opens of each of COUNTED; bytes read, of a rank that is not the first of its node: that
-        one reads what inotify says of the data folder, here of the ranks of all nodes."""
-        self._counts = False  # an audit hook cannot be removed
-        size = _bytes_read() - self._begun_bytes
-        named = (context.out / "config.yaml", Path(context.run.data.path), context.out)
-        places = (*(str(path.absolute()) for path in named), "/")
-        found = [next(i for i, at in enumerate(places) if p.startswith(at)) for p in self._opened]
-        size = size if context.process.local_rank else 0
-        return [*(float(found.count(i)) for i in range(len(COUNTED))), float(size)]
+    def command(self, job: Job) -> list[str]:
+        module = [sys.executable, "-m", "tests.lab.thin_rank"]
+        return [*module, str(job.ranks), str(job.ranks_per_node), *job.command]
 
-    def _audit(self, event: str, arguments: tuple[Any, ...]) -> None:
-        if self._counts and event == "open" and isinstance(arguments[0], str | os.PathLike):
+    def is_installed(self) -> bool:
+        return True
+
+
+def launch_thin(config: str, out: str, model_values: str) -> int:
+    """Run to the end that the driver brings about."""
+    LAUNCHERS[NAME] = Forked()
+    try:
+        track = lambda _: lambda done, total: None  # noqa: E731
+        launch(load(config), track, Options(NAME, out=Path(out), program=(model_values,)))
+    except (Failed, Stopped, UserError) as error:
+        print(f"rn50: error: {error}", file=sys.stderr, flush=True)
+        return 1
+    return 0
+
+
+def count_opens() -> list[str]:
+    """The files that this process opens from now on, but for the kernel's."""
+    opened: list[str] = []
+
+    def audit(event: str, arguments: tuple[Any, ...]) -> None:
+        if event == "open" and isinstance(arguments[0], str | os.PathLike):
             path = str(Path(arguments[0]).absolute())
             if not path.startswith(("/proc/", "/sys/")):
-                self._opened.append(path)
+                opened.append(path)
+
+    sys.addaudithook(audit)
+    return opened
 
 
-def _bytes_read() -> int:
-    # rchar: by read(), from a disk or from memory; what is mapped is not in it.
-    return int(Path("/proc/self/io").read_bytes().split()[1])
-
-
-def train(context: RunContext, _: HostReads | None, reads: Reads, model_values: int) -> None:
+def train(context: RunContext, _: HostReads | None, opened: list[str], model_values: int) -> None:
     """In the place of training: runs until it is asked to stop. `model_values`: float32, of rank
     0's part of the checkpoint."""
     process, plan = context.process, context.plan
@@ -86,7 +99,7 @@ def train(context: RunContext, _: HostReads | None, reads: Reads, model_values: 
         digest = hashlib.blake2b(context.loaded.sha256.encode(), digest_size=16).digest()
         assert set(ranks.gather(digest)) == {digest}
     context.start_clock([])
-    ranks.sum(reads.end(context))
+    ranks.sum([float(len(opened))])
     context.timeline.phase = "epoch 1"
     for step in itertools.count(1):
         time.sleep(STEP_S)
@@ -126,8 +139,8 @@ def save_now(context: RunContext, ranks: Member, model_values: int) -> None:
 
 
 def main(arguments: list[str]) -> int:
-    """Fork the ranks and wait for all of them; 0 if each ended well. That one failed is not told
-    to the others, as by a launcher that takes no notice: the watchdog has to."""
+    """Fork the ranks and wait for all of them; 0 if each ended well. The others learn of a rank
+    that failed from the watchdog alone: a launcher on another node may take no notice either."""
     ranks, per_node, model_values = map(int, arguments[:3])
     options = rank_main.parse(arguments[3:])
     identity_of(load(options.config))  # what that imports, reads and makes once is shared too
@@ -145,10 +158,10 @@ def _be(rank: int, ranks: int, per_node: int, model_values: int, options: Any) -
     names = ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE")
     for name, value in zip(names, (rank, ranks, rank % per_node, per_node), strict=True):
         os.environ[f"HOROVOD_{name}"] = str(value)
-    body = partial(train, reads=Reads(), model_values=model_values)
+    body = partial(train, opened=count_opens(), model_values=model_values)
     rank_main.run_rank(options.config, options.overrides, options.out, train=body)
     os._exit(0)
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(launch_thin(*sys.argv[2:]) if sys.argv[1] == "launch" else main(sys.argv[1:]))

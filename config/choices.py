@@ -1,0 +1,149 @@
+"""The names that a config may choose from: one table a fact, name -> what it is.
+
+The schema's choices, the command line's choices and completion, a sweep's choices and the reference
+are read from these tables. The code behind a name stands in the room that runs it, in a table with
+the same names (`tests/test_extending.py` compares them). Optimizer variants have their table in
+`variants.py`, the depths of a ResNet in `resnet_stages.py`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Annotated, Any, NamedTuple
+
+from pydantic_core import core_schema
+
+
+class Choice(NamedTuple):
+    """One name of a table, and what may stand in brackets behind it.
+
+    `arguments`: each way of writing it, "" without brackets. A word in capitals is a number from 1,
+    `N,...` a list of them: ("", "ROWSxCOLUMNS") allows `torus_2d` and `torus_2d(2x4)`.
+    """
+
+    meaning: str
+    arguments: tuple[str, ...] = ("",)
+
+
+NETWORKS = {
+    "resnet": "ResNet v1.5; depth, width, stem, norm and zero_gamma are of it alone",
+    "alexnet": "AlexNet with batch norm",
+    "googlenet": "GoogLeNet, Inception v1",
+}
+SHAPES = {
+    "poly": "to end_lr over decay with power",
+    "cosine": "to end_lr over decay along half a cosine",
+    "step": "the factors of milestones",
+    "sony_b": "Sony's configuration B, which ignores the other keys",
+}
+GROUPINGS = {
+    "cubic": Choice("sizes that grow with the cube, the first of F tensors", ("F",)),
+    "equal_bytes": Choice("N groups of about as many bytes each", ("N",)),
+    "equal_count": Choice("N groups of as many tensors each", ("N",)),
+    "halving": Choice("N groups, each of half the bytes of the one before", ("N",)),
+    "single": Choice("all gradients together"),
+    "explicit": Choice("the number of tensors of each group, last layers first", ("N,...",)),
+}
+ALGORITHMS = {
+    "auto": Choice("what the engine, ranks and network suggest"),
+    "ring": Choice("reduce-scatter and allgather around a ring"),
+    "segmented_ring": Choice("a ring in segments"),
+    "recursive_doubling": Choice("whole messages between partners, ever further apart"),
+    "recursive_halving_doubling": Choice("halves between partners, and back (Rabenseifner)"),
+    "double_tree": Choice("two binary trees, each with half of the message (NCCL)"),
+    "torus_2d": Choice("rings along the rows and columns of a grid", ("", "ROWSxCOLUMNS")),
+    "hierarchical": Choice("within the node, between nodes, within the node"),
+}
+LAUNCHERS = {
+    "mpirun": "Open MPI, MVAPICH2 and Spectrum MPI",
+    "gloo": "horovodrun without MPI",
+    "srun": "Slurm",
+    "hydra": "MPICH and Intel MPI",
+    "jsrun": "LSF on IBM's machines",
+    "pals": "HPE Cray PALS",
+    "aprun": "Cray ALPS",
+}
+SCHEDULERS = {
+    "slurm": "Slurm",
+    "sge": "Grid Engine",
+    "pbs": "PBS Pro",
+    "lsf": "LSF",
+    "local": "none: the job runs at once, on this machine",
+}
+
+
+class OneOf:
+    """As the annotation of a field: one of the names of a table. Raises ValueError with itself as
+    the text of what was expected."""
+
+    def __init__(self, names: Iterable[str | int]) -> None:
+        self.names = names
+
+    def __str__(self) -> str:
+        return ", ".join(map(str, self.names))
+
+    def check(self, value: Any) -> Any:
+        if type(value) not in (str, int) or value not in self.names:
+            raise ValueError(self)
+        return value
+
+    def __get_pydantic_core_schema__(self, *_: Any) -> core_schema.CoreSchema:
+        return core_schema.no_info_plain_validator_function(self.check)
+
+
+class OneCall(OneOf):
+    """One of the names of a table of choices, with what its row allows in brackets behind it, or
+    one of the words `also`."""
+
+    def __init__(self, table: Mapping[str, Choice], also: tuple[str, ...] = ()) -> None:
+        super().__init__(table)
+        self._table, self._also = table, also
+
+    def __str__(self) -> str:
+        ways = [way for name, row in self._table.items() for way in _ways(name, row)]
+        return ", ".join([*ways, *self._also])
+
+    def check(self, value: Any) -> str:
+        name = value.partition("(")[0] if isinstance(value, str) else ""
+        ways = _ways(name, self._table[name]) if name in self._table else self._also
+        if not any(re.fullmatch(_pattern(way), str(value)) for way in ways):
+            raise ValueError(self)
+        return str(value)
+
+
+class OneGrouping(OneCall):
+    """One of `GROUPINGS`, or a list of group sizes, which becomes `explicit(...)`."""
+
+    def __str__(self) -> str:
+        return f"{super().__str__()}, or a list of group sizes such as [3, 21, 57, 80]"
+
+    def check(self, value: Any) -> str:
+        if isinstance(value, list | tuple) and all(type(size) is int for size in value):
+            value = f"explicit({','.join(map(str, value))})"
+        return super().check(value)
+
+
+def meanings(table: Mapping[str, str]) -> str:
+    """The rows of a table as the description of a key."""
+    return "; ".join(f"{name}: {meaning}" for name, meaning in table.items()) + "."
+
+
+def _ways(name: str, row: Choice) -> tuple[str, ...]:
+    """`torus_2d`, `torus_2d(ROWSxCOLUMNS)`."""
+    return tuple(f"{name}({argument})" if argument else name for argument in row.arguments)
+
+
+def _pattern(way: str) -> str:
+    """The regular expression of `torus_2d(ROWSxCOLUMNS)`."""
+    pattern = re.escape(way).replace(r",\.\.\.", "(,N){0,999}")
+    return re.sub("[A-Z]+", lambda _: r"[1-9]\d{0,3}", pattern)
+
+
+Network = Annotated[str, OneOf(NETWORKS)]
+Shape = Annotated[str, OneOf(SHAPES)]
+SchedulerName = Annotated[str, OneOf(SCHEDULERS)]
+LauncherName = Annotated[str, OneOf(LAUNCHERS)]
+Algorithm = Annotated[str, OneCall(ALGORITHMS)]
+Groups = Annotated[str, OneGrouping(GROUPINGS)]
+GroupsOrAuto = Annotated[str, OneGrouping(GROUPINGS, also=("auto",))]

@@ -1,0 +1,244 @@
+"""One split into its record file, in numbered parts of 128 images, each complete or absent.
+
+Worker processes read images and write `train-000007.rec`; this process appends it to `train.rec`,
+follows with the digest and writes `train-000007.part`, which makes the part complete. What is
+complete, and still has the bytes and the sources that it had, is not packed again.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import hashlib
+import json
+import multiprocessing
+import os
+import signal
+import struct
+import zlib
+from base64 import b64decode, b64encode
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..config.atomic import write_file
+from ..config.manifest import File, OddFile
+from . import recordio
+from .dataset import TABLE, Table
+from .jpeg import UNENDED, decode_error, read_header
+from .listing import Source
+
+PART_IMAGES = 128
+"""14 MB of ImageNet in the memory of each worker."""
+_PR_SET_PDEATHSIG = 1
+_ID = struct.Struct("<Q")
+_ID_OFFSET = 16  # in a record: magic, length, flag and label come before
+
+
+class Part(NamedTuple):
+    """What `train-000007.part` holds."""
+
+    end: int  # of its bytes in the record file
+    crc32: int
+    stamp: int  # of the sizes and times of its sources
+    odd: list[dict[str, Any]]
+    rows: str  # of the sample table, in base64
+
+
+class PackedSplit(NamedTuple):
+    """The sample table, the record file, odd files, and (end, CRC-32) of each part."""
+
+    table: Table
+    records: File
+    odd: list[OddFile]
+    chunks: list[tuple[int, int]]
+
+
+class _Encoded(NamedTuple):
+    """A part that a worker has written to a file of its own: a pipe takes 1.2 times the CPU."""
+
+    path: Path
+    crc32: int
+    table: Table  # offsets from its own start
+    stamp: int
+    odd: list[dict[str, Any]]
+
+
+class Job(NamedTuple):
+    """What the workers of a split share; they get it by fork."""
+
+    folder: Path
+    split: str
+    sources: Sequence[Source]
+    decode: bool  # every image; one that does not decode is bad
+    processes: int
+
+    @property
+    def parts(self) -> int:
+        return -(-len(self.sources) // PART_IMAGES)
+
+    def path(self, number: int) -> Path:
+        return self.folder / f"{self.split}-{number:06}.part"
+
+    def sources_of(self, number: int) -> Sequence[Source]:
+        return self.sources[number * PART_IMAGES : (number + 1) * PART_IMAGES]
+
+
+_job: Job
+
+
+def pack_split(job: Job, progress: Callable[[int], None]) -> PackedSplit:
+    """Write rec, idx and npy of a split from its sources in their order. `progress` gets the number
+    of images that are done. Raises OSError: a write that failed, or a worker that was killed."""
+    record_path = job.folder / f"{job.split}.rec"
+    sha, parts = hashlib.sha256(), list[Part]()
+    with record_path.open("ab+") as records:
+        records.seek(0)
+        for part, content in _complete_parts(job, records):
+            sha.update(content)
+            parts.append(part)
+            progress(min(len(parts) * PART_IMAGES, len(job.sources)))
+        records.truncate(parts[-1].end if parts else 0)
+        samples = sum(len(_rows(part)) for part in parts)
+        for encoded in _encoded_parts(job, len(parts)):
+            begin = parts[-1].end if parts else 0
+            content, crc32 = encoded.path.read_bytes(), encoded.crc32
+            encoded.path.unlink()
+            if samples != len(parts) * PART_IMAGES:  # bad files before it were left out
+                content = _renumbered(content, encoded.table, samples)
+                crc32 = zlib.crc32(content)
+            records.write(content)
+            records.flush()
+            sha.update(content)
+            encoded.table["offset"] += begin
+            part = Part(
+                end=begin + len(content),
+                crc32=crc32,
+                stamp=encoded.stamp,
+                odd=encoded.odd,
+                rows=b64encode(encoded.table.tobytes()).decode(),
+            )
+            write_file(job.path(len(parts)), json.dumps(part))
+            parts.append(part)
+            samples += len(encoded.table)
+            progress(min(len(parts) * PART_IMAGES, len(job.sources)))
+    table = np.concatenate([_rows(part) for part in parts])
+    with (job.folder / f"{job.split}.idx").open("w") as index:
+        index.writelines(f"{n}\t{offset}\n" for n, offset in enumerate(table["offset"].tolist()))
+    np.save(job.folder / f"{job.split}.npy", table)
+    return PackedSplit(
+        table=table,
+        records=File(bytes=parts[-1].end, sha256=sha.hexdigest()),
+        odd=[OddFile(**file) for part in parts for file in part.odd],
+        chunks=[(part.end, part.crc32) for part in parts],
+    )
+
+
+def _complete_parts(job: Job, records: Any) -> Iterator[tuple[Part, bytes]]:
+    """The parts from the first on whose bytes and sources are as they were."""
+    for number in range(job.parts):
+        try:
+            part = Part(*json.loads(job.path(number).read_text()))
+        except (OSError, ValueError, TypeError):
+            return
+        content = records.read(part.end - records.tell())
+        times = [_time_on_disk(source) for source in job.sources_of(number)]
+        if zlib.crc32(content) != part.crc32 or _stamp(times) != part.stamp:
+            return
+        yield part, content
+
+
+def _encoded_parts(job: Job, first: int) -> Iterator[_Encoded]:
+    """The parts in order from `first` on, encoded by worker processes."""
+    processes = max(1, min(job.processes, job.parts - first))
+    context = multiprocessing.get_context("fork")
+    pool = ProcessPoolExecutor(processes, context, _begin, (job, os.getpid()))
+    ahead: deque[Future[_Encoded]] = deque()
+    try:
+        for number in range(first, job.parts):
+            ahead.append(pool.submit(_encode_part, number))
+            if len(ahead) > 2 * processes:
+                yield ahead.popleft().result()
+        while ahead:
+            yield ahead.popleft().result()
+    except BrokenProcessPool:
+        raise OSError(0, "a worker process was killed") from None
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _begin(job: Job, parent: int) -> None:
+    """Start of a worker: it dies with its parent and leaves Ctrl-C to it."""
+    global _job
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    gc.disable()  # it would touch, and so copy, every page of the list of a million sources
+    _job = job
+
+
+def _encode_part(number: int) -> _Encoded:
+    """Read and encode a part; its records are numbered as if no file before it was bad."""
+    times: list[tuple[int, int]] = []
+    rows: list[tuple[int, int, int, int, int]] = []
+    odd, records, offset = [], list[bytes](), 0
+    for source in _job.sources_of(number):
+        try:
+            image, changed_ns = source.read()
+            times.append((len(image), changed_ns))
+            height, width, oddity = read_header(image)
+        except OSError as error:
+            times.append((-1, -1))
+            odd.append(_odd(source, f"cannot read: {error.strerror}", kept=False))
+            continue
+        except ValueError as error:
+            odd.append(_odd(source, f"a JPEG or PNG image expected, {error}", kept=False))
+            continue
+        if (_job.decode or oddity == UNENDED) and (problem := decode_error(image)):
+            odd.append(_odd(source, f"an image that decodes expected: {problem}", kept=False))
+            continue
+        if oddity:
+            odd.append(_odd(source, oddity, kept=True))
+        record = recordio.encode(source.label, number * PART_IMAGES + len(rows), image)
+        length = 0 if recordio.is_split(record) else len(image)
+        rows.append((offset, length, source.label, height, width))
+        offset += sum(map(len, record))
+        records += record
+    content = b"".join(records)
+    path = _job.path(number).with_suffix(".rec")
+    path.write_bytes(content)
+    return _Encoded(path, zlib.crc32(content), np.array(rows, TABLE), _stamp(times), odd)
+
+
+def _odd(source: Source, found: str, *, kept: bool) -> dict[str, Any]:
+    return {"split": _job.split, "path": str(source), "found": found, "kept": kept}
+
+
+def _renumbered(content: bytes, table: Table, first: int) -> bytes:
+    changed = bytearray(content)
+    for number, offset in enumerate(table["offset"].tolist(), first):
+        _ID.pack_into(changed, offset + _ID_OFFSET, number)
+    return bytes(changed)
+
+
+def _rows(part: Part) -> Table:
+    return np.frombuffer(b64decode(part.rows), TABLE)
+
+
+def _stamp(times: Sequence[tuple[int, int]]) -> int:
+    """A number for (size, time of change) of each source of a part."""
+    return zlib.crc32(repr(times).encode())
+
+
+def _time_on_disk(source: Source) -> tuple[int, int]:
+    try:
+        about = Path(source.path).stat()
+    except OSError:
+        return -1, -1
+    return (about.st_size if source.length < 0 else source.length), about.st_mtime_ns

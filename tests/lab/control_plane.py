@@ -1,0 +1,170 @@
+"""The control plane at thousands of ranks, which do all but MXNet's work.
+
+    python -m tests.lab.control_plane [CONFIG [KEY=VALUE ...]] [--ranks 16,64,2048] [--ends killed]
+
+`rn50 launch` starts thin ranks (`thin_rank.py`), each a process; the driver waits until all of them
+are at work and brings about an end. A line of JSON for each job.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+import psutil
+
+from rn50.config.load import Loaded
+from rn50.config.reading import read_ends, read_object
+from rn50.data.prepare import prepare
+from rn50.launch.run import load_for_launch
+from rn50.launch.run_files import CHECKPOINTS
+from rn50.launch.scratch import scratch_folder
+from tests.lab.exchange import Exchange
+
+ENDS = ("killed", "stopped", "asked")
+"""A rank's process is killed; one is stopped, so that it is silent; the user asks all to stop."""
+ROOT = Path(__file__).resolve().parents[2]
+RANKS_PER_NODE = 4
+LOG_POINTS = 2
+POLL_S = 0.02
+PATIENCE_S = 900.0
+
+
+class Measured(NamedTuple):
+    """One job."""
+
+    ranks: int
+    end: str
+    connected_s: float
+    """From the start of the watchdog; the launcher's program and all ranks start within."""
+    launcher_cpu_s: float
+    """Its own, from its start to its end, imports and report included."""
+    launcher_mb: float
+    watchdog_cpu_s: float
+    messages: int
+    opens: float
+    """Files that all ranks open before the clock starts."""
+    checkpoint_bytes: int
+    checkpoint_files: int
+    end_s: float
+    """To the exit of `rn50 launch`, with its report."""
+    gone_s: float
+    """To the end of the last rank's process."""
+    named: bool | None
+    """Whether the launcher's reason names the rank that was ended; None: none was."""
+    reason: str
+
+
+def load_thin(config: str, overrides: list[str], ranks: int) -> Loaded:
+    """`config` on so many ranks, which start and write on this machine's cores and disk."""
+    per_node = RANKS_PER_NODE if ranks % RANKS_PER_NODE == 0 else 1
+    settings = (
+        *(f"system.nodes={ranks // per_node}", f"system.ranks_per_node={per_node}"),
+        *("batch.per_rank=1", "schedule.length=1000 epochs", f"log.every={LOG_POINTS} steps"),
+        *("watchdog.start_s=600", "limits.grace_s=300", "checkpoint.enabled=true", "seed=1"),
+    )
+    loaded = load_for_launch(config, [*overrides, *settings], None)
+    prepare(loaded.run.data, lambda _: lambda done, total: None, loaded.origins)
+    return loaded
+
+
+def measure(loaded: Loaded, end: str, *, model_mb: float) -> Measured:
+    """Launch the thin ranks of `loaded` and bring about an end."""
+    with scratch_folder(loaded, "lab") as folder:
+        out = folder / "run"
+        out.mkdir()
+        exchange = Exchange(out, loaded.run.system.world_size)
+        command = [sys.executable, "-m", "tests.lab.thin_rank", "launch"]
+        command += [str(folder / "config.yaml"), str(out), str(int(model_mb * 1e6 / 4))]
+        with (folder / "launcher.txt").open("w") as text:
+            launcher = subprocess.Popen(
+                command,
+                cwd=ROOT,
+                stdin=subprocess.DEVNULL,
+                stdout=text,
+                stderr=text,
+                start_new_session=True,  # Ctrl-C reaches the driver alone
+            )
+        try:
+            return _watch(launcher, exchange, out, end)
+        finally:
+            if launcher.returncode is None:
+                launcher.kill()  # its ranks find their connections closed and end
+                launcher.wait()
+            until_s = time.monotonic() + PATIENCE_S
+            while exchange.pids and exchange.gone_s is None and time.monotonic() < until_s:
+                time.sleep(POLL_S)
+            exchange.close()
+
+
+def _watch(launcher: subprocess.Popen[bytes], exchange: Exchange, out: Path, end: str) -> Measured:
+    process, cpu_s, peak_bytes = psutil.Process(launcher.pid), 0.0, 0
+
+    def wait_for(happened: Callable[[], bool]) -> None:
+        """Look at the launcher's use of the machine until then."""
+        nonlocal cpu_s, peak_bytes
+        until_s = time.monotonic() + PATIENCE_S
+        while not happened():
+            assert time.monotonic() < until_s, read_ends(out.parent / "launcher.txt")
+            with suppress(psutil.Error):
+                cpu_s = sum(process.cpu_times()[:2])
+                peak_bytes = max(peak_bytes, process.memory_info().rss)
+            time.sleep(POLL_S)
+
+    at_work = lambda: len(exchange.sums) > LOG_POINTS  # noqa: E731
+    wait_for(lambda: at_work() or launcher.poll() is not None)
+    assert at_work(), read_ends(out.parent / "launcher.txt")
+    victim = len(exchange.pids) * 2 // 3
+    begun_s = time.monotonic()
+    if end == "asked":
+        launcher.send_signal(signal.SIGINT)
+    else:
+        os.kill(exchange.pids[victim], signal.SIGKILL if end == "killed" else signal.SIGSTOP)
+    wait_for(lambda: launcher.poll() is not None)
+    end_s = time.monotonic() - begun_s
+    wait_for(lambda: exchange.gone_s is not None)
+    use, result = read_object(out / "launcher.json"), read_object(out / "result.json")
+    sizes = [path.stat().st_size for path in (out / CHECKPOINTS).glob("*")]
+    reason = str(result.get("reason"))
+    return Measured(
+        ranks=len(exchange.pids),
+        end=end,
+        connected_s=use["connected_s"],
+        launcher_cpu_s=cpu_s,
+        launcher_mb=peak_bytes / 1e6,
+        watchdog_cpu_s=use["watchdog_cpu_s"],
+        messages=use["messages"],
+        opens=exchange.sums[0][0],
+        checkpoint_bytes=sum(sizes),
+        checkpoint_files=len(sizes),
+        end_s=end_s,
+        gone_s=(exchange.gone_s or begun_s) - begun_s,
+        named=None if end == "asked" else f"rank {victim} on " in reason,
+        reason=reason,
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("config", nargs="?", default="quick")
+    parser.add_argument("overrides", nargs="*")
+    parser.add_argument("--ranks", default="16,64,256,1024,2048")
+    parser.add_argument("--ends", default=",".join(ENDS))
+    options = parser.parse_args()
+    for ranks in map(int, options.ranks.split(",")):
+        loaded = load_thin(options.config, options.overrides, ranks)
+        for end in options.ends.split(","):
+            print(json.dumps(measure(loaded, end, model_mb=204.5)._asdict()), flush=True)
+
+
+if __name__ == "__main__":
+    main()

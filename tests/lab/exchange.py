@@ -1,0 +1,114 @@
+"""In the place of Horovod's collectives between thin ranks: a sum and an allgather by one hub.
+
+The hub is the driver's, so that its work counts as neither the launcher's nor the ranks'.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+import socket
+import struct
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from rn50.launch.host_limits import raise_open_files
+
+_HEAD = struct.Struct("<cI")
+_HELLO = struct.Struct("<II")
+SUM, GATHER = b"s", b"g"
+
+
+def _address(out: Path) -> str:
+    """An abstract Unix socket of the run in `out`: a path may be too long for one."""
+    return "\0rn50-" + hashlib.sha256(str(out.resolve()).encode()).hexdigest()[:32]
+
+
+class Member:
+    """A rank's end. All ranks call everything in the same order."""
+
+    def __init__(self, out: Path, rank: int) -> None:
+        self._socket = socket.socket(socket.AF_UNIX)
+        self._socket.connect(_address(out))
+        self._socket.sendall(_HELLO.pack(rank, os.getpid()))
+
+    def sum(self, values: Sequence[float]) -> list[float]:
+        """Added up over all ranks."""
+        data = self._ask(SUM, np.array(values, np.float64).tobytes())
+        return np.frombuffer(data, np.float64).tolist()
+
+    def gather(self, data: bytes) -> list[bytes]:
+        """The bytes of all ranks, as many of each, by rank."""
+        everyone = self._ask(GATHER, data)
+        return [everyone[at : at + len(data)] for at in range(0, len(everyone), len(data))]
+
+    def _ask(self, kind: bytes, data: bytes) -> bytes:
+        self._socket.sendall(_HEAD.pack(kind, len(data)) + data)
+        _, size = _HEAD.unpack(self._read(_HEAD.size))
+        return self._read(size)
+
+    def _read(self, size: int) -> bytes:
+        data = bytearray()
+        while len(data) < size:
+            piece = self._socket.recv(size - len(data))
+            if not piece:
+                raise ConnectionResetError("the exchange is gone")
+            data += piece
+        return bytes(data)
+
+
+class Exchange:
+    """The hub, in a thread of its own. Read its attributes at any time."""
+
+    def __init__(self, out: Path, ranks: int) -> None:
+        raise_open_files()
+        self.pids: dict[int, int] = {}
+        """Of the ranks that have joined."""
+        self.sums: list[list[float]] = []
+        """What each sum came to."""
+        self.gone_s: float | None = None
+        """When (monotonic) the last process of those that had joined was gone."""
+        self._ranks = ranks
+        self._writers: dict[int, asyncio.StreamWriter] = {}
+        self._asked: dict[int, tuple[bytes, bytes]] = {}
+        self._loop = asyncio.new_event_loop()
+        server = asyncio.start_unix_server(self._serve, _address(out), backlog=4096)
+        self._server = self._loop.run_until_complete(server)
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """End the thread."""
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._server.close()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        rank, pid = _HELLO.unpack(await reader.readexactly(_HELLO.size))
+        self._writers[rank], self.pids[rank] = writer, pid
+        try:
+            while True:
+                kind, size = _HEAD.unpack(await reader.readexactly(_HEAD.size))
+                self._asked[rank] = kind, await reader.readexactly(size)
+                if len(self._asked) == self._ranks:
+                    self._answer(kind)
+        except (asyncio.IncompleteReadError, ConnectionError):
+            del self._writers[rank]
+            if not self._writers:
+                self.gone_s = time.monotonic()
+
+    def _answer(self, kind: bytes) -> None:
+        rows = [self._asked[rank][1] for rank in range(self._ranks)]
+        self._asked.clear()
+        answer = b"".join(rows)
+        if kind == SUM:
+            total = np.sum([np.frombuffer(row, np.float64) for row in rows], axis=0)
+            self.sums.append(total.tolist())
+            answer = total.tobytes()
+        for writer in self._writers.values():
+            writer.write(_HEAD.pack(kind, len(answer)) + answer)

@@ -1,0 +1,52 @@
+"""Ranks on emulated hosts: every step costs a delay, and no link carries more than its rate."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests import mpi
+
+NETLAB = Path(__file__).with_name("netlab.sh")
+
+
+def why_no_netlab() -> str:
+    done = subprocess.run([NETLAB, "check"], capture_output=True, text=True, check=False)
+    return done.stderr.strip()
+
+
+@mpi.NEEDED
+@pytest.mark.parametrize("delay_us", [0, 2000])
+def test_ranks_on_emulated_hosts(tmp_path: Path, delay_us: int) -> None:
+    if reason := why_no_netlab():
+        pytest.skip(reason)
+    if mpi.LAUNCHER != "mpirun":
+        pytest.skip("the lab starts ranks on its hosts by Open MPI's settings")
+    if delay_us and not Path("/dev/net/tun").exists():
+        pytest.skip("/dev/net/tun expected (for a delay), found none")
+    rn50 = Path(sys.executable).with_name("rn50")
+    done = subprocess.run(
+        [
+            *(NETLAB, "run", "4", "200", str(delay_us), "--", rn50, "bench", "allreduce"),
+            *("--ranks", "4", "--sizes", "4k,1M", "--layers", "mpi", "--passes", "1", "--json"),
+            *("--algorithms", "ring,recursive_doubling", f"system.results={tmp_path}"),
+        ],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    rows = {(r["algorithm"], r["bytes"]): r for r in json.loads(done.stdout)["rows"]}
+    ring, doubling = rows["ring", 4000], rows["recursive_doubling", 4000]
+    assert (ring["steps"], doubling["steps"]) == (6, 2)
+    # What the lab is for: every step costs a delay, and no link carries more than its rate.
+    for row in (ring, doubling):
+        assert row["min_s"] > row["steps"] * delay_us / 1e6
+    assert rows["ring", 1_000_000]["bus_bytes_per_s"] < 200e6 / 8 * 1.6  # a burst of tbf's is free
+    left = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True, check=False)
+    assert "rn50-h" not in left.stdout
