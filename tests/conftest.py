@@ -180,7 +180,7 @@ class Rn50:
         )
 
     def __call__(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        if arguments[0] in IN_PROCESS:
+        if arguments and arguments[0] in IN_PROCESS:
             return in_this_process(arguments)
         process = self.start(*arguments)
         out, err = process.communicate(timeout=600)

@@ -25,7 +25,7 @@ pytestmark = [
 
 def contents(log: Path) -> list[tuple[object, ...]]:
     """All of a log but the clock: event types, keys, values, and metadata with file and line."""
-    return [(event.event_type, event.key, event.value, event.metadata) for event in events(log)]
+    return [(event.key, event.value, event.metadata) for event in events(log)]
 
 
 def events(log: Path) -> list[Event]:
