@@ -42,10 +42,12 @@ def main() -> None:
 
 
 def _stopped(stop: KeyboardInterrupt) -> int:
-    from ..launch.ending import Stopped, asked_by, command_stopped
+    import shlex
+
+    from ..launch.ending import Stopped, asked_by, stopped
 
     ending = stop.ending if isinstance(stop, Stopped) else None
-    ending = ending or command_stopped(asked_by(stop), sys.argv[1:])
+    ending = ending or stopped("command", asked_by(stop), shlex.join(["rn50", *sys.argv[1:]]))
     _say(ending.line)
     return EXIT_STOPPED
 
