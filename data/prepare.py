@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import glob
 import os
+import shlex
 import shutil
 import tempfile
 from collections.abc import Mapping
