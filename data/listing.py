@@ -75,11 +75,6 @@ class Listing(NamedTuple):
     passed_over: Counter[str]
     """Files and folders that are no image of a class, by kind: ".webp", "hidden"."""
 
-    def counts(self, split: str) -> list[int]:
-        """Images of each class."""
-        counted = Counter(source.label for source in self.splits[split])
-        return [counted[label] for label in range(len(self.classes))]
-
 
 def list_images(
     images: Path, val_labels: Path | None = None, hold_out: float | None = None, seed: int = 0

@@ -271,8 +271,7 @@ def test_packing_and_verifying_as_json(tmp_path: Path, rn50: Rn50) -> None:
     assert found["packed"] is True
     assert found["classes"] == ["a", "b"]
     assert splits["train"]["class_counts"] == [3, 1]
-    assert splits["val"]["lacking_classes"] == ["b"]
-    assert splits["train"]["bytes"] == (out / "train.rec").stat().st_size
+    assert splits["train"]["files"]["rec"]["bytes"] == (out / "train.rec").stat().st_size
     warnings = found["warnings"]
     assert isinstance(warnings, list)
     assert len(warnings) == 2
