@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -107,25 +106,24 @@ def allreduce(
     wanted = layers.split(",")
     if not set(wanted) <= set(LAYERS):
         raise UserError(f"--layers: mpi or horovod or both expected, found {layers}")
-    cases, refused = plan_allreduces(
-        *(job.load, job.launcher),
-        layers=wanted,
-        algorithms=re.findall(r"[^,(]+(?:\([^)]*\))?", algorithms),
-        ranks=parse_counts("--ranks", ranks),
-    )
+    names = re.findall(r"[^,(]+(?:\([^)]*\))?", algorithms)
+    asked = [
+        Case(layer, algorithm, count)
+        for count, layer, algorithm in product(parse_counts("--ranks", ranks), wanted, names)
+    ]
+    cases, refused = plan_allreduces(job.load, job.launcher, asked)
     measured = _measure(job, cases, parse_sizes(sizes), rounds, passes)
     link = fit_link(measured)
     rows = allreduce_rows(measured, link)
     return Outcome(
+        rows=rows,
         figures={
             "link": link and link._asdict(),
-            "rows": rows,
             "not_possible": [case._asdict() | {"reason": why} for case, why in refused.items()],
         },
-        header=ALLREDUCE_HEADER,
-        table=allreduce_table(rows, refused),
+        header=(*("layer", "ranks", "bytes", "algorithm", "steps", "n"), *_COLUMNS),
+        table=allreduce_table(rows),
         notes=[*refusal_lines(refused), *([_link_line(link)] if link else [])],
-        shows_figures=False,
         draw=lambda path: plot_allreduce(measured, link, path),
     )
 
@@ -165,24 +163,20 @@ class Measured(NamedTuple):
 
 
 def plan_allreduces(
-    load: Callable[..., Loaded],
-    launcher: str,
-    *,
-    layers: Sequence[str],
-    algorithms: Sequence[str],
-    ranks: Sequence[int],
+    load: Callable[..., Loaded], launcher: str, asked: Iterable[Case]
 ) -> tuple[dict[Case, Loaded], dict[Case, str]]:
-    """Every layer x algorithm x rank count: those to measure, and why the others cannot be.
+    """The cases to measure with their configs, and why the others cannot be measured.
 
     Not possible is an algorithm that the backend does not offer, a grid that the ranks do not form,
-    one rank alone, and MPI alone under a launcher that starts no MPI ranks. Raises UserError: what
-    is no algorithm at all, or nothing that is possible.
+    one rank alone, and MPI alone under a launcher that starts no MPI ranks.
+
+    Raises:
+        UserError: an algorithm that does not exist, or no case is possible.
     """
     possible: dict[Case, Loaded] = {}
     refused: dict[Case, str] = {}
-    for count, layer, algorithm in product(ranks, layers, algorithms):
-        case = Case(layer, algorithm, count)
-        loaded = load(f"comm.algorithm={algorithm}", ranks=count)
+    for case in asked:
+        loaded = load(f"comm.algorithm={case.algorithm}", ranks=case.ranks)
         if reason := _why_not(loaded, launcher, case):
             refused[case] = reason
         else:
@@ -259,36 +253,29 @@ def allreduce_rows(measured: Sequence[Measured], link: Link | None) -> list[dict
     return rows
 
 
-ALLREDUCE_HEADER = (
-    *("layer", "ranks", "bytes", "algorithm", "steps", "ms", "min", "max", "n"),
-    *("bus MB/s", "model ms", "error"),
-)
+_COLUMNS = {
+    "ms": ("median_s", "{:.2f}", 1e3),
+    "min": ("min_s", "{:.2f}", 1e3),
+    "max": ("max_s", "{:.2f}", 1e3),
+    "bus MB/s": ("bus_bytes_per_s", "{:.1f}", 1e-6),
+    "model ms": ("model_s", "{:.2f}", 1e3),
+    "error": ("model_error", "{:+.0%}", 1),
+}
+"""Column -> key of a row, format, factor."""
 
 
-def allreduce_table(
-    rows: Sequence[dict[str, Any]], refused: Mapping[Case, str]
-) -> list[tuple[str, ...]]:
-    """Rows for people, by layer, ranks and size; what is not possible ends its rank count."""
-    cells: list[tuple[tuple[str, int, float], tuple[str, ...]]] = [
+def allreduce_table(rows: Iterable[Mapping[str, Any]]) -> list[tuple[str, ...]]:
+    """Rows for people, by layer, ranks and size."""
+    return [
         (
-            (row["layer"], row["ranks"], row["bytes"]),
-            (
-                *(row["layer"], str(row["ranks"]), str(row["bytes"]), row["algorithm"]),
-                str(row["steps"]),
-                *(f"{row[key] * 1e3:.2f}" for key in ("median_s", "min_s", "max_s")),
-                str(row["n"]),
-                f"{row['bus_bytes_per_s'] / 1e6:.1f}",
-                "-" if row["model_s"] is None else f"{row['model_s'] * 1e3:.2f}",
-                "-" if row["model_error"] is None else f"{row['model_error']:+.0%}",
+            *(str(row[key]) for key in ("layer", "ranks", "bytes", "algorithm", "steps", "n")),
+            *(
+                "-" if row[key] is None else text.format(row[key] * factor)
+                for key, text, factor in _COLUMNS.values()
             ),
         )
-        for row in rows
+        for row in sorted(rows, key=lambda row: (row["layer"], row["ranks"], row["bytes"]))
     ]
-    for layer, algorithm, ranks in refused:
-        texts = (layer, str(ranks), "-", algorithm, "-", "not possible")
-        blank = ("-",) * (len(ALLREDUCE_HEADER) - len(texts))
-        cells.append(((layer, ranks, math.inf), (*texts, *blank)))
-    return [texts for _, texts in sorted(cells, key=lambda cell: cell[0])]
 
 
 def refusal_lines(refused: Mapping[Case, str]) -> list[str]:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..config.load import Loaded
 from ..config.schema import Run
-from ..report.charts import error_bars
+from ..report.charts import error_bars, finish, new_panels, save
 from ..train.capabilities import check_supported
 from .harness import Job, Outcome, in_turn, machine, spread
 from .jobs import measure_on_ranks
@@ -24,13 +24,9 @@ from .jobs import measure_on_ranks
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
-    from matplotlib.axes import Axes
-
     from ..train.trainer import Trainer
 
 Row = dict[str, Any]
-Curves = Mapping[tuple[str, ...], Sequence[Row]]
-"""Names of each curve -> its rows (`curve_rows`)."""
 LOW_LR = "optimizer.base_lr=0.001"
 """One at which every network stays finite."""
 
@@ -56,8 +52,16 @@ class Point(NamedTuple):
         return _ratios(self.images_per_s, self.busy_cores)
 
 
+class Timing(NamedTuple):
+    """How often and how long each job is timed."""
+
+    passes: int
+    rounds: int
+    steps: int
+
+
 def time_rounds(
-    started: AbstractContextManager[Trainer], out: Path, rounds: str, steps: str
+    started: AbstractContextManager[Trainer], rounds: str, steps: str
 ) -> dict[str, list[float]]:
     """Train on one rank, round after round, each until the last rank has finished.
 
@@ -65,14 +69,13 @@ def time_rounds(
     """
     from mxnet import nd
 
-    from .rank import alternate_on_ranks, next_steps, rank_rounds
+    from .rank import alternate_on_ranks, next_steps
 
     count = int(steps)
     with started as trainer:
         contenders = {"steps": next_steps(trainer, count)}
-        (samples,) = alternate_on_ranks(
-            trainer, contenders, rank_rounds(trainer, out, rounds)
-        ).values()
+        turns = range(int(rounds) + 1)
+        (samples,) = alternate_on_ranks(trainer, contenders, turns).values()
         mine = nd.array([sample.cpu_s for sample in samples], trainer.ctx)
         cpu_s = trainer.comm.sum_losses(mine).asnumpy().tolist()
     return {
@@ -81,24 +84,38 @@ def time_rounds(
     }
 
 
-def measure_in_turn(
-    job: Job, name: str, loaded: Mapping[Case, Loaded], *, passes: int, rounds: int, steps: int
-) -> dict[Case, Point]:
-    """Run the rank body of benchmark `name` (`time_rounds`) for each case, `passes` times in turn;
-    a job's figure is the median of its rounds."""
+def measure_curves(
+    job: Job,
+    name: str,
+    curves: Mapping[str, Sequence[Case]],
+    load: Callable[[Case], Loaded],
+    timing: Timing,
+) -> Outcome:
+    """Measure the jobs of all curves in turn; a job's figure is the median of its rounds.
+
+    Args:
+        name: the benchmark whose rank body is `time_rounds`.
+        curves: a curve's label -> its jobs; equal jobs of several curves are run once.
+        load: a job -> its config.
+    """
+    loaded = {case: load(case) for cases in curves.values() for case in cases}
     for one in loaded.values():
         check_supported(one.run)
     points = {case: Point(case, [], []) for case in loaded}
-    for case in in_turn(list(loaded), passes, job.track("training")):
-        measured = measure_on_ranks(loaded[case], job.launcher, name, rounds, steps)
+    for case in in_turn(list(loaded), timing.passes, job.track("training")):
+        measured = measure_on_ranks(loaded[case], job.launcher, name, timing.rounds, timing.steps)
         step_s = statistics.median(measured["step_s"])
         points[case].images_per_s.append(case.ranks * case.per_rank / step_s)
         points[case].busy_cores.append(statistics.median(measured["busy_cores"]))
-    return points
+    run = next(iter(loaded.values())).run
+    rows = {
+        label: curve_rows([points[case] for case in cases], run) for label, cases in curves.items()
+    }
+    return curves_outcome(rows, run, timing)
 
 
 def curve_rows(curve: Sequence[Point], run: Run) -> list[Row]:
-    """One row a point, by rising ranks, each figure with median, extremes and n.
+    """What follows from a curve, by rising ranks, each figure with median, min, max and n.
 
     A pass's efficiency is against the same pass's fewest ranks.
 
@@ -114,20 +131,23 @@ def curve_rows(curve: Sequence[Point], run: Run) -> list[Row]:
         with_cores = min(ranks, own)
         speedups = _ratios(point.images_per_s, least.images_per_s)
         more, more_cores = ranks / least.case.ranks, with_cores / min(least.case.ranks, own)
+        figures = {
+            "images_per_s": point.images_per_s,
+            "images_per_s_a_rank": [rate / ranks for rate in point.images_per_s],
+            "epoch_s": [run.data.train_samples / rate for rate in point.images_per_s],
+            "speedup": speedups,
+            "efficiency_ranks": [speedup / more for speedup in speedups],
+            "efficiency_cores": [speedup / more_cores for speedup in speedups],
+            "efficiency_cpu": _ratios(point.images_per_cpu_s, least.images_per_cpu_s),
+            "busy_cores": point.busy_cores,
+        }
         rows.append(
             {
                 "ranks": ranks,
                 "per_rank": point.case.per_rank,
                 "global_batch": ranks * point.case.per_rank,
-                "images_per_s": spread(point.images_per_s),
-                "images_per_s_a_rank": spread([rate / ranks for rate in point.images_per_s]),
-                "epoch_s": spread([run.data.train_samples / rate for rate in point.images_per_s]),
-                "speedup": spread(speedups),
-                "efficiency_ranks": spread([s / more for s in speedups]),
-                "efficiency_cores": spread([s / more_cores for s in speedups]),
-                "efficiency_cpu": spread(_ratios(point.images_per_cpu_s, least.images_per_cpu_s)),
-                "busy_cores": spread(point.busy_cores),
                 "ranks_with_own_cores": with_cores,
+                **{name: spread(values) for name, values in figures.items()},
             }
         )
     return rows
@@ -144,51 +164,40 @@ def _ratios(mine: Sequence[float], others: Sequence[float]) -> list[float]:
     return [one / other for one, other in zip(mine, others, strict=True)]
 
 
-_HEADER = (
-    *("ranks", "batch", "global", "images/s", "min", "max", "n", "a rank", "s/epoch"),
-    *("speed-up", "eff./ranks", "eff./cores", "eff./CPU-s", "busy cores"),
-)
+_MEDIANS = {
+    "a rank": ("images_per_s_a_rank", 1),
+    "s/epoch": ("epoch_s", 1),
+    "speed-up": ("speedup", 2),
+    "eff./ranks": ("efficiency_ranks", 2),
+    "eff./cores": ("efficiency_cores", 2),
+    "eff./CPU-s": ("efficiency_cpu", 2),
+    "busy cores": ("busy_cores", 2),
+}
+"""Column -> a figure of a row, whose median it shows, and its decimals."""
 
 
-def curves_outcome(
-    curves: Curves,
-    labels: Sequence[str],
-    run: Run,
-    draw: Callable[[Path], None],
-    **settings: object,
-) -> Outcome:
-    """What both benchmarks print.
-
-    Args:
-        curves: their names -> their rows.
-        labels: titles of the names that the table has columns for.
-        run: the config that all share.
-        draw: for `--plot`.
-        settings: said beside the rows in JSON.
-    """
-    named = [(names, row) for names, rows in curves.items() for row in rows]
-    shared = any(_shares_cores(row) for _, row in named)
+def curves_outcome(curves: Mapping[str, Sequence[Row]], run: Run, timing: Timing) -> Outcome:
+    """What is printed and drawn of `curves`: label -> rows, of the config `run`."""
+    shared = any(_shares_cores(row) for rows in curves.values() for row in rows)
     return Outcome(
         ratios={
-            f"{', '.join(names)}, {row['ranks']} ranks: efficiency against cores": row[
-                "efficiency_cores"
-            ]
-            for names, row in named
-            if row is not curves[names][0]
+            f"{label}, {row['ranks']} ranks: efficiency against cores": row["efficiency_cores"]
+            for label, rows in curves.items()
+            for row in rows[1:]
         },
+        rows=[{"curve": label} | row for label, rows in curves.items() for row in rows],
         figures={
-            "rows": [dict(zip(labels, names, strict=False)) | row for names, row in named],
             "config": run.name,
             "classes": run.data.classes,
             "crop_px": run.data.crop_px,
             "train_samples": run.data.train_samples,
-            **settings,
+            "steps_per_round": timing.steps,
+            "rounds_per_pass": timing.rounds,
         },
-        header=(*labels, *_HEADER),
-        table=[(*names[: len(labels)], *_cells(row)) for names, row in named],
+        header=("curve", "ranks", "batch", "global", "images/s", "min", "max", "n", *_MEDIANS),
+        table=[(label, *_cells(row)) for label, rows in curves.items() for row in rows],
         notes=[f"* more ranks than the {machine()['cores']} cores: they share them"] * shared,
-        shows_figures=False,
-        draw=draw,
+        draw=lambda path: plot_curves(curves, path),
     )
 
 
@@ -199,10 +208,7 @@ def _cells(row: Row) -> tuple[str, ...]:
         *(str(row["per_rank"]), str(row["global_batch"])),
         *(f"{row['images_per_s'][key]:.1f}" for key in ("median", "min", "max")),
         str(row["images_per_s"]["n"]),
-        *(f"{row[key]['median']:.1f}" for key in ("images_per_s_a_rank", "epoch_s")),
-        *(f"{row[key]['median']:.2f}" for key in ("speedup", "efficiency_ranks")),
-        *(f"{row[key]['median']:.2f}" for key in ("efficiency_cores", "efficiency_cpu")),
-        f"{row['busy_cores']['median']:.2f}",
+        *(f"{row[name]['median']:.{decimals}f}" for name, decimals in _MEDIANS.values()),
     )
 
 
@@ -210,16 +216,21 @@ def _shares_cores(row: Row) -> bool:
     return row["ranks_with_own_cores"] < row["ranks"]
 
 
-def draw_curve(axes: Axes, rows: Sequence[Row], label: str) -> None:
-    """Throughput against ranks, with the efficiency against cores; dashed: that of the fewest
-    ranks, for each rank that can have its own cores."""
-    ranks = [row["ranks"] for row in rows]
-    medians, bars = error_bars([row["images_per_s"] for row in rows])
-    drawn = axes.errorbar(ranks, medians, bars, marker="o", ms=4, capsize=3, label=label)
-    own = [row["ranks_with_own_cores"] for row in rows]
-    ideal = [medians[0] * count / own[0] for count in own]
-    axes.plot(ranks, ideal, "--", color=drawn.lines[0].get_color(), lw=1, alpha=0.6)
-    for row, rate in list(zip(rows, medians, strict=True))[1:]:
-        text = f"{row['efficiency_cores']['median']:.0%}"
-        axes.annotate(text, (row["ranks"], rate), (4, -12), textcoords="offset points")
-    axes.set(xlabel="ranks", ylim=(0, None), xticks=ranks)
+def plot_curves(curves: Mapping[str, Sequence[Row]], path: Path) -> None:
+    """Throughput against ranks, a panel for each curve, with the efficiency against cores; dashed:
+    that of the fewest ranks, for each rank that can have its own cores."""
+    figure, panels = new_panels(len(curves))
+    for axes, (label, rows) in zip(panels, curves.items(), strict=True):
+        ranks = [row["ranks"] for row in rows]
+        medians, bars = error_bars([row["images_per_s"] for row in rows])
+        drawn = axes.errorbar(ranks, medians, bars, marker="o", ms=4, capsize=3)
+        own = [row["ranks_with_own_cores"] for row in rows]
+        ideal = [medians[0] * count / own[0] for count in own]
+        axes.plot(ranks, ideal, "--", color=drawn.lines[0].get_color(), lw=1, alpha=0.6)
+        for row, rate in list(zip(rows, medians, strict=True))[1:]:
+            text = f"{row['efficiency_cores']['median']:.0%}"
+            axes.annotate(text, (row["ranks"], rate), (4, -12), textcoords="offset points")
+        axes.set(title=label, xlabel="ranks", ylim=(0, None), xticks=ranks)
+        finish(axes, legend=False)
+    panels[0].set_ylabel("images/s (median, min, max)")
+    save(figure, path)

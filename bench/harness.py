@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-import json
 import os
 import platform
 import re
 import statistics
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 import typer
 
-from ..config.atomic import write_file
 from ..config.errors import UserError
 from ..config.load import Loaded
 from ..config.progress import Tracker
 
 T = TypeVar("T")
-_ROUNDS = "rounds.json"
 
 
 # --- the table ------------------------------------------------------------------------------------
@@ -50,21 +47,18 @@ def _no_config() -> Loaded:
 class Outcome:
     """What a driver measured. `--json` prints the dictionary; people get a table and lines."""
 
-    figures: dict[str, Any]
-    seconds: Mapping[str, Sequence[float]] = field(default_factory=dict)
-    """contender -> its measurements: what the ratios in the table of benchmarks are taken of."""
-    ratios: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """Others, which need more than two lists of seconds."""
-    measurements: dict[str, dict[str, list[float]]] = field(default_factory=dict)
+    figures: Mapping[str, Any]
+    """Printed for people where there is no table."""
+    ratios: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    measurements: Mapping[str, Mapping[str, Sequence[float]]] = field(default_factory=dict)
     """unit -> contender -> values, for `--plot`."""
-    machine: dict[str, Any] = field(default_factory=dict)
-    rows: Sequence[Mapping[str, Any]] | None = None
+    machine: Mapping[str, Any] = field(default_factory=dict)
+    rows: Sequence[Mapping[str, Any]] = ()
     """Of a benchmark with a table of its own, beside the figures in JSON."""
     header: Sequence[str] = ()
     table: Sequence[Sequence[str]] = ()
     notes: Sequence[str] = ()
     """Lines below the table."""
-    shows_figures: bool = True
     draw: Callable[[Path], None] | None = None
     """None: the measurements and the ratios as dots."""
 
@@ -72,34 +66,23 @@ class Outcome:
         """What `--json` prints."""
         return {
             "ratios": self.ratios,
-            **({} if self.rows is None else {"rows": self.rows}),
+            "rows": self.rows,
             "figures": self.figures,
-            **({"measurements": self.measurements} if self.measurements else {}),
-            "machine": machine() | self.machine,
+            "measurements": self.measurements,
+            "machine": {**machine(), **self.machine},
         }
 
 
 @dataclass(frozen=True)
 class Benchmark:
-    """One command of `rn50 bench`."""
+    """One command of `rn50 bench`; the fields are the arguments of `bench`."""
 
     name: str
     run: Callable[..., Outcome]
-    ratio: Mapping[str, tuple[str, str]]
     rank: Callable[..., Any] | None
     config: str | None
     takes_ranks: bool
     plot: str
-
-    def measure(self, job: Job, **options: Any) -> Outcome:
-        """Run the driver and take the ratios of its contenders."""
-        outcome = self.run(job, **options)
-        ratios = {
-            label: ratio_spread(outcome.seconds[over], outcome.seconds[under])
-            for label, (over, under) in self.ratio.items()
-        }
-        where = {"launcher": job.launcher} if job.launcher else {}
-        return replace(outcome, ratios=ratios | outcome.ratios, machine=where | outcome.machine)
 
 
 BENCHMARKS: dict[str, Benchmark] = {}
@@ -107,7 +90,6 @@ BENCHMARKS: dict[str, Benchmark] = {}
 
 def bench(
     name: str,
-    ratio: Mapping[str, tuple[str, str]] | None = None,
     *,
     rank: Callable[..., Any] | None = None,
     config: str | None = None,
@@ -118,7 +100,6 @@ def bench(
 
     Args:
         name: of the command; its module is named so too.
-        ratio: label -> (contender over, contender under): medians of seconds over seconds.
         rank: what each rank runs: `rank(folder, *texts)`; rank 0's return value is bench.json.
         config: the default preset of a command that takes a config.
         takes_ranks: whether `--ranks N` says on how many ranks the config runs.
@@ -126,7 +107,7 @@ def bench(
     """
 
     def register(run: Callable[..., Outcome]) -> Callable[..., Outcome]:
-        BENCHMARKS[name] = Benchmark(name, run, ratio or {}, rank, config, takes_ranks, plot)
+        BENCHMARKS[name] = Benchmark(name, run, rank, config, takes_ranks, plot)
         return run
 
     return register
@@ -170,7 +151,7 @@ def alternate(
 
 
 def repeated(run: Callable[[], object], count: int) -> Callable[[], None]:
-    """What calls `run` so often."""
+    """A function that calls `run` `count` times."""
 
     def many() -> None:
         for _ in range(count):
@@ -200,29 +181,6 @@ def _order(contenders: Sequence[T], number: int) -> Sequence[T]:
     return contenders if number % 2 else contenders[::-1]
 
 
-def count_rounds(out: Path, rounds: int, *, noted: bool = True) -> Iterator[int]:
-    """0, which warms up, to `rounds`; each is noted in `out` when the next is asked for.
-
-    Args:
-        out: the benchmark's folder.
-        rounds: those that count.
-        noted: on one rank alone, between measurements.
-    """
-    for turn in range(rounds + 1):
-        yield turn
-        if noted:
-            write_file(out / _ROUNDS, json.dumps([turn + 1, rounds + 1]))
-
-
-def read_rounds(out: Path) -> tuple[int, int] | None:
-    """(done, total) as noted in `out`, the first, which warms up, among them; None: none yet."""
-    try:
-        done, total = json.loads((out / _ROUNDS).read_text())
-    except (OSError, ValueError):
-        return None
-    return done, total
-
-
 # --- results --------------------------------------------------------------------------------------
 
 
@@ -246,16 +204,27 @@ def ratio_spread(over: Sequence[float], under: Sequence[float]) -> dict[str, flo
     return spread([a / b for a, b in zip(over, under, strict=True)])
 
 
+def ratios_of(
+    seconds: Mapping[str, Sequence[float]], table: Mapping[str, tuple[str, str]]
+) -> dict[str, dict[str, float]]:
+    """label -> (contender over, contender under), as spreads of their seconds."""
+    return {
+        label: ratio_spread(seconds[over], seconds[under]) for label, (over, under) in table.items()
+    }
+
+
 def scaled(values: Sequence[float], factor: float) -> list[float]:
     """In another unit."""
     return [factor * value for value in values]
 
 
 def parse_counts(option: str, text: str) -> list[int]:
-    """`2,4` -> [2, 4]."""
-    if not re.fullmatch(r"[1-9]\d{0,4}(,[1-9]\d{0,4})*", text):
-        raise UserError(f"{option}: whole numbers with commas expected, such as 2,4; found {text}")
-    return [int(part) for part in text.split(",")]
+    """`2,4` -> [2, 4]. Raises UserError: no numbers, or not rising."""
+    if re.fullmatch(r"[1-9]\d{0,4}(,[1-9]\d{0,4})*", text):
+        counts = [int(part) for part in text.split(",")]
+        if counts == sorted(set(counts)):
+            return counts
+    raise UserError(f"{option}: rising whole numbers expected, such as 2,4; found {text}")
 
 
 def ranks_text(count: int) -> str:

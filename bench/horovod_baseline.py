@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from ..config.plan import build_plan
-from .harness import Job, Outcome, bench, in_turn, option, scaled, spread
+from .harness import Job, Outcome, bench, in_turn, option, ratios_of, scaled, spread
 from .jobs import load_ready, measure_on_ranks
 
 if TYPE_CHECKING:
@@ -28,12 +28,12 @@ without the last, ranks that share cores starve each other."""
 
 def time_contender(out: Path, contender: str, rounds: str, steps: str) -> dict[str, list[float]]:
     """Wall and CPU seconds a step of one contender, on one rank."""
-    from .rank import alternate_on_ranks, next_steps, rank_rounds, started_trainer
+    from .rank import alternate_on_ranks, next_steps, started_trainer
 
     count = int(steps)
     with started_trainer(out) as trainer:
         run = next_steps(trainer, count) if contender == OURS else _example(trainer, count)
-        turns = rank_rounds(trainer, out, rounds)
+        turns = range(int(rounds) + 1)
         (samples,) = alternate_on_ranks(trainer, {contender: run}, turns).values()
     return {
         "wall_s": [sample.wall_s / count for sample in samples],
@@ -82,7 +82,7 @@ def _example(trainer: Trainer, steps: int) -> Callable[[], None]:
     return train
 
 
-@bench("horovod-baseline", RATIO, rank=time_contender, config="quick", takes_ranks=True)
+@bench("horovod-baseline", rank=time_contender, config="quick", takes_ranks=True)
 def horovod_baseline(
     job: Job,
     *,
@@ -110,7 +110,7 @@ def horovod_baseline(
     ranks, per_rank = build_plan(loaded.run).ranks, loaded.run.batch.per_rank
     step_ms = {name: scaled(found, 1e3) for name, found in step_s.items()}
     return Outcome(
-        seconds=step_s,
+        ratios=ratios_of(step_s, RATIO),
         figures={
             **{f"{name}: ms a step": spread(found) for name, found in step_ms.items()},
             **{

@@ -10,7 +10,6 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from ..config.errors import UserError
 from ..config.load import Loaded, load
@@ -21,19 +20,13 @@ from ..config.schema import Run, Synthetic
 from ..data.dataset import load_table
 from ..data.prepare import prepare
 from ..launch.supervisor import StopSignals
-from ..report.charts import finish, new_panels, save
+from ..report.charts import INK, finish, new_figure, save
 from ..scaling.machine import Machine, known_precisions
 from ..scaling.step import build, step_time
 from .harness import Outcome, in_turn, ratio_spread, spread
 
 KINDS = ("read", "decode", "full", "mxnet", "jpeg")
 SIZES_PX = (224, 288, 352, 416, 480)
-PUBLISHED_GPUS = 8
-PUBLISHED_INPUT = {352: 9_800.0, 480: 4_900.0}
-PUBLISHED_TRAINING = {"ResNet-18": 14_000.0, "ResNet-50": 6_000.0}
-"""Images/s of a DGX-1 with eight V100: "I/O pipeline throughputs" by pixels a side, and training on
-synthetic data, of which the slides say "more than" (NVIDIA, "Making DL training times shorter",
-slides "Roofline analysis" and "Throughput comparison"). They have no rate of AlexNet."""
 
 
 def bench_input(
@@ -98,9 +91,8 @@ def _drawn(run: Run, folder: Path, px: int, track: Tracker) -> Loaded:
 
 def largest_batch(system: System) -> int:
     """The largest batch of a GPU that the speed of `system` is known for. Raises UserError: a
-    machine that nothing is known of."""
-    machine = _model(system)
-    return max(point.batch for point in machine.points)
+    machine whose speed is not known."""
+    return max(point.batch for point in _model(system).points)
 
 
 def _model(system: System) -> Machine:
@@ -117,13 +109,15 @@ def with_roofline(outcome: Outcome, system: System, batch: int) -> Outcome:
     """
     figures = outcome.figures
     model = _model(system)
-    about = model.performance
     train = batch / step_time(model, 1, batch).total_s
-    cores, per_node = system.cores_per_rank, system.ranks_per_node
-    rate = {k: figures[f"{k}: images per CPU-second"]["median"] for k in ("decode", "full")}
-    by_px = {px: figures[f"{px} px: images per CPU-second"]["median"] * cores for px in SIZES_PX}
+    cores = system.cores_per_rank
+    read_bytes_per_s = model.performance.read_bytes_per_s / system.ranks_per_node
+    rate = {
+        way: figures[f"{way}: images per CPU-second"]["median"]
+        for way in ("decode", "full", *(f"{px} px" for px in SIZES_PX))
+    }
     inputs = {
-        "read": about.read_bytes_per_s / per_node / (figures["kB an image (mean)"] * 1e3),
+        "read": read_bytes_per_s / (figures["kB an image (mean)"] * 1e3),
         f"decode on {cores} cores": rate["decode"] * cores,
         f"decode and augment on {cores} cores": rate["full"] * cores,
     }
@@ -132,50 +126,37 @@ def with_roofline(outcome: Outcome, system: System, batch: int) -> Outcome:
     limit = f"{lowest} is the limit, {share} training needs"
     if train <= inputs[lowest]:
         limit = f"training is the limit, input has {share} it needs"
-
-    def draw(path: Path) -> None:
-        figure, (axes, by_size) = new_panels(2, 6.4)
-        counts = list(range(1, max(2 * cores, round(1.3 * train / rate["full"])) + 1))
-        for number, kind in enumerate(("decode", "full")):
-            label = "decode" if kind == "decode" else "decode and augment"
-            axes.plot(counts, [rate[kind] * c for c in counts], color=f"C{number}", label=label)
-        axes.plot(
-            counts,
-            [min(train, rate["full"] * c, inputs["read"]) for c in counts],
-            color="black",
-            linewidth=3,
-            alpha=0.35,
-            label="step rate: the lowest",
-        )
-        axes.axhline(train, color="C2", label=f"training, batch {batch}")
-        axes.axhline(inputs["read"], color="C3", linestyle="--", label="read_bytes_per_s")
-        axes.axvline(cores, color="grey", linestyle=":", label=f"{cores} cores a GPU")
-        axes.set(xlabel="cores a GPU", ylabel="images/s a GPU", ylim=(0, 1.5 * train))
-        axes.set_title(f"{system.name}: what limits a step")
-        finish(axes)
-        by_size.axhline(train, color="C2", label=f"training, batch {batch}")
-        _draw_by_size(by_size, by_px, f"decode and augment on {cores} cores")
-        by_size.set_ylim(0, 1.5 * max(train, *by_px.values()))
-        by_size.set_title(f"{system.name}: by image size")
-        save(figure, path)
-
-    lines = inputs | {f"training, batch {batch}": train}
-    lines |= {f"input at {px} px on {cores} cores": value for px, value in by_px.items()}
-    more = {f"{line}: images/s a GPU": value for line, value in lines.items()}
-    return replace(outcome, figures=figures | more | {"limit": limit}, draw=draw)
+    by_px = {f"input at {px} px on {cores} cores": rate[f"{px} px"] * cores for px in SIZES_PX}
+    lines = inputs | {f"training, batch {batch}": train} | by_px
+    return replace(
+        outcome,
+        figures={
+            **figures,
+            **{f"{line}: images/s a GPU": value for line, value in lines.items()},
+            "limit": limit,
+        },
+        draw=lambda path: _draw_roofline(system, lines, rate, path),
+    )
 
 
-def _draw_by_size(axes: Any, by_px: Mapping[int, float], label: str) -> None:
-    """Measured input rates of a GPU by image size, beside what is published of a DGX-1's."""
-    axes.plot([*by_px], [*by_px.values()], color="C1", marker="o", label=label)
-    whose = "DGX-1, NVIDIA's slides"
-    published = [total / PUBLISHED_GPUS for total in PUBLISHED_INPUT.values()]
-    axes.plot([*PUBLISHED_INPUT], published, "kD", label=f"input ({whose})")
-    for number, (network, total) in enumerate(PUBLISHED_TRAINING.items(), start=4):
-        label = f"training {network}, at least ({whose})"
-        axes.axhline(total / PUBLISHED_GPUS, color=f"C{number}", linestyle="--", label=label)
-    axes.set(xlabel="pixels a side, as stored", ylabel="images/s a GPU")
+def _draw_roofline(
+    system: System, lines: Mapping[str, float], rate: Mapping[str, float], path: Path
+) -> None:
+    """Input rates against cores, of each way and image size; what cores do not change as lines."""
+    figure = new_figure()
+    axes = figure.subplots()
+    cores = range(1, 2 * system.cores_per_rank + 1)
+    for way, a_core in rate.items():
+        style = "-" if way in ("decode", "full") else ":"
+        axes.plot(cores, [a_core * count for count in cores], style, label=way)
+    for name, value in lines.items():
+        if " cores" not in name:
+            axes.axhline(value, ls="--", color=INK, lw=1)
+            axes.annotate(name, (1, value), (0, 3), textcoords="offset points")
+    axes.axvline(system.cores_per_rank, color=INK, ls=":", lw=1)
+    axes.set(xlabel="cores a GPU", ylabel="images/s a GPU", title=f"{system.name}: input, training")
     finish(axes)
+    save(figure, path)
 
 
 def _start(config: Path, kind: str, images: int) -> subprocess.Popen[str]:

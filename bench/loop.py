@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from ..config.plan import build_plan
-from .harness import Job, Outcome, bench, option, wall_s
+from .harness import Job, Outcome, bench, option, ratios_of, wall_s
 from .jobs import load_ready, measure_on_ranks
 
 if TYPE_CHECKING:
@@ -20,12 +20,12 @@ RATIO = {"trainer / bare loop throughput": ("bare loop", "trainer")}
 
 def time_loops(out: Path, rounds: str, steps: str) -> dict[str, list[float]]:
     """Seconds of both loops on one rank."""
-    from .rank import alternate_on_ranks, next_steps, rank_rounds, started_trainer
+    from .rank import alternate_on_ranks, next_steps, started_trainer
 
     with started_trainer(out) as trainer:
         bare = _bare_steps(trainer, int(steps))
         contenders = {"trainer": next_steps(trainer, int(steps)), "bare loop": bare}
-        return wall_s(alternate_on_ranks(trainer, contenders, rank_rounds(trainer, out, rounds)))
+        return wall_s(alternate_on_ranks(trainer, contenders, range(int(rounds) + 1)))
 
 
 def _bare_steps(trainer: Trainer, count: int) -> Callable[[], None]:
@@ -46,7 +46,7 @@ def _bare_steps(trainer: Trainer, count: int) -> Callable[[], None]:
     return run
 
 
-@bench("loop", RATIO, rank=time_loops, config="quick", takes_ranks=True)
+@bench("loop", rank=time_loops, config="quick", takes_ranks=True)
 def loop(
     job: Job,
     *,
@@ -62,21 +62,19 @@ def loop(
     Example: `rn50 bench loop quick --rounds 10 --steps 20`
     """
     loaded = load_ready(job)
-    progress = job.track("timing rounds")
-    seconds = measure_on_ranks(loaded, job.launcher, "loop", rounds, steps, progress=progress)
-    ranks, per_rank = build_plan(loaded.run).ranks, loaded.run.batch.per_rank
-    images_per_s = {
-        name: [steps * ranks * per_rank / s for s in found] for name, found in seconds.items()
+    job.track("timing rounds")
+    seconds = measure_on_ranks(loaded, job.launcher, "loop", rounds, steps)
+    images = steps * build_plan(loaded.run).ranks * loaded.run.batch.per_rank
+    images_per_s = {name: [images / s for s in found] for name, found in seconds.items()}
+    medians = {
+        f"{name} images/s (median)": statistics.median(r) for name, r in images_per_s.items()
     }
     return Outcome(
-        seconds=seconds,
-        figures={
-            **{
-                f"{name} images/s (median)": statistics.median(r)
-                for name, r in images_per_s.items()
-            },
-            "ranks": ranks,
-            "batch per rank": per_rank,
+        ratios=ratios_of(seconds, RATIO),
+        figures=medians
+        | {
+            "ranks": build_plan(loaded.run).ranks,
+            "batch per rank": loaded.run.batch.per_rank,
             "steps per round": steps,
         },
         measurements={"images/s": images_per_s},

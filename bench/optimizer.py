@@ -20,8 +20,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from ..config.errors import UserError
-from .harness import Job, Outcome, alternate, bench, count_rounds, option, scaled, wall_s
-from .jobs import following
+from .harness import (
+    Job,
+    Outcome,
+    alternate,
+    bench,
+    option,
+    ratios_of,
+    scaled,
+    wall_s,
+)
 
 if TYPE_CHECKING:
     from mxnet import gluon
@@ -35,19 +43,19 @@ BATCH, LR, DECAY = 3264, 10.5, 5e-5
 PASSES = 7  # over all parameters
 
 
-def time_steps(out: Path, rounds: str) -> dict[str, Any]:
+def time_steps(_: Path, rounds: str) -> dict[str, Any]:
     """Seconds of every contender, and the bytes of the parameters."""
     from mxnet import nd
 
     contenders, parameter_bytes = _contenders()
-    turns = count_rounds(out, int(rounds))
+    turns = range(int(rounds) + 1)
     seconds = wall_s(alternate(contenders, turns, finish=nd.waitall))
     # A copy moves every byte twice: read and written.
     floor = scaled(seconds.pop("copy"), PASSES / 2)
     return {"seconds": seconds | {"floor": floor}, "parameter_bytes": parameter_bytes}
 
 
-@bench("optimizer", RATIO, rank=time_steps)
+@bench("optimizer", rank=time_steps)
 def optimizer(
     job: Job,
     *,
@@ -62,10 +70,8 @@ def optimizer(
 
     Example: `rn50 bench optimizer --rounds 15`
     """
-    with (
-        tempfile.TemporaryDirectory(prefix="rn50-bench-") as scratch,
-        following(Path(scratch), job.track("timing LARS steps")),
-    ):
+    job.track("timing LARS steps")
+    with tempfile.TemporaryDirectory(prefix="rn50-bench-") as scratch:
         done = subprocess.run(
             [sys.executable, "-m", "rn50.bench", "optimizer", scratch, str(rounds)],
             env=os.environ | {"OMP_NUM_THREADS": str(threads)},
@@ -78,13 +84,14 @@ def optimizer(
             raise UserError(f"bench optimizer: {lines[-1]}")
         measured = json.loads((Path(scratch) / "bench.json").read_text())
     seconds: dict[str, list[float]] = measured["seconds"]
+    ms = {name: scaled(found, 1e3) for name, found in seconds.items()}
     return Outcome(
-        seconds=seconds,
+        ratios=ratios_of(seconds, RATIO),
         figures={
-            **{f"{name} ms (median)": statistics.median(s) * 1e3 for name, s in seconds.items()},
+            **{f"{name} ms (median)": statistics.median(s) for name, s in ms.items()},
             "parameter MB": measured["parameter_bytes"] / 1e6,
         },
-        measurements={"ms": {name: scaled(found, 1e3) for name, found in seconds.items()}},
+        measurements={"ms": ms},
         machine={"OpenMP threads": threads},
     )
 

@@ -15,18 +15,22 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from statistics import median
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Annotated, Any
 
 from ..config.errors import UserError
 from ..config.plan import build_plan
 from ..config.schema import Comm
-from ..report.charts import error_bars, finish, new_figure, save
-from .harness import Job, Outcome, bench, option, ratio_spread, repeated, spread, wall_s
+from .harness import Job, Outcome, bench, option, ratio_spread, repeated, scaled, spread, wall_s
 from .jobs import load_ready, measure_on_ranks
-from .resolution import MARK, MOST_UNCERTAIN, half_width, is_resolvable, why_not
+from .resolution import MARK, MOST_UNCERTAIN, half_width, is_resolvable
 
 if TYPE_CHECKING:
     from ..train.trainer import Trainer
+
+
+UNSTAMPED = SimpleNamespace(**dict.fromkeys(("begin", "have_batch", "after"), lambda *_: None))
+"""In the place of the stamps of train/step_times.py."""
 
 
 def time_kinds(out: Path, rules: str, rounds: str, steps: str) -> dict[str, dict[str, list[float]]]:
@@ -37,13 +41,13 @@ def time_kinds(out: Path, rules: str, rounds: str, steps: str) -> dict[str, dict
         rules: groupings as in `comm.groups`, separated by semicolons.
     """
     from ..train.step_times import PHASES
-    from .rank import alternate_on_ranks, rank_rounds, started_trainer
+    from .rank import alternate_on_ranks, started_trainer
 
     count = int(steps)
     seconds: dict[str, dict[str, list[float]]] = {rule: {} for rule in rules.split(";")}
     with started_trainer(out) as trainer:
         kinds_of, times = _kinds_of_steps(trainer, count), trainer.steps.times
-        for number in rank_rounds(trainer, out, rounds):
+        for number in range(int(rounds) + 1):
             for rule in seconds:
                 samples = alternate_on_ranks(trainer, kinds_of(rule), iter([number]))
                 found = wall_s(samples, each=count)
@@ -68,21 +72,9 @@ def _kinds_of_steps(trainer: Trainer, count: int) -> Callable[[str], dict[str, C
 
     images, labels = (array.copy() for array in trainer.sources.train.next())
     still = Settings(0.0, 0.0, trainer.plan.global_batch_size)
+    numbers = itertools.count(1)
 
-    def compute() -> None:
-        with autograd.record():
-            losses = trainer.model.loss(trainer.model.net(images), labels)
-        losses.backward()
-
-    def step(updater: Updater, *, reduces: bool) -> None:
-        compute()
-        if reduces:
-            trainer.comm.reduce()
-        updater.step(1, still)
-
-    times, numbers = trainer.steps.times, itertools.count(1)
-
-    def stamped(updater: Updater) -> None:
+    def step(updater: Updater, times: Any, *, reduces: bool = True) -> None:
         """As train/loop.py has it."""
         times.begin(next(numbers))
         times.have_batch()
@@ -91,7 +83,8 @@ def _kinds_of_steps(trainer: Trainer, count: int) -> Callable[[str], dict[str, C
         times.after("forward", [losses])
         losses.backward()
         times.after("backward", trainer.comm.written_last)
-        trainer.comm.reduce()
+        if reduces:
+            trainer.comm.reduce()
         times.after("reduction", trainer.comm.buckets)
         updater.step(1, still)
         times.after("update", updater.written_last)
@@ -101,26 +94,23 @@ def _kinds_of_steps(trainer: Trainer, count: int) -> Callable[[str], dict[str, C
         nd.waitall()  # one after the other, as steps need them
 
     def kinds_of(rule: str) -> dict[str, Callable[[], None]]:
-        trainer.comm.plan_groups(
-            rule, trainable(trainer.model.net), trainer.run.comm.gradient_dtype
-        )
+        parameters = trainable(trainer.model.net)
+        trainer.comm.plan_groups(rule, parameters, trainer.run.comm.gradient_dtype)
         trainer.model.net.hybridize(static_alloc=True, static_shape=True)  # gradients have moved
-        updater = Updater(trainable(trainer.model.net), trainer.run.optimizer, ctx=trainer.ctx)
-        whole = partial(step, updater, reduces=True)
-        whole()  # compiles; places in the response cache, memory of the new arrays
-        return {
-            "step": repeated(whole, count),
-            "computing": repeated(partial(step, updater, reduces=False), count),
-            "communication": repeated(reduce, count),
-            "stamped": repeated(partial(stamped, updater), count),
+        updater = Updater(parameters, trainer.run.optimizer, ctx=trainer.ctx)
+        step(updater, UNSTAMPED)  # compiles; places in the response cache, memory of the new arrays
+        kinds: dict[str, Callable[[], object]] = {
+            "step": partial(step, updater, UNSTAMPED),
+            "computing": partial(step, updater, UNSTAMPED, reduces=False),
+            "communication": reduce,
+            "stamped": partial(step, updater, trainer.steps.times),
         }
+        return {name: repeated(kind, count) for name, kind in kinds.items()}
 
     return kinds_of
 
 
-@bench(
-    "overlap", rank=time_kinds, config="quick", takes_ranks=True, plot="Draw each grouping as SVG"
-)
+@bench("overlap", rank=time_kinds, config="quick", takes_ranks=True)
 def overlap(
     job: Job,
     *,
@@ -144,12 +134,9 @@ def overlap(
     if (ranks := build_plan(loaded.run).ranks) < 2:
         raise UserError("bench overlap: two ranks or more expected, found 1: nothing to send")
     load_ready(job)
-    seconds = measure_on_ranks(
-        *(loaded, job.launcher, "overlap", ";".join(rules), rounds, steps),
-        progress=job.track("timing steps"),
-    )
+    job.track("timing steps")
+    seconds = measure_on_ranks(loaded, job.launcher, "overlap", ";".join(rules), rounds, steps)
     rows = overlap_rows(seconds)
-    line = unresolved_line(rows)
     return Outcome(
         rows=rows,
         figures={
@@ -157,10 +144,23 @@ def overlap(
             "batch per rank": loaded.run.batch.per_rank,
             "most uncertain hidden part that counts": MOST_UNCERTAIN,
         },
+        measurements={
+            "ms a step": {
+                f"{rule}: {kind}": scaled(kinds[kind], 1e3)
+                for rule, kinds in seconds.items()
+                for kind in ("step", "computing", "communication")
+            }
+        },
+        ratios={
+            f"{row['groups']}: hidden part of communication": {
+                **row["hidden"],
+                "uncertainty": row["hidden_uncertainty"],
+                "resolvable": row["resolvable"],
+            }
+            for row in rows
+        },
         header=OVERLAP_HEADER,
         table=overlap_table(rows),
-        notes=[line] if line else [],
-        draw=lambda path: plot_overlap(rows, path),
     )
 
 
@@ -241,46 +241,3 @@ def overlap_table(rows: Sequence[Mapping[str, Any]]) -> list[tuple[str, ...]]:
         )
         for row in rows
     ]
-
-
-def unresolved_line(rows: Sequence[Mapping[str, Any]]) -> str | None:
-    """What the mark means and what would resolve it; None where nothing is marked."""
-    marked = [row for row in rows if not row["resolvable"]]
-    if not marked:
-        return None
-    shares = [row["communication_per_computing"]["median"] for row in marked]
-    return (
-        f"{MARK}: hidden part not resolvable for {', '.join(row['groups'] for row in marked)}: "
-        f"communication is {min(shares):.1%} to {max(shares):.1%} of computing, and "
-        + why_not([row["hidden_uncertainty"] for row in marked])
-        + ", and so would more --steps or a slower network (tests/lab/netlab.sh)"
-    )
-
-
-def plot_overlap(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
-    """Computing, communication and exposed a grouping, and the hidden part with its interval."""
-    figure = new_figure(9.0, 1.6 + 0.55 * len(rows))
-    left, right = figure.subplots(1, 2, sharey=True, width_ratios=(3, 2))
-    places = list(range(len(rows)))[::-1]
-    for number, kind in enumerate(_KINDS[1:]):
-        middle, bars = error_bars([row[f"{kind}_s"] for row in rows])
-        left.barh(
-            [place + 0.27 * (1 - number) for place in places],
-            [1e3 * value for value in middle],
-            0.25,
-            xerr=[[1e3 * value for value in side] for side in bars],
-            error_kw={"lw": 0.8, "ecolor": "black"},
-            label=kind,
-        )
-    left.set_yticks(places, [row["groups"] for row in rows], fontsize=8)
-    left.set_xlabel("ms a step (median, min, max)")
-    for place, row in zip(places, rows, strict=True):
-        if row["resolvable"]:
-            error = row["hidden_uncertainty"]
-            right.errorbar([row["hidden"]["median"]], [place], xerr=[error], fmt="o", color="C0")
-        else:
-            right.text(0.5, place, "not resolvable", ha="center", va="center", fontsize=8)
-    right.set(xlim=(-0.3, 1.1), xlabel="hidden part of communication, 90 % interval")
-    finish(left)
-    finish(right)
-    save(figure, path)

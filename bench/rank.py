@@ -12,7 +12,7 @@ from ..config.load import load
 from ..train.context import RunContext
 from ..train.process_info import read_process_info
 from ..train.progress import Progress
-from .harness import Sample, alternate, count_rounds
+from .harness import Sample, alternate
 
 if TYPE_CHECKING:
     from ..train.trainer import Trainer
@@ -57,7 +57,7 @@ def next_steps(trainer: Trainer, count: int) -> Callable[[], None]:
 def alternate_on_ranks(
     trainer: Trainer, contenders: Mapping[str, Callable[[], object]], rounds: Iterable[int]
 ) -> dict[str, list[Sample]]:
-    """Time the contenders in turn, each until the last rank has finished."""
+    """Time the contenders in turn (`alternate`), each until the last rank has finished."""
     from mxnet import nd
 
     def finish() -> None:
@@ -65,8 +65,3 @@ def alternate_on_ranks(
         trainer.comm.barrier()
 
     return alternate(contenders, rounds, barrier=finish, finish=finish)
-
-
-def rank_rounds(trainer: Trainer, out: Path, rounds: str) -> Iterator[int]:
-    """The rounds of a benchmark on ranks, noted in `out` by rank 0 alone."""
-    return count_rounds(out, int(rounds), noted=trainer.context.process.rank == 0)

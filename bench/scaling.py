@@ -13,17 +13,7 @@ from typing import Annotated
 from ..config.errors import UserError
 from ..config.load import Loaded
 from ..data.prepare import prepare
-from ..report.charts import finish, new_panels, save
-from .curves import (
-    LOW_LR,
-    Case,
-    Curves,
-    curve_rows,
-    curves_outcome,
-    draw_curve,
-    measure_in_turn,
-    time_rounds,
-)
+from .curves import LOW_LR, Case, Timing, measure_curves, time_rounds
 from .harness import Job, Outcome, bench, option, parse_counts
 
 _PLAIN = ("model.width=64", "model.stem=imagenet", "model.zero_gamma=false", "model.depth=50")
@@ -53,27 +43,11 @@ def common_batch(batch: int, ranks: Sequence[int]) -> int:
     return -(-batch * ranks[-1] // together) * together
 
 
-def plan_cases(
-    models: Sequence[str],
-    modes: Sequence[str],
-    ranks: Sequence[int],
-    batch: int,
-    global_batch: int,
-) -> dict[tuple[str, str, int], Case]:
-    """(model, mode, ranks) -> its job; weak and strong share the job in which they are the same."""
-    return {
-        (model, mode, count): Case(model, count, per_rank(mode, count, batch, global_batch))
-        for model in models
-        for mode in modes
-        for count in ranks
-    }
-
-
 def time_on_images(out: Path, rounds: str, steps: str) -> dict[str, list[float]]:
     """One rank, on the config's images."""
     from .rank import started_trainer
 
-    return time_rounds(started_trainer(out), out, rounds, steps)
+    return time_rounds(started_trainer(out), rounds, steps)
 
 
 @bench(
@@ -86,7 +60,7 @@ def scaling(
     job: Job,
     *,
     models: Annotated[str, option("alexnet, googlenet, resnet50.")] = "alexnet,googlenet,resnet50",
-    ranks: Annotated[str, option("Rank counts from 1 on.")] = "1,2,4",
+    ranks: Annotated[str, option("Rising rank counts.")] = "1,2,4",
     modes: Annotated[
         str, option("weak: a rank's batch is fixed; strong: the global batch.")
     ] = "weak,strong",
@@ -108,50 +82,23 @@ def scaling(
     Example: `rn50 bench scaling cpu_small --models resnet50 --ranks 1,2,4 --plot scaling.svg`
     """
     counts, names, kinds = parse_counts("--ranks", ranks), models.split(","), modes.split(",")
-    _check("--models", names, tuple(MODELS))
-    _check("--modes", kinds, MODES)
-    if counts[0] != 1 or counts != sorted(set(counts)):
-        raise UserError(
-            f"--ranks: 1 and rising counts expected, found {ranks}: efficiency is against one rank"
-        )
-    base = job.load(ranks=1)
+    for flag, given, known in (("--models", names, MODELS), ("--modes", kinds, MODES)):
+        if unknown := [name for name in given if name not in known]:
+            raise UserError(f"{flag}: {', '.join(known)} expected, found {unknown[0]}")
+    base = job.load(ranks=counts[0])
     batch = base.run.batch.per_rank
-    cases = plan_cases(names, kinds, counts, batch, global_batch or common_batch(batch, counts))
-    loaded = {case: _load(job, case) for case in dict.fromkeys(cases.values())}
-    prepare(base.run.data, job.track, base.origins)
-    points = measure_in_turn(job, "scaling", loaded, passes=passes, rounds=rounds, steps=steps)
-    curves: Curves = {
-        (name, kind): curve_rows([points[cases[name, kind, n]] for n in counts], base.run)
+    total = global_batch or common_batch(batch, counts)
+    curves = {
+        f"{name}, {kind}": [
+            Case(name, count, per_rank(kind, count, batch, total)) for count in counts
+        ]
         for name in names
         for kind in kinds
     }
-    return curves_outcome(
-        curves,
-        ("model", "mode"),
-        base.run,
-        steps_per_round=steps,
-        rounds_per_pass=rounds,
-        draw=lambda path: plot_scaling(curves, path),
-    )
+    prepare(base.run.data, job.track, base.origins)
 
+    def load(case: Case) -> Loaded:
+        settings = (*MODELS[case.model], LOW_LR, f"batch.per_rank={case.per_rank}")
+        return job.load(*settings, ranks=case.ranks)
 
-def _check(option: str, given: Sequence[str], known: Sequence[str]) -> None:
-    for name in given:
-        if name not in known:
-            raise UserError(f"{option}: {', '.join(known)} expected, found {name}")
-
-
-def _load(job: Job, case: Case) -> Loaded:
-    settings = (*MODELS[case.model], LOW_LR, f"batch.per_rank={case.per_rank}")
-    return job.load(*settings, ranks=case.ranks)
-
-
-def plot_scaling(curves: Curves, path: Path) -> None:
-    """Throughput against ranks, a panel for each network and mode."""
-    figure, panels = new_panels(len(curves))
-    for axes, (names, rows) in zip(panels, curves.items(), strict=True):
-        draw_curve(axes, rows, "measured")
-        axes.set_title(", ".join(names))
-        finish(axes, legend=False)
-    panels[0].set_ylabel("images/s (median, min, max)")
-    save(figure, path)
+    return measure_curves(job, "scaling", curves, load, Timing(passes, rounds, steps))

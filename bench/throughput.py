@@ -2,24 +2,12 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from ..config import benchmark
-from ..config.errors import UserError
 from ..config.load import Loaded
-from ..report.charts import finish, new_figure, save
-from .curves import (
-    LOW_LR,
-    Case,
-    Curves,
-    curve_rows,
-    curves_outcome,
-    draw_curve,
-    measure_in_turn,
-    time_rounds,
-)
+from .curves import LOW_LR, Case, Timing, measure_curves, time_rounds
 from .harness import Job, Outcome, bench, option, parse_counts
 
 if TYPE_CHECKING:
@@ -70,14 +58,14 @@ def time_on_random(out: Path, rounds: str, steps: str) -> dict[str, list[float]]
     """One rank, on its random batch."""
     from .rank import started_trainer
 
-    return time_rounds(started_trainer(out, random_sources), out, rounds, steps)
+    return time_rounds(started_trainer(out, random_sources), rounds, steps)
 
 
 @bench(
     "throughput",
     rank=time_on_random,
     config="quick",
-    plot="Draw throughput against ranks, a line for each batch, as SVG",
+    plot="Draw throughput against ranks as SVG",
 )
 def throughput(
     job: Job,
@@ -100,44 +88,16 @@ def throughput(
 
     Example: `rn50 bench throughput cpu_small data.classes=1000 data.crop_px=224 --batch 4`
     """
-    counts = _rising("--ranks", ranks)
+    counts = parse_counts("--ranks", ranks)
     base = job.load(*_PLAIN, ranks=counts[0])
-    batches = [base.run.batch.per_rank] if batch is None else _rising("--batch", batch)
-    cases = {(images, n): Case(base.run.name, n, images) for images in batches for n in counts}
-    loaded = {case: _load(job, case) for case in cases.values()}
-    points = measure_in_turn(job, "throughput", loaded, passes=passes, rounds=rounds, steps=steps)
-    curves: Curves = {
-        (f"batch {images}",): curve_rows([points[cases[images, n]] for n in counts], base.run)
+    batches = parse_counts("--batch", batch) if batch else [base.run.batch.per_rank]
+    curves = {
+        f"batch {images}": [Case(base.run.name, count, images) for count in counts]
         for images in batches
     }
-    return curves_outcome(
-        curves,
-        (),
-        base.run,
-        partial(plot_throughput, curves, f"{base.run.name}, {base.run.data.crop_px} px"),
-        steps_per_round=steps,
-        rounds_per_pass=rounds,
-    )
 
+    def load(case: Case) -> Loaded:
+        own = (f"batch.per_rank={case.per_rank}", f"eval.batch_per_rank={case.per_rank}")
+        return job.load(*_PLAIN, *own, ranks=case.ranks)
 
-def _rising(option: str, text: str) -> list[int]:
-    counts = parse_counts(option, text)
-    if counts != sorted(set(counts)):
-        raise UserError(f"{option}: rising numbers expected, found {text}")
-    return counts
-
-
-def _load(job: Job, case: Case) -> Loaded:
-    own = (f"batch.per_rank={case.per_rank}", f"eval.batch_per_rank={case.per_rank}")
-    return job.load(*_PLAIN, *own, ranks=case.ranks)
-
-
-def plot_throughput(curves: Curves, title: str, path: Path) -> None:
-    """Throughput against ranks, a line for each batch."""
-    figure = new_figure()
-    axes = figure.subplots()
-    for (name,), rows in curves.items():
-        draw_curve(axes, rows, name)
-    axes.set(title=title, ylabel="images/s (median, min, max)")
-    finish(axes)
-    save(figure, path)
+    return measure_curves(job, "throughput", curves, load, Timing(passes, rounds, steps))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import inspect
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Any
@@ -67,7 +68,10 @@ def command_of(benchmark: Any) -> Callable[..., None]:
         plot, as_json = given.pop("plot"), given.pop("as_json")
         make_job = _job_maker(benchmark, given)
         with Measuring() as track:
-            outcome = benchmark.measure(make_job(track), **given)
+            job = make_job(track)
+            outcome = benchmark.run(job, **given)
+        if job.launcher:
+            outcome = replace(outcome, machine={"launcher": job.launcher, **outcome.machine})
         print_outcome(track, outcome, as_json, plot)
 
     parameters = list(_parameters(benchmark))
@@ -127,10 +131,11 @@ def print_outcome(track: Measuring, outcome: Any, as_json: bool, plot: Path | No
     else:
         if outcome.table:
             print_table(outcome.header, outcome.table)
-        for line in outcome.notes:
-            print(line)
-        if outcome.shows_figures:
+            for line in outcome.notes:
+                print(line)
+        else:
             print_figures(outcome.ratios, outcome.figures)
+        print_unresolved(outcome.ratios)
     if plot is not None and outcome.draw:
         outcome.draw(plot)
     elif plot is not None:
@@ -145,12 +150,16 @@ def print_figures(ratios: dict[str, Any], figures: dict[str, Any]) -> None:
     """A table of the ratios and a line for each figure."""
     if ratios:
         print_table(("ratio", "median", "min", "max", "n"), ratio_rows(ratios))
-        marked = {k: r for k, r in ratios.items() if not r.get("resolvable", True)}
-        if marked:
-            reason = why_not([ratio["uncertainty"] for ratio in marked.values()])
-            print(f"{MARK}: not resolvable: {'; '.join(marked)}: {reason}")
     for name, value in figures.items():
         print(f"{name}: {_in_words(value)}")
+
+
+def print_unresolved(ratios: dict[str, Any]) -> None:
+    """What the mark means and what would resolve it; nothing where nothing is marked."""
+    marked = {name: r for name, r in ratios.items() if not r.get("resolvable", True)}
+    if marked:
+        reason = why_not([ratio["uncertainty"] for ratio in marked.values()])
+        print(f"{MARK}: not resolvable: {'; '.join(marked)}: {reason}")
 
 
 def ratio_rows(ratios: dict[str, Any]) -> list[tuple[str, ...]]:

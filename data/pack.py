@@ -100,9 +100,7 @@ def pack_images(
         before = 0
         for split, sources in orders.items():
             job = Job(folder, split, sources, decode, processes or len(os.sched_getaffinity(0)))
-            found[split] = pack_split(
-                job, lambda done, before=before: progress(before + done, total)
-            )
+            found[split] = pack_split(job, _after(before, total, progress))
             before += len(sources)
         odd = [file for split in SPLITS for file in found[split].odd]
         bad = sorted((file for file in odd if not file.kept), key=lambda file: file.path)
@@ -168,6 +166,10 @@ def _key(orders: Mapping[str, Sequence[Source]], seed: int, *, decode: bool) -> 
         lines = [f"{s.label} {s.name} {s.offset} {s.length}" for s in sources]
         sha.update("\n".join(lines).encode(errors="replace"))
     return sha.hexdigest()
+
+
+def _after(before: int, total: int, progress: Progress) -> Callable[[int], None]:
+    return lambda done: progress(before + done, total)
 
 
 def _shuffled(sources: list[Source], seed: int) -> list[Source]:

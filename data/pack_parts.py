@@ -185,7 +185,9 @@ def _begin(job: Job, parent: int) -> None:
 
 def _encode_part(number: int) -> _Encoded:
     """Read and encode a part; its records are numbered as if no file before it was bad."""
-    times, odd, records, rows, offset = [], [], list[bytes](), [], 0
+    times: list[tuple[int, int]] = []
+    rows: list[tuple[int, int, int, int, int]] = []
+    odd, records, offset = [], list[bytes](), 0
     for source in _job.sources_of(number):
         try:
             image, changed_ns = source.read()

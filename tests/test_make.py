@@ -1,12 +1,20 @@
-"""What make removes: caches; never a run or an image set."""
+"""What make removes: caches; never a run or an image set. What a wheel packs."""
 
 from __future__ import annotations
 
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
+
+from tests.rooms import ROOMS
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
 
 KEPT = (
     *("results/quick/20261121T085508Z/result_0.txt", "results/__pycache__/by_hand.txt"),
@@ -64,3 +72,21 @@ def test_no_target_names_what_holds_data(root: Path) -> None:
     recipes = [line for line in (root / "Makefile").read_text().splitlines() if line[:1] == "\t"]
     assert recipes
     assert not [line for line in recipes if "results" in line or "datasets" in line]
+
+
+def test_a_wheel_has_every_file_that_code_opens(root: Path) -> None:
+    """An installation from a wheel once lacked stamp.c, which every rank compiles."""
+    settings = tomllib.loads((root / "pyproject.toml").read_text())["tool"]["setuptools"]
+    packed: set[Path] = set()
+    for package, patterns in settings["package-data"].items():
+        folder = root.joinpath(*package.split(".")[1:])
+        for pattern in patterns:
+            found = set(folder.glob(pattern))
+            assert found, f"pyproject.toml: {package}: no file is named {pattern}"
+            packed |= found
+    listed = subprocess.run(["git", "ls-files", *ROOMS], cwd=root, capture_output=True, text=True)
+    files = {root / name for name in listed.stdout.split()}
+    opened = {path for path in files if path.suffix not in (".py", ".md")}
+    assert opened <= packed
+    folders = {path.parent.relative_to(root) for path in files if path.suffix == ".py"}
+    assert {".".join(("rn50", *folder.parts)) for folder in folders} <= set(settings["packages"])

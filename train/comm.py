@@ -62,16 +62,18 @@ class Communicator:
             self._connection.wait()
             hvd.init(process_sets=self._connection.process_sets)  # joined: the Python side alone
         self.rank, self.world_size = hvd.rank(), hvd.size()
-        if self.world_size > 1 and self.ctx.device_type == "gpu" and not hvd.nccl_built():
+        self._open_connections()
+
+    def _open_connections(self) -> None:
+        if self.ctx.device_type == "gpu" and not hvd.nccl_built():
             raise UserError(
                 "Horovod over NCCL for GPU ranks expected, found one built without it: "
                 "scripts/setup.sh --gpu where nvcc 11 or Debian's archive can be had"
             )
-        if self.world_size > 1:
-            parts = self._torus.columns if self._torus else 1
-            first = nd.zeros(CONNECT_BYTES // 4 // parts * parts, self.ctx)
-            self.sum_(first, "connect", 0)
-            first.wait_to_read()  # connecting belongs to start-up, not to the first step
+        parts = self._torus.columns if self._torus else 1
+        first = nd.zeros(CONNECT_BYTES // 4 // parts * parts, self.ctx)
+        self.sum_(first, "connect", 0)
+        first.wait_to_read()  # connecting belongs to start-up, not to the first step
 
     def stop(self) -> None:
         """Leave in good order: everything enqueued is done first, or Horovod aborts."""
@@ -103,8 +105,6 @@ class Communicator:
         A group leaves as soon as backward has written its gradients; names are fixed, so that
         Horovod's response cache answers instead of a negotiation.
         """
-        if self.world_size == 1:
-            return
         for number, bucket in enumerate(self.buckets):
             name, priority = f"group{number}", len(self.buckets) - number
             half = self._halves[number]
@@ -135,12 +135,10 @@ class Communicator:
 
     def sum_losses(self, losses: nd.NDArray) -> nd.NDArray:
         """A loss summed over all ranks, still on the device."""
-        return losses if self.world_size == 1 else hvd.allreduce(losses, op=hvd.Sum, name="loss")
+        return hvd.allreduce(losses, op=hvd.Sum, name="loss")
 
     def average_(self, arrays: Sequence[nd.NDArray], name: str, active_ranks: int) -> None:
         """Replace arrays by their mean over the first `active_ranks` ranks, on all ranks."""
-        if self.world_size == 1:
-            return
         share = 1 / active_ranks if self.rank < active_ranks else 0.0
         for array in arrays:
             array *= share
@@ -148,8 +146,6 @@ class Communicator:
 
     def gather_bytes(self, data: bytes, name: str) -> list[bytes]:
         """A few bytes of every rank, as many of each (a multiple of 4), by rank."""
-        if self.world_size == 1:
-            return [data]
         mine = np.frombuffer(data, dtype=np.int32)
         everyone = hvd.allgather(nd.array(mine[None], dtype="int32"), name=name).asnumpy()
         return [row.tobytes() for row in everyone]
@@ -160,8 +156,7 @@ class Communicator:
 
     def barrier(self) -> None:
         """Wait until all ranks are here (Horovod for MXNet has no barrier of its own)."""
-        if self.world_size > 1:
-            hvd.allreduce(nd.zeros(1, self.ctx), op=hvd.Sum, name="barrier").wait_to_read()
+        hvd.allreduce(nd.zeros(1, self.ctx), op=hvd.Sum, name="barrier").wait_to_read()
 
     def check_replicas(self, digests: Mapping[str, bytes], when: str, step: int) -> None:
         """Compare what ranks must have in common with one small allgather: 16 bytes of each part,
@@ -185,6 +180,39 @@ class Communicator:
             f"replicas differ {when}: {len(odd)} of {self.world_size} ranks, {shown}{cause}",
             self.agreed_step,
         )
+
+
+class LoneCommunicator(Communicator):
+    """One rank without others: every sum is its own share, nothing is sent and nothing waits."""
+
+    def _open_connections(self) -> None:
+        pass
+
+    def reduce(self) -> None:
+        pass
+
+    def sum_counts(self, counts: nd.NDArray) -> nd.NDArray:
+        return counts.astype("int32")
+
+    def sum_losses(self, losses: nd.NDArray) -> nd.NDArray:
+        return losses
+
+    def average_(self, arrays: Sequence[nd.NDArray], name: str, active_ranks: int) -> None:
+        pass
+
+    def gather_bytes(self, data: bytes, name: str) -> list[bytes]:  # noqa: ARG002
+        return [data]
+
+    def broadcast_(self, parameters: dict[str, Any]) -> None:
+        pass
+
+    def barrier(self) -> None:
+        pass
+
+
+def communicator(ctx: mx.Context, connection: Connection, ranks: int) -> Communicator:
+    """The communicator of one of `ranks` ranks."""
+    return Communicator(ctx, connection) if ranks > 1 else LoneCommunicator(ctx, connection)
 
 
 def context(device: str, local_rank: int) -> mx.Context:

@@ -17,7 +17,7 @@ from ..scaling.grouping import choose_groups
 from . import kernels
 from .capabilities import decodes_on_gpu
 from .checkpoint_state import restore
-from .comm import Communicator
+from .comm import Communicator, communicator
 from .comm import context as device_context
 from .context import RunContext
 from .host_reads import HostReads
@@ -112,7 +112,7 @@ def start_up(
     ctx = device_context(run.system.device, context.process.local_rank)
     if ctx.device_type == "cpu":  # our optimizer's operator is a CPU's
         kernels.load()
-    comm = Communicator(ctx, context.connection)
+    comm = communicator(ctx, context.connection, context.process.world_size)
     stages = [
         Stage("open connections", comm.start),
         Stage("build pipelines", partial(sources or build_sources, context, ctx)),

@@ -30,7 +30,7 @@ def test_every_way_in_is_measured_and_drawn_against_a_machine(
         assert ratio["n"] == 1
         assert ratio["median"] == pytest.approx(rates["full"] / rates[kind])
     assert "is the limit" in found["figures"]["limit"]
-    assert "read_bytes_per_s" in plot.read_text() and "input (DGX-1" in plot.read_text()
+    assert "480 px" in plot.read_text() and "training, batch" in plot.read_text()
     for px in (224, 480):  # of a GPU with 16 cores
         a_core = found["figures"][f"{px} px: images per CPU-second"]["median"]
         a_gpu = found["figures"][f"input at {px} px on 16 cores: images/s a GPU"]

@@ -331,31 +331,15 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", nargs="*", default=[""], help="parts of names of cases")
     parser.add_argument("--data", type=Path, default=ROOT / "datasets/smoke")
-    parser.add_argument("--save", type=Path, help="JSON lines; cases found there are not run again")
-    parser.add_argument("--saved-only", action="store_true", help="run nothing that is not saved")
     parser.add_argument("--write", type=Path, help="page whose table is replaced")
     options = parser.parse_args()
-    known: dict[str, Outcome] = {}
-    if options.save and options.save.is_file():
-        for line in options.save.read_text().splitlines():
-            name, stop_s, code, message = json.loads(line)
-            case = next((c for c in cases() if c.name == name), None)
-            if case:
-                known[name] = Outcome(case, stop_s, code, message, ())
     outcomes = []
     for case in cases():
-        if not any(text in case.name for text in options.only):
-            continue
-        if options.saved_only and case.name not in known:
-            continue
-        outcome = known.get(case.name) or run_case(case, options.data)
-        outcomes.append(outcome)
-        print(f"{case.name}: {outcome.stop_s:.1f} s, {outcome.code}, {outcome.message}", flush=True)
-        for problem in outcome.problems:
-            print(f"  BAD {problem}", flush=True)
-        if options.save and not outcome.problems and case.name not in known:
-            with options.save.open("a") as file:
-                file.write(json.dumps([case.name, *outcome[1:4]]) + "\n")
+        if any(text in case.name for text in options.only):
+            outcome = run_case(case, options.data)
+            outcomes.append(outcome)
+            shown = f"{outcome.stop_s:.1f} s, {outcome.code}, {outcome.message}"
+            print(f"{case.name}: {shown}", *outcome.problems, sep="\n  BAD ", flush=True)
     bad = sum(bool(outcome.problems) for outcome in outcomes)
     print(f"{len(outcomes)} cases, {bad} bad")
     if options.write:

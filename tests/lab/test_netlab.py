@@ -41,7 +41,7 @@ def test_ranks_on_emulated_hosts(tmp_path: Path, delay_us: int) -> None:
         timeout=300,
     )
     assert done.returncode == 0, done.stderr
-    rows = {(r["algorithm"], r["bytes"]): r for r in json.loads(done.stdout)["figures"]["rows"]}
+    rows = {(r["algorithm"], r["bytes"]): r for r in json.loads(done.stdout)["rows"]}
     ring, doubling = rows["ring", 4000], rows["recursive_doubling", 4000]
     assert (ring["steps"], doubling["steps"]) == (6, 2)
     # What the lab is for: every step costs a delay, and no link carries more than its rate.

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from rn50.config.errors import UserError
 from rn50.config.names import PRESETS
 from rn50.config.plan import build_plan
+from rn50.config.yaml_file import parse_overrides
 from rn50.sweep.definition import Parameter, load_sweep, override
 
 GOOD = """
@@ -177,9 +178,8 @@ SCALARS = st.one_of(
 
 @given(SCALARS)
 def test_a_value_reaches_the_config_as_it_is(value: object) -> None:
-    from rn50.config.yaml_file import _parse_override
-
-    ((key, leaf),) = _parse_override(override("a.b", value))
+    (layer,) = parse_overrides([override("a.b", value)])
+    ((key, leaf),) = layer.leaves
     assert key == "a.b"
     assert type(leaf.value) is type(value)
     assert leaf.value == value
