@@ -207,9 +207,6 @@ def data_stage(
     overrides: Overrides = None,
     to: Annotated[Path | None, typer.Option(help="Folder to make on the node's own disk.")] = None,
     remove: Annotated[bool, typer.Option("--remove", help="Delete the staged set.")] = False,
-    wait_s: Annotated[
-        float, typer.Option(min=0, help="Time that other local ranks wait; 0: they return at once.")
-    ] = 0.0,
 ) -> None:
     """Copy the set of a config to this node's disk: once a node, by local rank 0, with checksums.
 
@@ -235,9 +232,8 @@ def data_stage(
     if source.resolve() == to.resolve():
         raise UserError(f"--to: another folder than data.path expected, found {to}")
     if rank:
-        if wait_s and not remove:
-            stage.wait_until_staged(source, to, wait_s, part)
-    elif remove:
+        return
+    if remove:
         stage.remove(to)
         say(f"{to}: removed")
     else:
