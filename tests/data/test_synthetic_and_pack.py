@@ -66,17 +66,6 @@ def test_the_same_seed_draws_the_same_bytes(drawn: Path, tmp_path: Path) -> None
     assert contents(tmp_path / "again") == contents(drawn)
 
 
-def test_the_layout_is_imagenets(drawn: Path) -> None:
-    for split, count in (("train", 60), ("val", 20)):
-        folders = sorted(entry.name for entry in (drawn / split).iterdir())
-        assert folders == [f"n{90_000_000 + label}" for label in range(10)]
-        files = sorted((drawn / split).glob("n*/n*_*.JPEG"))
-        assert len(files) == count == len(list((drawn / split).rglob("*.*")))
-        assert all(file.name.startswith(f"{file.parent.name}_") for file in files)
-        per_class = [len(list((drawn / split / name).iterdir())) for name in folders]
-        assert per_class == [count // 10] * 10
-
-
 def test_the_files_are_jpeg_of_varied_sizes_and_no_two_alike(drawn: Path) -> None:
     jpegs = list(contents(drawn).values())
     sizes = set()
@@ -124,13 +113,6 @@ def test_the_packed_set_holds_every_original_byte(drawn: Path, packed: Path) -> 
             assert file.read() == b""
         expected = [(path.parent.name, path.read_bytes()) for path in (drawn / split).glob("*/*")]
         assert sorted(found) == sorted(expected)
-
-
-def test_the_index_is_that_of_im2rec(packed: Path) -> None:
-    for split in ("train", "val"):
-        lines = (packed / f"{split}.idx").read_text().splitlines()
-        offsets = load_table(packed, split)["offset"]
-        assert lines == [f"{number}\t{offset}" for number, offset in enumerate(offsets)]
 
 
 def test_the_manifest_counts_and_signs_every_file(packed: Path) -> None:
