@@ -198,7 +198,7 @@ def _sony_runs() -> Iterator[Row]:
 def _rows(
     source: str, machine: str, name: str, job: Job, step_ms: float, time_s: float
 ) -> Iterator[Row]:
-    """What was published of one job, its step or its time or both (0: not said), against ours."""
+    """What was published of one job, its step or its time or both (0: not given), against ours."""
     answer, batch = predict(job), job.segments[0].batch
     step_interval_ms = [1e3 * value for value in answer.step_interval_s]
     for kind, published, predicted, (low, high) in (

@@ -12,7 +12,7 @@ from rn50.scaling import cost
 from rn50.scaling.cost import ALGORITHMS, allreduce
 from rn50.scaling.topology import Link, Node, Topology, flat
 
-FUZZ = settings(max_examples=100)
+FUZZ = settings(max_examples=40)
 LINK = Link(1e-5, 1e-9, 2e-10)
 EDR = Link(6.6e-6, 1 / 12.5e9)
 ABCI = Topology(Node(4, Link(5.7e-6, 1 / 50e9), 2, EDR), 512, rack_nodes=34, oversubscription=3.0)

@@ -4,7 +4,7 @@ from hypothesis import strategies as st
 
 from rn50.scaling.groups import gradient_groups
 
-FUZZ = settings(max_examples=200)
+FUZZ = settings(max_examples=50)
 RULES = st.one_of(
     st.just("single"),
     st.builds("cubic({})".format, st.integers(1, 50)),
