@@ -6,8 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from ..scaling.cost import ALGORITHMS
 from ..scaling.predict import Prediction, curve
-from ..scaling.step import ALGORITHMS, allreduce_curve
+from ..scaling.step import allreduce_curve
 from .charts import INK, finish, new_figure, new_panels, save
 
 if TYPE_CHECKING:

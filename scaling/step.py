@@ -19,8 +19,6 @@ from .gpu import SHEET, Sheet, update_s
 from .layers import BATCH_NORM_EXCHANGES, Group, backward_fraction, wire_groups
 from .machine import Machine, as_measured, build_machine, topology_of
 
-ALGORITHMS = ("ring", "torus_2d", "recursive_halving_doubling", "double_tree", "hierarchical")
-
 PAUSE_S = 0.1
 """Length of a rare interruption of a rank (page-cache flush, daemon, link retrain)."""
 

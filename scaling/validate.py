@@ -497,8 +497,8 @@ def text_lines(found: Validation) -> Iterator[str | Table]:
     yield ""
     yield "fp16 steps of machines with a data sheet, fitted without what is predicted:"
     by_size = (f"from {LARGE_GPUS} on: rows", "mean error")
-    header = ("left out at a time", "rows", "mean error", "bias", "in 90 % interval", *by_size)
-    yield header, [_score_cells(score) for score in found.scores]
+    titles = ("left out at a time", "rows", "mean error", "bias", "in 90 % interval", *by_size)
+    yield titles, [_score_cells(score) for score in found.scores]
     yield (
         f"{found.constants.free} constants that no data sheet gives and {found.constants.points} "
         f"measured steps of machine files, for {len(found.rows)} published figures"
