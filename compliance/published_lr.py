@@ -21,7 +21,7 @@ from ..config.load import merge
 from ..config.names import PRESETS, list_presets
 from ..config.plan import build_plan
 from ..config.schema import Model, Optimizer, Run
-from ..config.variants import VARIANTS, optimizer_rule
+from ..config.variants import VARIANTS
 from ..config.yaml_file import read_layers
 from . import rcp as convergence
 
@@ -81,11 +81,6 @@ def published() -> tuple[Recipe, ...]:
     return tuple(sorted([*_presets(), *points, *_BESIDE]))
 
 
-def rows() -> list[tuple[str, str, str, str]]:
-    """The recipes as text: optimizer, global batch, base LR, source."""
-    return [(r.family, f"{r.batch:,}", f"{r.base_lr:g}", r.source) for r in published()]
-
-
 def published_range(run: Run, batch: int) -> Range | None:
     """What the recipes suggest for `run`'s optimizer at a global batch; None for other networks."""
     if not is_resnet(run.model) or batch < 1:
@@ -126,7 +121,7 @@ def _presets() -> Iterator[Recipe]:
         if run.data.synthetic is None and is_resnet(run.model) and "optimizer.base_lr" in leaves:
             batch = build_plan(run).global_batch_size
             own, ratio = run.optimizer.base_lr, _eta_ratio(run.optimizer)
-            eta = optimizer_rule(run.optimizer).eta
+            eta = run.optimizer.rule.eta
             source = name if ratio == 1 else f"{name}, {own:g} at eta {eta:g}"
             yield Recipe(family_of(run.optimizer), batch, own * ratio, source)
 
@@ -137,4 +132,4 @@ def _eta_ratio(optimizer: Optimizer) -> float:
     if family not in ("lars", "sony"):
         return 1.0
     usual = VARIANTS["sony"].eta if family == "sony" else benchmark.LARS_ETA
-    return optimizer_rule(optimizer).eta / usual
+    return optimizer.rule.eta / usual
