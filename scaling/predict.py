@@ -349,7 +349,10 @@ def _phases(machine: Machine, job: Job, epochs: float) -> tuple[Phase, ...]:
     choice = {"groups": job.groups, "algorithm": job.algorithm}
     return tuple(
         Phase(
-            *(min(end, epochs) - start, segment.ranks, segment.batch, segment.steps_per_epoch),
+            epochs=min(end, epochs) - start,
+            ranks=segment.ranks,
+            batch=segment.batch,
+            steps_per_epoch=segment.steps_per_epoch,
             step_s=step_time(machine, segment.ranks, segment.batch, **choice).total_s,
         )
         for segment, start, end in zip(job.segments, starts, ends, strict=True)
