@@ -144,24 +144,13 @@ def config_explain(
 
         if not write.is_file():
             raise UserError(f"--write: {write}: a page that is there expected, found none")
-        try:
-            page = write.read_text()
-        except UnicodeDecodeError as error:
-            raise UserError(
-                f"--write: {write}: UTF-8 expected, found byte {error.start} bad"
-            ) from None
-        write_output(write, reference.replace_in_page(page))
+        write_output(write, reference.replace_in_page(write.read_text()))
         return
     found = [*reference.all_keys().values()] if key is None else reference.find_keys(key)
     if as_json:
         print_json([item._asdict() for item in found])
     elif len(found) == 1:
         print("\n".join(reference.render(found[0])))
-        if found[0].path == "optimizer.base_lr":
-            from ..compliance.published_lr import rows as recipes
-
-            print("\nBy optimizer and global batch, what `rn50 config check` compares with:\n")
-            print_table(("optimizer", "batch", "base LR", "of"), recipes())
     else:
         if key is not None and found[0].is_section:
             print(f"{found[0].path}: {found[0].meaning}\n")

@@ -38,7 +38,7 @@ TYPER_OPTIONS: dict[str, Any] = {
 
 
 def choices(names: Iterable[str]) -> dict[str, Any]:
-    """Of an option with these values: shown by --help, offered by a shell's completion.
+    """The arguments of an option with these values: shown by --help, offered by completion.
 
     What is not among them is refused where it is used, in one line.
     """

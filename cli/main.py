@@ -27,7 +27,7 @@ from .evaluate import evaluate
 from .export import export_app
 from .launch import launch, train
 from .log import log_app
-from .predict import predict
+from .predict import predict_app
 from .runs import runs
 from .submit import submit
 from .sweep import sweep
@@ -49,10 +49,10 @@ app.add_typer(data_app, name="data")
 app.add_typer(log_app, name="log")
 app.add_typer(bench_app, name="bench")
 app.add_typer(export_app, name="export")
+app.add_typer(predict_app, name="predict")
 app.command("launch")(launch)
 app.command("train")(train)
 app.command("evaluate")(evaluate)
-app.command("predict")(predict)
 app.command("submit")(submit)
 app.command("runs")(runs)
 app.command("sweep")(sweep)

@@ -81,11 +81,6 @@ def published() -> tuple[Recipe, ...]:
     return tuple(sorted([*_presets(), *points, *_BESIDE]))
 
 
-def rows() -> list[tuple[str, str, str, str]]:
-    """The recipes as text: optimizer, global batch, base LR, source."""
-    return [(r.family, f"{r.batch:,}", f"{r.base_lr:g}", r.source) for r in published()]
-
-
 def published_range(run: Run, batch: int) -> Range | None:
     """What the recipes suggest for `run`'s optimizer at a global batch; None for other networks."""
     if not is_resnet(run.model) or batch < 1:

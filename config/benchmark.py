@@ -39,7 +39,7 @@ LARS_EPSILON = 0.0
 # Submissions and the clock.
 DIVISIONS = ("closed", "open")
 STATUSES = ("cloud", "onprem", "research", "preview")
-"""Of a submission; `preview` from 0.7.0."""
+"""What `submission_status` may be; `preview` from 0.7.0."""
 SUBMISSION_KEYS: tuple[str, ...] = (
     "submission_org",
     "submission_platform",
@@ -57,7 +57,8 @@ IMPOSSIBLE_IMAGES_PER_S = 7e7
 """Ten times the fastest published run (4,096 TPU v4 chips, v2.0: 60 epochs in 11.6 s, 6.7e6), and
 above the peak of its machine: 4,096 x 275 TFLOPS (bf16) over 24.6 GFLOP an image are 4.6e7."""
 IMPOSSIBLE_FLOPS_PER_CHIP = 2.5e15
-"""Of an accelerator without a data sheet here: 2.5 times the largest one sold by v4.0 (989 T)."""
+"""The limit for an accelerator without a data sheet here: 2.5 times the largest one sold by v4.0
+(989 T)."""
 HIGHEST_ACCURACY = 1.0
 """The checker wants an accuracy in [target, 1)."""
 
@@ -66,7 +67,7 @@ OPTIMIZERS = ("lars", "sgd")
 MOMENTUM = 0.9
 MOMENTUM_FREE_FROM_BATCH = 32_000
 MOMENTUM_FREE_BEYOND_DOUBT = 32_768
-"""The rules say "32k": from 32,000 to 32,767 nobody knows."""
+"""The rules say "32k", which leaves 32,000 to 32,767 open."""
 WEIGHT_DECAY_UNIT = 1e-4
 SGD_LR_UNIT = 1e-3
 LABEL_SMOOTHING = (0.0, 0.1)
@@ -95,7 +96,7 @@ WEIGHT_NAMES_RULESETS = ("1.1.0", "2.0.0", "2.1.0")
 
 
 def ruleset_name(written: object, known: Sequence[str] = RULESETS) -> str | None:
-    """The ruleset that somebody wrote as 4.0.0, 4.0, v4.0 or, in YAML, the number 4.0. None: none
+    """The ruleset that is written as 4.0.0, 4.0, v4.0 or, in YAML, the number 4.0. None: none
     of `known`."""
     text = str(written).strip().lower().removeprefix("v")
     name = f"{text}.0" if re.fullmatch(r"\d\.\d", text) else text

@@ -1,7 +1,7 @@
 """Which image set the keys of `data` describe, and the counts that follow from it.
 
 A layer that names another `data.path` than the layers below names another set: what they say of
-theirs (`synthetic` and the counts) is not said of this one. Counts that nobody gives are those of
+theirs (`synthetic` and the counts) does not hold for this one. Counts that no layer gives are of
 `data.synthetic`, else those of the set's manifest, else ImageNet's (schema.py).
 """
 
@@ -20,7 +20,7 @@ from .schema import Data, Synthetic
 PATH, SYNTHETIC = "data.path", "data.synthetic"
 COUNTS = tuple(f"data.{field}" for field in Counts._fields)
 DRAWN = Origin(SYNTHETIC)
-"""Of a count that follows from what is to be drawn."""
+"""The origin of a count that follows from what is to be drawn."""
 
 
 def forget_other_set(leaves: dict[str, Leaf], layer: Layer) -> None:

@@ -87,7 +87,7 @@ def load(
     Args:
         config: the name or path.
         overrides: the command line's.
-        within: the folder of somebody else in which the config lies: nothing outside is read, be
+        within: the folder in which a recorded config lies: nothing outside is read, be
             it by a link, as a `base` or, without `inspect`, as the manifest of `data.path`.
         inspect: gets the leaves before anything that they name is read; what it raises is raised.
     """
@@ -151,7 +151,7 @@ def system_yaml(system: System) -> str:
 
 
 def _system_tree(system: System) -> dict[str, Any]:
-    """A machine as plain JSON types, its performance and what is said of jobs among them."""
+    """A machine as plain JSON types, with its performance and its jobs' settings."""
     tree = system.model_dump(mode="json")
     if job := system.job.model_dump(mode="json", exclude_defaults=True):
         tree["job"] = job

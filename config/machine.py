@@ -1,4 +1,4 @@
-"""The machine in the config tree: what it is, how jobs are asked for, what `rn50 predict` knows.
+"""The machine in the config tree: what it is, how jobs are asked for, what `rn50 predict` uses.
 
 Each description is the reference's (`rn50 config explain`, docs/config.md).
 """
@@ -122,7 +122,7 @@ class Compute(Section):
 
 
 class Performance(Waiting):
-    """What `rn50 predict` knows of a machine (docs/scaling.md). Rates are per direction."""
+    """What `rn50 predict` calculates with (docs/scaling.md). Rates are per direction."""
 
     sources: Text = default("-", "Where the constants come from.")
     other_points: tuple[Point, ...] = default(
@@ -187,7 +187,7 @@ class Job(Section):
     )
     min_nodes: Ranks | None = default(
         None,
-        "A restart goes on with the nodes that are left, with the same global batch, if there are "
+        "A restart uses the nodes that are left, with the same global batch, if there are "
         "at least so many; null: with all nodes alone.",
     )
     options: tuple[Text, ...] = default(
@@ -263,7 +263,7 @@ class System(Section):
     performance: Performance | None = Field(
         default=None,
         exclude=True,
-        description="What rn50 predict knows of the machine; null: nothing.",
+        description="What rn50 predict calculates with; null: nothing.",
     )
     job: Job = Field(
         default=Job(), exclude=True, description="How rn50 submit asks for the machine."

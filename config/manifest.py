@@ -115,12 +115,12 @@ class Manifest(BaseModel):
 
     @property
     def digest(self) -> str:
-        """Of the content of the set's files, wherever they lie: a copy has the same."""
+        """A digest of the content of the set's files: a copy has the same, wherever it lies."""
         files = "".join(f"{name} {file.sha256}\n" for name, file in self.files.items())
         return hashlib.sha256(files.encode()).hexdigest()[:16]
 
     def to_json(self) -> str:
-        # The bytes that older versions write, where nothing is said.
+        # The bytes that older versions write, where neither is set.
         unmarked = {key for key in ("drawn", "part") if getattr(self, key) in (None, WHOLE)}
         return json.dumps(self.model_dump(exclude=unmarked), indent=1) + "\n"
 

@@ -44,15 +44,12 @@ def find_config(config: str | Path) -> Path:
     """The file a CONFIG argument means: a path, or the bare name of a preset. Raises UserError:
     neither is there."""
     path = Path(config)
-    preset = PRESETS / f"{config}.yaml"
     with failing_as(f"{config}: cannot read"):
-        if path.is_file():
-            return path
-        if preset.parent == PRESETS and preset.is_file():
-            return preset
-        there = "is no regular file" if path.exists() else "no such file"
-        kind = "is a folder" if path.is_dir() else there
-    hint = _meant(str(config), Path(), path.stem, {name: name for name in list_presets()})
+        kind = "is no regular file" if path.exists() else "no such file"
+        kind = "is a folder" if path.is_dir() else kind
+    if (found := _file_or_preset(str(config), Path())) is not None:
+        return found
+    hint = _meant(str(config), Path(), path.stem, _presets_by_name())
     hint = hint or "; `rn50 config list` shows the presets"
     raise UserError(f"{config}: {kind}, and no preset of that name{hint}")
 
@@ -60,11 +57,9 @@ def find_config(config: str | Path) -> Path:
 def find_base(value: str, folder: Path) -> Path:
     """The file that `base: value` means in a YAML file in `folder`: a path or a preset's name.
     Raises UserError: neither; says what was expected and where it looked."""
-    if (beside := file_beside(value, folder)) is not None:
-        return beside
-    if value in list_presets():
-        return PRESETS / f"{value}.yaml"
-    hint = _meant(value, folder, Path(value).stem, {name: name for name in list_presets()})
+    if (found := _file_or_preset(value, folder)) is not None:
+        return found
+    hint = _meant(value, folder, Path(value).stem, _presets_by_name())
     raise UserError(
         f"a YAML file or a preset's name expected, found {show(value)} "
         f"(looked for {show(resolve(value, folder))}){hint}"
@@ -79,20 +74,27 @@ def find_file(value: str, folder: Path) -> Path:
     return beside
 
 
+def _file_or_preset(value: str, folder: Path) -> Path | None:
+    preset = PRESETS / f"{value}.yaml"
+    return file_beside(value, folder) or (preset if value in list_presets() else None)
+
+
+def _presets_by_name() -> dict[str, str]:
+    return {name: name for name in list_presets()}
+
+
 def find_system(name: str, folder: Path, ruleset: str | None = None) -> Path:
     """The file of a machine: a path relative to `folder`, or a name in `system/`.
 
-    Case, dashes and dots of a name do not matter, and what a machine's file calls it will do too
-    (NVIDIA DGX A100). `ruleset` takes the file with the software of that round, where there is one
-    (NAME_v07.yaml). Raises UserError: neither; lists the machines and names the nearest.
+    Case, dashes and dots of a name do not matter. `ruleset` takes the file with the software of
+    that round, where there is one (NAME_v07.yaml). Raises UserError: neither; lists the machines
+    and names the nearest.
     """
     if (beside := file_beside(name, folder)) is not None:
         return beside
     wanted = _plain(name)
     known = {stem.replace("_", ""): stem for stem in list_systems()}
     known.update(SYSTEM_ALIASES)
-    if wanted not in known:
-        known.update(_spelled_out())
     stem = known.get(wanted)
     if stem is not None:
         dated = f"{stem.replace('_', '')}v{(ruleset or '')[:3].replace('.', '')}"
@@ -114,16 +116,6 @@ def _meant(value: str, folder: Path, name: str, known: Mapping[str, str]) -> str
         return f'; did you mean "{value}.yaml"?'
     near = difflib.get_close_matches(name, known, n=1)
     return f'; did you mean "{known[near[0]]}"?' if near else ""
-
-
-def _spelled_out() -> dict[str, str]:
-    """What the machines' files call them, as names are compared -> the file's name."""
-    found = {}
-    for stem in list_systems():
-        text = (PRESETS / "system" / f"{stem}.yaml").read_text()
-        if match := re.search(r"^name: (.+?)(?: +#.*)?$", text, re.M):
-            found[_plain(match[1])] = stem
-    return found
 
 
 def _plain(name: str) -> str:

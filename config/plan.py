@@ -38,7 +38,7 @@ class Plan:
     last_batch: str
     segments: tuple[Segment, ...]
     parts: int = 1
-    """Of the set, each read by the ranks of one node (`data.shards`); 1: all ranks read all."""
+    """How many parts the set has, each read by one node (`data.shards`); 1: all ranks read all."""
     epochs: int = 0
     total_steps: int = 0
     warmup_steps: int = 0
@@ -52,12 +52,12 @@ class Plan:
 
     @property
     def global_batch_size(self) -> int:
-        """Of the first segment."""
+        """Images of a step in the first segment."""
         return self.segments[0].global_batch_size
 
     @property
     def steps_per_epoch(self) -> float:
-        """Of the first segment; a fraction where the last partial batch mixes with the next."""
+        """Steps of an epoch in the first segment; a fraction where epochs mix within a batch."""
         exact = self.train_samples / self.global_batch_size
         return exact if self.last_batch == "mix" else math.ceil(exact)
 

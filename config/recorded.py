@@ -1,4 +1,4 @@
-"""A config that a run or a job recorded in its folder, which may be somebody else's.
+"""A config that a run or a job recorded in its folder, which may be another user's.
 
 Such a config describes the training. What could run code here or write elsewhere takes effect only
 if the command line says it too: paths that lead out of the run's folder and the working folder, and

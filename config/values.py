@@ -33,7 +33,7 @@ class Form:
 
 
 LOSS_SCALES = (2.0**-14, 2.0**24)
-"""Between which a dynamic one moves."""
+"""The range in which a dynamic loss scale moves."""
 _DURATION = Form('a duration with its unit, such as "36 epochs" or "540 steps"')
 _LOSS_SCALE = Form(
     "a number from 1e-15 to 1e15, dynamic, or dynamic(FIRST), FIRST from {:g} to {:.0f}, "
@@ -122,19 +122,19 @@ def _matches(pattern: str, form: Form) -> AfterValidator:
 
 
 MOST = 10**9
-"""Of what is counted. ImageNet-21k has 1.4e7 images; products of two such counts are exact."""
+"""The largest count. ImageNet-21k has 1.4e7 images; products of two such counts are exact."""
 MOST_DRAWN = 10_000_000
-"""Images of a set that is drawn; eight times ImageNet."""
+"""The most images of a set that is drawn: eight times ImageNet."""
 MOST_EPOCHS = 10_000
 """Published runs take up to 90. Plans and predictions list the epochs that are evaluated."""
 MOST_RANKS = 1_000_000
-"""Of a run, on all its nodes. The largest published one has 4,096; simulations have a row each."""
+"""The most ranks of a run. The largest published one has 4,096; simulations have a row each."""
 MOST_WORKERS = 4096
-"""Threads and cores of a rank, batches in memory: no node has more cores."""
+"""The most threads and cores of a rank, batches in memory: no node has more cores."""
 MOST_S = 1e9
-"""Of time, 31 years: the kernel's waits end at 9.2e9 s."""
+"""The longest time, 31 years: the kernel's waits end at 9.2e9 s."""
 SMALLEST, LARGEST = 1e-15, 1e15
-"""Of what is measured, above 0: a femtosecond, a petabyte a second. Squares and quotients of two
+"""The range of what is measured: a femtosecond, a petabyte a second. Squares and quotients of two
 such numbers are far from where doubles overflow, so no infinity or NaN comes of a config."""
 
 Int = Annotated[int, Field(strict=True, ge=-(2**53), le=2**53)]
@@ -154,7 +154,7 @@ BelowOne = Annotated[float, Field(strict=True, ge=0, lt=1)]
 Fraction = Annotated[float, Field(strict=True, ge=0, le=1)]
 Factor = Annotated[float, Field(strict=True, ge=0.01, le=100)]
 Exponent = Annotated[float, Field(strict=True, ge=SMALLEST, le=4)]
-"""Of a batch: an image takes the same at any batch (1), or somewhat less at large ones."""
+"""The power of the batch in a step's time: 1 where an image takes the same at any batch."""
 Bool = Annotated[bool, Field(strict=True)]
 Name = Annotated[
     str,

@@ -59,7 +59,7 @@ def read_layers(
         path: of the file.
         section: the section whose keys the file has; "": it has sections.
         chain: the files of which this one is a base, for circles.
-        within: the folder of somebody else that the file must lie in; its bases are names of
+        within: the folder that a recorded file must lie in; its bases are names of
             presets and machines, never files.
     """
     with failing_as(f"{path}: cannot read"):

@@ -14,6 +14,7 @@ from __future__ import annotations
 import hashlib
 import mmap
 import os
+import tokenize
 import warnings
 from collections.abc import Callable, Mapping
 from concurrent.futures import ProcessPoolExecutor
@@ -54,16 +55,19 @@ def load_table(folder: Path, split: str) -> Table:
     path = folder / f"{split}.npy"
     try:
         with open_file(path) as file:
-            np.lib.format.read_magic(file)
-            shape, _, dtype = np.lib.format.read_array_header_1_0(file)
+            npy: Any = np.lib.format  # NumPy 1.23 has no types for it
+            npy.read_magic(file)
+            shape, _, dtype = npy.read_array_header_1_0(file)
             if dtype != TABLE or len(shape) != 1:
                 raise ValueError("an array of another type")
+            if file.tell() + shape[0] * TABLE.itemsize != os.fstat(file.fileno()).st_size:
+                raise ValueError(f"another size than that of its {shape[0]:,} rows")
             pages = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
             pages.madvise(mmap.MADV_WILLNEED)  # rows are looked up at random: read all in one go
             return np.frombuffer(pages, TABLE, shape[0], file.tell())
     except OSError as error:
         raise UserError(f"{path}: a sample table expected: {error.strerror}") from None
-    except ValueError as error:
+    except (ValueError, tokenize.TokenError) as error:
         raise UserError(f"{path}: a sample table expected, found {error}") from None
 
 

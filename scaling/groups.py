@@ -8,7 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from ..config.choices import GROUPINGS as CHOICES
+from ..config.choices import OneGrouping
+
 Group = tuple[int, ...]
+ALLOWED = OneGrouping(CHOICES)
 
 
 def gradient_groups(rule: str, sizes_bytes: Sequence[int]) -> list[Group]:
@@ -22,25 +26,10 @@ def gradient_groups(rule: str, sizes_bytes: Sequence[int]) -> list[Group]:
     Raises:
         ValueError: unknown rule, or explicit sizes that do not add up to the number of tensors.
     """
+    ALLOWED.check(rule)
     name, _, argument = rule.rstrip(")").partition("(")
     tensors = len(sizes_bytes)
-    if name == "single":
-        bounds = [0]
-    elif name == "cubic":
-        bounds = _cubic_bounds(tensors, int(argument))
-    elif name == "equal_count":
-        bounds = _equal_bounds([1] * tensors, int(argument))
-    elif name == "equal_bytes":
-        bounds = _equal_bounds(sizes_bytes, int(argument))
-    elif name == "halving":
-        bounds = _halving_bounds(sizes_bytes, int(argument))
-    elif name == "explicit":
-        bounds = _explicit_bounds(tensors, [int(size) for size in argument.split(",")])
-    else:
-        raise ValueError(
-            "cubic(F), equal_bytes(N), equal_count(N), halving(N), explicit(N,...) or single "
-            f"expected: {rule}"
-        )
+    bounds = GROUPINGS[name](sizes_bytes, [int(number) for number in argument.split(",") if number])
     ends = [tensors, *bounds[:-1]]
     return [
         tuple(range(end - 1, start - 1, -1))
@@ -49,10 +38,10 @@ def gradient_groups(rule: str, sizes_bytes: Sequence[int]) -> list[Group]:
     ]
 
 
-def _cubic_bounds(tensors: int, factor: int) -> list[int]:
+def _cubic_bounds(sizes: Sequence[int], factor: int) -> list[int]:
     """Fujitsu's rule: group k ends at tensor max(0, T - F (k+1)^3); 161, 3 -> 3, 21, 57, 80."""
     bounds: list[int] = []
-    k = 0
+    tensors, k = len(sizes), 0
     while not bounds or bounds[-1] > 0:
         k += 1
         bounds.append(max(0, tensors - factor * k**3))
@@ -92,3 +81,15 @@ def _bounds_by_share(sizes: Sequence[int], groups: int, parts: Callable[[int], i
     if not bounds or bounds[-1] > 0:
         bounds.append(0)
     return bounds
+
+
+GROUPINGS: dict[str, Callable[[Sequence[int], list[int]], list[int]]] = {
+    "single": lambda sizes, _: [0],
+    "cubic": lambda sizes, numbers: _cubic_bounds(sizes, numbers[0]),
+    "equal_count": lambda sizes, numbers: _equal_bounds([1] * len(sizes), numbers[0]),
+    "equal_bytes": lambda sizes, numbers: _equal_bounds(sizes, numbers[0]),
+    "halving": lambda sizes, numbers: _halving_bounds(sizes, numbers[0]),
+    "explicit": lambda sizes, numbers: _explicit_bounds(len(sizes), numbers),
+}
+"""By the name of a rule of `comm.groups`: from sizes and the numbers in its brackets to the first
+tensor of each group, the last group's first."""

@@ -97,7 +97,7 @@ def check_network(model: Model, crop_px: int) -> None:
                 f"model.{key}: its default ({default}) for {model.network} expected, "
                 f"found {found}: only a resnet has it"
             )
-    smallest = SMALLEST_CROP_PX[model.network]
+    smallest = SMALLEST_CROP_PX.get(model.network, 1)
     if crop_px < smallest:
         raise UserError(
             f"data.crop_px: at least {smallest} for {model.network} expected, found {crop_px}"

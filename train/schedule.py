@@ -10,6 +10,8 @@ from typing import NamedTuple
 from ..config.plan import Plan, momentum_for_batch
 from ..config.schema import Run
 
+LearningRate = Callable[[int], float]
+
 
 class Settings(NamedTuple):
     """What one optimizer step uses."""
@@ -21,7 +23,7 @@ class Settings(NamedTuple):
 
 def step_settings(run: Run, plan: Plan) -> Callable[[int], Settings]:
     """Settings of every step of `run`; learning rate or momentum follow the batch if asked to."""
-    lr_at = _lr_of_shape(run, plan)
+    lr_at = SHAPES[run.schedule.shape](run, plan)
     first_batch = run.batch.reference or plan.global_batch_size
 
     def at(step: int) -> Settings:
@@ -36,30 +38,51 @@ def step_settings(run: Run, plan: Plan) -> Callable[[int], Settings]:
     return at
 
 
-def _lr_of_shape(run: Run, plan: Plan) -> Callable[[int], float]:
-    """Learning rate by step. The shapes follow the images trained on, in steps of the first batch:
+def _falling(run: Run, plan: Plan, curve: Callable[..., float]) -> LearningRate:
+    """A curve over the images trained on since the start of the decay, in steps of the first batch:
     with one batch these are the steps themselves, to the last bit."""
-    s, base_lr, batch = run.schedule, run.optimizer.base_lr, plan.global_batch_size
-    warmup_steps = plan.warmup_images / batch
-    origin = 0.0 if s.decay_from == "run_start" else warmup_steps
-    late = int(s.decay_from == "first_step_after_warmup")
-    milestones = [(plan.epoch_end_step(m.after_epoch), m.factor) for m in s.milestones]
-    ends = {"base_lr": base_lr, "end_lr": s.end_lr, "decay_steps": plan.decay_images / batch}
-    decays: dict[str, Callable[[float], float]] = {
-        "poly": partial(poly, power=s.power, **ends),
-        "cosine": partial(cosine, **ends),
+    schedule, batch = run.schedule, plan.global_batch_size
+    origin = 0.0 if schedule.decay_from == "run_start" else plan.warmup_images / batch
+    late = int(schedule.decay_from == "first_step_after_warmup")
+    ends = {
+        "base_lr": run.optimizer.base_lr,
+        "end_lr": schedule.end_lr,
+        "decay_steps": plan.decay_images / batch,
     }
+    return lambda step: curve(max(0.0, plan.images_after(step - late) / batch - origin), **ends)
+
+
+def _stepped(run: Run, plan: Plan) -> LearningRate:
+    milestones = [(plan.epoch_end_step(m.after_epoch), m.factor) for m in run.schedule.milestones]
+    return lambda step: run.optimizer.base_lr * factor_at(step, milestones)
+
+
+def _after_warmup(run: Run, plan: Plan, decay: LearningRate) -> LearningRate:
+    """Linear warm-up over the images trained on, then `decay`."""
+    start_lr, base_lr = run.schedule.warmup_start_lr, run.optimizer.base_lr
+    batch = plan.global_batch_size
+    warmup_steps = plan.warmup_images / batch
 
     def lr(step: int) -> float:
-        if s.shape == "sony_b":
-            return sony_b(plan.images_after(step) / plan.train_samples)
         if (done := plan.images_after(step) / batch) <= warmup_steps:
-            return warmup(done, warmup_steps, start_lr=s.warmup_start_lr, base_lr=base_lr)
-        if s.shape == "step":
-            return base_lr * factor_at(step, milestones)
-        return decays[s.shape](max(0.0, plan.images_after(step - late) / batch - origin))
+            return warmup(done, warmup_steps, start_lr=start_lr, base_lr=base_lr)
+        return decay(step)
 
     return lr
+
+
+def _poly(run: Run, plan: Plan) -> LearningRate:
+    curve = partial(poly, power=run.schedule.power)
+    return _after_warmup(run, plan, _falling(run, plan, curve))
+
+
+SHAPES: dict[str, Callable[[Run, Plan], LearningRate]] = {
+    "poly": _poly,
+    "cosine": lambda run, plan: _after_warmup(run, plan, _falling(run, plan, cosine)),
+    "step": lambda run, plan: _after_warmup(run, plan, _stepped(run, plan)),
+    "sony_b": lambda _, plan: lambda step: sony_b(plan.images_after(step) / plan.train_samples),
+}
+"""By `schedule.shape`: the learning rate of every step."""
 
 
 def warmup(step: float, warmup_steps: float, *, start_lr: float, base_lr: float) -> float:

@@ -96,25 +96,21 @@ def test_a_difference_for_programs(rn50) -> None:
 # --- completion ---------------------------------------------------------------------------------
 
 
-def completed(shell: str, *words: str) -> set[str]:
-    """What the shell itself offers for the last of `words`."""
+def completed(*words: str) -> set[str]:
+    """What bash itself offers for the last of `words`."""
     program = shlex.quote(str(PROGRAM))
-    if shell == "bash":
-        line = " ".join(f"'{word}'" for word in words)
-        script = (
-            f"source <(_RN50_COMPLETE=source_bash {program}); complete -p rn50 >/dev/null; "
-            f"COMP_WORDS=({line}); COMP_CWORD={len(words) - 1}; _rn50_completion rn50; "
-            'printf "%s\\n" "${COMPREPLY[@]}"'
-        )
-    else:
-        script = f"_RN50_COMPLETE=source_fish {program} | source; complete -C '{' '.join(words)}'"
+    line = " ".join(f"'{word}'" for word in words)
+    script = (
+        f"source <(_RN50_COMPLETE=source_bash {program}); complete -p rn50 >/dev/null; "
+        f"COMP_WORDS=({line}); COMP_CWORD={len(words) - 1}; _rn50_completion rn50; "
+        'printf "%s\\n" "${COMPREPLY[@]}"'
+    )
     environment = os.environ | {"PATH": f"{PROGRAM.parent}:{os.environ['PATH']}"}
-    command = [shell, "-c", script]
+    command = ["bash", "-c", script]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
-    return {line.split("\t")[0] for line in done.stdout.splitlines() if line}
+    return set(filter(None, done.stdout.splitlines()))
 
 
-@pytest.mark.parametrize("shell", ["bash", "fish"])
 @pytest.mark.parametrize(
     ("words", "offered"),
     [
@@ -125,27 +121,8 @@ def completed(shell: str, *words: str) -> set[str]:
         (["rn50", "predict", "--system", "dgxh"], {"dgxh100"}),
     ],
 )
-def test_completion_in_a_shell(shell: str, words: list[str], offered: set[str]) -> None:
-    if shutil.which(shell) is None:
-        pytest.skip(f"no {shell}")
-    assert completed(shell, *words) == offered
-
-
-def test_completion_in_zsh() -> None:
-    """Its answer is code for zsh's own completion, which runs in an interactive shell alone."""
-    environment = os.environ | {
-        "_RN50_COMPLETE": "complete_zsh",
-        "_TYPER_COMPLETE_ARGS": "rn50 launch --launcher m",
-    }
-    done = subprocess.run(PROGRAM, env=environment, capture_output=True, text=True, check=True)
-    assert "mpirun" in done.stdout and "gloo" not in done.stdout
-    if zsh := shutil.which("zsh"):
-        subprocess.run([zsh, "-n"], input=done.stdout, text=True, check=True)
-    script = {"_RN50_COMPLETE": "source_zsh"}
-    done = subprocess.run(
-        PROGRAM, env=os.environ | script, capture_output=True, text=True, check=True
-    )
-    assert done.stdout.lstrip().startswith("#compdef rn50")
+def test_completion_in_bash(words: list[str], offered: set[str]) -> None:
+    assert completed(*words) == offered
 
 
 def test_log_check_starts_without_the_argument_parser(root: Path) -> None:

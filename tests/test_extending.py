@@ -1,0 +1,172 @@
+"""A dummy of each kind, added to a copy of the tree by the files of docs/architecture.md alone.
+
+Launchers and schedulers: `tests/launch/test_extending.py`.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from rn50.config import choices
+from rn50.launch import launchers, schedulers
+from rn50.scaling import cost, groups
+
+ROOT = Path(__file__).resolve().parent.parent
+ROW = '    "dummy": "a dummy",\n'
+CHOICE = '    "dummy": Choice("a dummy"),\n'
+# What is added -> file -> (the line before it, the lines added); no line: a new file.
+ADDED: dict[str, dict[str, tuple[str, str]]] = {
+    "network": {
+        "config/choices.py": ("NETWORKS = {", ROW),
+        "train/networks.py": (
+            "NETWORKS: dict[str, Callable[[Model, int, int], Network]] = {",
+            '    "dummy": lambda model, classes, _: ResNet(model, classes, prefix=""),\n',
+        ),
+    },
+    "schedule": {
+        "config/choices.py": ("SHAPES = {", ROW),
+        "train/schedule.py": (
+            "SHAPES: dict[str, Callable[[Run, Plan], LearningRate]] = {",
+            '    "dummy": lambda run, plan: lambda step: 1.0 / step,\n',
+        ),
+    },
+    "grouping": {
+        "config/choices.py": ("GROUPINGS = {", CHOICE),
+        "scaling/groups.py": (
+            "GROUPINGS: dict[str, Callable[[Sequence[int], list[int]], list[int]]] = {",
+            '    "dummy": lambda sizes, _: [1, 0],\n',
+        ),
+    },
+    "algorithm": {
+        "config/choices.py": ("ALGORITHMS = {", CHOICE),
+        "scaling/cost.py": (
+            "ALGORITHMS: dict[str, Callable[[Topology, float, tuple[int, int]], Cost]] = {",
+            '    "dummy": lambda on, n, _: ring(on.ranks, 2 * n, on.ring(1, on.ranks)),\n',
+        ),
+        "launch/engine_environment.py": ('    "gloo": {', '        "dummy": {"DUMMY": "1"},\n'),
+    },
+    "variant": {
+        "config/variants.py": ("VARIANTS = {", '    "dummy": Rule(ALL, WEIGHTS, "dummy"),\n'),
+    },
+    "config key": {
+        "config/schema.py": (
+            "class Comm(Section):",
+            '    dummy_s: Seconds = default(3.0, "A dummy.")\n',
+        ),
+    },
+    "log rule": {
+        "compliance/log_rules/dummy.py": (
+            "",
+            "from ..rule import NOTE, Violation, rule\n\n\n"
+            '@rule(code="MLP098", name="a-dummy", severity=NOTE, source="nowhere")\n'
+            'def dummy(run):\n    """A dummy."""\n    yield Violation(message="a dummy")\n',
+        ),
+    },
+}
+# Run in the copy: for each kind, what the harness makes of its dummy, as JSON.
+USES = {
+    "network": """
+from rn50.train.networks import build_network
+run = load("base", ["model.network=dummy"]).run
+found = len(build_network(run.model, 10, crop_px=64).collect_params().keys()) > 10
+""",
+    "schedule": """
+from rn50.config.plan import build_plan
+from rn50.train.schedule import step_settings
+run = load("smoke", ["schedule.shape=dummy"]).run
+found = step_settings(run, build_plan(run))(4).lr == 0.25
+""",
+    "grouping": """
+from rn50.scaling.groups import gradient_groups
+found = gradient_groups(load("smoke", ["comm.groups=dummy"]).run.comm.groups, [4, 4, 4])
+found = found == [(2, 1), (0,)]
+""",
+    "algorithm": """
+from rn50.launch.engine_environment import ALGORITHMS
+from rn50.scaling.cost import parse_algorithm
+name = load("smoke", ["comm.algorithm=dummy"]).run.comm.algorithm
+found = parse_algorithm(name, 4) == ("dummy", None) and ALGORITHMS["gloo"][name] == {"DUMMY": "1"}
+""",
+    "variant": """
+from rn50.config.variants import optimizer_rule
+rule = optimizer_rule(load("smoke", ["optimizer.variant=dummy"]).run.optimizer)
+found = rule.optimizer == "dummy"
+""",
+    "config key": """
+from rn50.config.reference import find_keys
+found = load("smoke", ["comm.dummy_s=4.0"]).run.comm.dummy_s == 4.0
+found = found and find_keys("dummy_s")[0].unit == "seconds"
+""",
+    "log rule": """
+from pathlib import Path
+from rn50.compliance.check_log import check_log
+log = Path("tests/golden/smoke_result_0.txt")
+found = "MLP098" in {finding.id for finding in check_log(log).findings}
+""",
+}
+
+
+@pytest.fixture(scope="module")
+def used(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bool]:
+    """By kind: whether its dummy works, in one process that runs on the copy."""
+    tree = tmp_path_factory.mktemp("tree") / "checkout"
+    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, check=True)
+    for name in listed.stdout.decode().splitlines():
+        source = ROOT / name
+        if source.exists() and not name.startswith(("docs/", "tests/")):
+            (tree / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(source, tree / name, follow_symlinks=False)
+    (tree / "tests").symlink_to(ROOT / "tests")
+    for files in ADDED.values():
+        for name, (line, added) in files.items():
+            text = (tree / name).read_text() if line else ""
+            before, found, after = text.partition(f"{line}\n") if line else ("", "", "")
+            assert found or not line, f"{name} has no line {line}"
+            if line.startswith("class "):  # a section's docstring comes first
+                doc, quotes, after = after.partition('."""\n')
+                found += doc + quotes
+            (tree / name).write_text(before + found + added + after)
+    body = "import json\nfrom rn50.config.load import load\nused = {}\n"
+    for kind, code in USES.items():
+        body += f"{code}used[{kind!r}] = found\n"
+    done = subprocess.run(
+        [sys.executable, "-c", f"{body}print(json.dumps(used))"],
+        cwd=tree,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    return dict(json.loads(done.stdout.splitlines()[-1]))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ADDED)
+def test_a_dummy_works(used: dict[str, bool], kind: str) -> None:
+    assert used[kind]
+
+
+@pytest.mark.parametrize("kind", ADDED)
+def test_the_page_names_the_files_touched(kind: str) -> None:
+    """The row of docs/architecture.md, "To add ... touch"."""
+    rows = (ROOT / "docs/architecture.md").read_text().split("## To add ... touch")[1]
+    (row,) = [line for line in rows.splitlines() if line.startswith(f"| {article(kind)} |")]
+    for name in ADDED[kind]:
+        assert f"`{name}`" in row or f"`{name.removesuffix('dummy.py')}`" in row, name
+
+
+def article(kind: str) -> str:
+    return f"{'an' if kind[0] in 'aeiou' else 'a'} {kind}"
+
+
+def test_each_table_has_the_names_of_the_schema() -> None:
+    """`auto` is chosen by other code; the networks' and shapes' tables load MXNet or need a run."""
+    assert set(choices.LAUNCHERS) == set(launchers.LAUNCHERS)
+    assert set(choices.SCHEDULERS) == set(schedulers.SCHEDULERS)
+    assert set(choices.GROUPINGS) == set(groups.GROUPINGS)
+    assert set(choices.ALGORITHMS) == {"auto", *cost.ALGORITHMS}
