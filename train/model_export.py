@@ -27,9 +27,9 @@ _OPSET = 13, 7
 
 
 def export_model(found: Checkpoint, folder: Path, *, onnx: bool) -> None:
-    """Write `model-symbol.json`, `model-0000.params` and `model.json`, which describes what the images
-    have to be, with `onnx` `model.onnx` too. Raises UserError: the checkpoint is damaged, or is not
-    of the network that its config names."""
+    """Write `model-symbol.json`, `model-0000.params` and `model.json`, which describes the images;
+    with `onnx` `model.onnx` too. Raises UserError: the checkpoint is damaged, or is not of the
+    network that its config names."""
     run = recorded_run(found)
     net = build_evaluation_network(found, run)
     shape = image_shape(net, 1, run.data.crop_px)
