@@ -26,7 +26,6 @@ from ..config.memory import rank_bytes
 from ..config.names import is_file
 from ..config.plan import Plan, build_plan
 from ..config.schema import Run
-from ..config.variants import optimizer_rule
 from . import limits  # noqa: F401 (registers the limits that judge configs too)
 from . import rcp as convergence
 from .published_lr import family_of, published_range
@@ -93,7 +92,7 @@ class ConfigUnderCheck:
         if name == "optimizer":
             return [self.setting("optimizer.variant", own.name)]
         if name == "epsilon":
-            return [self.setting("optimizer.epsilon", optimizer_rule(own).epsilon)]
+            return [self.setting("optimizer.epsilon", own.rule.epsilon)]
         return [self.setting(_SETTINGS[name])] if name in _SETTINGS else []
 
     def setting(self, key: str, value: Any = None) -> Setting:
@@ -243,7 +242,7 @@ def _shape(config: ConfigUnderCheck) -> Iterator[Violation]:
 @imagenet_rule("MLP755", "lars-eta", CLOSED_POLICY, _TABLE)
 def _eta(config: ConfigUnderCheck) -> Iterator[Violation]:
     """LARS has eta 0.001, as the reference."""
-    actual = optimizer_rule(config.run.optimizer).eta
+    actual = config.run.optimizer.rule.eta
     if config.run.optimizer.name == "lars" and actual != benchmark.LARS_ETA:
         expected = f"{plain(benchmark.LARS_ETA)}, as the reference"
         yield config.violation("optimizer.eta", expected, actual=actual)
