@@ -181,11 +181,7 @@ class Rn50:
         )
 
     def __call__(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-<<<<<<< HEAD
-        if arguments and arguments[0] in IN_PROCESS:
-=======
         if arguments and arguments[0] in IN_PROCESS and "-" not in arguments:
->>>>>>> train
             return in_this_process(arguments)
         process = self.start(*arguments)
         out, err = process.communicate(timeout=600)
