@@ -67,8 +67,8 @@ def common_precision(sources: Sequence[Source], system: System, asked: str | Non
     UserError: runs of different precisions, or another one asked for."""
     found = {source.config: precision_of(source.run, system) for source in sources if source.run}
     if len(set(found.values())) > 1:
-        told = ", ".join(f"{precision} in {path}" for path, precision in found.items())
-        raise UserError(f"runs of one precision expected, found {told}")
+        each = ", ".join(f"{precision} in {path}" for path, precision in found.items())
+        raise UserError(f"runs of one precision expected, found {each}")
     own = next(iter(found.values()), None)
     if asked is None or own is None:
         return asked or own or "fp16"
