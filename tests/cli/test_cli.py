@@ -78,7 +78,7 @@ def bad(tmp_path: Path) -> Path:
             [
                 "train/n01440764/a.JPEG: a JPEG or PNG image expected",
                 "val/n01440764/a.JPEG: a JPEG or PNG image expected",
-                "2 bad files of 2 images",
+                "2 bad file",
             ],
         ),
         (["data", "make", "/proc/images"], ["/proc/images: cannot create"]),
