@@ -23,7 +23,7 @@ from ..config.plan import build_plan
 from ..config.schema import Comm
 from .harness import Job, Outcome, bench, option, ratio_spread, repeated, scaled, spread, wall_s
 from .jobs import load_ready, measure_on_ranks
-from .resolution import MARK, MOST_UNCERTAIN, half_width, is_resolvable, why_not
+from .resolution import MARK, MOST_UNCERTAIN, half_width, is_resolvable
 
 if TYPE_CHECKING:
     from ..train.trainer import Trainer
@@ -137,7 +137,6 @@ def overlap(
     job.track("timing steps")
     seconds = measure_on_ranks(loaded, job.launcher, "overlap", ";".join(rules), rounds, steps)
     rows = overlap_rows(seconds)
-    line = unresolved_line(rows)
     return Outcome(
         rows=rows,
         figures={
@@ -162,7 +161,6 @@ def overlap(
         },
         header=OVERLAP_HEADER,
         table=overlap_table(rows),
-        notes=[line] if line else [],
     )
 
 
@@ -243,17 +241,3 @@ def overlap_table(rows: Sequence[Mapping[str, Any]]) -> list[tuple[str, ...]]:
         )
         for row in rows
     ]
-
-
-def unresolved_line(rows: Sequence[Mapping[str, Any]]) -> str | None:
-    """What the mark means and what would resolve it; None where nothing is marked."""
-    marked = [row for row in rows if not row["resolvable"]]
-    if not marked:
-        return None
-    shares = [row["communication_per_computing"]["median"] for row in marked]
-    return (
-        f"{MARK}: hidden part not resolvable for {', '.join(row['groups'] for row in marked)}: "
-        f"communication is {min(shares):.1%} to {max(shares):.1%} of computing, and "
-        + why_not([row["hidden_uncertainty"] for row in marked])
-        + ", and so would more --steps or a slower network (tests/lab/netlab.sh)"
-    )

@@ -56,5 +56,6 @@ def why_not(uncertainties: Sequence[float | None]) -> str:
         return "one round shows no spread to judge it by: two --rounds or more expected"
     return (
         f"the rounds differ by so much that it is known to +-{min(known):,.2f} at best, where "
-        f"+-{MOST_UNCERTAIN:g} is the limit (90 % interval): more --rounds would tell"
+        f"+-{MOST_UNCERTAIN:g} is the limit (90 % interval): more --rounds or --steps or a "
+        "slower network (tests/lab/netlab.sh) would resolve it"
     )

@@ -135,6 +135,7 @@ def print_outcome(track: Measuring, outcome: Any, as_json: bool, plot: Path | No
                 print(line)
         else:
             print_figures(outcome.ratios, outcome.figures)
+        print_unresolved(outcome.ratios)
     if plot is not None and outcome.draw:
         outcome.draw(plot)
     elif plot is not None:
@@ -149,12 +150,16 @@ def print_figures(ratios: dict[str, Any], figures: dict[str, Any]) -> None:
     """A table of the ratios and a line for each figure."""
     if ratios:
         print_table(("ratio", "median", "min", "max", "n"), ratio_rows(ratios))
-        marked = {k: r for k, r in ratios.items() if not r.get("resolvable", True)}
-        if marked:
-            reason = why_not([ratio["uncertainty"] for ratio in marked.values()])
-            print(f"{MARK}: not resolvable: {'; '.join(marked)}: {reason}")
     for name, value in figures.items():
         print(f"{name}: {_in_words(value)}")
+
+
+def print_unresolved(ratios: dict[str, Any]) -> None:
+    """What the mark means and what would resolve it; nothing where nothing is marked."""
+    marked = {name: r for name, r in ratios.items() if not r.get("resolvable", True)}
+    if marked:
+        reason = why_not([ratio["uncertainty"] for ratio in marked.values()])
+        print(f"{MARK}: not resolvable: {'; '.join(marked)}: {reason}")
 
 
 def ratio_rows(ratios: dict[str, Any]) -> list[tuple[str, ...]]:

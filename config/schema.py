@@ -6,6 +6,7 @@ descriptions are the reference's: `rn50 config explain`, docs/config.md.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
@@ -43,7 +44,7 @@ from .values import (
     Workers,
     default,
 )
-from .variants import VARIANTS
+from .variants import VARIANTS, Rule
 
 PLACES = ("data.path", "system.results")
 """Where files lie: relative to the YAML that holds them. Differs in a container and on another
@@ -297,6 +298,13 @@ class Optimizer(Section):
     def name(self) -> str:
         """The optimizer as MLPerf logs name it."""
         return VARIANTS[self.variant].optimizer
+
+    @property
+    def rule(self) -> Rule:
+        """The variant's rule, with the keys given here in place of the published ones."""
+        keys = ("eta", "epsilon", "momentum_correction")
+        given = {key: getattr(self, key) for key in keys if getattr(self, key) is not None}
+        return replace(VARIANTS[self.variant], **given)
 
 
 class Milestone(Section):

@@ -14,6 +14,7 @@ from __future__ import annotations
 import hashlib
 import mmap
 import os
+import tokenize
 import warnings
 from collections.abc import Callable, Mapping
 from concurrent.futures import ProcessPoolExecutor
@@ -54,16 +55,19 @@ def load_table(folder: Path, split: str) -> Table:
     path = folder / f"{split}.npy"
     try:
         with open_file(path) as file:
-            np.lib.format.read_magic(file)
-            shape, _, dtype = np.lib.format.read_array_header_1_0(file)
+            npy: Any = np.lib.format  # NumPy 1.23 has no types for it
+            npy.read_magic(file)
+            shape, _, dtype = npy.read_array_header_1_0(file)
             if dtype != TABLE or len(shape) != 1:
                 raise ValueError("an array of another type")
+            if file.tell() + shape[0] * TABLE.itemsize != os.fstat(file.fileno()).st_size:
+                raise ValueError(f"another size than that of its {shape[0]:,} rows")
             pages = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
             pages.madvise(mmap.MADV_WILLNEED)  # rows are looked up at random: read all in one go
             return np.frombuffer(pages, TABLE, shape[0], file.tell())
     except OSError as error:
         raise UserError(f"{path}: a sample table expected: {error.strerror}") from None
-    except ValueError as error:
+    except (ValueError, tokenize.TokenError) as error:
         raise UserError(f"{path}: a sample table expected, found {error}") from None
 
 
@@ -84,7 +88,7 @@ def check_before_run(data: Data, origins: Mapping[str, Origin] | None = None) ->
     manifest = load_manifest(folder, None if data.shards else WHOLE)
     if problems := [*wrong_counts(data, manifest.counts, folder / FILE_NAME, origins or {})]:
         raise UserError(*problems)
-    _check_sizes(folder, manifest)
+    check_sizes(folder, manifest)
     for split in SPLITS:
         _check_index(folder, split, manifest, sample=2)
     return manifest
@@ -112,7 +116,7 @@ def verify(
         UserError: the first fault, with file, offset and what was found.
     """
     manifest = load_manifest(folder, WHOLE)
-    _check_sizes(folder, manifest)
+    check_sizes(folder, manifest)
     for name, file in manifest.files.items() if sample is None else ():
         _check_digest(folder / name, file)
     tables = {}
@@ -150,7 +154,8 @@ def digest_file(path: Path) -> File:
     return File(bytes=size, sha256=sha.hexdigest())
 
 
-def _check_sizes(folder: Path, manifest: Manifest) -> None:
+def check_sizes(folder: Path, manifest: Manifest) -> None:
+    """Raises UserError: a file of a set has another size than its manifest says, or is missing."""
     for name, file in manifest.files.items():
         path, wanted = folder / name, file.bytes
         with failing_as(str(path)), open_file(path) as opened:

@@ -1,4 +1,4 @@
-"""Step times from MLPerf logs: what `rn50 predict --calibrate` fits a machine to."""
+"""Step times from MLPerf logs: what `rn50 predict calibrate` fits a machine to."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def common_precision(sources: Sequence[Source], system: System, asked: str | Non
     found = {source.config: precision_of(source.run, system) for source in sources if source.run}
     if len(set(found.values())) > 1:
         told = ", ".join(f"{precision} in {path}" for path, precision in found.items())
-        raise UserError(f"--calibrate: runs of one precision expected, found {told}")
+        raise UserError(f"runs of one precision expected, found {told}")
     own = next(iter(found.values()), None)
     if asked is None or own is None:
         return asked or own or "fp16"

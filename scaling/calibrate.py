@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from ..config.benchmark import IMAGENET_EVAL_SAMPLES
-from ..config.errors import UserError
 from ..config.machine import Compute, Performance, Point, System
 from .step import build, step_time
 
@@ -59,9 +58,7 @@ class Calibration:
 def calibrate(
     name: str, base: System, runs: Sequence[Measurement], precision: str = "fp16"
 ) -> Calibration:
-    """Fit `base` to `runs`. Raises UserError: no run, or runs that no rising line explains."""
-    if not runs:
-        raise UserError("--calibrate: one log or more expected, found none")
+    """Fit `base` to one run or more. Raises UserError: runs that no rising line explains."""
     about = base.performance or Performance()
     known: Compute | None = getattr(about, precision)
     one_batch = len({run.batch for run in runs}) == 1
@@ -76,7 +73,7 @@ def calibrate(
         ),
         fixed_s=fixed,
     )
-    update: dict[str, object] = {precision: compute, "sources": "rn50 predict --calibrate"}
+    update: dict[str, object] = {precision: compute, "sources": "rn50 predict calibrate"}
     if precision == "fp16":  # measured on this very machine: nothing to weigh against
         update["tensor_flops_per_s"] = None
     update.update(_clocks(about, runs))
@@ -105,8 +102,13 @@ def _fit(
     errors = [step_time(machine, run.gpus, run.batch).total_s / run.step_s - 1 for run in runs]
     error = math.sqrt(math.fsum(error**2 for error in errors) / len(errors))
     return Calibration(
-        *(system, machine.fixed_s, machine.per_image_s, about.jitter),
-        *(constants, error, len(runs)),
+        system=system,
+        fixed_s=machine.fixed_s,
+        per_image_s=machine.per_image_s,
+        jitter=about.jitter,
+        constants=constants,
+        error=error,
+        runs=len(runs),
     )
 
 

@@ -1,12 +1,12 @@
-"""Allreduce algorithms as messages: rounds of (src, dst, slice, add or replace), over NumPy. Pure.
+"""Allreduce algorithms as messages: rounds of senders and receivers, over NumPy. Pure.
 
-What `cost.py` states, these do: tests run them on arrays, where every rank must end with the sum,
-and count their rounds and bytes; `simulate.py` runs clocks on them. A buffer of whole
-elements (int n) is cut into whole chunks, one of bytes (float n) into equal ones.
+What `cost.py` states as formulas, these send: tests count their rounds and bytes, and `simulate.py`
+runs clocks on them.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from typing import NamedTuple, TypeAlias
 
@@ -16,193 +16,131 @@ from numpy.typing import NDArray
 from .cost import SEGMENT_BYTES, grid, parse_algorithm
 
 Ranks: TypeAlias = NDArray[np.int64]
-Offsets: TypeAlias = NDArray[np.int64] | NDArray[np.float64]
 Rounds: TypeAlias = Iterator["Round"]
 
 
 class Round(NamedTuple):
-    """Messages at once: [start, stop) of src's buffer is added to dst's, or replaces it."""
+    """Messages that travel at once, and that `repeat` times: `n_bytes` from each rank of `src` to
+    the one at the same place of `dst`, which adds them to its own where the round reduces."""
 
     src: Ranks
     dst: Ranks
-    start: Offsets
-    stop: Offsets
+    n_bytes: float
     reduce: bool
+    repeat: int = 1
 
 
 def schedule(
-    algorithm: str, ranks: int, n: float, default_grid: tuple[int, int] | None = None
+    algorithm: str, ranks: int, n_bytes: float, default_grid: tuple[int, int] | None = None
 ) -> Rounds:
-    """Rounds of `algorithm`, as `comm.algorithm` names it, with its grid or `default_grid`."""
+    """Rounds of `algorithm`, as `comm.algorithm` names it, with its grid or `default_grid`. The
+    double tree's are those of one chunk a tree, where others would follow."""
     name, sides = parse_algorithm(algorithm, ranks)
     if ranks == 1:
         return iter(())
-    return SCHEDULES[name](ranks, n, sides or default_grid or grid(ranks))
+    return SCHEDULES[name](ranks, n_bytes, sides or default_grid or grid(ranks))
 
 
-def _edges(start: Offsets, stop: Offsets, chunks: int) -> Offsets:
-    """Bounds of the chunks of each [start, stop): one row each, `chunks` + 1 columns."""
-    steps = (stop - start)[:, None] * np.arange(chunks + 1)
-    if np.issubdtype(steps.dtype, np.integer):
-        return start[:, None] + steps // chunks
-    return start[:, None] + steps / chunks
+def _half_ring(members: Ranks, n_bytes: float, *, reduce: bool, segments: int = 1) -> Rounds:
+    """Reduce-scatter or allgather of `n_bytes` in each row of `members`: chunks to the next."""
+    places = members.shape[1]
+    if places > 1:
+        src, dst = members.ravel(), np.roll(members, -1, axis=1).ravel()
+        yield Round(src, dst, n_bytes / places / segments, reduce, (places - 1) * segments)
 
 
-def _whole(n: float, rings: int) -> tuple[Offsets, Offsets]:
-    """[0, n) for each ring, in whole elements or in bytes."""
-    stop = np.full(rings, n)
-    return np.zeros_like(stop), stop
+def _rings(members: Ranks, n_bytes: float, segments: int = 1) -> Rounds:
+    yield from _half_ring(members, n_bytes, reduce=True, segments=segments)
+    yield from _half_ring(members, n_bytes, reduce=False, segments=segments)
 
 
-def _neighbours(members: Ranks) -> tuple[Ranks, Ranks]:
-    """(src, dst) of all rings: each row of `members` is one."""
-    return members.ravel(), np.roll(members, -1, axis=1).ravel()
+def _segmented_ring(ranks: int, n_bytes: float, _: tuple[int, int]) -> Rounds:
+    segments = max(1, math.ceil(n_bytes / ranks / SEGMENT_BYTES))
+    return _rings(np.arange(ranks)[None, :], n_bytes, segments)
 
 
-def _reduce_scatter(members: Ranks, edges: Offsets) -> Rounds:
-    """Place i of each ring sends chunk i - k and ends with the sum of chunk i + 1."""
-    ends, places = _neighbours(members), np.arange(members.shape[1])
-    for k in range(len(places) - 1):
-        chunk = (places - k) % len(places)
-        yield Round(*ends, edges[:, chunk].ravel(), edges[:, chunk + 1].ravel(), reduce=True)
-
-
-def _allgather(members: Ranks, edges: Offsets) -> Rounds:
-    """Place i of each ring starts with chunk i + 1 and sends chunk i + 1 - k."""
-    ends, places = _neighbours(members), np.arange(members.shape[1])
-    for k in range(len(places) - 1):
-        chunk = (places + 1 - k) % len(places)
-        yield Round(*ends, edges[:, chunk].ravel(), edges[:, chunk + 1].ravel(), reduce=False)
-
-
-def _rings(members: Ranks, start: Offsets, stop: Offsets) -> Rounds:
-    edges = _edges(start, stop, members.shape[1])
-    yield from _reduce_scatter(members, edges)
-    yield from _allgather(members, edges)
-
-
-def _ring(ranks: int, n: float, _: tuple[int, int]) -> Rounds:
-    return _rings(np.arange(ranks)[None, :], *_whole(n, 1))
-
-
-def segmented_ring(ranks: int, n: float, segment: float) -> Rounds:
-    """The ring with every message sent in segments of at most `segment`."""
-    k = max(1, int(np.ceil(n / ranks / segment)))
-    for whole in _ring(ranks, n, (1, ranks)):
-        edges = _edges(whole.start, whole.stop, k)
-        for i in range(k):
-            yield whole._replace(start=edges[:, i], stop=edges[:, i + 1])
-
-
-def _torus_2d(ranks: int, n: float, sides: tuple[int, int]) -> Rounds:
+def _torus_2d(ranks: int, n_bytes: float, sides: tuple[int, int]) -> Rounds:
     """Rows of `columns` neighbours reduce-scatter, columns reduce the chunks, rows gather."""
-    rows, columns = sides
-    members = np.arange(ranks).reshape(rows, columns)
-    edges = _edges(*_whole(n, rows), columns)
-    yield from _reduce_scatter(members, edges)
-    own = (np.arange(columns) + 1) % columns
-    yield from _rings(members.T, edges[0, own], edges[0, own + 1])
-    yield from _allgather(members, edges)
+    members = np.arange(ranks).reshape(sides)
+    yield from _half_ring(members, n_bytes, reduce=True)
+    yield from _rings(members.T, n_bytes / sides[1])
+    yield from _half_ring(members, n_bytes, reduce=False)
 
 
-def _hierarchical(ranks: int, n: float, sides: tuple[int, int]) -> Rounds:
-    """Reduce to the first of each row, a ring of those, broadcast: all n goes across."""
-    rows, columns = sides
-    members = np.arange(ranks).reshape(rows, columns)
-    leaders = members[:, 0]
-    edges = _edges(*_whole(n, rows), columns)
-    yield from _reduce_scatter(members, edges)
-    own = [(place + 1) % columns for place in range(columns)]
-    for place in range(1, columns):
-        piece = edges[:, own[place]], edges[:, own[place] + 1]
-        yield Round(members[:, place], leaders, *piece, reduce=False)
-    yield from _rings(leaders[None, :], *_whole(n, 1))
-    for place in range(1, columns):
-        piece = edges[:, own[place]], edges[:, own[place] + 1]
-        yield Round(leaders, members[:, place], *piece, reduce=False)
-    yield from _allgather(members, edges)
+def _hierarchical(ranks: int, n_bytes: float, sides: tuple[int, int]) -> Rounds:
+    """Reduce to the first of each row, a ring of those, broadcast: all bytes go across."""
+    members = np.arange(ranks).reshape(sides)
+    leaders, others = members[:, 0], members.T[1:]
+    chunk = n_bytes / sides[1]
+    yield from _half_ring(members, n_bytes, reduce=True)
+    for member in others:
+        yield Round(member, leaders, chunk, reduce=False)
+    yield from _rings(leaders[None, :], n_bytes)
+    for member in others:
+        yield Round(leaders, member, chunk, reduce=False)
+    yield from _half_ring(members, n_bytes, reduce=False)
 
 
-def _recursive_doubling(ranks: int, n: float, _: tuple[int, int]) -> Rounds:
+def _recursive_doubling(ranks: int, n_bytes: float, _: tuple[int, int]) -> Rounds:
     def core(active: Ranks) -> Rounds:
         for k in range(len(active).bit_length() - 1):
-            partner = active[np.arange(len(active)) ^ (1 << k)]
-            yield Round(active, partner, *_whole(n, len(active)), reduce=True)
+            yield Round(active, active[np.arange(len(active)) ^ (1 << k)], n_bytes, reduce=True)
 
-    return _folded(ranks, n, core)
+    return _folded(ranks, n_bytes, core)
 
 
-def _halving_doubling(ranks: int, n: float, _: tuple[int, int]) -> Rounds:
+def _halving_doubling(ranks: int, n_bytes: float, _: tuple[int, int]) -> Rounds:
     """Halves go to the neighbour, quarters two away, ...; then the sums come back that way."""
 
     def core(active: Ranks) -> Rounds:
-        start, stop = _whole(n, len(active))
-        places = np.arange(len(active))
-        held = []
-        for k in range(len(active).bit_length() - 1):
-            held.append((start, stop))
-            low = (places >> k) & 1 == 0  # keeps the lower half, sends the upper
-            middle = _edges(start, stop, 2)[:, 1]
-            partner = active[places ^ (1 << k)]
-            sent = np.where(low, middle, start), np.where(low, stop, middle)
-            yield Round(active, partner, *sent, reduce=True)
-            start, stop = np.where(low, start, middle), np.where(low, middle, stop)
-        for k in reversed(range(len(held))):
-            yield Round(active, active[places ^ (1 << k)], start, stop, reduce=False)
-            start, stop = held[k]
+        partners = [
+            active[np.arange(len(active)) ^ (1 << k)] for k in range(len(active).bit_length() - 1)
+        ]
+        for k, partner in enumerate(partners):
+            yield Round(active, partner, n_bytes / (2 << k), reduce=True)
+        for k, partner in reversed(list(enumerate(partners))):
+            yield Round(active, partner, n_bytes / (2 << k), reduce=False)
 
-    return _folded(ranks, n, core)
+    return _folded(ranks, n_bytes, core)
 
 
-def _folded(ranks: int, n: float, core: Callable[[Ranks], Rounds]) -> Rounds:
+def _folded(ranks: int, n_bytes: float, core: Callable[[Ranks], Rounds]) -> Rounds:
     """No power of two: of the first 2r ranks the even ones give theirs away and get the sum."""
     extra = ranks - (1 << (ranks.bit_length() - 1))
     given, taken = np.arange(0, 2 * extra, 2), np.arange(1, 2 * extra, 2)
     if extra:
-        yield Round(given, taken, *_whole(n, extra), reduce=True)
+        yield Round(given, taken, n_bytes, reduce=True)
     yield from core(np.concatenate([taken, np.arange(2 * extra, ranks)]))
     if extra:
-        yield Round(taken, given, *_whole(n, extra), reduce=False)
+        yield Round(taken, given, n_bytes, reduce=False)
 
 
-def _parents(ranks: int) -> Ranks:
-    """NCCL's binary tree: odd ranks are leaves; the root 0 is its own parent here."""
-    rank = np.arange(ranks)
-    bit = rank & -rank
-    up = (rank ^ bit) | (bit << 1)
-    return np.where(up < ranks, up, rank ^ bit)
-
-
-def _double_tree(ranks: int, n: float, _: tuple[int, int]) -> Rounds:
+def _double_tree(ranks: int, n_bytes: float, _: tuple[int, int]) -> Rounds:
     """Up to both roots and down again, a level a round; half the buffer in each tree."""
-    parents = _parents(ranks)
-    depths, at = np.zeros(ranks, np.int64), np.arange(ranks)
+    rank = np.arange(ranks)
+    bit = rank & -rank  # NCCL's binary tree: odd ranks are leaves; 0 is its own parent here
+    up = (rank ^ bit) | (bit << 1)
+    parents = np.where(up < ranks, up, rank ^ bit)
+    depths, at = np.zeros(ranks, np.int64), rank
     while at.any():
         depths += at > 0
         at = parents[at]
     # The second tree mirrors the first, or shifts it by one, so that its inner ranks are leaves.
-    plays = np.arange(ranks)
-    other = ranks - 1 - plays if ranks % 2 == 0 else (plays + 1) % ranks
-    start, middle, stop = _edges(*_whole(n, 1), 2)[0]
-
-    def level(depth: int, *, reduce: bool) -> Round:
+    other = ranks - 1 - rank if ranks % 2 == 0 else (rank + 1) % ranks
+    levels = []
+    for depth in range(1, int(depths.max()) + 1):
         child = np.flatnonzero(depths == depth)
         parent = parents[child]
-        low, high = np.full(len(child), start), np.full(len(child), middle)
-        ends = np.concatenate([child, other[child]]), np.concatenate([parent, other[parent]])
-        halves = np.concatenate([low, high]), np.concatenate([high, np.full(len(child), stop)])
-        return Round(*(ends if reduce else ends[::-1]), *halves, reduce=reduce)
-
-    deepest = int(depths.max())
-    for depth in range(deepest, 0, -1):
-        yield level(depth, reduce=True)
-    for depth in range(1, deepest + 1):
-        yield level(depth, reduce=False)
+        levels.append((np.r_[child, other[child]], np.r_[parent, other[parent]]))
+    for children, above in reversed(levels):
+        yield Round(children, above, n_bytes / 2, reduce=True)
+    for children, above in levels:
+        yield Round(above, children, n_bytes / 2, reduce=False)
 
 
 SCHEDULES: dict[str, Callable[[int, float, tuple[int, int]], Rounds]] = {
-    "ring": _ring,
-    "segmented_ring": lambda ranks, n, _: segmented_ring(ranks, n, SEGMENT_BYTES),
+    "ring": lambda ranks, n_bytes, _: _rings(np.arange(ranks)[None, :], n_bytes),
+    "segmented_ring": _segmented_ring,
     "recursive_doubling": _recursive_doubling,
     "recursive_halving_doubling": _halving_doubling,
     "torus_2d": _torus_2d,

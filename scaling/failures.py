@@ -19,10 +19,11 @@ from typing import Any, NamedTuple
 
 from ..config.benchmark import RESNET50_PARAMETERS
 from ..config.errors import UserError
+from ..config.machine import Performance
 from ..config.plan import spread
+from ..config.schema import Watchdog
 from .cost import parse_algorithm
 from .predict import Prediction, Segment, predict
-from .simulate import restart_s
 
 HOUR_S = 3600.0
 CHECKPOINT_BYTES = 2 * 4 * RESNET50_PARAMETERS
@@ -32,6 +33,12 @@ COPY_BYTES_PER_S = 3e9
 WRITE_BYTES_PER_S = 0.4e9
 """Digest, write and fsync in rank 0's thread: 0.52 s for ResNet-50 (docs/scaling.md)."""
 _MOST_CHECKPOINTS = 10_000
+END_S = 2.1
+"""From the discovery of a lost rank to the launcher's end, by tests/lab/control_plane.py at 16 and
+64 ranks (docs/notebook/control_plane.md)."""
+LAUNCH_S, LAUNCH_RANK_S = 1.0, 0.5e-3
+"""Serial work of a launch, by the same: CPU time of the launcher before its ranks, and of its
+watchdog for eight messages of each rank, of 60 us each, until it trains."""
 
 
 class Study(NamedTuple):
@@ -182,6 +189,20 @@ def _round(value: Any) -> Any:
     if isinstance(value, float):
         return round(value, 6) if math.isfinite(value) else None
     return value
+
+
+def restart_s(ranks: int, about: Performance) -> float:
+    """From a rank's failure until all `ranks` train again: found as silent, ended, launched, and
+    the machine's own start-up."""
+    control_s = Watchdog().silence_s + END_S + LAUNCH_S + ranks * LAUNCH_RANK_S
+    return control_s + about.init_s + about.startup_s
+
+
+def usual_outlooks(answer: Prediction) -> tuple[Outlook, list[tuple[Study, Outlook]]]:
+    """`answer` on nodes that fail at the usual rate, and at each published one."""
+    per_node = answer.job.system.ranks_per_node
+    studies = [(study, outlook(answer, study.gpu_hours / per_node)) for study in PUBLISHED]
+    return outlook(answer, USUAL.gpu_hours / per_node), studies
 
 
 def outlook(answer: Prediction, node_mtbf_h: float) -> Outlook:

@@ -1,7 +1,7 @@
 """What a data sheet says of a GPU's step: two rates and the launches of its software. Pure.
 
 step alone = launches + update bytes / memory rate + batch x (FLOP / tensor rate + bytes / memory
-rate). Four constants, fitted to all MLPerf rows of data-sheet machines at once (`crossval.py` fits
+rate). Four constants, fitted to all MLPerf rows of data-sheet machines at once (`validate.py` fits
 them again with rows left out, and a test compares).
 """
 

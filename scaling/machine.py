@@ -107,7 +107,7 @@ def build_machine(
     if about is None:
         raise UserError(
             f"{name}: a performance section in its YAML expected, found none: fit one to ImageNet "
-            "runs on it (`rn50 predict --calibrate RUN... --out mine.yaml`, then `--system "
+            "runs on it (`rn50 predict calibrate RUN... --out mine.yaml`, then `--system "
             "mine.yaml`), or name a described machine (`--system dgxa100`)"
         )
     compute = getattr(about, precision, None)

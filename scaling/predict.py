@@ -370,7 +370,7 @@ def step_sigma(machine: Machine, gpus: int, batch: int, total_s: float) -> float
 def step_sigmas(machine: Machine, gpus: int, batch: int, total_s: float) -> dict[str, float]:
     """What the error of a step is made of. The constants' part follows from the weighing of data
     sheet and points (`machine.py`); the rest was set so that 90 % intervals hold 85 to 95 % of the
-    rows left out (`crossval.py`)."""
+    rows left out (`validate.py`)."""
     points = machine.points
     known_gpus = max((point.gpus for point in points), default=1)
     far = SIGMA_PER_DOUBLING_OF_GPUS * max(0.0, math.log2(gpus / known_gpus))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -67,7 +68,11 @@ def draw_plots(loaded: LoadedSweep, study: Study) -> dict[str, str]:
         "importance": draw.plot_param_importances,
     }
     plots = {}
-    with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "rn50"}):
+    with (
+        warnings.catch_warnings(),
+        matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "rn50"}),
+    ):
+        warnings.simplefilter("ignore")  # of too few trials, which the plots show
         for name, plot in draws.items():
             axes = plot(study.optuna, target_name=objective_label(loaded))
             plots[name] = svg(axes.figure, bbox_inches="tight")

@@ -49,7 +49,7 @@ class Study:
         Raises:
             UserError: not a journal, or one of another definition: the keys that differ.
         """
-        optuna.logging.set_verbosity(optuna.logging.WARNING)
+        optuna.logging.set_verbosity(optuna.logging.ERROR)
         warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
         journal = (folder / JOURNAL).resolve()
         self._sweep = sweep

@@ -56,40 +56,35 @@ def sync_bn_statistics(
 
 
 def evaluate(
-    scores_of: Callable[[nd.NDArray], Sequence[nd.NDArray]],
+    score: Callable[[nd.NDArray], nd.NDArray],
     next_batch: Callable[[], Batch],
     comm: Communicator,
     *,
     batches: int,
     samples: int,
     reads: HostReads,
-) -> list[Accuracy]:
+) -> Accuracy:
     """Count hits over `batches` batches on every rank and add them up.
 
     Args:
-        scores_of: answers images with one array (image, class) for each classifier that is
-            scored: logits or probabilities, of any float type.
-        reads: brings the three counts of a classifier to the host.
+        score: answers images with an array (image, class), of any float type.
+        reads: brings the three counts to the host.
 
     Raises:
         UserError: the ranks together did not see exactly `samples` images.
     """
-    totals: list[nd.NDArray] = []
+    total: Any = 0
     running: deque[Any] = deque()
     for _ in range(batches):
         images, labels = next_batch()
-        counts = [_counts(scores, labels) for scores in scores_of(images)]
-        totals = [a + b for a, b in zip(totals, counts, strict=True)] if totals else counts
-        running.append((totals[-1], images))
+        total = _counts(score(images), labels) + total
+        running.append((total, images))
         if len(running) > RUN_AHEAD_STEPS:
             running.popleft()[0].wait_to_read()  # as in the loop: bounds the queue
-    found = []
-    for counts in totals:
-        correct, correct_top5, total = reads.counts(comm.sum_counts(counts))
-        if total != samples:
-            raise UserError(f"evaluation: {samples} images expected, found {total}")
-        found.append(Accuracy(correct, total, correct_top5))
-    return found
+    correct, correct_top5, seen = reads.counts(comm.sum_counts(total))
+    if seen != samples:
+        raise UserError(f"evaluation: {samples} images expected, found {seen}")
+    return Accuracy(correct, seen, correct_top5)
 
 
 def _counts(scores: nd.NDArray, labels: nd.NDArray) -> nd.NDArray:

@@ -15,7 +15,7 @@ import numpy as np
 from mxnet import nd
 
 from ..config.schema import Optimizer
-from ..config.variants import Rule, optimizer_rule
+from ..config.variants import Rule
 from . import kernels
 from .loss_scale import LossScaler
 from .networks import load_arrays
@@ -86,7 +86,7 @@ class Updater:
         scaler: LossScaler | None = None,
         epoch_at: Callable[[int], float] = float,
     ) -> None:
-        self._rule = optimizer_rule(settings)
+        self._rule = settings.rule
         self._tensors = [tensor_of(p, ctx, settings, self._rule) for p in parameters]
         self._epoch_at = epoch_at
         # Operations that run as one; 0: each alone. On a GPU each ends with a synchronization of

@@ -150,19 +150,6 @@ def _check_batches(found: Checkpoint, plan: Plan) -> None:
             f"batch: a global batch of {expected} expected, as in {found.path}, found {batches}: "
             "keep ranks x batch.per_rank"
         )
-    state = found.meta.state
-    if (samples := plan.images_after(state.step)) != state.samples:
-        raise UserError(
-            f"{found.path}: {samples} samples after step {state.step} expected, "
-            f"found {state.samples}"
-        )
-    trained = state.epochs_trained
-    first, last = plan.epoch_end_step(trained), plan.epoch_end_step(trained + 1)
-    if not first <= state.step <= last or state.epochs_evaluated > state.epochs_trained:
-        raise UserError(
-            f"{found.path}: {trained} epochs trained and {state.epochs_evaluated} "
-            f"evaluated do not fit step {state.step}"
-        )
 
 
 def _batches_of(plan: Plan) -> str:

@@ -180,8 +180,8 @@ def evaluate_epoch(trainer: Trainer, epoch: int) -> Accuracy:
             active_ranks=plan.segment_of_epoch(epoch).active_ranks,
         )
         copy_parameters(trainer.model.net, trainer.model.eval_net)
-        (accuracy,) = evaluate(
-            lambda images: [trainer.model.eval_net(images)],
+        accuracy = evaluate(
+            trainer.model.eval_net,
             trainer.next_eval_batch,
             trainer.comm,
             batches=eval_batches(run.data.eval_samples, plan.ranks, run.eval.batch_per_rank),

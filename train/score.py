@@ -1,8 +1,7 @@
-"""`python -m rn50.train.score RESULT CONFIG CHECKPOINT...`: one rank that scores checkpoints.
+"""`python -m rn50.train.score RESULT CONFIG CHECKPOINT`: one rank that scores a checkpoint.
 
-Rank 0 leaves the counts of each and of their ensemble in the file RESULT. The evaluation is that of
-a run: its network, its images by DALI, its shards, its counting (`evaluate.py`). Images, batch and
-device are those of the first config.
+Rank 0 leaves the counts in the file RESULT. The evaluation is that of a run: its network, its
+images by DALI, its shards, its counting (`evaluate.py`).
 """
 
 from __future__ import annotations
@@ -11,7 +10,6 @@ import json
 import os
 import sys
 import traceback
-from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -29,15 +27,14 @@ from .connection import Connection
 from .process_info import ProcessInfo, read_process_info
 
 
-def main(result: Path, *pairs: Path) -> None:
+def main(result: Path, config: Path, manifest: Path) -> None:
     """Score on this rank. If that fails, the reason is left beside `result`, as a rank that trains
     leaves it, and the process ends at once: exit handlers would wait for the other ranks."""
     place = read_process_info()
     try:
-        runs = [load(config).run for config in pairs[::2]]
-        counts = score(runs, [checkpoint.read(path) for path in pairs[1::2]], place)
+        counts = score(load(str(config)).run, checkpoint.read(manifest), place)
         if place.rank == 0:
-            write_file(result, json.dumps({"counts": counts}))
+            write_file(result, json.dumps(counts))
     except BaseException as error:  # whatever it was, the others must not wait
         failure = {"rank": place.rank, "host": place.host, "phase": "evaluation", "step": 0}
         traceback.print_exc()
@@ -48,16 +45,10 @@ def main(result: Path, *pairs: Path) -> None:
         os._exit(EXIT_FAILED)
 
 
-def score(
-    runs: Sequence[Run], found: Sequence[Checkpoint], place: ProcessInfo
-) -> list[dict[str, int]]:
-    """The counts of `evaluate.Accuracy` over all ranks: of each checkpoint, and last of their
-    ensemble, the mean of their softmax in float32. All see the same batches in one pass."""
-    run = runs[0]
+def score(run: Run, found: Checkpoint, place: ProcessInfo) -> dict[str, int]:
+    """The counts of `evaluate.Accuracy` over all ranks."""
     connection = Connection(run, Timeline(place.rank), over_mpi=place.over_mpi)
     connection.begin()
-    from mxnet import nd
-
     from ..data.pipeline import build_eval_source
     from .comm import communicator, context
     from .evaluate import evaluate
@@ -67,7 +58,6 @@ def score(
     ctx, ranks = context(run.system.device, place.local_rank), place.world_size
     comm = communicator(ctx, connection, ranks)
     comm.start()
-    nets = [_network(*pair, comm, place, ctx) for pair in zip(runs, found, strict=True)]
     images = build_eval_source(
         run.data,
         batch_per_rank=run.eval.batch_per_rank,
@@ -75,13 +65,8 @@ def score(
         ranks=ranks,
         device_id=ctx.device_id if decodes_on_gpu(run) else None,
     )
-
-    def scores_of(batch: Any) -> list[Any]:
-        logits = [net(batch) for net in nets]
-        return [*logits, sum(nd.softmax(one.astype("float32")) for one in logits) / len(nets)]
-
-    accuracies = evaluate(
-        scores_of,
+    accuracy = evaluate(
+        _network(run, found, comm, place, ctx),
         batches_of(images, ctx),
         comm,
         batches=eval_batches(run.data.eval_samples, ranks, run.eval.batch_per_rank),
@@ -89,7 +74,7 @@ def score(
         reads=HostReads(),
     )
     comm.stop()
-    return [accuracy._asdict() for accuracy in accuracies]
+    return accuracy._asdict()
 
 
 def _network(run: Run, found: Checkpoint, comm: Any, place: ProcessInfo, ctx: Any) -> Any:
@@ -102,7 +87,6 @@ def _network(run: Run, found: Checkpoint, comm: Any, place: ProcessInfo, ctx: An
     net, eval_net, _ = build_networks(
         run.model, run.data.classes, crop_px=run.data.crop_px, seed=0, ctx=ctx
     )
-    # It waits for all before: the last network's statistics were reduced under the same name.
     restore_network(found, net, rank=place.rank, ranks=place.world_size)
     if len(found.parts) > 1 and place.world_size == found.meta.ranks:
         mode, active = run.eval.bn_stats, active_ranks(found)

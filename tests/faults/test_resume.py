@@ -68,6 +68,19 @@ def interrupt(rn50: Any, data: Path, launcher: str, sign: str = "") -> Path:
     return rn50.run_folder()
 
 
+@pytest.fixture(scope="module")
+def spent(tmp_path_factory: pytest.TempPathFactory, small_data: Path) -> Path:
+    """The folder of a run whose budget ended after three epochs, for `copied`."""
+    from tests.conftest import Rn50
+
+    return interrupt(Rn50(tmp_path_factory.mktemp("spent")), small_data, LAUNCHERS[-1])
+
+
+@pytest.fixture
+def copied(spent: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(spent, tmp_path / "run"))
+
+
 def resume(rn50: Any, folder: Path, *more: str) -> subprocess.CompletedProcess[str]:
     words = words_to_repeat(folder, RESUME)
     return rn50("launch", "--resume", str(folder), "limits.epochs=null", *words, *more)
@@ -132,9 +145,9 @@ def test_resumed_is_uninterrupted_whatever_the_update(
 
 
 def test_a_torn_checkpoint_and_a_wall_clock_set_back_cost_time_not_bits(
-    rn50: Any, small_data: Path, whole: Path
+    rn50: Any, copied: Path, whole: Path
 ) -> None:
-    folder = interrupt(rn50, small_data, LAUNCHERS[-1])
+    folder = copied
     log = folder / "result_0.txt"
     text = re.sub(r'(?<="time_ms": )\d+', lambda ms: str(int(ms[0]) + 3_600_000), log.read_text())
     log.write_text(text)  # as if the wall clock had been an hour ahead
@@ -153,9 +166,9 @@ def test_a_torn_checkpoint_and_a_wall_clock_set_back_cost_time_not_bits(
 
 
 def test_a_log_that_a_crash_cut_short_has_a_gap_and_says_so(
-    rn50: Any, small_data: Path, whole: Path
+    rn50: Any, copied: Path, whole: Path
 ) -> None:
-    folder = interrupt(rn50, small_data, LAUNCHERS[-1])
+    folder = copied
     log = folder / "result_0.txt"
     log.write_bytes(log.read_bytes()[:1500])  # as after the loss of power
     done = resume(rn50, folder, "--launcher", LAUNCHERS[-1])
@@ -189,9 +202,9 @@ def test_after_a_bit_flip_the_run_goes_on_from_where_replicas_agreed(
 
 
 def test_another_rank_count_goes_on_and_says_that_bits_differ(
-    rn50: Any, small_data: Path, whole: Path
+    rn50: Any, copied: Path, whole: Path
 ) -> None:
-    folder = interrupt(rn50, small_data, LAUNCHERS[-1])
+    folder = copied
     done = resume(rn50, folder, "--ranks", "4", "--launcher", LAUNCHERS[-1])
     assert "system.ranks_per_node 2 -> 4" in done.stdout and "bits will differ" in done.stdout
     assert [r["step"] for r in records(folder)] == [r["step"] for r in records(whole)]
@@ -199,8 +212,8 @@ def test_another_rank_count_goes_on_and_says_that_bits_differ(
     assert ours != theirs and abs(ours - theirs) < 0.2, "batch norm over 5 images, not 10"
 
 
-def test_another_config_is_refused(rn50: Any, small_data: Path) -> None:
-    folder = interrupt(rn50, small_data, LAUNCHERS[-1], "step 15/")
+def test_another_config_is_refused(rn50: Any, small_data: Path, copied: Path) -> None:
+    folder = copied
     log = (folder / "result_0.txt").read_bytes()
     done = resume(rn50, folder, "optimizer.base_lr=0.06")
     assert done.returncode == 2

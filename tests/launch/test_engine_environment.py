@@ -67,12 +67,6 @@ def test_gpu_ranks_get_nvidias_bulk_sizes_and_lazy_kernels() -> None:
     assert not any(name.startswith(("MXNET_EXEC", "CUDA")) for name in on_cpus)
 
 
-def test_no_path_of_libraries_is_set_for_gpu_ranks() -> None:
-    """MXNet and Horovod find them by links beside libmxnet.so (scripts/setup_gpu.sh)."""
-    settings = engine_environment(load("dgxa100_8", GPUS).run, "nccl", {}).settings
-    assert not any("PATH" in name for name in settings)
-
-
 def test_kernels_that_repeat_are_asked_for_where_a_run_shall() -> None:
     def settings(*overrides: str) -> dict[str, str]:
         return engine_environment(load("dgxa100_8", [*GPUS, *overrides]).run, "nccl", {}).settings
@@ -172,13 +166,6 @@ def test_the_machines_own_settings_win_over_ours_and_the_users_over_both() -> No
     environment = engine_environment(run, "mpi", users)
     assert environment.kept == users
     assert not environment.settings.keys() & users
-
-
-def test_fujitsus_run_on_nccl() -> None:
-    settings = engine_environment(load("abci_2048_open").run, "nccl", {}).settings
-    assert settings["HOROVOD_TORUS_ALLREDUCE"] == "1"
-    assert settings["HOROVOD_CYCLE_TIME"] == "0.2"
-    assert settings["OMP_NUM_THREADS"] == "10"
 
 
 @pytest.mark.parametrize(

@@ -49,12 +49,6 @@ def test_a_second_start_is_refused_while_the_first_runs(
     assert not (tmp_path / "exit_code.1").exists()
 
 
-def test_an_error_of_ours_is_no_success(tmp_path: Path) -> None:
-    with pytest.raises(ZeroDivisionError), open_job(tmp_path, log=False):
-        raise ZeroDivisionError
-    assert (tmp_path / "exit_code").read_text() == "3\n"
-
-
 def run_job(folder: Path, *overrides: str, runs: int = 1) -> int:
     with open_job(folder, log=False) as job:
         run_all(job, Request("smoke", overrides, runs, "mpirun"), lambda _: lambda done, of: None)

@@ -20,7 +20,6 @@ from rn50.launch.preflight import (
     idle_gpus_note,
     obstacles_here,
     refusals,
-    runs_here,
 )
 from rn50.launch.run import Options, launch
 from rn50.launch.submit import plan_submission
@@ -55,16 +54,6 @@ def test_what_launch_refuses_check_and_submit_refuse(
     with pytest.raises(UserError) as launched:
         launch(loaded, lambda name: lambda done, total: None, Options("mpirun"))
     assert str(submitted.value) == str(launched.value) == found
-    assert not list(tmp_path.iterdir())
-
-
-def test_a_schedule_without_an_evaluation_leaves_no_folder(tmp_path: Path) -> None:
-    short = ("schedule.length=20 steps", "schedule.warmup=5 steps")
-    loaded = load("quick", [*short, f"system.results={tmp_path}"])
-    with pytest.raises(UserError, match=r"eval\.offset: no evaluation in 1 epochs"):
-        plan_submission(loaded, "slurm", 1, tmp_path)
-    with pytest.raises(UserError, match=r"eval\.offset: no evaluation in 1 epochs"):
-        launch(loaded, lambda name: lambda done, total: None, Options("mpirun"))
     assert not list(tmp_path.iterdir())
 
 
@@ -123,12 +112,6 @@ def test_memory_of_devices_and_networks_without_an_estimate() -> None:
     assert device_bytes(System(accelerator="NVIDIA Tesla P100")) is None
     assert rank_bytes(load("you_alexnet_32k").run) is None
     assert obstacles_here(load("you_alexnet_32k", ["system.nodes=1"]).run, Here(1, "mxnet")) == []
-
-
-def test_where_ranks_start() -> None:
-    quick = load("quick").run
-    assert runs_here(quick, "mpirun") and not runs_here(quick, "srun")
-    assert not runs_here(load("quick", ["system.nodes=2"]).run, "mpirun")
 
 
 def test_gpus_that_stay_idle_are_named() -> None:

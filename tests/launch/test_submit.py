@@ -124,17 +124,6 @@ def test_dry_run_prints_script_and_command_and_makes_nothing(rn50) -> None:
     assert not rn50.results.exists()
 
 
-def test_bad_names_are_one_line(rn50) -> None:
-    done = rn50("submit", "smoke", "--scheduler", "condor", f"system.results={rn50.results}")
-    assert done.returncode == 2
-    assert done.stderr == (
-        "rn50: error: --scheduler: slurm, sge, pbs, lsf, local expected, found condor\n"
-    )
-    done = rn50("submit", "smoke", "system.job.acount=x")
-    assert "unknown key; did you mean account?" in done.stderr
-    assert not rn50.results.exists()
-
-
 # --- the schedulers' own commands, replaced by programs that say what the real ones say ---
 
 
@@ -236,25 +225,30 @@ def test_system_page_of_a_recorded_machine(tmp_path: Path) -> None:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
     machine = read_machine(tmp_path)
-    assert machine["host_processors_per_node"] == "2"
-    assert machine["host_processor_core_count"] == "2"
-    assert machine["host_processor_vcpu_count"] == "4"
-    assert machine["host_memory_capacity"] == "378 GB"
-    assert machine["operating_system"] == "CentOS Linux 7 (Core)"
     packages = {"mxnet-cu112": "1.9.1", "horovod": "0.28.1", "nvidia-nccl-cu11": None}
     run = load("abci_2048_open").run
-    page = describe_system(run, machine, packages, None)
-    assert page["framework"] == "MXNet 1.9.1 (mxnet-cu112)"
-    assert page["other_software_stack"] == ("horovod 0.28.1, nvidia-nccl-cu11 (not installed here)")
-    assert page["accelerator_model_name"] == run.system.accelerator
     found = Gpus("535.129.03", (12, 2), (Gpu("Tesla V100-SXM2-16GB", (7, 0)),) * 4)
-    told = describe_system(run, machine, packages, found)
-    assert told["accelerator_model_name"] == "Tesla V100-SXM2-16GB"
-    assert told["other_software_stack"].endswith(", NVIDIA driver 535.129.03")
-    on_cpus = describe_system(load("smoke").run, machine, packages, found)
-    assert on_cpus["accelerator_model_name"] == "N/A"
-    assert page["number_of_nodes"] == "512" and page["accelerators_per_node"] == "4"
-    assert page["accelerator_memory_capacity"] == "16 GB"
-    assert page["status"] in ("Available on-premise", "Research, Development, or Internal (RDI)")
+    page = describe_system(run, machine, packages, found)
     assert all(isinstance(value, str) for value in page.values())
-    assert read_machine(tmp_path / "nothing")["host_processors_per_node"] == "1"
+    assert (
+        page.items()
+        >= {
+            "host_processors_per_node": "2",
+            "host_processor_core_count": "2",
+            "host_processor_vcpu_count": "4",
+            "host_memory_capacity": "378 GB",
+            "operating_system": "CentOS Linux 7 (Core)",
+            "framework": "MXNet 1.9.1 (mxnet-cu112)",
+            "other_software_stack": "horovod 0.28.1, nvidia-nccl-cu11 (not installed here), "
+            "NVIDIA driver 535.129.03",
+            "accelerator_model_name": "Tesla V100-SXM2-16GB",
+            "number_of_nodes": "512",
+            "accelerators_per_node": "4",
+            "accelerator_memory_capacity": "16 GB",
+        }.items()
+    )
+    elsewhere = describe_system(run, read_machine(tmp_path / "nothing"), packages, None)
+    assert elsewhere["accelerator_model_name"] == run.system.accelerator
+    assert (
+        describe_system(load("smoke").run, machine, packages, found)["accelerators_per_node"] == "0"
+    )

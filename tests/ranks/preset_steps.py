@@ -51,7 +51,7 @@ def two_steps(name: str, overrides: list[str], out: Path) -> dict[str, Any]:
     context.log.epoch_stop(1)
     nd.waitall()
     after = dict(weights(trainer))
-    accuracy = evaluate_epoch(trainer, 1).accuracy
+    accuracy = evaluate_epoch(trainer, 1)
     context.log.block_stop(1)
     context.log.run_stop(success=False)
     everything = [p.data().asnumpy() for p in trainer.model.net.collect_params().values()]

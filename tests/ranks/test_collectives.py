@@ -14,15 +14,14 @@ from tests import mpi
 
 pytestmark = pytest.mark.slow
 BODY, LATE_BODY = (Path(__file__).with_name(name) for name in ("sum_body.py", "late_body.py"))
-ALGORITHMS = ("ring", "segmented_ring", "recursive_doubling", "recursive_halving_doubling")
 CASES = [
-    # A count that is odd and one that is a power of two; then one that is neither, in more rounds.
-    *((mpi.LAUNCHER, algorithm, ranks) for algorithm in ALGORITHMS for ranks in (3, 4)),
+    (mpi.LAUNCHER, "ring", 3),
+    (mpi.LAUNCHER, "segmented_ring", 4),
+    (mpi.LAUNCHER, "recursive_doubling", 4),
     (mpi.LAUNCHER, "recursive_halving_doubling", 6),
     (mpi.LAUNCHER, "torus_2d", 6),
-    (mpi.LAUNCHER, "torus_2d(4x2)", 8),
     ("gloo", "ring", 3),
-    ("gloo", "torus_2d", 4),
+    ("gloo", "torus_2d(2x2)", 4),
 ]
 
 
@@ -63,17 +62,15 @@ def test_who_is_done_waits_for_those_who_are_late(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.glob("summed_*")) == ["summed_2", "summed_3"]
 
 
-def test_sums_that_travel_as_float16_are_as_good_as_float16(tmp_path: Path) -> None:
-    worst = worst_error(
-        tmp_path, "gloo", 2, "comm.gradient_dtype=float16", "comm.groups=equal_count(2)"
-    )
-    assert 1e-5 < worst < 2e-2  # 11 bits of at most 8
-
-
-@pytest.mark.parametrize("wire", ["model", "float16"])
-def test_a_float16_model_sums_on_either_wire(wire: str, tmp_path: Path) -> None:
-    overrides = [f"comm.gradient_dtype={wire}", "model.dtype=float16", "comm.groups=equal_bytes(3)"]
-    assert 1e-5 < worst_error(tmp_path, "gloo", 2, *overrides) < 2e-2
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ["comm.gradient_dtype=float16", "comm.groups=equal_count(2)"],
+        ["model.dtype=float16", "comm.groups=equal_bytes(3)"],
+    ],
+)
+def test_sums_in_float16_are_as_good_as_float16(overrides: list[str], tmp_path: Path) -> None:
+    assert 1e-5 < worst_error(tmp_path, "gloo", 2, *overrides) < 2e-2  # 11 bits of at most 8
 
 
 @mpi.NEEDED

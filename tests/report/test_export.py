@@ -97,62 +97,6 @@ def test_an_evaluation_again_finds_the_recorded_counts(rn50: Rn50, run: Path) ->
     assert not list(run.parent.parent.glob(".evaluate-*"))
 
 
-def logits_of(path: Path) -> tuple[Any, Any]:
-    """(logits in float64, labels) of the evaluation images, by one checkpoint alone."""
-    import mxnet as mx
-
-    from rn50.data.pipeline import build_eval_source
-    from rn50.train.checkpoint_state import restore_network
-    from rn50.train.networks import build_networks, copy_parameters
-
-    found = checkpoint_folder.chosen(path)
-    config = load(str(found.path.parents[1] / "config.yaml")).run
-    data = config.data
-    net, eval_net, _ = build_networks(
-        config.model, data.classes, crop_px=data.crop_px, seed=0, ctx=mx.cpu()
-    )
-    restore_network(found, net)
-    copy_parameters(net, eval_net)
-    batch = build_eval_source(data, batch_per_rank=data.eval_samples, rank=0, ranks=1).next()
-    return eval_net(batch.images).asnumpy().astype(np.float64), batch.labels.asnumpy()
-
-
-def counts_of(scores: Any, labels: Any) -> tuple[int, int]:
-    """(top-1, top-5) hits."""
-    hits = np.argsort(-scores, axis=1)[:, :5] == labels[:, None]
-    return int(hits[:, 0].sum()), int(hits.any(axis=1).sum())
-
-
-@pytest.mark.slow
-def test_an_ensemble_averages_the_softmax_of_different_networks(
-    rn50: Rn50, run: Path, tmp_path: Path
-) -> None:
-    other = train(
-        tmp_path, "seed=2", "model.width=24", f"data.path={load(run / 'config.yaml').run.data.path}"
-    )
-    earlier = next((run / "checkpoint").glob("step_*.ckpt"))
-    members = [run, other, earlier]
-    done = rn50("evaluate", *map(str, members), *places(run), "--json")
-    assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
-    logits, (labels, *_) = zip(*map(logits_of, members), strict=True)
-    shares = [np.exp(one) / np.exp(one).sum(axis=1, keepdims=True) for one in logits]
-    expected = [counts_of(scores, labels) for scores in (*logits, np.mean(shares, axis=0))]
-    scored = [(one["correct"], one["correct_top5"]) for one in (*found["runs"], found["ensemble"])]
-    assert scored == expected
-    assert counts_of(np.mean(logits, axis=0), labels) != expected[-1]  # which these would show
-
-
-@pytest.mark.slow
-def test_runs_of_other_images_make_no_ensemble(rn50: Rn50, run: Path, tmp_path: Path) -> None:
-    other = shutil.copytree(run, tmp_path / "other")
-    config = (other / "config.yaml").read_text()
-    (other / "config.yaml").write_text(config.replace("crop_px: 24", "crop_px: 20"))
-    done = rn50("evaluate", str(run), str(other), *places(run))
-    said = f"{other}: data.crop_px 24 expected, as in {run}, found 20; the networks of an ensemble"
-    assert (done.returncode, done.stderr.count("\n")) == (2, 1) and said in done.stderr
-
-
 @pytest.mark.slow
 def test_plain_mxnet_scores_the_exported_model_as_the_run_did(
     rn50: Rn50, run: Path, tmp_path: Path

@@ -13,7 +13,7 @@ from rn50.config.load import load, load_system, system_yaml
 from rn50.config.names import list_presets
 from rn50.scaling.calibrate import Measurement, calibrate
 from rn50.scaling.predict import Prediction, job_of_config, job_of_system, predict
-from rn50.scaling.simulate import simulate_job
+from rn50.scaling.simulate import Faults, simulate_job
 from rn50.scaling.step import build, step_time
 
 FUZZ = settings(max_examples=40)
@@ -208,14 +208,10 @@ def test_simulation_agrees_with_the_closed_form() -> None:
 def test_simulated_faults_cost_time() -> None:
     job = job_of_system("dgxa100", load_system("dgxa100"), 64, 51)
     good = simulate_job(job, 12)
-    slow = simulate_job(job, 12, slow_node=1.5)
-    link = simulate_job(job, 12, slow_link=4.0)
-    failed = simulate_job(job, 12, fail_step=11)
+    slow = simulate_job(job, 12, faults=Faults(slow_node=1.5))
+    link = simulate_job(job, 12, faults=Faults(slow_link=4.0))
     assert link["exposed_ms"] > 2 * good["exposed_ms"]
     assert slow["step_ms"] > 1.3 * good["step_ms"]
-    assert failed["lost_s"] > 10
-    with pytest.raises(UserError, match="--fail-step"):
-        simulate_job(job, 12, fail_step=12)
     with pytest.raises(UserError, match="two GPUs"):
         simulate_job(job_of_system("dgxa100", load_system("dgxa100"), 1, 51), 12)
 

@@ -2,14 +2,30 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections import Counter
+from pathlib import Path
 
 import pytest
 
 from rn50.config.load import load_system
+from rn50.config.machine import Performance
+from rn50.config.names import list_systems
 from rn50.scaling.epochs import read_table
-from rn50.scaling.validate import Row, left_out, summarise, validate
+from rn50.scaling.gpu import SHEET
+from rn50.scaling.validate import (
+    FACTS,
+    Row,
+    Score,
+    cases,
+    count_constants,
+    cross_validate,
+    fit_sheet,
+    left_out,
+    summarise,
+    validate,
+)
 
 
 @pytest.fixture(scope="module")
@@ -23,7 +39,7 @@ def test_mean_errors_are_as_promised(rows: list[Row]) -> None:
 
 
 def test_large_runs_are_no_worse_than_small_ones(rows: list[Row]) -> None:
-    """Those that are no point of their machine; `test_crossval.py` leaves the points out too."""
+    """Those that are no point of their machine; `cross_validate` leaves the points out too."""
     large = [row for row in rows if row.kind == "step" and row.gpus >= 256 and not row.calibrated]
     assert len(large) >= 13
     assert sum(abs(row.error) for row in large) / len(large) <= 0.08
@@ -78,7 +94,19 @@ def test_calibrated_rows_are_marked_and_few(rows: list[Row]) -> None:
 
 def test_a_summary_leaves_calibrated_rows_out() -> None:
     def row(predicted: float, calibrated: bool) -> Row:
-        return Row("step", "s", "m", "n", 8, 1, 10.0, predicted, 9.0, 11.0, calibrated)
+        return Row(
+            kind="step",
+            source="s",
+            machine="m",
+            name="n",
+            gpus=8,
+            batch=1,
+            published=10.0,
+            predicted=predicted,
+            low=9.0,
+            high=11.0,
+            calibrated=calibrated,
+        )
 
     summary = summarise([row(12.0, False), row(9.0, False), row(30.0, True)], "step")
     assert summary.mean_absolute_error == pytest.approx(0.15)
@@ -87,12 +115,62 @@ def test_a_summary_leaves_calibrated_rows_out() -> None:
 
 
 def test_the_documented_table_is_the_one_generated(rn50, root) -> None:
-    """`rn50 predict --validate > docs/scaling/validation.txt`; its end is in `docs/scaling.md`, its
+    """`rn50 predict validate > docs/scaling/validation.txt`; its end is in `docs/scaling.md`, its
     two mean errors in the README."""
-    printed = rn50("predict", "--validate").stdout
+    printed = rn50("predict", "validate").stdout
     assert printed == (root / "docs/scaling/validation.txt").read_text()
     end = printed[printed.index("step: mean absolute error") :]
     assert end in (root / "docs/scaling.md").read_text()
     readme = (root / "README.md").read_text()
     for error, count in re.findall(r"mean absolute error (\S+)% over (\d+) ", end):
         assert f"{error} % of {count} " in readme
+
+
+# --- rows left out of the fit ------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def scores() -> dict[str, Score]:
+    return {score.left_out: score for score in cross_validate()}
+
+
+def test_the_constants_in_use_are_those_of_the_fit() -> None:
+    """Within 2 %: what a step waits for, and so the fit, depends on them a little."""
+    assert list(fit_sheet(cases())) == pytest.approx(list(SHEET), rel=0.02)
+
+
+def test_rows_left_out_are_predicted_as_is_claimed(scores: dict[str, Score]) -> None:
+    assert scores["a system"].mean_absolute_error <= 0.06
+    assert scores["a round"].mean_absolute_error <= 0.05
+    assert scores["a batch and size"].mean_absolute_error <= 0.05
+    assert scores["more than 128 accelerators"].mean_absolute_error <= 0.05
+    assert all(score.large_mean_absolute_error <= 0.08 for score in scores.values())
+    assert all(score.rows >= 195 for name, score in scores.items() if "128" not in name)
+
+
+def test_intervals_hold_what_they_say(scores: dict[str, Score]) -> None:
+    """Of the ten large rows, nine or ten."""
+    assert all(
+        0.85 <= score.within_interval <= 0.95 for n, score in scores.items() if "128" not in n
+    )
+    assert scores["more than 128 accelerators"].within_interval >= 0.85
+
+
+def test_a_described_gpu_needs_no_point(rn50, tmp_path: Path) -> None:
+    sheet = tmp_path / "mine.yaml"
+    sheet.write_text(
+        "base: dgxh100\nname: B\naccelerator: a GPU of tomorrow\nperformance:\n"
+        "  fp16: null\n  tensor_flops_per_s: 2.25e15\n  memory_bytes_per_s: 8.0e12\n"
+    )
+    shown = rn50("predict", "--system", sheet, "--gpus", "8", "--batch-per-gpu", "400")
+    assert "calibrated on the data sheet\n" in shown.stdout
+    faster = rn50("predict", "--system", sheet, "--gpus", "8", "--batch-per-gpu", "400", "--json")
+    ours = rn50("predict", "--system", "dgxh100", "--gpus", "8", "--batch-per-gpu", "400", "--json")
+    now, then = (json.loads(run.stdout)["step_time_ms"] for run in (ours, faster))
+    assert 1.5 < now / then < 3
+
+
+def test_free_constants_are_few_and_counted() -> None:
+    counted = count_constants(map(load_system, list_systems()))
+    assert counted.free <= 50 and counted.points <= 60
+    assert set(Performance.model_fields) >= FACTS

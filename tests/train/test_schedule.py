@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from rn50.config.load import load
 from rn50.config.plan import Plan, build_plan
@@ -15,10 +12,7 @@ from rn50.train.schedule import (
     Settings,
     akiba_sgd_share,
     cosine,
-    factor_at,
-    poly,
     step_settings,
-    warmup,
 )
 
 
@@ -50,15 +44,11 @@ def test_a_changing_batch_has_the_learning_rate_of_the_same_images(
     assert plan.decay_steps == end - plan.epoch_end_step(start)
 
 
-@pytest.mark.parametrize(
-    ("follow", "momenta"), [("momentum", (0.9407, 0.95)), ("momentum_as_printed", (0.831, 0.8))]
-)
-def test_sonys_momentum_follows_the_batch(follow: str, momenta: tuple[float, float]) -> None:
+def test_sonys_momentum_as_printed() -> None:
     """54K, then 64K, from 0.9 at 32K."""
-    plan, at = settings("sony_3456_64k", f"batch.follow={follow}")
-    first, last = at(1), at(plan.epoch_end_step(31))
-    assert (first.global_batch_size, last.global_batch_size) == (55_296, 65_536)
-    assert (first.momentum, last.momentum) == pytest.approx(momenta, abs=5e-4)
+    plan, at = settings("sony_3456_64k", "batch.follow=momentum_as_printed")
+    found = at(1).momentum, at(plan.epoch_end_step(31)).momentum
+    assert found == pytest.approx((0.831, 0.8), abs=5e-4)
 
 
 @pytest.mark.parametrize(
@@ -82,28 +72,6 @@ def test_akibas_handover(epoch: float, share: float) -> None:
     assert akiba_sgd_share(epoch) == pytest.approx(share)
 
 
-def test_milestones() -> None:
-    assert [factor_at(s, [(10, 0.5), (20, 0.1)]) for s in (1, 10, 11, 20, 21)] == [
-        *(1.0, 1.0, 0.5, 0.5, 0.1)
-    ]
-
-
-@given(
-    base=st.floats(0.01, 50),
-    start=st.floats(0, 0.01),
-    power=st.floats(0.5, 4),
-    steps=st.integers(1, 500),
-    decay=st.integers(1, 1000),
-)
-def test_rises_then_falls_then_stays(
-    base: float, start: float, power: float, steps: int, decay: int
-) -> None:
-    rise = [warmup(s, steps, start_lr=start, base_lr=base) for s in range(1, steps + 1)]
-    assert rise == sorted(rise) and rise[-1] == pytest.approx(base)
-    for fall in (
-        [poly(s, base_lr=base, end_lr=1e-4, power=power, decay_steps=decay) for s in range(1200)],
-        [cosine(s, base_lr=base, end_lr=1e-4, decay_steps=decay) for s in range(1200)],
-    ):
-        assert fall[0] == pytest.approx(base)
-        assert all(a >= b - 1e-12 for a, b in itertools.pairwise(fall))
-        assert fall[decay:] == pytest.approx([1e-4] * (1200 - decay))
+def test_a_cosine_falls_by_half_its_wave() -> None:
+    places = [cosine(step, base_lr=2.0, end_lr=1.0, decay_steps=10) for step in (0, 5, 10, 99)]
+    assert places == pytest.approx([2.0, 1.5, 1.0, 1.0])
