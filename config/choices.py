@@ -143,7 +143,6 @@ def _pattern(way: str) -> str:
 Network = Annotated[str, OneOf(NETWORKS)]
 Shape = Annotated[str, OneOf(SHAPES)]
 SchedulerName = Annotated[str, OneOf(SCHEDULERS)]
-LauncherName = Annotated[str, OneOf(LAUNCHERS)]
 Algorithm = Annotated[str, OneCall(ALGORITHMS)]
 Groups = Annotated[str, OneGrouping(GROUPINGS)]
 GroupsOrAuto = Annotated[str, OneGrouping(GROUPINGS, also=("auto",))]
