@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -9,13 +10,14 @@ from itertools import product
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
+import numpy as np
+
 from ..config.errors import UserError
 from ..config.load import Loaded, load
 from ..launch.launchers import LAUNCHERS, build_job
 from ..report.charts import error_bars, finish, new_panels, save
 from ..scaling.cost import allreduce as cost_of
-from ..scaling.netlab import Point, calibrate_link, calibration_points, predict_s
-from ..scaling.topology import Link, flat
+from ..scaling.topology import EAGER_BYTES, Link, flat
 from .harness import (
     Job,
     Outcome,
@@ -39,8 +41,6 @@ def time_sizes(out: Path, layer: str, sizes_bytes: str, rounds: str) -> dict[str
 
     The first of each size is checked and not timed.
     """
-    import numpy as np
-
     from .reducers import Horovod, Mpi
 
     run = load(str(out / "config.yaml")).run
@@ -157,10 +157,10 @@ class Measured(NamedTuple):
     seconds: list[float]
 
     @property
-    def point(self) -> Point:
+    def point(self) -> Timed:
         """Its median, for the model, in which `auto` is the ring: the engines' own choice."""
         algorithm = self.case.algorithm.replace("auto", "ring")
-        return Point(self.n_bytes, statistics.median(self.seconds), algorithm, self.case.ranks)
+        return Timed(self.n_bytes, statistics.median(self.seconds), algorithm, self.case.ranks)
 
 
 def plan_allreduces(
@@ -212,6 +212,54 @@ def _measure(
         for size, times in found.items():
             seconds.setdefault((case, int(size)), []).extend(times)
     return [Measured(*key, times) for key, times in seconds.items()]
+
+
+class Timed(NamedTuple):
+    """A measured allreduce: algorithm as `comm.algorithm`, with its grid if it has one."""
+
+    n_bytes: float
+    seconds: float
+    algorithm: str
+    ranks: int
+
+
+def calibrate_link(points: Sequence[Timed]) -> Link:
+    """alpha and beta for which the cost model gives the two points (least squares if more).
+
+    Every cost is linear in both: T = A alpha + B beta, A its hops (three each where a message
+    exceeds EAGER_BYTES, see `Link`), B the bytes on its path. Choose a small and a large one that
+    many rounds go into: a ring of 4 KB and one of 25 MB. Raises ValueError: fewer than two points,
+    or points that give no positive alpha and beta.
+    """
+    if len(points) < 2:
+        raise ValueError(f"two measured allreduces expected, found {len(points)}")
+    unit = Link(1.0, 0.0, 0.0, EAGER_BYTES), Link(0.0, 1.0, 0.0, EAGER_BYTES)
+    parts = np.array([[predict_s(point, link) for link in unit] for point in points])
+    seconds = np.array([point.seconds for point in points])
+    scaled = parts / seconds[:, None]
+    # Columns differ by ten orders of magnitude: scaled to 1 for the solver's sake.
+    size = scaled.max(axis=0)
+    if not size.all():
+        raise ValueError("points with messages expected: one rank, or no bytes, tells nothing")
+    (alpha_s, beta), _, rank, _ = np.linalg.lstsq(scaled / size, np.ones(len(points)), rcond=None)
+    if rank < 2 or not (alpha_s > 0 and beta > 0):
+        raise ValueError("a small and a large allreduce expected: no positive alpha and beta fit")
+    return Link(float(alpha_s / size[0]), float(beta / size[1]), 0.0, EAGER_BYTES)
+
+
+def predict_s(point: Timed, link: Link) -> float:
+    """The cost model's time for the allreduce of `point`."""
+    return cost_of(point.algorithm, flat(point.ranks, link), point.n_bytes).time_s
+
+
+def calibration_points(points: Iterable[Timed]) -> list[Timed]:
+    """The rule for the two: the smallest ring, and the one nearest to 25 MB (on a log scale)."""
+    rings = [point for point in points if point.algorithm == "ring"]
+    if len(rings) < 2:
+        raise ValueError(f"two measured rings expected, found {len(rings)}")
+    small = min(rings, key=lambda point: point.n_bytes)
+    large = min(rings, key=lambda point: abs(math.log(point.n_bytes / 25e6)))
+    return [small, large]
 
 
 def fit_link(measured: Iterable[Measured]) -> Link | None:

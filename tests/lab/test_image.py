@@ -24,10 +24,8 @@ pytestmark = [
 
 
 def contents(log: Path) -> list[tuple[object, ...]]:
-    """All of a log but the clock: event types, keys, values, and metadata with file and line."""
-    return [
-        (event.event_type, event.key, event.value, event.metadata) for event in read_events(log)
-    ]
+    """All of a log but the clock: keys, values, and metadata with file and line."""
+    return [(event.key, event.value, event.metadata) for event in read_events(log)]
 
 
 class Box:
