@@ -272,7 +272,7 @@ def build_train_source(
 
     return Source(
         graph or whole,
-        feed,
+        feed.batch,
         inputs=8 if ranges else 5,
         records=feed.records,
         batch_per_rank=max(segment.per_rank for segment in plan.segments),
@@ -296,7 +296,7 @@ class _TrainFeed(NamedTuple):
     ranges: Mapping[str, tuple[float, float]]
     """Of the operations of `data.augmentation` that are on."""
 
-    def __call__(self, _: int) -> tuple[Any, ...]:
+    def batch(self, _: int) -> tuple[Any, ...]:
         """(numbers of images, images, labels, anchors, shapes, mirror, operations)."""
         data, seeds = self.data, self.seeds
         numbers, positions, epochs = self.order.batch(next(self.steps), self.rank)
