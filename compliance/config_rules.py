@@ -26,7 +26,6 @@ from ..config.memory import rank_bytes
 from ..config.names import is_file
 from ..config.plan import Plan, build_plan
 from ..config.schema import Run
-from ..config.variants import optimizer_rule
 from . import limits  # noqa: F401 (registers the limits that judge configs too)
 from . import rcp as convergence
 from .published_lr import family_of, published_range
@@ -93,7 +92,7 @@ class ConfigUnderCheck:
         if name == "optimizer":
             return [self.setting("optimizer.variant", own.name)]
         if name == "epsilon":
-            return [self.setting("optimizer.epsilon", optimizer_rule(own).epsilon)]
+            return [self.setting("optimizer.epsilon", own.rule.epsilon)]
         return [self.setting(_SETTINGS[name])] if name in _SETTINGS else []
 
     def setting(self, key: str, value: Any = None) -> Setting:
@@ -243,19 +242,10 @@ def _shape(config: ConfigUnderCheck) -> Iterator[Violation]:
 @imagenet_rule("MLP755", "lars-eta", CLOSED_POLICY, _TABLE)
 def _eta(config: ConfigUnderCheck) -> Iterator[Violation]:
     """LARS has eta 0.001, as the reference."""
-    actual = optimizer_rule(config.run.optimizer).eta
+    actual = config.run.optimizer.rule.eta
     if config.run.optimizer.name == "lars" and actual != benchmark.LARS_ETA:
         expected = f"{plain(benchmark.LARS_ETA)}, as the reference"
         yield config.violation("optimizer.eta", expected, actual=actual)
-
-
-@config_rule("MLP763", "free-momentum", NOTE, f"{RULES_TEXT} line 839")
-def _free_momentum(config: ConfigUnderCheck) -> Iterator[Violation]:
-    """Where LARS may have any momentum, one other than 0.9 is pointed out in an open config."""
-    free = config.batch >= benchmark.MOMENTUM_FREE_BEYOND_DOUBT
-    if free and config.optimizer == "lars" and config.division == "open":
-        why = f"free in the closed division too at a batch of {config.batch:,}"
-        yield from config.held_to("optimizer.momentum", benchmark.MOMENTUM, why)
 
 
 @config_rule("MLP803", "evaluation-cadence", CLOSED_POLICY, f"{RULES_TEXT} lines 939, 443")
@@ -370,15 +360,6 @@ def _rcp_scaled(config: ConfigUnderCheck) -> Iterator[Violation]:
         expected = f"an evaluation at the RCP mean, {reference.mean:.2f} epochs"
         why = f"converging at epoch {stop} multiplies the score by {reference.mean / stop:.6f}"
         yield config.violation("eval.offset", expected, why)
-
-
-@config_rule("MLP760", "long-warmup", NOTE, "likely a mistake")
-def _long_warmup(config: ConfigUnderCheck) -> Iterator[Violation]:
-    """The warm-up takes less than half of the run."""
-    plan = config.plan
-    if plan.warmup_steps * 2 > plan.total_steps:
-        why = f"{plan.warmup_steps} of {plan.total_steps} steps"
-        yield config.violation("schedule.warmup", "less than half of the run", why)
 
 
 @config_rule("MLP051", "image-set-counts", ERROR, "the manifest of the image set")

@@ -21,7 +21,7 @@ from ..config.load import merge
 from ..config.names import PRESETS, list_presets
 from ..config.plan import build_plan
 from ..config.schema import Model, Optimizer, Run
-from ..config.variants import VARIANTS, optimizer_rule
+from ..config.variants import VARIANTS
 from ..config.yaml_file import read_layers
 from . import rcp as convergence
 
@@ -121,7 +121,7 @@ def _presets() -> Iterator[Recipe]:
         if run.data.synthetic is None and is_resnet(run.model) and "optimizer.base_lr" in leaves:
             batch = build_plan(run).global_batch_size
             own, ratio = run.optimizer.base_lr, _eta_ratio(run.optimizer)
-            eta = optimizer_rule(run.optimizer).eta
+            eta = run.optimizer.rule.eta
             source = name if ratio == 1 else f"{name}, {own:g} at eta {eta:g}"
             yield Recipe(family_of(run.optimizer), batch, own * ratio, source)
 
@@ -132,4 +132,4 @@ def _eta_ratio(optimizer: Optimizer) -> float:
     if family not in ("lars", "sony"):
         return 1.0
     usual = VARIANTS["sony"].eta if family == "sony" else benchmark.LARS_ETA
-    return optimizer_rule(optimizer).eta / usual
+    return optimizer.rule.eta / usual

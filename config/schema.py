@@ -6,12 +6,13 @@ descriptions are the reference's: `rn50 config explain`, docs/config.md.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
 from . import benchmark
-from .choices import NETWORKS, SHAPES, Algorithm, GroupsOrAuto, Network, OneOf, Shape, meanings
+from .choices import NETWORKS, SHAPES, Algorithm, Groups, Network, OneOf, Shape, meanings
 from .duration import Duration
 from .machine import System
 from .resnet_stages import UNITS
@@ -43,7 +44,7 @@ from .values import (
     Workers,
     default,
 )
-from .variants import VARIANTS
+from .variants import VARIANTS, Rule
 
 PLACES = ("data.path", "system.results")
 """Where files lie: relative to the YAML that holds them. Differs in a container and on another
@@ -298,6 +299,13 @@ class Optimizer(Section):
         """The optimizer as MLPerf logs name it."""
         return VARIANTS[self.variant].optimizer
 
+    @property
+    def rule(self) -> Rule:
+        """The variant's rule, with the keys given here in place of the published ones."""
+        keys = ("eta", "epsilon", "momentum_correction")
+        given = {key: getattr(self, key) for key in keys if getattr(self, key) is not None}
+        return replace(VARIANTS[self.variant], **given)
+
 
 class Milestone(Section):
     """From the epoch after `after_epoch` on the learning rate is `factor` times the base."""
@@ -347,10 +355,9 @@ class Schedule(Section):
 class Comm(Section):
     """How gradients travel between ranks (docs/communication.md)."""
 
-    groups: GroupsOrAuto = default(
+    groups: Groups = default(
         "equal_bytes(8)",
-        "Which gradients are reduced together, in static groups, last layers first; auto: what "
-        "the network and the rate of a rank suggest.",
+        "Which gradients are reduced together, in static groups, last layers first.",
     )
     algorithm: Algorithm = default(
         "auto", "How they are summed; auto: what the engine, ranks and network suggest."

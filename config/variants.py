@@ -10,13 +10,9 @@ Step 1 of the abstract by You et al. prints beta times the norm of grad w where 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
 
 from .benchmark import LARS_EPSILON, LARS_ETA
-
-if TYPE_CHECKING:
-    from .schema import Optimizer
 
 WEIGHTS = ("weight",)
 ALL = ("weight", "bias", "gamma", "beta")
@@ -58,13 +54,3 @@ VARIANTS = {
     # Akiba et al. (1711.04325): RMSprop warm-up, no LARS.
     "akiba": Rule((), WEIGHTS, "akiba"),
 }
-
-
-def optimizer_rule(settings: Optimizer) -> Rule:
-    """The rule of `settings`: its variant, with the keys given there in place of the published."""
-    given = {
-        key: value
-        for key in ("eta", "epsilon", "momentum_correction")
-        if (value := getattr(settings, key)) is not None
-    }
-    return replace(VARIANTS[settings.variant], **given)

@@ -22,7 +22,6 @@ from ..config.errors import UserError, failing_as
 from ..config.plan import Plan
 from ..config.reading import open_file, read_file
 from ..config.schema import Run
-from ..config.variants import optimizer_rule
 from .clock import Clock
 
 # Where each event may come, and the state it leads to.
@@ -135,7 +134,7 @@ class MLPerfLog:
             f"{prefix}_weight_decay": run.optimizer.weight_decay,
         }
         if run.optimizer.name == "lars":
-            values[key.LARS_EPSILON] = optimizer_rule(run.optimizer).epsilon
+            values[key.LARS_EPSILON] = run.optimizer.rule.epsilon
             values[key.LARS_OPT_LEARNING_RATE_WARMUP_EPOCHS] = round(warmup_epochs, 6)
         else:
             values[key.OPT_LR_WARMUP_EPOCHS] = round(warmup_epochs, 6)

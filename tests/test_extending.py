@@ -94,8 +94,7 @@ name = load("smoke", ["comm.algorithm=dummy"]).run.comm.algorithm
 found = parse_algorithm(name, 4) == ("dummy", None) and ALGORITHMS["gloo"][name] == {"DUMMY": "1"}
 """,
     "variant": """
-from rn50.config.variants import optimizer_rule
-rule = optimizer_rule(load("smoke", ["optimizer.variant=dummy"]).run.optimizer)
+rule = load("smoke", ["optimizer.variant=dummy"]).run.optimizer.rule
 found = rule.optimizer == "dummy"
 """,
     "config key": """

@@ -15,7 +15,7 @@ import numpy as np
 from mxnet import nd
 
 from ..config.schema import Optimizer
-from ..config.variants import Rule, optimizer_rule
+from ..config.variants import Rule
 from . import kernels
 from .loss_scale import LossScaler
 from .networks import load_arrays
@@ -86,7 +86,7 @@ class Updater:
         scaler: LossScaler | None = None,
         epoch_at: Callable[[int], float] = float,
     ) -> None:
-        self._rule = optimizer_rule(settings)
+        self._rule = settings.rule
         self._tensors = [tensor_of(p, ctx, settings, self._rule) for p in parameters]
         self._epoch_at = epoch_at
         # Operations that run as one; 0: each alone. On a GPU each ends with a synchronization of
@@ -205,7 +205,7 @@ class Updater:
                 )
 
     def _trusts(self, tensors: Sequence[Tensor], decays: nd.NDArray, now: Settings) -> nd.NDArray:
-        """Trust ratios of tensors of one kind, on the device; ones where LARS has no say."""
+        """Trust ratios of tensors of one kind, on the device; ones where LARS does not apply."""
         if not tensors[0].scaled:
             return nd.ones_like(decays)
         options = {"num_arrays": len(tensors)}

@@ -13,7 +13,6 @@ from mxnet import autograd, nd
 
 from ..config.plan import Plan
 from ..config.schema import Run
-from ..scaling.grouping import choose_groups
 from . import kernels
 from .capabilities import decodes_on_gpu
 from .checkpoint_state import restore
@@ -128,7 +127,7 @@ def start_up(
     model, data = built["build network"], built["build pipelines"]
     times = StepTimes(context.plan.log_every_steps, comm.buckets)
     context.start_clock([p.name for p in trainable(model.net)])
-    comm.barrier()  # nobody touches the data before rank 0 has started the clock
+    comm.barrier()  # no rank touches the data before rank 0 has started the clock
     return Trainer(
         context=context,
         ctx=ctx,
@@ -190,7 +189,7 @@ def build_model(context: RunContext, comm: Communicator, reads: HostReads) -> Mo
         seed=stream_seeds(run.seed or 0)["weights"],
         ctx=comm.ctx,
     )
-    comm.plan_groups(choose_groups(run).rule, trainable(net), run.comm.gradient_dtype)
+    comm.plan_groups(run.comm.groups, trainable(net), run.comm.gradient_dtype)
     scaler = LossScaler(
         run.model.loss_scale,
         comm.buckets,

@@ -7,7 +7,6 @@ from rn50.config.load import Loaded, load
 from rn50.config.machine import System
 from rn50.config.names import PRESETS, list_presets
 from rn50.config.plan import build_plan
-from rn50.config.variants import optimizer_rule
 
 SYSTEMS = sorted((PRESETS / "system").glob("*.yaml"))
 
@@ -50,7 +49,7 @@ def test_fujitsus_published_hyper_parameters() -> None:
     loaded: Loaded = load("abci_2048_open")
     run = loaded.run
     assert run.division == "open"
-    rule = optimizer_rule(run.optimizer)
+    rule = run.optimizer.rule
     assert (run.optimizer.base_lr, run.optimizer.momentum, rule.eta) == (13, 0.96, 0.0025)
     assert (run.optimizer.weight_decay, rule.epsilon) == (5e-5, 1e-9)
     assert not rule.momentum_correction
