@@ -77,7 +77,7 @@ def test_points_that_fix_no_link_give_none(points: list[Timed]) -> None:
 def test_the_emulated_networks_from_two_points(
     network: str, within: int, of: int, mean: float
 ) -> None:
-    """52 of 65 within 15 % (one of the two rings is there twice). Not: 4 KB whole buffers, and large pairwise exchanges at 8 ranks."""
+    """52 of 65 within 15 %. Not: 4 KB whole buffers, and large pairwise exchanges at 8 ranks."""
     points = read_reference()[network]
     link = fit_link(points)
     assert link
