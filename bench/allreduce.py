@@ -158,8 +158,9 @@ class Measured(NamedTuple):
 
     @property
     def point(self) -> Timed:
-        median_s = statistics.median(self.seconds)
-        return Timed(self.n_bytes, median_s, self.case.algorithm, self.case.ranks)
+        """Its median, for the model, in which `auto` is the ring: the engines' own choice."""
+        algorithm = self.case.algorithm.replace("auto", "ring")
+        return Timed(self.n_bytes, statistics.median(self.seconds), algorithm, self.case.ranks)
 
 
 def plan_allreduces(
@@ -279,23 +280,20 @@ def allreduce_rows(measured: Sequence[Measured], link: Link | None) -> list[dict
     Bus bandwidth is 2 (p - 1) / p n / time: what a link carries where all carry the same.
     """
     rows = []
-    for case, n_bytes, seconds in measured:
-        found = spread(seconds)
-        time_s = found["median"]
-        # What `auto` is in the model: the ring, the engines' choice for gradients.
-        point = Timed(n_bytes, time_s, case.algorithm.replace("auto", "ring"), case.ranks)
-        network = flat(case.ranks, link or Link(1.0, 1.0))
+    for one in measured:
+        found, point, ranks = spread(one.seconds), one.point, one.case.ranks
+        network = flat(ranks, link or Link(1.0, 1.0))
         model_s = predict_s(point, link) if link else None
         rows.append(
             {
-                **case._asdict(),
-                "bytes": n_bytes,
-                "steps": cost_of(point.algorithm, network, n_bytes).steps,
+                **one.case._asdict(),
+                "bytes": one.n_bytes,
+                "steps": cost_of(point.algorithm, network, point.n_bytes).steps,
                 **{f"{name}_s": found[name] for name in ("median", "min", "max")},
                 "n": found["n"],
-                "bus_bytes_per_s": 2 * (case.ranks - 1) / case.ranks * n_bytes / time_s,
+                "bus_bytes_per_s": 2 * (ranks - 1) / ranks * one.n_bytes / point.seconds,
                 "model_s": model_s,
-                "model_error": model_s / time_s - 1 if model_s else None,
+                "model_error": model_s / point.seconds - 1 if model_s else None,
             }
         )
     return rows

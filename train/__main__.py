@@ -36,7 +36,7 @@ _FRAMES = ("Traceback", "Stack trace", "Stacktrace", "File ", "[frame", "[bt]")
 
 
 class Report:
-    """What a rank says of its own end where a launcher says the rest; `rn50 train` says more."""
+    """What a rank reports of its own end; a launcher reports the rest, `rn50 train` all of it."""
 
     def __init__(self) -> None:
         self.over = threading.Event()
@@ -60,7 +60,7 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
-    """What a launcher tells a rank: `config`, `overrides`, `out`, `resume`."""
+    """What a launcher gives a rank: `config`, `overrides`, `out`, `resume`."""
     parser = argparse.ArgumentParser(prog="rn50 train", description=__doc__)
     parser.add_argument("config", help="a preset's name or a YAML file")
     parser.add_argument("overrides", nargs="*", help="key.path=value, such as batch.per_rank=16")
@@ -78,7 +78,7 @@ def run_rank(
     report: Report | None = None,
     train: Callable[[RunContext, HostReads | None], None] | None = None,
 ) -> None:
-    """Load the config, check it against the launcher's ranks, train. A failure is told to `report`
+    """Load the config, check it against the launcher's ranks, train. A failure goes to `report`
     and ends the process. `train`: takes the place of training (`bench/thin_rank.py` has no
     MXNet)."""
     # Before any library starts a thread: all of them inherit the mask, and one thread waits for
@@ -195,7 +195,7 @@ class _Rank:
 
     def _close_log(self) -> None:
         if self.context is not None:
-            with suppress(UserError):  # a full disk has been told of already
+            with suppress(UserError):  # a full disk has been reported already
                 self.context.log.abort()
 
     def _exit(self, code: int) -> NoReturn:

@@ -133,7 +133,7 @@ def digest_of(data: bytes) -> str:
 
 
 def row_of(data: bytes, *, busy: bool) -> bytes:
-    """What a rank tells the others of its part `data`. `busy`: it still writes its last one."""
+    """What a rank sends the others about its part `data`. `busy`: it still writes its last one."""
     return _ROW.pack(len(data), busy, bytes.fromhex(digest_of(data)))
 
 
@@ -242,7 +242,7 @@ def read(path: Path) -> Checkpoint:
 
 
 def _checked(path: Path, part: Part) -> BinaryIO:
-    """A part, open, with the size and digest that its manifest says; read in small pieces."""
+    """A part, open, with the size and digest of its manifest; read in small pieces."""
     digest = hashlib.blake2b(digest_size=DIGEST_BYTES)
     with failing_as(f"{path}: cannot read"):
         file = open_file(path, MAX_BYTES, within=path.parent)

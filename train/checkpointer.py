@@ -1,4 +1,4 @@
-"""When a run is saved, what of it, and the thread that writes it."""
+"""When a run is saved, which of its state, and the thread that writes it."""
 
 from __future__ import annotations
 

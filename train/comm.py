@@ -1,6 +1,6 @@
 """Horovod behind a small face: who we are, reducing gradients in groups, tiny collectives.
 
-Every operation is one of MXNet's engine: it starts when its inputs are ready, and in a step nobody
+Every operation is one of MXNet's engine: it starts when its inputs are ready, and in a step no rank
 waits. `start`, `stop`, `barrier`, `gather` and `check_replicas` do: they are between steps.
 """
 

@@ -1,8 +1,8 @@
 """A rank's line to the watchdog in the launcher: where it is, every second; what ended it.
 
-One TCP connection a rank, whatever the launcher and the engine. Its end tells the watchdog at once
-that a process is gone, its silence that one is stopped or cut off; its end tells the ranks that the
-launcher is gone, so that nobody is left behind. Messages are one line of JSON; they are data.
+One TCP connection a rank, whatever the launcher and the engine. Its end shows the watchdog at once
+that a process is gone, its silence that one is stopped or cut off; its end shows the ranks that the
+launcher is gone, so that no rank is left behind. Messages are one line of JSON; they are data.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ class HeartbeatClient:
             except OSError:
                 self._lost("the launcher is gone")
             if now_s > last_received_s + self._patience_s:
-                self._lost(f"nothing heard of the launcher for {self._patience_s:g} s")
+                self._lost(f"no word from the launcher for {self._patience_s:g} s")
 
     def _stop(self) -> None:
         if not self._context.request_stop():

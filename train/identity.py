@@ -61,7 +61,7 @@ def identity_of(loaded: Loaded, environment: Mapping[str, str] = os.environ) -> 
 
 
 def differences(expected: Identity, found: Identity) -> Iterator[str]:
-    """Each name whose value differs, as a message says it."""
+    """Each name whose value differs, as a line for a message."""
     for part, then in expected.items():
         now = found[part]
         for name in sorted(then.keys() | now.keys()):

@@ -2,7 +2,7 @@
 
 Losses, and with them all gradients, are multiplied by it, so that small ones survive float16; the
 update takes it out again. Where it is dynamic the device sets gradients that are not finite to
-zero, and the host reads whether it did some steps later, when the answer is there: nobody waits.
+zero, and the host reads whether it did some steps later, when the answer is there, without waiting.
 Gradients are looked at once they are summed, so all ranks see, and do, the same.
 """
 

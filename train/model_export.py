@@ -27,9 +27,9 @@ _OPSET = 13, 7
 
 
 def export_model(found: Checkpoint, folder: Path, *, onnx: bool) -> None:
-    """Write `model-symbol.json`, `model-0000.params` and `model.json`, which says what the images
-    have to be, with `onnx` `model.onnx` too. Raises UserError: the checkpoint is damaged, or is not
-    of the network that its config names."""
+    """Write `model-symbol.json`, `model-0000.params` and `model.json`, which describes the images;
+    with `onnx` `model.onnx` too. Raises UserError: the checkpoint is damaged, or is not of the
+    network that its config names."""
     run = recorded_run(found)
     net = build_evaluation_network(found, run)
     shape = image_shape(net, 1, run.data.crop_px)
@@ -94,7 +94,7 @@ def write_onnx(prefix: Path, shape: tuple[int, ...]) -> None:
     shapes = [("images", *shape[1:])]
     convert(*files, [shape], np.float32, path, dynamic=True, dynamic_input_shapes=shapes)
     model = onnx.load(path)
-    # MXNet writes operators of this set, and the newest that onnx knows as its number.
+    # MXNet writes operators of this set, and the newest that onnx has as its number.
     model.opset_import[0].version, model.ir_version = _OPSET
     held = {weights.name for weights in model.graph.initializer}
     for value in [value for value in model.graph.input if value.name in held]:

@@ -89,12 +89,12 @@ def linked_mpi(library: Path) -> MpiLibrary | None:
 
 
 def family_of(version: str) -> Family | None:
-    """Whose library it is, by what its MPI_Get_library_version says."""
+    """Whose library it is, by the text of its MPI_Get_library_version."""
     return next((family for words, family in _BY_VERSION if words in version), None)
 
 
 def library_version(path: str) -> str:
-    """What MPI_Get_library_version says, which needs no MPI_Init; empty: it cannot be asked."""
+    """The text of MPI_Get_library_version, which needs no MPI_Init; empty: there is none."""
     text, length = ctypes.create_string_buffer(_LONGEST_VERSION), ctypes.c_int()
     try:
         ask = ctypes.CDLL(path).MPI_Get_library_version

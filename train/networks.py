@@ -99,7 +99,7 @@ def build_networks(
     training net, our optimizer's operator would get copies of them, and its updates would be lost.
     Besides, MXNet rebuilds a net's static graph when it changes between training and inference.
 
-    It is NCHW whatever `model.layout` says: with channels last MXNet 1.9.1 calls cuDNN's batch norm
+    It is NCHW whatever `model.layout` is: with channels last MXNet 1.9.1 calls cuDNN's batch norm
     on batch x height x width rows, of which cuDNN's inference takes 65,535.
     """
     if model.dtype == "bfloat16":

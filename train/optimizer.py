@@ -205,7 +205,7 @@ class Updater:
                 )
 
     def _trusts(self, tensors: Sequence[Tensor], decays: nd.NDArray, now: Settings) -> nd.NDArray:
-        """Trust ratios of tensors of one kind, on the device; ones where LARS has no say."""
+        """Trust ratios of tensors of one kind, on the device; ones where LARS does not apply."""
         if not tensors[0].scaled:
             return nd.ones_like(decays)
         options = {"num_arrays": len(tensors)}

@@ -14,7 +14,7 @@ _ATTEMPT = re.compile(r"attempt_([0-9]{1,9})")
 def steps_repeated(out: Path, step: int) -> int | None:
     """Steps after `step`, where the run in `out` goes on, that the last attempt had trained.
 
-    Exact for an attempt that ended in order, as its result.json says; else from below, by its last
+    Exact for an attempt that ended in order, by its result.json; else from below, by its last
     log point. None: not known; a rank that was killed may have trained on after that point. `out`:
     the run's folder; `attempt_<n>/` holds what earlier attempts left."""
     attempts = {
@@ -32,9 +32,9 @@ def steps_repeated(out: Path, step: int) -> int | None:
 
 
 def stopped_at(folder: Path) -> int | None:
-    """The step at which the run in `folder` stopped in order, as its result.json says."""
-    said = read_object(folder / "result.json").get("stopped")
-    found = re.search(r" at step ([0-9]{1,15})$", said) if isinstance(said, str) else None
+    """The step at which the run in `folder` stopped in order, by its result.json."""
+    stopped = read_object(folder / "result.json").get("stopped")
+    found = re.search(r" at step ([0-9]{1,15})$", stopped) if isinstance(stopped, str) else None
     return int(found[1]) if found else None
 
 

@@ -20,7 +20,7 @@ from . import checkpoint
 from .checkpoint import Checkpoint
 from .identity import code_digest, image_set_in
 
-# What may differ: none of it changes what is learned, or it changes bits only and that is said.
+# What may differ: none of it changes what is learned, or it changes bits only, which is reported.
 FREE = (
     *("checkpoint.", "watchdog.", "limits.", "system.", "startup.", "comm.cycle_ms", "log.every"),
     *("data.path", "data.synthetic", "data.decode_threads", "data.prefetch"),
@@ -80,7 +80,7 @@ def check_config(found: Checkpoint, loaded: Loaded) -> None:
 
 
 def other_origin(found: Checkpoint) -> list[str]:
-    """What is to be told of the version of rn50 that wrote a checkpoint."""
+    """A warning where another version of rn50 wrote a checkpoint; else nothing."""
     if (then := found.meta.code) == (here := code_digest()):
         return []
     by = (

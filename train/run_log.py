@@ -19,7 +19,7 @@ from .weights import weights_digest
 
 
 class RunLog:
-    """Observes a run: it is told of events and nothing is decided by what it holds."""
+    """Observes a run: it records events, and nothing is decided by what it holds."""
 
     def __init__(self, context: RunContext) -> None:
         self._context = context

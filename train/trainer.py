@@ -127,7 +127,7 @@ def start_up(
     model, data = built["build network"], built["build pipelines"]
     times = StepTimes(context.plan.log_every_steps, comm.buckets)
     context.start_clock([p.name for p in trainable(model.net)])
-    comm.barrier()  # nobody touches the data before rank 0 has started the clock
+    comm.barrier()  # no rank touches the data before rank 0 has started the clock
     return Trainer(
         context=context,
         ctx=ctx,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import random
-import struct
 from collections.abc import Callable
 from contextlib import suppress
 from functools import lru_cache
@@ -94,27 +93,6 @@ def _fit_manifest(packed: Path) -> None:
             if _is_plain(path):
                 manifest["splits"][split]["files"][suffix] = digest_file(path).model_dump()
     (packed / "manifest.json").write_text(json.dumps(manifest))
-
-
-def jpeg_of_scans(side: int, scans: int) -> bytes:
-    """A grey progressive JPEG with scans that change nothing, each over all its pixels."""
-
-    def segment(marker: int, content: bytes) -> bytes:
-        return bytes([0xFF, marker]) + struct.pack(">H", len(content) + 2) + content
-
-    components = b"".join(bytes([number, 0x11, 0]) for number in (1, 2, 3))
-    parts = [
-        b"\xff\xd8",
-        segment(0xDB, bytes([0] + [1] * 64)),
-        segment(0xC2, struct.pack(">BHHB", 8, side, side, 3) + components),
-        segment(0xC4, bytes([0x00, 1] + [0] * 16)),
-        segment(0xC4, bytes([0x10, 1] + [0] * 15 + [0xE0])),
-        segment(0xDA, bytes([3, 1, 0, 2, 0, 3, 0, 0, 0, 0])) + bytes(3 * (side // 8 + 1) ** 2 // 8),
-    ]
-    for number in range(scans):
-        band = number % 63 + 1
-        parts.append(segment(0xDA, bytes([1, number % 3 + 1, 0, band, band, 0])) + bytes(80))
-    return b"".join([*parts, b"\xff\xd9"])
 
 
 # --- faults: each of one file -------------------------------------------------------------------

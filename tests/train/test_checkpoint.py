@@ -178,10 +178,8 @@ def about(dtype: str, shape: list[int], end: int) -> dict[str, object]:
     [
         (b"", "torn or damaged"),
         (tensors({}, length=1 << 60), "torn or damaged"),
-        (tensors(about("O", [2], 8), bytes(8)), "torn or damaged"),
         (tensors(about("F32", [2**62, 2**62], 8), bytes(8)), "torn or damaged"),
         (tensors(about("F64", [1], 8), bytes(8)), r"a: float32 \[2\] expected, found F64 \[1\]"),
-        (tensors(about("F32", [1, 2], 8), bytes(8)), r"found float32 \[1, 2\]"),
         (tensors({}), r"a: float32 \[2\] expected, found no such array"),
     ],
 )
@@ -271,11 +269,8 @@ def test_a_write_that_fails_leaves_the_old_file_and_no_rest(
 @pytest.mark.parametrize(
     ("override", "key"),
     [
-        ("optimizer.base_lr=0.1", "optimizer.base_lr"),
         ("seed=2", "seed"),
-        ("model.width=32", "model.width"),
         ("comm.groups=single", "comm.groups"),
-        ("schedule.length=9 epochs", "schedule.length"),
         ("batch.per_rank=5", "batch.per_rank"),
     ],
 )
@@ -298,18 +293,6 @@ def test_what_changes_no_bits_may_differ(good: Path, overrides: list[str]) -> No
     loaded = load("smoke", ["seed=1", *overrides])
     check_config(checkpoint.read(good), loaded)
     assert differences_in_bits(checkpoint.read(good), loaded) == []
-
-
-def test_parts_of_a_set_need_as_many_nodes_as_before(good: Path) -> None:
-    """Each node has its own; how many ranks read it does not matter."""
-    parts = ["seed=1", "data.shards=node", "data.last_batch=pad", "system.nodes=2"]
-    then = load("smoke", [*parts, "system.ranks_per_node=1"]).to_dict()
-    checkpoint.write(good, meta(config=then), arrays(), [of_rank(1)[0]])
-    found = checkpoint.read(good)
-    check_config(found, load("smoke", [*parts, "system.ranks_per_node=2", "batch.per_rank=5"]))
-    one_node = ["system.nodes=1", "system.ranks_per_node=2"]
-    with pytest.raises(UserError, match=r"^system\.nodes: 2 expected.*found 1"):
-        check_config(found, load("smoke", [*parts, *one_node]))
 
 
 def test_the_image_set_is_known_by_its_content(tmp_path: Path) -> None:
