@@ -45,7 +45,7 @@ gpu-test:
 	.venv-gpu/bin/python -m pytest tests/gpu
 
 # What a night is for: emulated networks, 64 thin ranks, the image, fresh Debians (root), every fault,
-# new seeds. Each is a target of its own too; docs/architecture.md has what they need.
+# new seeds. Each is a target of its own too.
 test-nightly: lab-test fault-matrix container-test portability-test fuzz
 
 lab-test: setup

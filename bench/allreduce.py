@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -9,13 +10,14 @@ from itertools import product
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
+import numpy as np
+
 from ..config.errors import UserError
 from ..config.load import Loaded, load
 from ..launch.launchers import LAUNCHERS, build_job
 from ..report.charts import error_bars, finish, new_panels, save
 from ..scaling.cost import allreduce as cost_of
-from ..scaling.netlab import Point, calibrate_link, calibration_points, predict_s
-from ..scaling.topology import Link, flat
+from ..scaling.topology import EAGER_BYTES, Link, flat
 from .harness import (
     Job,
     Outcome,
@@ -39,8 +41,6 @@ def time_sizes(out: Path, layer: str, sizes_bytes: str, rounds: str) -> dict[str
 
     The first of each size is checked and not timed.
     """
-    import numpy as np
-
     from .reducers import Horovod, Mpi
 
     run = load(str(out / "config.yaml")).run
@@ -157,9 +157,10 @@ class Measured(NamedTuple):
     seconds: list[float]
 
     @property
-    def point(self) -> Point:
-        median_s = statistics.median(self.seconds)
-        return Point(self.n_bytes, median_s, self.case.algorithm, self.case.ranks)
+    def point(self) -> Timed:
+        """Its median, for the model, in which `auto` is the ring: the engines' own choice."""
+        algorithm = self.case.algorithm.replace("auto", "ring")
+        return Timed(self.n_bytes, statistics.median(self.seconds), algorithm, self.case.ranks)
 
 
 def plan_allreduces(
@@ -213,6 +214,54 @@ def _measure(
     return [Measured(*key, times) for key, times in seconds.items()]
 
 
+class Timed(NamedTuple):
+    """A measured allreduce: algorithm as `comm.algorithm`, with its grid if it has one."""
+
+    n_bytes: float
+    seconds: float
+    algorithm: str
+    ranks: int
+
+
+def calibrate_link(points: Sequence[Timed]) -> Link:
+    """alpha and beta for which the cost model gives the two points (least squares if more).
+
+    Every cost is linear in both: T = A alpha + B beta, A its hops (three each where a message
+    exceeds EAGER_BYTES, see `Link`), B the bytes on its path. Choose a small and a large one that
+    many rounds go into: a ring of 4 KB and one of 25 MB. Raises ValueError: fewer than two points,
+    or points that give no positive alpha and beta.
+    """
+    if len(points) < 2:
+        raise ValueError(f"two measured allreduces expected, found {len(points)}")
+    unit = Link(1.0, 0.0, 0.0, EAGER_BYTES), Link(0.0, 1.0, 0.0, EAGER_BYTES)
+    parts = np.array([[predict_s(point, link) for link in unit] for point in points])
+    seconds = np.array([point.seconds for point in points])
+    scaled = parts / seconds[:, None]
+    # Columns differ by ten orders of magnitude: scaled to 1 for the solver's sake.
+    size = scaled.max(axis=0)
+    if not size.all():
+        raise ValueError("points with messages expected: one rank, or no bytes, tells nothing")
+    (alpha_s, beta), _, rank, _ = np.linalg.lstsq(scaled / size, np.ones(len(points)), rcond=None)
+    if rank < 2 or not (alpha_s > 0 and beta > 0):
+        raise ValueError("a small and a large allreduce expected: no positive alpha and beta fit")
+    return Link(float(alpha_s / size[0]), float(beta / size[1]), 0.0, EAGER_BYTES)
+
+
+def predict_s(point: Timed, link: Link) -> float:
+    """The cost model's time for the allreduce of `point`."""
+    return cost_of(point.algorithm, flat(point.ranks, link), point.n_bytes).time_s
+
+
+def calibration_points(points: Iterable[Timed]) -> list[Timed]:
+    """The rule for the two: the smallest ring, and the one nearest to 25 MB (on a log scale)."""
+    rings = [point for point in points if point.algorithm == "ring"]
+    if len(rings) < 2:
+        raise ValueError(f"two measured rings expected, found {len(rings)}")
+    small = min(rings, key=lambda point: point.n_bytes)
+    large = min(rings, key=lambda point: abs(math.log(point.n_bytes / 25e6)))
+    return [small, large]
+
+
 def fit_link(measured: Iterable[Measured]) -> Link | None:
     """The network's latency and bandwidth from two rings, a small and a large one, of MPI alone
     where it was measured; None where the points do not tell."""
@@ -231,23 +280,20 @@ def allreduce_rows(measured: Sequence[Measured], link: Link | None) -> list[dict
     Bus bandwidth is 2 (p - 1) / p n / time: what a link carries where all carry the same.
     """
     rows = []
-    for case, n_bytes, seconds in measured:
-        found = spread(seconds)
-        time_s = found["median"]
-        # What `auto` is in the model: the ring, the engines' choice for gradients.
-        point = Point(n_bytes, time_s, case.algorithm.replace("auto", "ring"), case.ranks)
-        network = flat(case.ranks, link or Link(1.0, 1.0))
+    for one in measured:
+        found, point, ranks = spread(one.seconds), one.point, one.case.ranks
+        network = flat(ranks, link or Link(1.0, 1.0))
         model_s = predict_s(point, link) if link else None
         rows.append(
             {
-                **case._asdict(),
-                "bytes": n_bytes,
-                "steps": cost_of(point.algorithm, network, n_bytes).steps,
+                **one.case._asdict(),
+                "bytes": one.n_bytes,
+                "steps": cost_of(point.algorithm, network, point.n_bytes).steps,
                 **{f"{name}_s": found[name] for name in ("median", "min", "max")},
                 "n": found["n"],
-                "bus_bytes_per_s": 2 * (case.ranks - 1) / case.ranks * n_bytes / time_s,
+                "bus_bytes_per_s": 2 * (ranks - 1) / ranks * one.n_bytes / point.seconds,
                 "model_s": model_s,
-                "model_error": model_s / time_s - 1 if model_s else None,
+                "model_error": model_s / point.seconds - 1 if model_s else None,
             }
         )
     return rows

@@ -137,13 +137,13 @@ def data_pack(
             )
     except BadFilesError as error:
         if as_json:
-            files = [file.model_dump(exclude={"kept"}) for file in error.files]
-            found = {"packed": False, "bad_files": files, "warnings": warnings}
-            print_json({"folder": str(out)} | found)
+            bad = [file.model_dump(exclude={"kept"}) for file in error.files]
+            print_json(
+                {"folder": str(out), "packed": False, "bad_files": bad, "warnings": warnings}
+            )
         raise
     if as_json:
-        packed = {"packed": True, "warnings": warnings}
-        print_json(_described(out, manifest) | packed)
+        print_json(_described(out, manifest) | {"packed": True, "warnings": warnings})
         return
     counts = ", ".join(f"{split.samples:,} {name}" for name, split in manifest.splits.items())
     say(f"{out}: {counts} images in {len(manifest.classes):,} classes")
@@ -154,24 +154,9 @@ def data_pack(
 
 
 def _described(folder: Path, manifest: Manifest) -> dict[str, Any]:
-    """A packed set as JSON."""
-    from ..data.describe import classes_without
-
-    return {
-        "folder": str(folder),
-        "classes": manifest.classes,
-        "splits": {
-            name: {
-                "samples": split.samples,
-                "bytes": split.files["rec"].bytes,
-                "class_counts": split.class_counts,
-                "lacking_classes": classes_without(manifest.classes, split.class_counts),
-            }
-            for name, split in manifest.splits.items()
-        },
-        "drawn": manifest.is_drawn,
-        "odd_files": [file.model_dump() for file in manifest.odd_files],
-    }
+    """A packed set as JSON: its manifest without the checksums of each part."""
+    content = manifest.model_dump(exclude={"splits": {"__all__": {"chunks"}}})
+    return {"folder": str(folder), **content, "drawn": manifest.is_drawn}
 
 
 @data_app.command("verify")
@@ -204,8 +189,7 @@ def data_verify(
             )
         except UserError as error:
             if as_json:
-                found = {"folder": str(folder), "whole": False, "problem": str(error)}
-                print_json(found)
+                print_json({"folder": str(folder), "whole": False, "problem": str(error)})
             print(f"rn50: error: {error}", file=sys.stderr)
             raise typer.Exit(EXIT_BAD) from None
     records = sum(split.samples for split in manifest.splits.values())
@@ -223,9 +207,6 @@ def data_stage(
     overrides: Overrides = None,
     to: Annotated[Path | None, typer.Option(help="Folder to make on the node's own disk.")] = None,
     remove: Annotated[bool, typer.Option("--remove", help="Delete the staged set.")] = False,
-    wait_s: Annotated[
-        float, typer.Option(min=0, help="Time that other local ranks wait; 0: they return at once.")
-    ] = 0.0,
 ) -> None:
     """Copy the set of a config to this node's disk: once a node, by local rank 0, with checksums.
 
@@ -251,9 +232,8 @@ def data_stage(
     if source.resolve() == to.resolve():
         raise UserError(f"--to: another folder than data.path expected, found {to}")
     if rank:
-        if wait_s and not remove:
-            stage.wait_until_staged(source, to, wait_s, part)
-    elif remove:
+        return
+    if remove:
         stage.remove(to)
         say(f"{to}: removed")
     else:

@@ -1,12 +1,7 @@
-"""Where `rn50` begins: which parser reads the arguments, and how every command's errors are told.
-
-A command loads what it needs. Typer takes 40 ms of CPU time to load, as long as `rn50 log check`
-needs for a log altogether, so that command's arguments go to its own parser (`log_check.py`).
-"""
+"""Where `rn50` begins, and how the errors of every command are printed."""
 
 from __future__ import annotations
 
-import gc
 import io
 import os
 import sys
@@ -26,7 +21,9 @@ def main() -> None:
             stream.reconfigure(errors="backslashreplace")
     code: object = 0
     try:
-        _command(sys.argv[1:] or ["--help"])
+        from .main import run
+
+        run(sys.argv[1:] or ["--help"])
     except SystemExit as done:
         code = done.code
     except UserError as error:
@@ -44,31 +41,13 @@ def main() -> None:
     sys.exit(_flush_output(code))
 
 
-def _command(arguments: list[str]) -> None:
-    if arguments[:2] != ["log", "check"]:
-        from .main import run
-
-        run(arguments)
-        return
-    # Nothing that modules make is garbage before the end, and the end frees it without a search:
-    # of 52 ms that the check of a small log took, the collector's were 8.
-    gc.disable()
-    from .log_check import main as log_check
-
-    gc.freeze()
-    gc.enable()
-    try:
-        sys.exit(log_check(arguments[2:]))
-    finally:
-        gc.disable()
-        gc.freeze()
-
-
 def _stopped(stop: KeyboardInterrupt) -> int:
-    from ..launch.ending import Stopped, asked_by, command_stopped
+    import shlex
+
+    from ..launch.ending import Stopped, asked_by, stopped
 
     ending = stop.ending if isinstance(stop, Stopped) else None
-    ending = ending or command_stopped(asked_by(stop), sys.argv[1:])
+    ending = ending or stopped("command", asked_by(stop), shlex.join(["rn50", *sys.argv[1:]]))
     _say(ending.line)
     return EXIT_STOPPED
 
@@ -78,7 +57,7 @@ def _say(line: str) -> None:
 
 
 def _flush_output(code: Any) -> Any:
-    """Write what is buffered while its error can still be told: Python's own end is a traceback.
+    """Write what is buffered while its error can still be printed: Python's own end is a traceback.
 
     Returns the exit code.
     """
@@ -88,7 +67,7 @@ def _flush_output(code: Any) -> Any:
     except OSError as error:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         if isinstance(error, BrokenPipeError) or code == EXIT_USAGE:
-            return code  # `| head` has what it wants; the error has been told
+            return code  # `| head` has what it wants; the error has been printed
         _say(f"error: standard output: cannot write: {error.strerror}")
         return EXIT_USAGE
     return code

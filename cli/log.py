@@ -70,20 +70,36 @@ def _print_summary(log: Path, summary: dict[str, Any], fault: str | None) -> Non
     print_table(("", ""), rows)
 
 
-@log_app.command(
-    "check",
-    add_help_option=False,
-    context_settings={
-        "ignore_unknown_options": True,
-        "allow_extra_args": True,
-        "allow_interspersed_args": False,
-    },
-)
-def log_check(context: typer.Context) -> None:
-    """Check logs against the MLPerf rules of their round: one verdict, its cause, what to do."""
-    from .log_check import main
+@log_app.command("check")
+def log_check(
+    paths: Annotated[
+        list[Path],
+        typer.Argument(
+            help="Logs; folders of runs, jobs, submissions (results/SYSTEM/resnet in them).",
+            metavar="PATH...",
+        ),
+    ],
+    ruleset: Ruleset = None,
+    strict: Annotated[bool, typer.Option("--strict", help="Policy findings fail too.")] = False,
+    official: Annotated[
+        bool | None,
+        typer.Option(help="Run the official checker too; default: unless a log is huge."),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Check logs against the MLPerf rules of their round: one verdict, its cause, what to do.
 
-    raise typer.Exit(main(context.args))
+    Verdicts: PASS; POLICY (passes, but breaks rules that no tool checks); FAIL; CANNOT_READ. The
+    verdict of the official checker is printed beside ours. Reads logs of any round, by any program.
+
+    Exit 0: PASS or POLICY; 1: FAIL, with --strict POLICY too; 2: CANNOT_READ.
+
+    Example: `rn50 log check results/quick/20261121T080000Z/result_0.txt`
+    """
+    from .log_check import run_check
+
+    code = run_check(paths, ruleset, strict=strict, official=official, as_json=as_json)
+    raise typer.Exit(code)
 
 
 @log_app.command("score")

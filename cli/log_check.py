@@ -1,69 +1,14 @@
-"""`rn50 log check`: its options, what it prints, its exit code.
-
-The one command whose options argparse reads: it is what people put into loops over logs, and to
-load Typer takes as long as to check a log. `rn50 log` hands it its arguments as they are.
-"""
+"""`rn50 log check`: what it prints, and its exit code."""
 
 from __future__ import annotations
 
-import argparse
 import json
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
-from typing import NoReturn
 
 from ..compliance.check_log import CANNOT_READ, FAIL, POLICY_VERDICT, Check, check_log
-from ..config.errors import UserError
 from ..config.finding import printable
 from ..logging.places import log_folders
-
-HELP = """Check logs against the MLPerf rules of their round: one verdict, its cause, what to do.
-
-Verdicts: PASS; POLICY (passes, but breaks rules that no tool checks); FAIL; CANNOT_READ. The
-verdict of the official checker is printed beside ours. Reads logs of any round, by any program.
-
-Exit 0: PASS or POLICY; 1: FAIL, with --strict POLICY too; 2: CANNOT_READ.
-
-Example: rn50 log check results/quick/20261121T080000Z/result_0.txt
-"""
-
-
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise UserError(f"{message}; see rn50 log check --help")
-
-
-def _parser() -> _Parser:
-    parser = _Parser(
-        prog="rn50 log check",
-        description=HELP,
-        # a width of its own, as argparse would load shutil for the terminal's: 4 ms
-        formatter_class=partial(argparse.RawDescriptionHelpFormatter, width=100),
-        allow_abbrev=False,
-    )
-    add = parser.add_argument
-    paths = "Logs; folders of runs, jobs, submissions (results/SYSTEM/resnet in them)."
-    add("paths", nargs="+", type=Path, metavar="PATH", help=paths)
-    rounds = "Rules of a round, such as 4.0.0; default: found from the log."
-    add("--ruleset", metavar="TEXT", help=rounds)
-    add("--strict", action="store_true", help="Policy findings fail too: exit 1.")
-    official = "Run the official checker too; default: unless a log is huge."
-    add("--official", action=argparse.BooleanOptionalAction, help=official)
-    add("--json", action="store_true", help="Print JSON for programs.")
-    return parser
-
-
-def main(arguments: Sequence[str]) -> int:
-    """Check what the arguments name; returns the exit code. Raises UserError: bad arguments."""
-    given = _parser().parse_intermixed_args(arguments)
-    return run_check(
-        given.paths,
-        given.ruleset,
-        strict=given.strict,
-        official=given.official,
-        as_json=given.json,
-    )
 
 
 def run_check(

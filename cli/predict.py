@@ -181,12 +181,6 @@ def predict(
             "in studies of GPU clusters.",
         ),
     ] = None,
-    explain: Annotated[
-        bool,
-        typer.Option(
-            "--explain", help="Show what the prediction rests on, and how far that is from it."
-        ),
-    ] = False,
     plot: Annotated[
         Path | None,
         output_file("Draw as SVG: the curve over GPUs, the step, algorithms, overlap"),
@@ -202,8 +196,6 @@ def predict(
     Example: `rn50 predict --system dgxa100 --gpus 1024 --batch-per-gpu 35 --json`
 
     Example: `rn50 predict --system abci --gpus 2048 --batch-per-gpu 42 --epochs 90 --plot abci.svg`
-
-    Example: `rn50 predict --system dgxh100 --gpus 2048 --batch-per-gpu 16 --explain`
 
     Example: `rn50 predict abci_2048_open --mtbf published`
     """
@@ -224,8 +216,6 @@ def predict(
         print_json(answer.to_dict() | ({} if hours is None else _failures(answer, hours)))
     else:
         _print_prediction(answer)
-        if explain:
-            _print_support(answer)
         if hours is not None:
             _print_failures(answer, hours)
     if plot is not None:
@@ -294,33 +284,6 @@ def _print_prediction(answer: Prediction) -> None:
     ]
     known = ["the data sheet"] if answer.machine.has_sheet else []
     print(f"\ncalibrated on {'; '.join([*known, *points])}")
-
-
-def _print_support(answer: Prediction) -> None:
-    """Each row that supports the prediction, the model's own error there, and the distance."""
-    support = answer.support()
-    if support.sheet is not None:
-        sheet_fixed_s, sheet_per_image_s = support.sheet
-        print(
-            f"\nthe data sheet says {sheet_fixed_s * 1e3:.2f} ms + "
-            f"{sheet_per_image_s * 1e3:.4f} ms per image; with the points "
-            f"{answer.machine.fixed_s * 1e3:.2f} ms + {answer.machine.per_image_s * 1e3:.4f}"
-        )
-    print()
-    print_table(
-        ("supported by", "measured", "model there", "GPUs from it", "batch from it"),
-        [
-            (
-                f"{row.point.gpus} x {row.point.batch}: {row.point.source}",
-                f"{row.point.step_s * 1e3:.2f} ms",
-                f"{row.error:+.1%}",
-                f"x {row.gpus_ratio:.3g}",
-                f"x {row.batch_ratio:.3g}",
-            )
-            for row in support.rows
-        ],
-    )
-    print("\n1 sigma of the step: " + ", ".join(f"{k} {v:.1%}" for k, v in support.sigmas.items()))
 
 
 @predict_app.command("validate")

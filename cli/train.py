@@ -14,7 +14,7 @@ from ..config.reading import read_object
 from ..config.recorded import load_named
 from ..data.dataset import check_before_run
 from ..data.prepare import prepare
-from ..launch.ending import asked_by, rank_failed, read_standing, run_ended, run_stopped
+from ..launch.ending import asked_by, rank_failed, run_ended, run_stopped
 from ..launch.resume import close_attempt
 from ..launch.run import close_result, load_for_launch, save_config, try_report, write_result
 from ..launch.run_files import new_run_folder, refuse_run
@@ -66,7 +66,6 @@ class _Spoken(Report):
         if self._place.rank == 0:
             ending = rank_failed(
                 str(failure["reason"]),
-                read_standing(self._folder),
                 self._folder,
                 hopeless=not failure["retryable"],
             )
@@ -89,8 +88,7 @@ class _Spoken(Report):
         result = read_object(self._folder / "result.json") if self._place.rank == 0 else {}
         if not result:
             return 0
-        standing, length = read_standing(self._folder), self._run.schedule.length
-        ending = run_ended(result, standing, self._folder, length=length)
+        ending = run_ended(result, self._folder, length=self._run.schedule.length)
         write_result(self._folder, result | ending.to_dict())
         try_report(self._folder)
         print(ending.line, flush=True)
@@ -100,6 +98,6 @@ class _Spoken(Report):
         if self._place.rank != 0 or self._stopped_by is None:
             return
         by = asked_by(KeyboardInterrupt(signal.Signals(self._stopped_by).name))
-        ending = run_stopped(by, read_standing(self._folder), self._folder)
+        ending = run_stopped(by, self._folder)
         close_result(self._folder, self._run, ending)
         print(f"rn50: {ending.line}", file=sys.stderr, flush=True)

@@ -6,8 +6,7 @@ from typing import Any, NamedTuple
 
 from ..config.finding import ERROR, NOTE, POLICY, Finding, plain, printable
 from ..logging.events import CannotRead, Log
-from ..logging.opening import open_pipe
-from ..logging.parse import read_log
+from ..logging.parse import open_pipe, read_log
 from .log_rules import apply, checked_keys
 from .logged_run import LoggedRun
 from .official import NOT_RUN, Official, check_officially, installed_version
@@ -81,7 +80,7 @@ def check_log(path: Path, ruleset: str | None = None, *, official: bool | None =
         official: run the official checker too; None: unless the log is huge.
     """
     try:
-        log = read_log(path, checked_keys(), others=False)
+        log = read_log(path, checked_keys())
     except CannotRead as error:
         found = find_ruleset(path, None, ruleset)
         # It may read records that this parser does not, whose values are unknown.
@@ -90,10 +89,6 @@ def check_log(path: Path, ruleset: str | None = None, *, official: bool | None =
         return _unreadable(path, error, found.name, found.source, official_check)
     try:
         found = find_ruleset(path, log, ruleset)
-        if (more := log.overflow) is not None:  # a rule might read what was not kept: no verdict
-            why = "are more than a log of one run has and could not be kept"
-            what = f"{more.records:,} records that say something new"
-            raise CannotRead(path, f"{what}, from line {more.line} ({more.key}) on, {why}")
     except CannotRead as error:
         own = find_ruleset(path, log, None)
         return _unreadable(path, error, own.name, own.source, None)
@@ -102,16 +97,16 @@ def check_log(path: Path, ruleset: str | None = None, *, official: bool | None =
     findings = no_milder(tuple(apply(run)), official_check)
     verdict = verdict_of(findings)
     return Check(
-        path,
-        verdict,
-        _cause(run, findings),
-        found.name,
-        found.source,
-        official_check,
-        findings,
-        _difference(verdict, findings, official_check),
-        round_verdict(found.name, findings),
-        run,
+        path=path,
+        verdict=verdict,
+        cause=_cause(run, findings),
+        ruleset=found.name,
+        ruleset_source=found.source,
+        official=official_check,
+        findings=findings,
+        difference=_difference(verdict, findings, official_check),
+        round_verdict=round_verdict(found.name, findings),
+        run=run,
     )
 
 
@@ -134,9 +129,16 @@ def no_milder(
     reasons = [line.split(":::")[0].strip(" :") for line in official_check.messages]
     failed = [reason for reason in reasons if " failed" in reason] or reasons
     reason = printable(" ".join(failed)[:200])
-    message = f"the official checker fails it: {reason}"
     code, name = OFFICIAL_FAILS
-    own = Finding(code, ERROR, None, "PASS of the official checker", FAIL, message, name=name)
+    own = Finding(
+        id=code,
+        severity=ERROR,
+        line=None,
+        expected="PASS of the official checker",
+        found=FAIL,
+        message=f"the official checker fails it: {reason}",
+        name=name,
+    )
     return (own, *findings)
 
 
@@ -152,8 +154,24 @@ def _unreadable(
     path: Path, error: CannotRead, ruleset: str, source: str, official_check: Official | None
 ) -> Check:
     code, name = UNREADABLE
-    finding = Finding(code, ERROR, None, "an MLPerf log", error.reason, error.reason, name=name)
-    return Check(path, CANNOT_READ, error.reason, ruleset, source, official_check, (finding,))
+    finding = Finding(
+        id=code,
+        severity=ERROR,
+        line=None,
+        expected="an MLPerf log",
+        found=error.reason,
+        message=error.reason,
+        name=name,
+    )
+    return Check(
+        path=path,
+        verdict=CANNOT_READ,
+        cause=error.reason,
+        ruleset=ruleset,
+        ruleset_source=source,
+        official=official_check,
+        findings=(finding,),
+    )
 
 
 def _cause(run: LoggedRun, findings: tuple[Finding, ...]) -> str:
@@ -174,7 +192,7 @@ def _cause(run: LoggedRun, findings: tuple[Finding, ...]) -> str:
 def _run_official_checker(
     path: Path, log: Log | None, ruleset: str, asked: bool | None, unread: str | None = None
 ) -> Official | None:
-    """The official verdict; None where nobody wants it, NOT_RUN where it would not be safe."""
+    """The official verdict; None where it is not asked for, NOT_RUN where it would not be safe."""
     if asked is False:
         return None
     if open_pipe(path) is not None:
@@ -188,7 +206,7 @@ def _run_official_checker(
         orders = "; --official runs it" if size <= _OFFICIAL_MOST_BYTES else ""
         reason = f"{size / 1e6:.0f} MB would take it {size / 1e6 * 0.3:.0f} s{orders}"
     if reason is None and log is not None:
-        reason = _unsafe(log)
+        reason = unsafe(log)
         if reason is None and asked is None and log.longest_bytes > _OFFICIAL_RECORD_BYTES:
             reason = f"a record of {log.longest_bytes:,} bytes would hold it up; --official runs it"
     if reason is not None:
@@ -196,24 +214,20 @@ def _run_official_checker(
     return check_officially(path, ruleset)
 
 
-def _unsafe(log: Log) -> str | None:
+def unsafe(log: Log) -> str | None:
     """Why the official checker must not read this log: it makes file names of three values and
     runs the code in those files (of the optimizer's name in the closed division alone)."""
-    if log.overflow is not None:
-        return "records whose values are not known"
     open_alone = all(event.value == "open" for event in log.all("submission_division"))
     for key in _NAMING_KEYS[:-1] if open_alone else _NAMING_KEYS:
         values = [event.value for event in log.all(key)]
         if any(not isinstance(v, str) or not re.fullmatch(_WORD, v) for v in values):
             return f"unsafe value of {key}"
-    for problem in log.problems:
-        # Of the others it reads nothing either. The key of one that was skipped is a guess.
-        unseen = problem.kind == "form" or (problem.lost and problem.kind in ("type", "long"))
-        known = problem.kind == "type" and problem.key is not None
-        if unseen and not (known and problem.key not in _NAMING_KEYS):
-            return "a record whose values are not known"
     if log.problem_count > len(log.problems):
         return "too many records that cannot be read"
+    # It may read what this parser does not: the name of a record that was skipped is a guess.
+    unread = (problem for problem in log.problems if problem.kind in ("form", "long", "type"))
+    if any(one.kind != "type" or one.key in (None, *_NAMING_KEYS) for one in unread):
+        return "a record whose values are not known"
     return None
 
 

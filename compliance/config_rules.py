@@ -248,15 +248,6 @@ def _eta(config: ConfigUnderCheck) -> Iterator[Violation]:
         yield config.violation("optimizer.eta", expected, actual=actual)
 
 
-@config_rule("MLP763", "free-momentum", NOTE, f"{RULES_TEXT} line 839")
-def _free_momentum(config: ConfigUnderCheck) -> Iterator[Violation]:
-    """Where LARS may have any momentum, one other than 0.9 is pointed out in an open config."""
-    free = config.batch >= benchmark.MOMENTUM_FREE_BEYOND_DOUBT
-    if free and config.optimizer == "lars" and config.division == "open":
-        why = f"free in the closed division too at a batch of {config.batch:,}"
-        yield from config.held_to("optimizer.momentum", benchmark.MOMENTUM, why)
-
-
 @config_rule("MLP803", "evaluation-cadence", CLOSED_POLICY, f"{RULES_TEXT} lines 939, 443")
 def _cadence(config: ConfigUnderCheck) -> Iterator[Violation]:
     """Evaluations come every 4 epochs."""
@@ -369,15 +360,6 @@ def _rcp_scaled(config: ConfigUnderCheck) -> Iterator[Violation]:
         expected = f"an evaluation at the RCP mean, {reference.mean:.2f} epochs"
         why = f"converging at epoch {stop} multiplies the score by {reference.mean / stop:.6f}"
         yield config.violation("eval.offset", expected, why)
-
-
-@config_rule("MLP760", "long-warmup", NOTE, "likely a mistake")
-def _long_warmup(config: ConfigUnderCheck) -> Iterator[Violation]:
-    """The warm-up takes less than half of the run."""
-    plan = config.plan
-    if plan.warmup_steps * 2 > plan.total_steps:
-        why = f"{plan.warmup_steps} of {plan.total_steps} steps"
-        yield config.violation("schedule.warmup", "less than half of the run", why)
 
 
 @config_rule("MLP051", "image-set-counts", ERROR, "the manifest of the image set")

@@ -14,7 +14,7 @@ from typing import Any
 
 from ..config import benchmark
 from ..config.finding import ERROR, NOTE, POLICY, number, plain
-from ..logging.look_alike import looks_like, spelled_out
+from .logged_run import LABEL_SMOOTHING_KEYS
 from .rule import (
     BOTH,
     CHECKER,
@@ -25,7 +25,6 @@ from .rule import (
     HasSettings,
     Setting,
     Violation,
-    as_official,
     missing,
     rule,
 )
@@ -52,8 +51,7 @@ def _judge(
 
 
 def _fixed(run: HasSettings, name: str, expected: float) -> Iterator[Violation]:
-    # false is 0 and true 1 here, as officially; not-a-number says it
-    return _judge(run, name, lambda value: as_official(value) == expected, plain(expected))
+    return _judge(run, name, lambda value: number(value) == expected, plain(expected))
 
 
 def is_integer(value: float) -> bool:
@@ -62,7 +60,10 @@ def is_integer(value: float) -> bool:
 
 
 @rule(
-    *("MLP102", "invalid-submission-value", ERROR, f"{CHECKER}, common.yaml"),
+    "MLP102",
+    "invalid-submission-value",
+    ERROR,
+    f"{CHECKER}, common.yaml",
     judges=BOTH,
     keys=benchmark.submission_keys("0.6.0"),
 )
@@ -80,7 +81,7 @@ def submission_values(run: HasSettings) -> Iterator[Violation]:
             if words is not None and value not in words:
                 yield _wrong_word(setting, words, "the case of letters counts")
             elif words is None and value == "":
-                yield Violation(f"{setting.place} is empty", setting.line, "a name", '""')
+                yield setting.violation("a name", "it is empty")
             elif key in ("submission_org", "submission_platform") and not (
                 isinstance(value, str) and value.strip()
             ):
@@ -88,13 +89,9 @@ def submission_values(run: HasSettings) -> Iterator[Violation]:
 
 
 def _wrong_word(setting: Setting, words: tuple[str, ...], advice: str) -> Violation:
-    hint, meant = "", looks_like(setting.value, words) if isinstance(setting.value, str) else None
-    if meant is not None and setting.value.lower() != meant:
-        actual = spelled_out(setting.value)
-        text = f"{setting.place} is {actual}, which looks like {meant} and is another word"
-        return Violation(text, setting.line, " or ".join(words), actual, advice=advice)
-    if meant is not None:
-        hint = f'did you mean "{meant}"?'
+    hint = ""
+    if isinstance(setting.value, str) and setting.value.strip().lower() in words:
+        hint = f'did you mean "{setting.value.strip().lower()}"?'
     return setting.violation(" or ".join(words), hint, advice=advice)
 
 
@@ -110,7 +107,10 @@ def optimizer_name(run: HasSettings) -> Iterator[Violation]:
 
 
 @limit(
-    *("MLP705", "end-learning-rate", CLOSED_ERROR, _LARS_AND_SGD),
+    "MLP705",
+    "end-learning-rate",
+    CLOSED_ERROR,
+    _LARS_AND_SGD,
     keys=("lars_opt_end_learning_rate", "sgd_opt_end_learning_rate"),
 )
 def end_lr(run: HasSettings) -> Iterator[Violation]:
@@ -119,7 +119,10 @@ def end_lr(run: HasSettings) -> Iterator[Violation]:
 
 
 @limit(
-    *("MLP706", "lars-decay-power", CLOSED_ERROR, LARS),
+    "MLP706",
+    "lars-decay-power",
+    CLOSED_ERROR,
+    LARS,
     optimizer="lars",
     keys=("lars_opt_learning_rate_decay_poly_power",),
 )
@@ -135,14 +138,17 @@ def lars_epsilon(run: HasSettings) -> Iterator[Violation]:
 
 
 @limit(
-    *("MLP708", "weight-decay", CLOSED_ERROR, _LARS_AND_SGD),
+    "MLP708",
+    "weight-decay",
+    CLOSED_ERROR,
+    _LARS_AND_SGD,
     keys=("lars_opt_weight_decay", "sgd_opt_weight_decay"),
 )
 def weight_decay(run: HasSettings) -> Iterator[Violation]:
     """The weight decay is 0.0001 x 2^N."""
     expected = f"{plain(benchmark.WEIGHT_DECAY_UNIT)} x 2^N"
     for setting in run.settings("weight_decay"):
-        ratio = (as_official(setting.value) or 0.0) / benchmark.WEIGHT_DECAY_UNIT
+        ratio = (number(setting.value) or 0.0) / benchmark.WEIGHT_DECAY_UNIT
         if not (0 < ratio < math.inf):
             yield setting.violation(expected, "for example 5e-05")
             return
@@ -155,7 +161,10 @@ def weight_decay(run: HasSettings) -> Iterator[Violation]:
 
 
 @limit(
-    *("MLP709", "sgd-base-learning-rate", CLOSED_ERROR, SGD),
+    "MLP709",
+    "sgd-base-learning-rate",
+    CLOSED_ERROR,
+    SGD,
     optimizer="sgd",
     keys=("sgd_opt_base_learning_rate",),
 )
@@ -163,7 +172,7 @@ def sgd_base_lr(run: HasSettings) -> Iterator[Violation]:
     """The base learning rate of SGD is 0.001 x k."""
 
     def fits(value: object) -> bool:
-        lr = as_official(value)
+        lr = number(value)
         return lr is not None and is_integer(lr / benchmark.SGD_LR_UNIT)
 
     yield from _judge(run, "base_lr", fits, "0.001 x k, k an integer")
@@ -201,7 +210,10 @@ def _momentum(run: HasSettings, optimizer: str) -> Iterator[Violation]:
 
 
 @limit(
-    *("MLP713", "lars-momentum", CLOSED_POLICY, f"{RULES_TEXT} line 839"),
+    "MLP713",
+    "lars-momentum",
+    CLOSED_POLICY,
+    f"{RULES_TEXT} line 839",
     keys=("lars_opt_momentum", "global_batch_size"),
 )
 def lars_momentum(run: HasSettings) -> Iterator[Violation]:
@@ -210,7 +222,10 @@ def lars_momentum(run: HasSettings) -> Iterator[Violation]:
 
 
 @limit(
-    *("MLP714", "sgd-momentum", CLOSED_POLICY, f"{RULES_TEXT} line 852"),
+    "MLP714",
+    "sgd-momentum",
+    CLOSED_POLICY,
+    f"{RULES_TEXT} line 852",
     keys=("sgd_opt_momentum", "global_batch_size"),
 )
 def sgd_momentum(run: HasSettings) -> Iterator[Violation]:
@@ -219,7 +234,10 @@ def sgd_momentum(run: HasSettings) -> Iterator[Violation]:
 
 
 @limit(
-    *("MLP715", "sgd-decay-power", CLOSED_POLICY, f"{RULES_TEXT} line 849"),
+    "MLP715",
+    "sgd-decay-power",
+    CLOSED_POLICY,
+    f"{RULES_TEXT} line 849",
     optimizer="sgd",
     keys=("sgd_opt_learning_rate_decay_poly_power",),
 )
@@ -229,8 +247,11 @@ def sgd_power(run: HasSettings) -> Iterator[Violation]:
 
 
 @limit(
-    *("MLP717", "label-smoothing", CLOSED_POLICY, f"{RULES_TEXT} lines 844, 855"),
-    keys=("*label_smoothing",),
+    "MLP717",
+    "label-smoothing",
+    CLOSED_POLICY,
+    f"{RULES_TEXT} lines 844, 855",
+    keys=LABEL_SMOOTHING_KEYS,
 )
 def label_smoothing(run: HasSettings) -> Iterator[Violation]:
     """Label smoothing, where a log has it, is 0 or 0.1."""
@@ -252,7 +273,10 @@ def _count(run: HasSettings, key: str, expected: int) -> Iterator[Violation]:
 
 
 @limit(
-    *("MLP801", "eval-samples", CLOSED_POLICY, f"{RULES_TEXT} line 443"),
+    "MLP801",
+    "eval-samples",
+    CLOSED_POLICY,
+    f"{RULES_TEXT} line 443",
     exempt_if_synthetic=True,
     keys=("eval_samples",),
 )
@@ -262,7 +286,10 @@ def eval_samples(run: HasSettings) -> Iterator[Violation]:
 
 
 @limit(
-    *("MLP802", "train-samples", CLOSED_POLICY, f"{RULES_TEXT} line 251"),
+    "MLP802",
+    "train-samples",
+    CLOSED_POLICY,
+    f"{RULES_TEXT} line 251",
     exempt_if_synthetic=True,
     keys=("train_samples",),
 )

@@ -2,14 +2,13 @@
 
 import math
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from functools import cached_property
 from typing import Any, NamedTuple
 
 from ..config import benchmark
 from ..config.finding import number
-from ..logging.checked_keys import RUN_KEYS
-from ..logging.events import Event, Log
+from ..logging.events import RUN_KEYS, Event, Log
 from .rule import Setting, Violation
 
 SAME_MS = 1000
@@ -19,6 +18,12 @@ _PREAMBLE = (*benchmark.SUBMISSION_KEYS, "cache_clear", "init_start")
 CONTEXT_KEYS = (*_PREAMBLE, "opt_name", *RUN_KEYS)
 """Which run it is, in which division, with which optimizer, and its events: no rule has to declare
 these."""
+LABEL_SMOOTHING_KEYS = (
+    "label_smoothing",
+    "model_label_smoothing",
+    "lars_opt_label_smoothing",
+    "sgd_opt_label_smoothing",
+)
 _OF_THE_RUN = {*RUN_KEYS, "train_samples", "eval_samples"} - {"init_start", "run_stop"}
 
 _SETTING_KEYS = {
@@ -44,14 +49,6 @@ class Evaluation(NamedTuple):
     accuracy: float
 
 
-class Trained(NamedTuple):
-    """How many epochs were trained before an evaluation, and up to which from 1 on none is missing
-    (None in a log without `epoch_start`)."""
-
-    epochs: int
-    whole: int | None
-
-
 class LoggedRun:
     """What the rules ask about one log under one ruleset."""
 
@@ -61,11 +58,12 @@ class LoggedRun:
         self.doubts = doubts
         second = _second_run(log)
         self.second_run_line = second.line if second is not None else None
-        self._during: dict[str, list[Event]] = {}
-        self._numbered: dict[str, list[tuple[float, Event]]] = {}
+        self.events = log.events
+        """The records of the first run, in file order."""
         self._index = log.by_key
         if second is not None:
             end = second.order
+            self.events = [event for event in log.events if event.order < end]
             self._index = {k: [e for e in v if e.order < end] for k, v in log.by_key.items()}
 
     def all(self, key: str) -> list[Event]:
@@ -73,12 +71,10 @@ class LoggedRun:
         return self._index.get(key, [])
 
     def settings(self, name: str) -> list[Setting]:
-        """What the log has of a hyper-parameter; of a name without a key of its own, of that key
-        or, of label smoothing, of every key that ends so."""
-        key = _SETTING_KEYS.get(name, name).format(optimizer=self.optimizer)
-        keys = [key]
+        """What the log has of a hyper-parameter; a name without a key of its own is the key."""
+        keys: tuple[str, ...] = (_SETTING_KEYS.get(name, name).format(optimizer=self.optimizer),)
         if name == "label_smoothing":
-            keys = [each for each in self.logged_keys() if each.endswith(name)]
+            keys = LABEL_SMOOTHING_KEYS
         return [as_setting(event) for each in keys for event in self.all(each)]
 
     def first(self, key: str) -> Event | None:
@@ -91,25 +87,18 @@ class LoggedRun:
 
     def during(self, key: str) -> list[Event]:
         """Records of a key between run_start and the last run_stop, by their place in the log."""
-        if key not in self._during:
-            begin, end = self._clock_orders
-            self._during[key] = [e for e in self.all(key) if begin < e.order < end]
-        return self._during[key]
+        begin, end = self._clock_orders
+        return [event for event in self.all(key) if begin < event.order < end]
 
     def numbered(self, key: str) -> list[tuple[float, Event]]:
         """Of `during`, those whose epoch is a number, with it."""
-        if key not in self._numbered:
-            epochs = ((epoch_of(event), event) for event in self.during(key))
-            self._numbered[key] = [(epoch, event) for epoch, event in epochs if epoch is not None]
-        return self._numbered[key]
+        epochs = ((epoch_of(event), event) for event in self.during(key))
+        return [(epoch, event) for epoch, event in epochs if epoch is not None]
 
     @cached_property
     def _clock_orders(self) -> tuple[int, float]:
         stops = self.all("run_stop")
         return self.start.order if self.start else 0, stops[-1].order if stops else math.inf
-
-    def logged_keys(self) -> Iterator[str]:
-        return (key for key, events in self._index.items() if events)
 
     def absent(self, key: str) -> bool:
         """No record of this key, and no other finding that says why: it was torn, or the run ended
@@ -170,8 +159,15 @@ class LoggedRun:
         for event in self.all("eval_accuracy"):
             accuracy = number(event.value)
             if accuracy is not None:
-                where = event.order, event.line, event.time_ms
-                found.append(Evaluation(*where, epoch_of(event), accuracy))
+                found.append(
+                    Evaluation(
+                        order=event.order,
+                        line=event.line,
+                        time_ms=event.time_ms,
+                        epoch=epoch_of(event),
+                        accuracy=accuracy,
+                    )
+                )
         return found
 
     @cached_property
@@ -189,11 +185,6 @@ class LoggedRun:
     def target(self) -> Evaluation | None:
         """The first of them, at which the run should end."""
         return self.evaluations_at_target[0] if self.evaluations_at_target else None
-
-    @property
-    def target_order(self) -> float:
-        """Its place among all records; infinite where there is none."""
-        return math.inf if self.target is None else self.target.order
 
     @cached_property
     def best(self) -> Evaluation | None:
@@ -229,44 +220,21 @@ class LoggedRun:
         step_ms = math.gcd(SAME_MS, *map(int, stamps))
         return step_ms if step_ms > 1 else 0
 
-    @cached_property
-    def trained(self) -> dict[int, Trained]:
-        """What was trained before each `eval_accuracy`, by its place in the log. An epoch is
-        trained once it has started and then stopped; in a log without `epoch_start`, once a block
-        that claims it has begun. Epochs counted from 0 start one lower than they stop or are
-        evaluated in some logs (v2.0 MosaicML)."""
-        by_epoch = bool(self.all("epoch_start"))
-        keys = ("epoch_start", "epoch_stop") if by_epoch else ("block_start",)
-        events = [event for key in (*keys, "eval_accuracy") for event in self.all(key)]
-        started: set[int] = set()
-        done: set[int] = set()
-        whole, found = 0, {}
-        for event in sorted(events, key=lambda event: event.order):
-            if event.key == "eval_accuracy":
-                while whole + 1 in done:
-                    whole += 1
-                found[event.order] = Trained(len(done), whole + (0 in done) if by_epoch else None)
-            elif event.key == "block_start":
-                done |= epochs_of(event)
-            elif (epoch := epoch_of(event)) is not None and _is_possible(epoch):
-                number_ = round(epoch)
-                if event.key == "epoch_start":
-                    started.add(number_)
-                elif number_ in started:
-                    done.add(number_)
-                elif 0 in started and number_ - 1 in started:
-                    done.add(number_ - 1)
-        return found
+    def trained_before(self, order: int) -> set[int]:
+        """The epochs that have started before a place in the log; in a log without `epoch_start`,
+        those that the blocks claim which have."""
+        starts = self.all("epoch_start") or self.all("block_start")
+        return {epoch for one in starts if one.order < order for epoch in epochs_of(one)}
 
     def epochs_to(self, evaluation: Evaluation) -> float | None:
         """Epochs that were trained for an evaluation: what its record claims, but no more than the
         log has before it; None where neither says a number of epochs that can be."""
-        claimed, before = evaluation.epoch, self.trained[evaluation.order].epochs
+        claimed, trained = evaluation.epoch, len(self.trained_before(evaluation.order))
         if claimed is not None and not _is_possible(claimed):
             claimed = None
-        if not before and not self.all("epoch_start"):
-            return None if claimed is None else round(claimed, 3)
-        return before if claimed is None else round(min(claimed, before), 3)
+        if claimed is None:
+            return trained or None
+        return round(min(claimed, trained) if trained else claimed, 3)
 
     @cached_property
     def convergence_epoch(self) -> float | None:
@@ -301,8 +269,9 @@ def _is_possible(epoch: float) -> bool:
 
 
 def epochs_of(event: Event) -> set[int]:
-    """The epochs that a block claims, of those that a run can have."""
-    first, count = epoch_of(event), epoch_of(event, "epoch_count")
+    """The epochs that a start of an epoch or a block claims, of those that a run can have."""
+    first = epoch_of(event)
+    count = epoch_of(event, "epoch_count") if event.key == "block_start" else 1.0
     if first is None or count is None or not _is_possible(first):
         return set()
     return set(range(round(first), round(first + min(count, benchmark.MOST_LOGGED_EPOCHS))))

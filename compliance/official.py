@@ -33,9 +33,13 @@ def check_officially(log: Path, ruleset: str) -> Official:
     version = installed_version()
     with tempfile.TemporaryDirectory(prefix="rn50-checker-") as scratch:
         command = [
-            *(sys.executable, "-m", "mlperf_logging.compliance_checker"),
-            *("--usage", "training", "--ruleset", ruleset),
-            *("--log_output", str(Path(scratch) / "checker.log"), str(log.resolve())),
+            sys.executable,
+            "-m",
+            "mlperf_logging.compliance_checker",
+            "--usage=training",
+            f"--ruleset={ruleset}",
+            f"--log_output={Path(scratch) / 'checker.log'}",
+            str(log.resolve()),
         ]
         try:
             done = subprocess.run(

@@ -12,7 +12,7 @@ from ..config import benchmark
 from ..config.finding import ERROR as ERROR
 from ..config.finding import NOTE as NOTE
 from ..config.finding import POLICY as POLICY
-from ..config.finding import Finding, number, shown
+from ..config.finding import Finding, shown
 from ..logging.events import Event
 
 CHECKER = "mlcommons/logging 4.1.68, compliance_checker"
@@ -20,9 +20,6 @@ RULES_TEXT = "training_rules.adoc"
 
 LOG, CONFIG, BOTH, FOLDER = "log", "config", "log, config", "folder"
 """What a rule judges."""
-
-ANY_KEY = "*"
-"""Among a rule's keys: it looks at every record that the parser keeps, for whatever rule."""
 
 CLOSED_ERROR = (ERROR, None)
 CLOSED_POLICY = (POLICY, NOTE)
@@ -42,20 +39,27 @@ class Violation(NamedTuple):
     severity: str | None = None
     caused_by: str = ""
 
-    @classmethod
-    def at(
-        cls,
-        event: Event,
-        what: str,
-        expected: str = "",
-        actual: str = "",
-        advice: str = "",
-        severity: str | None = None,
-        caused_by: str = "",
-    ) -> "Violation":
-        """About a record, whose key and line stand before `what`."""
-        text = f"{event.place} {what}"
-        return cls(text, event.line, expected, actual, advice, severity, caused_by)
+
+def against(
+    subject: Event | str, actual: str, expected: str, why: str = "", **more: Any
+) -> Violation:
+    """That one thing was found and another expected.
+
+    Args:
+        subject: the record, or what the message begins with.
+        actual: what is found; with the subject before it a sentence.
+        expected: what is right.
+        why: the reason, or a hint, at the end of the message.
+        **more: other fields of `Violation`: `line` (of a record its own), `advice`, `severity`,
+            `caused_by`.
+    """
+    place = subject
+    if isinstance(subject, Event):
+        place = subject.place
+        more.setdefault("line", subject.line)
+    reason = f": {why}" if why else ""
+    message = f"{place} {actual}, expected {expected}{reason}"
+    return Violation(message=message, expected=expected, actual=actual, **more)
 
 
 class Setting(NamedTuple):
@@ -70,8 +74,16 @@ class Setting(NamedTuple):
     ) -> Violation:
         """That another value was expected."""
         actual = shown(self.value)
-        message = f"{self.place} is {actual}, expected {expected}" + (f": {why}" if why else "")
-        return Violation(message, self.line, expected, actual, advice, severity)
+        found = against(
+            self.place,
+            f"is {actual}",
+            expected,
+            why,
+            line=self.line,
+            advice=advice,
+            severity=severity,
+        )
+        return found._replace(actual=actual)
 
 
 class Judged(Protocol):
@@ -99,13 +111,13 @@ class HasSettings(Judged, Protocol):
         """Every value of a hyper-parameter, in order."""
 
     def absent(self, key: str, /) -> bool:
-        """Is a record of this key missing?"""
+        """Whether a record of this key is missing."""
 
 
 class Rule(NamedTuple):
     """`open_severity`: in the open division; None: not a rule there. `keys`: of the log records
-    that it reads, beside those of `logged_run.CONTEXT_KEYS`; `*` at an end stands for any text.
-    `exempt_if_synthetic`: not a rule on configs whose images are not ImageNet's."""
+    that it reads, beside those of `logged_run.CONTEXT_KEYS`. `exempt_if_synthetic`: not a rule on
+    configs whose images are not ImageNet's."""
 
     code: str
     name: str
@@ -125,7 +137,7 @@ class Rule(NamedTuple):
         return " ".join((self.check.__doc__ or "").split())
 
     def applies(self, run: Judged) -> bool:
-        """Is it a rule for this log?"""
+        """Whether it is a rule for this log."""
         return (
             run.ruleset in self.rulesets
             and (self.open_severity is not None or run.division != "open")
@@ -144,15 +156,15 @@ class Rule(NamedTuple):
     def finding(self, violation: Violation, severity: str | None = None) -> Finding:
         """A violation as a finding; `severity` None: its own, else the rule's."""
         return Finding(
-            self.code,
-            severity or violation.severity or self.severity,
-            violation.line,
-            violation.expected,
-            violation.actual,
-            violation.message,
-            violation.advice,
-            code_of(violation.caused_by),
-            self.name,
+            id=self.code,
+            severity=severity or violation.severity or self.severity,
+            line=violation.line,
+            expected=violation.expected,
+            found=violation.actual,
+            message=violation.message,
+            advice=violation.advice,
+            caused_by=code_of(violation.caused_by),
+            name=self.name,
         )
 
 
@@ -162,13 +174,12 @@ def missing(
     """That the log has no record of keys, in one violation; nothing where none is absent."""
     names = ", ".join(key for key in keys if run.absent(key))
     if names:
-        yield Violation(f"no {names} in the log{why}", None, expected or names, "none", advice)
+        text = f"no {names} in the log{why}"
+        yield Violation(message=text, expected=expected or names, actual="none", advice=advice)
 
 
 _REGISTERED: dict[tuple[str, str], Rule] = {}
 """By code and what is judged."""
-_CODES: dict[str, str] = {"": ""}
-_NAMES: dict[str, str] = {}
 
 
 def rule(
@@ -189,12 +200,18 @@ def rule(
 
     def register(check: Callable[[Any], Iterator[Violation]]) -> Rule:
         made = Rule(
-            *(code, name, usual, source, tuple(keys), check),
-            *(judges, rulesets, optimizer, in_open, exempt_if_synthetic),
+            code=code,
+            name=name,
+            severity=usual,
+            source=source,
+            keys=tuple(keys),
+            check=check,
+            judges=judges,
+            rulesets=rulesets,
+            optimizer=optimizer,
+            open_severity=in_open,
+            exempt_if_synthetic=exempt_if_synthetic,
         )
-        if _CODES.setdefault(name, code) != code or _NAMES.setdefault(code, name) != name:
-            other = _NAMES.get(code, name)
-            raise ValueError(f"one name for {code} expected: {name}, {other} ({_CODES[name]})")
         for subject in judges.split(", "):
             if (code, subject) in _REGISTERED:
                 raise ValueError(f"{code} judges a {subject} twice")
@@ -211,13 +228,8 @@ def rules_on(subject: str) -> tuple[Rule, ...]:
 
 
 def code_of(name: str) -> str:
-    """The code of a rule."""
-    return _CODES.get(name, name)
-
-
-def as_official(value: object) -> float | None:
-    """A finite number, true as 1 as the official checker compares it; else None."""
-    return number(int(value) if isinstance(value, bool) else value)
+    """The code of a rule; the name itself where no rule has it."""
+    return next((each.code for each in _REGISTERED.values() if each.name == name), name)
 
 
 def since(first: str) -> tuple[str, ...]:

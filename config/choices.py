@@ -93,20 +93,18 @@ class OneOf:
 
 
 class OneCall(OneOf):
-    """One of the names of a table of choices, with what its row allows in brackets behind it, or
-    one of the words `also`."""
+    """One of the names of a table of choices, with what its row allows in brackets behind it."""
 
-    def __init__(self, table: Mapping[str, Choice], also: tuple[str, ...] = ()) -> None:
+    def __init__(self, table: Mapping[str, Choice]) -> None:
         super().__init__(table)
-        self._table, self._also = table, also
+        self._table = table
 
     def __str__(self) -> str:
-        ways = [way for name, row in self._table.items() for way in _ways(name, row)]
-        return ", ".join([*ways, *self._also])
+        return ", ".join(way for name, row in self._table.items() for way in _ways(name, row))
 
     def check(self, value: Any) -> str:
         name = value.partition("(")[0] if isinstance(value, str) else ""
-        ways = _ways(name, self._table[name]) if name in self._table else self._also
+        ways = _ways(name, self._table[name]) if name in self._table else ()
         if not any(re.fullmatch(_pattern(way), str(value)) for way in ways):
             raise ValueError(self)
         return str(value)
@@ -146,4 +144,3 @@ SchedulerName = Annotated[str, OneOf(SCHEDULERS)]
 LauncherName = Annotated[str, OneOf(LAUNCHERS)]
 Algorithm = Annotated[str, OneCall(ALGORITHMS)]
 Groups = Annotated[str, OneGrouping(GROUPINGS)]
-GroupsOrAuto = Annotated[str, OneGrouping(GROUPINGS, also=("auto",))]

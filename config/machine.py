@@ -254,10 +254,6 @@ class System(Section):
         "Of the network between the nodes, for comm.algorithm auto and MPI's send "
         "buffers; rn50 bench allreduce measures it. null: Open MPI and the kernel choose.",
     )
-    rank_images_per_s: Positive | None = default(
-        None,
-        "What one rank alone trains, for comm.groups auto; rn50 bench throughput measures it.",
-    )
     # No part of a run's digest: a new calibration of the machine makes no other config of the run,
     # and neither do accounts and queues.
     performance: Performance | None = Field(

@@ -21,7 +21,7 @@ _END_BYTES = 1 << 20
 """Of either end of a log: 7,000 lines of metrics.jsonl."""
 _PIECE_BYTES = 1 << 20
 _SEARCHED_BYTES = 1 << 30
-"""Of a log that is searched: the largest that is read at all (`logging/opening.py`)."""
+"""Of a log that is searched: the largest that is read at all (`logging/parse.py`)."""
 _DESCRIPTOR = re.compile(r"/(?:dev|proc/(?:self|thread-self))/fd/(\d{1,9})")
 _MOST_LINKS = 40  # as Linux follows them
 _FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC

@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from . import benchmark
-from .choices import NETWORKS, SHAPES, Algorithm, GroupsOrAuto, Network, OneOf, Shape, meanings
+from .choices import NETWORKS, SHAPES, Algorithm, Groups, Network, OneOf, Shape, meanings
 from .duration import Duration
 from .machine import System
 from .resnet_stages import UNITS
@@ -355,10 +355,9 @@ class Schedule(Section):
 class Comm(Section):
     """How gradients travel between ranks (docs/communication.md)."""
 
-    groups: GroupsOrAuto = default(
+    groups: Groups = default(
         "equal_bytes(8)",
-        "Which gradients are reduced together, in static groups, last layers first; auto: what "
-        "the network and the rate of a rank suggest.",
+        "Which gradients are reduced together, in static groups, last layers first.",
     )
     algorithm: Algorithm = default(
         "auto", "How they are summed; auto: what the engine, ranks and network suggest."

@@ -88,7 +88,7 @@ def check_before_run(data: Data, origins: Mapping[str, Origin] | None = None) ->
     manifest = load_manifest(folder, None if data.shards else WHOLE)
     if problems := [*wrong_counts(data, manifest.counts, folder / FILE_NAME, origins or {})]:
         raise UserError(*problems)
-    _check_sizes(folder, manifest)
+    check_sizes(folder, manifest)
     for split in SPLITS:
         _check_index(folder, split, manifest, sample=2)
     return manifest
@@ -116,7 +116,7 @@ def verify(
         UserError: the first fault, with file, offset and what was found.
     """
     manifest = load_manifest(folder, WHOLE)
-    _check_sizes(folder, manifest)
+    check_sizes(folder, manifest)
     for name, file in manifest.files.items() if sample is None else ():
         _check_digest(folder / name, file)
     tables = {}
@@ -154,7 +154,8 @@ def digest_file(path: Path) -> File:
     return File(bytes=size, sha256=sha.hexdigest())
 
 
-def _check_sizes(folder: Path, manifest: Manifest) -> None:
+def check_sizes(folder: Path, manifest: Manifest) -> None:
+    """Raises UserError: a file of a set has another size than its manifest says, or is missing."""
     for name, file in manifest.files.items():
         path, wanted = folder / name, file.bytes
         with failing_as(str(path)), open_file(path) as opened:

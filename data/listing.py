@@ -75,11 +75,6 @@ class Listing(NamedTuple):
     passed_over: Counter[str]
     """Files and folders that are no image of a class, by kind: ".webp", "hidden"."""
 
-    def counts(self, split: str) -> list[int]:
-        """Images of each class."""
-        counted = Counter(source.label for source in self.splits[split])
-        return [counted[label] for label in range(len(self.classes))]
-
 
 def list_images(
     images: Path, val_labels: Path | None = None, hold_out: float | None = None, seed: int = 0
@@ -139,15 +134,14 @@ def _train_images(images: Path, over: Counter[str]) -> tuple[Path, dict[str, lis
     found: dict[str, list[_Place]] = {}
     if not folder.is_dir() and outer.is_file():
         for tar, offset, length in _members(str(outer), 0, outer.stat().st_size, "train"):
-            if tar.endswith(".tar"):
-                found[tar[:-4]] = _in_tar(str(outer), offset, length, tar[:-4], over)
+            found[tar[:-4]] = _in_tar(str(outer), offset, length, tar[:-4], over)
         return folder, found
     if not folder.is_dir():
-        folder = _folder_of_classes(images)
+        if not images.is_dir() or (images / "val").exists() or (images / VAL_TAR).exists():
+            raise UserError(f"{folder}: a folder expected ({_LAYOUT}), found none")
+        folder = images  # whose folders are the classes
     for entry in os.scandir(folder):
-        if entry.name.startswith("."):
-            over["hidden"] += 1
-        elif entry.is_dir():
+        if entry.is_dir() and not entry.name.startswith("."):
             found[entry.name] = _in_folder(entry.path, entry.name, over)
         elif entry.name.endswith(".tar") and folder != images:
             name, size = entry.name[:-4], entry.stat().st_size
@@ -155,21 +149,6 @@ def _train_images(images: Path, over: Counter[str]) -> tuple[Path, dict[str, lis
         else:
             over["outside a class folder"] += 1
     return folder, found
-
-
-def _folder_of_classes(images: Path) -> Path:
-    """`images`, where its folders are classes themselves."""
-    wanted = f"{images / 'train'}: a folder expected ({_LAYOUT}), found"
-    if not images.is_dir():
-        raise UserError(f"{images}: a folder of images expected ({_LAYOUT}), found no folder")
-    if (images / "val").exists() or (images / VAL_TAR).exists():
-        raise UserError(f"{wanted} none beside val")
-    folders = [entry for entry in os.scandir(images) if entry.is_dir()]
-    if any(_in_folder(entry.path, entry.name, Counter()) for entry in folders):
-        return images
-    if loose := len(_in_folder(str(images), "", Counter())):
-        raise UserError(f"{images}: a folder for each class expected, found {loose} images alone")
-    raise UserError(f"{wanted} none")
 
 
 def _val_images(
@@ -214,22 +193,21 @@ def _hold_out(
     for val in (images / "val", images / VAL_TAR):
         if val.exists():
             raise UserError(f"--hold-out: no {val} expected, found one, which is what evaluates")
+
+    def digest(name: str) -> bytes:
+        return hashlib.sha256(f"{seed}/{name}".encode(errors="surrogateescape")).digest()
+
     by_class: dict[int, list[Source]] = {}
     for source in train:
         by_class.setdefault(source.label, []).append(source)
     held = set()
     for sources in by_class.values():
         count = min(max(1, round(share * len(sources))), len(sources) - 1)
-        names = [source.name for source in sources]
-        held.update(sorted(names, key=lambda name: _digest(seed, name))[:count])
+        held.update(sorted((source.name for source in sources), key=digest)[:count])
     return (
         [source for source in train if source.name not in held],
         [source for source in train if source.name in held],
     )
-
-
-def _digest(seed: int, name: str) -> bytes:
-    return hashlib.sha256(f"{seed}/{name}".encode(errors="surrogateescape")).digest()
 
 
 def _in_folder(folder: str, name: str, over: Counter[str]) -> list[_Place]:
@@ -238,8 +216,8 @@ def _in_folder(folder: str, name: str, over: Counter[str]) -> list[_Place]:
     for entry in os.scandir(folder):
         if _is_image(entry.name):
             files.append(entry.name)
-        elif name or entry.name not in LABEL_FILES:
-            over["inner folder(s)" if entry.is_dir() else _kind(entry.name)] += 1
+        elif entry.name not in LABEL_FILES:
+            over[_kind(entry.name)] += 1
     return [(prefix + file, f"{folder}/{file}", 0, -1) for file in sorted(files)]
 
 
@@ -260,10 +238,7 @@ def _is_image(name: str) -> bool:
 
 def _kind(name: str) -> str:
     """What kind of file is passed over; hidden ones are such as macOS's `._photo.jpg`."""
-    if name.startswith("."):
-        return "hidden"
-    suffix = Path(name).suffix.lower()
-    return suffix[:20] if suffix.isprintable() and suffix else "without a suffix"
+    return "hidden" if name.startswith(".") else Path(name).suffix.lower() or "without a suffix"
 
 
 def _members(path: str, start: int, length: int, name: str) -> Iterator[tuple[str, int, int]]:

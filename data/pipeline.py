@@ -11,7 +11,7 @@ import math
 import mmap
 import sys
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
@@ -237,32 +237,19 @@ def build_train_source(
     if data.shards:
         load_manifest(folder, plan.part_of(rank))
     table = load_table(folder, "train")
-    records = RecordFile(folder / "train.rec", table)
-    plain_from = data.no_augment_from_epoch or math.inf
-    order = sampling.TrainOrder(plan, seeds["shuffle"], plain_from)
-    steps = order.active_steps(rank, first_step)
+    order = sampling.TrainOrder(plan, seeds["shuffle"], data.no_augment_from_epoch or math.inf)
     ranges = {} if graph else data.augmentation.ranges
+    feed = _TrainFeed(
+        data=data,
+        table=table,
+        records=RecordFile(folder / "train.rec", table),
+        order=order,
+        steps=order.active_steps(rank, first_step),
+        rank=rank,
+        seeds=seeds,
+        ranges=ranges,
+    )
     tile = sampling.noise_tile(seeds["operations"], data.crop_px) if ranges else None
-
-    def feed(_: int) -> tuple[Any, ...]:
-        numbers, positions, epochs = order.batch(next(steps), rank)
-        heights, widths = sampling.sizes(table, numbers)
-        anchors, shapes = sampling.crop_windows(
-            heights, widths, positions, seeds["augment"], area=data.area, aspect=data.aspect
-        )
-        plain = epochs >= plain_from
-        centred = plain | (not data.augment)
-        if centred.any():
-            centre = sampling.centre_windows(heights, widths, data.crop_px / data.eval_resize_px)
-            anchors = np.where(centred[:, None], centre[0], anchors)
-            shapes = np.where(centred[:, None], centre[1], shapes)
-        mirror = sampling.flips(positions, seeds["flip"], enabled=data.flip) * ~plain
-        labels = table["label"][numbers].astype(np.float32)
-        fed = numbers, records.images(numbers), labels, anchors, shapes, mirror
-        if not ranges:
-            return fed
-        seed = seeds["operations"]
-        return *fed, *sampling.operations(positions, seed, ranges, centred, data.crop_px)
 
     def whole(
         jpegs: Any, labels: Any, anchors: Any, shapes: Any, mirror: Any, *operations: Any
@@ -283,17 +270,53 @@ def build_train_source(
             )
         return _normalise(images, data, mirror, layout), _to_device(labels, device_id)
 
-    largest = max(segment.per_rank for segment in plan.segments)
     return Source(
         graph or whole,
-        feed,
+        feed.batch,
         inputs=8 if ranges else 5,
-        records=records,
-        batch_per_rank=largest,
+        records=feed.records,
+        batch_per_rank=max(segment.per_rank for segment in plan.segments),
         data=data,
         device_id=device_id,
         skip_bad=data.skip_bad,
     )
+
+
+class _TrainFeed(NamedTuple):
+    """What DALI is fed with, batch after batch."""
+
+    data: Data
+    table: Table
+    records: RecordFile
+    order: sampling.TrainOrder
+    steps: Iterator[int]
+    """In which the rank has a share."""
+    rank: int
+    seeds: Mapping[str, int]
+    ranges: Mapping[str, tuple[float, float]]
+    """Of the operations of `data.augmentation` that are on."""
+
+    def batch(self, _: int) -> tuple[Any, ...]:
+        """(numbers of images, images, labels, anchors, shapes, mirror, operations)."""
+        data, seeds = self.data, self.seeds
+        numbers, positions, epochs = self.order.batch(next(self.steps), self.rank)
+        heights, widths = sampling.sizes(self.table, numbers)
+        anchors, shapes = sampling.crop_windows(
+            heights, widths, positions, seeds["augment"], area=data.area, aspect=data.aspect
+        )
+        plain = epochs >= (data.no_augment_from_epoch or math.inf)
+        centred = plain | (not data.augment)
+        if centred.any():
+            centre = sampling.centre_windows(heights, widths, data.crop_px / data.eval_resize_px)
+            anchors = np.where(centred[:, None], centre[0], anchors)
+            shapes = np.where(centred[:, None], centre[1], shapes)
+        mirror = sampling.flips(positions, seeds["flip"], enabled=data.flip) * ~plain
+        labels = self.table["label"][numbers].astype(np.float32)
+        fed = numbers, self.records.images(numbers), labels, anchors, shapes, mirror
+        if not self.ranges:
+            return fed
+        seed = seeds["operations"]
+        return *fed, *sampling.operations(positions, seed, self.ranges, centred, data.crop_px)
 
 
 def build_eval_source(

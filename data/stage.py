@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
-import time
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -19,11 +18,10 @@ from ..config.atomic import follow_links
 from ..config.errors import UserError
 from ..config.manifest import FILE_NAME, MOST_BYTES, WHOLE, File, Manifest, Part, load_manifest
 from ..config.reading import open_file, read_file
-from .dataset import load_table
+from .dataset import check_sizes, load_table
 from .lock import hold
 
 _BLOCK_BYTES = 4 << 20
-_POLL_S = 0.2
 
 
 def stage(
@@ -96,18 +94,6 @@ def remove(target: Path) -> None:
     shutil.rmtree(_unfinished(target), ignore_errors=True)
 
 
-def wait_until_staged(source: Path, target: Path, timeout_s: float, part: Part = WHOLE) -> None:
-    """What the other ranks of a node do: return when local rank 0 is done. Raises UserError: it was
-    not within `timeout_s`."""
-    # Of the shared folder once: ranks that wait look at their node's disk alone.
-    manifest, text = _wanted(source, part)
-    deadline = time.monotonic() + timeout_s
-    while not _is_staged(source, target, manifest, text, waiting=True):
-        if time.monotonic() > deadline:
-            raise UserError(f"{target}: a staged set expected within {timeout_s:g} s, found none")
-        time.sleep(_POLL_S)
-
-
 def _wanted(source: Path, part: Part) -> tuple[Manifest, bytes]:
     """The manifest that a copy of `source`, or of a part of it, has, and its text."""
     manifest, text = load_manifest(source, WHOLE), _manifest_text(source)
@@ -121,23 +107,16 @@ def _manifest_text(folder: Path) -> bytes:
     return read_file(folder / FILE_NAME, MOST_BYTES)
 
 
-def _is_staged(
-    source: Path, target: Path, manifest: Manifest, text: bytes, *, waiting: bool = False
-) -> bool:
+def _is_staged(source: Path, target: Path, manifest: Manifest, text: bytes) -> bool:
     """The set at `target` is that of `source`, by its manifest's `text` and sizes."""
     if not target.is_dir() or not any(target.iterdir()):
         return False
     if not (target / FILE_NAME).is_file() or _manifest_text(target) != text:
-        if waiting:
-            return False
         raise UserError(
             f"{target}: no folder yet, or the set of {source} expected, found something else "
             "(`rn50 data stage --remove` deletes a set that was staged there)"
         )
-    for name, file in manifest.files.items():
-        found = (target / name).stat().st_size if (target / name).is_file() else 0
-        if found != file.bytes:
-            raise UserError(f"{target / name}: {file.bytes} bytes expected, found {found}")
+    check_sizes(target, manifest)
     return True
 
 

@@ -1,7 +1,6 @@
 """How a command ended, in one last line: the reason, the folder, the command to go on with.
 
-Pure, but for `read_standing`, which looks into the folder of a run. The same reason and command are
-in result.json, as `reason` and `next`.
+The same reason and command are in result.json, as `reason` and `next`.
 """
 
 from __future__ import annotations
@@ -21,7 +20,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ..config.duration import Duration
 from ..config.errors import UserError
 from ..config.finding import number, plain
-from ..config.reading import contains
 from ..train.limits import REASONS, REQUESTED
 from ..train.repeated import last_log_point, stopped_at
 
@@ -33,8 +31,21 @@ CANNOT_RUN_HERE = ("MLP062", "cannot-run-here")
 """Code and name of what `config check` notes of this machine alone."""
 _STOPPED_BY = "stopped by "
 _RESUME = "rn50 launch --resume"
-_CONTINUED = (("data", "pack"), ("data", "stage"), ("sweep",))
-"""Commands that, given once more, go on where they were stopped."""
+STOPS: dict[str, tuple[str, str]] = {
+    "data": ("stopped by {by} while {doing}", START_AGAIN),
+    "check": ("stopped by {by} after the run had ended, while it was checked", "check it with"),
+    "waiting": (
+        "stopped waiting by {by}; {scheduler} job {job} goes on",
+        "see it with: tail -f {log}; cancel it with",
+    ),
+    "sweep": (
+        "stopped by {by}; {ended} of {wanted} trials have ended and are kept, {ran} run again",
+        GO_ON,
+    ),
+    "measuring": ("stopped by {by} while {doing}; no result is kept", START_AGAIN),
+    "command": ("stopped by {by}", START_AGAIN),
+}
+"""What a signal stopped -> (reason, advice before the command), with the names to fill in."""
 
 
 class Ending(NamedTuple):
@@ -55,7 +66,7 @@ class Ending(NamedTuple):
 
     @property
     def what_next(self) -> str:
-        """The end of the line, for a reason that is told already."""
+        """The end of the line, where the reason has been printed already."""
         todo = ": ".join(part for part in (self.advice, callable_here(self.next)) if part)
         return f"; {todo}" if todo else ""
 
@@ -87,16 +98,22 @@ class Standing(NamedTuple):
     """The last step known to be trained."""
     checkpoint: int | None = None
     """Step of the newest checkpoint."""
-    clock: bool = False
-    """Did its clock start?"""
 
     @property
-    def text(self) -> str:
-        """`at step 120 (checkpoint of step 100)`."""
-        place = f"at step {self.step}" if self.clock else "in start-up, before the clock ran"
-        if self.checkpoint is None:
-            return f"{place}, before the first checkpoint" if self.clock else place
-        return f"{place} (checkpoint of step {self.checkpoint})"
+    def kept(self) -> str:
+        """`checkpoint of step 100`."""
+        return (
+            "no checkpoint" if self.checkpoint is None else f"checkpoint of step {self.checkpoint}"
+        )
+
+
+def read_standing(folder: Path) -> Standing:
+    """How far the run in `folder` came; never raises on content."""
+    from ..train.checkpoint_folder import listed  # numpy: 0.1 s that no other command needs
+
+    checkpoints = listed(folder / "checkpoint")
+    newest = int(checkpoints[-1].stem.partition("_")[2]) if checkpoints else None
+    return Standing(max(last_log_point(folder) or 0, stopped_at(folder) or 0), newest)
 
 
 def interrupt(number: int, _: FrameType | None) -> None:
@@ -106,19 +123,8 @@ def interrupt(number: int, _: FrameType | None) -> None:
 
 def asked_by(stop: BaseException) -> str:
     """What stopped a command, of the KeyboardInterrupt that did: Ctrl-C or the signal's name."""
-    said = str(stop)
-    return "Ctrl-C" if said in ("", "SIGINT") else said
-
-
-def same_again(folder: Path) -> str:
-    """What starts the run in `folder` anew."""
-    return shlex.join(["rn50", "launch", str(folder / "config.yaml"), *_words(folder, "RUN")])
-
-
-def resume_command(folder: Path, *more: str) -> str:
-    """What goes on with the run in `folder`."""
-    words = _words(folder, "RESUME")
-    return f"{_RESUME} {shlex.join([str(folder), *more, *words])}"
+    name = str(stop)
+    return "Ctrl-C" if name in ("", "SIGINT") else name
 
 
 def was_stopped(result: Mapping[str, Any]) -> bool:
@@ -127,27 +133,6 @@ def was_stopped(result: Mapping[str, Any]) -> bool:
         str(result.get(key, "")).startswith(start)
         for key, start in (("reason", _STOPPED_BY), ("stopped", REASONS[REQUESTED]))
     )
-
-
-STOPS: dict[str, tuple[str, str]] = {
-    "data": ("stopped by {by} while {doing}", START_AGAIN),
-    "check": (
-        "stopped by {by} after the run had ended, while it was checked",
-        "check it with",
-    ),
-    "waiting": (
-        "stopped waiting by {by}; {scheduler} job {job} goes on",
-        "see it with: tail -f {log}; cancel it with",
-    ),
-    "sweep": (
-        "stopped by {by}; {ended} of {wanted} trials have ended and are kept, {ran} run again",
-        GO_ON,
-    ),
-    "measuring": ("stopped by {by} while {doing}; no result is kept", START_AGAIN),
-    "command": ("stopped by {by}", START_AGAIN),
-    "command that goes on": ("stopped by {by}", GO_ON),
-}
-"""What a signal stopped -> (reason, advice before the command), with the names to fill in."""
 
 
 def stopped(what: str, by: str, command: str, folder: Path | str = "", **details: object) -> Ending:
@@ -164,86 +149,84 @@ def stopped(what: str, by: str, command: str, folder: Path | str = "", **details
 
 
 def run_stopped(
-    by: str,
-    standing: Standing,
-    folder: Path,
-    again: str | None = None,
-    launcher: str | None = None,
+    by: str, folder: Path, again: str | None = None, launcher: str | None = None
 ) -> Ending:
-    """A run that a signal stopped.
-
-    Args:
-        by: of `asked_by`.
-        again: the command that started it; default: with its config.yaml.
-        launcher: the one that was asked for by name.
-    """
-    reason = f"{_STOPPED_BY}{by} {standing.text}"
+    """A run that a signal stopped. `by`: of `asked_by`; the others as for `rank_failed`."""
+    standing = read_standing(folder)
+    reason = f"{_STOPPED_BY}{by} at step {standing.step} ({standing.kept})"
     return Ending(reason, str(folder), *_onward(standing, folder, again, launcher))
 
 
 def rank_failed(
     reason: str,
-    standing: Standing,
     folder: Path,
     again: str | None = None,
     launcher: str | None = None,
     *,
     hopeless: bool = False,
 ) -> Ending:
-    """A run of which a rank failed; `hopeless`: it would fail again from its checkpoint."""
+    """A run of which a rank failed.
+
+    Args:
+        again: the command that started it; None: `rn50 launch` with its config.yaml.
+        launcher: the one that was asked for by name.
+        hopeless: it would fail again from its checkpoint.
+    """
     if hopeless:
-        advice = (
-            "to go on would end there again; try a lower optimizer.base_lr or a longer "
-            "schedule.warmup"
-        )
-        return Ending(reason, str(folder), advice)
-    return Ending(reason, str(folder), *_onward(standing, folder, again, launcher))
+        advice = "to go on would end there again; try a lower optimizer.base_lr or a longer "
+        return Ending(reason, str(folder), f"{advice}schedule.warmup")
+    return Ending(reason, str(folder), *_onward(read_standing(folder), folder, again, launcher))
+
+
+def run_ended(
+    result: Mapping[str, Any],
+    folder: Path,
+    again: str | None = None,
+    launcher: str | None = None,
+    *,
+    length: Duration,
+) -> Ending:
+    """A run whose ranks all ended in order: at its target, at its last epoch, or when asked to.
+    `result`: of result.json. `length`: of the schedule. The others as for `rank_failed`."""
+    accuracy, target = number(result.get("eval_accuracy")), number(result.get("target")) or 0.0
+    reached = "no evaluation" if accuracy is None else f"accuracy {accuracy:.4f}"
+    where = f"{reached} after epoch {result.get('epochs', 0)}"
+    if result.get("status") == "success":
+        reason = f"target {plain(target)} reached: {where}"
+        return Ending(reason, str(folder), f"its report: {folder / 'report.html'}")
+    early = result.get("stopped")
+    if early is None:
+        advice = "it cannot be resumed, as its schedule is over; try more epochs"
+        longer = f"schedule.length={Duration(math.ceil(1.5 * length.value), length.unit)}"
+        command = f"{again or _same_again(folder)} {shlex.quote(longer)}"
+        reason = f"target {plain(target)} missed: {where}, the last"
+        return Ending(reason, str(folder), advice, command)
+    standing = read_standing(folder)
+    advice, command = _onward(standing, folder, again, launcher)
+    if spent := re.search(r"\((limits\.\w+)\)", str(early)):
+        # The budget counts from the beginning of the run: it is spent still.
+        command = f"{command} {spent[1]}=null"
+    return Ending(f"{early} ({standing.kept})", str(folder), advice, command)
 
 
 def _onward(
     standing: Standing, folder: Path, again: str | None, launcher: str | None
 ) -> tuple[str, str]:
     if standing.checkpoint is None:
-        return START_AGAIN, again or same_again(folder)
-    return GO_ON, resume_command(folder, *(("--launcher", launcher) if launcher else ()))
+        return START_AGAIN, again or _same_again(folder)
+    more = ("--launcher", launcher) if launcher else ()
+    return GO_ON, f"{_RESUME} {shlex.join([str(folder), *more, *_words(folder, 'RESUME')])}"
 
 
-def run_ended(
-    result: Mapping[str, Any],
-    standing: Standing,
-    folder: Path,
-    again: str | None = None,
-    *,
-    length: Duration,
-    launcher: str | None = None,
-) -> Ending:
-    """A run whose ranks all ended in order: at its target, at its last epoch, or when asked to.
-    `result`: of result.json. `length`: of the schedule."""
-    accuracy, target = number(result.get("eval_accuracy")), number(result.get("target")) or 0.0
-    reached = "no evaluation" if accuracy is None else f"accuracy {accuracy:.4f}"
-    epochs = result.get("epochs", 0)
-    if result.get("status") == "success":
-        reason = f"target {plain(target)} reached: {reached} after epoch {epochs}"
-        return Ending(reason, str(folder), f"its report: {folder / 'report.html'}")
-    early = result.get("stopped")
-    if early is None:
-        reason = f"target {plain(target)} missed: {reached} after epoch {epochs}, the last"
-        advice = "it cannot be resumed, as its schedule is over; try more epochs"
-        more = Duration(math.ceil(1.5 * length.value), length.unit)
-        command = _with_override(again or same_again(folder), f"schedule.length={more}")
-        return Ending(reason, str(folder), advice, command)
-    kept = standing.checkpoint
-    reason = f"{early} ({'no checkpoint' if kept is None else f'checkpoint of step {kept}'})"
-    advice, command = _onward(standing, folder, again, launcher)
-    spent = re.search(r"\((limits\.\w+)\)", str(early))
-    if spent:  # the budget counts from the beginning of the run: it is spent still
-        command = _with_override(command, f"{spent[1]}=null")
-    return Ending(reason, str(folder), advice, command)
+def _same_again(folder: Path) -> str:
+    return shlex.join(["rn50", "launch", str(folder / "config.yaml"), *_words(folder, "RUN")])
 
 
-def _with_override(command: str, override: str) -> str:
-    """`command` with one more `key.path=value`."""
-    return f"{command} {shlex.quote(override)}"
+def _words(folder: Path, commands: str) -> list[str]:
+    """What a command for the user's own run has to say, as its config alone may not decide it."""
+    from ..config import recorded  # pydantic: 0.1 s
+
+    return recorded.words_to_repeat(folder, getattr(recorded, commands))
 
 
 def job_ended(scheduler: str, job: str, code: int, folder: Path, last: Mapping[str, Any]) -> Ending:
@@ -255,9 +238,8 @@ def job_ended(scheduler: str, job: str, code: int, folder: Path, last: Mapping[s
         words = _words(folder, "RESUME_JOB")
         command = shlex.join(["rn50", "submit", "--resume", str(folder), *words])
     advice = f"its log: {folder / 'job.log'}" + ("; go on with" if command else "")
-    return Ending(
-        f"{scheduler} job {job} ended with exit code {code}{why}", str(folder), advice, command
-    )
+    reason = f"{scheduler} job {job} ended with exit code {code}{why}"
+    return Ending(reason, str(folder), advice, command)
 
 
 def sweep_ended(
@@ -265,36 +247,27 @@ def sweep_ended(
 ) -> Ending:
     """A sweep that came to its end, or a look at one that has not. `states`: how many trials are
     complete, pruned, fail, running. `best`: number of the best trial; None: none is complete."""
-    counts = ", ".join(f"{count} {state}" for state, count in states.items()) or "none yet"
-    reason = f"trials: {counts}; their values, reasons and plots"
+    reason = "trials: " + (", ".join(f"{n} {state}" for state, n in states.items()) or "none yet")
     if report_only and states.get("running"):
         return Ending(reason, str(folder), GO_ON, again)
     if best is None:
         return Ending(f"no trial came to its end; {reason}", str(folder))
-    best_preset = shlex.quote(str(folder / "best.yaml"))
-    return Ending(reason, str(folder), "train the best with", f"rn50 launch {best_preset}")
+    command = shlex.join(["rn50", "launch", str(folder / "best.yaml")])
+    return Ending(reason, str(folder), "train the best with", command)
 
 
 def config_checked(check: ConfigCheck, words: Sequence[str], nodes: int) -> Ending:
     """`config check`: the verdict once more, below the facts, and what it leaves to do. `words`:
     the config, its machine and overrides, as given. `nodes`: of its system."""
+    elsewhere = any(finding.id == CANNOT_RUN_HERE[0] for finding in check.findings)
     if check.verdict == "FAIL":
         key = re.match(r"[a-z_.]+", check.cause)
         advice, command = "what it means", ["config", "explain", *([key[0]] if key else [])]
-    elif any(finding.id == CANNOT_RUN_HERE[0] for finding in check.findings):
-        advice, command = "not on this machine; to a scheduler with", ["submit", *words]
-    elif nodes > 1:
-        advice, command = f"to a scheduler of {nodes} nodes with", ["submit", *words]
+    elif elsewhere or nodes > 1:
+        advice, command = f"to a scheduler (nodes: {nodes}) with", ["submit", *words]
     else:
         advice, command = "run it with", ["launch", *words]
     return Ending(check.verdict, "", advice, shlex.join(["rn50", *command]))
-
-
-def command_stopped(by: str, arguments: Sequence[str]) -> Ending:
-    """Any command that a signal stopped before it had a result. `arguments`: of `rn50`."""
-    goes_on = any(tuple(arguments[: len(words)]) == words for words in _CONTINUED)
-    what = "command that goes on" if goes_on else "command"
-    return stopped(what, by, shlex.join(["rn50", *arguments]))
 
 
 def callable_here(command: str) -> str:
@@ -308,21 +281,3 @@ def callable_here(command: str) -> str:
     with suppress(ValueError):
         own = own.relative_to(Path.cwd())
     return shlex.quote(str(own)) + command.removeprefix("rn50")
-
-
-def read_standing(folder: Path) -> Standing:
-    """How far the run in `folder` came; never raises on content."""
-    from ..train.checkpoint_folder import listed  # numpy: 0.1 s that no other command needs
-
-    checkpoints = listed(folder / "checkpoint")
-    newest = int(checkpoints[-1].stem.partition("_")[2]) if checkpoints else None
-    started = contains(folder / "result_0.txt", b'"key": "run_start"')
-    step = max(last_log_point(folder) or 0, stopped_at(folder) or 0)
-    return Standing(step, newest, started)
-
-
-def _words(folder: Path, commands: str) -> list[str]:
-    """What a command for the user's own run has to say, as its config alone may not decide it."""
-    from ..config import recorded  # pydantic: 0.1 s
-
-    return recorded.words_to_repeat(folder, getattr(recorded, commands))

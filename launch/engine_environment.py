@@ -8,13 +8,11 @@ from typing import Literal, NamedTuple
 from ..config.errors import UserError
 from ..config.schema import Run
 from ..scaling.cost import fastest, torus_grid
-from ..scaling.grouping import choose_groups
 from ..scaling.groups import gradient_groups
 from ..scaling.layers import Shape, resnet50
 from ..scaling.machine import known_precisions
-from ..scaling.netlab import EAGER_BYTES
 from ..scaling.step import build, group_cost_s
-from ..scaling.topology import Link
+from ..scaling.topology import EAGER_BYTES, Link
 from ..train.mpi_library import PRODUCTS, Family
 
 Backend = Literal["mpi", "gloo", "nccl"]
@@ -289,7 +287,7 @@ def choose_algorithm(
 
 def message_bytes(run: Run) -> float:
     """Size of a typical group of gradients on the wire."""
-    model, rule = run.model, choose_groups(run).rule
+    model, rule = run.model, run.comm.groups
     if model.network in _TENSORS:
         total, count = _TENSORS[model.network]
         sizes = [total // count] * count

@@ -1,4 +1,4 @@
-"""What was short here when a job failed: limits of the shell, /dev/shm; what a silent process does.
+"""What was short here when a job failed: limits of the shell, /dev/shm.
 
 Engines and launchers seldom name the limit that they ran into; the kernel can be asked.
 """
@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import re
 import resource
-from pathlib import Path
 from typing import NamedTuple
 
 from ..config.errors import UserError
@@ -28,12 +27,6 @@ _OWN_FILES = 32
 _NEARLY_FULL_BYTES = 1 << 20
 _SMALL_BYTES = 16 << 20
 """Open MPI takes 4 MiB a rank and more of /dev/shm; a smaller mount was made too small."""
-_NEAR = 0.9
-_STATES = {
-    "T": "its process is stopped",
-    "t": "its process is stopped",
-    "D": "its process is blocked in the kernel: a disk or file server that does not answer",
-}
 
 
 class Limits(NamedTuple):
@@ -99,23 +92,3 @@ def shortages(reason: str, stderr: str, limits: Limits) -> str:
         if is_short and (found or unexplained) and fact not in reason:
             words.append(f"{found[0]}; {fact}" if found and found[0] not in reason else fact)
     return "; ".join(words)
-
-
-def describe_silent(pid: int, token: str) -> str | None:
-    """What the kernel says of a process of this machine that is silent; None: it is not here.
-    `token`: part of its environment: a number alone may be another's."""
-    folder = Path(f"/proc/{pid}")
-    try:
-        if token.encode() not in (folder / "environ").read_bytes():
-            return None
-        status = (folder / "status").read_text()
-        limits = (folder / "limits").read_text()
-    except OSError:
-        return None
-    state = re.search(r"^State:\s+(\w)", status, re.M)
-    about = _STATES.get(state[1] if state else "", "its process is there and does not answer")
-    size = re.search(r"^VmSize:\s+(\d+) kB", status, re.M)
-    limit = re.search(r"^Max address space\s+(\d+)\s", limits, re.M)
-    if size and limit and int(size[1]) << 10 > _NEAR * int(limit[1]):
-        about += f" (it has taken all its address space: ulimit -v {int(limit[1]) >> 10})"
-    return about

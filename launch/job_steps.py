@@ -23,7 +23,7 @@ from ..config.errors import UserError
 from ..config.load import load
 from ..config.reading import read_ends
 from ..data.dataset import check_before_run
-from .ending import read_standing, run_stopped
+from .ending import run_stopped
 from .engine_environment import backend_of, engine_environment
 from .failure import Evidence, explain_failure, read_failures
 from .host_limits import read_limits
@@ -88,7 +88,7 @@ def end(out: Path, code: int, signal: str, seconds: int) -> int:
         close_attempt(out)
         if signal:
             by = describe_stop(signal, seconds, run.system.job.walltime, text)
-            ending = run_stopped(by, read_standing(out), out)
+            ending = run_stopped(by, out)
             close_result(out, run, ending)
         else:
             evidence = Evidence(read_failures(out), text, code, limits=read_limits())

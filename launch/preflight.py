@@ -20,7 +20,6 @@ from ..config.memory import device_bytes, largest_batch, rank_bytes
 from ..config.plan import build_plan
 from ..config.reading import read_text
 from ..config.schema import Run
-from ..scaling.grouping import choose_groups
 from ..train.capabilities import check_supported, decodes_on_gpu
 from ..train.gpu import Gpus, check_capability, check_machine, read_gpus
 from .ending import CANNOT_RUN_HERE
@@ -138,7 +137,7 @@ def idle_gpus_note(run: Run, gpus: Gpus | None) -> str:
 
 def notes_on(run: Run) -> list[str]:
     """What is to be known before a run, one line each."""
-    notes = (target_note(run), idle_gpus_note(run, read_gpus()), choose_groups(run).note)
+    notes = (target_note(run), idle_gpus_note(run, read_gpus()))
     return [note for note in notes if note]
 
 

@@ -35,7 +35,6 @@ from .ending import (
     Stopped,
     asked_by,
     rank_failed,
-    read_standing,
     run_ended,
     run_stopped,
     stopped,
@@ -176,7 +175,7 @@ def run_attempts(plan: LaunchPlan) -> None:
     except KeyboardInterrupt as stop:
         close_attempt(out)
         by = options.stopped_by(stop, out)
-        ending = run_stopped(by, read_standing(out), out, options.again, options.launcher)
+        ending = run_stopped(by, out, options.again, options.launcher)
         with suppress(KeyboardInterrupt):  # a second one: the report is not worth a wait
             close_result(out, plan.run, ending)
         raise Stopped(ending) from None
@@ -238,9 +237,8 @@ def check_result(out: Path) -> None:
 
 def end_failed(run: Run, out: Path, reason: str, options: Options) -> Ending:
     """result.json and report of a run of which a rank failed; its log is closed already."""
-    standing, hopeless = read_standing(out), is_hopeless(out)
     again, launcher = options.again, options.launcher
-    ending = rank_failed(reason, standing, out, again, launcher, hopeless=hopeless)
+    ending = rank_failed(reason, out, again, launcher, hopeless=is_hopeless(out))
     close_result(out, run, ending)
     return ending
 
@@ -314,9 +312,8 @@ def conclude(run: Run, out: Path, options: Options) -> dict[str, Any]:
     repeat = compare_with_recorded(recorded, out) if recorded is not None else None
     if repeat is not None:
         result["repeats"] = repeat._asdict()
-    standing, length = read_standing(out), run.schedule.length
     again, launcher = options.again, options.launcher
-    ending = run_ended(result, standing, out, again, length=length, launcher=launcher)
+    ending = run_ended(result, out, again, launcher, length=run.schedule.length)
     result |= ending.to_dict()
     write_result(out, result)
     for line in verdict_lines(run, check, result, out):

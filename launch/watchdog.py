@@ -17,7 +17,7 @@ from ..config.schema import Watchdog as Settings
 from ..train.heartbeat import IN_ENGINE_SUFFIX, WATCHDOG_ENV, suspended_s
 from ..train.identity import differences, differing_ranks
 from .failure import PROCESS_EXITED
-from .host_limits import describe_silent, raise_open_files
+from .host_limits import raise_open_files
 
 DEATH_GRACE_S = 5.0
 """From the end of a rank's process to that of the job, if its launcher does not see to it."""
@@ -36,7 +36,6 @@ class RankStatus:
         self.buffer = b""
         self.rank: int | None = None
         self.host = ""
-        self.pid = 0
         self.identity = ""
         self.place: tuple[str, int, str] = ("start", 0, "")
         self.last_received_s = self.last_progress_s = now_s
@@ -188,7 +187,7 @@ class Watchdog:
             if not secrets.compare_digest(str(message["token"]), self._token):
                 raise ValueError
             status.rank, status.host = int(message["rank"]), str(message["host"])[:100]
-            status.pid, status.identity = int(message["pid"]), str(message["identity"])
+            status.identity = str(message["identity"])
             self._statuses[status.rank] = status
             self._missing.discard(status.rank)
             if not self._missing and self.connected_s is None:
@@ -281,9 +280,7 @@ class Watchdog:
         if not silent:
             return None
         status = min(silent, key=lambda status: status.last_received_s)
-        here = status.host == socket.gethostname()
-        about = describe_silent(status.pid, self._token) if here else None
-        about = about or "stopped, or its network is cut"
+        about = "its process is stopped or blocked, or its network is cut"
         return status.report(f"silent for {silence_s:g} s: {about}")
 
     def _stalled(self, now_s: float) -> dict[str, Any] | None:

@@ -9,6 +9,22 @@ from ..config.errors import UserError
 
 MLLOG, MLL = "MLLOG", "MLL"
 """The two dialects: v0.7 to v4.0, and v0.6."""
+RUN_KEYS = frozenset(
+    {
+        "block_start",
+        "block_stop",
+        "epoch_start",
+        "epoch_stop",
+        "eval_accuracy",
+        "eval_start",
+        "eval_stop",
+        "init_start",
+        "init_stop",
+        "run_start",
+        "run_stop",
+    }
+)
+"""Events of a run: a file that has them has a run."""
 _KEY_CHARACTERS = 100
 
 
@@ -20,8 +36,6 @@ class Event(NamedTuple):
     key: str
     value: Any
     metadata: dict[str, Any]
-    event_type: str = ""
-    namespace: str = ""
     order: int = 0
     """Its place among all records: two of one line have one line number."""
 
@@ -37,48 +51,10 @@ class Problem(NamedTuple):
     line: int
     kind: str
     """truncated, torn, trailing, missing, shape (no JSON object), type, long, token (not one blank
-    after it), form (of a :::MLL record), repeated (two values under one name)."""
+    after it) or form (of a :::MLL record)."""
     key: str | None
     message: str
     lost: bool
-
-
-class OddStamps(NamedTuple):
-    """Records whose stamp is no moment of these decades, or is a text: one sort of them."""
-
-    kind: str
-    """negative, early (all before 2018), late (after 2100: microseconds, nanoseconds), text."""
-    checked: bool
-    """Of keys that rules read?"""
-    records: int
-    line: int
-    key: str
-    stamp: str
-    """The first one's place, key and stamp."""
-
-
-class OddBytes(NamedTuple):
-    """Bytes that no text has: how many, how many of them zero, and the line of the first."""
-
-    bytes: int
-    zeros: int
-    line: int
-
-
-class Overflow(NamedTuple):
-    """Records that said something new and found no room: the first one, and how many."""
-
-    key: str
-    line: int
-    records: int
-
-
-class LookAlike(NamedTuple):
-    """A record whose key looks like one that a rule reads, `meant`, and is another."""
-
-    line: int
-    key: str
-    meant: str
 
 
 class JoinedLines(NamedTuple):
@@ -86,14 +62,6 @@ class JoinedLines(NamedTuple):
 
     lines: int
     first: int
-
-
-class StepBack(NamedTuple):
-    """A record stamped earlier than the one before it; `by_ms`: than the latest before it."""
-
-    line: int
-    key: str
-    by_ms: float
 
 
 class CannotRead(UserError):
@@ -107,47 +75,26 @@ class CannotRead(UserError):
 
 
 class Log(NamedTuple):
-    """A log as read. Metadata and values are shared: do not change them.
-
-    `counts` has all records by key; `events` has them too, save what `unkept` counts: copies beyond
-    the first hundreds (of those that say the same the last, the earliest and the latest are kept),
-    and keys outside `keys` of `read_log`.
-    """
+    """A log as read: its records of the keys that were asked for."""
 
     path: Path
     dialect: str
-    """MLLOG or MLL: the one that has more of the keys that rules read."""
+    """MLLOG or MLL: the one that has more of these keys."""
     events: list[Event]
+    by_key: Mapping[str, list[Event]]
     problems: list[Problem]
+    """The first of them."""
     problem_count: int
-    notes: list[Problem]
-    """What is odd about records, and loses none."""
     lost_keys: frozenset[str]
     """Keys of records that are torn beyond reading."""
     truncated: bool
-    """Does the file end inside a record?"""
+    """Whether the file ends inside a record."""
     other_dialect: Event | None
-    """The first record in the other dialect."""
-    other_run: Event | None
-    """The first event of a run in the other dialect."""
-    overflow: Overflow | None
-    odd_stamps: list[OddStamps]
-    odd_bytes: OddBytes
-    look_alikes: list[LookAlike]
-    """The first of them."""
+    """The first record in the other dialect; of those, one of `RUN_KEYS` before any other."""
     joined: JoinedLines
-    counts: Mapping[str, int]
-    unkept: Mapping[str, int]
-    steps_back: list[StepBack]
-    step_back_count: int
     lines: int
-    bytes: int
     longest_bytes: int
-    """Of a record with what follows it on its line."""
-    by_key: Mapping[str, list[Event]]
-    """The kept records by key."""
-    ruleset: str | None
-    """As found from the log: 0.6.0 by its dialect, else by the date of its records."""
+    """Of a line that has a record."""
 
     def first(self, key: str) -> Event | None:
         """The first record of a key."""
@@ -155,7 +102,7 @@ class Log(NamedTuple):
         return events[0] if events else None
 
     def all(self, key: str) -> list[Event]:
-        """All kept records of a key, in file order."""
+        """All records of a key, in file order."""
         return self.by_key.get(key, [])
 
     def value(self, key: str) -> Any:

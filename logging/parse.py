@@ -1,90 +1,108 @@
-"""MLPerf log files to events: every published ResNet format, streamed, nothing trusted.
+"""MLPerf log files to events: every published ResNet format, in one pass.
 
 v0.6 writes `:::MLL <seconds> <key>: {json}`, v0.7 to v4.0 `:::MLLOG {json}` with milliseconds. The
-token may stand anywhere on a line; text before it belongs to somebody else. Content is only ever
-read: no evaluation, no path, format or module from a value. What cannot be read becomes a
-`Problem` with its line; it never raises.
+token may stand anywhere on a line, text before it is another program's, and a carriage return ends
+a record as a newline does. What cannot be read becomes a `Problem` with its line.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
+import math
+import os
 import re
-from collections.abc import Generator, Iterator
+import stat
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from .checked_keys import RUN_KEYS, RUN_KEYS_ALONE, CheckedKeys
+from ..config.reading import named_descriptor, open_file
 from .events import (
     MLL,
     MLLOG,
+    RUN_KEYS,
     CannotRead,
     Event,
     JoinedLines,
     Log,
-    LookAlike,
-    OddBytes,
     Problem,
-    StepBack,
     cut,
     type_name,
 )
-from .keeping import Keeper
-from .opening import MOST_BYTES, open_log
-from .record_text import decode, key_of, stripped, word
-from .repeats import look_for_repeats
-from .rounds import guess_ruleset, stamped_before_mlperf
-from .stamps import Stamps
-from .troubles import Troubles, salvaged_key
 
-__all__ = ["CannotRead", "Event", "Log", "Problem", "StepBack", "read_events", "read_log"]
+__all__ = ["CannotRead", "Event", "Log", "Problem", "open_log", "read_events", "read_log"]
 
-_ANY_TOKEN = b":::ML"
+MOST_BYTES = 1 << 30
+"""No log is larger: the largest published one has 3.4 MB."""
+MOST_RECORDS = 100_000
+"""Records that are kept of a file, some 100 MB: published logs have up to 2,000."""
+_LINE_BYTES = 16 << 20
+"""A progress bar of a whole run on one line has 2 MB."""
+_RECORD_CHARACTERS = 1 << 20
+_KEPT_PROBLEMS = 50
+_NO_STAMP = 1e21
+_LARGEST_INTEGER = 10**18
+"""Beyond it arithmetic with floats can overflow."""
+
+_TOKEN = b":::ML"
 _MLLOG_TOKEN = b":::MLLOG "
-_MLL_TOKEN = b":::MLL "
-_OLD_TOKEN = b":::MLPv0.5"
-_CUT_TOKENS = (_ANY_TOKEN, b":::MLL", b":::MLLO", b":::MLLOG")
-# Patterns are compiled where they are needed first (0.1 ms each): most logs need none of them.
-_MLL_RECORD = r":::MLL (-?[0-9.]+) ([A-Za-z0-9_]+) ?:\s+"
-_ODD_MLLOG = r':::MLLOG([^\w{\["]{0,200})(?=\{\s*")'
-
-# What no text has: control characters other than those of terminals and line ends, and DEL.
-_TEXTUAL = bytes(
-    b for b in range(256) if (b >= 32 and b != 127) or b in b"\a\b\t\n\v\f\r\x0e\x0f\x1b"
-)
-_NOT_TEXTUAL = rb"[^%b]" % re.escape(_TEXTUAL)
-
+_MLL_RECORD = re.compile(r":::MLL (-?[0-9.]+) ([A-Za-z0-9_]+) ?:\s+")
+_LIKE_MLL_RECORD = re.compile(r":::MLL\s*[-+]?[\d.]+\D")
+_ODD_MLLOG = re.compile(r':::MLLOG([^\w{\["]{0,200})(?=\{\s*")')
+_SALVAGED_KEY = re.compile(r'"key": ?"([^"]{1,100})"|:::MLL\s+[\d.+-]+\s+([A-Za-z0-9_]{1,100}) ?:')
 _DECODER = json.JSONDecoder()
-_CHUNK_BYTES = 1 << 20
-_LINE_BYTES = 1 << 20
-_WHOLE_LINES = 100
-_LOOK_ALIKES = 20
 
 
-def read_log(path: Path, checked: CheckedKeys = RUN_KEYS_ALONE, *, others: bool = True) -> Log:
-    """Read a log once, in memory that does not grow with the file.
+def open_log(path: Path) -> BinaryIO:
+    """Open a log for one pass over it.
 
-    Raises CannotRead: no such file, or nothing in it that has rules: empty, another format, v0.5.
+    A FIFO by its name is refused, because its other end may never come; one that is open already,
+    as in `rn50 log check <(zcat result_0.txt.gz)`, is read.
+
+    Raises OSError: the log cannot be opened, or is neither a regular file nor an open pipe.
+    """
+    descriptor = open_pipe(path)
+    if descriptor is not None:
+        return os.fdopen(os.dup(descriptor), "rb")
+    return open_file(path, MOST_BYTES)
+
+
+def open_pipe(path: Path) -> int | None:
+    """The open descriptor that a path means, where it is a pipe: it can be read once."""
+    descriptor = named_descriptor(path)
+    if descriptor is None:
+        return None
+    try:
+        mode = os.fstat(descriptor).st_mode
+    except OSError:
+        return None
+    return descriptor if stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode) else None
+
+
+def read_log(path: Path, keys: frozenset[str] | None = None) -> Log:
+    """Read a log in one pass.
+
+    Raises CannotRead: there is no such file, it has more records than a log of one run, or nothing
+    in it has rules (it is empty, of another format, or of v0.5).
 
     Args:
         path: the log, or an open descriptor as the system names it (/dev/stdin, /dev/fd/63).
-        checked: the keys that somebody looks at: none of their records is lost unseen.
-        others: keep records of other keys too, as far as there is room; they are counted anyway.
+        keys: keep the records of these keys alone; None: of all.
     """
+    reader = _Reader(path, keys)
     try:
-        with open_log(path) as file:
-            reader = _Reader(checked, others)
-            reader.read(file)
-    except OSError as error:
-        raise CannotRead(path, f"cannot read: {error.strerror}") from None
+        file = open_log(path)
     except ValueError:  # a name with a zero byte
         raise CannotRead(path, "cannot read: no such file name") from None
-    if reader.size > MOST_BYTES:
-        raise CannotRead(path, f"cannot read: more than {MOST_BYTES:,} bytes, which no log has")
-    if not reader.keeper.counts:
-        records = reader.troubles.first() is not None or bool(reader.troubles.notes)
-        raise CannotRead(path, _what_else(reader, reader.head), records=records)
-    return reader.log(path)
+    except OSError as error:
+        raise CannotRead(path, f"cannot read: {error.strerror}") from None
+    with file:
+        try:
+            reader.read(file)
+        except OSError as error:
+            raise CannotRead(path, f"cannot read: {error.strerror}") from None
+    return reader.log()
 
 
 def read_events(path: Path) -> list[Event]:
@@ -95,336 +113,275 @@ def read_events(path: Path) -> list[Event]:
 class _Reader:
     """One pass over a file."""
 
-    def __init__(self, checked: CheckedKeys, others: bool) -> None:
-        self.keeper = Keeper(checked)
-        self.checked = checked
-        self.others = others
+    def __init__(self, path: Path, keys: frozenset[str] | None) -> None:
+        self.path = path
+        self.keys = keys
         self.head = b""
         self.size = 0
         self.lines = 0
-        self.old_records = 0
-        self.troubles = Troubles()
-        self.stamps = Stamps(self.troubles, checked)
-        self.dialects = {MLLOG: 0, MLL: 0}
-        self.known: dict[str, set[str]] = {MLLOG: set(), MLL: set()}
-        """Checked keys of each dialect."""
-        self.first: dict[str, Event] = {}
-        self.first_run: dict[str, Event] = {}
-        self.odd_bytes = OddBytes(0, 0, 0)
-        self.look_alikes: list[LookAlike] = []
-        self.whole_lines = 0
-        self.joined_count = self.joined_line = self.first_joined = 0
         self.longest = 0
+        self.records = 0
+        self.kept = 0
+        self.old_records = 0
+        self.events: dict[str, list[Event]] = {MLLOG: [], MLL: []}
+        self.first: dict[str, Event] = {}
+        """The first record of a dialect, of whatever key."""
+        self.problems: list[Problem] = []
+        self.problem_count = 0
+        self.forms: list[Problem] = []
+        """Lines that the parser of :::MLL refuses: problems only where the log is one of those."""
+        self.lost_keys: set[str] = set()
+        self.truncated = False
+        self.joined_lines = self.first_joined = 0
 
     def read(self, file: BinaryIO) -> None:
-        for number, raw, ended in self._marked_lines(file):
-            if len(raw) > self.longest:
-                self.longest = len(raw)
-            start = raw.find(_ANY_TOKEN)
-            carriage_return = raw.find(b"\r")  # a progress bar goes on after it
-            while start != -1:
-                after = raw.find(_ANY_TOKEN, start + 5)
-                if -1 < carriage_return < start:
-                    carriage_return = raw.find(b"\r", start)
-                if raw.startswith(_MLLOG_TOKEN, start):
-                    after = self._record(number, raw, start, after, carriage_return, ended, MLLOG)
-                elif raw.startswith(_MLL_TOKEN, start):
-                    after = self._record(number, raw, start, after, carriage_return, ended, MLL)
-                elif raw.startswith(_OLD_TOKEN, start):
-                    self.old_records += 1
-                elif not ended and raw[start:] in _CUT_TOKENS:
-                    self.troubles.problem(
-                        number, "truncated", None, "the file ends inside a token", True
-                    )
-                elif raw.startswith(b":::MLL", start):
-                    stops = [part for part in (after, carriage_return) if part != -1]
-                    self._odd_token(number, decode(raw[start : min(stops, default=None)]))
-                start = after
-
-    def _marked_lines(self, file: BinaryIO) -> Iterator[tuple[int, bytes, bool]]:
-        """(number, bytes from the first token on, does a newline end it) of lines with tokens."""
-        number, carry = 1, b""
-        while chunk := file.read(_CHUNK_BYTES):
-            self.head = self.head or chunk[:64]
-            self.size += len(chunk)
+        """Read all lines. Raises CannotRead: there are too many bytes or records."""
+        goes_on = False  # the line that began in the part before
+        for raw in iter(partial(file.readline, _LINE_BYTES), b""):
+            self.head = self.head or raw[:64]
+            self.size += len(raw)
+            self.lines += not goes_on
+            whole = raw.endswith(b"\n")
+            if not goes_on and _TOKEN in raw:
+                self.longest = max(self.longest, len(raw))
+                if whole or len(raw) < _LINE_BYTES:
+                    self._line(raw, ended=whole)
+                else:
+                    text = f"a line of more than {_LINE_BYTES:,} bytes was skipped"
+                    self._problem("long", None, text)
+            goes_on = not whole
             if self.size > MOST_BYTES:
-                return
-            if odd := chunk.translate(None, _TEXTUAL):
-                self._odd_bytes(number, chunk, odd)
-            data = carry + chunk
-            end = data.rfind(b"\n") + 1
-            if end == 0 and len(data) > _LINE_BYTES:
-                carry = yield from self._part_of_a_long_line(number, data)
-                continue
-            position = 0
-            while (token := data.find(_ANY_TOKEN, position, end)) != -1:
-                number += data.count(b"\n", position, token)
-                position = data.find(b"\n", token, end) + 1
-                yield number, data[token : position - 1], True
-                number += 1
-            number += data.count(b"\n", position, end)
-            carry = data[end:]
-        self.lines = number - (not carry)
-        token = carry.find(_ANY_TOKEN)
-        if token != -1:
-            yield number, carry[token:], False
+                text = f"cannot read: more than {MOST_BYTES:,} bytes, which no log has"
+                raise CannotRead(self.path, text)
 
-    def _odd_bytes(self, number: int, chunk: bytes, odd: bytes) -> None:
-        line = self.odd_bytes.line
-        if not line and (first := re.search(_NOT_TEXTUAL, chunk)):
-            line = number + chunk.count(b"\n", 0, first.start())
-        count, nul, _ = self.odd_bytes
-        self.odd_bytes = OddBytes(count + len(odd), nul + odd.count(0), line)
-
-    def _part_of_a_long_line(
-        self, number: int, data: bytes
-    ) -> Generator[tuple[int, bytes, bool], None, bytes]:
-        """Give the whole records of a line without end; returns what must wait for more bytes."""
-        first, last = data.find(_ANY_TOKEN), data.rfind(_ANY_TOKEN)
-        if first == -1:
-            return data[1 - len(_MLLOG_TOKEN) :]
-        if first < last:
-            yield number, data[first:last], True
-        if len(data) - last <= _LINE_BYTES:
-            return data[last:]
-        self.longest = max(self.longest, len(data) - last)
-        self._too_long(number, salvaged_key(data[last : last + 1000].decode("latin-1")))
-        return data[1 - len(_MLLOG_TOKEN) :]
-
-    def _too_long(self, number: int, key: str | None) -> None:
-        message = f"a record of more than {_LINE_BYTES} bytes was skipped"
-        self.troubles.problem(number, "long", key, message, True)
-
-    def _odd_token(self, number: int, text: str) -> None:
-        """A token that is not followed by one blank: the official parsers do not see a record."""
-        match = re.match(_ODD_MLLOG, text)
-        if match is None:
-            self.troubles.form(number, text)
+    def _line(self, raw: bytes, *, ended: bool) -> None:
+        """Read the records of a line; `ended`: by a newline."""
+        start = raw.find(_TOKEN)
+        if raw.find(_TOKEN, start + 5) == -1 and raw.find(b"\r", start) == -1:
+            self._record(raw[start:], closed=ended)
             return
-        found = {"": "nothing", "\t": "a tab"}.get(match[1], repr(match[1]))
-        why = f'one blank expected after ":::MLLOG", found {found}'
-        content, _ = self._decoded(text, match.end())
-        key = key_of(content)
-        if key is not None and key not in self.checked:
-            message = f"{why}: the official parser does not see this record ({cut(key)})"
-            self.troubles.note(number, "token", key, message)
-            return
-        key = key or salvaged_key(text)
-        named = f" ({cut(key)})" if key else ""
-        message = f"{why}: the official parser does not see this record{named}"
-        self.troubles.problem(number, "token", key, message, True)
+        parts = raw.split(b"\r")
+        for part in parts:
+            begins = [match.start() for match in re.finditer(_TOKEN, part)]
+            ends = [*begins[1:], len(part)]
+            whole = 0
+            for start, end in zip(begins, ends, strict=False):
+                closed = ended or end < len(part) or part is not parts[-1]
+                whole += self._record(part[start:end], closed=closed)
+            if whole > 1:
+                self.joined_lines += 1
+                self.first_joined = self.first_joined or self.lines
 
-    def _decoded(self, text: str, head: int) -> tuple[Any, int]:
-        """(content, end) of the JSON at `head`; (None, -1) where there is none."""
+    def _record(self, raw: bytes, *, closed: bool) -> bool:
+        """Read what begins with a token; `closed`: something follows it. Returns whether it is a
+        whole record with nothing else behind it."""
         try:
-            return _DECODER.raw_decode(text, head)
-        except (ValueError, RecursionError):
-            return None, -1
-
-    def _record(
-        self, number: int, raw: bytes, start: int, after: int, stop: int, ended: bool, dialect: str
-    ) -> int:
-        """Read the record at `start`; returns where the next token of the line stands, or -1."""
-        parts = [part for part in (after, stop) if part != -1]
-        part = raw[start : min(parts, default=None)]
-        text = decode(part)
-        key, seconds, head = None, None, len(_MLLOG_TOKEN)
-        if dialect == MLL:
-            match = re.match(_MLL_RECORD, text)
+            text = raw.decode()
+        except UnicodeDecodeError:
+            text = raw.decode("latin-1")  # as the official parser does
+        key, seconds, head, dialect = None, None, len(_MLLOG_TOKEN), MLLOG
+        if not raw.startswith(_MLLOG_TOKEN):
+            match = _MLL_RECORD.match(text)
             if match is None:
-                self.troubles.form(number, text)
-                return after
-            seconds, key, head = match[1], match[2], match.end()
-            if seconds.startswith("-"):  # read, to say more than that; the official parser does not
-                self.troubles.form(number, text)
-        head += len(text) - head - len(text[head:].lstrip(" \t"))
+                self._odd_token(raw, text, closed=closed)
+                return False
+            seconds, key, head, dialect = match[1], match[2], match.end(), MLL
+        if text.startswith((" ", "\t"), head):
+            head = len(text) - len(text[head:].lstrip(" \t"))
         try:
             content, end = _DECODER.raw_decode(text, head)
         except RecursionError:
-            self.troubles.problem(number, "type", None, "values nested too deeply", True)
-            return after
+            self._problem("type", None, "values nested too deeply")
+            return False
         except ValueError as error:
-            whole = self._whole_line(raw, start, after, head)
-            if whole is None:
-                closed = ended or stop != -1 or after != -1
-                self._torn(number, text, closed, error)
-                return after
-            content, text, end = whole
-            part = raw[start:]
-            after = raw.find(_ANY_TOKEN, start + len(text[:end].encode()))
-            if f":::{dialect}{' ' if dialect == MLLOG else ''}" in text[1:end]:
-                message = "a token inside a text: the official parser takes it for a record"
-                self.troubles.problem(number, "token", key or key_of(content), message, False)
-        if end > _LINE_BYTES:
-            self._too_long(number, key or key_of(content))
-            return after
-        foreign = stripped(text[end:], part)
+            self._torn(text, error, closed=closed)
+            return False
+        if end > _RECORD_CHARACTERS:
+            self._problem("long", key or _salvaged_key(text), "a record of more than 1 MB")
+            return False
+        foreign = text[end:].strip()
         if foreign:
-            self.troubles.problem(
-                number,
-                "trailing",
-                key or key_of(content),
-                f"text that does not belong there after the record: {foreign[:60]!r}",
-                False,
-            )
-        elif after != -1 and stop == -1 and number != self.joined_line:
-            self.joined_count += 1
-            self.joined_line = number
-            self.first_joined = self.first_joined or number
-        self._content(number, content, key, seconds, dialect, text[head:end])
-        return after
+            what = f"text that does not belong there after the record: {foreign[:60]!r}"
+            self._problem("trailing", key or _salvaged_key(text), what, lost=False)
+        self._content(content, key, seconds, dialect)
+        return not foreign
 
-    def _whole_line(
-        self, raw: bytes, start: int, after: int, head: int
-    ) -> tuple[Any, str, int] | None:
-        """(content, text, end) of a record with a token inside one of its texts. At most a few such
-        lines are tried: each costs the whole line."""
-        if after == -1 or self.whole_lines >= _WHOLE_LINES:
-            return None
-        self.whole_lines += 1
-        text = decode(raw[start:])
-        content, end = self._decoded(text, head)
-        return None if end == -1 else (content, text, end)
+    def _odd_token(self, raw: bytes, text: str, *, closed: bool) -> None:
+        """A token that is not followed by one blank: the official parsers do not see a record."""
+        if raw.startswith(b":::MLPv0.5"):
+            self.old_records += 1
+        elif not closed and _MLLOG_TOKEN.startswith(raw):
+            self._problem("truncated", None, "the file ends inside a token")
+        elif (match := _ODD_MLLOG.match(text)) is not None:
+            key = _salvaged_key(text)
+            if key is None or self.keys is None or key in self.keys:
+                found = {"": "nothing", "\t": "a tab"}.get(match[1], repr(match[1]))
+                why = f'one blank expected after ":::MLLOG", found {found}'
+                message = f"{why}: the official parser does not see this record ({key})"
+                self._problem("token", key, message)
+        elif text.startswith(":::MLL") and len(self.forms) < _KEPT_PROBLEMS:
+            what = f'":::MLL SECONDS KEY: {{json}}" expected, found {text[:60].rstrip()!r}'
+            like_one = _LIKE_MLL_RECORD.match(text) is not None
+            self.forms.append(Problem(self.lines, "form", _salvaged_key(text), what, like_one))
 
-    def _torn(self, number: int, text: str, ended: bool, error: ValueError) -> None:
-        if ended and self.troubles.full:
-            self.troubles.problem_count += 1
-            return
-        key = salvaged_key(text)
+    def _torn(self, text: str, error: ValueError, *, closed: bool) -> None:
+        key = _salvaged_key(text)
         name = f" ({key})" if key else ""
-        torn = isinstance(error, json.JSONDecodeError)
-        if torn and not ended:
-            self.troubles.problem(
-                number, "truncated", key, f"the file ends inside a record{name}", True
-            )
-        elif isinstance(error, json.JSONDecodeError):
-            zeros = ", with zero bytes in it: a page that the disk lost?" if "\0" in text else ""
-            message = f"record{name} cannot be read: {error.msg} at character {error.pos + 1}"
-            self.troubles.problem(number, "torn", key, message + zeros, True)
-        else:  # Python's limit on the digits of an integer
-            self.troubles.problem(number, "torn", key, f"record{name} has a number too long", True)
+        if not isinstance(error, json.JSONDecodeError):  # Python's limit on digits of an integer
+            self._problem("torn", key, f"record{name} has a number too long")
+        elif closed:
+            where = f"{error.msg} at character {error.pos + 1}"
+            self._problem("torn", key, f"record{name} cannot be read: {where}")
+        else:
+            self._problem("truncated", key, f"the file ends inside a record{name}")
 
-    def _content(
-        self,
-        number: int,
-        content: Any,
-        key: str | None,
-        seconds: str | None,
-        dialect: str,
-        text: str,
-    ) -> None:
-        """From a record's JSON to an event; what is missing or mistyped is a problem."""
+    def _problem(self, kind: str, key: str | None, message: str, *, lost: bool = True) -> None:
+        """Note what is wrong with a record of the current line."""
+        self.problem_count += 1
+        self.truncated = self.truncated or kind == "truncated"
+        if len(self.problems) < _KEPT_PROBLEMS:
+            self.problems.append(Problem(self.lines, kind, key and cut(key), message, lost))
+            if lost and key is not None:
+                self.lost_keys.add(key)
+
+    def _content(self, content: Any, key: str | None, seconds: str | None, dialect: str) -> None:
+        """Make an event of a record's JSON, or a problem of what is missing or mistyped.
+
+        Args:
+            content: the JSON.
+            key: of a :::MLL record, which has it before the JSON.
+            seconds: the stamp of a :::MLL record.
+            dialect: MLLOG or MLL.
+        """
         if not isinstance(content, dict):
-            self.troubles.problem(
-                number, "shape", key, f"a record is a JSON object, found {type_name(content)}", True
-            )
+            found = type_name(content)
+            self._problem("shape", key, f"a record is a JSON object, found {found}")
             return
         if key is None:
             key = content.get("key")
             if not isinstance(key, str):
                 kind, found = ("type", type_name(key)) if "key" in content else ("missing", "none")
-                self.troubles.problem(
-                    number, kind, None, f'record needs a text "key", found {found}', True
-                )
+                self._problem(kind, None, f'record needs a text "key", found {found}')
                 return
-        value, metadata = content.get("value"), content.get("metadata")
-        names = len(content) + (len(value) if isinstance(value, dict) else 0)
-        names += len(metadata) if isinstance(metadata, dict) else 0
-        if text.count(":") != names:  # every name has one
-            look_for_repeats(self.troubles, self.checked, number, key, text)
-        time_ms = self.stamps.read(number, key, content, seconds)
-        if "value" not in content or "metadata" not in content:
-            for name in ("value", "metadata"):
-                if name not in content:
-                    message = f'record ({cut(key)}) has no "{name}"'
-                    if dialect == MLL and name == "metadata":  # its checker does without
-                        self.troubles.note(number, "missing", key, message)
-                    else:
-                        self.troubles.problem(number, "missing", key, message, False)
+        time_ms = self._stamp(key, content, seconds)
+        if "value" not in content:
+            self._problem("missing", key, f'record ({cut(key)}) has no "value"', lost=False)
+        if "metadata" not in content and dialect == MLLOG:  # the checker of v0.6 does without
+            self._problem("missing", key, f'record ({cut(key)}) has no "metadata"', lost=False)
         if time_ms is None:
             return
-        order = self.dialects[dialect] = self.dialects[dialect] + 1
-        self.stamps.clocks[dialect].pass_by(number, key, time_ms)
-        name = self.keeper.count(key)
-        wanted = self.others or key in self.checked
-        if not wanted:
-            self.keeper.pass_over(name)
-            new = self.keeper.is_new(name) and len(self.look_alikes) < _LOOK_ALIKES
-            if new and (meant := self.checked.meant_by(key)) is not None:
-                self.look_alikes.append(LookAlike(number, cut(key), meant))
-            if dialect in self.first:
-                return
+        self.records += 1
+        wanted = self.keys is None or key in self.keys
+        if not wanted and dialect in self.first:
+            return
+        metadata = content.get("metadata")
         event = Event(
-            number,
-            time_ms,
-            key,
-            value,
-            metadata if isinstance(metadata, dict) else {},
-            word(content.get("event_type")),
-            word(content.get("namespace")),
-            order,
+            line=self.lines,
+            time_ms=time_ms,
+            key=key,
+            value=_bounded(content.get("value")),
+            metadata=metadata if isinstance(metadata, dict) else {},
+            order=self.records,
         )
-        if dialect not in self.first:
-            self.first[dialect] = event
-        if key in self.checked.named:
-            self.known[dialect].add(key)
-            if key in RUN_KEYS and dialect not in self.first_run:
-                self.first_run[dialect] = event
+        self.first.setdefault(dialect, event)
         if wanted:
-            self.keeper.keep(event, name, dialect, text)
+            self.events[dialect].append(event)
+            self.kept += 1
+            if self.kept > MOST_RECORDS:
+                what = f"more than {MOST_RECORDS:,} records of keys that are read"
+                where = f"line {self.lines} has one more ({cut(key)})"
+                raise CannotRead(self.path, f"{what}, which no log of one run has: {where}")
 
-    def log(self, path: Path) -> Log:
-        """What was read, in the dialect that has more of the checked keys."""
-        weight = {d: (len(self.known[d]), self.dialects[d]) for d in (MLLOG, MLL)}
-        dialect = MLLOG if weight[MLLOG] >= weight[MLL] else MLL
+    def _stamp(self, key: str, content: dict[str, Any], seconds: str | None) -> float | None:
+        """The stamp of a record in milliseconds; None, and a problem, where there is none."""
+        if seconds is None and "time_ms" not in content:
+            found = 'found "time_s"' if "time_s" in content else "found none"
+            self._problem("missing", key, f'record ({cut(key)}) has no "time_ms", {found}')
+            return None
+        stamp: Any = content["time_ms"] if seconds is None else seconds
+        if isinstance(stamp, str):  # in v0.6 it is one; elsewhere the official parser reads it too
+            with contextlib.suppress(ValueError):
+                stamp = float(stamp) if seconds is None else round(float(stamp) * 1000, 3)
+        if isinstance(stamp, bool) or not isinstance(stamp, int | float):
+            found = type_name(stamp)
+            self._problem("type", key, f"time_ms of {cut(key)} is {found}, expected a number")
+            return None
+        if -_NO_STAMP < stamp < _NO_STAMP:
+            return stamp
+        if self.keys is None or key in self.keys:
+            found = "a huge number" if isinstance(stamp, int) else type_name(stamp)
+            self._problem("type", key, f"time_ms of {cut(key)} is no time: {found}")
+        return None
+
+    def log(self) -> Log:
+        """What was read, in the dialect that has more of the keys.
+
+        Raises CannotRead: there is no record.
+        """
+        if not self.first:
+            records = bool(self.problems) or any(form.lost for form in self.forms)
+            raise CannotRead(self.path, self._what_else(), records=records)
+
+        def weight(dialect: str) -> tuple[int, int, bool]:
+            found = self.events[dialect]
+            return len({event.key for event in found}), len(found), dialect in self.first
+
+        dialect = max((MLLOG, MLL), key=weight)
         other = MLL if dialect == MLLOG else MLLOG
-        self.troubles.settle(mll=dialect == MLL)
-        events = self.keeper.events(dialect)
+        if dialect == MLL:
+            self.problems += self.forms
+            self.problems.sort(key=lambda problem: problem.line)
+            self.problem_count += len(self.forms)
+            self.lost_keys.update(form.key for form in self.forms if form.key is not None)
+        events = self.events[dialect]
         by_key: dict[str, list[Event]] = {}
         for event in events:
             by_key.setdefault(event.key, []).append(event)
+        of_a_run = (event for event in self.events[other] if event.key in RUN_KEYS)
         return Log(
-            path=path,
+            path=self.path,
             dialect=dialect,
             events=events,
-            problems=self.troubles.problems,
-            problem_count=self.troubles.problem_count,
-            notes=self.troubles.notes,
-            lost_keys=frozenset(self.troubles.lost_keys),
-            truncated=self.troubles.truncated,
-            other_dialect=self.first.get(other),
-            other_run=self.first_run.get(other),
-            overflow=self.keeper.overflow,
-            odd_stamps=[*self.stamps.odd.values(), *stamped_before_mlperf(events, self.checked)],
-            odd_bytes=self.odd_bytes,
-            look_alikes=self.look_alikes,
-            joined=JoinedLines(self.joined_count, self.first_joined),
-            counts=self.keeper.counts,
-            unkept=self.keeper.unkept,
-            steps_back=self.stamps.clocks[dialect].steps_back,
-            step_back_count=self.stamps.clocks[dialect].step_back_count,
-            lines=self.lines,
-            bytes=self.size,
-            longest_bytes=self.longest,
-            ruleset=guess_ruleset(dialect, events),
             by_key=by_key,
+            problems=self.problems,
+            problem_count=self.problem_count,
+            lost_keys=frozenset(self.lost_keys),
+            truncated=self.truncated,
+            other_dialect=next(of_a_run, self.first.get(other)),
+            joined=JoinedLines(self.joined_lines, self.first_joined),
+            lines=self.lines,
+            longest_bytes=self.longest,
         )
 
+    def _what_else(self) -> str:
+        """What a file without records is."""
+        problem = min((*self.problems, *self.forms), key=lambda one: one.line, default=None)
+        if self.size == 0:
+            found = "an empty file (0 bytes)"
+        elif self.head.startswith(b"\x1f\x8b"):
+            found = "what looks like gzip: unpack it first"
+        elif self.head.startswith((b"\xff\xfe", b"\xfe\xff")) or b"\0" in self.head:
+            found = "binary data or UTF-16: convert UTF-16 with iconv"
+        elif self.old_records:
+            found = "the v0.5 format (:::MLPv0.5.0), which has no rules for ResNet"
+        elif problem is not None:
+            found = f"none that can be read (first: line {problem.line}: {problem.message})"
+        else:
+            found = f"none in {self.lines} lines"
+        return f"an MLPerf log (:::MLLOG records) expected, found {found}"
 
-def _what_else(reader: _Reader, head: bytes) -> str:
-    """What a file without records is."""
-    if reader.size == 0:
-        return "an MLPerf log (:::MLLOG records) expected, found an empty file (0 bytes)"
-    if reader.size == reader.odd_bytes.zeros:
-        found = "zero bytes alone"
-    elif head.startswith(b"\x1f\x8b"):
-        found = "what looks like gzip: unpack it first"
-    elif head.startswith((b"\xff\xfe", b"\xfe\xff")) or head.count(0) * 3 > len(head):
-        found = "what looks like UTF-16: convert it with iconv"
-    elif reader.old_records:
-        found = "the v0.5 format (:::MLPv0.5.0), which has no rules for ResNet"
-    elif first := reader.troubles.first():
-        found = f"none that can be read (first: line {first.line}: {first.message})"
-    else:
-        found = f"none in {reader.lines} lines"
-    return f"an MLPerf log (:::MLLOG records) expected, found {found}"
+
+def _salvaged_key(text: str) -> str | None:
+    """The key of a record that cannot be read, where it can be seen."""
+    match = _SALVAGED_KEY.search(text[:4000])
+    return re.sub(r"\W", "", match[1] or match[2]) or None if match else None
+
+
+def _bounded(value: Any) -> Any:
+    """A value; of a huge integer the float, which arithmetic with floats can take."""
+    if type(value) is not int or -_LARGEST_INTEGER < value < _LARGEST_INTEGER:
+        return value
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf

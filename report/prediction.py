@@ -6,8 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from ..scaling.cost import ALGORITHMS
 from ..scaling.predict import Prediction, curve
-from ..scaling.step import ALGORITHMS, allreduce_curve
+from ..scaling.step import allreduce_curve
 from .charts import INK, finish, new_figure, new_panels, save
 
 if TYPE_CHECKING:
@@ -59,13 +60,12 @@ def outlook_rows(found: Outlook) -> list[tuple[str, str]]:
     best = f"{found.best_checkpoints} checkpoints"
     if found.best_checkpoints:
         best += f", one every {found.best_every_epochs:.3g} epochs ({found.best_every_steps} steps)"
-    rows = [
+    return [
         ("time between failures of the run", f"{found.run_mtbf_h:.3g} h"),
         ("the run ends without one", _percent(found.no_failure)),
         ("time to train, expected", _with_failures(found)),
         ("ours", ours if found.checkpoints else "no checkpoint"),
         ("best", f"{best}: {found.best_expected_s:.2f} s"),
-        ("sqrt(2 x cost x time between)", f"{found.young_s:.3g} s"),
         (
             "a checkpoint",
             f"stops training for {found.blocking_s * 1e3:.0f} ms, is on disk {found.write_s:.2f} s "
@@ -76,16 +76,6 @@ def outlook_rows(found: Outlook) -> list[tuple[str, str]]:
             f"{found.restart_s:.1f} s until it trains again + {found.redone_s:.1f} s done again",
         ),
     ]
-    if (fewer := found.fewer) is not None:
-        rows.append(
-            (
-                "one node fewer",
-                f"{fewer.ranks_with_a_share} of {fewer.ranks} ranks x {fewer.batch_per_gpu}: "
-                f"step {fewer.step_s * 1e3:.2f} ms ({fewer.slowdown - 1:+.1%}), "
-                f"{fewer.half_a_run_s:.1f} s more in half a run",
-            )
-        )
-    return rows
 
 
 def _percent(share: float) -> str:

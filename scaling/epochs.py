@@ -1,7 +1,7 @@
-"""Epochs to the target by global batch, and accuracy on the way: from published runs. Pure.
+"""Epochs to the target by global batch, from published runs. Pure.
 
-Sources: `published/epochs.csv` (MLPerf logs), `published/rcp.csv` (reference convergence points),
-`published/curves.csv` (accuracy by epoch). Recipes differ by round: those of v0.6 needed more.
+Sources: `published/epochs.csv` (MLPerf logs), `published/rcp.csv` (reference convergence points).
+Recipes differ by round: those of v0.6 needed more.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def read_table(name: str) -> list[dict[str, str]]:
 def epochs_to_target(global_batch_size: float, ruleset: str = "4.0.0") -> Epochs:
     """Linear between the published batches; the interval is the scatter of the runs around it.
 
-    Outside the data it goes on with the last slope, and the interval widens by half of the change.
+    Outside the data the last slope continues, and the interval widens by half of the change.
     """
     batches, means, scatter = _monotone(recipe_round(ruleset))
     x = float(global_batch_size)
@@ -74,20 +74,6 @@ def evaluations(epochs: int, period: int, offset: int | None) -> int:
     """Evaluations of a run that stops after `epochs`: floor((E - 1 - o) / P) + 1."""
     first = (epochs - 1) % period if offset is None else offset
     return max(1, (epochs - 1 - first) // period + 1)
-
-
-def accuracy_curve(global_batch_size: float, epochs: int) -> list[tuple[int, float]]:
-    """(epoch, top-1) to the target: the published curve of the nearest batch, stretched.
-
-    Runs above 30,000 images dip near the highest learning rate, and so does this; a mean over runs
-    or batches would smooth the dip away, so the curve is that of one run (the median dip of five).
-    """
-    curves = _curves()
-    nearest = min(curves, key=lambda size: abs(math.log(size / max(1.0, global_batch_size))))
-    progress, top1_there = curves[nearest]
-    places = np.arange(1, epochs + 1) / epochs
-    top1 = np.interp(places, [0.0, *progress], [0.0, *top1_there])
-    return [(epoch, float(value)) for epoch, value in enumerate(top1, start=1)]
 
 
 @lru_cache
@@ -125,14 +111,3 @@ def _points(era: str) -> list[tuple[float, float]]:
         ]
         rows.append((86016.0, 90.0))  # Fujitsu's open run of v0.6: the largest batch there is
     return rows
-
-
-@lru_cache
-def _curves() -> dict[float, tuple[list[float], list[float]]]:
-    """Global batch -> shares of the run, top-1."""
-    curves: dict[float, tuple[list[float], list[float]]] = {}
-    for row in read_table("curves.csv"):
-        progress, top1 = curves.setdefault(float(row["global_batch_size"]), ([], []))
-        progress.append(float(row["progress"]))
-        top1.append(float(row["top1"]))
-    return curves

@@ -1,4 +1,4 @@
-"""Failures at scale: expected time, checkpoint interval, restart, fewer nodes. Pure.
+"""Failures at scale: expected time, checkpoint interval, restart. Pure.
 
 Failures are a Poisson process over the nodes that a run has; one of them ends the run, which goes
 on from its last checkpoint on disk once it has been detected and started again. Of such a stretch
@@ -14,16 +14,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
 from ..config.benchmark import RESNET50_PARAMETERS
-from ..config.errors import UserError
 from ..config.machine import Performance
-from ..config.plan import spread
 from ..config.schema import Watchdog
-from .cost import parse_algorithm
-from .predict import Prediction, Segment, predict
+from .predict import Prediction
 
 HOUR_S = 3600.0
 CHECKPOINT_BYTES = 2 * 4 * RESNET50_PARAMETERS
@@ -112,11 +109,6 @@ def expected_s(run: Sequence[Stretch], mtbf_s: float, restart_s: float) -> float
         return math.inf
 
 
-def youngs_interval_s(blocking_s: float, mtbf_s: float) -> float:
-    """The interval with the least loss where it is short against `mtbf_s` (Young 1974)."""
-    return math.sqrt(2 * blocking_s * mtbf_s)
-
-
 def best_count(
     work_s: float, blocking_s: float, write_s: float, mtbf_s: float, restart_s: float
 ) -> int:
@@ -135,21 +127,6 @@ def best_count(
         else:
             low = middle + 1
     return low
-
-
-@dataclass(frozen=True)
-class FewerNodes:
-    """The same global batch without one node."""
-
-    ranks: int
-    ranks_with_a_share: int
-    batch_per_gpu: int
-    step_s: float
-    slowdown: float
-    """Of a step."""
-    half_a_run_s: float
-    """What it costs on average: a failure leaves half a run. Waiting for another node pays if it
-    takes less."""
 
 
 @dataclass(frozen=True)
@@ -174,21 +151,11 @@ class Outlook:
     best_every_epochs: float
     best_every_steps: int
     best_expected_s: float
-    young_s: float
-    fewer: FewerNodes | None
-    """None: there is no other node, or its choices do not fit on fewer."""
 
     def to_dict(self) -> dict[str, Any]:
         """For `rn50 predict --json`: null for a time without end."""
-        return {key: _round(value) for key, value in asdict(self).items()}
-
-
-def _round(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _round(inner) for key, inner in value.items()}
-    if isinstance(value, float):
-        return round(value, 6) if math.isfinite(value) else None
-    return value
+        finite = {k: round(v, 6) for k, v in asdict(self).items() if math.isfinite(v)}
+        return dict.fromkeys(asdict(self)) | finite
 
 
 def restart_s(ranks: int, about: Performance) -> float:
@@ -236,8 +203,6 @@ def outlook(answer: Prediction, node_mtbf_h: float) -> Outlook:
         best_every_epochs=answer.epochs / (best + 1),
         best_every_steps=round(steps / (best + 1)),
         best_expected_s=expected_s(stretches(work_s, even, blocking_s, write_s), **costs),
-        young_s=youngs_interval_s(blocking_s, mtbf_s),
-        fewer=_without_a_node(answer),
     )
 
 
@@ -270,28 +235,3 @@ def _time_s(answer: Prediction, epoch: float) -> float:
         spent_s += min(left, phase.epochs) * phase.steps_per_epoch * phase.step_s
         left = max(0.0, left - phase.epochs)
     return answer.run.total_s * spent_s / answer.run.training_s
-
-
-def _without_a_node(answer: Prediction) -> FewerNodes | None:
-    job = answer.job
-    left = job.gpus - job.system.ranks_per_node
-    if left < 1:
-        return None
-    segments: list[Segment] = []
-    for segment in job.segments:
-        batch, ranks = spread(segment.ranks * segment.batch, left)
-        segments.append(replace(segment, ranks=ranks, batch=batch))
-    try:
-        if job.algorithm is not None:
-            parse_algorithm(job.algorithm, left)
-        fewer = predict(replace(job, gpus=left, segments=tuple(segments), epochs=answer.epochs))
-    except (UserError, ValueError):  # such as a torus of so many ranks
-        return None
-    return FewerNodes(
-        ranks=left,
-        ranks_with_a_share=segments[0].ranks,
-        batch_per_gpu=segments[0].batch,
-        step_s=fewer.step.total_s,
-        slowdown=fewer.step.total_s / answer.step.total_s,
-        half_a_run_s=(fewer.run.training_s - answer.run.training_s) / 2,
-    )

@@ -1,6 +1,6 @@
 """Static groups of gradients: which tensors travel together, last layers first. Pure.
 
-The ranks agree on the groups before the run, so nobody has to ask at each step what is ready
+The ranks agree on the groups before the run, so no rank has to ask at each step what is ready
 (Yamazaki et al. 2019, section III-B).
 """
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 from ..config.benchmark import (
     CROP_PX,
@@ -14,14 +14,13 @@ from ..config.benchmark import (
     TARGET_ACCURACY,
 )
 from ..config.errors import UserError
-from ..config.machine import Point, System
+from ..config.machine import System
 from ..config.plan import build_plan
 from ..config.schema import Run
 from ..config.values import MOST_EPOCHS
-from .cost import grid, parse_algorithm
-from .epochs import LEVEL_SIGMAS, Epochs, accuracy_curve, epochs_to_target, evaluations, stop_epoch
-from .gpu import SIGMA_POINT, from_sheet, largest_batch, memory_bytes
-from .grouping import choose_groups
+from .cost import parse_algorithm
+from .epochs import LEVEL_SIGMAS, Epochs, epochs_to_target, evaluations, stop_epoch
+from .gpu import SIGMA_POINT, largest_batch, memory_bytes
 from .groups import gradient_groups
 from .machine import Machine, as_measured
 from .step import Step, build, step_time
@@ -38,9 +37,6 @@ SIGMA_FIXED_COSTS = 0.4
 
 MAX_GPUS = 1 << 20
 CURVE_POINTS = 9
-LONGEST_TORUS = 4
-"""Length over width of a slice of a pod: the published ones have 1 to 2."""
-
 PRECISIONS = {"float16": "fp16", "bfloat16": "fp16", "float32": "fp32"}
 
 
@@ -72,26 +68,6 @@ class Job:
     bn_average: bool = True
     checkpoint_epochs: float | None = None
     """Least training between two checkpoints; None: a tenth of the run, inf: there are none."""
-
-
-class SupportingRow(NamedTuple):
-    """A measured step that the model of the machine was fitted to."""
-
-    point: Point
-    error: float
-    """Of the model there, relative."""
-    gpus_ratio: float
-    """What is asked for, over what was measured."""
-    batch_ratio: float
-
-
-class Support(NamedTuple):
-    """What a prediction rests on, the nearest row first."""
-
-    sheet: tuple[float, float] | None
-    """(fixed_s, per_image_s) of the data sheet alone."""
-    rows: list[SupportingRow]
-    sigmas: dict[str, float]
 
 
 @dataclass(frozen=True)
@@ -127,35 +103,19 @@ class Prediction:
         first = self.phases[0]
         return step_sigmas(self.machine, first.ranks, first.batch, self.step.total_s)
 
-    def support(self) -> Support:
-        """What the step rests on: the data sheet, the points, and the distance from them."""
-        machine, first = self.machine, self.phases[0]
-        measured = as_measured(machine)
-        rows = [
-            SupportingRow(
-                point,
-                step_time(measured, point.gpus, point.batch).total_s / point.step_s - 1,
-                first.ranks / point.gpus,
-                first.batch / point.batch,
-            )
-            for point in machine.points
-        ]
-        nearest = sorted(
-            rows, key=lambda row: abs(math.log(row.gpus_ratio)) + abs(math.log(row.batch_ratio))
-        )
-        sheet = from_sheet(machine.performance) if machine.has_sheet else None
-        return Support(sheet, nearest, self.sigmas)
-
     def warnings(self) -> list[str]:
         """A line for each point of the fit that is missed by more than three of its sigmas."""
-        return [
-            f"{self.job.name}: {point.gpus} x {point.batch}: {point.step_s * 1e3:.2f} ms "
-            f"published, {point.step_s * (1 + error) * 1e3:.2f} ms modelled: more than three "
-            "sigmas away"
-            for point, error, *_ in self.support().rows
-            if abs(math.log1p(error)) > 3 * SIGMA_POINT
-            and point not in self.machine.performance.other_points
-        ]
+        measured = as_measured(self.machine)
+        lines = []
+        for point in self.machine.points:
+            modelled_s = step_time(measured, point.gpus, point.batch).total_s
+            is_fitted = point not in self.machine.performance.other_points
+            if is_fitted and abs(math.log(modelled_s / point.step_s)) > 3 * SIGMA_POINT:
+                lines.append(
+                    f"{self.job.name}: {point.gpus} x {point.batch}: {point.step_s * 1e3:.2f} ms "
+                    f"published, {modelled_s * 1e3:.2f} ms modelled: more than three sigmas away"
+                )
+        return lines
 
     def to_dict(self) -> dict[str, Any]:
         """What `rn50 predict --json` prints: figures for programs, and what else is known."""
@@ -188,10 +148,6 @@ class Prediction:
             "data_sheet": self.machine.has_sheet,
             "warnings": self.warnings(),
             "step_sigmas": {name: round(sigma, 4) for name, sigma in self.sigmas.items()},
-            "accuracy_by_epoch": [
-                [epoch, round(top1, 4)]
-                for epoch, top1 in accuracy_curve(first.ranks * first.batch, int(self.epochs))
-            ],
         }
 
 
@@ -231,7 +187,7 @@ def job_of_config(run: Run, **choices: Any) -> Job:
         segments.append(Segment(segment.first_epoch, segment.active_ranks, segment.per_rank, steps))
     settings: dict[str, Any] = {
         "system": run.system,
-        "groups": choose_groups(run).rule,
+        "groups": run.comm.groups,
         "algorithm": None if run.comm.algorithm == "auto" else run.comm.algorithm,
         "precision": precision_of(run, run.system),
         "ruleset": run.ruleset,
@@ -312,7 +268,7 @@ def predict(job: Job) -> Prediction:
     evals = evaluations(math.ceil(epochs), job.period, job.offset)
     phases = _phases(machine, job, epochs)
     run = train_time(machine, phases, evals, job.gpus, bn_average=job.bn_average)
-    sigma = step_sigma(machine, first.ranks, first.batch, step.total_s)
+    sigma = math.hypot(*step_sigmas(machine, first.ranks, first.batch, step.total_s).values())
     spread = LEVEL_SIGMAS * sigma
     beside = run.total_s - run.training_s
     relative = math.hypot(run.training_s * sigma, SIGMA_FIXED_COSTS * beside) / run.total_s
@@ -362,13 +318,9 @@ def curve(answer: Prediction) -> list[Prediction]:
     ]
 
 
-def step_sigma(machine: Machine, gpus: int, batch: int, total_s: float) -> float:
-    """Relative error of a step of `total_s`: grows with the distance from the points."""
-    return math.hypot(*step_sigmas(machine, gpus, batch, total_s).values())
-
-
 def step_sigmas(machine: Machine, gpus: int, batch: int, total_s: float) -> dict[str, float]:
-    """What the error of a step is made of. The constants' part follows from the weighing of data
+    """What the relative error of a step of `total_s` is made of; it grows with the distance from
+    the points. The constants' part follows from the weighing of data
     sheet and points (`machine.py`); the rest was set so that 90 % intervals hold 85 to 95 % of the
     rows left out (`validate.py`)."""
     points = machine.points
@@ -397,35 +349,15 @@ def _phases(machine: Machine, job: Job, epochs: float) -> tuple[Phase, ...]:
     choice = {"groups": job.groups, "algorithm": job.algorithm}
     return tuple(
         Phase(
-            *(min(end, epochs) - start, segment.ranks, segment.batch, segment.steps_per_epoch),
+            epochs=min(end, epochs) - start,
+            ranks=segment.ranks,
+            batch=segment.batch,
+            steps_per_epoch=segment.steps_per_epoch,
             step_s=step_time(machine, segment.ranks, segment.batch, **choice).total_s,
         )
         for segment, start, end in zip(job.segments, starts, ends, strict=True)
         if start < epochs
     )
-
-
-def _check_torus(job: Job) -> None:
-    """A prime number of ranks forms no torus, only a ring."""
-    about = job.system.performance
-    if about is None or not about.square_torus or job.algorithm is not None or _is_torus(job.gpus):
-        return
-    nearest = next(
-        count
-        for away in range(1, job.gpus + 1)
-        for count in (job.gpus - away, job.gpus + away)
-        if count > 0 and _is_torus(count)
-    )
-    rows, columns = grid(job.gpus)
-    raise UserError(
-        f"--gpus: a torus at most {LONGEST_TORUS} times as long as wide expected on {job.name}, "
-        f"as of {nearest}, found {job.gpus} = {rows}x{columns}"
-    )
-
-
-def _is_torus(ranks: int) -> bool:
-    rows, columns = grid(ranks)
-    return columns <= LONGEST_TORUS * rows
 
 
 def _check_memory(job: Job) -> None:
@@ -445,9 +377,8 @@ def _check_memory(job: Job) -> None:
 
 
 def _checked(job: Job) -> Job:
-    """`job`, its grouping, algorithm, epochs and memory proved to exist."""
+    """`job`, its memory, epochs, grouping and algorithm proved to exist."""
     _check_memory(job)
-    _check_torus(job)
     if job.epochs is not None and not 1 <= job.epochs <= MOST_EPOCHS:
         raise UserError(f"--epochs: 1 to {MOST_EPOCHS} expected, found {job.epochs:g}")
     try:

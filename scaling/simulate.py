@@ -187,7 +187,7 @@ def _run(clocks: Times, stage: _Stage) -> Times:
 def simulate_job(job: Job, steps: int, seed: int = 0, faults: Faults = NO_FAULTS) -> dict[str, Any]:
     """Figures of `steps` steps with the machine's jitter and the faults asked for.
 
-    The simulation knows neither rare interruptions nor synchronised batch norm nor input:
+    The simulation has neither rare interruptions nor synchronised batch norm nor input:
     `closed_form_ms` is what the model says without those, for comparison; `predicted_ms` is all.
     Raises UserError: a fault that the simulation cannot place.
     """

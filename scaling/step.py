@@ -19,8 +19,6 @@ from .gpu import SHEET, Sheet, update_s
 from .layers import BATCH_NORM_EXCHANGES, Group, backward_fraction, wire_groups
 from .machine import Machine, as_measured, build_machine, topology_of
 
-ALGORITHMS = ("ring", "torus_2d", "recursive_halving_doubling", "double_tree", "hierarchical")
-
 PAUSE_S = 0.1
 """Length of a rare interruption of a rank (page-cache flush, daemon, link retrain)."""
 
@@ -191,8 +189,8 @@ def bn_doublings(machine: Machine, gpus: int, batch: int) -> float:
     """How often the group of ranks that share batch-norm statistics is doubled: log2 of
     `bn_group_samples` over the batch, without its steps.
 
-    Entries have groups of 2 at 15 and 16 images and none at 35, and nobody has published where
-    between them groups end. So a larger batch never makes a step shorter.
+    Entries have groups of 2 at 15 and 16 images and none at 35, and where between them groups
+    end has not been published. So a larger batch never makes a step shorter.
     """
     about = machine.performance
     ranks = min(gpus, machine.system.ranks_per_node, about.bn_group_ranks)

@@ -8,6 +8,9 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
+EAGER_BYTES = 64 << 10
+"""Of MPI over TCP (Open MPI: btl_tcp_eager_limit)."""
+
 
 class Link(NamedTuple):
     """Hockney's model: a message of m bytes takes alpha + m beta, its reduction m gamma more.

@@ -198,7 +198,7 @@ def _sony_runs() -> Iterator[Row]:
 def _rows(
     source: str, machine: str, name: str, job: Job, step_ms: float, time_s: float
 ) -> Iterator[Row]:
-    """What was published of one job, its step or its time or both (0: not said), against ours."""
+    """What was published of one job, its step or its time or both (0: not given), against ours."""
     answer, batch = predict(job), job.segments[0].batch
     step_interval_ms = [1e3 * value for value in answer.step_interval_s]
     for kind, published, predicted, (low, high) in (
@@ -294,12 +294,13 @@ class Score:
     """Over those of 256 accelerators and more."""
 
 
-FACTS = {
-    *("sources", "fp16", "fp32", "tf32", "other_points", "tensor_flops_per_s", "graphs"),
-    *("memory_bytes_per_s", "memory_bytes", "nics", "nic_bytes_per_s", "rack_nodes"),
-    *("oversubscription", "groups", "algorithm", "square_torus", "init_s"),
-    *("bn_group_samples", "bn_group_ranks"),
-}
+FACTS = set(
+    """
+    sources fp16 fp32 tf32 other_points tensor_flops_per_s graphs memory_bytes_per_s memory_bytes
+    nics nic_bytes_per_s rack_nodes oversubscription groups algorithm square_torus init_s
+    bn_group_samples bn_group_ranks
+    """.split()  # noqa: SIM905
+)
 """What a data sheet or the entry's own description says, or what no figure hangs on."""
 
 
@@ -497,8 +498,8 @@ def text_lines(found: Validation) -> Iterator[str | Table]:
     yield ""
     yield "fp16 steps of machines with a data sheet, fitted without what is predicted:"
     by_size = (f"from {LARGE_GPUS} on: rows", "mean error")
-    header = ("left out at a time", "rows", "mean error", "bias", "in 90 % interval", *by_size)
-    yield header, [_score_cells(score) for score in found.scores]
+    titles = ("left out at a time", "rows", "mean error", "bias", "in 90 % interval", *by_size)
+    yield titles, [_score_cells(score) for score in found.scores]
     yield (
         f"{found.constants.free} constants that no data sheet gives and {found.constants.points} "
         f"measured steps of machine files, for {len(found.rows)} published figures"

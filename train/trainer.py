@@ -13,7 +13,6 @@ from mxnet import autograd, nd
 
 from ..config.plan import Plan
 from ..config.schema import Run
-from ..scaling.grouping import choose_groups
 from . import kernels
 from .capabilities import decodes_on_gpu
 from .checkpoint_state import restore
@@ -188,7 +187,7 @@ def build_model(context: RunContext, comm: Communicator, reads: HostReads) -> Mo
         seed=stream_seeds(run.seed or 0)["weights"],
         ctx=comm.ctx,
     )
-    comm.plan_groups(choose_groups(run).rule, trainable(net), run.comm.gradient_dtype)
+    comm.plan_groups(run.comm.groups, trainable(net), run.comm.gradient_dtype)
     scaler = LossScaler(
         run.model.loss_scale,
         comm.buckets,

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import os
 from functools import cache
 from importlib import import_module
+from pathlib import Path
 
 from ...config.finding import SEVERITIES, Finding
-from ...logging.checked_keys import CheckedKeys
 from ..causes import explain
 from ..logged_run import CONTEXT_KEYS, LoggedRun
-from ..rule import ANY_KEY, LOG, rules_on
+from ..rule import LOG, rules_on
 
-for _file in sorted(os.listdir(__path__[0])):  # noqa: PTH208 (glob compiles a pattern: 1 ms)
-    if _file.endswith(".py") and _file != "__init__.py":
-        import_module(f".{_file[:-3]}", __name__)
+for _file in sorted(Path(__path__[0]).glob("[!_]*.py")):
+    import_module(f".{_file.stem}", __name__)
 
 RULES = rules_on(LOG)
 
@@ -23,10 +21,9 @@ _FOLDER_KEYS = ("seed",)
 
 
 @cache
-def checked_keys() -> CheckedKeys:
+def checked_keys() -> frozenset[str]:
     """The keys of records that a rule reads: what the parser has to keep."""
-    patterns = {key for rule in RULES for key in rule.keys} - {ANY_KEY}
-    return CheckedKeys({*CONTEXT_KEYS, *_FOLDER_KEYS, *patterns})
+    return frozenset((*CONTEXT_KEYS, *_FOLDER_KEYS, *(key for each in RULES for key in each.keys)))
 
 
 def apply(run: LoggedRun) -> list[Finding]:

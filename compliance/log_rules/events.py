@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 from ...config import benchmark
 from ...config.finding import number, plain, shown
 from ...logging.events import Event, type_name
 from ..logged_run import LoggedRun
-from ..rule import CHECKER, ERROR, FROM_070, POLICY, Violation, as_official, missing, rule
+from ..rule import (
+    CHECKER,
+    ERROR,
+    FROM_070,
+    POLICY,
+    Violation,
+    against,
+    missing,
+    rule,
+)
 
 _COMMON = f"{CHECKER}, common.yaml"
 LOG_IT = "log it once, from rank 0"
@@ -34,57 +43,48 @@ def run_stop_exists(run: LoggedRun) -> Iterator[Violation]:
     """The run ended: run_stop is there."""
     if run.all("run_stop") or "run_stop" in run.log.lost_keys or run.log.truncated:
         return  # broken-record says it of a log that was cut
-    text = "run did not finish: no run_stop"
+    best = ""
     if run.best is not None:
         at = "" if run.best.epoch is None else f" at epoch {plain(run.best.epoch)}"
-        text += f". Best accuracy {plain(run.best.accuracy)}{at}"
-    advice = "the job was killed: one such run in five may be"
-    yield Violation(text, run.log.lines, "run_stop", "none", advice)
+        best = f"best accuracy {plain(run.best.accuracy)}{at}"
+    found = against("run did not finish:", "no run_stop", "run_stop", best, line=run.log.lines)
+    yield found._replace(actual="none")
 
 
-def _first(found: Iterable[Violation | None]) -> Iterator[Violation]:
-    yield from [violation for violation in found if violation is not None][:1]
+def _without(event: Event, name: str) -> Violation:
+    return against(event, f"has no {name}", f"metadata.{name}")
 
 
-def _without(event: Event, name: str, why: str = "") -> Violation:
-    return Violation.at(event, f"has no {name}{why}", f"metadata.{name}", "none")
+def _before_run_start(run: LoggedRun, event: Event) -> bool:
+    return run.start is None or event.order < run.start.order
 
 
-def _stands(event: Event, where: str, other: Event, first: str) -> Violation:
-    """That a record stands `where`, before or after, in relation to another, and should not."""
-    last = other if event.key == first else event
-    return Violation.at(event, f"stands {where} {other.place}", f"{first} first", last.key)
-
-
-def _before_run_start(run: LoggedRun, event: Event, what: str) -> Violation | None:
-    if run.start is not None and event.order > run.start.order:
-        return None
+def _too_early(run: LoggedRun, event: Event) -> Violation:
     cause = "misplaced-run-start" if run.start is None else ""
-    before = f"stands before {what}"
-    return Violation.at(event, before, "run_start first", event.key, caused_by=cause)
+    return against(event, "stands before run_start", "run_start first", caused_by=cause)
 
 
 @rule("MLP104", "misplaced-run-stop", ERROR, _COMMON)
 def run_stop(run: LoggedRun) -> Iterator[Violation]:
     """run_stop comes after run_start and carries metadata.status."""
-
-    def problem(event: Event) -> Violation | None:
-        statusless = "status" not in event.metadata
-        return _before_run_start(run, event, "any run_start") or (
-            _without(event, "status", ": expected success or aborted") if statusless else None
-        )
-
-    yield from _first(map(problem, run.all("run_stop")))
+    for event in run.all("run_stop"):
+        if _before_run_start(run, event):
+            yield _too_early(run, event)
+            return
+        if "status" not in event.metadata:
+            yield _without(event, "status")
+            return
 
 
 @rule("MLP105", "misplaced-run-start", ERROR, _COMMON)
 def run_start(run: LoggedRun) -> Iterator[Violation]:
     """run_start is there, after init_stop."""
     if run.absent("run_start"):
-        yield Violation("no run_start: the clock never started", None, "run_start", "none")
+        text = "no run_start: the clock never started"
+        yield Violation(message=text, expected="run_start", actual="none")
     event, stop = run.start, run.first("init_stop")
     if event is not None and stop is not None and event.order < stop.order:
-        yield _stands(event, "before", stop, "init_stop")
+        yield against(event, f"stands before {stop.place}", "init_stop first")
 
 
 @rule("MLP106", "misplaced-init", ERROR, _COMMON)
@@ -95,15 +95,14 @@ def init(run: LoggedRun) -> Iterator[Violation]:
     end = min((e for e in (stop, start) if e), key=lambda e: e.order, default=None)
     for event in run.all("init_start"):
         if end is not None and event.order > end.order:
-            expected = "before init_stop and run_start"
-            yield Violation.at(event, f"stands after {end.place}", expected, "after")
+            yield against(event, f"stands after {end.place}", "it before init_stop and run_start")
             break
     for event in run.all("init_stop"):
         if begin is not None and event.order < begin.order:
-            yield _stands(event, "before", begin, "init_start")
+            yield against(event, f"stands before {begin.place}", "init_start first")
             break
         if start is not None and event.order > start.order:
-            yield _stands(event, "after", start, "init_stop")
+            yield against(event, f"stands after {start.place}", "init_stop first")
             break
 
 
@@ -117,8 +116,7 @@ def epoch_events(run: LoggedRun) -> Iterator[Violation]:
         ("eval_stop", "block_stop"),
     ):
         if run.absent(one) and run.absent(other):
-            text = f"neither {one} nor {other} in the log"
-            yield Violation(text, None, f"{one} or {other}", "none")
+            yield from missing(run, [one], f"{one} or {other}", why=f", and no {other}")
 
 
 _OTHER_COUNT = {"3.1.0": "step_num", "4.0.0": "samples_count"}
@@ -126,7 +124,10 @@ _OTHER_COUNT = {"3.1.0": "step_num", "4.0.0": "samples_count"}
 
 
 @rule(
-    *("MLP109", "missing-epoch-metadata", ERROR, f"{CHECKER}, common.yaml and *_resnet.yaml"),
+    "MLP109",
+    "missing-epoch-metadata",
+    ERROR,
+    f"{CHECKER}, common.yaml and *_resnet.yaml",
     rulesets=FROM_070,
 )
 def epoch_metadata(run: LoggedRun) -> Iterator[Violation]:
@@ -134,8 +135,8 @@ def epoch_metadata(run: LoggedRun) -> Iterator[Violation]:
     of epochs above 0."""
     other = _OTHER_COUNT.get(run.ruleset)
     blocks = run.all("block_start")
-    yield from _first(_before_run_start(run, event, "run_start") for event in blocks)
-    yield from _first(_block_problem(event, other) for event in blocks)
+    yield from [_too_early(run, one) for one in blocks if _before_run_start(run, one)][:1]
+    yield from [found for one in blocks if (found := _block_problem(one, other)) is not None][:1]
     for key, name, alternative in (
         ("block_stop", "first_epoch_num", other),
         ("epoch_start", "epoch_num", None),
@@ -144,26 +145,23 @@ def epoch_metadata(run: LoggedRun) -> Iterator[Violation]:
         ("eval_stop", "epoch_num", other),
         ("eval_accuracy", "epoch_num", None if run.division else other),
     ):
-        named = {name, alternative}
-        yield from _first(_without(e, name) for e in run.all(key) if not named & e.metadata.keys())
+        without = [e for e in run.all(key) if not {name, alternative} & e.metadata.keys()]
+        yield from (_without(event, name) for event in without[:1])
 
 
 def _block_problem(event: Event, other: str | None) -> Violation | None:
     data = event.metadata
+    name, least, expected = "epoch_count", 0.0, "above 0"
     if "epoch_count" not in data and other is not None and other in data:
-        value = number(data[other])
-        if value is not None and value >= 0:
-            return None
-        text = f"{event.place}: {other} is {shown(data[other])}"
-        return Violation(text, event.line, "0 or more", "")
-    for name in ("epoch_count", "first_epoch_num"):
-        if name not in data:
-            return _without(event, name)
-    count = as_official(data["epoch_count"])
-    if count is not None and count > 0:
+        name, least, expected = other, -1.0, "0 or more"
+    else:
+        for needed in ("epoch_count", "first_epoch_num"):
+            if needed not in data:
+                return _without(event, needed)
+    count = number(data[name])
+    if count is not None and count > least and (least == 0.0 or count >= 0):
         return None
-    found = shown(data["epoch_count"])
-    return Violation(f"{event.place}: epoch_count is {found}", event.line, "above 0", found)
+    return against(event, f"has {name} {shown(data[name])}", expected)
 
 
 @rule("MLP110", "missing-samples", ERROR, _COMMON, rulesets=FROM_070, keys=_SAMPLES)
@@ -173,7 +171,7 @@ def samples(run: LoggedRun) -> Iterator[Violation]:
         yield from missing(run, [key], advice=LOG_IT)
         for event in run.all(key)[:1]:
             if event.value == "":
-                yield Violation.at(event, "is empty", "a count", '""')
+                yield against(event, "is empty", "a count")
 
 
 @rule("MLP111", "missing-accuracy", ERROR, f"{CHECKER}, *_resnet.yaml")
@@ -181,13 +179,8 @@ def eval_accuracy(run: LoggedRun) -> Iterator[Violation]:
     """eval_accuracy is logged, as numbers (0.6.0: policy, as its checker takes anything)."""
     yield from missing(run, ["eval_accuracy"], "at least one")
     for event in run.all("eval_accuracy"):
-        if not isinstance(event.value, int | float):  # not-a-number says it of true and false
-            actual = shown(event.value)
-            what = f"text {actual}" if isinstance(event.value, str) else type_name(event.value)
-            yield Violation.at(
-                event,
-                f"is {what}, expected a number",
-                *("a fraction such as 0.7592", actual, "log the top-1 accuracy itself"),
-                POLICY if run.ruleset == "0.6.0" else None,
-            )
+        if not isinstance(event.value, int | float):
+            severity = POLICY if run.ruleset == "0.6.0" else None
+            found = shown(event.value) if isinstance(event.value, str) else type_name(event.value)
+            yield against(event, f"is {found}", "a fraction such as 0.7592", severity=severity)
             break

@@ -8,17 +8,12 @@ from collections.abc import Iterator
 
 from ...config import benchmark
 from ...config.finding import number, plain, printable, shown
-from ...logging.look_alike import looks_like, spelled_out
-from ..logged_run import (
-    SAME_MS,
-    Evaluation,
-    LoggedRun,
-    as_setting,
-    reaches_target,
-)
-from ..rule import ANY_KEY, CHECKER, ERROR, NOTE, POLICY, RULES_TEXT, Violation, rule
+from ..logged_run import SAME_MS, Evaluation, LoggedRun, as_setting, reaches_target
+from ..rule import CHECKER, ERROR, NOTE, POLICY, RULES_TEXT, Violation, against, rule
 
 _TARGET = f"in [{benchmark.TARGET_ACCURACY}, {plain(benchmark.HIGHEST_ACCURACY)})"
+
+_ON_THE_CLOCK = "the target between run_start and run_stop"
 
 
 def _at(evaluation: Evaluation) -> str:
@@ -27,22 +22,20 @@ def _at(evaluation: Evaluation) -> str:
     return f"epoch {plain(evaluation.epoch)}"
 
 
-@rule("MLP301", "run-time-not-positive", ERROR, "a clock that cannot be right", keys=(ANY_KEY,))
+@rule("MLP301", "run-time-not-positive", ERROR, "a clock that cannot be right")
 def clock_forward(run: LoggedRun) -> Iterator[Violation]:
     """run_stop is stamped later than run_start."""
     run_ms, stop = run.run_ms, run.stop
     if run_ms is None or stop is None or run_ms > 0:
         return
-    if run_ms == 0:
-        text = f"run time 0 s: run_start and {stop.place} have one stamp"
-        yield Violation(text, stop.line, "above 0", "0")
-    else:
-        what = f"is {-run_ms / 1000:g} s before run_start"
-        yield Violation.at(stop, what, "later than run_start", f"{run_ms / 1000:g} s")
+    found = f"is {-run_ms / 1000:g} s before run_start" if run_ms else "has run_start's stamp"
+    yield against(stop, found, "it later")
 
 
 @rule(
-    *("MLP304", "target-not-reached", ERROR),
+    "MLP304",
+    "target-not-reached",
+    ERROR,
     f"{RULES_TEXT} lines 441, 491; {CHECKER}, closed_resnet.yaml",
 )
 def converged(run: LoggedRun) -> Iterator[Violation]:
@@ -55,59 +48,47 @@ def converged(run: LoggedRun) -> Iterator[Violation]:
     unread = "missing-accuracy" if len(numbers) < len(run.all("eval_accuracy")) else ""
     if not run.needs_target:
         if not any(value < benchmark.HIGHEST_ACCURACY for value in numbers):
-            yield Violation(
-                f"no eval_accuracy is a fraction below 1: {shown(numbers[0])}",
-                run.all("eval_accuracy")[0].line,
-                "below 1",
-                shown(numbers[0]),
-                caused_by=unread,
-            )
+            line = run.all("eval_accuracy")[0].line
+            found = f"{shown(numbers[0])} is the first"
+            expected = "one that is a fraction below 1"
+            yield against("eval_accuracy:", found, expected, line=line, caused_by=unread)
         return
     if any(reaches_target(value) for value in numbers):
         return
     if run.stop is None or "eval_accuracy" in run.log.lost_keys:
         return  # a consequence of the run not ending, or of the record that was torn
-    severity = POLICY if run.ruleset == "0.6.0" else None  # its checker has no threshold
-    best = run.best
-    status = run.status
-    said = ""
-    if isinstance(status, str):
-        said = f"; run_stop says {printable(status)[:40]}"
-    last = run.all("eval_accuracy")[-1].line
-    odd = _odd_accuracy(run)
-    if odd is not None:
-        yield Violation(
-            f"{odd}{said}", last, _TARGET, shown(numbers[-1]), "log a fraction", severity, unread
-        )
-    elif best is not None:
-        text = (
-            f"did not converge: best {plain(best.accuracy)} at {_at(best)}, "
-            f"target {benchmark.TARGET_ACCURACY}"
-        )
-        if round(best.accuracy, 3) >= benchmark.TARGET_ACCURACY:
-            text += " (rounds to it but is below)"
-        text += said
-        advice = "one such run in five is allowed"
-        yield Violation(text, best.line, _TARGET, plain(best.accuracy), advice, severity, unread)
+    odd, best = _odd_accuracy(run), run.best
+    if odd is None and best is None:
+        return
+    said = f"; run_stop says {shown(run.status)}" if isinstance(run.status, str) else ""
+    line, actual = run.all("eval_accuracy")[-1].line, shown(numbers[-1])
+    if odd is None and best is not None:
+        line, actual = best.line, plain(best.accuracy)
+        rounds = round(best.accuracy, 3) >= benchmark.TARGET_ACCURACY
+        odd = f"did not converge: best {actual} at {_at(best)}, target {benchmark.TARGET_ACCURACY}"
+        odd += " (rounds to it but is below)" if rounds else ""
+    yield Violation(
+        message=f"{odd}{said}",
+        line=line,
+        expected=_TARGET,
+        actual=actual,
+        advice="one such run in five is allowed",
+        severity=POLICY if run.ruleset == "0.6.0" else None,  # its checker has no threshold
+        caused_by=unread,
+    )
 
 
 def _odd_accuracy(run: LoggedRun) -> str | None:
-    """Accuracies that are no fractions: NaN, percent, exactly one."""
-    for event in reversed(run.all("eval_accuracy")):
-        value = event.value
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            continue
-        place = f"eval_accuracy (line {event.line})"
-        if not math.isfinite(value):
-            return f"{place} is {'NaN' if math.isnan(value) else 'infinite'}: training diverged"
-        if value == benchmark.HIGHEST_ACCURACY:
-            return f"{place}: {plain(value)} is outside [{benchmark.TARGET_ACCURACY}, 1)"
-        if value > benchmark.HIGHEST_ACCURACY:
-            percent = "looks like percent, expected a fraction" if value <= 100 else "no accuracy"
-            return f"{place}: {plain(value)} {percent}"
-        if run.best is not None:
-            return None
-    return None
+    """The last accuracy, if it is no fraction: NaN, percent, exactly one."""
+    values = [event for event in run.all("eval_accuracy") if type(event.value) in (int, float)]
+    if not values or values[-1].value < benchmark.HIGHEST_ACCURACY:
+        return None
+    place, value = values[-1].place, values[-1].value
+    if not math.isfinite(value):
+        return f"{place} is {'NaN' if math.isnan(value) else 'infinite'}: training diverged"
+    if benchmark.HIGHEST_ACCURACY < value <= 100:
+        return f"{place}: {plain(value)} looks like percent, expected a fraction"
+    return f"{place}: {plain(value)} is outside [{benchmark.TARGET_ACCURACY}, 1)"
 
 
 @rule("MLP302", "target-outside-run", ERROR, f"{RULES_TEXT} lines 441, 491")
@@ -120,14 +101,9 @@ def target_on_the_clock(run: LoggedRun) -> Iterator[Violation]:
         return
     late = outside[0].order > run.stop.order
     side, event = ("after", run.stop) if late else ("before", run.start)
-    yield Violation(
-        f"{plain(outside[0].accuracy)} ({_at(outside[0])}, line {outside[0].line}) is logged "
-        f"{side} {event.place}",
-        outside[0].line,
-        "the target between run_start and run_stop",
-        f"{side} {event.key}",
-        "the clock may stop only once the target is reached",
-    )
+    one = outside[0]
+    subject = f"{plain(one.accuracy)} ({_at(one)}, line {one.line})"
+    yield against(subject, f"is logged {side} {event.place}", _ON_THE_CLOCK, line=one.line)
 
 
 @rule("MLP303", "target-off-the-clock", ERROR, f"{RULES_TEXT} lines 441, 491")
@@ -145,46 +121,26 @@ def target_stamped_on_the_clock(run: LoggedRun) -> Iterator[Violation]:
     late = one.time_ms > end_ms
     event = stop if late else start
     away_s = abs(one.time_ms - event.time_ms) / 1000
-    side = f"{away_s:.3f} s {'after' if late else 'before'}"
-    text = f"{plain(one.accuracy)} ({_at(one)}, line {one.line}) is stamped {side} {event.place}"
-    where = f"{side} {event.key}"
-    advice = "the clock may stop only once the target is reached"
-    yield Violation(text, one.line, "a stamp between run_start and run_stop", where, advice)
+    side = f"is stamped {away_s:.3f} s {'after' if late else 'before'} {event.place}"
+    subject = f"{plain(one.accuracy)} ({_at(one)}, line {one.line})"
+    yield against(subject, side, _ON_THE_CLOCK, line=one.line)
 
 
 @rule(
-    *("MLP305", "run-not-successful", ERROR),
+    "MLP305",
+    "run-not-successful",
+    ERROR,
     f"{RULES_TEXT} lines 441, 509; {CHECKER}, 0.6.0 common.yaml",
 )
 def success(run: LoggedRun) -> Iterator[Violation]:
     """The status of run_stop is success, spelled so."""
     for event in run.all("run_stop"):
-        if "status" not in event.metadata or event.metadata["status"] == "success":
-            continue
-        status = event.metadata["status"]
-        text = printable(status)[:40] if isinstance(status, str) else shown(status)
-        hint = ""
-        if isinstance(status, str) and looks_like(status, ("success",)):
-            lower = status.lower() == "success"
-            hint = ": must be lower case" if lower else ", which looks like success and is not"
-            text = text if lower else spelled_out(status)
-        advice = "one run of five may fail; it counts as the slowest"
-        yield Violation.at(event, f"says {text}{hint}", "success", text, advice)
-        return
-
-
-@rule("MLP308", "contradicting-status", NOTE, "v1.0 and v1.1 Graphcore logs")
-def status_value(run: LoggedRun) -> Iterator[Violation]:
-    """The value of run_stop does not contradict its status."""
-    event = run.stop
-    if event is not None and isinstance(event.value, dict):
-        said = event.value.get("success")
-        if isinstance(said, bool) and said != (run.status == "success"):
-            yield Violation(
-                f"run_stop (line {event.line}): value says success {str(said).lower()}, "
-                f"status says {shown(run.status)}; only the status counts",
-                event.line,
-            )
+        status = event.metadata.get("status", "success")
+        if status != "success":
+            text = printable(status)[:40] if isinstance(status, str) else shown(status)
+            hint = "it must be lower case" if text.lower() == "success" else ""
+            yield against(event, f"says {text}", "success", hint)
+            return
 
 
 @rule("MLP306", "ranks-disagree", ERROR, f"{RULES_TEXT} line 443: one accuracy of the whole system")
@@ -199,14 +155,13 @@ def ranks_agree(run: LoggedRun) -> Iterator[Violation]:
         if low == high:
             continue
         good = sum(reaches_target(e.accuracy) for e in group)
-        text = f"epoch {plain(epoch)} has {len(group)} accuracies {plain(low)}-{plain(high)}"
         split = 0 < good < len(group)
-        if split:
-            text += f", only {good} at target"
-        expected = "one accuracy over all images"
-        advice = "sum the counts of all ranks and log them once"
+        found = f"has {len(group)} accuracies {plain(low)}-{plain(high)}"
+        found += f", {good} of them at target" if split else ""
         severity = None if split and run.needs_target else NOTE
-        yield Violation(text, group[0].line, expected, f"{len(group)}", advice, severity)
+        why = "sum the counts of all ranks and log them once"
+        line = group[0].line
+        yield against(f"epoch {plain(epoch)}", found, "one", why, line=line, severity=severity)
 
 
 def _at_once(evaluations: list[Evaluation]) -> Iterator[list[Evaluation]]:
@@ -229,12 +184,9 @@ def stops_at_target(run: LoggedRun) -> Iterator[Violation]:
     later = [e for e in run.timed_evaluations if e.order > passing[0].order]
     later = [e for e in later if e.epoch != passing[0].epoch]
     if later:
-        text = (
-            f"target reached at {_at(passing[0])}, training went on to {_at(later[-1])}: "
-            "time overstated, RCP test made easier"
-        )
-        expected = "run_stop at the first evaluation at target"
-        yield Violation(text, passing[0].line, expected, f"{len(later)} more")
+        found = f"reached at {_at(passing[0])}, training went on to {_at(later[-1])}"
+        why = "the time is overstated and the RCP test made easier"
+        yield against("target", found, "run_stop at the target", why, line=passing[0].line)
 
 
 @rule("MLP309", "unpaired-events", NOTE, "intervals of a successful run")
@@ -244,36 +196,30 @@ def pairs(run: LoggedRun) -> Iterator[Violation]:
         return
     for kind in ("block", "epoch", "eval"):
         start, stop = f"{kind}_start", f"{kind}_stop"
-        if run.log.unkept.get(start) or run.log.unkept.get(stop):
-            continue
         starts, stops = run.all(start), run.all(stop)
         if starts and stops and len(starts) != len(stops):
-            text = f"{len(starts)} {start} against {len(stops)} {stop}"
-            yield Violation(text, starts[-1].line, "pairs", f"{len(starts)} and {len(stops)}")
+            found = f"against {len(stops)} {stop}"
+            yield against(f"{len(starts)} {start}", found, "pairs", line=starts[-1].line)
 
 
 @rule(
-    *("MLP310", "indivisible-batch", NOTE),
+    "MLP310",
+    "indivisible-batch",
+    NOTE,
     f"{RULES_TEXT}: batch = batch per accelerator x accelerators x accumulation",
     keys=("global_batch_size", "gradient_accumulation_steps"),
 )
 def batch_divides(run: LoggedRun) -> Iterator[Violation]:
-    """The batch is a multiple of the accumulation steps. A batch or a number of steps that is no
-    integer, steps below 1 and a batch above the set of ImageNet are policy: no run has them."""
+    """The batch is an integer and a multiple of the accumulation steps. A batch above the set of
+    ImageNet is policy."""
     batch, event = run.batch, run.first("global_batch_size")
+    steps = number(run.value("gradient_accumulation_steps"))
     if batch is None or event is None:
         return
     if batch > benchmark.IMAGENET_TRAIN_SAMPLES:
         most = f"up to {benchmark.IMAGENET_TRAIN_SAMPLES:,}"
         yield as_setting(event).violation(most, "all images of an epoch", severity=POLICY)
-    if not batch.is_integer():
+    elif not batch.is_integer():
         yield as_setting(event).violation("an integer", severity=POLICY)
-    steps_event = run.first("gradient_accumulation_steps")
-    steps = number(steps_event.value) if steps_event is not None else None
-    if steps_event is None or steps is None or steps <= 0:
-        return
-    if not steps.is_integer():
-        yield as_setting(steps_event).violation("an integer from 1 on", severity=POLICY)
-    elif batch % steps and batch.is_integer():
-        why = f"global_batch_size is {plain(batch)}"
-        yield as_setting(steps_event).violation("an integer that divides the batch", why)
+    elif steps is not None and steps > 0 and batch % steps:
+        yield as_setting(event).violation(f"a multiple of {plain(steps)} accumulation steps")

@@ -1,109 +1,63 @@
 """Rules on the course of training: is what a log claims to have trained in it, and in order.
 
 Published implementations number epochs in several ways and group them in many (blocks named by
-their last epoch, one block for all, evaluations logged after training). Where a log has no
-`epoch_start`, only its blocks say what was trained, and what is odd throughout is a habit: a note.
+their last epoch, one block for all, evaluations logged after training). What is odd in a log
+without `epoch_start` is its implementation's habit.
 """
 
-import math
+from __future__ import annotations
+
 from collections.abc import Iterator
 
 from ...config import benchmark
-from ...config.finding import plain, shown
+from ...config.finding import number, plain, shown
 from ...logging.events import Event
-from ..logged_run import SAME_MS, LoggedRun, epoch_of, epochs_of
-from ..rule import ERROR, NOTE, POLICY, RULES_TEXT, Violation, rule
-
-EPOCH_KEYS = (
-    *("eval_accuracy", "eval_start", "eval_stop"),
-    *("block_start", "block_stop", "epoch_start", "epoch_stop"),
+from ..limits import cadence_problem
+from ..logged_run import SAME_MS, LoggedRun, epoch_of
+from ..rule import (
+    CLOSED_POLICY,
+    ERROR,
+    FROM_070,
+    NOTE,
+    POLICY,
+    RULES_TEXT,
+    Setting,
+    Violation,
+    against,
+    rule,
 )
-EPOCH_NAMES = ("epoch_num", "first_epoch_num", "epoch_count")
-_WHOLE_SLACK = 0.05  # v0.7 Google logs step counts as epochs
+
+_EPOCH_KEYS = (
+    "eval_accuracy",
+    "eval_start",
+    "eval_stop",
+    "block_start",
+    "block_stop",
+    "epoch_start",
+    "epoch_stop",
+)
+_EPOCH_NAMES = ("epoch_num", "first_epoch_num", "epoch_count")
+_SLACK = 0.05  # v0.7 Google logs step counts as epochs
 
 
-@rule("MLP403", "impossible-epoch", POLICY, f"{RULES_TEXT} line 208: epochs are counted from 1")
-def epoch_values(run: LoggedRun) -> Iterator[Violation]:
-    """Epoch numbers and counts are possible: not negative, not above 1,000, and whole if most of
-    the log's are."""
-    found = [
-        (event, name, value)
-        for key in EPOCH_KEYS
-        for event in run.all(key)
-        for name in EPOCH_NAMES
-        if (value := epoch_of(event, name)) is not None
-    ]
-    parts = [entry for entry in found if abs(entry[2] - round(entry[2])) > _WHOLE_SLACK]
-    absurd = [e for e in found if not 0 <= e[2] <= benchmark.MOST_LOGGED_EPOCHS]
-    wrong = absurd or parts
-    if not wrong:
+@rule("MLP401", "target-before-training", ERROR, f"{RULES_TEXT} lines 441, 491")
+def target_after_training(run: LoggedRun) -> Iterator[Violation]:
+    """The target is reached after training began: a block or an epoch starts before it."""
+    target = run.target
+    starts = [event for key in ("block_start", "epoch_start") for event in run.all(key)]
+    if not run.needs_target or target is None or not starts:
         return
-    event, name, value = wrong[0]
-    text = f"{event.key} (line {event.line}): {name} is {plain(value)}, " + (
-        "no epoch of a run" if absurd else "a part of an epoch"
-    )
-    expected = f"a whole number up to {benchmark.MOST_LOGGED_EPOCHS:,}"
-    severity = NOTE if not absurd and 2 * len(parts) >= len(found) else POLICY
-    yield Violation(
-        text, event.line, expected, plain(value), "log the number of the epoch", severity
-    )
+    first = min(starts, key=lambda event: event.order)
+    if target.order < first.order:
+        subject = f"the target is reached (line {target.line})"
+        found = f"before any training: the first is {first.place}"
+        yield against(subject, found, "training, then its evaluation", line=target.line)
 
 
 @rule(
-    *("MLP404", "epochs-out-of-order", POLICY),
-    f"{RULES_TEXT} lines 208, 939: one pass of epochs, each evaluated once",
-)
-def epoch_order(run: LoggedRun) -> Iterator[Violation]:
-    """Epochs are started and evaluated in rising order, and none is evaluated again with another
-    accuracy. (Copies within a second are the ranks'; records that are out of order by their place
-    alone are time-goes-back.)"""
-    for key in ("eval_accuracy", "epoch_start"):
-        latest: tuple[float, Event] | None = None
-        seen: set[float] = set()
-        for epoch, event in run.numbered(key):
-            new = epoch not in seen
-            seen.add(epoch)
-            if latest is None or epoch >= latest[0]:
-                latest = epoch, event
-            elif new and event.time_ms >= latest[1].time_ms:
-                back, high = plain(epoch), plain(latest[0])
-                yield Violation.at(
-                    event,
-                    what=f"goes back to epoch {back} after epoch {high} (line {latest[1].line})",
-                    expected="epochs in rising order",
-                    actual=f"{back} after {high}",
-                    advice="one run trains and evaluates its epochs in order",
-                )
-                return
-    yield from _evaluated_again(run)
-
-
-def _evaluated_again(run: LoggedRun) -> Iterator[Violation]:
-    """The first epoch with several accuracies more than a second apart. (A note in a log that gives
-    all evaluations one number.)"""
-    first: dict[float, Event] = {}
-    other: dict[float, Event] = {}
-    evaluations = run.numbered("eval_accuracy")
-    for epoch, event in evaluations:
-        before = first.setdefault(epoch, event)
-        if event.value != before.value:
-            other.setdefault(epoch, event)
-        if epoch in other and abs(event.time_ms - before.time_ms) > SAME_MS:
-            values = f"{shown(before.value)} and {shown(other[epoch].value)}"
-            yield Violation(
-                message=f"epoch {plain(epoch)} is evaluated again up to line {event.line}: "
-                f"{values} (lines {before.line} and {other[epoch].line})",
-                line=event.line,
-                expected="one evaluation of an epoch",
-                actual=values,
-                advice="the first evaluation of an epoch counts; the next is 4 epochs later",
-                severity=NOTE if len({epoch for epoch, _ in evaluations}) == 1 else None,
-            )
-            return
-
-
-@rule(
-    *("MLP402", "epoch-before-run-start", POLICY),
+    "MLP402",
+    "epoch-before-run-start",
+    POLICY,
     f"{RULES_TEXT} lines 487-491: the clock runs while the model trains",
 )
 def no_training_before_the_clock(run: LoggedRun) -> Iterator[Violation]:
@@ -117,89 +71,144 @@ def no_training_before_the_clock(run: LoggedRun) -> Iterator[Violation]:
         stamped = by_ms > run.slack_ms and event.time_ms > 0
         if event.order < start.order or stamped:
             where = f"is stamped {by_ms / 1000:.3f} s before" if stamped else "stands before"
-            yield Violation.at(
-                event,
-                f"{where} {start.place}",
-                "run_start before the first epoch",
-                "an epoch before run_start",
-                "the clock starts before the first image is touched",
-            )
+            yield against(event, f"{where} {start.place}", "run_start before the first epoch")
             return
 
 
-@rule(
-    *("MLP401", "target-before-training", ERROR),
-    f"{RULES_TEXT} lines 441, 491: a run trains to the target",
-)
-def target_after_training(run: LoggedRun) -> Iterator[Violation]:
-    """The target is reached after training began: a block or an epoch starts before it."""
-    target = run.target
-    if not run.needs_target or target is None:
-        return
-    starts = [event for key in ("block_start", "epoch_start") for event in run.all(key)]
-    if not starts:
-        return
-    first = min(starts, key=lambda event: event.order)
-    if target.order < first.order:
-        text = (
-            f"the target is reached (line {target.line}) before any training: the first "
-            f"{first.key} is line {first.line}"
-        )
-        expected = "training, then its evaluation"
-        advice = "a model that was trained before run_start is no run"
-        yield Violation(text, target.line, expected, "an evaluation at target first", advice)
+def _first_step_back(run: LoggedRun, key: str) -> Iterator[Violation]:
+    """The first record of a key with a new epoch that is lower than one before it. (Records that
+    are out of order by their place alone are time-goes-back.)"""
+    seen: set[float] = set()
+    latest: tuple[float, Event] | None = None
+    for epoch, event in run.numbered(key):
+        if latest is None or epoch >= latest[0]:
+            latest = epoch, event
+        elif epoch not in seen and event.time_ms >= latest[1].time_ms:
+            high = f"after epoch {plain(latest[0])} (line {latest[1].line})"
+            yield against(event, f"goes back to epoch {plain(epoch)} {high}", "epochs that rise")
+            return
+        seen.add(epoch)
 
 
-@rule(
-    *("MLP405", "untrained-epoch", POLICY),
-    f"{RULES_TEXT} lines 208, 939: an evaluation is of the epochs before it",
-)
+@rule("MLP404", "epochs-out-of-order", POLICY, f"{RULES_TEXT} line 208: one pass of epochs")
+def epochs_rise(run: LoggedRun) -> Iterator[Violation]:
+    """Epochs start in rising order."""
+    yield from _first_step_back(run, "epoch_start")
+
+
+@rule("MLP405", "untrained-epoch", POLICY, f"{RULES_TEXT} lines 208, 939")
 def claims_were_trained(run: LoggedRun) -> Iterator[Violation]:
-    """Every epoch from 1 to that of an evaluation has started and stopped before it, and the epochs
-    that a block claims have started when the next block starts. (In a log without `epoch_start` as
-    many epochs as an evaluation claims are in blocks begun before it; a note where no evaluation
-    has them, and each has a block.)"""
-    claims = [one for one in run.evaluations if one.epoch is not None]
-    untrained = []
-    for one in claims:
-        epochs, whole = run.trained[one.order]
-        reach = epochs if whole is None else whole
-        if (one.epoch or 0.0) > reach + _WHOLE_SLACK:
-            untrained.append((one, reach))
-    by_blocks = not run.all("epoch_start") and len(run.all("block_start")) >= len(claims)
-    for one, reach in untrained[:1]:
-        yield Violation(
-            message=f"eval_accuracy (line {one.line}) is of epoch {plain(one.epoch or 0.0)}, but "
-            f"training has come to epoch {reach} before it",
-            line=one.line,
-            expected=f"an epoch up to {reach}",
-            actual=plain(one.epoch or 0.0),
-            advice="log each epoch when it starts and stops, and its evaluation after it",
-            severity=NOTE if by_blocks and len(untrained) == len(claims) else None,
-        )
-    if not untrained:
-        yield from _unbegun_blocks(run)
-
-
-def _unbegun_blocks(run: LoggedRun) -> Iterator[Violation]:
-    """The first block of a run to the target that claims an epoch which has not started when the
-    next block starts. (Copies of a block, of ranks or for evaluation, are the same block.)"""
-    starts = run.numbered("epoch_start")
-    if not starts or not run.converged:
-        return
-    begun = {epoch: event.order for epoch, event in reversed(starts)}
-    blocks = dict(reversed(run.numbered("block_start")))
-    in_place = sorted(blocks.items(), key=lambda block: block[1].order)
-    ends = [*(event.order for _, event in in_place[1:]), math.inf]
-    for (first, event), end in zip(in_place, ends, strict=False):
-        missing = sorted(e for e in epochs_of(event) if begun.get(e, math.inf) >= end)
-        if missing:
-            yield Violation.at(
-                event,
-                what=f"claims {len(epochs_of(event))} epochs from {plain(first)}, but epoch "
-                f"{missing[0]} has not started when the next block or the run ends",
-                expected=f"epoch_start of epoch {missing[0]}",
-                actual="none in the block",
-                advice="log the epochs that a block trains",
-            )
+    """The epoch of an evaluation has started before it, in a log that has epoch_start. (Where they
+    start from 0, an evaluation may count from 1.)"""
+    come_to, from_zero = 0.0, 0
+    for event in run.events if run.all("epoch_start") else ():
+        epoch = epoch_of(event)
+        if epoch is None:
+            continue
+        if event.key == "epoch_start":
+            come_to = max(come_to, epoch)
+            from_zero = from_zero or int(epoch < 1)
+        elif event.key == "eval_accuracy" and epoch > come_to + from_zero + _SLACK:
+            found = f"is of epoch {plain(epoch)}, but training has come to epoch {plain(come_to)}"
+            why = "log each epoch when it starts, and its evaluation after it"
+            yield against(event, found, "an epoch that was trained", why)
             return
+
+
+@rule("MLP406", "evaluations-out-of-order", POLICY, f"{RULES_TEXT} lines 208, 939")
+def evaluations_rise(run: LoggedRun) -> Iterator[Violation]:
+    """Epochs are evaluated in rising order."""
+    yield from _first_step_back(run, "eval_accuracy")
+
+
+@rule("MLP407", "evaluated-again", POLICY, f"{RULES_TEXT} line 939: each epoch is evaluated once")
+def evaluated_once(run: LoggedRun) -> Iterator[Violation]:
+    """No epoch is evaluated again with another accuracy, more than a second later. (A log that
+    gives all evaluations one number is not judged.)"""
+    first: dict[float, Event] = {}
+    evaluations = run.numbered("eval_accuracy")
+    if len({epoch for epoch, _ in evaluations}) < 2:
+        return
+    for epoch, event in evaluations:
+        before = first.setdefault(epoch, event)
+        if event.value != before.value and abs(event.time_ms - before.time_ms) > SAME_MS:
+            found = f"is {shown(event.value)}, after {shown(before.value)} in line {before.line}"
+            expected = f"one evaluation of epoch {plain(epoch)}"
+            yield against(event, found, expected, "the first evaluation of an epoch counts")
+            return
+
+
+@rule(
+    "MLP411",
+    "impossible-rate",
+    ERROR,
+    "peak of the largest published machine (config/benchmark.py)",
+    keys=("train_samples",),
+)
+def possible_rate(run: LoggedRun) -> Iterator[Violation]:
+    """From run_start to the target a run trains at most 7e7 images/s, ten times the fastest
+    published run. (An epoch has ImageNet's images, in the open division as many as logged.)"""
+    logged = number(run.value("train_samples")) if run.division == "open" else None
+    samples = logged if logged is not None and logged > 0 else benchmark.IMAGENET_TRAIN_SAMPLES
+    start, target, epochs = run.start, run.target, run.convergence_epoch
+    if start is None or target is None or not epochs or not 0 < start.time_ms <= target.time_ms:
+        return
+    time_s = (target.time_ms - start.time_ms) / 1000
+    if epochs * samples > benchmark.IMPOSSIBLE_IMAGES_PER_S * time_s:
+        found = f"{plain(epochs)} epochs in {time_s:.3f} s"
+        most = f"up to {benchmark.IMPOSSIBLE_IMAGES_PER_S:.2g} images/s"
+        why = "no machine trains faster"
+        yield against("from run_start to the target:", found, most, why, line=target.line)
+
+
+@rule(
+    "MLP803", "evaluation-cadence", CLOSED_POLICY, f"{RULES_TEXT} lines 939, 443", rulesets=FROM_070
+)
+def cadence(run: LoggedRun) -> Iterator[Violation]:
+    """Evaluations come every 4 epochs, the first after epoch 1 to 4."""
+    evaluations = run.numbered("eval_accuracy")
+    problem = cadence_problem(sorted({epoch for epoch, _ in evaluations}))
+    if problem is not None:
+        expected = f"every {benchmark.EVAL_PERIOD_EPOCHS} epochs from epoch 1-4 on"
+        yield against("evaluations:", problem, expected, line=evaluations[0][1].line)
+
+
+def _first_epoch(run: LoggedRun) -> tuple[float, int] | None:
+    """(smallest epoch number of blocks and epochs, its line); of evaluations if there are none."""
+    for keys in (("block_start", "epoch_start"), ("eval_start", "eval_accuracy")):
+        events = [event for key in keys for event in run.all(key)]
+        numbered = [(epoch_of(event, name), event) for event in events for name in _EPOCH_NAMES[:2]]
+        found = [(epoch, event.line) for epoch, event in numbered if epoch is not None]
+        if found:
+            return min(found)
+    return None
+
+
+@rule("MLP804", "epochs-from-zero", CLOSED_POLICY, f"{RULES_TEXT} line 208")
+def epochs_from_one(run: LoggedRun) -> Iterator[Violation]:
+    """Epochs are numbered from 1, not from 0."""
+    first = _first_epoch(run)
+    if first is not None and first[0] < 1:
+        yield against("the first epoch", f"has number {plain(first[0])}", "1", line=first[1])
+
+
+@rule("MLP805", "late-first-epoch", NOTE, f"{RULES_TEXT} line 208")
+def epochs_not_later(run: LoggedRun) -> Iterator[Violation]:
+    """The first epoch number in the log is not above 1."""
+    first = _first_epoch(run)
+    if first is not None and first[0] > 1:
+        found = f"is {plain(first[0])}"
+        yield against("the first epoch number in the log", found, "1", line=first[1])
+
+
+@rule("MLP806", "epoch-not-a-number", CLOSED_POLICY, f"{RULES_TEXT} line 208")
+def epochs_are_numbers(run: LoggedRun) -> Iterator[Violation]:
+    """Epochs and counts of epochs, where an event of training or evaluation has them, are numbers
+    from 0 to 1,000: without them there is no epoch to converge."""
+    for event in (event for key in _EPOCH_KEYS for event in run.all(key)):
+        for name in _EPOCH_NAMES:
+            value = event.metadata.get(name, 0)
+            if not 0 <= (-1 if number(value) is None else value) <= benchmark.MOST_LOGGED_EPOCHS:
+                expected = f"a number from 0 to {benchmark.MOST_LOGGED_EPOCHS:,}"
+                yield Setting(f"{event.place}: {name}", value, event.line).violation(expected)
+                return

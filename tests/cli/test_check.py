@@ -11,7 +11,6 @@ import psutil
 import pytest
 from typer.testing import CliRunner, Result
 
-from rn50.cli import log_check
 from rn50.cli.main import app
 from rn50.config.errors import UserError
 from tests.compliance.log_text import Edit, drop, good_run, meta, put, vary, write
@@ -75,32 +74,11 @@ def test_the_official_verdict_stands_beside_ours(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "arguments",
-    [[], ["--json"], ["--strict"], ["--ruleset", "4.0"], ["--ruleset", "1.0", "--json"]],
+    ("arguments", "words"), [([], "PATH"), (["x", "--bad"], "--bad"), (["--ruleset"], "--ruleset")]
 )
-def test_the_command_of_the_group_is_the_same(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str]
-) -> None:
-    path = log(tmp_path, put("eval_samples", 100))
-    done = invoke("log", "check", "--no-official", path, *arguments)
-    code = log_check.main(["--no-official", str(path), *arguments])
-    assert (code, capsys.readouterr().out) == (done.exit_code, done.stdout)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        ([], "the following arguments are required: PATH"),
-        (["x", "--bad"], "unrecognized arguments: --bad"),
-        (["--ruleset"], "argument --ruleset: expected one argument"),
-        (["x", "--ruleset", "--json"], "argument --ruleset: expected one argument"),
-        (["x", "--ruleset", "9.9"], "no ResNet rules in 9.9"),
-    ],
-)
-def test_a_mistake_in_the_arguments_is_one_line(rn50, arguments: list[str], words: str) -> None:
-    done = rn50("log", "check", *arguments)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith("rn50: error: ") and done.stderr.count("\n") == 1
+def test_a_mistake_in_the_arguments_is_named(arguments: list[str], words: str) -> None:
+    done = invoke("log", "check", *arguments)
+    assert (done.exit_code, done.stdout) == (2, "")
     assert words in done.stderr
 
 
@@ -181,7 +159,7 @@ def test_config_check() -> None:
     assert done.exit_code == 1
     content = json.loads(invoke("config", "check", "--json", "abci_2048_open").stdout)
     assert content["verdict"] == "PASS"
-    assert len(content["findings"]) == 10
+    assert len(content["findings"]) == 9
 
 
 @pytest.mark.parametrize(

@@ -47,7 +47,6 @@ def test_the_open_preset_is_told_each_choice() -> None:
         "schedule.end_lr",
         "optimizer.epsilon",
         "optimizer.eta",
-        "optimizer.momentum",
         "data.area",
         "data.aspect",
         "data.no_augment_from_epoch",
@@ -153,8 +152,6 @@ BROKEN = [
         ["optimizer.variant=sgd", "optimizer.momentum=0.95"],
         "0.9",
     ),
-    ("free-momentum", NOTE, "abci_2048_open", [], "free in the closed division too"),
-    ("long-warmup", NOTE, "dgxa100_8", ["schedule.warmup=20 epochs"], "less than half"),
 ]
 
 
@@ -184,9 +181,8 @@ def test_every_rule_has_a_case() -> None:
 def test_a_finding_names_file_and_line() -> None:
     found = check("dgxa100_8", "schedule.power=1")
     assert "schedule.power (command line) is 1" in found.findings[0].message
-    momentum = next(f for f in check("abci_2048_open").findings if f.name == "free-momentum")
-    assert "abci_2048_open.yaml:24" in momentum.message
-    assert momentum.line == 24
+    power = next(f for f in check("abci_2048_open").findings if f.name == "lars-decay-power")
+    assert f"abci_2048_open.yaml:{power.line}" in power.message
 
 
 def test_the_facts() -> None:
@@ -228,7 +224,7 @@ PIECES = st.sampled_from(
 
 
 @pytest.mark.slow
-@settings(max_examples=500)
+@settings(max_examples=50)
 @given(st.one_of(st.lists(PIECES, max_size=25).map("".join), st.text(max_size=80)))
 @example("base: dgxa100_8.yaml\nbatch: {per_rank: 160145}\n")
 @example("optimizer: {variant: sgd, base_lr: 1e308, weight_decay: 1e-320}\n")
@@ -248,7 +244,7 @@ NUMBERS = st.one_of(st.integers(), st.floats(), st.sampled_from([1e-320, 1e308, 
 
 
 @pytest.mark.slow
-@settings(max_examples=500)
+@settings(max_examples=50)
 @given(
     st.sampled_from(["dgxa100_8", "abci_2048_open", "quick", "sony_2176"]),
     st.dictionaries(

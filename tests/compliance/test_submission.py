@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
-import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -66,35 +64,31 @@ def test_a_good_submission_breaks_no_rule(tmp_path: Path) -> None:
     assert found.cause == "5 of 5 runs pass"
 
 
-def test_one_of_five_may_fail(tmp_path: Path) -> None:
-    found = whole(submission(tmp_path, {2: lost}))
-    assert found.verdict == "PASS"
-    assert messages(found, "five-runs")[0][0] == "note"
-    assert "result_2.txt is not a valid run and counts as the slowest" in found.findings[0].message
-
-
-def test_two_of_five_may_not(tmp_path: Path) -> None:
-    found = whole(submission(tmp_path, {1: lost, 2: lost}))
-    assert found.verdict == "FAIL"
-    assert "2 runs are not valid (result_1.txt, result_2.txt)" in found.cause
+@pytest.mark.parametrize(("bad", "verdict"), [([2], "PASS"), ([1, 2], "FAIL")])
+def test_one_of_five_may_fail(tmp_path: Path, bad: list[int], verdict: str) -> None:
+    found = whole(submission(tmp_path, dict.fromkeys(bad, lost)))
+    assert found.verdict == verdict
+    severity, message = messages(found, "five-runs")[0]
+    assert severity == ("note" if verdict == "PASS" else "error")
+    assert all(f"result_{number}.txt" in message for number in bad)
 
 
 @pytest.mark.parametrize("runs", [1, 2, 4, 6])
 def test_any_other_number_of_runs_fails(tmp_path: Path, runs: int) -> None:
     found = whole(submission(tmp_path, runs=runs))
     assert found.verdict == "FAIL"
-    assert f"{runs} run" in found.cause
+    assert messages(found, "five-runs")[0][0] == "error"
     if runs < 5:
         score = score_folder(tmp_path)
         assert (score.score_min, score.verdict) == (None, "FAIL")
-        assert any(f"no score: {runs} run" in note for note in score.notes)
+        assert any(f"{runs} run" in note for note in score.notes)
 
 
 def test_one_run_of_this_harness_is_no_submission(tmp_path: Path) -> None:
     (submission(tmp_path, runs=1) / "result.json").write_text("{}")
     found = whole(tmp_path)
     assert found.verdict == "PASS"
-    assert messages(found, "five-runs") == [("note", "1 run, expected 5")]
+    assert [severity for severity, _ in messages(found, "five-runs")] == ["note"]
     write(tmp_path / "result_0.txt", [r for r in good_run() if r.key != "run_stop"])
     assert whole(tmp_path).verdict == "FAIL"
 
@@ -102,32 +96,29 @@ def test_one_run_of_this_harness_is_no_submission(tmp_path: Path) -> None:
 def test_seeds(tmp_path: Path) -> None:
     found = whole(submission(tmp_path / "same", {3: put("seed", 1001)}))
     assert found.verdict == "POLICY"
-    assert "result_1.txt and result_3.txt have the same seed 1001" in found.cause
+    assert "result_1.txt and result_3.txt" in found.cause and "1001" in found.cause
     for seed in ("x", 1.5):
         found = whole(submission(tmp_path / str(seed), {3: put("seed", seed)}))
         severity, message = messages(found, "seed-not-fresh")[0]
-        assert severity == "policy" and re.match(r"result_3\.txt .*is no integer", message)
-    none = {n: lambda run: run.remove(last(run, "seed")) for n in range(5)}
-    found = whole(submission(tmp_path / "none", none))
-    assert messages(found, "seed-not-fresh")[0][1].startswith("no seed in result_0.txt")
+        assert severity == "policy" and "result_3.txt" in message and "integer" in message
+    found = whole(submission(tmp_path / "none", {0: drop("seed")}))
+    assert "result_0.txt" in messages(found, "seed-not-fresh")[0][1]
 
 
 def test_hyper_parameters_are_alike(tmp_path: Path) -> None:
     found = whole(submission(tmp_path, {4: put("lars_opt_base_learning_rate", 11)}))
-    assert messages(found, "different-hyperparameters") == [
-        ("policy", "lars_opt_base_learning_rate is 10.5 in result_0.txt and 11 in result_4.txt")
-    ]
+    ((severity, message),) = messages(found, "different-hyperparameters")
+    assert severity == "policy"
+    assert "10.5 in result_0.txt" in message and "11 in result_4.txt" in message
     found = whole(submission(tmp_path, dict.fromkeys(range(5), put("lars_opt_momentum", math.nan))))
     assert messages(found, "different-hyperparameters") == []
 
 
 def test_the_system_description(tmp_path: Path) -> None:
     found = whole(package(tmp_path / "a", {**SYSTEM, "accelerators_per_node": 7}))
-    assert "no multiple of the 28 accelerators" in messages(found, "system-description")[0][1]
+    assert "a multiple of 28" in messages(found, "system-description")[0][1]
     found = whole(package(tmp_path / "b", {**SYSTEM, "division": "open"}))
-    assert (
-        'the system description says "open"' in messages(found, "different-hyperparameters")[0][1]
-    )
+    assert '"open"' in messages(found, "different-hyperparameters")[0][1]
     found = whole(package(tmp_path / "c", None))
     assert messages(found, "system-description")[0][0] == "policy"
     found = whole(package(tmp_path / "d", {"number_of_nodes": []}))
@@ -155,7 +146,6 @@ def aged(run: Run) -> None:
     ("edit", "rule"),
     [
         (aged, "mixed-rounds"),
-        (put("global_batch_size", True), "different-hyperparameters"),
         (put("global_batch_size", float("nan")), "different-hyperparameters"),
     ],
 )
@@ -176,32 +166,53 @@ def test_one_odd_log_does_not_switch_the_rcp_test_off(
     assert scored.rcp is not None and not scored.rcp.passed
 
 
-def test_other_hyper_parameters_than_the_reference_are_shown(tmp_path: Path) -> None:
-    edits = dict.fromkeys(range(5), put("lars_opt_base_learning_rate", 11))
-    found = whole(submission(tmp_path, edits))
-    assert (
-        "lars_opt_base_learning_rate 11 against 10.5"
-        in messages(found, "differs-from-reference")[0][1]
-    )
+def an_hour_apart(number: int, run: Run) -> None:
+    for record in run:
+        record.time_ms += 3_600_000 * number * (record.time_ms > 0)
+
+
+def touched_up(number: int, run: Run) -> None:
+    for record in run:
+        if record.key == "eval_accuracy":
+            record.value += number / 300
+
+
+@pytest.mark.parametrize(
+    ("touched", "unit_ms", "found"),
+    [
+        (False, 1, {"copied-run", "copied-accuracies"}),
+        (True, 1, {"copied-run"}),
+        (True, 50, set()),
+        (False, 1000, {"copied-accuracies"}),
+    ],
+)
+def test_runs_that_are_one_run(
+    tmp_path: Path, touched: bool, unit_ms: int, found: set[str]
+) -> None:
+    """One run under five names, hours after one another: its times, its accuracies or both. Stamps
+    of a coarse unit are alike in honest runs too."""
+    for number in range(5):
+        run = good_run()
+        an_hour_apart(number, run)
+        for record in run:
+            record.time_ms = record.time_ms // unit_ms * unit_ms
+        if touched:
+            touched_up(number, run)
+        write(tmp_path / f"result_{number}.txt", run)
+    names = {f.name: f.severity for f in whole(tmp_path).findings if f.name.startswith("copied")}
+    assert names == dict.fromkeys(found, "error")
 
 
 def test_every_rule_of_a_set_is_tested() -> None:
     assert {rule.name for rule in SET_RULES} == {
-        *(
-            "five-runs",
-            "seed-not-fresh",
-            "differs-from-reference",
-            "different-hyperparameters",
-            "system-description",
-            "faster-than-reference",
-        ),
-        *(
-            "copied-run",
-            "copied-accuracies",
-            "shared-moments",
-            "impossible-accelerator-rate",
-            "mixed-rounds",
-        ),  # test_same_run.py, test_nonsense.py, and here
+        "five-runs",
+        "seed-not-fresh",
+        "different-hyperparameters",
+        "system-description",
+        "faster-than-reference",
+        "copied-run",
+        "copied-accuracies",
+        "mixed-rounds",
     }
 
 
@@ -304,7 +315,7 @@ def test_of_more_than_five_runs_the_median_window_is_scored(tmp_path: Path) -> N
     assert outside == ["result_0.txt", "result_6.txt"]
     assert "7 runs: of 3 windows of five in order of launch" in found.notes[0]
     assert found.verdict == "FAIL"
-    assert "7 runs, expected 5; of more the window of five" in found.cause
+    assert "7, expected 5" in found.cause
 
 
 def test_a_window_without_a_score_is_the_slowest(tmp_path: Path) -> None:
@@ -323,7 +334,7 @@ def test_a_score_carries_the_verdict_of_what_it_scores(tmp_path: Path) -> None:
     assert done.stdout.startswith(f"PASS {good}: 5 of 5 runs pass")
     done = CliRunner().invoke(app, ["log", "score", str(bad)])
     assert done.exit_code == 1
-    assert done.stdout.startswith(f"FAIL {bad}: 5 runs are not valid")
+    assert done.stdout.startswith(f"FAIL {bad}: ")
     assert "is 1e-09, expected 0" in done.stdout
     assert "of no valid submission" in done.stdout
     found = json.loads(CliRunner().invoke(app, ["log", "score", "--json", str(bad)]).stdout)
@@ -374,25 +385,6 @@ def test_the_score_is_of_epochs_that_were_trained_to_the_first_evaluation_at_tar
     told = CliRunner().invoke(app, ["log", "score", "--json", str(folder)])
     assert told.exception is None or isinstance(told.exception, SystemExit)
     assert json.loads(told.stdout, parse_constant=pytest.fail)["rcp"]["submission_mean"] == epochs
-
-
-@pytest.mark.parametrize(
-    ("accelerator", "too_fast"),
-    [
-        ("NVIDIA A100-SXM4-80GB (400W TDP)", True),
-        ("Tesla V100-SXM2-32GB", True),
-        ("NVIDIA H100-SXM5-80GB", False),
-        ("a new one", False),
-        (None, False),
-    ],
-)
-def test_no_accelerator_is_faster_than_its_data_sheet(
-    tmp_path: Path, accelerator: str | None, too_fast: bool
-) -> None:
-    """35 epochs in 40 s on 32 of them: 35,000 images/s each; an A100 has 12,683 at its peak."""
-    found = whole(package(tmp_path, {**SYSTEM, "accelerator_model_name": accelerator}))
-    told = messages(found, "impossible-accelerator-rate")
-    assert [severity for severity, _ in told] == (["policy"] if too_fast else [])
 
 
 def test_early_rounds_are_not_scaled_unless_asked(tmp_path: Path) -> None:
@@ -472,16 +464,3 @@ def test_v11_is_judged_by_its_round_too(tmp_path: Path) -> None:
     found = check_log(write(tmp_path / "result_0.txt", run), "1.1.0", official=False)
     assert found.verdict == "FAIL"
     assert found.round_verdict == "PASS"
-
-
-def test_a_file_under_many_names_is_kept_once(tmp_path: Path) -> None:
-    write(tmp_path / "result_0.txt", good_run())
-    for number in range(1, 5):
-        os.link(tmp_path / "result_0.txt", tmp_path / f"result_{number}.txt")
-    (tmp_path / "result_00.txt").write_text("")
-    *runs, found = check_folder(tmp_path, "4.0.0", official=False)
-    assert [run.path.name for run in runs] == [f"result_{number}.txt" for number in range(5)]
-    assert len({id(run.run) for run in runs}) == 1
-    assert found.verdict == "FAIL"
-    assert {"copied-run", "five-runs"} <= {finding.name for finding in found.findings}
-    assert any("result_00.txt: no runs" in finding.message for finding in found.findings)

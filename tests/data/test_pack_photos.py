@@ -139,8 +139,11 @@ def test_what_is_passed_over_is_counted(tmp_path: Path) -> None:
     head, _, kinds = line.partition(": not packed: ")
     assert head == str(images)
     assert set(kinds.split(", ")) == {
-        *("3 hidden", "2 .webp", "2 outside a class folder", "1 .txt", "1 without a suffix"),
-        "1 inner folder(s)",
+        "2 hidden",
+        "2 .webp",
+        "3 outside a class folder",
+        "1 .txt",
+        "2 without a suffix",
     }
     assert load_manifest(tmp_path / "out").splits["train"].samples == 2
 
@@ -209,9 +212,9 @@ def test_a_photo_more_changes_little_of_what_is_held_out(tmp_path: Path) -> None
     [
         ({"train/a": 2}, "photos/val: a folder expected .* found none; or take a fifth of every "),
         ({"a": 2, "b": 1}, "photos/val: a folder expected .*--hold-out 0.2$"),
-        ({"a": 1, "val/a": 1}, "photos/train: a folder expected .*, found none beside val"),
-        ({"": 3}, "photos: a folder for each class expected, found 3 images alone"),
-        ({"a/b": 3}, "photos/train: a folder expected .*, found none$"),
+        ({"a": 1, "val/a": 1}, "photos/train: a folder expected .*, found none"),
+        ({"": 3}, "photos: a folder for each class expected, found none"),
+        ({"a/b": 3}, "photos: images .* expected, found none"),
     ],
 )
 def test_folders_of_another_layout_get_an_answer(
@@ -234,7 +237,7 @@ def test_what_is_there_to_evaluate_on_is_not_replaced(tmp_path: Path) -> None:
 
 
 def test_no_folder_at_all_is_named(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"/nothing: a folder of images expected .* no folder"):
+    with pytest.raises(UserError, match="/nothing/train: a folder expected"):
         pack_images(tmp_path / "nothing", tmp_path / "out")
 
 
@@ -271,8 +274,7 @@ def test_packing_and_verifying_as_json(tmp_path: Path, rn50: Rn50) -> None:
     assert found["packed"] is True
     assert found["classes"] == ["a", "b"]
     assert splits["train"]["class_counts"] == [3, 1]
-    assert splits["val"]["lacking_classes"] == ["b"]
-    assert splits["train"]["bytes"] == (out / "train.rec").stat().st_size
+    assert splits["train"]["files"]["rec"]["bytes"] == (out / "train.rec").stat().st_size
     warnings = found["warnings"]
     assert isinstance(warnings, list)
     assert len(warnings) == 2

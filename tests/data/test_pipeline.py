@@ -160,14 +160,6 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> Data:
 # --- which images -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("ranks", [1, 2, 3])
-def test_an_epoch_over_all_ranks_shows_every_image_once(numbered: Data, ranks: int) -> None:
-    sources = [training(numbered, 12 // ranks, rank, ranks) for rank in range(ranks)]
-    row = labels_of(sources, -(-3 * TRAIN // 12)).ravel()
-    for epoch in range(3):
-        assert sorted(row[epoch * TRAIN : (epoch + 1) * TRAIN]) == list(range(TRAIN))
-
-
 @pytest.mark.parametrize("last_batch", ["mix", "pad"])
 def test_batches_are_those_that_sampling_decides_on_any_number_of_ranks(
     numbered: Data, last_batch: str
@@ -203,7 +195,7 @@ def expected_of(data: Data, plan: Plan, rank: int) -> dict[int, list[int]]:
 
 @pytest.mark.parametrize("last_batch", ["mix", "pad"])
 @pytest.mark.parametrize("ranks", [1, 2])
-@pytest.mark.parametrize("prefetch", [1, 2, 4])
+@pytest.mark.parametrize("prefetch", [1, 4])
 def test_the_batch_grows_and_shrinks_mid_run(
     numbered: Data, last_batch: str, ranks: int, prefetch: int
 ) -> None:
@@ -228,7 +220,7 @@ def test_the_batch_grows_and_shrinks_mid_run(
 
 
 @pytest.mark.parametrize("last_batch", ["mix", "pad"])
-@pytest.mark.parametrize("active", [(2, 1, 2), (1, 2, 2), (2, 1, 1), (1, 2, 1), (2, 2, 1)])
+@pytest.mark.parametrize("active", [(2, 1, 2), (1, 2, 1)])
 def test_a_rank_without_a_share_skips_those_steps(
     numbered: Data, last_batch: str, active: tuple[int, int, int]
 ) -> None:
@@ -252,40 +244,7 @@ def test_a_rank_without_a_share_skips_those_steps(
                 source.next()
 
 
-def test_a_rank_that_never_has_a_share_still_builds_its_source(numbered: Data) -> None:
-    plan = changing_plan(numbered, 2, (3, 1), (5, 1))
-    source = build_train_source(numbered, plan, rank=1, seeds=SEEDS)
-    with pytest.raises(StopIteration):
-        source.next()
-
-
-def test_windows_and_mirroring_follow_the_place_across_a_change(photos: Data) -> None:
-    """One rank of 6, then of 4, and two ranks of 3, then of 2: the same images, bit for bit."""
-    plans = [
-        changing_plan(photos, ranks, (6 // ranks, ranks), (4 // ranks, ranks)) for ranks in (1, 2)
-    ]
-    whole = build_train_source(photos, plans[0], rank=0, seeds=SEEDS)
-    parts = [build_train_source(photos, plans[1], rank=rank, seeds=SEEDS) for rank in (0, 1)]
-    assert plans[0].total_steps == plans[1].total_steps
-    for _ in range(plans[0].total_steps):
-        joined = np.concatenate([part.next().images.asnumpy() for part in parts])
-        assert np.array_equal(whole.next().images.asnumpy(), joined)
-
-
-def test_a_label_comes_with_its_own_image(numbered: Data) -> None:
-    for source in (training(numbered, 8), evaluation(numbered, 8)):
-        for _ in range(6):
-            images, labels = source.next()
-            assert images.shape == (8, 3, 16, 16)
-            assert labels.shape == (8,)
-            assert images.dtype == labels.dtype == np.float32
-            levels = pixels_of(images, numbered)
-            counted = labels.asnumpy() != NOT_COUNTED
-            wanted = 6 * labels.asnumpy()[counted]
-            assert np.abs(levels[counted] - wanted[:, None, None, None]).max() < 0.01
-
-
-@pytest.mark.parametrize("ranks", [1, 2, 3, 5])
+@pytest.mark.parametrize("ranks", [1, 3])
 @pytest.mark.parametrize("per_rank", [4, 23])
 def test_an_evaluation_covers_every_image_once_each_time(
     numbered: Data, ranks: int, per_rank: int
@@ -312,18 +271,6 @@ def test_evaluation_equals_a_numpy_reference(tmp_path: Path) -> None:
     for tensor, label in zip(found.asnumpy(), table, strict=True):
         difference = np.abs(tensor - eval_reference(images[label], data)).max(axis=(1, 2))
         assert np.all(difference <= 1.01 / np.array(data.std))
-
-
-def test_jpeg_pixels_are_those_of_pillow(photos: Data, tmp_path: Path) -> None:
-    """Two decoders may round differently, by a few levels, in a few pixels."""
-    images = sorted((Path(photos.path).parent / "images/val").glob("*/*"))
-    found, labels = evaluation(photos, len(images)).next()
-    levels = np.array(photos.std)[:, None, None]
-    for tensor, label in zip(found.asnumpy(), labels.asnumpy().astype(int), strict=True):
-        decoded = np.asarray(Image.open(images[label]).convert("RGB"))
-        difference = np.abs(tensor - eval_reference(decoded, photos)) * levels
-        assert difference.mean() < 1
-        assert difference.max() < 12
 
 
 def test_training_windows_and_mirroring_are_those_that_sampling_decides(tmp_path: Path) -> None:

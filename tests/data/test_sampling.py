@@ -7,7 +7,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from rn50.config.manifest import WHOLE, Part
+from rn50.config.manifest import Part
 from rn50.config.plan import Plan, Segment, build_plan
 from rn50.config.schema import Run
 from rn50.data import sampling
@@ -71,27 +71,6 @@ def float_sizes(*pixels: int) -> NDArray[np.float32]:
 # --- training order -----------------------------------------------------------------------------
 
 
-@given(
-    samples=st.integers(1, 60),
-    ranks=st.integers(1, 7),
-    per_rank=st.integers(1, 12),
-    epochs=st.integers(1, 4),
-    seed=SEEDS,
-)
-def test_every_image_once_an_epoch_over_all_ranks(
-    samples: int, ranks: int, per_rank: int, epochs: int, seed: int
-) -> None:
-    batch = ranks * per_rank
-    plan = plan_of(samples, ranks, per_rank, "mix")
-    images, places, numbered = row(plan, -(-epochs * samples // batch), seed)
-    assert images.shape == (-(-epochs * samples // batch), batch)
-    assert np.array_equal(numbered, places // samples + 1)
-    assert places.ravel().tolist() == list(range(places.size))
-    for epoch in range(epochs):
-        seen = images.ravel()[epoch * samples : (epoch + 1) * samples]
-        assert sorted(seen) == list(range(samples))
-
-
 @pytest.mark.slow
 @given(
     samples=st.integers(1, 60),
@@ -111,47 +90,7 @@ def test_a_step_takes_the_same_images_on_any_number_of_ranks(
         assert np.array_equal(epochs, rows[0].epochs)
 
 
-@given(samples=st.integers(1, 60), batch=st.integers(1, 70), epochs=st.integers(1, 3), seed=SEEDS)
-def test_padded_epochs_start_a_step_and_repeat_their_own_images(
-    samples: int, batch: int, epochs: int, seed: int
-) -> None:
-    steps = -(-samples // batch)
-    images, places, numbered = row(plan_of(samples, 1, batch, "pad"), epochs * steps, seed)
-    assert np.array_equal(
-        numbered, np.repeat(np.arange(1, epochs + 1), steps * batch).reshape(-1, batch)
-    )
-    assert len(np.unique(places)) == places.size
-    for epoch in range(epochs):
-        mine = images[epoch * steps : (epoch + 1) * steps].ravel()
-        assert sorted(mine[:samples]) == list(range(samples))
-        assert np.array_equal(mine, np.resize(mine[:samples], mine.size))
-        assert np.array_equal(mine[:samples], sampling.epoch_order(samples, seed, epoch))
-
-
-@pytest.mark.parametrize("last_batch", ["mix", "pad"])
-def test_a_step_can_be_asked_for_out_of_order(last_batch: str) -> None:
-    """What a resumed run does: the row has no memory."""
-    plan = plan_of(50, 2, 4, last_batch)
-    walked = sampling.TrainOrder(plan, 3)
-    expected = [walked.batch(step, 1).images.tolist() for step in range(1, 41)]
-    for step in (40, 1, 18, 7):
-        resumed = sampling.TrainOrder(plan, 3)
-        assert resumed.batch(step, 1).images.tolist() == expected[step - 1]
-
-
 # --- batch-size control -------------------------------------------------------------------------
-
-
-@given(plan=ANY_PLAN, seed=SEEDS)
-def test_steps_take_the_row_without_gap_or_overlap_across_changes(plan: Plan, seed: int) -> None:
-    steps = steps_of(sampling.TrainOrder(plan, seed), plan, plan.total_steps)
-    done = 0
-    for step, picks in enumerate(steps, start=1):
-        batch = plan.segment_of_step(step).global_batch_size
-        assert picks.positions.tolist() == list(range(done, done + batch))
-        assert picks.images.shape == picks.epochs.shape == (batch,)
-        done += batch
-        assert plan.images_after(step) == done
 
 
 @given(plan=changing_plans("mix"), seed=SEEDS)
@@ -186,20 +125,6 @@ def test_padded_epochs_repeat_in_their_last_batch_alone_whatever_the_changes(
         assert np.array_equal(mine[:samples], sampling.epoch_order(samples, seed, epoch - 1))
         assert np.array_equal(mine, np.resize(mine[:samples], mine.size))
         assert mine.size - samples < len(steps[last - 1].images)
-
-
-@given(plan=ANY_PLAN, seed=SEEDS)
-def test_a_rank_is_active_in_the_steps_in_which_it_has_a_share(plan: Plan, seed: int) -> None:
-    order = sampling.TrainOrder(plan, seed)
-    steps = range(1, plan.total_steps + 1)
-    for rank in range(plan.ranks):
-        shares = [s for s in steps if order.batch(s, rank).positions[0] < plan.images_after(s)]
-        found = list(islice(order.active_steps(rank), len(shares) + 1))
-        assert found[: len(shares)] == shares
-        idle_to_the_end = rank >= plan.segments[-1].active_ranks
-        assert len(found) == len(shares) + (not idle_to_the_end)
-        assert all(step > plan.total_steps for step in found[len(shares) :])
-    assert list(islice(order.active_steps(0), 500)) == list(range(1, 501))
 
 
 @pytest.mark.parametrize(
@@ -299,14 +224,6 @@ def test_each_node_shuffles_its_own_part_and_every_image_comes_once_an_epoch(
     assert [0, *(last for _, last in bounds)] == [*(first for first, _ in bounds), samples]
 
 
-def test_nodes_have_orders_of_their_own_and_one_node_that_of_the_set() -> None:
-    one, other = (sampling.epoch_order(200, 7, 0, Part(node, 2)) for node in (0, 1))
-    assert np.mean(one == other - 100) < 0.1
-    again = sampling.epoch_order(200, 7, 1, Part(0, 2))
-    assert np.mean(one == again) < 0.1
-    assert np.array_equal(sampling.epoch_order(200, 7, 0, WHOLE), sampling.epoch_order(200, 7, 0))
-
-
 # --- evaluation ---------------------------------------------------------------------------------
 
 
@@ -324,23 +241,6 @@ def test_every_image_is_evaluated_exactly_once(samples: int, ranks: int, per_ran
             assert images.max() < samples
             counted += images[counts].tolist()
     assert sorted(counted) == list(range(samples))
-
-
-@given(samples=st.integers(1, 300), ranks=st.integers(1, 20), per_rank=st.integers(1, 40))
-def test_no_evaluation_batch_is_idle_on_every_rank(samples: int, ranks: int, per_rank: int) -> None:
-    last = sampling.eval_batches(samples, ranks, per_rank) - 1
-    assert any(
-        sampling.eval_batch(samples, last, rank=rank, ranks=ranks, batch_per_rank=per_rank)[1].any()
-        for rank in range(ranks)
-    )
-
-
-@given(samples=st.integers(1, 10**6), ranks=st.integers(1, 4096))
-def test_shards_differ_by_at_most_one_image(samples: int, ranks: int) -> None:
-    shards = [sampling.eval_shard(samples, rank, ranks) for rank in range(min(ranks, 50))]
-    lengths = {last - first for first, last in shards}
-    assert lengths <= {samples // ranks, -(-samples // ranks)}
-    assert sampling.eval_shard(samples, ranks - 1, ranks)[1] == samples
 
 
 # --- crop windows -------------------------------------------------------------------------------
@@ -431,15 +331,6 @@ def test_a_window_depends_on_seed_and_place_alone(
     assert np.array_equal(sampling.flips(where[some], seed), mirrored[some])
 
 
-def test_neighbouring_places_and_seeds_give_other_windows() -> None:
-    heights, widths = float_sizes(*[375] * 1000), float_sizes(*[500] * 1000)
-    places = np.arange(1000)
-    first, _ = sampling.crop_windows(heights, widths, places, 1, **REFERENCE)
-    other, _ = sampling.crop_windows(heights, widths, places, 2, **REFERENCE)
-    assert len(np.unique(first, axis=0)) > 990
-    assert np.mean(first == other) < 0.01
-
-
 @pytest.mark.parametrize(("height", "width"), [(375, 500), (500, 375), (64, 64), (33, 500)])
 def test_centre_windows_are_square_and_centred(height: int, width: int) -> None:
     anchors, shapes = sampling.centre_windows(float_sizes(height), float_sizes(width), 0.875)
@@ -465,14 +356,6 @@ def test_uniforms_look_uniform(seed: int, first: int) -> None:
     assert abs(np.corrcoef(u[:-1, 0], u[1:, 0])[0, 1]) < 0.04
     counts, _ = np.histogram(u, 64, (0, 1))
     assert np.all(np.abs(counts / u.size * 64 - 1) < 0.1)
-
-
-@pytest.mark.parametrize("seed", [0, 1, 12345678901234567890])
-def test_about_half_of_the_images_are_mirrored(seed: int) -> None:
-    mirrored = sampling.flips(np.arange(20_000), seed)
-    assert set(mirrored.tolist()) == {0, 1}
-    assert abs(mirrored.mean() - 0.5) < 0.02
-    assert abs(np.corrcoef(mirrored[:-1], mirrored[1:])[0, 1]) < 0.04
 
 
 def test_no_image_is_mirrored_when_that_is_off() -> None:

@@ -13,7 +13,7 @@ from rn50.config.schema import Data
 from rn50.data.dataset import check_before_run, load_table, verify
 from rn50.data.pack import pack_images
 from rn50.data.pipeline import build_train_source
-from rn50.data.stage import remove, stage, wait_until_staged
+from rn50.data.stage import remove, stage
 
 
 @pytest.fixture
@@ -43,7 +43,6 @@ def test_a_set_is_copied_once_and_removed(packed: Path, tmp_path: Path) -> None:
     assert calls[-1][0] == calls[-1][1] > 0
     before = (target / "train.rec").stat().st_mtime_ns
     stage(packed, target)
-    wait_until_staged(packed, target, 0)
     assert (target / "train.rec").stat().st_mtime_ns == before
     remove(target)
     remove(target)
@@ -123,7 +122,6 @@ def test_a_part_holds_its_own_records_where_they_lie_in_the_whole(
         calls: list[tuple[int, int]] = []
         stage(chunked, target, Part(node, 3), progress=lambda *done: calls.append(done))  # noqa: B023
         assert calls == sorted(calls) and calls[-2][0] == calls[-1][1]
-        wait_until_staged(chunked, target, 0, Part(node, 3))
         found = (target / "train.rec").read_bytes()
         # Images 0 to 99 lie in the chunk 0 to 127, 100 to 199 in this and in 128 to 255.
         bounds = [0, *offsets[[128, 256]].tolist(), len(whole)]

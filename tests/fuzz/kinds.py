@@ -6,7 +6,7 @@ import logging
 from importlib import import_module
 from typing import NamedTuple
 
-from tests.fuzz import configs, folders, logs, official, options, records, verdicts
+from tests.fuzz import configs, folders, logs, options, records
 from tests.fuzz.case import Generator
 
 
@@ -19,8 +19,6 @@ class Kind(NamedTuple):
 
 KINDS = {
     "logs": Kind(logs.case, 40),
-    "verdicts": Kind(verdicts.case, 50),
-    "official": Kind(official.case, 40),
     "configs": Kind(configs.case, 20),
     "options": Kind(options.case, 20),
     "records": Kind(records.case, 30),

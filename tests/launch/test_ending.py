@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +21,6 @@ from rn50.launch.ending import (
     Standing,
     asked_by,
     callable_here,
-    command_stopped,
     config_checked,
     job_ended,
     rank_failed,
@@ -36,35 +37,44 @@ FOLDER = Path("results/quick/20261122T101112Z")
 AGAIN = "rn50 launch quick seed=1"
 RESUME = f"rn50 launch --resume {FOLDER}"
 START, GO_ON = f"; start again with: {AGAIN}", f"; go on with: {RESUME}"
-BEFORE, AT_40, LOST_40 = Standing(), Standing(40, 40, True), Standing(40, None, True)
+AT_40, LOST_40 = Standing(40, 40), Standing(40, None)
 TIME, EPOCHS = "time budget (limits.time_s) spent", "budget of 2 epochs (limits.epochs) spent"
 
 
 @pytest.fixture(autouse=True)
 def _our_rn50_is_on_the_path(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PATH", str(Path(sys.executable).parent))
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:{os.environ['PATH']}")
+
+
+@pytest.fixture
+def stands(monkeypatch: pytest.MonkeyPatch) -> Callable[[Standing], None]:
+    """Tell where the run in FOLDER stands."""
+
+    def set_to(standing: Standing) -> None:
+        monkeypatch.setattr("rn50.launch.ending.read_standing", lambda _: standing)
+
+    return set_to
 
 
 @pytest.mark.parametrize(
     ("standing", "launcher", "place", "onward"),
     [
-        (BEFORE, None, "in start-up", START),
-        (Standing(clock=True), None, "before the first checkpoint", START),
-        (Standing(120, 100, True), None, "at step 120 (checkpoint of step 100)", GO_ON),
-        (Standing(0, 100), None, "in start-up", GO_ON),  # an attempt that had not come far
+        (Standing(), None, "at step 0 (no checkpoint)", START),
+        (Standing(120, 100), None, "at step 120 (checkpoint of step 100)", GO_ON),
         (AT_40, "gloo", "at step 40", f"{GO_ON} --launcher gloo"),
     ],
 )
 def test_a_run_that_was_stopped_or_failed_goes_on_from_its_checkpoint(
-    standing: Standing, launcher: str | None, place: str, onward: str
+    stands: Any, standing: Standing, launcher: str | None, place: str, onward: str
 ) -> None:
-    found = run_stopped("Ctrl-C", standing, FOLDER, AGAIN, launcher)
+    stands(standing)
+    found = run_stopped("Ctrl-C", FOLDER, AGAIN, launcher)
     assert found.line.startswith("stopped by Ctrl-C ") and place in found.line
     assert found.line.endswith(f": {FOLDER}{onward}")
     assert found.to_dict() == {"reason": found.reason, "next": onward.partition(": ")[2]}
     assert was_stopped(found.to_dict())
-    assert rank_failed("why", standing, FOLDER, AGAIN, launcher).what_next == onward
-    hopeless = rank_failed("why", standing, FOLDER, AGAIN, hopeless=True)
+    assert rank_failed("why", FOLDER, AGAIN, launcher).what_next == onward
+    hopeless = rank_failed("why", FOLDER, AGAIN, hopeless=True)
     assert "optimizer.base_lr" in hopeless.what_next and hopeless.to_dict() == {"reason": "why"}
 
 
@@ -82,17 +92,18 @@ def test_a_run_that_was_stopped_or_failed_goes_on_from_its_checkpoint(
     ],
 )
 def test_a_run_that_ended_in_order_says_what_would_take_it_further(
-    result: dict[str, Any], standing: Standing, length: str, words: str, override: str | None
+    stands: Any,
+    result: dict[str, Any],
+    standing: Standing,
+    length: str,
+    words: str,
+    override: str | None,
 ) -> None:
+    stands(standing)
     result = {"status": "aborted", "eval_accuracy": 0.845, "target": 0.9, "epochs": 8} | result
     number, _, unit = length.partition(" ")
-    found = run_ended(
-        result,
-        standing,
-        FOLDER,
-        AGAIN,
-        length=Duration(float(number), "epochs" if unit == "epochs" else "steps"),
-    )
+    duration = Duration(float(number), "epochs" if unit == "epochs" else "steps")
+    found = run_ended(result, FOLDER, AGAIN, length=duration)
     assert words in found.line
     assert ("next" in found.to_dict()) == (result["status"] != "success")
     if override is not None:  # what it says can be typed
@@ -117,18 +128,6 @@ def test_every_stop_names_the_signal_the_folder_and_the_command(what: str) -> No
     assert stopped(what, "SIGTERM", "", **details).what_next == ""
 
 
-@pytest.mark.parametrize(
-    ("arguments", "advice"),
-    [
-        (["data", "pack", "my images", "out"], "go on with: rn50 data pack 'my images' out"),
-        (["sweep", "x.yaml"], "go on with: rn50 sweep x.yaml"),
-        (["data", "make", "out"], "start again with: rn50 data make out"),
-    ],
-)
-def test_a_command_that_can_go_on_says_so(arguments: list[str], advice: str) -> None:
-    assert command_stopped("Ctrl-C", arguments).line == f"stopped by Ctrl-C; {advice}"
-
-
 def test_a_job_that_has_ended_says_what_its_last_run_says() -> None:
     found = job_ended("slurm", "42", 143, FOLDER, {"reason": "asked to stop", "next": RESUME})
     assert "slurm job 42 ended with exit code 143, asked to stop" in found.reason
@@ -141,8 +140,8 @@ def test_a_job_that_has_ended_says_what_its_last_run_says() -> None:
     [
         (["quick", "seed=1"], "PASS; run it with: rn50 launch quick seed=1"),
         (["quick", "eval.target=0.7"], "FAIL; what it means: rn50 config explain eval.target"),
-        (["dgx1_8"], "PASS; not on this machine; to a scheduler with: rn50 submit dgx1_8"),
-        (["abci_2048_open"], "PASS; to a scheduler of 512 nodes with: rn50 submit abci_2048_open"),
+        (["dgx1_8"], "PASS; to a scheduler (nodes: 1) with: rn50 submit dgx1_8"),
+        (["abci_2048_open"], "PASS; to a scheduler (nodes: 512) with: rn50 submit abci_2048_open"),
     ],
 )
 def test_a_checked_config(words: list[str], line: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -167,13 +166,11 @@ def test_a_command_is_spelt_as_it_can_be_called(
 
 def test_the_standing_of_a_folder(tmp_path: Path) -> None:
     assert read_standing(tmp_path) == Standing()
-    (tmp_path / "result_0.txt").write_text(':::MLLOG {"key": "run_start", "value": null}\n')
-    assert read_standing(tmp_path) == Standing(0, None, True)
     lines = [{"kind": "train", "step": 40}, {"kind": "train", "step": 60}, {"kind": "gaps"}]
     (tmp_path / "metrics.jsonl").write_text("\n".join(map(json.dumps, lines)) + '\n{"step": 9')
     (tmp_path / "checkpoint").mkdir()
     for name in (file_name(20), file_name(40), "best.ckpt"):
         (tmp_path / "checkpoint" / name).touch()
-    assert read_standing(tmp_path) == Standing(60, 40, True)
+    assert read_standing(tmp_path) == Standing(60, 40)
     (tmp_path / "result.json").write_text(json.dumps({"stopped": "asked to stop at step 65"}))
     assert read_standing(tmp_path).step == 65

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +14,8 @@ from rn50.launch.host_limits import (
     LEAST_OPEN_FILES,
     Limits,
     check_open_files,
-    describe_silent,
     read_limits,
 )
-from tests.waiting import wait_until
 
 RECORDED = Path(__file__).resolve().parent.parent / "golden" / "refusals"
 OWN = {"rank": 1, "host": "h", "phase": "epoch 2", "step": 7, "reason": "UserError: bad record"}
@@ -160,23 +155,3 @@ def test_too_few_open_files_are_refused() -> None:
     with pytest.raises(UserError, match=r"at least 2080 .* found 1024"):
         check_open_files(PLENTY._replace(open_files=1024), 2048)
     assert read_limits().shared_bytes > 0
-
-
-def test_a_silent_process_of_this_machine_is_looked_at() -> None:
-    process = subprocess.Popen(
-        [sys.executable, "-c", "import time; print(1, flush=True); time.sleep(600)"],
-        env=os.environ | {"RN50_WATCHDOG": "h:1:secret"},
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    try:
-        assert process.stdout and process.stdout.readline() == "1\n"
-        assert "does not answer" in str(describe_silent(process.pid, "secret"))
-        process.send_signal(19)
-        stopped = "its process is stopped"
-        assert wait_until(lambda: re.match(stopped, describe_silent(process.pid, "secret") or ""))
-        assert describe_silent(process.pid, "another") is None
-    finally:
-        process.kill()
-        process.wait()
-    assert describe_silent(process.pid, "secret") is None

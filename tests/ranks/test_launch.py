@@ -333,7 +333,7 @@ def test_a_stop_before_training_says_how_to_start_again(rn50, tmp_path: Path, mo
         assert not rn50.results.exists() and not (tmp_path / "set").exists()
     else:
         result = json.loads((rn50.run_folder() / "result.json").read_text())
-        assert result["reason"] == "stopped by Ctrl-C in start-up, before the clock ran"
+        assert result["reason"] == "stopped by Ctrl-C at step 0 (no checkpoint)"
         assert f"rn50: {result['reason']}: {rn50.run_folder()}; start again with: " in last
         assert again in result["next"]
     assert again in last and "Traceback" not in err

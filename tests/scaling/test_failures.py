@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -20,7 +19,6 @@ from rn50.scaling.failures import (
     expected_s,
     outlook,
     stretches,
-    youngs_interval_s,
 )
 from rn50.scaling.predict import Prediction, job_of_config, job_of_system, predict
 
@@ -109,9 +107,10 @@ def test_no_other_count_of_checkpoints_is_better(
 
 
 def test_the_best_interval_of_a_long_run_is_youngs() -> None:
+    """sqrt(2 x cost x time between failures) (Young 1974)."""
     work_s, blocking_s, mtbf_s = 1e5, 1.0, 5e4
     interval_s = work_s / (best_count(work_s, blocking_s, 0.0, mtbf_s, 30.0) + 1)
-    assert interval_s == pytest.approx(youngs_interval_s(blocking_s, mtbf_s), rel=0.02)
+    assert interval_s == pytest.approx(math.sqrt(2 * blocking_s * mtbf_s), rel=0.02)
 
 
 def test_the_rates_are_those_of_the_studies() -> None:
@@ -153,22 +152,11 @@ def test_the_outlook_of_the_record_run() -> None:
     assert found.expected_s > found.best_expected_s > found.undisturbed_s
     assert found.restart_s > load("abci_2048_open").run.watchdog.silence_s
     rarer = outlook(answer, 10_000.0)
-    assert rarer.expected_s < found.expected_s and rarer.young_s > found.young_s
+    assert rarer.expected_s < found.expected_s
     assert rarer.best_checkpoints <= found.best_checkpoints
-    fewer = found.fewer
-    assert fewer is not None and fewer.ranks == 2044
-    assert fewer.ranks_with_a_share * fewer.batch_per_gpu == 86_016
-    assert fewer.slowdown > 1 and fewer.half_a_run_s > 0
 
 
 def test_more_failures_want_more_checkpoints() -> None:
     answer = predict(job_of_system("dgx1", load_system("dgx1"), 8, 208))
     counts = [outlook(answer, hours).best_checkpoints for hours in (1e6, 1e3, 10.0, 1.0)]
     assert counts == sorted(counts) and counts[0] < counts[-1]
-    assert outlook(answer, 1.0).fewer is None, "there is no other node"
-
-
-def test_choices_that_fit_on_no_fewer_ranks_have_no_such_row() -> None:
-    job = job_of_config(load("abci_2048_open").run, algorithm="torus_2d(64x32)")
-    assert outlook(predict(job), 1000.0).fewer is None
-    assert outlook(predict(replace(job, algorithm="ring")), 1000.0).fewer is not None

@@ -85,7 +85,7 @@ RULES = st.one_of(
 )
 
 
-@settings(max_examples=100)
+@settings(max_examples=40)
 @given(rule=RULES, precision=st.sampled_from(["fp16", "fp32", "tf32"]))
 def test_every_grouping_carries_all_bytes_and_ends_with_backward(rule: str, precision: str) -> None:
     groups = wire_groups(rule, precision)

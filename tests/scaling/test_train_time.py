@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from itertools import accumulate
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rn50.config.load import load_system
 from rn50.scaling.epochs import (
-    accuracy_curve,
     epochs_to_target,
     evaluations,
     read_table,
@@ -19,7 +16,7 @@ from rn50.scaling.epochs import (
 from rn50.scaling.step import build, step_time
 from rn50.scaling.train_time import Phase, evaluation_s, steps_per_epoch, train_time
 
-FUZZ = settings(max_examples=100)
+FUZZ = settings(max_examples=50)
 
 
 @pytest.mark.parametrize(
@@ -88,21 +85,6 @@ def test_older_recipes_needed_more_epochs() -> None:
 def test_interval_widens_beyond_the_data() -> None:
     inside, outside = epochs_to_target(60_000), epochs_to_target(160_000)
     assert outside.high - outside.low > 2 * (inside.high - inside.low)
-
-
-def test_accuracy_curve_dips_with_large_batches_and_ends_at_the_target() -> None:
-    """Fujitsu's run: .377 after epoch 26, .320 after epoch 30; small batches rise all the way."""
-    for batch, epochs, depth in ((32_800, 56, 0.015), (57_600, 71, 0.05), (86_016, 90, 0.03)):
-        values = [top1 for _, top1 in accuracy_curve(batch, epochs)]
-        best = list(accumulate(values, max))
-        assert max(b - value for b, value in zip(best, values, strict=True)) > depth
-    small = [top1 for _, top1 in accuracy_curve(3200, 35)]
-    assert small == sorted(small)
-    for batch, epochs in ((256, 35), (3200, 35), (33_280, 56), (86_016, 90), (200_000, 120)):
-        curve = accuracy_curve(batch, epochs)
-        assert [epoch for epoch, _ in curve] == list(range(1, epochs + 1))
-        assert curve[-1][1] == pytest.approx(0.7595, abs=0.002)
-        assert all(0 <= top1 < 0.77 for _, top1 in curve)
 
 
 def test_clocks_add_up_and_reading_counts_once() -> None:

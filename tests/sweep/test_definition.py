@@ -27,8 +27,6 @@ parameters:
 objective: {measure: accuracy, at_epoch: 2}
 """
 
-ALL_PARAMETERS = GOOD[GOOD.index("parameters:") : GOOD.index("objective:")]
-
 
 def write(folder: Path, text: str) -> Path:
     path = folder / "sweep.yaml"
@@ -76,7 +74,6 @@ dependent:
             "a table or a factor beside it expected, found none",
         ),
         ("optimizer.eta: {of: seed, factor: 1}", "of: one of parameters (optimizer.base_lr, sched"),
-        ("optimizer.base_lr: {of: batch.per_rank, factor: 1}", "a key beside those of parameters"),
         (
             "optimizer.eta: {of: batch.per_rank, table: [[5, 1]]}",
             "dependent.optimizer.eta.table: a row for batch.per_rank 10 expected, found none",
@@ -131,14 +128,10 @@ def test_a_config_beside_the_sweep_and_a_base_of_it(tmp_path: Path) -> None:
             "sweep.yaml:8: parameters.optimizer.base_lr.log: exactly one of choice, linear, log, "
             "integer expected, found choice and log",
         ),
-        ("log: [0.01, 1]", "step: 1", "exactly one of choice, linear, log, integer expected"),
         ("log: [0.01, 1]", "log: [0, 1]", "log: numbers above 0 expected, found [0.0, 1.0]"),
         ("log: [0.01, 1]", "log: [1, 0.1]", "log: [lowest, highest] expected, found [1.0, 0.1]"),
-        ("log: [0.01, 1]", "log: [1]", "log.1: expected a value, found none|one value more"),
-        ("log: [0.01, 1]", "log: [a, 1]", "parameters.optimizer.base_lr.log: expected a valid num"),
         ("step: 0.5", "step: 5", "step: 1 to 1000 steps between lowest and highest"),
         ("choice: [5, 10]", "choice: [5, 5]", "choice: each value once expected, found [5, 5]"),
-        ("choice: [5, 10]", "choice: [[1]]", "text, a number, true, false or null, found [1]"),
         (
             "optimizer.base_lr",
             "optimizer.base_rl",
@@ -146,14 +139,8 @@ def test_a_config_beside_the_sweep_and_a_base_of_it(tmp_path: Path) -> None:
             "did you mean optimizer.base_lr?",
         ),
         ("at_epoch: 2", "at_epoch: 9", "objective.at_epoch: an epoch with an evaluation expected"),
-        (", at_epoch: 2", "", "objective.at_epoch: an epoch for measure accuracy alone expected"),
-        ("period: 1", "periods: 1", "eval.periods: unknown key; did you mean period?"),
-        ("config: smoke", "config: smoek", 'smoek: no such file, and no preset of that name; did'),
         ("name: a", "name: a\nsampler: grid", "parameters.optimizer.base_lr: a choice, an inte"),
-        ("name: a", "name: ../a", "name: expected letters, digits, dots, dashes"),
-        ("name: a", "name: a\nseed: -1", "seed: expected greater than or equal to 0, found -1"),
         ("batch.per_rank", "name", "parameters.name: a key that the sweep does not set itself"),
-        (ALL_PARAMETERS, "", "parameters: expected one value more"),
         ("parameters:", "parameters: {}\nx:", "parameters: at least one expected, found none|x"),
     ],
 )  # fmt: skip

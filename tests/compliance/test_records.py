@@ -1,0 +1,392 @@
+"""Records that are not whole, floods of them, hostile values, and how the round is found."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import random
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from rn50.cli.log_check import check_lines
+from rn50.compliance.check_log import CANNOT_READ, PASS, Check, check_log
+from rn50.compliance.log_rules import checked_keys
+from rn50.compliance.score import score_folder
+from rn50.compliance.submission import check_folder
+from rn50.config.finding import ERROR, NOTE, POLICY, SEVERITIES, Finding
+from rn50.logging import parse
+from tests.compliance.log_text import Record, find, good_run, last, official, put, write
+
+Lines = list[str]
+
+
+@pytest.fixture(autouse=True)
+def quiet() -> Iterator[None]:
+    logging.disable(logging.CRITICAL)
+    yield
+    logging.disable(logging.NOTSET)
+
+
+def good_lines(ruleset: str = "4.0.0") -> Lines:
+    return [record.text(ruleset) + "\n" for record in good_run(ruleset)]
+
+
+def checked(path: Path, lines: Lines, ruleset: str | None = "4.0.0") -> Check:
+    path.write_bytes("".join(lines).encode("utf-8", "surrogatepass"))
+    return check_log(path, ruleset, official=False)
+
+
+def of(found: Check, rule: str) -> Finding:
+    return next(finding for finding in found.findings if finding.name == rule)
+
+
+def replaced(old: str, new: str) -> Callable[[str], str]:
+    return lambda text: text.replace(old, new, 1)
+
+
+@pytest.mark.parametrize(
+    ("edit", "rule", "verdict"),
+    [
+        (replaced("}}\n", "}} trailing\n"), "broken-record", "FAIL"),
+        (replaced('"key"', '"kee"'), "broken-record", "FAIL"),
+        (replaced('"time_ms"', '"time_s"'), "broken-record", "FAIL"),
+        (replaced('"lineno": 7}}\n', '"lineno": 7\n'), "broken-record", "FAIL"),
+        (replaced(":::MLLOG ", ":::MLLOG\t"), "broken-record", "FAIL"),
+        (replaced(":::MLLOG ", ":::MLLOG"), "broken-record", "FAIL"),
+        (replaced('"value": "resnet"', '"value": ":::MLLOG x"'), "broken-record", "FAIL"),
+        (lambda text: text[:-30], "broken-record", "FAIL"),
+        (replaced("\n", ""), "joined-records", "PASS"),
+    ],
+)
+def test_records_that_are_not_whole(
+    tmp_path: Path, edit: Callable[[str], str], rule: str, verdict: str
+) -> None:
+    path = tmp_path / "result_0.txt"
+    found = checked(path, [edit("".join(good_lines()))])
+    assert found.verdict == verdict
+    assert found.findings[0].name == rule
+    assert str(of(found, rule).line) in of(found, rule).message
+    assert official(path, "4.0.0") in ("FAIL", "CRASH")
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        replaced(":::MLL ", ":::MLL\t"),
+        replaced(":::MLL ", ":::MLL  "),
+        replaced(":::MLL ", ":::MLL"),
+        replaced("_", "-"),
+        lambda text: text + "+ grep :::MLL log.txt\n",
+    ],
+)
+def test_a_record_of_v06_in_another_form(tmp_path: Path, edit: Callable[[str], str]) -> None:
+    path = tmp_path / "log.txt"
+    found = checked(path, [edit("".join(good_lines("0.6.0")))], "0.6.0")
+    assert found.verdict == "FAIL"
+    assert of(found, "broken-record").severity == ERROR
+    assert official(path, "0.6.0") != "PASS"
+
+
+def test_a_log_cut_anywhere_has_one_cause(tmp_path: Path) -> None:
+    lines = good_lines()
+    for records in (5, 9, 20, 24, 40, 60):
+        found = checked(tmp_path / "log.txt", ["".join(lines[:records])[:-20]])
+        errors = [finding.name for finding in found.findings if finding.severity == ERROR]
+        assert errors == ["broken-record"], found.findings
+        assert "truncated" in found.cause and f"line {records}" in found.cause
+
+
+@pytest.mark.parametrize("order", ["before", "behind", "between"])
+@pytest.mark.parametrize(("one", "other"), [("4.0.0", "0.6.0"), ("0.6.0", "4.0.0")])
+def test_a_run_in_each_format(tmp_path: Path, one: str, other: str, order: str) -> None:
+    """Neither hides the other, however long the one that passes is."""
+    run = good_run(other)
+    last(run, "run_stop").metadata["status"] = "aborted"
+    bad = [record.text(other) + "\n" for record in run]
+    good = good_lines(one)
+    lines = {"before": bad + good, "behind": good + bad, "between": good[:60] + bad + good[60:]}
+    for ruleset in (None, "0.6.0", "4.0.0"):
+        found = checked(tmp_path / "log.txt", lines[order], ruleset)
+        assert found.verdict in ("FAIL", "CANNOT_READ")
+
+
+# --- floods and junk ------------------------------------------------------------------------------
+
+
+def junk(number: int, time_ms: float) -> str:
+    """What no rule reads: text of other programs, and records of keys without rules."""
+    record = Record(f"tracked_{number}", {"x": number}, time_ms, status="aborted").text("4.0.0")
+    kinds = (
+        record,
+        f"[1,0]<stdout>:{record}",
+        record.replace('": ', '":') + "\r",
+        "\x1b[A 35 %|###\r 36 %|####",
+        '{"key": "run_stop", "metadata": {"status": "aborted"}}',
+        "::: MLLOG is the token, + grep :::MLLOG' log.txt",
+        "\0" * 50 + "\xff",
+        "x" * 3000,
+    )
+    return kinds[number % len(kinds)] + "\n"
+
+
+@pytest.mark.parametrize("violation", [None, "lars_epsilon", "seed"])
+def test_what_no_rule_reads_changes_no_verdict(tmp_path: Path, violation: str | None) -> None:
+    run = good_run()
+    put(violation or "", "x")(run)
+    clean = check_log(write(tmp_path / "clean.txt", run), "4.0.0", official=False)
+    rng = random.Random(violation)
+    lines = []
+    for record in run:
+        lines.append(record.text("4.0.0") + "\n")
+        count = rng.choice([0, 0, 1, 500])
+        lines += [junk(rng.randrange(10_000), record.time_ms) for _ in range(count)]
+    found = checked(tmp_path / "log.txt", lines)
+    assert found.verdict == clean.verdict
+    assert [(f.name, f.severity) for f in found.findings] == [
+        (f.name, f.severity) for f in clean.findings
+    ]
+
+
+def test_more_records_than_a_run_has_leave_no_verdict(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parse, "MOST_RECORDS", 1000)
+    lines = good_lines()
+    seed = next(line for line in lines if '"seed"' in line)
+    found = checked(tmp_path / "log.txt", [*lines[:12], *[seed] * 1000, *lines[12:]])
+    assert found.verdict == CANNOT_READ
+    assert "1,000" in found.cause and "line 1001" in found.cause and "seed" in found.cause
+
+
+def test_other_words_mean_the_same(tmp_path: Path) -> None:
+    plain = good_lines()
+    spaced = [
+        f":::MLLOG {json.dumps(json.loads(line[9:]), separators=(',', ':'))}\r\n" for line in plain
+    ]
+    one, other = (checked(tmp_path / "log.txt", lines).run for lines in (plain, spaced))
+    assert one is not None and other is not None
+    assert one.log.events == other.log.events
+
+
+# --- hostile content ------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def folder() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory() as name:
+        yield Path(name)
+
+
+def judge(folder: Path, content: bytes, ruleset: str | None) -> None:
+    """Check, and look at everything that a user sees of it."""
+    path = folder / "result_0.txt"
+    path.write_bytes(content)
+    found = check_log(path, ruleset, official=False)
+    assert found.cause
+    assert all(finding.severity in SEVERITIES for finding in found.findings)
+    assert json.loads(json.dumps(found.to_dict(), allow_nan=False))["verdict"] == found.verdict
+    assert "".join(check_lines(found)).isprintable()
+
+
+RULESETS = st.sampled_from([None, "0.6.0", "1.1.0", "4.0.0"])
+GOOD = {ruleset: "".join(good_lines(ruleset)).encode() for ruleset in ("0.6.0", "4.0.0")}
+VALUES = st.recursive(
+    st.one_of(
+        st.none(),
+        st.booleans(),
+        st.floats(),
+        st.integers(),
+        st.text(max_size=8),
+        st.sampled_from([10**400, -(10**400), 2**63, 0, 0.759, "../../x", "\x1b[2J"]),
+    ),
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=3), st.dictionaries(st.text(max_size=4), inner, max_size=3)
+    ),
+    max_leaves=5,
+)
+
+
+@settings(max_examples=50)
+@given(st.binary(max_size=400), RULESETS)
+@example(b":::MLLOG " + b"[" * 100_000, None)
+@example(b":::MLLOG {" + b"\x00" * 50, None)
+@example(b":::MLL 1.2.3 run_start: {}", None)
+@example(b":::MLL 1 run_start: " + b"9" * 10_000, None)
+@example(b'\r:::MLLOG {"key": "a", "time_ms": 1, "value": 1, "metadata": {}}\r\r', None)
+def test_random_bytes(folder: Path, content: bytes, ruleset: str | None) -> None:
+    judge(folder, b":::MLLOG " + content, ruleset)
+    judge(folder, content, ruleset)
+
+
+EDITS = st.tuples(st.integers(0, 10**6), st.integers(0, 60), st.binary(max_size=12))
+
+
+@settings(max_examples=50)
+@given(st.sampled_from(sorted(GOOD)), st.lists(EDITS, max_size=5), st.integers(0, 10**6))
+def test_mutated_and_cut_logs(
+    folder: Path, ruleset: str, edits: list[tuple[int, int, bytes]], end: int
+) -> None:
+    content = bytearray(GOOD[ruleset])
+    for at, length, new in edits:
+        at %= len(content)
+        content[at : at + length] = new
+    judge(folder, bytes(content)[: end % (2 * len(content))], None)
+
+
+@settings(max_examples=50)
+@given(
+    st.lists(st.tuples(st.integers(0, 10**6), VALUES, st.integers(0, 3)), min_size=1, max_size=3),
+    st.sampled_from(["0.7.0", "1.1.0", "4.0.0"]),
+)
+def test_a_good_run_with_odd_parts(
+    folder: Path, edits: list[tuple[int, Any, int]], ruleset: str
+) -> None:
+    run = good_run(ruleset)
+    for at, value, what in edits:
+        record = run[at % len(run)]
+        if what == 0:
+            record.value = value
+        elif what == 1:
+            record.metadata = value
+        elif what == 2:
+            record.time_ms = value
+        else:
+            record.metadata = dict.fromkeys(["file", "epoch_num", "status", "tensor"], value)
+    text = "".join(record.text(ruleset) + "\n" for record in run)
+    judge(folder, text.encode("utf-8", "surrogatepass"), ruleset)
+    score_folder(folder).to_dict()
+    check_folder(folder, official=False)[-1].to_dict()
+
+
+@pytest.mark.parametrize("key", sorted(checked_keys()))
+def test_a_hostile_value_has_no_effect(folder: Path, key: str) -> None:
+    run = good_run()
+    for record in run:
+        if record.key == key:
+            record.value = "\x1b]0;owned\x07\x1b[2J\n\x00\u202e$(touch /tmp/evil)"
+            record.metadata = dict.fromkeys(record.metadata, record.value)
+    text = "".join(record.text("4.0.0") + "\n" for record in run)
+    judge(folder, text.encode(), "4.0.0")
+
+
+@pytest.mark.parametrize("key", ["submission_division", "submission_benchmark", "opt_name"])
+@pytest.mark.parametrize("count", [0, 3])
+def test_the_official_checker_never_sees_an_unsafe_name(
+    tmp_path: Path, key: str, count: int
+) -> None:
+    """It makes file names of these values."""
+    run = good_run()
+    good = find(run, key)
+    at = run.index(good)
+    run[at : at + 1] = [good] * count + [Record(key, "../../../evil", good.time_ms)]
+    found = check_log(write(tmp_path / "log.txt", run), "4.0.0")
+    assert found.verdict == "FAIL"
+    assert found.official is not None
+    assert (found.official.verdict, found.official.messages) == (
+        "NOT_RUN",
+        (f"unsafe value of {key}",),
+    )
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        ':::MLL 1.5 opt_name:\xa0{"value": "../../evil", "metadata": {}}',
+        ':::MLLOG {"key": "opt_name", "time_ms": true, "value": "../../evil", "metadata": {}}',
+    ],
+)
+def test_nor_a_name_that_we_cannot_read(tmp_path: Path, line: str) -> None:
+    ruleset = "0.6.0" if ":::MLL " in line else "4.0.0"
+    path = tmp_path / "log.txt"
+    path.write_bytes("".join([*good_lines(ruleset), line + "\n"]).encode("latin-1"))
+    found = check_log(path, ruleset, official=True)
+    assert found.official is not None
+    assert found.official.verdict == "NOT_RUN"
+
+
+def test_an_open_pipe_is_read_once() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "rn50.cli.entry", "log", "check", "/dev/stdin", "--ruleset", "4.0"],
+        input="".join(good_lines()),
+        text=True,
+        capture_output=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done
+    assert done.stdout.startswith("PASS /dev/stdin: converged")
+    assert "NOT_RUN: read from a pipe" in done.stdout
+
+
+def test_a_file_that_has_no_end_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "log.txt"
+    path.touch()
+    os.truncate(path, 6 << 30)
+    assert "1,073,741,824 bytes" in check_log(path).cause
+    (tmp_path / "link").symlink_to("/dev/zero")
+    os.mkfifo(tmp_path / "fifo")
+    for name, what in (("link", "a device"), ("fifo", "FIFO")):
+        found = check_log(tmp_path / name)
+        assert (found.verdict, what in found.cause) == (CANNOT_READ, True)
+
+
+# --- the ruleset ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("folder", "written", "ruleset", "source", "doubt"),
+    [
+        ("", "", "4.0.0", "dates in the log", None),
+        ("", "0.7.0", "4.0.0", "dates in the log", NOTE),
+        ("v0.7", "", "4.0.0", "dates in the log", POLICY),
+        ("training_results_v4.0/us/results/v3.1", "", "4.0.0", "path", POLICY),
+        ("v4.0/us/results/v3.1", "", "4.0.0", "path", POLICY),
+    ],
+)
+def test_a_file_or_a_name_beside_a_log_chooses_no_ruleset(
+    tmp_path: Path, folder: str, written: str, ruleset: str, source: str, doubt: str | None
+) -> None:
+    """The log is of 4.0.0, or of an earlier round where its folder may decide."""
+    (tmp_path / folder).mkdir(parents=True, exist_ok=True)
+    run = good_run("3.0.0" if source == "path" else "4.0.0")
+    path = write(tmp_path / folder / "result_0.txt", run)
+    if written:
+        (tmp_path / folder / "config.yaml").write_text(f"ruleset: {written}\n")
+    found = check_log(path, official=False)
+    assert (found.ruleset, found.ruleset_source) == (ruleset, source)
+    doubts = [f.severity for f in found.findings if f.name == "ruleset-contradicted"]
+    assert doubts == ([] if doubt is None else [doubt])
+    assert found.verdict == ("POLICY" if doubt == POLICY else PASS)
+    assert check_log(path, "4.0", official=False).ruleset_source == "given"
+
+
+def test_a_config_decides_where_the_log_has_no_stamps(tmp_path: Path) -> None:
+    """A link to a config out of the folder does not."""
+    run = good_run()
+    for record in run:
+        record.time_ms = 0
+    path = write(tmp_path / "result_0.txt", run)
+    config = tmp_path / "config.yaml"
+    config.write_text("ruleset: 3.0.0\n")
+    found = check_log(path, official=False)
+    assert (found.ruleset, found.ruleset_source) == ("3.0.0", "config.yaml beside it")
+    assert of(found, "ruleset-contradicted").severity == NOTE
+    config.unlink()
+    config.symlink_to("/etc/hostname")
+    assert check_log(path, official=False).ruleset == "4.0.0"
+
+
+def test_records_of_the_other_format_do_not_choose_the_rules(tmp_path: Path) -> None:
+    other = ':::MLL 1560000000.0 junk: {"value": 1, "metadata": {}}\n'
+    found = checked(tmp_path / "log.txt", [*good_lines(), *[other] * 500], None)
+    assert (found.verdict, found.ruleset) == ("PASS", "4.0.0")
+    assert of(found, "odd-record").severity == NOTE
