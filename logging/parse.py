@@ -51,7 +51,7 @@ _MLL_RECORD = re.compile(r":::MLL (-?[0-9.]+) ([A-Za-z0-9_]+) ?:\s+")
 _LIKE_MLL_RECORD = re.compile(r":::MLL\s*[-+]?[\d.]+\D")
 _ODD_MLLOG = re.compile(r':::MLLOG([^\w{\["]{0,200})(?=\{\s*")')
 _SALVAGED_KEY = re.compile(r'"key": ?"([^"]{1,100})"|:::MLL\s+[\d.+-]+\s+([A-Za-z0-9_]{1,100}) ?:')
-_DECODER = json.JSONDecoder()
+_SCAN = json.JSONDecoder().scan_once
 
 
 def open_log(path: Path) -> BinaryIO:
@@ -189,11 +189,11 @@ class _Reader:
         if text.startswith((" ", "\t"), head):
             head = len(text) - len(text[head:].lstrip(" \t"))
         try:
-            content, end = _DECODER.raw_decode(text, head)
+            content, end = _SCAN(text, head)
         except RecursionError:
             self._problem("type", None, "values nested too deeply")
             return False
-        except ValueError as error:
+        except (StopIteration, ValueError) as error:
             self._torn(text, error, closed=closed)
             return False
         if end > _RECORD_CHARACTERS:
@@ -224,14 +224,15 @@ class _Reader:
             like_one = _LIKE_MLL_RECORD.match(text) is not None
             self.forms.append(Problem(self.lines, "form", _salvaged_key(text), what, like_one))
 
-    def _torn(self, text: str, error: ValueError, *, closed: bool) -> None:
+    def _torn(self, text: str, error: Exception, *, closed: bool) -> None:
         key = _salvaged_key(text)
         name = f" ({key})" if key else ""
-        if not isinstance(error, json.JSONDecodeError):  # Python's limit on digits of an integer
+        no_json = isinstance(error, StopIteration | json.JSONDecodeError)
+        if not no_json:  # Python's limit on the digits of an integer
             self._problem("torn", key, f"record{name} has a number too long")
         elif closed:
-            where = f"{error.msg} at character {error.pos + 1}"
-            self._problem("torn", key, f"record{name} cannot be read: {where}")
+            why = "no value" if isinstance(error, StopIteration) else str(error)
+            self._problem("torn", key, f"record{name} cannot be read: {why}")
         else:
             self._problem("truncated", key, f"the file ends inside a record{name}")
 
@@ -264,10 +265,9 @@ class _Reader:
                 self._problem(kind, None, f'record needs a text "key", found {found}')
                 return
         time_ms = self._stamp(key, content, seconds)
-        if "value" not in content:
-            self._problem("missing", key, f'record ({cut(key)}) has no "value"', lost=False)
-        if "metadata" not in content and dialect == MLLOG:  # the checker of v0.6 does without
-            self._problem("missing", key, f'record ({cut(key)}) has no "metadata"', lost=False)
+        for name in ("value", "metadata"):
+            if name not in content and (name == "value" or dialect == MLLOG):  # v0.6 does without
+                self._problem("missing", key, f'record ({cut(key)}) has no "{name}"', lost=False)
         if time_ms is None:
             return
         self.records += 1
@@ -299,6 +299,8 @@ class _Reader:
             self._problem("missing", key, f'record ({cut(key)}) has no "time_ms", {found}')
             return None
         stamp: Any = content["time_ms"] if seconds is None else seconds
+        if type(stamp) is int and -_NO_STAMP < stamp < _NO_STAMP:
+            return stamp
         if isinstance(stamp, str):  # in v0.6 it is one; elsewhere the official parser reads it too
             with contextlib.suppress(ValueError):
                 stamp = float(stamp) if seconds is None else round(float(stamp) * 1000, 3)

@@ -18,7 +18,7 @@ from rn50.config.errors import UserError
 from rn50.config.load import load
 from rn50.logging import metrics_read
 from rn50.logging.metrics_read import read_metrics
-from rn50.report.run_folder import read_folder, read_run_folder
+from rn50.report.run_folder import read_run_folder
 from rn50.report.write import write_report
 from tests.compliance.log_text import good_run, write
 
@@ -178,24 +178,6 @@ def test_the_base_of_a_foreign_config_is_no_file(folder: Path, secret: Path, bas
     assert SECRET not in note and "root:" not in note
 
 
-@pytest.mark.parametrize("text", ["system: ../home/m.yaml", "optimizer: {base: ../home/m.yaml}"])
-def test_nor_are_its_sections_of_files(folder: Path, secret: Path, text: str) -> None:
-    (secret.parent / "m.yaml").write_text(f"name: {SECRET}\n")
-    (folder / "config.yaml").write_text(f"{text}\n")
-    (note,) = read_run_folder(folder).notes
-    assert "not followed" in note and SECRET not in note
-
-
-def test_names_of_presets_and_machines_are_ours(folder: Path) -> None:
-    """A file of that name beside the config does not take their place."""
-    for name in ("quick", "quick.yaml", "dgxa100"):
-        (folder / name).write_text(f"name: {SECRET}\n")
-    (folder / "config.yaml").write_text("base: quick\nsystem: dgxa100\n")
-    config = read_run_folder(folder).config
-    assert config is not None
-    assert config.run.name == "quick" and "DGX A100" in config.run.system.name
-
-
 def test_a_manifest_that_a_foreign_config_names_is_not_read(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "set").mkdir()
     os.mkfifo(tmp_path / "set/manifest.json")
@@ -264,22 +246,6 @@ def test_a_record_takes_little_room(tmp_path: Path, line: str) -> None:
     found = read_metrics(tmp_path / "metrics.jsonl")
     assert all(len(record) <= 24 for record in found.records)
     assert len(repr(found.records)) < 20 * 1000
-
-
-def test_runs_of_thinned_metrics_are_compared_by_their_logs(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    other = tmp_path / "other"
-    other.mkdir()
-    for name in ("result_0.txt", "config.yaml"):
-        (other / name).write_bytes((folder / name).read_bytes())
-    (folder / "metrics.jsonl").write_text(lines(4321))
-    (other / "metrics.jsonl").write_text(lines(999))
-    monkeypatch.setattr(metrics_read, "_MOST_VALUES", 1000)
-    from rn50.report.divergence import first_bit
-
-    found = first_bit(read_folder(folder), read_folder(other))
-    assert found is not None and found.where is None  # and not "step 32 against step 4"
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)

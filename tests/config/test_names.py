@@ -9,7 +9,6 @@ import pytest
 
 from rn50.config.errors import UserError
 from rn50.config.load import Loaded, load, load_system
-from rn50.config.names import PRESETS, list_presets, list_systems
 from rn50.sweep.definition import load_sweep
 
 
@@ -81,14 +80,6 @@ def test_a_machine_by_name_is_the_command_lines(folder: Path, name: str, form: s
     assert loaded.run == load("quick", [f"system={name}"]).run
     assert loaded.run.system.name == "NVIDIA DGX A100"
     assert re.fullmatch(r".*config/system/dgxa100\.yaml:\d+", str(loaded.origins["system.name"]))
-
-
-@pytest.mark.parametrize("form", ["system: {}", "system: {{base: {}}}"])
-@pytest.mark.parametrize("name", ["machine.yaml", "./machine.yaml", "{folder}/a/machine.yaml"])
-def test_a_machine_by_path_is_relative_to_the_file(folder: Path, name: str, form: str) -> None:
-    write("a/machine.yaml", MINE)
-    system = form.format(name.format(folder=folder))
-    assert load(write("a/x.yaml", f"base: quick\n{system}\n")).run.system.name == "mine"
 
 
 @pytest.mark.parametrize(
@@ -190,14 +181,3 @@ def test_a_machine_that_does_not_exist(
 ) -> None:
     with pytest.raises(UserError, match=f"^{told}"):
         load_text(text, *overrides)
-
-
-@pytest.mark.slow
-def test_a_preset_copied_elsewhere_is_the_same_preset(folder: Path) -> None:
-    """Its bases are names, and its paths are relative to the working folder."""
-    for name in list_presets():
-        copy = write(f"mine/{name}.yaml", (PRESETS / f"{name}.yaml").read_text())
-        assert load(copy).run == load(name).run
-    for name in list_systems():
-        copy = write(f"machines/{name}.yaml", (PRESETS / f"system/{name}.yaml").read_text())
-        assert load_system(copy) == load_system(name)

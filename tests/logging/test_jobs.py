@@ -93,7 +93,7 @@ def test_the_config_of_a_job_does_not_overrule_its_logs(job: Path) -> None:
             finding for finding in one["findings"] if finding["name"] == "ruleset-contradicted"
         )
         assert finding["severity"] == "note"
-        assert "config.yaml of the job says 3.1.0" in finding["message"]
+        assert "config.yaml of the job has 3.1.0" in finding["message"]
 
 
 @pytest.mark.slow

@@ -1,6 +1,5 @@
 import json
 import threading
-import time
 from pathlib import Path
 
 import pytest
@@ -73,22 +72,6 @@ def test_a_timeline_is_a_chrome_trace() -> None:
     ]
 
 
-def test_a_span_is_wall_clock_time_of_its_body() -> None:
-    timeline = Timeline(0)
-    before = time.time()
-    with timeline.span("outer"), timeline.span("inner"):
-        time.sleep(0.01)
-    after = time.time()
-    inner, outer = spans_of(timeline)
-    assert (inner["name"], outer["name"]) == ("inner", "outer")
-    for span in (inner, outer):
-        start, length = int(str(span["ts"])), int(str(span["dur"]))
-        assert before * 1e6 - 1000 <= start
-        assert start + length <= after * 1e6 + 1000
-        assert length >= 10_000
-    assert int(str(outer["dur"])) >= int(str(inner["dur"]))
-
-
 def test_a_span_that_fails_is_recorded_and_named() -> None:
     timeline = Timeline(0)
     with timeline.span("first"):
@@ -114,8 +97,3 @@ def test_spans_of_threads_lie_on_lines_of_their_own() -> None:
     assert sorted(str(span["tid"]) for span in spans_of(timeline)) == [
         f"stage-{n}" for n in range(8)
     ]
-
-
-def test_before_any_span_the_phase_is_the_start() -> None:
-    assert Timeline(0).phase == "start"
-    assert spans_of(Timeline(0)) == []

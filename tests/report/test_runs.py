@@ -133,7 +133,7 @@ def test_a_run_is_followed_while_it_is_written(run: Path, held: subprocess.Popen
 
 def test_a_look_takes_no_lock(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (run / ".lock").write_text("")
-    monkeypatch.setattr("rn50.data.lock.hold", lambda *_, **__: pytest.fail("locked"))
+    monkeypatch.setattr("filelock.SoftFileLease", lambda *_: pytest.fail("locked"))
     before = (run / ".lock").stat()
     assert only(run).status == "killed"
     assert (run / ".lock").stat().st_mtime_ns == before.st_mtime_ns
