@@ -25,6 +25,8 @@ _FIGURES = 12
 _LOOK_S = 1.0
 """Between two looks at what the ranks have written."""
 
+FREE = (0, 2)
+"""Columns that a narrow terminal folds: the run, its progress."""
 Cell = Callable[[RunRow], str]
 
 
@@ -45,8 +47,6 @@ def _time(row: RunRow) -> str:
 _COLUMNS: dict[str, Cell] = {
     "status": lambda row: row.status,
     "progress": lambda row: _progress(row),
-    "preset": lambda row: row.name or "",
-    "started (UTC)": lambda row: (row.started or "")[:16].replace("T", " "),
     "time (s)": _time,
     "top-1": lambda row: _figure(row.eval_accuracy, ".4f"),
     "target": lambda row: _figure(row.target, "g"),
@@ -65,7 +65,7 @@ def _progress(row: RunRow) -> str:
     if at is None or at.step == 0:
         return "start-up"
     parts = [f"epoch {at.epoch:.2f}/{at.epochs}"]
-    parts += [f"loss {at.loss:.4g}"] if at.loss is not None else []
+    parts += [f"loss {at.loss:.3g}"] if at.loss is not None else []
     parts += [f"{clock_time(at.left_s)} left"] if at.left_s is not None else []
     return ", ".join(parts)
 
@@ -116,20 +116,16 @@ def runs(
     below = places[0] if len(places) == 1 else Path()
 
     def look() -> list[RunRow]:
-        fitting = [
-            row
-            for row in _with_jobs(read_runs(places))
-            if (not status or row.status in status)
-            and (name is None or fnmatchcase(row.name or "", name))
-        ]
-        return fitting[:newest]
+        rows = _with_jobs(read_runs(places))
+        kept = [row for row in rows if not status or row.status in status]
+        return [row for row in kept if name is None or fnmatchcase(row.name or "", name)][:newest]
 
     if watch:
         _watch(look, below)
     elif as_json:
         print_json([row.to_dict() for row in look()])
     elif rows := look():
-        print_table(*_table(rows, below), free=(0,))
+        print_table(*_table(rows, below), free=FREE)
     else:
         say(f"no runs below {', '.join(map(str, places))}", to=sys.stderr)
 
@@ -184,7 +180,7 @@ def _picture(rows: Sequence[RunRow], below: Path, height: int) -> RenderableType
     if not rows:
         return "no runs"
     ordered = sorted(rows, key=lambda row: row.status not in OPEN)
-    return plain_table(*_table(ordered[: max(height - 3, 3)], below))
+    return plain_table(*_table(ordered[: max(height - 3, 3)], below), free=FREE)
 
 
 def _still(rows: Sequence[RunRow]) -> bool:

@@ -77,7 +77,6 @@ def render_report(
     checks = judge(subject) if checks is None else checks
     comparison, folder = compare([subject, *others]), subject.folder
     run = subject.shown.figures if subject.shown else None
-    several = len(subject.files) > 1
     predicted_s = outlook.parts_s if outlook else None
     return _fill(
         "report.html.j2",
@@ -90,10 +89,7 @@ def render_report(
         data=data or headline.data_logged(subject),
         facts=headline.facts(subject),
         reached=any(run.reached for run in subject.runs),
-        runs=headline.run_rows(subject, checks) if several else [],
-        verdicts=checks[:-1] if several else checks,
-        submission=checks[-1] if several else None,
-        score=score_checks(subject.path, tuple(checks)) if several else None,
+        **_verdicts(subject, checks),
         plots=page_charts(comparison),
         shown=subject.shown,
         clocks=headline.clocks(run) if run else [],
@@ -115,6 +111,18 @@ def render_report(
         notes=[*subject.notes, *(folder.notes if folder else ())],
         amount=amount,
     )
+
+
+def _verdicts(subject: Subject, checks: Sequence[Check]) -> dict[str, Any]:
+    """What the section of verdicts shows: of several logs also their table and their score."""
+    if len(subject.files) < 2:
+        return {"runs": [], "verdicts": checks, "submission": None, "score": None}
+    return {
+        "runs": headline.run_rows(subject, checks),
+        "verdicts": checks[:-1],
+        "submission": checks[-1],
+        "score": score_checks(subject.path, tuple(checks)),
+    }
 
 
 def render_comparison(comparison: Comparison, order: Sequence[int], sort: str | None) -> str:

@@ -47,9 +47,6 @@ def write_report(
     for log in (log for subject in (*subjects, *compared) for log in subject.files):
         if out.exists() and out.samefile(log):
             raise UserError(f"{out}: another file than the log that is reported on expected")
-    is_run = all((out.parent / name).is_file() for name in ("config.yaml", "result_0.txt"))
-    if is_run and out.is_file() and out.suffix != ".html":
-        raise UserError(f"{out}: another file than one of the run's own expected")
     page = render_report(
         subjects[0],
         compared,
