@@ -12,8 +12,8 @@ from ..config.errors import UserError
 from ..config.manifest import load_manifest
 from ..data.describe import describe_data
 from .compare import read_all
-from .html import judge, render_report
-from .prediction_section import outlook
+from .html import render_report
+from .prediction import prediction_section
 from .run_folder import Subject, read_subjects
 
 
@@ -33,7 +33,7 @@ def write_report(
         others: further logs, folders and directories.
         system: the machine to predict the recipe on; None: the run's own, where it is described.
         gpus: accelerators of it; None: the ranks of the run.
-        checks: the verdicts, where somebody has them already.
+        checks: the verdicts, where they are known; None: they are made.
 
     Raises:
         UserError: nothing readable there, or the file cannot be written.
@@ -53,9 +53,9 @@ def write_report(
     page = render_report(
         subjects[0],
         compared,
-        judge if checks is None else lambda _: checks,
-        outlook(subjects[0], system, gpus),
-        _describe_set(subjects[0]),
+        checks,
+        outlook=prediction_section(subjects[0], system, gpus),
+        data=_describe_set(subjects[0]),
     )
     write_output(out, page)
     return out

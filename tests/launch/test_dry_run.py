@@ -71,14 +71,6 @@ def test_the_command_starts_nothing_and_makes_nothing(rn50, tmp_path: Path) -> N
     assert not rn50.results.exists() and not list(tmp_path.iterdir())
 
 
-def test_json_of_a_dry_run(rn50, smoke_data: Path) -> None:
-    done = rn50("launch", "smoke", "--dry-run", "--json", f"data.path={smoke_data}")
-    assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
-    assert found["ranks"] == 2 and found["predicted"]["time_to_train_s"] is None
-    assert found["check"]["ruleset"] == "4.0.0" and found["seed"] is None
-
-
 @pytest.mark.slow
 def test_json_of_a_run_is_all_on_stdout(rn50, smoke_data: Path) -> None:
     words = (f"data.path={smoke_data}", f"system.results={rn50.results}", "limits.epochs=1")

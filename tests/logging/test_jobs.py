@@ -12,7 +12,7 @@ from typer.testing import CliRunner, Result
 from rn50.cli.main import app
 from rn50.config.load import load
 from rn50.logging.places import config_of, log_folders, run_folders
-from rn50.report.compare_view import name_of
+from rn50.report.compare import name_of
 from rn50.report.run_folder import read_subjects
 from rn50.report.write import write_report
 from tests.compliance.log_text import good_run, last, put, vary, write
