@@ -175,15 +175,15 @@ def test_the_saved_config_means_the_same_wherever_it_lies(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "problem"),
     [
         ("relative_to: here\n", "x.yaml:1: relative_to: working_folder expected .* found 'here'"),
         ("name: a\nrelative_to: {}\n", "x.yaml:2: relative_to: working_folder expected"),
         ("data: {relative_to: working_folder}\n", "x.yaml:1: data.relative_to: unknown key"),
     ],
 )
-def test_relative_to_has_one_value_and_one_place(folder: Path, text: str, told: str) -> None:
-    with pytest.raises(UserError, match=told):
+def test_relative_to_has_one_value_and_one_place(folder: Path, text: str, problem: str) -> None:
+    with pytest.raises(UserError, match=problem):
         load(write("x.yaml", text))
     with pytest.raises(UserError, match="command line: relative_to: unknown key"):
         load("quick", ["relative_to=working_folder"])

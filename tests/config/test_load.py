@@ -130,7 +130,7 @@ def test_presets_are_found_by_bare_name_and_by_path(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "told"),
+    ("name", "problem"),
     [
         ("quikc", 'quikc: no such file, and no preset of that name; did you mean "quick"?'),
         ("", "is a folder"),
@@ -140,14 +140,14 @@ def test_presets_are_found_by_bare_name_and_by_path(folder: Path) -> None:
         ("a\0b", "no such file"),
     ],
 )
-def test_a_config_that_does_not_exist(folder: Path, name: str, told: str) -> None:
+def test_a_config_that_does_not_exist(folder: Path, name: str, problem: str) -> None:
     with pytest.raises(UserError) as caught:
         load(name)
-    assert told in str(caught.value)
+    assert problem in str(caught.value)
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "problem"),
     [
         ("base: none.yaml\n", "x.yaml:1: base: .* expected, found 'none.yaml' .looked for 'none.y"),
         ("\nbase: /no/such\n", "x.yaml:2: base: a YAML file or a preset.* found '/no/such'"),
@@ -160,10 +160,10 @@ def test_a_config_that_does_not_exist(folder: Path, name: str, told: str) -> Non
         ("system: {base: x.yaml}\n", "x.yaml:1: base: .*circle"),
     ],
 )
-def test_a_bad_base_is_one_error_with_its_place(folder: Path, text: str, told: str) -> None:
+def test_a_bad_base_is_one_error_with_its_place(folder: Path, text: str, problem: str) -> None:
     write("a.yaml", "\n\nsystem: {base: b.yaml}\n")
     write("b.yaml", "base: a.yaml\n")
-    with pytest.raises(UserError, match=told):
+    with pytest.raises(UserError, match=problem):
         load_text(text)
 
 
@@ -240,7 +240,7 @@ schedule: {warmup: 5}
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "problem"),
     [
         ("name: [1\n", "x.yaml:2: not valid YAML: "),
         ("seed: *nowhere\n", "x.yaml:1: not valid YAML: "),
@@ -253,9 +253,9 @@ schedule: {warmup: 5}
     ],
 )
 def test_a_file_that_is_no_config_is_one_clear_error(
-    folder: Path, text: str | bytes, told: str
+    folder: Path, text: str | bytes, problem: str
 ) -> None:
-    with pytest.raises(UserError, match=told):
+    with pytest.raises(UserError, match=problem):
         load_text(text)
 
 

@@ -55,7 +55,7 @@ def test_a_file_beside_comes_before_the_preset_of_that_name(folder: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "problem"),
     [
         ("base: qiuck", r'found \'qiuck\' \(looked for \'a/qiuck\'\); did you mean "quick"\?'),
         ("base: ../b.yaml", r"found '../b.yaml' \(looked for 'b.yaml'\)"),
@@ -63,8 +63,10 @@ def test_a_file_beside_comes_before_the_preset_of_that_name(folder: Path) -> Non
         ("model: {base: quick}", r"a YAML file expected, found 'quick' \(looked for 'a/quick'\)"),
     ],
 )
-def test_a_base_that_is_not_there_says_where_it_looked(folder: Path, text: str, told: str) -> None:
-    with pytest.raises(UserError, match=f"^a/x.yaml:1: base: .*{told}$"):
+def test_a_base_that_is_not_there_says_where_it_looked(
+    folder: Path, text: str, problem: str
+) -> None:
+    with pytest.raises(UserError, match=f"^a/x.yaml:1: base: .*{problem}$"):
         load(write("a/x.yaml", f"{text}\n"))
 
 
@@ -167,7 +169,7 @@ def test_a_machines_file_may_have_a_machine_as_its_base(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "overrides", "told"),
+    ("text", "overrides", "problem"),
     [
         ("system: sumit", [], 'x.yaml:1: system: .*"summit"'),
         ("name: x\nsystem: {base: sumit}", [], 'x.yaml:2: base: .*"summit"'),
@@ -177,7 +179,7 @@ def test_a_machines_file_may_have_a_machine_as_its_base(folder: Path) -> None:
     ],
 )
 def test_a_machine_that_does_not_exist(
-    folder: Path, text: str, overrides: list[str], told: str
+    folder: Path, text: str, overrides: list[str], problem: str
 ) -> None:
-    with pytest.raises(UserError, match=f"^{told}"):
+    with pytest.raises(UserError, match=f"^{problem}"):
         load_text(text, *overrides)
