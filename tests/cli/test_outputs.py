@@ -132,7 +132,7 @@ def test_a_run_is_not_written_over_another(rn50, tmp_path: Path, name: str) -> N
 def test_a_closed_or_unread_standard_output(log: str) -> None:
     program = shlex.quote(str(Path(sys.executable).with_name("rn50")))
     for redirection, code, error in (
-        (">&-", 2, "rn50: error: standard output: cannot write: it is closed\n"),
+        (">&-", 2, "rn50: error: standard output: cannot write: Bad file descriptor\n"),
         (">/dev/full", 2, "rn50: error: standard output: cannot write: No space left on device\n"),
         ("| true", 0, ""),
     ):
