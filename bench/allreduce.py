@@ -113,7 +113,8 @@ def allreduce(
     ]
     cases, refused = plan_allreduces(job.load, job.launcher, asked)
     measured = _measure(job, cases, parse_sizes(sizes), rounds, passes)
-    link = fit_link(measured)
+    alone = [one for one in measured if one.case.layer == "mpi"]
+    link = fit_link(one.point for one in alone or measured)
     rows = allreduce_rows(measured, link)
     return Outcome(
         rows=rows,
@@ -223,55 +224,40 @@ class Timed(NamedTuple):
     ranks: int
 
 
-def calibrate_link(points: Sequence[Timed]) -> Link:
-    """alpha and beta for which the cost model gives the two points (least squares if more).
-
-    Every cost is linear in both: T = A alpha + B beta, A its hops (three each where a message
-    exceeds EAGER_BYTES, see `Link`), B the bytes on its path. Choose a small and a large one that
-    many rounds go into: a ring of 4 KB and one of 25 MB. Raises ValueError: fewer than two points,
-    or points that give no positive alpha and beta.
-    """
-    if len(points) < 2:
-        raise ValueError(f"two measured allreduces expected, found {len(points)}")
-    unit = Link(1.0, 0.0, 0.0, EAGER_BYTES), Link(0.0, 1.0, 0.0, EAGER_BYTES)
-    parts = np.array([[predict_s(point, link) for link in unit] for point in points])
-    seconds = np.array([point.seconds for point in points])
-    scaled = parts / seconds[:, None]
-    # Columns differ by ten orders of magnitude: scaled to 1 for the solver's sake.
-    size = scaled.max(axis=0)
-    if not size.all():
-        raise ValueError("points with messages expected: one rank, or no bytes, tells nothing")
-    (alpha_s, beta), _, rank, _ = np.linalg.lstsq(scaled / size, np.ones(len(points)), rcond=None)
-    if rank < 2 or not (alpha_s > 0 and beta > 0):
-        raise ValueError("a small and a large allreduce expected: no positive alpha and beta fit")
-    return Link(float(alpha_s / size[0]), float(beta / size[1]), 0.0, EAGER_BYTES)
-
-
 def predict_s(point: Timed, link: Link) -> float:
     """The cost model's time for the allreduce of `point`."""
     return cost_of(point.algorithm, flat(point.ranks, link), point.n_bytes).time_s
 
 
-def calibration_points(points: Iterable[Timed]) -> list[Timed]:
-    """The rule for the two: the smallest ring, and the one nearest to 25 MB (on a log scale)."""
+def calibrate_link(small: Timed, large: Timed) -> Link | None:
+    """alpha and beta for which the cost model gives both times; None: no positive ones do.
+
+    Every cost is linear in both: T = A alpha + B beta, A its hops (three each where a message
+    exceeds EAGER_BYTES, see `Link`), B the bytes on its path.
+    """
+    units = Link(1.0, 0.0, 0.0, EAGER_BYTES), Link(0.0, 1.0, 0.0, EAGER_BYTES)
+    (hops, n_bytes), (more_hops, more_bytes) = (
+        [predict_s(point, unit) for unit in units] for point in (small, large)
+    )
+    determinant = hops * more_bytes - n_bytes * more_hops
+    if not determinant:
+        return None
+    alpha_s = (small.seconds * more_bytes - large.seconds * n_bytes) / determinant
+    beta = (hops * large.seconds - more_hops * small.seconds) / determinant
+    return Link(alpha_s, beta, 0.0, EAGER_BYTES) if alpha_s > 0 and beta > 0 else None
+
+
+def fit_link(points: Iterable[Timed]) -> Link | None:
+    """The network's latency and bandwidth from two rings of the most ranks: the smallest, and the
+    one nearest to 25 MB (on a log scale); None where they do not give any."""
     rings = [point for point in points if point.algorithm == "ring"]
-    if len(rings) < 2:
-        raise ValueError(f"two measured rings expected, found {len(rings)}")
+    most = max((point.ranks for point in rings), default=0)
+    rings = [point for point in rings if point.ranks == most]
+    if not rings:
+        return None
     small = min(rings, key=lambda point: point.n_bytes)
     large = min(rings, key=lambda point: abs(math.log(point.n_bytes / 25e6)))
-    return [small, large]
-
-
-def fit_link(measured: Iterable[Measured]) -> Link | None:
-    """The network's latency and bandwidth from two rings, a small and a large one, of MPI alone
-    where it was measured; None where the points do not tell."""
-    rings = [one for one in measured if one.case.algorithm == "ring"]
-    pure = [one.point for one in rings if one.case.layer == "mpi"] or [one.point for one in rings]
-    largest = max((point.ranks for point in pure), default=0)
-    try:
-        return calibrate_link(calibration_points(p for p in pure if p.ranks == largest))
-    except ValueError:
-        return None
+    return calibrate_link(small, large)
 
 
 def allreduce_rows(measured: Sequence[Measured], link: Link | None) -> list[dict[str, Any]]:

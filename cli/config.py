@@ -47,7 +47,7 @@ def config_show(
     from ..config.plan import build_plan
     from .machine_option import on_machine
 
-    loaded = load(config, on_machine(config, overrides or [], system))
+    loaded = load(config, on_machine(overrides or [], system))
     plan = build_plan(loaded.run)
     folder = Path(loaded.run.data.path)
     there = "a packed set" if is_file(folder / FILE_NAME) else "no packed set there"
@@ -95,7 +95,7 @@ def config_check(
     from ..launch.preflight import check_whether_it_runs
     from .machine_option import on_machine
 
-    loaded = load(config, on_machine(config, overrides or [], system))
+    loaded = load(config, on_machine(overrides or [], system))
     missing = find_data(loaded.run.data, loaded.origins)[1] if names_own_data(loaded) else []
     result = check_whether_it_runs(check_config(loaded), loaded.run, missing=missing)
     if as_json:

@@ -270,10 +270,6 @@ def data_bench(
     system: Annotated[
         str | None, machine_option("The roofline of this machine: a name or a YAML file.")
     ] = None,
-    batch_per_gpu: Annotated[
-        int | None,
-        typer.Option(min=1, help="With --system; default: the largest with a known speed."),
-    ] = None,
     plot: Annotated[
         Path | None, output_file("Draw as SVG: the roofline of --system, or the measurements")
     ] = None,
@@ -290,12 +286,9 @@ def data_bench(
     name, more = split_config(config, overrides)
     loaded = load_named(name, [*(LIKE_IMAGENET if like_imagenet else ()), *more], DATA)
     described = load_system(system) if system else None
-    if described is None and batch_per_gpu is not None:
-        raise UserError("--batch-per-gpu: --system expected beside it, found none")
-    batch = 0 if described is None else batch_per_gpu or largest_batch(described)
     with Measuring() as track:
         sizes = SIZES_PX if described is not None else ()
         outcome = bench_input(loaded, passes=passes, images=images, track=track, sizes_px=sizes)
     if described is not None:
-        outcome = with_roofline(outcome, described, batch)
+        outcome = with_roofline(outcome, described, largest_batch(described))
     print_outcome(track, outcome, as_json, plot)

@@ -48,7 +48,7 @@ def export_tensorboard(
         Path, typer.Option(help="TensorBoard's folder; each run gets one below it.")
     ] = Path("tensorboard"),
 ) -> None:
-    """The records, config and result of runs as TensorBoard's event files.
+    """The records and config of runs as TensorBoard's event files.
 
     An export of the same run replaces the one before. Needs tensorboardX (`docs/export.md`).
 

@@ -119,7 +119,7 @@ def launch(
         from .machine_option import on_machine
 
         name, texts = split_config(config or "quick", overrides)
-        texts = with_ranks(on_machine(name, texts, system), ranks)
+        texts = with_ranks(on_machine(texts, system), ranks)
         request = Request(name, tuple(texts), runs, launcher, requeue)
         raise typer.Exit(_run_job(request, job))
     if requeue is not None:
@@ -193,7 +193,7 @@ def _load(
 
     name, texts = split_config(config or "quick", overrides)
     if resume is None:
-        texts = on_machine(name, texts, system)
+        texts = on_machine(texts, system)
         loaded = load_for_launch(name, texts, ranks, draw=draw)
         return _Wanted(loaded, find_recorded(name), None)
     if system is not None:

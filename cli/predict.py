@@ -123,7 +123,7 @@ class Asked:
         if self.batch is not None:
             overrides = [*overrides, f"batch.per_rank={self.batch}"]
         machine = _dated(self.system, self.choices.get("ruleset"))
-        placed = on_machine(config, overrides, machine)
+        placed = on_machine(overrides, machine)
         run, choices = load(config, placed).run, dict(self.choices)
         if self.gpus is not None:  # laid on whole nodes of the machine
             choices["system"] = load(config, [*placed, "system.nodes=1"]).run.system

@@ -17,8 +17,7 @@ from .console import Json, machine_option, output_file, page_cells, print_json, 
 from .log import log_app
 
 if TYPE_CHECKING:
-    from ..report.compare import Comparison
-    from ..report.compare_runs import Column
+    from ..report.compare import Column, Comparison
 
 Paths = Annotated[
     list[Path],
@@ -32,95 +31,56 @@ def log_compare(
     sort: Annotated[
         str | None,
         typer.Option(
-            help="A row a run, by this column, such as time_to_train_s; -COLUMN: falling.",
+            help="Sort the rows by this column, such as time_to_train_s; -COLUMN: falling.",
             metavar="COLUMN",
         ),
     ] = None,
     html: Annotated[Path | None, output_file("Write a page with a row a run, to be sorted")] = None,
-    plot: Annotated[Path | None, output_file("Draw accuracy by epoch and by time as SVG")] = None,
     as_json: Json = False,
 ) -> None:
-    """Compare logs, runs or submissions side by side, each with the first.
+    """Compare logs, runs or submissions, each with the first.
 
-    Hyper-parameters with differences marked `*`, clocks, accuracy by epoch and seconds, and the
-    first evaluation at which two curves differ by more than the run-to-run spread. From four runs
-    on (or with `--sort`) each is a row, with what differs and the ratios to the first.
+    Each is a row: results with their ratios to the first, what differs (hyper-parameters, config,
+    submission), the clocks, and the first evaluation at which two curves differ by more than the
+    run-to-run spread. What is the same in all follows below the tables.
 
     Example: `rn50 log compare results/quick/20261121T110041Z results/quick/20261121T110158Z`
 
-    Example: `rn50 log compare results/quick results/smoke --plot curves.svg`
-
     Example: `rn50 log compare results/quick --sort time_to_train_s --html runs.html`
     """
-    from ..report.compare import compare, read_all
-    from ..report.compare_runs import ROWS_FROM, columns_of, order_of
-    from ..report.compare_view import divergence_lines, to_json
+    from ..report.compare import compare, order_of, read_all, to_json
 
     comparison = compare(read_all(paths))
-    columns = columns_of(comparison)
-    order = order_of(columns, sort, len(comparison.subjects))
-    if plot is not None:
-        from ..report.plots import write_plot
-
-        write_plot(comparison, plot)
+    order = order_of(comparison.table, sort, len(comparison.subjects))
     if html is not None:
-        from ..report.compare_page import write_page
+        from ..config.atomic import write_output
+        from ..report.html import render_comparison
 
-        write_page(comparison, columns, order, sort, html)
+        write_output(html, render_comparison(comparison, order, sort))
     if as_json:
-        print_json(to_json(comparison, columns, order), allow_nan=False)
+        print_json(to_json(comparison, order), allow_nan=False)
         return
-    in_rows = sort is not None or len(order) >= ROWS_FROM
-    lines = list(comparison.same_files) if in_rows else divergence_lines(comparison)
-    if in_rows:
-        _print_rows(comparison, columns, order)
-    else:
-        _print_columns(comparison)
+    _print_rows(comparison, order)
     for note in (note for subject in comparison.subjects for note in subject.notes):
         say(f"rn50: note: {note}", to=sys.stderr)
-    if lines:
+    if comparison.sentences:
         print()
-        for line in lines:
-            say(line)
-
-
-def _print_columns(comparison: Comparison) -> None:
-    """A column a run."""
-    from ..report.compare_view import name_of
-
-    letters = comparison.letters
-    named = zip(letters, comparison.subjects, strict=True)
-    print_table(("", "run"), [(letter, name_of(subject)) for letter, subject in named], free=(1,))
-    tables = (
-        ("submission", comparison.submissions),
-        ("hyper-parameters", comparison.parameters),
-        ("config", comparison.config),
-        ("clocks", comparison.times),
-        ("accuracy", comparison.curve),
-    )
-    for title, rows in tables:
-        if rows:
-            print()
-            marked = [("*" if row.differs else "", row.name, *row.cells) for row in rows]
-            values = range(2, 2 + len(letters))
-            print_table(("", title, *letters), marked, free=values)
+    for line in comparison.sentences:
+        say(line)
 
 
 NAME_CELLS = 34
 """Of a run's name or a value in a row; a longer one is folded."""
 
 
-def _print_rows(comparison: Comparison, columns: Sequence[Column], order: Sequence[int]) -> None:
+def _print_rows(comparison: Comparison, order: Sequence[int]) -> None:
     """A row a run, in tables of a page's width: the results with the names, then what differs."""
-    from ..report.compare_runs import RESULTS, shared_parameters
-    from ..report.compare_view import name_of
-
-    page, letter_cells = page_cells(), 2 + max(map(len, comparison.letters))
-    leads = {RESULTS: [comparison.letters, tuple(map(name_of, comparison.subjects))]}
-    for group, found in groupby(columns, key=lambda column: column.group):
-        lead = leads.get(group, [comparison.letters])
+    page, letters = page_cells(), comparison.letters
+    letter_cells = 2 + max(map(len, letters))
+    lead = [letters, comparison.names]
+    for group, found in groupby(comparison.table, key=lambda column: column.group):
         taken = sum(min(NAME_CELLS, max(map(len, cells))) + 2 for cells in lead)
-        if group != RESULTS:
+        if len(lead) < 2:
             print(f"\n{group}")
         for number, block in enumerate(_blocks(found, page - taken, page - letter_cells)):
             if number:
@@ -128,18 +88,18 @@ def _print_rows(comparison: Comparison, columns: Sequence[Column], order: Sequen
             titles = ["", "run"][: len(lead)] + [fold_title(one) for one in block]
             most = max(title.count("\n") for title in titles)
             cells = list(zip(*lead, *(one.cells for one in block), strict=True))
-            numbers = range(len(lead), len(titles))
             print_table(
                 tuple("\n" * (most - title.count("\n")) + title for title in titles),
                 [cells[row] for row in order],
                 free=range(1, len(titles)),
-                right=[at for at, one in zip(numbers, block, strict=True) if one.is_number],
+                right=[at for at, one in enumerate(block, len(lead)) if one.is_number],
                 paged=True,
             )
-            lead = lead[:1]
-    if same := shared_parameters(comparison):
+            lead = [letters]
+    if comparison.shared:
         print()
-        print(textwrap.fill("the same in all: " + ", ".join(map(" ".join, same)), page))
+        shared = ", ".join(map(" ".join, comparison.shared))
+        print(textwrap.fill(f"the same in all: {shared}", page))
 
 
 def _blocks(columns: Iterable[Column], left: int, width: int) -> Iterator[list[Column]]:

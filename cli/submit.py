@@ -130,7 +130,7 @@ def _wanted(
 
     preset, texts = split_config(config or "quick", overrides)
     if resume is None:
-        return load_named(preset, on_machine(preset, texts, system), JOB), Last(), []
+        return load_named(preset, on_machine(texts, system), JOB), Last(), []
     if system is not None:
         raise UserError("--system: a new job expected, found --resume; system=NAME goes with it")
     own = preset if config is not None and "=" not in config else None

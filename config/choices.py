@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from typing import Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
-from pydantic_core import core_schema
+if TYPE_CHECKING:
+    from pydantic_core.core_schema import CoreSchema
 
 
 class Choice(NamedTuple):
@@ -88,7 +89,9 @@ class OneOf:
             raise ValueError(self)
         return value
 
-    def __get_pydantic_core_schema__(self, *_: Any) -> core_schema.CoreSchema:
+    def __get_pydantic_core_schema__(self, *_: Any) -> CoreSchema:
+        from pydantic_core import core_schema  # the command line reads the tables without pydantic
+
         return core_schema.no_info_plain_validator_function(self.check)
 
 
@@ -141,6 +144,5 @@ def _pattern(way: str) -> str:
 Network = Annotated[str, OneOf(NETWORKS)]
 Shape = Annotated[str, OneOf(SHAPES)]
 SchedulerName = Annotated[str, OneOf(SCHEDULERS)]
-LauncherName = Annotated[str, OneOf(LAUNCHERS)]
 Algorithm = Annotated[str, OneCall(ALGORITHMS)]
 Groups = Annotated[str, OneGrouping(GROUPINGS)]

@@ -17,33 +17,26 @@ class RankVariables(NamedTuple):
     local_size: str | None
 
 
+def _with_prefix(launcher: str, prefix: str) -> RankVariables:
+    """The variables of a launcher that gives all four one beginning."""
+    names = (f"{prefix}_{name}" for name in ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE"))
+    return RankVariables(launcher, *names)
+
+
+_PER_NODE = "SLURM_NTASKS_PER_NODE"
 LAUNCHED_BY = (
-    RankVariables(
-        "horovodrun", "HOROVOD_RANK", "HOROVOD_SIZE", "HOROVOD_LOCAL_RANK", "HOROVOD_LOCAL_SIZE"
-    ),
-    RankVariables(
-        *("mpirun", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
-        *("OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"),
-    ),
-    RankVariables(
-        *("mvapich2", "MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE"),
-        *("MV2_COMM_WORLD_LOCAL_RANK", "MV2_COMM_WORLD_LOCAL_SIZE"),
-    ),
+    _with_prefix("horovodrun", "HOROVOD"),
+    _with_prefix("mpirun", "OMPI_COMM_WORLD"),
+    _with_prefix("mvapich2", "MV2_COMM_WORLD"),
     RankVariables("hydra", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
-    RankVariables("pals", "PMI_RANK", "PMI_SIZE", "PMI_LOCAL_RANK", "PMI_LOCAL_SIZE"),
+    _with_prefix("pals", "PMI"),
     RankVariables("pals", "PALS_RANKID", "PMI_SIZE", "PALS_LOCAL_RANKID", None),
-    RankVariables(
-        *("jsrun", "JSM_NAMESPACE_RANK", "JSM_NAMESPACE_SIZE"),
-        *("JSM_NAMESPACE_LOCAL_RANK", "JSM_NAMESPACE_LOCAL_SIZE"),
-    ),
+    _with_prefix("jsrun", "JSM_NAMESPACE"),
     # srun by what its --mpi= was: pmix, pmi2, cray_shasta. Slurm's own variables are a batch
     # script's as well, which is no rank.
-    RankVariables("srun", "PMIX_RANK", "SLURM_NTASKS", "SLURM_LOCALID", "SLURM_NTASKS_PER_NODE"),
-    RankVariables("srun", "PMI_RANK", "PMI_SIZE", "SLURM_LOCALID", "SLURM_NTASKS_PER_NODE"),
-    RankVariables(
-        *("srun", "PALS_RANKID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID"),
-        "SLURM_NTASKS_PER_NODE",
-    ),
+    RankVariables("srun", "PMIX_RANK", "SLURM_NTASKS", "SLURM_LOCALID", _PER_NODE),
+    RankVariables("srun", "PMI_RANK", "PMI_SIZE", "SLURM_LOCALID", _PER_NODE),
+    RankVariables("srun", "PALS_RANKID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", _PER_NODE),
 )
 """Asked in this order. Slurm's come last: mpirun within an allocation starts its ranks from one
 task, so that all of them see its SLURM_LOCALID 0. `scripts/bind.sh` has the same order."""

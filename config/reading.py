@@ -16,12 +16,9 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 _OBJECT_BYTES = 16 << 20
-"""Of a JSON object in a run's folder: result.json has some kB."""
+"""The largest JSON object of a run's folder: result.json has some kB."""
 _END_BYTES = 1 << 20
-"""Of either end of a log: 7,000 lines of metrics.jsonl."""
-_PIECE_BYTES = 1 << 20
-_SEARCHED_BYTES = 1 << 30
-"""Of a log that is searched: the largest that is read at all (`logging/parse.py`)."""
+"""How much is read of either end of a log: 7,000 lines of metrics.jsonl."""
 _DESCRIPTOR = re.compile(r"/(?:dev|proc/(?:self|thread-self))/fd/(\d{1,9})")
 _MOST_LINKS = 40  # as Linux follows them
 _FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
@@ -96,20 +93,6 @@ def read_text(path: Path) -> str:
         return path.read_text(errors="replace").strip()
     except OSError:
         return ""
-
-
-def contains(path: Path, words: bytes) -> bool:
-    """Whether a file has these words in it; refusals as of `read_ends`."""
-    before = b""
-    try:
-        with open_file(path, _SEARCHED_BYTES, within=path.parent) as file:
-            while piece := file.read(_PIECE_BYTES):
-                if words in before + piece:
-                    return True
-                before = piece[-len(words) :]
-    except OSError:
-        pass
-    return False
 
 
 def read_object(path: Path, most_bytes: int = _OBJECT_BYTES) -> dict[str, Any]:

@@ -18,11 +18,12 @@ import struct
 import zlib
 from base64 import b64decode, b64encode
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import closing
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
@@ -103,30 +104,17 @@ def pack_split(job: Job, progress: Callable[[int], None]) -> PackedSplit:
             sha.update(content)
             parts.append(part)
             progress(min(len(parts) * PART_IMAGES, len(job.sources)))
-        records.truncate(parts[-1].end if parts else 0)
+        records.seek(records.truncate(parts[-1].end if parts else 0))
         samples = sum(len(_rows(part)) for part in parts)
-        for encoded in _encoded_parts(job, len(parts)):
-            begin = parts[-1].end if parts else 0
-            content, crc32 = encoded.path.read_bytes(), encoded.crc32
-            encoded.path.unlink()
-            if samples != len(parts) * PART_IMAGES:  # bad files before it were left out
-                content = _renumbered(content, encoded.table, samples)
-                crc32 = zlib.crc32(content)
-            records.write(content)
-            records.flush()
-            sha.update(content)
-            encoded.table["offset"] += begin
-            part = Part(
-                end=begin + len(content),
-                crc32=crc32,
-                stamp=encoded.stamp,
-                odd=encoded.odd,
-                rows=b64encode(encoded.table.tobytes()).decode(),
-            )
-            write_file(job.path(len(parts)), json.dumps(part))
-            parts.append(part)
-            samples += len(encoded.table)
-            progress(min(len(parts) * PART_IMAGES, len(job.sources)))
+        with closing(_encoded_parts(job, len(parts))) as encoded_parts:
+            for encoded in encoded_parts:
+                renumber = None if samples == len(parts) * PART_IMAGES else samples
+                part, content = _append(records, encoded, renumber)
+                write_file(job.path(len(parts)), json.dumps(part))
+                sha.update(content)
+                parts.append(part)
+                samples += len(encoded.table)
+                progress(min(len(parts) * PART_IMAGES, len(job.sources)))
     table = np.concatenate([_rows(part) for part in parts])
     with (job.folder / f"{job.split}.idx").open("w") as index:
         index.writelines(f"{n}\t{offset}\n" for n, offset in enumerate(table["offset"].tolist()))
@@ -139,7 +127,28 @@ def pack_split(job: Job, progress: Callable[[int], None]) -> PackedSplit:
     )
 
 
-def _complete_parts(job: Job, records: Any) -> Iterator[tuple[Part, bytes]]:
+def _append(records: BinaryIO, encoded: _Encoded, renumber: int | None) -> tuple[Part, bytes]:
+    """Append a part to the record file. `renumber`: the number of its first record, where bad files
+    before it were left out; None: its records have their numbers."""
+    content, crc32, begin = encoded.path.read_bytes(), encoded.crc32, records.tell()
+    encoded.path.unlink()
+    if renumber is not None:
+        content = _renumbered(content, encoded.table, renumber)
+        crc32 = zlib.crc32(content)
+    records.write(content)
+    records.flush()
+    encoded.table["offset"] += begin
+    part = Part(
+        end=begin + len(content),
+        crc32=crc32,
+        stamp=encoded.stamp,
+        odd=encoded.odd,
+        rows=b64encode(encoded.table.tobytes()).decode(),
+    )
+    return part, content
+
+
+def _complete_parts(job: Job, records: BinaryIO) -> Iterator[tuple[Part, bytes]]:
     """The parts from the first on whose bytes and sources are as they were."""
     for number in range(job.parts):
         try:
@@ -153,7 +162,7 @@ def _complete_parts(job: Job, records: Any) -> Iterator[tuple[Part, bytes]]:
         yield part, content
 
 
-def _encoded_parts(job: Job, first: int) -> Iterator[_Encoded]:
+def _encoded_parts(job: Job, first: int) -> Generator[_Encoded, None, None]:
     """The parts in order from `first` on, encoded by worker processes."""
     processes = max(1, min(job.processes, job.parts - first))
     context = multiprocessing.get_context("fork")

@@ -290,8 +290,7 @@ def pick_pmi(listed: Sequence[str], family: Family | None) -> str:
 
 def read_pmi_list(text: str) -> tuple[str, ...]:
     """The names in the output of `srun --mpi=list`, which older ones begin with `srun: `."""
-    lines = (line.strip() for line in re.sub(r"^srun: ", "", text, flags=re.M).splitlines())
-    return tuple(line for line in lines if re.fullmatch(r"[a-z]\w*", line))
+    return tuple(re.findall(r"^(?:srun: )?\s*([a-z]\w*)\s*$", text, re.M))
 
 
 def _output(*command: str) -> str:

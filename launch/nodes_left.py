@@ -41,8 +41,10 @@ def on_nodes_left(loaded: Loaded, launcher: str, out: Path) -> tuple[Loaded, tup
     left = answering[:nodes]
     of = f"{len(answering)} of {max(nodes, len(hosts))} nodes answer"
     if len(left) < min(least, nodes):
-        raise UserError(f"system.job.min_nodes: {least} expected, {of} ({_shown(answering)})")
-    print(f"{of}: going on with {_shown(left)}", flush=True)
+        raise UserError(
+            f"system.job.min_nodes: {least} expected, {of} ({', '.join(answering) or 'none'})"
+        )
+    print(f"{of}: going on with {', '.join(left)}", flush=True)
     ranks = len(left) * run.system.ranks_per_node
     overrides = [f"system.nodes={len(left)}", *keep_batches(run, ranks)]
     fewer = load(out / "config.yaml", overrides)
@@ -61,11 +63,9 @@ def _answering(run: Run, launcher: str, hosts: Sequence[str]) -> tuple[str, ...]
     job, _ = build_job(run, launcher, ("true",))
     job = job._replace(ranks_per_node=1)
 
-    def starts(*on: str) -> bool:
-        return _starts(launcher, job._replace(ranks=len(on), hosts=on))
+    def starts(host: str) -> bool:
+        return _starts(launcher, job._replace(ranks=1, hosts=(host,)))
 
-    if len(hosts) > _AT_ONCE and starts(*hosts):
-        return tuple(hosts)
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         found = list(pool.map(starts, hosts))
     return tuple(host for host, starts in zip(hosts, found, strict=True) if starts)
@@ -88,9 +88,3 @@ def _starts(launcher: str, job: Job) -> bool:
             os.killpg(child.pid, signal.SIGKILL)  # and what it has started
         child.wait()
         return False
-
-
-def _shown(hosts: Sequence[str]) -> str:
-    most = 8
-    more = f" and {len(hosts) - most} more" if len(hosts) > most else ""
-    return ", ".join(hosts[:most]) + more if hosts else "none"

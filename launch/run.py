@@ -19,7 +19,7 @@ from ..config.atomic import write_file, write_json
 from ..config.errors import UserError
 from ..config.load import Loaded, load
 from ..config.manifest import Manifest
-from ..config.plan import build_plan
+from ..config.plan import build_plan, in_brief
 from ..config.progress import Tracker
 from ..config.reading import read_ends, read_object
 from ..config.recorded import load_named
@@ -27,6 +27,7 @@ from ..config.schema import Run
 from ..data.describe import describe_data
 from ..data.prepare import prepare as prepare_data
 from ..report.reproduction import compare_with_recorded
+from ..report.runs import RUN
 from ..train.checkpoint import Checkpoint
 from ..train.seeding import draw_seed
 from .ending import (
@@ -223,7 +224,7 @@ def begin_run(plan: LaunchPlan) -> None:
     reserve(plan.folder)
     save_config(plan.loaded, plan.folder)
     described = describe_environment(plan.environment, plan.launcher, plan.job.command)
-    write_json(plan.folder / "environment.json", described)
+    write_json(plan.folder / "environment.json", described | {RUN: in_brief(plan.run)})
     announce(plan)
 
 

@@ -18,9 +18,10 @@ from ..config.atomic import write_file, write_json
 from ..config.errors import UserError
 from ..config.finding import printable
 from ..config.load import Loaded
+from ..config.plan import in_brief
 from ..config.reading import read_ends, read_file, read_object
 from ..config.recorded import leads_out
-from ..report.runs import FAILED, KILLED, QUEUED, RUNNING, STOPPED, SUBMISSION
+from ..report.runs import FAILED, KILLED, QUEUED, RUN, RUNNING, STOPPED, SUBMISSION
 from .job_folder import EXIT_STOPPED, exit_code_of, is_driven, put_aside
 from .job_script import JobPaths, job_script
 from .preflight import refusals, refuse
@@ -103,7 +104,8 @@ def submit(
     write_file(plan.folder / "job.sh", plan.script)
     job = _start_here(plan) if scheduler == "local" else _queue(plan)
     with suppress(OSError):  # it has been submitted in any case
-        write_json(plan.folder / SUBMISSION, {"scheduler": scheduler, "job": job, "runs": runs})
+        about = {"scheduler": scheduler, "job": job, "runs": runs, RUN: in_brief(loaded.run)}
+        write_json(plan.folder / SUBMISSION, about)
     return plan, job
 
 

@@ -1,21 +1,14 @@
-"""Where a step went on rank 0, and what each rank needed: from the files of a run."""
+"""Where the time of a run went, from its files: the start-up, the steps of rank 0, all ranks."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
-from functools import partial
 from statistics import fmean, median
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from ..config.finding import number
-from .charts import finish, page_chart
-from .compare import amount
-from .phases import pairs
-from .plots import Plot
-from .run_summary import show
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
+from .run_summary import amount, show
 
 PHASES = {
     "input": "the device waits for the batch",
@@ -34,8 +27,59 @@ _PREDICTED = {
     "host": ("launch_s",),
 }
 """Phase -> the parts of scaling/step.py's `Step` that fall into it."""
+_MOST_BARS = 60
 _MOST_RANKS = 100_000
 _MOST_HOSTS = 12
+_FIRST_OF_THE_CLOCK = re.compile(r"(epoch|step|evaluate)\b")
+
+
+class Bar(NamedTuple):
+    """A span of the start-up; `left` and `width` are percent of the whole start-up."""
+
+    name: str
+    rank: str
+    thread: str
+    start_s: float
+    duration_s: float
+    left: float
+    width: float
+
+
+class StartUp(NamedTuple):
+    """`work_s`: the stages of the busiest rank added up; above `wall_s` where they overlap."""
+
+    bars: tuple[Bar, ...]
+    left_out: int
+    wall_s: float
+    work_s: float
+
+
+def start_up(spans: Sequence[dict[str, Any]]) -> StartUp | None:
+    """Return the spans before the first epoch, by rank and start; None where there are none."""
+    clock = [span["ts"] for span in spans if _FIRST_OF_THE_CLOCK.match(str(span.get("name")))]
+    before = [span for span in spans if not clock or span["ts"] < min(clock)]
+    if not before:
+        return None
+    zero = min(span["ts"] for span in before)
+    wall = max(span["ts"] + span["dur"] for span in before) - zero or 1
+    before.sort(key=lambda span: (show(span.get("pid")), span["ts"]))
+    bars = tuple(
+        Bar(
+            name=show(span.get("name")),
+            rank=show(span.get("pid")),
+            thread=show(span.get("tid")),
+            start_s=(span["ts"] - zero) / 1e6,
+            duration_s=span["dur"] / 1e6,
+            left=100 * (span["ts"] - zero) / wall,
+            width=100 * span["dur"] / wall,
+        )
+        for span in before[:_MOST_BARS]
+    )
+    work: dict[str, float] = {}
+    for span in before:
+        rank = show(span.get("pid"))
+        work[rank] = work.get(rank, 0.0) + span["dur"] / 1e6
+    return StartUp(bars, len(before) - len(bars), wall / 1e6, max(work.values()))
 
 
 class PhaseRow(NamedTuple):
@@ -52,49 +96,43 @@ class PhaseRow(NamedTuple):
 
 
 class StepBreakdown(NamedTuple):
+    """The phases of a step on rank 0, over `points` log points."""
+
     rows: tuple[PhaseRow, ...]
     points: int
     lead_ms: float | None
     """How long a batch lay ready before the device asked for it."""
-    plots: tuple[Plot, ...]
 
 
 def step_breakdown(
     records: Sequence[dict[str, Any]], predicted_s: Mapping[str, float] | None = None
 ) -> StepBreakdown | None:
-    """From the "steps" records of metrics.jsonl; None where there are none.
+    """Sum up the "steps" records of metrics.jsonl; None where there are none.
 
     Args:
-        predicted_s: the parts of a predicted step.
+        records: of one run.
+        predicted_s: the parts of a predicted step by their names, in seconds.
     """
-    medians = {name: _middle(records, f"{name}_p50_ms") for name in PHASES}
-    if None in medians.values():
+    medians = {
+        name: value for name in PHASES if (value := _middle(records, f"{name}_p50_ms")) is not None
+    }
+    if len(medians) < len(PHASES):
         return None
-    total = sum(value or 0.0 for value in medians.values()) or 1.0
+    total_ms = sum(medians.values()) or 1.0
     rows = tuple(
         PhaseRow(
             name=name,
-            meaning=meaning,
-            median_ms=medians[name] or 0.0,
+            meaning=PHASES[name],
+            median_ms=median_ms,
             slow_ms=_middle(records, f"{name}_p90_ms") or 0.0,
-            share=(medians[name] or 0.0) / total,
+            share=median_ms / total_ms,
             predicted_ms=None
             if predicted_s is None
             else 1e3 * sum(predicted_s.get(part, 0.0) for part in _PREDICTED[name]),
         )
-        for name, meaning in PHASES.items()
+        for name, median_ms in medians.items()
     )
-    several = len(pairs(records, "step", "step_p50_ms")) > 1
-    charts = {"Where a step goes": _stack, "Time of a step": _step_times} if several else {}
-    plots = tuple(
-        Plot(
-            title,
-            "ms, rank 0",
-            page_chart(title.lower().replace(" ", "-"), title, partial(draw, records)),
-        )
-        for title, draw in charts.items()
-    )
-    return StepBreakdown(rows, len(records), _middle(records, "input_lead_p50_ms"), plots)
+    return StepBreakdown(rows, len(records), _middle(records, "input_lead_p50_ms"))
 
 
 def _middle(records: Iterable[dict[str, Any]], key: str) -> float | None:
@@ -102,29 +140,8 @@ def _middle(records: Iterable[dict[str, Any]], key: str) -> float | None:
     return median(found) if found else None
 
 
-def _stack(records: Sequence[dict[str, Any]], axes: Axes) -> None:
-    """The phases' medians one upon another."""
-    lines = [pairs(records, "step", f"{name}_p50_ms") for name in PHASES]
-    whole = [line for line in lines if len(line) == len(lines[0])]
-    names = [name for name, line in zip(PHASES, lines, strict=True) if len(line) == len(lines[0])]
-    heights = [[y for _, y in line] for line in whole]
-    axes.stackplot([x for x, _ in whole[0]], heights, labels=names)
-    axes.set(xlabel="step", ylim=(0, 1.35 * max(map(sum, zip(*heights, strict=True)))))
-    finish(axes)
-
-
-def _step_times(records: Sequence[dict[str, Any]], axes: Axes) -> None:
-    """Median, 90th percentile and longest step between log points."""
-    names = {"step_p50_ms": "median", "step_p90_ms": "90th percentile", "step_max_ms": "longest"}
-    for key, name in names.items():
-        line = pairs(records, "step", key)
-        axes.plot([x for x, _ in line], [y for _, y in line], lw=1.5, label=name)
-    axes.set(xlabel="step", ylim=(0, None))
-    finish(axes)
-
-
 class RankRow(NamedTuple):
-    """A figure over all ranks: the least, the middle, the most; `at`: who has the most."""
+    """A figure over all ranks: the least, the middle, the most; `at`: which rank has the most."""
 
     name: str
     least: str
@@ -133,94 +150,106 @@ class RankRow(NamedTuple):
     at: str
 
 
+class HostRow(NamedTuple):
+    """The ranks of a host: their mean times a step."""
+
+    host: str
+    ranks: int
+    computing: str
+    reduction: str
+
+
 class RankSpread(NamedTuple):
+    """What the ranks of a run needed; of hosts those that compute for longest, longest first."""
+
     ranks: int
     rows: tuple[RankRow, ...]
-    hosts: tuple[tuple[str, int, str, str], ...]
-    """The slowest in computing first: host, ranks, computing and exposed reduction a step."""
+    hosts: tuple[HostRow, ...]
     hosts_left_out: int
 
 
 _COMPUTING = "forward and backward"
+_REDUCTION = "exposed reduction"
 _FIGURES = (
     # (name, columns of ranks.json that are added up, by what to divide, unit)
     (_COMPUTING, ("forward_p50_ms", "backward_p50_ms"), 1, "ms"),
-    ("exposed reduction", ("reduction_p50_ms",), 1, "ms"),
+    (_REDUCTION, ("reduction_p50_ms",), 1, "ms"),
     ("waiting for input", ("input_p50_ms",), 1, "ms"),
     ("step", ("step_p50_ms",), 1, "ms"),
     ("longest step", ("step_max_ms",), 1, "ms"),
     ("memory, peak", ("memory_peak_bytes",), 1 << 30, "GiB"),
     ("GPU memory, peak", ("gpu_memory_peak_bytes",), 1 << 30, "GiB"),
+    ("CPU time", ("cpu_s",), 1, "s"),
 )
 
 
 def rank_spread(content: Mapping[str, Any]) -> RankSpread | None:
-    """From the content of ranks.json; None where it is not one."""
-    table, elapsed_s = content.get("ranks"), number(content.get("elapsed_s"))
+    """Sum up the content of ranks.json; None where it is not one."""
+    table = content.get("ranks")
     hosts = table.get("host") if isinstance(table, dict) else None
     if not isinstance(table, dict) or not isinstance(hosts, list):
         return None
     if not 0 < len(hosts) <= _MOST_RANKS:
         return None
-
-    def column(*names: str, divisor: float = 1.0) -> list[float] | None:
-        """The sum of columns by rank; None where a rank has no number there."""
-        sums = [0.0] * len(hosts)
-        for name in names:
-            values = table.get(name)
-            if not isinstance(values, list) or len(values) != len(hosts):
-                return None
-            for rank, value in enumerate(map(number, values)):
-                if value is None:
-                    return None
-                sums[rank] += value / divisor
-        return sums
-
-    def row(name: str, values: list[float], unit: str) -> RankRow:
-        worst = max(range(len(values)), key=values.__getitem__)
-        return RankRow(
-            name,
-            least=amount(min(values), unit),
-            middle=amount(median(values), unit),
-            most=amount(max(values), unit),
-            at=f"rank {worst} on {show(hosts[worst])}",
-        )
-
-    rows = [
-        row(name, values, unit)
-        for name, columns, divisor, unit in _FIGURES
-        if (values := column(*columns, divisor=divisor)) is not None
-    ]
-    if elapsed_s and (values := column("cpu_s", divisor=elapsed_s)) is not None:
-        rows.append(row("cores busy", values, "cores"))
+    names = [show(host) for host in hosts]
+    figures = {
+        name: values
+        for name, columns, divisor, _ in _FIGURES
+        if (values := _added(table, columns, len(hosts), divisor)) is not None
+    }
+    rows = []
+    for name, _, _, unit in _FIGURES:
+        if name in figures:
+            values = figures[name]
+            worst = max(range(len(values)), key=values.__getitem__)
+            rows.append(
+                RankRow(
+                    name=name,
+                    least=amount(min(values), unit),
+                    middle=amount(median(values), unit),
+                    most=amount(max(values), unit),
+                    at=f"rank {worst} on {names[worst]}",
+                )
+            )
     if not rows:
         return None
-    places = _by_host(
-        hosts, column("forward_p50_ms", "backward_p50_ms"), column("reduction_p50_ms")
-    )
-    return RankSpread(
-        len(hosts),
-        tuple(rows),
-        tuple(places[:_MOST_HOSTS]) if len(places) > 1 else (),
-        max(0, len(places) - _MOST_HOSTS),
-    )
+    by_host = _by_host(names, figures) if len(set(names)) > 1 else []
+    left_out = max(0, len(by_host) - _MOST_HOSTS)
+    return RankSpread(len(hosts), tuple(rows), tuple(by_host[:_MOST_HOSTS]), left_out)
 
 
-def _by_host(
-    hosts: Sequence[Any], computing: list[float] | None, reduction: list[float] | None
-) -> list[tuple[str, int, str, str]]:
-    if computing is None or reduction is None:
+def _added(
+    table: Mapping[str, Any], columns: Sequence[str], ranks: int, divisor: float
+) -> list[float] | None:
+    """The sum of columns by rank; None where a rank has no number in one of them."""
+    sums = [0.0] * ranks
+    for name in columns:
+        values = table.get(name)
+        if not isinstance(values, list) or len(values) != ranks:
+            return None
+        for rank, value in enumerate(map(number, values)):
+            if value is None:
+                return None
+            sums[rank] += value / divisor
+    return sums
+
+
+def _by_host(hosts: Sequence[str], figures: Mapping[str, list[float]]) -> list[HostRow]:
+    if _COMPUTING not in figures or _REDUCTION not in figures:
         return []
     ranks_of: dict[str, list[int]] = {}
     for rank, host in enumerate(hosts):
-        ranks_of.setdefault(show(host), []).append(rank)
-    means_ms = {
-        host: [fmean(values[rank] for rank in ranks) for values in (computing, reduction)]
-        for host, ranks in ranks_of.items()
-    }
+        ranks_of.setdefault(host, []).append(rank)
+
+    def mean_ms(name: str, host: str) -> float:
+        return fmean(figures[name][rank] for rank in ranks_of[host])
+
     return [
-        (host, len(ranks_of[host]), amount(computing_ms, "ms"), amount(reduction_ms, "ms"))
-        for host, (computing_ms, reduction_ms) in sorted(
-            means_ms.items(), key=lambda item: -item[1][0]
+        HostRow(
+            host=host,
+            ranks=len(ranks_of[host]),
+            computing=amount(mean_ms(_COMPUTING, host), "ms"),
+            reduction=amount(mean_ms(_REDUCTION, host), "ms"),
         )
+        for host in sorted(ranks_of, key=lambda host: -mean_ms(_COMPUTING, host))
     ]

@@ -119,7 +119,6 @@ def draw_lines(
     marks: Sequence[tuple[str, float]] = (),
     from_zero: bool = False,
     spread_x: bool = False,
-    legend: bool = True,
 ) -> None:
     """Lines with their names, and levels to compare them with.
 
@@ -129,7 +128,6 @@ def draw_lines(
         marks: (name, level), drawn across.
         from_zero: the y axis begins at 0.
         spread_x: a logarithmic x axis where the lines end at very different places.
-        legend: where there are several lines.
     """
     ends = []
     for number, (label, lines) in enumerate(series):
@@ -152,7 +150,7 @@ def draw_lines(
         axes.set_ylim(bottom=0)
     if spread_x and min(ends, default=0) > 0 and max(ends) / min(ends) > _LOG_FROM_RATIO:
         axes.set_xscale("log")
-    finish(axes, legend=legend and len(series) + len(marks) > 1)
+    finish(axes, legend=len(series) + len(marks) > 1)
 
 
 def svg(figure: Figure, **options: Any) -> str:
@@ -166,6 +164,19 @@ def svg(figure: Figure, **options: Any) -> str:
 def save(figure: Figure, path: Path) -> None:
     """Write the figure where an option such as `--plot` says."""
     write_output(path, svg(figure))
+
+
+class Plot(NamedTuple):
+    """A chart of a page, with its title and unit."""
+
+    title: str
+    unit: str
+    chart: Markup
+
+
+def draw_plot(title: str, unit: str, draw: Callable[[Axes], None]) -> Plot:
+    """Draw one chart for a page in which no other has this title."""
+    return Plot(title, unit, page_chart(title.lower().replace(" ", "-"), title, draw))
 
 
 def page_chart(slug: str, title: str, draw: Callable[[Axes], None]) -> Markup:

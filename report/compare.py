@@ -1,7 +1,9 @@
-"""Logs, runs and submissions side by side: hyper-parameters, clocks, curves, where they part."""
+"""Logs, runs and submissions side by side: each is a row, each figure that it has a column."""
 
 from __future__ import annotations
 
+import math
+import re
 import string
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import combinations
@@ -12,61 +14,92 @@ from typing import Any, NamedTuple
 from ..compliance.check_log import check_log
 from ..compliance.submission import check_folder
 from ..config.errors import UserError
+from ..config.finding import number
 from ..config.leaves import flatten
+from ..config.schema import PLACES
+from ..logging.places import job_of, run_folders
 from .divergence import Divergence, diverge
-from .run_folder import Subject, read_subjects
-from .run_summary import RunSummary, in_order, show
+from .run_folder import LogFigures, Subject, read_subjects
+from .run_summary import MISSING, RunSummary, decimals, in_order, show
 
-MOST_SUBJECTS = 100
-MISSING = "-"
-_LOG_CHECK = "log check"
+RESULTS, PARAMETERS, CONFIG = "results", "hyper-parameters", "config"
+SUBMISSION, CLOCKS = "submission", "clocks"
 
 
-class Clock(NamedTuple):
-    """A figure of a run; `key` names it in JSON."""
+class Figure(NamedTuple):
+    """A number that the log of a run gives."""
 
-    key: str
-    name: str
+    title: str
     unit: str
     read: Callable[[RunSummary], float | None]
 
-    def of(self, subject: Subject) -> list[float]:
-        """Of each run of a subject that has it."""
-        return [value for run in subject.runs if (value := self.read(run)) is not None]
+
+RESULT_FIGURES = {
+    "time_to_train_s": Figure("time to train", "s", lambda r: r.run_s),
+    "images_per_s": Figure("training rate", "images/s", lambda r: r.images_per_s),
+    "best_accuracy": Figure("best accuracy", "", lambda r: r.best and r.best.accuracy),
+    "target": Figure("target", "", lambda r: r.target),
+    "epochs_to_target": Figure("epochs to target", "", lambda r: r.reached and r.reached.epoch),
+}
+"""Figures by the name of their column in `--sort` and in JSON."""
+CLOCK_FIGURES = {
+    "time_to_target_s": Figure("time to target", "s", lambda r: r.reached and r.reached.time_s),
+    "init_s": Figure("init", "s", lambda r: r.init_s),
+    "init_stop_to_run_start_s": Figure("init_stop to run_start", "s", lambda r: r.start_gap_s),
+    "epoch_s": Figure("time per epoch", "s", lambda r: r.epoch_s),
+    "eval_s": Figure("time per evaluation", "s", lambda r: r.eval_s),
+}
+FIGURES = {**RESULT_FIGURES, **CLOCK_FIGURES}
+_RATIOS = {
+    "time_to_train_s": ("time_to_train_ratio", "time / A"),
+    "images_per_s": ("images_per_s_ratio", "images/s / A"),
+}
+"""Figures with a column for their ratio to the first subject's: its key and title."""
 
 
-CLOCKS = (
-    Clock("time_to_target_s", "time to target", "s", lambda r: r.reached and r.reached.time_s),
-    Clock("time_to_train_s", "time to train (run_start to run_stop)", "s", lambda r: r.run_s),
-    Clock("init_s", "init (init_start to init_stop)", "s", lambda r: r.init_s),
-    Clock("init_stop_to_run_start_s", "init_stop to run_start", "s", lambda r: r.start_gap_s),
-    Clock("epoch_s", "time per epoch", "s", lambda r: r.epoch_s),
-    Clock("eval_s", "time per evaluation", "s", lambda r: r.eval_s),
-    Clock("images_per_s", "training rate", "images/s", lambda r: r.images_per_s),
-    Clock("epochs_to_target", "epochs to target", "", lambda r: r.reached and r.reached.epoch),
-    Clock("best_accuracy", "best accuracy", "", lambda r: r.best and r.best.accuracy),
-    Clock("target", "target", "", lambda r: r.target),
-)
+class Column(NamedTuple):
+    """One column; `cells` are shown, `values` sorted by and given in JSON (None: not known)."""
+
+    group: str
+    key: str
+    """What `--sort` calls it."""
+    title: str
+    cells: tuple[str, ...]
+    values: tuple[float | str | None, ...]
+
+    @property
+    def differs(self) -> bool:
+        """Whether two subjects have different values."""
+        return len({cell for cell in self.cells if cell != MISSING}) > 1
+
+    @property
+    def places(self) -> tuple[int | None, ...]:
+        """The place of each row by rising value, numbers before texts; the same for equal ones."""
+        keys: list[Any] = [v if v is None else (isinstance(v, str), v) for v in self.values]
+        rising = sorted({key for key in keys if key is not None})
+        return tuple(None if key is None else rising.index(key) for key in keys)
+
+    @property
+    def is_number(self) -> bool:
+        """Whether all values that are known are numbers."""
+        return not any(isinstance(value, str) for value in self.values)
 
 
-class Row(NamedTuple):
-    """One line of a table: a text for each column; `differs` where two known values do."""
+class CurveRow(NamedTuple):
+    """The evaluations at one epoch: a text for each subject."""
 
-    name: str
+    title: str
     cells: tuple[str, ...]
     differs: bool = False
 
 
 class Comparison(NamedTuple):
-    """Subjects, each held against the first. Letters A, B, ..., Z, AA, AB, ... name them."""
+    """Subjects, each compared with the first."""
 
     subjects: tuple[Subject, ...]
-    submissions: tuple[Row, ...]
-    parameters: tuple[Row, ...]
-    config: tuple[Row, ...]
-    """Values of the configs that differ, where at least two subjects have one."""
-    times: tuple[Row, ...]
-    curve: tuple[Row, ...]
+    columns: tuple[Column, ...]
+    """Of what any subject has, by groups."""
+    curve: tuple[CurveRow, ...]
     divergences: tuple[Divergence, ...]
     """Of the second, third, ... subject from the first."""
     same_files: tuple[str, ...]
@@ -76,36 +109,59 @@ class Comparison(NamedTuple):
         return tuple(map(letter, range(len(self.subjects))))
 
     @property
-    def verdicts(self) -> tuple[str, ...]:
-        """Of each subject, as `judged` says them."""
-        return next(row.cells for row in self.submissions if row.name == _LOG_CHECK)
+    def names(self) -> tuple[str, ...]:
+        return tuple(map(name_of, self.subjects))
+
+    @property
+    def table(self) -> tuple[Column, ...]:
+        """The columns of a table of runs: the results and clocks, and all else that differs."""
+        ratios = (key for key, _ in _RATIOS.values())
+        always = {"log_check", "parts_at_epoch", *FIGURES, *ratios} - {"target"}
+        return tuple(one for one in self.columns if one.differs or one.key in always)
+
+    @property
+    def shared(self) -> tuple[tuple[str, str], ...]:
+        """Title and value of each hyper-parameter that is the same in all logs that have it."""
+        return tuple(
+            (column.title, next(cell for cell in column.cells if cell != MISSING))
+            for column in self.columns
+            if column.group == PARAMETERS and not column.differs
+        )
+
+    @property
+    def sentences(self) -> tuple[str, ...]:
+        """What `divergences` and `same_files` say, a sentence each."""
+        lines = list(self.same_files)
+        for name, found in zip(self.letters[1:], self.divergences, strict=True):
+            lines.append(f"A and {name}: {found.curve_text}")
+            if found.first_bit is not None:
+                lines.append(f"A and {name}, same config and seed: {found.first_bit.text}")
+        return tuple(lines)
 
 
-def letter(number: int) -> str:
-    """0 -> A, 25 -> Z, 26 -> AA."""
-    before, last = divmod(number, len(string.ascii_uppercase))
+def letter(index: int) -> str:
+    """Return the letter of a subject: 0 -> A, 25 -> Z, 26 -> AA."""
+    before, last = divmod(index, len(string.ascii_uppercase))
     return (letter(before - 1) if before else "") + string.ascii_uppercase[last]
 
 
-def compare(subjects: Sequence[Subject]) -> Comparison:
-    """Put subjects side by side. Raises UserError: too many, or none with a readable log."""
-    if not 1 <= len(subjects) <= MOST_SUBJECTS:
-        raise UserError(f"1 to {MOST_SUBJECTS} logs or folders expected, found {len(subjects)}")
-    first = subjects[0]
-    return Comparison(
-        subjects=tuple(subjects),
-        submissions=_submissions(subjects),
-        parameters=_parameters(subjects),
-        config=_config(subjects),
-        times=tuple(_time_row(subjects, clock) for clock in CLOCKS),
-        curve=_curve(subjects),
-        divergences=tuple(diverge(first, other) for other in subjects[1:]),
-        same_files=tuple(_same_files(subjects)),
-    )
+def name_of(subject: Subject) -> str:
+    """Return a short name: the last two parts of the path; a job's for its logs, ORG/SYSTEM for
+    those of a submission."""
+    path = subject.path.resolve()
+    job = job_of(path)
+    if job is None:
+        parts = path.parts[-2:]
+    elif run_folders(job):
+        parts = job.parts[-2:]
+    else:
+        parts = (job.name, path.parent.name)
+    return show("/".join(parts))
 
 
 def read_all(paths: Iterable[Path]) -> list[Subject]:
-    """The subjects of several paths, in their order. Raises UserError: none, or no log in one."""
+    """Read the subjects of several paths, in their order. Raises UserError: none, or no log in
+    one."""
     subjects = [subject for path in paths for subject in read_subjects(path)]
     for subject in subjects:
         if not subject.logs:
@@ -113,32 +169,119 @@ def read_all(paths: Iterable[Path]) -> list[Subject]:
     return subjects
 
 
-def amount(value: float | None, unit: str = "") -> str:
-    """A number for people: about five digits, thousands marked, its unit."""
-    if value is None:
-        return MISSING
-    text = f"{value:,.{decimals(value)}f}" if unit else f"{value:.6g}"
-    return f"{text} {unit}".rstrip()
+def compare(subjects: Sequence[Subject]) -> Comparison:
+    """Compare subjects, one or more, with the first of them."""
+    divergences = tuple(diverge(subjects[0], other) for other in subjects[1:])
+    found = (
+        *_result_columns(subjects, divergences),
+        *_parameter_columns(subjects),
+        *_config_columns(subjects),
+        *_submission_columns(subjects),
+        *(_figure_column(CLOCKS, key, subjects) for key in CLOCK_FIGURES),
+    )
+    return Comparison(
+        subjects=tuple(subjects),
+        columns=tuple(one for one in found if any(cell != MISSING for cell in one.cells)),
+        curve=_curve(subjects),
+        divergences=divergences,
+        same_files=tuple(_same_files(subjects)),
+    )
 
 
-def decimals(value: float) -> int:
-    """Digits after the point of an amount with a unit."""
-    size = abs(value)
-    return 3 if size < 10 else 2 if size < 100 else 1 if size < 10_000 else 0
+def order_of(columns: Sequence[Column], sort: str | None, count: int) -> list[int]:
+    """Return the rows by `--sort COLUMN`, or -COLUMN for falling values; what has no value comes
+    last. Raises UserError: there is no such column."""
+    if sort is None:
+        return list(range(count))
+    name = sort.removeprefix("-")
+    column = next((column for column in columns if column.key == name), None)
+    if column is None:
+        keys = ", ".join(dict.fromkeys(column.key for column in columns))
+        raise UserError(f"--sort: one of {keys} expected, found {name}")
+    places = column.places
+    known = [row for row in range(count) if places[row] is not None]
+    known.sort(key=lambda row: places[row] or 0, reverse=sort.startswith("-"))
+    return [*known, *(row for row in range(count) if places[row] is None)]
 
 
-def _submissions(subjects: Sequence[Subject]) -> tuple[Row, ...]:
-    rows = []
-    for name in ("org", "platform", "division", "status"):
-        cells = [_joined(run.submission.get(name) for run in s.runs) for s in subjects]
-        rows.append(_row(name, cells))
-    rows.append(_row("runs", [str(len(subject.logs)) for subject in subjects]))
-    rows.append(_row(_LOG_CHECK, [judged(subject) for subject in subjects]))
-    statuses = [_joined(run.status or "no run_stop" for run in s.runs) for s in subjects]
-    return (*rows, _row("run_stop", statuses))
+def to_json(comparison: Comparison, order: Sequence[int] | None = None) -> dict[str, Any]:
+    """Return the comparison for programs: numbers as logged, nothing rounded.
+
+    Args:
+        comparison: what is shown.
+        order: of the subjects, by number; None: as they were given.
+    """
+    columns = comparison.table
+    subjects = [
+        {
+            "letter": letter(row),
+            "path": str(subject.path),
+            "notes": list(subject.notes),
+            "row": {column.key: column.values[row] for column in columns},
+            "runs": [_run_json(log) for log in subject.logs],
+        }
+        for row, subject in enumerate(comparison.subjects)
+    ]
+    return {
+        "subjects": subjects if order is None else [subjects[row] for row in order],
+        "divergences": [
+            {
+                "left": "A",
+                "right": name,
+                **found._asdict(),
+                "parting": found.parting and found.parting._asdict(),
+                "first_bit": found.first_bit and found.first_bit._asdict(),
+            }
+            for name, found in zip(comparison.letters[1:], comparison.divergences, strict=True)
+        ],
+        "same_files": list(comparison.same_files),
+    }
 
 
-def judged(subject: Subject) -> str:
+def _run_json(log: LogFigures) -> dict[str, Any]:
+    run = log.figures
+    return {
+        "path": str(log.path),
+        "sha256": log.digest,
+        "submission": run.submission,
+        "status": run.status,
+        "parameters": {key: _json_value(value) for key, value in run.parameters.items()},
+        **{key: figure.read(run) for key, figure in FIGURES.items()},
+        "evaluations": [
+            {"epoch": one.epoch, "time_s": one.time_s, "accuracy": one.accuracy}
+            for one in run.evaluations
+        ],
+        "epoch_times_s": [
+            {"epoch": one.epoch, "epochs": one.epochs, "duration_s": one.duration_s}
+            for one in run.epochs
+        ],
+    }
+
+
+def _json_value(value: Any) -> Any:
+    """Numbers and text as they are, all else (NaN, lists, objects) as text."""
+    plain = value is None or isinstance(value, bool | str) or number(value) is not None
+    return value if plain else show(value)
+
+
+def _result_columns(
+    subjects: Sequence[Subject], divergences: Sequence[Divergence]
+) -> Iterable[Column]:
+    """The results; the last two are those that a narrow page may leave to the right."""
+    columns = {key: _figure_column(RESULTS, key, subjects) for key in RESULT_FIGURES}
+    epochs = columns.pop("epochs_to_target")
+    for key, column in columns.items():
+        yield column
+        if key in _RATIOS:
+            yield _ratio_column(column, subjects)
+    yield _text_column(RESULTS, "log check", [_verdict(subject) for subject in subjects])
+    statuses = [_joined(run.status or "no run_stop" for run in one.runs) for one in subjects]
+    yield _text_column(RESULTS, "run_stop", statuses)
+    yield epochs
+    yield _parting_column(divergences)
+
+
+def _verdict(subject: Subject) -> str:
     """The verdict on a log, or on several as a submission, without the official checker."""
     if not subject.files:
         return MISSING
@@ -147,60 +290,111 @@ def judged(subject: Subject) -> str:
     return check_log(subject.files[0], official=False).verdict
 
 
-def _parameters(subjects: Sequence[Subject]) -> tuple[Row, ...]:
-    rows = []
-    for name in in_order(key for s in subjects for run in s.runs for key in run.parameters):
+def _parameter_columns(subjects: Sequence[Subject]) -> Iterable[Column]:
+    for name in in_order(key for one in subjects for run in one.runs for key in run.parameters):
         # The unit of decay steps is not logged: published logs have epochs as well as steps.
         title = f"{name} (unit not logged)" if name.endswith("decay_steps") else name
-        cells = [_joined(_values(s.runs, name), several=name == "seed") for s in subjects]
-        rows.append(_row(title, cells))
-    return tuple(rows)
+        cells = [_joined(_values(one.runs, name)) for one in subjects]
+        yield _text_column(PARAMETERS, title, cells)
 
 
-def _values(runs: Iterable[RunSummary], name: str) -> Iterable[str | None]:
+def _values(runs: Iterable[RunSummary], name: str) -> Iterable[str]:
     for run in runs:
-        value = run.parameters.get(name)
-        if isinstance(value, list):
-            yield " | ".join(show(one) for one in value)
-        else:
-            yield show(value) if name in run.parameters else None
+        if name in run.parameters:
+            value = run.parameters[name]
+            yield " | ".join(map(show, value)) if isinstance(value, list) else show(value)
 
 
-def _config(subjects: Sequence[Subject]) -> tuple[Row, ...]:
+def _config_columns(subjects: Sequence[Subject]) -> Iterable[Column]:
+    """The values of configs, but for paths and for what the logs have under the same name."""
     trees: list[Mapping[str, Any] | None] = [
-        dict(flatten(s.folder.config.to_dict())) if s.folder and s.folder.config else None
-        for s in subjects
+        dict(flatten(one.folder.config.to_dict())) if one.folder and one.folder.config else None
+        for one in subjects
     ]
-    keys = dict.fromkeys(key for tree in trees if tree is not None for key in tree)
-    rows = []
-    for key in keys:
+    logged = {name for one in subjects for run in one.runs for name in run.parameters}
+    for key in dict.fromkeys(key for tree in trees if tree is not None for key in tree):
+        if key.startswith(PLACES) or key.rpartition(".")[2] in logged:
+            continue
         cells = [MISSING if t is None else show(t[key]) if key in t else "absent" for t in trees]
-        row = _row(key, cells)
-        if row.differs:
-            rows.append(row)
-    return tuple(rows)
+        yield _text_column(CONFIG, key, cells)
 
 
-def _time_row(subjects: Sequence[Subject], clock: Clock) -> Row:
-    cells = []
-    for known in map(clock.of, subjects):
-        if not known:
-            cells.append(MISSING)
-        elif len(known) == 1 or min(known) == max(known):
-            cells.append(amount(known[0], clock.unit))
-        else:
-            low, high = amount(min(known), "_").rstrip(" _"), amount(max(known), clock.unit)
-            span = f"{low} to {high}"
-            cells.append(f"{amount(median(known), clock.unit)} ({span})" if clock.unit else span)
-    return Row(clock.name, tuple(cells), differs=clock.key == "target" and _differs(cells))
+def _submission_columns(subjects: Sequence[Subject]) -> Iterable[Column]:
+    for name in ("org", "platform", "division", "status"):
+        cells = [_joined(run.submission.get(name, "") for run in one.runs) for one in subjects]
+        yield _text_column(SUBMISSION, name, cells)
+    yield _text_column(SUBMISSION, "runs", [str(len(subject.logs)) for subject in subjects])
 
 
-def _curve(subjects: Sequence[Subject]) -> tuple[Row, ...]:
+def _figure_column(group: str, key: str, subjects: Iterable[Subject]) -> Column:
+    """The median of each subject's runs, all with the same number of decimals."""
+    title, unit, read = FIGURES[key]
+    known = [[v for run in one.runs if (v := read(run)) is not None] for one in subjects]
+    values = [median(found) if found else None for found in known]
+    digits = decimals(min((abs(value) for value in values if value is not None), default=0.0))
+    form = f",.{digits}f" if unit else ".5f" if key == "best_accuracy" else ".6g"
+    return Column(
+        group=group,
+        key=key,
+        title=f"{title}, {unit}" if unit else title,
+        cells=tuple(MISSING if value is None else format(value, form) for value in values),
+        values=tuple(values),
+    )
+
+
+def _ratio_column(column: Column, subjects: Sequence[Subject]) -> Column:
+    """The ratio to the first row's value; of times only where all runs of both reached their
+    target."""
+    is_time = column.key == "time_to_train_s"
+    numbers = [
+        value
+        if isinstance(value, float) and (not is_time or all(run.reached for run in one.runs))
+        else None
+        for value, one in zip(column.values, subjects, strict=True)
+    ]
+    first = numbers[0]
+    values = [None if value is None or not first else value / first for value in numbers]
+    cells = [MISSING if v is None else f"{v:.2f}" if v < 100 else f"{v:,.0f}" for v in values]
+    key, title = _RATIOS[column.key]
+    return Column(column.group, key, title, tuple(cells), tuple(values))
+
+
+def _parting_column(divergences: Iterable[Divergence]) -> Column:
+    """Where each curve of accuracies leaves the first one's by more than the spread."""
+    epochs: list[float | None] = [None]
+    cells = [MISSING]
+    for found in divergences:
+        epochs.append(found.parting.epoch if found.parting else None)
+        agrees = "agrees" if found.compared else MISSING
+        cells.append(f"{found.parting.epoch:g}" if found.parting else agrees)
+    return Column(RESULTS, "parts_at_epoch", "parts from A, epoch", tuple(cells), tuple(epochs))
+
+
+def _text_column(group: str, title: str, cells: Sequence[str]) -> Column:
+    key = title.partition(" (")[0].replace(" ", "_")
+    return Column(group, show(key), show(title), tuple(cells), tuple(map(_value, cells)))
+
+
+def _value(cell: str) -> float | str | None:
+    """What a cell is sorted by: its number where it is one."""
+    if cell == MISSING:
+        return None
+    if re.fullmatch(r"[-+]?\d+(\.\d*)?(e[-+]?\d+)?", cell, re.ASCII | re.IGNORECASE):
+        return value if math.isfinite(value := float(cell)) else cell
+    return cell
+
+
+def _joined(values: Iterable[str]) -> str:
+    """The value that all runs share, else the different ones."""
+    return show(", ".join(dict.fromkeys(values))) or MISSING
+
+
+def _curve(subjects: Sequence[Subject]) -> tuple[CurveRow, ...]:
     """Mean accuracy and time after run_start by epoch."""
     tables = [_by_epoch(subject) for subject in subjects]
     epochs = sorted({epoch for table in tables for epoch in table})
     return tuple(
-        Row(f"epoch {epoch:g}", tuple(table.get(epoch, MISSING) for table in tables))
+        CurveRow(f"epoch {epoch:g}", tuple(table.get(epoch, MISSING) for table in tables))
         for epoch in epochs
     )
 
@@ -214,34 +408,17 @@ def _by_epoch(subject: Subject) -> dict[float, str]:
     cells = {}
     for epoch, points in found.items():
         times = [time_s for _, time_s in points if time_s is not None]
-        when = f" at {amount(fmean(times), 's')}" if times else ""
+        when = f" at {fmean(times):,.2f} s" if times else ""
         cells[epoch] = f"{fmean(accuracy for accuracy, _ in points):.5f}{when}"
     return cells
-
-
-def _joined(values: Iterable[str | None], *, several: bool = False) -> str:
-    """The value that all runs share, else the different ones; `several`: only how many."""
-    known = list(dict.fromkeys(value for value in values if value is not None))
-    if several and len(known) > 1:
-        return f"{len(known)} values"
-    return show(", ".join(known)) if known else MISSING
-
-
-def _row(name: str, cells: Sequence[str]) -> Row:
-    return Row(show(name), tuple(cells), _differs(cells))
-
-
-def _differs(cells: Iterable[str]) -> bool:
-    return len({cell for cell in cells if cell != MISSING}) > 1
 
 
 def _same_files(subjects: Sequence[Subject]) -> Iterable[str]:
     for (i, left), (j, right) in combinations(enumerate(subjects), 2):
         shared = {log.digest for log in left.logs} & {log.digest for log in right.logs}
         if shared:
-            one, other = letter(i), letter(j)
             yield (
-                f"{one} and {other}: {len(shared)} of their logs "
+                f"{letter(i)} and {letter(j)}: {len(shared)} of their logs "
                 f"{'is' if len(shared) == 1 else 'are'} the same run "
                 f"(same bytes, SHA-256 {min(shared)[:12]}...)"
             )

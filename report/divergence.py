@@ -21,7 +21,7 @@ from ..config.leaves import flatten
 from ..config.load import Loaded
 from ..config.schema import PLACES
 from .run_folder import Subject
-from .run_summary import RunSummary
+from .run_summary import RunSummary, show
 
 _SIGMAS = 3.0
 _MAX_GAP_EPOCHS = 5.0
@@ -41,9 +41,15 @@ class FirstBit(NamedTuple):
     """The first value in which two runs of one config differ; `where` None: in none."""
 
     compared: int
-    where: str | None
-    left: float | None
-    right: float | None
+    where: str | None = None
+    left: float | None = None
+    right: float | None = None
+
+    @property
+    def text(self) -> str:
+        if self.where is None:
+            return f"the same in every bit of {self.compared} losses and accuracies"
+        return f"first bitwise difference: {show(self.where)}, {self.left!r} against {self.right!r}"
 
 
 class Divergence(NamedTuple):
@@ -56,37 +62,57 @@ class Divergence(NamedTuple):
     first_bit: FirstBit | None
     """None for runs of different configs or of several logs."""
 
+    @property
+    def curve_text(self) -> str:
+        if not self.compared:
+            return "no evaluation at a common epoch"
+        how = f"evaluations compared: {self.compared}, {self.basis}"
+        if self.interpolated:
+            how += f", {self.interpolated} interpolated"
+        if self.parting is None:
+            return f"the curves agree within 3 standard deviations ({how})"
+        epoch, left, right, limit = self.parting
+        return (
+            f"the curves part at epoch {epoch:g}: {left:.5f} against {right:.5f}, "
+            f"{abs(left - right):.5f} apart, limit {limit:.5f} ({how})"
+        )
 
-class _Point(NamedTuple):
+
+class _MeanAccuracy(NamedTuple):
+    """The mean over `runs` runs at an epoch; `variance` is None for a single run."""
+
     mean: float
     runs: int
     variance: float | None
-    interpolated: bool
+    interpolated: bool = False
 
 
 def diverge(left: Subject, right: Subject) -> Divergence:
     """Compare two subjects at the evaluations of the left one."""
-    curves = _curve(left.runs), _curve(right.runs)
-    images = _eval_images(left.runs)
-    compared = interpolated = 0
-    several = False
+    curve, other = _curve(left.runs), _curve(right.runs)
+    images = number(left.runs[0].parameters.get("eval_samples")) if left.runs else None
+    images = max(images or benchmark.IMAGENET_EVAL_SAMPLES, 1)
+    pairs = [(epoch, _at(curve, epoch), _at(other, epoch)) for epoch in curve]
+    found = [(epoch, a, b) for epoch, a, b in pairs if a is not None and b is not None]
     parting = None
-    for epoch in curves[0]:
-        a, b = _at(curves[0], epoch), _at(curves[1], epoch)
-        if a is None or b is None:
-            continue
-        compared += 1
-        interpolated += b.interpolated
-        several = several or a.variance is not None or b.variance is not None
+    for epoch, a, b in found:
         limit = _SIGMAS * _spread(a, b, images) * math.sqrt(1 / a.runs + 1 / b.runs)
-        if parting is None and abs(a.mean - b.mean) > limit:
+        if abs(a.mean - b.mean) > limit:
             parting = Parting(epoch, a.mean, b.mean, limit)
-    basis = "run-to-run spread" if several else "sampling error alone: one run each"
-    return Divergence(compared, interpolated, basis, parting, first_bit(left, right))
+            break
+    several = any(one.variance is not None for _, a, b in found for one in (a, b))
+    return Divergence(
+        compared=len(found),
+        interpolated=sum(b.interpolated for _, _, b in found),
+        basis="run-to-run spread" if several else "sampling error alone: one run each",
+        parting=parting,
+        first_bit=first_bit(left, right),
+    )
 
 
 def first_bit(left: Subject, right: Subject) -> FirstBit | None:
-    """The first loss or accuracy in which two runs of one config and seed differ in any bit."""
+    """Return the first loss or accuracy in which two runs of one config and seed differ in any
+    bit; None for runs that are not of one config."""
     if len(left.logs) != 1 or len(right.logs) != 1 or not _same_config(left, right):
         return None
     thinned = any(one.folder is not None and one.folder.thinned for one in (left, right))
@@ -96,7 +122,7 @@ def first_bit(left: Subject, right: Subject) -> FirstBit | None:
             return FirstBit(len(pairs), f"{where} against {other}", a, b)
         if a != b:
             return FirstBit(len(pairs), where, a, b)
-    return FirstBit(len(pairs), None, None, None)
+    return FirstBit(len(pairs))
 
 
 def _same_config(left: Subject, right: Subject) -> bool:
@@ -108,8 +134,8 @@ def _same_config(left: Subject, right: Subject) -> bool:
 
 
 def without_places(config: Loaded) -> dict[str, Any]:
-    """The leaves of a config by dotted path, without those that change no result: where files lie,
-    and what to draw where there are none."""
+    """Return the leaves of a config by dotted path, without those that change no result: where
+    files lie, and what to draw where there are none."""
     places = (*PLACES, SYNTHETIC)
     return {key: value for key, value in flatten(config.to_dict()) if not key.startswith(places)}
 
@@ -124,10 +150,8 @@ def _values(subject: Subject, from_log: bool) -> Iterator[tuple[str, float | Non
                 yield f"accuracy of epoch {record.get('epoch')}", number(record.get("accuracy"))
         return
     for one in subject.runs[0].evaluations:
-        yield (
-            f"accuracy of epoch {one.epoch:g}" if one.epoch is not None else "accuracy",
-            (one.accuracy),
-        )
+        where = "accuracy" if one.epoch is None else f"accuracy of epoch {one.epoch:g}"
+        yield where, one.accuracy
 
 
 def _curve(runs: Sequence[RunSummary]) -> dict[float, list[float]]:
@@ -140,11 +164,10 @@ def _curve(runs: Sequence[RunSummary]) -> dict[float, list[float]]:
     return dict(sorted(found.items()))
 
 
-def _at(curve: dict[float, list[float]], epoch: float) -> _Point | None:
+def _at(curve: dict[float, list[float]], epoch: float) -> _MeanAccuracy | None:
     if epoch in curve:
         known = curve[epoch]
-        spread = variance(known) if len(known) > 1 else None
-        return _Point(fmean(known), len(known), spread, interpolated=False)
+        return _MeanAccuracy(fmean(known), len(known), variance(known) if len(known) > 1 else None)
     epochs = list(curve)
     after = bisect_left(epochs, epoch)
     if not 0 < after < len(epochs) or epochs[after] - epochs[after - 1] > _MAX_GAP_EPOCHS:
@@ -153,17 +176,12 @@ def _at(curve: dict[float, list[float]], epoch: float) -> _Point | None:
     share = (epoch - low) / (high - low)
     mean = fmean(curve[low]) * (1 - share) + fmean(curve[high]) * share
     runs = min(len(curve[low]), len(curve[high]))
-    ends = [variance(curve[e]) for e in (low, high) if len(curve[e]) > 1]
-    return _Point(mean, runs, max(ends) if ends else None, interpolated=True)
+    ends = [variance(curve[end]) for end in (low, high) if len(curve[end]) > 1]
+    return _MeanAccuracy(mean, runs, max(ends) if ends else None, interpolated=True)
 
 
-def _spread(a: _Point, b: _Point, images: float) -> float:
+def _spread(a: _MeanAccuracy, b: _MeanAccuracy, images: float) -> float:
     known = [(p.variance, p.runs - 1) for p in (a, b) if p.variance is not None and p.runs > 1]
     pooled = sum(v * n for v, n in known) / sum(n for _, n in known) if known else 0.0
     p = min(max((a.mean + b.mean) / 2, 0.0), 1.0)
     return math.sqrt(max(pooled, p * (1 - p) / images))
-
-
-def _eval_images(runs: Sequence[RunSummary]) -> float:
-    images = number(runs[0].parameters.get("eval_samples")) if runs else None
-    return images if images is not None and images >= 1 else benchmark.IMAGENET_EVAL_SAMPLES

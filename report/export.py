@@ -10,7 +10,7 @@ import importlib
 import io
 import re
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,24 +18,10 @@ from typing import Any, NamedTuple
 from ..config.atomic import write_output
 from ..config.errors import UserError, failing_as, show
 from ..config.finding import number, printable
-from ..config.leaves import flatten
 from ..logging.places import run_folders
 from .run_folder import RunFolder, read_folder
 
 _KEY = re.compile(r"[A-Za-z_]\w{0,59}")
-_OUTCOME = ("time_to_train_s", "eval_accuracy", "images_per_s", "epochs", "init_s", "ranks")
-"""Of result.json, the numbers by which runs are compared."""
-_LEARNING = ("batch.", "comm.", "model.", "optimizer.", "schedule.", "seed")
-
-
-class Point(NamedTuple):
-    """One number of one record of metrics.jsonl."""
-
-    tag: str
-    """`train/loss`: kind and key."""
-    step: int
-    unix_s: float
-    value: float
 
 
 class Exported(NamedTuple):
@@ -46,24 +32,9 @@ class Exported(NamedTuple):
     start_unix_s: float
     """Its `run_start`, where the seconds of its records begin."""
 
-    def points(self) -> Iterator[Point]:
-        """All numbers, record by record; a record without a step has that of the one before."""
-        step = 0
-        for record in self.folder.metrics:
-            step = _step(record, step)
-            unix_s = self.start_unix_s + (number(record.get("time_s")) or 0.0)
-            for key, value in _numbers(record).items():
-                yield Point(f"{record.get('kind')}/{key}", step, unix_s, value)
-
-    def parameters(self) -> dict[str, Any]:
-        """The leaves of its config."""
-        config = self.folder.config
-        return dict(flatten(config.to_dict())) if config else {}
-
-    def outcome(self) -> dict[str, float]:
-        """What it came to, in numbers."""
-        found = {key: number(self.folder.result.get(key)) for key in _OUTCOME}
-        return {key: value for key, value in found.items() if value is not None}
+    def unix_s(self, record: Mapping[str, Any]) -> float:
+        """Return the time of a record, in seconds since 1970."""
+        return self.start_unix_s + (number(record.get("time_s")) or 0.0)
 
 
 def read_runs(paths: Sequence[Path]) -> tuple[list[Exported], list[str]]:
@@ -96,11 +67,6 @@ def _read(path: Path) -> Exported | None:
     return Exported(name, folder, next(starts, 0.0) / 1000)
 
 
-def _step(record: Mapping[str, Any], before: int) -> int:
-    step = number(record.get("step"))
-    return before if step is None else int(step)
-
-
 def _numbers(record: Mapping[str, Any]) -> dict[str, float]:
     """Its numbers but for those that say when."""
     found = {key: number(value) for key, value in record.items() if _KEY.fullmatch(key)}
@@ -117,7 +83,7 @@ def to_csv(runs: Sequence[Exported]) -> str:
         {
             "run": _cell(run.name),
             "kind": _cell(record.get("kind")),
-            "unix_s": run.start_unix_s + (number(record.get("time_s")) or 0.0),
+            "unix_s": run.unix_s(record),
             **{key: record.get(key) for key in ("time_s", "step")},
             **_numbers(record),
         }
@@ -145,37 +111,27 @@ def _cell(value: Any) -> Any:
 
 
 def to_tensorboard(runs: Sequence[Exported], out: Path) -> None:
-    """An event file for each run, in a folder of its name below `out`; it replaces that of an
-    earlier export. Raises UserError: it cannot be written, or tensorboardX is not installed."""
+    """Write an event file for each run, in a folder of its name below `out`; it replaces that of an
+    earlier export. A record without a step has that of the one before. Raises UserError: it cannot
+    be written, or tensorboardX is not installed."""
     tensorboard = extra("tensorboardX", "tensorboard")
-    from tensorboardX.summary import hparams
-
     for run in runs:
         with tempfile.TemporaryDirectory() as scratch:
             with tensorboard.SummaryWriter(scratch) as writer:
-                for point in run.points():
-                    writer.add_scalar(point.tag, point.value, point.step, walltime=point.unix_s)
-                outcome = run.outcome()
-                for summary in hparams(
-                    _hyperparameters(run), {f"result/{key}": 0 for key in outcome}
-                ):
-                    writer.file_writer.add_summary(summary)
-                for key, value in outcome.items():
-                    writer.add_scalar(f"result/{key}", value, walltime=run.start_unix_s)
+                step = 0
+                for record in run.folder.metrics:
+                    step = int(number(record.get("step")) or step)
+                    for key, value in _numbers(record).items():
+                        tag = f"{record.get('kind')}/{key}"
+                        writer.add_scalar(tag, value, step, walltime=run.unix_s(record))
+                if run.folder.config is not None:
+                    writer.add_text("config", f"```\n{run.folder.config.to_yaml()}\n```")
             (events,) = Path(scratch).iterdir()
             data = events.read_bytes()
         folder = out / run.name
         with failing_as(f"{folder}: cannot create"):
             folder.mkdir(parents=True, exist_ok=True)
         write_output(folder / "events.out.tfevents.0.rn50", data)
-
-
-def _hyperparameters(run: Exported) -> dict[str, Any]:
-    """What a run learns by, where it is a plain value: all 120 keys of a config would hide it in
-    TensorBoard, which shows the first few."""
-    leaves = run.parameters().items()
-    learning = {key: value for key, value in leaves if key.startswith(_LEARNING)}
-    return {k: v for k, v in learning.items() if isinstance(v, bool | int | float | str)}
 
 
 # --- extras ---------------------------------------------------------------------------------------

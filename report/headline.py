@@ -1,4 +1,4 @@
-"""The top of a report: what a run is, what became of it, its figures and its clocks."""
+"""The top of a report: what a run is, how it ended, its figures and its clocks."""
 
 from __future__ import annotations
 
@@ -8,11 +8,10 @@ from statistics import median
 from typing import NamedTuple
 
 from ..compliance.check_log import ON_THE_SET, Check
-from ..config.finding import NOTE, number
-from .compare import MISSING, amount
-from .compare_view import name_of
-from .run_folder import LogFigures, Subject
-from .run_summary import RunSummary, show
+from ..config.finding import NOTE, clock_time, number
+from .compare import name_of
+from .run_folder import Subject
+from .run_summary import MISSING, RunSummary, amount, show
 
 
 class Fact(NamedTuple):
@@ -24,12 +23,12 @@ class Fact(NamedTuple):
     note: str
 
 
-class Clock(NamedTuple):
-    """A clock of the run: its name, its time, and what it leaves out."""
+class ClockRow(NamedTuple):
+    """A clock of the run: its name, its time, and what it measures and leaves out."""
 
     name: str
     value: str
-    excludes: str
+    meaning: str
 
 
 class Share(NamedTuple):
@@ -40,38 +39,33 @@ class Share(NamedTuple):
     percent: float
 
 
-_ENDED = {"failed": "The run failed: ", "aborted": "The run was aborted: "}
-"""By the status of result.json. Of a success the figures of the log say enough."""
-
-
 def title(subject: Subject) -> str:
+    """Return the name of the config, else the submitter and the system in the log."""
     if subject.folder and subject.folder.config:
         return subject.folder.config.run.name
-    said = subject.first.submission if subject.first else {}
-    named = " ".join(said[key] for key in ("org", "platform") if key in said)
-    return named or name_of(subject)
+    named = subject.first.submission if subject.first else {}
+    return " ".join(named[key] for key in ("org", "platform") if key in named) or name_of(subject)
 
 
 def started(subject: Subject) -> str | None:
-    """When the clock started, in UTC, from the log."""
+    """Return when the clock started, in UTC, from the log."""
     event = subject.logs[0].log.first("run_start") if subject.logs else None
     if event is None or event.time_ms <= 0:
         return None
     try:
         moment = datetime.fromtimestamp(event.time_ms / 1000, tz=timezone.utc)
-    except (ValueError, OverflowError, OSError):  # a year that there is not
+    except (ValueError, OverflowError, OSError):  # no date that a calendar has
         return None
     return moment.strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
 def outcome(subject: Subject) -> str:
-    """What became of it, in a sentence; of a run that did not come to its target, why."""
+    """Return how a run ended, in a sentence; of a run that missed its target, why."""
     result = subject.folder.result if subject.folder else {}
     status, reason = result.get("status"), result.get("reason") or result.get("stopped")
-    if status in _ENDED and reason is not None:
-        reason = show(reason, 2000)
-        began = "The run was " if reason.startswith("stopped by ") else _ENDED[status]
-        return f"{began}{reason}.{_best_so_far(subject, reason)}"
+    if status in ("failed", "aborted") and reason is not None:
+        ended = "failed" if status == "failed" else "was aborted"
+        return f"The run {ended}: {show(reason, 2000)}."
     if not subject.logs:
         return "No log that can be read."
     if len(subject.logs) > 1:
@@ -80,52 +74,33 @@ def outcome(subject: Subject) -> str:
     run = subject.runs[0]
     if run.reached is not None:
         when = "" if run.reached.epoch is None else f" after epoch {run.reached.epoch:g}"
-        ending = {"success": "", None: ", but the log has no run_stop"}.get(
-            run.status, f", but run_stop says {run.status}"
-        )
-        return f"Reached {run.reached.accuracy:.5g} top-1{when}, target {run.target:g}{ending}."
-    best = run.best
-    if best is None:
+        ended = "" if run.status == "success" else f", run_stop {run.status or 'missing'}"
+        return f"Reached {run.reached.accuracy:.5g} top-1{when}, target {run.target:g}{ended}."
+    if run.best is None:
         return "No evaluation in the log."
-    return f"Did not reach {run.target:g}: best top-1 {best.accuracy:.5g}."
+    return f"Did not reach {run.target:g}: best top-1 {run.best.accuracy:.5g}."
 
 
-def _best_so_far(subject: Subject, reason: str) -> str:
-    run = subject.first
-    if run is None or run.best is None or "accuracy" in reason:
-        return ""
-    return f" Best top-1 until then {run.best.accuracy:.5g}, target {run.target:g}."
-
-
-def go_on(subject: Subject) -> str | None:
-    """The command that goes on with a run or starts it anew, where its result.json has one."""
+def next_command(subject: Subject) -> str | None:
+    """Return the command that resumes a run or starts it anew, where its result.json has one."""
     command = subject.folder.result.get("next") if subject.folder else None
     return show(command, 2000) if isinstance(command, str) and command else None
 
 
 def data_logged(subject: Subject) -> str | None:
-    """What a log says of its image set: the counts alone."""
-    said = subject.first.parameters if subject.first else {}
-    train, evaluation = (number(said.get(f"{split}_samples")) for split in ("train", "eval"))
+    """Return the counts of images in the log."""
+    logged = subject.first.parameters if subject.first else {}
+    train, evaluation = (number(logged.get(f"{split}_samples")) for split in ("train", "eval"))
     if train is None or evaluation is None:
         return None
     return f"{train:,.0f} training and {evaluation:,.0f} evaluation images, by the log"
 
 
-def _top5(subject: Subject, epoch: float | None) -> str:
-    """Of the evaluation after `epoch`, from metrics.jsonl, which a bare log has not."""
-    for record in subject.folder.records("eval") if subject.folder else ():
-        correct, total = number(record.get("correct_top5")), number(record.get("total"))
-        if number(record.get("epoch")) == epoch and correct is not None and total:
-            return f"; top-5 {correct / total:.4f}"
-    return ""
-
-
 def facts(subject: Subject) -> list[Fact]:
+    """Return the figures at the top; of several runs the medians."""
     runs = subject.runs
     if not runs:
         return []
-    folder, batch = subject.folder, batch_of(runs[0])
     found = [_time(runs)]
     shown = next((run.reached for run in runs if run.reached), None) or runs[0].best
     if shown is not None:
@@ -137,8 +112,8 @@ def facts(subject: Subject) -> list[Fact]:
         found.append(
             Fact("Throughput", *_with_unit(median(rates), "images/s"), "evaluations excluded")
         )
-    if batch is not None:
-        ranks = folder.result.get("ranks") if folder else None
+    if (batch := runs[0].batch) is not None:
+        ranks = subject.folder.result.get("ranks") if subject.folder else None
         on = f"on {show(ranks)} ranks" if ranks is not None else "images"
         found.append(Fact("Global batch", f"{batch:,.0f}", "", on))
     inits = [run.init_s for run in runs if run.init_s is not None]
@@ -147,41 +122,45 @@ def facts(subject: Subject) -> list[Fact]:
     return found
 
 
+def _time(runs: Sequence[RunSummary]) -> Fact:
+    """Only a run that reached its target has a time to train."""
+    stopped = [run for run in runs if run.run_s is not None]
+    reached = [run for run in stopped if run.reached]
+    if not stopped:
+        return Fact("Clock at run_stop", MISSING, "", "no run_stop in the log")
+    time_s = median(run.run_s or 0.0 for run in reached or stopped)
+    label = "Time to train" if reached else "Clock at run_stop"
+    note = clock_time(time_s) if time_s >= 120 else "run_start to run_stop"
+    return Fact(
+        label if len(runs) < 2 else f"{label}, median",
+        *_with_unit(time_s, "s"),
+        note if reached else "target not reached",
+    )
+
+
+def _top5(subject: Subject, epoch: float | None) -> str:
+    """The top-5 accuracy after `epoch`, from metrics.jsonl, which a bare log has not."""
+    for record in subject.folder.records("eval") if subject.folder else ():
+        correct, total = number(record.get("correct_top5")), number(record.get("total"))
+        if number(record.get("epoch")) == epoch and correct is not None and total:
+            return f"; top-5 {correct / total:.4f}"
+    return ""
+
+
+def _with_unit(value: float, unit: str) -> tuple[str, str]:
+    return amount(value, unit).rpartition(" ")[0], unit
+
+
 def beside_the_set(check: Check) -> str | None:
-    """Where all that a log breaks are rules for ImageNet's size: that the others hold."""
+    """Return a sentence where a log breaks no rule but those for ImageNet's size."""
     broken = sorted({found.name for found in check.findings if found.severity != NOTE})
     if not broken or not ON_THE_SET.issuperset(broken):
         return None
-    do_not = f"{' and '.join(broken)} (its size) {'do' if len(broken) > 1 else 'does'} not"
-    return f"PASS by every rule that applies: the set is not ImageNet, so {do_not}."
-
-
-def _time(runs: Sequence[RunSummary]) -> Fact:
-    """Only a run that reached its target has a time to train."""
-    reached = [run.run_s for run in runs if run.run_s is not None and run.reached]
-    stopped = [run.run_s for run in runs if run.run_s is not None]
-    if reached:
-        label = "Time to train" if len(runs) < 2 else "Time to train, median"
-        return Fact(label, *_with_unit(median(reached), "s"), _spoken(median(reached)))
-    note = "target not reached" if stopped else "no run_stop in the log"
-    return Fact("Clock at run_stop", *_with_unit(median(stopped) if stopped else None, "s"), note)
-
-
-def _with_unit(value: float | None, unit: str) -> tuple[str, str]:
-    return (MISSING, "") if value is None else (amount(value, unit).rpartition(" ")[0], unit)
-
-
-def _spoken(seconds: float) -> str:
-    """Minutes and hours for those who do not count in seconds."""
-    if abs(seconds) < 120:
-        return "run_start to run_stop"
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes} min {rest} s" if hours else f"{minutes} min {rest} s"
+    return f"PASS by all other rules: the set is not ImageNet, which breaks {', '.join(broken)}."
 
 
 def run_rows(subject: Subject, checks: Sequence[Check]) -> list[tuple[Check, tuple[str, ...]]]:
-    """For each log of several: its verdicts, then status, time, accuracy, epoch, init."""
+    """Return for each log of several its verdicts, then status, time, accuracy, epoch, init."""
     known = {log.path: log.figures for log in subject.logs}
     rows: list[tuple[Check, tuple[str, ...]]] = []
     for check in checks[:-1]:
@@ -198,67 +177,46 @@ def run_rows(subject: Subject, checks: Sequence[Check]) -> list[tuple[Check, tup
     return rows
 
 
-def batch_of(run: RunSummary) -> float | None:
-    """The global batch, where the log has one."""
-    batch = number(run.parameters.get("global_batch_size"))
-    return batch if batch is not None and batch > 0 else None
-
-
-def clocks(run: RunSummary) -> list[Clock]:
-    """The clocks of a run. What a clock leaves out matters as much as what it shows."""
-    training = sum(one.duration_s for one in run.epochs) if run.epochs else None
-    evaluation = sum(one.duration_s for one in run.evals) if run.evals else None
+def clocks(run: RunSummary) -> list[ClockRow]:
+    """Return the clocks of a run. What a clock leaves out matters as much as what it shows."""
     inside = any(
         b.start_s < a.stop_s and b.stop_s > a.start_s for a in run.epochs for b in run.evals
     )
-    left_out = "Evaluations lie inside" if inside else "Leaves out evaluations that are logged"
-    each = f"; median {amount(run.epoch_s, 's')} an epoch" if run.epoch_s is not None else ""
+    left_out = "evaluations lie inside" if inside else "evaluations that are logged excluded"
+    each = f", median {amount(run.epoch_s, 's')} an epoch" if run.epoch_s is not None else ""
     return [
-        Clock(
+        ClockRow(
             "Time to train",
             amount(run.run_s, "s"),
             "run_start to run_stop, evaluations included. Leaves out launch, clearing of caches, "
             "initialisation and the checks afterwards",
         ),
-        Clock(
+        ClockRow(
             "Initialisation",
             amount(run.init_s, "s"),
             "init_start to init_stop. Leaves out the start of the processes",
         ),
-        Clock("Init to run", amount(run.start_gap_s, "s"), "init_stop to run_start: in no clock"),
-        Clock(
+        ClockRow("Init to run", amount(run.start_gap_s, "s"), "init_stop to run_start"),
+        ClockRow(
             "Training",
-            amount(training, "s"),
-            f"epochs (or blocks) of the log{each}. {left_out}",
+            amount(run.training_s, "s"),
+            f"epochs or blocks of the log{each}; {left_out}",
         ),
-        Clock(
+        ClockRow(
             "Evaluation",
-            amount(evaluation, "s"),
+            amount(run.evaluating_s, "s"),
             f"eval_start to eval_stop, {len(run.evals)} of them",
         ),
     ]
 
 
 def shares(run: RunSummary) -> list[Share]:
-    """Parts of the time to train; none where the log's intervals contradict it."""
-    total = run.run_s
-    parts = {
-        "training": sum(one.duration_s for one in run.epochs),
-        "evaluation": sum(one.duration_s for one in run.evals),
-    }
-    if total is None or total <= 0 or not run.epochs:
+    """Return the parts of the time to train; none where the log's intervals contradict it."""
+    total, training, evaluation = run.run_s, run.training_s, run.evaluating_s or 0.0
+    if total is None or total <= 0 or training is None:
         return []
-    parts["the rest"] = total - sum(parts.values())
-    if min(parts.values()) < -0.001 * total:
+    rest = total - training - evaluation
+    if min(training, evaluation, rest) < -0.001 * total:
         return []
-    return [
-        Share(name, amount(max(value, 0.0), "s"), 100 * max(value, 0.0) / total)
-        for name, value in parts.items()
-    ]
-
-
-def shown_log(subject: Subject) -> LogFigures | None:
-    """The log whose clocks are shown: the first that reached the target, else the first."""
-    return next((log for log in subject.logs if log.figures.reached), None) or (
-        subject.logs[0] if subject.logs else None
-    )
+    parts = {"training": training, "evaluation": evaluation, "the rest": max(rest, 0.0)}
+    return [Share(name, amount(value, "s"), 100 * value / total) for name, value in parts.items()]

@@ -1,14 +1,19 @@
-"""report.html: one self-contained page about a log, a run or a submission.
+"""Pages that are one file: report.html on a log, a run or a submission, and the table of
+`rn50 log compare --html`.
 
-The page holds no script, loads nothing and says so in its Content-Security-Policy. Every value is
-escaped by the template and freed of control characters, so what a log says cannot act.
+A report holds no script, loads nothing and has a Content-Security-Policy that forbids both. A
+comparison has the one script that sorts, which the policy names by its digest. Every value is
+escaped by the template and freed of control characters.
 """
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import re
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -19,21 +24,35 @@ from ..compliance.check_log import Check, check_log
 from ..compliance.score import score_checks
 from ..compliance.submission import check_folder
 from . import headline
-from .breakdown import rank_spread, step_breakdown
-from .compare import Row, amount, compare
-from .compare_view import divergence_lines, name_of
-from .phases import span_totals, start_up, step_times
-from .plots import accuracy_plots, schedule_plots, training_plots
-from .prediction_section import Outlook
+from .breakdown import rank_spread, start_up, step_breakdown
+from .compare import PARAMETERS, Comparison, compare
+from .plots import page_charts
+from .prediction import PredictionSection
 from .run_folder import RunFolder, Subject
-from .run_summary import show
+from .run_summary import amount, show
 
-_MAX_ROWS = 1000  # of environment.json; a run of this harness writes some 50
-TEMPLATE = "report.html.j2"
+_MOST_ROWS = 1000
+"""Of environment.json; a run of this harness writes some 50."""
+SECTIONS = {
+    "verdicts": "Verdicts",
+    "accuracy": "Accuracy",
+    "clocks": "Clocks",
+    "training": "Training",
+    "step": "Where a step goes",
+    "ranks": "Ranks",
+    "schedule": "Schedule as run",
+    "startup": "Start-up",
+    "outlook": "Prediction",
+    "comparison": "Comparison",
+    "environment": "Environment",
+    "config": "Config",
+    "notes": "Notes",
+}
+"""The sections of report.html.j2 by their ids, in their order. One without content is left out."""
 
 
 def judge(subject: Subject) -> tuple[Check, ...]:
-    """The verdict on each log, and last, where there are several, on the submission."""
+    """Return the verdict on each log, and last, where there are several, on the submission."""
     if len(subject.files) > 1:
         return check_folder(subject.path)
     return tuple(check_log(path) for path in subject.files)
@@ -42,73 +61,97 @@ def judge(subject: Subject) -> tuple[Check, ...]:
 def render_report(
     subject: Subject,
     others: Sequence[Subject] = (),
-    judge: Callable[[Subject], tuple[Check, ...]] = judge,
-    outlook: Outlook | None = None,
+    checks: Sequence[Check] | None = None,
+    outlook: PredictionSection | None = None,
     data: str | None = None,
 ) -> str:
-    """The page. The same input makes the same page: nothing of the present is in it.
+    """Return the page. The same input makes the same page: nothing of the present is in it.
 
     Args:
-        subject: what it is about.
+        subject: the log, run or submission that the page is about.
         others: what it is compared with.
-        judge: gives the verdicts.
+        checks: the verdicts as `judge` gives them; None: they are made.
         outlook: a prediction for its recipe.
-        data: the image set in words; None: what the log says of it.
+        data: the image set in words; None: its counts in the log.
     """
-    comparison = compare([subject, *others])
-    folder, shown = subject.folder, headline.shown_log(subject)
-    first = shown.figures if shown else None
-    train = folder.records("train") if folder else []
-    several = len(subject.files) > 1
-    checks = judge(subject)
-    return (
-        environment()
-        .get_template(TEMPLATE)
-        .render(
-            title=headline.title(subject),
-            place=str(subject.path),
-            started=headline.started(subject),
-            outcome=headline.outcome(subject),
-            go_on=headline.go_on(subject),
-            data=data or headline.data_logged(subject),
-            facts=headline.facts(subject),
-            reached=any(run.reached for run in subject.runs),
-            runs=headline.run_rows(subject, checks) if several else [],
-            verdicts=checks[:-1] if several else checks,
-            submission=checks[-1] if several else None,
-            score=score_checks(subject.path, checks) if several else None,
-            accuracy=accuracy_plots(comparison),
-            shown=shown,
-            clocks=headline.clocks(first) if first else [],
-            shares=headline.shares(first) if first else [],
-            training=training_plots(train, first),
-            steps=step_times(train, first and headline.batch_of(first)),
-            breakdown=step_breakdown(
-                folder.records("steps") if folder else [], outlook.parts_s if outlook else None
-            ),
-            ranks=rank_spread(folder.ranks) if folder else None,
-            totals=span_totals(folder.spans) if folder else [],
-            schedule=schedule_plots(train),
-            start_up=start_up(folder.spans) if folder else None,
-            outlook=outlook,
-            comparison=comparison,
-            legend=list(zip(comparison.letters, map(name_of, comparison.subjects), strict=True)),
-            sentences=divergence_lines(comparison) if others else [],
-            compared=bool(others),
-            environment=_environment(folder),
-            config=_config(folder),
-            config_sha256=folder.config.sha256 if folder and folder.config else None,
-            repeat=shlex.join(["rn50", "launch", str(folder.path / "config.yaml")])
-            if folder
-            else "",
-            notes=[*subject.notes, *(folder.notes if folder else ())],
-            amount=amount,
-        )
+    checks = judge(subject) if checks is None else checks
+    comparison, folder = compare([subject, *others]), subject.folder
+    run = subject.shown.figures if subject.shown else None
+    predicted_s = outlook.parts_s if outlook else None
+    return _fill(
+        "report.html.j2",
+        titles=SECTIONS if others else SECTIONS | {"comparison": "Hyper-parameters"},
+        title=headline.title(subject),
+        place=str(subject.path),
+        started=headline.started(subject),
+        outcome=headline.outcome(subject),
+        next_command=headline.next_command(subject),
+        data=data or headline.data_logged(subject),
+        facts=headline.facts(subject),
+        reached=any(run.reached for run in subject.runs),
+        **_verdicts(subject, checks),
+        plots=page_charts(comparison),
+        shown=subject.shown,
+        clocks=headline.clocks(run) if run else [],
+        shares=headline.shares(run) if run else [],
+        breakdown=step_breakdown(folder.records("steps"), predicted_s) if folder else None,
+        ranks=rank_spread(folder.ranks) if folder else None,
+        start_up=start_up(folder.spans) if folder else None,
+        outlook=outlook,
+        comparison=comparison,
+        columns={
+            group: list(found)
+            for group, found in groupby(comparison.columns, lambda one: one.group)
+            if others or group == PARAMETERS
+        },
+        environment=_environment(folder),
+        config=_config(folder),
+        config_sha256=folder.config.sha256 if folder and folder.config else None,
+        repeat=shlex.join(["rn50", "launch", str(folder.path / "config.yaml")]) if folder else "",
+        notes=[*subject.notes, *(folder.notes if folder else ())],
+        amount=amount,
     )
 
 
-def environment() -> Environment:
-    """The templates of pages: all text is escaped and freed of what a reader's screen obeys."""
+def _verdicts(subject: Subject, checks: Sequence[Check]) -> dict[str, Any]:
+    """What the section of verdicts shows: of several logs also their table and their score."""
+    if len(subject.files) < 2:
+        return {"runs": [], "verdicts": checks, "submission": None, "score": None}
+    return {
+        "runs": headline.run_rows(subject, checks),
+        "verdicts": checks[:-1],
+        "submission": checks[-1],
+        "score": score_checks(subject.path, tuple(checks)),
+    }
+
+
+def render_comparison(comparison: Comparison, order: Sequence[int], sort: str | None) -> str:
+    """Return the page of `rn50 log compare --html`: a row a run, sorted by a click.
+
+    Args:
+        comparison: the runs.
+        order: the rows of the table, by number.
+        sort: the column by which they are in that order, as `--sort` has it.
+    """
+    names, columns = comparison.names, comparison.table
+    groups = [(name, len(list(found))) for name, found in groupby(columns, lambda one: one.group)]
+    return _fill(
+        "compare.html.j2",
+        title=f"{len(names)} runs compared" if len(names) > 1 else names[0],
+        rows=[(row, comparison.letters[row], names[row]) for row in order],
+        columns=columns,
+        groups=groups,
+        starts=[sum(count for _, count in groups[:number]) for number in range(len(groups))],
+        sorted_by=(sort or "").removeprefix("-"),
+        direction="descending" if (sort or "").startswith("-") else "ascending",
+        accuracy=page_charts(comparison, "accuracy")["accuracy"],
+        comparison=comparison,
+        notes=[note for subject in comparison.subjects for note in subject.notes],
+    )
+
+
+def _fill(template: str, **values: Any) -> str:
+    """Fill a template: all text is escaped and freed of what a reader's screen obeys."""
     settings = Environment(
         loader=FileSystemLoader(Path(__file__).parent),
         autoescape=True,
@@ -120,7 +163,13 @@ def environment() -> Environment:
     )
     settings.filters["breakable"] = _breakable
     settings.filters["beside_the_set"] = headline.beside_the_set
-    return settings
+    settings.filters["digest"] = _digest
+    return settings.get_template(template).render(**values)
+
+
+def _digest(script: str) -> str:
+    """What a Content-Security-Policy calls a script by."""
+    return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
 
 
 def _breakable(text: str) -> Markup:
@@ -133,17 +182,17 @@ def _finalize(value: Any) -> Any:
     return value if isinstance(value, Markup) or not isinstance(value, str) else show(value, 2000)
 
 
-def _environment(folder: RunFolder | None) -> list[Row]:
-    """environment.json, its sections spread out."""
+def _environment(folder: RunFolder | None) -> list[tuple[str, str]]:
+    """(key, value) of environment.json, its sections spread out."""
     rows = []
     for name, content in (folder.environment if folder else {}).items():
         section = content if isinstance(content, dict) else {"": content}
         for key, value in section.items():
             text = " ".join(map(show, value)) if isinstance(value, list) else show(value)
             if value not in (None, [], {}):
-                rows.append(Row(show(f"{name}.{key}".rstrip(".")), (text,)))
-    if (more := len(rows) - _MAX_ROWS) > 0:
-        rows[_MAX_ROWS:] = [Row("left out", (f"{more:,} more",))]
+                rows.append((show(f"{name}.{key}".rstrip(".")), text))
+    if (more := len(rows) - _MOST_ROWS) > 0:
+        rows[_MOST_ROWS:] = [("left out", f"{more:,} more")]
     return rows
 
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import math
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
@@ -14,14 +12,11 @@ from ..config.benchmark import BENCHMARK, IMAGENET_EVAL_SAMPLES, IMAGENET_TRAIN_
 from ..config.errors import UserError
 from ..config.load import load
 from ..config.machine import System
-from ..config.reading import read_file
 from ..config.schema import Run
 from ..logging.parse import Event, read_events
 from ..scaling.calibrate import Measurement
 from ..scaling.predict import check_network, precision_of
 from .show import find_log
-
-_ENVIRONMENT_BYTES = 1 << 20
 
 
 class Source(NamedTuple):
@@ -56,11 +51,7 @@ def find_source(argument: str) -> Source:
 
 
 def check_device(source: Source, system: System) -> None:
-    """Raises UserError where a run was not on the kind of device that `system` has.
-
-    A run's config names the device, its environment.json the compute capability of the GPUs that
-    were there. A bare log names neither.
-    """
+    """Raises UserError where a run was not on the kind of device that `system` has."""
     run = source.run
     if run is None:
         return
@@ -69,13 +60,6 @@ def check_device(source: Source, system: System) -> None:
             f"{source.config}: a run on a {system.device} expected, as {system.name} has, "
             f"found system.device {run.system.device}"
         )
-    recorded = _recorded_capabilities(source.log.parent) if system.device == "gpu" else set()
-    wanted = system.compute_capability
-    if recorded and wanted is not None and recorded != {f"{wanted:.1f}"}:
-        raise UserError(
-            f"{source.log.parent / 'environment.json'}: GPUs of compute capability {wanted:.1f} "
-            f"expected ({system.accelerator}), found {', '.join(sorted(recorded))}"
-        )
 
 
 def common_precision(sources: Sequence[Source], system: System, asked: str | None) -> str:
@@ -83,24 +67,14 @@ def common_precision(sources: Sequence[Source], system: System, asked: str | Non
     UserError: runs of different precisions, or another one asked for."""
     found = {source.config: precision_of(source.run, system) for source in sources if source.run}
     if len(set(found.values())) > 1:
-        told = ", ".join(f"{precision} in {path}" for path, precision in found.items())
-        raise UserError(f"runs of one precision expected, found {told}")
+        each = ", ".join(f"{precision} in {path}" for path, precision in found.items())
+        raise UserError(f"runs of one precision expected, found {each}")
     own = next(iter(found.values()), None)
     if asked is None or own is None:
         return asked or own or "fp16"
     if asked != own and {asked, own} != {"fp32", "tf32"}:  # both are float32 in a config
         raise UserError(f"--precision: {own} expected, as the runs have, found {asked}")
     return asked
-
-
-def _recorded_capabilities(folder: Path) -> set[str]:
-    """Compute capabilities in environment.json, as `NAME (8.0)` of each device; empty: unknown."""
-    try:
-        text = read_file(folder / "environment.json", _ENVIRONMENT_BYTES, within=folder)
-        devices = json.loads(text)["gpus"]["devices"]
-        return {found[1] for name in devices if (found := re.search(r"\((\d+\.\d+)\)$", name))}
-    except (OSError, ValueError, TypeError, KeyError, RecursionError):
-        return set()
 
 
 def read_measurement(source: Source) -> Measurement:

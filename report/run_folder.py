@@ -82,6 +82,12 @@ class Subject(NamedTuple):
         return self.logs[0].figures if self.logs else None
 
     @property
+    def shown(self) -> LogFigures | None:
+        """The log whose clocks are shown: the first that reached the target, else the first."""
+        reached = (log for log in self.logs if log.figures.reached)
+        return next(reached, self.logs[0]) if self.logs else None
+
+    @property
     def runs(self) -> tuple[RunSummary, ...]:
         return tuple(log.figures for log in self.logs)
 

@@ -16,6 +16,7 @@ from ..config import benchmark
 from ..config.finding import number, printable
 from ..logging.parse import Event
 
+MISSING = "-"
 _MAX_SHOWN = 200
 _SUBMISSION = ("benchmark", "division", "org", "platform", "status")
 _PARAMETER = re.compile(
@@ -97,6 +98,22 @@ class RunSummary(NamedTuple):
         return _median(one.duration_s for one in self.evals)
 
     @property
+    def training_s(self) -> float | None:
+        """Time of all epochs together."""
+        return _total_s(self.epochs) if self.epochs else None
+
+    @property
+    def evaluating_s(self) -> float | None:
+        """Time of all evaluations together."""
+        return _total_s(self.evals) if self.evals else None
+
+    @property
+    def batch(self) -> float | None:
+        """The global batch, where the log has one."""
+        batch = number(self.parameters.get("global_batch_size"))
+        return batch if batch is not None and batch > 0 else None
+
+    @property
     def train_samples(self) -> float | None:
         """Training images; those of the benchmark where the log has no count (v0.6 needs none)."""
         is_benchmark = self.submission.get("benchmark") == benchmark.BENCHMARK
@@ -155,6 +172,20 @@ def show(value: Any, at_most: int = _MAX_SHOWN) -> str:
         text = f"({type(value).__name__} that cannot be shown)"
     shown = printable(text[: at_most + 1])
     return shown if len(shown) <= at_most else f"{shown[: at_most - 1]}…"
+
+
+def amount(value: float | None, unit: str = "") -> str:
+    """A number for people: about five digits, thousands marked, its unit."""
+    if value is None:
+        return MISSING
+    text = f"{value:,.{decimals(value)}f}" if unit else f"{value:.6g}"
+    return f"{text} {unit}".rstrip()
+
+
+def decimals(value: float) -> int:
+    """Digits after the point of an amount with a unit."""
+    size = abs(value)
+    return 3 if size < 10 else 2 if size < 100 else 1 if size < 10_000 else 0
 
 
 def in_order(parameters: Iterable[str]) -> list[str]:

@@ -12,8 +12,8 @@ from ..config.errors import UserError
 from ..config.manifest import load_manifest
 from ..data.describe import describe_data
 from .compare import read_all
-from .html import judge, render_report
-from .prediction_section import outlook
+from .html import render_report
+from .prediction import prediction_section
 from .run_folder import Subject, read_subjects
 
 
@@ -33,7 +33,7 @@ def write_report(
         others: further logs, folders and directories.
         system: the machine to predict the recipe on; None: the run's own, where it is described.
         gpus: accelerators of it; None: the ranks of the run.
-        checks: the verdicts, where somebody has them already.
+        checks: the verdicts, where they are known; None: they are made.
 
     Raises:
         UserError: nothing readable there, or the file cannot be written.
@@ -47,15 +47,12 @@ def write_report(
     for log in (log for subject in (*subjects, *compared) for log in subject.files):
         if out.exists() and out.samefile(log):
             raise UserError(f"{out}: another file than the log that is reported on expected")
-    is_run = all((out.parent / name).is_file() for name in ("config.yaml", "result_0.txt"))
-    if is_run and out.is_file() and out.suffix != ".html":
-        raise UserError(f"{out}: another file than one of the run's own expected")
     page = render_report(
         subjects[0],
         compared,
-        judge if checks is None else lambda _: checks,
-        outlook(subjects[0], system, gpus),
-        _describe_set(subjects[0]),
+        checks,
+        outlook=prediction_section(subjects[0], system, gpus),
+        data=_describe_set(subjects[0]),
     )
     write_output(out, page)
     return out

@@ -30,6 +30,9 @@ COPY_BYTES_PER_S = 3e9
 WRITE_BYTES_PER_S = 0.4e9
 """Digest, write and fsync in rank 0's thread: 0.52 s for ResNet-50 (docs/scaling.md)."""
 _MOST_CHECKPOINTS = 10_000
+_FEW_CHECKPOINTS = 100
+"""All counts are tried up to here: the time is not convex where writing takes as long as the work
+between two (18 s of work, 9 s of writing)."""
 END_S = 2.1
 """From the discovery of a lost rank to the launcher's end, by tests/lab/control_plane.py at 16 and
 64 ranks (docs/notebook/control_plane.md)."""
@@ -120,6 +123,8 @@ def best_count(
         return expected_s(stretches(work_s, even, blocking_s, write_s), mtbf_s, restart_s)
 
     low, high = 0, min(_MOST_CHECKPOINTS, int(work_s / max(write_s, blocking_s)))
+    if high <= _FEW_CHECKPOINTS:
+        return min(range(high + 1), key=time_s)
     while low < high:  # convex in the count
         middle = (low + high) // 2
         if time_s(middle) <= time_s(middle + 1):

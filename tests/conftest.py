@@ -152,6 +152,7 @@ def in_this_process(arguments: tuple[str, ...]) -> subprocess.CompletedProcess[s
 
     out, err = io.StringIO(), io.StringIO()
     code: object = 0
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGUSR1)}
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(ROOT)
         patch.setattr(sys, "argv", ["rn50", *arguments])
@@ -160,6 +161,8 @@ def in_this_process(arguments: tuple[str, ...]) -> subprocess.CompletedProcess[s
                 entry.main()
             except SystemExit as done:
                 code = done.code
+    for number, handler in handlers.items():  # the command has set its own
+        signal.signal(number, handler)
     return subprocess.CompletedProcess(arguments, code, out.getvalue(), err.getvalue())
 
 

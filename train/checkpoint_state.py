@@ -12,43 +12,37 @@ from numpy.typing import NDArray
 from ..config.plan import build_plan
 from .checkpoint import Checkpoint, Shapes
 from .context import RunContext
-from .networks import BatchNormStatistics, Weights
+from .networks import load_arrays, statistics_arrays, weight_arrays
 from .optimizer import PREVIOUS_LR, Updater
 from .resume import recorded_run
 
 
-def restore(
-    found: Checkpoint,
-    context: RunContext,
-    net: Any,
-    updater: Updater,
-    statistics: BatchNormStatistics,
-) -> None:
+def restore(found: Checkpoint, context: RunContext, net: Any, updater: Updater) -> None:
     """Put what `checkpointer.collect` took back into place.
 
     At another rank count every rank gets the mean of the batch-norm statistics of the ranks that
     took part: what an evaluation would have made of them. Raises UserError: a part is torn or
     damaged, or an array is missing, has another shape or type, or belongs to nothing here."""
-    weights = Weights(net)
-    shapes = _shapes(statistics.state_dict())
-    expected = {**shapes, **_shapes(weights.state_dict()), **_shapes(updater.arrays())}
+    weights, statistics = weight_arrays(net), statistics_arrays(net)
+    shapes = _shapes(statistics)
+    expected = {**shapes, **_shapes(weights), **_shapes(updater.arrays())}
     model = found.load(found.parts[0], expected)
-    weights.load_state_dict(model)
+    load_arrays(weights, model)
     updater.load_state_dict({**model, PREVIOUS_LR: found.meta.previous_lr})
     updater.scaler.load_state_dict(found.meta.loss_scale.model_dump())
     held = _statistics(found, model, shapes, context.process.rank, context.plan.ranks)
-    statistics.load_state_dict(held)
+    load_arrays(statistics, held)
     nd.waitall()
 
 
 def restore_network(found: Checkpoint, net: Any, *, rank: int = 0, ranks: int = 1) -> None:
     """Fill the weights and batch-norm statistics of a network of the checkpoint's own layout and
     types, on one of `ranks` ranks. Statistics at another rank count, errors: as of `restore`."""
-    weights, statistics = Weights(net), BatchNormStatistics(net)
-    shapes = _shapes(statistics.state_dict())
-    model = found.load(found.parts[0], {**shapes, **_shapes(weights.state_dict())}, some=True)
-    weights.load_state_dict(model)
-    statistics.load_state_dict(_statistics(found, model, shapes, rank, ranks))
+    weights, statistics = weight_arrays(net), statistics_arrays(net)
+    shapes = _shapes(statistics)
+    model = found.load(found.parts[0], {**shapes, **_shapes(weights)}, some=True)
+    load_arrays(weights, model)
+    load_arrays(statistics, _statistics(found, model, shapes, rank, ranks))
     nd.waitall()
 
 

@@ -13,7 +13,7 @@ from safetensors.numpy import save
 from . import checkpoint
 from .checkpoint import Part
 from .checkpoint_folder import mark_best, prune
-from .networks import Weights
+from .networks import statistics_arrays, weight_arrays
 from .progress import warn
 from .resume import LOG, METRICS
 from .state import LossScaleState, Meta
@@ -116,7 +116,7 @@ def collect(trainer: Trainer, *, busy: bool = False) -> Snapshot | None:
     writes its last part. Returns None where any rank is busy."""
     nd.waitall()  # batch-norm statistics change after the engine calls them readable
     model, comm = trainer.model, trainer.comm
-    own = _on_host(trainer.statistics.state_dict())
+    own = _on_host(statistics_arrays(trainer.model.net))
     data = save(own)
     rows = comm.gather_bytes(checkpoint.row_of(data, busy=busy), "checkpoint")
     parts = checkpoint.parts_of(rows, comm.rank)
@@ -124,7 +124,7 @@ def collect(trainer: Trainer, *, busy: bool = False) -> Snapshot | None:
         return None
     if comm.rank != 0:
         return Snapshot({}, parts, data)
-    arrays = _on_host({**Weights(model.net).state_dict(), **model.updater.arrays()})
+    arrays = _on_host({**weight_arrays(model.net), **model.updater.arrays()})
     updater = model.updater
     scale = LossScaleState(**updater.scaler.state_dict())
     return Snapshot(arrays | own, parts, meta=trainer.context.meta(updater.previous_lr, scale))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import mxnet as mx
@@ -132,44 +132,21 @@ def copy_parameters(source: Network, target: Network) -> None:
         array.copyto(theirs.list_data()[0])
 
 
-class ParameterArrays:
-    """The arrays of some of a network's parameters, by kind and name."""
-
-    kind = ""
-
-    def __init__(self, parameters: Sequence[Any]) -> None:
-        self._parameters = parameters
-
-    def state_dict(self) -> dict[str, mx.nd.NDArray]:
-        """Arrays on the device; complete once everything enqueued is done (`nd.waitall`)."""
-        return {f"{self.kind}/{p.name}": p.list_data()[0] for p in self._parameters}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Fill the arrays in place from the host's of the same names."""
-        load_arrays(self.state_dict(), state)
+def weight_arrays(net: HybridBlock) -> dict[str, mx.nd.NDArray]:
+    """What is trained, by name, on the device: the same on all ranks. Complete once everything
+    enqueued is done (`nd.waitall`), as are those of `statistics_arrays`."""
+    return {f"weight/{p.name}": p.list_data()[0] for p in trainable(net)}
 
 
-class Weights(ParameterArrays):
-    """What is trained: the same on all ranks."""
-
-    kind = "weight"
-
-    def __init__(self, net: HybridBlock) -> None:
-        super().__init__(trainable(net))
+def statistics_arrays(net: HybridBlock) -> dict[str, mx.nd.NDArray]:
+    """Running means and variances, by name: each rank's own between evaluations."""
+    return {f"statistics/{p.name}": p.list_data()[0] for p in bn_statistics(net)}
 
 
-class BatchNormStatistics(ParameterArrays):
-    """Running means and variances: each rank's own between evaluations."""
-
-    kind = "statistics"
-
-    def __init__(self, net: HybridBlock) -> None:
-        super().__init__(bn_statistics(net))
-
-    def reset(self) -> None:
-        """Those of a network that has seen no image."""
-        for p in self._parameters:
-            p.list_data()[0][:] = 0 if p.name.endswith("mean") else 1
+def reset_statistics(net: HybridBlock) -> None:
+    """Make them those of a network that has seen no image."""
+    for name, array in statistics_arrays(net).items():
+        array[:] = 0 if name.endswith("mean") else 1
 
 
 def load_arrays(arrays: Mapping[str, mx.nd.NDArray], values: Mapping[str, Any]) -> None:

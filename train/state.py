@@ -1,8 +1,8 @@
 """What a run has come to: the trainer's memory. Loads no framework.
 
-Every other part of a trainer that changes has `state_dict` and `load_state_dict`; this one, part of
-a checkpoint's manifest, records how far training has come. The place in the data follows from it:
-order and windows of images are pure functions of the seed and the number of samples consumed
+Every other part of a trainer that changes gives its state as arrays or a dictionary; this one, part
+of a checkpoint's manifest, records how far training has come. The place in the data follows from
+it: order and windows of images are pure functions of the seed and the number of samples consumed
 (`data/sampling.py`).
 """
 

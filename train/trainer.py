@@ -24,11 +24,11 @@ from .identity import part_digests
 from .loop import StepContext
 from .loss_scale import LossScaler
 from .networks import (
-    BatchNormStatistics,
     Loss,
     build_networks,
     copy_parameters,
     image_shape,
+    reset_statistics,
     trainable,
 )
 from .optimizer import Updater
@@ -77,7 +77,6 @@ class Trainer:
     ctx: mx.Context
     comm: Communicator
     model: Model
-    statistics: BatchNormStatistics
     sources: Sources
     steps: StepContext
     next_eval_batch: Callable[[], Batch]
@@ -133,7 +132,6 @@ def start_up(
         ctx=ctx,
         comm=comm,
         model=model,
-        statistics=BatchNormStatistics(model.net),
         sources=data,
         steps=StepContext(
             net=model.net,
@@ -223,11 +221,10 @@ def warm_up(context: RunContext, ctx: mx.Context, model: Model) -> bytes:
     eval_net(nd.zeros(image_shape(eval_net, run.eval.batch_per_rank, side), ctx))
     nd.waitall()
     updater.reset()
-    statistics = BatchNormStatistics(net)
-    statistics.reset()
+    reset_statistics(net)
     nd.waitall()
     if context.resumed is not None:
-        restore(context.resumed, context, net, updater, statistics)
+        restore(context.resumed, context, net, updater)
     return weights_digest(net, trained=True)
 
 

@@ -12,7 +12,6 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from rn50.cli.main import app
-from rn50.config.errors import UserError
 from tests.compliance.log_text import Edit, drop, good_run, meta, put, vary, write
 from tests.waiting import wait_until
 
@@ -94,12 +93,6 @@ def test_a_missing_file_is_one_line(tmp_path: Path) -> None:
     assert "cannot read: No such file" in done.stdout.splitlines()[0]
 
 
-def test_an_unknown_ruleset_is_a_user_error(tmp_path: Path) -> None:
-    done = invoke("log", "check", log(tmp_path), "--ruleset", "6.1.0")
-    assert isinstance(done.exception, UserError)
-    assert "rulesets with ResNet: 0.6.0, " in str(done.exception)
-
-
 def test_a_folder_is_a_submission(tmp_path: Path) -> None:
     done = invoke("log", "check", "--no-official", "--json", five(tmp_path))
     content = json.loads(done.stdout)
@@ -134,20 +127,6 @@ def test_score(tmp_path: Path) -> None:
     assert len(content["runs"]) == 5
 
 
-def test_no_score_is_exit_1(tmp_path: Path) -> None:
-    five(tmp_path)
-    for number in (0, 1):
-        log(tmp_path, drop("run_stop"), f"result_{number}.txt")
-    done = invoke("log", "score", tmp_path)
-    assert done.exit_code == 1
-    assert "no score: 2 of 5 runs failed" in done.stdout
-
-
-def test_rules() -> None:
-    assert "run-time-not-positive" in invoke("log", "rules").stdout
-    assert invoke("log", "rules", "--markdown").stdout.startswith("# Rules\n")
-
-
 def test_config_check() -> None:
     done = invoke("config", "check", "abci_2048_closed_64k")
     assert done.exit_code == 0
@@ -160,15 +139,6 @@ def test_config_check() -> None:
     content = json.loads(invoke("config", "check", "--json", "abci_2048_open").stdout)
     assert content["verdict"] == "PASS"
     assert len(content["findings"]) == 9
-
-
-@pytest.mark.parametrize(
-    "command", [("log", "check"), ("log", "score"), ("log", "rules"), ("config", "check")]
-)
-def test_help_has_an_example(command: tuple[str, str]) -> None:
-    done = invoke(*command, "--help")
-    assert done.exit_code == 0
-    assert f"rn50 {' '.join(command)}" in " ".join(done.stdout.split())
 
 
 @pytest.mark.parametrize("official", ["--no-official", "--official"])

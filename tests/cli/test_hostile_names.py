@@ -42,7 +42,7 @@ def named(tmp_path: Path) -> Path:
     return folder
 
 
-def said(
+def output_of(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *arguments: str
 ) -> tuple[str, str]:
     """What the command itself, the handler of errors included, prints."""
@@ -77,7 +77,7 @@ def test_no_command_passes_a_name_on(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    out, err = said(capsys, monkeypatch, *command, str(named))
+    out, err = output_of(capsys, monkeypatch, *command, str(named))
     assert out or err
     harmless(out)
     harmless(err)
@@ -97,7 +97,7 @@ def test_nor_the_names_of_images(
             (folder / f"{name}.jpg").write_text("no image")
     for more in ((), ("--skip-bad", "20")):
         arguments = ("data", "pack", str(tmp_path / "images"), str(tmp_path / "out"), *more)
-        out, err = said(capsys, monkeypatch, *arguments)
+        out, err = output_of(capsys, monkeypatch, *arguments)
         harmless(out)
         harmless(err)
     assert "left out: " in out

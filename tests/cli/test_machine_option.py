@@ -17,16 +17,16 @@ MINE = "base: dgxa100\nname: mine\nranks_per_node: 4\n"
 def test_it_is_the_override_of_that_name(tmp_path: Path) -> None:
     mine = tmp_path / "mine.yaml"
     mine.write_text(MINE)
-    assert on_machine("quick", ["seed=1"], None) == ["seed=1"]
+    assert on_machine(["seed=1"], None) == ["seed=1"]
     for name in ("dgxa100", "DGX-A100", str(mine)):
-        assert on_machine("quick", ["seed=1"], name) == [f'system="{name}"', "seed=1"]
+        assert on_machine(["seed=1"], name) == [f'system="{name}"', "seed=1"]
     assert put_config("seed=1", None, "dgx1") == ("quick", ['system="dgx1"', "seed=1"])
 
 
 @pytest.mark.parametrize("override", ["system=dgx1", "system.base=dgx1", "system={base: dgx1}"])
 def test_two_machines_are_refused(override: str) -> None:
     with pytest.raises(UserError, match="--system: no system=NAME beside it expected"):
-        on_machine("quick", [override], "dgxa100")
+        on_machine([override], "dgxa100")
 
 
 def test_predict_puts_a_recipe_there_with_as_many_ranks(rn50, tmp_path: Path) -> None:

@@ -101,12 +101,6 @@ def test_published_hyper_parameters(name: str) -> None:
 
 
 @every_recipe
-def test_what_a_variant_brings_is_not_written_again(name: str) -> None:
-    optimizer = load(name).run.optimizer
-    assert {optimizer.eta, optimizer.epsilon, optimizer.momentum_correction} == {None}
-
-
-@every_recipe
 def test_plan_evaluates_where_runs_stopped(name: str) -> None:
     plan = build_plan(load(name).run)
     assert plan.epochs == RECIPES[name].epochs

@@ -44,12 +44,16 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def elsewhere(tmp_path: Path, quick: None) -> Path:
+    return left_elsewhere(tmp_path / "lock")
+
+
+def left_elsewhere(path: Path) -> Path:
     """The lock that a process on another machine has left, or still holds."""
-    path = tmp_path / "lock"
-    with hold(path, tmp_path):
-        marker, record = path.read_text(), path.with_name("lock.holder").read_text()
+    record = path.with_name(f"{path.name}.holder")
+    with hold(path, path.parent):
+        marker, holder = path.read_text(), record.read_text()
     path.write_text(re.sub("host=.*", "host=gpu017", marker))
-    path.with_name("lock.holder").write_text(record.replace(platform.node(), "gpu017"))
+    record.write_text(holder.replace(platform.node(), "gpu017"))
     return path
 
 

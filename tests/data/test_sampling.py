@@ -16,11 +16,6 @@ SEEDS = st.integers(0, 2**64 - 1)
 REFERENCE = {"area": (0.05, 1.0), "aspect": (3 / 4, 4 / 3)}
 
 
-def plan_of(samples: int, ranks: int, per_rank: int, last_batch: str) -> Plan:
-    """One batch all along."""
-    return Plan(ranks, samples, last_batch, (Segment(1, 0, 0, per_rank, ranks),))
-
-
 @st.composite
 def changing_plans(draw: st.DrawFn, last_batch: str) -> Plan:
     """Plans of a few epochs whose batch and active ranks change."""
@@ -58,36 +53,11 @@ def steps_of(order: sampling.TrainOrder, plan: Plan, steps: int) -> list[samplin
     return found
 
 
-def row(plan: Plan, steps: int, seed: int) -> sampling.BatchIndices:
-    """Images, places and epochs of `steps` steps of one batch: (steps, global batch)."""
-    columns = zip(*steps_of(sampling.TrainOrder(plan, seed), plan, steps), strict=True)
-    return sampling.BatchIndices(*(np.array(column) for column in columns))
-
-
 def float_sizes(*pixels: int) -> NDArray[np.float32]:
     return np.array(pixels, np.float32)
 
 
 # --- training order -----------------------------------------------------------------------------
-
-
-@pytest.mark.slow
-@given(
-    samples=st.integers(1, 60),
-    per_rank=st.integers(1, 4),
-    last_batch=st.sampled_from(["mix", "pad"]),
-    seed=SEEDS,
-)
-def test_a_step_takes_the_same_images_on_any_number_of_ranks(
-    samples: int, per_rank: int, last_batch: str, seed: int
-) -> None:
-    batch = 12 * per_rank
-    plans = [plan_of(samples, ranks, batch // ranks, last_batch) for ranks in (1, 2, 3, 12)]
-    rows = [row(plan, 5, seed) for plan in plans]
-    for images, places, epochs in rows[1:]:
-        assert np.array_equal(images, rows[0].images)
-        assert np.array_equal(places, rows[0].positions)
-        assert np.array_equal(epochs, rows[0].epochs)
 
 
 # --- batch-size control -------------------------------------------------------------------------
@@ -310,35 +280,6 @@ def test_windows_of_tiny_images_hold_a_pixel(height: int, width: int) -> None:
     assert np.all(last <= size)
 
 
-@given(
-    places=st.lists(st.integers(0, 2**40), min_size=1, max_size=30, unique=True),
-    seed=SEEDS,
-    data=st.data(),
-)
-def test_a_window_depends_on_seed_and_place_alone(
-    places: list[int], seed: int, data: st.DataObject
-) -> None:
-    rng = np.random.default_rng(len(places))
-    heights = rng.integers(20, 600, len(places)).astype(np.float32)
-    widths = rng.integers(20, 600, len(places)).astype(np.float32)
-    where = np.array(places)
-    anchors, shapes = sampling.crop_windows(heights, widths, where, seed, **REFERENCE)
-    mirrored = sampling.flips(where, seed)
-    some = np.array(data.draw(st.permutations(range(len(places)))))[: 1 + len(places) // 2]
-    again = sampling.crop_windows(heights[some], widths[some], where[some], seed, **REFERENCE)
-    assert np.array_equal(again[0], anchors[some])
-    assert np.array_equal(again[1], shapes[some])
-    assert np.array_equal(sampling.flips(where[some], seed), mirrored[some])
-
-
-@pytest.mark.parametrize(("height", "width"), [(375, 500), (500, 375), (64, 64), (33, 500)])
-def test_centre_windows_are_square_and_centred(height: int, width: int) -> None:
-    anchors, shapes = sampling.centre_windows(float_sizes(height), float_sizes(width), 0.875)
-    side = 0.875 * min(height, width)
-    assert shapes[0] * [height, width] == pytest.approx([side, side], rel=1e-5)
-    assert anchors[0] + shapes[0] / 2 == pytest.approx([0.5, 0.5], abs=1e-6)
-
-
 # --- random numbers -----------------------------------------------------------------------------
 
 
@@ -356,7 +297,3 @@ def test_uniforms_look_uniform(seed: int, first: int) -> None:
     assert abs(np.corrcoef(u[:-1, 0], u[1:, 0])[0, 1]) < 0.04
     counts, _ = np.histogram(u, 64, (0, 1))
     assert np.all(np.abs(counts / u.size * 64 - 1) < 0.1)
-
-
-def test_no_image_is_mirrored_when_that_is_off() -> None:
-    assert not sampling.flips(np.arange(1000), 1, enabled=False).any()

@@ -313,21 +313,6 @@ def test_odd_files_are_kept_and_named(many: Path) -> None:
     assert all(odd.kept for odd in load_manifest(many / "set").odd_files)
 
 
-def test_bad_files_are_left_out_and_named_up_to_a_limit(tmp_path: Path) -> None:
-    images = image_folder(tmp_path / "images", {"train/a": 3, "val/a": 2})
-    (images / "train/a/8.JPEG").write_text("hello world")
-    (images / "train/a/9.JPEG").write_text("hello again")
-    with pytest.raises(UserError, match=r"2 bad .* 7 images, more than the 1 of --skip"):
-        pack_images(images, tmp_path / "out", skip_bad=1)
-    manifest = pack_images(images, tmp_path / "out", skip_bad=2)
-    assert manifest.splits["train"].samples == 3
-    assert {Path(odd.path).name for odd in manifest.odd_files} == {"8.JPEG", "9.JPEG"}
-    assert not any(odd.kept for odd in manifest.odd_files)
-    lines = (tmp_path / "out/train.idx").read_text().splitlines()
-    assert [line.split("\t")[0] for line in lines] == ["0", "1", "2"]
-    verify(tmp_path / "out", decode=True)
-
-
 def test_every_layout_packs_to_the_same_bytes(tmp_path: Path) -> None:
     """Folders; a tar for each class and a flat val; a tar of tars and a tar with Kaggle's CSV."""
     counts = {"train/n01": 5, "train/n02": 4, "val/n01": 3, "val/n02": 2}

@@ -22,10 +22,6 @@ Generator = Callable[[int, Path], Case]
 """Pure: the seed alone decides what is written into the folder, which is the working folder."""
 
 
-class Wrong(AssertionError):
-    """The program's answer is not the one that the case must have."""
-
-
 def rng_of(kind: str, seed: int) -> random.Random:
     """The random stream of a case."""
     return random.Random(f"{kind} {seed}")

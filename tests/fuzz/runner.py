@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
 from rn50.config.errors import UserError
-from tests.fuzz.case import Case, Generator, Step, Wrong
+from tests.fuzz.case import Case, Generator, Step
 
 MOST_BYTES = 500 << 20
 """Of memory that a step may take above what the process has before it."""
@@ -172,8 +172,6 @@ def _take(step: Step) -> str | None:
                 step()
             return None
         return judge_output(step, *_run_command(step))
-    except Wrong as error:
-        return f"wrong: {error}"
     except Exception:
         return traceback.format_exc()
 

@@ -111,16 +111,6 @@ def test_a_script_to_submit_by_hand_is_the_text_that_submit_writes(root: Path, n
     assert done.returncode == 0, done.stdout
 
 
-@pytest.mark.parametrize("scheduler", SCHEDULERS)
-def test_shape_account_and_walltime_reach_the_scheduler(scheduler: str) -> None:
-    text = job_script(load("smoke", ["system.nodes=2"]).run, scheduler, PATHS)
-    assert "2 nodes x 2 ranks" in text
-    own = SCHEDULERS[scheduler].launcher  # mpirun is none of its own
-    assert ("  --runs 1" if own == "mpirun" else f"--launcher {own} --runs 1") in text
-    if scheduler != "local":
-        assert "01:00" in text
-
-
 @pytest.mark.parametrize(
     ("scheduler", "system", "job", "asked"),
     [

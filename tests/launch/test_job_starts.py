@@ -227,28 +227,6 @@ def test_a_run_that_has_ended_is_left_as_it_is(
     assert (content(out) == before) == (code != 0)
 
 
-def test_a_folder_in_use_is_refused_by_both_steps(
-    arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    from tests.launch.test_run_lock import start_holder
-
-    out = tmp_path / "job/run_0"
-    assert steps.main(arguments) == 0
-    holder = start_holder(out)
-    try:
-        before = content(out)
-        capsys.readouterr()
-        assert steps.main(arguments) == 2
-        assert steps.main(["end", str(out), "2", "", "10"]) == 2
-        errors = capsys.readouterr().err.splitlines()
-        assert len(errors) == 2
-        assert all(f"{out}: in use by process {holder.pid} on" in line for line in errors)
-        assert content(out) == before
-    finally:
-        holder.kill()
-        holder.wait()
-
-
 LIMIT = "slurmstepd: error: *** STEP 8.0 ON node1 CANCELLED AT 2026-11-22T10:51:11 {} ***\n"
 
 

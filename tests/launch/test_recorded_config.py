@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -20,12 +18,6 @@ from rn50.config.recorded import (
     load_recorded,
     words_to_repeat,
 )
-from tests.conftest import Rn50
-
-LIBRARY = """
-#include <fcntl.h>
-__attribute__((constructor)) static void fire(void) { open(MARK, O_CREAT | O_WRONLY, 0600); }
-"""
 
 
 def recorded(folder: Path, system: str = "", data: str = "datasets/smoke") -> Path:
@@ -38,38 +30,6 @@ def recorded(folder: Path, system: str = "", data: str = "datasets/smoke") -> Pa
         f"data: {{path: {data}, synthetic: {{}}}}\nsystem: {{base: local, {system}}}\n"
     )
     return config
-
-
-@pytest.mark.slow
-def test_the_library_of_a_foreign_run_is_not_loaded(tmp_path: Path, small_data: Path) -> None:
-    """A real library in the ranks of a real run: only at the user's own word."""
-    rn50 = Rn50(tmp_path / "results")
-    places = (f"data.path={small_data}", f"system.results={rn50.results}")
-    own = ("system.ranks_per_node=1", "seed=1", "schedule.length=2 epochs", "limits.epochs=1")
-    own += ("schedule.warmup=0 epochs", "eval.period=1", "eval.offset=0", "eval.target=0.999")
-    rn50("launch", "smoke", *own, *places)
-    run, mark, library = rn50.run_folder(), tmp_path / "fired", tmp_path / "theirs.so"
-    compiler = ("gcc", "-shared", "-fPIC", f'-DMARK="{mark}"', "-xc", "-", "-o", str(library))
-    subprocess.run(compiler, input=LIBRARY, text=True, check=True)
-    setting = json.dumps(["NCCL_ALGO=Ring", f"LD_PRELOAD={library}"])
-    config = run / "config.yaml"
-    text = config.read_text()
-    config.write_text(
-        text.replace("\nsystem:\n", f"\nsystem:\n  job: {{environment: {setting}}}\n")
-    )
-    for command in (
-        ("evaluate", str(run), *places),
-        ("launch", "--resume", str(run), places[0], "limits.epochs=null"),
-        ("launch", str(config), *places),
-        ("launch", str(config), *places, "--runs", "2"),
-    ):
-        done = rn50(*command)
-        assert done.returncode == 2 and not mark.exists(), done.stdout
-        (line,) = done.stderr.splitlines()
-        assert "system.job.environment: 'LD_PRELOAD' may run code" in line
-    (word,) = (word for word in words_to_repeat(run, RUN) if "environment" in word)
-    done = rn50("evaluate", str(run), *places, word)
-    assert done.returncode == 0 and mark.exists(), done.stderr  # the library does what it says
 
 
 @pytest.mark.parametrize(

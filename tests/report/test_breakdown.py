@@ -51,10 +51,8 @@ def test_shares_and_what_a_prediction_says() -> None:
     assert sum(ms for ms in predicted_ms if ms is not None) == pytest.approx(
         1e3 * sum(parts.values())
     )
-    assert [plot.title for plot in found.plots] == ["Where a step goes", "Time of a step"]
-    single = step_breakdown(records(1))
-    assert single is not None and single.plots == ()  # a point is a number
-    assert single.rows[0].predicted_ms is None
+    unpredicted = step_breakdown(records(1))
+    assert unpredicted is not None and unpredicted.rows[0].predicted_ms is None
     assert step_breakdown([]) is None
     assert step_breakdown([{"kind": "steps", "step_p50_ms": 1.0}]) is None
 
@@ -66,8 +64,8 @@ def test_the_slowest_rank_and_host_are_named() -> None:
     computing = found.rows[0]
     assert (computing.least, computing.most) == ("20.00 ms", "41.00 ms")
     assert computing.at == "rank 3 on b"
-    assert [host for host, *_ in found.hosts] == ["b", "a"]
-    assert found.rows[-1].name == "cores busy" and found.rows[-1].middle == "0.500 cores"
+    assert [row.host for row in found.hosts] == ["b", "a"]
+    assert found.rows[-1].name == "CPU time" and found.rows[-1].middle == "10.00 s"
 
 
 anything = st.recursive(

@@ -1,12 +1,15 @@
-"""RunSummary of logs, comparisons of them, and `rn50 log compare`."""
+"""Logs, runs and submissions side by side: `rn50 log compare`, its columns, its page."""
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import json
 import math
 import os
+import re
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -15,31 +18,25 @@ from typer.testing import CliRunner
 from rn50.cli.main import app
 from rn50.config.errors import UserError
 from rn50.config.load import load
-from rn50.logging.parse import read_log
-from rn50.report.compare import amount, compare, read_all
-from rn50.report.compare_view import divergence_lines, to_json
+from rn50.report.compare import Column, Comparison, compare, letter, order_of, read_all, to_json
 from rn50.report.divergence import Divergence, diverge, first_bit
-from rn50.report.run_folder import Subject, read_figures, read_folder, read_subjects
-from rn50.report.run_summary import RunSummary, show, summarise
-from tests.compliance.log_text import Run, drop, find, good_run, last, meta, put, write
+from rn50.report.html import render_comparison
+from rn50.report.run_folder import Subject, read_folder, read_subjects
+from tests.compliance.log_text import Run, drop, find, good_run, last, write
+from tests.report.conftest import Chromium
+from tests.report.test_report import HOSTILE, Shape, hostile_run
 
 SHARED = Path(os.environ.get("RN50_SHARED", Path(__file__).resolve().parents[2].parent / "shared"))
-LOGS = SHARED / "data/mlperf_logs"
-TABLE = LOGS / "EXPECTED.tsv"
-ROWS = [
-    row.split("\t")
-    for row in (TABLE.read_text().splitlines() if TABLE.is_file() else [])
-    if row.startswith("logs/")
-]
-RULESETS = ("0.6.0", "0.7.0", "1.1.0", "4.0.0")
-EPOCHS = range(3, 36, 4)
+LOGS = SHARED / "data/mlperf_logs/logs"
 
 
-def of(tmp_path: Path, *edits: Callable[[Run], object], ruleset: str = "4.0.0") -> RunSummary:
-    run = good_run(ruleset)
-    for edit in edits:
-        edit(run)
-    return summarise(read_log(write(tmp_path / "log.txt", run, ruleset)).events)
+def compared(*paths: Path) -> Comparison:
+    return compare(read_all(paths))
+
+
+def column(comparison: Comparison, key: str) -> Column:
+    (found,) = [one for one in comparison.columns if one.key == key]
+    return found
 
 
 def with_curve(curve: Callable[[int], float]) -> Run:
@@ -64,138 +61,6 @@ def invoke(*arguments: str) -> tuple[int, str, str]:
         return 2, result.stdout, str(result.exception)
     assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
     return result.exit_code, result.stdout, result.stderr
-
-
-# --- the figures of one log -----------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("ruleset", RULESETS)
-def test_clocks_are_seconds_in_every_format(tmp_path: Path, ruleset: str) -> None:
-    run = of(tmp_path, ruleset=ruleset)
-    assert run.init_s == pytest.approx(60, abs=0.3)
-    assert run.start_gap_s == pytest.approx(0.010)
-    assert run.epoch_s == pytest.approx(1.0)
-    assert run.eval_s == pytest.approx(0.5)
-    assert run.run_s is not None
-    assert run.run_s == pytest.approx(35 * 1.0 + 9 * 0.5, abs=0.2)
-    assert run.reached is not None
-    assert (run.reached.epoch, run.reached.accuracy) == (35, 0.7592)
-    assert run.reached.time_s == pytest.approx(run.run_s, abs=0.01)
-    assert [one.epoch for one in run.evaluations] == list(EPOCHS)
-
-
-def test_throughput_leaves_out_evaluations(tmp_path: Path) -> None:
-    assert of(tmp_path).images_per_s == pytest.approx(1_281_167)
-
-
-def test_optimizers_share_the_names_of_their_parameters(tmp_path: Path) -> None:
-    names = []
-    for optimizer in ("lars", "sgd"):
-        path = write(tmp_path / "log.txt", good_run(optimizer=optimizer))
-        names.append(set(summarise(read_log(path).events).parameters))
-    assert names[0] - names[1] == {"epsilon"}
-    assert names[1] - names[0] == {"model_bn_span"}
-    assert {"base_learning_rate", "momentum", "weight_decay", "optimizer"} <= names[0] & names[1]
-
-
-def test_the_old_format_names_the_same_parameters(tmp_path: Path) -> None:
-    old, new = of(tmp_path, ruleset="0.6.0").parameters, of(tmp_path).parameters
-    assert old["base_learning_rate"] == new["base_learning_rate"] == 10.5
-    assert old["learning_rate_warmup_epochs"] == new["learning_rate_warmup_epochs"] == 2
-
-
-def test_copies_by_other_ranks_change_nothing(tmp_path: Path) -> None:
-    single = of(tmp_path)
-
-    def by_four_ranks(run: Run) -> None:
-        run[:] = [record for record in run for _ in range(4)]
-
-    assert of(tmp_path, by_four_ranks) == single
-
-
-def test_ranks_that_disagree_are_all_shown(tmp_path: Path) -> None:
-    def disagree(run: Run) -> None:
-        at = run.index(find(run, "global_batch_size"))
-        run.insert(at, type(run[at])("global_batch_size", 1536, run[at].time_ms))
-
-    assert of(tmp_path, disagree).parameters["global_batch_size"] == [1536, 3264]
-
-
-@pytest.mark.parametrize("value", [None, "0.7", float("nan"), 75.9, -0.1, True, {}, 10**30])
-def test_an_accuracy_that_is_no_fraction_is_no_evaluation(tmp_path: Path, value: object) -> None:
-    run = of(tmp_path, put("eval_accuracy", value))
-    assert run.evaluations == ()
-    assert run.reached is None and run.best is None
-
-
-def test_an_evaluation_after_run_stop_does_not_count(tmp_path: Path) -> None:
-    def late(run: Run) -> None:
-        record = last(run, "eval_accuracy")
-        run.remove(record)
-        run.append(record)
-
-    run = of(tmp_path, late)
-    assert run.evaluations[-1].accuracy == 0.7592
-    assert run.reached is None
-
-
-@pytest.mark.parametrize("unit", ["epochs", "blocks", "evaluations"])
-def test_time_per_epoch_from_what_the_log_has(tmp_path: Path, unit: str) -> None:
-    gone = {
-        "epochs": ("block_start", "block_stop"),
-        "blocks": ("epoch_start", "epoch_stop"),
-        "evaluations": ("epoch_start", "epoch_stop", "block_start", "block_stop"),
-    }[unit]
-    run = of(tmp_path, drop(*gone))
-    assert sum(one.epochs for one in run.epochs) == 35
-    assert run.epoch_s == pytest.approx(1.0 if unit == "epochs" else 1.125, abs=0.01)
-
-
-def test_no_epoch_numbers_at_all(tmp_path: Path) -> None:
-    run = of(
-        tmp_path, meta("eval_accuracy", "epoch_num", ...), meta("eval_start", "epoch_num", ...)
-    )
-    assert len(run.evaluations) == 9
-    assert all(one.epoch is None for one in run.evaluations)
-
-
-def test_zero_stamps_are_no_times(tmp_path: Path) -> None:
-    def unstamped(run: Run) -> None:
-        find(run, "init_start").time_ms = 0
-
-    assert of(tmp_path, unstamped).init_s is None
-
-
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [
-        (38.0, "38"),
-        (5e-05, "5e-05"),
-        (True, "true"),
-        (None, "null"),
-        ("a\x1b[31mb\u202ec\nd", "a\\x1b[31mb\\u202ec\\nd"),
-        ("x" * 500, "x" * 199 + "…"),
-        (float("nan"), "NaN"),
-        ({"a": [1]}, '{"a": [1]}'),
-    ],
-)
-def test_values_for_people(value: object, text: str) -> None:
-    assert show(value) == text
-
-
-@pytest.mark.parametrize(
-    ("value", "unit", "text"),
-    [
-        (None, "s", "-"),
-        (7336.0, "s", "7,336.0 s"),
-        (70.4, "s", "70.40 s"),
-        (0.0014, "s", "0.001 s"),
-        (3389123.4, "images/s", "3,389,123 images/s"),
-        (0.75922, "", "0.75922"),
-    ],
-)
-def test_amounts(value: float | None, unit: str, text: str) -> None:
-    assert amount(value, unit) == text
 
 
 # --- which logs a path means ----------------------------------------------------------------------
@@ -257,64 +122,65 @@ def test_broken_files_beside_a_log_do_not_stop_a_comparison(
     assert json.dumps(to_json(compare(subjects)), allow_nan=False)
 
 
-# --- side by side ---------------------------------------------------------------------------------
+# --- columns --------------------------------------------------------------------------------------
 
 
-def test_differences_are_marked(tmp_path: Path) -> None:
+def test_what_differs_is_a_column_and_what_one_lacks_is_not(tmp_path: Path) -> None:
     other = good_run()
     find(other, "lars_opt_base_learning_rate").value = 9.0
     find(other, "seed").value = 1
-    paths = [write(tmp_path / "a", good_run()), write(tmp_path / "b", other)]
-    comparison = compare(read_all(paths))
-    assert {row.name for row in comparison.parameters if row.differs} == {
-        "base_learning_rate",
-        "seed",
-    }
-    (rate,) = [row for row in comparison.parameters if row.name == "base_learning_rate"]
-    assert rate.cells == ("10.5", "9")
+    drop("gradient_accumulation_steps")(other)
+    found = compared(write(tmp_path / "a", good_run()), write(tmp_path / "b", other))
+    shown = [one.title for one in found.table if one.group == "hyper-parameters"]
+    assert shown == ["base_learning_rate", "seed"]
+    assert column(found, "base_learning_rate").cells == ("10.5", "9")
+    assert ("gradient_accumulation_steps", "1") in found.shared
+    # Its unit is not logged: published logs have epochs as well as steps.
+    assert any(title.endswith("decay_steps (unit not logged)") for title, _ in found.shared)
 
 
-def test_what_one_log_lacks_is_no_difference(tmp_path: Path) -> None:
-    run = good_run()
-    drop("gradient_accumulation_steps")(run)
-    comparison = compare(read_all([write(tmp_path / "a", good_run()), write(tmp_path / "b", run)]))
-    (row,) = [r for r in comparison.parameters if r.name == "gradient_accumulation_steps"]
-    assert row.cells == ("1", "-") and not row.differs
+def test_a_value_of_log_and_config_is_one_column(tmp_path: Path) -> None:
+    for number in range(4):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        run = good_run()
+        find(run, "seed").value = number
+        write(folder / "result_0.txt", run)
+        overrides = [f"seed={number}", f"batch.per_rank={number + 1}", f"data.path=/d/{number}"]
+        (folder / "config.yaml").write_text(load("smoke", overrides).to_yaml())
+    found = compared(tmp_path)
+    assert [(one.group, one.cells) for one in found.columns if one.key.endswith("seed")] == [
+        ("hyper-parameters", ("0", "1", "2", "3"))
+    ]
+    assert [one.key for one in found.table if one.group == "config"] == ["batch.per_rank"]
+    assert found.subjects[0].runs[0].target == load("smoke").run.eval.target
 
 
-def test_the_unit_of_decay_steps_is_not_known(tmp_path: Path) -> None:
-    comparison = compare(read_all([write(tmp_path / "a", good_run())]))
-    assert any("decay_steps (unit not logged)" in row.name for row in comparison.parameters)
+def test_numbers_stand_before_texts() -> None:
+    mixed = Column("config", "x", "x", (), (2.0, "auto", None, 10.0, "auto", -1.0))
+    assert mixed.places == (1, 3, None, 2, 3, 0)
+    assert not mixed.is_number
+    assert order_of([mixed], "x", 6) == [5, 0, 3, 1, 4, 2]
+    assert order_of([mixed], "-x", 6) == [1, 4, 3, 0, 5, 2]
+    assert order_of([mixed], None, 2) == [0, 1]
+    with pytest.raises(UserError, match="--sort: one of x expected, found y"):
+        order_of([mixed], "y", 6)
 
 
-def test_configs_of_run_folders_are_compared(tmp_path: Path) -> None:
-    for name, override in (("a", "seed=1"), ("b", "seed=2")):
-        (tmp_path / name).mkdir()
-        write(tmp_path / name / "result_0.txt", good_run())
-        (tmp_path / name / "config.yaml").write_text(load("smoke", [override]).to_yaml())
-    comparison = compare(read_all([tmp_path / "a", tmp_path / "b"]))
-    assert [(row.name, row.cells) for row in comparison.config] == [("seed", ("1", "2"))]
-    assert comparison.subjects[0].runs[0].target == load("smoke").run.eval.target
+def test_letters_go_on() -> None:
+    assert [letter(number) for number in (0, 25, 26, 51, 52, 99)] == [
+        *("A", "Z", "AA", "AZ", "BA", "CV"),
+    ]
 
 
 def test_the_same_file_is_called_the_same_run(tmp_path: Path) -> None:
     one = write(tmp_path / "a", good_run())
     other = Path(shutil.copy(one, tmp_path / "b"))
-    (line,) = compare(read_all([one, other])).same_files
-    assert "A and B" in line and "the same run" in line
-
-
-def test_too_many(tmp_path: Path) -> None:
-    path = write(tmp_path / "a", good_run())
-    with pytest.raises(UserError, match="1 to 100"):
-        compare(read_all([path]) * 101)
+    (line,) = compared(one, other).same_files
+    assert "A and B" in line
 
 
 # --- where curves part ----------------------------------------------------------------------------
-
-
-def flat(epoch: int) -> float:
-    return 0.5
 
 
 def found(tmp_path: Path, left: list[Run], right: list[Run]) -> Divergence:
@@ -327,11 +193,11 @@ def test_one_run_each_is_held_against_the_sampling_error(tmp_path: Path) -> None
     def just_over(epoch: int) -> float:
         return 0.5 + limit * (1.01 if epoch >= 11 else 0.99)
 
-    result = found(tmp_path, [with_curve(flat)], [with_curve(just_over)])
+    result = found(tmp_path, [with_curve(lambda e: 0.5)], [with_curve(just_over)])
     assert result.parting is not None
     assert result.parting.epoch == 11
     assert result.parting.limit == pytest.approx(limit, rel=1e-3)
-    assert result.basis == "sampling error alone: one run each"
+    assert "sampling error" in result.basis
     assert result.compared == 9 and result.interpolated == 0
 
 
@@ -346,7 +212,6 @@ def test_runs_that_scatter_hide_a_difference(tmp_path: Path) -> None:
     result = found(tmp_path, runs, [far])
     assert result.parting is not None and result.parting.epoch == 3
     assert result.parting.limit == pytest.approx(limit)
-    assert result.basis == "run-to-run spread"
 
 
 def test_other_cadences_are_interpolated(tmp_path: Path) -> None:
@@ -407,8 +272,7 @@ def test_other_seeds_are_not_compared_bit_by_bit(tmp_path: Path) -> None:
 def test_bare_logs_of_one_config_are_compared_by_their_accuracies(tmp_path: Path) -> None:
     other = good_run()
     last(other, "eval_accuracy").value = math.nextafter(0.7592, 1)
-    one = Subject(tmp_path, (), (read_figures(write(tmp_path / "a", good_run()), None),), None, ())
-    two = Subject(tmp_path, (), (read_figures(write(tmp_path / "b", other), None),), None, ())
+    one, two = read_all([write(tmp_path / "a", good_run()), write(tmp_path / "b", other)])
     bit = first_bit(one, two)
     assert bit is not None and bit.where == "accuracy of epoch 35"
 
@@ -416,17 +280,68 @@ def test_bare_logs_of_one_config_are_compared_by_their_accuracies(tmp_path: Path
 # --- the command ----------------------------------------------------------------------------------
 
 
-def test_the_table(tmp_path: Path) -> None:
-    other = good_run()
-    find(other, "lars_opt_base_learning_rate").value = 9.0
-    code, out, err = invoke(
-        "compare", str(write(tmp_path / "a", good_run())), str(write(tmp_path / "b", other))
-    )
-    assert code == 0 and not err
-    (line,) = [line for line in out.splitlines() if "base_learning_rate" in line]
-    assert line.split() == ["*", "base_learning_rate", "10.5", "9"]
-    assert "epoch 35" in out and "0.75920 at 39." in out
-    assert "the curves agree within 3 standard deviations" in out
+@pytest.fixture
+def many(tmp_path: Path) -> list[str]:
+    """24 logs: the later a log, the longer its run and the lower its learning rate; the third
+    misses the target, the fourth has no learning rate."""
+    paths = []
+    for number in range(24):
+        run = good_run()
+        last(run, "run_stop").time_ms += 1000 * number
+        find(run, "lars_opt_base_learning_rate").value = 10.5 - number / 4
+        find(run, "submission_platform").value = f"machine_{number % 3}_with_a_long_name"
+        if number == 2:
+            last(run, "eval_accuracy").value = 0.7
+        if number == 3:
+            run.remove(find(run, "lars_opt_base_learning_rate"))
+        paths.append(str(write(tmp_path / f"log_{number:02}.txt", run)))
+    return paths
+
+
+def test_each_run_is_a_row_within_a_page(many: list[str]) -> None:
+    code, out, err = invoke("compare", *many)
+    assert (code, err) == (0, "")
+    lines = out.split("\nA and B")[0].splitlines()
+    assert max(map(len, lines)) <= 120
+    rows = [line.split() for line in lines if re.match(r"[A-X]  ", line)]
+    tables = len(rows) // 24
+    assert [row[0] for row in rows] == [chr(65 + n) for n in range(24)] * tables and tables > 1
+    time_s, ratio = rows[23][2], rows[23][3]
+    assert (time_s, ratio) == ("62.57", f"{62.572 / 39.572:.2f}")
+    assert rows[2][3] == "-" and "FAIL" in rows[2]
+    words = " ".join(out.split())
+    assert "the same in all: " in words and ", learning_rate_warmup_epochs 2, " in words
+    title = next(line for line in lines if "images/s" in line)
+    assert title.index("images/s") > 40  # a heading of several lines, above its column
+
+
+def test_rows_are_sorted_and_what_has_no_value_comes_last(many: list[str]) -> None:
+    order = {}
+    for sort in ("base_learning_rate", "-base_learning_rate", "platform"):
+        content = json.loads(invoke("compare", "--json", *many[:6], "--sort", sort)[1])
+        order[sort] = "".join(subject["letter"] for subject in content["subjects"])
+        row = content["subjects"][0]["row"]
+        assert row["time_to_train_ratio"] >= 1 and row["log_check"] == "PASS"
+    assert order == {
+        "base_learning_rate": "FECBAD",
+        "-base_learning_rate": "ABCEFD",
+        "platform": "ADBECF",
+    }
+    code, out, _ = invoke("compare", *many[:3], "--sort=-time_to_train_s")
+    shown = [line[0] for line in out.splitlines() if re.match(r"[A-C]  ", line)]
+    assert code == 0 and "".join(shown[:3]) == "CBA"
+    code, out, err = invoke("compare", *many[:4], "--sort", "speed")
+    assert (code, out) == (2, "")
+    assert err.startswith("--sort: one of time_to_train_s, ") and err.endswith("found speed")
+
+
+def test_ratios_and_partings(many: list[str]) -> None:
+    subjects = read_all(map(Path, many[:4]))
+    comparison = compare(subjects)
+    assert column(comparison, "time_to_train_ratio").values[2] is None
+    assert column(comparison, "images_per_s_ratio").cells == ("1.00",) * 4
+    assert column(comparison, "parts_at_epoch").cells == ("-", "agrees", "35", "agrees")
+    assert "time_to_train_ratio" not in {one.key for one in compare(subjects[2:]).columns}
 
 
 def test_json(tmp_path: Path) -> None:
@@ -440,7 +355,7 @@ def test_json(tmp_path: Path) -> None:
     assert run["parameters"]["global_batch_size"] == 3264
     assert len(run["evaluations"]) == 9 and len(run["epoch_times_s"]) == 35
     assert content["divergences"][0]["parting"] is None
-    assert "same run" in content["same_files"][0]
+    assert content["same_files"]
 
 
 @pytest.mark.parametrize("as_json", [True, False])
@@ -451,25 +366,21 @@ def test_hostile_values_reach_no_terminal(tmp_path: Path, as_json: bool) -> None
         find(run, key).value = hostile
     find(run, "eval_accuracy").metadata["epoch_num"] = hostile
     last(run, "run_stop").metadata["status"] = hostile
-    path = str(write(tmp_path / "a", run))
-    code, out, err = invoke("compare", path, path, *(["--json"] if as_json else []))
+    paths = [str(write(tmp_path / name, made)) for name, made in (("a", run), ("b", good_run()))]
+    code, out, err = invoke("compare", *paths, *(["--json"] if as_json else []))
     assert code == 0
     assert not [c for c in out + err if not c.isprintable() and c != "\n"]
     assert "[bold]x[/bold]" in out
 
 
-@pytest.mark.parametrize("content", ["", "nothing\n", ":::MLPv0.5.0 resnet\n"])
-def test_bad_input_is_one_line_and_exit_2(tmp_path: Path, content: str) -> None:
+@pytest.mark.parametrize("content", [None, "", "nothing\n", ":::MLPv0.5.0 resnet\n"])
+def test_bad_input_is_one_line_and_exit_2(tmp_path: Path, content: str | None) -> None:
     path = tmp_path / "log.txt"
-    path.write_text(content)
+    if content is not None:
+        path.write_text(content)
     code, out, err = invoke("compare", str(path))
     assert (code, out) == (2, "")
     assert len(err.splitlines()) == 1 and str(path) in err
-
-
-def test_a_missing_path_is_exit_2(tmp_path: Path) -> None:
-    code, _, err = invoke("compare", str(tmp_path / "none"))
-    assert code == 2 and "No such file" in err
 
 
 def test_a_folder_without_logs_is_exit_2(tmp_path: Path) -> None:
@@ -477,51 +388,87 @@ def test_a_folder_without_logs_is_exit_2(tmp_path: Path) -> None:
     assert code == 2 and "result_0.txt expected" in err
 
 
-# --- published logs, read in place ----------------------------------------------------------------
+# --- the page -------------------------------------------------------------------------------------
 
 
-@pytest.mark.skipif(not ROWS, reason="no published logs beside this checkout")
-@pytest.mark.parametrize("row", ROWS, ids=lambda row: row[0])
-def test_figures_of_published_logs(row: list[str]) -> None:
-    path = LOGS / row[0]
-    if "NO_RECORDS" in row[12]:
-        with pytest.raises(UserError):
-            read_figures(path, None)
-        return
-    run = read_figures(path, None).figures
-    assert (run.status or "-") == row[6]
-    if row[9] != "-":
-        assert run.run_s == pytest.approx(float(row[9]), abs=0.01)
-        assert run.evaluations[-1].epoch == pytest.approx(float(row[8]))
-    if row[7] != "-":
-        assert run.evaluations[-1].accuracy == pytest.approx(float(row[7]), abs=1e-5)
-    assert run.epoch_s is not None and run.epoch_s > 0.05
-    if row[10] != "-":
-        assert run.parameters["global_batch_size"] == int(row[10])
+def page_of(paths: list[str], sort: str | None = None) -> str:
+    comparison = compared(*map(Path, paths))
+    return render_comparison(comparison, order_of(comparison.table, sort, len(paths)), sort)
 
 
-@pytest.mark.skipif(not ROWS, reason="no published logs beside this checkout")
-def test_published_logs_of_all_rounds_side_by_side() -> None:
-    subjects = read_subjects(LOGS / "logs")
-    assert len(subjects) > 15
-    assert any("Alibaba" in note for note in subjects[0].notes)
-    comparison = compare(subjects)
-    assert len(comparison.divergences) == len(subjects) - 1
-    assert divergence_lines(comparison)
-    assert json.dumps(to_json(comparison), allow_nan=False)
+def test_hostile_text_is_text_and_the_one_script_is_ours(tmp_path: Path, many: list[str]) -> None:
+    paths = [*many[:3], str(write(tmp_path / "hostile.txt", hostile_run()))]
+    page = page_of(paths)
+    shape = Shape(page)
+    assert shape.tags.count("script") == 1
+    assert not {"img", "iframe", "object", "link", "base", "form"} & set(shape.tags)
+    assert not [name for name, _ in shape.attributes if name.startswith("on") or name == "src"]
+    assert '<script>document.title="owned"</script>' in shape.text  # as text
+    assert not [c for c in page if not c.isprintable() and c != "\n"]
+    (script,) = re.findall(r"<script>(.*?)</script>", page, re.DOTALL)
+    (policy,) = [value for name, value in shape.attributes if value and "default-src" in value]
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    assert policy == (
+        f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
+    )
+    assert page == page_of(paths)
 
 
-def test_what_the_check_fails_is_said_beside_its_times(tmp_path: Path) -> None:
-    good, bad = good_run(), good_run()
-    last(bad, "run_stop").metadata["status"] = "aborted"
-    paths = [str(write(tmp_path / name, run)) for name, run in (("good", good), ("bad", bad))]
-    code, out, _ = invoke("compare", *paths)
-    assert code == 0
-    row = next(line for line in out.splitlines() if "log check" in line)
-    assert row.split()[-2:] == ["PASS", "FAIL"]
-    _, out, _ = invoke("compare", "--json", *paths)
-    assert [subject["verdict"] for subject in json.loads(out)["subjects"]] == ["PASS", "FAIL"]
-    shown = [invoke("show", path)[1] for path in paths]
-    assert "log check" not in shown[0]
-    assert "FAIL: run_stop (line" in shown[1]
-    assert json.loads(invoke("show", "--json", paths[1])[1])["verdict"] == "FAIL"
+def test_the_command_writes_the_page(many: list[str], tmp_path: Path) -> None:
+    path = tmp_path / "runs.html"
+    code, out, _ = invoke("compare", *many[:2], "--sort", "images_per_s", "--html", str(path))
+    assert code == 0 and "time to" in out
+    assert path.read_text() == page_of(many[:2], "images_per_s")
+
+
+@pytest.fixture
+def opened(chromium: Chromium) -> Iterator[Chromium]:
+    yield chromium
+    assert chromium.messages == []
+    assert len(chromium.requests) == 1, "the page loads nothing but itself"
+
+
+LETTERS = "[...document.querySelectorAll('.runs tbody b')].map(one => one.textContent).join('')"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("width", [1400, 390])
+def test_a_click_sorts_the_page(
+    opened: Chromium, many: list[str], tmp_path: Path, width: int
+) -> None:
+    page = tmp_path / "runs.html"
+    page.write_text(page_of(many, "-time_to_train_s"))
+    opened.open(page, width=width, dark=width == 390)
+    assert opened.value("document.documentElement.scrollWidth") == width
+    letters = "".join(map(letter, range(24)))
+    assert opened.value(LETTERS) == letters[::-1]
+    assert opened.value("document.querySelector('[aria-sort]').innerText").startswith("time to")
+    rate = "[...document.querySelectorAll('.keys button')].find(b => b.innerText.includes('base'))"
+    for falling in (False, True):
+        opened.value(f"{rate}.click()")
+        rest = letters.replace("D", "")
+        assert opened.value(LETTERS) == (rest if falling else rest[::-1]) + "D"
+    assert opened.value("document.querySelectorAll('[aria-sort]').length") == 1
+
+
+@pytest.mark.slow
+def test_a_script_of_a_log_would_not_run(
+    chromium: Chromium, many: list[str], tmp_path: Path
+) -> None:
+    page = tmp_path / "runs.html"
+    page.write_text(page_of(many[:4]).replace("<main>", f"<main><p>{HOSTILE}</p>"))
+    chromium.open(page)
+    assert chromium.value("document.title") == "4 runs compared · rn50 comparison"
+    assert "Content Security Policy" in " ".join(chromium.messages)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not LOGS.is_dir(), reason="no published logs beside this checkout")
+def test_published_logs_of_all_rounds_are_rows(tmp_path: Path) -> None:
+    page = tmp_path / "runs.html"
+    code, out, err = invoke(
+        *("compare", str(LOGS), "--sort", "time_to_train_s", "--html", str(page))
+    )
+    assert code == 0 and "Alibaba" in err
+    assert max(map(len, out.split("\nA and B")[0].splitlines())) <= 120
+    assert page.read_text().count('<th scope="row" data-place') > 15

@@ -7,8 +7,6 @@ import json
 import shutil
 import subprocess
 import sys
-import time
-import urllib.request
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -23,7 +21,6 @@ from rn50.config.recorded import RUN, words_to_repeat
 from rn50.report.export import extra, read_runs, to_csv, to_tensorboard
 from rn50.train import checkpoint_folder
 from tests.conftest import Rn50, packed
-from tests.report.conftest import Chromium
 
 TAGS = {"train/loss", "train/lr", "train/images_per_s", "eval/accuracy", "eval/correct_top5"}
 PLAIN_MXNET = """
@@ -212,51 +209,6 @@ def test_tensorboard_reads_every_point(run: Path, tmp_path: Path) -> None:
     for evaluation, scalar in zip(evaluations(run), read.Scalars("eval/accuracy"), strict=True):
         assert scalar.step == evaluation["step"]
         assert scalar.value == pytest.approx(evaluation["accuracy"])
-
-
-@pytest.mark.slow
-def test_tensorboard_shows_a_run_in_a_browser(
-    chromium: Chromium, run: Path, tmp_path: Path
-) -> None:
-    pytest.importorskip("tensorboardX", reason="no tensorboardX here")
-    pytest.importorskip("tensorboard", reason="no tensorboard here")
-    to_tensorboard(read_runs([run])[0], tmp_path)
-    program = [str(Path(sys.executable).with_name("tensorboard")), "--port", "0"]
-    words = [*program, "--logdir", str(tmp_path), "--load_fast", "false"]
-    process = subprocess.Popen(words, stderr=subprocess.PIPE, text=True)
-    try:
-        assert process.stderr is not None
-        url = next(w for line in process.stderr for w in line.split() if w.startswith("http://"))
-        wait_for(lambda: "eval/accuracy" in fetch(f"{url}data/plugin/scalars/tags"))
-        shown = {
-            "timeseries": (f"smoke/{run.name}", "/accuracy"),
-            "hparams": ("optimizer.base_lr",),
-        }
-        for tab, words in shown.items():
-            chromium.open(f"{url}?{tab}#{tab}")
-            for word in words:
-                wait_for(lambda word=word: word in chromium.value(TEXT))
-    finally:
-        process.terminate()
-        process.wait()
-
-
-TEXT = """(function text(node) {
-  return [...node.childNodes].map(n => n.nodeType == 3 ? n.data : text(n)).join(" ")
-    + (node.shadowRoot ? text(node.shadowRoot) : "");
-})(document.body)"""
-"""Of the page, with what lies in the shadow of a component."""
-
-
-def fetch(url: str) -> str:
-    return urllib.request.urlopen(url, timeout=10).read().decode()
-
-
-def wait_for(ready: Any, most_s: float = 60.0) -> None:
-    until_s = time.monotonic() + most_s
-    while not ready():
-        assert time.monotonic() < until_s
-        time.sleep(0.5)
 
 
 @pytest.mark.parametrize(("module", "name"), [("tensorboardX", "tensorboard"), ("onnx", "onnx")])

@@ -8,7 +8,7 @@ import pytest
 
 from rn50.config.errors import UserError
 from rn50.config.load import load, load_system
-from rn50.report.prediction_section import outlook
+from rn50.report.prediction import prediction_section
 from rn50.report.run_folder import read_subjects
 from rn50.report.write import write_report
 from rn50.scaling.predict import job_of_config, on_system, predict
@@ -40,10 +40,10 @@ def test_a_run_on_a_described_machine_is_predicted_on_it(tmp_path: Path) -> None
 @pytest.mark.slow
 def test_the_same_recipe_on_another_machine(tmp_path: Path) -> None:
     (subject,) = read_subjects(folder_of(tmp_path, "dgxa100_n128"))
-    there = outlook(subject, "abci")
+    there = prediction_section(subject, "abci")
     assert there is not None
     assert (there.machine, there.size) == ("ABCI", "1,024 x 35 images")
-    smaller = outlook(subject, "abci", gpus=16)
+    smaller = prediction_section(subject, "abci", gpus=16)
     assert smaller is not None
     assert smaller.size == "16 x 35 images"
     shares = [float(share.rstrip("%")) for _, _, share in smaller.step]
@@ -54,9 +54,9 @@ def test_the_same_recipe_on_another_machine(tmp_path: Path) -> None:
 @pytest.mark.parametrize("preset", ["quick", "smoke", "you_alexnet_32k"])
 def test_other_recipes_have_no_outlook_unless_asked_for(tmp_path: Path, preset: str) -> None:
     (subject,) = read_subjects(folder_of(tmp_path, preset))
-    assert outlook(subject) is None
+    assert prediction_section(subject) is None
     with pytest.raises(UserError, match=rf"^{preset}: ResNet-50 v1.5 at 224 px"):
-        outlook(subject, "abci")
+        prediction_section(subject, "abci")
     page = write_report(tmp_path).read_text()
     assert 'id="outlook"' not in page
 
@@ -65,12 +65,12 @@ def test_a_bare_log_needs_its_number_of_accelerators(tmp_path: Path) -> None:
     log = tmp_path / "log.txt"
     write(log, good_run())
     (subject,) = read_subjects(log)
-    assert outlook(subject) is None
+    assert prediction_section(subject) is None
     with pytest.raises(UserError, match=r"--gpus expected beside it"):
-        outlook(subject, "dgxa100")
+        prediction_section(subject, "dgxa100")
     with pytest.raises(UserError, match=r"a divisor of the log's global batch"):
-        outlook(subject, "dgxa100", 7)
-    found = outlook(subject, "dgxa100", 8)
+        prediction_section(subject, "dgxa100", 7)
+    found = prediction_section(subject, "dgxa100", 8)
     assert found is not None
     seen = [row[0] for row in found.rows if row[3]]
     assert seen == ["step", "training rate", "epochs", "time to train"]

@@ -16,16 +16,17 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from rn50.cli.main import app
+from rn50.compliance.check_log import check_log
 from rn50.config.errors import UserError
 from rn50.config.load import load
 from rn50.launch.run import try_report
 from rn50.report import write as report_module
+from rn50.report.breakdown import start_up
 from rn50.report.charts import Series, draw_lines, page_chart, tick_text
-from rn50.report.compare import compare
-from rn50.report.compare_view import to_json
+from rn50.report.compare import compare, to_json
+from rn50.report.headline import beside_the_set
 from rn50.report.html import render_report
-from rn50.report.phases import course, span_totals, start_up, step_times
-from rn50.report.run_folder import read_folder, read_subjects
+from rn50.report.run_folder import read_subjects
 from rn50.report.write import write_report
 from tests.compliance.log_text import Edit, Run, find, good_run, last, meta, put, write
 from tests.report.conftest import Chromium
@@ -178,8 +179,6 @@ def test_all_of_a_run_is_on_its_page(run_folder: Path) -> None:
         "Throughput",
         "Training loss",
         "Learning rate",
-        "Momentum 0.9 throughout",
-        "Global batch 64 throughout",
         "4.500 s of stages in 3.500 s",  # of the start-up
         "connect ranks",
         "startup_0",
@@ -209,12 +208,7 @@ def test_findings_are_listed(run_folder: Path) -> None:
     write(run_folder / "result_0.txt", run)
     text = Shape(page_of(run_folder)).text
     assert "FAIL" in text and "run-not-successful" in text
-    assert "run_stop says aborted" in text
-
-
-@pytest.mark.slow
-def test_the_same_input_makes_the_same_page(run_folder: Path) -> None:
-    assert page_of(run_folder) == page_of(run_folder)
+    assert "run_stop aborted" in text
 
 
 def test_a_bare_log_has_a_page(tmp_path: Path) -> None:
@@ -232,93 +226,58 @@ def test_a_run_that_failed_before_its_log_has_a_page(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("result", "told"),
+    ("result", "expected"),
     [
         (
-            {
-                "status": "failed",
-                "reason": "rank 1 on n7 failed in epoch 2",
-                "next": "rn50 launch x",
-            },
-            ["The run failed: rank 1 on n7 failed in epoch 2.", "Next rn50 launch x"],
+            {"status": "failed", "reason": "rank 1 on n7 failed", "next": "rn50 launch x"},
+            ["The run failed: rank 1 on n7 failed.", "Next rn50 launch x"],
         ),
-        (
-            {"status": "failed", "reason": "stopped by Ctrl-C at step 12 (checkpoint of step 10)"},
-            ["The run was stopped by Ctrl-C at step 12 (checkpoint of step 10)."],
-        ),
-        (
-            {"status": "aborted", "stopped": "time budget (limits.time_s) spent at step 9"},
-            [
-                "The run was aborted: time budget (limits.time_s) spent at step 9.",
-                "Best top-1 until then 0.7592, target 0.7.",
-            ],
-        ),
-        (
-            {
-                "status": "aborted",
-                "reason": "target 0.9 missed: accuracy 0.7592 after epoch 35, the last",
-                "next": "rn50 launch results/x/config.yaml 'schedule.length=50 epochs'",
-            },
-            [
-                "The run was aborted: target 0.9 missed: accuracy 0.7592 after epoch 35, the last.",
-                "Next rn50 launch results/x/config.yaml 'schedule.length=50 epochs'",
-            ],
-        ),
-        (
-            {"status": "success", "reason": "target 0.7 reached: accuracy 0.7592 after epoch 35"},
-            ["Reached 0.7592 top-1 after epoch 35, target 0.7."],
-        ),
+        ({"status": "aborted", "stopped": "limits.time_s spent"}, ["aborted: limits.time_s spent"]),
+        ({"status": "success", "reason": "target 0.7 reached"}, ["Reached 0.7592 top-1"]),
     ],
 )
-def test_the_top_says_how_the_run_ended(
-    run_folder: Path, result: dict[str, str], told: list[str]
+def test_the_top_has_the_end_of_the_run(
+    run_folder: Path, result: dict[str, str], expected: list[str]
 ) -> None:
     (run_folder / "result.json").write_text(json.dumps(result))
     top = top_of(page_of(run_folder))
-    for text in told:
+    for text in expected:
         assert text in top
     assert ("Next" in top) == ("next" in result)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
-    ("edits", "told"),
+    ("edits", "names"),
     [
-        (
-            [put("eval_samples", 400), put("train_samples", 1000)],
-            "so eval-samples and train-samples (its size) do not.",
-        ),
-        ([put("eval_samples", 400)], "so eval-samples (its size) does not."),
+        ([put("eval_samples", 400), put("train_samples", 1000)], "eval-samples, train-samples"),
         ([put("eval_samples", 400), meta("run_stop", "status", "aborted")], None),
         ([], None),
     ],
 )
-def test_a_set_that_is_not_imagenet_is_told_calmly(
-    run_folder: Path, edits: list[Edit], told: str | None
+def test_a_set_that_is_not_imagenet_breaks_no_other_rule(
+    tmp_path: Path, edits: list[Edit], names: str | None
 ) -> None:
     run = good_run()
     for edit in edits:
         edit(run)
-    write(run_folder / "result_0.txt", run)
-    text = Shape(page_of(run_folder)).text
-    beginning = "PASS by every rule that applies: the set is not ImageNet, "
-    assert (f"{beginning}{told}" in text) if told else (beginning not in text)
+    text = beside_the_set(check_log(write(tmp_path / "log.txt", run), official=False))
+    assert text is None if names is None else names in str(text)
 
 
 @pytest.mark.slow
-def test_the_top_says_on_what_data(run_folder: Path, smoke_data: Path, tmp_path: Path) -> None:
+def test_the_top_names_the_image_set(run_folder: Path, smoke_data: Path, tmp_path: Path) -> None:
     def top(path: Path) -> str:
         return top_of(write_report(path, tmp_path / "page.html").read_text())
 
     drawn = "1,000 training and 400 evaluation images of 4 classes"
-    assert f"Data DRAWN textures ({load('smoke').run.data.path}), {drawn}" in top(run_folder)
-    logged = "1,281,167 training and 50,000 evaluation images, by the log"
-    assert f"Data {logged}" in top(write(tmp_path / "bare.txt", good_run()))
+    assert f"({load('smoke').run.data.path}), {drawn}" in top(run_folder)
+    assert "1,281,167 training and 50,000 evaluation images, by the log" in top(
+        write(tmp_path / "bare.txt", good_run())
+    )
     own = load("smoke", ["seed=7", "eval.target=0.7", f"data.path={smoke_data}"])
-    assert own.run.data.synthetic is None
     (run_folder / "config.yaml").write_text(own.to_yaml())
-    # Its config calls the set somebody's own; its manifest says that it was drawn.
-    assert f"Data DRAWN textures ({smoke_data}), {drawn}" in top(run_folder)
+    # Its config has no `synthetic`; its manifest says that it was drawn.
+    assert f"DRAWN textures ({smoke_data}), {drawn}" in top(run_folder)
 
 
 def test_a_run_without_its_target_has_no_time_to_train(tmp_path: Path) -> None:
@@ -341,30 +300,14 @@ def test_an_empty_log_is_a_verdict_and_a_note(tmp_path: Path) -> None:
     "missing",
     ["config.yaml", "origins.json", "metrics.jsonl", "timeline.json", "environment.json"],
 )
-@pytest.mark.parametrize("how", ["absent", "broken"])
-def test_a_page_without_one_of_the_files(run_folder: Path, missing: str, how: str) -> None:
-    if how == "absent":
-        (run_folder / missing).unlink()
-    else:
-        (run_folder / missing).write_bytes(b'\xff{"a": [')
+def test_a_page_without_one_of_the_files(run_folder: Path, missing: str) -> None:
+    (run_folder / missing).unlink()
+    assert "epoch 35" in Shape(page_of(run_folder)).text
+    (run_folder / missing).write_bytes(b'\xff{"a": [')
     shape = Shape(page_of(run_folder))
     assert "epoch 35" in shape.text
-    if how == "broken" and missing not in ("metrics.jsonl", "config.yaml"):
+    if missing not in ("metrics.jsonl", "config.yaml"):
         assert f"{missing}: left out" in shape.text
-
-
-@pytest.mark.parametrize("stop_s", [-92, 1e12])
-def test_clocks_that_cannot_be_right(tmp_path: Path, stop_s: float) -> None:
-    run = good_run()
-    last(run, "run_stop").time_ms = find(run, "run_start").time_ms + 1000 * stop_s
-    find(run, "run_start").metadata["epoch_num"] = 1e300
-    Shape(page_of(write(tmp_path / "log.txt", run)))
-
-
-def test_epochs_beyond_all_bounds_are_not_drawn(tmp_path: Path) -> None:
-    run = good_run()
-    last(run, "eval_accuracy").metadata["epoch_num"] = 1e300
-    Shape(page_of(write(tmp_path / "log.txt", run)))
 
 
 @pytest.mark.slow
@@ -403,12 +346,9 @@ def assert_inert(page: str) -> None:
     assert "default-src 'none'" in page
 
 
-def test_a_page_is_inert(run_folder: Path) -> None:
-    assert_inert(page_of(run_folder))
-
-
 def test_hostile_text_is_text(hostile_folder: Path) -> None:
     page = page_of(hostile_folder)
+    assert page == page_of(hostile_folder)
     assert_inert(page)
     text = Shape(page).text
     assert '<script>document.title="owned"</script>' in text
@@ -451,7 +391,7 @@ def test_no_content_stops_a_page(
     (run_folder / "timeline.json").write_text(json.dumps({"traceEvents": traced}))
     (run_folder / "environment.json").write_text(json.dumps({"a": metrics, "b": spans}))
     (subject,) = read_subjects(run_folder)
-    assert_inert(render_report(subject, [subject], judge=lambda _: ()))
+    assert_inert(render_report(subject, [subject], checks=()))
     assert json.dumps(to_json(compare([subject, subject])), allow_nan=False)
 
 
@@ -469,22 +409,12 @@ def test_the_command(run_folder: Path, tmp_path: Path) -> None:
     assert "Comparison" in out.read_text()
 
 
-def test_the_page_of_a_folder_lies_in_it(run_folder: Path) -> None:
-    assert write_report(run_folder) == run_folder / "report.html"
-    assert (run_folder / "report.html").is_file()
-
-
 @pytest.mark.parametrize("content", ["", "nothing\n"])
 def test_no_page_of_what_is_no_log(tmp_path: Path, content: str) -> None:
     (tmp_path / "log.txt").write_text(content)
     with pytest.raises(UserError, match="an MLPerf log"):
         write_report(tmp_path / "log.txt", tmp_path / "page.html")
     assert [path.name for path in tmp_path.iterdir()] == ["log.txt"]
-
-
-def test_no_page_where_none_can_be_written(run_folder: Path) -> None:
-    with pytest.raises(UserError, match="cannot write"):
-        write_report(run_folder, run_folder / "none" / "page.html")
 
 
 def test_a_page_does_not_replace_its_log(run_folder: Path) -> None:
@@ -494,21 +424,6 @@ def test_a_page_does_not_replace_its_log(run_folder: Path) -> None:
         with pytest.raises(UserError, match="another file than the log"):
             write_report(path, log)
     assert log.read_text() == before
-
-
-def test_a_page_does_not_replace_another_file_of_the_run(run_folder: Path) -> None:
-    config = run_folder / "config.yaml"
-    config.write_text("base: quick\n")
-    with pytest.raises(UserError, match="another file than one of the run's own"):
-        write_report(run_folder / "result_0.txt", config)
-    assert config.read_text() == "base: quick\n"
-
-
-def test_a_page_of_a_bare_log_may_replace_the_page_before(tmp_path: Path) -> None:
-    log = write(tmp_path / "log.txt", good_run())
-    page = tmp_path / "page.htm"
-    page.write_text("of yesterday")
-    assert write_report(log, page) == page and "of yesterday" not in page.read_text()
 
 
 def test_a_page_is_about_one_subject(tmp_path: Path) -> None:
@@ -539,35 +454,6 @@ def test_the_start_up_ends_with_the_first_epoch() -> None:
     assert [bar.name for bar in found.bars] == ["load MXNet", "connect ranks", "build network"]
     assert (found.wall_s, found.work_s) == (3.5, 4.5)
     assert found.bars[1].left == pytest.approx(100 * 2 / 3.5)
-
-
-def test_the_work_of_a_start_up_is_that_of_one_rank() -> None:
-    found = start_up([*SPANS, span("load MXNet", 100.0, 3.0, pid=1)])
-    assert found is not None
-    assert (found.wall_s, found.work_s) == (3.5, 4.5)
-    assert len(found.bars) == 4
-
-
-def test_spans_by_kind() -> None:
-    totals = {total.name: total for total in span_totals(SPANS)}
-    assert totals["epoch"].times == 2
-    assert totals["epoch"].total_s == 24.0 and totals["epoch"].median_s == 12.0
-    assert next(iter(totals)) == "epoch"  # the longest first
-
-
-def test_step_times() -> None:
-    records = train_records()
-    records[3]["images_per_s"] = 64.0
-    steps = step_times(records, None)
-    assert steps is not None
-    assert (steps.points, steps.median_ms, steps.slowest_ms) == (10, 100.0, 1000.0)
-    assert steps.slowest_step == 80
-
-
-def test_settings_that_never_change_are_constant() -> None:
-    momentum, rate = course(train_records(), "momentum", "m"), course(train_records(), "lr", "l")
-    assert momentum is not None and momentum.constant == 0.9
-    assert rate is not None and rate.constant is None
 
 
 @pytest.mark.parametrize(
@@ -615,31 +501,6 @@ def test_a_chart_takes_its_ink_from_the_page() -> None:
     assert colours == {"none", "currentColor", "#2f7fd6", "#b0b0b0"}  # the line, the grid
 
 
-def test_names_are_text_and_no_formulas() -> None:
-    chart = chart_of(Series("$x^2$ <b>", [[(1, 3), (2, 1)]]), Series("B", []), x_label="epoch")
-    assert ">$x^2$ &lt;b&gt;</text>" in chart
-
-
-@pytest.mark.parametrize("log", [False, True])
-def test_ticks_are_short(log: bool) -> None:
-    lines = [[(1, 0), (20_000, 1)]]
-    chart = chart_of(
-        Series("A", lines), Series("B", [[(1, 0), (20, 1)]]), x_label="s", spread_x=log
-    )
-    assert ">10k</text>" in chart and (">3</text>" in chart) == log
-
-
-def test_lines_of_very_different_length_get_a_logarithmic_axis() -> None:
-    series = [Series(n, [[(end / 9, 0), (end, 1)]]) for n, end in (("A", 20), ("B", 9000))]
-    chart = chart_of(*series, x_label="s", spread_x=True)
-    assert ">10</text>" in chart and ">1,000</text>" in chart
-
-
-def test_values_beyond_all_bounds_are_not_drawn() -> None:
-    chart = chart_of(Series("A", [[(1, 3), (2, 1e300), (3, 1)]]), Series("B", []), x_label="epoch")
-    assert "A: from 3 to 1" in chart
-
-
 PAGE_PX = (816 - 106, 1056 - 106)
 """US Letter at 96 pixels an inch, less margins of 14 mm: width and height."""
 
@@ -675,18 +536,6 @@ def test_the_page_in_a_browser(opened: Chromium, run_folder: Path, width: int, d
 
 
 @pytest.mark.slow
-def test_text_of_charts_keeps_its_size(opened: Chromium, run_folder: Path) -> None:
-    page = write_report(run_folder)
-    sizes = []
-    for width in (1280, 400):
-        opened.open(page, width=width)
-        sizes.append(
-            opened.value("document.querySelector('.chart text').getBoundingClientRect().height")
-        )
-    assert sizes[0] == sizes[1] > 9
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("width", [1280, 400])
 def test_hostile_text_does_nothing_in_a_browser(
     opened: Chromium, hostile_folder: Path, width: int
@@ -716,19 +565,6 @@ def test_the_page_on_paper(opened: Chromium, run_folder: Path, dark: bool) -> No
     filled = height / PAGE_PX[1]
     pages = len(re.findall(rb"/Type */Page\b", opened.printed()))
     assert filled <= pages <= filled * 1.15 + 1
-
-
-@pytest.mark.slow
-def test_pages_of_failed_runs_and_submissions_in_a_browser(
-    opened: Chromium, tmp_path: Path
-) -> None:
-    for number in range(5):
-        write(tmp_path / f"result_{number}.txt", good_run())
-    subject = read_folder(tmp_path)
-    page = tmp_path / "report.html"
-    page.write_text(render_report(subject, [subject] * 6))
-    opened.open(page, width=400)
-    assert opened.value("document.documentElement.scrollWidth") == 400
 
 
 @pytest.mark.slow
