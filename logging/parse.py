@@ -142,9 +142,12 @@ class _Reader:
             self.size += len(raw)
             self.lines += not goes_on
             whole = raw.endswith(b"\n")
-            if not goes_on and _TOKEN in raw:
+            start = -1 if goes_on else raw.find(_TOKEN)
+            if start != -1:
                 self.longest = max(self.longest, len(raw))
-                if whole or len(raw) < _LINE_BYTES:
+                if whole and b"\r" not in raw and raw.rfind(_TOKEN) == start:
+                    self._record(raw[start:], closed=True)
+                elif whole or len(raw) < _LINE_BYTES:
                     self._line(raw, ended=whole)
                 else:
                     text = f"a line of more than {_LINE_BYTES:,} bytes was skipped"
@@ -156,10 +159,6 @@ class _Reader:
 
     def _line(self, raw: bytes, *, ended: bool) -> None:
         """Read the records of a line; `ended`: by a newline."""
-        start = raw.find(_TOKEN)
-        if raw.find(_TOKEN, start + 5) == -1 and raw.find(b"\r", start) == -1:
-            self._record(raw[start:], closed=ended)
-            return
         parts = raw.split(b"\r")
         for part in parts:
             begins = [match.start() for match in re.finditer(_TOKEN, part)]
@@ -186,7 +185,7 @@ class _Reader:
                 self._odd_token(raw, text, closed=closed)
                 return False
             seconds, key, head, dialect = match[1], match[2], match.end(), MLL
-        if text.startswith((" ", "\t"), head):
+        if text[head : head + 1] in (" ", "\t"):
             head = len(text) - len(text[head:].lstrip(" \t"))
         try:
             content, end = _SCAN(text, head)
@@ -203,8 +202,21 @@ class _Reader:
         if foreign:
             what = f"text that does not belong there after the record: {foreign[:60]!r}"
             self._problem("trailing", key or _salvaged_key(text), what, lost=False)
-        self._content(content, key, seconds, dialect)
+        if dialect == MLL or not self._passes_over(content):
+            self._content(content, key, seconds, dialect)
         return not foreign
+
+    def _passes_over(self, content: Any) -> bool:
+        """Whether a record of :::MLLOG is whole, of a key that is not read, and not the first: the
+        short way, which most records of a large log take."""
+        if self.keys is None or MLLOG not in self.first or type(content) is not dict:
+            return False
+        key, stamp = content.get("key"), content.get("time_ms")
+        if type(key) is not str or key in self.keys or type(stamp) is not int:
+            return False
+        whole = "value" in content and "metadata" in content and -_NO_STAMP < stamp < _NO_STAMP
+        self.records += whole
+        return whole
 
     def _odd_token(self, raw: bytes, text: str, *, closed: bool) -> None:
         """A token that is not followed by one blank: the official parsers do not see a record."""
@@ -299,8 +311,6 @@ class _Reader:
             self._problem("missing", key, f'record ({cut(key)}) has no "time_ms", {found}')
             return None
         stamp: Any = content["time_ms"] if seconds is None else seconds
-        if type(stamp) is int and -_NO_STAMP < stamp < _NO_STAMP:
-            return stamp
         if isinstance(stamp, str):  # in v0.6 it is one; elsewhere the official parser reads it too
             with contextlib.suppress(ValueError):
                 stamp = float(stamp) if seconds is None else round(float(stamp) * 1000, 3)
