@@ -51,7 +51,7 @@ _MLL_RECORD = re.compile(r":::MLL (-?[0-9.]+) ([A-Za-z0-9_]+) ?:\s+")
 _LIKE_MLL_RECORD = re.compile(r":::MLL\s*[-+]?[\d.]+\D")
 _ODD_MLLOG = re.compile(r':::MLLOG([^\w{\["]{0,200})(?=\{\s*")')
 _SALVAGED_KEY = re.compile(r'"key": ?"([^"]{1,100})"|:::MLL\s+[\d.+-]+\s+([A-Za-z0-9_]{1,100}) ?:')
-_SCAN = json.JSONDecoder().scan_once
+_SCAN = json.JSONDecoder().scan_once  # type: ignore[attr-defined]  # its types have raw_decode alone
 
 
 def open_log(path: Path) -> BinaryIO:

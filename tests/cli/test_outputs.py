@@ -27,8 +27,8 @@ FOLDERS = {
 
 
 def options(command: Any, name: str = "rn50") -> Iterator[tuple[str, Any]]:
-    for word, child in getattr(command, "commands", {}).items():
-        yield from options(child, f"{name} {word}")
+    for word in getattr(command, "list_commands", lambda _: ())(None):
+        yield from options(command.get_command(None, word), f"{name} {word}")
     for parameter in command.params:
         if parameter.param_type_name == "option":
             yield f"{name} {parameter.opts[0]}", parameter
@@ -132,7 +132,7 @@ def test_a_run_is_not_written_over_another(rn50, tmp_path: Path, name: str) -> N
 def test_a_closed_or_unread_standard_output(log: str) -> None:
     program = shlex.quote(str(Path(sys.executable).with_name("rn50")))
     for redirection, code, said in (
-        (">&-", 2, "rn50: error: standard output: cannot write: it is closed\n"),
+        (">&-", 2, "rn50: error: standard output: cannot write: Bad file descriptor\n"),
         (">/dev/full", 2, "rn50: error: standard output: cannot write: No space left on device\n"),
         ("| true", 0, ""),
     ):

@@ -281,7 +281,7 @@ def test_a_system_description_is_a_file_of_the_package(
     write(logs / "result_0.txt", good_run())
     plant(tmp_path / "org/systems/machine.json", secret)
     done = CliRunner().invoke(app, ["log", "check", "--no-official", str(logs)])
-    assert done.exit_code == 1 and "no system description machine.json" in done.output
+    assert done.exit_code == 1 and "no machine.json" in done.output
     assert SECRET not in done.output
 
 
