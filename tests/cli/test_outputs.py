@@ -132,13 +132,14 @@ def test_a_run_is_not_written_over_another(rn50, tmp_path: Path, name: str) -> N
 def test_a_closed_or_unread_standard_output(log: str) -> None:
     program = shlex.quote(str(Path(sys.executable).with_name("rn50")))
     for redirection, code, error in (
-        (">&-", 2, "rn50: error: standard output: cannot write: it is closed\n"),
-        (">/dev/full", 2, "rn50: error: standard output: cannot write: No space left on device\n"),
+        (">&-", 2, "rn50: error: standard output: cannot write: "),
+        (">/dev/full", 2, "rn50: error: standard output: cannot write: No space left on device"),
         ("| true", 0, ""),
     ):
         shell = f"{program} log report {shlex.quote(log)} --out - {redirection}"
         done = subprocess.run(["bash", "-c", shell], capture_output=True, text=True, check=False)
-        assert (done.returncode, done.stderr) == (code, error)
+        assert done.returncode == code and done.stderr.startswith(error)
+        assert done.stderr.count("\n") == bool(error)
 
 
 @pytest.mark.parametrize(
