@@ -6,7 +6,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from ..config.atomic import write_file
 from ..config.errors import UserError
 from ..config.leaves import flatten
 from ..config.load import Loaded
@@ -53,7 +52,6 @@ def evaluate(
     name = pick_launcher(launcher)
     with scratch_folder(loaded, "evaluate") as out:
         result, config = out / "score.json", out / "config.yaml"
-        write_file(config, loaded.to_yaml())
         words = [str(result), str(config), str(found.path.absolute())]
         job, _ = build_job(run, name, [sys.executable, "-m", "rn50.train.score", *words])
         run_job(job, name, out)
