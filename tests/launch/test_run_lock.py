@@ -10,7 +10,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 
 from rn50.config.errors import UserError
@@ -83,42 +82,6 @@ def test_a_run_has_one_driver_and_a_killed_one_is_followed(rn50: Any, smoke_data
     leave_nothing(folder)
 
 
-HOLD = """
-import sys
-from pathlib import Path
-from rn50.launch.run_lock import hold_run
-with hold_run(Path(sys.argv[1])):
-    print("held", flush=True)
-    sys.stdin.read()
-"""
-
-
-def start_holder(out: Path, **environment: str) -> psutil.Popen:
-    process = psutil.Popen(
-        [sys.executable, "-c", HOLD, str(out)],
-        env=os.environ | environment,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    assert process.stdout.readline() == "held\n"
-    return process
-
-
-def test_the_second_is_told_who_holds_it(tmp_path: Path) -> None:
-    first = start_holder(tmp_path, SLURM_JOB_ID="4711")
-    try:
-        told = f"process {first.pid} on .*, job 4711 "
-        with pytest.raises(FolderInUse, match=told), hold_run(tmp_path):
-            pytest.fail("held twice")
-    finally:
-        first.kill()
-        first.wait()
-    with hold_run(tmp_path):  # what a killed process left
-        assert (tmp_path / LOCK).exists()
-    assert not (tmp_path / LOCK).exists()
-
-
 def test_a_rank_that_outlives_its_launcher_is_waited_for(tmp_path: Path) -> None:
     wait_for_rank(tmp_path)
     told = f"in use by process {os.getpid()} on"
@@ -178,14 +141,9 @@ def test_latest_is_the_newest_interrupted_run_of_the_preset_or_of_all(tmp_path: 
     whole = "/checkpoint: a whole checkpoint expected in it, found none:"
     assert found("smoke", tmp_path).startswith(f"{in_job}{whole}")
     assert found(None, tmp_path).startswith(f"{other}{whole}")
-    holders = [start_holder(in_job)]
-    try:
+    with hold_run(in_job):
         assert found("smoke", tmp_path).startswith(f"{old}{whole}")
-        holders.append(start_holder(old))
-        said = found("smoke", tmp_path)
-        assert "with a checkpoint expected, found none in" in said
-        assert f" but this one: {in_job}: in use by process {holders[0].pid}" in said
-    finally:
-        for holder in holders:
-            holder.kill()
-            holder.wait()
+        with hold_run(old):
+            said = found("smoke", tmp_path)
+    assert "with a checkpoint expected, found none in" in said
+    assert f" but this one: {in_job}: in use by process {os.getpid()}" in said
