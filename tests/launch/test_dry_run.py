@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from rn50.cli.machine_option import on_machine
+from rn50.cli.console import on_machine
 from rn50.config.errors import UserError
 from rn50.config.load import load
 from rn50.launch.dry_run import describe_launch, rows
