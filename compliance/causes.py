@@ -42,7 +42,7 @@ _CAUSES: dict[str, tuple[str, ...]] = {
     "run-start-before-init-stop": _STAMPS,
     "init-too-long": _STAMPS,
     "late-run-start": _STAMPS,
-    "several-clocks": ("impossible-stamp",),
+    "several-clocks": ("impossible-stamp", "two-runs"),
     "ranks-disagree": ("impossible-stamp",),
     "epoch-before-run-start": (*_STAMPS, "run-time-not-positive", "several-clocks"),
     "target-off-the-clock": (*_STAMPS, "several-clocks"),

@@ -49,6 +49,14 @@ class Evaluation(NamedTuple):
     accuracy: float
 
 
+class Trained(NamedTuple):
+    """Before an evaluation: how many epochs were trained, and up to which each from the first on
+    (in a log without `epoch_start`, their count)."""
+
+    epochs: int
+    reach: int
+
+
 class LoggedRun:
     """What the rules ask about one log under one ruleset."""
 
@@ -220,21 +228,42 @@ class LoggedRun:
         step_ms = math.gcd(SAME_MS, *map(int, stamps))
         return step_ms if step_ms > 1 else 0
 
-    def trained_before(self, order: int) -> set[int]:
-        """The epochs that have started before a place in the log; in a log without `epoch_start`,
-        those that the blocks claim which have."""
-        starts = self.all("epoch_start") or self.all("block_start")
-        return {epoch for one in starts if one.order < order for epoch in epochs_of(one)}
+    @cached_property
+    def trained(self) -> dict[int, Trained]:
+        """What was trained before each `eval_accuracy`, by its place in the log. An epoch is
+        trained once it has started and then stopped; in a log without `epoch_start`, once a block
+        that claims it has begun."""
+        by_epoch = bool(self.all("epoch_start"))
+        keys = ("epoch_start", "epoch_stop") if by_epoch else ("block_start",)
+        events = [event for key in (*keys, "eval_accuracy") for event in self.all(key)]
+        started: set[int] = set()
+        done: set[int] = set()
+        whole, found = 0, {}
+        for event in sorted(events, key=lambda event: event.order):
+            if event.key == "eval_accuracy":
+                while whole + 1 in done:
+                    whole += 1
+                reach = whole + (0 in done) if by_epoch else len(done)
+                found[event.order] = Trained(epochs=len(done), reach=reach)
+            elif event.key == "block_start":
+                done |= epochs_of(event)
+            elif event.key == "epoch_start":
+                started |= epochs_of(event)
+            else:  # epochs from 0 start one lower than they stop in some logs (v2.0 MosaicML)
+                stopped = epochs_of(event)
+                before = {epoch - 1 for epoch in stopped if 0 in started}
+                done |= (stopped & started) or (before & started)
+        return found
 
     def epochs_to(self, evaluation: Evaluation) -> float | None:
         """Epochs that were trained for an evaluation: what its record claims, but no more than the
         log has before it; None where neither says a number of epochs that can be."""
-        claimed, trained = evaluation.epoch, len(self.trained_before(evaluation.order))
+        claimed, before = evaluation.epoch, self.trained[evaluation.order].epochs
         if claimed is not None and not _is_possible(claimed):
             claimed = None
-        if claimed is None:
-            return trained or None
-        return round(min(claimed, trained) if trained else claimed, 3)
+        if not before and not self.all("epoch_start"):
+            return None if claimed is None else round(claimed, 3)
+        return before if claimed is None else round(min(claimed, before), 3)
 
     @cached_property
     def convergence_epoch(self) -> float | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -13,6 +14,7 @@ from typing import Any
 from ..config import benchmark
 from ..config.errors import UserError
 from ..config.finding import ERROR, NOTE, POLICY, SEVERITIES, plain, printable, shown
+from ..config.names import PRESETS, list_systems
 from ..config.reading import read_file
 from ..logging.places import RESULT_FILES, RESULT_NAME, job_of, results_in, run_folders
 from .check_log import CANNOT_READ, FAIL, POLICY_VERDICT, Check, check_log, verdict_of
@@ -26,6 +28,8 @@ _PACKAGE = "mlcommons/logging 4.1.68, package_checker"
 _MOST_RUNS = 20
 _FEWEST = 3
 """Equal evaluations that are no chance."""
+_SHEET = re.compile(r"^accelerator: (.+?)$.*?^  tensor_flops_per_s: ([\d.e]+)", re.M | re.S)
+_MODEL = re.compile(r"[A-Z]+\d+[A-Z]*")
 _COARSE_MS = 10
 """Stamps that are all multiples of so much or more tell no two runs apart: in units of 50 ms
 evaluations of honest runs at hand are equally far apart (v1.0 Shampoo), in 20 ms those of none."""
@@ -185,6 +189,35 @@ def _same_accuracies(submission: Submission) -> Iterator[Violation]:
     yield from _together(submission, same, "are one run: all their accuracies are the same")
 
 
+@folder_rule("MLP911", "shared-moments", POLICY, f"{RULES_TEXT} lines 220, 509, 954")
+def _own_moments(submission: Submission) -> Iterator[Violation]:
+    """No two runs take equally long to the millisecond; runs after one another do not share the
+    stamp of one cache_clear; three or more runs do not all end with one accuracy."""
+
+    def as_long(one: LoggedRun, other: LoggedRun) -> bool:
+        coarse = max(one.coarse_ms, other.coarse_ms) >= _COARSE_MS
+        lengths = {round(run.run_ms or 0) for run in (one, other)}
+        return len(lengths) == 1 and min(lengths) > 0 and not coarse
+
+    def one_clearing(one: LoggedRun, other: LoggedRun) -> bool:
+        clears = ({e.time_ms for e in run.all("cache_clear") if e.time_ms} for run in (one, other))
+        return bool(set.intersection(*clears)) and not _overlap(one, other)
+
+    yield from _together(submission, as_long, "take equally long, to the millisecond")
+    yield from _together(submission, one_clearing, "share one cache_clear and do not overlap")
+    ends = {run.target.accuracy if run.target else None for _, run in submission.runs}
+    if len(submission.runs) >= _FEWEST and len(ends) == 1 and None not in ends:
+        yield against(f"all {len(submission.runs)} runs", "end with one accuracy", "several")
+
+
+def _overlap(one: LoggedRun, other: LoggedRun) -> bool:
+    """Whether two runs train at one time; true where one has no clock."""
+    if one.start is None or one.stop is None or other.start is None or other.stop is None:
+        return True
+    begin_ms = max(one.start.time_ms, other.start.time_ms)
+    return begin_ms < min(one.stop.time_ms, other.stop.time_ms)
+
+
 @folder_rule(
     "MLP904",
     "faster-than-reference",
@@ -313,6 +346,40 @@ def _system(submission: Submission) -> Iterator[Violation]:
                 found, expected = f"is {plain(run.batch)}", f"a multiple of {chips}"
                 yield against(subject, found, expected, why, severity=NOTE)
                 return
+
+
+@folder_rule(
+    "MLP909",
+    "impossible-accelerator-rate",
+    POLICY,
+    "data sheets of config/system/*.yaml; 24.6 GFLOP an image",
+    keys=("train_samples",),
+)
+def _possible_on_accelerators(submission: Submission) -> Iterator[Violation]:
+    """The accelerators of the system description can have trained so fast: at most at the peak of
+    their data sheets' tensor cores."""
+    chips, system = submission.chips, submission.system or {}
+    name = shown(system.get("accelerator_model_name", ""))
+    flops_per_s = _peak_flops_per_s(name)
+    for file, run in submission.runs if chips and flops_per_s else ():
+        samples, epochs = run.value("train_samples"), run.convergence_epoch
+        if not epochs or not run.run_ms or samples != benchmark.IMAGENET_TRAIN_SAMPLES:
+            continue
+        rate = epochs * samples / (run.run_ms / 1000)
+        most = (chips or 0) * (flops_per_s or 0) / benchmark.TRAINING_FLOPS_PER_IMAGE
+        if rate > most:
+            found = f"{rate:.2g} images/s with {chips} x {name}"
+            yield against(f"{file}:", found, f"up to {most:.2g}", "the peak of the data sheet")
+            return
+
+
+def _peak_flops_per_s(accelerator: str) -> float | None:
+    """The highest tensor rate of the data sheets in `config/system/` of an accelerator, known by
+    a word of its name (A100, L40S, H100); None: no such sheet."""
+    words = set(_MODEL.findall(accelerator.upper()))
+    sheets = (_SHEET.search((PRESETS / f"system/{n}.yaml").read_text()) for n in list_systems())
+    named = (one for one in sheets if one and words.intersection(_MODEL.findall(one[1])[:1]))
+    return max((float(one[2]) for one in named), default=None)
 
 
 SET_RULES = rules_on(FOLDER)

@@ -1,6 +1,7 @@
 """What a log is made of once it is read: events, what is wrong with its records, its counts."""
 
 import math
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -25,6 +26,7 @@ RUN_KEYS = frozenset(
     }
 )
 """Events of a run: a file that has them has a run."""
+PLAIN_KEY = re.compile(r"[A-Za-z0-9_]+")
 _KEY_CHARACTERS = 100
 
 
@@ -91,6 +93,8 @@ class Log(NamedTuple):
     """Whether the file ends inside a record."""
     other_dialect: Event | None
     """The first record in the other dialect; of those, one of `RUN_KEYS` before any other."""
+    odd_keys: Mapping[str, Event]
+    """The first record of each key that has another character than those of `PLAIN_KEY`."""
     joined: JoinedLines
     lines: int
     longest_bytes: int

@@ -21,6 +21,7 @@ from ..config.reading import named_descriptor, open_file
 from .events import (
     MLL,
     MLLOG,
+    PLAIN_KEY,
     RUN_KEYS,
     CannotRead,
     Event,
@@ -37,6 +38,8 @@ MOST_BYTES = 1 << 30
 """No log is larger: the largest published one has 3.4 MB."""
 MOST_RECORDS = 100_000
 """Records that are kept of a file, some 100 MB: published logs have up to 2,000."""
+MOST_ODD_KEYS = 1000
+"""Keys with other characters than letters, digits and _ that are kept: no program logs one."""
 _LINE_BYTES = 16 << 20
 """A progress bar of a whole run on one line has 2 MB."""
 _RECORD_CHARACTERS = 1 << 20
@@ -126,6 +129,7 @@ class _Reader:
         self.events: dict[str, list[Event]] = {MLLOG: [], MLL: []}
         self.first: dict[str, Event] = {}
         """The first record of a dialect, of whatever key."""
+        self.odd_keys: dict[str, Event] = {}
         self.problems: list[Problem] = []
         self.problem_count = 0
         self.forms: list[Problem] = []
@@ -212,7 +216,9 @@ class _Reader:
         if self.keys is None or MLLOG not in self.first or type(content) is not dict:
             return False
         key, stamp = content.get("key"), content.get("time_ms")
-        if type(key) is not str or key in self.keys or type(stamp) is not int:
+        if type(key) is not str or key in self.keys or PLAIN_KEY.fullmatch(key) is None:
+            return False
+        if type(stamp) is not int:
             return False
         whole = "value" in content and "metadata" in content and -_NO_STAMP < stamp < _NO_STAMP
         self.records += whole
@@ -284,7 +290,8 @@ class _Reader:
             return
         self.records += 1
         wanted = self.keys is None or key in self.keys
-        if not wanted and dialect in self.first:
+        odd = PLAIN_KEY.fullmatch(key) is None and len(self.odd_keys) < MOST_ODD_KEYS
+        if not wanted and not odd and dialect in self.first:
             return
         metadata = content.get("metadata")
         event = Event(
@@ -296,6 +303,8 @@ class _Reader:
             order=self.records,
         )
         self.first.setdefault(dialect, event)
+        if odd:
+            self.odd_keys.setdefault(key, event)
         if wanted:
             self.events[dialect].append(event)
             self.kept += 1
@@ -360,6 +369,7 @@ class _Reader:
             lost_keys=frozenset(self.lost_keys),
             truncated=self.truncated,
             other_dialect=next(of_a_run, self.first.get(other)),
+            odd_keys=self.odd_keys,
             joined=JoinedLines(self.joined_lines, self.first_joined),
             lines=self.lines,
             longest_bytes=self.longest,

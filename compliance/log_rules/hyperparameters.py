@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterator
 
@@ -152,3 +153,18 @@ def schedule_lengths(run: LoggedRun) -> Iterator[Violation]:
         if value is not None and value >= 0 and (not integral or value.is_integer()):
             continue
         yield as_setting(event).violation(f"{'an integer' if integral else 'a number'} from 0 on")
+
+
+@rule(
+    "MLP718",
+    "invalid-bn-span",
+    CLOSED_POLICY,
+    "batch norm is over images of one batch",
+    keys=("model_bn_span", "global_batch_size"),
+)
+def bn_span(run: LoggedRun) -> Iterator[Violation]:
+    """model_bn_span, where it is logged, is a number from 1 to the global batch."""
+    for event in run.all("model_bn_span")[:1]:
+        span, batch = number(event.value), run.batch or math.inf
+        if span is None or not 1 <= span <= batch:
+            yield as_setting(event).violation(f"from 1 to the batch ({batch:,g})")

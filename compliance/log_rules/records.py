@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from unicodedata import normalize
 
 from ...config.finding import number, plain, printable
-from ...logging.events import MLL, RUN_KEYS, Event, cut
-from ..logged_run import LoggedRun
-from ..rule import CHECKER, ERROR, NOTE, POLICY, Violation, against, rule
+from ...logging.events import MLL, PLAIN_KEY, RUN_KEYS, Event, cut
+from ..logged_run import CONTEXT_KEYS, SAME_MS, LoggedRun, spread_ms
+from ..rule import CHECKER, ERROR, LOG, NOTE, POLICY, Violation, against, rule, rules_on
 
 _FIRST_MS = 1_514_764_800_000
 """The begin of 2018: there was no MLPerf before."""
@@ -118,16 +119,51 @@ def joined(run: LoggedRun) -> Iterator[Violation]:
 
 @rule("MLP007", "two-runs", ERROR, f"{CHECKER}, init_start before init_stop")
 def two_runs(run: LoggedRun) -> Iterator[Violation]:
-    """A file holds one run: no second one after it, and none in the records of the other format
-    (:::MLL, :::MLLOG)."""
+    """A file holds one run: no second one after it, or mixed with it, and none in the records
+    of the other format (:::MLL, :::MLLOG)."""
     advice = "give each run its own result_N.txt; the first one is judged here"
     other = run.log.other_dialect
     if other is not None and other.key in RUN_KEYS:
         actual = f"one in :::{run.log.dialect} records, one in another format ({other.place})"
         yield against("two runs in one file:", actual, "one run", line=other.line, advice=advice)
-    second = run.second_run_line
+    starts, second = run.all("run_start"), run.second_run_line
+    if second is None and min(spread_ms(starts), spread_ms(run.all("init_stop"))) > SAME_MS:
+        actual = f"their records mixed, run_start in lines {starts[0].line} and {starts[-1].line}"
+        yield against(
+            "two runs in one file:", actual, "one run", line=starts[-1].line, advice=advice
+        )
     if second is not None:
         lines = [event.line for event in run.log.events]
         before = max((line for line in lines if line < second), default=second)
         actual = f"lines {lines[0]}-{before} and {second}-{lines[-1]}"
         yield against("two runs in one file:", actual, "one run", line=second, advice=advice)
+
+
+_LETTERS = str.maketrans("аеіјӏорсухѕһԁԛԝкмнтвɡɑαικνορυτϲ", "aeijlopcyxshdqwkmhtbgaaiknopytc")
+"""Cyrillic, Greek and Latin letters by the letter of a key that they look like."""
+_READ_METADATA = ("epoch_num", "first_epoch_num", "epoch_count", "status", "tensor")
+
+
+@rule("MLP009", "look-alike-name", POLICY, "no reader finds what another name hides")
+def look_alikes(run: LoggedRun) -> Iterator[Violation]:
+    """No key, and no name of metadata, looks like one that a rule reads and is another: by
+    invisible characters or letters of other scripts."""
+    keys = {key for each in rules_on(LOG) for key in each.keys} | set(CONTEXT_KEYS)
+    metadata = {_plain_letters(name): name for name in _READ_METADATA}
+    read_keys = {_plain_letters(key): key for key in keys}
+    names = [(event, event.key, read_keys) for event in run.log.odd_keys.values()]
+    for event in run.log.events:
+        odd = (name for name in event.metadata if PLAIN_KEY.fullmatch(name) is None)
+        names += [(event, name, metadata) for name in odd]
+    for event, name, read in names:
+        meant = read.get(_plain_letters(name), name)
+        if meant != name:
+            subject = f"line {event.line}: the name {cut(name)!a}"
+            yield against(subject, f"looks like {meant}", "plain letters", line=event.line)
+            return
+
+
+def _plain_letters(name: str) -> str:
+    """The letters and digits of a name as they look."""
+    letters = normalize("NFKD", name).casefold().translate(_LETTERS)
+    return "".join(letter for letter in letters if letter.isalnum())

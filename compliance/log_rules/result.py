@@ -223,3 +223,53 @@ def batch_divides(run: LoggedRun) -> Iterator[Violation]:
         yield as_setting(event).violation("an integer", severity=POLICY)
     elif steps is not None and steps > 0 and batch % steps:
         yield as_setting(event).violation(f"a multiple of {plain(steps)} accumulation steps")
+
+
+_DIVISORS = sorted(2**i * 5**k for i in range(5) for k in range(6) if 2**i * 5**k <= 3125)
+"""Of 50,000, up to a sixteenth of it. That accuracies of four decimals, as most logs have them, are
+all counts over so few images is no chance."""
+_EXACT = 5e-9
+"""Rounding of accuracies with eight decimals or more."""
+_EARLY_EPOCH, _EARLY_ACCURACY = 4, 0.6
+"""The best published accuracy at epoch 4 is below 0.6."""
+
+
+def _fractions(run: LoggedRun) -> list[Evaluation]:
+    """The first evaluation of each epoch, where the whole set of ImageNet is evaluated (else
+    eval-samples says it)."""
+    if run.value("eval_samples") not in (None, benchmark.IMAGENET_EVAL_SAMPLES):
+        return []
+    first: dict[object, Evaluation] = {}
+    for one in run.timed_evaluations:
+        if 0 < one.accuracy < benchmark.HIGHEST_ACCURACY:
+            first.setdefault(one.order if one.epoch is None else one.epoch, one)
+    return list(first.values())
+
+
+@rule("MLP812", "accuracy-not-a-count", NOTE, f"{RULES_TEXT} line 939", keys=("eval_samples",))
+def accuracies_are_counts(run: LoggedRun) -> Iterator[Violation]:
+    """Three accuracies or more are not all counts over a small part of the 50,000 images."""
+    found = _fractions(run)
+    for images in _DIVISORS if len(found) >= 3 else ():
+        if all(abs(e.accuracy - round(e.accuracy * images) / images) <= _EXACT for e in found):
+            text = f"all {len(found)} are counts over {images:,} images"
+            all_images = f"counts over {benchmark.IMAGENET_EVAL_SAMPLES:,}"
+            yield against("accuracies:", text, all_images, line=found[-1].line)
+            return
+
+
+@rule("MLP813", "unlikely-accuracy", NOTE, "published logs", keys=("eval_samples",))
+def likely_accuracies(run: LoggedRun) -> Iterator[Violation]:
+    """Three accuracies in a row are not equal, and none up to epoch 4 is above 0.6."""
+    found = _fractions(run)
+    for one, other, third in zip(found, found[1:], found[2:], strict=False):
+        if one.accuracy == other.accuracy == third.accuracy:
+            text = f"{plain(one.accuracy)} three times in a row"
+            yield against("accuracies:", text, "ones that differ", line=one.line)
+            break
+    for one in found:
+        early = one.epoch is not None and one.epoch <= _EARLY_EPOCH
+        if early and one.accuracy > _EARLY_ACCURACY:
+            subject, most = f"{plain(one.accuracy)} (line {one.line})", f"at most {_EARLY_ACCURACY}"
+            yield against(subject, f"at {_at(one)}", most, line=one.line)
+            return

@@ -189,6 +189,65 @@ def killed_in_init(run: Run) -> None:
     run[run.index(find(run, "run_start")) :] = anew
 
 
+def mixed(run: Run) -> None:
+    """A second run five seconds later, that writes to the same file."""
+    run += [Record(r.key, r.value, r.time_ms + 5000, **r.metadata) for r in run]
+    run.sort(key=lambda record: record.time_ms)
+
+
+def claimed_by_a_block(run: Run) -> None:
+    last(run, "block_start").metadata["epoch_count"] += 4
+
+
+def hardly_trained(run: Run) -> None:
+    """One block of three epochs, then evaluations alone, in a log without epochs."""
+    at = run.index(find(run, "eval_start"))
+    late = [record for record in run[at:] if record.key != "block_start"]
+    run[at:] = late
+    drop("epoch_start", "epoch_stop")(run)
+
+
+def one_epoch_blocks(run: Run) -> None:
+    """No epochs are logged, and every block has one: the habit of an implementation."""
+    drop("epoch_start", "epoch_stop")(run)
+    meta("block_start", "epoch_count", 1)(run)
+
+
+def soon_evaluated(run: Run) -> None:
+    """The first evaluation, of epoch 3, 5 ms after run_start."""
+    start, stop = find(run, "run_start"), find(run, "eval_accuracy")
+    by_ms = stop.time_ms - start.time_ms - 5
+    for record in run[run.index(start) + 1 : run.index(stop)]:
+        record.time_ms = start.time_ms + 1
+    for record in run[run.index(stop) :]:
+        record.time_ms -= by_ms
+
+
+def three_equal(run: Run) -> None:
+    for number in (3, 4):
+        one("eval_accuracy", number, value=0.70126)(run)
+    one("eval_accuracy", 2, value=0.70126)(run)
+
+
+def without_time(key: str, number: int) -> Edit:
+    """The end of an epoch a millisecond after its start."""
+
+    def edit(run: Run) -> None:
+        start, stop = (
+            [r for r in run if r.key == f"{key}_{one}"][number] for one in ("start", "stop")
+        )
+        stop.time_ms = start.time_ms + 1
+
+    return edit
+
+
+def hidden_stop(run: Run) -> None:
+    """The first of two ends under another name."""
+    stop = last(run, "run_stop")
+    aborted = Record("run_st\u043ep", None, stop.time_ms, status="aborted")
+    run.insert(run.index(stop), aborted)
+
+
 class Case(NamedTuple):
     """An edit of a good run that breaks a rule; `official`: the official checker's verdict."""
 
@@ -209,6 +268,9 @@ CASES = (
     Case("impossible-stamp", POLICY, since_boot, "PASS"),
     Case("two-runs", ERROR, killed_in_init, "FAIL"),
     Case("two-runs", ERROR, twice, "FAIL"),
+    Case("two-runs", ERROR, mixed, "FAIL"),
+    Case("look-alike-name", POLICY, hidden_stop, "PASS"),
+    Case("look-alike-name", POLICY, meta("seed", "epoch\u00a0num", 3), "PASS"),
     Case("missing-submission-key", ERROR, drop("submission_org"), "FAIL"),
     Case("missing-submission-key", ERROR, drop("submission_poc_name"), "FAIL", "0.6.0"),
     Case("invalid-submission-value", ERROR, put("submission_org", ""), "FAIL"),
@@ -260,9 +322,15 @@ CASES = (
     Case("epoch-before-run-start", POLICY, one("run_start", 0, by_ms=2500), "PASS"),
     Case("epochs-out-of-order", POLICY, one("epoch_start", 4, epoch_num=40), "PASS"),
     Case("untrained-epoch", POLICY, one("eval_accuracy", 4, epoch_num=27), "PASS"),
+    Case("untrained-epoch", POLICY, drop("epoch_stop"), "PASS"),
+    Case("untrained-epoch", POLICY, claimed_by_a_block, "PASS"),
+    Case("untrained-epoch", POLICY, hardly_trained, "PASS"),
+    Case("untrained-epoch", NOTE, one_epoch_blocks, "PASS"),
     Case("evaluations-out-of-order", POLICY, one("eval_accuracy", 4, epoch_num=5), "PASS"),
     Case("evaluated-again", POLICY, evaluated_again, "PASS"),
     Case("impossible-rate", ERROR, a_thousand_times_faster, "PASS"),
+    Case("impossible-rate", POLICY, soon_evaluated, "PASS"),
+    Case("impossible-rate", POLICY, without_time("epoch", 12), "PASS"),
     Case("init-too-long", ERROR, init_of(1800), "FAIL"),
     Case("init-too-long", ERROR, init_of(1200), "FAIL", "0.7.0"),
     Case("init-too-long", ERROR, init_of(14_400), "FAIL", "2.0.0", "open"),
@@ -319,6 +387,11 @@ CASES = (
     Case(
         "invalid-schedule-length", POLICY, put("lars_opt_learning_rate_warmup_epochs", -5), "PASS"
     ),
+    Case("invalid-bn-span", POLICY, put("model_bn_span", 3265), "PASS", optimizer="sgd"),
+    Case("invalid-bn-span", POLICY, put("model_bn_span", 0), "PASS", optimizer="sgd"),
+    Case("accuracy-not-a-count", NOTE, accuracies(lambda value: round(value, 3)), "PASS"),
+    Case("unlikely-accuracy", NOTE, one("eval_accuracy", 0, value=0.61), "PASS"),
+    Case("unlikely-accuracy", NOTE, three_equal, "PASS"),
     Case("label-smoothing", POLICY, added("model_label_smoothing", 0.2), "PASS"),
     Case("eval-samples", POLICY, put("eval_samples", 3125), "PASS"),
     Case("train-samples", POLICY, put("train_samples", 10), "PASS"),

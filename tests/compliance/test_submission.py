@@ -16,7 +16,7 @@ from rn50.compliance.ruleset import parse_ruleset
 from rn50.compliance.score import score_folder
 from rn50.compliance.submission import SET_RULES, check_folder
 from rn50.config.errors import UserError
-from tests.compliance.log_text import Run, drop, good_run, last, meta, put, shift, vary, write
+from tests.compliance.log_text import Run, drop, find, good_run, last, meta, put, shift, vary, write
 
 Edits = dict[int, Callable[[Run], object]]
 
@@ -200,7 +200,43 @@ def test_runs_that_are_one_run(
             touched_up(number, run)
         write(tmp_path / f"result_{number}.txt", run)
     names = {f.name: f.severity for f in whole(tmp_path).findings if f.name.startswith("copied")}
+    shared = {f.name for f in whole(tmp_path).findings} & {"shared-moments"}
+    assert bool(shared) == (unit_ms == 1 or not touched)
     assert names == dict.fromkeys(found, "error")
+
+
+@pytest.mark.parametrize(("minutes_apart", "shared"), [(0, False), (60, True)])
+def test_one_clearing_of_caches_is_of_runs_at_one_time(
+    tmp_path: Path, minutes_apart: int, shared: bool
+) -> None:
+    def cleared_once(number: int) -> Callable[[Run], None]:
+        def edit(run: Run) -> None:
+            clear_ms = find(run, "cache_clear").time_ms
+            shift("init_start", 60_000 * minutes_apart * number)(run)
+            find(run, "cache_clear").time_ms = clear_ms
+
+        return edit
+
+    submission(tmp_path, {number: cleared_once(number) for number in range(5)})
+    assert bool(messages(whole(tmp_path), "shared-moments")) == shared
+
+
+@pytest.mark.parametrize(
+    ("accelerator", "too_fast"),
+    [
+        ("NVIDIA A100-SXM4-80GB (400W TDP)", True),
+        ("NVIDIA H100-SXM5-80GB", False),
+        ("a new one", False),
+        (None, False),
+    ],
+)
+def test_no_accelerator_is_faster_than_its_data_sheet(
+    tmp_path: Path, accelerator: str | None, too_fast: bool
+) -> None:
+    """35 epochs in 40 s on 32 of them: 35,000 images/s each; an A100 has 12,683 at its peak."""
+    found = whole(package(tmp_path, {**SYSTEM, "accelerator_model_name": accelerator}))
+    severities = [severity for severity, _ in messages(found, "impossible-accelerator-rate")]
+    assert severities == (["policy"] if too_fast else [])
 
 
 def test_every_rule_of_a_set_is_tested() -> None:
@@ -212,6 +248,8 @@ def test_every_rule_of_a_set_is_tested() -> None:
         "faster-than-reference",
         "copied-run",
         "copied-accuracies",
+        "shared-moments",
+        "impossible-accelerator-rate",
         "mixed-rounds",
     }
 

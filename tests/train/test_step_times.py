@@ -76,7 +76,7 @@ def test_the_engine_stamps_what_it_has_done_and_nothing_waits() -> None:
     ms = times.all_ms()
     assert len(ms) == 7
     share = ms[:, PHASES.index("backward")].sum() / ms[:, : len(PHASES)].sum()
-    assert share > 0.8
+    assert share > 0.5
     timeline = Timeline(3)
     times.add_profiled(timeline, later_s=100.0)
     names = [span["name"] for span in timeline.spans]
