@@ -19,7 +19,7 @@ import numpy as np
 
 from ..config.atomic import follow_links, refuse_content
 from ..config.errors import UserError, failing_as
-from ..config.manifest import FILE_NAME, FORMAT, SPLITS, Manifest, OddFile
+from ..config.manifest import FILE_NAME, FORMAT, SPLITS, Manifest, OddFile, Split
 from ..config.schema import Synthetic
 from .listing import Source, list_images, named_kinds, shortened
 from .lock import hold
@@ -117,7 +117,15 @@ def pack_images(
             format=FORMAT,
             classes=listing.classes,
             shuffle_seed=shuffle_seed,
-            splits={split: packed.entry for split, packed in found.items()},
+            splits={
+                split: Split(
+                    samples=len(packed.table),
+                    class_counts=packed.class_counts,
+                    files=packed.files,
+                    chunks=packed.chunks,
+                )
+                for split, packed in found.items()
+            },
             odd_files=odd,
             drawn=drawn,
         )
@@ -185,8 +193,8 @@ def _check_classes(found: Mapping[str, PackedSplit], classes: Sequence[str], ima
 
 def _classes_without(classes: Sequence[str], packed: PackedSplit) -> list[str]:
     """The classes of which a split has no image."""
-    counts = packed.entry.class_counts
-    return [name for name, count in zip(classes, counts, strict=True) if not count]
+    counts = zip(classes, packed.class_counts, strict=True)
+    return [name for name, count in counts if not count]
 
 
 def _warn_of(found: Mapping[str, PackedSplit], classes: Sequence[str], warn: Warn) -> None:

@@ -28,7 +28,7 @@ from typing import Any, BinaryIO, NamedTuple
 import numpy as np
 
 from ..config.atomic import write_file
-from ..config.manifest import SUFFIXES, File, OddFile, Split
+from ..config.manifest import SUFFIXES, File, OddFile
 from . import recordio
 from .dataset import TABLE, Table, digest_file
 from .jpeg import UNENDED, decode_error, read_header
@@ -50,10 +50,12 @@ class Part(NamedTuple):
 
 
 class PackedSplit(NamedTuple):
-    """A split's entry in the manifest, its sample table and its odd files."""
+    """What the manifest says of a split, and its sample table."""
 
-    entry: Split
     table: Table
+    class_counts: list[int]
+    files: dict[str, File]
+    chunks: list[tuple[int, int]]  # (end, CRC-32) of each part
     odd: list[OddFile]
 
 
@@ -113,13 +115,13 @@ def pack_split(job: Job, progress: Callable[[int], None]) -> PackedSplit:
         index.writelines(f"{n}\t{offset}\n" for n, offset in enumerate(table["offset"].tolist()))
     np.save(job.folder / f"{job.split}.npy", table)
     files = {suffix: digest_file(job.folder / f"{job.split}.{suffix}") for suffix in SUFFIXES[1:]}
-    entry = Split(
-        samples=len(table),
+    return PackedSplit(
+        table=table,
         class_counts=np.bincount(table["label"], minlength=job.classes).tolist(),
         files={"rec": File(bytes=ends[-1], sha256=sha.hexdigest()), **files},
         chunks=[(end, part.crc32) for end, part in zip(ends, parts, strict=True)],
+        odd=[OddFile(**file) for part in parts for file in part.odd],
     )
-    return PackedSplit(entry, table, [OddFile(**file) for part in parts for file in part.odd])
 
 
 def _complete_parts(job: Job, records: BinaryIO) -> Iterator[tuple[Part, bytes]]:
