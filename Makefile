@@ -58,7 +58,7 @@ fault-matrix: setup
 container-test: setup
 	tests/lab/container_test.sh $(BASE_IMAGE)
 
-# The README's two commands in fresh Debian 12 and 13, over three MPIs; as root (docs/portability.md).
+# The README's two commands in fresh Debian 12 and 13, over three MPIs; as root (docs/notebook/portability.md).
 # ROOTS=bookworm,trixie,mpich: which.
 portability-test:
 	tests/lab/portability_test.sh $(if $(ROOTS),--roots $(ROOTS))
