@@ -122,7 +122,7 @@ def runs(
 
     if watch:
         _watch(look, below)
-    elif as_json:
+    if as_json:
         print_json([row.to_dict() for row in look()])
     elif rows := look():
         print_table(*_table(rows, below), free=FREE)
@@ -157,22 +157,17 @@ def _table(rows: Sequence[RunRow], below: Path) -> tuple[tuple[str, ...], list[t
 
 
 def _watch(look: Callable[[], list[RunRow]], below: Path) -> None:
-    """Show the table until nothing is running or queued; without a terminal a line where a run has
-    come on."""
+    """Show the table live until nothing is running or queued; without a terminal only wait."""
     from rich.console import Console
     from rich.live import Live
 
     console = Console()
-    if not console.is_terminal:
-        _watch_lines(look)
-        return
-    with Live(console=console, auto_refresh=False) as live:
+    with Live(console=console, auto_refresh=False, transient=True) as live:
         rows = look()
         while _still(rows):
             live.update(_picture(rows, below, console.height), refresh=True)
             time.sleep(_LOOK_S)
             rows = look()
-        live.update(_picture(rows, below, console.height), refresh=True)
 
 
 def _picture(rows: Sequence[RunRow], below: Path, height: int) -> RenderableType:
@@ -186,18 +181,3 @@ def _picture(rows: Sequence[RunRow], below: Path, height: int) -> RenderableType
 def _still(rows: Sequence[RunRow]) -> bool:
     """Whether more is to come."""
     return any(row.status in OPEN for row in rows)
-
-
-def _watch_lines(look: Callable[[], list[RunRow]]) -> None:
-    printed: dict[Path, str] = {}
-    while True:
-        rows = look()
-        for row in rows:
-            about = _progress(row) or row.reason or ""
-            line = f"{row.folder}: {row.status}, {about}"
-            if printed.get(row.folder) != line and (row.status in OPEN or row.folder in printed):
-                printed[row.folder] = line
-                say(line)
-        if not _still(rows):
-            return
-        time.sleep(_LOOK_S)
