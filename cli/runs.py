@@ -122,7 +122,7 @@ def runs(
 
     if watch:
         _watch(look, below)
-    if as_json:
+    elif as_json:
         print_json([row.to_dict() for row in look()])
     elif rows := look():
         print_table(*_table(rows, below), free=FREE)
@@ -157,17 +157,20 @@ def _table(rows: Sequence[RunRow], below: Path) -> tuple[tuple[str, ...], list[t
 
 
 def _watch(look: Callable[[], list[RunRow]], below: Path) -> None:
-    """Show the table live until nothing is running or queued; without a terminal only wait."""
+    """Show the table until nothing is running or queued; without a terminal its end alone."""
     from rich.console import Console
     from rich.live import Live
 
     console = Console()
-    with Live(console=console, auto_refresh=False, transient=True) as live:
-        rows = look()
-        while _still(rows):
-            live.update(_picture(rows, below, console.height), refresh=True)
-            time.sleep(_LOOK_S)
+    with Live(console=console, auto_refresh=False) as live:
+        while True:
             rows = look()
+            live.update(_picture(rows, below, console.height), refresh=True)
+            if not any(row.status in OPEN for row in rows):
+                break
+            time.sleep(_LOOK_S)
+    if not console.is_terminal:
+        print()  # rich leaves the last line open there
 
 
 def _picture(rows: Sequence[RunRow], below: Path, height: int) -> RenderableType:
@@ -176,8 +179,3 @@ def _picture(rows: Sequence[RunRow], below: Path, height: int) -> RenderableType
         return "no runs"
     ordered = sorted(rows, key=lambda row: row.status not in OPEN)
     return plain_table(*_table(ordered[: max(height - 3, 3)], below), free=FREE)
-
-
-def _still(rows: Sequence[RunRow]) -> bool:
-    """Whether more is to come."""
-    return any(row.status in OPEN for row in rows)
