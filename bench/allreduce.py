@@ -29,7 +29,6 @@ from .harness import (
     ranks_text,
     repeated,
     spread,
-    wall_s,
 )
 from .jobs import measure_on_ranks
 
@@ -60,7 +59,7 @@ def time_sizes(out: Path, layer: str, sizes_bytes: str, rounds: str) -> dict[str
         repeats = repeats_per_sample(size_bytes)
         contenders = {str(size_bytes): repeated(add, repeats)}
         turns = range(1, int(rounds) + 1)
-        seconds |= wall_s(alternate(contenders, turns, barrier=ranks.barrier), each=repeats)
+        seconds |= alternate(contenders, turns, barrier=ranks.barrier, pieces=repeats)
     # Ranks leave a barrier one after the other; the first of them sees the whole sum.
     seconds = {size: ranks.slowest(times) for size, times in seconds.items()}
     ranks.stop()
@@ -311,11 +310,11 @@ def allreduce_table(rows: Iterable[Mapping[str, Any]]) -> list[tuple[str, ...]]:
 
 
 def refusal_lines(refused: Mapping[Case, str]) -> list[str]:
-    """Why what is not possible is not, a line for each reason."""
-    by_reason: dict[str, dict[str, None]] = {}
-    for case, reason in refused.items():
-        by_reason.setdefault(reason, {})[f"{case.algorithm} on {ranks_text(case.ranks)}"] = None
-    return [f"not possible: {', '.join(named)}: {reason}" for reason, named in by_reason.items()]
+    """Why what is not possible is not, a line each."""
+    return [
+        f"not possible: {case.algorithm} on {ranks_text(case.ranks)} ({case.layer}): {reason}"
+        for case, reason in refused.items()
+    ]
 
 
 def plot_allreduce(measured: Sequence[Measured], link: Link | None, path: Path) -> None:

@@ -2,8 +2,7 @@
 
 Efficiency is against the fewest ranks of a curve. Against ranks it is throughput over that of the
 fewest, rank by rank; against cores, core by core of those that the ranks can have, which is what
-remains to be judged where ranks share cores; against CPU-seconds, images for each of them, which
-other work on the machine hardly changes.
+remains to be judged where ranks share cores.
 """
 
 from __future__ import annotations
@@ -40,16 +39,10 @@ class Case(NamedTuple):
 
 
 class Point(NamedTuple):
-    """One measured job; each list has a value for each pass."""
+    """One measured job, its throughput in each pass."""
 
     case: Case
     images_per_s: list[float]
-    busy_cores: list[float]
-
-    @property
-    def images_per_cpu_s(self) -> list[float]:
-        """What other work on the machine leaves as it is."""
-        return _ratios(self.images_per_s, self.busy_cores)
 
 
 class Timing(NamedTuple):
@@ -60,28 +53,16 @@ class Timing(NamedTuple):
     steps: int
 
 
-def time_rounds(
-    started: AbstractContextManager[Trainer], rounds: str, steps: str
-) -> dict[str, list[float]]:
-    """Train on one rank, round after round, each until the last rank has finished.
-
-    `step_s`: wall seconds a step; `busy_cores`: CPU-seconds of all ranks together a wall second.
-    """
-    from mxnet import nd
-
+def time_rounds(started: AbstractContextManager[Trainer], rounds: str, steps: str) -> list[float]:
+    """Train on one rank, round after round, each until the last rank has finished: wall seconds a
+    step."""
     from .rank import alternate_on_ranks, next_steps
 
     count = int(steps)
     with started as trainer:
         contenders = {"steps": next_steps(trainer, count)}
         turns = range(int(rounds) + 1)
-        (samples,) = alternate_on_ranks(trainer, contenders, turns).values()
-        mine = nd.array([sample.cpu_s for sample in samples], trainer.ctx)
-        cpu_s = trainer.comm.sum_losses(mine).asnumpy().tolist()
-    return {
-        "step_s": [sample.wall_s / count for sample in samples],
-        "busy_cores": [s / sample.wall_s for s, sample in zip(cpu_s, samples, strict=True)],
-    }
+        return alternate_on_ranks(trainer, contenders, turns, pieces=count)["steps"]
 
 
 def measure_curves(
@@ -101,12 +82,11 @@ def measure_curves(
     loaded = {case: load(case) for cases in curves.values() for case in cases}
     for one in loaded.values():
         check_supported(one.run)
-    points = {case: Point(case, [], []) for case in loaded}
+    points = {case: Point(case, []) for case in loaded}
     for case in in_turn(list(loaded), timing.passes, job.track("training")):
-        measured = measure_on_ranks(loaded[case], job.launcher, name, timing.rounds, timing.steps)
-        step_s = statistics.median(measured["step_s"])
-        points[case].images_per_s.append(case.ranks * case.per_rank / step_s)
-        points[case].busy_cores.append(statistics.median(measured["busy_cores"]))
+        step_s = measure_on_ranks(loaded[case], job.launcher, name, timing.rounds, timing.steps)
+        rate = case.ranks * case.per_rank / statistics.median(step_s)
+        points[case].images_per_s.append(rate)
     run = next(iter(loaded.values())).run
     rows = {
         label: curve_rows([points[case] for case in cases], run) for label, cases in curves.items()
@@ -129,7 +109,8 @@ def curve_rows(curve: Sequence[Point], run: Run) -> list[Row]:
     for point in curve:
         ranks = point.case.ranks
         with_cores = min(ranks, own)
-        speedups = _ratios(point.images_per_s, least.images_per_s)
+        pairs = zip(point.images_per_s, least.images_per_s, strict=True)
+        speedups = [rate / least_rate for rate, least_rate in pairs]
         more, more_cores = ranks / least.case.ranks, with_cores / min(least.case.ranks, own)
         figures = {
             "images_per_s": point.images_per_s,
@@ -138,8 +119,6 @@ def curve_rows(curve: Sequence[Point], run: Run) -> list[Row]:
             "speedup": speedups,
             "efficiency_ranks": [speedup / more for speedup in speedups],
             "efficiency_cores": [speedup / more_cores for speedup in speedups],
-            "efficiency_cpu": _ratios(point.images_per_cpu_s, least.images_per_cpu_s),
-            "busy_cores": point.busy_cores,
         }
         rows.append(
             {
@@ -160,18 +139,12 @@ def ranks_with_own_cores(run: Run) -> int:
     return max(1, machine()["cores"] // run.system.cores_per_rank)
 
 
-def _ratios(mine: Sequence[float], others: Sequence[float]) -> list[float]:
-    return [one / other for one, other in zip(mine, others, strict=True)]
-
-
 _MEDIANS = {
     "a rank": ("images_per_s_a_rank", 1),
     "s/epoch": ("epoch_s", 1),
     "speed-up": ("speedup", 2),
     "eff./ranks": ("efficiency_ranks", 2),
     "eff./cores": ("efficiency_cores", 2),
-    "eff./CPU-s": ("efficiency_cpu", 2),
-    "busy cores": ("busy_cores", 2),
 }
 """Column -> a figure of a row, whose median it shows, and its decimals."""
 

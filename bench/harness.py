@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import typer
 
@@ -116,20 +116,16 @@ def bench(
 # --- contenders in turn ---------------------------------------------------------------------------
 
 
-class Sample(NamedTuple):
-    """One measurement: wall time, and CPU time of this process."""
-
-    wall_s: float
-    cpu_s: float
-
-
 def alternate(
     contenders: Mapping[str, Callable[[], object]],
     rounds: Iterable[int],
     barrier: Callable[[], object] = lambda: None,
     finish: Callable[[], object] = lambda: None,
-) -> dict[str, list[Sample]]:
-    """Time each contender once a round, in the opposite order every other round.
+    *,
+    pieces: int = 1,
+) -> dict[str, list[float]]:
+    """Time each contender once a round, in the opposite order every other round: wall seconds of
+    each measurement, divided by the `pieces` it is of.
 
     Args:
         contenders: name -> what is timed.
@@ -137,17 +133,16 @@ def alternate(
         barrier: called before each measurement, not timed.
         finish: called at the end of each measurement, timed.
     """
-    samples: dict[str, list[Sample]] = {name: [] for name in contenders}
+    seconds: dict[str, list[float]] = {name: [] for name in contenders}
     for number in rounds:
         for name in _order(list(contenders), number):
             barrier()
-            start_s, start_cpu_s = time.perf_counter(), time.process_time()
+            start_s = time.perf_counter()
             contenders[name]()
             finish()
             if number:
-                wall_s = time.perf_counter() - start_s
-                samples[name].append(Sample(wall_s, time.process_time() - start_cpu_s))
-    return samples
+                seconds[name].append((time.perf_counter() - start_s) / pieces)
+    return seconds
 
 
 def repeated(run: Callable[[], object], count: int) -> Callable[[], None]:
@@ -158,11 +153,6 @@ def repeated(run: Callable[[], object], count: int) -> Callable[[], None]:
             run()
 
     return many
-
-
-def wall_s(samples: Mapping[str, Sequence[Sample]], each: int = 1) -> dict[str, list[float]]:
-    """contender -> wall seconds of each measurement, divided by the `each` pieces it is of."""
-    return {name: [one.wall_s / each for one in found] for name, found in samples.items()}
 
 
 def in_turn(

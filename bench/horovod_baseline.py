@@ -26,19 +26,15 @@ BASELINE_ENV = ("OMP_NUM_THREADS", "HOROVOD_CPU_OPERATIONS", "OMPI_MCA_mpi_yield
 without the last, ranks that share cores starve each other."""
 
 
-def time_contender(out: Path, contender: str, rounds: str, steps: str) -> dict[str, list[float]]:
-    """Wall and CPU seconds a step of one contender, on one rank."""
+def time_contender(out: Path, contender: str, rounds: str, steps: str) -> list[float]:
+    """Wall seconds a step of one contender, on one rank."""
     from .rank import alternate_on_ranks, next_steps, started_trainer
 
     count = int(steps)
     with started_trainer(out) as trainer:
         run = next_steps(trainer, count) if contender == OURS else _example(trainer, count)
         turns = range(int(rounds) + 1)
-        (samples,) = alternate_on_ranks(trainer, {contender: run}, turns).values()
-    return {
-        "wall_s": [sample.wall_s / count for sample in samples],
-        "cpu_s": [sample.cpu_s / count for sample in samples],
-    }
+        return alternate_on_ranks(trainer, {contender: run}, turns, pieces=count)[contender]
 
 
 def _example(trainer: Trainer, steps: int) -> Callable[[], None]:
@@ -98,25 +94,18 @@ def horovod_baseline(
     """
     loaded = load_ready(job)
     step_s: dict[str, list[float]] = {OURS: [], BASELINE: []}
-    cpu_s: dict[str, list[float]] = {OURS: [], BASELINE: []}
     progress = job.track("timing ours and Horovod's example in turn")
     for contender in in_turn(list(step_s), passes, progress):
-        measured = measure_on_ranks(
+        step_s[contender] += measure_on_ranks(
             *(loaded, job.launcher, "horovod-baseline", contender, rounds, steps),
             settings=None if contender == OURS else BASELINE_ENV,
         )
-        step_s[contender] += measured["wall_s"]
-        cpu_s[contender] += measured["cpu_s"]
     ranks, per_rank = build_plan(loaded.run).ranks, loaded.run.batch.per_rank
     step_ms = {name: scaled(found, 1e3) for name, found in step_s.items()}
     return Outcome(
         ratios=ratios_of(step_s, RATIO),
         figures={
             **{f"{name}: ms a step": spread(found) for name, found in step_ms.items()},
-            **{
-                f"{name}: CPU ms a step of rank 0": spread(scaled(found, 1e3))
-                for name, found in cpu_s.items()
-            },
             **{
                 f"{name}: images/s (median)": ranks * per_rank / statistics.median(found)
                 for name, found in step_s.items()

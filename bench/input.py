@@ -10,6 +10,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from ..config.errors import UserError
 from ..config.load import Loaded, load
@@ -20,13 +21,19 @@ from ..config.schema import Run, Synthetic
 from ..data.dataset import load_table
 from ..data.prepare import prepare
 from ..launch.supervisor import StopSignals
-from ..report.charts import INK, finish, new_figure, save
+from ..report.charts import INK, finish, new_panels, save
 from ..scaling.machine import Machine, known_precisions
 from ..scaling.step import build, step_time
 from .harness import Outcome, in_turn, ratio_spread, spread
 
 KINDS = ("read", "decode", "full", "mxnet", "jpeg")
 SIZES_PX = (224, 288, 352, 416, 480)
+PUBLISHED_GPUS = 8
+PUBLISHED_INPUT = {352: 9_800.0, 480: 4_900.0}
+PUBLISHED_TRAINING = {"ResNet-18": 14_000.0, "ResNet-50": 6_000.0}
+"""Images/s of a DGX-1 with eight V100: "I/O pipeline throughputs" by pixels a side, and training on
+synthetic data, of which the slides say "more than" (NVIDIA, "Making DL training times shorter",
+slides "Roofline analysis" and "Throughput comparison"). They have no rate of AlexNet."""
 
 
 def bench_input(
@@ -142,21 +149,35 @@ def with_roofline(outcome: Outcome, system: System, batch: int) -> Outcome:
 def _draw_roofline(
     system: System, lines: Mapping[str, float], rate: Mapping[str, float], path: Path
 ) -> None:
-    """Input rates against cores, of each way and image size; what cores do not change as lines."""
-    figure = new_figure()
-    axes = figure.subplots()
+    """Input and training rates of a GPU: left against its cores, right against the image size,
+    beside what is published of a DGX-1's GPU."""
+    figure, (by_cores, by_size) = new_panels(2, 6.4)
     cores = range(1, 2 * system.cores_per_rank + 1)
-    for way, a_core in rate.items():
-        style = "-" if way in ("decode", "full") else ":"
-        axes.plot(cores, [a_core * count for count in cores], style, label=way)
-    for name, value in lines.items():
-        if " cores" not in name:
-            axes.axhline(value, ls="--", color=INK, lw=1)
-            axes.annotate(name, (1, value), (0, 3), textcoords="offset points")
-    axes.axvline(system.cores_per_rank, color=INK, ls=":", lw=1)
-    axes.set(xlabel="cores a GPU", ylabel="images/s a GPU", title=f"{system.name}: input, training")
-    finish(axes)
+    for way in ("decode", "full"):
+        by_cores.plot(cores, [rate[way] * count for count in cores], label=way)
+    by_cores.axvline(system.cores_per_rank, color=INK, ls=":", lw=1)
+    by_cores.set(xlabel="cores a GPU")
+    measured = [rate[f"{px} px"] * system.cores_per_rank for px in SIZES_PX]
+    by_size.plot(SIZES_PX, measured, marker="o", label=f"full, {system.cores_per_rank} cores")
+    published = [total / PUBLISHED_GPUS for total in PUBLISHED_INPUT.values()]
+    by_size.plot([*PUBLISHED_INPUT], published, "kD", label="input, DGX-1 (NVIDIA's slides)")
+    for network, total in PUBLISHED_TRAINING.items():
+        of_dgx1 = f"training {network}, DGX-1, at least"
+        _level(by_size, of_dgx1, total / PUBLISHED_GPUS, x=SIZES_PX[0])
+    by_size.set(xlabel="pixels a side, as stored")
+    for axes, x in ((by_cores, 1), (by_size, SIZES_PX[0])):
+        for name, value in lines.items():
+            if " cores" not in name and not (axes is by_size and name == "read"):
+                _level(axes, name, value, x=x)
+        axes.set(ylabel="images/s a GPU", title=f"{system.name}: input, training")
+        finish(axes)
     save(figure, path)
+
+
+def _level(axes: Any, name: str, value: float, *, x: float) -> None:
+    """A line at a rate that the axis does not change, its name above it at `x`."""
+    axes.axhline(value, ls="--", color=INK, lw=1)
+    axes.annotate(name, (x, value), (0, 3), textcoords="offset points")
 
 
 def _start(config: Path, kind: str, images: int) -> subprocess.Popen[str]:

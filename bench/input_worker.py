@@ -1,6 +1,6 @@
 """`python -m rn50.bench.input_worker CONFIG KIND IMAGES`: one way for images to come in, measured.
 
-Each line on stdin is a pass; the answer on stdout is its wall and CPU seconds (all
+Each line on stdin is a pass; the answer on stdout is its images and CPU seconds (all
 threads of this process). A process of its own for each kind: MXNet and Pillow each bring a libjpeg.
 """
 
@@ -10,7 +10,6 @@ import itertools
 import json
 import resource
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -147,12 +146,10 @@ def main(config: str, kind: str, images: int) -> None:
     # (MXNet's decodes a chunk of up to 64 MB), and who takes those images has to pay for them.
     cpu_s = _cpu_s()
     for _ in sys.stdin:
-        wall = time.perf_counter()
         for _ in range(batches):
             step()
         before_s, cpu_s = cpu_s, _cpu_s()
         seconds = {
-            "wall_s": time.perf_counter() - wall,
             "cpu_s": cpu_s - before_s,
             "images": batches * run.batch.per_rank,
         }

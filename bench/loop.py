@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from ..config.plan import build_plan
-from .harness import Job, Outcome, bench, option, ratios_of, wall_s
+from .harness import Job, Outcome, bench, option, ratios_of
 from .jobs import load_ready, measure_on_ranks
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ def time_loops(out: Path, rounds: str, steps: str) -> dict[str, list[float]]:
     with started_trainer(out) as trainer:
         bare = _bare_steps(trainer, int(steps))
         contenders = {"trainer": next_steps(trainer, int(steps)), "bare loop": bare}
-        return wall_s(alternate_on_ranks(trainer, contenders, range(int(rounds) + 1)))
+        return alternate_on_ranks(trainer, contenders, range(int(rounds) + 1))
 
 
 def _bare_steps(trainer: Trainer, count: int) -> Callable[[], None]:

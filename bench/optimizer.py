@@ -28,7 +28,6 @@ from .harness import (
     option,
     ratios_of,
     scaled,
-    wall_s,
 )
 
 if TYPE_CHECKING:
@@ -49,7 +48,7 @@ def time_steps(_: Path, rounds: str) -> dict[str, Any]:
 
     contenders, parameter_bytes = _contenders()
     turns = range(int(rounds) + 1)
-    seconds = wall_s(alternate(contenders, turns, finish=nd.waitall))
+    seconds = alternate(contenders, turns, finish=nd.waitall)
     # A copy moves every byte twice: read and written.
     floor = scaled(seconds.pop("copy"), PASSES / 2)
     return {"seconds": seconds | {"floor": floor}, "parameter_bytes": parameter_bytes}

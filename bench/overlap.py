@@ -3,57 +3,51 @@
 A step, its computing alone and its communication alone are timed in turn; exposed is the step less
 its computing, hidden is 1 - exposed / communication. Where communication is a few per cent of
 computing, exposed is a small difference of two large times: such figures are marked.
-
-The same step with the stamps of train/step_times.py shows what they cost, and what they call
-exposed: from the end of backward to the last sum, without what communication slows in backward.
 """
 
 from __future__ import annotations
 
-import itertools
+import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from statistics import median
-from types import SimpleNamespace
+from statistics import fmean, median
 from typing import TYPE_CHECKING, Annotated, Any
 
 from ..config.errors import UserError
 from ..config.plan import build_plan
 from ..config.schema import Comm
-from .harness import Job, Outcome, bench, option, ratio_spread, repeated, scaled, spread, wall_s
+from .harness import Job, Outcome, bench, option, ratio_spread, repeated, scaled, spread
 from .jobs import load_ready, measure_on_ranks
-from .resolution import MARK, MOST_UNCERTAIN, half_width, is_resolvable
 
 if TYPE_CHECKING:
     from ..train.trainer import Trainer
 
-
-UNSTAMPED = SimpleNamespace(**dict.fromkeys(("begin", "have_batch", "after"), lambda *_: None))
-"""In the place of the stamps of train/step_times.py."""
+MOST_UNCERTAIN = 0.25
+"""Half width of the 90 % interval of a hidden part up to which it counts: a half can then be kept
+apart from nothing and from all of it."""
+MARK = "?"
+"""Stands in a table for a part that is not resolvable."""
+_T_95 = (6.31, 2.92, 2.35, 2.13, 2.02, 1.94, 1.89, 1.86, 1.83, 1.81)
+"""Student's t that 95 % lie below, for 1 to 10 degrees of freedom; for more that of ten, which is
+on the safe side of 1.64."""
 
 
 def time_kinds(out: Path, rules: str, rounds: str, steps: str) -> dict[str, dict[str, list[float]]]:
-    """Seconds of each kind of step on one rank, and of `reduction` by the stamps, for each grouping
-    in turn.
+    """Seconds of each kind of step on one rank, for each grouping in turn.
 
     Args:
         rules: groupings as in `comm.groups`, separated by semicolons.
     """
-    from ..train.step_times import PHASES
     from .rank import alternate_on_ranks, started_trainer
 
     count = int(steps)
     seconds: dict[str, dict[str, list[float]]] = {rule: {} for rule in rules.split(";")}
     with started_trainer(out) as trainer:
-        kinds_of, times = _kinds_of_steps(trainer, count), trainer.steps.times
+        kinds_of = _kinds_of_steps(trainer, count)
         for number in range(int(rounds) + 1):
             for rule in seconds:
-                samples = alternate_on_ranks(trainer, kinds_of(rule), iter([number]))
-                found = wall_s(samples, each=count)
-                times.end_block()
-                reduction_ms = times.all_ms()[-count:, PHASES.index("reduction")]
-                found["reduction"] = [float(reduction_ms.mean()) / 1e3]
+                found = alternate_on_ranks(trainer, kinds_of(rule), [number], pieces=count)
                 for kind, values in found.items():
                     seconds[rule].setdefault(kind, []).extend(values)
     return seconds
@@ -72,22 +66,15 @@ def _kinds_of_steps(trainer: Trainer, count: int) -> Callable[[str], dict[str, C
 
     images, labels = (array.copy() for array in trainer.sources.train.next())
     still = Settings(0.0, 0.0, trainer.plan.global_batch_size)
-    numbers = itertools.count(1)
 
-    def step(updater: Updater, times: Any, *, reduces: bool = True) -> None:
+    def step(updater: Updater, *, reduces: bool = True) -> None:
         """As train/loop.py has it."""
-        times.begin(next(numbers))
-        times.have_batch()
         with autograd.record():
             losses = trainer.model.loss(trainer.model.net(images), labels)
-        times.after("forward", [losses])
         losses.backward()
-        times.after("backward", trainer.comm.written_last)
         if reduces:
             trainer.comm.reduce()
-        times.after("reduction", trainer.comm.buckets)
         updater.step(1, still)
-        times.after("update", updater.written_last)
 
     def reduce() -> None:
         trainer.comm.reduce()
@@ -98,12 +85,11 @@ def _kinds_of_steps(trainer: Trainer, count: int) -> Callable[[str], dict[str, C
         trainer.comm.plan_groups(rule, parameters, trainer.run.comm.gradient_dtype)
         trainer.model.net.hybridize(static_alloc=True, static_shape=True)  # gradients have moved
         updater = Updater(parameters, trainer.run.optimizer, ctx=trainer.ctx)
-        step(updater, UNSTAMPED)  # compiles; places in the response cache, memory of the new arrays
+        step(updater)  # compiles; places in the response cache, memory of the new arrays
         kinds: dict[str, Callable[[], object]] = {
-            "step": partial(step, updater, UNSTAMPED),
-            "computing": partial(step, updater, UNSTAMPED, reduces=False),
+            "step": partial(step, updater),
+            "computing": partial(step, updater, reduces=False),
             "communication": reduce,
-            "stamped": partial(step, updater, trainer.steps.times),
         }
         return {name: repeated(kind, count) for name, kind in kinds.items()}
 
@@ -124,8 +110,6 @@ def overlap(
 
     For each grouping in turn. Exposed is the step less its computation, hidden is the rest of the
     communication.
-
-    `reduction` is what a run's own stamps call exposed; `stamped/step` is what they cost.
 
     Example: `tests/lab/netlab.sh run 2 350 100 -- rn50 bench overlap quick`
     """
@@ -152,15 +136,13 @@ def overlap(
             }
         },
         ratios={
-            f"{row['groups']}: hidden part of communication": {
-                **row["hidden"],
-                "uncertainty": row["hidden_uncertainty"],
-                "resolvable": row["resolvable"],
-            }
+            f"{row['groups']}: hidden part of communication": row["hidden"]
             for row in rows
+            if row["resolvable"]
         },
         header=OVERLAP_HEADER,
         table=overlap_table(rows),
+        notes=unresolved_notes(rows),
     )
 
 
@@ -185,8 +167,7 @@ def overlap_rows(seconds: Mapping[str, Mapping[str, Sequence[float]]]) -> list[d
     spread of exposed from round to round, pooled over all groupings, over communication.
 
     Args:
-        seconds: grouping -> `step`, `computing`, `communication`, `stamped`, `reduction` -> a value
-            for each round.
+        seconds: grouping -> `step`, `computing`, `communication` -> a value for each round.
     """
     exposed = {
         rule: [s - c for s, c in zip(kinds["step"], kinds["computing"], strict=True)]
@@ -195,7 +176,7 @@ def overlap_rows(seconds: Mapping[str, Mapping[str, Sequence[float]]]) -> list[d
     rows = []
     for rule, kinds in seconds.items():
         communication = kinds["communication"]
-        error_s = half_width(list(exposed.values()), len(communication))
+        error_s = half_width(list(exposed.values()))
         uncertainty = None if error_s is None else error_s / median(communication)
         rows.append(
             {
@@ -204,24 +185,52 @@ def overlap_rows(seconds: Mapping[str, Mapping[str, Sequence[float]]]) -> list[d
                 "computing_s": spread(kinds["computing"]),
                 "communication_s": spread(communication),
                 "exposed_s": spread(exposed[rule]),
-                "reduction_s": spread(kinds["reduction"]),
-                "stamped_per_step": ratio_spread(kinds["stamped"], kinds["step"]),
                 "hidden": ratio_spread(
                     [m - e for e, m in zip(exposed[rule], communication, strict=True)],
                     communication,
                 ),
                 "hidden_uncertainty": uncertainty,
-                "resolvable": is_resolvable(uncertainty),
+                "resolvable": uncertainty is not None and uncertainty <= MOST_UNCERTAIN,
                 "communication_per_computing": ratio_spread(communication, kinds["computing"]),
             }
         )
     return rows
 
 
+def half_width(groups: Sequence[Sequence[float]]) -> float | None:
+    """Half the width of the 90 % interval of the mean of one of the `groups`: t s / sqrt(n).
+
+    Args:
+        groups: n repeated measurements each, whose standard deviation around each group's own mean
+            is s; in the unit of the result.
+
+    Returns:
+        None where nothing was repeated: one measurement shows no spread.
+    """
+    freedom = sum(len(group) - 1 for group in groups)
+    if not freedom:
+        return None
+    squares = math.fsum((value - fmean(group)) ** 2 for group in groups for value in group)
+    t = _T_95[min(freedom, len(_T_95)) - 1]
+    return t * math.sqrt(squares / freedom / len(groups[0]))
+
+
+def unresolved_notes(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """What the mark means and what would resolve it; nothing where nothing is marked."""
+    marked = [row["groups"] for row in rows if not row["resolvable"]]
+    if not marked:
+        return []
+    return [
+        f"{MARK}: not resolvable: {'; '.join(marked)}: +-{MOST_UNCERTAIN:g} expected (half of the "
+        "90 % interval): more --rounds (two at least) or --steps or a slower network "
+        "(tests/lab/netlab.sh) would resolve it"
+    ]
+
+
 _KINDS = ("step", "computing", "communication", "exposed")
 OVERLAP_HEADER = (
     *("groups", *(f"{kind} ms" for kind in _KINDS), "comm/comp"),
-    *("hidden", "min", "max", "+-", "n", "reduction ms", "stamped/step"),
+    *("hidden", "min", "max", "+-", "n"),
 )
 
 
@@ -236,8 +245,6 @@ def overlap_table(rows: Sequence[Mapping[str, Any]]) -> list[tuple[str, ...]]:
             *(f"{row['hidden'][key]:.2f}" for key in ("min", "max")),
             "-" if row["hidden_uncertainty"] is None else f"{row['hidden_uncertainty']:.2f}",
             str(row["hidden"]["n"]),
-            f"{row['reduction_s']['median'] * 1e3:.1f}",
-            f"{row['stamped_per_step']['median']:.3f}",
         )
         for row in rows
     ]

@@ -12,7 +12,7 @@ from ..config.load import load
 from ..train.context import RunContext
 from ..train.process_info import read_process_info
 from ..train.progress import Progress
-from .harness import Sample, alternate
+from .harness import alternate
 
 if TYPE_CHECKING:
     from ..train.trainer import Trainer
@@ -55,8 +55,12 @@ def next_steps(trainer: Trainer, count: int) -> Callable[[], None]:
 
 
 def alternate_on_ranks(
-    trainer: Trainer, contenders: Mapping[str, Callable[[], object]], rounds: Iterable[int]
-) -> dict[str, list[Sample]]:
+    trainer: Trainer,
+    contenders: Mapping[str, Callable[[], object]],
+    rounds: Iterable[int],
+    *,
+    pieces: int = 1,
+) -> dict[str, list[float]]:
     """Time the contenders in turn (`alternate`), each until the last rank has finished."""
     from mxnet import nd
 
@@ -64,4 +68,4 @@ def alternate_on_ranks(
         nd.waitall()
         trainer.comm.barrier()
 
-    return alternate(contenders, rounds, barrier=finish, finish=finish)
+    return alternate(contenders, rounds, barrier=finish, finish=finish, pieces=pieces)

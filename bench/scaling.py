@@ -43,7 +43,7 @@ def common_batch(batch: int, ranks: Sequence[int]) -> int:
     return -(-batch * ranks[-1] // together) * together
 
 
-def time_on_images(out: Path, rounds: str, steps: str) -> dict[str, list[float]]:
+def time_on_images(out: Path, rounds: str, steps: str) -> list[float]:
     """One rank, on the config's images."""
     from .rank import started_trainer
 

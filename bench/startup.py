@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -18,7 +17,6 @@ from .harness import (
     spread,
 )
 from .jobs import load_ready, measure_on_ranks
-from .resolution import half_width, is_resolvable
 
 USUAL, OURS = "serial + broadcast", "overlapped + seed"
 STARTUPS = {
@@ -31,7 +29,7 @@ Seconds = dict[tuple[int, float, str], list[float]]
 
 
 def start_up(out: Path, connect_delay_s: str) -> dict[str, Any]:
-    """Start up as a run does, on one rank: the seconds of init, and of reading what the run is.
+    """Start up as a run does, on one rank: the seconds of init.
 
     Args:
         connect_delay_s: time that connecting takes longer, asleep: the stand-in for NCCL's
@@ -40,7 +38,6 @@ def start_up(out: Path, connect_delay_s: str) -> dict[str, Any]:
     from .rank import quiet_context
 
     context = quiet_context(out)
-    identity_s = context.timeline.spans[0]["dur"] / 1e6
     context.connection.delay_s = float(connect_delay_s)
     context.prepare()
     context.begin_connecting()
@@ -48,7 +45,7 @@ def start_up(out: Path, connect_delay_s: str) -> dict[str, Any]:
         from ..train.trainer import start_up as start_trainer
 
     start_trainer(context).comm.stop()
-    return {"init_s": context.init_s, "identity_s": identity_s}
+    return {"init_s": context.init_s}
 
 
 @bench("startup", rank=start_up, config="quick")
@@ -72,12 +69,10 @@ def startup(
     load_ready(job, ranks=counts[0])
     cases = [(count, delay, name) for count in counts for delay in delays for name in STARTUPS]
     seconds: Seconds = {case: [] for case in cases}
-    identity_s: list[float] = []
     for count, delay, name in in_turn(cases, rounds, job.track("starting up")):
         loaded = job.load(*STARTUPS[name], ranks=count)
         measured = measure_on_ranks(loaded, job.launcher, "startup", delay)
         seconds[count, delay, name].append(measured["init_s"])
-        identity_s.append(measured["identity_s"])
     ratios: dict[str, Any] = {}
     for count in counts:
         for delay in delays:
@@ -88,16 +83,12 @@ def startup(
                 )
                 for name in list(STARTUPS)[1:]
             }
-        if connect_delay_s:
-            label = f"{ranks_text(count)}: part of the delay hidden (of medians)"
-            ratios[label] = _hidden(seconds, count, connect_delay_s)
     return Outcome(
         ratios=ratios,
         figures={
             f"{ranks_text(count)}, +{delay:g} s, {name}: seconds": spread(found)
             for (count, delay, name), found in sorted(seconds.items())
-        }
-        | {"before that, sources and packages read: seconds": spread(identity_s)},
+        },
         measurements={
             f"s, {ranks_text(count)}, connecting +{delay:g} s": {
                 name: seconds[count, delay, name] for name in STARTUPS
@@ -106,15 +97,3 @@ def startup(
             for delay in delays
         },
     )
-
-
-def _hidden(seconds: Seconds, ranks: int, delay_s: float) -> dict[str, Any]:
-    """The part of the delay that start-up hides, and whether the rounds resolve it."""
-    plain, late = seconds[ranks, 0.0, OURS], seconds[ranks, delay_s, OURS]
-    hidden = 1 - (statistics.median(late) - statistics.median(plain)) / delay_s
-    error_s = half_width([plain, late], len(plain), len(late))
-    uncertainty = None if error_s is None else error_s / delay_s
-    return spread([hidden]) | {
-        "uncertainty": uncertainty,
-        "resolvable": is_resolvable(uncertainty),
-    }

@@ -54,7 +54,7 @@ def random_sources(context: RunContext, ctx: mx.Context) -> Sources:
     return Sources(source, source)
 
 
-def time_on_random(out: Path, rounds: str, steps: str) -> dict[str, list[float]]:
+def time_on_random(out: Path, rounds: str, steps: str) -> list[float]:
     """One rank, on its random batch."""
     from .rank import started_trainer
 

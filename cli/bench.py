@@ -14,7 +14,6 @@ import typer
 from typer.core import TyperGroup
 
 from ..bench import NAMES, module_name
-from ..bench.resolution import MARK, why_not
 from .console import (
     TYPER_OPTIONS,
     Config,
@@ -135,14 +134,12 @@ def print_outcome(track: Measuring, outcome: Any, as_json: bool, plot: Path | No
                 print(line)
         else:
             print_figures(outcome.ratios, outcome.figures)
-        print_unresolved(outcome.ratios)
     if plot is not None and outcome.draw:
         outcome.draw(plot)
     elif plot is not None:
         from ..report.charts import draw_measurements, save
 
-        shown = {name: r for name, r in outcome.ratios.items() if r.get("resolvable", True)}
-        save(draw_measurements(outcome.measurements, shown), plot)
+        save(draw_measurements(outcome.measurements, outcome.ratios), plot)
     track.print_end(plot, as_json=as_json)
 
 
@@ -154,27 +151,12 @@ def print_figures(ratios: dict[str, Any], figures: dict[str, Any]) -> None:
         print(f"{name}: {_in_words(value)}")
 
 
-def print_unresolved(ratios: dict[str, Any]) -> None:
-    """What the mark means and what would resolve it; nothing where nothing is marked."""
-    marked = {name: r for name, r in ratios.items() if not r.get("resolvable", True)}
-    if marked:
-        reason = why_not([ratio["uncertainty"] for ratio in marked.values()])
-        print(f"{MARK}: not resolvable: {'; '.join(marked)}: {reason}")
-
-
 def ratio_rows(ratios: dict[str, Any]) -> list[tuple[str, ...]]:
-    """A row a ratio; without figures where they are not resolvable."""
+    """A row a ratio."""
     return [
-        (
-            name,
-            *(f"{r[key]:.3f}" if r.get("resolvable", True) else MARK for key in _SPREAD),
-            str(r["n"]),
-        )
-        for name, r in ratios.items()
+        (name, *(f"{ratio[key]:.3f}" for key in ("median", "min", "max")), str(ratio["n"]))
+        for name, ratio in ratios.items()
     ]
-
-
-_SPREAD = ("median", "min", "max")
 
 
 def _in_words(value: Any) -> str:

@@ -182,7 +182,6 @@ def data_verify(
         try:
             manifest = verify(
                 folder,
-                decode=True,
                 sample=None if full else sample,
                 processes=processes or len(os.sched_getaffinity(0)),
                 progress=track("checking records"),

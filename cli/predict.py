@@ -288,9 +288,6 @@ def _print_prediction(answer: Prediction) -> None:
 
 @predict_app.command("validate")
 def validate(
-    plot: Annotated[
-        Path | None, output_file("Draw predicted against published figures as SVG")
-    ] = None,
     as_json: Json = False,
 ) -> None:
     """Compare every published figure with the model, worst first.
@@ -300,10 +297,6 @@ def validate(
     from ..scaling.validate import left_out, run_validation, text_lines
 
     found = run_validation()
-    if plot is not None:
-        from ..report.prediction import write_validation
-
-        write_validation(found.rows, plot)
     if as_json:
         print_json(
             {
@@ -399,16 +392,13 @@ def simulate(
     slow_node: Annotated[
         float, typer.Option(min=1.0, help="Factor by which one node computes slower.")
     ] = 1.0,
-    slow_link: Annotated[
-        float, typer.Option(min=1.0, help="Factor by which one node's messages are slower.")
-    ] = 1.0,
     as_json: Json = False,
 ) -> None:
     """Simulate every rank, message and delay as discrete events, beside the closed form.
 
     Example: `rn50 predict simulate dgxa100_n128 --slow-node 1.2`
     """
-    from ..scaling.simulate import Faults, simulate_job
+    from ..scaling.simulate import simulate_job
 
     choices = {"algorithm": algorithm, "groups": groups, "precision": precision}
     job = Asked(arguments, system, gpus, batch_per_gpu, choices).job()
@@ -417,7 +407,7 @@ def simulate(
             f"--steps: at most {_MOST_RANK_STEPS // job.gpus} expected for {job.gpus} ranks, "
             f"found {steps}"
         )
-    figures = simulate_job(job, steps, seed, Faults(slow_node=slow_node, slow_link=slow_link))
+    figures = simulate_job(job, steps, seed, slow_node)
     if as_json:
         print_json(figures)
         return

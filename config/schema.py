@@ -29,7 +29,6 @@ from .values import (
     Length,
     LossScale,
     Name,
-    Natural,
     NonNegative,
     Pixels,
     Positive,
@@ -154,11 +153,6 @@ class Data(Section):
     )
     decode_threads: Workers = default(1, "Threads of a rank's image pipeline.")
     prefetch: Workers = default(2, "Batches that the image pipeline works ahead.")
-    skip_bad: Natural = default(
-        0,
-        "Training records of a rank that may fail to decode; in the place of each "
-        "comes another image of its batch. Evaluation leaves out nothing.",
-    )
 
     @property
     def is_imagenet(self) -> bool:

@@ -97,16 +97,14 @@ def check_before_run(data: Data, origins: Mapping[str, Origin] | None = None) ->
 def verify(
     folder: Path,
     *,
-    decode: bool = False,
     sample: int | None = None,
     processes: int = 1,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Manifest:
-    """Check a set against its manifest, index and sample table.
+    """Check a set against its manifest, index and sample table, and decode its images.
 
     Args:
         folder: a packed set.
-        decode: decode every image that is looked at.
         sample: look at so many records of a split, evenly spaced, and at no digest of whole files;
             None: every byte and every record.
         processes: that look at records.
@@ -130,17 +128,16 @@ def verify(
         for split, table in tables.items():
             path = folder / f"{split}.rec"
             parts = [table[at : at + _PART_RECORDS] for at in range(0, len(table), _PART_RECORDS)]
-            arguments = (repeat(path), parts, repeat(decode))
-            for count in (pool.map if pool else map)(_check_records, *arguments):
+            for count in (pool.map if pool else map)(_check_records, repeat(path), parts):
                 done += count
                 progress(done, total)
     return manifest
 
 
-def _check_records(path: Path, table: Table, decode: bool) -> int:
+def _check_records(path: Path, table: Table) -> int:
     with open_file(path) as file:
         for row in table:
-            _check_record(file, path, row, decode=decode)
+            _check_record(file, path, row, decode=True)
     return len(table)
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from ..config.manifest import Manifest
 from ..config.schema import Data
 
@@ -26,8 +24,3 @@ def describe_data(data: Data, manifest: Manifest | None = None) -> str:
         (classes, train, evaluation), drawn = manifest.counts, manifest.is_drawn
     name = f"DRAWN textures ({data.path})" if drawn else data.path
     return f"{name}, {train:,} training and {evaluation:,} evaluation images of {classes:,} classes"
-
-
-def classes_without(classes: Sequence[str], counts: Sequence[int]) -> list[str]:
-    """The classes of which a split has no image."""
-    return [name for name, count in zip(classes, counts, strict=False) if not count]

@@ -22,7 +22,6 @@ from ..config.errors import UserError, failing_as
 from ..config.manifest import FILE_NAME, FORMAT, SPLITS, SUFFIXES, File, Manifest, OddFile, Split
 from ..config.schema import Synthetic
 from .dataset import digest_file
-from .describe import classes_without
 from .listing import Source, list_images, named_kinds, shortened
 from .lock import hold
 from .pack_parts import Job, PackedSplit, pack_split
@@ -186,9 +185,14 @@ def _count(
         counts[split] = np.bincount(packed.table["label"], minlength=len(classes)).tolist()
         if not len(packed.table):
             raise UserError(f"{images}: {split}: no image that is not bad")
-    if empty := classes_without(classes, counts["train"]):
+    if empty := _classes_without(classes, counts["train"]):
         raise UserError(f"{images}: {shortened(empty)}: no image that is not bad")
     return counts
+
+
+def _classes_without(classes: Sequence[str], counts: Sequence[int]) -> list[str]:
+    """The classes of which a split has no image."""
+    return [name for name, count in zip(classes, counts, strict=True) if not count]
 
 
 def _files(folder: Path, split: str, records: File) -> dict[str, File]:
@@ -199,7 +203,7 @@ def _files(folder: Path, split: str, records: File) -> dict[str, File]:
 def _warn_of(
     found: Mapping[str, PackedSplit], classes: Sequence[str], val: Sequence[int], warn: Warn
 ) -> None:
-    if lacking := classes_without(classes, val):
+    if lacking := _classes_without(classes, val):
         many = f"{len(lacking)} of {len(classes)} classes"
         warn(f"val has no image of {many}: {shortened(lacking)}")
     sides = np.concatenate([packed.table[["height", "width"]] for packed in found.values()])

@@ -14,7 +14,6 @@ import json
 import multiprocessing
 import os
 import signal
-import struct
 import zlib
 from base64 import b64decode, b64encode
 from collections import deque
@@ -37,8 +36,6 @@ from .listing import Source
 PART_IMAGES = 128
 """14 MB of ImageNet in the memory of each worker."""
 _PR_SET_PDEATHSIG = 1
-_ID = struct.Struct("<Q")
-_ID_OFFSET = 16  # in a record: magic, length, flag and label come before
 
 
 class Part(NamedTuple):
@@ -105,15 +102,12 @@ def pack_split(job: Job, progress: Callable[[int], None]) -> PackedSplit:
             parts.append(part)
             progress(min(len(parts) * PART_IMAGES, len(job.sources)))
         records.seek(records.truncate(parts[-1].end if parts else 0))
-        samples = sum(len(_rows(part)) for part in parts)
         with closing(_encoded_parts(job, len(parts))) as encoded_parts:
             for encoded in encoded_parts:
-                renumber = None if samples == len(parts) * PART_IMAGES else samples
-                part, content = _append(records, encoded, renumber)
+                part, content = _append(records, encoded)
                 write_file(job.path(len(parts)), json.dumps(part))
                 sha.update(content)
                 parts.append(part)
-                samples += len(encoded.table)
                 progress(min(len(parts) * PART_IMAGES, len(job.sources)))
     table = np.concatenate([_rows(part) for part in parts])
     with (job.folder / f"{job.split}.idx").open("w") as index:
@@ -127,20 +121,16 @@ def pack_split(job: Job, progress: Callable[[int], None]) -> PackedSplit:
     )
 
 
-def _append(records: BinaryIO, encoded: _Encoded, renumber: int | None) -> tuple[Part, bytes]:
-    """Append a part to the record file. `renumber`: the number of its first record, where bad files
-    before it were left out; None: its records have their numbers."""
-    content, crc32, begin = encoded.path.read_bytes(), encoded.crc32, records.tell()
+def _append(records: BinaryIO, encoded: _Encoded) -> tuple[Part, bytes]:
+    """Append a part to the record file; returns it and its bytes."""
+    content, begin = encoded.path.read_bytes(), records.tell()
     encoded.path.unlink()
-    if renumber is not None:
-        content = _renumbered(content, encoded.table, renumber)
-        crc32 = zlib.crc32(content)
     records.write(content)
     records.flush()
     encoded.table["offset"] += begin
     part = Part(
         end=begin + len(content),
-        crc32=crc32,
+        crc32=encoded.crc32,
         stamp=encoded.stamp,
         odd=encoded.odd,
         rows=b64encode(encoded.table.tobytes()).decode(),
@@ -193,11 +183,12 @@ def _begin(job: Job, parent: int) -> None:
 
 
 def _encode_part(number: int) -> _Encoded:
-    """Read and encode a part; its records are numbered as if no file before it was bad."""
+    """Read and encode a part. A record's number is its file's place in the list: one that is bad
+    leaves a gap, and the numbers of later parts do not wait for it."""
     times: list[tuple[int, int]] = []
     rows: list[tuple[int, int, int, int, int]] = []
     odd, records, offset = [], list[bytes](), 0
-    for source in _job.sources_of(number):
+    for place, source in enumerate(_job.sources_of(number), number * PART_IMAGES):
         try:
             image, changed_ns = source.read()
             times.append((len(image), changed_ns))
@@ -214,7 +205,7 @@ def _encode_part(number: int) -> _Encoded:
             continue
         if oddity:
             odd.append(_odd(source, oddity, kept=True))
-        record = recordio.encode(source.label, number * PART_IMAGES + len(rows), image)
+        record = recordio.encode(source.label, place, image)
         length = 0 if recordio.is_split(record) else len(image)
         rows.append((offset, length, source.label, height, width))
         offset += sum(map(len, record))
@@ -227,13 +218,6 @@ def _encode_part(number: int) -> _Encoded:
 
 def _odd(source: Source, found: str, *, kept: bool) -> dict[str, Any]:
     return {"split": _job.split, "path": str(source), "found": found, "kept": kept}
-
-
-def _renumbered(content: bytes, table: Table, first: int) -> bytes:
-    changed = bytearray(content)
-    for number, offset in enumerate(table["offset"].tolist(), first):
-        _ID.pack_into(changed, offset + _ID_OFFSET, number)
-    return bytes(changed)
 
 
 def _rows(part: Part) -> Table:

@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import math
 import mmap
-import sys
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple
 
 import mxnet as mx
 import numpy as np
@@ -95,8 +94,6 @@ class Source:
         inputs: how many inputs `feed` returns.
         records: the record file, to name in errors.
         batch_per_rank: the largest batch.
-        skip_bad: how many records may fail to decode; each is replaced by the first good image of
-            its batch, so that what is trained on depends on the batch alone.
     """
 
     def __init__(
@@ -109,17 +106,13 @@ class Source:
         batch_per_rank: int,
         data: Data,
         device_id: int | None,
-        skip_bad: int = 0,
     ) -> None:
         self._graph, self._feed, self._inputs = graph, feed, inputs
         self._records, self._data = records, data
         self._batch_per_rank, self.device_id = batch_per_rank, device_id
-        self._skip_bad = skip_bad
-        self._skipped: set[int] = set()
-        self._fed = self._returned = 0
+        self._fed = 0
         # DALI reads the fed arrays in its own threads, uncopied: they live until it is done.
         self._alive: deque[tuple[Any, ...]] = deque(maxlen=data.prefetch + 3)
-        self._again: deque[tuple[Any, ...]] = deque()
         self._pipeline = self._build(self._next_inputs, batch_per_rank)
 
     def next(self) -> Batch:
@@ -131,16 +124,15 @@ class Source:
         )
 
     def run(self) -> Any:
-        """The next batch as DALI's own (images, labels)."""
-        while True:
-            try:
-                batch = self._pipeline.run()
-            except RuntimeError as error:  # DALI's: a page of which one line tells the cause
-                cause = str(error).rpartition("encountered:")[2].strip().partition("\n")[0]
-                self._replace_broken(cause)
-                continue
-            self._returned += 1
-            return batch
+        """The next batch as DALI's own (images, labels). Raises UserError: it does not decode."""
+        try:
+            return self._pipeline.run()
+        except RuntimeError as error:  # DALI's: a page of which one line tells the cause
+            cause = str(error).rpartition("encountered:")[2].strip().partition("\n")[0]
+            raise UserError(
+                f"{self._records.path}: {self._place_of_fault()}images that decode expected, found "
+                f"{cause} (`rn50 data verify --full` checks the others)"
+            ) from None
 
     def _build(self, source: Callable[[], tuple[Any, ...]], batch_size: int) -> Any:
         pipeline = Pipeline(
@@ -158,60 +150,26 @@ class Source:
         return pipeline
 
     def _next_inputs(self) -> tuple[Any, ...]:
-        if self._again:
-            fed = self._again.popleft()
-        else:
-            fed = self._feed(self._fed)
-            self._fed += 1
+        fed = self._feed(self._fed)
+        self._fed += 1
         self._alive.append(fed)
         return fed[1:]
 
-    def _replace_broken(self, cause: str) -> None:
-        """Go on from the batch that failed, without the images that do not decode. Raises
-        UserError: there are more than may be skipped, or none alone is at fault."""
-        pending = [*self._alive, *self._again][-(self._fed - self._returned) :]
-        mended, found = [], False
-        for fed in pending:
-            good = [self._decodes_or_counts(fed, place, cause) for place in range(len(fed[0]))]
-            found = found or False in good
-            if True not in good:
-                self._refuse("", f"a whole batch that does not decode ({cause})")
-            first = good.index(True)
-            take = [place if is_good else first for place, is_good in enumerate(good)]
-            numbers, images, *others = fed
-            kept = [images[place] for place in take]
-            mended.append((numbers[take], kept, *(values[take] for values in others)))
-        if not found:
-            self._refuse("", cause)
-        self._again = deque(mended)
-        self._pipeline = self._build(self._next_inputs, self._batch_per_rank)
+    def _place_of_fault(self) -> str:
+        """The first record of the batches in work that does not decode by itself, in the window
+        that was asked for; empty where none alone is at fault."""
+        for numbers, *inputs in self._alive:
+            for place, number in enumerate(numbers):
+                if not self._decodes(tuple(values[place : place + 1] for values in inputs)):
+                    return f"record at byte {self._records.offset(number)}: "
+        return ""
 
-    def _decodes_or_counts(self, fed: tuple[Any, ...], place: int, cause: str) -> bool:
-        """Does one image of a batch decode by itself, in the window that was asked for?"""
-        one = tuple(values[place : place + 1] for values in fed[1:])
+    def _decodes(self, one: tuple[Any, ...]) -> bool:
         try:
             self._build(lambda: one, 1).run()
         except RuntimeError:
-            self._count(self._records.offset(fed[0][place]), cause)
             return False
         return True
-
-    def _count(self, offset: int, cause: str) -> None:
-        where = f"record at byte {offset}: "
-        if offset not in self._skipped:
-            if len(self._skipped) == self._skip_bad:
-                self._refuse(where, cause)
-            self._skipped.add(offset)
-            counted = f"{len(self._skipped)} of at most {self._skip_bad} on this rank"
-            told = f"{self._records.path}: {where}does not decode, skipped ({counted}): {cause}"
-            print(f"rn50: warning: {told}", file=sys.stderr, flush=True)
-
-    def _refuse(self, where: str, found: str) -> NoReturn:
-        limit = f"at most {self._skip_bad} others" if self._skip_bad else "images that decode"
-        raise UserError(
-            f"{self._records.path}: {where}{limit} expected, found {found} "
-            "(`rn50 data verify --full` checks the others; data.skip_bad leaves out some)"
-        ) from None
 
 
 def build_train_source(
@@ -278,7 +236,6 @@ def build_train_source(
         batch_per_rank=max(segment.per_rank for segment in plan.segments),
         data=data,
         device_id=device_id,
-        skip_bad=data.skip_bad,
     )
 
 

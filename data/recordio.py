@@ -12,6 +12,8 @@ import re
 import struct
 from typing import BinaryIO, NamedTuple
 
+import numpy as np
+
 from ..config.errors import UserError
 
 MAGIC = 0xCED7230A
@@ -37,7 +39,8 @@ def encode(label: float, record_id: int, image: bytes) -> list[bytes]:
     length = len(header) + len(image)
     if length > _MAX_LENGTH:
         raise ValueError(f"an image below 512 MiB expected, found {len(image)} bytes")
-    if _MAGIC_BYTES not in image:  # nor in the header: no label or number has it
+    # 8 us for 110 kB, where `in` takes 150. The header has it nowhere: no label or number does.
+    if not (np.frombuffer(image, "<u4", len(image) // 4) == MAGIC).any():
         return [_WORDS.pack(MAGIC, length) + header, image, _PADDING[length % 4]]
     parts = _split_at_magic(header + image)
     flags = [_FIRST, *[_MIDDLE] * (len(parts) - 2), _LAST] if len(parts) > 1 else [_WHOLE]

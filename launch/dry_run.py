@@ -129,8 +129,11 @@ def _recipe(run: Run) -> str:
     network: str = model.network
     if network == "resnet":
         network = f"resnet {model.depth}, {model.width} wide"
+    update: str = optimizer.name
+    if optimizer.variant != optimizer.name:
+        update += f" ({optimizer.variant})"
     return (
-        f"{network}, {run.data.crop_px} px, {model.dtype}; {optimizer.name} ({optimizer.variant}), "
+        f"{network}, {run.data.crop_px} px, {model.dtype}; {update}, "
         f"base LR {optimizer.base_lr:g}, {schedule.shape} over {schedule.length}, "
         f"warm-up {schedule.warmup}"
     )

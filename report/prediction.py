@@ -21,13 +21,12 @@ from ..scaling.predict import (
     predict,
 )
 from ..scaling.step import allreduce_curve
-from .charts import INK, Plot, draw_plot, finish, new_figure, new_panels, save
+from .charts import INK, Plot, draw_plot, finish, new_figure, save
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
     from ..scaling.failures import Outlook, Study
-    from ..scaling.validate import Row
     from .run_folder import Subject
 
 
@@ -128,25 +127,6 @@ def write_plot(answer: Prediction, path: Path) -> None:
     for axes, chart in zip(figure.subplots(2, 2).flat, charts(answer), strict=True):
         chart.draw(axes)
         axes.set_title(f"{chart.title}: {of}")
-    save(figure, path)
-
-
-def write_validation(rows: Sequence[Row], path: Path) -> None:
-    """Published against predicted, a panel for steps and one for times to train."""
-    units = {"step": "ms a step", "time": "s to train"}
-    figure, panels = new_panels(len(units), 4.4)
-    for axes, (kind, unit) in zip(panels, units.items(), strict=True):
-        for calibrated, mark, label in ((False, ".", "predicted"), (True, "x", "calibrated on")):
-            mine = [row for row in rows if row.kind == kind and row.calibrated == calibrated]
-            published = [row.published for row in mine]
-            axes.plot(published, [row.predicted for row in mine], mark, alpha=0.6, label=label)
-        ends = [row.published for row in rows if row.kind == kind]
-        line = [min(ends), max(ends)]
-        for factor, style, label in ((1, "-", "equal"), (0.9, ":", "10 % off"), (1.1, ":", "_")):
-            off = [factor * end for end in line]
-            axes.plot(line, off, color=INK, lw=0.8, ls=style, label=label)
-        axes.set(xscale="log", yscale="log", xlabel=f"published, {unit}", ylabel=f"ours, {unit}")
-        finish(axes)
     save(figure, path)
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
 
+from ..config.benchmark import CROP_PX, IMAGENET_CLASSES
 from ..config.resnet_stages import UNITS
 from .groups import gradient_groups
 
@@ -22,8 +23,8 @@ class Shape(NamedTuple):
 
     depth: int | str = 50
     width: int = 64
-    crop_px: int = 224
-    classes: int = 1000
+    crop_px: int = CROP_PX
+    classes: int = IMAGENET_CLASSES
     stem: str = "imagenet"
 
 
@@ -143,55 +144,55 @@ def backward_cost(layer: Layer, *, first: bool) -> float:
 
 
 @lru_cache
-def backward_shares(shape: Shape = IMAGENET) -> tuple[float, ...]:
+def backward_shares() -> tuple[float, ...]:
     """Share of each layer, first layer first, in the time of backward; the sum is 1."""
-    layers, _ = resnet50(shape)
+    layers, _ = resnet50()
     costs = [backward_cost(layer, first=number == 0) for number, layer in enumerate(layers)]
     return tuple(cost / math.fsum(costs) for cost in costs)
 
 
 @lru_cache
-def backward_fraction(shape: Shape = IMAGENET) -> float:
+def backward_fraction() -> float:
     """Share of backward in forward and backward."""
-    layers, _ = resnet50(shape)
+    layers, _ = resnet50()
     forward = math.fsum(map(forward_cost, layers))
     backward = math.fsum(backward_cost(layer, first=n == 0) for n, layer in enumerate(layers))
     return backward / (forward + backward)
 
 
 @lru_cache
-def ready_shares(shape: Shape = IMAGENET) -> tuple[float, ...]:
+def ready_shares() -> tuple[float, ...]:
     """Share of backward done when the gradients of each layer are there, first layer first."""
     done, shares = 0.0, []
-    for share in reversed(backward_shares(shape)):
+    for share in reversed(backward_shares()):
         done += share
         shares.append(min(done, 1.0))
     return tuple(reversed(shares))
 
 
 @lru_cache
-def wire_groups(rule: str, precision: str, shape: Shape = IMAGENET) -> tuple[Group, ...]:
+def wire_groups(rule: str, precision: str) -> tuple[Group, ...]:
     """The groups of `rule` over all tensors, in launch order; fp32 batch norm of a half-precision
     model is set aside and goes last, as one group (Fujitsu's rule and the trainer's)."""
-    tensors = resnet50(shape)[1]
+    tensors = resnet50()[1]
     half = precision in ("fp16", "bf16")
     sizes = [tensor.gradient_bytes(precision) for tensor in tensors]
     groups: list[Group] = []
     for numbers in gradient_groups(rule, sizes):
         mine = [tensors[i] for i in numbers if not (half and tensors[i].is_batch_norm)]
         if mine:
-            groups.append(_group(mine, precision, shape))
+            groups.append(_group(mine, precision))
     if half:
         norms = [tensor for tensor in tensors if tensor.is_batch_norm]
-        groups.append(_group(norms, precision, shape))
+        groups.append(_group(norms, precision))
     return tuple(groups)
 
 
-def _group(tensors: Sequence[Tensor], precision: str, shape: Shape) -> Group:
-    first, layers = min(tensor.layer for tensor in tensors), len(resnet50(shape)[0])
+def _group(tensors: Sequence[Tensor], precision: str) -> Group:
+    first, layers = min(tensor.layer for tensor in tensors), len(resnet50()[0])
     return Group(
         tensors=len(tensors),
         n_bytes=sum(tensor.gradient_bytes(precision) for tensor in tensors),
-        ready=ready_shares(shape)[first],
+        ready=ready_shares()[first],
         ready_fixed=(layers - first) / layers,
     )

@@ -97,12 +97,6 @@ class Prediction:
         first = self.phases[0]
         return self.machine.compute_s(first.batch) / first.step_s
 
-    @property
-    def sigmas(self) -> dict[str, float]:
-        """What the relative error of the step is made of."""
-        first = self.phases[0]
-        return step_sigmas(self.machine, first.ranks, first.batch, self.step.total_s)
-
     def warnings(self) -> list[str]:
         """A line for each point of the fit that is missed by more than three of its sigmas."""
         measured = as_measured(self.machine)
@@ -147,7 +141,6 @@ class Prediction:
             ],
             "data_sheet": self.machine.has_sheet,
             "warnings": self.warnings(),
-            "step_sigmas": {name: round(sigma, 4) for name, sigma in self.sigmas.items()},
         }
 
 
@@ -268,7 +261,7 @@ def predict(job: Job) -> Prediction:
     evals = evaluations(math.ceil(epochs), job.period, job.offset)
     phases = _phases(machine, job, epochs)
     run = train_time(machine, phases, evals, job.gpus, bn_average=job.bn_average)
-    sigma = math.hypot(*step_sigmas(machine, first.ranks, first.batch, step.total_s).values())
+    sigma = step_sigma(machine, first.ranks, first.batch, step.total_s)
     spread = LEVEL_SIGMAS * sigma
     beside = run.total_s - run.training_s
     relative = math.hypot(run.training_s * sigma, SIGMA_FIXED_COSTS * beside) / run.total_s
@@ -318,11 +311,10 @@ def curve(answer: Prediction) -> list[Prediction]:
     ]
 
 
-def step_sigmas(machine: Machine, gpus: int, batch: int, total_s: float) -> dict[str, float]:
-    """What the relative error of a step of `total_s` is made of; it grows with the distance from
-    the points. The constants' part follows from the weighing of data
-    sheet and points (`machine.py`); the rest was set so that 90 % intervals hold 85 to 95 % of the
-    rows left out (`validate.py`)."""
+def step_sigma(machine: Machine, gpus: int, batch: int, total_s: float) -> float:
+    """The relative error of a step of `total_s`; it grows with the distance from the points. The
+    constants' part follows from the weighing of data sheet and points (`machine.py`); the rest was
+    set so that 90 % intervals hold 85 to 95 % of the rows left out (`validate.py`)."""
     points = machine.points
     known_gpus = max((point.gpus for point in points), default=1)
     far = SIGMA_PER_DOUBLING_OF_GPUS * max(0.0, math.log2(gpus / known_gpus))
@@ -331,16 +323,10 @@ def step_sigmas(machine: Machine, gpus: int, batch: int, total_s: float) -> dict
         per_image, launch, both = machine.covariance
         variance = growing**2 * per_image + fixed**2 * launch + 2 * growing * fixed * both
         waiting = SIGMA_WAITING * (1 - growing - fixed)
-        return {
-            "site": SIGMA_MODEL,
-            "constants": math.sqrt(variance),
-            "waiting": waiting,
-            "more GPUs": far,
-        }
+        return math.hypot(SIGMA_MODEL, math.sqrt(variance), waiting, far)
     batches = [point.batch for point in points]
     small = max(0.0, math.log2(min(batches) / batch), math.log2(batch / max(batches)))
-    halvings = SIGMA_PER_HALVING_OF_BATCH * small
-    return {"site": SIGMA_MODEL, "batch": halvings, "more GPUs": far}
+    return math.hypot(SIGMA_MODEL, SIGMA_PER_HALVING_OF_BATCH * small, far)
 
 
 def _phases(machine: Machine, job: Job, epochs: float) -> tuple[Phase, ...]:

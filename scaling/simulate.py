@@ -36,16 +36,6 @@ MOST_FACTOR = 1_000_000
 Times = NDArray[np.float64]
 
 
-class Faults(NamedTuple):
-    """Factors by which node 0 computes slower, and all that enters or leaves it is slower."""
-
-    slow_node: float = 1.0
-    slow_link: float = 1.0
-
-
-NO_FAULTS = Faults()
-
-
 class Work(NamedTuple):
     """A step of every rank of `topology`."""
 
@@ -61,6 +51,8 @@ class Work(NamedTuple):
     """What each group costs before its first message (negotiation, kernel launch)."""
     jitter: float = 0.0
     """Deviation of compute, drawn for each rank and step: a normal factor of mean 1."""
+    slow_node: float = 1.0
+    """Factor by which node 0 computes slower."""
 
 
 class Result(NamedTuple):
@@ -86,18 +78,12 @@ class _Stage(NamedTuple):
     tail_s: float = 0.0
 
 
-def simulate(work: Work, steps: int, faults: Faults = NO_FAULTS, seed: int = 0) -> Result:
-    """Run `steps` steps; the same seed gives the same result.
-
-    Raises:
-        ValueError: an unknown algorithm, or a slow link on a machine of one node.
-    """
+def simulate(work: Work, steps: int, seed: int = 0) -> Result:
+    """Run `steps` steps; the same seed gives the same result. Raises ValueError: an unknown
+    algorithm."""
     topology = work.topology
-    if faults.slow_link > 1 and topology.nodes == 1:
-        raise ValueError("a slow link needs more than one node, found one")
     programs = [
-        (ready_s, _compile(work.algorithm, topology, n_bytes, faults.slow_link))
-        for ready_s, n_bytes in work.groups
+        (ready_s, _compile(work.algorithm, topology, n_bytes)) for ready_s, n_bytes in work.groups
     ]
     draw = np.random.default_rng([seed, int.from_bytes(b"compute", "little")])
     clocks = np.zeros(topology.ranks)
@@ -105,7 +91,7 @@ def simulate(work: Work, steps: int, faults: Faults = NO_FAULTS, seed: int = 0) 
     start_s = 0.0
     for _ in range(steps):
         factor = np.maximum(0.0, draw.normal(1.0, work.jitter, topology.ranks))
-        factor[: topology.node.ranks] *= faults.slow_node
+        factor[: topology.node.ranks] *= work.slow_node
         backward_s, free_s = clocks + work.compute_s * factor, clocks
         for ready_s, program in programs:  # a factor stretches a rank's compute evenly
             free_s = np.maximum(free_s, clocks + ready_s * factor) + work.launch_s
@@ -120,7 +106,7 @@ def simulate(work: Work, steps: int, faults: Faults = NO_FAULTS, seed: int = 0) 
     return Result(*(np.array(column) for column in zip(*rows, strict=True)))
 
 
-def _compile(algorithm: str, topology: Topology, n_bytes: float, slow_link: float) -> list[_Stage]:
+def _compile(algorithm: str, topology: Topology, n_bytes: float) -> list[_Stage]:
     """The allreduce of `n_bytes` on this machine. The double tree sends one chunk a tree through
     its levels; the others follow at the busiest rank's pace, as in `cost.double_tree`."""
     tail_s = 0.0
@@ -129,15 +115,15 @@ def _compile(algorithm: str, topology: Topology, n_bytes: float, slow_link: floa
         chunk = n_bytes / 2 / chunks
         inside = topology.node.inside
         link = topology.one_flow() if topology.nodes > 1 else inside
-        beta = max(link.beta_s_per_byte, inside.beta_s_per_byte) * slow_link
+        beta = max(link.beta_s_per_byte, inside.beta_s_per_byte)
         tail_s = (chunks - 1) * (4 * chunk * beta + 2 * chunk * link.gamma_s_per_byte)
         n_bytes = 2 * chunk
     rounds = list(schedule(algorithm, topology.ranks, n_bytes, topology_grid(topology)))
-    stages = [_stage(topology, one, slow_link) for one in rounds]
+    stages = [_stage(topology, one) for one in rounds]
     return [*stages[:-1], stages[-1]._replace(tail_s=tail_s)]
 
 
-def _stage(topology: Topology, one: Round, slow_link: float) -> _Stage:
+def _stage(topology: Topology, one: Round) -> _Stage:
     """Who shares what: a rank its link and its adder, a node its NICs, a rack its uplinks."""
     node, src, dst = topology.node, one.src, one.dst
     src_node, dst_node = src // node.ranks, dst // node.ranks
@@ -148,7 +134,6 @@ def _stage(topology: Topology, one: Round, slow_link: float) -> _Stage:
         src_rack, dst_rack = src_node // topology.rack_nodes, dst_node // topology.rack_nodes
         uplink = nic_beta / topology.rack_nodes * topology.oversubscription
         across = np.maximum(across, uplink * _busier(src_rack, dst_rack, src_rack != dst_rack))
-    across = np.where((src_node == 0) | (dst_node == 0), across * slow_link, across)
     inside = node.inside.beta_s_per_byte * _busier(src, dst, ~leaves)
     gamma = node.inside.gamma_s_per_byte * np.bincount(dst)[dst] if one.reduce else 0.0
     latency_s = np.where(
@@ -184,26 +169,24 @@ def _run(clocks: Times, stage: _Stage) -> Times:
     return clocks + stage.tail_s
 
 
-def simulate_job(job: Job, steps: int, seed: int = 0, faults: Faults = NO_FAULTS) -> dict[str, Any]:
-    """Figures of `steps` steps with the machine's jitter and the faults asked for.
+def simulate_job(job: Job, steps: int, seed: int = 0, slow_node: float = 1.0) -> dict[str, Any]:
+    """Figures of `steps` steps with the machine's jitter; one node computes `slow_node` times as
+    long.
 
     The simulation has neither rare interruptions nor synchronised batch norm nor input:
     `closed_form_ms` is what the model says without those, for comparison; `predicted_ms` is all.
-    Raises UserError: a fault that the simulation cannot place.
+    Raises UserError: one GPU alone, or a factor that stands for a node that stands still.
     """
     machine = build(job.name, job.system, job.precision)
     first = job.segments[0]
     gpus, about = first.ranks, machine.performance
     if gpus == 1:
         raise UserError("--gpus: two GPUs or more expected for a simulation, found 1")
-    for option, factor in (("--slow-node", faults.slow_node), ("--slow-link", faults.slow_link)):
-        if not 1 <= factor <= MOST_FACTOR:
-            raise UserError(f"{option}: a factor up to {MOST_FACTOR:,} expected, found {factor}")
+    if not 1 <= slow_node <= MOST_FACTOR:
+        raise UserError(f"--slow-node: a factor up to {MOST_FACTOR:,} expected, found {slow_node}")
     step = step_time(machine, gpus, first.batch, groups=job.groups, algorithm=job.algorithm)
     algorithm = max(step.groups, key=lambda group: group.n_bytes).algorithm
     topology = topology_of(machine, gpus, tree=algorithm == "double_tree")
-    if faults.slow_link > 1 and topology.nodes == 1:
-        raise UserError(f"--slow-link: GPUs on two nodes or more expected, found {gpus} on one")
     compute_s = machine.compute_s(first.batch) - step.optimizer_s
     start_s = compute_s - max(group.ready_s for group in step.groups)
     planned = wire_groups(job.groups or about.groups, job.precision)
@@ -217,8 +200,9 @@ def simulate_job(job: Job, steps: int, seed: int = 0, faults: Faults = NO_FAULTS
         update_s=step.optimizer_s,
         launch_s=about.launch_s,
         jitter=about.jitter,
+        slow_node=slow_node,
     )
-    result = simulate(work, steps, faults, seed)
+    result = simulate(work, steps, seed)
     quiet_s = step.total_s - step.straggler_s - step.bn_sync_s - step.input_s
     jitter_s = straggler_s(gpus, compute_s, quiet_s, jitter=about.jitter, os_noise_fraction=0.0)
     return {

@@ -19,7 +19,7 @@ from ..config.names import list_systems
 from .epochs import LEVEL_SIGMAS, read_table
 from .gpu import SHEET, Sheet, update_s
 from .machine import uses_sheet
-from .predict import Job, Prediction, job_of_config, job_of_system, predict, step_sigmas
+from .predict import Job, Prediction, job_of_config, job_of_system, predict, step_sigma
 from .step import build, step_time
 
 # Settings of a published variant; the rest of a row's recipe is the system's own.
@@ -416,9 +416,7 @@ def _ask(asked: Sequence[Case], sheet: Sheet, keep: Callable[[Point], bool]) -> 
     for case in asked:
         machine = build(case.machine, _without_points(case.system, keep), "fp16", sheet)
         total_s = step_time(machine, case.gpus, case.batch).total_s
-        spread = 1 + LEVEL_SIGMAS * math.hypot(
-            *step_sigmas(machine, case.gpus, case.batch, total_s).values()
-        )
+        spread = 1 + LEVEL_SIGMAS * step_sigma(machine, case.gpus, case.batch, total_s)
         within = total_s / spread <= case.step_s <= total_s * spread
         yield Missed(case, total_s / case.step_s - 1, within)
 

@@ -109,19 +109,11 @@ class Parameter(Section):
 
 
 class Dependent(Section):
-    """The value of one config key by that of a parameter: a table, or factor x value ^ power."""
+    """The value of one config key by that of a parameter: factor x value ^ power."""
 
     of: Text
-    table: tuple[tuple[Scalar, Scalar], ...] | None = None
-    factor: Float | None = None
+    factor: Float
     power: Float = 1.0
-
-    @model_validator(mode="after")
-    def _check(self) -> Dependent:
-        if (self.table is None) == (self.factor is None):
-            found = "none" if self.table is None else "both"
-            raise ValueError(f"of: a table or a factor beside it expected, found {found}")
-        return self
 
     def problem(self, parameters: Mapping[str, Parameter]) -> str | None:
         """Why it has no value for some value of its parameter; None where it has one for each."""
@@ -131,17 +123,14 @@ class Dependent(Section):
         for value in parameter.choice or parameter.limits:
             try:
                 self.value(value)
-            except (KeyError, TypeError, ValueError, OverflowError):
-                kind = "factor: a number above 0" if self.table is None else "table: a row"
-                return f"{kind} for {self.of} {value} expected, found none"
+            except (TypeError, ValueError, OverflowError):
+                return f"of: a parameter of numbers above 0 expected, found {self.of} {value}"
         return None
 
-    def value(self, of: Any) -> Any:
-        """The key's value where its parameter has the value `of`. Raises KeyError, TypeError,
-        ValueError or OverflowError: there is none."""
-        if self.table is not None:
-            return dict(self.table)[of]
-        return (self.factor or 0.0) * math.pow(of, self.power)
+    def value(self, of: Any) -> float:
+        """The key's value where its parameter has the value `of`. Raises TypeError, ValueError or
+        OverflowError: there is none."""
+        return self.factor * math.pow(of, self.power)
 
 
 class Objective(Section):

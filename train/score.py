@@ -1,7 +1,8 @@
-"""`python -m rn50.train.score RESULT CONFIG CHECKPOINT`: one rank that scores a checkpoint.
+"""`python -m rn50.train.score RESULT (CONFIG CHECKPOINT)...`: one rank that scores checkpoints.
 
-Rank 0 leaves the counts in the file RESULT. The evaluation is that of a run: its network, its
-images by DALI, its shards, its counting (`evaluate.py`).
+Rank 0 leaves the counts of each and, of several, of their ensemble in the file RESULT. The
+evaluation is that of a run: its network, its images by DALI, its shards, its counting
+(`evaluate.py`). Images, batch and device are those of the first config.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import json
 import os
 import sys
 import traceback
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -27,14 +29,15 @@ from .connection import Connection
 from .process_info import ProcessInfo, read_process_info
 
 
-def main(result: Path, config: Path, manifest: Path) -> None:
+def main(result: Path, *pairs: Path) -> None:
     """Score on this rank. If that fails, the reason is left beside `result`, as a rank that trains
     leaves it, and the process ends at once: exit handlers would wait for the other ranks."""
     place = read_process_info()
     try:
-        counts = score(load(str(config)).run, checkpoint.read(manifest), place)
+        runs = [load(str(config)).run for config in pairs[::2]]
+        counts = score(runs, [checkpoint.read(path) for path in pairs[1::2]], place)
         if place.rank == 0:
-            write_file(result, json.dumps(counts))
+            write_file(result, json.dumps({"counts": counts}))
     except BaseException as error:  # whatever it was, the others must not wait
         failure = {"rank": place.rank, "host": place.host, "phase": "evaluation", "step": 0}
         traceback.print_exc()
@@ -45,10 +48,16 @@ def main(result: Path, config: Path, manifest: Path) -> None:
         os._exit(EXIT_FAILED)
 
 
-def score(run: Run, found: Checkpoint, place: ProcessInfo) -> dict[str, int]:
-    """The counts of `evaluate.Accuracy` over all ranks."""
+def score(
+    runs: Sequence[Run], found: Sequence[Checkpoint], place: ProcessInfo
+) -> list[dict[str, int]]:
+    """The counts of `evaluate.Accuracy` over all ranks, in one pass over the images for each
+    checkpoint; of several last those of their ensemble, the mean of their softmax in float32."""
+    run = runs[0]
     connection = Connection(run, Timeline(place.rank), over_mpi=place.over_mpi)
     connection.begin()
+    from mxnet import nd
+
     from ..data.pipeline import build_eval_source
     from .comm import communicator, context
     from .evaluate import evaluate
@@ -58,6 +67,11 @@ def score(run: Run, found: Checkpoint, place: ProcessInfo) -> dict[str, int]:
     ctx, ranks = context(run.system.device, place.local_rank), place.world_size
     comm = communicator(ctx, connection, ranks)
     comm.start()
+    nets = [_network(*pair, comm, place, ctx) for pair in zip(runs, found, strict=True)]
+
+    def ensemble(batch: Any) -> Any:
+        return sum(nd.softmax(net(batch).astype("float32")) for net in nets) / len(nets)
+
     images = build_eval_source(
         run.data,
         batch_per_rank=run.eval.batch_per_rank,
@@ -65,16 +79,19 @@ def score(run: Run, found: Checkpoint, place: ProcessInfo) -> dict[str, int]:
         ranks=ranks,
         device_id=ctx.device_id if decodes_on_gpu(run) else None,
     )
-    accuracy = evaluate(
-        _network(run, found, comm, place, ctx),
-        batches_of(images, ctx),
-        comm,
-        batches=eval_batches(run.data.eval_samples, ranks, run.eval.batch_per_rank),
-        samples=run.data.eval_samples,
-        reads=HostReads(),
-    )
+    accuracies = [
+        evaluate(
+            scores,
+            batches_of(images, ctx),
+            comm,
+            batches=eval_batches(run.data.eval_samples, ranks, run.eval.batch_per_rank),
+            samples=run.data.eval_samples,
+            reads=HostReads(),
+        )
+        for scores in (nets if len(nets) == 1 else [*nets, ensemble])
+    ]
     comm.stop()
-    return accuracy._asdict()
+    return [accuracy._asdict() for accuracy in accuracies]
 
 
 def _network(run: Run, found: Checkpoint, comm: Any, place: ProcessInfo, ctx: Any) -> Any:
@@ -87,6 +104,7 @@ def _network(run: Run, found: Checkpoint, comm: Any, place: ProcessInfo, ctx: An
     net, eval_net, _ = build_networks(
         run.model, run.data.classes, crop_px=run.data.crop_px, seed=0, ctx=ctx
     )
+    # It waits for all before: the last network's statistics were reduced under the same name.
     restore_network(found, net, rank=place.rank, ranks=place.world_size)
     if len(found.parts) > 1 and place.world_size == found.meta.ranks:
         mode, active = run.eval.bn_stats, active_ranks(found)

@@ -30,7 +30,9 @@ def test_every_way_in_is_measured_and_drawn_against_a_machine(
         assert ratio["n"] == 1
         assert ratio["median"] == pytest.approx(rates["full"] / rates[kind])
     assert "is the limit" in found["figures"]["limit"]
-    assert "480 px" in plot.read_text() and "training, batch" in plot.read_text()
+    drawn = plot.read_text()
+    for curve in ("pixels a side", "input, DGX-1", "training ResNet-50, DGX-1", "training, batch"):
+        assert curve in drawn
     for px in (224, 480):  # of a GPU with 16 cores
         a_core = found["figures"][f"{px} px: images per CPU-second"]["median"]
         a_gpu = found["figures"][f"input at {px} px on 16 cores: images/s a GPU"]

@@ -34,8 +34,7 @@ def test_a_global_batch_that_all_rank_counts_divide(ranks: list[int], total: int
 
 
 def point(ranks: int, *images_per_s: float) -> Point:
-    busy = [float(min(ranks, 2))] * len(images_per_s)
-    return Point(Case("resnet50", ranks, 8), list(images_per_s), busy)
+    return Point(Case("resnet50", ranks, 8), list(images_per_s))
 
 
 @pytest.fixture
@@ -54,7 +53,6 @@ def test_efficiencies_are_of_the_same_pass_and_count_cores_once(run: Run) -> Non
     assert two["images_per_s_a_rank"] == {"median": 12.5, "min": 10, "max": 15, "n": 2}
     assert four["efficiency_ranks"]["median"] == pytest.approx(0.45)
     assert four["efficiency_cores"]["median"] == pytest.approx(0.9)
-    assert two["efficiency_cpu"]["median"] == two["efficiency_cores"]["median"]
     assert (one["epoch_s"]["min"], one["epoch_s"]["max"]) == (20, 40)
     outcome = curves_outcome({"b": rows}, run, Timing(2, 1, 1))
     assert [line[:2] for line in outcome.table] == [("b", "1"), ("b", "2"), ("b", "4*")]
@@ -120,7 +118,6 @@ def test_a_small_study(rn50, tmp_path: Path) -> None:
     for row in rows:
         assert row["images_per_s"]["n"] == 2
         assert row["images_per_s"]["min"] > 0
-        assert 0 < row["busy_cores"]["median"] < 1.5 * found["machine"]["cores"]
         assert row["epoch_s"]["min"] == pytest.approx(200 / row["images_per_s"]["max"])
     assert rows[1]["images_per_s"] == rows[3]["images_per_s"]  # one job for both
     assert "googlenet, strong" in plot.read_text()

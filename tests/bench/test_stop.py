@@ -12,7 +12,6 @@ import psutil
 import pytest
 
 from rn50.cli.measuring import Measuring
-from rn50.config.finding import clock_time
 from rn50.launch.ending import Stopped
 from tests.waiting import leave_nothing, wait_until
 
@@ -88,21 +87,6 @@ def test_a_benchmark_in_processes_of_its_own(
     assert not [child for child in started if child.is_running() and child.status() != "zombie"]
 
 
-def test_while_its_images_are_drawn(rn50, tmp_path: Path) -> None:
-    synthetic = "data.synthetic={train_samples: 100000, eval_samples: 50}"
-    arguments = [
-        *("bench", "startup", "smoke", f"data.path={tmp_path / 'set'}", synthetic),
-        *("data.train_samples=100000", "data.eval_samples=50"),
-    ]
-    bench = rn50.start(*arguments)
-    wait_until(lambda: list(tmp_path.glob(".set.images-*/*")))
-    bench.send_signal(signal.SIGINT)
-    out, err = bench.communicate(timeout=60)
-    assert (bench.returncode, out) == (130, "")
-    assert_stopped(err, "Ctrl-C", "drawing images", arguments)
-    assert not (tmp_path / "set").exists()
-
-
 def test_a_stop_in_the_command_itself_is_an_ending(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", ["rn50", "bench", "loop"])
     with pytest.raises(Stopped) as caught, Measuring() as track:
@@ -111,7 +95,3 @@ def test_a_stop_in_the_command_itself_is_an_ending(monkeypatch: pytest.MonkeyPat
     ending = caught.value.ending
     assert ending.reason.startswith("stopped by SIGTERM while timing rounds, 3 of 7")
     assert ending.next == "rn50 bench loop"
-
-
-def test_a_clock_time_is_short() -> None:
-    assert [clock_time(s) for s in (0, 59.6, 3599)] == ["0:00", "1:00", "59:59"]

@@ -97,21 +97,12 @@ def test_one_plot_has_all_panels(rn50, tmp_path: Path) -> None:
         assert text in plot.read_text()
     done = rn50("predict", "dgxh100_8", "--plot", "-")
     assert done.stdout == plot.read_text() and "time to train" in done.stderr  # each time the same
-    done = rn50("predict", "validate", "--plot", str(plot), "--json")
-    assert json.loads(done.stdout)["rows"] and "published, ms a step" in plot.read_text()
 
 
-def test_validation_prints_every_row_and_its_mean(rn50) -> None:
-    done = rn50("predict", "validate")
-    assert done.returncode == 0
-    lines = done.stdout.splitlines()
-    errors = [abs(float(x.split()[0][:-1])) for x in lines if x.startswith(("+", "-"))]
-    assert len(errors) > 400 and errors == sorted(errors, reverse=True)
-    assert sum("calibrated" in line for line in lines) > 40
-    assert any(line.startswith("step: mean absolute error") for line in lines)
-    assert any(line.startswith("left out:") for line in lines)
+def test_validation_has_every_row_in_json_too(rn50) -> None:
+    printed = rn50("predict", "validate").stdout.splitlines()
     figures = json.loads(rn50("predict", "validate", "--json").stdout)
-    assert len(figures["rows"]) == len(errors)
+    assert len(figures["rows"]) == sum(line.startswith(("+", "-")) for line in printed) > 400
 
 
 def test_calibration_from_logs_predicts_and_writes_the_machine(rn50, tmp_path: Path) -> None:

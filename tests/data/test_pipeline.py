@@ -397,16 +397,19 @@ def test_operations_depend_on_the_place_alone_and_spare_plain_epochs(photos: Dat
 
 @pytest.mark.parametrize("mode", ["L", "CMYK", "P", "RGBA", "LA", "1"])
 def test_any_kind_of_image_becomes_three_planes(tmp_path: Path, mode: str) -> None:
-    """ImageNet holds grey and CMYK files; the others a user's own folder may hold."""
-    out = io.BytesIO()
-    kind = "JPEG" if mode in ("L", "CMYK") else "PNG"
-    Image.fromarray(smooth(3, 40, 40)).convert(mode).save(out, kind)
-    data = pack(tmp_path, [out.getvalue()])
-    for source in (training(data, 2), evaluation(data, 2)):
-        images = source.next().images
-        assert images.shape == (2, 3, 16, 16)
-        assert np.isfinite(images.asnumpy()).all()
-        assert images.asnumpy().std() > 0.1
+    """ImageNet holds grey and CMYK files; the others a user's own folder may hold. Each as its RGB
+    twin: not inverted, not black."""
+    image = Image.fromarray(smooth(3, 40, 40)).convert(mode)
+    kinds = {"L": "JPEG", "CMYK": "JPEG"}
+    stored, twin = io.BytesIO(), io.BytesIO()
+    image.save(stored, kinds.get(mode, "PNG"), quality=95)
+    image.convert("RGB").save(twin, "PNG")
+    data = pack(tmp_path, [stored.getvalue(), twin.getvalue()])
+    plain = with_settings(data, augment=False, flip=False)
+    for source in (training(plain, 2), evaluation(data, 2)):
+        pixels = pixels_of(source.next().images, data)
+        assert np.abs(pixels[0] - pixels[1]).mean() < 12
+        assert pixels.std() > 10
 
 
 @pytest.mark.parametrize("source", [training, evaluation])
@@ -421,19 +424,6 @@ def test_exif_rotation_is_not_applied(tmp_path: Path, source: Any) -> None:
         for name, image in (("plain", plain), ("tagged", tagged))
     ]
     assert np.array_equal(*found)
-
-
-def test_imagenets_odd_files_decode(tmp_path: Path) -> None:
-    """A CMYK JPEG and a PNG under JPEG names, packed as they are."""
-    ink = io.BytesIO()
-    Image.fromarray(smooth(1, 40, 40)).convert("CMYK").save(ink, "JPEG", quality=95)
-    data = pack(tmp_path, [ink.getvalue(), encode(smooth(1, 40, 40))])
-    for source in (
-        evaluation(data, 2),
-        training(with_settings(data, augment=False, flip=False), 2),
-    ):
-        pixels = pixels_of(source.next().images, data)
-        assert np.abs(pixels[0] - pixels[1]).mean() < 12  # not inverted, not black
 
 
 def test_a_record_split_in_parts_is_read_whole(tmp_path: Path) -> None:
@@ -478,46 +468,8 @@ def test_records_spoilt_since_the_checks_are_named(tmp_path: Path, make: Any, sp
     assert "\n" not in str(e.value)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("prefetch", [1, 3])
-def test_records_that_do_not_decode_are_replaced_within_their_batch_up_to_a_limit(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str], prefetch: int
-) -> None:
-    data = pack(tmp_path, [encode(rough(number, 30, 40), "JPEG") for number in range(10)])
-    path, steps = tmp_path / "set" / "train.rec", 12
-    good = training(data, 3)
-    whole = labels_of([good], steps)[:, 0].tolist()
-    table = load_table(tmp_path / "set", "train")
-    content = bytearray(path.read_bytes())
-    for row in table[[2, 7]]:
-        start = int(row["offset"]) + 24
-        content[start : start + 100] = bytes(100)
-    replace(path, content)
-    spoilt = {int(label) for label in table["label"][[2, 7]]}
-
-    allowed = with_settings(data, skip_bad=2, prefetch=prefetch)
-    source = training(allowed, 3)
-    shown = labels_of([source], steps)[:, 0].tolist()
-    assert any(spoilt & set(labels) for labels in whole)
-    for labels, before in zip(shown, whole, strict=True):
-        first = next(label for label in before if label not in spoilt)
-        assert labels == [first if label in spoilt else label for label in before]
-    told = capfd.readouterr().err
-    assert told.count("does not decode, skipped (") == 2  # each record once, whatever the epochs
-    assert "(2 of at most 2 on this rank)" in told
-    assert bits(training(allowed, 3), steps) == bits(training(allowed, 3), steps)
-    later = build_train_source(allowed, plan_of(data, 3), rank=0, seeds=SEEDS, first_step=6)
-    assert labels_of([later], 1)[0, 0].tolist() == shown[5]
-
-    one = training(with_settings(data, skip_bad=1), 3)
-    with pytest.raises(UserError, match=r"record at byte \d+: at most 1 others expected, found ."):
-        for _ in range(steps):
-            one.next()
-
-
-@pytest.mark.parametrize("augment", [False])
-def test_channels_last_are_the_same_images(photos: Data, augment: bool) -> None:
-    data = with_settings(photos, augment=augment)
+def test_channels_last_are_the_same_images(photos: Data) -> None:
+    data = with_settings(photos, augment=False)
     first, last = (
         build_train_source(data, plan_of(data, 5), rank=0, seeds=SEEDS, layout=layout)
         for layout in ("NCHW", "NHWC")
@@ -561,9 +513,3 @@ def test_the_same_seeds_give_the_same_bits(photos: Data) -> None:
 def test_every_seed_has_its_effect(photos: Data, stream: str) -> None:
     data = with_settings(photos, augmentation={"noise": (0.1, 0.1)})
     assert bits(training(data, **{stream: 99})) != bits(training(data))
-
-
-def test_ranks_split_the_very_batch_of_one_rank(photos: Data) -> None:
-    whole = [training(photos, 6).next().images.asnumpy()]
-    parts = [training(photos, 2, rank, 3).next().images.asnumpy() for rank in range(3)]
-    assert np.array_equal(np.concatenate(parts), np.concatenate(whole))

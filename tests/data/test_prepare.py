@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -18,9 +19,10 @@ from rn50.config.load import load
 from rn50.config.manifest import load_manifest
 from rn50.config.schema import Data, Synthetic
 from rn50.data.dataset import verify
+from rn50.data.describe import describe_data
 from rn50.data.pack import pack_images
 from rn50.data.prepare import prepare
-from rn50.data.synthetic import make_images
+from rn50.data.synthetic import make_images, wnid
 
 SETTINGS = Synthetic(classes=2, train_samples=4, eval_samples=2)
 COUNTS: dict[str, Any] = {"classes": 2, "train_samples": 4, "eval_samples": 2}
@@ -112,23 +114,39 @@ def test_an_empty_folder_and_a_link_to_another_disk_are_drawn_into(tmp_path: Pat
     (tmp_path / "empty").mkdir()
     for name in ("empty", "link"):
         prepare(Data(path=str(tmp_path / name), synthetic=SETTINGS, **COUNTS), silent)
-        verify(tmp_path / name, decode=True)
+        verify(tmp_path / name)
     assert (tmp_path / "link").is_symlink()
     assert names_in(tmp_path) == {"disk", "link", "empty"}
     assert names_in(tmp_path / "disk") == {"set"}
 
 
-@pytest.mark.parametrize(("key", "value"), [("seed", 1)])
-def test_a_set_that_was_drawn_otherwise_is_not_taken_for_it(
-    tmp_path: Path, key: str, value: int
-) -> None:
+def test_a_set_that_was_drawn_otherwise_is_not_taken_for_it(tmp_path: Path) -> None:
     data = Data(path=str(tmp_path / "set"), synthetic=SETTINGS, **COUNTS)
     prepare(data, silent)
-    other = data.model_copy(update={"synthetic": SETTINGS.model_copy(update={key: value})})
-    found = getattr(SETTINGS, key)
-    told = rf"/set: drawn with data.synthetic.{key} = {value} expected, found {found}; give data"
+    other = data.model_copy(update={"synthetic": SETTINGS.model_copy(update={"seed": 1})})
+    told = rf"/set: drawn with data.synthetic.seed = 1 expected, found {SETTINGS.seed}; give data"
     with pytest.raises(UserError, match=told):
         prepare(other, silent)
+
+
+def test_what_is_drawn_is_marked_and_described_so(tmp_path: Path) -> None:
+    data = Data(path=str(tmp_path / "set"), synthetic=SETTINGS, **COUNTS)
+    found = prepare(data, silent)
+    assert found.drawn == SETTINGS
+    words = f"DRAWN textures ({tmp_path}/set), 4 training and 2 evaluation images of 2 classes"
+    assert describe_data(data, found) == describe_data(data) == words
+    assert describe_data(Data()).startswith("datasets/imagenet, 1,281,167 training and 50,000 ")
+
+
+def test_a_set_that_was_drawn_and_packed_by_hand_is_known_by_its_classes(
+    photos: Path, tmp_path: Path
+) -> None:
+    assert pack_images(photos, tmp_path / "drawn").is_drawn
+    (tmp_path / "photos").mkdir()
+    for split in ("train", "val"):
+        shutil.copytree(photos / split / wnid(0), tmp_path / "photos" / split / "cat")
+        shutil.copytree(photos / split / wnid(1), tmp_path / "photos" / split / wnid(1))
+    assert not pack_images(tmp_path / "photos", tmp_path / "mixed").is_drawn
 
 
 # --- two at once ----------------------------------------------------------------------------------
@@ -205,4 +223,4 @@ def test_the_second_draws_where_the_first_is_killed_and_clears_up_behind_it(
     assert (second.returncode, err) == (0, "")
     assert out == "drawing images\npacking records\nready\n"
     assert names_in(tmp_path) == {"set", ".other.images-x"}
-    verify(folder, decode=True)
+    verify(folder)

@@ -57,29 +57,12 @@ def joined(label: float, record_id: int, image: bytes) -> bytes:
 @FUZZ
 @given(label=LABELS, record_id=IDS, image=IMAGES)
 @with_hard_images
-def test_what_was_written_is_read(label: int, record_id: int, image: bytes) -> None:
-    record = joined(label, record_id, image)
-    assert len(record) % 4 == 0
-    assert recordio.read(io.BytesIO(record), 0, "x") == (label, record_id, image)
-
-
-@FUZZ
-@given(label=LABELS, record_id=IDS, image=IMAGES)
-@with_hard_images
-def test_the_bytes_are_those_of_mxnet(
+def test_a_record_has_mxnets_bytes_is_read_again_and_holds_its_image_at_a_fixed_place(
     scratch: Path, label: int, record_id: int, image: bytes
 ) -> None:
-    ours = joined(label, record_id, image)
-    assert ours == mxnet_record(label, record_id, image, scratch)
-
-
-@FUZZ
-@given(label=LABELS, record_id=IDS, image=IMAGES)
-@with_hard_images
-def test_a_whole_record_holds_the_image_at_a_fixed_place(
-    label: int, record_id: int, image: bytes
-) -> None:
     record = joined(label, record_id, image)
+    assert record == mxnet_record(label, record_id, image, scratch)
+    assert recordio.read(io.BytesIO(record), 0, "x") == (label, record_id, image)
     found = record[recordio.HEADER_BYTES : recordio.HEADER_BYTES + len(image)]
     assert recordio.is_split(recordio.encode(label, record_id, image)) or found == image
 

@@ -57,9 +57,6 @@ def float_sizes(*pixels: int) -> NDArray[np.float32]:
     return np.array(pixels, np.float32)
 
 
-# --- training order -----------------------------------------------------------------------------
-
-
 # --- batch-size control -------------------------------------------------------------------------
 
 

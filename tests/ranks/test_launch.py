@@ -378,9 +378,7 @@ def test_a_signal_reaches_a_rank_that_is_blocked(tmp_path: Path, smoke_data: Pat
     assert read_events(out / "result_0.txt")[-1].metadata["status"] == "aborted"
 
 
-def test_damaged_records_are_an_error_not_a_hang_or_are_counted(
-    rn50, smoke_data: Path, tmp_path: Path
-) -> None:
+def test_damaged_records_are_an_error_not_a_hang(rn50, smoke_data: Path, tmp_path: Path) -> None:
     damaged = tmp_path / "damaged"
     shutil.copytree(smoke_data, damaged)
     import numpy as np
@@ -403,8 +401,3 @@ def test_damaged_records_are_an_error_not_a_hang_or_are_counted(
     error = [line for line in done.stderr.splitlines() if line.startswith("rn50: error:")]
     assert len(error) == 1 and "epoch 1" in error[0], done.stderr
     assert "Traceback" not in done.stderr
-
-    done = rn50(*command, "data.skip_bad=3", "limits.epochs=1")
-    assert done.returncode == 1, done.stderr
-    named = set(re.findall(r"^rn50: warning: .*record at byte (\d+): does not", done.stdout, re.M))
-    assert named == {str(row["offset"]) for row in bad}

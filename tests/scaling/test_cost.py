@@ -32,16 +32,10 @@ def test_fujitsus_step_table(ranks: int) -> None:
     assert allreduce("torus_2d", network, 1e6).steps == 2 * (rows + columns - 2)
 
 
-@pytest.mark.parametrize(
-    ("ranks", "sides"),
-    [(1024, (32, 32)), (2048, (32, 64)), (2176, (34, 64)), (3456, (54, 64)), (4096, (64, 64))],
-)
-def test_sonys_grids_and_counts(ranks: int, sides: tuple[int, int]) -> None:
-    """Table 4, but for 3,456 ranks, 48 x 72 there; 2(X-1) + 2(Y-1) operations in a torus."""
-    assert cost.grid(ranks) == sides
-    rows, columns = sides
-    steps = allreduce(f"torus_2d({rows}x{columns})", flat(ranks, LINK), 1e6).steps
-    assert steps == 2 * (columns - 1) + 2 * (rows - 1)
+def test_sonys_grids() -> None:
+    """Table 4, but for 3,456 ranks, which are 48 x 72 there."""
+    sides = {1024: (32, 32), 2048: (32, 64), 2176: (34, 64), 3456: (54, 64), 4096: (64, 64)}
+    assert {ranks: cost.grid(ranks) for ranks in sides} == sides
 
 
 def test_jias_count_of_the_hierarchical_allreduce() -> None:

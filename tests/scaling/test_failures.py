@@ -10,17 +10,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rn50.config.load import load, load_system
+from rn50.config.load import load
 from rn50.scaling.failures import (
     PUBLISHED,
-    Stretch,
     best_count,
     checkpoint_times_s,
     expected_s,
     outlook,
     stretches,
 )
-from rn50.scaling.predict import Prediction, job_of_config, job_of_system, predict
+from rn50.scaling.predict import Prediction, job_of_config, predict
 
 STUDIES = {study.name: study.gpu_hours for study in PUBLISHED}
 
@@ -77,13 +76,6 @@ def test_the_closed_form_is_the_mean_of_simulated_runs(
         runs.mean(), abs=4 * error_s
     )
     assert error_s < 0.05 * runs.mean()
-
-
-def test_even_intervals_without_a_delay_are_dalys_formula() -> None:
-    tau, delta, mtbf, restart, count = 30.0, 2.0, 500.0, 40.0, 50
-    found = expected_s([Stretch(tau + delta, tau + delta)] * count, mtbf, restart)
-    daly = mtbf * math.exp(restart / mtbf) * (math.exp((tau + delta) / mtbf) - 1) * count
-    assert found == pytest.approx(daly, rel=1e-12)
 
 
 def test_without_failures_a_run_takes_its_work_and_its_checkpoints() -> None:
@@ -154,9 +146,3 @@ def test_the_outlook_of_the_record_run() -> None:
     rarer = outlook(answer, 10_000.0)
     assert rarer.expected_s < found.expected_s
     assert rarer.best_checkpoints <= found.best_checkpoints
-
-
-def test_more_failures_want_more_checkpoints() -> None:
-    answer = predict(job_of_system("dgx1", load_system("dgx1"), 8, 208))
-    counts = [outlook(answer, hours).best_checkpoints for hours in (1e6, 1e3, 10.0, 1.0)]
-    assert counts == sorted(counts) and counts[0] < counts[-1]

@@ -11,7 +11,7 @@ from rn50.config.load import load, load_system, system_yaml
 from rn50.config.names import list_presets
 from rn50.scaling.calibrate import Measurement, calibrate
 from rn50.scaling.predict import Prediction, job_of_config, job_of_system, predict
-from rn50.scaling.simulate import Faults, simulate_job
+from rn50.scaling.simulate import simulate_job
 from rn50.scaling.step import build, step_time
 
 
@@ -95,6 +95,8 @@ def test_a_closed_config_stops_where_published_runs_did() -> None:
 @pytest.mark.parametrize(
     ("gpus", "batch", "choices", "message"),
     [
+        (2047, 8, {}, "whole nodes of dgx1 expected, multiples of 8 such as 2040"),
+        (16, 4096, {}, "found 4096, which need about 25"),
         (0, 32, {}, "--gpus: 1 to"),
         (2048, 1000, {}, "--batch-per-gpu: 1 to 625 on 2048 GPUs expected"),
         (8, 0, {}, "--batch-per-gpu"),
@@ -174,12 +176,10 @@ def test_simulation_agrees_with_the_closed_form() -> None:
     assert figures["predicted_ms"] >= figures["closed_form_ms"]
 
 
-def test_simulated_faults_cost_time() -> None:
+def test_a_slow_node_costs_time() -> None:
     job = job_of_system("dgxa100", load_system("dgxa100"), 64, 51)
     good = simulate_job(job, 12)
-    slow = simulate_job(job, 12, faults=Faults(slow_node=1.5))
-    link = simulate_job(job, 12, faults=Faults(slow_link=4.0))
-    assert link["exposed_ms"] > 2 * good["exposed_ms"]
+    slow = simulate_job(job, 12, slow_node=1.5)
     assert slow["step_ms"] > 1.3 * good["step_ms"]
     with pytest.raises(UserError, match="two GPUs"):
         simulate_job(job_of_system("dgxa100", load_system("dgxa100"), 1, 51), 12)
@@ -191,13 +191,9 @@ def test_simulated_faults_cost_time() -> None:
 @pytest.mark.parametrize(
     ("name", "ruleset", "machine"),
     [
-        ("ABCI", None, "ABCI"),
-        ("dgx-a100", None, "NVIDIA DGX A100"),
-        ("DGX A100", "4.0.0", "NVIDIA DGX A100"),
         ("dgxa100", "0.7.0", "NVIDIA DGX A100 40 GB, NGC 20.06"),
         ("h100", None, "NVIDIA DGX H100"),
         ("TPU-v3", None, "Google TPU v3"),
-        ("tpuv4", None, "Google TPU v4"),
     ],
 )
 def test_a_machine_is_found_as_people_write_it(

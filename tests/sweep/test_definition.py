@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 
 from rn50.config.errors import UserError
 from rn50.config.names import PRESETS
-from rn50.config.plan import build_plan
 from rn50.config.yaml_file import parse_overrides
-from rn50.sweep.definition import Parameter, load_sweep, override
+from rn50.sweep.definition import load_sweep, override
 
 GOOD = """
 name: a
@@ -56,31 +55,24 @@ def test_each_sweep_of_ours_reads(path: Path) -> None:
 def test_values_that_depend_on_a_drawn_one(tmp_path: Path) -> None:
     more = """
 dependent:
-  optimizer.momentum: {of: batch.per_rank, table: [[5, 0.8], [10, 0.9]]}
+  optimizer.momentum: {of: batch.per_rank, factor: 0.09}
   optimizer: {weight_decay: {of: batch.per_rank, factor: 0.001, power: 2}}
 """
     loaded = load_sweep(write(tmp_path, GOOD + more))
     values = {"optimizer.base_lr": 0.1, "schedule.warmup": 1.5}
-    for batch, momentum, decay in ((5, 0.8, 0.025), (10, 0.9, 0.1)):
+    for batch, momentum, decay in ((5, 0.45, 0.025), (10, 0.9, 0.1)):
         found = loaded.load_trial("smoke", {**values, "batch.per_rank": batch}).run.optimizer
-        assert (found.momentum, found.weight_decay) == (momentum, pytest.approx(decay))
+        assert (found.momentum, found.weight_decay) == pytest.approx((momentum, decay))
 
 
 @pytest.mark.parametrize(
     ("definition", "expected"),
     [
-        (
-            "optimizer.eta: {of: batch.per_rank}",
-            "a table or a factor beside it expected, found none",
-        ),
+        ("optimizer.eta: {of: batch.per_rank}", "dependent.optimizer.eta.factor"),
         ("optimizer.eta: {of: seed, factor: 1}", "of: one of parameters (optimizer.base_lr, sched"),
         (
-            "optimizer.eta: {of: batch.per_rank, table: [[5, 1]]}",
-            "dependent.optimizer.eta.table: a row for batch.per_rank 10 expected, found none",
-        ),
-        (
-            "optimizer.eta: {of: optimizer.base_lr, table: [[5, 1]]}",
-            "table: a row for optimizer.base_lr 0.01 expected, found none",
+            "optimizer.eta: {of: batch.per_rank, factor: 1, power: 1000}",
+            "dependent.optimizer.eta.of: a parameter of numbers above 0",
         ),
         ("optimizer.etaa: {of: batch.per_rank, factor: 1}", "did you mean optimizer.eta?"),
         ("name: {of: batch.per_rank, factor: 1}", "dependent.name: a key that the sweep does not"),
@@ -93,20 +85,6 @@ def test_a_dependent_value_that_there_is_not_always(
         load_sweep(write(tmp_path, f"{GOOD}dependent:\n  {definition}\n"))
     assert expected in str(caught.value)
     assert "sweep.yaml" in str(caught.value)
-
-
-@pytest.mark.parametrize(("name", "power"), [("sgd", 1.0), ("sgd_sqrt", 0.5), ("lars", 0.5)])
-def test_the_large_batch_study(name: str, power: float) -> None:
-    loaded = load_sweep(PRESETS / "sweeps" / f"large_batch_{name}.yaml")
-    assert loaded.sweep.wanted_trials == 15
-    for batch in (20, 50, 125, 250, 500):
-        run = loaded.load_trial("smoke", {"batch.per_rank": batch, "seed": 3}).run
-        plan = build_plan(run)
-        assert (plan.global_batch_size, plan.epochs, plan.eval_epochs) == (batch, 8, (8,))
-        assert (plan.total_steps, plan.warmup_steps) == (8 * 1000 / batch, 2 * 1000 / batch)
-        assert run.optimizer.base_lr == pytest.approx(0.05 * (batch / 20) ** power)
-        assert (run.seed, run.optimizer.variant) == (3, "nvidia" if name == "lars" else "sgd")
-        assert name != "lars" or run.optimizer.eta == 0.4
 
 
 def test_a_config_beside_the_sweep_and_a_base_of_it(tmp_path: Path) -> None:
@@ -170,15 +148,6 @@ def test_a_value_reaches_the_config_as_it_is(value: object) -> None:
     assert key == "a.b"
     assert type(leaf.value) is type(value)
     assert leaf.value == value
-
-
-@given(st.floats(1e-6, 10), st.floats(1e-6, 10))
-def test_limits_are_in_order_or_refused(low: float, high: float) -> None:
-    if low < high:
-        assert Parameter(log=(low, high)).limits == (low, high)
-    else:
-        with pytest.raises(ValueError, match="lowest"):
-            Parameter(log=(low, high))
 
 
 def test_what_may_change_between_two_drivers_and_what_not(tmp_path: Path) -> None:

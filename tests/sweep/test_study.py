@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import optuna
 import pytest
 from optuna.trial import TrialState
 
 from rn50.config.errors import UserError
 from rn50.sweep.definition import Objective, Parameter, Pruner, Sweep
-from rn50.sweep.study import JOURNAL, Study, distribution, training_seed
+from rn50.sweep.study import JOURNAL, Study, training_seed
 
 PARAMETERS = {
     "optimizer.base_lr": Parameter(log=(0.01, 1.0)),
@@ -136,19 +135,6 @@ def test_the_pruner_stops_the_worse_whatever_the_direction(
     assert study.report(bad, 2, 0.1) == (kind != "none")
 
 
-@pytest.mark.parametrize(("objective", "best"), [(ACCURACY, 1), (Objective(), 0)])
-def test_best_and_reasons(tmp_path: Path, objective: Objective, best: int) -> None:
-    study = opened(make(objective=objective), tmp_path)
-    for value in (0.2, 0.9, 0.9):
-        complete(study, value)
-    study.end(study.ask().number, TrialState.FAIL, reason="no disk", seconds=1.0)
-    study.end(study.ask().number, TrialState.PRUNED, reason="slow", seconds=1.0)
-    found = study.best()
-    assert found is not None and found.number == best
-    assert [t.user_attrs["reason"] for t in study.trials[3:]] == ["no disk", "slow"]
-    assert [t.state for t in study.trials[3:]] == [TrialState.FAIL, TrialState.PRUNED]
-
-
 def test_importance_finds_the_parameter_that_matters(tmp_path: Path) -> None:
     study = opened(make(sampler="random"), tmp_path)
     assert study.importances() == {}
@@ -165,13 +151,3 @@ def test_each_trial_trains_on_a_seed_of_its_own() -> None:
     seeds = [training_seed(make(), number) for number in range(100)]
     assert len(set(seeds)) == 100
     assert all(0 <= seed < 2**63 for seed in seeds)
-
-
-def test_distributions() -> None:
-    assert distribution(Parameter(integer=(1, 9), step=2)) == (
-        optuna.distributions.IntDistribution(1, 9, step=2)
-    )
-    log = optuna.distributions.FloatDistribution(0.1, 1.0, log=True)
-    assert distribution(Parameter(log=(0.1, 1.0))) == log
-    choice = optuna.distributions.CategoricalDistribution(("a", None))
-    assert distribution(Parameter(choice=("a", None))) == choice
