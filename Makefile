@@ -1,5 +1,5 @@
 # make test: the whole suite, format, lint, types and shell lint among it. make check: the same.
-# make test TESTS=tests/config: some of it. make test-fast: what starts no process, in a minute.
+# make test TESTS=tests/config: some of it. make test-fast: what runs no command, in a minute.
 # make fuzz MINUTES=30: cases of every kind with new seeds (tests/fuzz); 1 where one is wrong.
 .PHONY: setup locks test test-fast test-nightly check fuzz lint architecture format clean distclean
 .PHONY: gpu-test lab-test fault-matrix container-test portability-test

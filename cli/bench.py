@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import shlex
+import sys
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import cache
@@ -14,6 +17,9 @@ import typer
 from typer.core import TyperGroup
 
 from ..bench import NAMES, module_name
+from ..config.finding import clock_time
+from ..config.progress import Advance
+from ..launch.ending import Ending, Stopped, asked_by, stopped
 from .console import (
     TYPER_OPTIONS,
     Config,
@@ -22,12 +28,49 @@ from .console import (
     Overrides,
     Ranks,
     SystemName,
+    Tracking,
+    on_machine,
     output_file,
     print_json,
     print_table,
+    split_config,
 )
-from .machine_option import put_config
-from .measuring import Measuring
+
+
+class Measuring:
+    """Progress of a benchmark; a signal that stops it ends it with a line on what it was at."""
+
+    def __enter__(self) -> Measuring:
+        self._begun_s = time.monotonic()
+        self._doing = ""
+        self._tracking = Tracking()
+        self._track = self._tracking.__enter__()
+        return self
+
+    def __call__(self, name: str) -> Advance:
+        """The progress callback of a named part."""
+        advance, self._doing = self._track(name), name
+
+        def noted(done: int, total: int, detail: str = "", begun: float = 0.0) -> None:
+            self._doing = f"{name}, {done} of {total}" if done < total else ""
+            advance(done, total, detail, begun)
+
+        return noted
+
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
+        self._tracking.__exit__(kind, error, trace)
+        self._seconds = time.monotonic() - self._begun_s
+        if isinstance(error, KeyboardInterrupt):
+            again, doing = shlex.join(["rn50", *sys.argv[1:]]), self._doing or "starting"
+            raise Stopped(stopped("measuring", asked_by(error), again, doing=doing)) from None
+
+    def print_end(self, plot: Path | None, *, as_json: bool) -> None:
+        """The last line: where the results are."""
+        stream = sys.stderr if as_json else sys.stdout
+        kept = "the JSON above" if as_json else "above (--json keeps all of them)"
+        drawn = f"; plot: {plot}" if plot is not None else ""
+        ending = Ending(f"measured in {clock_time(self._seconds)}; results: {kept}{drawn}")
+        print(ending.line, file=stream, flush=True)
 
 
 class Benchmarks(TyperGroup):
@@ -89,8 +132,8 @@ def _job_maker(benchmark: Any, given: dict[str, Any]) -> Callable[[Measuring], A
     from ..launch.launchers import pick_launcher
     from ..launch.run import load_for_launch
 
-    names = ("config", "overrides", "system")
-    preset, more = put_config(*(given.pop(name) for name in names))
+    preset, more = split_config(given.pop("config"), given.pop("overrides"))
+    more = on_machine(more, given.pop("system"))
     launcher, on = pick_launcher(given.pop("launcher")), None
     if benchmark.takes_ranks:
         on = given.pop("ranks")

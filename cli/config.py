@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated
 
@@ -17,8 +18,9 @@ from .console import (
     Json,
     Overrides,
     SystemName,
-    complete_key,
     complete_preset,
+    completing,
+    on_machine,
     print_json,
     print_table,
     say,
@@ -45,7 +47,6 @@ def config_show(
     from ..config.manifest import FILE_NAME
     from ..config.names import is_file
     from ..config.plan import build_plan
-    from .machine_option import on_machine
 
     loaded = load(config, on_machine(overrides or [], system))
     plan = build_plan(loaded.run)
@@ -93,7 +94,6 @@ def config_check(
     from ..config.load import load
     from ..launch.dry_run import find_data, names_own_data
     from ..launch.preflight import check_whether_it_runs
-    from .machine_option import on_machine
 
     loaded = load(config, on_machine(overrides or [], system))
     missing = find_data(loaded.run.data, loaded.origins)[1] if names_own_data(loaded) else []
@@ -112,13 +112,19 @@ def config_check(
         raise typer.Exit(EXIT_BAD)
 
 
+def _keys() -> Iterable[str]:
+    from ..config.reference import all_keys
+
+    return all_keys()
+
+
 @config_app.command("explain")
 def config_explain(
     key: Annotated[
         str | None,
         typer.Argument(
             help="A key, its beginning or a section; default: all.",
-            autocompletion=complete_key,
+            autocompletion=completing(_keys),
             show_default=False,
         ),
     ] = None,

@@ -20,6 +20,7 @@ from ..config.atomic import check_output, is_stdout
 from ..config.choices import LAUNCHERS
 from ..config.errors import UserError
 from ..config.finding import printable
+from ..config.names import list_presets, list_systems
 from ..config.progress import Advance
 
 if TYPE_CHECKING:
@@ -37,6 +38,14 @@ TYPER_OPTIONS: dict[str, Any] = {
 }
 
 
+def completing(names: Callable[[], Iterable[str]]) -> Callable[[str], list[str]]:
+    """For a shell's completion: the names that begin with what is typed."""
+    return lambda incomplete: [name for name in names() if name.startswith(incomplete)]
+
+
+complete_preset, complete_system = completing(list_presets), completing(list_systems)
+
+
 def choices(names: Iterable[str]) -> dict[str, Any]:
     """The arguments of an option with these values: shown by --help, offered by completion.
 
@@ -44,29 +53,8 @@ def choices(names: Iterable[str]) -> dict[str, Any]:
     """
     return {
         "metavar": "|".join(names),
-        "autocompletion": lambda incomplete: [n for n in names if n.startswith(incomplete)],
+        "autocompletion": completing(lambda: names),
     }
-
-
-def complete_preset(incomplete: str) -> list[str]:
-    """For a shell's completion; it offers files where no preset begins so."""
-    from ..config.names import list_presets
-
-    return [name for name in list_presets() if name.startswith(incomplete)]
-
-
-def complete_system(incomplete: str) -> list[str]:
-    """The machines of `config/system/`, for a shell's completion."""
-    from ..config.names import list_systems
-
-    return [name for name in list_systems() if name.startswith(incomplete)]
-
-
-def complete_key(incomplete: str) -> list[str]:
-    """The keys of a config, for a shell's completion."""
-    from ..config.reference import all_keys
-
-    return [path for path in all_keys() if path.startswith(incomplete)]
 
 
 def print_version(wanted: bool) -> None:
@@ -97,29 +85,11 @@ Overrides = Annotated[
 ]
 
 
-def _claim_stdout(context: typer.Context, option: str) -> None:
-    """Only one option of a command may have the standard output to itself."""
-    other = context.meta.setdefault("rn50.stdout", option)
-    if other != option:
-        raise UserError(
-            f"{option}: a file expected, as {other} has the standard output, found that as well"
-        )
-
-
-def _json_alone(context: typer.Context, wanted: bool) -> bool:
-    if wanted and not context.resilient_parsing:
-        _claim_stdout(context, "--json")
-    return wanted
-
-
-def _check_output_file(
-    context: typer.Context, parameter: typer.CallbackParam, path: Path | None
-) -> Path | None:
+def _check_output_file(context: typer.Context, path: Path | None) -> Path | None:
     """Before the command begins: refuse what cannot be written; `-` has the standard output."""
     if path is not None and not context.resilient_parsing:
         check_output(path)
         if is_stdout(path):
-            _claim_stdout(context, parameter.opts[0])
             context.with_resource(redirect_stdout(sys.stderr))  # tables, messages
     return path
 
@@ -139,9 +109,7 @@ def output_file(what: str, *names: str) -> Any:
     )
 
 
-Json = Annotated[
-    bool, typer.Option("--json", help="Print JSON for programs.", callback=_json_alone)
-]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
 Ranks = Annotated[
     int | None,
     typer.Option(min=1, help="Ranks on this machine, instead of the config's nodes and ranks."),
@@ -167,6 +135,21 @@ Launcher = Annotated[
         **choices(LAUNCHERS),
     ),
 ]
+
+
+def on_machine(overrides: Sequence[str], name: str | None) -> list[str]:
+    """The overrides that put a config on the machine that `--system` names, with its number of
+    ranks unless they say how many nodes or ranks there are; None: the config's own machine. Raises
+    UserError: no such machine, or another one among the overrides."""
+    if name is None:
+        return list(overrides)
+    from ..config.load import load_system
+    from ..config.yaml_file import parse_overrides
+
+    if any(layer.machine for layer in parse_overrides(overrides)):
+        raise UserError(f"--system: no system=NAME beside it expected, found {name} and that")
+    load_system(name)  # refused by the option's name
+    return [f"system={json.dumps(name)}", *overrides]
 
 
 def split_config(config: str, overrides: list[str] | None) -> tuple[str, list[str]]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ..config.errors import UserError
-from .bench import print_outcome
+from .bench import Measuring, print_outcome
 from .console import (
     EXIT_BAD,
     TYPER_OPTIONS,
@@ -27,7 +27,6 @@ from .console import (
 
 if TYPE_CHECKING:
     from ..config.manifest import Manifest
-from .measuring import Measuring
 
 data_app = typer.Typer(help="Make, pack, verify and stage image sets.", **TYPER_OPTIONS)
 

@@ -24,6 +24,7 @@ from .console import (
     Runs,
     SystemName,
     Tracking,
+    on_machine,
     print_json,
     split_config,
 )
@@ -116,7 +117,6 @@ def launch(
             raise UserError("--runs, --job: neither --resume nor --json expected beside them")
         from ..launch.job import Request
         from ..launch.resume import with_ranks
-        from .machine_option import on_machine
 
         name, texts = split_config(config or "quick", overrides)
         texts = with_ranks(on_machine(texts, system), ranks)
@@ -189,7 +189,6 @@ def _load(
     from ..launch.resume import load_resumed
     from ..launch.run import load_for_launch
     from ..report.reproduction import find_recorded
-    from .machine_option import on_machine
 
     name, texts = split_config(config or "quick", overrides)
     if resume is None:

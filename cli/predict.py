@@ -16,6 +16,7 @@ from .console import (
     TYPER_OPTIONS,
     Json,
     machine_option,
+    on_machine,
     output_file,
     print_json,
     print_table,
@@ -118,7 +119,6 @@ class Asked:
         """The recipe on its own machine or on another one; `gpus` instead of its ranks."""
         from ..config.load import load
         from ..scaling.predict import job_of_config, on_system
-        from .machine_option import on_machine
 
         if self.batch is not None:
             overrides = [*overrides, f"batch.per_rank={self.batch}"]

@@ -157,22 +157,20 @@ def _table(rows: Sequence[RunRow], below: Path) -> tuple[tuple[str, ...], list[t
 
 
 def _watch(look: Callable[[], list[RunRow]], below: Path) -> None:
-    """Show the table until nothing is running or queued; without a terminal a line where a run has
-    come on."""
+    """Show the table until nothing is running or queued; without a terminal its end alone."""
     from rich.console import Console
     from rich.live import Live
 
     console = Console()
-    if not console.is_terminal:
-        _watch_lines(look)
-        return
     with Live(console=console, auto_refresh=False) as live:
-        rows = look()
-        while _still(rows):
-            live.update(_picture(rows, below, console.height), refresh=True)
-            time.sleep(_LOOK_S)
+        while True:
             rows = look()
-        live.update(_picture(rows, below, console.height), refresh=True)
+            live.update(_picture(rows, below, console.height), refresh=True)
+            if not any(row.status in OPEN for row in rows):
+                break
+            time.sleep(_LOOK_S)
+    if not console.is_terminal:
+        print()  # rich leaves the last line open there
 
 
 def _picture(rows: Sequence[RunRow], below: Path, height: int) -> RenderableType:
@@ -181,23 +179,3 @@ def _picture(rows: Sequence[RunRow], below: Path, height: int) -> RenderableType
         return "no runs"
     ordered = sorted(rows, key=lambda row: row.status not in OPEN)
     return plain_table(*_table(ordered[: max(height - 3, 3)], below), free=FREE)
-
-
-def _still(rows: Sequence[RunRow]) -> bool:
-    """Whether more is to come."""
-    return any(row.status in OPEN for row in rows)
-
-
-def _watch_lines(look: Callable[[], list[RunRow]]) -> None:
-    printed: dict[Path, str] = {}
-    while True:
-        rows = look()
-        for row in rows:
-            about = _progress(row) or row.reason or ""
-            line = f"{row.folder}: {row.status}, {about}"
-            if printed.get(row.folder) != line and (row.status in OPEN or row.folder in printed):
-                printed[row.folder] = line
-                say(line)
-        if not _still(rows):
-            return
-        time.sleep(_LOOK_S)

@@ -19,6 +19,7 @@ from .console import (
     Overrides,
     SystemName,
     choices,
+    on_machine,
     print_json,
     say,
     split_config,
@@ -126,7 +127,6 @@ def _wanted(
     from ..config.recorded import JOB, load_named
     from ..launch.interrupted import find_interrupted
     from ..launch.submit import Last
-    from .machine_option import on_machine
 
     preset, texts = split_config(config or "quick", overrides)
     if resume is None:

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from ..config.atomic import write_json
 from ..config.errors import UserError, failing_as
 from ..config.load import Loaded
 from ..config.reading import read_object
@@ -16,7 +17,7 @@ from ..data.dataset import check_before_run
 from ..data.prepare import prepare
 from ..launch.ending import asked_by, rank_failed, run_ended, run_stopped
 from ..launch.resume import close_attempt
-from ..launch.run import close_result, load_for_launch, save_config, try_report, write_result
+from ..launch.run import close_result, load_for_launch, save_config, try_report
 from ..launch.run_files import new_run_folder, refuse_run
 from ..train.__main__ import Report, check_ranks, run_rank
 from ..train.process_info import ProcessInfo, read_process_info
@@ -89,7 +90,7 @@ class _Spoken(Report):
         if not result:
             return 0
         ending = run_ended(result, self._folder, length=self._run.schedule.length)
-        write_result(self._folder, result | ending.to_dict())
+        write_json(self._folder / "result.json", result | ending.to_dict())
         try_report(self._folder)
         print(ending.line, flush=True)
         return 0 if result["status"] == "success" else EXIT_BAD

@@ -34,23 +34,3 @@ class Duration:
     def __str__(self) -> str:
         # Every digit and no exponent: the text is saved with a run, hashed, and read again.
         return f"{Decimal(repr(self.value)).normalize():f} {self.unit}"
-
-
-def to_steps(duration: Duration, steps_per_epoch: float, total_steps: int | None = None) -> int:
-    """Whole steps in `duration`, rounded to the nearest.
-
-    Raises ValueError: "%" without `total_steps`.
-
-    Args:
-        duration: the length to convert.
-        steps_per_epoch: optimizer steps in one pass over the data; a fraction where the last
-            partial batch is mixed with the next epoch.
-        total_steps: steps of the whole run, needed for "%" only.
-    """
-    if duration.unit == "steps":
-        return int(duration.value)
-    if duration.unit == "epochs":
-        return round(duration.value * steps_per_epoch)
-    if duration.unit == "%" and total_steps is not None:
-        return round(duration.value / 100 * total_steps)
-    raise ValueError(f"{duration} cannot be turned into steps here")

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from .duration import Duration, to_steps
+from .duration import Duration
 from .errors import UserError
 from .manifest import Part
 from .schema import Run
@@ -125,9 +125,11 @@ class Plan:
         return segment.first_epoch - 1 + within / self.samples_per_epoch(segment)
 
     def steps(self, duration: Duration, total_steps: int | None = None) -> int:
-        """Whole steps in a duration from the start of the run."""
-        if duration.unit != "epochs":
-            return to_steps(duration, self.steps_per_epoch, total_steps)
+        """Whole steps in a duration from the start of the run; `total_steps`: what "%" is of."""
+        if duration.unit == "steps":
+            return int(duration.value)
+        if duration.unit == "%":
+            return round(duration.value / 100 * (total_steps or 0))
         whole = math.floor(duration.value)
         start, stop = self.epoch_end_step(whole), self.epoch_end_step(whole + 1)
         if len(self.segments) == 1:

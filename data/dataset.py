@@ -15,11 +15,10 @@ import hashlib
 import mmap
 import os
 import tokenize
-import warnings
 from collections.abc import Callable, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import nullcontext
-from itertools import repeat
+from itertools import repeat, zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -179,21 +178,15 @@ def _check_index(folder: Path, split: str, manifest: Manifest, *, sample: int) -
             f"{folder / split}.npy: {manifest.splits[split].samples} rows expected "
             f"(manifest.json), found {len(table)}"
         )
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("error")  # NumPy only warns of a file without a line
-            index = np.loadtxt(path, dtype=np.uint64, delimiter="\t", ndmin=2)
-    except OSError as error:
-        raise UserError(f"{path}: lines of number<TAB>offset expected: {error.strerror}") from None
-    except (ValueError, OverflowError, Warning):
-        raise UserError(f"{path}: lines of number<TAB>offset expected") from None
-    if index.shape != (len(table), 2):
-        raise UserError(f"{path}: {len(table)} lines expected, found {len(index)}")
-    if len(wrong := np.flatnonzero(index[:, 1] != table["offset"])):
-        raise UserError(
-            f"{path}:{wrong[0] + 1}: does not match {record_path.name}: offset "
-            f"{table['offset'][wrong[0]]} expected, found {index[wrong[0], 1]}"
-        )
+    with failing_as(str(path)):
+        lines = path.read_text(errors="replace").splitlines()
+    wanted = [f"{number}\t{offset}" for number, offset in enumerate(table["offset"].tolist())]
+    for number, (line, entry) in enumerate(zip_longest(lines, wanted), 1):
+        if line != entry:
+            raise UserError(
+                f"{path}:{number}: does not match {split}.npy: {entry!r} expected, "
+                f"found {line and line[:40]!r}"
+            )
     if len(rows := table[table["label"] >= len(manifest.classes)]):
         raise UserError(
             f"{record_path}: record at byte {rows[0]['offset']}: a label below "

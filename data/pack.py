@@ -19,9 +19,8 @@ import numpy as np
 
 from ..config.atomic import follow_links, refuse_content
 from ..config.errors import UserError, failing_as
-from ..config.manifest import FILE_NAME, FORMAT, SPLITS, SUFFIXES, File, Manifest, OddFile, Split
+from ..config.manifest import FILE_NAME, FORMAT, SPLITS, Manifest, OddFile, Split
 from ..config.schema import Synthetic
-from .dataset import digest_file
 from .listing import Source, list_images, named_kinds, shortened
 from .lock import hold
 from .pack_parts import Job, PackedSplit, pack_split
@@ -98,15 +97,22 @@ def pack_images(
         found: dict[str, PackedSplit] = {}
         before = 0
         for split, sources in orders.items():
-            job = Job(folder, split, sources, decode, processes or len(os.sched_getaffinity(0)))
+            job = Job(
+                folder=folder,
+                split=split,
+                sources=sources,
+                classes=len(listing.classes),
+                decode=decode,
+                processes=processes or len(os.sched_getaffinity(0)),
+            )
             found[split] = pack_split(job, _after(before, total, progress))
             before += len(sources)
         odd = [file for split in SPLITS for file in found[split].odd]
         bad = sorted((file for file in odd if not file.kept), key=lambda file: file.path)
         if len(bad) > skip_bad:
             raise BadFilesError(bad, skip_bad, total)
-        counts = _count(found, listing.classes, images)
-        _warn_of(found, listing.classes, counts["val"], warn)
+        _check_classes(found, listing.classes, images)
+        _warn_of(found, listing.classes, warn)
         manifest = Manifest(
             format=FORMAT,
             classes=listing.classes,
@@ -114,8 +120,8 @@ def pack_images(
             splits={
                 split: Split(
                     samples=len(packed.table),
-                    class_counts=counts[split],
-                    files=_files(folder, split, packed.records),
+                    class_counts=packed.class_counts,
+                    files=packed.files,
                     chunks=packed.chunks,
                 )
                 for split, packed in found.items()
@@ -176,34 +182,23 @@ def _shuffled(sources: list[Source], seed: int) -> list[Source]:
     return [sources[i] for i in order]
 
 
-def _count(
-    found: Mapping[str, PackedSplit], classes: Sequence[str], images: Path
-) -> dict[str, list[int]]:
-    """Images of each class by split. Raises UserError for a class of train without any."""
-    counts = {}
+def _check_classes(found: Mapping[str, PackedSplit], classes: Sequence[str], images: Path) -> None:
+    """Raises UserError: a split without an image that is not bad, or a class of train."""
     for split, packed in found.items():
-        counts[split] = np.bincount(packed.table["label"], minlength=len(classes)).tolist()
         if not len(packed.table):
             raise UserError(f"{images}: {split}: no image that is not bad")
-    if empty := _classes_without(classes, counts["train"]):
+    if empty := _classes_without(classes, found["train"]):
         raise UserError(f"{images}: {shortened(empty)}: no image that is not bad")
-    return counts
 
 
-def _classes_without(classes: Sequence[str], counts: Sequence[int]) -> list[str]:
+def _classes_without(classes: Sequence[str], packed: PackedSplit) -> list[str]:
     """The classes of which a split has no image."""
-    return [name for name, count in zip(classes, counts, strict=True) if not count]
+    counts = zip(classes, packed.class_counts, strict=True)
+    return [name for name, count in counts if not count]
 
 
-def _files(folder: Path, split: str, records: File) -> dict[str, File]:
-    others = {suffix: digest_file(folder / f"{split}.{suffix}") for suffix in SUFFIXES[1:]}
-    return {"rec": records, **others}
-
-
-def _warn_of(
-    found: Mapping[str, PackedSplit], classes: Sequence[str], val: Sequence[int], warn: Warn
-) -> None:
-    if lacking := _classes_without(classes, val):
+def _warn_of(found: Mapping[str, PackedSplit], classes: Sequence[str], warn: Warn) -> None:
+    if lacking := _classes_without(classes, found["val"]):
         many = f"{len(lacking)} of {len(classes)} classes"
         warn(f"val has no image of {many}: {shortened(lacking)}")
     sides = np.concatenate([packed.table[["height", "width"]] for packed in found.values()])

@@ -21,15 +21,16 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import closing
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
 from ..config.atomic import write_file
-from ..config.manifest import File, OddFile
+from ..config.manifest import SUFFIXES, File, OddFile
 from . import recordio
-from .dataset import TABLE, Table
+from .dataset import TABLE, Table, digest_file
 from .jpeg import UNENDED, decode_error, read_header
 from .listing import Source
 
@@ -41,30 +42,21 @@ _PR_SET_PDEATHSIG = 1
 class Part(NamedTuple):
     """What `train-000007.part` holds."""
 
-    end: int  # of its bytes in the record file
+    bytes: int  # in the record file
     crc32: int
     stamp: int  # of the sizes and times of its sources
     odd: list[dict[str, Any]]
-    rows: str  # of the sample table, in base64
+    rows: str  # of the sample table, in base64; offsets from the part's own start
 
 
 class PackedSplit(NamedTuple):
-    """The sample table, the record file, odd files, and (end, CRC-32) of each part."""
+    """What the manifest says of a split, and its sample table."""
 
     table: Table
-    records: File
+    class_counts: list[int]
+    files: dict[str, File]
+    chunks: list[tuple[int, int]]  # (end, CRC-32) of each part
     odd: list[OddFile]
-    chunks: list[tuple[int, int]]
-
-
-class _Encoded(NamedTuple):
-    """A part that a worker has written to a file of its own: a pipe takes 1.2 times the CPU."""
-
-    path: Path
-    crc32: int
-    table: Table  # offsets from its own start
-    stamp: int
-    odd: list[dict[str, Any]]
 
 
 class Job(NamedTuple):
@@ -73,6 +65,7 @@ class Job(NamedTuple):
     folder: Path
     split: str
     sources: Sequence[Source]
+    classes: int
     decode: bool  # every image; one that does not decode is bad
     processes: int
 
@@ -93,49 +86,42 @@ _job: Job
 def pack_split(job: Job, progress: Callable[[int], None]) -> PackedSplit:
     """Write rec, idx and npy of a split from its sources in their order. `progress` gets the number
     of images that are done. Raises OSError: a write that failed, or a worker that was killed."""
-    record_path = job.folder / f"{job.split}.rec"
     sha, parts = hashlib.sha256(), list[Part]()
-    with record_path.open("ab+") as records:
+
+    def add(part: Part, content: bytes) -> None:
+        sha.update(content)
+        parts.append(part)
+        progress(min(len(parts) * PART_IMAGES, len(job.sources)))
+
+    with (job.folder / f"{job.split}.rec").open("ab+") as records:
         records.seek(0)
         for part, content in _complete_parts(job, records):
-            sha.update(content)
-            parts.append(part)
-            progress(min(len(parts) * PART_IMAGES, len(job.sources)))
-        records.seek(records.truncate(parts[-1].end if parts else 0))
+            add(part, content)
+        records.seek(records.truncate(sum(part.bytes for part in parts)))
         with closing(_encoded_parts(job, len(parts))) as encoded_parts:
-            for encoded in encoded_parts:
-                part, content = _append(records, encoded)
-                write_file(job.path(len(parts)), json.dumps(part))
-                sha.update(content)
-                parts.append(part)
-                progress(min(len(parts) * PART_IMAGES, len(job.sources)))
-    table = np.concatenate([_rows(part) for part in parts])
+            for part in encoded_parts:
+                path = job.path(len(parts))
+                content = path.with_suffix(".rec").read_bytes()
+                path.with_suffix(".rec").unlink()
+                records.write(content)
+                records.flush()
+                write_file(path, json.dumps(part))
+                add(part, content)
+    ends = list(accumulate(part.bytes for part in parts))
+    tables = [np.frombuffer(b64decode(part.rows), TABLE) for part in parts]
+    table = np.concatenate(tables)
+    table["offset"] += np.repeat(np.array([0, *ends[:-1]], np.uint64), [*map(len, tables)])
     with (job.folder / f"{job.split}.idx").open("w") as index:
         index.writelines(f"{n}\t{offset}\n" for n, offset in enumerate(table["offset"].tolist()))
     np.save(job.folder / f"{job.split}.npy", table)
+    files = {suffix: digest_file(job.folder / f"{job.split}.{suffix}") for suffix in SUFFIXES[1:]}
     return PackedSplit(
         table=table,
-        records=File(bytes=parts[-1].end, sha256=sha.hexdigest()),
+        class_counts=np.bincount(table["label"], minlength=job.classes).tolist(),
+        files={"rec": File(bytes=ends[-1], sha256=sha.hexdigest()), **files},
+        chunks=[(end, part.crc32) for end, part in zip(ends, parts, strict=True)],
         odd=[OddFile(**file) for part in parts for file in part.odd],
-        chunks=[(part.end, part.crc32) for part in parts],
     )
-
-
-def _append(records: BinaryIO, encoded: _Encoded) -> tuple[Part, bytes]:
-    """Append a part to the record file; returns it and its bytes."""
-    content, begin = encoded.path.read_bytes(), records.tell()
-    encoded.path.unlink()
-    records.write(content)
-    records.flush()
-    encoded.table["offset"] += begin
-    part = Part(
-        end=begin + len(content),
-        crc32=encoded.crc32,
-        stamp=encoded.stamp,
-        odd=encoded.odd,
-        rows=b64encode(encoded.table.tobytes()).decode(),
-    )
-    return part, content
 
 
 def _complete_parts(job: Job, records: BinaryIO) -> Iterator[tuple[Part, bytes]]:
@@ -145,19 +131,19 @@ def _complete_parts(job: Job, records: BinaryIO) -> Iterator[tuple[Part, bytes]]
             part = Part(*json.loads(job.path(number).read_text()))
         except (OSError, ValueError, TypeError):
             return
-        content = records.read(part.end - records.tell())
+        content = records.read(part.bytes)
         times = [_time_on_disk(source) for source in job.sources_of(number)]
         if zlib.crc32(content) != part.crc32 or _stamp(times) != part.stamp:
             return
         yield part, content
 
 
-def _encoded_parts(job: Job, first: int) -> Generator[_Encoded, None, None]:
+def _encoded_parts(job: Job, first: int) -> Generator[Part, None, None]:
     """The parts in order from `first` on, encoded by worker processes."""
     processes = max(1, min(job.processes, job.parts - first))
     context = multiprocessing.get_context("fork")
     pool = ProcessPoolExecutor(processes, context, _begin, (job, os.getpid()))
-    ahead: deque[Future[_Encoded]] = deque()
+    ahead: deque[Future[Part]] = deque()
     try:
         for number in range(first, job.parts):
             ahead.append(pool.submit(_encode_part, number))
@@ -182,9 +168,12 @@ def _begin(job: Job, parent: int) -> None:
     _job = job
 
 
-def _encode_part(number: int) -> _Encoded:
-    """Read and encode a part. A record's number is its file's place in the list: one that is bad
-    leaves a gap, and the numbers of later parts do not wait for it."""
+def _encode_part(number: int) -> Part:
+    """Read and encode a part into a file of its own: a pipe takes 1.2 times the CPU.
+
+    A record's number is its file's place in the list: one that is bad leaves a gap, and the numbers
+    of later parts do not wait for it.
+    """
     times: list[tuple[int, int]] = []
     rows: list[tuple[int, int, int, int, int]] = []
     odd, records, offset = [], list[bytes](), 0
@@ -211,17 +200,18 @@ def _encode_part(number: int) -> _Encoded:
         offset += sum(map(len, record))
         records += record
     content = b"".join(records)
-    path = _job.path(number).with_suffix(".rec")
-    path.write_bytes(content)
-    return _Encoded(path, zlib.crc32(content), np.array(rows, TABLE), _stamp(times), odd)
+    _job.path(number).with_suffix(".rec").write_bytes(content)
+    return Part(
+        bytes=len(content),
+        crc32=zlib.crc32(content),
+        stamp=_stamp(times),
+        odd=odd,
+        rows=b64encode(np.array(rows, TABLE).tobytes()).decode(),
+    )
 
 
 def _odd(source: Source, found: str, *, kept: bool) -> dict[str, Any]:
     return {"split": _job.split, "path": str(source), "found": found, "kept": kept}
-
-
-def _rows(part: Part) -> Table:
-    return np.frombuffer(b64decode(part.rows), TABLE)
 
 
 def _stamp(times: Sequence[tuple[int, int]]) -> int:

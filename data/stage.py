@@ -56,7 +56,7 @@ def stage(
         copy_records = partial(_copy_chunks, chunks)
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        with hold(_lock_path(target), target, wait=True):
+        with hold(target.with_name(f".{target.name}.staging.lock"), target, wait=True):
             if not _is_staged(source, target, manifest, text):
                 unfinished = _unfinished(target)
                 unfinished.mkdir(exist_ok=True)
@@ -187,10 +187,6 @@ def _copy_chunks(
                 )
         out.flush()
         os.fsync(out.fileno())
-
-
-def _lock_path(target: Path) -> Path:
-    return target.with_name(f".{target.name}.staging.lock")
 
 
 def _unfinished(target: Path) -> Path:

@@ -14,7 +14,7 @@ from typing import Any
 from ..compliance.config_rules import check_config
 from ..config.errors import UserError
 from ..config.load import Loaded
-from ..config.memory import device_bytes, rank_bytes
+from ..config.memory import rank_bytes
 from ..config.names import PRESETS
 from ..config.plan import build_plan
 from ..config.schema import Data, Run
@@ -23,7 +23,7 @@ from ..data.describe import describe_data
 from ..data.prepare import explain_missing, is_free
 from ..scaling.predict import job_of_config, predict
 from .launchers import LAUNCHERS, build_job, pick_launcher
-from .preflight import Here, check_whether_it_runs, notes_on, problems_with, refusals, runs_here
+from .preflight import Here, check_whether_it_runs, notes_on, problems_with, refusals
 
 _ROWS = (
     ("data", "{data}"),
@@ -88,7 +88,6 @@ def describe_launch(
         "algorithm": algorithm,
         "algorithm_reason": why,
         "memory_per_rank_bytes": rank_bytes(run),
-        "memory_free_bytes": _free(run, here, here_too=runs_here(run, name)),
         "predicted": _predicted(run),
         "check": check_whether_it_runs(check_config(loaded), run, here).to_dict(),
         "notes": notes_on(run),
@@ -100,28 +99,16 @@ def describe_launch(
 
 def rows(found: Mapping[str, Any]) -> list[tuple[str, str]]:
     """The table of `describe_launch` for people."""
-    memory, free = found["memory_per_rank_bytes"], found["memory_free_bytes"]
-    text = "no estimate for this network"
-    if memory is not None:
-        text = f"{memory / 1e9:.2f} GB a rank or more"
-    if free is not None:
-        text += f" ({free / 1e9:.1f} GB for each rank of a GPU, or here for all of them)"
+    memory = found["memory_per_rank_bytes"]
     texts = {
         **found,
         "seed": "drawn at the start" if found["seed"] is None else found["seed"],
         "evaluated": ", ".join(map(str, found["eval_epochs"])),
-        "memory": text,
+        "memory": "no estimate" if memory is None else f"{memory / 1e9:.2f} GB a rank or more",
         "noted": "; ".join(found["notes"]) or "none",
         "words": shlex.join(found["command"]) or "none",
     }
     return [(name, row.format_map(texts).strip()) for name, row in _ROWS]
-
-
-def _free(run: Run, here: Here, *, here_too: bool) -> int | None:
-    """Memory that ranks can have: of a device each, or of this machine all of them."""
-    if run.system.device == "gpu":
-        return device_bytes(run.system)
-    return here.free_bytes if here_too else None
 
 
 def _recipe(run: Run) -> str:

@@ -21,7 +21,7 @@ from ..config.duration import Duration
 from ..config.errors import UserError
 from ..config.finding import number, plain
 from ..train.limits import REASONS, REQUESTED
-from ..train.repeated import last_log_point, stopped_at
+from ..train.resume import last_log_point, stopped_at
 
 if TYPE_CHECKING:
     from ..compliance.config_rules import ConfigCheck

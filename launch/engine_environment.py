@@ -234,9 +234,6 @@ def _check_on_nccl(algorithm: str, nodes: int, controller: Controller) -> None:
         )
 
 
-_TENSORS = {"alexnet": (61_100_000, 16), "googlenet": (7_000_000, 173)}
-"""Parameters and tensors of the networks that `scaling.layers` does not have."""
-
 TORUS_GAIN = 0.9
 """NCCL tunes itself for each message; it is overruled where another way takes at most this part."""
 
@@ -252,11 +249,14 @@ def choose_algorithm(
     Over MPI that needs `system.link_latency_s` and `system.link_bytes_per_s` and looks at the
     algorithms that this MPI can be told to use (our torus pays three negotiations of Horovod where
     they pay one; see docs/communication.md). On NCCL it needs the machine's `performance` and more
-    than one node. Without these, and on Gloo, auto is the engine's own choice.
+    than one node. Without these, for a network other than ResNet, and on Gloo, auto is the engine's
+    own choice.
     """
     system, ranks = run.system, run.system.world_size
     if run.comm.algorithm != "auto" or ranks == 1:
         return Choice(run.comm.algorithm)
+    if run.model.network != "resnet":
+        return Choice("auto", "the engine's own choice")
     message = message_bytes(run)
     offered = [name for name in algorithms_of(backend, mpi) if name != "auto"]
     flat = [name for name in offered if name != "torus_2d"]
@@ -288,12 +288,8 @@ def choose_algorithm(
 def message_bytes(run: Run) -> float:
     """Size of a typical group of gradients on the wire."""
     model, rule = run.model, run.comm.groups
-    if model.network in _TENSORS:
-        total, count = _TENSORS[model.network]
-        sizes = [total // count] * count
-    else:
-        shape = Shape(model.depth, model.width, run.data.crop_px, run.data.classes, model.stem)
-        sizes = [tensor.size for tensor in resnet50(shape)[1]]
+    shape = Shape(model.depth, model.width, run.data.crop_px, run.data.classes, model.stem)
+    sizes = [tensor.size for tensor in resnet50(shape)[1]]
     groups = rule.count(",") + 1 if "," in rule else len(gradient_groups(rule, sizes))
     half = model.dtype == "float16" or run.comm.gradient_dtype == "float16"
     return sum(sizes) * (2 if half else 4) / groups

@@ -113,7 +113,7 @@ def _mpi() -> str | None:
     return " ".join(said.partition("\n")[0].split()) or None
 
 
-def _output(*command: str) -> str | None:
+def output_of(*command: str) -> str | None:
     """What a command prints; None where there is none of that name, or it fails."""
     if shutil.which(command[0]) is None:
         return None
@@ -127,6 +127,6 @@ def _git() -> dict[str, Any] | None:
     if told:
         return {"commit": told.removesuffix("-dirty"), "modified": told.endswith("-dirty")}
     git = ("git", "-C", str(Path(__file__).resolve().parent.parent))
-    commit = _output(*git, "rev-parse", "HEAD")
-    changes = _output(*git, "status", "--porcelain", "--untracked-files=no")
+    commit = output_of(*git, "rev-parse", "HEAD")
+    changes = output_of(*git, "status", "--porcelain", "--untracked-files=no")
     return None if commit is None else {"commit": commit, "modified": bool(changes)}

@@ -13,8 +13,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -28,9 +28,8 @@ from ..data.lock import scheduler_job
 from ..train.gpu import read_gpus
 from .ending import Ending, Failed, Stopped, asked_by
 from .environment_record import installed_packages
-from .every_node import DROP_CACHES, bind, run_once_per_node, staged
 from .job_folder import EXIT_FAILED, EXIT_MISSED, EXIT_STOPPED, EXIT_USAGE, OpenJob
-from .launchers import pick_launcher
+from .launchers import LAUNCHERS, Job, build_job, pick_launcher
 from .preflight import problems_with, refuse, refuse_common_seed
 from .resume import is_hopeless, is_interrupted, load_attempt, read_result
 from .run import RANK, Options, launch, load_for_launch
@@ -39,6 +38,11 @@ from .schedulers import LIMIT_SIGNAL
 from .system_description import describe_system, read_machine, system_id
 from .verdict import is_good
 
+ROOT = Path(__file__).resolve().parent.parent
+DROP_CACHES = (
+    *("bash", "-c"),
+    "sync; echo 3 2>/dev/null >/proc/sys/vm/drop_caches || sudo -n sysctl -q vm.drop_caches=3",
+)
 _LONGEST_LOG_BYTES = 256 << 20
 _CANCELLED = re.compile(
     r"\*\*\* (?:STEP|JOB) \S+ ON \S+ (?P<said>CANCELLED) AT \S+(?P<why>[^*]*)\*"
@@ -207,3 +211,61 @@ def describe_stop(by: str, seconds: int, walltime: str | None, stderr: str) -> s
     said = [" ".join(f"{m['said']}{m['why']}".split()).lower() for m in _CANCELLED.finditer(stderr)]
     slurm = f" (Slurm: {said[-1]})" if said else ""
     return f"{by} after {seconds} s{of}{slurm}"
+
+
+# --- beside the ranks: once on every node, through the same launcher ---
+
+
+def bind(run: Run) -> list[str]:
+    """What stands before a rank's command: it takes its cores, GPU and network card."""
+    wanted = run.system.job.bind
+    if wanted == "none":
+        return []
+    table = [] if wanted == "auto" else ["--table", wanted]
+    return [str(ROOT / "scripts/bind.sh"), *table]
+
+
+@contextmanager
+def staged(run: Run, config: Sequence[str], launcher: str) -> Iterator[tuple[str, ...]]:
+    """The set on every node's own disk within the block; gives the overrides of a run there.
+    `config`: CONFIG and overrides. Raises UserError: a node has no such folder, or its copy
+    fails."""
+    if run.system.job.stage is None:
+        yield ()
+        return
+    target = f"{node_folder(run.system.job.stage)}/rn50_data"
+    rn50 = [sys.executable, "-m", "rn50.cli.entry", "data"]
+    words = ["--", *config]
+    _call([*rn50, "prepare", *words])
+    on_nodes = [*rn50, "stage", "--to", target]
+    run_once_per_node(run, launcher, ["mkdir", "-p", "--", str(Path(target).parent)])
+    try:
+        run_once_per_node(run, launcher, [*on_nodes, *words])
+        yield (f"data.path={json.dumps(target)}",)
+    finally:
+        with suppress(UserError):
+            run_once_per_node(run, launcher, [*on_nodes, "--remove", *words])
+
+
+def node_folder(value: str) -> str:
+    """A folder on the nodes; $NAME between slashes is that variable, and has to be set."""
+    parts = value.split("/")
+    for index, part in enumerate(parts):
+        if match := re.fullmatch(r"\$([A-Z][A-Z0-9_]*)", part):
+            parts[index] = os.environ.get(match[1], "")
+            if not parts[index]:
+                raise UserError(f"system.job.stage: {match[1]}: a node-local folder expected")
+    return "/".join(parts)
+
+
+def run_once_per_node(run: Run, launcher: str, command: Sequence[str]) -> None:
+    """Run a command on every node of the job. Raises UserError: it fails on one."""
+    job, _ = build_job(run, launcher, command)
+    _call(LAUNCHERS[launcher].command(job.once_per_node(command)), job)
+
+
+def _call(command: Sequence[str], job: Job | None = None) -> None:
+    environment = os.environ | dict(job.environment if job else {})
+    code = subprocess.call(command, env=environment, stdin=subprocess.DEVNULL)
+    if code:
+        raise UserError(f"{' '.join(command)}: exit code 0 expected, found {code}")

@@ -7,10 +7,7 @@ before are job.1.log, exit_code.1 and so on.
 
 from __future__ import annotations
 
-import fcntl
 import os
-import platform
-import re
 import sys
 import time
 from collections.abc import Iterator
@@ -19,10 +16,10 @@ from pathlib import Path
 
 from ..config.atomic import write_file
 from ..config.benchmark import BENCHMARK
-from ..config.errors import UserError, failing_as
-from ..config.reading import read_ends, read_file
+from ..config.errors import failing_as
+from ..config.reading import read_file
 from ..config.schema import Run
-from ..data.lock import has_open, scheduler_job
+from ..data.lock import hold
 from .run_files import CHECKPOINTS, is_run
 from .system_description import system_id
 
@@ -71,18 +68,16 @@ def open_job(first: Path, *, log: bool) -> Iterator[OpenJob]:
         folder = first.with_name(f"{first.name}.{starts}")
     with failing_as(f"{folder}: cannot create"):
         folder.mkdir(parents=True, exist_ok=True)
-        lock = _lock(folder)
-    job = OpenJob(folder)
-    put_aside(folder)
-    exit_code = folder / "exit_code"
-    if log:
-        _redirect(folder / "job.log")
-    write_file(exit_code, "running\n")
-    try:
-        yield job
-    finally:
-        _write_in_place(exit_code, f"{job.exit_code}\n")
-        os.close(lock)
+    job, exit_code = OpenJob(folder), folder / "exit_code"
+    with hold(folder / JOB_LOCK, folder):
+        put_aside(folder)
+        if log:
+            _redirect(folder / "job.log")
+        write_file(exit_code, "running\n")
+        try:
+            yield job
+        finally:
+            _write_in_place(exit_code, f"{job.exit_code}\n")
 
 
 def put_aside(folder: Path) -> None:
@@ -98,34 +93,6 @@ def exit_code_of(folder: Path) -> str:
     with suppress(OSError):
         return read_file(folder / "exit_code", 16).decode(errors="replace").strip()
     return ""
-
-
-def is_driven(folder: Path) -> bool:
-    """Whether the process that runs a job has its lock file open; one elsewhere counts as if."""
-    holder = re.match(r"process (\d{1,9}) on ([^\s,]+)", read_ends(folder / JOB_LOCK))
-    if holder is None or holder[2] != platform.node():
-        return True
-    return has_open(int(holder[1]), folder / JOB_LOCK)
-
-
-def _lock(folder: Path) -> int:
-    """The descriptor of the job's lock file: the kernel's lock goes with this process."""
-    path = folder / JOB_LOCK
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        holder = read_ends(path).strip()
-        os.close(descriptor)
-        raise UserError(f"{folder}: in use by {holder}") from None
-    except OSError:
-        pass  # a file system without locks: each run has one that needs none
-    job = f", job {scheduler_job()}" if scheduler_job() else ""
-    since = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-    text = f"process {os.getpid()} on {platform.node()}{job}, since {since}\n"
-    os.ftruncate(descriptor, 0)
-    os.pwrite(descriptor, text.encode(), 0)
-    return descriptor
 
 
 def _redirect(log: Path) -> None:

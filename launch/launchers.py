@@ -25,6 +25,7 @@ from .engine_environment import (
     backend_of,
     engine_environment,
 )
+from .environment_record import output_of
 from .host_limits import check_open_files, read_limits
 
 HOST_FILES = ("SGE_JOB_HOSTLIST", "PE_HOSTFILE", "PBS_NODEFILE", "RN50_HOSTS")
@@ -172,8 +173,9 @@ class Srun(Launcher):
         """As Slurm has them now: without a node that it has taken from a job with --no-kill."""
         if not (job := os.environ.get("SLURM_JOB_ID")):
             return ()
-        nodes = _output("squeue", "--noheader", f"--jobs={job}", "--format=%N").strip()
-        return tuple(_output("scontrol", "show", "hostnames", nodes).split()) if nodes else ()
+        nodes = output_of("squeue", "--noheader", f"--jobs={job}", "--format=%N")
+        names = output_of("scontrol", "show", "hostnames", nodes) if nodes else None
+        return tuple(names.split()) if names else ()
 
 
 class Jsrun(Launcher):
@@ -291,12 +293,6 @@ def pick_pmi(listed: Sequence[str], family: Family | None) -> str:
 def read_pmi_list(text: str) -> tuple[str, ...]:
     """The names in the output of `srun --mpi=list`, which older ones begin with `srun: `."""
     return tuple(re.findall(r"^(?:srun: )?\s*([a-z]\w*)\s*$", text, re.M))
-
-
-def _output(*command: str) -> str:
-    """What a command prints; nothing where it fails."""
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    return done.stdout if done.returncode == 0 else ""
 
 
 def _listed_pmi() -> tuple[str, ...]:

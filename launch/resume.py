@@ -196,8 +196,7 @@ def close_attempt(out: Path) -> None:
 
 def is_hopeless(out: Path) -> bool:
     """Would the run fail again from its checkpoint (diverged, at chance level)?"""
-    failures = read_failures(out)  # "hopeless": the key before 2026-11-22
-    return any(f.get("retryable") is False or f.get("hopeless") is True for f in failures)
+    return any(failure.get("retryable") is False for failure in read_failures(out))
 
 
 def latest_interrupted(config: str | None, overrides: list[str]) -> Path:

@@ -252,7 +252,7 @@ def close_result(out: Path, run: Run, ending: Ending) -> None:
         return
     result = read_object(out / "result.json") or {"status": "failed", "seed": run.seed}
     with suppress(OSError):  # such as a full disk: the reason itself is what counts
-        write_result(out, result | ending.to_dict())
+        write_json(out / "result.json", result | ending.to_dict())
     try_report(out)
 
 
@@ -316,7 +316,7 @@ def conclude(run: Run, out: Path, options: Options) -> dict[str, Any]:
     again, launcher = options.again, options.launcher
     ending = run_ended(result, out, again, launcher, length=run.schedule.length)
     result |= ending.to_dict()
-    write_result(out, result)
+    write_json(out / "result.json", result)
     for line in verdict_lines(run, check, result, out):
         print(line)
     try_report(out, check)
@@ -327,11 +327,6 @@ def conclude(run: Run, out: Path, options: Options) -> dict[str, Any]:
     print(result_line(result, out))
     print(ending.line, flush=True)
     return result
-
-
-def write_result(out: Path, result: dict[str, Any]) -> None:
-    """Write result.json."""
-    write_json(out / "result.json", result)
 
 
 def try_report(out: Path, check: Check | None = None) -> None:

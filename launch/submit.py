@@ -21,8 +21,9 @@ from ..config.load import Loaded
 from ..config.plan import in_brief
 from ..config.reading import read_ends, read_file, read_object
 from ..config.recorded import leads_out
+from ..data.lock import is_held, read_holder
 from ..report.runs import FAILED, KILLED, QUEUED, RUN, RUNNING, STOPPED, SUBMISSION
-from .job_folder import EXIT_STOPPED, exit_code_of, is_driven, put_aside
+from .job_folder import EXIT_STOPPED, JOB_LOCK, exit_code_of, put_aside
 from .job_script import JobPaths, job_script
 from .preflight import refusals, refuse
 from .run_files import new_run_folder
@@ -161,7 +162,9 @@ def look_at(folder: Path, scheduler: str | None, job: str | None) -> tuple[str, 
         status = STOPPED if code == str(EXIT_STOPPED) else FAILED
         return status, printable(lines[-1][:500]) if lines else f"exit code {code}"
     if code == "running":
-        return RUNNING if is_driven(folder) else KILLED, "no run has begun"
+        lock = folder / JOB_LOCK  # that of a container's script has no record
+        alive = is_held(lock) or (lock.is_file() and read_holder(lock) is None)
+        return RUNNING if alive else KILLED, "no run has begun"
     if scheduler in SCHEDULERS and JOB_ID.fullmatch(job or ""):
         return QUEUED, f"{scheduler} job {job}"
     return FAILED, "not known to any scheduler"

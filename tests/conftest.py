@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import contextlib
 import io
 import os
@@ -11,7 +10,6 @@ import stat
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from functools import cache
 from pathlib import Path
 
 import pytest
@@ -43,7 +41,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--fast",
         action="store_true",
-        help="neither slow tests nor those that start processes; ten examples of a property",
+        help="neither slow tests nor those that run the command; ten examples of a property",
     )
     parser.addoption("--nightly", action="store_true", help="tests/lab too: make test-nightly")
 
@@ -79,23 +77,7 @@ def _is_slow(item: pytest.Item) -> bool:
 
 
 def _starts_processes(item: pytest.Item) -> bool:
-    name = getattr(item, "originalname", item.name)
-    return "rn50" in getattr(item, "fixturenames", ()) or name in _process_starters(item.path)
-
-
-@cache
-def _process_starters(path: Path) -> set[str]:
-    """The tests, fixtures and helpers of a file that use `subprocess`, themselves or through one
-    another."""
-    uses = {
-        node.name: {getattr(n, "id", getattr(n, "arg", "")) for n in ast.walk(node)}
-        for node in ast.parse(path.read_text()).body
-        if isinstance(node, ast.FunctionDef | ast.ClassDef)
-    }
-    found = {"subprocess"}
-    while more := {name for name in uses.keys() - found if uses[name] & found}:
-        found |= more
-    return found
+    return "rn50" in getattr(item, "fixturenames", ())
 
 
 @pytest.fixture(scope="session")

@@ -16,11 +16,6 @@ DTYPES = {
     "gpu": (("float32", "float16"), "MXNet 1.9.1 has no bfloat16 on a GPU"),
 }
 
-# MXNet 1.9.1 hands NHWC maps to cuDNN's batch norm as (batch x height x width, channels, 1, 1); its
-# own kernels would sum a channel in one thread. PyTorch found that cuDNN 7.6.5 trains as many rows
-# (pytorch/pytorch 32763); whether 8.9.6 trains more was not tried here.
-LARGEST_NHWC_ROWS = 880_801
-
 RESNET_KEYS = ("depth", "width", "stem", "norm", "zero_gamma")
 
 
@@ -38,7 +33,10 @@ def check_supported(run: Run) -> None:
             f"model.dtype: {' or '.join(offered)} expected on a {run.system.device}, "
             f"found {run.model.dtype}: {why}"
         )
-    check_layout(run)
+    if run.model.layout == "NHWC" and run.system.device == "cpu":
+        raise UserError(
+            "model.layout: NCHW expected on a cpu, found NHWC: MXNet has no such convolution there"
+        )
     check_accelerator(run.system)
     if run.data.decoder == "gpu" and run.system.device == "cpu":
         raise UserError("data.decoder: auto or cpu expected on a cpu, found gpu")
@@ -60,27 +58,6 @@ def check_accelerator(system: System) -> None:
 def decodes_on_gpu(run: Run) -> bool:
     """Does DALI's pipeline end on the GPU?"""
     return run.system.device == "gpu" and run.data.decoder != "cpu"
-
-
-def check_layout(run: Run) -> None:
-    """Raise UserError for NHWC where no kernel takes it."""
-    model, crop_px = run.model, run.data.crop_px
-    if model.layout == "NCHW":
-        return
-    if run.system.device == "cpu":
-        raise UserError(
-            "model.layout: NCHW expected on a cpu, found NHWC: MXNet has no such convolution there"
-        )
-    if model.network != "resnet" or model.norm == "none":
-        return
-    side = -(-crop_px // 2) if model.stem == "imagenet" else crop_px
-    largest = max([run.batch.per_rank, *(change.per_rank for change in run.batch.changes)])
-    if largest * side * side > LARGEST_NHWC_ROWS:
-        raise UserError(
-            f"batch.per_rank: at most {LARGEST_NHWC_ROWS // side**2} with model.layout NHWC at "
-            f"{crop_px} px expected, found {largest}: cuDNN's batch norm is not known to train "
-            f"more than {LARGEST_NHWC_ROWS} pixels"
-        )
 
 
 def check_network(model: Model, crop_px: int) -> None:

@@ -16,7 +16,6 @@ folder.
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import re
 import struct
@@ -24,7 +23,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, BinaryIO, Literal, NamedTuple
 
-import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, ValidationError, model_validator
 
@@ -42,8 +40,7 @@ _MAX_MANIFEST_BYTES = 16 << 20
 _PIECE_BYTES = 1 << 20
 _OWN_DIGEST = re.compile(rb',"digest":"([0-9a-f]{64})"\}\n')
 _OWN_DIGEST_BYTES = len(',"digest":""}\n') + 2 * DIGEST_BYTES
-_CODES = {"float32": "F32", "float16": "F16"}
-_DTYPES = {code: name for name, code in _CODES.items()}
+_DTYPES = {"F32": "float32", "F16": "float16"}
 
 Shapes = Mapping[str, tuple[tuple[int, ...], str]]
 """Shape and type (float32) of arrays by name."""
@@ -163,38 +160,35 @@ def write(
     `others`: the parts that other ranks write. `logs`: the files, all in one folder, whose lengths
     `meta` has; they are on the disk before the manifest is.
     """
-    model = Part(rank=0, size_bytes=0, digest="0" * 64)
-    size_bytes, digest = _write_whole(model.beside(path), _safetensors(arrays))
-    model = model.model_copy(update={"size_bytes": size_bytes, "digest": digest})
+    from safetensors.numpy import save
+
+    data = save(dict(arrays))
+    model = Part(rank=0, size_bytes=len(data), digest=digest_of(data))
+    write_part(path, model, data)
     for log in (*logs, *(log.parent for log in logs[:1])):
         _sync(log)
     manifest = _Manifest(meta=meta, parts=(model, *others)).model_dump_json().encode()
     manifest = manifest.removesuffix(b"}")
-    _write_whole(path, [manifest, f',"digest":"{digest_of(manifest)}"}}\n'.encode()])
+    _write_whole(path, manifest + f',"digest":"{digest_of(manifest)}"}}\n'.encode())
 
 
 def write_part(path: Path, part: Part, data: bytes) -> None:
-    """Write the part of a rank above 0 beside the manifest `path`. Raises OSError."""
-    _write_whole(part.beside(path), [data])
+    """Write the part of a rank beside the manifest `path`. Raises OSError."""
+    _write_whole(part.beside(path), data)
 
 
-def _write_whole(path: Path, pieces: Sequence[Any]) -> tuple[int, str]:
-    """Write a file that appears complete or not at all; returns (bytes, digest)."""
+def _write_whole(path: Path, data: bytes) -> None:
+    """Write a file that appears complete or not at all."""
     partial = partial_beside(path)
-    digest = hashlib.blake2b(digest_size=DIGEST_BYTES)
     try:
         with partial.open("wb") as file:
-            for piece in pieces:
-                digest.update(piece)
-                file.write(piece)
+            file.write(data)
             file.flush()
             os.fsync(file.fileno())
-            size_bytes = file.tell()
         partial.replace(path)
     finally:
         partial.unlink(missing_ok=True)
     _sync(path.parent)
-    return size_bytes, digest.hexdigest()
 
 
 def _sync(path: Path) -> None:
@@ -204,21 +198,6 @@ def _sync(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-def _safetensors(arrays: Mapping[str, NDArray[Any]]) -> list[Any]:
-    """The bytes of the library's `save` in pieces: it would copy every array twice, and hold the
-    interpreter's lock, which training needs."""
-    in_order = sorted(arrays.items(), key=lambda item: (-item[1].itemsize, item[0]))
-    header, start = {}, 0
-    for name, array in in_order:
-        dtype, end = _CODES[array.dtype.name], start + array.nbytes
-        header[name] = {"dtype": dtype, "shape": array.shape, "data_offsets": [start, end]}
-        start = end
-    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
-    text += b" " * (-len(text) % 8)
-    flat = [np.ascontiguousarray(array).reshape(-1).view(np.uint8) for _, array in in_order]
-    return [struct.pack("<Q", len(text)), text, *flat]
 
 
 def read(path: Path) -> Checkpoint:

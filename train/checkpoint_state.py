@@ -13,7 +13,7 @@ from ..config.plan import build_plan
 from .checkpoint import Checkpoint, Shapes
 from .context import RunContext
 from .networks import load_arrays, statistics_arrays, weight_arrays
-from .optimizer import PREVIOUS_LR, Updater
+from .optimizer import Updater
 from .resume import recorded_run
 
 
@@ -28,7 +28,8 @@ def restore(found: Checkpoint, context: RunContext, net: Any, updater: Updater) 
     expected = {**shapes, **_shapes(weights), **_shapes(updater.arrays())}
     model = found.load(found.parts[0], expected)
     load_arrays(weights, model)
-    updater.load_state_dict({**model, PREVIOUS_LR: found.meta.previous_lr})
+    load_arrays(updater.arrays(), model)
+    updater.previous_lr = found.meta.previous_lr
     updater.scaler.load_state_dict(found.meta.loss_scale.model_dump())
     held = _statistics(found, model, shapes, context.process.rank, context.plan.ranks)
     load_arrays(statistics, held)

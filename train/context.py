@@ -20,8 +20,7 @@ from .identity import identity_of
 from .limits import REQUESTED, StopRequest
 from .process_info import ProcessInfo
 from .progress import Progress, warn
-from .repeated import steps_repeated
-from .resume import LOG, METRICS, last_stamp_unix_s
+from .resume import LOG, METRICS, last_stamp_unix_s, steps_repeated
 from .seeding import stream_seeds
 from .state import LossScaleState, Meta, TrainState, log_position
 

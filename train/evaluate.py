@@ -12,8 +12,7 @@ from mxnet import nd
 from ..config.errors import UserError
 from ..data.pipeline import Batch
 from .comm import Communicator
-from .host_reads import HostReads
-from .run_ahead import RUN_AHEAD_STEPS
+from .host_reads import RUN_AHEAD_STEPS, HostReads
 
 TOP = 5
 

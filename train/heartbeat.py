@@ -107,20 +107,13 @@ class HeartbeatClient:
                     if not data:
                         raise ConnectionResetError
                     last_received_s = now_s
-                    if b"stop" in data:
-                        self._stop()
+                    if b"stop" in data and not context.request_stop():
+                        self._end("asked to stop during start-up")
             except OSError:
-                self._lost("the launcher is gone")
-            if now_s > last_received_s + self._patience_s:
-                self._lost(f"no word from the launcher for {self._patience_s:g} s")
-
-    def _stop(self) -> None:
-        if not self._context.request_stop():
-            self._end("asked to stop during start-up")
-
-    def _lost(self, reason: str) -> None:
-        if not self._over:
-            self._end(reason)
+                if not self._over:
+                    self._end("the launcher is gone")
+            if now_s > last_received_s + self._patience_s and not self._over:
+                self._end(f"no word from the launcher for {self._patience_s:g} s")
 
 
 def suspended_s(last_s: float, now_s: float) -> float:

@@ -13,10 +13,10 @@ from mxnet.gluon import HybridBlock
 
 from ..data.pipeline import Batch
 from .comm import Communicator
+from .host_reads import RunAheadLimiter
 from .networks import Loss
 from .optimizer import Updater
 from .profile_window import ProfileWindow
-from .run_ahead import RunAheadLimiter
 from .schedule import Settings
 from .step_times import StepTimes
 

@@ -15,9 +15,8 @@ from typing import Any, NamedTuple
 from mxnet import nd
 
 from ..config.values import LOSS_SCALES, dynamic_start
-from .host_reads import HostReads
+from .host_reads import RUN_AHEAD_STEPS, HostReads
 from .limits import NonRetryableError
-from .run_ahead import RUN_AHEAD_STEPS
 
 DOUBLE_AFTER_STEPS = 2000
 """Without an overflow, as MXNet's and NVIDIA's AMP."""

@@ -7,7 +7,7 @@ do.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import mxnet as mx
@@ -18,10 +18,8 @@ from ..config.schema import Optimizer
 from ..config.variants import Rule
 from . import kernels
 from .loss_scale import LossScaler
-from .networks import load_arrays
 from .schedule import Settings, akiba_sgd_share
 
-PREVIOUS_LR = "previous_lr"
 MAX_TENSORS_PER_CALL = 60
 """MXNet's multi-tensor operators corrupt memory above this, unchecked."""
 
@@ -105,7 +103,7 @@ class Updater:
             "epsilon_only_below": str(int(self._rule.epsilon_only_below)),
         }
         self.previous_lr = 0.0
-        """Of the last step."""
+        """Of the last step. With `arrays` all that a step leaves for the next."""
         self.trusts: nd.NDArray | None = None
         """Trust ratios of the last step, one for each tensor (own operator only)."""
         self._kinds: list[tuple[list[Tensor], nd.NDArray]] = []
@@ -159,15 +157,6 @@ class Updater:
         arrays |= {f"master/{t.name}": t.master for t in self._tensors if t.master is not None}
         named_squares = zip(self._tensors, self._squares, strict=False)  # Akiba's alone has them
         return arrays | {f"square/{t.name}": square for t, square in named_squares}
-
-    def state_dict(self) -> dict[str, Any]:
-        """All that one step leaves for the next: `arrays` and the last learning rate."""
-        return {PREVIOUS_LR: self.previous_lr, **self.arrays()}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on where `state_dict` was taken; arrays may be the host's."""
-        self.previous_lr = state[PREVIOUS_LR]
-        load_arrays(self.arrays(), state)
 
     def _rescale(self, now: Settings) -> float:
         return 1 / (now.global_batch_size * self.scaler.scale.value)

@@ -1,8 +1,9 @@
-"""May this config go on from that checkpoint? Pure; loads no framework."""
+"""May this config go on from that checkpoint, and what is trained again? Loads no framework."""
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,9 +14,11 @@ from ..config.errors import UserError
 from ..config.leaves import flatten
 from ..config.load import Loaded
 from ..config.plan import Plan, build_plan, spread
+from ..config.reading import read_object
 from ..config.recorded import RESUME, load_recorded
 from ..config.schema import Run
 from ..logging import mlperf
+from ..logging.metrics_read import newest_records
 from . import checkpoint
 from .checkpoint import Checkpoint
 from .identity import code_digest, image_set_in
@@ -36,6 +39,7 @@ METRICS = "metrics.jsonl"
 LOG, INTERRUPTED_LOG = "result_0.txt", "interrupted_0.txt"
 """The log of a run, and the name that the log of an attempt gets below attempt_<n>/: `rn50 log
 check` looks at every result_*.txt as a run's own."""
+_ATTEMPT = re.compile(r"attempt_([0-9]{1,9})")
 
 
 def last_stamp_unix_s(out: Path) -> float:
@@ -72,7 +76,7 @@ def check_config(found: Checkpoint, loaded: Loaded) -> None:
     _check_batches(found, build_plan(loaded.run))
     folder, expected = Path(loaded.run.data.path), found.meta.image_set
     # None here, as on the login node of a cluster: each rank looks where it runs.
-    if expected and (here := image_set_in(folder)) not in (None, expected):
+    if (here := image_set_in(folder)) not in (None, expected):
         raise UserError(
             f"data.path: the image set of manifest {expected} expected, as in {found.path}, found "
             f"{here} in {folder}; a run resumes with the same image set only, wherever it lies"
@@ -83,10 +87,10 @@ def other_origin(found: Checkpoint) -> list[str]:
     """A warning where another version of rn50 wrote a checkpoint; else nothing."""
     if (then := found.meta.code) == (here := code_digest()):
         return []
-    by = (
-        f"by other sources of rn50, {then}, here {here}" if then else "before image sets were noted"
-    )
-    return [f"{found.path}: written {by}: the bits may differ from those without interruption"]
+    return [
+        f"{found.path}: written by other sources of rn50, {then}, here {here}: the bits may differ "
+        "from those without interruption"
+    ]
 
 
 def differences_in_bits(found: Checkpoint, loaded: Loaded) -> list[str]:
@@ -163,3 +167,37 @@ def _batches_of(plan: Plan) -> str:
 
 def _show(tree: Mapping[str, Any], key: str) -> str:
     return repr(tree[key])[:100] if key in tree else "nothing"
+
+
+def steps_repeated(out: Path, step: int) -> int | None:
+    """Steps after `step`, where the run in `out` goes on, that the last attempt had trained.
+
+    Exact for an attempt that ended in order, by its result.json; else from below, by its last
+    log point. None: not known; a rank that was killed may have trained on after that point. `out`:
+    the run's folder; `attempt_<n>/` holds what earlier attempts left."""
+    attempts = {
+        int(found[1]): path
+        for path in out.glob("attempt_*")
+        if (found := _ATTEMPT.fullmatch(path.name))
+    }
+    if not attempts:
+        return None
+    last = attempts[max(attempts)]
+    stopped, reached = stopped_at(last), last_log_point(last)
+    if stopped is not None:
+        return max(0, stopped - step)
+    return reached - step if reached is not None and reached > step else None
+
+
+def stopped_at(folder: Path) -> int | None:
+    """The step at which the run in `folder` stopped in order, by its result.json."""
+    stopped = read_object(folder / "result.json").get("stopped")
+    found = re.search(r" at step ([0-9]{1,15})$", stopped) if isinstance(stopped, str) else None
+    return int(found[1]) if found else None
+
+
+def last_log_point(folder: Path) -> int | None:
+    """The newest step that its metrics.jsonl has."""
+    last = newest_records(folder / METRICS, "train", "eval")
+    steps = [record.get("step") for record in last.values()]
+    return max((step for step in steps if type(step) is int and step >= 0), default=None)

@@ -21,12 +21,11 @@ from .limits import (
     check_loss,
 )
 from .loop import LogPoint, train_steps, zero_gradient_steps
-from .networks import bn_statistics, copy_parameters
-from .rank_table import gather_ranks
+from .networks import bn_statistics, copy_parameters, quick_digest
+from .run_log import gather_ranks
 from .seeding import stream_seed
 from .state import blocks_left, is_within_epoch, log_position
 from .trainer import Trainer, start_up
-from .weights import quick_digest
 
 
 class Stopwatch:

@@ -82,9 +82,9 @@ class Meta(Strict):
     config_sha256: str
     config: dict[str, Any]
     """As `Loaded.to_dict` gave it."""
-    image_set: str = ""
-    """The digest of the image set's manifest; empty: written by a version that did not keep it."""
-    code: str = ""
+    image_set: str
+    """The digest of the image set's manifest."""
+    code: str
     """The digest of rn50's sources."""
 
     @property

@@ -12,7 +12,6 @@ import ctypes
 import time
 from collections.abc import Sequence
 from functools import cache
-from typing import NamedTuple
 
 import mxnet as mx
 import numpy as np
@@ -21,7 +20,7 @@ from numpy.typing import NDArray
 
 from ..logging.timeline import Timeline
 from . import kernels
-from .run_ahead import RUN_AHEAD_STEPS
+from .host_reads import RUN_AHEAD_STEPS
 
 PHASES = ("host", "input", "forward", "backward", "reduction", "update")
 """Of a step, one after the other, from the end of one update to the end of the next:
@@ -35,28 +34,20 @@ COLUMNS = (*PHASES, "input_lead")
 _ASKED, _BATCH, _UPDATE = (PHASES.index(phase) for phase in ("host", "input", "update"))
 
 
-class _Push(NamedTuple):
-    """What every stamp is enqueued with: a plain operation of a CPU. There the worker that has done
-    the phase runs it next; on the threads for what goes first it would be woken for it, which took
-    4 % of a step of 18 ms on two busy cores."""
-
-    stamp: ctypes.c_void_p
-    context: _Context
-    kind: ctypes.c_int
-
-
 class _Context(ctypes.Structure):  # of include/mxnet/base.h
     _fields_ = (("device", ctypes.c_int), ("number", ctypes.c_int32))
 
 
-_CPU, _NORMAL = 1, 0  # Context::kCPU, FnProperty::kNormal (mxnet/engine.h)
+# A stamp is a plain operation of a CPU (Context::kCPU, FnProperty::kNormal of mxnet/engine.h): the
+# worker that has done the phase runs it next; on the threads for what goes first it would be woken
+# for it, which took 4 % of a step of 18 ms on two busy cores.
+_ON_CPU, _PLAIN = _Context(1, 0), ctypes.c_int(0)
 
 
 @cache
-def _load() -> _Push:
+def _load() -> ctypes.c_void_p:
     library = ctypes.CDLL(str(kernels.build(kernels.STAMP_SOURCE)))
-    stamp = ctypes.cast(library.rn50_stamp, ctypes.c_void_p)
-    return _Push(stamp, _Context(_CPU, 0), ctypes.c_int(_NORMAL))
+    return ctypes.cast(library.rn50_stamp, ctypes.c_void_p)
 
 
 class StepTimes:
@@ -69,7 +60,7 @@ class StepTimes:
 
     def __init__(self, most_steps: int, groups: Sequence[nd.NDArray] = ()) -> None:
         self._group_arrays = groups
-        self._push = _load()
+        self._operation = _load()
         # A row for each step that is under way, or over and not yet taken.
         self._stamps = np.full((most_steps + 2 * RUN_AHEAD_STEPS + 1, 6), np.nan)
         self._next, self._last = 1, 0
@@ -165,15 +156,15 @@ class StepTimes:
         address = row.ctypes.data + column * row.itemsize
         mx.base.check_call(
             mx.base._LIB.MXEnginePushSyncND(
-                self._push.stamp,
+                self._operation,
                 ctypes.c_void_p(address),
                 None,
-                ctypes.byref(self._push.context),
+                ctypes.byref(_ON_CPU),
                 handles,
                 len(arrays),
                 None,
                 0,
-                ctypes.byref(self._push.kind),
+                ctypes.byref(_PLAIN),
                 0,
                 b"rn50_stamp",
             )

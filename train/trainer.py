@@ -19,7 +19,7 @@ from .checkpoint_state import restore
 from .comm import Communicator, communicator
 from .comm import context as device_context
 from .context import RunContext
-from .host_reads import HostReads
+from .host_reads import HostReads, RunAheadLimiter
 from .identity import part_digests
 from .loop import StepContext
 from .loss_scale import LossScaler
@@ -30,16 +30,15 @@ from .networks import (
     image_shape,
     reset_statistics,
     trainable,
+    weights_digest,
 )
 from .optimizer import Updater
 from .profile_window import ProfileWindow
-from .run_ahead import RunAheadLimiter
 from .run_log import RunLog
 from .schedule import Settings, step_settings
 from .seeding import stream_seeds
 from .startup import Stage, run_stages
 from .step_times import StepTimes
-from .weights import weights_digest
 
 if TYPE_CHECKING:  # DALI loads in a stage of its own
     from ..data.pipeline import Batch

@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from rn50.cli.measuring import Measuring
+from rn50.cli.bench import Measuring
 from rn50.launch.ending import Stopped
 from tests.waiting import leave_nothing, wait_until
 

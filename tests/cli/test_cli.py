@@ -125,21 +125,6 @@ def test_an_index_of_another_file_is_refused(rn50, smoke_data: Path, tmp_path: P
     assert not rn50.results.exists()
 
 
-def test_json_outputs_parse(rn50) -> None:
-    shown = json.loads(rn50("config", "show", "quick", "--json").stdout)
-    assert shown["config"]["schedule"]["length"] == "8 epochs"
-    assert {"quick", "smoke", "abci_2048_open"} <= set(
-        json.loads(rn50("config", "list", "--json").stdout)
-    )
-
-
-def test_diff_names_what_differs(rn50) -> None:
-    done = rn50("config", "diff", "quick", "smoke")
-    assert done.returncode == 1
-    assert "model.depth" in done.stdout and "optimizer.momentum" not in done.stdout
-    assert rn50("config", "diff", "quick", "quick").returncode == 0
-
-
 def test_make_pack_verify_show(rn50, tmp_path: Path) -> None:
     """The road of one's own images, by hand."""
     images, packed = tmp_path / "images", tmp_path / "packed"

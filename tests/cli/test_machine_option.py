@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rn50.cli.machine_option import on_machine, put_config
+from rn50.cli.console import on_machine
 from rn50.config.errors import UserError
 from rn50.sweep.definition import load_sweep
 
@@ -20,7 +20,6 @@ def test_it_is_the_override_of_that_name(tmp_path: Path) -> None:
     assert on_machine(["seed=1"], None) == ["seed=1"]
     for name in ("dgxa100", "DGX-A100", str(mine)):
         assert on_machine(["seed=1"], name) == [f'system="{name}"', "seed=1"]
-    assert put_config("seed=1", None, "dgx1") == ("quick", ['system="dgx1"', "seed=1"])
 
 
 @pytest.mark.parametrize("override", ["system=dgx1", "system.base=dgx1", "system={base: dgx1}"])

@@ -98,14 +98,6 @@ def test_a_page_to_edit_is_a_file_that_is_there(rn50, device, tmp_path: Path) ->
         )
 
 
-def test_one_output_for_one_option(rn50, calibrate: list[str]) -> None:
-    for order in (("--json", "--out", "-"), ("--out", "/dev/stdout", "--json")):
-        done = rn50(*calibrate, *order)
-        assert done.returncode == 2 and not done.stdout
-        assert "has the standard output" in done.stderr
-        assert len(done.stderr.splitlines()) == 1
-
-
 def test_what_cannot_be_written_is_refused_before_the_work(rn50, tmp_path: Path) -> None:
     """Not after minutes of measuring: the rank counts would be refused later than the path."""
     for arguments in (

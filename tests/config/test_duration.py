@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rn50.config.duration import Duration, to_steps
+from rn50.config.duration import Duration
 
 
 @pytest.mark.parametrize(
@@ -44,21 +44,3 @@ def test_refuses_what_is_no_duration(text: str) -> None:
 def test_every_digit_survives_being_written_and_read(value: float, unit: str) -> None:
     duration = Duration(float(value), unit)
     assert Duration.parse(str(duration)) == duration
-
-
-@pytest.mark.parametrize(
-    ("text", "steps_per_epoch", "total", "steps"),
-    [
-        ("540 steps", 15, None, 540),
-        ("36 epochs", 15, None, 540),
-        ("2 epochs", 769.93, None, 1540),
-        ("2 %", 15, 1350, 27),
-    ],
-)
-def test_becomes_steps(text: str, steps_per_epoch: float, total: int | None, steps: int) -> None:
-    assert to_steps(Duration.parse(text), steps_per_epoch, total) == steps
-
-
-def test_percent_needs_the_length_of_the_run() -> None:
-    with pytest.raises(ValueError, match="2 % cannot be turned into steps"):
-        to_steps(Duration.parse("2 %"), 15)

@@ -54,22 +54,6 @@ def test_a_file_beside_comes_before_the_preset_of_that_name(folder: Path) -> Non
     assert load_sweep(Path(write("there/sweep.yaml", sweep))).base.run.name == "mine"
 
 
-@pytest.mark.parametrize(
-    ("text", "problem"),
-    [
-        ("base: qiuck", r'found \'qiuck\' \(looked for \'a/qiuck\'\); did you mean "quick"\?'),
-        ("base: ../b.yaml", r"found '../b.yaml' \(looked for 'b.yaml'\)"),
-        ("base: /b.yaml", r"found '/b.yaml' \(looked for '/b.yaml'\)"),
-        ("model: {base: quick}", r"a YAML file expected, found 'quick' \(looked for 'a/quick'\)"),
-    ],
-)
-def test_a_base_that_is_not_there_says_where_it_looked(
-    folder: Path, text: str, problem: str
-) -> None:
-    with pytest.raises(UserError, match=f"^a/x.yaml:1: base: .*{problem}$"):
-        load(write("a/x.yaml", f"{text}\n"))
-
-
 # --- machines ----------------------------------------------------------------------------------
 
 MINE = "name: mine\nnodes: 3\nranks_per_node: 5\n"

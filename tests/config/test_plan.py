@@ -200,31 +200,6 @@ def test_what_parts_of_a_set_do_not_go_with_is_refused(override: str, found: str
         plan_of("quick", *fits, override)
 
 
-def test_all_ranks_may_be_active_and_are_unless_told() -> None:
-    given = plan_of("quick", "batch.active_ranks=2", CHANGE.format(8, 2))
-    assert given == plan_of("quick", CHANGE.format(8, "null"))
-    assert [segment.active_ranks for segment in given.segments] == [2, 2]
-    again = plan_of("quick", "batch.active_ranks=1", CHANGE.format(8, "null"))
-    assert [segment.active_ranks for segment in again.segments] == [1, 2]
-
-
-@pytest.mark.parametrize(
-    ("last", "ends", "done"), [("mix", [5, 11, 18], 81 / 40), ("pad", [5, 12, 19], 2)]
-)
-def test_a_change_counted_by_hand(last: str, ends: list[int], done: float) -> None:
-    """40 images: 5 steps of 9 take 45 places, then steps of 6."""
-    change = "batch.changes=[{after_epoch: 1, per_rank: 6, active_ranks: 1}]"
-    batch = ["system.ranks_per_node=3", "batch.per_rank=3", change]
-    data = ["data.train_samples=40", f"data.last_batch={last}"]
-    rest = ["schedule.length=3 epochs", "schedule.warmup=2 epochs", "eval.offset=0"]
-    plan = plan_of("quick", *batch, *data, *rest)
-    assert plan.segments == (Segment(1, 0, 0, 3, 3), Segment(2, 5, 45, 6, 1))
-    assert [plan.epoch_end_step(epoch) for epoch in (1, 2, 3)] == ends
-    assert (plan.warmup_steps, plan.total_steps) == (ends[1], ends[2])
-    assert plan.images_after(ends[1]) == 45 + 6 * (ends[1] - 5)
-    assert plan.epoch_at(ends[1]) == done
-
-
 @given(st.integers(1, 200_000), st.integers(1, 5000))
 def test_the_same_global_batch_on_any_number_of_ranks(batch: int, ranks: int) -> None:
     per_rank, active = spread(batch, ranks)

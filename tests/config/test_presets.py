@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 from ruamel.yaml import YAML
 
-from rn50.config.load import Loaded, load
+from rn50.config.load import load
 from rn50.config.machine import System
 from rn50.config.names import PRESETS, list_presets
 from rn50.config.plan import build_plan
@@ -41,19 +41,3 @@ def test_a_preset_takes_the_counts_of_its_set(name: str) -> None:
         if drawn is None
         else (drawn.train_samples, drawn.eval_samples, drawn.classes)
     )
-
-
-def test_fujitsus_published_hyper_parameters() -> None:
-    """mlcommons/training_results_v0.6, Fujitsu/benchmarks/resnet/implementations/mxnet,
-    JobScripts/parameters."""
-    loaded: Loaded = load("abci_2048_open")
-    run = loaded.run
-    assert run.division == "open"
-    rule = run.optimizer.rule
-    assert (run.optimizer.base_lr, run.optimizer.momentum, rule.eta) == (13, 0.96, 0.0025)
-    assert (run.optimizer.weight_decay, rule.epsilon) == (5e-5, 1e-9)
-    assert not rule.momentum_correction
-    assert run.schedule.power == 2.2
-    assert run.schedule.end_lr == pytest.approx(0.0025 * 13)
-    assert (run.eval.period, run.eval.offset, run.eval.target) == (4, 1, 0.759)
-    assert run.comm.groups == "cubic(3)"

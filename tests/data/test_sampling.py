@@ -1,4 +1,4 @@
-from itertools import islice
+from itertools import combinations, islice
 from typing import Any
 
 import numpy as np
@@ -36,9 +36,6 @@ def changing_plans(draw: st.DrawFn, last_batch: str) -> Plan:
         "schedule": {"length": f"{max(after) + 1} epochs", "warmup": "0 steps"},
     }
     return build_plan(Run.model_validate(run))
-
-
-ANY_PLAN = st.one_of(changing_plans("mix"), changing_plans("pad"))
 
 
 def steps_of(order: sampling.TrainOrder, plan: Plan, steps: int) -> list[sampling.BatchIndices]:
@@ -119,28 +116,11 @@ def test_active_steps_end_where_a_rank_has_no_share_to_come(
         assert list(order.active_steps(2)) == expected
 
 
-@pytest.mark.slow
-@given(plan=ANY_PLAN, seed=SEEDS, data=st.data())
-def test_any_step_can_be_asked_for_first_across_changes(
-    plan: Plan, seed: int, data: st.DataObject
-) -> None:
-    walked = steps_of(sampling.TrainOrder(plan, seed), plan, plan.total_steps)
-    step = data.draw(st.integers(1, plan.total_steps))
-    segment = plan.segment_of_step(step)
-    rank = data.draw(st.integers(0, segment.active_ranks - 1))
-    share = slice(rank * segment.per_rank, (rank + 1) * segment.per_rank)
-    picks = sampling.TrainOrder(plan, seed).batch(step, rank)
-    for found, expected in zip(picks, walked[step - 1], strict=True):
-        assert np.array_equal(found, expected[share])
-
-
 def test_epochs_and_seeds_have_orders_of_their_own() -> None:
     orders = [sampling.epoch_order(1000, seed, epoch) for seed in (1, 2) for epoch in range(3)]
-    for index, order in enumerate(orders):
-        assert sorted(order) == list(range(1000))
-        assert np.array_equal(order, sampling.epoch_order(1000, 1 + index // 3, index % 3))
-        for other in orders[:index]:
-            assert np.mean(order == other) < 0.02
+    assert all(sorted(order) == list(range(1000)) for order in orders)
+    for one, other in combinations(orders, 2):
+        assert np.mean(one == other) < 0.02
 
 
 # --- parts of the set that stay on their nodes ----------------------------------------------------
@@ -280,8 +260,7 @@ def test_windows_of_tiny_images_hold_a_pixel(height: int, width: int) -> None:
 # --- random numbers -----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("seed", [0, 1, 2**63, 2**64 - 1])
-@pytest.mark.parametrize("first", [0, 10**9, 2**45])
+@pytest.mark.parametrize(("seed", "first"), [(0, 0), (1, 10**9), (2**63, 0), (2**64 - 1, 2**45)])
 def test_uniforms_look_uniform(seed: int, first: int) -> None:
     u = sampling.uniforms(np.arange(first, first + 20_000), seed, 8)
     assert u.min() >= 0

@@ -1,6 +1,6 @@
-"""Faults x launchers x phases, done for real, held to their bounds, and written down.
+"""Faults x launchers x phases, done for real, held to their bounds.
 
-python -m tests.faults.matrix [--only TEXT ...] [--write docs/notebook/reliability.md]
+python -m tests.faults.matrix [--only TEXT ...]
 """
 
 from __future__ import annotations
@@ -45,7 +45,6 @@ RUN = (
     *("log.every=5 steps", "checkpoint.every=20 steps", f"watchdog.silence_s={SILENCE_S}"),
     f"watchdog.stall_s={STALL_S}",
 )
-BEGIN, END = "<!-- matrix: begin -->", "<!-- matrix: end -->"
 
 
 class Case(NamedTuple):
@@ -315,23 +314,10 @@ def processes(folder: Path) -> list[int]:
     return found
 
 
-def table(outcomes: Sequence[Outcome]) -> str:
-    """The page's table."""
-    lines = ["| fault | launcher | phase | rank | stops after s | exit | message |"]
-    lines.append("|" + "---|" * 7)
-    for case, stop_s, code, message, problems in outcomes:
-        text = f"**{' / '.join(problems)}**" if problems else message
-        cells = (case.fault, case.launcher, case.phase, case.rank, f"{stop_s:.1f}", code)
-        shown = [str(cell) for cell in cells]
-        lines.append("| " + " | ".join((*shown, text.replace("|", "/")[:230])) + " |")
-    return "\n".join(lines)
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", nargs="*", default=[""], help="parts of names of cases")
     parser.add_argument("--data", type=Path, default=ROOT / "datasets/smoke")
-    parser.add_argument("--write", type=Path, help="page whose table is replaced")
     options = parser.parse_args()
     outcomes = []
     for case in cases():
@@ -342,11 +328,6 @@ def main() -> int:
             print(f"{case.name}: {shown}", *outcome.problems, sep="\n  BAD ", flush=True)
     bad = sum(bool(outcome.problems) for outcome in outcomes)
     print(f"{len(outcomes)} cases, {bad} bad")
-    if options.write:
-        text = options.write.read_text()
-        head, _, rest = text.partition(BEGIN)
-        tail = rest.partition(END)[2]
-        options.write.write_text(f"{head}{BEGIN}\n{table(outcomes)}\n{END}{tail}")
     return int(bool(bad))
 
 

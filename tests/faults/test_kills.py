@@ -1,31 +1,37 @@
-"""One of the random kills of kills.py, and budgets: a run that ends early goes on where it was."""
+"""A rank that is killed, and budgets: a run that ends early goes on where it was."""
 
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.faults.kills import judge, kill_once, result_of, start
-from tests.faults.matrix import BUSY_BOUND_S
+from tests.faults.kills import rank_process
+from tests.faults.matrix import RUN
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.slow
 
 
-def test_a_killed_rank_costs_time_not_bits(small_data: Path, tmp_path: Path) -> None:
+def test_a_killed_rank_costs_time_not_bits(rn50: Any, small_data: Path, tmp_path: Path) -> None:
     """kill -9 in training, `--max-restarts 1`."""
-
-    def first_checkpoint(results: Path) -> None:
-        wait_until(lambda: list(results.glob("*/*/checkpoint/step_*.ckpt")))
-
-    patience = ("watchdog.silence_s=60", "watchdog.stall_s=300")
-    start("gloo", small_data, tmp_path, *patience).communicate(timeout=300)
-    kill = kill_once("gloo", small_data, 1, first_checkpoint, *patience)
-    assert judge(kill, result_of(tmp_path)["weights_digest"], BUSY_BOUND_S) == []
-    assert kill["went_on"].startswith("going on after step ")
+    words = ("launch", "smoke", "seed=1", *RUN, f"data.path={small_data}", "--launcher", "gloo")
+    words += ("watchdog.silence_s=60", "watchdog.stall_s=300")
+    rn50(*words, f"system.results={tmp_path}")
+    killed = rn50.start(*words, f"system.results={rn50.results}", "--max-restarts", "1")
+    wait_until(lambda: list(rn50.results.glob("*/*/checkpoint/step_*.ckpt")))
+    rank_process(killed.pid, 1).kill()
+    out, err = killed.communicate(timeout=300)
+    assert re.search(r"rank 1 (on .*: |was )killed by SIGKILL", err)
+    assert "going on after step " in out
+    whole, repaired = (
+        json.loads(next(folder.glob("*/*/result.json")).read_text())["weights_digest"]
+        for folder in (tmp_path, rn50.results)
+    )
+    assert repaired == whole
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,7 @@ from typing import Any
 from rn50.config.load import load
 from rn50.config.names import list_presets, list_systems
 from rn50.config.reference import all_keys
-from tests.fuzz.case import Case, rng_of
-from tests.fuzz.values import NUMBERS, TEXTS, mutate, odd_json, tree
+from tests.fuzz.values import NUMBERS, TEXTS, Case, mutate, odd_json, rng_of, tree
 
 _WORDS = (
     *("1 epochs", "999999999999 steps", "1e5 epochs", "-1 epochs", "0 steps", "500 %", "single"),

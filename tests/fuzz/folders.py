@@ -13,9 +13,8 @@ from rn50.config.plan import build_plan
 from rn50.train import checkpoint
 from rn50.train.state import LossScaleState, Meta, TrainState
 from tests.compliance.log_text import good_run
-from tests.fuzz.case import Case, Step, rng_of
 from tests.fuzz.configs import keys
-from tests.fuzz.values import NUMBERS, mutate, odd_file, odd_json, tree
+from tests.fuzz.values import NUMBERS, Case, Step, mutate, odd_file, odd_json, rng_of, tree
 
 _SIDE_FILES = (
     *("config.yaml", "environment.json", "result.json", "metrics.jsonl", "timeline.json"),
@@ -90,6 +89,8 @@ def _write_checkpoint(folder: Path, size_bytes: int) -> None:
         seeds={},
         config_sha256=loaded.sha256,
         config=loaded.to_dict(),
+        image_set="none here",
+        code="",
     )
     checkpoint.write(folder / checkpoint.file_name(10), meta, {})
 

@@ -13,8 +13,7 @@ from typing import Any
 
 from rn50.config import benchmark
 from tests.compliance.log_text import START_MS, good_run
-from tests.fuzz.case import Case, rng_of
-from tests.fuzz.values import json_text, mutate, scalar, tree
+from tests.fuzz.values import Case, json_text, mutate, rng_of, scalar, tree
 
 Lines = list[bytes]
 _ROOT = Path(__file__).resolve().parents[2]

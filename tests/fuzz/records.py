@@ -17,8 +17,7 @@ from PIL import Image
 from rn50.config.manifest import FORMAT
 from rn50.data import recordio
 from rn50.data.dataset import TABLE, digest_file, load_table
-from tests.fuzz.case import Case, Step, rng_of
-from tests.fuzz.values import TEXTS, mutate, odd_file, odd_json, tree
+from tests.fuzz.values import TEXTS, Case, Step, mutate, odd_file, odd_json, rng_of, tree
 
 _CLASSES = ("cat", "dog", "eel")
 _ROWS = {"train": 12, "val": 4}

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,9 +12,9 @@ from typing import Any
 import pytest
 
 from tests.fuzz import runner
-from tests.fuzz.case import Case
 from tests.fuzz.kinds import KINDS, warm_up
 from tests.fuzz.runner import run_case
+from tests.fuzz.values import Case
 
 
 @pytest.fixture(autouse=True)
@@ -60,15 +58,6 @@ def _traceback(folder: Path) -> None:
     raise RuntimeError("a bug")
 
 
-def _memory(folder: Path) -> None:
-    bytearray(600 << 20)
-
-
-def _endless_child(folder: Path) -> None:
-    busy = "import time\nwhile time.process_time() < 1.5: pass"
-    subprocess.run([sys.executable, "-c", busy], check=False)
-
-
 def _waiting(folder: Path) -> None:
     time.sleep(60)
 
@@ -81,34 +70,19 @@ def _outside(folder: Path) -> None:
     (folder.parent / "outside/secret.txt").write_text("x")
 
 
-def _half(folder: Path) -> None:
-    (folder / ".report.html.partial-1").write_text("")
-
-
-def _leak(folder: Path) -> None:
-    (folder / "report.html").write_bytes((folder.parent / "outside/secret.txt").read_bytes())
-
-
 @pytest.mark.parametrize(
     ("fault", "words"),
     [
         (_traceback, "RuntimeError: a bug"),
-        (_memory, "MB of memory|MemoryError"),
-        (_endless_child, "more than 1 s of CPU time"),
         (_waiting, "more than 2 s of waiting"),
         (_killed, "ended the process"),
         (_outside, "outside of its folder"),
-        (_half, "left .report.html.partial-1"),
-        (_leak, "has what lies outside"),
     ],
 )
 def test_a_fault_is_found(fault: Any, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    if fault is _endless_child:
-        monkeypatch.setattr(runner, "MOST_S", 1)
-    if fault is _waiting:
-        monkeypatch.setattr(runner, "MOST_WALL_S", 2)
+    monkeypatch.setattr(runner, "MOST_WALL_S", 2)
     found = run_case("kind", lambda seed, folder: Case("", (lambda: fault(folder),)), 1)
-    assert found and any(word in found.problem for word in words.split("|")), found
+    assert found and words in found.problem, found
 
 
 def test_what_a_link_leads_to_stays_as_it_is(tmp_path: Path) -> None:
@@ -121,22 +95,3 @@ def test_what_a_link_leads_to_stays_as_it_is(tmp_path: Path) -> None:
 
     assert run_case("kind", generator, 1) is None
     assert tmp_path.stat().st_mode & 0o777 == 0o755
-
-
-@pytest.mark.parametrize(
-    ("words", "code", "out", "err", "wrong"),
-    [
-        (["x"], 0, "fine\n", "", False),
-        (["x"], 3, "", "", True),
-        (["x"], 2, "", "", True),
-        (["x"], 1, "\x1b[2J", "", True),
-        (["x"], 1, "", runner.SECRET, True),
-        (["x", "--json"], 0, '{"a": NaN}', "", True),
-        (["x", "--json"], 0, '{"a": 1}', "", False),
-        (["x", "--json"], 2, "", "rn50: error: no such file\n", False),
-    ],
-)
-def test_what_is_judged_of_an_output(
-    words: list[str], code: int, out: str, err: str, wrong: bool
-) -> None:
-    assert (runner.judge_output(words, code, out, err) is not None) == wrong

@@ -1,12 +1,33 @@
-"""Values that a program trips over: scalars, trees, names, numbers, odd files."""
+"""What a generator makes, and values that a program trips over: scalars, trees, odd files."""
 
 from __future__ import annotations
 
 import json
 import os
 import random
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+
+Step = Sequence[str] | Callable[[], object]
+"""The words after `rn50`, or a call that may raise UserError and nothing else."""
+
+
+class Case(NamedTuple):
+    """One case. `description` says what is wrong in it, `steps` are taken in turn."""
+
+    description: str
+    steps: tuple[Step, ...]
+
+
+Generator = Callable[[int, Path], Case]
+"""Pure: the seed alone decides what is written into the folder, which is the working folder."""
+
+
+def rng_of(kind: str, seed: int) -> random.Random:
+    """The random stream of a case."""
+    return random.Random(f"{kind} {seed}")
+
 
 NUMBERS: tuple[Any, ...] = (
     *(0, 1, -1, 2, 7, 1000, 10**6, 10**9, 10**12, 2**31 - 1, 2**31, 2**53, 2**63 - 1, 2**63, 2**64),

@@ -8,7 +8,6 @@ import os
 import re
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -21,8 +20,6 @@ from rn50.launch import job_steps as steps
 from rn50.launch.job import describe_stop
 from rn50.launch.job_folder import EXIT_MISSED
 from rn50.launch.job_steps import EXIT_HAD_ENDED
-from rn50.launch.resume import close_attempt
-from rn50.launch.run_files import give_back, reserve
 from rn50.logging.parse import read_events
 from rn50.train import checkpoint_folder
 from tests.waiting import leave_nothing, wait_until
@@ -66,10 +63,7 @@ def test_a_second_start_waits_its_turn_goes_on_and_overwrites_nothing(
     wait_until(lambda: checkpoint_folder.listed(run / "checkpoint"))
     refused = start(folder)
     assert refused.returncode == 2 and refused.stdout == ""
-    assert re.fullmatch(
-        rf"rn50: error: {folder}: in use by process {job.pid} on \S+, since 20\S+Z\n",
-        refused.stderr,
-    )
+    assert refused.stderr.startswith(f"rn50: error: {folder}: in use by process {job.pid} on ")
     assert (folder / "exit_code").read_text() == "running\n"
     assert not (folder / "job.1.log").exists()
 
@@ -244,25 +238,3 @@ LIMIT = "slurmstepd: error: *** STEP 8.0 ON node1 CANCELLED AT 2026-11-22T10:51:
 )
 def test_of_a_stop_only_what_is_known_is_said(stderr: str, walltime: str | None, told: str) -> None:
     assert describe_stop("SIGTERM", 312, walltime, stderr) == told
-
-
-def test_the_reserve_is_there_until_something_fails(tmp_path: Path) -> None:
-    reserve(tmp_path)
-    (file,) = tmp_path.iterdir()
-    assert file.stat().st_blocks * 512 >= 1 << 20
-    close_attempt(tmp_path)
-    assert list(tmp_path.iterdir()) == []
-    give_back(tmp_path)
-    reserve(tmp_path / "nowhere")
-
-
-def test_a_line_that_a_full_disk_has_cut_ends_before_the_reason(tmp_path: Path) -> None:
-    reserve(tmp_path)
-    code = (
-        "import sys; from pathlib import Path; from rn50.launch.run_files import give_back; "
-        "sys.stdout.write('warning: no check'); sys.stdout.flush(); "
-        "give_back(Path(sys.argv[1])); give_back(Path(sys.argv[1])); print('error: full')"
-    )
-    with (tmp_path / "job.log").open("w") as log:
-        subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=True, stdout=log)
-    assert (tmp_path / "job.log").read_text() == "warning: no check\nerror: full\n"

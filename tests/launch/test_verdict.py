@@ -45,7 +45,6 @@ def accuracy(value: str) -> tuple[str, str]:
 
 
 ABORTED = ('"status": "success"', '"status": "aborted"')
-OPEN = ('"value": "closed"', '"value": "open"')
 MOMENTUM = ('("key": "sgd_opt_momentum", "value": )0.9', r"\g<1>0.95")
 SIZES = tuple(
     (f'("key": "{key}_samples", "value": ){old}', rf"\g<1>{new}")
@@ -62,13 +61,6 @@ ALL_RIGHT = {"overrides": ("eval.target=0.7",), "eval_accuracy": 1.0}
         ((MOMENTUM,), {}, True, "check: POLICY: sgd_opt_momentum (line ", False),
         (SIZES, {}, True, "check: PASS: converged: 0.895 at epoch 4", True),
         ((accuracy("0.725"),), LOW, True, "check: this config's target 0.7 is reached", False),
-        (
-            (accuracy("0.725"), OPEN),
-            LOW | {"overrides": ("eval.target=0.7", "division=open")},
-            True,
-            "check: PASS by every rule that applies",
-            False,
-        ),
         ((accuracy("1.0"),), ALL_RIGHT, True, "check: this config's target 0.7 is", False),
         ((accuracy("0.725"), (".*cache_clear.*\n", "")), LOW, False, "official checker: ", False),
         ((ABORTED,), {"status": "aborted"}, False, "check: FAIL: run_stop (line 37) says", True),

@@ -113,9 +113,7 @@ def test_the_rank_for_which_the_job_must_end(
     "data",
     [
         b"\x00" * 100_000,
-        b"{}\n",
         b"[[[[\n",
-        b'{"token": 1, "rank": 0, "host": "h", "pid": 1}\n',
         b'{"token": "guess", "rank": 0, "host": "h", "pid": 1}\n',
     ],
 )
@@ -143,8 +141,7 @@ class Clock:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("heard_since", [False, True])
-def test_an_hour_of_suspension_makes_no_rank_silent(heard_since: bool) -> None:
+def test_an_hour_of_suspension_makes_no_rank_silent() -> None:
     """Afterwards a rank that is silent is found in time, however the others went on."""
     clock = Clock()
     watchdog = Watchdog(Settings(), 2, one_machine=True, clock=clock)
@@ -152,10 +149,8 @@ def test_an_hour_of_suspension_makes_no_rank_silent(heard_since: bool) -> None:
         ranks = [Rank(watchdog, 0), Rank(watchdog, 1)]
         assert [rank.socket.recv(5) for rank in ranks] == [b"beat\n"] * 2
         clock.now_s += 3600.0
-        if heard_since:
-            for rank in ranks:
-                rank.beat("epoch 1", 1)
-            assert [rank.socket.recv(5) for rank in ranks] == [b"beat\n"] * 2
+        ranks[0].beat("epoch 1", 1)  # the other has not reported since
+        assert ranks[0].socket.recv(5) == b"beat\n"
         time.sleep(1.0)  # four looks
         assert watchdog.failed_rank is None
         silence_s = 0.0

@@ -64,13 +64,6 @@ def late_clock(context: RunContext, *more: Any) -> Any:
     return sources
 
 
-def raises(rank: trainer.Trainer, *more: Any) -> None:
-    """Rank 1 fails in the middle of training, and rank 0 waits for its gradients."""
-    if rank.context.process.rank == 1:
-        raise ZeroDivisionError("the disk is on fire")
-    log_point(rank, *more)
-
-
 def stops(rank: trainer.Trainer, *more: Any) -> None:
     """Rank 0 hangs after its first log point, so that a signal finds it in the middle."""
     log_point(rank, *more)
@@ -102,7 +95,6 @@ BODIES: dict[str, tuple[Any, str, Any]] = {
     "OtherWeights": (trainer, "build_model", other_weights),
     "EarlyReader": (trainer, "build_sources", early_reader),
     "LateClock": (trainer, "build_sources", late_clock),
-    "Raises": (run, "log_point", raises),
     "Stops": (run, "log_point", stops),
     "Overflows": (trainer, "build_model", overflows),
     "OnSecondCpu": (trainer, "device_context", on_second_cpu),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
 import signal
@@ -106,8 +105,7 @@ def test_the_golden_log_passes() -> None:
 def test_same_seed_same_weights_bit_for_bit(rn50, small_data: Path) -> None:
     """However it starts up: overlapped or serial, weights seeded or broadcast."""
     digests, joined_while_loading = [], []
-    serial, broadcast = "{serial: true}", "{serial: true, weights: broadcast}"
-    for seed, startup in ((5, "{}"), (5, serial), (5, broadcast), (6, "{}")):
+    for seed, startup in ((5, "{}"), (5, "{serial: true, weights: broadcast}"), (6, "{}")):
         rn50(
             *("launch", "smoke", f"seed={seed}", f"startup={startup}", *FOUR_EPOCHS),
             *(f"data.path={small_data}", f"system.results={rn50.results}"),
@@ -119,9 +117,9 @@ def test_same_seed_same_weights_bit_for_bit(rn50, small_data: Path) -> None:
         spans = [span for span in spans if span["ph"] == "X"]
         times = {span["name"]: (span["ts"], span["ts"] + span["dur"]) for span in spans}
         joined_while_loading.append(times["join ranks"][0] < times["load MXNet and Horovod"][1])
-    assert len(set(digests[:3])) == 1
-    assert digests[3][0] != digests[0][0]
-    assert joined_while_loading == [True, False, False, True]
+    assert digests[0] == digests[1]
+    assert digests[2][0] != digests[0][0]
+    assert joined_while_loading == [True, False, True]
 
 
 def test_batch_control_with_a_rank_that_drops_out(rn50, smoke_data: Path) -> None:
@@ -201,19 +199,10 @@ def run_body(name: str, launcher: str, out: Path, *overrides: str) -> None:
     run_job(job, launcher, out)
 
 
-@pytest.mark.parametrize(
-    ("body", "launcher", "reason"),
-    [
-        ("OtherWeights", "gloo", r"in agree on weights.*1 of 2 ranks, rank 1 on .* in weights"),
-        ("Raises", mpi.LAUNCHER, r"rank 1 on .* failed in epoch 1 .*ZeroDivisionError: the disk"),
-    ],
-)
-def test_a_failed_rank_ends_the_job_with_one_line(
-    tmp_path: Path, smoke_data: Path, launcher: str, body: str, reason: str
-) -> None:
+def test_other_weights_end_the_job_with_one_line(tmp_path: Path, smoke_data: Path) -> None:
     out = tmp_path / "run"
-    with pytest.raises(UserError, match=reason) as caught:
-        run_body(body, launcher, out, f"data.path={smoke_data}", "log.every=5 steps")
+    with pytest.raises(UserError, match=r"in agree on weights.*rank 1 on .* in weights") as caught:
+        run_body("OtherWeights", "gloo", out, f"data.path={smoke_data}", "log.every=5 steps")
     assert "\n" not in str(caught.value)
     leave_nothing(out)
 
@@ -269,20 +258,6 @@ def start_and_wait(rn50, launcher: str, smoke_data: Path, *more: str):
                 ranks[process_info.rank] = child.pid
     assert sorted(ranks) == [0, 1]
     return process, folder, ranks
-
-
-@pytest.mark.parametrize("launcher", EVERY_LAUNCHER)
-def test_a_killed_rank_ends_the_job(rn50, smoke_data: Path, launcher: str) -> None:
-    process, folder, ranks = start_and_wait(rn50, launcher, smoke_data)
-    os.kill(ranks[1], signal.SIGKILL)
-    _, err = process.communicate(timeout=120)
-    assert process.returncode == 2
-    lines = [line for line in err.splitlines() if line.startswith("rn50: error:")]
-    assert len(lines) == 1 and re.search("rank 1 on .* killed by SIGKILL", lines[0]), err
-    leave_nothing(folder)
-    assert json.loads((folder / "result.json").read_text())["status"] == "failed"
-    assert read_events(folder / "result_0.txt")[-1].metadata["status"] == "aborted"
-    assert "The run failed" in (folder / "report.html").read_text()
 
 
 @pytest.mark.parametrize(

@@ -285,24 +285,3 @@ def test_live(run: Path, held: subprocess.Popen[str], columns: int) -> None:
     assert process.returncode == 0
     assert max(map(len, lines)) <= columns
     assert any("0.9125" in line and "success" in line for line in lines)
-
-
-def test_live_without_a_terminal_is_lines(
-    run: Path, held: subprocess.Popen[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    looks = [
-        lambda: None,
-        lambda: (run / "metrics.jsonl").write_text(
-            json.dumps(TRAIN | {"step": 50, "epoch": 1.0}) + "\n"
-        ),
-        lambda: None,
-        lambda: held.kill() or held.communicate(),
-    ]
-    monkeypatch.setattr("rn50.cli.runs.time.sleep", lambda _: looks.pop(0)())
-    done = CliRunner().invoke(app, ["runs", "--watch", str(run)])
-    assert done.exit_code == 0
-    assert done.stdout.splitlines() == [
-        f"{run}: running, epoch 0.50/8, loss 1.25, 0:30 left",
-        f"{run}: running, epoch 1.00/8, loss 1.25, 0:28 left",
-        f"{run}: killed, its processes are gone and left no result",
-    ]

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from safetensors.numpy import load_file, save
+from safetensors.numpy import save
 
 from rn50.config.errors import UserError
 from rn50.config.load import load
@@ -41,6 +41,8 @@ def meta(step: int = 7, **changes: Any) -> Meta:
         "seeds": {"weights": 2**62},
         "config_sha256": loaded.sha256,
         "config": loaded.to_dict(),
+        "image_set": image_set_in(Path(loaded.run.data.path)) or "none here",
+        "code": code_digest(),
     }
     return Meta(**(values | changes))
 
@@ -98,13 +100,6 @@ def test_what_goes_in_comes_out_bit_for_bit(good: Path) -> None:
         *names,
         "step_0000000007.rank_00001.safetensors",
     }
-
-
-def test_others_can_read_the_parts(good: Path) -> None:
-    path = good.with_suffix(".model.safetensors")
-    assert load_file(path)["weight/a"].tobytes() == arrays()["weight/a"].tobytes()
-    assert path.read_bytes() == save(arrays()), "bit by bit what the library would write"
-    assert json.loads(good.read_text())["meta"]["state"]["step"] == 7
 
 
 def test_any_cut_and_any_flipped_bit_of_any_file_is_found(good: Path) -> None:
@@ -193,13 +188,6 @@ def test_a_hostile_part_with_the_right_digest_is_one_line(
     with pytest.raises(UserError, match=words) as caught:
         found.load(found.part_of(1), {"a": ((2,), "float32")})
     assert "\n" not in str(caught.value) and len(str(caught.value)) < 700
-
-
-@pytest.mark.parametrize("suffix", [".ckpt", ".model.safetensors"])
-def test_a_hole_in_place_of_a_file_is_not_read(good: Path, suffix: str) -> None:
-    os.truncate(good.with_suffix(suffix), 3 << 30)
-    with pytest.raises(UserError, match=r"at most|torn or damaged"):
-        whole(good)
 
 
 def test_a_torn_newest_file_costs_one_checkpoint(tmp_path: Path) -> None:
@@ -315,8 +303,6 @@ def test_the_image_set_is_known_by_its_content(tmp_path: Path) -> None:
     check_config(found(image_set=digest), here)
     with pytest.raises(UserError, match=f"^data.path: .* 77 expected, as in .*, found {digest} in"):
         check_config(found(image_set="77"), here)
-    check_config(old := found(), here)
-    assert "written before image sets were noted" in other_origin(old)[0]
     assert "written by other sources of rn50, 77, here " in other_origin(found(code="77"))[0]
     assert other_origin(found(code=code_digest())) == []
 

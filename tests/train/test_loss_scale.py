@@ -20,7 +20,6 @@ from rn50.config.load import load
 from rn50.config.schema import Model, Optimizer
 from rn50.launch.run import Options, launch
 from rn50.train import checkpoint, checkpoint_folder, loss_scale
-from rn50.train.limits import NonRetryableError
 from rn50.train.loss_scale import (
     CHECK_DELAY_STEPS,
     DOUBLE_AFTER_STEPS,
@@ -38,15 +37,6 @@ BAD = (np.inf, -np.inf, np.nan)
 
 
 # --- the rule -------------------------------------------------------------------------------------
-
-
-def test_an_overflow_halves_once_however_many_steps_were_under_way() -> None:
-    scale = Scale(1024.0, 7)
-    for _ in range(CHECK_DELAY_STEPS):
-        found = next_scale(scale, 1024.0, False)
-        assert found == Scale(512.0)
-        scale = found
-    assert next_scale(scale, 512.0, False) == Scale(256.0)
 
 
 @pytest.fixture
@@ -146,25 +136,6 @@ def test_a_saved_scaler_goes_on_as_it_was() -> None:
         == {"value": 256.0, "growth_tracker": 1999, "checks": ((9, 256.0, True),)}
     )
     assert [other.value_at(9 + CHECK_DELAY_STEPS - n) for n in (1, 0)] == [256.0, 512.0]
-
-
-def test_a_constant_scale_looks_at_nothing() -> None:
-    flat = [nd.full(4, np.nan)]
-    scaler = LossScaler(8.0, flat)
-    scaler.zero_nonfinite(1)
-    assert np.isnan(flat[0].asnumpy()).all() and scaler.finite == 1
-
-
-def test_at_its_end_it_says_so() -> None:
-    flat = [nd.ones(4)]
-    scaler = LossScaler(f"dynamic({2 * MIN_SCALE:.9f})", flat)
-    with pytest.raises(
-        NonRetryableError, match=r"others at step 5 though .* has come down to 6\.1"
-    ):
-        for step in range(1, 100):
-            scaler.value_at(step)
-            flat[0][:] = np.nan
-            scaler.zero_nonfinite(step)
 
 
 @pytest.mark.parametrize(

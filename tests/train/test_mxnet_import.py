@@ -2,25 +2,14 @@
 
 from __future__ import annotations
 
-import ast
-import importlib
-import importlib.util
-import re
 import subprocess
 import sys
-import warnings
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy
 import pytest
 
 from rn50.train.mxnet_import import numpy_names, restore_numpy_names
-
-FOUND = importlib.util.find_spec("mxnet")
-assert FOUND and FOUND.origin
-MXNET = Path(FOUND.origin).parent
-DISPATCHED = "_NUMPY_ARRAY_FUNCTION_LIST"
 
 
 def test_mxnet_loads_without_what_it_does_not_need() -> None:
@@ -44,59 +33,6 @@ def test_a_loaded_module_stays() -> None:
 
 
 # --- NumPy's removed names ----------------------------------------------------------------------
-
-
-def numpy_names_in(tree: ast.AST) -> Iterator[str]:
-    """What a module takes from numpy, such as `linalg.norm`: attributes, imports, and the strings
-    that MXNet's table of dispatched functions looks up."""
-    modules: dict[str, str] = {}
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            for name in node.names:
-                if name.name == "numpy" or (name.asname and name.name.startswith("numpy.")):
-                    modules[name.asname or "numpy"] = name.name
-        elif isinstance(node, ast.ImportFrom) and node.level == 0:
-            top, _, below = (node.module or "").partition(".")
-            if top == "numpy":
-                yield from (f"{below}.{name.name}".strip(".") for name in node.names)
-        elif isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == DISPATCHED:
-            yield from ast.literal_eval(node.value)
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Attribute):
-            top, _, below = ast.unparse(node).partition(".")
-            if top in modules and re.fullmatch(r"[\w.]+", below):
-                yield f"{modules[top]}.{below}".removeprefix("numpy.")
-
-
-def numpy_has(name: str) -> bool:
-    found: object = numpy
-    for count, part in enumerate(name.split("."), 1):
-        if not hasattr(found, part):
-            module = ".".join(["numpy", *name.split(".")[:count]])
-            try:
-                importlib.import_module(module)
-            except ImportError:
-                return False
-        found = getattr(found, part)
-    return True
-
-
-def names_used() -> set[str]:
-    files = sorted(MXNET.rglob("*.py"))
-    assert len(files) > 150
-    return {name for file in files for name in numpy_names_in(ast.parse(file.read_text()))}
-
-
-@pytest.mark.slow
-def test_numpy_has_every_name_of_mxnets_sources() -> None:
-    """With those that are set on it, of which each is used."""
-    restore_numpy_names()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        used = names_used()
-        assert {"linalg.norm", "float32", "sometrue"} <= used
-        assert not {name for name in used if not numpy_has(name)}
-    assert not numpy_names().keys() - {name.split(".")[0] for name in used}
 
 
 def test_what_is_set_computes_what_the_name_stood_for() -> None:

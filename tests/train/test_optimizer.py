@@ -246,24 +246,6 @@ def test_learning_rate_zero_keeps_the_bits(variant: str) -> None:
         assert (p.data().asnumpy() == before[name]).all()
 
 
-def test_reset_forgets_momentum() -> None:
-    settings = Optimizer(variant="sgd", base_lr=0.1)
-    one, fresh = build(settings, "fused"), build(settings, "fused")
-    start = {n: p.data().copy() for n, p in one[0].items()}
-    for p in (*one[0].values(), *fresh[0].values()):
-        p.grad()[:] = 1.0
-    one[1].step(1, Settings(0.5, 0.9, BATCH))
-    one[1].reset()
-    for name, p in one[0].items():
-        p.data()[:] = start[name]
-    for _, updater in (one, fresh):
-        updater.step(1, Settings(0.1, 0.9, BATCH))
-    for name in SHAPES:
-        np.testing.assert_array_equal(
-            one[0][name].data().asnumpy(), fresh[0][name].data().asnumpy()
-        )
-
-
 @pytest.mark.slow
 def test_kernel_does_not_depend_on_threads() -> None:
     """Bit for bit: block sums are added in one order."""

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from rn50.compliance.check_log import check_log
-from rn50.train.repeated import steps_repeated
+from rn50.train.resume import steps_repeated
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "smoke_result_0.txt"
 

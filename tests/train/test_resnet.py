@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 
 import mxnet as mx
 import numpy as np
@@ -14,7 +15,7 @@ from rn50.config.resnet_stages import UNITS
 from rn50.config.schema import Model
 from rn50.scaling.layers import Shape, resnet50
 from rn50.train.networks import build_networks, trainable
-from rn50.train.resnet import Residual, ResNet
+from rn50.train.resnet import ResNet
 
 
 def parameters_of(model: Model, classes: int) -> list[tuple[str, tuple[int, ...]]]:
@@ -60,25 +61,25 @@ def test_depth_is_that_of_its_name(depth: int | str) -> None:
     assert len(weights) == depth
 
 
-@pytest.mark.parametrize("depth", [18, 50])
-def test_stride_is_on_the_first_3x3(depth: int) -> None:
+@pytest.mark.parametrize(
+    ("depth", "strided", "projected"), [(18, 1, (2, 3, 4)), (50, 2, (1, 2, 3, 4))]
+)
+def test_stride_is_on_the_first_3x3_and_projections_are_where_shapes_differ(
+    depth: int, strided: int, projected: tuple[int, ...]
+) -> None:
     net = ResNet(Model(depth=depth, width=4), 10, prefix="")
-    blocks = [block for block in net.body._children.values() if isinstance(block, Residual)]
-    strided = 0 if depth == 18 else 1
-    units = UNITS[depth]
-    places = [(stage, unit) for stage, n in enumerate(units) for unit in range(n)]
-    for (stage, unit), block in zip(places, blocks, strict=True):
-        found = [conv.conv._kwargs["stride"] for conv in block.branch]
-        expected = [(1, 1)] * len(found)
-        if stage > 0 and unit == 0:
-            expected[strided] = (2, 2)
-        assert found == expected
-
-
-@pytest.mark.parametrize(("depth", "stages"), [(18, {2, 3, 4}), (50, {1, 2, 3, 4})])
-def test_projections_are_where_shapes_differ(depth: int, stages: set[int]) -> None:
-    names = {name for name, _ in parameters_of(Model(depth=depth, width=4), 2) if "convsc" in name}
-    assert names == {f"stage{stage}_unit1_convsc_weight" for stage in stages}
+    graph = json.loads(net(mx.sym.var("images")).tojson())["nodes"]
+    strides = {n["name"]: n["attrs"]["stride"] for n in graph if n["op"] == "Convolution"}
+    halved = {name for name, stride in strides.items() if stride == "(2, 2)"}
+    units = [f"stage{stage}_unit1_conv" for stage in (2, 3, 4)]
+    assert {name.removesuffix("_fwd") for name in halved} == {
+        "conv0",
+        *(f"{unit}{strided}" for unit in units),
+        *(f"{unit}sc" for unit in units),
+    }
+    assert {name[:12] for name in strides if "convsc" in name} == {
+        f"stage{stage}_unit1" for stage in projected
+    }
 
 
 @pytest.mark.parametrize(("depth", "last"), [("tiny", "bn3_gamma"), (18, "bn2_gamma")])

