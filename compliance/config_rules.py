@@ -366,10 +366,11 @@ def _rcp_scaled(config: ConfigUnderCheck) -> Iterator[Violation]:
     "MLP716", "invalid-schedule-length", CLOSED_POLICY, f"{RULES_TEXT} line 854", optimizer="sgd"
 )
 def _whole_warmup(config: ConfigUnderCheck) -> Iterator[Violation]:
-    """The warm-up of SGD has whole epochs."""
+    """The warm-up of SGD has whole epochs, to a step."""
     plan = config.plan
-    epochs = round(plan.warmup_images / plan.samples_per_epoch(plan.segments[0]), 6)
-    if not epochs.is_integer():
+    samples = plan.samples_per_epoch(plan.segments[0])
+    epochs = plan.warmup_images / samples
+    if abs(epochs - round(epochs)) * samples >= config.batch:
         yield config.violation("schedule.warmup", "whole epochs for SGD", f"it has {epochs:g}")
 
 
