@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import io
 import os
+import signal
 import sys
+from pathlib import Path
 from typing import Any
 
 from ..config.errors import UserError
@@ -21,9 +23,13 @@ def main() -> None:
             stream.reconfigure(errors="backslashreplace")
     code: object = 0
     try:
-        from .main import run
+        checked = _check_logs(sys.argv[1:])
+        if checked is not None:
+            code = checked
+        else:
+            from .main import run
 
-        run(sys.argv[1:] or ["--help"])
+            run(sys.argv[1:] or ["--help"])
     except SystemExit as done:
         code = done.code
     except UserError as error:
@@ -39,6 +45,41 @@ def main() -> None:
     except KeyboardInterrupt as stop:
         code = _stopped(stop)
     sys.exit(_flush_output(code))
+
+
+_CHECK_FLAGS: dict[str, dict[str, bool]] = {
+    "--json": {"as_json": True},
+    "--strict": {"strict": True},
+    "--official": {"official": True},
+    "--no-official": {"official": False},
+}
+
+
+def _check_logs(arguments: list[str]) -> int | None:
+    """`rn50 log check` of paths and plain flags, without Typer: to load it takes longer than to
+    check a log. Returns the exit code; None: Typer has to read these arguments."""
+    given = arguments[2:]
+    paths = [Path(argument) for argument in given if not argument.startswith("-")]
+    flags = [argument for argument in given if argument.startswith("-")]
+    if arguments[:2] != ["log", "check"] or not paths or not set(flags) <= _CHECK_FLAGS.keys():
+        return None
+    from .log_check import run_check
+
+    signal.signal(signal.SIGTERM, _terminated)
+    chosen: dict[str, bool | None] = {"strict": False, "official": None, "as_json": False}
+    for flag in flags:
+        chosen |= _CHECK_FLAGS[flag]
+    return run_check(
+        paths,
+        None,
+        strict=bool(chosen["strict"]),
+        official=chosen["official"],
+        as_json=bool(chosen["as_json"]),
+    )
+
+
+def _terminated(number: int, _frame: object) -> None:
+    raise KeyboardInterrupt(signal.Signals(number).name)
 
 
 def _stopped(stop: KeyboardInterrupt) -> int:

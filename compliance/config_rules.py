@@ -362,6 +362,18 @@ def _rcp_scaled(config: ConfigUnderCheck) -> Iterator[Violation]:
         yield config.violation("eval.offset", expected, why)
 
 
+@config_rule(
+    "MLP716", "invalid-schedule-length", CLOSED_POLICY, f"{RULES_TEXT} line 854", optimizer="sgd"
+)
+def _whole_warmup(config: ConfigUnderCheck) -> Iterator[Violation]:
+    """The warm-up of SGD has whole epochs, to a step."""
+    plan = config.plan
+    samples = plan.samples_per_epoch(plan.segments[0])
+    epochs = plan.warmup_images / samples
+    if abs(epochs - round(epochs)) * samples >= config.batch:
+        yield config.violation("schedule.warmup", "whole epochs for SGD", f"it has {epochs:g}")
+
+
 @config_rule("MLP051", "image-set-counts", ERROR, "the manifest of the image set")
 def _counts(config: ConfigUnderCheck) -> Iterator[Violation]:
     """The config's counts are those of the image set, where that can be seen."""

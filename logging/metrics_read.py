@@ -1,14 +1,13 @@
 """metrics.jsonl read as a stream, into a series of bounded size that still shows its whole course.
 
-Where a file holds more than fits, of the kind with the most records every second one is dropped,
-and again where need be: what is left is spread evenly over the run.
+Of a kind with more records than that every second, third, ... one is left, spread over the run.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import os
-import re
 import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -19,18 +18,17 @@ from typing import Any, BinaryIO, NamedTuple
 
 from ..config.reading import open_file
 
-MOST_BYTES = 256 << 20
-"""A million records of this harness."""
+MOST_BYTES = 64 << 20
+"""250,000 records of this harness."""
+MOST_RECORDS = 50_000
+"""Of one kind: a plot has fewer points across."""
 _LINE_BYTES = 1 << 16
 _TAIL_BYTES = 1 << 20
 """Some 7,000 records: more than lie between two evaluations."""
 _MOST_TORN = 8
 """Lines looked at for a whole record; the last one alone may be torn."""
-_MOST_VALUES = 500_000  # of all records kept, some 40 MB; a training record has ten
-_MOST_KINDS = 16
 _MOST_KEYS = 24
 _KIND_CHARACTERS = 40
-_KIND = re.compile(rb'\{"kind": "(\w{1,%d})"' % _KIND_CHARACTERS)  # how `Metrics` begins a line
 
 
 class Series(NamedTuple):
@@ -43,36 +41,18 @@ class Series(NamedTuple):
 def read_metrics(path: Path, within: Path | None = None) -> Series:
     """The records of a metrics.jsonl: their kinds and numbers. A torn line, such as a killed run
     leaves, is skipped. Raises OSError: no regular file of that size `within` the folder."""
-    kept: dict[str, list[tuple[int, dict[str, Any]]]] = {}
-    seen: Counter[str] = Counter()
-    steps: dict[str, int] = {}
-    values = 0
     with open_file(path, MOST_BYTES, within=within) as file:
-        for number, line in enumerate(_lines(file)):
-            match = _KIND.match(line)
-            kind = match[1].decode() if match else ""
-            if seen[kind] % steps.get(kind, 1):
-                seen[kind] += 1  # left out without reading its JSON
-                continue
-            record = _record(line)
-            if record is None:
-                continue
-            kind = str(record.get("kind"))
-            if kind not in kept and len(kept) >= _MOST_KINDS:
-                continue
-            seen[kind] += 1
-            if (seen[kind] - 1) % steps.setdefault(kind, 1):
-                continue
-            kept.setdefault(kind, []).append((number, record))
-            values += len(record)
-            while values > _MOST_VALUES:
-                most = max(kept, key=lambda one: len(kept[one]))
-                kept[most] = kept[most][::2]
-                steps[most] *= 2
-                values = sum(len(record) for records in kept.values() for _, record in records)
-    in_order = sorted((pair for pairs in kept.values() for pair in pairs), key=lambda pair: pair[0])
-    thinned = {kind: step for kind, step in steps.items() if step > 1}
-    return Series(tuple(record for _, record in in_order), thinned)
+        records = [one for line in _lines(file) if (one := _record(line)) is not None]
+    counts = Counter(one.get("kind") for one in records)
+    steps = {kind: math.ceil(count / MOST_RECORDS) for kind, count in counts.items()}
+    kept: list[dict[str, Any]] = []
+    seen: Counter[Any] = Counter()
+    for record in records:
+        kind = record.get("kind")
+        if seen[kind] % steps[kind] == 0:
+            kept.append(record)
+        seen[kind] += 1
+    return Series(tuple(kept), {str(kind): step for kind, step in steps.items() if step > 1})
 
 
 def newest_records(path: Path, *kinds: str) -> dict[str, dict[str, Any]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from statistics import fmean, median
+from statistics import median
 from typing import Any, NamedTuple
 
 from ..config.finding import number
@@ -29,7 +29,6 @@ _PREDICTED = {
 """Phase -> the parts of scaling/step.py's `Step` that fall into it."""
 _MOST_BARS = 60
 _MOST_RANKS = 100_000
-_MOST_HOSTS = 12
 _FIRST_OF_THE_CLOCK = re.compile(r"(epoch|step|evaluate)\b")
 
 
@@ -150,30 +149,17 @@ class RankRow(NamedTuple):
     at: str
 
 
-class HostRow(NamedTuple):
-    """The ranks of a host: their mean times a step."""
-
-    host: str
-    ranks: int
-    computing: str
-    reduction: str
-
-
 class RankSpread(NamedTuple):
-    """What the ranks of a run needed; of hosts those that compute for longest, longest first."""
+    """What the ranks of a run needed."""
 
     ranks: int
     rows: tuple[RankRow, ...]
-    hosts: tuple[HostRow, ...]
-    hosts_left_out: int
 
 
-_COMPUTING = "forward and backward"
-_REDUCTION = "exposed reduction"
 _FIGURES = (
     # (name, columns of ranks.json that are added up, by what to divide, unit)
-    (_COMPUTING, ("forward_p50_ms", "backward_p50_ms"), 1, "ms"),
-    (_REDUCTION, ("reduction_p50_ms",), 1, "ms"),
+    ("forward and backward", ("forward_p50_ms", "backward_p50_ms"), 1, "ms"),
+    ("exposed reduction", ("reduction_p50_ms",), 1, "ms"),
     ("waiting for input", ("input_p50_ms",), 1, "ms"),
     ("step", ("step_p50_ms",), 1, "ms"),
     ("longest step", ("step_max_ms",), 1, "ms"),
@@ -211,11 +197,7 @@ def rank_spread(content: Mapping[str, Any]) -> RankSpread | None:
                     at=f"rank {worst} on {names[worst]}",
                 )
             )
-    if not rows:
-        return None
-    by_host = _by_host(names, figures) if len(set(names)) > 1 else []
-    left_out = max(0, len(by_host) - _MOST_HOSTS)
-    return RankSpread(len(hosts), tuple(rows), tuple(by_host[:_MOST_HOSTS]), left_out)
+    return RankSpread(len(hosts), tuple(rows)) if rows else None
 
 
 def _added(
@@ -232,24 +214,3 @@ def _added(
                 return None
             sums[rank] += value / divisor
     return sums
-
-
-def _by_host(hosts: Sequence[str], figures: Mapping[str, list[float]]) -> list[HostRow]:
-    if _COMPUTING not in figures or _REDUCTION not in figures:
-        return []
-    ranks_of: dict[str, list[int]] = {}
-    for rank, host in enumerate(hosts):
-        ranks_of.setdefault(host, []).append(rank)
-
-    def mean_ms(name: str, host: str) -> float:
-        return fmean(figures[name][rank] for rank in ranks_of[host])
-
-    return [
-        HostRow(
-            host=host,
-            ranks=len(ranks_of[host]),
-            computing=amount(mean_ms(_COMPUTING, host), "ms"),
-            reduction=amount(mean_ms(_REDUCTION, host), "ms"),
-        )
-        for host in sorted(ranks_of, key=lambda host: -mean_ms(_COMPUTING, host))
-    ]

@@ -6,7 +6,6 @@ import math
 import re
 import string
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import combinations
 from pathlib import Path
 from statistics import fmean, median
 from typing import Any, NamedTuple
@@ -102,7 +101,6 @@ class Comparison(NamedTuple):
     curve: tuple[CurveRow, ...]
     divergences: tuple[Divergence, ...]
     """Of the second, third, ... subject from the first."""
-    same_files: tuple[str, ...]
 
     @property
     def letters(self) -> tuple[str, ...]:
@@ -130,8 +128,8 @@ class Comparison(NamedTuple):
 
     @property
     def sentences(self) -> tuple[str, ...]:
-        """What `divergences` and `same_files` say, a sentence each."""
-        lines = list(self.same_files)
+        """What `divergences` say, a sentence each."""
+        lines = []
         for name, found in zip(self.letters[1:], self.divergences, strict=True):
             lines.append(f"A and {name}: {found.curve_text}")
             if found.first_bit is not None:
@@ -184,7 +182,6 @@ def compare(subjects: Sequence[Subject]) -> Comparison:
         columns=tuple(one for one in found if any(cell != MISSING for cell in one.cells)),
         curve=_curve(subjects),
         divergences=divergences,
-        same_files=tuple(_same_files(subjects)),
     )
 
 
@@ -234,7 +231,6 @@ def to_json(comparison: Comparison, order: Sequence[int] | None = None) -> dict[
             }
             for name, found in zip(comparison.letters[1:], comparison.divergences, strict=True)
         ],
-        "same_files": list(comparison.same_files),
     }
 
 
@@ -242,7 +238,6 @@ def _run_json(log: LogFigures) -> dict[str, Any]:
     run = log.figures
     return {
         "path": str(log.path),
-        "sha256": log.digest,
         "submission": run.submission,
         "status": run.status,
         "parameters": {key: _json_value(value) for key, value in run.parameters.items()},
@@ -411,14 +406,3 @@ def _by_epoch(subject: Subject) -> dict[float, str]:
         when = f" at {fmean(times):,.2f} s" if times else ""
         cells[epoch] = f"{fmean(accuracy for accuracy, _ in points):.5f}{when}"
     return cells
-
-
-def _same_files(subjects: Sequence[Subject]) -> Iterable[str]:
-    for (i, left), (j, right) in combinations(enumerate(subjects), 2):
-        shared = {log.digest for log in left.logs} & {log.digest for log in right.logs}
-        if shared:
-            yield (
-                f"{letter(i)} and {letter(j)}: {len(shared)} of their logs "
-                f"{'is' if len(shared) == 1 else 'are'} the same run "
-                f"(same bytes, SHA-256 {min(shared)[:12]}...)"
-            )

@@ -31,14 +31,6 @@ class ClockRow(NamedTuple):
     meaning: str
 
 
-class Share(NamedTuple):
-    """A part of the time to train, in percent of it."""
-
-    name: str
-    value: str
-    percent: float
-
-
 def title(subject: Subject) -> str:
     """Return the name of the config, else the submitter and the system in the log."""
     if subject.folder and subject.folder.config:
@@ -208,15 +200,3 @@ def clocks(run: RunSummary) -> list[ClockRow]:
             f"eval_start to eval_stop, {len(run.evals)} of them",
         ),
     ]
-
-
-def shares(run: RunSummary) -> list[Share]:
-    """Return the parts of the time to train; none where the log's intervals contradict it."""
-    total, training, evaluation = run.run_s, run.training_s, run.evaluating_s or 0.0
-    if total is None or total <= 0 or training is None:
-        return []
-    rest = total - training - evaluation
-    if min(training, evaluation, rest) < -0.001 * total:
-        return []
-    parts = {"training": training, "evaluation": evaluation, "the rest": max(rest, 0.0)}
-    return [Share(name, amount(value, "s"), 100 * value / total) for name, value in parts.items()]

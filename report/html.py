@@ -93,7 +93,6 @@ def render_report(
         plots=page_charts(comparison),
         shown=subject.shown,
         clocks=headline.clocks(run) if run else [],
-        shares=headline.shares(run) if run else [],
         breakdown=step_breakdown(folder.records("steps"), predicted_s) if folder else None,
         ranks=rank_spread(folder.ranks) if folder else None,
         start_up=start_up(folder.spans) if folder else None,

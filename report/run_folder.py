@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 from collections.abc import Callable, Iterable
@@ -14,7 +13,7 @@ from ..compliance.log_rules import checked_keys
 from ..config.errors import UserError
 from ..config.finding import number
 from ..config.load import Loaded, load
-from ..config.reading import open_file, read_file
+from ..config.reading import read_file
 from ..logging.metrics_read import Series, read_metrics
 from ..logging.parse import Log, read_log
 from ..logging.places import (
@@ -55,10 +54,9 @@ class RunFolder(NamedTuple):
 
 
 class LogFigures(NamedTuple):
-    """One log with its figures; `digest` is the SHA-256 of its bytes."""
+    """One log with its figures."""
 
     path: Path
-    digest: str
     log: Log
     figures: RunSummary
 
@@ -155,7 +153,7 @@ def read_folder(path: Path) -> Subject:
 def read_figures(path: Path, target: float | None) -> LogFigures:
     """Read one log and take its figures."""
     log = read_log(path, checked_keys())
-    return LogFigures(path, _digest(path), log, summarise(log.events, target))
+    return LogFigures(path, log, summarise(log.events, target))
 
 
 def read_run_folder(path: Path) -> RunFolder:
@@ -205,14 +203,6 @@ def read_run_folder(path: Path) -> RunFolder:
         notes=tuple(notes),
         thinned=bool(metrics.thinned),
     )
-
-
-def _digest(path: Path) -> str:
-    digest = hashlib.sha256()
-    with open_file(path) as file:
-        for block in iter(lambda: file.read(1 << 20), b""):
-            digest.update(block)
-    return digest.hexdigest()
 
 
 def target_of(folder: Path) -> float | None:

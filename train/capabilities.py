@@ -16,6 +16,11 @@ DTYPES = {
     "gpu": (("float32", "float16"), "MXNet 1.9.1 has no bfloat16 on a GPU"),
 }
 
+# MXNet 1.9.1 hands NHWC maps to cuDNN's batch norm as (batch x height x width, channels, 1, 1); its
+# own kernels would sum a channel in one thread. PyTorch found that cuDNN 7.6.5 trains as many rows
+# (pytorch/pytorch 32763); whether 8.9.6 trains more was not tried here.
+LARGEST_NHWC_ROWS = 880_801
+
 RESNET_KEYS = ("depth", "width", "stem", "norm", "zero_gamma")
 
 
@@ -33,15 +38,32 @@ def check_supported(run: Run) -> None:
             f"model.dtype: {' or '.join(offered)} expected on a {run.system.device}, "
             f"found {run.model.dtype}: {why}"
         )
-    if run.model.layout == "NHWC" and run.system.device == "cpu":
-        raise UserError(
-            "model.layout: NCHW expected on a cpu, found NHWC: MXNet has no such convolution there"
-        )
+    if run.model.layout == "NHWC":
+        check_nhwc(run)
     check_accelerator(run.system)
     if run.data.decoder == "gpu" and run.system.device == "cpu":
         raise UserError("data.decoder: auto or cpu expected on a cpu, found gpu")
     if run.model.dtype != "float32" and run.optimizer.variant == "akiba":
         raise UserError(f"model.dtype: float32 expected for variant akiba, found {run.model.dtype}")
+
+
+def check_nhwc(run: Run) -> None:
+    """Raise UserError where no kernel takes NHWC."""
+    model, crop_px = run.model, run.data.crop_px
+    if run.system.device == "cpu":
+        raise UserError(
+            "model.layout: NCHW expected on a cpu, found NHWC: MXNet has no such convolution there"
+        )
+    if model.network != "resnet" or model.norm == "none":
+        return
+    side = -(-crop_px // 2) if model.stem == "imagenet" else crop_px
+    largest = max([run.batch.per_rank, *(change.per_rank for change in run.batch.changes)])
+    if largest * side * side > LARGEST_NHWC_ROWS:
+        raise UserError(
+            f"batch.per_rank: at most {LARGEST_NHWC_ROWS // side**2} with model.layout NHWC at "
+            f"{crop_px} px expected, found {largest}: cuDNN's batch norm is not known to train "
+            f"more than {LARGEST_NHWC_ROWS} pixels"
+        )
 
 
 def check_accelerator(system: System) -> None:

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import os
 from functools import cache
 from importlib import import_module
-from pathlib import Path
 
 from ...config.finding import SEVERITIES, Finding
 from ..causes import explain
 from ..logged_run import CONTEXT_KEYS, LoggedRun
 from ..rule import LOG, rules_on
 
-for _file in sorted(Path(__path__[0]).glob("[!_]*.py")):
-    import_module(f".{_file.stem}", __name__)
+for _file in sorted(os.listdir(__path__[0])):  # noqa: PTH208 (a glob takes 3 ms)
+    if _file.endswith(".py") and not _file.startswith("_"):
+        import_module(f".{_file.removesuffix('.py')}", __name__)
 
 RULES = rules_on(LOG)
 

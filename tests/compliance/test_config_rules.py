@@ -81,6 +81,13 @@ BROKEN = [
         ["schedule.power=1", "optimizer.variant=sgd"],
         "expected 2",
     ),
+    (
+        "invalid-schedule-length",
+        POLICY,
+        "dgxa100_8",
+        ["optimizer.variant=sgd", "schedule.warmup=2.5 epochs"],
+        "schedule.warmup",
+    ),
     ("lars-epsilon", ERROR, "dgxa100_8", ["optimizer.epsilon=1e-9"], "expected 0"),
     ("weight-decay", ERROR, "dgxa100_8", ["optimizer.weight_decay=3e-5"], "2.5e-05 and 5e-05"),
     (

@@ -313,6 +313,30 @@ def test_nor_a_name_that_we_cannot_read(tmp_path: Path, line: str) -> None:
     assert found.official.verdict == "NOT_RUN"
 
 
+@pytest.mark.parametrize(
+    ("options", "code", "loads_typer"),
+    [([], 0, False), (["--json", "--strict"], 0, False), (["--ruleset=4.0"], 0, True)],
+)
+def test_a_plain_check_loads_no_parser(
+    tmp_path: Path, options: list[str], code: int, loads_typer: bool
+) -> None:
+    log = write(tmp_path / "result_0.txt", good_run())
+    arguments = ["rn50", "log", "check", str(log), "--no-official", *options]
+    script = f"""import sys
+from rn50.cli.entry import main
+sys.argv = {arguments!r}
+try:
+    main()
+finally:
+    print("typer" in sys.modules, file=sys.stderr)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.returncode, done.stderr) == (code, f"{loads_typer}\n")
+    assert "PASS" in done.stdout
+
+
 def test_an_open_pipe_is_read_once() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "rn50.cli.entry", "log", "check", "/dev/stdin", "--ruleset", "4.0"],

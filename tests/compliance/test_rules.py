@@ -492,6 +492,7 @@ def an_hour_back(run: Run) -> None:
     [
         (drop("run_start"), "misplaced-run-stop", "misplaced-run-start"),
         (drop("run_start"), "missing-epoch-metadata", "misplaced-run-start"),
+        (mixed, "several-clocks", "two-runs"),
         (an_hour_back, "epoch-before-run-start", "run-time-not-positive"),
         (stamped("init_start", 1.7e9), "init-too-long", "impossible-stamp"),
     ],

@@ -141,3 +141,19 @@ def test_of_keys_that_are_not_asked_for_none_is_kept(tmp_path: Path) -> None:
     assert log.problem_count == 1  # a torn record is an error whatever its key
     with pytest.raises(CannotRead):
         read_log(tmp_path / "none.txt", frozenset({"b"}))
+
+
+def test_a_large_log_loses_records_of_unread_keys_alone(tmp_path: Path) -> None:
+    """Beyond its first part, whole lines of unread keys are dropped before their JSON is read."""
+    flood = [record("loss", '{"a": 0.5}') + "\n"] * 20_000
+    odd = (record("run_st\u043ep"), record("loss", "1,"), record("seed", "7"), record("loss") * 2)
+    for number, line in enumerate(odd):
+        flood[15_000 + number] = line + "\n"
+    path = tmp_path / "log.txt"
+    path.write_text("".join(flood))
+    log = read_log(path, frozenset({"seed"}))
+    assert [(event.line, event.key, event.value) for event in log.events] == [(15_003, "seed", 7)]
+    assert [event.line for event in log.odd_keys.values()] == [15_001]
+    assert [(problem.line, problem.kind) for problem in log.problems] == [(15_002, "torn")]
+    assert log.joined == (1, 15_004)
+    assert log.lines == 20_000

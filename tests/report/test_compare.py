@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 from rn50.cli.main import app
 from rn50.config.errors import UserError
 from rn50.config.load import load
-from rn50.report.compare import Column, Comparison, compare, letter, order_of, read_all, to_json
+from rn50.report.compare import Column, Comparison, compare, letter, order_of, read_all
 from rn50.report.divergence import Divergence, diverge, first_bit
 from rn50.report.html import render_comparison
 from rn50.report.run_folder import Subject, read_folder, read_subjects
@@ -97,31 +97,6 @@ def test_a_log_that_cannot_be_read_among_others_is_a_note(tmp_path: Path) -> Non
     assert "result_1.txt" in subject.notes[0]
 
 
-@pytest.mark.parametrize(
-    ("name", "content"),
-    [
-        ("metrics.jsonl", '{"kind": "train", "loss": 1}\n{"torn'),
-        ("metrics.jsonl", "[" * 100_000),
-        ("timeline.json", '{"traceEvents": 7}'),
-        ("timeline.json", '{"traceEvents": [{"ph": "X", "ts": "now", "dur": 1}, 5, null]}'),
-        ("timeline.json", "no JSON"),
-        ("environment.json", "[]"),
-        ("result.json", '{"target": "high"}'),
-        ("origins.json", '{"seed": {"a": 1}}'),
-        ("config.yaml", "no: config"),
-        ("config.yaml", "!!python/object/apply:os.system [ls]"),
-    ],
-)
-def test_broken_files_beside_a_log_do_not_stop_a_comparison(
-    tmp_path: Path, name: str, content: str
-) -> None:
-    write(tmp_path / "result_0.txt", good_run())
-    (tmp_path / "config.yaml").write_text(load("smoke").to_yaml())
-    (tmp_path / name).write_text(content)
-    subjects = read_all([tmp_path, tmp_path])
-    assert json.dumps(to_json(compare(subjects)), allow_nan=False)
-
-
 # --- columns --------------------------------------------------------------------------------------
 
 
@@ -165,19 +140,6 @@ def test_numbers_stand_before_texts() -> None:
     assert order_of([mixed], None, 2) == [0, 1]
     with pytest.raises(UserError, match="--sort: one of x expected, found y"):
         order_of([mixed], "y", 6)
-
-
-def test_letters_go_on() -> None:
-    assert [letter(number) for number in (0, 25, 26, 51, 52, 99)] == [
-        *("A", "Z", "AA", "AZ", "BA", "CV"),
-    ]
-
-
-def test_the_same_file_is_called_the_same_run(tmp_path: Path) -> None:
-    one = write(tmp_path / "a", good_run())
-    other = Path(shutil.copy(one, tmp_path / "b"))
-    (line,) = compared(one, other).same_files
-    assert "A and B" in line
 
 
 # --- where curves part ----------------------------------------------------------------------------
@@ -355,7 +317,6 @@ def test_json(tmp_path: Path) -> None:
     assert run["parameters"]["global_batch_size"] == 3264
     assert len(run["evaluations"]) == 9 and len(run["epoch_times_s"]) == 35
     assert content["divergences"][0]["parting"] is None
-    assert content["same_files"]
 
 
 @pytest.mark.parametrize("as_json", [True, False])
@@ -381,11 +342,6 @@ def test_bad_input_is_one_line_and_exit_2(tmp_path: Path, content: str | None) -
     code, out, err = invoke("compare", str(path))
     assert (code, out) == (2, "")
     assert len(err.splitlines()) == 1 and str(path) in err
-
-
-def test_a_folder_without_logs_is_exit_2(tmp_path: Path) -> None:
-    code, _, err = invoke("compare", str(tmp_path))
-    assert code == 2 and "result_0.txt expected" in err
 
 
 # --- the page -------------------------------------------------------------------------------------

@@ -298,7 +298,15 @@ def test_what_only_a_resnet_has_is_refused_elsewhere(network: str, key: str) -> 
         check_supported(load("base", [f"model.network={network}", f"model.{key}"]).run)
 
 
-def test_nhwc_is_for_gpus() -> None:
+def test_nhwc_is_for_gpus_and_as_large_as_batch_norm_takes() -> None:
+    nhwc = ["model.layout=NHWC", "model.dtype=float16"]
+    check_supported(load("dgx1_8", [*nhwc, "batch.per_rank=70"]).run)
+    check_supported(load("dgx1_8", [*nhwc, "model.norm=none"]).run)
+    with pytest.raises(UserError, match=r"at most 70 with .*NHWC at 224 px expected, found 71"):
+        check_supported(load("dgx1_8", [*nhwc, "batch.per_rank=71"]).run)
+    later = "batch.changes=[{after_epoch: 3, per_rank: 80}]"
+    with pytest.raises(UserError, match=r"found 80"):
+        check_supported(load("dgx1_8", [*nhwc, "batch.per_rank=16", later]).run)
     check_supported(load("dgx1_n130").run)
     with pytest.raises(UserError, match=r"^model\.layout: NCHW expected on a cpu, found NHWC"):
         check_supported(load("quick", ["model.layout=NHWC"]).run)
