@@ -23,11 +23,11 @@ MAY_IMPORT = {
 }
 LARGEST_SHARE = 1 / 6
 
-PRODUCT_LINES = 42_333
-TEST_LINES = 37_100
-SCRIPT_LINES = 1_911
+PRODUCT_LINES = 35_000
+TEST_LINES = 26_900
+SCRIPT_LINES = 730
+"""Budgets, on the way to 28,500, 22,000 and 1,000. Raise one only with a reason in the CHANGELOG."""
 FUNCTION_LINES = 50
-"""Budgets. Raise one only with a reason in the CHANGELOG."""
 SMALL_MODULE_LINES = 40
 PLUGINS = ("compliance/log_rules/", "train/kernels/", "__main__.py", "__init__.py")
 
