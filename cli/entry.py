@@ -58,10 +58,12 @@ _CHECK_FLAGS: dict[str, dict[str, bool]] = {
 def _check_logs(arguments: list[str]) -> int | None:
     """`rn50 log check` of paths and plain flags, without Typer: to load it takes longer than to
     check a log. Returns the exit code; None: Typer has to read these arguments."""
+    if arguments[:2] != ["log", "check"]:
+        return None
     given = arguments[2:]
     paths = [Path(argument) for argument in given if not argument.startswith("-")]
     flags = [argument for argument in given if argument.startswith("-")]
-    if arguments[:2] != ["log", "check"] or not paths or not set(flags) <= _CHECK_FLAGS.keys():
+    if not paths or not set(flags) <= _CHECK_FLAGS.keys():
         return None
     from .log_check import run_check
 

@@ -137,7 +137,7 @@ def in_this_process(arguments: tuple[str, ...]) -> subprocess.CompletedProcess[s
     handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGUSR1)}
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(ROOT)
-        patch.setattr(sys, "argv", ["rn50", *arguments])
+        patch.setattr(sys, "argv", ["rn50", *map(str, arguments)])
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
             try:
                 entry.main()
