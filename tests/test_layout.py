@@ -26,7 +26,7 @@ LARGEST_SHARE = 1 / 6
 PRODUCT_LINES = 35_000
 TEST_LINES = 26_900
 SCRIPT_LINES = 730
-"""Budgets, on the way to 28,500, 22,000 and 1,000. A higher one needs its reason in CHANGELOG.md."""
+"""Budgets, on the way to 28,500 and 22,000. To raise one, give its reason in CHANGELOG.md."""
 FUNCTION_LINES = 50
 SMALL_MODULE_LINES = 40
 PLUGINS = ("compliance/log_rules/", "train/kernels/", "__main__.py", "__init__.py")
