@@ -1,7 +1,7 @@
 """How ranks are started: a class a launcher, each of which turns a job into a command line.
 
-Their names are those of config/choices.py. `rn50 launch` takes the table below on this machine, within
-an allocation and in every scheduler's job script.
+Their names are those of config/choices.py. `rn50 launch` takes the table below on this machine,
+within an allocation and in every scheduler's job script.
 """
 
 from __future__ import annotations
