@@ -79,7 +79,7 @@ def run_rank(
     train: Callable[[RunContext, HostReads | None], None] | None = None,
 ) -> None:
     """Load the config, check it against the launcher's ranks, train. A failure goes to `report`
-    and ends the process. `train`: takes the place of training (`bench/thin_rank.py` has no
+    and ends the process. `train`: takes the place of training (`tests/lab/thin_rank.py` has no
     MXNet)."""
     # Before any library starts a thread: all of them inherit the mask, and one thread waits for
     # the signal, so that a main thread blocked inside MXNet or MPI cannot miss it.
