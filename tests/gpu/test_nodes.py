@@ -77,7 +77,8 @@ def test_sums_over_two_nodes_are_the_plain_sums(
     overrides: tuple[str, ...], limit: float, fake_environment: Path, root: Path, tmp_path: Path
 ) -> None:
     run_on_two_nodes(root / "tests" / "ranks" / "sum_body.py", tmp_path, *overrides)
-    assert float((tmp_path / "worst.txt").read_text()) < limit
+    of_sums, _ = map(float, (tmp_path / "worst.txt").read_text().split())
+    assert of_sums < limit  # the statistics' kernels compute nothing on the fake
     counts = reports(tmp_path)
     assert len(counts) == 4
     for each in counts:
