@@ -122,7 +122,7 @@ def submit(
 def _wanted(
     config: str | None, overrides: list[str] | None, system: str | None, resume: str | None
 ) -> tuple[Loaded, Last, list[str]]:
-    """The config, the submission that this one goes on with, and the overrides which the job's own
+    """The config, the submission that this one resumes, and the overrides which the job's own
     config.yaml does not have."""
     from ..config.recorded import JOB, load_named
     from ..launch.interrupted import find_interrupted

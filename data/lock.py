@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from filelock import LeaseCompromise, SoftFileLease
 
 LOCK, RANK_LOCK = ".lock", ".rank_0.lock"
-"""In the folder of a run: of whoever drives it, and of the rank that writes log and checkpoints."""
+"""The locks of a run's folder: that of its launcher, that of the rank which writes the log."""
 BEAT_S = 5.0
 STALE_S = 30.0
 _POLL_S = 0.2

@@ -141,7 +141,7 @@ def stopped(what: str, by: str, command: str, folder: Path | str = "", **details
     Args:
         what: a row of STOPS; `details` fill it.
         by: of `asked_by`.
-        command: what starts it again or goes on with it; empty: there is none.
+        command: what starts it again or resumes it; empty: there is none.
         folder: where what it made lies; empty: nothing is kept.
     """
     reason, advice = (text.format(by=by, **details) for text in STOPS[what])

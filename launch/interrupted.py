@@ -1,4 +1,4 @@
-"""What `rn50 submit --resume` goes on with: an interrupted job, or a run of `rn50 launch`."""
+"""What `rn50 submit --resume` resumes: an interrupted job, or a run of `rn50 launch`."""
 
 from __future__ import annotations
 

@@ -140,7 +140,7 @@ def _run_one(job: OpenJob, number: int, request: Request, run: Run, track: Track
 
 
 class ToDo(NamedTuple):
-    """A run that a job begins or goes on with."""
+    """A run that a job begins or resumes."""
 
     loaded: Loaded
     resumes: bool

@@ -44,7 +44,7 @@ class OpenJob:
         """Is it to go back into its queue?"""
 
     def run(self, number: int) -> Path:
-        """The folder of a run; of a job that goes on with a run of `rn50 launch`, its own."""
+        """The folder of a run; of a job that resumes a run of `rn50 launch`, its own."""
         return self.folder if is_run(self.folder) else self.folder / f"run_{number}"
 
     def checkpoints(self) -> set[Path]:

@@ -1,6 +1,6 @@
-"""One driver a run: `.lock` in its folder is held by whoever drives the run (`rn50 launch`, the
-steps of a job script), `.rank_0.lock` by the rank that writes log and checkpoints, which may
-outlive its driver by seconds. `rn50 train` by hand has no driver."""
+"""One process drives a run: it holds `.lock` in the run's folder (`rn50 launch`, the steps of a job
+script). The rank that writes log and checkpoints holds `.rank_0.lock` and may outlive it by
+seconds. `rn50 train` by hand has no driver."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ class Submission(NamedTuple):
 
 
 class Last(NamedTuple):
-    """The submission that another goes on with; its defaults: none."""
+    """The submission that another resumes; its defaults: none."""
 
     folder: Path | None = None
     scheduler: str | None = None
@@ -87,7 +87,7 @@ def submit(
     overrides: Sequence[str] = (),
 ) -> tuple[Submission, str]:
     """Submit from the job's folder; returns the job's id. `folder`: of an interrupted job or run
-    that this one goes on with, given `overrides`; None: a new one. Raises UserError: the
+    that this one resumes, given `overrides`; None: a new one. Raises UserError: the
     scheduler's command is missing or refuses."""
     if (
         scheduler in SCHEDULERS

@@ -216,7 +216,7 @@ def run_case(case: Case, data: Path, bound_s: float = DEATH_BOUND_S) -> Outcome:
             told = re.search(case.words, _in_order(folder) + out + err)
             message = f"(in order) {told[0] if told else case.words}"
         elif case.code == -9:
-            message = "(nobody left to say it)"
+            message = "(no process is left to print it)"
         said = out + err
         problems = list(_problems(case, folder, process.returncode, messages, said, err))
         if not stop_s <= case.wait_s + bound_s:

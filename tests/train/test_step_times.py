@@ -71,8 +71,8 @@ def test_the_engine_stamps_what_it_has_done() -> None:
     times.end_block()
     ms = times.all_ms()
     assert len(ms) == 7
-    share = ms[:, PHASES.index("backward")].sum() / ms[:, : len(PHASES)].sum()
-    assert share > 0.5
+    shares = ms[:, PHASES.index("backward")] / ms[:, : len(PHASES)].sum(axis=1)
+    assert np.median(shares) > 0.8  # of the steps: other work may delay one of them
     timeline = Timeline(3)
     times.add_profiled(timeline, later_s=100.0)
     names = [span["name"] for span in timeline.spans]
