@@ -246,13 +246,13 @@ class System(Section):
     )
     link_latency_s: Positive | None = default(
         None,
-        "Of the network between the nodes, for comm.algorithm auto; rn50 bench "
-        "allreduce measures it. null: Open MPI chooses.",
+        "Of the network between the nodes, for MPI's send buffers; rn50 bench allreduce "
+        "measures it. null: the kernel chooses.",
     )
     link_bytes_per_s: Positive | None = default(
         None,
-        "Of the network between the nodes, for comm.algorithm auto and MPI's send "
-        "buffers; rn50 bench allreduce measures it. null: Open MPI and the kernel choose.",
+        "Of the network between the nodes, for MPI's send buffers; rn50 bench allreduce "
+        "measures it. null: the kernel chooses.",
     )
     # No part of a run's digest: a new calibration of the machine makes no other config of the run,
     # and neither do accounts and queues.

@@ -35,7 +35,7 @@ _ROWS = (
     ("target", "{target}, evaluated after epochs {evaluated}"),
     ("division", "{division}, ruleset {ruleset}"),
     ("seed", "{seed}"),
-    ("allreduce", "{algorithm} {algorithm_reason}"),
+    ("allreduce", "{algorithm}"),
     ("memory", "{memory}"),
     ("time", "{predicted[text]}"),
     ("config check", "{check[verdict]}: {check[cause]}"),
@@ -63,11 +63,8 @@ def describe_launch(
     run, plan, name = loaded.run, build_plan(loaded.run), pick_launcher(launcher)
     here, system = here or Here.read(), run.system
     words: Sequence[str] = ()
-    algorithm, why = run.comm.algorithm, ""
     if not refusals(run, (LAUNCHERS[name].controller,)):
-        job, environment = build_job(run, name, command)
-        words = LAUNCHERS[name].command(job)
-        algorithm, why = environment.algorithm
+        words = LAUNCHERS[name].command(build_job(run, name, command)[0])
     data, missing = find_data(run.data, loaded.origins)
     return {
         "name": run.name,
@@ -85,8 +82,7 @@ def describe_launch(
         "division": run.division,
         "ruleset": run.ruleset,
         "seed": run.seed,
-        "algorithm": algorithm,
-        "algorithm_reason": why,
+        "algorithm": run.comm.algorithm,
         "memory_per_rank_bytes": rank_bytes(run),
         "predicted": _predicted(run),
         "check": check_whether_it_runs(check_config(loaded), run, here).to_dict(),

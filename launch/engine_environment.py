@@ -7,12 +7,7 @@ from typing import Literal, NamedTuple
 
 from ..config.errors import UserError
 from ..config.schema import Run
-from ..scaling.cost import fastest, torus_grid
-from ..scaling.groups import gradient_groups
-from ..scaling.layers import Shape, resnet50
-from ..scaling.machine import known_precisions
-from ..scaling.step import build, group_cost_s
-from ..scaling.topology import EAGER_BYTES, Link
+from ..scaling.cost import torus_grid
 from ..train.mpi_library import PRODUCTS, Family
 
 Backend = Literal["mpi", "gloo", "nccl"]
@@ -127,19 +122,11 @@ ENGINE_PREFIXES = (
 """What the engines read begins so; anything else of the environment is nobody's business."""
 
 
-class Choice(NamedTuple):
-    """What `comm.algorithm` means on this machine, and why, where it was left to us."""
-
-    name: str
-    reason: str = ""
-
-
 class Environment(NamedTuple):
-    """Variables to set, those that the user had set already (theirs win), and the algorithm."""
+    """Variables to set, and those that the user had set already: theirs win."""
 
     settings: dict[str, str]
     kept: dict[str, str]
-    algorithm: Choice = Choice("auto")
 
 
 def backend_of(run: Run, on_cpu: Controller) -> Backend:
@@ -164,8 +151,7 @@ def engine_environment(
         UserError: the backend does not offer the algorithm, or the ranks do not form its grid.
     """
     offered = algorithms_of(backend, mpi)
-    chosen = choose_algorithm(run, backend, controller, mpi)
-    algorithm = chosen.name.partition("(")[0]  # torus_2d(2x4): the grid is not theirs
+    algorithm = run.comm.algorithm.partition("(")[0]  # torus_2d(2x4): the grid is not theirs
     if algorithm not in offered:
         engine = backend if backend != "mpi" or mpi is None else PRODUCTS[mpi]
         raise UserError(
@@ -194,7 +180,7 @@ def engine_environment(
         name: present[name] for name in wanted if present.get(name, wanted[name]) != wanted[name]
     }
     settings = {name: value for name, value in wanted.items() if name not in kept}
-    return Environment(settings, kept, chosen)
+    return Environment(settings, kept)
 
 
 def _over_tcp(run: Run) -> dict[str, str]:
@@ -232,64 +218,3 @@ def _check_on_nccl(algorithm: str, nodes: int, controller: Controller) -> None:
             "comm.algorithm: a launcher of MPI (mpirun, srun) expected for hierarchical on nccl, "
             f"found {controller}"
         )
-
-
-TORUS_GAIN = 0.9
-"""NCCL tunes itself for each message; it is overruled where another way takes at most this part."""
-
-
-def choose_algorithm(
-    run: Run,
-    backend: Backend,
-    controller: Controller = "mpi",
-    mpi: Family | None = "openmpi",
-) -> Choice:
-    """`comm.algorithm`; for `auto` the one that the cost model of `scaling` finds cheapest.
-
-    Over MPI that needs `system.link_latency_s` and `system.link_bytes_per_s` and looks at the
-    algorithms that this MPI can be told to use (our torus pays three negotiations of Horovod where
-    they pay one; see docs/communication.md). On NCCL it needs the machine's `performance` and more
-    than one node. Without these, for a network other than ResNet, and on Gloo, auto is the engine's
-    own choice.
-    """
-    system, ranks = run.system, run.system.world_size
-    if run.comm.algorithm != "auto" or ranks == 1:
-        return Choice(run.comm.algorithm)
-    if run.model.network != "resnet":
-        return Choice("auto", "the engine's own choice")
-    message = message_bytes(run)
-    offered = [name for name in algorithms_of(backend, mpi) if name != "auto"]
-    flat = [name for name in offered if name != "torus_2d"]
-    if backend == "mpi" and flat and system.link_latency_s and system.link_bytes_per_s:
-        link = Link(system.link_latency_s, 1 / system.link_bytes_per_s, 0.0, EAGER_BYTES)
-        name = fastest(message, ranks, link, flat)
-        return Choice(
-            name,
-            f"{name} for messages of {message / 1e6:.1f} MB over {ranks} ranks at "
-            f"{link.alpha_s * 1e6:.0f} us and {system.link_bytes_per_s / 1e6:.0f} MB/s",
-        )
-    known = known_precisions(system.performance) if system.performance else []
-    if backend == "nccl" and known and system.nodes > 1:
-        if controller != "mpi":
-            offered.remove("hierarchical")  # _check_on_nccl
-        machine = build(system.name, system, known[0])  # messages cost the same in any of them
-        cost_s = {name: group_cost_s(machine, ranks, message, name)[1] for name in offered}
-        own_s = min(cost_s["ring"], cost_s["double_tree"])
-        name = min(cost_s, key=cost_s.__getitem__)
-        if cost_s[name] <= TORUS_GAIN * own_s:
-            return Choice(
-                name,
-                f"{name} for messages of {message / 1e6:.1f} MB over {ranks} ranks: "
-                f"{cost_s[name] * 1e3:.2f} ms, NCCL's own {own_s * 1e3:.2f} ms (model)",
-            )
-    return Choice("auto", "the engine's own choice")
-
-
-def message_bytes(run: Run) -> float:
-    """Size of a typical group of gradients on the wire."""
-    model, rule = run.model, run.comm.groups
-    shape = Shape(model.depth, model.width, run.data.crop_px, run.data.classes, model.stem)
-    sizes = [tensor.size for tensor in resnet50(shape)[1]]
-    groups = rule.count(",") + 1 if "," in rule else len(gradient_groups(rule, sizes))
-    half = model.dtype == "float16" or run.comm.gradient_dtype == "float16"
-    return sum(sizes) * (2 if half else 4) / groups

@@ -62,7 +62,6 @@ def describe_environment(
         "git": _git(),
         "launcher": launcher,
         "command": list(command),
-        "algorithm": environment.algorithm._asdict(),
         "variables": environment.settings,
         "variables_kept_from_user": environment.kept,
         "variables_present": read_engine_variables(os.environ),

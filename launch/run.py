@@ -278,8 +278,6 @@ def announce(plan: LaunchPlan) -> None:
     for note in (check_note(check_config(plan.loaded)), *notes_on(run)):
         if note:
             print(f"note: {note}", flush=True)
-    if environment.algorithm.reason:
-        print(f"comm.algorithm auto: {environment.algorithm.reason}", flush=True)
     settings = " ".join(f"{name}={value}" for name, value in sorted(environment.settings.items()))
     print(f"environment: {settings}", flush=True)
     for variable, value in environment.kept.items():

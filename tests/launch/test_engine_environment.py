@@ -10,7 +10,6 @@ from rn50.config.errors import UserError
 from rn50.config.load import load
 from rn50.launch.engine_environment import (
     ALGORITHMS,
-    choose_algorithm,
     engine_environment,
     torus_grid,
 )
@@ -95,25 +94,6 @@ def test_what_would_be_another_algorithm_is_refused(
     run = load(config, [*more, f"comm.algorithm={algorithm}", *others]).run
     with pytest.raises(UserError, match=f"comm.algorithm: .*{words}"):
         engine_environment(run, backend, {}, controller, mpi)
-
-
-@pytest.mark.parametrize("nodes", [1, 2, 512])
-@pytest.mark.parametrize("system", ["abci", "dgxa100", "dgx1"])
-def test_auto_never_chooses_what_is_refused(
-    system: str, nodes: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    overrides = [f"system={system}", f"system.nodes={nodes}", "comm.algorithm=auto"]
-    run = load("abci_2048_open", overrides).run
-    for controller in ("mpi", "gloo"):
-        engine_environment(run, "nccl", {}, controller)
-    # Also where the model finds nothing cheaper than the hierarchical one.
-    monkeypatch.setattr(
-        "rn50.launch.engine_environment.group_cost_s",
-        lambda _, __, ___, name: ([], {"hierarchical": 1.0, "torus_2d": 2.0}.get(name, 9.0)),
-    )
-    several = nodes > 1
-    assert choose_algorithm(run, "nccl").name == ("hierarchical" if several else "auto")
-    assert choose_algorithm(run, "nccl", "gloo").name == ("torus_2d" if several else "auto")
 
 
 def test_every_algorithm_of_the_table_is_set() -> None:
