@@ -10,7 +10,6 @@ import typer
 
 from ..config.errors import UserError
 from ..config.leaves import yaml_value
-from ..launch.ending import config_checked
 from .console import (
     EXIT_BAD,
     TYPER_OPTIONS,
@@ -106,8 +105,6 @@ def config_check(
             say(f"  {finding.severity:7} {finding.rule}: {finding.message}")
         facts = [(key, yaml_value(value)) for key, value in result.facts.items()]
         print_table(("", ""), facts, free=(1,))
-        words = [config, *(("--system", system) if system else ()), *(overrides or [])]
-        print(f"\n{config_checked(result, words, loaded.run.system.nodes).line}")
     if result.verdict == "FAIL" or (strict and result.verdict != "PASS"):
         raise typer.Exit(EXIT_BAD)
 

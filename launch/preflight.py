@@ -22,7 +22,6 @@ from ..config.reading import read_text
 from ..config.schema import Run
 from ..train.capabilities import check_supported, decodes_on_gpu
 from ..train.gpu import Gpus, check_capability, check_machine, read_gpus
-from .ending import CANNOT_RUN_HERE
 from .engine_environment import Controller, backend_of, engine_environment
 from .environment_record import mxnet_distribution
 from .launchers import LAUNCHERS, family_here
@@ -30,6 +29,8 @@ from .verdict import target_note
 
 CANNOT_RUN = ("MLP061", "cannot-run")
 """Id of what `config check` finds of any machine."""
+CANNOT_RUN_HERE = ("MLP062", "cannot-run-here")
+"""Of what it notes of this machine alone."""
 
 
 class Here(NamedTuple):

@@ -31,6 +31,7 @@ from ..report.runs import RUN
 from ..train.checkpoint import Checkpoint
 from ..train.seeding import draw_seed
 from .ending import (
+    START_AGAIN,
     Ending,
     Failed,
     Stopped,
@@ -38,7 +39,6 @@ from .ending import (
     rank_failed,
     run_ended,
     run_stopped,
-    stopped,
 )
 from .engine_environment import Environment
 from .environment_record import describe_environment
@@ -125,7 +125,8 @@ def launch(loaded: Loaded, track: Tracker, options: Options) -> dict[str, Any]:
             return conclude(plan.run, plan.folder, options)
         except KeyboardInterrupt as stop:
             command = f"rn50 log check {shlex.quote(str(plan.folder))}"
-            raise Stopped(stopped("check", asked_by(stop), command, plan.folder)) from None
+            reason = f"stopped by {asked_by(stop)} after the run had ended, while it was checked"
+            raise Stopped(Ending(reason, str(plan.folder), "check it with", command)) from None
 
 
 def prepare(loaded: Loaded, track: Tracker, options: Options) -> LaunchPlan:
@@ -157,8 +158,9 @@ def _image_set(loaded: Loaded, track: Tracker, again: str) -> Manifest:
     try:
         return prepare_data(loaded.run.data, noted, loaded.origins)
     except KeyboardInterrupt as stop:
-        path = loaded.run.data.path
-        raise Stopped(stopped("data", asked_by(stop), again, path, doing=doing)) from None
+        reason = f"stopped by {asked_by(stop)} while {doing}"
+        advice = START_AGAIN if again else ""
+        raise Stopped(Ending(reason, loaded.run.data.path, advice, again)) from None
 
 
 def run_attempts(plan: LaunchPlan) -> None:
@@ -312,7 +314,7 @@ def conclude(run: Run, out: Path, options: Options) -> dict[str, Any]:
     if repeat is not None:
         result["repeats"] = repeat._asdict()
     again, launcher = options.again, options.launcher
-    ending = run_ended(result, out, again, launcher, length=run.schedule.length)
+    ending = run_ended(result, out, again, launcher)
     result |= ending.to_dict()
     write_json(out / "result.json", result)
     for line in verdict_lines(run, check, result, out):
