@@ -63,7 +63,6 @@ LAUNCHERS = {
     "hydra": "MPICH and Intel MPI",
     "jsrun": "LSF on IBM's machines",
     "pals": "HPE Cray PALS",
-    "aprun": "Cray ALPS",
 }
 SCHEDULERS = {
     "slurm": "Slurm",

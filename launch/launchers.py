@@ -205,21 +205,9 @@ class Pals(Launcher):
         return [*tokens, "--cpu-bind", "none", *job.command]
 
 
-class Aprun(Launcher):
-    """The launcher of Cray's older machines (ALPS), and PALS's stand-in for it."""
-
-    name, program, product = "aprun", "aprun", "Cray"
-    families = ("cray", "mpich")
-
-    def command(self, job: Job) -> list[str]:
-        tokens = ["aprun", "-n", str(job.ranks), "-N", str(job.ranks_per_node)]
-        cores = str(job.cores_per_node // job.ranks_per_node)
-        return [*tokens, "-d", cores, "-cc", "none", *job.command]
-
-
 LAUNCHERS: dict[str, Launcher] = {
     launcher.name: launcher
-    for launcher in (OpenMpi(), Horovodrun(), Srun(), Hydra(), Jsrun(), Pals(), Aprun())
+    for launcher in (OpenMpi(), Horovodrun(), Srun(), Hydra(), Jsrun(), Pals())
 }
 OF_FAMILY: dict[Family, str] = {
     **dict.fromkeys(MPICH_ABI, "hydra"),
@@ -290,16 +278,10 @@ def pick_pmi(listed: Sequence[str], family: Family | None) -> str:
     return found or wanted[0]
 
 
-def read_pmi_list(text: str) -> tuple[str, ...]:
-    """The names in the output of `srun --mpi=list`, which older ones begin with `srun: `."""
-    return tuple(re.findall(r"^(?:srun: )?\s*([a-z]\w*)\s*$", text, re.M))
-
-
-def _listed_pmi() -> tuple[str, ...]:
-    if not LAUNCHERS["srun"].is_installed():
-        return ()
+def listed_pmi() -> list[str]:
+    """The names that `srun --mpi=list` prints; older ones begin with `srun: `."""
     done = subprocess.run(["srun", "--mpi=list"], capture_output=True, text=True, check=False)
-    return read_pmi_list(done.stdout + done.stderr)
+    return re.findall(r"^(?:srun: )?\s*([a-z]\w*)\s*$", done.stdout + done.stderr, re.M)
 
 
 def family_here() -> Family | None:
@@ -340,5 +322,6 @@ def build_job(
         hosts = allocated_hosts()[: system.nodes]
     job = Job.of(run, command)
     if launcher == "srun":
-        job = job._replace(pmi=pick_pmi(_listed_pmi(), family))
+        listed = listed_pmi() if LAUNCHERS["srun"].is_installed() else ()
+        job = job._replace(pmi=pick_pmi(listed, family))
     return job._replace(environment=variables, hosts=hosts, as_root=os.geteuid() == 0), environment

@@ -46,7 +46,7 @@ from .failure import Evidence, explain_failure, read_failures
 from .host_limits import read_limits
 from .launchers import LAUNCHERS, Job, build_job, pick_launcher
 from .nodes_left import on_nodes_left
-from .preflight import notes_on, refusals, refuse
+from .preflight import refusals, refuse
 from .resume import begin_attempt, close_attempt, is_hopeless, with_ranks
 from .run_files import give_back, new_run_folder, reserve
 from .run_lock import driven_by_another, hold_run
@@ -268,8 +268,8 @@ def warnings_in(out: Path) -> list[str]:
 
 
 def announce(plan: LaunchPlan) -> None:
-    """Print what is about to run, on what, and what the engines read: ours, and the user's own."""
-    run, steps, environment = plan.run, build_plan(plan.run), plan.environment
+    """Print what is about to run, on what, and which settings the user's environment overrides."""
+    run, steps = plan.run, build_plan(plan.run)
     print(
         f"{run.name}: {steps.ranks} ranks by {plan.launcher}, global batch "
         f"{steps.global_batch_size}, up to {steps.epochs} epochs of {steps.steps_per_epoch:g} "
@@ -277,12 +277,9 @@ def announce(plan: LaunchPlan) -> None:
         flush=True,
     )
     print(f"data: {describe_data(run.data, plan.manifest)}", flush=True)
-    for note in (check_note(check_config(plan.loaded)), *notes_on(run)):
-        if note:
-            print(f"note: {note}", flush=True)
-    settings = " ".join(f"{name}={value}" for name, value in sorted(environment.settings.items()))
-    print(f"environment: {settings}", flush=True)
-    for variable, value in environment.kept.items():
+    if note := check_note(check_config(plan.loaded)):
+        print(f"note: {note}", flush=True)
+    for variable, value in plan.environment.kept.items():
         print(f"kept from your environment: {variable}={value}", flush=True)
 
 

@@ -6,7 +6,6 @@ import ctypes
 import json
 import os
 import re
-import resource
 import signal
 import subprocess
 import tempfile
@@ -20,7 +19,7 @@ from typing import IO
 
 import psutil
 
-from ..config.atomic import write_file, write_json
+from ..config.atomic import write_file
 from ..config.errors import UserError
 from ..config.schema import Run
 from ..train.heartbeat import SCRATCH_ENV
@@ -66,12 +65,7 @@ def run_job(job: Job, launcher: str, out: Path, run: Run | None = None) -> None:
     with _scratch(watchdog, one_machine=one_machine) as added:
         job = job._replace(environment={**job.environment, **added})
         grace_s = run.limits.grace_s if run else 0.0
-        begun_cpu_s = time.process_time()
-        try:
-            run_watched(LAUNCHERS[launcher].command(job), job.environment, out, watchdog, grace_s)
-        finally:
-            if watchdog is not None:
-                _write_use(out, job.ranks, watchdog, time.process_time() - begun_cpu_s)
+        run_watched(LAUNCHERS[launcher].command(job), job.environment, out, watchdog, grace_s)
 
 
 def run_watched(
@@ -134,20 +128,6 @@ def _orphans_become_children() -> Iterator[None]:
         yield
     finally:
         libc.prctl(_PR_SET_CHILD_SUBREAPER, 0)
-
-
-def _write_use(out: Path, ranks: int, watchdog: Watchdog, cpu_s: float) -> None:
-    """launcher.json: what this process needed for its ranks."""
-    use = {
-        "ranks": ranks,
-        "connected_s": watchdog.connected_s,
-        "messages": watchdog.messages,
-        "cpu_s": cpu_s,
-        "watchdog_cpu_s": watchdog.cpu_s,
-        "memory_peak_bytes": 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss,
-    }
-    with suppress(OSError):  # a full disk, a folder that is gone: it ends for another reason
-        write_json(out / "launcher.json", use)
 
 
 def _explain(

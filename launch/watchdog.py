@@ -97,12 +97,7 @@ class Watchdog:
         self.lost: dict[str, Any] | None = None
         """The first rank whose process ended without a word, and where it was."""
         self._lost_s = 0.0
-        self.connected_s: float | None = None
-        """From the start until every rank had connected."""
-        self.messages = 0
-        """Of all ranks."""
-        self.cpu_s = 0.0
-        """Of the thread, up to its last look."""
+        self._compared = False
         self.failed_rank: dict[str, Any] | None = None
         """The job must end because of this rank."""
         self._thread = threading.Thread(target=self._listen, name="watchdog", daemon=True)
@@ -146,7 +141,6 @@ class Watchdog:
             # A look goes over all ranks: one a message would be their square.
             if time.monotonic() >= next_look_s:
                 self._evaluate(self._clock())
-                self.cpu_s = time.thread_time()
                 next_look_s = time.monotonic() + _TICK_S
 
     def _accept(self) -> None:
@@ -182,7 +176,6 @@ class Watchdog:
 
     def _handle(self, status: RankStatus, message: Mapping[str, Any]) -> None:
         now_s = self._clock()
-        self.messages += 1
         if status.rank is None:
             if not secrets.compare_digest(str(message["token"]), self._token):
                 raise ValueError
@@ -190,8 +183,8 @@ class Watchdog:
             status.identity = str(message["identity"])
             self._statuses[status.rank] = status
             self._missing.discard(status.rank)
-            if not self._missing and self.connected_s is None:
-                self.connected_s = now_s - self._start_s
+            if not self._missing and not self._compared:
+                self._compared = True
                 self._compare_identities()
             if self._stop_sent:  # to those that were there
                 self._reply(status, b"stop\n")
