@@ -27,14 +27,13 @@ _RESUME = "rn50 launch --resume"
 
 
 class Ending(NamedTuple):
-    """Why a command ended, where what it made lies, and what to do next."""
+    """Why a command ended, the folder of what it made, and what to do next: advice in words, then
+    a command, `rn50 ...` where it is ours."""
 
     reason: str
     folder: str = ""
     advice: str = ""
-    """In words, before the command."""
     next: str = ""
-    """A command, `rn50 ...` where it is ours; empty: there is none."""
 
     @property
     def line(self) -> str:
@@ -183,14 +182,10 @@ def job_ended(scheduler: str, job: str, code: int, folder: Path, last: Mapping[s
     return Ending(reason, str(folder), advice, command)
 
 
-def sweep_ended(
-    states: Mapping[str, int], best: int | None, folder: Path, *, again: str, report_only: bool
-) -> Ending:
-    """A sweep that came to its end, or a look at one that has not. `states`: how many trials are
-    complete, pruned, fail, running. `best`: number of the best trial; None: none is complete."""
+def sweep_ended(states: Mapping[str, int], best: int | None, folder: Path) -> Ending:
+    """A sweep that came to its end. `states`: how many trials are complete, pruned, fail, running.
+    `best`: number of the best trial; None: none is complete."""
     reason = "trials: " + (", ".join(f"{n} {state}" for state, n in states.items()) or "none yet")
-    if report_only and states.get("running"):
-        return Ending(reason, str(folder), GO_ON, again)
     if best is None:
         return Ending(f"no trial came to its end; {reason}", str(folder))
     command = shlex.join(["rn50", "launch", str(folder / "best.yaml")])

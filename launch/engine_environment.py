@@ -15,7 +15,6 @@ Controller = Literal["mpi", "gloo"]
 """What coordinates Horovod's processes, whatever moves the gradients."""
 
 _SEGMENT_BYTES = 1 << 20
-_SEND_BUFFER_BYTES = 64 << 10
 
 
 def _tuned(**choices: str) -> dict[str, str]:
@@ -108,7 +107,9 @@ SETTINGS: dict[Backend, dict[str, str]] = {
 # Ranks share cores here: a rank that waits gives its core away instead of spinning. MVAPICH would
 # bind each rank, with all of its threads, to one core.
 _SHARING: dict[Family | None, dict[str, str]] = {
-    "openmpi": {"OMPI_MCA_mpi_yield_when_idle": "1"},
+    # Over TCP it sends and never puts: puts make exchanges between two ranks nearly half duplex
+    # (25 MB, 4 ranks, 200 Mbit/s, recursive halving/doubling: 2.6 s against 1.7 s).
+    "openmpi": {"OMPI_MCA_mpi_yield_when_idle": "1", "OMPI_MCA_btl_tcp_flags": "1"},
     "spectrum": {"OMPI_MCA_mpi_yield_when_idle": "1"},
     "mpich": {"MPIR_CVAR_POLLS_BEFORE_YIELD": "1"},
     "mvapich": {"MV2_ENABLE_AFFINITY": "0"},
@@ -173,29 +174,12 @@ def engine_environment(
         **offered[algorithm],
     }
     if backend == "mpi":
-        wanted |= _SHARING.get(mpi, {}) | (_over_tcp(run) if mpi == "openmpi" else {})
+        wanted |= _SHARING.get(mpi, {})
     # The machine's own settings know best what it needs.
     wanted |= dict(setting.split("=", 1) for setting in run.system.job.environment)
-    kept = {
-        name: present[name] for name in wanted if present.get(name, wanted[name]) != wanted[name]
-    }
+    kept = {name: present[name] for name in wanted if present.get(name) not in (None, wanted[name])}
     settings = {name: value for name, value in wanted.items() if name not in kept}
     return Environment(settings, kept)
-
-
-def _over_tcp(run: Run) -> dict[str, str]:
-    """Open MPI over TCP sends and never puts: puts make exchanges between two ranks nearly half
-    duplex (25 MB, 4 ranks, 200 Mbit/s, recursive halving/doubling: 2.6 s against 1.7 s).
-
-    A socket's send buffer takes no more than two round trips carry: what lies there at the end of a
-    step shares the link with the next step's message to another rank, and its receiver waits (as
-    above: 1.93 s with the kernel's buffers, 1.61 s with 64 KiB; docs/communication.md).
-    """
-    settings = {"OMPI_MCA_btl_tcp_flags": "1"}
-    if run.system.link_latency_s and run.system.link_bytes_per_s:
-        in_flight = round(4 * run.system.link_latency_s * run.system.link_bytes_per_s)
-        settings["OMPI_MCA_btl_tcp_sndbuf"] = str(max(_SEND_BUFFER_BYTES, in_flight))
-    return settings
 
 
 def algorithms_of(backend: Backend, mpi: Family | None) -> Mapping[str, dict[str, str]]:

@@ -12,8 +12,8 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ..config.reading import read_object
-from .host_limits import NO_MEMORY, Limits, shortages
+from ..config.reading import read_ends, read_object
+from .host_limits import NO_MEMORY, Limits, read_limits, shortages
 
 PROCESS_EXITED = "its process is gone"
 """The reason of a rank whose process ended before it reported one."""
@@ -74,22 +74,22 @@ _TEMPLATE = "rank {rank} on {host} failed in {phase} at step {step}: {reason}"
 
 
 class Evidence(NamedTuple):
-    """What is known of a job that failed."""
+    """What is known of a job that failed.
+
+    `failures`: of `read_failures`. `stderr`: of launcher and ranks. `code`: the launcher's exit
+    code. `lost`: the rank that the watchdog found gone, silent or without progress, and where it
+    was. `not_connected`: ranks that had not reached the watchdog: it can only have seen what
+    followed. `out_of_memory`: the kernel has killed a process here meanwhile. `limits`: of this
+    machine.
+    """
 
     failures: Sequence[Mapping[str, Any]]
-    """Of `read_failures`."""
     stderr: str
-    """What launcher and ranks wrote there."""
     code: int
-    """The launcher's exit code."""
     lost: Mapping[str, Any] | None = None
-    """The rank that the watchdog found gone, silent or without progress, and where it was."""
     not_connected: Collection[int] = ()
-    """Ranks that had not reached the watchdog: it can only have seen what followed."""
     out_of_memory: bool = False
-    """The kernel has killed a process here meanwhile."""
     limits: Limits | None = None
-    """Of this machine, as its ranks had them."""
 
 
 def read_failures(out: Path) -> list[dict[str, Any]]:
@@ -118,6 +118,12 @@ def explain_failure(evidence: Evidence) -> str:
     return f"{why} ({short})" if short else why
 
 
+def explain_folder(out: Path, code: int) -> str:
+    """The same of a run that is over, by what it left in its folder `out`."""
+    text = read_ends(out / "stderr.log")
+    return explain_failure(Evidence(read_failures(out), text, code, limits=read_limits()))
+
+
 def _reported(evidence: Evidence) -> str:
     """The first reason that a rank gave itself and that no other rank caused."""
     for failure in evidence.failures:
@@ -140,7 +146,8 @@ def _killed(evidence: Evidence) -> str:
     lost, away = _lost(evidence), evidence.not_connected
     ends = list(_ends(evidence.stderr, lost))
     for rank, number in sorted(ends, key=lambda end: end[0] not in away):
-        killed = f"killed by {_signal_name(number)}"
+        known = number in set(signal.Signals)
+        killed = f"killed by {signal.Signals(number).name if known else f'signal {number}'}"
         if evidence.out_of_memory and number == signal.SIGKILL:
             killed += " (the kernel was out of memory)"
         if number == signal.SIGBUS:
@@ -212,10 +219,3 @@ def crash_message(rank: int, stderr: str) -> str:
     if memory:
         words.append(f"memory was short: {memory[0]}")
     return f" ({'; '.join(words)})" if words else ""
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"

@@ -35,19 +35,18 @@ _PATHS = ("PATH", "LD_LIBRARY_PATH", "PYTHONPATH")
 
 
 class Job(NamedTuple):
-    """What to start: `command` once for each rank, with `environment` on every node."""
+    """What to start: `command` once for each rank, with `environment` on every node. `hosts`: of
+    the allocation, where a launcher has to be told. `pmi`: of `pick_pmi`."""
 
     command: Sequence[str]
     ranks: int
     ranks_per_node: int
     environment: Mapping[str, str] = {}
     hosts: Sequence[str] = ()
-    """Of the allocation, where a launcher has to be told; empty: it asks the scheduler itself."""
     cores_per_node: int = 1
     gpus_per_node: int = 0
     as_root: bool = False
     pmi: str = "pmix"
-    """What srun is to offer the ranks to find each other by: a name of `srun --mpi=list`."""
 
     @classmethod
     def of(cls, run: Run, command: Sequence[str]) -> Job:
@@ -72,17 +71,16 @@ class Job(NamedTuple):
 
 
 class Launcher:
-    """Base of all launchers."""
+    """Base of all launchers. `controller`: what coordinates Horovod's processes.
+    `may_start_elsewhere`: ranks of one node may run on another machine than the one that starts
+    them. `families`: whose MPI it can join the ranks of."""
 
     name: ClassVar[str]
     program: ClassVar[str]
     product: ClassVar[str]
     controller: ClassVar[Controller] = "mpi"
-    """What coordinates Horovod's processes."""
     may_start_elsewhere: ClassVar[bool] = False
-    """Ranks of one node may run on another machine than the one that starts them."""
     families: ClassVar[tuple[Family, ...]] = tuple(PRODUCTS)
-    """Whose MPI it can join the ranks of."""
 
     def command(self, job: Job) -> list[str]:
         """The command line that starts `job`."""
@@ -128,15 +126,26 @@ class Hydra(Launcher):
 
     name, program, product = "hydra", "mpiexec.hydra", "MPICH"
     families = MPICH_ABI
+    options: ClassVar[tuple[str, ...]] = ("-ppn", "-hosts", "-bind-to", "-genvlist")
+    """For ranks a node, hosts, binding and the variables to export."""
 
     def command(self, job: Job) -> list[str]:
-        tokens = ["mpiexec.hydra", "-n", str(job.ranks), "-ppn", str(job.ranks_per_node)]
+        per_node, hosts, binding, *export = self.options
+        tokens = [self.program, "-n", str(job.ranks), per_node, str(job.ranks_per_node)]
         if job.hosts:
-            tokens += ["-hosts", ",".join(job.hosts)]
-        tokens += ["-bind-to", "none"]
-        if job.environment:
-            tokens += ["-genvlist", ",".join(sorted(job.environment))]
+            tokens += [hosts, ",".join(job.hosts)]
+        tokens += [binding, "none"]
+        if export and job.environment:
+            tokens += [*export, ",".join(sorted(job.environment))]
         return [*tokens, *job.command]
+
+
+class Pals(Hydra):
+    """HPE Cray's own mpiexec, within an allocation of PBS; it takes the whole environment along."""
+
+    name, program, product = "pals", "mpiexec", "HPE Cray PALS"
+    families = ("cray", "mpich")
+    options = ("--ppn", "--hosts", "--cpu-bind")
 
 
 class Horovodrun(Launcher):
@@ -190,19 +199,6 @@ class Jsrun(Launcher):
         if job.gpus_per_node:
             tokens += ["-g", str(job.gpus_per_node)]
         return [*tokens, "-b", "none", *job.command]
-
-
-class Pals(Launcher):
-    """HPE Cray's own mpiexec, within an allocation of PBS; it takes the whole environment along."""
-
-    name, program, product = "pals", "mpiexec", "HPE Cray PALS"
-    families = ("cray", "mpich")
-
-    def command(self, job: Job) -> list[str]:
-        tokens = ["mpiexec", "-n", str(job.ranks), "--ppn", str(job.ranks_per_node)]
-        if job.hosts:
-            tokens += ["--hosts", ",".join(job.hosts)]
-        return [*tokens, "--cpu-bind", "none", *job.command]
 
 
 LAUNCHERS: dict[str, Launcher] = {
@@ -266,16 +262,10 @@ def _check_family(launcher: Launcher, library: MpiLibrary | None) -> None:
 
 
 def pick_pmi(listed: Sequence[str], family: Family | None) -> str:
-    """What srun is to offer ranks of `family`, out of what it has. Raises UserError: nothing that
-    they speak. `listed`: by `srun --mpi=list`; empty: unknown."""
+    """What srun is to offer ranks of `family`, out of what it has. `listed`: by `srun --mpi=list`;
+    empty: unknown."""
     wanted = _PMI[family or "openmpi"]
-    found = next((name for name in wanted if name in listed), None)
-    if found is None and listed:
-        raise UserError(
-            f"srun --mpi=list: {' or '.join(wanted)} expected for "
-            f"{PRODUCTS[family] if family else 'MPI'}, found {', '.join(listed)}"
-        )
-    return found or wanted[0]
+    return next((name for name in wanted if name in listed), wanted[0])
 
 
 def listed_pmi() -> list[str]:

@@ -34,7 +34,7 @@ class RankStatus:
     def __init__(self, connection: socket.socket, now_s: float) -> None:
         self.connection = connection
         self.buffer = b""
-        self.rank: int | None = None
+        self.rank = -1
         self.host = ""
         self.identity = ""
         self.place: tuple[str, int, str] = ("start", 0, "")
@@ -47,25 +47,15 @@ class RankStatus:
         return phase in _JOINING or at.endswith(IN_ENGINE_SUFFIX)
 
     def report(self, reason: str) -> dict[str, Any]:
-        phase, step, _ = self.place
-        return {
-            "rank": self.rank,
-            "host": self.host,
-            "phase": phase,
-            "step": step,
-            "reason": reason,
-        }
+        """As a rank itself reports a failure."""
+        place = {"phase": self.place[0], "step": self.place[1]}
+        return {"rank": self.rank, "host": self.host, **place, "reason": reason}
 
 
 class Watchdog:
-    """Listens in a thread. Read `failed_rank`, `failures` and `lost` at any time.
-
-    Args:
-        settings: the config's watchdog section.
-        ranks: how many will report.
-        one_machine: listen on this machine's own address alone.
-        clock: monotonic, in seconds.
-    """
+    """Listens in a thread, on one machine on its own address alone. To be read at any time:
+    `failures` (what ranks reported of their own end, in this order), `lost` (the first rank whose
+    process ended without a word, and where it was), `failed_rank` (for which the job must end)."""
 
     def __init__(
         self,
@@ -80,10 +70,8 @@ class Watchdog:
         self._clock = clock
         self._start_s = self._evaluated_s = clock()
         self._token = secrets.token_hex(16)
-        self._listener = socket.create_server(
-            ("127.0.0.1" if one_machine else "", 0), backlog=4096, reuse_port=False
-        )
         self._host = "127.0.0.1" if one_machine else socket.gethostname()
+        self._listener = socket.create_server((self._host if one_machine else "", 0), backlog=4096)
         raise_open_files()  # a connection for every rank
         self._listener.setblocking(False)
         self._selector = selectors.DefaultSelector()
@@ -93,25 +81,20 @@ class Watchdog:
         self._stop_sent = False
         self._stop_wanted = False
         self.failures: list[dict[str, Any]] = []
-        """What ranks reported of their own end, in this order."""
         self.lost: dict[str, Any] | None = None
-        """The first rank whose process ended without a word, and where it was."""
         self._lost_s = 0.0
         self._compared = False
         self.failed_rank: dict[str, Any] | None = None
-        """The job must end because of this rank."""
         self._thread = threading.Thread(target=self._listen, name="watchdog", daemon=True)
         self._thread.start()
 
     @property
     def environment(self) -> dict[str, str]:
-        """What the ranks need to know."""
         port = self._listener.getsockname()[1]
         return {WATCHDOG_ENV: f"{self._host}:{port}:{self._token}"}
 
     @property
     def not_connected(self) -> frozenset[int]:
-        """Ranks that have not connected yet."""
         return frozenset(self._missing)
 
     def request_stop(self) -> None:
@@ -176,7 +159,7 @@ class Watchdog:
 
     def _handle(self, status: RankStatus, message: Mapping[str, Any]) -> None:
         now_s = self._clock()
-        if status.rank is None:
+        if status.rank < 0:
             if not secrets.compare_digest(str(message["token"]), self._token):
                 raise ValueError
             status.rank, status.host = int(message["rank"]), str(message["host"])[:100]
@@ -222,13 +205,13 @@ class Watchdog:
 
     def _unregister(self, status: RankStatus) -> None:
         """Its end has been explained; whatever it does now is no news."""
-        self._statuses.pop(status.rank if status.rank is not None else -1, None)
+        self._statuses.pop(status.rank, None)
 
     def _on_disconnect(self, status: RankStatus) -> None:
         if status.connection.fileno() != -1:
             self._selector.unregister(status.connection)
             status.connection.close()
-        if self._statuses.get(status.rank if status.rank is not None else -1) is status:
+        if self._statuses.get(status.rank) is status:
             self._unregister(status)
             if self.lost is None:
                 self.lost = status.report(PROCESS_EXITED)

@@ -16,8 +16,6 @@ from rn50.launch.engine_environment import (
 from rn50.train.mpi_library import PRODUCTS
 
 GPUS = ["system=dgxa100", "system.scheduler=local"]
-LINK = ("system.link_latency_s=0.005", "system.link_bytes_per_s=25e6")
-FAST_LINK = ("system.link_latency_s=1e-6", "system.link_bytes_per_s=1e9")
 OWN = "system.job.environment=[OMP_NUM_THREADS=5, 'NCCL_IB_HCA==mlx5_0,mlx5_1']"
 ONE_NODE, TWO_NODES = "system.nodes=1", "system.nodes=2"
 
@@ -36,12 +34,10 @@ def settings(config: str, *overrides: str, backend: Any = "mpi") -> dict[str, st
             "nccl",
             {"MXNET_EXEC_BULK_EXEC_MAX_NODE_TRAIN_FWD": "999", "CUDA_MODULE_LOADING": "LAZY"},
         ),
-        ("smoke", (), "mpi", {"CUDA_MODULE_LOADING": None, "OMPI_MCA_btl_tcp_sndbuf": None}),
+        ("smoke", (), "mpi", {"CUDA_MODULE_LOADING": None}),
         ("dgxa100_8", ("deterministic=true",), "nccl", {"MXNET_ENFORCE_DETERMINISM": "1"}),
         ("dgxa100_8", (), "nccl", {"MXNET_ENFORCE_DETERMINISM": None}),
         ("smoke", ("deterministic=true",), "mpi", {"MXNET_ENFORCE_DETERMINISM": None}),
-        ("smoke", LINK, "mpi", {"OMPI_MCA_btl_tcp_sndbuf": "500000"}),  # two round trips
-        ("smoke", FAST_LINK, "mpi", {"OMPI_MCA_btl_tcp_sndbuf": "65536"}),
         ("quick", (OWN,), "mpi", {"OMP_NUM_THREADS": "5", "NCCL_IB_HCA": "=mlx5_0,mlx5_1"}),
         (
             "abci_2048_open",
