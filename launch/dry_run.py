@@ -25,11 +25,7 @@ def describe_launch(
     loaded: Loaded, launcher: str | None, command: Sequence[str], *, resume: Path | None = None
 ) -> dict[str, Any]:
     """What `rn50 launch` would do, a text a row, and in `problems` why it would refuse to.
-
-    Args:
-        command: what one rank is started with.
-        resume: the folder of the run that would go on.
-    """
+    `command`: what one rank is started with. `resume`: the folder of the run that would go on."""
     run, plan, name = loaded.run, build_plan(loaded.run), pick_launcher(launcher)
     system, memory = run.system, rank_bytes(run)
     words: Sequence[str] = ()

@@ -104,13 +104,8 @@ def rank_failed(
     *,
     hopeless: bool = False,
 ) -> Ending:
-    """A run of which a rank failed.
-
-    Args:
-        again: the command that started it; None: `rn50 launch` with its config.yaml.
-        launcher: the one that was asked for by name.
-        hopeless: it would fail again from its checkpoint.
-    """
+    """A run of which a rank failed. `again`: the command that started it; None: `rn50 launch` with
+    its config.yaml. `launcher`: asked for by name. `hopeless`: it would fail there again."""
     if hopeless:
         advice = "to go on would end there again; try a lower optimizer.base_lr or a longer "
         return Ending(reason, str(folder), f"{advice}schedule.warmup")

@@ -142,16 +142,10 @@ def engine_environment(
     controller: Controller = "mpi",
     mpi: Family | None = "openmpi",
 ) -> Environment:
-    """The engines' environment for `run`, given what is `present` already.
-
-    Args:
-        controller: the launcher's, which on NCCL decides too what there is to choose from.
-        mpi: whose MPI Horovod was linked to; None: that is not known.
-
-    Raises:
-        UserError: the backend does not offer the algorithm, or the ranks do not form its grid.
-    """
-    offered = algorithms_of(backend, mpi)
+    """The engines' environment for `run`, given what is `present` already. `mpi`: whose MPI Horovod
+    was linked to; None: that is not known. Raises UserError: the backend does not offer the
+    algorithm, or the ranks do not form its grid."""
+    offered = ALGORITHMS[backend if backend != "mpi" or mpi is None else mpi]
     algorithm = run.comm.algorithm.partition("(")[0]  # torus_2d(2x4): the grid is not theirs
     if algorithm not in offered:
         engine = backend if backend != "mpi" or mpi is None else PRODUCTS[mpi]
@@ -180,11 +174,6 @@ def engine_environment(
     kept = {name: present[name] for name in wanted if present.get(name) not in (None, wanted[name])}
     settings = {name: value for name, value in wanted.items() if name not in kept}
     return Environment(settings, kept)
-
-
-def algorithms_of(backend: Backend, mpi: Family | None) -> Mapping[str, dict[str, str]]:
-    """`comm.algorithm` -> settings, for each that what moves the gradients offers."""
-    return ALGORITHMS[backend if backend != "mpi" or mpi is None else mpi]
 
 
 def _check_on_nccl(algorithm: str, nodes: int, controller: Controller) -> None:

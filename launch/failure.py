@@ -100,11 +100,8 @@ def read_failures(out: Path) -> list[dict[str, Any]]:
 
 
 def _is_failure(found: Mapping[str, Any]) -> bool:
-    texts = (found.get(key) for key in ("host", "phase", "reason"))
-    numbers = (found.get(key) for key in ("rank", "step"))
-    return all(isinstance(text, str) for text in texts) and all(
-        isinstance(number, int) for number in numbers
-    )
+    kinds = {"host": str, "phase": str, "reason": str, "rank": int, "step": int}
+    return all(isinstance(found.get(key), kind) for key, kind in kinds.items())
 
 
 def explain_failure(evidence: Evidence) -> str:
@@ -113,9 +110,8 @@ def explain_failure(evidence: Evidence) -> str:
     detectors = (_reported, _found_by_watchdog, _killed, _gone, _secondary, _refused)
     why = next(filter(None, (detector(evidence) for detector in detectors)))
     short = shortages(why, evidence.stderr, evidence.limits) if evidence.limits else ""
-    if short and why.endswith(")"):
-        return f"{why[:-1]}; {short})"
-    return f"{why} ({short})" if short else why
+    told = f"{why[:-1]}; {short})" if why.endswith(")") else f"{why} ({short})"
+    return told if short else why
 
 
 def explain_folder(out: Path, code: int) -> str:

@@ -31,12 +31,11 @@ _SMALL_BYTES = 16 << 20
 
 
 class Limits(NamedTuple):
-    """Of this machine and shell; None: none."""
+    """Of this machine and shell; None: none. `shared`: /dev/shm."""
 
     address_space_bytes: int | None
     open_files: int | None
     shared_free_bytes: int
-    """Of /dev/shm."""
     shared_bytes: int
 
 

@@ -237,10 +237,8 @@ def pick_launcher(wanted: str | None) -> str:
         raise UserError(f"--launcher: {', '.join(LAUNCHERS)} expected, found {wanted}")
     launcher = LAUNCHERS[wanted]
     if not launcher.is_installed():
-        raise UserError(
-            f"--launcher {wanted}: {launcher.product}'s {launcher.program} on the PATH expected, "
-            "found none"
-        )
+        expected = f"{launcher.product}'s {launcher.program} on the PATH expected"
+        raise UserError(f"--launcher {wanted}: {expected}, found none")
     if launcher.controller == "mpi":
         _check_family(launcher, library)
     return wanted
@@ -254,7 +252,7 @@ def _check_family(launcher: Launcher, library: MpiLibrary | None) -> None:
             "install an MPI and run scripts/setup.sh again, or use --launcher gloo"
         )
     if library.family and library.family not in launcher.families:
-        able = ", ".join(one.name for one in LAUNCHERS.values() if library.family in one.families)
+        able = ", ".join(name for name, one in LAUNCHERS.items() if library.family in one.families)
         raise UserError(
             f"--launcher {launcher.name}: one that joins ranks of {library.product} expected, to "
             f"which Horovod was linked ({able}), found {launcher.product}'s"

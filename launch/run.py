@@ -105,13 +105,8 @@ class LaunchPlan:
 
 
 def launch(loaded: Loaded, track: Tracker, options: Options) -> dict[str, Any]:
-    """Run `loaded` to its end; returns the content of result.json.
-
-    Raises:
-        UserError: before the ranks start.
-        Failed: one of them failed.
-        Stopped: a signal ended it.
-    """
+    """Run `loaded` to its end; returns the content of result.json. Raises UserError before the
+    ranks start; Failed: one of them failed; Stopped: a signal ended it."""
     plan = prepare(loaded, track, options)
     with hold_run(plan.folder):
         run_attempts(plan)

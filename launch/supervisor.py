@@ -50,13 +50,10 @@ class RankFailed(UserError):
 
 def run_job(job: Job, launcher: str, out: Path, run: Run | None = None) -> None:
     """Run `job`, show rank 0's output, keep errors in `out`/stderr.log, leave no process behind.
-
     `run`: whose ranks are watched (train/heartbeat.py); None: nobody is, as in benchmarks.
 
-    Raises:
-        RankFailed: which rank, where, why, in one line.
-        UserError: the folder is gone.
-        KeyboardInterrupt: the user or the scheduler asked to stop; everything has been stopped.
+    Raises RankFailed: which rank, where, why, in one line; UserError: the folder is gone;
+    KeyboardInterrupt: the user or the scheduler asked to stop, and everything has been stopped.
     """
     one_machine = job.nodes == 1 and not LAUNCHERS[launcher].may_start_elsewhere
     settings = run.watchdog if run is not None and run.watchdog.enabled else None

@@ -8,7 +8,7 @@ import selectors
 import socket
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -57,18 +57,10 @@ class Watchdog:
     `failures` (what ranks reported of their own end, in this order), `lost` (the first rank whose
     process ended without a word, and where it was), `failed_rank` (for which the job must end)."""
 
-    def __init__(
-        self,
-        settings: Settings,
-        ranks: int,
-        *,
-        one_machine: bool,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
+    def __init__(self, settings: Settings, ranks: int, *, one_machine: bool) -> None:
         self._settings = settings
         self._missing = set(range(ranks))
-        self._clock = clock
-        self._start_s = self._evaluated_s = clock()
+        self._start_s = self._evaluated_s = time.monotonic()
         self._token = secrets.token_hex(16)
         self._host = "127.0.0.1" if one_machine else socket.gethostname()
         self._listener = socket.create_server((self._host if one_machine else "", 0), backlog=4096)
@@ -123,7 +115,7 @@ class Watchdog:
                     self._reply(status, b"stop\n")
             # A look goes over all ranks: one a message would be their square.
             if time.monotonic() >= next_look_s:
-                self._evaluate(self._clock())
+                self._evaluate(time.monotonic())
                 next_look_s = time.monotonic() + _TICK_S
 
     def _accept(self) -> None:
@@ -134,7 +126,7 @@ class Watchdog:
             except OSError:  # none left, or one that has hung up meanwhile
                 return
             connection.setblocking(False)
-            status = RankStatus(connection, self._clock())
+            status = RankStatus(connection, time.monotonic())
             self._selector.register(connection, selectors.EVENT_READ, status)
 
     def _read(self, status: RankStatus) -> None:
@@ -158,7 +150,7 @@ class Watchdog:
             self._on_disconnect(status)
 
     def _handle(self, status: RankStatus, message: Mapping[str, Any]) -> None:
-        now_s = self._clock()
+        now_s = time.monotonic()
         if status.rank < 0:
             if not secrets.compare_digest(str(message["token"]), self._token):
                 raise ValueError
@@ -215,7 +207,7 @@ class Watchdog:
             self._unregister(status)
             if self.lost is None:
                 self.lost = status.report(PROCESS_EXITED)
-                self._lost_s = self._clock()
+                self._lost_s = time.monotonic()
 
     def _evaluate(self, now_s: float) -> None:
         """Look for a rank that the job must end for; the first verdict stays."""

@@ -51,12 +51,6 @@ def test_what_stands_in_the_way_is_all_told() -> None:
     assert found["command"] == [] and found["config check"].startswith("FAIL")
 
 
-def test_a_set_that_would_be_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)  # the preset's own path is relative to this folder
-    found = described("smoke")
-    assert found["data"].endswith("of 4 classes, not drawn yet") and found["problems"] == []
-
-
 def test_the_command_starts_nothing_and_makes_nothing(rn50, tmp_path: Path) -> None:
     missing = f"data.path={tmp_path / 'none'}"
     done = rn50("launch", "smoke", "--dry-run", missing, f"system.results={rn50.results}")
@@ -103,32 +97,7 @@ def test_a_machine_takes_the_ranks_of_the_config() -> None:
         on_machine([], "dgxa1000")
 
 
-def test_a_machine_of_ones_own(rn50, tmp_path: Path) -> None:
-    machine = tmp_path / "mine.yaml"
-    machine.write_text("name: Mine\ndevice: cpu\naccelerator: Own core\nranks_per_node: 4\n")
-    done = rn50("launch", "smoke", "--system", str(machine), "--dry-run", "--json")
-    assert json.loads(done.stdout)["device"] == "cpu (Own core), nodes: 1"
-    done = rn50("submit", "smoke", "--system", str(machine), "--scheduler", "local", "--dry-run")
-    assert "# smoke: 1 node x 2 ranks, on local." in done.stdout, done.stderr
-
-
 # --- submit -------------------------------------------------------------------------------------
-
-
-def test_submit_json(rn50, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "sbatch").write_text("#!/bin/sh\necho 42\n")
-    (tmp_path / "sbatch").chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    results = f"system.results={rn50.results}"
-    done = rn50("submit", "smoke", "--scheduler", "slurm", "--json", results)
-    found = json.loads(done.stdout)
-    assert found == {
-        "job": "42",
-        "scheduler": "slurm",
-        "folder": str(rn50.run_folder()),
-        "cancel": "scancel 42",
-    }
-    assert "slurm job 42 in" in done.stderr
 
 
 def test_a_job_goes_on_when_nobody_waits(

@@ -11,7 +11,6 @@ from rn50.config.load import load
 from rn50.launch.engine_environment import (
     ALGORITHMS,
     engine_environment,
-    torus_grid,
 )
 from rn50.train.mpi_library import PRODUCTS
 
@@ -103,18 +102,3 @@ def test_every_algorithm_of_the_table_is_set() -> None:
             found = engine_environment(run, backend, {}, mpi=family).settings
             assert found.items() >= wanted.items()
             assert found["HOROVOD_DISABLE_GROUP_FUSION"] == "1"
-
-
-@pytest.mark.parametrize(
-    ("algorithm", "ranks", "rows_and_columns"),
-    [
-        ("torus_2d", 4, (2, 2)),
-        ("torus_2d(4x2)", 8, (4, 2)),
-        # Sony's, Table 4, vertical x horizontal
-        ("torus_2d", 2048, (32, 64)),
-        ("torus_2d", 2176, (34, 64)),
-        ("torus_2d(48x72)", 3456, (48, 72)),
-    ],
-)
-def test_the_grid_of_a_torus(algorithm: str, ranks: int, rows_and_columns: tuple[int, int]) -> None:
-    assert torus_grid(algorithm, ranks) == rows_and_columns

@@ -140,20 +140,6 @@ def test_a_launcher_of_another_mpi_is_refused(
         pick_launcher(launcher)
 
 
-def test_hydra_by_the_name_of_mpirun_is_not_open_mpis(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """As /etc/alternatives has it where Debian's mpich is the one that was asked for."""
-    program = tmp_path / "mpiexec.hydra"
-    program.touch(0o755)
-    (tmp_path / "mpirun").symlink_to(program)
-    monkeypatch.setenv("PATH", str(tmp_path))
-    link_horovod(monkeypatch, OPEN_MPI)
-    assert pick_launcher(None) == "gloo"
-    link_horovod(monkeypatch, MPICH)
-    assert pick_launcher(None) == "hydra"
-
-
 NEW_SLURM = """MPI plugin types are...
 \tnone
 \tcray_shasta

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
@@ -134,18 +133,3 @@ def test_the_limit_of_a_group_counts_and_page_cache_does_not(tmp_path: Path, pat
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
     assert free_memory_bytes(tmp_path) == 9000 - 4000 + 2500
-
-
-# --- the commands -------------------------------------------------------------------------------
-
-
-def test_the_commands_say_it(rn50, smoke_data: Path) -> None:
-    done = rn50("config", "check", "quick", "model.dtype=float16", "--json")
-    assert done.returncode == 1
-    assert json.loads(done.stdout)["cause"].startswith("model.dtype: float32 or bfloat16 expected")
-    done = rn50(
-        *("launch", "smoke", "batch.per_rank=400", "model.width=256", "data.crop_px=512"),
-        *("data.eval_resize_px=512", f"data.path={smoke_data}", f"system.results={rn50.results}"),
-    )
-    assert done.returncode == 2 and not rn50.results.exists()
-    assert "batch.per_rank: at most what" in done.stderr and "of free memory" in done.stderr

@@ -286,7 +286,7 @@ def test_ctrl_c_leaves_nothing_behind(
     assert last.endswith(again)
 
 
-@pytest.mark.parametrize("moment", ["drawing images", "environment:"])
+@pytest.mark.parametrize("moment", ["drawing images", "data: "])
 def test_a_stop_before_training_says_how_to_start_again(rn50, tmp_path: Path, moment: str) -> None:
     """While images are drawn, and in start-up."""
     config = tmp_path / "mine.yaml"
