@@ -172,7 +172,7 @@ def job_ended(scheduler: str, job: str, code: int, folder: Path, last: Mapping[s
     if scheduler != "local" and command.startswith(_RESUME):
         words = _words(folder, "RESUME_JOB")
         command = shlex.join(["rn50", "submit", "--resume", str(folder), *words])
-    advice = f"its log: {folder / 'job.log'}" + ("; go on with" if command else "")
+    advice = f"its log: {folder / 'job.log'}" + (f"; {GO_ON}" if command else "")
     reason = f"{scheduler} job {job} ended with exit code {code}{why}"
     return Ending(reason, str(folder), advice, command)
 

@@ -130,21 +130,16 @@ class Environment(NamedTuple):
     kept: dict[str, str]
 
 
-def backend_of(run: Run, on_cpu: Controller) -> Backend:
-    """What moves the gradients: NCCL between GPUs, `on_cpu` between CPUs."""
-    return "nccl" if run.system.device == "gpu" else on_cpu
-
-
 def engine_environment(
     run: Run,
-    backend: Backend,
     present: Mapping[str, str],
     controller: Controller = "mpi",
     mpi: Family | None = "openmpi",
 ) -> Environment:
-    """The engines' environment for `run`, given what is `present` already. `mpi`: whose MPI Horovod
-    was linked to; None: that is not known. Raises UserError: the backend does not offer the
-    algorithm, or the ranks do not form its grid."""
+    """The engines' environment for `run`, given what is `present` already. NCCL moves the gradients
+    between GPUs, `controller` between CPUs. `mpi`: whose MPI Horovod was linked to; None: that is
+    not known. Raises UserError: the engine does not offer the algorithm."""
+    backend: Backend = "nccl" if run.system.device == "gpu" else controller
     offered = ALGORITHMS[backend if backend != "mpi" or mpi is None else mpi]
     algorithm = run.comm.algorithm.partition("(")[0]  # torus_2d(2x4): the grid is not theirs
     if algorithm not in offered:

@@ -77,10 +77,8 @@ class Evidence(NamedTuple):
     """What is known of a job that failed.
 
     `failures`: of `read_failures`. `stderr`: of launcher and ranks. `code`: the launcher's exit
-    code. `lost`: the rank that the watchdog found gone, silent or without progress, and where it
-    was. `not_connected`: ranks that had not reached the watchdog: it can only have seen what
-    followed. `out_of_memory`: the kernel has killed a process here meanwhile. `limits`: of this
-    machine.
+    code. `lost`: the watchdog's finding. `not_connected`: ranks that had not reached the watchdog,
+    which can only have seen what followed. `out_of_memory`: the kernel has killed a process here.
     """
 
     failures: Sequence[Mapping[str, Any]]

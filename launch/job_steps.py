@@ -24,7 +24,7 @@ from ..config.load import load
 from ..config.reading import read_ends
 from ..data.dataset import check_before_run
 from .ending import run_stopped
-from .engine_environment import backend_of, engine_environment
+from .engine_environment import engine_environment
 from .failure import explain_folder
 from .job import describe_machine, describe_stop, keep_log, next_run, say_ending, say_error
 from .job_folder import EXIT_FAILED, EXIT_MISSED, OpenJob
@@ -63,8 +63,7 @@ def begin(out: Path, config: str, overrides: Sequence[str]) -> int:
         (out / RESUME_FROM).unlink(missing_ok=True)
         if found is not None:
             write_file(out / RESUME_FROM, f"{found.path}\n")
-        backend = backend_of(run, "mpi")
-        environment = engine_environment(run, backend, os.environ, mpi=family_here())
+        environment = engine_environment(run, os.environ, mpi=family_here())
         job = Job.of(run, rank_command(RANK, out))
         launcher = run.system.scheduler
         begin_run(LaunchPlan(todo.loaded, launcher, job, environment, out, manifest, Options()))

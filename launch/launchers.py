@@ -18,13 +18,7 @@ from typing import ClassVar, NamedTuple
 from ..config.errors import UserError, failing_as
 from ..config.schema import Run
 from ..train.mpi_library import MPICH_ABI, PRODUCTS, Family, MpiLibrary, horovods_mpi
-from .engine_environment import (
-    ENGINE_PREFIXES,
-    Controller,
-    Environment,
-    backend_of,
-    engine_environment,
-)
+from .engine_environment import ENGINE_PREFIXES, Controller, Environment, engine_environment
 from .environment_record import output_of
 from .host_limits import check_open_files, read_limits
 
@@ -298,8 +292,7 @@ def build_job(
     config, or this shell's limits are too low for a launcher."""
     check_open_files(read_limits(), run.system.world_size if run.watchdog.enabled else 0)
     controller, system, family = LAUNCHERS[launcher].controller, run.system, family_here()
-    backend = backend_of(run, controller)
-    environment = engine_environment(run, backend, os.environ, controller, family)
+    environment = engine_environment(run, os.environ, controller, family)
     variables = environment.settings | environment.kept  # on all nodes, the user's as well
     if system.nodes > 1:  # and what modules have set, whatever engine reads it
         wanted = [n for n in os.environ if n.startswith(ENGINE_PREFIXES) or n in _PATHS]

@@ -21,7 +21,7 @@ from ..config.reading import read_text
 from ..config.schema import Run
 from ..train.capabilities import check_supported, decodes_on_gpu
 from ..train.gpu import check_machine
-from .engine_environment import Controller, backend_of, engine_environment
+from .engine_environment import Controller, engine_environment
 from .environment_record import mxnet_distribution
 from .launchers import LAUNCHERS, family_here
 
@@ -56,8 +56,9 @@ def refuse(problems: Sequence[str]) -> None:
 def refuse_common_seed(run: Run, runs: int) -> None:
     """Raises UserError where several runs would have one seed."""
     if runs > 1 and run.seed is not None:
-        expected = f"none for {runs} runs (each draws its own)"
-        raise UserError(f"seed: {expected} expected, found {run.seed}")
+        raise UserError(
+            f"seed: none for {runs} runs (each draws its own) expected, found {run.seed}"
+        )
 
 
 def problems_with(run: Run, launcher: str) -> list[str]:
@@ -72,14 +73,11 @@ def refusals(run: Run, controllers: Sequence[Controller] = ("mpi", "gloo")) -> l
     """Why `run` cannot run on any machine of its kind, one line each; empty: it can. `controllers`:
     of the launchers that may start it; one that can is enough."""
     found = _refused(partial(build_plan, run)) + _refused(partial(check_supported, run))
-    engines = [_refused(partial(_check_engines, run, one)) for one in controllers]
+    mpi = family_here()
+    engines = [_refused(partial(engine_environment, run, {}, one, mpi)) for one in controllers]
     if all(engines):
         found += engines[0]
     return found + _beyond_the_device(run)
-
-
-def _check_engines(run: Run, controller: Controller) -> None:
-    engine_environment(run, backend_of(run, controller), {}, controller, family_here())
 
 
 def obstacles_here(run: Run) -> list[str]:

@@ -291,7 +291,7 @@ def conclude(run: Run, out: Path, options: Options) -> dict[str, Any]:
 
 
 def try_report(out: Path, check: Check | None = None) -> None:
-    """Write report.html; whatever stands in its way is one line, the result counts more."""
+    """Write report.html; whatever stands in its way is one line."""
     try:
         from ..report.write import write_report
 

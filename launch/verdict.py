@@ -17,8 +17,7 @@ from ..config.finding import ERROR, NOTE, WARNING, plain
 from ..config.schema import Run
 
 ON_THE_TARGET = frozenset({"target-not-reached"})
-"""The name of the rule that wants the accuracy of the division: 0.759 in the closed one, below 1 in
-both."""
+"""The rule that wants the accuracy of the division: 0.759 in the closed one, below 1 in both."""
 
 
 def is_good(result: Mapping[str, Any]) -> bool:
@@ -66,9 +65,6 @@ def verdict_lines(run: Run, check: Check, result: Mapping[str, Any], out: Path) 
 
 
 def check_note(check: ConfigCheck) -> str:
-    """What `config check` objects to in a config that is to run; empty where it does not."""
+    """What `config check` objects to first in a config that is to run; empty: to nothing."""
     found = [one.message for one in check.findings if one.severity in (ERROR, WARNING)]
-    if not found:
-        return ""
-    more = f" (and {len(found) - 1} more: rn50 config check)" if len(found) > 1 else ""
-    return f"config check: {found[0]}{more}"
+    return f"config check: {found[0]}" if found else ""

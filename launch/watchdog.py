@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import secrets
 import selectors
 import socket
@@ -13,6 +14,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from ..config.reading import read_text
 from ..config.schema import Watchdog as Settings
 from ..train.heartbeat import IN_ENGINE_SUFFIX, WATCHDOG_ENV, suspended_s
 from ..train.identity import differences, differing_ranks
@@ -23,7 +25,6 @@ DEATH_GRACE_S = 5.0
 """From the end of a rank's process to that of the job, if its launcher does not see to it."""
 _TICK_S = 0.25
 _MAX_LINE_BYTES = 65536
-_MOST_DIFFERENCES = 4
 _JOINING = ("join ranks", "open connections", "agree on weights")
 """Stages of start-up in which a rank waits for others."""
 
@@ -183,7 +184,7 @@ class Watchdog:
         if odd := differing_ranks([status.identity for status in statuses]):
             usual = next(status for n, status in enumerate(statuses) if n not in odd)
             tables = (json.loads(status.identity) for status in (usual, statuses[odd[0]]))
-            what = "; ".join(islice(differences(*tables), _MOST_DIFFERENCES))
+            what = "; ".join(islice(differences(*tables), 4))
             reason = f"differs from rank {usual.rank} on {usual.host}: {what}"
             self.failed_rank = self.failed_rank or statuses[odd[0]].report(reason)
 
@@ -262,8 +263,5 @@ class Watchdog:
 
 def oom_kills() -> int:
     """Processes that the kernel of this machine has killed for want of memory so far."""
-    try:
-        lines = Path("/proc/vmstat").read_text().splitlines()
-        return next(int(line.split()[1]) for line in lines if line.startswith("oom_kill "))
-    except (OSError, StopIteration):
-        return 0
+    found = re.search(r"^oom_kill (\d+)", read_text(Path("/proc/vmstat")), re.M)
+    return int(found[1]) if found else 0

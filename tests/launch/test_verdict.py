@@ -91,7 +91,3 @@ def test_what_config_check_objects_to_is_said_beforehand() -> None:
     assert "eval.target" in check_note(check_config(load("smoke", ["eval.target=0.7"])))
     note = check_note(check_config(load("base", ["system.ranks_per_node=8"])))
     assert note.startswith("config check: optimizer.base_lr (default) is 10.5, expected about 2.")
-    note = check_note(
-        check_config(load("smoke", ["optimizer.weight_decay=3.0e-4", "schedule.end_lr=0.1"]))
-    )
-    assert note.endswith(" (and 1 more: rn50 config check)")
