@@ -87,14 +87,6 @@ def script(root: Path) -> Path:
     return root / "scripts/bind.sh"
 
 
-def test_dgx1(tmp_path: Path, script: Path) -> None:
-    """Each pair of GPUs shares a switch with one HCA."""
-    assert choose(build("dgx1", tmp_path), script, 8) == [
-        (str(n), str(n // 4), f"{5 * n}-{5 * n + 4}", f"mlx5_{n // 2}", "of 1 nearest")
-        for n in range(8)
-    ]
-
-
 def test_dgxa100(tmp_path: Path, script: Path) -> None:
     """GPUs 0 and 1 lie on NUMA node 3, not on the first; the storage's adapters stay free."""
     root = build("dgxa100", tmp_path)
