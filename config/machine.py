@@ -244,16 +244,6 @@ class System(Section):
         "Folder below which each run gets its own, NAME/TIME. Relative to the YAML "
         "that holds it; by default and on the command line to the working folder.",
     )
-    link_latency_s: Positive | None = default(
-        None,
-        "Of the network between the nodes, for comm.algorithm auto; rn50 bench "
-        "allreduce measures it. null: Open MPI chooses.",
-    )
-    link_bytes_per_s: Positive | None = default(
-        None,
-        "Of the network between the nodes, for comm.algorithm auto and MPI's send "
-        "buffers; rn50 bench allreduce measures it. null: Open MPI and the kernel choose.",
-    )
     # No part of a run's digest: a new calibration of the machine makes no other config of the run,
     # and neither do accounts and queues.
     performance: Performance | None = Field(
