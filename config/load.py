@@ -16,13 +16,13 @@ from ruamel.yaml import YAML
 
 from .errors import UserError, show
 from .image_set import fill_counts, forget_other_set
-from .layout import keep_network, lay_out, ranks_of, says_ranks
+from .layout import forget_same_network, lay_out, note_network, ranks_of, says_ranks
 from .leaves import Layer, Leaf, Origin, flatten, put, remove, tree_of
 from .machine import System
 from .names import find_config, find_system, recorded_in
 from .schema import Run
 from .values import NAME, section_of
-from .yaml_file import RELATIVE_TO, WORKING_FOLDER, machine_layers, parse_overrides, read_layers
+from .yaml_file import machine_layers, parse_overrides, read_layers
 
 # What pydantic says in its own terms, by the type of the error.
 _PLAIN = {
@@ -47,9 +47,7 @@ class Loaded:
 
     def to_yaml(self) -> str:
         """The resolved tree as YAML text that `load` reads back, from the same folder."""
-        tree = {RELATIVE_TO: WORKING_FOLDER, **self.to_dict()}
-        tree["system"] = _system_tree(self.run.system)
-        return _yaml_text(tree)
+        return _yaml_text(self.to_dict() | {"system": _system_tree(self.run.system)})
 
     @property
     def sha256(self) -> str:
@@ -91,7 +89,12 @@ def load(
             it by a link, as a `base` or, without `inspect`, as the manifest of `data.path`.
         inspect: gets the leaves before anything that they name is read; what it raises is raised.
     """
-    path = find_config(config) if within is None else Path(config)
+    path = Path(config)
+    if within is None:
+        try:
+            path = find_config(str(config))
+        except UserError as error:
+            raise UserError(f"{config}: {error}") from None
     layers = read_layers(path, within=within or recorded_in(path))
     leaves = merge([*layers, *parse_overrides(overrides)])
     if inspect is not None:
@@ -114,13 +117,14 @@ def merge(layers: Iterable[Layer]) -> dict[str, Leaf]:
             ranks = ranks or ranks_of(leaves)
             remove(leaves, "system", keep=("system.results",))  # where results go is no part of it
         forget_other_set(leaves, layer)
-        keep_network(leaves, layer)
         for key, leaf in layer.leaves:
             put(leaves, key, leaf)
+        note_network(leaves, layer)
         if says_ranks(layer):
             ranks = None
     if ranks is not None:
         lay_out(leaves, ranks)
+    forget_same_network(leaves)
     return leaves
 
 
@@ -131,7 +135,7 @@ def load_system(name: str, ruleset: str | None = None) -> System:
     Raises UserError: no such machine (the message lists them), or bad values.
     """
     try:
-        path = find_system(name, Path(), ruleset)
+        path = find_system(name, ruleset=ruleset)
     except UserError as error:
         raise UserError(f"--system: {error}") from None
     leaves = merge(machine_layers(path))
@@ -147,7 +151,7 @@ def system_yaml(system: System) -> str:
     tree = _system_tree(system)
     if system.results == System().results:
         del tree["results"]
-    return _yaml_text({RELATIVE_TO: WORKING_FOLDER, **tree})
+    return _yaml_text(tree)
 
 
 def _system_tree(system: System) -> dict[str, Any]:

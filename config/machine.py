@@ -241,8 +241,7 @@ class System(Section):
     scheduler: SchedulerName = default("local", "Scheduler to which rn50 submit submits jobs.")
     results: Text = default(
         "results",
-        "Folder below which each run gets its own, NAME/TIME. Relative to the YAML "
-        "that holds it; by default and on the command line to the working folder.",
+        "Folder below which each run gets its own, NAME/TIME.",
     )
     link_latency_s: Positive | None = default(
         None,

@@ -46,8 +46,7 @@ from .values import (
 from .variants import VARIANTS, Rule
 
 PLACES = ("data.path", "system.results")
-"""Where files lie: relative to the YAML that holds them. Differs in a container and on another
-machine, and changes no result."""
+"""Where files lie, relative to the working folder: changes no result."""
 
 
 class Synthetic(Section):
@@ -92,8 +91,7 @@ class Data(Section):
 
     path: Text = default(
         "datasets/imagenet",
-        "Folder of the packed image set (rn50 data pack makes one). Relative to the "
-        "YAML that holds it; by default and on the command line to the working folder.",
+        "Folder of the packed image set (rn50 data pack makes one).",
     )
     synthetic: Synthetic | None = default(
         None, "What to draw where data.path is missing; null: nothing."
