@@ -21,7 +21,7 @@ from .leaves import Layer, Leaf, Origin, flatten, put, remove, tree_of
 from .machine import System
 from .names import find_config, find_system, recorded_in
 from .schema import Run
-from .values import NAME, section_of
+from .values import section_of
 from .yaml_file import machine_layers, parse_overrides, read_layers
 
 # What pydantic says in its own terms, by the type of the error.
@@ -30,7 +30,6 @@ _PLAIN = {
     "too_long": "fewer values",
     "model_type": "a section (keys and values)",
     "tuple_type": "a list",
-    "string_pattern_mismatch": str(NAME),
 }
 
 

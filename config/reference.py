@@ -14,11 +14,11 @@ from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_ori
 from annotated_types import Ge, Gt, Le, Lt
 from pydantic_core import to_jsonable_python
 
-from .choices import OneOf
+from .choices import Form
 from .errors import UserError, show
 from .leaves import is_within, yaml_value
 from .schema import Run
-from .values import Form, Section, section_of
+from .values import Section, section_of
 
 BEGIN, END = "<!-- keys: begin -->", "<!-- keys: end -->"
 _UNITS = {  # by the end of a key's name, the longest first
@@ -146,7 +146,7 @@ def _values(annotation: Any, metadata: tuple[Any, ...] = ()) -> str:
     while get_origin(annotation) is Annotated:
         annotation, *more = get_args(annotation)
         metadata = (*more, *metadata)
-    forms = [str(item) for item in metadata if isinstance(item, Form | OneOf)]
+    forms = [str(item) for item in metadata if isinstance(item, Form)]
     if forms:
         return forms[-1]
     origin, arguments = get_origin(annotation), get_args(annotation)
