@@ -6,7 +6,8 @@ import difflib
 import hashlib
 import io
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_origin
@@ -61,19 +62,13 @@ class Loaded:
 
     def origin(self, path: str) -> Origin:
         """Where a leaf was written."""
-        while path:
-            if path in self.origins:
-                return self.origins[path]
-            path = path.rpartition(".")[0]
-        return Origin("default")
+        sections = [path[: dot.start()] for dot in re.finditer(r"\.|$", path)]
+        found = [self.origins[section] for section in sections if section in self.origins]
+        return found[-1] if found else Origin("default")
 
 
 def load(
-    config: str | Path,
-    overrides: Sequence[str] = (),
-    *,
-    within: Path | None = None,
-    inspect: Callable[[Mapping[str, Leaf]], None] | None = None,
+    config: str | Path, overrides: Sequence[str] = (), *, within: Path | None = None
 ) -> Loaded:
     """Read a preset name or YAML path, apply `key.path=value` overrides, validate.
 
@@ -85,8 +80,7 @@ def load(
         config: the name or path.
         overrides: the command line's.
         within: the folder in which a recorded config lies: nothing outside is read, be
-            it by a link, as a `base` or, without `inspect`, as the manifest of `data.path`.
-        inspect: gets the leaves before anything that they name is read; what it raises is raised.
+            it by a link, as a `base` or as the manifest of `data.path`.
     """
     path = Path(config)
     if within is None:
@@ -96,9 +90,7 @@ def load(
             raise UserError(f"{config}: {error}") from None
     layers = read_layers(path, within=within or recorded_in(path))
     leaves = merge([*layers, *parse_overrides(overrides)])
-    if inspect is not None:
-        inspect(leaves)
-    fill_counts(leaves, from_manifest=within is None or inspect is not None)
+    fill_counts(leaves, from_manifest=within is None)
     try:
         run = Run.model_validate(tree_of(leaves))
     except ValidationError as error:
@@ -179,30 +171,29 @@ def explain(
     root: type[BaseModel] = Run,
 ) -> Iterable[str]:
     """One line per problem of a tree of `root`: file:line: key: expected ..., found ..."""
+    origins = {key: leaf.origin for key, leaf in leaves.items()}
     for problem in error.errors(include_url=False):
         key = ".".join(str(part) for part in problem["loc"] if not isinstance(part, int))
-        origin = _nearest_origin(key, leaves) or Origin(config)
+        origin = _nearest(key, origins) or Origin(config)
         message = problem["msg"].removeprefix("Value error, ")
         if problem["type"] == "extra_forbidden":
             yield f"{origin}: {key}: unknown key{_suggest(problem['loc'], root)}"
         elif problem["type"] == "value_error" and _section_at(problem["loc"], root) is not None:
             yield f"{origin}: {key}.{message}" if key else f"{origin}: {message}"
-        elif problem["type"] == "value_error":
-            yield f"{origin}: {key}: expected {message}, found {show(problem['input'])}"
         else:
-            expected = _PLAIN.get(problem["type"]) or message.removeprefix("Input should be ")
+            expected = _PLAIN.get(problem["type"], message.removeprefix("Input should be "))
             yield f"{origin}: {key}: expected {expected}, found {show(problem['input'])}"
 
 
-def _nearest_origin(key: str, leaves: Mapping[str, Leaf]) -> Origin | None:
-    probe = key
-    while probe:
-        if probe in leaves:
-            return leaves[probe].origin
-        below = [leaf.origin for other, leaf in leaves.items() if other.startswith(f"{probe}.")]
+def _nearest(key: str, origins: Mapping[str, Origin]) -> Origin | None:
+    """Where a key was written, else something within it, else the section that it is in."""
+    while key:
+        if key in origins:
+            return origins[key]
+        below = [origin for other, origin in origins.items() if other.startswith(f"{key}.")]
         if below:
             return below[-1]
-        probe = probe.rpartition(".")[0]
+        key = key.rpartition(".")[0]
     return None
 
 
