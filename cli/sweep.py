@@ -35,13 +35,10 @@ def sweep(
 
     Example: `rn50 sweep config/sweeps/quick_lr.yaml --report`
     """
-    from ..config.load import load_system
     from ..sweep.definition import load_sweep
     from ..sweep.driver import open_study, run_sweep, sweep_folder
     from ..sweep.report import table, write_results
 
-    if system is not None:
-        load_system(system)  # refused by the option's name
     loaded = load_sweep(definition, system)
     folder = sweep_folder(loaded)
     placed = [] if system is None else ["--system", system]

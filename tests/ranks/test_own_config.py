@@ -1,4 +1,4 @@
-"""One's own YAML in a folder of its own, its image set beside it: every command finds the set."""
+"""One's own YAML and image set, neither in the current folder: every command finds the set."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ pytestmark = pytest.mark.slow
 MINE = """\
 base: smoke
 name: mine
-data: {path: ../images}
-system: {results: ../runs}
+data: {path: PLACE/images}
+system: {results: PLACE/runs}
 log: {every: 5 steps}
 eval: {target: 0.5}
 """
@@ -27,7 +27,7 @@ def place(tmp_path: Path, small_data: Path) -> Path:
     """`configs/mine.yaml`, and the set in `images`: nothing of it in the current folder."""
     shutil.copytree(small_data, tmp_path / "images")
     (tmp_path / "configs").mkdir()
-    (tmp_path / "configs/mine.yaml").write_text(MINE)
+    (tmp_path / "configs/mine.yaml").write_text(MINE.replace("PLACE", str(tmp_path)))
     return tmp_path
 
 
