@@ -168,10 +168,8 @@ class Job(Section):
     drop_caches: Bool = default(
         False, "Drop all caches of all nodes before each run; needs root or sudo -n."
     )
-    bind: Text = default(
-        "auto",
-        "Which cores, GPU and network card a rank gets: auto, none, the NAME of a "
-        "table config/system/NAME.bind, or its /PATH.",
+    bind: Literal["auto", "none"] = default(
+        "auto", "Which cores, GPU and network card a rank gets: scripts/bind.sh's choice, or any."
     )
     environment: tuple[Setting, ...] = default((), "Environment variables of this machine's jobs.")
 

@@ -66,18 +66,17 @@ def test_driver_and_libraries_are_judged(tmp_path: Path) -> None:
         assert [row[:2] for row in gpu_rows(gpus, tmp_path)] == [("driver", NO_GPU)]
     (tmp_path / "libmxnet.so").write_bytes(fat_binary((ELF, 80, b"")))
     old = Gpus("470.1", (11, 4), (Gpu("A100", (8, 0)), Gpu("H100", (9, 0))))
-    driver, first, second, nccl = gpu_rows(old, tmp_path)
+    driver, first, second = gpu_rows(old, tmp_path)
     assert (driver.outcome, first.outcome, second.outcome) == (FAILED, OK, FAILED)
     assert "12.0" in driver.found and "11.4" in driver.found
-    assert nccl.outcome == FAILED and "libnccl.so.2" in nccl.found
 
 
 @pytest.mark.slow
 def test_a_library_that_fails_is_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
-    rows = try_library("mxnet", "gpu0")  # of a machine without one
-    assert rows and {row.outcome for row in rows} == {FAILED}
+    row = try_library("mxnet", "gpu0")  # of a machine without one
+    assert row.outcome == FAILED and "exit code" in row.found
     monkeypatch.setattr("sys.executable", "/bin/false")
-    (row,) = try_library("dali", "cpu")
+    row = try_library("dali", "cpu")
     assert (row.check, row.outcome) == ("dali on cpu", FAILED) and "exit code 1" in row.found
 
 
@@ -89,4 +88,4 @@ def test_this_machine_is_fit_and_a_host_without_an_address_is_named(rn50) -> Non
         "host nosuch.invalid"
     ]
     assert done.returncode == 1
-    assert {"copy float16 on cpu", "convolution float32 on cpu", "JPEG decoder on cpu"} <= {*rows}
+    assert "float32" in rows["mxnet on cpu"]["found"] and "grey" in rows["dali on cpu"]["found"]
