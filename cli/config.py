@@ -10,7 +10,6 @@ import typer
 
 from ..config.errors import failing_as
 from ..config.leaves import yaml_value
-from ..launch.ending import config_checked
 from .console import (
     EXIT_BAD,
     TYPER_OPTIONS,
@@ -83,7 +82,7 @@ def config_check(
     FAIL: the official checker would refuse the run, the counts are not those of the image set, or
     no machine of its kind can run it. POLICY: the rules forbid it and no tool checks it. WARN:
     likely a mistake, such as a learning rate for another batch. Notes list the choices of an open
-    config that the closed division forbids, and what only this machine cannot run.
+    config that the closed division forbids.
 
     Exit 0: PASS, WARN or POLICY; 1: FAIL, with `--strict` WARN and POLICY too.
 
@@ -91,12 +90,10 @@ def config_check(
     """
     from ..compliance.config_rules import check_config
     from ..config.load import load
-    from ..launch.dry_run import find_data, names_own_data
     from ..launch.preflight import check_whether_it_runs
 
     loaded = load(config, on_machine(overrides or [], system))
-    missing = find_data(loaded.run.data, loaded.origins)[1] if names_own_data(loaded) else []
-    result = check_whether_it_runs(check_config(loaded), loaded.run, missing=missing)
+    result = check_whether_it_runs(check_config(loaded), loaded.run)
     if as_json:
         print_json(result.to_dict())
     else:
@@ -105,8 +102,6 @@ def config_check(
             say(f"  {finding.severity:7} {finding.rule}: {finding.message}")
         facts = [(key, yaml_value(value)) for key, value in result.facts.items()]
         print_table(("", ""), facts, free=(1,))
-        words = [config, *(("--system", system) if system else ()), *(overrides or [])]
-        print(f"\n{config_checked(result, words, loaded.run.system.nodes).line}")
     if result.verdict == "FAIL" or (strict and result.verdict != "PASS"):
         raise typer.Exit(EXIT_BAD)
 

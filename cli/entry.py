@@ -79,11 +79,13 @@ def _terminated(number: int, _frame: object) -> None:
 def _stopped(stop: KeyboardInterrupt) -> int:
     import shlex
 
-    from ..launch.ending import Stopped, asked_by, stopped
+    from ..launch.ending import START_AGAIN, Ending, Stopped, asked_by
 
-    ending = stop.ending if isinstance(stop, Stopped) else None
-    ending = ending or stopped("command", asked_by(stop), shlex.join(["rn50", *sys.argv[1:]]))
-    _say(ending.line)
+    if isinstance(stop, Stopped):
+        _say(stop.ending.line)
+    else:
+        again = shlex.join(["rn50", *sys.argv[1:]])
+        _say(Ending(f"stopped by {asked_by(stop)}", "", START_AGAIN, again).line)
     return EXIT_STOPPED
 
 

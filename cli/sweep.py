@@ -60,6 +60,6 @@ def sweep(
         if found["best"] is not None:
             print(f"best: trial {found['best']}; as a preset: {folder / 'best.yaml'}")
     states = Counter(trial["state"] for trial in found["trials"])
-    ending = sweep_ended(states, found["best"], folder, again=again, report_only=report_only)
+    ending = sweep_ended(states, found["best"], folder)
     print(ending.line, file=sys.stderr if as_json else sys.stdout, flush=True)
     raise typer.Exit(EXIT_BAD if found["best"] is None else 0)

@@ -47,7 +47,7 @@ GROUPINGS = {
     "explicit": Choice("the number of tensors of each group, last layers first", ("N,...",)),
 }
 ALGORITHMS = {
-    "auto": Choice("what the engine, ranks and network suggest"),
+    "auto": Choice("the engine's own choice"),
     "ring": Choice("reduce-scatter and allgather around a ring"),
     "segmented_ring": Choice("a ring in segments"),
     "recursive_doubling": Choice("whole messages between partners, ever further apart"),
@@ -63,7 +63,6 @@ LAUNCHERS = {
     "hydra": "MPICH and Intel MPI",
     "jsrun": "LSF on IBM's machines",
     "pals": "HPE Cray PALS",
-    "aprun": "Cray ALPS",
 }
 SCHEDULERS = {
     "slurm": "Slurm",

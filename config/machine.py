@@ -191,13 +191,6 @@ class System(Section):
     interconnect: Text = default("shared memory", "The network, for reports.")
     scheduler: SchedulerName = default("local", "Scheduler to which rn50 submit submits jobs.")
     results: Text = default("results", "Folder below which each run gets its own, NAME/TIME.")
-    # Of the network between the nodes, for comm.algorithm auto and MPI's send buffers.
-    link_latency_s: Positive | None = default(
-        None, "Between nodes, as rn50 bench allreduce measures it; null: Open MPI chooses."
-    )
-    link_bytes_per_s: Positive | None = default(
-        None, "Between nodes, as rn50 bench allreduce measures it; null: Open MPI chooses."
-    )
     # No part of a run's digest: a new calibration of the machine makes no other config of the run,
     # and neither do accounts and queues.
     performance: Performance | None = Field(

@@ -306,9 +306,7 @@ class Comm(Section):
     groups: Groups = default(
         "equal_bytes(8)", "Gradients that are reduced together, last layers first."
     )
-    algorithm: Algorithm = default(
-        "auto", "How they are summed; auto: what the engine, ranks and network suggest."
-    )
+    algorithm: Algorithm = default("auto", "How they are summed; auto: the engine's own choice.")
     cycle_ms: Positive = default(1.0, "How often Horovod looks for ready gradients.")
     gradient_dtype: Literal["model", "float16"] = default(
         "model", "Type in which gradients are sent: that of the model, or float16."

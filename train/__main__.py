@@ -8,6 +8,7 @@ import json
 import os
 import shutil
 import signal
+import socket
 import sys
 import threading
 import traceback
@@ -32,6 +33,7 @@ from .resume import read_checkpoint
 from .seeding import draw_seed
 
 EXIT_USAGE, EXIT_FAILED = 2, 3
+_SIGNALS = (signal.SIGINT, *STOP_SIGNALS)
 _FRAMES = ("Traceback", "Stack trace", "Stacktrace", "File ", "[frame", "[bt]")
 
 
@@ -81,10 +83,14 @@ def run_rank(
     """Load the config, check it against the launcher's ranks, train. A failure goes to `report`
     and ends the process. `train`: takes the place of training (`tests/lab/thin_rank.py` has no
     MXNet)."""
-    # Before any library starts a thread: all of them inherit the mask, and one thread waits for
-    # the signal, so that a main thread blocked inside MXNet or MPI cannot miss it.
-    signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, *STOP_SIGNALS))
+    # Threads inherit the mask, and one takes the signal, so that a main thread blocked inside MXNet
+    # or MPI cannot miss it. Threads that a library started before (OpenBLAS does) may get it too:
+    # the handler, which any thread runs, then passes it on.
+    signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
     rank = _Rank(out, report or Report())
+    signal.set_wakeup_fd(rank.to_signals.fileno())
+    for number in _SIGNALS:
+        signal.signal(number, lambda *_: None)
     try:
         loaded = load(config, overrides)
         check_ranks(loaded.run, rank.process)
@@ -129,6 +135,8 @@ class _Rank:
         """Of rank 0: the lock of the folder."""
         self.context: RunContext | None = None
         self.heartbeat: HeartbeatClient | None = None
+        self._signals, self.to_signals = socket.socketpair()
+        self.to_signals.setblocking(False)
         self._out, self._report = out, report
 
     def fail(self, error: BaseException) -> NoReturn:
@@ -169,7 +177,8 @@ class _Rank:
 
     def stop_on_signal(self, context: RunContext) -> None:
         """Ask for a checkpoint and an orderly end; where that takes too long, end."""
-        number = signal.sigwait((signal.SIGINT, *STOP_SIGNALS))
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
+        number = self._signals.recv(1)[0]
         if context.request_stop():
             self._report.stopping(number)
             if self._report.over.wait(context.run.limits.grace_s):

@@ -62,7 +62,7 @@ def bad(tmp_path: Path) -> Path:
         ),
         (
             ["launch", "quick", "--launcher", "ssh"],
-            ["mpirun, gloo, srun, hydra, jsrun, pals, aprun expected, found ssh"],
+            ["mpirun, gloo, srun, hydra, jsrun, pals expected, found ssh"],
         ),
         (["launch", "smoke", "data.path={bad}/nowhere"], ["a packed image set expected"]),
         (

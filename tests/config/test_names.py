@@ -121,13 +121,13 @@ def test_nodes_or_ranks_that_are_said_are_not_laid_out(
 
 
 def test_nothing_of_the_machine_below_is_left_but_where_results_go(folder: Path) -> None:
-    below = "base: abci_2048_open\nsystem: {results: /scratch/runs, link_latency_s: 1.0e-6}\n"
+    below = "base: abci_2048_open\nsystem: {results: /scratch/runs, interconnect: ours}\n"
     write("low.yaml", below)
     system = load_text("base: low.yaml\nsystem: {base: dgxa100, nodes: 4}\n").run.system
     assert (
         system == load("dgxa100_8", ["system.nodes=4", "system.results=/scratch/runs"]).run.system
     )
-    assert (system.job.modules, system.link_latency_s) == ((), None)
+    assert system.job.modules == ()
 
 
 def test_a_machines_file_may_have_a_machine_as_its_base(folder: Path) -> None:
