@@ -9,7 +9,7 @@ from typing import Any
 from .duration import Duration
 from .errors import UserError
 from .manifest import Part
-from .schema import BatchChange, Run
+from .schema import Batch, BatchChange, Run
 from .values import MOST_EPOCHS
 
 
@@ -161,7 +161,8 @@ def build_plan(run: Run) -> Plan:
     ranks = run.system.world_size
     parts = run.system.nodes if run.data.shards else 1
     plan = Plan(ranks, run.data.train_samples, run.data.last_batch, (), parts)
-    for change in (run.batch, *run.batch.changes):
+    changes: list[Batch | BatchChange] = [run.batch, *run.batch.changes]
+    for change in changes:
         first_epoch = change.after_epoch + 1 if isinstance(change, BatchChange) else 1
         per_rank, active = change.per_rank, change.active_ranks or ranks
         if active > ranks:
