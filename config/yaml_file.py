@@ -86,10 +86,7 @@ def parse_overrides(overrides: Iterable[str]) -> list[Layer]:
     machine: list[Layer] = []
     for key, value, _ in (entry for text in overrides for entry in _override(text)):
         if key in _MACHINE and isinstance(value, str):
-            try:
-                machine = machine_layers(find_system(value))
-            except UserError as error:
-                raise UserError(f"{_COMMAND_LINE}: {key}: {error}") from None
+            machine = machine_layers(find_system(value))
         else:
             own.append(_set(key, value, _COMMAND_LINE))
     return [*machine, Layer(tuple(own))]

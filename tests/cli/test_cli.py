@@ -46,7 +46,7 @@ def bad(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        (["launch", "{bad}/none.yaml"], ["none.yaml: a YAML file or a preset's name"]),
+        (["launch", "{bad}/none.yaml"], ["a YAML file or a preset's name", "none.yaml'"]),
         (["launch", "qiuck"], ['did you mean "quick"?']),
         (
             ["launch", "{bad}/unknown.yaml"],

@@ -123,7 +123,7 @@ def test_presets_are_found_by_bare_name_and_by_path(folder: Path) -> None:
     ("name", "problem"),
     [
         ("quikc", "'quikc'; did you mean \"quick\"?"),
-        ("", ": a YAML file or a preset's name (`rn50 config list`) expected, found ''"),
+        ("", "a YAML file or a preset's name (`rn50 config list`) expected, found ''"),
         ("no/such.yaml", "found 'no/such.yaml'"),
         ("y" * 300, "found 'yyy"),
         ("a\0b", r"found 'a\x00b'"),
