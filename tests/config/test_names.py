@@ -33,13 +33,6 @@ def load_text(text: str, *overrides: str) -> Loaded:
 # --- base --------------------------------------------------------------------------------------
 
 
-def test_a_base_may_be_absolute_or_above(folder: Path) -> None:
-    write("up/base.yaml", "name: mine\n")
-    for base in (folder / "up/base.yaml", "../base.yaml", "../../up/base.yaml"):
-        write("up/down/x.yaml", f"base: {base}\nseed: 1\n")
-        assert load("up/down/x.yaml").run.name == "mine"
-
-
 def test_a_file_beside_comes_before_the_preset_of_that_name(folder: Path) -> None:
     """As on the command line."""
     write("there/quick", "name: mine\n")
@@ -55,8 +48,6 @@ def test_a_file_beside_comes_before_the_preset_of_that_name(folder: Path) -> Non
 
 
 # --- machines ----------------------------------------------------------------------------------
-
-MINE = "name: mine\nnodes: 3\nranks_per_node: 5\n"
 
 
 @pytest.mark.parametrize("name", ["dgxa100", "DGX-A100", "selene"])
