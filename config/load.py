@@ -23,7 +23,7 @@ from .machine import System
 from .names import find_config, find_system, recorded_in
 from .schema import Run
 from .values import section_of
-from .yaml_file import machine_layers, parse_overrides, read_layers
+from .yaml_file import machine_layer, parse_overrides, read_layers
 
 # What pydantic says in its own terms, by the type of the error.
 _PLAIN = {
@@ -93,7 +93,7 @@ def merge(layers: Iterable[Layer]) -> dict[str, Leaf]:
     leaves: dict[str, Leaf] = {}
     ranks: int | None = None
     for layer in layers:
-        if layer.machine:
+        if layer.is_machine:
             ranks = ranks or ranks_of(leaves)
             remove(leaves, "system", keep=("system.results",))  # where results go is no part of it
         forget_other_set(leaves, layer)
@@ -114,7 +114,7 @@ def load_system(name: str, ruleset: str | None = None) -> System:
     `ruleset` takes the file with the software of that round, where there is one (NAME_v07.yaml).
     Raises UserError: no such machine, or bad values.
     """
-    leaves = merge(machine_layers(find_system(name, ruleset=ruleset)))
+    leaves = merge([machine_layer(find_system(name, ruleset=ruleset))])
     try:
         return Run.model_validate(tree_of(leaves)).system
     except ValidationError as error:

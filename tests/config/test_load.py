@@ -142,7 +142,6 @@ def test_a_bad_base_is_one_error_with_its_place(folder: Path, text: str, problem
     ("text", "place", "found"),
     [
         ("batch: {per_rank: 2.0}", "1: batch.per_rank", "2.0"),
-        ("eval: {offset: 4}", "1: eval.offset", "4"),
         ("optimizer: {variant: adam}", "1: optimizer.variant", "'adam'"),
         ("optimizer: {base_lr: 1e999}", "1: optimizer.base_lr", "inf"),
         ("data: {area: [0.5, 1, 1]}", "1: data.area", "[0.5, 1, 1]"),

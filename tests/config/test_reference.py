@@ -57,7 +57,7 @@ def test_the_nearest_key_is_named(word: str, hint: str) -> None:
     [
         ("limits.grace_s", "number, 1e-15 or more, at most 1,000,000,000.0"),
         ("model.depth", "tiny, 18, 34, 50, 101, 152"),
-        ("data.area", "list of 2: number, 0 or more, at most 1"),
+        ("data.area", "list of 2: number, above 0, at most 1"),
         ("seed", "whole number, 0 or more, below 9,223,372,036,854,775,808; or null"),
     ],
 )
