@@ -108,13 +108,11 @@ class OneOf(Form):
     def _find(self, value: Any) -> Any:
         if isinstance(value, list | tuple) and all(type(size) is int for size in value):
             value = f"explicit({','.join(map(str, value))})"
-        if type(value) not in (str, int):
-            return None
-        for name in self._names:
-            for way in self._ways(name):
-                if value == way or re.fullmatch(_pattern(str(way)), str(value)):
-                    return value
-        return None
+        ways = [way for name in self._names for way in self._ways(name)]
+        if type(value) in (str, int) and value in ways:
+            return value
+        called = [_pattern(way) for way in ways if isinstance(way, str) and "(" in way]
+        return value if any(re.fullmatch(way, str(value)) for way in called) else None
 
     def _ways(self, name: str | int) -> Iterator[str | int]:
         """`torus_2d`, `torus_2d(ROWSxCOLUMNS)`."""
