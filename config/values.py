@@ -12,19 +12,14 @@ from . import benchmark
 from .choices import Form
 from .duration import Duration
 
+# Far above what there is, and so small that products of two are exact and memory and waits end.
 MOST = 10**9
-"""The largest count. ImageNet-21k has 1.4e7 images; products of two such counts are exact."""
 MOST_EPOCHS = 10_000
-"""Published runs take up to 90. Plans and predictions list the epochs that are evaluated."""
 MOST_RANKS = 1_000_000
-"""The most ranks of a run. The largest published one has 4,096; simulations have a row each."""
-MOST_WORKERS = 4096
-"""The most threads and cores of a rank, batches in memory: no node has more cores."""
+MOST_WORKERS = 4096  # threads and cores of a rank, batches in memory
 MOST_S = 1e9
-"""The longest time, 31 years: the kernel's waits end at 9.2e9 s."""
 SMALLEST, LARGEST = 1e-15, 1e15
-"""The range of what is measured: a femtosecond, a petabyte a second. Squares and quotients of two
-such numbers are far from where doubles overflow, so no infinity or NaN comes of a config."""
+"""The range of what is measured. Squares and quotients of two such numbers do not overflow."""
 LOSS_SCALES = (2.0**-14, 2.0**24)
 """The range in which a dynamic loss scale moves."""
 MOST_PROFILED = 1000
