@@ -1,9 +1,7 @@
-"""The names that a config may choose from: one table a fact, name -> what it is.
+"""The names that a config and the command line may choose from: one table a fact.
 
-The schema's choices, the command line's choices and completion, a sweep's choices and the reference
-are read from these tables. The code behind a name stands in the room that runs it, in a table with
-the same names (`tests/test_extending.py` compares them). Optimizer variants have their table in
-`variants.py`, the depths of a ResNet in `resnet_stages.py`.
+The code behind a name stands in the room that runs it, in a table with the same names, which
+`tests/test_extending.py` compares. Optimizer variants are in `variants.py`.
 """
 
 from __future__ import annotations

@@ -95,8 +95,6 @@ BelowOne = Annotated[float, Field(strict=True, ge=0, lt=1)]
 Fraction = Annotated[float, Field(strict=True, ge=0, le=1)]
 Share = Annotated[float, Field(strict=True, gt=0, le=1)]
 Factor = Annotated[float, Field(strict=True, ge=0.01, le=100)]
-Exponent = Annotated[float, Field(strict=True, ge=SMALLEST, le=4)]
-"""The power of the batch in a step's time: 1 where an image takes the same at any batch."""
 Bool = Annotated[bool, Field(strict=True)]
 Name = Annotated[str, _text("letters, digits, dots, dashes", "[A-Za-z0-9][A-Za-z0-9._-]*", 100)]
 Text = Annotated[str, _text("printable text on one line", ".+")]
