@@ -26,9 +26,7 @@ MOST_PROFILED = 1000
 
 
 def _read_duration(value: Any) -> Duration | None:
-    if isinstance(value, Duration):
-        return value
-    return Duration.parse(value) if isinstance(value, str) else None
+    return value if isinstance(value, Duration) else Duration.parse(str(value))
 
 
 def _read_loss_scale(value: Any) -> float | str | None:
