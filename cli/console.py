@@ -46,14 +46,8 @@ complete_preset, complete_system = completing(list_presets), completing(list_sys
 
 
 def choices(names: Iterable[str]) -> dict[str, Any]:
-    """The arguments of an option with these values: shown by --help, offered by completion.
-
-    What is not among them is refused where it is used, in one line.
-    """
-    return {
-        "metavar": "|".join(names),
-        "autocompletion": completing(lambda: names),
-    }
+    """The arguments of an option with these values: shown by --help, offered by completion."""
+    return {"metavar": "|".join(names), "autocompletion": completing(lambda: names)}
 
 
 def print_version(wanted: bool) -> None:
@@ -94,18 +88,9 @@ def _check_output_file(context: typer.Context, path: Path | None) -> Path | None
 
 
 def output_file(what: str, *names: str) -> Any:
-    """An option that names a file for `write_output`; its default is None.
-
-    Args:
-        what: its help, a clause without a full stop.
-        names: of the option, if not the argument's.
-    """
-    return typer.Option(
-        *names,
-        help=f"{what}; `-`: standard output.",
-        metavar="FILE",
-        callback=_check_output_file,
-    )
+    """An option that names a file for `write_output`; its default is None."""
+    text = f"{what}; `-`: standard output."
+    return typer.Option(*names, help=text, metavar="FILE", callback=_check_output_file)
 
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
@@ -230,14 +215,13 @@ def print_table(
     rows: Sequence[Sequence[str]],
     free: Collection[int] = (),
     right: Collection[int] = (),
-    paged: bool = False,
 ) -> None:
-    """A `plain_table`, on a pipe as wide as it needs to be or (`paged`) as a page."""
+    """A `plain_table`, on a pipe as wide as it needs to be."""
     from rich.console import Console
 
     console = Console()
     if not console.is_terminal:
-        console = Console(width=PAGE_CELLS if paged else _WIDEST_CELLS)
+        console = Console(width=_WIDEST_CELLS)
     with console.capture() as shown:
         console.print(plain_table(header, rows, free, right))
     print("\n".join(line.rstrip() for line in shown.get().splitlines()))

@@ -93,7 +93,6 @@ def _print_rows(comparison: Comparison, order: Sequence[int]) -> None:
                 [cells[row] for row in order],
                 free=range(1, len(titles)),
                 right=[at for at, one in enumerate(block, len(lead)) if one.is_number],
-                paged=True,
             )
             lead = [letters]
     if comparison.shared:

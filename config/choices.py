@@ -1,30 +1,17 @@
-"""The names that a config may choose from: one table a fact, name -> what it is.
+"""The names that a config and the command line may choose from: one table a fact.
 
-The schema's choices, the command line's choices and completion, a sweep's choices and the reference
-are read from these tables. The code behind a name stands in the room that runs it, in a table with
-the same names (`tests/test_extending.py` compares them). Optimizer variants have their table in
-`variants.py`, the depths of a ResNet in `resnet_stages.py`.
+The code behind a name stands in the room that runs it, in a table with the same names, which
+`tests/test_extending.py` compares. Optimizer variants are in `variants.py`.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any
 
 if TYPE_CHECKING:
     from pydantic_core.core_schema import CoreSchema
-
-
-class Choice(NamedTuple):
-    """One name of a table, and what may stand in brackets behind it.
-
-    `arguments`: each way of writing it, "" without brackets. A word in capitals is a number from 1,
-    `N,...` a list of them: ("", "ROWSxCOLUMNS") allows `torus_2d` and `torus_2d(2x4)`.
-    """
-
-    meaning: str
-    arguments: tuple[str, ...] = ("",)
 
 
 NETWORKS = {
@@ -39,23 +26,31 @@ SHAPES = {
     "sony_b": "Sony's configuration B, which ignores the other keys",
 }
 GROUPINGS = {
-    "cubic": Choice("sizes that grow with the cube, the first of F tensors", ("F",)),
-    "equal_bytes": Choice("N groups of about as many bytes each", ("N",)),
-    "equal_count": Choice("N groups of as many tensors each", ("N",)),
-    "halving": Choice("N groups, each of half the bytes of the one before", ("N",)),
-    "single": Choice("all gradients together"),
-    "explicit": Choice("the number of tensors of each group, last layers first", ("N,...",)),
+    "cubic": "sizes that grow with the cube, the first of F tensors",
+    "equal_bytes": "N groups of about as many bytes each",
+    "equal_count": "N groups of as many tensors each",
+    "halving": "N groups, each of half the bytes of the one before",
+    "single": "all gradients together",
+    "explicit": "the number of tensors of each group, last layers first",
 }
 ALGORITHMS = {
-    "auto": Choice("the engine's own choice"),
-    "ring": Choice("reduce-scatter and allgather around a ring"),
-    "segmented_ring": Choice("a ring in segments"),
-    "recursive_doubling": Choice("whole messages between partners, ever further apart"),
-    "recursive_halving_doubling": Choice("halves between partners, and back (Rabenseifner)"),
-    "double_tree": Choice("two binary trees, each with half of the message (NCCL)"),
-    "torus_2d": Choice("rings along the rows and columns of a grid", ("", "ROWSxCOLUMNS")),
-    "hierarchical": Choice("within the node, between nodes, within the node"),
+    "auto": "the engine's own choice",
+    "ring": "reduce-scatter and allgather around a ring",
+    "segmented_ring": "a ring in segments",
+    "recursive_doubling": "whole messages between partners, ever further apart",
+    "recursive_halving_doubling": "halves between partners, and back (Rabenseifner)",
+    "double_tree": "two binary trees, each with half of the message (NCCL)",
+    "torus_2d": "rings along the rows and columns of a grid",
+    "hierarchical": "within the node, between nodes, within the node",
 }
+_BRACKETS = {
+    **dict.fromkeys(("equal_bytes", "equal_count", "halving"), ("N",)),
+    "cubic": ("F",),
+    "explicit": ("N,...",),
+    "torus_2d": ("", "ROWSxCOLUMNS"),
+}
+"""What stands in brackets behind a name, each way of it. A word in capitals is a number from 1,
+`N,...` a list of them."""
 LAUNCHERS = {
     "mpirun": "Open MPI, MVAPICH2 and Spectrum MPI",
     "gloo": "horovodrun without MPI",
@@ -95,32 +90,29 @@ class Form:
 
 
 class OneOf(Form):
-    """One of the names of a table, with what its row allows in brackets behind it. A list of
-    numbers stands for `explicit(...)`."""
+    """One of the names of a table, with its brackets. A list of numbers means `explicit(...)`."""
 
     def __init__(self, names: Collection[str | int]) -> None:
         super().__init__("", self._find)
         self._names = names
 
     def __str__(self) -> str:
-        return ", ".join(map(str, (way for name in self._names for way in self._ways(name))))
+        return ", ".join(map(str, (way for name in self._names for way in _ways(name))))
 
     def _find(self, value: Any) -> Any:
         if isinstance(value, list | tuple) and all(type(size) is int for size in value):
             value = f"explicit({','.join(map(str, value))})"
-        if type(value) not in (str, int):
-            return None
-        for name in self._names:
-            for way in self._ways(name):
-                if value == way or re.fullmatch(_pattern(str(way)), str(value)):
-                    return value
-        return None
+        ways = [way for name in self._names for way in _ways(name)]
+        if type(value) in (str, int) and value in ways:
+            return value
+        called = [_pattern(way) for way in ways if isinstance(way, str) and "(" in way]
+        return value if any(re.fullmatch(way, str(value)) for way in called) else None
 
-    def _ways(self, name: str | int) -> Iterator[str | int]:
-        """`torus_2d`, `torus_2d(ROWSxCOLUMNS)`."""
-        row = self._names[name] if isinstance(self._names, Mapping) else None
-        for argument in row.arguments if isinstance(row, Choice) else ("",):
-            yield f"{name}({argument})" if argument else name
+
+def _ways(name: str | int) -> Iterator[str | int]:
+    """`torus_2d`, `torus_2d(ROWSxCOLUMNS)`."""
+    for argument in _BRACKETS.get(str(name), ("",)):
+        yield f"{name}({argument})" if argument else name
 
 
 def meanings(table: Mapping[str, str]) -> str:

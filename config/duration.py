@@ -18,18 +18,13 @@ class Duration:
     unit: str
 
     @classmethod
-    def parse(cls, text: str) -> Duration:
-        """Read "36 epochs", "540 steps" or "2 %". Raises ValueError."""
+    def parse(cls, text: str) -> Duration | None:
+        """Read "36 epochs", "540 steps" (whole ones) or "2 %"; None: it is none of these."""
         match = _PATTERN.fullmatch(text.lower())
-        if match is None:
-            raise ValueError('a duration such as "36 epochs", "540 steps" or "2 %"')
-        unit = f"{match[2]}s" if match[2] else "%"
-        value = float(match[1])
-        if value >= _LIMIT:
-            raise ValueError(f"a duration below {_LIMIT:,} {unit}")
-        if unit == "steps" and not value.is_integer():
-            raise ValueError("a whole number of steps")
-        return cls(value, unit)
+        if match is None or float(match[1]) >= _LIMIT:
+            return None
+        value, unit = float(match[1]), f"{match[2]}s" if match[2] else "%"
+        return None if unit == "steps" and not value.is_integer() else cls(value, unit)
 
     def __str__(self) -> str:
         # Every digit and no exponent: the text is saved with a run, hashed, and read again.

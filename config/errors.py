@@ -11,9 +11,8 @@ _SHOWN_CHARACTERS = 80
 
 
 class UserError(Exception):
-    """Bad input or a bad environment. The message says where, what was expected, what was found.
-    Each argument is a problem and a line of the message. What is quoted in it, such as the name of
-    a file, begins no line of its own and holds nothing that a terminal obeys: `printable`."""
+    """Bad input or a bad environment. Each argument is a problem and a line of the message, which
+    says where, what was expected, what was found, and holds nothing that a terminal obeys."""
 
     def __str__(self) -> str:
         return "\n".join(printable(str(line)) for line in self.args)

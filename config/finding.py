@@ -10,13 +10,9 @@ _SHOWN_CHARACTERS = 200
 
 
 class Finding(NamedTuple):
-    """One broken rule, once.
-
-    `severity`: error (the official checker fails it, or there is no valid result), policy (the
-    rules forbid it and no tool checks it), warning (no rule forbids it, and it is likely a mistake)
-    or note. `id` and `name`: the rule's code and name. `caused_by`: the code of the finding that
-    explains this one; "" where none does.
-    """
+    """One broken rule, once. `severity`: error (the official checker fails it, or there is no valid
+    result), policy (the rules forbid it and no tool checks it), warning (likely a mistake) or note.
+    `id`: the rule's code. `caused_by`: that of the finding that explains this one."""
 
     id: str
     severity: str

@@ -1,8 +1,7 @@
 """Which image set the keys of `data` describe, and the counts that follow from it.
 
-A layer that names another `data.path` than the layers below names another set: what they say of
-theirs (`synthetic` and the counts) does not hold for this one. Counts that no layer gives are of
-`data.synthetic`, else those of the set's manifest, else ImageNet's (schema.py).
+A layer with another `data.path` than the layers below names another set, for which their
+`synthetic` and counts do not hold.
 """
 
 from __future__ import annotations

@@ -1,9 +1,5 @@
-"""What a machine keeps of the layers below: ranks of a recipe, the network of its points. Pure.
-
-Ranks and batch are the recipe's: its learning rate goes with them. So another machine gets as many
-ranks as the recipe had, unless something says how many nodes or ranks there are. Points explained
-with another network than theirs would make the device itself faster or slower.
-"""
+"""What a machine keeps of the layers below: the recipe's ranks, with which its learning rate goes,
+and the network on which its points were measured. Pure."""
 
 from __future__ import annotations
 

@@ -1,7 +1,5 @@
-"""A config as leaves: dotted path -> value and origin; layers of them, the later over the earlier.
-
-A layer is what one file sets itself, without its bases, or what the command line sets.
-"""
+"""A config as leaves: dotted path -> value and origin. A layer is what one file, without its bases,
+or the command line sets."""
 
 from __future__ import annotations
 

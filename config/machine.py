@@ -15,7 +15,6 @@ from .values import (
     MOST_RANKS,
     Bool,
     Count,
-    Exponent,
     Fraction,
     Mount,
     Natural,
@@ -76,15 +75,13 @@ class MeasuredOn(Waiting):
 
 class Compute(Section):
     """Time of a step without exposed communication: fixed_s + per image x batch ^ exponent. Points
-    refine what the data sheet says (fp16 with `tensor_flops_per_s`). Without a data sheet two
-    points fix both constants; with `fixed_s` given one point fixes `per image`, and two fix it and
-    the exponent (TPU)."""
+    refine a data sheet (fp16 with `tensor_flops_per_s`). Without one two points fix both constants;
+    beside `fixed_s` one point fixes `per image`, and two the exponent (TPU) as well."""
 
     points: Annotated[tuple[Point, ...], Field(min_length=1)] = Field(description="Measured steps.")
     fixed_s: NonNegative | None = default(
         None, "The part of a step that does not grow with the batch; null: from points."
     )
-    batch_exponent: Exponent = default(1.0, "With which the rest grows with the batch.")
     measured_on: MeasuredOn | None = default(
         None, "The network of the points, set where their machine's is overridden; null: the same."
     )

@@ -41,8 +41,7 @@ class Split(Section):
     class_counts: list[int]
     files: dict[str, File]
     chunks: list[tuple[int, int]] = Field(default=[])
-    """(end, CRC-32) of successive pieces of the record file, by which a part of it is checked.
-    Empty: packed by an older version."""
+    """(end, CRC-32) of successive pieces of the record file, by which a part of it is checked."""
 
 
 class OddFile(Section):
@@ -55,10 +54,9 @@ class OddFile(Section):
 
 
 class Part(NamedTuple):
-    """One of several parts of the training images, as `data.shards` divides them."""
+    """One of several parts, from 0, of the training images, as `data.shards` divides them."""
 
     number: Annotated[int, Field(strict=True, ge=0)]
-    """From 0."""
     parts: Annotated[int, Field(strict=True, ge=1)]
 
     def __str__(self) -> str:

@@ -11,10 +11,8 @@ from .schema import Model, Run
 _KEPT_PER_OUTPUT = 2
 """A convolution's output and its normalised copy; ReLU works in place."""
 # Of a rank on a CPU: its share of MXNet, Horovod and DALI, and how often the estimate of
-# `training_bytes` (oneDNN copies into its own layouts). Peak resident memory of one rank, measured:
-# smoke at 10 and 200 images 0.58 and 1.49 GB, without batch norm at 400 2.10 GB; quick at 400
-# 9.7 GB, bfloat16 at 800 9.5 GB; cpu_small at 16 and 96 images 1.75 and 3.72 GB, at 12 of 224 px
-# 5.7 GB. This rule gives 0.63 to 0.90 of each.
+# `training_bytes` (oneDNN copies into its own layouts): 0.63 to 0.90 of seven measured peaks
+# (tests/launch/test_preflight.py).
 _HOST_PROCESS_BYTES = 3e8
 _HOST_FACTOR = {"batch": 2.9, "none": 2.3}
 

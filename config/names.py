@@ -1,8 +1,5 @@
-"""What a name means: a file beside the place that names it, a preset, or a machine.
-
-A file comes first, relative to the YAML that names it or, on the command line, to the current
-folder; then the presets in this folder, or the machines in `system/`.
-"""
+"""What a name means: a file relative to the YAML that names it or, on the command line, to the
+current folder; else a preset in this folder, or a machine in `system/`."""
 
 from __future__ import annotations
 

@@ -7,8 +7,7 @@ from typing import Protocol
 
 
 class Advance(Protocol):
-    """Progress of a named task: `done` of `total` pieces, and in words what it is at. `begun`:
-    pieces' worth of work on those that are not done."""
+    """`done` of `total` pieces, in words what it is at, and pieces' worth of begun ones."""
 
     def __call__(self, done: int, total: int, detail: str = "", begun: float = 0.0) -> None: ...
 

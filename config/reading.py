@@ -24,14 +24,10 @@ _FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
 
 def open_file(path: Path, most_bytes: int | None = None, *, within: Path | None = None) -> BinaryIO:
-    """Open a regular file for reading, without waiting.
+    """Open a regular file for reading, without waiting. `most_bytes`: the largest file that makes
+    sense; `within`: the folder that it must lie in once every link is followed.
 
     Raises OSError: it cannot be opened, is not a regular file, is larger, or lies elsewhere.
-
-    Args:
-        path: the file; symbolic links are followed.
-        most_bytes: the largest file of its kind that makes sense; None: any, for what is streamed.
-        within: the folder that the file must lie in once every link is followed; None: anywhere.
     """
     descriptor = os.open(path, _FLAGS)
     try:
@@ -42,10 +38,11 @@ def open_file(path: Path, most_bytes: int | None = None, *, within: Path | None 
         if most_bytes is not None and about.st_size > most_bytes:
             found = f"at most {most_bytes:,} bytes expected, found {about.st_size:,}"
             raise OSError(errno.EFBIG, found, str(path))
-        # By the descriptor and not by the name: no link can be changed in between.
-        place = Path(f"/proc/self/fd/{descriptor}").readlink()
-        if within is not None and not place.is_relative_to(os.path.realpath(within)):
-            raise OSError(errno.EXDEV, f"a link out of {within}, which is not followed", str(path))
+        if within is not None:  # by the descriptor, not by the name: no link can be changed since
+            place = Path(f"/proc/self/fd/{descriptor}").readlink()
+            if not place.is_relative_to(os.path.realpath(within)):
+                found = f"a link out of {within}, which is not followed"
+                raise OSError(errno.EXDEV, found, str(path))
         return os.fdopen(descriptor, "rb")
     except BaseException:
         os.close(descriptor)

@@ -58,10 +58,8 @@ def load_recorded(
     source: Path, overrides: Sequence[str] = (), keys: tuple[str, ...] = RUN
 ) -> Loaded:
     """The config `source` in the folder of a run or a job, with overrides, which may set anything.
-
-    Raises UserError: as of `load`; the file is a link or has a file as a base; or it sets one of
-    `keys` that needs the command line's word: a line each, which says what to add.
-    """
+    Raises UserError: as of `load`; the file is a link or has a file as a base; or it sets some of
+    `keys` that need the command line's word."""
     leaves = merge([*read_layers(source, within=source.parent), *parse_overrides(overrides)])
     if found := list(_refused(leaves, source, keys)):
         raise UserError(

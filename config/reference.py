@@ -26,8 +26,7 @@ _WORDS = {bool: "true or false", int: "whole number", float: "number", str: "tex
 
 
 class Key(NamedTuple):
-    """One key, or a section of keys, which has no values. `path`: dotted; `[]` stands for each
-    entry of a list of sections. `default`: of a section `null` or nothing."""
+    """One key, or a section, which has no values. `[]` in a path: each entry of a list."""
 
     path: str
     meaning: str

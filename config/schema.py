@@ -49,9 +49,8 @@ PLACES = ("data.path", "system.results")
 
 
 class Synthetic(Section):
-    """The generated image set: texture classes, drawn if the config's own `data.path` is missing.
-    A config that names another `data.path` names another set: this section of its base does not
-    hold for it, unless it says `synthetic: {}` (or a key of it) as well."""
+    """The generated image set: texture classes, drawn if `data.path` is missing. A config with
+    another `data.path` has none of its base's, unless it says `synthetic: {}` as well."""
 
     classes: Annotated[int, Field(strict=True, ge=2, le=10)] = default(10, "Classes to draw.")
     train_samples: Count = default(4000, "Training images to draw.")
@@ -62,8 +61,8 @@ class Synthetic(Section):
 
 
 class Augmentation(Section):
-    """Further operations on the random window: for each a range, from which every image draws, or
-    null: off. They are those of nnabla's F.image_augmentation (docs/recipes.md)."""
+    """Further operations on the random window, nnabla's (docs/recipes.md): for each a range, from
+    which every image draws, or null: off."""
 
     padding: Range[Fraction] | None = default(None, "Border around the window, in its sides.")
     scale: Range[Factor] | None = default(None, "Enlargement about a random place.")

@@ -12,28 +12,21 @@ from . import benchmark
 from .choices import Form
 from .duration import Duration
 
+# Far above what there is, and so small that products of two are exact and memory and waits end.
 MOST = 10**9
-"""The largest count. ImageNet-21k has 1.4e7 images; products of two such counts are exact."""
 MOST_EPOCHS = 10_000
-"""Published runs take up to 90. Plans and predictions list the epochs that are evaluated."""
 MOST_RANKS = 1_000_000
-"""The most ranks of a run. The largest published one has 4,096; simulations have a row each."""
-MOST_WORKERS = 4096
-"""The most threads and cores of a rank, batches in memory: no node has more cores."""
+MOST_WORKERS = 4096  # threads and cores of a rank, batches in memory
 MOST_S = 1e9
-"""The longest time, 31 years: the kernel's waits end at 9.2e9 s."""
 SMALLEST, LARGEST = 1e-15, 1e15
-"""The range of what is measured: a femtosecond, a petabyte a second. Squares and quotients of two
-such numbers are far from where doubles overflow, so no infinity or NaN comes of a config."""
+"""The range of what is measured. Squares and quotients of two such numbers do not overflow."""
 LOSS_SCALES = (2.0**-14, 2.0**24)
 """The range in which a dynamic loss scale moves."""
 MOST_PROFILED = 1000
 
 
 def _read_duration(value: Any) -> Duration | None:
-    if isinstance(value, Duration):
-        return value
-    return Duration.parse(value) if isinstance(value, str) else None
+    return value if isinstance(value, Duration) else Duration.parse(str(value))
 
 
 def _read_loss_scale(value: Any) -> float | str | None:
@@ -100,8 +93,6 @@ BelowOne = Annotated[float, Field(strict=True, ge=0, lt=1)]
 Fraction = Annotated[float, Field(strict=True, ge=0, le=1)]
 Share = Annotated[float, Field(strict=True, gt=0, le=1)]
 Factor = Annotated[float, Field(strict=True, ge=0.01, le=100)]
-Exponent = Annotated[float, Field(strict=True, ge=SMALLEST, le=4)]
-"""The power of the batch in a step's time: 1 where an image takes the same at any batch."""
 Bool = Annotated[bool, Field(strict=True)]
 Name = Annotated[str, _text("letters, digits, dots, dashes", "[A-Za-z0-9][A-Za-z0-9._-]*", 100)]
 Text = Annotated[str, _text("printable text on one line", ".+")]

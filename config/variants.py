@@ -2,10 +2,8 @@
 
 LARS in all of them: v <- mu v + lr trust (g / B + wd w);  w <- w - v, and
 trust = eta |w| / (|g| / B + wd' |w| + epsilon) on scaled tensors, 1 where a norm is 0.
-`sony` has NNabla's rule for epsilon (`Rule.epsilon_only_below`).
-
-Step 1 of the abstract by You et al. prints beta times the norm of grad w where 1708.03888 has beta
-|w|, which `you` computes. It gives 0 where |w| is 0, so such weights would stay 0; ours gives 1.
+The abstract by You et al. prints beta times the norm of grad w where 1708.03888 has beta |w|, which
+`you` computes.
 """
 
 from __future__ import annotations

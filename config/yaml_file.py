@@ -41,16 +41,11 @@ class _Entry(NamedTuple):
 def read_layers(
     path: Path, chain: tuple[Path, ...] = (), *, machine: bool = False, within: Path | None = None
 ) -> list[Layer]:
-    """The layers of a YAML file, the lowest first.
+    """The layers of a YAML file, the lowest first. `chain`: the files of which it is a base;
+    `machine`: it has the keys of `system`; `within`: the folder that a recorded file must lie in,
+    whose bases are names of presets and machines, never files.
 
     Raises UserError: unreadable, not YAML, or a base that is not there.
-
-    Args:
-        path: of the file.
-        chain: the files of which this one is a base, for circles.
-        machine: whether the file is a machine's, with the keys of `system`.
-        within: the folder that a recorded file must lie in; its bases are names of
-            presets and machines, never files.
     """
     entries = _read(path, within)
     chain = (*chain, path.resolve())

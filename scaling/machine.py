@@ -167,8 +167,8 @@ def _refined(
 
 def _through(machine: Machine, compute: Compute, alone: list[float]) -> Machine:
     """The line through the points of computation alone, by least squares where they are many."""
-    exponent = compute.batch_exponent
-    grown = [point.batch**exponent for point in compute.points]
+    exponent = 1.0
+    grown: list[float] = [point.batch for point in compute.points]
     if compute.fixed_s is not None:
         fixed = compute.fixed_s
         batches = [point.batch for point in compute.points]

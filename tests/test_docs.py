@@ -69,21 +69,6 @@ def missing(page: str) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize(
-    ("page", "names"),
-    [
-        ("`config/schema.py`, `launch/examples/*.sub` and `docs/`", []),
-        ("`config/system/NAME.yaml`, `config/quick.yaml` in `train/<class>/x.JPEG`", []),
-        ("`config/nothing.py`", ["config/nothing.py"]),
-        ("```bash\nrn50 log show ../shared/data/log.txt\n```\n", ["../shared/data/log.txt"]),
-        ("as `nowhere.md` says; `job.sh`, `mine.yaml` are yours", ["nowhere.md"]),
-        ("`results/quick/TIME/report.html` is made; `scripts/gone/x`", ["scripts/gone/x"]),
-    ],
-)
-def test_what_is_no_path_of_ours(page: str, names: list[str]) -> None:
-    assert missing(page) == names
-
-
 @pytest.mark.parametrize("page", TODAYS, ids=lambda path: path.relative_to(ROOT).as_posix())
 def test_paths_are_in_the_repository(page: Path) -> None:
     assert missing(page.read_text()) == []

@@ -19,7 +19,6 @@ from rn50.scaling import cost, groups
 
 ROOT = Path(__file__).resolve().parent.parent
 ROW = '    "dummy": "a dummy",\n'
-CHOICE = '    "dummy": Choice("a dummy"),\n'
 # What is added -> file -> (the line before it, the lines added); no line: a new file.
 ADDED: dict[str, dict[str, tuple[str, str]]] = {
     "network": {
@@ -37,14 +36,14 @@ ADDED: dict[str, dict[str, tuple[str, str]]] = {
         ),
     },
     "grouping": {
-        "config/choices.py": ("GROUPINGS = {", CHOICE),
+        "config/choices.py": ("GROUPINGS = {", ROW),
         "scaling/groups.py": (
             "GROUPINGS: dict[str, Callable[[Sequence[int], list[int]], list[int]]] = {",
             '    "dummy": lambda sizes, _: [1, 0],\n',
         ),
     },
     "algorithm": {
-        "config/choices.py": ("ALGORITHMS = {", CHOICE),
+        "config/choices.py": ("ALGORITHMS = {", ROW),
         "scaling/cost.py": (
             "ALGORITHMS: dict[str, Callable[[Topology, float, tuple[int, int]], Cost]] = {",
             '    "dummy": lambda on, n, _: ring(on.ranks, 2 * n, on.ring(1, on.ranks)),\n',

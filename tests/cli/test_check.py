@@ -86,14 +86,6 @@ def test_a_folder_is_a_submission(tmp_path: Path) -> None:
     assert invoke("log", "check", "--no-official", tmp_path).exit_code == 1
 
 
-def test_control_sequences_of_a_log_are_shown_as_text(tmp_path: Path) -> None:
-    path = log(tmp_path, put("submission_status", "\x1b]0;owned\x07\x1b[2J"))
-    done = invoke("log", "check", "--no-official", path)
-    assert done.exit_code == 1
-    assert all(line.isprintable() for line in done.stdout.splitlines())
-    assert "\\u001b]0;owned" in done.stdout or "\\x1b]0;owned" in done.stdout
-
-
 def test_score(tmp_path: Path) -> None:
     done = invoke("log", "score", five(tmp_path))
     assert done.exit_code == 0

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import pty
-import re
 import shlex
 import shutil
 import subprocess
@@ -114,34 +112,6 @@ def test_a_command_loads_no_other_command(root: Path) -> None:
 
 
 # --- tables on a terminal -----------------------------------------------------------------------
-
-
-def on_terminal(columns: int, *arguments: str) -> list[str]:
-    """The lines of a command as a terminal of that width is given them, styles aside."""
-    leader, follower = pty.openpty()
-    environment = os.environ | {"COLUMNS": str(columns), "TERM": "xterm"}
-    process = subprocess.Popen([PROGRAM, *arguments], stdout=follower, env=environment)
-    os.close(follower)
-    found = b""
-    try:
-        while part := os.read(leader, 1 << 16):
-            found += part
-    except OSError:  # what Linux says where the last writer has gone
-        pass
-    os.close(leader)
-    assert process.wait() in (0, 1)
-    return re.sub(r"\x1b\[[0-9;]*m", "", found.decode()).replace("\r", "").splitlines()
-
-
-def test_keys_and_places_stay_whole_on_a_terminal() -> None:
-    loaded = load("abci_2048_closed_32k", ["seed=1"])
-    lines = on_terminal(120, "config", "show", "abci_2048_closed_32k", "seed=1")
-    words = {word for line in lines for word in line.split()}
-    for key, _, origin in loaded.leaves():
-        assert key in words
-        assert set(str(origin).split()) <= words  # `config/base.yaml:4` is one
-    table = lines[: lines.index("")]  # below it are sentences, which the terminal folds
-    assert max(len(line.rstrip()) for line in table) <= 120
 
 
 def test_a_pipe_gets_every_row_on_a_line(rn50) -> None:

@@ -147,6 +147,7 @@ def test_a_bad_base_is_one_error_with_its_place(folder: Path, text: str, problem
         ("data: {area: [0.5, 1, 1]}", "1: data.area", "[0.5, 1, 1]"),
         ("data: {area: [0.9, 0.1]}", "1: data.area", "[0.9, 0.1]"),
         ("data: {aspect: [2, 1]}", "1: data.aspect", "[2, 1]"),
+        ("model: {depth: '18'}", "1: model.depth", "'18'"),
         ("data: {crop_px: 300}", "1: data.eval_resize_px", "256"),
         ("data: 3", "1: data", "3"),
         ("schedule: {length: 90}", "1: schedule.length", "90"),

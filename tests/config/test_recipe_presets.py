@@ -124,7 +124,6 @@ def test_closed_preset_keeps_the_closed_limits(name: str) -> None:
                 "comm.groups": "cubic(3)",
             },
         ),
-        ("goyal_256", {"optimizer.variant": "sgd", "model.zero_gamma": True}),
         (
             "akiba_1024",
             {
@@ -134,9 +133,6 @@ def test_closed_preset_keeps_the_closed_limits(name: str) -> None:
                 "comm.gradient_dtype": "float16",
             },
         ),
-        ("you_2048_knl", {"optimizer.variant": "you", "system.device": "cpu"}),
-        ("you_1600_cpu", {"optimizer.variant": "you", "system.device": "cpu"}),
-        ("you_alexnet_32k", {"model.network": "alexnet", "data.crop_px": 224}),
         ("sony_2176", {"model.label_smoothing": 0}),
         ("sony_3456", {"model.label_smoothing": 0.1}),
         ("sony_4096", {"model.label_smoothing": 0}),

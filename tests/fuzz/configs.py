@@ -55,7 +55,7 @@ _HOSTILE = (
 @lru_cache(maxsize=1)
 def keys() -> tuple[str, ...]:
     """Every key that holds a value."""
-    return tuple(path for path, key in all_keys().items() if not key.is_section)
+    return tuple(path for path, key in all_keys().items() if key.values)
 
 
 def case(seed: int, folder: Path) -> Case:

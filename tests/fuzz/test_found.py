@@ -64,7 +64,6 @@ def test_a_record_far_behind_the_end(tmp_path: Path, offset: int) -> None:
             "batch.per_rank=99999999999",
         ),
         *("optimizer.base_lr=1e300", "optimizer.base_lr=1e-300", "watchdog.stall_s=1e12"),
-        "system.performance.fp16.batch_exponent=500",
     ],
 )
 def test_a_number_beyond_its_bound(override: str) -> None:
