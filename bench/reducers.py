@@ -95,9 +95,10 @@ class Horovod:
 
         from ..train.comm import Communicator
         from ..train.connection import Connection
+        from ..train.operators import Operators
 
         connection = Connection(run, Timeline(0), over_mpi=read_process_info().over_mpi)
-        self._comm = Communicator(mx.cpu(), connection)
+        self._comm = Communicator(Operators(mx.cpu()), connection)
         self._comm.start()
         self.rank, self.size = self._comm.rank, self._comm.world_size
         self.columns = max(1, len(connection.columns))

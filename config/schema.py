@@ -203,6 +203,12 @@ class Model(Section):
         "Order in memory of images, maps and convolutions in training; NHWC on GPUs "
         "alone. Weights and function are the same.",
     )
+    kernels: Literal["auto", "own", "mxnet"] = default(
+        "auto",
+        "Who computes beside cuDNN on a GPU. own: the kernels of this program, compiled for the "
+        "GPU that is there (ResNet alone); mxnet: those of MXNet's wheel, which end at compute "
+        "capability 8.9; auto: own from 9.0 on.",
+    )
     loss_scale: LossScale = default(
         1.0,
         "By which each image's loss is multiplied, so that float16 gradients do not "

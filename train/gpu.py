@@ -89,6 +89,13 @@ def _driver_release(version_file: Path) -> str | None:
     return found[1] if found else None
 
 
+def capability_of(device_id: int) -> tuple[int, int]:
+    """The compute capability of one of the visible devices, which is there."""
+    found = read_gpus()
+    assert found is not None
+    return found.devices[device_id].capability
+
+
 def check_capability(name: str, capability: tuple[int, int]) -> None:
     """Raise UserError for a GPU that MXNet has no machine code for."""
     first, last = SUPPORTED

@@ -20,6 +20,7 @@ from rn50.config.load import load
 from rn50.logging.timeline import Timeline
 from rn50.train.comm import Communicator
 from rn50.train.connection import Connection
+from rn50.train.operators import Operators
 from rn50.train.process_info import read_process_info
 
 LATE_S = 1.0
@@ -27,7 +28,7 @@ LATE_S = 1.0
 
 def main(config: str, out: str) -> None:
     connection = Connection(load(config).run, Timeline(0), over_mpi=read_process_info().over_mpi)
-    comm = Communicator(mx.cpu(), connection)
+    comm = Communicator(Operators(mx.cpu()), connection)
     comm.start()
     row = connection.rows[1]
     if comm.rank in row.ranks:
