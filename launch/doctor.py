@@ -8,17 +8,14 @@ from __future__ import annotations
 
 import ctypes
 import json
-import mmap
 import os
 import platform
 import resource
 import socket
-import struct
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -26,6 +23,7 @@ import numpy as np
 
 from ..config.errors import UserError
 from ..train.gpu import LIBRARY, Gpu, Gpus, check_driver, dotted, read_gpus
+from ..train.gpu_code import gpu_code, mxnet_folder, runs
 from .host_limits import check_open_files, read_limits
 from .preflight import free_memory_bytes
 
@@ -42,7 +40,6 @@ MOST_OFF = {"float32": 0.003, "float16": 0.01}
 MOST_GREY_LEVELS = 1.5
 """Mean difference of two decoders of one JPEG. libjpeg-turbo against itself with its quick
 transform and colours repeated as nvJPEG does it: 0.8. One pixel to the side: 14.7."""
-_MAGIC, _FATBIN, _ENTRY = struct.pack("<I", 0xBA55ED50), struct.Struct("<IHHQ"), 64
 
 
 class Row(NamedTuple):
@@ -100,12 +97,6 @@ def machine_rows(hosts: Sequence[str]) -> Iterator[Row]:
             yield Row(f"host {host}", FAILED, f"an address expected, found none ({error})")
 
 
-def mxnet_folder() -> Path | None:
-    """Where the installed MXNet lies; nothing of it is loaded."""
-    spec = find_spec("mxnet")
-    return Path(spec.origin).parent if spec and spec.origin else None
-
-
 def gpu_rows(gpus: Gpus | None, mxnet: Path | None) -> Iterator[Row]:
     """The driver, each GPU against the machine code of MXNet, NCCL."""
     if gpus is None or not gpus.devices:
@@ -124,41 +115,11 @@ def gpu_rows(gpus: Gpus | None, mxnet: Path | None) -> Iterator[Row]:
 def code_row(number: int, gpu: Gpu, code: dict[str, set[int]]) -> Row:
     """Whether a GPU can run `code` (`gpu_code`): machine code of its own major version and no later
     minor one, or PTX of no later version."""
-    major, minor = gpu.capability
-    of_major = {sm for sm in code.get("ELF", ()) if sm // 10 == major and sm % 10 <= minor}
-    usable = of_major | {sm for sm in code.get("PTX", ()) if sm <= 10 * major + minor}
+    usable = runs(code, gpu.capability)
     texts = [f"{kind} of {', '.join(f'sm_{sm}' for sm in sorted(code[kind]))}" for kind in code]
     has = f"MXNet has {' and '.join(texts) or 'no GPU code (scripts/setup.sh --gpu)'}"
     name = f"{gpu.name}, compute capability {dotted(gpu.capability)}"
     return Row(f"GPU {number}", OK if usable else FAILED, f"{name}; {has}")
-
-
-def gpu_code(library: Path) -> dict[str, set[int]]:
-    """The GPU code of a library: "ELF" (machine code) and "PTX" -> versions; 80 is sm_80.
-
-    nvcc's fat binaries, little-endian, as read from the wheels:
-
-        fat binary  u32 magic BA55ED50 | u16 version | u16 header bytes | u64 bytes of its entries
-        entry       u16 kind (1 PTX, 2 ELF) | u16 | u32 header bytes | u64 payload bytes
-                    u32 | u32 | u16 | u16 | u32 sm | ... payload
-    """
-    found: dict[str, set[int]] = {}
-    with library.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-        place = data.find(_MAGIC)
-        while 0 <= place <= len(data) - _FATBIN.size:
-            _, version, header, size = _FATBIN.unpack_from(data, place)
-            end = place + header + size
-            entry = place + header
-            if (version, header) != (1, _FATBIN.size) or end > len(data):
-                end = place + 1  # the same four bytes as part of something else
-            while entry + _ENTRY <= end:
-                kind, _, skip, payload = struct.unpack_from("<HHIQ", data, entry)
-                (sm,) = struct.unpack_from("<I", data, entry + 28)
-                if kind in (1, 2):
-                    found.setdefault(("PTX", "ELF")[kind - 1], set()).add(sm)
-                entry += max(skip + payload, _ENTRY)
-            place = data.find(_MAGIC, end)
-    return found
 
 
 def _nccl(mxnet: Path | None) -> Row:

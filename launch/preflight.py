@@ -21,7 +21,8 @@ from ..config.plan import build_plan
 from ..config.reading import read_text
 from ..config.schema import Run
 from ..train.capabilities import check_supported, decodes_on_gpu
-from ..train.gpu import Gpus, check_capability, check_machine, read_gpus
+from ..train.gpu import Gpus, check_machine, read_gpus
+from ..train.gpu_code import choose_kernels
 from .ending import CANNOT_RUN_HERE
 from .engine_environment import Controller, backend_of, engine_environment
 from .environment_record import mxnet_distribution
@@ -107,7 +108,7 @@ def obstacles_here(run: Run, here: Here) -> list[str]:
     """Why the ranks of one node of `run` cannot run on this machine, one line each."""
     ranks = run.system.ranks_per_node
     if run.system.device == "gpu":
-        found = _refused(partial(check_machine, ranks - 1, decodes=decodes_on_gpu(run)))
+        found = _refused(partial(_check_gpu, run, ranks - 1))
         if not found and here.mxnet == "mxnet":
             found = [
                 "system.device: MXNet for GPUs (scripts/setup.sh --gpu) for gpu expected, found "
@@ -124,12 +125,17 @@ def obstacles_here(run: Run, here: Here) -> list[str]:
     ]
 
 
+def _check_gpu(run: Run, local_rank: int) -> None:
+    gpu = check_machine(local_rank, decodes=decodes_on_gpu(run))
+    choose_kernels(run.model, gpu.name, gpu.capability)
+
+
 def idle_gpus_note(run: Run, gpus: Gpus | None) -> str:
     """That this machine's GPUs are not used by a run on CPU ranks; empty where there are none."""
     if run.system.device == "gpu" or gpus is None or not gpus.devices:
         return ""
     first = gpus.devices[0]
-    why = _refused(partial(check_capability, first.name, first.capability))
+    why = _refused(partial(choose_kernels, run.model, first.name, first.capability))
     return f"this run is on the CPU, GPUs here stay idle ({len(gpus.devices)} x {first.name}): " + (
         why[0] if why else "system.device=gpu, or a GPU machine's recipe, would use them"
     )

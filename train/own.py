@@ -12,17 +12,16 @@ import mxnet as mx
 import numpy as np
 from mxnet import autograd, nd
 
-from ..config.schema import Optimizer
+from ..config.schema import Model, Optimizer
 from .buckets import ALIGN_BYTES
-from .gpu import capability_of
+from .gpu import visible_gpu
+from .gpu_code import choose_kernels
 from .kernels.device import CudaModule, Module, blocks_for
 from .networks import Loss, trainable
 from .operators import TOP, Criterion, Operators
 from .optimizer import AKIBA_EPSILON, AKIBA_MU2, AKIBA_RMS, Updater
 from .schedule import Settings, akiba_sgd_share
 
-OWN_FROM = (9, 0)
-"""Compute capability from which `model.kernels: auto` takes our own kernels."""
 CHUNK = 16384
 """Elements of a tensor that one block takes (device.cu)."""
 
@@ -212,14 +211,14 @@ class OwnUpdater(Updater):
             scaler.note(step, finite)
 
 
-def operators_for(kernels: str, ctx: mx.Context) -> Operators:
-    """The operators of a device. `kernels`: `model.kernels`."""
-    if ctx.device_type == "cpu" or kernels == "mxnet":
+def operators_for(model: Model, ctx: mx.Context) -> Operators:
+    """The operators of a device for a network: the one place where they are chosen."""
+    if ctx.device_type == "cpu":
         return Operators(ctx)
-    capability = capability_of(ctx.device_id)
-    if kernels == "auto" and capability < OWN_FROM:
+    gpu = visible_gpu(ctx.device_id)
+    if choose_kernels(model, gpu.name, gpu.capability) == "mxnet":
         return Operators(ctx)
-    return OwnOperators(ctx, CudaModule(ctx, capability))
+    return OwnOperators(ctx, CudaModule(ctx, gpu.capability))
 
 
 def updater_for(

@@ -81,6 +81,20 @@ class FusedSum(nn.HybridBlock):
         return x * 1 * 1
 
 
+class MaxPoolOfMaps(nn.HybridBlock):
+    """3 x 3 maxima with stride 2 of (batch, channels, H, W), each map as an image of one channel:
+    in backward MXNet's pooling of NCHW fills an array of int32 by a kernel of its own."""
+
+    def __init__(self, channels: int, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self._channels = channels
+
+    def hybrid_forward(self, F: Any, x: Any) -> Any:
+        options = {"kernel": (3, 3), "stride": (2, 2), "pad": (1, 1), "layout": "NHWC"}
+        maxima = F.Pooling(x.reshape((-3, 0, 0, 1)), pool_type="max", **options)
+        return maxima.reshape((-4, -1, self._channels, 0, -3))
+
+
 class Residual(nn.HybridBlock):
     """Convolutions, the first 3x3 with the stride, and a shortcut: 1x1 where shapes differ."""
 
@@ -139,7 +153,12 @@ class ResNet(Network):
         with self.name_scope():
             if model.stem == "imagenet":
                 self.body.add(Unit(model, "conv0", 3, width, kernel=7, stride=2, prefix=""))
-                self.body.add(nn.MaxPool2D(3, 2, 1, layout=model.layout))
+                of_maps = own and model.layout == "NCHW"
+                self.body.add(
+                    MaxPoolOfMaps(width, prefix="")
+                    if of_maps
+                    else nn.MaxPool2D(3, 2, 1, layout=model.layout)
+                )
             else:  # crops of 32 px keep their resolution
                 self.body.add(Unit(model, "conv0", 3, width, kernel=3, prefix=""))
             if own:

@@ -66,7 +66,7 @@ def score(
     from .trainer import batches_of
 
     ctx, ranks = context(run.system.device, place.local_rank), place.world_size
-    comm = communicator(operators_for(run.model.kernels, ctx), connection, ranks)
+    comm = communicator(operators_for(run.model, ctx), connection, ranks)
     comm.start()
     nets = [_network(*pair, comm, place) for pair in zip(runs, found, strict=True)]
 

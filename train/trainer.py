@@ -110,7 +110,7 @@ def start_up(
     ctx = device_context(run.system.device, context.process.local_rank)
     if ctx.device_type == "cpu":  # our optimizer's operator is a CPU's
         kernels.load()
-    operators = operators_for(run.model.kernels, ctx)
+    operators = operators_for(run.model, ctx)
     comm = communicator(operators, context.connection, context.process.world_size)
     stages = [
         Stage("open connections", comm.start),

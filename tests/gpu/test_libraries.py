@@ -16,10 +16,10 @@ from rn50.config.errors import UserError
 from rn50.config.load import load
 from rn50.config.names import list_presets
 from rn50.config.schema import Run
-from rn50.launch.doctor import gpu_code
 from rn50.launch.launchers import LAUNCHERS, build_job
 from rn50.train.capabilities import check_accelerator
 from rn50.train.gpu import SUPPORTED
+from rn50.train.gpu_code import gpu_code
 
 pytestmark = pytest.mark.slow
 

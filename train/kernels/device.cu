@@ -177,10 +177,12 @@ struct Chunk {
 };
 
 __device__ Chunk chunk_of(const long long* tensors, const int* chunks) {
-  const int number = chunks[blockIdx.x];
-  const Tensor& t = ((const Tensor*)tensors)[number];
-  const long long begin = (blockIdx.x - t.first_chunk) * CHUNK;
-  return {number, begin, begin + CHUNK < t.size ? begin + CHUNK : t.size};
+  Chunk c;
+  c.tensor = chunks[blockIdx.x];
+  const Tensor& t = ((const Tensor*)tensors)[c.tensor];
+  c.begin = (blockIdx.x - t.first_chunk) * CHUNK;
+  c.end = c.begin + CHUNK < t.size ? c.begin + CHUNK : t.size;
+  return c;
 }
 
 // Sums of squares of weights and gradients, by chunk.
