@@ -19,7 +19,7 @@ from typer.core import TyperGroup
 from ..bench import NAMES, module_name
 from ..config.finding import clock_time
 from ..config.progress import Advance
-from ..launch.ending import Ending, Stopped, asked_by, stopped
+from ..launch.ending import START_AGAIN, Ending, Stopped, asked_by
 from .console import (
     TYPER_OPTIONS,
     Config,
@@ -62,7 +62,8 @@ class Measuring:
         self._seconds = time.monotonic() - self._begun_s
         if isinstance(error, KeyboardInterrupt):
             again, doing = shlex.join(["rn50", *sys.argv[1:]]), self._doing or "starting"
-            raise Stopped(stopped("measuring", asked_by(error), again, doing=doing)) from None
+            reason = f"stopped by {asked_by(error)} while {doing}; no result is kept"
+            raise Stopped(Ending(reason, "", START_AGAIN, again)) from None
 
     def print_end(self, plot: Path | None, *, as_json: bool) -> None:
         """The last line: where the results are."""

@@ -8,9 +8,8 @@ from typing import Annotated
 
 import typer
 
-from ..config.errors import UserError
+from ..config.errors import failing_as
 from ..config.leaves import yaml_value
-from ..launch.ending import config_checked
 from .console import (
     EXIT_BAD,
     TYPER_OPTIONS,
@@ -18,7 +17,6 @@ from .console import (
     Json,
     Overrides,
     SystemName,
-    complete_preset,
     completing,
     on_machine,
     print_json,
@@ -26,7 +24,7 @@ from .console import (
     say,
 )
 
-config_app = typer.Typer(help="Show, compare and check configs.", **TYPER_OPTIONS)
+config_app = typer.Typer(help="Show and check configs.", **TYPER_OPTIONS)
 
 
 @config_app.command("show")
@@ -84,7 +82,7 @@ def config_check(
     FAIL: the official checker would refuse the run, the counts are not those of the image set, or
     no machine of its kind can run it. POLICY: the rules forbid it and no tool checks it. WARN:
     likely a mistake, such as a learning rate for another batch. Notes list the choices of an open
-    config that the closed division forbids, and what only this machine cannot run.
+    config that the closed division forbids.
 
     Exit 0: PASS, WARN or POLICY; 1: FAIL, with `--strict` WARN and POLICY too.
 
@@ -92,12 +90,10 @@ def config_check(
     """
     from ..compliance.config_rules import check_config
     from ..config.load import load
-    from ..launch.dry_run import find_data, names_own_data
     from ..launch.preflight import check_whether_it_runs
 
     loaded = load(config, on_machine(overrides or [], system))
-    missing = find_data(loaded.run.data, loaded.origins)[1] if names_own_data(loaded) else []
-    result = check_whether_it_runs(check_config(loaded), loaded.run, missing=missing)
+    result = check_whether_it_runs(check_config(loaded), loaded.run)
     if as_json:
         print_json(result.to_dict())
     else:
@@ -106,8 +102,6 @@ def config_check(
             say(f"  {finding.severity:7} {finding.rule}: {finding.message}")
         facts = [(key, yaml_value(value)) for key, value in result.facts.items()]
         print_table(("", ""), facts, free=(1,))
-        words = [config, *(("--system", system) if system else ()), *(overrides or [])]
-        print(f"\n{config_checked(result, words, loaded.run.system.nodes).line}")
     if result.verdict == "FAIL" or (strict and result.verdict != "PASS"):
         raise typer.Exit(EXIT_BAD)
 
@@ -123,7 +117,7 @@ def config_explain(
     key: Annotated[
         str | None,
         typer.Argument(
-            help="A key, its beginning or a section; default: all.",
+            help="A key or a section; default: all.",
             autocompletion=completing(_keys),
             show_default=False,
         ),
@@ -135,9 +129,8 @@ def config_explain(
             metavar="PAGE",
         ),
     ] = None,
-    as_json: Json = False,
 ) -> None:
-    """What a key means: unit, allowed values and default.
+    """What a key means, its allowed values and default.
 
     Example: `rn50 config explain optimizer.base_lr`
 
@@ -148,20 +141,13 @@ def config_explain(
     if write is not None:
         from ..config.atomic import write_output
 
-        if not write.is_file():
-            raise UserError(f"--write: {write}: a page that is there expected, found none")
-        write_output(write, reference.replace_in_page(write.read_text()))
+        with failing_as(f"--write: {write}: cannot read"):
+            page = write.read_text()
+        write_output(write, reference.replace_in_page(page))
         return
     found = [*reference.all_keys().values()] if key is None else reference.find_keys(key)
-    if as_json:
-        print_json([item._asdict() for item in found])
-    elif len(found) == 1:
-        print("\n".join(reference.render(found[0])))
-    else:
-        if key is not None and found[0].is_section:
-            print(f"{found[0].path}: {found[0].meaning}\n")
-        rows = [(k.path, k.default, k.values, k.meaning) for k in found if not k.is_section]
-        print_table(("key", "default", "values", "meaning"), rows, free=(1, 2, 3))
+    rows = [(k.path, k.default, k.values, k.meaning) for k in found]
+    print_table(("key", "default", "values", "meaning"), rows, free=(1, 2, 3))
 
 
 @config_app.command("list")
@@ -186,32 +172,3 @@ def config_list(
         print_json(dict(rows))
         return
     print_table(("machine" if systems else "preset", "what"), rows)
-
-
-@config_app.command("diff")
-def config_diff(
-    left: Config,
-    right: Annotated[str, typer.Argument(help="The other config.", autocompletion=complete_preset)],
-    as_json: Json = False,
-) -> None:
-    """The values in which two configs differ. Exit 1 if there are any.
-
-    Example: `rn50 config diff dgx1_8 abci_2048_open`
-    """
-    from ..config.leaves import flatten
-    from ..config.load import load
-
-    one = dict(flatten(load(left).to_dict()))
-    other = dict(flatten(load(right).to_dict()))
-    keys = sorted(key for key in one | other if one.get(key) != other.get(key))
-    if as_json:
-        found = [{"key": key, "left": one.get(key), "right": other.get(key)} for key in keys]
-        print_json({"left": left, "right": right, "differences": found})
-    elif keys:
-        values = [(one.get(key, "-"), other.get(key, "-")) for key in keys]
-        rows = [(key, *map(yaml_value, pair)) for key, pair in zip(keys, values, strict=True)]
-        print_table(("key", left, right), rows, free=(1, 2))
-    else:
-        print("no difference")
-    if keys:
-        raise typer.Exit(EXIT_BAD)

@@ -1,4 +1,4 @@
-"""What the commands share: arguments, tables, progress bars.
+"""What the commands share: arguments, tables, progress.
 
 No framework loads here, and rich (40 ms) only where it draws: checking a log takes 30 ms.
 """
@@ -6,11 +6,11 @@ No framework loads here, and rich (40 ms) only where it draws: checking a log ta
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import redirect_stdout
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
@@ -18,7 +18,6 @@ import typer
 
 from ..config.atomic import check_output, is_stdout
 from ..config.choices import LAUNCHERS
-from ..config.errors import UserError
 from ..config.finding import printable
 from ..config.names import list_presets, list_systems
 from ..config.progress import Advance
@@ -139,17 +138,8 @@ Launcher = Annotated[
 
 def on_machine(overrides: Sequence[str], name: str | None) -> list[str]:
     """The overrides that put a config on the machine that `--system` names, with its number of
-    ranks unless they say how many nodes or ranks there are; None: the config's own machine. Raises
-    UserError: no such machine, or another one among the overrides."""
-    if name is None:
-        return list(overrides)
-    from ..config.load import load_system
-    from ..config.yaml_file import parse_overrides
-
-    if any(layer.machine for layer in parse_overrides(overrides)):
-        raise UserError(f"--system: no system=NAME beside it expected, found {name} and that")
-    load_system(name)  # refused by the option's name
-    return [f"system={json.dumps(name)}", *overrides]
+    ranks unless they say how many nodes or ranks there are; None: the config's own machine."""
+    return [*overrides, *([] if name is None else [f"system={json.dumps(name)}"])]
 
 
 def split_config(config: str, overrides: list[str] | None) -> tuple[str, list[str]]:
@@ -166,32 +156,19 @@ REPORT_S = 30.0
 class Tracking:
     """Progress on stderr: `track(name)` gives the callback (done, total) of a named task.
 
-    A bar with rate and time left on a terminal; elsewhere a line now and then.
+    On a terminal a line that is written anew each second; elsewhere a line now and then.
     """
 
     def __enter__(self) -> Callable[[str], Advance]:
-        from rich.console import Console
-        from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-
-        text = partial(TextColumn, markup=False)  # brackets of a name are no style
-        self._bars = Progress(
-            text("{task.description}"),
-            BarColumn(),
-            text("{task.fields[words]}"),
-            TimeRemainingColumn(),
-            console=Console(stderr=True),
-        )
-        self._bars.disable = not self._bars.console.is_terminal
+        self._is_terminal, self._has_line = sys.stderr.isatty(), False
         return self._track
 
     def __exit__(self, *_: object) -> None:
-        self._bars.stop()
+        if self._has_line:
+            print(file=sys.stderr)
 
     def _track(self, name: str) -> Advance:
-        name = printable(name)
-        print(f"{name} ...", file=sys.stderr, flush=True)
-        self._bars.start()
-        task = self._bars.add_task(name, total=None, words="")
+        say(f"{name} ...", to=sys.stderr)
         begun_s = printed_s = time.monotonic()
         first: float | None = None  # work of an earlier attempt is not our rate
 
@@ -199,18 +176,24 @@ class Tracking:
             nonlocal printed_s, first
             worked, now_s = done + begun, time.monotonic()
             first = worked if first is None else first
-            words = [f"{done:,} of {total:,}", *([printable(detail)] if detail else [])]
+            if now_s < printed_s + (1 if self._is_terminal else REPORT_S) or done == total:
+                return
+            printed_s = now_s
+            words = [f"{done:,} of {total:,}", *([detail] if detail else [])]
             if worked > first:
                 rate = (worked - first) / max(now_s - begun_s, 1e-9)
                 words += [pace(rate), f"{(total - worked) / rate / 60:.1f} min left"]
-            self._bars.update(task, completed=worked, total=total, words=", ".join(words[:3]))
-            if done == total:
-                self._bars.stop()
-            elif self._bars.disable and now_s >= printed_s + REPORT_S and len(words) > 1:
-                printed_s = now_s
-                print(f"{name}: {', '.join(words)}", file=sys.stderr, flush=True)
+            self._show(f"{name}: {', '.join(words)}")
 
         return advance
+
+    def _show(self, line: str) -> None:
+        self._has_line = self._is_terminal
+        if self._is_terminal:
+            line = printable(line)[: shutil.get_terminal_size().columns - 1]
+            print(f"\r{line}\x1b[K", end="", file=sys.stderr, flush=True)
+        else:
+            say(line, to=sys.stderr)
 
 
 def pace(per_s: float) -> str:
@@ -228,7 +211,6 @@ def say(line: str, *, to: TextIO | None = None) -> None:
     print(printable(line), file=to, flush=True)
 
 
-GAP = "  "
 PAGE_CELLS = 120
 """Width of a page of text on a pipe."""
 _WIDEST_CELLS = 10_000
@@ -279,8 +261,7 @@ def plain_table(
     from rich.table import Table
     from rich.text import Text
 
-    gap = (0, len(GAP), 0, 0)
-    table = Table(box=None, show_header=any(header), pad_edge=False, padding=gap)
+    table = Table(box=None, show_header=any(header), pad_edge=False, padding=(0, 2, 0, 0))
     for number, title in enumerate(header):
         justify: Any = "right" if number in right else "left"
         whole = bool(free) and number not in free

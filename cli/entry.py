@@ -47,11 +47,11 @@ def main() -> None:
     sys.exit(_flush_output(code))
 
 
-_CHECK_FLAGS: dict[str, dict[str, bool]] = {
-    "--json": {"as_json": True},
-    "--strict": {"strict": True},
-    "--official": {"official": True},
-    "--no-official": {"official": False},
+_CHECK_FLAGS = {
+    "--json": ("as_json", True),
+    "--strict": ("strict", True),
+    "--official": ("official", True),
+    "--no-official": ("official", False),
 }
 
 
@@ -68,16 +68,8 @@ def _check_logs(arguments: list[str]) -> int | None:
     from .log_check import run_check
 
     signal.signal(signal.SIGTERM, _terminated)
-    chosen: dict[str, bool | None] = {"strict": False, "official": None, "as_json": False}
-    for flag in flags:
-        chosen |= _CHECK_FLAGS[flag]
-    return run_check(
-        paths,
-        None,
-        strict=bool(chosen["strict"]),
-        official=chosen["official"],
-        as_json=bool(chosen["as_json"]),
-    )
+    chosen: dict[str, Any] = {"strict": False, "official": None, "as_json": False}
+    return run_check(paths, None, **chosen | dict(_CHECK_FLAGS[flag] for flag in flags))
 
 
 def _terminated(number: int, _frame: object) -> None:
@@ -87,11 +79,13 @@ def _terminated(number: int, _frame: object) -> None:
 def _stopped(stop: KeyboardInterrupt) -> int:
     import shlex
 
-    from ..launch.ending import Stopped, asked_by, stopped
+    from ..launch.ending import START_AGAIN, Ending, Stopped, asked_by
 
-    ending = stop.ending if isinstance(stop, Stopped) else None
-    ending = ending or stopped("command", asked_by(stop), shlex.join(["rn50", *sys.argv[1:]]))
-    _say(ending.line)
+    if isinstance(stop, Stopped):
+        _say(stop.ending.line)
+    else:
+        again = shlex.join(["rn50", *sys.argv[1:]])
+        _say(Ending(f"stopped by {asked_by(stop)}", "", START_AGAIN, again).line)
     return EXIT_STOPPED
 
 

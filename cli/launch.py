@@ -203,7 +203,7 @@ def _load(
 
 
 def _say_what_would_run(wanted: _Wanted, launcher: str | None, as_json: bool) -> None:
-    from ..launch.dry_run import describe_launch, rows
+    from ..launch.dry_run import describe_launch
     from ..launch.run import RANK
 
     out = str(wanted.resume or "FOLDER")
@@ -217,8 +217,10 @@ def _say_what_would_run(wanted: _Wanted, launcher: str | None, as_json: bool) ->
         print_json(found)
     else:
         print(f"{found['name']}: dry run, nothing is started")
-        for name, value in rows(found):
-            print(f"  {name:12}  {value}")
+        words = shlex.join(found["command"]) or "none"
+        for name, value in (found | {"command": words}).items():
+            if name not in ("name", "problems"):
+                print(f"  {name:12}  {value}")
         sys.stdout.flush()
     for problem in found["problems"]:
         print(f"rn50: error: {problem}", file=sys.stderr)

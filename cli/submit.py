@@ -11,7 +11,7 @@ import typer
 
 from ..config.choices import SCHEDULERS
 from ..config.errors import UserError
-from ..launch.ending import Stopped, asked_by, job_ended, stopped
+from ..launch.ending import Ending, Stopped, asked_by, job_ended
 from .console import (
     EXIT_BAD,
     ConfigToResume,
@@ -108,10 +108,9 @@ def submit(
             shown["exit_code"] = code
     except KeyboardInterrupt as stop:
         log = shlex.quote(str(plan.folder / "job.log"))
-        left = stopped(
-            "waiting", asked_by(stop), cancel, plan.folder, scheduler=name, job=job, log=log
-        )
-        raise Stopped(left) from None
+        reason = f"stopped waiting by {asked_by(stop)}; {name} job {job} goes on"
+        advice = f"see it with: tail -f {log}; cancel it with"
+        raise Stopped(Ending(reason, str(plan.folder), advice, cancel)) from None
     finally:
         if as_json:
             print_json(shown)

@@ -35,13 +35,10 @@ def sweep(
 
     Example: `rn50 sweep config/sweeps/quick_lr.yaml --report`
     """
-    from ..config.load import load_system
     from ..sweep.definition import load_sweep
     from ..sweep.driver import open_study, run_sweep, sweep_folder
     from ..sweep.report import table, write_results
 
-    if system is not None:
-        load_system(system)  # refused by the option's name
     loaded = load_sweep(definition, system)
     folder = sweep_folder(loaded)
     placed = [] if system is None else ["--system", system]
@@ -63,6 +60,6 @@ def sweep(
         if found["best"] is not None:
             print(f"best: trial {found['best']}; as a preset: {folder / 'best.yaml'}")
     states = Counter(trial["state"] for trial in found["trials"])
-    ending = sweep_ended(states, found["best"], folder, again=again, report_only=report_only)
+    ending = sweep_ended(states, found["best"], folder)
     print(ending.line, file=sys.stderr if as_json else sys.stdout, flush=True)
     raise typer.Exit(EXIT_BAD if found["best"] is None else 0)

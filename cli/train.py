@@ -89,7 +89,7 @@ class _Spoken(Report):
         result = read_object(self._folder / "result.json") if self._place.rank == 0 else {}
         if not result:
             return 0
-        ending = run_ended(result, self._folder, length=self._run.schedule.length)
+        ending = run_ended(result, self._folder)
         write_json(self._folder / "result.json", result | ending.to_dict())
         try_report(self._folder)
         print(ending.line, flush=True)

@@ -76,16 +76,11 @@ def write_json(path: Path, content: Any) -> None:
 
 
 def write_output(path: Path, content: str | bytes) -> None:
-    """Write what an option such as `--out` asked for.
+    """Write what an option such as `--out` asked for, to a file by `write_file`, or to an open
+    descriptor: `-` (standard output), /dev/stdout, /dev/fd/63 (a shell's `>(...)`).
 
-    Args:
-        path: a file, written by `write_file`, or an open descriptor: `-` (standard output),
-            /dev/stdout, /dev/fd/63 (a shell's `>(...)`).
-        content: all of it.
-
-    Raises:
-        UserError: it cannot be written.
-        BrokenPipeError: the reader of the standard output has gone (`| head`).
+    Raises UserError: it cannot be written; BrokenPipeError: the reader of the standard output has
+    gone (`| head`).
     """
     descriptor = _descriptor(path)
     try:
@@ -113,10 +108,8 @@ def check_output(path: Path) -> None:
         target = follow_links(path)
         if target.is_dir():
             raise UserError(f"{path}: a file expected, found a folder")
-        if not target.parent.is_dir():
-            raise UserError(f"{path}: cannot write: no folder {target.parent}")
         if not os.access(target if target.exists() else target.parent, os.W_OK):
-            raise UserError(f"{path}: cannot write: no permission")
+            raise UserError(f"{path}: cannot write: no folder or no permission")
 
 
 def is_stdout(path: Path) -> bool:

@@ -9,7 +9,7 @@ the same names (`tests/test_extending.py` compares them). Optimizer variants hav
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ GROUPINGS = {
     "explicit": Choice("the number of tensors of each group, last layers first", ("N,...",)),
 }
 ALGORITHMS = {
-    "auto": Choice("what the engine, ranks and network suggest"),
+    "auto": Choice("the engine's own choice"),
     "ring": Choice("reduce-scatter and allgather around a ring"),
     "segmented_ring": Choice("a ring in segments"),
     "recursive_doubling": Choice("whole messages between partners, ever further apart"),
@@ -63,7 +63,6 @@ LAUNCHERS = {
     "hydra": "MPICH and Intel MPI",
     "jsrun": "LSF on IBM's machines",
     "pals": "HPE Cray PALS",
-    "aprun": "Cray ALPS",
 }
 SCHEDULERS = {
     "slurm": "Slurm",
@@ -74,20 +73,20 @@ SCHEDULERS = {
 }
 
 
-class OneOf:
-    """As the annotation of a field: one of the names of a table. Raises ValueError with itself as
-    the text of what was expected."""
+class Form:
+    """As the annotation of a field: what may be written, in words (for errors and the reference),
+    and the function that reads it; one that returns None refuses the value."""
 
-    def __init__(self, names: Iterable[str | int]) -> None:
-        self.names = names
+    def __init__(self, text: str, read: Callable[[Any], Any]) -> None:
+        self._text, self._read = text, read
 
     def __str__(self) -> str:
-        return ", ".join(map(str, self.names))
+        return self._text
 
     def check(self, value: Any) -> Any:
-        if type(value) not in (str, int) or value not in self.names:
+        if (found := self._read(value)) is None:
             raise ValueError(self)
-        return value
+        return found
 
     def __get_pydantic_core_schema__(self, *_: Any) -> CoreSchema:
         from pydantic_core import core_schema  # the command line reads the tables without pydantic
@@ -95,44 +94,38 @@ class OneOf:
         return core_schema.no_info_plain_validator_function(self.check)
 
 
-class OneCall(OneOf):
-    """One of the names of a table of choices, with what its row allows in brackets behind it."""
+class OneOf(Form):
+    """One of the names of a table, with what its row allows in brackets behind it. A list of
+    numbers stands for `explicit(...)`."""
 
-    def __init__(self, table: Mapping[str, Choice]) -> None:
-        super().__init__(table)
-        self._table = table
-
-    def __str__(self) -> str:
-        return ", ".join(way for name, row in self._table.items() for way in _ways(name, row))
-
-    def check(self, value: Any) -> str:
-        name = value.partition("(")[0] if isinstance(value, str) else ""
-        ways = _ways(name, self._table[name]) if name in self._table else ()
-        if not any(re.fullmatch(_pattern(way), str(value)) for way in ways):
-            raise ValueError(self)
-        return str(value)
-
-
-class OneGrouping(OneCall):
-    """One of `GROUPINGS`, or a list of group sizes, which becomes `explicit(...)`."""
+    def __init__(self, names: Collection[str | int]) -> None:
+        super().__init__("", self._find)
+        self._names = names
 
     def __str__(self) -> str:
-        return f"{super().__str__()}, or a list of group sizes such as [3, 21, 57, 80]"
+        return ", ".join(map(str, (way for name in self._names for way in self._ways(name))))
 
-    def check(self, value: Any) -> str:
+    def _find(self, value: Any) -> Any:
         if isinstance(value, list | tuple) and all(type(size) is int for size in value):
             value = f"explicit({','.join(map(str, value))})"
-        return super().check(value)
+        if type(value) not in (str, int):
+            return None
+        for name in self._names:
+            for way in self._ways(name):
+                if value == way or re.fullmatch(_pattern(str(way)), str(value)):
+                    return value
+        return None
+
+    def _ways(self, name: str | int) -> Iterator[str | int]:
+        """`torus_2d`, `torus_2d(ROWSxCOLUMNS)`."""
+        row = self._names[name] if isinstance(self._names, Mapping) else None
+        for argument in row.arguments if isinstance(row, Choice) else ("",):
+            yield f"{name}({argument})" if argument else name
 
 
 def meanings(table: Mapping[str, str]) -> str:
     """The rows of a table as the description of a key."""
     return "; ".join(f"{name}: {meaning}" for name, meaning in table.items()) + "."
-
-
-def _ways(name: str, row: Choice) -> tuple[str, ...]:
-    """`torus_2d`, `torus_2d(ROWSxCOLUMNS)`."""
-    return tuple(f"{name}({argument})" if argument else name for argument in row.arguments)
 
 
 def _pattern(way: str) -> str:
@@ -144,5 +137,5 @@ def _pattern(way: str) -> str:
 Network = Annotated[str, OneOf(NETWORKS)]
 Shape = Annotated[str, OneOf(SHAPES)]
 SchedulerName = Annotated[str, OneOf(SCHEDULERS)]
-Algorithm = Annotated[str, OneCall(ALGORITHMS)]
-Groups = Annotated[str, OneGrouping(GROUPINGS)]
+Algorithm = Annotated[str, OneOf(ALGORITHMS)]
+Groups = Annotated[str, OneOf(GROUPINGS)]

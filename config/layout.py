@@ -9,11 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from .leaves import Layer, Leaf, Origin, put, remove
+from .leaves import Layer, Leaf, Origin, remove
 from .machine import MeasuredOn, System
 
 NODES, RANKS_PER_NODE = "system.nodes", "system.ranks_per_node"
-_KEPT = "{} ranks, as before"
 _DEFAULTS = {
     NODES: System.model_fields["nodes"].default,
     RANKS_PER_NODE: System.model_fields["ranks_per_node"].default,
@@ -21,24 +20,32 @@ _DEFAULTS = {
 
 _NETWORK = {name: f"system.performance.{name}" for name in MeasuredOn.model_fields}
 _NETWORK["ranks_per_node"] = RANKS_PER_NODE
+_POINTS = {
+    f"system.performance.{precision}.points": f"system.performance.{precision}.measured_on"
+    for precision in ("fp16", "fp32", "tf32")
+}
 
 
-def keep_network(leaves: dict[str, Leaf], layer: Layer) -> None:
-    """Before `layer` is put: note beside the points in `leaves` the network that it changes. Points
-    in `layer` itself are measured on its own."""
-    before = {
-        name: leaves.get(key, Leaf(MeasuredOn.model_fields[name].default, Origin("default")))
-        for name, key in _NETWORK.items()
-    }
-    after = {name: layer.last(key) or before[name] for name, key in _NETWORK.items()}
-    changes = any(after[name].value != leaf.value for name, leaf in before.items())
-    for precision in ("fp16", "fp32", "tf32"):
-        points, noted = (f"system.performance.{precision}.{k}" for k in ("points", "measured_on"))
-        if layer.mentions(points):
+def note_network(leaves: dict[str, Leaf], layer: Layer) -> None:
+    """After `layer` is put: note beside its points the network, which is that of its machine."""
+    for points, noted in _POINTS.items():
+        if layer.mentions(points) and not layer.mentions(noted):
             remove(leaves, noted)
-        elif changes and points in leaves and not any(k.startswith(f"{noted}.") for k in leaves):
-            for name, leaf in before.items():
-                put(leaves, f"{noted}.{name}", leaf)
+            leaves.update({f"{noted}.{name}": leaf for name, leaf in _network(leaves).items()})
+
+
+def forget_same_network(leaves: dict[str, Leaf]) -> None:
+    """After all layers: points whose network no later layer changed need no note."""
+    now = {name: leaf.value for name, leaf in _network(leaves).items()}
+    for noted in _POINTS.values():
+        found = {name: leaves.get(f"{noted}.{name}") for name in now}
+        if now == {name: leaf and leaf.value for name, leaf in found.items()}:
+            remove(leaves, noted)
+
+
+def _network(leaves: Mapping[str, Leaf]) -> dict[str, Leaf]:
+    fields, default = MeasuredOn.model_fields, Origin("default")
+    return {n: leaves.get(key, Leaf(fields[n].default, default)) for n, key in _NETWORK.items()}
 
 
 def says_ranks(layer: Layer) -> bool:
@@ -60,10 +67,9 @@ def lay_out(leaves: dict[str, Leaf], ranks: int) -> None:
     if not most or ranks_of(leaves) == ranks:
         return
     per_node = next(count for count in range(min(most, ranks), 0, -1) if ranks % count == 0)
-    origin = Origin(_KEPT.format(ranks))
-    placed = {NODES: Leaf(ranks // per_node, origin), RANKS_PER_NODE: Leaf(per_node, origin)}
-    keep_network(leaves, Layer(tuple(placed.items())))
-    leaves.update(placed)
+    origin = Origin(f"{ranks} ranks, as before")
+    leaves[NODES] = Leaf(ranks // per_node, origin)
+    leaves[RANKS_PER_NODE] = Leaf(per_node, origin)
 
 
 def _count(leaves: Mapping[str, Leaf], key: str) -> int:

@@ -6,7 +6,8 @@ import difflib
 import hashlib
 import io
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_origin
@@ -16,13 +17,13 @@ from ruamel.yaml import YAML
 
 from .errors import UserError, show
 from .image_set import fill_counts, forget_other_set
-from .layout import keep_network, lay_out, ranks_of, says_ranks
+from .layout import forget_same_network, lay_out, note_network, ranks_of, says_ranks
 from .leaves import Layer, Leaf, Origin, flatten, put, remove, tree_of
 from .machine import System
 from .names import find_config, find_system, recorded_in
 from .schema import Run
-from .values import NAME, section_of
-from .yaml_file import RELATIVE_TO, WORKING_FOLDER, machine_layers, parse_overrides, read_layers
+from .values import section_of
+from .yaml_file import machine_layers, parse_overrides, read_layers
 
 # What pydantic says in its own terms, by the type of the error.
 _PLAIN = {
@@ -30,7 +31,6 @@ _PLAIN = {
     "too_long": "fewer values",
     "model_type": "a section (keys and values)",
     "tuple_type": "a list",
-    "string_pattern_mismatch": str(NAME),
 }
 
 
@@ -47,9 +47,7 @@ class Loaded:
 
     def to_yaml(self) -> str:
         """The resolved tree as YAML text that `load` reads back, from the same folder."""
-        tree = {RELATIVE_TO: WORKING_FOLDER, **self.to_dict()}
-        tree["system"] = _system_tree(self.run.system)
-        return _yaml_text(tree)
+        return _yaml_text(self.to_dict() | {"system": _system_tree(self.run.system)})
 
     @property
     def sha256(self) -> str:
@@ -64,19 +62,13 @@ class Loaded:
 
     def origin(self, path: str) -> Origin:
         """Where a leaf was written."""
-        while path:
-            if path in self.origins:
-                return self.origins[path]
-            path = path.rpartition(".")[0]
-        return Origin("default")
+        sections = [path[: dot.start()] for dot in re.finditer(r"\.|$", path)]
+        found = [self.origins[section] for section in sections if section in self.origins]
+        return found[-1] if found else Origin("default")
 
 
 def load(
-    config: str | Path,
-    overrides: Sequence[str] = (),
-    *,
-    within: Path | None = None,
-    inspect: Callable[[Mapping[str, Leaf]], None] | None = None,
+    config: str | Path, overrides: Sequence[str] = (), *, within: Path | None = None
 ) -> Loaded:
     """Read a preset name or YAML path, apply `key.path=value` overrides, validate.
 
@@ -88,15 +80,17 @@ def load(
         config: the name or path.
         overrides: the command line's.
         within: the folder in which a recorded config lies: nothing outside is read, be
-            it by a link, as a `base` or, without `inspect`, as the manifest of `data.path`.
-        inspect: gets the leaves before anything that they name is read; what it raises is raised.
+            it by a link, as a `base` or as the manifest of `data.path`.
     """
-    path = find_config(config) if within is None else Path(config)
+    path = Path(config)
+    if within is None:
+        try:
+            path = find_config(str(config))
+        except UserError as error:
+            raise UserError(f"{config}: {error}") from None
     layers = read_layers(path, within=within or recorded_in(path))
     leaves = merge([*layers, *parse_overrides(overrides)])
-    if inspect is not None:
-        inspect(leaves)
-    fill_counts(leaves, from_manifest=within is None or inspect is not None)
+    fill_counts(leaves, from_manifest=within is None)
     try:
         run = Run.model_validate(tree_of(leaves))
     except ValidationError as error:
@@ -114,13 +108,14 @@ def merge(layers: Iterable[Layer]) -> dict[str, Leaf]:
             ranks = ranks or ranks_of(leaves)
             remove(leaves, "system", keep=("system.results",))  # where results go is no part of it
         forget_other_set(leaves, layer)
-        keep_network(leaves, layer)
         for key, leaf in layer.leaves:
             put(leaves, key, leaf)
+        note_network(leaves, layer)
         if says_ranks(layer):
             ranks = None
     if ranks is not None:
         lay_out(leaves, ranks)
+    forget_same_network(leaves)
     return leaves
 
 
@@ -131,7 +126,7 @@ def load_system(name: str, ruleset: str | None = None) -> System:
     Raises UserError: no such machine (the message lists them), or bad values.
     """
     try:
-        path = find_system(name, Path(), ruleset)
+        path = find_system(name, ruleset=ruleset)
     except UserError as error:
         raise UserError(f"--system: {error}") from None
     leaves = merge(machine_layers(path))
@@ -147,7 +142,7 @@ def system_yaml(system: System) -> str:
     tree = _system_tree(system)
     if system.results == System().results:
         del tree["results"]
-    return _yaml_text({RELATIVE_TO: WORKING_FOLDER, **tree})
+    return _yaml_text(tree)
 
 
 def _system_tree(system: System) -> dict[str, Any]:
@@ -176,30 +171,29 @@ def explain(
     root: type[BaseModel] = Run,
 ) -> Iterable[str]:
     """One line per problem of a tree of `root`: file:line: key: expected ..., found ..."""
+    origins = {key: leaf.origin for key, leaf in leaves.items()}
     for problem in error.errors(include_url=False):
         key = ".".join(str(part) for part in problem["loc"] if not isinstance(part, int))
-        origin = _nearest_origin(key, leaves) or Origin(config)
+        origin = _nearest(key, origins) or Origin(config)
         message = problem["msg"].removeprefix("Value error, ")
         if problem["type"] == "extra_forbidden":
             yield f"{origin}: {key}: unknown key{_suggest(problem['loc'], root)}"
         elif problem["type"] == "value_error" and _section_at(problem["loc"], root) is not None:
             yield f"{origin}: {key}.{message}" if key else f"{origin}: {message}"
-        elif problem["type"] == "value_error":
-            yield f"{origin}: {key}: expected {message}, found {show(problem['input'])}"
         else:
-            expected = _PLAIN.get(problem["type"]) or message.removeprefix("Input should be ")
+            expected = _PLAIN.get(problem["type"], message.removeprefix("Input should be "))
             yield f"{origin}: {key}: expected {expected}, found {show(problem['input'])}"
 
 
-def _nearest_origin(key: str, leaves: Mapping[str, Leaf]) -> Origin | None:
-    probe = key
-    while probe:
-        if probe in leaves:
-            return leaves[probe].origin
-        below = [leaf.origin for other, leaf in leaves.items() if other.startswith(f"{probe}.")]
+def _nearest(key: str, origins: Mapping[str, Origin]) -> Origin | None:
+    """Where a key was written, else something within it, else the section that it is in."""
+    while key:
+        if key in origins:
+            return origins[key]
+        below = [origin for other, origin in origins.items() if other.startswith(f"{key}.")]
         if below:
             return below[-1]
-        probe = probe.rpartition(".")[0]
+        key = key.rpartition(".")[0]
     return None
 
 

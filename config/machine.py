@@ -50,36 +50,21 @@ class Waiting(Section):
     nic_bytes_per_s: Positive = default(1.25e10, "Rate of a network card.")
     inter_latency_s: NonNegative = default(3e-6, "Latency of a ring's network hop.")
     tree_latency_s: NonNegative = default(7.5e-6, "Latency of a tree's network hop.")
-    network_efficiency: Annotated[float, Field(strict=True, gt=0, le=1)] = default(
-        0.8, "Share of a network card's rate that messages get."
-    )
     rack_nodes: Natural = default(0, "Nodes of a rack; 0: no racks.")
     oversubscription: Annotated[float, Field(strict=True, ge=1, le=LARGEST)] = default(
         1.0, "Of a rack's way out: its nodes' rates over the rate upwards."
     )
-    groups: Groups = default(
-        "equal_count(16)", "Gradient groups where neither config nor option names any."
-    )
-    algorithm: Algorithm = default("auto", "Allreduce where neither config nor option names one.")
-    square_torus: Bool = default(
-        False, "A torus as square as the ranks allow, instead of nodes x local ranks."
-    )
-    launch_s: NonNegative = default(
-        2e-5, "Cost of a gradient group before its first message, in simulations."
-    )
-    jitter: Fraction = default(
-        0.005, "Standard deviation of a rank's computing time, as a share of it."
-    )
-    os_noise_fraction: Fraction = default(
-        1e-5, "Share of a rank's time that rare interruptions take."
-    )
+    groups: Groups = default("equal_count(16)", "Gradient groups where the config has none.")
+    algorithm: Algorithm = default("auto", "Allreduce where the config has none.")
+    square_torus: Bool = default(False, "A torus as square as the ranks allow, across nodes.")
+    launch_s: NonNegative = default(2e-5, "Time before a group's first message, in simulations.")
+    jitter: Fraction = default(0.005, "Standard deviation of a rank's computing time, a share.")
+    os_noise_fraction: Fraction = default(1e-5, "Share of time that rare interruptions take.")
     bn_group_samples: Natural = default(
         0, "Images over which ranks share batch-norm statistics; 0: never."
     )
     bn_group_ranks: Count = default(4, "Ranks that share batch-norm statistics at most.")
-    bn_exchange_s: NonNegative = default(
-        1.2e-5, "One exchange of batch-norm statistics between two ranks."
-    )
+    bn_exchange_s: NonNegative = default(1.2e-5, "One exchange of them between two ranks.")
     node_images_per_s: Positive | None = default(None, "Images that a node decodes; null: enough.")
 
 
@@ -95,61 +80,36 @@ class Compute(Section):
     points fix both constants; with `fixed_s` given one point fixes `per image`, and two fix it and
     the exponent (TPU)."""
 
-    points: tuple[Point, ...] = Field(
-        description="Measured steps. Without a data sheet: one, or two of different batches where "
-        "fixed_s is not given."
-    )
+    points: Annotated[tuple[Point, ...], Field(min_length=1)] = Field(description="Measured steps.")
     fixed_s: NonNegative | None = default(
         None, "The part of a step that does not grow with the batch; null: from points."
     )
     batch_exponent: Exponent = default(1.0, "With which the rest grows with the batch.")
     measured_on: MeasuredOn | None = default(
         None,
-        "The network of the points; null: this machine's. Set automatically where a file or the "
-        "command line overrides the network of a machine and keeps its points.",
+        "The network of the points, set automatically where that of their machine is overridden; "
+        "null: this machine's.",
     )
-
-    @model_validator(mode="after")
-    def _check(self) -> Compute:
-        if not self.points:
-            raise ValueError("points: one expected, found none")
-        return self
-
-    @property
-    def fixes_a_line(self) -> bool:
-        """Whether the points fix the constants without a data sheet."""
-        return self.fixed_s is not None or len({point.batch for point in self.points}) > 1
 
 
 class Performance(Waiting):
     """What `rn50 predict` calculates with (docs/scaling.md). Rates are per direction."""
 
     sources: Text = default("-", "Where the constants come from.")
-    other_points: tuple[Point, ...] = default(
-        (), "Measured steps that a constant below was set on."
-    )
+    other_points: tuple[Point, ...] = default((), "Measured steps that a constant was set on.")
     fp16: Compute | None = default(None, "Computing in float16, calibrated on points.")
     fp32: Compute | None = default(None, "Computing in float32, calibrated on points.")
     tf32: Compute | None = default(None, "Computing in TF32, calibrated on points.")
     tensor_flops_per_s: Annotated[float, Field(strict=True, gt=0, le=1e20)] | None = default(
-        None,
-        "Dense 16-bit rate in the data sheet (sums in float32); null: no data sheet is used.",
+        None, "Dense 16-bit rate in the data sheet; null: no data sheet is used."
     )
     memory_bytes_per_s: Positive = default(9e11, "Rate of a device's memory in the data sheet.")
-    memory_bytes: Positive | None = default(
-        None, "Size of a device's memory; null: every batch is taken to fit."
-    )
-    graphs: Bool = default(
-        True, "Steps are launched as CUDA graphs, as MLPerf entries from v1.0 on are."
-    )
+    memory_bytes: Positive | None = default(None, "Of a device; null: every batch fits.")
+    graphs: Bool = default(True, "Steps are CUDA graphs, as MLPerf entries from v1.0 on are.")
     startup_s: NonNegative = default(1.0, "run_start to the first epoch.")
     first_epoch_s: NonNegative = default(0.3, "Time that the first epoch takes longer.")
-    read_bytes_per_s: Positive = default(
-        1e9, "Rate at which a node reads the image set in the first epoch."
-    )
-    eval_fixed_s: NonNegative = default(
-        0.02, "The part of an evaluation that does not shrink with more ranks."
-    )
+    read_bytes_per_s: Positive = default(1e9, "Of the image set on a node, in the first epoch.")
+    eval_fixed_s: NonNegative = default(0.02, "An evaluation's part that more ranks do not shrink.")
     eval_images_per_s: Positive = default(1500.0, "Images that a rank evaluates.")
     init_s: NonNegative = default(60.0, "Process start to run_start; not counted.")
 
@@ -157,12 +117,13 @@ class Performance(Waiting):
     def _check(self) -> Performance:
         sheet = self.tensor_flops_per_s is not None
         for name, compute in (("fp16", self.fp16), ("fp32", self.fp32), ("tf32", self.tf32)):
-            if compute is None or compute.fixes_a_line or (sheet and name == "fp16"):
+            if compute is None or compute.fixed_s is not None or (sheet and name == "fp16"):
                 continue
-            raise ValueError(
-                f"{name}: points of two batches expected where neither fixed_s nor, for fp16, "
-                f"tensor_flops_per_s is given, found batches {[p.batch for p in compute.points]}"
-            )
+            if len(batches := {point.batch for point in compute.points}) < 2:
+                raise ValueError(
+                    f"{name}: points of two batches expected where neither fixed_s nor, for fp16, "
+                    f"tensor_flops_per_s is given, found {batches}"
+                )
         return self
 
 
@@ -182,9 +143,7 @@ class Job(Section):
         "Stop in order before walltime ends, go back into the queue and continue from the "
         "checkpoint; continue after a preemption or a failed node.",
     )
-    max_restarts: Natural = default(
-        0, "Restarts of a run from its last checkpoint after a failed rank; 0: none."
-    )
+    max_restarts: Natural = default(0, "Restarts of a run from its last checkpoint after a fault.")
     min_nodes: Ranks | None = default(
         None,
         "A restart uses the nodes that are left, with the same global batch, if there are "
@@ -198,15 +157,9 @@ class Job(Section):
     engine: Literal["pyxis", "singularity"] = default(
         "pyxis", "What starts the container; pyxis: with Slurm alone."
     )
-    mounts: tuple[Mount, ...] = default(
-        (), "Folders of the node that are mounted in the container, besides the working folder."
-    )
-    home: Text | None = default(
-        None, "The checkout on the nodes (in a container: inside it); null: this one."
-    )
-    python: Text | None = default(
-        None, "The interpreter on the nodes; null: that of home, or this one."
-    )
+    mounts: tuple[Mount, ...] = default((), "Folders besides the working folder in the container.")
+    home: Text | None = default(None, "The checkout on the nodes; null: this one.")
+    python: Text | None = default(None, "The interpreter on the nodes; null: that of home.")
     stage: Text | None = default(
         None,
         "Folder on the nodes' own disks to which the image set is copied; $NAME "
@@ -230,36 +183,18 @@ class System(Section):
     device: Literal["cpu", "gpu"] = default("cpu", "What a rank computes on.")
     accelerator: Text = default("CPU core", "The device's name, for reports.")
     compute_capability: Positive | None = default(
-        None,
-        "Of an NVIDIA GPU: decides whether MXNet's machine code runs there; null: "
-        "not known before the run.",
+        None, "Of an NVIDIA GPU: whether MXNet's machine code runs there; null: not known yet."
     )
     nodes: Ranks = default(1, "Nodes (hosts) of a run.")
     ranks_per_node: Ranks = default(2, "Ranks (processes, each with its device) of a node.")
     cores_per_rank: Workers = default(1, "Processor cores that a rank may use.")
     interconnect: Text = default("shared memory", "The network, for reports.")
     scheduler: SchedulerName = default("local", "Scheduler to which rn50 submit submits jobs.")
-    results: Text = default(
-        "results",
-        "Folder below which each run gets its own, NAME/TIME. Relative to the YAML "
-        "that holds it; by default and on the command line to the working folder.",
-    )
-    link_latency_s: Positive | None = default(
-        None,
-        "Of the network between the nodes, for comm.algorithm auto; rn50 bench "
-        "allreduce measures it. null: Open MPI chooses.",
-    )
-    link_bytes_per_s: Positive | None = default(
-        None,
-        "Of the network between the nodes, for comm.algorithm auto and MPI's send "
-        "buffers; rn50 bench allreduce measures it. null: Open MPI and the kernel choose.",
-    )
+    results: Text = default("results", "Folder below which each run gets its own, NAME/TIME.")
     # No part of a run's digest: a new calibration of the machine makes no other config of the run,
     # and neither do accounts and queues.
     performance: Performance | None = Field(
-        default=None,
-        exclude=True,
-        description="What rn50 predict calculates with; null: nothing.",
+        default=None, exclude=True, description="What rn50 predict calculates with; null: nothing."
     )
     job: Job = Field(
         default=Job(), exclude=True, description="How rn50 submit asks for the machine."

@@ -8,7 +8,6 @@ from .machine import System
 from .resnet_stages import UNITS
 from .schema import Model, Run
 
-_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
 _KEPT_PER_OUTPUT = 2
 """A convolution's output and its normalised copy; ReLU works in place."""
 # Of a rank on a CPU: its share of MXNet, Horovod and DALI, and how often the estimate of
@@ -20,46 +19,34 @@ _HOST_PROCESS_BYTES = 3e8
 _HOST_FACTOR = {"batch": 2.9, "none": 2.3}
 
 
-def activations_per_image(model: Model, crop_px: int) -> int:
-    """Convolution outputs of one image in the forward pass: 11.1 M for ResNet-50 at 224 pixels.
-
-    The basic blocks of depths 18 and 34 count as bottlenecks of a quarter of their width.
-    """
-    width = model.width
+def sizes_of(model: Model, crop_px: int) -> tuple[int, int]:
+    """Convolution outputs of one image, and parameters without those of the classifier: 11.1 M and
+    23.5 M for ResNet-50 at 224 pixels. The basic blocks of depths 18 and 34 count as bottlenecks
+    of a quarter of their width."""
+    inputs = model.width
     imagenet = model.stem == "imagenet"
     side = -(-crop_px // 2) if imagenet else crop_px
-    total = side * side * width
+    outputs, parameters = side * side * inputs, (49 if imagenet else 9) * 3 * inputs
     side = -(-side // 2) if imagenet else side
     for stage, units in enumerate(UNITS[model.depth]):
-        channels = width << stage
+        channels = model.width << stage
         for unit in range(units):
-            before = side
+            outputs += side * side * channels  # 1x1, before the stride of the 3x3
             side = -(-side // 2) if stage and not unit else side
-            total += before * before * channels  # 1x1, before the stride of the 3x3
-            total += side * side * channels * (1 + 4 + 4 * (not unit))
-    return total
-
-
-def parameters(model: Model) -> int:
-    """Parameters of a bottleneck ResNet without its classifier: 23.5 M for ResNet-50."""
-    width = model.width
-    total, inputs = (49 if model.stem == "imagenet" else 9) * 3 * width, width
-    for stage, units in enumerate(UNITS[model.depth]):
-        channels = width << stage
-        for unit in range(units):
-            total += channels * (inputs + 9 * channels + 4 * channels)
-            total += inputs * 4 * channels * (not unit)
+            outputs += side * side * channels * (1 + 4 + 4 * (not unit))
+            parameters += channels * (inputs + 9 * channels + 4 * channels)
+            parameters += inputs * 4 * channels * (not unit)
             inputs = 4 * channels
-    return total
+    return outputs, parameters
 
 
 def training_bytes(model: Model, crop_px: int, per_rank: int) -> int:
     """Activations of a batch and their gradients' peak, weights, gradients, momentum and, below
     float32, master weights. Workspaces of the engine are not in it."""
-    size = _BYTES[model.dtype]
-    activations = per_rank * activations_per_image(model, crop_px) * _KEPT_PER_OUTPUT * size
+    size = 4 if model.dtype == "float32" else 2
+    outputs, parameters = sizes_of(model, crop_px)
     a_parameter = 2 * size + 4 + (4 if size < 4 else 0)
-    return activations + parameters(model) * a_parameter
+    return per_rank * outputs * _KEPT_PER_OUTPUT * size + parameters * a_parameter
 
 
 def rank_bytes(run: Run) -> int | None:

@@ -19,17 +19,8 @@ _OBJECT_BYTES = 16 << 20
 """The largest JSON object of a run's folder: result.json has some kB."""
 _END_BYTES = 1 << 20
 """How much is read of either end of a log: 7,000 lines of metrics.jsonl."""
-_DESCRIPTOR = re.compile(r"/(?:dev|proc/(?:self|thread-self))/fd/(\d{1,9})")
-_MOST_LINKS = 40  # as Linux follows them
+_STREAMS = {"/dev/stdin": "/dev/fd/0", "/dev/stdout": "/dev/fd/1", "/dev/stderr": "/dev/fd/2"}
 _FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
-
-_KINDS = (
-    (stat.S_ISDIR, "a folder"),
-    (stat.S_ISFIFO, "a FIFO"),
-    (stat.S_ISSOCK, "a socket"),
-    (stat.S_ISCHR, "a device"),
-    (stat.S_ISBLK, "a device"),
-)
 
 
 def open_file(path: Path, most_bytes: int | None = None, *, within: Path | None = None) -> BinaryIO:
@@ -46,16 +37,14 @@ def open_file(path: Path, most_bytes: int | None = None, *, within: Path | None 
     try:
         about = os.fstat(descriptor)
         if not stat.S_ISREG(about.st_mode):
-            kind = next((name for test, name in _KINDS if test(about.st_mode)), "something else")
-            raise OSError(errno.EINVAL, f"a regular file expected, found {kind}", str(path))
+            found = stat.filemode(about.st_mode)
+            raise OSError(errno.EINVAL, f"a regular file expected, found {found}", str(path))
         if most_bytes is not None and about.st_size > most_bytes:
-            raise OSError(
-                errno.EFBIG,
-                f"at most {most_bytes:,} bytes expected, found {about.st_size:,}",
-                str(path),
-            )
+            found = f"at most {most_bytes:,} bytes expected, found {about.st_size:,}"
+            raise OSError(errno.EFBIG, found, str(path))
         # By the descriptor and not by the name: no link can be changed in between.
-        if within is not None and not _lies_in(descriptor, within):
+        place = Path(f"/proc/self/fd/{descriptor}").readlink()
+        if within is not None and not place.is_relative_to(os.path.realpath(within)):
             raise OSError(errno.EXDEV, f"a link out of {within}, which is not followed", str(path))
         return os.fdopen(descriptor, "rb")
     except BaseException:
@@ -66,10 +55,7 @@ def open_file(path: Path, most_bytes: int | None = None, *, within: Path | None 
 def read_file(path: Path, most_bytes: int, *, within: Path | None = None) -> bytes:
     """The bytes of a regular file; arguments and errors as of `open_file`."""
     with open_file(path, most_bytes, within=within) as file:
-        data = file.read(most_bytes + 1)
-    if len(data) > most_bytes:  # it grew
-        raise OSError(errno.EFBIG, f"at most {most_bytes:,} bytes expected", str(path))
-    return data
+        return file.read(most_bytes)
 
 
 def read_ends(path: Path) -> str:
@@ -105,18 +91,6 @@ def read_object(path: Path, most_bytes: int = _OBJECT_BYTES) -> dict[str, Any]:
 
 
 def named_descriptor(path: Path) -> int | None:
-    """The open descriptor of this process that a path names, such as /dev/stdin; None: none."""
-    name = path.absolute()
-    for _ in range(_MOST_LINKS):
-        if match := _DESCRIPTOR.fullmatch(str(name)):
-            return int(match[1])
-        try:
-            name = name.parent / name.readlink()
-        except OSError:
-            return None
-    return None
-
-
-def _lies_in(descriptor: int, folder: Path) -> bool:
-    place = Path(f"/proc/self/fd/{descriptor}").readlink()
-    return place.is_relative_to(os.path.realpath(folder))
+    """The open descriptor of this process that /dev/stdin or /dev/fd/N names; None: a file."""
+    match = re.fullmatch(r"/dev/fd/(\d{1,9})", _STREAMS.get(str(path), str(path)))
+    return int(match[1]) if match else None

@@ -12,16 +12,15 @@ import os
 import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from .errors import UserError, show
 from .leaves import Leaf
-from .load import Loaded, load
+from .load import Loaded, load, merge
 from .names import recorded_in
 from .schema import PLACES
-from .yaml_file import short
+from .yaml_file import parse_overrides, read_layers, short
 
 _ENVIRONMENT = "system.job.environment"
 DATA, RESUME, RESUME_JOB = ("data.path",), ("data.path", _ENVIRONMENT), ("data.path", "system.job.")
@@ -63,14 +62,12 @@ def load_recorded(
     Raises UserError: as of `load`; the file is a link or has a file as a base; or it sets one of
     `keys` that needs the command line's word: a line each, which says what to add.
     """
-
-    def refuse(leaves: Mapping[str, Leaf]) -> None:
-        if found := list(_refused(leaves, source, keys)):
-            raise UserError(
-                *(f"{line}; if it is yours, add {shlex.quote(word)}" for line, word in found)
-            )
-
-    return load(source, overrides, within=source.parent, inspect=refuse)
+    leaves = merge([*read_layers(source, within=source.parent), *parse_overrides(overrides)])
+    if found := list(_refused(leaves, source, keys)):
+        raise UserError(
+            *(f"{line}; if it is yours, add {shlex.quote(word)}" for line, word in found)
+        )
+    return load(source, overrides)
 
 
 def load_named(config: str, overrides: Sequence[str], keys: tuple[str, ...] = RUN) -> Loaded:
@@ -81,14 +78,12 @@ def load_named(config: str, overrides: Sequence[str], keys: tuple[str, ...] = RU
 
 def words_to_repeat(folder: Path, keys: tuple[str, ...]) -> list[str]:
     """The overrides without which `load_recorded` refuses the user's own config in `folder`."""
-    source, words = folder / "config.yaml", list[str]()
-
-    def collect(leaves: Mapping[str, Leaf]) -> None:
-        words.extend(word for _, word in _refused(leaves, source, keys))
-
-    with suppress(UserError):  # such as: there is no config
-        load(source, within=folder, inspect=collect)
-    return words
+    source = folder / "config.yaml"
+    try:
+        leaves = merge(read_layers(source, within=folder))
+    except UserError:  # such as: there is no config
+        return []
+    return [word for _, word in _refused(leaves, source, keys)]
 
 
 def _refused(

@@ -1,4 +1,4 @@
-"""Every key of a config: meaning, unit, values and default, from the schema's own fields.
+"""Every key of a config: meaning, values and default, from the schema's own fields.
 
 What `rn50 config explain` prints and docs/config.md holds.
 """
@@ -14,35 +14,25 @@ from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_ori
 from annotated_types import Ge, Gt, Le, Lt
 from pydantic_core import to_jsonable_python
 
-from .choices import OneOf
+from .choices import Form
 from .errors import UserError, show
 from .leaves import is_within, yaml_value
 from .schema import Run
-from .values import Form, Section, section_of
+from .values import Section, section_of
 
 BEGIN, END = "<!-- keys: begin -->", "<!-- keys: end -->"
-_UNITS = {  # by the end of a key's name, the longest first
-    "_bytes_per_s": "bytes per second",
-    "_flops_per_s": "operations per second",
-    "_images_per_s": "images per second",
-    "_px": "pixels",
-    "_ms": "milliseconds",
-    "_s": "seconds",
-}
 _BOUNDS = {Ge: "{} or more", Gt: "above {}", Le: "at most {}", Lt: "below {}"}
 _WORDS = {bool: "true or false", int: "whole number", float: "number", str: "text"}
 
 
 class Key(NamedTuple):
-    """One key, or a section of keys. `path`: dotted; `[]` stands for each entry of a list of
-    sections. `values` and `default`: empty for a section, but for one that can be null."""
+    """One key, or a section of keys, which has no values. `path`: dotted; `[]` stands for each
+    entry of a list of sections. `default`: of a section `null` or nothing."""
 
     path: str
     meaning: str
-    unit: str
     values: str
     default: str
-    is_section: bool = False
 
 
 @lru_cache(maxsize=1)
@@ -52,39 +42,23 @@ def all_keys() -> dict[str, Key]:
 
 
 def find_keys(word: str) -> list[Key]:
-    """The keys that a word means: a section with its keys, a key by its path or last name, or a
-    beginning. Raises UserError: none; names the nearest."""
-    wanted = word.strip().rstrip(".")
+    """The keys that a word means: a section with its keys, or a key by its path or last name.
+    Raises UserError: none; names the nearest."""
     keys = [(path.replace("[]", ""), key) for path, key in all_keys().items()]
-    for matches in (
-        lambda path: is_within(path, wanted),
-        lambda path: path.rpartition(".")[2] == wanted,
-        lambda path: wanted and path.startswith(wanted),
-    ):
-        if found := [key for path, key in keys if matches(path)]:
-            return found
-    last = {path.rpartition(".")[2]: path for path, _ in reversed(keys)}
-    near = difflib.get_close_matches(wanted, [*dict(keys), *last], n=1)
-    hint = (
-        f"did you mean {last.get(near[0], near[0])}?"
-        if near
-        else "`rn50 config explain` lists them"
-    )
-    raise UserError(f"{show(word)}: a key of a config, its beginning or a section expected; {hint}")
-
-
-def render(key: Key) -> list[str]:
-    """One key in lines for a terminal."""
-    about = {"unit": key.unit, "values": key.values, "default": key.default}
-    lines = [f"  {name:8} {value}" for name, value in about.items() if value]
-    return [f"{key.path}: {key.meaning}", *lines]
+    within = [key for path, key in keys if is_within(path, word)]
+    if found := within or [key for path, key in keys if path.rpartition(".")[2] == word]:
+        return found
+    names = [name for path, _ in keys for name in (path, path.rpartition(".")[2])]
+    near = difflib.get_close_matches(word, names, n=1)
+    hint = f"did you mean {near[0]}?" if near else "`rn50 config explain` lists them"
+    raise UserError(f"{show(word)}: a key of a config or a section expected; {hint}")
 
 
 def render_markdown() -> str:
     """The reference as tables, a section each: what is between BEGIN and END in docs/config.md."""
     sections: dict[str, list[Key]] = {"": []}
     for key in all_keys().values():
-        section = key.path if key.is_section else key.path.rpartition(".")[0]
+        section = key.path.rpartition(".")[0] if key.values else key.path
         sections.setdefault(section, []).append(key)
     lines: list[str] = []
     described: dict[tuple[Key, ...], str] = {}
@@ -98,10 +72,9 @@ def render_markdown() -> str:
             lines += [keys[0].meaning + (" `null` by default." if keys[0].default else ""), ""]
         lines += ["| key | meaning | values | default |", "|---|---|---|---|"]
         for key in keys:
-            if not key.is_section:
+            if key.values:
                 name = key.path.rpartition(".")[2]
-                meaning = f"{key.meaning} In {key.unit}." if key.unit else key.meaning
-                cells = (f"`{name}`", meaning, key.values, f"`{key.default}`")
+                cells = (f"`{name}`", key.meaning, key.values, f"`{key.default}`")
                 lines.append(f"| {' | '.join(cell.replace('|', '/') for cell in cells)} |")
         lines.append("")
     return "\n".join(lines).rstrip() + "\n"
@@ -120,24 +93,15 @@ def _keys_of(section: type[Section], prefix: str) -> Iterator[Key]:
     for name, field in section.model_fields.items():
         path = f"{prefix}{name}"
         below, is_list = section_of(field.annotation)
-        unit = next((unit for end, unit in _UNITS.items() if name.endswith(end)), "")
-        default = to_jsonable_python(field.get_default(), fallback=str)
-        key = Key(
-            path=path,
-            meaning=field.description or "",
-            unit=unit,
-            values=_values(field.annotation, tuple(field.metadata)),
-            default="required" if field.is_required() else yaml_value(default),
-        )
+        default = yaml_value(to_jsonable_python(field.get_default(), fallback=str))
+        default = "required" if field.is_required() else default
         if below is None or is_list:
-            yield key
+            values = _values(field.annotation, tuple(field.metadata))
+            yield Key(path, field.description or "", values, default)
         if below is not None:
             path += "[]" if is_list else ""
-            meaning = " ".join((below.__doc__ or "").split())
-            can_be_null = not is_list and key.default == "null"
-            if not can_be_null:
-                key = key._replace(values="", default="")
-            yield key._replace(path=path, meaning=meaning, unit="", is_section=True)
+            default = "null" if default == "null" and not is_list else ""
+            yield Key(path, " ".join((below.__doc__ or "").split()), "", default)
             yield from _keys_of(below, f"{path}.")
 
 
@@ -146,7 +110,7 @@ def _values(annotation: Any, metadata: tuple[Any, ...] = ()) -> str:
     while get_origin(annotation) is Annotated:
         annotation, *more = get_args(annotation)
         metadata = (*more, *metadata)
-    forms = [str(item) for item in metadata if isinstance(item, Form | OneOf)]
+    forms = [str(item) for item in metadata if isinstance(item, Form)]
     if forms:
         return forms[-1]
     origin, arguments = get_origin(annotation), get_args(annotation)
@@ -160,14 +124,7 @@ def _values(annotation: Any, metadata: tuple[Any, ...] = ()) -> str:
         return f"list of{count}: {_values(arguments[0])}"
     if issubclass(annotation, Section):
         return "section of keys"
-    return ", ".join([_WORDS[annotation], *_bounds(metadata)])
-
-
-def _bounds(metadata: tuple[Any, ...]) -> Iterator[str]:
-    for part in (part for item in metadata for part in getattr(item, "metadata", (item,))):
-        if type(part) in _BOUNDS:
-            limit = getattr(part, type(part).__name__.lower())
-            power = abs(limit) > 2**50 and isinstance(limit, int)
-            sign = "-" if limit < 0 else ""
-            text = f"{sign}2^{abs(limit).bit_length() - 1}" if power else f"{limit:,}"
-            yield _BOUNDS[type(part)].format(text if isinstance(limit, int) else f"{limit:g}")
+    bounds = [part for item in metadata for part in getattr(item, "metadata", (item,))]
+    limits = [(type(part), getattr(part, type(part).__name__.lower(), None)) for part in bounds]
+    words = [_BOUNDS[kind].format(f"{limit:,}") for kind, limit in limits if kind in _BOUNDS]
+    return ", ".join([_WORDS[annotation], *words])

@@ -4,67 +4,44 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass
 from typing import Annotated, Any, TypeVar, get_args, get_origin
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    PlainSerializer,
-    StringConstraints,
-)
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PlainSerializer
 
 from . import benchmark
-from .choices import OneOf
+from .choices import Form
 from .duration import Duration
 
-
-@dataclass(frozen=True)
-class Form:
-    """What may be written, where the type alone does not say it: in errors and in the reference."""
-
-    text: str
-
-    def __str__(self) -> str:
-        return self.text
-
-
+MOST = 10**9
+"""The largest count. ImageNet-21k has 1.4e7 images; products of two such counts are exact."""
+MOST_EPOCHS = 10_000
+"""Published runs take up to 90. Plans and predictions list the epochs that are evaluated."""
+MOST_RANKS = 1_000_000
+"""The most ranks of a run. The largest published one has 4,096; simulations have a row each."""
+MOST_WORKERS = 4096
+"""The most threads and cores of a rank, batches in memory: no node has more cores."""
+MOST_S = 1e9
+"""The longest time, 31 years: the kernel's waits end at 9.2e9 s."""
+SMALLEST, LARGEST = 1e-15, 1e15
+"""The range of what is measured: a femtosecond, a petabyte a second. Squares and quotients of two
+such numbers are far from where doubles overflow, so no infinity or NaN comes of a config."""
 LOSS_SCALES = (2.0**-14, 2.0**24)
 """The range in which a dynamic loss scale moves."""
-_DURATION = Form('a duration with its unit, such as "36 epochs" or "540 steps"')
-_LOSS_SCALE = Form(
-    "a number from 1e-15 to 1e15, dynamic, or dynamic(FIRST), FIRST from {:g} to {:.0f}, "
-    "such as dynamic(0.5)".format(*LOSS_SCALES)
-)
 MOST_PROFILED = 1000
-_PROFILED = Form(f"a number of steps or FIRST-LAST, at most {MOST_PROFILED:,} steps")
-NAME = Form("letters, digits, dots, dashes (the first a letter or digit)")
-_PRINTABLE = Form("printable text on one line")
-_WORD = Form("one word of letters, digits and _ . , : = + @ / -")
-_WALLTIME = Form('HH:MM:SS, in quotes, such as "01:00:00"')
-_SETTING = Form("NAME=VALUE, NAME of letters, digits and underscores")
-_MOUNT = Form("/FOLDER or /FOLDER:/FOLDER-INSIDE or with :ro behind, without commas")
 
 
-def _parse_duration(value: Any) -> Duration:
+def _read_duration(value: Any) -> Duration | None:
     if isinstance(value, Duration):
         return value
-    if not isinstance(value, str):
-        raise ValueError(_DURATION)
-    return Duration.parse(value)
+    return Duration.parse(value) if isinstance(value, str) else None
 
 
-def _parse_loss_scale(value: Any) -> float | str:
+def _read_loss_scale(value: Any) -> float | str | None:
     number = isinstance(value, int | float) and not isinstance(value, bool)
     if number and SMALLEST <= value <= LARGEST:
         return float(value)
     start = dynamic_start(value, 1)
-    if start is None or not LOSS_SCALES[0] <= start <= LOSS_SCALES[1]:
-        raise ValueError(_LOSS_SCALE)
-    return str(value)
+    return value if start is not None and LOSS_SCALES[0] <= start <= LOSS_SCALES[1] else None
 
 
 def dynamic_start(loss_scale: object, batch: int) -> float | None:
@@ -77,33 +54,20 @@ def dynamic_start(loss_scale: object, batch: int) -> float | None:
     return float(match[1]) if match[1] else 2.0 ** math.floor(math.log2(65536 / batch))
 
 
-def _parse_profiled(value: Any) -> str:
-    try:
-        steps = profiled_steps(str(value))
-    except ValueError:
-        steps = range(0)
-    if isinstance(value, bool | float) or not 0 < len(steps) <= MOST_PROFILED:
-        raise ValueError(_PROFILED)
-    return str(value)
+def _read_profiled(value: Any) -> str | None:
+    text = str(value) if type(value) in (int, str) else ""
+    return text if 0 < len(profiled_steps(text)) <= MOST_PROFILED else None
 
 
 def profiled_steps(text: str | None) -> range:
     """The steps of `log.profile`; those of a mere number begin after the first ten, in which caches
-    fill. Raises ValueError: it is neither a number nor two."""
-    if text is None:
-        return range(0)
-    match = re.fullmatch(r"([1-9]\d{0,8})(?:-([1-9]\d{0,8}))?", text)
+    fill. None: neither a number nor two."""
+    match = re.fullmatch(r"([1-9]\d{0,8})(?:-([1-9]\d{0,8}))?", text or "")
     if match is None:
-        raise ValueError(text)
+        return range(0)
     if match[2] is None:
         return range(11, 11 + int(match[1]))
     return range(int(match[1]), int(match[2]) + 1)
-
-
-def _check_printable(value: str) -> str:
-    if not value.isprintable():
-        raise ValueError(_PRINTABLE)
-    return value
 
 
 def _check_range(value: tuple[float, float]) -> tuple[float, float]:
@@ -112,34 +76,16 @@ def _check_range(value: tuple[float, float]) -> tuple[float, float]:
     return value
 
 
-def _matches(pattern: str, form: Form) -> AfterValidator:
-    def check(value: str) -> str:
-        if not re.fullmatch(pattern, value):
-            raise ValueError(form)
-        return value
+def _text(form: str, pattern: str, most: int = 400) -> Form:
+    def read(value: Any) -> str | None:
+        fits = isinstance(value, str) and len(value) <= most and value.isprintable()
+        return value if fits and re.fullmatch(pattern, value) else None
 
-    return AfterValidator(check)
+    return Form(form, read)
 
-
-MOST = 10**9
-"""The largest count. ImageNet-21k has 1.4e7 images; products of two such counts are exact."""
-MOST_DRAWN = 10_000_000
-"""The most images of a set that is drawn: eight times ImageNet."""
-MOST_EPOCHS = 10_000
-"""Published runs take up to 90. Plans and predictions list the epochs that are evaluated."""
-MOST_RANKS = 1_000_000
-"""The most ranks of a run. The largest published one has 4,096; simulations have a row each."""
-MOST_WORKERS = 4096
-"""The most threads and cores of a rank, batches in memory: no node has more cores."""
-MOST_S = 1e9
-"""The longest time, 31 years: the kernel's waits end at 9.2e9 s."""
-SMALLEST, LARGEST = 1e-15, 1e15
-"""The range of what is measured: a femtosecond, a petabyte a second. Squares and quotients of two
-such numbers are far from where doubles overflow, so no infinity or NaN comes of a config."""
 
 Int = Annotated[int, Field(strict=True, ge=-(2**53), le=2**53)]
 Count = Annotated[int, Field(strict=True, ge=1, le=MOST)]
-Drawn = Annotated[int, Field(strict=True, ge=1, le=MOST_DRAWN)]
 Natural = Annotated[int, Field(strict=True, ge=0, le=MOST)]
 Pixels = Annotated[int, Field(strict=True, ge=8, le=1024)]
 Seed = Annotated[int, Field(strict=True, ge=0, lt=2**63)]
@@ -158,43 +104,57 @@ Exponent = Annotated[float, Field(strict=True, ge=SMALLEST, le=4)]
 Bool = Annotated[bool, Field(strict=True)]
 Name = Annotated[
     str,
-    StringConstraints(strict=True, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=100),
-    NAME,
+    _text(
+        "letters, digits, dots, dashes (the first a letter or digit)",
+        "[A-Za-z0-9][A-Za-z0-9._-]*",
+        most=100,
+    ),
 ]
-Text = Annotated[
-    str,
-    StringConstraints(strict=True, min_length=1, max_length=400),
-    AfterValidator(_check_printable),
-    _PRINTABLE,
-]
+Text = Annotated[str, _text("printable text on one line", ".+")]
 Word = Annotated[
     str,
-    StringConstraints(strict=True, max_length=200),
-    _matches(r"[A-Za-z0-9_][A-Za-z0-9_.,:=+@/-]*", _WORD),
-    _WORD,
+    _text(
+        "one word of letters, digits and _ . , : = + @ / -",
+        "[A-Za-z0-9_][A-Za-z0-9_.,:=+@/-]*",
+        most=200,
+    ),
 ]
 """A word of a scheduler's directive line, where no quoting is safe."""
-Setting = Annotated[Text, _matches(r"(?s)[A-Za-z_][A-Za-z0-9_]*=.*", _SETTING), _SETTING]
-Mount = Annotated[Text, _matches(r"/[^:,]*(:/[^:,]*(:(ro|rw))?)?", _MOUNT), _MOUNT]
+Setting = Annotated[
+    str,
+    _text("NAME=VALUE, NAME of letters, digits and underscores", "[A-Za-z_][A-Za-z0-9_]*=.*"),
+]
+Mount = Annotated[
+    str,
+    _text(
+        "/FOLDER or /FOLDER:/FOLDER-INSIDE or with :ro behind, without commas",
+        "/[^:,]*(:/[^:,]*(:(ro|rw))?)?",
+    ),
+]
 Walltime = Annotated[
     str,
-    StringConstraints(strict=True),
-    _matches(r"[0-9]{2,3}:[0-5][0-9]:[0-5][0-9]", _WALLTIME),
-    _WALLTIME,
+    _text('HH:MM:SS, in quotes, such as "01:00:00"', "[0-9]{2,3}:[0-5][0-9]:[0-5][0-9]"),
 ]
-Length = Annotated[Duration, BeforeValidator(_parse_duration), PlainSerializer(str), _DURATION]
-Profiled = Annotated[str, BeforeValidator(_parse_profiled), _PROFILED]
-LossScale = Annotated[float | str, BeforeValidator(_parse_loss_scale), _LOSS_SCALE]
-Triple = tuple[Float, Float, Float]
+Length = Annotated[
+    Duration,
+    Form('a duration with its unit, such as "36 epochs" or "540 steps"', _read_duration),
+    PlainSerializer(str),
+]
+Profiled = Annotated[
+    str,
+    Form(f"a number of steps or FIRST-LAST, at most {MOST_PROFILED:,} steps", _read_profiled),
+]
+LossScale = Annotated[
+    float | str,
+    Form(
+        "a number from 1e-15 to 1e15, dynamic, or dynamic(FIRST), FIRST from {:g} to {:.0f}, "
+        "such as dynamic(0.5)".format(*LOSS_SCALES),
+        _read_loss_scale,
+    ),
+]
 _Number = TypeVar("_Number", bound=float)
 Range = Annotated[tuple[_Number, _Number], AfterValidator(_check_range)]
-
-
-Ruleset = Annotated[
-    str,
-    OneOf(benchmark.RULESETS),
-    BeforeValidator(lambda written: benchmark.ruleset_name(written) or written),
-]
+Ruleset = Annotated[str, Form(", ".join(benchmark.RULESETS), benchmark.ruleset_name)]
 
 
 def default(value: Any, meaning: str) -> Any:

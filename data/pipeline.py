@@ -27,11 +27,7 @@ from ..config.schema import Data
 from . import recordio, sampling
 from .dataset import Table, load_table
 
-_INTERPOLATION: dict[str, dict[str, Any]] = {
-    "linear": {"interp_type": types.DALIInterpType.INTERP_LINEAR, "antialias": False},
-    "linear_antialias": {"interp_type": types.DALIInterpType.INTERP_LINEAR, "antialias": True},
-    "cubic": {"interp_type": types.DALIInterpType.INTERP_CUBIC, "antialias": False},
-}
+_LINEAR = {"interp_type": types.DALIInterpType.INTERP_LINEAR, "antialias": False}
 Bytes = NDArray[np.uint8]
 NOT_COUNTED = -1
 """Label of an image that only fills an evaluation batch; no class has it."""
@@ -223,9 +219,7 @@ def build_train_source(
         if ranges:
             images = _augment(images, operations, tile, data.crop_px)
         else:
-            images = fn.resize(
-                images, size=(data.crop_px, data.crop_px), **_INTERPOLATION[data.interpolation]
-            )
+            images = fn.resize(images, size=(data.crop_px, data.crop_px), **_LINEAR)
         return _normalise(images, data, mirror, layout), _to_device(labels, device_id)
 
     return Source(
@@ -296,9 +290,7 @@ def build_eval_source(
 
     def graph(jpegs: Any, labels: Any) -> tuple[Any, Any]:
         images = fn.decoders.image(jpegs, device=_decoder(device_id), adjust_orientation=False)
-        images = fn.resize(
-            images, resize_shorter=data.eval_resize_px, **_INTERPOLATION[data.interpolation]
-        )
+        images = fn.resize(images, resize_shorter=data.eval_resize_px, **_LINEAR)
         return _normalise(images, data, mirror=0), _to_device(labels, device_id)
 
     return Source(

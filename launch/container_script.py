@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from ..config.schema import Run
-from .engine_environment import ENGINE_PREFIXES, backend_of, engine_environment
+from .engine_environment import ENGINE_PREFIXES, engine_environment
 from .launchers import LAUNCHERS, Job
 from .schedulers import LIMIT_SIGNAL, Scheduler
 from .system_description import system_id
@@ -34,7 +34,7 @@ def container_script(run: Run, dialect: Scheduler, runs: int) -> str:
 
 def _settings(run: Run, dialect: Scheduler, runs: int) -> Iterator[str]:
     job, system = run.system.job, run.system
-    settings = engine_environment(run, backend_of(run, "mpi"), {}).settings
+    settings = engine_environment(run, {}).settings
     for name, value in sorted(settings.items()):
         yield f"default {name} {shlex.quote(value)}"
     yield f"engine_pattern='^({'|'.join(ENGINE_PREFIXES)})|^(PATH|LD_LIBRARY_PATH|PYTHONPATH)$'"

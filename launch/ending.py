@@ -5,58 +5,35 @@ The same reason and command are in result.json, as `reason` and `next`.
 
 from __future__ import annotations
 
-import math
 import re
 import shlex
 import shutil
 import signal
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
-from ..config.duration import Duration
 from ..config.errors import UserError
 from ..config.finding import number, plain
 from ..train.limits import REASONS, REQUESTED
 from ..train.resume import last_log_point, stopped_at
 
-if TYPE_CHECKING:
-    from ..compliance.config_rules import ConfigCheck
-
 GO_ON, START_AGAIN = "go on with", "start again with"
-CANNOT_RUN_HERE = ("MLP062", "cannot-run-here")
-"""Code and name of what `config check` notes of this machine alone."""
 _STOPPED_BY = "stopped by "
 _RESUME = "rn50 launch --resume"
-STOPS: dict[str, tuple[str, str]] = {
-    "data": ("stopped by {by} while {doing}", START_AGAIN),
-    "check": ("stopped by {by} after the run had ended, while it was checked", "check it with"),
-    "waiting": (
-        "stopped waiting by {by}; {scheduler} job {job} goes on",
-        "see it with: tail -f {log}; cancel it with",
-    ),
-    "sweep": (
-        "stopped by {by}; {ended} of {wanted} trials have ended and are kept, {ran} run again",
-        GO_ON,
-    ),
-    "measuring": ("stopped by {by} while {doing}; no result is kept", START_AGAIN),
-    "command": ("stopped by {by}", START_AGAIN),
-}
-"""What a signal stopped -> (reason, advice before the command), with the names to fill in."""
 
 
 class Ending(NamedTuple):
-    """Why a command ended, where what it made lies, and what to do next."""
+    """Why a command ended, the folder of what it made, and what to do next: advice in words, then
+    a command, `rn50 ...` where it is ours."""
 
     reason: str
     folder: str = ""
     advice: str = ""
-    """In words, before the command."""
     next: str = ""
-    """A command, `rn50 ...` where it is ours; empty: there is none."""
 
     @property
     def line(self) -> str:
@@ -91,31 +68,6 @@ class Failed(UserError):
         self.ending = ending
 
 
-class Standing(NamedTuple):
-    """How far a run came, as its folder shows."""
-
-    step: int = 0
-    """The last step known to be trained."""
-    checkpoint: int | None = None
-    """Step of the newest checkpoint."""
-
-    @property
-    def kept(self) -> str:
-        """`checkpoint of step 100`."""
-        return (
-            "no checkpoint" if self.checkpoint is None else f"checkpoint of step {self.checkpoint}"
-        )
-
-
-def read_standing(folder: Path) -> Standing:
-    """How far the run in `folder` came; never raises on content."""
-    from ..train.checkpoint_folder import listed  # numpy: 0.1 s that no other command needs
-
-    checkpoints = listed(folder / "checkpoint")
-    newest = int(checkpoints[-1].stem.partition("_")[2]) if checkpoints else None
-    return Standing(max(last_log_point(folder) or 0, stopped_at(folder) or 0), newest)
-
-
 def interrupt(number: int, _: FrameType | None) -> None:
     """A handler that makes a signal such as SIGTERM end a command as Ctrl-C does."""
     raise KeyboardInterrupt(signal.Signals(number).name)
@@ -129,32 +81,19 @@ def asked_by(stop: BaseException) -> str:
 
 def was_stopped(result: Mapping[str, Any]) -> bool:
     """Did a signal end this run, by its result.json? Then nothing is wrong with it."""
-    return any(
-        str(result.get(key, "")).startswith(start)
-        for key, start in (("reason", _STOPPED_BY), ("stopped", REASONS[REQUESTED]))
-    )
-
-
-def stopped(what: str, by: str, command: str, folder: Path | str = "", **details: object) -> Ending:
-    """A command that a signal stopped, other than a run whose ranks had started.
-
-    Args:
-        what: a row of STOPS; `details` fill it.
-        by: of `asked_by`.
-        command: what starts it again or resumes it; empty: there is none.
-        folder: where what it made lies; empty: nothing is kept.
-    """
-    reason, advice = (text.format(by=by, **details) for text in STOPS[what])
-    return Ending(reason, str(folder), advice if command else "", command)
+    return str(result.get("reason", "")).startswith(_STOPPED_BY) or str(
+        result.get("stopped", "")
+    ).startswith(REASONS[REQUESTED])
 
 
 def run_stopped(
     by: str, folder: Path, again: str | None = None, launcher: str | None = None
 ) -> Ending:
     """A run that a signal stopped. `by`: of `asked_by`; the others as for `rank_failed`."""
-    standing = read_standing(folder)
-    reason = f"{_STOPPED_BY}{by} at step {standing.step} ({standing.kept})"
-    return Ending(reason, str(folder), *_onward(standing, folder, again, launcher))
+    checkpoint, kept = _newest_checkpoint(folder)
+    step = max(last_log_point(folder) or 0, stopped_at(folder) or 0)
+    reason = f"{_STOPPED_BY}{by} at step {step} ({kept})"
+    return Ending(reason, str(folder), *_onward(checkpoint, folder, again, launcher))
 
 
 def rank_failed(
@@ -165,29 +104,20 @@ def rank_failed(
     *,
     hopeless: bool = False,
 ) -> Ending:
-    """A run of which a rank failed.
-
-    Args:
-        again: the command that started it; None: `rn50 launch` with its config.yaml.
-        launcher: the one that was asked for by name.
-        hopeless: it would fail again from its checkpoint.
-    """
+    """A run of which a rank failed. `again`: the command that started it; None: `rn50 launch` with
+    its config.yaml. `launcher`: asked for by name. `hopeless`: it would fail there again."""
     if hopeless:
         advice = "to go on would end there again; try a lower optimizer.base_lr or a longer "
         return Ending(reason, str(folder), f"{advice}schedule.warmup")
-    return Ending(reason, str(folder), *_onward(read_standing(folder), folder, again, launcher))
+    onward = _onward(_newest_checkpoint(folder)[0], folder, again, launcher)
+    return Ending(reason, str(folder), *onward)
 
 
 def run_ended(
-    result: Mapping[str, Any],
-    folder: Path,
-    again: str | None = None,
-    launcher: str | None = None,
-    *,
-    length: Duration,
+    result: Mapping[str, Any], folder: Path, again: str | None = None, launcher: str | None = None
 ) -> Ending:
     """A run whose ranks all ended in order: at its target, at its last epoch, or when asked to.
-    `result`: of result.json. `length`: of the schedule. The others as for `rank_failed`."""
+    `result`: of result.json; the others as for `rank_failed`."""
     accuracy, target = number(result.get("eval_accuracy")), number(result.get("target")) or 0.0
     reached = "no evaluation" if accuracy is None else f"accuracy {accuracy:.4f}"
     where = f"{reached} after epoch {result.get('epochs', 0)}"
@@ -196,30 +126,35 @@ def run_ended(
         return Ending(reason, str(folder), f"its report: {folder / 'report.html'}")
     early = result.get("stopped")
     if early is None:
-        advice = "it cannot be resumed, as its schedule is over; try more epochs"
-        longer = f"schedule.length={Duration(math.ceil(1.5 * length.value), length.unit)}"
-        command = f"{again or _same_again(folder)} {shlex.quote(longer)}"
-        reason = f"target {plain(target)} missed: {where}, the last"
-        return Ending(reason, str(folder), advice, command)
-    standing = read_standing(folder)
-    advice, command = _onward(standing, folder, again, launcher)
+        advice = "it cannot be resumed, as its schedule is over; try a longer schedule.length"
+        return Ending(f"target {plain(target)} missed: {where}, the last", str(folder), advice)
+    checkpoint, kept = _newest_checkpoint(folder)
+    advice, command = _onward(checkpoint, folder, again, launcher)
     if spent := re.search(r"\((limits\.\w+)\)", str(early)):
         # The budget counts from the beginning of the run: it is spent still.
         command = f"{command} {spent[1]}=null"
-    return Ending(f"{early} ({standing.kept})", str(folder), advice, command)
+    return Ending(f"{early} ({kept})", str(folder), advice, command)
+
+
+def _newest_checkpoint(folder: Path) -> tuple[bool, str]:
+    """Whether the run in `folder` has a checkpoint, and the newest one in words."""
+    from ..train.checkpoint_folder import listed  # numpy: 0.1 s that no other command needs
+
+    checkpoints = listed(folder / "checkpoint")
+    if not checkpoints:
+        return False, "no checkpoint"
+    return True, f"checkpoint of step {int(checkpoints[-1].stem.partition('_')[2])}"
 
 
 def _onward(
-    standing: Standing, folder: Path, again: str | None, launcher: str | None
+    checkpoint: bool, folder: Path, again: str | None, launcher: str | None
 ) -> tuple[str, str]:
-    if standing.checkpoint is None:
-        return START_AGAIN, again or _same_again(folder)
-    more = ("--launcher", launcher) if launcher else ()
-    return GO_ON, f"{_RESUME} {shlex.join([str(folder), *more, *_words(folder, 'RESUME')])}"
-
-
-def _same_again(folder: Path) -> str:
-    return shlex.join(["rn50", "launch", str(folder / "config.yaml"), *_words(folder, "RUN")])
+    """Advice and command for a run that is not at its end."""
+    if checkpoint:
+        more = ("--launcher", launcher) if launcher else ()
+        return GO_ON, f"{_RESUME} {shlex.join([str(folder), *more, *_words(folder, 'RESUME')])}"
+    config = str(folder / "config.yaml")
+    return START_AGAIN, again or shlex.join(["rn50", "launch", config, *_words(folder, "RUN")])
 
 
 def _words(folder: Path, commands: str) -> list[str]:
@@ -237,37 +172,19 @@ def job_ended(scheduler: str, job: str, code: int, folder: Path, last: Mapping[s
     if scheduler != "local" and command.startswith(_RESUME):
         words = _words(folder, "RESUME_JOB")
         command = shlex.join(["rn50", "submit", "--resume", str(folder), *words])
-    advice = f"its log: {folder / 'job.log'}" + ("; go on with" if command else "")
+    advice = f"its log: {folder / 'job.log'}" + (f"; {GO_ON}" if command else "")
     reason = f"{scheduler} job {job} ended with exit code {code}{why}"
     return Ending(reason, str(folder), advice, command)
 
 
-def sweep_ended(
-    states: Mapping[str, int], best: int | None, folder: Path, *, again: str, report_only: bool
-) -> Ending:
-    """A sweep that came to its end, or a look at one that has not. `states`: how many trials are
-    complete, pruned, fail, running. `best`: number of the best trial; None: none is complete."""
+def sweep_ended(states: Mapping[str, int], best: int | None, folder: Path) -> Ending:
+    """A sweep that came to its end. `states`: how many trials are complete, pruned, fail, running.
+    `best`: number of the best trial; None: none is complete."""
     reason = "trials: " + (", ".join(f"{n} {state}" for state, n in states.items()) or "none yet")
-    if report_only and states.get("running"):
-        return Ending(reason, str(folder), GO_ON, again)
     if best is None:
         return Ending(f"no trial came to its end; {reason}", str(folder))
     command = shlex.join(["rn50", "launch", str(folder / "best.yaml")])
     return Ending(reason, str(folder), "train the best with", command)
-
-
-def config_checked(check: ConfigCheck, words: Sequence[str], nodes: int) -> Ending:
-    """`config check`: the verdict once more, below the facts, and what it leaves to do. `words`:
-    the config, its machine and overrides, as given. `nodes`: of its system."""
-    elsewhere = any(finding.id == CANNOT_RUN_HERE[0] for finding in check.findings)
-    if check.verdict == "FAIL":
-        key = re.match(r"[a-z_.]+", check.cause)
-        advice, command = "what it means", ["config", "explain", *([key[0]] if key else [])]
-    elif elsewhere or nodes > 1:
-        advice, command = f"to a scheduler (nodes: {nodes}) with", ["submit", *words]
-    else:
-        advice, command = "run it with", ["launch", *words]
-    return Ending(check.verdict, "", advice, shlex.join(["rn50", *command]))
 
 
 def callable_here(command: str) -> str:

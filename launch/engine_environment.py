@@ -7,12 +7,7 @@ from typing import Literal, NamedTuple
 
 from ..config.errors import UserError
 from ..config.schema import Run
-from ..scaling.cost import fastest, torus_grid
-from ..scaling.groups import gradient_groups
-from ..scaling.layers import Shape, resnet50
-from ..scaling.machine import known_precisions
-from ..scaling.step import build, group_cost_s
-from ..scaling.topology import EAGER_BYTES, Link
+from ..scaling.cost import torus_grid
 from ..train.mpi_library import PRODUCTS, Family
 
 Backend = Literal["mpi", "gloo", "nccl"]
@@ -20,7 +15,6 @@ Controller = Literal["mpi", "gloo"]
 """What coordinates Horovod's processes, whatever moves the gradients."""
 
 _SEGMENT_BYTES = 1 << 20
-_SEND_BUFFER_BYTES = 64 << 10
 
 
 def _tuned(**choices: str) -> dict[str, str]:
@@ -113,7 +107,9 @@ SETTINGS: dict[Backend, dict[str, str]] = {
 # Ranks share cores here: a rank that waits gives its core away instead of spinning. MVAPICH would
 # bind each rank, with all of its threads, to one core.
 _SHARING: dict[Family | None, dict[str, str]] = {
-    "openmpi": {"OMPI_MCA_mpi_yield_when_idle": "1"},
+    # Over TCP it sends and never puts: puts make exchanges between two ranks nearly half duplex
+    # (25 MB, 4 ranks, 200 Mbit/s, recursive halving/doubling: 2.6 s against 1.7 s).
+    "openmpi": {"OMPI_MCA_mpi_yield_when_idle": "1", "OMPI_MCA_btl_tcp_flags": "1"},
     "spectrum": {"OMPI_MCA_mpi_yield_when_idle": "1"},
     "mpich": {"MPIR_CVAR_POLLS_BEFORE_YIELD": "1"},
     "mvapich": {"MV2_ENABLE_AFFINITY": "0"},
@@ -127,45 +123,25 @@ ENGINE_PREFIXES = (
 """What the engines read begins so; anything else of the environment is nobody's business."""
 
 
-class Choice(NamedTuple):
-    """What `comm.algorithm` means on this machine, and why, where it was left to us."""
-
-    name: str
-    reason: str = ""
-
-
 class Environment(NamedTuple):
-    """Variables to set, those that the user had set already (theirs win), and the algorithm."""
+    """Variables to set, and those that the user had set already: theirs win."""
 
     settings: dict[str, str]
     kept: dict[str, str]
-    algorithm: Choice = Choice("auto")
-
-
-def backend_of(run: Run, on_cpu: Controller) -> Backend:
-    """What moves the gradients: NCCL between GPUs, `on_cpu` between CPUs."""
-    return "nccl" if run.system.device == "gpu" else on_cpu
 
 
 def engine_environment(
     run: Run,
-    backend: Backend,
     present: Mapping[str, str],
     controller: Controller = "mpi",
     mpi: Family | None = "openmpi",
 ) -> Environment:
-    """The engines' environment for `run`, given what is `present` already.
-
-    Args:
-        controller: the launcher's, which on NCCL decides too what there is to choose from.
-        mpi: whose MPI Horovod was linked to; None: that is not known.
-
-    Raises:
-        UserError: the backend does not offer the algorithm, or the ranks do not form its grid.
-    """
-    offered = algorithms_of(backend, mpi)
-    chosen = choose_algorithm(run, backend, controller, mpi)
-    algorithm = chosen.name.partition("(")[0]  # torus_2d(2x4): the grid is not theirs
+    """The engines' environment for `run`, given what is `present` already. NCCL moves the gradients
+    between GPUs, `controller` between CPUs. `mpi`: whose MPI Horovod was linked to; None: that is
+    not known. Raises UserError: the engine does not offer the algorithm."""
+    backend: Backend = "nccl" if run.system.device == "gpu" else controller
+    offered = ALGORITHMS[backend if backend != "mpi" or mpi is None else mpi]
+    algorithm = run.comm.algorithm.partition("(")[0]  # torus_2d(2x4): the grid is not theirs
     if algorithm not in offered:
         engine = backend if backend != "mpi" or mpi is None else PRODUCTS[mpi]
         raise UserError(
@@ -187,34 +163,12 @@ def engine_environment(
         **offered[algorithm],
     }
     if backend == "mpi":
-        wanted |= _SHARING.get(mpi, {}) | (_over_tcp(run) if mpi == "openmpi" else {})
+        wanted |= _SHARING.get(mpi, {})
     # The machine's own settings know best what it needs.
     wanted |= dict(setting.split("=", 1) for setting in run.system.job.environment)
-    kept = {
-        name: present[name] for name in wanted if present.get(name, wanted[name]) != wanted[name]
-    }
+    kept = {name: present[name] for name in wanted if present.get(name) not in (None, wanted[name])}
     settings = {name: value for name, value in wanted.items() if name not in kept}
-    return Environment(settings, kept, chosen)
-
-
-def _over_tcp(run: Run) -> dict[str, str]:
-    """Open MPI over TCP sends and never puts: puts make exchanges between two ranks nearly half
-    duplex (25 MB, 4 ranks, 200 Mbit/s, recursive halving/doubling: 2.6 s against 1.7 s).
-
-    A socket's send buffer takes no more than two round trips carry: what lies there at the end of a
-    step shares the link with the next step's message to another rank, and its receiver waits (as
-    above: 1.93 s with the kernel's buffers, 1.61 s with 64 KiB; docs/communication.md).
-    """
-    settings = {"OMPI_MCA_btl_tcp_flags": "1"}
-    if run.system.link_latency_s and run.system.link_bytes_per_s:
-        in_flight = round(4 * run.system.link_latency_s * run.system.link_bytes_per_s)
-        settings["OMPI_MCA_btl_tcp_sndbuf"] = str(max(_SEND_BUFFER_BYTES, in_flight))
-    return settings
-
-
-def algorithms_of(backend: Backend, mpi: Family | None) -> Mapping[str, dict[str, str]]:
-    """`comm.algorithm` -> settings, for each that what moves the gradients offers."""
-    return ALGORITHMS[backend if backend != "mpi" or mpi is None else mpi]
+    return Environment(settings, kept)
 
 
 def _check_on_nccl(algorithm: str, nodes: int, controller: Controller) -> None:
@@ -232,64 +186,3 @@ def _check_on_nccl(algorithm: str, nodes: int, controller: Controller) -> None:
             "comm.algorithm: a launcher of MPI (mpirun, srun) expected for hierarchical on nccl, "
             f"found {controller}"
         )
-
-
-TORUS_GAIN = 0.9
-"""NCCL tunes itself for each message; it is overruled where another way takes at most this part."""
-
-
-def choose_algorithm(
-    run: Run,
-    backend: Backend,
-    controller: Controller = "mpi",
-    mpi: Family | None = "openmpi",
-) -> Choice:
-    """`comm.algorithm`; for `auto` the one that the cost model of `scaling` finds cheapest.
-
-    Over MPI that needs `system.link_latency_s` and `system.link_bytes_per_s` and looks at the
-    algorithms that this MPI can be told to use (our torus pays three negotiations of Horovod where
-    they pay one; see docs/communication.md). On NCCL it needs the machine's `performance` and more
-    than one node. Without these, for a network other than ResNet, and on Gloo, auto is the engine's
-    own choice.
-    """
-    system, ranks = run.system, run.system.world_size
-    if run.comm.algorithm != "auto" or ranks == 1:
-        return Choice(run.comm.algorithm)
-    if run.model.network != "resnet":
-        return Choice("auto", "the engine's own choice")
-    message = message_bytes(run)
-    offered = [name for name in algorithms_of(backend, mpi) if name != "auto"]
-    flat = [name for name in offered if name != "torus_2d"]
-    if backend == "mpi" and flat and system.link_latency_s and system.link_bytes_per_s:
-        link = Link(system.link_latency_s, 1 / system.link_bytes_per_s, 0.0, EAGER_BYTES)
-        name = fastest(message, ranks, link, flat)
-        return Choice(
-            name,
-            f"{name} for messages of {message / 1e6:.1f} MB over {ranks} ranks at "
-            f"{link.alpha_s * 1e6:.0f} us and {system.link_bytes_per_s / 1e6:.0f} MB/s",
-        )
-    known = known_precisions(system.performance) if system.performance else []
-    if backend == "nccl" and known and system.nodes > 1:
-        if controller != "mpi":
-            offered.remove("hierarchical")  # _check_on_nccl
-        machine = build(system.name, system, known[0])  # messages cost the same in any of them
-        cost_s = {name: group_cost_s(machine, ranks, message, name)[1] for name in offered}
-        own_s = min(cost_s["ring"], cost_s["double_tree"])
-        name = min(cost_s, key=cost_s.__getitem__)
-        if cost_s[name] <= TORUS_GAIN * own_s:
-            return Choice(
-                name,
-                f"{name} for messages of {message / 1e6:.1f} MB over {ranks} ranks: "
-                f"{cost_s[name] * 1e3:.2f} ms, NCCL's own {own_s * 1e3:.2f} ms (model)",
-            )
-    return Choice("auto", "the engine's own choice")
-
-
-def message_bytes(run: Run) -> float:
-    """Size of a typical group of gradients on the wire."""
-    model, rule = run.model, run.comm.groups
-    shape = Shape(model.depth, model.width, run.data.crop_px, run.data.classes, model.stem)
-    sizes = [tensor.size for tensor in resnet50(shape)[1]]
-    groups = rule.count(",") + 1 if "," in rule else len(gradient_groups(rule, sizes))
-    half = model.dtype == "float16" or run.comm.gradient_dtype == "float16"
-    return sum(sizes) * (2 if half else 4) / groups

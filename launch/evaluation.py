@@ -30,7 +30,7 @@ _ASKED = ("data.", "model.", "eval.bn_stats")
 """What the accuracy of given weights depends on."""
 _SHARED = (
     *("data.path", "data.classes", "data.eval_samples", "data.crop_px", "data.eval_resize_px"),
-    *("data.interpolation", "data.mean", "data.std", "model.dtype"),
+    "model.dtype",
 )
 """What the networks of an ensemble must have in common: their images, and the type in which they
 compute (bfloat16's casts are those of a whole process)."""

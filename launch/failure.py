@@ -12,8 +12,8 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ..config.reading import read_object
-from .host_limits import NO_MEMORY, Limits, shortages
+from ..config.reading import read_ends, read_object
+from .host_limits import NO_MEMORY, Limits, read_limits, shortages
 
 PROCESS_EXITED = "its process is gone"
 """The reason of a rank whose process ended before it reported one."""
@@ -74,22 +74,20 @@ _TEMPLATE = "rank {rank} on {host} failed in {phase} at step {step}: {reason}"
 
 
 class Evidence(NamedTuple):
-    """What is known of a job that failed."""
+    """What is known of a job that failed.
+
+    `failures`: of `read_failures`. `stderr`: of launcher and ranks. `code`: the launcher's exit
+    code. `lost`: the watchdog's finding. `not_connected`: ranks that had not reached the watchdog,
+    which can only have seen what followed. `out_of_memory`: the kernel has killed a process here.
+    """
 
     failures: Sequence[Mapping[str, Any]]
-    """Of `read_failures`."""
     stderr: str
-    """What launcher and ranks wrote there."""
     code: int
-    """The launcher's exit code."""
     lost: Mapping[str, Any] | None = None
-    """The rank that the watchdog found gone, silent or without progress, and where it was."""
     not_connected: Collection[int] = ()
-    """Ranks that had not reached the watchdog: it can only have seen what followed."""
     out_of_memory: bool = False
-    """The kernel has killed a process here meanwhile."""
     limits: Limits | None = None
-    """Of this machine, as its ranks had them."""
 
 
 def read_failures(out: Path) -> list[dict[str, Any]]:
@@ -100,11 +98,8 @@ def read_failures(out: Path) -> list[dict[str, Any]]:
 
 
 def _is_failure(found: Mapping[str, Any]) -> bool:
-    texts = (found.get(key) for key in ("host", "phase", "reason"))
-    numbers = (found.get(key) for key in ("rank", "step"))
-    return all(isinstance(text, str) for text in texts) and all(
-        isinstance(number, int) for number in numbers
-    )
+    kinds = {"host": str, "phase": str, "reason": str, "rank": int, "step": int}
+    return all(isinstance(found.get(key), kind) for key, kind in kinds.items())
 
 
 def explain_failure(evidence: Evidence) -> str:
@@ -113,9 +108,14 @@ def explain_failure(evidence: Evidence) -> str:
     detectors = (_reported, _found_by_watchdog, _killed, _gone, _secondary, _refused)
     why = next(filter(None, (detector(evidence) for detector in detectors)))
     short = shortages(why, evidence.stderr, evidence.limits) if evidence.limits else ""
-    if short and why.endswith(")"):
-        return f"{why[:-1]}; {short})"
-    return f"{why} ({short})" if short else why
+    told = f"{why[:-1]}; {short})" if why.endswith(")") else f"{why} ({short})"
+    return told if short else why
+
+
+def explain_folder(out: Path, code: int) -> str:
+    """The same of a run that is over, by what it left in its folder `out`."""
+    text = read_ends(out / "stderr.log")
+    return explain_failure(Evidence(read_failures(out), text, code, limits=read_limits()))
 
 
 def _reported(evidence: Evidence) -> str:
@@ -140,7 +140,8 @@ def _killed(evidence: Evidence) -> str:
     lost, away = _lost(evidence), evidence.not_connected
     ends = list(_ends(evidence.stderr, lost))
     for rank, number in sorted(ends, key=lambda end: end[0] not in away):
-        killed = f"killed by {_signal_name(number)}"
+        known = number in set(signal.Signals)
+        killed = f"killed by {signal.Signals(number).name if known else f'signal {number}'}"
         if evidence.out_of_memory and number == signal.SIGKILL:
             killed += " (the kernel was out of memory)"
         if number == signal.SIGBUS:
@@ -212,10 +213,3 @@ def crash_message(rank: int, stderr: str) -> str:
     if memory:
         words.append(f"memory was short: {memory[0]}")
     return f" ({'; '.join(words)})" if words else ""
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import re
 import resource
+from contextlib import suppress
 from typing import NamedTuple
 
 from ..config.errors import UserError
@@ -30,31 +31,25 @@ _SMALL_BYTES = 16 << 20
 
 
 class Limits(NamedTuple):
-    """Of this machine and shell; None: none."""
+    """Of this machine and shell; None: none. `shared`: /dev/shm."""
 
     address_space_bytes: int | None
     open_files: int | None
     shared_free_bytes: int
-    """Of /dev/shm."""
     shared_bytes: int
 
 
 def read_limits() -> Limits:
     """The limits that processes started from here have."""
-    space, files = (
-        None if limit == resource.RLIM_INFINITY else limit
-        for limit in (
-            resource.getrlimit(resource.RLIMIT_AS)[0],
-            resource.getrlimit(resource.RLIMIT_NOFILE)[1],  # to which the watchdog raises it
-        )
-    )
-    try:
+    space = resource.getrlimit(resource.RLIMIT_AS)[0]
+    files = resource.getrlimit(resource.RLIMIT_NOFILE)[1]  # to which the watchdog raises it
+    free_bytes = total_bytes = 0
+    with suppress(OSError):
         shared = os.statvfs("/dev/shm")
-    except OSError:
-        return Limits(space, files, 0, 0)
-    return Limits(
-        space, files, shared.f_bavail * shared.f_frsize, shared.f_blocks * shared.f_frsize
-    )
+        free_bytes, total_bytes = (n * shared.f_frsize for n in (shared.f_bavail, shared.f_blocks))
+    none = resource.RLIM_INFINITY
+    limits = (None if space == none else space, None if files == none else files)
+    return Limits(*limits, free_bytes, total_bytes)
 
 
 def check_open_files(limits: Limits, ranks: int = 0) -> None:
@@ -65,7 +60,6 @@ def check_open_files(limits: Limits, ranks: int = 0) -> None:
         raise UserError(
             f"ulimit -n: at least {least} open files a process expected, found "
             f"{limits.open_files}: too many open files for a launcher and its ranks"
-            + (f" ({ranks} connections to the watchdog)" if least > LEAST_OPEN_FILES else "")
         )
 
 

@@ -24,9 +24,8 @@ from ..config.load import load
 from ..config.reading import read_ends
 from ..data.dataset import check_before_run
 from .ending import run_stopped
-from .engine_environment import backend_of, engine_environment
-from .failure import Evidence, explain_failure, read_failures
-from .host_limits import read_limits
+from .engine_environment import engine_environment
+from .failure import explain_folder
 from .job import describe_machine, describe_stop, keep_log, next_run, say_ending, say_error
 from .job_folder import EXIT_FAILED, EXIT_MISSED, OpenJob
 from .launchers import Job, family_here
@@ -64,8 +63,7 @@ def begin(out: Path, config: str, overrides: Sequence[str]) -> int:
         (out / RESUME_FROM).unlink(missing_ok=True)
         if found is not None:
             write_file(out / RESUME_FROM, f"{found.path}\n")
-        backend = backend_of(run, "mpi")
-        environment = engine_environment(run, backend, os.environ, mpi=family_here())
+        environment = engine_environment(run, os.environ, mpi=family_here())
         job = Job.of(run, rank_command(RANK, out))
         launcher = run.system.scheduler
         begin_run(LaunchPlan(todo.loaded, launcher, job, environment, out, manifest, Options()))
@@ -84,16 +82,14 @@ def end(out: Path, code: int, signal: str, seconds: int) -> int:
             result = conclude(run, out, Options())
             keep_log(job, run, number)
             return 0 if is_good(result) else EXIT_MISSED
-        text = read_ends(out / "stderr.log")
         close_attempt(out)
         if signal:
+            text = read_ends(out / "stderr.log")
             by = describe_stop(signal, seconds, run.system.job.walltime, text)
             ending = run_stopped(by, out)
             close_result(out, run, ending)
         else:
-            evidence = Evidence(read_failures(out), text, code, limits=read_limits())
-            reason = explain_failure(evidence)
-            ending = end_failed(run, out, reason, Options())
+            ending = end_failed(run, out, explain_folder(out, code), Options())
         keep_log(job, run, number)
         say_ending(out, ending)
         return EXIT_MISSED if is_hopeless(out) else EXIT_FAILED

@@ -18,13 +18,7 @@ from typing import ClassVar, NamedTuple
 from ..config.errors import UserError, failing_as
 from ..config.schema import Run
 from ..train.mpi_library import MPICH_ABI, PRODUCTS, Family, MpiLibrary, horovods_mpi
-from .engine_environment import (
-    ENGINE_PREFIXES,
-    Controller,
-    Environment,
-    backend_of,
-    engine_environment,
-)
+from .engine_environment import ENGINE_PREFIXES, Controller, Environment, engine_environment
 from .environment_record import output_of
 from .host_limits import check_open_files, read_limits
 
@@ -35,19 +29,18 @@ _PATHS = ("PATH", "LD_LIBRARY_PATH", "PYTHONPATH")
 
 
 class Job(NamedTuple):
-    """What to start: `command` once for each rank, with `environment` on every node."""
+    """What to start: `command` once for each rank, with `environment` on every node. `hosts`: of
+    the allocation, where a launcher has to be told. `pmi`: of `pick_pmi`."""
 
     command: Sequence[str]
     ranks: int
     ranks_per_node: int
     environment: Mapping[str, str] = {}
     hosts: Sequence[str] = ()
-    """Of the allocation, where a launcher has to be told; empty: it asks the scheduler itself."""
     cores_per_node: int = 1
     gpus_per_node: int = 0
     as_root: bool = False
     pmi: str = "pmix"
-    """What srun is to offer the ranks to find each other by: a name of `srun --mpi=list`."""
 
     @classmethod
     def of(cls, run: Run, command: Sequence[str]) -> Job:
@@ -72,17 +65,16 @@ class Job(NamedTuple):
 
 
 class Launcher:
-    """Base of all launchers."""
+    """Base of all launchers. `controller`: what coordinates Horovod's processes.
+    `may_start_elsewhere`: ranks of one node may run on another machine than the one that starts
+    them. `families`: whose MPI it can join the ranks of."""
 
     name: ClassVar[str]
     program: ClassVar[str]
     product: ClassVar[str]
     controller: ClassVar[Controller] = "mpi"
-    """What coordinates Horovod's processes."""
     may_start_elsewhere: ClassVar[bool] = False
-    """Ranks of one node may run on another machine than the one that starts them."""
     families: ClassVar[tuple[Family, ...]] = tuple(PRODUCTS)
-    """Whose MPI it can join the ranks of."""
 
     def command(self, job: Job) -> list[str]:
         """The command line that starts `job`."""
@@ -128,15 +120,26 @@ class Hydra(Launcher):
 
     name, program, product = "hydra", "mpiexec.hydra", "MPICH"
     families = MPICH_ABI
+    options: ClassVar[tuple[str, ...]] = ("-ppn", "-hosts", "-bind-to", "-genvlist")
+    """For ranks a node, hosts, binding and the variables to export."""
 
     def command(self, job: Job) -> list[str]:
-        tokens = ["mpiexec.hydra", "-n", str(job.ranks), "-ppn", str(job.ranks_per_node)]
+        per_node, hosts, binding, *export = self.options
+        tokens = [self.program, "-n", str(job.ranks), per_node, str(job.ranks_per_node)]
         if job.hosts:
-            tokens += ["-hosts", ",".join(job.hosts)]
-        tokens += ["-bind-to", "none"]
-        if job.environment:
-            tokens += ["-genvlist", ",".join(sorted(job.environment))]
+            tokens += [hosts, ",".join(job.hosts)]
+        tokens += [binding, "none"]
+        if export and job.environment:
+            tokens += [*export, ",".join(sorted(job.environment))]
         return [*tokens, *job.command]
+
+
+class Pals(Hydra):
+    """HPE Cray's own mpiexec, within an allocation of PBS; it takes the whole environment along."""
+
+    name, program, product = "pals", "mpiexec", "HPE Cray PALS"
+    families = ("cray", "mpich")
+    options = ("--ppn", "--hosts", "--cpu-bind")
 
 
 class Horovodrun(Launcher):
@@ -192,34 +195,9 @@ class Jsrun(Launcher):
         return [*tokens, "-b", "none", *job.command]
 
 
-class Pals(Launcher):
-    """HPE Cray's own mpiexec, within an allocation of PBS; it takes the whole environment along."""
-
-    name, program, product = "pals", "mpiexec", "HPE Cray PALS"
-    families = ("cray", "mpich")
-
-    def command(self, job: Job) -> list[str]:
-        tokens = ["mpiexec", "-n", str(job.ranks), "--ppn", str(job.ranks_per_node)]
-        if job.hosts:
-            tokens += ["--hosts", ",".join(job.hosts)]
-        return [*tokens, "--cpu-bind", "none", *job.command]
-
-
-class Aprun(Launcher):
-    """The launcher of Cray's older machines (ALPS), and PALS's stand-in for it."""
-
-    name, program, product = "aprun", "aprun", "Cray"
-    families = ("cray", "mpich")
-
-    def command(self, job: Job) -> list[str]:
-        tokens = ["aprun", "-n", str(job.ranks), "-N", str(job.ranks_per_node)]
-        cores = str(job.cores_per_node // job.ranks_per_node)
-        return [*tokens, "-d", cores, "-cc", "none", *job.command]
-
-
 LAUNCHERS: dict[str, Launcher] = {
     launcher.name: launcher
-    for launcher in (OpenMpi(), Horovodrun(), Srun(), Hydra(), Jsrun(), Pals(), Aprun())
+    for launcher in (OpenMpi(), Horovodrun(), Srun(), Hydra(), Jsrun(), Pals())
 }
 OF_FAMILY: dict[Family, str] = {
     **dict.fromkeys(MPICH_ABI, "hydra"),
@@ -253,10 +231,8 @@ def pick_launcher(wanted: str | None) -> str:
         raise UserError(f"--launcher: {', '.join(LAUNCHERS)} expected, found {wanted}")
     launcher = LAUNCHERS[wanted]
     if not launcher.is_installed():
-        raise UserError(
-            f"--launcher {wanted}: {launcher.product}'s {launcher.program} on the PATH expected, "
-            "found none"
-        )
+        expected = f"{launcher.product}'s {launcher.program} on the PATH expected"
+        raise UserError(f"--launcher {wanted}: {expected}, found none")
     if launcher.controller == "mpi":
         _check_family(launcher, library)
     return wanted
@@ -270,7 +246,7 @@ def _check_family(launcher: Launcher, library: MpiLibrary | None) -> None:
             "install an MPI and run scripts/setup.sh again, or use --launcher gloo"
         )
     if library.family and library.family not in launcher.families:
-        able = ", ".join(one.name for one in LAUNCHERS.values() if library.family in one.families)
+        able = ", ".join(name for name, one in LAUNCHERS.items() if library.family in one.families)
         raise UserError(
             f"--launcher {launcher.name}: one that joins ranks of {library.product} expected, to "
             f"which Horovod was linked ({able}), found {launcher.product}'s"
@@ -278,28 +254,16 @@ def _check_family(launcher: Launcher, library: MpiLibrary | None) -> None:
 
 
 def pick_pmi(listed: Sequence[str], family: Family | None) -> str:
-    """What srun is to offer ranks of `family`, out of what it has. Raises UserError: nothing that
-    they speak. `listed`: by `srun --mpi=list`; empty: unknown."""
+    """What srun is to offer ranks of `family`, out of what it has. `listed`: by `srun --mpi=list`;
+    empty: unknown."""
     wanted = _PMI[family or "openmpi"]
-    found = next((name for name in wanted if name in listed), None)
-    if found is None and listed:
-        raise UserError(
-            f"srun --mpi=list: {' or '.join(wanted)} expected for "
-            f"{PRODUCTS[family] if family else 'MPI'}, found {', '.join(listed)}"
-        )
-    return found or wanted[0]
+    return next((name for name in wanted if name in listed), wanted[0])
 
 
-def read_pmi_list(text: str) -> tuple[str, ...]:
-    """The names in the output of `srun --mpi=list`, which older ones begin with `srun: `."""
-    return tuple(re.findall(r"^(?:srun: )?\s*([a-z]\w*)\s*$", text, re.M))
-
-
-def _listed_pmi() -> tuple[str, ...]:
-    if not LAUNCHERS["srun"].is_installed():
-        return ()
+def listed_pmi() -> list[str]:
+    """The names that `srun --mpi=list` prints; older ones begin with `srun: `."""
     done = subprocess.run(["srun", "--mpi=list"], capture_output=True, text=True, check=False)
-    return read_pmi_list(done.stdout + done.stderr)
+    return re.findall(r"^(?:srun: )?\s*([a-z]\w*)\s*$", done.stdout + done.stderr, re.M)
 
 
 def family_here() -> Family | None:
@@ -328,8 +292,7 @@ def build_job(
     config, or this shell's limits are too low for a launcher."""
     check_open_files(read_limits(), run.system.world_size if run.watchdog.enabled else 0)
     controller, system, family = LAUNCHERS[launcher].controller, run.system, family_here()
-    backend = backend_of(run, controller)
-    environment = engine_environment(run, backend, os.environ, controller, family)
+    environment = engine_environment(run, os.environ, controller, family)
     variables = environment.settings | environment.kept  # on all nodes, the user's as well
     if system.nodes > 1:  # and what modules have set, whatever engine reads it
         wanted = [n for n in os.environ if n.startswith(ENGINE_PREFIXES) or n in _PATHS]
@@ -340,5 +303,6 @@ def build_job(
         hosts = allocated_hosts()[: system.nodes]
     job = Job.of(run, command)
     if launcher == "srun":
-        job = job._replace(pmi=pick_pmi(_listed_pmi(), family))
+        listed = listed_pmi() if LAUNCHERS["srun"].is_installed() else ()
+        job = job._replace(pmi=pick_pmi(listed, family))
     return job._replace(environment=variables, hosts=hosts, as_root=os.geteuid() == 0), environment

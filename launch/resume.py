@@ -40,7 +40,6 @@ _KEPT = {LOG: INTERRUPTED_LOG} | {
     name: name
     for name in (
         *(METRICS, "stderr.log", "result.json", "ranks.json", "timeline.json", "report.html"),
-        "launcher.json",
     )
 }
 _ENDED = {"success": "reached its target", "aborted": "been trained to its last epoch"}

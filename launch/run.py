@@ -38,22 +38,19 @@ from .ending import (
     rank_failed,
     run_ended,
     run_stopped,
-    stopped,
 )
 from .engine_environment import Environment
 from .environment_record import describe_environment
-from .failure import Evidence, explain_failure, read_failures
-from .host_limits import read_limits
+from .failure import explain_folder
 from .launchers import LAUNCHERS, Job, build_job, pick_launcher
 from .nodes_left import on_nodes_left
-from .preflight import notes_on, refusals, refuse
+from .preflight import refusals, refuse
 from .resume import begin_attempt, close_attempt, is_hopeless, with_ranks
 from .run_files import give_back, new_run_folder, reserve
 from .run_lock import driven_by_another, hold_run
 from .supervisor import RankFailed, run_job
 from .verdict import check_note, errors_of, verdict_lines
 
-_MOST_WARNINGS = 5
 RANK = (sys.executable, "-m", "rn50.train")
 
 
@@ -70,40 +67,37 @@ def load_for_launch(
 
 
 class Options(NamedTuple):
-    """How `launch` is to run a config; the defaults are those of the command."""
+    """How `launch` is to run a config; the defaults are those of the command.
+
+    `launcher`: asked for by name; the command to go on with names it too. `out`: the new run's
+    folder. `resume`: that of an interrupted run to go on with. `recorded`: that of a run to compare
+    with. `program`: what one rank is started with. `again`: the command that starts this run.
+    `stopped_by`: says what stopped the run in a folder, given the KeyboardInterrupt.
+    """
 
     launcher: str | None = None
-    """Asked for by name; the command to go on with names it too."""
     default_launcher: str | None = None
-    """Where none is asked for; None: what this machine has."""
     out: Path | None = None
-    """The new run's folder; None: one below `system.results`."""
     resume: Path | None = None
-    """The folder of an interrupted run to go on with, instead of a new one."""
     recorded: Path | None = None
-    """The folder of a recorded run to compare with, in a line and in result.json."""
     program: Sequence[str] = RANK
-    """What one rank is started with."""
     again: str | None = None
-    """The command that starts this run; None: `rn50 launch` with its config.yaml."""
     stopped_by: Callable[[BaseException, Path], str] = lambda stop, _: asked_by(stop)
-    """Says what stopped the run in a folder, given the KeyboardInterrupt."""
 
 
 @dataclass(frozen=True)
 class LaunchPlan:
-    """One run from its first rank to its verdict; computed once, before anything is started."""
+    """One run from its first rank to its verdict; computed once, before anything is started.
+    `job`: with a rank's command. `hosts`: the nodes that are left; empty: all of the first."""
 
     loaded: Loaded
     launcher: str
     job: Job
-    """With a rank's command."""
     environment: Environment
     folder: Path
     manifest: Manifest
     options: Options
     hosts: tuple[str, ...] = ()
-    """The nodes that are left; empty: all with which the run began."""
 
     @property
     def run(self) -> Run:
@@ -111,13 +105,8 @@ class LaunchPlan:
 
 
 def launch(loaded: Loaded, track: Tracker, options: Options) -> dict[str, Any]:
-    """Run `loaded` to its end; returns the content of result.json.
-
-    Raises:
-        UserError: before the ranks start.
-        Failed: one of them failed.
-        Stopped: a signal ended it.
-    """
+    """Run `loaded` to its end; returns the content of result.json. Raises UserError before the
+    ranks start; Failed: one of them failed; Stopped: a signal ended it."""
     plan = prepare(loaded, track, options)
     with hold_run(plan.folder):
         run_attempts(plan)
@@ -125,7 +114,8 @@ def launch(loaded: Loaded, track: Tracker, options: Options) -> dict[str, Any]:
             return conclude(plan.run, plan.folder, options)
         except KeyboardInterrupt as stop:
             command = f"rn50 log check {shlex.quote(str(plan.folder))}"
-            raise Stopped(stopped("check", asked_by(stop), command, plan.folder)) from None
+            reason = f"stopped by {asked_by(stop)} after the run had ended, while it was checked"
+            raise Stopped(Ending(reason, str(plan.folder), "check it with", command)) from None
 
 
 def prepare(loaded: Loaded, track: Tracker, options: Options) -> LaunchPlan:
@@ -134,7 +124,7 @@ def prepare(loaded: Loaded, track: Tracker, options: Options) -> LaunchPlan:
     name = pick_launcher(options.launcher or options.default_launcher)
     refuse(refusals(run, (LAUNCHERS[name].controller,)))
     job, environment = build_job(run, name, ())  # its refusals before data or a folder is made
-    manifest = _image_set(loaded, track, options.again or "")
+    manifest = prepare_data(run.data, track, loaded.origins)
     folder = options.resume or options.out or new_run_folder(run)
     job = job._replace(command=rank_command(options.program, folder))
     return LaunchPlan(loaded, name, job, environment, folder, manifest, options)
@@ -143,22 +133,6 @@ def prepare(loaded: Loaded, track: Tracker, options: Options) -> LaunchPlan:
 def rank_command(program: Sequence[str], folder: Path) -> list[str]:
     """What one rank of the run in `folder` is started with."""
     return [*program, str(folder / "config.yaml"), "--out", str(folder)]
-
-
-def _image_set(loaded: Loaded, track: Tracker, again: str) -> Manifest:
-    """The image set, made where it is missing and can be drawn."""
-    doing = "checking the image set"
-
-    def noted(task: str) -> Callable[[int, int], None]:
-        nonlocal doing
-        doing = task
-        return track(task)
-
-    try:
-        return prepare_data(loaded.run.data, noted, loaded.origins)
-    except KeyboardInterrupt as stop:
-        path = loaded.run.data.path
-        raise Stopped(stopped("data", asked_by(stop), again, path, doing=doing)) from None
 
 
 def run_attempts(plan: LaunchPlan) -> None:
@@ -231,15 +205,13 @@ def begin_run(plan: LaunchPlan) -> None:
 def check_result(out: Path) -> None:
     """Raises RankFailed where no result is there: srun has ended with 0 without a start."""
     if not (out / "result.json").is_file():
-        text = read_ends(out / "stderr.log")
-        why = explain_failure(Evidence(read_failures(out), text, 0, limits=read_limits()))
-        raise RankFailed(why, out / "stderr.log")
+        raise RankFailed(explain_folder(out, 0), out / "stderr.log")
 
 
 def end_failed(run: Run, out: Path, reason: str, options: Options) -> Ending:
     """result.json and report of a run of which a rank failed; its log is closed already."""
-    again, launcher = options.again, options.launcher
-    ending = rank_failed(reason, out, again, launcher, hopeless=is_hopeless(out))
+    hopeless = is_hopeless(out)
+    ending = rank_failed(reason, out, options.again, options.launcher, hopeless=hopeless)
     close_result(out, run, ending)
     return ending
 
@@ -257,17 +229,14 @@ def close_result(out: Path, run: Run, ending: Ending) -> None:
 
 
 def warnings_in(out: Path) -> list[str]:
-    """What ranks warned of in stderr.log, each once; of many the first and how many more."""
-    found = list(dict.fromkeys(re.findall(r"rn50: warning: .*", read_ends(out / "stderr.log"))))
-    if len(found) > _MOST_WARNINGS:
-        more = f"{len(found) - _MOST_WARNINGS} more warnings in {out / 'stderr.log'}"
-        found[_MOST_WARNINGS:] = [f"rn50: warning: {more}"]
-    return found
+    """The first five different warnings of ranks in stderr.log."""
+    found = re.findall(r"rn50: warning: .*", read_ends(out / "stderr.log"))
+    return list(dict.fromkeys(found))[:5]
 
 
 def announce(plan: LaunchPlan) -> None:
-    """Print what is about to run, on what, and what the engines read: ours, and the user's own."""
-    run, steps, environment = plan.run, build_plan(plan.run), plan.environment
+    """Print what is about to run, on what, and which settings the user's environment overrides."""
+    run, steps = plan.run, build_plan(plan.run)
     print(
         f"{run.name}: {steps.ranks} ranks by {plan.launcher}, global batch "
         f"{steps.global_batch_size}, up to {steps.epochs} epochs of {steps.steps_per_epoch:g} "
@@ -275,14 +244,9 @@ def announce(plan: LaunchPlan) -> None:
         flush=True,
     )
     print(f"data: {describe_data(run.data, plan.manifest)}", flush=True)
-    for note in (check_note(check_config(plan.loaded)), *notes_on(run)):
-        if note:
-            print(f"note: {note}", flush=True)
-    if environment.algorithm.reason:
-        print(f"comm.algorithm auto: {environment.algorithm.reason}", flush=True)
-    settings = " ".join(f"{name}={value}" for name, value in sorted(environment.settings.items()))
-    print(f"environment: {settings}", flush=True)
-    for variable, value in environment.kept.items():
+    if note := check_note(check_config(plan.loaded)):
+        print(f"note: {note}", flush=True)
+    for variable, value in plan.environment.kept.items():
         print(f"kept from your environment: {variable}={value}", flush=True)
 
 
@@ -304,17 +268,14 @@ def conclude(run: Run, out: Path, options: Options) -> dict[str, Any]:
     check = check_log(log, run.ruleset, official=True)
     if check.official is None:  # its own reader could not read it
         check = check._replace(official=check_officially(log, run.ruleset))
-    official = check.official
-    assert official is not None
-    result["official_checker"] = official._asdict()
-    found = {"verdict": check.verdict, "cause": check.cause, "errors": errors_of(check)}
-    result["check"] = found
-    recorded = options.recorded
-    repeat = compare_with_recorded(recorded, out) if recorded is not None else None
+    assert check.official is not None
+    result["official_checker"] = check.official._asdict()
+    errors = errors_of(check)
+    result["check"] = {"verdict": check.verdict, "cause": check.cause, "errors": errors}
+    repeat = compare_with_recorded(options.recorded, out) if options.recorded else None
     if repeat is not None:
         result["repeats"] = repeat._asdict()
-    again, launcher = options.again, options.launcher
-    ending = run_ended(result, out, again, launcher, length=run.schedule.length)
+    ending = run_ended(result, out, options.again, options.launcher)
     result |= ending.to_dict()
     write_json(out / "result.json", result)
     for line in verdict_lines(run, check, result, out):
@@ -330,11 +291,9 @@ def conclude(run: Run, out: Path, options: Options) -> dict[str, Any]:
 
 
 def try_report(out: Path, check: Check | None = None) -> None:
-    """Write report.html; whatever stands in its way is one line, the result counts more."""
+    """Write report.html; whatever stands in its way is one line."""
     try:
-        from ..report.write import (
-            write_report,  # within: a package that is missing is such an obstacle
-        )
+        from ..report.write import write_report
 
         write_report(out, checks=None if check is None else (check,))
     except Exception as error:

@@ -13,8 +13,7 @@ from pathlib import Path
 from ..data.lock import LOCK, RANK_LOCK, FolderInUse, Holder, hold, read_holder
 
 RANK_GRACE_S = 20.0
-"""For ranks whose launcher was killed to end: they do within three times `watchdog.silence_s` at
-most, mostly at once."""
+"""For ranks whose launcher was killed to end: most do at once."""
 _POLL_S = 0.5
 
 

@@ -6,7 +6,6 @@ import ctypes
 import json
 import os
 import re
-import resource
 import signal
 import subprocess
 import tempfile
@@ -20,7 +19,7 @@ from typing import IO
 
 import psutil
 
-from ..config.atomic import write_file, write_json
+from ..config.atomic import write_file
 from ..config.errors import UserError
 from ..config.schema import Run
 from ..train.heartbeat import SCRATCH_ENV
@@ -51,27 +50,18 @@ class RankFailed(UserError):
 
 def run_job(job: Job, launcher: str, out: Path, run: Run | None = None) -> None:
     """Run `job`, show rank 0's output, keep errors in `out`/stderr.log, leave no process behind.
-
     `run`: whose ranks are watched (train/heartbeat.py); None: nobody is, as in benchmarks.
 
-    Raises:
-        RankFailed: which rank, where, why, in one line.
-        UserError: the folder is gone.
-        KeyboardInterrupt: the user or the scheduler asked to stop; everything has been stopped.
+    Raises RankFailed: which rank, where, why, in one line; UserError: the folder is gone;
+    KeyboardInterrupt: the user or the scheduler asked to stop, and everything has been stopped.
     """
     one_machine = job.nodes == 1 and not LAUNCHERS[launcher].may_start_elsewhere
-    watchdog = None
-    if run is not None and run.watchdog.enabled:
-        watchdog = Watchdog(run.watchdog, job.ranks, one_machine=one_machine)
+    settings = run.watchdog if run is not None and run.watchdog.enabled else None
+    watchdog = Watchdog(settings, job.ranks, one_machine=one_machine) if settings else None
     with _scratch(watchdog, one_machine=one_machine) as added:
         job = job._replace(environment={**job.environment, **added})
         grace_s = run.limits.grace_s if run else 0.0
-        begun_cpu_s = time.process_time()
-        try:
-            run_watched(LAUNCHERS[launcher].command(job), job.environment, out, watchdog, grace_s)
-        finally:
-            if watchdog is not None:
-                _write_use(out, job.ranks, watchdog, time.process_time() - begun_cpu_s)
+        run_watched(LAUNCHERS[launcher].command(job), job.environment, out, watchdog, grace_s)
 
 
 def run_watched(
@@ -136,37 +126,16 @@ def _orphans_become_children() -> Iterator[None]:
         libc.prctl(_PR_SET_CHILD_SUBREAPER, 0)
 
 
-def _write_use(out: Path, ranks: int, watchdog: Watchdog, cpu_s: float) -> None:
-    """launcher.json: what this process needed for its ranks."""
-    use = {
-        "ranks": ranks,
-        "connected_s": watchdog.connected_s,
-        "messages": watchdog.messages,
-        "cpu_s": cpu_s,
-        "watchdog_cpu_s": watchdog.cpu_s,
-        "memory_peak_bytes": 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss,
-    }
-    with suppress(OSError):  # a full disk, a folder that is gone: it ends for another reason
-        write_json(out / "launcher.json", use)
-
-
 def _explain(
     out: Path, watchdog: Watchdog | None, stderr: str, code: int, *, out_of_memory: bool
 ) -> UserError:
     """Why the job failed; what the watchdog knows is left in `out` for whoever reads it later."""
     lost = (watchdog.failed_rank or watchdog.lost) if watchdog else None
     reported = watchdog.failures if watchdog else []
-    why = explain_failure(
-        Evidence(
-            [*reported, *read_failures(out)],
-            stderr,
-            code,
-            lost=lost,
-            not_connected=watchdog.not_connected if watchdog else frozenset(),
-            out_of_memory=out_of_memory,
-            limits=read_limits(),
-        )
-    )
+    away = watchdog.not_connected if watchdog else frozenset()
+    failures = [*reported, *read_failures(out)]
+    evidence = Evidence(failures, stderr, code, lost, away, out_of_memory, read_limits())
+    why = explain_failure(evidence)
     if not out.is_dir():
         return UserError(
             f"{out}: the run's folder is gone, removed or renamed while the run was in "
@@ -187,11 +156,10 @@ class StopSignals:
     so anywhere: within `Popen.poll` it left a lock held, and the wait for that process never ended
     (one in twenty `scancel`s on a busy machine)."""
 
-    def __init__(self) -> None:
-        self.name = ""
-        """Of the first signal; empty: none has come."""
-        self.forced = False
-        """Ctrl-C a second time. SIGTERM comes twice where a scheduler and its script both send."""
+    name = ""
+    """Of the first signal; empty: none has come."""
+    forced = False
+    """Ctrl-C a second time. SIGTERM comes twice where a scheduler and its script both send."""
 
     def __enter__(self) -> StopSignals:
         numbers = (signal.SIGINT, *STOP_SIGNALS)
@@ -238,8 +206,7 @@ def _scratch(watchdog: Watchdog | None, *, one_machine: bool) -> Iterator[dict[s
     one machine that is a folder of their own, in memory where Open MPI wants shared memory, which
     is removed with whatever a killed rank has left there."""
     added = watchdog.environment if watchdog else {}
-    shared = Path("/dev/shm")
-    parent = str(shared) if shared.is_dir() else None
+    parent = "/dev/shm" if Path("/dev/shm").is_dir() else None
     try:
         if not one_machine:
             yield added
@@ -258,13 +225,11 @@ def stop_descendants(grace_s: float = GRACE_S) -> None:
     """Ask every process below this one to stop, then kill what is left."""
     alive = psutil.Process().children(recursive=True)
     for process in alive:
-        _signal(process, signal.SIGTERM)
-        _signal(process, signal.SIGCONT)
+        _signal(process, signal.SIGTERM, signal.SIGCONT)
     _, alive = psutil.wait_procs(alive, timeout=grace_s)
     # horovodrun's semaphores are removed by a process that outlives it for just that.
-    trackers = [process for process in alive if _is_tracker(process)]
     for process in alive:
-        if process not in trackers:
+        if not _is_tracker(process):
             _signal(process, signal.SIGKILL)
     _, alive = psutil.wait_procs(alive, timeout=grace_s)
     for process in alive:
@@ -277,9 +242,10 @@ def _is_tracker(process: psutil.Process) -> bool:
     return False
 
 
-def _signal(process: psutil.Process, number: int) -> None:
+def _signal(process: psutil.Process, *numbers: int) -> None:
     with suppress(psutil.NoSuchProcess):
-        process.send_signal(number)
+        for number in numbers:
+            process.send_signal(number)
 
 
 def _relay(stdout: IO[str], errors: int) -> None:

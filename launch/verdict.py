@@ -17,8 +17,7 @@ from ..config.finding import ERROR, NOTE, WARNING, plain
 from ..config.schema import Run
 
 ON_THE_TARGET = frozenset({"target-not-reached"})
-"""The name of the rule that wants the accuracy of the division: 0.759 in the closed one, below 1 in
-both."""
+"""The rule that wants the accuracy of the division: 0.759 in the closed one, below 1 in both."""
 
 
 def is_good(result: Mapping[str, Any]) -> bool:
@@ -65,26 +64,7 @@ def verdict_lines(run: Run, check: Check, result: Mapping[str, Any], out: Path) 
     return lines
 
 
-def target_note(run: Run) -> str:
-    """What is to be known of a target before a run; empty where there is nothing."""
-    if run.division == "open" or run.eval.target >= benchmark.TARGET_ACCURACY:
-        return ""
-    return (
-        f"eval.target {plain(run.eval.target)} is below {benchmark.TARGET_ACCURACY}, the closed "
-        "division's: reaching it is a success of this config, but its log passes the official "
-        f"checker only from {benchmark.TARGET_ACCURACY} on; division=open leaves the target free"
-    )
-
-
 def check_note(check: ConfigCheck) -> str:
-    """What `config check` objects to in a config that is to run; empty where it does not. The
-    target is `target_note`'s."""
-    found = [
-        finding.message
-        for finding in check.findings
-        if finding.severity in (ERROR, WARNING) and finding.name not in ON_THE_TARGET
-    ]
-    if not found:
-        return ""
-    more = f" (and {len(found) - 1} more: rn50 config check)" if len(found) > 1 else ""
-    return f"config check: {found[0]}{more}"
+    """What `config check` objects to first in a config that is to run; empty: to nothing."""
+    found = [one.message for one in check.findings if one.severity in (ERROR, WARNING)]
+    return f"config check: {found[0]}" if found else ""

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json
+import re
 import secrets
 import selectors
 import socket
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from ..config.reading import read_text
 from ..config.schema import Watchdog as Settings
 from ..train.heartbeat import IN_ENGINE_SUFFIX, WATCHDOG_ENV, suspended_s
 from ..train.identity import differences, differing_ranks
@@ -23,7 +25,6 @@ DEATH_GRACE_S = 5.0
 """From the end of a rank's process to that of the job, if its launcher does not see to it."""
 _TICK_S = 0.25
 _MAX_LINE_BYTES = 65536
-_MOST_DIFFERENCES = 4
 _JOINING = ("join ranks", "open connections", "agree on weights")
 """Stages of start-up in which a rank waits for others."""
 
@@ -34,7 +35,7 @@ class RankStatus:
     def __init__(self, connection: socket.socket, now_s: float) -> None:
         self.connection = connection
         self.buffer = b""
-        self.rank: int | None = None
+        self.rank = -1
         self.host = ""
         self.identity = ""
         self.place: tuple[str, int, str] = ("start", 0, "")
@@ -47,43 +48,23 @@ class RankStatus:
         return phase in _JOINING or at.endswith(IN_ENGINE_SUFFIX)
 
     def report(self, reason: str) -> dict[str, Any]:
-        phase, step, _ = self.place
-        return {
-            "rank": self.rank,
-            "host": self.host,
-            "phase": phase,
-            "step": step,
-            "reason": reason,
-        }
+        """As a rank itself reports a failure."""
+        place = {"phase": self.place[0], "step": self.place[1]}
+        return {"rank": self.rank, "host": self.host, **place, "reason": reason}
 
 
 class Watchdog:
-    """Listens in a thread. Read `failed_rank`, `failures` and `lost` at any time.
+    """Listens in a thread, on one machine on its own address alone. To be read at any time:
+    `failures` (what ranks reported of their own end, in this order), `lost` (the first rank whose
+    process ended without a word, and where it was), `failed_rank` (for which the job must end)."""
 
-    Args:
-        settings: the config's watchdog section.
-        ranks: how many will report.
-        one_machine: listen on this machine's own address alone.
-        clock: monotonic, in seconds.
-    """
-
-    def __init__(
-        self,
-        settings: Settings,
-        ranks: int,
-        *,
-        one_machine: bool,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
+    def __init__(self, settings: Settings, ranks: int, *, one_machine: bool) -> None:
         self._settings = settings
         self._missing = set(range(ranks))
-        self._clock = clock
-        self._start_s = self._evaluated_s = clock()
+        self._start_s = self._evaluated_s = time.monotonic()
         self._token = secrets.token_hex(16)
-        self._listener = socket.create_server(
-            ("127.0.0.1" if one_machine else "", 0), backlog=4096, reuse_port=False
-        )
         self._host = "127.0.0.1" if one_machine else socket.gethostname()
+        self._listener = socket.create_server((self._host if one_machine else "", 0), backlog=4096)
         raise_open_files()  # a connection for every rank
         self._listener.setblocking(False)
         self._selector = selectors.DefaultSelector()
@@ -93,30 +74,20 @@ class Watchdog:
         self._stop_sent = False
         self._stop_wanted = False
         self.failures: list[dict[str, Any]] = []
-        """What ranks reported of their own end, in this order."""
         self.lost: dict[str, Any] | None = None
-        """The first rank whose process ended without a word, and where it was."""
         self._lost_s = 0.0
-        self.connected_s: float | None = None
-        """From the start until every rank had connected."""
-        self.messages = 0
-        """Of all ranks."""
-        self.cpu_s = 0.0
-        """Of the thread, up to its last look."""
+        self._compared = False
         self.failed_rank: dict[str, Any] | None = None
-        """The job must end because of this rank."""
         self._thread = threading.Thread(target=self._listen, name="watchdog", daemon=True)
         self._thread.start()
 
     @property
     def environment(self) -> dict[str, str]:
-        """What the ranks need to know."""
         port = self._listener.getsockname()[1]
         return {WATCHDOG_ENV: f"{self._host}:{port}:{self._token}"}
 
     @property
     def not_connected(self) -> frozenset[int]:
-        """Ranks that have not connected yet."""
         return frozenset(self._missing)
 
     def request_stop(self) -> None:
@@ -145,8 +116,7 @@ class Watchdog:
                     self._reply(status, b"stop\n")
             # A look goes over all ranks: one a message would be their square.
             if time.monotonic() >= next_look_s:
-                self._evaluate(self._clock())
-                self.cpu_s = time.thread_time()
+                self._evaluate(time.monotonic())
                 next_look_s = time.monotonic() + _TICK_S
 
     def _accept(self) -> None:
@@ -157,7 +127,7 @@ class Watchdog:
             except OSError:  # none left, or one that has hung up meanwhile
                 return
             connection.setblocking(False)
-            status = RankStatus(connection, self._clock())
+            status = RankStatus(connection, time.monotonic())
             self._selector.register(connection, selectors.EVENT_READ, status)
 
     def _read(self, status: RankStatus) -> None:
@@ -181,17 +151,16 @@ class Watchdog:
             self._on_disconnect(status)
 
     def _handle(self, status: RankStatus, message: Mapping[str, Any]) -> None:
-        now_s = self._clock()
-        self.messages += 1
-        if status.rank is None:
+        now_s = time.monotonic()
+        if status.rank < 0:
             if not secrets.compare_digest(str(message["token"]), self._token):
                 raise ValueError
             status.rank, status.host = int(message["rank"]), str(message["host"])[:100]
             status.identity = str(message["identity"])
             self._statuses[status.rank] = status
             self._missing.discard(status.rank)
-            if not self._missing and self.connected_s is None:
-                self.connected_s = now_s - self._start_s
+            if not self._missing and not self._compared:
+                self._compared = True
                 self._compare_identities()
             if self._stop_sent:  # to those that were there
                 self._reply(status, b"stop\n")
@@ -215,7 +184,7 @@ class Watchdog:
         if odd := differing_ranks([status.identity for status in statuses]):
             usual = next(status for n, status in enumerate(statuses) if n not in odd)
             tables = (json.loads(status.identity) for status in (usual, statuses[odd[0]]))
-            what = "; ".join(islice(differences(*tables), _MOST_DIFFERENCES))
+            what = "; ".join(islice(differences(*tables), 4))
             reason = f"differs from rank {usual.rank} on {usual.host}: {what}"
             self.failed_rank = self.failed_rank or statuses[odd[0]].report(reason)
 
@@ -229,17 +198,17 @@ class Watchdog:
 
     def _unregister(self, status: RankStatus) -> None:
         """Its end has been explained; whatever it does now is no news."""
-        self._statuses.pop(status.rank if status.rank is not None else -1, None)
+        self._statuses.pop(status.rank, None)
 
     def _on_disconnect(self, status: RankStatus) -> None:
         if status.connection.fileno() != -1:
             self._selector.unregister(status.connection)
             status.connection.close()
-        if self._statuses.get(status.rank if status.rank is not None else -1) is status:
+        if self._statuses.get(status.rank) is status:
             self._unregister(status)
             if self.lost is None:
                 self.lost = status.report(PROCESS_EXITED)
-                self._lost_s = self._clock()
+                self._lost_s = time.monotonic()
 
     def _evaluate(self, now_s: float) -> None:
         """Look for a rank that the job must end for; the first verdict stays."""
@@ -294,8 +263,5 @@ class Watchdog:
 
 def oom_kills() -> int:
     """Processes that the kernel of this machine has killed for want of memory so far."""
-    try:
-        lines = Path("/proc/vmstat").read_text().splitlines()
-        return next(int(line.split()[1]) for line in lines if line.startswith("oom_kill "))
-    except (OSError, StopIteration):
-        return 0
+    found = re.search(r"^oom_kill (\d+)", read_text(Path("/proc/vmstat")), re.M)
+    return int(found[1]) if found else 0

@@ -7,11 +7,11 @@ lets clocks run on them. p ranks, n bytes, full-duplex links, one message at a t
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import NamedTuple
 
 from ..config.errors import UserError
-from .topology import Link, Topology, flat
+from .topology import Link, Topology
 
 SEGMENT_BYTES = 1 << 20  # Open MPI's choice for its segmented ring
 TREE_CHUNK_BYTES = 256 << 10  # NVIDIA/nccl, src/graph/tuning.cc: "the latency of a 256kB chunk"
@@ -223,9 +223,3 @@ def allreduce(algorithm: str, topology: Topology, n_bytes: float) -> Cost:
     if topology.ranks == 1:
         return FREE
     return ALGORITHMS[name](topology, n_bytes, sides or topology_grid(topology))
-
-
-def fastest(n_bytes: float, ranks: int, link: Link, offered: Iterable[str]) -> str:
-    """The cheapest of the `offered` algorithms on a flat network; the first of equals."""
-    network = flat(ranks, link)
-    return min(offered, key=lambda name: allreduce(name, network, n_bytes).time_s)

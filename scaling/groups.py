@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from ..config.choices import GROUPINGS as CHOICES
-from ..config.choices import OneGrouping
+from ..config.choices import OneOf
 
 Group = tuple[int, ...]
-ALLOWED = OneGrouping(CHOICES)
+ALLOWED = OneOf(CHOICES)
 
 
 def gradient_groups(rule: str, sizes_bytes: Sequence[int]) -> list[Group]:

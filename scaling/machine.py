@@ -15,6 +15,8 @@ from .topology import Link, Node, Topology
 
 GAMMA_S_PER_BYTE = 1e-12
 """Adding two fp16 vectors in an accelerator's memory: three passes at some 3 TB/s."""
+_NETWORK_EFFICIENCY = 0.8
+"""Share of a network card's rate that messages get."""
 
 _ROUNDS = 40
 _CLOSE_S = 1e-10
@@ -72,7 +74,7 @@ def topology_of(machine: Machine, gpus: int, *, tree: bool = False) -> Topology:
     """The nodes that `gpus` ranks fill; `tree`: with NCCL's tree latency, which is its own."""
     about, per_node = machine.performance, min(gpus, machine.system.ranks_per_node)
     alpha = about.tree_latency_s if tree else about.inter_latency_s
-    beta = 1 / (about.nic_bytes_per_s * about.network_efficiency)
+    beta = 1 / (about.nic_bytes_per_s * _NETWORK_EFFICIENCY)
     inside = Link(about.intra_latency_s, 1 / about.intra_bytes_per_s, GAMMA_S_PER_BYTE)
     node = Node(per_node, inside, about.nics, Link(alpha, beta, GAMMA_S_PER_BYTE))
     nodes = -(-gpus // per_node)

@@ -23,7 +23,7 @@ from ..config.finding import number as number_of
 from ..config.plan import build_plan
 from ..config.progress import Advance
 from ..data.prepare import prepare
-from ..launch.ending import Stopped, asked_by, stopped, was_stopped
+from ..launch.ending import GO_ON, Ending, Stopped, asked_by, was_stopped
 from ..launch.run_lock import hold_run
 from ..launch.supervisor import StopSignals
 from .definition import LoadedSweep
@@ -101,11 +101,9 @@ def run_sweep(loaded: LoadedSweep, track: Callable[[str], Advance], say: Say, ag
             driver.run()
         except KeyboardInterrupt as stop:
             ran = len(driver.active)
-            ended, wanted = len(study.trials) - ran, sweep.wanted_trials
-            ending = stopped(
-                "sweep", asked_by(stop), again, folder, ended=ended, wanted=wanted, ran=ran
-            )
-            raise Stopped(ending) from None
+            ended = f"{len(study.trials) - ran} of {sweep.wanted_trials} trials have ended"
+            reason = f"stopped by {asked_by(stop)}; {ended} and are kept, {ran} run again"
+            raise Stopped(Ending(reason, str(folder), GO_ON, again)) from None
     return study
 
 

@@ -100,7 +100,7 @@ found = rule.optimizer == "dummy"
     "config key": """
 from rn50.config.reference import find_keys
 found = load("smoke", ["comm.dummy_s=4.0"]).run.comm.dummy_s == 4.0
-found = found and find_keys("dummy_s")[0].unit == "seconds"
+found = found and find_keys("dummy_s")[0].meaning == "A dummy."
 """,
     "log rule": """
 from pathlib import Path

@@ -93,9 +93,7 @@ class Checkpointer:
                 checkpoint.write(path, snapshot.meta, snapshot.arrays, snapshot.parts, logs)
                 if is_best:
                     mark_best(path)
-                checked = self._trainer.run.limits.check_replicas
-                agreed_step = self._trainer.comm.agreed_step if checked else None
-                prune(self._folder, self._settings.keep, agreed_step)
+                prune(self._folder, self._settings.keep, self._trainer.comm.agreed_step)
                 return
             for part in snapshot.parts:
                 checkpoint.write_part(path, part, snapshot.data)

@@ -70,7 +70,7 @@ def describe(found: Checkpoint, run: Run) -> dict[str, Any]:
             "mean": data.mean,
             "std": data.std,
             "resize_shorter_px": data.eval_resize_px,
-            "interpolation": data.interpolation,
+            "interpolation": "linear",
             "centre_crop_px": data.crop_px,
         },
         "output": {"logits": data.classes},

@@ -58,15 +58,14 @@ class Seeded(mx.init.Initializer):
 class Loss(HybridBlock):
     """Cross-entropy with label smoothing, one value an image.
 
-    Targets with smoothing a over K classes: "others" gives 1 - a to the true class and a / (K - 1)
-    to each other (MXNet's SoftmaxOutput smooth_alpha: Fujitsu, NVIDIA); "uniform" gives
-    1 - a + a / K and a / K (DeepLearningExamples).
+    Smoothing a over K classes leaves 1 - a to the true class and gives a / (K - 1) to each other
+    (MXNet's SoftmaxOutput smooth_alpha: Fujitsu, NVIDIA).
     """
 
     def __init__(self, model: Model, classes: int, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         a = model.label_smoothing
-        self.other = a / (classes - 1) if model.smoothing_form == "others" else a / classes
+        self.other = a / (classes - 1)
         self._true_minus_other = 1 - self.other * classes
 
     def hybrid_forward(self, F: Any, logits: Any, labels: Any) -> Any:

@@ -169,9 +169,8 @@ def evaluate_epoch(trainer: Trainer, epoch: int) -> Accuracy:
     start_s = context.elapsed_s
     context.log.eval_start(epoch)
     with context.timeline.span(f"evaluate {epoch}"):
-        if run.limits.check_replicas:
-            digests = {"weights": quick_digest(trainer.model.net)}
-            trainer.comm.check_replicas(digests, f"after epoch {epoch}", context.state.step)
+        digests = {"weights": quick_digest(trainer.model.net)}
+        trainer.comm.check_replicas(digests, f"after epoch {epoch}", context.state.step)
         sync_bn_statistics(
             bn_statistics(trainer.model.net),
             trainer.comm,

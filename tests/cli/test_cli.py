@@ -46,7 +46,7 @@ def bad(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        (["launch", "{bad}/none.yaml"], ["none.yaml: no such file, and no preset"]),
+        (["launch", "{bad}/none.yaml"], ["none.yaml: a YAML file or a preset's name"]),
         (["launch", "qiuck"], ['did you mean "quick"?']),
         (
             ["launch", "{bad}/unknown.yaml"],
@@ -62,7 +62,7 @@ def bad(tmp_path: Path) -> Path:
         ),
         (
             ["launch", "quick", "--launcher", "ssh"],
-            ["mpirun, gloo, srun, hydra, jsrun, pals, aprun expected, found ssh"],
+            ["mpirun, gloo, srun, hydra, jsrun, pals expected, found ssh"],
         ),
         (["launch", "smoke", "data.path={bad}/nowhere"], ["a packed image set expected"]),
         (

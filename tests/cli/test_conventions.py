@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import pty
 import re
@@ -77,20 +76,6 @@ def test_an_unknown_ruleset_is_refused_with_the_list(rn50, root: Path, tmp_path:
         done = rn50(*map(str, command), "--ruleset", "5.0")
         assert done.returncode == 2
         assert "--ruleset: " in done.stderr and ", ".join(RULESETS) in done.stderr
-
-
-# --- JSON ---------------------------------------------------------------------------------------
-
-
-def test_a_difference_for_programs(rn50) -> None:
-    done = rn50("config", "diff", "quick", "smoke", "--json")
-    found = json.loads(done.stdout)
-    assert done.returncode == 1 and (found["left"], found["right"]) == ("quick", "smoke")
-    values = {row["key"]: (row["left"], row["right"]) for row in found["differences"]}
-    quick, smoke = load("quick").run, load("smoke").run
-    assert values["batch.per_rank"] == (quick.batch.per_rank, smoke.batch.per_rank)
-    same = rn50("config", "diff", "quick", "quick", "--json")
-    assert same.returncode == 0 and json.loads(same.stdout)["differences"] == []
 
 
 # --- completion ---------------------------------------------------------------------------------

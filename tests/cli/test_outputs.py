@@ -89,15 +89,6 @@ def test_a_dash_has_the_standard_output_to_itself(rn50, command: list[str], tmp_
         assert "step = " in done.stderr
 
 
-def test_a_page_to_edit_is_a_file_that_is_there(rn50, device, tmp_path: Path) -> None:
-    for path in (device("full"), tmp_path / "none.md", tmp_path):
-        done = rn50("config", "explain", "--write", str(path))
-        assert done.returncode == 2
-        assert done.stderr == (
-            f"rn50: error: --write: {path}: a page that is there expected, found none\n"
-        )
-
-
 def test_what_cannot_be_written_is_refused_before_the_work(rn50, tmp_path: Path) -> None:
     """Not after minutes of measuring: the rank counts would be refused later than the path."""
     for arguments in (

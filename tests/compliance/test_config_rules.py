@@ -16,7 +16,7 @@ from rn50.compliance.published_lr import SLACK, published, published_range
 from rn50.config.errors import UserError
 from rn50.config.finding import ERROR, NOTE, POLICY, WARNING
 from rn50.config.load import load
-from rn50.config.memory import activations_per_image, parameters, training_bytes
+from rn50.config.memory import sizes_of, training_bytes
 from rn50.config.names import list_presets
 from rn50.config.schema import Model
 from tests.config.test_image_set import write_manifest
@@ -207,8 +207,9 @@ def test_the_facts() -> None:
 def test_memory_of_resnet50() -> None:
     """11.1 M activations (He et al.: 3.8 GFLOP) and 23.5 M parameters beside the classifier."""
     model = Model()
-    assert activations_per_image(model, 224) == pytest.approx(11.1e6, rel=0.01)
-    assert parameters(model) == 25_557_032 - 2048 * 1000 - 1000 - 2 * 26_560
+    outputs, parameters = sizes_of(model, 224)
+    assert outputs == pytest.approx(11.1e6, rel=0.01)
+    assert parameters == 25_557_032 - 2048 * 1000 - 1000 - 2 * 26_560
     half = Model(dtype="float16")
     assert training_bytes(half, 224, 256) < 0.6 * training_bytes(model, 224, 256)
 

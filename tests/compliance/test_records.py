@@ -358,7 +358,7 @@ def test_a_file_that_has_no_end_is_refused(tmp_path: Path) -> None:
     assert "1,073,741,824 bytes" in check_log(path).cause
     (tmp_path / "link").symlink_to("/dev/zero")
     os.mkfifo(tmp_path / "fifo")
-    for name, what in (("link", "a device"), ("fifo", "FIFO")):
+    for name, what in (("link", "found c"), ("fifo", "found p")):
         found = check_log(tmp_path / name)
         assert (found.verdict, what in found.cause) == (CANNOT_READ, True)
 

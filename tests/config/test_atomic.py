@@ -89,7 +89,7 @@ def test_an_open_descriptor_is_written_from_where_it_stands(tmp_path: Path) -> N
     descriptor = os.open(path, os.O_WRONLY | os.O_APPEND)
     try:
         write_output(Path(f"/dev/fd/{descriptor}"), "one\n")
-        write_output(Path(f"/proc/self/fd/{descriptor}"), "two\n")
+        write_output(Path(f"/dev/fd/{descriptor}"), "two\n")
     finally:
         os.close(descriptor)
     assert path.read_text() == "before\none\ntwo\n"

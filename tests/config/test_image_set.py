@@ -11,7 +11,6 @@ from typer.testing import CliRunner
 from rn50.cli.main import app
 from rn50.config.errors import UserError
 from rn50.config.load import Loaded, load
-from rn50.sweep.definition import load_sweep
 
 QUICK = (10, 3200, 1000)
 IMAGENET = (1000, 1_281_167, 50_000)
@@ -139,75 +138,23 @@ def test_a_manifest_that_is_needed_and_broken_is_one_error(folder: Path) -> None
 # --- paths -------------------------------------------------------------------------------------
 
 
-def test_paths_are_relative_to_the_file_that_holds_them(folder: Path) -> None:
-    write("low/common.yaml", "data: {path: images}\nsystem: {results: ../runs}\n")
-    write("high/mine.yaml", "base: ../low/common.yaml\nname: mine\n")
-    write_manifest("low/images")
-    run = load("high/mine.yaml").run
-    assert (run.data.path, run.system.results) == ("low/images", "runs")
-    assert run.data.classes == 3
-
-
-def test_paths_that_are_not_relative_stay(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_paths_are_relative_to_the_working_folder(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("HOME", "/home/somebody")
-    write("a/mine.yaml", "data: {path: /scratch/set}\nsystem: {results: ~/runs}\n")
-    run = load("a/mine.yaml").run
-    assert (run.data.path, run.system.results) == ("/scratch/set", "/home/somebody/runs")
-    assert load("a/mine.yaml", ["data.path=~/set"]).run.data.path == "/home/somebody/set"
-
-
-def test_a_file_may_say_that_its_paths_are_relative_to_the_working_folder(folder: Path) -> None:
-    write("a/mine.yaml", "relative_to: working_folder\ndata: {path: images}\n")
-    write("a/more.yaml", "base: mine.yaml\nsystem: {results: runs}\n")
-    run = load("a/more.yaml").run
-    assert (run.data.path, run.system.results) == ("images", "a/runs")  # its own alone
-
-
-def test_the_saved_config_means_the_same_wherever_it_lies(folder: Path) -> None:
-    write("a/mine.yaml", "data: {path: images}\n")
-    loaded = load("a/mine.yaml")
-    write("results/run/config.yaml", loaded.to_yaml())
-    again = load("results/run/config.yaml")
-    assert again.run == loaded.run
-    assert again.run.data.path == "a/images"
-    assert again.sha256 == loaded.sha256
-    assert "relative_to" not in loaded.to_dict()
-
-
-@pytest.mark.parametrize(
-    ("text", "problem"),
-    [
-        ("relative_to: here\n", "x.yaml:1: relative_to: working_folder expected .* found 'here'"),
-        ("name: a\nrelative_to: {}\n", "x.yaml:2: relative_to: working_folder expected"),
-        ("data: {relative_to: working_folder}\n", "x.yaml:1: data.relative_to: unknown key"),
-    ],
-)
-def test_relative_to_has_one_value_and_one_place(folder: Path, text: str, problem: str) -> None:
-    with pytest.raises(UserError, match=problem):
-        load(write("x.yaml", text))
-    with pytest.raises(UserError, match="command line: relative_to: unknown key"):
-        load("quick", ["relative_to=working_folder"])
-
-
-def test_paths_in_a_sweep_are_relative_to_it(folder: Path) -> None:
-    write_manifest("a/images", classes=3, train=999, evaluation=60)
-    write("a/mine.yaml", "base: quick\ndata: {path: images}\n")
-    text = """
-name: s
-config: mine.yaml
-overrides: {system.results: ../runs, system: {nodes: 1}}
-parameters: {data.path: {choice: [images, /scratch/images]}}
-"""
-    loaded = load_sweep(Path(write("a/sweep.yaml", text)))
-    assert (loaded.base.run.data.path, loaded.base.run.system.results) == ("a/images", "runs")
-    assert loaded.sweep.parameters["data.path"].choice == ("a/images", "/scratch/images")
-    trial = loaded.load_trial(loaded.sweep.config, {"data.path": "a/images"})
-    assert counts(trial) == (3, 999, 60)
+    write("low/mine.yaml", "data: {path: images}\nsystem: {results: ~/runs}\n")
+    write_manifest("images")
+    loaded = load("low/mine.yaml")
+    run = loaded.run
+    assert (run.data.path, run.system.results) == ("images", "/home/somebody/runs")
+    assert run.data.classes == 3
+    again = load(write("results/run/config.yaml", loaded.to_yaml()))
+    assert (again.run, again.sha256) == (run, loaded.sha256)
 
 
 def test_config_show_names_the_place_and_where_counts_come_from(folder: Path) -> None:
     write_manifest("low/images")
-    write("low/mine.yaml", "base: base\ndata: {path: images}\n")
+    write("low/mine.yaml", "base: base\ndata: {path: low/images}\n")
     shown = CliRunner().invoke(app, ["config", "show", "low/mine.yaml", "batch.per_rank=1"]).stdout
     rows = [line.split() for line in shown.splitlines()]
     assert ["data.path", "low/images", "low/mine.yaml:2"] in rows

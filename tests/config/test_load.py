@@ -61,15 +61,6 @@ def test_the_nearest_file_of_a_base_chain_wins(folder: Path) -> None:
     assert loaded.run.optimizer.momentum == 0.3
 
 
-def test_a_section_may_have_a_base_of_its_own(folder: Path) -> None:
-    write("parts/loss.yaml", "label_smoothing: 0.0\nloss_scale: 2.0\n")
-    write("parent.yaml", "model: {depth: 18, loss_scale: 4.0}\n")
-    loaded = load_text("base: parent.yaml\nmodel: {base: parts/loss.yaml, width: 32}\n")
-    model = loaded.run.model
-    assert (model.depth, model.loss_scale, model.width) == (18, 2.0, 32)
-    assert str(loaded.origins["model.label_smoothing"]) == "parts/loss.yaml:1"
-
-
 def test_null_turns_an_inherited_section_off(folder: Path) -> None:
     write("parent.yaml", "data: {synthetic: {classes: 4}}\n")
     assert load_text("base: parent.yaml\ndata: {synthetic: null}\n").run.data.synthetic is None
@@ -131,12 +122,11 @@ def test_presets_are_found_by_bare_name_and_by_path(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "problem"),
     [
-        ("quikc", 'quikc: no such file, and no preset of that name; did you mean "quick"?'),
-        ("", "is a folder"),
-        ("no/such.yaml", "no/such.yaml: no such file"),
-        ("../config/quick", "no such file"),
-        ("y" * 300, "File name too long"),
-        ("a\0b", "no such file"),
+        ("quikc", "'quikc'; did you mean \"quick\"?"),
+        ("", ": a YAML file or a preset's name (`rn50 config list`) expected, found ''"),
+        ("no/such.yaml", "found 'no/such.yaml'"),
+        ("y" * 300, "found 'yyy"),
+        ("a\0b", r"found 'a\x00b'"),
     ],
 )
 def test_a_config_that_does_not_exist(folder: Path, name: str, problem: str) -> None:
@@ -148,17 +138,16 @@ def test_a_config_that_does_not_exist(folder: Path, name: str, problem: str) -> 
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("base: none.yaml\n", "x.yaml:1: base: .* expected, found 'none.yaml' .looked for 'none.y"),
+        ("base: none.yaml\n", "x.yaml:1: base: .* expected, found 'none.yaml'"),
         ("\nbase: /no/such\n", "x.yaml:2: base: a YAML file or a preset.* found '/no/such'"),
         ("base: qiuck\n", r'x.yaml:1: base: .* did you mean "quick"\?'),
-        ("model: {base: quick}\n", "x.yaml:1: base: a YAML file expected, found 'quick'"),
         ("base: 3\n", "x.yaml:1: base: a YAML file or a name expected, found 3"),
         ("base:\n", "x.yaml:1: base: a YAML file or a name expected, found None"),
         ("base: .\n", r"x.yaml:1: base: .* found '\.'"),
         (f"base: {'y' * 300}\n", "x.yaml:1: base: .* found 'yyy"),
         ("name: a\nbase: x.yaml\n", "x.yaml:2: base: .*without a circle.* x.yaml -> x.yaml"),
         ("base: a.yaml\n", "b.yaml:1: base: .*circle.* x.yaml -> a.yaml -> b.yaml -> a.yaml"),
-        ("system: {base: x.yaml}\n", "x.yaml:1: base: .*circle"),
+        ("system: {base: x.yaml}\n", "x.yaml:1: system.base: .*circle"),
     ],
 )
 def test_a_bad_base_is_one_error_with_its_place(folder: Path, text: str, problem: str) -> None:
@@ -188,7 +177,6 @@ def test_a_bad_base_is_one_error_with_its_place(folder: Path, text: str, problem
             "3: data.augmentation.shear",
             "unknown key",
         ),
-        ("data: {interpolation: cubic, augmentation: {noise: [0, 1]}}", "1: data.interp", "cubic"),
         ("data: {crop_px: 300}", "1: data.eval_resize_px", "256"),
         ("data: 3", "1: data", "3"),
         ("schedule: {length: 90}", "1: schedule.length", "90"),
@@ -228,7 +216,7 @@ eval:
 schedule: {warmup: 5}
 """
     assert sorted(errors_of(text, "log.org=3")) == [
-        "command line: log.org: expected a valid string, found 3",
+        "command line: log.org: expected printable text on one line, found 3",
         "parent.yaml:2: batch.per_rank: expected greater than or equal to 1, found 0",
         "x.yaml:2: modle: unknown key; did you mean model?",
         "x.yaml:4: optimizer.lr: unknown key; valid here: variant, base_lr, momentum, "
@@ -348,7 +336,7 @@ def test_the_digest_changes_with_any_value(folder: Path, override: str) -> None:
 # --- nothing but UserError ----------------------------------------------------------------------
 
 _KEYS = (
-    "base relative_to name seed system data data.area batch.per_rank schedule.length eval "
+    "base name seed system data data.area batch.per_rank schedule.length eval "
     "eval.target comm.groups data.synthetic model.depth log.org batch batch.changes "
     "batch.active_ranks data.path x a.b ."
 )

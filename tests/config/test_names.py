@@ -120,29 +120,14 @@ def test_nodes_or_ranks_that_are_said_are_not_laid_out(
     assert (system.nodes, system.ranks_per_node) == layout
 
 
-@pytest.mark.parametrize(
-    ("name", "hint"),
-    [
-        ("dgxa10", 'did you mean "dgxa100"?'),
-        ("dgxa100_8", "dgxa100_8 is a preset"),
-    ],
-)
-def test_a_name_that_is_no_machine_says_what_may_be_meant(
-    folder: Path, name: str, hint: str
-) -> None:
-    for ask in (lambda: load_system(name), lambda: load("quick", [f"system={name}"])):
-        with pytest.raises(UserError, match=re.escape(f"; {hint}")):
-            ask()
-
-
 def test_nothing_of_the_machine_below_is_left_but_where_results_go(folder: Path) -> None:
-    below = "base: abci_2048_open\nsystem: {results: /scratch/runs, link_latency_s: 1.0e-6}\n"
+    below = "base: abci_2048_open\nsystem: {results: /scratch/runs, interconnect: ours}\n"
     write("low.yaml", below)
     system = load_text("base: low.yaml\nsystem: {base: dgxa100, nodes: 4}\n").run.system
     assert (
         system == load("dgxa100_8", ["system.nodes=4", "system.results=/scratch/runs"]).run.system
     )
-    assert (system.job.modules, system.link_latency_s) == ((), None)
+    assert system.job.modules == ()
 
 
 def test_a_machines_file_may_have_a_machine_as_its_base(folder: Path) -> None:
@@ -156,7 +141,7 @@ def test_a_machines_file_may_have_a_machine_as_its_base(folder: Path) -> None:
     ("text", "overrides", "problem"),
     [
         ("system: sumit", [], 'x.yaml:1: system: .*"summit"'),
-        ("name: x\nsystem: {base: sumit}", [], 'x.yaml:2: base: .*"summit"'),
+        ("name: x\nsystem: {base: sumit}", [], 'x.yaml:2: system.base: .*"summit"'),
         ("", ["system=sumit"], 'command line: system: .*"summit"'),
         ("system: x.yaml", [], "x.yaml:1: system: .*circle.* x.yaml -> x.yaml"),
         ("system: 3", [], "x.yaml:1: system: expected a section"),

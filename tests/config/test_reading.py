@@ -26,9 +26,9 @@ def test_a_regular_file_is_read(tmp_path: Path) -> None:
 def test_what_is_no_regular_file_is_named(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "fifo")
     (tmp_path / "zero").symlink_to("/dev/zero")
-    assert reason(tmp_path / "fifo") == "a regular file expected, found a FIFO"
-    assert reason(tmp_path / "zero") == "a regular file expected, found a device"
-    assert reason(tmp_path) == "a regular file expected, found a folder"
+    assert reason(tmp_path / "fifo") == "a regular file expected, found prw-r--r--"
+    assert reason(tmp_path / "zero") == "a regular file expected, found crw-rw-rw-"
+    assert reason(tmp_path).startswith("a regular file expected, found d")
     assert reason(tmp_path / "none") == "No such file or directory"
 
 

@@ -32,20 +32,3 @@ def test_a_killed_rank_costs_time_not_bits(rn50: Any, small_data: Path, tmp_path
         for folder in (tmp_path, rn50.results)
     )
     assert repaired == whole
-
-
-@pytest.mark.parametrize(
-    ("limit", "words"),
-    [("limits.epochs=2", "budget of 2 epochs"), ("limits.time_s=0.5", "time budget")],
-)
-def test_a_spent_budget_ends_in_order(rn50: Any, smoke_data: Path, limit: str, words: str) -> None:
-    done = rn50(
-        *("launch", "smoke", "seed=1", "schedule.length=4 epochs", "eval.target=0.999"),
-        *("log.every=5 steps", limit, f"data.path={smoke_data}", f"system.results={rn50.results}"),
-    )
-    assert done.returncode == 1 and "RESULT aborted" in done.stdout, done.stderr
-    folder = rn50.run_folder()
-    result = json.loads((folder / "result.json").read_text())
-    assert result["status"] == "aborted" and words in result["stopped"]
-    step = int(result["stopped"].rpartition(" ")[2])
-    assert (folder / "checkpoint" / f"step_{step:010d}.ckpt").is_file()

@@ -35,7 +35,7 @@ def run_on_two_nodes(
     loaded = load("smoke", [*SHAPE, "seed=1", *overrides])
     config = out / "config.yaml"
     config.write_text(loaded.to_yaml())
-    settings = engine_environment(loaded.run, "nccl", os.environ, "gloo").settings
+    settings = engine_environment(loaded.run, os.environ, "gloo").settings
     arguments = [str(config), str(out)]
     if script is not None:
         (out / "script.json").write_text(json.dumps(script))
@@ -117,4 +117,4 @@ def test_a_float16_run_on_a_torus_reaches_its_target(
 def test_what_horovod_would_ignore_is_refused() -> None:
     run = load("smoke", ["system.device=gpu", *TORUS]).run
     with pytest.raises(UserError, match="two nodes or more expected for torus_2d"):
-        engine_environment(run, "nccl", {}, "mpi")
+        engine_environment(run, {})

@@ -132,7 +132,7 @@ def _watch(launcher: subprocess.Popen[bytes], exchange: Exchange, out: Path, end
     wait_for(lambda: launcher.poll() is not None)
     end_s = time.monotonic() - begun_s
     wait_for(lambda: exchange.gone_s is not None)
-    use, result = read_object(out / "launcher.json"), read_object(out / "result.json")
+    use, result = read_object(out / "watchdog.json"), read_object(out / "result.json")
     sizes = [path.stat().st_size for path in (out / CHECKPOINTS).glob("*")]
     reason = str(result.get("reason"))
     return Measured(
@@ -141,7 +141,7 @@ def _watch(launcher: subprocess.Popen[bytes], exchange: Exchange, out: Path, end
         connected_s=use["connected_s"],
         launcher_cpu_s=cpu_s,
         launcher_mb=peak_bytes / 1e6,
-        watchdog_cpu_s=use["watchdog_cpu_s"],
+        watchdog_cpu_s=use["cpu_s"],
         messages=use["messages"],
         opens=exchange.sums[0][0],
         checkpoint_bytes=sum(sizes),

@@ -12,54 +12,42 @@ from typing import Any
 import pytest
 
 from rn50.cli.console import on_machine
-from rn50.config.errors import UserError
 from rn50.config.load import load
-from rn50.launch.dry_run import describe_launch, rows
-from rn50.launch.preflight import Here
+from rn50.launch.dry_run import describe_launch
 from tests.waiting import wait_until
 
-HERE = Here(10_000_000_000, "mxnet")
 COMMAND = ("python", "-m", "rn50.train")
 
 
 def described(config: str, *overrides: str) -> dict[str, Any]:
-    return describe_launch(load(config, overrides), "gloo", COMMAND, here=HERE)
+    return describe_launch(load(config, overrides), "gloo", COMMAND)
 
 
-def test_the_table_of_a_run_here_and_of_a_published_one(smoke_data: Path) -> None:
+def test_what_is_said_of_a_run_here_and_of_a_published_one(smoke_data: Path) -> None:
     found = described("smoke", f"data.path={smoke_data}", "seed=7")
-    said = dict(rows(found))
-    assert found["problems"] == [] and found["predicted"]["time_to_train_s"] is None
+    assert found["problems"] == [] and found["time"].startswith("unknown")
     for name, words in (
         ("data", f"DRAWN textures ({smoke_data}), 1,000 training and 400 evaluation images"),
         ("device", "cpu (CPU core), nodes: 1"),
         ("ranks", "2 by gloo"),
         ("recipe", "resnet tiny, 16 wide, 24 px, float32; sgd"),
         ("length", "up to 8 epochs, 400 steps"),
-        ("seed", "7"),
         ("division", "closed, ruleset 4.0.0"),
         ("memory", "0.37 GB a rank or more"),
-        ("config check", found["check"]["verdict"]),
     ):
-        assert said[name].startswith(words), name
-    assert re.search(r"horovodrun'? --gloo -np 2 python -m rn50.train", said["command"])
+        assert found[name].startswith(words), name
+    assert found["seed"] == 7
+    assert " ".join(found["command"]).endswith("--gloo -np 2 python -m rn50.train")
     published = described("abci_2048_open")
-    said = dict(rows(published))
-    assert re.match(r"\d\d\.\d s to the target predicted \(\d", said["time"])
-    assert said["memory"] == "2.15 GB a rank or more"
+    assert re.match(r"\d\d\.\d s to the target predicted \(\d", published["time"])
+    assert published["memory"] == "2.15 GB a rank or more"
     assert any("a packed image set expected" in problem for problem in published["problems"])
 
 
 def test_what_stands_in_the_way_is_all_told() -> None:
     found = described("dgx1_8", "model.dtype=bfloat16", "comm.algorithm=torus_2d")
     assert len(found["problems"]) == 3 + (not Path("/proc/driver/nvidia/version").exists())
-    assert found["command"] == [] and found["check"]["verdict"] == "FAIL"
-
-
-def test_a_set_that_would_be_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)  # the preset's own path is relative to this folder
-    found = described("smoke")
-    assert found["data"].endswith("of 4 classes, not drawn yet") and found["problems"] == []
+    assert found["command"] == [] and found["config check"].startswith("FAIL")
 
 
 def test_the_command_starts_nothing_and_makes_nothing(rn50, tmp_path: Path) -> None:
@@ -104,36 +92,9 @@ def test_a_machine_takes_the_ranks_of_the_config() -> None:
     given = on_machine(["system.nodes=512", "system.ranks_per_node=4"], "dgxa100")
     assert load("abci_2048_open", given).run.system.nodes == 512
     assert on_machine(["seed=1"], None) == ["seed=1"]
-    with pytest.raises(UserError, match="--system: "):
-        on_machine([], "dgxa1000")
-
-
-def test_a_machine_of_ones_own(rn50, tmp_path: Path) -> None:
-    machine = tmp_path / "mine.yaml"
-    machine.write_text("name: Mine\ndevice: cpu\naccelerator: Own core\nranks_per_node: 4\n")
-    done = rn50("launch", "smoke", "--system", str(machine), "--dry-run", "--json")
-    assert json.loads(done.stdout)["device"] == "cpu (Own core)"
-    done = rn50("submit", "smoke", "--system", str(machine), "--scheduler", "local", "--dry-run")
-    assert "# smoke: 1 node x 2 ranks, on local." in done.stdout, done.stderr
 
 
 # --- submit -------------------------------------------------------------------------------------
-
-
-def test_submit_json(rn50, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "sbatch").write_text("#!/bin/sh\necho 42\n")
-    (tmp_path / "sbatch").chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    results = f"system.results={rn50.results}"
-    done = rn50("submit", "smoke", "--scheduler", "slurm", "--json", results)
-    found = json.loads(done.stdout)
-    assert found == {
-        "job": "42",
-        "scheduler": "slurm",
-        "folder": str(rn50.run_folder()),
-        "cancel": "scancel 42",
-    }
-    assert "slurm job 42 in" in done.stderr
 
 
 def test_a_job_goes_on_when_nobody_waits(

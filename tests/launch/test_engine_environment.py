@@ -8,112 +8,73 @@ import pytest
 
 from rn50.config.errors import UserError
 from rn50.config.load import load
+from rn50.config.schema import Run
 from rn50.launch.engine_environment import (
     ALGORITHMS,
-    choose_algorithm,
     engine_environment,
-    torus_grid,
 )
 from rn50.train.mpi_library import PRODUCTS
 
 GPUS = ["system=dgxa100", "system.scheduler=local"]
-LINK = ("system.link_latency_s=0.005", "system.link_bytes_per_s=25e6")
-FAST_LINK = ("system.link_latency_s=1e-6", "system.link_bytes_per_s=1e9")
 OWN = "system.job.environment=[OMP_NUM_THREADS=5, 'NCCL_IB_HCA==mlx5_0,mlx5_1']"
 ONE_NODE, TWO_NODES = "system.nodes=1", "system.nodes=2"
 
 
-def settings(config: str, *overrides: str, backend: Any = "mpi") -> dict[str, str]:
-    more = GPUS if config == "dgxa100_8" else []
-    return engine_environment(load(config, [*more, *overrides]).run, backend, {}).settings
+def run_of(config: str, *overrides: str) -> Run:
+    return load(config, [*(GPUS if config == "dgxa100_8" else []), *overrides]).run
 
 
 @pytest.mark.parametrize(
-    ("config", "overrides", "backend", "expected"),
+    ("config", "overrides", "expected"),
     [
         (
             "dgxa100_8",
             (),
-            "nccl",
             {"MXNET_EXEC_BULK_EXEC_MAX_NODE_TRAIN_FWD": "999", "CUDA_MODULE_LOADING": "LAZY"},
         ),
-        ("smoke", (), "mpi", {"CUDA_MODULE_LOADING": None, "OMPI_MCA_btl_tcp_sndbuf": None}),
-        ("dgxa100_8", ("deterministic=true",), "nccl", {"MXNET_ENFORCE_DETERMINISM": "1"}),
-        ("dgxa100_8", (), "nccl", {"MXNET_ENFORCE_DETERMINISM": None}),
-        ("smoke", ("deterministic=true",), "mpi", {"MXNET_ENFORCE_DETERMINISM": None}),
-        ("smoke", LINK, "mpi", {"OMPI_MCA_btl_tcp_sndbuf": "500000"}),  # two round trips
-        ("smoke", FAST_LINK, "mpi", {"OMPI_MCA_btl_tcp_sndbuf": "65536"}),
-        ("quick", (OWN,), "mpi", {"OMP_NUM_THREADS": "5", "NCCL_IB_HCA": "=mlx5_0,mlx5_1"}),
-        (
-            "abci_2048_open",
-            (),
-            "nccl",
-            {"HOROVOD_TORUS_ALLREDUCE": "1", "HOROVOD_CYCLE_TIME": "0.2"},
-        ),
+        ("smoke", (), {"CUDA_MODULE_LOADING": None}),
+        ("dgxa100_8", ("deterministic=true",), {"MXNET_ENFORCE_DETERMINISM": "1"}),
+        ("dgxa100_8", (), {"MXNET_ENFORCE_DETERMINISM": None}),
+        ("smoke", ("deterministic=true",), {"MXNET_ENFORCE_DETERMINISM": None}),
+        ("quick", (OWN,), {"OMP_NUM_THREADS": "5", "NCCL_IB_HCA": "=mlx5_0,mlx5_1"}),
+        ("abci_2048_open", (), {"HOROVOD_TORUS_ALLREDUCE": "1", "HOROVOD_CYCLE_TIME": "0.2"}),
     ],
 )
 def test_what_a_run_sets(
-    config: str, overrides: tuple[str, ...], backend: str, expected: dict[str, str | None]
+    config: str, overrides: tuple[str, ...], expected: dict[str, str | None]
 ) -> None:
-    found = settings(config, *overrides, backend=backend)
+    found = engine_environment(run_of(config, *overrides), {}).settings
     assert {name: found.get(name) for name in expected} == expected
 
 
 def test_the_users_settings_win_over_the_machines() -> None:
     users = {"NCCL_IB_HCA": "mlx5_2", "HOROVOD_CYCLE_TIME": "7"}
-    environment = engine_environment(load("quick", [OWN]).run, "mpi", users)
+    environment = engine_environment(run_of("quick", OWN), users)
     assert environment.kept == users and not environment.settings.keys() & users
 
 
 @pytest.mark.parametrize(
-    ("config", "overrides", "backend", "controller", "mpi", "words"),
+    ("config", "overrides", "controller", "mpi", "words"),
     [
         # Horovod would replace these by NCCL's own.
-        ("dgxa100_8", ("torus_2d", ONE_NODE), "nccl", "mpi", None, "two nodes or more"),
-        ("dgxa100_8", ("hierarchical", ONE_NODE), "nccl", "mpi", None, "two nodes or more"),
-        ("dgxa100_8", ("hierarchical", TWO_NODES), "nccl", "gloo", None, "found gloo"),
-        ("quick", ("double_tree",), "mpi", "mpi", "openmpi", r"Open MPI offers .*found double_"),
-        ("quick", ("segmented_ring",), "mpi", "mpi", "mpich", "MPICH offers .*found segmented_"),
-        ("quick", ("ring",), "mpi", "mpi", "cray", r"\(auto, torus_2d\), found ring"),
-        ("quick", ("ring",), "mpi", "mpi", None, r"\(auto, torus_2d\), found ring"),
-        (
-            "quick",
-            ("torus_2d", "system.ranks_per_node=3"),
-            "mpi",
-            "mpi",
-            "openmpi",
-            "found 3 = 1x3",
-        ),
-        ("quick", ("torus_2d(3x2)",), "mpi", "mpi", "openmpi", "2 ranks"),
+        ("dgxa100_8", ("torus_2d", ONE_NODE), "mpi", None, "two nodes or more"),
+        ("dgxa100_8", ("hierarchical", ONE_NODE), "mpi", None, "two nodes or more"),
+        ("dgxa100_8", ("hierarchical", TWO_NODES), "gloo", None, "found gloo"),
+        ("quick", ("double_tree",), "mpi", "openmpi", r"Open MPI offers .*found double_"),
+        ("quick", ("segmented_ring",), "mpi", "mpich", "MPICH offers .*found segmented_"),
+        ("quick", ("ring",), "mpi", "cray", r"\(auto, torus_2d\), found ring"),
+        ("quick", ("ring",), "mpi", None, r"\(auto, torus_2d\), found ring"),
+        ("quick", ("torus_2d", "system.ranks_per_node=3"), "mpi", "openmpi", "found 3 = 1x3"),
+        ("quick", ("torus_2d(3x2)",), "mpi", "openmpi", "2 ranks"),
     ],
 )
 def test_what_would_be_another_algorithm_is_refused(
-    config: str, overrides: tuple[str, ...], backend: Any, controller: Any, mpi: Any, words: str
+    config: str, overrides: tuple[str, ...], controller: Any, mpi: Any, words: str
 ) -> None:
     algorithm, *others = overrides
-    more = GPUS if config == "dgxa100_8" else []
-    run = load(config, [*more, f"comm.algorithm={algorithm}", *others]).run
+    run = run_of(config, f"comm.algorithm={algorithm}", *others)
     with pytest.raises(UserError, match=f"comm.algorithm: .*{words}"):
-        engine_environment(run, backend, {}, controller, mpi)
-
-
-@pytest.mark.parametrize("nodes", [1, 2, 512])
-@pytest.mark.parametrize("system", ["abci", "dgxa100", "dgx1"])
-def test_auto_never_chooses_what_is_refused(
-    system: str, nodes: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    overrides = [f"system={system}", f"system.nodes={nodes}", "comm.algorithm=auto"]
-    run = load("abci_2048_open", overrides).run
-    for controller in ("mpi", "gloo"):
-        engine_environment(run, "nccl", {}, controller)
-    # Also where the model finds nothing cheaper than the hierarchical one.
-    monkeypatch.setattr(
-        "rn50.launch.engine_environment.group_cost_s",
-        lambda _, __, ___, name: ([], {"hierarchical": 1.0, "torus_2d": 2.0}.get(name, 9.0)),
-    )
-    several = nodes > 1
-    assert choose_algorithm(run, "nccl").name == ("hierarchical" if several else "auto")
-    assert choose_algorithm(run, "nccl", "gloo").name == ("torus_2d" if several else "auto")
+        engine_environment(run, {}, controller, mpi)
 
 
 def test_every_algorithm_of_the_table_is_set() -> None:
@@ -121,24 +82,10 @@ def test_every_algorithm_of_the_table_is_set() -> None:
     shape = ["system.nodes=2", "system.ranks_per_node=2"]
     for engine, offered in ALGORITHMS.items():
         for algorithm, wanted in offered.items():
-            run = load("quick", [f"comm.algorithm={algorithm}", *shape]).run
-            backend: Any = engine if engine in ("gloo", "nccl") else "mpi"
+            config = "dgxa100_8" if engine == "nccl" else "quick"
+            run = run_of(config, f"comm.algorithm={algorithm}", *shape)
+            controller: Any = "gloo" if engine == "gloo" else "mpi"
             family: Any = engine if engine in PRODUCTS else None
-            found = engine_environment(run, backend, {}, mpi=family).settings
+            found = engine_environment(run, {}, controller, family).settings
             assert found.items() >= wanted.items()
             assert found["HOROVOD_DISABLE_GROUP_FUSION"] == "1"
-
-
-@pytest.mark.parametrize(
-    ("algorithm", "ranks", "rows_and_columns"),
-    [
-        ("torus_2d", 4, (2, 2)),
-        ("torus_2d(4x2)", 8, (4, 2)),
-        # Sony's, Table 4, vertical x horizontal
-        ("torus_2d", 2048, (32, 64)),
-        ("torus_2d", 2176, (34, 64)),
-        ("torus_2d(48x72)", 3456, (48, 72)),
-    ],
-)
-def test_the_grid_of_a_torus(algorithm: str, ranks: int, rows_and_columns: tuple[int, int]) -> None:
-    assert torus_grid(algorithm, ranks) == rows_and_columns

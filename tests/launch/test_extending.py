@@ -51,7 +51,7 @@ def test_a_launcher_and_a_scheduler_are_a_row_and_a_class(monkeypatch: pytest.Mo
     monkeypatch.setitem(choices.LAUNCHERS, "dummy", "a test's")
     monkeypatch.setitem(choices.SCHEDULERS, "dummy", "a test's")
     found = json.loads(output("launch", "smoke", "--launcher", "dummy", "--dry-run", "--json"))
-    assert found["launcher"] == "dummy" and found["command"][:2] == ["dummyrun", "2"]
+    assert found["ranks"] == "2 by dummy" and found["command"][:2] == ["dummyrun", "2"]
     assert load("smoke", ["system.scheduler=dummy"]).run.system.scheduler == "dummy"
     for container in ((), ("system.job.container=x", "system.job.engine=singularity")):
         script = output("submit", "smoke", "--scheduler", "dummy", "--dry-run", *container)

@@ -26,8 +26,7 @@ def recorded(folder: Path, system: str = "", data: str = "datasets/smoke") -> Pa
     (folder / "origins.json").write_text("{}")
     config = folder / "config.yaml"
     config.write_text(
-        "base: smoke\nrelative_to: working_folder\n"
-        f"data: {{path: {data}, synthetic: {{}}}}\nsystem: {{base: local, {system}}}\n"
+        f"base: smoke\ndata: {{path: {data}, synthetic: {{}}}}\nsystem: {{base: local, {system}}}\n"
     )
     return config
 
@@ -49,7 +48,7 @@ def test_only_listed_variables_are_set(tmp_path: Path, settings: str, refused: s
     if not refused:
         assert load_recorded(config, (), RESUME).run.system.job.environment
         return
-    with pytest.raises(UserError, match=f"yaml:4: system.job.environment: '{refused}"):
+    with pytest.raises(UserError, match=f"yaml:3: system.job.environment: '{refused}"):
         load_recorded(config, (), RESUME)
 
 
@@ -96,7 +95,7 @@ def test_places_outside_need_the_command_line(
             assert key in line.rpartition("add ")[2]
         assert load_recorded(config, words_to_repeat(run, RUN), RUN)
         assert load(config)  # to look at
-    added = f"run/config.yaml:3: data.path: {tmp_path}/set lies .*, add data.path={tmp_path}/set"
+    added = f"run/config.yaml:2: data.path: {tmp_path}/set lies .*, add data.path={tmp_path}/set"
     with pytest.raises(UserError, match=f"^{added}$"):
         load_recorded(recorded(run, data=f"{tmp_path}/set"), (), RESUME)
 

@@ -72,7 +72,6 @@ def test_five_runs_make_a_submission(
     assert official.returncode == 0 and "passed" in official.stdout + official.stderr
 
     assert log.count("kept from your environment: HOROVOD_CYCLE_TIME=2") == 5
-    assert log.count("environment: HOROVOD_CPU_OPERATIONS=MPI") == 5
     text = (folder / "run_4/environment.json").read_text()
     environment = json.loads(text)
     assert environment["variables_kept_from_user"] == {"HOROVOD_CYCLE_TIME": "2"}

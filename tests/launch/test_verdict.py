@@ -11,7 +11,7 @@ import pytest
 from rn50.compliance.check_log import check_log
 from rn50.compliance.config_rules import check_config
 from rn50.config.load import load
-from rn50.launch.verdict import check_note, errors_of, is_good, target_note, verdict_lines
+from rn50.launch.verdict import check_note, errors_of, is_good, verdict_lines
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "smoke_result_0.txt"
 IMAGENET = (("400", "50000"), ("1000", "1281167"))
@@ -86,19 +86,8 @@ def test_its_own_target_counts_and_the_rules_that_apply_to_its_set(
     assert ("the set is not ImageNet: eval-samples and" in lines[-1]) != is_imagenet
 
 
-def test_a_low_target_is_said_beforehand() -> None:
-    said = target_note(load("smoke", ["eval.target=0.7"]).run)
-    assert "eval.target 0.7 is below 0.759" in said and "division=open" in said
-    assert target_note(load("smoke", ["eval.target=0.7", "division=open"]).run) == ""
-    assert target_note(load("smoke").run) == ""
-
-
 def test_what_config_check_objects_to_is_said_beforehand() -> None:
     assert check_note(check_config(load("smoke"))) == ""
-    assert check_note(check_config(load("smoke", ["eval.target=0.7"]))) == ""
+    assert "eval.target" in check_note(check_config(load("smoke", ["eval.target=0.7"])))
     note = check_note(check_config(load("base", ["system.ranks_per_node=8"])))
     assert note.startswith("config check: optimizer.base_lr (default) is 10.5, expected about 2.")
-    note = check_note(
-        check_config(load("smoke", ["optimizer.weight_decay=3.0e-4", "schedule.end_lr=0.1"]))
-    )
-    assert note.endswith(" (and 1 more: rn50 config check)")

@@ -13,7 +13,7 @@ from rn50.launch.supervisor import run_job
 from tests import mpi
 
 pytestmark = pytest.mark.slow
-BODY, LATE_BODY = (Path(__file__).with_name(name) for name in ("sum_body.py", "late_body.py"))
+BODY = Path(__file__).with_name("sum_body.py")
 CASES = [
     (mpi.LAUNCHER, "ring", 3),
     (mpi.LAUNCHER, "segmented_ring", 4),
@@ -25,16 +25,12 @@ CASES = [
 ]
 
 
-def run_body(body: Path, tmp_path: Path, launcher: str, ranks: int, *overrides: str) -> None:
+def worst_error(tmp_path: Path, launcher: str, ranks: int, *overrides: str) -> float:
     loaded = load("smoke", [f"system.ranks_per_node={ranks}", *overrides])
     (tmp_path / "config.yaml").write_text(loaded.to_yaml())
-    command = [sys.executable, str(body), str(tmp_path / "config.yaml"), str(tmp_path)]
+    command = [sys.executable, str(BODY), str(tmp_path / "config.yaml"), str(tmp_path)]
     job, _ = build_job(loaded.run, launcher, command)
     run_job(job, launcher, tmp_path)
-
-
-def worst_error(tmp_path: Path, launcher: str, ranks: int, *overrides: str) -> float:
-    run_body(BODY, tmp_path, launcher, ranks, *overrides)
     of_sums, of_statistics = map(float, (tmp_path / "worst.txt").read_text().split())
     assert of_statistics < 1e-4  # variances of up to 60, in float32
     return of_sums
@@ -52,14 +48,6 @@ def test_the_sum_is_the_plain_sum(
     overrides = [f"comm.algorithm={algorithm}", "comm.groups=explicit(4,1,5)"]
     # float32 sums of at most 8 standard normal values: a few units of the last place of 16
     assert worst_error(tmp_path, launcher, ranks, *overrides) < 1e-5
-
-
-def test_who_is_done_waits_for_those_who_are_late(tmp_path: Path) -> None:
-    """The first to shut Horovod down would end it for all: "Horovod has been shut down"."""
-    run_body(
-        LATE_BODY, tmp_path, "gloo" if mpi.WHY_NOT else mpi.LAUNCHER, 4, "comm.algorithm=torus_2d"
-    )
-    assert sorted(path.name for path in tmp_path.glob("summed_*")) == ["summed_2", "summed_3"]
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from rn50.report.reproduction import compare_with_recorded, find_recorded
+from rn50.report.reproduction import compare_with_recorded
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "smoke_result_0.txt"
 QUICK_RUN = ("schedule.length=3 epochs", "eval.period=1", "eval.offset=0", "eval.target=0.999")
@@ -54,17 +54,6 @@ def test_curves_are_compared_bit_for_bit(
     repeat = compare_with_recorded(record(tmp_path / "then", *then), record(tmp_path / "now", *now))
     assert (repeat.same, repeat.compared) == (same, compared)
     assert ("not reproduced" in repeat.line) == (same is False)
-
-
-def test_a_record_is_a_config_yaml_with_a_log_beside_it(tmp_path: Path) -> None:
-    folder = record(tmp_path / "run", 0.5)
-    for name in ("config.yaml", "other.yaml"):
-        (folder / name).write_text("base: x\n")
-    (tmp_path / "config.yaml").write_text("base: x\n")
-    assert find_recorded(str(folder / "config.yaml")) == folder
-    assert find_recorded(str(folder / "other.yaml")) is None
-    assert find_recorded(str(tmp_path / "config.yaml")) is None
-    assert find_recorded("quick") is None
 
 
 @pytest.mark.slow

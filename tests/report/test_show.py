@@ -114,7 +114,7 @@ def test_what_is_no_log_is_refused(tmp_path: Path, text: str) -> None:
 def test_a_log_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="nowhere: cannot read: No such file"):
         shown(tmp_path / "nowhere")
-    with pytest.raises(UserError, match="cannot read: a regular file expected, found a folder"):
+    with pytest.raises(UserError, match="cannot read: a regular file expected, found d"):
         shown(tmp_path)
 
 

@@ -109,13 +109,6 @@ def test_horovods_torus_is_the_default_where_nodes_have_ranks() -> None:
     assert allreduce("torus_2d", ABCI, 1e6) == allreduce("torus_2d(512x4)", ABCI, 1e6)
 
 
-def test_fastest_depends_on_the_size() -> None:
-    offered = ["ring", "recursive_doubling", "recursive_halving_doubling"]
-    assert cost.fastest(100, 8, LINK, offered) == "recursive_doubling"
-    assert cost.fastest(1e8, 8, LINK, offered) == "recursive_halving_doubling"
-    assert cost.fastest(1e8, 7, LINK, offered) == "ring"
-
-
 @pytest.mark.parametrize(
     "algorithm", ["rings", "torus_2d(2x3)", "torus_2d(8)", "torus_2d(axb)", "ring(2x4)", "auto"]
 )

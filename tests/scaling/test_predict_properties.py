@@ -72,7 +72,7 @@ def test_the_interval_widens_away_from_the_points(name: str) -> None:
 # --- what if the network were slower? ----------------------------------------------------------
 
 SLOWER = (
-    *("nic_bytes_per_s: 1e9", "nics: 1", "network_efficiency: 0.1", "jitter: 0.05"),
+    *("nic_bytes_per_s: 1e9", "nics: 1", "jitter: 0.05"),
     *("intra_bytes_per_s: 5e9", "intra_latency_s: 5e-5", "inter_latency_s: 5e-5"),
     *("tree_latency_s: 9e-5", "{rack_nodes: 2, oversubscription: 9.0}"),
 )

@@ -125,12 +125,6 @@ def test_a_port_that_is_down_is_passed_over(tmp_path: Path, script: Path) -> Non
     assert {choice[3] for choice in choose(root, script, 4)} == {"mlx5_0"}
 
 
-def test_visible_devices_choose_the_gpu(tmp_path: Path, script: Path) -> None:
-    found = choose(build("dgx1", tmp_path), script, 2, CUDA_VISIBLE_DEVICES="7,2")
-    assert [choice[:2] for choice in found] == [("7", "1"), ("2", "0")]
-    assert [choice[3] for choice in found] == ["mlx5_3", "mlx5_1"]
-
-
 def test_a_table_of_its_own_and_a_bad_one(tmp_path: Path, script: Path) -> None:
     root = build("abci", tmp_path / "sys")
     table = tmp_path / "my.bind"
@@ -148,15 +142,6 @@ def test_a_table_of_its_own_and_a_bad_one(tmp_path: Path, script: Path) -> None:
         [script, "--table", table, "true"], capture_output=True, text=True, check=False
     )
     assert done.returncode == 2 and "a NUMA node's number expected, found x" in done.stderr
-
-
-def test_every_machine_that_names_a_table_has_it(root: Path) -> None:
-    from rn50.config.load import load_system
-    from rn50.config.names import PRESETS
-
-    for path in (PRESETS / "system").glob("*.yaml"):
-        bind = load_system(path.stem).job.bind
-        assert bind in ("auto", "none") or (PRESETS / f"system/{bind}.bind").is_file()
 
 
 def test_here_it_binds_and_becomes_the_command(script: Path) -> None:
