@@ -13,7 +13,7 @@ import platform
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -22,7 +22,8 @@ import numpy as np
 
 from ..config.errors import UserError
 from ..train.gpu import LIBRARY, Gpu, Gpus, check_driver, dotted, read_gpus
-from ..train.gpu_code import gpu_code, mxnet_folder, runs
+from ..train.gpu_code import OWN_CAPABILITIES, gpu_code, runs
+from ..train.mxnet_package import library
 from .host_limits import check_open_files, read_limits
 from .preflight import free_memory_bytes
 
@@ -54,7 +55,7 @@ def examine(hosts: Sequence[str]) -> Iterator[Row]:
     names that have to resolve beside this machine's own."""
     gpus = read_gpus()
     yield from machine_rows(hosts)
-    yield from gpu_rows(gpus, mxnet_folder())
+    yield from gpu_rows(gpus, library())
     for device in ("cpu", *(f"gpu{number}" for number in range(len(gpus.devices) if gpus else 0))):
         yield from try_library("mxnet", device)
         yield from try_library("dali", device)
@@ -85,7 +86,7 @@ def machine_rows(hosts: Sequence[str]) -> Iterator[Row]:
             yield Row(f"host {host}", FAILED, f"an address expected, found none ({error})")
 
 
-def gpu_rows(gpus: Gpus | None, mxnet: Path | None) -> Iterator[Row]:
+def gpu_rows(gpus: Gpus | None, path: Path | None) -> Iterator[Row]:
     """The driver, each GPU against the machine code of MXNet, NCCL."""
     if gpus is None or not gpus.devices:
         words = f"no driver ({LIBRARY})" if gpus is None else "a driver, which shows no device"
@@ -93,27 +94,29 @@ def gpu_rows(gpus: Gpus | None, mxnet: Path | None) -> Iterator[Row]:
         return
     release = f"{gpus.driver_release or 'unknown release'}, CUDA {dotted(gpus.driver_cuda)}"
     yield _unless_refused("driver", lambda: check_driver(gpus.driver_cuda, decodes=True), release)
-    library = mxnet / "libmxnet.so" if mxnet else None
-    code = gpu_code(library) if library and library.exists() else {}
+    code = gpu_code(path) if path else {}
     for number, gpu in enumerate(gpus.devices):
         yield code_row(number, gpu, code)
-    yield _nccl(mxnet)
+    yield _nccl(path)
 
 
-def code_row(number: int, gpu: Gpu, code: dict[str, set[int]]) -> Row:
-    """Whether a GPU can run `code` (`gpu_code`): machine code of its own major version and no later
-    minor one, or PTX of no later version."""
-    usable = runs(code, gpu.capability)
+def code_row(number: int, gpu: Gpu, code: Mapping[str, Collection[int]]) -> Row:
+    """Whether a GPU can run the `code` of MXNet, or our own kernels."""
     texts = [f"{kind} of {', '.join(f'sm_{sm}' for sm in sorted(code[kind]))}" for kind in code]
     has = f"MXNet has {' and '.join(texts) or 'no GPU code (scripts/setup.sh --gpu)'}"
+    first, last = OWN_CAPABILITIES
+    fit = runs(code, gpu.capability)
+    if not fit and code and first <= gpu.capability <= last:
+        fit, has = True, f"{has}; our own kernels train ResNet here"
     name = f"{gpu.name}, compute capability {dotted(gpu.capability)}"
-    return Row(f"GPU {number}", OK if usable else FAILED, f"{name}; {has}")
+    return Row(f"GPU {number}", OK if fit else FAILED, f"{name}; {has}")
 
 
 def _nccl(mxnet: Path | None) -> Row:
-    number = ctypes.c_int()
+    number, name = ctypes.c_int(), "libnccl.so.2"
+    beside = mxnet.with_name(name) if mxnet else Path(name)
     try:
-        ctypes.CDLL(f"{mxnet}/libnccl.so.2").ncclGetVersion(ctypes.byref(number))
+        ctypes.CDLL(str(beside) if beside.exists() else name).ncclGetVersion(ctypes.byref(number))
     except (OSError, AttributeError) as error:
         return Row("NCCL", FAILED, f"{error} (scripts/setup.sh --gpu)")
     major, rest = divmod(number.value, 10_000)

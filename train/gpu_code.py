@@ -7,12 +7,12 @@ import mmap
 import struct
 from collections.abc import Collection, Mapping
 from functools import cache
-from importlib.util import find_spec
 from pathlib import Path
 
 from ..config.errors import UserError
 from ..config.schema import Model
 from .gpu import dotted
+from .mxnet_package import library
 
 _MAGIC, _FATBIN, _ENTRY = struct.pack("<I", 0xBA55ED50), struct.Struct("<IHHQ"), 64
 
@@ -25,14 +25,8 @@ WHEEL = {"ELF": frozenset({50, 60, 70, 80, 86})}
 is installed. No PTX, so later GPUs answer 209, "no kernel image" (apache/mxnet issue 21166)."""
 
 
-def mxnet_folder() -> Path | None:
-    """Where the installed MXNet lies; nothing of it is loaded."""
-    spec = find_spec("mxnet")
-    return Path(spec.origin).parent if spec and spec.origin else None
-
-
 @cache
-def gpu_code(library: Path) -> dict[str, set[int]]:
+def gpu_code(path: Path) -> dict[str, set[int]]:
     """The GPU code of a library: "ELF" (machine code) and "PTX" -> versions; 80 is sm_80.
 
     nvcc's fat binaries, little-endian, as read from the wheels:
@@ -42,7 +36,7 @@ def gpu_code(library: Path) -> dict[str, set[int]]:
                     u32 | u32 | u16 | u16 | u32 sm | ... payload
     """
     found: dict[str, set[int]] = {}
-    with library.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
         place = data.find(_MAGIC)
         while 0 <= place <= len(data) - _FATBIN.size:
             _, version, header, size = _FATBIN.unpack_from(data, place)
@@ -62,9 +56,8 @@ def gpu_code(library: Path) -> dict[str, set[int]]:
 
 def code_here() -> Mapping[str, Collection[int]]:
     """The code of the MXNet that is installed; of one for CPUs, that of the wheel for GPUs."""
-    folder = mxnet_folder()
-    library = folder / "libmxnet.so" if folder else None
-    return (gpu_code(library) if library and library.exists() else {}) or WHEEL
+    path = library()
+    return (gpu_code(path) if path else {}) or WHEEL
 
 
 def runs(code: Mapping[str, Collection[int]], capability: tuple[int, int]) -> bool:
