@@ -16,7 +16,7 @@ import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, get_args
 
 import numpy as np
 
@@ -36,7 +36,8 @@ LEAST_SHARED_BYTES = 64 << 20
 PATIENCE_S = 120
 """For one process; on two busy cores they took 9 s."""
 MOST_OFF = {"float32": 0.003, "float16": 0.01}
-"""Largest difference from NumPy, as a share of the largest value; TF32 may serve as float32."""
+"""Largest difference from NumPy, or from the losses on the CPU, as a share of the largest value;
+TF32 may serve as float32."""
 MOST_GREY_LEVELS = 1.5
 """Mean difference of two decoders of one JPEG. libjpeg-turbo against itself with its quick
 transform and colours repeated as nvJPEG does it: 0.8. One pixel to the side: 14.7."""
@@ -199,8 +200,30 @@ def convolution(context: Any, dtype: str) -> str:
     return _off(out.asnumpy(), expected, dtype)
 
 
+def training(context: Any, dtype: str) -> str:
+    """Steps of a small ResNet-50 in both layouts: losses against the CPU's."""
+    import mxnet as mx
+
+    from ..config.schema import Model
+    from ..train.trial_steps import STEPS, trial_losses
+
+    expected = trial_losses(mx.cpu(), "float32")
+    worst = 0.0
+    for layout in get_args(Model.model_fields["layout"].annotation):
+        found = trial_losses(context, dtype, layout)
+        share = float(np.abs(found - expected).max() / expected[0])
+        if not share <= MOST_OFF[dtype]:
+            raise ValueError(
+                f"{layout}: losses of {STEPS} steps at most {MOST_OFF[dtype]} from the CPU's "
+                f"expected, found {share:.2g}"
+            )
+        worst = max(worst, share)
+    return f"{STEPS} steps, NCHW and NHWC: losses within {worst:.1g} of the CPU's"
+
+
 TRIALS: dict[str, tuple[Callable[[Any, str], str], Iterable[str]]] = {
     "copy": (copy, MOST_OFF),
+    "training": (training, ()),
     "convolution": (convolution, ("float32",)),  # MXNet: "FP16 gemm on cpu not implemented"
 }
 """Operator -> how it is tried on a context, and the types that MXNet has it for on a CPU."""

@@ -31,7 +31,10 @@ NEVER = [
         "batch.per_rank: at most what 17.2 GB hold expected (system.accelerator: NVIDIA Tesla V100 "
         "SXM2 16 GB), found 1000: 44.7 GB or more",
     ),
-    (("dgxh100_8",), "compute capability 5.0 to 8.9 expected, found NVIDIA H100"),
+    (
+        ("dgxh100_8", "system.compute_capability=10.0"),
+        "system.accelerator: a compute capability that model.network=resnet runs on expected",
+    ),
 ]
 
 

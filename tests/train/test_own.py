@@ -16,6 +16,7 @@ from rn50.train.networks import Loss, build_networks, copy_parameters, trainable
 from rn50.train.operators import Criterion, Operators
 from rn50.train.own import CHUNK, OwnCriterion, updater_for
 from rn50.train.schedule import Settings
+from rn50.train.trial_steps import trial_losses
 from tests.train import emulated
 
 RNG = np.random.default_rng(0)
@@ -157,3 +158,20 @@ def test_steps_and_an_evaluation_are_those_of_mxnets_operators() -> None:
 
 def test_the_chunks_of_the_kernels_are_those_of_the_table() -> None:
     assert f"#define CHUNK {CHUNK} " in emulated.SOURCE.read_text()
+
+
+def test_the_trial_of_a_device_learns_and_repeats() -> None:
+    first, again = (trial_losses(mx.cpu(), "float32") for _ in range(2))
+    assert (first == again).all()
+    assert 2 < first[0] < 2.6 and first[-1] < 0.8 < first[5]
+
+
+def test_a_trial_by_our_own_kernels_has_the_losses_of_mxnets(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("rn50.train.trial_steps.STEPS", 5)
+    expected = trial_losses(mx.cpu(), "float32")
+    own = emulated.operators()
+    monkeypatch.setattr("rn50.train.trial_steps.operators_for", lambda model, ctx: own)
+    found = trial_losses(mx.cpu(), "float32")
+    np.testing.assert_allclose(found, expected, rtol=1e-3)
