@@ -24,9 +24,7 @@ SCALE = 128.0
 """Of the losses: gradients in float16 survive."""
 
 
-def trial_losses(
-    ctx: mx.Context, dtype: str, layout: Literal["NCHW", "NHWC"] = "NCHW"
-) -> NDArray[np.float64]:
+def trial_losses(ctx: mx.Context, dtype: Any, layout: Any = "NCHW") -> NDArray[np.float64]:
     """Mean losses of `STEPS` steps on one batch: the same weights and images on every device.
 
     Raises:
