@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated
 
@@ -17,7 +16,6 @@ from .console import (
     Json,
     Overrides,
     SystemName,
-    completing,
     on_machine,
     print_json,
     print_table,
@@ -106,21 +104,11 @@ def config_check(
         raise typer.Exit(EXIT_BAD)
 
 
-def _keys() -> Iterable[str]:
-    from ..config.reference import all_keys
-
-    return all_keys()
-
-
 @config_app.command("explain")
 def config_explain(
     key: Annotated[
         str | None,
-        typer.Argument(
-            help="A key or a section; default: all.",
-            autocompletion=completing(_keys),
-            show_default=False,
-        ),
+        typer.Argument(help="A key or a section; default: all.", show_default=False),
     ] = None,
     write: Annotated[
         Path | None,
@@ -155,7 +143,6 @@ def config_list(
     systems: Annotated[
         bool, typer.Option("--systems", help="List the machines for `system=NAME` instead.")
     ] = False,
-    as_json: Json = False,
 ) -> None:
     """The presets (CONFIG in other commands; `base: NAME` in a YAML), and what each is for.
 
@@ -168,7 +155,4 @@ def config_list(
     for name in names:
         first = (folder / f"{name}.yaml").read_text().splitlines()[0]
         rows.append((name, first.lstrip("# ")))
-    if as_json:
-        print_json(dict(rows))
-        return
     print_table(("machine" if systems else "preset", "what"), rows)

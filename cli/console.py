@@ -232,15 +232,7 @@ def print_table(
     right: Collection[int] = (),
     paged: bool = False,
 ) -> None:
-    """A plain table, on a pipe as wide as it needs to be.
-
-    Args:
-        header: a title for each column, "" for none; it may have several lines.
-        rows: cells as text; nothing in them obeys a terminal's orders.
-        free: columns, such as values, that a narrow terminal folds before the others.
-        right: columns that end at the right.
-        paged: on a pipe no wider than a page.
-    """
+    """A `plain_table`, on a pipe as wide as it needs to be or (`paged`) as a page."""
     from rich.console import Console
 
     console = Console()
@@ -257,7 +249,8 @@ def plain_table(
     free: Collection[int] = (),
     right: Collection[int] = (),
 ) -> Table:
-    """A table without lines; nothing in its cells is read as markup."""
+    """A table without lines; nothing in its cells is read as markup. `free`: columns that a narrow
+    terminal folds before the others; `right`: those that end at the right."""
     from rich.table import Table
     from rich.text import Text
 

@@ -137,10 +137,7 @@ def _dated(machine: str | None, ruleset: str | None) -> str | None:
 
     if machine is None or ruleset is None:
         return machine
-    try:
-        return str(find_system(machine, ruleset=ruleset))
-    except UserError as error:
-        raise UserError(f"--system: {error}") from None
+    return str(find_system(machine, ruleset=ruleset))
 
 
 def _ruleset(text: str | None) -> str | None:

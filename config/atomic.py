@@ -13,9 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from .errors import UserError, failing_as
-from .reading import named_descriptor
-
-_STDOUT = 1
 
 
 @contextmanager
@@ -56,10 +53,11 @@ def write_file(path: Path, content: str | bytes) -> None:
     """Write `content` to `path`: a regular file is replaced as a whole and keeps its mode; a device
     or a FIFO is opened as it is. Raises OSError: it cannot be written."""
     data = content.encode() if isinstance(content, str) else content
-    target = follow_links(path)
-    if target.exists() and not target.is_file():
-        target.write_bytes(data)
+    if path.exists() and (not path.is_file() or path.parts[:2] == ("/", "dev")):
+        with path.open("ab") as file:  # /dev/stdout may be a file that `>>` appends to
+            file.write(data)
         return
+    target = follow_links(path)
     partial = partial_beside(target)
     try:
         partial.write_bytes(data)
@@ -76,46 +74,36 @@ def write_json(path: Path, content: Any) -> None:
 
 
 def write_output(path: Path, content: str | bytes) -> None:
-    """Write what an option such as `--out` asked for, to a file by `write_file`, or to an open
-    descriptor: `-` (standard output), /dev/stdout, /dev/fd/63 (a shell's `>(...)`).
+    """Write what an option such as `--out` asked for; `-`: to standard output.
 
     Raises UserError: it cannot be written; BrokenPipeError: the reader of the standard output has
     gone (`| head`).
     """
-    descriptor = _descriptor(path)
     try:
-        if descriptor is None:
+        if not is_stdout(path):
             write_file(path, content)
             return
-        if descriptor == _STDOUT:
-            sys.stdout.flush()
-        # Opening /dev/stdout anew would begin at the start of the file that a `>>` appends to.
-        with os.fdopen(os.dup(descriptor), "wb") as file:
+        sys.stdout.flush()
+        with os.fdopen(os.dup(1), "wb") as file:
             file.write(content.encode() if isinstance(content, str) else content)
     except OSError as error:
-        if descriptor == _STDOUT and isinstance(error, BrokenPipeError):
+        if is_stdout(path) and isinstance(error, BrokenPipeError):
             raise
-        name = "standard output" if str(path) == "-" else path
+        name = "standard output" if is_stdout(path) else path
         raise UserError(f"{name}: cannot write: {error.strerror}") from None
 
 
 def check_output(path: Path) -> None:
     """Refuse a path that `write_output` could not write, before hours of work; touches nothing.
     Raises UserError: a folder, no folder to make it in, or no permission."""
-    if _descriptor(path) is not None:
-        return
     with failing_as(f"{path}: cannot write"):
-        target = follow_links(path)
-        if target.is_dir():
+        if path.is_dir():
             raise UserError(f"{path}: a file expected, found a folder")
-        if not os.access(target if target.exists() else target.parent, os.W_OK):
+        place = path if path.exists() else follow_links(path).parent
+        if not is_stdout(path) and not os.access(place, os.W_OK):
             raise UserError(f"{path}: cannot write: no folder or no permission")
 
 
 def is_stdout(path: Path) -> bool:
     """Whether `path` names the standard output."""
-    return _descriptor(path) == _STDOUT
-
-
-def _descriptor(path: Path) -> int | None:
-    return _STDOUT if str(path) == "-" else named_descriptor(path)
+    return str(path) in ("-", "/dev/stdout")

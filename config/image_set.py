@@ -19,8 +19,6 @@ from .schema import Data, Synthetic
 
 PATH, SYNTHETIC = "data.path", "data.synthetic"
 COUNTS = tuple(f"data.{field}" for field in Counts._fields)
-DRAWN = Origin(SYNTHETIC)
-"""The origin of a count that follows from what is to be drawn."""
 
 
 def forget_other_set(leaves: dict[str, Leaf], layer: Layer) -> None:
@@ -28,7 +26,7 @@ def forget_other_set(leaves: dict[str, Leaf], layer: Layer) -> None:
     layer that names `data.synthetic` too, be it as `{}`, keeps what is to be drawn: the same
     images, at its own path."""
     path = layer.last(PATH)
-    if path is None or _is_same_folder(path.value, _path_in(leaves)):
+    if path is None or _real(path.value) == _real(_path_in(leaves)):
         return
     for key in COUNTS:
         leaves.pop(key, None)
@@ -37,16 +35,19 @@ def forget_other_set(leaves: dict[str, Leaf], layer: Layer) -> None:
 
 
 def fill_counts(leaves: dict[str, Leaf], *, from_manifest: bool = True) -> None:
-    """Set the counts that no layer gives, where the set to be drawn or a manifest has them.
-    `from_manifest`: whether a manifest may be read. Raises UserError: the manifest is needed and
-    cannot be read."""
+    """Set the counts that no layer gives, where the set to be drawn or (`from_manifest`) a manifest
+    has them. Raises UserError: the manifest is needed and cannot be read."""
     missing = [key for key in COUNTS if key not in leaves]
     path = _path_in(leaves)
     if not missing or ("data" in leaves and leaves["data"].value != {}):
         return  # the second: no section but a value, which is refused
-    drawn = _drawn_counts(leaves)
-    if drawn is not None:
-        found, origin = drawn, DRAWN
+    own = {key: leaf.value for key, leaf in leaves.items() if is_within(key, SYNTHETIC)}
+    found: dict[str, Any]
+    if own and own.get(SYNTHETIC, {}) == {}:
+        names = Counts._fields
+        fields = Synthetic.model_fields
+        found = {name: own.get(f"{SYNTHETIC}.{name}", fields[name].default) for name in names}
+        origin = Origin(SYNTHETIC)
     elif from_manifest and isinstance(path, str) and is_file(Path(path) / FILE_NAME):
         found = load_manifest(Path(path)).counts._asdict()
         origin = Origin(str(Path(path) / FILE_NAME))
@@ -61,14 +62,7 @@ def fill_counts(leaves: dict[str, Leaf], *, from_manifest: bool = True) -> None:
 def wrong_counts(
     data: Data, counts: Counts, source: str | Path, origins: Mapping[str, Origin]
 ) -> Iterator[str]:
-    """A line for each count of the config that is not the set's.
-
-    Args:
-        data: the data section of the config.
-        counts: what the set holds, by its manifest or by what is to be drawn.
-        source: where `counts` stand, for people.
-        origins: where the config's values were written, by dotted path.
-    """
+    """A line for each count of the config that is not the set's, which stand in `source`."""
     for key, count in zip(COUNTS, counts, strict=True):
         found = getattr(data, key.removeprefix("data."))
         if found != count:
@@ -80,18 +74,5 @@ def _path_in(leaves: Mapping[str, Leaf]) -> Any:
     return leaves[PATH].value if PATH in leaves else Data.model_fields["path"].default
 
 
-def _is_same_folder(one: Any, other: Any) -> bool:
-    if not isinstance(one, str) or not isinstance(other, str) or "\0" in one + other:
-        return bool(one == other)
-    return os.path.realpath(one) == os.path.realpath(other)
-
-
-def _drawn_counts(leaves: Mapping[str, Leaf]) -> dict[str, Any] | None:
-    """The counts of the set to be drawn, as they stand there; None: none is."""
-    own = {key: leaf.value for key, leaf in leaves.items() if is_within(key, SYNTHETIC)}
-    if not own or (SYNTHETIC in own and own[SYNTHETIC] != {}):
-        return None
-    return {
-        field: own.get(f"{SYNTHETIC}.{field}", Synthetic.model_fields[field].default)
-        for field in Counts._fields
-    }
+def _real(path: Any) -> Any:
+    return os.path.realpath(path) if isinstance(path, str) and "\0" not in path else path

@@ -50,7 +50,7 @@ def _network(leaves: Mapping[str, Leaf]) -> dict[str, Leaf]:
 
 def says_ranks(layer: Layer) -> bool:
     """Whether a layer says how many nodes or ranks there are; a machine's file says its own."""
-    return not layer.of_machine and (layer.mentions(NODES) or layer.mentions(RANKS_PER_NODE))
+    return not layer.is_machine and (layer.mentions(NODES) or layer.mentions(RANKS_PER_NODE))
 
 
 def ranks_of(leaves: Mapping[str, Leaf]) -> int | None:

@@ -26,12 +26,11 @@ class Leaf(NamedTuple):
 
 
 class Layer(NamedTuple):
-    """Leaves in the order in which they were written. `machine`: the first layer of a machine that
-    takes the place of the one in the layers below. `of_machine`: any layer of its file."""
+    """Leaves in the order in which they were written. `is_machine`: of a machine's file, which
+    takes the place of the machine in the layers below."""
 
     leaves: tuple[tuple[str, Leaf], ...]
-    machine: bool = False
-    of_machine: bool = False
+    is_machine: bool = False
 
     def last(self, key: str) -> Leaf | None:
         """The leaf at exactly `key` that counts, if this layer has one."""

@@ -23,7 +23,7 @@ from .machine import System
 from .names import find_config, find_system, recorded_in
 from .schema import Run
 from .values import section_of
-from .yaml_file import machine_layers, parse_overrides, read_layers
+from .yaml_file import machine_layer, parse_overrides, read_layers
 
 # What pydantic says in its own terms, by the type of the error.
 _PLAIN = {
@@ -72,22 +72,11 @@ def load(
 ) -> Loaded:
     """Read a preset name or YAML path, apply `key.path=value` overrides, validate.
 
-    `system=NAME` among the overrides puts the machine of that name in the place of the config's,
-    with as many ranks. Raises UserError: unreadable file, bad YAML, or bad values: every problem,
-    one line each.
-
-    Args:
-        config: the name or path.
-        overrides: the command line's.
-        within: the folder in which a recorded config lies: nothing outside is read, be
-            it by a link, as a `base` or as the manifest of `data.path`.
+    `within`: the folder in which a recorded config lies: nothing outside is read, be it by a link,
+    as a `base` or as the manifest of `data.path`. Raises UserError: unreadable file, bad YAML, or
+    bad values: every problem, one line each.
     """
-    path = Path(config)
-    if within is None:
-        try:
-            path = find_config(str(config))
-        except UserError as error:
-            raise UserError(f"{config}: {error}") from None
+    path = find_config(str(config)) if within is None else Path(config)
     layers = read_layers(path, within=within or recorded_in(path))
     leaves = merge([*layers, *parse_overrides(overrides)])
     fill_counts(leaves, from_manifest=within is None)
@@ -104,7 +93,7 @@ def merge(layers: Iterable[Layer]) -> dict[str, Leaf]:
     leaves: dict[str, Leaf] = {}
     ranks: int | None = None
     for layer in layers:
-        if layer.machine:
+        if layer.is_machine:
             ranks = ranks or ranks_of(leaves)
             remove(leaves, "system", keep=("system.results",))  # where results go is no part of it
         forget_other_set(leaves, layer)
@@ -123,13 +112,9 @@ def load_system(name: str, ruleset: str | None = None) -> System:
     """A machine by its name in `config/system/` (case and dashes do not matter) or YAML path.
 
     `ruleset` takes the file with the software of that round, where there is one (NAME_v07.yaml).
-    Raises UserError: no such machine (the message lists them), or bad values.
+    Raises UserError: no such machine, or bad values.
     """
-    try:
-        path = find_system(name, ruleset=ruleset)
-    except UserError as error:
-        raise UserError(f"--system: {error}") from None
-    leaves = merge(machine_layers(path))
+    leaves = merge([machine_layer(find_system(name, ruleset=ruleset))])
     try:
         return Run.model_validate(tree_of(leaves)).system
     except ValidationError as error:
@@ -137,11 +122,9 @@ def load_system(name: str, ruleset: str | None = None) -> System:
 
 
 def system_yaml(system: System) -> str:
-    """A machine with its performance as YAML text that `load_system` reads back. Where results go
-    is no part of a machine, and left out where it is the default."""
+    """A machine with its performance as YAML text that `load_system` reads back."""
     tree = _system_tree(system)
-    if system.results == System().results:
-        del tree["results"]
+    del tree["results"]  # no part of a machine
     return _yaml_text(tree)
 
 

@@ -86,9 +86,7 @@ class Compute(Section):
     )
     batch_exponent: Exponent = default(1.0, "With which the rest grows with the batch.")
     measured_on: MeasuredOn | None = default(
-        None,
-        "The network of the points, set automatically where that of their machine is overridden; "
-        "null: this machine's.",
+        None, "The network of the points, set where their machine's is overridden; null: the same."
     )
 
 
@@ -133,25 +131,17 @@ class Job(Section):
     account: Word | None = default(None, "Account or group that is charged.")
     queue: Word | None = default(None, "Partition or queue.")
     resource: Word | None = default(
-        None,
-        "SGE: the resource type (ABCI: rt_F); Slurm: --gres; PBS: what a chunk has "
-        "besides. null: one GPU a rank where system.device is gpu.",
+        None, "SGE: resource type; Slurm: --gres; PBS: of a chunk. null: one GPU a rank."
     )
     walltime: Walltime = default("01:00:00", "Longest time of the job, all runs in it.")
     requeue: Bool = default(
-        False,
-        "Stop in order before walltime ends, go back into the queue and continue from the "
-        "checkpoint; continue after a preemption or a failed node.",
+        False, "Back into the queue, from the checkpoint, before walltime ends or after a fault."
     )
     max_restarts: Natural = default(0, "Restarts of a run from its last checkpoint after a fault.")
     min_nodes: Ranks | None = default(
-        None,
-        "A restart uses the nodes that are left, with the same global batch, if there are "
-        "at least so many; null: with all nodes alone.",
+        None, "A restart uses the nodes that are left, if at least so many; null: all nodes alone."
     )
-    options: tuple[Text, ...] = default(
-        (), "Further words of the submission command, such as [-g, GROUP] at ABCI."
-    )
+    options: tuple[Text, ...] = default((), "Further words of the command, such as [-g, GROUP].")
     modules: tuple[Word, ...] = default((), "Environment modules, loaded first.")
     container: Text | None = default(None, "Image in which the ranks run; null: none.")
     engine: Literal["pyxis", "singularity"] = default(
@@ -161,17 +151,10 @@ class Job(Section):
     home: Text | None = default(None, "The checkout on the nodes; null: this one.")
     python: Text | None = default(None, "The interpreter on the nodes; null: that of home.")
     stage: Text | None = default(
-        None,
-        "Folder on the nodes' own disks to which the image set is copied; $NAME "
-        "between slashes is that environment variable. null: no copy.",
+        None, "Folder on the nodes' own disks for a copy of the image set; may have $NAME."
     )
-    drop_caches: Bool = default(
-        False, "Drop all caches of all nodes before each run; needs root or sudo -n."
-    )
-    bind: Text = default(
-        "auto",
-        "Which cores, GPU and network card a rank gets: auto, none, the NAME of a "
-        "table config/system/NAME.bind, or its /PATH.",
+    bind: Literal["auto", "none"] = default(
+        "auto", "Which cores, GPU and network card a rank gets: scripts/bind.sh's choice, or any."
     )
     environment: tuple[Setting, ...] = default((), "Environment variables of this machine's jobs.")
 

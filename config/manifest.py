@@ -9,15 +9,16 @@ import hashlib
 import json
 import re
 from pathlib import Path
-from typing import Annotated, NamedTuple
+from typing import Annotated, Final, Literal, NamedTuple
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field, ValidationError
 
-from .errors import UserError
+from .errors import UserError, show
 from .reading import read_file
 from .schema import Synthetic
+from .values import Section
 
-FORMAT = "rn50-recordio-1"
+FORMAT: Final = "rn50-recordio-1"
 FILE_NAME = "manifest.json"
 SPLITS = ("train", "val")
 SUFFIXES = ("rec", "idx", "npy")
@@ -26,30 +27,27 @@ MOST_BYTES = 256 << 20
 _DRAWN_CLASS = re.compile("n9000000[0-9]")  # data/synthetic.py, wnid; ImageNet's end at n15102894
 
 
-class File(BaseModel):
+class File(Section):
     """Size and digest of one file of the set."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
     bytes: Annotated[int, Field(strict=True, ge=0)]
     sha256: Annotated[str, Field(strict=True, pattern="^[0-9a-f]{64}$")]
 
 
-class Split(BaseModel):
+class Split(Section):
     """One split: how many images, how many of each class, its files by suffix."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
     samples: Annotated[int, Field(strict=True, ge=1)]
     class_counts: list[int]
     files: dict[str, File]
-    chunks: list[tuple[int, int]] = []
+    chunks: list[tuple[int, int]] = Field(default=[])
     """(end, CRC-32) of successive pieces of the record file, by which a part of it is checked.
     Empty: packed by an older version."""
 
 
-class OddFile(BaseModel):
+class OddFile(Section):
     """A file that is no ordinary JPEG: packed as it is (`kept`), or left out as bad."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
     split: str
     path: str
     found: str
@@ -82,15 +80,14 @@ class Counts(NamedTuple):
     eval_samples: int
 
 
-class Manifest(BaseModel):
+class Manifest(Section):
     """What the set holds."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
-    format: str
+    format: Literal["rn50-recordio-1"]
     classes: list[str]
     shuffle_seed: int
     splits: dict[str, Split]
-    odd_files: list[OddFile] = []
+    odd_files: list[OddFile] = Field(default=[])
     drawn: Synthetic | None = None
     """What the images were drawn with, where `prepare` drew them."""
     part: Part = WHOLE
@@ -120,9 +117,7 @@ class Manifest(BaseModel):
         return hashlib.sha256(files.encode()).hexdigest()[:16]
 
     def to_json(self) -> str:
-        # The bytes that older versions write, where neither is set.
-        unmarked = {key for key in ("drawn", "part") if getattr(self, key) in (None, WHOLE)}
-        return json.dumps(self.model_dump(exclude=unmarked), indent=1) + "\n"
+        return json.dumps(self.model_dump(), indent=1) + "\n"
 
 
 def load_manifest(folder: Path, part: Part | None = None) -> Manifest:
@@ -131,8 +126,6 @@ def load_manifest(folder: Path, part: Part | None = None) -> Manifest:
     path = folder / FILE_NAME
     try:
         text = read_file(path, MOST_BYTES)
-        if text.lstrip()[:1] != b"{":  # before gigabytes of something else are decoded
-            raise ValueError
         manifest = Manifest.model_validate(json.loads(text))
     except OSError as error:
         hint = "make one with `rn50 data pack IMAGES OUT`"
@@ -140,11 +133,10 @@ def load_manifest(folder: Path, part: Part | None = None) -> Manifest:
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         key = ".".join(str(part) for part in first["loc"])
-        raise UserError(f"{path}: {key}: {first['msg']}") from None
+        given = show(first["input"])
+        raise UserError(f"{path}: {key}: {first['msg']}, found {given}") from None
     except (ValueError, RecursionError):
         raise UserError(f"{path}: JSON expected, found something else") from None
-    if manifest.format != FORMAT:
-        raise UserError(f"{path}: format: {FORMAT} expected, found {manifest.format[:40]!r}")
     for split in SPLITS:
         if split not in manifest.splits or set(manifest.splits[split].files) != set(SUFFIXES):
             raise UserError(f"{path}: splits.{split}: files {', '.join(SUFFIXES)} expected")

@@ -15,18 +15,7 @@ from pathlib import Path
 from .errors import UserError, show
 
 PRESETS = Path(__file__).resolve().parent
-SYSTEM_ALIASES = {
-    "v100": "dgx1",
-    "a100": "dgxa100",
-    "h100": "dgxh100",
-    "hgxa100": "dgxa100",
-    "hgxh100": "dgxh100",
-    "selene": "dgxa100",
-    "eos": "dgxh100",
-    "a100pcie80gb": "a100_pcie",
-    "dgxa10080gb": "dgxa100",
-    "alibaba": "alibaba_v100",
-}
+SYSTEM_ALIASES = {"v100": "dgx1", "a100": "dgxa100", "h100": "dgxh100", "selene": "dgxa100"}
 
 
 def list_presets() -> list[str]:

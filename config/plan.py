@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
 from .duration import Duration
 from .errors import UserError
 from .manifest import Part
-from .schema import Run
+from .schema import Batch, BatchChange, Run
 from .values import MOST_EPOCHS
 
 
@@ -66,10 +65,6 @@ class Plan:
     def last_step(self) -> int:
         """The last step that is trained: it ends the epoch of the last evaluation."""
         return self.epoch_end_step(self.eval_epochs[-1])
-
-    def images_left(self, step: int) -> int:
-        """Images still to be trained on at most once `step` is done."""
-        return self.images_after(self.last_step) - self.images_after(step)
 
     def segment_of_epoch(self, epoch: int) -> Segment:
         return next(s for s in reversed(self.segments) if s.first_epoch <= epoch)
@@ -142,12 +137,8 @@ def momentum_for_batch(
 ) -> float:
     """Momentum at a global batch, from that of a reference batch. The learning rate cancels.
 
-    Args:
-        follow: "momentum" keeps the noise scale lr N / (B (1 - m)) (Smith and Le, 1711.00489): 54K
-            from 0.9 at 32K gives 0.9407, near what later entries found by tuning.
-            "momentum_as_printed" is Sony's formula (1811.05233 section 3.2) with its dashes read as
-            products, NoiseScale = LR 32 1024 / (1 - 0.9) and Momentum = 1 - LR B / NoiseScale: 54K
-            gives 0.831, and momentum falls as the batch grows.
+    "momentum" keeps the noise scale lr N / (B (1 - m)) (Smith and Le, 1711.00489). Any other value
+    is Sony's formula as printed (1811.05233 section 3.2), dashes read as products.
     """
     ratio = reference_batch / batch if follow == "momentum" else batch / reference_batch
     return 1 - (1 - reference_momentum) * ratio
@@ -170,8 +161,10 @@ def build_plan(run: Run) -> Plan:
     ranks = run.system.world_size
     parts = run.system.nodes if run.data.shards else 1
     plan = Plan(ranks, run.data.train_samples, run.data.last_batch, (), parts)
-    for first_epoch, per_rank, active in _batches(run):
-        active = ranks if active is None else active
+    changes: list[Batch | BatchChange] = [run.batch, *run.batch.changes]
+    for change in changes:
+        first_epoch = change.after_epoch + 1 if isinstance(change, BatchChange) else 1
+        per_rank, active = change.per_rank, change.active_ranks or ranks
         if active > ranks:
             raise UserError(f"batch.active_ranks: at most {ranks} ranks expected, found {active}")
         if per_rank * active > run.data.train_samples:
@@ -254,13 +247,6 @@ def spread(global_batch: int, ranks: int) -> tuple[int, int]:
     shares are equal, so the largest number of ranks that divides it takes part."""
     active = next(n for n in range(min(ranks, global_batch), 0, -1) if global_batch % n == 0)
     return global_batch // active, active
-
-
-def _batches(run: Run) -> Iterator[tuple[int, int, int | None]]:
-    """(first epoch, images per rank, active ranks) of each segment."""
-    yield 1, run.batch.per_rank, run.batch.active_ranks
-    for change in run.batch.changes:
-        yield change.after_epoch + 1, change.per_rank, change.active_ranks
 
 
 def _check_momentum(run: Run, plan: Plan) -> None:

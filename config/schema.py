@@ -37,6 +37,7 @@ from .values import (
     Seconds,
     Section,
     Seed,
+    Share,
     Text,
     Workers,
     default,
@@ -84,27 +85,22 @@ class Data(Section):
     mean: ClassVar = benchmark.RGB_MEAN
     std: ClassVar = benchmark.RGB_STD
     path: Text = default("datasets/imagenet", "Folder that rn50 data pack has made.")
-    synthetic: Synthetic | None = default(
-        None, "What to draw where data.path is missing; null: nothing."
-    )
+    synthetic: Synthetic | None = default(None, "Drawn where data.path is missing; null: nothing.")
     classes: Count = default(
-        benchmark.IMAGENET_CLASSES,
-        "Classes of the set. Not given: those of data.synthetic, else of the set's "
-        "manifest.json, else ImageNet's.",
+        benchmark.IMAGENET_CLASSES, "Not given: of data.synthetic, manifest.json, or ImageNet's."
     )
     train_samples: Count = default(
-        benchmark.IMAGENET_TRAIN_SAMPLES, "Training images of the set. Not given: as data.classes."
+        benchmark.IMAGENET_TRAIN_SAMPLES, "Training images. Not given: as data.classes."
     )
     eval_samples: Count = default(
-        benchmark.IMAGENET_EVAL_SAMPLES, "Evaluation images of the set. Not given: as data.classes."
+        benchmark.IMAGENET_EVAL_SAMPLES, "Evaluation images. Not given: as data.classes."
     )
     crop_px: Pixels = default(benchmark.CROP_PX, "Height and width of what the network sees.")
     eval_resize_px: Pixels = default(
-        benchmark.EVAL_RESIZE_PX,
-        "Shorter side of an evaluation image before its centre is cut out; at least crop_px.",
+        benchmark.EVAL_RESIZE_PX, "Shorter side of an evaluation image before its centre is cut."
     )
     augment: Bool = default(True, "Train on random windows; false: on the centre.")
-    area: tuple[Fraction, Fraction] = default(
+    area: Range[Share] = default(
         benchmark.CROP_AREA, "Smallest and largest share of the image in a window."
     )
     aspect: Range[Positive] = default(
@@ -113,19 +109,13 @@ class Data(Section):
     flip: Bool = default(True, "Mirror half of the training images.")
     augmentation: Augmentation = default(Augmentation(), "Operations on the random window.")
     no_augment_from_epoch: Epoch | None = default(
-        None,
-        "From this epoch (counted from 1) on images as in evaluation: the centre, not mirrored, "
-        "in stored order; null: never.",
+        None, "From this epoch on images as in evaluation, in stored order; null: never."
     )
     last_batch: Literal["mix", "pad"] = default(
-        "mix",
-        "An epoch's last batch that is not full. mix: runs over into the next epoch; "
-        "pad: is filled with images of its own epoch, so that steps an epoch are whole.",
+        "mix", "If not full: mix: runs over into the next epoch; pad: is filled from its own."
     )
     shards: Literal["node"] | None = default(
-        None,
-        "node: every node reads one part of the set and shuffles within it, so that its disk "
-        "needs that part alone; with last_batch pad. null: every epoch shuffles the whole set.",
+        None, "node: every node reads and shuffles one part alone, with last_batch pad; null: all."
     )
     decoder: Literal["auto", "cpu", "gpu"] = default(
         "auto", "What decodes, resizes and normalises; auto: the device that trains."
@@ -140,8 +130,6 @@ class Data(Section):
 
     @model_validator(mode="after")
     def _check(self) -> Data:
-        if not 0 < self.area[0] <= self.area[1]:
-            raise ValueError(f"area: 0 < lowest <= highest expected, found {list(self.area)}")
         if self.eval_resize_px < self.crop_px:
             raise ValueError(
                 f"eval_resize_px: at least crop_px ({self.crop_px}) expected, "
@@ -165,9 +153,7 @@ class Model(Section):
     )
     norm: Literal["batch", "none"] = default("batch", "Batch norm, or none.")
     dtype: Literal["float32", "float16", "bfloat16"] = default(
-        "float32",
-        "Of layers and gradients. float16: on GPUs, with fp32 master weights; "
-        "bfloat16: on CPUs, weights stay float32.",
+        "float32", "Of layers and gradients; weights stay float32. float16: GPUs; bfloat16: CPUs."
     )
     layout: Literal["NCHW", "NHWC"] = default(
         "NCHW", "Order in memory in training; NHWC on GPUs alone. The function is the same."
@@ -179,9 +165,7 @@ class Model(Section):
         "capability 8.9; auto: own from 9.0 on.",
     )
     loss_scale: LossScale = default(
-        1.0,
-        "By which each image's loss is multiplied, so that float16 gradients do not "
-        "vanish; dynamic: found during the run.",
+        1.0, "Factor of the loss, for float16 gradients that vanish; dynamic: found in the run."
     )
     bn_momentum: Fraction = default(
         benchmark.BN_MOMENTUM, "Share of its old value in batch norm's running average."
@@ -205,21 +189,14 @@ class Batch(Section):
     """Images per optimizer step; the global batch is that of a rank times the active ranks."""
 
     per_rank: Count = default(32, "Images per step on one rank.")
-    active_ranks: Count | None = default(
-        None, "Ranks with a share of the batch; the others add zeros. null: all."
-    )
-    changes: tuple[BatchChange, ...] = default(
-        (), "Batch-size control: other batches from given, rising epochs on."
-    )
+    active_ranks: Count | None = default(None, "Ranks with a share of the batch; null: all.")
+    changes: tuple[BatchChange, ...] = default((), "Other batches, from rising epochs on.")
     follow: Literal["none", "lr", "momentum", "momentum_as_printed"] = default(
         "none",
-        "What keeps the noise scale lr N / (B (1 - momentum)) of the reference batch "
-        "when the batch changes: nothing, the learning rate (in proportion), or the momentum. "
-        "momentum_as_printed: Sony's printed formula, by which momentum falls as the batch grows.",
+        "What keeps the noise scale lr N / (B (1 - momentum)) when the batch changes. "
+        "momentum_as_printed: Sony's formula, by which momentum falls as the batch grows.",
     )
-    reference: Count | None = default(
-        None, "Global batch whose noise scale is kept; null: the first."
-    )
+    reference: Count | None = default(None, "Global batch of that scale; null: the first.")
 
     @model_validator(mode="after")
     def _check(self) -> Batch:
@@ -233,9 +210,7 @@ class Optimizer(Section):
     """The update rule (docs/recipes.md)."""
 
     variant: Annotated[str, OneOf(VARIANTS)] = default(
-        "nvidia",
-        "A published set of the keys below that are not given: sgd is momentum SGD, "
-        "akiba RMSprop handing over to SGD, the others are LARS.",
+        "nvidia", "A published rule: momentum SGD, akiba's RMSprop and then SGD, or LARS."
     )
     base_lr: Positive = default(
         10.5, "Learning rate after warm-up. It belongs to an optimizer and a global batch."
@@ -247,9 +222,7 @@ class Optimizer(Section):
     )
     eta: Positive | None = default(None, "LARS's trust coefficient; null: the variant's.")
     epsilon: NonNegative | None = default(
-        None,
-        "Added to the denominator of LARS's trust ratio (variant sony: only to one below it); "
-        "null: the variant's.",
+        None, "Added to the denominator of LARS's trust ratio; null: the variant's."
     )
 
     @property
@@ -276,14 +249,10 @@ class Schedule(Section):
     """The learning rate over the run: linear warm-up, then a shape."""
 
     shape: Shape = default("poly", meanings(SHAPES))
-    length: Length = default(
-        Duration(37, "epochs"), "The run ends here if it has not reached its target."
-    )
+    length: Length = default(Duration(37, "epochs"), "Of a run that does not reach its target.")
     warmup: Length = default(Duration(2, "epochs"), "Linear rise from warmup_start_lr to base_lr.")
     warmup_start_lr: NonNegative = default(0.0, "Learning rate one step before the first.")
-    decay: Length | None = default(
-        None, "Length of the fall from where decay_from says; null: to the end of the run."
-    )
+    decay: Length | None = default(None, "Length of the fall; null: to the end of the run.")
     decay_from: Literal["warmup_end", "run_start", "first_step_after_warmup"] = default(
         "warmup_end",
         "Where poly and cosine start to count; both begin after the warm-up. warmup_end: at its "
@@ -309,9 +278,7 @@ class Schedule(Section):
 class Comm(Section):
     """How gradients travel between ranks (docs/communication.md)."""
 
-    groups: Groups = default(
-        "equal_bytes(8)", "Gradients that are reduced together, last layers first."
-    )
+    groups: Groups = default("equal_bytes(8)", "Gradients that are reduced together.")
     algorithm: Algorithm = default("auto", "How they are summed; auto: the engine's own choice.")
     cycle_ms: Positive = default(1.0, "How often Horovod looks for ready gradients.")
     gradient_dtype: Literal["model", "float16"] = default(
@@ -332,8 +299,7 @@ class Eval(Section):
     """When and how accuracy is measured, and the accuracy that ends the run."""
 
     target: Annotated[float, Field(strict=True, gt=0, lt=1)] = default(
-        benchmark.TARGET_ACCURACY,
-        "Top-1 accuracy that ends the run as a success; one below the default needs division open.",
+        benchmark.TARGET_ACCURACY, "Top-1 accuracy that ends the run; a lower one: division open."
     )
     period: Epoch = default(benchmark.EVAL_PERIOD_EPOCHS, "Epochs from one evaluation to the next.")
     offset: Annotated[int, Field(strict=True, ge=0, lt=MOST_EPOCHS)] = default(
@@ -341,16 +307,8 @@ class Eval(Section):
     )
     batch_per_rank: Count = default(125, "Images per evaluation step on one rank.")
     bn_stats: Literal["local", "average", "batch"] = default(
-        "average",
-        "Batch norm's statistics in evaluation. local: each rank's running ones; "
-        "average: those averaged over the ranks; batch: of the last training batch.",
+        "average", "local: each rank's running ones; average: over ranks; batch: the last batch's."
     )
-
-    @model_validator(mode="after")
-    def _check(self) -> Eval:
-        if self.offset >= self.period:
-            raise ValueError(f"offset: below period ({self.period}) expected, found {self.offset}")
-        return self
 
 
 class Checkpoint(Section):
@@ -358,9 +316,7 @@ class Checkpoint(Section):
 
     enabled: Bool = default(True, "Write checkpoints.")
     every: Length = default(
-        Duration(10, "%"),
-        "Minimum training between two; written at the end of an epoch, and at log points "
-        "too where this is shorter than an epoch.",
+        Duration(10, "%"), "Least training between two; below an epoch: at log points too."
     )
     keep: Count = default(2, "Newest checkpoints that stay on disk.")
 
@@ -405,12 +361,8 @@ class Run(Section):
     division: Literal["open", "closed"] = default(
         "closed", "MLPerf's: closed holds to the rules, open leaves all choices."
     )
-    ruleset: Ruleset = default(
-        benchmark.RULESETS[-1], "MLPerf round whose rules and log format hold."
-    )
-    seed: Seed | None = default(
-        None, "Of weights, shuffle and augmentation; null: drawn for each run."
-    )
+    ruleset: Ruleset = default(benchmark.RULESETS[-1], "MLPerf round whose rules hold.")
+    seed: Seed | None = default(None, "Of all that is random; null: drawn for each run.")
     deterministic: Bool = default(
         False, "On a GPU too, kernels that give the same bits in every run; they are slower."
     )

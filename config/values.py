@@ -79,7 +79,7 @@ def _check_range(value: tuple[float, float]) -> tuple[float, float]:
 def _text(form: str, pattern: str, most: int = 400) -> Form:
     def read(value: Any) -> str | None:
         fits = isinstance(value, str) and len(value) <= most and value.isprintable()
-        return value if fits and re.fullmatch(pattern, value) else None
+        return value if fits and re.fullmatch(pattern, value, re.ASCII) else None
 
     return Form(form, read)
 
@@ -98,60 +98,24 @@ Positive = Annotated[float, Field(strict=True, ge=SMALLEST, le=LARGEST)]
 Seconds = Annotated[float, Field(strict=True, ge=SMALLEST, le=MOST_S)]
 BelowOne = Annotated[float, Field(strict=True, ge=0, lt=1)]
 Fraction = Annotated[float, Field(strict=True, ge=0, le=1)]
+Share = Annotated[float, Field(strict=True, gt=0, le=1)]
 Factor = Annotated[float, Field(strict=True, ge=0.01, le=100)]
 Exponent = Annotated[float, Field(strict=True, ge=SMALLEST, le=4)]
 """The power of the batch in a step's time: 1 where an image takes the same at any batch."""
 Bool = Annotated[bool, Field(strict=True)]
-Name = Annotated[
-    str,
-    _text(
-        "letters, digits, dots, dashes (the first a letter or digit)",
-        "[A-Za-z0-9][A-Za-z0-9._-]*",
-        most=100,
-    ),
-]
+Name = Annotated[str, _text("letters, digits, dots, dashes", "[A-Za-z0-9][A-Za-z0-9._-]*", 100)]
 Text = Annotated[str, _text("printable text on one line", ".+")]
-Word = Annotated[
-    str,
-    _text(
-        "one word of letters, digits and _ . , : = + @ / -",
-        "[A-Za-z0-9_][A-Za-z0-9_.,:=+@/-]*",
-        most=200,
-    ),
-]
+Word = Annotated[str, _text("a word of letters, digits, _.,:=+@/-", r"\w[\w.,:=+@/-]*", 200)]
 """A word of a scheduler's directive line, where no quoting is safe."""
-Setting = Annotated[
-    str,
-    _text("NAME=VALUE, NAME of letters, digits and underscores", "[A-Za-z_][A-Za-z0-9_]*=.*"),
-]
-Mount = Annotated[
-    str,
-    _text(
-        "/FOLDER or /FOLDER:/FOLDER-INSIDE or with :ro behind, without commas",
-        "/[^:,]*(:/[^:,]*(:(ro|rw))?)?",
-    ),
-]
-Walltime = Annotated[
-    str,
-    _text('HH:MM:SS, in quotes, such as "01:00:00"', "[0-9]{2,3}:[0-5][0-9]:[0-5][0-9]"),
-]
-Length = Annotated[
-    Duration,
-    Form('a duration with its unit, such as "36 epochs" or "540 steps"', _read_duration),
-    PlainSerializer(str),
-]
-Profiled = Annotated[
-    str,
-    Form(f"a number of steps or FIRST-LAST, at most {MOST_PROFILED:,} steps", _read_profiled),
-]
-LossScale = Annotated[
-    float | str,
-    Form(
-        "a number from 1e-15 to 1e15, dynamic, or dynamic(FIRST), FIRST from {:g} to {:.0f}, "
-        "such as dynamic(0.5)".format(*LOSS_SCALES),
-        _read_loss_scale,
-    ),
-]
+Setting = Annotated[str, _text("NAME=VALUE", r"[A-Za-z_]\w*=.*")]
+Mount = Annotated[str, _text("/FOLDER or /FOLDER:/INSIDE[:ro]", "/[^:,]*(:/[^:,]*(:(ro|rw))?)?")]
+Walltime = Annotated[str, _text('HH:MM:SS, in quotes, as "01:00:00"', r"\d{2,3}:[0-5]\d:[0-5]\d")]
+_DURATION = Form('a duration with its unit, such as "36 epochs" or "540 steps"', _read_duration)
+Length = Annotated[Duration, _DURATION, PlainSerializer(str)]
+_STEPS = f"a number of steps or FIRST-LAST, at most {MOST_PROFILED:,} steps"
+Profiled = Annotated[str, Form(_STEPS, _read_profiled)]
+_SCALE = "a number from 1e-15 to 1e15, dynamic, or dynamic(FIRST), FIRST from {:g} to {:.0f}"
+LossScale = Annotated[float | str, Form(_SCALE.format(*LOSS_SCALES), _read_loss_scale)]
 _Number = TypeVar("_Number", bound=float)
 Range = Annotated[tuple[_Number, _Number], AfterValidator(_check_range)]
 Ruleset = Annotated[str, Form(", ".join(benchmark.RULESETS), benchmark.ruleset_name)]

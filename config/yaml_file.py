@@ -18,7 +18,8 @@ from ruamel.yaml.composer import Composer, ComposerError
 from ruamel.yaml.error import YAMLError
 
 from .errors import UserError, failing_as, show
-from .leaves import Layer, Leaf, Origin
+from .layout import note_network
+from .leaves import Layer, Leaf, Origin, put
 from .names import PRESETS, find_config, find_system
 from .reading import read_file
 from .schema import PLACES
@@ -62,7 +63,7 @@ def read_layers(
         if entry.key == "base":
             layers += read_layers(found, chain, machine=machine)
         else:
-            layers += machine_layers(found, chain)
+            layers.append(machine_layer(found, chain))
     prefix = "system." if machine else ""
     own = []
     for entry in entries:
@@ -71,12 +72,14 @@ def read_layers(
     return [*layers, Layer(tuple(own))]
 
 
-def machine_layers(path: Path, chain: tuple[Path, ...] = ()) -> list[Layer]:
-    """The layers of a machine's file, which takes the place of the machine in the layers below."""
-    first, *more = [
-        layer._replace(of_machine=True) for layer in read_layers(path, chain, machine=True)
-    ]
-    return [first._replace(machine=True), *more]
+def machine_layer(path: Path, chain: tuple[Path, ...] = ()) -> Layer:
+    """The layer of a machine's file and its bases."""
+    leaves: dict[str, Leaf] = {}
+    for layer in read_layers(path, chain, machine=True):
+        for key, leaf in layer.leaves:
+            put(leaves, key, leaf)
+        note_network(leaves, layer)
+    return Layer(tuple(leaves.items()), is_machine=True)
 
 
 def parse_overrides(overrides: Iterable[str]) -> list[Layer]:
@@ -86,10 +89,7 @@ def parse_overrides(overrides: Iterable[str]) -> list[Layer]:
     machine: list[Layer] = []
     for key, value, _ in (entry for text in overrides for entry in _override(text)):
         if key in _MACHINE and isinstance(value, str):
-            try:
-                machine = machine_layers(find_system(value))
-            except UserError as error:
-                raise UserError(f"{_COMMAND_LINE}: {key}: {error}") from None
+            machine = [machine_layer(find_system(value))]
         else:
             own.append(_set(key, value, _COMMAND_LINE))
     return [*machine, Layer(tuple(own))]

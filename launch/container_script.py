@@ -53,11 +53,8 @@ def _commands(run: Run, dialect: Scheduler) -> Iterator[str]:
     """Arrays that start a command: `container`, `ranks`, `per_node`, `once` (in the container)."""
     job, system = run.system.job, run.system
     yield from _container(run)
-    inside, bind = '"${container[@]}"', ['"$home/scripts/bind.sh"']
-    if job.bind == "none":
-        bind = []
-    elif job.bind != "auto":
-        bind += ["--table", shlex.quote(job.bind)]
+    inside = '"${container[@]}"'
+    bind = [] if job.bind == "none" else ['"$home/scripts/bind.sh"']
     before: list[str] = []
     if dialect.launcher == "mpirun":
         before = ["--host", '"$hosts"'] if system.nodes > 1 else []

@@ -218,11 +218,7 @@ def describe_stop(by: str, seconds: int, walltime: str | None, stderr: str) -> s
 
 def bind(run: Run) -> list[str]:
     """What stands before a rank's command: it takes its cores, GPU and network card."""
-    wanted = run.system.job.bind
-    if wanted == "none":
-        return []
-    table = [] if wanted == "auto" else ["--table", wanted]
-    return [str(ROOT / "scripts/bind.sh"), *table]
+    return [] if run.system.job.bind == "none" else [str(ROOT / "scripts/bind.sh")]
 
 
 @contextmanager

@@ -1,17 +1,14 @@
 #!/usr/bin/env bash
 # Place one local rank on its GPU, NUMA node, cores and nearest HCA, then become COMMAND.
-#   bind.sh [--table NAME|/FILE] [--print] COMMAND [ARGUMENT ...]
+#   bind.sh [--print] COMMAND [ARGUMENT ...]
 # The rank comes from its launcher's variables, the topology from sysfs: PCI addresses in order are
 # the GPUs' numbers, a rank's cores are its share of the first threads of its NUMA node, the nearest
-# HCA shares the longest PCI path; ranks take equally near ones in turn. A table
-# (config/system/NAME.bind) overrides: lines "LOCAL_RANK NUMA_NODE CORES HCA", - for what is to be
-# found. Variables that are set stay.
+# HCA shares the longest PCI path; ranks take equally near ones in turn. Variables that are set stay.
 #   RN50_SYSFS   root of another sysfs (default /sys): the choice is printed, nothing is bound
 set -euo pipefail
 shopt -s nullglob
 
 sys=${RN50_SYSFS:-/sys}
-table=
 print=
 [[ $sys == /sys ]] || print=yes
 
@@ -34,17 +31,10 @@ content() { # content FILE DEFAULT: its first line into $line
   line=${line:-$2}
 }
 
-while [[ ${1:-} == --* ]]; do
-  case $1 in
-    --table)
-      table=${2:?--table: a name or a path expected}
-      shift
-      ;;
-    --print) print=yes ;;
-    *) fail "--table, --print or a command expected, found $1" ;;
-  esac
+if [[ ${1:-} == --print ]]; then
+  print=yes
   shift
-done
+fi
 (($#)) || [[ -n $print ]] || fail "a command expected, found none"
 
 # In the order of config/local_rank.py, which says why Slurm's come last.
@@ -56,17 +46,6 @@ rank=${rank:-0}
 size=${size:-1}
 [[ $rank =~ ^[0-9]+$ && $size =~ ^[0-9]+$ ]] || fail "numbers expected, found local rank $rank of $size"
 ((size > rank)) || size=$((rank + 1))
-
-declare -A node_in cores_in hca_in # the table's, by rank
-if [[ -n $table ]]; then
-  [[ $table == /* ]] || table=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd)/config/system/$table.bind
-  [[ -r $table ]] || fail "$table: a table of bindings expected, found none"
-  while read -r of node cores hca _; do
-    [[ $of =~ ^[0-9]+$ ]] || continue
-    [[ $node =~ ^([0-9]+|-)$ ]] || fail "$table: a NUMA node's number expected, found $node"
-    node_in[$of]=${node#-} cores_in[$of]=${cores#-} hca_in[$of]=${hca#-}
-  done <"$table"
-fi
 
 # cores_of LIST: of its cores the first threads that this process may use, one a line.
 allowed=0-65535
@@ -116,10 +95,10 @@ gpu_of() { # gpu_of RANK: its number into $gpu, within CUDA_VISIBLE_DEVICES wher
   local wanted=${visible[$1 % (${#visible[@]} + !${#visible[@]})]:-$gpu}
   if [[ $wanted =~ ^[0-9]+$ ]] && ((wanted < ${#gpus[@]})); then gpu=$wanted; fi
 }
-node_of() { # node_of RANK: the table's, its GPU's, or a share of all in blocks, into $node
+node_of() { # node_of RANK: its GPU's, or a share of all in blocks, into $node
   gpu_of "$1"
-  node=${node_in[$1]:-}
-  if [[ -z $node && $gpu != none && ${gpu_nodes[gpu]} != -1 ]]; then node=${gpu_nodes[gpu]}; fi
+  node=
+  if [[ $gpu != none && ${gpu_nodes[gpu]} != -1 ]]; then node=${gpu_nodes[gpu]}; fi
   if [[ -z $node ]] && ((${#nodes[@]})); then node=${nodes[$1 * ${#nodes[@]} / size]}; fi
 }
 
@@ -131,40 +110,34 @@ for ((other = 0; other < size; other++)); do
   if [[ $node == "$mine" ]]; then place=$((place + (other < rank))) sharers=$((sharers + 1)); fi
 done
 node_of "$rank"
-cores=${cores_in[$rank]:-}
-if [[ -z $cores ]]; then
-  mapfile -t own_cores < <(printf '%s' "${own[${node:-none}]:-}")
-  if ((${#own_cores[@]} >= sharers)); then
-    begin=$((place * ${#own_cores[@]} / sharers))
-    own_cores=("${own_cores[@]:begin:(place + 1) * ${#own_cores[@]} / sharers - begin}")
-  fi
-  cores=$(printf '%s\n' "${own_cores[@]}" | awk '
-    NF && $1 == high + 1 && NR > 1 { high = $1; next }
-    NF { if (NR > 1) printf "%s%s,", low, (high > low ? "-" high : ""); low = high = $1 }
-    END { if (NF) printf "%s%s", low, (high > low ? "-" high : "") }')
+mapfile -t own_cores < <(printf '%s' "${own[${node:-none}]:-}")
+if ((${#own_cores[@]} >= sharers)); then
+  begin=$((place * ${#own_cores[@]} / sharers))
+  own_cores=("${own_cores[@]:begin:(place + 1) * ${#own_cores[@]} / sharers - begin}")
 fi
+cores=$(printf '%s\n' "${own_cores[@]}" | awk '
+  NF && $1 == high + 1 && NR > 1 { high = $1; next }
+  NF { if (NR > 1) printf "%s%s,", low, (high > low ? "-" high : ""); low = high = $1 }
+  END { if (NF) printf "%s%s", low, (high > low ? "-" high : "") }')
 
 # Of the InfiniBand and RoCE adapters whose first port is up, or does not say, the nearest.
-hca=${hca_in[$rank]:-}
-reason=table
-if [[ -z $hca ]]; then
-  best=-1 nearest=()
-  path=$([[ $gpu == none ]] || printf '%s' "${gpus[gpu]}")
-  for device in "$sys"/class/infiniband/*; do
-    content "$device/ports/1/state" ACTIVE
-    [[ $line == *ACTIVE* ]] || continue
-    content "$device/device/numa_node" -1
-    near=$([[ $line == "$node" ]] && echo 1 || echo 0)
-    common=$(readlink -f -- "$device/device")/ # the longest folder above both
-    while [[ $path/ != "$common"* ]]; do common=${common%/*/}/; done
-    slashes=${common//[^\/]/}
-    near=$((near + 2 * ${#slashes}))
-    if ((near > best)); then best=$near nearest=(); fi
-    if ((near == best)); then nearest+=("${device##*/}"); fi
-  done
-  if ((${#nearest[@]})); then hca=${nearest[rank % ${#nearest[@]}]}; fi
-  reason="of ${#nearest[@]} nearest"
-fi
+hca=
+best=-1 nearest=()
+path=$([[ $gpu == none ]] || printf '%s' "${gpus[gpu]}")
+for device in "$sys"/class/infiniband/*; do
+  content "$device/ports/1/state" ACTIVE
+  [[ $line == *ACTIVE* ]] || continue
+  content "$device/device/numa_node" -1
+  near=$([[ $line == "$node" ]] && echo 1 || echo 0)
+  common=$(readlink -f -- "$device/device")/ # the longest folder above both
+  while [[ $path/ != "$common"* ]]; do common=${common%/*/}/; done
+  slashes=${common//[^\/]/}
+  near=$((near + 2 * ${#slashes}))
+  if ((near > best)); then best=$near nearest=(); fi
+  if ((near == best)); then nearest+=("${device##*/}"); fi
+done
+if ((${#nearest[@]})); then hca=${nearest[rank % ${#nearest[@]}]}; fi
+reason="of ${#nearest[@]} nearest"
 
 tool=none
 if [[ -n $cores ]]; then tool=$(basename -- "$(command -v numactl || command -v taskset || echo none)"); fi

@@ -45,7 +45,7 @@ def code_of(page: str) -> list[str]:
 
 
 def is_there(name: str) -> bool:
-    pattern = re.sub(r"<\w+>|\b[A-Z][A-Z_0-9]+\b", "*", name)  # config/system/NAME.bind
+    pattern = re.sub(r"<\w+>|\b[A-Z][A-Z_0-9]+\b", "*", name)  # config/NAME.yaml
     return any(fnmatch.fnmatch(known, pattern) for known in KNOWN)
 
 
@@ -73,7 +73,7 @@ def missing(page: str) -> list[str]:
     ("page", "names"),
     [
         ("`config/schema.py`, `launch/examples/*.sub` and `docs/`", []),
-        ("`config/system/NAME.bind`, `config/quick.yaml` in `train/<class>/x.JPEG`", []),
+        ("`config/system/NAME.yaml`, `config/quick.yaml` in `train/<class>/x.JPEG`", []),
         ("`config/nothing.py`", ["config/nothing.py"]),
         ("```bash\nrn50 log show ../shared/data/log.txt\n```\n", ["../shared/data/log.txt"]),
         ("as `nowhere.md` says; `job.sh`, `mine.yaml` are yours", ["nowhere.md"]),

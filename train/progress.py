@@ -36,7 +36,8 @@ class Progress:
     ) -> None:
         """One line at a log point."""
         epoch = self._plan.epoch_at(step)
-        left_s = self._plan.images_left(step) / images_per_s
+        left = self._plan.images_after(self._last_step) - self._plan.images_after(step)
+        left_s = left / images_per_s
         width = len(str(self._last_step))
         self.say(
             f"  epoch {epoch:5.2f}  step {step:{width}}/{self._last_step}  loss {loss:.4f}  "

@@ -72,27 +72,6 @@ def test_the_official_verdict_stands_beside_ours(tmp_path: Path) -> None:
     assert content["official"] == {"verdict": "PASS", "version": "4.1.68"}
 
 
-@pytest.mark.parametrize(
-    ("arguments", "words"), [([], "PATH"), (["x", "--bad"], "--bad"), (["--ruleset"], "--ruleset")]
-)
-def test_a_mistake_in_the_arguments_is_named(arguments: list[str], words: str) -> None:
-    done = invoke("log", "check", *arguments)
-    assert (done.exit_code, done.stdout) == (2, "")
-    assert words in done.stderr
-
-
-def test_options_may_stand_between_paths(tmp_path: Path) -> None:
-    one, other = log(tmp_path), log(tmp_path, name="result_1.txt")
-    done = invoke("log", "check", one, "--json", other, "--no-official")
-    assert [found["path"] for found in json.loads(done.stdout)] == [str(one), str(other)]
-
-
-def test_a_missing_file_is_one_line(tmp_path: Path) -> None:
-    done = invoke("log", "check", tmp_path / "nowhere.txt")
-    assert done.exit_code == 2
-    assert "cannot read: No such file" in done.stdout.splitlines()[0]
-
-
 def test_a_folder_is_a_submission(tmp_path: Path) -> None:
     done = invoke("log", "check", "--no-official", "--json", five(tmp_path))
     content = json.loads(done.stdout)

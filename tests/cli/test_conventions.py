@@ -14,7 +14,6 @@ from pathlib import Path
 import pytest
 
 from rn50 import __version__
-from rn50.compliance.ruleset import parse_ruleset
 from rn50.config.benchmark import RULESETS, ruleset_name
 from rn50.config.choices import LAUNCHERS as LAUNCHER_NAMES
 from rn50.config.choices import SCHEDULERS as SCHEDULER_NAMES
@@ -57,15 +56,6 @@ def test_choices_are_shown_and_refused_with_their_list(rn50) -> None:
 )
 def test_a_ruleset_as_people_write_it(written: object, name: str | None) -> None:
     assert ruleset_name(written) == name
-
-
-@pytest.mark.parametrize("written", ["4.0", "v4.0", "4.0.0", "'4.0'"])
-def test_the_key_and_the_option_mean_the_same(tmp_path: Path, written: str) -> None:
-    own = tmp_path / "own.yaml"
-    own.write_text(f"ruleset: {written}\n")
-    assert load(str(own)).run.ruleset == "4.0.0"
-    assert load("smoke", [f"ruleset={written}"]).to_dict()["ruleset"] == "4.0.0"
-    assert parse_ruleset(written.strip("'")) == "4.0.0"
 
 
 def test_an_unknown_ruleset_is_refused_with_the_list(rn50, root: Path, tmp_path: Path) -> None:

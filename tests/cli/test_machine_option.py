@@ -43,7 +43,7 @@ def test_a_name_that_is_none_is_one_line_everywhere(rn50, arguments: tuple[str, 
     done = rn50(*arguments, "--system", "dgxa100_8")
     assert (done.returncode, done.stdout) == (2, "")
     (line,) = done.stderr.splitlines()
-    assert line.startswith("rn50: error: ") and "system: a YAML file or a machine " in line
+    assert line.startswith("rn50: error: a YAML file or a machine ")
     assert line.endswith("found 'dgxa100_8'; did you mean \"dgxa100\"?")
 
 

@@ -89,18 +89,6 @@ def test_a_dash_has_the_standard_output_to_itself(rn50, command: list[str], tmp_
         assert "step = " in done.stderr
 
 
-def test_what_cannot_be_written_is_refused_before_the_work(rn50, tmp_path: Path) -> None:
-    """Not after minutes of measuring: the rank counts would be refused later than the path."""
-    for arguments in (
-        ("bench", "allreduce", "--ranks", "none", "--plot", str(tmp_path)),
-        ("bench", "scaling", "--ranks", "none", "--plot", str(tmp_path)),
-        ("data", "bench", "--system", "none", "--plot", str(tmp_path)),
-    ):
-        done = rn50(*arguments)
-        assert done.returncode == 2
-        assert done.stderr == f"rn50: error: {tmp_path}: a file expected, found a folder\n"
-
-
 @pytest.mark.parametrize("name", ["result_0.txt", "metrics.jsonl", "result.json"])
 def test_a_run_is_not_written_over_another(rn50, tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_text("evidence\n")

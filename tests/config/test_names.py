@@ -33,13 +33,6 @@ def load_text(text: str, *overrides: str) -> Loaded:
 # --- base --------------------------------------------------------------------------------------
 
 
-def test_a_base_may_be_absolute_or_above(folder: Path) -> None:
-    write("up/base.yaml", "name: mine\n")
-    for base in (folder / "up/base.yaml", "../base.yaml", "../../up/base.yaml"):
-        write("up/down/x.yaml", f"base: {base}\nseed: 1\n")
-        assert load("up/down/x.yaml").run.name == "mine"
-
-
 def test_a_file_beside_comes_before_the_preset_of_that_name(folder: Path) -> None:
     """As on the command line."""
     write("there/quick", "name: mine\n")
@@ -55,8 +48,6 @@ def test_a_file_beside_comes_before_the_preset_of_that_name(folder: Path) -> Non
 
 
 # --- machines ----------------------------------------------------------------------------------
-
-MINE = "name: mine\nnodes: 3\nranks_per_node: 5\n"
 
 
 @pytest.mark.parametrize("name", ["dgxa100", "DGX-A100", "selene"])
@@ -142,7 +133,7 @@ def test_a_machines_file_may_have_a_machine_as_its_base(folder: Path) -> None:
     [
         ("system: sumit", [], 'x.yaml:1: system: .*"summit"'),
         ("name: x\nsystem: {base: sumit}", [], 'x.yaml:2: system.base: .*"summit"'),
-        ("", ["system=sumit"], 'command line: system: .*"summit"'),
+        ("", ["system=sumit"], 'a YAML file or a machine .*"summit"'),
         ("system: x.yaml", [], "x.yaml:1: system: .*circle.* x.yaml -> x.yaml"),
         ("system: 3", [], "x.yaml:1: system: expected a section"),
     ],

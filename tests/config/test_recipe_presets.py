@@ -161,15 +161,6 @@ def test_only_sonys_presets_augment_further_with_nnabla_examples_values() -> Non
         assert set(ranges) == set(Augmentation.model_fields)
 
 
-@pytest.mark.parametrize("name", [name for name in RECIPES if name.startswith("sony_")])
-def test_sonys_common_ground(name: str) -> None:
-    run = load(name).run
-    assert run.optimizer.variant == ("you" if name == "sony_1024" else "sony")
-    assert run.comm.algorithm == ("torus_2d(48x72)" if "3456" in name else "torus_2d")
-    assert run.eval.bn_stats == "batch"
-    assert run.system.name == "ABCI"
-
-
 @pytest.mark.parametrize(
     ("name", "workers"),
     [

@@ -199,7 +199,10 @@ def remove(*keys: str) -> Callable[[dict[str, Any]], object]:
     [
         (remove("classes"), "classes: Field required"),
         (remove("splits", "val"), "splits.val: files rec, idx, npy expected"),
-        (lambda m: m.update(format="other-2"), "format: rn50-recordio-1 expected, found 'other-2'"),
+        (
+            lambda m: m.update(format="other-2"),
+            "format: Input should be 'rn50-recordio-1', found 'other-2'",
+        ),
     ],
 )
 def test_a_manifest_with_another_shape_names_the_key(

@@ -159,7 +159,7 @@ def test_another_part_than_a_node_reads_is_refused_at_the_start(
     [
         ('"chunks"', '"chunks_"', "chunks"),
         ('"chunks": [', '"chunks": [[9, 1], [8, 1], ', "chunks: checksums of train.rec expected"),
-        ('"format"', '"part": [3, 3], "format"', "part: a number below .* found part 3/3"),
+        ('"part": [\n  0,\n  1', '"part": [\n  3,\n  3', "part: a number below .* found part 3/3"),
     ],
 )
 def test_a_manifest_that_cannot_be_divided_is_refused(

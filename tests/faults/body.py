@@ -53,16 +53,6 @@ def remove_folder() -> None:
     shutil.rmtree(rest[rest.index("--out") + 1])
 
 
-def launch_again() -> None:
-    """Somebody goes on with this very run while it trains."""
-    out = rest[rest.index("--out") + 1]
-    command = [sys.executable, "-m", "rn50.cli.entry", "launch", "--resume", out]
-    foreign = ("OMPI_", "PMIX_", "PMI_", "MPI_", "HOROVOD_", "RN50_")
-    environment = {k: v for k, v in os.environ.items() if not k.startswith(foreign)}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    print(f"second launch: exit {done.returncode}, {done.stderr.strip()}", flush=True)
-
-
 def raise_error() -> None:
     raise ZeroDivisionError("the disk is on fire")
 
@@ -97,7 +87,6 @@ FAULTS: dict[str, Callable[[], Any]] = {
     "disk full": fill_disk,
     "disk nearly full": lambda: fill_disk(1 << 20),
     "folder removed": remove_folder,
-    "second launch": launch_again,
     "network cut": cut_network,
     "launcher killed": kill_launcher,
     "wall clock +1 h": lambda: set_wall_clock(3600.0),

@@ -28,8 +28,6 @@ from rn50.train import checkpoint_folder
 
 ROOT = Path(__file__).resolve().parents[2]
 LAUNCHERS = ("mpirun", "gloo")
-TWO_FIRST = "two first launches"
-_TWICE = '"$@" & first=$!; "$@"; code=$?; wait "$first"; exit $((code == $? ? code : 99))'
 PHASES = ("start-up", "first step", "mid-epoch", "evaluation", "checkpoint")
 SILENCE_S, STALL_S = 4.0, 6.0
 """Of the watchdog in these cases; the defaults are 10 and 300."""
@@ -133,12 +131,6 @@ def cases() -> Iterator[Case]:
     for launcher in LAUNCHERS:
         gone = r"the run's folder is gone, removed or renamed .*: rank 0 on"
         yield Case("folder removed", launcher, "mid-epoch", 0, gone)
-    second = r"second launch: exit 2, rn50: error: \S+: in use by process \d+ on .* since [^\n]*"
-    for launcher in LAUNCHERS:
-        yield Case("second launch", launcher, "mid-epoch", 1, second, math.inf, code=1)
-    drawn = r"datasets/smoke: waiting for process \d+ on .* which draws it"
-    four = ("watchdog.silence_s=60", "watchdog.stall_s=60")  # ranks at once
-    yield Case(TWO_FIRST, "gloo", "before", None, drawn, math.inf, code=1, more=four)
     few = r"ulimit -n: at least 64 open files a process expected, found 20: too many open files"
     yield Case("ulimit -n 20", "mpirun", "before", None, few, START_S, shell="ulimit -n 20")
     for launcher in LAUNCHERS:
@@ -178,9 +170,7 @@ def run_case(case: Case, data: Path, bound_s: float = DEATH_BOUND_S) -> Outcome:
     before = shared_memory()
     with place_for(case) as folder, tempfile.TemporaryDirectory() as scratch:
         mark = Path(scratch) / "mark"
-        settings = (*RUN, *case.more, f"system.results={folder / 'results'}")
-        if case.fault != TWO_FIRST:  # else the preset's own path, where none is yet
-            settings += (f"data.path={data}",)
+        settings = (*RUN, *case.more, f"system.results={folder / 'results'}", f"data.path={data}")
         command = [
             *(sys.executable, "-m", "tests.faults.job", case.launcher, case.fault, case.phase),
             *(case.rank, str(mark), *settings),
@@ -189,8 +179,6 @@ def run_case(case: Case, data: Path, bound_s: float = DEATH_BOUND_S) -> Outcome:
             command = ["bash", "-c", f'{case.shell} && exec "$@"', "-", *command]
             if case.needs_root:  # nobody else sees what it mounts
                 command = ["unshare", "-m", *command]
-        if case.fault == TWO_FIRST:
-            command = ["bash", "-c", _TWICE, "-", *command]
         if case.fault == "network cut":
             command = [str(ROOT / "tests/lab/netlab.sh"), "run", "2", "0", "0", "--", *command]
         environment = os.environ | {"PYTHONPATH": str(ROOT)}

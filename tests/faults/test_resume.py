@@ -212,19 +212,9 @@ def test_another_rank_count_goes_on_and_says_that_bits_differ(
     assert ours != theirs and abs(ours - theirs) < 0.2, "batch norm over 5 images, not 10"
 
 
-def test_another_config_is_refused(rn50: Any, small_data: Path, copied: Path) -> None:
-    folder = copied
-    log = (folder / "result_0.txt").read_bytes()
-    done = resume(rn50, folder, "optimizer.base_lr=0.06")
+def test_another_config_is_refused(rn50: Any, copied: Path) -> None:
+    log = (copied / "result_0.txt").read_bytes()
+    done = resume(rn50, copied, "optimizer.base_lr=0.06")
     assert done.returncode == 2
     assert "rn50: error: optimizer.base_lr: 0.05 expected" in done.stderr
-    assert (folder / "result_0.txt").read_bytes() == log
-    other = shutil.copytree(small_data, rn50.results / "other")
-    manifest = (other / "manifest.json").read_text()
-    (other / "manifest.json").write_text(re.sub('"sha256": "..', '"sha256": "00', manifest))
-    done = rn50("launch", "--resume", str(folder), f"data.path={other}")
-    assert done.returncode == 2
-    assert re.search(r"data\.path: the image set of manifest \w+ expected, .* found", done.stderr)
-    done = rn50("launch", "--resume", str(folder / "nothing"))
-    assert done.returncode == 2 and "the folder of a run expected" in done.stderr
-    assert "Traceback" not in done.stderr
+    assert (copied / "result_0.txt").read_bytes() == log

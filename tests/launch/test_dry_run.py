@@ -60,22 +60,11 @@ def test_the_command_starts_nothing_and_makes_nothing(rn50, tmp_path: Path) -> N
 
 
 @pytest.mark.slow
-def test_json_of_a_run_is_all_on_stdout(rn50, smoke_data: Path) -> None:
-    words = (f"data.path={smoke_data}", f"system.results={rn50.results}", "limits.epochs=1")
-    done = rn50("launch", "smoke", "--json", *words)
-    assert done.returncode == 1
-    result = json.loads(done.stdout)
-    assert result == json.loads((rn50.run_folder() / "result.json").read_text())
-    assert result["next"].endswith("limits.epochs=null")
-    assert "images/s" in done.stderr and "RESULT aborted" in done.stderr
-
-
-@pytest.mark.slow
 def test_a_run_that_diverges_is_not_restarted(rn50, smoke_data: Path) -> None:
     words = (f"data.path={smoke_data}", f"system.results={rn50.results}", "--max-restarts", "2")
     done = rn50("launch", "smoke", "--json", *words, "optimizer.base_lr=9.0e9")
     assert done.returncode == 2
-    assert json.loads(done.stdout)["status"] == "failed"
+    assert json.loads(done.stdout)["status"] == "failed"  # all else on stderr
     assert "training diverged" in done.stderr and not list(rn50.run_folder().glob("attempt_*"))
 
 

@@ -91,5 +91,5 @@ def test_a_folder_on_the_nodes_may_be_named_by_their_variable(
 
 def test_ranks_of_a_job_are_bound_as_the_machine_says(root: Path) -> None:
     script = str(root / "scripts/bind.sh")
-    for wanted, tokens in (("none", []), ("auto", [script]), ("abci", [script, "--table", "abci"])):
+    for wanted, tokens in (("none", []), ("auto", [script])):
         assert bind(load("smoke", [f"system.job.bind={wanted}"]).run) == tokens

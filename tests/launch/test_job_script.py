@@ -259,7 +259,6 @@ def nasty_run(text: str, scheduler: str, engine: str, staged: bool) -> Run:
                 "engine": engine,
                 "mounts": (f"/{text}",),
                 "stage": f"stage/{text}" if staged else None,
-                "bind": text,
                 "environment": (f"FREE={text}",),
             }
         )
@@ -308,11 +307,10 @@ def test_names_inject_nothing(
     assert not list(start.rglob("BAD*")), log
     calls = [call.split("\0") for call in (start / "seen").read_text().split("\1\0")]
     words = [word for call in calls for word in call]
-    # Unchanged, as one argument: the data folder, the image or what names it, the binding table.
+    # Unchanged, as one argument: the data folder, the image or what names it.
     assert (f"stage/{text}/rn50_data" if staged else text) in words
     assert text in words or f"--container-image={text}" in words
     assert [call[-2] for call in calls if "begin" in call] == [text]  # CONFIG; "" ends a call
-    assert any(text == word for call in calls if "--table" in call for word in call)
 
 
 @pytest.mark.slow

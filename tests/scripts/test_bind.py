@@ -55,9 +55,7 @@ def build(name: str, root: Path) -> Path:
     return root
 
 
-def choose(
-    root: Path, script: Path, size: int, *arguments: str, **environment: str
-) -> list[tuple[str, ...]]:
+def choose(root: Path, script: Path, size: int) -> list[tuple[str, ...]]:
     """(GPU, NUMA node, cores, HCA, how) of each local rank."""
     chosen = []
     for rank in range(size):
@@ -68,8 +66,8 @@ def choose(
             "OMPI_COMM_WORLD_LOCAL_SIZE": str(size),
         }
         done = subprocess.run(
-            [script, "--print", *arguments],
-            env=variables | environment,
+            [script, "--print"],
+            env=variables,
             capture_output=True,
             text=True,
             check=False,
@@ -87,14 +85,6 @@ def script(root: Path) -> Path:
     return root / "scripts/bind.sh"
 
 
-def test_dgx1(tmp_path: Path, script: Path) -> None:
-    """Each pair of GPUs shares a switch with one HCA."""
-    assert choose(build("dgx1", tmp_path), script, 8) == [
-        (str(n), str(n // 4), f"{5 * n}-{5 * n + 4}", f"mlx5_{n // 2}", "of 1 nearest")
-        for n in range(8)
-    ]
-
-
 def test_dgxa100(tmp_path: Path, script: Path) -> None:
     """GPUs 0 and 1 lie on NUMA node 3, not on the first; the storage's adapters stay free."""
     root = build("dgxa100", tmp_path)
@@ -107,41 +97,18 @@ def test_dgxa100(tmp_path: Path, script: Path) -> None:
     ]
 
 
-def test_abci_found_and_from_its_table(tmp_path: Path, script: Path) -> None:
-    """What is found on the machine is what Fujitsu's table says."""
-    root = build("abci", tmp_path)
-    found = choose(root, script, 4)
-    assert [choice[:4] for choice in found] == [
-        (str(n), str(n // 2), f"{10 * n}-{10 * n + 9}", f"mlx5_{n // 2}") for n in range(4)
+def test_abci(tmp_path: Path, script: Path) -> None:
+    """As Fujitsu bound in 2019."""
+    assert choose(build("abci", tmp_path), script, 4) == [
+        (str(n), str(n // 2), f"{10 * n}-{10 * n + 9}", f"mlx5_{n // 2}", "of 1 nearest")
+        for n in range(4)
     ]
-    table = choose(root, script, 4, "--table", "abci")
-    assert [choice[:4] for choice in table] == [choice[:4] for choice in found]
-    assert {choice[4] for choice in table} == {"table"}
 
 
 def test_a_port_that_is_down_is_passed_over(tmp_path: Path, script: Path) -> None:
     root = build("abci", tmp_path)
     (root / "class/infiniband/mlx5_1/ports/1/state").write_text("1: DOWN\n")
     assert {choice[3] for choice in choose(root, script, 4)} == {"mlx5_0"}
-
-
-def test_a_table_of_its_own_and_a_bad_one(tmp_path: Path, script: Path) -> None:
-    root = build("abci", tmp_path / "sys")
-    table = tmp_path / "my.bind"
-    table.write_text("# ranks\n0 1 5-6,9 mlx5_1\n")
-    found = choose(root, script, 2, "--table", str(table))
-    assert found[0] == ("0", "1", "5-6,9", "mlx5_1", "table")
-    assert found[1][:4] == ("1", "0", "0-19", "mlx5_0")  # alone on its node now
-    for name, word in (("nowhere", "a table of bindings expected"), ("", "a name or a path")):
-        done = subprocess.run(
-            [script, "--table", name, "true"], capture_output=True, text=True, check=False
-        )
-        assert done.returncode != 0 and word in done.stderr
-    table.write_text("0 x - -\n")
-    done = subprocess.run(
-        [script, "--table", table, "true"], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 2 and "a NUMA node's number expected, found x" in done.stderr
 
 
 def test_here_it_binds_and_becomes_the_command(script: Path) -> None:

@@ -79,7 +79,7 @@ fi
 container=(singularity exec --nv --bind "$start:$start" --bind "${data%/*}:${data%/*}" --pwd
   "$start" /apps/rn50.sif)
 ranks=(mpirun -np 2048 --oversubscribe --bind-to none --map-by ppr:4:node --host "$hosts"
-  "${exports[@]}" "${container[@]}" "$home/scripts/bind.sh" --table abci)
+  "${exports[@]}" "${container[@]}" "$home/scripts/bind.sh")
 per_node=(mpirun -np 512 --oversubscribe --bind-to none --map-by ppr:1:node --host "$hosts"
   "${exports[@]}")
 once=("${container[@]}")
