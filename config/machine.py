@@ -153,6 +153,7 @@ class Job(Section):
     stage: Text | None = default(
         None, "Folder on the nodes' own disks for a copy of the image set; may have $NAME."
     )
+    drop_caches: Bool = default(False, "Drop the nodes' caches before each run; needs sudo -n.")
     bind: Literal["auto", "none"] = default(
         "auto", "Which cores, GPU and network card a rank gets: scripts/bind.sh's choice, or any."
     )
