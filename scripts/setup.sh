@@ -242,6 +242,9 @@ install_beside_system() {
     /^[a-zA-Z0-9]/ { name = $1; sub(/==.*/, "", name); skip = name ~ kept }
     !skip' "$lock" >"$venv/requirements.txt"
   quietly "installing the other requirements" "${locked[@]}" -r "$venv/requirements.txt"
+  printf '#!%s\nfrom horovod.runner.launch import run_commandline\n\nrun_commandline()\n' \
+    "$venv/bin/python" >"$venv/bin/horovodrun"
+  chmod +x "$venv/bin/horovodrun"
   write_stamp "$stack_stamp"
 }
 install_stack() { # everything but rn50
