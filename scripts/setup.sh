@@ -242,8 +242,10 @@ install_beside_system() {
     /^[a-zA-Z0-9]/ { name = $1; sub(/==.*/, "", name); skip = name ~ kept }
     !skip' "$lock" >"$venv/requirements.txt"
   quietly "installing the other requirements" "${locked[@]}" -r "$venv/requirements.txt"
-  printf '#!%s\nfrom horovod.runner.launch import run_commandline\n\nrun_commandline()\n' \
-    "$venv/bin/python" >"$venv/bin/horovodrun"
+  {
+    printf '#!%s\nimport rn50\nfrom horovod.runner.launch import run_commandline\n' "$venv/bin/python"
+    printf '\nif __name__ == "__main__":\n    run_commandline()\n'
+  } >"$venv/bin/horovodrun"
   chmod +x "$venv/bin/horovodrun"
   write_stamp "$stack_stamp"
 }
