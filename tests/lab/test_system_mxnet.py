@@ -1,5 +1,5 @@
-"""`scripts/setup.sh --system-mxnet`: another Python, whose MXNet has another name and lies elsewhere,
-as if built from source; the same weights, bit for bit."""
+"""`scripts/setup.sh --system-mxnet`: another Python, whose MXNet has another name and place, as if
+built from source; the same weights, bit for bit."""
 
 from __future__ import annotations
 
