@@ -47,20 +47,21 @@ def _kinds_of_steps(trainer: Trainer, count: int) -> Callable[[str], dict[str, C
 
     The learning rate is 0: the weights stay.
     """
-    from mxnet import autograd, nd
+    from mxnet import nd
 
     from ..train.networks import trainable
     from ..train.optimizer import Updater
+    from ..train.own import updater_for
     from ..train.schedule import Settings
 
+    net, _, criterion, _ = trainer.model
     images, labels = (array.copy() for array in trainer.sources.train.next())
     still = Settings(0.0, 0.0, trainer.plan.global_batch_size)
 
     def step(updater: Updater, *, reduces: bool = True) -> None:
         """As train/loop.py has it."""
-        with autograd.record():
-            losses = trainer.model.loss(trainer.model.net(images), labels)
-        losses.backward()
+        losses = criterion.forward(net, images, labels, 1.0)
+        criterion.backward(losses, 1.0)
         if reduces:
             trainer.comm.reduce()
         updater.step(1, still)
@@ -70,10 +71,11 @@ def _kinds_of_steps(trainer: Trainer, count: int) -> Callable[[str], dict[str, C
         nd.waitall()  # one after the other, as steps need them
 
     def kinds_of(rule: str) -> dict[str, Callable[[], None]]:
-        parameters = trainable(trainer.model.net)
+        parameters = trainable(net)
         trainer.comm.plan_groups(rule, parameters, trainer.run.comm.gradient_dtype)
-        trainer.model.net.hybridize(static_alloc=True, static_shape=True)  # gradients have moved
-        updater = Updater(parameters, trainer.run.optimizer, ctx=trainer.ctx)
+        net.hybridize(static_alloc=True, static_shape=True)  # gradients have moved
+        comm = trainer.comm
+        updater = updater_for(comm.operators, parameters, trainer.run.optimizer, comm.buckets)
         step(updater)  # compiles; places in the response cache, memory of the new arrays
         kinds: dict[str, Callable[[], object]] = {
             "step": partial(step, updater),
