@@ -43,10 +43,11 @@ def time_sizes(out: Path, sizes_bytes: str, rounds: str) -> dict[str, list[float
 
     from ..train.comm import Communicator
     from ..train.connection import Connection
+    from ..train.operators import Operators
 
     run = load(str(out / "config.yaml")).run
     connection = Connection(run, Timeline(0), over_mpi=read_process_info().over_mpi)
-    comm = Communicator(mx.cpu(), connection)
+    comm = Communicator(Operators(mx.cpu()), connection)
     comm.start()
     seconds: dict[str, list[float]] = {}
     for size_bytes in map(int, sizes_bytes.split(",")):
