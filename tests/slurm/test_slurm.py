@@ -222,7 +222,7 @@ def begin_at_once(job: str) -> None:
 def test_a_requeued_job_goes_on_and_a_second_one_waits_its_turn(
     rn50, smoke_data: Path, uninterrupted: str
 ) -> None:
-    process, job, folder = one_node(rn50, smoke_data, "--requeue")
+    process, job, folder = one_node(rn50, smoke_data, "system.job.requeue=true")
     wait_for_checkpoint(folder)
     second = subprocess.run(
         ["sbatch", "--parsable", "job.sh"], cwd=folder, capture_output=True, text=True, check=True
@@ -252,7 +252,9 @@ def test_a_requeued_job_goes_on_and_a_second_one_waits_its_turn(
 def test_a_job_near_its_time_limit_goes_on_from_the_queue_and_then_in_a_new_job(
     rn50, lab: Path, smoke_data: Path, uninterrupted: str
 ) -> None:
-    process, job, folder = one_node(rn50, smoke_data, "--requeue", "watchdog.silence_s=120")
+    process, job, folder = one_node(
+        rn50, smoke_data, "system.job.requeue=true", "watchdog.silence_s=120"
+    )
     wait_for_checkpoint(folder)
     (rank,) = ranks_of(folder)
     rank.suspend()  # Slurm looks at its time limits every 30 s: they cost no processor time
