@@ -102,8 +102,8 @@ def test_a_local_job_that_is_killed_closes_its_log(rn50, smoke_data: Path) -> No
     result = json.loads((folder / "run_0/result.json").read_text())
     assert result["status"] == "aborted" and result["stopped"].startswith("asked to stop at step ")
     said = (folder / "job.log").read_text()
-    assert "rn50: error: stopped by SIGTERM after" in said
-    assert result["reason"].startswith("stopped by SIGTERM after")
+    assert "rn50: error: stopped by SIGTERM at step" in said
+    assert result["reason"].startswith("stopped by SIGTERM at step")
     assert result["next"] == f"rn50 launch --resume {folder}/run_0 data.path={smoke_data}"
     last = said.splitlines()[-1]
     assert last.startswith(f"{folder}/run_0; go on with: ") and last.endswith(result["next"][4:])
