@@ -52,24 +52,7 @@ def launch(
     resume: Annotated[
         str | None, typer.Option(help="Continue an interrupted run: its folder, or `latest`.")
     ] = None,
-    max_restarts: Annotated[
-        int | None,
-        typer.Option(
-            min=0,
-            help="Restarts from the last checkpoint after a failed rank; with "
-            "system.job.min_nodes=N on the nodes that are left.  "
-            "[default: system.job.max_restarts]",
-        ),
-    ] = None,
     runs: Runs = 1,
-    profile: Annotated[
-        str | None,
-        typer.Option(
-            help="Record every operation of these steps on all ranks, for "
-            "Perfetto: a number, or the first and last as 101-120.",
-            metavar="STEPS",
-        ),
-    ] = None,
     job: Annotated[
         Path | None,
         typer.Option(
@@ -102,16 +85,10 @@ def launch(
 
     Example: `rn50 launch quick --ranks 2 --launcher gloo seed=1`
 
-    Example: `rn50 launch quick --profile 20`
-
     Example: `rn50 launch dgxa100_8 --dry-run`
 
     Example: `rn50 launch --resume latest`
     """
-    if profile is not None:
-        overrides = [*(overrides or []), f"log.profile={profile}"]
-    if max_restarts is not None:
-        overrides = [*(overrides or []), f"system.job.max_restarts={max_restarts}"]
     if (runs > 1 or job is not None) and not dry_run:
         if resume is not None or as_json:
             raise UserError("--runs, --job: neither --resume nor --json expected beside them")

@@ -39,13 +39,6 @@ def submit(
     config: ConfigToResume = None,
     overrides: Overrides = None,
     scheduler: SchedulerName = None,
-    requeue: Annotated[
-        bool,
-        typer.Option(
-            "--requeue",
-            help="Stop in order before the time limit, go back into the queue and continue.",
-        ),
-    ] = False,
     resume: Annotated[
         str | None,
         typer.Option(help="Continue an interrupted job or run: its folder, or `latest`."),
@@ -77,14 +70,12 @@ def submit(
 
     Example: `rn50 submit abci_2048_open --scheduler sge --runs 5 --dry-run`
 
-    Example: `rn50 submit dgxa100_8 --requeue --dry-run`
+    Example: `rn50 submit dgxa100_8 system.job.requeue=true --dry-run`
 
     Example: `rn50 submit --resume latest --wait`
     """
     from ..launch import submit as jobs
 
-    if requeue:
-        overrides = [*(overrides or []), "system.job.requeue=true"]
     loaded, last, texts = _wanted(config, overrides, system, resume)
     name, runs = scheduler or last.scheduler or loaded.run.system.scheduler, runs or last.runs
     if dry_run:

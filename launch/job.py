@@ -12,7 +12,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -22,9 +21,8 @@ from ..config.atomic import write_file
 from ..config.errors import UserError, failing_as
 from ..config.load import Loaded, load
 from ..config.progress import Tracker
-from ..config.reading import read_ends, read_file
+from ..config.reading import read_file
 from ..config.schema import Run
-from ..data.lock import scheduler_job
 from ..train.gpu import read_gpus
 from .ending import Ending, Failed, Stopped, asked_by
 from .environment_record import installed_packages
@@ -44,21 +42,17 @@ DROP_CACHES = (
     "sync; echo 3 2>/dev/null >/proc/sys/vm/drop_caches || sudo -n sysctl -q vm.drop_caches=3",
 )
 _LONGEST_LOG_BYTES = 256 << 20
-_CANCELLED = re.compile(
-    r"\*\*\* (?:STEP|JOB) \S+ ON \S+ (?P<said>CANCELLED) AT \S+(?P<why>[^*]*)\*"
-)
 
 
 class Request(NamedTuple):
-    """The runs that a job is asked for."""
+    """The runs that a job is asked for. `requeue`: for a shell, puts the job back into its queue
+    once it was stopped by LIMIT_SIGNAL."""
 
     config: str
     overrides: tuple[str, ...]
     runs: int
     launcher: str | None
-    """None: what this machine has."""
     requeue: str | None = None
-    """For a shell: puts the job back into its queue once it was stopped by LIMIT_SIGNAL."""
 
 
 def run_all(job: OpenJob, request: Request, track: Tracker) -> None:
@@ -111,23 +105,14 @@ def _run_one(job: OpenJob, number: int, request: Request, run: Run, track: Track
     if run.system.job.drop_caches:
         run_once_per_node(run, pick_launcher(request.launcher), DROP_CACHES)
 
-    def stopped_by(stop: BaseException, out: Path) -> str:
-        walltime = run.system.job.walltime if scheduler_job() else None
-        seconds = round(time.monotonic() - job.start_s)
-        return describe_stop(asked_by(stop), seconds, walltime, read_ends(out / "stderr.log"))
-
     try:
-        result = launch(
-            todo.loaded,
-            track,
-            Options(
-                default_launcher=request.launcher,
-                out=out,
-                resume=out if todo.resumes else None,
-                program=(*bind(run), *RANK),
-                stopped_by=stopped_by,
-            ),
+        options = Options(
+            default_launcher=request.launcher,
+            out=out,
+            resume=out if todo.resumes else None,
+            program=(*bind(run), *RANK),
         )
+        result = launch(todo.loaded, track, options)
         keep_log(job, run, number)
         return 0 if is_good(result) else EXIT_MISSED
     except (Failed, Stopped) as error:
@@ -160,11 +145,9 @@ def next_run(out: Path, config: str, overrides: Sequence[str]) -> ToDo | None:
         return None
     result = read_result(out)
     known = str(result.get("reason") or result.get("stopped") or "")
-    restarts = os.environ.get("SLURM_RESTART_COUNT", "0")
-    requeued = f"; Slurm has requeued the job {restarts} x" if restarts != "0" else ""
     why = known or "left no result: killed, or its node failed"
     loaded = load_attempt(out, config, [o for o in overrides if not o.startswith("seed=")])
-    print(f"{out}: the start before: {why}{requeued}", flush=True)
+    print(f"{out}: the start before: {why}", flush=True)
     return ToDo(loaded, resumes=True)
 
 
@@ -201,16 +184,6 @@ def say_ending(out: Path, ending: Ending) -> None:
     log = out / "stderr.log"
     print(f"rn50: error: {ending.reason}; details: {log}", file=sys.stderr, flush=True)
     print(f"{out}{ending.what_next}", file=sys.stderr, flush=True)
-
-
-def describe_stop(by: str, seconds: int, walltime: str | None, stderr: str) -> str:
-    """The signal, when it came, and what Slurm said of it: nothing else is known. A cancelled job,
-    one that is preempted or requeued, a failed node, and the end of the time all arrive as the same
-    signal."""
-    of = f" of {walltime}" if walltime else ""
-    said = [" ".join(f"{m['said']}{m['why']}".split()).lower() for m in _CANCELLED.finditer(stderr)]
-    slurm = f" (Slurm: {said[-1]})" if said else ""
-    return f"{by} after {seconds} s{of}{slurm}"
 
 
 # --- beside the ranks: once on every node, through the same launcher ---

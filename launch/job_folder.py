@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -37,7 +36,6 @@ class OpenJob:
         self.folder = folder
         self.exit_code = EXIT_FAILED
         """Of the job; stays so where an error of ours ends it."""
-        self.start_s = time.monotonic()
         self.stop = ""
         """Why it was stopped; empty: it was not."""
         self.requeue = False

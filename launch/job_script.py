@@ -20,20 +20,19 @@ from .schedulers import SCHEDULERS, Scheduler, require_token
 
 
 class JobPaths(NamedTuple):
-    """Where things lie, on every node (in the container: inside it). None: as the script is run."""
+    """Where things lie, on every node (in the container: inside it). None: as the script is run.
+
+    `config`: CONFIG and overrides. `start`: absolute; relative paths of the config begin here.
+    `folder`: of the job, from `start` on or absolute. `home`: the checkout of this repository.
+    `python`: the interpreter of its virtual environment. `name`: of the script.
+    """
 
     config: tuple[str, ...]
-    """CONFIG and overrides, as `rn50 launch` takes them."""
     start: str | None = None
-    """Absolute: relative paths of the config begin here. None: where it was submitted."""
     folder: str | None = None
-    """Of the job: job.log, run_N/, results/, systems/; from `start` on or absolute. None: new."""
     home: str | None = None
-    """The checkout of this repository. None: `start`."""
     python: str | None = None
-    """The interpreter of its virtual environment. None: the checkout's."""
     name: str = "job.sh"
-    """Of the script, as it is submitted."""
 
 
 def job_script(run: Run, scheduler: str, paths: JobPaths, runs: int = 1) -> str:

@@ -1,7 +1,7 @@
 """The two steps in a container around the ranks of a run: `python -m rn50.launch.job_steps`.
 
     begin OUT DATA CONFIG [KEY=VALUE ...]   config, environment, data check, the machine's page
-    end OUT CODE SIGNAL SECONDS             checkers, report, RESULT line
+    end OUT CODE SIGNAL                     checkers, report, RESULT line
 
 For job scripts whose ranks run in a container (container_script.py); all others run `rn50 launch`,
 which does the same. `begin` on the folder of a run that was interrupted puts aside what the start
@@ -21,12 +21,11 @@ from pathlib import Path
 from ..config.atomic import write_file
 from ..config.errors import UserError
 from ..config.load import load
-from ..config.reading import read_ends
 from ..data.dataset import check_before_run
 from .ending import run_stopped
 from .engine_environment import engine_environment
 from .failure import explain_folder
-from .job import describe_machine, describe_stop, keep_log, next_run, say_ending, say_error
+from .job import describe_machine, keep_log, next_run, say_ending, say_error
 from .job_folder import EXIT_FAILED, EXIT_MISSED, OpenJob
 from .launchers import Job, family_here
 from .preflight import refusals, refuse
@@ -71,9 +70,9 @@ def begin(out: Path, config: str, overrides: Sequence[str]) -> int:
     return 0
 
 
-def end(out: Path, code: int, signal: str, seconds: int) -> int:
+def end(out: Path, code: int, signal: str) -> int:
     """Judge the run in `out`, whose launcher ended with `code`; returns the exit code. `signal`:
-    the name of the one that stopped the job; empty: none did. `seconds`: since the job started."""
+    the name of the one that stopped the job; empty: none did."""
     run = load(out / "config.yaml").run
     job, number = OpenJob(out.parent), int(out.name.partition("_")[2])
     with hold_run(out):
@@ -84,9 +83,7 @@ def end(out: Path, code: int, signal: str, seconds: int) -> int:
             return 0 if is_good(result) else EXIT_MISSED
         close_attempt(out)
         if signal:
-            text = read_ends(out / "stderr.log")
-            by = describe_stop(signal, seconds, run.system.job.walltime, text)
-            ending = run_stopped(by, out)
+            ending = run_stopped(signal, out)
             close_result(out, run, ending)
         else:
             ending = end_failed(run, out, explain_folder(out, code), Options())
@@ -101,8 +98,8 @@ def main(arguments: list[str]) -> int:
         match arguments:
             case ["begin", out, data, config, *overrides]:
                 return begin(Path(out), config, [*overrides, f"data.path={json.dumps(data)}"])
-            case ["end", out, code, signal, seconds]:
-                return end(Path(out), int(code), signal, int(seconds))
+            case ["end", out, code, signal]:
+                return end(Path(out), int(code), signal)
         raise UserError(f"begin or end and their arguments expected, found {arguments}")
     except (UserError, OSError) as error:
         return say_error(error, Path(arguments[1] if len(arguments) > 1 else ""))

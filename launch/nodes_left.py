@@ -12,7 +12,6 @@ from pathlib import Path
 
 from ..config.errors import UserError
 from ..config.load import Loaded, load
-from ..config.plan import build_plan
 from ..config.schema import Run
 from ..train.resume import keep_batches
 from .launchers import LAUNCHERS, Job, build_job
@@ -45,16 +44,10 @@ def on_nodes_left(loaded: Loaded, launcher: str, out: Path) -> tuple[Loaded, tup
             f"system.job.min_nodes: {least} expected, {of} ({', '.join(answering) or 'none'})"
         )
     print(f"{of}: going on with {', '.join(left)}", flush=True)
-    ranks = len(left) * run.system.ranks_per_node
-    overrides = [f"system.nodes={len(left)}", *keep_batches(run, ranks)]
+    batches = keep_batches(run, len(left) * run.system.ranks_per_node)
+    overrides = [f"system.nodes={len(left)}", *batches]
     fewer = load(out / "config.yaml", overrides)
     refuse(problems_with(fewer.run, launcher))
-    for segment in build_plan(fewer.run).segments:
-        print(
-            f"global batch {segment.global_batch_size} from epoch {segment.first_epoch} on: "
-            f"{segment.per_rank} images on each of {segment.active_ranks} of {ranks} ranks",
-            flush=True,
-        )
     return fewer, left
 
 

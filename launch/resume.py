@@ -36,12 +36,8 @@ from .failure import read_failures
 from .run_files import COPIED, give_back, reserve
 from .run_lock import check_free, driven_by_another, remove_rank_lock, wait_for_rank
 
-_KEPT = {LOG: INTERRUPTED_LOG} | {
-    name: name
-    for name in (
-        *(METRICS, "stderr.log", "result.json", "ranks.json", "timeline.json", "report.html"),
-    )
-}
+_FILES = (METRICS, "stderr.log", "result.json", "ranks.json", "timeline.json", "report.html")
+_KEPT = {LOG: INTERRUPTED_LOG, **{name: name for name in _FILES}}
 _ENDED = {"success": "reached its target", "aborted": "been trained to its last epoch"}
 """Statuses of runs that nothing stopped."""
 _MOST_BYTES = 256 << 20
@@ -98,11 +94,9 @@ def begin_attempt(out: Path, loaded: Loaded) -> Checkpoint | None:
 
     The caller holds the run (run_lock.hold_run). Returns the newest whole checkpoint whose log is
     there; where that is so of none, the newest whole one, and the log has a gap. None: there is no
-    checkpoint, the run begins anew.
-
-    Raises:
-        FolderInUse: a rank of the last attempt still writes there, or another driver took over.
-        UserError: what the last attempt left cannot be read or copied; nothing has been moved.
+    checkpoint, the run begins anew. Raises FolderInUse: a rank of the last attempt still writes
+    there, or another driver took over; UserError: what the last attempt left cannot be read or
+    copied; nothing has been moved.
     """
     if (other_driver := driven_by_another(out)) is not None:
         raise FolderInUse(out, other_driver)

@@ -6,7 +6,7 @@ import json
 import re
 import shlex
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -71,8 +71,7 @@ class Options(NamedTuple):
 
     `launcher`: asked for by name; the command to go on with names it too. `out`: the new run's
     folder. `resume`: that of an interrupted run to go on with. `recorded`: that of a run to compare
-    with. `program`: what one rank is started with. `stopped_by`: says what stopped the run in a
-    folder, given the KeyboardInterrupt.
+    with. `program`: what one rank is started with.
     """
 
     launcher: str | None = None
@@ -81,7 +80,6 @@ class Options(NamedTuple):
     resume: Path | None = None
     recorded: Path | None = None
     program: Sequence[str] = RANK
-    stopped_by: Callable[[BaseException, Path], str] = lambda stop, _: asked_by(stop)
 
 
 @dataclass(frozen=True)
@@ -148,8 +146,7 @@ def run_attempts(plan: LaunchPlan) -> None:
             restarts -= 1
     except KeyboardInterrupt as stop:
         close_attempt(out)
-        by = options.stopped_by(stop, out)
-        ending = run_stopped(by, out, options.launcher)
+        ending = run_stopped(asked_by(stop), out, options.launcher)
         with suppress(KeyboardInterrupt):  # a second one: the report is not worth a wait
             close_result(out, plan.run, ending)
         raise Stopped(ending) from None

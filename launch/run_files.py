@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -54,6 +55,17 @@ def reserve(out: Path) -> None:
 
 
 def give_back(out: Path) -> None:
-    """Make the room free."""
+    """Make the room free. A line that the full disk has cut short in a log to which this process
+    writes ends here, so that the reason of the failure stands on a line of its own."""
     with suppress(OSError):
         (out / _RESERVE).unlink(missing_ok=True)
+    for descriptor in (1, 2):
+        with suppress(OSError):
+            size_bytes = os.fstat(descriptor).st_size  # of a terminal or a pipe: 0
+            if not size_bytes:
+                continue
+            with Path(f"/proc/self/fd/{descriptor}").open("rb") as file:
+                file.seek(size_bytes - 1)
+                last = file.read(1)
+            if last != b"\n":
+                os.write(descriptor, b"\n")

@@ -56,32 +56,30 @@ def _limit_s(run: Run) -> tuple[int, int]:
 
 
 class Scheduler:
-    """Base of all schedulers."""
+    """Base of all schedulers.
+
+    `launcher`: a row of launchers.py. `mpirun`: the scheduler has none of its own, and the job
+    script names the hosts of the allocation; a container's MPI has it, else it stands for the
+    launcher of this machine's MPI. `command`: submits; the script's name follows, on stdin where
+    `from_stdin`. `state_command`: tells of a job whose id follows; `ended_pattern` matches what it
+    says of one that has ended (it says nothing: ended too). `requeue_command`: shell text with
+    which a job puts itself back into its queue. `job_id`, `submitted_from`: shell words, in the
+    job. The directives stand before system.job.account and system.job.queue.
+    """
 
     name: ClassVar[str]
     launcher: ClassVar[str] = "mpirun"
-    """A row of launchers.py. `mpirun`: the scheduler has no launcher of its own, and the job script
-    names the hosts of the allocation; a container's MPI has it, else `mpirun` stands for the
-    launcher of this machine's MPI."""
     command: ClassVar[tuple[str, ...]]
-    """Submits; the script's name follows, on stdin where `from_stdin`."""
     from_stdin: ClassVar[bool] = False
     id_pattern: ClassVar[str] = r"(\S+)"
     state_command: ClassVar[tuple[str, ...]] = ()
-    """Tells of a job whose id follows."""
     ended_pattern: ClassVar[str] = ""
-    """Matches what the state command says of a job that has ended (it says nothing: ended too)."""
     cancel_command: ClassVar[str] = ""
     requeue_command: ClassVar[str] = ""
-    """Shell text with which a job puts itself back into its queue; empty: it cannot."""
     job_id: ClassVar[str] = ""
-    """Shell word, in the job: its id."""
     submitted_from: ClassVar[str] = "$PWD"
-    """Shell word, in the job: the folder in which it was submitted."""
-
     account_directive: ClassVar[str] = ""
     queue_directive: ClassVar[str] = ""
-    """What stands before system.job.account and system.job.queue."""
 
     def directives(self, run: Run) -> Iterator[str]:
         """The lines at the top of the script."""

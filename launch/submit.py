@@ -43,7 +43,6 @@ class Submission(NamedTuple):
     folder: Path
     script: str
     command: list[str]
-    """Run in `folder`; the script is its stdin where the scheduler wants that."""
 
 
 class Last(NamedTuple):
@@ -89,15 +88,12 @@ def submit(
     """Submit from the job's folder; returns the job's id. `folder`: of an interrupted job or run
     that this one resumes, given `overrides`; None: a new one. Raises UserError: the
     scheduler's command is missing or refuses."""
-    if (
-        scheduler in SCHEDULERS
-        and shutil.which(program := SCHEDULERS[scheduler].command[0]) is None
-    ):
+    program = plan_submission(loaded, scheduler, runs, Path("-")).command[0]  # before a folder
+    if shutil.which(program) is None:
         raise UserError(
             f"--scheduler {scheduler}: its command {program} on the PATH expected, found none; "
             "--dry-run prints the script"
         )
-    plan_submission(loaded, scheduler, runs, Path("-"))  # refuses before a folder is made
     plan = plan_submission(loaded, scheduler, runs, folder or new_run_folder(loaded.run), overrides)
     if folder is None:
         write_file(plan.folder / "config.yaml", loaded.to_yaml())

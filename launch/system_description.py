@@ -25,7 +25,6 @@ _UNTOLD = (
     *("accelerator_interconnect_topology", "cooling", "hw_notes"),
 )
 """Keys that the page must have and neither a config nor Linux tells."""
-NOT_INSTALLED = "(not installed here)"
 AVAILABILITY = {
     "onprem": "Available on-premise",
     "cloud": "Available cloud",
@@ -65,21 +64,16 @@ def read_machine(root: Path = Path("/")) -> dict[str, str]:
 def describe_system(
     run: Run,
     machine: Mapping[str, str],
-    packages: Mapping[str, str | None],
+    packages: Mapping[str, str],
     gpus: Gpus | None,
 ) -> dict[str, str]:
     """The page, every key of it as text; the arguments after `run` are read on one of its nodes.
-
-    Args:
-        machine: of `read_machine`.
-        packages: of `installed_packages`; MXNet's comes first.
-        gpus: of `read_gpus`.
-    """
+    `packages`: of `installed_packages`; MXNet's comes first."""
     system = run.system
     count = system.ranks_per_node if system.device == "gpu" else 0
     name, _, memory = system.accelerator.partition(" GB")[0].rpartition(" ")
     (mxnet, version), *others = packages.items()
-    software = [f"{package} {number or NOT_INSTALLED}" for package, number in others]
+    software = [f"{package} {number}" for package, number in others]
     found = gpus.devices if gpus and count else ()
     if gpus and gpus.driver_release:
         software.append(f"NVIDIA driver {gpus.driver_release}")
@@ -97,7 +91,7 @@ def describe_system(
         ),
         "accelerator_memory_capacity": f"{memory} GB" if count and name and memory else UNKNOWN,
         "accelerator_interconnect": system.interconnect if count else UNKNOWN,
-        "framework": f"MXNet {version or NOT_INSTALLED} ({mxnet})",
+        "framework": f"MXNet {version} ({mxnet})",
         "other_software_stack": ", ".join(software),
         "sw_notes": f"{system.world_size} ranks, {system.scheduler}",
     }

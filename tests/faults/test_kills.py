@@ -17,11 +17,11 @@ pytestmark = pytest.mark.slow
 
 
 def test_a_killed_rank_costs_time_not_bits(rn50: Any, small_data: Path, tmp_path: Path) -> None:
-    """kill -9 in training, `--max-restarts 1`."""
+    """kill -9 in training, `system.job.max_restarts=1`."""
     words = ("launch", "smoke", "seed=1", *RUN, f"data.path={small_data}", "--launcher", "gloo")
     words += ("watchdog.silence_s=60", "watchdog.stall_s=300")
     rn50(*words, f"system.results={tmp_path}")
-    killed = rn50.start(*words, f"system.results={rn50.results}", "--max-restarts", "1")
+    killed = rn50.start(*words, f"system.results={rn50.results}", "system.job.max_restarts=1")
     wait_until(lambda: list(rn50.results.glob("*/*/checkpoint/step_*.ckpt")))
     rank_process(killed.pid, 1).kill()
     out, err = killed.communicate(timeout=300)

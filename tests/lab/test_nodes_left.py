@@ -29,7 +29,7 @@ def test_the_hosts_that_are_left_go_on(
     (tmp_path / "hosts").write_text("h1\nh2\nh3\n")
     monkeypatch.setenv("RN50_HOSTS", str(tmp_path / "hosts"))
     launch = [
-        *("launch", "smoke", "--launcher", "mpirun", "--max-restarts", "2", "seed=1"),
+        *("launch", "smoke", "--launcher", "mpirun", "system.job.max_restarts=2", "seed=1"),
         *("system.nodes=3", "system.ranks_per_node=1", "batch.per_rank=20", "division=open"),
         *("eval.target=0.3", "eval.period=4", "eval.offset=3", "log.every=5 steps"),
         *("checkpoint.every=20 steps", "system.job.min_nodes=2"),

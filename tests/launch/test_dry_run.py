@@ -61,7 +61,11 @@ def test_the_command_starts_nothing_and_makes_nothing(rn50, tmp_path: Path) -> N
 
 @pytest.mark.slow
 def test_a_run_that_diverges_is_not_restarted(rn50, smoke_data: Path) -> None:
-    words = (f"data.path={smoke_data}", f"system.results={rn50.results}", "--max-restarts", "2")
+    words = (
+        f"data.path={smoke_data}",
+        f"system.results={rn50.results}",
+        "system.job.max_restarts=2",
+    )
     done = rn50("launch", "smoke", "--json", *words, "optimizer.base_lr=9.0e9")
     assert done.returncode == 2
     assert json.loads(done.stdout)["status"] == "failed"  # all else on stderr

@@ -17,7 +17,6 @@ import psutil
 import pytest
 
 from rn50.launch import job_steps as steps
-from rn50.launch.job import describe_stop
 from rn50.launch.job_folder import EXIT_MISSED
 from rn50.launch.job_steps import EXIT_HAD_ENDED
 from rn50.logging.parse import read_events
@@ -185,20 +184,14 @@ def test_a_run_without_a_checkpoint_begins_again_with_its_own_seed(
     assert steps.main(arguments) == 0
     (out / "result_0.txt").write_text("the log of the start before\n")
     (out / "failure_1.json").write_text('{"rank": 1}')
-    os.environ["SLURM_RESTART_COUNT"] = "1"
-    try:
-        assert steps.main([word.replace("seed=7", "seed=8") for word in arguments]) == 0
-    finally:
-        del os.environ["SLURM_RESTART_COUNT"]
+    assert steps.main([word.replace("seed=7", "seed=8") for word in arguments]) == 0
     assert seed_of(out) == "7"
     assert not (out / "result_0.txt").exists() and not (out / steps.RESUME_FROM).exists()
     kept = out / "attempt_1"
     assert (kept / "interrupted_0.txt").read_text() == "the log of the start before\n"
     assert {path.name for path in kept.iterdir()} >= {"failure_1.json", "config.yaml"}
-    assert (
-        f"{out}: the start before: left no result: killed, or its node failed; "
-        "Slurm has requeued the job 1 x"
-    ) in capsys.readouterr().out
+    said = f"{out}: the start before: left no result: killed, or its node failed"
+    assert said in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -219,22 +212,3 @@ def test_a_run_that_has_ended_is_left_as_it_is(
     before = content(out)
     assert steps.main(arguments) == code
     assert (content(out) == before) == (code != 0)
-
-
-LIMIT = "slurmstepd: error: *** STEP 8.0 ON node1 CANCELLED AT 2026-11-22T10:51:11 {} ***\n"
-
-
-@pytest.mark.parametrize(
-    ("stderr", "walltime", "told"),
-    [
-        ("", None, "SIGTERM after 312 s"),
-        ("", "01:00:00", "SIGTERM after 312 s of 01:00:00"),
-        (
-            LIMIT.format("DUE TO TIME LIMIT"),
-            "00:05:00",
-            "SIGTERM after 312 s of 00:05:00 (Slurm: cancelled due to time limit)",
-        ),
-    ],
-)
-def test_of_a_stop_only_what_is_known_is_said(stderr: str, walltime: str | None, told: str) -> None:
-    assert describe_stop("SIGTERM", 312, walltime, stderr) == told

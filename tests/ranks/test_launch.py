@@ -46,7 +46,7 @@ def shape(events: list[Event]) -> list[tuple[str, object, dict[str, object]]]:
 @pytest.mark.parametrize("launcher", EVERY_LAUNCHER)
 def test_smoke_from_images_to_a_clean_log(rn50, smoke_data: Path, launcher: str) -> None:
     done = rn50(
-        *("launch", "smoke", "--launcher", launcher, "seed=1", "--profile", "5"),
+        *("launch", "smoke", "--launcher", launcher, "seed=1", "log.profile=5"),
         *(f"data.path={smoke_data}", f"system.results={rn50.results}"),
     )
     assert done.returncode == 0, done.stderr

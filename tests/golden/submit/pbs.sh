@@ -151,7 +151,7 @@ for ((n = 0; n < runs; n++)); do
   wait "$child" || code=$?
   if [[ -n $stopped ]]; then wait "$child" || code=$?; fi
   child='' end=0
-  "${steps[@]}" end "$out" "$code" "$stopped" "$SECONDS" || end=$?
+  "${steps[@]}" end "$out" "$code" "$stopped" || end=$?
   if [[ -n $stopped ]]; then exit 143; fi
   # 1: short of its target, the next one may start; above: a rank failed.
   if ((end > 1)); then exit "$end"; fi
