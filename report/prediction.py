@@ -26,7 +26,6 @@ from .charts import INK, Plot, draw_plot, finish, new_figure, save
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from ..scaling.failures import Outlook, Study
     from .run_folder import Subject
 
 
@@ -49,54 +48,6 @@ def summary_rows(answer: Prediction) -> list[tuple[str, str, str]]:
         ("epochs", f"{answer.epochs:g}", epochs),
         ("time to train", f"{answer.run.total_s:.1f} s", f"{low_s:.1f} to {high_s:.1f} s"),
     ]
-
-
-def study_rows(studies: Sequence[tuple[Study, Outlook]]) -> list[tuple[str, ...]]:
-    """Study, time between failures of a node and of the run, chance of none, expected time."""
-    return [
-        (
-            study.name,
-            f"{found.node_mtbf_h:,.0f} h",
-            f"{found.run_mtbf_h:.3g} h",
-            _percent(found.no_failure),
-            _with_failures(found),
-        )
-        for study, found in studies
-    ]
-
-
-def outlook_rows(found: Outlook) -> list[tuple[str, str]]:
-    """What failures do to a run, and what can be done about it."""
-    ours = f"{found.checkpoints} checkpoints, one every {found.every_epochs:.3g} epochs"
-    best = f"{found.best_checkpoints} checkpoints"
-    if found.best_checkpoints:
-        best += f", one every {found.best_every_epochs:.3g} epochs ({found.best_every_steps} steps)"
-    return [
-        ("time between failures of the run", f"{found.run_mtbf_h:.3g} h"),
-        ("the run ends without one", _percent(found.no_failure)),
-        ("time to train, expected", _with_failures(found)),
-        ("ours", ours if found.checkpoints else "no checkpoint"),
-        ("best", f"{best}: {found.best_expected_s:.2f} s"),
-        (
-            "a checkpoint",
-            f"stops training for {found.blocking_s * 1e3:.0f} ms, is on disk {found.write_s:.2f} s "
-            "later",
-        ),
-        (
-            "a failure",
-            f"{found.restart_s:.1f} s until it trains again + {found.redone_s:.1f} s done again",
-        ),
-    ]
-
-
-def _percent(share: float) -> str:
-    """As many digits as keep it apart from 100 %."""
-    return f"{share:.{2 if share < 0.9995 else 4}%}"
-
-
-def _with_failures(found: Outlook) -> str:
-    more = found.expected_s / found.undisturbed_s - 1
-    return f"{found.expected_s:.2f} s ({more:+.2%})" if more < 1e6 else "does not end"
 
 
 def share_rows(parts: Mapping[str, float], unit: str) -> list[tuple[str, str, str]]:
