@@ -1,6 +1,8 @@
 # rn50 in a container; docs/containers.md has the commands.
 #   --target cpu (default)   CPU ranks over MPI or Gloo
 #   --target gpu             GPU ranks over NCCL, CUDA 11.8 from pip; not run on a GPU
+#   --target system          with the MXNet and Horovod of BASE_IMAGE, such as
+#                            nvcr.io/nvidia/mxnet:24.06-py3; never run in it
 # Any Debian or Ubuntu with Python 3.10 to 3.13 will do as BASE_IMAGE. Versions are pinned in
 # requirements*.txt and scripts/setup*.sh alone; apt's are those of the dated base.
 ARG BASE_IMAGE=debian:bookworm-20250520-slim
@@ -74,6 +76,25 @@ COPY --from=gpu-build /app ./
 ARG COMMIT=
 ENV RN50_COMMIT=${COMMIT}
 LABEL org.opencontainers.image.revision=${COMMIT}
+USER 1000
+ENTRYPOINT ["/opt/rn50/run_and_time.sh"]
+
+# --- system: on an image that has MXNet and Horovod for its GPUs already -------------------------
+FROM ${BASE_IMAGE} AS system
+WORKDIR /opt/rn50
+COPY . .
+RUN scripts/setup.sh --system-mxnet \
+    && install -d -m 1777 /data /results \
+    && rm -rf datasets results \
+    && ln -s /data datasets \
+    && ln -s /results results
+ENV PATH=/opt/rn50/.venv/bin:$PATH \
+    HOME=/tmp \
+    MPLCONFIGDIR=/tmp/matplotlib
+ARG COMMIT=
+ENV RN50_COMMIT=${COMMIT}
+LABEL org.opencontainers.image.revision=${COMMIT}
+VOLUME ["/data", "/results"]
 USER 1000
 ENTRYPOINT ["/opt/rn50/run_and_time.sh"]
 

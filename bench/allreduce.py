@@ -14,10 +14,11 @@ import numpy as np
 
 from ..config.errors import UserError
 from ..config.load import Loaded, load
-from ..launch.launchers import LAUNCHERS, build_job
-from ..report.charts import error_bars, finish, new_panels, save
+from ..launch.launchers import build_job
+from ..logging.timeline import Timeline
 from ..scaling.cost import allreduce as cost_of
 from ..scaling.topology import EAGER_BYTES, Link, flat
+from ..train.process_info import read_process_info
 from .harness import (
     Job,
     Outcome,
@@ -28,41 +29,50 @@ from .harness import (
     parse_counts,
     ranks_text,
     repeated,
+    scaled,
     spread,
 )
 from .jobs import measure_on_ranks
 
-LAYERS = ("mpi", "horovod")
 
+def time_sizes(out: Path, sizes_bytes: str, rounds: str) -> dict[str, list[float]]:
+    """Seconds of an allreduce of each size on one rank, by the trainer's communicator: those of the
+    slowest. The first of each size is checked and not timed."""
+    import horovod.mxnet as hvd
+    import mxnet as mx
 
-def time_sizes(out: Path, layer: str, sizes_bytes: str, rounds: str) -> dict[str, list[float]]:
-    """Seconds of an allreduce of each size on one rank: those of the slowest.
-
-    The first of each size is checked and not timed.
-    """
-    from .reducers import Horovod, Mpi
+    from ..train.comm import Communicator
+    from ..train.connection import Connection
+    from ..train.operators import Operators
 
     run = load(str(out / "config.yaml")).run
-    ranks: Any = Mpi(run.comm.algorithm) if layer == "mpi" else Horovod(run)
+    connection = Connection(run, Timeline(0), over_mpi=read_process_info().over_mpi)
+    comm = Communicator(Operators(mx.cpu()), connection)
+    comm.start()
     seconds: dict[str, list[float]] = {}
     for size_bytes in map(int, sizes_bytes.split(",")):
-        length = -(-size_bytes // 4 // ranks.columns) * ranks.columns
-        flat_array = ranks.array(length)
-        flat_array[:] = ranks.rank + 1
-        add = ranks.prepare(flat_array)
+        columns = max(1, len(connection.columns))
+        array = mx.nd.zeros(-(-size_bytes // 4 // columns) * columns)
+
+        def add(array: Any = array) -> None:
+            comm.sum_(array, f"sum{array.size}", 0)
+            array.wait_to_read()
+
+        array[:] = comm.rank + 1
         add()
-        right = ranks.size * (ranks.size + 1) / 2
-        found = flat_array if layer == "mpi" else flat_array.asnumpy()
-        if not np.all(found == right):
+        right = comm.world_size * (comm.world_size + 1) / 2
+        if not np.all((found := array.asnumpy()) == right):
             raise RuntimeError(f"{run.comm.algorithm}: sum {right} expected, found {found[:4]}")
-        flat_array[:] = 0
+        array[:] = 0
         repeats = repeats_per_sample(size_bytes)
         contenders = {str(size_bytes): repeated(add, repeats)}
         turns = range(1, int(rounds) + 1)
-        seconds |= alternate(contenders, turns, barrier=ranks.barrier, pieces=repeats)
+        seconds |= alternate(contenders, turns, barrier=comm.barrier, pieces=repeats)
     # Ranks leave a barrier one after the other; the first of them sees the whole sum.
-    seconds = {size: ranks.slowest(times) for size, times in seconds.items()}
-    ranks.stop()
+    for size, times in seconds.items():
+        slowest = hvd.allreduce(mx.nd.array(times), op=hvd.Max, name="slowest")
+        seconds[size] = slowest.asnumpy().tolist()
+    comm.stop()
     return seconds
 
 
@@ -75,12 +85,7 @@ def repeats_per_sample(size_bytes: int) -> int:
     return max(1, min(10, 1_000_000 // size_bytes))
 
 
-@bench(
-    "allreduce",
-    rank=time_sizes,
-    config="smoke",
-    plot="Write time against size, with the model, as SVG",
-)
+@bench("allreduce", rank=time_sizes, config="smoke")
 def allreduce(
     job: Job,
     *,
@@ -89,31 +94,21 @@ def allreduce(
     algorithms: Annotated[
         str, option("As in `comm.algorithm`, grids too: `torus_2d(4x2)`.")
     ] = "ring,recursive_doubling,recursive_halving_doubling,torus_2d",
-    layers: Annotated[
-        str, option("`mpi`: the algorithm alone; `horovod`: as training calls it.")
-    ] = "mpi,horovod",
     rounds: Annotated[int, option("Measurements of each size in a pass.", min=1)] = 5,
     passes: Annotated[int, option("Passes over all algorithms in turn.", min=1)] = 2,
 ) -> Outcome:
     """Allreduce over size x algorithm x ranks: time, bandwidth and steps against the cost model.
 
-    The model's latency and bandwidth come from two of the measured rings. Under
-    `tests/lab/netlab.sh run` the ranks are on emulated hosts.
+    As training calls it, with Horovod's negotiation. The model's latency and bandwidth come from
+    two of the measured rings. Under `tests/lab/netlab.sh run` the ranks are on emulated hosts.
 
     Example: `rn50 bench allreduce --ranks 2,4 --sizes 4k,1M,25M --plot allreduce.svg`
     """
-    wanted = layers.split(",")
-    if not set(wanted) <= set(LAYERS):
-        raise UserError(f"--layers: mpi or horovod or both expected, found {layers}")
     names = re.findall(r"[^,(]+(?:\([^)]*\))?", algorithms)
-    asked = [
-        Case(layer, algorithm, count)
-        for count, layer, algorithm in product(parse_counts("--ranks", ranks), wanted, names)
-    ]
+    asked = [Case(name, count) for count, name in product(parse_counts("--ranks", ranks), names)]
     cases, refused = plan_allreduces(job.load, job.launcher, asked)
     measured = _measure(job, cases, parse_sizes(sizes), rounds, passes)
-    alone = [one for one in measured if one.case.layer == "mpi"]
-    link = fit_link(one.point for one in alone or measured)
+    link = fit_link(one.point for one in measured)
     rows = allreduce_rows(measured, link)
     return Outcome(
         rows=rows,
@@ -121,10 +116,10 @@ def allreduce(
             "link": link and link._asdict(),
             "not_possible": [case._asdict() | {"reason": why} for case, why in refused.items()],
         },
-        header=(*("layer", "ranks", "bytes", "algorithm", "steps", "n"), *_COLUMNS),
+        measurements={"ms": {one.label: scaled(one.seconds, 1e3) for one in measured}},
+        header=(*("ranks", "bytes", "algorithm", "steps", "n"), *_COLUMNS),
         table=allreduce_table(rows),
         notes=[*refusal_lines(refused), *([_link_line(link)] if link else [])],
-        draw=lambda path: plot_allreduce(measured, link, path),
     )
 
 
@@ -144,7 +139,6 @@ def parse_sizes(text: str) -> list[int]:
 class Case(NamedTuple):
     """One job of `bench allreduce`."""
 
-    layer: str
     algorithm: str
     ranks: int
 
@@ -157,6 +151,11 @@ class Measured(NamedTuple):
     seconds: list[float]
 
     @property
+    def label(self) -> str:
+        """Of a plot."""
+        return f"{self.case.algorithm}, {ranks_text(self.case.ranks)}, {self.n_bytes:,} bytes"
+
+    @property
     def point(self) -> Timed:
         """Its median, for the model, in which `auto` is the ring: the engines' own choice."""
         algorithm = self.case.algorithm.replace("auto", "ring")
@@ -166,39 +165,25 @@ class Measured(NamedTuple):
 def plan_allreduces(
     load: Callable[..., Loaded], launcher: str, asked: Iterable[Case]
 ) -> tuple[dict[Case, Loaded], dict[Case, str]]:
-    """The cases to measure with their configs, and why the others cannot be measured.
-
-    Not possible is an algorithm that the backend does not offer, a grid that the ranks do not form,
-    one rank alone, and MPI alone under a launcher that starts no MPI ranks.
-
-    Raises:
-        UserError: an algorithm that does not exist, or no case is possible.
-    """
+    """The cases to measure with their configs, and why the others cannot be measured: an algorithm
+    that the backend does not offer, a grid that the ranks do not form, one rank alone. Raises
+    UserError: an algorithm that does not exist, or no case is possible."""
     possible: dict[Case, Loaded] = {}
     refused: dict[Case, str] = {}
     for case in asked:
         loaded = load(f"comm.algorithm={case.algorithm}", ranks=case.ranks)
-        if reason := _why_not(loaded, launcher, case):
-            refused[case] = reason
+        try:
+            build_job(loaded.run, launcher, ())
+        except UserError as error:
+            refused[case] = str(error)
         else:
             possible[case] = loaded
+        if case.ranks < 2:
+            refused[case] = "two ranks or more expected: one has nothing to send"
+            possible.pop(case, None)
     if not possible:
         raise UserError(f"bench allreduce: nothing to measure: {next(iter(refused.values()))}")
     return possible, refused
-
-
-def _why_not(loaded: Loaded, launcher: str, case: Case) -> str | None:
-    if case.layer == "mpi" and LAUNCHERS[launcher].controller != "mpi":
-        return f"the layer mpi needs a launcher of MPI, found {launcher}"
-    if case.ranks < 2:
-        return "two ranks or more expected: one has nothing to send"
-    try:
-        build_job(loaded.run, launcher, ())
-    except UserError as error:
-        if not str(error).startswith("comm.algorithm: "):
-            raise
-        return str(error).removeprefix("comm.algorithm: ")
-    return None
 
 
 def _measure(
@@ -208,7 +193,7 @@ def _measure(
     seconds: dict[tuple[Case, int], list[float]] = {}
     sizes = ",".join(map(str, sizes_bytes))
     for case in in_turn(list(cases), passes, job.track("measuring allreduces")):
-        found = measure_on_ranks(cases[case], job.launcher, "allreduce", case.layer, sizes, rounds)
+        found = measure_on_ranks(cases[case], job.launcher, "allreduce", sizes, rounds)
         for size, times in found.items():
             seconds.setdefault((case, int(size)), []).extend(times)
     return [Measured(*key, times) for key, times in seconds.items()]
@@ -296,47 +281,22 @@ _COLUMNS = {
 
 
 def allreduce_table(rows: Iterable[Mapping[str, Any]]) -> list[tuple[str, ...]]:
-    """Rows for people, by layer, ranks and size."""
+    """Rows for people, by ranks and size."""
     return [
         (
-            *(str(row[key]) for key in ("layer", "ranks", "bytes", "algorithm", "steps", "n")),
+            *(str(row[key]) for key in ("ranks", "bytes", "algorithm", "steps", "n")),
             *(
                 "-" if row[key] is None else text.format(row[key] * factor)
                 for key, text, factor in _COLUMNS.values()
             ),
         )
-        for row in sorted(rows, key=lambda row: (row["layer"], row["ranks"], row["bytes"]))
+        for row in sorted(rows, key=lambda row: (row["ranks"], row["bytes"]))
     ]
 
 
 def refusal_lines(refused: Mapping[Case, str]) -> list[str]:
     """Why what is not possible is not, a line each."""
     return [
-        f"not possible: {case.algorithm} on {ranks_text(case.ranks)} ({case.layer}): {reason}"
+        f"not possible: {case.algorithm} on {ranks_text(case.ranks)}: {reason}"
         for case, reason in refused.items()
     ]
-
-
-def plot_allreduce(measured: Sequence[Measured], link: Link | None, path: Path) -> None:
-    """Time against size, one panel for each layer and rank count; the model as dashed lines."""
-    panels = sorted({(one.case.ranks, one.case.layer) for one in measured})
-    cases = dict.fromkeys(one.case for one in measured)
-    colours = {name: f"C{i}" for i, name in enumerate(dict.fromkeys(c.algorithm for c in cases))}
-    figure, axes = new_panels(len(panels), 4.4)
-    for axis, (ranks, layer) in zip(axes, panels, strict=True):
-        for case in (case for case in cases if (case.ranks, case.layer) == (ranks, layer)):
-            mine = sorted((one for one in measured if one.case == case), key=lambda o: o.n_bytes)
-            sizes, colour = [one.n_bytes for one in mine], colours[case.algorithm]
-            middle, bars = error_bars([spread(one.seconds) for one in mine])
-            axis.errorbar(
-                *(sizes, middle, bars), color=colour, marker="o", ms=3, lw=1.2, capsize=2,
-                label=case.algorithm,
-            )  # fmt: skip
-            if link:
-                model = [predict_s(one.point, link) for one in mine]
-                axis.plot(sizes, model, color=colour, ls="--", lw=0.8)
-        axis.set(xscale="log", yscale="log", xlabel="bytes", title=f"{ranks} ranks, {layer}")
-        finish(axis, legend=axis is axes[0])
-        axis.sharey(axes[0])
-    axes[0].set_ylabel("seconds (median, min, max); dashed: model")
-    save(figure, path)

@@ -10,12 +10,10 @@ from __future__ import annotations
 import statistics
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..config.load import Loaded
 from ..config.schema import Run
-from ..report.charts import error_bars, finish, new_panels, save
 from ..train.capabilities import check_supported
 from .harness import Job, Outcome, in_turn, machine, spread
 from .jobs import measure_on_ranks
@@ -170,7 +168,6 @@ def curves_outcome(curves: Mapping[str, Sequence[Row]], run: Run, timing: Timing
         header=("curve", "ranks", "batch", "global", "images/s", "min", "max", "n", *_MEDIANS),
         table=[(label, *_cells(row)) for label, rows in curves.items() for row in rows],
         notes=[f"* more ranks than the {machine()['cores']} cores: they share them"] * shared,
-        draw=lambda path: plot_curves(curves, path),
     )
 
 
@@ -187,23 +184,3 @@ def _cells(row: Row) -> tuple[str, ...]:
 
 def _shares_cores(row: Row) -> bool:
     return row["ranks_with_own_cores"] < row["ranks"]
-
-
-def plot_curves(curves: Mapping[str, Sequence[Row]], path: Path) -> None:
-    """Throughput against ranks, a panel for each curve, with the efficiency against cores; dashed:
-    that of the fewest ranks, for each rank that can have its own cores."""
-    figure, panels = new_panels(len(curves))
-    for axes, (label, rows) in zip(panels, curves.items(), strict=True):
-        ranks = [row["ranks"] for row in rows]
-        medians, bars = error_bars([row["images_per_s"] for row in rows])
-        drawn = axes.errorbar(ranks, medians, bars, marker="o", ms=4, capsize=3)
-        own = [row["ranks_with_own_cores"] for row in rows]
-        ideal = [medians[0] * count / own[0] for count in own]
-        axes.plot(ranks, ideal, "--", color=drawn.lines[0].get_color(), lw=1, alpha=0.6)
-        for row, rate in list(zip(rows, medians, strict=True))[1:]:
-            text = f"{row['efficiency_cores']['median']:.0%}"
-            axes.annotate(text, (row["ranks"], rate), (4, -12), textcoords="offset points")
-        axes.set(title=label, xlabel="ranks", ylim=(0, None), xticks=ranks)
-        finish(axes, legend=False)
-    panels[0].set_ylabel("images/s (median, min, max)")
-    save(figure, path)

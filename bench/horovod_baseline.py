@@ -51,7 +51,7 @@ def _example(trainer: Trainer, steps: int) -> Callable[[], None]:
         *(run.model, run.data.classes),
         crop_px=run.data.crop_px,
         seed=stream_seeds(run.seed or 0)["weights"],
-        ctx=trainer.ctx,
+        operators=trainer.comm.operators,
     )
     cross_entropy = mx.gluon.loss.SoftmaxCrossEntropyLoss()
     metric = mx.metric.CompositeEvalMetric(

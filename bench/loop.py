@@ -30,18 +30,17 @@ def time_loops(out: Path, rounds: str, steps: str) -> dict[str, list[float]]:
 
 def _bare_steps(trainer: Trainer, count: int) -> Callable[[], None]:
     """Forward, backward, grouped allreduce, fused update on one batch: nothing else."""
-    from mxnet import autograd
-
+    net, _, criterion, updater = trainer.model
     images, labels = (array.copy() for array in trainer.sources.train.next())
     numbers = itertools.count(1)
 
     def run() -> None:
         for step in itertools.islice(numbers, count):
-            with autograd.record():
-                losses = trainer.model.loss(trainer.model.net(images), labels)
-            losses.backward(trainer.model.updater.scaler.head_gradients(step, losses))
+            scale = updater.scaler.value_at(step)
+            losses = criterion.forward(net, images, labels, scale)
+            criterion.backward(losses, scale)
             trainer.comm.reduce()
-            trainer.model.updater.step(step, trainer.steps.settings_at(1))
+            updater.step(step, trainer.steps.settings_at(1))
 
     return run
 

@@ -100,11 +100,14 @@ def _contenders() -> tuple[dict[str, Callable[[], None]], int]:
     from mxnet import gluon, nd
 
     from ..config.schema import Optimizer
+    from ..train.operators import Operators
     from ..train.optimizer import Updater
     from ..train.schedule import Settings
 
     nets = [_parameters() for _ in range(3)]
-    ours = Updater(nets[0], Optimizer(variant="nvidia", weight_decay=DECAY), ctx=mx.cpu())
+    ours = Updater(
+        nets[0], Optimizer(variant="nvidia", weight_decay=DECAY), operators=Operators(mx.cpu())
+    )
     now = Settings(LR, 0.9, BATCH)
     stock = gluon.Trainer(
         {p.name: p for p in nets[1]},
@@ -130,8 +133,9 @@ def _parameters() -> list[Any]:
 
     from ..config.schema import Model
     from ..train.networks import build_networks, trainable
+    from ..train.operators import Operators
 
-    net, _, _ = build_networks(Model(), 1000, crop_px=224, seed=1, ctx=mx.cpu())
+    net, _, _ = build_networks(Model(), 1000, crop_px=224, seed=1, operators=Operators(mx.cpu()))
     parameters = trainable(net)
     for p in parameters:
         p.grad()[:] = nd.random.normal(scale=1.0, shape=p.shape)

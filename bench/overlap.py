@@ -1,17 +1,15 @@
-"""`rn50 bench overlap`: what of communication backward hides, and whether that can be told.
+"""`rn50 bench overlap`: what of communication backward hides.
 
 A step, its computing alone and its communication alone are timed in turn; exposed is the step less
 its computing, hidden is 1 - exposed / communication. Where communication is a few per cent of
-computing, exposed is a small difference of two large times: such figures are marked.
+computing, exposed is a small difference of two large times: least and most show it.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from statistics import fmean, median
 from typing import TYPE_CHECKING, Annotated, Any
 
 from ..config.errors import UserError
@@ -22,15 +20,6 @@ from .jobs import load_ready, measure_on_ranks
 
 if TYPE_CHECKING:
     from ..train.trainer import Trainer
-
-MOST_UNCERTAIN = 0.25
-"""Half width of the 90 % interval of a hidden part up to which it counts: a half can then be kept
-apart from nothing and from all of it."""
-MARK = "?"
-"""Stands in a table for a part that is not resolvable."""
-_T_95 = (6.31, 2.92, 2.35, 2.13, 2.02, 1.94, 1.89, 1.86, 1.83, 1.81)
-"""Student's t that 95 % lie below, for 1 to 10 degrees of freedom; for more that of ten, which is
-on the safe side of 1.64."""
 
 
 def time_kinds(out: Path, rules: str, rounds: str, steps: str) -> dict[str, dict[str, list[float]]]:
@@ -58,20 +47,21 @@ def _kinds_of_steps(trainer: Trainer, count: int) -> Callable[[str], dict[str, C
 
     The learning rate is 0: the weights stay.
     """
-    from mxnet import autograd, nd
+    from mxnet import nd
 
     from ..train.networks import trainable
     from ..train.optimizer import Updater
+    from ..train.own import updater_for
     from ..train.schedule import Settings
 
+    net, _, criterion, _ = trainer.model
     images, labels = (array.copy() for array in trainer.sources.train.next())
     still = Settings(0.0, 0.0, trainer.plan.global_batch_size)
 
     def step(updater: Updater, *, reduces: bool = True) -> None:
         """As train/loop.py has it."""
-        with autograd.record():
-            losses = trainer.model.loss(trainer.model.net(images), labels)
-        losses.backward()
+        losses = criterion.forward(net, images, labels, 1.0)
+        criterion.backward(losses, 1.0)
         if reduces:
             trainer.comm.reduce()
         updater.step(1, still)
@@ -81,10 +71,11 @@ def _kinds_of_steps(trainer: Trainer, count: int) -> Callable[[str], dict[str, C
         nd.waitall()  # one after the other, as steps need them
 
     def kinds_of(rule: str) -> dict[str, Callable[[], None]]:
-        parameters = trainable(trainer.model.net)
+        parameters = trainable(net)
         trainer.comm.plan_groups(rule, parameters, trainer.run.comm.gradient_dtype)
-        trainer.model.net.hybridize(static_alloc=True, static_shape=True)  # gradients have moved
-        updater = Updater(parameters, trainer.run.optimizer, ctx=trainer.ctx)
+        net.hybridize(static_alloc=True, static_shape=True)  # gradients have moved
+        comm = trainer.comm
+        updater = updater_for(comm.operators, parameters, trainer.run.optimizer, comm.buckets)
         step(updater)  # compiles; places in the response cache, memory of the new arrays
         kinds: dict[str, Callable[[], object]] = {
             "step": partial(step, updater),
@@ -126,7 +117,6 @@ def overlap(
         figures={
             "ranks": ranks,
             "batch per rank": loaded.run.batch.per_rank,
-            "most uncertain hidden part that counts": MOST_UNCERTAIN,
         },
         measurements={
             "ms a step": {
@@ -135,14 +125,9 @@ def overlap(
                 for kind in ("step", "computing", "communication")
             }
         },
-        ratios={
-            f"{row['groups']}: hidden part of communication": row["hidden"]
-            for row in rows
-            if row["resolvable"]
-        },
+        ratios={f"{row['groups']}: hidden part of communication": row["hidden"] for row in rows},
         header=OVERLAP_HEADER,
         table=overlap_table(rows),
-        notes=unresolved_notes(rows),
     )
 
 
@@ -161,89 +146,44 @@ def parse_groupings(text: str) -> list[str]:
 
 
 def overlap_rows(seconds: Mapping[str, Mapping[str, Sequence[float]]]) -> list[dict[str, Any]]:
-    """One row a grouping, its times in seconds.
-
-    `hidden_uncertainty` is half the width of the 90 % interval of the mean hidden part, from the
-    spread of exposed from round to round, pooled over all groupings, over communication.
-
-    Args:
-        seconds: grouping -> `step`, `computing`, `communication` -> a value for each round.
-    """
-    exposed = {
-        rule: [s - c for s, c in zip(kinds["step"], kinds["computing"], strict=True)]
-        for rule, kinds in seconds.items()
-    }
+    """One row a grouping, its times in seconds. `seconds`: grouping -> `step`, `computing`,
+    `communication` -> a value for each round."""
     rows = []
     for rule, kinds in seconds.items():
         communication = kinds["communication"]
-        error_s = half_width(list(exposed.values()))
-        uncertainty = None if error_s is None else error_s / median(communication)
+        exposed = [s - c for s, c in zip(kinds["step"], kinds["computing"], strict=True)]
         rows.append(
             {
                 "groups": rule,
                 "step_s": spread(kinds["step"]),
                 "computing_s": spread(kinds["computing"]),
                 "communication_s": spread(communication),
-                "exposed_s": spread(exposed[rule]),
+                "exposed_s": spread(exposed),
                 "hidden": ratio_spread(
-                    [m - e for e, m in zip(exposed[rule], communication, strict=True)],
+                    [m - e for e, m in zip(exposed, communication, strict=True)],
                     communication,
                 ),
-                "hidden_uncertainty": uncertainty,
-                "resolvable": uncertainty is not None and uncertainty <= MOST_UNCERTAIN,
                 "communication_per_computing": ratio_spread(communication, kinds["computing"]),
             }
         )
     return rows
 
 
-def half_width(groups: Sequence[Sequence[float]]) -> float | None:
-    """Half the width of the 90 % interval of the mean of one of the `groups`: t s / sqrt(n).
-
-    Args:
-        groups: n repeated measurements each, whose standard deviation around each group's own mean
-            is s; in the unit of the result.
-
-    Returns:
-        None where nothing was repeated: one measurement shows no spread.
-    """
-    freedom = sum(len(group) - 1 for group in groups)
-    if not freedom:
-        return None
-    squares = math.fsum((value - fmean(group)) ** 2 for group in groups for value in group)
-    t = _T_95[min(freedom, len(_T_95)) - 1]
-    return t * math.sqrt(squares / freedom / len(groups[0]))
-
-
-def unresolved_notes(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """What the mark means and what would resolve it; nothing where nothing is marked."""
-    marked = [row["groups"] for row in rows if not row["resolvable"]]
-    if not marked:
-        return []
-    return [
-        f"{MARK}: not resolvable: {'; '.join(marked)}: +-{MOST_UNCERTAIN:g} expected (half of the "
-        "90 % interval): more --rounds (two at least) or --steps or a slower network "
-        "(tests/lab/netlab.sh) would resolve it"
-    ]
-
-
 _KINDS = ("step", "computing", "communication", "exposed")
 OVERLAP_HEADER = (
     *("groups", *(f"{kind} ms" for kind in _KINDS), "comm/comp"),
-    *("hidden", "min", "max", "+-", "n"),
+    *("hidden", "min", "max", "n"),
 )
 
 
 def overlap_table(rows: Sequence[Mapping[str, Any]]) -> list[tuple[str, ...]]:
-    """Milliseconds a step (medians), then the hidden part, marked where it is not resolvable."""
+    """Milliseconds a step (medians), then the hidden part."""
     return [
         (
             row["groups"],
             *(f"{row[f'{kind}_s']['median'] * 1e3:.1f}" for kind in _KINDS),
             f"{row['communication_per_computing']['median']:.3f}",
-            f"{row['hidden']['median']:.2f}" if row["resolvable"] else MARK,
-            *(f"{row['hidden'][key]:.2f}" for key in ("min", "max")),
-            "-" if row["hidden_uncertainty"] is None else f"{row['hidden_uncertainty']:.2f}",
+            *(f"{row['hidden'][key]:.2f}" for key in ("median", "min", "max")),
             str(row["hidden"]["n"]),
         )
         for row in rows

@@ -54,7 +54,6 @@ def time_on_images(out: Path, rounds: str, steps: str) -> list[float]:
     "scaling",
     rank=time_on_images,
     config="cpu_small",
-    plot="Write throughput against ranks as SVG",
 )
 def scaling(
     job: Job,

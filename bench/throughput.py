@@ -65,7 +65,6 @@ def time_on_random(out: Path, rounds: str, steps: str) -> list[float]:
     "throughput",
     rank=time_on_random,
     config="quick",
-    plot="Draw throughput against ranks as SVG",
 )
 def throughput(
     job: Job,

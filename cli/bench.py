@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import inspect
-import shlex
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -18,8 +17,7 @@ from typer.core import TyperGroup
 
 from ..bench import NAMES, module_name
 from ..config.finding import clock_time
-from ..config.progress import Advance
-from ..launch.ending import START_AGAIN, Ending, Stopped, asked_by
+from ..config.progress import Tracker
 from .console import (
     TYPER_OPTIONS,
     Config,
@@ -35,43 +33,6 @@ from .console import (
     print_table,
     split_config,
 )
-
-
-class Measuring:
-    """Progress of a benchmark; a signal that stops it ends it with a line on what it was at."""
-
-    def __enter__(self) -> Measuring:
-        self._begun_s = time.monotonic()
-        self._doing = ""
-        self._tracking = Tracking()
-        self._track = self._tracking.__enter__()
-        return self
-
-    def __call__(self, name: str) -> Advance:
-        """The progress callback of a named part."""
-        advance, self._doing = self._track(name), name
-
-        def noted(done: int, total: int, detail: str = "", begun: float = 0.0) -> None:
-            self._doing = f"{name}, {done} of {total}" if done < total else ""
-            advance(done, total, detail, begun)
-
-        return noted
-
-    def __exit__(self, kind: object, error: object, trace: object) -> None:
-        self._tracking.__exit__(kind, error, trace)
-        self._seconds = time.monotonic() - self._begun_s
-        if isinstance(error, KeyboardInterrupt):
-            again, doing = shlex.join(["rn50", *sys.argv[1:]]), self._doing or "starting"
-            reason = f"stopped by {asked_by(error)} while {doing}; no result is kept"
-            raise Stopped(Ending(reason, "", START_AGAIN, again)) from None
-
-    def print_end(self, plot: Path | None, *, as_json: bool) -> None:
-        """The last line: where the results are."""
-        stream = sys.stderr if as_json else sys.stdout
-        kept = "the JSON above" if as_json else "above (--json keeps all of them)"
-        drawn = f"; plot: {plot}" if plot is not None else ""
-        ending = Ending(f"measured in {clock_time(self._seconds)}; results: {kept}{drawn}")
-        print(ending.line, file=stream, flush=True)
 
 
 class Benchmarks(TyperGroup):
@@ -109,13 +70,13 @@ def command_of(benchmark: Any) -> Callable[..., None]:
 
     def command(**given: Any) -> None:
         plot, as_json = given.pop("plot"), given.pop("as_json")
-        make_job = _job_maker(benchmark, given)
-        with Measuring() as track:
+        make_job, begun_s = _job_maker(benchmark, given), time.monotonic()
+        with Tracking() as track:
             job = make_job(track)
             outcome = benchmark.run(job, **given)
         if job.launcher:
             outcome = replace(outcome, machine={"launcher": job.launcher, **outcome.machine})
-        print_outcome(track, outcome, as_json, plot)
+        print_outcome(outcome, begun_s, as_json, plot)
 
     parameters = list(_parameters(benchmark))
     command.__name__, command.__doc__ = benchmark.run.__name__, benchmark.run.__doc__
@@ -124,7 +85,7 @@ def command_of(benchmark: Any) -> Callable[..., None]:
     return command
 
 
-def _job_maker(benchmark: Any, given: dict[str, Any]) -> Callable[[Measuring], Any]:
+def _job_maker(benchmark: Any, given: dict[str, Any]) -> Callable[[Tracker], Any]:
     """Takes the options that say where and with which config out of `given`."""
     from ..bench.harness import Job
 
@@ -167,7 +128,7 @@ def _parameters(benchmark: Any) -> Iterator[inspect.Parameter]:
 # --- what is printed ------------------------------------------------------------------------------
 
 
-def print_outcome(track: Measuring, outcome: Any, as_json: bool, plot: Path | None) -> None:
+def print_outcome(outcome: Any, begun_s: float, as_json: bool, plot: Path | None) -> None:
     """The table or the figures, the plot, and the last line."""
     if as_json:
         print_json(outcome.to_json())
@@ -184,7 +145,9 @@ def print_outcome(track: Measuring, outcome: Any, as_json: bool, plot: Path | No
         from ..report.charts import draw_measurements, save
 
         save(draw_measurements(outcome.measurements, outcome.ratios), plot)
-    track.print_end(plot, as_json=as_json)
+    drawn = f"; plot: {plot}" if plot is not None else ""
+    stream = sys.stderr if as_json else sys.stdout
+    print(f"measured in {clock_time(time.monotonic() - begun_s)}{drawn}", file=stream, flush=True)
 
 
 def print_figures(ratios: dict[str, Any], figures: dict[str, Any]) -> None:

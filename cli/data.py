@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from ..config.errors import UserError
-from .bench import Measuring, print_outcome
+from .bench import print_outcome
 from .console import (
     EXIT_BAD,
     TYPER_OPTIONS,
@@ -284,9 +285,10 @@ def data_bench(
     name, more = split_config(config, overrides)
     loaded = load_named(name, [*(LIKE_IMAGENET if like_imagenet else ()), *more], DATA)
     described = load_system(system) if system else None
-    with Measuring() as track:
+    begun_s = time.monotonic()
+    with Tracking() as track:
         sizes = SIZES_PX if described is not None else ()
         outcome = bench_input(loaded, passes=passes, images=images, track=track, sizes_px=sizes)
     if described is not None:
         outcome = with_roofline(outcome, described, largest_batch(described))
-    print_outcome(track, outcome, as_json, plot)
+    print_outcome(outcome, begun_s, as_json, plot)

@@ -136,14 +136,13 @@ def launch(
     from ..launch.verdict import is_good
 
     refuse(problems_with(wanted.loaded.run, pick_launcher(launcher)))
-    again = None if wanted.resume else shlex.join(["rn50", *sys.argv[1:]])
     aside = contextlib.redirect_stdout(sys.stderr) if as_json else contextlib.nullcontext()
     try:
         with aside, Tracking() as track:
             result = run_launch(
                 wanted.loaded,
                 track,
-                Options(launcher, recorded=wanted.recorded, resume=wanted.resume, again=again),
+                Options(launcher, recorded=wanted.recorded, resume=wanted.resume),
             )
     except (Failed, Stopped) as error:
         result = read_object(Path(error.ending.folder) / "result.json")

@@ -1,4 +1,4 @@
-"""`rn50 sweep`: a hyper-parameter search over the launchers and schedulers of every other run."""
+"""`rn50 sweep`: a hyper-parameter search."""
 
 from __future__ import annotations
 

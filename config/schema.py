@@ -157,6 +157,12 @@ class Model(Section):
     layout: Literal["NCHW", "NHWC"] = default(
         "NCHW", "Order in memory in training; NHWC on GPUs alone. The function is the same."
     )
+    kernels: Literal["auto", "own", "mxnet"] = default(
+        "auto",
+        "Who computes beside cuDNN on a GPU. own: the kernels of this program, compiled for the "
+        "GPU that is there (ResNet alone); mxnet: those of MXNet's wheel, which end at compute "
+        "capability 8.9; auto: own from 9.0 on.",
+    )
     loss_scale: LossScale = default(
         1.0, "Factor of the loss, for float16 gradients that vanish; dynamic: found in the run."
     )

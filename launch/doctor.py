@@ -6,22 +6,24 @@ on a GPU that they have no code for they may crash or hang.
 
 from __future__ import annotations
 
-import mmap
+import ctypes
+import json
 import os
 import platform
 import socket
-import struct
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from importlib.util import find_spec
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, get_args
 
 import numpy as np
 
 from ..config.errors import UserError
 from ..train.gpu import LIBRARY, Gpu, Gpus, check_driver, dotted, read_gpus
+from ..train.gpu_code import OWN_CAPABILITIES, gpu_code, runs
+from ..train.mxnet_package import library
 from .host_limits import check_open_files, read_limits
 from .preflight import free_memory_bytes
 
@@ -34,11 +36,11 @@ LEAST_SHARED_BYTES = 64 << 20
 PATIENCE_S = 120
 """For one process; on two busy cores they took 9 s."""
 MOST_OFF = {"float32": 0.003, "float16": 0.01}
-"""Largest difference from NumPy, as a share of the largest value; TF32 may serve as float32."""
+"""Largest difference from NumPy, or from the losses on the CPU, as a share of the largest value;
+TF32 may serve as float32."""
 MOST_GREY_LEVELS = 1.5
 """Mean difference of two decoders of one JPEG. libjpeg-turbo against itself with its quick
 transform and colours repeated as nvJPEG does it: 0.8. One pixel to the side: 14.7."""
-_MAGIC, _FATBIN, _ENTRY = struct.pack("<I", 0xBA55ED50), struct.Struct("<IHHQ"), 64
 
 
 class Row(NamedTuple):
@@ -54,10 +56,10 @@ def examine(hosts: Sequence[str]) -> Iterator[Row]:
     names that have to resolve beside this machine's own."""
     gpus = read_gpus()
     yield from machine_rows(hosts)
-    yield from gpu_rows(gpus, mxnet_folder())
+    yield from gpu_rows(gpus, library())
     for device in ("cpu", *(f"gpu{number}" for number in range(len(gpus.devices) if gpus else 0))):
-        yield try_library("mxnet", device)
-        yield try_library("dali", device)
+        yield from try_library("mxnet", device)
+        yield from try_library("dali", device)
     if gpus is None or not gpus.devices:
         yield Row("MXNet and DALI on a GPU", NO_GPU, "not tried")
 
@@ -85,64 +87,41 @@ def machine_rows(hosts: Sequence[str]) -> Iterator[Row]:
             yield Row(f"host {host}", FAILED, f"an address expected, found none ({error})")
 
 
-def mxnet_folder() -> Path | None:
-    """Where the installed MXNet lies; nothing of it is loaded."""
-    spec = find_spec("mxnet")
-    return Path(spec.origin).parent if spec and spec.origin else None
-
-
-def gpu_rows(gpus: Gpus | None, mxnet: Path | None) -> Iterator[Row]:
-    """The driver, each GPU against the machine code of MXNet."""
+def gpu_rows(gpus: Gpus | None, path: Path | None) -> Iterator[Row]:
+    """The driver, each GPU against the machine code of MXNet, NCCL."""
     if gpus is None or not gpus.devices:
         words = f"no driver ({LIBRARY})" if gpus is None else "a driver, which shows no device"
         yield Row("driver", NO_GPU, words)
         return
     release = f"{gpus.driver_release or 'unknown release'}, CUDA {dotted(gpus.driver_cuda)}"
     yield _unless_refused("driver", lambda: check_driver(gpus.driver_cuda, decodes=True), release)
-    library = mxnet / "libmxnet.so" if mxnet else None
-    code = gpu_code(library) if library and library.exists() else {}
+    code = gpu_code(path) if path else {}
     for number, gpu in enumerate(gpus.devices):
         yield code_row(number, gpu, code)
+    yield _nccl(path)
 
 
-def code_row(number: int, gpu: Gpu, code: dict[str, set[int]]) -> Row:
-    """Whether a GPU can run `code` (`gpu_code`): machine code of its own major version and no later
-    minor one, or PTX of no later version."""
-    major, minor = gpu.capability
-    of_major = {sm for sm in code.get("ELF", ()) if sm // 10 == major and sm % 10 <= minor}
-    usable = of_major | {sm for sm in code.get("PTX", ()) if sm <= 10 * major + minor}
+def code_row(number: int, gpu: Gpu, code: Mapping[str, Collection[int]]) -> Row:
+    """Whether a GPU can run the `code` of MXNet, or our own kernels."""
     texts = [f"{kind} of {', '.join(f'sm_{sm}' for sm in sorted(code[kind]))}" for kind in code]
     has = f"MXNet has {' and '.join(texts) or 'no GPU code (scripts/setup.sh --gpu)'}"
+    first, last = OWN_CAPABILITIES
+    fit = runs(code, gpu.capability)
+    if not fit and code and first <= gpu.capability <= last:
+        fit, has = True, f"{has}; our own kernels train ResNet here"
     name = f"{gpu.name}, compute capability {dotted(gpu.capability)}"
-    return Row(f"GPU {number}", OK if usable else FAILED, f"{name}; {has}")
+    return Row(f"GPU {number}", OK if fit else FAILED, f"{name}; {has}")
 
 
-def gpu_code(library: Path) -> dict[str, set[int]]:
-    """The GPU code of a library: "ELF" (machine code) and "PTX" -> versions; 80 is sm_80.
-
-    nvcc's fat binaries, little-endian, as read from the wheels:
-
-        fat binary  u32 magic BA55ED50 | u16 version | u16 header bytes | u64 bytes of its entries
-        entry       u16 kind (1 PTX, 2 ELF) | u16 | u32 header bytes | u64 payload bytes
-                    u32 | u32 | u16 | u16 | u32 sm | ... payload
-    """
-    found: dict[str, set[int]] = {}
-    with library.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-        place = data.find(_MAGIC)
-        while 0 <= place <= len(data) - _FATBIN.size:
-            _, version, header, size = _FATBIN.unpack_from(data, place)
-            end = place + header + size
-            entry = place + header
-            if (version, header) != (1, _FATBIN.size) or end > len(data):
-                end = place + 1  # the same four bytes as part of something else
-            while entry + _ENTRY <= end:
-                kind, _, skip, payload = struct.unpack_from("<HHIQ", data, entry)
-                (sm,) = struct.unpack_from("<I", data, entry + 28)
-                if kind in (1, 2):
-                    found.setdefault(("PTX", "ELF")[kind - 1], set()).add(sm)
-                entry += max(skip + payload, _ENTRY)
-            place = data.find(_MAGIC, end)
-    return found
+def _nccl(mxnet: Path | None) -> Row:
+    number, name = ctypes.c_int(), "libnccl.so.2"
+    beside = mxnet.with_name(name) if mxnet else Path(name)
+    try:
+        ctypes.CDLL(str(beside) if beside.exists() else name).ncclGetVersion(ctypes.byref(number))
+    except (OSError, AttributeError) as error:
+        return Row("NCCL", FAILED, f"{error} (scripts/setup.sh --gpu)")
+    major, rest = divmod(number.value, 10_000)
+    return Row("NCCL", OK, f"{major}.{rest // 100}.{rest % 100}")
 
 
 def _unless_refused(name: str, check: Callable[[], None], found: str) -> Row:
@@ -156,8 +135,8 @@ def _unless_refused(name: str, check: Callable[[], None], found: str) -> Row:
 # --- what is tried, each library and device in a process ------------------------------------------
 
 
-def try_library(library: str, device: str) -> Row:
-    """MXNet's convolution (`mxnet`) or DALI's JPEG decoder (`dali`) on `cpu` or `gpu0`."""
+def try_library(library: str, device: str) -> list[Row]:
+    """The rows of a process that tries `mxnet` or `dali` on `cpu` or `gpu0`, up to its end."""
     command = [sys.executable, "-m", "rn50.launch.doctor", library, device]
     name = f"{library} on {device}"
     try:
@@ -165,47 +144,96 @@ def try_library(library: str, device: str) -> Row:
             command, capture_output=True, text=True, timeout=PATIENCE_S, check=False
         )
     except subprocess.TimeoutExpired:
-        return Row(name, FAILED, f"no end within {PATIENCE_S} s")
-    said = done.stderr if done.returncode else done.stdout
-    last = (said.strip().splitlines() or [""])[-1][:200]
+        return [Row(name, FAILED, f"no end within {PATIENCE_S} s")]
+    rows = [Row(*json.loads(line)) for line in done.stdout.splitlines() if line.startswith('["')]
     if done.returncode:  # minus the number of a signal
-        return Row(name, FAILED, f"exit code {done.returncode}: {last}")
-    return Row(name, OK, last)
+        last = (done.stderr.strip().splitlines() or [""])[-1]
+        rows.append(Row(name, FAILED, f"exit code {done.returncode}: {last[:200]}"))
+    return rows
 
 
 def _try_here(library: str, device: str) -> None:
-    """In the process: a line of what was found."""
+    """In the process: a line of JSON a row, each as soon as it is known."""
     number = None if device == "cpu" else int(device.removeprefix("gpu"))
-    code, stream = 0, sys.stdout
-    try:
-        text = {"mxnet": convolution, "dali": decoder}[library](number)
-    except Exception as error:  # whatever a library raises is what the row is for
-        code, stream, text = 1, sys.stderr, f"{type(error).__name__}: {str(error).strip()}"
-    print(text, file=stream, flush=True)
-    os._exit(code)  # a library that lost its GPU can hang on its way out
+    trials: dict[str, Callable[[], str]] = {"JPEG decoder": partial(decoder, number)}
+    if library == "mxnet":
+        import mxnet as mx
+
+        context = mx.cpu() if number is None else mx.gpu(number)
+        trials = {
+            f"{name} {dtype}": partial(trial, context, dtype)
+            for name, (trial, on_cpu) in TRIALS.items()
+            for dtype in (on_cpu if number is None else MOST_OFF)
+        }
+    for name, trial in trials.items():
+        try:
+            row = Row(f"{name} on {device}", OK, trial())
+        except Exception as error:  # whatever a library raises is what the row is for
+            lines = str(error).strip().splitlines() or [""]
+            row = Row(f"{name} on {device}", FAILED, f"{type(error).__name__}: {lines[-1][:200]}")
+        print(json.dumps(row), flush=True)
+    sys.stderr.flush()
+    os._exit(0)  # a library that lost its GPU can hang on its way out
 
 
-def convolution(device_id: int | None) -> str:
-    """MXNet's, 3 x 3, padded by one, forward, against NumPy."""
+def copy(context: Any, dtype: str) -> str:
+    """To the device and back: no kernel."""
     import mxnet as mx
 
-    context = mx.cpu() if device_id is None else mx.gpu(device_id)
-    rng, shares = np.random.default_rng(5), {}
-    for dtype, most in MOST_OFF.items():
-        if dtype == "float16" and device_id is None:
-            continue  # MXNet: "FP16 gemm on cpu not implemented"
-        x, w = (rng.normal(size=s).astype(dtype) for s in ((8, 16, 14, 14), (32, 16, 3, 3)))
-        padded = np.pad(x.astype(np.float64), ((0, 0), (0, 0), (1, 1), (1, 1)))
-        shifted = [padded[:, :, i : i + 14, j : j + 14] for i in range(3) for j in range(3)]
-        expected = np.einsum("knchw,ock->nohw", shifted, w.astype(np.float64).reshape(32, 16, 9))
-        data, weight = (mx.nd.array(array, context, dtype) for array in (x, w))
-        shape = {"kernel": (3, 3), "pad": (1, 1), "num_filter": 32}
-        found = mx.nd.Convolution(data, weight, no_bias=True, **shape).asnumpy()
-        share = float(np.abs(found.astype(np.float64) - expected).max() / np.abs(expected).max())
-        if not share <= most:
-            raise ValueError(f"{dtype}: at most {most} from NumPy expected, found {share:.2g}")
-        shares[dtype] = share
-    return ", ".join(f"{dtype} {share:.1g} from NumPy" for dtype, share in shares.items())
+    values = np.random.default_rng(5).normal(size=(1000, 1000)).astype(dtype)
+    if not np.array_equal(mx.nd.array(values, context, dtype).asnumpy(), values):
+        raise ValueError("the values that were copied expected, found others")
+    return "equal"
+
+
+def convolution(context: Any, dtype: str) -> str:
+    """3 x 3, padded by one, forward."""
+    import mxnet as mx
+
+    rng = np.random.default_rng(5)
+    x, w = (rng.normal(size=s).astype(dtype) for s in ((8, 16, 14, 14), (32, 16, 3, 3)))
+    padded = np.pad(x.astype(np.float64), ((0, 0), (0, 0), (1, 1), (1, 1)))
+    shifted = [padded[:, :, i : i + 14, j : j + 14] for i in range(3) for j in range(3)]
+    expected = np.einsum("knchw,ock->nohw", shifted, w.astype(np.float64).reshape(32, 16, 9))
+    data, weight = (mx.nd.array(array, context, dtype) for array in (x, w))
+    out = mx.nd.Convolution(data, weight, kernel=(3, 3), pad=(1, 1), num_filter=32, no_bias=True)
+    return _off(out.asnumpy(), expected, dtype)
+
+
+def training(context: Any, dtype: str) -> str:
+    """Steps of a small ResNet-50 in both layouts: losses against the CPU's."""
+    import mxnet as mx
+
+    from ..config.schema import Model
+    from ..train.trial_steps import STEPS, trial_losses
+
+    expected = trial_losses(mx.cpu(), "float32")
+    worst = 0.0
+    for layout in get_args(Model.model_fields["layout"].annotation):
+        found = trial_losses(context, dtype, layout)
+        share = float(np.abs(found - expected).max() / expected[0])
+        if not share <= MOST_OFF[dtype]:
+            raise ValueError(
+                f"{layout}: losses of {STEPS} steps at most {MOST_OFF[dtype]} from the CPU's "
+                f"expected, found {share:.2g}"
+            )
+        worst = max(worst, share)
+    return f"{STEPS} steps, NCHW and NHWC: losses within {worst:.1g} of the CPU's"
+
+
+TRIALS: dict[str, tuple[Callable[[Any, str], str], Iterable[str]]] = {
+    "copy": (copy, MOST_OFF),
+    "training": (training, ()),
+    "convolution": (convolution, ("float32",)),  # MXNet: "FP16 gemm on cpu not implemented"
+}
+"""Operator -> how it is tried on a context, and the types that MXNet has it for on a CPU."""
+
+
+def _off(found: NDArray[Any], expected: NDArray[Any], dtype: str) -> str:
+    share = float(np.abs(found.astype(np.float64) - expected).max() / np.abs(expected).max())
+    if not share <= MOST_OFF[dtype]:
+        raise ValueError(f"at most {MOST_OFF[dtype]} from NumPy expected, found {share:.2g}")
+    return f"{share:.1g} from NumPy"
 
 
 def decoder(device_id: int | None) -> str:

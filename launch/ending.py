@@ -86,38 +86,27 @@ def was_stopped(result: Mapping[str, Any]) -> bool:
     ).startswith(REASONS[REQUESTED])
 
 
-def run_stopped(
-    by: str, folder: Path, again: str | None = None, launcher: str | None = None
-) -> Ending:
-    """A run that a signal stopped. `by`: of `asked_by`; the others as for `rank_failed`."""
+def run_stopped(by: str, folder: Path, launcher: str | None = None) -> Ending:
+    """A run that a signal stopped. `by`: of `asked_by`. `launcher`: asked for by name."""
     checkpoint, kept = _newest_checkpoint(folder)
     step = max(last_log_point(folder) or 0, stopped_at(folder) or 0)
     reason = f"{_STOPPED_BY}{by} at step {step} ({kept})"
-    return Ending(reason, str(folder), *_onward(checkpoint, folder, again, launcher))
+    return Ending(reason, str(folder), *_onward(checkpoint, folder, launcher))
 
 
 def rank_failed(
-    reason: str,
-    folder: Path,
-    again: str | None = None,
-    launcher: str | None = None,
-    *,
-    hopeless: bool = False,
+    reason: str, folder: Path, launcher: str | None = None, *, hopeless: bool = False
 ) -> Ending:
-    """A run of which a rank failed. `again`: the command that started it; None: `rn50 launch` with
-    its config.yaml. `launcher`: asked for by name. `hopeless`: it would fail there again."""
+    """A run of which a rank failed. `hopeless`: it would fail there again."""
     if hopeless:
         advice = "to go on would end there again; try a lower optimizer.base_lr or a longer "
         return Ending(reason, str(folder), f"{advice}schedule.warmup")
-    onward = _onward(_newest_checkpoint(folder)[0], folder, again, launcher)
-    return Ending(reason, str(folder), *onward)
+    return Ending(reason, str(folder), *_onward(_newest_checkpoint(folder)[0], folder, launcher))
 
 
-def run_ended(
-    result: Mapping[str, Any], folder: Path, again: str | None = None, launcher: str | None = None
-) -> Ending:
+def run_ended(result: Mapping[str, Any], folder: Path, launcher: str | None = None) -> Ending:
     """A run whose ranks all ended in order: at its target, at its last epoch, or when asked to.
-    `result`: of result.json; the others as for `rank_failed`."""
+    `result`: of result.json."""
     accuracy, target = number(result.get("eval_accuracy")), number(result.get("target")) or 0.0
     reached = "no evaluation" if accuracy is None else f"accuracy {accuracy:.4f}"
     where = f"{reached} after epoch {result.get('epochs', 0)}"
@@ -129,7 +118,7 @@ def run_ended(
         advice = "it cannot be resumed, as its schedule is over; try a longer schedule.length"
         return Ending(f"target {plain(target)} missed: {where}, the last", str(folder), advice)
     checkpoint, kept = _newest_checkpoint(folder)
-    advice, command = _onward(checkpoint, folder, again, launcher)
+    advice, command = _onward(checkpoint, folder, launcher)
     if spent := re.search(r"\((limits\.\w+)\)", str(early)):
         # The budget counts from the beginning of the run: it is spent still.
         command = f"{command} {spent[1]}=null"
@@ -146,15 +135,13 @@ def _newest_checkpoint(folder: Path) -> tuple[bool, str]:
     return True, f"checkpoint of step {int(checkpoints[-1].stem.partition('_')[2])}"
 
 
-def _onward(
-    checkpoint: bool, folder: Path, again: str | None, launcher: str | None
-) -> tuple[str, str]:
+def _onward(checkpoint: bool, folder: Path, launcher: str | None) -> tuple[str, str]:
     """Advice and command for a run that is not at its end."""
+    more = ("--launcher", launcher) if launcher else ()
     if checkpoint:
-        more = ("--launcher", launcher) if launcher else ()
         return GO_ON, f"{_RESUME} {shlex.join([str(folder), *more, *_words(folder, 'RESUME')])}"
-    config = str(folder / "config.yaml")
-    return START_AGAIN, again or shlex.join(["rn50", "launch", config, *_words(folder, "RUN")])
+    words = [str(folder / "config.yaml"), *more, *_words(folder, "RUN")]
+    return START_AGAIN, f"rn50 launch {shlex.join(words)}"
 
 
 def _words(folder: Path, commands: str) -> list[str]:

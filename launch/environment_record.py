@@ -15,6 +15,7 @@ from typing import Any
 from ..config.reading import read_text
 from ..train.gpu import dotted, read_gpus
 from ..train.mpi_library import horovods_mpi, library_version
+from ..train.mxnet_package import distribution
 from .engine_environment import ENGINE_PREFIXES, Environment
 
 PACKAGES = re.compile(
@@ -62,13 +63,8 @@ def describe_environment(
 def installed_packages() -> dict[str, str]:
     """Distribution -> version of those that are installed, MXNet's first."""
     found = {str(one.name): one.version for one in metadata.distributions()}
-    names = sorted(filter(PACKAGES.fullmatch, found), key=lambda name: (name[:2] != "mx", name))
-    return {name: found[name] for name in names}
-
-
-def mxnet_distribution() -> str:
-    """The name under which pip knows the MXNet that is installed; mxnet where there is none."""
-    return next((name for name in installed_packages() if name.startswith("mxnet")), "mxnet")
+    name, version = distribution()
+    return {name: version} | {one: found[one] for one in sorted(filter(PACKAGES.fullmatch, found))}
 
 
 def processor() -> str:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from functools import partial
-from importlib import metadata
 from pathlib import Path
 
 from ..compliance.config_rules import ConfigCheck
@@ -21,8 +20,9 @@ from ..config.reading import read_text
 from ..config.schema import Run
 from ..train.capabilities import check_supported, decodes_on_gpu
 from ..train.gpu import check_machine
+from ..train.gpu_code import choose_kernels, gpu_code
+from ..train.mxnet_package import distribution, library
 from .engine_environment import Controller, engine_environment
-from .environment_record import mxnet_distribution
 from .launchers import LAUNCHERS, family_here
 
 CANNOT_RUN = ("MLP061", "cannot-run")
@@ -84,11 +84,13 @@ def obstacles_here(run: Run) -> list[str]:
     """Why the ranks of one node of `run` cannot run on this machine, one line each."""
     ranks = run.system.ranks_per_node
     if run.system.device == "gpu":
-        found = _refused(partial(check_machine, ranks - 1, decodes=decodes_on_gpu(run)))
-        if not found and mxnet_distribution() == "mxnet":
+        path = library()
+        found = _refused(partial(_check_gpu, run, ranks - 1))
+        if not found and not (path and gpu_code(path)):
+            name, version = distribution()
             found = [
                 "system.device: MXNet for GPUs (scripts/setup.sh --gpu) for gpu expected, found "
-                f"mxnet {metadata.version('mxnet')}, which has none"
+                f"{name} {version}, which has no code for GPUs"
             ]
         return found
     of_a_rank, free = rank_bytes(run), free_memory_bytes()
@@ -99,6 +101,11 @@ def obstacles_here(run: Run) -> list[str]:
         f"{largest_batch(run)}: {ranks} ranks of it need {_gb(ranks * of_a_rank)} or more; take "
         "fewer ranks or a smaller batch"
     ]
+
+
+def _check_gpu(run: Run, local_rank: int) -> None:
+    gpu = check_machine(local_rank, decodes=decodes_on_gpu(run))
+    choose_kernels(run.model, gpu.name, gpu.capability)
 
 
 def check_whether_it_runs(check: ConfigCheck, run: Run) -> ConfigCheck:

@@ -71,8 +71,8 @@ class Options(NamedTuple):
 
     `launcher`: asked for by name; the command to go on with names it too. `out`: the new run's
     folder. `resume`: that of an interrupted run to go on with. `recorded`: that of a run to compare
-    with. `program`: what one rank is started with. `again`: the command that starts this run.
-    `stopped_by`: says what stopped the run in a folder, given the KeyboardInterrupt.
+    with. `program`: what one rank is started with. `stopped_by`: says what stopped the run in a
+    folder, given the KeyboardInterrupt.
     """
 
     launcher: str | None = None
@@ -81,7 +81,6 @@ class Options(NamedTuple):
     resume: Path | None = None
     recorded: Path | None = None
     program: Sequence[str] = RANK
-    again: str | None = None
     stopped_by: Callable[[BaseException, Path], str] = lambda stop, _: asked_by(stop)
 
 
@@ -150,7 +149,7 @@ def run_attempts(plan: LaunchPlan) -> None:
     except KeyboardInterrupt as stop:
         close_attempt(out)
         by = options.stopped_by(stop, out)
-        ending = run_stopped(by, out, options.again, options.launcher)
+        ending = run_stopped(by, out, options.launcher)
         with suppress(KeyboardInterrupt):  # a second one: the report is not worth a wait
             close_result(out, plan.run, ending)
         raise Stopped(ending) from None
@@ -210,8 +209,7 @@ def check_result(out: Path) -> None:
 
 def end_failed(run: Run, out: Path, reason: str, options: Options) -> Ending:
     """result.json and report of a run of which a rank failed; its log is closed already."""
-    hopeless = is_hopeless(out)
-    ending = rank_failed(reason, out, options.again, options.launcher, hopeless=hopeless)
+    ending = rank_failed(reason, out, options.launcher, hopeless=is_hopeless(out))
     close_result(out, run, ending)
     return ending
 
@@ -275,7 +273,7 @@ def conclude(run: Run, out: Path, options: Options) -> dict[str, Any]:
     repeat = compare_with_recorded(options.recorded, out) if options.recorded else None
     if repeat is not None:
         result["repeats"] = repeat._asdict()
-    ending = run_ended(result, out, options.again, options.launcher)
+    ending = run_ended(result, out, options.launcher)
     result |= ending.to_dict()
     write_json(out / "result.json", result)
     for line in verdict_lines(run, check, result, out):

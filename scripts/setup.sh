@@ -3,6 +3,7 @@
 # seconds when nothing has changed. PYTHON=/path/to/python names the one for a new environment.
 #   scripts/setup.sh          CPU ranks over MPI (installed where it may be) and Gloo
 #   scripts/setup.sh --gpu    GPU ranks over NCCL; no GPU and no driver is needed to set up
+#   scripts/setup.sh --system-mxnet   MXNet and Horovod that this Python has already, such as a container's
 #   ... --into FOLDER         another environment than .venv, beside it
 #   ... --stack               only what runs need, without rn50 itself: a container's lowest layer
 set -euo pipefail
@@ -66,11 +67,13 @@ apt_install() {
 }
 
 gpu=
+system_mxnet=
 stack_only=
 venv=.venv
 while [ $# -gt 0 ]; do
   case "$1" in
     --gpu) gpu=1 ;;
+    --system-mxnet) system_mxnet=1 ;;
     --stack) stack_only=1 ;;
     --into)
       [ -n "${2:-}" ] || fail "--into: a folder expected, found none"
@@ -78,13 +81,14 @@ while [ $# -gt 0 ]; do
       shift
       ;;
     -h | --help)
-      sed -n '2,8s/^# \{0,1\}//p' "$0"
+      sed -n '2,9s/^# \{0,1\}//p' "$0"
       exit 0
       ;;
-    *) fail "unknown argument $1; --gpu, --into FOLDER, --stack or nothing expected" ;;
+    *) fail "unknown argument $1; --gpu, --system-mxnet, --into FOLDER, --stack or nothing expected" ;;
   esac
   shift
 done
+[ -z "$gpu" ] || [ -z "$system_mxnet" ] || fail "--gpu or --system-mxnet expected, found both"
 case "$venv" in /*) ;; *) venv=$PWD/$venv ;; esac
 log=$venv/setup.log
 stamp=$venv/setup.stamp
@@ -102,7 +106,7 @@ print_of() { # print_of cpu|gpu FILE...
   echo "$kind $(cat requirements/*.txt scripts/setup.sh "$@" | sha256sum)"
 }
 holds() { [ -f "$1" ] && grep -qxF "$2" "$1"; } # holds STAMP PRINT
-kind=${gpu:+gpu}
+kind=${gpu:+gpu}${system_mxnet:+system}
 kind=${kind:-cpu}
 stack_is_done() { holds "$stack_stamp" "$(print_of "$kind")"; }
 all_is_done() {
@@ -117,6 +121,10 @@ fi
 write_stamp() { # write_stamp STAMP FILE...
   local stamp=$1
   shift
+  if [ -n "$system_mxnet" ]; then
+    print_of system "$@" >"$stamp"
+    return
+  fi
   print_of cpu "$@" >"$stamp"
   if [ -n "$gpu" ]; then print_of gpu "$@" >>"$stamp"; fi
 }
@@ -184,7 +192,7 @@ fi
 
 if ! [ -x "$venv/bin/python" ] || ! usable_python "$venv/bin/python"; then
   rm -rf "$venv"
-  "$python" -m venv "$venv" || fail "$python cannot make a virtual environment in $venv"
+  "$python" -m venv ${system_mxnet:+--system-site-packages} "$venv" || fail "$python cannot make a virtual environment in $venv"
 fi
 rm -f "$stamp"
 : >"$log"
@@ -218,7 +226,34 @@ build_horovod() {
   rm -rf "$partial/source" "$partial"/*.tar.gz "$wheels"
   mv "$partial" "$wheels"
 }
+# MXNet, Horovod, NumPy, CUDA's libraries and MPI stay those of the system's Python; of the lock what it
+# lacks otherwise is installed, DALI too.
+install_beside_system() {
+  local lock kept
+  rm -f "$stack_stamp"
+  use_mxnet_import
+  quietly "looking for MXNet and Horovod of $python" "${with_mxnet[@]}" "$venv/bin/python" -c \
+    'import mxnet, horovod.mxnet as hvd; assert hvd.size and mxnet.__version__ >= "1.9"'
+  lock=requirements/$("$venv/bin/python" -c 'import sys; print("py%d%d" % sys.version_info[:2])').txt
+  kept=$("${pip[@]}" list --format=freeze | sed 's/[=@ ].*//' | tr 'A-Z_' 'a-z-' | paste -sd '|')
+  # What MXNet and Horovod need (the lock's first part) is there, or is taken from the lock.
+  awk -v kept="^(mxnet|numpy)$|^($kept)$" '
+    /^# To run/ { kept = "^(mxnet|numpy)$" }
+    /^[a-zA-Z0-9]/ { name = $1; sub(/==.*/, "", name); skip = name ~ kept }
+    !skip' "$lock" >"$venv/requirements.txt"
+  quietly "installing the other requirements" "${locked[@]}" -r "$venv/requirements.txt"
+  {
+    printf '#!%s\nimport rn50\nfrom horovod.runner.launch import run_commandline\n' "$venv/bin/python"
+    printf '\nif __name__ == "__main__":\n    run_commandline()\n'
+  } >"$venv/bin/horovodrun"
+  chmod +x "$venv/bin/horovodrun"
+  write_stamp "$stack_stamp"
+}
 install_stack() { # everything but rn50
+  if [ -n "$system_mxnet" ]; then
+    install_beside_system
+    return
+  fi
   rm -f "$stack_stamp"
   use_mxnet_import
   local lock requirements=$venv/requirements.txt
@@ -284,6 +319,7 @@ quietly "compiling rn50" "$venv/bin/python" -m compileall -q bench cli complianc
   config data launch logging report scaling sweep train rn50/__init__.py
 quietly "building our kernels" "$venv/bin/python" -m rn50.train.kernels
 quietly "checking the stack" "$venv/bin/python" -c \
-  'import rn50, horovod.mxnet as hvd, mlperf_logging.mllog, nvidia.dali; assert hvd.gloo_built()'
+  'import rn50, horovod.mxnet as hvd, mlperf_logging.mllog, nvidia.dali, sys; assert hvd.gloo_built() or sys.argv[1:]' \
+  ${system_mxnet:+system} # whose Horovod may have MPI alone
 write_stamp "$stamp" pyproject.toml
 say "ready: source ${venv#"$PWD"/}/bin/activate, then rn50 --help"

@@ -1,7 +1,7 @@
 # shellcheck shell=bash disable=SC2154
 # What `scripts/setup.sh --gpu` adds to a CPU set-up; sourced by it.
 nvcc_version=11.8.89
-capabilities=50,60,70,80,86 # of mxnet-cu112's machine code; Horovod's own kernels get PTX of the last
+capabilities=50,60,70,80,86,90 # of mxnet-cu112's machine code, and 9.0; Horovod's kernels get PTX of the last
 
 site_packages() { "$venv/bin/python" -c 'import sysconfig; print(sysconfig.get_path("platlib"))'; }
 
@@ -39,6 +39,8 @@ find_toolkit() { # sets toolkit: the folder of a CUDA 11 toolkit, or nothing
     11.*)
       toolkit=$(dirname "$(dirname "$(command -v nvcc)")")
       nvcc_version=$found
+      # Older ones know no 9.0; the driver then compiles the PTX for 8.6.
+      case "$found" in 11.8*) ;; *) capabilities=${capabilities%,90} ;; esac
       return
       ;;
   esac

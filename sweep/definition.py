@@ -12,7 +12,6 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, ValidationError, model_validator
 
-from ..config.choices import SchedulerName
 from ..config.errors import UserError
 from ..config.leaves import Leaf, Origin, flatten, nest
 from ..config.load import Loaded, explain, load, merge
@@ -25,7 +24,7 @@ from ..config.yaml_file import read_layers
 KINDS = ("choice", "linear", "log", "integer")
 _MAX_VALUES = 1000
 _MAX_TRIALS = 100_000  # of a sweep, and combinations of a grid: Optuna lists them all
-FREE_KEYS = {"config", "trials", "parallel", "limit_s", "scheduler"}
+FREE_KEYS = {"config", "trials", "parallel", "limit_s"}
 """May differ when a sweep continues; the config itself counts, by its digest, not its name."""
 
 
@@ -178,7 +177,6 @@ class Sweep(Section):
     # Drawn at random before TPE.
     startup_trials: Annotated[int, Field(strict=True, ge=1, le=_MAX_TRIALS)] = 10
     pruner: Pruner = Pruner()
-    scheduler: SchedulerName = "local"
     limit_s: Seconds | None = None
 
     @model_validator(mode="after")

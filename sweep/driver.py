@@ -31,7 +31,6 @@ from .study import JOURNAL, Study, training_seed
 from .trial import (
     Ended,
     Evaluation,
-    ask_to_stop,
     clean_up,
     evaluations,
     read_end,
@@ -93,9 +92,8 @@ def run_sweep(loaded: LoadedSweep, track: Callable[[str], Advance], say: Say, ag
         folder.mkdir(parents=True, exist_ok=True)
     with hold_run(folder):
         study = Study(sweep, folder, loaded.definition())
-        if sweep.scheduler == "local":
-            # once: two trials would both draw it
-            prepare(loaded.base.run.data, track, loaded.base.origins)
+        # once: two trials would both draw it
+        prepare(loaded.base.run.data, track, loaded.base.origins)
         driver = Driver(loaded, study, track(f"sweep {sweep.name}"), say)
         try:
             driver.run()
@@ -175,7 +173,7 @@ class Driver:
     def _continue(self, trial: FrozenTrial) -> None:
         """Read a trial of an earlier driver if it has ended, else stop it and run it again."""
         folder = self._folder(trial.number)
-        clean_up(folder, self._loaded.sweep.scheduler)
+        clean_up(folder)
         ended = read_end(folder, None)
         if ended.result and not was_stopped(ended.result):
             self._say(f"trial {trial.number}: ended while no driver was there")
@@ -210,7 +208,7 @@ class Driver:
         write_file(path, loaded.to_yaml())
         values = ", ".join(f"{key}={value}" for key, value in trial.params.items())
         self._say(f"trial {trial.number}: {values}")
-        active.process = start(trial_command(sweep, path), folder)
+        active.process = start(trial_command(path), folder)
         self.active[trial.number] = active
 
     def _last_epoch(self, trial: FrozenTrial) -> int:
@@ -228,7 +226,7 @@ class Driver:
         if self._judge(active):
             self._stop(active)
         elif code is not None:
-            clean_up(active.folder, self._loaded.sweep.scheduler)
+            clean_up(active.folder)
             self._settle(active, read_end(active.folder, code))
         elif limit_s is not None and (active.seconds or 0.0) > limit_s:
             self._fail(active, f"longer than limit_s ({limit_s:g} s)")
@@ -254,15 +252,14 @@ class Driver:
 
     def _stop(self, *trials: Active) -> None:
         """End trials: nothing of them is waited for but their processes."""
-        scheduler = self._loaded.sweep.scheduler
         for active in trials:
             if active.process is not None:
-                ask_to_stop(active.process, active.folder, scheduler)
+                active.process.terminate()  # its log is closed as aborted
         for active in trials:
             if active.process is not None:
                 with suppress(subprocess.TimeoutExpired):
                     active.process.wait(timeout=STOP_S)
-            clean_up(active.folder, scheduler)
+            clean_up(active.folder)
 
     def _settle(self, active: Active, ended: Ended) -> None:
         """Note how a trial ended by itself."""

@@ -1,6 +1,6 @@
 """One trial of a sweep as processes and files: started, watched, stopped, read.
 
-A trial is a `rn50 launch` (or `rn50 submit --wait`) of its own. Its folder stands in the
+A trial is a `rn50 launch` of its own. Its folder stands in the
 environment of all of its processes, so that a later driver finds what a killed one has left.
 """
 
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -20,13 +19,9 @@ from typing import Any, NamedTuple
 import psutil
 
 from ..config.reading import read_ends, read_object
-from ..launch.schedulers import SCHEDULERS
-from .definition import Sweep
 
 MARK = "RN50_SWEEP_TRIAL"
 OUTPUT = "output.log"
-_SUBMITTED = re.compile(r"^(\w+) job (\d[\w.\[\]-]*) in ", re.M)
-"""What `rn50 submit` prints of its job; an id begins with a digit at every scheduler."""
 _GRACE_S = 15.0  # the launcher itself takes 10 s to kill what does not stop
 
 
@@ -45,12 +40,9 @@ class Ended(NamedTuple):
     result: dict[str, Any]
 
 
-def trial_command(sweep: Sweep, config: Path) -> list[str]:
+def trial_command(config: Path) -> list[str]:
     """What runs a trial's config."""
-    rn50 = [sys.executable, "-m", "rn50.cli.entry"]
-    if sweep.scheduler != "local":
-        return [*rn50, "submit", str(config), "--scheduler", sweep.scheduler, "--wait"]
-    return [*rn50, "launch", str(config)]
+    return [sys.executable, "-m", "rn50.cli.entry", "launch", str(config)]
 
 
 def start(command: Sequence[str], folder: Path) -> subprocess.Popen[bytes]:
@@ -76,15 +68,8 @@ def processes(folder: Path) -> list[psutil.Process]:
     return found
 
 
-def ask_to_stop(process: subprocess.Popen[bytes], folder: Path, scheduler: str) -> None:
-    """Ask a trial to end: its log is closed as aborted. A job is cancelled at its scheduler."""
-    if not cancel_job(folder, scheduler):
-        process.send_signal(signal.SIGTERM)
-
-
-def clean_up(folder: Path, scheduler: str, grace_s: float = _GRACE_S) -> None:
-    """Leave no process of a trial: ask, wait, kill. Its job, if it still has one, is cancelled."""
-    cancel_job(folder, scheduler)
+def clean_up(folder: Path, grace_s: float = _GRACE_S) -> None:
+    """Leave no process of a trial: ask, wait, kill."""
     alive = processes(folder)
     for process in alive:
         with suppress(psutil.NoSuchProcess):
@@ -95,27 +80,6 @@ def clean_up(folder: Path, scheduler: str, grace_s: float = _GRACE_S) -> None:
             with suppress(psutil.NoSuchProcess):
                 process.kill()
         psutil.wait_procs(alive, timeout=grace_s)
-
-
-def cancel_job(folder: Path, scheduler: str) -> bool:
-    """Cancel the job that `rn50 submit` reported; False where there is none.
-
-    A job that has ended already is the scheduler's to refuse. Only the job's id is taken from the
-    trial's output: the command is the cancel command of the sweep's own scheduler.
-    """
-    jobs = [
-        job for name, job in _SUBMITTED.findall(read_ends(folder / OUTPUT)) if name == scheduler
-    ]
-    if scheduler == "local" or not jobs:
-        return False
-    with suppress(OSError):
-        subprocess.run(
-            [SCHEDULERS[scheduler].cancel_command, jobs[0]],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            check=False,
-        )
-    return True
 
 
 def evaluations(folder: Path) -> list[Evaluation]:
@@ -150,6 +114,5 @@ def read_end(folder: Path, code: int | None) -> Ended:
 
 
 def _newest(folder: Path, name: str) -> Path | None:
-    """The file of that name of the newest run below a trial's folder; a job has it in run_0."""
-    found = [*folder.glob(f"*/{name}"), *folder.glob(f"*/run_0/{name}")]
-    return max(found, key=lambda path: path.stat().st_mtime_ns, default=None)
+    """The file of that name of the newest run below a trial's folder."""
+    return max(folder.glob(f"*/{name}"), key=lambda path: path.stat().st_mtime_ns, default=None)

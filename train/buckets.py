@@ -10,19 +10,19 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-import mxnet as mx
 import numpy as np
 from mxnet import autograd, nd
 
 from ..config.errors import UserError
 from ..scaling.groups import gradient_groups
+from .operators import Operators
 
 ALIGN_BYTES = 128
 """Every gradient starts on such a boundary (as Fujitsu's chunks); the gaps stay zero."""
 
 
 def lay_out_gradients(
-    parameters: Sequence[Any], rule: str, ctx: mx.Context, *, parts: int = 1
+    parameters: Sequence[Any], rule: str, operators: Operators, *, parts: int = 1
 ) -> list[nd.NDArray]:
     """Replace the gradients of gluon `parameters` by views into one flat array for each group.
 
@@ -44,7 +44,7 @@ def lay_out_gradients(
         UserError: the rule does not fit the number of tensors.
     """
     types = [np.dtype(p.dtype) for p in parameters]
-    sizes = [p.data(ctx).size * t.itemsize for p, t in zip(parameters, types, strict=True)]
+    sizes = [p.data().size * t.itemsize for p, t in zip(parameters, types, strict=True)]
     common = _type_of_most_bytes(types, sizes)
     try:
         rules = gradient_groups(rule, sizes)
@@ -56,7 +56,7 @@ def lay_out_gradients(
     rest = [p for p, t in zip(parameters, types, strict=True) if t != common]
     if rest:
         groups.append(rest[::-1])
-    return [_flatten(group, ctx, parts) for group in groups]
+    return [_flatten(group, operators, parts) for group in groups]
 
 
 def _type_of_most_bytes(types: Sequence[np.dtype[Any]], sizes: Sequence[int]) -> np.dtype[Any]:
@@ -66,11 +66,11 @@ def _type_of_most_bytes(types: Sequence[np.dtype[Any]], sizes: Sequence[int]) ->
     return bytes_of.most_common(1)[0][0]
 
 
-def _flatten(parameters: Sequence[Any], ctx: mx.Context, parts: int) -> nd.NDArray:
-    weights = [p.data(ctx) for p in parameters]
+def _flatten(parameters: Sequence[Any], operators: Operators, parts: int) -> nd.NDArray:
+    weights = [p.data() for p in parameters]
     step = ALIGN_BYTES // np.dtype(weights[0].dtype).itemsize
     starts = np.cumsum([0, *(_round_up(w.size, step) for w in weights)])
-    flat = nd.zeros(_round_up(int(starts[-1]), parts * step), ctx, dtype=weights[0].dtype)
+    flat = operators.zeros(_round_up(int(starts[-1]), parts * step), weights[0].dtype)
     for p, weight, start in zip(parameters, weights, starts[:-1].tolist(), strict=True):
         view = flat[start : start + weight.size].reshape(weight.shape)
         p._grad = [view]  # as Parameter._init_grad does with arrays of its own

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from ..config.errors import UserError
-from ..config.machine import System
 from ..config.schema import Model, Run
-from .gpu import check_capability
+from .gpu_code import WHEEL, choose_kernels, code_here
 
 SMALLEST_CROP_PX = {"alexnet": 64, "googlenet": 64}
 """AlexNet's last pooling needs 63 px; GoogLeNet's last modules see 2 x 2 at 64."""
@@ -40,7 +39,7 @@ def check_supported(run: Run) -> None:
         )
     if run.model.layout == "NHWC":
         check_nhwc(run)
-    check_accelerator(run.system)
+    check_accelerator(run)
     if run.data.decoder == "gpu" and run.system.device == "cpu":
         raise UserError("data.decoder: auto or cpu expected on a cpu, found gpu")
     if run.model.dtype != "float32" and run.optimizer.variant == "akiba":
@@ -58,7 +57,7 @@ def check_nhwc(run: Run) -> None:
         return
     side = -(-crop_px // 2) if model.stem == "imagenet" else crop_px
     largest = max([run.batch.per_rank, *(change.per_rank for change in run.batch.changes)])
-    if largest * side * side > LARGEST_NHWC_ROWS:
+    if largest * side * side > LARGEST_NHWC_ROWS and code_here() == WHEEL:  # others' cuDNN is newer
         raise UserError(
             f"batch.per_rank: at most {LARGEST_NHWC_ROWS // side**2} with model.layout NHWC at "
             f"{crop_px} px expected, found {largest}: cuDNN's batch norm is not known to train "
@@ -66,13 +65,15 @@ def check_nhwc(run: Run) -> None:
         )
 
 
-def check_accelerator(system: System) -> None:
-    """Raise UserError for a GPU that MXNet has no code for, before anything waits for it."""
-    capability = system.compute_capability
+def check_accelerator(run: Run) -> None:
+    """Raise UserError for a GPU that cannot run the network, before anything waits for it."""
+    system, capability = run.system, run.system.compute_capability
+    if system.device == "cpu" and run.model.kernels == "own":
+        raise UserError("model.kernels: own is for GPUs; auto or mxnet on a cpu expected")
     if system.device == "gpu" and capability is not None:
         major, minor = divmod(round(capability * 10), 10)
         try:
-            check_capability(system.accelerator, (major, minor))
+            choose_kernels(run.model, system.accelerator, (major, minor))
         except UserError as error:
             raise UserError(f"system.accelerator: {error}") from None
 

@@ -22,6 +22,7 @@ from .connection import Connection
 from .gpu import gpu_number
 from .identity import differing_ranks
 from .limits import ReplicasDifferError
+from .operators import Operators
 from .torus import Torus
 
 CONNECT_BYTES = 1 << 20
@@ -35,13 +36,13 @@ class Communicator:
     """The ranks of a run. `start` connects them; all ranks call everything in the same order.
 
     Args:
-        ctx: where gradients live.
+        operators: of the device where gradients live.
         connection: joined or joining; without one this rank is alone. Every algorithm but the 2D
             torus on CPUs is the engines' own, chosen by variables of launch/engine_environment.py.
     """
 
-    def __init__(self, ctx: mx.Context, connection: Connection | None = None) -> None:
-        self.ctx = ctx
+    def __init__(self, operators: Operators, connection: Connection | None = None) -> None:
+        self.operators, self.ctx = operators, operators.ctx
         self._connection = connection
         self.rank, self.world_size = 0, 1
         self._torus = Torus(connection) if connection and connection.rows else None
@@ -71,7 +72,7 @@ class Communicator:
                 "scripts/setup.sh --gpu where nvcc 11 or Debian's archive can be had"
             )
         parts = self._torus.columns if self._torus else 1
-        first = nd.zeros(CONNECT_BYTES // 4 // parts * parts, self.ctx)
+        first = self.operators.zeros(CONNECT_BYTES // 4 // parts * parts)
         self.sum_(first, "connect", 0)
         first.wait_to_read()  # connecting belongs to start-up, not to the first step
 
@@ -90,10 +91,10 @@ class Communicator:
         connection. Raises UserError where the rule does not fit the network.
         """
         parts = self._torus.columns if self._torus else 1
-        self.buckets = lay_out_gradients(parameters, rule, self.ctx, parts=parts)
+        self.buckets = lay_out_gradients(parameters, rule, self.operators, parts=parts)
         self.written_last = list({b.dtype: b for b in self.buckets}.values())
         self._halves = [
-            nd.zeros(b.shape, self.ctx, dtype=gradient_dtype)
+            self.operators.zeros(b.shape, gradient_dtype)
             if gradient_dtype == "float16" and b.dtype != np.float16
             else None
             for b in self.buckets
@@ -111,11 +112,9 @@ class Communicator:
             if half is None:
                 self.sum_(bucket, name, priority)
                 continue
-            bucket *= WIRE_SCALE  # in place, as below: no array is made in a step
-            nd.cast(bucket, dtype="float16", out=half)
+            self.operators.narrow(bucket, half, WIRE_SCALE)
             self.sum_(half, name, priority)
-            nd.cast(half, dtype="float32", out=bucket)
-            bucket *= 1 / WIRE_SCALE
+            self.operators.widen(half, bucket, 1 / WIRE_SCALE)
 
     def sum_(self, flat: nd.NDArray, name: str, priority: int) -> None:
         """Sum a flat array over all ranks, in place."""
@@ -127,21 +126,21 @@ class Communicator:
     def clear(self) -> None:
         """Zero gradients: the contribution of a rank without a share of the batch."""
         for bucket in self.buckets:
-            bucket[:] = 0
+            self.operators.fill(bucket, 0)
 
     def sum_counts(self, counts: nd.NDArray) -> nd.NDArray:
-        """Integer counts summed over all ranks, as int32."""
-        return hvd.allreduce(counts.astype("int32"), op=hvd.Sum, name="counts")
+        """Integer counts (int32) summed over all ranks, in place."""
+        return hvd.allreduce_(counts, op=hvd.Sum, name="counts")
 
     def sum_losses(self, losses: nd.NDArray) -> nd.NDArray:
-        """A loss summed over all ranks, still on the device."""
-        return hvd.allreduce(losses, op=hvd.Sum, name="loss")
+        """A loss summed over all ranks, in place, still on the device."""
+        return hvd.allreduce_(losses, op=hvd.Sum, name="loss")
 
     def average_(self, arrays: Sequence[nd.NDArray], name: str, active_ranks: int) -> None:
         """Replace arrays by their mean over the first `active_ranks` ranks, on all ranks."""
         share = 1 / active_ranks if self.rank < active_ranks else 0.0
         for array in arrays:
-            array *= share
+            self.operators.scale(array, share)
         hvd.grouped_allreduce_(list(arrays), op=hvd.Sum, name=name)
 
     def gather_bytes(self, data: bytes, name: str) -> list[bytes]:
@@ -156,7 +155,7 @@ class Communicator:
 
     def barrier(self) -> None:
         """Wait until all ranks are here (Horovod for MXNet has no barrier of its own)."""
-        hvd.allreduce(nd.zeros(1, self.ctx), op=hvd.Sum, name="barrier").wait_to_read()
+        hvd.allreduce_(self.operators.zeros(1), op=hvd.Sum, name="barrier").wait_to_read()
 
     def check_replicas(self, digests: Mapping[str, bytes], when: str, step: int) -> None:
         """Compare what ranks must have in common with one small allgather: 16 bytes of each part,
@@ -192,7 +191,7 @@ class LoneCommunicator(Communicator):
         pass
 
     def sum_counts(self, counts: nd.NDArray) -> nd.NDArray:
-        return counts.astype("int32")
+        return counts
 
     def sum_losses(self, losses: nd.NDArray) -> nd.NDArray:
         return losses
@@ -210,9 +209,9 @@ class LoneCommunicator(Communicator):
         pass
 
 
-def communicator(ctx: mx.Context, connection: Connection, ranks: int) -> Communicator:
+def communicator(operators: Operators, connection: Connection, ranks: int) -> Communicator:
     """The communicator of one of `ranks` ranks."""
-    return Communicator(ctx, connection) if ranks > 1 else LoneCommunicator(ctx, connection)
+    return (Communicator if ranks > 1 else LoneCommunicator)(operators, connection)
 
 
 def context(device: str, local_rank: int) -> mx.Context:

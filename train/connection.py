@@ -23,6 +23,7 @@ from ..config.schema import Run
 from ..logging.timeline import Timeline
 from ..scaling.cost import torus_grid
 from .mpi_library import horovods_mpi, package_folder
+from .mxnet_package import library
 
 _THREAD_MULTIPLE = 3  # what Horovod asks MPI for
 
@@ -88,7 +89,7 @@ class Connection:
 
     def _start_horovod(self) -> None:
         # What the library links to, found by name once it is loaded.
-        ctypes.CDLL(str(_package("mxnet") / "libmxnet.so"))
+        ctypes.CDLL(str(library()))
         basics = HorovodBasics(str(_package("horovod") / "mxnet" / "__init__.py"), "mpi_lib")
         process_sets._setup(basics)
         basics.init(process_sets=self.process_sets)

@@ -16,6 +16,7 @@ from .capabilities import decodes_on_gpu
 from .checkpoint import Checkpoint
 from .connection import Connection
 from .gpu import check_machine
+from .gpu_code import choose_kernels
 from .identity import identity_of
 from .limits import REQUESTED, StopRequest
 from .process_info import ProcessInfo
@@ -37,7 +38,8 @@ class RunContext:
         resumed: Checkpoint | None = None,
     ) -> None:
         if loaded.run.system.device == "gpu":  # first: nothing has been written or read yet
-            check_machine(process.local_rank, decodes=decodes_on_gpu(loaded.run))
+            gpu = check_machine(process.local_rank, decodes=decodes_on_gpu(loaded.run))
+            choose_kernels(loaded.run.model, gpu.name, gpu.capability)
         self.run = loaded.run
         self.loaded = loaded
         self.resumed = resumed

@@ -14,8 +14,6 @@ from ..data.pipeline import Batch
 from .comm import Communicator
 from .host_reads import RUN_AHEAD_STEPS, HostReads
 
-TOP = 5
-
 
 class Accuracy(NamedTuple):
     correct: int
@@ -47,11 +45,11 @@ def sync_bn_statistics(
     variances = [p.data() for p in statistics if p.name.endswith("var")]
     if mode == "batch":
         for mean, variance in zip(means, variances, strict=True):
-            variance += mean * mean
+            comm.operators.add_square(variance, mean, 1)
     comm.average_([*means, *variances], "bn_statistics", active_ranks)
     if mode == "batch":
         for mean, variance in zip(means, variances, strict=True):
-            variance -= mean * mean
+            comm.operators.add_square(variance, mean, -1)
 
 
 def evaluate(
@@ -72,11 +70,11 @@ def evaluate(
     Raises:
         UserError: the ranks together did not see exactly `samples` images.
     """
-    total: Any = 0
+    total: Any = None
     running: deque[Any] = deque()
     for _ in range(batches):
         images, labels = next_batch()
-        total = _counts(score(images), labels) + total
+        total = comm.operators.add_hits(score(images), labels, total)
         running.append((total, images))
         if len(running) > RUN_AHEAD_STEPS:
             running.popleft()[0].wait_to_read()  # as in the loop: bounds the queue
@@ -84,14 +82,3 @@ def evaluate(
     if seen != samples:
         raise UserError(f"evaluation: {samples} images expected, found {seen}")
     return Accuracy(correct, seen, correct_top5)
-
-
-def _counts(scores: nd.NDArray, labels: nd.NDArray) -> nd.NDArray:
-    """Images whose class is the highest score, among the five highest, and images, without padding
-    (label -1)."""
-    # float16 counts classes up to 2,048 only, and MXNet compares equal types alone.
-    scores = scores.astype("float32", copy=False)
-    highest = scores.topk(k=min(TOP, scores.shape[1]))
-    hits = (scores.argmax(axis=1) == labels).sum()
-    near = nd.broadcast_equal(highest, labels.reshape((-1, 1))).sum()
-    return nd.concat(*(n.reshape(1) for n in (hits, near, (labels >= 0).sum())), dim=0)

@@ -11,14 +11,6 @@ from typing import NamedTuple
 
 from ..config.errors import UserError
 
-SUPPORTED = ((5, 0), (8, 9))
-"""Compute capabilities that mxnet-cu112 1.9.1 runs on, from the first to the last.
-
-Its fat binaries hold machine code for sm_50, 60, 70, 80 and 86 and no PTX (tests/gpu reads them).
-Machine code runs on its own major version from its own minor one on, so 8.6's on 8.9 too, and on
-nothing later: there CUDA answers 209, "no kernel image" (apache/mxnet issues 21166, 20469).
-"""
-
 NEEDED = {"DALI": ((12, 0), 525), "MXNet": ((11, 8), 520)}
 """What needs which CUDA of the driver, and the first driver that has it: nvidia-dali-cuda120, and
 the PTX that NVRTC 11.8 makes of MXNet's fused operators."""
@@ -89,15 +81,11 @@ def _driver_release(version_file: Path) -> str | None:
     return found[1] if found else None
 
 
-def check_capability(name: str, capability: tuple[int, int]) -> None:
-    """Raise UserError for a GPU that MXNet has no machine code for."""
-    first, last = SUPPORTED
-    if not first <= capability <= last:
-        raise UserError(
-            "mxnet-cu112 1.9.1 holds machine code for sm_50 to sm_86 and no PTX: "
-            f"compute capability {dotted(first)} to {dotted(last)} expected, "
-            f"found {name} with {dotted(capability)}"
-        )
+def visible_gpu(device_id: int) -> Gpu:
+    """One of the visible devices, which is there."""
+    found = read_gpus()
+    assert found is not None
+    return found.devices[device_id]
 
 
 def check_driver(driver_cuda: tuple[int, int], *, decodes: bool) -> None:
@@ -119,10 +107,10 @@ def gpu_number(local_rank: int, found: int, visible: str | None) -> int:
     return 0 if found == 1 and visible and "," not in visible else local_rank
 
 
-def check_machine(local_rank: int, *, decodes: bool) -> None:
-    """Refuse a machine on which this rank's GPU would fail, before anything else is done.
-    `decodes`: does DALI decode on the GPU too? Raises UserError: no driver, no GPU for this rank,
-    or one that MXNet, DALI or Horovod cannot use."""
+def check_machine(local_rank: int, *, decodes: bool) -> Gpu:
+    """The GPU of this rank, before anything else is done with it. `decodes`: does DALI decode on
+    the GPU too? Raises UserError: no driver, no GPU for this rank, or a driver that MXNet, DALI or
+    Horovod cannot use."""
     found = read_gpus()
     if found is None:
         raise UserError(
@@ -136,13 +124,13 @@ def check_machine(local_rank: int, *, decodes: bool) -> None:
             f"{len(found.devices)} on this machine; use system.device=cpu or fewer ranks"
         )
     gpu = found.devices[number]
-    check_capability(gpu.name, gpu.capability)
     check_driver(found.driver_cuda, decodes=decodes)
     if not can_open_libcuda():
         raise UserError(
             f"{HOROVODS_LIBRARY}, which Horovod opens, expected, found {LIBRARY} alone; "
             f"make site-packages/mxnet/{HOROVODS_LIBRARY} a link to that"
         )
+    return gpu
 
 
 def can_open_libcuda() -> bool:

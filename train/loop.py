@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from mxnet import autograd, nd
+from mxnet import nd
 from mxnet.gluon import HybridBlock
 
 from ..data.pipeline import Batch
 from .comm import Communicator
 from .host_reads import RunAheadLimiter
-from .networks import Loss
+from .operators import Criterion
 from .optimizer import Updater
 from .profile_window import ProfileWindow
 from .schedule import Settings
@@ -25,7 +25,7 @@ class StepContext(NamedTuple):
     """All that a training step needs."""
 
     net: HybridBlock
-    loss: Loss
+    criterion: Criterion
     next_batch: Callable[[], Batch]
     comm: Communicator
     updater: Updater
@@ -45,34 +45,35 @@ class LogPoint(NamedTuple):
 
 def train_steps(context: StepContext, first: int, last: int, log_every: int) -> Iterator[LogPoint]:
     """Train steps `first` to `last`, both included, counted from 1; yield every `log_every`."""
-    comm, updater, times = context.comm, context.updater, context.times
-    loss_sum, steps = 0, 0
+    comm, criterion, updater = context.comm, context.criterion, context.updater
+    times, operators = context.times, comm.operators
+    loss_sum, steps = None, 0
     for step in range(first, last + 1):
         context.profile(step)
         times.begin(step)
         batch = context.next_batch()
         times.have_batch()
-        with autograd.record():
-            losses = context.loss(context.net(batch.images), batch.labels)
+        scale = updater.scaler.value_at(step)
+        losses = criterion.forward(context.net, batch.images, batch.labels, scale)
         times.after("forward", [losses])
-        losses.backward(updater.scaler.head_gradients(step, losses))
+        criterion.backward(losses, scale)
         times.after("backward", comm.written_last)
         comm.reduce()
         times.after("reduction", comm.buckets)
         updater.step(step, context.settings_at(step))
         times.after("update", updater.written_last)
-        loss_sum, steps = losses.sum() + loss_sum, steps + 1
+        loss_sum, steps = operators.add_losses(losses, loss_sum), steps + 1
         context.limit_run_ahead(losses, batch)
         if step % log_every == 0:
             yield LogPoint(step, steps, loss_sum)
-            loss_sum, steps = 0, 0
+            loss_sum, steps = None, 0
 
 
 def zero_gradient_steps(
     context: StepContext, first: int, last: int, log_every: int
 ) -> Iterator[LogPoint]:
     """The same steps on a rank without a share of the batch: zeros to the sum, the same update."""
-    zero, steps = nd.zeros(1, context.comm.ctx), 0
+    zero, steps = context.comm.operators.zeros(1), 0
     for step in range(first, last + 1):
         context.profile(step)
         context.comm.clear()

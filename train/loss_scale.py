@@ -86,7 +86,6 @@ class LossScaler:
             }
             for g in gradients:
                 self._rows.append((g.reshape((1, -1)), zeros[g.dtype][: g.size].reshape((1, -1))))
-        self._head: tuple[float, nd.NDArray] | None = None
         self.reset()
 
     def reset(self) -> None:
@@ -110,27 +109,21 @@ class LossScaler:
             self.scale = following
         return self.scale.value
 
-    def head_gradients(self, step: int, losses: nd.NDArray) -> nd.NDArray | None:
-        """What backward starts from: the factor, one for each loss; None for ones."""
-        value = self.value_at(step)
-        if value == 1:
-            return None
-        if self._head is None or (self._head[0], self._head[1].shape) != (value, losses.shape):
-            self._head = value, nd.full(losses.shape, value, losses.context)
-        return self._head[1]
-
     def zero_nonfinite(self, step: int) -> None:
         """Enqueue: all summed gradients of `step` become zero if any is not finite."""
         if not self.is_dynamic:
             return
-        used = self.value_at(step)
         finite = 1.0
         for row, _ in self._rows:
             finite = nd.all_finite(row) * finite
         for row, zeros in self._rows:
             nd.where(finite, row, zeros, out=row)
+        self.note(step, finite)
+
+    def note(self, step: int, finite: nd.NDArray) -> None:
+        """The check of the summed gradients of `step`, still being computed."""
         self.finite = finite
-        self._checks.append(OverflowCheck(step, used, finite))
+        self._checks.append(OverflowCheck(step, self.value_at(step), finite))
 
     def state_dict(self) -> dict[str, Any]:
         """The scale, and the checks that the next steps will heed; for when everything enqueued is

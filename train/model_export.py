@@ -18,6 +18,7 @@ from ..config.schema import Run
 from .checkpoint import Checkpoint
 from .checkpoint_state import restore_network
 from .networks import build_network, copy_parameters, image_shape
+from .operators import Operators
 from .resume import recorded_run
 
 PREFIX = "model"
@@ -53,7 +54,7 @@ def build_evaluation_network(found: Checkpoint, run: Run) -> Any:
         net.initialize(mx.init.Zero())
     trained, exported = nets
     restore_network(found, trained)
-    copy_parameters(trained, exported)
+    copy_parameters(trained, exported, Operators(mx.cpu()))
     return exported
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import ctypes
 import re
 import subprocess
-from collections.abc import Callable
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -25,7 +24,7 @@ PRODUCTS: dict[Family, str] = {
     "cray": "Cray MPICH",
 }
 MPICH_ABI: tuple[Family, ...] = ("mpich", "intel", "mvapich", "cray")
-"""Handles are numbers, by the common binary interface of 2013; in the others pointers."""
+"""Of the common binary interface of 2013."""
 
 # libmpi_cxx and libmpicxx are for C++ and come with the one that is looked for.
 _MPI = re.compile(r"libmpi(?:ch)?(?:_(?!cxx|mpifh|usempi)\w+)?\.so\b.*")
@@ -102,34 +101,3 @@ def library_version(path: str) -> str:
         return ""
     ask(text, ctypes.byref(length))
     return text.value.decode(errors="replace")
-
-
-_INT_HANDLES = {"COMM_WORLD": 0x44000000, "FLOAT": 0x4C00040A, "SUM": 0x58000003, "MAX": 0x58000001}
-_SYMBOLS = {
-    "COMM_WORLD": "ompi_mpi_comm_world",
-    "FLOAT": "ompi_mpi_float",
-    "SUM": "ompi_mpi_op_sum",
-    "MAX": "ompi_mpi_op_max",
-}
-
-
-class Handles(NamedTuple):
-    """How a family's C functions take what is not a number or a buffer."""
-
-    constant: Callable[[str], ctypes.c_int | ctypes.c_void_p]
-    """MPI_COMM_WORLD, MPI_FLOAT, MPI_SUM or MPI_MAX by its name without MPI_."""
-    communicator: type[ctypes.c_int | ctypes.c_void_p]
-    in_place: ctypes.c_void_p
-
-
-def handles(library: ctypes.CDLL, family: Family) -> Handles:
-    """Those of a loaded `library`."""
-    if family in MPICH_ABI:
-        return Handles(
-            lambda name: ctypes.c_int(_INT_HANDLES[name]), ctypes.c_int, ctypes.c_void_p(-1)
-        )
-
-    def address(name: str) -> ctypes.c_void_p:
-        return ctypes.c_void_p(ctypes.addressof(ctypes.c_char.in_dll(library, _SYMBOLS[name])))
-
-    return Handles(address, ctypes.c_void_p, ctypes.c_void_p(1))

@@ -18,6 +18,7 @@ from .alexnet import AlexNet
 from .capabilities import check_network
 from .googlenet import GoogLeNet
 from .layers import TO_NCHW, TO_NHWC, Network
+from .operators import Operators
 from .resnet import ResNet
 
 NETWORKS: dict[str, Callable[[Model, int, int], Network]] = {
@@ -64,13 +65,13 @@ class Loss(HybridBlock):
     def __init__(self, model: Model, classes: int, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         a = model.label_smoothing
-        self._other = a / (classes - 1)
-        self._true_minus_other = 1 - self._other * classes
+        self.other = a / (classes - 1)
+        self._true_minus_other = 1 - self.other * classes
 
     def hybrid_forward(self, F: Any, logits: Any, labels: Any) -> Any:
         log_p = F.log_softmax(F.cast(logits, dtype="float32"))
         true = F.pick(log_p, labels, axis=1)
-        return -(self._true_minus_other * true + self._other * F.sum(log_p, axis=1))
+        return -(self._true_minus_other * true + self.other * F.sum(log_p, axis=1))
 
 
 def build_network(model: Model, classes: int, *, crop_px: int) -> Network:
@@ -91,7 +92,7 @@ def image_shape(net: Network, batch: int, crop_px: int) -> tuple[int, int, int, 
 
 
 def build_networks(
-    model: Model, classes: int, *, crop_px: int, seed: int, ctx: mx.Context
+    model: Model, classes: int, *, crop_px: int, seed: int, operators: Operators
 ) -> tuple[Network, Network, Loss]:
     """(training net, evaluation net, loss) with weights from the `weights` stream's seed.
 
@@ -103,6 +104,7 @@ def build_networks(
     It is NCHW whatever `model.layout` is: with channels last MXNet 1.9.1 calls cuDNN's batch norm
     on batch x height x width rows, of which cuDNN's inference takes 65,535.
     """
+    model = model.model_copy(update={"kernels": "own" if operators.own else "mxnet"})
     if model.dtype == "bfloat16":
         # Puts casts around the matrix operators of every net built from here on; weights stay
         # float32, and bfloat16's range needs no loss scaling.
@@ -110,9 +112,9 @@ def build_networks(
     train_net = build_network(model, classes, crop_px=crop_px)
     eval_model = model.model_copy(update={"layout": "NCHW"})
     eval_net = build_network(eval_model, classes, crop_px=crop_px)
-    train_net.initialize(Seeded(seed, model.layout), ctx=ctx)
-    eval_net.initialize(mx.init.Zero(), ctx=ctx)
     eval_net.collect_params().setattr("grad_req", "null")
+    operators.initialize(train_net, Seeded(seed, model.layout))
+    operators.initialize(eval_net, mx.init.Zero())
     loss = Loss(model, classes)
     for block in (eval_net, loss):
         block.hybridize(static_alloc=True, static_shape=True)
@@ -123,20 +125,23 @@ def build_networks(
     return train_net, eval_net, loss
 
 
-def copy_parameters(source: Network, target: Network) -> None:
+def copy_parameters(source: Network, target: Network, operators: Operators) -> None:
     """Enqueue a copy of all weights and statistics to a net of the same kind, of NCHW or alike."""
     pairs = zip(source.collect_params().values(), target.collect_params().values(), strict=True)
     for mine, theirs in pairs:
-        array = mine.list_data()[0]
+        array, other = mine.list_data()[0], theirs.list_data()[0]
         if source.layout != target.layout and array.ndim == 4:
-            array = array.transpose(TO_NCHW)
-        array.copyto(theirs.list_data()[0])
+            operators.copy_channels_first(array, other)
+        else:
+            array.copyto(other)
 
 
 def weight_arrays(net: HybridBlock) -> dict[str, mx.nd.NDArray]:
     """What is trained, by name, on the device: the same on all ranks. Complete once everything
     enqueued is done (`nd.waitall`), as are those of `statistics_arrays`."""
-    return {f"weight/{p.name}": p.list_data()[0] for p in trainable(net)}
+    arrays = {f"weight/{p.name}": p.list_data()[0] for p in trainable(net)}
+    head = arrays[f"weight/{CLASSIFIER}"]  # a convolution with our own kernels, else dense
+    return {**arrays, f"weight/{CLASSIFIER}": head.reshape((head.shape[0], -1))}
 
 
 def statistics_arrays(net: HybridBlock) -> dict[str, mx.nd.NDArray]:
@@ -144,10 +149,10 @@ def statistics_arrays(net: HybridBlock) -> dict[str, mx.nd.NDArray]:
     return {f"statistics/{p.name}": p.list_data()[0] for p in bn_statistics(net)}
 
 
-def reset_statistics(net: HybridBlock) -> None:
+def reset_statistics(net: HybridBlock, operators: Operators) -> None:
     """Make them those of a network that has seen no image."""
     for name, array in statistics_arrays(net).items():
-        array[:] = 0 if name.endswith("mean") else 1
+        operators.fill(array, 0 if name.endswith("mean") else 1)
 
 
 def load_arrays(arrays: Mapping[str, mx.nd.NDArray], values: Mapping[str, Any]) -> None:

@@ -18,6 +18,7 @@ from ..config.schema import Optimizer
 from ..config.variants import Rule
 from . import kernels
 from .loss_scale import LossScaler
+from .operators import Operators
 from .schedule import Settings, akiba_sgd_share
 
 MAX_TENSORS_PER_CALL = 60
@@ -50,15 +51,17 @@ class Tensor(NamedTuple):
         return arrays if self.master is None else [*arrays, self.master]
 
 
-def tensor_of(parameter: Any, ctx: mx.Context, settings: Optimizer, rule: Rule) -> Tensor:
-    """The tensor of a gluon parameter, without momentum."""
-    ending, weight = parameter.name.rpartition("_")[2], parameter.data(ctx)
+def tensor_of(
+    parameter: Any, settings: Optimizer, rule: Rule, momentum: nd.NDArray, master: nd.NDArray | None
+) -> Tensor:
+    """The tensor of a gluon parameter. `momentum`: zeros; `master`: of a float16 weight."""
+    ending = parameter.name.rpartition("_")[2]
     return Tensor(
         name=parameter.name,
-        weight=weight,
-        gradient=parameter.grad(ctx),
-        momentum=nd.zeros(parameter.shape, ctx),
-        master=weight.astype("float32") if weight.dtype == np.float16 else None,
+        weight=parameter.data(),
+        gradient=parameter.grad(),
+        momentum=momentum,
+        master=master,
         decay=settings.weight_decay if ending in rule.decayed else 0.0,
         scaled=ending in rule.scaled,
     )
@@ -70,7 +73,7 @@ class Updater:
     Args:
         parameters: gluon parameters, first layer first.
         settings: the optimizer section of the config.
-        ctx: where the parameters live.
+        operators: of the device where the parameters live.
         scaler: of the losses; its factor is taken out of the gradients here.
         epoch_at: epochs done after a step (for Akiba's warm-up).
     """
@@ -80,19 +83,45 @@ class Updater:
         parameters: Sequence[Any],
         settings: Optimizer,
         *,
-        ctx: mx.Context,
+        operators: Operators,
         scaler: LossScaler | None = None,
         epoch_at: Callable[[int], float] = float,
     ) -> None:
+        self.operators, self.scaler = operators, scaler or LossScaler(1.0)
         self._rule = settings.rule
-        self._tensors = [tensor_of(p, ctx, settings, self._rule) for p in parameters]
+        self._trust_decay_factor = settings.base_lr if self._rule.decay_times_base_lr else 1.0
         self._epoch_at = epoch_at
+        shapes = [p.shape for p in parameters]
+        masters = self._masters(parameters)
+        self._tensors = [
+            tensor_of(p, settings, self._rule, momentum, masters.get(p.name))
+            for p, momentum in zip(parameters, self._zeros(shapes), strict=True)
+        ]
+        self._squares = self._zeros(shapes) if settings.variant == "akiba" else []
+        self.previous_lr = 0.0
+        """Of the last step. With `arrays` all that a step leaves for the next."""
+        self.trusts: nd.NDArray | None = None
+        """Trust ratios of the last step, one for each tensor (own operator of a CPU only)."""
+        self.fused = operators.ctx.device_type == "cpu" and not self.scaler.is_dynamic
+        """Our own operator updates, else MXNet's do: ours takes its rates from the host, which
+        learns of an overflow too late."""
+        self._prepare()
+
+    def _zeros(self, shapes: Sequence[tuple[int, ...]]) -> list[nd.NDArray]:
+        return [self.operators.zeros(shape) for shape in shapes]
+
+    def _masters(self, parameters: Sequence[Any]) -> dict[str, nd.NDArray]:
+        """Float32 copies of the float16 weights, by name."""
+        half = [p for p in parameters if p.data().dtype == np.float16]
+        return {p.name: p.data().astype("float32") for p in half}
+
+    def _prepare(self) -> None:
+        """What an update needs besides the tensors."""
         # Operations that run as one; 0: each alone. On a GPU each ends with a synchronization of
         # the stream (LARS on ResNet-50: 54 a step, with 64 as one 27, which is SGD's number;
         # tests/gpu/test_steps.py). The price: all of the update waits for the last group's sum.
+        ctx = self.operators.ctx
         self._bulk = 64 if ctx.device_type == "gpu" else 0
-        self.scaler = scaler or LossScaler(1.0)
-        self._trust_decay_factor = settings.base_lr if self._rule.decay_times_base_lr else 1.0
         self._arrays = [array for tensor in self._tensors for array in tensor.arrays]
         self._constants = {
             "tensors": str(len(self._tensors)),
@@ -102,10 +131,6 @@ class Updater:
             "trust_decay_factor": repr(self._trust_decay_factor),
             "epsilon_only_below": str(int(self._rule.epsilon_only_below)),
         }
-        self.previous_lr = 0.0
-        """Of the last step. With `arrays` all that a step leaves for the next."""
-        self.trusts: nd.NDArray | None = None
-        """Trust ratios of the last step, one for each tensor (own operator only)."""
         self._kinds: list[tuple[list[Tensor], nd.NDArray]] = []
         """Tensors that one multi-tensor operator takes, with their weight decays."""
         kinds: dict[tuple[bool, bool], list[Tensor]] = {}
@@ -115,12 +140,6 @@ class Updater:
             self._kinds.append((kind, nd.array([t.decay for t in kind], ctx)))
         self.written_last = [self._kinds[-1][0][-1].weight, self._tensors[-1].weight]
         """The weights that a step writes last."""
-        self.fused = ctx.device_type == "cpu" and not self.scaler.is_dynamic
-        """Our own operator updates, else MXNet's do: ours takes its rates from the host, which
-        learns of an overflow too late."""
-        self._squares: list[nd.NDArray] = []
-        if settings.variant == "akiba":
-            self._squares = [nd.zeros_like(t.weight) for t in self._tensors]
 
     def step(self, step: int, now: Settings) -> None:
         """Enqueue the update of every tensor; returns at once.
@@ -128,12 +147,15 @@ class Updater:
         Gradients arrive summed over all images and ranks and are divided by the batch. Those of
         a step that overflowed count for nothing: momentum alone moves the weights.
         """
-        self.scaler.zero_nonfinite(step)
         momentum = now.momentum
         if self._rule.momentum_correction and self.previous_lr:
             momentum *= now.lr / self.previous_lr
         self.previous_lr = now.lr
-        now = now._replace(momentum=momentum)
+        self._apply(step, now._replace(momentum=momentum))
+
+    def _apply(self, step: int, now: Settings) -> None:
+        """Enqueue the update; `now.momentum` is corrected already."""
+        self.scaler.zero_nonfinite(step)
         with mx.engine.bulk(self._bulk):
             if self._squares:
                 self._apply_rmsprop_warmup(step, now)
@@ -146,10 +168,8 @@ class Updater:
         """Forget all momentum: the state of a new run."""
         self.previous_lr = 0.0
         self.scaler.reset()
-        for tensor in self._tensors:
-            tensor.momentum[:] = 0
-        for square in self._squares:
-            square[:] = 0
+        for array in (*(t.momentum for t in self._tensors), *self._squares):
+            self.operators.fill(array, 0)
 
     def arrays(self) -> dict[str, nd.NDArray]:
         """Velocities, float32 masters and Akiba's squares by name."""

@@ -20,6 +20,12 @@ BASIC: Block = ((3, 1), (3, 1))
 BOTTLENECK: Block = ((1, 1), (3, 1), (1, 4))
 
 
+def rectify(F: Any, x: Any, *, alone: bool) -> Any:
+    """ReLU. `alone`: by cuDNN; MXNet's is fused with other pointwise operators beside it, and where
+    there are none it is a kernel of MXNet's own, which its wheel lacks for new GPUs."""
+    return F.Activation(x, act_type="relu") if alone else F.relu(x)
+
+
 class Unit(nn.HybridBlock):
     """Convolution, normalisation and, where wanted, ReLU."""
 
@@ -37,7 +43,7 @@ class Unit(nn.HybridBlock):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self._relu = relu
+        self._relu, self._own = relu, model.kernels == "own"
         with self.name_scope():
             self.conv = nn.Conv2D(
                 channels,
@@ -64,7 +70,29 @@ class Unit(nn.HybridBlock):
         x = self.conv(x)
         if self.norm is not None:
             x = self.norm(x)
-        return F.relu(x) if self._relu else x
+        return rectify(F, x, alone=self._own) if self._relu else x
+
+
+class FusedSum(nn.HybridBlock):
+    """The identity, as two operators: MXNet fuses them with the sum of the gradients that come back
+    from a shortcut and a branch, which alone is a kernel of its own."""
+
+    def hybrid_forward(self, F: Any, x: Any) -> Any:  # noqa: ARG002
+        return x * 1 * 1
+
+
+class MaxPoolOfMaps(nn.HybridBlock):
+    """3 x 3 maxima with stride 2 of (batch, channels, H, W), each map as an image of one channel:
+    in backward MXNet's pooling of NCHW fills an array of int32 by a kernel of its own."""
+
+    def __init__(self, channels: int, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self._channels = channels
+
+    def hybrid_forward(self, F: Any, x: Any) -> Any:
+        options = {"kernel": (3, 3), "stride": (2, 2), "pad": (1, 1), "layout": "NHWC"}
+        maxima = F.Pooling(x.reshape((-3, 0, 0, 1)), pool_type="max", **options)
+        return maxima.reshape((-4, -1, self._channels, 0, -3))
 
 
 class Residual(nn.HybridBlock):
@@ -77,9 +105,12 @@ class Residual(nn.HybridBlock):
         in_channels: int,
         width: int,
         stride: int,
+        *,
+        is_last: bool = False,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
+        self._alone = is_last and model.kernels == "own"  # before pooling: nothing to fuse with
         strided = [kernel for kernel, _ in block].index(3)
         last = len(block) - 1
         with self.name_scope():
@@ -107,7 +138,8 @@ class Residual(nn.HybridBlock):
 
     def hybrid_forward(self, F: Any, x: Any) -> Any:
         y = self.branch(x)
-        return F.relu(y + (x if self.shortcut is None else self.shortcut(x)))
+        y = y + (x if self.shortcut is None else self.shortcut(x))
+        return rectify(F, y, alone=self._alone)
 
 
 class ResNet(Network):
@@ -117,13 +149,20 @@ class ResNet(Network):
 
     def __init__(self, model: Model, classes: int, **kwargs: Any) -> None:
         super().__init__(model, **kwargs)
-        width = model.width
+        width, own = model.width, model.kernels == "own"
         with self.name_scope():
             if model.stem == "imagenet":
                 self.body.add(Unit(model, "conv0", 3, width, kernel=7, stride=2, prefix=""))
-                self.body.add(nn.MaxPool2D(3, 2, 1, layout=model.layout))
+                of_maps = own and model.layout == "NCHW"
+                self.body.add(
+                    MaxPoolOfMaps(width, prefix="")
+                    if of_maps
+                    else nn.MaxPool2D(3, 2, 1, layout=model.layout)
+                )
             else:  # crops of 32 px keep their resolution
                 self.body.add(Unit(model, "conv0", 3, width, kernel=3, prefix=""))
+            if own:
+                self.body.add(FusedSum(prefix=""))
             channels = width
             block = BASIC if model.depth in BASIC_DEPTHS else BOTTLENECK
             depths = UNITS[model.depth]
@@ -132,10 +171,25 @@ class ResNet(Network):
                 for unit in range(1, units + 1):
                     stride = 2 if unit == 1 and stage > 1 else 1
                     prefix = f"stage{stage}_unit{unit}_"
+                    is_last = stage == len(depths) and unit == units
                     self.body.add(
-                        Residual(model, block, channels, stage_width, stride, prefix=prefix)
+                        Residual(
+                            model,
+                            block,
+                            channels,
+                            stage_width,
+                            stride,
+                            is_last=is_last,
+                            prefix=prefix,
+                        )
                     )
                     channels = stage_width * block[-1][1]
             self.body.add(nn.GlobalAvgPool2D(layout=model.layout))
-            self.body.add(nn.Flatten())
-            self.body.add(nn.Dense(classes, in_units=channels, prefix="fc_"))
+            if own:  # cuDNN adds a convolution's bias
+                head = nn.Conv2D(
+                    classes, 1, in_channels=channels, layout=model.layout, prefix="fc_"
+                )
+                self.body.add(head)
+            else:
+                self.body.add(nn.Flatten())
+                self.body.add(nn.Dense(classes, in_units=channels, prefix="fc_"))

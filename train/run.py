@@ -147,8 +147,8 @@ def log_point(trainer: Trainer, point: LogPoint, training_s: float = 0.0) -> Non
     context.state.advance(trainer.plan, point.step, training_s)
     if budget_s is not None and context.elapsed_s >= budget_s:
         context.stop(OUT_OF_TIME)
-    flags = nd.array(context.stop.flags, trainer.ctx)
-    sums = trainer.comm.sum_losses(nd.concat(point.loss_sum.reshape(1), flags, dim=0))
+    comm = trainer.comm
+    sums = comm.sum_losses(comm.operators.join(point.loss_sum, context.stop.flags))
     loss_sum, *requests = trainer.reads.losses(sums)
     now, scaler = trainer.steps.settings_at(point.step), trainer.model.updater.scaler
     loss = loss_sum / (point.steps * now.global_batch_size)
@@ -177,7 +177,7 @@ def evaluate_epoch(trainer: Trainer, epoch: int) -> Accuracy:
             mode=run.eval.bn_stats,
             active_ranks=plan.segment_of_epoch(epoch).active_ranks,
         )
-        copy_parameters(trainer.model.net, trainer.model.eval_net)
+        copy_parameters(trainer.model.net, trainer.model.eval_net, trainer.comm.operators)
         accuracy = evaluate(
             trainer.model.eval_net,
             trainer.next_eval_batch,

@@ -62,12 +62,13 @@ def score(
     from .comm import communicator, context
     from .evaluate import evaluate
     from .host_reads import HostReads
+    from .own import operators_for
     from .trainer import batches_of
 
     ctx, ranks = context(run.system.device, place.local_rank), place.world_size
-    comm = communicator(ctx, connection, ranks)
+    comm = communicator(operators_for(run.model, ctx), connection, ranks)
     comm.start()
-    nets = [_network(*pair, comm, place, ctx) for pair in zip(runs, found, strict=True)]
+    nets = [_network(*pair, comm, place) for pair in zip(runs, found, strict=True)]
 
     def ensemble(batch: Any) -> Any:
         return sum(nd.softmax(net(batch).astype("float32")) for net in nets) / len(nets)
@@ -94,7 +95,7 @@ def score(
     return [accuracy._asdict() for accuracy in accuracies]
 
 
-def _network(run: Run, found: Checkpoint, comm: Any, place: ProcessInfo, ctx: Any) -> Any:
+def _network(run: Run, found: Checkpoint, comm: Any, place: ProcessInfo) -> Any:
     """The evaluation network of a checkpoint. Batch-norm statistics are those that it holds; where
     they are each rank's own still, `eval.bn_stats` is done to them."""
     from .checkpoint_state import active_ranks, restore_network
@@ -102,14 +103,14 @@ def _network(run: Run, found: Checkpoint, comm: Any, place: ProcessInfo, ctx: An
     from .networks import bn_statistics, build_networks, copy_parameters
 
     net, eval_net, _ = build_networks(
-        run.model, run.data.classes, crop_px=run.data.crop_px, seed=0, ctx=ctx
+        run.model, run.data.classes, crop_px=run.data.crop_px, seed=0, operators=comm.operators
     )
     # It waits for all before: the last network's statistics were reduced under the same name.
     restore_network(found, net, rank=place.rank, ranks=place.world_size)
     if len(found.parts) > 1 and place.world_size == found.meta.ranks:
         mode, active = run.eval.bn_stats, active_ranks(found)
         sync_bn_statistics(bn_statistics(net), comm, mode=mode, active_ranks=active)
-    copy_parameters(net, eval_net)
+    copy_parameters(net, eval_net, comm.operators)
     return eval_net
 
 

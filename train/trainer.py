@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import mxnet as mx
-from mxnet import autograd, nd
+from mxnet import nd
 
 from ..config.plan import Plan
 from ..config.schema import Run
@@ -24,7 +24,6 @@ from .identity import part_digests
 from .loop import StepContext
 from .loss_scale import LossScaler
 from .networks import (
-    Loss,
     build_networks,
     copy_parameters,
     image_shape,
@@ -32,7 +31,9 @@ from .networks import (
     trainable,
     weights_digest,
 )
+from .operators import Criterion, Operators
 from .optimizer import Updater
+from .own import operators_for, updater_for
 from .profile_window import ProfileWindow
 from .run_log import RunLog
 from .schedule import Settings, step_settings
@@ -64,7 +65,7 @@ class Model(NamedTuple):
 
     net: Any
     eval_net: Any
-    loss: Loss
+    criterion: Criterion
     updater: Updater
 
 
@@ -109,12 +110,13 @@ def start_up(
     ctx = device_context(run.system.device, context.process.local_rank)
     if ctx.device_type == "cpu":  # our optimizer's operator is a CPU's
         kernels.load()
-    comm = communicator(ctx, context.connection, context.process.world_size)
+    operators = operators_for(run.model, ctx)
+    comm = communicator(operators, context.connection, context.process.world_size)
     stages = [
         Stage("open connections", comm.start),
         Stage("build pipelines", partial(sources or build_sources, context, ctx)),
         Stage("build network", partial(build_model, context, comm, reads)),
-        Stage("warm up network", partial(warm_up, context, ctx), ("build network",)),
+        Stage("warm up network", partial(warm_up, context, operators), ("build network",)),
         Stage(
             "agree on weights",
             partial(verify_replicas, context, comm),
@@ -134,7 +136,7 @@ def start_up(
         sources=data,
         steps=StepContext(
             net=model.net,
-            loss=model.loss,
+            criterion=model.criterion,
             next_batch=batches_of(data.train, ctx),
             comm=comm,
             updater=model.updater,
@@ -184,43 +186,44 @@ def build_model(context: RunContext, comm: Communicator, reads: HostReads) -> Mo
         run.data.classes,
         crop_px=run.data.crop_px,
         seed=stream_seeds(run.seed or 0)["weights"],
-        ctx=comm.ctx,
+        operators=comm.operators,
     )
     comm.plan_groups(run.comm.groups, trainable(net), run.comm.gradient_dtype)
     scaler = LossScaler(
         run.model.loss_scale,
-        comm.buckets,
+        () if comm.operators.own else comm.buckets,
         batch=max(segment.global_batch_size for segment in context.plan.segments),
         reads=reads,
     )
-    updater = Updater(
+    updater = updater_for(
+        comm.operators,
         trainable(net),
         run.optimizer,
-        ctx=comm.ctx,
+        comm.buckets,
         scaler=scaler,
         epoch_at=context.plan.epoch_at,
     )
-    return Model(net, eval_net, loss, updater)
+    return Model(net, eval_net, comm.operators.criterion(loss), updater)
 
 
-def warm_up(context: RunContext, ctx: mx.Context, model: Model) -> bytes:
+def warm_up(context: RunContext, operators: Operators, model: Model) -> bytes:
     """A step on zeros for every batch of the run and an evaluation batch: memory is taken, kernels
     are made. The digest of the weights that the run starts with.
 
     Weights keep their bits (learning rate 0), batch-norm statistics are put back.
     """
     run, side = context.run, context.run.data.crop_px
-    net, eval_net, loss, updater = model
+    net, eval_net, criterion, updater = model
+    zeros, scale = operators.zeros, updater.scaler.value_at(1)
     for batch in warm_up_batches(context.plan, context.state.step):
-        with autograd.record():
-            losses = loss(net(nd.zeros(image_shape(net, batch, side), ctx)), nd.zeros(batch, ctx))
-        losses.backward(updater.scaler.head_gradients(1, losses))
+        images, labels = zeros(image_shape(net, batch, side)), zeros(batch)
+        criterion.backward(criterion.forward(net, images, labels, scale), scale)
     updater.step(1, Settings(0.0, 0.0, context.plan.global_batch_size))
-    copy_parameters(net, eval_net)
-    eval_net(nd.zeros(image_shape(eval_net, run.eval.batch_per_rank, side), ctx))
+    copy_parameters(net, eval_net, operators)
+    eval_net(zeros(image_shape(eval_net, run.eval.batch_per_rank, side)))
     nd.waitall()
     updater.reset()
-    reset_statistics(net)
+    reset_statistics(net, operators)
     nd.waitall()
     if context.resumed is not None:
         restore(context.resumed, context, net, updater)

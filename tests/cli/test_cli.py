@@ -148,7 +148,6 @@ def test_bench_loop_compares_on_real_ranks(rn50, smoke_data: Path) -> None:
     [
         (("allreduce", "--sizes", "4q"), "--sizes: "),
         (("allreduce", "--ranks", "2,,4"), "--ranks: "),
-        (("allreduce", "--layers", "tcp"), "--layers: "),
         (("allreduce", "--algorithms", "rings"), "comm.algorithm"),
         (("startup", "--ranks", "0"), "--ranks: "),
         (("overlap", "--groupings", "cube(3)"), "--groupings: "),

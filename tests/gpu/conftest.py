@@ -29,6 +29,7 @@ STUBS = {
     *("cublasSetMathMode", "cublasSetStream_v2", "cudnnSetStream", "cudnnDropoutBackward"),
     *("cudnnSetActivationDescriptor", "cudnnSetDropoutDescriptor", "cudnnRestoreDropoutDescriptor"),
     *("cusolverDnCreate", "cusolverDnSetStream", "cudaEventRecord", "cudaEventSynchronize"),
+    "cuModuleUnload",
 }
 """What runs may call although the fake answers success and does nothing more."""
 NOT_PROVEN = (

@@ -32,7 +32,7 @@ def test_ranks_on_emulated_hosts(tmp_path: Path, delay_us: int) -> None:
     done = subprocess.run(
         [
             *(NETLAB, "run", "4", "200", str(delay_us), "--", rn50, "bench", "allreduce"),
-            *("--ranks", "4", "--sizes", "4k,1M", "--layers", "mpi", "--passes", "1", "--json"),
+            *("--ranks", "4", "--sizes", "4k,1M", "--passes", "1", "--json"),
             *("--algorithms", "ring,recursive_doubling", f"system.results={tmp_path}"),
         ],
         capture_output=True,

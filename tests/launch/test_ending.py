@@ -24,7 +24,6 @@ from rn50.launch.ending import (
 )
 from rn50.train.checkpoint import file_name
 
-AGAIN = "rn50 launch quick seed=1"
 TIME, EPOCHS = "time budget (limits.time_s) spent", "budget of 2 epochs (limits.epochs) spent"
 
 
@@ -38,7 +37,7 @@ def standing(folder: Path, step: int, checkpoint: int | None) -> str:
     lines = [{"kind": "train", "step": step}, {"kind": "gaps"}]
     (folder / "metrics.jsonl").write_text("\n".join(map(json.dumps, lines)) + '\n{"step": 9')
     if checkpoint is None:
-        return f"; start again with: {AGAIN}"
+        return f"; start again with: rn50 launch {folder}/config.yaml"
     (folder / "checkpoint").mkdir()
     for name in (file_name(20), file_name(checkpoint), "best.ckpt"):
         (folder / "checkpoint" / name).touch()
@@ -58,15 +57,15 @@ def test_a_run_that_was_stopped_or_failed_goes_on_from_its_checkpoint(
 ) -> None:
     onward = standing(tmp_path, step, checkpoint)
     onward += f" --launcher {launcher}" if launcher else ""
-    found = run_stopped("Ctrl-C", tmp_path, AGAIN, launcher)
+    found = run_stopped("Ctrl-C", tmp_path, launcher)
     assert found.line == f"stopped by Ctrl-C {place}: {tmp_path}{onward}"
     assert found.to_dict() == {"reason": found.reason, "next": onward.partition(": ")[2]}
     assert was_stopped(found.to_dict())
-    assert rank_failed("why", tmp_path, AGAIN, launcher).what_next == onward
-    hopeless = rank_failed("why", tmp_path, AGAIN, hopeless=True)
+    assert rank_failed("why", tmp_path, launcher).what_next == onward
+    hopeless = rank_failed("why", tmp_path, hopeless=True)
     assert "optimizer.base_lr" in hopeless.what_next and hopeless.to_dict() == {"reason": "why"}
     (tmp_path / "result.json").write_text(json.dumps({"stopped": "asked to stop at step 125"}))
-    assert "at step 125" in run_stopped("Ctrl-C", tmp_path, AGAIN).line
+    assert "at step 125" in run_stopped("Ctrl-C", tmp_path).line
 
 
 @pytest.mark.parametrize(
@@ -76,7 +75,7 @@ def test_a_run_that_was_stopped_or_failed_goes_on_from_its_checkpoint(
         ({}, 40, "target 0.9 missed", None),
         ({"stopped": TIME}, 40, "go on with: rn50 launch --resume", "limits.time_s=null"),
         ({"stopped": EPOCHS}, 40, "go on with: rn50 launch --resume", "limits.epochs=null"),
-        ({"stopped": TIME}, None, "start again with: rn50 launch quick", "limits.time_s=null"),
+        ({"stopped": TIME}, None, "start again with: rn50 launch /", "limits.time_s=null"),
         ({"stopped": "asked to stop at step 40"}, 40, "go on with: rn50 launch --resume", None),
     ],
 )
@@ -85,7 +84,7 @@ def test_a_run_that_ended_in_order_says_what_would_take_it_further(
 ) -> None:
     standing(tmp_path, 40, checkpoint)
     whole = {"status": "aborted", "eval_accuracy": 0.845, "target": 0.9, "epochs": 8} | result
-    found = run_ended(whole, tmp_path, AGAIN)
+    found = run_ended(whole, tmp_path)
     assert words in found.line
     assert ("next" in found.to_dict()) == ("stopped" in result)
     if override is not None:  # what it says can be typed

@@ -20,6 +20,7 @@ from rn50.launch.preflight import (
 )
 from rn50.launch.run import Options, launch
 from rn50.launch.submit import plan_submission
+from rn50.train.gpu import Gpu
 
 NEVER = [
     (("quick", "model.dtype=float16"), "model.dtype: float32 or bfloat16 expected on a cpu"),
@@ -30,7 +31,10 @@ NEVER = [
         "batch.per_rank: at most what 17.2 GB hold expected (system.accelerator: NVIDIA Tesla V100 "
         "SXM2 16 GB), found 1000: 44.7 GB or more",
     ),
-    (("dgxh100_8",), "compute capability 5.0 to 8.9 expected, found NVIDIA H100"),
+    (
+        ("dgxh100_8", "system.compute_capability=10.0"),
+        "system.accelerator: a compute capability that model.network=resnet runs on expected",
+    ),
 ]
 
 
@@ -52,7 +56,7 @@ def test_what_launch_refuses_check_and_submit_refuse(
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("name", sorted(set(list_presets()) - {"dgxh100_8"}))
+@pytest.mark.parametrize("name", sorted(set(list_presets())))
 def test_no_preset_is_refused_for_this_machines_sake(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -60,15 +64,14 @@ def test_no_preset_is_refused_for_this_machines_sake(
     assert refusals(load(name).run) == []
 
 
-def set_machine(monkeypatch: pytest.MonkeyPatch, free_bytes: int | None, mxnet: str) -> None:
+def set_memory(monkeypatch: pytest.MonkeyPatch, free_bytes: int | None) -> None:
     monkeypatch.setattr("rn50.launch.preflight.free_memory_bytes", lambda: free_bytes)
-    monkeypatch.setattr("rn50.launch.preflight.mxnet_distribution", lambda: mxnet)
 
 
 def test_a_batch_that_memory_does_not_hold(monkeypatch: pytest.MonkeyPatch) -> None:
     run = load("quick", ["batch.per_rank=400"]).run
     later = load("quick", ["batch.changes=[{after_epoch: 1, per_rank: 400}]"]).run
-    set_machine(monkeypatch, 8_000_000_000, "mxnet")
+    set_memory(monkeypatch, 8_000_000_000)
     (found,) = obstacles_here(run)
     assert found == (
         "batch.per_rank: at most what 8 GB of free memory hold expected, found 400: 2 ranks of it "
@@ -76,7 +79,7 @@ def test_a_batch_that_memory_does_not_hold(monkeypatch: pytest.MonkeyPatch) -> N
     )
     assert obstacles_here(later) == [found]
     for free_bytes in (17_000_000_000, None):
-        set_machine(monkeypatch, free_bytes, "mxnet")
+        set_memory(monkeypatch, free_bytes)
         assert obstacles_here(run) == []
 
 
@@ -104,11 +107,12 @@ def test_memory_of_devices_and_networks_without_an_estimate() -> None:
 
 
 def test_mxnet_without_gpus_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rn50.launch.preflight.check_machine", lambda rank, decodes: None)
+    gpu = Gpu("Tesla V100", (7, 0))
+    monkeypatch.setattr("rn50.launch.preflight.check_machine", lambda rank, decodes: gpu)
+    monkeypatch.setattr("rn50.launch.preflight.gpu_code", lambda path: {"ELF": {70}})
     run = load("dgx1_8").run
-    set_machine(monkeypatch, None, "mxnet-cu112")
     assert obstacles_here(run) == []
-    set_machine(monkeypatch, None, "mxnet")
+    monkeypatch.setattr("rn50.launch.preflight.gpu_code", lambda path: {})
     (found,) = obstacles_here(run)
     assert found.startswith("system.device: MXNet for GPUs (scripts/setup.sh --gpu) for gpu expect")
 

@@ -17,6 +17,7 @@ from rn50.logging.timeline import Timeline
 from rn50.train.comm import Communicator, context
 from rn50.train.connection import Connection
 from rn50.train.evaluate import sync_bn_statistics
+from rn50.train.operators import Operators
 from rn50.train.process_info import read_process_info
 
 STEPS = 3
@@ -31,7 +32,7 @@ def main(config: str, out: str) -> None:
     connection = Connection(run, Timeline(0), over_mpi=read_process_info().over_mpi)
     connection.begin()
     ctx = context(run.system.device, read_process_info().local_rank)
-    comm = Communicator(ctx, connection)
+    comm = Communicator(Operators(ctx), connection)
     comm.start()
     net = nn.Sequential(prefix="")
     for width in WIDTHS:

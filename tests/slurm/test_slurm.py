@@ -427,32 +427,6 @@ def test_launch_within_an_allocation_takes_srun(rn50, smoke_data: Path) -> None:
     assert re.search(r"^RESULT success ", done.stdout, re.M)
 
 
-def test_the_trials_of_a_sweep_are_jobs(rn50, smoke_data: Path, tmp_path: Path) -> None:
-    path = tmp_path / "sweep.yaml"
-    path.write_text(f"""
-name: jobs
-config: smoke
-scheduler: slurm
-trials: 2
-overrides:
-  data.path: {smoke_data}
-  system: {{results: {tmp_path}/results, nodes: 1, ranks_per_node: 1}}
-parameters: {{optimizer.base_lr: {{choice: [0.05, 1000.0]}}}}
-objective: {{measure: epochs_to_target}}
-sampler: grid
-""")
-    done = rn50("sweep", str(path), "--json")
-    assert done.returncode == 0, done.stderr
-    good, bad = json.loads(done.stdout)["trials"]
-    if good["state"] != "complete":
-        good, bad = bad, good
-    assert (good["state"], good["parameters"]["optimizer.base_lr"]) == ("complete", 0.05)
-    assert bad["state"] in ("pruned", "fail")
-    for number in range(2):
-        output = (tmp_path / f"results/jobs/trials/trial_{number:04d}/output.log").read_text()
-        assert re.search(r"^slurm job \d+ in ", output, re.M)
-
-
 def test_the_script_to_submit_by_hand_runs(root: Path, tmp_path: Path, smoke_data: Path) -> None:
     """`sbatch launch/examples/smoke_slurm.sub` in a checkout, here one of links."""
     for name in ("rn50", "launch"):

@@ -13,18 +13,16 @@ import pytest
 from rn50.config.errors import UserError
 from rn50.launch.run_lock import hold_run
 from rn50.logging.parse import read_events
-from rn50.sweep.definition import Sweep, load_sweep
+from rn50.sweep.definition import load_sweep
 from rn50.sweep.driver import open_study, sweep_folder
 from rn50.sweep.study import JOURNAL, Study
 from rn50.sweep.trial import (
     MARK,
-    cancel_job,
     clean_up,
     evaluations,
     processes,
     read_end,
     start,
-    trial_command,
 )
 from tests.waiting import wait_until
 
@@ -171,7 +169,7 @@ def test_nothing_of_a_trial_is_left_whatever_it_does_with_signals(tmp_path: Path
     first.wait()
     (rest,) = processes(tmp_path)
     assert rest.environ()[MARK] == str(tmp_path)
-    clean_up(tmp_path, "local", grace_s=0.2)
+    clean_up(tmp_path, grace_s=0.2)
     assert processes(tmp_path) == []
     assert not rest.is_running() or rest.status() == psutil.STATUS_ZOMBIE
 
@@ -207,50 +205,3 @@ def test_evaluations_are_read_while_they_are_written(tmp_path: Path) -> None:
         found = evaluations(tmp_path)
         complete = [lines[1] + "\n" in whole[:end], whole[:end].endswith(lines[2] + "\n")]
         assert found == [(1, 0.25), (2, 0.5)][: sum(complete)]
-
-
-# --- schedulers: only their commands are stood in for ---------------------------------------------
-
-
-def sweep_for(scheduler: str, **more: object) -> Sweep:
-    parameters = {"batch.per_rank": {"choice": [1]}}
-    given = {"name": "a", "parameters": parameters, "scheduler": scheduler, **more}
-    return Sweep.model_validate(given)
-
-
-def test_what_runs_a_trial() -> None:
-    config = Path("x/config.yaml")
-    rn50 = ["-m", "rn50.cli.entry"]
-    assert trial_command(sweep_for("local"), config)[1:] == [*rn50, "launch", str(config)]
-    job = trial_command(sweep_for("slurm"), config)
-    assert job[1:] == [*rn50, "submit", str(config), "--scheduler", "slurm", "--wait"]
-
-
-@pytest.mark.parametrize(
-    ("scheduler", "said", "called"),
-    [
-        ("slurm", "slurm job 4711 in results/a/x (to stop it: scancel 4711)\n", "scancel 4711"),
-        ("pbs", "pbs job 12.host-1 in a b (to stop it: qdel 12.host-1)\n", "qdel 12.host-1"),
-        ("local", "local job 1 in a (to stop it: kill 1)\n", None),
-        ("local", "slurm job 1 in a (to stop it: scancel 1)\n", None),
-        ("slurm", "pbs job 1 in a (to stop it: qdel 1)\n", None),
-        ("slurm", "slurm job 1;id in a (to stop it: scancel 1;id)\n", None),
-        ("slurm", "slurm job -u in a (to stop it: scancel -u)\n", None),
-        ("slurm", "slurm job evil.py in . (to stop it: python3 evil.py)\n", None),
-        ("slurm", "", None),
-    ],
-)
-def test_a_job_is_cancelled_at_its_scheduler(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scheduler: str, said: str, called: str | None
-) -> None:
-    """What a file in the sweep's folder says is never a command."""
-    for name in ("scancel", "qdel", "kill", "python3"):
-        program = tmp_path / "bin" / name
-        program.parent.mkdir(exist_ok=True)
-        program.write_text(f'#!/bin/sh\necho "${{0##*/}} $@" >>{tmp_path}/called\n')
-        program.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
-    (tmp_path / "output.log").write_text(said)
-    assert cancel_job(tmp_path, scheduler) == (called is not None)
-    log = tmp_path / "called"
-    assert (log.read_text().strip() if log.exists() else None) == called

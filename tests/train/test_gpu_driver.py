@@ -12,11 +12,9 @@ import pytest
 from rn50.config.errors import UserError
 from rn50.train import gpu as module
 from rn50.train.gpu import (
-    SUPPORTED,
     Gpu,
     Gpus,
     can_open_libcuda,
-    check_capability,
     check_driver,
     read_gpus,
 )
@@ -64,15 +62,6 @@ def test_a_driver_without_a_device_is_said_to_be_that(tmp_path: Path) -> None:
 
 def test_without_a_driver_there_is_nothing_to_say() -> None:
     assert read_gpus("libcuda-of-nobody.so.1") is None
-
-
-def test_a_gpu_without_machine_code_is_refused_by_name() -> None:
-    for capability in SUPPORTED:
-        check_capability("any", capability)
-    for capability in ((3, 7), (9, 0), (10, 0)):
-        expected = rf"5\.0 to 8\.9 expected, found NVIDIA X with {capability[0]}\.{capability[1]}"
-        with pytest.raises(UserError, match=expected):
-            check_capability("NVIDIA X", capability)
 
 
 def test_a_driver_older_than_dalis_is_refused() -> None:

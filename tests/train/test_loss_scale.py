@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from mxnet import autograd, gluon, nd
+from mxnet import gluon, nd
 
 from rn50.cli.console import Tracking
 from rn50.config.load import load
@@ -30,8 +30,10 @@ from rn50.train.loss_scale import (
     next_scale,
 )
 from rn50.train.networks import Loss
-from rn50.train.optimizer import Updater
+from rn50.train.operators import Criterion, Operators
+from rn50.train.own import updater_for
 from rn50.train.schedule import Settings
+from tests.train import emulated
 
 BAD = (np.inf, -np.inf, np.nan)
 
@@ -100,9 +102,9 @@ def test_gradients_are_scaled_and_losses_are_not() -> None:
     for setting in (1.0, 64.0, "dynamic(64)"):
         scaler = LossScaler(setting, [nd.zeros(3)])
         logits.attach_grad()
-        with autograd.record():
-            losses = loss(logits, labels)
-        losses.backward(scaler.head_gradients(1, losses))
+        criterion, scale = Criterion(loss), scaler.value_at(1)
+        losses = criterion.forward(lambda images: images, logits, labels, scale)
+        criterion.backward(losses, scale)
         found.append((losses.asnumpy(), logits.grad.asnumpy() / scaler.value_at(1)))
     for losses, gradient in found[1:]:
         np.testing.assert_array_equal(losses, found[0][0])
@@ -145,13 +147,19 @@ def test_a_saved_scaler_goes_on_as_it_was() -> None:
         ("akiba", "float32"),
     ],
 )
-def test_a_step_that_overflows_is_momentum_alone(variant: str, dtype: str) -> None:
+@pytest.mark.parametrize("operators", [Operators(mx.cpu()), emulated.operators()])
+def test_a_step_that_overflows_is_momentum_alone(
+    operators: Operators, variant: str, dtype: str
+) -> None:
     settings = Optimizer(variant=variant, base_lr=0.1, weight_decay=1e-2)
     parameter = gluon.Parameter("fc_weight", shape=(8, 8))
     parameter.initialize(mx.init.Normal(0.5), ctx=mx.cpu())
     parameter.cast(dtype)
-    scaler = LossScaler("dynamic(64)", [parameter.grad().reshape(-1)])
-    updater = Updater([parameter], settings, ctx=mx.cpu(), scaler=scaler, epoch_at=lambda _: 30.0)
+    gradients = [parameter.grad().reshape(-1)]
+    scaler = LossScaler("dynamic(64)", () if operators.own else gradients)
+    updater = updater_for(
+        *(operators, [parameter], settings, gradients), scaler=scaler, epoch_at=lambda _: 30.0
+    )
 
     def weight_and_velocity() -> tuple[np.ndarray, np.ndarray]:
         held = updater.arrays()
@@ -170,6 +178,7 @@ def test_a_step_that_overflows_is_momentum_alone(variant: str, dtype: str) -> No
     np.testing.assert_allclose(moved, 0.5 * velocity, rtol=1e-6)
     step = 0.1 * moved if variant == "akiba" else moved
     np.testing.assert_allclose(after, weight + step, rtol=1e-6, atol=1e-7)
+    assert [scaler.value_at(n + CHECK_DELAY_STEPS) for n in (1, 2)] == [64.0, 32.0]
 
 
 # --- a run ----------------------------------------------------------------------------------------

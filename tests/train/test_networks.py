@@ -25,6 +25,7 @@ from rn50.train.networks import (
     trainable,
     weights_digest,
 )
+from rn50.train.operators import Operators
 
 # Small enough to run, with their crop sizes: every network, stem and kind of block.
 SMALL = {
@@ -97,7 +98,7 @@ def test_feature_maps_of_224_px_are_those_of_the_papers(
 @pytest.mark.parametrize("case", SMALL)
 def test_a_step_gives_every_parameter_a_finite_gradient(case: str) -> None:
     model, px = SMALL[case]
-    net, _, loss = build_networks(model, 5, crop_px=px, seed=1, ctx=mx.cpu())
+    net, _, loss = build_networks(model, 5, crop_px=px, seed=1, operators=Operators(mx.cpu()))
     images = mx.nd.array(np.random.default_rng(0).normal(size=(4, 3, px, px)))
     with autograd.record():
         losses = loss(net(images), mx.nd.array([0, 1, 2, 3]))
@@ -112,15 +113,15 @@ def test_a_step_gives_every_parameter_a_finite_gradient(case: str) -> None:
 @pytest.mark.parametrize("case", SMALL)
 def test_output_shape_and_copied_parameters(case: str) -> None:
     model, px = SMALL[case]
-    net, eval_net, _ = build_networks(model, 7, crop_px=px, seed=3, ctx=mx.cpu())
+    net, eval_net, _ = build_networks(model, 7, crop_px=px, seed=3, operators=Operators(mx.cpu()))
     images = mx.nd.array(np.random.default_rng(0).uniform(size=(2, 3, px, px)))
     assert net(images).shape == eval_net(images).shape == (2, 7)
     assert not eval_net(images).asnumpy().any()  # nothing copied yet
-    copy_parameters(net, eval_net)
+    copy_parameters(net, eval_net, Operators(mx.cpu()))
     before = eval_net(images).asnumpy()
     np.testing.assert_array_equal(before, net(images).asnumpy())  # both in inference mode here
     net.collect_params()["fc_bias"].data()[:] = 1
-    copy_parameters(net, eval_net)  # over weights that inference has rewritten
+    copy_parameters(net, eval_net, Operators(mx.cpu()))  # over weights that inference has rewritten
     assert np.allclose(eval_net(images).asnumpy() - before, 1, atol=1e-5)
 
 
@@ -142,7 +143,7 @@ def test_weights_depend_on_the_seed_alone(case: str) -> None:
     def digest(seed: int, disturb: int) -> bytes:
         mx.random.seed(disturb)
         np.random.seed(disturb)
-        net, _, _ = build_networks(model, 4, crop_px=px, seed=seed, ctx=mx.cpu())
+        net, _, _ = build_networks(model, 4, crop_px=px, seed=seed, operators=Operators(mx.cpu()))
         return weights_digest(net)
 
     assert digest(1, 5) == digest(1, 6)
@@ -159,7 +160,7 @@ def test_weights_depend_on_the_seed_alone(case: str) -> None:
     ],
 )
 def test_initial_scale_is_he_normal_but_for_the_classifier(model: Model, names: list[str]) -> None:
-    net, _, _ = build_networks(model, 100, crop_px=64, seed=1, ctx=mx.cpu())
+    net, _, _ = build_networks(model, 100, crop_px=64, seed=1, operators=Operators(mx.cpu()))
     drawn = {name: p.data().asnumpy() for name, p in net.collect_params().items()}
     for name in names:
         expected = np.sqrt(2 / np.prod(drawn[name].shape[1:]))
@@ -172,7 +173,7 @@ def of_both_layouts(case: str) -> list[tuple[Any, Any, Any]]:
     """Networks of the same seed: NCHW, then NHWC."""
     model, px = SMALL[case]
     models = [model.model_copy(update={"layout": layout}) for layout in LAYOUTS]
-    return [build_networks(m, 5, crop_px=px, seed=3, ctx=mx.cpu()) for m in models]
+    return [build_networks(m, 5, crop_px=px, seed=3, operators=Operators(mx.cpu())) for m in models]
 
 
 @pytest.mark.slow
@@ -187,7 +188,7 @@ def test_weights_of_both_layouts_are_the_same_draw(case: str) -> None:
         assert (found.dtype, found.shape) == (expected.dtype, turned.shape)
         np.testing.assert_array_equal(found, turned, err_msg=name)
     for source, target in ((first, first_eval), (last, last_eval)):
-        copy_parameters(source, target)
+        copy_parameters(source, target, Operators(mx.cpu()))
     for name, p in last_eval.collect_params().items():  # NCHW, as all evaluation
         expected, found = first_eval.collect_params()[name].data().asnumpy(), p.data().asnumpy()
         assert (found.dtype, found.shape) == (expected.dtype, expected.shape)
@@ -240,7 +241,9 @@ def test_both_layouts_are_the_same_function(case: str, monkeypatch: pytest.Monke
 @pytest.mark.slow
 @pytest.mark.parametrize("network", ["alexnet", "googlenet"])
 def test_dropout_follows_the_seed_of_the_thread_that_trains(network: str) -> None:
-    net, _, _ = build_networks(Model(network=network), 9, crop_px=64, seed=1, ctx=mx.cpu())
+    net, _, _ = build_networks(
+        Model(network=network), 9, crop_px=64, seed=1, operators=Operators(mx.cpu())
+    )
     images = mx.nd.array(np.random.default_rng(0).normal(size=(2, 3, 64, 64)))
 
     def train_logits() -> bytes:
@@ -283,7 +286,7 @@ def test_local_norm_is_that_of_alexnets_paper() -> None:
 def test_small_crops_are_refused(network: str) -> None:
     model = Model(network=network)
     with pytest.raises(UserError, match=rf"data\.crop_px: at least 64 for {network} .*found 63"):
-        build_networks(model, 10, crop_px=63, seed=1, ctx=mx.cpu())
+        build_networks(model, 10, crop_px=63, seed=1, operators=Operators(mx.cpu()))
     with pytest.raises(UserError, match=r"data\.crop_px"):
         check_supported(load("base", [f"model.network={network}", "data.crop_px=63"]).run)
 

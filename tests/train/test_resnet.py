@@ -15,6 +15,7 @@ from rn50.config.resnet_stages import UNITS
 from rn50.config.schema import Model
 from rn50.scaling.layers import Shape, resnet50
 from rn50.train.networks import build_networks, trainable
+from rn50.train.operators import Operators
 from rn50.train.resnet import ResNet
 
 
@@ -31,7 +32,7 @@ def test_resnet50_has_161_tensors_and_25557032_parameters() -> None:
 @pytest.mark.slow
 def test_resnet50_names_order_and_values_are_pinned() -> None:
     """A changed name, order or draw would change every published run."""
-    net, _, _ = build_networks(Model(), 1000, crop_px=224, seed=7, ctx=mx.cpu())
+    net, _, _ = build_networks(Model(), 1000, crop_px=224, seed=7, operators=Operators(mx.cpu()))
     parameters = net.collect_params()
     listed = repr([(p.name, p.shape, p.grad_req) for p in parameters.values()])
     assert hashlib.sha256(listed.encode()).hexdigest()[:16] == "800b3c7138ab27fc"
@@ -85,7 +86,7 @@ def test_stride_is_on_the_first_3x3_and_projections_are_where_shapes_differ(
 @pytest.mark.parametrize(("depth", "last"), [("tiny", "bn3_gamma"), (18, "bn2_gamma")])
 def test_zero_gamma_is_on_the_last_norm_of_each_unit_only(depth: int | str, last: str) -> None:
     model = Model(depth=depth, width=8, zero_gamma=True)
-    net, _, _ = build_networks(model, 4, crop_px=64, seed=1, ctx=mx.cpu())
+    net, _, _ = build_networks(model, 4, crop_px=64, seed=1, operators=Operators(mx.cpu()))
     for name, p in net.collect_params().items():
         if name.endswith("gamma"):
             assert p.data().asnumpy().any() == (not name.endswith(last)), name

@@ -16,6 +16,7 @@ import mxnet as mx
 from mxnet._ctypes.ndarray import _imperative_invoke
 
 from ...config.errors import UserError
+from ..mxnet_package import headers, operator_source
 
 _HERE = Path(__file__).parent
 SOURCE = _HERE / "update.cc"
@@ -38,10 +39,9 @@ def build(source: Path) -> Path:
     partial = path.with_suffix(f".{secrets.token_hex(8)}.so")
     command = ["g++", "-O2", "-fPIC", "-shared", str(source), "-o", str(partial)]
     if source == SOURCE:
-        package = Path(mx.__file__).parent
         command += [
-            *("-std=c++17", "-fopenmp", f"-I{package / 'include'}"),
-            str(package / "src" / "lib_api.cc"),
+            *("-std=c++17", "-fopenmp", f"-I{headers()}"),
+            str(operator_source()),
             # Horovod makes MXNet's symbols global, and MXNet holds classes of the same names as
             # lib_api.cc: without these two the library would use MXNet's and crash.
             *("-fno-gnu-unique", "-Wl,-Bsymbolic"),

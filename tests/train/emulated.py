@@ -1,0 +1,84 @@
+"""The kernels of device.cu on a CPU, with threads as a GPU has them (emulated.h)."""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+
+import mxnet as mx
+
+from rn50.train.kernels.device import SOURCE, Launch, parameters
+from rn50.train.own import OwnOperators
+
+HEADER = Path(__file__).with_name("emulated.h")
+THREADS = 16
+_NUMBERS = {"int": ctypes.c_int, "float": ctypes.c_float}
+
+
+@cache
+def library() -> ctypes.CDLL:
+    """The text of the kernels, compiled by g++ once a session and text."""
+    text = f'#define EMULATED\n#include "{HEADER}"\n#include "{SOURCE}"\n'
+    for name in parameters(SOURCE.read_text()):
+        text += (
+            f'extern "C" void run_{name}(int blocks, int threads, void** arguments) '
+            f"{{ emulate({name}, blocks, threads, arguments); }}\n"
+        )
+    digest = hashlib.sha256((text + SOURCE.read_text() + HEADER.read_text()).encode()).hexdigest()
+    built = Path(tempfile.gettempdir()) / f"rn50_emulated_{digest[:16]}.so"
+    if not built.exists():
+        with tempfile.TemporaryDirectory(dir=built.parent) as folder:
+            source, made = Path(folder) / "kernels.cc", Path(folder) / "kernels.so"
+            source.write_text(text)
+            options = ["-std=c++20", "-O1", "-fPIC", "-shared", "-pthread", "-Wall", "-Werror"]
+            subprocess.run(["g++", *options, str(source), "-o", str(made)], check=True)
+            made.replace(built)
+    return ctypes.CDLL(str(built))
+
+
+class EmulatedModule:
+    """`kernels.device.Module` on the CPU. A launch waits for its arrays and for its end."""
+
+    def __init__(self) -> None:
+        self.launched: list[str] = []
+        self._parameters = parameters(SOURCE.read_text())
+
+    def kernel(
+        self,
+        name: str,
+        reads: Sequence[mx.nd.NDArray] = (),  # noqa: ARG002
+        writes: Sequence[mx.nd.NDArray] = (),  # noqa: ARG002
+    ) -> Launch:
+        run = library()[f"run_{name}"]
+        kinds = self._parameters[name]
+
+        def launch(blocks: int, *arguments: object) -> None:
+            mx.nd.waitall()
+            self.launched.append(name)
+            values = [_argument(k, a) for k, a in zip(kinds, arguments, strict=True)]
+            places = [ctypes.cast(ctypes.pointer(v), ctypes.c_void_p) for v in values]
+            run(blocks, THREADS, (ctypes.c_void_p * len(places))(*places))
+
+        return launch
+
+
+def _argument(kind: str, value: object) -> ctypes._SimpleCData:  # type: ignore[type-arg]
+    if "*" not in kind:
+        return _NUMBERS[kind.split()[0]](value)
+    assert isinstance(value, mx.nd.NDArray)
+    dtype = {"half_t": "float16", "float": "float32", "int": "int32", "long long": "int64"}
+    words = kind.removeprefix("const ").partition("*")[0].strip()
+    assert value.dtype == dtype[words] or value.dtype.__name__ == dtype[words], (kind, value.dtype)
+    pointer = ctypes.c_void_p()
+    mx.base.check_call(mx.base._LIB.MXNDArrayGetData(value.handle, ctypes.byref(pointer)))
+    return pointer
+
+
+def operators() -> OwnOperators:
+    """Our own operators, on the CPU."""
+    return OwnOperators(mx.cpu(), EmulatedModule())

@@ -1,0 +1,62 @@
+"""The MXNet that is installed, a wheel or one built from source: its files and its name. Nothing of
+it is loaded."""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib import metadata
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from typing import Any
+
+from ..config.errors import UserError
+from .mpi_library import package_folder
+
+UNKNOWN = ("mxnet", "")
+
+
+@cache
+def _libinfo() -> Any:
+    """MXNet's own module that finds its library and headers, without the rest of MXNet."""
+    folder = package_folder("mxnet")
+    if folder is None:
+        raise UserError("mxnet: an installed package expected, found none; scripts/setup.sh")
+    spec = spec_from_file_location("mxnet_libinfo", folder / "libinfo.py")
+    assert spec is not None and spec.loader is not None
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def library() -> Path | None:
+    """libmxnet.so; None: there is none."""
+    try:
+        return Path(_libinfo().find_lib_path()[0]).resolve()
+    except (UserError, RuntimeError, OSError):
+        return None
+
+
+def headers() -> Path:
+    """The folder of its C++ headers. Raises UserError: there is none."""
+    try:
+        return Path(_libinfo().find_include_path()).resolve()
+    except RuntimeError as error:
+        raise UserError(f"mxnet: headers expected, found none: {error}") from None
+
+
+def operator_source() -> Path:
+    """lib_api.cc, with which a library of operators is built. Raises UserError: there is none."""
+    path = headers().parent / "src" / "lib_api.cc"
+    if not path.is_file():
+        raise UserError(f"{path}: expected beside MXNet's headers, found none")
+    return path
+
+
+def distribution() -> tuple[str, str]:
+    """(name, version) as pip knows it; without metadata mxnet and the version of its sources."""
+    for name in metadata.packages_distributions().get("mxnet", ()):
+        return name, metadata.version(name)
+    try:
+        return "mxnet", str(_libinfo().__version__)
+    except UserError:
+        return UNKNOWN

@@ -1,0 +1,107 @@
+"""What a rank computes beside its network, by MXNet's operators: losses, casts, sums, counts.
+
+`own.py` has the same by our own kernels; the trainer chooses once (`choose_operators`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import mxnet as mx
+import numpy as np
+from mxnet import autograd, nd
+
+from .layers import TO_NCHW
+
+TOP = 5
+
+
+class Operators:
+    """MXNet's operators, on a CPU or a GPU of whose capability its wheel holds machine code."""
+
+    own = False
+
+    def __init__(self, ctx: mx.Context) -> None:
+        self.ctx = ctx
+
+    def zeros(self, shape: Any, dtype: Any = np.float32) -> nd.NDArray:
+        """An array of zeros."""
+        return nd.zeros(shape, self.ctx, dtype=dtype)
+
+    def initialize(self, net: Any, initializer: mx.init.Initializer) -> None:
+        """Fill the parameters of a network; those that are trained get arrays for gradients."""
+        net.initialize(initializer, ctx=self.ctx)
+
+    def fill(self, array: nd.NDArray, value: float) -> None:
+        """Set all elements."""
+        array[:] = value
+
+    def scale(self, array: nd.NDArray, factor: float) -> None:
+        """Multiply a float32 array in place."""
+        array *= factor
+
+    def narrow(self, wide: nd.NDArray, half: nd.NDArray, factor: float) -> None:
+        """half = factor wide, from float32 to float16; what `wide` holds after it is undefined."""
+        wide *= factor  # in place: no array is made in a step
+        nd.cast(wide, dtype="float16", out=half)
+
+    def widen(self, half: nd.NDArray, wide: nd.NDArray, factor: float) -> None:
+        """wide = factor half, from float16 to float32."""
+        nd.cast(half, dtype="float32", out=wide)
+        wide *= factor
+
+    def add_square(self, array: nd.NDArray, other: nd.NDArray, sign: int) -> None:
+        """array += sign other^2."""
+        array += sign * other * other
+
+    def copy_channels_first(self, source: nd.NDArray, target: nd.NDArray) -> None:
+        """Copy a weight (out, height, width, in) to one (out, in, height, width)."""
+        source.transpose(TO_NCHW).copyto(target)
+
+    def add_losses(self, losses: nd.NDArray, total: nd.NDArray | None) -> nd.NDArray:
+        """The sum of a batch's losses and of `total`, as one number on the device."""
+        return losses.sum() + (0 if total is None else total)
+
+    def join(self, number: nd.NDArray, more: Sequence[float]) -> nd.NDArray:
+        """One array of a number on the device and of numbers of the host."""
+        return nd.concat(number.reshape(1), nd.array(more, self.ctx), dim=0)
+
+    def add_hits(
+        self, scores: nd.NDArray, labels: nd.NDArray, total: nd.NDArray | None
+    ) -> nd.NDArray:
+        """Add to `total`: images whose class has the highest score, those whose class is among the
+        five highest, and images, all without padding (label -1)."""
+        # float16 counts classes up to 2,048 only, and MXNet compares equal types alone.
+        scores = scores.astype("float32", copy=False)
+        highest = scores.topk(k=min(TOP, scores.shape[1]))
+        hits = (scores.argmax(axis=1) == labels).sum()
+        near = nd.broadcast_equal(highest, labels.reshape((-1, 1))).sum()
+        counts = nd.concat(*(n.reshape(1) for n in (hits, near, (labels >= 0).sum())), dim=0)
+        return counts.astype("int32") + (0 if total is None else total)
+
+    def criterion(self, loss: Any) -> Criterion:
+        """The loss of a network's logits and where backward begins."""
+        return Criterion(loss)
+
+
+class Criterion:
+    """Losses of a batch, and backward from them times the loss scale."""
+
+    def __init__(self, loss: Any) -> None:
+        self.loss = loss
+        self._head: tuple[float, nd.NDArray] | None = None
+
+    def forward(self, net: Any, images: Any, labels: Any, scale: float) -> nd.NDArray:  # noqa: ARG002
+        """Enqueue the forward pass; one loss an image, not scaled."""
+        with autograd.record():
+            return self.loss(net(images), labels)
+
+    def backward(self, losses: nd.NDArray, scale: float) -> None:
+        """Enqueue the backward pass of the last forward."""
+        if scale == 1:
+            losses.backward()
+            return
+        if self._head is None or (self._head[0], self._head[1].shape) != (scale, losses.shape):
+            self._head = scale, nd.full(losses.shape, scale, losses.context)
+        losses.backward(self._head[1])
