@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ..config.atomic import is_stdout
-from .console import Json, machine_option, output_file, print_json, print_table, say
+from .console import Json, output_file, print_json, print_table, say
 from .log import log_app
 
 if TYPE_CHECKING:
@@ -99,27 +99,15 @@ def log_report(
     out: Annotated[
         Path | None, output_file("The file; default: report.html in the folder, for a log here")
     ] = None,
-    system: Annotated[
-        str | None,
-        machine_option(
-            "Predict the recipe on this machine (`config/system/`); default: on its own."
-        ),
-    ] = None,
-    gpus: Annotated[
-        int | None,
-        typer.Option(min=1, help="Accelerators of the prediction; default: the run's ranks."),
-    ] = None,
 ) -> None:
     """Write a self-contained page on a run: verdicts, curves, clocks, schedule, config.
 
     Example: `rn50 log report results/quick/20261121T110041Z --out report.html`
 
     Example: `rn50 log report results/quick/20261121T110041Z --out - | gzip >report.html.gz`
-
-    Example: `rn50 log report result_0.txt --system dgxa100 --gpus 64`
     """
     from ..report.write import write_report
 
-    written = write_report(path, out, others or (), system, gpus)
+    written = write_report(path, out, others or ())
     if not is_stdout(written):
         say(str(written))
