@@ -101,6 +101,11 @@ class Performance(Waiting):
     memory_bytes_per_s: Positive = default(9e11, "Rate of a device's memory in the data sheet.")
     memory_bytes: Positive | None = default(None, "Of a device; null: every batch fits.")
     graphs: Bool = default(True, "Steps are CUDA graphs, as MLPerf entries from v1.0 on are.")
+    kernels: Ranks | None = default(
+        None,
+        "Kernels of a step, by which its launches shrink from those of MXNet's operators without "
+        "graphs: an assumption, for software that was not measured; null: as MLPerf entries.",
+    )
     startup_s: NonNegative = default(1.0, "run_start to the first epoch.")
     first_epoch_s: NonNegative = default(0.3, "Time that the first epoch takes longer.")
     read_bytes_per_s: Positive = default(1e9, "Of the image set on a node, in the first epoch.")

@@ -30,6 +30,10 @@ BYTES_PER_PARAMETER = 12
 """fp16 weight and gradient, fp32 master and momentum."""
 
 
+MXNET_KERNELS = 152
+"""Of a float16 step of ResNet-50 with LARS by MXNet's operators (tests/gpu/test_steps.py)."""
+
+
 class Sheet(NamedTuple):
     """The constants that all GPUs share."""
 
@@ -49,6 +53,8 @@ def from_sheet(about: Performance, sheet: Sheet = SHEET) -> tuple[float, float]:
     """(fixed_s, per_image_s) of a machine with `tensor_flops_per_s`, from its data sheet alone."""
     assert about.tensor_flops_per_s is not None
     launch_s = sheet.launch_s if about.graphs else sheet.launch_without_graphs_s
+    if about.kernels is not None:
+        launch_s = sheet.launch_without_graphs_s * about.kernels / MXNET_KERNELS
     per_image_s = (
         sheet.flops_per_image / about.tensor_flops_per_s
         + sheet.bytes_per_image / about.memory_bytes_per_s
