@@ -196,18 +196,8 @@ def say(line: str, *, to: TextIO | None = None) -> None:
     print(printable(line), file=to, flush=True)
 
 
-PAGE_CELLS = 120
-"""Width of a page of text on a pipe."""
 _WIDEST_CELLS = 10_000
 """Width of a pipe: each row has a line, however long."""
-
-
-def page_cells() -> int:
-    """Width of the terminal, or of a page on a pipe."""
-    from rich.console import Console
-
-    console = Console()
-    return console.width if console.is_terminal else PAGE_CELLS
 
 
 def print_table(

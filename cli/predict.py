@@ -11,7 +11,7 @@ import typer
 from typer.core import TyperGroup
 
 from ..config.atomic import is_stdout, write_output
-from ..config.errors import UserError, show
+from ..config.errors import UserError
 from .console import (
     TYPER_OPTIONS,
     Json,
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from ..scaling.calibrate import Calibration
     from ..scaling.predict import Job, Prediction
 
-_LEAST_MTBF_H, _MOST_MTBF_H = 0.01, 1e9
 _MOST_RANK_STEPS = 1_000_000
 """Of a simulation: about a minute (2,048 ranks x 20 steps in 5 groups take 3 s of a core)."""
 
@@ -170,14 +169,6 @@ def predict(
             "has several)."
         ),
     ] = None,
-    mtbf: Annotated[
-        str | None,
-        typer.Option(
-            metavar="HOURS",
-            help="Nodes fail, one of them every so many hours on average; `published`: as often as "
-            "in studies of GPU clusters.",
-        ),
-    ] = None,
     plot: Annotated[
         Path | None,
         output_file("Draw as SVG: the curve over GPUs, the step, algorithms, overlap"),
@@ -193,8 +184,6 @@ def predict(
     Example: `rn50 predict --system dgxa100 --gpus 1024 --batch-per-gpu 35 --json`
 
     Example: `rn50 predict --system abci --gpus 2048 --batch-per-gpu 42 --epochs 90 --plot abci.svg`
-
-    Example: `rn50 predict abci_2048_open --mtbf published`
     """
     from ..scaling.predict import predict as run_predict
 
@@ -205,66 +194,19 @@ def predict(
         "precision": precision,
         "ruleset": _ruleset(ruleset),
     }
-    hours = None if mtbf is None else _hours(mtbf)
     answer = run_predict(Asked(arguments, system, gpus, batch_per_gpu, choices).job())
     for line in answer.warnings():
         say(f"rn50: warning: {line}", to=sys.stderr)
     if as_json:
-        print_json(answer.to_dict() | ({} if hours is None else _failures(answer, hours)))
+        print_json(answer.to_dict())
     else:
         _print_prediction(answer)
-        if hours is not None:
-            _print_failures(answer, hours)
     if plot is not None:
         from ..report.prediction import write_plot
 
         write_plot(answer, plot)
         if not as_json and not is_stdout(plot):
             say(f"{plot}: drawn")
-
-
-def _hours(mtbf: str) -> float:
-    """The hours of `--mtbf`; 0: as published."""
-    if mtbf == "published":
-        return 0.0
-    try:
-        hours = float(mtbf)
-    except ValueError:
-        hours = 0.0
-    if not _LEAST_MTBF_H <= hours <= _MOST_MTBF_H:
-        raise UserError(
-            f"--mtbf: `published` or {_LEAST_MTBF_H:g} to {_MOST_MTBF_H:,.0f} hours expected, "
-            f"found {show(mtbf)}"
-        )
-    return hours
-
-
-def _failures(answer: Prediction, hours: float) -> dict[str, Any]:
-    """The outlook on nodes that fail so often, as JSON; `hours` 0: at each published rate too."""
-    from ..scaling.failures import outlook, usual_outlooks
-
-    if hours:
-        return {"failures": outlook(answer, hours).to_dict()}
-    usual, studies = usual_outlooks(answer)
-    return {
-        "failures": usual.to_dict(),
-        "published": [study._asdict() | found.to_dict() for study, found in studies],
-    }
-
-
-def _print_failures(answer: Prediction, hours: float) -> None:
-    from ..report.prediction import outlook_rows, study_rows
-    from ..scaling.failures import outlook, usual_outlooks
-
-    chosen, studies = (outlook(answer, hours), []) if hours else usual_outlooks(answer)
-    print()
-    if studies:
-        header = ("failures as in", "of a node", "of the run", "none", "time")
-        print_table(header, study_rows(studies))
-        print()
-    print_table((f"a node fails every {chosen.node_mtbf_h:,.0f} h", ""), outlook_rows(chosen))
-    for study, _ in studies:
-        print(f"{study.name}: {study.source}")
 
 
 def _print_prediction(answer: Prediction) -> None:

@@ -18,15 +18,6 @@ PHASES = {
     "update": "",
     "host": "the device waits for the host: log points, checkpoints",
 }
-_PREDICTED = {
-    "input": ("input_s",),
-    "forward": ("forward_s",),
-    "backward": ("backward_s",),
-    "reduction": ("exposed_s", "bn_sync_s", "straggler_s"),
-    "update": ("optimizer_s",),
-    "host": ("launch_s",),
-}
-"""Phase -> the parts of scaling/step.py's `Step` that fall into it."""
 _MOST_BARS = 60
 _MOST_RANKS = 100_000
 _FIRST_OF_THE_CLOCK = re.compile(r"(epoch|step|evaluate)\b")
@@ -91,7 +82,6 @@ class PhaseRow(NamedTuple):
     """Of the 90th percentiles."""
     share: float
     """Of the medians' sum."""
-    predicted_ms: float | None
 
 
 class StepBreakdown(NamedTuple):
@@ -103,15 +93,8 @@ class StepBreakdown(NamedTuple):
     """How long a batch lay ready before the device asked for it."""
 
 
-def step_breakdown(
-    records: Sequence[dict[str, Any]], predicted_s: Mapping[str, float] | None = None
-) -> StepBreakdown | None:
-    """Sum up the "steps" records of metrics.jsonl; None where there are none.
-
-    Args:
-        records: of one run.
-        predicted_s: the parts of a predicted step by their names, in seconds.
-    """
+def step_breakdown(records: Sequence[dict[str, Any]]) -> StepBreakdown | None:
+    """Sum up the "steps" records of metrics.jsonl; None where there are none."""
     medians = {
         name: value for name in PHASES if (value := _middle(records, f"{name}_p50_ms")) is not None
     }
@@ -125,9 +108,6 @@ def step_breakdown(
             median_ms=median_ms,
             slow_ms=_middle(records, f"{name}_p90_ms") or 0.0,
             share=median_ms / total_ms,
-            predicted_ms=None
-            if predicted_s is None
-            else 1e3 * sum(predicted_s.get(part, 0.0) for part in _PREDICTED[name]),
         )
         for name, median_ms in medians.items()
     )

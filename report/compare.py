@@ -49,11 +49,6 @@ CLOCK_FIGURES = {
     "eval_s": Figure("time per evaluation", "s", lambda r: r.eval_s),
 }
 FIGURES = {**RESULT_FIGURES, **CLOCK_FIGURES}
-_RATIOS = {
-    "time_to_train_s": ("time_to_train_ratio", "time / A"),
-    "images_per_s": ("images_per_s_ratio", "images/s / A"),
-}
-"""Figures with a column for their ratio to the first subject's: its key and title."""
 
 
 class Column(NamedTuple):
@@ -113,8 +108,7 @@ class Comparison(NamedTuple):
     @property
     def table(self) -> tuple[Column, ...]:
         """The columns of a table of runs: the results and clocks, and all else that differs."""
-        ratios = (key for key, _ in _RATIOS.values())
-        always = {"log_check", "parts_at_epoch", *FIGURES, *ratios} - {"target"}
+        always = {"log_check", "parts_at_epoch", *FIGURES} - {"target"}
         return tuple(one for one in self.columns if one.differs or one.key in always)
 
     @property
@@ -265,10 +259,7 @@ def _result_columns(
     """The results; the last two are those that a narrow page may leave to the right."""
     columns = {key: _figure_column(RESULTS, key, subjects) for key in RESULT_FIGURES}
     epochs = columns.pop("epochs_to_target")
-    for key, column in columns.items():
-        yield column
-        if key in _RATIOS:
-            yield _ratio_column(column, subjects)
+    yield from columns.values()
     yield _text_column(RESULTS, "log check", [_verdict(subject) for subject in subjects])
     statuses = [_joined(run.status or "no run_stop" for run in one.runs) for one in subjects]
     yield _text_column(RESULTS, "run_stop", statuses)
@@ -335,23 +326,6 @@ def _figure_column(group: str, key: str, subjects: Iterable[Subject]) -> Column:
         cells=tuple(MISSING if value is None else format(value, form) for value in values),
         values=tuple(values),
     )
-
-
-def _ratio_column(column: Column, subjects: Sequence[Subject]) -> Column:
-    """The ratio to the first row's value; of times only where all runs of both reached their
-    target."""
-    is_time = column.key == "time_to_train_s"
-    numbers = [
-        value
-        if isinstance(value, float) and (not is_time or all(run.reached for run in one.runs))
-        else None
-        for value, one in zip(column.values, subjects, strict=True)
-    ]
-    first = numbers[0]
-    values = [None if value is None or not first else value / first for value in numbers]
-    cells = [MISSING if v is None else f"{v:.2f}" if v < 100 else f"{v:,.0f}" for v in values]
-    key, title = _RATIOS[column.key]
-    return Column(column.group, key, title, tuple(cells), tuple(values))
 
 
 def _parting_column(divergences: Iterable[Divergence]) -> Column:

@@ -9,7 +9,6 @@ where each side has one run, that error is all there is, and `basis` says so.
 from __future__ import annotations
 
 import math
-from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from statistics import fmean, variance
 from typing import Any, NamedTuple
@@ -24,8 +23,6 @@ from .run_folder import Subject
 from .run_summary import RunSummary, show
 
 _SIGMAS = 3.0
-_MAX_GAP_EPOCHS = 5.0
-"""Between evaluations at most this far apart an accuracy is interpolated."""
 
 
 class Parting(NamedTuple):
@@ -56,7 +53,6 @@ class Divergence(NamedTuple):
     """`compared`: evaluations at which both have an accuracy; `basis`: what the limit rests on."""
 
     compared: int
-    interpolated: int
     basis: str
     parting: Parting | None
     first_bit: FirstBit | None
@@ -67,8 +63,6 @@ class Divergence(NamedTuple):
         if not self.compared:
             return "no evaluation at a common epoch"
         how = f"evaluations compared: {self.compared}, {self.basis}"
-        if self.interpolated:
-            how += f", {self.interpolated} interpolated"
         if self.parting is None:
             return f"the curves agree within 3 standard deviations ({how})"
         epoch, left, right, limit = self.parting
@@ -84,7 +78,6 @@ class _MeanAccuracy(NamedTuple):
     mean: float
     runs: int
     variance: float | None
-    interpolated: bool = False
 
 
 def diverge(left: Subject, right: Subject) -> Divergence:
@@ -92,8 +85,7 @@ def diverge(left: Subject, right: Subject) -> Divergence:
     curve, other = _curve(left.runs), _curve(right.runs)
     images = number(left.runs[0].parameters.get("eval_samples")) if left.runs else None
     images = max(images or benchmark.IMAGENET_EVAL_SAMPLES, 1)
-    pairs = [(epoch, _at(curve, epoch), _at(other, epoch)) for epoch in curve]
-    found = [(epoch, a, b) for epoch, a, b in pairs if a is not None and b is not None]
+    found = [(epoch, _at(curve, epoch), _at(other, epoch)) for epoch in curve if epoch in other]
     parting = None
     for epoch, a, b in found:
         limit = _SIGMAS * _spread(a, b, images) * math.sqrt(1 / a.runs + 1 / b.runs)
@@ -103,7 +95,6 @@ def diverge(left: Subject, right: Subject) -> Divergence:
     several = any(one.variance is not None for _, a, b in found for one in (a, b))
     return Divergence(
         compared=len(found),
-        interpolated=sum(b.interpolated for _, _, b in found),
         basis="run-to-run spread" if several else "sampling error alone: one run each",
         parting=parting,
         first_bit=first_bit(left, right),
@@ -164,20 +155,9 @@ def _curve(runs: Sequence[RunSummary]) -> dict[float, list[float]]:
     return dict(sorted(found.items()))
 
 
-def _at(curve: dict[float, list[float]], epoch: float) -> _MeanAccuracy | None:
-    if epoch in curve:
-        known = curve[epoch]
-        return _MeanAccuracy(fmean(known), len(known), variance(known) if len(known) > 1 else None)
-    epochs = list(curve)
-    after = bisect_left(epochs, epoch)
-    if not 0 < after < len(epochs) or epochs[after] - epochs[after - 1] > _MAX_GAP_EPOCHS:
-        return None
-    low, high = epochs[after - 1], epochs[after]
-    share = (epoch - low) / (high - low)
-    mean = fmean(curve[low]) * (1 - share) + fmean(curve[high]) * share
-    runs = min(len(curve[low]), len(curve[high]))
-    ends = [variance(curve[end]) for end in (low, high) if len(curve[end]) > 1]
-    return _MeanAccuracy(mean, runs, max(ends) if ends else None, interpolated=True)
+def _at(curve: dict[float, list[float]], epoch: float) -> _MeanAccuracy:
+    known = curve[epoch]
+    return _MeanAccuracy(fmean(known), len(known), variance(known) if len(known) > 1 else None)
 
 
 def _spread(a: _MeanAccuracy, b: _MeanAccuracy, images: float) -> float:

@@ -27,7 +27,6 @@ from . import headline
 from .breakdown import rank_spread, start_up, step_breakdown
 from .compare import PARAMETERS, Comparison, compare
 from .plots import page_charts
-from .prediction import PredictionSection
 from .run_folder import RunFolder, Subject
 from .run_summary import amount, show
 
@@ -42,7 +41,6 @@ SECTIONS = {
     "ranks": "Ranks",
     "schedule": "Schedule as run",
     "startup": "Start-up",
-    "outlook": "Prediction",
     "comparison": "Comparison",
     "environment": "Environment",
     "config": "Config",
@@ -62,7 +60,6 @@ def render_report(
     subject: Subject,
     others: Sequence[Subject] = (),
     checks: Sequence[Check] | None = None,
-    outlook: PredictionSection | None = None,
     data: str | None = None,
 ) -> str:
     """Return the page. The same input makes the same page: nothing of the present is in it.
@@ -71,13 +68,11 @@ def render_report(
         subject: the log, run or submission that the page is about.
         others: what it is compared with.
         checks: the verdicts as `judge` gives them; None: they are made.
-        outlook: a prediction for its recipe.
         data: the image set in words; None: its counts in the log.
     """
     checks = judge(subject) if checks is None else checks
     comparison, folder = compare([subject, *others]), subject.folder
     run = subject.shown.figures if subject.shown else None
-    predicted_s = outlook.parts_s if outlook else None
     return _fill(
         "report.html.j2",
         titles=SECTIONS if others else SECTIONS | {"comparison": "Hyper-parameters"},
@@ -93,10 +88,9 @@ def render_report(
         plots=page_charts(comparison),
         shown=subject.shown,
         clocks=headline.clocks(run) if run else [],
-        breakdown=step_breakdown(folder.records("steps"), predicted_s) if folder else None,
+        breakdown=step_breakdown(folder.records("steps")) if folder else None,
         ranks=rank_spread(folder.ranks) if folder else None,
         start_up=start_up(folder.spans) if folder else None,
-        outlook=outlook,
         comparison=comparison,
         columns={
             group: list(found)

@@ -6,28 +6,16 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from ..config.errors import UserError
-from ..config.load import load_system
-from ..config.machine import System
-from ..config.names import PRESETS
 from ..scaling.cost import ALGORITHMS
 from ..scaling.predict import (
-    Job,
     Prediction,
     curve,
-    job_of_config,
-    job_of_system,
-    on_system,
-    predict,
 )
 from ..scaling.step import allreduce_curve
-from .charts import INK, Plot, draw_plot, finish, new_figure, save
+from .charts import INK, finish, new_figure, save
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-
-    from ..scaling.failures import Outlook, Study
-    from .run_folder import Subject
 
 
 class Panel(NamedTuple):
@@ -49,54 +37,6 @@ def summary_rows(answer: Prediction) -> list[tuple[str, str, str]]:
         ("epochs", f"{answer.epochs:g}", epochs),
         ("time to train", f"{answer.run.total_s:.1f} s", f"{low_s:.1f} to {high_s:.1f} s"),
     ]
-
-
-def study_rows(studies: Sequence[tuple[Study, Outlook]]) -> list[tuple[str, ...]]:
-    """Study, time between failures of a node and of the run, chance of none, expected time."""
-    return [
-        (
-            study.name,
-            f"{found.node_mtbf_h:,.0f} h",
-            f"{found.run_mtbf_h:.3g} h",
-            _percent(found.no_failure),
-            _with_failures(found),
-        )
-        for study, found in studies
-    ]
-
-
-def outlook_rows(found: Outlook) -> list[tuple[str, str]]:
-    """What failures do to a run, and what can be done about it."""
-    ours = f"{found.checkpoints} checkpoints, one every {found.every_epochs:.3g} epochs"
-    best = f"{found.best_checkpoints} checkpoints"
-    if found.best_checkpoints:
-        best += f", one every {found.best_every_epochs:.3g} epochs ({found.best_every_steps} steps)"
-    return [
-        ("time between failures of the run", f"{found.run_mtbf_h:.3g} h"),
-        ("the run ends without one", _percent(found.no_failure)),
-        ("time to train, expected", _with_failures(found)),
-        ("ours", ours if found.checkpoints else "no checkpoint"),
-        ("best", f"{best}: {found.best_expected_s:.2f} s"),
-        (
-            "a checkpoint",
-            f"stops training for {found.blocking_s * 1e3:.0f} ms, is on disk {found.write_s:.2f} s "
-            "later",
-        ),
-        (
-            "a failure",
-            f"{found.restart_s:.1f} s until it trains again + {found.redone_s:.1f} s done again",
-        ),
-    ]
-
-
-def _percent(share: float) -> str:
-    """As many digits as keep it apart from 100 %."""
-    return f"{share:.{2 if share < 0.9995 else 4}%}"
-
-
-def _with_failures(found: Outlook) -> str:
-    more = found.expected_s / found.undisturbed_s - 1
-    return f"{found.expected_s:.2f} s ({more:+.2%})" if more < 1e6 else "does not end"
 
 
 def share_rows(parts: Mapping[str, float], unit: str) -> list[tuple[str, str, str]]:
@@ -178,108 +118,3 @@ def _overlap(answer: Prediction, axes: Axes) -> None:
     axes.axvline(forward + end, color=INK, lw=0.8, ls=":")
     axes.set(xlabel="ms from the start of the step; |: a group is ready")
     finish(axes)
-
-
-class PredictionSection(NamedTuple):
-    """What the recipe of a report would take on a described machine."""
-
-    machine: str
-    size: str
-    """Accelerators and images on each."""
-    rows: tuple[tuple[str, str, str, str], ...]
-    """Name, predicted, its 90 % interval, as run ("" where the run does not say)."""
-    step: list[tuple[str, str, str]]
-    """Parts of a step: name, time, share."""
-    plots: list[Plot]
-    parts_s: dict[str, float]
-    """The same parts by their names in scaling/step.py, in seconds."""
-
-
-def prediction_section(
-    subject: Subject, system: str | None = None, gpus: int | None = None
-) -> PredictionSection | None:
-    """Return the prediction for the recipe of a run.
-
-    Args:
-        subject: a run's folder, or published logs.
-        system: the machine; None: the run's own, and None comes back where that is not described
-            or the recipe is not the benchmark's.
-        gpus: accelerators; None: as many ranks as the run had.
-
-    Raises:
-        UserError: `system` was asked for and the recipe cannot be put on it.
-    """
-    config = subject.folder.config if subject.folder else None
-    asked = system is not None
-    machine = load_system(system) if system is not None else None
-    if machine is None and config is not None:
-        machine = _described(config.run.system.name)
-    if machine is None:
-        return None
-    try:
-        if config is not None:
-            job = job_of_config(on_system(config.run, machine, gpus), system=machine)
-        else:
-            job = _job_of_log(subject, str(system), machine, gpus)
-        answer = predict(job)
-    except UserError:
-        if asked:
-            raise
-        return None  # another network or data set
-    return _section(answer, subject)
-
-
-def _described(name: str) -> System | None:
-    """The machine of `config/system/` with this name in it, if its speed is known.
-
-    A run's own config.yaml says nothing of speed: performance is no part of a run's digest.
-    """
-    for path in sorted((PRESETS / "system").glob("*.yaml")):
-        found = load_system(str(path))
-        if found.name == name and found.performance is not None:
-            return found
-    return None
-
-
-def _job_of_log(subject: Subject, name: str, machine: System, gpus: int | None) -> Job:
-    """A job of the global batch of a log that no config lies beside."""
-    batch = subject.first.batch if subject.first else None
-    if gpus is None:
-        raise UserError(
-            f"--system: --gpus expected beside it: {subject.path} has no number of ranks"
-        )
-    if batch is None or gpus < 1 or batch % gpus:
-        raise UserError(
-            f"--gpus: a divisor of the log's global batch ({batch or 0:g}) expected, found {gpus}"
-        )
-    return job_of_system(name, machine, gpus, int(batch) // gpus)
-
-
-def _section(answer: Prediction, subject: Subject) -> PredictionSection:
-    seen = _as_run(subject)
-    several = answer.job.gpus > 1
-    return PredictionSection(
-        machine=answer.machine.system.name,
-        size=f"{answer.job.gpus:,} x {answer.phases[0].batch} images",
-        rows=tuple((*row, seen.get(row[0], "")) for row in summary_rows(answer)),
-        step=share_rows({name: value * 1e3 for name, value in answer.step.parts.items()}, "ms"),
-        plots=[draw_plot(one.title, "", one.draw) for one in charts(answer)] if several else [],
-        parts_s=answer.step.parts,
-    )
-
-
-def _as_run(subject: Subject) -> dict[str, str]:
-    """Row of the prediction -> the run's own figure, where its log has it."""
-    if subject.shown is None:
-        return {}
-    run, seen = subject.shown.figures, {}
-    if run.images_per_s:
-        seen["training rate"] = f"{run.images_per_s:,.0f} images/s"
-        if run.batch:
-            seen["step"] = f"{run.batch / run.images_per_s * 1e3:.2f} ms"
-    if run.reached and run.run_s is not None:
-        is_imagenet = run.train_samples is None or run.train_samples > 1e6
-        seen["time to train"] = f"{run.run_s:,.1f} s" + " (another data set)" * (not is_imagenet)
-    if run.reached and run.reached.epoch:
-        seen["epochs"] = f"{run.reached.epoch:g}"
-    return seen

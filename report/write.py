@@ -13,7 +13,6 @@ from ..config.manifest import load_manifest
 from ..data.describe import describe_data
 from .compare import read_all
 from .html import render_report
-from .prediction import prediction_section
 from .run_folder import Subject, read_subjects
 
 
@@ -21,22 +20,12 @@ def write_report(
     path: Path,
     out: Path | None = None,
     others: Sequence[Path] = (),
-    system: str | None = None,
-    gpus: int | None = None,
     checks: tuple[Check, ...] | None = None,
 ) -> Path:
-    """Write the report on `path`, compared with `others`, and say where.
+    """Write the report on `path` (a log, a run's folder, a submission), compared with `others`, and
+    say where: by default report.html in the folder. `checks`: the verdicts, where they are known.
 
-    Args:
-        path: a log, the folder of a run, or a submission's directory.
-        out: the file; default: report.html in the folder, for a log in the current one.
-        others: further logs, folders and directories.
-        system: the machine to predict the recipe on; None: the run's own, where it is described.
-        gpus: accelerators of it; None: the ranks of the run.
-        checks: the verdicts, where they are known; None: they are made.
-
-    Raises:
-        UserError: nothing readable there, or the file cannot be written.
+    Raises UserError: nothing readable there, or the file cannot be written.
     """
     subjects = read_subjects(path)
     if len(subjects) != 1:
@@ -47,13 +36,7 @@ def write_report(
     for log in (log for subject in (*subjects, *compared) for log in subject.files):
         if out.exists() and out.samefile(log):
             raise UserError(f"{out}: another file than the log that is reported on expected")
-    page = render_report(
-        subjects[0],
-        compared,
-        checks,
-        outlook=prediction_section(subjects[0], system, gpus),
-        data=_describe_set(subjects[0]),
-    )
+    page = render_report(subjects[0], compared, checks, data=_describe_set(subjects[0]))
     write_output(out, page)
     return out
 

@@ -209,8 +209,6 @@ def test_simulation_is_beside_the_closed_form(rn50) -> None:
         (["calibrate", "{folder}/log.txt"], "LOG:GPUS expected"),
         (["calibrate", "{folder}/log.txt:7"], "no multiple of 7"),
         (["calibrate", "{folder}/log.txt:0"], "from 1 expected, found 0"),
-        (["abci_2048_open", "--mtbf", "often"], "--mtbf: `published` or 0.01 to 1,000,000,000 h"),
-        (["abci_2048_open", "--mtbf", "-1"], "found '-1'"),
         (["dgx1_8", "--plot", "/nowhere/a.svg"], "/nowhere/a.svg: cannot write: no folder"),
     ],
 )
@@ -224,22 +222,6 @@ def test_bad_input_is_one_clear_line(
     assert len(errors) == 1, done.stderr
     assert expected in errors[0]
     assert "Traceback" not in done.stderr
-
-
-def test_failures_are_predicted_at_published_rates_and_at_ones_own(rn50) -> None:
-    done = rn50("predict", "abci_2048_open", "--mtbf", "published")
-    assert done.returncode == 0, done.stderr
-    for text in ("arXiv:2410.21680", "arXiv:2407.21783", "the run ends without one"):
-        assert text in done.stdout
-    published = json.loads(
-        rn50("predict", "abci_2048_open", "--mtbf", "published", "--json").stdout
-    )
-    assert len(published["published"]) == 4
-    own = json.loads(rn50("predict", "abci_2048_open", "--mtbf", "10", "--json").stdout)
-    assert "published" not in own
-    assert own["failures"]["run_mtbf_h"] == pytest.approx(10 / 512, rel=1e-4)
-    assert own["failures"]["expected_s"] > published["failures"]["expected_s"]
-    assert own["time_to_train_s"] == published["time_to_train_s"]
 
 
 def test_points_that_the_model_misses_are_warned_of(rn50, tmp_path: Path) -> None:

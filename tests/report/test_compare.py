@@ -160,7 +160,7 @@ def test_one_run_each_is_held_against_the_sampling_error(tmp_path: Path) -> None
     assert result.parting.epoch == 11
     assert result.parting.limit == pytest.approx(limit, rel=1e-3)
     assert "sampling error" in result.basis
-    assert result.compared == 9 and result.interpolated == 0
+    assert result.compared == 9
 
 
 def test_runs_that_scatter_hide_a_difference(tmp_path: Path) -> None:
@@ -174,21 +174,6 @@ def test_runs_that_scatter_hide_a_difference(tmp_path: Path) -> None:
     result = found(tmp_path, runs, [far])
     assert result.parting is not None and result.parting.epoch == 3
     assert result.parting.limit == pytest.approx(limit)
-
-
-def test_other_cadences_are_interpolated(tmp_path: Path) -> None:
-    def shifted(run: Run) -> Run:
-        for record in run:
-            if record.key == "eval_accuracy":
-                record.metadata["epoch_num"] += 1
-        return run
-
-    def line(epoch: int) -> float:
-        return 0.2 + epoch / 100
-
-    result = found(tmp_path, [with_curve(line)], [shifted(with_curve(lambda e: line(e + 1)))])
-    assert result.parting is None
-    assert result.compared == result.interpolated == 8
 
 
 def test_no_common_epoch(tmp_path: Path) -> None:
@@ -260,21 +245,15 @@ def many(tmp_path: Path) -> list[str]:
     return paths
 
 
-def test_each_run_is_a_row_within_a_page(many: list[str]) -> None:
+def test_each_run_is_a_row(many: list[str]) -> None:
     code, out, err = invoke("compare", *many)
     assert (code, err) == (0, "")
-    lines = out.split("\nA and B")[0].splitlines()
-    assert max(map(len, lines)) <= 120
-    rows = [line.split() for line in lines if re.match(r"[A-X]  ", line)]
+    rows = [line.split() for line in out.splitlines() if re.match(r"[A-X]  ", line)]
     tables = len(rows) // 24
     assert [row[0] for row in rows] == [chr(65 + n) for n in range(24)] * tables and tables > 1
-    time_s, ratio = rows[23][2], rows[23][3]
-    assert (time_s, ratio) == ("62.57", f"{62.572 / 39.572:.2f}")
-    assert rows[2][3] == "-" and "FAIL" in rows[2]
+    assert rows[23][2] == "62.57" and "FAIL" in rows[2]
     words = " ".join(out.split())
     assert "the same in all: " in words and ", learning_rate_warmup_epochs 2, " in words
-    title = next(line for line in lines if "images/s" in line)
-    assert title.index("images/s") > 40  # a heading of several lines, above its column
 
 
 def test_rows_are_sorted_and_what_has_no_value_comes_last(many: list[str]) -> None:
@@ -283,7 +262,7 @@ def test_rows_are_sorted_and_what_has_no_value_comes_last(many: list[str]) -> No
         content = json.loads(invoke("compare", "--json", *many[:6], "--sort", sort)[1])
         order[sort] = "".join(subject["letter"] for subject in content["subjects"])
         row = content["subjects"][0]["row"]
-        assert row["time_to_train_ratio"] >= 1 and row["log_check"] == "PASS"
+        assert row["log_check"] == "PASS"
     assert order == {
         "base_learning_rate": "FECBAD",
         "-base_learning_rate": "ABCEFD",
@@ -297,13 +276,9 @@ def test_rows_are_sorted_and_what_has_no_value_comes_last(many: list[str]) -> No
     assert err.startswith("--sort: one of time_to_train_s, ") and err.endswith("found speed")
 
 
-def test_ratios_and_partings(many: list[str]) -> None:
-    subjects = read_all(map(Path, many[:4]))
-    comparison = compare(subjects)
-    assert column(comparison, "time_to_train_ratio").values[2] is None
-    assert column(comparison, "images_per_s_ratio").cells == ("1.00",) * 4
+def test_partings(many: list[str]) -> None:
+    comparison = compare(read_all(map(Path, many[:4])))
     assert column(comparison, "parts_at_epoch").cells == ("-", "agrees", "35", "agrees")
-    assert "time_to_train_ratio" not in {one.key for one in compare(subjects[2:]).columns}
 
 
 def test_json(tmp_path: Path) -> None:

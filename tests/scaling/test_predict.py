@@ -10,7 +10,7 @@ from rn50.config.errors import UserError
 from rn50.config.load import load, load_system, system_yaml
 from rn50.config.names import list_presets
 from rn50.scaling.calibrate import Measurement, calibrate
-from rn50.scaling.predict import Prediction, job_of_config, job_of_system, predict
+from rn50.scaling.predict import Prediction, job_of_config, job_of_system, on_system, predict
 from rn50.scaling.simulate import simulate_job
 from rn50.scaling.step import build, step_time
 
@@ -213,3 +213,12 @@ def test_an_evaluation_that_no_run_reaches_is_refused(period: int) -> None:
     job = replace(job_of_config(load("abci_2048_closed_32k").run), period=period)
     with pytest.raises(UserError, match=r"eval\.period: an evaluation after .* found the first"):
         predict(job)
+
+
+def test_a_recipe_keeps_its_ranks_on_another_machine() -> None:
+    run = load("abci_2048_open").run
+    moved = on_system(run, load_system("dgxa100"))
+    assert (moved.system.nodes, moved.system.ranks_per_node) == (256, 8)
+    assert predict(job_of_config(moved)).step.total_s < predict(job_of_config(run)).step.total_s
+    with pytest.raises(UserError, match=r"a multiple of 8 \(a node\) expected, found 12"):
+        on_system(run, load_system("dgxa100"), 12)
