@@ -1,7 +1,8 @@
 """Sums over NCCL's calls on two "nodes" of two fake GPUs: as Horovod chooses, and on its torus.
 
 Gradients are copied to the fake device and back, so these sums are real: its NCCL adds in shared
-memory, and Horovod's copies into its fusion buffer are carried out.
+memory, Horovod's copies into its fusion buffer are carried out, and so are our own kernels. Streams
+are lazy: what a wait or a dependency is missing for is missing from the numbers.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from rn50.launch.engine_environment import engine_environment
 from tests.gpu.runs import HALF, SHORT
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("nccl")]
+HERE = Path(__file__).parent
 NODES = 2
 SHAPE = ("system.device=gpu", f"system.nodes={NODES}", "system.ranks_per_node=2")
 TORUS = ("comm.algorithm=torus_2d",)
@@ -42,7 +44,7 @@ def run_on_two_nodes(
         arguments = ["--script", str(out / "script.json"), str(config), "--out", str(out)]
     horovodrun = str(Path(sys.executable).with_name("horovodrun"))
     hosts = "localhost:2,127.0.0.1:2"  # two names of this machine
-    fake = {"FAKECUDA_DEVICES": "2", "FAKECUDA_REPORT": str(out / "fake")}
+    fake = {"FAKECUDA_DEVICES": "2", "FAKECUDA_REPORT": str(out / "fake"), "FAKECUDA_LAZY": "1"}
     done = subprocess.run(
         [
             *(horovodrun, "--gloo", "-np", "4", "-H", hosts),
@@ -91,14 +93,58 @@ def test_sums_over_two_nodes_are_the_plain_sums(
             assert "ncclReduceScatter" not in each
 
 
+@pytest.fixture(scope="session")
+def emulated(fake: Path) -> Path:
+    """device.cu for the CPU. MXNet, which this imports, needs a driver."""
+    done = subprocess.run(
+        [sys.executable, "-c", "from tests.train.emulated import build; print(build())"],
+        env=os.environ | {"LD_PRELOAD": str(fake / "libcuda.so.1"), "LD_LIBRARY_PATH": str(fake)},
+        cwd=HERE.parent.parent,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return Path(done.stdout.splitlines()[-1])
+
+
+@pytest.mark.parametrize(
+    ("overrides", "limit"),
+    [(("comm.gradient_dtype=float16",), 2e-3), (TORUS, 1e-5), ((*TORUS, *HALF), 2e-3)],
+)
+def test_updates_by_our_own_kernels_are_those_of_the_plain_sums(
+    overrides: tuple[str, ...],
+    limit: float,
+    emulated: Path,
+    fake_environment: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("FAKECUDA_CAPABILITY", "9.0")
+    monkeypatch.setenv("FAKECUDA_KERNELS", str(emulated))
+    monkeypatch.setenv("PYTHONPATH", str(HERE.parent.parent))
+    run_on_two_nodes(HERE / "step_body.py", tmp_path, *overrides, "model.kernels=own")
+    of_weights, of_statistics = map(float, (tmp_path / "worst.txt").read_text().split())
+    assert of_weights < limit
+    assert of_statistics < 1e-4
+    for each in reports(tmp_path):
+        assert each["fused kernels"] == each["kernels of our own that ran"] > 10
+
+
+@pytest.mark.parametrize("capability", ["8.0", "9.0"])
 def test_a_float16_run_on_a_torus_reaches_its_target(
-    fake_environment: Path, smoke_data: Path, tmp_path: Path
+    capability: str,
+    fake_environment: Path,
+    smoke_data: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The shape of the presets for ABCI, in small: torus, float16, a rank that idles at first."""
+    monkeypatch.setenv("FAKECUDA_CAPABILITY", capability)
     change = json.dumps([{"after_epoch": 1, "per_rank": 10, "active_ranks": 4}])
     run_on_two_nodes(
         *(
-            Path(__file__).with_name("rank.py"),
+            HERE / "rank.py",
             tmp_path,
             *SHORT,
             *HALF,

@@ -20,12 +20,12 @@ THREADS = 16
 _NUMBERS = {"int": ctypes.c_int, "float": ctypes.c_float}
 
 
-@cache
-def library() -> ctypes.CDLL:
-    """The text of the kernels, compiled by g++ once a session and text."""
+def build() -> Path:
+    """The text of the kernels, compiled by g++ once: run_NAME, and how many parameters it has."""
     text = f'#define EMULATED\n#include "{HEADER}"\n#include "{SOURCE}"\n'
-    for name in parameters(SOURCE.read_text()):
+    for name, named in parameters(SOURCE.read_text()).items():
         text += (
+            f'extern "C" {{ extern const int parameters_{name} = {len(named)}; }}\n'
             f'extern "C" void run_{name}(int blocks, int threads, void** arguments) '
             f"{{ emulate({name}, blocks, threads, arguments); }}\n"
         )
@@ -38,7 +38,12 @@ def library() -> ctypes.CDLL:
             options = ["-std=c++20", "-O1", "-fPIC", "-shared", "-pthread", "-Wall", "-Werror"]
             subprocess.run(["g++", *options, str(source), "-o", str(made)], check=True)
             made.replace(built)
-    return ctypes.CDLL(str(built))
+    return built
+
+
+@cache
+def library() -> ctypes.CDLL:
+    return ctypes.CDLL(str(build()))
 
 
 class EmulatedModule:

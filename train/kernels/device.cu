@@ -203,7 +203,7 @@ KERNEL square_sums(const long long* tensors, const int* chunks, float* sums) {
 }
 
 // One block: the learning rate of each tensor (`kernels/update.cc` has the formula), and behind them
-// 1, or 0 where `guarded` and a gradient is not finite; all rates are 0 then.
+// 1, or 0 where `guarded` and a gradient is not finite.
 KERNEL rates(const long long* tensors, const float* etas, const float* decays, const float* sums,
              float* rates, int count, int guarded, float lr, float rescale, float epsilon,
              float decay_factor, int epsilon_only_below) {
@@ -224,8 +224,6 @@ KERNEL rates(const long long* tensors, const float* etas, const float* decays, c
     rates[n] = (float)(lr * trust);
   }
   const bool stop = guarded && block_sum(infinite) > 0;
-  for (int n = threadIdx.x; n < count; n += blockDim.x)
-    if (stop) rates[n] = 0;
   if (threadIdx.x == 0) rates[count] = stop ? 0 : 1;
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <string>
 
 #define FAKE extern "C" __attribute__((visibility("default")))
@@ -19,6 +20,10 @@ int refuse(int code, const std::string& what);
 bool on_device(const void* pointer, std::size_t bytes = 1);
 // Is `pointer` in the address range of device memory, allocated or not?
 bool in_device_range(const void* pointer);
+
+// Does `work` now, or with FAKECUDA_LAZY=1 when something waits for it: a synchronization, an event,
+// the default stream or the end of an allocation. What nothing waits for is missing from the sums.
+void enqueue(void* stream, std::function<void()> work);
 
 long setting(const char* name, long otherwise);  // an environment variable as a number
 void capability(int* major, int* minor);         // FAKECUDA_CAPABILITY, default 8.0

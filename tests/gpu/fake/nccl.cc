@@ -1,5 +1,5 @@
 // NCCL between processes of one machine, over shared memory: device memory is host memory, so sums
-// are real sums. Every call is executed at once; inside a group too, which all ranks enter alike.
+// are real sums. A stream has its calls in order; those of a group too, which all ranks enter alike.
 #include "fake.h"
 
 #include <fcntl.h>
@@ -59,20 +59,20 @@ void sum(char* to, const std::vector<const char*>& from, std::size_t n, Load loa
   }
 }
 
-bool sum(char* to, const std::vector<const char*>& from, std::size_t n, ncclDataType_t type) {
+void sum(char* to, const std::vector<const char*>& from, std::size_t n, ncclDataType_t type) {
   auto same = [](auto value) { return value; };
   switch (type) {
-    case ncclFloat32: sum<float>(to, from, n, same, same); return true;
-    case ncclFloat64: sum<double>(to, from, n, same, same); return true;
-    case ncclInt32: sum<std::int32_t>(to, from, n, same, same); return true;
-    case ncclInt64: sum<std::int64_t>(to, from, n, same, same); return true;
-    case ncclUint8: sum<std::uint8_t>(to, from, n, same, same); return true;
+    case ncclFloat32: sum<float>(to, from, n, same, same); break;
+    case ncclFloat64: sum<double>(to, from, n, same, same); break;
+    case ncclInt32: sum<std::int32_t>(to, from, n, same, same); break;
+    case ncclInt64: sum<std::int64_t>(to, from, n, same, same); break;
+    case ncclUint8: sum<std::uint8_t>(to, from, n, same, same); break;
     case ncclFloat16:
       sum<std::uint16_t>(
           to, from, n, [](std::uint16_t half) { return _cvtsh_ss(half); },
           [](float value) { return std::uint16_t(_cvtss_sh(value, 0)); });
-      return true;
-    default: return false;
+      break;
+    default: fake::refuse(ncclInvalidArgument, "a sum of type " + std::to_string(type));
   }
 }
 
@@ -112,17 +112,19 @@ void exchange(ncclComm* comm, const void* send, std::size_t count, std::size_t e
 
 // The sum of all ranks' `count` elements; `receives`: does this rank get it?
 ncclResult_t reduce(const char* name, const void* send, void* receive, std::size_t count,
-                    ncclDataType_t type, ncclRedOp_t op, bool receives, ncclComm* comm) {
+                    ncclDataType_t type, ncclRedOp_t op, bool receives, ncclComm* comm,
+                    cudaStream_t stream) {
   if (auto bad = check(comm, name, type, op, send, count, receive, receives ? count : 0)) return bad;
-  const std::size_t each = element_bytes(type);
-  bool known = true;
-  std::vector<char> total(kChunk);
-  exchange(comm, send, count, each, true, [&](std::size_t first, std::size_t n, auto& all) {
-    if (!receives) return;
-    known = sum(total.data(), all, n, type);
-    std::memcpy(static_cast<char*>(receive) + first * each, total.data(), n * each);
+  fake::enqueue(stream, [=] {
+    const std::size_t each = element_bytes(type);
+    std::vector<char> total(kChunk);
+    exchange(comm, send, count, each, true, [&](std::size_t first, std::size_t n, auto& all) {
+      if (!receives) return;
+      sum(total.data(), all, n, type);
+      std::memcpy(static_cast<char*>(receive) + first * each, total.data(), n * each);
+    });
   });
-  return known ? ncclSuccess : ncclInvalidArgument;
+  return ncclSuccess;
 }
 
 }  // namespace
@@ -173,7 +175,7 @@ FAKE ncclResult_t ncclCommInitRank(ncclComm_t* made, int size, ncclUniqueId id, 
   return ncclSuccess;
 }
 FAKE ncclResult_t ncclCommDestroy(ncclComm_t comm) {
-  delete comm;  // the mapping stays: other ranks may still be in their last barrier
+  (void)comm;  // it and its mapping stay: other ranks may be in their last barrier, sums may wait
   return ncclSuccess;
 }
 FAKE ncclResult_t ncclCommAbort(ncclComm_t comm) { return ncclCommDestroy(comm); }
@@ -188,52 +190,58 @@ FAKE ncclResult_t ncclGroupStart() { return ncclSuccess; }
 FAKE ncclResult_t ncclGroupEnd() { return ncclSuccess; }
 
 FAKE ncclResult_t ncclAllReduce(const void* send, void* receive, size_t count, ncclDataType_t type,
-                                ncclRedOp_t op, ncclComm_t comm, cudaStream_t) {
-  return reduce("ncclAllReduce", send, receive, count, type, op, true, comm);
+                                ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream) {
+  return reduce("ncclAllReduce", send, receive, count, type, op, true, comm, stream);
 }
 FAKE ncclResult_t ncclReduce(const void* send, void* receive, size_t count, ncclDataType_t type,
-                             ncclRedOp_t op, int root, ncclComm_t comm, cudaStream_t) {
-  return reduce("ncclReduce", send, receive, count, type, op, comm->rank == root, comm);
+                             ncclRedOp_t op, int root, ncclComm_t comm,
+                             cudaStream_t stream) {
+  return reduce("ncclReduce", send, receive, count, type, op, comm->rank == root, comm, stream);
 }
 FAKE ncclResult_t ncclReduceScatter(const void* send, void* receive, size_t count, ncclDataType_t type,
-                                    ncclRedOp_t op, ncclComm_t comm, cudaStream_t) {
+                                    ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream) {
   if (auto bad = check(comm, "ncclReduceScatter", type, op, send, count * comm->size, receive, count))
     return bad;
-  const std::size_t each = element_bytes(type), begin = comm->rank * count, end = begin + count;
-  bool known = true;
-  std::vector<char> total(kChunk);
-  // Collected first: `receive` may be a part of `send`, of which later chunks are still to come.
-  std::vector<char> mine(count * each);
-  exchange(comm, send, count * comm->size, each, true,
-           [&](std::size_t first, std::size_t n, auto& all) {
-             const std::size_t from = std::max(first, begin), to = std::min(first + n, end);
-             if (from >= to) return;
-             known = sum(total.data(), all, n, type);
-             std::memcpy(mine.data() + (from - begin) * each, total.data() + (from - first) * each,
-                         (to - from) * each);
-           });
-  std::memcpy(receive, mine.data(), mine.size());
-  return known ? ncclSuccess : ncclInvalidArgument;
+  fake::enqueue(stream, [=] {
+    const std::size_t each = element_bytes(type), begin = comm->rank * count, end = begin + count;
+    std::vector<char> total(kChunk);
+    // Collected first: `receive` may be a part of `send`, of which later chunks are still to come.
+    std::vector<char> mine(count * each);
+    exchange(comm, send, count * comm->size, each, true,
+             [&](std::size_t first, std::size_t n, auto& all) {
+               const std::size_t from = std::max(first, begin), to = std::min(first + n, end);
+               if (from >= to) return;
+               sum(total.data(), all, n, type);
+               std::memcpy(mine.data() + (from - begin) * each, total.data() + (from - first) * each,
+                           (to - from) * each);
+             });
+    std::memcpy(receive, mine.data(), mine.size());
+  });
+  return ncclSuccess;
 }
 FAKE ncclResult_t ncclAllGather(const void* send, void* receive, size_t count, ncclDataType_t type,
-                                ncclComm_t comm, cudaStream_t) {
+                                ncclComm_t comm, cudaStream_t stream) {
   if (auto bad = check(comm, "ncclAllGather", type, ncclSum, send, count, receive, count * comm->size))
     return bad;
-  const std::size_t each = element_bytes(type);
-  exchange(comm, send, count, each, true, [&](std::size_t first, std::size_t n, auto& all) {
-    for (int r = 0; r < comm->size; ++r)
-      std::memcpy(static_cast<char*>(receive) + (r * count + first) * each, all[r], n * each);
+  fake::enqueue(stream, [=] {
+    const std::size_t each = element_bytes(type);
+    exchange(comm, send, count, each, true, [&](std::size_t first, std::size_t n, auto& all) {
+      for (int r = 0; r < comm->size; ++r)
+        std::memcpy(static_cast<char*>(receive) + (r * count + first) * each, all[r], n * each);
+    });
   });
   return ncclSuccess;
 }
 FAKE ncclResult_t ncclBroadcast(const void* send, void* receive, size_t count, ncclDataType_t type,
-                                int root, ncclComm_t comm, cudaStream_t) {
+                                int root, ncclComm_t comm, cudaStream_t stream) {
   const bool mine = comm->rank == root;
   if (auto bad = check(comm, "ncclBroadcast", type, ncclSum, send, mine ? count : 0, receive, count))
     return bad;
-  const std::size_t each = element_bytes(type);
-  exchange(comm, send, count, each, mine, [&](std::size_t first, std::size_t n, auto& all) {
-    std::memmove(static_cast<char*>(receive) + first * each, all[root], n * each);
+  fake::enqueue(stream, [=] {
+    const std::size_t each = element_bytes(type);
+    exchange(comm, send, count, each, mine, [&](std::size_t first, std::size_t n, auto& all) {
+      std::memmove(static_cast<char*>(receive) + first * each, all[root], n * each);
+    });
   });
   return ncclSuccess;
 }

@@ -1,20 +1,25 @@
 // CUDA's runtime and driver: device memory is host memory at addresses of its own, copies are
-// copies and checked, kernels are looked up and counted but do nothing.
+// copies and checked, kernels are looked up and counted; those of device.cu run as FAKECUDA_KERNELS
+// has them, Horovod's copies are made, and all others do nothing.
 #include "fake.h"
 
-#include <cuda.h>
-#include <cuda_runtime_api.h>
+#include <dlfcn.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <deque>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <set>
 #include <unordered_map>
 #include <vector>
+
+#include <cuda.h>
+#include <cuda_runtime_api.h>
 
 namespace {
 
@@ -77,6 +82,67 @@ bool give(void* pointer) {
   allocated -= found->second;
   blocks.erase(found);
   return true;
+}
+
+// --- streams --------------------------------------------------------------------------------------
+struct Stream {
+  bool blocking;  // the default stream waits for it
+  std::deque<std::function<void()>> work;
+  long added = 0, done = 0;
+};
+struct Event {
+  Stream* stream = nullptr;
+  long until = 0;
+};
+auto& streams = *new std::set<Stream*>;
+auto& pinned = *new std::map<const char*, std::size_t>;  // host memory: begin -> bytes
+std::recursive_mutex running;  // one for all streams: their events may wait for each other
+
+bool lazy() {
+  static const bool found = fake::setting("FAKECUDA_LAZY", 0);
+  return found;
+}
+
+void run(Stream* stream, long until) {
+  std::lock_guard<std::recursive_mutex> one(running);
+  while (stream->done < until) {
+    std::function<void()> work;
+    {
+      std::lock_guard<std::mutex> hold(lock);
+      work = std::move(stream->work.front());
+      stream->work.pop_front();
+    }
+    work();
+    ++stream->done;
+  }
+}
+
+long added(Stream* stream) {
+  std::lock_guard<std::mutex> hold(lock);
+  return stream->added;
+}
+
+void run_all(bool blocking_alone) {
+  std::lock_guard<std::recursive_mutex> one(running);
+  std::set<Stream*> found;
+  {
+    std::lock_guard<std::mutex> hold(lock);
+    found = streams;
+  }
+  for (Stream* stream : found)
+    if (stream->blocking || !blocking_alone) run(stream, added(stream));
+}
+
+void wait(void* stream) {
+  if (stream == nullptr) return run_all(true);
+  run(static_cast<Stream*>(stream), added(static_cast<Stream*>(stream)));
+}
+
+bool is_pinned(const void* pointer) {
+  std::lock_guard<std::mutex> hold(lock);
+  const char* place = static_cast<const char*>(pointer);
+  auto after = pinned.upper_bound(place);
+  return after != pinned.begin() && place < std::prev(after)->first + std::prev(after)->second;
 }
 
 // --- kernels: which library brought them, and for which architectures -----------------------------
@@ -146,7 +212,7 @@ std::string text_of(const void* pointer) {
 
 // The rules of cudaMemcpy that a mix of contexts, or an end passed by, breaks.
 cudaError_t copy(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind,
-                 const char* name) {
+                 const char* name, void* stream = nullptr) {
   const bool to_device = fake::in_device_range(to), from_device = fake::in_device_range(from);
   static const char* const kinds[] = {"host to host", "host to device", "device to host",
                                       "device to device"};
@@ -159,7 +225,13 @@ cudaError_t copy(void* to, const void* from, std::size_t bytes, cudaMemcpyKind k
       return fail(cudaErrorInvalidValue, std::string(name) + ": " + std::to_string(bytes) +
                                              " bytes at " + text_of(pointer) +
                                              " pass the end of an allocation");
-  std::memmove(to, from, bytes);
+  // As CUDA: pageable memory is read before an asynchronous copy returns, and written before it does.
+  std::shared_ptr<std::vector<char>> staged;
+  const char* source = static_cast<const char*>(from);
+  if (lazy() && !from_device && !is_pinned(from))
+    staged = std::make_shared<std::vector<char>>(source, source + bytes);
+  fake::enqueue(stream, [=] { std::memmove(to, staged ? staged->data() : source, bytes); });
+  if (!to_device && !is_pinned(to)) wait(stream);
   fake::count(std::string("copies ") + kinds[found]);
   fake::count(std::string("bytes ") + kinds[found], static_cast<long>(bytes));
   return cudaSuccess;
@@ -177,9 +249,16 @@ cudaError_t check_launch(const std::string& name, dim3 grid, dim3 block) {
                   std::to_string(block.y) + "," + std::to_string(block.z) + " threads");
 }
 
-// The one kernel that runs: Horovod's copies into and out of its fusion buffer, so that sums of
-// several tensors have their numbers. Its parameter: 160 targets, 160 sources, 160 sizes, by value.
-void batched_copy(void** arguments, dim3 grid) {
+// Horovod's copies into and out of its fusion buffer, so that sums of several tensors have their
+// numbers. Its parameters: 160 targets, 160 sources, 160 sizes, by value; a factor, which is 1 here.
+void batched_copy(const std::string& name, void** arguments, dim3 grid, void* stream) {
+  if (name.find("scaled") != std::string::npos) {
+    const void* factor = arguments[1];
+    const bool is_one = name.find("__half") != std::string::npos ? *(std::uint16_t*)factor == 0x3C00
+                        : name.find("EfE") != std::string::npos  ? *(float*)factor == 1
+                                                                 : *(double*)factor == 1;
+    if (!is_one) fake::refuse(1, name + ": not carried out");
+  }
   constexpr int kCapacity = 160;
   struct Copies {
     void* to[kCapacity];
@@ -189,7 +268,29 @@ void batched_copy(void** arguments, dim3 grid) {
   const Copies& copies = *static_cast<const Copies*>(arguments[0]);
   constexpr int kBlocksPerCopy = 8;  // BLOCKS_PER_COPY_D2D_KERNEL
   for (unsigned n = 0; n < grid.x / kBlocksPerCopy && n < kCapacity; ++n)
-    copy(copies.to[n], copies.from[n], copies.bytes[n], cudaMemcpyDeviceToDevice, "batched_memcpy_k");
+    copy(copies.to[n], copies.from[n], copies.bytes[n], cudaMemcpyDeviceToDevice, "batched_memcpy_k",
+         stream);
+}
+
+// A kernel of device.cu, by the library FAKECUDA_KERNELS: its arguments by value, the engine's after
+// them left out.
+void own_kernel(const std::string& name, unsigned blocks, void* stream, void** arguments) {
+  static const char* const path = std::getenv("FAKECUDA_KERNELS");
+  static void* const library = path ? dlopen(path, RTLD_NOW | RTLD_LOCAL) : nullptr;
+  if (library == nullptr) return;
+  auto kernel = reinterpret_cast<void (*)(int, int, void**)>(dlsym(library, ("run_" + name).c_str()));
+  auto count = static_cast<const int*>(dlsym(library, ("parameters_" + name).c_str()));
+  if (kernel == nullptr || count == nullptr) return;
+  std::vector<std::uint64_t> values(*count);
+  for (int n = 0; n < *count; ++n) std::memcpy(&values[n], arguments[n], sizeof values[n]);
+  fake::count("kernels of our own that ran");
+  fake::enqueue(stream, [=]() mutable {
+    static std::mutex one;  // emulated.h keeps a launch's shape in one place
+    std::lock_guard<std::mutex> hold(one);
+    std::vector<void*> places;
+    for (std::uint64_t& value : values) places.push_back(&value);
+    kernel(int(blocks), 1, places.data());
+  });
 }
 
 }  // namespace
@@ -220,6 +321,15 @@ bool on_device(const void* pointer, std::size_t bytes) {
   if (after == blocks.begin()) return false;
   auto block = std::prev(after);
   return place + bytes <= block->first + block->second;
+}
+
+void enqueue(void* where, std::function<void()> work) {
+  if (!lazy()) return work();
+  if (where == nullptr) return run_all(true), work();
+  std::lock_guard<std::mutex> hold(lock);
+  auto* stream = static_cast<Stream*>(where);
+  stream->work.push_back(std::move(work));
+  ++stream->added;
 }
 
 long setting(const char* name, long otherwise) {
@@ -362,13 +472,20 @@ FAKE cudaError_t cudaMallocPitch(void** pointer, size_t* pitch, size_t width, si
   return cudaMalloc(pointer, *pitch * height);
 }
 FAKE cudaError_t cudaFree(void* pointer) {
+  run_all(false);
   if (pointer == nullptr || give(pointer)) return cudaSuccess;
   return fail(cudaErrorInvalidValue, "cudaFree(" + text_of(pointer) + "): no such allocation");
 }
 FAKE cudaError_t cudaHostAlloc(void** pointer, size_t bytes, unsigned) {
-  return posix_memalign(pointer, 512, bytes ? bytes : 1) ? cudaErrorMemoryAllocation : cudaSuccess;
+  if (posix_memalign(pointer, 512, bytes ? bytes : 1)) return cudaErrorMemoryAllocation;
+  std::lock_guard<std::mutex> hold(lock);
+  pinned[static_cast<char*>(*pointer)] = bytes;
+  return cudaSuccess;
 }
 FAKE cudaError_t cudaFreeHost(void* pointer) {
+  run_all(false);
+  std::lock_guard<std::mutex> hold(lock);
+  pinned.erase(static_cast<char*>(pointer));
   std::free(pointer);
   return cudaSuccess;
 }
@@ -382,26 +499,28 @@ FAKE cudaError_t cudaMemcpy(void* to, const void* from, size_t n, cudaMemcpyKind
   return copy(to, from, n, kind, "cudaMemcpy");
 }
 FAKE cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t n, cudaMemcpyKind kind,
-                                 cudaStream_t) {
-  return copy(to, from, n, kind, "cudaMemcpyAsync");
+                                 cudaStream_t stream) {
+  return copy(to, from, n, kind, "cudaMemcpyAsync", stream);
 }
-FAKE cudaError_t cudaMemcpyPeerAsync(void* to, int, const void* from, int, size_t n, cudaStream_t) {
-  return copy(to, from, n, cudaMemcpyDeviceToDevice, "cudaMemcpyPeerAsync");
+FAKE cudaError_t cudaMemcpyPeerAsync(void* to, int, const void* from, int, size_t n,
+                                     cudaStream_t stream) {
+  return copy(to, from, n, cudaMemcpyDeviceToDevice, "cudaMemcpyPeerAsync", stream);
 }
 FAKE cudaError_t cudaMemcpy2DAsync(void* to, size_t to_pitch, const void* from, size_t from_pitch,
-                                   size_t width, size_t height, cudaMemcpyKind kind, cudaStream_t) {
+                                   size_t width, size_t height, cudaMemcpyKind kind,
+                                   cudaStream_t stream) {
   for (size_t row = 0; row < height; ++row) {
     cudaError_t done = copy(static_cast<char*>(to) + row * to_pitch,
                             static_cast<const char*>(from) + row * from_pitch, width, kind,
-                            "cudaMemcpy2DAsync");
+                            "cudaMemcpy2DAsync", stream);
     if (done != cudaSuccess) return done;
   }
   return cudaSuccess;
 }
-FAKE cudaError_t cudaMemsetAsync(void* pointer, int value, size_t n, cudaStream_t) {
+FAKE cudaError_t cudaMemsetAsync(void* pointer, int value, size_t n, cudaStream_t stream) {
   if (n && !fake::on_device(pointer, n))
     return fail(cudaErrorInvalidValue, "cudaMemsetAsync(" + text_of(pointer) + "): not on the device");
-  std::memset(pointer, value, n);
+  fake::enqueue(stream, [=] { std::memset(pointer, value, n); });
   fake::count("cudaMemset");
   return cudaSuccess;
 }
@@ -410,31 +529,59 @@ FAKE cudaError_t cudaMemset(void* pointer, int value, size_t n) {
 }
 
 // --- runtime: streams, events, errors --------------------------------------------------------------
-FAKE cudaError_t cudaStreamCreate(cudaStream_t* stream) {
-  *stream = static_cast<cudaStream_t>(std::malloc(16));
+namespace {
+cudaError_t make_stream(cudaStream_t* made, bool blocking) {
+  auto* stream = new Stream{blocking, {}, 0, 0};
+  std::lock_guard<std::mutex> hold(lock);
+  streams.insert(stream);
+  *made = reinterpret_cast<cudaStream_t>(stream);
   return cudaSuccess;
 }
-FAKE cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned, int) {
-  return cudaStreamCreate(stream);
+Event* event_of(cudaEvent_t event) { return reinterpret_cast<Event*>(event); }
+}  // namespace
+
+FAKE cudaError_t cudaStreamCreate(cudaStream_t* stream) { return make_stream(stream, true); }
+FAKE cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned flags, int) {
+  return make_stream(stream, !(flags & cudaStreamNonBlocking));
 }
 FAKE cudaError_t cudaStreamDestroy(cudaStream_t stream) {
-  std::free(stream);
+  wait(stream);
+  std::lock_guard<std::mutex> hold(lock);
+  streams.erase(reinterpret_cast<Stream*>(stream));  // not deleted: events may still name it
   return cudaSuccess;
 }
-FAKE cudaError_t cudaStreamSynchronize(cudaStream_t) {
+FAKE cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
   fake::count("cudaStreamSynchronize");
+  wait(stream);
   return cudaSuccess;
 }
 FAKE cudaError_t cudaDeviceSynchronize() {
   fake::count("cudaDeviceSynchronize");
+  run_all(false);
   return cudaSuccess;
 }
 FAKE cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
-  *event = static_cast<cudaEvent_t>(std::malloc(16));
+  *event = reinterpret_cast<cudaEvent_t>(new Event);
   return cudaSuccess;
 }
 FAKE cudaError_t cudaEventDestroy(cudaEvent_t event) {
-  std::free(event);
+  delete event_of(event);
+  return cudaSuccess;
+}
+FAKE cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t where) {
+  auto* stream = reinterpret_cast<Stream*>(where);
+  if (stream == nullptr) run_all(true);
+  *event_of(event) = {stream, stream ? added(stream) : 0};
+  return cudaSuccess;
+}
+FAKE cudaError_t cudaEventSynchronize(cudaEvent_t event) {
+  if (event_of(event)->stream) run(event_of(event)->stream, event_of(event)->until);
+  return cudaSuccess;
+}
+FAKE cudaError_t cudaEventQuery(cudaEvent_t event) { return cudaEventSynchronize(event); }
+FAKE cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
+  const Event now = *event_of(event);
+  if (now.stream) fake::enqueue(stream, [=] { run(now.stream, now.until); });
   return cudaSuccess;
 }
 FAKE cudaError_t cudaGetLastError() {
@@ -477,7 +624,7 @@ FAKE cudaError_t __cudaPopCallConfiguration(dim3* grid, dim3* block, size_t* sha
   return cudaSuccess;
 }
 FAKE cudaError_t cudaLaunchKernel(const void* host, dim3 grid, dim3 block, void** arguments, size_t,
-                                  cudaStream_t) {
+                                  cudaStream_t stream) {
   Kernel kernel;
   bool has_code;
   {
@@ -496,7 +643,8 @@ FAKE cudaError_t cudaLaunchKernel(const void* host, dim3 grid, dim3 block, void*
   if (!has_code) return fail(cudaErrorNoKernelImageForDevice, kernel.name + ": no kernel image");
   fake::count("kernel " + kernel.name);
   fake::count("kernels");
-  if (kernel.name.find("batched_memcpy_k") != std::string::npos) batched_copy(arguments, grid);
+  if (kernel.name.find("batched_") != std::string::npos && kernel.name.find("memcpy_k") != std::string::npos)
+    batched_copy(kernel.name, arguments, grid, stream);
   return check_launch(kernel.name, grid, block);
 }
 
@@ -574,11 +722,13 @@ FAKE CUresult cuModuleGetFunction(CUfunction* function, CUmodule module, const c
   return CUDA_SUCCESS;
 }
 FAKE CUresult cuLaunchKernel(CUfunction function, unsigned gx, unsigned gy, unsigned gz, unsigned bx,
-                             unsigned by, unsigned bz, unsigned, CUstream, void**, void**) {
+                             unsigned by, unsigned bz, unsigned, CUstream stream, void** arguments,
+                             void**) {
   const std::string& name = reinterpret_cast<Function*>(function)->name;
   fake::count("kernel " + name);
   fake::count("fused kernels");
   fake::count("kernels");
+  own_kernel(name, gx, stream, arguments);
   return check_launch(name, dim3{gx, gy, gz}, dim3{bx, by, bz}) == cudaSuccess
              ? CUDA_SUCCESS
              : CUDA_ERROR_INVALID_VALUE;
