@@ -1,4 +1,4 @@
-"""`rn50 launch` and `rn50 train`: one timed run of a config on this machine or allocation."""
+"""`rn50 launch`: one timed run of a config on this machine or allocation."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from ..launch.ending import Failed, Stopped
 from .console import (
     EXIT_BAD,
     EXIT_USAGE,
-    Config,
     ConfigToResume,
     Json,
     Launcher,
@@ -202,22 +201,3 @@ def _say_what_would_run(wanted: _Wanted, launcher: str | None, as_json: bool) ->
         print(f"rn50: error: {problem}", file=sys.stderr)
     if found["problems"]:
         raise typer.Exit(EXIT_USAGE)
-
-
-def train(
-    config: Config,
-    overrides: Overrides = None,
-    out: Annotated[
-        Path | None,
-        typer.Option(help="Folder of this run alone; default: a new one in `results/`."),
-    ] = None,
-) -> None:
-    """Train as one rank. Launchers start this command; by hand it is a run on one rank.
-
-    Exit 0: target reached; 1: not; 2: bad input; 3: it failed; 130: stopped by a signal.
-
-    Example: `rn50 train smoke system.ranks_per_node=1`
-    """
-    from .train import train_by_hand
-
-    raise typer.Exit(train_by_hand(config, overrides or [], out))

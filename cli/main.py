@@ -30,7 +30,6 @@ _COMMANDS = {
     "export": "export:export_app",
     "predict": "predict:predict_app",
     "launch": "launch:launch",
-    "train": "launch:train",
     "evaluate": "evaluate:evaluate",
     "submit": "submit:submit",
     "runs": "runs:runs",

@@ -40,13 +40,6 @@ def is_run(folder: Path) -> bool:
     return (folder / "environment.json").is_file()
 
 
-def refuse_run(folder: Path) -> None:
-    """Raises UserError where a run has left its files in `folder`: another would replace them."""
-    for name in ("config.yaml", "result_0.txt", "metrics.jsonl", "result.json"):
-        if (folder / name).exists():
-            raise UserError(f"--out: {folder}: a folder without a run expected, found its {name}")
-
-
 def reserve(out: Path) -> None:
     """Keep room on the disk of a run, if there is any: on a full disk the end of the log,
     result.json and the line that says why find a place all the same."""

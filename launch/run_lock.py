@@ -1,6 +1,6 @@
 """One process drives a run: it holds `.lock` in the run's folder (`rn50 launch`, the steps of a job
 script). The rank that writes log and checkpoints holds `.rank_0.lock` and may outlive it by
-seconds. `rn50 train` by hand has no driver."""
+seconds."""
 
 from __future__ import annotations
 

@@ -11,11 +11,12 @@ import signal
 import socket
 import sys
 import threading
+import time
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from ..config.atomic import write_file
 from ..config.errors import UserError
@@ -37,24 +38,6 @@ _SIGNALS = (signal.SIGINT, *STOP_SIGNALS)
 _FRAMES = ("Traceback", "Stack trace", "Stacktrace", "File ", "[frame", "[bt]")
 
 
-class Report:
-    """What a rank reports of its own end; a launcher reports the rest, `rn50 train` all of it."""
-
-    def __init__(self) -> None:
-        self.over = threading.Event()
-        """Set by who sees to the end of the run: a signal's grace no longer ends the process."""
-
-    def failed(self, failure: Mapping[str, Any]) -> None:
-        """`failure`: rank, host, phase, step, reason, retryable. The process ends next."""
-        print("rank {rank} on {host} in {phase}: {reason}".format(**failure), file=sys.stderr)
-
-    def stopping(self, number: int) -> None:
-        """A signal asked for a checkpoint and an orderly end."""
-
-    def stopped(self, number: int) -> None:
-        """A signal ends the process next, without either."""
-
-
 def main(arguments: list[str] | None = None) -> None:
     """Train one rank; on any error leave `failure_<rank>.json` and end the process at once."""
     options = parse(arguments)
@@ -63,7 +46,7 @@ def main(arguments: list[str] | None = None) -> None:
 
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     """What a launcher gives a rank: `config`, `overrides`, `out`, `resume`."""
-    parser = argparse.ArgumentParser(prog="rn50 train", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m rn50.train", description=__doc__)
     parser.add_argument("config", help="a preset's name or a YAML file")
     parser.add_argument("overrides", nargs="*", help="key.path=value, such as batch.per_rank=16")
     parser.add_argument("--out", type=Path, required=True, help="folder for the run's files")
@@ -77,17 +60,15 @@ def run_rank(
     out: Path,
     resume: Path | None = None,
     reads: HostReads | None = None,
-    report: Report | None = None,
     train: Callable[[RunContext, HostReads | None], None] | None = None,
 ) -> None:
-    """Load the config, check it against the launcher's ranks, train. A failure goes to `report`
-    and ends the process. `train`: takes the place of training (`tests/lab/thin_rank.py` has no
-    MXNet)."""
+    """Load the config, check it against the launcher's ranks, train. A failure ends the
+    process. `train`: takes the place of training (`tests/lab/thin_rank.py` has no MXNet)."""
     # Threads inherit the mask, and one takes the signal, so that a main thread blocked inside MXNet
     # or MPI cannot miss it. Threads that a library started before (OpenBLAS does) may get it too:
     # the handler, which any thread runs, then passes it on.
     signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
-    rank = _Rank(out, report or Report())
+    rank = _Rank(out)
     signal.set_wakeup_fd(rank.to_signals.fileno())
     for number in _SIGNALS:
         signal.signal(number, lambda *_: None)
@@ -129,7 +110,7 @@ class _Rank:
     """This process and what it holds, with all the ways in which it ends at once. None runs exit
     handlers: Horovod's would wait for the other ranks."""
 
-    def __init__(self, out: Path, report: Report) -> None:
+    def __init__(self, out: Path) -> None:
         self.process = read_process_info()
         self.held = ExitStack()
         """Of rank 0: the lock of the folder."""
@@ -137,7 +118,7 @@ class _Rank:
         self.heartbeat: HeartbeatClient | None = None
         self._signals, self.to_signals = socket.socketpair()
         self.to_signals.setblocking(False)
-        self._out, self._report = out, report
+        self._out = out
 
     def fail(self, error: BaseException) -> NoReturn:
         """Say why in one line and in a file, close the log, end."""
@@ -160,7 +141,7 @@ class _Rank:
         if context is not None and process.rank == 0:
             with suppress(OSError):  # the reason counts more
                 write_file(self._out / "timeline.json", context.timeline.to_json())
-        self._report.failed(failure)
+        print("rank {rank} on {host} in {phase}: {reason}".format(**failure), file=sys.stderr)
         try:
             write_file(self._out / f"failure_{process.rank}.json", json.dumps(failure) + "\n")
         except OSError as problem:
@@ -180,11 +161,8 @@ class _Rank:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
         number = self._signals.recv(1)[0]
         if context.request_stop():
-            self._report.stopping(number)
-            if self._report.over.wait(context.run.limits.grace_s):
-                return
+            time.sleep(context.run.limits.grace_s)
         self._close_log()
-        self._report.stopped(number)
         self._exit(128 + number)
 
     def taken_over(self, holder: Holder | None) -> NoReturn:

@@ -20,8 +20,7 @@ from tests.cli.test_predict import write_log
 INPUTS = {"rn50 data pack --val-labels", "rn50 log report --compare"}
 EDITED = {"rn50 config explain --write"}  # a page that has to be there
 FOLDERS = {
-    *("rn50 data stage --to", "rn50 train --out"),
-    "rn50 launch --job",
+    *("rn50 data stage --to", "rn50 launch --job"),
     *(f"rn50 export {what} --out" for what in ("model", "tensorboard")),
 }
 
@@ -87,17 +86,6 @@ def test_a_dash_has_the_standard_output_to_itself(rn50, command: list[str], tmp_
     assert done.stdout == path.read_text()
     if command[0] == "predict":
         assert "step = " in done.stderr
-
-
-@pytest.mark.parametrize("name", ["result_0.txt", "metrics.jsonl", "result.json"])
-def test_a_run_is_not_written_over_another(rn50, tmp_path: Path, name: str) -> None:
-    (tmp_path / name).write_text("evidence\n")
-    done = rn50("train", "smoke", "system.ranks_per_node=1", "--out", str(tmp_path))
-    assert done.returncode == 2
-    wanted = f"--out: {tmp_path}: a folder without a run expected, found its {name}"
-    assert done.stderr == f"rn50: error: {wanted}\n"
-    assert (tmp_path / name).read_text() == "evidence\n"
-    assert [path.name for path in tmp_path.iterdir()] == [name]
 
 
 def test_a_closed_or_unread_standard_output(log: str) -> None:
