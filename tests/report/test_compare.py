@@ -397,8 +397,6 @@ def test_a_script_of_a_log_would_not_run(
 @pytest.mark.skipif(not LOGS.is_dir(), reason="no published logs beside this checkout")
 def test_published_logs_of_all_rounds_are_rows(tmp_path: Path) -> None:
     page = tmp_path / "runs.html"
-    code, _, err = invoke(
-        *("compare", str(LOGS), "--sort", "time_to_train_s", "--html", str(page))
-    )
+    code, _, err = invoke("compare", str(LOGS), "--sort", "time_to_train_s", "--html", str(page))
     assert code == 0 and "Alibaba" in err
     assert page.read_text().count('<th scope="row" data-place') > 15
