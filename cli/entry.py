@@ -6,6 +6,7 @@ import io
 import os
 import signal
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -90,7 +91,8 @@ def _stopped(stop: KeyboardInterrupt) -> int:
 
 
 def _say(line: str) -> None:
-    print(printable(f"rn50: {line}"), file=sys.stderr, flush=True)
+    with suppress(OSError):  # such as a closed terminal
+        print(printable(f"rn50: {line}"), file=sys.stderr, flush=True)
 
 
 def _flush_output(code: Any) -> Any:

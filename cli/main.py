@@ -12,7 +12,7 @@ import typer
 from typer.core import TyperGroup
 
 from ..launch.ending import interrupt
-from ..train.limits import STOP_SIGNALS
+from ..train.limits import command_stop_signals
 from .console import (
     EXIT_BAD,
     TYPER_OPTIONS,
@@ -105,7 +105,7 @@ class _Interrupted(Exception):
 
 def run(arguments: list[str]) -> None:
     """Run the command that `arguments` name; `entry` tells its errors."""
-    for number in STOP_SIGNALS:
+    for number in command_stop_signals():
         signal.signal(number, interrupt)
     try:
         app(arguments)

@@ -156,7 +156,7 @@ def job_ended(scheduler: str, job: str, code: int, folder: Path, last: Mapping[s
     there is none."""
     why = f", {last['reason']}" if last.get("reason") else ""
     command = str(last.get("next", ""))
-    if scheduler != "local" and command.startswith(_RESUME):
+    if scheduler != "local" and command.startswith("rn50 launch "):
         words = _words(folder, "RESUME_JOB")
         command = shlex.join(["rn50", "submit", "--resume", str(folder), *words])
     advice = f"its log: {folder / 'job.log'}" + (f"; {GO_ON}" if command else "")

@@ -69,6 +69,12 @@ _REFUSED = (
     re.compile(r"^(?P<text>(?:mpirun|prterun) has detected .*)", re.M),
     re.compile(r"^(?P<text>(?:\w+\.)*\w+Error: .*)", re.M),
 )
+# As `train/__main__.py` prints a failure.
+_OWN_WORDS = re.compile(
+    r"^(?:\[\d+\]<stderr>:)?rank (?P<rank>\d+) on (?P<host>\S+) in (?P<phase>[^:\n]+): "
+    r"(?P<reason>.+)$",
+    re.M,
+)
 _LONGEST = 300
 _TEMPLATE = "rank {rank} on {host} failed in {phase} at step {step}: {reason}"
 
@@ -105,7 +111,10 @@ def _is_failure(found: Mapping[str, Any]) -> bool:
 def explain_failure(evidence: Evidence) -> str:
     """One line: a rank's own reason, else the signal that killed one, else what the rest saw. In
     brackets what was short on this machine, where its limits show it."""
-    detectors = (_reported, _found_by_watchdog, _killed, _gone, _secondary, _refused)
+    detectors = (
+        *(_launcher_killed, _reported, _said_at_start, _found_by_watchdog, _killed),
+        *(_gone, _secondary, _refused),
+    )
     why = next(filter(None, (detector(evidence) for detector in detectors)))
     short = shortages(why, evidence.stderr, evidence.limits) if evidence.limits else ""
     told = f"{why[:-1]}; {short})" if why.endswith(")") else f"{why} ({short})"
@@ -125,6 +134,24 @@ def _reported(evidence: Evidence) -> str:
         if reason != PROCESS_EXITED and not any(text in reason for text in SECONDARY_ERRORS):
             return _TEMPLATE.format(**failure)
     return ""
+
+
+def _said_at_start(evidence: Evidence) -> str:
+    """What a rank printed that failed before it reached the watchdog, perhaps on a node without
+    the folder where its reason would be."""
+    for match in _OWN_WORDS.finditer(evidence.stderr):
+        if int(match["rank"]) in evidence.not_connected:
+            return _TEMPLATE.format(step=0, **match.groupdict())
+    return ""
+
+
+def _launcher_killed(evidence: Evidence) -> str:
+    """The launcher's own process ended by a signal: what the ranks say followed from that."""
+    if evidence.code >= 0:
+        return ""
+    known = -evidence.code in set(signal.Signals)
+    name = signal.Signals(-evidence.code).name if known else f"signal {-evidence.code}"
+    return f"the launcher's process, not a rank, was killed by {name}"
 
 
 def _found_by_watchdog(evidence: Evidence) -> str:

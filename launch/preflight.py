@@ -7,6 +7,7 @@ hold on this one, where ranks are to run here: `launch` refuses.
 from __future__ import annotations
 
 import re
+import socket
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -66,7 +67,22 @@ def problems_with(run: Run, launcher: str) -> list[str]:
     here, on this one; empty: it can."""
     here = run.system.nodes == 1 and not LAUNCHERS[launcher].may_start_elsewhere
     found = refusals(run, (LAUNCHERS[launcher].controller,))
+    if LAUNCHERS[launcher].controller == "gloo":
+        found += _own_name_unknown()
     return found + (obstacles_here(run) if here else [])
+
+
+def _own_name_unknown() -> list[str]:
+    """Gloo looks up its host's name, and its ranks crash where there is no such name."""
+    name = socket.gethostname()
+    try:
+        socket.getaddrinfo(name, None)
+    except OSError as error:
+        return [
+            f"host name {name}: an address expected for the launcher gloo, found none "
+            f"({error.strerror}): add the name to /etc/hosts, or use MPI"
+        ]
+    return []
 
 
 def refusals(run: Run, controllers: Sequence[Controller] = ("mpi", "gloo")) -> list[str]:

@@ -272,7 +272,10 @@ def conclude(run: Run, out: Path, options: Options) -> dict[str, Any]:
         result["repeats"] = repeat._asdict()
     ending = run_ended(result, out, options.launcher)
     result |= ending.to_dict()
-    write_json(out / "result.json", result)
+    try:
+        write_json(out / "result.json", result)
+    except OSError as error:  # the run itself is over, and its verdict known
+        print(f"rn50: warning: {out / 'result.json'}: cannot write: {error.strerror}")
     for line in verdict_lines(run, check, result, out):
         print(line)
     try_report(out, check)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import tempfile
@@ -23,7 +25,7 @@ from ..config.atomic import write_file
 from ..config.errors import UserError
 from ..config.schema import Run
 from ..train.heartbeat import SCRATCH_ENV
-from ..train.limits import STOP_SIGNALS
+from ..train.limits import command_stop_signals
 from .failure import LABEL, Evidence, explain_failure, read_failures
 from .host_limits import read_limits
 from .launchers import LAUNCHERS, Job
@@ -36,6 +38,7 @@ FAILED_GRACE_S = 2.0
 """The same once a rank has failed: the rest can only wait for it."""
 POLL_S = 0.05
 EXIT_RANK_LOST = 1
+_SCRATCH = "rn50-ranks-"
 _PR_SET_CHILD_SUBREAPER = 36
 _HYDRAS_ROW = re.compile(r"={70,}\n")
 
@@ -152,9 +155,9 @@ def _explain(
 
 
 class StopSignals:
-    """Ctrl-C and STOP_SIGNALS as facts to look at, within the context. A handler that raises does
-    so anywhere: within `Popen.poll` it left a lock held, and the wait for that process never ended
-    (one in twenty `scancel`s on a busy machine)."""
+    """Ctrl-C and `command_stop_signals` as facts to look at, within the context. A handler that
+    raises does so anywhere: within `Popen.poll` it left a lock held, and the wait for that process
+    never ended (one in twenty `scancel`s on a busy machine)."""
 
     name = ""
     """Of the first signal; empty: none has come."""
@@ -162,7 +165,7 @@ class StopSignals:
     """Ctrl-C a second time. SIGTERM comes twice where a scheduler and its script both send."""
 
     def __enter__(self) -> StopSignals:
-        numbers = (signal.SIGINT, *STOP_SIGNALS)
+        numbers = (signal.SIGINT, *command_stop_signals())
         self._previous = {number: signal.signal(number, self._note) for number in numbers}
         return self
 
@@ -211,14 +214,43 @@ def _scratch(watchdog: Watchdog | None, *, one_machine: bool) -> Iterator[dict[s
         if not one_machine:
             yield added
             return
-        with tempfile.TemporaryDirectory(
-            prefix="rn50-", dir=parent, ignore_cleanup_errors=True
-        ) as folder:
+        _remove_dead_scratch(Path(parent or tempfile.gettempdir()))
+        with (
+            tempfile.TemporaryDirectory(
+                prefix=_SCRATCH, dir=parent, ignore_cleanup_errors=True
+            ) as folder,
+            _locked(Path(folder)),
+        ):
             places = ("TMPDIR", "OMPI_MCA_btl_vader_backing_directory", SCRATCH_ENV)
             yield {**added, **dict.fromkeys(places, folder)}
     finally:
         if watchdog is not None:
             watchdog.close()
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[bool]:
+    """Hold a lock on a folder, which the kernel gives back when this process ends, however it does.
+    Gives whether it could be had."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield True
+    except BlockingIOError:
+        yield False
+    finally:
+        os.close(descriptor)
+
+
+def _remove_dead_scratch(parent: Path) -> None:
+    """Remove the folders of launchers that were killed with all that they had started: up to 8 MB
+    of shared memory each. One that is being made has no lock yet."""
+    for folder in parent.glob(f"{_SCRATCH}*"):
+        with suppress(OSError):
+            if folder.lstat().st_uid == os.getuid() and time.time() - folder.lstat().st_mtime > 60:
+                with _locked(folder) as is_dead:
+                    if is_dead:
+                        shutil.rmtree(folder, ignore_errors=True)
 
 
 def stop_descendants(grace_s: float = GRACE_S) -> None:
@@ -259,5 +291,5 @@ def _relay(stdout: IO[str], errors: int) -> None:
         elif read:
             try:
                 print(LABEL.sub("", line), end="", flush=True)
-            except BrokenPipeError:  # `| head`: the ranks go on all the same
+            except OSError:  # `| head`, a closed terminal: the ranks go on all the same
                 read = False

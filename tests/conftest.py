@@ -156,14 +156,8 @@ class Rn50:
 
     def start(self, *arguments: str, **options: object) -> subprocess.Popen[str]:
         command = [str(Path(sys.executable).with_name("rn50")), *arguments]
-        return subprocess.Popen(
-            command,
-            cwd=ROOT,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            **options,  # type: ignore[call-overload]
-        )
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        return subprocess.Popen(command, cwd=ROOT, text=True, **pipes | options)  # type: ignore[call-overload]
 
     def __call__(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         if arguments and arguments[0] in IN_PROCESS and "-" not in arguments:

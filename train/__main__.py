@@ -73,6 +73,9 @@ def run_rank(
     for number in _SIGNALS:
         signal.signal(number, lambda *_: None)
     try:
+        if os.sep in config and not Path(config).exists():
+            shared = "system.results has to be a folder that all nodes share"
+            raise UserError(f"{config}: the run's config expected, found none: {shared}")
         loaded = load(config, overrides)
         check_ranks(loaded.run, rank.process)
         if loaded.run.seed is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 from mxnet import nd
@@ -100,6 +101,9 @@ class Checkpointer:
                 if is_best:
                     mark_best(path, part)
         except OSError as error:
+            for part in snapshot.parts if snapshot.meta is None else ():
+                with suppress(OSError):  # nothing will name it
+                    part.beside(path).unlink(missing_ok=True)
             warn(
                 f"no checkpoint of step {step}: {path}: cannot write: {error.strerror}; "
                 "training goes on"

@@ -9,6 +9,16 @@ from ..config.errors import UserError
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
 """Of schedulers: the end, and the warning before it. Ctrl-C (SIGINT) besides."""
+
+
+def command_stop_signals() -> tuple[signal.Signals, ...]:
+    """The signals that end a command in order: also those of a terminal that is closed, unless
+    `nohup` has it ignored, and of Ctrl-\\."""
+    more = (signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR2)
+    taken = (number for number in more if signal.getsignal(number) is not signal.SIG_IGN)
+    return (*STOP_SIGNALS, *taken)
+
+
 REQUESTED, OUT_OF_TIME = range(2)
 REASONS = ("asked to stop", "time budget (limits.time_s) spent")
 

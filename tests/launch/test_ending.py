@@ -105,6 +105,9 @@ def test_a_job_that_has_ended_says_what_its_last_run_says(tmp_path: Path) -> Non
     found = job_ended("slurm", "42", 143, tmp_path, last)
     assert "slurm job 42 ended with exit code 143, asked to stop" in found.reason
     assert found.next == f"rn50 submit --resume {tmp_path}" and f"{tmp_path}/job.log" in found.line
+    last["next"] = f"rn50 launch {tmp_path}/run_1/config.yaml"  # no checkpoint yet
+    found = job_ended("slurm", "42", 3, tmp_path, last)
+    assert found.next == f"rn50 submit --resume {tmp_path}"
     assert job_ended("slurm", "42", 0, tmp_path, {}).next == ""
 
 

@@ -41,6 +41,7 @@ YOUR APPLICATION TERMINATED WITH THE EXIT STRING: Killed (signal 9)
 PRTERUN = (
     "prterun noticed that process rank 1 with PID 18792 on node vm exited on\nsignal 9 (Killed)"
 )
+NO_FOLDER = "rank 4 on h2 in start: /r/config.yaml: expected: a folder that all nodes share\n"
 HERE = "rank 1 on h failed in epoch 2 at step 7: "
 PLENTY = Limits(None, 1024, 1 << 30, 1 << 30)
 SMALL_SPACE = PLENTY._replace(address_space_bytes=900_000 << 10)
@@ -73,12 +74,17 @@ FULL = PLENTY._replace(shared_free_bytes=32 << 10, shared_bytes=64 << 10)
         ([GONE], "[1]<stderr>:It looks like MPI_INIT failed\n", {}, "gone (MPI_INIT failed"),
         ([GONE], "[0]<stderr>:It looks like MPI_INIT failed\n", {}, PROCESS_EXITED),
         ([], "a\n\nno slots\n", {}, "exit code 9 before any rank reported: a no slots"),
+        # The launcher's own process; a node without the run's folder.
+        ([OWN], "", {"code": -9}, "the launcher's process, not a rank, was killed by SIGKILL"),
+        ([], NO_FOLDER, {"lost": GONE, "not_connected": {4}}, "rank 4 on h2 failed in start at"),
+        ([], f"[4]<stderr>:{NO_FOLDER}", {"not_connected": {4}}, "a folder that all nodes share"),
+        ([], NO_FOLDER, {"lost": GONE}, HERE + PROCESS_EXITED),
     ],
 )
 def test_the_cause_comes_first(
     failures: list[dict[str, Any]], stderr: str, more: dict[str, Any], expected: str
 ) -> None:
-    told = explain_failure(Evidence(failures, stderr, 9, **more))
+    told = explain_failure(Evidence(failures, stderr, **{"code": 9, **more}))
     assert expected in told
     assert told.endswith(PROCESS_EXITED) or not expected.endswith(PROCESS_EXITED)
 

@@ -16,6 +16,7 @@ from rn50.launch.preflight import (
     check_whether_it_runs,
     free_memory_bytes,
     obstacles_here,
+    problems_with,
     refusals,
 )
 from rn50.launch.run import Options, launch
@@ -137,3 +138,14 @@ def test_the_limit_of_a_group_counts_and_page_cache_does_not(tmp_path: Path, pat
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
     assert free_memory_bytes(tmp_path) == 9000 - 4000 + 2500
+
+
+def test_gloo_needs_a_host_name_that_resolves(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its ranks would crash; those of MPI train."""
+    monkeypatch.setattr("socket.gethostname", lambda: "no.such.host.invalid")
+    run = load("smoke").run
+    (problem,) = problems_with(run, "gloo")
+    assert problem.startswith(
+        "host name no.such.host.invalid: an address expected for the launcher"
+    )
+    assert problems_with(run, "mpirun") == []
