@@ -10,7 +10,7 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
-from contextlib import redirect_stdout
+from contextlib import redirect_stdout, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
@@ -150,7 +150,8 @@ class Tracking:
 
     def __exit__(self, *_: object) -> None:
         if self._has_line:
-            print(file=sys.stderr)
+            with suppress(OSError):  # such as a terminal that was closed
+                print(file=sys.stderr)
 
     def _track(self, name: str) -> Advance:
         say(f"{name} ...", to=sys.stderr)

@@ -105,8 +105,8 @@ def _flush_output(code: Any) -> Any:
             sys.stdout.flush()
     except OSError as error:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        if isinstance(error, BrokenPipeError) or code == EXIT_USAGE:
-            return code  # `| head` has what it wants; the error has been printed
+        if isinstance(error, BrokenPipeError) or code in (EXIT_USAGE, EXIT_STOPPED):
+            return code  # `| head` has what it wants; the error or the stop has been printed
         _say(f"error: standard output: cannot write: {error.strerror}")
         return EXIT_USAGE
     return code

@@ -5,11 +5,13 @@ from __future__ import annotations
 import ctypes
 import fcntl
 import json
+import math
 import os
 import re
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -102,7 +104,11 @@ def run_watched(
         except KeyboardInterrupt:
             if watchdog is not None:
                 watchdog.request_stop()
-                _wait_for_end(child, stop, stop_grace_s)
+                orderly_s = max(stop_grace_s, watchdog.grace_s)
+                with suppress(OSError):  # such as a closed terminal
+                    line = f"rn50: stopping, with a checkpoint within {math.ceil(orderly_s)} s; "
+                    print(f"{line}Ctrl-C again ends it without", file=sys.stderr, flush=True)
+                _wait_for_end(child, stop, orderly_s)
             raise
         finally:
             stop_descendants(grace_s)

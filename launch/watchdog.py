@@ -56,7 +56,8 @@ class RankStatus:
 class Watchdog:
     """Listens in a thread, on one machine on its own address alone. To be read at any time:
     `failures` (what ranks reported of their own end, in this order), `lost` (the first rank whose
-    process ended without a word, and where it was), `failed_rank` (for which the job must end)."""
+    process ended without a word, and where it was), `failed_rank` (for which the job must end),
+    `grace_s` (which the ranks need for an orderly end)."""
 
     def __init__(self, settings: Settings, ranks: int, *, one_machine: bool) -> None:
         self._settings = settings
@@ -72,6 +73,7 @@ class Watchdog:
         self._statuses: dict[int, RankStatus] = {}
         self._closed = False
         self._stop_sent = False
+        self.grace_s = 0.0
         self._stop_wanted = False
         self.failures: list[dict[str, Any]] = []
         self.lost: dict[str, Any] | None = None
@@ -175,6 +177,7 @@ class Watchdog:
             if place[:2] != status.place[:2]:
                 status.last_progress_s = now_s
             status.place = place
+            self.grace_s = max(self.grace_s, float(message.get("grace_s", 0)))
         status.last_received_s = now_s
         self._reply(status, b"beat\n")
 

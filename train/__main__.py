@@ -164,7 +164,7 @@ class _Rank:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
         number = self._signals.recv(1)[0]
         if context.request_stop():
-            time.sleep(context.run.limits.grace_s)
+            time.sleep(context.grace_s)
         self._close_log()
         self._exit(128 + number)
 

@@ -68,6 +68,8 @@ class RunContext:
         self.timeline.add("read identity", begun_s, self.clock.unix_s)
         self.connection = Connection(self.run, self.timeline, over_mpi=process.over_mpi)
         self.stop = StopRequest()
+        self.log_point_s = 0.0
+        """Between the last two log points."""
         self.run_started_unix_s = resumed.meta.run_started_unix_s if resumed else None
         """When the run's clock started; None: not yet."""
         self.init_s = 0.0
@@ -80,6 +82,12 @@ class RunContext:
         """Since the run's clock started."""
         assert self.run_started_unix_s is not None
         return self.clock.unix_s - self.run_started_unix_s
+
+    @property
+    def grace_s(self) -> float:
+        """From a request to stop to the last checkpoint, at most. A request is heeded at the next
+        log point."""
+        return max(self.run.limits.grace_s, 3 * self.log_point_s)
 
     def prepare(self) -> None:
         """Drop the caches of the data set, watch it from then on, start the init clock."""

@@ -96,7 +96,8 @@ class HeartbeatClient:
             last_tick_s = now_s
             try:
                 if place != last_sent or now_s >= last_sent_s + PERIOD_S:
-                    self._send({"phase": place[0], "step": place[1], "at": main_thread()})
+                    about = {"at": main_thread(), "grace_s": context.grace_s}
+                    self._send({"phase": place[0], "step": place[1], **about})
                     last_sent_s, last_sent = now_s, place
                 wait_s = min(TICK_S, max(0.0, last_sent_s + PERIOD_S - now_s))
                 ready = [descriptor for descriptor, _ in incoming.poll(1e3 * wait_s)]

@@ -145,6 +145,7 @@ def log_point(trainer: Trainer, point: LogPoint, training_s: float = 0.0) -> Non
     ranks alike."""
     context, budget_s = trainer.context, trainer.run.limits.time_s
     context.state.advance(trainer.plan, point.step, training_s)
+    context.log_point_s = training_s
     if budget_s is not None and context.elapsed_s >= budget_s:
         context.stop(OUT_OF_TIME)
     comm = trainer.comm

@@ -208,6 +208,7 @@ def test_another_rank_count_goes_on_and_says_that_bits_differ(
 ) -> None:
     folder = copied
     done = resume(rn50, folder, "--ranks", "4", "--launcher", LAUNCHERS[-1])
+    assert done.returncode == 1, done.stderr
     assert "system.ranks_per_node 2 -> 4" in done.stdout and "bits will differ" in done.stdout
     assert [r["step"] for r in records(folder)] == [r["step"] for r in records(whole)]
     ours, theirs = records(folder)[-2]["loss"], records(whole)[-2]["loss"]

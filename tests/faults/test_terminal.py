@@ -6,6 +6,7 @@ import errno
 import fcntl
 import json
 import os
+import re
 import signal
 import subprocess
 import tempfile
@@ -95,6 +96,20 @@ def test_a_disk_that_is_full_at_the_end_costs_no_verdict(
     out = capsys.readouterr().out
     assert result["official_checker"]["verdict"] == "FAIL"  # the target is out of reach
     assert "result.json: cannot write: No space left on device" in out and "\nRESULT " in out
+
+
+def test_a_stop_waits_for_the_log_point_that_heeds_it(rn50: Any, small_data: Path) -> None:
+    process = rn50.start(
+        *("launch", *RUN, "log.every=20 steps", "limits.grace_s=0.001"),
+        *(f"data.path={small_data}", f"system.results={rn50.results}"),
+    )
+    assert any(SIGN in line for line in process.stdout)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 130 and "Ctrl-C again ends it without" in err
+    result = json.loads((rn50.run_folder() / "result.json").read_text())
+    said = r"stopped by Ctrl-C at step (\d+) \(checkpoint of step \1\)"
+    assert re.fullmatch(said, result["reason"])
 
 
 @pytest.mark.parametrize("launcher", LAUNCHERS)

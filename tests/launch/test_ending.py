@@ -44,11 +44,14 @@ def standing(folder: Path, step: int, checkpoint: int | None) -> str:
     return f"; go on with: rn50 launch --resume {folder}"
 
 
+GIVEN_UP = "none at the stop: it took longer than limits.grace_s or was given up"
+
+
 @pytest.mark.parametrize(
     ("step", "checkpoint", "launcher", "place"),
     [
         (0, None, None, "at step 0 (no checkpoint)"),
-        (120, 100, None, "at step 120 (checkpoint of step 100)"),
+        (120, 100, None, f"at step 120 (checkpoint of step 100, {GIVEN_UP})"),
         (40, 40, "gloo", "at step 40 (checkpoint of step 40)"),
     ],
 )
