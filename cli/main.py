@@ -32,6 +32,7 @@ _COMMANDS = {
     "launch": "launch:launch",
     "evaluate": "evaluate:evaluate",
     "submit": "submit:submit",
+    "submission": "submission:submission",
     "runs": "runs:runs",
     "sweep": "sweep:sweep",
 }

@@ -131,8 +131,9 @@ def system_yaml(system: System) -> str:
 def _system_tree(system: System) -> dict[str, Any]:
     """A machine as plain JSON types, with its performance and its jobs' settings."""
     tree = system.model_dump(mode="json")
-    if job := system.job.model_dump(mode="json", exclude_defaults=True):
-        tree["job"] = job
+    for name, section in (("job", system.job), ("description", system.description)):
+        if given := section.model_dump(mode="json", exclude_defaults=True):
+            tree[name] = given
     if system.performance is not None:
         tree["performance"] = system.performance.model_dump(mode="json", exclude_none=True)
     return tree

@@ -162,6 +162,26 @@ class Job(Section):
     environment: tuple[Setting, ...] = default((), "Environment variables of this machine's jobs.")
 
 
+class Description(Section):
+    """What a submission's page of the machine says that neither the rest of a config nor Linux has.
+    Names: mlperf-logging, system_desc_checker."""
+
+    host_processor_frequency: Text | None = default(None, "Of the host's processors.")
+    host_processor_caches: Text | None = default(None, "Of the host's processors.")
+    host_processor_interconnect: Text | None = default(None, "Between sockets.")
+    host_storage_type: Text | None = default(None, "Of a node, or shared.")
+    host_storage_capacity: Text | None = default(None, "Of a node, or shared.")
+    host_networking_topology: Text | None = default(None, "Of the nodes' network.")
+    host_memory_configuration: Text | None = default(None, "Modules of a node.")
+    accelerator_host_interconnect: Text | None = default(None, "Such as PCIe 4.0 x16.")
+    accelerator_frequency: Text | None = default(None, "Of the device.")
+    accelerator_on_chip_memories: Text | None = default(None, "Of the device.")
+    accelerator_memory_configuration: Text | None = default(None, "Such as HBM2e.")
+    accelerator_interconnect_topology: Text | None = default(None, "Between a node's devices.")
+    cooling: Text | None = default(None, "Such as air or liquid.")
+    hw_notes: Text | None = default(None, "More on the hardware.")
+
+
 class System(Section):
     """The machine; it has no hyper-parameters."""
 
@@ -184,6 +204,11 @@ class System(Section):
     )
     job: Job = Field(
         default=Job(), exclude=True, description="How rn50 submit asks for the machine."
+    )
+    description: Description = Field(
+        default=Description(),
+        exclude=True,
+        description="What rn50 submission writes of the machine (docs/submission.md).",
     )
 
     @property

@@ -12,11 +12,11 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from ..config.reading import read_text
 from ..train.gpu import dotted, read_gpus
 from ..train.mpi_library import horovods_mpi, library_version
 from ..train.mxnet_package import distribution
 from .engine_environment import ENGINE_PREFIXES, Environment
+from .system_description import processor, read_machine
 
 PACKAGES = re.compile(
     r"mxnet(-cu\d+)?|horovod|nvidia-dali-cuda120|mlperf-logging|numpy|pydantic"
@@ -38,6 +38,7 @@ def describe_environment(
         "system": platform.platform(),
         "processor": processor(),
         "cores": len(os.sched_getaffinity(0)),
+        "machine": read_machine(),
         "python": platform.python_version(),
         "packages": installed_packages(),
         "gpus": gpus
@@ -65,12 +66,6 @@ def installed_packages() -> dict[str, str]:
     found = {str(one.name): one.version for one in metadata.distributions()}
     name, version = distribution()
     return {name: version} | {one: found[one] for one in sorted(filter(PACKAGES.fullmatch, found))}
-
-
-def processor() -> str:
-    """The model's name as the kernel has it."""
-    named = re.search(r"^model name\s*: *(.*)", read_text(Path("/proc/cpuinfo")), re.M)
-    return named[1].strip() if named else platform.processor()
 
 
 def output_of(*command: str) -> str | None:

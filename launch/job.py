@@ -17,15 +17,13 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from ..config.atomic import write_file
+from ..config.atomic import write_file, write_json
 from ..config.errors import UserError, failing_as
 from ..config.load import Loaded, load
 from ..config.progress import Tracker
-from ..config.reading import read_file
+from ..config.reading import read_file, read_object
 from ..config.schema import Run
-from ..train.gpu import read_gpus
 from .ending import Ending, Failed, Stopped, asked_by
-from .environment_record import installed_packages
 from .job_folder import EXIT_FAILED, EXIT_MISSED, EXIT_STOPPED, EXIT_USAGE, OpenJob
 from .launchers import LAUNCHERS, Job, build_job, pick_launcher
 from .preflight import problems_with, refuse, refuse_common_seed
@@ -33,7 +31,7 @@ from .resume import is_hopeless, is_interrupted, load_attempt, read_result
 from .run import RANK, Options, launch, load_for_launch
 from .run_lock import check_free
 from .schedulers import LIMIT_SIGNAL
-from .system_description import describe_system, read_machine, system_id
+from .system_description import describe_system, system_id
 from .verdict import is_good
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -65,7 +63,6 @@ def run_all(job: OpenJob, request: Request, track: Tracker) -> None:
         run = load(request.config, list(request.overrides)).run
         refuse_common_seed(run, request.runs)
         refuse(problems_with(run, launcher))
-        describe_machine(run, job.folder)
         with staged(run, (request.config, *request.overrides), launcher) as overrides:
             request = request._replace(
                 overrides=(*request.overrides, *overrides), launcher=launcher
@@ -151,19 +148,15 @@ def next_run(out: Path, config: str, overrides: Sequence[str]) -> ToDo | None:
     return ToDo(loaded, resumes=True)
 
 
-def describe_machine(run: Run, folder: Path) -> None:
-    """Write the machine's page of the submission."""
-    page = describe_system(run, read_machine(), installed_packages(), read_gpus())
-    systems = folder / "systems"
-    systems.mkdir(exist_ok=True)
-    write_file(systems / f"{system_id(run)}.json", json.dumps(page, indent=2) + "\n")
-
-
 def keep_log(job: OpenJob, run: Run, number: int) -> None:
-    """The log of a run among those of the submission."""
+    """The log of a run among those of the submission, and the page of the machine."""
     source, folder = job.run(number) / "result_0.txt", job.results(run)
     if source.is_file():
         with suppress(OSError):  # such as a full disk
+            page = describe_system(run, read_object(source.with_name("environment.json")))
+            systems = job.folder / "systems"
+            systems.mkdir(exist_ok=True)
+            write_json(systems / f"{system_id(run)}.json", page)
             folder.mkdir(parents=True, exist_ok=True)
             content = read_file(source, _LONGEST_LOG_BYTES, within=job.folder)
             write_file(folder / f"result_{number}.txt", content)

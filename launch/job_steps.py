@@ -25,7 +25,7 @@ from ..data.dataset import check_before_run
 from .ending import run_stopped
 from .engine_environment import engine_environment
 from .failure import explain_folder
-from .job import describe_machine, keep_log, next_run, say_ending, say_error
+from .job import keep_log, next_run, say_ending, say_error
 from .job_folder import EXIT_FAILED, EXIT_MISSED, OpenJob
 from .launchers import Job, family_here
 from .preflight import refusals, refuse
@@ -66,7 +66,6 @@ def begin(out: Path, config: str, overrides: Sequence[str]) -> int:
         job = Job.of(run, rank_command(RANK, out))
         launcher = run.system.scheduler
         begin_run(LaunchPlan(todo.loaded, launcher, job, environment, out, manifest, Options()))
-        describe_machine(run, out.parent)
     return 0
 
 

@@ -10,21 +10,17 @@ import platform
 import re
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from ..config.reading import read_text
 from ..config.schema import Run
-from ..train.gpu import Gpus
-from .environment_record import processor
 
 UNKNOWN = ""
-_UNTOLD = (
-    *("host_processor_frequency", "host_processor_caches"),
-    *("host_processor_interconnect", "host_storage_type", "host_storage_capacity"),
-    *("host_networking_topology", "host_memory_configuration", "accelerator_host_interconnect"),
-    *("accelerator_frequency", "accelerator_on-chip_memories", "accelerator_memory_configuration"),
-    *("accelerator_interconnect_topology", "cooling", "hw_notes"),
+FROM_LINUX = (
+    *("host_processors_per_node", "host_processor_model_name", "host_processor_core_count"),
+    *("host_processor_vcpu_count", "host_memory_capacity", "operating_system"),
 )
-"""Keys that the page must have and neither a config nor Linux tells."""
+"""What `read_machine` fills in."""
 AVAILABILITY = {
     "onprem": "Available on-premise",
     "cloud": "Available cloud",
@@ -61,37 +57,42 @@ def read_machine(root: Path = Path("/")) -> dict[str, str]:
     }
 
 
-def describe_system(
-    run: Run,
-    machine: Mapping[str, str],
-    packages: Mapping[str, str],
-    gpus: Gpus | None,
-) -> dict[str, str]:
-    """The page, every key of it as text; the arguments after `run` are read on one of its nodes.
-    `packages`: of `installed_packages`; MXNet's comes first."""
+def processor() -> str:
+    """The model's name as the kernel has it."""
+    named = re.search(r"^model name\s*: *(.*)", read_text(Path("/proc/cpuinfo")), re.M)
+    return named[1].strip() if named else platform.processor()
+
+
+def describe_system(run: Run, environment: Mapping[str, Any]) -> dict[str, str]:
+    """The page, every key of it as text; what is not known is empty. `environment`: of
+    `describe_environment`, written on one of the nodes."""
     system = run.system
     count = system.ranks_per_node if system.device == "gpu" else 0
     name, _, memory = system.accelerator.partition(" GB")[0].rpartition(" ")
-    (mxnet, version), *others = packages.items()
-    software = [f"{package} {number}" for package, number in others]
-    found = gpus.devices if gpus and count else ()
-    if gpus and gpus.driver_release:
-        software.append(f"NVIDIA driver {gpus.driver_release}")
-    return dict.fromkeys(_UNTOLD, UNKNOWN) | {
+    packages = environment.get("packages", {})
+    software = [f"{package} {number}" for package, number in packages.items()]
+    gpus = environment.get("gpus") or {}
+    found = [device.rpartition(" (")[0] for device in gpus.get("devices", ()) if count]
+    if gpus.get("driver"):
+        software.append(f"NVIDIA driver {gpus['driver']}")
+    absent = UNKNOWN if count else "N/A"
+    given = {
+        key.replace("on_chip", "on-chip"): text or (absent if "accelerator" in key else UNKNOWN)
+        for key, text in system.description.model_dump().items()
+    }
+    return given | {
         "submitter": run.log.org,
         "division": run.division,
         "status": AVAILABILITY.get(run.log.status, run.log.status),
-        "system_name": system.name,
+        "system_name": system_id(run),
         "number_of_nodes": str(system.nodes),
-        **machine,
+        **(dict.fromkeys(FROM_LINUX, UNKNOWN) | environment.get("machine", {})),
         "host_networking": system.interconnect,
         "accelerators_per_node": str(count),
-        "accelerator_model_name": (
-            (found[0].name if found else system.accelerator) if count else "N/A"
-        ),
-        "accelerator_memory_capacity": f"{memory} GB" if count and name and memory else UNKNOWN,
-        "accelerator_interconnect": system.interconnect if count else UNKNOWN,
-        "framework": f"MXNet {version} ({mxnet})",
-        "other_software_stack": ", ".join(software),
+        "accelerator_model_name": (found[0] if found else system.accelerator) if count else absent,
+        "accelerator_memory_capacity": f"{memory} GB" if count and name and memory else absent,
+        "accelerator_interconnect": system.interconnect if count else absent,
+        "framework": f"MXNet ({software[0]})" if software else "MXNet",
+        "other_software_stack": ", ".join(software[1:]),
         "sw_notes": f"{system.world_size} ranks, {system.scheduler}",
     }

@@ -123,7 +123,7 @@ def small_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return packed(folder, "{train_samples: 400, eval_samples: 200}")
 
 
-IN_PROCESS = {"config", "log", "predict", "runs"}
+IN_PROCESS = {"config", "log", "predict", "runs", "submission"}
 """Commands that start no process and load no framework: each saves the start of a Python, 1 s. With
 `-` for a file they write to the descriptor of standard output, which a process of their own has."""
 

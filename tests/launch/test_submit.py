@@ -22,7 +22,6 @@ from rn50.launch.submit import ROOT, is_alive, look_at, plan_submission, submit,
 from rn50.launch.system_description import describe_system, read_machine
 from rn50.logging.parse import read_events
 from rn50.report.runs import read_runs
-from rn50.train.gpu import Gpu, Gpus
 from tests.waiting import wait_until
 
 
@@ -220,10 +219,13 @@ def test_system_page_of_a_recorded_machine(tmp_path: Path) -> None:
     for name, text in files.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
-    packages = {"mxnet-cu112": "1.9.1", "horovod": "0.28.1"}
     run = load("abci_2048_open").run
-    found = Gpus("535.129.03", (12, 2), (Gpu("Tesla V100-SXM2-16GB", (7, 0)),) * 4)
-    page = describe_system(run, read_machine(tmp_path), packages, found)
+    environment = {
+        "packages": {"mxnet-cu112": "1.9.1", "horovod": "0.28.1"},
+        "gpus": {"driver": "535.129.03", "devices": ["Tesla V100-SXM2-16GB (7.0)"] * 4},
+        "machine": read_machine(tmp_path),
+    }
+    page = describe_system(run, environment)
     assert all(isinstance(value, str) for value in page.values())
     assert page["other_software_stack"].startswith("horovod 0.28.1, NVIDIA driver")
     for key, value in (
@@ -232,11 +234,11 @@ def test_system_page_of_a_recorded_machine(tmp_path: Path) -> None:
         ("host_processor_vcpu_count", "4"),
         ("host_memory_capacity", "378 GB"),
         ("operating_system", "CentOS Linux 7 (Core)"),
-        ("framework", "MXNet 1.9.1 (mxnet-cu112)"),
+        ("framework", "MXNet (mxnet-cu112 1.9.1)"),
         ("accelerator_model_name", "Tesla V100-SXM2-16GB"),
         ("accelerators_per_node", "4"),
         ("accelerator_memory_capacity", "16 GB"),
     ):
         assert page[key] == value, key
-    elsewhere = describe_system(run, read_machine(tmp_path / "nothing"), packages, None)
+    elsewhere = describe_system(run, {"machine": read_machine(tmp_path / "nothing")})
     assert elsewhere["accelerator_model_name"] == run.system.accelerator

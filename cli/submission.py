@@ -1,0 +1,53 @@
+"""`rn50 submission`: five runs as a package for MLCommons."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from .console import EXIT_BAD, complete_system, say
+
+
+def submission(
+    runs: Annotated[
+        list[Path], typer.Argument(help="A job's folder, or five runs.", metavar="RUN...")
+    ],
+    org: Annotated[str, typer.Option(help="The submitter, as log.org of the runs has it.")],
+    out: Annotated[Path, typer.Option(help="Folder in which ORG/ is made.")] = Path("submission"),
+    system: Annotated[
+        str | None,
+        typer.Option(
+            metavar="MACHINE",
+            help="Take its `description` for the machine's page; default: that of the config.",
+            autocompletion=complete_system,
+        ),
+    ] = None,
+) -> None:
+    """Write a submission package from five runs and check it officially (`docs/submission.md`).
+
+    On a terminal, asks for what the page of the machine lacks; Enter leaves a field empty.
+    Exit 1: MLPerf's package checker finds errors.
+
+    Example: `rn50 submission results/dgxa100_8/TIME --org Example --out submission`
+    """
+    from ..launch.package import runs_in, write_package
+
+    def ask(field: str) -> str:
+        if not (sys.stdin.isatty() and sys.stderr.isatty()):
+            return ""
+        return str(typer.prompt(field, default="", show_default=False, err=True)).strip()
+
+    package = write_package(runs_in(runs), out, org, system, ask)
+    for message in package.messages:
+        say(message, to=sys.stderr)
+    if package.missing:
+        fields = ", ".join(package.missing)
+        say(f"systems/{package.system}.json: empty: {fields}; fill them in the machine's YAML")
+    verdict = "finds no errors" if package.passes else "finds errors"
+    log = package.folder.with_name("package_checker.log")
+    say(f"{package.folder}: MLPerf's package checker {verdict}: {log}")
+    if not package.passes:
+        raise typer.Exit(EXIT_BAD)

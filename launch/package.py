@@ -1,0 +1,165 @@
+"""A submission package: ORG/{benchmarks,results,systems}, from the folders of its runs.
+
+The layout is that of MLCommons' training_results repositories; mlperf-logging's package_checker
+reads it.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from ..compliance.check_log import check_log
+from ..config import benchmark
+from ..config.atomic import new_folder, write_json
+from ..config.errors import UserError
+from ..config.load import Loaded, load_system
+from ..config.reading import read_object
+from ..config.recorded import load_recorded
+from ..logging.places import run_folders
+from ..report.divergence import without_places
+from .system_description import UNKNOWN, describe_system, system_id
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parent
+_CODE = (
+    *("run_and_time.sh", "Dockerfile", "Makefile", "pyproject.toml", "README.md", "LICENSE"),
+    *("requirements.txt", "requirements-gpu.txt", "requirements", "docs"),
+)
+"""What a rebuild needs beside the rooms, which are the links in rn50/."""
+_NOT_CODE = shutil.ignore_patterns("__pycache__", "*.pyc", "notebook")
+_IMPLEMENTATION = "rn50"
+_SUCCESS = "PACKAGE CHECKER FOUND NO ERRORS"
+
+
+class Package(NamedTuple):
+    """What is in a package that was written."""
+
+    folder: Path
+    system: str
+    missing: tuple[str, ...]
+    """Fields of the machine's page that are empty."""
+    passes: bool
+    messages: tuple[str, ...]
+    """Errors and warnings of the official package checker."""
+
+
+def runs_in(paths: Sequence[Path]) -> list[Path]:
+    """The folders of the runs that `paths` name, which are runs or jobs. Raises UserError: a folder
+    holds neither, or there are not as many runs as a submission has."""
+    found = []
+    for path in paths:
+        runs = run_folders(path) or [path]
+        for run in runs:
+            for name in ("config.yaml", "result_0.txt"):
+                if not (run / name).is_file():
+                    raise UserError(f"{run}: a run with {name} expected, found none")
+        found += runs
+    if len(found) != benchmark.RUNS:
+        places = ", ".join(map(str, paths))
+        raise UserError(f"{places}: {benchmark.RUNS} runs expected, found {len(found)}")
+    return found
+
+
+def write_package(
+    runs: Sequence[Path], out: Path, org: str, machine: str | None, ask: Callable[[str], str]
+) -> Package:
+    """Write `out/ORG` with the five `runs` and let the official checker judge it.
+
+    `machine`: a name or YAML file whose `description` fills the machine's page; None: that of the
+    runs' config. `ask`: gives the text of a field that is still empty. Raises UserError: the runs
+    are of several configs or organisations, or the folder cannot be written.
+    """
+    loaded, ruleset = _common(runs, org, machine)
+    run = loaded.run
+    page = describe_system(run, read_object(runs[0] / "environment.json"))
+    page |= {key: ask(key) for key, text in page.items() if text == UNKNOWN}
+    system = system_id(run)
+    with new_folder(out / org) as folder:
+        results = folder / "results" / system / benchmark.BENCHMARK
+        results.mkdir(parents=True)
+        for number, source in enumerate(runs):
+            shutil.copyfile(source / "result_0.txt", results / f"result_{number}.txt")
+        (folder / "systems").mkdir()
+        write_json(folder / "systems" / f"{system}.json", page)
+        _write_code(folder / "benchmarks" / benchmark.BENCHMARK, runs[0], system, loaded, page)
+    lines = _check(out / org, ruleset)
+    messages = tuple(line for line in lines if line.startswith(("ERROR", "WARNING")))
+    missing = tuple(key for key, text in page.items() if text == UNKNOWN)
+    passes = any(_SUCCESS in line for line in lines)
+    return Package(out / org, system, missing, passes, messages)
+
+
+def _common(runs: Sequence[Path], org: str, machine: str | None) -> tuple[Loaded, str]:
+    """The config and the ruleset of runs that differ in nothing but their seeds."""
+    configs = [load_recorded(path / "config.yaml", keys=()) for path in runs]
+    first = without_places(configs[0])
+    for path, config in zip(runs, configs, strict=True):
+        now = without_places(config)
+        for key in {**first, **now}:
+            if key != "seed" and first.get(key) != now.get(key):
+                expected = f"{first.get(key)} as in {runs[0]}"
+                raise UserError(f"{path}: {key}: {expected} expected, found {now.get(key)}")
+    named = configs[0].run.log.org
+    if named != org:
+        raise UserError(
+            f"{runs[0] / 'result_0.txt'}: submission_org {org} expected (--org), found {named}; "
+            "log.org=NAME sets it before a run"
+        )
+    rulesets = {check_log(path / "result_0.txt", official=False).ruleset for path in runs}
+    if len(rulesets) > 1:
+        raise UserError(f"logs of one ruleset expected, found {', '.join(sorted(rulesets))}")
+    words = [] if machine is None else [f"system.description={_description(machine)}"]
+    return load_recorded(runs[0] / "config.yaml", words, keys=()), rulesets.pop()
+
+
+def _description(machine: str) -> str:
+    """The description in a machine's file, as the value of an override."""
+    return json.dumps(load_system(machine).description.model_dump(exclude_none=True))
+
+
+def _write_code(
+    folder: Path, run: Path, system: str, loaded: Loaded, page: Mapping[str, str]
+) -> None:
+    """The program, the config of the runs, and how to repeat them."""
+    implementation = folder / "implementations" / _IMPLEMENTATION
+    code = implementation / "code"
+    code.mkdir(parents=True)
+    rooms = [link.name for link in (ROOT / "rn50").iterdir() if link.is_dir()]
+    for name in (*_CODE, *(room for room in rooms if room != "__pycache__")):
+        source = ROOT / name
+        if source.is_dir():
+            shutil.copytree(source, code / name, ignore=_NOT_CODE)
+        elif source.is_file():
+            shutil.copy2(source, code / name)
+    shutil.copytree(ROOT / "rn50", code / "rn50", symlinks=True, ignore=_NOT_CODE)
+    config = f"config_{system}.yaml"
+    shutil.copyfile(run / "config.yaml", implementation / config)
+    templates = Environment(loader=FileSystemLoader(HERE), undefined=StrictUndefined)
+    git = read_object(run / "environment.json").get("git")
+    about = {"run": loaded.run, "page": page, "config": config, "git": git}
+    text = templates.get_template("submission_readme.md.j2").render(about)
+    (implementation / "README.md").write_text(text)
+
+
+def _check(package: Path, ruleset: str) -> list[str]:
+    """What mlperf-logging's package_checker prints of `package`."""
+    log = package.with_name("package_checker.log")
+    command = [sys.executable, "-m", "mlperf_logging.package_checker", str(package), "training"]
+    done = subprocess.run(
+        [*command, ruleset, "--log_output", str(log)],
+        capture_output=True,
+        text=True,
+        errors="replace",
+        check=False,
+    )
+    if done.returncode:  # a traceback; it has no exit code for errors
+        return [f"ERROR - the package checker crashed: {done.stderr.strip().splitlines()[-1]}"]
+    return done.stderr.splitlines()

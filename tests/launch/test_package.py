@@ -1,0 +1,90 @@
+"""`rn50 submission`: the layout, the machine's page, and the official package checker's verdict."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rn50.config.load import load
+from tests.compliance.log_text import good_run, put, vary, write
+
+ENVIRONMENT = {
+    "packages": {"mxnet-cu112": "1.9.1", "horovod": "0.28.1"},
+    "gpus": {"driver": "535.129.03", "devices": ["NVIDIA A100-SXM4-80GB (8.0)"] * 8},
+    "machine": {"host_processors_per_node": "2", "operating_system": "Debian 12"},
+    "git": {"commit": "c0ffee", "modified": True},
+}
+WORDS = ("division=open", "log.org=Example", "system.description.cooling=air")
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Path:
+    """A job's folder with five runs that differ in their seeds."""
+    for number in range(5):
+        run = tmp_path / f"job/run_{number}"
+        run.mkdir(parents=True)
+        loaded = load("dgxa100_8", [*WORDS, f"seed={number}"])
+        (run / "config.yaml").write_text(loaded.to_yaml())
+        (run / "environment.json").write_text(json.dumps(ENVIRONMENT))
+        log = good_run(division="open")
+        vary(log, number)
+        put("submission_org", "Example")(log)
+        write(run / "result_0.txt", log)
+    return tmp_path / "job"
+
+
+def test_a_job_becomes_a_package_that_the_official_checker_passes(
+    rn50: Any, job: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    done = rn50("submission", str(job), "--org", "Example", "--out", str(out))
+    assert done.returncode == 0, done.stdout + done.stderr
+    package, system = out / "Example", "NVIDIA_DGX_A100_n1"
+    names = [f"result_{number}.txt" for number in range(5)]
+    results = package / "results" / system / "resnet"
+    assert sorted(path.name for path in results.iterdir()) == names
+    assert (results / names[3]).read_bytes() == (job / "run_3/result_0.txt").read_bytes()
+    page = json.loads((package / f"systems/{system}.json").read_text())
+    assert page["system_name"] == system and page["cooling"] == "air"
+    assert page["accelerator_model_name"] == "NVIDIA A100-SXM4-80GB"
+    assert page["operating_system"] == "Debian 12" and "empty: " in done.stdout
+    implementation = package / "benchmarks/resnet/implementations/rn50"
+    assert (implementation / f"config_{system}.yaml").is_file()
+    assert "commit c0ffee, with changes" in (implementation / "README.md").read_text()
+    code = implementation / "code"
+    assert (code / "rn50/train/loop.py").is_file() and (code / "scripts/setup.sh").is_file()
+    again = rn50("submission", str(job), "--org", "Example", "--out", str(out))
+    assert again.returncode == 2 and "Example" in again.stderr
+
+
+def test_what_the_official_checker_finds_is_printed(rn50: Any, job: Path, tmp_path: Path) -> None:
+    for number in (1, 2):
+        (job / f"run_{number}/result_0.txt").write_text("")
+    done = rn50("submission", str(job), "--org", "Example", "--out", str(tmp_path / "out"))
+    assert done.returncode == 1 and "2 files do not comply" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "change", "expected"),
+    [
+        (("--org", "Other"), {}, "submission_org Other expected"),
+        (("--org", "Example"), {"optimizer.base_lr": "3"}, "optimizer.base_lr: "),
+    ],
+)
+def test_runs_that_do_not_belong_together_are_refused(
+    words: tuple[str, ...], change: dict[str, str], expected: str, rn50: Any, job: Path
+) -> None:
+    if change:
+        words_of_run = [*WORDS, "seed=4", *(f"{key}={value}" for key, value in change.items())]
+        (job / "run_4/config.yaml").write_text(load("dgxa100_8", words_of_run).to_yaml())
+    done = rn50("submission", str(job), *words, "--out", str(job / "out"))
+    assert done.returncode == 2 and expected in done.stderr
+    assert not (job / "out").exists()
+
+
+def test_a_number_of_runs_that_is_no_submissions_is_refused(rn50: Any, job: Path) -> None:
+    done = rn50("submission", str(job / "run_0"), "--org", "Example")
+    assert done.returncode == 2 and "5 runs expected, found 1" in done.stderr
