@@ -16,16 +16,28 @@ fail() {
   printf 'setup: error: %s\n' "$*" >&2
   exit 1
 }
+# still WHAT LOG: every 15 s a line with the last one of the log, as long as this script runs
+still() {
+  local never
+  exec {never}<> <(:) 9>&- # to wait on without a process that outlives this one
+  while read -r -t 15 -u "$never" || kill -0 $$ 2>/dev/null; do
+    say "still $1: $(tail -n 1 "$2" | tr -d '\r' | cut -c 1-80)"
+  done
+}
 # quietly WHAT COMMAND...: output to the log; on failure its last lines and one clear line
 quietly() {
-  local what=$1
+  local what=$1 code=0 watch
   shift
   say "$what"
   printf '\n== %s: %s\n' "$what" "$*" >>"$log"
-  "$@" >>"$log" 2>&1 || {
+  still "$what" "$log" &
+  watch=$!
+  "$@" >>"$log" 2>&1 || code=$?
+  kill "$watch"
+  if [ $code != 0 ]; then
     tail -n 15 "$log" >&2
     fail "$what failed; the whole output is in $log"
-  }
+  fi
 }
 
 usable_python() { # 3.10 to 3.13 with venv and pip
@@ -209,8 +221,12 @@ use_mxnet_import() {
   with_mxnet=(env "PYTHONPATH=$venv/mxnet_import${PYTHONPATH:+:$PYTHONPATH}")
 }
 
-build_horovod() {
-  local partial=$wheels.partial-$$
+build_horovod() { # once, though several set-ups may ask for it
+  local partial=$wheels.partial
+  mkdir -p "${wheels%/*}"
+  exec 8>"$wheels.lock"
+  if command -v flock >/dev/null; then flock 8; fi
+  if has_wheel; then return; fi
   rm -rf "$partial"
   mkdir -p "$partial/source"
   "${pip[@]}" download --no-deps --no-cache-dir --no-build-isolation --no-binary :all: \
@@ -226,6 +242,7 @@ build_horovod() {
   rm -rf "$partial/source" "$partial"/*.tar.gz "$wheels"
   mv "$partial" "$wheels"
 }
+has_wheel() { ls "$wheels"/horovod-*.whl >/dev/null 2>&1; }
 # MXNet, Horovod, NumPy, CUDA's libraries and MPI stay those of the system's Python; of the lock what it
 # lacks otherwise is installed, DALI too.
 install_beside_system() {
@@ -284,7 +301,7 @@ install_stack() { # everything but rn50
   if [ -n "$gpu" ]; then gpu_build; fi
   wheels=${XDG_CACHE_HOME:-$HOME/.cache}/rn50/wheels/${key//[^A-Za-z0-9.-]/_}
   build=
-  if ! ls "$wheels"/horovod-*.whl >/dev/null 2>&1; then
+  if ! has_wheel; then
     say "building Horovod for MXNet in the background (2 to 5 minutes on two cores)"
     build_horovod >>"$venv/horovod.log" 2>&1 &
     build=$!
@@ -292,11 +309,16 @@ install_stack() { # everything but rn50
   quietly "installing the requirements" "${locked[@]}" -r "$requirements"
   if [ -n "$build" ]; then
     say "waiting for Horovod"
-    wait "$build" || {
+    still "building Horovod" "$venv/horovod.log" &
+    local watch=$! code=0
+    wait "$build" || code=$?
+    kill "$watch"
+    if [ $code -gt 128 ]; then fail "building Horovod was ended by signal $((code - 128)); start again"; fi
+    if [ $code != 0 ]; then
       tail -n 15 "$venv/horovod.log" >&2
       fail "building Horovod with $cxx $("$cxx" -dumpversion) failed; g++ 12 to $newest_compiler are known to" \
         "do (apt-get install g++-$newest_compiler or g++-12); the whole output is in $venv/horovod.log"
-    }
+    fi
   fi
   quietly "installing Horovod" "${pip[@]}" install --no-deps --force-reinstall "$wheels"/horovod-*.whl
   if [ -n "$stack_only" ]; then quietly "removing cmake" "${pip[@]}" uninstall -y cmake; fi
