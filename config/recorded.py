@@ -114,11 +114,15 @@ def _is_plain(setting: str) -> bool:
 
 
 def leads_out(path: str, folder: Path) -> bool:
-    """Does a path lie outside the folder of its run or job and the working folder?"""
+    """Does a path lie outside the folder of its run or job and the working folder, with the links
+    in the latter (of a container's image: datasets, results)?"""
     if "\0" in path:
         return False
-    there, places = Path(os.path.realpath(path)), (folder, Path())
-    return not any(there.is_relative_to(os.path.realpath(place)) for place in places)
+    there, home = Path(os.path.realpath(path)), Path.cwd()
+    links = [] if home == folder.resolve() else [one for one in home.iterdir() if one.is_symlink()]
+    return not any(
+        there.is_relative_to(os.path.realpath(place)) for place in (folder, home, *links)
+    )
 
 
 def _written(value: Any) -> str:

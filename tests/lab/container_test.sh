@@ -27,15 +27,7 @@ if [ -z "$base" ]; then
 fi
 # Podman's defaults want to raise limits and a pure cgroup version, which some machines refuse.
 if [ "$ENGINE" = podman ] && ! podman run --rm "$base" true 2>/dev/null; then
-  cat >"$scratch/containers.conf" <<'EOF'
-[containers]
-default_ulimits = ["nofile=20000:20000", "nproc=32768:32768"]
-[engine]
-cgroup_manager = "cgroupfs"
-events_logger = "file"
-runtime = "runc"
-EOF
-  export CONTAINERS_CONF=$scratch/containers.conf
+  export CONTAINERS_CONF=$PWD/tests/lab/containers.conf
   podman run --rm "$base" true
 fi
 

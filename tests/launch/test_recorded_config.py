@@ -78,6 +78,7 @@ def test_places_outside_need_the_command_line(
     monkeypatch.chdir(run.parent)
     (tmp_path / "here/run").mkdir()
     (run / "link").symlink_to(tmp_path)
+    Path("datasets").symlink_to(tmp_path / "mounted")  # as in a container's image
     for path in ("datasets/x", "run/images", f"{run}/images"):
         assert load_named(str(recorded(run, data=path)), (), RUN)
     for path in (f"{tmp_path}/set", "../set", "~/set", "run/link/set"):
