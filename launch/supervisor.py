@@ -32,6 +32,7 @@ from .failure import LABEL, Evidence, explain_failure, read_failures
 from .host_limits import read_limits
 from .launchers import LAUNCHERS, Job
 from .run_files import give_back
+from .stderr_log import StderrLog
 from .watchdog import Watchdog, oom_kills
 
 GRACE_S = 10.0
@@ -40,6 +41,7 @@ FAILED_GRACE_S = 2.0
 """The same once a rank has failed: the rest can only wait for it."""
 POLL_S = 0.05
 EXIT_RANK_LOST = 1
+_LONGEST_LINE = 1 << 16
 _SCRATCH = "rn50-ranks-"
 _PR_SET_CHILD_SUBREAPER = 36
 _HYDRAS_ROW = re.compile(r"={70,}\n")
@@ -66,21 +68,23 @@ def run_job(job: Job, launcher: str, out: Path, run: Run | None = None) -> None:
     with _scratch(watchdog, one_machine=one_machine) as added:
         job = job._replace(environment={**job.environment, **added})
         grace_s = run.limits.grace_s if run else 0.0
-        run_watched(LAUNCHERS[launcher].command(job), job.environment, out, watchdog, grace_s)
+        tokens = LAUNCHERS[launcher].command(job)
+        run_watched(tokens, job.environment, out, job.ranks, watchdog, grace_s)
 
 
 def run_watched(
     tokens: Sequence[str],
     environment: Mapping[str, str],
     out: Path,
+    ranks: int,
     watchdog: Watchdog | None,
     stop_grace_s: float,
 ) -> None:
     """Run a launcher's command line under `watchdog`; otherwise as `run_job`."""
-    log_path, kills = out / "stderr.log", oom_kills()
+    kills = oom_kills()
     # Read through this handle at the end: somebody may have removed the folder meanwhile.
     with (
-        log_path.open("w+", errors="replace") as log,
+        StderrLog(out / "stderr.log", ranks) as log,
         StopSignals() as stop,
         _orphans_become_children(),
     ):
@@ -88,14 +92,18 @@ def run_watched(
             tokens,
             env=os.environ | dict(environment),
             stdout=subprocess.PIPE,
-            stderr=log,
+            stderr=subprocess.PIPE,
             text=True,
             errors="replace",
             start_new_session=True,  # Ctrl-C reaches us alone; we pass it on
         )
-        assert child.stdout is not None
-        relay = threading.Thread(target=_relay, args=(child.stdout, log.fileno()), daemon=True)
-        relay.start()
+        assert child.stdout is not None and child.stderr is not None
+        readers = [
+            threading.Thread(target=_relay, args=(child.stdout, log), daemon=True),
+            threading.Thread(target=_keep, args=(child.stderr, log), daemon=True),
+        ]
+        for reader in readers:
+            reader.start()
         grace_s = GRACE_S
         try:
             code = wait_for_launcher(child, watchdog, stop)
@@ -113,12 +121,12 @@ def run_watched(
         finally:
             stop_descendants(grace_s)
             child.wait()
-            relay.join(timeout=GRACE_S)
+            for reader in readers:
+                reader.join(timeout=GRACE_S)
+            stderr = log.finish()
         # Hydra finds nothing wrong with a rank that exits with 0 without MPI_Finalize.
         if watchdog is not None and watchdog.lost and not (out / "result.json").is_file():
             code = code or EXIT_RANK_LOST
-        log.seek(0)
-        stderr = log.read() if code != 0 else ""
     if code != 0:
         out_of_memory = oom_kills() > kills
         raise _explain(out, watchdog, stderr, code, out_of_memory=out_of_memory)
@@ -286,14 +294,19 @@ def _signal(process: psutil.Process, *numbers: int) -> None:
             process.send_signal(number)
 
 
-def _relay(stdout: IO[str], errors: int) -> None:
+def _keep(stderr: IO[str], log: StderrLog) -> None:
+    for line in iter(lambda: stderr.readline(_LONGEST_LINE), ""):
+        log.write(line)
+
+
+def _relay(stdout: IO[str], log: StderrLog) -> None:
     """Show what rank 0 prints; Hydra's message on the end of a rank, below a row of its own on the
-    standard output, goes to the file `errors`, as the launchers' other messages do."""
+    standard output, goes to the log, as the launchers' other messages do."""
     read, ended = True, False
     for line in stdout:
         ended = ended or _HYDRAS_ROW.fullmatch(line) is not None
         if ended:
-            os.write(errors, line.encode())
+            log.write(line)
         elif read:
             try:
                 print(LABEL.sub("", line), end="", flush=True)

@@ -5,8 +5,10 @@ import sys
 from pathlib import Path
 
 import psutil
+import pytest
 
-from rn50.launch.supervisor import run_watched
+from rn50.launch import stderr_log
+from rn50.launch.supervisor import RankFailed, run_watched
 
 ORPHAN = (
     "import subprocess, sys; sleep = subprocess.Popen(['sleep', '600'], stdout=subprocess.DEVNULL);"
@@ -20,16 +22,32 @@ def orphan(pid: Path) -> list[str]:
 
 
 def test_orphans_of_the_launcher_are_stopped(tmp_path: Path) -> None:
-    run_watched(orphan(tmp_path / "pid"), {}, tmp_path, None, 0.0)
+    run_watched(orphan(tmp_path / "pid"), {}, tmp_path, 1, None, 0.0)
     assert not psutil.pid_exists(int((tmp_path / "pid").read_text()))
 
 
 def test_later_orphans_are_no_children_of_ours(tmp_path: Path) -> None:
     """Or Slurm's daemons are children of a pytest that launched a job, and zombies once killed."""
-    run_watched(["true"], {}, tmp_path, None, 0.0)
+    run_watched(["true"], {}, tmp_path, 1, None, 0.0)
     subprocess.run(orphan(tmp_path / "pid"), check=True)
     later = psutil.Process(int((tmp_path / "pid").read_text()))
     try:
         assert later.ppid() != psutil.Process().pid
     finally:
         later.kill()
+
+
+def test_a_flood_on_the_standard_error_keeps_its_first_and_last_lines(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stderr_log, "MOST_BYTES_A_RANK", 100_000)
+    flood = "for i in range(50_000): print(i, 'x' * 20, file=sys.stderr)"
+    repeated = "for i in range(5_000): print('bind failed', file=sys.stderr)"
+    code = f"import sys\nprint('first', file=sys.stderr)\n{repeated}\n{flood}\nsys.exit(7)"
+    with pytest.raises(RankFailed, match="exit code 7"):
+        run_watched([sys.executable, "-c", code], {}, tmp_path, 1, None, 0.0)
+    text = (tmp_path / "stderr.log").read_text()
+    assert len(text) < 110_000
+    assert text.startswith("first\nbind failed\n") and text.count("\nbind failed") == 100
+    assert "49999 xxx" in text and " lines left out ...]" in text
+    assert text.endswith("[4,900 more lines like this one: ] bind failed\n")
