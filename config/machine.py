@@ -195,6 +195,9 @@ class System(Section):
     ranks_per_node: Ranks = default(2, "Ranks (processes, each with its device) of a node.")
     cores_per_rank: Workers = default(1, "Processor cores that a rank may use.")
     interconnect: Text = default("shared memory", "The network, for reports.")
+    interfaces: tuple[Word, ...] = default(
+        (), "Network interfaces that MPI, Gloo and NCCL use, such as [ib0]; empty: their choice."
+    )
     scheduler: SchedulerName = default("local", "Scheduler to which rn50 submit submits jobs.")
     results: Text = default("results", "Folder below which each run gets its own, NAME/TIME.")
     # No part of a run's digest: a new calibration of the machine makes no other config of the run,

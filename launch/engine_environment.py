@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Collection, Mapping, Sequence
 from typing import Literal, NamedTuple
 
 from ..config.errors import UserError
@@ -115,6 +116,10 @@ _SHARING: dict[Family | None, dict[str, str]] = {
     "mvapich": {"MV2_ENABLE_AFFINITY": "0"},
 }
 
+_BRIDGE = re.compile(r"(docker|podman|cni-podman|virbr|lxcbr|lxdbr)\d+|br-[0-9a-f]{12}")
+"""Bridges of containers and virtual machines on one host: they lead to no other. Open MPI tried one
+for ever (518,000 lines of "bind on local address" in 90 s)."""
+
 ENGINE_PREFIXES = (
     *("NCCL_", "HOROVOD_", "MXNET_", "DALI_", "CUDA_", "UCX_", "FI_"),
     *("OMP_", "KMP_", "GOMP_", "OPENBLAS_"),
@@ -135,10 +140,12 @@ def engine_environment(
     present: Mapping[str, str],
     controller: Controller = "mpi",
     mpi: Family | None = "openmpi",
+    networks: Collection[str] = (),
 ) -> Environment:
     """The engines' environment for `run`, given what is `present` already. NCCL moves the gradients
     between GPUs, `controller` between CPUs. `mpi`: whose MPI Horovod was linked to; None: that is
-    not known. Raises UserError: the engine does not offer the algorithm."""
+    not known. `networks`: interfaces of this host. Raises UserError: the engine does not offer the
+    algorithm."""
     backend: Backend = "nccl" if run.system.device == "gpu" else controller
     offered = ALGORITHMS[backend if backend != "mpi" or mpi is None else mpi]
     algorithm = run.comm.algorithm.partition("(")[0]  # torus_2d(2x4): the grid is not theirs
@@ -164,11 +171,38 @@ def engine_environment(
     }
     if backend == "mpi":
         wanted |= _SHARING.get(mpi, {})
+    wanted |= _interfaces(run.system.interfaces, controller, mpi, networks, present)
     # The machine's own settings know best what it needs.
     wanted |= dict(setting.split("=", 1) for setting in run.system.job.environment)
     kept = {name: present[name] for name in wanted if present.get(name) not in (None, wanted[name])}
     settings = {name: value for name, value in wanted.items() if name not in kept}
     return Environment(settings, kept)
+
+
+def _interfaces(
+    chosen: Sequence[str],
+    controller: Controller,
+    mpi: Family | None,
+    networks: Collection[str],
+    present: Mapping[str, str],
+) -> dict[str, str]:
+    """The networks that the engines may use: those chosen, else for Open MPI all but bridges."""
+    is_openmpi = controller == "mpi" and mpi in ("openmpi", "spectrum")
+    if not chosen:
+        bridges = sorted(name for name in networks if _BRIDGE.fullmatch(name))
+        if not (is_openmpi and bridges) or "OMPI_MCA_btl_tcp_if_include" in present:
+            return {}
+        return {"OMPI_MCA_btl_tcp_if_exclude": ",".join(["127.0.0.1/8", "sppp", *bridges])}
+    names = ",".join(chosen)
+    found = {"NCCL_SOCKET_IFNAME": names}
+    if controller == "gloo":
+        found["HOROVOD_GLOO_IFACE"] = chosen[0]
+    elif is_openmpi:
+        found |= {"OMPI_MCA_btl_tcp_if_include": names, "OMPI_MCA_oob_tcp_if_include": names}
+        found["PRTE_MCA_prte_if_include"] = names  # Open MPI 5
+    else:
+        found |= {"HYDRA_IFACE": chosen[0], "FI_TCP_IFACE": chosen[0]}
+    return found
 
 
 def _check_on_nccl(algorithm: str, nodes: int, controller: Controller) -> None:

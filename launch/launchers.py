@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import socket
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -152,6 +153,8 @@ class Horovodrun(Launcher):
         tokens = [horovodrun, "--gloo", "-np", str(job.ranks)]
         if job.hosts:
             tokens += ["-H", ",".join(f"{host}:{job.ranks_per_node}" for host in job.hosts)]
+            if interface := job.environment.get("HOROVOD_GLOO_IFACE"):  # between hosts alone
+                tokens += ["--network-interfaces", interface]
         return [*tokens, *job.command]
 
     def is_installed(self) -> bool:
@@ -292,7 +295,8 @@ def build_job(
     config, or this shell's limits are too low for a launcher."""
     check_open_files(read_limits(), run.system.world_size if run.watchdog.enabled else 0)
     controller, system, family = LAUNCHERS[launcher].controller, run.system, family_here()
-    environment = engine_environment(run, os.environ, controller, family)
+    networks = [name for _, name in socket.if_nameindex()]
+    environment = engine_environment(run, os.environ, controller, family, networks)
     variables = environment.settings | environment.kept  # on all nodes, the user's as well
     if system.nodes > 1:  # and what modules have set, whatever engine reads it
         wanted = [n for n in os.environ if n.startswith(ENGINE_PREFIXES) or n in _PATHS]

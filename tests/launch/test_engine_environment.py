@@ -47,6 +47,36 @@ def test_what_a_run_sets(
     assert {name: found.get(name) for name in expected} == expected
 
 
+@pytest.mark.parametrize(
+    ("interfaces", "controller", "family", "expected"),
+    [
+        (
+            "[]",
+            "mpi",
+            "openmpi",
+            {"OMPI_MCA_btl_tcp_if_exclude": "127.0.0.1/8,sppp,br-0123456789ab,docker0"},
+        ),
+        ("[]", "mpi", "mpich", {}),
+        ("[ib0, ib1]", "mpi", "openmpi", {"OMPI_MCA_btl_tcp_if_include": "ib0,ib1"}),
+        ("[ib0, ib1]", "mpi", "mpich", {"HYDRA_IFACE": "ib0", "NCCL_SOCKET_IFNAME": "ib0,ib1"}),
+        ("[ib0]", "gloo", None, {"HOROVOD_GLOO_IFACE": "ib0"}),
+    ],
+)
+def test_the_engines_use_the_interfaces_asked_for_and_no_bridge_of_containers(
+    interfaces: str, controller: Any, family: Any, expected: dict[str, str]
+) -> None:
+    run, networks = (
+        load("smoke", [f"system.interfaces={interfaces}"]).run,
+        ["eth0", "docker0", "br-0123456789ab"],
+    )
+    found = engine_environment(run, {}, controller, family, networks).settings
+    assert {name: found.get(name) for name in expected} == expected
+    chosen = {"OMPI_MCA_btl_tcp_if_include": "eth0"}
+    kept = engine_environment(run, chosen, controller, family, networks).settings
+    assert not [name for name in kept if "exclude" in name]  # Open MPI refuses both
+    assert interfaces != "[]" or not [name for name in found if "include" in name.lower()]
+
+
 def test_the_users_settings_win_over_the_machines() -> None:
     users = {"NCCL_IB_HCA": "mlx5_2", "HOROVOD_CYCLE_TIME": "7"}
     environment = engine_environment(run_of("quick", OWN), users)
