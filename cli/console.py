@@ -100,6 +100,9 @@ Ranks = Annotated[
 ]
 
 
+Nodes = Annotated[int | None, typer.Option(min=1, help="Nodes, instead of the config's.")]
+
+
 def machine_option(help: str) -> Any:
     """`--system MACHINE`, a name or a YAML file."""
     return typer.Option("--system", metavar="MACHINE", help=help, autocompletion=complete_system)
@@ -125,6 +128,11 @@ def on_machine(overrides: Sequence[str], name: str | None) -> list[str]:
     """The overrides that put a config on the machine that `--system` names, with its number of
     ranks unless they say how many nodes or ranks there are; None: the config's own machine."""
     return [*overrides, *([] if name is None else [f"system={json.dumps(name)}"])]
+
+
+def on_nodes(overrides: list[str] | None, nodes: int | None) -> list[str]:
+    """The overrides with `--nodes`, where it is given."""
+    return [*(overrides or []), *([] if nodes is None else [f"system.nodes={nodes}"])]
 
 
 def split_config(config: str, overrides: list[str] | None) -> tuple[str, list[str]]:

@@ -18,12 +18,14 @@ from .console import (
     ConfigToResume,
     Json,
     Launcher,
+    Nodes,
     Overrides,
     Ranks,
     Runs,
     SystemName,
     Tracking,
     on_machine,
+    on_nodes,
     print_json,
     split_config,
 )
@@ -46,6 +48,7 @@ def launch(
     config: ConfigToResume = None,
     overrides: Overrides = None,
     ranks: Ranks = None,
+    nodes: Nodes = None,
     launcher: Launcher = None,
     system: SystemName = None,
     resume: Annotated[
@@ -88,6 +91,9 @@ def launch(
 
     Example: `rn50 launch --resume latest`
     """
+    if ranks is not None and nodes is not None:
+        raise UserError("--ranks: ranks on one machine expected, found --nodes beside it")
+    overrides = on_nodes(overrides, nodes)
     if (runs > 1 or job is not None) and not dry_run:
         if resume is not None or as_json:
             raise UserError("--runs, --job: neither --resume nor --json expected beside them")

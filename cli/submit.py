@@ -16,10 +16,12 @@ from .console import (
     EXIT_BAD,
     ConfigToResume,
     Json,
+    Nodes,
     Overrides,
     SystemName,
     choices,
     on_machine,
+    on_nodes,
     print_json,
     say,
     split_config,
@@ -39,6 +41,7 @@ def submit(
     config: ConfigToResume = None,
     overrides: Overrides = None,
     scheduler: SchedulerName = None,
+    nodes: Nodes = None,
     resume: Annotated[
         str | None,
         typer.Option(help="Continue an interrupted job or run: its folder, or `latest`."),
@@ -76,7 +79,7 @@ def submit(
     """
     from ..launch import submit as jobs
 
-    loaded, last, texts = _wanted(config, overrides, system, resume)
+    loaded, last, texts = _wanted(config, on_nodes(overrides, nodes), system, resume)
     name, runs = scheduler or last.scheduler or loaded.run.system.scheduler, runs or last.runs
     if dry_run:
         folder = last.folder or Path(loaded.run.system.results) / loaded.run.name / "job"

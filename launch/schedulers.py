@@ -62,7 +62,8 @@ class Scheduler:
     script names the hosts of the allocation; a container's MPI has it, else it stands for the
     launcher of this machine's MPI. `command`: submits; the script's name follows, on stdin where
     `from_stdin`. `state_command`: tells of a job whose id follows; `ended_pattern` matches what it
-    says of one that has ended (it says nothing: ended too). `requeue_command`: shell text with
+    says of one that has ended (it says nothing: ended too); `never_begins`: what it says of one that
+    stays in its queue for ever. `requeue_command`: shell text with
     which a job puts itself back into its queue. `job_id`, `submitted_from`: shell words, in the
     job. The directives stand before system.job.account and system.job.queue.
     """
@@ -74,6 +75,7 @@ class Scheduler:
     id_pattern: ClassVar[str] = r"(\S+)"
     state_command: ClassVar[tuple[str, ...]] = ()
     ended_pattern: ClassVar[str] = ""
+    never_begins: ClassVar[str] = ""
     cancel_command: ClassVar[str] = ""
     requeue_command: ClassVar[str] = ""
     job_id: ClassVar[str] = ""
@@ -105,8 +107,9 @@ class Slurm(Scheduler):
     command = ("sbatch", "--parsable")
     id_pattern = r"(\d+)"
     job_id = "${SLURM_JOB_ID:-}"
-    state_command = ("squeue", "-h", "-o", "%T", "-j")
-    ended_pattern = r"Invalid job id"
+    state_command = ("squeue", "-h", "-o", "%T %r", "-j")
+    never_begins = "DependencyNeverSatisfied"
+    ended_pattern = rf"Invalid job id|{never_begins}"
     cancel_command = "scancel"
     requeue_command = f'scontrol requeue "{job_id}"'
 

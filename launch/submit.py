@@ -143,6 +143,12 @@ def wait(plan: Submission, job: str, poll_s: float = POLL_S, settle_s: float = S
         if time.monotonic() >= until:
             break
         time.sleep(min(poll_s, 0.2))
+    never = plan.scheduler.never_begins
+    if never and never in _call([*plan.scheduler.state_command, job]).stdout:
+        raise UserError(
+            f"job {job} will never begin: {never} (to remove it: "
+            f"{plan.scheduler.cancel_command} {job})"
+        )
     raise UserError(
         f"job {job} ended without an exit code: its script was killed or never began; see "
         f"{plan.folder}/job.log"

@@ -163,6 +163,10 @@ def test_submission_and_waiting(name: str, tmp_path: Path, monkeypatch: pytest.M
     assert not is_alive(plan.scheduler, job)
     with pytest.raises(UserError, match="ended without an exit code"):
         wait(plan, job, poll_s=0.01, settle_s=0.05)
+    if name == "slurm":
+        program(tmp_path, state, "echo 'PENDING DependencyNeverSatisfied'")
+        with pytest.raises(UserError, match="job 42 will never begin: DependencyNeverSatisfied"):
+            wait(plan, job, poll_s=0.01, settle_s=0.05)
     (plan.folder / "exit_code").write_text("3\n")
     assert wait(plan, job, poll_s=0.01) == 3
     (plan.folder / "job.log").write_text("data: ...\nrn50: error: data.path: a\x1bb\n\n")
