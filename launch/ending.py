@@ -153,14 +153,21 @@ def _words(folder: Path, commands: str) -> list[str]:
     return recorded.words_to_repeat(folder, getattr(recorded, commands))
 
 
+def of_job(command: str, folder: Path) -> str:
+    """What goes on with the job in `folder` where `command` would with one of its runs, which a
+    login node should not start."""
+    if not command.startswith("rn50 launch "):
+        return command
+    return shlex.join(["rn50", "submit", "--resume", str(folder), *_words(folder, "RESUME_JOB")])
+
+
 def job_ended(scheduler: str, job: str, code: int, folder: Path, last: Mapping[str, Any]) -> Ending:
     """`submit --wait` at the end of its job. `last`: result.json of the job's last run; empty where
     there is none."""
     why = f", {last['reason']}" if last.get("reason") else ""
     command = str(last.get("next", ""))
-    if scheduler != "local" and command.startswith("rn50 launch "):
-        words = _words(folder, "RESUME_JOB")
-        command = shlex.join(["rn50", "submit", "--resume", str(folder), *words])
+    if scheduler != "local":
+        command = of_job(command, folder)
     advice = f"its log: {folder / 'job.log'}" + (f"; {GO_ON}" if command else "")
     reason = f"{scheduler} job {job} ended with exit code {code}{why}"
     return Ending(reason, str(folder), advice, command)

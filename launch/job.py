@@ -23,8 +23,8 @@ from ..config.load import Loaded, load
 from ..config.progress import Tracker
 from ..config.reading import read_file, read_object
 from ..config.schema import Run
-from .ending import Ending, Failed, Stopped, asked_by
-from .job_folder import EXIT_FAILED, EXIT_MISSED, EXIT_STOPPED, EXIT_USAGE, OpenJob
+from .ending import GO_ON, Ending, Failed, Stopped, asked_by, of_job
+from .job_folder import EXIT_FAILED, EXIT_MISSED, EXIT_STOPPED, EXIT_USAGE, JOB_SCRIPT, OpenJob
 from .launchers import LAUNCHERS, Job, build_job, pick_launcher
 from .preflight import problems_with, refuse, refuse_common_seed
 from .resume import is_hopeless, is_interrupted, load_attempt, read_result
@@ -114,9 +114,13 @@ def _run_one(job: OpenJob, number: int, request: Request, run: Run, track: Track
         return 0 if is_good(result) else EXIT_MISSED
     except (Failed, Stopped) as error:
         keep_log(job, run, number)
-        say_ending(out, error.ending)
+        ending = error.ending
         if isinstance(error, Stopped):
-            job.stop = error.ending.reason
+            job.stop = ending.reason
+        if request.requeue and LIMIT_SIGNAL in job.stop.split():  # it goes on by itself
+            ending = ending._replace(advice="", next="")
+        say_ending(out, ending, job.folder)
+        if isinstance(error, Stopped):
             return EXIT_STOPPED
         return EXIT_MISSED if is_hopeless(out) else EXIT_FAILED
 
@@ -172,10 +176,12 @@ def say_error(error: UserError | OSError, folder: Path) -> int:
     return code
 
 
-def say_ending(out: Path, ending: Ending) -> None:
-    """The two lines of a run that did not come to its end by itself."""
+def say_ending(out: Path, ending: Ending, job: Path) -> None:
+    """The two lines of a run that did not come to its end by itself, in the folder of `job`."""
     log = out / "stderr.log"
     print(f"rn50: error: {ending.reason}; details: {log}", file=sys.stderr, flush=True)
+    if (job / JOB_SCRIPT).is_file() and ending.next:
+        ending = ending._replace(advice=GO_ON, next=of_job(ending.next, job))
     print(f"{out}{ending.what_next}", file=sys.stderr, flush=True)
 
 

@@ -87,7 +87,7 @@ def end(out: Path, code: int, signal: str) -> int:
         else:
             ending = end_failed(run, out, explain_folder(out, code), Options())
         keep_log(job, run, number)
-        say_ending(out, ending)
+        say_ending(out, ending, out.parent)
         return EXIT_MISSED if is_hopeless(out) else EXIT_FAILED
 
 

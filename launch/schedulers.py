@@ -62,10 +62,10 @@ class Scheduler:
     script names the hosts of the allocation; a container's MPI has it, else it stands for the
     launcher of this machine's MPI. `command`: submits; the script's name follows, on stdin where
     `from_stdin`. `state_command`: tells of a job whose id follows; `ended_pattern` matches what it
-    says of one that has ended (it says nothing: ended too); `never_begins`: what it says of one that
-    stays in its queue for ever. `requeue_command`: shell text with
-    which a job puts itself back into its queue. `job_id`, `submitted_from`: shell words, in the
-    job. The directives stand before system.job.account and system.job.queue.
+    says of one that has ended (it says nothing: ended too); `never_begins`: what it says of one
+    that stays in its queue for ever. `requeue_command`: shell text with which a job puts itself
+    back into its queue. `job_id`, `submitted_from`: shell words, in the job. The directives stand
+    before system.job.account and system.job.queue.
     """
 
     name: ClassVar[str]

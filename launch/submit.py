@@ -23,7 +23,7 @@ from ..config.reading import read_ends, read_file, read_object
 from ..config.recorded import leads_out
 from ..data.lock import is_held, read_holder
 from ..report.runs import FAILED, KILLED, QUEUED, RUN, RUNNING, STOPPED, SUBMISSION
-from .job_folder import EXIT_STOPPED, JOB_LOCK, exit_code_of, put_aside
+from .job_folder import EXIT_STOPPED, JOB_LOCK, JOB_SCRIPT, exit_code_of, put_aside
 from .job_script import JobPaths, job_script
 from .preflight import refusals, refuse
 from .run_files import new_run_folder
@@ -74,7 +74,7 @@ def plan_submission(
     )
     script = job_script(loaded.run, scheduler, paths, runs)
     options = [] if scheduler == "local" else list(job.options)
-    command = [*dialect.command, *options, *([] if dialect.from_stdin else ["job.sh"])]
+    command = [*dialect.command, *options, *([] if dialect.from_stdin else [JOB_SCRIPT])]
     return Submission(dialect, folder, script, command)
 
 
@@ -98,7 +98,7 @@ def submit(
     if folder is None:
         write_file(plan.folder / "config.yaml", loaded.to_yaml())
     put_aside(plan.folder)
-    write_file(plan.folder / "job.sh", plan.script)
+    write_file(plan.folder / JOB_SCRIPT, plan.script)
     job = _start_here(plan) if scheduler == "local" else _queue(plan)
     with suppress(OSError):  # it has been submitted in any case
         about = {"scheduler": scheduler, "job": job, "runs": runs, RUN: in_brief(loaded.run)}
