@@ -150,6 +150,11 @@ def run_attempts(plan: LaunchPlan) -> None:
         with suppress(KeyboardInterrupt):  # a second one: the report is not worth a wait
             close_result(out, plan.run, ending)
         raise Stopped(ending) from None
+    except OSError as error:  # such as a full standard output
+        reason = f"{error.filename or 'standard output'}: cannot write: {error.strerror}"
+        give_back(out)
+        ending = end_failed(plan.run, out, reason, options)
+        raise Failed(f"{reason}{ending.what_next}", ending) from None
 
 
 def _failure_of_attempt(plan: LaunchPlan, found: Checkpoint | None) -> UserError | None:

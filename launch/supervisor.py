@@ -223,7 +223,7 @@ def _scratch(watchdog: Watchdog | None, *, one_machine: bool) -> Iterator[dict[s
     one machine that is a folder of their own, in memory where Open MPI wants shared memory, which
     is removed with whatever a killed rank has left there."""
     added = watchdog.environment if watchdog else {}
-    parent = "/dev/shm" if Path("/dev/shm").is_dir() else None
+    parent = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
     try:
         if not one_machine:
             yield added

@@ -98,6 +98,22 @@ def test_a_disk_that_is_full_at_the_end_costs_no_verdict(
     assert "result.json: cannot write: No space left on device" in out and "\nRESULT " in out
 
 
+def test_a_full_standard_output_is_named_and_leaves_no_reserve(
+    rn50: Any, small_data: Path, device: Any
+) -> None:
+    with device("full").open("w") as full:
+        process = rn50.start(
+            *("launch", *RUN, f"data.path={small_data}", f"system.results={rn50.results}"),
+            stdout=full,
+        )
+        _, err = process.communicate(timeout=60)
+    reason = "standard output: cannot write: No space left on device"
+    assert process.returncode == 2 and f"error: {reason}; start again with: " in err
+    folder = rn50.run_folder()
+    assert json.loads((folder / "result.json").read_text())["reason"] == reason
+    assert not (folder / ".reserve").exists()
+
+
 def test_a_stop_waits_for_the_log_point_that_heeds_it(rn50: Any, small_data: Path) -> None:
     process = rn50.start(
         *("launch", *RUN, "log.every=20 steps", "limits.grace_s=0.001"),

@@ -43,8 +43,9 @@ PRTERUN = (
 )
 NO_FOLDER = "rank 4 on h2 in start: /r/config.yaml: expected: a folder that all nodes share\n"
 HERE = "rank 1 on h failed in epoch 2 at step 7: "
-PLENTY = Limits(None, 1024, 1 << 30, 1 << 30)
+PLENTY = Limits(None, 1024, None, 1 << 30, 1 << 30)
 SMALL_SPACE = PLENTY._replace(address_space_bytes=900_000 << 10)
+NO_PIDS = PLENTY._replace(processes=30)
 FULL = PLENTY._replace(shared_free_bytes=32 << 10, shared_bytes=64 << 10)
 
 
@@ -141,6 +142,7 @@ def test_a_launcher_that_starts_nothing_is_quoted(path: Path) -> None:
         ("x", "y: Too many open files", PLENTY, "(Too many open files; open files are limited"),
         ("MemoryError", "", SMALL_SPACE, "(address space is limited: ulimit -v 900000)"),
         (PROCESS_EXITED, "", SMALL_SPACE, "(address space is limited: ulimit -v 900000)"),
+        ("killed by SIGABRT", "", NO_PIDS, "(processes and threads are limited: pids.max 30)"),
         ("killed by SIGBUS: a file", "", FULL, "(/dev/shm: 32 kB free, 64 kB in all)"),
         (PROCESS_EXITED, "PMIX ERROR: OUT-OF-RESOURCE in x", FULL, "(PMIX ERROR: OUT-OF-RESOURCE;"),
         ("killed by SIGBUS: a file", "", PLENTY, ""),
