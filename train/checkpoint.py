@@ -38,6 +38,7 @@ MAX_BYTES = 4 << 30
 _ROW = struct.Struct(f"<qq{DIGEST_BYTES}s")
 _MAX_MANIFEST_BYTES = 16 << 20
 _PIECE_BYTES = 1 << 20
+_OLD_FORMAT = b"RN50CKP1"
 _OWN_DIGEST = re.compile(rb',"digest":"([0-9a-f]{64})"\}\n')
 _OWN_DIGEST_BYTES = len(',"digest":""}\n') + 2 * DIGEST_BYTES
 _DTYPES = {"F32": "float32", "F16": "float16"}
@@ -204,6 +205,12 @@ def read(path: Path) -> Checkpoint:
     """Read a manifest. Raises UserError: it cannot be read, is torn or damaged, or is no
     checkpoint; one line."""
     with failing_as(f"{path}: cannot read"):
+        with open_file(path, within=path.parent) as file:
+            if file.read(len(_OLD_FORMAT)) == _OLD_FORMAT:
+                raise UserError(
+                    f"{path}: a checkpoint of format 2 expected, found one of format 1, which rn50 "
+                    "wrote until 2026-11-22; it cannot be read any more: train again"
+                )
         text = read_file(path, _MAX_MANIFEST_BYTES, within=path.parent)
     body, end = text[:-_OWN_DIGEST_BYTES], text[-_OWN_DIGEST_BYTES:]
     found = _OWN_DIGEST.fullmatch(end)

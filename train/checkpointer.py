@@ -13,7 +13,7 @@ from safetensors.numpy import save
 
 from . import checkpoint
 from .checkpoint import Part
-from .checkpoint_folder import mark_best, prune
+from .checkpoint_folder import mark_best, prune, remove_unnamed
 from .networks import statistics_arrays, weight_arrays
 from .progress import warn
 from .resume import LOG, METRICS
@@ -101,8 +101,10 @@ class Checkpointer:
                 if is_best:
                     mark_best(path, part)
         except OSError as error:
-            for part in snapshot.parts if snapshot.meta is None else ():
-                with suppress(OSError):  # nothing will name it
+            with suppress(OSError):
+                if snapshot.meta is not None:
+                    remove_unnamed(self._folder, step)
+                for part in snapshot.parts if snapshot.meta is None else ():
                     part.beside(path).unlink(missing_ok=True)
             warn(
                 f"no checkpoint of step {step}: {path}: cannot write: {error.strerror}; "

@@ -239,6 +239,27 @@ def test_one_that_lacks_a_part_does_not_push_another_out(tmp_path: Path) -> None
     assert [whole(path).meta.step for path in checkpoint_folder.listed(tmp_path)] == [2, 3]
 
 
+def test_parts_that_no_manifest_names_go(good: Path) -> None:
+    folder = good.parent
+    before = sorted(folder.iterdir())
+    for step in (good_step := whole(good).meta.step, 9, 12):
+        name = checkpoint.file_name(step).replace(".ckpt", ".rank_00003.safetensors")
+        (folder / name).write_bytes(b"part")
+    checkpoint_folder.remove_unnamed(folder, 10)
+    kept = [
+        checkpoint.file_name(step).replace("ckpt", "rank_00003.safetensors")
+        for step in (good_step, 12)
+    ]
+    assert sorted(folder.iterdir()) == sorted([*before, *(folder / name for name in kept)])
+
+
+def test_an_older_checkpoint_is_known_by_its_format(tmp_path: Path) -> None:
+    path = tmp_path / checkpoint.file_name(7)
+    path.write_bytes(b"RN50CKP1" + bytes(20 << 20))
+    with pytest.raises(UserError, match="format 2 expected, found one of format 1"):
+        checkpoint.read(path)
+
+
 def test_a_write_that_fails_leaves_the_old_file_and_no_rest(
     good: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
