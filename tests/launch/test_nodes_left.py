@@ -62,9 +62,23 @@ def test_where_all_answer_or_no_fewer_are_allowed_the_run_stays_as_it_is(slurm: 
     assert on_nodes_left(loaded, "srun", slurm) == (loaded, ())
     # Of an allocation whose launcher alone has the names of its nodes.
     assert on_nodes_left(loaded, "jsrun", slurm) == (loaded, ())
+
+
+def test_where_no_fewer_are_allowed_it_waits_for_nodes_that_do_not_answer(
+    slurm: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(nodes_left, "POLL_S", 0.01)
     loaded = run_of(slurm, "system.job.min_nodes=null")
     (slurm / "DEAD").write_text("node3")
+    again = (slurm / "bin/srun").read_text().replace("exit 1", f"rm {slurm}/DEAD; exit 1")
+    (slurm / "bin/srun").write_text(again)
     assert on_nodes_left(loaded, "srun", slurm) == (loaded, ())
+    assert not (slurm / "DEAD").exists()
+    assert capfd.readouterr().out == "node3: no answer, waiting up to 300 s\n"
+    assert (slurm / "CALLS").read_text().count("--nodelist=node3") == 2
+    (slurm / "bin/srun").write_text("#!/bin/sh\nexit 1\n")
+    loaded = run_of(slurm, "system.job.min_nodes=null", "watchdog.start_s=0.1")
+    assert on_nodes_left(loaded, "srun", slurm) == (loaded, ())  # the start says what is wrong
 
 
 def test_one_that_starts_nothing_in_time_is_dead(
