@@ -92,10 +92,6 @@ def log_report(
     path: Annotated[
         Path, typer.Argument(help="A log, the folder of a run, or a submission's directory.")
     ],
-    others: Annotated[
-        list[Path] | None,
-        typer.Option("--compare", help="A log or folder to compare with; may be repeated."),
-    ] = None,
     out: Annotated[
         Path | None, output_file("The file; default: report.html in the folder, for a log here")
     ] = None,
@@ -108,6 +104,6 @@ def log_report(
     """
     from ..report.write import write_report
 
-    written = write_report(path, out, others or ())
+    written = write_report(path, out)
     if not is_stdout(written):
         say(str(written))

@@ -23,14 +23,6 @@ class Fact(NamedTuple):
     note: str
 
 
-class ClockRow(NamedTuple):
-    """A clock of the run: its name, its time, and what it measures and leaves out."""
-
-    name: str
-    value: str
-    meaning: str
-
-
 def title(subject: Subject) -> str:
     """Return the name of the config, else the submitter and the system in the log."""
     if subject.folder and subject.folder.config:
@@ -167,36 +159,3 @@ def run_rows(subject: Subject, checks: Sequence[Check]) -> list[tuple[Check, tup
         )
         rows.append((check, cells))
     return rows
-
-
-def clocks(run: RunSummary) -> list[ClockRow]:
-    """Return the clocks of a run. What a clock leaves out matters as much as what it shows."""
-    inside = any(
-        b.start_s < a.stop_s and b.stop_s > a.start_s for a in run.epochs for b in run.evals
-    )
-    left_out = "evaluations lie inside" if inside else "evaluations that are logged excluded"
-    each = f", median {amount(run.epoch_s, 's')} an epoch" if run.epoch_s is not None else ""
-    return [
-        ClockRow(
-            "Time to train",
-            amount(run.run_s, "s"),
-            "run_start to run_stop, evaluations included. Leaves out launch, clearing of caches, "
-            "initialisation and the checks afterwards",
-        ),
-        ClockRow(
-            "Initialisation",
-            amount(run.init_s, "s"),
-            "init_start to init_stop. Leaves out the start of the processes",
-        ),
-        ClockRow("Init to run", amount(run.start_gap_s, "s"), "init_stop to run_start"),
-        ClockRow(
-            "Training",
-            amount(run.training_s, "s"),
-            f"epochs or blocks of the log{each}; {left_out}",
-        ),
-        ClockRow(
-            "Evaluation",
-            amount(run.evaluating_s, "s"),
-            f"eval_start to eval_stop, {len(run.evals)} of them",
-        ),
-    ]

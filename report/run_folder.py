@@ -45,8 +45,6 @@ class RunFolder(NamedTuple):
     ranks: dict[str, Any]
     notes: tuple[str, ...]
     """What could not be read, one line each."""
-    thinned: bool = False
-    """Whether `metrics` leaves records out, as there are so many."""
 
     def records(self, kind: str) -> list[dict[str, Any]]:
         """The metrics of one kind."""
@@ -201,7 +199,6 @@ def read_run_folder(path: Path) -> RunFolder:
         spans=read("timeline.json", lambda file: _spans(read_json(file, _TRACE_BYTES)), ()),
         ranks=read("ranks.json", partial(read_json, most_bytes=_TRACE_BYTES), {}),
         notes=tuple(notes),
-        thinned=bool(metrics.thinned),
     )
 
 

@@ -71,6 +71,7 @@ class RunSummary(NamedTuple):
     epochs: tuple[Interval, ...]
     """Training, by epochs where they are logged, else by blocks, else between evaluations."""
     evals: tuple[Interval, ...]
+    blocks: tuple[Interval, ...] = ()
 
     @property
     def start_s(self) -> float | None:
@@ -106,6 +107,13 @@ class RunSummary(NamedTuple):
     def evaluating_s(self) -> float | None:
         """Time of all evaluations together."""
         return _total_s(self.evals) if self.evals else None
+
+    @property
+    def evaluations_inside(self) -> bool:
+        """Whether the time of an epoch or block has that of an evaluation in it."""
+        return any(
+            b.start_s < a.stop_s and b.stop_s > a.start_s for a in self.epochs for b in self.evals
+        )
 
     @property
     def batch(self) -> float | None:
@@ -159,6 +167,7 @@ def summarise(events: Sequence[Event], target: float | None = None) -> RunSummar
         evaluations=evaluations,
         epochs=training,
         evals=_intervals(timed, "eval_start", ("eval_stop", "eval_accuracy"), clock_ms),
+        blocks=blocks,
     )
 
 
