@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
 EXIT_BAD = 1
 EXIT_USAGE = 2
-EXIT_STOPPED = 130
 
 TYPER_OPTIONS: dict[str, Any] = {
     "no_args_is_help": True,

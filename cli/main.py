@@ -11,7 +11,6 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from ..launch.ending import interrupt
 from ..train.limits import command_stop_signals
 from .console import (
     EXIT_BAD,
@@ -21,6 +20,7 @@ from .console import (
     print_table,
     print_version,
 )
+from .entry import interrupt
 
 _COMMANDS = {
     "config": "config:config_app",

@@ -67,21 +67,26 @@ def log_compare(
         say(line)
 
 
+_MOST_COLUMNS = 10
+"""Of a table, so that a terminal of 80 characters has room for each."""
+
+
 def _print_rows(comparison: Comparison, order: Sequence[int]) -> None:
-    """A table a group, a row a run: the results with the runs' names, then what differs."""
+    """Tables by group, a row a run: the results with the runs' names, then what differs."""
     lead = {"": comparison.letters, "run": comparison.names}
     for group, found in groupby(comparison.table, key=lambda column: column.group):
         columns = list(found)
         if len(lead) == 1:
             print(f"\n{group}")
-        table = [*lead.values(), *(one.cells for one in columns)]
-        cells = list(zip(*table, strict=True))
-        print_table(
-            (*lead, *(one.title for one in columns)),
-            [cells[row] for row in order],
-            right=[at for at, one in enumerate(columns, len(lead)) if one.is_number],
-        )
-        lead = {"": comparison.letters}
+        for first in range(0, len(columns), _MOST_COLUMNS):
+            shown = columns[first : first + _MOST_COLUMNS]
+            cells = list(zip(*lead.values(), *(one.cells for one in shown), strict=True))
+            print_table(
+                (*lead, *(one.title for one in shown)),
+                [cells[row] for row in order],
+                right=[at for at, one in enumerate(shown, len(lead)) if one.is_number],
+            )
+            lead = {"": comparison.letters}
     if comparison.shared:
         print()
         say(f"the same in all: {', '.join(map(' '.join, comparison.shared))}")

@@ -13,7 +13,6 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import numpy as np
 from markupsafe import Markup
 
 from ..config.atomic import write_output
@@ -174,19 +173,14 @@ class Plot(NamedTuple):
     chart: Markup
 
 
-def draw_plot(title: str, unit: str, draw: Callable[[Axes], None]) -> Plot:
-    """Draw one chart for a page in which no other has this title."""
-    return Plot(title, unit, page_chart(title.lower().replace(" ", "-"), title, draw))
-
-
-def page_chart(slug: str, title: str, draw: Callable[[Axes], None]) -> Markup:
+def page_chart(title: str, draw: Callable[[Axes], None]) -> Markup:
     """A chart within a page, in the page's font and on its background.
 
     Args:
-        slug: makes the ids of this chart unique in its page.
-        title: what the chart shows, for those who do not see it.
+        title: what the chart shows, for those who do not see it; no other chart of the page has it.
         draw: draws on the axes that it is given.
     """
+    slug = title.lower().replace(" ", "-")
     width_px, height_px = PAGE_PX
     figure = new_figure(width_px / 72, height_px / 72, layout=None)  # layout: half as long again
     axes = figure.subplots()
@@ -208,28 +202,10 @@ def page_chart(slug: str, title: str, draw: Callable[[Axes], None]) -> Markup:
     body = re.sub(r"<defs>\s*<style.*?</style>\s*</defs>", "", body, count=1, flags=re.DOTALL)
     body = re.sub(r'( id="| xlink:href="#)', rf"\1{slug}-", body).replace(" xlink:href", " href")
     body = re.sub(r'font: ([\d.]+)px[^;"]*', r"font-size: \1px", body)
-    said = "; ".join(_ends(axes))
     return Markup(
         '<svg class="chart" role="img" viewBox="0 0 {} {}" aria-labelledby="{}-t">'
         '<title id="{}-t">{}</title>{}'
-    ).format(
-        width_px,
-        height_px,
-        slug,
-        slug,
-        f"{title}. {said}",
-        Markup(body.replace(INK, "currentColor")),
-    )
-
-
-def _ends(axes: Axes) -> list[str]:
-    """Where each line of a chart begins and ends, in words."""
-    lines = [(str(line.get_label()), np.asarray(line.get_ydata())) for line in axes.lines]
-    return [
-        f"{name}: from {y[0]:.4g} to {y[-1]:.4g}"
-        for name, y in lines
-        if len(y) > 1 and not name.startswith("_")
-    ]
+    ).format(width_px, height_px, slug, slug, title, Markup(body.replace(INK, "currentColor")))
 
 
 def draw_measurements(

@@ -18,7 +18,7 @@ from ..config.schema import PLACES
 from ..logging.places import job_of, run_folders
 from .divergence import Divergence, diverge
 from .run_folder import LogFigures, Subject, read_subjects
-from .run_summary import MISSING, RunSummary, decimals, in_order, show
+from .run_summary import MISSING, RunSummary, decimals, show
 
 RESULTS, PARAMETERS, CONFIG = "results", "hyper-parameters", "config"
 SUBMISSION, CLOCKS = "submission", "clocks"
@@ -247,7 +247,8 @@ def _verdict(subject: Subject) -> str:
 
 def parameter_columns(subjects: Sequence[Subject]) -> Iterable[Column]:
     """The hyper-parameters of the logs, a column each."""
-    for name in in_order(key for one in subjects for run in one.runs for key in run.parameters):
+    names = (name for one in subjects for run in one.runs for name in run.parameters)
+    for name in dict.fromkeys(names):
         # The unit of decay steps is not logged: published logs have epochs as well as steps.
         title = f"{name} (unit not logged)" if name.endswith("decay_steps") else name
         cells = [_joined(_values(one.runs, name)) for one in subjects]

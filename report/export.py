@@ -16,12 +16,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..config.atomic import write_output
-from ..config.errors import UserError, failing_as, show
+from ..config.errors import UserError, failing_as
 from ..config.finding import number, printable
 from ..logging.places import run_folders
 from .run_folder import RunFolder, read_folder
-
-_KEY = re.compile(r"[A-Za-z_]\w{0,59}")
 
 
 class Exported(NamedTuple):
@@ -39,7 +37,7 @@ class Exported(NamedTuple):
 
 def read_runs(paths: Sequence[Path]) -> tuple[list[Exported], list[str]]:
     """(runs of the folders, notes on what is left out); a job's folder means its runs. Raises
-    UserError: none has records, or two have the same name."""
+    UserError: none has records."""
     folders = [folder for path in paths for folder in run_folders(path) or [path]]
     found = [_read(folder) for folder in folders]
     runs = [run for run in found if run is not None]
@@ -50,9 +48,6 @@ def read_runs(paths: Sequence[Path]) -> tuple[list[Exported], list[str]]:
     ]
     if not runs:
         raise UserError(*notes)
-    names = [run.name for run in runs]
-    if twice := next((name for name in names if names.count(name) > 1), None):
-        raise UserError(f"RUN: runs with different names expected, found {show(twice)} twice")
     return runs, notes + [f"{run.folder.path}: {note}" for run in runs for note in run.folder.notes]
 
 
@@ -69,7 +64,7 @@ def _read(path: Path) -> Exported | None:
 
 def _numbers(record: Mapping[str, Any]) -> dict[str, float]:
     """Its numbers but for those that say when."""
-    found = {key: number(value) for key, value in record.items() if _KEY.fullmatch(key)}
+    found = {key: number(value) for key, value in record.items() if key.isidentifier()}
     return {k: v for k, v in found.items() if v is not None and k not in ("step", "time_s")}
 
 
@@ -77,12 +72,11 @@ def _numbers(record: Mapping[str, Any]) -> dict[str, float]:
 
 
 def to_csv(runs: Sequence[Exported]) -> str:
-    """A table with a row for each record, and a column for each key that a record has. Its texts
-    are printable, and none is a formula to a spreadsheet."""
+    """A table with a row for each record, and a column for each number that a record has."""
     rows = [
         {
-            "run": _cell(run.name),
-            "kind": _cell(record.get("kind")),
+            "run": printable(run.name),
+            "kind": printable(str(record.get("kind"))),
             "unix_s": run.unix_s(record),
             **{key: record.get(key) for key in ("time_s", "step")},
             **_numbers(record),
@@ -96,15 +90,6 @@ def to_csv(runs: Sequence[Exported]) -> str:
     table.writeheader()
     table.writerows(rows)
     return text.getvalue()
-
-
-def _cell(value: Any) -> Any:
-    """Numbers as they are; a text that would begin a formula behind a quotation mark, which
-    spreadsheets do not show."""
-    if value is None or number(value) is not None:
-        return value
-    mark = "'" if str(value).startswith(("=", "+", "-", "@", "\t", "\r")) else ""
-    return mark + printable(str(value))
 
 
 # --- TensorBoard ----------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..config.finding import number
 from .breakdown import PHASES
-from .charts import Plot, Series, draw_lines, draw_plot, finish
+from .charts import Plot, Series, draw_lines, finish, page_chart
 from .compare import letter
 from .run_folder import Subject
 
@@ -37,7 +37,8 @@ def page_charts(subjects: Sequence[Subject], *sections: str) -> dict[str, list[P
         if not sections or chart.section in sections:
             draw = chart.find(subjects)
             if draw is not None:
-                plots[chart.section].append(draw_plot(chart.title, chart.unit, draw))
+                drawn = page_chart(chart.title, draw)
+                plots[chart.section].append(Plot(chart.title, chart.unit, drawn))
     return plots
 
 

@@ -14,10 +14,11 @@ from ..config.load import load
 from ..config.machine import System
 from ..config.schema import Run
 from ..logging.parse import read_events
+from ..logging.places import config_of
 from ..scaling.calibrate import Measurement
 from ..scaling.predict import check_network, precision_of
 from .run_summary import RunSummary, show, summarise
-from .show import find_log
+from .show import find_logs
 
 
 class Source(NamedTuple):
@@ -29,7 +30,7 @@ class Source(NamedTuple):
 
     @property
     def config(self) -> Path:
-        return self.log.parent / "config.yaml"
+        return config_of(self.log.parent)
 
 
 def find_source(argument: str) -> Source:
@@ -37,8 +38,8 @@ def find_source(argument: str) -> Source:
     Raises UserError: unreadable, a config of another network, or nothing that says how many
     GPUs."""
     path, gpus = _split(argument)
-    log = find_log(path)
-    config = log.parent / "config.yaml"
+    log = find_logs(path)[0]
+    config = config_of(log.parent)
     run = load(config, within=config.parent).run if config.is_file() else None
     if run is not None:
         check_network(run, str(config))
