@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rn50.cli import console
-from rn50.cli.console import Tracking
+from rn50.cli.console import track
 
 
 def test_without_a_terminal_progress_is_a_line_now_and_then(
@@ -13,16 +13,15 @@ def test_without_a_terminal_progress_is_a_line_now_and_then(
 ) -> None:
     clock = [0.0]
     monkeypatch.setattr(console.time, "monotonic", lambda: clock[0])
-    with Tracking() as track:
-        advance = track("packing records")
-        advance(1000, 9000)  # from an earlier attempt
-        for step in range(1, 81):
-            clock[0] += 1.0
-            advance(1000 + 100 * step, 9000)
-        advance = track("sweep a")
-        for step in range(3):
-            advance(0, 4, f"trial 0: epoch {step}.0 of 5", step / 5)
-            clock[0] += 20.0
+    advance = track("packing records")
+    advance(1000, 9000)  # from an earlier attempt
+    for step in range(1, 81):
+        clock[0] += 1.0
+        advance(1000 + 100 * step, 9000)
+    advance = track("sweep a")
+    for step in range(3):
+        advance(0, 4, f"trial 0: epoch {step}.0 of 5", step / 5)
+        clock[0] += 20.0
     assert capsys.readouterr().err.splitlines() == [
         "packing records ...",
         "packing records: 4,000 of 9,000, 100/s, 0.8 min left",
