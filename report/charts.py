@@ -229,10 +229,9 @@ def draw_measurements(
             panel.plot([median(found)], [place], "|", color="C1", ms=14, mew=2)
         _label_rows(panel, list(values), f"{unit} (each measurement; |: median)")
     if ratios:
-        middle, bars = error_bars(list(ratios.values())[::-1])
-        axes[-1].errorbar(
-            middle, range(len(middle)), xerr=bars, fmt="|", color="C1", ecolor="C0", ms=14, mew=2
-        )
+        for place, one in enumerate(list(ratios.values())[::-1]):
+            axes[-1].plot([one["min"], one["max"]], [place, place], color="C0")
+            axes[-1].plot([one["median"]], [place], "|", color="C1", ms=14, mew=2)
         axes[-1].axvline(1, color=INK, ls=":", lw=1)
         _label_rows(axes[-1], list(ratios), "ratio (|: median; from least to most)")
     return figure
@@ -243,11 +242,3 @@ def _label_rows(axes: Axes, names: Sequence[str], label: str) -> None:
     axes.set_yticks(range(len(names)), names[::-1])
     axes.set(ylim=(-0.6, len(names) - 0.4), xlabel=label)
     finish(axes, legend=False)
-
-
-def error_bars(spreads: Sequence[Mapping[str, Any]]) -> tuple[list[float], list[list[float]]]:
-    """(medians, [below, above]) of spreads with `median`, `min` and `max`."""
-    middle = [one["median"] for one in spreads]
-    below = [one["median"] - one["min"] for one in spreads]
-    above = [one["max"] - one["median"] for one in spreads]
-    return middle, [below, above]

@@ -17,7 +17,7 @@ from ..config.leaves import flatten
 from ..config.schema import PLACES
 from ..logging.places import job_of, run_folders
 from .divergence import Divergence, diverge
-from .run_folder import LogFigures, Subject, read_subjects
+from .run_folder import Subject, read_subjects
 from .run_summary import MISSING, RunSummary, decimals, show
 
 RESULTS, PARAMETERS, CONFIG = "results", "hyper-parameters", "config"
@@ -98,7 +98,7 @@ class Comparison(NamedTuple):
     @property
     def table(self) -> tuple[Column, ...]:
         """The columns of a table of runs: the results and clocks, and all else that differs."""
-        always = {"log_check", "parts_at_epoch", *FIGURES} - {"target"}
+        always = {"log_check", *FIGURES} - {"target"}
         return tuple(one for one in self.columns if one.differs or one.key in always)
 
     @property
@@ -155,7 +155,7 @@ def compare(subjects: Sequence[Subject]) -> Comparison:
     """Compare subjects, one or more, with the first of them."""
     divergences = tuple(diverge(subjects[0], other) for other in subjects[1:])
     found = (
-        *_result_columns(subjects, divergences),
+        *_result_columns(subjects),
         *parameter_columns(subjects),
         *_config_columns(subjects),
         *_submission_columns(subjects),
@@ -193,7 +193,15 @@ def to_json(comparison: Comparison, order: Sequence[int]) -> dict[str, Any]:
             "path": str(subject.path),
             "notes": list(subject.notes),
             "row": {column.key: column.values[row] for column in comparison.columns},
-            "runs": [_run_json(log) for log in subject.logs],
+            "runs": [
+                {
+                    "path": str(log.path),
+                    "status": log.figures.status,
+                    **{key: figure.read(log.figures) for key, figure in FIGURES.items()},
+                    "evaluations": [one._asdict() for one in log.figures.evaluations],
+                }
+                for log in subject.logs
+            ],
         }
         for row, subject in enumerate(comparison.subjects)
     ]
@@ -212,28 +220,11 @@ def to_json(comparison: Comparison, order: Sequence[int]) -> dict[str, Any]:
     }
 
 
-def _run_json(log: LogFigures) -> dict[str, Any]:
-    run = log.figures
-    return {
-        "path": str(log.path),
-        "status": run.status,
-        **{key: figure.read(run) for key, figure in FIGURES.items()},
-        "evaluations": [one._asdict() for one in run.evaluations],
-    }
-
-
-def _result_columns(
-    subjects: Sequence[Subject], divergences: Sequence[Divergence]
-) -> Iterable[Column]:
-    """The results; the last two are those that a narrow page may leave to the right."""
-    columns = {key: _figure_column(RESULTS, key, subjects) for key in RESULT_FIGURES}
-    epochs = columns.pop("epochs_to_target")
-    yield from columns.values()
+def _result_columns(subjects: Sequence[Subject]) -> Iterable[Column]:
+    yield from (_figure_column(RESULTS, key, subjects) for key in RESULT_FIGURES)
     yield _text_column(RESULTS, "log check", [_verdict(subject) for subject in subjects])
     statuses = [_joined(run.status or "no run_stop" for run in one.runs) for one in subjects]
     yield _text_column(RESULTS, "run_stop", statuses)
-    yield epochs
-    yield _parting_column(divergences)
 
 
 def _verdict(subject: Subject) -> str:
@@ -297,17 +288,6 @@ def _figure_column(group: str, key: str, subjects: Iterable[Subject]) -> Column:
         cells=tuple(MISSING if value is None else format(value, form) for value in values),
         values=tuple(values),
     )
-
-
-def _parting_column(divergences: Iterable[Divergence]) -> Column:
-    """Where each curve of accuracies leaves the first one's by more than the spread."""
-    epochs: list[float | None] = [None]
-    cells = [MISSING]
-    for found in divergences:
-        epochs.append(found.parting.epoch if found.parting else None)
-        agrees = "agrees" if found.compared else MISSING
-        cells.append(f"{found.parting.epoch:g}" if found.parting else agrees)
-    return Column(RESULTS, "parts_at_epoch", "parts from A, epoch", tuple(cells), tuple(epochs))
 
 
 def _text_column(group: str, title: str, cells: Sequence[str]) -> Column:

@@ -9,13 +9,11 @@ import csv
 import importlib
 import io
 import re
-import tempfile
 from collections.abc import Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ..config.atomic import write_output
 from ..config.errors import UserError, failing_as
 from ..config.finding import number, printable
 from ..logging.places import run_folders
@@ -101,8 +99,11 @@ def to_tensorboard(runs: Sequence[Exported], out: Path) -> None:
     be written, or tensorboardX is not installed."""
     tensorboard = extra("tensorboardX", "tensorboard")
     for run in runs:
-        with tempfile.TemporaryDirectory() as scratch:
-            with tensorboard.SummaryWriter(scratch) as writer:
+        folder = out / run.name
+        with failing_as(f"{folder}: cannot write"):
+            for earlier in folder.glob("events.out.tfevents.*"):
+                earlier.unlink()
+            with tensorboard.SummaryWriter(str(folder)) as writer:
                 step = 0
                 for record in run.folder.metrics:
                     step = int(number(record.get("step")) or step)
@@ -111,12 +112,6 @@ def to_tensorboard(runs: Sequence[Exported], out: Path) -> None:
                         writer.add_scalar(tag, value, step, walltime=run.unix_s(record))
                 if run.folder.config is not None:
                     writer.add_text("config", f"```\n{run.folder.config.to_yaml()}\n```")
-            (events,) = Path(scratch).iterdir()
-            data = events.read_bytes()
-        folder = out / run.name
-        with failing_as(f"{folder}: cannot create"):
-            folder.mkdir(parents=True, exist_ok=True)
-        write_output(folder / "events.out.tfevents.0.rn50", data)
 
 
 # --- extras ---------------------------------------------------------------------------------------

@@ -30,22 +30,6 @@ from .plots import page_charts
 from .run_folder import RunFolder, Subject
 from .run_summary import amount, show
 
-SECTIONS = {
-    "verdicts": "Verdicts",
-    "accuracy": "Accuracy",
-    "clocks": "Clocks",
-    "training": "Training",
-    "step": "Where a step goes",
-    "ranks": "Ranks",
-    "schedule": "Schedule as run",
-    "startup": "Start-up",
-    "parameters": "Hyper-parameters",
-    "environment": "Environment",
-    "config": "Config",
-    "notes": "Notes",
-}
-"""The sections of report.html.j2 by their ids, in their order. One without content is left out."""
-
 
 def judge(subject: Subject) -> tuple[Check, ...]:
     """Return the verdict on each log, and last, where there are several, on the submission."""
@@ -65,10 +49,9 @@ def render_report(
         data: the image set in words; None: its counts in the log.
     """
     checks = judge(subject) if checks is None else checks
-    folder = subject.folder
+    folder, several = subject.folder, len(subject.files) > 1
     return _fill(
         "report.html.j2",
-        titles=SECTIONS,
         subject=subject,
         title=headline.title(subject),
         started=headline.started(subject),
@@ -76,7 +59,10 @@ def render_report(
         next_command=headline.next_command(subject),
         data=data or headline.data_logged(subject),
         facts=headline.facts(subject),
-        **_verdicts(subject, checks),
+        verdicts=checks[:-1] if several else checks,
+        submission=checks[-1] if several else None,
+        score=score_checks(subject.path, tuple(checks)) if several else None,
+        figures={log.path: log.figures for log in subject.logs},
         plots=page_charts([subject]),
         breakdown=step_breakdown(folder.records("steps")) if folder else None,
         ranks=rank_spread(folder.ranks) if folder else None,
@@ -88,18 +74,6 @@ def render_report(
         notes=[*subject.notes, *(folder.notes if folder else ())],
         amount=amount,
     )
-
-
-def _verdicts(subject: Subject, checks: Sequence[Check]) -> dict[str, Any]:
-    """What the section of verdicts shows: of several logs also their table and their score."""
-    if len(subject.files) < 2:
-        return {"runs": [], "verdicts": checks, "submission": None, "score": None}
-    return {
-        "runs": headline.run_rows(subject, checks),
-        "verdicts": checks[:-1],
-        "submission": checks[-1],
-        "score": score_checks(subject.path, tuple(checks)),
-    }
 
 
 def render_comparison(comparison: Comparison, order: Sequence[int], sort: str | None) -> str:

@@ -55,9 +55,7 @@ def find_source(argument: str) -> Source:
 def check_device(source: Source, system: System) -> None:
     """Raises UserError where a run was not on the kind of device that `system` has."""
     run = source.run
-    if run is None:
-        return
-    if run.system.device != system.device:
+    if run is not None and run.system.device != system.device:
         raise UserError(
             f"{source.config}: a run on a {system.device} expected, as {system.name} has, "
             f"found system.device {run.system.device}"
@@ -67,16 +65,13 @@ def check_device(source: Source, system: System) -> None:
 def common_precision(sources: Sequence[Source], system: System, asked: str | None) -> str:
     """What the runs computed in: fp16, fp32 or tf32; `asked`, or fp16, where no config says. Raises
     UserError: runs of different precisions, or another one asked for."""
-    found = {source.config: precision_of(source.run, system) for source in sources if source.run}
-    if len(set(found.values())) > 1:
-        each = ", ".join(f"{precision} in {path}" for path, precision in found.items())
-        raise UserError(f"runs of one precision expected, found {each}")
-    own = next(iter(found.values()), None)
-    if asked is None or own is None:
-        return asked or own or "fp16"
-    if asked != own and {asked, own} != {"fp32", "tf32"}:  # both are float32 in a config
-        raise UserError(f"--precision: {own} expected, as the runs have, found {asked}")
-    return asked
+    own = sorted({precision_of(source.run, system) for source in sources if source.run})
+    if len(own) > 1:
+        raise UserError(f"runs of one precision expected, found {' and '.join(own)}")
+    alike = ("fp32", "tf32") if own in (["fp32"], ["tf32"]) else own  # float32 in a config
+    if asked is not None and own and asked not in alike:
+        raise UserError(f"--precision: {own[0]} expected, as the runs have, found {asked}")
+    return asked or (own[0] if own else "fp16")
 
 
 def read_measurement(source: Source) -> Measurement:

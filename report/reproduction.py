@@ -54,7 +54,7 @@ def compare_with_recorded(recorded: Path, out: Path) -> Repeat:
     if not both:
         where = "the recorded log" if not then else "the new log"
         return Repeat(str(recorded), None, 0, f"no evaluation in {where}")
-    found = diverge(old, new)
+    found = diverge(new, old)
     differing = [pair for pair in zip(then, now, strict=False) if pair[0] != pair[1]]
     if differing:
         (_, there), (epoch, here) = differing[0]
@@ -66,14 +66,11 @@ def compare_with_recorded(recorded: Path, out: Path) -> Repeat:
     else:
         counts = f"evaluations: {len(now)} here, {len(then)} there"
         parts = [f"same accuracy curve, bit for bit ({counts})"]
-    bit = found.first_bit
-    if bit is not None and bit.where is None:
-        parts.append(f"all {bit.compared} losses and accuracies logged are equal")
-    elif bit is not None:
-        parts.append(f"first difference: {show(bit.where)}, {bit.right!r} here, {bit.left!r} there")
+    if found.first_bit is not None:
+        parts.append(found.first_bit.text)
     if reasons := _differences(old.folder, new.folder):
-        more = f" and {len(reasons) - _MAX_REASONS} more" if len(reasons) > _MAX_REASONS else ""
-        parts.append(f"here, there: {', '.join(reasons[:_MAX_REASONS])}{more}")
+        more = [f"and {len(reasons) - _MAX_REASONS} more"] if len(reasons) > _MAX_REASONS else []
+        parts.append(f"here, there: {', '.join(reasons[:_MAX_REASONS] + more)}")
     return Repeat(str(recorded), not differing, both, "; ".join(parts))
 
 

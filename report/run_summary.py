@@ -93,16 +93,6 @@ class RunSummary(NamedTuple):
         return _median(one.duration_s for one in self.evals)
 
     @property
-    def training_s(self) -> float | None:
-        """Time of all epochs together."""
-        return _total_s(self.epochs) if self.epochs else None
-
-    @property
-    def evaluating_s(self) -> float | None:
-        """Time of all evaluations together."""
-        return _total_s(self.evals) if self.evals else None
-
-    @property
     def evaluations_inside(self) -> bool:
         """Whether the time of an epoch or block has that of an evaluation in it."""
         return any(
