@@ -6,7 +6,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from PIL import Image
 
 from rn50.cli import entry
 from rn50.cli.console import print_table, track
@@ -84,23 +83,6 @@ def test_no_command_passes_a_name_on(
     if (named / "report.html").exists():
         page = (named / "report.html").read_text()
         assert "\x1b" not in page and "\u202e" not in page
-
-
-def test_nor_the_names_of_images(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for split in ("train", "val"):
-        for name in (name.replace("/", "") for name in NAMES):
-            folder = tmp_path / "images" / split / name
-            folder.mkdir(parents=True)
-            Image.effect_noise((32, 32), 9).save(folder / "a.jpg")
-            (folder / f"{name}.jpg").write_text("no image")
-    for more in ((), ("--skip-bad", "20")):
-        arguments = ("data", "pack", str(tmp_path / "images"), str(tmp_path / "out"), *more)
-        out, err = output_of(capsys, monkeypatch, *arguments)
-        harmless(out)
-        harmless(err)
-    assert "left out: " in out
 
 
 def test_tables_and_bars_show_a_name_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
