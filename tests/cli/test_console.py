@@ -1,11 +1,12 @@
-"""Progress where no terminal shows it: in the log of a job."""
+"""What commands share: progress in lines, tables of any names."""
 
 from __future__ import annotations
 
 import pytest
 
 from rn50.cli import console
-from rn50.cli.console import track
+from rn50.cli.console import print_table, track
+from rn50.config.errors import UserError
 
 
 def test_without_a_terminal_progress_is_a_line_now_and_then(
@@ -29,3 +30,30 @@ def test_without_a_terminal_progress_is_a_line_now_and_then(
         "sweep a ...",
         "sweep a: 0 of 4, trial 0: epoch 2.0 of 5, 100 s each, 6.0 min left",
     ]
+
+
+NAMES = (
+    "a\x1b]0;owned\x07\x1b[2J\x9b31mb",
+    "x\nPASS y: all is well",
+    "x\rPASS y",
+    "[red]x[/]",
+    "[/]",
+    "[link=file:x]y",
+    ":warning:",
+    "\u202etxt.exe",
+    "\udcff\udc9b",
+    "back\\",
+)
+
+
+def test_a_name_steers_no_terminal_and_is_no_markup(capsys: pytest.CaptureFixture[str]) -> None:
+    print_table(("", ""), [(name, "value") for name in NAMES])
+    out = capsys.readouterr().out
+    for name in NAMES:
+        track(name)(1, 2, name)
+    for text in (out, capsys.readouterr().err, str(UserError("first", *NAMES))):
+        assert not [c for c in text if not c.isprintable() and c != "\n"]
+        assert not [line for line in text.splitlines() if line.startswith("PASS y")]
+    assert len(out.splitlines()) == len(NAMES)
+    for name in ("[red]x[/]", "[/]", "[link=file:x]y", ":warning:", "back\\"):
+        assert f"{name} " in out

@@ -6,7 +6,6 @@ import base64
 import hashlib
 import json
 import math
-import os
 import re
 import shutil
 from collections.abc import Callable, Iterator
@@ -24,10 +23,7 @@ from rn50.report.html import render_comparison
 from rn50.report.run_folder import Subject, read_folder, read_subjects
 from tests.compliance.log_text import Run, drop, find, good_run, last, write
 from tests.report.conftest import Chromium
-from tests.report.test_report import Shape, hostile_run
-
-SHARED = Path(os.environ.get("RN50_SHARED", Path(__file__).resolve().parents[2].parent / "shared"))
-LOGS = SHARED / "data/mlperf_logs/logs"
+from tests.report.test_report import LOGS, Shape, hostile_run
 
 
 def compared(*paths: Path) -> Comparison:
@@ -78,15 +74,6 @@ def test_a_tree_of_submissions_is_a_subject_each(tmp_path: Path) -> None:
         "result_2.txt",
         "result_10.txt",
     ]
-
-
-def test_links_are_not_followed(tmp_path: Path) -> None:
-    elsewhere = write(tmp_path / "elsewhere.txt", good_run())
-    folder = tmp_path / "folder"
-    folder.mkdir()
-    (folder / "result_0.txt").symlink_to(elsewhere)
-    with pytest.raises(UserError, match=r"result_0\.txt expected"):
-        read_subjects(folder)
 
 
 def test_a_log_that_cannot_be_read_among_others_is_a_note(tmp_path: Path) -> None:
@@ -209,11 +196,7 @@ def test_all_bits_alike(tmp_path: Path) -> None:
     left = run_folder(tmp_path / "l", [3.0, 2.0])
     bit = first_bit(left, run_folder(tmp_path / "r", [3.0, 2.0, 1.0]))
     assert bit is not None and bit.where is None and bit.compared == 2
-
-
-def test_other_seeds_are_not_compared_bit_by_bit(tmp_path: Path) -> None:
-    left = run_folder(tmp_path / "l", [3.0])
-    assert first_bit(left, run_folder(tmp_path / "r", [3.0], seed=2)) is None
+    assert first_bit(left, run_folder(tmp_path / "other", [3.0], seed=2)) is None
 
 
 def test_bare_logs_of_one_config_are_compared_by_their_accuracies(tmp_path: Path) -> None:
@@ -272,19 +255,20 @@ def test_rows_are_sorted_and_what_has_no_value_comes_last(many: list[str]) -> No
 
 
 def test_a_table_fits_the_terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """However many values differ: rich needs three characters for each column of a table."""
+    """However many values differ: rich leaves out what it cannot fold into so many columns."""
     for preset in ("smoke", "dgxh100_8"):
         folder = tmp_path / preset
         folder.mkdir()
         write(folder / "result_0.txt", good_run())
         (folder / "config.yaml").write_text(load(preset, ["seed=1"]).to_yaml())
-    width = 80
-    for name, value in (("COLUMNS", f"{width}"), ("TTY_COMPATIBLE", "1"), ("NO_COLOR", "1")):
-        monkeypatch.setenv(name, value)
-    code, out, _ = invoke("compare", str(tmp_path))
-    tables = re.sub(r"\x1b\[[0-9;]*m", "", out).split("the same in all")[0]
-    assert code == 0 and "config" in tables
-    assert max(map(len, tables.splitlines())) <= width
+    tables = {}
+    for terminal in ("0", "1"):
+        for name, value in (("COLUMNS", "80"), ("TTY_COMPATIBLE", terminal), ("NO_COLOR", "1")):
+            monkeypatch.setenv(name, value)
+        out = re.sub(r"\x1b\[[0-9;]*m", "", invoke("compare", str(tmp_path))[1])
+        tables[terminal] = out.split("the same in all")[0]
+    assert max(map(len, tables["1"].splitlines())) <= 80 < max(map(len, tables["0"].splitlines()))
+    assert sorted("".join(tables["1"].split())) == sorted("".join(tables["0"].split()))
 
 
 # --- the page -------------------------------------------------------------------------------------

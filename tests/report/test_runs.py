@@ -203,12 +203,11 @@ def test_filters(tmp_path: Path) -> None:
     assert done.exit_code == 0 and done.stderr == f"no runs below {tmp_path}\n"
 
 
-@pytest.mark.parametrize("columns", [120])
-def test_live(run: Path, held: subprocess.Popen[str], columns: int) -> None:
+def test_live(run: Path, held: subprocess.Popen[str]) -> None:
     make_run(run.with_name("20261121T000000Z"), SUCCESS)
     command = [Path(sys.executable).with_name("rn50"), "runs", "--watch", str(run.parents[1])]
     leader, follower = pty.openpty()
-    environment = os.environ | {"COLUMNS": str(columns), "LINES": "24", "TERM": "xterm"}
+    environment = os.environ | {"COLUMNS": "120", "LINES": "24", "TERM": "xterm"}
     process = subprocess.Popen(command, stdout=follower, env=environment)
     os.close(follower)
     os.set_blocking(leader, False)
@@ -231,5 +230,5 @@ def test_live(run: Path, held: subprocess.Popen[str], columns: int) -> None:
     lines = text().replace("\r", "\n").splitlines()
     os.close(leader)
     assert process.returncode == 0
-    assert max(map(len, lines)) <= columns
+    assert max(map(len, lines)) <= 120
     assert any("0.9125" in line and "success" in line for line in lines)
