@@ -8,7 +8,6 @@ import signal
 import sys
 from contextlib import suppress
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 from ..config.errors import UserError
@@ -59,17 +58,13 @@ def _check_logs(arguments: list[str]) -> int | None:
     paths = [Path(argument) for argument in arguments[2:] if argument not in flags]
     if arguments[:2] != ["log", "check"] or not paths or not flags <= _CHECK_FLAGS:
         return None
+    from ..train.limits import interrupt
     from .log_check import run_check
 
     signal.signal(signal.SIGTERM, interrupt)
     official = "--official" in flags if flags & {"--official", "--no-official"} else None
     strict, as_json = "--strict" in flags, "--json" in flags
     return run_check(paths, None, strict=strict, official=official, as_json=as_json)
-
-
-def interrupt(number: int, _: FrameType | None) -> None:
-    """Make a signal such as SIGTERM end a command as Ctrl-C does."""
-    raise KeyboardInterrupt(signal.Signals(number).name)
 
 
 def _stopped(stop: KeyboardInterrupt) -> int:

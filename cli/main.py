@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from ..train.limits import command_stop_signals
+from ..train.limits import command_stop_signals, interrupt
 from .console import (
     EXIT_BAD,
     TYPER_OPTIONS,
@@ -20,7 +20,6 @@ from .console import (
     print_table,
     print_version,
 )
-from .entry import interrupt
 
 _COMMANDS = {
     "config": "config:config_app",
