@@ -46,7 +46,8 @@ def _overlaid(
     subjects: Sequence[Subject], find: Callable[[Subject], Sequence[Points]], **choices: Any
 ) -> Draw | None:
     """The lines that `find` has of each subject, a colour a subject, as `draw_lines` draws them."""
-    series = [Series(letter(place), find(subject)) for place, subject in enumerate(subjects)]
+    labels = [letter(place) for place in range(len(subjects))] if len(subjects) > 1 else ["_"]
+    series = [Series(label, find(one)) for label, one in zip(labels, subjects, strict=True)]
     if all(len(line) < 2 for one in series for line in one.lines):  # a point is a number
         return None
     return partial(draw_lines, series=series, **choices)
@@ -87,7 +88,9 @@ def _throughput(subjects: Sequence[Subject]) -> Draw | None:
             ]
         return [points]
 
-    return _overlaid(subjects, find, x_label="seconds after run_start", from_zero=True)
+    return _overlaid(
+        subjects, find, x_label="seconds after run_start", from_zero=True, spread_x=True
+    )
 
 
 def _logged(subjects: Sequence[Subject], key: str, *, from_zero: bool = True) -> Draw | None:

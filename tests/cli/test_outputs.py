@@ -18,36 +18,23 @@ def log(root: Path) -> str:
     return str(root / "tests/golden/smoke_result_0.txt")
 
 
-@pytest.fixture
-def calibrate(tmp_path: Path) -> list[str]:
-    run = write_log(tmp_path / "calibrated.txt", batch=128, step_s=0.02)
-    return ["predict", "calibrate", f"{run}:8", "--system", "dgx1"]
-
-
-@pytest.fixture(params=["report", "calibrate"])
-def command(request: pytest.FixtureRequest, log: str, calibrate: list[str]) -> list[str]:
-    """Two commands of different kinds; the others are held to the same function above."""
-    return ["log", "report", log] if request.param == "report" else calibrate
-
-
-def test_a_full_device_is_an_error_and_stays_a_device(rn50, device, command: list[str]) -> None:
+def test_a_full_device_is_an_error_and_stays_a_device(rn50, device, log: str) -> None:
     full, null = device("full"), device("null")
-    done = rn50(*command, "--out", str(full))
+    done = rn50("log", "report", log, "--out", str(full))
     assert done.returncode == 2
     assert done.stderr == f"rn50: error: {full}: cannot write: No space left on device\n"
     assert stat.S_ISCHR(full.stat().st_mode)
-    assert rn50(*command, "--out", str(null)).returncode == 0
+    assert rn50("log", "report", log, "--out", str(null)).returncode == 0
     assert stat.S_ISCHR(null.stat().st_mode)
 
 
-def test_a_dash_has_the_standard_output_to_itself(rn50, command: list[str], tmp_path: Path) -> None:
-    path = tmp_path / "out"
+def test_a_dash_has_the_standard_output_to_itself(rn50, tmp_path: Path) -> None:
+    path, run = tmp_path / "out", write_log(tmp_path / "log.txt", batch=128, step_s=0.02)
+    command = ["predict", "calibrate", f"{run}:8", "--system", "dgx1"]
     assert rn50(*command, "--out", str(path)).returncode == 0
     done = rn50(*command, "--out", "-")
-    assert done.returncode == 0
-    assert done.stdout == path.read_text()
-    if command[0] == "predict":
-        assert "step = " in done.stderr
+    assert (done.returncode, done.stdout) == (0, path.read_text())
+    assert "step = " in done.stderr
 
 
 @pytest.mark.parametrize(
