@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ..config.atomic import is_stdout
+from ..config.atomic import is_stdout, write_output
 from .console import Json, output_file, print_json, print_table, say
 from .log import log_app
 
@@ -51,7 +51,6 @@ def log_compare(
     comparison = compare(read_all(paths))
     order = order_of(comparison.table, sort, len(comparison.subjects))
     if html is not None:
-        from ..config.atomic import write_output
         from ..report.html import render_comparison
 
         write_output(html, render_comparison(comparison, order, sort))

@@ -209,7 +209,6 @@ def to_json(comparison: Comparison, order: Sequence[int]) -> dict[str, Any]:
         "subjects": [subjects[row] for row in order],
         "divergences": [
             {
-                "left": "A",
                 "right": name,
                 **found._asdict(),
                 "parting": found.parting and found.parting._asdict(),

@@ -136,3 +136,10 @@ def chromium() -> Iterator[Chromium]:
             yield browser
         finally:
             browser.close()
+
+
+@pytest.fixture
+def opened(chromium: Chromium) -> Iterator[Chromium]:
+    yield chromium
+    assert chromium.messages == []
+    assert len(chromium.requests) == 1, "the page loads nothing but itself"

@@ -8,7 +8,7 @@ import json
 import math
 import re
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -20,6 +20,7 @@ from rn50.config.load import load
 from rn50.report.compare import Column, Comparison, compare, letter, order_of, read_all
 from rn50.report.divergence import Divergence, diverge, first_bit
 from rn50.report.html import render_comparison
+from rn50.report.plots import page_charts
 from rn50.report.run_folder import Subject, read_folder, read_subjects
 from tests.compliance.log_text import Run, drop, find, good_run, last, write
 from tests.report.conftest import Chromium
@@ -178,7 +179,8 @@ def run_folder(folder: Path, losses: list[float], seed: int = 1) -> Subject:
     write(folder / "result_0.txt", good_run())
     (folder / "config.yaml").write_text(load("smoke", [f"seed={seed}"]).to_yaml())
     records = [
-        {"kind": "train", "step": 20 * (i + 1), "loss": loss} for i, loss in enumerate(losses)
+        {"kind": "train", "step": 20 * (i + 1), "epoch": i + 1, "loss": loss}
+        for i, loss in enumerate(losses)
     ]
     (folder / "metrics.jsonl").write_text("".join(json.dumps(r) + "\n" for r in records))
     return read_folder(folder)
@@ -304,11 +306,10 @@ def test_the_command_writes_the_page(many: list[str], tmp_path: Path) -> None:
     assert path.read_text() == page_of(many[:2], "images_per_s")
 
 
-@pytest.fixture
-def opened(chromium: Chromium) -> Iterator[Chromium]:
-    yield chromium
-    assert chromium.messages == []
-    assert len(chromium.requests) == 1, "the page loads nothing but itself"
+def test_the_losses_of_all_runs_are_in_one_chart(tmp_path: Path) -> None:
+    subjects = [run_folder(tmp_path / name, [3.0, 2.0, 1.0]) for name in ("a", "b", "c")]
+    (loss,) = [one for one in page_charts(subjects)["training"] if one.title == "Training loss"]
+    assert all(f">{name}</text>" in loss.chart for name in "ABC")
 
 
 LETTERS = "[...document.querySelectorAll('.runs tbody b')].map(one => one.textContent).join('')"

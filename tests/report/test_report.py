@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -408,13 +407,6 @@ PAGE_PX = (816 - 106, 1056 - 106)
 """US Letter at 96 pixels an inch, less margins of 14 mm: width and height."""
 
 # --- in a browser ---------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def opened(chromium: Chromium) -> Iterator[Chromium]:
-    yield chromium
-    assert chromium.messages == []
-    assert len(chromium.requests) == 1, "the page loads nothing but itself"
 
 
 @pytest.mark.slow
