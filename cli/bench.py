@@ -26,12 +26,12 @@ from .console import (
     Overrides,
     Ranks,
     SystemName,
-    Tracking,
     on_machine,
     output_file,
     print_json,
     print_table,
     split_config,
+    track,
 )
 
 
@@ -71,9 +71,8 @@ def command_of(benchmark: Any) -> Callable[..., None]:
     def command(**given: Any) -> None:
         plot, as_json = given.pop("plot"), given.pop("as_json")
         make_job, begun_s = _job_maker(benchmark, given), time.monotonic()
-        with Tracking() as track:
-            job = make_job(track)
-            outcome = benchmark.run(job, **given)
+        job = make_job(track)
+        outcome = benchmark.run(job, **given)
         if job.launcher:
             outcome = replace(outcome, machine={"launcher": job.launcher, **outcome.machine})
         print_outcome(outcome, begun_s, as_json, plot)

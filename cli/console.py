@@ -6,11 +6,10 @@ No framework loads here, and rich (40 ms) only where it draws: checking a log ta
 from __future__ import annotations
 
 import json
-import shutil
 import sys
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
-from contextlib import redirect_stdout, suppress
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
@@ -27,7 +26,6 @@ if TYPE_CHECKING:
 
 EXIT_BAD = 1
 EXIT_USAGE = 2
-EXIT_STOPPED = 130
 
 TYPER_OPTIONS: dict[str, Any] = {
     "no_args_is_help": True,
@@ -142,52 +140,28 @@ def split_config(config: str, overrides: list[str] | None) -> tuple[str, list[st
     return config, overrides or []
 
 
-REPORT_S = 30.0
-"""Between two lines of progress where no terminal shows a bar: the log of a job."""
+def track(name: str) -> Advance:
+    """Say on stderr how a long work goes: a line now and then. Returns the callback that is told
+    (done, total)."""
+    say(f"{name} ...", to=sys.stderr)
+    every_s = 5.0 if sys.stderr.isatty() else 30.0
+    begun_s = printed_s = time.monotonic()
+    first: float | None = None  # work of an earlier attempt is not our rate
 
+    def advance(done: int, total: int, detail: str = "", begun: float = 0.0) -> None:
+        nonlocal printed_s, first
+        worked, now_s = done + begun, time.monotonic()
+        first = worked if first is None else first
+        if now_s < printed_s + every_s or done == total:
+            return
+        printed_s = now_s
+        words = [f"{done:,} of {total:,}", *([detail] if detail else [])]
+        if worked > first:
+            rate = (worked - first) / max(now_s - begun_s, 1e-9)
+            words += [pace(rate), f"{(total - worked) / rate / 60:.1f} min left"]
+        say(f"{name}: {', '.join(words)}", to=sys.stderr)
 
-class Tracking:
-    """Progress on stderr: `track(name)` gives the callback (done, total) of a named task.
-
-    On a terminal a line that is written anew each second; elsewhere a line now and then.
-    """
-
-    def __enter__(self) -> Callable[[str], Advance]:
-        self._is_terminal, self._has_line = sys.stderr.isatty(), False
-        return self._track
-
-    def __exit__(self, *_: object) -> None:
-        if self._has_line:
-            with suppress(OSError):  # such as a terminal that was closed
-                print(file=sys.stderr)
-
-    def _track(self, name: str) -> Advance:
-        say(f"{name} ...", to=sys.stderr)
-        begun_s = printed_s = time.monotonic()
-        first: float | None = None  # work of an earlier attempt is not our rate
-
-        def advance(done: int, total: int, detail: str = "", begun: float = 0.0) -> None:
-            nonlocal printed_s, first
-            worked, now_s = done + begun, time.monotonic()
-            first = worked if first is None else first
-            if now_s < printed_s + (1 if self._is_terminal else REPORT_S) or done == total:
-                return
-            printed_s = now_s
-            words = [f"{done:,} of {total:,}", *([detail] if detail else [])]
-            if worked > first:
-                rate = (worked - first) / max(now_s - begun_s, 1e-9)
-                words += [pace(rate), f"{(total - worked) / rate / 60:.1f} min left"]
-            self._show(f"{name}: {', '.join(words)}")
-
-        return advance
-
-    def _show(self, line: str) -> None:
-        self._has_line = self._is_terminal
-        if self._is_terminal:
-            line = printable(line)[: shutil.get_terminal_size().columns - 1]
-            print(f"\r{line}\x1b[K", end="", file=sys.stderr, flush=True)
-        else:
-            say(line, to=sys.stderr)
+    return advance
 
 
 def pace(per_s: float) -> str:

@@ -18,12 +18,12 @@ from .console import (
     Config,
     Json,
     Overrides,
-    Tracking,
     machine_option,
     output_file,
     print_json,
     say,
     split_config,
+    track,
 )
 
 if TYPE_CHECKING:
@@ -76,8 +76,7 @@ def data_make(
         max_px=max_px,
         seed=seed,
     )
-    with Tracking() as track:
-        count = make_images(out, settings, track("drawing images"))
+    count = make_images(out, settings, track("drawing images"))
     say(f"{out}: {count} images in {classes} classes")
 
 
@@ -122,19 +121,18 @@ def data_pack(
         say(f"rn50: warning: {message}", to=sys.stderr)
 
     try:
-        with Tracking() as track:
-            manifest = pack_images(
-                images,
-                out,
-                shuffle_seed=shuffle_seed,
-                processes=processes,
-                skip_bad=skip_bad,
-                decode=decode,
-                val_labels=val_labels,
-                hold_out=hold_out,
-                progress=track("packing records"),
-                warn=warn,
-            )
+        manifest = pack_images(
+            images,
+            out,
+            shuffle_seed=shuffle_seed,
+            processes=processes,
+            skip_bad=skip_bad,
+            decode=decode,
+            val_labels=val_labels,
+            hold_out=hold_out,
+            progress=track("packing records"),
+            warn=warn,
+        )
     except BadFilesError as error:
         if as_json:
             bad = [file.model_dump(exclude={"kept"}) for file in error.files]
@@ -178,19 +176,18 @@ def data_verify(
     """
     from ..data.dataset import verify
 
-    with Tracking() as track:
-        try:
-            manifest = verify(
-                folder,
-                sample=None if full else sample,
-                processes=processes or len(os.sched_getaffinity(0)),
-                progress=track("checking records"),
-            )
-        except UserError as error:
-            if as_json:
-                print_json({"folder": str(folder), "whole": False, "problem": str(error)})
-            print(f"rn50: error: {error}", file=sys.stderr)
-            raise typer.Exit(EXIT_BAD) from None
+    try:
+        manifest = verify(
+            folder,
+            sample=None if full else sample,
+            processes=processes or len(os.sched_getaffinity(0)),
+            progress=track("checking records"),
+        )
+    except UserError as error:
+        if as_json:
+            print_json({"folder": str(folder), "whole": False, "problem": str(error)})
+        print(f"rn50: error: {error}", file=sys.stderr)
+        raise typer.Exit(EXIT_BAD) from None
     records = sum(split.samples for split in manifest.splits.values())
     looked = records if full else sum(min(sample, s.samples) for s in manifest.splits.values())
     if as_json:
@@ -236,8 +233,7 @@ def data_stage(
         stage.remove(to)
         say(f"{to}: removed")
     else:
-        with Tracking() as track:
-            stage.stage(source, to, part, progress=track("copying bytes"))
+        stage.stage(source, to, part, progress=track("copying bytes"))
         say(f"{to}: staged, {part}")
 
 
@@ -252,8 +248,7 @@ def data_prepare(config: Config = "quick", overrides: Overrides = None) -> None:
     from ..data.prepare import prepare
 
     loaded = load_named(*split_config(config, overrides), DATA)
-    with Tracking() as track:
-        manifest = prepare(loaded.run.data, track, loaded.origins)
+    manifest = prepare(loaded.run.data, track, loaded.origins)
     say(f"ready: {describe_data(loaded.run.data, manifest)}")
 
 
@@ -286,9 +281,8 @@ def data_bench(
     loaded = load_named(name, [*(LIKE_IMAGENET if like_imagenet else ()), *more], DATA)
     described = load_system(system) if system else None
     begun_s = time.monotonic()
-    with Tracking() as track:
-        sizes = SIZES_PX if described is not None else ()
-        outcome = bench_input(loaded, passes=passes, images=images, track=track, sizes_px=sizes)
+    sizes = SIZES_PX if described is not None else ()
+    outcome = bench_input(loaded, passes=passes, images=images, track=track, sizes_px=sizes)
     if described is not None:
         outcome = with_roofline(outcome, described, largest_batch(described))
     print_outcome(outcome, begun_s, as_json, plot)

@@ -48,33 +48,23 @@ def main() -> None:
     sys.exit(_flush_output(code))
 
 
-_CHECK_FLAGS = {
-    "--json": ("as_json", True),
-    "--strict": ("strict", True),
-    "--official": ("official", True),
-    "--no-official": ("official", False),
-}
+_CHECK_FLAGS = {"--json", "--strict", "--official", "--no-official"}
 
 
 def _check_logs(arguments: list[str]) -> int | None:
     """`rn50 log check` of paths and plain flags, without Typer: to load it takes longer than to
     check a log. Returns the exit code; None: Typer has to read these arguments."""
-    if arguments[:2] != ["log", "check"]:
+    flags = {argument for argument in arguments[2:] if argument.startswith("-")}
+    paths = [Path(argument) for argument in arguments[2:] if argument not in flags]
+    if arguments[:2] != ["log", "check"] or not paths or not flags <= _CHECK_FLAGS:
         return None
-    given = arguments[2:]
-    paths = [Path(argument) for argument in given if not argument.startswith("-")]
-    flags = [argument for argument in given if argument.startswith("-")]
-    if not paths or not set(flags) <= _CHECK_FLAGS.keys():
-        return None
+    from ..train.limits import interrupt
     from .log_check import run_check
 
-    signal.signal(signal.SIGTERM, _terminated)
-    chosen: dict[str, Any] = {"strict": False, "official": None, "as_json": False}
-    return run_check(paths, None, **chosen | dict(_CHECK_FLAGS[flag] for flag in flags))
-
-
-def _terminated(number: int, _frame: object) -> None:
-    raise KeyboardInterrupt(signal.Signals(number).name)
+    signal.signal(signal.SIGTERM, interrupt)
+    official = "--official" in flags if flags & {"--official", "--no-official"} else None
+    strict, as_json = "--strict" in flags, "--json" in flags
+    return run_check(paths, None, strict=strict, official=official, as_json=as_json)
 
 
 def _stopped(stop: KeyboardInterrupt) -> int:

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from .console import EXIT_BAD, Json, Launcher, Ranks, Tracking, print_json, say
+from .console import EXIT_BAD, Json, Launcher, Ranks, print_json, say, track
 
 _RUN = "Folder of a run, for its best checkpoint, else its newest; or a file `*.ckpt`."
 RunOrCheckpoint = Annotated[Path, typer.Argument(help=_RUN, metavar="RUN")]
@@ -46,7 +46,7 @@ def evaluate(
     overrides = [word for word in words[1:] if "=" in word and not Path(word).exists()]
     paths = [Path(word) for word in words if word not in overrides]
     aside = contextlib.redirect_stdout(sys.stderr) if as_json else contextlib.nullcontext()
-    with aside, Tracking() as track:
+    with aside:
         found = score(paths, overrides, ranks, launcher, track)
     if as_json:
         print_json(found)

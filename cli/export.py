@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ..config.atomic import new_folder, refuse_content, write_output
 from .console import TYPER_OPTIONS, output_file, say
 from .evaluate import RunOrCheckpoint
 
@@ -35,7 +36,6 @@ def export_csv(paths: Runs, out: Annotated[Path, output_file("The table")] = Pat
 
     Example: `rn50 export csv results/quick/* --out runs.csv`
     """
-    from ..config.atomic import write_output
     from ..report.export import to_csv
 
     write_output(out, to_csv(_read(paths)))
@@ -77,7 +77,6 @@ def export_model(
 
     Example: `rn50 export model results/smoke/20261123T050000Z --out model --onnx`
     """
-    from ..config.atomic import new_folder, refuse_content
     from ..report.export import extra
     from ..train.checkpoint_folder import chosen
 

@@ -23,11 +23,11 @@ from .console import (
     Ranks,
     Runs,
     SystemName,
-    Tracking,
     on_machine,
     on_nodes,
     print_json,
     split_config,
+    track,
 )
 
 if TYPE_CHECKING:
@@ -120,7 +120,7 @@ def launch(
     refuse(problems_with(wanted.loaded.run, pick_launcher(launcher)))
     aside = contextlib.redirect_stdout(sys.stderr) if as_json else contextlib.nullcontext()
     try:
-        with aside, Tracking() as track:
+        with aside:
             result = run_launch(
                 wanted.loaded,
                 track,
@@ -149,7 +149,6 @@ def _run_job(request: Request, folder: Path | None) -> int:
         run = load_named(request.config, request.overrides, JOB).run
     with (
         open_job(folder or new_run_folder(run), log=folder is not None) as job,
-        Tracking() as track,
     ):
         run_all(job, request, track)
         if request.runs > 1 and job.exit_code <= EXIT_BAD:

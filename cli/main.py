@@ -11,8 +11,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from ..launch.ending import interrupt
-from ..train.limits import command_stop_signals
+from ..train.limits import command_stop_signals, interrupt
 from .console import (
     EXIT_BAD,
     TYPER_OPTIONS,

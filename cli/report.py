@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ..config.atomic import is_stdout
+from ..config.atomic import is_stdout, write_output
 from .console import Json, output_file, print_json, print_table, say
 from .log import log_app
 
@@ -51,7 +51,6 @@ def log_compare(
     comparison = compare(read_all(paths))
     order = order_of(comparison.table, sort, len(comparison.subjects))
     if html is not None:
-        from ..config.atomic import write_output
         from ..report.html import render_comparison
 
         write_output(html, render_comparison(comparison, order, sort))
@@ -67,21 +66,26 @@ def log_compare(
         say(line)
 
 
+_MOST_COLUMNS = 10
+"""Of a table, so that a terminal of 80 characters has room for each."""
+
+
 def _print_rows(comparison: Comparison, order: Sequence[int]) -> None:
-    """A table a group, a row a run: the results with the runs' names, then what differs."""
+    """Tables by group, a row a run: the results with the runs' names, then what differs."""
     lead = {"": comparison.letters, "run": comparison.names}
     for group, found in groupby(comparison.table, key=lambda column: column.group):
         columns = list(found)
         if len(lead) == 1:
             print(f"\n{group}")
-        table = [*lead.values(), *(one.cells for one in columns)]
-        cells = list(zip(*table, strict=True))
-        print_table(
-            (*lead, *(one.title for one in columns)),
-            [cells[row] for row in order],
-            right=[at for at, one in enumerate(columns, len(lead)) if one.is_number],
-        )
-        lead = {"": comparison.letters}
+        for first in range(0, len(columns), _MOST_COLUMNS):
+            shown = columns[first : first + _MOST_COLUMNS]
+            cells = list(zip(*lead.values(), *(one.cells for one in shown), strict=True))
+            print_table(
+                (*lead, *(one.title for one in shown)),
+                [cells[row] for row in order],
+                right=[at for at, one in enumerate(shown, len(lead)) if one.is_number],
+            )
+            lead = {"": comparison.letters}
     if comparison.shared:
         print()
         say(f"the same in all: {', '.join(map(' '.join, comparison.shared))}")
@@ -92,10 +96,6 @@ def log_report(
     path: Annotated[
         Path, typer.Argument(help="A log, the folder of a run, or a submission's directory.")
     ],
-    others: Annotated[
-        list[Path] | None,
-        typer.Option("--compare", help="A log or folder to compare with; may be repeated."),
-    ] = None,
     out: Annotated[
         Path | None, output_file("The file; default: report.html in the folder, for a log here")
     ] = None,
@@ -108,6 +108,6 @@ def log_report(
     """
     from ..report.write import write_report
 
-    written = write_report(path, out, others or ())
+    written = write_report(path, out)
     if not is_stdout(written):
         say(str(written))

@@ -7,21 +7,16 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from ..config.errors import UserError
-from ..config.finding import clock_time, number, printable
+from ..config.finding import clock_time, printable
 from ..report.runs import OPEN, RUNNING, STATUSES, RunRow, read_runs
 from .console import Json, choices, plain_table, print_json, print_table, say
 
-if TYPE_CHECKING:
-    from rich.console import RenderableType
-
 RESULTS = Path("results")
-_FIGURES = 12
-"""Characters of a number that a table shows in full."""
 _LOOK_S = 1.0
 """Between two looks at what the ranks have written."""
 
@@ -31,10 +26,7 @@ Cell = Callable[[RunRow], str]
 
 
 def _figure(value: float | None, form: str) -> str:
-    if number(value) is None:
-        return ""
-    text = format(value, form)
-    return text if len(text) <= _FIGURES else f"{value:.3g}"  # 1e308 has 309 digits
+    return "" if value is None else format(value, form)
 
 
 def _time(row: RunRow) -> str:
@@ -157,25 +149,17 @@ def _table(rows: Sequence[RunRow], below: Path) -> tuple[tuple[str, ...], list[t
 
 
 def _watch(look: Callable[[], list[RunRow]], below: Path) -> None:
-    """Show the table until nothing is running or queued; without a terminal its end alone."""
-    from rich.console import Console
+    """Show the table, open runs first, until nothing is running or queued; without a terminal its
+    end alone."""
     from rich.live import Live
 
-    console = Console()
-    with Live(console=console, auto_refresh=False) as live:
+    with Live("no runs", auto_refresh=False) as live:
         while True:
-            rows = look()
-            live.update(_picture(rows, below, console.height), refresh=True)
+            rows = sorted(look(), key=lambda row: row.status not in OPEN)
+            if rows:
+                live.update(plain_table(*_table(rows, below), free=FREE), refresh=True)
             if not any(row.status in OPEN for row in rows):
                 break
             time.sleep(_LOOK_S)
-    if not console.is_terminal:
+    if not live.console.is_terminal:
         print()  # rich leaves the last line open there
-
-
-def _picture(rows: Sequence[RunRow], below: Path, height: int) -> RenderableType:
-    """What is shown live: the open runs, then as many ended ones as fit on the screen."""
-    if not rows:
-        return "no runs"
-    ordered = sorted(rows, key=lambda row: row.status not in OPEN)
-    return plain_table(*_table(ordered[: max(height - 3, 3)], below), free=FREE)

@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from ..launch.ending import sweep_ended
-from .console import EXIT_BAD, Json, SystemName, Tracking, print_json, print_table
+from .console import EXIT_BAD, Json, SystemName, print_json, print_table, track
 
 
 def sweep(
@@ -46,10 +46,9 @@ def sweep(
     if report_only:
         study = open_study(loaded)
     else:
-        with Tracking() as track:
-            study = run_sweep(
-                loaded, track, lambda text: print(text, file=sys.stderr, flush=True), again
-            )
+        study = run_sweep(
+            loaded, track, lambda text: print(text, file=sys.stderr, flush=True), again
+        )
     found = write_results(loaded, study, folder)
     if as_json:
         print_json(found, allow_nan=False)

@@ -8,12 +8,10 @@ from __future__ import annotations
 import re
 import shlex
 import shutil
-import signal
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from types import FrameType
 from typing import Any, NamedTuple
 
 from ..config.errors import UserError
@@ -66,11 +64,6 @@ class Failed(UserError):
     def __init__(self, message: str, ending: Ending) -> None:
         super().__init__(*message.split("\n"))
         self.ending = ending
-
-
-def interrupt(number: int, _: FrameType | None) -> None:
-    """A handler that makes a signal such as SIGTERM end a command as Ctrl-C does."""
-    raise KeyboardInterrupt(signal.Signals(number).name)
 
 
 def asked_by(stop: BaseException) -> str:

@@ -19,57 +19,44 @@ PHASES = {
     "host": "the device waits for the host: log points, checkpoints",
 }
 _MOST_BARS = 60
-_MOST_RANKS = 100_000
 _FIRST_OF_THE_CLOCK = re.compile(r"(epoch|step|evaluate)\b")
 
 
 class Bar(NamedTuple):
-    """A span of the start-up; `left` and `width` are percent of the whole start-up."""
+    """A span of the start-up; `start_s` counts from the first one."""
 
     name: str
-    rank: str
     thread: str
     start_s: float
     duration_s: float
-    left: float
-    width: float
 
 
 class StartUp(NamedTuple):
-    """`work_s`: the stages of the busiest rank added up; above `wall_s` where they overlap."""
+    """`work_s`: the stages added up; above `wall_s` where they overlap."""
 
     bars: tuple[Bar, ...]
-    left_out: int
     wall_s: float
     work_s: float
 
 
 def start_up(spans: Sequence[dict[str, Any]]) -> StartUp | None:
-    """Return the spans before the first epoch, by rank and start; None where there are none."""
+    """Return the spans before the first epoch by start; None where there are none."""
     clock = [span["ts"] for span in spans if _FIRST_OF_THE_CLOCK.match(str(span.get("name")))]
-    before = [span for span in spans if not clock or span["ts"] < min(clock)]
+    before = [span for span in spans if not clock or span["ts"] < min(clock)][:_MOST_BARS]
     if not before:
         return None
     zero = min(span["ts"] for span in before)
-    wall = max(span["ts"] + span["dur"] for span in before) - zero or 1
-    before.sort(key=lambda span: (show(span.get("pid")), span["ts"]))
     bars = tuple(
         Bar(
             name=show(span.get("name")),
-            rank=show(span.get("pid")),
             thread=show(span.get("tid")),
             start_s=(span["ts"] - zero) / 1e6,
             duration_s=span["dur"] / 1e6,
-            left=100 * (span["ts"] - zero) / wall,
-            width=100 * span["dur"] / wall,
         )
-        for span in before[:_MOST_BARS]
+        for span in before
     )
-    work: dict[str, float] = {}
-    for span in before:
-        rank = show(span.get("pid"))
-        work[rank] = work.get(rank, 0.0) + span["dur"] / 1e6
-    return StartUp(bars, len(before) - len(bars), wall / 1e6, max(work.values()))
+    wall_s = max(bar.start_s + bar.duration_s for bar in bars)
+    return StartUp(bars, wall_s, sum(bar.duration_s for bar in bars))
 
 
 class PhaseRow(NamedTuple):
@@ -115,7 +102,7 @@ def step_breakdown(records: Sequence[dict[str, Any]]) -> StepBreakdown | None:
 
 
 def _middle(records: Iterable[dict[str, Any]], key: str) -> float | None:
-    found = [value for record in records if (value := number(record.get(key))) is not None]
+    found = _numbers(record.get(key) for record in records)
     return median(found) if found else None
 
 
@@ -155,42 +142,30 @@ def rank_spread(content: Mapping[str, Any]) -> RankSpread | None:
     hosts = table.get("host") if isinstance(table, dict) else None
     if not isinstance(table, dict) or not isinstance(hosts, list):
         return None
-    if not 0 < len(hosts) <= _MOST_RANKS:
-        return None
-    names = [show(host) for host in hosts]
-    figures = {
-        name: values
-        for name, columns, divisor, _ in _FIGURES
-        if (values := _added(table, columns, len(hosts), divisor)) is not None
-    }
     rows = []
-    for name, _, _, unit in _FIGURES:
-        if name in figures:
-            values = figures[name]
+    for name, columns, divisor, unit in _FIGURES:
+        values = _added([table.get(column) for column in columns], len(hosts))
+        if values:
             worst = max(range(len(values)), key=values.__getitem__)
             rows.append(
                 RankRow(
                     name=name,
-                    least=amount(min(values), unit),
-                    middle=amount(median(values), unit),
-                    most=amount(max(values), unit),
-                    at=f"rank {worst} on {names[worst]}",
+                    least=amount(min(values) / divisor, unit),
+                    middle=amount(median(values) / divisor, unit),
+                    most=amount(max(values) / divisor, unit),
+                    at=f"rank {worst} on {show(hosts[worst])}",
                 )
             )
     return RankSpread(len(hosts), tuple(rows)) if rows else None
 
 
-def _added(
-    table: Mapping[str, Any], columns: Sequence[str], ranks: int, divisor: float
-) -> list[float] | None:
-    """The sum of columns by rank; None where a rank has no number in one of them."""
-    sums = [0.0] * ranks
-    for name in columns:
-        values = table.get(name)
-        if not isinstance(values, list) or len(values) != ranks:
-            return None
-        for rank, value in enumerate(map(number, values)):
-            if value is None:
-                return None
-            sums[rank] += value / divisor
-    return sums
+def _added(columns: Sequence[Any], ranks: int) -> list[float]:
+    """The sum of columns by rank; empty where one has not a number for every rank."""
+    found = [_numbers(column) for column in columns if isinstance(column, list)]
+    if len(found) < len(columns) or any(len(values) != ranks for values in found):
+        return []
+    return [sum(values) for values in zip(*found, strict=True)]
+
+
+def _numbers(values: Iterable[Any]) -> list[float]:
+    return [value for one in values if (value := number(one)) is not None]

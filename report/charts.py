@@ -13,7 +13,6 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import numpy as np
 from markupsafe import Markup
 
 from ..config.atomic import write_output
@@ -174,19 +173,14 @@ class Plot(NamedTuple):
     chart: Markup
 
 
-def draw_plot(title: str, unit: str, draw: Callable[[Axes], None]) -> Plot:
-    """Draw one chart for a page in which no other has this title."""
-    return Plot(title, unit, page_chart(title.lower().replace(" ", "-"), title, draw))
-
-
-def page_chart(slug: str, title: str, draw: Callable[[Axes], None]) -> Markup:
+def page_chart(title: str, draw: Callable[[Axes], None]) -> Markup:
     """A chart within a page, in the page's font and on its background.
 
     Args:
-        slug: makes the ids of this chart unique in its page.
-        title: what the chart shows, for those who do not see it.
+        title: what the chart shows, for those who do not see it; no other chart of the page has it.
         draw: draws on the axes that it is given.
     """
+    slug = title.lower().replace(" ", "-")
     width_px, height_px = PAGE_PX
     figure = new_figure(width_px / 72, height_px / 72, layout=None)  # layout: half as long again
     axes = figure.subplots()
@@ -208,28 +202,10 @@ def page_chart(slug: str, title: str, draw: Callable[[Axes], None]) -> Markup:
     body = re.sub(r"<defs>\s*<style.*?</style>\s*</defs>", "", body, count=1, flags=re.DOTALL)
     body = re.sub(r'( id="| xlink:href="#)', rf"\1{slug}-", body).replace(" xlink:href", " href")
     body = re.sub(r'font: ([\d.]+)px[^;"]*', r"font-size: \1px", body)
-    said = "; ".join(_ends(axes))
     return Markup(
         '<svg class="chart" role="img" viewBox="0 0 {} {}" aria-labelledby="{}-t">'
         '<title id="{}-t">{}</title>{}'
-    ).format(
-        width_px,
-        height_px,
-        slug,
-        slug,
-        f"{title}. {said}",
-        Markup(body.replace(INK, "currentColor")),
-    )
-
-
-def _ends(axes: Axes) -> list[str]:
-    """Where each line of a chart begins and ends, in words."""
-    lines = [(str(line.get_label()), np.asarray(line.get_ydata())) for line in axes.lines]
-    return [
-        f"{name}: from {y[0]:.4g} to {y[-1]:.4g}"
-        for name, y in lines
-        if len(y) > 1 and not name.startswith("_")
-    ]
+    ).format(width_px, height_px, slug, slug, title, Markup(body.replace(INK, "currentColor")))
 
 
 def draw_measurements(
@@ -253,10 +229,9 @@ def draw_measurements(
             panel.plot([median(found)], [place], "|", color="C1", ms=14, mew=2)
         _label_rows(panel, list(values), f"{unit} (each measurement; |: median)")
     if ratios:
-        middle, bars = error_bars(list(ratios.values())[::-1])
-        axes[-1].errorbar(
-            middle, range(len(middle)), xerr=bars, fmt="|", color="C1", ecolor="C0", ms=14, mew=2
-        )
+        for place, one in enumerate(list(ratios.values())[::-1]):
+            axes[-1].plot([one["min"], one["max"]], [place, place], color="C0")
+            axes[-1].plot([one["median"]], [place], "|", color="C1", ms=14, mew=2)
         axes[-1].axvline(1, color=INK, ls=":", lw=1)
         _label_rows(axes[-1], list(ratios), "ratio (|: median; from least to most)")
     return figure
@@ -267,11 +242,3 @@ def _label_rows(axes: Axes, names: Sequence[str], label: str) -> None:
     axes.set_yticks(range(len(names)), names[::-1])
     axes.set(ylim=(-0.6, len(names) - 0.4), xlabel=label)
     finish(axes, legend=False)
-
-
-def error_bars(spreads: Sequence[Mapping[str, Any]]) -> tuple[list[float], list[list[float]]]:
-    """(medians, [below, above]) of spreads with `median`, `min` and `max`."""
-    middle = [one["median"] for one in spreads]
-    below = [one["median"] - one["min"] for one in spreads]
-    above = [one["max"] - one["median"] for one in spreads]
-    return middle, [below, above]

@@ -7,19 +7,18 @@ import re
 import string
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from statistics import fmean, median
+from statistics import median
 from typing import Any, NamedTuple
 
 from ..compliance.check_log import check_log
 from ..compliance.submission import check_folder
 from ..config.errors import UserError
-from ..config.finding import number
 from ..config.leaves import flatten
 from ..config.schema import PLACES
 from ..logging.places import job_of, run_folders
 from .divergence import Divergence, diverge
-from .run_folder import LogFigures, Subject, read_subjects
-from .run_summary import MISSING, RunSummary, decimals, in_order, show
+from .run_folder import Subject, read_subjects
+from .run_summary import MISSING, RunSummary, decimals, show
 
 RESULTS, PARAMETERS, CONFIG = "results", "hyper-parameters", "config"
 SUBMISSION, CLOCKS = "submission", "clocks"
@@ -79,21 +78,12 @@ class Column(NamedTuple):
         return not any(isinstance(value, str) for value in self.values)
 
 
-class CurveRow(NamedTuple):
-    """The evaluations at one epoch: a text for each subject."""
-
-    title: str
-    cells: tuple[str, ...]
-    differs: bool = False
-
-
 class Comparison(NamedTuple):
     """Subjects, each compared with the first."""
 
     subjects: tuple[Subject, ...]
     columns: tuple[Column, ...]
     """Of what any subject has, by groups."""
-    curve: tuple[CurveRow, ...]
     divergences: tuple[Divergence, ...]
     """Of the second, third, ... subject from the first."""
 
@@ -108,7 +98,7 @@ class Comparison(NamedTuple):
     @property
     def table(self) -> tuple[Column, ...]:
         """The columns of a table of runs: the results and clocks, and all else that differs."""
-        always = {"log_check", "parts_at_epoch", *FIGURES} - {"target"}
+        always = {"log_check", *FIGURES} - {"target"}
         return tuple(one for one in self.columns if one.differs or one.key in always)
 
     @property
@@ -165,8 +155,8 @@ def compare(subjects: Sequence[Subject]) -> Comparison:
     """Compare subjects, one or more, with the first of them."""
     divergences = tuple(diverge(subjects[0], other) for other in subjects[1:])
     found = (
-        *_result_columns(subjects, divergences),
-        *_parameter_columns(subjects),
+        *_result_columns(subjects),
+        *parameter_columns(subjects),
         *_config_columns(subjects),
         *_submission_columns(subjects),
         *(_figure_column(CLOCKS, key, subjects) for key in CLOCK_FIGURES),
@@ -174,7 +164,6 @@ def compare(subjects: Sequence[Subject]) -> Comparison:
     return Comparison(
         subjects=tuple(subjects),
         columns=tuple(one for one in found if any(cell != MISSING for cell in one.cells)),
-        curve=_curve(subjects),
         divergences=divergences,
     )
 
@@ -195,29 +184,31 @@ def order_of(columns: Sequence[Column], sort: str | None, count: int) -> list[in
     return [*known, *(row for row in range(count) if places[row] is None)]
 
 
-def to_json(comparison: Comparison, order: Sequence[int] | None = None) -> dict[str, Any]:
-    """Return the comparison for programs: numbers as logged, nothing rounded.
-
-    Args:
-        comparison: what is shown.
-        order: of the subjects, by number; None: as they were given.
-    """
-    columns = comparison.table
+def to_json(comparison: Comparison, order: Sequence[int]) -> dict[str, Any]:
+    """Return the comparison for programs, its subjects in `order`: numbers as logged, nothing
+    rounded."""
     subjects = [
         {
             "letter": letter(row),
             "path": str(subject.path),
             "notes": list(subject.notes),
-            "row": {column.key: column.values[row] for column in columns},
-            "runs": [_run_json(log) for log in subject.logs],
+            "row": {column.key: column.values[row] for column in comparison.columns},
+            "runs": [
+                {
+                    "path": str(log.path),
+                    "status": log.figures.status,
+                    **{key: figure.read(log.figures) for key, figure in FIGURES.items()},
+                    "evaluations": [one._asdict() for one in log.figures.evaluations],
+                }
+                for log in subject.logs
+            ],
         }
         for row, subject in enumerate(comparison.subjects)
     ]
     return {
-        "subjects": subjects if order is None else [subjects[row] for row in order],
+        "subjects": [subjects[row] for row in order],
         "divergences": [
             {
-                "left": "A",
                 "right": name,
                 **found._asdict(),
                 "parting": found.parting and found.parting._asdict(),
@@ -228,43 +219,11 @@ def to_json(comparison: Comparison, order: Sequence[int] | None = None) -> dict[
     }
 
 
-def _run_json(log: LogFigures) -> dict[str, Any]:
-    run = log.figures
-    return {
-        "path": str(log.path),
-        "submission": run.submission,
-        "status": run.status,
-        "parameters": {key: _json_value(value) for key, value in run.parameters.items()},
-        **{key: figure.read(run) for key, figure in FIGURES.items()},
-        "evaluations": [
-            {"epoch": one.epoch, "time_s": one.time_s, "accuracy": one.accuracy}
-            for one in run.evaluations
-        ],
-        "epoch_times_s": [
-            {"epoch": one.epoch, "epochs": one.epochs, "duration_s": one.duration_s}
-            for one in run.epochs
-        ],
-    }
-
-
-def _json_value(value: Any) -> Any:
-    """Numbers and text as they are, all else (NaN, lists, objects) as text."""
-    plain = value is None or isinstance(value, bool | str) or number(value) is not None
-    return value if plain else show(value)
-
-
-def _result_columns(
-    subjects: Sequence[Subject], divergences: Sequence[Divergence]
-) -> Iterable[Column]:
-    """The results; the last two are those that a narrow page may leave to the right."""
-    columns = {key: _figure_column(RESULTS, key, subjects) for key in RESULT_FIGURES}
-    epochs = columns.pop("epochs_to_target")
-    yield from columns.values()
+def _result_columns(subjects: Sequence[Subject]) -> Iterable[Column]:
+    yield from (_figure_column(RESULTS, key, subjects) for key in RESULT_FIGURES)
     yield _text_column(RESULTS, "log check", [_verdict(subject) for subject in subjects])
     statuses = [_joined(run.status or "no run_stop" for run in one.runs) for one in subjects]
     yield _text_column(RESULTS, "run_stop", statuses)
-    yield epochs
-    yield _parting_column(divergences)
 
 
 def _verdict(subject: Subject) -> str:
@@ -276,8 +235,10 @@ def _verdict(subject: Subject) -> str:
     return check_log(subject.files[0], official=False).verdict
 
 
-def _parameter_columns(subjects: Sequence[Subject]) -> Iterable[Column]:
-    for name in in_order(key for one in subjects for run in one.runs for key in run.parameters):
+def parameter_columns(subjects: Sequence[Subject]) -> Iterable[Column]:
+    """The hyper-parameters of the logs, a column each."""
+    names = (name for one in subjects for run in one.runs for name in run.parameters)
+    for name in dict.fromkeys(names):
         # The unit of decay steps is not logged: published logs have epochs as well as steps.
         title = f"{name} (unit not logged)" if name.endswith("decay_steps") else name
         cells = [_joined(_values(one.runs, name)) for one in subjects]
@@ -328,17 +289,6 @@ def _figure_column(group: str, key: str, subjects: Iterable[Subject]) -> Column:
     )
 
 
-def _parting_column(divergences: Iterable[Divergence]) -> Column:
-    """Where each curve of accuracies leaves the first one's by more than the spread."""
-    epochs: list[float | None] = [None]
-    cells = [MISSING]
-    for found in divergences:
-        epochs.append(found.parting.epoch if found.parting else None)
-        agrees = "agrees" if found.compared else MISSING
-        cells.append(f"{found.parting.epoch:g}" if found.parting else agrees)
-    return Column(RESULTS, "parts_at_epoch", "parts from A, epoch", tuple(cells), tuple(epochs))
-
-
 def _text_column(group: str, title: str, cells: Sequence[str]) -> Column:
     key = title.partition(" (")[0].replace(" ", "_")
     return Column(group, show(key), show(title), tuple(cells), tuple(map(_value, cells)))
@@ -356,27 +306,3 @@ def _value(cell: str) -> float | str | None:
 def _joined(values: Iterable[str]) -> str:
     """The value that all runs share, else the different ones."""
     return show(", ".join(dict.fromkeys(values))) or MISSING
-
-
-def _curve(subjects: Sequence[Subject]) -> tuple[CurveRow, ...]:
-    """Mean accuracy and time after run_start by epoch."""
-    tables = [_by_epoch(subject) for subject in subjects]
-    epochs = sorted({epoch for table in tables for epoch in table})
-    return tuple(
-        CurveRow(f"epoch {epoch:g}", tuple(table.get(epoch, MISSING) for table in tables))
-        for epoch in epochs
-    )
-
-
-def _by_epoch(subject: Subject) -> dict[float, str]:
-    found: dict[float, list[tuple[float, float | None]]] = {}
-    for run in subject.runs:
-        for one in run.evaluations:
-            if one.epoch is not None:
-                found.setdefault(round(one.epoch, 3), []).append((one.accuracy, one.time_s))
-    cells = {}
-    for epoch, points in found.items():
-        times = [time_s for _, time_s in points if time_s is not None]
-        when = f" at {fmean(times):,.2f} s" if times else ""
-        cells[epoch] = f"{fmean(accuracy for accuracy, _ in points):.5f}{when}"
-    return cells

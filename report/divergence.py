@@ -9,8 +9,8 @@ where each side has one run, that error is all there is, and `basis` says so.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from statistics import fmean, variance
+from collections.abc import Sequence
+from statistics import fmean
 from typing import Any, NamedTuple
 
 from ..config import benchmark
@@ -72,27 +72,19 @@ class Divergence(NamedTuple):
         )
 
 
-class _MeanAccuracy(NamedTuple):
-    """The mean over `runs` runs at an epoch; `variance` is None for a single run."""
-
-    mean: float
-    runs: int
-    variance: float | None
-
-
 def diverge(left: Subject, right: Subject) -> Divergence:
     """Compare two subjects at the evaluations of the left one."""
     curve, other = _curve(left.runs), _curve(right.runs)
     images = number(left.runs[0].parameters.get("eval_samples")) if left.runs else None
     images = max(images or benchmark.IMAGENET_EVAL_SAMPLES, 1)
-    found = [(epoch, _at(curve, epoch), _at(other, epoch)) for epoch in curve if epoch in other]
+    found = [(epoch, curve[epoch], other[epoch]) for epoch in curve if epoch in other]
     parting = None
-    for epoch, a, b in found:
-        limit = _SIGMAS * _spread(a, b, images) * math.sqrt(1 / a.runs + 1 / b.runs)
-        if abs(a.mean - b.mean) > limit:
-            parting = Parting(epoch, a.mean, b.mean, limit)
+    for epoch, ours, theirs in found:
+        limit = _limit(ours, theirs, images)
+        if abs(fmean(ours) - fmean(theirs)) > limit:
+            parting = Parting(epoch, fmean(ours), fmean(theirs), limit)
             break
-    several = any(one.variance is not None for _, a, b in found for one in (a, b))
+    several = any(len(ours) + len(theirs) > 2 for _, ours, theirs in found)
     return Divergence(
         compared=len(found),
         basis="run-to-run spread" if several else "sampling error alone: one run each",
@@ -106,14 +98,12 @@ def first_bit(left: Subject, right: Subject) -> FirstBit | None:
     bit; None for runs that are not of one config."""
     if len(left.logs) != 1 or len(right.logs) != 1 or not _same_config(left, right):
         return None
-    thinned = any(one.folder is not None and one.folder.thinned for one in (left, right))
-    pairs = list(zip(_values(left, thinned), _values(right, thinned), strict=False))
-    for (where, a), (other, b) in pairs:
-        if where != other:
-            return FirstBit(len(pairs), f"{where} against {other}", a, b)
-        if a != b:
-            return FirstBit(len(pairs), where, a, b)
-    return FirstBit(len(pairs))
+    ours, theirs = _values(left), _values(right)
+    shared = [where for where in ours if where in theirs]
+    for where in shared:
+        if ours[where] != theirs[where]:
+            return FirstBit(len(shared), where, ours[where], theirs[where])
+    return FirstBit(len(shared))
 
 
 def _same_config(left: Subject, right: Subject) -> bool:
@@ -131,18 +121,17 @@ def without_places(config: Loaded) -> dict[str, Any]:
     return {key: value for key, value in flatten(config.to_dict()) if not key.startswith(places)}
 
 
-def _values(subject: Subject, from_log: bool) -> Iterator[tuple[str, float | None]]:
-    """(where, value) of all losses and accuracies: from the metrics, else from the log."""
-    if subject.folder is not None and subject.folder.metrics and not from_log:
-        for record in subject.folder.metrics:
-            if record.get("kind") == "train":
-                yield f"loss at step {record.get('step')}", number(record.get("loss"))
-            elif record.get("kind") == "eval":
-                yield f"accuracy of epoch {record.get('epoch')}", number(record.get("accuracy"))
-        return
-    for one in subject.runs[0].evaluations:
-        where = "accuracy" if one.epoch is None else f"accuracy of epoch {one.epoch:g}"
-        yield where, one.accuracy
+def _values(subject: Subject) -> dict[str, float | None]:
+    """All losses and accuracies by where they are: from the metrics, else from the log."""
+    found: dict[str, float | None] = {}
+    for record in subject.folder.metrics if subject.folder is not None else ():
+        if record.get("kind") == "train":
+            found[f"loss at step {show(record.get('step'))}"] = number(record.get("loss"))
+        elif record.get("kind") == "eval":
+            found[f"accuracy of epoch {show(record.get('epoch'))}"] = number(record.get("accuracy"))
+    if found:
+        return found
+    return {f"accuracy of epoch {show(e.epoch)}": e.accuracy for e in subject.runs[0].evaluations}
 
 
 def _curve(runs: Sequence[RunSummary]) -> dict[float, list[float]]:
@@ -155,13 +144,11 @@ def _curve(runs: Sequence[RunSummary]) -> dict[float, list[float]]:
     return dict(sorted(found.items()))
 
 
-def _at(curve: dict[float, list[float]], epoch: float) -> _MeanAccuracy:
-    known = curve[epoch]
-    return _MeanAccuracy(fmean(known), len(known), variance(known) if len(known) > 1 else None)
-
-
-def _spread(a: _MeanAccuracy, b: _MeanAccuracy, images: float) -> float:
-    known = [(p.variance, p.runs - 1) for p in (a, b) if p.variance is not None and p.runs > 1]
-    pooled = sum(v * n for v, n in known) / sum(n for _, n in known) if known else 0.0
-    p = min(max((a.mean + b.mean) / 2, 0.0), 1.0)
-    return math.sqrt(max(pooled, p * (1 - p) / images))
+def _limit(ours: Sequence[float], theirs: Sequence[float], images: float) -> float:
+    """How far apart two means may be: the docstring of this module."""
+    squares = sum((x - fmean(side)) ** 2 for side in (ours, theirs) for x in side)
+    degrees = len(ours) + len(theirs) - 2
+    pooled = squares / degrees if degrees else 0.0
+    p = (fmean(ours) + fmean(theirs)) / 2
+    variance = max(pooled, p * (1 - p) / images)
+    return _SIGMAS * math.sqrt(variance * (1 / len(ours) + 1 / len(theirs)))

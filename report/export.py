@@ -9,19 +9,15 @@ import csv
 import importlib
 import io
 import re
-import tempfile
 from collections.abc import Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ..config.atomic import write_output
-from ..config.errors import UserError, failing_as, show
+from ..config.errors import UserError, failing_as
 from ..config.finding import number, printable
 from ..logging.places import run_folders
 from .run_folder import RunFolder, read_folder
-
-_KEY = re.compile(r"[A-Za-z_]\w{0,59}")
 
 
 class Exported(NamedTuple):
@@ -39,7 +35,7 @@ class Exported(NamedTuple):
 
 def read_runs(paths: Sequence[Path]) -> tuple[list[Exported], list[str]]:
     """(runs of the folders, notes on what is left out); a job's folder means its runs. Raises
-    UserError: none has records, or two have the same name."""
+    UserError: none has records."""
     folders = [folder for path in paths for folder in run_folders(path) or [path]]
     found = [_read(folder) for folder in folders]
     runs = [run for run in found if run is not None]
@@ -50,9 +46,6 @@ def read_runs(paths: Sequence[Path]) -> tuple[list[Exported], list[str]]:
     ]
     if not runs:
         raise UserError(*notes)
-    names = [run.name for run in runs]
-    if twice := next((name for name in names if names.count(name) > 1), None):
-        raise UserError(f"RUN: runs with different names expected, found {show(twice)} twice")
     return runs, notes + [f"{run.folder.path}: {note}" for run in runs for note in run.folder.notes]
 
 
@@ -69,7 +62,7 @@ def _read(path: Path) -> Exported | None:
 
 def _numbers(record: Mapping[str, Any]) -> dict[str, float]:
     """Its numbers but for those that say when."""
-    found = {key: number(value) for key, value in record.items() if _KEY.fullmatch(key)}
+    found = {key: number(value) for key, value in record.items() if key.isidentifier()}
     return {k: v for k, v in found.items() if v is not None and k not in ("step", "time_s")}
 
 
@@ -77,12 +70,11 @@ def _numbers(record: Mapping[str, Any]) -> dict[str, float]:
 
 
 def to_csv(runs: Sequence[Exported]) -> str:
-    """A table with a row for each record, and a column for each key that a record has. Its texts
-    are printable, and none is a formula to a spreadsheet."""
+    """A table with a row for each record, and a column for each number that a record has."""
     rows = [
         {
-            "run": _cell(run.name),
-            "kind": _cell(record.get("kind")),
+            "run": printable(run.name),
+            "kind": printable(str(record.get("kind"))),
             "unix_s": run.unix_s(record),
             **{key: record.get(key) for key in ("time_s", "step")},
             **_numbers(record),
@@ -98,15 +90,6 @@ def to_csv(runs: Sequence[Exported]) -> str:
     return text.getvalue()
 
 
-def _cell(value: Any) -> Any:
-    """Numbers as they are; a text that would begin a formula behind a quotation mark, which
-    spreadsheets do not show."""
-    if value is None or number(value) is not None:
-        return value
-    mark = "'" if str(value).startswith(("=", "+", "-", "@", "\t", "\r")) else ""
-    return mark + printable(str(value))
-
-
 # --- TensorBoard ----------------------------------------------------------------------------------
 
 
@@ -116,8 +99,11 @@ def to_tensorboard(runs: Sequence[Exported], out: Path) -> None:
     be written, or tensorboardX is not installed."""
     tensorboard = extra("tensorboardX", "tensorboard")
     for run in runs:
-        with tempfile.TemporaryDirectory() as scratch:
-            with tensorboard.SummaryWriter(scratch) as writer:
+        folder = out / run.name
+        with failing_as(f"{folder}: cannot write"):
+            for earlier in folder.glob("events.out.tfevents.*"):
+                earlier.unlink()
+            with tensorboard.SummaryWriter(str(folder)) as writer:
                 step = 0
                 for record in run.folder.metrics:
                     step = int(number(record.get("step")) or step)
@@ -126,12 +112,6 @@ def to_tensorboard(runs: Sequence[Exported], out: Path) -> None:
                         writer.add_scalar(tag, value, step, walltime=run.unix_s(record))
                 if run.folder.config is not None:
                     writer.add_text("config", f"```\n{run.folder.config.to_yaml()}\n```")
-            (events,) = Path(scratch).iterdir()
-            data = events.read_bytes()
-        folder = out / run.name
-        with failing_as(f"{folder}: cannot create"):
-            folder.mkdir(parents=True, exist_ok=True)
-        write_output(folder / "events.out.tfevents.0.rn50", data)
 
 
 # --- extras ---------------------------------------------------------------------------------------

@@ -1,8 +1,9 @@
-"""The top of a report: what a run is, how it ended, its figures and its clocks."""
+"""The top of a report: what a run is, how it ended, its figures."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import datetime, timezone
 from statistics import median
 from typing import NamedTuple
@@ -19,16 +20,7 @@ class Fact(NamedTuple):
 
     label: str
     value: str
-    unit: str
     note: str
-
-
-class ClockRow(NamedTuple):
-    """A clock of the run: its name, its time, and what it measures and leaves out."""
-
-    name: str
-    value: str
-    meaning: str
 
 
 def title(subject: Subject) -> str:
@@ -44,11 +36,10 @@ def started(subject: Subject) -> str | None:
     event = subject.logs[0].log.first("run_start") if subject.logs else None
     if event is None or event.time_ms <= 0:
         return None
-    try:
+    with suppress(ValueError, OverflowError, OSError):  # no date that a calendar has
         moment = datetime.fromtimestamp(event.time_ms / 1000, tz=timezone.utc)
-    except (ValueError, OverflowError, OSError):  # no date that a calendar has
-        return None
-    return moment.strftime("%Y-%m-%d %H:%M:%S UTC")
+        return moment.strftime("%Y-%m-%d %H:%M:%S UTC")
+    return None
 
 
 def outcome(subject: Subject) -> str:
@@ -98,19 +89,17 @@ def facts(subject: Subject) -> list[Fact]:
     if shown is not None:
         epoch = "" if shown.epoch is None else f", epoch {shown.epoch:g}"
         note = f"target {runs[0].target:g}{epoch}{_top5(subject, shown.epoch)}"
-        found.append(Fact("Top-1", f"{shown.accuracy:.4f}", "", note))
+        found.append(Fact("Top-1", f"{shown.accuracy:.4f}", note))
     rates = [run.images_per_s for run in runs if run.images_per_s is not None]
     if rates:
-        found.append(
-            Fact("Throughput", *_with_unit(median(rates), "images/s"), "evaluations excluded")
-        )
+        found.append(Fact("Throughput", amount(median(rates), "images/s"), "evaluations excluded"))
     if (batch := runs[0].batch) is not None:
         ranks = subject.folder.result.get("ranks") if subject.folder else None
         on = f"on {show(ranks)} ranks" if ranks is not None else "images"
-        found.append(Fact("Global batch", f"{batch:,.0f}", "", on))
+        found.append(Fact("Global batch", f"{batch:,.0f}", on))
     inits = [run.init_s for run in runs if run.init_s is not None]
     if inits:
-        found.append(Fact("Init", *_with_unit(median(inits), "s"), "not in the time to train"))
+        found.append(Fact("Init", amount(median(inits), "s"), "not in the time to train"))
     return found
 
 
@@ -119,13 +108,13 @@ def _time(runs: Sequence[RunSummary]) -> Fact:
     stopped = [run for run in runs if run.run_s is not None]
     reached = [run for run in stopped if run.reached]
     if not stopped:
-        return Fact("Clock at run_stop", MISSING, "", "no run_stop in the log")
+        return Fact("Clock at run_stop", MISSING, "no run_stop in the log")
     time_s = median(run.run_s or 0.0 for run in reached or stopped)
     label = "Time to train" if reached else "Clock at run_stop"
     note = clock_time(time_s) if time_s >= 120 else "run_start to run_stop"
     return Fact(
         label if len(runs) < 2 else f"{label}, median",
-        *_with_unit(time_s, "s"),
+        amount(time_s, "s"),
         note if reached else "target not reached",
     )
 
@@ -139,64 +128,9 @@ def _top5(subject: Subject, epoch: float | None) -> str:
     return ""
 
 
-def _with_unit(value: float, unit: str) -> tuple[str, str]:
-    return amount(value, unit).rpartition(" ")[0], unit
-
-
 def beside_the_set(check: Check) -> str | None:
     """Return a sentence where a log breaks no rule but those for ImageNet's size."""
     broken = sorted({found.name for found in check.findings if found.severity != NOTE})
     if not broken or not ON_THE_SET.issuperset(broken):
         return None
     return f"PASS by all other rules: the set is not ImageNet, which breaks {', '.join(broken)}."
-
-
-def run_rows(subject: Subject, checks: Sequence[Check]) -> list[tuple[Check, tuple[str, ...]]]:
-    """Return for each log of several its verdicts, then status, time, accuracy, epoch, init."""
-    known = {log.path: log.figures for log in subject.logs}
-    rows: list[tuple[Check, tuple[str, ...]]] = []
-    for check in checks[:-1]:
-        run = known.get(check.path)
-        last = (run.reached or run.best) if run else None
-        cells = (
-            (run.status or "no run_stop") if run else MISSING,
-            amount(run.run_s if run else None, "s"),
-            f"{last.accuracy:.5f}" if last else MISSING,
-            amount(last.epoch if last else None),
-            amount(run.init_s if run else None, "s"),
-        )
-        rows.append((check, cells))
-    return rows
-
-
-def clocks(run: RunSummary) -> list[ClockRow]:
-    """Return the clocks of a run. What a clock leaves out matters as much as what it shows."""
-    inside = any(
-        b.start_s < a.stop_s and b.stop_s > a.start_s for a in run.epochs for b in run.evals
-    )
-    left_out = "evaluations lie inside" if inside else "evaluations that are logged excluded"
-    each = f", median {amount(run.epoch_s, 's')} an epoch" if run.epoch_s is not None else ""
-    return [
-        ClockRow(
-            "Time to train",
-            amount(run.run_s, "s"),
-            "run_start to run_stop, evaluations included. Leaves out launch, clearing of caches, "
-            "initialisation and the checks afterwards",
-        ),
-        ClockRow(
-            "Initialisation",
-            amount(run.init_s, "s"),
-            "init_start to init_stop. Leaves out the start of the processes",
-        ),
-        ClockRow("Init to run", amount(run.start_gap_s, "s"), "init_stop to run_start"),
-        ClockRow(
-            "Training",
-            amount(run.training_s, "s"),
-            f"epochs or blocks of the log{each}; {left_out}",
-        ),
-        ClockRow(
-            "Evaluation",
-            amount(run.evaluating_s, "s"),
-            f"eval_start to eval_stop, {len(run.evals)} of them",
-        ),
-    ]

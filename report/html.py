@@ -1,4 +1,4 @@
-"""Pages that are one file: report.html on a log, a run or a submission, and the table of
+"""Pages that are one file: report.html on a log, a run or a submission, and the runs of
 `rn50 log compare --html`.
 
 A report holds no script, loads nothing and has a Content-Security-Policy that forbids both. A
@@ -25,28 +25,10 @@ from ..compliance.score import score_checks
 from ..compliance.submission import check_folder
 from . import headline
 from .breakdown import rank_spread, start_up, step_breakdown
-from .compare import PARAMETERS, Comparison, compare
+from .compare import Comparison, parameter_columns
 from .plots import page_charts
 from .run_folder import RunFolder, Subject
 from .run_summary import amount, show
-
-_MOST_ROWS = 1000
-"""Of environment.json; a run of this harness writes some 50."""
-SECTIONS = {
-    "verdicts": "Verdicts",
-    "accuracy": "Accuracy",
-    "clocks": "Clocks",
-    "training": "Training",
-    "step": "Where a step goes",
-    "ranks": "Ranks",
-    "schedule": "Schedule as run",
-    "startup": "Start-up",
-    "comparison": "Comparison",
-    "environment": "Environment",
-    "config": "Config",
-    "notes": "Notes",
-}
-"""The sections of report.html.j2 by their ids, in their order. One without content is left out."""
 
 
 def judge(subject: Subject) -> tuple[Check, ...]:
@@ -57,65 +39,41 @@ def judge(subject: Subject) -> tuple[Check, ...]:
 
 
 def render_report(
-    subject: Subject,
-    others: Sequence[Subject] = (),
-    checks: Sequence[Check] | None = None,
-    data: str | None = None,
+    subject: Subject, checks: Sequence[Check] | None = None, data: str | None = None
 ) -> str:
     """Return the page. The same input makes the same page: nothing of the present is in it.
 
     Args:
         subject: the log, run or submission that the page is about.
-        others: what it is compared with.
         checks: the verdicts as `judge` gives them; None: they are made.
         data: the image set in words; None: its counts in the log.
     """
     checks = judge(subject) if checks is None else checks
-    comparison, folder = compare([subject, *others]), subject.folder
-    run = subject.shown.figures if subject.shown else None
+    folder, several = subject.folder, len(subject.files) > 1
     return _fill(
         "report.html.j2",
-        titles=SECTIONS if others else SECTIONS | {"comparison": "Hyper-parameters"},
+        subject=subject,
         title=headline.title(subject),
-        place=str(subject.path),
         started=headline.started(subject),
         outcome=headline.outcome(subject),
         next_command=headline.next_command(subject),
         data=data or headline.data_logged(subject),
         facts=headline.facts(subject),
-        reached=any(run.reached for run in subject.runs),
-        **_verdicts(subject, checks),
-        plots=page_charts(comparison),
-        shown=subject.shown,
-        clocks=headline.clocks(run) if run else [],
+        verdicts=checks[:-1] if several else checks,
+        submission=checks[-1] if several else None,
+        score=score_checks(subject.path, tuple(checks)) if several else None,
+        figures={log.path: log.figures for log in subject.logs},
+        plots=page_charts([subject]),
         breakdown=step_breakdown(folder.records("steps")) if folder else None,
         ranks=rank_spread(folder.ranks) if folder else None,
         start_up=start_up(folder.spans) if folder else None,
-        comparison=comparison,
-        columns={
-            group: list(found)
-            for group, found in groupby(comparison.columns, lambda one: one.group)
-            if others or group == PARAMETERS
-        },
+        parameters=[(one.title, one.cells[0]) for one in parameter_columns([subject])],
         environment=_environment(folder),
         config=_config(folder),
-        config_sha256=folder.config.sha256 if folder and folder.config else None,
         repeat=shlex.join(["rn50", "launch", str(folder.path / "config.yaml")]) if folder else "",
         notes=[*subject.notes, *(folder.notes if folder else ())],
         amount=amount,
     )
-
-
-def _verdicts(subject: Subject, checks: Sequence[Check]) -> dict[str, Any]:
-    """What the section of verdicts shows: of several logs also their table and their score."""
-    if len(subject.files) < 2:
-        return {"runs": [], "verdicts": checks, "submission": None, "score": None}
-    return {
-        "runs": headline.run_rows(subject, checks),
-        "verdicts": checks[:-1],
-        "submission": checks[-1],
-        "score": score_checks(subject.path, tuple(checks)),
-    }
 
 
 def render_comparison(comparison: Comparison, order: Sequence[int], sort: str | None) -> str:
@@ -137,7 +95,7 @@ def render_comparison(comparison: Comparison, order: Sequence[int], sort: str | 
         starts=[sum(count for _, count in groups[:number]) for number in range(len(groups))],
         sorted_by=(sort or "").removeprefix("-"),
         direction="descending" if (sort or "").startswith("-") else "ascending",
-        accuracy=page_charts(comparison, "accuracy")["accuracy"],
+        plots=page_charts(comparison.subjects, "accuracy", "training"),
         comparison=comparison,
         notes=[note for subject in comparison.subjects for note in subject.notes],
     )
@@ -184,8 +142,6 @@ def _environment(folder: RunFolder | None) -> list[tuple[str, str]]:
             text = " ".join(map(show, value)) if isinstance(value, list) else show(value)
             if value not in (None, [], {}):
                 rows.append((show(f"{name}.{key}".rstrip(".")), text))
-    if (more := len(rows) - _MOST_ROWS) > 0:
-        rows[_MOST_ROWS:] = [("left out", f"{more:,} more")]
     return rows
 
 

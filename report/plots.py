@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..config.finding import number
 from .breakdown import PHASES
-from .charts import Plot, Series, draw_lines, draw_plot, finish
-from .compare import Comparison
+from .charts import Plot, Series, draw_lines, finish, page_chart
+from .compare import letter
+from .run_folder import Subject
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -19,32 +20,44 @@ Draw = Callable[["Axes"], None]
 
 
 class Chart(NamedTuple):
-    """A chart of a section of report.html.j2, about the first subject of a comparison."""
+    """A chart of a section of report.html.j2 or compare.html.j2."""
 
     section: str
     """The id of the section."""
     title: str
     unit: str
-    find: Callable[[Comparison], Draw | None]
-    """Finds the data and returns what draws them; None where there are none."""
+    find: Callable[[Sequence[Subject]], Draw | None]
+    """Finds the data of the subjects and returns what draws them; None where there are none."""
 
 
-def page_charts(comparison: Comparison, *sections: str) -> dict[str, list[Plot]]:
+def page_charts(subjects: Sequence[Subject], *sections: str) -> dict[str, list[Plot]]:
     """Draw the charts of a page, by section; `sections`: only these."""
     plots: dict[str, list[Plot]] = {chart.section: [] for chart in CHARTS}
     for chart in CHARTS:
         if not sections or chart.section in sections:
-            draw = chart.find(comparison)
+            draw = chart.find(subjects)
             if draw is not None:
-                plots[chart.section].append(draw_plot(chart.title, chart.unit, draw))
+                drawn = page_chart(chart.title, draw)
+                plots[chart.section].append(Plot(chart.title, chart.unit, drawn))
     return plots
 
 
-def _accuracy(comparison: Comparison, by: str, x_label: str) -> Draw | None:
-    """Accuracy of all subjects; `by`: the field of an evaluation on the horizontal axis."""
-    series = []
-    for label, subject in zip(comparison.letters, comparison.subjects, strict=True):
-        lines = [
+def _overlaid(
+    subjects: Sequence[Subject], find: Callable[[Subject], Sequence[Points]], **choices: Any
+) -> Draw | None:
+    """The lines that `find` has of each subject, a colour a subject, as `draw_lines` draws them."""
+    labels = [letter(place) for place in range(len(subjects))] if len(subjects) > 1 else ["_"]
+    series = [Series(label, find(one)) for label, one in zip(labels, subjects, strict=True)]
+    if all(len(line) < 2 for one in series for line in one.lines):  # a point is a number
+        return None
+    return partial(draw_lines, series=series, **choices)
+
+
+def _accuracy(subjects: Sequence[Subject], by: str, x_label: str) -> Draw | None:
+    """Accuracy; `by`: the field of an evaluation on the horizontal axis."""
+
+    def find(subject: Subject) -> Sequence[Points]:
+        return [
             sorted(
                 (at, one.accuracy)
                 for one in run.evaluations
@@ -52,50 +65,49 @@ def _accuracy(comparison: Comparison, by: str, x_label: str) -> Draw | None:
             )
             for run in subject.runs
         ]
-        series.append(Series(label, [line for line in lines if line]))
-    if all(len(line) < 2 for one in series for line in one.lines):  # a point is a number
-        return None
-    targets = dict.fromkeys(run.target for run in comparison.subjects[0].runs)
-    return partial(
-        draw_lines,
-        series=series,
-        x_label=x_label,
-        marks=[(f"target {target:g}", target) for target in targets],
-        from_zero=True,
-        spread_x=by == "time_s",
+
+    targets = dict.fromkeys(run.target for run in subjects[0].runs)
+    marks = [(f"target {target:g}", target) for target in targets]
+    spread_x = by == "time_s"
+    return _overlaid(
+        subjects, find, x_label=x_label, marks=marks, from_zero=True, spread_x=spread_x
     )
 
 
-def _throughput(comparison: Comparison) -> Draw | None:
+def _throughput(subjects: Sequence[Subject]) -> Draw | None:
     """Images per second as measured; of a bare log those of its epochs."""
-    points = pairs(_records(comparison, "train"), "time_s", "images_per_s")
-    shown = comparison.subjects[0].shown
-    run = shown.figures if shown else None
-    if not points and run is not None and run.train_samples is not None:
-        points = [
-            (one.stop_s, run.train_samples * one.epochs / one.duration_s)
-            for one in run.epochs
-            if one.duration_s > 1e-6
-        ]
-    return _line("Throughput", points, "seconds after run_start", from_zero=True)
+
+    def find(subject: Subject) -> Sequence[Points]:
+        points = _pairs(_records(subject, "train"), "time_s", "images_per_s")
+        run = subject.shown.figures if subject.shown else None
+        if not points and run is not None and run.train_samples is not None:
+            points = [
+                (one.stop_s, run.train_samples * one.epochs / one.duration_s)
+                for one in run.epochs
+                if one.duration_s > 1e-6
+            ]
+        return [points]
+
+    return _overlaid(
+        subjects, find, x_label="seconds after run_start", from_zero=True, spread_x=True
+    )
 
 
-def _loss(comparison: Comparison) -> Draw | None:
-    points = pairs(_records(comparison, "train"), "epoch", "loss")
-    return _line("Training loss", points, "epoch", from_zero=False)
+def _logged(subjects: Sequence[Subject], key: str, *, from_zero: bool = True) -> Draw | None:
+    """A number of the log points by epoch; a setting (from zero) only if it ever changed."""
+
+    def find(subject: Subject) -> Sequence[Points]:
+        points = _pairs(_records(subject, "train"), "epoch", key)
+        changed = len({value for _, value in points}) > 1
+        return [points] if changed else []
+
+    return _overlaid(subjects, find, x_label="epoch", from_zero=from_zero)
 
 
-def _setting(comparison: Comparison, key: str, title: str) -> Draw | None:
-    """A setting as the steps used it, if it ever changed."""
-    points = pairs(_records(comparison, "train"), "epoch", key)
-    changed = len({value for _, value in points}) > 1
-    return _line(title, points, "epoch", from_zero=True) if changed else None
-
-
-def _phases(comparison: Comparison) -> Draw | None:
-    """The medians of a step's phases, one upon another."""
-    records = _records(comparison, "steps")
-    lines = {name: pairs(records, "step", f"{name}_p50_ms") for name in PHASES}
+def _phases(subjects: Sequence[Subject]) -> Draw | None:
+    """The medians of a step's phases, one upon another, of the first subject."""
+    records = _records(subjects[0], "steps")
+    lines = {name: _pairs(records, "step", f"{name}_p50_ms") for name in PHASES}
     points = max(map(len, lines.values()))
     if points < 2 or min(map(len, lines.values())) < points:
         return None
@@ -110,11 +122,11 @@ def _phases(comparison: Comparison) -> Draw | None:
     return draw
 
 
-def _step_times(comparison: Comparison) -> Draw | None:
-    """Median, 90th percentile and longest step between log points."""
+def _step_times(subjects: Sequence[Subject]) -> Draw | None:
+    """Median, 90th percentile and longest step between log points, of the first subject."""
     names = {"step_p50_ms": "median", "step_p90_ms": "90th percentile", "step_max_ms": "longest"}
-    records = _records(comparison, "steps")
-    series = [Series(name, [pairs(records, "step", key)]) for key, name in names.items()]
+    records = _records(subjects[0], "steps")
+    series = [Series(name, [_pairs(records, "step", key)]) for key, name in names.items()]
     if len(series[0].lines[0]) < 2:
         return None
     return partial(draw_lines, series=series, x_label="step", from_zero=True)
@@ -134,11 +146,16 @@ CHARTS = (
         partial(_accuracy, by="time_s", x_label="seconds after run_start"),
     ),
     Chart("training", "Throughput", "images/s", _throughput),
-    Chart("training", "Training loss", "mean over all ranks", _loss),
+    Chart(
+        "training",
+        "Training loss",
+        "mean over all ranks",
+        partial(_logged, key="loss", from_zero=False),
+    ),
     Chart("step", "Where a step goes", "ms, rank 0", _phases),
     Chart("step", "Time of a step", "ms, rank 0", _step_times),
     *(
-        Chart("schedule", title, "as run", partial(_setting, key=key, title=title))
+        Chart("schedule", title, "as run", partial(_logged, key=key))
         for key, title in (
             ("lr", "Learning rate"),
             ("momentum", "Momentum"),
@@ -148,22 +165,14 @@ CHARTS = (
 )
 
 
-def _records(comparison: Comparison, kind: str) -> list[dict[str, Any]]:
-    folder = comparison.subjects[0].folder
-    return folder.records(kind) if folder else []
+def _records(subject: Subject, kind: str) -> list[dict[str, Any]]:
+    return subject.folder.records(kind) if subject.folder else []
 
 
-def pairs(records: Iterable[dict[str, Any]], x: str, y: str) -> list[tuple[float, float]]:
+def _pairs(records: Iterable[dict[str, Any]], x: str, y: str) -> list[tuple[float, float]]:
     """Return (x, y) of the records that have both as numbers, x rising."""
     return sorted(
         (a, b)
         for record in records
         if (a := number(record.get(x))) is not None and (b := number(record.get(y))) is not None
     )
-
-
-def _line(title: str, points: Points, x_label: str, *, from_zero: bool) -> Draw | None:
-    if len(points) < 2:
-        return None
-    series = [Series(title, [points])]
-    return partial(draw_lines, series=series, x_label=x_label, from_zero=from_zero)

@@ -6,17 +6,19 @@ import math
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from ..config.benchmark import BENCHMARK, IMAGENET_EVAL_SAMPLES, IMAGENET_TRAIN_SAMPLES
 from ..config.errors import UserError
 from ..config.load import load
 from ..config.machine import System
 from ..config.schema import Run
-from ..logging.parse import Event, read_events
+from ..logging.parse import read_events
+from ..logging.places import config_of
 from ..scaling.calibrate import Measurement
 from ..scaling.predict import check_network, precision_of
-from .show import find_log
+from .run_summary import RunSummary, show, summarise
+from .show import find_logs
 
 
 class Source(NamedTuple):
@@ -28,7 +30,7 @@ class Source(NamedTuple):
 
     @property
     def config(self) -> Path:
-        return self.log.parent / "config.yaml"
+        return config_of(self.log.parent)
 
 
 def find_source(argument: str) -> Source:
@@ -36,8 +38,8 @@ def find_source(argument: str) -> Source:
     Raises UserError: unreadable, a config of another network, or nothing that says how many
     GPUs."""
     path, gpus = _split(argument)
-    log = find_log(path)
-    config = log.parent / "config.yaml"
+    log = find_logs(path)[0]
+    config = config_of(log.parent)
     run = load(config, within=config.parent).run if config.is_file() else None
     if run is not None:
         check_network(run, str(config))
@@ -53,9 +55,7 @@ def find_source(argument: str) -> Source:
 def check_device(source: Source, system: System) -> None:
     """Raises UserError where a run was not on the kind of device that `system` has."""
     run = source.run
-    if run is None:
-        return
-    if run.system.device != system.device:
+    if run is not None and run.system.device != system.device:
         raise UserError(
             f"{source.config}: a run on a {system.device} expected, as {system.name} has, "
             f"found system.device {run.system.device}"
@@ -65,41 +65,35 @@ def check_device(source: Source, system: System) -> None:
 def common_precision(sources: Sequence[Source], system: System, asked: str | None) -> str:
     """What the runs computed in: fp16, fp32 or tf32; `asked`, or fp16, where no config says. Raises
     UserError: runs of different precisions, or another one asked for."""
-    found = {source.config: precision_of(source.run, system) for source in sources if source.run}
-    if len(set(found.values())) > 1:
-        each = ", ".join(f"{precision} in {path}" for path, precision in found.items())
-        raise UserError(f"runs of one precision expected, found {each}")
-    own = next(iter(found.values()), None)
-    if asked is None or own is None:
-        return asked or own or "fp16"
-    if asked != own and {asked, own} != {"fp32", "tf32"}:  # both are float32 in a config
-        raise UserError(f"--precision: {own} expected, as the runs have, found {asked}")
-    return asked
+    own = sorted({precision_of(source.run, system) for source in sources if source.run})
+    if len(own) > 1:
+        raise UserError(f"runs of one precision expected, found {' and '.join(own)}")
+    alike = ("fp32", "tf32") if own in (["fp32"], ["tf32"]) else own  # float32 in a config
+    if asked is not None and own and asked not in alike:
+        raise UserError(f"--precision: {own[0]} expected, as the runs have, found {asked}")
+    return asked or (own[0] if own else "fp16")
 
 
 def read_measurement(source: Source) -> Measurement:
     """Step time of a run, and the clocks around it. Raises UserError: unreadable, no epochs in it,
     or not this benchmark."""
     log, gpus = source.log, source.gpus
-    events = read_events(log)
-    _check_benchmark(events, source)
-    batch = _number(events, "global_batch_size", log)
-    samples = _number(events, "train_samples", log, IMAGENET_TRAIN_SAMPLES)
+    run = summarise(read_events(log))
+    batch = _whole(run, "global_batch_size", log)
+    samples = _whole(run, "train_samples", log, IMAGENET_TRAIN_SAMPLES)
+    images = _whole(run, "eval_samples", log, IMAGENET_EVAL_SAMPLES)
+    _check_benchmark(source, run.submission.get("benchmark", BENCHMARK), samples)
     if batch % gpus:
         raise UserError(f"{log}: a global batch of {batch} is no multiple of {gpus} GPUs")
-    run_start = [event.time_ms for event in events if event.key == "run_start"]
-    first = [e.time_ms for e in events if e.key in ("block_start", "epoch_start")]
-    startup_s = (first[0] - run_start[0]) / 1e3 if first and run_start else None
-    evaluations = [stop - start for start, stop, _ in _intervals(events, "eval")]
-    if _number(events, "eval_samples", log, IMAGENET_EVAL_SAMPLES) != IMAGENET_EVAL_SAMPLES:
-        evaluations = []  # of another set: what is fixed in them cannot be told apart
+    first_s = min((one.start_s for one in (*run.blocks, *run.epochs)), default=0.0)
     return Measurement(
         gpus=gpus,
         batch=batch // gpus,
-        step_s=_epoch_s(events, log) / math.ceil(samples / batch),
-        source="".join(c if c.isprintable() else "?" for c in str(log)[-200:]),
-        startup_s=startup_s if startup_s is None or startup_s > 0 else None,
-        evaluation_s=median(evaluations) / 1e3 if evaluations else None,
+        step_s=_epoch_s(run, log) / math.ceil(samples / batch),
+        source=show(str(log)[-200:]),
+        startup_s=first_s if first_s > 0 else None,
+        # Of another set, what is fixed in an evaluation cannot be told apart.
+        evaluation_s=run.eval_s if images == IMAGENET_EVAL_SAMPLES else None,
     )
 
 
@@ -112,38 +106,31 @@ def _split(argument: str) -> tuple[Path, int | None]:
     return Path(argument), None
 
 
-def _check_benchmark(events: Sequence[Event], source: Source) -> None:
+def _check_benchmark(source: Source, benchmark: str, samples: int) -> None:
     """Without a config the log itself must say that this is ResNet-50 on ImageNet.
 
     Our own runs of other networks and crops write the same benchmark; their images give them away.
     """
     log = source.log
-    named = next((event.value for event in events if event.key == "submission_benchmark"), None)
-    if named is not None and named != BENCHMARK:
-        raise UserError(f"{log}: submission_benchmark {BENCHMARK} expected, found {named!r}")
-    if source.run is None:
-        samples = _number(events, "train_samples", log, IMAGENET_TRAIN_SAMPLES)
-        if samples != IMAGENET_TRAIN_SAMPLES:
-            raise UserError(
-                f"{log}: train_samples {IMAGENET_TRAIN_SAMPLES} (ImageNet) expected, since no "
-                f"config.yaml beside it says which network at which crop, found {samples}"
-            )
+    if benchmark != BENCHMARK:
+        raise UserError(f"{log}: submission_benchmark {BENCHMARK} expected, found {benchmark!r}")
+    if source.run is None and samples != IMAGENET_TRAIN_SAMPLES:
+        raise UserError(
+            f"{log}: train_samples {IMAGENET_TRAIN_SAMPLES} (ImageNet) expected, since no "
+            f"config.yaml beside it says which network at which crop, found {samples}"
+        )
 
 
-def _epoch_s(events: Sequence[Event], log: Path) -> float:
+def _epoch_s(run: RunSummary, log: Path) -> float:
     """Median over blocks of (block - evaluations inside) / epochs; the first and last do not count.
 
     Stamps of single epochs are too early where the engine is asynchronous.
     """
-    inside = [(start, stop) for start, stop, _ in _intervals(events, "eval")]
     figures = []
-    for start, stop, details in _intervals(events, "block"):
-        epochs = details.get("epoch_count")
-        if isinstance(epochs, int | float) and epochs >= 1:
-            paused = sum(b - a for a, b in inside if start <= a and b <= stop)
-            figures.append((stop - start - paused) / epochs / 1e3)
-    if not figures:
-        figures = [(stop - start) / 1e3 for start, stop, _ in _intervals(events, "epoch")]
+    for block in run.blocks or run.epochs:
+        inside = (e for e in run.evals if block.start_s <= e.start_s and e.stop_s <= block.stop_s)
+        paused_s = sum(one.duration_s for one in inside)
+        figures.append((block.duration_s - paused_s) / block.epochs)
     if not figures:
         raise UserError(f"{log}: finished blocks or epochs expected, found none")
     interior = figures[1:-1] if len(figures) > 2 else figures[-1:]
@@ -153,21 +140,8 @@ def _epoch_s(events: Sequence[Event], log: Path) -> float:
     return seconds
 
 
-def _intervals(events: Sequence[Event], name: str) -> list[tuple[float, float, dict[str, Any]]]:
-    """(start ms, stop ms, details of the start) of each pair of `name`_start and `name`_stop."""
-    pairs = []
-    open_start: Event | None = None
-    for event in events:
-        if event.key == f"{name}_start":
-            open_start = event
-        elif event.key == f"{name}_stop" and open_start is not None:
-            pairs.append((open_start.time_ms, event.time_ms, open_start.metadata))
-            open_start = None
-    return pairs
-
-
-def _number(events: Sequence[Event], key: str, log: Path, default: int | None = None) -> int:
-    value = next((event.value for event in events if event.key == key), default)
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+def _whole(run: RunSummary, key: str, log: Path, default: int | None = None) -> int:
+    value = run.parameters.get(key, default)
+    if type(value) is not int or value < 1:
         raise UserError(f"{log}: {key}: a whole number from 1 expected, found {value!r}")
     return value

@@ -2,27 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
-from ..scaling.cost import ALGORITHMS
-from ..scaling.predict import (
-    Prediction,
-    curve,
-)
-from ..scaling.step import allreduce_curve
-from .charts import INK, finish, new_figure, save
+from ..scaling.predict import Prediction, curve
+from .charts import INK, finish, new_panels, save
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-
-
-class Panel(NamedTuple):
-    """A chart that draws itself on the axes it is given."""
-
-    title: str
-    draw: Callable[[Axes], None]
 
 
 def summary_rows(answer: Prediction) -> list[tuple[str, str, str]]:
@@ -49,24 +37,14 @@ def share_rows(parts: Mapping[str, float], unit: str) -> list[tuple[str, str, st
     ]
 
 
-def charts(answer: Prediction) -> list[Panel]:
-    """The curve over GPUs, the step over GPUs, the algorithms, and the overlap in one step."""
-    points = curve(answer)
-    return [
-        Panel("Time to train by GPUs", lambda axes: _time(points, axes)),
-        Panel("Where a step goes, by GPUs", lambda axes: _step_parts(points, axes)),
-        Panel("One allreduce by its size", lambda axes: _algorithms(answer, axes)),
-        Panel("One step: computation and groups", lambda axes: _overlap(answer, axes)),
-    ]
-
-
 def write_plot(answer: Prediction, path: Path) -> None:
-    """All plots as the panels of one figure."""
-    figure = new_figure(12.0, 7.6)
-    of = f"{answer.job.name}, {answer.job.gpus} x {answer.phases[0].batch}"
-    for axes, chart in zip(figure.subplots(2, 2).flat, charts(answer), strict=True):
-        chart.draw(axes)
-        axes.set_title(f"{chart.title}: {of}")
+    """One figure: the curve over GPUs, the step over GPUs, and the overlap in one step."""
+    figure, (time, parts, overlap) = new_panels(3, 5.6)
+    points = curve(answer)
+    _time(points, time)
+    _step_parts(points, parts)
+    _overlap(answer, overlap)
+    figure.suptitle(f"{answer.job.name}, {answer.job.gpus} x {answer.phases[0].batch}")
     save(figure, path)
 
 
@@ -75,7 +53,7 @@ def _time(points: Sequence[Prediction], axes: Axes) -> None:
     axes.loglog(gpus, [p.run.total_s for p in points], "o-", ms=4, label="time to train")
     low, high = zip(*(p.time_interval_s for p in points), strict=True)
     axes.fill_between(gpus, low, high, alpha=0.2, lw=0, label="90 % interval")
-    axes.set(xlabel="GPUs", ylabel="time to train, s")
+    axes.set(title="Time to train by GPUs", xlabel="GPUs", ylabel="time to train, s")
     right = axes.twinx()
     right.plot(gpus, [100 * p.efficiency for p in points], "s--", ms=3, color="C1")
     right.set(ylabel="efficiency, %", ylim=(0, 105))
@@ -91,16 +69,8 @@ def _step_parts(points: Sequence[Prediction], axes: Axes) -> None:
         if any(heights):
             axes.bar(labels, heights, bottom=bottom, label=name[:-2].replace("_", " "))
             bottom = [b + h for b, h in zip(bottom, heights, strict=True)]
-    axes.set(xlabel="GPUs", ylabel="ms", ylim=(0, 1.6 * max(bottom)))
+    axes.set(title="Where a step goes", xlabel="GPUs", ylabel="ms", ylim=(0, 1.6 * max(bottom)))
     axes.tick_params(axis="x", rotation=45)
-    finish(axes)
-
-
-def _algorithms(answer: Prediction, axes: Axes) -> None:
-    for name in ALGORITHMS if answer.job.gpus > 1 else ():
-        points = allreduce_curve(answer.machine, answer.job.gpus, name)
-        axes.loglog(*zip(*points, strict=True), label=name.replace("_", " "))
-    axes.set(xlabel="message, MB", ylabel="allreduce, ms")
     finish(axes)
 
 
@@ -116,5 +86,5 @@ def _overlap(answer: Prediction, axes: Axes) -> None:
         axes.barh("allreduce", stop - start, left=start, color=f"C{1 + number % 8}")
         axes.plot(forward + group.ready_s * 1e3, "allreduce", "|", color=INK, ms=14)
     axes.axvline(forward + end, color=INK, lw=0.8, ls=":")
-    axes.set(xlabel="ms from the start of the step; |: a group is ready")
+    axes.set(title="One step", xlabel="ms from its start; |: a group is ready")
     finish(axes)

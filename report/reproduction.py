@@ -54,26 +54,23 @@ def compare_with_recorded(recorded: Path, out: Path) -> Repeat:
     if not both:
         where = "the recorded log" if not then else "the new log"
         return Repeat(str(recorded), None, 0, f"no evaluation in {where}")
-    found = diverge(old, new)
+    found = diverge(new, old)
     differing = [pair for pair in zip(then, now, strict=False) if pair[0] != pair[1]]
     if differing:
-        (old_epoch, old_accuracy), (epoch, accuracy) = differing[0]
-        text = f"other accuracy curve from {_at(epoch)}: {accuracy!r} here, {old_accuracy!r} there"
-        if old_epoch != epoch:
-            text += f" ({_at(old_epoch)})"
+        (_, there), (epoch, here) = differing[0]
         near = "beyond" if found.parting else "within"
-        parts = [text, f"{near} 3 standard deviations ({found.basis})"]
+        parts = [
+            f"other accuracy curve from epoch {show(epoch)}: {here!r} here, {there!r} there",
+            f"{near} 3 standard deviations ({found.basis})",
+        ]
     else:
         counts = f"evaluations: {len(now)} here, {len(then)} there"
         parts = [f"same accuracy curve, bit for bit ({counts})"]
-    bit = found.first_bit
-    if bit is not None and bit.where is None:
-        parts.append(f"all {bit.compared} losses and accuracies logged are equal")
-    elif bit is not None:
-        parts.append(f"first difference: {show(bit.where)}, {bit.right!r} here, {bit.left!r} there")
+    if found.first_bit is not None:
+        parts.append(found.first_bit.text)
     if reasons := _differences(old.folder, new.folder):
-        more = f" and {len(reasons) - _MAX_REASONS} more" if len(reasons) > _MAX_REASONS else ""
-        parts.append(f"here, there: {', '.join(reasons[:_MAX_REASONS])}{more}")
+        more = [f"and {len(reasons) - _MAX_REASONS} more"] if len(reasons) > _MAX_REASONS else []
+        parts.append(f"here, there: {', '.join(reasons[:_MAX_REASONS] + more)}")
     return Repeat(str(recorded), not differing, both, "; ".join(parts))
 
 
@@ -82,10 +79,6 @@ def _first_run(folder: Path) -> Subject:
     if not subject.logs:
         raise UserError(*subject.notes or (f"{folder}: no log",))
     return subject._replace(logs=subject.logs[:1])
-
-
-def _at(epoch: float | None) -> str:
-    return "an evaluation without an epoch" if epoch is None else f"epoch {epoch:g}"
 
 
 def _differences(old: RunFolder | None, new: RunFolder | None) -> list[str]:

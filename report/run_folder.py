@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -27,8 +28,7 @@ from ..logging.places import (
 )
 from .run_summary import RunSummary, show, summarise
 
-_JSON_BYTES = 1 << 20
-_TRACE_BYTES = 8 << 20
+_JSON_BYTES = 8 << 20
 """Some 60,000 spans; read as JSON they take up to 30 times as much."""
 
 
@@ -45,8 +45,6 @@ class RunFolder(NamedTuple):
     ranks: dict[str, Any]
     notes: tuple[str, ...]
     """What could not be read, one line each."""
-    thinned: bool = False
-    """Whether `metrics` leaves records out, as there are so many."""
 
     def records(self, kind: str) -> list[dict[str, Any]]:
         """The metrics of one kind."""
@@ -134,7 +132,7 @@ def read_folder(path: Path) -> Subject:
     log in it can be read, and it is not a run's folder either."""
     config = config_of(path)
     folder = read_run_folder(config.parent) if os.path.lexists(config) else None
-    target = _target(folder)
+    target = folder.config.run.eval.target if folder and folder.config else None
     if folder is not None and config.parent != path:  # of the first of several runs
         folder = folder._replace(path=path, result={}, metrics=(), spans=(), ranks={})
     logs: list[LogFigures] = []
@@ -171,8 +169,8 @@ def read_run_folder(path: Path) -> RunFolder:
             notes.append(f"{name}: left out: {show(why or type(error).__name__)}")
             return empty
 
-    def read_json(file: Path, most_bytes: int = _JSON_BYTES) -> dict[str, Any]:
-        text = read_file(file, most_bytes, within=path)
+    def read_json(file: Path) -> dict[str, Any]:
+        text = read_file(file, _JSON_BYTES, within=path)
         value = json.loads(text.decode(encoding="utf-8", errors="replace"))
         if not isinstance(value, dict):
             raise ValueError("a JSON object expected")
@@ -182,9 +180,7 @@ def read_run_folder(path: Path) -> RunFolder:
     try:
         config = load(path / "config.yaml", within=path)
     except UserError as error:
-        first, *more = str(error).splitlines()
-        also = f" (and {len(more)} more)" if more else ""
-        notes.append(f"config.yaml: left out: {show(first, 400)}{also}")
+        notes.append(f"config.yaml: left out: {show(str(error).splitlines()[0], 400)}")
     origins = read("origins.json", read_json, {})
     metrics = read("metrics.jsonl", partial(read_metrics, within=path), Series())
     notes += [
@@ -198,30 +194,19 @@ def read_run_folder(path: Path) -> RunFolder:
         origins={key: show(value) for key, value in origins.items()},
         config=config,
         metrics=metrics.records,
-        spans=read("timeline.json", lambda file: _spans(read_json(file, _TRACE_BYTES)), ()),
-        ranks=read("ranks.json", partial(read_json, most_bytes=_TRACE_BYTES), {}),
+        spans=read("timeline.json", lambda file: _spans(read_json(file)), ()),
+        ranks=read("ranks.json", read_json, {}),
         notes=tuple(notes),
-        thinned=bool(metrics.thinned),
     )
 
 
 def target_of(folder: Path) -> float | None:
     """The target of the config that the logs in `folder` were made by; None: it has none."""
     config = config_of(folder)
-    try:
-        if not config.is_file():
-            return None
-        return load(config, within=config.parent).run.eval.target
-    except UserError:
-        return None
-
-
-def _target(folder: RunFolder | None) -> float | None:
-    if folder is None:
-        return None
-    if folder.config is not None:
-        return folder.config.run.eval.target
-    return number(folder.result.get("target"))
+    with suppress(UserError):
+        if config.is_file():
+            return load(config, within=config.parent).run.eval.target
+    return None
 
 
 def _spans(trace: dict[str, Any]) -> tuple[dict[str, Any], ...]:

@@ -24,12 +24,6 @@ _PARAMETER = re.compile(
     r"|(?P<own>seed|opt_name|global_batch_size(?:_change)?|gradient_accumulation_steps"
     r"|model_bn_span|train_samples|eval_samples|\w*label_smoothing)"
 )
-_ORDER = (
-    *("global_batch_size", "gradient_accumulation_steps", "global_batch_size_change", "optimizer"),
-    *("base_learning_rate", "learning_rate_warmup_epochs", "learning_rate_decay_steps"),
-    *("learning_rate_decay_poly_power", "end_learning_rate", "momentum", "weight_decay"),
-    *("epsilon", "model_bn_span", "train_samples", "eval_samples", "seed"),
-)
 
 
 class Evaluation(NamedTuple):
@@ -71,6 +65,7 @@ class RunSummary(NamedTuple):
     epochs: tuple[Interval, ...]
     """Training, by epochs where they are logged, else by blocks, else between evaluations."""
     evals: tuple[Interval, ...]
+    blocks: tuple[Interval, ...] = ()
 
     @property
     def start_s(self) -> float | None:
@@ -98,14 +93,11 @@ class RunSummary(NamedTuple):
         return _median(one.duration_s for one in self.evals)
 
     @property
-    def training_s(self) -> float | None:
-        """Time of all epochs together."""
-        return _total_s(self.epochs) if self.epochs else None
-
-    @property
-    def evaluating_s(self) -> float | None:
-        """Time of all evaluations together."""
-        return _total_s(self.evals) if self.evals else None
+    def evaluations_inside(self) -> bool:
+        """Whether the time of an epoch or block has that of an evaluation in it."""
+        return any(
+            b.start_s < a.stop_s and b.stop_s > a.start_s for a in self.epochs for b in self.evals
+        )
 
     @property
     def batch(self) -> float | None:
@@ -159,6 +151,7 @@ def summarise(events: Sequence[Event], target: float | None = None) -> RunSummar
         evaluations=evaluations,
         epochs=training,
         evals=_intervals(timed, "eval_start", ("eval_stop", "eval_accuracy"), clock_ms),
+        blocks=blocks,
     )
 
 
@@ -188,13 +181,6 @@ def decimals(value: float) -> int:
     return 3 if size < 10 else 2 if size < 100 else 1 if size < 10_000 else 0
 
 
-def in_order(parameters: Iterable[str]) -> list[str]:
-    """Names of hyper-parameters as people list them: batch, optimizer, rate, the rest."""
-    return sorted(
-        set(parameters), key=lambda name: (_ORDER.index(name) if name in _ORDER else 99, name)
-    )
-
-
 def _parameters(events: Sequence[Event]) -> dict[str, Any]:
     """Hyper-parameters under names without the optimizer's prefix; a list where values differ."""
     found: dict[str, list[Any]] = {}
@@ -205,9 +191,7 @@ def _parameters(events: Sequence[Event]) -> dict[str, Any]:
             values = found.setdefault(name, [])
             if len(values) < 8 and not any(_same(event.value, other) for other in values):
                 values.append(event.value)
-    return {
-        name: found[name][0] if len(found[name]) == 1 else found[name] for name in in_order(found)
-    }
+    return {name: values[0] if len(values) == 1 else values for name, values in found.items()}
 
 
 def _parameter_name(key: str, match: re.Match[str]) -> str:

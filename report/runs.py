@@ -145,16 +145,13 @@ def read_run(found: Found) -> RunRow:
     last = newest_records(folder / "metrics.jsonl", "train", "eval")
     train, evaluation = last.get("train", {}), last.get("eval", {})
     ended_s = number(result.get("time_to_train_s"))
-    times = (
-        [ended_s] if ended_s is not None else [number(one.get("time_s")) for one in last.values()]
-    )
+    times_s = (number(one.get("time_s")) for one in (train, evaluation))
+    last_s = max((time_s for time_s in times_s if time_s is not None), default=None)
     return row._replace(
         status=status,
         reason=reason,
         time_to_train_s=ended_s if status == SUCCESS else None,
-        elapsed_s=max((time_s for time_s in times if time_s is not None), default=None)
-        if ended_s is None
-        else ended_s,
+        elapsed_s=last_s if ended_s is None else ended_s,
         eval_accuracy=_first(result.get("eval_accuracy"), evaluation.get("accuracy")),
         target=_first(result.get("target"), row.target),
         images_per_s=_first(result.get("images_per_s"), train.get("images_per_s")),

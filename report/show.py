@@ -7,22 +7,10 @@ from typing import Any
 
 from ..compliance.log_rules import checked_keys
 from ..compliance.submission import find_results
-from ..config.errors import UserError
 from ..logging.parse import read_log
-from ..logging.places import log_folders, run_folders
+from ..logging.places import log_folders
 from .run_folder import target_of
 from .run_summary import summarise
-
-
-def find_log(path: Path) -> Path:
-    """The one log that PATH means: a file, or result_0.txt of a run's folder or of a job's first.
-    Raises UserError: there is none."""
-    if not path.is_dir():
-        return path
-    log = next(iter(run_folders(path)), path) / "result_0.txt"
-    if not log.is_file():
-        raise UserError(f"{path}: result_0.txt expected in it, found none")
-    return log
 
 
 def find_logs(path: Path) -> list[Path]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -11,19 +10,15 @@ from ..config.atomic import write_output
 from ..config.errors import UserError
 from ..config.manifest import load_manifest
 from ..data.describe import describe_data
-from .compare import read_all
 from .html import render_report
 from .run_folder import Subject, read_subjects
 
 
 def write_report(
-    path: Path,
-    out: Path | None = None,
-    others: Sequence[Path] = (),
-    checks: tuple[Check, ...] | None = None,
+    path: Path, out: Path | None = None, checks: tuple[Check, ...] | None = None
 ) -> Path:
-    """Write the report on `path` (a log, a run's folder, a submission), compared with `others`, and
-    say where: by default report.html in the folder. `checks`: the verdicts, where they are known.
+    """Write the report on `path` (a log, a run's folder, a submission) and say where: by default
+    report.html in the folder. `checks`: the verdicts, where they are known.
 
     Raises UserError: nothing readable there, or the file cannot be written.
     """
@@ -32,11 +27,9 @@ def write_report(
         raise UserError(f"{path}: one run or submission expected, found {len(subjects)} below it")
     if out is None:
         out = path / "report.html" if path.is_dir() else Path("report.html")
-    compared = read_all(others)
-    for log in (log for subject in (*subjects, *compared) for log in subject.files):
-        if out.exists() and out.samefile(log):
-            raise UserError(f"{out}: another file than the log that is reported on expected")
-    page = render_report(subjects[0], compared, checks, data=_describe_set(subjects[0]))
+    if out.exists() and any(out.samefile(log) for log in subjects[0].files):
+        raise UserError(f"{out}: another file than the log that is reported on expected")
+    page = render_report(subjects[0], checks, data=_describe_set(subjects[0]))
     write_output(out, page)
     return out
 

@@ -148,12 +148,6 @@ def _counts(machine: Machine, gpus: int, algorithm: str) -> tuple[int, ...]:
     return gpus, (1 << nodes.bit_length()) * min(gpus, machine.system.ranks_per_node)
 
 
-def allreduce_curve(machine: Machine, gpus: int, algorithm: str) -> list[tuple[float, float]]:
-    """(MB, ms) of one allreduce, from 4 KiB to 128 MiB: what plots of algorithms draw."""
-    sizes_bytes = (1 << exponent for exponent in range(12, 28))
-    return [(n / 1e6, group_cost_s(machine, gpus, n, algorithm)[1] * 1e3) for n in sizes_bytes]
-
-
 def with_grid(machine: Machine, gpus: int, algorithm: str) -> str:
     """`algorithm` with the grid of machines whose torus is square (Sony), not nodes x ranks.
 

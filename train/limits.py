@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import signal
+from types import FrameType
 
 from ..config.errors import UserError
 
@@ -17,6 +18,11 @@ def command_stop_signals() -> tuple[signal.Signals, ...]:
     more = (signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR2)
     taken = (number for number in more if signal.getsignal(number) is not signal.SIG_IGN)
     return (*STOP_SIGNALS, *taken)
+
+
+def interrupt(number: int, _: FrameType | None) -> None:
+    """A handler that makes a signal such as SIGTERM end a command as Ctrl-C does."""
+    raise KeyboardInterrupt(signal.Signals(number).name)
 
 
 REQUESTED, OUT_OF_TIME = range(2)

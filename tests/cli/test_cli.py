@@ -89,23 +89,6 @@ def test_bad_input_is_one_clear_line(
         assert not [path.name for path in bad.iterdir() if "partial" in path.name]
 
 
-def test_an_index_of_another_file_is_refused(rn50, smoke_data: Path, tmp_path: Path) -> None:
-    import shutil
-
-    mixed = tmp_path / "mixed"
-    shutil.copytree(smoke_data, mixed)
-    shutil.copy(mixed / "val.idx", mixed / "train.idx")
-    for command in (
-        ["data", "verify", str(mixed)],
-        ["launch", "smoke", f"data.path={mixed}", f"system.results={rn50.results}"],
-    ):
-        done = rn50(*command)
-        assert done.returncode == (1 if command[0] == "data" else 2)
-        assert "train.idx" in done.stderr and "expected" in done.stderr
-        assert "Traceback" not in done.stderr
-    assert not rn50.results.exists()
-
-
 def test_make_pack_verify_show(rn50, tmp_path: Path) -> None:
     """The road of one's own images, by hand."""
     images, packed = tmp_path / "images", tmp_path / "packed"

@@ -6,49 +6,11 @@ import shlex
 import stat
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-import typer
 
-from rn50.cli.console import _check_output_file
-from rn50.cli.main import app
 from tests.cli.test_predict import write_log
-
-INPUTS = {"rn50 data pack --val-labels", "rn50 log report --compare"}
-EDITED = {"rn50 config explain --write"}  # a page that has to be there
-FOLDERS = {
-    *("rn50 data stage --to", "rn50 launch --job"),
-    *(f"rn50 export {what} --out" for what in ("model", "tensorboard")),
-}
-
-
-def options(command: Any, name: str = "rn50") -> Iterator[tuple[str, Any]]:
-    for word in getattr(command, "list_commands", lambda _: ())(None):
-        yield from options(command.get_command(None, word), f"{name} {word}")
-    for parameter in command.params:
-        if parameter.param_type_name == "option":
-            yield f"{name} {parameter.opts[0]}", parameter
-
-
-def test_every_option_that_names_a_file_writes_by_the_one_function() -> None:
-    """A new option that takes a path is one of these, or this test says so."""
-    checked = set()
-    for name, option in options(typer.main.get_command(app)):
-        if (
-            "Path" not in str(option.type_descriptor.annotation)
-            or name in INPUTS | EDITED | FOLDERS
-        ):
-            continue
-        assert option.callback is not None, name
-        assert option.callback.__name__ == _check_output_file.__name__, name  # Typer copies it
-        checked.add(name)
-    assert checked >= {
-        *("rn50 log report --out", "rn50 predict calibrate --out", "rn50 data bench --plot"),
-        *("rn50 bench allreduce --plot", "rn50 bench scaling --plot"),
-    }
 
 
 @pytest.fixture
@@ -56,61 +18,36 @@ def log(root: Path) -> str:
     return str(root / "tests/golden/smoke_result_0.txt")
 
 
-@pytest.fixture
-def calibrate(tmp_path: Path) -> list[str]:
-    run = write_log(tmp_path / "calibrated.txt", batch=128, step_s=0.02)
-    return ["predict", "calibrate", f"{run}:8", "--system", "dgx1"]
-
-
-@pytest.fixture(params=["report", "calibrate"])
-def command(request: pytest.FixtureRequest, log: str, calibrate: list[str]) -> list[str]:
-    """Two commands of different kinds; the others are held to the same function above."""
-    return ["log", "report", log] if request.param == "report" else calibrate
-
-
-def test_a_full_device_is_an_error_and_stays_a_device(rn50, device, command: list[str]) -> None:
+def test_a_full_device_is_an_error_and_stays_a_device(rn50, device, log: str) -> None:
     full, null = device("full"), device("null")
-    done = rn50(*command, "--out", str(full))
+    done = rn50("log", "report", log, "--out", str(full))
     assert done.returncode == 2
     assert done.stderr == f"rn50: error: {full}: cannot write: No space left on device\n"
     assert stat.S_ISCHR(full.stat().st_mode)
-    assert rn50(*command, "--out", str(null)).returncode == 0
+    assert rn50("log", "report", log, "--out", str(null)).returncode == 0
     assert stat.S_ISCHR(null.stat().st_mode)
 
 
-def test_a_dash_has_the_standard_output_to_itself(rn50, command: list[str], tmp_path: Path) -> None:
-    path = tmp_path / "out"
+def test_a_dash_has_the_standard_output_to_itself(rn50, tmp_path: Path) -> None:
+    path, run = tmp_path / "out", write_log(tmp_path / "log.txt", batch=128, step_s=0.02)
+    command = ["predict", "calibrate", f"{run}:8", "--system", "dgx1"]
     assert rn50(*command, "--out", str(path)).returncode == 0
     done = rn50(*command, "--out", "-")
-    assert done.returncode == 0
-    assert done.stdout == path.read_text()
-    if command[0] == "predict":
-        assert "step = " in done.stderr
-
-
-def test_a_closed_or_unread_standard_output(log: str) -> None:
-    program = shlex.quote(str(Path(sys.executable).with_name("rn50")))
-    for redirection, code, error in (
-        (">&-", 2, "rn50: error: standard output: cannot write: Bad file descriptor\n"),
-        (">/dev/full", 2, "rn50: error: standard output: cannot write: No space left on device\n"),
-        ("| true", 0, ""),
-    ):
-        shell = f"{program} log report {shlex.quote(log)} --out - {redirection}"
-        done = subprocess.run(["bash", "-c", shell], capture_output=True, text=True, check=False)
-        assert done.returncode == code and done.stderr.startswith(error)
-        assert done.stderr.count("\n") == bool(error)
+    assert (done.returncode, done.stdout) == (0, path.read_text())
+    assert "step = " in done.stderr
 
 
 @pytest.mark.parametrize(
-    "command", [["log", "check", "--no-official"], ["log", "show"], ["config", "list"]]
+    "command", ["log check --no-official LOG", "log report LOG --out -", "config list"]
 )
-def test_no_command_ends_in_python_s_own_words(log: str, command: list[str]) -> None:
+def test_a_closed_full_or_unread_standard_output(log: str, command: str) -> None:
     """What a full disk or `| head` leaves in Python's buffer was two lines of it, and exit 120."""
-    words = [str(Path(sys.executable).with_name("rn50")), *command]
-    if command[0] == "log":
-        words.append(log)
-    with Path("/dev/full").open("w") as full:
-        done = subprocess.run(words, stdout=full, stderr=subprocess.PIPE, text=True)
-    assert done.returncode == 2
-    assert done.stderr.startswith("rn50: error: ") and done.stderr.count("\n") == 1
-    assert "No space left on device" in done.stderr
+    program = shlex.quote(str(Path(sys.executable).with_name("rn50")))
+    words = command.replace("LOG", shlex.quote(log))
+    closed = [(">&-", 2, "Bad file descriptor\n")] if "--out -" in command else []
+    full = (">/dev/full", 2, "No space left on device\n")
+    for redirection, code, reason in (*closed, full, ("| true", 0, "")):
+        shell = ["bash", "-c", f"{program} {words} {redirection}"]
+        done = subprocess.run(shell, capture_output=True, text=True, check=False)
+        assert done.returncode == code and done.stderr.endswith(reason), done.stderr
+        assert done.stderr.count("\n") == bool(reason)

@@ -71,7 +71,7 @@ def test_one_plot_has_all_panels(rn50, tmp_path: Path) -> None:
     plot = tmp_path / "all.svg"
     done = rn50("predict", "dgxh100_8", "--plot", str(plot))
     assert done.stdout.splitlines()[-1] == f"{plot}: drawn"
-    for text in ("time to train", "Where a step goes", "allreduce, ms", "ms from the start"):
+    for text in ("Time to train by GPUs", "Where a step goes", "One step", "a group is ready"):
         assert text in plot.read_text()
     done = rn50("predict", "dgxh100_8", "--plot", "-")
     assert done.stdout == plot.read_text() and "time to train" in done.stderr  # each time the same
@@ -178,7 +178,7 @@ def test_runs_of_a_machine_of_their_own_need_no_system(rn50, tmp_path: Path) -> 
     assert "--precision: fp32 expected, as the runs have, found fp16" in done.stderr
     half = write_run(tmp_path / "half", "system.name=mine", "model.dtype=bfloat16", preset="base")
     done = rn50("predict", "calibrate", run, half)
-    assert "runs of one precision expected, found fp32 in " in done.stderr
+    assert "runs of one precision expected, found " in done.stderr
 
 
 def test_simulation_is_beside_the_closed_form(rn50) -> None:
@@ -193,15 +193,12 @@ def test_simulation_is_beside_the_closed_form(rn50) -> None:
     ("arguments", "expected"),
     [
         (["--gpus", "8"], "CONFIG or --system NAME expected"),
-        (["abci_2048_opne"], 'did you mean "abci_2048_open"?'),
         (["--system", "cray", "--gpus", "8", "--batch-per-gpu", "8"], "a YAML file or a machine"),
         (["--system", "abci"], "--gpus and --batch-per-gpu expected"),
         (["abci_2048_open", "--system", "dgxa100", "--gpus", "12"], "--gpus: a multiple of 8"),
-        (["dgx1_8", "--system", "dgxa100_8"], "a machine"),
         (["quick"], "quick: ResNet-50 v1.5 at 224 px expected, found model.width 16"),
         (["dgxa100_8", "data.crop_px=192"], "found data.crop_px 192 (not 224)"),
         (["base"], "performance section in its YAML expected"),
-        (["dgx1_8", "--gpus", "12"], "--gpus: a multiple of 8"),
         (["dgx1_8", "--algorithm", "star"], "one of ring"),
         (["dgx1_8", "--ruleset", "5"], "--ruleset: 0.5.0 or one of"),
         (["dgx1_8", "--precision", "int8"], "precision one of fp16, fp32 expected, found int8"),

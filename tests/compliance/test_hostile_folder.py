@@ -254,12 +254,11 @@ def test_too_many_logs_are_refused_before_any_is_read(
 
 
 def test_a_page_stays_small(folder: Path) -> None:
-    """60,000 keys and 100,000 kinds of spans made a page of 21 MB."""
-    (folder / "environment.json").write_text(json.dumps({f"k{n}": n for n in range(5000)}))
+    """100,000 kinds of spans made a page of 21 MB."""
     spans = [{"ph": "X", "ts": n, "dur": 1, "name": f"n{n} x"} for n in range(5000)]
     (folder / "timeline.json").write_text(json.dumps({"traceEvents": spans}))
     page = write_report(folder).read_text()
-    assert "4,000 more" in page and len(page) < 500_000
+    assert len(page) < 500_000
 
 
 @pytest.mark.parametrize("plant", PLANTS)

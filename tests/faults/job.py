@@ -7,7 +7,7 @@ from pathlib import Path
 
 from rn50.cli import entry
 from rn50.cli import main as cli
-from rn50.cli.console import Tracking
+from rn50.cli.console import track
 from rn50.launch import run as launch
 
 BODY = str(Path(__file__).with_name("body.py"))
@@ -18,8 +18,7 @@ def job(_: list[str]) -> None:
     loaded = launch.load_for_launch("smoke", ["seed=1", *sys.argv[6:]], None)
     there_before = fate[2] == "-"  # then the ranks are the usual ones
     program = launch.RANK if there_before else (sys.executable, BODY, *fate)
-    with Tracking() as track:
-        result = launch.launch(loaded, track, launch.Options(launcher, program=program))
+    result = launch.launch(loaded, track, launch.Options(launcher, program=program))
     sys.exit(0 if result["status"] == "success" else 1)
 
 

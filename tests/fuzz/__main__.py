@@ -1,17 +1,15 @@
 """`python -m tests.fuzz`: all kinds in turn until the time is over, or one case again.
 
 python -m tests.fuzz --minutes 5
-python -m tests.fuzz KIND SEED [--keep FOLDER]
+python -m tests.fuzz KIND SEED
 """
 
 from __future__ import annotations
 
 import argparse
 import itertools
-import os
 import sys
 import time
-from pathlib import Path
 
 from tests.fuzz.kinds import KINDS, warm_up
 from tests.fuzz.runner import run_case
@@ -22,17 +20,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
     parser.add_argument("kind", nargs="?", choices=sorted(KINDS))
     parser.add_argument("seed", nargs="?", type=int)
-    parser.add_argument("--keep", type=Path, help="write the case's files there and run nothing")
     parser.add_argument("--minutes", type=float, default=5.0)
     given = parser.parse_args()
     if given.kind is None or given.seed is None:
         return _search(int(time.time()) * 1000, given.minutes)
-    if given.keep is not None:
-        given.keep.mkdir(parents=True)
-        os.chdir(given.keep)
-        made = KINDS[given.kind].generate(given.seed, given.keep.absolute())
-        print(made.description, *map(str, made.steps), sep="\n")
-        return 0
     warm_up()
     failure = run_case(given.kind, KINDS[given.kind].generate, given.seed)
     print(failure.text() if failure else f"{given.kind} {given.seed}: nothing wrong")

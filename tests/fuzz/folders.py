@@ -18,7 +18,7 @@ from tests.fuzz.values import NUMBERS, Case, Step, mutate, odd_file, odd_json, r
 
 _SIDE_FILES = (
     *("config.yaml", "environment.json", "result.json", "metrics.jsonl", "timeline.json"),
-    *("origins.json", "scaling.json", "failure_0.json", "report.html", "stderr.log"),
+    *("origins.json", "failure_0.json", "stderr.log"),
 )
 _WRITTEN = (
     *("result_0.txt", "checkpoint", "resume_from", "attempt_1", "exit_code", ".lock"),

@@ -79,11 +79,6 @@ class Chromium:
         assert "exceptionDetails" not in answer, answer
         return answer["result"].get("value")
 
-    def screenshot(self, path: Path) -> None:
-        """The whole page as PNG."""
-        shot = self._page("Page.captureScreenshot", format="png", captureBeyondViewport=True)
-        path.write_bytes(base64.b64decode(shot["data"]))
-
     def printed(self) -> bytes:
         """The page as PDF, with backgrounds as the page itself asks for them."""
         done = self._page("Page.printToPDF", printBackground=False, preferCSSPageSize=True)
@@ -141,3 +136,10 @@ def chromium() -> Iterator[Chromium]:
             yield browser
         finally:
             browser.close()
+
+
+@pytest.fixture
+def opened(chromium: Chromium) -> Iterator[Chromium]:
+    yield chromium
+    assert chromium.messages == []
+    assert len(chromium.requests) == 1, "the page loads nothing but itself"

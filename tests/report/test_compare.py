@@ -6,10 +6,9 @@ import base64
 import hashlib
 import json
 import math
-import os
 import re
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -21,13 +20,11 @@ from rn50.config.load import load
 from rn50.report.compare import Column, Comparison, compare, letter, order_of, read_all
 from rn50.report.divergence import Divergence, diverge, first_bit
 from rn50.report.html import render_comparison
+from rn50.report.plots import page_charts
 from rn50.report.run_folder import Subject, read_folder, read_subjects
 from tests.compliance.log_text import Run, drop, find, good_run, last, write
 from tests.report.conftest import Chromium
-from tests.report.test_report import HOSTILE, Shape, hostile_run
-
-SHARED = Path(os.environ.get("RN50_SHARED", Path(__file__).resolve().parents[2].parent / "shared"))
-LOGS = SHARED / "data/mlperf_logs/logs"
+from tests.report.test_report import LOGS, Shape, hostile_run
 
 
 def compared(*paths: Path) -> Comparison:
@@ -80,15 +77,6 @@ def test_a_tree_of_submissions_is_a_subject_each(tmp_path: Path) -> None:
     ]
 
 
-def test_links_are_not_followed(tmp_path: Path) -> None:
-    elsewhere = write(tmp_path / "elsewhere.txt", good_run())
-    folder = tmp_path / "folder"
-    folder.mkdir()
-    (folder / "result_0.txt").symlink_to(elsewhere)
-    with pytest.raises(UserError, match=r"result_0\.txt expected"):
-        read_subjects(folder)
-
-
 def test_a_log_that_cannot_be_read_among_others_is_a_note(tmp_path: Path) -> None:
     (tmp_path / "result_1.txt").write_text("nothing\n")
     write(tmp_path / "result_0.txt", good_run())
@@ -107,7 +95,7 @@ def test_what_differs_is_a_column_and_what_one_lacks_is_not(tmp_path: Path) -> N
     drop("gradient_accumulation_steps")(other)
     found = compared(write(tmp_path / "a", good_run()), write(tmp_path / "b", other))
     shown = [one.title for one in found.table if one.group == "hyper-parameters"]
-    assert shown == ["base_learning_rate", "seed"]
+    assert sorted(shown) == ["base_learning_rate", "seed"]
     assert column(found, "base_learning_rate").cells == ("10.5", "9")
     assert ("gradient_accumulation_steps", "1") in found.shared
     # Its unit is not logged: published logs have epochs as well as steps.
@@ -191,7 +179,8 @@ def run_folder(folder: Path, losses: list[float], seed: int = 1) -> Subject:
     write(folder / "result_0.txt", good_run())
     (folder / "config.yaml").write_text(load("smoke", [f"seed={seed}"]).to_yaml())
     records = [
-        {"kind": "train", "step": 20 * (i + 1), "loss": loss} for i, loss in enumerate(losses)
+        {"kind": "train", "step": 20 * (i + 1), "epoch": i + 1, "loss": loss}
+        for i, loss in enumerate(losses)
     ]
     (folder / "metrics.jsonl").write_text("".join(json.dumps(r) + "\n" for r in records))
     return read_folder(folder)
@@ -209,11 +198,7 @@ def test_all_bits_alike(tmp_path: Path) -> None:
     left = run_folder(tmp_path / "l", [3.0, 2.0])
     bit = first_bit(left, run_folder(tmp_path / "r", [3.0, 2.0, 1.0]))
     assert bit is not None and bit.where is None and bit.compared == 2
-
-
-def test_other_seeds_are_not_compared_bit_by_bit(tmp_path: Path) -> None:
-    left = run_folder(tmp_path / "l", [3.0])
-    assert first_bit(left, run_folder(tmp_path / "r", [3.0], seed=2)) is None
+    assert first_bit(left, run_folder(tmp_path / "other", [3.0], seed=2)) is None
 
 
 def test_bare_logs_of_one_config_are_compared_by_their_accuracies(tmp_path: Path) -> None:
@@ -245,7 +230,7 @@ def many(tmp_path: Path) -> list[str]:
     return paths
 
 
-def test_each_run_is_a_row(many: list[str]) -> None:
+def test_each_run_is_a_row_and_sentences_say_where_curves_part(many: list[str]) -> None:
     code, out, err = invoke("compare", *many)
     assert (code, err) == (0, "")
     rows = [line.split() for line in out.splitlines() if re.match(r"[A-X]  ", line)]
@@ -254,6 +239,7 @@ def test_each_run_is_a_row(many: list[str]) -> None:
     assert rows[23][2] == "62.57" and "FAIL" in rows[2]
     words = " ".join(out.split())
     assert "the same in all: " in words and ", learning_rate_warmup_epochs 2, " in words
+    assert "A and B: the curves agree" in words and "A and C: the curves part at epoch 35" in words
 
 
 def test_rows_are_sorted_and_what_has_no_value_comes_last(many: list[str]) -> None:
@@ -261,62 +247,30 @@ def test_rows_are_sorted_and_what_has_no_value_comes_last(many: list[str]) -> No
     for sort in ("base_learning_rate", "-base_learning_rate", "platform"):
         content = json.loads(invoke("compare", "--json", *many[:6], "--sort", sort)[1])
         order[sort] = "".join(subject["letter"] for subject in content["subjects"])
-        row = content["subjects"][0]["row"]
-        assert row["log_check"] == "PASS"
-    assert order == {
-        "base_learning_rate": "FECBAD",
-        "-base_learning_rate": "ABCEFD",
-        "platform": "ADBECF",
-    }
-    code, out, _ = invoke("compare", *many[:3], "--sort=-time_to_train_s")
-    shown = [line[0] for line in out.splitlines() if re.match(r"[A-C]  ", line)]
-    assert code == 0 and "".join(shown[:3]) == "CBA"
+    assert list(order.values()) == ["FECBAD", "ABCEFD", "ADBECF"]
+    first, (run,) = content["subjects"][0], content["subjects"][0]["runs"]
+    assert first["row"]["log_check"] == "PASS" and first["row"]["global_batch_size"] == 3264
+    assert run["epochs_to_target"] == 35 and len(run["evaluations"]) == 9
     code, out, err = invoke("compare", *many[:4], "--sort", "speed")
     assert (code, out) == (2, "")
     assert err.startswith("--sort: one of time_to_train_s, ") and err.endswith("found speed")
 
 
-def test_partings(many: list[str]) -> None:
-    comparison = compare(read_all(map(Path, many[:4])))
-    assert column(comparison, "parts_at_epoch").cells == ("-", "agrees", "35", "agrees")
-
-
-def test_json(tmp_path: Path) -> None:
-    path = str(write(tmp_path / "a", good_run()))
-    code, out, _ = invoke("compare", "--json", path, path)
-    content = json.loads(out)
-    assert code == 0
-    assert [s["letter"] for s in content["subjects"]] == ["A", "B"]
-    (run,) = content["subjects"][0]["runs"]
-    assert run["epochs_to_target"] == 35 and run["best_accuracy"] == 0.7592
-    assert run["parameters"]["global_batch_size"] == 3264
-    assert len(run["evaluations"]) == 9 and len(run["epoch_times_s"]) == 35
-    assert content["divergences"][0]["parting"] is None
-
-
-@pytest.mark.parametrize("as_json", [True, False])
-def test_hostile_values_reach_no_terminal(tmp_path: Path, as_json: bool) -> None:
-    run = good_run()
-    hostile = "\x1b]0;owned\x07[bold]x[/bold]\r\u202e"
-    for key in ("submission_org", "seed", "opt_name", "lars_opt_momentum"):
-        find(run, key).value = hostile
-    find(run, "eval_accuracy").metadata["epoch_num"] = hostile
-    last(run, "run_stop").metadata["status"] = hostile
-    paths = [str(write(tmp_path / name, made)) for name, made in (("a", run), ("b", good_run()))]
-    code, out, err = invoke("compare", *paths, *(["--json"] if as_json else []))
-    assert code == 0
-    assert not [c for c in out + err if not c.isprintable() and c != "\n"]
-    assert "[bold]x[/bold]" in out
-
-
-@pytest.mark.parametrize("content", [None, "", "nothing\n", ":::MLPv0.5.0 resnet\n"])
-def test_bad_input_is_one_line_and_exit_2(tmp_path: Path, content: str | None) -> None:
-    path = tmp_path / "log.txt"
-    if content is not None:
-        path.write_text(content)
-    code, out, err = invoke("compare", str(path))
-    assert (code, out) == (2, "")
-    assert len(err.splitlines()) == 1 and str(path) in err
+def test_a_table_fits_the_terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many values differ: rich leaves out what it cannot fold into so many columns."""
+    for preset in ("smoke", "dgxh100_8"):
+        folder = tmp_path / preset
+        folder.mkdir()
+        write(folder / "result_0.txt", good_run())
+        (folder / "config.yaml").write_text(load(preset, ["seed=1"]).to_yaml())
+    tables = {}
+    for terminal in ("0", "1"):
+        for name, value in (("COLUMNS", "80"), ("TTY_COMPATIBLE", terminal), ("NO_COLOR", "1")):
+            monkeypatch.setenv(name, value)
+        out = re.sub(r"\x1b\[[0-9;]*m", "", invoke("compare", str(tmp_path))[1])
+        tables[terminal] = out.split("the same in all")[0]
+    assert max(map(len, tables["1"].splitlines())) <= 80 < max(map(len, tables["0"].splitlines()))
+    assert sorted("".join(tables["1"].split())) == sorted("".join(tables["0"].split()))
 
 
 # --- the page -------------------------------------------------------------------------------------
@@ -352,11 +306,10 @@ def test_the_command_writes_the_page(many: list[str], tmp_path: Path) -> None:
     assert path.read_text() == page_of(many[:2], "images_per_s")
 
 
-@pytest.fixture
-def opened(chromium: Chromium) -> Iterator[Chromium]:
-    yield chromium
-    assert chromium.messages == []
-    assert len(chromium.requests) == 1, "the page loads nothing but itself"
+def test_the_losses_of_all_runs_are_in_one_chart(tmp_path: Path) -> None:
+    subjects = [run_folder(tmp_path / name, [3.0, 2.0, 1.0]) for name in ("a", "b", "c")]
+    (loss,) = [one for one in page_charts(subjects)["training"] if one.title == "Training loss"]
+    assert all(f">{name}</text>" in loss.chart for name in "ABC")
 
 
 LETTERS = "[...document.querySelectorAll('.runs tbody b')].map(one => one.textContent).join('')"
@@ -380,17 +333,6 @@ def test_a_click_sorts_the_page(
         rest = letters.replace("D", "")
         assert opened.value(LETTERS) == (rest if falling else rest[::-1]) + "D"
     assert opened.value("document.querySelectorAll('[aria-sort]').length") == 1
-
-
-@pytest.mark.slow
-def test_a_script_of_a_log_would_not_run(
-    chromium: Chromium, many: list[str], tmp_path: Path
-) -> None:
-    page = tmp_path / "runs.html"
-    page.write_text(page_of(many[:4]).replace("<main>", f"<main><p>{HOSTILE}</p>"))
-    chromium.open(page)
-    assert chromium.value("document.title") == "4 runs compared · rn50 comparison"
-    assert "Content Security Policy" in " ".join(chromium.messages)
 
 
 @pytest.mark.slow

@@ -1,19 +1,16 @@
 """The figures of one log: clocks, curve, hyper-parameters; `rn50 log show`."""
 
 import json
-import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import example, given, settings
-from hypothesis import strategies as st
 
 from rn50.config.errors import UserError
 from rn50.logging.parse import read_log
 from rn50.report.run_summary import RunSummary, show, summarise
-from rn50.report.show import find_log, shown
+from rn50.report.show import shown
 from tests.compliance.log_text import Run, drop, find, good_run, last, meta, put
 from tests.compliance.log_text import write as write_run
 
@@ -116,13 +113,6 @@ def test_a_log_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
         shown(tmp_path / "nowhere")
     with pytest.raises(UserError, match="cannot read: a regular file expected, found d"):
         shown(tmp_path)
-
-
-def test_a_folder_means_its_first_log(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"result_0\.txt expected in it, found none"):
-        find_log(tmp_path)
-    path = write(tmp_path, RUN)
-    assert find_log(tmp_path) == find_log(path) == path
 
 
 def of(tmp_path: Path, *edits: Callable[[Run], object], ruleset: str = "4.0.0") -> RunSummary:
@@ -233,52 +223,6 @@ def test_no_epoch_numbers_at_all(tmp_path: Path) -> None:
 )
 def test_values_for_people(value: object, text: str) -> None:
     assert show(value) == text
-
-
-HOSTILE = st.one_of(
-    st.none(),
-    st.booleans(),
-    st.text(max_size=4),
-    st.floats(),
-    st.integers(),
-    st.sampled_from([10**400, -(10**400), 2**63, 0, [], {}, [[1]], {"a": 1}]),
-)
-NAMES = (
-    "run_start run_stop init_start epoch_start epoch_stop eval_accuracy train_samples "
-    "global_batch_size x"
-)
-KEYS = st.sampled_from([*NAMES.split(" "), None, 3])
-
-
-@pytest.mark.slow
-@settings(max_examples=50)
-@given(
-    st.lists(
-        st.tuples(
-            st.one_of(st.floats(), st.sampled_from([1, 2, 10**400, True])), KEYS, HOSTILE, HOSTILE
-        ),
-        max_size=10,
-    )
-)
-@example([(1, "run_start", 1, 1), (10**400, "run_stop", 1, 1)])
-@example([(1, "run_start", 1, 1), (2, "eval_accuracy", 10**400, 1)])
-@example([(1, "epoch_start", 1, 1), (9, "epoch_stop", 1, 1), (9, "train_samples", 10**400, 1)])
-@example([(1, "run_start", 1, 1), (2, "eval_accuracy", 0.5, 10**400)])
-def test_no_content_of_a_log_raises_anything_else(
-    tmp_path: Path, records: list[tuple[Any, Any, Any, Any]]
-) -> None:
-    text = "".join(
-        line(time_ms, key, value, epoch_num=detail, status=detail)
-        for time_ms, key, value, detail in records
-    )
-    try:
-        found = shown(write(tmp_path, text))
-    except UserError:
-        return
-    assert found["status"] is None or isinstance(found["status"], str)
-    assert found["global_batch_size"] is None or isinstance(found["global_batch_size"], int)
-    for figure in (found["time_to_train_s"], found["init_s"], found["images_per_s"]):
-        assert figure is None or math.isfinite(figure)
 
 
 def published() -> list[list[str]]:

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mxnet import gluon, nd
 
-from rn50.cli.console import Tracking
+from rn50.cli.console import track
 from rn50.config.load import load
 from rn50.config.schema import Model, Optimizer
 from rn50.launch.run import Options, launch
@@ -199,16 +199,15 @@ def test_a_run_halves_its_scale_and_resumes_with_it(smoke_data: Path, tmp_path: 
         ],
     )
     program = (sys.executable, str(BODY), "Overflows")
-    with Tracking() as track:
-        launch(loaded, track, Options("gloo", program=program))
-        (whole,) = tmp_path.glob("*/*")
-        resumed = tmp_path / "resumed"
-        shutil.copytree(whole, resumed)
-        first, *later = checkpoint_folder.listed(resumed / "checkpoint")
-        assert first.name == checkpoint.file_name(20) and later
-        for path in later:
-            path.unlink()
-        launch(loaded, track, Options("gloo", program=program, resume=resumed))
+    launch(loaded, track, Options("gloo", program=program))
+    (whole,) = tmp_path.glob("*/*")
+    resumed = tmp_path / "resumed"
+    shutil.copytree(whole, resumed)
+    first, *later = checkpoint_folder.listed(resumed / "checkpoint")
+    assert first.name == checkpoint.file_name(20) and later
+    for path in later:
+        path.unlink()
+    launch(loaded, track, Options("gloo", program=program, resume=resumed))
     for folder in (whole, resumed):
         lines = [json.loads(line) for line in (folder / "metrics.jsonl").open()]
         scales = {line["step"]: line["loss_scale"] for line in lines if line["kind"] == "train"}
