@@ -15,6 +15,7 @@ from ..config.errors import UserError
 from .console import (
     TYPER_OPTIONS,
     Json,
+    Nodes,
     machine_option,
     on_machine,
     output_file,
@@ -24,6 +25,7 @@ from .console import (
 )
 
 if TYPE_CHECKING:
+    from ..config.machine import System
     from ..scaling.calibrate import Calibration
     from ..scaling.predict import Job, Prediction
 
@@ -98,20 +100,44 @@ class Asked:
             )
         return self._of_system(self.system)
 
-    def _of_system(self, name: str) -> Job:
+    def best(self) -> list[Prediction]:
+        """The best way of each batch, the fastest first. Raises UserError: as `job`."""
+        from ..scaling.best import best_of_each_batch
+
+        if self.batch is not None:
+            raise UserError("--best: no --batch-per-gpu expected beside it, as it finds the batch")
+        if self.system is None or self.arguments:
+            job = self.job()
+            given = self._given() | {"precision": job.precision}
+            return best_of_each_batch(job.name, job.system, job.gpus, **given)
+        machine, given = self._machine(self.system)
+        if self.gpus is None:
+            raise UserError("--best: --gpus or --nodes expected beside --system, found neither")
+        return best_of_each_batch(self.system, machine, self.gpus, **given)
+
+    def _given(self) -> dict[str, Any]:
+        return {key: value for key, value in self.choices.items() if value is not None}
+
+    def _machine(self, name: str) -> tuple[System, dict[str, Any]]:
+        """A machine, and the fields of `Job` that are given, with a precision that it has."""
         from ..config.load import load_system
         from ..scaling.machine import known_precisions
-        from ..scaling.predict import job_of_system
 
-        if self.gpus is None or self.batch is None:
-            raise UserError(
-                "--system: --gpus and --batch-per-gpu expected beside it, found not both"
-            )
-        system = load_system(name, self.choices.get("ruleset"))
-        given = {key: value for key, value in self.choices.items() if value is not None}
+        system, given = load_system(name, self.choices.get("ruleset")), self._given()
         known = known_precisions(system.performance) if system.performance else []
         if known:
             given.setdefault("precision", known[0])
+        return system, given
+
+    def _of_system(self, name: str) -> Job:
+        from ..scaling.predict import job_of_system
+
+        system, given = self._machine(name)
+        if self.gpus is None or self.batch is None:
+            raise UserError(
+                "--system: --gpus (or --nodes) and --batch-per-gpu expected beside it, found not "
+                "both; --best finds the batch"
+            )
         return job_of_system(name, system, self.gpus, self.batch, **given)
 
     def _of_config(self, config: str, overrides: list[str]) -> Job:
@@ -128,6 +154,22 @@ class Asked:
             choices["system"] = load(config, [*placed, "system.nodes=1"]).run.system
             run = on_system(run, choices["system"], self.gpus)
         return job_of_config(run, **choices)
+
+
+def _sized(
+    arguments: list[str] | None, system: str | None, gpus: int | None, nodes: int | None
+) -> tuple[list[str] | None, int | None]:
+    """Arguments and `--gpus` with `--nodes` applied: of the config, or of whole nodes of a machine.
+    Raises UserError: both sizes are given."""
+    from ..config.load import load_system
+
+    if nodes is None or gpus is not None:
+        if nodes is not None:
+            raise UserError("--nodes or --gpus expected, found both")
+        return arguments, gpus
+    if system is not None and not arguments:
+        return arguments, nodes * load_system(system).ranks_per_node
+    return [*(arguments or []), f"system.nodes={nodes}"], None
 
 
 def _dated(machine: str | None, ruleset: str | None) -> str | None:
@@ -155,6 +197,7 @@ def predict(
     arguments: Arguments = None,
     system: Machine = None,
     gpus: Gpus = None,
+    nodes: Nodes = None,
     batch_per_gpu: Batch = None,
     epochs: Annotated[
         float | None, typer.Option(help="Epochs of the run; default: what published runs needed.")
@@ -169,6 +212,10 @@ def predict(
             "has several)."
         ),
     ] = None,
+    best: Annotated[
+        bool,
+        typer.Option("--best", help="Search batch, groups and algorithm: a row for each batch."),
+    ] = False,
     plot: Annotated[
         Path | None,
         output_file("Draw as SVG: the curve over GPUs, the step, algorithms, overlap"),
@@ -183,6 +230,8 @@ def predict(
 
     Example: `rn50 predict --system dgxa100 --gpus 1024 --batch-per-gpu 35 --json`
 
+    Example: `rn50 predict --best --system dgxh100 --gpus 128`
+
     Example: `rn50 predict --system abci --gpus 2048 --batch-per-gpu 42 --epochs 90 --plot abci.svg`
     """
     from ..scaling.predict import predict as run_predict
@@ -194,7 +243,12 @@ def predict(
         "precision": precision,
         "ruleset": _ruleset(ruleset),
     }
-    answer = run_predict(Asked(arguments, system, gpus, batch_per_gpu, choices).job())
+    arguments, gpus = _sized(arguments, system, gpus, nodes)
+    asked = Asked(arguments, system, gpus, batch_per_gpu, choices)
+    if best:
+        _predict_best(asked, plot, as_json=as_json)
+        return
+    answer = run_predict(asked.job())
     for line in answer.warnings():
         say(f"rn50: warning: {line}", to=sys.stderr)
     if as_json:
@@ -207,6 +261,21 @@ def predict(
         write_plot(answer, plot)
         if not as_json and not is_stdout(plot):
             say(f"{plot}: drawn")
+
+
+def _predict_best(asked: Asked, plot: Path | None, *, as_json: bool) -> None:
+    from ..report.prediction import best_rows, write_best_plot
+
+    answers = asked.best()
+    header = ("batch", "global batch", "groups", "algorithm", "step", "epochs", "time to train")
+    if as_json:
+        print_json([answer.to_dict() for answer in answers])
+    else:
+        first = answers[0]
+        say(f"{first.job.name}, {first.job.gpus} accelerators: the fastest batch first")
+        print_table((*header, "90 % interval"), best_rows(answers), right=(0, 1, 4, 5, 6))
+    if plot is not None:
+        write_best_plot(answers, plot)
 
 
 def _print_prediction(answer: Prediction) -> None:

@@ -37,6 +37,46 @@ def share_rows(parts: Mapping[str, float], unit: str) -> list[tuple[str, str, st
     ]
 
 
+def best_rows(answers: Sequence[Prediction]) -> list[tuple[str, ...]]:
+    """Batch a GPU, global batch, groups, algorithm, step, epochs, time to train, its interval."""
+    return [
+        (
+            str(one.phases[0].batch),
+            f"{one.job.gpus * one.phases[0].batch:,}",
+            one.job.groups or "config's",
+            one.job.algorithm or "auto",
+            f"{one.step.total_s * 1e3:.2f} ms",
+            f"{one.epochs:g}",
+            f"{one.run.total_s:.1f} s",
+            "{:.1f} to {:.1f} s".format(*one.time_interval_s),
+        )
+        for one in answers
+    ]
+
+
+def write_best_plot(answers: Sequence[Prediction], path: Path) -> None:
+    """Time to train and its parts by the batch, with the best groups and algorithm of each."""
+    figure, (time, parts) = new_panels(2, 5.6)
+    by_batch = sorted(answers, key=lambda one: one.phases[0].batch)
+    batches = [one.phases[0].batch for one in by_batch]
+    low, high = zip(*(one.time_interval_s for one in by_batch), strict=True)
+    time.plot(batches, [one.run.total_s for one in by_batch], "o-", ms=4, label="time to train")
+    time.fill_between(batches, low, high, alpha=0.2, lw=0, label="90 % interval")
+    time.set(title="Time to train by batch", xlabel="images a GPU", ylabel="s", xscale="log")
+    right = parts.twinx()
+    parts.plot(batches, [one.step.total_s * 1e3 for one in by_batch], "o-", ms=4, label="step")
+    right.plot(batches, [one.epochs for one in by_batch], "s--", ms=3, color="C1", label="epochs")
+    parts.set(title="Step (-) and epochs (--)", xlabel="images a GPU", ylabel="ms", xscale="log")
+    right.set(ylabel="epochs", ylim=(0, None))
+    right.spines["right"].set_visible(True)
+    for axes in (time, parts):
+        axes.set_ylim(bottom=0)
+        finish(axes)
+    first = answers[0]
+    figure.suptitle(f"{first.job.name}, {first.job.gpus} accelerators")
+    save(figure, path)
+
+
 def write_plot(answer: Prediction, path: Path) -> None:
     """One figure: the curve over GPUs, the step over GPUs, and the overlap in one step."""
     figure, (time, parts, overlap) = new_panels(3, 5.6)

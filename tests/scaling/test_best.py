@@ -1,0 +1,58 @@
+"""`rn50 predict --best`: the search agrees with single predictions, and has bounds."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rn50.config.errors import UserError
+from rn50.config.load import load_system
+from rn50.scaling.best import best_of_each_batch
+from rn50.scaling.predict import job_of_system, predict
+
+
+def test_no_groups_and_no_algorithm_train_faster_than_those_found() -> None:
+    system = load_system("dgxh100")
+    answers = best_of_each_batch("dgxh100", system, 128, precision="fp16")
+    times = [one.run.total_s for one in answers]
+    assert times == sorted(times) and len(answers) > 10
+    for one in answers[:3]:
+        for groups, algorithm in (("single", "ring"), ("equal_bytes(4)", "double_tree")):
+            other = {"groups": groups, "algorithm": algorithm, "precision": "fp16"}
+            batch = one.phases[0].batch
+            found = predict(job_of_system("dgxh100", system, 128, batch, **other))
+            assert one.run.total_s <= found.run.total_s
+
+
+def test_what_is_given_is_not_searched_and_one_node_has_no_torus() -> None:
+    system = load_system("dgxh100")
+    for one in best_of_each_batch("dgxh100", system, 128, algorithm="torus_2d"):
+        assert one.job.algorithm == "torus_2d"
+    for one in best_of_each_batch("dgxh100", system, 8):
+        assert one.job.algorithm in ("ring", "double_tree", None)
+
+
+def test_more_images_a_step_than_anybody_trained_with_are_refused() -> None:
+    with pytest.raises(UserError, match="beyond every published run"):
+        best_of_each_batch("dgxh100", load_system("dgxh100"), 24_000)
+
+
+def test_the_command_prints_draws_and_takes_nodes(rn50: Any, tmp_path: Path) -> None:
+    plot = tmp_path / "best.svg"
+    words = ("predict", "--best", "--system", "dgxh100")
+    done = rn50(*words, "--nodes", "16", "--plot", str(plot))
+    assert done.returncode == 0, done.stderr
+    assert "dgxh100, 128 accelerators" in done.stdout and "</svg>" in plot.read_text()
+    rows = json.loads(rn50(*words, "--gpus", "128", "--json").stdout)
+    assert rows[0]["time_to_train_s"] == min(row["time_to_train_s"] for row in rows)
+    assert rows[0]["batch_per_gpu"] * 128 == rows[0]["global_batch_size"]
+    for wrong, expected in (
+        (("--batch-per-gpu", "8", "--gpus", "128"), "--best: no --batch-per-gpu expected"),
+        ((), "--best: --gpus or --nodes expected"),
+        (("--gpus", "8", "--nodes", "1"), "--nodes or --gpus expected"),
+    ):
+        done = rn50(*words, *wrong)
+        assert done.returncode == 2 and expected in done.stderr
