@@ -134,6 +134,8 @@ def _system_tree(system: System) -> dict[str, Any]:
     for name, section in (("job", system.job), ("description", system.description)):
         if given := section.model_dump(mode="json", exclude_defaults=True):
             tree[name] = given
+    if system.references:
+        tree["references"] = {name: one.model_dump() for name, one in system.references.items()}
     if system.performance is not None:
         tree["performance"] = system.performance.model_dump(mode="json", exclude_none=True)
     return tree

@@ -17,12 +17,14 @@ from .values import (
     Count,
     Fraction,
     Mount,
+    Name,
     Natural,
     NonNegative,
     Positive,
     Ranks,
     Section,
     Setting,
+    Share,
     Text,
     Walltime,
     Word,
@@ -182,6 +184,13 @@ class Description(Section):
     hw_notes: Text | None = default(None, "More on the hardware.")
 
 
+class Reference(Section):
+    """A rate that a config had on this machine when it was well."""
+
+    images_per_s: Positive = Field(description="Of all ranks.")
+    tolerance: Share = default(0.05, "Part by which a rate may lie below it.")
+
+
 class System(Section):
     """The machine; it has no hyper-parameters."""
 
@@ -207,6 +216,12 @@ class System(Section):
     )
     job: Job = Field(
         default=Job(), exclude=True, description="How rn50 submit asks for the machine."
+    )
+    references: dict[Name, Reference] = Field(
+        default={},
+        exclude=True,
+        description="Rates by a config's name, which `rn50 bench throughput --check` and a run's end "
+        "expect.",
     )
     description: Description = Field(
         default=Description(),

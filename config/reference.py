@@ -98,7 +98,7 @@ def _keys_of(section: type[Section], prefix: str) -> Iterator[Key]:
             values = _values(field.annotation, tuple(field.metadata))
             yield Key(path, field.description or "", values, default)
         if below is not None:
-            path += "[]" if is_list else ""
+            path += "[]" if is_list else ".NAME" if get_origin(field.annotation) is dict else ""
             default = "null" if default == "null" and not is_list else ""
             yield Key(path, " ".join((below.__doc__ or "").split()), "", default)
             yield from _keys_of(below, f"{path}.")
