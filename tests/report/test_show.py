@@ -13,8 +13,9 @@ from rn50.report.run_summary import RunSummary, show, summarise
 from rn50.report.show import shown
 from tests.compliance.log_text import Run, drop, find, good_run, last, meta, put
 from tests.compliance.log_text import write as write_run
+from tests.report.test_report import LOGS
 
-PUBLISHED = Path(__file__).resolve().parents[2].parent / "shared/data/mlperf_logs"
+PUBLISHED = LOGS.parent
 
 
 def line(time_ms: Any, key: Any, value: Any = None, **metadata: Any) -> str:
