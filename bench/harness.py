@@ -59,6 +59,8 @@ class Outcome:
     table: Sequence[Sequence[str]] = ()
     notes: Sequence[str] = ()
     """Lines below the table."""
+    passes: bool = True
+    """False: a reference was missed; exit code 1."""
     draw: Callable[[Path], None] | None = None
     """None: the measurements and the ratios as dots."""
 

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import io
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
+
+from ruamel.yaml import YAML
+from ruamel.yaml.error import YAMLError
 
 from ..config import benchmark
-from ..config.load import Loaded
+from ..config.atomic import write_file
+from ..config.errors import UserError, failing_as
+from ..config.load import Loaded, load_system
 from .curves import LOW_LR, Case, Timing, measure_curves, time_rounds
 from .harness import Job, Outcome, bench, option, parse_counts
 
@@ -76,6 +84,12 @@ def throughput(
     passes: Annotated[int, option("Jobs of each case, in turn.", min=1)] = 2,
     rounds: Annotated[int, option("Rounds of a job, after one that warms up.", min=1)] = 3,
     steps: Annotated[int, option("Steps of a round.", min=1)] = 10,
+    save: Annotated[
+        Path | None, option("Write the rate as the config's reference into this machine's YAML.")
+    ] = None,
+    check: Annotated[
+        bool, option("Compare with the machine's `references`; exit 1 if it is slower.")
+    ] = False,
 ) -> Outcome:
     """Ranks x batches without a data set: images/s of all ranks and of one, and how they scale.
 
@@ -86,7 +100,11 @@ def throughput(
     Example: `rn50 bench throughput quick --ranks 1,2 --batch 32,64 --plot throughput.svg`
 
     Example: `rn50 bench throughput cpu_small data.classes=1000 data.crop_px=224 --batch 4`
+
+    Example: `rn50 bench throughput quick --system mine.yaml --check`
     """
+    if save is not None or check:
+        return _against_reference(job, save, check, Timing(passes, rounds, steps))
     counts = parse_counts("--ranks", ranks)
     base = job.load(*_PLAIN, ranks=counts[0])
     batches = parse_counts("--batch", batch) if batch else [base.run.batch.per_rank]
@@ -95,8 +113,48 @@ def throughput(
         for images in batches
     }
 
+    return measure_curves(job, "throughput", curves, _loader(job), Timing(passes, rounds, steps))
+
+
+def _loader(job: Job) -> Callable[[Case], Loaded]:
     def load(case: Case) -> Loaded:
         own = (f"batch.per_rank={case.per_rank}", f"eval.batch_per_rank={case.per_rank}")
         return job.load(*_PLAIN, *own, ranks=case.ranks)
 
-    return measure_curves(job, "throughput", curves, load, Timing(passes, rounds, steps))
+    return load
+
+
+def _against_reference(job: Job, save: Path | None, check: bool, timing: Timing) -> Outcome:
+    """The config as it is on one node of its machine, whose median rate is kept or judged."""
+    run = job.load(*_PLAIN).run
+    name, reference = run.name, run.system.references.get(run.name)
+    if check and reference is None:
+        known = ", ".join(run.system.references) or "none"
+        raise UserError(f"system.references: one of {name} expected (--save), found {known}")
+    case = Case(name, run.system.ranks_per_node, run.batch.per_rank)
+    outcome = measure_curves(job, "throughput", {name: [case]}, _loader(job), timing)
+    rate = outcome.rows[0]["images_per_s"]["median"]
+    if reference is not None and check:
+        line, passes = reference.line(name, rate), reference.passes(rate)
+        outcome = replace(outcome, notes=[*outcome.notes, line], passes=passes)
+    if save is not None:
+        save_reference(save, name, rate)
+        outcome = replace(outcome, notes=[*outcome.notes, f"{save}: {name}: {rate:.4g} images/s"])
+    return outcome
+
+
+def save_reference(machine: Path, config: str, images_per_s: float) -> None:
+    """Write a rate into the machine's file, whose comments and other keys stay. Raises UserError:
+    it is no file of a machine, or cannot be written."""
+    load_system(str(machine))
+    yaml = YAML()
+    with failing_as(f"{machine}: cannot write"):
+        try:
+            tree: Any = yaml.load(machine.read_text()) or {}
+        except YAMLError as error:
+            raise UserError(f"{machine}: {error}") from None
+        references = tree.setdefault("references", {})
+        references.setdefault(config, {})["images_per_s"] = float(f"{images_per_s:.4g}")
+        text = io.StringIO()
+        yaml.dump(tree, text)
+        write_file(machine, text.getvalue())

@@ -19,6 +19,7 @@ from ..bench import NAMES, module_name
 from ..config.finding import clock_time
 from ..config.progress import Tracker
 from .console import (
+    EXIT_BAD,
     TYPER_OPTIONS,
     Config,
     Json,
@@ -76,6 +77,8 @@ def command_of(benchmark: Any) -> Callable[..., None]:
         if job.launcher:
             outcome = replace(outcome, machine={"launcher": job.launcher, **outcome.machine})
         print_outcome(outcome, begun_s, as_json, plot)
+        if not outcome.passes:
+            raise typer.Exit(EXIT_BAD)
 
     parameters = list(_parameters(benchmark))
     command.__name__, command.__doc__ = benchmark.run.__name__, benchmark.run.__doc__

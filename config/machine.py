@@ -190,6 +190,19 @@ class Reference(Section):
     images_per_s: Positive = Field(description="Of all ranks.")
     tolerance: Share = default(0.05, "Part by which a rate may lie below it.")
 
+    def passes(self, images_per_s: float) -> bool:
+        """Is a rate within the tolerance, or better?"""
+        return images_per_s >= self.images_per_s * (1 - self.tolerance)
+
+    def line(self, config: str, images_per_s: float) -> str:
+        """The verdict on a rate as one line."""
+        change = images_per_s / self.images_per_s - 1
+        return (
+            f"reference of {config}: {'PASS' if self.passes(images_per_s) else 'FAIL'}: "
+            f"{images_per_s:.1f} images/s, {change:+.1%} against {self.images_per_s:g} "
+            f"(at most -{self.tolerance:.0%})"
+        )
+
 
 class System(Section):
     """The machine; it has no hyper-parameters."""
@@ -220,8 +233,7 @@ class System(Section):
     references: dict[Name, Reference] = Field(
         default={},
         exclude=True,
-        description="Rates by a config's name, which `rn50 bench throughput --check` and a run's end "
-        "expect.",
+        description="Rates by a config's name: for `bench throughput --check` and a run's end.",
     )
     description: Description = Field(
         default=Description(),

@@ -275,6 +275,11 @@ def conclude(run: Run, out: Path, options: Options) -> dict[str, Any]:
     repeat = compare_with_recorded(options.recorded, out) if options.recorded else None
     if repeat is not None:
         result["repeats"] = repeat._asdict()
+    reference = run.system.references.get(run.name)
+    if reference is not None:
+        result["reference"] = reference.model_dump() | {
+            "passes": reference.passes(result["images_per_s"])
+        }
     ending = run_ended(result, out, options.launcher)
     result |= ending.to_dict()
     try:
@@ -288,6 +293,8 @@ def conclude(run: Run, out: Path, options: Options) -> dict[str, Any]:
         print(repeat.line)
     for line in warnings_in(out):
         print(line)
+    if reference is not None:
+        print(reference.line(run.name, result["images_per_s"]))
     print(result_line(result, out))
     print(ending.line, flush=True)
     return result

@@ -21,11 +21,13 @@ ON_THE_TARGET = frozenset({"target-not-reached"})
 
 
 def is_good(result: Mapping[str, Any]) -> bool:
-    """Did a run reach its config's target with a log to which the checkers object in nothing else?
+    """Did a run reach its config's target with a log to which the checkers object in nothing else,
+    as fast as the machine's reference?
     `result`: of result.json, as `conclude` leaves it."""
     passes = result["official_checker"]["verdict"] == "PASS"
     only_the_target = set(result["check"]["errors"]) == ON_THE_TARGET
-    return result["status"] == "success" and (passes or only_the_target)
+    as_fast = result.get("reference", {}).get("passes", True)
+    return result["status"] == "success" and (passes or only_the_target) and as_fast
 
 
 def errors_of(check: Check) -> list[str]:

@@ -1,0 +1,61 @@
+"""Rates of a machine: written into its YAML, compared by the benchmark and at the end of a run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rn50.bench.throughput import save_reference
+from rn50.config.errors import UserError
+from rn50.config.load import load_system
+from rn50.launch.verdict import is_good
+from tests import mpi
+
+MACHINE = "# ours\nbase: local  # two cores\nname: mine\n"
+SHORT = ("--passes", "1", "--rounds", "1", "--steps", "4")
+
+
+def test_a_rate_is_written_beside_what_is_there(tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text(f"{MACHINE}references:\n  quick: {{images_per_s: 200, tolerance: 0.1}}\n")
+    save_reference(path, "smoke", 765.2345)
+    save_reference(path, "quick", 207.0)
+    assert path.read_text().startswith(MACHINE)
+    found = load_system(str(path)).references
+    assert {name: (one.images_per_s, one.tolerance) for name, one in found.items()} == {
+        "quick": (207.0, 0.1),
+        "smoke": (765.2, 0.05),
+    }
+    quick = found["quick"]
+    assert quick.passes(186.3) and not quick.passes(186.2)
+    assert quick.line("quick", 150.0).startswith("reference of quick: FAIL: 150.0 images/s, -27.5%")
+    with pytest.raises(UserError, match="nothing"):
+        save_reference(tmp_path / "nothing.yaml", "quick", 207.0)
+
+
+def test_a_slow_run_is_not_a_good_one() -> None:
+    result: dict[str, Any] = {
+        "status": "success",
+        "official_checker": {"verdict": "PASS"},
+        "check": {"errors": []},
+    }
+    assert is_good(result) and is_good(result | {"reference": {"passes": True}})
+    assert not is_good(result | {"reference": {"passes": False}})
+
+
+@mpi.NEEDED
+@pytest.mark.slow
+def test_the_benchmark_saves_and_checks(rn50: Any, tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text(MACHINE)
+    bench = ("bench", "throughput", "smoke", "--system", str(path), *SHORT)
+    missing = rn50(*bench, "--check", f"system.results={tmp_path}")
+    assert missing.returncode == 2 and "system.references: one of smoke expected" in missing.stderr
+    saved = rn50(*bench, "--save", str(path), f"system.results={tmp_path}")
+    assert saved.returncode == 0, saved.stderr
+    rate = load_system(str(path)).references["smoke"].images_per_s
+    path.write_text(path.read_text().replace(f"{rate:g}", f"{100 * rate:g}"))
+    slow = rn50(*bench, "--check", f"system.results={tmp_path}")
+    assert slow.returncode == 1 and "reference of smoke: FAIL" in slow.stdout
