@@ -43,6 +43,14 @@ def completing(names: Callable[[], Iterable[str]]) -> Callable[[str], list[str]]
 complete_preset, complete_system = completing(list_presets), completing(list_systems)
 
 
+def complete_key(incomplete: str) -> list[str]:
+    """For a shell's completion: the keys of a config that begin with what is typed, and `=`."""
+    from ..config.reference import all_keys  # pydantic: 0.2 s
+
+    keys = (key.path for key in all_keys().values() if key.values and "[]" not in key.path)
+    return [f"{key}=" for key in keys if key.startswith(incomplete)]
+
+
 def choices(names: Iterable[str]) -> dict[str, Any]:
     """The arguments of an option with these values: shown by --help, offered by completion."""
     return {"metavar": "|".join(names), "autocompletion": completing(lambda: names)}
@@ -72,7 +80,11 @@ ConfigToResume = Annotated[
 ]
 Overrides = Annotated[
     list[str] | None,
-    typer.Argument(help="`key.path=value`, such as `batch.per_rank=16`.", show_default=False),
+    typer.Argument(
+        help="`key.path=value`, such as `batch.per_rank=16`.",
+        show_default=False,
+        autocompletion=complete_key,
+    ),
 ]
 
 

@@ -16,6 +16,8 @@ from .console import (
     TYPER_OPTIONS,
     Json,
     Nodes,
+    complete_key,
+    complete_preset,
     machine_option,
     on_machine,
     output_file,
@@ -55,7 +57,12 @@ def root() -> None:
 
 Arguments = Annotated[
     list[str] | None,
-    typer.Argument(help="A config and its overrides.", metavar="CONFIG", show_default=False),
+    typer.Argument(
+        help="A config and its overrides.",
+        metavar="CONFIG",
+        show_default=False,
+        autocompletion=lambda text: complete_preset(text) + complete_key(text),
+    ),
 ]
 Machine = Annotated[
     str | None,

@@ -92,6 +92,7 @@ def completed(*words: str) -> set[str]:
         (["rn50", "launch", "quick", "--launcher", ""], set(LAUNCHER_NAMES)),
         (["rn50", "submit", "--scheduler", "s"], {"slurm", "sge"}),
         (["rn50", "predict", "--system", "dgxh"], {"dgxh100", "dgxh100_own"}),
+        (["rn50", "launch", "quick", "optimizer.base"], {"optimizer.base_lr="}),
     ],
 )
 def test_completion_in_bash(words: list[str], offered: set[str]) -> None:
