@@ -61,7 +61,7 @@ Arguments = Annotated[
         help="A config and its overrides.",
         metavar="CONFIG",
         show_default=False,
-        autocompletion=lambda text: complete_preset(text) + complete_key(text),
+        autocompletion=lambda incomplete: complete_preset(incomplete) + complete_key(incomplete),
     ),
 ]
 Machine = Annotated[
