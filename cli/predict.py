@@ -142,8 +142,8 @@ class Asked:
         system, given = self._machine(name)
         if self.gpus is None or self.batch is None:
             raise UserError(
-                "--system: --gpus (or --nodes) and --batch-per-gpu expected beside it, found not "
-                "both; --best finds the batch"
+                "--system: --gpus and --batch-per-gpu expected beside it, found not both; --best "
+                "finds the batch, --nodes stands for --gpus"
             )
         return job_of_system(name, system, self.gpus, self.batch, **given)
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from .choices import Algorithm, Groups, SchedulerName
 from .values import (
@@ -204,6 +204,13 @@ class Reference(Section):
         )
 
 
+class _References(dict[str, Reference]):
+    """By a config's name; hashable, as a machine is."""
+
+    def __hash__(self) -> int:  # type: ignore[override]
+        return hash(tuple(self.items()))
+
+
 class System(Section):
     """The machine; it has no hyper-parameters."""
 
@@ -230,8 +237,8 @@ class System(Section):
     job: Job = Field(
         default=Job(), exclude=True, description="How rn50 submit asks for the machine."
     )
-    references: dict[Name, Reference] = Field(
-        default={},
+    references: Annotated[dict[Name, Reference], AfterValidator(_References)] = Field(
+        default=_References(),
         exclude=True,
         description="Rates by a config's name: for `bench throughput --check` and a run's end.",
     )
