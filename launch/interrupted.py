@@ -25,7 +25,9 @@ def find_interrupted(where: str, config: str | None, overrides: list[str]) -> tu
     make another training of it."""
     if config is not None and where != "latest":
         raise UserError(f"--resume {where}: no CONFIG beside a folder expected, found {config}")
-    folder = latest_interrupted(config, overrides) if where == "latest" else Path(where)
+    folder = Path(where)
+    if where == "latest":
+        folder = latest_interrupted(config, overrides, with_checkpoint=False)
     if re.fullmatch(r"run_\d+", folder.name) and (folder.parent / "config.yaml").is_file():
         folder = folder.parent
     source = folder / "config.yaml"

@@ -33,7 +33,7 @@ from ..train.resume import (
     resumed_config,
 )
 from .failure import read_failures
-from .run_files import COPIED, give_back, reserve
+from .run_files import COPIED, give_back, is_run, reserve
 from .run_lock import check_free, driven_by_another, remove_rank_lock, wait_for_rank
 
 _FILES = (METRICS, "stderr.log", "result.json", "ranks.json", "timeline.json", "report.html")
@@ -192,19 +192,24 @@ def is_hopeless(out: Path) -> bool:
     return any(failure.get("retryable") is False for failure in read_failures(out))
 
 
-def latest_interrupted(config: str | None, overrides: list[str]) -> Path:
-    """The run that was interrupted last, of those that nobody drives; runs of jobs as well."""
+def latest_interrupted(
+    config: str | None, overrides: list[str], *, with_checkpoint: bool = True
+) -> Path:
+    """The run that was interrupted last, of those that nobody drives; runs of jobs as well.
+    `with_checkpoint`: one without a checkpoint does not count."""
     if config is None:  # of any preset: the overrides are that one's
         overrides = [text for text in overrides if text.startswith("system.results=")]
     run = load(config or "quick", overrides).run
     parent = Path(run.system.results) / (run.name if config else "")
     runs = ("*", "*/run_*") if config else ("*/*", "*/*/run_*")
     last_written = {}
-    for folder in (path.parent for name in runs for path in parent.glob(f"{name}/checkpoint")):
-        checkpoints = checkpoint_folder.listed(folder / "checkpoint")
-        if checkpoints and is_interrupted(folder):
+    for folder in (path for name in runs for path in parent.glob(name) if is_run(path)):
+        written = checkpoint_folder.listed(folder / "checkpoint")
+        if not with_checkpoint and not written:
+            written = [folder / "environment.json"]
+        if written and is_interrupted(folder):
             with suppress(OSError):
-                last_written[folder] = checkpoints[-1].stat().st_mtime_ns
+                last_written[folder] = written[-1].stat().st_mtime_ns
     busy = None
     for folder in sorted(last_written, key=lambda folder: last_written[folder], reverse=True):
         try:
@@ -213,10 +218,8 @@ def latest_interrupted(config: str | None, overrides: list[str]) -> Path:
         except UserError as error:
             busy = busy or error
     but = f" but this one: {busy}" if busy else ""
-    raise UserError(
-        f"--resume latest: an interrupted run with a checkpoint expected, found none in {parent}"
-        + but
-    )
+    wanted = "an interrupted run with a checkpoint" if with_checkpoint else "an interrupted run"
+    raise UserError(f"--resume latest: {wanted} expected, found none in {parent}{but}")
 
 
 def is_interrupted(folder: Path) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ import pytest
 from rn50.config.errors import UserError
 from rn50.config.load import load
 from rn50.launch.interrupted import find_interrupted
+from rn50.launch.resume import latest_interrupted
 from rn50.launch.submit import Last
 from rn50.train import checkpoint
 from tests.train.test_checkpoint import CONFIG, arrays, meta
@@ -41,6 +43,17 @@ def test_a_job_is_found_by_its_folder_and_by_that_of_its_run(job: Path) -> None:
         loaded, last = find_interrupted(str(folder), None, ["system.job.walltime='02:00:00'"])
         assert last == Last(job, "slurm", 5)
         assert loaded.run.system.job.walltime == "02:00:00"
+
+
+def test_the_latest_job_needs_no_checkpoint(job: Path) -> None:
+    (job.parent / "smoke").mkdir()
+    top = job.rename(job.parent / "smoke/2026")
+    results = [f"system.results={job.parent}"]
+    assert find_interrupted("latest", "smoke", results)[1].folder == top
+    shutil.rmtree(top / "run_0/checkpoint")
+    assert find_interrupted("latest", None, results)[1].folder == top
+    with pytest.raises(UserError, match="an interrupted run with a checkpoint expected"):
+        latest_interrupted(None, results)
 
 
 def test_a_run_is_found_where_no_job_is_around_it(job: Path) -> None:
