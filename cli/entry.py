@@ -35,13 +35,14 @@ def main() -> None:
         code = done.code
     except UserError as error:
         for line in str(error).split("\n"):
-            _say(f"error: {line}")
+            _say(f"error: {line}{_meant(line)}")
         code = EXIT_USAGE
     except BrokenPipeError:
         code = EXIT_BAD  # `| head` has what it wants
     except OSError as error:
-        where = f"{error.filename}: " if error.filename else ""
-        _say(f"error: {where}{error.strerror or error}")
+        where = error.filename or _gone_folder() or ""
+        line = f"{where}: {error.strerror or error}" if where else str(error.strerror or error)
+        _say(f"error: {line}{_meant(line)}")
         code = EXIT_USAGE
     except KeyboardInterrupt as stop:
         code = _stopped(stop)
@@ -78,6 +79,32 @@ def _stopped(stop: KeyboardInterrupt) -> int:
         again = shlex.join(["rn50", *sys.argv[1:]])
         _say(Ending(f"stopped by {asked_by(stop)}", "", START_AGAIN, again).line)
     return EXIT_STOPPED
+
+
+def _meant(line: str) -> str:
+    """The end of an error that names a path of the command line which is not there, but nearly."""
+    from difflib import get_close_matches
+
+    for word in sys.argv[1:]:
+        path = Path(word.partition("=")[2] or word)
+        while not path.parent.exists():
+            path = path.parent
+        if "did you mean" in line or path.exists() or str(path) not in line:
+            continue
+        with suppress(OSError):
+            names = [one.name for one in path.parent.iterdir()]
+            near = get_close_matches(path.name, names, n=1, cutoff=0.75)
+            return f"; did you mean {path.parent / near[0]}?" if near else ""
+    return ""
+
+
+def _gone_folder() -> str:
+    """The error of a working folder that was removed names no file."""
+    try:
+        Path.cwd()
+    except OSError:
+        return "the working folder"
+    return ""
 
 
 def _say(line: str) -> None:

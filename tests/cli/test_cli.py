@@ -89,6 +89,17 @@ def test_bad_input_is_one_clear_line(
         assert not [path.name for path in bad.iterdir() if "partial" in path.name]
 
 
+@pytest.mark.parametrize(
+    "words", [("log", "show"), ("export", "csv"), ("launch", "quick", "data.synthetic=null")]
+)
+def test_a_misspelt_folder_gets_a_suggestion(words: tuple[str, ...], rn50, tmp_path: Path) -> None:
+    (tmp_path / "imagenet").mkdir()
+    name = f"{'data.path=' if 'launch' in words else ''}{tmp_path}/imagenett"
+    done = rn50(*words, name)
+    assert done.returncode == 2
+    assert done.stderr.rstrip().endswith(f"; did you mean {tmp_path}/imagenet?")
+
+
 def test_make_pack_verify_show(rn50, tmp_path: Path) -> None:
     """The road of one's own images, by hand."""
     images, packed = tmp_path / "images", tmp_path / "packed"
