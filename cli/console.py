@@ -158,19 +158,19 @@ def track(name: str) -> Advance:
     say(f"{name} ...", to=sys.stderr)
     every_s = 5.0 if sys.stderr.isatty() else 30.0
     begun_s = printed_s = time.monotonic()
-    first: float | None = None  # work of an earlier attempt is not our rate
+    first: int | None = None  # work of an earlier attempt is not our rate
 
-    def advance(done: int, total: int, detail: str = "", begun: float = 0.0) -> None:
+    def advance(done: int, total: int, detail: str = "") -> None:
         nonlocal printed_s, first
-        worked, now_s = done + begun, time.monotonic()
-        first = worked if first is None else first
+        now_s = time.monotonic()
+        first = done if first is None else first
         if now_s < printed_s + every_s or done == total:
             return
         printed_s = now_s
         words = [f"{done:,} of {total:,}", *([detail] if detail else [])]
-        if worked > first:
-            rate = (worked - first) / max(now_s - begun_s, 1e-9)
-            words += [pace(rate), f"{(total - worked) / rate / 60:.1f} min left"]
+        if done > first:
+            rate = (done - first) / max(now_s - begun_s, 1e-9)
+            words += [pace(rate), f"{(total - done) / rate / 60:.1f} min left"]
         say(f"{name}: {', '.join(words)}", to=sys.stderr)
 
     return advance

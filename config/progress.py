@@ -7,9 +7,9 @@ from typing import Protocol
 
 
 class Advance(Protocol):
-    """`done` of `total` pieces, in words what it is at, and pieces' worth of begun ones."""
+    """`done` of `total` pieces, and in words what it is at."""
 
-    def __call__(self, done: int, total: int, detail: str = "", begun: float = 0.0) -> None: ...
+    def __call__(self, done: int, total: int, detail: str = "") -> None: ...
 
 
 Tracker = Callable[[str], Callable[[int, int], None]]

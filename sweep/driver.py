@@ -1,17 +1,17 @@
 """`rn50 sweep`: the driver. It asks for trials, runs them, watches them, and notes what came out.
 
 Every trial is on disk before it starts (Optuna's journal, trial folders), so the driver may be
-killed at any moment and the same command continues: trials that ended meanwhile are read, those
-that did not are stopped and run again with the same values and the same seed.
+killed at any moment and the same command continues: trials whose end it did not see are stopped and
+run again with the same values and the same seed.
 """
 
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -20,27 +20,16 @@ from optuna.trial import FrozenTrial, TrialState
 from ..config.atomic import write_file
 from ..config.errors import UserError, failing_as
 from ..config.finding import number as number_of
-from ..config.plan import build_plan
 from ..config.progress import Advance
 from ..data.prepare import prepare
-from ..launch.ending import GO_ON, Ending, Stopped, asked_by, was_stopped
+from ..launch.ending import GO_ON, Ending, Stopped, asked_by
 from ..launch.run_lock import hold_run
 from ..launch.supervisor import StopSignals
 from .definition import LoadedSweep
-from .study import JOURNAL, Study, training_seed
-from .trial import (
-    Ended,
-    Evaluation,
-    clean_up,
-    evaluations,
-    read_end,
-    start,
-    trial_command,
-)
+from .study import Study, training_seed
+from .trial import CONFIG, Ended, evaluations, read_end, start, stop
 
 POLL_S = 0.5
-STOP_S = 20.0
-"""For a trial to end in order before its processes are killed."""
 MEASURED = {
     "accuracy": "eval_accuracy",
     "time_to_target": "time_to_train_s",
@@ -52,22 +41,14 @@ Say = Callable[[str], None]
 
 @dataclass
 class Active:
-    """A trial whose end is to be noted."""
+    """A trial that runs."""
 
     number: int
     folder: Path
-    last_epoch: int
-    """Its last evaluation ends it anyway."""
-    process: subprocess.Popen[bytes] | None = None
-    """None: an earlier driver's, which has ended."""
-    seen: list[Evaluation] = field(default_factory=list)
+    process: subprocess.Popen[bytes]
+    seen: int = 0
     """Evaluations that the study has."""
     started_s: float = field(default_factory=time.monotonic)
-
-    @property
-    def seconds(self) -> float | None:
-        """Wall time so far; None where an earlier driver started it."""
-        return None if self.process is None else time.monotonic() - self.started_s
 
 
 def sweep_folder(loaded: LoadedSweep) -> Path:
@@ -105,13 +86,10 @@ def run_sweep(loaded: LoadedSweep, track: Callable[[str], Advance], say: Say, ag
     return study
 
 
-def open_study(loaded: LoadedSweep) -> Study:
-    """The study so far, while no driver is at work. Raises UserError where there is none."""
-    folder = sweep_folder(loaded)
-    if not (folder / JOURNAL).is_file():
-        raise UserError(f"{folder}: a sweep that has begun expected, found none")
-    with hold_run(folder):
-        return Study(loaded.sweep, folder, loaded.definition())
+def read_study(loaded: LoadedSweep) -> Study:
+    """The study as it is now, beside a driver that may be at work. Raises UserError: there is none,
+    or it is of another definition."""
+    return Study(loaded.sweep, sweep_folder(loaded), loaded.definition(), read_only=True)
 
 
 class Driver:
@@ -131,8 +109,9 @@ class Driver:
         """
         with StopSignals() as stop_signals:
             try:
-                for trial in self._study.running():
-                    self._continue(trial)
+                for trial in self._study.trials:
+                    if trial.state == TrialState.RUNNING:
+                        self._repeat(trial)
                 while self._look() and not stop_signals.name:
                     time.sleep(POLL_S)
                 if stop_signals.name and self._remaining():
@@ -140,7 +119,7 @@ class Driver:
             except BaseException:
                 if self.active:
                     self._say(f"stopping {len(self.active)} trials ...")
-                self._stop(*self.active.values())
+                    stop(*(active.folder for active in self.active.values()))
                 raise
 
     def _look(self) -> bool:
@@ -149,42 +128,23 @@ class Driver:
         while len(self._study.trials) < sweep.wanted_trials and len(self.active) < sweep.parallel:
             self._begin(self._study.ask())
         for active in list(self.active.values()):
-            self._watch(active)
-        self._show()
+            if self._has_ended(active):
+                del self.active[active.number]
+        best = self._study.best()
+        words = "" if best is None else f"best {best.value:g} (trial {best.number})"
+        asked = len(self._study.trials)
+        self._progress(asked - len(self.active), max(sweep.wanted_trials, asked), words)
         return self._remaining()
 
     def _remaining(self) -> bool:
         return bool(self.active) or len(self._study.trials) < self._loaded.sweep.wanted_trials
 
-    def _show(self) -> None:
-        """Trials that have ended, and the running ones by their share of epochs."""
-        asked, begun, words = len(self._study.trials), 0.0, []
-        for active in self.active.values():
-            epoch = active.seen[-1].epoch if active.seen else 0
-            begun += min(epoch / active.last_epoch, 1.0)
-            words.append(f"trial {active.number}: epoch {epoch} of {active.last_epoch}")
-        best = self._study.best()
-        if best is not None:
-            measure = self._loaded.sweep.objective.measure
-            words.append(f"best {measure} {best.value:g} (trial {best.number})")
-        total = max(self._loaded.sweep.wanted_trials, asked)
-        self._progress(asked - len(self.active), total, "; ".join(words), begun)
-
-    def _continue(self, trial: FrozenTrial) -> None:
-        """Read a trial of an earlier driver if it has ended, else stop it and run it again."""
+    def _repeat(self, trial: FrozenTrial) -> None:
+        """Stop a trial whose end an earlier driver did not see, and run it again."""
         folder = self._folder(trial.number)
-        clean_up(folder)
-        ended = read_end(folder, None)
-        if ended.result and not was_stopped(ended.result):
-            self._say(f"trial {trial.number}: ended while no driver was there")
-            active = Active(trial.number, folder, self._last_epoch(trial))
-            if not self._judge(active):
-                self._settle(active, ended)
-            return
-        if folder.exists():
-            lost = len(list(folder.parent.glob(f"{folder.name}_lost_*"))) + 1
-            folder.rename(folder.with_name(f"{folder.name}_lost_{lost}"))
-        self._say(f"trial {trial.number}: was lost with its driver, run again")
+        stop(folder)
+        shutil.rmtree(folder, ignore_errors=True)
+        self._say(f"trial {trial.number}: did not end while its driver ran, run again")
         self._begin(trial)
 
     def _folder(self, number: int) -> Path:
@@ -192,103 +152,64 @@ class Driver:
 
     def _begin(self, trial: FrozenTrial) -> None:
         """Write the trial's config and start it; values that make no config are a failed trial."""
-        folder, sweep = self._folder(trial.number), self._loaded.sweep
-        folder.mkdir(parents=True, exist_ok=True)
+        folder = self._folder(trial.number)
         own = [f"name={folder.name}", f"system.results={json.dumps(str(folder.parent))}"]
         if self._loaded.base.run.seed is None and "seed" not in trial.params:
-            own.append(f"seed={training_seed(sweep, trial.number)}")
-        active = Active(trial.number, folder, last_epoch=1)
+            own.append(f"seed={training_seed(self._loaded.sweep, trial.number)}")
         try:
-            loaded = self._loaded.load_trial(sweep.config, trial.params, *own)
-            active.last_epoch = self._last_epoch(trial)
+            loaded = self._loaded.load_trial(trial.params, *own)
         except UserError as error:
-            self._fail(active, "; ".join(str(error).splitlines()))
+            reason = "; ".join(str(error).splitlines())
+            self._study.end(trial.number, TrialState.FAIL, reason=reason)
+            self._say(f"trial {trial.number}: fail: {reason}")
             return
-        path = folder / "config.yaml"
-        write_file(path, loaded.to_yaml())
+        folder.mkdir(parents=True, exist_ok=True)
+        write_file(folder / CONFIG, loaded.to_yaml())
         values = ", ".join(f"{key}={value}" for key, value in trial.params.items())
         self._say(f"trial {trial.number}: {values}")
-        active.process = start(trial_command(path), folder)
-        self.active[trial.number] = active
+        self.active[trial.number] = Active(trial.number, folder, start(folder))
 
-    def _last_epoch(self, trial: FrozenTrial) -> int:
-        """The epoch whose evaluation ends a trial at the latest."""
-        if self._loaded.sweep.objective.at_epoch is not None:
-            return self._loaded.sweep.objective.at_epoch
-        loaded = self._loaded.load_trial(self._loaded.sweep.config, trial.params)
-        return build_plan(loaded.run).eval_epochs[-1]
-
-    def _watch(self, active: Active) -> None:
-        """One look at a trial: new evaluations first, then whether it has ended or must."""
-        assert active.process is not None
+    def _has_ended(self, active: Active) -> bool:
+        """One look at a trial: new evaluations first, then whether it has ended. Its end is
+        noted."""
         code = active.process.poll()  # before the look: an end has all its evaluations
-        limit_s = self._loaded.sweep.limit_s
-        if self._judge(active):
-            self._stop(active)
-        elif code is not None:
-            clean_up(active.folder)
-            self._settle(active, read_end(active.folder, code))
-        elif limit_s is not None and (active.seconds or 0.0) > limit_s:
-            self._fail(active, f"longer than limit_s ({limit_s:g} s)")
-            self._stop(active)
-        else:
-            return
-        del self.active[active.number]
-
-    def _judge(self, active: Active) -> bool:
-        """Note new evaluations; True where one of them decides the trial, which is then noted."""
-        target, objective = self._loaded.base.run.eval.target, self._loaded.sweep.objective
-        for evaluation in evaluations(active.folder)[len(active.seen) :]:
-            active.seen.append(evaluation)
-            epoch, accuracy = evaluation
+        at_epoch, target = self._loaded.sweep.objective.at_epoch, self._loaded.base.run.eval.target
+        for epoch, accuracy in evaluations(active.folder)[active.seen :]:
+            active.seen += 1
             prune = self._study.report(active.number, epoch, accuracy)
-            if epoch == objective.at_epoch:
-                self._complete(active, accuracy)
-                return True
-            if prune and epoch < active.last_epoch and accuracy < target:
-                self._prune(active, f"accuracy {accuracy:.4f} after epoch {epoch}")
-                return True
-        return False
-
-    def _stop(self, *trials: Active) -> None:
-        """End trials: nothing of them is waited for but their processes."""
-        for active in trials:
-            if active.process is not None:
-                active.process.terminate()  # its log is closed as aborted
-        for active in trials:
-            if active.process is not None:
-                with suppress(subprocess.TimeoutExpired):
-                    active.process.wait(timeout=STOP_S)
-            clean_up(active.folder)
+            if epoch == at_epoch:
+                self._end(active, TrialState.COMPLETE, value=accuracy)
+            elif prune and accuracy < target:
+                self._end(
+                    active, TrialState.PRUNED, reason=f"accuracy {accuracy:.4f} after epoch {epoch}"
+                )
+            else:
+                continue
+            stop(active.folder)
+            active.process.wait()
+            return True
+        if code is not None:
+            self._settle(active, read_end(active.folder, code))
+        return code is not None
 
     def _settle(self, active: Active, ended: Ended) -> None:
         """Note how a trial ended by itself."""
         objective, result = self._loaded.sweep.objective, ended.result
-        if ended.status == "success":
-            name = MEASURED[objective.measure]  # accuracy: the target came before the epoch
-            value = number_of(result.get(name))
-            if value is None:
-                self._fail(active, f"its result.json has no number {name}")
-            else:
-                self._complete(active, value)
-        elif ended.status == "aborted" and not objective.is_accuracy:
-            accuracy = number_of(result.get("eval_accuracy"))
-            reached = "no evaluation" if accuracy is None else f"accuracy {accuracy:.4f} at the end"
-            self._prune(active, f"target not reached: {reached}")
-        elif ended.status == "aborted":
-            self._fail(active, f"no evaluation after epoch {objective.at_epoch}")
+        accuracy = number_of(result.get("eval_accuracy"))
+        if ended.status == "success":  # accuracy: the target came before the epoch
+            value = number_of(result[MEASURED[objective.measure]])
+            self._end(active, TrialState.COMPLETE, value=value)
+        elif ended.status == "aborted" and not objective.is_accuracy and accuracy is not None:
+            reason = f"target not reached: accuracy {accuracy:.4f} at the end"
+            self._end(active, TrialState.PRUNED, reason=reason)
         else:
-            self._fail(active, ended.reason or ended.status)
+            self._end(active, TrialState.FAIL, reason=ended.reason or ended.status)
 
-    def _complete(self, active: Active, value: float) -> None:
-        self._study.end(active.number, TrialState.COMPLETE, value=value, seconds=active.seconds)
-        self._say(f"trial {active.number}: {self._loaded.sweep.objective.measure} {value:g}")
-
-    def _prune(self, active: Active, reason: str) -> None:
-        """Stopped early, or a run that ended without reaching its target."""
-        self._study.end(active.number, TrialState.PRUNED, reason=reason, seconds=active.seconds)
-        self._say(f"trial {active.number}: pruned: {reason}")
-
-    def _fail(self, active: Active, reason: str) -> None:
-        self._study.end(active.number, TrialState.FAIL, reason=reason, seconds=active.seconds)
-        self._say(f"trial {active.number}: failed: {reason}")
+    def _end(
+        self, active: Active, state: TrialState, value: float | None = None, reason: str = ""
+    ) -> None:
+        """Note how a trial that was started ended, and say so."""
+        seconds = time.monotonic() - active.started_s
+        self._study.end(active.number, state, value=value, reason=reason, seconds=seconds)
+        came_to = reason if value is None else f"{value:g}"
+        self._say(f"trial {active.number}: {state.name.lower()}: {came_to}")

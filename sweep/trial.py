@@ -1,17 +1,15 @@
 """One trial of a sweep as processes and files: started, watched, stopped, read.
 
-A trial is a `rn50 launch` of its own. Its folder stands in the
-environment of all of its processes, so that a later driver finds what a killed one has left.
+A trial is a `rn50 launch` of its own, which starts and stops its ranks. Its command line names the
+trial's config, so that a later driver finds what a killed one has left.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,9 +18,9 @@ import psutil
 
 from ..config.reading import read_ends, read_object
 
-MARK = "RN50_SWEEP_TRIAL"
-OUTPUT = "output.log"
-_GRACE_S = 15.0  # the launcher itself takes 10 s to kill what does not stop
+CONFIG, OUTPUT = "config.yaml", "output.log"
+STOP_S = 20.0
+"""For a trial to end in order before its launcher is killed."""
 
 
 class Evaluation(NamedTuple):
@@ -40,17 +38,12 @@ class Ended(NamedTuple):
     result: dict[str, Any]
 
 
-def trial_command(config: Path) -> list[str]:
-    """What runs a trial's config."""
-    return [sys.executable, "-m", "rn50.cli.entry", "launch", str(config)]
-
-
-def start(command: Sequence[str], folder: Path) -> subprocess.Popen[bytes]:
-    """Start a trial, its output in `folder`/output.log, out of reach of a Ctrl-C for the driver."""
+def start(folder: Path) -> subprocess.Popen[bytes]:
+    """Start the trial of `folder`/config.yaml, its output in `folder`/output.log, in a session of
+    its own: Ctrl-C reaches the driver alone."""
     with (folder / OUTPUT).open("wb") as output:
         return subprocess.Popen(
-            command,
-            env=os.environ | {MARK: str(folder.resolve())},
+            [sys.executable, "-m", "rn50.cli.entry", "launch", str((folder / CONFIG).resolve())],
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
@@ -58,34 +51,30 @@ def start(command: Sequence[str], folder: Path) -> subprocess.Popen[bytes]:
         )
 
 
-def processes(folder: Path) -> list[psutil.Process]:
-    """All processes of a trial on this machine, its ranks among them."""
-    mark, found = str(folder.resolve()), []
-    for process in psutil.process_iter():
-        with suppress(psutil.Error, OSError):
-            if process.status() != psutil.STATUS_ZOMBIE and process.environ().get(MARK) == mark:
-                found.append(process)
-    return found
+def launchers(*folders: Path) -> list[psutil.Process]:
+    """The processes on this machine that run the trials of `folders`."""
+    configs = {str((folder / CONFIG).resolve()) for folder in folders}
+    running = psutil.process_iter(["cmdline"])
+    return [process for process in running if configs & set(process.info["cmdline"] or ())]
 
 
-def clean_up(folder: Path, grace_s: float = _GRACE_S) -> None:
-    """Leave no process of a trial: ask, wait, kill."""
-    alive = processes(folder)
+def stop(*folders: Path) -> None:
+    """End the trials of `folders`, also those that another driver started: ask, wait, kill. Their
+    ranks end with them."""
+    found = launchers(*folders)
+    for process in found:
+        with suppress(psutil.NoSuchProcess):
+            process.terminate()  # its log is closed as aborted
+    _, alive = psutil.wait_procs(found, timeout=STOP_S)
     for process in alive:
         with suppress(psutil.NoSuchProcess):
-            process.terminate()
-    psutil.wait_procs(alive, timeout=grace_s)
-    while alive := processes(folder):
-        for process in alive:
-            with suppress(psutil.NoSuchProcess):
-                process.kill()
-        psutil.wait_procs(alive, timeout=grace_s)
+            process.kill()
 
 
 def evaluations(folder: Path) -> list[Evaluation]:
-    """The evaluations so far of a trial's newest run, from its metrics.jsonl. A last line without
-    its end is being written; it is read the next time."""
-    path = _newest(folder, "metrics.jsonl")
+    """The evaluations so far of a trial, from its metrics.jsonl. A last line without its end is
+    being written; it is read the next time."""
+    path = next(folder.glob("*/metrics.jsonl"), None)
     if path is None:
         return []
     lines = path.read_bytes().splitlines(keepends=True)
@@ -93,26 +82,15 @@ def evaluations(folder: Path) -> list[Evaluation]:
     return [Evaluation(int(one["epoch"]), float(one["accuracy"])) for one in records]
 
 
-def read_end(folder: Path, code: int | None) -> Ended:
-    """How a trial whose process has ended came out.
-
-    Args:
-        code: exit code of its process as Popen gives it, None where an earlier driver started it.
-    """
-    if code is not None and code < 0:
+def read_end(folder: Path, code: int) -> Ended:
+    """How a trial whose process has ended came out. `code`: its exit code, as Popen gives it."""
+    if code < 0:
         return Ended("failed", f"killed by {signal.Signals(-code).name}", {})
-    path = _newest(folder, "result.json")
+    path = next(folder.glob("*/result.json"), None)
     result = {} if path is None else read_object(path)
     if result:
         return Ended(str(result.get("status")), str(result.get("reason") or ""), result)
     lines = [line.strip() for line in read_ends(folder / OUTPUT).splitlines() if line.strip()]
-    errors = [line.partition("rn50: error: ")[2] for line in lines if "rn50: error: " in line]
-    last = f"; last line: {lines[-1][:300]}" if lines else ""
-    exit_code = "" if code is None else f" with exit code {code}"
-    reason = errors[0][:500] if errors else f"ended{exit_code} without a result{last}"
-    return Ended("failed", reason, {})
-
-
-def _newest(folder: Path, name: str) -> Path | None:
-    """The file of that name of the newest run below a trial's folder."""
-    return max(folder.glob(f"*/{name}"), key=lambda path: path.stat().st_mtime_ns, default=None)
+    errors = [line for line in lines if line.startswith("rn50: error: ")]
+    last = (errors[:1] or lines[-1:] or ["no output"])[0]
+    return Ended("failed", f"exit code {code}: {last.removeprefix('rn50: error: ')[:500]}", {})

@@ -21,14 +21,14 @@ def test_without_a_terminal_progress_is_a_line_now_and_then(
         advance(1000 + 100 * step, 9000)
     advance = track("sweep a")
     for step in range(3):
-        advance(0, 4, f"trial 0: epoch {step}.0 of 5", step / 5)
+        advance(step, 4, "best 5 (trial 0)")
         clock[0] += 20.0
     assert capsys.readouterr().err.splitlines() == [
         "packing records ...",
         "packing records: 4,000 of 9,000, 100/s, 0.8 min left",
         "packing records: 7,000 of 9,000, 100/s, 0.3 min left",
         "sweep a ...",
-        "sweep a: 0 of 4, trial 0: epoch 2.0 of 5, 100 s each, 6.0 min left",
+        "sweep a: 2 of 4, best 5 (trial 0), 20 s each, 0.7 min left",
     ]
 
 

@@ -25,6 +25,7 @@ parameters:
   batch.per_rank: {choice: [5, 10]}
 objective: {measure: accuracy, at_epoch: 2}
 """
+DEPENDENT = "dependent: {{optimizer.eta: {{factor: 1, of: {}}}}}\nparameters:"
 
 
 def write(folder: Path, text: str) -> Path:
@@ -39,7 +40,7 @@ def test_dotted_and_nested_keys_mean_the_same(tmp_path: Path) -> None:
         *("optimizer.base_lr", "schedule.warmup", "batch.per_rank")
     ]
     values = {"optimizer.base_lr": 0.1, "schedule.warmup": 1.5, "batch.per_rank": 5}
-    run = loaded.load_trial("smoke", values).run
+    run = loaded.load_trial(values).run
     assert (run.optimizer.base_lr, str(run.schedule.warmup)) == (0.1, "1.5 epochs")
     assert (run.batch.per_rank, run.eval.period, str(run.schedule.length)) == (5, 1, "4 epochs")
 
@@ -48,8 +49,11 @@ def test_dotted_and_nested_keys_mean_the_same(tmp_path: Path) -> None:
 def test_each_sweep_of_ours_reads(path: Path) -> None:
     loaded = load_sweep(path)
     assert loaded.sweep.name == path.stem
-    first = {key: (p.choice or p.limits)[0] for key, p in loaded.sweep.parameters.items()}
-    loaded.load_trial(loaded.sweep.config, first)
+    first = {
+        key: (parameter.choice or parameter.linear or parameter.log)[0]
+        for key, parameter in loaded.sweep.parameters.items()
+    }
+    loaded.load_trial(first)
 
 
 def test_values_that_depend_on_a_drawn_one(tmp_path: Path) -> None:
@@ -61,30 +65,15 @@ dependent:
     loaded = load_sweep(write(tmp_path, GOOD + more))
     values = {"optimizer.base_lr": 0.1, "schedule.warmup": 1.5}
     for batch, momentum, decay in ((5, 0.45, 0.025), (10, 0.9, 0.1)):
-        found = loaded.load_trial("smoke", {**values, "batch.per_rank": batch}).run.optimizer
+        found = loaded.load_trial({**values, "batch.per_rank": batch}).run.optimizer
         assert (found.momentum, found.weight_decay) == pytest.approx((momentum, decay))
 
 
-@pytest.mark.parametrize(
-    ("definition", "expected"),
-    [
-        ("optimizer.eta: {of: batch.per_rank}", "dependent.optimizer.eta.factor"),
-        ("optimizer.eta: {of: seed, factor: 1}", "of: one of parameters (optimizer.base_lr, sched"),
-        (
-            "optimizer.eta: {of: batch.per_rank, factor: 1, power: 1000}",
-            "dependent.optimizer.eta.of: a parameter of numbers above 0",
-        ),
-        ("optimizer.etaa: {of: batch.per_rank, factor: 1}", "did you mean optimizer.eta?"),
-        ("name: {of: batch.per_rank, factor: 1}", "dependent.name: a key that the sweep does not"),
-    ],
-)
-def test_a_dependent_value_that_there_is_not_always(
-    tmp_path: Path, definition: str, expected: str
-) -> None:
-    with pytest.raises(UserError) as caught:
-        load_sweep(write(tmp_path, f"{GOOD}dependent:\n  {definition}\n"))
-    assert expected in str(caught.value)
-    assert "sweep.yaml" in str(caught.value)
+def test_a_value_that_does_not_exist_makes_no_config(tmp_path: Path) -> None:
+    more = "dependent: {optimizer.momentum: {of: batch.per_rank, factor: 1, power: 1000}}\n"
+    loaded = load_sweep(write(tmp_path, GOOD + more))
+    with pytest.raises(UserError, match=r"1 x 5 \^ 1000"):
+        loaded.load_trial({"batch.per_rank": 5})
 
 
 def test_a_config_beside_the_sweep_and_a_base_of_it(tmp_path: Path) -> None:
@@ -103,23 +92,19 @@ def test_a_config_beside_the_sweep_and_a_base_of_it(tmp_path: Path) -> None:
         (
             "log: [0.01, 1]",
             "log: [0.01, 1], choice: [1]",
-            "sweep.yaml:8: parameters.optimizer.base_lr.log: exactly one of choice, linear, log, "
-            "integer expected, found choice and log",
+            "sweep.yaml:8: parameters.optimizer.base_lr.log: exactly one of choice, linear, log "
+            "expected, found choice and log",
         ),
-        ("log: [0.01, 1]", "log: [0, 1]", "log: numbers above 0 expected, found [0.0, 1.0]"),
-        ("log: [0.01, 1]", "log: [1, 0.1]", "log: [lowest, highest] expected, found [1.0, 0.1]"),
-        ("step: 0.5", "step: 5", "step: 1 to 1000 steps between lowest and highest"),
-        ("choice: [5, 10]", "choice: [5, 5]", "choice: each value once expected, found [5, 5]"),
-        (
-            "optimizer.base_lr",
-            "optimizer.base_rl",
-            "sweep.yaml:8: parameters.optimizer.base_rl: a key of the config expected; "
-            "did you mean optimizer.base_lr?",
-        ),
+        ("log: [0.01, 1]", "log: [0, 1]", "yaml:8: parameters.optimizer.base_lr.log: "),
+        ("log: [0.01, 1]", "log: [1, 0.1]", "yaml:8: parameters.optimizer.base_lr.log: "),
+        ("log: [0.01, 1]", "log: [0.01, 1], step: 0.1", "base_lr.step: beside linear alone"),
+        ("choice: [5, 10]", "choice: []", "parameters.batch.per_rank.choice: "),
+        ("choice: [5, 10]", "choice: [[5]]", "parameters.batch.per_rank.choice: "),
+        ("optimizer.base_lr", "optimizer.base_rl", "did you mean optimizer.base_lr?"),
         ("at_epoch: 2", "at_epoch: 9", "objective.at_epoch: an epoch with an evaluation expected"),
-        ("name: a", "name: a\nsampler: grid", "parameters.optimizer.base_lr: a choice, an inte"),
-        ("batch.per_rank", "name", "parameters.name: a key that the sweep does not set itself"),
-        ("parameters:", "parameters: {}\nx:", "parameters: at least one expected, found none|x"),
+        ("name: a", "name: a\nsampler: grid", "parameters.optimizer.base_lr.choice: needed"),
+        ("parameters:", DEPENDENT.format("seed"), "eta.of: one of parameters (optimizer.b"),
+        ("parameters:", DEPENDENT.format("seed, to: 1"), "optimizer.eta.to: unknown key"),
     ],
 )  # fmt: skip
 def test_what_is_wrong_is_said_in_one_line(
@@ -128,7 +113,7 @@ def test_what_is_wrong_is_said_in_one_line(
     assert old in GOOD
     with pytest.raises(UserError) as caught:
         load_sweep(write(tmp_path, GOOD.replace(old, new, 1)))
-    assert any(part in str(caught.value) for part in expected.split("|")), caught.value
+    assert expected in str(caught.value)
     assert all(" " in line and len(line) < 500 for line in str(caught.value).splitlines())
 
 
@@ -152,7 +137,7 @@ def test_a_value_reaches_the_config_as_it_is(value: object) -> None:
 
 def test_what_may_change_between_two_drivers_and_what_not(tmp_path: Path) -> None:
     old = load_sweep(write(tmp_path, GOOD)).definition()
-    more = GOOD + "trials: 99\nparallel: 2\nlimit_s: 60\n"
+    more = GOOD + "trials: 99\nparallel: 2\n"
     assert load_sweep(write(tmp_path, more)).definition() == old
     for was, now in (("0.01", "0.02"), ("4 epochs", "5 epochs")):
         assert load_sweep(write(tmp_path, GOOD.replace(was, now))).definition() != old

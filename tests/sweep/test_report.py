@@ -72,18 +72,3 @@ def test_the_table_has_the_best_first_and_every_reason(tmp_path: Path) -> None:
         assert "".join(row[0] for row in rows) == order
         assert len({len(header), *map(len, rows)}) == 1
         assert [row[-1] for row in rows[3:]] == ["no <disk>", "accuracy 0.1 after epoch 2"]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("values", [[], [1.0], [5.0, 5.0, 5.0, 5.0], [4.0, 6.0, 9.0, 3.0, 2.0]])
-def test_plots_from_any_number_of_trials_the_same_each_time(
-    tmp_path: Path, values: list[float]
-) -> None:
-    loaded, study = searched(tmp_path / "a", "epochs_to_target", values)
-    names = ("history.svg", "parallel.svg", "importance.svg")
-    write_results(loaded, study, tmp_path / "a")
-    first = [(tmp_path / "a" / name).read_bytes() for name in names]
-    write_results(loaded, study, tmp_path / "a")
-    assert [(tmp_path / "a" / name).read_bytes() for name in names] == first
-    assert all(b"<svg" in text for text in first)
-    assert (tmp_path / "a" / "best.yaml").exists() == bool(values)

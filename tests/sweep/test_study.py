@@ -48,6 +48,7 @@ def test_a_resumed_sweep_draws_what_an_uninterrupted_one_draws(
     parameters = dict(PARAMETERS)
     if sampler == "grid":
         parameters["optimizer.base_lr"] = Parameter(choice=(0.01, 0.1, 1.0))
+        parameters["schedule.warmup"] = Parameter(choice=(0.5, 1.5), unit="epochs")
         parameters["data.no_augment_from_epoch"] = Parameter(choice=(None, 8))
     sweep = make(sampler=sampler, startup_trials=3, parameters=parameters)
     whole = draw(sweep, tmp_path / "whole", 8, reopen=False)
@@ -60,16 +61,13 @@ def test_a_resumed_sweep_draws_what_an_uninterrupted_one_draws(
 def test_a_grid_is_tried_once_each(tmp_path: Path) -> None:
     parameters = {
         "optimizer.base_lr": Parameter(choice=(0.5, 1.0)),
-        "comm.cycle_ms": Parameter(integer=(1, 5), step=2),
-        "schedule.warmup": Parameter(linear=(0.0, 0.3), step=0.1, unit="epochs"),
+        "schedule.warmup": Parameter(choice=(0, 1, 2), unit="epochs"),
     }
-    assert list(parameters["comm.cycle_ms"].values) == [1, 3, 5]
-    assert parameters["schedule.warmup"].values == pytest.approx([0, 0.1, 0.2, 0.3])
     sweep = make(sampler="grid", parameters=parameters, trials=1000)
-    assert sweep.wanted_trials == 24
+    assert sweep.wanted_trials == 6
     assert sweep.model_copy(update={"trials": 5}).wanted_trials == 5
-    drawn = draw(sweep, tmp_path / "a", 24, reopen=False)
-    assert len({str(sorted(values.items())) for values in drawn}) == 24
+    drawn = draw(sweep, tmp_path / "a", 6, reopen=False)
+    assert len({str(sorted(values.items())) for values in drawn}) == 6
 
 
 def test_a_journal_torn_by_a_kill_goes_on(tmp_path: Path) -> None:
@@ -81,14 +79,6 @@ def test_a_journal_torn_by_a_kill_goes_on(tmp_path: Path) -> None:
         file.write(b'{"op_code": 4, "wor')
     (tmp_path / "b" / f"{JOURNAL}.lock").touch()
     assert draw(sweep, tmp_path / "b", 1, reopen=False) == whole
-
-
-@pytest.mark.parametrize("text", [b"no journal\n", b"\xff\xfe\n{}\n", b'{"op_code": 0}\n'])
-def test_another_file_is_refused_in_one_line(tmp_path: Path, text: bytes) -> None:
-    (tmp_path / JOURNAL).write_bytes(text)
-    with pytest.raises(UserError, match="a sweep's journal expected") as caught:
-        opened(make(), tmp_path)
-    assert "\n" not in str(caught.value)
 
 
 def test_a_sweep_continues_only_with_its_own_definition(tmp_path: Path) -> None:
@@ -110,7 +100,7 @@ def test_running_trials_are_found_again_and_half_asked_ones_dropped(tmp_path: Pa
     more = journal.read_bytes().splitlines(keepends=True)
     journal.write_bytes(b"".join(more[: lines + 2]))  # asked, one value set
     second = opened(sweep, tmp_path / "a")
-    assert [trial.params for trial in second.running()] == whole[:1]
+    assert [(t.params, t.state) for t in second.trials] == [(whole[0], TrialState.RUNNING)]
     assert second.ask().params == whole[1]
     assert len(second.trials) == 2
 
@@ -133,18 +123,6 @@ def test_the_pruner_stops_the_worse_whatever_the_direction(
     assert not study.report(good, 1, 0.01)  # too early to tell
     assert not study.report(good, 2, 0.8)
     assert study.report(bad, 2, 0.1) == (kind != "none")
-
-
-def test_importance_finds_the_parameter_that_matters(tmp_path: Path) -> None:
-    study = opened(make(sampler="random"), tmp_path)
-    assert study.importances() == {}
-    for _ in range(40):
-        trial = study.ask()
-        value = abs(trial.params["optimizer.base_lr"] - 0.1)
-        study.end(trial.number, TrialState.COMPLETE, value=value)
-    shares = study.importances()
-    assert max(shares, key=lambda key: shares[key]) == "optimizer.base_lr"
-    assert sum(shares.values()) == pytest.approx(1)
 
 
 def test_each_trial_trains_on_a_seed_of_its_own() -> None:
