@@ -58,17 +58,21 @@ class Study:
                 n_startup_trials=sweep.pruner.startup_trials,
                 n_warmup_steps=sweep.pruner.from_epoch,
             )
+        if read_only and not journal.is_file():
+            raise UserError(f"{journal}: the trials of a sweep expected, found none")
         if not read_only:
             _mend(journal)
-        elif not journal.is_file():
-            raise UserError(f"{journal}: the trials of a sweep expected, found none")
-        self.optuna = optuna.create_study(
-            study_name="sweep",
-            storage=JournalStorage(JournalFileBackend(str(journal))),
-            direction="maximize" if sweep.objective.is_accuracy else "minimize",
-            pruner=pruner,
-            load_if_exists=True,
-        )
+        storage = JournalStorage(JournalFileBackend(str(journal)))
+        if read_only:  # the other call writes, even where the study exists
+            self.optuna = optuna.load_study(study_name="sweep", storage=storage, pruner=pruner)
+        else:
+            self.optuna = optuna.create_study(
+                study_name="sweep",
+                storage=storage,
+                direction="maximize" if sweep.objective.is_accuracy else "minimize",
+                pruner=pruner,
+                load_if_exists=True,
+            )
         mine = json.loads(json.dumps(definition))
         began = self.optuna.user_attrs.get(_DEFINITION)
         if began is None:
