@@ -6,7 +6,7 @@ import os
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -20,14 +20,10 @@ from .console import (
     Overrides,
     machine_option,
     output_file,
-    print_json,
     say,
     split_config,
     track,
 )
-
-if TYPE_CHECKING:
-    from ..config.manifest import Manifest
 
 data_app = typer.Typer(help="Make, pack, verify and stage image sets.", **TYPER_OPTIONS)
 
@@ -101,7 +97,6 @@ def data_pack(
     decode: Annotated[
         bool, typer.Option("--decode", help="Decode every image; those that fail count as bad.")
     ] = False,
-    as_json: Json = False,
 ) -> None:
     """Pack images into RecordIO: original bytes, index, sample table, manifest.
 
@@ -112,49 +107,26 @@ def data_pack(
 
     Example: `rn50 data pack /scratch/ILSVRC2012 datasets/imagenet`
     """
-    from ..data.pack import BadFilesError, pack_images
+    from ..data.pack import pack_images
 
-    warnings = []
-
-    def warn(message: str) -> None:
-        warnings.append(message)
-        say(f"rn50: warning: {message}", to=sys.stderr)
-
-    try:
-        manifest = pack_images(
-            images,
-            out,
-            shuffle_seed=shuffle_seed,
-            processes=processes,
-            skip_bad=skip_bad,
-            decode=decode,
-            val_labels=val_labels,
-            hold_out=hold_out,
-            progress=track("packing records"),
-            warn=warn,
-        )
-    except BadFilesError as error:
-        if as_json:
-            bad = [file.model_dump(exclude={"kept"}) for file in error.files]
-            print_json(
-                {"folder": str(out), "packed": False, "bad_files": bad, "warnings": warnings}
-            )
-        raise
-    if as_json:
-        print_json(_described(out, manifest) | {"packed": True, "warnings": warnings})
-        return
+    manifest = pack_images(
+        images,
+        out,
+        shuffle_seed=shuffle_seed,
+        processes=processes,
+        skip_bad=skip_bad,
+        decode=decode,
+        val_labels=val_labels,
+        hold_out=hold_out,
+        progress=track("packing records"),
+        warn=lambda message: say(f"rn50: warning: {message}", to=sys.stderr),
+    )
     counts = ", ".join(f"{split.samples:,} {name}" for name, split in manifest.splits.items())
     say(f"{out}: {counts} images in {len(manifest.classes):,} classes")
     for odd in manifest.odd_files[:MOST_NAMED]:
         say(f"  {'kept' if odd.kept else 'left out'}: {odd.path}: {odd.found}")
     if len(manifest.odd_files) > MOST_NAMED:
         say(f"  and {len(manifest.odd_files) - MOST_NAMED:,} more in {out / 'manifest.json'}")
-
-
-def _described(folder: Path, manifest: Manifest) -> dict[str, Any]:
-    """A packed set as JSON: its manifest without the checksums of each part."""
-    content = manifest.model_dump(exclude={"splits": {"__all__": {"chunks"}}})
-    return {"folder": str(folder), **content, "drawn": manifest.is_drawn}
 
 
 @data_app.command("verify")
@@ -165,7 +137,6 @@ def data_verify(
     ] = False,
     sample: Annotated[int, typer.Option(min=1, help="Records to decode of each split.")] = 1000,
     processes: Processes = None,
-    as_json: Json = False,
 ) -> None:
     """Check a packed set: manifest, sizes, index, sample table, and a sample of records decoded.
 
@@ -176,6 +147,8 @@ def data_verify(
     """
     from ..data.dataset import verify
 
+    if not folder.is_dir():
+        raise UserError(f"{folder}: a packed set expected, found no folder")
     try:
         manifest = verify(
             folder,
@@ -184,17 +157,15 @@ def data_verify(
             progress=track("checking records"),
         )
     except UserError as error:
-        if as_json:
-            print_json({"folder": str(folder), "whole": False, "problem": str(error)})
         print(f"rn50: error: {error}", file=sys.stderr)
         raise typer.Exit(EXIT_BAD) from None
     records = sum(split.samples for split in manifest.splits.values())
-    looked = records if full else sum(min(sample, s.samples) for s in manifest.splits.values())
-    if as_json:
-        counted = {"whole": True, "problem": None, "records": records, "decoded": looked}
-        print_json(_described(folder, manifest) | counted)
+    looked = sum(min(sample, split.samples) for split in manifest.splits.values())
+    if full:
+        say(f"{folder}: whole, {records:,} records, all decoded")
     else:
-        say(f"{folder}: whole, {records:,} records, {looked:,} of them decoded")
+        sampled = f"no fault in a sample of {looked:,} of {records:,} records"
+        say(f"{folder}: {sampled}; --full checks every byte")
 
 
 @data_app.command("stage")
@@ -207,7 +178,7 @@ def data_stage(
     """Copy the set of a config to this node's disk: once a node, by local rank 0, with checksums.
 
     With `data.shards: node` only the training records of this node's ranks are copied.
-    Prints the folder. If it is killed, the same command continues.
+    Prints the folder.
 
     Example: `srun --ntasks-per-node=1 rn50 data stage dgxa100_8 --to /scratch/rn50_data`
     """

@@ -115,7 +115,7 @@ def verify(
     manifest = load_manifest(folder, WHOLE)
     check_sizes(folder, manifest)
     for name, file in manifest.files.items() if sample is None else ():
-        _check_digest(folder / name, file)
+        check_digest(folder / name, file)
     tables = {}
     for split in SPLITS:
         table = _check_index(folder, split, manifest, sample=0)
@@ -160,7 +160,8 @@ def check_sizes(folder: Path, manifest: Manifest) -> None:
             raise UserError(f"{path}: {wanted} bytes expected (manifest.json), found {found}")
 
 
-def _check_digest(path: Path, wanted: File) -> None:
+def check_digest(path: Path, wanted: File) -> None:
+    """Raises UserError: a file has other bytes than its manifest says."""
     found = digest_file(path)
     if found != wanted:
         raise UserError(

@@ -154,19 +154,13 @@ def is_held(path: Path) -> bool:
 
 def has_open(pid: int, path: Path) -> bool:
     """Whether a process of this machine has the file open; of another user's: whether it runs."""
+    import psutil
+
     try:
-        with os.scandir(f"/proc/{pid}/fd") as descriptors:
-            return any(_leads_to(found.path, path) for found in descriptors)
-    except PermissionError:
+        return os.path.realpath(path) in {file.path for file in psutil.Process(pid).open_files()}
+    except psutil.AccessDenied:
         return True
-    except OSError:
-        return False
-
-
-def _leads_to(descriptor: str, path: Path) -> bool:
-    try:
-        return path.samefile(descriptor)
-    except OSError:  # closed meanwhile
+    except psutil.NoSuchProcess:
         return False
 
 

@@ -19,7 +19,7 @@ import numpy as np
 
 from ..config.atomic import follow_links, refuse_content
 from ..config.errors import UserError, failing_as
-from ..config.manifest import FILE_NAME, FORMAT, SPLITS, Manifest, OddFile, Split
+from ..config.manifest import FILE_NAME, FORMAT, SPLITS, Manifest, Split
 from ..config.schema import Synthetic
 from .listing import Source, list_images, named_kinds, shortened
 from .lock import hold
@@ -31,21 +31,6 @@ _MOST_NAMED = 20
 _LARGE_MEGAPIXELS = 2.0
 _MS_PER_MEGAPIXEL = 2.8
 """Of a core, to decode JPEG: 12-megapixel ones at 30 a second on an AMD EPYC (docs/own_data.md)."""
-
-
-class BadFilesError(UserError):
-    """More bad files than may be left out; `files` are all of them."""
-
-    def __init__(self, files: Sequence[OddFile], skip_bad: int, total: int) -> None:
-        lines = [f"{file.path}: {file.found}" for file in files[:_MOST_NAMED]]
-        more = "; --json names all" if len(files) > _MOST_NAMED else ""
-        super().__init__(
-            *lines,
-            f"{len(files):,} bad file(s) of {total:,} images, more than the {skip_bad} of "
-            f"--skip-bad{more}; mend or remove them, or leave them out with --skip-bad "
-            f"{len(files)} (what is packed by now is kept)",
-        )
-        self.files = files
 
 
 def pack_images(
@@ -83,8 +68,7 @@ def pack_images(
             over, images that are large.
 
     Raises:
-        BadFilesError: more bad files than `skip_bad`.
-        UserError: no images, a class without images, no space, another process packs into `out`.
+        UserError: more bad files than `skip_bad`, no images, a class without images, no space, another process packs into `out`.
     """
     refuse_content(out)
     listing = list_images(images, val_labels, hold_out, shuffle_seed)
@@ -110,7 +94,12 @@ def pack_images(
         odd = [file for split in SPLITS for file in found[split].odd]
         bad = sorted((file for file in odd if not file.kept), key=lambda file: file.path)
         if len(bad) > skip_bad:
-            raise BadFilesError(bad, skip_bad, total)
+            raise UserError(
+                *(f"{file.path}: {file.found}" for file in bad[:_MOST_NAMED]),
+                f"{len(bad):,} bad file(s) of {total:,} images, more than the {skip_bad} of "
+                "--skip-bad; mend or remove them, or leave them out with --skip-bad "
+                f"{len(bad)} (what is packed by now is kept)",
+            )
         _check_classes(found, listing.classes, images)
         _warn_of(found, listing.classes, warn)
         manifest = Manifest(

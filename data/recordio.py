@@ -82,8 +82,6 @@ def read(file: BinaryIO, offset: int, name: str) -> Record:
                 f"found {len(part)} (truncated)"
             )
         payload += part
-        if len(payload) > _MAX_LENGTH:
-            raise UserError(f"{name}: below 512 MiB in the record at byte {offset} expected")
         file.seek(-length % 4, 1)
         if flag in (_WHOLE, _LAST):
             break

@@ -40,7 +40,7 @@ def case(seed: int, folder: Path) -> Case:
         with suppress(*_UNREADABLE):
             _fit_manifest(packed)
     steps: tuple[Step, ...] = (
-        ("data", "verify", "set", "--processes", "1", "--json"),
+        ("data", "verify", "set", "--processes", "1"),
         ("data", "verify", "set", "--full", "--processes", "1"),
         ("config", "check", "quick", "data.path=set", "--json"),
         ("config", "show", "quick", "data.path=set", "division=open"),
