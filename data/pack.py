@@ -68,7 +68,8 @@ def pack_images(
             over, images that are large.
 
     Raises:
-        UserError: more bad files than `skip_bad`, no images, a class without images, no space, another process packs into `out`.
+        UserError: more bad files than `skip_bad`, no images, a class without images, no space,
+            another process packs into `out`.
     """
     refuse_content(out)
     listing = list_images(images, val_labels, hold_out, shuffle_seed)

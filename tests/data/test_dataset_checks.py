@@ -261,7 +261,7 @@ def test_prepare_names_a_place_where_nothing_can_be_made(tmp_path: Path) -> None
     (tmp_path / "file").write_text("")
     drawn = Synthetic(classes=CLASSES, train_samples=TRAIN, eval_samples=VAL)
     data = config(tmp_path / "file/set", synthetic=drawn)
-    with pytest.raises(UserError, match="/file/set, found none"):
+    with pytest.raises(UserError, match="/file/set: cannot create: "):
         prepare(data, silent)
 
 
