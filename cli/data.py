@@ -50,7 +50,7 @@ def data_make(
     eval_samples: Annotated[
         int, typer.Option("--val", min=1, max=10_000_000, help="Held-out images.")
     ] = 1000,
-    classes: Annotated[int, typer.Option(min=2, max=10, help="Texture classes.")] = 10,
+    classes: Annotated[int, typer.Option(min=2, max=1000, help="Texture classes.")] = 10,
     min_px: Annotated[int, typer.Option(min=16, max=1024, help="Shortest side.")] = 40,
     max_px: Annotated[int, typer.Option(min=16, max=1024, help="Longest side.")] = 56,
     seed: Annotated[

@@ -52,7 +52,7 @@ class Synthetic(Section):
     """The generated image set: texture classes, drawn if `data.path` is missing. A config with
     another `data.path` has none of its base's, unless it says `synthetic: {}` as well."""
 
-    classes: Annotated[int, Field(strict=True, ge=2, le=10)] = default(10, "Classes to draw.")
+    classes: Annotated[int, Field(strict=True, ge=2, le=1000)] = default(10, "Classes to draw.")
     train_samples: Count = default(4000, "Training images to draw.")
     eval_samples: Count = default(1000, "Evaluation images to draw.")
     min_px: Pixels = default(40, "Smallest height and width of an image.")

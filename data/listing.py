@@ -2,6 +2,7 @@
 
     train/<class>/*.JPEG    train/<class>.tar    ILSVRC2012_img_train.tar (tars of classes in a tar)
     val/<class>/*.JPEG      val/ILSVRC2012_val_*.JPEG or ILSVRC2012_img_val.tar, with a label file
+                            or ImageNet's development kit
     <class>/*.jpg           and train alone: a share of every class is held out in the place of val
 
 All give the same list in the same order, so the packed set does not depend on the layout.
@@ -20,6 +21,7 @@ from typing import NamedTuple
 
 from ..config.errors import UserError
 from ..config.reading import open_file, read_file
+from .devkit import DEVKITS, is_devkit, read_devkit
 
 IMAGE_SUFFIXES = (".jpeg", ".jpg", ".png")
 TRAIN_TAR, VAL_TAR = "ILSVRC2012_img_train.tar", "ILSVRC2012_img_val.tar"
@@ -261,13 +263,30 @@ def _members(path: str, start: int, length: int, name: str) -> Iterator[tuple[st
 
 def _find_labels(images: Path) -> Path:
     for folder in (images, images / "val"):
-        for name in LABEL_FILES:
-            if (folder / name).is_file():
+        for name in (*LABEL_FILES, *DEVKITS):
+            if (folder / name).exists():
                 return folder / name
     raise UserError(
-        f"{images / 'val'}: a folder for each class, or a label file (--val-labels, or one of "
-        f"{', '.join(LABEL_FILES)}) expected, found images alone"
+        f"{images / 'val'}: a folder for each class, ImageNet's {DEVKITS[0]}, or a label file "
+        f"(--val-labels, or one of {', '.join(LABEL_FILES)}) expected, found images alone"
     )
+
+
+def _labels_by_number(path: Path, files: list[str], numbers: dict[str, int]) -> list[int]:
+    """The labels of `ILSVRC2012_val_00000001.JPEG` and so on, by ImageNet's development kit."""
+    classes, labels = read_devkit(path), []
+    for file in files:
+        number = re.search(r"(\d{1,8})\.\w+$", file)
+        place = int(number[1]) if number else 0
+        if not 1 <= place <= len(classes):
+            found = f"{len(classes):,} images"
+            raise UserError(f"{path}: the class of {file} expected, found those of {found}")
+        if classes[place - 1] not in numbers:
+            raise UserError(
+                f"{path}: {file}: a class of train/ expected, found {classes[place - 1]}"
+            )
+        labels.append(numbers[classes[place - 1]])
+    return labels
 
 
 _NUMBER = re.compile(r"[0-9]{1,9}")
@@ -275,6 +294,8 @@ _NUMBER = re.compile(r"[0-9]{1,9}")
 
 def _read_labels(path: Path, files: list[str], numbers: dict[str, int]) -> list[int]:
     """The label of each of the sorted flat files."""
+    if is_devkit(path):
+        return _labels_by_number(path, files, numbers)
     try:
         lines = read_file(path, _LABELS_BYTES).decode().splitlines()
     except (OSError, ValueError) as error:

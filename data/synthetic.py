@@ -1,7 +1,8 @@
-"""The generated image set: ten texture classes, drawn from a seed, as real JPEG files.
+"""The generated image set: texture classes, drawn from a seed, as real JPEG files.
 
-Classes differ by texture and structure alone: colours, contrast, size, phase, scale and noise are
-drawn at random for every image, so nothing but the pattern tells them apart. Layout as ImageNet's:
+The first ten classes differ by texture and structure alone: colours, contrast, size, phase, scale
+and noise are drawn at random for every image. From the eleventh on two textures lie over each
+other, and from the 101st on the lighter colour has a hue of ten. Layout as ImageNet's:
 `train/<wnid>/<wnid>_<n>.JPEG` and `val/<wnid>/...`.
 """
 
@@ -9,6 +10,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Iterator
+from colorsys import hsv_to_rgb
 from pathlib import Path
 from typing import Any
 
@@ -113,10 +115,14 @@ def draw_image(label: int, rng: np.random.Generator, *, min_px: int, max_px: int
         (np.arange(width) / period_px + shift[1]).astype(np.float32),
         indexing="ij",
     )
-    pattern = PATTERNS[label](y, x, rng)[..., None]
+    pattern = PATTERNS[label % 10](y, x, rng)[..., None]
+    if label >= 10:
+        pattern = (pattern + PATTERNS[label // 10 % 10](y, x, rng)[..., None]) / 2
     low, high = rng.uniform(0, 255, (2, 3))
     while np.abs(high - low).max() < 90:  # a pattern that nobody can see teaches nothing
         high = rng.uniform(0, 255, 3)
+    if label >= 100:
+        low, high = low / 4, 255 * np.array(hsv_to_rgb(label // 100 / 10, 1.0, 1.0))
     pixels = low + (high - low) * pattern + rng.normal(0, 12, (height, width, 3))
     return Image.fromarray(np.clip(pixels, 0, 255).astype(np.uint8))
 

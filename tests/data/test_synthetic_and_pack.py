@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
+from scipy.io import savemat
 
 from rn50.config.errors import UserError
 from rn50.config.manifest import load_manifest
@@ -288,7 +289,8 @@ def test_odd_files_are_kept_and_named(many: Path) -> None:
 
 
 def test_every_layout_packs_to_the_same_bytes(tmp_path: Path) -> None:
-    """Folders; a tar for each class and a flat val; a tar of tars and a tar with Kaggle's CSV."""
+    """Folders; a tar for each class and a flat val; a tar of tars and a tar, with Kaggle's CSV or
+    ImageNet's development kit."""
     counts = {"train/n01": 5, "train/n02": 4, "val/n01": 3, "val/n02": 2}
     images = image_folder(tmp_path / "folders", dict.fromkeys(counts, 0))
     number = 0
@@ -319,9 +321,38 @@ def test_every_layout_packs_to_the_same_bytes(tmp_path: Path) -> None:
     for layout in (tars, nested):
         pack_images(layout, tmp_path / f"{layout.name}-set")
         assert contents(tmp_path / f"{layout.name}-set") == contents(tmp_path / "a")
+    (nested / "LOC_val_solution.csv").unlink()
+    number_of = {"n02": 1, "n01": 2, "n00": 3}
+    of_image = {int(path.stem[-8:]): number_of[path.parent.name] for path in val}
+    truth = [of_image.get(number, 3) for number in range(1, max(of_image) + 1)]
+    write_devkit(nested, number_of, truth)
+    pack_images(nested, tmp_path / "by-devkit")
+    assert contents(tmp_path / "by-devkit") == contents(tmp_path / "a")
+    write_devkit(nested, number_of, [3] * len(truth))
+    with pytest.raises(UserError, match=r"a class of train/ expected, found n00"):
+        pack_images(nested, tmp_path / "b")
+    write_devkit(nested, number_of, [1])
+    with pytest.raises(UserError, match=r"expected, found those of 1 images"):
+        pack_images(nested, tmp_path / "b")
     (tars / "val_labels.txt").write_text("n01\nn07\n")
     with pytest.raises(UserError, match=r"val_labels.txt:2: a class of train/.*found 'n07'"):
         pack_images(tars, tmp_path / "b")
+
+
+def write_devkit(folder: Path, number_of: dict[str, int], truth: list[int]) -> None:
+    """ImageNet's development kit in little: its two files as they are in the published tar."""
+    kind = np.dtype([("ILSVRC2012_ID", object), ("WNID", object), ("words", object)])
+    rows = [(number, name, "word") for name, number in number_of.items()]
+    data = folder / "ILSVRC2012_devkit_t12/data"
+    data.mkdir(parents=True)
+    savemat(
+        data / "meta.mat", {"synsets": np.array(rows, kind).reshape(-1, 1)}, do_compression=True
+    )
+    lines = "".join(f"{number}\n" for number in truth)
+    (data / "ILSVRC2012_validation_ground_truth.txt").write_text(lines)
+    with tarfile.open(folder / "ILSVRC2012_devkit_t12.tar.gz", "w:gz") as tar:
+        tar.add(data.parent, data.parent.name)
+    shutil.rmtree(data.parent)
 
 
 def test_a_full_disk_is_named_and_packing_goes_on_when_there_is_room(
