@@ -104,7 +104,8 @@ def build_networks(
     It is NCHW whatever `model.layout` is: with channels last MXNet 1.9.1 calls cuDNN's batch norm
     on batch x height x width rows, of which cuDNN's inference takes 65,535.
     """
-    model = model.model_copy(update={"kernels": "own" if operators.own else "mxnet"})
+    if operators.own or operators.ctx.device_type == "gpu":  # else auto: a CPU's
+        model = model.model_copy(update={"kernels": "own" if operators.own else "mxnet"})
     if model.dtype == "bfloat16":
         # Puts casts around the matrix operators of every net built from here on; weights stay
         # float32, and bfloat16's range needs no loss scaling.
