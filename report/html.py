@@ -24,7 +24,7 @@ from ..compliance.check_log import Check, check_log
 from ..compliance.score import score_checks
 from ..compliance.submission import check_folder
 from . import headline
-from .breakdown import rank_spread, start_up, step_breakdown
+from .breakdown import rank_spread, start_up, step_breakdown, too_few_cores
 from .compare import Comparison, parameter_columns
 from .groups import Group, group_table
 from .plots import page_charts
@@ -58,6 +58,7 @@ def render_report(
         started=headline.started(subject),
         outcome=headline.outcome(subject),
         next_command=headline.next_command(subject),
+        slow=too_few_cores(subject),
         data=data or headline.data_logged(subject),
         facts=headline.facts(subject),
         verdicts=checks[:-1] if several else checks,

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from ..config.errors import UserError
 from ..config.finding import number
+from ..config.plan import build_plan
+from ..train.schedule import step_settings
 from .breakdown import PHASES
 from .charts import Plot, Series, draw_lines, finish, page_chart
 from .compare import letter
@@ -153,6 +157,44 @@ def _logged(subjects: Subjects, key: str, *, from_zero: bool = True) -> Draw | N
     return _overlaid(subjects, find, x_label="epoch", from_zero=from_zero)
 
 
+_PLANNED_POINTS = 500
+
+
+def _learning_rate(subjects: Subjects) -> Draw | None:
+    """The learning rate of the first subject: as planned a line, the log points on it."""
+    _, subject = subjects[0]
+    planned = _planned(subject)
+    if len({lr for _, lr in planned}) < 2:
+        return _logged(subjects, "lr")
+    points = _pairs(_records(subject, "train"), "epoch", "lr")
+
+    def draw(axes: Axes) -> None:
+        axes.plot(*zip(*planned, strict=True), lw=1.5, label="planned")
+        if points:
+            axes.plot(*zip(*points, strict=True), "o", ms=4, label="as run")
+        axes.set_xlabel("epoch")
+        axes.set_ylim(bottom=0)
+        finish(axes)
+
+    return draw
+
+
+def _planned(subject: Subject) -> Points:
+    """(epoch, learning rate) of its config's steps: the first, the last, the one at the end of the
+    warm-up, and those between in even distance."""
+    if subject.folder is None or subject.folder.config is None:
+        return []
+    run = subject.folder.config.run
+    try:
+        plan = build_plan(run)
+    except UserError:  # such as a config that was edited
+        return []
+    settings_at = step_settings(run, plan)
+    last = plan.last_step
+    steps = {*range(1, last + 1, math.ceil(last / _PLANNED_POINTS)), plan.warmup_steps, last}
+    return [(plan.epoch_at(step), settings_at(step).lr) for step in sorted(steps - {0})]
+
+
 def _phases(subjects: Subjects) -> Draw | None:
     """The medians of a step's phases, one upon another, of the first subject."""
     records = _records(subjects[0][1], "steps")
@@ -207,12 +249,12 @@ CHARTS = (
         "mean over all ranks",
         partial(_logged, key="loss", from_zero=False),
     ),
-    Chart("step", "Where a step goes", "ms, rank 0", _phases),
+    Chart("step", "Phases of a step", "ms, rank 0", _phases),
     Chart("step", "Time of a step", "ms, rank 0", _step_times),
+    Chart("schedule", "Learning rate", "as planned; points: as run", _learning_rate),
     *(
         Chart("schedule", title, "as run", partial(_logged, key=key))
         for key, title in (
-            ("lr", "Learning rate"),
             ("momentum", "Momentum"),
             ("global_batch_size", "Global batch"),
         )

@@ -21,6 +21,7 @@ from rn50.report.breakdown import start_up
 from rn50.report.charts import Series, draw_lines, page_chart
 from rn50.report.headline import beside_the_set
 from rn50.report.html import render_report
+from rn50.report.plots import _planned, page_charts
 from rn50.report.run_folder import read_subjects
 from rn50.report.write import write_report
 from tests.compliance.log_text import Edit, Run, find, good_run, last, meta, put, write
@@ -248,8 +249,10 @@ def test_a_set_that_is_not_imagenet_breaks_no_other_rule(
     run = good_run()
     for edit in edits:
         edit(run)
-    text = beside_the_set(check_log(write(tmp_path / "log.txt", run), official=False))
+    log = write(tmp_path / "log.txt", run)
+    text = beside_the_set(check_log(log, official=False))
     assert text is None if names is None else names in str(text)
+    assert ("clean, on another image set" in page_of(log).split("</style>")[1]) == bool(names)
 
 
 @pytest.mark.slow
@@ -380,6 +383,32 @@ def test_the_start_up_ends_with_the_first_epoch() -> None:
     assert [bar.name for bar in found.bars] == ["load MXNet", "connect ranks", "build network"]
     assert (found.wall_s, found.work_s) == (3.5, 4.5)
     assert (found.bars[1].start_s, found.bars[1].duration_s) == (2, 1)
+
+
+@pytest.mark.parametrize(
+    ("cpu_s", "device", "said"),
+    [([2.0, 3.0], "cpu", "25 % of a core"), ([7.0, 7.0], "cpu", ""), ([2.0, 2.0], "gpu", "")],
+)
+def test_ranks_without_their_cores_are_a_finding(
+    run_folder: Path, cpu_s: list[float], device: str, said: str
+) -> None:
+    (run_folder / "config.yaml").write_text(load("smoke", [f"system.device={device}"]).to_yaml())
+    table = {"elapsed_s": 10.0, "ranks": {"host": ["a", "b"], "cpu_s": cpu_s}}
+    (run_folder / "ranks.json").write_text(json.dumps(table))
+    top = top_of(page_of(run_folder))
+    assert ("not comparable" in top) == bool(said) and said in top
+
+
+def test_the_learning_rate_is_the_planned_one(run_folder: Path) -> None:
+    """Joined log points have neither the start of the warm-up nor its end."""
+    run = load("smoke", ["seed=7", "optimizer.base_lr=0.5"])
+    (run_folder / "config.yaml").write_text(run.to_yaml())
+    planned = _planned(read_subjects(run_folder)[0])
+    assert max(planned, key=lambda point: point[1]) == (pytest.approx(1), pytest.approx(0.5))
+    assert planned[0] == (pytest.approx(1 / 50), pytest.approx(0.5 / 50))
+    assert planned[-1][0] == pytest.approx(8)
+    (lr,) = [p for p in page_charts(read_subjects(run_folder))["schedule"] if "rate" in p.title]
+    assert ">planned<" in lr.chart and ">as run<" in lr.chart
 
 
 def test_a_chart_says_what_it_shows() -> None:
