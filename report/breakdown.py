@@ -166,7 +166,7 @@ _FEW_CORES = 0.6
 def too_few_cores(subject: Subject) -> str | None:
     """Return a sentence where ranks on CPUs got less than most of a core each."""
     folder = subject.folder
-    if folder is None or folder.config is None or folder.config.run.system.device != "cpu":
+    if folder is None or subject.config is None or subject.config.system.device != "cpu":
         return None
     elapsed_s, table = number(folder.ranks.get("elapsed_s")), folder.ranks.get("ranks")
     used = _numbers(table.get("cpu_s") or ()) if isinstance(table, dict) else []

@@ -19,7 +19,7 @@ from ..config.leaves import flatten
 from ..config.schema import PLACES
 from ..logging.places import job_of, run_folders
 from .divergence import Divergence, diverge
-from .published import accelerators_of
+from .published import machine_of
 from .run_folder import Subject, read_subjects
 from .run_summary import MISSING, RunSummary, decimals, show
 
@@ -272,7 +272,8 @@ def _score(subject: Subject, checks: tuple[Check, ...]) -> str:
 
 def _accelerator_columns(subjects: Sequence[Subject]) -> Iterable[Column]:
     """How many accelerators trained, and the rate of each; of a run on CPUs: its ranks."""
-    counts = [accelerators_of(subject) for subject in subjects]
+    machines = [machine_of(subject.path, subject.config) for subject in subjects]
+    counts = [machine[1] if machine else None for machine in machines]
     yield _column(RESULTS, "accelerators", "accelerators", counts, ",.0f")
     rates = [_median(subject, RESULT_FIGURES["images_per_s"]) for subject in subjects]
     each = [r / n if r and n else None for r, n in zip(rates, counts, strict=True)]

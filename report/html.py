@@ -28,6 +28,7 @@ from .breakdown import rank_spread, start_up, step_breakdown, too_few_cores
 from .compare import Comparison, parameter_columns
 from .groups import Group, group_table
 from .plots import page_charts
+from .published import standing_of
 from .run_folder import RunFolder, Subject
 from .run_summary import amount, show
 
@@ -59,6 +60,7 @@ def render_report(
         outcome=headline.outcome(subject),
         next_command=headline.next_command(subject),
         slow=too_few_cores(subject),
+        standing=standing_of(subject.path, subject.config, subject.runs),
         data=data or headline.data_logged(subject),
         facts=headline.facts(subject),
         verdicts=checks[:-1] if several else checks,

@@ -12,8 +12,9 @@ from ..config.finding import number
 from ..config.plan import build_plan
 from ..train.schedule import step_settings
 from .breakdown import PHASES
-from .charts import Plot, Series, draw_lines, finish, page_chart
+from .charts import COLOURS, Plot, Series, draw_lines, finish, page_chart
 from .compare import letter
+from .published import standing_of
 from .run_folder import Subject
 
 if TYPE_CHECKING:
@@ -127,6 +128,26 @@ def _end_above(curve: Points, low: float) -> Points:
     return [(x + (next_x - x) * (low - y) / (next_y - y), low), *after]
 
 
+def _published(subjects: Subjects) -> Draw | None:
+    """The published times of the first subject's accelerators by round, and its own across."""
+    _, subject = subjects[0]
+    found = standing_of(subject.path, subject.config, subject.runs)
+    if found is None:
+        return None
+
+    def draw(axes: Axes) -> None:
+        rounds = sorted({entry.round for entry in found.entries})
+        at = [rounds.index(entry.round) for entry in found.entries]
+        axes.plot(at, [entry.score_s for entry in found.entries], "o", ms=5, label="published")
+        axes.axhline(found.time_s, color=COLOURS[1], lw=1.5, label="this run")
+        axes.set_xticks(range(len(rounds)), [f"v{name}" for name in rounds])
+        axes.set_xlim(-0.5, len(rounds) - 0.5)
+        axes.set_xlabel("round")
+        finish(axes)
+
+    return draw
+
+
 def _throughput(subjects: Subjects) -> Draw | None:
     """Images per second as measured; of a bare log those of its epochs."""
 
@@ -182,9 +203,9 @@ def _learning_rate(subjects: Subjects) -> Draw | None:
 def _planned(subject: Subject) -> Points:
     """(epoch, learning rate) of its config's steps: the first, the last, the one at the end of the
     warm-up, and those between in even distance."""
-    if subject.folder is None or subject.folder.config is None:
+    run = subject.config
+    if run is None:
         return []
-    run = subject.folder.config.run
     try:
         plan = build_plan(run)
     except UserError:  # such as a config that was edited
@@ -242,6 +263,7 @@ CHARTS = (
         "fraction of the evaluation images",
         _near_the_target,
     ),
+    Chart("published", "Time to train by round", "s; published: olympic mean of five", _published),
     Chart("training", "Throughput", "images/s", _throughput),
     Chart(
         "training",

@@ -4,15 +4,17 @@ among those of the same accelerator and count (`scaling/published/mlperf_runs.cs
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from functools import lru_cache
+from pathlib import Path
 from statistics import median
 from typing import NamedTuple
 
 from ..config.benchmark import TARGET_ACCURACY
-from ..config.finding import number
+from ..config.schema import Run
 from ..logging.places import job_of
 from ..scaling.epochs import read_table
-from .run_folder import Subject
+from .run_summary import RunSummary
 
 
 class Entry(NamedTuple):
@@ -35,14 +37,24 @@ class Standing(NamedTuple):
     entries: tuple[Entry, ...]
 
     @property
+    def best(self) -> Entry:
+        return self.entries[0]
+
+    @property
+    def median_s(self) -> float:
+        return median(entry.score_s for entry in self.entries)
+
+    @property
+    def place(self) -> int:
+        """Of the time among them: 1 is the fastest."""
+        return 1 + sum(entry.score_s < self.time_s for entry in self.entries)
+
+    @property
     def text(self) -> str:
-        times_s = [entry.score_s for entry in self.entries]
-        best = self.entries[0]
-        place = 1 + sum(time_s < self.time_s for time_s in times_s)
         return (
-            f"{self.time_s:,.1f} s, place {place} beside {len(times_s)} published on "
-            f"{self.machine}: best {best.score_s:,.1f} s ({best.org}, v{best.round}), median "
-            f"{median(times_s):,.1f} s"
+            f"place {self.place} beside {len(self.entries)} on {self.machine}: best "
+            f"{self.best.score_s:,.1f} s ({self.best.org}, v{self.best.round}), median "
+            f"{self.median_s:,.1f} s"
         )
 
 
@@ -63,24 +75,15 @@ def entries() -> tuple[Entry, ...]:
     return tuple(sorted(found, key=lambda entry: entry.score_s))
 
 
-def entry_of(subject: Subject) -> Entry | None:
-    """The published run whose logs these are, by the name of the system's folder; its count of
-    accelerators is the same in all rounds."""
-    folder = subject.path if subject.path.is_dir() else subject.path.parent
-    folder = folder.resolve()
+def machine_of(path: Path, config: Run | None) -> tuple[str, int] | None:
+    """(accelerator, how many of them) of a log or a folder of logs: by the config of a run of ours,
+    of a published one by the name of the system's folder. None: not known."""
+    if config is not None:
+        return config.system.accelerator, config.system.nodes * config.system.ranks_per_node
+    folder = (path if path.is_dir() else path.parent).resolve()
     system = folder.parent.name if job_of(folder) else folder.name
-    return next((entry for entry in entries() if entry.system == system), None)
-
-
-def accelerators_of(subject: Subject) -> int | None:
-    """How many accelerators trained: the ranks of a run of ours, else those of the entry."""
-    if subject.folder is not None:
-        ranks = number(subject.folder.result.get("ranks"))
-        system = subject.folder.config and subject.folder.config.run.system
-        planned = system.nodes * system.ranks_per_node if system else None
-        return int(ranks) if ranks else planned
-    entry = entry_of(subject)
-    return entry.accelerators if entry else None
+    found = (one for one in entries() if one.system == system)  # the same count in all rounds
+    return next(((one.accelerator, one.accelerators) for one in found), None)
 
 
 def standing(accelerator: str, accelerators: int, time_s: float) -> Standing | None:
@@ -97,20 +100,17 @@ def standing(accelerator: str, accelerators: int, time_s: float) -> Standing | N
     return Standing(machine, time_s, tuple(found)) if found else None
 
 
-def standing_of(subject: Subject) -> Standing | None:
-    """Where the time to train of a run stands that reached the benchmark's target on ImageNet."""
-    reached = [run for run in subject.runs if run.reached and run.run_s is not None]
-    accelerators = accelerators_of(subject)
-    if not reached or accelerators is None or not reached[0].is_imagenet:
+def standing_of(path: Path, config: Run | None, runs: Sequence[RunSummary]) -> Standing | None:
+    """Where the time to train of runs stands that reached the benchmark's target on ImageNet."""
+    times_s = [
+        run.run_s
+        for run in runs
+        if run.reached and run.run_s is not None and run.target >= TARGET_ACCURACY
+    ]
+    machine = machine_of(path, config)
+    if not times_s or machine is None or not runs[0].is_imagenet:
         return None
-    if reached[0].target < TARGET_ACCURACY:
-        return None
-    if subject.folder is not None and subject.folder.config is not None:
-        accelerator = subject.folder.config.run.system.accelerator
-    else:
-        entry = entry_of(subject)
-        accelerator = entry.accelerator if entry else ""
-    return standing(accelerator, accelerators, median(run.run_s or 0.0 for run in reached))
+    return standing(*machine, median(times_s))
 
 
 def _model(accelerator: str) -> tuple[str, str]:

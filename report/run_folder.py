@@ -15,6 +15,7 @@ from ..config.errors import UserError
 from ..config.finding import number
 from ..config.load import Loaded, load
 from ..config.reading import read_file
+from ..config.schema import Run
 from ..logging.metrics_read import Series, read_metrics
 from ..logging.parse import Log, read_log
 from ..logging.places import (
@@ -84,6 +85,10 @@ class Subject(NamedTuple):
         return next(reached, self.logs[0]) if self.logs else None
 
     @property
+    def config(self) -> Run | None:
+        return self.folder.config.run if self.folder and self.folder.config else None
+
+    @property
     def runs(self) -> tuple[RunSummary, ...]:
         return tuple(log.figures for log in self.logs)
 
@@ -92,7 +97,8 @@ def read_subjects(path: Path) -> list[Subject]:
     """The subjects of a path: one, or one for each directory of logs below it. Raises UserError:
     nothing readable there."""
     if not path.is_dir():
-        target = target_of(path.parent)
+        config = recorded_config(path.parent)
+        target = config.eval.target if config else None
         return [Subject(path, (path,), (read_figures(path, target),), None, ())]
     if results_in(path):
         return [read_folder(path)]
@@ -200,12 +206,12 @@ def read_run_folder(path: Path) -> RunFolder:
     )
 
 
-def target_of(folder: Path) -> float | None:
-    """The target of the config that the logs in `folder` were made by; None: it has none."""
+def recorded_config(folder: Path) -> Run | None:
+    """The config that the logs in `folder` were made by; None: there is none that can be read."""
     config = config_of(folder)
     with suppress(UserError):
         if config.is_file():
-            return load(config, within=config.parent).run.eval.target
+            return load(config, within=config.parent).run
     return None
 
 

@@ -145,9 +145,8 @@ def study(tmp_path: Path) -> Path:
             run = with_curve(lambda epoch: 0.5)
         write(folder / "result_0.txt", run)
         overrides = [f"seed={number}", f"optimizer.base_lr={0.2 - 0.1 * (number // 2)}"]
-        overrides.append("eval.target=0.7")
+        overrides += ["eval.target=0.7", "system.ranks_per_node=4"]
         (folder / "config.yaml").write_text(load("smoke", overrides).to_yaml())
-        (folder / "result.json").write_text(json.dumps({"ranks": 4}))
     return tmp_path / "study"
 
 
