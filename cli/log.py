@@ -76,7 +76,7 @@ def log_check(
     paths: Annotated[
         list[Path],
         typer.Argument(
-            help="Logs; folders of runs, jobs, submissions (results/SYSTEM/resnet in them).",
+            help="Logs; folders of runs, jobs, submissions, sweeps, or above them.",
             metavar="PATH...",
         ),
     ],

@@ -13,6 +13,7 @@ import typer
 
 from ..config.errors import UserError
 from ..config.finding import clock_time, printable
+from ..logging.places import require
 from ..report.runs import OPEN, RUNNING, STATUSES, RunRow, read_runs
 from .console import Json, choices, plain_table, print_json, print_table, say
 
@@ -102,6 +103,7 @@ def runs(
     for wanted in set(status or ()) - set(STATUSES):
         raise UserError(f"--status: {', '.join(STATUSES)} expected, found {wanted}")
     for folder in folders or ():
+        require(folder)
         if not folder.is_dir():
             raise UserError(f"{folder}: a folder expected, found none")
     places = folders or [RESULTS]

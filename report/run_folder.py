@@ -19,11 +19,9 @@ from ..config.schema import Run
 from ..logging.metrics_read import Series, read_metrics
 from ..logging.parse import Log, read_log
 from ..logging.places import (
-    MOST_LOGS,
-    RESULT_FILES,
     config_of,
-    job_of,
     log_folders,
+    require,
     results_in,
     run_folders,
 )
@@ -96,6 +94,7 @@ class Subject(NamedTuple):
 def read_subjects(path: Path) -> list[Subject]:
     """The subjects of a path: one, or one for each directory of logs below it. Raises UserError:
     nothing readable there."""
+    require(path)
     if not path.is_dir():
         config = recorded_config(path.parent)
         target = config.eval.target if config else None
@@ -109,14 +108,7 @@ def read_subjects(path: Path) -> list[Subject]:
         return _readable(folders)
     if (path / "config.yaml").is_file():
         return [read_folder(path)]
-    below = sorted(f for f in {log.parent for log in path.rglob(RESULT_FILES)} if results_in(f))
-    jobs = {job_of(folder) for folder in below}
-    below = [folder for folder in below if folder.absolute().parent not in jobs]  # its own copies
-    if not below:
-        raise UserError(f"{path}: result_0.txt expected in it or below it, found none")
-    if len(below) > MOST_LOGS:
-        raise UserError(f"{path}: at most {MOST_LOGS} folders of logs expected, found {len(below)}")
-    return _readable(below)
+    raise UserError(f"{path}: result_0.txt expected in it or below it, found none")
 
 
 def _readable(folders: Iterable[Path]) -> list[Subject]:

@@ -17,9 +17,8 @@ from .run_summary import summarise
 def find_logs(path: Path) -> list[Path]:
     """All logs that PATH means: a file, or those of a run, a job or a submission. Raises UserError:
     there is none."""
-    if not path.is_dir():
-        return [path]
-    return [log for folder in log_folders(path) for log in find_results(folder)]
+    folders = log_folders(path)
+    return [path] if path.is_file() else [log for one in folders for log in find_results(one)]
 
 
 def shown(path: Path) -> dict[str, Any]:
