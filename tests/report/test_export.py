@@ -154,6 +154,8 @@ def test_plain_mxnet_scores_the_exported_model_as_the_run_did(
     about, last = json.loads((out / "model.json").read_text()), evaluations(run)[-1]
     assert (about["accuracy"], about["step"]) == (last["accuracy"], last["step"])
     assert about["input"]["centre_crop_px"] == data.crop_px
+    manifest = json.loads((Path(data.path) / "manifest.json").read_text())
+    assert about["output"] == {"logits": 10, "classes": manifest["classes"]}
     batch = build_eval_source(data, batch_per_rank=data.eval_samples, rank=0, ranks=1).next()
     images, labels = tmp_path / "images.npy", tmp_path / "labels.npy"
     np.save(images, batch.images.asnumpy())
