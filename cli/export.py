@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 
 export_app = typer.Typer(help="Export runs and trained models to other tools.", **TYPER_OPTIONS)
 
-Runs = Annotated[list[Path], typer.Argument(help="Folders of runs or of jobs.", metavar="RUN...")]
+Runs = Annotated[
+    list[Path], typer.Argument(help="Folders of runs or jobs, or above them.", metavar="RUN...")
+]
 
 
 def _read(paths: list[Path]) -> list[Exported]:
@@ -34,7 +36,7 @@ def _read(paths: list[Path]) -> list[Exported]:
 def export_csv(paths: Runs, out: Annotated[Path, output_file("The table")] = Path("-")) -> None:
     """The records of runs as one table: a row for each record, a column for each number.
 
-    Example: `rn50 export csv results/quick/* --out runs.csv`
+    Example: `rn50 export csv results/quick --out runs.csv`
     """
     from ..report.export import to_csv
 
@@ -52,7 +54,7 @@ def export_tensorboard(
 
     An export of the same run replaces the one before. Needs tensorboardX (`docs/export.md`).
 
-    Example: `rn50 export tensorboard results/quick/* --out tensorboard`
+    Example: `rn50 export tensorboard results/quick --out tensorboard`
     """
     from ..report.export import to_tensorboard
 

@@ -56,6 +56,7 @@ def _print_summary(log: Path, summary: dict[str, Any], fault: str | None) -> Non
     rows += [
         ("status", summary["status"] or "no run_stop: the run did not finish"),
         ("time to train", with_unit(summary["time_to_train_s"], "s", 3)),
+        *([("published", summary["published"])] if summary["published"] else []),
         ("init (not counted)", with_unit(summary["init_s"], "s", 2)),
         ("epochs", with_unit(summary["epochs"], "", 0)),
         ("top-1 accuracy", accuracy),
@@ -75,7 +76,7 @@ def log_check(
     paths: Annotated[
         list[Path],
         typer.Argument(
-            help="Logs; folders of runs, jobs, submissions (results/SYSTEM/resnet in them).",
+            help="Logs; folders of runs, jobs, submissions, sweeps, or above them.",
             metavar="PATH...",
         ),
     ],

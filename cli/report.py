@@ -33,6 +33,13 @@ def log_compare(
             metavar="COLUMN",
         ),
     ] = None,
+    by: Annotated[
+        str | None,
+        typer.Option(
+            help="Group the runs by this key of their configs, or column: mean and range of each.",
+            metavar="KEY",
+        ),
+    ] = None,
     html: Annotated[Path | None, output_file("Write a page with a row a run, to be sorted")] = None,
     as_json: Json = False,
 ) -> None:
@@ -45,18 +52,26 @@ def log_compare(
     Example: `rn50 log compare results/quick/20261121T110041Z results/quick/20261121T110158Z`
 
     Example: `rn50 log compare results/quick --sort time_to_train_s --html runs.html`
+
+    Example: `rn50 log compare results/lrstudy --by optimizer.base_lr --html study.html`
     """
     from ..report.compare import compare, order_of, read_all, to_json
+    from ..report.groups import group_by, group_table
 
     comparison = compare(read_all(paths))
-    order = order_of(comparison.table, sort, len(comparison.subjects))
+    order = order_of(comparison.columns, sort, len(comparison.subjects))
+    groups = group_by(comparison, by) if by is not None else []
     if html is not None:
         from ..report.html import render_comparison
 
-        write_output(html, render_comparison(comparison, order, sort))
+        write_output(html, render_comparison(comparison, order, sort, groups, by))
     if as_json:
-        print_json(to_json(comparison, order), allow_nan=False)
+        found = {"groups": [group.to_dict() for group in groups]} if groups else {}
+        print_json(to_json(comparison, order) | found, allow_nan=False)
         return
+    if by is not None:
+        print_table(*group_table(groups, by))
+        print()
     _print_rows(comparison, order)
     for note in (note for subject in comparison.subjects for note in subject.notes):
         say(f"rn50: note: {note}", to=sys.stderr)
@@ -86,9 +101,10 @@ def _print_rows(comparison: Comparison, order: Sequence[int]) -> None:
                 right=[at for at, one in enumerate(shown, len(lead)) if one.is_number],
             )
             lead = {"": comparison.letters}
-    if comparison.shared:
+    shared = [*((one.title, one.cells[0]) for one in comparison.alike), *comparison.shared]
+    if shared:
         print()
-        say(f"the same in all: {', '.join(map(' '.join, comparison.shared))}")
+        say(f"the same in all: {', '.join(map(' '.join, shared))}")
 
 
 @log_app.command("report")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Annotated
@@ -13,12 +13,15 @@ import typer
 
 from ..config.errors import UserError
 from ..config.finding import clock_time, printable
+from ..logging.places import require
 from ..report.runs import OPEN, RUNNING, STATUSES, RunRow, read_runs
 from .console import Json, choices, plain_table, print_json, print_table, say
 
 RESULTS = Path("results")
 _LOOK_S = 1.0
 """Between two looks at what the ranks have written."""
+_QUEUED_LOOK_S = 5.0
+"""Where nothing is running: the scheduler is asked."""
 
 FREE = (0, 2)
 """Columns that a narrow terminal folds: the run, its progress."""
@@ -102,6 +105,7 @@ def runs(
     for wanted in set(status or ()) - set(STATUSES):
         raise UserError(f"--status: {', '.join(STATUSES)} expected, found {wanted}")
     for folder in folders or ():
+        require(folder)
         if not folder.is_dir():
             raise UserError(f"{folder}: a folder expected, found none")
     places = folders or [RESULTS]
@@ -122,16 +126,28 @@ def runs(
         say(f"no runs below {', '.join(map(str, places))}", to=sys.stderr)
 
 
-def _with_jobs(rows: Sequence[RunRow]) -> Iterator[RunRow]:
-    """The rows, each with a status: those of jobs in which no run has begun have none yet."""
-    from ..launch.submit import look_at
+def _with_jobs(rows: Sequence[RunRow]) -> list[RunRow]:
+    """The rows, each with a status: those of jobs in which no run has begun have none yet. A job
+    that goes on although none of its runs does has a row of its own."""
+    from ..launch.submit import goes_on, look_at
 
+    known = []
     for row in rows:
-        if row.status:
-            yield row
-        else:
+        if not row.status:
             status, reason = look_at(row.job_folder or row.folder, row.scheduler, row.job)
-            yield row._replace(status=status, reason=reason)
+            row = row._replace(status=status, reason=reason)
+        known.append(row)
+    jobs = {row.job_folder: row for row in known}
+    at_work = {row.job_folder for row in known if row.status in OPEN}
+    for folder, row in jobs.items():
+        if folder is None or folder in at_work:
+            continue
+        if found := goes_on(folder, row.scheduler, row.job):
+            status, reason = found
+            more = RunRow(folder, status, row.name, row.started, target=row.target, reason=reason)
+            more = more._replace(scheduler=row.scheduler, job=row.job, job_folder=folder)
+            known = [more, *(other for other in known if other.folder != folder)]
+    return known
 
 
 def _below(folder: Path, top: Path) -> str:
@@ -160,6 +176,7 @@ def _watch(look: Callable[[], list[RunRow]], below: Path) -> None:
                 live.update(plain_table(*_table(rows, below), free=FREE), refresh=True)
             if not any(row.status in OPEN for row in rows):
                 break
-            time.sleep(_LOOK_S)
+            running = any(row.status == RUNNING for row in rows)
+            time.sleep(_LOOK_S if running else _QUEUED_LOOK_S)
     if not live.console.is_terminal:
         print()  # rich leaves the last line open there

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
 from pathlib import Path
 
 from ..config.errors import UserError
@@ -16,7 +15,7 @@ from .resume import is_interrupted, latest_interrupted, load_attempt
 from .run_files import is_run
 from .run_lock import check_free
 from .schedulers import SCHEDULERS
-from .submit import JOB_ID, Last, is_alive
+from .submit import Last, scheduler_has
 
 
 def find_interrupted(where: str, config: str | None, overrides: list[str]) -> tuple[Loaded, Last]:
@@ -54,12 +53,8 @@ def find_interrupted(where: str, config: str | None, overrides: list[str]) -> tu
 
 def _refuse_queued(folder: Path, scheduler: str | None, job: object) -> None:
     """A requeued job has the folder of one that was interrupted."""
-    if scheduler is None or not isinstance(job, str) or not JOB_ID.fullmatch(job):
-        return
-    dialect = SCHEDULERS[scheduler]
-    can_tell = dialect.state_command and shutil.which(dialect.state_command[0])
-    if can_tell and is_alive(dialect, job):
+    if scheduler is not None and scheduler_has(scheduler, job):
         raise UserError(
             f"--resume: {folder}: an interrupted job expected, found {scheduler} job {job} in its "
-            f"queue or running (to stop it: {dialect.cancel_command} {job})"
+            f"queue or running (to stop it: {SCHEDULERS[scheduler].cancel_command} {job})"
         )

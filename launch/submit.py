@@ -156,8 +156,8 @@ def wait(plan: Submission, job: str, poll_s: float = POLL_S, settle_s: float = S
 
 
 def look_at(folder: Path, scheduler: str | None, job: str | None) -> tuple[str, str]:
-    """(status, why) of a job in whose folder no run has begun, in the words of `rn50 runs`. The
-    scheduler is not asked. `scheduler`, `job`: as SUBMISSION has them."""
+    """(status, why) of a job in whose folder no run has begun, in the words of `rn50 runs`.
+    `scheduler`, `job`: as SUBMISSION has them."""
     code = exit_code_of(folder)
     if code.isdecimal():
         lines = [line for line in read_ends(folder / "job.log").splitlines() if line.strip()]
@@ -167,9 +167,26 @@ def look_at(folder: Path, scheduler: str | None, job: str | None) -> tuple[str, 
         lock = folder / JOB_LOCK  # that of a container's script has no record
         alive = is_held(lock) or (lock.is_file() and read_holder(lock) is None)
         return RUNNING if alive else KILLED, "no run has begun"
-    if scheduler in SCHEDULERS and JOB_ID.fullmatch(job or ""):
-        return QUEUED, f"{scheduler} job {job}"
-    return FAILED, "not known to any scheduler"
+    if scheduler not in SCHEDULERS or not JOB_ID.fullmatch(job or ""):
+        return FAILED, "not known to any scheduler"
+    if scheduler_has(scheduler, job) is False:
+        return FAILED, f"{scheduler} does not have job {job} any more"
+    return QUEUED, f"{scheduler} job {job}"
+
+
+def goes_on(folder: Path, scheduler: str | None, job: str | None) -> tuple[str, str] | None:
+    """(status, why) of a job whose runs have all ended and that has more to do, as between two runs
+    or once it is submitted again; None: it has ended. The scheduler is asked only where the job's
+    folder does not say that it has."""
+    if is_held(folder / JOB_LOCK):
+        return RUNNING, "its next run has not begun"
+    code = exit_code_of(folder)
+    if code not in ("", "running", str(EXIT_STOPPED)):
+        return None
+    has = scheduler_has(scheduler, job)
+    if has is None and scheduler == "local" and not code and JOB_ID.fullmatch(job or ""):
+        has = Path(f"/proc/{job}").is_dir()  # it has not come to its lock yet
+    return (QUEUED, f"{scheduler} job {job}") if has else None
 
 
 def _call(
@@ -178,6 +195,15 @@ def _call(
     return subprocess.run(
         command, cwd=folder, input=stdin, capture_output=True, text=True, check=False
     )
+
+
+def scheduler_has(scheduler: str | None, job: object) -> bool | None:
+    """Whether a scheduler still has a job, as SUBMISSION names them; None: it cannot be asked."""
+    if scheduler not in SCHEDULERS or not isinstance(job, str) or not JOB_ID.fullmatch(job):
+        return None
+    dialect = SCHEDULERS[scheduler]
+    can_tell = dialect.state_command and shutil.which(dialect.state_command[0])
+    return is_alive(dialect, job) if can_tell else None
 
 
 def is_alive(scheduler: Scheduler, job: str) -> bool:

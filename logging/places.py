@@ -6,6 +6,7 @@ results/SYSTEM/resnet/result_0.txt, result_1.txt, ...
 
 from __future__ import annotations
 
+import difflib
 import os
 import re
 from pathlib import Path
@@ -14,17 +15,44 @@ from ..config.benchmark import BENCHMARK
 from ..config.errors import UserError
 
 RESULT_FILES = "result_*.txt"
+METRICS = "metrics.jsonl"
 RESULT_NAME = re.compile(r"result_(?:0|[1-9][0-9]*)\.txt")
 MOST_LOGS = 200  # of a folder; published ones have up to 50
 
 
 def log_folders(path: Path) -> list[Path]:
-    """The folders of logs that a folder means: itself, or those of each system of a job or of a
-    submission."""
+    """The folders of logs that a path means: itself, or those of each system of a job or of a
+    submission; of a folder above runs, such as a sweep's, those below it. Raises UserError: there
+    is nothing."""
+    require(path)
     if not path.is_dir() or any(path.glob(RESULT_FILES)):
         return [path]
     found = (folder for folder in path.glob(f"results/*/{BENCHMARK}") if _is_in(folder, path))
-    return sorted(folder for folder in found if any(folder.glob(RESULT_FILES))) or [path]
+    own = sorted(folder for folder in found if any(folder.glob(RESULT_FILES)))
+    return own or ([] if run_folders(path) else _below(path)) or [path]
+
+
+def _below(path: Path) -> list[Path]:
+    """The folders of logs below a folder, but for those of a job's runs, which it has copies of."""
+    below = sorted(f for f in {log.parent for log in path.rglob(RESULT_FILES)} if results_in(f))
+    jobs = {job_of(folder) for folder in below}
+    below = [folder for folder in below if folder.absolute().parent not in jobs]
+    if len(below) > MOST_LOGS:
+        raise UserError(f"{path}: at most {MOST_LOGS} folders of logs expected, found {len(below)}")
+    return below
+
+
+def require(path: Path) -> None:
+    """Raise UserError where nothing is at `path`, with the name beside it that is meant."""
+    if os.path.lexists(path):
+        return
+    wrong = path
+    while not wrong.parent.is_dir():
+        wrong = wrong.parent
+    beside = [other.name for other in wrong.parent.iterdir()]
+    near = difflib.get_close_matches(wrong.name, beside, n=1)
+    hint = f"; did you mean {wrong.parent / near[0]}?" if near else ""
+    raise UserError(f"{path}: a log or a folder expected, found none{hint}")
 
 
 def results_in(folder: Path) -> list[Path]:
@@ -61,6 +89,16 @@ def run_folders(path: Path) -> list[Path]:
     runs = [run for run in path.glob("run_*") if run.name[4:].isdecimal()]
     made = [run for run in runs if (run / "config.yaml").is_file() and _is_in(run, path)]
     return sorted(made, key=lambda run: int(run.name[4:]))
+
+
+def recorded_runs(path: Path) -> list[Path]:
+    """The folders with the records of a run that a path means: of a run, a job, or of all below a
+    folder. Raises UserError: there is nothing."""
+    require(path)
+    if (path / METRICS).is_file():
+        return [path]
+    below = (file.parent for file in path.rglob(METRICS))
+    return run_folders(path) or sorted(below) or [path]
 
 
 def config_of(folder: Path) -> Path:

@@ -10,7 +10,7 @@ import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from statistics import median
+from statistics import fmean, median
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from markupsafe import Markup
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
 PANEL_IN = 3.6
 """Inches of the side of a panel, where several stand side by side."""
-PAGE_PX = (358, 240)
-"""Of a chart in a page: it fits a screen of 390 px, and is as wide on any other, so that its text
-keeps its size."""
+PAGE_PX = {"full": (896, 320, 12.5), "half": (358, 240, 11.5)}
+"""Width, height and text of a chart in a page, which shows the one that fits (report.html.j2): the
+column of a desktop, or a screen of 390 px and half a sheet of paper."""
 INK = "#191b1f"
 """Of text and axes in a file; a page has `currentColor` there, which a dark one changes."""
 COLOURS = ("#2f7fd6", "#d9730d", "#2f9e58", "#d64545", "#8a63c9",
@@ -37,10 +37,10 @@ _MAX_POINTS = 600
 _DOTS_UP_TO = 60
 _LOG_FROM_RATIO = 20.0
 _LARGEST = 1e15
+_MANY_DECADES = 3000.0
 _LEGEND_ROWS = 5
 MOST_WITHIN = 10
 """Entries of a legend within the axes; a longer one would cover what is drawn and stands below."""
-_BELOW = {"ncols": 7, "columnspacing": 1.0, "handlelength": 1.6}
 
 
 class Series(NamedTuple):
@@ -51,9 +51,12 @@ class Series(NamedTuple):
 
 
 def new_figure(
-    width_in: float = 6.4, height_in: float = 3.8, layout: Any = "constrained"
+    width_in: float = 6.4,
+    height_in: float = 3.8,
+    layout: Any = "constrained",
+    text: tuple[float, float] = (10, 8.33),
 ) -> Figure:
-    """An empty figure in the one style."""
+    """An empty figure in the one style; `text`: size of the text and of the legend in points."""
     import matplotlib
     from cycler import cycler
     from matplotlib.figure import Figure
@@ -68,7 +71,9 @@ def new_figure(
             "axes.spines.right": False,
             "axes.titlesize": "medium",
             "legend.frameon": False,
-            "legend.fontsize": "small",
+            "font.size": text[0],
+            **dict.fromkeys(("axes.labelsize", "xtick.labelsize", "ytick.labelsize"), text[0]),
+            "legend.fontsize": text[1],
             **dict.fromkeys(("text.color", "axes.edgecolor", "axes.labelcolor"), INK),
             **dict.fromkeys(("xtick.color", "ytick.color", "hatch.color"), INK),
         }
@@ -90,16 +95,25 @@ def finish(axes: Axes, *, legend: bool = True) -> None:
     axes.set_axisbelow(True)
     for axis in (axes.xaxis, axes.yaxis):
         if axis.get_scale() == "log":
-            axis.set_major_locator(LogLocator(subs=(1, 3)))
+            low, high = axis.get_view_interval()
+            axis.set_major_locator(LogLocator(subs=(1, 3) if high / low < _MANY_DECADES else (1,)))
             axis.set_major_formatter(tick_text)
             axis.set_minor_formatter(NullFormatter())
         elif isinstance(axis.get_major_formatter(), ScalarFormatter):
             axis.set_major_formatter(tick_text)
     labels = axes.get_legend_handles_labels()[1]
     if legend and len(labels) > MOST_WITHIN:
-        axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.2), **_BELOW)
+        below = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.2)}
+        axes.legend(ncols=_columns(axes), columnspacing=1.0, handlelength=1.6, **below)
     elif legend and labels:
         axes.legend(ncols=math.ceil(len(labels) / _LEGEND_ROWS))
+
+
+def _columns(axes: Axes) -> int:
+    """Columns of a legend below the axes."""
+    length = fmean(map(len, axes.get_legend_handles_labels()[1]))
+    figure: Any = axes.figure
+    return max(1, int(72 * figure.get_figwidth() / (52 + 7 * length)))
 
 
 def tick_text(value: float, _: float = 0.0) -> str:
@@ -118,6 +132,7 @@ def draw_lines(
     marks: Sequence[tuple[str, float]] = (),
     from_zero: bool = False,
     spread_x: bool = False,
+    y_limits: tuple[float, float] | None = None,
 ) -> None:
     """Lines with their names, and levels to compare them with.
 
@@ -127,6 +142,7 @@ def draw_lines(
         marks: (name, level), drawn across.
         from_zero: the y axis begins at 0.
         spread_x: a logarithmic x axis where the lines end at very different places.
+        y_limits: of the y axis, which all lines lie within.
     """
     ends = []
     for number, (label, lines) in enumerate(series):
@@ -147,6 +163,8 @@ def draw_lines(
     axes.set_xlabel(x_label)
     if from_zero:
         axes.set_ylim(bottom=0)
+    if y_limits is not None:
+        axes.set_ylim(y_limits)
     if spread_x and min(ends, default=0) > 0 and max(ends) / min(ends) > _LOG_FROM_RATIO:
         axes.set_xscale("log")
     finish(axes, legend=len(series) + len(marks) > 1)
@@ -174,26 +192,32 @@ class Plot(NamedTuple):
 
 
 def page_chart(title: str, draw: Callable[[Axes], None]) -> Markup:
-    """A chart within a page, in the page's font and on its background.
+    """A chart within a page, in the page's font and on its background, in each size of PAGE_PX.
 
     Args:
         title: what the chart shows, for those who do not see it; no other chart of the page has it.
         draw: draws on the axes that it is given.
     """
-    slug = title.lower().replace(" ", "-")
-    width_px, height_px = PAGE_PX
-    figure = new_figure(width_px / 72, height_px / 72, layout=None)  # layout: half as long again
+    return Markup("").join(_page_chart(title, draw, size) for size in PAGE_PX)
+
+
+def _page_chart(title: str, draw: Callable[[Axes], None], size: str) -> Markup:
+    slug = f"{title.lower().replace(' ', '-')}-{size}"
+    width_px, height_px, text_px = PAGE_PX[size]
+    # No layout of matplotlib's: it takes half as long again.
+    figure = new_figure(width_px / 72, height_px / 72, None, (text_px, text_px))
     axes = figure.subplots()
     draw(axes)
     entries = len(axes.get_legend_handles_labels()[1])
-    below_px = 16 * math.ceil(entries / _BELOW["ncols"]) if entries > MOST_WITHIN else 0
-    height_px += below_px
-    figure.set_figheight(height_px / 72)
+    rows = math.ceil(entries / _columns(axes)) if entries > MOST_WITHIN else 0
+    below_px = 20 * rows + (24 if rows else 0)
+    full_px = height_px + below_px
+    figure.set_figheight(full_px / 72)
     figure.subplots_adjust(
-        left=0.15,
-        right=0.98 if len(figure.axes) == 1 else 0.86,
-        bottom=(0.18 * PAGE_PX[1] + below_px) / height_px,
-        top=1 - 0.03 * PAGE_PX[1] / height_px,
+        left=54 / width_px,
+        right=1 - 12 / width_px,
+        bottom=(46 + below_px) / full_px,
+        top=1 - 8 / full_px,
     )
     for artist in figure.findobj():
         artist.set_clip_on(False)  # a page refers to nothing by url(...)
@@ -203,9 +227,9 @@ def page_chart(title: str, draw: Callable[[Axes], None]) -> Markup:
     body = re.sub(r'( id="| xlink:href="#)', rf"\1{slug}-", body).replace(" xlink:href", " href")
     body = re.sub(r'font: ([\d.]+)px[^;"]*', r"font-size: \1px", body)
     return Markup(
-        '<svg class="chart" role="img" viewBox="0 0 {} {}" aria-labelledby="{}-t">'
+        '<svg class="chart {}" role="img" viewBox="0 0 {} {}" aria-labelledby="{}-t">'
         '<title id="{}-t">{}</title>{}'
-    ).format(width_px, height_px, slug, slug, title, Markup(body.replace(INK, "currentColor")))
+    ).format(size, width_px, full_px, slug, slug, title, Markup(body.replace(INK, "currentColor")))
 
 
 def draw_measurements(

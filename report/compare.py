@@ -10,13 +10,16 @@ from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
 
-from ..compliance.check_log import check_log
+from ..compliance.check_log import Check, check_log
+from ..compliance.score import score_checks
 from ..compliance.submission import check_folder
+from ..config import benchmark
 from ..config.errors import UserError
 from ..config.leaves import flatten
 from ..config.schema import PLACES
 from ..logging.places import job_of, run_folders
 from .divergence import Divergence, diverge
+from .published import machine_of
 from .run_folder import Subject, read_subjects
 from .run_summary import MISSING, RunSummary, decimals, show
 
@@ -48,6 +51,7 @@ CLOCK_FIGURES = {
     "eval_s": Figure("time per evaluation", "s", lambda r: r.eval_s),
 }
 FIGURES = {**RESULT_FIGURES, **CLOCK_FIGURES}
+_ALWAYS = {"log_check", "accelerators", "images_per_s_each", "score", *FIGURES} - {"target"}
 
 
 class Column(NamedTuple):
@@ -97,9 +101,25 @@ class Comparison(NamedTuple):
 
     @property
     def table(self) -> tuple[Column, ...]:
-        """The columns of a table of runs: the results and clocks, and all else that differs."""
-        always = {"log_check", *FIGURES} - {"target"}
-        return tuple(one for one in self.columns if one.differs or one.key in always)
+        """The columns of a table of runs: what differs; of one run its results and clocks. A config
+        value that the logs have too, under another name, has no column of its own."""
+        logged = {one.cells for one in self.columns if one.group == PARAMETERS}
+        return tuple(
+            one
+            for one in self.columns
+            if one not in self.alike
+            and (one.differs or one.key in _ALWAYS)
+            and not (one.group == CONFIG and (one.key == "name" or one.cells in logged))
+        )
+
+    @property
+    def alike(self) -> tuple[Column, ...]:
+        """The results and clocks that are the same in all of several rows."""
+        return tuple(
+            one
+            for one in self.columns
+            if one.key in _ALWAYS and len(self.subjects) > 1 and len(set(one.cells)) == 1
+        )
 
     @property
     def shared(self) -> tuple[tuple[str, str], ...]:
@@ -221,18 +241,43 @@ def to_json(comparison: Comparison, order: Sequence[int]) -> dict[str, Any]:
 
 def _result_columns(subjects: Sequence[Subject]) -> Iterable[Column]:
     yield from (_figure_column(RESULTS, key, subjects) for key in RESULT_FIGURES)
-    yield _text_column(RESULTS, "log check", [_verdict(subject) for subject in subjects])
+    yield from _accelerator_columns(subjects)
+    checks = [_checks(subject) for subject in subjects]
+    verdicts = [found[-1].verdict if found else MISSING for found in checks]
+    yield _text_column(RESULTS, "log check", verdicts)
+    scores = [_score(*pair) for pair in zip(subjects, checks, strict=True)]
+    yield _text_column(RESULTS, "score (min)", scores)
     statuses = [_joined(run.status or "no run_stop" for run in one.runs) for one in subjects]
     yield _text_column(RESULTS, "run_stop", statuses)
 
 
-def _verdict(subject: Subject) -> str:
-    """The verdict on a log, or on several as a submission, without the official checker."""
-    if not subject.files:
-        return MISSING
+def _checks(subject: Subject) -> tuple[Check, ...]:
+    """The verdict on a log, or on several and last on them as a submission, without the official
+    checker."""
     if len(subject.files) > 1:
-        return check_folder(subject.path, official=False)[-1].verdict
-    return check_log(subject.files[0], official=False).verdict
+        return check_folder(subject.path, official=False)
+    return tuple(check_log(path, official=False) for path in subject.files)
+
+
+def _score(subject: Subject, checks: tuple[Check, ...]) -> str:
+    """The score of five runs or more, with the RCP factor where it is applied."""
+    if len(subject.files) < benchmark.RUNS:
+        return MISSING
+    score = score_checks(subject.path, checks)
+    if score.score_min is None:
+        return MISSING
+    factor = f" (x {score.scaling_factor:.4f})" if score.scaled else ""
+    return f"{score.score_min:.3f}{factor}"
+
+
+def _accelerator_columns(subjects: Sequence[Subject]) -> Iterable[Column]:
+    """How many accelerators trained, and the rate of each; of a run on CPUs: its ranks."""
+    machines = [machine_of(subject.path, subject.config) for subject in subjects]
+    counts = [machine[1] if machine else None for machine in machines]
+    yield _column(RESULTS, "accelerators", "accelerators", counts, ",.0f")
+    rates = [_median(subject, RESULT_FIGURES["images_per_s"]) for subject in subjects]
+    each = [r / n if r and n else None for r, n in zip(rates, counts, strict=True)]
+    yield _column(RESULTS, "images_per_s_each", "images/s each", each, ",.1f")
 
 
 def parameter_columns(subjects: Sequence[Subject]) -> Iterable[Column]:
@@ -275,18 +320,22 @@ def _submission_columns(subjects: Sequence[Subject]) -> Iterable[Column]:
 
 def _figure_column(group: str, key: str, subjects: Iterable[Subject]) -> Column:
     """The median of each subject's runs, all with the same number of decimals."""
-    title, unit, read = FIGURES[key]
-    known = [[v for run in one.runs if (v := read(run)) is not None] for one in subjects]
-    values = [median(found) if found else None for found in known]
+    figure = FIGURES[key]
+    title, unit, _ = figure
+    values = [_median(subject, figure) for subject in subjects]
     digits = decimals(min((abs(value) for value in values if value is not None), default=0.0))
     form = f",.{digits}f" if unit else ".5f" if key == "best_accuracy" else ".6g"
-    return Column(
-        group=group,
-        key=key,
-        title=f"{title}, {unit}" if unit else title,
-        cells=tuple(MISSING if value is None else format(value, form) for value in values),
-        values=tuple(values),
-    )
+    return _column(group, key, f"{title}, {unit}" if unit else title, values, form)
+
+
+def _median(subject: Subject, figure: Figure) -> float | None:
+    found = [value for run in subject.runs if (value := figure.read(run)) is not None]
+    return median(found) if found else None
+
+
+def _column(group: str, key: str, title: str, values: Sequence[float | None], form: str) -> Column:
+    cells = tuple(MISSING if value is None else format(value, form) for value in values)
+    return Column(group, key, title, cells, tuple(values))
 
 
 def _text_column(group: str, title: str, cells: Sequence[str]) -> Column:

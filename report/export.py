@@ -16,8 +16,11 @@ from typing import Any, NamedTuple
 
 from ..config.errors import UserError, failing_as
 from ..config.finding import number, printable
-from ..logging.places import run_folders
+from ..config.leaves import flatten
+from ..logging.places import recorded_runs
 from .run_folder import RunFolder, read_folder
+
+_PARAMETERS = ("name", "seed", "optimizer.", "schedule.", "batch.", "model.")
 
 
 class Exported(NamedTuple):
@@ -28,15 +31,27 @@ class Exported(NamedTuple):
     start_unix_s: float
     """Its `run_start`, where the seconds of its records begin."""
 
+    @property
+    def parameters(self) -> dict[str, float | str]:
+        """Name, seed and hyper-parameters by their keys; none where there is no config."""
+        if self.folder.config is None:
+            return {}
+        return {
+            key: printable(value) if isinstance(value, str) else value
+            for key, value in flatten(self.folder.config.to_dict())
+            if key.startswith(_PARAMETERS) and isinstance(value, (int, float, str))
+        }
+
     def unix_s(self, record: Mapping[str, Any]) -> float:
         """Return the time of a record, in seconds since 1970."""
         return self.start_unix_s + (number(record.get("time_s")) or 0.0)
 
 
 def read_runs(paths: Sequence[Path]) -> tuple[list[Exported], list[str]]:
-    """(runs of the folders, notes on what is left out); a job's folder means its runs. Raises
+    """(runs of the folders, notes on what is left out); a folder means the runs in it and below.
+    Raises
     UserError: none has records."""
-    folders = [folder for path in paths for folder in run_folders(path) or [path]]
+    folders = [folder for path in paths for folder in recorded_runs(path)]
     found = [_read(folder) for folder in folders]
     runs = [run for run in found if run is not None]
     notes = [
@@ -70,16 +85,19 @@ def _numbers(record: Mapping[str, Any]) -> dict[str, float]:
 
 
 def to_csv(runs: Sequence[Exported]) -> str:
-    """A table with a row for each record, and a column for each number that a record has."""
+    """A table with a row for each record, and a column for each hyper-parameter of its run and each
+    number that a record has."""
     rows = [
         {
             "run": printable(run.name),
             "kind": printable(str(record.get("kind"))),
             "unix_s": run.unix_s(record),
             **{key: record.get(key) for key in ("time_s", "step")},
+            **parameters,
             **_numbers(record),
         }
         for run in runs
+        for parameters in [run.parameters]
         for record in run.folder.metrics
     ]
     text = io.StringIO()
@@ -98,6 +116,7 @@ def to_tensorboard(runs: Sequence[Exported], out: Path) -> None:
     earlier export. A record without a step has that of the one before. Raises UserError: it cannot
     be written, or tensorboardX is not installed."""
     tensorboard = extra("tensorboardX", "tensorboard")
+    summary = extra("tensorboardX.summary", "tensorboard")
     for run in runs:
         folder = out / run.name
         with failing_as(f"{folder}: cannot write"):
@@ -112,6 +131,8 @@ def to_tensorboard(runs: Sequence[Exported], out: Path) -> None:
                         writer.add_scalar(tag, value, step, walltime=run.unix_s(record))
                 if run.folder.config is not None:
                     writer.add_text("config", f"```\n{run.folder.config.to_yaml()}\n```")
+                    for part in summary.hparams(run.parameters, {"eval/accuracy": 0.0}):
+                        writer.file_writer.add_summary(part)  # add_hparams writes another run
 
 
 # --- extras ---------------------------------------------------------------------------------------

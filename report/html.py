@@ -24,9 +24,11 @@ from ..compliance.check_log import Check, check_log
 from ..compliance.score import score_checks
 from ..compliance.submission import check_folder
 from . import headline
-from .breakdown import rank_spread, start_up, step_breakdown
+from .breakdown import rank_spread, start_up, step_breakdown, too_few_cores
 from .compare import Comparison, parameter_columns
+from .groups import Group, group_table
 from .plots import page_charts
+from .published import standing_of
 from .run_folder import RunFolder, Subject
 from .run_summary import amount, show
 
@@ -57,6 +59,8 @@ def render_report(
         started=headline.started(subject),
         outcome=headline.outcome(subject),
         next_command=headline.next_command(subject),
+        slow=too_few_cores(subject),
+        standing=standing_of(subject.path, subject.config, subject.runs),
         data=data or headline.data_logged(subject),
         facts=headline.facts(subject),
         verdicts=checks[:-1] if several else checks,
@@ -76,26 +80,36 @@ def render_report(
     )
 
 
-def render_comparison(comparison: Comparison, order: Sequence[int], sort: str | None) -> str:
+def render_comparison(
+    comparison: Comparison,
+    order: Sequence[int],
+    sort: str | None,
+    groups: Sequence[Group] = (),
+    by: str | None = None,
+) -> str:
     """Return the page of `rn50 log compare --html`: a row a run, sorted by a click.
 
     Args:
         comparison: the runs.
         order: the rows of the table, by number.
         sort: the column by which they are in that order, as `--sort` has it.
+        groups: of the runs, by the key `by`; each has a colour in the charts.
     """
     names, columns = comparison.names, comparison.table
-    groups = [(name, len(list(found))) for name, found in groupby(columns, lambda one: one.group)]
+    group_of = {row: group.value for group in groups for row in group.rows}
+    labels = [group_of[row] for row in range(len(names))] if groups else None
+    heads = [(name, len(list(found))) for name, found in groupby(columns, lambda one: one.group)]
     return _fill(
         "compare.html.j2",
         title=f"{len(names)} runs compared" if len(names) > 1 else names[0],
         rows=[(row, comparison.letters[row], names[row]) for row in order],
         columns=columns,
-        groups=groups,
-        starts=[sum(count for _, count in groups[:number]) for number in range(len(groups))],
+        heads=heads,
+        starts=[sum(count for _, count in heads[:number]) for number in range(len(heads))],
+        groups=group_table(groups, by) if by is not None else None,
         sorted_by=(sort or "").removeprefix("-"),
         direction="descending" if (sort or "").startswith("-") else "ascending",
-        plots=page_charts(comparison.subjects, "accuracy", "training"),
+        plots=page_charts(comparison.subjects, "accuracy", "training", labels=labels),
         comparison=comparison,
         notes=[note for subject in comparison.subjects for note in subject.notes],
     )

@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from ..config.errors import UserError
 from ..config.finding import number
+from ..config.plan import build_plan
+from ..train.schedule import step_settings
 from .breakdown import PHASES
-from .charts import Plot, Series, draw_lines, finish, page_chart
+from .charts import COLOURS, Plot, Series, draw_lines, finish, page_chart
 from .compare import letter
+from .published import standing_of
 from .run_folder import Subject
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 Points = Sequence[tuple[float, float]]
+Subjects = Sequence[tuple[str, Subject]]
+"""Subjects with their names in a legend; those of one name have one colour."""
 Draw = Callable[["Axes"], None]
 
 
@@ -26,16 +33,27 @@ class Chart(NamedTuple):
     """The id of the section."""
     title: str
     unit: str
-    find: Callable[[Sequence[Subject]], Draw | None]
+    find: Callable[[Subjects], Draw | None]
     """Finds the data of the subjects and returns what draws them; None where there are none."""
 
 
-def page_charts(subjects: Sequence[Subject], *sections: str) -> dict[str, list[Plot]]:
-    """Draw the charts of a page, by section; `sections`: only these."""
+def page_charts(
+    subjects: Sequence[Subject], *sections: str, labels: Sequence[str] | None = None
+) -> dict[str, list[Plot]]:
+    """Draw the charts of a page, by section.
+
+    Args:
+        subjects: what is drawn.
+        sections: only these; none: all.
+        labels: the names of the subjects, by default their letters; of several the same where they
+            are of one group.
+    """
+    letters = [letter(place) for place in range(len(subjects))] if len(subjects) > 1 else ["_"]
+    named = list(zip(letters if labels is None else labels, subjects, strict=True))
     plots: dict[str, list[Plot]] = {chart.section: [] for chart in CHARTS}
     for chart in CHARTS:
         if not sections or chart.section in sections:
-            draw = chart.find(subjects)
+            draw = chart.find(named)
             if draw is not None:
                 drawn = page_chart(chart.title, draw)
                 plots[chart.section].append(Plot(chart.title, chart.unit, drawn))
@@ -43,38 +61,94 @@ def page_charts(subjects: Sequence[Subject], *sections: str) -> dict[str, list[P
 
 
 def _overlaid(
-    subjects: Sequence[Subject], find: Callable[[Subject], Sequence[Points]], **choices: Any
+    subjects: Subjects, find: Callable[[Subject], Sequence[Points]], **choices: Any
 ) -> Draw | None:
-    """The lines that `find` has of each subject, a colour a subject, as `draw_lines` draws them."""
-    labels = [letter(place) for place in range(len(subjects))] if len(subjects) > 1 else ["_"]
-    series = [Series(label, find(one)) for label, one in zip(labels, subjects, strict=True)]
-    if all(len(line) < 2 for one in series for line in one.lines):  # a point is a number
+    """The lines that `find` has of each subject, a colour a name, as `draw_lines` draws them."""
+    lines: dict[str, list[Points]] = {}
+    for name, subject in subjects:
+        lines.setdefault(name, []).extend(find(subject))
+    series = [Series(name, found) for name, found in lines.items()]
+    if sum(len(line) for one in series for line in one.lines) < 2:  # a point is a number
         return None
     return partial(draw_lines, series=series, **choices)
 
 
-def _accuracy(subjects: Sequence[Subject], by: str, x_label: str) -> Draw | None:
-    """Accuracy; `by`: the field of an evaluation on the horizontal axis."""
+def _curves(subject: Subject, by: str) -> list[list[tuple[float, float]]]:
+    """The accuracies of its runs; `by`: the field of an evaluation on the horizontal axis."""
+    return [
+        sorted(
+            (at, one.accuracy)
+            for one in run.evaluations
+            if (at := getattr(one, by)) is not None and at >= 0
+        )
+        for run in subject.runs
+    ]
 
-    def find(subject: Subject) -> Sequence[Points]:
-        return [
-            sorted(
-                (at, one.accuracy)
-                for one in run.evaluations
-                if (at := getattr(one, by)) is not None and at >= 0
-            )
-            for run in subject.runs
-        ]
 
-    targets = dict.fromkeys(run.target for run in subjects[0].runs)
+def _accuracy(subjects: Subjects, by: str, x_label: str) -> Draw | None:
+    """All of the curves."""
+    targets = dict.fromkeys(run.target for _, one in subjects for run in one.runs)
     marks = [(f"target {target:g}", target) for target in targets]
+    find = partial(_curves, by=by)
     spread_x = by == "time_s"
     return _overlaid(
         subjects, find, x_label=x_label, marks=marks, from_zero=True, spread_x=spread_x
     )
 
 
-def _throughput(subjects: Sequence[Subject]) -> Draw | None:
+_NEAR = 0.02
+_ABOVE_BEST = 0.005
+
+
+def _near_the_target(subjects: Subjects) -> Draw | None:
+    """The ends of the curves that come near to the highest target; None where none does, or all of
+    every curve is near."""
+    runs = [run for _, one in subjects for run in one.runs]
+    target = max((run.target for run in runs), default=1.0)
+    accuracies = [one.accuracy for run in runs for one in run.evaluations]
+    low, best = target - _NEAR, max(accuracies, default=0.0)
+    if best < low or min(accuracies) >= low:
+        return None
+
+    def find(subject: Subject) -> Sequence[Points]:
+        return [_end_above(curve, low) for curve in _curves(subject, "epoch")]
+
+    marks = [(f"target {target:g}", target)]
+    top = max(best, target) + _ABOVE_BEST
+    return _overlaid(subjects, find, x_label="epoch", marks=marks, y_limits=(low, top))
+
+
+def _end_above(curve: Points, low: float) -> Points:
+    """The curve from where it rises above `low` for the last time."""
+    below = max((at for at, (_, y) in enumerate(curve) if y < low), default=-1)
+    after = list(curve[below + 1 :])
+    if below < 0 or not after:
+        return after
+    (x, y), (next_x, next_y) = curve[below], after[0]
+    return [(x + (next_x - x) * (low - y) / (next_y - y), low), *after]
+
+
+def _published(subjects: Subjects) -> Draw | None:
+    """The published times of the first subject's accelerators by round, and its own across."""
+    _, subject = subjects[0]
+    found = standing_of(subject.path, subject.config, subject.runs)
+    if found is None:
+        return None
+
+    def draw(axes: Axes) -> None:
+        rounds = sorted({entry.round for entry in found.entries})
+        at = [rounds.index(entry.round) for entry in found.entries]
+        axes.plot(at, [entry.score_s for entry in found.entries], "o", ms=5, label="published")
+        axes.axhline(found.time_s, color=COLOURS[1], lw=1.5, label="this run")
+        axes.set_xticks(range(len(rounds)), [f"v{name}" for name in rounds])
+        axes.set_xlim(-0.5, len(rounds) - 0.5)
+        axes.set_xlabel("round")
+        finish(axes)
+
+    return draw
+
+
+def _throughput(subjects: Subjects) -> Draw | None:
     """Images per second as measured; of a bare log those of its epochs."""
 
     def find(subject: Subject) -> Sequence[Points]:
@@ -93,7 +167,7 @@ def _throughput(subjects: Sequence[Subject]) -> Draw | None:
     )
 
 
-def _logged(subjects: Sequence[Subject], key: str, *, from_zero: bool = True) -> Draw | None:
+def _logged(subjects: Subjects, key: str, *, from_zero: bool = True) -> Draw | None:
     """A number of the log points by epoch; a setting (from zero) only if it ever changed."""
 
     def find(subject: Subject) -> Sequence[Points]:
@@ -104,9 +178,47 @@ def _logged(subjects: Sequence[Subject], key: str, *, from_zero: bool = True) ->
     return _overlaid(subjects, find, x_label="epoch", from_zero=from_zero)
 
 
-def _phases(subjects: Sequence[Subject]) -> Draw | None:
+_PLANNED_POINTS = 500
+
+
+def _learning_rate(subjects: Subjects) -> Draw | None:
+    """The learning rate of the first subject: as planned a line, the log points on it."""
+    _, subject = subjects[0]
+    planned = _planned(subject)
+    if len({lr for _, lr in planned}) < 2:
+        return _logged(subjects, "lr")
+    points = _pairs(_records(subject, "train"), "epoch", "lr")
+
+    def draw(axes: Axes) -> None:
+        axes.plot(*zip(*planned, strict=True), lw=1.5, label="planned")
+        if points:
+            axes.plot(*zip(*points, strict=True), "o", ms=4, label="as run")
+        axes.set_xlabel("epoch")
+        axes.set_ylim(bottom=0)
+        finish(axes)
+
+    return draw
+
+
+def _planned(subject: Subject) -> Points:
+    """(epoch, learning rate) of its config's steps: the first, the last, the one at the end of the
+    warm-up, and those between in even distance."""
+    run = subject.config
+    if run is None:
+        return []
+    try:
+        plan = build_plan(run)
+    except UserError:  # such as a config that was edited
+        return []
+    settings_at = step_settings(run, plan)
+    last = plan.last_step
+    steps = {*range(1, last + 1, math.ceil(last / _PLANNED_POINTS)), plan.warmup_steps, last}
+    return [(plan.epoch_at(step), settings_at(step).lr) for step in sorted(steps - {0})]
+
+
+def _phases(subjects: Subjects) -> Draw | None:
     """The medians of a step's phases, one upon another, of the first subject."""
-    records = _records(subjects[0], "steps")
+    records = _records(subjects[0][1], "steps")
     lines = {name: _pairs(records, "step", f"{name}_p50_ms") for name in PHASES}
     points = max(map(len, lines.values()))
     if points < 2 or min(map(len, lines.values())) < points:
@@ -122,10 +234,10 @@ def _phases(subjects: Sequence[Subject]) -> Draw | None:
     return draw
 
 
-def _step_times(subjects: Sequence[Subject]) -> Draw | None:
+def _step_times(subjects: Subjects) -> Draw | None:
     """Median, 90th percentile and longest step between log points, of the first subject."""
     names = {"step_p50_ms": "median", "step_p90_ms": "90th percentile", "step_max_ms": "longest"}
-    records = _records(subjects[0], "steps")
+    records = _records(subjects[0][1], "steps")
     series = [Series(name, [_pairs(records, "step", key)]) for key, name in names.items()]
     if len(series[0].lines[0]) < 2:
         return None
@@ -145,6 +257,13 @@ CHARTS = (
         "fraction of the evaluation images",
         partial(_accuracy, by="time_s", x_label="seconds after run_start"),
     ),
+    Chart(
+        "accuracy",
+        "Top-1 accuracy near the target",
+        "fraction of the evaluation images",
+        _near_the_target,
+    ),
+    Chart("published", "Time to train by round", "s; published: olympic mean of five", _published),
     Chart("training", "Throughput", "images/s", _throughput),
     Chart(
         "training",
@@ -152,12 +271,12 @@ CHARTS = (
         "mean over all ranks",
         partial(_logged, key="loss", from_zero=False),
     ),
-    Chart("step", "Where a step goes", "ms, rank 0", _phases),
+    Chart("step", "Phases of a step", "ms, rank 0", _phases),
     Chart("step", "Time of a step", "ms, rank 0", _step_times),
+    Chart("schedule", "Learning rate", "as planned; points: as run", _learning_rate),
     *(
         Chart("schedule", title, "as run", partial(_logged, key=key))
         for key, title in (
-            ("lr", "Learning rate"),
             ("momentum", "Momentum"),
             ("global_batch_size", "Global batch"),
         )

@@ -15,14 +15,13 @@ from ..config.errors import UserError
 from ..config.finding import number
 from ..config.load import Loaded, load
 from ..config.reading import read_file
+from ..config.schema import Run
 from ..logging.metrics_read import Series, read_metrics
 from ..logging.parse import Log, read_log
 from ..logging.places import (
-    MOST_LOGS,
-    RESULT_FILES,
     config_of,
-    job_of,
     log_folders,
+    require,
     results_in,
     run_folders,
 )
@@ -84,6 +83,10 @@ class Subject(NamedTuple):
         return next(reached, self.logs[0]) if self.logs else None
 
     @property
+    def config(self) -> Run | None:
+        return self.folder.config.run if self.folder and self.folder.config else None
+
+    @property
     def runs(self) -> tuple[RunSummary, ...]:
         return tuple(log.figures for log in self.logs)
 
@@ -91,8 +94,10 @@ class Subject(NamedTuple):
 def read_subjects(path: Path) -> list[Subject]:
     """The subjects of a path: one, or one for each directory of logs below it. Raises UserError:
     nothing readable there."""
+    require(path)
     if not path.is_dir():
-        target = target_of(path.parent)
+        config = recorded_config(path.parent)
+        target = config.eval.target if config else None
         return [Subject(path, (path,), (read_figures(path, target),), None, ())]
     if results_in(path):
         return [read_folder(path)]
@@ -103,14 +108,7 @@ def read_subjects(path: Path) -> list[Subject]:
         return _readable(folders)
     if (path / "config.yaml").is_file():
         return [read_folder(path)]
-    below = sorted(f for f in {log.parent for log in path.rglob(RESULT_FILES)} if results_in(f))
-    jobs = {job_of(folder) for folder in below}
-    below = [folder for folder in below if folder.absolute().parent not in jobs]  # its own copies
-    if not below:
-        raise UserError(f"{path}: result_0.txt expected in it or below it, found none")
-    if len(below) > MOST_LOGS:
-        raise UserError(f"{path}: at most {MOST_LOGS} folders of logs expected, found {len(below)}")
-    return _readable(below)
+    raise UserError(f"{path}: result_0.txt expected in it or below it, found none")
 
 
 def _readable(folders: Iterable[Path]) -> list[Subject]:
@@ -200,12 +198,12 @@ def read_run_folder(path: Path) -> RunFolder:
     )
 
 
-def target_of(folder: Path) -> float | None:
-    """The target of the config that the logs in `folder` were made by; None: it has none."""
+def recorded_config(folder: Path) -> Run | None:
+    """The config that the logs in `folder` were made by; None: there is none that can be read."""
     config = config_of(folder)
     with suppress(UserError):
         if config.is_file():
-            return load(config, within=config.parent).run.eval.target
+            return load(config, within=config.parent).run
     return None
 
 

@@ -113,6 +113,11 @@ class RunSummary(NamedTuple):
         return number(self.parameters.get("train_samples", usual))
 
     @property
+    def is_imagenet(self) -> bool:
+        """Whether its images are those of the benchmark, by their count."""
+        return self.train_samples == benchmark.IMAGENET_TRAIN_SAMPLES
+
+    @property
     def images_per_s(self) -> float | None:
         """Training images over the time of the epochs."""
         samples = self.train_samples

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..config.finding import number, printable
-from ..config.reading import read_object
+from ..config.reading import open_file, read_object
 from ..data.lock import LOCK, RANK_LOCK, is_held
 from ..logging.metrics_read import newest_records
 
@@ -33,6 +33,8 @@ _DEPTH = 5
 """Of folders above a run: results/SWEEP/TRIAL/NAME/TIME/run_0."""
 _STAMP = re.compile(r"(\d{4})(\d\d)(\d\d)T(\d\d)(\d\d)(\d\d)Z(?:-\d{1,2})?")
 _SHOWN_CHARACTERS = 300
+_OLD_FORMAT = b"RN50CKP1"
+"""Of checkpoints that rn50 does not read any more (train/checkpoint.py)."""
 
 
 class Found(NamedTuple):
@@ -186,8 +188,12 @@ def _is_resumable(folder: Path, result: Mapping[str, Any]) -> bool:
     """Has it a checkpoint, and does its result not say that to go on would end there again?"""
     if "reason" in result and "--resume" not in str(result.get("next")):
         return False
-    with suppress(OSError), os.scandir(folder / "checkpoint") as entries:
-        return any(e.name.startswith("step_") and e.name.endswith(".ckpt") for e in entries)
+    return any(map(_can_be_read, (folder / "checkpoint").glob("step_*.ckpt")))
+
+
+def _can_be_read(checkpoint: Path) -> bool:
+    with suppress(OSError), open_file(checkpoint, within=checkpoint.parent) as file:
+        return file.read(len(_OLD_FORMAT)) != _OLD_FORMAT
     return False
 
 

@@ -9,24 +9,26 @@ from ..compliance.log_rules import checked_keys
 from ..compliance.submission import find_results
 from ..logging.parse import read_log
 from ..logging.places import log_folders
-from .run_folder import target_of
+from .published import standing_of
+from .run_folder import recorded_config
 from .run_summary import summarise
 
 
 def find_logs(path: Path) -> list[Path]:
     """All logs that PATH means: a file, or those of a run, a job or a submission. Raises UserError:
     there is none."""
-    if not path.is_dir():
-        return [path]
-    return [log for folder in log_folders(path) for log in find_results(folder)]
+    folders = log_folders(path)
+    return [path] if path.is_file() else [log for one in folders for log in find_results(one)]
 
 
 def shown(path: Path) -> dict[str, Any]:
     """What `rn50 log show --json` says of a log; None where the log does not say it."""
-    log = read_log(path, checked_keys())
-    run = summarise(log.events)
+    log, config = read_log(path, checked_keys()), recorded_config(path.parent)
+    target = config.eval.target if config else None  # a log does not say it
+    run = summarise(log.events, target)
     batch = log.value("global_batch_size")
     last = run.evaluations[-1] if run.evaluations else None
+    place = standing_of(path, config, [run])
     return {
         "status": run.status,
         "time_to_train_s": run.run_s,
@@ -40,5 +42,6 @@ def shown(path: Path) -> dict[str, Any]:
             for one in run.evaluations
             if one.epoch is not None and one.time_s is not None
         ],
-        "target": target_of(path.parent),  # the config's own; a log does not say it
+        "target": target,
+        "published": place.text if place else None,
     }

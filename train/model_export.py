@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import importlib
 import json
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import mxnet as mx
 import numpy as np
 
-from ..config.schema import Run
+from ..config.errors import UserError
+from ..config.manifest import load_manifest
+from ..config.schema import Data, Run
 from .checkpoint import Checkpoint
 from .checkpoint_state import restore_network
 from .networks import build_network, copy_parameters, image_shape
@@ -73,13 +76,22 @@ def describe(found: Checkpoint, run: Run) -> dict[str, Any]:
             "interpolation": "linear",
             "centre_crop_px": data.crop_px,
         },
-        "output": {"logits": data.classes},
+        "output": {"logits": data.classes, **class_names(data)},
         "network": run.model.model_dump(mode="json"),
         "step": state.step,
         "epochs": state.epochs_trained,
         "accuracy": state.accuracy,
         "config_sha256": found.meta.config_sha256,
     }
+
+
+def class_names(data: Data) -> dict[str, list[str]]:
+    """The names of the logits, by the image set's manifest; none where the set is out of reach."""
+    with suppress(UserError):
+        manifest = load_manifest(Path(data.path))
+        if manifest.counts == (data.classes, data.train_samples, data.eval_samples):
+            return {"classes": manifest.classes}  # else another set that came to lie there
+    return {}
 
 
 def write_onnx(prefix: Path, shape: tuple[int, ...]) -> None:

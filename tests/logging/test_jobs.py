@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import shutil
 from pathlib import Path
@@ -11,7 +12,7 @@ from typer.testing import CliRunner, Result
 
 from rn50.cli.main import app
 from rn50.config.load import load
-from rn50.logging.places import config_of, log_folders, run_folders
+from rn50.logging.places import config_of, log_folders, recorded_runs, run_folders
 from rn50.report.compare import name_of
 from rn50.report.run_folder import read_subjects
 from rn50.report.write import write_report
@@ -168,3 +169,35 @@ def test_rules_for_programs() -> None:
     assert {key for rule in rules for key in rule} == {
         *("id", "name", "judges", "rulesets", "severity", "open", "checks", "source", "keys")
     }
+
+
+def test_a_folder_above_runs_means_the_runs(tmp_path: Path, job: Path) -> None:
+    """One rule for all commands: a sweep's folder, whose trials lie two levels below, too."""
+    study = tmp_path / "study"
+    for number in range(2):
+        run = study / f"trials/trial_{number}/20261122T105236Z"
+        shutil.copytree(job / f"run_{number}", run)
+        (run / "metrics.jsonl").write_text('{"kind": "train", "step": 1, "loss": 2.0}\n')
+    trials = [study / f"trials/trial_{n}/20261122T105236Z" for n in range(2)]
+    assert log_folders(study) == recorded_runs(study) == trials
+    assert recorded_runs(trials[0]) == [trials[0]]
+    assert [one.path for one in read_subjects(study)] == trials
+    assert log_folders(tmp_path) == [job / "results/local_n1/resnet", *trials]  # no run twice
+    assert recorded_runs(job) == run_folders(job)
+    assert invoke("log", "show", study).output.count("result_0.txt") == 2
+    invoke("export", "csv", study, "--out", tmp_path / "study.csv")
+    rows = list(csv.DictReader((tmp_path / "study.csv").open()))
+    assert [row["run"] for row in rows] == [f"trial_{n}/20261122T105236Z" for n in range(2)]
+    assert [(row["name"], row["seed"]) for row in rows] == [("smoke", "0"), ("smoke", "1")]
+
+
+@pytest.mark.parametrize(
+    "command", ["log check", "log compare", "log show", "log report", "export csv", "runs"]
+)
+@pytest.mark.parametrize("wrong", ["quikc", "quikc/20261122T105236Z"])
+def test_a_misspelt_folder_has_a_suggestion(tmp_path: Path, command: str, wrong: str) -> None:
+    (tmp_path / "quick").mkdir()
+    error = invoke(*command.split(), tmp_path / wrong).exception
+    assert str(error).endswith(
+        f"{wrong}: a log or a folder expected, found none; did you mean {tmp_path / 'quick'}?"
+    )

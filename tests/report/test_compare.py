@@ -130,6 +130,78 @@ def test_numbers_stand_before_texts() -> None:
         order_of([mixed], "y", 6)
 
 
+# --- groups ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def study(tmp_path: Path) -> Path:
+    """Two learning rates with two seeds each; the last run misses the target."""
+    for number in range(4):
+        folder = tmp_path / "study" / str(number)
+        folder.mkdir(parents=True)
+        run = with_curve(lambda epoch, n=number: 0.02 * epoch + 0.03 * n)
+        last(run, "run_stop").time_ms += 1000 * number
+        if number == 3:
+            run = with_curve(lambda epoch: 0.5)
+        write(folder / "result_0.txt", run)
+        overrides = [f"seed={number}", f"optimizer.base_lr={0.2 - 0.1 * (number // 2)}"]
+        overrides += ["eval.target=0.7", "system.ranks_per_node=4"]
+        (folder / "config.yaml").write_text(load("smoke", overrides).to_yaml())
+    return tmp_path / "study"
+
+
+def test_runs_are_grouped_by_a_key_of_their_configs(study: Path, tmp_path: Path) -> None:
+    page = tmp_path / "study.html"
+    options = ("compare", str(study), "--by", "optimizer.base_lr", "--html", str(page), "--json")
+    code, out, _ = invoke(*options)
+    slow, fast = json.loads(out)["groups"]
+    assert code == 0 and (slow["value"], slow["rows"]) == ("0.1", [2, 3])
+    assert (slow["reached"], slow["runs"], fast["reached"]) == (1, 2, 2)
+    times = fast["spreads"]["time_to_train_s"]
+    assert times["most"] - times["least"] == pytest.approx(1)
+    assert times["mean"] == pytest.approx((times["most"] + times["least"]) / 2)
+    # A run that missed its target has no time to train.
+    assert slow["spreads"]["time_to_train_s"]["least"] == pytest.approx(times["most"] + 1)
+    assert slow["spreads"]["best_accuracy"]["least"] == 0.5
+    assert "optimizer.base_lr" in Shape(page.read_text()).text
+    legend = re.findall(r">([^<>]*)</text>", page.read_text())
+    assert "0.1" in legend and "A" not in legend
+    assert "mean (range)" in invoke(*options[:-3])[1]
+    code, _, error = invoke("compare", str(study), "--by", "optimizer.base_l")
+    assert code == 2 and error.endswith('found optimizer.base_l; did you mean "optimizer.base_lr"?')
+
+
+def test_what_is_the_same_in_all_rows_is_said_once(study: Path) -> None:
+    comparison = compared(study)
+    same = {one.key: one.cells[0] for one in comparison.alike}
+    assert same["accelerators"] == "4" and "init_s" in same
+    assert not set(same) & {one.key for one in comparison.table}
+    rates, each = (column(comparison, key).values for key in ("images_per_s", "images_per_s_each"))
+    assert each[0] is not None and each[0] == pytest.approx(float(rates[0] or 0) / 4)
+
+
+def test_the_curves_near_the_target_have_a_chart(study: Path) -> None:
+    charts = {one.title: one.chart for one in page_charts(compared(study).subjects)["accuracy"]}
+    near = charts["Top-1 accuracy near the target"]
+    labels = re.findall(r">([\d.]+)</text>", near)
+    assert min(map(float, labels)) >= 0.68  # the target is 0.7, and epochs are larger
+    far = compared(study / "3").subjects
+    assert [one.title for one in page_charts(far)["accuracy"]] == [
+        "Top-1 accuracy by epoch",
+        "Top-1 accuracy by time",
+    ]
+
+
+def test_a_published_system_has_its_accelerators_and_five_runs_a_score(tmp_path: Path) -> None:
+    name = "dgxh100_n96_ngc23.04_mxnet"
+    (tmp_path / name).mkdir()
+    for number in range(5):
+        write(tmp_path / name / f"result_{number}.txt", good_run())
+    found = compared(tmp_path / name)
+    assert column(found, "accelerators").values == (768,)
+    assert float(column(found, "score").cells[0].split()[0]) > 0
+
+
 # --- where curves part ----------------------------------------------------------------------------
 
 
@@ -278,7 +350,7 @@ def test_a_table_fits_the_terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 def page_of(paths: list[str], sort: str | None = None) -> str:
     comparison = compared(*map(Path, paths))
-    return render_comparison(comparison, order_of(comparison.table, sort, len(paths)), sort)
+    return render_comparison(comparison, order_of(comparison.columns, sort, len(paths)), sort)
 
 
 def test_hostile_text_is_text_and_the_one_script_is_ours(tmp_path: Path, many: list[str]) -> None:

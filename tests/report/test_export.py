@@ -154,6 +154,8 @@ def test_plain_mxnet_scores_the_exported_model_as_the_run_did(
     about, last = json.loads((out / "model.json").read_text()), evaluations(run)[-1]
     assert (about["accuracy"], about["step"]) == (last["accuracy"], last["step"])
     assert about["input"]["centre_crop_px"] == data.crop_px
+    manifest = json.loads((Path(data.path) / "manifest.json").read_text())
+    assert about["output"] == {"logits": 10, "classes": manifest["classes"]}
     batch = build_eval_source(data, batch_per_rank=data.eval_samples, rank=0, ranks=1).next()
     images, labels = tmp_path / "images.npy", tmp_path / "labels.npy"
     np.save(images, batch.images.asnumpy())
@@ -217,6 +219,8 @@ def test_a_table_has_all_records(rn50: Rn50, run: Path, tmp_path: Path) -> None:
         for key in record.keys() & {"loss", "accuracy", "lr", "step", "time_s"}:
             assert float(row[key]) == record[key]
     assert {row["run"] for row in rows} == {f"smoke/{run.name}"}
+    of_the_run = {(row["name"], row["seed"], row["optimizer.base_lr"]) for row in rows}
+    assert of_the_run == {("smoke", "1", "0.05")}
     stamps = [float(row["unix_s"]) for row in rows]
     assert all(a <= b for a, b in pairwise(stamps))
     assert abs(stamps[0] - (run / "config.yaml").stat().st_mtime) < 60
@@ -233,6 +237,8 @@ def test_tensorboard_reads_every_point(run: Path, tmp_path: Path) -> None:
     read = events.EventAccumulator(str(tmp_path / "smoke" / run.name))
     read.Reload()
     assert set(read.Tags()["scalars"]) >= TAGS
+    started = read.PluginTagToContent("hparams")["_hparams_/session_start_info"]
+    assert b"optimizer.base_lr" in started and b"seed" in started
     for evaluation, scalar in zip(evaluations(run), read.Scalars("eval/accuracy"), strict=True):
         assert scalar.step == evaluation["step"]
         assert scalar.value == pytest.approx(evaluation["accuracy"])

@@ -21,6 +21,7 @@ from rn50.report.breakdown import start_up
 from rn50.report.charts import Series, draw_lines, page_chart
 from rn50.report.headline import beside_the_set
 from rn50.report.html import render_report
+from rn50.report.plots import _planned, page_charts
 from rn50.report.run_folder import read_subjects
 from rn50.report.write import write_report
 from tests.compliance.log_text import Edit, Run, find, good_run, last, meta, put, write
@@ -189,7 +190,7 @@ def test_all_of_a_run_is_on_its_page(run_folder: Path) -> None:
         load("smoke", ["seed=7", "eval.target=0.7"]).sha256,
     ):
         assert said in shape.text, said
-    assert shape.tags.count("svg") == 7
+    assert shape.tags.count("svg") == 16
     ids = [value for name, value in shape.attributes if name == "id"]
     assert len(ids) == len(set(ids))
     links = [value for name, value in shape.attributes if name == "href"]
@@ -248,8 +249,10 @@ def test_a_set_that_is_not_imagenet_breaks_no_other_rule(
     run = good_run()
     for edit in edits:
         edit(run)
-    text = beside_the_set(check_log(write(tmp_path / "log.txt", run), official=False))
+    log = write(tmp_path / "log.txt", run)
+    text = beside_the_set(check_log(log, official=False))
     assert text is None if names is None else names in str(text)
+    assert ("clean, on another image set" in page_of(log).split("</style>")[1]) == bool(names)
 
 
 @pytest.mark.slow
@@ -382,11 +385,39 @@ def test_the_start_up_ends_with_the_first_epoch() -> None:
     assert (found.bars[1].start_s, found.bars[1].duration_s) == (2, 1)
 
 
+@pytest.mark.parametrize(
+    ("cpu_s", "device", "said"),
+    [([2.0, 3.0], "cpu", "25 % of a core"), ([7.0, 7.0], "cpu", ""), ([2.0, 2.0], "gpu", "")],
+)
+def test_ranks_without_their_cores_are_a_finding(
+    run_folder: Path, cpu_s: list[float], device: str, said: str
+) -> None:
+    (run_folder / "config.yaml").write_text(load("smoke", [f"system.device={device}"]).to_yaml())
+    table = {"elapsed_s": 10.0, "ranks": {"host": ["a", "b"], "cpu_s": cpu_s}}
+    (run_folder / "ranks.json").write_text(json.dumps(table))
+    top = top_of(page_of(run_folder))
+    assert ("not comparable" in top) == bool(said) and said in top
+
+
+def test_the_learning_rate_is_the_planned_one(run_folder: Path) -> None:
+    """Joined log points have neither the start of the warm-up nor its end."""
+    run = load("smoke", ["seed=7", "optimizer.base_lr=0.5"])
+    (run_folder / "config.yaml").write_text(run.to_yaml())
+    planned = _planned(read_subjects(run_folder)[0])
+    assert max(planned, key=lambda point: point[1]) == (pytest.approx(1), pytest.approx(0.5))
+    assert planned[0] == (pytest.approx(1 / 50), pytest.approx(0.5 / 50))
+    assert planned[-1][0] == pytest.approx(8)
+    (lr,) = [p for p in page_charts(read_subjects(run_folder))["schedule"] if "rate" in p.title]
+    assert ">planned<" in lr.chart and ">as run<" in lr.chart
+
+
 def test_a_chart_says_what_it_shows() -> None:
     lines = [Series("A", [[(1, 3), (2, 1)]]), Series("B", [[(1, 2)]])]
     marks = [("goal", 2.0)]
     chart = page_chart("An A", lambda axes: draw_lines(axes, lines, x_label="epoch", marks=marks))
-    assert '<title id="an-a-t">An A</title>' in chart and 'role="img"' in chart
+    for size in ("full", "half"):
+        assert f'<title id="an-a-{size}-t">An A</title>' in chart
+    assert chart.count('role="img"') == 2
     for text in ("A", "B", "goal", "epoch"):
         assert f">{text}</text>" in chart
 
@@ -397,10 +428,10 @@ def test_the_legend_of_many_lines_stands_below_them() -> None:
         lines = [Series(f"line {n}", [[(0, n), (1, n + 1)]]) for n in range(count)]
         chart = page_chart("A", lambda axes, lines=lines: draw_lines(axes, lines, x_label="x"))
         heights[count] = int(re.search(r'viewBox="0 0 358 (\d+)"', chart)[1])
-        assert chart.count(">line 1<") == 1
+        assert chart.count(">line 1<") == 2  # once in each size
         dashes = len(set(re.findall(r"stroke-dasharray: ([^;]+)", chart)))
         assert dashes == (0 if count == 3 else 2)  # ten colours, then dashed, then dotted
-    assert heights == {3: 240, 22: 240 + 4 * 16}
+    assert heights[3] == 240 and heights[22] > 300
 
 
 PAGE_PX = (816 - 106, 1056 - 106)
@@ -425,9 +456,10 @@ def test_the_page_in_a_browser(
     assert opened.value("document.title") == "smoke · rn50 report"
     assert opened.value("document.scripts.length + document.images.length") == 0
     assert opened.value("document.documentElement.scrollWidth") == width
-    for chart in range(opened.value("document.querySelectorAll('.chart').length")):
-        box = f"document.querySelectorAll('.chart')[{chart}].getBoundingClientRect()"
-        assert opened.value(f"{box}.width") > 200
+    size, column_px = ("full", 896) if width == 1280 else ("half", 358)
+    for chart in range(opened.value(f"document.querySelectorAll('.chart.{size}').length")):
+        box = f"document.querySelectorAll('.chart.{size}')[{chart}].getBoundingClientRect()"
+        assert opened.value(f"{box}.width") == column_px
         assert opened.value(f"{box}.height") > 150
     paper, ink = (
         opened.value(f"getComputedStyle(document.body).{name}")

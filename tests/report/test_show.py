@@ -71,6 +71,7 @@ def test_the_figures_of_a_run(tmp_path: Path, text: str) -> None:
         "images_per_s": 3 * 1000 / 10,
         "evaluations": [(2, 0.5, 6.5), (3, 0.76, 14.0)],
         "target": None,
+        "published": None,
     }
 
 

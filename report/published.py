@@ -1,0 +1,121 @@
+"""Published MLPerf runs beside a log: the accelerators of its system, and where its time stands
+among those of the same accelerator and count (`scaling/published/mlperf_runs.csv`)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from functools import lru_cache
+from pathlib import Path
+from statistics import median
+from typing import NamedTuple
+
+from ..config.benchmark import TARGET_ACCURACY
+from ..config.schema import Run
+from ..logging.places import job_of
+from ..scaling.epochs import read_table
+from .run_summary import RunSummary
+
+
+class Entry(NamedTuple):
+    """A published run; `score_s`: its olympic mean."""
+
+    round: str
+    org: str
+    system: str
+    accelerator: str
+    accelerators: int
+    score_s: float
+
+
+class Standing(NamedTuple):
+    """A time among the published ones of the same accelerator and count, the fastest first."""
+
+    machine: str
+    """Such as `8 x H100-SXM-80GB`."""
+    time_s: float
+    entries: tuple[Entry, ...]
+
+    @property
+    def best(self) -> Entry:
+        return self.entries[0]
+
+    @property
+    def median_s(self) -> float:
+        return median(entry.score_s for entry in self.entries)
+
+    @property
+    def place(self) -> int:
+        """Of the time among them: 1 is the fastest."""
+        return 1 + sum(entry.score_s < self.time_s for entry in self.entries)
+
+    @property
+    def text(self) -> str:
+        return (
+            f"place {self.place} beside {len(self.entries)} on {self.machine}: best "
+            f"{self.best.score_s:,.1f} s ({self.best.org}, v{self.best.round}), median "
+            f"{self.median_s:,.1f} s"
+        )
+
+
+@lru_cache(maxsize=1)
+def entries() -> tuple[Entry, ...]:
+    """All published runs, the fastest first."""
+    found = [
+        Entry(
+            round=row["version"],
+            org=row["org"],
+            system=row["system"],
+            accelerator=row["accelerator"],
+            accelerators=int(row["n_accelerators"]),
+            score_s=float(row["score_s"]),
+        )
+        for row in read_table("mlperf_runs.csv")
+    ]
+    return tuple(sorted(found, key=lambda entry: entry.score_s))
+
+
+def machine_of(path: Path, config: Run | None) -> tuple[str, int] | None:
+    """(accelerator, how many of them) of a log or a folder of logs: by the config of a run of ours,
+    of a published one by the name of the system's folder. None: not known."""
+    if config is not None:
+        return config.system.accelerator, config.system.nodes * config.system.ranks_per_node
+    folder = (path if path.is_dir() else path.parent).resolve()
+    system = folder.parent.name if job_of(folder) else folder.name
+    found = (one for one in entries() if one.system == system)  # the same count in all rounds
+    return next(((one.accelerator, one.accelerators) for one in found), None)
+
+
+def standing(accelerator: str, accelerators: int, time_s: float) -> Standing | None:
+    """Where a time stands; `accelerator` as a machine's file or the table names it. None: no
+    published run has this accelerator and count."""
+    name, memory = _model(accelerator)
+    found = []
+    for entry in entries():
+        theirs, their_memory = _model(entry.accelerator)
+        same = theirs == name and their_memory in ("", memory)
+        if same and entry.accelerators == accelerators:
+            found.append(entry)
+    machine = f"{accelerators:,} x {accelerator}"
+    return Standing(machine, time_s, tuple(found)) if found else None
+
+
+def standing_of(path: Path, config: Run | None, runs: Sequence[RunSummary]) -> Standing | None:
+    """Where the time to train of runs stands that reached the benchmark's target on ImageNet."""
+    times_s = [
+        run.run_s
+        for run in runs
+        if run.reached and run.run_s is not None and run.target >= TARGET_ACCURACY
+    ]
+    machine = machine_of(path, config)
+    if not times_s or machine is None or not runs[0].is_imagenet:
+        return None
+    return standing(*machine, median(times_s))
+
+
+def _model(accelerator: str) -> tuple[str, str]:
+    """(name, memory) without what names differ in: `NVIDIA A100 SXM4 80 GB`, `A100-SXM-80GB`."""
+    words = re.sub(r"nvidia|tesla", "", accelerator.lower())
+    memory = re.search(r"\b(\d+) ?gb\b", words)
+    name = words.replace(memory[0], "") if memory else words
+    return re.sub(r"(?<=sxm)\d|\W", "", name), memory[1] if memory else ""

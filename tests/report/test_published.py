@@ -1,0 +1,61 @@
+"""Where a time stands among the published ones of the same accelerators."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from rn50.config.load import load, load_system
+from rn50.logging.parse import read_log
+from rn50.report.published import machine_of, standing, standing_of
+from rn50.report.run_summary import summarise
+from rn50.report.show import shown
+from rn50.scaling.epochs import read_table
+from tests.compliance.log_text import good_run, put, write
+from tests.report.test_report import page_of
+
+
+def test_a_machine_of_ours_is_that_of_the_table() -> None:
+    """Every published entry of a described machine is found by the name in the machine's file."""
+    older = {"A100", "V100", "accelerator"}  # too little said to be sure
+    rows = [row for row in read_table("mlperf_runs.csv") if row["accelerator"] not in older]
+    for row in rows:
+        if row["machine"]:
+            ours = load_system(row["machine"]).accelerator
+            found = standing(ours, int(row["n_accelerators"]), 1.0)
+            assert found is not None and row["system"] in {one.system for one in found.entries}
+            assert {one.accelerator for one in found.entries} == {row["accelerator"]}
+
+
+def test_a_time_has_its_place() -> None:
+    found = standing("NVIDIA H100 SXM5 80 GB", 8, 800.0)
+    assert found is not None
+    times_s = [one.score_s for one in found.entries]
+    assert times_s == sorted(times_s) and found.best.score_s == times_s[0]
+    assert found.place == 1 + len([one for one in times_s if one < 800])
+    assert f"best {times_s[0]:,.1f} s" in found.text
+    assert standing("NVIDIA H100 SXM5 80 GB", 7, 800.0) is None
+    assert standing("CPU core", 8, 800.0) is None
+
+
+@pytest.mark.parametrize("imagenet", [True, False])
+def test_a_log_says_where_it_stands(tmp_path: Path, imagenet: bool) -> None:
+    """By the name of its system's folder; a run on other images stands nowhere."""
+    run = good_run()
+    if not imagenet:
+        put("train_samples", 1000)(run)
+    (tmp_path / "eos_ngc24.04_mxnet").mkdir()
+    log = write(tmp_path / "eos_ngc24.04_mxnet/result_0.txt", run)
+    assert bool(shown(log)["published"]) == imagenet
+    assert ("Time to train by round" in page_of(log)) == imagenet
+    assert shown(write(tmp_path / "result_0.txt", good_run()))["published"] is None
+
+
+def test_the_config_of_a_run_names_its_machine(tmp_path: Path) -> None:
+    run = load("dgxh100_8").run
+    assert machine_of(tmp_path, run) == ("NVIDIA H100 SXM5 80 GB", 8)
+    log = read_log(write(tmp_path / "result_0.txt", good_run()))
+    summary = summarise(log.events)
+    assert standing_of(tmp_path, run, [summary]) is not None
+    assert standing_of(tmp_path, run, [summary._replace(target=0.7)]) is None
