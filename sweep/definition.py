@@ -148,8 +148,6 @@ class Sweep(Section):
     parallel: Workers = 1
     seed: Seed = 0
     sampler: Literal["tpe", "random", "grid"] = "tpe"
-    # Drawn at random before TPE.
-    startup_trials: Count = 10
     pruner: Pruner = Pruner()
 
     @model_validator(mode="after")

@@ -148,9 +148,7 @@ def _make_sampler(sweep: Sweep, number: int) -> optuna.samplers.BaseSampler:
     seed = _seed(sweep, "sampler", number)
     if sweep.sampler == "random":
         return optuna.samplers.RandomSampler(seed=seed)
-    return optuna.samplers.TPESampler(
-        seed=seed, n_startup_trials=sweep.startup_trials, constant_liar=sweep.parallel > 1
-    )
+    return optuna.samplers.TPESampler(seed=seed, constant_liar=sweep.parallel > 1)
 
 
 def training_seed(sweep: Sweep, number: int) -> int:

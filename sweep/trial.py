@@ -23,13 +23,6 @@ STOP_S = 20.0
 """For a trial to end in order before its launcher is killed."""
 
 
-class Evaluation(NamedTuple):
-    """The accuracy after an epoch."""
-
-    epoch: int
-    accuracy: float
-
-
 class Ended(NamedTuple):
     """How a trial ended: `status` of result.json, or `failed` with the reason."""
 
@@ -71,15 +64,15 @@ def stop(*folders: Path) -> None:
             process.kill()
 
 
-def evaluations(folder: Path) -> list[Evaluation]:
-    """The evaluations so far of a trial, from its metrics.jsonl. A last line without its end is
-    being written; it is read the next time."""
+def evaluations(folder: Path) -> list[tuple[int, float]]:
+    """(epoch, accuracy) of the evaluations so far of a trial, from its metrics.jsonl. A last line
+    without its end is being written; it is read the next time."""
     path = next(folder.glob("*/metrics.jsonl"), None)
     if path is None:
         return []
     lines = path.read_bytes().splitlines(keepends=True)
     records = [json.loads(s) for s in lines if b'"kind": "eval"' in s and s.endswith(b"\n")]
-    return [Evaluation(int(one["epoch"]), float(one["accuracy"])) for one in records]
+    return [(int(one["epoch"]), float(one["accuracy"])) for one in records]
 
 
 def read_end(folder: Path, code: int) -> Ended:

@@ -53,23 +53,15 @@ def config(folder: Path, **settings: Any) -> Data:
     return Data(path=str(folder), **(counts | settings))
 
 
-def edit_manifest(folder: Path, change: Callable[[dict[str, Any]], object]) -> None:
-    path = folder / "manifest.json"
-    manifest = json.loads(path.read_text())
-    change(manifest)
-    path.write_text(json.dumps(manifest))
-
-
 def reseal(folder: Path) -> None:
     """Sizes and digests in the manifest made to fit the files: deeper checks must find the rest."""
-
-    def change(manifest: dict[str, Any]) -> None:
-        for split, content in manifest["splits"].items():
-            for suffix in content["files"]:
-                found = digest_file(folder / f"{split}.{suffix}")
-                content["files"][suffix] = found.model_dump()
-
-    edit_manifest(folder, change)
+    path = folder / "manifest.json"
+    manifest = json.loads(path.read_text())
+    for split, content in manifest["splits"].items():
+        for suffix in content["files"]:
+            found = digest_file(folder / f"{split}.{suffix}")
+            content["files"][suffix] = found.model_dump()
+    path.write_text(json.dumps(manifest))
 
 
 def edit_bytes(path: Path, change: Callable[[bytearray], object]) -> None:
@@ -112,7 +104,6 @@ def test_an_untouched_set_passes(packed: Path) -> None:
 
 CHANGED: dict[str, tuple[Spoil, str]] = {
     "no folder": (shutil.rmtree, "/set/manifest.json: a packed image set expected"),
-    "no records": (lambda f: (f / "val.rec").unlink(), "/set/val.rec: No such file"),
     "records truncated": (
         lambda f: edit_bytes(f / "train.rec", lambda c: c.__delitem__(slice(-4, None))),
         r"/set/train.rec: \d+ bytes expected \(manifest.json\), found \d+",
@@ -128,10 +119,6 @@ CHANGED: dict[str, tuple[Spoil, str]] = {
     "table of other lengths": (
         lambda f: edit_table(f, "train", set_field("length", 5)),
         r"/set/train.rec: record at byte 0: 5 bytes expected, found \d+",
-    ),
-    "table that is none": (
-        lambda f: edit_bytes(f / "train.npy", lambda c: flip(c, 0)),
-        "/set/train.npy: a sample table expected",
     ),
     "records overwritten": (
         lambda f: edit_bytes(f / "train.rec", lambda c: flip(c, 0)),
@@ -155,10 +142,6 @@ RESEALED: dict[str, tuple[Spoil, str]] = {
     "a table of plain numbers": (
         lambda f: edit_table(f, "train", lambda table: np.arange(12)),
         "/set/train.npy: a sample table expected, found an array of another type",
-    ),
-    "a table of pickles": (
-        lambda f: np.save(f / "train.npy", np.array([{}], object), allow_pickle=True),
-        "/set/train.npy: a sample table expected",
     ),
     "an index without lines": (
         lambda f: (f / "train.idx").write_text(""),
@@ -185,37 +168,21 @@ def test_a_changed_set_is_one_error_before_the_run(packed: Path, sealed: bool, c
         verify(packed)
 
 
-def remove(*keys: str) -> Callable[[dict[str, Any]], object]:
-    def change(manifest: dict[str, Any]) -> None:
-        for key in keys[:-1]:
-            manifest = manifest[key]
-        del manifest[keys[-1]]
-
-    return change
-
-
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("old", "new", "told"),
     [
-        (remove("classes"), "classes: Field required"),
-        (remove("splits", "val"), "splits.val: files rec, idx, npy expected"),
-        (
-            lambda m: m.update(format="other-2"),
-            "format: Input should be 'rn50-recordio-1', found 'other-2'",
-        ),
+        ('"classes"', '"klasses"', "classes: Field required"),
+        ('"val"', '"other"', "splits.val: files rec, idx, npy expected"),
+        ("recordio-1", "recordio-2", "format: Input should be 'rn50-recordio-1'"),
+        ("{", "", "JSON expected"),
     ],
 )
-def test_a_manifest_with_another_shape_names_the_key(
-    packed: Path, change: Callable[[dict[str, Any]], object], told: str
+def test_a_manifest_of_another_shape_names_the_key(
+    packed: Path, old: str, new: str, told: str
 ) -> None:
-    edit_manifest(packed, change)
+    path = packed / "manifest.json"
+    path.write_text(path.read_text().replace(old, new, 1))
     with pytest.raises(UserError, match=rf"/set/manifest\.json: {told}"):
-        load_manifest(packed)
-
-
-def test_a_manifest_that_is_no_json(packed: Path) -> None:
-    (packed / "manifest.json").write_text('{"format": ')
-    with pytest.raises(UserError, match=r"/set/manifest\.json: JSON expected"):
         load_manifest(packed)
 
 

@@ -67,20 +67,6 @@ def test_a_record_has_mxnets_bytes_is_read_again_and_holds_its_image_at_a_fixed_
     assert recordio.is_split(recordio.encode(label, record_id, image)) or found == image
 
 
-@pytest.mark.parametrize(
-    ("image", "split"),
-    [
-        (MAGIC, True),
-        (b"abcd" + MAGIC + b"e", True),
-        (b"abc" + MAGIC, False),
-        (b"a" + MAGIC + MAGIC, False),
-        (MAGIC[:3], False),
-    ],
-)
-def test_only_a_magic_number_at_an_aligned_place_splits(image: bytes, split: bool) -> None:
-    assert recordio.is_split(recordio.encode(0, 0, image)) is split
-
-
 @FUZZ
 @given(image=IMAGES, data=st.data())
 def test_a_record_cut_short_names_file_and_offset(image: bytes, data: st.DataObject) -> None:
