@@ -62,17 +62,12 @@ class Study:
             raise UserError(f"{journal}: the trials of a sweep expected, found none")
         if not read_only:
             _mend(journal)
-        storage = JournalStorage(JournalFileBackend(str(journal)))
-        if read_only:  # the other call writes, even where the study exists
-            self.optuna = optuna.load_study(study_name="sweep", storage=storage, pruner=pruner)
-        else:
-            self.optuna = optuna.create_study(
-                study_name="sweep",
-                storage=storage,
-                direction="maximize" if sweep.objective.is_accuracy else "minimize",
-                pruner=pruner,
-                load_if_exists=True,
-            )
+        try:
+            self.optuna = _open(journal, sweep, pruner, read_only=read_only)
+        except (AttributeError, KeyError, LookupError, TypeError, ValueError) as error:
+            raise UserError(
+                f"{journal}: Optuna's journal expected, found another: {error}"
+            ) from None
         mine = json.loads(json.dumps(definition))
         began = self.optuna.user_attrs.get(_DEFINITION)
         if began is None:
@@ -129,6 +124,21 @@ class Study:
 
     def _trial(self, number: int) -> optuna.Trial:
         return optuna.Trial(self.optuna, self.optuna.get_trials()[number]._trial_id)
+
+
+def _open(
+    journal: Path, sweep: Sweep, pruner: optuna.pruners.BasePruner, *, read_only: bool
+) -> optuna.Study:
+    storage = JournalStorage(JournalFileBackend(str(journal)))
+    if read_only:  # the other call writes, even where the study exists
+        return optuna.load_study(study_name="sweep", storage=storage, pruner=pruner)
+    return optuna.create_study(
+        study_name="sweep",
+        storage=storage,
+        direction="maximize" if sweep.objective.is_accuracy else "minimize",
+        pruner=pruner,
+        load_if_exists=True,
+    )
 
 
 def _mend(journal: Path) -> None:

@@ -81,6 +81,13 @@ def test_a_journal_torn_by_a_kill_goes_on(tmp_path: Path) -> None:
     assert draw(sweep, tmp_path / "b", 1, reopen=False) == whole
 
 
+@pytest.mark.parametrize("text", ["no journal\n", "[]\n", '{"a": 1}\n'])
+def test_a_file_that_is_no_journal_is_named(tmp_path: Path, text: str) -> None:
+    (tmp_path / JOURNAL).write_text(text)
+    with pytest.raises(UserError, match=r"journal\.log: Optuna's journal expected"):
+        opened(make(), tmp_path)
+
+
 def test_a_sweep_continues_only_with_its_own_definition(tmp_path: Path) -> None:
     began = {"seed": 0, "choice": (1, 2)}
     opened(make(), tmp_path, began)
