@@ -23,7 +23,7 @@ MAY_IMPORT = {
 }
 LARGEST_SHARE = 1 / 5  # the trainer, with its own CUDA kernels
 
-PRODUCT_LINES = 33_300
+PRODUCT_LINES = 34_050
 TEST_LINES = 26_100
 SCRIPT_LINES = 760
 """Budgets, on the way to 28,500 and 22,000. To raise one, give its reason in CHANGELOG.md."""
