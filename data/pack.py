@@ -94,13 +94,7 @@ def pack_images(
             before += len(sources)
         odd = [file for split in SPLITS for file in found[split].odd]
         bad = sorted((file for file in odd if not file.kept), key=lambda file: file.path)
-        if len(bad) > skip_bad:
-            raise UserError(
-                *(f"{file.path}: {file.found}" for file in bad[:_MOST_NAMED]),
-                f"{len(bad):,} bad file(s) of {total:,} images, more than the {skip_bad} of "
-                "--skip-bad; mend or remove them, or leave them out with --skip-bad "
-                f"{len(bad)} (what is packed by now is kept)",
-            )
+        _refuse_bad(bad, skip_bad, total)
         _check_classes(found, listing.classes, images)
         _warn_of(found, listing.classes, warn)
         manifest = Manifest(
@@ -161,6 +155,16 @@ def _key(orders: Mapping[str, Sequence[Source]], seed: int, *, decode: bool) -> 
         lines = [f"{s.label} {s.name} {s.offset} {s.length}" for s in sources]
         sha.update("\n".join(lines).encode(errors="replace"))
     return sha.hexdigest()
+
+
+def _refuse_bad(bad: Sequence[OddFile], skip_bad: int, total: int) -> None:
+    if len(bad) > skip_bad:
+        raise UserError(
+            *(f"{file.path}: {file.found}" for file in bad[:_MOST_NAMED]),
+            f"{len(bad):,} bad file(s) of {total:,} images, more than the {skip_bad} of "
+            "--skip-bad; mend or remove them, or leave them out with --skip-bad "
+            f"{len(bad)} (what is packed by now is kept)",
+        )
 
 
 def _after(before: int, total: int, progress: Progress) -> Callable[[int], None]:
