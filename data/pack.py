@@ -19,7 +19,7 @@ import numpy as np
 
 from ..config.atomic import follow_links, refuse_content
 from ..config.errors import UserError, failing_as
-from ..config.manifest import FILE_NAME, FORMAT, SPLITS, Manifest, Split
+from ..config.manifest import FILE_NAME, FORMAT, SPLITS, Manifest, OddFile, Split
 from ..config.schema import Synthetic
 from .listing import Source, list_images, named_kinds, shortened
 from .lock import hold
