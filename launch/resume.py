@@ -203,9 +203,9 @@ def latest_interrupted(
     parent = Path(run.system.results) / (run.name if config else "")
     runs = ("*", "*/run_*") if config else ("*/*", "*/*/run_*")
     last_written = {}
-    for folder in (path for name in runs for path in parent.glob(name) if is_run(path)):
+    for folder in (path for name in runs for path in parent.glob(name)):
         written = checkpoint_folder.listed(folder / "checkpoint")
-        if not with_checkpoint and not written:
+        if not with_checkpoint and not written and is_run(folder):
             written = [folder / "environment.json"]
         if written and is_interrupted(folder):
             with suppress(OSError):

@@ -68,7 +68,7 @@ def bad(tmp_path: Path) -> Path:
             ],
         ),
         (["data", "make", "/proc/images"], ["/proc/images: cannot create"]),
-        (["log", "show", "{bad}/none.txt"], ["none.txt: cannot read: No such file"]),
+        (["log", "show", "{bad}/none.txt"], ["none.txt: a log or a folder expected, found none"]),
         (["log", "show", "{bad}/unknown.yaml"], ["an MLPerf log (:::MLLOG records) expected"]),
     ],
 )

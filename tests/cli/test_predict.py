@@ -202,7 +202,7 @@ def test_simulation_is_beside_the_closed_form(rn50) -> None:
         (["dgx1_8", "--algorithm", "star"], "one of ring"),
         (["dgx1_8", "--ruleset", "5"], "--ruleset: 0.5.0 or one of"),
         (["dgx1_8", "--precision", "int8"], "precision one of fp16, fp32 expected, found int8"),
-        (["calibrate", "{folder}/none.txt:8"], "cannot read"),
+        (["calibrate", "{folder}/none.txt:8"], "none.txt: a log or a folder expected"),
         (["calibrate", "{folder}/log.txt"], "LOG:GPUS expected"),
         (["calibrate", "{folder}/log.txt:7"], "no multiple of 7"),
         (["calibrate", "{folder}/log.txt:0"], "from 1 expected, found 0"),

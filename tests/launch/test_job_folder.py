@@ -10,8 +10,8 @@ import pytest
 
 from rn50.config.errors import UserError
 from rn50.config.load import load
-from rn50.launch.job import Request, bind, node_folder, run_all
-from rn50.launch.job_folder import EXIT_MISSED, open_job
+from rn50.launch.job import Request, bind, keep_log, node_folder, run_all
+from rn50.launch.job_folder import EXIT_MISSED, OpenJob, open_job
 from rn50.launch.system_description import system_id
 
 
@@ -65,9 +65,7 @@ def test_bad_input_is_one_line_and_exit_code_2(
     assert "seed: none for 5 runs (each draws its own) expected, found 3" in lines[1]
 
 
-def test_runs_that_have_ended_are_left_and_the_machine_is_described(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_runs_that_have_ended_are_left(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for number, status in enumerate(("success", "aborted")):
         out = tmp_path / f"run_{number}"
         out.mkdir()
@@ -75,8 +73,18 @@ def test_runs_that_have_ended_are_left_and_the_machine_is_described(
         (out / "result.json").write_text(json.dumps({"status": status}))
     assert run_job(tmp_path, runs=2) == EXIT_MISSED
     assert capsys.readouterr().out.count("has ended in a start before, is left as it is") == 2
-    page = json.loads((tmp_path / f"systems/{system_id(load('smoke').run)}.json").read_text())
-    assert page["number_of_nodes"] == "1"
+
+
+def test_a_kept_log_has_the_page_of_its_machine_beside_it(tmp_path: Path) -> None:
+    run = load("smoke", ["seed=1"]).run
+    out = tmp_path / "run_0"
+    out.mkdir()
+    (out / "result_0.txt").write_text("log")
+    (out / "environment.json").write_text('{"machine": {"operating_system": "Debian"}}')
+    keep_log(OpenJob(tmp_path), run, 0)
+    page = json.loads((tmp_path / f"systems/{system_id(run)}.json").read_text())
+    assert (page["number_of_nodes"], page["operating_system"]) == ("1", "Debian")
+    assert (tmp_path / f"results/{system_id(run)}/resnet/result_0.txt").read_text() == "log"
 
 
 def test_a_folder_on_the_nodes_may_be_named_by_their_variable(

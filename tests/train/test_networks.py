@@ -80,7 +80,7 @@ def test_shapes_are_known_before_the_first_image(network: str, crop_px: int, lay
     [
         ("alexnet", "pool", 256, 6),
         ("googlenet", "concat", 1024, 7),
-        ("resnet", "stage4_unit3_relu", 2048, 7),
+        ("resnet", "stage4_unit3_activation", 2048, 7),
     ],
 )
 def test_feature_maps_of_224_px_are_those_of_the_papers(
