@@ -86,12 +86,12 @@ def _meant(line: str) -> str:
     from difflib import get_close_matches
 
     for word in sys.argv[1:]:
-        path = Path(word.partition("=")[2] or word)
-        while not path.parent.exists():
-            path = path.parent
-        if "did you mean" in line or path.exists() or str(path) not in line:
-            continue
-        with suppress(OSError):
+        with suppress(OSError):  # such as a name too long: a value that is no path
+            path = Path(word.partition("=")[2] or word)
+            while not path.parent.exists():
+                path = path.parent
+            if "did you mean" in line or path.exists() or str(path) not in line:
+                continue
             names = [one.name for one in path.parent.iterdir()]
             near = get_close_matches(path.name, names, n=1, cutoff=0.75)
             return f"; did you mean {path.parent / near[0]}?" if near else ""

@@ -16,7 +16,7 @@ BATCHES = sorted(
 )
 """Images a GPU: four in each octave, from 4 to 448."""
 LARGEST_GLOBAL_BATCH = 81_920
-"""Beyond it no published run converged (Sony's largest was 81,600 images)."""
+"""Of one batch for the whole run: Sony went to 119K images by batch-size control alone."""
 GROUPS = ("single", "equal_bytes(2)", "equal_bytes(4)", "equal_bytes(8)", "halving(4)", "cubic(3)")
 ALGORITHMS = {
     "gpu": ("ring", "double_tree"),
@@ -47,7 +47,7 @@ def best_of_each_batch(name: str, system: System, gpus: int, **given: Any) -> li
         except UserError as error:
             refused = refused or str(error)
     if not found:
-        why = refused or f"{gpus * BATCHES[0]:,} images a step are beyond every published run"
+        why = refused or f"{gpus * BATCHES[0]:,} images a step are beyond every published run of one batch"
         raise UserError(f"--gpus: a batch that trains expected for {gpus} on {name}, {why}")
     return sorted(found, key=_time_s)
 

@@ -98,6 +98,8 @@ def test_a_misspelt_folder_gets_a_suggestion(words: tuple[str, ...], rn50, tmp_p
     done = rn50(*words, name)
     assert done.returncode == 2
     assert done.stderr.rstrip().endswith(f"; did you mean {tmp_path}/imagenet?")
+    long = rn50(*words, name, f"data.synthetic={'x' * 5000}")  # no path, and too long for one
+    assert long.returncode == 2 and "Traceback" not in long.stderr
 
 
 def test_make_pack_verify_show(rn50, tmp_path: Path) -> None:
