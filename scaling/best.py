@@ -47,7 +47,8 @@ def best_of_each_batch(name: str, system: System, gpus: int, **given: Any) -> li
         except UserError as error:
             refused = refused or str(error)
     if not found:
-        why = refused or f"{gpus * BATCHES[0]:,} images a step are beyond every published run of one batch"
+        images = f"{gpus * BATCHES[0]:,} images a step"
+        why = refused or f"{images} are beyond every published run of one batch"
         raise UserError(f"--gpus: a batch that trains expected for {gpus} on {name}, {why}")
     return sorted(found, key=_time_s)
 
