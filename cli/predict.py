@@ -31,9 +31,6 @@ if TYPE_CHECKING:
     from ..scaling.calibrate import Calibration
     from ..scaling.predict import Job, Prediction
 
-_MOST_RANK_STEPS = 1_000_000
-"""Of a simulation: about a minute (2,048 ranks x 20 steps in 5 groups take 3 s of a core)."""
-
 
 class Predict(TyperGroup):
     """`rn50 predict` itself is a command; the other commands are named after it."""
@@ -313,7 +310,7 @@ def validate(
 
     Example: `rn50 predict validate >docs/scaling/validation.txt`
     """
-    from ..scaling.validate import left_out, run_validation, text_lines
+    from ..scaling.validate import run_validation, text_lines
 
     found = run_validation()
     if as_json:
@@ -321,9 +318,7 @@ def validate(
             {
                 "summary": [asdict(summary) for summary in found.summaries],
                 "cross_validation": [asdict(score) for score in found.scores],
-                "constants": found.constants._asdict(),
                 "rows": [{**asdict(row), "error": round(row.error, 5)} for row in found.rows],
-                "left_out": left_out(),
             }
         )
         return
@@ -395,45 +390,3 @@ def _fit_in_words(fit: Calibration) -> str:
     if fit.residual is None:
         return f"{line}; no residual: as many constants ({names}) as runs"
     return f"{line}; off by {fit.residual:.1%} (rms) from {fit.runs} runs, which fixed {names}"
-
-
-@predict_app.command("simulate")
-def simulate(
-    arguments: Arguments = None,
-    system: Machine = None,
-    gpus: Gpus = None,
-    batch_per_gpu: Batch = None,
-    algorithm: Algorithm = None,
-    groups: Groups = None,
-    precision: Precision = None,
-    steps: Annotated[int, typer.Option(min=1, max=10_000, help="Steps to simulate.")] = 20,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the simulation.")] = 0,
-    slow_node: Annotated[
-        float, typer.Option(min=1.0, help="Factor by which one node computes slower.")
-    ] = 1.0,
-    as_json: Json = False,
-) -> None:
-    """Simulate every rank, message and delay as discrete events, beside the closed form.
-
-    Example: `rn50 predict simulate dgxa100_n128 --slow-node 1.2`
-    """
-    from ..scaling.simulate import simulate_job
-
-    choices = {"algorithm": algorithm, "groups": groups, "precision": precision}
-    job = Asked(arguments, system, gpus, batch_per_gpu, choices).job()
-    if job.gpus * steps > _MOST_RANK_STEPS:
-        raise UserError(
-            f"--steps: at most {_MOST_RANK_STEPS // job.gpus} expected for {job.gpus} ranks, "
-            f"found {steps}"
-        )
-    figures = simulate_job(job, steps, seed, slow_node)
-    if as_json:
-        print_json(figures)
-        return
-    print_table(
-        (f"{job.name}: {job.gpus} ranks, {steps} steps", "value"),
-        [
-            (name.replace("_", " "), f"{value:.4g}" if isinstance(value, float) else str(value))
-            for name, value in figures.items()
-        ],
-    )

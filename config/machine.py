@@ -57,8 +57,11 @@ class Waiting(Section):
     )
     groups: Groups = default("equal_count(16)", "Gradient groups where the config has none.")
     algorithm: Algorithm = default("auto", "Allreduce where the config has none.")
+    switches_reduce: Bool = default(
+        False, "Switches add gradients (SHARP), where that is faster and `algorithm` is auto."
+    )
     square_torus: Bool = default(False, "A torus as square as the ranks allow, across nodes.")
-    launch_s: NonNegative = default(2e-5, "Time before a group's first message, in simulations.")
+    launch_s: NonNegative = default(2e-5, "Time before a group's first message.")
     jitter: Fraction = default(0.005, "Standard deviation of a rank's computing time, a share.")
     os_noise_fraction: Fraction = default(1e-5, "Share of time that rare interruptions take.")
     bn_group_samples: Natural = default(

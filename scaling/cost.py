@@ -1,7 +1,8 @@
 """Time, rounds and bytes of allreduce algorithms: alpha-beta-gamma formulas. Pure.
 
-Every formula is proved twice: `collectives.py` runs the messages and counts them, `simulate.py`
-lets clocks run on them. p ranks, n bytes, full-duplex links, one message at a time per rank.
+`tests/scaling/messages.py` sends the messages of every algorithm: tests count their rounds and
+bytes, and compare the clocks of the ranks with these formulas. p ranks, n bytes, full-duplex links,
+one message at a time per rank.
 """
 
 from __future__ import annotations
@@ -110,6 +111,19 @@ def double_tree(
     period_s = 4 * chunk * beta + 2 * chunk * inside.gamma_s_per_byte
     sent = n_bytes * min(2.0, nodes * ranks_per_node / 2)
     return Cost(fill_s + (chunks - 1) * period_s, 2 * (chain + levels), sent)
+
+
+SWITCH_LEVELS = 2
+"""Leaf and spine: with 64 ports each, 2,048 of them."""
+
+
+def in_switches(topology: Topology, n_bytes: float) -> Cost:
+    """Reduce-scatter in the node, sums in a tree of switches, allgather in the node (SHARP, Graham
+    et al. 2016): 2 L alpha + n beta across, a byte going up once and down once, whatever p is."""
+    node = topology.node
+    sent = n_bytes / node.nics
+    across_s = 2 * SWITCH_LEVELS * node.nic.alpha_s + sent * node.nic.beta_s_per_byte
+    return ring(node.ranks, n_bytes, node.inside).then(Cost(across_s, 2 * SWITCH_LEVELS, sent))
 
 
 def _recursive_doubling(ranks: int, n_bytes: float, link_at: Callable[[int], Link]) -> Cost:

@@ -26,7 +26,7 @@ from .machine import Machine, as_measured
 from .step import Step, build, step_time
 from .train_time import Phase, TrainTime, steps_per_epoch, train_time
 
-SIGMA_MODEL = 0.045
+SIGMA_MODEL = 0.04
 """Relative error of a step near its calibration: vendors with the same parts differ by as much."""
 SIGMA_WAITING = 0.4
 """Of what a step does beside computing."""

@@ -14,7 +14,7 @@ from statistics import NormalDist
 from typing import NamedTuple
 
 from ..config.machine import System
-from .cost import allreduce, grid
+from .cost import allreduce, grid, in_switches
 from .gpu import SHEET, Sheet, update_s
 from .layers import BATCH_NORM_EXCHANGES, Group, backward_fraction, wire_groups
 from .machine import Machine, as_measured, build_machine, topology_of
@@ -126,10 +126,14 @@ def step_time(
 
 
 def group_cost_s(machine: Machine, gpus: int, n_bytes: float, algorithm: str) -> tuple[str, float]:
-    """(algorithm, seconds) of one allreduce; auto: what NCCL would pick, a ring or two trees."""
+    """(algorithm, seconds) of one allreduce; auto: what NCCL would pick, a ring, two trees or the
+    switches."""
     if algorithm == "auto":
-        both = [group_cost_s(machine, gpus, n_bytes, name) for name in ("ring", "double_tree")]
-        return min(both, key=lambda choice: choice[1])
+        choices = [group_cost_s(machine, gpus, n_bytes, name) for name in ("ring", "double_tree")]
+        topology = topology_of(machine, gpus, tree=True)
+        if machine.performance.switches_reduce and topology.nodes > 1:
+            choices.append(("in_switches", in_switches(topology, n_bytes).time_s))
+        return min(choices, key=lambda choice: choice[1])
     costs_s = []
     for ranks in _counts(machine, gpus, algorithm):
         topology = topology_of(machine, ranks, tree=algorithm == "double_tree")

@@ -181,14 +181,6 @@ def test_runs_of_a_machine_of_their_own_need_no_system(rn50, tmp_path: Path) -> 
     assert "runs of one precision expected, found " in done.stderr
 
 
-def test_simulation_is_beside_the_closed_form(rn50) -> None:
-    arguments = ["predict", "simulate", "dgxa100_n128", "--steps", "5", "--json"]
-    figures = json.loads(rn50(*arguments).stdout)
-    assert figures["ranks"] == 1024
-    assert figures["step_ms"] == pytest.approx(figures["closed_form_ms"], rel=0.02)
-    assert "step ms" in rn50(*arguments[:-1]).stdout
-
-
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [

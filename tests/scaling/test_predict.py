@@ -11,7 +11,6 @@ from rn50.config.load import load, load_system, system_yaml
 from rn50.config.names import list_presets
 from rn50.scaling.calibrate import Measurement, calibrate
 from rn50.scaling.predict import Prediction, job_of_config, job_of_system, on_system, predict
-from rn50.scaling.simulate import simulate_job
 from rn50.scaling.step import build, step_time
 
 
@@ -163,26 +162,6 @@ def test_a_machine_without_a_model_can_be_calibrated(tmp_path) -> None:
     assert predict(
         job_of_system("mine", again, 2, 64, precision="fp32")
     ).step.total_s == pytest.approx(19.0, rel=1e-6)
-
-
-# --- the simulation beside the closed form -----------------------------------------------------
-
-
-def test_simulation_agrees_with_the_closed_form() -> None:
-    job = job_of_system("abci", load_system("abci"), 128, 42)
-    figures = simulate_job(job, 5)
-    assert figures["ranks"] == 128
-    assert figures["step_ms"] == pytest.approx(figures["closed_form_ms"], rel=0.02)
-    assert figures["predicted_ms"] >= figures["closed_form_ms"]
-
-
-def test_a_slow_node_costs_time() -> None:
-    job = job_of_system("dgxa100", load_system("dgxa100"), 64, 51)
-    good = simulate_job(job, 12)
-    slow = simulate_job(job, 12, slow_node=1.5)
-    assert slow["step_ms"] > 1.3 * good["step_ms"]
-    with pytest.raises(UserError, match="two GPUs"):
-        simulate_job(job_of_system("dgxa100", load_system("dgxa100"), 1, 51), 12)
 
 
 # --- machines by name --------------------------------------------------------------------------

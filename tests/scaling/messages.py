@@ -1,7 +1,12 @@
-"""Allreduce algorithms as messages: rounds of senders and receivers, over NumPy. Pure.
+"""The oracle of `scaling/cost.py`: allreduce algorithms as messages, with a clock for each rank.
 
-What `cost.py` states as formulas, these send: tests count their rounds and bytes, and `simulate.py`
-runs clocks on them.
+A message leaves when its sender has finished the round before; its receiver is done when it has
+arrived, and not before the receiver's own link and adder are free:
+
+    t'[dst] = max(t[dst] + m (beta + gamma), t[src] + alpha + m (beta + gamma))
+
+Messages of a round share links: a node's its NICs, a rack's its uplinks, a rank's its own link,
+each at the busier of the two ends.
 """
 
 from __future__ import annotations
@@ -13,9 +18,17 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from .cost import SEGMENT_BYTES, grid, parse_algorithm
+from rn50.scaling.cost import (
+    SEGMENT_BYTES,
+    TREE_CHUNK_BYTES,
+    grid,
+    parse_algorithm,
+    topology_grid,
+)
+from rn50.scaling.topology import Topology
 
 Ranks: TypeAlias = NDArray[np.int64]
+Times: TypeAlias = NDArray[np.float64]
 Rounds: TypeAlias = Iterator["Round"]
 
 
@@ -147,3 +160,69 @@ SCHEDULES: dict[str, Callable[[int, float, tuple[int, int]], Rounds]] = {
     "hierarchical": _hierarchical,
     "double_tree": _double_tree,
 }
+
+
+# --- clocks -------------------------------------------------------------------------------------
+
+
+def allreduce_s(algorithm: str, topology: Topology, n_bytes: float) -> float:
+    """When the last rank has the sum, if all begin at 0. The double tree sends one chunk a tree
+    through its levels; the others follow at the busiest rank's pace, as in `cost.double_tree`."""
+    tail_s = 0.0
+    if algorithm == "double_tree":
+        chunks = max(1, math.ceil(n_bytes / 2 / TREE_CHUNK_BYTES))
+        chunk = n_bytes / 2 / chunks
+        inside = topology.node.inside
+        link = topology.one_flow() if topology.nodes > 1 else inside
+        beta = max(link.beta_s_per_byte, inside.beta_s_per_byte)
+        tail_s = (chunks - 1) * (4 * chunk * beta + 2 * chunk * link.gamma_s_per_byte)
+        n_bytes = 2 * chunk
+    clocks = np.zeros(topology.ranks)
+    for one in schedule(algorithm, topology.ranks, n_bytes, topology_grid(topology)):
+        clocks = _run(clocks, one, *_times(topology, one))
+    return float(clocks.max()) + tail_s
+
+
+def _times(topology: Topology, one: Round) -> tuple[Times, Times]:
+    """Latency and occupancy of each message: a rank shares its link and its adder, a node its NICs,
+    a rack its uplinks."""
+    node, src, dst = topology.node, one.src, one.dst
+    src_node, dst_node = src // node.ranks, dst // node.ranks
+    leaves = src_node != dst_node
+    nic_beta = node.nic.beta_s_per_byte / node.nics
+    across = nic_beta * _busier(src_node, dst_node, leaves)
+    if 0 < topology.rack_nodes < topology.nodes:
+        src_rack, dst_rack = src_node // topology.rack_nodes, dst_node // topology.rack_nodes
+        uplink = nic_beta / topology.rack_nodes * topology.oversubscription
+        across = np.maximum(across, uplink * _busier(src_rack, dst_rack, src_rack != dst_rack))
+    inside = node.inside.beta_s_per_byte * _busier(src, dst, ~leaves)
+    gamma = node.inside.gamma_s_per_byte * np.bincount(dst)[dst] if one.reduce else 0.0
+    latency_s = np.where(
+        leaves, node.nic.latency_s(one.n_bytes), node.inside.latency_s(one.n_bytes)
+    )
+    return latency_s, one.n_bytes * (np.where(leaves, across, inside) + gamma)
+
+
+def _busier(src: Ranks, dst: Ranks, counted: NDArray[np.bool_]) -> Times:
+    """Of each message: how many `counted` ones leave its source, or enter its destination."""
+    places = int(max(src.max(), dst.max())) + 1
+    out = np.bincount(src[counted], minlength=places)[src]
+    into = np.bincount(dst[counted], minlength=places)[dst]
+    return np.maximum(out, into) * counted
+
+
+def _run(clocks: Times, one: Round, latency_s: Times, wire_s: Times) -> Times:
+    """The ranks' clocks after a round."""
+    src, dst = one.src, one.dst
+    once = np.bincount(src).max() == 1 == np.bincount(dst).max()  # ten times as fast
+    clocks = clocks.copy()
+    for _ in range(one.repeat):
+        sent_s = clocks[src]
+        done_s = np.maximum(clocks[dst] + wire_s, sent_s + latency_s + wire_s)
+        if once:
+            clocks[src] = sent_s + wire_s
+            clocks[dst] = np.maximum(clocks[dst], done_s)
+        else:
+            np.maximum.at(clocks, src, sent_s + wire_s)
+            np.maximum.at(clocks, dst, done_s)
+    return clocks
