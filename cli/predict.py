@@ -127,7 +127,7 @@ class Asked:
         from ..config.load import load_system
         from ..scaling.machine import known_precisions
 
-        system, given = load_system(name, self.choices.get("ruleset")), self._given()
+        system, given = load_system(name), self._given()
         known = known_precisions(system.performance) if system.performance else []
         if known:
             given.setdefault("precision", known[0])
@@ -151,8 +151,7 @@ class Asked:
 
         if self.batch is not None:
             overrides = [*overrides, f"batch.per_rank={self.batch}"]
-        machine = _dated(self.system, self.choices.get("ruleset"))
-        placed = on_machine(overrides, machine)
+        placed = on_machine(overrides, self.system)
         run, choices = load(config, placed).run, dict(self.choices)
         if self.gpus is not None:  # laid on whole nodes of the machine
             choices["system"] = load(config, [*placed, "system.nodes=1"]).run.system
@@ -176,26 +175,6 @@ def _sized(
     return [*(arguments or []), f"system.nodes={nodes}"], None
 
 
-def _dated(machine: str | None, ruleset: str | None) -> str | None:
-    """The file of a machine, with the software of a round where there is one of its own."""
-    from ..config.names import find_system
-
-    if machine is None or ruleset is None:
-        return machine
-    return str(find_system(machine, ruleset=ruleset))
-
-
-def _ruleset(text: str | None) -> str | None:
-    from ..config.benchmark import RULESETS, ruleset_name
-
-    if text is None:
-        return None
-    name = ruleset_name(text, ("0.5.0", *RULESETS))  # v0.5 had other recipes, and no rules of ours
-    if name is None:
-        raise UserError(f"--ruleset: 0.5.0 or one of {', '.join(RULESETS)} expected, found {text}")
-    return name
-
-
 @predict_app.command("run")
 def predict(
     arguments: Arguments = None,
@@ -209,13 +188,6 @@ def predict(
     algorithm: Algorithm = None,
     groups: Groups = None,
     precision: Precision = None,
-    ruleset: Annotated[
-        str | None,
-        typer.Option(
-            help="Round whose recipes set the epochs (and the software, where a system "
-            "has several)."
-        ),
-    ] = None,
     best: Annotated[
         bool,
         typer.Option("--best", help="Search batch, groups and algorithm: a row for each batch."),
@@ -245,7 +217,6 @@ def predict(
         "algorithm": algorithm,
         "groups": groups,
         "precision": precision,
-        "ruleset": _ruleset(ruleset),
     }
     arguments, gpus = _sized(arguments, system, gpus, nodes)
     asked = Asked(arguments, system, gpus, batch_per_gpu, choices)

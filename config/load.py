@@ -108,13 +108,10 @@ def merge(layers: Iterable[Layer]) -> dict[str, Leaf]:
     return leaves
 
 
-def load_system(name: str, ruleset: str | None = None) -> System:
+def load_system(name: str) -> System:
     """A machine by its name in `config/system/` (case and dashes do not matter) or YAML path.
-
-    `ruleset` takes the file with the software of that round, where there is one (NAME_v07.yaml).
-    Raises UserError: no such machine, or bad values.
-    """
-    leaves = merge([machine_layer(find_system(name, ruleset=ruleset))])
+    Raises UserError: no such machine, or bad values."""
+    leaves = merge([machine_layer(find_system(name))])
     try:
         return Run.model_validate(tree_of(leaves)).system
     except ValidationError as error:

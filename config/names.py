@@ -37,19 +37,17 @@ def find_config(name: str, folder: Path = Path()) -> Path:
     raise _none("a preset's name (`rn50 config list`)", name, folder, Path(name).stem, presets)
 
 
-def find_system(name: str, folder: Path = Path(), ruleset: str | None = None) -> Path:
+def find_system(name: str, folder: Path = Path()) -> Path:
     """The file of a machine: a path relative to `folder`, or a name in `system/`.
 
-    Case, dashes and dots of a name do not matter. `ruleset` takes the file with the software of
-    that round, where there is one (NAME_v07.yaml). Raises UserError: neither; names the nearest.
+    Case, dashes and dots of a name do not matter. Raises UserError: neither; names the nearest.
     """
     if (beside := file_beside(name, folder)) is not None:
         return beside
     known = {stem.replace("_", ""): stem for stem in list_systems()} | SYSTEM_ALIASES
     wanted = re.sub(r"[ ._-]", "", name.lower())
     if wanted in known:
-        dated = f"{known[wanted].replace('_', '')}v{(ruleset or '')[:3].replace('.', '')}"
-        return PRESETS / "system" / f"{known.get(dated, known[wanted])}.yaml"
+        return PRESETS / "system" / f"{known[wanted]}.yaml"
     raise _none("a machine (`rn50 config list --systems`)", name, folder, wanted, known)
 
 

@@ -33,8 +33,8 @@ class Epochs(NamedTuple):
 
 
 def recipe_round(ruleset: str) -> str:
-    """The rounds between which recipes changed: v0.5 (target 0.749), v0.6, and v0.7 on."""
-    return ruleset[:3] if ruleset[:3] in ("0.5", "0.6") else "0.7"
+    """The rounds between which recipes changed: v0.6, and v0.7 on."""
+    return "0.6" if ruleset.startswith("0.6") else "0.7"
 
 
 def read_table(name: str) -> list[dict[str, str]]:
@@ -101,7 +101,7 @@ def _points(era: str) -> list[tuple[float, float]]:
         (float(row["global_batch_size"]), float(row["epochs_mean"]))
         for row in read_table("epochs.csv")
         if recipe_round(row["version"]) == era
-        and (row["optimizer"] == "lars" or era == "0.5")
+        and row["optimizer"] == "lars"
         and not any(word in row["system"] for word in OTHER_RECIPES)
     ]
     if era == "0.7":

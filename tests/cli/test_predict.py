@@ -63,8 +63,6 @@ def test_choices_change_the_answer(rn50) -> None:
     assert ring["step_time_ms"] > tree["step_time_ms"]
     single = json.loads(rn50(*base, "--groups", "single").stdout)
     assert single["step_time_ms"] != tree["step_time_ms"]
-    older = json.loads(rn50(*base, "--ruleset", "0.6").stdout)
-    assert older["epochs"] > json.loads(rn50(*base).stdout)["epochs"]
 
 
 def test_one_plot_has_all_panels(rn50, tmp_path: Path) -> None:
@@ -192,7 +190,6 @@ def test_runs_of_a_machine_of_their_own_need_no_system(rn50, tmp_path: Path) -> 
         (["dgxa100_8", "data.crop_px=192"], "found data.crop_px 192 (not 224)"),
         (["base"], "performance section in its YAML expected"),
         (["dgx1_8", "--algorithm", "star"], "one of ring"),
-        (["dgx1_8", "--ruleset", "5"], "--ruleset: 0.5.0 or one of"),
         (["dgx1_8", "--precision", "int8"], "precision one of fp16, fp32 expected, found int8"),
         (["calibrate", "{folder}/none.txt:8"], "none.txt: a log or a folder expected"),
         (["calibrate", "{folder}/log.txt"], "LOG:GPUS expected"),
