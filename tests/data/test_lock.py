@@ -58,18 +58,15 @@ def left_elsewhere(path: Path) -> Path:
 
 
 def test_the_second_is_refused_by_name_and_a_killed_holder_is_followed_at_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
     path = tmp_path / "lock"
-    monkeypatch.setenv("SLURM_JOB_ID", "4711")
     first = start_holder(path)
     try:
         assert first.stdout.readline() == "held\n"
         assert is_held(path)
         with (
-            pytest.raises(
-                FolderInUse, match=rf"{tmp_path}: in use by process {first.pid} on .*, job 4711 "
-            ),
+            pytest.raises(FolderInUse, match=rf"{tmp_path}: in use by process {first.pid} on "),
             hold(path, tmp_path),
         ):
             pytest.fail("held twice")

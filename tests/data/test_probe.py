@@ -43,11 +43,6 @@ def test_opening_records_or_index_is_named(folder: Path, name: str) -> None:
         probe.check_untouched()
 
 
-def test_a_file_held_open_from_before_counts(folder: Path) -> None:
-    with (folder / "train.rec").open("rb"), pytest.raises(UserError, match=r"train\.rec opened"):
-        DataProbe(folder).check_untouched()
-
-
 def test_building_pipelines_manifest_and_table_is_allowed_a_batch_is_not(data: Data) -> None:
     from rn50.data.pipeline import build_train_source
 
