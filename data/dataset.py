@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import tokenize
 from collections.abc import Callable, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import nullcontext
@@ -53,7 +54,7 @@ def load_table(folder: Path, split: str) -> Table:
     try:
         open_file(path).close()  # no FIFO, for which the next line would wait
         table: Table = np.asarray(np.load(path, mmap_mode="r"))
-    except (OSError, ValueError, EOFError) as error:
+    except (OSError, ValueError, EOFError, tokenize.TokenError) as error:
         raise UserError(f"{path}: a sample table expected: {error}") from None
     if table.dtype != TABLE or table.ndim != 1:
         raise UserError(f"{path}: a sample table expected, found an array of another type")

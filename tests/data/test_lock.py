@@ -44,12 +44,8 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def elsewhere(tmp_path: Path, quick: None) -> Path:
-    return left_elsewhere(tmp_path / "lock")
-
-
-def left_elsewhere(path: Path) -> Path:
     """The lock that a process on another machine has left, or still holds."""
-    record = path.with_name(f"{path.name}.holder")
+    path, record = tmp_path / "lock", tmp_path / "lock.holder"
     with hold(path, path.parent):
         marker, holder = path.read_text(), record.read_text()
     path.write_text(re.sub("host=.*", "host=gpu017", marker))

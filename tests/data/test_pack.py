@@ -23,7 +23,6 @@ from rn50.config.manifest import load_manifest
 from rn50.config.schema import Synthetic
 from rn50.data import recordio, synthetic
 from rn50.data.dataset import load_table, verify
-from rn50.data.jpeg import read_size
 from rn50.data.listing import Source
 from rn50.data.pack import pack_images
 from rn50.data.stage import remove, stage
@@ -32,9 +31,9 @@ from tests.conftest import Rn50
 SETTINGS = Synthetic(classes=10, train_samples=60, eval_samples=20, min_px=40, max_px=56, seed=3)
 
 
-def encode(image: Image.Image, kind: str = "JPEG") -> bytes:
+def encode(image: Image.Image, kind: str = "JPEG", **options: object) -> bytes:
     out = io.BytesIO()
-    image.save(out, kind)
+    image.save(out, kind, **options)
     return out.getvalue()
 
 
@@ -84,13 +83,6 @@ def drawn(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def packed(drawn: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    out = tmp_path_factory.mktemp("packed") / "set"
-    pack_images(drawn, out)
-    return out
-
-
-@pytest.fixture(scope="module")
 def many(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Some 30 parts, with a CMYK JPEG and a PNG in disguise, and what they pack to."""
     folder = tmp_path_factory.mktemp("many")
@@ -125,8 +117,9 @@ def test_drawn_files_are_jpeg_of_varied_sizes_and_the_same_for_a_seed(
         synthetic.make_images(tmp_path / "x", Synthetic(min_px=50, max_px=40))
 
 
-def test_the_packed_set_holds_every_original_byte(drawn: Path, packed: Path) -> None:
-    manifest = load_manifest(packed)
+def test_the_packed_set_holds_every_original_byte(drawn: Path, tmp_path: Path) -> None:
+    packed = tmp_path / "set"
+    manifest = pack_images(drawn, packed)
     assert manifest.classes == [f"n{90_000_000 + label}" for label in range(10)]
     for split, count in (("train", 60), ("val", 20)):
         expected = [(path.parent.name, path.read_bytes()) for path in (drawn / split).glob("*/*")]
@@ -138,6 +131,8 @@ def test_the_packed_set_holds_every_original_byte(drawn: Path, packed: Path) -> 
         assert signed.bytes == len(content)
         assert signed.sha256 == hashlib.sha256(content).hexdigest()
     assert names_in(packed) == {"manifest.json", *manifest.files}
+    labels = load_table(packed, "train")["label"].tolist()
+    assert labels != sorted(labels)  # shuffled
     offsets = load_table(packed, "val")["offset"]
     assert (packed / "val.idx").read_text() == "".join(
         f"{n}\t{at}\n" for n, at in enumerate(offsets)
@@ -145,23 +140,19 @@ def test_the_packed_set_holds_every_original_byte(drawn: Path, packed: Path) -> 
     assert verify(packed) == manifest
 
 
-def test_records_are_shuffled_by_the_seed(drawn: Path, packed: Path, tmp_path: Path) -> None:
-    pack_images(drawn, tmp_path / "other", shuffle_seed=1)
-    labels, others = (
-        load_table(folder, "train")["label"].tolist() for folder in (packed, tmp_path / "other")
-    )
-    assert labels != sorted(labels) == sorted(others) and others != labels
-
-
 def test_what_is_accepted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A PNG under a .JPEG name (ImageNet has one), any case of suffix, a class without val images,
-    an empty folder as the target, a target whose parents do not exist; other files are counted:
-    a Mac's hidden twins of photos, formats that are not read, folders within a class.
+    """A PNG under a .JPEG name (ImageNet has one), any case of suffix, an EXIF orientation (which
+    does not change the size in the table), a class without val images, an empty folder as the
+    target, a target whose parents do not exist; other files are counted: a Mac's hidden twins of
+    photos, formats that are not read, folders within a class.
     """
+    exif = Image.Exif()
+    exif[0x0112] = 6  # rotate by 90 degrees on display
     images = image_folder(tmp_path / "images", {"train/b": 1, "train/a": 1, "val/a": 1})
     png = noise(7, "PNG", (31, 17))
     (images / "train/a/png.JPEG").write_bytes(png)
-    (images / "train/a/upper.JPG").write_bytes(noise(8))
+    turned = encode(Image.new("RGB", (40, 30)), exif=exif)
+    (images / "train/a/upper.JPG").write_bytes(turned)
     for name in ("readme.txt", "1.webp", "._0.JPEG"):
         (images / "train/a" / name).write_text("not an image")
     (images / "train/a/more").mkdir()
@@ -172,16 +163,8 @@ def test_what_is_accepted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
         assert manifest.classes == ["a", "b"]
         assert manifest.splits["train"].class_counts == [3, 1]
         assert manifest.splits["val"].class_counts == [1, 0]
-        assert ("a", png) in records_of(out, "train")
+        assert {("a", png), ("a", turned)} < {*records_of(out, "train")}
         assert f"{images}: not packed: 4 files" in capsys.readouterr().err
-
-
-def test_sizes_are_those_stored_whatever_exif_says() -> None:
-    exif = Image.Exif()
-    exif[0x0112] = 6  # rotate by 90 degrees on display
-    out = io.BytesIO()
-    Image.new("RGB", (40, 30)).save(out, "JPEG", exif=exif)
-    assert read_size(out.getvalue()) == (30, 40)
 
 
 # --- the layouts ---------------------------------------------------------------------------------
@@ -392,35 +375,28 @@ def test_a_class_of_nothing_but_bad_files_is_named(tmp_path: Path, where: str) -
 # --- interrupted, killed, full -------------------------------------------------------------------
 
 
-def write(out: Path, images: Path, kind: str, **options: object) -> None:
-    if kind == "make":
-        synthetic.make_images(out, SETTINGS, **options)  # type: ignore[arg-type]
-    else:
-        pack_images(images, out, **options)  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize("kind", ["make", "pack"])
 def test_a_target_is_left_alone_named_where_it_cannot_be_made_and_whole_or_absent(
-    tmp_path: Path, drawn: Path, kind: str
+    tmp_path: Path, drawn: Path
 ) -> None:
     (tmp_path / "out").mkdir()
     (tmp_path / "out/precious").write_text("mine")
     (tmp_path / "file").write_text("mine too")
-    for name in ("out", "file"):
-        with pytest.raises(UserError, match=rf"/{name}: a folder that does not exist yet expected"):
-            write(tmp_path / name, drawn, kind)
-    for out in (tmp_path / "file/out", Path("/proc/rn50/out")):
-        with pytest.raises(UserError, match=rf"^{out}: cannot (create|write): "):
-            write(out, drawn, kind)
+    for out, told in (
+        (tmp_path / "out", "a folder that does not exist yet expected"),
+        (tmp_path / "file", "a folder that does not exist yet expected"),
+        (tmp_path / "file/out", "cannot create: "),
+        (Path("/proc/rn50/out"), "cannot create: "),
+    ):
+        with pytest.raises(UserError, match=rf"^{out}: {told}"):
+            pack_images(drawn, out)
     assert contents(tmp_path) == {"out/precious": b"mine", "file": b"mine too"}
 
     def interrupt(done: int, total: int) -> None:
-        if done >= total // 2:
-            raise KeyboardInterrupt
+        raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        write(tmp_path / "new", drawn, kind, progress=interrupt)
-    assert names_in(tmp_path) - {".new.partial"} == {"out", "file"}
+        pack_images(drawn, tmp_path / "new", progress=interrupt)
+    assert names_in(tmp_path) == {"out", "file", ".new.partial"}
 
 
 PACK = """
@@ -487,9 +463,7 @@ def test_packing_and_verifying_by_the_command(tmp_path: Path, rn50: Rn50) -> Non
     done = rn50(*command, "--skip-bad", "1")
     assert done.returncode == 0 and "1 bad files left out" in done.stdout
     assert load_manifest(out).splits["train"].class_counts == [3, 1]
-    for options, told in ((), "a sample of them decoded"), (("--full",), "5 records, all decoded"):
-        done = rn50("data", "verify", str(out), *options)
-        assert done.returncode == 0 and told in done.stdout
+    assert "a sample of them decoded" in rn50("data", "verify", str(out)).stdout
     (out / "train.idx").write_text("")
     done = rn50("data", "verify", str(out))
     assert done.returncode == 2 and "train.idx" in done.stderr

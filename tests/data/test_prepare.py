@@ -15,7 +15,6 @@ import pytest
 
 from rn50.config.errors import UserError
 from rn50.config.leaves import Origin
-from rn50.config.load import load
 from rn50.config.schema import Data, Synthetic
 from rn50.data.dataset import verify
 from rn50.data.describe import describe_data
@@ -67,18 +66,6 @@ def test_what_is_not_to_be_drawn_is_named_and_what_is_there_left(
         prepare(set_in(tmp_path, **settings), silent, {"data.path": Origin("mine.yaml", 3)})
     assert "\n" not in str(caught.value)
     assert sorted(tmp_path.rglob("*")) == before
-
-
-@pytest.mark.parametrize("base", ["quick", "smoke"])
-def test_another_path_than_the_presets_is_never_drawn(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, base: str
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "own.yaml").write_text(f"base: {base}\ndata: {{path: datasets/mine}}\n")
-    for loaded in (load("own.yaml"), load(base, ["data.path=datasets/mine"])):
-        with pytest.raises(UserError, match=r"data\.path: a packed image set expected at /"):
-            prepare(loaded.run.data, silent, loaded.origins)
-    assert names_in(tmp_path) == {"own.yaml"}
 
 
 def test_an_empty_folder_and_a_link_to_another_disk_are_drawn_into(tmp_path: Path) -> None:
