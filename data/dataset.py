@@ -156,8 +156,7 @@ def check_digest(path: Path, wanted: File) -> None:
     found = digest_file(path)
     if found != wanted:
         raise UserError(
-            f"{path}: SHA-256 {wanted.sha256[:12]}... expected (manifest.json), "
-            f"found {found.sha256[:12]}...: the file changed after packing"
+            f"{path}: SHA-256 {wanted.sha256} expected (manifest.json), found {found.sha256}"
         )
 
 

@@ -84,10 +84,10 @@ def list_images(
     classes = sorted(found)
     if not classes:
         raise UserError(f"{images}: a folder for each class expected, found none")
-    kept = {name: _images_of(found[name]) for name in classes}
-    if empty := [name for name in classes if not kept[name]]:
+    train = _sources(found, classes)
+    seen = {source.label for source in train}
+    if empty := [name for label, name in enumerate(classes) if label not in seen]:
         raise UserError(f"{images}: {shortened(empty)}: images ({_KINDS}) expected, found none")
-    train = [Source(label, *place) for label, name in enumerate(classes) for place in kept[name]]
     other = sum(map(len, found.values())) - len(train)
     if hold_out is not None:
         train, val = _hold_out(images, train, hold_out, seed)
@@ -95,14 +95,8 @@ def list_images(
         in_val = _val_files(images)
         if unknown := sorted(set(in_val) - {*classes, ""}):
             raise UserError(f"{images}/val: classes of train expected, found {shortened(unknown)}")
-        flat = _images_of(in_val.get("", []))
-        val = [
-            Source(label, *place)
-            for label, name in enumerate(classes)
-            for place in _images_of(in_val.get(name, []))
-        ]
-        if flat:
-            val = _label(flat, images, classes)
+        flat = in_val.get("")
+        val = _sources(in_val, classes) if flat is None else _label(flat, images, classes)
         other += sum(map(len, in_val.values())) - len(val)
     if not val:
         raise UserError(f"{images}/val: images ({_KINDS}) expected, found none")
@@ -111,10 +105,19 @@ def list_images(
     return classes, {"train": train, "val": val}
 
 
-def shortened(names: list[str], most: int = _MOST_NAMED) -> str:
+def shortened(names: list[str]) -> str:
     """The first names, and how many more there are."""
-    more = [f"and {len(names) - most} more"] if len(names) > most else []
-    return ", ".join(names[:most] + more)
+    left = len(names) - _MOST_NAMED
+    return ", ".join(names[:_MOST_NAMED] + ([f"and {left} more"] if left > 0 else []))
+
+
+def _sources(found: dict[str, list[Place]], classes: list[str]) -> list[Source]:
+    """The images of class folders."""
+    return [
+        Source(label, *place)
+        for label, name in enumerate(classes)
+        for place in _images_of(found.get(name, []))
+    ]
 
 
 def _train_files(images: Path) -> dict[str, list[Place]]:
@@ -218,7 +221,7 @@ def _label(flat: list[Place], images: Path, classes: list[str]) -> list[Source]:
     class_of = _read_devkit(kit)
     numbers = {name: label for label, name in enumerate(classes)}
     sources = []
-    for place in flat:
+    for place in _images_of(flat):
         found = class_of.get(place.name.partition(".")[0], "none")
         if found not in numbers:
             raise UserError(f"{kit}: {place.name}: a class of train expected, found {found}")

@@ -45,6 +45,9 @@ class Holder(NamedTuple):
         return f"process {self.pid} on {self.host} (`{self.command}`, since {self.since})"
 
 
+Lost = Callable[[Holder | None], None]
+
+
 class FolderInUse(UserError):
     """Another process holds the lock of this folder: nothing of it may be touched."""
 
@@ -54,13 +57,7 @@ class FolderInUse(UserError):
 
 
 @contextmanager
-def hold(
-    path: Path,
-    of: Path,
-    *,
-    wait: bool = False,
-    lost: Callable[[Holder | None], None] | None = None,
-) -> Iterator[None]:
+def hold(path: Path, of: Path, *, wait: bool = False, lost: Lost | None = None) -> Iterator[None]:
     """Hold the lock file `path` within the block; it is removed behind it.
 
     Args:

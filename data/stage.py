@@ -43,6 +43,7 @@ def stage(
             manifest, no space.
     """
     manifest = load_manifest(source, WHOLE).model_copy(update={"part": part})
+    check_sizes(source, manifest)
     target = follow_links(target)
     chunks = {split: _chunks_of(source, split, manifest) for split in SPLITS}
     total = sum(end - start for few in chunks.values() for start, end, _ in few)

@@ -130,6 +130,7 @@ def test_a_changed_set_is_one_error_before_the_run(
         ('"classes"', '"klasses"', "classes: Field required"),
         ('"val"', '"other"', "splits.val: files rec, idx, npy expected"),
         ("recordio-1", "recordio-2", "format: Input should be 'rn50-recordio-1'"),
+        ('"part": [\n  0', '"part": [\n  3', "part: a number below that of parts expected"),
         ("{", "", "JSON expected"),
     ],
 )
@@ -158,7 +159,7 @@ def test_counts_of_the_config_must_be_those_of_the_set(packed: Path) -> None:
 def test_verify_finds_any_flipped_byte(packed: Path, name: str) -> None:
     path = packed / name
     edit(path, lambda c: c[:-40] + bytes([c[-40] ^ 1]) + c[-39:])
-    with pytest.raises(UserError, match=f"{name}: SHA-256 .* the file changed after"):
+    with pytest.raises(UserError, match=f"{name}: SHA-256 .* expected"):
         verify(packed)
 
 
