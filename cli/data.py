@@ -121,7 +121,6 @@ def data_verify(
     full: Annotated[
         bool, typer.Option("--full", help="Check every byte, decode every image.")
     ] = False,
-    sample: Annotated[int, typer.Option(min=1, help="Records to decode of each split.")] = 1000,
     processes: Processes = None,
 ) -> None:
     """Check a packed set: manifest, sizes, sample table, and a sample of records decoded.
@@ -135,7 +134,7 @@ def data_verify(
 
     manifest = verify(
         folder,
-        sample=None if full else sample,
+        full=full,
         processes=processes or len(os.sched_getaffinity(0)),
         progress=track("checking records"),
     )

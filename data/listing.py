@@ -26,7 +26,7 @@ IMAGE_SUFFIXES = (".jpeg", ".jpg", ".png")
 TRAIN_TAR, VAL_TAR = "ILSVRC2012_img_train.tar", "ILSVRC2012_img_val.tar"
 DEVKIT = "ILSVRC2012_devkit_t12.tar.gz"
 """Has the number of the class of each validation image, and the WordNet ID of each number."""
-_GROUND_TRUTH, _META = "data/ILSVRC2012_validation_ground_truth.txt", "data/meta.mat"
+_IN_KIT = ("ILSVRC2012_validation_ground_truth.txt", "meta.mat")
 _LAYOUT = "layout: train/<class>/*.JPEG, val/<class>/*.JPEG; docs/data.md names the others"
 _KINDS = ".JPEG, .jpg, .png"
 _MOST_NAMED = 10
@@ -176,10 +176,13 @@ def _hold_out(
 
 
 def _images_of(places: list[Place]) -> list[Place]:
-    """The images among files, by their names, in order. Hidden ones are a Mac's `._photo.jpg`."""
-    names = (place.name.rpartition("/")[2] for place in places)
-    chosen = (n.lower().endswith(IMAGE_SUFFIXES) and not n.startswith(".") for n in names)
-    return sorted(place for place, is_image in zip(places, chosen, strict=True) if is_image)
+    """The images among files, by their names, in order."""
+    return sorted(place for place in places if _is_image(place.name.rpartition("/")[2]))
+
+
+def _is_image(name: str) -> bool:
+    """Hidden files are such as a Mac's `._photo.jpg`."""
+    return name.lower().endswith(IMAGE_SUFFIXES) and not name.startswith(".")
 
 
 def _in_classes(folder: Path) -> dict[str, list[Place]]:
@@ -225,8 +228,7 @@ def _label(flat: list[Place], images: Path, classes: list[str]) -> list[Source]:
         found = class_of.get(place.name.partition(".")[0], "none")
         if found not in numbers:
             raise UserError(f"{kit}: {place.name}: a class of train expected, found {found}")
-        in_class = place._replace(name=f"{found}/{place.name}")
-        sources.append(Source(numbers[found], *in_class))
+        sources.append(Source(numbers[found], f"{found}/{place.name}", *place[1:]))
     return sorted(sources)
 
 
@@ -236,9 +238,8 @@ def _read_devkit(path: Path) -> dict[str, str]:
 
     try:
         with tarfile.open(path, "r:*") as tar:
-            files = {member.name.partition("/")[2]: member for member in tar}
-            truth, meta = (tar.extractfile(files[name]) for name in (_GROUND_TRUTH, _META))
-            assert truth is not None and meta is not None
+            files = {member.name.rpartition("/")[2]: member for member in tar if member.isfile()}
+            truth, meta = (tar.extractfile(files[name]) or io.BytesIO() for name in _IN_KIT)
             synsets = loadmat(io.BytesIO(meta.read()), squeeze_me=True)["synsets"]
             numbers = map(int, synsets["ILSVRC2012_ID"])
             wnids = dict(zip(numbers, map(str, synsets["WNID"]), strict=True))
