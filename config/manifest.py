@@ -23,7 +23,7 @@ FILE_NAME = "manifest.json"
 SPLITS = ("train", "val")
 SUFFIXES = ("rec", "idx", "npy")
 MOST_BYTES = 256 << 20
-"""A million images that are no ordinary JPEG take 150 MB."""
+"""A million files that were left out take 150 MB."""
 _DRAWN_CLASS = re.compile("n9000000[0-9]")  # data/synthetic.py, wnid; ImageNet's end at n15102894
 
 
@@ -45,12 +45,11 @@ class Split(Section):
 
 
 class OddFile(Section):
-    """A file that is no ordinary JPEG: packed as it is (`kept`), or left out as bad."""
+    """A file that was left out: no JPEG or PNG, or one that is cut off."""
 
     split: str
     path: str
     found: str
-    kept: bool
 
 
 class Part(NamedTuple):

@@ -31,7 +31,6 @@ LOCK, RANK_LOCK = ".lock", ".rank_0.lock"
 BEAT_S = 5.0
 STALE_S = 30.0
 _POLL_S = 0.2
-_JOB_IDS = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "JOB_ID")
 
 
 class Holder(NamedTuple):
@@ -41,11 +40,9 @@ class Holder(NamedTuple):
     pid: int
     command: str
     since: str
-    job: str = ""  # of the scheduler, if any
 
     def __str__(self) -> str:
-        job = f", job {self.job}" if self.job else ""
-        return f"process {self.pid} on {self.host}{job} (`{self.command}`, since {self.since})"
+        return f"process {self.pid} on {self.host} (`{self.command}`, since {self.since})"
 
 
 Lost = Callable[[Holder | None], None]
@@ -164,11 +161,6 @@ def has_open(pid: int, path: Path) -> bool:
         return False
 
 
-def scheduler_job() -> str:
-    """The id of the scheduler's job that this process belongs to; empty: of none."""
-    return next((os.environ[name] for name in _JOB_IDS if os.environ.get(name)), "")[:80]
-
-
 def _record_of(path: Path) -> Path:
     return path.with_name(f"{path.name}.holder")
 
@@ -180,5 +172,4 @@ def _own_record() -> Holder:
         pid=os.getpid(),
         command=shlex.join(words)[:200],
         since=time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime()),
-        job=scheduler_job(),
     )

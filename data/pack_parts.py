@@ -15,23 +15,21 @@ import multiprocessing
 import os
 import signal
 import zlib
-from base64 import b64decode, b64encode
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import closing
-from itertools import accumulate
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import BinaryIO, NamedTuple
 
 import numpy as np
 
 from ..config.atomic import write_file
-from ..config.manifest import SUFFIXES, File, OddFile
+from ..config.manifest import SUFFIXES, File, OddFile, Split
 from . import recordio
 from .dataset import TABLE, Table, digest_file
-from .jpeg import UNENDED, decode_error, read_header
+from .jpeg import read_size
 from .listing import Source
 
 PART_IMAGES = 128
@@ -44,19 +42,8 @@ class Part(NamedTuple):
 
     bytes: int  # in the record file
     crc32: int
-    stamp: int  # of the sizes and times of its sources
-    odd: list[dict[str, Any]]
-    rows: str  # of the sample table, in base64; offsets from the part's own start
-
-
-class PackedSplit(NamedTuple):
-    """What the manifest says of a split, and its sample table."""
-
-    table: Table
-    class_counts: list[int]
-    files: dict[str, File]
-    chunks: list[tuple[int, int]]  # (end, CRC-32) of each part
-    odd: list[OddFile]
+    odd: list[dict[str, str]]
+    rows: list[list[int]]  # of the sample table; offsets from the part's own start
 
 
 class Job(NamedTuple):
@@ -66,7 +53,6 @@ class Job(NamedTuple):
     split: str
     sources: Sequence[Source]
     classes: int
-    decode: bool  # every image; one that does not decode is bad
     processes: int
 
     @property
@@ -83,57 +69,63 @@ class Job(NamedTuple):
 _job: Job
 
 
-def pack_split(job: Job, progress: Callable[[int], None]) -> PackedSplit:
-    """Write rec, idx and npy of a split from its sources in their order. `progress` gets the number
-    of images that are done. Raises OSError: a write that failed, or a worker that was killed."""
-    sha, parts = hashlib.sha256(), list[Part]()
+def pack_split(job: Job, advance: Callable[[int], None]) -> tuple[Split, list[OddFile]]:
+    """Write rec, idx and npy of a split from its sources in their order: what the manifest says of
+    it. `advance` gets the number of images of each part that is done. Raises OSError: a write that
+    failed, or a worker that was killed."""
+    sha, end = hashlib.sha256(), 0
+    tables, chunks, odd = list[Table](), list[tuple[int, int]](), list[OddFile]()
 
     def add(part: Part, content: bytes) -> None:
+        nonlocal end
         sha.update(content)
-        parts.append(part)
-        progress(min(len(parts) * PART_IMAGES, len(job.sources)))
+        table = np.array([tuple(row) for row in part.rows], TABLE)
+        table["offset"] += end
+        end += part.bytes
+        advance(len(job.sources_of(len(tables))))
+        tables.append(table)
+        chunks.append((end, part.crc32))
+        odd.extend(OddFile(**file) for file in part.odd)
 
     with (job.folder / f"{job.split}.rec").open("ab+") as records:
         records.seek(0)
         for part, content in _complete_parts(job, records):
             add(part, content)
-        records.seek(records.truncate(sum(part.bytes for part in parts)))
-        with closing(_encoded_parts(job, len(parts))) as encoded_parts:
+        records.seek(records.truncate(end))
+        with closing(_encoded_parts(job, len(tables))) as encoded_parts:
             for part in encoded_parts:
-                path = job.path(len(parts))
+                path = job.path(len(tables))
                 content = path.with_suffix(".rec").read_bytes()
                 path.with_suffix(".rec").unlink()
                 records.write(content)
                 records.flush()
                 write_file(path, json.dumps(part))
                 add(part, content)
-    ends = list(accumulate(part.bytes for part in parts))
-    tables = [np.frombuffer(b64decode(part.rows), TABLE) for part in parts]
     table = np.concatenate(tables)
-    table["offset"] += np.repeat(np.array([0, *ends[:-1]], np.uint64), [*map(len, tables)])
     with (job.folder / f"{job.split}.idx").open("w") as index:
         index.writelines(f"{n}\t{offset}\n" for n, offset in enumerate(table["offset"].tolist()))
     np.save(job.folder / f"{job.split}.npy", table)
     files = {suffix: digest_file(job.folder / f"{job.split}.{suffix}") for suffix in SUFFIXES[1:]}
-    return PackedSplit(
-        table=table,
+    split = Split.model_construct(  # unchecked: one without any image is refused later
+        samples=len(table),
         class_counts=np.bincount(table["label"], minlength=job.classes).tolist(),
-        files={"rec": File(bytes=ends[-1], sha256=sha.hexdigest()), **files},
-        chunks=[(end, part.crc32) for end, part in zip(ends, parts, strict=True)],
-        odd=[OddFile(**file) for part in parts for file in part.odd],
+        files={"rec": File(bytes=end, sha256=sha.hexdigest()), **files},
+        chunks=chunks,
     )
+    return split, odd
 
 
 def _complete_parts(job: Job, records: BinaryIO) -> Iterator[tuple[Part, bytes]]:
-    """The parts from the first on whose bytes and sources are as they were."""
+    """The parts from the first on whose bytes are as they were and whose sources are older."""
     for number in range(job.parts):
+        path = job.path(number)
         try:
-            part = Part(*json.loads(job.path(number).read_text()))
+            part = Part(*json.loads(path.read_text()))
+            changed_ns = max(Path(s.path).stat().st_ctime_ns for s in job.sources_of(number))
         except (OSError, ValueError, TypeError):
             return
         content = records.read(part.bytes)
-        times = [_time_on_disk(source) for source in job.sources_of(number)]
-        if zlib.crc32(content) != part.crc32 or _stamp(times) != part.stamp:
+        if zlib.crc32(content) != part.crc32 or changed_ns > path.stat().st_mtime_ns:
             return
         yield part, content
 
@@ -174,29 +166,20 @@ def _encode_part(number: int) -> Part:
     A record's number is its file's place in the list: one that is bad leaves a gap, and the numbers
     of later parts do not wait for it.
     """
-    times: list[tuple[int, int]] = []
-    rows: list[tuple[int, int, int, int, int]] = []
-    odd, records, offset = [], list[bytes](), 0
+    rows, odd = list[list[int]](), list[dict[str, str]]()
+    records, offset = list[bytes](), 0
     for place, source in enumerate(_job.sources_of(number), number * PART_IMAGES):
         try:
-            image, changed_ns = source.read()
-            times.append((len(image), changed_ns))
-            height, width, oddity = read_header(image)
-        except OSError as error:
-            times.append((-1, -1))
-            odd.append(_odd(source, f"cannot read: {error.strerror}", kept=False))
+            image = source.read()
+            height, width = read_size(image)
+        except (OSError, ValueError) as error:
+            reason = error.strerror if isinstance(error, OSError) else error
+            found = f"a JPEG or PNG image expected, {reason}"
+            odd.append({"split": _job.split, "path": str(source), "found": found})
             continue
-        except ValueError as error:
-            odd.append(_odd(source, f"a JPEG or PNG image expected, {error}", kept=False))
-            continue
-        if (_job.decode or oddity == UNENDED) and (problem := decode_error(image)):
-            odd.append(_odd(source, f"an image that decodes expected: {problem}", kept=False))
-            continue
-        if oddity:
-            odd.append(_odd(source, oddity, kept=True))
         record = recordio.encode(source.label, place, image)
         length = 0 if recordio.is_split(record) else len(image)
-        rows.append((offset, length, source.label, height, width))
+        rows.append([offset, length, source.label, height, width])
         offset += sum(map(len, record))
         records += record
     content = b"".join(records)
@@ -204,24 +187,6 @@ def _encode_part(number: int) -> Part:
     return Part(
         bytes=len(content),
         crc32=zlib.crc32(content),
-        stamp=_stamp(times),
         odd=odd,
-        rows=b64encode(np.array(rows, TABLE).tobytes()).decode(),
+        rows=rows,
     )
-
-
-def _odd(source: Source, found: str, *, kept: bool) -> dict[str, Any]:
-    return {"split": _job.split, "path": str(source), "found": found, "kept": kept}
-
-
-def _stamp(times: Sequence[tuple[int, int]]) -> int:
-    """A number for (size, time of change) of each source of a part."""
-    return zlib.crc32(repr(times).encode())
-
-
-def _time_on_disk(source: Source) -> tuple[int, int]:
-    try:
-        about = Path(source.path).stat()
-    except OSError:
-        return -1, -1
-    return (about.st_size if source.length < 0 else source.length), about.st_mtime_ns

@@ -7,10 +7,12 @@ file is opened by the first batch, not before: that is the first touch of the da
 
 from __future__ import annotations
 
+import itertools
 import math
 import mmap
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -46,33 +48,21 @@ class RecordFile:
     """Images of one record file by number, as views of its memory map."""
 
     def __init__(self, path: Path, table: Table) -> None:
-        self.path = path
-        self._table = table
-        self._map: mmap.mmap | None = None
-        self._bytes: Bytes | None = None
+        self.path, self.table = path, table
 
     def images(self, numbers: sampling.Indices) -> list[Bytes]:
         """The stored bytes of the chosen images. Opens the file on first use."""
-        data = self._bytes if self._bytes is not None else self._open()
-        rows = self._table[numbers]
+        data, rows = self._bytes, self.table[numbers]
         starts = (rows["offset"] + recordio.HEADER_BYTES).tolist()
         return [
             data[start : start + length] if length else self._reassemble(start)
             for start, length in zip(starts, rows["length"].tolist(), strict=True)
         ]
 
-    def offset(self, number: int) -> int:
-        """Where the record of an image starts."""
-        return int(self._table["offset"][number])
-
-    def _open(self) -> Bytes:
+    @cached_property
+    def _bytes(self) -> Bytes:
         with open_file(self.path) as file:
-            self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-        end = int(self._table["offset"][-1]) + int(self._table["length"][-1])
-        if len(self._map) < end:
-            raise UserError(f"{self.path}: at least {end} bytes expected, found {len(self._map)}")
-        self._bytes = np.frombuffer(self._map, np.uint8)
-        return self._bytes
+            return np.frombuffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ), np.uint8)
 
     def _reassemble(self, start: int) -> Bytes:
         with open_file(self.path) as file:
@@ -85,10 +75,9 @@ class Source:
 
     Args:
         graph: DALI graph from the fed inputs to (images, labels).
-        feed: (numbers of images, inputs: the images, ...) of batch 0, 1, 2, ...; called `prefetch`
-            batches ahead.
+        feed: the inputs of batch 0, 1, 2, ...: the images, ...; called `prefetch` batches ahead.
         inputs: how many inputs `feed` returns.
-        records: the record file, to name in errors.
+        path: of the record file, to name in errors.
         batch_per_rank: the largest batch.
     """
 
@@ -98,18 +87,32 @@ class Source:
         feed: Callable[[int], tuple[Any, ...]],
         *,
         inputs: int,
-        records: RecordFile,
+        path: Path,
         batch_per_rank: int,
         data: Data,
         device_id: int | None,
     ) -> None:
-        self._graph, self._feed, self._inputs = graph, feed, inputs
-        self._records, self._data = records, data
-        self._batch_per_rank, self.device_id = batch_per_rank, device_id
-        self._fed = 0
+        self._path, self.device_id = path, device_id
+        steps = itertools.count()
         # DALI reads the fed arrays in its own threads, uncopied: they live until it is done.
-        self._alive: deque[tuple[Any, ...]] = deque(maxlen=data.prefetch + 3)
-        self._pipeline = self._build(self._next_inputs, batch_per_rank)
+        alive: deque[tuple[Any, ...]] = deque(maxlen=data.prefetch + 3)
+
+        def next_inputs() -> tuple[Any, ...]:
+            alive.append(feed(next(steps)))
+            return alive[-1]
+
+        self._pipeline = Pipeline(
+            batch_size=batch_per_rank,
+            num_threads=data.decode_threads,
+            device_id=device_id,
+            prefetch_queue_depth=data.prefetch,
+        )
+        with self._pipeline:
+            fed = fn.external_source(
+                source=next_inputs, num_outputs=inputs, batch=True, no_copy=True
+            )
+            self._pipeline.set_outputs(*graph(*fed))
+        self._pipeline.build()
 
     def next(self) -> Batch:
         """The next batch, handed over by DLPack: DALI's buffer becomes MXNet's array (6 us)."""
@@ -126,46 +129,9 @@ class Source:
         except RuntimeError as error:  # DALI's: a page of which one line tells the cause
             cause = str(error).rpartition("encountered:")[2].strip().partition("\n")[0]
             raise UserError(
-                f"{self._records.path}: {self._place_of_fault()}images that decode expected, found "
-                f"{cause} (`rn50 data verify --full` checks the others)"
+                f"{self._path}: images that decode expected, found {cause} "
+                "(`rn50 data verify --full` names the records)"
             ) from None
-
-    def _build(self, source: Callable[[], tuple[Any, ...]], batch_size: int) -> Any:
-        pipeline = Pipeline(
-            batch_size=batch_size,
-            num_threads=self._data.decode_threads,
-            device_id=self.device_id,
-            prefetch_queue_depth=self._data.prefetch,
-        )
-        with pipeline:
-            fed = fn.external_source(
-                source=source, num_outputs=self._inputs, batch=True, no_copy=True
-            )
-            pipeline.set_outputs(*self._graph(*fed))
-        pipeline.build()
-        return pipeline
-
-    def _next_inputs(self) -> tuple[Any, ...]:
-        fed = self._feed(self._fed)
-        self._fed += 1
-        self._alive.append(fed)
-        return fed[1:]
-
-    def _place_of_fault(self) -> str:
-        """The first record of the batches in work that does not decode by itself, in the window
-        that was asked for; empty where none alone is at fault."""
-        for numbers, *inputs in self._alive:
-            for place, number in enumerate(numbers):
-                if not self._decodes(tuple(values[place : place + 1] for values in inputs)):
-                    return f"record at byte {self._records.offset(number)}: "
-        return ""
-
-    def _decodes(self, one: tuple[Any, ...]) -> bool:
-        try:
-            self._build(lambda: one, 1).run()
-        except RuntimeError:
-            return False
-        return True
 
 
 def build_train_source(
@@ -195,7 +161,6 @@ def build_train_source(
     ranges = {} if graph else data.augmentation.ranges
     feed = _TrainFeed(
         data=data,
-        table=table,
         records=RecordFile(folder / "train.rec", table),
         order=order,
         steps=order.active_steps(rank, first_step),
@@ -226,7 +191,7 @@ def build_train_source(
         graph or whole,
         feed.batch,
         inputs=8 if ranges else 5,
-        records=feed.records,
+        path=feed.records.path,
         batch_per_rank=max(segment.per_rank for segment in plan.segments),
         data=data,
         device_id=device_id,
@@ -237,7 +202,6 @@ class _TrainFeed(NamedTuple):
     """What DALI is fed with, batch after batch."""
 
     data: Data
-    table: Table
     records: RecordFile
     order: sampling.TrainOrder
     steps: Iterator[int]
@@ -248,10 +212,11 @@ class _TrainFeed(NamedTuple):
     """Of the operations of `data.augmentation` that are on."""
 
     def batch(self, _: int) -> tuple[Any, ...]:
-        """(numbers of images, images, labels, anchors, shapes, mirror, operations)."""
+        """(images, labels, anchors, shapes, mirror, operations)."""
         data, seeds = self.data, self.seeds
         numbers, positions, epochs = self.order.batch(next(self.steps), self.rank)
-        heights, widths = sampling.sizes(self.table, numbers)
+        rows = self.records.table[numbers]
+        heights, widths = (rows[side].astype(np.float32) for side in ("height", "width"))
         anchors, shapes = sampling.crop_windows(
             heights, widths, positions, seeds["augment"], area=data.area, aspect=data.aspect
         )
@@ -262,8 +227,8 @@ class _TrainFeed(NamedTuple):
             anchors = np.where(centred[:, None], centre[0], anchors)
             shapes = np.where(centred[:, None], centre[1], shapes)
         mirror = sampling.flips(positions, seeds["flip"], enabled=data.flip) * ~plain
-        labels = self.table["label"][numbers].astype(np.float32)
-        fed = numbers, self.records.images(numbers), labels, anchors, shapes, mirror
+        labels = rows["label"].astype(np.float32)
+        fed = self.records.images(numbers), labels, anchors, shapes, mirror
         if not self.ranges:
             return fed
         seed = seeds["operations"]
@@ -286,7 +251,7 @@ def build_eval_source(
         labels = np.where(
             counts, table["label"][numbers].astype(np.float32), np.float32(NOT_COUNTED)
         )
-        return numbers, records.images(numbers), labels
+        return records.images(numbers), labels
 
     def graph(jpegs: Any, labels: Any) -> tuple[Any, Any]:
         images = fn.decoders.image(jpegs, device=_decoder(device_id), adjust_orientation=False)
@@ -297,7 +262,7 @@ def build_eval_source(
         graph,
         feed,
         inputs=2,
-        records=records,
+        path=records.path,
         batch_per_rank=batch_per_rank,
         data=data,
         device_id=device_id,

@@ -28,8 +28,8 @@ def drop_caches(folder: Path) -> None:
 
 
 class DataProbe:
-    """Watches from its creation on whether this process reads the records of a packed set: the
-    interpreter reports what it opens (audit hook), /proc/self what is open or mapped."""
+    """Watches from its creation on whether this process opens the records of a packed set; the
+    interpreter reports what it opens (audit hook)."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder.resolve()
@@ -40,19 +40,12 @@ class DataProbe:
     def check_untouched(self) -> None:
         """End the watch. Raises UserError: this process opened a record or index file."""
         self._active = False  # an audit hook cannot be removed
-        if mine := sorted(self._opened | self._held()):
-            raise UserError(f"data set read before run_start: {', '.join(mine)} opened")
+        if self._opened:
+            opened = ", ".join(sorted(self._opened))
+            raise UserError(f"data set read before run_start: {opened} opened")
 
     def _audit(self, event: str, arguments: tuple[Any, ...]) -> None:
         if event == "open" and self._active and isinstance(arguments[0], str | bytes | os.PathLike):
-            self._opened |= self._watched([os.fsdecode(arguments[0])])
-
-    def _held(self) -> set[str]:
-        """Watched files that are open or mapped in this process now."""
-        held = [os.path.realpath(entry) for entry in Path("/proc/self/fd").glob("*")]
-        maps = Path("/proc/self/maps").read_text(errors="replace").splitlines()
-        return self._watched([*held, *(line.split(maxsplit=5)[-1] for line in maps)])
-
-    def _watched(self, names: list[str]) -> set[str]:
-        paths = [Path(name) for name in names if name.endswith(_WATCHED)]
-        return {path.name for path in paths if path.parent.resolve() == self._folder}
+            path = Path(os.fsdecode(arguments[0]))
+            if path.suffix in _WATCHED and path.parent.resolve() == self._folder:
+                self._opened.add(path.name)

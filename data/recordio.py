@@ -23,7 +23,6 @@ _HEADER = struct.Struct("<IfQQ")
 HEADER_BYTES = _WORDS.size + _HEADER.size
 _LENGTH_BITS = 29
 _MAX_LENGTH = (1 << _LENGTH_BITS) - 1
-_PADDING = (b"", bytes(3), bytes(2), bytes(1))
 _WHOLE, _FIRST, _MIDDLE, _LAST = 0, 1, 2, 3
 
 
@@ -34,20 +33,18 @@ class Record(NamedTuple):
 
 
 def encode(label: float, record_id: int, image: bytes) -> list[bytes]:
-    """One record as pieces to write one after the other. Raises ValueError over 512 MiB."""
+    """One record as pieces to write one after the other. The image has less than 512 MiB."""
     header = _HEADER.pack(0, label, record_id, 0)
     length = len(header) + len(image)
-    if length > _MAX_LENGTH:
-        raise ValueError(f"an image below 512 MiB expected, found {len(image)} bytes")
     # 8 us for 110 kB, where `in` takes 150. The header has it nowhere: no label or number does.
     if not (np.frombuffer(image, "<u4", len(image) // 4) == MAGIC).any():
-        return [_WORDS.pack(MAGIC, length) + header, image, _PADDING[length % 4]]
+        return [_WORDS.pack(MAGIC, length) + header, image, bytes(-length % 4)]
     parts = _split_at_magic(header + image)
     flags = [_FIRST, *[_MIDDLE] * (len(parts) - 2), _LAST] if len(parts) > 1 else [_WHOLE]
     chunks = []
     for flag, part in zip(flags, parts, strict=True):
         words = _WORDS.pack(MAGIC, flag << _LENGTH_BITS | len(part))
-        chunks += [words, part, _PADDING[len(part) % 4]]
+        chunks += [words, part, bytes(-len(part) % 4)]
     return chunks
 
 
@@ -60,36 +57,32 @@ def read(file: BinaryIO, offset: int, name: str) -> Record:
     """The record at byte `offset` of `file`. Raises UserError naming file and offset."""
     try:
         file.seek(offset)
-    except (OverflowError, ValueError, OSError):  # from 2^63 on, or what no file system has
-        raise UserError(
-            f"{name}: a record at byte {offset} expected, found the end of file"
-        ) from None
+        payload = _read_payload(file)
+        _, label, record_id, _ = _HEADER.unpack_from(payload)
+    except (struct.error, ValueError, OverflowError, OSError) as error:
+        raise UserError(f"{name}: a record at byte {offset} expected: {error}") from None
+    return Record(label, record_id, bytes(payload[_HEADER.size :]))
+
+
+def _read_payload(file: BinaryIO) -> bytearray:
+    """Raises ValueError, struct.error: the file ends, or has no record there."""
     payload = bytearray()
     while True:
         words = file.read(_WORDS.size)
         if len(words) < _WORDS.size:
-            raise UserError(f"{name}: a record at byte {offset} expected, found the end of file")
+            raise ValueError("found the end of the file")
         magic, word = _WORDS.unpack(words)
         if magic != MAGIC:
-            raise UserError(
-                f"{name}: a record (magic {MAGIC:#x}) at byte {offset} expected, found {magic:#x}"
-            )
+            raise ValueError(f"magic {MAGIC:#x} expected, found {magic:#x}")
         flag, length = word >> _LENGTH_BITS, word & _MAX_LENGTH
         part = file.read(length)
         if len(part) < length:
-            raise UserError(
-                f"{name}: {length} bytes in the record at byte {offset} expected, "
-                f"found {len(part)} (truncated)"
-            )
+            raise ValueError(f"{length} bytes expected, found {len(part)} (truncated)")
         payload += part
         file.seek(-length % 4, 1)
         if flag in (_WHOLE, _LAST):
-            break
+            return payload
         payload += _MAGIC_BYTES
-    if len(payload) < _HEADER.size:
-        raise UserError(f"{name}: a 24-byte header at byte {offset} expected, found {len(payload)}")
-    _, label, record_id, _ = _HEADER.unpack_from(payload)
-    return Record(label, record_id, bytes(payload[_HEADER.size :]))
 
 
 def _split_at_magic(payload: bytes) -> list[bytes]:

@@ -23,7 +23,6 @@ from numpy.typing import NDArray
 
 from ..config.manifest import WHOLE, Part
 from ..config.plan import Plan
-from .dataset import Table
 
 Indices = NDArray[np.int64]
 Floats = NDArray[np.float32]
@@ -110,11 +109,6 @@ class TrainOrder:
         return self._orders[epoch, part].result()
 
 
-def eval_shard(samples: int, rank: int, ranks: int) -> tuple[int, int]:
-    """[first, last) of the images that `rank` evaluates; the shards cover each image once."""
-    return samples * rank // ranks, samples * (rank + 1) // ranks
-
-
 def eval_batches(samples: int, ranks: int, batch_per_rank: int) -> int:
     """Batches that every rank runs in one evaluation: the same number on all of them."""
     largest_shard = -(-samples // ranks)
@@ -126,9 +120,10 @@ def eval_batch(
 ) -> tuple[Indices, NDArray[np.bool_]]:
     """(image numbers, which of them count) of evaluation batch `batch`, counted from 0.
 
-    The last batches are filled with image 0, which then does not count.
+    The shards of the ranks cover each image once. The last batches are filled with image 0, which
+    then does not count.
     """
-    first, last = eval_shard(samples, rank, ranks)
+    first, last = samples * rank // ranks, samples * (rank + 1) // ranks
     images = np.arange(batch_per_rank, dtype=np.int64) + first + batch * batch_per_rank
     counts = images < last
     return np.where(counts, images, 0), counts
@@ -161,11 +156,15 @@ def crop_windows(
     first = fits.argmax(axis=1)
     rows = np.arange(batch)
     shape = np.stack([height[rows, first] / heights, width[rows, first] / widths], axis=1)
-    shape[~fits.any(axis=1)] = _centred_shape(heights, widths, aspect)[~fits.any(axis=1)]
+    none = ~fits.any(axis=1)
+    ratio_of_all = np.clip(widths / heights, aspect[0], aspect[1])
+    highest = np.minimum(heights, widths / ratio_of_all)
+    whole = np.stack([highest / heights, highest * ratio_of_all / widths], axis=1)
+    shape[none] = whole.astype(np.float32)[none]
     # A little over a pixel at least, in images of a few pixels: an empty window does not decode.
     shape = np.clip(shape, np.minimum(1, 1.01 / np.stack([heights, widths], axis=1)), 1)
     anchor = (1 - shape) * u[rows, first, 2:]
-    anchor[~fits.any(axis=1)] = (1 - shape[~fits.any(axis=1)]) / 2
+    anchor[none] = (1 - shape[none]) / 2
     return anchor.astype(np.float32), shape.astype(np.float32)
 
 
@@ -245,15 +244,3 @@ def uniforms(positions: Indices, seed: int, count: int) -> NDArray[np.float64]:
         z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
         z ^= z >> np.uint64(31)
     return (z >> np.uint64(11)).astype(np.float64) * 2.0**-53
-
-
-def sizes(table: Table, images: Indices) -> tuple[Floats, Floats]:
-    """(heights, widths) of the chosen images as float32."""
-    rows = table[images]
-    return rows["height"].astype(np.float32), rows["width"].astype(np.float32)
-
-
-def _centred_shape(heights: Floats, widths: Floats, aspect: tuple[float, float]) -> Floats:
-    ratio = np.clip(widths / heights, aspect[0], aspect[1])
-    height = np.minimum(heights, widths / ratio)
-    return np.stack([height / heights, height * ratio / widths], axis=1).astype(np.float32)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from ..config.atomic import follow_links
-from ..config.errors import UserError
+from ..config.errors import UserError, failing_as
 from ..config.manifest import FILE_NAME, SPLITS, WHOLE, Manifest, Part, load_manifest
 from ..config.reading import open_file
 from .dataset import check_digest, check_sizes, load_table
@@ -43,10 +43,11 @@ def stage(
             manifest, no space.
     """
     manifest = load_manifest(source, WHOLE).model_copy(update={"part": part})
+    check_sizes(source, manifest)
     target = follow_links(target)
     chunks = {split: _chunks_of(source, split, manifest) for split in SPLITS}
     total = sum(end - start for few in chunks.values() for start, end, _ in few)
-    try:
+    with failing_as(f"{target}: cannot write"):
         target.parent.mkdir(parents=True, exist_ok=True)
         with hold(target.with_name(f".{target.name}.staging.lock"), target, wait=True):
             if not _is_staged(source, target, manifest):
@@ -66,10 +67,6 @@ def stage(
                 (unfinished / FILE_NAME).write_text(manifest.to_json())
                 unfinished.replace(target)
             progress(total, total)
-    except OSError as error:
-        raise UserError(
-            f"{error.filename or target}: cannot write: {error.strerror} (--remove frees the disk)"
-        ) from None
     return manifest
 
 
@@ -77,14 +74,12 @@ def remove(target: Path) -> None:
     """Delete the staged set and what an unfinished copy left; nothing else. Raises UserError:
     `target` is there and is no packed set, or cannot be deleted."""
     target = follow_links(target)
-    try:
+    with failing_as(f"{target}: cannot remove"):
         if target.exists() and any(target.iterdir()):
             for name in (*load_manifest(target).files, FILE_NAME):
                 (target / name).unlink(missing_ok=True)
         if target.exists():
             target.rmdir()
-    except OSError as error:
-        raise UserError(f"{error.filename or target}: cannot remove: {error.strerror}") from None
     shutil.rmtree(_unfinished(target), ignore_errors=True)
 
 
@@ -92,11 +87,8 @@ def _is_staged(source: Path, target: Path, manifest: Manifest) -> bool:
     """The set at `target` is that of `source`, by its manifest and sizes."""
     if not target.is_dir() or not any(target.iterdir()):
         return False
-    if not (target / FILE_NAME).is_file() or load_manifest(target) != manifest:
-        raise UserError(
-            f"{target}: no folder yet, or the set of {source} expected, found something else "
-            "(`rn50 data stage --remove` deletes a set that was staged there)"
-        )
+    if load_manifest(target) != manifest:
+        raise UserError(f"{target}: the set of {source} expected, found another; --remove it first")
     check_sizes(target, manifest)
     return True
 
@@ -105,11 +97,9 @@ def _chunks_of(source: Path, split: str, manifest: Manifest) -> list[tuple[int, 
     """(start, end, CRC-32) of the chunks of a record file with records of the manifest's part."""
     of_split = manifest.splits[split]
     ends = [0, *(end for end, _ in of_split.chunks)]
-    if ends[-1] != of_split.files["rec"].bytes:
-        raise UserError(
-            f"{source / FILE_NAME}: splits.{split}.chunks: {of_split.files['rec'].bytes} bytes "
-            f"expected, found {ends[-1]}: pack the set again"
-        )
+    if ends[-1] != (size := of_split.files["rec"].bytes):
+        place = f"{source / FILE_NAME}: splits.{split}.chunks"
+        raise UserError(f"{place}: {size} bytes expected, found {ends[-1]}")
     offsets = [*load_table(source, split)["offset"].tolist(), ends[-1]]
     part = manifest.part if split == "train" else WHOLE
     first, last = (offsets[image] for image in part.images(len(offsets) - 1))

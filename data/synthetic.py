@@ -11,6 +11,7 @@ from __future__ import annotations
 import io
 from collections.abc import Callable, Iterator
 from colorsys import hsv_to_rgb
+from itertools import chain, product
 from pathlib import Path
 from typing import Any
 
@@ -156,13 +157,11 @@ def make_images(
             f"found {settings.min_px}"
         )
     total = settings.train_samples + settings.eval_samples
-    done = 0
     with new_folder(out) as folder:
-        for split in ("train", "val"):
-            for label in range(settings.classes):
-                (folder / split / wnid(label)).mkdir(parents=True)
-            for name, jpeg in draw_split(settings, split):
-                (folder / name).write_bytes(jpeg)
-                done += 1
-                progress(done, total)
-    return done
+        for split, label in product(("train", "val"), range(settings.classes)):
+            (folder / split / wnid(label)).mkdir(parents=True)
+        drawn = chain(draw_split(settings, "train"), draw_split(settings, "val"))
+        for done, (name, jpeg) in enumerate(drawn, 1):
+            (folder / name).write_bytes(jpeg)
+            progress(done, total)
+    return total

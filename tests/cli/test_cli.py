@@ -58,7 +58,7 @@ def bad(tmp_path: Path) -> Path:
             ["launch", "smoke", "data.path={smoke}", "data.train_samples=999"],
             ["command line: data.train_samples: 1000 expected, as in ", ", found 999"],
         ),
-        (["data", "pack", "{bad}/empty", "{bad}/out"], ["empty/train: a folder for each class"]),
+        (["data", "pack", "{bad}/empty", "{bad}/out"], ["empty: a folder for each class"]),
         (
             ["data", "pack", "{bad}/text", "{bad}/out"],
             [

@@ -44,12 +44,8 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def elsewhere(tmp_path: Path, quick: None) -> Path:
-    return left_elsewhere(tmp_path / "lock")
-
-
-def left_elsewhere(path: Path) -> Path:
     """The lock that a process on another machine has left, or still holds."""
-    record = path.with_name(f"{path.name}.holder")
+    path, record = tmp_path / "lock", tmp_path / "lock.holder"
     with hold(path, path.parent):
         marker, holder = path.read_text(), record.read_text()
     path.write_text(re.sub("host=.*", "host=gpu017", marker))
@@ -58,18 +54,15 @@ def left_elsewhere(path: Path) -> Path:
 
 
 def test_the_second_is_refused_by_name_and_a_killed_holder_is_followed_at_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
     path = tmp_path / "lock"
-    monkeypatch.setenv("SLURM_JOB_ID", "4711")
     first = start_holder(path)
     try:
         assert first.stdout.readline() == "held\n"
         assert is_held(path)
         with (
-            pytest.raises(
-                FolderInUse, match=rf"{tmp_path}: in use by process {first.pid} on .*, job 4711 "
-            ),
+            pytest.raises(FolderInUse, match=rf"{tmp_path}: in use by process {first.pid} on "),
             hold(path, tmp_path),
         ):
             pytest.fail("held twice")

@@ -7,51 +7,25 @@ from pathlib import Path
 import pytest
 
 from rn50.config.errors import UserError
+from rn50.config.load import load
 from rn50.config.manifest import load_manifest
 from rn50.config.plan import Plan, Segment
-from rn50.config.schema import Data, Synthetic
 from rn50.data.dataset import load_table
-from rn50.data.prepare import prepare
 from rn50.data.probe import DataProbe, drop_caches
 
 
-@pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Data:
-    settings = Data(
-        path=str(tmp_path_factory.mktemp("probe") / "set"),
-        synthetic=Synthetic(classes=2, train_samples=8, eval_samples=4),
-        classes=2,
-        train_samples=8,
-        eval_samples=4,
-        crop_px=16,
-        eval_resize_px=20,
-    )
-    prepare(settings, lambda name: lambda done, total: None)
-    return settings
-
-
-@pytest.fixture
-def folder(data: Data) -> Path:
-    return Path(data.path)
-
-
 @pytest.mark.parametrize("name", ["train.rec", "val.rec", "train.idx", "val.idx"])
-def test_opening_records_or_index_is_named(folder: Path, name: str) -> None:
-    probe = DataProbe(folder)
-    (folder / name).open("rb").close()
+def test_opening_records_or_index_is_named(small_data: Path, name: str) -> None:
+    probe = DataProbe(small_data)
+    (small_data / name).open("rb").close()
     with pytest.raises(UserError, match=f"read before run_start: {name} opened"):
         probe.check_untouched()
 
 
-def test_a_file_held_open_from_before_counts(folder: Path) -> None:
-    with (folder / "train.rec").open("rb"), pytest.raises(UserError, match=r"train\.rec opened"):
-        DataProbe(folder).check_untouched()
-
-
-def test_building_pipelines_manifest_and_table_is_allowed_a_batch_is_not(data: Data) -> None:
+def test_building_pipelines_manifest_and_table_is_allowed_a_batch_is_not(small_data: Path) -> None:
     from rn50.data.pipeline import build_train_source
 
-    folder = Path(data.path)
+    folder, data = small_data, load("smoke", [f"data.path={small_data}"]).run.data
     before = {path.name: path.read_bytes() for path in folder.iterdir()}
     drop_caches(folder)
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == before

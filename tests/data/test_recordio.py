@@ -79,14 +79,14 @@ def test_a_record_cut_short_names_file_and_offset(image: bytes, data: st.DataObj
         recordio.read(file, len(first), "some.rec")
 
 
-@pytest.mark.parametrize("offset", [1, 4, 8, 30])
-def test_a_place_that_is_no_record_is_named(offset: int) -> None:
-    file = io.BytesIO(joined(1, 1, b"some image of some length"))
-    with pytest.raises(UserError, match=rf"^x: a record \(magic 0xced7230a\) at byte {offset} exp"):
-        recordio.read(file, offset, "x")
-
-
-def test_a_record_too_short_for_a_header_is_named() -> None:
-    record = MAGIC + struct.pack("<I", 8) + bytes(8)
-    with pytest.raises(UserError, match="x: a 24-byte header at byte 0 expected, found 8"):
-        recordio.read(io.BytesIO(record), 0, "x")
+@pytest.mark.parametrize(
+    ("content", "offset", "told"),
+    [
+        *((joined(1, 1, b"some image of some length"), at, "magic") for at in (1, 4, 8, 30)),
+        (MAGIC + struct.pack("<I", 8) + bytes(8), 0, "24 bytes"),
+        (b"", 0, "the end of the file"),
+    ],
+)
+def test_a_place_that_is_no_record_is_named(content: bytes, offset: int, told: str) -> None:
+    with pytest.raises(UserError, match=rf"^x: a record at byte {offset} expected: .*{told}"):
+        recordio.read(io.BytesIO(content), offset, "x")
