@@ -17,7 +17,6 @@ from typer.core import TyperGroup
 
 from ..bench import NAMES, module_name
 from ..config.finding import clock_time
-from ..config.progress import Tracker
 from .console import (
     EXIT_BAD,
     TYPER_OPTIONS,
@@ -70,12 +69,10 @@ def command_of(benchmark: Any) -> Callable[..., None]:
     """The Typer command of a benchmark: the driver's options beside those that all have."""
 
     def command(**given: Any) -> None:
-        plot, as_json = given.pop("plot"), given.pop("as_json")
-        make_job, begun_s = _job_maker(benchmark, given), time.monotonic()
-        job = make_job(track)
+        plot, as_json, begun_s = given.pop("plot"), given.pop("as_json"), time.monotonic()
+        job = _make_job(benchmark, given)
         outcome = benchmark.run(job, **given)
-        if job.launcher:
-            outcome = replace(outcome, machine={"launcher": job.launcher, **outcome.machine})
+        outcome = replace(outcome, machine={"launcher": job.launcher, **outcome.machine})
         print_outcome(outcome, begun_s, as_json, plot)
         if not outcome.passes:
             raise typer.Exit(EXIT_BAD)
@@ -87,38 +84,33 @@ def command_of(benchmark: Any) -> Callable[..., None]:
     return command
 
 
-def _job_maker(benchmark: Any, given: dict[str, Any]) -> Callable[[Tracker], Any]:
+def _make_job(benchmark: Any, given: dict[str, Any]) -> Any:
     """Takes the options that say where and with which config out of `given`."""
     from ..bench.harness import Job
-
-    if benchmark.config is None:
-        return Job
     from ..launch.launchers import pick_launcher
     from ..launch.run import load_for_launch
 
     preset, more = split_config(given.pop("config"), given.pop("overrides"))
     more = on_machine(more, given.pop("system"))
-    launcher, on = pick_launcher(given.pop("launcher")), None
-    if benchmark.takes_ranks:
-        on = given.pop("ranks")
+    launcher = pick_launcher(given.pop("launcher"))
+    on = given.pop("ranks") if benchmark.takes_ranks else None
 
     def load(*overrides: str, ranks: int | None = None) -> Any:
         return load_for_launch(preset, [*more, *overrides], ranks or on)
 
-    return lambda track: Job(track, launcher, load=load)
+    return Job(track, launcher, load)
 
 
 def _parameters(benchmark: Any) -> Iterator[inspect.Parameter]:
-    """Those that all commands with a config have, the driver's own, and those that all have."""
-    shared: list[tuple[str, Any, Any]] = []
-    if benchmark.config is not None:
-        shared = [("config", Config, benchmark.config), ("overrides", Overrides, None)]
-        shared += [("ranks", Ranks, None)] if benchmark.takes_ranks else []
-        shared += [("launcher", Launcher, None), ("system", SystemName, None)]
+    """Those that all commands have, and the driver's own between them."""
     _, *own = inspect.signature(benchmark.run, eval_str=True).parameters.values()
-    plot = Annotated[Path | None, output_file(benchmark.plot)]
+    plot = Annotated[Path | None, output_file("Draw the measurements as SVG")]
     for name, annotation, default in (
-        *shared,
+        ("config", Config, benchmark.config),
+        ("overrides", Overrides, None),
+        *((("ranks", Ranks, None),) if benchmark.takes_ranks else ()),
+        ("launcher", Launcher, None),
+        ("system", SystemName, None),
         *((p.name, p.annotation, p.default) for p in own),
         ("plot", plot, None),
         ("as_json", Json, False),
@@ -155,17 +147,13 @@ def print_outcome(outcome: Any, begun_s: float, as_json: bool, plot: Path | None
 def print_figures(ratios: dict[str, Any], figures: dict[str, Any]) -> None:
     """A table of the ratios and a line for each figure."""
     if ratios:
-        print_table(("ratio", "median", "min", "max", "n"), ratio_rows(ratios))
+        rows = [
+            (name, *(f"{ratio[key]:.3f}" for key in ("median", "min", "max")), str(ratio["n"]))
+            for name, ratio in ratios.items()
+        ]
+        print_table(("ratio", "median", "min", "max", "n"), rows)
     for name, value in figures.items():
         print(f"{name}: {_in_words(value)}")
-
-
-def ratio_rows(ratios: dict[str, Any]) -> list[tuple[str, ...]]:
-    """A row a ratio."""
-    return [
-        (name, *(f"{ratio[key]:.3f}" for key in ("median", "min", "max")), str(ratio["n"]))
-        for name, ratio in ratios.items()
-    ]
 
 
 def _in_words(value: Any) -> str:
