@@ -117,8 +117,7 @@ def allreduce(
         rows=rows,
         figures={"not possible": refused},
         measurements={"ms": ms},
-        header=("ranks", "bytes", "algorithm", "n", "ms", "min", "max", "bus MB/s"),
-        table=allreduce_table(rows),
+        columns=COLUMNS,
         notes=[f"not possible: {one}" for one in refused],
     )
 
@@ -149,6 +148,18 @@ def plan_allreduces(job: Job, asked: Iterable[Case]) -> tuple[dict[Case, Loaded]
     return possible, refused
 
 
+COLUMNS = {
+    "ranks": "{ranks}",
+    "bytes": "{bytes}",
+    "algorithm": "{algorithm}",
+    "n": "{ms[n]}",
+    "ms": "{ms[median]:.2f}",
+    "min": "{ms[min]:.2f}",
+    "max": "{ms[max]:.2f}",
+    "bus MB/s": "{bus_mb_per_s:.1f}",
+}
+
+
 def allreduce_rows(seconds: Mapping[tuple[Case, int], list[float]]) -> list[dict[str, Any]]:
     """One row a measurement: time and bandwidth, by ranks and size.
 
@@ -156,27 +167,8 @@ def allreduce_rows(seconds: Mapping[tuple[Case, int], list[float]]) -> list[dict
     """
     rows = []
     for (case, n_bytes), times in seconds.items():
-        found = spread(times)
+        ms = spread(scaled(times, 1e3))
         on_the_bus = 2 * (case.ranks - 1) / case.ranks * n_bytes
-        rows.append(
-            {
-                **case._asdict(),
-                "bytes": n_bytes,
-                "seconds": found,
-                "bus_bytes_per_s": on_the_bus / found["median"],
-            }
-        )
+        rate = on_the_bus / ms["median"] / 1e3
+        rows.append({**case._asdict(), "bytes": n_bytes, "ms": ms, "bus_mb_per_s": rate})
     return sorted(rows, key=lambda row: (row["ranks"], row["bytes"]))
-
-
-def allreduce_table(rows: Iterable[Mapping[str, Any]]) -> list[tuple[str, ...]]:
-    """Rows for people."""
-    return [
-        (
-            *(str(row[key]) for key in ("ranks", "bytes", "algorithm")),
-            str(row["seconds"]["n"]),
-            *(f"{row['seconds'][key] * 1e3:.2f}" for key in ("median", "min", "max")),
-            f"{row['bus_bytes_per_s'] / 1e6:.1f}",
-        )
-        for row in rows
-    ]

@@ -113,13 +113,20 @@ def curve_rows(curve: Mapping[Case, Sequence[float]], run: Run) -> list[Row]:
     return rows
 
 
-_MEDIANS = {
-    "a rank": ("images_per_s_a_rank", 1),
-    "s/epoch": ("epoch_s", 1),
-    "speed-up": ("speedup", 2),
-    "efficiency": ("efficiency", 2),
+COLUMNS = {
+    "curve": "{curve}",
+    "ranks": "{ranks}",
+    "batch": "{per_rank}",
+    "global": "{global_batch}",
+    "images/s": "{images_per_s[median]:.1f}",
+    "min": "{images_per_s[min]:.1f}",
+    "max": "{images_per_s[max]:.1f}",
+    "n": "{images_per_s[n]}",
+    "a rank": "{images_per_s_a_rank[median]:.1f}",
+    "s/epoch": "{epoch_s[median]:.1f}",
+    "speed-up": "{speedup[median]:.2f}",
+    "efficiency": "{efficiency[median]:.2f}",
 }
-"""Column -> a figure of a row, whose median it shows, and its decimals."""
 
 
 def curves_outcome(curves: Mapping[str, Sequence[Row]], run: Run, timing: Timing) -> Outcome:
@@ -142,17 +149,6 @@ def curves_outcome(curves: Mapping[str, Sequence[Row]], run: Run, timing: Timing
             "steps_per_round": timing.steps,
             "rounds_per_pass": timing.rounds,
         },
-        header=("curve", "ranks", "batch", "global", "images/s", "min", "max", "n", *_MEDIANS),
-        table=[(label, *_cells(row)) for label, rows in curves.items() for row in rows],
+        columns=COLUMNS,
         notes=[f"{most} ranks need {needed} cores and share {cores}"] if shared else [],
-    )
-
-
-def _cells(row: Row) -> tuple[str, ...]:
-    """A row for people."""
-    return (
-        *(str(row[key]) for key in ("ranks", "per_rank", "global_batch")),
-        *(f"{row['images_per_s'][key]:.1f}" for key in ("median", "min", "max")),
-        str(row["images_per_s"]["n"]),
-        *(f"{row[name]['median']:.{decimals}f}" for name, decimals in _MEDIANS.values()),
     )

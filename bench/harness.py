@@ -51,14 +51,19 @@ class Outcome:
     machine: Mapping[str, Any] = field(default_factory=dict)
     rows: Sequence[Mapping[str, Any]] = ()
     """Of a benchmark with a table of its own, beside the figures in JSON."""
-    header: Sequence[str] = ()
-    table: Sequence[Sequence[str]] = ()
+    columns: Mapping[str, str] = field(default_factory=dict)
+    """Column -> how it shows a row, as `{speedup[median]:.2f}`."""
     notes: Sequence[str] = ()
     """Lines below the table."""
     passes: bool = True
     """False: a reference was missed; exit code 1."""
     draw: Callable[[Path], None] | None = None
     """None: the measurements and the ratios as dots."""
+
+    @property
+    def table(self) -> list[tuple[str, ...]]:
+        """The rows for people."""
+        return [tuple(text.format(**row) for text in self.columns.values()) for row in self.rows]
 
     def to_json(self) -> dict[str, Any]:
         """What `--json` prints."""

@@ -1,4 +1,4 @@
-"""`rn50 data bench`: how fast images come in a core, against MXNet's own reader."""
+"""`rn50 data bench`: how fast images come in a core, and what of it a machine's GPU gets."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ WARM_UP_BATCHES = 8
 """These fill all queues: from then on a batch out is a batch in."""
 
 
-# --- one way in, in a process of its own: MXNet and Pillow each bring a libjpeg -------------------
+# --- one way in, in a process of its own ----------------------------------------------------------
 
 
 def time_way(out: Path, kind: str, images: str) -> float:
@@ -85,46 +85,9 @@ def _decode(run: Run) -> Callable[[], Any]:
     return source.run
 
 
-def _mxnet(run: Run) -> Callable[[], Any]:
-    """mx.io.ImageRecordIter with the same augmentation and one thread."""
-    import mxnet as mx
-
-    data, batch = run.data, run.batch.per_rank
-    mean, std = (dict(zip("rgb", values, strict=True)) for values in (data.mean, data.std))
-    iterator = mx.io.ImageRecordIter(
-        path_imgrec=f"{data.path}/train.rec",
-        path_imgidx=f"{data.path}/train.idx",
-        data_shape=(3, data.crop_px, data.crop_px),
-        batch_size=batch,
-        shuffle=True,
-        random_resized_crop=True,
-        min_random_area=data.area[0],
-        max_random_area=data.area[1],
-        min_aspect_ratio=data.aspect[0],
-        max_aspect_ratio=data.aspect[1],
-        rand_mirror=data.flip,
-        inter_method=1,
-        preprocess_threads=1,
-        verbose=False,
-        **{f"mean_{name}": value for name, value in mean.items()},
-        **{f"std_{name}": value for name, value in std.items()},
-    )
-
-    def step() -> None:
-        try:
-            fetched = iterator.next()
-        except StopIteration:
-            iterator.reset()
-            fetched = iterator.next()
-        fetched.data[0].wait_to_read()
-
-    return step
-
-
 WAYS: dict[str, Callable[[Run], Callable[[], Any]]] = {
     "decode": _decode,
     "full": _full,
-    "mxnet": _mxnet,
 }
 
 
@@ -151,8 +114,7 @@ def bench_input(job: Job, *, passes: int, images: int, sizes_px: Sequence[int] =
     table = load_table(Path(loaded.run.data.path), "train")
     return Outcome(
         ratios={
-            "our pipeline / mx.io.ImageRecordIter": ratio_spread(rates["full"], rates["mxnet"]),
-            "our pipeline / decoding": ratio_spread(rates["full"], rates["decode"]),
+            "whole pipeline / decoding": ratio_spread(rates["full"], rates["decode"]),
         },
         figures={
             **{f"{way}: images per CPU-second": spread(r) for way, r in rates.items()},

@@ -2,7 +2,6 @@
 
 ours        train/optimizer.py, variant nvidia
 MXNet's     mx.optimizer.LARS under gluon.Trainer, as a user of MXNet gets it
-textbook    a loop over parameters: two norms read back, one update
 floor       the bytes that must move (norms read w and g; the update reads w, g, v and writes
             w, v) at the copy bandwidth measured in the same round
 """
@@ -42,7 +41,7 @@ def optimizer(
     *,
     rounds: Annotated[int, option("Rounds; each times every contender.", min=1)] = 15,
 ) -> Outcome:
-    """One LARS step of ResNet-50: ours, MXNet's own, a textbook loop, and the memory floor.
+    """One LARS step of ResNet-50: ours, MXNet's own, and the memory floor.
 
     The floor is the bytes that must move (two passes for the norms, five for the update) over the
     copy bandwidth of the same round; ours can be below it where a tensor stays in cache between its
@@ -58,7 +57,6 @@ def optimizer(
     return Outcome(
         ratios={
             "MXNet's LARS / ours": ratio_spread(seconds["MXNet's LARS"], seconds["ours"]),
-            "textbook loop / ours": ratio_spread(seconds["textbook loop"], seconds["ours"]),
             "ours / memory floor": ratio_spread(seconds["ours"], seconds["floor"]),
         },
         figures={
@@ -79,7 +77,7 @@ def _contenders() -> tuple[dict[str, Callable[[], None]], int]:
     from ..train.optimizer import Updater
     from ..train.schedule import Settings
 
-    nets = [_parameters() for _ in range(3)]
+    nets = [_parameters() for _ in range(2)]
     ours = Updater(
         nets[0], Optimizer(variant="nvidia", weight_decay=DECAY), operators=Operators(mx.cpu())
     )
@@ -90,13 +88,11 @@ def _contenders() -> tuple[dict[str, Callable[[], None]], int]:
         {"learning_rate": LR, "momentum": 0.9, "wd": DECAY, "eta": 0.001, "eps": 0},
         kvstore=None,
     )
-    velocities = [nd.zeros(p.shape) for p in nets[2]]
     size = sum(p.data().size for p in nets[0])
     source, target = nd.ones(size), nd.zeros(size)
     return {
         "ours": lambda: ours.step(1, now),
         "MXNet's LARS": lambda: _trainer_step(stock, nets[1]),
-        "textbook loop": lambda: _textbook(nets[2], velocities),
         "copy": lambda: source.copyto(target),
     }, size * 4
 
@@ -122,20 +118,3 @@ def _trainer_step(trainer: gluon.Trainer, parameters: list[Any]) -> None:
     for p in parameters:
         p.data()._fresh_grad = True  # what backward does; without it the step would do nothing
     trainer.step(BATCH)
-
-
-def _textbook(parameters: list[Any], velocities: list[Any]) -> None:
-    from mxnet import nd
-
-    for p, v in zip(parameters, velocities, strict=True):
-        lr, decay = LR, 0.0
-        if p.name.endswith("weight"):
-            w = p.data().norm().asscalar()
-            g = p.grad().norm().asscalar() / BATCH
-            decay = DECAY
-            if w > 0 and g > 0:
-                lr *= 0.001 * w / (g + decay * w)
-        nd.sgd_mom_update(
-            p.data(), p.grad(), v, out=p.data(), lr=lr, wd=decay, momentum=0.9,
-            rescale_grad=1 / BATCH,
-        )  # fmt: skip

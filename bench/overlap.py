@@ -82,58 +82,48 @@ def overlap(
     if (ranks := build_plan(run).ranks) < 2:
         raise UserError("bench overlap: two ranks or more expected, found 1: nothing to send")
     load_ready(job)
-    seconds = {
-        rule: measure_on_ranks(loaded[rule], job.launcher, "overlap", rounds, steps)
-        for rule in in_turn(list(loaded), 1, job.track("timing steps"))
-    }
-    rows = overlap_rows(seconds)
+    step_ms: dict[str, dict[str, list[float]]] = {}
+    for rule in in_turn(list(loaded), 1, job.track("timing steps")):
+        found = measure_on_ranks(loaded[rule], job.launcher, "overlap", rounds, steps)
+        step_ms[rule] = {kind: scaled(seconds, 1e3) for kind, seconds in found.items()}
+    rows = overlap_rows(step_ms)
     return Outcome(
         rows=rows,
         figures={"ranks": ranks, "batch per rank": run.batch.per_rank},
         measurements={
             "ms a step": {
-                f"{rule}: {kind}": scaled(found, 1e3)
-                for rule, kinds in seconds.items()
-                for kind, found in kinds.items()
+                f"{rule}: {kind}": values
+                for rule, kinds in step_ms.items()
+                for kind, values in kinds.items()
             }
         },
         ratios={f"{row['groups']}: hidden part of communication": row["hidden"] for row in rows},
-        header=OVERLAP_HEADER,
-        table=overlap_table(rows),
+        columns=COLUMNS,
     )
 
 
-def overlap_rows(seconds: Mapping[str, Mapping[str, Sequence[float]]]) -> list[dict[str, Any]]:
-    """One row a grouping, its times in seconds. `seconds`: grouping -> `step`, `computing`,
-    `communication` -> a value for each round."""
+COLUMNS = {
+    "groups": "{groups}",
+    "step ms": "{step[median]:.1f}",
+    "computing ms": "{computing[median]:.1f}",
+    "communication ms": "{communication[median]:.1f}",
+    "exposed ms": "{exposed[median]:.1f}",
+    "hidden": "{hidden[median]:.2f}",
+    "min": "{hidden[min]:.2f}",
+    "max": "{hidden[max]:.2f}",
+    "n": "{hidden[n]}",
+}
+
+
+def overlap_rows(step_ms: Mapping[str, Mapping[str, Sequence[float]]]) -> list[dict[str, Any]]:
+    """One row a grouping. `step_ms`: grouping -> `step`, `computing`, `communication` -> a value
+    for each round."""
     rows = []
-    for rule, kinds in seconds.items():
+    for rule, kinds in step_ms.items():
         communication = kinds["communication"]
         exposed = [s - c for s, c in zip(kinds["step"], kinds["computing"], strict=True)]
         hidden = [m - e for e, m in zip(exposed, communication, strict=True)]
-        rows.append(
-            {
-                "groups": rule,
-                **{f"{kind}_s": spread(found) for kind, found in kinds.items()},
-                "exposed_s": spread(exposed),
-                "hidden": ratio_spread(hidden, communication),
-            }
-        )
+        row = {kind: spread(found) for kind, found in kinds.items()}
+        row |= {"exposed": spread(exposed), "hidden": ratio_spread(hidden, communication)}
+        rows.append({"groups": rule, **row})
     return rows
-
-
-_KINDS = ("step", "computing", "communication", "exposed")
-OVERLAP_HEADER = ("groups", *(f"{kind} ms" for kind in _KINDS), "hidden", "min", "max", "n")
-
-
-def overlap_table(rows: Sequence[Mapping[str, Any]]) -> list[tuple[str, ...]]:
-    """Milliseconds a step (medians), then the hidden part."""
-    return [
-        (
-            row["groups"],
-            *(f"{row[f'{kind}_s']['median'] * 1e3:.1f}" for kind in _KINDS),
-            *(f"{row['hidden'][key]:.2f}" for key in ("median", "min", "max")),
-            str(row["hidden"]["n"]),
-        )
-        for row in rows
-    ]

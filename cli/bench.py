@@ -128,7 +128,7 @@ def print_outcome(outcome: Any, begun_s: float, as_json: bool, plot: Path | None
         print_json(outcome.to_json())
     else:
         if outcome.table:
-            print_table(outcome.header, outcome.table)
+            print_table(tuple(outcome.columns), outcome.table)
             for line in outcome.notes:
                 print(line)
         else:

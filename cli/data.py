@@ -240,7 +240,7 @@ def data_bench(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Images per CPU-second: decoding, the whole pipeline, and MXNet's reader.
+    """Images per CPU-second: decoding alone, and the whole pipeline.
 
     Example: `rn50 data bench --like-imagenet --system dgxa100 --plot roofline.svg`
     """

@@ -198,7 +198,7 @@ class LoadedSweep:
 
 def override(key: str, value: Any) -> str:
     """`key.path=value` that reads back as exactly `value`: JSON is YAML, but for its surrogates."""
-    return f"{key}={json.dumps(value, ensure_ascii=False)}"
+    return f"{key}={json.dumps(value, ensure_ascii=False, default=str)}"
 
 
 def load_sweep(path: Path, machine: str | None = None) -> LoadedSweep:

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from rn50.bench.allreduce import Case, allreduce_rows, allreduce_table, plan_allreduces
-from rn50.bench.harness import Job, alternate, in_turn, ratio_spread
+from rn50.bench import overlap
+from rn50.bench.allreduce import COLUMNS, Case, allreduce_rows, plan_allreduces
+from rn50.bench.harness import Job, Outcome, alternate, in_turn, ratio_spread
 from rn50.bench.jobs import measure_on_ranks
-from rn50.bench.overlap import overlap_rows, overlap_table
 from rn50.config.errors import UserError
 from rn50.launch.run import load_for_launch
 from rn50.report.charts import draw_measurements, save
@@ -50,7 +50,8 @@ def test_what_cannot_be_measured_is_refused_before_anything_starts(
 
 def test_the_table_is_sorted_and_has_the_bus_bandwidth() -> None:
     case = Case("ring", 4)
-    table = allreduce_table(allreduce_rows({(case, 64_000): [0.001], (case, 4_000): [0.002]}))
+    rows = allreduce_rows({(case, 64_000): [0.001], (case, 4_000): [0.002]})
+    table = Outcome(figures={}, rows=rows, columns=COLUMNS).table
     assert [(row[1], row[4], row[-1]) for row in table] == [
         *(("4000", "2.00", "3.0"), ("64000", "1.00", "96.0"))
     ]
@@ -78,12 +79,11 @@ def test_allreduces_of_two_ranks_end_with_their_results(rn50, tmp_path: Path) ->
 
 
 def test_the_hidden_part_of_communication() -> None:
-    noise_s = (-0.01, 0.01, 0.0)
-    computing, communication = [0.3] * 3, [0.15] * 3
-    kinds = {"computing": computing, "communication": communication}
-    (row,) = overlap_rows({"single": kinds | {"step": [0.36 + noise for noise in noise_s]}})
+    kinds = {"step": [350.0, 370.0, 360.0], "computing": [300.0] * 3, "communication": [150.0] * 3}
+    (row,) = rows = overlap.overlap_rows({"single": kinds})
     assert row["hidden"] == pytest.approx({"median": 0.6, "min": 8 / 15, "max": 2 / 3, "n": 3})
-    assert overlap_table([row])[0][5:] == ("0.60", "0.53", "0.67", "3")
+    (line,) = Outcome(figures={}, rows=rows, columns=overlap.COLUMNS).table
+    assert line == ("single", "360.0", "300.0", "150.0", "60.0", "0.60", "0.53", "0.67", "3")
 
 
 # --- contenders in turn, names --------------------------------------------------------------------

@@ -1,3 +1,4 @@
+import re
 from pathlib import Path
 
 import pytest
@@ -154,8 +155,8 @@ def test_a_bad_base_is_one_error_with_its_place(folder: Path, text: str, problem
         ("schedule: {length: 90 %}", "1: schedule.length", "90 %"),
         ("comm: {groups: cubic(0)}", "1: comm.groups", "'cubic(0)'"),
         ("comm: {algorithm: torus_2d(0x2)}", "1: comm.algorithm", "'torus_2d(0x2)'"),
-        ("seed: 9223372036854775808", "1: seed", "0x8000"),
-        (f"seed: 0x{'f' * 5000}", "1: seed", "0xfff"),
+        ("seed: 9223372036854775808", "1: seed", "found 9223372036854775808"),
+        (f"seed: 0x{'f' * 5000}", "1: not valid YAML", "at most 1000 characters"),
         ('log: {org: "a\\nb"}', "1: log.org", "'a\\nb'"),
         ("name: ../x", "1: name", "'../x'"),
         ("batch: {changes: [{after_epoch: 1}]}", "1: batch.changes.per_rank", ""),
@@ -228,7 +229,7 @@ def test_a_file_that_is_no_config_is_one_clear_error(
     ],
 )
 def test_tags_are_refused_and_construct_nothing(folder: Path, text: str) -> None:
-    assert "expected, found" in error_of(text)
+    assert re.search("not valid YAML: .* tag|: expected .* found", error_of(text))
     assert [path.name for path in folder.iterdir()] == ["x.yaml"]
 
 
