@@ -6,17 +6,19 @@ import importlib
 import inspect
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from functools import cache
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperGroup
 
 from ..bench import NAMES, module_name
+from ..bench.harness import BENCHMARKS, Benchmark, Job, Outcome
 from ..config.finding import clock_time
+from ..config.load import Loaded
+from ..launch.launchers import pick_launcher
+from ..launch.run import load_for_launch
 from .console import (
     EXIT_BAD,
     TYPER_OPTIONS,
@@ -35,37 +37,7 @@ from .console import (
 )
 
 
-class Benchmarks(TyperGroup):
-    """The commands of `rn50 bench`, loaded when one of them is asked for: that takes 0.3 s."""
-
-    @property
-    def commands(self) -> Any:
-        return _commands()
-
-    @commands.setter
-    def commands(self, _: Any) -> None:
-        """Click gives the commands that are registered on the app: none."""
-
-
-bench_app = typer.Typer(
-    help="Benchmarks: contenders in alternation, in one run.", cls=Benchmarks, **TYPER_OPTIONS
-)
-
-
-@cache
-def _commands() -> dict[str, Any]:
-    from ..bench.harness import BENCHMARKS
-
-    app = typer.Typer(**TYPER_OPTIONS)
-    app.callback()(lambda: None)  # also one command alone would be a group
-    for name in NAMES:
-        importlib.import_module(module_name(name))
-        app.command(name)(command_of(BENCHMARKS[name]))
-    group: Any = typer.main.get_group(app)
-    return dict(group.commands)
-
-
-def command_of(benchmark: Any) -> Callable[..., None]:
+def command_of(benchmark: Benchmark) -> Callable[..., None]:
     """The Typer command of a benchmark: the driver's options beside those that all have."""
 
     def command(**given: Any) -> None:
@@ -84,24 +56,20 @@ def command_of(benchmark: Any) -> Callable[..., None]:
     return command
 
 
-def _make_job(benchmark: Any, given: dict[str, Any]) -> Any:
+def _make_job(benchmark: Benchmark, given: dict[str, Any]) -> Job:
     """Takes the options that say where and with which config out of `given`."""
-    from ..bench.harness import Job
-    from ..launch.launchers import pick_launcher
-    from ..launch.run import load_for_launch
-
     preset, more = split_config(given.pop("config"), given.pop("overrides"))
     more = on_machine(more, given.pop("system"))
     launcher = pick_launcher(given.pop("launcher"))
     on = given.pop("ranks") if benchmark.takes_ranks else None
 
-    def load(*overrides: str, ranks: int | None = None) -> Any:
+    def load(*overrides: str, ranks: int | None = None) -> Loaded:
         return load_for_launch(preset, [*more, *overrides], ranks or on)
 
     return Job(track, launcher, load)
 
 
-def _parameters(benchmark: Any) -> Iterator[inspect.Parameter]:
+def _parameters(benchmark: Benchmark) -> Iterator[inspect.Parameter]:
     """Those that all commands have, and the driver's own between them."""
     _, *own = inspect.signature(benchmark.run, eval_str=True).parameters.values()
     plot = Annotated[Path | None, output_file("Draw the measurements as SVG")]
@@ -122,7 +90,7 @@ def _parameters(benchmark: Any) -> Iterator[inspect.Parameter]:
 # --- what is printed ------------------------------------------------------------------------------
 
 
-def print_outcome(outcome: Any, begun_s: float, as_json: bool, plot: Path | None) -> None:
+def print_outcome(outcome: Outcome, begun_s: float, as_json: bool, plot: Path | None) -> None:
     """The table or the figures, the plot, and the last line."""
     if as_json:
         print_json(outcome.to_json())
@@ -144,7 +112,7 @@ def print_outcome(outcome: Any, begun_s: float, as_json: bool, plot: Path | None
     print(f"measured in {clock_time(time.monotonic() - begun_s)}{drawn}", file=stream, flush=True)
 
 
-def print_figures(ratios: dict[str, Any], figures: dict[str, Any]) -> None:
+def print_figures(ratios: Mapping[str, Any], figures: Mapping[str, Any]) -> None:
     """A table of the ratios and a line for each figure."""
     if ratios:
         rows = [
@@ -162,3 +130,11 @@ def _in_words(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:,.1f}" if abs(value) >= 10 else f"{value:.3g}"
     return str(value)
+
+
+# --- the commands ---------------------------------------------------------------------------------
+
+bench_app = typer.Typer(help="Benchmarks: contenders in alternation, in one run.", **TYPER_OPTIONS)
+for _name in NAMES:
+    importlib.import_module(module_name(_name))
+    bench_app.command(_name)(command_of(BENCHMARKS[_name]))

@@ -11,7 +11,6 @@ from typing import Annotated
 import typer
 
 from ..config.errors import UserError
-from .bench import print_outcome
 from .console import (
     EXIT_BAD,
     TYPER_OPTIONS,
@@ -249,6 +248,7 @@ def data_bench(
     from ..config.load import load_system
     from ..launch.launchers import pick_launcher
     from ..launch.run import load_for_launch
+    from .bench import print_outcome  # which loads all benchmarks
 
     name, more = split_config(config, overrides)
     alone = [*(LIKE_IMAGENET if like_imagenet else ()), *more]

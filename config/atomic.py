@@ -79,18 +79,18 @@ def write_output(path: Path, content: str | bytes) -> None:
     Raises UserError: it cannot be written; BrokenPipeError: the reader of the standard output has
     gone (`| head`).
     """
-    try:
-        if not is_stdout(path):
+    if not is_stdout(path):
+        with failing_as(f"{path}: cannot write"):
             write_file(path, content)
-            return
+        return
+    try:
         sys.stdout.flush()
         with os.fdopen(os.dup(1), "wb") as file:
             file.write(content.encode() if isinstance(content, str) else content)
+    except BrokenPipeError:
+        raise
     except OSError as error:
-        if is_stdout(path) and isinstance(error, BrokenPipeError):
-            raise
-        name = "standard output" if is_stdout(path) else path
-        raise UserError(f"{name}: cannot write: {error.strerror}") from None
+        raise UserError(f"standard output: cannot write: {error.strerror}") from None
 
 
 def check_output(path: Path) -> None:

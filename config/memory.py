@@ -10,11 +10,6 @@ from .schema import Model, Run
 
 _KEPT_PER_OUTPUT = 2
 """A convolution's output and its normalised copy; ReLU works in place."""
-# Of a rank on a CPU: its share of MXNet, Horovod and DALI, and how often the estimate of
-# `training_bytes` (oneDNN copies into its own layouts): 0.63 to 0.90 of seven measured peaks
-# (tests/launch/test_preflight.py).
-_HOST_PROCESS_BYTES = 3e8
-_HOST_FACTOR = {"batch": 2.9, "none": 2.3}
 
 
 def sizes_of(model: Model, crop_px: int) -> tuple[int, int]:
@@ -48,13 +43,10 @@ def training_bytes(model: Model, crop_px: int, per_rank: int) -> int:
 
 
 def rank_bytes(run: Run) -> int | None:
-    """Memory of a rank at its largest batch, from below; None for a network without an estimate."""
-    if run.model.network != "resnet":
+    """Memory of a GPU's rank at its largest batch, from below; None: no estimate."""
+    if run.model.network != "resnet" or run.system.device == "cpu":
         return None
-    size = training_bytes(run.model, run.data.crop_px, largest_batch(run))
-    if run.system.device == "cpu":
-        return round(_HOST_PROCESS_BYTES + _HOST_FACTOR[run.model.norm] * size)
-    return size
+    return training_bytes(run.model, run.data.crop_px, largest_batch(run))
 
 
 def largest_batch(run: Run) -> int:

@@ -98,10 +98,9 @@ def refusals(run: Run, controllers: Sequence[Controller] = ("mpi", "gloo")) -> l
 
 def obstacles_here(run: Run) -> list[str]:
     """Why the ranks of one node of `run` cannot run on this machine, one line each."""
-    ranks = run.system.ranks_per_node
     if run.system.device == "gpu":
         path = library()
-        found = _refused(partial(_check_gpu, run, ranks - 1))
+        found = _refused(partial(_check_gpu, run, run.system.ranks_per_node - 1))
         if not found and not (path and gpu_code(path)):
             name, version = distribution()
             found = [
@@ -109,14 +108,7 @@ def obstacles_here(run: Run) -> list[str]:
                 f"{name} {version}, which has no code for GPUs"
             ]
         return found
-    of_a_rank, free = rank_bytes(run), free_memory_bytes()
-    if free is None or of_a_rank is None or ranks * of_a_rank <= free:
-        return []
-    return [
-        f"batch.per_rank: at most what {_gb(free)} of free memory hold expected, found "
-        f"{largest_batch(run)}: {ranks} ranks of it need {_gb(ranks * of_a_rank)} or more; take "
-        "fewer ranks or a smaller batch"
-    ]
+    return []
 
 
 def _check_gpu(run: Run, local_rank: int) -> None:
@@ -137,7 +129,7 @@ def check_whether_it_runs(check: ConfigCheck, run: Run) -> ConfigCheck:
 def _beyond_the_device(run: Run) -> list[str]:
     """A batch larger than the memory that the accelerator's name gives."""
     limit, needed = device_bytes(run.system), rank_bytes(run)
-    if run.system.device != "gpu" or limit is None or needed is None or needed <= limit:
+    if limit is None or needed is None or needed <= limit:
         return []
     return [
         f"batch.per_rank: at most what {_gb(limit)} hold expected (system.accelerator: "

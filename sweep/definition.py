@@ -25,7 +25,6 @@ from ..config.values import (
     Epoch,
     Float,
     Name,
-    Natural,
     Positive,
     Section,
     Seed,
@@ -106,35 +105,6 @@ class Dependent(Section):
             raise UserError(f"{self.factor:g} x {of} ^ {self.power:g}: {error}") from None
 
 
-class Objective(Section):
-    """What makes a trial good: top-1 at an epoch (most), or seconds or epochs to target (least)."""
-
-    measure: Literal["accuracy", "time_to_target", "epochs_to_target"] = "time_to_target"
-    at_epoch: Epoch | None = None
-
-    @model_validator(mode="after")
-    def _check(self) -> Objective:
-        if (self.measure == "accuracy") != (self.at_epoch is not None):
-            raise ValueError(
-                f"at_epoch: an epoch for measure accuracy alone expected, found {self.at_epoch} "
-                f"for {self.measure}"
-            )
-        return self
-
-    @property
-    def is_accuracy(self) -> bool:
-        return self.measure == "accuracy"
-
-
-class Pruner(Section):
-    """When a running trial is stopped early: median: its accuracy is worse than the median of
-    earlier trials at that epoch, once there are `startup_trials`; never before `from_epoch`."""
-
-    kind: Literal["none", "median"] = "none"
-    startup_trials: Natural = 5
-    from_epoch: Epoch = 1
-
-
 class Sweep(Section):
     """One search: the root of the tree. Keys of a config are dotted in it."""
 
@@ -143,12 +113,14 @@ class Sweep(Section):
     overrides: dict[str, Any] = Field(default_factory=dict)
     parameters: dict[str, Parameter]
     dependent: dict[str, Dependent] = Field(default_factory=dict)
-    objective: Objective = Objective()
+    objective: Literal["accuracy", "time_to_target", "epochs_to_target"] = "time_to_target"
+    """What makes a trial good: top-1 at its end (most), or seconds or epochs to target (least)."""
     trials: Count = 20
     parallel: Workers = 1
     seed: Seed = 0
     sampler: Literal["tpe", "random", "grid"] = "tpe"
-    pruner: Pruner = Pruner()
+    prune_from: Epoch | None = None
+    """From this epoch on a trial ends whose accuracy is below the median of earlier trials."""
 
     @model_validator(mode="after")
     def _check(self) -> Sweep:
@@ -232,13 +204,6 @@ def load_sweep(path: Path, machine: str | None = None) -> LoadedSweep:
             near = difflib.get_close_matches(key, known, n=1)
             hint = f"did you mean {near[0]}?" if near else "`rn50 config show` lists them"
             raise UserError(f"{path}: {key}: a key of the config expected; {hint}")
-    epoch, evaluated = sweep.objective.at_epoch, build_plan(base.run).eval_epochs
-    # A parameter may change which epochs are evaluated; each trial is checked as well.
-    if epoch is not None and epoch not in evaluated:
-        raise UserError(
-            f"{path}: objective.at_epoch: an epoch with an evaluation expected "
-            f"({', '.join(map(str, evaluated[:10]))}), found {epoch}"
-        )
     return LoadedSweep(sweep.model_copy(update={"config": config}), base)
 
 

@@ -95,18 +95,6 @@ def test_places_outside_need_the_command_line(
         load_recorded(recorded(run, data=f"{tmp_path}/set"), (), RESUME)
 
 
-def test_a_repeated_trial_goes_beside_its_sweep(tmp_path: Path) -> None:
-    run = tmp_path / "results/study/trials/trial_0003/2026"
-    results = f"system.results={run.parent.parent}"
-    config = recorded(run, f"results: {run.parent.parent}")
-    loaded = load_named(str(config), ["name=trial_0003", results], RUN)
-    assert loaded.run.system.results == str(run.parent.parent)  # as asked for
-    config.write_text(f"name: trial_0003\n{config.read_text()}")
-    loaded = load_named(str(config), [], ("data.path",))
-    assert loaded.run.system.results == str(tmp_path / "results")
-    assert loaded.run.name == "study_trial_0003"
-
-
 def test_a_file_with_the_name_of_a_preset_is_no_base(tmp_path: Path) -> None:
     config = recorded(tmp_path / "run")
     (tmp_path / "run/smoke").write_text("base: smoke\nsystem: {job: {python: ./x}}\n")
