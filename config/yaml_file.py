@@ -6,7 +6,6 @@ file a YAML file or a machine. `system: NAME` and `system: {base: NAME}` take a 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from pathlib import Path
@@ -21,13 +20,12 @@ from ruamel.yaml.nodes import MappingNode
 from .errors import UserError, failing_as, show
 from .layout import note_network
 from .leaves import Layer, Leaf, Origin, put
-from .names import PRESETS, find_config, find_system
+from .names import find_config, find_system
 from .reading import read_file
 from .schema import PLACES
 
 _MACHINE = ("system", "system.base")
 _COMMAND_LINE = Origin("command line")
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_ -]*")
 _MOST_BYTES = 1 << 16
 _MOST_CHARACTERS = 1000
 
@@ -45,7 +43,7 @@ def read_layers(
 ) -> list[Layer]:
     """The layers of a YAML file, the lowest first. `chain`: the files of which it is a base;
     `machine`: it has the keys of `system`; `within`: the folder that a recorded file must lie in,
-    whose bases are names of presets and machines, never files.
+    which has no bases.
 
     Raises UserError: unreadable, not YAML, or a base that is not there.
     """
@@ -54,9 +52,13 @@ def read_layers(
     bases = [entry for entry in entries if entry.key == "base"]
     if not machine:
         bases += [e for e in entries if e.key in _MACHINE and isinstance(e.value, str)]
+    if bases and within is not None:
+        raise UserError(
+            f"{path}:{bases[0].line}: {bases[0].key}: none in a recorded config expected"
+        )
     layers: list[Layer] = []
     for entry in bases:
-        found = _base(entry, path, chain, machine, within)
+        found = _base(entry, path, chain, machine)
         if entry.key == "base":
             layers += read_layers(found, chain, machine=machine)
         else:
@@ -119,22 +121,15 @@ def _read(path: Path, within: Path | None) -> list[_Entry]:
     return list(_entries(node, tree))
 
 
-def _base(
-    entry: _Entry, path: Path, chain: tuple[Path, ...], machine: bool, within: Path | None
-) -> Path:
+def _base(entry: _Entry, path: Path, chain: tuple[Path, ...], machine: bool) -> Path:
     """The file that a base names. Raises UserError: none, or one that has this file as a base."""
     where = f"{path}:{entry.line}: {entry.key}"
     value = entry.value
     if not isinstance(value, str) or not value:
         raise UserError(f"{where}: a YAML file or a name expected, found {show(value)}")
-    if within is not None and not _NAME.fullmatch(value):
-        raise UserError(
-            f"{where}: the name of a preset or a machine expected in a folder that is read "
-            f"(no file, which is not followed there), found {show(value)}"
-        )
     find = find_system if machine or entry.key in _MACHINE else find_config
     try:
-        found = find(value, path.parent if within is None else PRESETS)
+        found = find(value, path.parent)
     except UserError as error:
         raise UserError(f"{where}: {error}") from None
     if found.resolve() in chain:
