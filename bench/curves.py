@@ -80,7 +80,7 @@ def measure_curves(
         label: curve_rows({case: rates[case] for case in cases}, run)
         for label, cases in curves.items()
     }
-    return curves_outcome(rows, run, timing)
+    return curves_outcome(rows, run)
 
 
 def curve_rows(curve: Mapping[Case, Sequence[float]], run: Run) -> list[Row]:
@@ -129,7 +129,7 @@ COLUMNS = {
 }
 
 
-def curves_outcome(curves: Mapping[str, Sequence[Row]], run: Run, timing: Timing) -> Outcome:
+def curves_outcome(curves: Mapping[str, Sequence[Row]], run: Run) -> Outcome:
     """What is printed and drawn of `curves`: label -> rows, of the config `run`."""
     most = max(row["ranks"] for rows in curves.values() for row in rows)
     cores, needed = machine()["cores"], most * run.system.cores_per_rank
@@ -146,8 +146,6 @@ def curves_outcome(curves: Mapping[str, Sequence[Row]], run: Run, timing: Timing
             "classes": run.data.classes,
             "crop_px": run.data.crop_px,
             "train_samples": run.data.train_samples,
-            "steps_per_round": timing.steps,
-            "rounds_per_pass": timing.rounds,
         },
         columns=COLUMNS,
         notes=[f"{most} ranks need {needed} cores and share {cores}"] if shared else [],

@@ -48,7 +48,7 @@ class Outcome:
     ratios: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     measurements: Mapping[str, Mapping[str, Sequence[float]]] = field(default_factory=dict)
     """unit -> contender -> values, for `--plot`."""
-    machine: Mapping[str, Any] = field(default_factory=dict)
+    launcher: str = ""
     rows: Sequence[Mapping[str, Any]] = ()
     """Of a benchmark with a table of its own, beside the figures in JSON."""
     columns: Mapping[str, str] = field(default_factory=dict)
@@ -72,7 +72,7 @@ class Outcome:
             "rows": self.rows,
             "figures": self.figures,
             "measurements": self.measurements,
-            "machine": {**machine(), **self.machine},
+            "machine": machine() | {"launcher": self.launcher},
         }
 
 

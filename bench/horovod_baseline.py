@@ -7,7 +7,6 @@ at each step and read at each log interval. Network, weights, batches and ranks 
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -99,18 +98,13 @@ def horovod_baseline(
             *(loaded, job.launcher, "horovod-baseline", contender, rounds, steps),
             settings=None if contender == OURS else BASELINE_ENV,
         )
-    ranks, per_rank = build_plan(loaded.run).ranks, loaded.run.batch.per_rank
     step_ms = {name: scaled(found, 1e3) for name, found in step_s.items()}
     return Outcome(
         ratios={"our throughput / Horovod's example": ratio_spread(step_s[BASELINE], step_s[OURS])},
         figures={
             **{f"{name}: ms a step": spread(found) for name, found in step_ms.items()},
-            **{
-                f"{name}: images/s (median)": ranks * per_rank / statistics.median(found)
-                for name, found in step_s.items()
-            },
-            "ranks": ranks,
-            "batch per rank": per_rank,
+            "ranks": build_plan(loaded.run).ranks,
+            "batch per rank": loaded.run.batch.per_rank,
         },
         measurements={"ms a step": step_ms},
     )

@@ -7,7 +7,7 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..config.errors import UserError
 from ..config.load import Loaded, load
@@ -21,9 +21,6 @@ from ..scaling.machine import known_precisions
 from ..scaling.step import build, step_time
 from .harness import Job, Outcome, bench, in_turn, ratio_spread, spread
 from .jobs import measure_on_ranks
-
-if TYPE_CHECKING:
-    from ..config.progress import Tracker
 
 SIZES_PX = (224, 288, 352, 416, 480)
 PUBLISHED_GPUS = 8
@@ -105,8 +102,7 @@ def bench_input(job: Job, *, passes: int, images: int, sizes_px: Sequence[int] =
     ways = {kind: (kind, loaded) for kind in WAYS}
     with tempfile.TemporaryDirectory(prefix="rn50-bench-") as scratch:
         for px in sizes_px:
-            drawn = _drawn(loaded.run, Path(scratch) / f"{px}", px, job.track)
-            ways[f"{px} px"] = "full", drawn
+            ways[f"{px} px"] = "full", _drawn(job, Path(scratch) / f"{px}", px)
         rates: dict[str, list[float]] = {way: [] for way in ways}
         for way in in_turn(tuple(ways), passes, job.track("timing ways in, in turn")):
             kind, its = ways[way]
@@ -119,15 +115,14 @@ def bench_input(job: Job, *, passes: int, images: int, sizes_px: Sequence[int] =
         figures={
             **{f"{way}: images per CPU-second": spread(r) for way, r in rates.items()},
             "kB an image (mean)": float(table["length"].mean()) / 1e3,
-            "pixels a side (mean)": float((table["height"] + table["width"]).mean()) / 2,
-            "crop px": loaded.run.data.crop_px,
         },
         measurements={"images per CPU-second": rates},
     )
 
 
-def _drawn(run: Run, folder: Path, px: int, track: Tracker) -> Loaded:
-    """A config that trains as `run` on images of `px` pixels a side, drawn into `folder`."""
+def _drawn(job: Job, folder: Path, px: int) -> Loaded:
+    """The job's config on images of `px` pixels a side, drawn into `folder`."""
+    run = job.load().run
     drawn = Synthetic(train_samples=64, eval_samples=10, min_px=px, max_px=px)
     more = {field: getattr(drawn, field) for field in Counts._fields}
     more |= {"path": str(folder), "synthetic": drawn, "shards": None}
@@ -135,7 +130,7 @@ def _drawn(run: Run, folder: Path, px: int, track: Tracker) -> Loaded:
     data = run.data.model_copy(update=more)
     system = small.system.model_copy(update={"results": run.system.results})
     small = small.model_copy(update={"data": data, "system": system})
-    prepare(small.data, track)
+    prepare(small.data, job.track)
     return Loaded(small, {})
 
 

@@ -74,7 +74,6 @@ def loop(
             },
             "ranks": ranks,
             "batch per rank": per_rank,
-            "steps per round": steps,
         },
         measurements={"images/s": images_per_s},
     )

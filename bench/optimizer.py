@@ -64,7 +64,6 @@ def optimizer(
             "parameter MB": measured["parameter_bytes"] / 1e6,
         },
         measurements={"ms": ms},
-        machine={"cores of the rank": loaded.run.system.cores_per_rank},
     )
 
 

@@ -6,7 +6,6 @@ Brookhaven's experiment. Weak: the batch of a rank is fixed; strong: the global 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -23,12 +22,6 @@ MODELS: dict[str, tuple[str, ...]] = {
     "resnet50": ("model.network=resnet", *_PLAIN),
 }
 """What makes each network of a config: the real ones, whatever its own is narrowed to."""
-
-
-def common_batch(batch: int, ranks: Sequence[int]) -> int:
-    """The smallest global batch that every rank count divides, from `batch` on each of the most."""
-    together = math.lcm(*ranks)
-    return -(-batch * ranks[-1] // together) * together
 
 
 def time_on_images(out: Path, rounds: str, steps: str) -> list[float]:
@@ -60,7 +53,7 @@ def scaling(
         raise UserError(f"--models: {', '.join(MODELS)} expected, found {unknown[0]}")
     base = job.load(ranks=counts[0])
     batch = base.run.batch.per_rank
-    total = common_batch(batch, counts)
+    total = batch * math.lcm(*counts)  # which every rank count divides
     curves = {}
     for name in names:
         curves[f"{name}, weak"] = [Case(name, count, batch) for count in counts]

@@ -40,11 +40,17 @@ from .console import (
 def command_of(benchmark: Benchmark) -> Callable[..., None]:
     """The Typer command of a benchmark: the driver's options beside those that all have."""
 
-    def command(**given: Any) -> None:
-        plot, as_json, begun_s = given.pop("plot"), given.pop("as_json"), time.monotonic()
-        job = _make_job(benchmark, given)
-        outcome = benchmark.run(job, **given)
-        outcome = replace(outcome, machine={"launcher": job.launcher, **outcome.machine})
+    def command(config: str, overrides: list[str], plot: Path | None, **own: Any) -> None:
+        begun_s, as_json = time.monotonic(), own.pop("as_json")
+        preset, more = split_config(config, overrides)
+        more = on_machine(more, own.pop("system"))
+        launcher = pick_launcher(own.pop("launcher"))
+        on = own.pop("ranks") if benchmark.takes_ranks else None
+
+        def load(*overrides: str, ranks: int | None = None) -> Loaded:
+            return load_for_launch(preset, [*more, *overrides], ranks or on)
+
+        outcome = replace(benchmark.run(Job(track, launcher, load), **own), launcher=launcher)
         print_outcome(outcome, begun_s, as_json, plot)
         if not outcome.passes:
             raise typer.Exit(EXIT_BAD)
@@ -54,19 +60,6 @@ def command_of(benchmark: Benchmark) -> Callable[..., None]:
     command.__annotations__ = {p.name: p.annotation for p in parameters}
     command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     return command
-
-
-def _make_job(benchmark: Benchmark, given: dict[str, Any]) -> Job:
-    """Takes the options that say where and with which config out of `given`."""
-    preset, more = split_config(given.pop("config"), given.pop("overrides"))
-    more = on_machine(more, given.pop("system"))
-    launcher = pick_launcher(given.pop("launcher"))
-    on = given.pop("ranks") if benchmark.takes_ranks else None
-
-    def load(*overrides: str, ranks: int | None = None) -> Loaded:
-        return load_for_launch(preset, [*more, *overrides], ranks or on)
-
-    return Job(track, launcher, load)
 
 
 def _parameters(benchmark: Benchmark) -> Iterator[inspect.Parameter]:

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..config import benchmark
-from ..config.duration import Duration
 from ..config.finding import ERROR, NOTE, POLICY, SEVERITIES, WARNING, Finding, plain, shown
 from ..config.image_set import COUNTS
 from ..config.load import Loaded
@@ -25,6 +24,7 @@ from ..config.manifest import FILE_NAME, load_manifest
 from ..config.names import is_file
 from ..config.plan import Plan, build_plan
 from ..config.schema import Run
+from ..config.values import Duration
 from . import limits  # noqa: F401 (registers the limits that judge configs too)
 from . import rcp as convergence
 from .published_lr import family_of, published_range

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import itertools
 import json
 import math
@@ -201,8 +200,7 @@ def load_sweep(path: Path, machine: str | None = None) -> LoadedSweep:
     known = [key for key, _ in flatten(base.to_dict())]
     for key in (*sweep.parameters, *sweep.dependent):
         if key not in known:
-            near = difflib.get_close_matches(key, known, n=1)
-            hint = f"did you mean {near[0]}?" if near else "`rn50 config show` lists them"
+            hint = "`rn50 config show` lists them"
             raise UserError(f"{path}: {key}: a key of the config expected; {hint}")
     return LoadedSweep(sweep.model_copy(update={"config": config}), base)
 

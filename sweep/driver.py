@@ -125,10 +125,8 @@ class Driver:
             if self._has_ended(active):
                 del self.active[active.number]
                 write_results(self._loaded, self._study, sweep_folder(self._loaded))
-        best = self._study.best()
-        words = "" if best is None else f"best {best.value:g} (trial {best.number})"
         asked = len(self._study.trials)
-        self._progress(asked - len(self.active), max(sweep.wanted_trials, asked), words)
+        self._progress(asked - len(self.active), max(sweep.wanted_trials, asked))
         return self._remaining()
 
     def _remaining(self) -> bool:

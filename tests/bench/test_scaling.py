@@ -8,15 +8,10 @@ from pathlib import Path
 import pytest
 
 from rn50.bench import curves
-from rn50.bench.curves import Case, Timing, curve_rows, curves_outcome
-from rn50.bench.scaling import MODELS, common_batch
+from rn50.bench.curves import Case, curve_rows, curves_outcome
+from rn50.bench.scaling import MODELS
 from rn50.config.load import load
 from rn50.train.capabilities import check_supported
-
-
-@pytest.mark.parametrize(("ranks", "total"), [([1, 2, 4], 32), ([1, 2, 3], 24), ([1, 2, 3, 4], 36)])
-def test_a_global_batch_that_all_rank_counts_divide(ranks: list[int], total: int) -> None:
-    assert common_batch(8, ranks) == total
 
 
 def test_efficiencies_are_of_the_same_pass(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -34,11 +29,11 @@ def test_efficiencies_are_of_the_same_pass(monkeypatch: pytest.MonkeyPatch) -> N
     assert (one["epoch_s"]["min"], one["epoch_s"]["max"]) == (20, 40)
     del jobs[Case("resnet50", 1, 8)]
     assert curve_rows(jobs, run)[1]["efficiency"]["median"] == pytest.approx(0.5 * (0.4 + 2 / 3))
-    outcome = curves_outcome({"b": rows}, run, Timing(2, 1, 1))
+    outcome = curves_outcome({"b": rows}, run)
     assert [line[:2] for line in outcome.table] == [("b", "1"), ("b", "2"), ("b", "4")]
     assert [name.partition(":")[0] for name in outcome.ratios] == ["b, 2 ranks", "b, 4 ranks"]
     assert outcome.notes == ["4 ranks need 4 cores and share 2"]
-    assert curves_outcome({"b": rows[:2]}, run, Timing(2, 1, 1)).notes == []
+    assert curves_outcome({"b": rows[:2]}, run).notes == []
 
 
 @pytest.mark.parametrize("model", MODELS)

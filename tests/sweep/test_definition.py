@@ -100,7 +100,7 @@ def test_a_config_beside_the_sweep_and_a_base_of_it(tmp_path: Path) -> None:
         ("log: [0.01, 1]", "log: [0.01, 1], step: 0.1", "base_lr.step: beside linear alone"),
         ("choice: [5, 10]", "choice: []", "parameters.batch.per_rank.choice: "),
         ("choice: [5, 10]", "choice: [[5]]", "parameters.batch.per_rank.choice: "),
-        ("optimizer.base_lr", "optimizer.base_rl", "did you mean optimizer.base_lr?"),
+        ("optimizer.base_lr", "optimizer.base_rl", "base_rl: a key of the config expected"),
         ("objective: accuracy", "objective: loss", "yaml:11: objective: "),
         ("name: a", "name: a\nsampler: grid", "parameters.optimizer.base_lr.choice: needed"),
         ("parameters:", DEPENDENT.format("seed"), "eta.of: one of parameters (optimizer.b"),
