@@ -78,9 +78,10 @@ def load_named(config: str, overrides: Sequence[str], keys: tuple[str, ...] = RU
 def words_to_repeat(folder: Path, keys: tuple[str, ...]) -> list[str]:
     """The overrides without which `load_recorded` refuses the user's own config in `folder`."""
     source = folder / "config.yaml"
-    if not source.is_file():
+    try:
+        leaves = merge(read_layers(source, within=folder))
+    except UserError:  # such as: there is no config
         return []
-    leaves = merge(read_layers(source, within=folder))
     return [word for _, word in _refused(leaves, source, keys)]
 
 

@@ -107,9 +107,7 @@ def _read(path: Path, within: Path | None) -> list[_Entry]:
     with failing_as(f"{path}: cannot read"):
         raw = read_file(path, _MOST_BYTES, within=within)
     try:
-        node, tree = _parse(raw.decode("utf-8-sig"))
-    except UnicodeDecodeError as error:
-        raise UserError(f"{path}: UTF-8 text expected, found byte {error.start} bad") from None
+        node, tree = _parse(raw)
     except YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = path if mark is None else f"{path}:{mark.line + 1}"
@@ -157,12 +155,13 @@ class _Constructor(SafeConstructor):
 
 
 @lru_cache(maxsize=256)
-def _parse(text: str) -> tuple[Any, Any]:
+def _parse(text: str | bytes) -> tuple[Any, Any]:
     """The tree of a YAML 1.2 text as nodes, which have lines, and as plain values. Remembered:
     bases and machines are read again for each of the presets. Raises YAMLError."""
     yaml = YAML(typ="safe", pure=True)
     yaml.Composer, yaml.Constructor = _Composer, _Constructor
     try:
+        text = text.decode("utf-8-sig") if isinstance(text, bytes) else text
         node = yaml.compose(text)
         return node, None if node is None else yaml.constructor.construct_document(node)
     except RecursionError:

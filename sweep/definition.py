@@ -19,17 +19,7 @@ from ..config.load import Loaded, explain, load, merge
 from ..config.names import file_beside
 from ..config.plan import build_plan
 from ..config.recorded import load_named
-from ..config.values import (
-    Count,
-    Epoch,
-    Float,
-    Name,
-    Positive,
-    Section,
-    Seed,
-    Text,
-    Workers,
-)
+from ..config.values import Count, Epoch, Float, Name, Positive, Section, Seed, Text, Workers
 from ..config.yaml_file import read_layers
 
 KINDS = ("choice", "linear", "log")
