@@ -13,7 +13,6 @@ from rn50.bench.harness import Job, Outcome, alternate, in_turn, ratio_spread
 from rn50.bench.jobs import measure_on_ranks
 from rn50.config.errors import UserError
 from rn50.launch.run import load_for_launch
-from rn50.report.charts import draw_measurements, save
 
 
 def plan(launcher: str, *cases: tuple[str, int]):
@@ -116,30 +115,7 @@ def test_a_ratio_is_of_pairs_of_the_same_round() -> None:
     assert ratio_spread([2.0, 9.0], [1.0, 3.0]) == {"median": 2.5, "min": 2.0, "max": 3.0, "n": 2}
 
 
-# --- progress, plots, failures --------------------------------------------------------------------
-
-
-@pytest.mark.slow
-def test_measurements_are_drawn_the_same_each_time(tmp_path: Path) -> None:
-    measurements = {"images/s": {"trainer": [1.0, 2.0], "bare loop": [1.5]}, "s": {"a": [3.0]}}
-    ratios = {"trainer / bare loop": {"median": 1.0, "min": 0.9, "max": 1.1}}
-    for name in ("one.svg", "two.svg"):
-        save(draw_measurements(measurements, ratios), tmp_path / name)
-    text = (tmp_path / "one.svg").read_text()
-    assert text == (tmp_path / "two.svg").read_text()
-    assert "images/s (each measurement" in text and "trainer / bare loop" in text
-
-
-def test_one_rank_has_nothing_to_hide(rn50) -> None:
-    done = rn50("bench", "overlap", "smoke", "--ranks", "1")
-    assert done.returncode == 2
-    assert "bench overlap: two ranks or more expected, found 1" in done.stderr
-
-
-def test_what_this_device_cannot_do_is_refused_before_ranks_start(rn50, smoke_data: Path) -> None:
-    done = rn50("bench", "loop", "smoke", "model.dtype=float16", f"data.path={smoke_data}")
-    assert done.returncode == 2
-    assert "model.dtype: float32 or bfloat16 expected on a cpu, found float16" in done.stderr
+# --- failures -------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow

@@ -53,6 +53,7 @@ def test_the_networks_are_the_real_ones(model: str, config: str) -> None:
         (["scaling", "--ranks", "1,4,2"], ["--ranks", "rising", "1,4,2"]),
         (["throughput", "--batch", "1e3"], ["--batch", "whole numbers", "1e3"]),
         (["throughput", "model.dtype=float16"], ["model.dtype", "bfloat16", "float16"]),
+        (["overlap", "smoke", "--ranks", "1"], ["two ranks", "found 1"]),
     ],
 )
 def test_bad_input_is_one_line(rn50, arguments: list[str], expected: list[str]) -> None:

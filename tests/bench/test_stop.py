@@ -15,14 +15,6 @@ from tests.waiting import leave_nothing, wait_until
 pytestmark = pytest.mark.slow
 
 
-def assert_stopped(err: str, by: str, arguments: list[str]) -> None:
-    assert "Traceback" not in err
-    last = err.splitlines()[-1]
-    assert last.startswith(f"rn50: stopped by {by}; start again with: "), err
-    command = shlex.join(["rn50", *arguments])
-    assert last.endswith(command.removeprefix("rn50")), last
-
-
 def _has_mxnet(process: psutil.Process) -> bool:
     with suppress(psutil.Error):
         return any("libmxnet" in one.path for one in process.memory_maps())
@@ -47,7 +39,10 @@ def test_a_benchmark_on_ranks(
     bench.send_signal(number)
     _, err = bench.communicate(timeout=120)
     assert bench.returncode == 130, err
-    assert_stopped(err, by, arguments)
+    assert "Traceback" not in err
+    last = err.splitlines()[-1]
+    assert last.startswith(f"rn50: stopped by {by}; start again with: "), err
+    assert last.endswith(shlex.join(arguments)), last
     leave_nothing(tmp_path)
     assert list((tmp_path / "results").iterdir()) == []
     assert not (tmp_path / "plot.svg").exists()

@@ -28,16 +28,13 @@ def opened(sweep: Sweep, folder: Path, definition: dict[str, object] | None = No
     return Study(sweep, folder, definition or {})
 
 
-def complete(study: Study, value: float | None = None) -> None:
-    trial = study.ask()
-    drawn = trial.params["optimizer.base_lr"] + trial.params["schedule.warmup"]
-    study.end(trial.number, TrialState.COMPLETE, value=drawn if value is None else value)
-
-
 def draw(sweep: Sweep, folder: Path, trials: int, *, reopen: bool) -> list[dict[str, object]]:
     study = opened(sweep, folder)
     for _ in range(trials):
-        complete(opened(sweep, folder) if reopen else study)
+        study = opened(sweep, folder) if reopen else study
+        trial = study.ask()
+        value = trial.params["optimizer.base_lr"] + trial.params["schedule.warmup"]
+        study.end(trial.number, TrialState.COMPLETE, value)
     return [trial.params for trial in opened(sweep, folder).trials]
 
 
