@@ -144,7 +144,8 @@ def plan_allreduces(job: Job, asked: Iterable[Case]) -> tuple[dict[Case, Loaded]
         except UserError as error:
             refused.append(f"{case}: {error}")
     if not possible:
-        raise UserError(f"bench allreduce: nothing to measure: {refused[0]}")
+        reason = (refused or ["no algorithm"])[0]
+        raise UserError(f"bench allreduce: nothing to measure: {reason}")
     return possible, refused
 
 

@@ -129,7 +129,7 @@ def load_manifest(folder: Path, part: Part | None = None) -> Manifest:
         raise UserError(f"{path}: a packed image set expected ({hint}): {error.strerror}") from None
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
-        key = ".".join(str(part) for part in first["loc"])
+        key = ".".join(str(part) for part in first["loc"]) or "JSON"
         raise UserError(f"{path}: {key}: {first['msg']}, found {show(first['input'])}") from None
     for split in SPLITS:
         if split not in manifest.splits or set(manifest.splits[split].files) != set(SUFFIXES):

@@ -174,7 +174,7 @@ def test_a_changed_set_is_one_error_before_the_run(packed: Path, sealed: bool, c
         ('"classes"', '"klasses"', "classes: Field required"),
         ('"val"', '"other"', "splits.val: files rec, idx, npy expected"),
         ("recordio-1", "recordio-2", "format: Input should be 'rn50-recordio-1'"),
-        ("{", "", "JSON expected"),
+        ("{", "", "JSON: Invalid JSON"),
     ],
 )
 def test_a_manifest_of_another_shape_names_the_key(
