@@ -29,9 +29,7 @@ def main(name: str, out: Path, *arguments: str) -> None:
     place = read_process_info()
     try:
         importlib.import_module(module_name(name))
-        body = BENCHMARKS[name].rank
-        assert body is not None
-        measured = body(out, *arguments)
+        measured = BENCHMARKS[name].rank(out, *arguments)
         if place.rank == 0:
             write_file(out / "bench.json", json.dumps(measured))
     except BaseException as error:  # whatever it was, the others must not wait

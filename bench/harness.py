@@ -34,13 +34,9 @@ class Job:
     """What the command line gives to every driver."""
 
     track: Tracker
-    launcher: str = ""
-    load: Callable[..., Loaded] = field(kw_only=True, default=lambda *_, **__: _no_config())
+    launcher: str
+    load: Callable[..., Loaded]
     """(*overrides, ranks=N) -> the config that the command names, with more overrides."""
-
-
-def _no_config() -> Loaded:
-    raise TypeError("this benchmark takes no config")
 
 
 @dataclass(frozen=True)
@@ -52,17 +48,22 @@ class Outcome:
     ratios: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     measurements: Mapping[str, Mapping[str, Sequence[float]]] = field(default_factory=dict)
     """unit -> contender -> values, for `--plot`."""
-    machine: Mapping[str, Any] = field(default_factory=dict)
+    launcher: str = ""
     rows: Sequence[Mapping[str, Any]] = ()
     """Of a benchmark with a table of its own, beside the figures in JSON."""
-    header: Sequence[str] = ()
-    table: Sequence[Sequence[str]] = ()
+    columns: Mapping[str, str] = field(default_factory=dict)
+    """Column -> how it shows a row, as `{speedup[median]:.2f}`."""
     notes: Sequence[str] = ()
     """Lines below the table."""
     passes: bool = True
     """False: a reference was missed; exit code 1."""
     draw: Callable[[Path], None] | None = None
     """None: the measurements and the ratios as dots."""
+
+    @property
+    def table(self) -> list[tuple[str, ...]]:
+        """The rows for people."""
+        return [tuple(text.format(**row) for text in self.columns.values()) for row in self.rows]
 
     def to_json(self) -> dict[str, Any]:
         """What `--json` prints."""
@@ -71,7 +72,7 @@ class Outcome:
             "rows": self.rows,
             "figures": self.figures,
             "measurements": self.measurements,
-            "machine": {**machine(), **self.machine},
+            "machine": machine() | {"launcher": self.launcher},
         }
 
 
@@ -79,37 +80,29 @@ class Outcome:
 class Benchmark:
     """One command of `rn50 bench`; the fields are the arguments of `bench`."""
 
-    name: str
     run: Callable[..., Outcome]
-    rank: Callable[..., Any] | None
-    config: str | None
+    rank: Callable[..., Any]
+    config: str
     takes_ranks: bool
-    plot: str
 
 
 BENCHMARKS: dict[str, Benchmark] = {}
 
 
 def bench(
-    name: str,
-    *,
-    rank: Callable[..., Any] | None = None,
-    config: str | None = None,
-    takes_ranks: bool = False,
-    plot: str = "Draw the measurements as SVG",
+    name: str, *, rank: Callable[..., Any], config: str, takes_ranks: bool = False
 ) -> Callable[[Callable[..., Outcome]], Callable[..., Outcome]]:
     """Register a driver, `driver(job, *, option=...)`, as `rn50 bench NAME`.
 
     Args:
         name: of the command; its module is named so too.
         rank: what each rank runs: `rank(folder, *texts)`; rank 0's return value is bench.json.
-        config: the default preset of a command that takes a config.
+        config: the default preset.
         takes_ranks: whether `--ranks N` says on how many ranks the config runs.
-        plot: help of `--plot`.
     """
 
     def register(run: Callable[..., Outcome]) -> Callable[..., Outcome]:
-        BENCHMARKS[name] = Benchmark(name, run, rank, config, takes_ranks, plot)
+        BENCHMARKS[name] = Benchmark(run, rank, config, takes_ranks)
         return run
 
     return register
@@ -194,15 +187,6 @@ def spread(values: Sequence[float]) -> dict[str, float]:
 def ratio_spread(over: Sequence[float], under: Sequence[float]) -> dict[str, float]:
     """Spread of over / under, measured in turn."""
     return spread([a / b for a, b in zip(over, under, strict=True)])
-
-
-def ratios_of(
-    seconds: Mapping[str, Sequence[float]], table: Mapping[str, tuple[str, str]]
-) -> dict[str, dict[str, float]]:
-    """label -> (contender over, contender under), as spreads of their seconds."""
-    return {
-        label: ratio_spread(seconds[over], seconds[under]) for label, (over, under) in table.items()
-    }
 
 
 def scaled(values: Sequence[float], factor: float) -> list[float]:

@@ -7,20 +7,18 @@ at each step and read at each log interval. Network, weights, batches and ranks 
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from ..config.plan import build_plan
-from .harness import Job, Outcome, bench, in_turn, option, ratios_of, scaled, spread
+from .harness import Job, Outcome, bench, in_turn, option, ratio_spread, scaled, spread
 from .jobs import load_ready, measure_on_ranks
 
 if TYPE_CHECKING:
     from ..train.trainer import Trainer
 
 OURS, BASELINE = "ours", "Horovod's example"
-RATIO = {"our throughput / Horovod's example": (BASELINE, OURS)}
 BASELINE_ENV = ("OMP_NUM_THREADS", "HOROVOD_CPU_OPERATIONS", "OMPI_MCA_mpi_yield_when_idle")
 """What the baseline gets of our settings: its cores, its backend, and that a waiting rank yields;
 without the last, ranks that share cores starve each other."""
@@ -100,18 +98,13 @@ def horovod_baseline(
             *(loaded, job.launcher, "horovod-baseline", contender, rounds, steps),
             settings=None if contender == OURS else BASELINE_ENV,
         )
-    ranks, per_rank = build_plan(loaded.run).ranks, loaded.run.batch.per_rank
     step_ms = {name: scaled(found, 1e3) for name, found in step_s.items()}
     return Outcome(
-        ratios=ratios_of(step_s, RATIO),
+        ratios={"our throughput / Horovod's example": ratio_spread(step_s[BASELINE], step_s[OURS])},
         figures={
             **{f"{name}: ms a step": spread(found) for name, found in step_ms.items()},
-            **{
-                f"{name}: images/s (median)": ranks * per_rank / statistics.median(found)
-                for name, found in step_s.items()
-            },
-            "ranks": ranks,
-            "batch per rank": per_rank,
+            "ranks": build_plan(loaded.run).ranks,
+            "batch per rank": loaded.run.batch.per_rank,
         },
         measurements={"ms a step": step_ms},
     )

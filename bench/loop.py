@@ -9,13 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from ..config.plan import build_plan
-from .harness import Job, Outcome, bench, option, ratios_of
+from .harness import Job, Outcome, bench, option, ratio_spread
 from .jobs import load_ready, measure_on_ranks
 
 if TYPE_CHECKING:
     from ..train.trainer import Trainer
-
-RATIO = {"trainer / bare loop throughput": ("bare loop", "trainer")}
 
 
 def time_loops(out: Path, rounds: str, steps: str) -> dict[str, list[float]]:
@@ -63,18 +61,19 @@ def loop(
     loaded = load_ready(job)
     job.track("timing rounds")
     seconds = measure_on_ranks(loaded, job.launcher, "loop", rounds, steps)
-    images = steps * build_plan(loaded.run).ranks * loaded.run.batch.per_rank
+    ranks, per_rank = build_plan(loaded.run).ranks, loaded.run.batch.per_rank
+    images = steps * ranks * per_rank
     images_per_s = {name: [images / s for s in found] for name, found in seconds.items()}
-    medians = {
-        f"{name} images/s (median)": statistics.median(r) for name, r in images_per_s.items()
-    }
+    ratio = ratio_spread(seconds["bare loop"], seconds["trainer"])
     return Outcome(
-        ratios=ratios_of(seconds, RATIO),
-        figures=medians
-        | {
-            "ranks": build_plan(loaded.run).ranks,
-            "batch per rank": loaded.run.batch.per_rank,
-            "steps per round": steps,
+        ratios={"trainer / bare loop throughput": ratio},
+        figures={
+            **{
+                f"{name} images/s (median)": statistics.median(r)
+                for name, r in images_per_s.items()
+            },
+            "ranks": ranks,
+            "batch per rank": per_rank,
         },
         measurements={"images/s": images_per_s},
     )

@@ -6,7 +6,6 @@ Brookhaven's experiment. Weak: the batch of a rank is fixed; strong: the global 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -23,24 +22,6 @@ MODELS: dict[str, tuple[str, ...]] = {
     "resnet50": ("model.network=resnet", *_PLAIN),
 }
 """What makes each network of a config: the real ones, whatever its own is narrowed to."""
-MODES = ("weak", "strong")
-
-
-def per_rank(mode: str, ranks: int, batch: int, global_batch: int) -> int:
-    """Images of a rank in a step. Raises UserError where the global batch does not divide."""
-    if mode == "weak":
-        return batch
-    if global_batch % ranks:
-        raise UserError(
-            f"--global-batch: a multiple of {ranks} ranks expected, found {global_batch}"
-        )
-    return global_batch // ranks
-
-
-def common_batch(batch: int, ranks: Sequence[int]) -> int:
-    """The smallest global batch that every rank count divides, from `batch` on each of the most."""
-    together = math.lcm(*ranks)
-    return -(-batch * ranks[-1] // together) * together
 
 
 def time_on_images(out: Path, rounds: str, steps: str) -> list[float]:
@@ -50,50 +31,33 @@ def time_on_images(out: Path, rounds: str, steps: str) -> list[float]:
     return time_rounds(started_trainer(out), rounds, steps)
 
 
-@bench(
-    "scaling",
-    rank=time_on_images,
-    config="cpu_small",
-)
+@bench("scaling", rank=time_on_images, config="cpu_small")
 def scaling(
     job: Job,
     *,
     models: Annotated[str, option("alexnet, googlenet, resnet50.")] = "alexnet,googlenet,resnet50",
     ranks: Annotated[str, option("Rising rank counts.")] = "1,2,4",
-    modes: Annotated[
-        str, option("weak: a rank's batch is fixed; strong: the global batch.")
-    ] = "weak,strong",
-    global_batch: Annotated[
-        int | None,
-        option(
-            "For strong; default: `batch.per_rank` x the most ranks, so that all divide it.", min=1
-        ),
-    ] = None,
     passes: Annotated[int, option("Jobs of each case, in turn.", min=1)] = 3,
     rounds: Annotated[int, option("Rounds of a job.", min=1)] = 3,
     steps: Annotated[int, option("Steps of a round.", min=1)] = 4,
 ) -> Outcome:
     """Networks x rank counts, weak and strong: images/s, seconds per epoch, efficiency.
 
-    The real trainer on the config's images, with networks of full width. If ranks share cores
-    (marked `*`), only the efficiency per core is meaningful.
+    The real trainer on the config's images, with networks of full width. Weak: a rank has
+    `batch.per_rank` images; strong: all ranks together have as many at each count.
 
     Example: `rn50 bench scaling cpu_small --models resnet50 --ranks 1,2,4 --plot scaling.svg`
     """
-    counts, names, kinds = parse_counts("--ranks", ranks), models.split(","), modes.split(",")
-    for flag, given, known in (("--models", names, MODELS), ("--modes", kinds, MODES)):
-        if unknown := [name for name in given if name not in known]:
-            raise UserError(f"{flag}: {', '.join(known)} expected, found {unknown[0]}")
+    counts, names = parse_counts("--ranks", ranks), models.split(",")
+    if unknown := [name for name in names if name not in MODELS]:
+        raise UserError(f"--models: {', '.join(MODELS)} expected, found {unknown[0]}")
     base = job.load(ranks=counts[0])
     batch = base.run.batch.per_rank
-    total = global_batch or common_batch(batch, counts)
-    curves = {
-        f"{name}, {kind}": [
-            Case(name, count, per_rank(kind, count, batch, total)) for count in counts
-        ]
-        for name in names
-        for kind in kinds
-    }
+    total = batch * math.lcm(*counts)  # which every rank count divides
+    curves = {}
+    for name in names:
+        curves[f"{name}, weak"] = [Case(name, count, batch) for count in counts]
+        curves[f"{name}, strong"] = [Case(name, count, total // count) for count in counts]
     prepare(base.run.data, job.track, base.origins)
 
     def load(case: Case) -> Loaded:

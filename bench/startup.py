@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -18,23 +19,19 @@ from .harness import (
 )
 from .jobs import load_ready, measure_on_ranks
 
-USUAL, OURS = "serial + broadcast", "overlapped + seed"
+USUAL = "serial + broadcast"
 STARTUPS = {
     USUAL: ("startup.serial=true", "startup.weights=broadcast"),
     "serial + seed": ("startup.serial=true", "startup.weights=seed"),
-    OURS: ("startup.serial=false", "startup.weights=seed"),
+    "overlapped + seed": ("startup.serial=false", "startup.weights=seed"),
 }
-Seconds = dict[tuple[int, float, str], list[float]]
-"""(ranks, seconds that connecting takes longer, start-up) -> a value for each round."""
+DELAYS_S = (0.0, 3.0)
+"""Time that connecting takes longer, asleep: the stand-in for NCCL's connections between many
+ranks, in which no rank computes."""
 
 
-def start_up(out: Path, connect_delay_s: str) -> dict[str, Any]:
-    """Start up as a run does, on one rank: the seconds of init.
-
-    Args:
-        connect_delay_s: time that connecting takes longer, asleep: the stand-in for NCCL's
-            connections between many ranks.
-    """
+def start_up(out: Path, connect_delay_s: str) -> float:
+    """Start up as a run does, on one rank: the seconds of init."""
     from .rank import quiet_context
 
     context = quiet_context(out)
@@ -45,7 +42,7 @@ def start_up(out: Path, connect_delay_s: str) -> dict[str, Any]:
         from ..train.trainer import start_up as start_trainer
 
     start_trainer(context).comm.stop()
-    return {"init_s": context.init_s}
+    return context.init_s
 
 
 @bench("startup", rank=start_up, config="quick")
@@ -54,46 +51,28 @@ def startup(
     *,
     ranks: Annotated[str, option("Rank counts, such as `2,4,8`.")] = "2,4",
     rounds: Annotated[int, option("Rounds; each times every start-up.", min=1)] = 5,
-    connect_delay_s: Annotated[
-        float, option("Delay of connecting in half of the runs.", min=0, max=600)
-    ] = 3.0,
 ) -> Outcome:
     """init_start to run_start: serial + broadcast (the usual way), serial + seed, overlapped.
 
-    The delay takes the place of connecting many ranks, in which no rank computes.
+    Also with connecting delayed by 3 s, as between many ranks.
 
     Example: `rn50 bench startup quick --ranks 4 --rounds 5`
     """
     counts = parse_counts("--ranks", ranks)
-    delays = [0.0, connect_delay_s] if connect_delay_s else [0.0]
     load_ready(job, ranks=counts[0])
-    cases = [(count, delay, name) for count in counts for delay in delays for name in STARTUPS]
-    seconds: Seconds = {case: [] for case in cases}
+    seconds: dict[str, dict[str, list[float]]] = {}
+    cases = list(product(counts, DELAYS_S, STARTUPS))
     for count, delay, name in in_turn(cases, rounds, job.track("starting up")):
         loaded = job.load(*STARTUPS[name], ranks=count)
-        measured = measure_on_ranks(loaded, job.launcher, "startup", delay)
-        seconds[count, delay, name].append(measured["init_s"])
+        init_s = measure_on_ranks(loaded, job.launcher, "startup", delay)
+        label = f"{ranks_text(count)}, connecting +{delay:g} s"
+        seconds.setdefault(label, {name: [] for name in STARTUPS})[name].append(init_s)
     ratios: dict[str, Any] = {}
-    for count in counts:
-        for delay in delays:
-            usual = seconds[count, delay, USUAL]
-            ratios |= {
-                f"{ranks_text(count)}, connecting +{delay:g} s: {name} / {USUAL}": ratio_spread(
-                    seconds[count, delay, name], usual
-                )
-                for name in list(STARTUPS)[1:]
-            }
-    return Outcome(
-        ratios=ratios,
-        figures={
-            f"{ranks_text(count)}, +{delay:g} s, {name}: seconds": spread(found)
-            for (count, delay, name), found in sorted(seconds.items())
-        },
-        measurements={
-            f"s, {ranks_text(count)}, connecting +{delay:g} s": {
-                name: seconds[count, delay, name] for name in STARTUPS
-            }
-            for count in counts
-            for delay in delays
-        },
-    )
+    figures: dict[str, Any] = {}
+    for label, found in sorted(seconds.items()):
+        for name, values in found.items():
+            figures[f"{label}, {name}: seconds"] = spread(values)
+            if name != USUAL:
+                ratios[f"{label}: {name} / {USUAL}"] = ratio_spread(values, found[USUAL])
+    measurements = {f"s, {label}": found for label, found in seconds.items()}
+    return Outcome(ratios=ratios, figures=figures, measurements=measurements)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from ruamel.yaml import YAML
-from ruamel.yaml.error import YAMLError
 
 from ..config import benchmark
 from ..config.atomic import write_file
@@ -103,25 +102,24 @@ def throughput(
 
     Example: `rn50 bench throughput quick --system mine.yaml --check`
     """
+    timing = Timing(passes, rounds, steps)
     if save is not None or check:
-        return _against_reference(job, save, check, Timing(passes, rounds, steps))
+        return _against_reference(job, save, check, timing)
     counts = parse_counts("--ranks", ranks)
-    base = job.load(*_PLAIN, ranks=counts[0])
-    batches = parse_counts("--batch", batch) if batch else [base.run.batch.per_rank]
+    run = job.load(*_PLAIN, ranks=counts[0]).run
+    batches = parse_counts("--batch", batch) if batch else [run.batch.per_rank]
     curves = {
-        f"batch {images}": [Case(base.run.name, count, images) for count in counts]
-        for images in batches
+        f"batch {images}": [Case(run.name, count, images) for count in counts] for images in batches
     }
+    return _measure(job, curves, timing)
 
-    return measure_curves(job, "throughput", curves, _loader(job), Timing(passes, rounds, steps))
 
-
-def _loader(job: Job) -> Callable[[Case], Loaded]:
+def _measure(job: Job, curves: Mapping[str, Sequence[Case]], timing: Timing) -> Outcome:
     def load(case: Case) -> Loaded:
         own = (f"batch.per_rank={case.per_rank}", f"eval.batch_per_rank={case.per_rank}")
         return job.load(*_PLAIN, *own, ranks=case.ranks)
 
-    return load
+    return measure_curves(job, "throughput", curves, load, timing)
 
 
 def _against_reference(job: Job, save: Path | None, check: bool, timing: Timing) -> Outcome:
@@ -132,15 +130,15 @@ def _against_reference(job: Job, save: Path | None, check: bool, timing: Timing)
         known = ", ".join(run.system.references) or "none"
         raise UserError(f"system.references: one of {name} expected (--save), found {known}")
     case = Case(name, run.system.ranks_per_node, run.batch.per_rank)
-    outcome = measure_curves(job, "throughput", {name: [case]}, _loader(job), timing)
-    rate = outcome.rows[0]["images_per_s"]["median"]
+    outcome = _measure(job, {name: [case]}, timing)
+    rate, notes, passes = outcome.rows[0]["images_per_s"]["median"], [*outcome.notes], True
     if reference is not None and check:
-        line, passes = reference.line(name, rate), reference.passes(rate)
-        outcome = replace(outcome, notes=[*outcome.notes, line], passes=passes)
+        notes.append(reference.line(name, rate))
+        passes = reference.passes(rate)
     if save is not None:
         save_reference(save, name, rate)
-        outcome = replace(outcome, notes=[*outcome.notes, f"{save}: {name}: {rate:.4g} images/s"])
-    return outcome
+        notes.append(f"{save}: {name}: {rate:.4g} images/s")
+    return replace(outcome, notes=notes, passes=passes)
 
 
 def save_reference(machine: Path, config: str, images_per_s: float) -> None:
@@ -149,10 +147,7 @@ def save_reference(machine: Path, config: str, images_per_s: float) -> None:
     load_system(str(machine))
     yaml = YAML()
     with failing_as(f"{machine}: cannot write"):
-        try:
-            tree: Any = yaml.load(machine.read_text()) or {}
-        except YAMLError as error:
-            raise UserError(f"{machine}: {error}") from None
+        tree: Any = yaml.load(machine.read_text()) or {}
         references = tree.setdefault("references", {})
         references.setdefault(config, {})["images_per_s"] = float(f"{images_per_s:.4g}")
         text = io.StringIO()

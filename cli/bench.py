@@ -6,18 +6,19 @@ import importlib
 import inspect
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from functools import cache
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperGroup
 
 from ..bench import NAMES, module_name
+from ..bench.harness import BENCHMARKS, Benchmark, Job, Outcome
 from ..config.finding import clock_time
-from ..config.progress import Tracker
+from ..config.load import Loaded
+from ..launch.launchers import pick_launcher
+from ..launch.run import load_for_launch
 from .console import (
     EXIT_BAD,
     TYPER_OPTIONS,
@@ -36,46 +37,20 @@ from .console import (
 )
 
 
-class Benchmarks(TyperGroup):
-    """The commands of `rn50 bench`, loaded when one of them is asked for: that takes 0.3 s."""
-
-    @property
-    def commands(self) -> Any:
-        return _commands()
-
-    @commands.setter
-    def commands(self, _: Any) -> None:
-        """Click gives the commands that are registered on the app: none."""
-
-
-bench_app = typer.Typer(
-    help="Benchmarks: contenders in alternation, in one run.", cls=Benchmarks, **TYPER_OPTIONS
-)
-
-
-@cache
-def _commands() -> dict[str, Any]:
-    from ..bench.harness import BENCHMARKS
-
-    app = typer.Typer(**TYPER_OPTIONS)
-    app.callback()(lambda: None)  # also one command alone would be a group
-    for name in NAMES:
-        importlib.import_module(module_name(name))
-        app.command(name)(command_of(BENCHMARKS[name]))
-    group: Any = typer.main.get_group(app)
-    return dict(group.commands)
-
-
-def command_of(benchmark: Any) -> Callable[..., None]:
+def command_of(benchmark: Benchmark) -> Callable[..., None]:
     """The Typer command of a benchmark: the driver's options beside those that all have."""
 
-    def command(**given: Any) -> None:
-        plot, as_json = given.pop("plot"), given.pop("as_json")
-        make_job, begun_s = _job_maker(benchmark, given), time.monotonic()
-        job = make_job(track)
-        outcome = benchmark.run(job, **given)
-        if job.launcher:
-            outcome = replace(outcome, machine={"launcher": job.launcher, **outcome.machine})
+    def command(config: str, overrides: list[str], plot: Path | None, **own: Any) -> None:
+        begun_s, as_json = time.monotonic(), own.pop("as_json")
+        preset, more = split_config(config, overrides)
+        more = on_machine(more, own.pop("system"))
+        launcher = pick_launcher(own.pop("launcher"))
+        on = own.pop("ranks") if benchmark.takes_ranks else None
+
+        def load(*overrides: str, ranks: int | None = None) -> Loaded:
+            return load_for_launch(preset, [*more, *overrides], ranks or on)
+
+        outcome = replace(benchmark.run(Job(track, launcher, load), **own), launcher=launcher)
         print_outcome(outcome, begun_s, as_json, plot)
         if not outcome.passes:
             raise typer.Exit(EXIT_BAD)
@@ -87,38 +62,16 @@ def command_of(benchmark: Any) -> Callable[..., None]:
     return command
 
 
-def _job_maker(benchmark: Any, given: dict[str, Any]) -> Callable[[Tracker], Any]:
-    """Takes the options that say where and with which config out of `given`."""
-    from ..bench.harness import Job
-
-    if benchmark.config is None:
-        return Job
-    from ..launch.launchers import pick_launcher
-    from ..launch.run import load_for_launch
-
-    preset, more = split_config(given.pop("config"), given.pop("overrides"))
-    more = on_machine(more, given.pop("system"))
-    launcher, on = pick_launcher(given.pop("launcher")), None
-    if benchmark.takes_ranks:
-        on = given.pop("ranks")
-
-    def load(*overrides: str, ranks: int | None = None) -> Any:
-        return load_for_launch(preset, [*more, *overrides], ranks or on)
-
-    return lambda track: Job(track, launcher, load=load)
-
-
-def _parameters(benchmark: Any) -> Iterator[inspect.Parameter]:
-    """Those that all commands with a config have, the driver's own, and those that all have."""
-    shared: list[tuple[str, Any, Any]] = []
-    if benchmark.config is not None:
-        shared = [("config", Config, benchmark.config), ("overrides", Overrides, None)]
-        shared += [("ranks", Ranks, None)] if benchmark.takes_ranks else []
-        shared += [("launcher", Launcher, None), ("system", SystemName, None)]
+def _parameters(benchmark: Benchmark) -> Iterator[inspect.Parameter]:
+    """Those that all commands have, and the driver's own between them."""
     _, *own = inspect.signature(benchmark.run, eval_str=True).parameters.values()
-    plot = Annotated[Path | None, output_file(benchmark.plot)]
+    plot = Annotated[Path | None, output_file("Draw the measurements as SVG")]
     for name, annotation, default in (
-        *shared,
+        ("config", Config, benchmark.config),
+        ("overrides", Overrides, None),
+        *((("ranks", Ranks, None),) if benchmark.takes_ranks else ()),
+        ("launcher", Launcher, None),
+        ("system", SystemName, None),
         *((p.name, p.annotation, p.default) for p in own),
         ("plot", plot, None),
         ("as_json", Json, False),
@@ -130,13 +83,13 @@ def _parameters(benchmark: Any) -> Iterator[inspect.Parameter]:
 # --- what is printed ------------------------------------------------------------------------------
 
 
-def print_outcome(outcome: Any, begun_s: float, as_json: bool, plot: Path | None) -> None:
+def print_outcome(outcome: Outcome, begun_s: float, as_json: bool, plot: Path | None) -> None:
     """The table or the figures, the plot, and the last line."""
     if as_json:
         print_json(outcome.to_json())
     else:
         if outcome.table:
-            print_table(outcome.header, outcome.table)
+            print_table(tuple(outcome.columns), outcome.table)
             for line in outcome.notes:
                 print(line)
         else:
@@ -152,20 +105,16 @@ def print_outcome(outcome: Any, begun_s: float, as_json: bool, plot: Path | None
     print(f"measured in {clock_time(time.monotonic() - begun_s)}{drawn}", file=stream, flush=True)
 
 
-def print_figures(ratios: dict[str, Any], figures: dict[str, Any]) -> None:
+def print_figures(ratios: Mapping[str, Any], figures: Mapping[str, Any]) -> None:
     """A table of the ratios and a line for each figure."""
     if ratios:
-        print_table(("ratio", "median", "min", "max", "n"), ratio_rows(ratios))
+        rows = [
+            (name, *(f"{ratio[key]:.3f}" for key in ("median", "min", "max")), str(ratio["n"]))
+            for name, ratio in ratios.items()
+        ]
+        print_table(("ratio", "median", "min", "max", "n"), rows)
     for name, value in figures.items():
         print(f"{name}: {_in_words(value)}")
-
-
-def ratio_rows(ratios: dict[str, Any]) -> list[tuple[str, ...]]:
-    """A row a ratio."""
-    return [
-        (name, *(f"{ratio[key]:.3f}" for key in ("median", "min", "max")), str(ratio["n"]))
-        for name, ratio in ratios.items()
-    ]
 
 
 def _in_words(value: Any) -> str:
@@ -174,3 +123,11 @@ def _in_words(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:,.1f}" if abs(value) >= 10 else f"{value:.3g}"
     return str(value)
+
+
+# --- the commands ---------------------------------------------------------------------------------
+
+bench_app = typer.Typer(help="Benchmarks: contenders in alternation, in one run.", **TYPER_OPTIONS)
+for _name in NAMES:
+    importlib.import_module(module_name(_name))
+    bench_app.command(_name)(command_of(BENCHMARKS[_name]))

@@ -10,7 +10,6 @@ from typing import Annotated
 import typer
 
 from ..config.errors import UserError
-from .bench import print_outcome
 from .console import (
     TYPER_OPTIONS,
     Config,
@@ -215,20 +214,25 @@ def data_bench(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Images per CPU-second: read, decode, all of it; MXNet's reader; bare JPEG decoding.
+    """Images per CPU-second: decoding alone, and the whole pipeline.
 
     Example: `rn50 data bench --like-imagenet --system dgxa100 --plot roofline.svg`
     """
-    from ..bench.input import SIZES_PX, bench_input, largest_batch, with_roofline
+    from ..bench.harness import Job
+    from ..bench.input import SIZES_PX, bench_input, with_roofline
     from ..config.load import load_system
-    from ..config.recorded import DATA, load_named
+    from ..launch.launchers import pick_launcher
+    from ..launch.run import load_for_launch
+    from .bench import print_outcome  # which loads all benchmarks
 
     name, more = split_config(config, overrides)
-    loaded = load_named(name, [*(LIKE_IMAGENET if like_imagenet else ()), *more], DATA)
+    alone = [*(LIKE_IMAGENET if like_imagenet else ()), *more]
+    alone += ["batch.changes=[]", "batch.active_ranks=null"]
     described = load_system(system) if system else None
     begun_s = time.monotonic()
+    job = Job(track, pick_launcher(None), lambda: load_for_launch(name, alone, 1))
     sizes = SIZES_PX if described is not None else ()
-    outcome = bench_input(loaded, passes=passes, images=images, track=track, sizes_px=sizes)
+    outcome = bench_input(job, passes=passes, images=images, sizes_px=sizes)
     if described is not None:
-        outcome = with_roofline(outcome, described, largest_batch(described))
+        outcome = with_roofline(outcome, described)
     print_outcome(outcome, begun_s, as_json, plot)

@@ -19,40 +19,33 @@ def sweep(
         Path, typer.Argument(metavar="SWEEP.yaml", help="What to search; `docs/sweeps.md`.")
     ],
     system: SystemName = None,
-    report: Annotated[
-        bool, typer.Option("--report", help="Print the trials so far; run and write nothing.")
-    ] = False,
     as_json: Json = False,
 ) -> None:
     """Search a config's parameters with Optuna; the same command continues a search.
 
-    Leaves trials.json and best.yaml (a preset) in `results/<sweep>/`. A driver or a trial may be
-    killed at any time. Ctrl-C stops the running trials; the same command runs them again.
+    Keeps trials.json and best.yaml (a preset) in `results/<sweep>/`, also while it runs. A driver
+    or a trial may be killed at any time. Ctrl-C stops the running trials; the same command runs
+    them again.
 
     Exit 0: at least one trial came to its end; 1: none did; 2: bad input; 130: stopped.
 
     Example: `rn50 sweep config/sweeps/quick_lr.yaml`
     """
     from ..sweep.definition import load_sweep
-    from ..sweep.driver import read_study, run_sweep, sweep_folder
-    from ..sweep.report import results, table, write_results
+    from ..sweep.driver import run_sweep, sweep_folder
+    from ..sweep.report import table, write_results
 
     loaded = load_sweep(definition, system)
     folder = sweep_folder(loaded)
     placed = [] if system is None else ["--system", system]
     again = shlex.join(["rn50", "sweep", str(definition), *placed])
-    if report:
-        found = results(loaded, read_study(loaded))
-    else:
-        study = run_sweep(
-            loaded, track, lambda text: print(text, file=sys.stderr, flush=True), again
-        )
-        found = write_results(loaded, study, folder)
+    study = run_sweep(loaded, track, lambda text: print(text, file=sys.stderr, flush=True), again)
+    found = write_results(loaded, study, folder)
     if as_json:
         print_json(found, allow_nan=False)
     else:
         print_table(*table(found))
-        if found["best"] is not None and not report:
+        if found["best"] is not None:
             print(f"best: trial {found['best']}; as a preset: {folder / 'best.yaml'}")
     states = Counter(trial["state"] for trial in found["trials"])
     ending = sweep_ended(states, found["best"], folder)

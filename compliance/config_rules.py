@@ -17,15 +17,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..config import benchmark
-from ..config.duration import Duration
 from ..config.finding import ERROR, NOTE, POLICY, SEVERITIES, WARNING, Finding, plain, shown
 from ..config.image_set import COUNTS
 from ..config.load import Loaded
 from ..config.manifest import FILE_NAME, load_manifest
-from ..config.memory import rank_bytes
 from ..config.names import is_file
 from ..config.plan import Plan, build_plan
 from ..config.schema import Run
+from ..config.values import Duration
 from . import limits  # noqa: F401 (registers the limits that judge configs too)
 from . import rcp as convergence
 from .published_lr import family_of, published_range
@@ -196,7 +195,6 @@ def facts(config: ConfigUnderCheck) -> dict[str, Any]:
     plan, run = config.plan, config.run
     batches = math.ceil(plan.train_samples / config.batch)
     padding = batches * config.batch - plan.train_samples if run.data.last_batch == "pad" else 0
-    memory = rank_bytes(run)
     found: dict[str, Any] = {
         "ranks": plan.ranks,
         "global_batch_size": config.batch,
@@ -208,7 +206,6 @@ def facts(config: ConfigUnderCheck) -> dict[str, Any]:
         "warmup_steps": plan.warmup_steps,
         "warmup_share": round(plan.warmup_steps / plan.total_steps, 4),
         "evaluations": len(plan.eval_epochs),
-        "memory_per_rank_gb": None if memory is None else round(memory / 1e9, 2),
     }
     if run.schedule.shape in ("poly", "cosine"):
         found |= {"decay_steps": plan.decay_steps, "decay_from": run.schedule.decay_from}

@@ -74,23 +74,14 @@ def write_json(path: Path, content: Any) -> None:
 
 
 def write_output(path: Path, content: str | bytes) -> None:
-    """Write what an option such as `--out` asked for; `-`: to standard output.
-
-    Raises UserError: it cannot be written; BrokenPipeError: the reader of the standard output has
-    gone (`| head`).
-    """
-    try:
+    """Write what an option such as `--out` asked for; `-`: to standard output. Raises UserError."""
+    with failing_as(f"{'standard output' if is_stdout(path) else path}: cannot write"):
         if not is_stdout(path):
             write_file(path, content)
             return
         sys.stdout.flush()
         with os.fdopen(os.dup(1), "wb") as file:
             file.write(content.encode() if isinstance(content, str) else content)
-    except OSError as error:
-        if is_stdout(path) and isinstance(error, BrokenPipeError):
-            raise
-        name = "standard output" if is_stdout(path) else path
-        raise UserError(f"{name}: cannot write: {error.strerror}") from None
 
 
 def check_output(path: Path) -> None:

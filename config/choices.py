@@ -43,14 +43,14 @@ ALGORITHMS = {
     "torus_2d": "rings along the rows and columns of a grid",
     "hierarchical": "within the node, between nodes, within the node",
 }
-_BRACKETS = {
-    **dict.fromkeys(("equal_bytes", "equal_count", "halving"), ("N",)),
-    "cubic": ("F",),
-    "explicit": ("N,...",),
-    "torus_2d": ("", "ROWSxCOLUMNS"),
+_BRACKETS: dict[str | int, tuple[str, ...]] = {
+    **dict.fromkeys(("equal_bytes", "equal_count", "halving"), ("(N)",)),
+    "cubic": ("(F)",),
+    "explicit": ("(N,...)",),
+    "torus_2d": ("", "(ROWSxCOLUMNS)"),
 }
-"""What stands in brackets behind a name, each way of it. A word in capitals is a number from 1,
-`N,...` a list of them."""
+"""What stands behind a name, each way of it. A word in capitals is a number from 1, `N,...` a list
+of them."""
 LAUNCHERS = {
     "mpirun": "Open MPI, MVAPICH2 and Spectrum MPI",
     "gloo": "horovodrun without MPI",
@@ -90,29 +90,27 @@ class Form:
 
 
 class OneOf(Form):
-    """One of the names of a table, with its brackets. A list of numbers means `explicit(...)`."""
+    """One of the names of a table, with its brackets."""
 
     def __init__(self, names: Collection[str | int]) -> None:
         super().__init__("", self._find)
         self._names = names
 
     def __str__(self) -> str:
-        return ", ".join(map(str, (way for name in self._names for way in _ways(name))))
+        return ", ".join(map(str, self._ways()))
+
+    def _ways(self) -> Iterator[str | int]:
+        """`ring`, `torus_2d`, `torus_2d(ROWSxCOLUMNS)`."""
+        for name in self._names:
+            yield from (f"{name}{more}" if more else name for more in _BRACKETS.get(name, ("",)))
 
     def _find(self, value: Any) -> Any:
-        if isinstance(value, list | tuple) and all(type(size) is int for size in value):
-            value = f"explicit({','.join(map(str, value))})"
-        ways = [way for name in self._names for way in _ways(name)]
-        if type(value) in (str, int) and value in ways:
-            return value
-        called = [_pattern(way) for way in ways if isinstance(way, str) and "(" in way]
-        return value if any(re.fullmatch(way, str(value)) for way in called) else None
-
-
-def _ways(name: str | int) -> Iterator[str | int]:
-    """`torus_2d`, `torus_2d(ROWSxCOLUMNS)`."""
-    for argument in _BRACKETS.get(str(name), ("",)):
-        yield f"{name}({argument})" if argument else name
+        for way in self._ways():
+            if value == way and type(value) is type(way) and "(" not in str(way):
+                return value
+            if isinstance(value, str) and "(" in str(way) and re.fullmatch(_pattern(way), value):
+                return value
+        return None
 
 
 def meanings(table: Mapping[str, str]) -> str:
@@ -120,9 +118,9 @@ def meanings(table: Mapping[str, str]) -> str:
     return "; ".join(f"{name}: {meaning}" for name, meaning in table.items()) + "."
 
 
-def _pattern(way: str) -> str:
+def _pattern(way: str | int) -> str:
     """The regular expression of `torus_2d(ROWSxCOLUMNS)`."""
-    pattern = re.escape(way).replace(r",\.\.\.", "(,N){0,999}")
+    pattern = re.escape(str(way)).replace(r",\.\.\.", "(,N){0,999}")
     return re.sub("[A-Z]+", lambda _: r"[1-9]\d{0,3}", pattern)
 
 

@@ -20,9 +20,12 @@ class UserError(Exception):
 
 @contextmanager
 def failing_as(what: str) -> Iterator[None]:
-    """Turn an OSError of the block into a UserError: `what` failed, and the system's reason."""
+    """Turn an OSError of the block into a UserError: `what` failed, and the system's reason. A
+    BrokenPipeError passes: the reader of the standard output has gone (`| head`)."""
     try:
         yield
+    except BrokenPipeError:
+        raise
     except OSError as error:
         raise UserError(f"{what}: {error.strerror}") from None
 

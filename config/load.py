@@ -72,8 +72,8 @@ def load(
 ) -> Loaded:
     """Read a preset name or YAML path, apply `key.path=value` overrides, validate.
 
-    `within`: the folder in which a recorded config lies: nothing outside is read, be it by a link,
-    as a `base` or as the manifest of `data.path`. Raises UserError: unreadable file, bad YAML, or
+    `within`: the folder in which a recorded config lies: nothing outside is read, be it by a link
+    or as the manifest of `data.path`. Raises UserError: unreadable file, bad YAML, or
     bad values: every problem, one line each.
     """
     path = find_config(str(config)) if within is None else Path(config)

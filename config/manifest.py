@@ -122,18 +122,14 @@ def load_manifest(folder: Path, part: Part | None = None) -> Manifest:
     Raises UserError naming file and key."""
     path = folder / FILE_NAME
     try:
-        text = read_file(path, MOST_BYTES)
-        manifest = Manifest.model_validate(json.loads(text))
+        manifest = Manifest.model_validate_json(read_file(path, MOST_BYTES))
     except OSError as error:
         hint = "make one with `rn50 data pack IMAGES OUT`"
         raise UserError(f"{path}: a packed image set expected ({hint}): {error.strerror}") from None
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
-        key = ".".join(str(part) for part in first["loc"])
-        given = show(first["input"])
-        raise UserError(f"{path}: {key}: {first['msg']}, found {given}") from None
-    except (ValueError, RecursionError):
-        raise UserError(f"{path}: JSON expected, found something else") from None
+        key = ".".join(str(part) for part in first["loc"]) or "JSON"
+        raise UserError(f"{path}: {key}: {first['msg']}, found {show(first['input'])}") from None
     for split in SPLITS:
         if split not in manifest.splits or set(manifest.splits[split].files) != set(SUFFIXES):
             raise UserError(f"{path}: splits.{split}: files {', '.join(SUFFIXES)} expected")

@@ -6,11 +6,10 @@ import math
 from dataclasses import dataclass, replace
 from typing import Any
 
-from .duration import Duration
 from .errors import UserError
 from .manifest import Part
 from .schema import Batch, BatchChange, Run
-from .values import MOST_EPOCHS
+from .values import MOST_EPOCHS, Duration
 
 
 @dataclass(frozen=True)

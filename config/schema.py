@@ -13,7 +13,6 @@ from pydantic import Field, model_validator
 
 from . import benchmark
 from .choices import NETWORKS, SHAPES, Algorithm, Groups, Network, OneOf, Shape, meanings
-from .duration import Duration
 from .machine import System
 from .resnet_stages import UNITS
 from .values import (
@@ -21,6 +20,7 @@ from .values import (
     BelowOne,
     Bool,
     Count,
+    Duration,
     Epoch,
     Factor,
     Float,

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 import re
+from dataclasses import dataclass
+from decimal import Decimal
 from typing import Annotated, Any, TypeVar, get_args, get_origin
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PlainSerializer
 
 from . import benchmark
 from .choices import Form
-from .duration import Duration
 
 # Far above what there is, and so small that products of two are exact and memory and waits end.
 MOST = 10**9
@@ -23,6 +24,28 @@ SMALLEST, LARGEST = 1e-15, 1e15
 LOSS_SCALES = (2.0**-14, 2.0**24)
 """The range in which a dynamic loss scale moves."""
 MOST_PROFILED = 1000
+_DURATION = re.compile(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*(?:(epoch|step)s?|%)\s*")
+
+
+@dataclass(frozen=True)
+class Duration:
+    """A length of training: a value and its unit (epochs, steps, or % of the whole run)."""
+
+    value: float
+    unit: str
+
+    @classmethod
+    def parse(cls, text: str) -> Duration | None:
+        """Read "36 epochs", "540 steps" (whole ones) or "2 %"; None: it is none of these."""
+        match = _DURATION.fullmatch(text.lower())
+        if match is None or float(match[1]) >= 10**12:
+            return None
+        value, unit = float(match[1]), f"{match[2]}s" if match[2] else "%"
+        return None if unit == "steps" and not value.is_integer() else cls(value, unit)
+
+    def __str__(self) -> str:
+        # Every digit and no exponent: the text is saved with a run, hashed, and read again.
+        return f"{Decimal(repr(self.value)).normalize():f} {self.unit}"
 
 
 def _read_duration(value: Any) -> Duration | None:
@@ -77,7 +100,6 @@ def _text(form: str, pattern: str, most: int = 400) -> Form:
     return Form(form, read)
 
 
-Int = Annotated[int, Field(strict=True, ge=-(2**53), le=2**53)]
 Count = Annotated[int, Field(strict=True, ge=1, le=MOST)]
 Natural = Annotated[int, Field(strict=True, ge=0, le=MOST)]
 Pixels = Annotated[int, Field(strict=True, ge=8, le=1024)]
@@ -101,8 +123,8 @@ Word = Annotated[str, _text("a word of letters, digits, _.,:=+@/-", r"\w[\w.,:=+
 Setting = Annotated[str, _text("NAME=VALUE", r"[A-Za-z_]\w*=.*")]
 Mount = Annotated[str, _text("/FOLDER or /FOLDER:/INSIDE[:ro]", "/[^:,]*(:/[^:,]*(:(ro|rw))?)?")]
 Walltime = Annotated[str, _text('HH:MM:SS, in quotes, as "01:00:00"', r"\d{2,3}:[0-5]\d:[0-5]\d")]
-_DURATION = Form('a duration with its unit, such as "36 epochs" or "540 steps"', _read_duration)
-Length = Annotated[Duration, _DURATION, PlainSerializer(str)]
+_LENGTH = Form('a duration with its unit, such as "36 epochs" or "540 steps"', _read_duration)
+Length = Annotated[Duration, _LENGTH, PlainSerializer(str)]
 _STEPS = f"a number of steps or FIRST-LAST, at most {MOST_PROFILED:,} steps"
 Profiled = Annotated[str, Form(_STEPS, _read_profiled)]
 _SCALE = "a number from 1e-15 to 1e15, dynamic, or dynamic(FIRST), FIRST from {:g} to {:.0f}"

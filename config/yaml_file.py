@@ -6,28 +6,28 @@ file a YAML file or a machine. `system: NAME` and `system: {base: NAME}` take a 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from ruamel.yaml import YAML
-from ruamel.yaml.comments import CommentedMap, CommentedSeq
 from ruamel.yaml.composer import Composer, ComposerError
+from ruamel.yaml.constructor import SafeConstructor
 from ruamel.yaml.error import YAMLError
+from ruamel.yaml.nodes import MappingNode
 
 from .errors import UserError, failing_as, show
 from .layout import note_network
 from .leaves import Layer, Leaf, Origin, put
-from .names import PRESETS, find_config, find_system
+from .names import find_config, find_system
 from .reading import read_file
 from .schema import PLACES
 
 _MACHINE = ("system", "system.base")
 _COMMAND_LINE = Origin("command line")
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_ -]*")
 _MOST_BYTES = 1 << 16
+_MOST_CHARACTERS = 1000
 
 
 class _Entry(NamedTuple):
@@ -43,7 +43,7 @@ def read_layers(
 ) -> list[Layer]:
     """The layers of a YAML file, the lowest first. `chain`: the files of which it is a base;
     `machine`: it has the keys of `system`; `within`: the folder that a recorded file must lie in,
-    whose bases are names of presets and machines, never files.
+    which has no bases.
 
     Raises UserError: unreadable, not YAML, or a base that is not there.
     """
@@ -52,9 +52,13 @@ def read_layers(
     bases = [entry for entry in entries if entry.key == "base"]
     if not machine:
         bases += [e for e in entries if e.key in _MACHINE and isinstance(e.value, str)]
+    if bases and within is not None:
+        raise UserError(
+            f"{path}:{bases[0].line}: {bases[0].key}: none in a recorded config expected"
+        )
     layers: list[Layer] = []
     for entry in bases:
-        found = _base(entry, path, chain, machine, within)
+        found = _base(entry, path, chain, machine)
         if entry.key == "base":
             layers += read_layers(found, chain, machine=machine)
         else:
@@ -103,38 +107,27 @@ def _read(path: Path, within: Path | None) -> list[_Entry]:
     with failing_as(f"{path}: cannot read"):
         raw = read_file(path, _MOST_BYTES, within=within)
     try:
-        tree = _parse(raw.decode("utf-8-sig"))
-    except UnicodeDecodeError as error:
-        raise UserError(f"{path}: UTF-8 text expected, found byte {error.start} bad") from None
+        node, tree = _parse(raw)
     except YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = path if mark is None else f"{path}:{mark.line + 1}"
-        problem = getattr(error, "problem", None) or error
-        raise UserError(f"{where}: not valid YAML: {problem}") from None
+        raise UserError(f"{where}: {_problem(error)}") from None
     if tree is None:
         return []
-    if not _is_plain_map(tree):
-        found = show(_plain(tree, f"{path}:1"))
-        raise UserError(f"{path}:1: a mapping of sections expected, found {found}")
-    return list(_entries(tree, path))
+    if type(tree) is not dict:
+        raise UserError(f"{path}:1: a mapping of sections expected, found {show(tree)}")
+    return list(_entries(node, tree))
 
 
-def _base(
-    entry: _Entry, path: Path, chain: tuple[Path, ...], machine: bool, within: Path | None
-) -> Path:
+def _base(entry: _Entry, path: Path, chain: tuple[Path, ...], machine: bool) -> Path:
     """The file that a base names. Raises UserError: none, or one that has this file as a base."""
     where = f"{path}:{entry.line}: {entry.key}"
     value = entry.value
     if not isinstance(value, str) or not value:
         raise UserError(f"{where}: a YAML file or a name expected, found {show(value)}")
-    if within is not None and not _NAME.fullmatch(value):
-        raise UserError(
-            f"{where}: the name of a preset or a machine expected in a folder that is read "
-            f"(no file, which is not followed there), found {show(value)}"
-        )
     find = find_system if machine or entry.key in _MACHINE else find_config
     try:
-        found = find(value, path.parent if within is None else PRESETS)
+        found = find(value, path.parent)
     except UserError as error:
         raise UserError(f"{where}: {error}") from None
     if found.resolve() in chain:
@@ -144,28 +137,41 @@ def _base(
 
 
 class _Composer(Composer):
-    """Refuses anchors and aliases: a few lines of them would stand for billions of values."""
+    """Refuses anchors and aliases, a few lines of which would stand for billions of values, and
+    numbers with too many digits to print."""
 
     def compose_node(self, parent: Any, index: Any) -> Any:
         event = self.loader.parser.peek_event()
-        if getattr(event, "anchor", None) is not None:
-            problem = "a value written out expected, found an anchor or an alias"
+        long = len(getattr(event, "value", None) or "") > _MOST_CHARACTERS
+        if long or getattr(event, "anchor", None) is not None:
+            problem = f"a value of at most {_MOST_CHARACTERS} characters, and no alias, expected"
             raise ComposerError(None, None, problem, event.start_mark)
         return super().compose_node(parent, index)
 
 
+class _Constructor(SafeConstructor):
+    def flatten_mapping(self, node: Any) -> None:
+        """Leaves a merge key (`<<`) where it is, which has no constructor and is refused."""
+
+
 @lru_cache(maxsize=256)
-def _parse(text: str) -> Any:
-    """The tree of a YAML 1.2 text, with lines. Remembered: bases and machines are read again for
-    each of the presets. Raises YAMLError."""
-    yaml = YAML(typ="rt", pure=True)
-    yaml.Composer = _Composer
+def _parse(text: str | bytes) -> tuple[Any, Any]:
+    """The tree of a YAML 1.2 text as nodes, which have lines, and as plain values. Remembered:
+    bases and machines are read again for each of the presets. Raises YAMLError."""
+    yaml = YAML(typ="safe", pure=True)
+    yaml.Composer, yaml.Constructor = _Composer, _Constructor
     try:
-        return yaml.load(text)
+        text = text.decode("utf-8-sig") if isinstance(text, bytes) else text
+        node = yaml.compose(text)
+        return node, None if node is None else yaml.constructor.construct_document(node)
     except RecursionError:
         raise YAMLError("too many levels") from None
     except (ValueError, OverflowError, LookupError) as error:
         raise YAMLError(str(error).partition("\n")[0]) from None
+
+
+def _problem(error: YAMLError) -> str:
+    return f"not valid YAML: {getattr(error, 'problem', None) or error}"
 
 
 def _override(text: str) -> list[_Entry]:
@@ -175,47 +181,22 @@ def _override(text: str) -> list[_Entry]:
     if not equals or not key:
         raise UserError(f"{text!r}: an override KEY.PATH=VALUE expected, such as batch.per_rank=16")
     try:
-        tree = _parse(value)
-    except YAMLError:
-        raise UserError(f"{_COMMAND_LINE}: {key}: {show(value)} is not valid YAML") from None
-    if _is_plain_map(tree) and tree:
-        return list(_entries(tree, None, f"{key}."))
-    return [_Entry(key, _plain(tree, f"{_COMMAND_LINE}: {key}"), 0)]
+        node, tree = _parse(value)
+    except YAMLError as error:
+        raise UserError(f"{_COMMAND_LINE}: {key}: {show(value)}: {_problem(error)}") from None
+    if type(tree) is dict and tree:
+        return list(_entries(node, tree, f"{key}."))
+    return [_Entry(key, tree, 0)]
 
 
-def _entries(section: CommentedMap, path: Path | None, prefix: str = "") -> Iterator[_Entry]:
-    """What a mapping and the mappings in it set, in the order in which it is written. `path`: of
-    the file; None: the command line."""
-    for key, value in section.items():
-        line = section.lc.data[key][0] + 1
+def _entries(node: MappingNode, section: dict[Any, Any], prefix: str = "") -> Iterator[_Entry]:
+    """What a mapping and the mappings in it set, in the order in which it is written."""
+    for (key, value), (key_node, value_node) in zip(section.items(), node.value, strict=True):
         name = f"{prefix}{key}"
-        if _is_plain_map(value) and value:
-            yield from _entries(value, path, f"{name}.")
+        if type(value) is dict and value:
+            yield from _entries(value_node, value, f"{name}.")
         else:
-            place = f"{path}:{line}" if path else _COMMAND_LINE
-            yield _Entry(name, _plain(value, f"{place}: {name}"), line)
-
-
-def _is_plain_map(value: Any) -> bool:
-    return type(value) is CommentedMap and value.tag.value is None
-
-
-def _plain(value: Any, place: str) -> Any:
-    """A value without the parser's types. Raises UserError: a tag of its own, or a date."""
-    if _is_plain_map(value):
-        return {str(key): _plain(item, place) for key, item in value.items()}
-    if type(value) is CommentedSeq and value.tag.value is None:
-        return [_plain(item, place) for item in value]
-    if value is None or isinstance(value, bool):
-        return value
-    for kind in (int, float, str):
-        if isinstance(value, kind):
-            plain = kind(value)
-            if isinstance(plain, int) and plain.bit_length() > 63:  # has too many digits to print
-                raise UserError(f"{place}: below 2^63 expected, found {hex(plain)[:20]}...")
-            return plain
-    found = getattr(getattr(value, "tag", None), "value", None) or type(value).__name__
-    raise UserError(f"{place}: a plain list, mapping, text or number expected, found {found}")
+            yield _Entry(name, value, key_node.start_mark.line + 1)
 
 
 def _set(key: str, value: Any, origin: Origin) -> tuple[str, Leaf]:

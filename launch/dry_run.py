@@ -10,7 +10,6 @@ from typing import Any
 from ..compliance.config_rules import check_config
 from ..config.errors import UserError
 from ..config.load import Loaded
-from ..config.memory import rank_bytes
 from ..config.plan import build_plan
 from ..config.schema import Data, Run
 from ..data.dataset import check_before_run
@@ -27,7 +26,7 @@ def describe_launch(
     """What `rn50 launch` would do, a text a row, and in `problems` why it would refuse to.
     `command`: what one rank is started with. `resume`: the folder of the run that would go on."""
     run, plan, name = loaded.run, build_plan(loaded.run), pick_launcher(launcher)
-    system, memory = run.system, rank_bytes(run)
+    system = run.system
     words: Sequence[str] = ()
     if not refusals(run, (LAUNCHERS[name].controller,)):
         words = LAUNCHERS[name].command(build_job(run, name, command)[0])
@@ -46,7 +45,6 @@ def describe_launch(
         "division": f"{run.division}, ruleset {run.ruleset}",
         "seed": "drawn at the start" if run.seed is None else run.seed,
         "allreduce": run.comm.algorithm,
-        "memory": "no estimate" if memory is None else f"{memory / 1e9:.2f} GB a rank or more",
         "time": _predicted(run),
         "config check": f"{check.verdict}: {check.cause}",
         "results": f"{system.results}/{run.name}/" if resume is None else str(resume),

@@ -13,12 +13,13 @@ from functools import partial
 from pathlib import Path
 
 from ..compliance.config_rules import ConfigCheck
+from ..config import benchmark
 from ..config.errors import UserError
 from ..config.finding import ERROR, Finding
-from ..config.memory import device_bytes, largest_batch, rank_bytes
 from ..config.plan import build_plan
 from ..config.reading import read_text
 from ..config.schema import Run
+from ..scaling.gpu import largest_batch
 from ..train.capabilities import check_supported, decodes_on_gpu
 from ..train.gpu import check_machine
 from ..train.gpu_code import choose_kernels, gpu_code
@@ -98,10 +99,9 @@ def refusals(run: Run, controllers: Sequence[Controller] = ("mpi", "gloo")) -> l
 
 def obstacles_here(run: Run) -> list[str]:
     """Why the ranks of one node of `run` cannot run on this machine, one line each."""
-    ranks = run.system.ranks_per_node
     if run.system.device == "gpu":
         path = library()
-        found = _refused(partial(_check_gpu, run, ranks - 1))
+        found = _refused(partial(_check_gpu, run, run.system.ranks_per_node - 1))
         if not found and not (path and gpu_code(path)):
             name, version = distribution()
             found = [
@@ -109,14 +109,7 @@ def obstacles_here(run: Run) -> list[str]:
                 f"{name} {version}, which has no code for GPUs"
             ]
         return found
-    of_a_rank, free = rank_bytes(run), free_memory_bytes()
-    if free is None or of_a_rank is None or ranks * of_a_rank <= free:
-        return []
-    return [
-        f"batch.per_rank: at most what {_gb(free)} of free memory hold expected, found "
-        f"{largest_batch(run)}: {ranks} ranks of it need {_gb(ranks * of_a_rank)} or more; take "
-        "fewer ranks or a smaller batch"
-    ]
+    return []
 
 
 def _check_gpu(run: Run, local_rank: int) -> None:
@@ -135,13 +128,18 @@ def check_whether_it_runs(check: ConfigCheck, run: Run) -> ConfigCheck:
 
 
 def _beyond_the_device(run: Run) -> list[str]:
-    """A batch larger than the memory that the accelerator's name gives."""
-    limit, needed = device_bytes(run.system), rank_bytes(run)
-    if run.system.device != "gpu" or limit is None or needed is None or needed <= limit:
+    """A batch of ResNet-50 larger than the memory of a described machine's device."""
+    about, model = run.system.performance, run.model
+    real = (model.network, model.depth, run.data.crop_px) == ("resnet", 50, benchmark.CROP_PX)
+    if about is None or about.memory_bytes is None or not real:
+        return []
+    batch = max([run.batch.per_rank, *(change.per_rank for change in run.batch.changes)])
+    most = largest_batch(about.memory_bytes, "fp32" if model.dtype == "float32" else "fp16")
+    if batch <= most:
         return []
     return [
-        f"batch.per_rank: at most what {_gb(limit)} hold expected (system.accelerator: "
-        f"{run.system.accelerator}), found {largest_batch(run)}: {_gb(needed)} or more"
+        f"batch.per_rank: at most about {most} images in the {about.memory_bytes / 2**30:.0f} GiB "
+        f"of a {run.system.accelerator} expected, found {batch}"
     ]
 
 
@@ -151,7 +149,3 @@ def _refused(check: Callable[[], object]) -> list[str]:
     except UserError as error:
         return str(error).splitlines()
     return []
-
-
-def _gb(size: float) -> str:
-    return f"{size / 1e9:.3g} GB"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import itertools
 import json
 import math
@@ -20,18 +19,7 @@ from ..config.load import Loaded, explain, load, merge
 from ..config.names import file_beside
 from ..config.plan import build_plan
 from ..config.recorded import load_named
-from ..config.values import (
-    Count,
-    Epoch,
-    Float,
-    Name,
-    Natural,
-    Positive,
-    Section,
-    Seed,
-    Text,
-    Workers,
-)
+from ..config.values import Count, Epoch, Float, Name, Positive, Section, Seed, Text, Workers
 from ..config.yaml_file import read_layers
 
 KINDS = ("choice", "linear", "log")
@@ -106,35 +94,6 @@ class Dependent(Section):
             raise UserError(f"{self.factor:g} x {of} ^ {self.power:g}: {error}") from None
 
 
-class Objective(Section):
-    """What makes a trial good: top-1 at an epoch (most), or seconds or epochs to target (least)."""
-
-    measure: Literal["accuracy", "time_to_target", "epochs_to_target"] = "time_to_target"
-    at_epoch: Epoch | None = None
-
-    @model_validator(mode="after")
-    def _check(self) -> Objective:
-        if (self.measure == "accuracy") != (self.at_epoch is not None):
-            raise ValueError(
-                f"at_epoch: an epoch for measure accuracy alone expected, found {self.at_epoch} "
-                f"for {self.measure}"
-            )
-        return self
-
-    @property
-    def is_accuracy(self) -> bool:
-        return self.measure == "accuracy"
-
-
-class Pruner(Section):
-    """When a running trial is stopped early: median: its accuracy is worse than the median of
-    earlier trials at that epoch, once there are `startup_trials`; never before `from_epoch`."""
-
-    kind: Literal["none", "median"] = "none"
-    startup_trials: Natural = 5
-    from_epoch: Epoch = 1
-
-
 class Sweep(Section):
     """One search: the root of the tree. Keys of a config are dotted in it."""
 
@@ -143,12 +102,14 @@ class Sweep(Section):
     overrides: dict[str, Any] = Field(default_factory=dict)
     parameters: dict[str, Parameter]
     dependent: dict[str, Dependent] = Field(default_factory=dict)
-    objective: Objective = Objective()
+    objective: Literal["accuracy", "time_to_target", "epochs_to_target"] = "time_to_target"
+    """What makes a trial good: top-1 at its end (most), or seconds or epochs to target (least)."""
     trials: Count = 20
     parallel: Workers = 1
     seed: Seed = 0
     sampler: Literal["tpe", "random", "grid"] = "tpe"
-    pruner: Pruner = Pruner()
+    prune_from: Epoch | None = None
+    """From this epoch on a trial ends whose accuracy is below the median of earlier trials."""
 
     @model_validator(mode="after")
     def _check(self) -> Sweep:
@@ -198,7 +159,7 @@ class LoadedSweep:
 
 def override(key: str, value: Any) -> str:
     """`key.path=value` that reads back as exactly `value`: JSON is YAML, but for its surrogates."""
-    return f"{key}={json.dumps(value, ensure_ascii=False)}"
+    return f"{key}={json.dumps(value, ensure_ascii=False, default=str)}"
 
 
 def load_sweep(path: Path, machine: str | None = None) -> LoadedSweep:
@@ -229,16 +190,8 @@ def load_sweep(path: Path, machine: str | None = None) -> LoadedSweep:
     known = [key for key, _ in flatten(base.to_dict())]
     for key in (*sweep.parameters, *sweep.dependent):
         if key not in known:
-            near = difflib.get_close_matches(key, known, n=1)
-            hint = f"did you mean {near[0]}?" if near else "`rn50 config show` lists them"
+            hint = "`rn50 config show` lists them"
             raise UserError(f"{path}: {key}: a key of the config expected; {hint}")
-    epoch, evaluated = sweep.objective.at_epoch, build_plan(base.run).eval_epochs
-    # A parameter may change which epochs are evaluated; each trial is checked as well.
-    if epoch is not None and epoch not in evaluated:
-        raise UserError(
-            f"{path}: objective.at_epoch: an epoch with an evaluation expected "
-            f"({', '.join(map(str, evaluated[:10]))}), found {epoch}"
-        )
     return LoadedSweep(sweep.model_copy(update={"config": config}), base)
 
 

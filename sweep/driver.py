@@ -12,7 +12,7 @@ import shutil
 import subprocess
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from optuna.trial import FrozenTrial, TrialState
@@ -26,6 +26,7 @@ from ..launch.ending import GO_ON, Ending, Stopped, asked_by
 from ..launch.run_lock import hold_run
 from ..launch.supervisor import StopSignals
 from .definition import LoadedSweep
+from .report import write_results
 from .study import Study, training_seed
 from .trial import CONFIG, Ended, evaluations, read_end, start, stop
 
@@ -48,7 +49,6 @@ class Active:
     process: subprocess.Popen[bytes]
     seen: int = 0
     """Evaluations that the study has."""
-    started_s: float = field(default_factory=time.monotonic)
 
 
 def sweep_folder(loaded: LoadedSweep) -> Path:
@@ -84,12 +84,6 @@ def run_sweep(loaded: LoadedSweep, track: Callable[[str], Advance], say: Say, ag
             reason = f"stopped by {asked_by(stop)}; {ended} and are kept, {ran} run again"
             raise Stopped(Ending(reason, str(folder), GO_ON, again)) from None
     return study
-
-
-def read_study(loaded: LoadedSweep) -> Study:
-    """The study as it is now, beside a driver that may be at work. Raises UserError: there is none,
-    or it is of another definition."""
-    return Study(loaded.sweep, sweep_folder(loaded), loaded.definition(), read_only=True)
 
 
 class Driver:
@@ -130,10 +124,9 @@ class Driver:
         for active in list(self.active.values()):
             if self._has_ended(active):
                 del self.active[active.number]
-        best = self._study.best()
-        words = "" if best is None else f"best {best.value:g} (trial {best.number})"
+                write_results(self._loaded, self._study, sweep_folder(self._loaded))
         asked = len(self._study.trials)
-        self._progress(asked - len(self.active), max(sweep.wanted_trials, asked), words)
+        self._progress(asked - len(self.active), max(sweep.wanted_trials, asked))
         return self._remaining()
 
     def _remaining(self) -> bool:
@@ -173,21 +166,15 @@ class Driver:
         """One look at a trial: new evaluations first, then whether it has ended. Its end is
         noted."""
         code = active.process.poll()  # before the look: an end has all its evaluations
-        at_epoch, target = self._loaded.sweep.objective.at_epoch, self._loaded.base.run.eval.target
+        target = self._loaded.base.run.eval.target
         for epoch, accuracy in evaluations(active.folder)[active.seen :]:
             active.seen += 1
-            prune = self._study.report(active.number, epoch, accuracy)
-            if epoch == at_epoch:
-                self._end(active, TrialState.COMPLETE, value=accuracy)
-            elif prune and accuracy < target:
-                self._end(
-                    active, TrialState.PRUNED, reason=f"accuracy {accuracy:.4f} after epoch {epoch}"
-                )
-            else:
-                continue
-            stop(active.folder)
-            active.process.wait()
-            return True
+            if self._study.report(active.number, epoch, accuracy) and accuracy < target:
+                stop(active.folder)
+                active.process.wait()
+                reason = f"accuracy {accuracy:.4f} after epoch {epoch}"
+                self._end(active, TrialState.PRUNED, reason=reason)
+                return True
         if code is not None:
             self._settle(active, read_end(active.folder, code))
         return code is not None
@@ -195,11 +182,11 @@ class Driver:
     def _settle(self, active: Active, ended: Ended) -> None:
         """Note how a trial ended by itself."""
         objective, result = self._loaded.sweep.objective, ended.result
-        accuracy = number_of(result.get("eval_accuracy"))
-        if ended.status == "success":  # accuracy: the target came before the epoch
-            value = number_of(result[MEASURED[objective.measure]])
-            self._end(active, TrialState.COMPLETE, value=value)
-        elif ended.status == "aborted" and not objective.is_accuracy and accuracy is not None:
+        accuracy, value = (number_of(result.get(MEASURED[key])) for key in ("accuracy", objective))
+        ended_well = ("success", "aborted") if objective == "accuracy" else ("success",)
+        if ended.status in ended_well and value is not None:
+            self._end(active, TrialState.COMPLETE, value)
+        elif ended.status == "aborted" and accuracy is not None:
             reason = f"target not reached: accuracy {accuracy:.4f} at the end"
             self._end(active, TrialState.PRUNED, reason=reason)
         else:
@@ -209,7 +196,6 @@ class Driver:
         self, active: Active, state: TrialState, value: float | None = None, reason: str = ""
     ) -> None:
         """Note how a trial that was started ended, and say so."""
-        seconds = time.monotonic() - active.started_s
-        self._study.end(active.number, state, value=value, reason=reason, seconds=seconds)
+        self._study.end(active.number, state, value, reason)
         came_to = reason if value is None else f"{value:g}"
         self._say(f"trial {active.number}: {state.name.lower()}: {came_to}")

@@ -12,7 +12,7 @@ from ..compliance.config_rules import check_config
 from ..config.atomic import write_output
 from ..config.leaves import yaml_value
 from .definition import LoadedSweep
-from .study import REASON, SECONDS, Study, training_seed
+from .study import REASON, Study
 
 
 def write_results(loaded: LoadedSweep, study: Study, folder: Path) -> dict[str, Any]:
@@ -29,7 +29,7 @@ def results(loaded: LoadedSweep, study: Study) -> dict[str, Any]:
     best = study.best()
     return {
         "sweep": loaded.sweep.name,
-        "objective": loaded.sweep.objective.model_dump(mode="json", exclude_none=True),
+        "objective": loaded.sweep.objective,
         "best": None if best is None else best.number,
         "trials": [
             {
@@ -38,7 +38,7 @@ def results(loaded: LoadedSweep, study: Study) -> dict[str, Any]:
                 "value": trial.value,
                 "parameters": dict(trial.params),
                 "reason": trial.user_attrs.get(REASON, ""),
-                "seconds": trial.user_attrs.get(SECONDS),
+                "seconds": trial.duration and trial.duration.total_seconds(),
             }
             for trial in study.trials
         ],
@@ -53,13 +53,9 @@ def best_preset(loaded: LoadedSweep, best: FrozenTrial) -> str:
     """
     own = [f"name={loaded.sweep.name}_best", "seed=null"]
     preset = loaded.load_trial(best.params, *own)
-    seed = best.params.get("seed") or loaded.base.run.seed
-    seed = seed or training_seed(loaded.sweep, best.number)
-    values = ", ".join(f"{key} {yaml_value(value)}" for key, value in best.params.items())
     notes = [
         f"Best of sweep {loaded.sweep.name}: trial {best.number}, "
-        f"{loaded.sweep.objective.measure} {best.value:g}, seed {seed}.",
-        f"Searched: {values}.",
+        f"{loaded.sweep.objective} {best.value:g}."
     ]
     check = check_config(preset)
     if check.verdict == "FAIL":
@@ -73,23 +69,17 @@ def best_preset(loaded: LoadedSweep, best: FrozenTrial) -> str:
 def table(found: dict[str, Any]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
     """Header and rows for people, best first, then what has no value in order of trial."""
     keys = list(dict.fromkeys(key for trial in found["trials"] for key in trial["parameters"]))
-    sign = -1 if found["objective"]["measure"] == "accuracy" else 1
+    sign = -1 if found["objective"] == "accuracy" else 1
     trials = sorted(
         found["trials"],
         key=lambda t: (t["value"] is None, sign * (t["value"] or 0.0), t["trial"]),
     )
-    rows = [
-        (
-            str(trial["trial"]),
-            trial["state"],
-            _cell(trial["value"]),
-            *(_cell(trial["parameters"].get(key)) for key in keys),
-            _cell(trial["seconds"]),
-            trial["reason"],
-        )
-        for trial in trials
-    ]
-    return ("trial", "state", found["objective"]["measure"], *keys, "wall s", "reason"), rows
+    rows = []
+    for one in trials:
+        drawn = (one["parameters"].get(key) for key in keys)
+        cells = (one["trial"], one["state"], one["value"], *drawn, one["seconds"], one["reason"])
+        rows.append(tuple(map(_cell, cells)))
+    return ("trial", "state", found["objective"], *keys, "wall s", "reason"), rows
 
 
 def _cell(value: Any) -> str:

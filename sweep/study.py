@@ -25,7 +25,6 @@ from .definition import Sweep
 
 JOURNAL = "journal.log"
 REASON = "reason"
-SECONDS = "seconds"
 _DEFINITION = "definition"
 _SEED_MASK = 0xFFFFFFFF  # NumPy's RandomState takes 32 bits
 
@@ -33,14 +32,11 @@ _SEED_MASK = 0xFFFFFFFF  # NumPy's RandomState takes 32 bits
 class Study:
     """The trials of one sweep. Only the driver that holds the folder's lock may open it."""
 
-    def __init__(
-        self, sweep: Sweep, folder: Path, definition: Mapping[str, Any], *, read_only: bool = False
-    ) -> None:
+    def __init__(self, sweep: Sweep, folder: Path, definition: Mapping[str, Any]) -> None:
         """Open or begin the journal in `folder`.
 
         Args:
             definition: by key, what must not differ from that of the trials that are there.
-            read_only: look at the trials of a journal that is there, beside a driver perhaps.
 
         Raises:
             UserError: the journal is of another definition: the keys that differ.
@@ -53,21 +49,19 @@ class Study:
             key: parameter.distribution for key, parameter in sweep.parameters.items()
         }
         pruner: optuna.pruners.BasePruner = optuna.pruners.NopPruner()
-        if sweep.pruner.kind == "median":
-            pruner = optuna.pruners.MedianPruner(
-                n_startup_trials=sweep.pruner.startup_trials,
-                n_warmup_steps=sweep.pruner.from_epoch,
-            )
-        if read_only and not journal.is_file():
-            raise UserError(f"{journal}: the trials of a sweep expected, found none")
-        if not read_only:
-            _mend(journal)
+        if sweep.prune_from is not None:
+            pruner = optuna.pruners.MedianPruner(n_warmup_steps=sweep.prune_from)
+        _mend(journal)
         try:
-            self.optuna = _open(journal, sweep, pruner, read_only=read_only)
+            self.optuna = optuna.create_study(
+                study_name="sweep",
+                storage=JournalStorage(JournalFileBackend(str(journal))),
+                direction="maximize" if sweep.objective == "accuracy" else "minimize",
+                pruner=pruner,
+                load_if_exists=True,
+            )
         except (AttributeError, KeyError, LookupError, TypeError, ValueError) as error:
-            raise UserError(
-                f"{journal}: Optuna's journal expected, found another: {error}"
-            ) from None
+            raise UserError(f"{journal}: Optuna's journal expected: {error}") from None
         mine = json.loads(json.dumps(definition))
         began = self.optuna.user_attrs.get(_DEFINITION)
         if began is None:
@@ -95,22 +89,14 @@ class Study:
     def report(self, number: int, epoch: int, accuracy: float) -> bool:
         """Note the accuracy after an epoch; True where the pruner says to stop the trial."""
         trial = self._trial(number)
-        trial.report(accuracy if self._sweep.objective.is_accuracy else 1 - accuracy, epoch)
+        trial.report(accuracy if self._sweep.objective == "accuracy" else 1 - accuracy, epoch)
         return trial.should_prune()
 
     def end(
-        self,
-        number: int,
-        state: TrialState,
-        *,
-        value: float | None = None,
-        reason: str = "",
-        seconds: float | None = None,
+        self, number: int, state: TrialState, value: float | None = None, reason: str = ""
     ) -> None:
-        """Note how a trial ended: its value if it is complete, else the reason; its wall time."""
-        trial = self._trial(number)
-        trial.set_user_attr(REASON, reason)
-        trial.set_user_attr(SECONDS, seconds)
+        """Note how a trial ended: its value if it is complete, else the reason."""
+        self._trial(number).set_user_attr(REASON, reason)
         # A sampler without a say in it: that of grids wants to stop Optuna's own loop at its end.
         self.optuna.sampler = optuna.samplers.RandomSampler()
         self.optuna.tell(number, value, state)
@@ -126,21 +112,6 @@ class Study:
         return optuna.Trial(self.optuna, self.optuna.get_trials()[number]._trial_id)
 
 
-def _open(
-    journal: Path, sweep: Sweep, pruner: optuna.pruners.BasePruner, *, read_only: bool
-) -> optuna.Study:
-    storage = JournalStorage(JournalFileBackend(str(journal)))
-    if read_only:  # the other call writes, even where the study exists
-        return optuna.load_study(study_name="sweep", storage=storage, pruner=pruner)
-    return optuna.create_study(
-        study_name="sweep",
-        storage=storage,
-        direction="maximize" if sweep.objective.is_accuracy else "minimize",
-        pruner=pruner,
-        load_if_exists=True,
-    )
-
-
 def _mend(journal: Path) -> None:
     """Remove the torn last line and the lock of a driver that was killed while it wrote: Optuna
     cannot read a journal with a torn line, and waits 30 s for the lock."""
@@ -154,17 +125,17 @@ def _make_sampler(sweep: Sweep, number: int) -> optuna.samplers.BaseSampler:
     """The sampler of the trial that is the `number`th, counted from 0."""
     if sweep.sampler == "grid":  # one order for the whole sweep
         grid = {key: list(parameter.choice or ()) for key, parameter in sweep.parameters.items()}
-        return optuna.samplers.GridSampler(grid, seed=_seed(sweep, "grid"))
-    seed = _seed(sweep, "sampler", number)
+        return optuna.samplers.GridSampler(grid, seed=_seed_of(sweep, "grid"))
+    seed = _seed_of(sweep, "sampler", number)
     if sweep.sampler == "random":
         return optuna.samplers.RandomSampler(seed=seed)
     return optuna.samplers.TPESampler(seed=seed, constant_liar=sweep.parallel > 1)
 
 
+def _seed_of(sweep: Sweep, stream: str, *numbers: int) -> int:
+    return stream_seed(sweep.seed, stream, *numbers) & _SEED_MASK
+
+
 def training_seed(sweep: Sweep, number: int) -> int:
     """The root seed of a trial's own run."""
     return stream_seed(sweep.seed, "trial", number)
-
-
-def _seed(sweep: Sweep, stream: str, *numbers: int) -> int:
-    return stream_seed(sweep.seed, stream, *numbers) & _SEED_MASK

@@ -6,68 +6,34 @@ import json
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from rn50.bench import curves
-from rn50.bench.curves import Case, Point, Timing, curve_rows, curves_outcome
-from rn50.bench.scaling import MODELS, common_batch, per_rank
-from rn50.config.errors import UserError
+from rn50.bench.curves import Case, curve_rows, curves_outcome
+from rn50.bench.scaling import MODELS
 from rn50.config.load import load
-from rn50.config.schema import Run
 from rn50.train.capabilities import check_supported
 
 
-@given(st.integers(1, 64), st.integers(1, 64), st.integers(1, 4096))
-def test_strong_keeps_the_global_batch_or_says_no(ranks: int, batch: int, total: int) -> None:
-    assert per_rank("weak", ranks, batch, total) == batch
-    if total % ranks:
-        with pytest.raises(UserError, match="--global-batch: a multiple of"):
-            per_rank("strong", ranks, batch, total)
-    else:
-        assert per_rank("strong", ranks, batch, total) * ranks == total
-
-
-@pytest.mark.parametrize(("ranks", "total"), [([1, 2, 4], 32), ([1, 2, 3], 24), ([1, 2, 3, 4], 36)])
-def test_a_global_batch_that_all_rank_counts_divide(ranks: list[int], total: int) -> None:
-    assert common_batch(8, ranks) == total
-
-
-def point(ranks: int, *images_per_s: float) -> Point:
-    return Point(Case("resnet50", ranks, 8), list(images_per_s))
-
-
-@pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch) -> Run:
+def test_efficiencies_are_of_the_same_pass(monkeypatch: pytest.MonkeyPatch) -> None:
     """400 images an epoch, on a machine of two cores."""
     monkeypatch.setattr(curves, "machine", lambda: {"cores": 2})
-    return load("quick", ["data.train_samples=400", "system.cores_per_rank=1"]).run
-
-
-def test_efficiencies_are_of_the_same_pass_and_count_cores_once(run: Run) -> None:
-    points = [point(1, 10.0, 20.0), point(4, 16.0, 40.0), point(2, 20.0, 30.0)]
-    one, two, four = rows = curve_rows(points, run)
-    assert one["efficiency_ranks"] == {"median": 1, "min": 1, "max": 1, "n": 2}
+    run = load("quick", ["data.train_samples=400", "system.cores_per_rank=1"]).run
+    rates = {1: [10.0, 20.0], 2: [20.0, 30.0], 4: [16.0, 40.0]}
+    jobs = {Case("resnet50", ranks, 8): found for ranks, found in rates.items()}
+    one, two, four = rows = curve_rows(jobs, run)
+    assert one["efficiency"] == {"median": 1, "min": 1, "max": 1, "n": 2}
     assert two["speedup"] == {"median": 1.75, "min": 1.5, "max": 2.0, "n": 2}
-    assert two["efficiency_cores"]["median"] == two["efficiency_ranks"]["median"] == 0.875
+    assert two["efficiency"]["median"] == 0.875
     assert two["images_per_s_a_rank"] == {"median": 12.5, "min": 10, "max": 15, "n": 2}
-    assert four["efficiency_ranks"]["median"] == pytest.approx(0.45)
-    assert four["efficiency_cores"]["median"] == pytest.approx(0.9)
+    assert four["efficiency"]["median"] == pytest.approx(0.45)
     assert (one["epoch_s"]["min"], one["epoch_s"]["max"]) == (20, 40)
-    outcome = curves_outcome({"b": rows}, run, Timing(2, 1, 1))
-    assert [line[:2] for line in outcome.table] == [("b", "1"), ("b", "2"), ("b", "4*")]
-    assert [len(line) for line in outcome.table] == [len(outcome.header)] * 3
+    del jobs[Case("resnet50", 1, 8)]
+    assert curve_rows(jobs, run)[1]["efficiency"]["median"] == pytest.approx(0.5 * (0.4 + 2 / 3))
+    outcome = curves_outcome({"b": rows}, run)
+    assert [line[:2] for line in outcome.table] == [("b", "1"), ("b", "2"), ("b", "4")]
     assert [name.partition(":")[0] for name in outcome.ratios] == ["b, 2 ranks", "b, 4 ranks"]
-    assert len(outcome.notes) == 1
-
-
-def test_without_one_rank_the_fewest_are_the_measure(run: Run) -> None:
-    _, four = curve_rows([point(2, 20.0), point(4, 30.0)], run)
-    assert four["efficiency_ranks"]["median"] == 0.75
-    assert four["efficiency_cores"]["median"] == 1.5  # four ranks on the two cores of two
-    gpus = load("dgx1_8", ["system.cores_per_rank=5"]).run
-    _, four = curve_rows([point(2, 20.0), point(4, 30.0)], gpus)
-    assert four["efficiency_cores"]["median"] == 0.75  # a GPU each, whatever cores there are
+    assert outcome.notes == ["4 ranks need 4 cores and share 2"]
+    assert curves_outcome({"b": rows[:2]}, run).notes == []
 
 
 @pytest.mark.parametrize("model", MODELS)
@@ -84,11 +50,10 @@ def test_the_networks_are_the_real_ones(model: str, config: str) -> None:
     ("arguments", "expected"),
     [
         (["scaling", "--models", "vgg"], ["--models", "resnet50", "vgg"]),
-        (["scaling", "--modes", "week"], ["--modes", "weak", "week"]),
         (["scaling", "--ranks", "1,4,2"], ["--ranks", "rising", "1,4,2"]),
         (["throughput", "--batch", "1e3"], ["--batch", "whole numbers", "1e3"]),
-        (["scaling", "--global-batch", "9"], ["--global-batch", "2 ranks", "9"]),
         (["throughput", "model.dtype=float16"], ["model.dtype", "bfloat16", "float16"]),
+        (["overlap", "smoke", "--ranks", "1"], ["two ranks", "found 1"]),
     ],
 )
 def test_bad_input_is_one_line(rn50, arguments: list[str], expected: list[str]) -> None:

@@ -15,14 +15,6 @@ from tests.waiting import leave_nothing, wait_until
 pytestmark = pytest.mark.slow
 
 
-def assert_stopped(err: str, by: str, arguments: list[str]) -> None:
-    assert "Traceback" not in err
-    last = err.splitlines()[-1]
-    assert last.startswith(f"rn50: stopped by {by}; start again with: "), err
-    command = shlex.join(["rn50", *arguments])
-    assert last.endswith(command.removeprefix("rn50")), last
-
-
 def _has_mxnet(process: psutil.Process) -> bool:
     with suppress(psutil.Error):
         return any("libmxnet" in one.path for one in process.memory_maps())
@@ -47,33 +39,10 @@ def test_a_benchmark_on_ranks(
     bench.send_signal(number)
     _, err = bench.communicate(timeout=120)
     assert bench.returncode == 130, err
-    assert_stopped(err, by, arguments)
+    assert "Traceback" not in err
+    last = err.splitlines()[-1]
+    assert last.startswith(f"rn50: stopped by {by}; start again with: "), err
+    assert last.endswith(shlex.join(arguments)), last
     leave_nothing(tmp_path)
     assert list((tmp_path / "results").iterdir()) == []
     assert not (tmp_path / "plot.svg").exists()
-
-
-@pytest.mark.parametrize(
-    ("arguments", "begun"),
-    [
-        (["bench", "optimizer", "--rounds", "100000"], ".bench optimizer"),
-        (["data", "bench", "smoke", "--passes", "1000"], "input_worker"),
-    ],
-)
-def test_a_benchmark_in_processes_of_its_own(
-    rn50, smoke_data: Path, arguments: list[str], begun: str
-) -> None:
-    if "smoke" in arguments:
-        arguments = [*arguments, f"data.path={smoke_data}"]
-
-    def children() -> list[psutil.Process]:
-        found = psutil.Process(bench.pid).children(recursive=True)
-        return [child for child in found if begun in " ".join(child.cmdline())]
-
-    bench = rn50.start(*arguments)
-    started = wait_until(children)
-    bench.send_signal(signal.SIGTERM)
-    _, err = bench.communicate(timeout=60)
-    assert bench.returncode == 130, err
-    assert_stopped(err, "SIGTERM", arguments)
-    assert not [child for child in started if child.is_running() and child.status() != "zombie"]

@@ -16,9 +16,7 @@ from rn50.compliance.published_lr import SLACK, published, published_range
 from rn50.config.errors import UserError
 from rn50.config.finding import ERROR, NOTE, POLICY, WARNING
 from rn50.config.load import load
-from rn50.config.memory import sizes_of, training_bytes
 from rn50.config.names import list_presets
-from rn50.config.schema import Model
 from tests.config.test_image_set import write_manifest
 
 RECIPES = [name for name in list_presets() if name != "base"]
@@ -202,16 +200,6 @@ def test_the_facts() -> None:
     assert padded["steps_per_epoch"] == 15
     assert padded["padding_images"] == 15 * 86016 - 1281167
     assert json.loads(json.dumps(check("quick").to_dict()))["verdict"] == "PASS"
-
-
-def test_memory_of_resnet50() -> None:
-    """11.1 M activations (He et al.: 3.8 GFLOP) and 23.5 M parameters beside the classifier."""
-    model = Model()
-    outputs, parameters = sizes_of(model, 224)
-    assert outputs == pytest.approx(11.1e6, rel=0.01)
-    assert parameters == 25_557_032 - 2048 * 1000 - 1000 - 2 * 26_560
-    half = Model(dtype="float16")
-    assert training_bytes(half, 224, 256) < 0.6 * training_bytes(model, 224, 256)
 
 
 @pytest.fixture(scope="module")

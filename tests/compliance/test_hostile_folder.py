@@ -174,7 +174,7 @@ def test_the_base_of_a_foreign_config_is_no_file(folder: Path, secret: Path, bas
     found = read_run_folder(folder)
     assert found.config is None
     (note,) = found.notes
-    assert "config.yaml: left out: " in note and "not followed" in note
+    assert "config.yaml: left out: " in note and "none in a recorded config" in note
     assert SECRET not in note and "root:" not in note
 
 

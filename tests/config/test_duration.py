@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rn50.config.duration import Duration
+from rn50.config.values import Duration
 
 
 @pytest.mark.parametrize(

@@ -6,21 +6,12 @@ import json
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
-from rn50.cli.main import app
 from rn50.config.errors import UserError
 from rn50.config.load import Loaded, load
 
 QUICK = (10, 3200, 1000)
 IMAGENET = (1000, 1_281_167, 50_000)
-
-
-@pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty folder, the current one."""
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
 
 
 def write(name: str, text: str) -> str:
@@ -150,15 +141,3 @@ def test_paths_are_relative_to_the_working_folder(
     assert run.data.classes == 3
     again = load(write("results/run/config.yaml", loaded.to_yaml()))
     assert (again.run, again.sha256) == (run, loaded.sha256)
-
-
-def test_config_show_names_the_place_and_where_counts_come_from(folder: Path) -> None:
-    write_manifest("low/images")
-    write("low/mine.yaml", "base: base\ndata: {path: low/images}\n")
-    shown = CliRunner().invoke(app, ["config", "show", "low/mine.yaml", "batch.per_rank=1"]).stdout
-    rows = [line.split() for line in shown.splitlines()]
-    assert ["data.path", "low/images", "low/mine.yaml:2"] in rows
-    assert ["data.classes", "3", "low/images/manifest.json"] in rows
-    assert f"data.path is {folder}/low/images (a packed set)" in shown
-    shown = CliRunner().invoke(app, ["config", "show", "quick", "data.path=typo", "--json"]).stdout
-    assert json.loads(shown)["origins"]["data.path"] == "command line"

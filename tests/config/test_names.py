@@ -10,20 +10,7 @@ import pytest
 from rn50.config.errors import UserError
 from rn50.config.load import Loaded, load, load_system
 from rn50.sweep.definition import load_sweep
-
-
-@pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty folder, the current one."""
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
-def write(name: str, text: str) -> str:
-    path = Path(name)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text)
-    return name
+from tests.config.test_image_set import write
 
 
 def load_text(text: str, *overrides: str) -> Loaded:

@@ -5,11 +5,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rn50.config.duration import Duration
 from rn50.config.errors import UserError
 from rn50.config.load import load
 from rn50.config.plan import Plan, Segment, build_plan, spread
 from rn50.config.schema import Run
+from rn50.config.values import Duration
 
 CHANGE = "batch.changes=[{{after_epoch: 2, per_rank: {}, active_ranks: {}}}]"
 

@@ -15,7 +15,6 @@ from rn50.config.load import load
 from rn50.config.names import list_presets
 from rn50.config.plan import build_plan
 from rn50.config.schema import Augmentation, Run
-from rn50.launch.engine_environment import engine_environment
 
 
 class Published(NamedTuple):
@@ -171,8 +170,3 @@ def test_sonys_workers(name: str, workers: list[tuple[int, int]]) -> None:
     run = load(name).run
     phases = (run.batch, *run.batch.changes)
     assert [(p.per_rank, p.active_ranks or ranks_of(run)) for p in phases] == workers
-
-
-@every_recipe
-def test_algorithm_is_one_that_the_backend_of_the_system_offers(name: str) -> None:
-    engine_environment(load(name).run, {})

@@ -131,7 +131,7 @@ def test_a_changed_set_is_one_error_before_the_run(
         ('"val"', '"other"', "splits.val: files rec, idx, npy expected"),
         ("recordio-1", "recordio-2", "format: Input should be 'rn50-recordio-1'"),
         ('"part": [\n  0', '"part": [\n  3', "part: a number below that of parts expected"),
-        ("{", "", "JSON expected"),
+        ("{", "", "JSON: Invalid JSON"),
     ],
 )
 def test_a_manifest_of_another_shape_names_the_key(

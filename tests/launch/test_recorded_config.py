@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
 import pytest
@@ -26,7 +25,7 @@ def recorded(folder: Path, system: str = "", data: str = "datasets/smoke") -> Pa
     (folder / "origins.json").write_text("{}")
     config = folder / "config.yaml"
     config.write_text(
-        f"base: smoke\ndata: {{path: {data}, synthetic: {{}}}}\nsystem: {{base: local, {system}}}\n"
+        f"name: smoke\ndata: {{path: {data}, synthetic: {{}}}}\nsystem: {{name: local, {system}}}\n"
     )
     return config
 
@@ -95,21 +94,10 @@ def test_places_outside_need_the_command_line(
         load_recorded(recorded(run, data=f"{tmp_path}/set"), (), RESUME)
 
 
-def test_a_repeated_trial_goes_beside_its_sweep(tmp_path: Path) -> None:
-    run = tmp_path / "results/study/trials/trial_0003/2026"
-    results = f"system.results={run.parent.parent}"
-    config = recorded(run, f"results: {run.parent.parent}")
-    loaded = load_named(str(config), ["name=trial_0003", results], RUN)
-    assert loaded.run.system.results == str(run.parent.parent)  # as asked for
-    config.write_text(f"name: trial_0003\n{config.read_text()}")
-    loaded = load_named(str(config), [], ("data.path",))
-    assert loaded.run.system.results == str(tmp_path / "results")
-    assert loaded.run.name == "study_trial_0003"
-
-
-def test_a_file_with_the_name_of_a_preset_is_no_base(tmp_path: Path) -> None:
+@pytest.mark.parametrize("base", ["base: quick", "system: dgxa100", "system: {base: dgxa100}"])
+def test_a_recorded_config_has_no_base(tmp_path: Path, base: str) -> None:
     config = recorded(tmp_path / "run")
-    (tmp_path / "run/smoke").write_text("base: smoke\nsystem: {job: {python: ./x}}\n")
-    shutil.copy(tmp_path / "run/smoke", tmp_path / "run/local")
-    for loaded in (load(config), load_recorded(config)):
-        assert loaded.run.system.job.python is None
+    config.write_text(base)
+    for read in (load, load_recorded):
+        with pytest.raises(UserError, match=r"yaml:1: (system\.)?\w+: none in a recorded config"):
+            read(config)

@@ -23,7 +23,7 @@ parameters:
   optimizer.base_lr: {log: [0.01, 1]}
   schedule: {warmup: {linear: [0.5, 2], step: 0.5, unit: epochs}}
   batch.per_rank: {choice: [5, 10]}
-objective: {measure: accuracy, at_epoch: 2}
+objective: accuracy
 """
 DEPENDENT = "dependent: {{optimizer.eta: {{factor: 1, of: {}}}}}\nparameters:"
 
@@ -100,8 +100,8 @@ def test_a_config_beside_the_sweep_and_a_base_of_it(tmp_path: Path) -> None:
         ("log: [0.01, 1]", "log: [0.01, 1], step: 0.1", "base_lr.step: beside linear alone"),
         ("choice: [5, 10]", "choice: []", "parameters.batch.per_rank.choice: "),
         ("choice: [5, 10]", "choice: [[5]]", "parameters.batch.per_rank.choice: "),
-        ("optimizer.base_lr", "optimizer.base_rl", "did you mean optimizer.base_lr?"),
-        ("at_epoch: 2", "at_epoch: 9", "objective.at_epoch: an epoch with an evaluation expected"),
+        ("optimizer.base_lr", "optimizer.base_rl", "base_rl: a key of the config expected"),
+        ("objective: accuracy", "objective: loss", "yaml:11: objective: "),
         ("name: a", "name: a\nsampler: grid", "parameters.optimizer.base_lr.choice: needed"),
         ("parameters:", DEPENDENT.format("seed"), "eta.of: one of parameters (optimizer.b"),
         ("parameters:", DEPENDENT.format("seed, to: 1"), "optimizer.eta.to: unknown key"),

@@ -22,7 +22,7 @@ parameters:
   optimizer.base_lr: {log: [0.01, 1]}
   schedule.warmup: {linear: [0.5, 2], unit: epochs}
   batch.per_rank: {choice: [5, 10]}
-objective: {measure: MEASURE}
+objective: MEASURE
 sampler: random
 """
 
@@ -34,16 +34,14 @@ def searched(folder: Path, measure: str, values: list[float]) -> tuple[LoadedSwe
     loaded = load_sweep(path)
     study = Study(loaded.sweep, folder, loaded.definition())
     for value in values:
-        study.end(study.ask().number, TrialState.COMPLETE, value=value, seconds=3.0)
-    study.end(study.ask().number, TrialState.FAIL, reason="no <disk>", seconds=1.0)
+        study.end(study.ask().number, TrialState.COMPLETE, value=value)
+    study.end(study.ask().number, TrialState.FAIL, reason="no <disk>")
     study.end(study.ask().number, TrialState.PRUNED, reason="accuracy 0.1 after epoch 2")
     return loaded, study
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("measure", "best"), [("epochs_to_target", 2), ("accuracy, at_epoch: 4", 0)]
-)
+@pytest.mark.parametrize(("measure", "best"), [("epochs_to_target", 2), ("accuracy", 0)])
 def test_the_best_is_a_preset_that_the_check_accepts(
     tmp_path: Path, measure: str, best: int
 ) -> None:
@@ -66,9 +64,9 @@ def test_the_best_is_a_preset_that_the_check_accepts(
 
 
 def test_the_table_has_the_best_first_and_every_reason(tmp_path: Path) -> None:
-    for measure, order in (("epochs_to_target", "10234"), ("accuracy, at_epoch: 4", "20134")):
-        loaded, study = searched(tmp_path / measure[:8], measure, [5.0, 4.0, 7.0])
-        header, rows = table(write_results(loaded, study, tmp_path / measure[:8]))
+    for measure, order in (("epochs_to_target", "10234"), ("accuracy", "20134")):
+        loaded, study = searched(tmp_path / measure, measure, [5.0, 4.0, 7.0])
+        header, rows = table(write_results(loaded, study, tmp_path / measure))
         assert "".join(row[0] for row in rows) == order
         assert len({len(header), *map(len, rows)}) == 1
         assert [row[-1] for row in rows[3:]] == ["no <disk>", "accuracy 0.1 after epoch 2"]
