@@ -84,7 +84,6 @@ class Benchmark:
     rank: Callable[..., Any] | None
     config: str | None
     takes_ranks: bool
-    plot: str
 
 
 BENCHMARKS: dict[str, Benchmark] = {}
@@ -96,7 +95,6 @@ def bench(
     rank: Callable[..., Any] | None = None,
     config: str | None = None,
     takes_ranks: bool = False,
-    plot: str = "Draw the measurements as SVG",
 ) -> Callable[[Callable[..., Outcome]], Callable[..., Outcome]]:
     """Register a driver, `driver(job, *, option=...)`, as `rn50 bench NAME`.
 
@@ -105,11 +103,10 @@ def bench(
         rank: what each rank runs: `rank(folder, *texts)`; rank 0's return value is bench.json.
         config: the default preset of a command that takes a config.
         takes_ranks: whether `--ranks N` says on how many ranks the config runs.
-        plot: help of `--plot`.
     """
 
     def register(run: Callable[..., Outcome]) -> Callable[..., Outcome]:
-        BENCHMARKS[name] = Benchmark(name, run, rank, config, takes_ranks, plot)
+        BENCHMARKS[name] = Benchmark(name, run, rank, config, takes_ranks)
         return run
 
     return register

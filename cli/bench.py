@@ -116,7 +116,7 @@ def _parameters(benchmark: Any) -> Iterator[inspect.Parameter]:
         shared += [("ranks", Ranks, None)] if benchmark.takes_ranks else []
         shared += [("launcher", Launcher, None), ("system", SystemName, None)]
     _, *own = inspect.signature(benchmark.run, eval_str=True).parameters.values()
-    plot = Annotated[Path | None, output_file(benchmark.plot)]
+    plot = Annotated[Path | None, output_file("Draw the measurements as SVG")]
     for name, annotation, default in (
         *shared,
         *((p.name, p.annotation, p.default) for p in own),

@@ -219,5 +219,17 @@ def one_line(error: BaseException) -> str:
     return text[:500] if isinstance(error, UserError) else f"{kind}: {text}"[:500]
 
 
+def end_failed(error: BaseException, process: ProcessInfo, phase: str, folder: Path) -> NoReturn:
+    """Leave the reason in `folder`, as a rank that trains leaves it, and end the process at once:
+    exit handlers would wait for the other ranks."""
+    failure = {"rank": process.rank, "host": process.host, "phase": phase, "step": 0}
+    traceback.print_exc()
+    with suppress(OSError):
+        text = json.dumps(failure | {"reason": one_line(error)}) + "\n"
+        write_file(folder / f"failure_{process.rank}.json", text)
+    sys.stderr.flush()
+    os._exit(EXIT_FAILED)
+
+
 if __name__ == "__main__":
     main()

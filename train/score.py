@@ -8,11 +8,8 @@ evaluation is that of a run: its network, its images by DALI, its shards, its co
 from __future__ import annotations
 
 import json
-import os
 import sys
-import traceback
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +19,7 @@ from ..config.schema import Run
 from ..data.sampling import eval_batches
 from ..logging.timeline import Timeline
 from . import checkpoint
-from .__main__ import EXIT_FAILED, one_line
+from .__main__ import end_failed
 from .capabilities import decodes_on_gpu
 from .checkpoint import Checkpoint
 from .connection import Connection
@@ -30,8 +27,8 @@ from .process_info import ProcessInfo, read_process_info
 
 
 def main(result: Path, *pairs: Path) -> None:
-    """Score on this rank. If that fails, the reason is left beside `result`, as a rank that trains
-    leaves it, and the process ends at once: exit handlers would wait for the other ranks."""
+    """Score on this rank. If that fails, the reason is left beside `result` and the process ends
+    at once."""
     place = read_process_info()
     try:
         runs = [load(str(config)).run for config in pairs[::2]]
@@ -39,13 +36,7 @@ def main(result: Path, *pairs: Path) -> None:
         if place.rank == 0:
             write_file(result, json.dumps({"counts": counts}))
     except BaseException as error:  # whatever it was, the others must not wait
-        failure = {"rank": place.rank, "host": place.host, "phase": "evaluation", "step": 0}
-        traceback.print_exc()
-        with suppress(OSError):
-            text = json.dumps(failure | {"reason": one_line(error)}) + "\n"
-            write_file(result.with_name(f"failure_{place.rank}.json"), text)
-        sys.stderr.flush()
-        os._exit(EXIT_FAILED)
+        end_failed(error, place, "evaluation", result.parent)
 
 
 def score(

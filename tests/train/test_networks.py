@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from mxnet import autograd
 
+from rn50.config import benchmark
 from rn50.config.errors import UserError
 from rn50.config.load import load
 from rn50.config.schema import Model
@@ -50,7 +51,7 @@ def in_layout(layout: str, *nchw: int) -> tuple[int, ...]:
     [
         (Model(depth=18), 62, 11_689_512),
         (Model(depth=34), 110, 21_797_672),
-        (Model(depth=50), 161, 25_557_032),
+        (Model(depth=50), benchmark.RESNET50_TENSORS, 25_557_032),
         (Model(depth=101), 314, 44_549_160),
         (Model(depth=152), 467, 60_192_808),
         (Model(network="alexnet"), 16, 61_100_840),
