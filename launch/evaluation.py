@@ -122,6 +122,6 @@ def _recorded(found: Checkpoint, loaded: Loaded, ranks: int) -> float | None:
     state, then, now = found.meta.state, dict(flatten(found.meta.config)), loaded.to_dict()
     asked = {k: v for k, v in flatten(now) if k.startswith(_ASKED) and not k.startswith(FREE)}
     is_same = all(then.get(key) == value for key, value in asked.items())
-    statistics_fit = len(found.parts) == 1 or ranks == found.meta.ranks
+    statistics_fit = found.meta.statistics_rows == 1 or ranks == found.meta.ranks
     is_evaluated = log_position(build_plan(recorded_run(found)), state) == "run"
     return state.accuracy if is_same and statistics_fit and is_evaluated else None

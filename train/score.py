@@ -98,7 +98,7 @@ def _network(run: Run, found: Checkpoint, comm: Any, place: ProcessInfo) -> Any:
     )
     # It waits for all before: the last network's statistics were reduced under the same name.
     restore_network(found, net, rank=place.rank, ranks=place.world_size)
-    if len(found.parts) > 1 and place.world_size == found.meta.ranks:
+    if found.meta.statistics_rows > 1 and place.world_size == found.meta.ranks:
         mode, active = run.eval.bn_stats, active_ranks(found)
         sync_bn_statistics(bn_statistics(net), comm, mode=mode, active_ranks=active)
     copy_parameters(net, eval_net, comm.operators)

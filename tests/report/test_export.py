@@ -79,7 +79,7 @@ def test_the_model_of_a_run_that_reached_its_target_is_kept(run: Path) -> None:
     assert read_object(run / "result.json")["status"] == "success"
     best, last = checkpoint_folder.chosen(run), evaluations(run)[-1]
     best.verify()
-    assert best.path.name == "best.ckpt" and len(best.parts) == 1
+    assert best.path.name == "best.ckpt" and best.meta.statistics_rows == 1
     assert (best.meta.step, best.meta.state.accuracy) == (last["step"], last["accuracy"])
 
 
@@ -185,14 +185,14 @@ def test_what_has_no_checkpoint_or_a_damaged_one_is_one_line(
     rn50: Rn50, run: Path, tmp_path: Path
 ) -> None:
     copy = shutil.copytree(run, tmp_path / "copy")
-    part = next((copy / "checkpoint").glob("best_*.safetensors"))
-    data = bytearray(part.read_bytes())
+    best = copy / "checkpoint/best.ckpt"
+    data = bytearray(best.read_bytes())
     data[-1] ^= 1
-    part.write_bytes(data)
+    best.write_bytes(data)
     out = tmp_path / "model"
     done = rn50("export", "model", str(copy), "--out", str(out))
     assert done.returncode == 2 and done.stderr.count("\n") == 1
-    assert f"{part}: torn or damaged: its digest does not fit" in done.stderr
+    assert f"{best}: torn or damaged: its digest does not fit" in done.stderr
     shutil.rmtree(copy / "checkpoint")
     for command in (["evaluate", str(copy)], ["export", "model", str(copy), "--out", str(out)]):
         done = rn50(*command)
