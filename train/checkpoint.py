@@ -111,10 +111,13 @@ def write(
     `logs`: the files, all in one folder, whose lengths `meta` has; they are on the disk before the
     checkpoint is.
     """
+    import numpy as np
     from safetensors.numpy import save
 
     metadata = {"digest": _NO_DIGEST.decode().strip('"'), "meta": meta.model_dump_json()}
-    data = memoryview(save(dict(arrays), metadata))
+    # Of another array than a contiguous one safetensors would take other elements.
+    held = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
+    data = memoryview(save(held, metadata))
     digest = hashlib.blake2b(data, digest_size=DIGEST_BYTES).hexdigest()
     end = _LENGTH_BYTES + int.from_bytes(data[:_LENGTH_BYTES], "little")
     header = bytes(data[:end]).replace(_NO_DIGEST, f'"{digest}"'.encode(), 1)

@@ -17,7 +17,6 @@ from .comm import Communicator
 from .context import RunContext
 from .evaluate import Accuracy
 from .networks import weights_digest
-from .profile_window import merge
 from .progress import warn
 from .schedule import Settings
 from .step_times import COLUMNS, percentiles
@@ -122,10 +121,9 @@ class RunLog:
         write_file(context.out / "ranks.json", json.dumps(table) + "\n")
 
     def timeline(self) -> None:
-        """timeline.json, with what all ranks have profiled; for when all ranks are done."""
+        """timeline.json."""
         context = self._context
         if context.process.rank == 0:
-            merge(context.out, context.timeline)
             write_file(context.out / "timeline.json", context.timeline.to_json())
 
     def _compare_clocks(self) -> None:

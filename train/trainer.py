@@ -125,7 +125,6 @@ def start_up(
     ]
     built = run_stages(stages, context.timeline, serial=run.startup.serial)
     model, data = built["build network"], built["build pipelines"]
-    times = StepTimes(context.plan.log_every_steps, comm.buckets)
     context.start_clock([p.name for p in trainable(model.net)])
     comm.barrier()  # no rank touches the data before rank 0 has started the clock
     return Trainer(
@@ -142,8 +141,8 @@ def start_up(
             updater=model.updater,
             settings_at=step_settings(run, context.plan),
             limit_run_ahead=RunAheadLimiter(),
-            times=times,
-            profile=ProfileWindow(context, times),
+            times=StepTimes(context.plan.log_every_steps),
+            profile=ProfileWindow(context),
         ),
         next_eval_batch=batches_of(data.evaluation, ctx),
         reads=reads,

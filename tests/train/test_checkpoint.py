@@ -51,6 +51,7 @@ def arrays() -> dict[str, Any]:
         "weight/a": rng.standard_normal((3, 5)).astype(np.float32),
         "velocity/a": rng.standard_normal((7,)).astype(np.float16),
         "empty": np.zeros((2, 0), np.float32),
+        "statistics/a": np.arange(6, dtype=np.float32).reshape(2, 3)[:, 1:],
     }
 
 
