@@ -13,7 +13,6 @@ import typer
 from .console import EXIT_BAD, Json, Launcher, Ranks, print_json, say, track
 
 _RUN = "Folder of a run, for its best checkpoint, else its newest; or a file `*.ckpt`."
-RunOrCheckpoint = Annotated[Path, typer.Argument(help=_RUN, metavar="RUN")]
 RunsAndOverrides = Annotated[
     list[str],
     typer.Argument(

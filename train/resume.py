@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from ..config.errors import UserError
 from ..config.leaves import flatten
 from ..config.load import Loaded
-from ..config.plan import Plan, build_plan, spread
+from ..config.plan import build_plan, spread
 from ..config.reading import read_object
 from ..config.recorded import RESUME, load_recorded
 from ..config.schema import Run
@@ -67,7 +67,12 @@ def check_config(found: Checkpoint, loaded: Loaded) -> None:
             f"{key}: {_show(then, key)} expected, as in {found.path}, found {_show(now, key)}; "
             "only the same config can go on from a checkpoint"
         )
-    _check_batches(found, build_plan(loaded.run))
+    expected, batches = _batches_of(recorded_run(found)), _batches_of(loaded.run)
+    if batches != expected:
+        raise UserError(
+            f"batch: global batches by epoch {expected} expected, as in {found.path}, "
+            f"found {batches}: keep ranks x batch.per_rank"
+        )
     folder, expected = Path(loaded.run.data.path), found.meta.image_set
     # None here, as on the login node of a cluster: each rank looks where it runs.
     if (here := image_set_in(folder)) not in (None, expected):
@@ -120,23 +125,10 @@ def recorded_run(found: Checkpoint) -> Run:
     return run
 
 
-def _check_batches(found: Checkpoint, plan: Plan) -> None:
-    then = build_plan(recorded_run(found))
-    expected, batches = _batches_of(then), _batches_of(plan)
-    if batches != expected:
-        raise UserError(
-            f"batch: a global batch of {expected} expected, as in {found.path}, found {batches}: "
-            "keep ranks x batch.per_rank"
-        )
-
-
-def _batches_of(plan: Plan) -> str:
-    """`64`, or `64, 128 from epoch 31 on`."""
-    return ", ".join(
-        str(segment.global_batch_size)
-        + (f" from epoch {segment.first_epoch} on" if segment.first_epoch > 1 else "")
-        for segment in plan.segments
-    )
+def _batches_of(run: Run) -> dict[int, int]:
+    """First epoch -> global batch from there on."""
+    segments = build_plan(run).segments
+    return {segment.first_epoch: segment.global_batch_size for segment in segments}
 
 
 def _show(tree: Mapping[str, Any], key: str) -> str:

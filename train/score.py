@@ -52,7 +52,6 @@ def score(
     from ..data.pipeline import build_eval_source
     from .comm import communicator, context
     from .evaluate import evaluate
-    from .host_reads import HostReads
     from .own import operators_for
     from .trainer import batches_of
 
@@ -78,7 +77,6 @@ def score(
             comm,
             batches=eval_batches(run.data.eval_samples, ranks, run.eval.batch_per_rank),
             samples=run.data.eval_samples,
-            reads=HostReads(),
         )
         for scores in (nets if len(nets) == 1 else [*nets, ensemble])
     ]

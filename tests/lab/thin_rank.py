@@ -37,7 +37,6 @@ from rn50.launch.watchdog import RankStatus, Watchdog
 from rn50.train import __main__ as rank_main
 from rn50.train import checkpoint, checkpoint_folder
 from rn50.train.context import RunContext
-from rn50.train.host_reads import HostReads
 from rn50.train.identity import identity_of
 from rn50.train.limits import agreed_stop
 from rn50.train.state import LossScaleState
@@ -113,7 +112,7 @@ def count_opens() -> list[str]:
     return opened
 
 
-def train(context: RunContext, _: HostReads | None, opened: list[str], model_values: int) -> None:
+def train(context: RunContext, opened: list[str], model_values: int) -> None:
     """In the place of training: runs until it is asked to stop. `model_values`: float32, of the
     checkpoint."""
     process, plan = context.process, context.plan

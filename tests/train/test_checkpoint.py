@@ -268,5 +268,5 @@ def test_another_rank_count_keeps_the_global_batch(good: Path, tmp_path: Path) -
     assert (uneven.run.batch.per_rank, uneven.run.batch.active_ranks) == (10, 2)
     check_config(found, uneven)
     other = load("smoke", ["seed=1", "system.ranks_per_node=4"])
-    with pytest.raises(UserError, match=r"a global batch of 20 expected.*found 40"):
+    with pytest.raises(UserError, match=r"batch: .*\{1: 20\} expected.*found \{1: 40\}"):
         check_config(found, other)
