@@ -67,10 +67,10 @@ def check_config(found: Checkpoint, loaded: Loaded) -> None:
             f"{key}: {_show(then, key)} expected, as in {found.path}, found {_show(now, key)}; "
             "only the same config can go on from a checkpoint"
         )
-    expected, batches = _batches_of(recorded_run(found)), _batches_of(loaded.run)
-    if batches != expected:
+    before, batches = _batches_of(recorded_run(found)), _batches_of(loaded.run)
+    if batches != before:
         raise UserError(
-            f"batch: global batches by epoch {expected} expected, as in {found.path}, "
+            f"batch: global batches by epoch {before} expected, as in {found.path}, "
             f"found {batches}: keep ranks x batch.per_rank"
         )
     folder, expected = Path(loaded.run.data.path), found.meta.image_set

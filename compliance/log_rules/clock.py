@@ -155,9 +155,14 @@ def resumed(run: LoggedRun) -> Iterator[Violation]:
     """The run was not interrupted; one resumed from a checkpoint logs `run_resumed`."""
     for event in run.all("run_resumed"):
         parts = [f"resumed after step {shown(event.value)}; its clock ran on meanwhile"]
-        before, ranks = (number(event.metadata.get(key)) for key in ("ranks_before", "ranks"))
+        names = ("steps_repeated", "ranks_before", "ranks", "lost_bytes")
+        repeated, before, ranks, lost = (number(event.metadata.get(name)) for name in names)
+        if repeated:
+            parts.append(f"{plain(repeated)} or more steps were trained twice and logged once")
         if before is not None and ranks is not None:
             parts.append(f"{plain(ranks)} ranks instead of {plain(before)}: sums round differently")
+        if lost:
+            parts.append(f"{plain(lost)} bytes of the log before it are lost")
         yield against("interrupted and", "; ".join(parts), "an uninterrupted run", line=event.line)
 
 
