@@ -79,7 +79,7 @@ def test_what_has_no_checkpoint_or_a_damaged_one_is_one_line(
     data = bytearray(best.read_bytes())
     data[-1] ^= 1
     best.write_bytes(data)
-    done = rn50("evaluate", str(copy))
+    done = rn50("evaluate", str(copy), *places(copy))
     assert done.returncode == 2
     assert f"{best}: torn or damaged: its digest does not fit" in done.stderr
     shutil.rmtree(copy / "checkpoint")
