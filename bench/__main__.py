@@ -7,14 +7,11 @@ from __future__ import annotations
 
 import importlib
 import json
-import os
 import sys
-import traceback
-from contextlib import suppress
 from pathlib import Path
 
 from ..config.atomic import write_file
-from ..train.__main__ import EXIT_FAILED, one_line
+from ..train.__main__ import end_failed
 from ..train.process_info import read_process_info
 from . import module_name
 from .harness import BENCHMARKS
@@ -23,8 +20,7 @@ from .harness import BENCHMARKS
 def main(name: str, out: Path, *arguments: str) -> None:
     """Run the rank body of a benchmark.
 
-    If it fails, the reason is left in the folder, as a rank that trains leaves it, and the process
-    ends at once: exit handlers would wait for the other ranks.
+    If it fails, the reason is left in the folder and the process ends at once.
     """
     place = read_process_info()
     try:
@@ -33,13 +29,7 @@ def main(name: str, out: Path, *arguments: str) -> None:
         if place.rank == 0:
             write_file(out / "bench.json", json.dumps(measured))
     except BaseException as error:  # whatever it was, the others must not wait
-        failure = {"rank": place.rank, "host": place.host, "phase": "benchmark", "step": 0}
-        traceback.print_exc()
-        with suppress(OSError):
-            text = json.dumps(failure | {"reason": one_line(error)}) + "\n"
-            write_file(out / f"failure_{place.rank}.json", text)
-        sys.stderr.flush()
-        os._exit(EXIT_FAILED)
+        end_failed(error, place, "benchmark", out)
 
 
 if __name__ == "__main__":

@@ -1,73 +1,52 @@
-"""`rn50 evaluate`: checkpoints scored again, several as an ensemble too."""
+"""`rn50 evaluate`: a checkpoint scored again."""
 
 from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from .console import EXIT_BAD, Json, Launcher, Ranks, print_json, say, track
+from .console import EXIT_BAD, Json, Launcher, Overrides, Ranks, print_json, say, track
 
 _RUN = "Folder of a run, for its best checkpoint, else its newest; or a file `*.ckpt`."
-RunOrCheckpoint = Annotated[Path, typer.Argument(help=_RUN, metavar="RUN")]
-RunsAndOverrides = Annotated[
-    list[str],
-    typer.Argument(
-        help=f"{_RUN} `key.path=value` changes the config of each.", metavar="RUN|KEY=VALUE"
-    ),
-]
 
 
 def evaluate(
-    words: RunsAndOverrides,
+    path: Annotated[Path, typer.Argument(help=_RUN, metavar="RUN")],
+    overrides: Overrides = None,
     ranks: Ranks = None,
     launcher: Launcher = None,
     as_json: Json = False,
 ) -> None:
     """Score a checkpoint again: top-1 and top-5 on the run's evaluation set, by the run's code.
 
-    Several runs are scored together, and with them their ensemble, the mean of their softmax.
-
-    Exit 0: as many correct images as the run recorded for these weights, or it recorded none, or
-    several runs were scored; 1: another number; 2: bad input or a failed rank.
+    Exit 0: as many correct images as the run recorded for these weights, or it recorded none; 1:
+    another number; 2: bad input or a failed rank.
 
     Example: `rn50 evaluate results/smoke/20261123T050000Z --ranks 1`
 
     Example: `rn50 evaluate results/quick/20261123T050000Z data.path=/scratch/quick`
-
-    Example: `rn50 evaluate results/quick/*`
     """
     from ..launch.evaluation import evaluate as score
 
-    overrides = [word for word in words[1:] if "=" in word and not Path(word).exists()]
-    paths = [Path(word) for word in words if word not in overrides]
     aside = contextlib.redirect_stdout(sys.stderr) if as_json else contextlib.nullcontext()
     with aside:
-        found = score(paths, overrides, ranks, launcher, track)
+        found = score(path, overrides or [], ranks, launcher, track)
     if as_json:
         print_json(found)
     else:
-        for one in found.get("runs", [found]):
-            recorded, total = one["recorded_accuracy"], one["total"]
-            say(f"{one['checkpoint']}: step {one['step']}, {one['epochs']} epochs trained")
-            _say_counts(one)
-            if one["as_recorded"]:
-                say("the same as the run recorded")
-            elif recorded is None:
-                say("the run recorded no such evaluation of these weights")
-            else:
-                say(f"the run recorded {recorded:.5f} ({round(recorded * total)} of {total})")
-        if "ensemble" in found:
-            say(f"ensemble of {len(found['runs'])}, the mean of their softmax")
-            _say_counts(found["ensemble"])
-    if found.get("as_recorded") is False:
+        recorded, total = found["recorded_accuracy"], found["total"]
+        say(f"{found['checkpoint']}: step {found['step']}, {found['epochs']} epochs trained")
+        for name, count in (("top-1", "correct"), ("top-5", "correct_top5")):
+            say(f"{name} {found[count] / total:.5f} ({found[count]} of {total})")
+        if found["as_recorded"]:
+            say("the same as the run recorded")
+        elif recorded is None:
+            say("the run recorded no such evaluation of these weights")
+        else:
+            say(f"the run recorded {recorded:.5f} ({round(recorded * total)} of {total})")
+    if found["as_recorded"] is False:
         raise typer.Exit(EXIT_BAD)
-
-
-def _say_counts(found: Mapping[str, Any]) -> None:
-    for name, count in (("top-1", "correct"), ("top-5", "correct_top5")):
-        say(f"{name} {found[count] / found['total']:.5f} ({found[count]} of {found['total']})")

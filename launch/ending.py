@@ -122,12 +122,13 @@ def run_ended(result: Mapping[str, Any], folder: Path, launcher: str | None = No
 
 def _newest_checkpoint(folder: Path) -> tuple[bool, str]:
     """Whether the run in `folder` has a checkpoint, and the newest one in words."""
-    from ..train.checkpoint_folder import listed  # numpy: 0.1 s that no other command needs
+    from ..train.checkpoint import step_of  # numpy: 0.1 s that no other command needs
+    from ..train.checkpoint_folder import listed
 
     checkpoints = listed(folder / "checkpoint")
     if not checkpoints:
         return False, "no checkpoint"
-    return True, f"checkpoint of step {int(checkpoints[-1].stem.partition('_')[2])}"
+    return True, f"checkpoint of step {step_of(checkpoints[-1])}"
 
 
 def _onward(checkpoint: bool, folder: Path, launcher: str | None) -> tuple[str, str]:

@@ -58,7 +58,7 @@ def begin(out: Path, config: str, overrides: Sequence[str]) -> int:
     refuse(refusals(run, ("mpi",)))
     manifest = check_before_run(run.data, todo.loaded.origins)
     with hold_run(out):
-        found = begin_attempt(out, todo.loaded) if todo.resumes else None
+        found = begin_attempt(out) if todo.resumes else None
         (out / RESUME_FROM).unlink(missing_ok=True)
         if found is not None:
             write_file(out / RESUME_FROM, f"{found.path}\n")

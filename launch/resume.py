@@ -28,8 +28,6 @@ from ..train.resume import (
     LOG,
     METRICS,
     check_config,
-    differences_in_bits,
-    other_origin,
     resumed_config,
 )
 from .failure import read_failures
@@ -89,7 +87,7 @@ def load_attempt(folder: Path, config: str, overrides: list[str]) -> Loaded:
     return loaded
 
 
-def begin_attempt(out: Path, loaded: Loaded) -> Checkpoint | None:
+def begin_attempt(out: Path) -> Checkpoint | None:
     """Put aside what the last attempt left, cut the log where its checkpoint was taken.
 
     The caller holds the run (run_lock.hold_run). Returns the newest whole checkpoint whose log is
@@ -116,12 +114,6 @@ def begin_attempt(out: Path, loaded: Loaded) -> Checkpoint | None:
         path.replace(out / name)
     checkpoint_folder.remove_after(out / "checkpoint", found.meta.step)
     print(f"{out}: going on after step {found.meta.step} ({found.path.name})", flush=True)
-    if other := differences_in_bits(found, loaded):
-        print(
-            f"{', '.join(other)}: sums round differently, so bits will differ from those of the "
-            "uninterrupted run",
-            flush=True,
-        )
     return found
 
 
@@ -132,7 +124,7 @@ def _checkpoint_to_go_on_from(out: Path, number: int) -> Checkpoint | None:
     found, warnings = checkpoint_folder.newest(folder, partial(_check_logs, out, number))
     if found is None and (found := checkpoint_folder.newest(folder)[0]):
         warnings.append(f"{found.path.name} is taken all the same, and the log has a gap")
-    for warning in [*warnings, *(other_origin(found) if found else ())]:
+    for warning in warnings:
         print(f"rn50: warning: {warning}", file=sys.stderr, flush=True)
     return found
 

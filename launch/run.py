@@ -137,7 +137,7 @@ def run_attempts(plan: LaunchPlan) -> None:
     holds the run. Raises as `launch` does."""
     out, options = plan.folder, plan.options
     # Before the try: a stop while the last attempt still writes there must not close its log.
-    found = begin_attempt(out, plan.loaded) if options.resume else None
+    found = begin_attempt(out) if options.resume else None
     try:
         begin_run(plan)
         now, restarts = plan, plan.run.system.job.max_restarts
@@ -182,7 +182,7 @@ def _next_attempt(
         print(f"rn50: {line}", file=sys.stderr, flush=True)
         try:
             loaded, hosts = on_nodes_left(began.loaded, began.launcher, out)
-            found = begin_attempt(out, loaded)
+            found = begin_attempt(out)
             if hosts != now.hosts:
                 job, environment = build_job(loaded.run, now.launcher, began.job.command, hosts)
                 now = replace(now, loaded=loaded, job=job, environment=environment, hosts=hosts)

@@ -158,11 +158,10 @@ class MLPerfLog:
         """Of the file so far."""
         return 0 if self._path is None else self._path.stat().st_size
 
-    def resume(self, step: int, **known: int | None) -> None:
-        """The run goes on after `step`: a key of our own; its clock has never stopped. `known`:
-        ranks, ranks_before if they were others, steps_repeated after `step`, and lost_bytes of this
-        log where a crash of the file system cut it short."""
-        self._write(RESUMED, step, **{k: v for k, v in known.items() if v is not None})
+    def resume(self, step: int, *, ranks: int, ranks_before: int) -> None:
+        """The run goes on after `step`: a key of our own; its clock has never stopped."""
+        others = {} if ranks == ranks_before else {"ranks_before": ranks_before}
+        self._write(RESUMED, step, ranks=ranks, **others)
 
     def clock_jump(self, by_s: float) -> None:
         """The host's wall clock has jumped, a key of our own: these stamps have not."""

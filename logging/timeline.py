@@ -43,8 +43,8 @@ class Timeline:
         finally:
             self.add(name, start, self._clock.unix_s)
 
-    def add(self, name: str, start: float, stop: float, row: str | None = None) -> None:
-        """Record a span by its start and stop in Unix seconds; its row: the thread's by default."""
+    def add(self, name: str, start: float, stop: float) -> None:
+        """Record a span of this thread by its start and stop in Unix seconds."""
         self.spans.append(
             {
                 "name": name,
@@ -52,16 +52,11 @@ class Timeline:
                 "ts": round(start * 1e6),
                 "dur": round((stop - start) * 1e6),
                 "pid": self._rank,
-                "tid": row or threading.current_thread().name,
+                "tid": threading.current_thread().name,
             }
         )
 
     def to_json(self) -> str:
-        """Chrome trace JSON, times in microseconds; each rank is a process of that name."""
-        ranks = sorted({span["pid"] for span in self.spans})
-        names = [
-            {"name": "process_name", "ph": "M", "pid": rank, "args": {"name": f"rank {rank}"}}
-            for rank in ranks
-        ]
-        trace = {"traceEvents": names + self.spans, "displayTimeUnit": "ms"}
+        """Chrome trace JSON, times in microseconds."""
+        trace = {"traceEvents": self.spans, "displayTimeUnit": "ms"}
         return json.dumps(trace, indent=0) + "\n"

@@ -6,12 +6,11 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..config.finding import number, printable
-from ..config.reading import open_file, read_object
+from ..config.reading import read_object
 from ..data.lock import LOCK, RANK_LOCK, is_held
 from ..logging.metrics_read import newest_records
 
@@ -33,8 +32,6 @@ _DEPTH = 5
 """Of folders above a run: results/SWEEP/TRIAL/NAME/TIME/run_0."""
 _STAMP = re.compile(r"(\d{4})(\d\d)(\d\d)T(\d\d)(\d\d)(\d\d)Z(?:-\d{1,2})?")
 _SHOWN_CHARACTERS = 300
-_OLD_FORMAT = b"RN50CKP1"
-"""Of checkpoints that rn50 does not read any more (train/checkpoint.py)."""
 
 
 class Found(NamedTuple):
@@ -188,13 +185,7 @@ def _is_resumable(folder: Path, result: Mapping[str, Any]) -> bool:
     """Has it a checkpoint, and does its result not say that to go on would end there again?"""
     if "reason" in result and "--resume" not in str(result.get("next")):
         return False
-    return any(map(_can_be_read, (folder / "checkpoint").glob("step_*.ckpt")))
-
-
-def _can_be_read(checkpoint: Path) -> bool:
-    with suppress(OSError), open_file(checkpoint, within=checkpoint.parent) as file:
-        return file.read(len(_OLD_FORMAT)) != _OLD_FORMAT
-    return False
+    return any((folder / "checkpoint").glob("step_*.ckpt"))
 
 
 def _progress(brief: Mapping[str, Any], train: Mapping[str, Any]) -> Progress | None:

@@ -27,7 +27,6 @@ from ..data.lock import RANK_LOCK, FolderInUse, Holder, hold
 from .capabilities import check_supported
 from .context import RunContext
 from .heartbeat import SCRATCH_ENV, WATCHDOG_ENV, HeartbeatClient
-from .host_reads import HostReads
 from .limits import STOP_SIGNALS, NonRetryableError
 from .process_info import ProcessInfo, read_process_info
 from .resume import read_checkpoint
@@ -59,8 +58,7 @@ def run_rank(
     overrides: list[str],
     out: Path,
     resume: Path | None = None,
-    reads: HostReads | None = None,
-    train: Callable[[RunContext, HostReads | None], None] | None = None,
+    train: Callable[[RunContext], None] | None = None,
 ) -> None:
     """Load the config, check it against the launcher's ranks, train. A failure ends the
     process. `train`: takes the place of training (`tests/lab/thin_rank.py` has no MXNet)."""
@@ -90,7 +88,7 @@ def run_rank(
         if address := os.environ.get(WATCHDOG_ENV):
             rank.heartbeat = HeartbeatClient(address, context, rank.end)
         context.prepare()
-        (train or _train)(context, reads)
+        (train or _train)(context)
         if rank.heartbeat is not None:
             rank.heartbeat.stop()
         rank.release()
@@ -101,12 +99,12 @@ def run_rank(
         rank.fail(error)
 
 
-def _train(context: RunContext, reads: HostReads | None) -> None:
+def _train(context: RunContext) -> None:
     context.begin_connecting()
     with context.timeline.span("load MXNet and Horovod"):
         from .run import train_and_evaluate
     faulthandler.enable()  # a crash ends the process; MXNet's and MPI's own handlers can hang
-    train_and_evaluate(context, reads)
+    train_and_evaluate(context)
 
 
 class _Rank:
@@ -217,6 +215,18 @@ def one_line(error: BaseException) -> str:
     empty = "out of memory" if isinstance(error, MemoryError) else "no message"
     text = " ".join(lines).removeprefix(f"{kind}: ") or empty
     return text[:500] if isinstance(error, UserError) else f"{kind}: {text}"[:500]
+
+
+def end_failed(error: BaseException, process: ProcessInfo, phase: str, folder: Path) -> NoReturn:
+    """Leave the reason in `folder`, as a rank that trains leaves it, and end the process at once:
+    exit handlers would wait for the other ranks."""
+    failure = {"rank": process.rank, "host": process.host, "phase": phase, "step": 0}
+    traceback.print_exc()
+    with suppress(OSError):
+        text = json.dumps(failure | {"reason": one_line(error)}) + "\n"
+        write_file(folder / f"failure_{process.rank}.json", text)
+    sys.stderr.flush()
+    os._exit(EXIT_FAILED)
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..config.errors import UserError
 from ..config.schema import Model, Run
-from .gpu_code import WHEEL, choose_kernels, code_here
+from .gpu_code import choose_kernels
 
 SMALLEST_CROP_PX = {"alexnet": 64, "googlenet": 64}
 """AlexNet's last pooling needs 63 px; GoogLeNet's last modules see 2 x 2 at 64."""
@@ -14,11 +14,6 @@ DTYPES = {
     "cpu": (("float32", "bfloat16"), "MXNet has no float16 GEMM on a CPU"),
     "gpu": (("float32", "float16"), "MXNet 1.9.1 has no bfloat16 on a GPU"),
 }
-
-# MXNet 1.9.1 hands NHWC maps to cuDNN's batch norm as (batch x height x width, channels, 1, 1); its
-# own kernels would sum a channel in one thread. PyTorch found that cuDNN 7.6.5 trains as many rows
-# (pytorch/pytorch 32763); whether 8.9.6 trains more was not tried here.
-LARGEST_NHWC_ROWS = 880_801
 
 RESNET_KEYS = ("depth", "width", "stem", "norm", "zero_gamma")
 
@@ -37,32 +32,15 @@ def check_supported(run: Run) -> None:
             f"model.dtype: {' or '.join(offered)} expected on a {run.system.device}, "
             f"found {run.model.dtype}: {why}"
         )
-    if run.model.layout == "NHWC":
-        check_nhwc(run)
+    if run.model.layout == "NHWC" and run.system.device == "cpu":
+        raise UserError(
+            "model.layout: NCHW expected on a cpu, found NHWC: MXNet has no such convolution there"
+        )
     check_accelerator(run)
     if run.data.decoder == "gpu" and run.system.device == "cpu":
         raise UserError("data.decoder: auto or cpu expected on a cpu, found gpu")
     if run.model.dtype != "float32" and run.optimizer.variant == "akiba":
         raise UserError(f"model.dtype: float32 expected for variant akiba, found {run.model.dtype}")
-
-
-def check_nhwc(run: Run) -> None:
-    """Raise UserError where no kernel takes NHWC."""
-    model, crop_px = run.model, run.data.crop_px
-    if run.system.device == "cpu":
-        raise UserError(
-            "model.layout: NCHW expected on a cpu, found NHWC: MXNet has no such convolution there"
-        )
-    if model.network != "resnet" or model.norm == "none":
-        return
-    side = -(-crop_px // 2) if model.stem == "imagenet" else crop_px
-    largest = max([run.batch.per_rank, *(change.per_rank for change in run.batch.changes)])
-    if largest * side * side > LARGEST_NHWC_ROWS and code_here() == WHEEL:  # others' cuDNN is newer
-        raise UserError(
-            f"batch.per_rank: at most {LARGEST_NHWC_ROWS // side**2} with model.layout NHWC at "
-            f"{crop_px} px expected, found {largest}: cuDNN's batch norm is not known to train "
-            f"more than {LARGEST_NHWC_ROWS} pixels"
-        )
 
 
 def check_accelerator(run: Run) -> None:

@@ -1,109 +1,67 @@
-"""The format of a checkpoint: a JSON manifest and safetensors parts. Loads no framework.
+"""The format of a checkpoint: one safetensors file, `step_0000000020.ckpt`. Loads no framework.
 
-    step_0000000020.ckpt                       manifest: state, parts with their digests; its own
-    step_0000000020.model.safetensors          rank 0: weights, velocities, masters, statistics
-    step_0000000020.rank_00001.safetensors     another rank's batch-norm statistics
+Its arrays are weights, velocities, float32 masters and batch-norm statistics. Statistics have a row
+for each rank, or one row where they are the same on all ranks, as after an evaluation that averaged
+them. The metadata of the file holds the state of training, and a digest (BLAKE2b) of the file as it
+was before the digest took its place in it.
 
-A rank whose statistics are rank 0's has no part of its own: that is every rank right after an
-evaluation that averaged them. A checkpoint is whole when all parts that its manifest names have the
-digests (BLAKE2b) that it names.
-
-Reading one executes nothing: no pickle; sizes, digests and the manifest's schema are checked before
-an array is made. A file appears complete or not at all: temporary file, fsync, rename, fsync of the
-folder.
+Reading one executes nothing: no pickle; size, digest and schema are checked before an array is
+made. A file appears complete or not at all: temporary file, fsync, rename, fsync of the folder.
 """
 
 from __future__ import annotations
 
 import hashlib
+import json
 import os
-import re
-import struct
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, BinaryIO, Literal, NamedTuple
+from typing import Annotated, Any, BinaryIO, NamedTuple
 
 from numpy.typing import NDArray
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, ValidationError
 
 from ..config.atomic import partial_beside
 from ..config.errors import UserError, failing_as
-from ..config.reading import open_file, read_file
-from .state import Count, Meta, Strict
+from ..config.reading import open_file
+from .state import Meta, Strict
 
 DIGEST_BYTES = 32
 BEST = "best.ckpt"
 MAX_BYTES = 4 << 30
-"""Of all parts: ResNet-50's on 2,048 ranks take 0.66 GB."""
-_ROW = struct.Struct(f"<qq{DIGEST_BYTES}s")
-_MAX_MANIFEST_BYTES = 16 << 20
+"""ResNet-50's on 2,048 ranks takes 0.66 GB."""
+_MAX_HEADER_BYTES = 16 << 20
 _PIECE_BYTES = 1 << 20
-_OLD_FORMAT = b"RN50CKP1"
-_OWN_DIGEST = re.compile(rb',"digest":"([0-9a-f]{64})"\}\n')
-_OWN_DIGEST_BYTES = len(',"digest":""}\n') + 2 * DIGEST_BYTES
+_LENGTH_BYTES = 8
+_NO_DIGEST = f'"{"-" * 2 * DIGEST_BYTES}"'.encode()
 _DTYPES = {"F32": "float32", "F16": "float16"}
 
 Shapes = Mapping[str, tuple[tuple[int, ...], str]]
 """Shape and type (float32) of arrays by name."""
 
 
-class Part(Strict):
-    """One file of a checkpoint, written by one rank."""
-
-    rank: Count
-    size_bytes: Count
+class _Metadata(Strict):
     digest: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
-
-    @property
-    def name(self) -> str:
-        return f"rank_{self.rank:05d}.safetensors" if self.rank else "model.safetensors"
-
-    def beside(self, manifest: Path) -> Path:
-        """Its file, by that of the manifest; the best's parts have second names, without which a
-        later checkpoint could replace them."""
-        return manifest.with_name(f"{manifest.stem}.{self.name}")
-
-
-class _Manifest(Strict):
-    format: Literal["rn50 checkpoint 2"] = "rn50 checkpoint 2"
-    meta: Meta
-    parts: tuple[Part, ...]
-
-    @model_validator(mode="after")
-    def _fits(self) -> _Manifest:
-        ranks = [part.rank for part in self.parts]
-        if ranks[:1] != [0] or ranks != sorted(set(ranks)) or ranks[-1] >= self.meta.ranks:
-            raise ValueError("parts of different ranks in order expected, rank 0's first")
-        if sum(part.size_bytes for part in self.parts) > MAX_BYTES:
-            raise ValueError(f"at most {MAX_BYTES:,} bytes of parts expected")
-        return self
+    meta: str
 
 
 class Checkpoint(NamedTuple):
-    """A manifest that has been read; its parts are read by `load` and `verify`."""
+    """A checkpoint whose metadata has been read; its arrays are read by `load`."""
 
     path: Path
     meta: Meta
-    parts: tuple[Part, ...]
+    digest: str
 
-    def file_of(self, part: Part) -> Path:
-        best = self.path.with_name(f"best_{self.meta.step:010d}.ckpt")
-        return part.beside(best if self.path.name == BEST else self.path)
-
-    def part_of(self, rank: int) -> Part:
-        """Where the statistics of `rank` are."""
-        return next((part for part in self.parts if part.rank == rank), self.parts[0])
-
-    def load(self, part: Part, shapes: Shapes, *, some: bool = False) -> dict[str, NDArray[Any]]:
-        """The arrays of a part, whose digest is checked. Raises UserError: it is torn or damaged,
+    def load(self, shapes: Shapes, *, some: bool = False) -> dict[str, NDArray[Any]]:
+        """The arrays of the file, whose digest is checked. Raises UserError: it is torn or damaged,
         or an array is missing, has another shape or type, or is not among `shapes`; one line.
-        `some`: the part may hold others, which are left out."""
+        `some`: the file may hold others, which are left out."""
         from safetensors import SafetensorError, safe_open  # ranks need it, commands do not
 
-        path = self.file_of(part)
+        path = self.path
         try:
             with (
-                _checked(path, part) as file,
+                self._checked() as file,
                 # By the descriptor: what has been checked is what is read.
                 safe_open(f"/proc/self/fd/{file.fileno()}", framework="numpy") as tensors,
             ):
@@ -115,75 +73,61 @@ class Checkpoint(NamedTuple):
             raise UserError(f"{path}: cannot read: no memory for its arrays") from None
 
     def verify(self) -> None:
-        """Raise UserError, one line, unless every part is there and has its digest."""
-        for part in self.parts:
-            _checked(self.file_of(part), part).close()
+        """Raise UserError, one line, unless the file has its digest."""
+        self._checked().close()
+
+    def _checked(self) -> BinaryIO:
+        digest = hashlib.blake2b(digest_size=DIGEST_BYTES)
+        with failing_as(f"{self.path}: cannot read"):
+            file = open_file(self.path, MAX_BYTES, within=self.path.parent)
+            try:
+                own = f'"{self.digest}"'.encode()
+                digest.update(_read_header(file).replace(own, _NO_DIGEST, 1))
+                while piece := file.read(_PIECE_BYTES):
+                    digest.update(piece)
+                if digest.hexdigest() != self.digest:
+                    raise UserError(f"{self.path}: torn or damaged: its digest does not fit")
+                return file
+            except BaseException:
+                file.close()
+                raise
 
 
 def file_name(step: int) -> str:
-    """Of a manifest."""
+    """The name of a checkpoint."""
     return f"step_{step:010d}.ckpt"
 
 
-def digest_of(data: bytes) -> str:
-    """Of a part in memory."""
-    return hashlib.blake2b(data, digest_size=DIGEST_BYTES).hexdigest()
-
-
-def row_of(data: bytes, *, busy: bool) -> bytes:
-    """What a rank sends the others about its part `data`. `busy`: it still writes its last one."""
-    return _ROW.pack(len(data), busy, bytes.fromhex(digest_of(data)))
-
-
-def parts_of(rows: Sequence[bytes], rank: int) -> tuple[Part, ...] | None:
-    """What the rows of all ranks mean on `rank`: on rank 0 the parts of all whose data differ from
-    its own, for the manifest; on another its own, if it has one. None: a rank is busy."""
-    if any(_ROW.unpack(row)[1] for row in rows):
-        return None
-    others = range(1, len(rows)) if rank == 0 else (rank,)  # all on each would be their square
-    parts = []
-    for other in others:
-        if rows[other] != rows[0]:
-            size_bytes, _, digest = _ROW.unpack(rows[other])
-            parts.append(Part(rank=other, size_bytes=size_bytes, digest=digest.hex()))
-    return tuple(parts)
+def step_of(path: Path) -> int:
+    """The step in the name of a checkpoint."""
+    return int(path.stem.partition("_")[2])
 
 
 def write(
-    path: Path,
-    meta: Meta,
-    arrays: Mapping[str, NDArray[Any]],
-    others: Sequence[Part] = (),
-    logs: Sequence[Path] = (),
+    path: Path, meta: Meta, arrays: Mapping[str, NDArray[Any]], logs: Sequence[Path] = ()
 ) -> None:
-    """Write rank 0's part, `arrays`, and then the manifest `path`. Raises OSError.
+    """Write a file that appears complete or not at all. Raises OSError.
 
-    `others`: the parts that other ranks write. `logs`: the files, all in one folder, whose lengths
-    `meta` has; they are on the disk before the manifest is.
+    `logs`: the files, all in one folder, whose lengths `meta` has; they are on the disk before the
+    checkpoint is.
     """
+    import numpy as np
     from safetensors.numpy import save
 
-    data = save(dict(arrays))
-    model = Part(rank=0, size_bytes=len(data), digest=digest_of(data))
-    write_part(path, model, data)
+    metadata = {"digest": _NO_DIGEST.decode().strip('"'), "meta": meta.model_dump_json()}
+    # Of another array than a contiguous one safetensors would take other elements.
+    held = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
+    data = memoryview(save(held, metadata))
+    digest = hashlib.blake2b(data, digest_size=DIGEST_BYTES).hexdigest()
+    end = _LENGTH_BYTES + int.from_bytes(data[:_LENGTH_BYTES], "little")
+    header = bytes(data[:end]).replace(_NO_DIGEST, f'"{digest}"'.encode(), 1)
     for log in (*logs, *(log.parent for log in logs[:1])):
         _sync(log)
-    manifest = _Manifest(meta=meta, parts=(model, *others)).model_dump_json().encode()
-    manifest = manifest.removesuffix(b"}")
-    _write_whole(path, manifest + f',"digest":"{digest_of(manifest)}"}}\n'.encode())
-
-
-def write_part(path: Path, part: Part, data: bytes) -> None:
-    """Write the part of a rank beside the manifest `path`. Raises OSError."""
-    _write_whole(part.beside(path), data)
-
-
-def _write_whole(path: Path, data: bytes) -> None:
-    """Write a file that appears complete or not at all."""
     partial = partial_beside(path)
     try:
         with partial.open("wb") as file:
-            file.write(data)
+            file.write(header)
+            file.write(data[end:])
             file.flush()
             os.fsync(file.fileno())
         partial.replace(path)
@@ -202,50 +146,30 @@ def _sync(path: Path) -> None:
 
 
 def read(path: Path) -> Checkpoint:
-    """Read a manifest. Raises UserError: it cannot be read, is torn or damaged, or is no
-    checkpoint; one line."""
-    with failing_as(f"{path}: cannot read"):
-        with open_file(path, within=path.parent) as file:
-            if file.read(len(_OLD_FORMAT)) == _OLD_FORMAT:
-                raise UserError(
-                    f"{path}: a checkpoint of format 2 expected, found one of format 1, which rn50 "
-                    "wrote until 2026-11-22; it cannot be read any more: train again"
-                )
-        text = read_file(path, _MAX_MANIFEST_BYTES, within=path.parent)
-    body, end = text[:-_OWN_DIGEST_BYTES], text[-_OWN_DIGEST_BYTES:]
-    found = _OWN_DIGEST.fullmatch(end)
-    if not text.startswith(b'{"format":"rn50 checkpoint '):
-        raise UserError(f"{path}: a checkpoint expected, found {len(text)} bytes of something else")
-    if found is None or digest_of(body) != found[1].decode():
-        raise UserError(f"{path}: torn or damaged: its digest does not fit its {len(text)} bytes")
+    """Read the metadata of a checkpoint. Raises UserError: it cannot be read, is torn or damaged,
+    or is no checkpoint; one line."""
+    with (
+        failing_as(f"{path}: cannot read"),
+        open_file(path, MAX_BYTES, within=path.parent) as file,
+    ):
+        header = _read_header(file)[_LENGTH_BYTES:]
     try:
-        manifest = _Manifest.model_validate_json(body + b"}")
-    except (ValidationError, RecursionError) as error:
-        first = error.errors()[0] if isinstance(error, ValidationError) else {"msg": "too deep"}
-        where = ".".join(map(str, first.get("loc", ())))
-        raise UserError(f"{path}: torn or damaged: {where}: {first['msg']}"[:400]) from None
-    return Checkpoint(path, manifest.meta, manifest.parts)
+        metadata = _Metadata.model_validate(json.loads(header)["__metadata__"])
+        return Checkpoint(path, Meta.model_validate_json(metadata.meta), metadata.digest)
+    except ValidationError as error:
+        first = error.errors()[0]
+        found = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
+    except (ValueError, TypeError, KeyError, RecursionError):
+        found = "something else"
+    raise UserError(
+        f"{path}: torn or damaged: a checkpoint of this rn50 expected, found {found}"[:400]
+    )
 
 
-def _checked(path: Path, part: Part) -> BinaryIO:
-    """A part, open, with the size and digest of its manifest; read in small pieces."""
-    digest = hashlib.blake2b(digest_size=DIGEST_BYTES)
-    with failing_as(f"{path}: cannot read"):
-        file = open_file(path, MAX_BYTES, within=path.parent)
-        try:
-            size_bytes = os.fstat(file.fileno()).st_size
-            if size_bytes != part.size_bytes:
-                found = f"{part.size_bytes} bytes expected, found {size_bytes}"
-                raise UserError(f"{path}: torn or damaged: {found}")
-            while piece := file.read(_PIECE_BYTES):
-                digest.update(piece)
-            if digest.hexdigest() != part.digest:
-                found = f"its digest does not fit its {size_bytes} bytes"
-                raise UserError(f"{path}: torn or damaged: {found}")
-            return file
-        except BaseException:
-            file.close()
-            raise
+def _read_header(file: BinaryIO) -> bytes:
+    """The length of safetensors' header and the header."""
+    length = file.read(_LENGTH_BYTES)
+    return length + file.read(min(int.from_bytes(length, "little"), _MAX_HEADER_BYTES))
 
 
 def _check_shapes(path: Path, tensors: Any, expected: Shapes, *, some: bool) -> None:

@@ -18,11 +18,10 @@ from horovod.common import process_sets
 from horovod.common.basics import HorovodBasics
 from horovod.common.process_sets import ProcessSet
 
-from ..config.errors import UserError
 from ..config.schema import Run
 from ..logging.timeline import Timeline
 from ..scaling.cost import torus_grid
-from .mpi_library import horovods_mpi, package_folder
+from .mpi_library import horovods_mpi
 from .mxnet_package import library
 
 _THREAD_MULTIPLE = 3  # what Horovod asks MPI for
@@ -90,7 +89,8 @@ class Connection:
     def _start_horovod(self) -> None:
         # What the library links to, found by name once it is loaded.
         ctypes.CDLL(str(library()))
-        basics = HorovodBasics(str(_package("horovod") / "mxnet" / "__init__.py"), "mpi_lib")
+        package = Path(process_sets.__file__).parents[1]
+        basics = HorovodBasics(str(package / "mxnet" / "__init__.py"), "mpi_lib")
         process_sets._setup(basics)
         basics.init(process_sets=self.process_sets)
 
@@ -105,11 +105,3 @@ def _start_mpi() -> ctypes.CDLL | None:
     provided = ctypes.c_int()
     mpi.MPI_Init_thread(None, None, _THREAD_MULTIPLE, ctypes.byref(provided))
     return mpi
-
-
-def _package(name: str) -> Path:
-    """Folder of an installed package, without importing it."""
-    folder = package_folder(name)
-    if folder is None:
-        raise UserError(f"{name}: an installed package expected, found none; scripts/setup.sh")
-    return folder

@@ -20,9 +20,8 @@ from .gpu_code import choose_kernels
 from .identity import identity_of
 from .limits import REQUESTED, StopRequest
 from .process_info import ProcessInfo
-from .progress import Progress, warn
-from .resume import LOG, METRICS, last_stamp_unix_s, steps_repeated
-from .seeding import stream_seeds
+from .progress import Progress
+from .resume import LOG, METRICS, last_stamp_unix_s
 from .state import LossScaleState, Meta, TrainState, log_position
 
 
@@ -120,7 +119,7 @@ class RunContext:
         self.stop(REQUESTED)
         return True
 
-    def meta(self, previous_lr: float, loss_scale: LossScaleState) -> Meta:
+    def meta(self, previous_lr: float, loss_scale: LossScaleState, statistics_rows: int) -> Meta:
         """Where the run is, for a checkpoint."""
         assert self.run_started_unix_s is not None  # start-up is over
         return Meta(
@@ -131,11 +130,10 @@ class RunContext:
             previous_lr=previous_lr,
             loss_scale=loss_scale,
             ranks=self.plan.ranks,
-            seeds=stream_seeds(self.run.seed or 0),
+            statistics_rows=statistics_rows,
             config_sha256=self.loaded.sha256,
             config=self.loaded.to_dict(),
             image_set=self.identity["image set"]["manifest"],
-            code=self.identity["code"]["rn50"],
         )
 
     def start_clock(self, tensors: Sequence[str]) -> None:
@@ -145,24 +143,9 @@ class RunContext:
         """
         if self.resumed is not None and self.run_started_unix_s is not None:
             self.init_s = self.clock.unix_s - self._init_start_s
-            step = self.state.step
-            repeated = steps_repeated(self.out, step) if self.process.rank == 0 else None
             before, ranks = self.resumed.meta.ranks, self.plan.ranks
-            lost_bytes = self.resumed.meta.log_bytes - self.log.size_bytes
-            self.log.resume(
-                step,
-                ranks=ranks,
-                steps_repeated=repeated,
-                lost_bytes=lost_bytes if lost_bytes > 0 else None,
-                ranks_before=before if before != ranks else None,
-            )
+            self.log.resume(self.state.step, ranks=ranks, ranks_before=before)
             self.metrics.start_clock(self.run_started_unix_s)
-            if self.process.rank == 0 and self.clock.behind_s:
-                warn(
-                    f"the wall clock is {self.clock.behind_s:.1f} s behind the last stamp of the "
-                    "interrupted run; stamps go on from that one, so that the time between the two "
-                    "is not known"
-                )
             return
         self.log.hyperparameters(self.run, self.plan, tensors)
         if self._probe is not None:

@@ -11,8 +11,8 @@ from mxnet import nd
 
 from ..config.errors import UserError
 from ..data.pipeline import Batch
+from . import host_reads
 from .comm import Communicator
-from .host_reads import RUN_AHEAD_STEPS, HostReads
 
 
 class Accuracy(NamedTuple):
@@ -59,13 +59,11 @@ def evaluate(
     *,
     batches: int,
     samples: int,
-    reads: HostReads,
 ) -> Accuracy:
     """Count hits over `batches` batches on every rank and add them up.
 
     Args:
         score: answers images with an array (image, class), of any float type.
-        reads: brings the three counts to the host.
 
     Raises:
         UserError: the ranks together did not see exactly `samples` images.
@@ -76,9 +74,9 @@ def evaluate(
         images, labels = next_batch()
         total = comm.operators.add_hits(score(images), labels, total)
         running.append((total, images))
-        if len(running) > RUN_AHEAD_STEPS:
+        if len(running) > host_reads.RUN_AHEAD_STEPS:
             running.popleft()[0].wait_to_read()  # as in the loop: bounds the queue
-    correct, correct_top5, seen = reads.counts(comm.sum_counts(total))
+    correct, correct_top5, seen = host_reads.counts(comm.sum_counts(total))
     if seen != samples:
         raise UserError(f"evaluation: {samples} images expected, found {seen}")
     return Accuracy(correct, seen, correct_top5)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import os
 import re
-from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,8 +15,6 @@ NEEDED = {"DALI": ((12, 0), 525), "MXNet": ((11, 8), 520)}
 the PTX that NVRTC 11.8 makes of MXNet's fused operators."""
 
 LIBRARY = "libcuda.so.1"
-HOROVODS_LIBRARY = "libcuda.so"
-"""Horovod 0.28.1 (mxnet/cuda_util.cc) opens the name that only development packages install."""
 
 _VERSION_FILE = Path("/proc/driver/nvidia/version")
 _CAPABILITY_MAJOR, _CAPABILITY_MINOR = 75, 76  # of CUdevice_attribute
@@ -109,8 +106,8 @@ def gpu_number(local_rank: int, found: int, visible: str | None) -> int:
 
 def check_machine(local_rank: int, *, decodes: bool) -> Gpu:
     """The GPU of this rank, before anything else is done with it. `decodes`: does DALI decode on
-    the GPU too? Raises UserError: no driver, no GPU for this rank, or a driver that MXNet, DALI or
-    Horovod cannot use."""
+    the GPU too? Raises UserError: no driver, no GPU for this rank, or a driver that MXNet or DALI
+    cannot use."""
     found = read_gpus()
     if found is None:
         raise UserError(
@@ -125,30 +122,7 @@ def check_machine(local_rank: int, *, decodes: bool) -> Gpu:
         )
     gpu = found.devices[number]
     check_driver(found.driver_cuda, decodes=decodes)
-    if not can_open_libcuda():
-        raise UserError(
-            f"{HOROVODS_LIBRARY}, which Horovod opens, expected, found {LIBRARY} alone; "
-            f"make site-packages/mxnet/{HOROVODS_LIBRARY} a link to that"
-        )
     return gpu
-
-
-def can_open_libcuda() -> bool:
-    """Does the library that Horovod opens exist: by the loader's search, or linked beside MXNet's?
-
-    `scripts/setup.sh --gpu` makes that link; Horovod's library looks there (its RPATH).
-    """
-    places = [HOROVODS_LIBRARY]
-    mxnet = find_spec("mxnet")
-    if mxnet is not None and mxnet.origin is not None:
-        places.append(str(Path(mxnet.origin).with_name(HOROVODS_LIBRARY)))
-    for place in places:
-        try:
-            ctypes.CDLL(place)
-        except OSError:
-            continue
-        return True
-    return False
 
 
 def dotted(version: tuple[int, int]) -> str:

@@ -90,13 +90,13 @@ def choose_kernels(model: Model, name: str, capability: tuple[int, int]) -> str:
     wanted = model.kernels
     if wanted == "auto":
         wanted = "own" if not no_own and (no_mxnet or capability >= OWN_FROM) else "mxnet"
-    reasons = {"own": [no_own], "mxnet": [no_mxnet]}[wanted]
-    if model.kernels == "auto":
-        reasons = [no_own, no_mxnet] if no_own and no_mxnet else []
-    if reasons := [reason for reason in reasons if reason]:
+    reason = {"own": no_own, "mxnet": no_mxnet}[wanted]
+    if reason and model.kernels == "auto":  # MXNet's, as ours do not run there either
+        reason = f"{no_own}; {no_mxnet}"
+    if reason:
         raise UserError(
             f"a compute capability that model.network={model.network} runs on expected, {found}: "
-            + "; ".join(reasons)
+            + reason
         )
     return wanted
 

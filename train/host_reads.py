@@ -1,8 +1,8 @@
 """Where the host waits for the device: numbers of a step and of an evaluation that it reads, and
 the bound of the queue.
 
-They stand here together because nothing else in a run may wait for the device, and because a test
-bed whose kernels compute nothing (tests/gpu) has to answer for the device here, and only here.
+They stand here together because nothing else in a run may wait for the device. A test bed whose
+kernels compute nothing (tests/gpu) replaces the three functions. Loads no framework.
 """
 
 from __future__ import annotations
@@ -15,22 +15,20 @@ RUN_AHEAD_STEPS = 2
 and holds a batch of images for every step in it (38 MB for 64 images of 224 px)."""
 
 
-class HostReads:
-    """Reads as they are; loads no framework."""
+def losses(sums: Any) -> list[float]:
+    """The loss summed over all ranks since the last log point, and the ranks' stop flags."""
+    return sums.asnumpy().tolist()
 
-    def losses(self, sums: Any) -> list[float]:
-        """The loss summed over all ranks since the last log point, and the ranks' stop flags."""
-        return sums.asnumpy().tolist()
 
-    def counts(self, counts: Any) -> tuple[int, int, int]:
-        """(images classified correctly, those with their class among the five highest, images seen)
-        of an evaluation, over all ranks."""
-        correct, correct_top5, total = (int(count) for count in counts.asnumpy())
-        return correct, correct_top5, total
+def counts(counts: Any) -> list[int]:
+    """Images classified correctly, those with their class among the five highest, images seen: of
+    an evaluation, over all ranks."""
+    return counts.asnumpy().tolist()
 
-    def finite(self, flag: Any) -> bool:
-        """Were all gradients of a step finite? `flag` is 0 or 1, on the device or (resumed) not."""
-        return bool(flag)
+
+def finite(flag: Any) -> bool:
+    """Were all gradients of a step finite? `flag` is 0 or 1, on the device or (resumed) not."""
+    return bool(flag)
 
 
 class RunAheadLimiter:

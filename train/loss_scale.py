@@ -15,13 +15,13 @@ from typing import Any, NamedTuple
 from mxnet import nd
 
 from ..config.values import LOSS_SCALES, dynamic_start
-from .host_reads import RUN_AHEAD_STEPS, HostReads
+from . import host_reads
 from .limits import NonRetryableError
 
 DOUBLE_AFTER_STEPS = 2000
 """Without an overflow, as MXNet's and NVIDIA's AMP."""
 MIN_SCALE, MAX_SCALE = LOSS_SCALES
-CHECK_DELAY_STEPS = RUN_AHEAD_STEPS + 2
+CHECK_DELAY_STEPS = host_reads.RUN_AHEAD_STEPS + 2
 """From a step to the one whose losses can heed it. `RunAheadLimiter` has waited for a loss that
 needed the weights of that step, so its check is read, not waited for."""
 
@@ -60,7 +60,6 @@ class LossScaler:
         setting: `model.loss_scale`.
         gradients: all of them, as flat arrays; only a dynamic scale looks at them.
         batch: the largest global batch, over which gradients are summed.
-        reads: brings the device's answers to the host.
     """
 
     def __init__(
@@ -69,9 +68,7 @@ class LossScaler:
         gradients: Sequence[nd.NDArray] = (),
         *,
         batch: int = 1,
-        reads: HostReads | None = None,
     ) -> None:
-        self._reads = reads or HostReads()
         start = dynamic_start(setting, batch)
         self.is_dynamic = start is not None
         self._start = Scale(float(setting) if start is None else start)
@@ -100,7 +97,7 @@ class LossScaler:
         smallest scale too."""
         while self._checks and self._checks[0].step <= step - CHECK_DELAY_STEPS:
             asked, used, finite = self._checks.popleft()
-            following = next_scale(self.scale, used, self._reads.finite(finite))
+            following = next_scale(self.scale, used, host_reads.finite(finite))
             if following is None:
                 raise NonRetryableError(
                     f"finite gradients expected, found others at step {asked} though the loss "
@@ -130,7 +127,7 @@ class LossScaler:
         done."""
         return {
             **self.scale._asdict(),
-            "checks": tuple((c.step, c.scale, self._reads.finite(c.finite)) for c in self._checks),
+            "checks": tuple((c.step, c.scale, host_reads.finite(c.finite)) for c in self._checks),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

@@ -5,8 +5,8 @@ MXNet 1.9.1 is from 2022. Names that NumPy has dropped since are set on numpy be
 Importing MXNet 1.9.1 takes 1.5 CPU-seconds. Half of that is SciPy, which MXNet treats as optional
 (statistics of its quantization and of its test helpers), and setuptools, which stands in for
 `distutils` to compare three version numbers. Every rank pays for both, and a shared file system for
-some 600 files a rank. ONNX, where that extra is installed, would crash them: it loads protobuf
-while another thread loads MXNet's library (6 of 6 runs over Gloo, onnx 1.18, protobuf 7.36).
+some 600 files a rank. ONNX, where it is installed, would crash them: it loads protobuf while
+another thread loads MXNet's library.
 `rn50/__init__.py` installs the finder, so Horovod's import counts too; `scripts/setup.sh` does it
 for Horovod's build, to whose CMake Python must print nothing else.
 """
@@ -15,11 +15,10 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib.machinery import ModuleSpec, PathFinder
-from types import ModuleType, SimpleNamespace
-from typing import NoReturn
+from types import ModuleType
 
 
 class MXNetFinder:
@@ -93,7 +92,7 @@ def numpy_names() -> dict[str, object]:
         "NAN": np.nan,
         "NaN": np.nan,
         "bool": bool,
-        # The estimator's event handlers, when they are made; removed in 2.0.
+        # The estimator's event handlers; removed in 2.0.
         "Inf": np.inf,
         # mxnet/numpy_dispatch_protocol.py looks these three up by their names; removed in 2.0.
         "round_": np.round,
@@ -105,19 +104,8 @@ def numpy_names() -> dict[str, object]:
         "msort": lambda a: np.sort(a, axis=0),
         "trapz": getattr(np, "trapezoid", None),
         # Finance, which NumPy 1.20 to 1.23 have as functions that raise, and later ones not at all:
-        **{name: _refusal(name) for name in ("mirr", "npv", "pmt", "ppmt", "pv", "rate")},
-        # MXNet's own `pad` asks whether its mode is a numpy.compat.basestring; removed in 2.0.
-        "compat": SimpleNamespace(basestring=str),
-        # The chi-square test of mxnet/test_utils.py; removed in 1.24.
-        "int": int,
+        **dict.fromkeys(("mirr", "npv", "pmt", "ppmt", "pv", "rate")),
     }
-
-
-def _refusal(name: str) -> Callable[..., NoReturn]:
-    def refuse(*_arguments: object, **_settings: object) -> NoReturn:
-        raise RuntimeError(f"numpy.{name} was removed from NumPy 1.20 (NEP 32)")
-
-    return refuse
 
 
 class _Version(tuple[int, ...]):

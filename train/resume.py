@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from ..config.errors import UserError
 from ..config.leaves import flatten
 from ..config.load import Loaded
-from ..config.plan import Plan, build_plan, spread
+from ..config.plan import build_plan, spread
 from ..config.reading import read_object
 from ..config.recorded import RESUME, load_recorded
 from ..config.schema import Run
@@ -21,25 +21,19 @@ from ..logging import mlperf
 from ..logging.metrics_read import newest_records
 from . import checkpoint
 from .checkpoint import Checkpoint
-from .identity import code_digest, image_set_in
+from .identity import image_set_in
 
-# What may differ: none of it changes what is learned, or it changes bits only, which is reported.
+# What may differ: none of it changes what is learned; the number of ranks changes bits.
 FREE = (
     *("checkpoint.", "watchdog.", "limits.", "system.", "startup.", "comm.cycle_ms", "log.every"),
     *("data.path", "data.synthetic", "data.decode_threads", "data.prefetch"),
     "eval.batch_per_rank",
 )
 _SHARES = ("batch.per_rank", "batch.active_ranks", "batch.changes")
-_BITS = (
-    *("system.nodes", "system.ranks_per_node", "system.cores_per_rank", "system.device"),
-    *_SHARES,
-)
-
 METRICS = "metrics.jsonl"
 LOG, INTERRUPTED_LOG = "result_0.txt", "interrupted_0.txt"
 """The log of a run, and the name that the log of an attempt gets below attempt_<n>/: `rn50 log
 check` looks at every result_*.txt as a run's own."""
-_ATTEMPT = re.compile(r"attempt_([0-9]{1,9})")
 
 
 def last_stamp_unix_s(out: Path) -> float:
@@ -49,9 +43,9 @@ def last_stamp_unix_s(out: Path) -> float:
 
 
 def read_checkpoint(path: Path, loaded: Loaded) -> Checkpoint:
-    """The manifest at `path`. Raises UserError where it is damaged or not of this config.
+    """The checkpoint at `path`. Raises UserError where it is damaged or not of this config.
 
-    Each rank checks the parts that it reads when it reads them (`checkpoint_state.restore`).
+    Its digest is checked when its arrays are read (`checkpoint_state.restore`).
     """
     found = checkpoint.read(path)
     check_config(found, loaded)
@@ -73,7 +67,12 @@ def check_config(found: Checkpoint, loaded: Loaded) -> None:
             f"{key}: {_show(then, key)} expected, as in {found.path}, found {_show(now, key)}; "
             "only the same config can go on from a checkpoint"
         )
-    _check_batches(found, build_plan(loaded.run))
+    before, batches = _batches_of(recorded_run(found)), _batches_of(loaded.run)
+    if batches != before:
+        raise UserError(
+            f"batch: global batches by epoch {before} expected, as in {found.path}, "
+            f"found {batches}: keep ranks x batch.per_rank"
+        )
     folder, expected = Path(loaded.run.data.path), found.meta.image_set
     # None here, as on the login node of a cluster: each rank looks where it runs.
     if (here := image_set_in(folder)) not in (None, expected):
@@ -81,26 +80,6 @@ def check_config(found: Checkpoint, loaded: Loaded) -> None:
             f"data.path: the image set of manifest {expected} expected, as in {found.path}, found "
             f"{here} in {folder}; a run resumes with the same image set only, wherever it lies"
         )
-
-
-def other_origin(found: Checkpoint) -> list[str]:
-    """A warning where another version of rn50 wrote a checkpoint; else nothing."""
-    if (then := found.meta.code) == (here := code_digest()):
-        return []
-    return [
-        f"{found.path}: written by other sources of rn50, {then}, here {here}: the bits may differ "
-        "from those without interruption"
-    ]
-
-
-def differences_in_bits(found: Checkpoint, loaded: Loaded) -> list[str]:
-    """What makes the sums of this run round differently from those of the interrupted one."""
-    then, now = dict(flatten(found.meta.config)), dict(flatten(loaded.to_dict()))
-    return [
-        f"{key} {_show(then, key)} -> {_show(now, key)}"
-        for key in _BITS
-        if then.get(key) != now.get(key)
-    ]
 
 
 def resumed_config(found: Checkpoint, overrides: list[str], source: Path) -> Loaded:
@@ -146,47 +125,14 @@ def recorded_run(found: Checkpoint) -> Run:
     return run
 
 
-def _check_batches(found: Checkpoint, plan: Plan) -> None:
-    then = build_plan(recorded_run(found))
-    expected, batches = _batches_of(then), _batches_of(plan)
-    if batches != expected:
-        raise UserError(
-            f"batch: a global batch of {expected} expected, as in {found.path}, found {batches}: "
-            "keep ranks x batch.per_rank"
-        )
-
-
-def _batches_of(plan: Plan) -> str:
-    """`64`, or `64, 128 from epoch 31 on`."""
-    return ", ".join(
-        str(segment.global_batch_size)
-        + (f" from epoch {segment.first_epoch} on" if segment.first_epoch > 1 else "")
-        for segment in plan.segments
-    )
+def _batches_of(run: Run) -> dict[int, int]:
+    """First epoch -> global batch from there on."""
+    segments = build_plan(run).segments
+    return {segment.first_epoch: segment.global_batch_size for segment in segments}
 
 
 def _show(tree: Mapping[str, Any], key: str) -> str:
     return repr(tree[key])[:100] if key in tree else "nothing"
-
-
-def steps_repeated(out: Path, step: int) -> int | None:
-    """Steps after `step`, where the run in `out` goes on, that the last attempt had trained.
-
-    Exact for an attempt that ended in order, by its result.json; else from below, by its last
-    log point. None: not known; a rank that was killed may have trained on after that point. `out`:
-    the run's folder; `attempt_<n>/` holds what earlier attempts left."""
-    attempts = {
-        int(found[1]): path
-        for path in out.glob("attempt_*")
-        if (found := _ATTEMPT.fullmatch(path.name))
-    }
-    if not attempts:
-        return None
-    last = attempts[max(attempts)]
-    stopped, reached = stopped_at(last), last_log_point(last)
-    if stopped is not None:
-        return max(0, stopped - step)
-    return reached - step if reached is not None and reached > step else None
 
 
 def stopped_at(folder: Path) -> int | None:

@@ -8,10 +8,10 @@ import mxnet as mx
 from mxnet import nd
 
 from ..data.sampling import eval_batches
+from . import host_reads
 from .checkpointer import Checkpointer
 from .context import RunContext
 from .evaluate import Accuracy, evaluate, sync_bn_statistics
-from .host_reads import HostReads
 from .limits import (
     OUT_OF_TIME,
     StopTraining,
@@ -40,9 +40,9 @@ class Stopwatch:
         return self._last_s - last_s
 
 
-def train_and_evaluate(context: RunContext, reads: HostReads | None = None) -> None:
+def train_and_evaluate(context: RunContext) -> None:
     """Run to the target or to the last evaluation; rank 0 leaves the files of a run."""
-    trainer = start_up(context, reads)
+    trainer = start_up(context)
     checkpointer = Checkpointer(trainer)
     try:
         reached = train_blocks(trainer, checkpointer)
@@ -150,7 +150,7 @@ def log_point(trainer: Trainer, point: LogPoint, training_s: float = 0.0) -> Non
         context.stop(OUT_OF_TIME)
     comm = trainer.comm
     sums = comm.sum_losses(comm.operators.join(point.loss_sum, context.stop.flags))
-    loss_sum, *requests = trainer.reads.losses(sums)
+    loss_sum, *requests = host_reads.losses(sums)
     now, scaler = trainer.steps.settings_at(point.step), trainer.model.updater.scaler
     loss = loss_sum / (point.steps * now.global_batch_size)
     scale = scaler.scale.value if scaler.is_dynamic else None
@@ -185,7 +185,6 @@ def evaluate_epoch(trainer: Trainer, epoch: int) -> Accuracy:
             trainer.comm,
             batches=eval_batches(run.data.eval_samples, plan.ranks, run.eval.batch_per_rank),
             samples=run.data.eval_samples,
-            reads=trainer.reads,
         )
     context.log.eval_stop(epoch)
     context.log.eval_accuracy(epoch, accuracy.fraction)

@@ -4,7 +4,6 @@ rank's share, gathered once at the end), timeline.json."""
 from __future__ import annotations
 
 import json
-import math
 import resource
 from typing import Any
 
@@ -17,14 +16,12 @@ from .comm import Communicator
 from .context import RunContext
 from .evaluate import Accuracy
 from .networks import weights_digest
-from .profile_window import merge
 from .progress import warn
 from .schedule import Settings
 from .step_times import COLUMNS, percentiles
 
-_NO_STEPS = percentiles(np.full((1, len(COLUMNS)), np.nan, np.float32))
-_FIGURES = (*_NO_STEPS, "memory_peak_bytes", "cpu_s", "gpu_memory_peak_bytes")
-_ROW = np.dtype([("host", "S64"), ("steps", "<i4"), ("figures", "<f8", len(_FIGURES)), ("", "V4")])
+_ROW_BYTES = 2048
+"""A rank's figures as JSON: 19 numbers and a name of at most 64 characters."""
 
 
 class RunLog:
@@ -122,10 +119,9 @@ class RunLog:
         write_file(context.out / "ranks.json", json.dumps(table) + "\n")
 
     def timeline(self) -> None:
-        """timeline.json, with what all ranks have profiled; for when all ranks are done."""
+        """timeline.json."""
         context = self._context
         if context.process.rank == 0:
-            merge(context.out, context.timeline)
             write_file(context.out / "timeline.json", context.timeline.to_json())
 
     def _compare_clocks(self) -> None:
@@ -154,33 +150,30 @@ def gather_ranks(
         cpu_s: CPU seconds that this process has used since the clock of the run started.
 
     Returns:
-        host, steps, the percentiles of `step_times.percentiles`, CPU time, and the most memory that
-        the process and the GPU (all of its processes) held; None stands for what does not apply.
-        Ranks above 0, which write no file: no columns.
+        host, steps, the percentiles of `step_times.percentiles`, the most memory that the process
+        held, CPU time, and the most memory that the GPU (all of its processes) held; None stands
+        for what does not apply. Ranks above 0, which write no file: no columns.
     """
-    row = np.zeros(1, _ROW)
-    times = percentiles(phases_ms) if len(phases_ms) else _NO_STEPS
-    row["host"], row["steps"] = host.encode()[:64], len(phases_ms)
-    memory_peak_bytes = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    row["figures"] = [*times.values(), memory_peak_bytes, cpu_s, _gpu_memory_bytes(comm.ctx)]
-    everyone = comm.gather_bytes(row.tobytes(), "ranks")
+    has_steps = len(phases_ms) > 0
+    times = percentiles(phases_ms if has_steps else np.zeros((1, len(COLUMNS)), np.float32))
+    figures = {
+        "host": host[:64],
+        "steps": len(phases_ms),
+        **(times if has_steps else dict.fromkeys(times)),
+        "memory_peak_bytes": 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss,
+        "cpu_s": cpu_s,
+        "gpu_memory_peak_bytes": _gpu_memory_bytes(comm.ctx),
+    }
+    everyone = comm.gather_bytes(json.dumps(figures).encode().ljust(_ROW_BYTES), "ranks")
     if comm.rank != 0:
         return {}
-    rows = np.frombuffer(b"".join(everyone), _ROW)
-    figures = {name: rows["figures"][:, i].tolist() for i, name in enumerate(_FIGURES)}
-    return {
-        "host": [name.decode(errors="replace") for name in rows["host"].tolist()],
-        "steps": rows["steps"].tolist(),
-        **{
-            name: [value if math.isfinite(value) else None for value in column]
-            for name, column in figures.items()
-        },
-    }
+    rows = [json.loads(row) for row in everyone]
+    return {name: [row[name] for row in rows] for name in figures}
 
 
-def _gpu_memory_bytes(ctx: mx.Context) -> float:
+def _gpu_memory_bytes(ctx: mx.Context) -> int | None:
     """Memory taken on a rank's GPU: the most that there was, as MXNet's pool gives nothing back."""
     if ctx.device_type != "gpu":
-        return math.nan
+        return None
     free_bytes, total_bytes = mx.context.gpu_memory_info(ctx.device_id)
-    return float(total_bytes - free_bytes)
+    return int(total_bytes - free_bytes)

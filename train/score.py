@@ -1,20 +1,14 @@
-"""`python -m rn50.train.score RESULT (CONFIG CHECKPOINT)...`: one rank that scores checkpoints.
+"""`python -m rn50.train.score RESULT CONFIG CHECKPOINT`: one rank that scores a checkpoint.
 
-Rank 0 leaves the counts of each and, of several, of their ensemble in the file RESULT. The
-evaluation is that of a run: its network, its images by DALI, its shards, its counting
-(`evaluate.py`). Images, batch and device are those of the first config.
+Rank 0 leaves the counts in the file RESULT. The evaluation is that of a run: its network, its
+images by DALI, its shards, its counting (`evaluate.py`).
 """
 
 from __future__ import annotations
 
 import json
-import os
 import sys
-import traceback
-from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 from ..config.atomic import write_file
 from ..config.load import load
@@ -22,57 +16,49 @@ from ..config.schema import Run
 from ..data.sampling import eval_batches
 from ..logging.timeline import Timeline
 from . import checkpoint
-from .__main__ import EXIT_FAILED, one_line
+from .__main__ import end_failed
 from .capabilities import decodes_on_gpu
 from .checkpoint import Checkpoint
 from .connection import Connection
 from .process_info import ProcessInfo, read_process_info
 
 
-def main(result: Path, *pairs: Path) -> None:
-    """Score on this rank. If that fails, the reason is left beside `result`, as a rank that trains
-    leaves it, and the process ends at once: exit handlers would wait for the other ranks."""
+def main(result: Path, config: Path, path: Path) -> None:
+    """Score on this rank. If that fails, the reason is left beside `result` and the process ends
+    at once."""
     place = read_process_info()
     try:
-        runs = [load(str(config)).run for config in pairs[::2]]
-        counts = score(runs, [checkpoint.read(path) for path in pairs[1::2]], place)
+        counts = score(load(str(config)).run, checkpoint.read(path), place)
         if place.rank == 0:
-            write_file(result, json.dumps({"counts": counts}))
+            write_file(result, json.dumps(counts))
     except BaseException as error:  # whatever it was, the others must not wait
-        failure = {"rank": place.rank, "host": place.host, "phase": "evaluation", "step": 0}
-        traceback.print_exc()
-        with suppress(OSError):
-            text = json.dumps(failure | {"reason": one_line(error)}) + "\n"
-            write_file(result.with_name(f"failure_{place.rank}.json"), text)
-        sys.stderr.flush()
-        os._exit(EXIT_FAILED)
+        end_failed(error, place, "evaluation", result.parent)
 
 
-def score(
-    runs: Sequence[Run], found: Sequence[Checkpoint], place: ProcessInfo
-) -> list[dict[str, int]]:
-    """The counts of `evaluate.Accuracy` over all ranks, in one pass over the images for each
-    checkpoint; of several last those of their ensemble, the mean of their softmax in float32."""
-    run = runs[0]
+def score(run: Run, found: Checkpoint, place: ProcessInfo) -> dict[str, int]:
+    """The counts of `evaluate.Accuracy` over all ranks. Batch-norm statistics are those that the
+    checkpoint holds; where they are each rank's own still, `eval.bn_stats` is done to them."""
     connection = Connection(run, Timeline(place.rank), over_mpi=place.over_mpi)
     connection.begin()
-    from mxnet import nd
-
     from ..data.pipeline import build_eval_source
+    from .checkpoint_state import active_ranks, restore_network
     from .comm import communicator, context
-    from .evaluate import evaluate
-    from .host_reads import HostReads
+    from .evaluate import evaluate, sync_bn_statistics
+    from .networks import bn_statistics, build_networks, copy_parameters
     from .own import operators_for
     from .trainer import batches_of
 
     ctx, ranks = context(run.system.device, place.local_rank), place.world_size
     comm = communicator(operators_for(run.model, ctx), connection, ranks)
     comm.start()
-    nets = [_network(*pair, comm, place) for pair in zip(runs, found, strict=True)]
-
-    def ensemble(batch: Any) -> Any:
-        return sum(nd.softmax(net(batch).astype("float32")) for net in nets) / len(nets)
-
+    net, eval_net, _ = build_networks(
+        run.model, run.data.classes, crop_px=run.data.crop_px, seed=0, operators=comm.operators
+    )
+    restore_network(found, net, rank=place.rank, ranks=ranks)
+    if found.meta.statistics_rows > 1 and ranks == found.meta.ranks:
+        mode, active = run.eval.bn_stats, active_ranks(found)
+        sync_bn_statistics(bn_statistics(net), comm, mode=mode, active_ranks=active)
+    copy_parameters(net, eval_net, comm.operators)
     images = build_eval_source(
         run.data,
         batch_per_rank=run.eval.batch_per_rank,
@@ -80,38 +66,15 @@ def score(
         ranks=ranks,
         device_id=ctx.device_id if decodes_on_gpu(run) else None,
     )
-    accuracies = [
-        evaluate(
-            scores,
-            batches_of(images, ctx),
-            comm,
-            batches=eval_batches(run.data.eval_samples, ranks, run.eval.batch_per_rank),
-            samples=run.data.eval_samples,
-            reads=HostReads(),
-        )
-        for scores in (nets if len(nets) == 1 else [*nets, ensemble])
-    ]
-    comm.stop()
-    return [accuracy._asdict() for accuracy in accuracies]
-
-
-def _network(run: Run, found: Checkpoint, comm: Any, place: ProcessInfo) -> Any:
-    """The evaluation network of a checkpoint. Batch-norm statistics are those that it holds; where
-    they are each rank's own still, `eval.bn_stats` is done to them."""
-    from .checkpoint_state import active_ranks, restore_network
-    from .evaluate import sync_bn_statistics
-    from .networks import bn_statistics, build_networks, copy_parameters
-
-    net, eval_net, _ = build_networks(
-        run.model, run.data.classes, crop_px=run.data.crop_px, seed=0, operators=comm.operators
+    accuracy = evaluate(
+        eval_net,
+        batches_of(images, ctx),
+        comm,
+        batches=eval_batches(run.data.eval_samples, ranks, run.eval.batch_per_rank),
+        samples=run.data.eval_samples,
     )
-    # It waits for all before: the last network's statistics were reduced under the same name.
-    restore_network(found, net, rank=place.rank, ranks=place.world_size)
-    if len(found.parts) > 1 and place.world_size == found.meta.ranks:
-        mode, active = run.eval.bn_stats, active_ranks(found)
-        sync_bn_statistics(bn_statistics(net), comm, mode=mode, active_ranks=active)
-    copy_parameters(net, eval_net, comm.operators)
-    return eval_net
+    comm.stop()
+    return accuracy._asdict()
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """What a run has come to: the trainer's memory. Loads no framework.
 
 Every other part of a trainer that changes gives its state as arrays or a dictionary; this one, part
-of a checkpoint's manifest, records how far training has come. The place in the data follows from
+of a checkpoint's metadata, records how far training has come. The place in the data follows from
 it: order and windows of images are pure functions of the seed and the number of samples consumed
 (`data/sampling.py`).
 """
@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Annotated, Any, Literal, NamedTuple
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from ..config.plan import Plan
 
@@ -51,7 +51,7 @@ class TrainState(BaseModel):
 
 
 class Strict(BaseModel):
-    """A part of a checkpoint's manifest."""
+    """A part of a checkpoint's metadata."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
@@ -77,15 +77,19 @@ class Meta(Strict):
     """The learning rate of the last step: what momentum correction goes by."""
     loss_scale: LossScaleState
     ranks: Annotated[int, Field(ge=1)]
-    seeds: dict[str, int]
-    """Of every random stream."""
+    statistics_rows: Annotated[int, Field(ge=1)]
+    """Sets of batch-norm statistics: one for each rank, or 1 where all ranks have the same."""
     config_sha256: str
     config: dict[str, Any]
     """As `Loaded.to_dict` gave it."""
     image_set: str
     """The digest of the image set's manifest."""
-    code: str
-    """The digest of rn50's sources."""
+
+    @model_validator(mode="after")
+    def _fits(self) -> Meta:
+        if self.statistics_rows not in (1, self.ranks):
+            raise ValueError(f"1 or {self.ranks} sets of statistics expected")
+        return self
 
     @property
     def step(self) -> int:

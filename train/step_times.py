@@ -18,7 +18,6 @@ import numpy as np
 from mxnet import nd
 from numpy.typing import NDArray
 
-from ..logging.timeline import Timeline
 from . import kernels
 from .host_reads import RUN_AHEAD_STEPS
 
@@ -55,11 +54,9 @@ class StepTimes:
 
     Args:
         most_steps: from one `log_point` to the next.
-        groups: the gradients, group by group, in the order in which backward completes them.
     """
 
-    def __init__(self, most_steps: int, groups: Sequence[nd.NDArray] = ()) -> None:
-        self._group_arrays = groups
+    def __init__(self, most_steps: int) -> None:
         self._operation = _load()
         # A row for each step that is under way, or over and not yet taken.
         self._stamps = np.full((most_steps + 2 * RUN_AHEAD_STEPS + 1, 6), np.nan)
@@ -68,13 +65,6 @@ class StepTimes:
         self._begun_s = np.nan
         """End of the update before `_next`; NaN: something else than a step lay between."""
         self._past_ms: list[NDArray[np.float32]] = []  # 28 bytes a step
-        self.detailed = range(0)
-        """Steps of which every group of gradients is stamped too."""
-        self._profiled: dict[int, NDArray[np.float64]] = {}
-        """Stamps of those steps."""
-        self._groups: dict[int, NDArray[np.float64]] = {}
-        """Of those steps a (groups, 2): when backward had written a group, and when its sum was
-        there."""
 
     def begin(self, step: int) -> None:
         """The host asks for the batch of a step."""
@@ -93,67 +83,8 @@ class StepTimes:
     def after(self, phase: str, arrays: Sequence[nd.NDArray]) -> None:
         """All of a phase of `PHASES` is enqueued and nothing that follows it; `arrays` are what it
         writes last."""
-        self._enqueue(self._row, PHASES.index(phase), arrays)
-        if self._last in self.detailed and phase in ("backward", "reduction"):
-            rows = self._groups.setdefault(
-                self._last, np.full((len(self._group_arrays), 2), np.nan)
-            )
-            for row, array in zip(rows, self._group_arrays, strict=True):
-                self._enqueue(row, int(phase == "reduction"), [array])
-
-    def log_point(self) -> NDArray[np.float32]:
-        """(steps, columns) in ms of the steps done since the last call. Waits for nothing."""
-        steps = np.arange(max(self._next, self._last + 1 - len(self._stamps)), self._last + 1)
-        stamps = self._stamps[steps % len(self._stamps)]
-        over = int(np.logical_and.accumulate(~np.isnan(stamps[:, _UPDATE])).sum())
-        steps, stamps = steps[:over], stamps[:over]
-        found = phases_ms(stamps, self._begun_s)
-        if over:
-            self._next, self._begun_s = int(steps[-1]) + 1, stamps[-1, _UPDATE]
-            self._past_ms.append(found)
-            self._profiled |= {
-                step: row.copy()
-                for step, row in zip(steps.tolist(), stamps, strict=True)
-                if step in self.detailed
-            }
-        return found
-
-    def end_block(self) -> None:
-        """Something else than steps comes next, such as an evaluation; all that was enqueued is
-        done."""
-        self.log_point()
-        self._begun_s = np.nan
-
-    def all_ms(self) -> NDArray[np.float32]:
-        """(steps, columns) of all steps that were taken."""
-        return np.concatenate([np.empty((0, len(COLUMNS)), np.float32), *self._past_ms])
-
-    def add_profiled(self, timeline: Timeline, later_s: float) -> None:
-        """The detailed steps as spans: their phases, and each group's way from backward to its sum.
-        `later_s`: of the timeline's clock against perf_counter."""
-        for step, stamps in self._profiled.items():
-            asked, batch, *_, update = stamps + later_s
-            timeline.add(f"next batch {step}", asked, batch, "host")
-            before = self._profiled.get(step - 1, stamps)[
-                _UPDATE if step - 1 in self._profiled else _ASKED
-            ]
-            ends = np.maximum.accumulate([before, *stamps]) + later_s
-            timeline.add(f"step {step}", ends[0], update, "steps")
-            for phase, begin, end in zip(PHASES, ends, ends[1:], strict=False):
-                if end > begin:
-                    timeline.add(phase, begin, end, "phases")
-            for number, (written, summed) in enumerate(self._groups[step] + later_s):
-                timeline.add(f"allreduce group {number}", written, summed, f"group {number}")
-
-    @property
-    def _row(self) -> NDArray[np.float64]:
-        row: NDArray[np.float64] = self._stamps[self._last % len(self._stamps)]
-        return row
-
-    def _enqueue(self, row: NDArray[np.float64], column: int, arrays: Sequence[nd.NDArray]) -> None:
-        """The stamp that follows the last writing of the arrays."""
         handles = (ctypes.c_void_p * len(arrays))(*(array.handle for array in arrays))
-        address = row.ctypes.data + column * row.itemsize
+        address = self._row.ctypes.data + PHASES.index(phase) * self._row.itemsize
         mx.base.check_call(
             mx.base._LIB.MXEnginePushSyncND(
                 self._operation,
@@ -169,6 +100,33 @@ class StepTimes:
                 b"rn50_stamp",
             )
         )
+
+    def log_point(self) -> NDArray[np.float32]:
+        """(steps, columns) in ms of the steps done since the last call. Waits for nothing."""
+        steps = np.arange(max(self._next, self._last + 1 - len(self._stamps)), self._last + 1)
+        stamps = self._stamps[steps % len(self._stamps)]
+        over = int(np.logical_and.accumulate(~np.isnan(stamps[:, _UPDATE])).sum())
+        steps, stamps = steps[:over], stamps[:over]
+        found = phases_ms(stamps, self._begun_s)
+        if over:
+            self._next, self._begun_s = int(steps[-1]) + 1, stamps[-1, _UPDATE]
+            self._past_ms.append(found)
+        return found
+
+    def end_block(self) -> None:
+        """Something else than steps comes next, such as an evaluation; all that was enqueued is
+        done."""
+        self.log_point()
+        self._begun_s = np.nan
+
+    def all_ms(self) -> NDArray[np.float32]:
+        """(steps, columns) of all steps that were taken."""
+        return np.concatenate([np.empty((0, len(COLUMNS)), np.float32), *self._past_ms])
+
+    @property
+    def _row(self) -> NDArray[np.float64]:
+        row: NDArray[np.float64] = self._stamps[self._last % len(self._stamps)]
+        return row
 
 
 def phases_ms(stamps: NDArray[np.float64], begun_s: float) -> NDArray[np.float32]:

@@ -19,7 +19,7 @@ from .checkpoint_state import restore
 from .comm import Communicator, communicator
 from .comm import context as device_context
 from .context import RunContext
-from .host_reads import HostReads, RunAheadLimiter
+from .host_reads import RunAheadLimiter
 from .identity import part_digests
 from .loop import StepContext
 from .loss_scale import LossScaler
@@ -80,7 +80,6 @@ class Trainer:
     sources: Sources
     steps: StepContext
     next_eval_batch: Callable[[], Batch]
-    reads: HostReads
     log: RunLog
     cpu_begun_s: float
     """CPU time that this process had used when the clock of the run started."""
@@ -96,17 +95,15 @@ class Trainer:
 
 def start_up(
     context: RunContext,
-    reads: HostReads | None = None,
     sources: Callable[[RunContext, mx.Context], Sources] | None = None,
 ) -> Trainer:
     """Everything that does not need the data; ends with the clock running on all ranks.
 
     Args:
         context: the process.
-        reads: how numbers come to the host (a test bed without numbers gives its own).
         sources: makes the data of this rank; None: from the config's set.
     """
-    run, reads = context.run, reads or HostReads()
+    run = context.run
     ctx = device_context(run.system.device, context.process.local_rank)
     if ctx.device_type == "cpu":  # our optimizer's operator is a CPU's
         kernels.load()
@@ -115,7 +112,7 @@ def start_up(
     stages = [
         Stage("open connections", comm.start),
         Stage("build pipelines", partial(sources or build_sources, context, ctx)),
-        Stage("build network", partial(build_model, context, comm, reads)),
+        Stage("build network", partial(build_model, context, comm)),
         Stage("warm up network", partial(warm_up, context, operators), ("build network",)),
         Stage(
             "agree on weights",
@@ -125,7 +122,6 @@ def start_up(
     ]
     built = run_stages(stages, context.timeline, serial=run.startup.serial)
     model, data = built["build network"], built["build pipelines"]
-    times = StepTimes(context.plan.log_every_steps, comm.buckets)
     context.start_clock([p.name for p in trainable(model.net)])
     comm.barrier()  # no rank touches the data before rank 0 has started the clock
     return Trainer(
@@ -142,11 +138,10 @@ def start_up(
             updater=model.updater,
             settings_at=step_settings(run, context.plan),
             limit_run_ahead=RunAheadLimiter(),
-            times=times,
-            profile=ProfileWindow(context, times),
+            times=StepTimes(context.plan.log_every_steps),
+            profile=ProfileWindow(context),
         ),
         next_eval_batch=batches_of(data.evaluation, ctx),
-        reads=reads,
         log=RunLog(context),
         cpu_begun_s=time.process_time(),
     )
@@ -176,7 +171,7 @@ def build_sources(context: RunContext, ctx: mx.Context) -> Sources:
     return Sources(train, evaluation)
 
 
-def build_model(context: RunContext, comm: Communicator, reads: HostReads) -> Model:
+def build_model(context: RunContext, comm: Communicator) -> Model:
     """Networks with seeded weights; their gradients in the communicator's groups."""
     run, model = context.run, context.run.model
     if run.eval.bn_stats == "batch":  # keep the last batch's statistics, no average
@@ -193,7 +188,6 @@ def build_model(context: RunContext, comm: Communicator, reads: HostReads) -> Mo
         run.model.loss_scale,
         () if comm.operators.own else comm.buckets,
         batch=max(segment.global_batch_size for segment in context.plan.segments),
-        reads=reads,
     )
     updater = updater_for(
         comm.operators,

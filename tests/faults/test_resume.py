@@ -158,7 +158,6 @@ def test_a_torn_checkpoint_and_a_wall_clock_set_back_cost_time_not_bits(
     newest.write_bytes(newest.read_bytes()[:1000])
     done = resume(rn50, folder, "--launcher", LAUNCHERS[-1])
     assert f"{newest}: torn or damaged" in done.stderr
-    assert "rn50: warning: the wall clock is 3" in done.stdout
     assert bits(folder) == bits(whole) and records(folder) == records(whole)
     events = read_events(log)
     resumed = next(event for event in events if event.key == "run_resumed")
@@ -176,8 +175,6 @@ def test_a_log_that_a_crash_cut_short_has_a_gap_and_says_so(
     done = resume(rn50, folder, "--launcher", LAUNCHERS[-1])
     assert "is taken all the same, and the log has a gap" in done.stderr
     assert bits(folder) == bits(whole)
-    found = check_log(log, "4.0.0", official=False).findings
-    assert any("bytes of the log before it are lost" in finding.message for finding in found)
 
 
 def test_after_a_bit_flip_the_run_goes_on_from_where_replicas_agreed(
@@ -203,13 +200,12 @@ def test_after_a_bit_flip_the_run_goes_on_from_where_replicas_agreed(
     assert bits(rn50.run_folder()) == bits(whole)
 
 
-def test_another_rank_count_goes_on_and_says_that_bits_differ(
-    rn50: Any, copied: Path, whole: Path
-) -> None:
+def test_another_rank_count_goes_on_and_is_logged(rn50: Any, copied: Path, whole: Path) -> None:
     folder = copied
     done = resume(rn50, folder, "--ranks", "4", "--launcher", LAUNCHERS[-1])
     assert done.returncode == 1, done.stderr
-    assert "system.ranks_per_node 2 -> 4" in done.stdout and "bits will differ" in done.stdout
+    (resumed,) = (e for e in read_events(folder / "result_0.txt") if e.key == "run_resumed")
+    assert (resumed.metadata["ranks"], resumed.metadata["ranks_before"]) == (4, 2)
     assert [r["step"] for r in records(folder)] == [r["step"] for r in records(whole)]
     ours, theirs = records(folder)[-2]["loss"], records(whole)[-2]["loss"]
     assert ours != theirs and abs(ours - theirs) < 0.2, "batch norm over 5 images, not 10"

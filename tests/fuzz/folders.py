@@ -22,7 +22,7 @@ _SIDE_FILES = (
 )
 _WRITTEN = (
     *("result_0.txt", "checkpoint", "resume_from", "attempt_1", "exit_code", ".lock"),
-    *("checkpoint/step_0000000010.ckpt", "checkpoint/step_0000000010.model.safetensors"),
+    "checkpoint/step_0000000010.ckpt",
 )
 _NAMES = ("result_\x1b[2J.txt", "result_7.txt", "result_.txt", "result_0.txt~", "\udcff")
 
@@ -86,11 +86,10 @@ def _write_checkpoint(folder: Path, size_bytes: int) -> None:
         previous_lr=0.1,
         loss_scale=LossScaleState(value=1.0),
         ranks=plan.ranks,
-        seeds={},
+        statistics_rows=1,
         config_sha256=loaded.sha256,
         config=loaded.to_dict(),
         image_set="none here",
-        code="",
     )
     checkpoint.write(folder / checkpoint.file_name(10), meta, {})
 

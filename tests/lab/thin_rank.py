@@ -23,7 +23,6 @@ from pathlib import Path
 from typing import Any, ClassVar, NoReturn
 
 import numpy as np
-from safetensors.numpy import save
 
 from rn50.config.atomic import write_json
 from rn50.config.errors import UserError
@@ -38,7 +37,6 @@ from rn50.launch.watchdog import RankStatus, Watchdog
 from rn50.train import __main__ as rank_main
 from rn50.train import checkpoint, checkpoint_folder
 from rn50.train.context import RunContext
-from rn50.train.host_reads import HostReads
 from rn50.train.identity import identity_of
 from rn50.train.limits import agreed_stop
 from rn50.train.state import LossScaleState
@@ -47,7 +45,7 @@ from tests.lab.exchange import Member
 NAME = "forked"
 STEP_S = 1.0
 STATISTICS = 2 * 26_560
-"""In each rank's part: running mean and variance of ResNet-50's 26,560 channels."""
+"""Of each rank: running mean and variance of ResNet-50's 26,560 channels."""
 
 
 class Forked(Launcher):
@@ -114,9 +112,9 @@ def count_opens() -> list[str]:
     return opened
 
 
-def train(context: RunContext, _: HostReads | None, opened: list[str], model_values: int) -> None:
-    """In the place of training: runs until it is asked to stop. `model_values`: float32, of rank
-    0's part of the checkpoint."""
+def train(context: RunContext, opened: list[str], model_values: int) -> None:
+    """In the place of training: runs until it is asked to stop. `model_values`: float32, of the
+    checkpoint."""
     process, plan = context.process, context.plan
     with context.timeline.span("build pipelines"):
         tables = [load_table(Path(context.run.data.path), split) for split in SPLITS]
@@ -147,21 +145,20 @@ def train(context: RunContext, _: HostReads | None, opened: list[str], model_val
 
 
 def save_now(context: RunContext, ranks: Member, model_values: int) -> None:
-    """A checkpoint, as `train/checkpointer.py` writes it; each rank has statistics of its own."""
+    """A checkpoint, as `train/checkpointer.py` writes it. Rank 0 makes up the statistics of all."""
     process, folder = context.process, context.out / "checkpoint"
     with context.timeline.span("checkpoint"):
-        own = {"statistics": np.full(STATISTICS, process.rank, np.float32)}
-        data = save(own)
-        parts = checkpoint.parts_of(ranks.gather(checkpoint.row_of(data, busy=False)), process.rank)
-        assert parts is not None
+        world_size = len(ranks.gather(bytes(16)))
+        if process.rank:
+            return
         folder.mkdir(exist_ok=True)
         path = folder / checkpoint.file_name(context.state.step)
-        if process.rank:
-            for part in parts:
-                checkpoint.write_part(path, part, data)
-            return
-        meta = context.meta(0.0, LossScaleState(value=1.0))
-        checkpoint.write(path, meta, {"model": np.zeros(model_values, np.float32), **own}, parts)
+        arrays = {
+            "model": np.zeros(model_values, np.float32),
+            "statistics": np.zeros((world_size, STATISTICS), np.float32),
+        }
+        meta = context.meta(0.0, LossScaleState(value=1.0), world_size)
+        checkpoint.write(path, meta, arrays)
         checkpoint_folder.prune(folder, context.run.checkpoint.keep)
 
 

@@ -37,7 +37,7 @@ def run(tmp_path: Path) -> Path:
 
 
 def goes_on(run: Path) -> None:
-    found = begin_attempt(run, LOADED)
+    found = begin_attempt(run)
     assert found is not None and found.meta.step == 7
     assert {name: (run / name).read_text() for name in STARTS} == STARTS
     assert not list(run.glob(".*.partial-*"))
@@ -55,7 +55,7 @@ def test_a_log_that_cannot_be_copied_moves_nothing(
     with monkeypatch.context() as patch:
         patch.setattr(attempts, "partial_beside", lambda _: nowhere)
         with pytest.raises(UserError, match=r"result_0\.txt: cannot copy: "):
-            begin_attempt(run, LOADED)
+            begin_attempt(run)
     assert {name: (run / name).read_text() for name in TEXT} == TEXT
     assert not list(run.glob("attempt_*"))
     goes_on(run)
@@ -72,7 +72,7 @@ def test_a_stop_between_moving_and_copying_back(run: Path, monkeypatch: pytest.M
     with monkeypatch.context() as patch:
         patch.setattr(Path, "replace", stopped)
         with pytest.raises(KeyboardInterrupt):
-            begin_attempt(run, LOADED)
+            begin_attempt(run)
     assert not (run / LOG).exists(), "it was moved, and the start of it is not back"
     close_attempt(run)
     goes_on(run)
@@ -93,7 +93,7 @@ def test_a_log_shorter_than_its_checkpoint_says_ends_nothing(
     older = meta(6, log_bytes=20, metrics_bytes=10)
     checkpoint.write(run / "checkpoint" / checkpoint.file_name(6), older, arrays())
     (run / LOG).write_text(log)
-    found = begin_attempt(run, LOADED)
+    found = begin_attempt(run)
     assert found is not None and found.meta.step == step
     assert (run / LOG).read_text() == STARTS[LOG][: 20 * kept]
     assert checkpoint_folder.listed(run / "checkpoint")[-1] == found.path, "later ones do not fit"
@@ -105,7 +105,7 @@ def test_a_log_shorter_than_its_checkpoint_says_ends_nothing(
 def test_checkpoints_after_replicas_last_agreed_are_not_taken(run: Path) -> None:
     failure = {"rank": 1, "host": "h", "phase": "evaluate 2", "step": 7, "reason": "x"}
     (run / "failure_1.json").write_text(json.dumps(failure | {"agreed_step": 6}))
-    assert begin_attempt(run, LOADED) is None
+    assert begin_attempt(run) is None
     assert not list((run / "checkpoint").iterdir())
 
 
@@ -125,7 +125,7 @@ def test_a_driver_that_was_taken_over_touches_nothing(run: Path) -> None:
         before = sorted(run.rglob("*"))
         close_attempt(run)
         with pytest.raises(FolderInUse, match="in use by process 1 "):
-            begin_attempt(run, LOADED)
+            begin_attempt(run)
         assert sorted(run.rglob("*")) == before
         assert {name: (run / name).read_text() for name in TEXT} == TEXT
 

@@ -68,19 +68,12 @@ def test_smoke_from_images_to_a_clean_log(rn50, smoke_data: Path, launcher: str)
         lines = [json.loads(line) for line in (folder / "metrics.jsonl").open()]
         assert len([line for line in lines if line["kind"] == kind]) >= count
     events = json.loads((folder / "timeline.json").read_text())["traceEvents"]
-    assert {event["args"]["name"] for event in events if event["ph"] == "M"} == {"rank 0", "rank 1"}
-    spans = [event for event in events if event["ph"] == "X"]
-    names = {span["name"] for span in spans}
+    names = {event["name"] for event in events}
     assert {"join ranks", "open connections", "build network", "epoch 1"} <= names
-    # The five steps that were profiled, on both ranks: phases, groups; operators and Horovod's own.
-    rows = {(span["pid"], span["tid"].rstrip(" 0123456789")) for span in spans}
-    ours = {"steps", "phases", "host", "group"}
-    assert {(rank, row) for rank in (0, 1) for row in ours} <= rows
+    # The five steps that were profiled, on both ranks: operators and Horovod's own.
     profiles = [folder / "profile" / name for name in ("rank_0", "rank_1")]
     assert all("Convolution" in (one / "mxnet.json").read_text() for one in profiles)
     assert "allreduce.group" in (profiles[0] / "horovod.json").read_text()
-    steps = {span["name"] for span in spans if span["pid"] == 1}
-    assert {f"step {number}" for number in range(11, 16)} <= steps
     table = json.loads((folder / "ranks.json").read_text())["ranks"]
     assert table["steps"] == [200, 200] and len(set(table["host"])) == 1
     assert all(0 < ms < 60_000 for ms in (*table["step_p50_ms"], *table["backward_p90_ms"]))

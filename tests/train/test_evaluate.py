@@ -14,7 +14,6 @@ from rn50.data.pipeline import NOT_COUNTED, Batch
 from rn50.train import run
 from rn50.train.comm import LoneCommunicator
 from rn50.train.evaluate import Accuracy, evaluate
-from rn50.train.host_reads import HostReads
 from rn50.train.operators import Operators
 from rn50.train.state import TrainState
 
@@ -42,7 +41,6 @@ def test_hits_are_counted_exactly(classes: int, dtype: str) -> None:
         alone,
         batches=3,
         samples=samples,
-        reads=HostReads(),
     )
     assert found == Accuracy(int((places == 0).sum()), samples, int((places < 5).sum()))
 

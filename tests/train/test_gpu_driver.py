@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import ctypes
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from rn50.config.errors import UserError
-from rn50.train import gpu as module
 from rn50.train.gpu import (
     Gpu,
     Gpus,
-    can_open_libcuda,
     check_driver,
     read_gpus,
 )
@@ -69,22 +65,3 @@ def test_a_driver_older_than_dalis_is_refused() -> None:
     check_driver((11, 8), decodes=False)
     with pytest.raises(UserError, match=r"DALI: a driver for CUDA 12\.0 .* found one for 11\.8"):
         check_driver((11, 8), decodes=True)
-
-
-def test_horovods_libcuda_is_found_beside_mxnets_library(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As the loader finds it by the RPATH of Horovod's library."""
-    monkeypatch.setattr(module, "HOROVODS_LIBRARY", "libcuda-of-horovod.so")
-    package = tmp_path / "mxnet"
-    package.mkdir()
-    (package / "__init__.py").touch()
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.delitem(sys.modules, "mxnet", raising=False)
-    assert not can_open_libcuda()
-    link = package / "libcuda-of-horovod.so"
-    link.symlink_to(tmp_path / "libcuda.so.1")  # dangling: no driver yet
-    assert not can_open_libcuda()
-    compile_library(tmp_path / "libcuda.so.1", "int nothing;")
-    assert can_open_libcuda()
-    assert ctypes.CDLL(str(link))

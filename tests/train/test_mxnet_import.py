@@ -6,10 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-import numpy
-import pytest
-
-from rn50.train.mxnet_import import numpy_names, restore_numpy_names
+from rn50.train.mxnet_import import restore_numpy_names
 
 
 def test_mxnet_loads_without_what_it_does_not_need() -> None:
@@ -30,18 +27,6 @@ assert scipy.stats.norm.cdf(0) == 0.5
 def test_a_loaded_module_stays() -> None:
     code = "import scipy, rn50, mxnet.test_utils as t; assert t.ss is scipy.stats"
     subprocess.run([sys.executable, "-c", code], check=True)
-
-
-# --- NumPy's removed names ----------------------------------------------------------------------
-
-
-def test_what_is_set_computes_what_the_name_stood_for() -> None:
-    names = {name: stands for name, stands in numpy_names().items() if callable(stands)}
-    table = numpy.array([[3.0, 1.0], [2.0, 5.0]])
-    assert names["msort"](table).tolist() == [[2, 1], [3, 5]]
-    assert names["in1d"](table, [1, 2]).tolist() == [False, True, True, False]
-    with pytest.raises(RuntimeError, match=r"numpy\.npv was removed from NumPy 1\.20"):
-        names["npv"](0.1, [1])
 
 
 def test_a_python_without_rn50_loads_mxnet_and_prints_nothing_else(tmp_path: Path) -> None:

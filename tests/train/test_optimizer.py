@@ -235,19 +235,6 @@ def test_rmsprop_warmup_against_its_formula(path: str) -> None:
         np.testing.assert_allclose(p.data().asnumpy(), w[name], rtol=1e-4, atol=1e-6)
 
 
-def test_loss_scale_is_taken_out() -> None:
-    weights = []
-    for scale in (1.0, 128.0):
-        parameters, updater = build(Optimizer(variant="nvidia"), "fused")
-        updater.scaler = LossScaler(scale)
-        for name, p in parameters.items():
-            p.grad()[:] = gradients_of(1)[name] * scale
-        updater.step(1, Settings(3.0, 0.9, BATCH))
-        weights.append([p.data().asnumpy() for p in parameters.values()])
-    for one, other in zip(*weights, strict=True):
-        np.testing.assert_allclose(one, other, rtol=1e-6)
-
-
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_learning_rate_zero_keeps_the_bits(variant: str) -> None:
     """The warm-up on zeros relies on it."""

@@ -9,9 +9,7 @@ import mxnet as mx
 import numpy as np
 import pytest
 
-from rn50.config import benchmark
 from rn50.config.load import load
-from rn50.config.resnet_stages import UNITS
 from rn50.config.schema import Model
 from rn50.scaling.layers import Shape, resnet50
 from rn50.train.networks import build_networks, trainable
@@ -21,12 +19,6 @@ from rn50.train.resnet import ResNet
 
 def parameters_of(model: Model, classes: int) -> list[tuple[str, tuple[int, ...]]]:
     return [(p.name, p.shape) for p in trainable(ResNet(model, classes, prefix=""))]
-
-
-def test_resnet50_has_161_tensors_and_25557032_parameters() -> None:
-    shapes = parameters_of(Model(), benchmark.IMAGENET_CLASSES)
-    assert len(shapes) == benchmark.RESNET50_TENSORS == 161
-    assert sum(int(np.prod(s)) for _, s in shapes) == benchmark.RESNET50_PARAMETERS == 25_557_032
 
 
 @pytest.mark.slow
@@ -48,18 +40,6 @@ def test_the_models_of_scaling_have_the_same_tensors(preset: str) -> None:
     shape = Shape(model.depth, model.width, data.crop_px, data.classes, model.stem)
     sizes = [int(np.prod(shape)) for _, shape in parameters_of(model, data.classes)]
     assert [tensor.size for tensor in resnet50(shape)[1]] == sizes
-
-
-@pytest.mark.parametrize("depth", UNITS)
-def test_depth_is_that_of_its_name(depth: int | str) -> None:
-    """Convolutions without projections, and the classifier, are the layers that a name counts."""
-    if depth == "tiny":
-        depth, counted = 4 * 3 + 2, "tiny"
-    else:
-        counted = depth
-    names = [name for name, shape in parameters_of(Model(depth=counted, width=4), 2)]
-    weights = [name for name in names if name.endswith("weight") and "convsc" not in name]
-    assert len(weights) == depth
 
 
 @pytest.mark.parametrize(

@@ -29,17 +29,6 @@ def start(context: RunContext) -> None:
     context.start_clock([])
 
 
-def test_before_the_clock_there_is_nothing_to_save(context: RunContext) -> None:
-    assert not context.request_stop()
-    assert not any(context.stop.flags)
-
-
-def test_a_rank_that_trains_is_to_end_in_order(context: RunContext) -> None:
-    start(context)
-    assert context.request_stop()
-    assert context.stop.flags[REQUESTED] == 1
-
-
 def test_a_second_request_leaves_a_rank_that_has_ended_alone(context: RunContext) -> None:
     start(context)
     assert context.request_stop()

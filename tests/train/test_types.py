@@ -105,17 +105,14 @@ def check_types(net: Network, symbol: Any, dtype: str) -> None:
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_types_and_shapes(case: Case) -> None:
     """Of training, and of evaluation, which is NCHW."""
-    net = build_network(case.model, case.classes, crop_px=case.crop_px)
-    logits = net(mx.sym.var("images"))
-    check_types(net, logits, case.model.dtype)
-    losses = Loss(case.model, case.classes)(logits, mx.sym.var("labels"))
-    assert losses.infer_type(images="float32", labels="float32")[1] == [np.float32]
-    shapes = {"images": image_shape(net, case.batch, case.crop_px), "labels": (case.batch,)}
-    assert losses.infer_shape(**shapes)[1] == [(case.batch,)]
-
-    evaluated = case.model.model_copy(update={"layout": "NCHW"})
-    net = build_network(evaluated, case.classes, crop_px=case.crop_px)
-    logits = net(mx.sym.var("images"))
-    check_types(net, logits, evaluated.dtype)
-    shape = image_shape(net, case.batch, case.crop_px)
-    assert logits.infer_shape(images=shape)[1] == [(case.batch, case.classes)]
+    for layout in {case.model.layout, "NCHW"}:
+        model = case.model.model_copy(update={"layout": layout})
+        net = build_network(model, case.classes, crop_px=case.crop_px)
+        logits = net(mx.sym.var("images"))
+        check_types(net, logits, model.dtype)
+        losses = Loss(model, case.classes)(logits, mx.sym.var("labels"))
+        assert losses.infer_type(images="float32", labels="float32")[1] == [np.float32]
+        images = image_shape(net, case.batch, case.crop_px)
+        assert logits.infer_shape(images=images)[1] == [(case.batch, case.classes)]
+        shapes = {"images": images, "labels": (case.batch,)}
+        assert losses.infer_shape(**shapes)[1] == [(case.batch,)]
