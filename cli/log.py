@@ -1,16 +1,30 @@
-"""`rn50 log`: read, check and score MLPerf logs."""
+"""`rn50 log`: read, check, score and compare MLPerf logs, and report on one."""
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .console import EXIT_BAD, TYPER_OPTIONS, Json, print_json, print_table, say, with_unit
+from ..config.atomic import is_stdout, write_output
+from .console import (
+    EXIT_BAD,
+    TYPER_OPTIONS,
+    Json,
+    output_file,
+    print_json,
+    print_table,
+    say,
+    with_unit,
+)
 
 if TYPE_CHECKING:
     from ..compliance.score import Score
+    from ..report.compare import Comparison
 
 log_app = typer.Typer(help="Check, score and compare MLPerf logs.", **TYPER_OPTIONS)
 
@@ -32,7 +46,8 @@ def log_show(
     """
     from ..compliance.check_log import FAIL, check_log
     from ..launch.verdict import ON_THE_TARGET, errors_of
-    from ..report.show import find_logs, shown
+    from ..report.headline import shown
+    from ..report.run_folder import find_logs
 
     summaries = [(log, shown(log), check_log(log, official=False)) for log in find_logs(path)]
     if as_json:
@@ -113,10 +128,6 @@ def log_score(
         ),
     ],
     ruleset: Ruleset = None,
-    scale: Annotated[
-        bool | None,
-        typer.Option(help="Multiply by the RCP factor; default: as in the round (from 2.1.0 on)."),
-    ] = None,
     as_json: Json = False,
 ) -> None:
     """The score of a submission: its verdict, run times, olympic mean of five, RCP test and factor.
@@ -131,7 +142,7 @@ def log_score(
     from ..logging.places import log_folders
 
     found = [folder for given in folders for folder in log_folders(given)]
-    scores = [score_folder(folder, ruleset, scale=scale) for folder in found]
+    scores = [score_folder(folder, ruleset) for folder in found]
     if as_json:
         content = [score.to_dict() for score in scores]
         print_json(content[0] if len(content) == 1 else content, allow_nan=False)
@@ -200,3 +211,113 @@ def _print_score(score: Score) -> None:
         scaled = f" x {score.scaling_factor:.10f}" if score.scaled else ""
         mean = f"olympic mean {score.unscaled_min:.6f}"
         print(f"score {score.score_min:.6f} min = {mean}{scaled}{valid}")
+
+
+@log_app.command("compare")
+def log_compare(
+    paths: Annotated[
+        list[Path],
+        typer.Argument(
+            help="Logs, folders of runs, or directories of submissions.", metavar="PATH..."
+        ),
+    ],
+    sort: Annotated[
+        str | None,
+        typer.Option(
+            help="Sort the rows by this column, such as time_to_train_s; -COLUMN: falling.",
+            metavar="COLUMN",
+        ),
+    ] = None,
+    by: Annotated[
+        str | None,
+        typer.Option(
+            help="Group the runs by this key of their configs, or column: mean and range of each.",
+            metavar="KEY",
+        ),
+    ] = None,
+    html: Annotated[Path | None, output_file("Write a page with a row a run, to be sorted")] = None,
+    as_json: Json = False,
+) -> None:
+    """Compare logs, runs or submissions.
+
+    Each is a row: what differs in results, hyper-parameters, config, submission and clocks. Below
+    the tables follow what is the same in all, and, for runs of one config and seed, the first loss
+    or accuracy that differs from the first run's in any bit.
+
+    Example: `rn50 log compare results/quick/20261121T110041Z results/quick/20261121T110158Z`
+
+    Example: `rn50 log compare results/quick --sort time_to_train_s --html runs.html`
+
+    Example: `rn50 log compare results/lrstudy --by optimizer.base_lr --html study.html`
+    """
+    from ..report.compare import compare, order_of, read_all, to_json
+    from ..report.groups import group_by, group_table
+
+    comparison = compare(read_all(paths))
+    order = order_of(comparison.columns, sort, len(comparison.subjects))
+    groups = group_by(comparison, by) if by is not None else []
+    if html is not None:
+        from ..report.html import render_comparison
+
+        write_output(html, render_comparison(comparison, order, sort, groups, by))
+    if as_json:
+        found = {"groups": [group._asdict() for group in groups]} if groups else {}
+        print_json(to_json(comparison, order) | found, allow_nan=False)
+        return
+    if by is not None:
+        print_table(*group_table(groups, by))
+        print()
+    _print_rows(comparison, order)
+    for note in (note for subject in comparison.subjects for note in subject.notes):
+        say(f"rn50: note: {note}", to=sys.stderr)
+    if comparison.sentences:
+        print()
+    for line in comparison.sentences:
+        say(line)
+
+
+_MOST_COLUMNS = 10
+"""Of a table, so that a terminal of 80 characters has room for each."""
+
+
+def _print_rows(comparison: Comparison, order: Sequence[int]) -> None:
+    """Tables by group, a row a run: the results with the runs' names, then what differs."""
+    lead = {"": comparison.letters, "run": comparison.names}
+    for group, found in groupby(comparison.table, key=lambda column: column.group):
+        columns = list(found)
+        if len(lead) == 1:
+            print(f"\n{group}")
+        for first in range(0, len(columns), _MOST_COLUMNS):
+            shown = columns[first : first + _MOST_COLUMNS]
+            cells = list(zip(*lead.values(), *(one.cells for one in shown), strict=True))
+            print_table(
+                (*lead, *(one.title for one in shown)),
+                [cells[row] for row in order],
+                right=[at for at, one in enumerate(shown, len(lead)) if one.is_number],
+            )
+            lead = {"": comparison.letters}
+    if comparison.shared:
+        print()
+        say(f"the same in all: {', '.join(map(' '.join, comparison.shared))}")
+
+
+@log_app.command("report")
+def log_report(
+    path: Annotated[
+        Path, typer.Argument(help="A log, the folder of a run, or a submission's directory.")
+    ],
+    out: Annotated[
+        Path | None, output_file("The file; default: report.html in the folder, for a log here")
+    ] = None,
+) -> None:
+    """Write a self-contained page on a run: verdicts, curves, clocks, schedule, config.
+
+    Example: `rn50 log report results/quick/20261121T110041Z --out report.html`
+
+    Example: `rn50 log report results/quick/20261121T110041Z --out - | gzip >report.html.gz`
+    """
+    from ..report.html import write_report
+
+    written = write_report(path, out)
+    if not is_stdout(written):
+        say(str(written))

@@ -37,7 +37,6 @@ _MAX_POINTS = 600
 _DOTS_UP_TO = 60
 _LOG_FROM_RATIO = 20.0
 _LARGEST = 1e15
-_MANY_DECADES = 3000.0
 _LEGEND_ROWS = 5
 MOST_WITHIN = 10
 """Entries of a legend within the axes; a longer one would cover what is drawn and stands below."""
@@ -95,8 +94,7 @@ def finish(axes: Axes, *, legend: bool = True) -> None:
     axes.set_axisbelow(True)
     for axis in (axes.xaxis, axes.yaxis):
         if axis.get_scale() == "log":
-            low, high = axis.get_view_interval()
-            axis.set_major_locator(LogLocator(subs=(1, 3) if high / low < _MANY_DECADES else (1,)))
+            axis.set_major_locator(LogLocator(subs=(1, 3)))
             axis.set_major_formatter(tick_text)
             axis.set_minor_formatter(NullFormatter())
         elif isinstance(axis.get_major_formatter(), ScalarFormatter):
@@ -131,7 +129,6 @@ def draw_lines(
     x_label: str,
     marks: Sequence[tuple[str, float]] = (),
     from_zero: bool = False,
-    spread_x: bool = False,
     y_limits: tuple[float, float] | None = None,
 ) -> None:
     """Lines with their names, and levels to compare them with.
@@ -141,7 +138,6 @@ def draw_lines(
         x_label: name and unit of the x axis.
         marks: (name, level), drawn across.
         from_zero: the y axis begins at 0.
-        spread_x: a logarithmic x axis where the lines end at very different places.
         y_limits: of the y axis, which all lines lie within.
     """
     ends = []
@@ -165,7 +161,7 @@ def draw_lines(
         axes.set_ylim(bottom=0)
     if y_limits is not None:
         axes.set_ylim(y_limits)
-    if spread_x and min(ends, default=0) > 0 and max(ends) / min(ends) > _LOG_FROM_RATIO:
+    if min(ends, default=0) > 0 and max(ends) / min(ends) > _LOG_FROM_RATIO:
         axes.set_xscale("log")
     finish(axes, legend=len(series) + len(marks) > 1)
 
@@ -181,14 +177,6 @@ def svg(figure: Figure, **options: Any) -> str:
 def save(figure: Figure, path: Path) -> None:
     """Write the figure where an option such as `--plot` says."""
     write_output(path, svg(figure))
-
-
-class Plot(NamedTuple):
-    """A chart of a page, with its title and unit."""
-
-    title: str
-    unit: str
-    chart: Markup
 
 
 def page_chart(title: str, draw: Callable[[Axes], None]) -> Markup:

@@ -5,21 +5,19 @@ from __future__ import annotations
 import math
 import re
 import string
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
 
-from ..compliance.check_log import Check, check_log
-from ..compliance.score import score_checks
+from ..compliance.check_log import check_log
 from ..compliance.submission import check_folder
-from ..config import benchmark
 from ..config.errors import UserError
 from ..config.leaves import flatten
 from ..config.schema import PLACES
 from ..logging.places import job_of, run_folders
-from .divergence import Divergence, diverge
 from .published import machine_of
+from .reproduction import FirstBit, are_of_one_config, first_bit
 from .run_folder import Subject, read_subjects
 from .run_summary import MISSING, RunSummary, decimals, show
 
@@ -51,7 +49,6 @@ CLOCK_FIGURES = {
     "eval_s": Figure("time per evaluation", "s", lambda r: r.eval_s),
 }
 FIGURES = {**RESULT_FIGURES, **CLOCK_FIGURES}
-_ALWAYS = {"log_check", "accelerators", "images_per_s_each", "score", *FIGURES} - {"target"}
 
 
 class Column(NamedTuple):
@@ -66,8 +63,9 @@ class Column(NamedTuple):
 
     @property
     def differs(self) -> bool:
-        """Whether two subjects have different values."""
-        return len({cell for cell in self.cells if cell != MISSING}) > 1
+        """Whether two subjects have different values, or one has no result that another has."""
+        is_figure = self.group in (RESULTS, CLOCKS)
+        return len({cell for cell in self.cells if is_figure or cell != MISSING}) > 1
 
     @property
     def places(self) -> tuple[int | None, ...]:
@@ -83,13 +81,13 @@ class Column(NamedTuple):
 
 
 class Comparison(NamedTuple):
-    """Subjects, each compared with the first."""
+    """Subjects, the rows of a table."""
 
     subjects: tuple[Subject, ...]
     columns: tuple[Column, ...]
     """Of what any subject has, by groups."""
-    divergences: tuple[Divergence, ...]
-    """Of the second, third, ... subject from the first."""
+    first_bits: tuple[FirstBit | None, ...]
+    """Where each subject differs from the first, if both are runs of one config and seed."""
 
     @property
     def letters(self) -> tuple[str, ...]:
@@ -107,38 +105,29 @@ class Comparison(NamedTuple):
         return tuple(
             one
             for one in self.columns
-            if one not in self.alike
-            and (one.differs or one.key in _ALWAYS)
+            if (one.differs or (len(self.subjects) == 1 and one.group in (RESULTS, CLOCKS)))
             and not (one.group == CONFIG and (one.key == "name" or one.cells in logged))
         )
 
     @property
-    def alike(self) -> tuple[Column, ...]:
-        """The results and clocks that are the same in all of several rows."""
-        return tuple(
-            one
-            for one in self.columns
-            if one.key in _ALWAYS and len(self.subjects) > 1 and len(set(one.cells)) == 1
-        )
-
-    @property
     def shared(self) -> tuple[tuple[str, str], ...]:
-        """Title and value of each hyper-parameter that is the same in all logs that have it."""
+        """Title and value of what is the same in all that have it, but for values of configs."""
+        shown = self.table
         return tuple(
             (column.title, next(cell for cell in column.cells if cell != MISSING))
             for column in self.columns
-            if column.group == PARAMETERS and not column.differs
+            if column.group != CONFIG and column not in shown
         )
 
     @property
     def sentences(self) -> tuple[str, ...]:
-        """What `divergences` say, a sentence each."""
-        lines = []
-        for name, found in zip(self.letters[1:], self.divergences, strict=True):
-            lines.append(f"A and {name}: {found.curve_text}")
-            if found.first_bit is not None:
-                lines.append(f"A and {name}, same config and seed: {found.first_bit.text}")
-        return tuple(lines)
+        """What `first_bits` say, a sentence each."""
+        pairs = zip(self.letters, self.first_bits, strict=True)
+        return tuple(
+            f"A and {name}, same config and seed: {bit.text}"
+            for name, bit in pairs
+            if bit is not None
+        )
 
 
 def letter(index: int) -> str:
@@ -172,8 +161,8 @@ def read_all(paths: Iterable[Path]) -> list[Subject]:
 
 
 def compare(subjects: Sequence[Subject]) -> Comparison:
-    """Compare subjects, one or more, with the first of them."""
-    divergences = tuple(diverge(subjects[0], other) for other in subjects[1:])
+    """Set subjects, one or more, side by side."""
+    first = subjects[0]
     found = (
         *_result_columns(subjects),
         *parameter_columns(subjects),
@@ -184,7 +173,10 @@ def compare(subjects: Sequence[Subject]) -> Comparison:
     return Comparison(
         subjects=tuple(subjects),
         columns=tuple(one for one in found if any(cell != MISSING for cell in one.cells)),
-        divergences=divergences,
+        first_bits=tuple(
+            first_bit(first, one) if one is not first and are_of_one_config(first, one) else None
+            for one in subjects
+        ),
     )
 
 
@@ -222,52 +214,28 @@ def to_json(comparison: Comparison, order: Sequence[int]) -> dict[str, Any]:
                 }
                 for log in subject.logs
             ],
+            "first_bit": bit and bit._asdict(),
         }
-        for row, subject in enumerate(comparison.subjects)
+        for row, (subject, bit) in enumerate(
+            zip(comparison.subjects, comparison.first_bits, strict=True)
+        )
     ]
-    return {
-        "subjects": [subjects[row] for row in order],
-        "divergences": [
-            {
-                "right": name,
-                **found._asdict(),
-                "parting": found.parting and found.parting._asdict(),
-                "first_bit": found.first_bit and found.first_bit._asdict(),
-            }
-            for name, found in zip(comparison.letters[1:], comparison.divergences, strict=True)
-        ],
-    }
+    return {"subjects": [subjects[row] for row in order]}
 
 
 def _result_columns(subjects: Sequence[Subject]) -> Iterable[Column]:
     yield from (_figure_column(RESULTS, key, subjects) for key in RESULT_FIGURES)
     yield from _accelerator_columns(subjects)
-    checks = [_checks(subject) for subject in subjects]
-    verdicts = [found[-1].verdict if found else MISSING for found in checks]
-    yield _text_column(RESULTS, "log check", verdicts)
-    scores = [_score(*pair) for pair in zip(subjects, checks, strict=True)]
-    yield _text_column(RESULTS, "score (min)", scores)
+    yield _text_column(RESULTS, "log check", [_verdict(subject) for subject in subjects])
     statuses = [_joined(run.status or "no run_stop" for run in one.runs) for one in subjects]
     yield _text_column(RESULTS, "run_stop", statuses)
 
 
-def _checks(subject: Subject) -> tuple[Check, ...]:
-    """The verdict on a log, or on several and last on them as a submission, without the official
-    checker."""
+def _verdict(subject: Subject) -> str:
+    """The verdict on a log, or on several as a submission, without the official checker."""
     if len(subject.files) > 1:
-        return check_folder(subject.path, official=False)
-    return tuple(check_log(path, official=False) for path in subject.files)
-
-
-def _score(subject: Subject, checks: tuple[Check, ...]) -> str:
-    """The score of five runs or more, with the RCP factor where it is applied."""
-    if len(subject.files) < benchmark.RUNS:
-        return MISSING
-    score = score_checks(subject.path, checks)
-    if score.score_min is None:
-        return MISSING
-    factor = f" (x {score.scaling_factor:.4f})" if score.scaled else ""
-    return f"{score.score_min:.3f}{factor}"
+        return check_folder(subject.path, official=False)[-1].verdict
+    return check_log(subject.files[0], official=False).verdict
 
 
 def _accelerator_columns(subjects: Sequence[Subject]) -> Iterable[Column]:
@@ -284,31 +252,27 @@ def parameter_columns(subjects: Sequence[Subject]) -> Iterable[Column]:
     """The hyper-parameters of the logs, a column each."""
     names = (name for one in subjects for run in one.runs for name in run.parameters)
     for name in dict.fromkeys(names):
-        # The unit of decay steps is not logged: published logs have epochs as well as steps.
-        title = f"{name} (unit not logged)" if name.endswith("decay_steps") else name
-        cells = [_joined(_values(one.runs, name)) for one in subjects]
-        yield _text_column(PARAMETERS, title, cells)
-
-
-def _values(runs: Iterable[RunSummary], name: str) -> Iterable[str]:
-    for run in runs:
-        if name in run.parameters:
-            value = run.parameters[name]
-            yield " | ".join(map(show, value)) if isinstance(value, list) else show(value)
+        cells = [
+            _joined(show(run.parameters[name]) for run in one.runs if name in run.parameters)
+            for one in subjects
+        ]
+        yield _text_column(PARAMETERS, name, cells)
 
 
 def _config_columns(subjects: Sequence[Subject]) -> Iterable[Column]:
     """The values of configs, but for paths and for what the logs have under the same name."""
-    trees: list[Mapping[str, Any] | None] = [
-        dict(flatten(one.folder.config.to_dict())) if one.folder and one.folder.config else None
-        for one in subjects
-    ]
+    trees = [config_values(subject) for subject in subjects]
     logged = {name for one in subjects for run in one.runs for name in run.parameters}
-    for key in dict.fromkeys(key for tree in trees if tree is not None for key in tree):
-        if key.startswith(PLACES) or key.rpartition(".")[2] in logged:
-            continue
-        cells = [MISSING if t is None else show(t[key]) if key in t else "absent" for t in trees]
-        yield _text_column(CONFIG, key, cells)
+    for key in dict.fromkeys(key for tree in trees for key in tree):
+        if not key.startswith(PLACES) and key.rpartition(".")[2] not in logged:
+            cells = [show(tree[key]) if key in tree else MISSING for tree in trees]
+            yield _text_column(CONFIG, key, cells)
+
+
+def config_values(subject: Subject) -> dict[str, Any]:
+    """The values of a run's config by their keys; none where there is no config."""
+    config = subject.folder.config if subject.folder else None
+    return dict(flatten(config.to_dict())) if config else {}
 
 
 def _submission_columns(subjects: Sequence[Subject]) -> Iterable[Column]:
@@ -339,8 +303,8 @@ def _column(group: str, key: str, title: str, values: Sequence[float | None], fo
 
 
 def _text_column(group: str, title: str, cells: Sequence[str]) -> Column:
-    key = title.partition(" (")[0].replace(" ", "_")
-    return Column(group, show(key), show(title), tuple(cells), tuple(map(_value, cells)))
+    key = show(title.replace(" ", "_"))
+    return Column(group, key, show(title), tuple(cells), tuple(map(_value, cells)))
 
 
 def _value(cell: str) -> float | str | None:

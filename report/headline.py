@@ -1,18 +1,21 @@
-"""The top of a report: what a run is, how it ended, its figures."""
+"""What a run is, how it ended, its figures: the top of a report, and `rn50 log show`."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
 from datetime import datetime, timezone
+from pathlib import Path
 from statistics import median
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from ..compliance.check_log import ON_THE_SET, Check
-from ..config.finding import NOTE, clock_time, number
+from ..compliance.log_rules import checked_keys
+from ..config.finding import clock_time
+from ..logging.parse import read_log
 from .compare import name_of
-from .run_folder import Subject
-from .run_summary import MISSING, RunSummary, amount, show
+from .published import standing_of
+from .run_folder import Subject, recorded_config
+from .run_summary import MISSING, RunSummary, amount, show, summarise
 
 
 class Fact(NamedTuple):
@@ -70,15 +73,6 @@ def next_command(subject: Subject) -> str | None:
     return show(command, 2000) if isinstance(command, str) and command else None
 
 
-def data_logged(subject: Subject) -> str | None:
-    """Return the counts of images in the log."""
-    logged = subject.first.parameters if subject.first else {}
-    train, evaluation = (number(logged.get(f"{split}_samples")) for split in ("train", "eval"))
-    if train is None or evaluation is None:
-        return None
-    return f"{train:,.0f} training and {evaluation:,.0f} evaluation images, by the log"
-
-
 def facts(subject: Subject) -> list[Fact]:
     """Return the figures at the top; of several runs the medians."""
     runs = subject.runs
@@ -88,8 +82,7 @@ def facts(subject: Subject) -> list[Fact]:
     shown = next((run.reached for run in runs if run.reached), None) or runs[0].best
     if shown is not None:
         epoch = "" if shown.epoch is None else f", epoch {shown.epoch:g}"
-        note = f"target {runs[0].target:g}{epoch}{_top5(subject, shown.epoch)}"
-        found.append(Fact("Top-1", f"{shown.accuracy:.4f}", note))
+        found.append(Fact("Top-1", f"{shown.accuracy:.4f}", f"target {runs[0].target:g}{epoch}"))
     rates = [run.images_per_s for run in runs if run.images_per_s is not None]
     if rates:
         found.append(Fact("Throughput", amount(median(rates), "images/s"), "evaluations excluded"))
@@ -119,18 +112,27 @@ def _time(runs: Sequence[RunSummary]) -> Fact:
     )
 
 
-def _top5(subject: Subject, epoch: float | None) -> str:
-    """The top-5 accuracy after `epoch`, from metrics.jsonl, which a bare log has not."""
-    for record in subject.folder.records("eval") if subject.folder else ():
-        correct, total = number(record.get("correct_top5")), number(record.get("total"))
-        if number(record.get("epoch")) == epoch and correct is not None and total:
-            return f"; top-5 {correct / total:.4f}"
-    return ""
-
-
-def beside_the_set(check: Check) -> str | None:
-    """Return a sentence where a log breaks no rule but those for ImageNet's size."""
-    broken = sorted({found.name for found in check.findings if found.severity != NOTE})
-    if not broken or not ON_THE_SET.issuperset(broken):
-        return None
-    return f"PASS by all other rules: the set is not ImageNet, which breaks {', '.join(broken)}."
+def shown(path: Path) -> dict[str, Any]:
+    """What `rn50 log show --json` says of a log; None where the log does not say it."""
+    log, config = read_log(path, checked_keys()), recorded_config(path.parent)
+    target = config.eval.target if config else None  # a log does not say it
+    run = summarise(log.events, target)
+    batch = log.value("global_batch_size")
+    last = run.evaluations[-1] if run.evaluations else None
+    place = standing_of(path, config, [run])
+    return {
+        "status": run.status,
+        "time_to_train_s": run.run_s,
+        "init_s": run.init_s,
+        "epochs": last.epoch if last else None,
+        "eval_accuracy": last.accuracy if last else None,
+        "global_batch_size": batch if isinstance(batch, int) else None,
+        "images_per_s": run.images_per_s,
+        "evaluations": [
+            (one.epoch, one.accuracy, one.time_s)
+            for one in run.evaluations
+            if one.epoch is not None and one.time_s is not None
+        ],
+        "target": target,
+        "published": place.text if place else None,
+    }

@@ -23,35 +23,51 @@ from markupsafe import Markup, escape
 from ..compliance.check_log import Check, check_log
 from ..compliance.score import score_checks
 from ..compliance.submission import check_folder
+from ..config.atomic import write_output
+from ..config.errors import UserError
+from ..data.describe import describe_data
 from . import headline
-from .breakdown import rank_spread, start_up, step_breakdown, too_few_cores
+from .breakdown import rank_spread, start_up, step_breakdown
 from .compare import Comparison, parameter_columns
 from .groups import Group, group_table
 from .plots import page_charts
 from .published import standing_of
-from .run_folder import RunFolder, Subject
+from .run_folder import RunFolder, Subject, read_subjects
 from .run_summary import amount, show
 
 
-def judge(subject: Subject) -> tuple[Check, ...]:
-    """Return the verdict on each log, and last, where there are several, on the submission."""
-    if len(subject.files) > 1:
-        return check_folder(subject.path)
-    return tuple(check_log(path) for path in subject.files)
+def write_report(
+    path: Path, out: Path | None = None, checks: tuple[Check, ...] | None = None
+) -> Path:
+    """Write the report on `path` (a log, a run's folder, a submission) and say where: by default
+    report.html in the folder. `checks`: the verdicts, where they are known.
+
+    Raises UserError: nothing readable there, or the file cannot be written.
+    """
+    subjects = read_subjects(path)
+    if len(subjects) != 1:
+        raise UserError(f"{path}: one run or submission expected, found {len(subjects)} below it")
+    if out is None:
+        out = path / "report.html" if path.is_dir() else Path("report.html")
+    if out.exists() and any(out.samefile(log) for log in subjects[0].files):
+        raise UserError(f"{out}: another file than the log that is reported on expected")
+    write_output(out, render_report(subjects[0], checks))
+    return out
 
 
-def render_report(
-    subject: Subject, checks: Sequence[Check] | None = None, data: str | None = None
-) -> str:
+def render_report(subject: Subject, checks: tuple[Check, ...] | None = None) -> str:
     """Return the page. The same input makes the same page: nothing of the present is in it.
 
     Args:
         subject: the log, run or submission that the page is about.
-        checks: the verdicts as `judge` gives them; None: they are made.
-        data: the image set in words; None: its counts in the log.
+        checks: the verdict on each log, and last, where there are several, on the submission;
+            None: they are made.
     """
-    checks = judge(subject) if checks is None else checks
     folder, several = subject.folder, len(subject.files) > 1
+    if checks is None and several:
+        checks = check_folder(subject.path)
+    elif checks is None:
+        checks = tuple(check_log(path) for path in subject.files)
     return _fill(
         "report.html.j2",
         subject=subject,
@@ -59,18 +75,17 @@ def render_report(
         started=headline.started(subject),
         outcome=headline.outcome(subject),
         next_command=headline.next_command(subject),
-        slow=too_few_cores(subject),
         standing=standing_of(subject.path, subject.config, subject.runs),
-        data=data or headline.data_logged(subject),
+        data=describe_data(subject.config.data) if subject.config else None,
         facts=headline.facts(subject),
         verdicts=checks[:-1] if several else checks,
         submission=checks[-1] if several else None,
-        score=score_checks(subject.path, tuple(checks)) if several else None,
+        score=score_checks(subject.path, checks) if several else None,
         figures={log.path: log.figures for log in subject.logs},
         plots=page_charts([subject]),
-        breakdown=step_breakdown(folder.records("steps")) if folder else None,
-        ranks=rank_spread(folder.ranks) if folder else None,
-        start_up=start_up(folder.spans) if folder else None,
+        breakdown=step_breakdown(folder.records("steps")) if folder else [],
+        ranks=rank_spread(folder.ranks) if folder else [],
+        start_up=start_up(folder.spans) if folder else [],
         parameters=[(one.title, one.cells[0]) for one in parameter_columns([subject])],
         environment=_environment(folder),
         config=_config(folder),
@@ -127,7 +142,6 @@ def _fill(template: str, **values: Any) -> str:
         keep_trailing_newline=True,
     )
     settings.filters["breakable"] = _breakable
-    settings.filters["beside_the_set"] = headline.beside_the_set
     settings.filters["digest"] = _digest
     return settings.get_template(template).render(**values)
 

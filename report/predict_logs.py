@@ -17,8 +17,8 @@ from ..logging.parse import read_events
 from ..logging.places import config_of
 from ..scaling.calibrate import Measurement
 from ..scaling.predict import check_network, precision_of
+from .run_folder import find_logs
 from .run_summary import RunSummary, show, summarise
-from .show import find_logs
 
 
 class Source(NamedTuple):
@@ -82,7 +82,13 @@ def read_measurement(source: Source) -> Measurement:
     batch = _whole(run, "global_batch_size", log)
     samples = _whole(run, "train_samples", log, IMAGENET_TRAIN_SAMPLES)
     images = _whole(run, "eval_samples", log, IMAGENET_EVAL_SAMPLES)
-    _check_benchmark(source, run.submission.get("benchmark", BENCHMARK), samples)
+    benchmark = run.submission.get("benchmark", BENCHMARK)
+    if benchmark != BENCHMARK or (source.run is None and samples != IMAGENET_TRAIN_SAMPLES):
+        # Our own runs of other networks and crops write the same benchmark.
+        raise UserError(
+            f"{log}: submission_benchmark {BENCHMARK} with train_samples {IMAGENET_TRAIN_SAMPLES} "
+            f"or a config.yaml beside it expected, found {benchmark} with {samples}"
+        )
     if batch % gpus:
         raise UserError(f"{log}: a global batch of {batch} is no multiple of {gpus} GPUs")
     first_s = min((one.start_s for one in (*run.blocks, *run.epochs)), default=0.0)
@@ -104,21 +110,6 @@ def _split(argument: str) -> tuple[Path, int | None]:
             raise UserError(f"{argument}: GPUs after the colon from 1 expected, found {tail}")
         return Path(head), int(tail)
     return Path(argument), None
-
-
-def _check_benchmark(source: Source, benchmark: str, samples: int) -> None:
-    """Without a config the log itself must say that this is ResNet-50 on ImageNet.
-
-    Our own runs of other networks and crops write the same benchmark; their images give them away.
-    """
-    log = source.log
-    if benchmark != BENCHMARK:
-        raise UserError(f"{log}: submission_benchmark {BENCHMARK} expected, found {benchmark!r}")
-    if source.run is None and samples != IMAGENET_TRAIN_SAMPLES:
-        raise UserError(
-            f"{log}: train_samples {IMAGENET_TRAIN_SAMPLES} (ImageNet) expected, since no "
-            f"config.yaml beside it says which network at which crop, found {samples}"
-        )
 
 
 def _epoch_s(run: RunSummary, log: Path) -> float:

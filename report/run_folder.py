@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..compliance.log_rules import checked_keys
+from ..compliance.submission import find_results
 from ..config.errors import UserError
 from ..config.finding import number
 from ..config.load import Loaded, load
@@ -18,13 +19,7 @@ from ..config.reading import read_file
 from ..config.schema import Run
 from ..logging.metrics_read import Series, read_metrics
 from ..logging.parse import Log, read_log
-from ..logging.places import (
-    config_of,
-    log_folders,
-    require,
-    results_in,
-    run_folders,
-)
+from ..logging.places import config_of, log_folders, require, results_in, run_folders
 from .run_summary import RunSummary, show, summarise
 
 _JSON_BYTES = 8 << 20
@@ -146,6 +141,13 @@ def read_folder(path: Path) -> Subject:
     return Subject(path, tuple(files), tuple(logs), folder, tuple(notes))
 
 
+def find_logs(path: Path) -> list[Path]:
+    """All logs that PATH means: a file, or those of a run, a job or a submission. Raises UserError:
+    there is none."""
+    folders = log_folders(path)
+    return [path] if path.is_file() else [log for one in folders for log in find_results(one)]
+
+
 def read_figures(path: Path, target: float | None) -> LogFigures:
     """Read one log and take its figures."""
     log = read_log(path, checked_keys())
@@ -210,11 +212,10 @@ def recorded_config(folder: Path) -> Run | None:
 def _spans(trace: dict[str, Any]) -> tuple[dict[str, Any], ...]:
     """The complete spans ("X") of a Chrome trace, by their start."""
     events = trace.get("traceEvents")
-    events = events if isinstance(events, list) else []
-    spans = [span for span in events if isinstance(span, dict) and _is_span(span)]
+    spans = [
+        span
+        for span in (events if isinstance(events, list) else [])
+        if isinstance(span, dict) and span.get("ph") == "X"
+        if number(span.get("ts")) is not None and (number(span.get("dur")) or -1) > 0
+    ]
     return tuple(sorted(spans, key=lambda span: (span["ts"], -span["dur"])))
-
-
-def _is_span(span: dict[str, Any]) -> bool:
-    times = number(span.get("ts")), number(span.get("dur"))
-    return span.get("ph") == "X" and None not in times and (times[1] or 0) >= 0

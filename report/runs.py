@@ -6,12 +6,11 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..config.finding import number, printable
-from ..config.reading import open_file, read_object
+from ..config.reading import read_object
 from ..data.lock import LOCK, RANK_LOCK, is_held
 from ..logging.metrics_read import newest_records
 
@@ -33,8 +32,6 @@ _DEPTH = 5
 """Of folders above a run: results/SWEEP/TRIAL/NAME/TIME/run_0."""
 _STAMP = re.compile(r"(\d{4})(\d\d)(\d\d)T(\d\d)(\d\d)(\d\d)Z(?:-\d{1,2})?")
 _SHOWN_CHARACTERS = 300
-_OLD_FORMAT = b"RN50CKP1"
-"""Of checkpoints that rn50 does not read any more (train/checkpoint.py)."""
 
 
 class Found(NamedTuple):
@@ -78,7 +75,7 @@ class RunRow(NamedTuple):
     """Over the whole run; of one that has not ended, at its last log point."""
     ranks: int | None = None
     verdict: str | None = None
-    """Of `rn50 log check`, for a run that ended by itself."""
+    """Of `rn50 log check`."""
     resumable: bool = False
     reason: str | None = None
     scheduler: str | None = None
@@ -147,6 +144,7 @@ def read_run(found: Found) -> RunRow:
     last = newest_records(folder / "metrics.jsonl", "train", "eval")
     train, evaluation = last.get("train", {}), last.get("eval", {})
     ended_s = number(result.get("time_to_train_s"))
+    check = result.get("check") if status in (SUCCESS, MISSED) else None
     times_s = (number(one.get("time_s")) for one in (train, evaluation))
     last_s = max((time_s for time_s in times_s if time_s is not None), default=None)
     return row._replace(
@@ -158,7 +156,7 @@ def read_run(found: Found) -> RunRow:
         target=_first(result.get("target"), row.target),
         images_per_s=_first(result.get("images_per_s"), train.get("images_per_s")),
         ranks=_whole(result.get("ranks")) or row.ranks,
-        verdict=_verdict(result) if status in (SUCCESS, MISSED) else None,
+        verdict=_text(check.get("verdict")) if isinstance(check, dict) else None,
         resumable=status in (STOPPED, FAILED, KILLED) and _is_resumable(folder, result),
         progress=_progress(brief, train) if status == RUNNING else None,
     )
@@ -188,13 +186,7 @@ def _is_resumable(folder: Path, result: Mapping[str, Any]) -> bool:
     """Has it a checkpoint, and does its result not say that to go on would end there again?"""
     if "reason" in result and "--resume" not in str(result.get("next")):
         return False
-    return any(map(_can_be_read, (folder / "checkpoint").glob("step_*.ckpt")))
-
-
-def _can_be_read(checkpoint: Path) -> bool:
-    with suppress(OSError), open_file(checkpoint, within=checkpoint.parent) as file:
-        return file.read(len(_OLD_FORMAT)) != _OLD_FORMAT
-    return False
+    return any((folder / "checkpoint").glob("step_*.ckpt"))
 
 
 def _progress(brief: Mapping[str, Any], train: Mapping[str, Any]) -> Progress | None:
@@ -218,14 +210,6 @@ def _started(folder: Path) -> str | None:
     for name in (folder.name, folder.parent.name):
         if stamp := _STAMP.fullmatch(name):
             return "{}-{}-{}T{}:{}:{}Z".format(*stamp.groups())
-    return None
-
-
-def _verdict(result: Mapping[str, Any]) -> str | None:
-    for key in ("check", "official_checker"):
-        found = result.get(key)
-        if isinstance(found, dict) and (verdict := _text(found.get("verdict"))):
-            return verdict
     return None
 
 

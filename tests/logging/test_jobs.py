@@ -14,8 +14,8 @@ from rn50.cli.main import app
 from rn50.config.load import load
 from rn50.logging.places import config_of, log_folders, recorded_runs, run_folders
 from rn50.report.compare import name_of
+from rn50.report.html import write_report
 from rn50.report.run_folder import read_subjects
-from rn50.report.write import write_report
 from tests.compliance.log_text import good_run, last, put, vary, write
 
 TARGET = 0.4

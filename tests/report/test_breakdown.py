@@ -31,7 +31,7 @@ def records(points: int = 3) -> list[dict[str, Any]]:
 
 def table(hosts: list[str], **columns: list[Any]) -> dict[str, Any]:
     default = {name: [10.0] * len(hosts) for name in FIGURES}
-    return {"elapsed_s": 20.0, "ranks": {"host": hosts, **default, **columns}}
+    return {"ranks": {"host": hosts, **default, **columns}}
 
 
 def test_the_phases_are_those_that_are_measured() -> None:
@@ -40,22 +40,20 @@ def test_the_phases_are_those_that_are_measured() -> None:
 
 def test_shares() -> None:
     found = step_breakdown(records())
-    assert found is not None and found.points == 3
-    assert [row.share for row in found.rows] == pytest.approx([1 / 6] * 6)
-    by_name = {row.name: row for row in found.rows}
+    assert [row.share for row in found] == pytest.approx([1 / 6] * 6)
+    by_name = {row.name: row for row in found}
     assert by_name["forward"].median_ms == 20 and by_name["forward"].slow_ms == 40
-    assert step_breakdown([]) is None
-    assert step_breakdown([{"kind": "steps", "step_p50_ms": 1.0}]) is None
+    assert step_breakdown([]) == []
+    assert step_breakdown([{"kind": "steps", "step_p50_ms": 1.0}]) == []
 
 
 def test_the_slowest_rank_is_named() -> None:
     hosts = ["a", "a", "b", "b"]
     found = rank_spread(table(hosts, backward_p50_ms=[10.0, 11.0, 30.0, 31.0]))
-    assert found is not None and found.ranks == 4
-    computing = found.rows[0]
+    computing = found[0]
     assert (computing.least, computing.most) == ("20.00 ms", "41.00 ms")
     assert computing.at == "rank 3 on b"
-    assert found.rows[-1].name == "CPU time" and found.rows[-1].middle == "10.00 s"
+    assert found[-1].name == "CPU time" and found[-1].middle == "10.00 s"
 
 
 anything = st.recursive(
@@ -67,6 +65,5 @@ anything = st.recursive(
 
 @given(anything, st.sampled_from(["host", "cpu_s", "forward_p50_ms"]))
 def test_foreign_content_is_left_out(content: Any, column: str) -> None:
-    rank_spread({"ranks": content, "elapsed_s": content})
-    spread = rank_spread({"elapsed_s": 1.0, "ranks": {**table(["a"])["ranks"], column: content}})
-    assert spread is None or spread.ranks >= 1
+    rank_spread({"ranks": content})
+    rank_spread({"ranks": {**table(["a"])["ranks"], column: content}})

@@ -8,9 +8,9 @@ import pytest
 
 from rn50.config.load import load, load_system
 from rn50.logging.parse import read_log
+from rn50.report.headline import shown
 from rn50.report.published import machine_of, standing, standing_of
 from rn50.report.run_summary import summarise
-from rn50.report.show import shown
 from rn50.scaling.epochs import read_table
 from tests.compliance.log_text import good_run, put, write
 from tests.report.test_report import page_of

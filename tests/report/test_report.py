@@ -12,19 +12,16 @@ import pytest
 from typer.testing import CliRunner
 
 from rn50.cli.main import app
-from rn50.compliance.check_log import check_log
 from rn50.config.errors import UserError
 from rn50.config.load import load
 from rn50.launch.run import try_report
-from rn50.report import write as report_module
+from rn50.report import html as report_module
 from rn50.report.breakdown import start_up
 from rn50.report.charts import Series, draw_lines, page_chart
-from rn50.report.headline import beside_the_set
-from rn50.report.html import render_report
+from rn50.report.html import render_report, write_report
 from rn50.report.plots import _planned, page_charts
 from rn50.report.run_folder import read_subjects
-from rn50.report.write import write_report
-from tests.compliance.log_text import Edit, Run, find, good_run, last, meta, put, write
+from tests.compliance.log_text import Run, find, good_run, last, write
 from tests.report.conftest import Chromium
 from tests.report.test_breakdown import records as step_records
 from tests.report.test_breakdown import table as rank_table
@@ -167,7 +164,7 @@ def test_all_of_a_run_is_on_its_page(run_folder: Path) -> None:
     shape = Shape(page_of(run_folder))
     for said in (
         "smoke",  # its name
-        "target 0.7, epoch 35; top-5 0.9000",
+        "target 0.7, epoch 35",
         "MLCommons compliance checker 4.1.68",
         "PASS",
         "Top-1 accuracy by epoch",
@@ -178,7 +175,7 @@ def test_all_of_a_run_is_on_its_page(run_folder: Path) -> None:
         "4.500 s of stages in 3.500 s",  # of the start-up
         "connect ranks",
         "startup_0",
-        "Rank 0, as its device did it: medians of 3 log points",
+        "Rank 0, as its device did it: medians of the log points",
         "exposed: from the end of backward",
         "rank 0 on node-17",
         f"rn50 launch {run_folder}/config.yaml",
@@ -190,7 +187,7 @@ def test_all_of_a_run_is_on_its_page(run_folder: Path) -> None:
         load("smoke", ["seed=7", "eval.target=0.7"]).sha256,
     ):
         assert said in shape.text, said
-    assert shape.tags.count("svg") == 16
+    assert shape.tags.count("svg") == 14
     ids = [value for name, value in shape.attributes if name == "id"]
     assert len(ids) == len(set(ids))
     links = [value for name, value in shape.attributes if name == "href"]
@@ -235,42 +232,6 @@ def test_the_top_has_the_end_of_the_run(
     assert ("Next" in top) == ("next" in result)
 
 
-@pytest.mark.parametrize(
-    ("edits", "names"),
-    [
-        ([put("eval_samples", 400), put("train_samples", 1000)], "eval-samples, train-samples"),
-        ([put("eval_samples", 400), meta("run_stop", "status", "aborted")], None),
-        ([], None),
-    ],
-)
-def test_a_set_that_is_not_imagenet_breaks_no_other_rule(
-    tmp_path: Path, edits: list[Edit], names: str | None
-) -> None:
-    run = good_run()
-    for edit in edits:
-        edit(run)
-    log = write(tmp_path / "log.txt", run)
-    text = beside_the_set(check_log(log, official=False))
-    assert text is None if names is None else names in str(text)
-    assert ("clean, on another image set" in page_of(log).split("</style>")[1]) == bool(names)
-
-
-@pytest.mark.slow
-def test_the_top_names_the_image_set(run_folder: Path, smoke_data: Path, tmp_path: Path) -> None:
-    def top(path: Path) -> str:
-        return top_of(write_report(path, tmp_path / "page.html").read_text())
-
-    drawn = "1,000 training and 400 evaluation images of 4 classes"
-    assert f"({load('smoke').run.data.path}), {drawn}" in top(run_folder)
-    assert "1,281,167 training and 50,000 evaluation images, by the log" in top(
-        write(tmp_path / "bare.txt", good_run())
-    )
-    own = load("smoke", ["seed=7", "eval.target=0.7", f"data.path={smoke_data}"])
-    (run_folder / "config.yaml").write_text(own.to_yaml())
-    # Its config has no `synthetic`; its manifest says that it was drawn.
-    assert f"DRAWN textures ({smoke_data}), {drawn}" in top(run_folder)
-
-
 def test_a_run_without_its_target_has_no_time_to_train(tmp_path: Path) -> None:
     run = good_run()
     last(run, "eval_accuracy").value = 0.758
@@ -286,19 +247,14 @@ def test_an_empty_log_is_a_verdict_and_a_note(tmp_path: Path) -> None:
     assert "CANNOT READ" in text and "empty file" in text
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "missing",
-    ["config.yaml", "origins.json", "metrics.jsonl", "timeline.json", "environment.json"],
-)
-def test_a_page_without_one_of_the_files(run_folder: Path, missing: str) -> None:
-    (run_folder / missing).unlink()
-    assert "epoch 35" in Shape(page_of(run_folder)).text
-    (run_folder / missing).write_bytes(b'\xff{"a": [')
-    shape = Shape(page_of(run_folder))
-    assert "epoch 35" in shape.text
-    if missing not in ("metrics.jsonl", "config.yaml"):
-        assert f"{missing}: left out" in shape.text
+def test_a_file_that_cannot_be_read_is_a_note(run_folder: Path) -> None:
+    names = ("config.yaml", "origins.json", "timeline.json", "environment.json", "ranks.json")
+    for name in names:
+        (run_folder / name).write_bytes(b'\xff{"a": [')
+    text = Shape(page_of(run_folder)).text
+    assert "target 0.759, epoch 35" in text
+    for name in names:
+        assert f"{name}: left out" in text
 
 
 @pytest.mark.slow
@@ -379,24 +335,8 @@ def test_the_command(run_folder: Path, tmp_path: Path) -> None:
 
 def test_the_start_up_ends_with_the_first_epoch() -> None:
     found = start_up(SPANS)
-    assert found is not None
-    assert [bar.name for bar in found.bars] == ["load MXNet", "connect ranks", "build network"]
-    assert (found.wall_s, found.work_s) == (3.5, 4.5)
-    assert (found.bars[1].start_s, found.bars[1].duration_s) == (2, 1)
-
-
-@pytest.mark.parametrize(
-    ("cpu_s", "device", "said"),
-    [([2.0, 3.0], "cpu", "25 % of a core"), ([7.0, 7.0], "cpu", ""), ([2.0, 2.0], "gpu", "")],
-)
-def test_ranks_without_their_cores_are_a_finding(
-    run_folder: Path, cpu_s: list[float], device: str, said: str
-) -> None:
-    (run_folder / "config.yaml").write_text(load("smoke", [f"system.device={device}"]).to_yaml())
-    table = {"elapsed_s": 10.0, "ranks": {"host": ["a", "b"], "cpu_s": cpu_s}}
-    (run_folder / "ranks.json").write_text(json.dumps(table))
-    top = top_of(page_of(run_folder))
-    assert ("not comparable" in top) == bool(said) and said in top
+    assert [bar.name for bar in found] == ["load MXNet", "connect ranks", "build network"]
+    assert (found[1].start_s, found[1].duration_s) == (2, 1)
 
 
 def test_the_learning_rate_is_the_planned_one(run_folder: Path) -> None:
