@@ -23,8 +23,10 @@ from .console import (
 )
 
 if TYPE_CHECKING:
+    from ..compliance.check_log import Check
     from ..compliance.score import Score
     from ..report.compare import Comparison
+    from ..report.run_folder import LogFigures, Subject
 
 log_app = typer.Typer(help="Check, score and compare MLPerf logs.", **TYPER_OPTIONS)
 
@@ -44,30 +46,54 @@ def log_show(
 
     Example: `rn50 log show results/quick/20261121T080000Z`
     """
-    from ..compliance.check_log import FAIL, check_log
-    from ..launch.verdict import ON_THE_TARGET, errors_of
-    from ..report.headline import shown
-    from ..report.run_folder import find_logs
+    from ..compliance.check_log import check_log
+    from ..report.compare import read_all
 
-    summaries = [(log, shown(log), check_log(log, official=False)) for log in find_logs(path)]
+    found = [(log, subject) for subject in read_all([path]) for log in subject.logs]
+    summaries = [(shown(*one), check_log(one[0].path, official=False)) for one in found]
     if as_json:
-        content = [one | {"verdict": check.verdict} for _, one, check in summaries]
+        content = [one | {"verdict": check.verdict} for one, check in summaries]
         print_json(content[0] if len(content) == 1 else content)
         return
-    for number, (log, summary, check) in enumerate(summaries):
+    for number, (summary, check) in enumerate(summaries):
         if number:
             print()
-        own_target = summary["target"] is not None and set(errors_of(check)) == ON_THE_TARGET
-        failed = check.verdict == FAIL and not own_target
-        _print_summary(log, summary, check.cause if failed else None)
+        _print_summary(summary, check)
+    for note in (note for _, subject in found for note in subject.notes):
+        say(f"rn50: note: {note}", to=sys.stderr)
 
 
-def _print_summary(log: Path, summary: dict[str, Any], fault: str | None) -> None:
-    """`fault`: why `log check` fails the log, so that its times are no result."""
+def shown(log: LogFigures, subject: Subject) -> dict[str, Any]:
+    """What `rn50 log show --json` says of a log; None where the log does not say it."""
+    from ..report.published import standing_of
+
+    run = log.figures
+    batch = run.parameters.get("global_batch_size")
+    last = run.evaluations[-1] if run.evaluations else None
+    place = standing_of(log.path, subject.config, [run])
+    return {
+        "status": run.status,
+        "time_to_train_s": run.run_s,
+        "init_s": run.init_s,
+        "epochs": last.epoch if last else None,
+        "eval_accuracy": last.accuracy if last else None,
+        "global_batch_size": batch if isinstance(batch, int) else None,
+        "images_per_s": run.images_per_s,
+        "evaluations": [
+            (one.epoch, one.accuracy, one.time_s)
+            for one in run.evaluations
+            if one.epoch is not None and one.time_s is not None
+        ],
+        "target": subject.config.eval.target if subject.config else None,
+        "published": place.text if place else None,
+    }
+
+
+def _print_summary(summary: dict[str, Any], check: Check) -> None:
     accuracy = with_unit(summary["eval_accuracy"], "", 5)
     if summary["target"] is not None:
         accuracy += f", target {summary['target']:g}"
-    rows = [("log check", f"FAIL: {fault}")] if fault else []
+    rows = [("log check", f"{check.verdict}: {check.cause}")]
     rows += [
         ("status", summary["status"] or "no run_stop: the run did not finish"),
         ("time to train", with_unit(summary["time_to_train_s"], "s", 3)),
@@ -82,7 +108,7 @@ def _print_summary(log: Path, summary: dict[str, Any], fault: str | None) -> Non
         (f"epoch {epoch:g}", f"{accuracy:.5f} after {seconds:.1f} s")
         for epoch, accuracy, seconds in summary["evaluations"]
     ]
-    say(str(log))
+    say(str(check.path))
     print_table(("", ""), rows)
 
 
@@ -158,17 +184,14 @@ def log_rules(
     markdown: Annotated[
         bool, typer.Option("--markdown", help="Print the page docs/rules.md.")
     ] = False,
-    as_json: Json = False,
 ) -> None:
     """Every rule: code, name, what it judges, rulesets, severity, what it checks, source.
 
     Example: `rn50 log rules`
     """
-    from ..compliance.rules_page import COLUMNS, render_markdown, rows, to_json
+    from ..compliance.rules_page import COLUMNS, render_markdown, rows
 
-    if as_json:
-        print_json(to_json())
-    elif markdown:
+    if markdown:
         print(render_markdown(), end="")
     else:
         print_table(COLUMNS[:-1], [row[:-1] for row in rows()], free=(6,))
@@ -189,19 +212,12 @@ def _print_score(score: Score) -> None:
     ]
     say(f"{score.verdict} {score.path}: {score.cause}")
     print_table(("run", "minutes", "epochs", "accuracy", ""), rows)
-    times = [run.minutes for run in score.runs if run.minutes is not None]
-    if len(times) > 1:
-        print(f"spread {max(times) - min(times):.5f} min")
     rcp = score.rcp
     if rcp is not None:
-        mean = "-" if rcp.mean is None else f"{rcp.mean:g}"
         say(f"RCP test ({score.ruleset}): {'PASS' if rcp.passed else 'FAIL'}, {rcp.reason}")
         if rcp.reference is not None and rcp.reference.mean == rcp.reference.mean:
-            points = " and ".join(f"{batch:,}" for batch in rcp.reference.batches)
-            print(
-                f"  epochs {mean}, reference {rcp.reference.mean:.4f} (point {points}), accepted "
-                f"from {rcp.reference.minimum:.4f}, factor {rcp.factor:.10f}"
-            )
+            epochs = f"epochs {with_unit(rcp.mean, '', 2)}, reference {rcp.reference.mean:.4f}"
+            print(f"  {epochs}, accepted from {rcp.reference.minimum:.4f}")
     for note in score.notes:
         say(f"note: {note}")
     if score.score_min is None:
@@ -250,8 +266,7 @@ def log_compare(
 
     Example: `rn50 log compare results/lrstudy --by optimizer.base_lr --html study.html`
     """
-    from ..report.compare import compare, order_of, read_all, to_json
-    from ..report.groups import group_by, group_table
+    from ..report.compare import compare, group_by, group_table, order_of, read_all, to_json
 
     comparison = compare(read_all(paths))
     order = order_of(comparison.columns, sort, len(comparison.subjects))
@@ -261,8 +276,7 @@ def log_compare(
 
         write_output(html, render_comparison(comparison, order, sort, groups, by))
     if as_json:
-        found = {"groups": [group._asdict() for group in groups]} if groups else {}
-        print_json(to_json(comparison, order) | found, allow_nan=False)
+        print_json(to_json(comparison, order), allow_nan=False)
         return
     if by is not None:
         print_table(*group_table(groups, by))

@@ -349,14 +349,12 @@ def calibrate(
     Example: `rn50 predict calibrate runs/1 runs/2 --system dgxa100 --out mine.yaml`
     """
     from ..config.load import load_system, system_yaml
-    from ..report.predict_logs import check_device, common_precision, find_source, read_measurement
+    from ..report.predict_logs import common_precision, find_source, read_measurement
     from ..scaling.calibrate import calibrate as fit_to
 
     sources = [find_source(run) for run in runs]
     own = next((source.run.system for source in sources if source.run), None)
     base = load_system(system or "local") if system or own is None else own
-    for source in sources:
-        check_device(source, base)
     precision = common_precision(sources, base, precision)
     measured = [read_measurement(source) for source in sources]
     fit = fit_to(system or base.name, base, measured, precision)

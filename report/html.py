@@ -15,7 +15,8 @@ import shlex
 from collections.abc import Sequence
 from itertools import groupby
 from pathlib import Path
-from typing import Any
+from statistics import median
+from typing import Any, NamedTuple
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
@@ -25,15 +26,14 @@ from ..compliance.score import score_checks
 from ..compliance.submission import check_folder
 from ..config.atomic import write_output
 from ..config.errors import UserError
+from ..config.finding import clock_time, number
 from ..data.describe import describe_data
-from . import headline
 from .breakdown import rank_spread, start_up, step_breakdown
-from .compare import Comparison, parameter_columns
-from .groups import Group, group_table
+from .compare import Comparison, Group, group_table, name_of, parameter_columns
 from .plots import page_charts
 from .published import standing_of
 from .run_folder import RunFolder, Subject, read_subjects
-from .run_summary import amount, show
+from .run_summary import MISSING, RunSummary, amount, show
 
 
 def write_report(
@@ -71,13 +71,12 @@ def render_report(subject: Subject, checks: tuple[Check, ...] | None = None) -> 
     return _fill(
         "report.html.j2",
         subject=subject,
-        title=headline.title(subject),
-        started=headline.started(subject),
-        outcome=headline.outcome(subject),
-        next_command=headline.next_command(subject),
+        title=_title(subject),
+        outcome=_outcome(subject),
+        next_command=show(folder.result.get("next", ""), 2000) if folder else "",
         standing=standing_of(subject.path, subject.config, subject.runs),
         data=describe_data(subject.config.data) if subject.config else None,
-        facts=headline.facts(subject),
+        facts=_facts(subject),
         verdicts=checks[:-1] if several else checks,
         submission=checks[-1] if several else None,
         score=score_checks(subject.path, checks) if several else None,
@@ -120,7 +119,6 @@ def render_comparison(
         rows=[(row, comparison.letters[row], names[row]) for row in order],
         columns=columns,
         heads=heads,
-        starts=[sum(count for _, count in heads[:number]) for number in range(len(heads))],
         groups=group_table(groups, by) if by is not None else None,
         sorted_by=(sort or "").removeprefix("-"),
         direction="descending" if (sort or "").startswith("-") else "ascending",
@@ -180,3 +178,80 @@ def _config(folder: RunFolder | None) -> list[tuple[str, str, str]]:
     return [
         (key, show(value), folder.origins.get(key, "")) for key, value, _ in folder.config.leaves()
     ]
+
+
+# --- the top of a report --------------------------------------------------------------------------
+
+
+class Fact(NamedTuple):
+    """One of the figures at the top."""
+
+    label: str
+    value: str
+    note: str
+
+
+def _title(subject: Subject) -> str:
+    """Return the name of the config, else the submitter and the system in the log."""
+    if subject.folder and subject.folder.config:
+        return subject.folder.config.run.name
+    named = subject.runs[0].submission if subject.runs else {}
+    return " ".join(named[key] for key in ("org", "platform") if key in named) or name_of(subject)
+
+
+def _outcome(subject: Subject) -> str:
+    """Return how a run ended, in a sentence; of a run that missed its target, why."""
+    result = subject.folder.result if subject.folder else {}
+    status, reason = result.get("status"), result.get("reason") or result.get("stopped")
+    if status in ("failed", "aborted") and reason is not None:
+        ended = "failed" if status == "failed" else "was aborted"
+        return f"The run {ended}: {show(reason, 2000)}."
+    if not subject.logs:
+        return "No log that can be read."
+    if len(subject.logs) > 1:
+        reached = sum(run.reached is not None for run in subject.runs)
+        return f"{reached} of {len(subject.logs)} runs reached the target."
+    run = subject.runs[0]
+    if run.reached is not None:
+        when = "" if run.reached.epoch is None else f" after epoch {run.reached.epoch:g}"
+        ended = "" if run.status == "success" else f", run_stop {run.status or 'missing'}"
+        return f"Reached {run.reached.accuracy:.5g} top-1{when}, target {run.target:g}{ended}."
+    if run.best is None:
+        return "No evaluation in the log."
+    return f"Did not reach {run.target:g}: best top-1 {run.best.accuracy:.5g}."
+
+
+def _facts(subject: Subject) -> list[Fact]:
+    """Return the figures at the top; of several runs the medians."""
+    runs = subject.runs
+    if not runs:
+        return []
+    found = [_time(runs)]
+    shown = next((run.reached for run in runs if run.reached), None) or runs[0].best
+    if shown is not None:
+        epoch = "" if shown.epoch is None else f", epoch {shown.epoch:g}"
+        found.append(Fact("Top-1", f"{shown.accuracy:.4f}", f"target {runs[0].target:g}{epoch}"))
+    rates = [run.images_per_s for run in runs if run.images_per_s is not None]
+    if rates:
+        found.append(Fact("Throughput", amount(median(rates), "images/s"), "evaluations excluded"))
+    if (batch := number(runs[0].parameters.get("global_batch_size"))) is not None:
+        ranks = subject.folder.result.get("ranks") if subject.folder else None
+        on = f"on {show(ranks)} ranks" if ranks is not None else "images"
+        found.append(Fact("Global batch", f"{batch:,.0f}", on))
+    return found
+
+
+def _time(runs: Sequence[RunSummary]) -> Fact:
+    """Only a run that reached its target has a time to train."""
+    stopped = [run for run in runs if run.run_s is not None]
+    reached = [run for run in stopped if run.reached]
+    if not stopped:
+        return Fact("Clock at run_stop", MISSING, "no run_stop in the log")
+    time_s = median(run.run_s or 0.0 for run in reached or stopped)
+    label = "Time to train" if reached else "Clock at run_stop"
+    note = clock_time(time_s) if time_s >= 120 else "run_start to run_stop"
+    return Fact(
+        label if len(runs) < 2 else f"{label}, median",
+        amount(time_s, "s"),
+        note if reached else "target not reached",
+    )

@@ -100,7 +100,7 @@ def _accuracy(subjects: Subjects, by: str, x_label: str) -> Draw | None:
     targets = dict.fromkeys(run.target for _, one in subjects for run in one.runs)
     marks = [(f"target {target:g}", target) for target in targets]
     find = partial(_curves, by=by)
-    return _overlaid(subjects, find, x_label=x_label, marks=marks, from_zero=True)
+    return _overlaid(subjects, find, x_label=x_label, marks=marks, y_limits=(0, None))
 
 
 _NEAR = 0.02
@@ -146,32 +146,15 @@ def _published(subjects: Subjects) -> Draw | None:
     return draw
 
 
-def _throughput(subjects: Subjects) -> Draw | None:
-    """Images per second as measured; of a bare log those of its epochs."""
-
-    def find(subject: Subject) -> Sequence[Points]:
-        points = _pairs(_records(subject, "train"), "time_s", "images_per_s")
-        run = subject.shown.figures if subject.shown else None
-        if not points and run is not None and run.train_samples is not None:
-            points = [
-                (one.stop_s, run.train_samples * one.epochs / one.duration_s)
-                for one in run.epochs
-                if one.duration_s > 1e-6
-            ]
-        return [points]
-
-    return _overlaid(subjects, find, x_label="seconds after run_start", from_zero=True)
-
-
-def _logged(subjects: Subjects, key: str, *, from_zero: bool = True) -> Draw | None:
-    """A number of the log points by epoch; a setting (from zero) only if it ever changed."""
+def _logged(subjects: Subjects, key: str, least: float | None = 0) -> Draw | None:
+    """A number of the log points by epoch, if it ever changed; `least`: where the y axis begins."""
 
     def find(subject: Subject) -> Sequence[Points]:
         points = _pairs(_records(subject, "train"), "epoch", key)
         changed = len({value for _, value in points}) > 1
         return [points] if changed else []
 
-    return _overlaid(subjects, find, x_label="epoch", from_zero=from_zero)
+    return _overlaid(subjects, find, x_label="epoch", y_limits=(least, None))
 
 
 _PLANNED_POINTS = 500
@@ -230,16 +213,6 @@ def _phases(subjects: Subjects) -> Draw | None:
     return draw
 
 
-def _step_times(subjects: Subjects) -> Draw | None:
-    """Median, 90th percentile and longest step between log points, of the first subject."""
-    names = {"step_p50_ms": "median", "step_p90_ms": "90th percentile", "step_max_ms": "longest"}
-    records = _records(subjects[0][1], "steps")
-    series = [Series(name, [_pairs(records, "step", key)]) for key, name in names.items()]
-    if len(series[0].lines[0]) < 2:
-        return None
-    return partial(draw_lines, series=series, x_label="step", from_zero=True)
-
-
 CHARTS = (
     Chart(
         "accuracy",
@@ -260,15 +233,14 @@ CHARTS = (
         _near_the_target,
     ),
     Chart("published", "Time to train by round", "s; published: olympic mean of five", _published),
-    Chart("training", "Throughput", "images/s", _throughput),
+    Chart("training", "Throughput", "images/s", partial(_logged, key="images_per_s")),
     Chart(
         "training",
         "Training loss",
         "mean over all ranks",
-        partial(_logged, key="loss", from_zero=False),
+        partial(_logged, key="loss", least=None),
     ),
     Chart("step", "Phases of a step", "ms, rank 0", _phases),
-    Chart("step", "Time of a step", "ms, rank 0", _step_times),
     Chart("schedule", "Learning rate", "as planned; points: as run", _learning_rate),
     Chart("schedule", "Momentum", "as run", partial(_logged, key="momentum")),
     Chart("schedule", "Global batch", "as run", partial(_logged, key="global_batch_size")),

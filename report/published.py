@@ -37,20 +37,17 @@ class Standing(NamedTuple):
     entries: tuple[Entry, ...]
 
     @property
-    def best(self) -> Entry:
-        return self.entries[0]
-
-    @property
     def place(self) -> int:
         """Of the time among them: 1 is the fastest."""
         return 1 + sum(entry.score_s < self.time_s for entry in self.entries)
 
     @property
     def text(self) -> str:
+        best = self.entries[0]
         median_s = median(entry.score_s for entry in self.entries)
         return (
             f"place {self.place} beside {len(self.entries)} on {self.machine}: best "
-            f"{self.best.score_s:,.1f} s ({self.best.org}, v{self.best.round}), median "
+            f"{best.score_s:,.1f} s ({best.org}, v{best.round}), median "
             f"{median_s:,.1f} s"
         )
 
@@ -87,12 +84,12 @@ def standing(accelerator: str, accelerators: int, time_s: float) -> Standing | N
     """Where a time stands; `accelerator` as a machine's file or the table names it. None: no
     published run has this accelerator and count."""
     name, memory = _model(accelerator)
-    found = []
-    for entry in entries():
-        theirs, their_memory = _model(entry.accelerator)
-        same = theirs == name and their_memory in ("", memory)
-        if same and entry.accelerators == accelerators:
-            found.append(entry)
+    found = [
+        entry
+        for entry in entries()
+        if entry.accelerators == accelerators
+        and _model(entry.accelerator) in ((name, memory), (name, ""))
+    ]
     machine = f"{accelerators:,} x {accelerator}"
     return Standing(machine, time_s, tuple(found)) if found else None
 

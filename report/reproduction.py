@@ -14,7 +14,6 @@ from ..config.schema import PLACES
 from .run_folder import RunFolder, Subject, read_folder
 from .run_summary import show
 
-_MAX_REASONS = 5
 _AROUND = ("launcher", "processor", "packages")
 """Sections of environment.json that are compared beside the config."""
 
@@ -69,8 +68,7 @@ def compare_with_recorded(recorded: Path, out: Path) -> Repeat:
     bit = first_bit(new, old)
     parts = [bit.text]
     if reasons := _differences(old.folder, new.folder):
-        more = [f"and {len(reasons) - _MAX_REASONS} more"] if len(reasons) > _MAX_REASONS else []
-        parts.append(f"here, there: {', '.join(reasons[:_MAX_REASONS] + more)}")
+        parts.append(f"here, there: {show(', '.join(reasons), 400)}")
     same = bit.where is None if bit.compared else None
     return Repeat(str(recorded), same, bit.compared, "; ".join(parts))
 
@@ -87,13 +85,10 @@ def first_bit(left: Subject, right: Subject) -> FirstBit:
 
 def are_of_one_config(left: Subject, right: Subject) -> bool:
     """Whether two subjects are a run each, of the same config and seed."""
-    if len(left.logs) != 1 or len(right.logs) != 1:
+    ours, theirs = (one.folder.config if one.folder else None for one in (left, right))
+    if ours is None or theirs is None or len(left.logs) != 1 or len(right.logs) != 1:
         return False
-    configs = [one.folder.config for one in (left, right) if one.folder is not None]
-    if len(configs) == 2 and configs[0] is not None and configs[1] is not None:
-        return without_places(configs[0]) == without_places(configs[1])
-    one, other = left.runs[0].parameters, right.runs[0].parameters
-    return bool(one) and one == other
+    return without_places(ours) == without_places(theirs)
 
 
 def without_places(config: Loaded) -> dict[str, Any]:

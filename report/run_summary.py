@@ -17,7 +17,7 @@ from ..logging.parse import Event
 
 MISSING = "-"
 _MAX_SHOWN = 200
-_SUBMISSION = ("benchmark", "division", "org", "platform", "status")
+_SUBMISSION = ("benchmark", "org", "platform")
 _PARAMETER = re.compile(
     r"(?:lars_|sgd_|akiba_)?opt_(?P<rule>\w+)|lars_(?P<lars>\w+)|num_(?P<set>train|eval)_examples"
     r"|(?P<own>seed|global_batch_size(?:_change)?|gradient_accumulation_steps"
@@ -37,7 +37,6 @@ class Evaluation(NamedTuple):
 class Interval(NamedTuple):
     """A start and its stop in seconds from run_start, over `epochs` epochs."""
 
-    epoch: float | None
     start_s: float
     stop_s: float
     epochs: float = 1.0
@@ -55,8 +54,6 @@ class RunSummary(NamedTuple):
     status: str | None
     init_s: float | None
     """init_start to init_stop."""
-    start_gap_s: float | None
-    """init_stop to run_start: nobody's clock."""
     run_s: float | None
     """run_start to run_stop: the time to train."""
     target: float
@@ -86,12 +83,6 @@ class RunSummary(NamedTuple):
         return _median(one.duration_s for one in self.evals)
 
     @property
-    def batch(self) -> float | None:
-        """The global batch, where the log has one."""
-        batch = number(self.parameters.get("global_batch_size"))
-        return batch if batch is not None and batch > 0 else None
-
-    @property
     def train_samples(self) -> float | None:
         """Training images; those of the benchmark where the log has no count (v0.6 needs none)."""
         is_benchmark = self.submission.get("benchmark") == benchmark.BENCHMARK
@@ -110,7 +101,6 @@ class RunSummary(NamedTuple):
 def summarise(events: Sequence[Event], target: float | None = None) -> RunSummary:
     """What one log says; `target` where it is known not to be the benchmark's."""
     clock_ms = _first_time(events, "run_start")
-    init_ms, ready_ms = _first_time(events, "init_start"), _first_time(events, "init_stop")
     stops = [event for event in events if event.key == "run_stop"]
     status = stops[0].metadata.get("status") if stops else None
     timed = [event for event in events if event.time_ms > 0]
@@ -125,8 +115,7 @@ def summarise(events: Sequence[Event], target: float | None = None) -> RunSummar
         },
         parameters=_parameters(events),
         status=show(status) if status is not None else None,
-        init_s=_seconds(init_ms, ready_ms),
-        start_gap_s=_seconds(ready_ms, clock_ms),
+        init_s=_seconds(_first_time(events, "init_start"), _first_time(events, "init_stop")),
         run_s=_seconds(clock_ms, _first_time(events, "run_stop")),
         target=benchmark.TARGET_ACCURACY if target is None else target,
         evaluations=_evaluations(events, clock_ms),
@@ -221,7 +210,6 @@ def _intervals(
             count = number(opened.metadata.get("epoch_count")) or 1.0
             found.append(
                 Interval(
-                    _epoch(opened),
                     (opened.time_ms - clock_ms) / 1000,
                     (event.time_ms - clock_ms) / 1000,
                     count if count > 0 else 1.0,

@@ -175,7 +175,7 @@ def test_runs_of_a_machine_of_their_own_need_no_system(rn50, tmp_path: Path) -> 
     assert "no residual" in rn50("predict", "calibrate", run, "--out", str(out)).stdout
     assert "fp32:" in out.read_text() and "name: mine" in out.read_text()
     done = rn50("predict", "calibrate", run, "--precision", "fp16")
-    assert "--precision: fp32 expected, as the runs have, found fp16" in done.stderr
+    assert "runs of one precision expected, found fp16 and fp32" in done.stderr
     half = write_run(tmp_path / "half", "system.name=mine", "model.dtype=bfloat16", preset="base")
     done = rn50("predict", "calibrate", run, half)
     assert "runs of one precision expected, found " in done.stderr
