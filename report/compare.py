@@ -199,6 +199,7 @@ def to_json(comparison: Comparison, order: Sequence[int]) -> list[dict[str, Any]
 
 
 def _result_columns(subjects: Sequence[Subject]) -> Iterable[Column]:
+    yield _text_column(RESULTS, "log check", [_verdict(subject) for subject in subjects])
     yield from (_figure_column(key, subjects) for key in FIGURES)
     machines = [machine_of(subject.path, subject.config) for subject in subjects]
     counts = [machine[1] if machine else None for machine in machines]
@@ -206,7 +207,6 @@ def _result_columns(subjects: Sequence[Subject]) -> Iterable[Column]:
     rates = [_median(subject, FIGURES["images_per_s"]) for subject in subjects]
     each = [r / n if r and n else None for r, n in zip(rates, counts, strict=True)]
     yield _column("images_per_s_each", "images/s each", each, ",.1f")
-    yield _text_column(RESULTS, "log check", [_verdict(subject) for subject in subjects])
 
 
 def _verdict(subject: Subject) -> str:

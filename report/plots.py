@@ -234,12 +234,7 @@ CHARTS = (
     ),
     Chart("published", "Time to train by round", "s; published: olympic mean of five", _published),
     Chart("training", "Throughput", "images/s", partial(_logged, key="images_per_s")),
-    Chart(
-        "training",
-        "Training loss",
-        "mean over all ranks",
-        partial(_logged, key="loss", least=None),
-    ),
+    Chart("training", "Training loss", "mean of ranks", partial(_logged, key="loss", least=None)),
     Chart("step", "Phases of a step", "ms, rank 0", _phases),
     Chart("schedule", "Learning rate", "as planned; points: as run", _learning_rate),
     Chart("schedule", "Momentum", "as run", partial(_logged, key="momentum")),

@@ -17,7 +17,7 @@ from ..logging.parse import Event
 
 MISSING = "-"
 _MAX_SHOWN = 200
-_SUBMISSION = ("benchmark", "org", "platform")
+_SUBMISSION = ("submission_benchmark", "submission_org", "submission_platform")
 _PARAMETER = re.compile(
     r"(?:lars_|sgd_|akiba_)?opt_(?P<rule>\w+)|lars_(?P<lars>\w+)|num_(?P<set>train|eval)_examples"
     r"|(?P<own>seed|global_batch_size(?:_change)?|gradient_accumulation_steps"
@@ -108,10 +108,9 @@ def summarise(events: Sequence[Event], target: float | None = None) -> RunSummar
     blocks = _intervals(timed, "block_start", ("block_stop",), clock_ms)
     return RunSummary(
         submission={
-            name: show(value)
-            for name in _SUBMISSION
-            for value in [e.value for e in events if e.key == f"submission_{name}"][:1]
-            if value is not None
+            event.key.removeprefix("submission_"): show(event.value)
+            for event in reversed(events)  # the first of each counts
+            if event.key in _SUBMISSION and event.value is not None
         },
         parameters=_parameters(events),
         status=show(status) if status is not None else None,
