@@ -5,8 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from rn50.report.breakdown import PHASES, rank_spread, step_breakdown
 from rn50.train.step_times import PHASES as MEASURED
@@ -56,14 +54,9 @@ def test_the_slowest_rank_is_named() -> None:
     assert found[-1].name == "CPU time" and found[-1].middle == "10.00 s"
 
 
-anything = st.recursive(
-    st.none() | st.booleans() | st.floats() | st.text(max_size=5),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner),
-    max_leaves=8,
+@pytest.mark.parametrize(
+    "content",
+    [None, 1, {}, {"host": 3}, *({"host": ["a"], "cpu_s": one} for one in (4, ["b"], [1.0, 2.0]))],
 )
-
-
-@given(anything, st.sampled_from(["host", "cpu_s", "forward_p50_ms"]))
-def test_foreign_content_is_left_out(content: Any, column: str) -> None:
-    rank_spread({"ranks": content})
-    rank_spread({"ranks": {**table(["a"])["ranks"], column: content}})
+def test_foreign_content_is_left_out(content: Any) -> None:
+    assert rank_spread({"ranks": content}) == []
