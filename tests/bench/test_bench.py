@@ -134,7 +134,7 @@ def test_measurements_are_drawn_the_same_each_time(tmp_path: Path) -> None:
         save(draw_measurements(measurements, ratios), tmp_path / name)
     text = (tmp_path / "one.svg").read_text()
     assert text == (tmp_path / "two.svg").read_text()
-    assert "images/s (each measurement" in text and "trainer / bare loop" in text
+    assert "images/s (|: median)" in text and "trainer / bare loop" in text
 
 
 def test_one_rank_has_nothing_to_hide(rn50) -> None:
